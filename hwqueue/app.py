@@ -156,9 +156,7 @@ class App(Hooks):
         super().__init__()
         self.child_import: str | None = None
         if keep_logs not in (None, *get_args(LogLevel)):
-            raise ConfigError(
-                f"keep_logs must be one of {', '.join(get_args(LogLevel))}, not {keep_logs!r}"
-            )
+            raise ConfigError(f"keep_logs must be one of {', '.join(get_args(LogLevel))}, not {keep_logs!r}")
         self.keep_logs = keep_logs
         self._tasks: dict[str, Task[..., Any]] = {}
         self._included: dict[str, App] = {}
@@ -330,9 +328,7 @@ class App(Hooks):
 
         return register
 
-    def _refuse(
-        self, name: str, handler: Handler, process: bool, timeout: timedelta | None
-    ) -> None:
+    def _refuse(self, name: str, handler: Handler, process: bool, timeout: timedelta | None) -> None:
         """Refuse what cannot be a task. Raises: ConfigError."""
         known = self._tasks.get(name)
         if known is not None and not _imported_again(known.handler, handler):
@@ -354,8 +350,7 @@ def _imported_again(known: Handler, handler: Handler) -> bool:
     """
     before, now = inspect.unwrap(known), inspect.unwrap(handler)
     same = all(
-        getattr(before, name, None) == getattr(now, name, None)
-        for name in ("__module__", "__qualname__")
+        getattr(before, name, None) == getattr(now, name, None) for name in ("__module__", "__qualname__")
     )
     spaces = [getattr(one, "__globals__", None) for one in (before, now)]
     return same and None not in spaces and spaces[0] is not spaces[1]
@@ -375,9 +370,7 @@ def _check_times(name: str, message: object, after: object, at: object) -> None:
     if at is None:
         return
     if not isinstance(at, datetime) or at.utcoffset() is None:
-        raise ConfigError(
-            f"{name} needs a time with a time zone: at=datetime.now(UTC) + ..., not {at!r:.60}"
-        )
+        raise ConfigError(f"{name} needs a time with a time zone: at=datetime.now(UTC) + ..., not {at!r:.60}")
     try:
         at.astimezone(UTC)
     except OverflowError:

@@ -49,9 +49,7 @@ def _parts(
     for key, value in placement.items():
         levels = came_from.get(key, ())
         if isinstance(value, list):
-            yield from (
-                (by, _words(key, each)) for each, by in zip(value, levels, strict=False) if by
-            )
+            yield from ((by, _words(key, each)) for each, by in zip(value, levels, strict=False) if by)
         elif isinstance(value, Mapping) and isinstance(levels, Mapping):
             yield from (
                 (by, (amount if key == "resources" else _isolation)(name, value[name]))

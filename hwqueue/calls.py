@@ -138,9 +138,7 @@ SUBMIT_WORKFLOWS = _call(
     "submit_workflows", {"p_workflow": "text", "p_runs": "jsonb"}, row=types.SubmittedRun
 )
 SUBMIT_SPEC = _call("submit_spec", {"p_spec": "jsonb"}, _RUN_OPTIONS, types.SubmittedRun)
-CHECK_WORKFLOW = _call(
-    "check_workflow", {"p_spec": "jsonb"}, {"p_options": "jsonb"}, types.CheckedStep
-)
+CHECK_WORKFLOW = _call("check_workflow", {"p_spec": "jsonb"}, {"p_options": "jsonb"}, types.CheckedStep)
 GET_WORKFLOW_RUN = _call("get_workflow_run", _RUN, row=types.WorkflowRun)
 LIST_WORKFLOW_STEPS = _call("list_workflow_steps", _RUN, row=types.WorkflowStep)
 STEP_RESULTS = _call(
@@ -163,28 +161,20 @@ PREVIEW_RETRY = _call("preview_retry", _RUN, {"p_options": "jsonb"}, types.Retri
 PREVIEW_UPDATE = _call(
     "preview_update", {**_RUN, "p_changes": "jsonb"}, {"p_steps": "text[]"}, types.PreviewedStep
 )
-LIST_WORKFLOW_VERSIONS = _call(
-    "list_workflow_versions", {"p_workflows": "text[]"}, row=types.WorkflowVersion
-)
+LIST_WORKFLOW_VERSIONS = _call("list_workflow_versions", {"p_workflows": "text[]"}, row=types.WorkflowVersion)
 CANCEL_WORKFLOW_RUN = _call("cancel_workflow_run", _RUN, {"p_reason": "text"})
 PAUSE_WORKFLOW_RUN = _call("pause_workflow_run", _RUN)
 RESUME_WORKFLOW_RUN = _call("resume_workflow_run", _RUN)
 RETRY_WORKFLOW_RUN = _call("retry_workflow_run", _RUN, {"p_options": "jsonb"})
-UPDATE_STEPS = _call(
-    "update_steps", {**_RUN, "p_changes": "jsonb"}, {"p_steps": "text[]"}, types.UpdatedStep
-)
-SKIP_STEP = _call(
-    "skip_step", {**_RUN, "p_step": "text"}, {"p_result": "jsonb", "p_reason": "text"}
-)
+UPDATE_STEPS = _call("update_steps", {**_RUN, "p_changes": "jsonb"}, {"p_steps": "text[]"}, types.UpdatedStep)
+SKIP_STEP = _call("skip_step", {**_RUN, "p_step": "text"}, {"p_result": "jsonb", "p_reason": "text"})
 SIGNAL_WORKFLOW_RUN = _call(
     "signal_workflow_run",
     {**_RUN, "p_name": "text"},
     {"p_payload": "jsonb", "p_key": "text"},
     types.RunSignalSent,
 )
-ADVANCE_WORKFLOWS = _call(
-    "advance_workflows", optional={"p_limit": "integer"}, row=types.AdvanceResult
-)
+ADVANCE_WORKFLOWS = _call("advance_workflows", optional={"p_limit": "integer"}, row=types.AdvanceResult)
 TAKE_ENDED_RUNS = _call("take_ended_runs", optional={"p_limit": "integer"}, row=types.EndedRun)
 
 # leases
@@ -213,9 +203,7 @@ SIGNAL_LEASE = _call(
     types.SignalSent,
 )
 LEASE_CHECKPOINTS = _call("lease_checkpoints", _LEASE, _LIMIT, types.SavedCheckpoint)
-AWAIT_LEASES = _call(
-    "await_leases", {"p_lease_ids": "uuid[]"}, {"p_notify": "boolean"}, types.AwaitedLease
-)
+AWAIT_LEASES = _call("await_leases", {"p_lease_ids": "uuid[]"}, {"p_notify": "boolean"}, types.AwaitedLease)
 LIST_LEASES = _call(
     "list_leases",
     optional={"p_filter": "jsonb", **_LIMIT, "p_before": "uuid"},
@@ -230,13 +218,9 @@ COUNT_LEASES = _call(
     {"p_states": "text[]", **_PAGE},
     types.LeaseCount,
 )
-CANCEL_LEASES = _call(
-    "cancel_leases", {"p_filter": "jsonb"}, {"p_reason": "text", **_PAGE}, types.BulkPage
-)
+CANCEL_LEASES = _call("cancel_leases", {"p_filter": "jsonb"}, {"p_reason": "text", **_PAGE}, types.BulkPage)
 REQUEUE_LEASES = _call("requeue_leases", {"p_filter": "jsonb"}, _PAGE, types.BulkPage)
-UPDATE_LEASES = _call(
-    "update_leases", {"p_filter": "jsonb", "p_changes": "jsonb"}, _PAGE, types.BulkPage
-)
+UPDATE_LEASES = _call("update_leases", {"p_filter": "jsonb", "p_changes": "jsonb"}, _PAGE, types.BulkPage)
 DELETE_LEASES = _call("delete_leases", {"p_filter": "jsonb"}, _PAGE, types.BulkPage)
 REQUEUE_FAILED = _call("requeue_failed", _QUEUE, {"p_filter": "jsonb"})
 
@@ -271,9 +255,7 @@ SPAWN_EVERYWHERE = _call(
     {"p_params": "jsonb", "p_options": "jsonb"},
     types.SpawnedEverywhere,
 )
-GET_EVERYWHERE = _call(
-    "get_everywhere", _EVERYWHERE, {**_LIMIT, "p_after": "uuid"}, types.EverywhereTask
-)
+GET_EVERYWHERE = _call("get_everywhere", _EVERYWHERE, {**_LIMIT, "p_after": "uuid"}, types.EverywhereTask)
 LIST_EVERYWHERE = _call(
     "list_everywhere",
     optional={"p_state": "text", **_LIMIT, "p_before": "timestamp with time zone"},
@@ -303,9 +285,7 @@ FAIL_LEASE = _call(
     {"p_retry": "boolean", "p_retry_at": "timestamp with time zone"},
 )
 RELEASE_LEASE = _call("release_lease", _CLAIM, {"p_delay": "interval"})
-EXTEND_CLAIM = _call(
-    "extend_claim", {**_CLAIM, "p_extend": "interval"}, returns="timestamp with time zone"
-)
+EXTEND_CLAIM = _call("extend_claim", {**_CLAIM, "p_extend": "interval"}, returns="timestamp with time zone")
 REPORT_PROGRESS = _call("report_progress", {"p_reports": "jsonb"})
 SAVE_CHECKPOINT = _call(
     "save_checkpoint",
@@ -316,9 +296,7 @@ SAVE_CHECKPOINT = _call(
 CHECKPOINTS = _call("checkpoints", _CLAIM, row=types.Checkpoint)
 ADD_STEPS = _call("add_steps", {**_CLAIM, "p_spec": "jsonb"}, row=types.SubmittedRun)
 ADD_ITEMS = _call("add_items", {**_CLAIM, "p_items": "jsonb"}, row=types.AddedItem)
-TAKE_SIGNAL = _call(
-    "take_signal", {**_CLAIM, "p_signal": "text"}, {"p_name": "text"}, types.SignalTaken
-)
+TAKE_SIGNAL = _call("take_signal", {**_CLAIM, "p_signal": "text"}, {"p_name": "text"}, types.SignalTaken)
 SUSPEND_LEASE = _call(
     "suspend_lease",
     _CLAIM,
@@ -442,9 +420,7 @@ RUNNING_LEASES = _call("running_leases", optional=_LIMIT, row=types.RunningLease
 NODE_USAGE = _call(
     "node_usage", optional={"p_state": "text", **_LIMIT, "p_after": "text"}, row=types.NodeUsage
 )
-TAG_DISTRIBUTION = _call(
-    "tag_distribution", optional={"p_label": "text", **_LIMIT}, row=types.TagCount
-)
+TAG_DISTRIBUTION = _call("tag_distribution", optional={"p_label": "text", **_LIMIT}, row=types.TagCount)
 LEASE_HISTORY = _call("lease_history", _LEASE, row=types.LeaseEvent)
 PLACEMENT_CLASS_STATS = _call(
     "placement_class_stats",
@@ -506,9 +482,7 @@ METRICS = _call("metrics", row=types.Sample)
 THROUGHPUT = _call("throughput", optional={**_QUEUE, "p_minutes": "integer"}, row=types.Minute)
 
 # about the whole database
-SCHEMA_VERSION = Call(
-    "schema_version", _NONE, row=types.SchemaVersion, columns=_columns(types.SchemaVersion)
-)
+SCHEMA_VERSION = Call("schema_version", _NONE, row=types.SchemaVersion, columns=_columns(types.SchemaVersion))
 
 LIMIT_TIME = "select pg_catalog.set_config('statement_timeout', %(milliseconds)s, true)"
 """Ends every later statement of the transaction that takes longer."""

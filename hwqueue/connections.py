@@ -93,9 +93,7 @@ def with_timeouts(conninfo: str, *, seconds: int, **defaults: str) -> str:
     check_conninfo(conninfo, "the DSN")
     given = conninfo_to_dict(conninfo)
     return in_utf8(
-        make_conninfo(
-            conninfo, **{name: value for name, value in wanted.items() if name not in given}
-        )
+        make_conninfo(conninfo, **{name: value for name, value in wanted.items() if name not in given})
     )
 
 

@@ -347,9 +347,7 @@ def _object_reader(annotation: Any, origin: Any, known: dict[Any, Reader]) -> Re
         own = [field for field in fields(origin) if field.init]
         names = {field.name for field in own}
         required = {
-            field.name
-            for field in own
-            if field.default is MISSING and field.default_factory is MISSING
+            field.name for field in own if field.default is MISSING and field.default_factory is MISSING
         }
     else:
         names = set(hints)

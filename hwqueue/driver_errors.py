@@ -32,9 +32,7 @@ _OWNER_NEEDED = (
     "or let the owner: grant create on database NAME to LOGIN"
 )
 
-CONNECTION_ADVICE = (
-    "check host, port, database, user, password and pg_hba.conf; psql with the same DSN"
-)
+CONNECTION_ADVICE = "check host, port, database, user, password and pg_hba.conf; psql with the same DSN"
 _NAME_ONE = (
     "no database is named: pass a DSN or set HWQUEUE_DSN; "
     "`hwqueue db url` prints that of the embedded Postgres"

@@ -110,9 +110,7 @@ class TextFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - overridden
         """The line without a traceback."""
         known = vars(record)
-        fields = " ".join(
-            f"{name}={one_line(known[name])}" for name in LEASE_FIELDS if name in known
-        )
+        fields = " ".join(f"{name}={one_line(known[name])}" for name in LEASE_FIELDS if name in known)
         head, newline, rest = super().formatMessage(record).partition("\n")
         return f"{head} [{fields}]{newline}{rest}" if fields else head + newline + rest
 
@@ -162,9 +160,7 @@ def set_up(settings: LogSettings) -> None:
     level = logging.getLevelNamesMapping()[settings.level.upper()]
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for name in _NOISY:
-        logging.getLogger(name).setLevel(
-            logging.NOTSET if level < logging.INFO else logging.WARNING
-        )
+        logging.getLogger(name).setLevel(logging.NOTSET if level < logging.INFO else logging.WARNING)
 
 
 def settings_in_force() -> LogSettings | None:

@@ -366,9 +366,7 @@ class Placement:
             rule["count_nodes"] = dict(count_nodes)
         return self._spread_by(domain, select, max_skew=max_skew, **rule)
 
-    def max_per_domain(
-        self, limit: int, *, domain: str, select: Selector | Mapping[str, Any]
-    ) -> Placement:
+    def max_per_domain(self, limit: int, *, domain: str, select: Selector | Mapping[str, Any]) -> Placement:
         """At most `limit` selected leases in the domain where this one runs, itself included.
 
         domain: `node`, `rack`, `label:KEY`, or `fleet`, which holds all nodes: a limit on what
@@ -395,9 +393,7 @@ class Placement:
         ]
         return self._spread_by(domain, select, targets=targets, **_given(weight=weight))
 
-    def _spread_by(
-        self, domain: str, select: Selector | Mapping[str, Any], **rule: Any
-    ) -> Placement:
+    def _spread_by(self, domain: str, select: Selector | Mapping[str, Any], **rule: Any) -> Placement:
         added = _canonical({"domain": domain, "select": _selector(select), **rule})
         return replace(self, _spread=(*self._spread, added))
 
@@ -425,9 +421,9 @@ class Placement:
         cpu_milli: thousandths of a CPU. gpu: whole devices. gpu_milli: 1..999, a share of one
         device; excludes `gpu`. custom: the node's own countables by name.
         """
-        wanted = _given(
-            cpu_milli=cpu_milli, memory_mib=memory_mib, gpu=gpu, gpu_milli=gpu_milli
-        ) | dict(custom or {})
+        wanted = _given(cpu_milli=cpu_milli, memory_mib=memory_mib, gpu=gpu, gpu_milli=gpu_milli) | dict(
+            custom or {}
+        )
         return replace(self, _resources=tuple({**dict(self._resources), **wanted}.items()))
 
     def as_json(self) -> dict[str, Any]:
@@ -452,9 +448,7 @@ def _target(kind: str, targets: Any, away: bool) -> Expr:
     return Expr.of(**{kind: targets}, **({"away": True} if away else {}))
 
 
-def _elsewhere(
-    looked_at: dict[str, Any], domain: str | None, away: bool, unknown: str | None
-) -> Expr:
+def _elsewhere(looked_at: dict[str, Any], domain: str | None, away: bool, unknown: str | None) -> Expr:
     return Expr.of(**looked_at, **_given(domain=domain, away=away or None, unknown=unknown))
 
 

@@ -35,9 +35,7 @@ def statement_of_texts(call: Call, given: tuple[str, ...]) -> str:
     settings of its session that change how the server writes times, spans, floats or bytes.
     """
     argument_types = call.arguments
-    arguments = ", ".join(
-        f"{name} => %({name})s::{_TEXT}::{_named(argument_types[name])}" for name in given
-    )
+    arguments = ", ".join(f"{name} => %({name})s::{_TEXT}::{_named(argument_types[name])}" for name in given)
     if not call.columns:
         value = _AS_TEXT.get(call.returns, "{}").format(f"hwqueue.{call.name}({arguments})")
         return f"select {value}"

@@ -21,8 +21,7 @@ _BYTE_UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 def one_line(fact: object) -> str:
     """A fact for a log: nothing in it begins another line, or moves a terminal's cursor."""
     return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
-        for each in str(fact)
+        each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in str(fact)
     )
 
 

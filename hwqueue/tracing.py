@@ -88,9 +88,7 @@ def _sending(name: str, attributes: Mapping[str, str]) -> Iterator[dict[str, str
 
 def is_on() -> bool:
     """Whether there is a tracer provider: without one no span is recorded."""
-    return _PROPAGATOR is not None and not isinstance(
-        trace.get_tracer_provider(), trace.ProxyTracerProvider
-    )
+    return _PROPAGATOR is not None and not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
 
 def run_ended(run: EndedRun) -> None:
@@ -174,9 +172,7 @@ def _span(claim: Claim, propagator: TraceContextTextMapPropagator) -> Iterator[N
         yield note
 
 
-def _links(
-    headers: Mapping[str, Any], propagator: TraceContextTextMapPropagator
-) -> Iterator[trace.Link]:
+def _links(headers: Mapping[str, Any], propagator: TraceContextTextMapPropagator) -> Iterator[trace.Link]:
     """What a span is linked to: the spawn or the submission, then the parents of a step."""
     parents = headers.get("parent_traceparents")
     carriers: list[Mapping[str, Any]] = [headers]

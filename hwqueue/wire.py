@@ -396,9 +396,7 @@ def _tlv(tag: int, value: bytes) -> bytes:
     return _HEADER.pack(tag, len(value)) + value
 
 
-def _named(
-    names: Mapping[int, _Word | None], code: int, what: str, if_reserved: str, at: int
-) -> _Word:
+def _named(names: Mapping[int, _Word | None], code: int, what: str, if_reserved: str, at: int) -> _Word:
     """The word for a byte. Raises: WireInvalid when it has none, or only a reserved one."""
     if code not in names:
         raise _invalid(f"unknown_{what}", at)

@@ -93,9 +93,7 @@ def before(
         for side in sides:
             closing.callback(side.connection.close)
         _turns(sides, _WARM_UP)
-        now, then = zip(
-            *(_turns(sides, pairs) for _ in run.track(range(blocks), "blocks")), strict=True
-        )
+        now, then = zip(*(_turns(sides, pairs) for _ in run.track(range(blocks), "blocks")), strict=True)
         facts = machine(dsns[0])
     figures = [
         _against("claim_task", [b.claims for b in now], [b.claims for b in then]),

@@ -60,9 +60,7 @@ def upgrade(connection: Connection) -> None:
 
 def print_script() -> None:
     """Print the script of an installation; `psql -1` adds the transaction around it."""
-    context.configure(
-        dialect_name="postgresql", as_sql=True, transactional_ddl=False, **VERSION_TABLE
-    )
+    context.configure(dialect_name="postgresql", as_sql=True, transactional_ddl=False, **VERSION_TABLE)
     emit = context.get_context().impl.static_output
     emit(statement("script_header"))
     emit(statement("limit_waits"))

@@ -87,9 +87,7 @@ def faults(present: Budgets, budgets: Budgets) -> list[str]:
 def flat(budgets: Budgets) -> dict[str, int]:
     """The numbers by their whole names, such as `sql_lines.claim`."""
     return {
-        f"{group}.{name}": number
-        for group, numbers in budgets.items()
-        for name, number in numbers.items()
+        f"{group}.{name}": number for group, numbers in budgets.items() for name, number in numbers.items()
     }
 
 

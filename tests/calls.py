@@ -38,9 +38,7 @@ class Calls:
             ),
         )
         values = [
-            Jsonb(value)
-            if name in _JSON and value is not None and not isinstance(value, Jsonb)
-            else value
+            Jsonb(value) if name in _JSON and value is not None and not isinstance(value, Jsonb) else value
             for name, value in arguments.items()
         ]
         with self.conn.cursor(row_factory=dict_row) as cursor:

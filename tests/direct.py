@@ -48,9 +48,7 @@ class Direct(Calls):
         """Spawn one lease of task `work`."""
         return self.row("spawn_lease", queue=queue, task=TASK, options=options or {})
 
-    def spawn_gang(
-        self, queue: str, members: Sequence[Mapping[str, Any]], **options: Any
-    ) -> list[Row]:
+    def spawn_gang(self, queue: str, members: Sequence[Mapping[str, Any]], **options: Any) -> list[Row]:
         """Spawn a gang of task `work`, a member for each of these options; its members."""
         listed = [{"task": TASK, "options": dict(member)} for member in members]
         return self.rows("spawn_gang", queue=queue, members=Jsonb(listed), options=options)
@@ -155,9 +153,7 @@ class Direct(Calls):
         rows = self.rows("list_leases", filter={"queue": queue}, limit=1000)
         return {row["lease_id"]: row["state"] for row in rows}
 
-    def match(
-        self, placement: Mapping[str, Any], options: Mapping[str, Any] | None = None
-    ) -> list[Row]:
+    def match(self, placement: Mapping[str, Any], options: Mapping[str, Any] | None = None) -> list[Row]:
         """Ask every node whether it could run such a lease."""
         return self.rows("match_nodes", placement=placement, options=options or {})
 

@@ -44,9 +44,7 @@ class Flow:
         self.node = uuid4()
         self.epoch = self.register("first")
         self.spec = {"name": self.queue, "queue": self.queue, "steps": steps} | spec
-        submitted = calls.row(
-            "submit_spec", spec=self.spec, input=input or {}, options=options or {}
-        )
+        submitted = calls.row("submit_spec", spec=self.spec, input=input or {}, options=options or {})
         assert submitted["created"]
         self.run: UUID = submitted["run_id"]
 
@@ -98,9 +96,7 @@ class Flow:
 
     def items(self, qty: int = 1000) -> dict[Any, Row]:
         """Claim what is released: items of maps by their numbers, other steps by their names."""
-        rows = self.calls.rows(
-            "claim_task", queues=[self.queue], node=self.node, epoch=self.epoch, qty=qty
-        )
+        rows = self.calls.rows("claim_task", queues=[self.queue], node=self.node, epoch=self.epoch, qty=qty)
         return {row["headers"].get("item", row["headers"]["step"]): row for row in rows}
 
     def complete(self, *names: str, result: Any = None) -> None:

@@ -272,9 +272,7 @@ def keys(kind: Kind) -> list[str]:
 def known_keys() -> Mapping[str, Mapping[str, list[Any]]]:
     """The table of keys: by kind of object and key, type, least, most and default."""
     text = _function(_sql("base/options.sql"), "known_keys")
-    return {
-        kind: json.loads(keys) for kind, keys in re.findall(r"'(\w+)' then '(.*?)'", text, re.S)
-    }
+    return {kind: json.loads(keys) for kind, keys in re.findall(r"'(\w+)' then '(.*?)'", text, re.S)}
 
 
 def _rule(kind: Kind, key: str) -> list[Any] | None:
@@ -337,9 +335,7 @@ def _default_of(rule: list[Any], tuned: Any) -> str:
         return str(value).lower()
     if rule[0] == "span" and isinstance(value, int) and value:
         return f"{value} seconds" if value % 60 else f"{value // 60} minutes"
-    return (
-        f"{value:,}" if isinstance(value, int | float) else value if isinstance(value, str) else ""
-    )
+    return f"{value:,}" if isinstance(value, int | float) else value if isinstance(value, str) else ""
 
 
 def options(kind: Kind) -> list[Option]:
@@ -348,10 +344,7 @@ def options(kind: Kind) -> list[Option]:
     Raises: SystemExit, if the file names others than the SQL functions take.
     """
     file = tomllib.loads((ROOT / "tools" / "options.toml").read_text(encoding="utf-8"))
-    told = {
-        key: file["spawn"].get(about.get("like", ""), {}) | about
-        for key, about in file[kind].items()
-    }
+    told = {key: file["spawn"].get(about.get("like", ""), {}) | about for key, about in file[kind].items()}
     if set(told) != set(keys(kind)):
         wrong = ", ".join(sorted(set(told) ^ set(keys(kind))))
         sys.exit(f"tools/options.toml and the SQL functions do not agree on [{kind}]: {wrong}")
@@ -403,9 +396,7 @@ def worker_flags() -> Mapping[str, str]:
     worker: Any = get_command(app)
     run = worker.commands["worker"].commands["run"]
     known = {option for each in run.params for option in each.opts} | {"--dsn"}
-    named = {
-        f.name: _FLAGS.get(f.name, f"--{f.name.replace('_', '-')}") for f in fields(WorkerSettings)
-    }
+    named = {f.name: _FLAGS.get(f.name, f"--{f.name.replace('_', '-')}") for f in fields(WorkerSettings)}
     return {name: flag for name, flag in named.items() if flag in known}
 
 

@@ -77,9 +77,7 @@ def functions(module: str) -> list[Function]:
             " ".join(match["result"].split()),
             "\n".join(line.removeprefix("--").strip() for line in match["comment"].splitlines()),
         )
-        for match in PUBLIC.finditer(
-            (SQL_DIR / "api" / f"{module}.sql").read_text(encoding="utf-8")
-        )
+        for match in PUBLIC.finditer((SQL_DIR / "api" / f"{module}.sql").read_text(encoding="utf-8"))
     ]
     return sorted(found, key=lambda function: function.name)
 

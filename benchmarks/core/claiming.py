@@ -65,9 +65,7 @@ def claiming(dsn: str, *nodes: Node) -> Iterator[Claimed]:
     """
     claimed = Claimed()
     begun, over = _CONTEXT.Event(), _CONTEXT.Event()
-    with ProcessPoolExecutor(
-        1, mp_context=_CONTEXT, initializer=_inherit, initargs=(begun, over)
-    ) as pool:
+    with ProcessPoolExecutor(1, mp_context=_CONTEXT, initializer=_inherit, initargs=(begun, over)) as pool:
         claims = pool.submit(_claim, dsn, nodes)
         _wait(begun, claims)
         try:

@@ -45,9 +45,7 @@ class Cost:
         )
 
 
-def cost_of(
-    connection: psycopg.Connection[Any], call: LiteralString, values: Sequence[object]
-) -> Cost:
+def cost_of(connection: psycopg.Connection[Any], call: LiteralString, values: Sequence[object]) -> Cost:
     """Make a call, commit it and say what it did. `connection` is in autocommit."""
     with connection.transaction():
         before = _row_counts(connection)

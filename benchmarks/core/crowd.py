@@ -24,18 +24,14 @@ def prepare(run: Run, dsn: str, *, nodes: int, profiles: int, classes: int, pend
     """Fill a database; `profiles` is how many kinds of nodes there are."""
     create_queue(dsn)
     with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute(
-            "select hwqueue.create_queue(%s, %s)", [OTHERS, Jsonb({"claim_timeout": 86400})]
-        )
+        connection.execute("select hwqueue.create_queue(%s, %s)", [OTHERS, Jsonb({"claim_timeout": 86400})])
         connection.execute("select hwqueue.set_webhook(%s, 'https://hooks.example/')", [OTHERS])
         steps = [{"name": OTHERS, "task": TASK}]
         connection.execute(
             "select hwqueue.define_workflow(%s)",
             [Jsonb({"name": OTHERS, "queue": OTHERS, "steps": steps})],
         )
-        connection.execute(
-            "select hwqueue.submit_workflow(%s, '{}', %s)", [OTHERS, Jsonb({"run_id": RUN})]
-        )
+        connection.execute("select hwqueue.submit_workflow(%s, '{}', %s)", [OTHERS, Jsonb({"run_id": RUN})])
         members = [{"task": TASK, "count": 2}]
         connection.execute(
             "select hwqueue.spawn_gang(%s, %s, %s)",
@@ -75,9 +71,7 @@ def _node(number: int, profiles: int) -> Mapping[str, Any]:
         "labels": labels,
         "heartbeat_timeout": 86_400,
         "capacity": {"cpu_milli": 64_000, "memory_mib": 524_288},
-        "gpus": [
-            {"resource_id": str(node_id(1000 * number + n))} for n in range(8 * (number % 5 < 2))
-        ],
+        "gpus": [{"resource_id": str(node_id(1000 * number + n))} for n in range(8 * (number % 5 < 2))],
     }
 
 

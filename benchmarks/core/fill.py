@@ -67,16 +67,12 @@ def filled(run: Run, dsn: str, backlog: int, measure: Callable[[], T]) -> Callab
     return turn
 
 
-def spawn(
-    connection: psycopg.Connection, leases: Sequence[Lease], queue: str = QUEUE
-) -> list[UUID]:
+def spawn(connection: psycopg.Connection, leases: Sequence[Lease], queue: str = QUEUE) -> list[UUID]:
     """Spawn leases in batches; their ids."""
     return [row for batch in _batches(leases) for row in _spawn_batch(connection, batch, queue)]
 
 
-def _spawn_batch(
-    connection: psycopg.Connection, leases: Sequence[Lease], queue: str
-) -> Iterator[UUID]:
+def _spawn_batch(connection: psycopg.Connection, leases: Sequence[Lease], queue: str) -> Iterator[UUID]:
     rows = connection.execute(
         "select lease_id from hwqueue.spawn_leases(p_queue => %s, p_leases => %s) order by ordinal",
         [queue, Jsonb(list(leases))],

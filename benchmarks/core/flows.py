@@ -63,9 +63,7 @@ def define(dsn: str, name: str, steps: Steps) -> None:
         connection.execute(_DEFINE, [Jsonb({"name": name, "queue": QUEUE, "steps": list(steps)})])
 
 
-def submit(
-    connection: psycopg.Connection, name: str, options: Mapping[str, Any] | None = None
-) -> UUID:
+def submit(connection: psycopg.Connection, name: str, options: Mapping[str, Any] | None = None) -> UUID:
     """Submit one run; its id."""
     row = connection.execute(SUBMIT, [name, Jsonb(options or {})], prepare=True).fetchone()
     assert row is not None

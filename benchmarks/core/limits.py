@@ -63,9 +63,7 @@ def _sections(found: Figures) -> Iterator[str]:
     for call, figures in found.items():
         yield f"\n[{json.dumps(call)}]\n"
         yield from (
-            f"{json.dumps(what)} = {_limit(what, figure)}\n"
-            for what, figure in figures.items()
-            if figure
+            f"{json.dumps(what)} = {_limit(what, figure)}\n" for what, figure in figures.items() if figure
         )
 
 

@@ -93,9 +93,7 @@ def drive(opener: Opener, connections: int, seconds: float, warmup: float | None
         connections, mp_context=_CONTEXT, initializer=_inherit, initargs=(barrier,)
     ) as pool:
         # Each waits at the barrier for all others, so no process gets two of them.
-        waiting = [
-            pool.submit(_run, opener, number, seconds, warmup) for number in range(connections)
-        ]
+        waiting = [pool.submit(_run, opener, number, seconds, warmup) for number in range(connections)]
         runs = _results(waiting)
     latencies = [latency for run in runs for latency in run.latencies]
     longest = max(run.seconds for run in runs)

@@ -189,9 +189,7 @@ def served(dsn: str) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-c", "from hwqueue.cli.main import app; app()", "--dsn", dsn]
-    with subprocess.Popen(
-        [*command, "serve", "--port", str(port)], stderr=subprocess.DEVNULL
-    ) as process:
+    with subprocess.Popen([*command, "serve", "--port", str(port)], stderr=subprocess.DEVNULL) as process:
         try:
             url = f"http://127.0.0.1:{port}"
             _wait_until_ready(process, url)

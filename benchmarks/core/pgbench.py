@@ -18,9 +18,7 @@ def is_there() -> bool:
     return shutil.which("pgbench") is not None
 
 
-def drive_script(
-    dsn: str, script: str, connections: int, seconds: float, warmup: float = 1.0
-) -> Load:
+def drive_script(dsn: str, script: str, connections: int, seconds: float, warmup: float = 1.0) -> Load:
     """Run `benchmarks/pgbench/<script>.sql`, one lease a transaction, as `load.drive` would.
 
     pgbench reads the clock as rarely as it can: where answers come at once, single latencies may be
@@ -37,9 +35,7 @@ def drive_script(
         ]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         if "expected one row, got 0" in ended.stderr:
-            raise RanDryError(
-                f"nothing left for {script}.sql: the backlog is too small for this run"
-            )
+            raise RanDryError(f"nothing left for {script}.sql: the backlog is too small for this run")
         if ended.returncode != 0:
             raise RuntimeError(f"pgbench failed: {ended.stderr}")
         log = "".join(path.read_text(encoding="utf-8") for path in Path(folder).iterdir())

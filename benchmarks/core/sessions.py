@@ -164,9 +164,7 @@ class SpawnSettleAndClaimSession(SettleAndClaimSession):
         return super().step()
 
 
-def complete_many(
-    connection: psycopg.Connection[Any], leases: list[Any], tokens: list[int]
-) -> None:
+def complete_many(connection: psycopg.Connection[Any], leases: list[Any], tokens: list[int]) -> None:
     """Complete a batch in one call.
 
     Raises: AssertionError when one of them could not be.

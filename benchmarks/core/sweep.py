@@ -55,13 +55,9 @@ def sweep(
             claimers.append(stack.enter_context(closing(case.scene.prepare(run, dsn))))
         stack.enter_context(beside(dsns))
         _round(claimers, claims)  # warms caches and plans
-        by_round = [
-            _round(claimers, claims) for _ in run.track(range(rounds), f"{rounds} rounds of claims")
-        ]
+        by_round = [_round(claimers, claims) for _ in run.track(range(rounds), f"{rounds} rounds of claims")]
         figures = tuple(
-            _figure(
-                case, [of_all[number] for of_all in by_round], [of_all[0] for of_all in by_round]
-            )
+            _figure(case, [of_all[number] for of_all in by_round], [of_all[0] for of_all in by_round])
             for number, case in enumerate(cases)
         )
         return figures, machine(dsns[0])
@@ -83,6 +79,4 @@ def _figure(case: Case, rounds: Sequence[Claims], bases: Sequence[Claims]) -> Fi
     if rounds == bases:
         return Figure(case.name, "p50 ms", Spread.of(values), more=p99)
     base_values = [claims.p50 for claims in bases]
-    return Figure.against(
-        case.name, "p50 ms", values=values, bases=base_values, aim=case.aim, more=p99
-    )
+    return Figure.against(case.name, "p50 ms", values=values, bases=base_values, aim=case.aim, more=p99)

@@ -62,16 +62,18 @@ def blocked(
     ctx: typer.Context,
     *,
     backlog: Backlog = 1_000_000,
-    classes: Annotated[
-        list[int], typer.Option(help="Classes it is spread over; may be repeated", min=1)
-    ] = [1, 10, 1000],  # noqa: B006
+    classes: Annotated[list[int], typer.Option(help="Classes it is spread over; may be repeated", min=1)] = [
+        1,
+        10,
+        1000,
+    ],
     by: Annotated[
         list[By],
         typer.Option(
             help="capacity: they do not fit; away: they keep away from what runs there;"
             " patience: they wait for a better node"
         ),
-    ] = list(By),  # noqa: B006
+    ] = list(By),
     claims: Claims = 500,
     rounds: Rounds = 7,
 ) -> Answer:
@@ -123,7 +125,7 @@ def eligible(
     *,
     sizes: Annotated[
         list[int], typer.Option(help="Backlogs, the first is the base; may be repeated", min=1)
-    ] = [10_000, 100_000, 1_000_000, 10_000_000],  # noqa: B006
+    ] = [10_000, 100_000, 1_000_000, 10_000_000],
     claims: Claims = 500,
     rounds: Rounds = 7,
 ) -> Answer:

@@ -31,15 +31,16 @@ class Variant(StrEnum):
 def active(
     ctx: typer.Context,
     *,
-    classes: Annotated[
-        list[int], typer.Option(help="Eligible classes, the first is the base", min=1)
-    ] = [1, 10, 100, 1000],  # noqa: B006
+    classes: Annotated[list[int], typer.Option(help="Eligible classes, the first is the base", min=1)] = [
+        1,
+        10,
+        100,
+        1000,
+    ],
     variant: Annotated[
         list[Variant],
-        typer.Option(
-            help="same: all score alike; preferences: all differently; gpu: they need devices"
-        ),
-    ] = list(Variant),  # noqa: B006
+        typer.Option(help="same: all score alike; preferences: all differently; gpu: they need devices"),
+    ] = list(Variant),
     waiting: Waiting = 200_000,
     claims: Claims = 500,
     rounds: Rounds = 7,
@@ -50,9 +51,7 @@ def active(
         cases = [
             Case(
                 f"{which}: {count:,} classes",
-                Scene(
-                    waiting, [_active(which, number) for number in range(count)], node=_node(which)
-                ),
+                Scene(waiting, [_active(which, number) for number in range(count)], node=_node(which)),
                 ACTIVE_AIMS.get(count),
             )
             for count in classes
@@ -66,9 +65,12 @@ def active(
 def existing(
     ctx: typer.Context,
     *,
-    classes: Annotated[
-        list[int], typer.Option(help="Existing classes, the first is the base", min=10)
-    ] = [10, 1000, 10_000, 100_000],  # noqa: B006
+    classes: Annotated[list[int], typer.Option(help="Existing classes, the first is the base", min=10)] = [
+        10,
+        1000,
+        10_000,
+        100_000,
+    ],
     waiting: Waiting = 10_000,
     claims: Claims = 500,
     rounds: Rounds = 7,
@@ -86,9 +88,7 @@ def existing(
         scene = Scene(waiting, wanted, others, unwanted, node)
         cases.append(Case(f"{count:,} exist", scene, EXISTING_AIM))
     figures, machine = sweep(Run.of(ctx), cases, claims, rounds)
-    compared = (
-        f"claim p50 with {ELIGIBLE_OF_EXISTING} eligible classes / with {classes[0]:,} existing"
-    )
+    compared = f"claim p50 with {ELIGIBLE_OF_EXISTING} eligible classes / with {classes[0]:,} existing"
     return Answer("existing", compared, figures, ctx.params, machine)
 
 

@@ -52,15 +52,12 @@ def cost(
             exact = list(_exact(claimer, connection))
             _round(claimer, connection, calls)
             by_round = [
-                _round(claimer, connection, calls)
-                for _ in run.track(range(rounds), "rounds of calls")
+                _round(claimer, connection, calls) for _ in run.track(range(rounds), "rounds of calls")
             ]
             figures = [*_averages(by_round), *exact]
         seen = by_round[0]["claim_task"].cpu_ms is not None
         notes = () if seen else ("The server's processor time cannot be seen from here.",)
-        return Answer(
-            "cost", "a call / the floor's", tuple(figures), ctx.params, machine(dsn), notes
-        )
+        return Answer("cost", "a call / the floor's", tuple(figures), ctx.params, machine(dsn), notes)
 
 
 def _round(claimer: Claimer, connection: psycopg.Connection[Any], calls: int) -> dict[str, Usage]:
@@ -104,15 +101,11 @@ def _exact(claimer: Claimer, connection: psycopg.Connection[Any]) -> Iterator[Fi
     costs = costs_of_calls(claimer, EXACT)
     costs |= costs_of_floor(connection, EXACT)
     for ours, theirs in COUNTERPARTS.items():
-        pages = [
-            (our.pages, their.pages) for our, their in zip(costs[ours], costs[theirs], strict=True)
-        ]
+        pages = [(our.pages, their.pages) for our, their in zip(costs[ours], costs[theirs], strict=True)]
         yield _against(f"{ours}: pages touched", "pages", pages)
     for call in costs:
         for what in sorted({what for one in costs[call] for what in one.rows}):
-            yield Figure(
-                f"{call}: {what}", "rows", Spread.of([one.rows[what] for one in costs[call]])
-            )
+            yield Figure(f"{call}: {what}", "rows", Spread.of([one.rows[what] for one in costs[call]]))
 
 
 def _against(case: str, unit: str, pairs: Sequence[tuple[float, float]]) -> Figure:

@@ -37,8 +37,8 @@ Counts = Annotated[list[int], typer.Option(help="Leases in the way; may be repea
 def dependents(
     ctx: typer.Context,
     *,
-    dependents: Counts = [10, 100, 1000],  # noqa: B006
-    groups: Counts = [10, 300, 1000],  # noqa: B006
+    dependents: Counts = [10, 100, 1000],
+    groups: Counts = [10, 300, 1000],
     claims: Claims = 100,
     rounds: Rounds = 5,
 ) -> Answer:
@@ -48,9 +48,7 @@ def dependents(
     names = ["none", *(f"{count:,} that wait for another lease" for count in dependents)]
     with ExitStack() as stack:
         dsns = stack.enter_context(databases(run.dsn, len(waiting)))
-        cases = [
-            _Case(*case) for case in zip(names, dsns, waiting, [0] * len(waiting), strict=True)
-        ]
+        cases = [_Case(*case) for case in zip(names, dsns, waiting, [0] * len(waiting), strict=True)]
         figures = _measured(run, cases, claims, rounds)
         told = machine(dsns[0])
     names = ["beside an idle writer: none"]
@@ -58,13 +56,9 @@ def dependents(
     with ExitStack() as stack:
         dsns = stack.enter_context(databases(run.dsn, len(names)))
         stack.enter_context(idle_writer(dsns[0]))
-        cases = [
-            _Case(*case) for case in zip(names, dsns, [0] * len(names), [0, *groups], strict=True)
-        ]
+        cases = [_Case(*case) for case in zip(names, dsns, [0] * len(names), [0, *groups], strict=True)]
         figures += _measured(run, cases, claims, rounds)
-    return Answer(
-        "dependents", "claim p50 / with none in the way", tuple(figures), ctx.params, told
-    )
+    return Answer("dependents", "claim p50 / with none in the way", tuple(figures), ctx.params, told)
 
 
 @dataclass(frozen=True)
@@ -97,9 +91,7 @@ def _measured(run: Run, cases: Sequence[_Case], claims: int, rounds: int) -> lis
             else:
                 bases = [of_all[0] for of_all in by_round]
                 figures.append(
-                    Figure.against(
-                        case.name, "p50 ms", values=values, bases=bases, aim=AIM, more=more
-                    )
+                    Figure.against(case.name, "p50 ms", values=values, bases=bases, aim=AIM, more=more)
                 )
         return figures
 
@@ -147,8 +139,6 @@ def _xids(claimer: Claimer) -> float:
 
 
 def _next_xid(connection: psycopg.Connection) -> int:
-    row = connection.execute(
-        "select pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
-    ).fetchone()
+    row = connection.execute("select pg_snapshot_xmax(pg_current_snapshot())::text::bigint").fetchone()
     assert row is not None
     return int(row[0])

@@ -167,9 +167,7 @@ def _beside_an_open_settlement(dsn: str, measure: Callable[[], Load]) -> Load:
     """Measure while a transaction is open that has completed one item."""
     node = register(dsn, 1_000)
     with psycopg.connect(dsn) as connection:
-        lease, token, _ = connection.execute(
-            CLAIM, [QUEUE, node.node_id, node.epoch, 1]
-        ).fetchall()[0]
+        lease, token, _ = connection.execute(CLAIM, [QUEUE, node.node_id, node.epoch, 1]).fetchall()[0]
         connection.commit()
         connection.execute(COMPLETE, [lease, token])
         try:

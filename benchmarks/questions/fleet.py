@@ -18,15 +18,13 @@ Counts = Annotated[list[int], typer.Option(help="How many; the first is the base
 def nodes(
     ctx: typer.Context,
     *,
-    counts: Counts = [1, 100, 10_000],  # noqa: B006
+    counts: Counts = [1, 100, 10_000],
     claims: Claims = 500,
     rounds: Rounds = 7,
 ) -> Answer:
     """Claim p50 with many registered nodes, all alike, over p50 with one."""
     cases = [
-        Case(
-            f"{count:,} nodes", Scene(needed(claims, rounds), others=[{}] * (count - 1)), NODES_AIM
-        )
+        Case(f"{count:,} nodes", Scene(needed(claims, rounds), others=[{}] * (count - 1)), NODES_AIM)
         for count in counts
     ]
     figures, machine = sweep(Run.of(ctx), cases, claims, rounds)
@@ -36,7 +34,7 @@ def nodes(
 def profiles(
     ctx: typer.Context,
     *,
-    counts: Counts = [1, 100, 1000],  # noqa: B006
+    counts: Counts = [1, 100, 1000],
     claims: Claims = 500,
     rounds: Rounds = 7,
 ) -> Answer:

@@ -49,12 +49,10 @@ class Driver(StrEnum):
 def floor(
     ctx: typer.Context,
     *,
-    connections: Connections = [1, 4, 8],  # noqa: B006
+    connections: Connections = [1, 4, 8],
     seconds: Seconds = 10,
     rounds: Rounds = 3,
-    backlog: Annotated[
-        int, typer.Option(help="Waiting at the start of each side's turn")
-    ] = 300_000,
+    backlog: Annotated[int, typer.Option(help="Waiting at the start of each side's turn")] = 300_000,
     driver: Annotated[Driver, typer.Option(help="Client of both sides")] = Driver.PSYCOPG,
 ) -> Answer:
     """Leases/s of claim and settle over those of a bare SKIP LOCKED table."""
@@ -69,15 +67,11 @@ def floor(
         for commits in ("on", "off"):
             session_dsn = with_setting(dsn, "synchronous_commit", commits)
             for count in connections:
-                sides = _sides(
-                    run, dsn, backlog, _drivers(driver, session_dsn, nodes, count, seconds)
-                )
+                sides = _sides(run, dsn, backlog, _drivers(driver, session_dsn, nodes, count, seconds))
                 run.tell(f"{count} connections, synchronous_commit {commits}")
                 loads = take_turns(sides, rounds, run.tell)
                 figures += _figures(loads, count, commits)
-        return Answer(
-            "floor", "claim and settle / bare table", tuple(figures), ctx.params, machine(dsn)
-        )
+        return Answer("floor", "claim and settle / bare table", tuple(figures), ctx.params, machine(dsn))
 
 
 def _drivers(

@@ -183,13 +183,16 @@ def gangs(
     *,
     members: Annotated[
         Members, typer.Option(help="Members of 8 GPUs, one a node; may be repeated", min=2)
-    ] = [2, 8, 32, 128, 512],  # noqa: B006
-    small: Annotated[
-        Members, typer.Option(help="Members of 1 GPU, 8 a node; may be repeated", min=2)
-    ] = [64, 512],  # noqa: B006
-    busy: Annotated[
-        Members, typer.Option(help="Members of 8 GPUs of the largest of these fleets", min=2)
-    ] = [8, 32, 64],  # noqa: B006
+    ] = [2, 8, 32, 128, 512],
+    small: Annotated[Members, typer.Option(help="Members of 1 GPU, 8 a node; may be repeated", min=2)] = [
+        64,
+        512,
+    ],
+    busy: Annotated[Members, typer.Option(help="Members of 8 GPUs of the largest of these fleets", min=2)] = [
+        8,
+        32,
+        64,
+    ],
     fetched: Annotated[int, typer.Option(help="Members that are fetched in a round", min=2)] = 32,
     waiting: Annotated[int, typer.Option(help="Gangs of 8 that wait", min=1)] = 1000,
     backlog: Annotated[int, typer.Option(help="Plain leases for claims beside", min=1)] = 30_000,
@@ -236,9 +239,7 @@ def _reserved(run: Run, fleet: _Fleet, size: _Size, rounds: int) -> Figure:
     return Figure(f"{size}: reserve", "ms", Spread.of(took.reserved), more=more)
 
 
-def _beside(
-    run: Run, fleet: _Fleet, members: Sequence[int], backlog: int, rounds: int
-) -> list[Figure]:
+def _beside(run: Run, fleet: _Fleet, members: Sequence[int], backlog: int, rounds: int) -> list[Figure]:
     nodes = max(members)
     fleet.shrink(nodes)
     found = []

@@ -89,9 +89,7 @@ def held(
             run.tell(f"round {number + 1}/{rounds}: released {late[-1]:,.0f} ms after the commit")
         facts = machine(beside.dsn)
     figures = (
-        rate_against(
-            "items beside an open settlement / alone", beside.loads, alone.loads, at_least(0.9)
-        ),
+        rate_against("items beside an open settlement / alone", beside.loads, alone.loads, at_least(0.9)),
         Figure.against(
             f"release after its commit / {RELEASE_MS:,} ms",
             "ms",

@@ -53,7 +53,7 @@ _HOOKED = {
 def hooks(
     ctx: typer.Context,
     *,
-    connections: Connections = [1, 4],  # noqa: B006
+    connections: Connections = [1, 4],
     seconds: Seconds = 10,
     rounds: Rounds = 5,
     backlog: Annotated[

@@ -23,7 +23,7 @@ OTHER_DATABASE = "template1"
 def horizon(
     ctx: typer.Context,
     *,
-    classes: Annotated[list[int], typer.Option(help="New classes, in another queue", min=1)] = [  # noqa: B006
+    classes: Annotated[list[int], typer.Option(help="New classes, in another queue", min=1)] = [
         1,
         100,
         1_000,

@@ -18,9 +18,11 @@ PRIORITIES = 10
 def payloads(
     ctx: typer.Context,
     *,
-    sizes: Annotated[
-        list[int], typer.Option(help="Bytes of params, the first is the base", min=20)
-    ] = [100, 10_000, 100_000],  # noqa: B006
+    sizes: Annotated[list[int], typer.Option(help="Bytes of params, the first is the base", min=20)] = [
+        100,
+        10_000,
+        100_000,
+    ],
     claims: Claims = 500,
     rounds: Rounds = 7,
 ) -> Answer:

@@ -21,8 +21,8 @@ Domains = Annotated[list[int], typer.Option(help="Racks, a node in each", min=1)
 def others(
     ctx: typer.Context,
     *,
-    terms: Terms = [1, 100, 10_000],  # noqa: B006
-    domains: Domains = [1, 100, 10_000],  # noqa: B006
+    terms: Terms = [1, 100, 10_000],
+    domains: Domains = [1, 100, 10_000],
     claims: Claims = 300,
     rounds: Rounds = 5,
 ) -> Answer:

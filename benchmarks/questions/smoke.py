@@ -39,9 +39,7 @@ _AWAY = {"leases": {"labels": {"app": "db"}}, "domain": "rack", "away": True}
 SCENES = {
     "1 class": Scene(WAITING),
     "1 class, nothing kept": Scene(WAITING, policy={"retain_completed": 0}),
-    "1 class, counted": Scene(
-        WAITING, [kind(placement={"resources": {"cpu_milli": 1}})], node=_FULL_NODE
-    ),
+    "1 class, counted": Scene(WAITING, [kind(placement={"resources": {"cpu_milli": 1}})], node=_FULL_NODE),
     "100 classes": Scene(WAITING, [kind(labels={"n": str(number)}) for number in range(100)]),
     "20,000 ineligible ahead": Scene(
         WAITING,
@@ -54,9 +52,7 @@ SCENES = {
         WAITING,
         [kind(placement={"resources": {"cpu_milli": 1}})],
         ahead=2000,
-        ahead_kinds=[
-            kind(placement={"resources": {"cpu_milli": 2000 + number}}) for number in range(100)
-        ],
+        ahead_kinds=[kind(placement={"resources": {"cpu_milli": 2000 + number}}) for number in range(100)],
         node=_FULL_NODE,
     ),
     "away from others": Scene(
@@ -129,9 +125,7 @@ def _measure(run: Run, server_dsn: str, name: str, scene: Scene) -> dict[str, di
 
 def _show(found: limits.Figures, allowed: limits.Figures, excesses: list[limits.Excess]) -> None:
     """A row for each call; then what is above its limit."""
-    table = Table(
-        "call", "pages", "log, bytes", "rows", title="found / limit", title_justify="left"
-    )
+    table = Table("call", "pages", "log, bytes", "rows", title="found / limit", title_justify="left")
     for call, figures in found.items():
         limit = allowed.get(call, {})
         rows = ", ".join(
@@ -139,9 +133,7 @@ def _show(found: limits.Figures, allowed: limits.Figures, excesses: list[limits.
             for what, count in figures.items()
             if what.startswith(limits.ROWS)
         )
-        counted = (
-            f"{figures[what]:.4g} / {limit.get(what, 0):g}" for what in ("pages", "wal bytes")
-        )
+        counted = (f"{figures[what]:.4g} / {limit.get(what, 0):g}" for what in ("pages", "wal bytes"))
         table.add_row(call, *counted, rows)
     console = Console() if Console().is_terminal else Console(width=140)
     console.print(table)

@@ -42,9 +42,7 @@ def spawns(ctx: typer.Context, *, seconds: Seconds = 5, rounds: Rounds = 3) -> A
         bulks: dict[str, Opener] = {"COPY": BulkCopy(dsn, tuple([payload()] * BULK))}
         bulks |= {name: BulkSpawn(dsn, tuple(_leases(name, BULK))) for name in KINDS}
         figures = (
-            *_compare(
-                run, dsn, "spawn_lease / INSERT", singles, None, seconds=seconds, rounds=rounds
-            ),
+            *_compare(run, dsn, "spawn_lease / INSERT", singles, None, seconds=seconds, rounds=rounds),
             *_compare(
                 run,
                 dsn,
@@ -55,9 +53,7 @@ def spawns(ctx: typer.Context, *, seconds: Seconds = 5, rounds: Rounds = 3) -> A
                 rounds=rounds,
             ),
         )
-        return Answer(
-            "spawns", "spawning / writing into a bare table", figures, ctx.params, machine(dsn)
-        )
+        return Answer("spawns", "spawning / writing into a bare table", figures, ctx.params, machine(dsn))
 
 
 def _leases(name: str, count: int) -> list[Lease]:

@@ -24,7 +24,7 @@ Backlog = Annotated[int, typer.Option(help="Waiting at the start of each turn", 
 def connections(
     ctx: typer.Context,
     *,
-    counts: Connections = [1, 2, 4, 8, 16, 32, 64],  # noqa: B006
+    counts: Connections = [1, 2, 4, 8, 16, 32, 64],
     seconds: Seconds = 5,
     rounds: Rounds = 3,
     backlog: Backlog = 300_000,
@@ -35,8 +35,7 @@ def connections(
         create_queue(dsn)
         opener = ClaimThenSettle(dsn, tuple(register(dsn, number) for number in range(max(counts))))
         turns = {
-            str(count): filled(run, dsn, backlog, partial(drive, opener, count, seconds))
-            for count in counts
+            str(count): filled(run, dsn, backlog, partial(drive, opener, count, seconds)) for count in counts
         }
         loads = take_turns(turns, rounds, run.tell)
         figures = _compare(loads, "connections")
@@ -47,9 +46,12 @@ def connections(
 def batches(
     ctx: typer.Context,
     *,
-    sizes: Annotated[
-        list[int], typer.Option(help="Leases in a call, the first is the base", min=1)
-    ] = [1, 10, 100, 1000],  # noqa: B006
+    sizes: Annotated[list[int], typer.Option(help="Leases in a call, the first is the base", min=1)] = [
+        1,
+        10,
+        100,
+        1000,
+    ],
     count: Annotated[int, typer.Option("--connections", help="Connections at once", min=1)] = 4,
     seconds: Seconds = 5,
     rounds: Rounds = 3,
@@ -115,9 +117,7 @@ def chains(
         return Answer("chains", compared, figures, ctx.params, machine(dsns[0]))
 
 
-def _chained(
-    dsn: str, length: int, backlog: int, measure: Callable[[], Load]
-) -> Callable[[], Load]:
+def _chained(dsn: str, length: int, backlog: int, measure: Callable[[], Load]) -> Callable[[], Load]:
     """Submit runs, let the server come to rest, measure."""
     flows.define(dsn, "chain", flows.chain(length))
 

@@ -32,11 +32,9 @@ Sizes = Annotated[list[int], typer.Option(help="Kinds of nodes (profiles)", min=
 def views(
     ctx: typer.Context,
     *,
-    profiles: Sizes = [100, 10_000],  # noqa: B006
+    profiles: Sizes = [100, 10_000],
     nodes: Annotated[int, typer.Option(help="Registered nodes", min=1)] = 10_000,
-    classes: Annotated[int, typer.Option(help="Placement classes with leases ready", min=1)] = (
-        10_000
-    ),
+    classes: Annotated[int, typer.Option(help="Placement classes with leases ready", min=1)] = (10_000),
     pending: Annotated[int, typer.Option(help="Leases ready", min=1)] = 1_000_000,
     backlog: Annotated[int, typer.Option(help="And for the claiming node, each turn")] = 100_000,
     reads: Annotated[int, typer.Option(help="Reads of each view, path and page", min=1)] = 20,

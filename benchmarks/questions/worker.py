@@ -56,9 +56,11 @@ class WorkerOpener:
 def worker(
     ctx: typer.Context,
     *,
-    concurrency: Annotated[
-        list[int], typer.Option(help="Handlers at once, the first is the base", min=1)
-    ] = [1, 10, 100],  # noqa: B006
+    concurrency: Annotated[list[int], typer.Option(help="Handlers at once, the first is the base", min=1)] = [
+        1,
+        10,
+        100,
+    ],
     seconds: Seconds = 10,
     rounds: Rounds = 3,
     backlog: Annotated[int, typer.Option(help="Waiting at the start of each turn")] = 300_000,

@@ -120,9 +120,10 @@ class _Submission:
 def submissions(
     ctx: typer.Context,
     *,
-    sizes: Annotated[
-        list[int], typer.Option(help="Steps of a run; may be repeated", min=2, max=5000)
-    ] = [10, 1000],  # noqa: B006
+    sizes: Annotated[list[int], typer.Option(help="Steps of a run; may be repeated", min=2, max=5000)] = [
+        10,
+        1000,
+    ],
     calls: Annotated[int, typer.Option(help="Submissions of each kind in a round", min=1)] = 10,
     rounds: Rounds = 5,
 ) -> Answer:
@@ -165,9 +166,7 @@ def submissions(
 
 
 def _kinds(size: int) -> list[_Submission]:
-    placed = [
-        flows.step(f"s{n}", *(["s0"] if n else []), affinity_tags={"n": n}) for n in range(size)
-    ]
+    placed = [flows.step(f"s{n}", *(["s0"] if n else []), affinity_tags={"n": n}) for n in range(size)]
     return [
         _Submission(f"{size} steps behind one", flows.behind_one(size)),
         _Submission(f"{size} first steps", flows.abreast(size)),
@@ -231,12 +230,10 @@ def cancels(
             help="worker: all steps wait for a worker; step: all but one for that one; item: all"
             " items of a map, of 20 times as many as --steps, for a worker"
         ),
-    ] = list(Shape),  # noqa: B006
+    ] = list(Shape),
     steps: StepsOfRun = 5000,
     runs: Annotated[int, typer.Option(help="Runs that are cancelled in a round", min=1)] = 2,
-    backlog: Annotated[int, typer.Option(help="Plain leases at the start of a turn", min=1)] = (
-        90_000
-    ),
+    backlog: Annotated[int, typer.Option(help="Plain leases at the start of a turn", min=1)] = (90_000),
     rounds: Rounds = 5,
 ) -> Answer:
     """Milliseconds of cancel_workflow_run; claims of plain leases beside it over claims alone.

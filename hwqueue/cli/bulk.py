@@ -39,8 +39,7 @@ Older = Annotated[
     str | None,
     typer.Option(
         "--older",
-        help="Only those that ended, or were spawned if they are open, this span ago: 2h; or "
-        "before a time.",
+        help="Only those that ended, or were spawned if they are open, this span ago: 2h; or before a time.",
     ),
 ]
 Tenant = Annotated[str | None, typer.Option("--tenant", help="Only of this tenant.")]
@@ -139,8 +138,6 @@ def _progress(count: int, verb: str) -> Iterator[Callable[[int], object]]:
     """A bar on a terminal, nothing elsewhere; returns what moves it on."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(verb, total=count)
         yield lambda more: progress.advance(task, more)

@@ -38,9 +38,7 @@ def webhook_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def workflow_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """The workflows whose names begin like this."""
-    return _names(
-        ctx, incomplete, lambda client: [each.workflow for each in client.list_workflows()]
-    )
+    return _names(ctx, incomplete, lambda client: [each.workflow for each in client.list_workflows()])
 
 
 def webhook_codes(incomplete: str) -> list[str]:
@@ -53,9 +51,7 @@ def event_codes(incomplete: str) -> list[str]:
     return [code for code in EVENT_CODES if code.startswith(incomplete)]
 
 
-def _names(
-    ctx: typer.Context, incomplete: str, read: Callable[[Client], Iterable[str]]
-) -> list[str]:
+def _names(ctx: typer.Context, incomplete: str, read: Callable[[Client], Iterable[str]]) -> list[str]:
     """Names from the database; none where it cannot be asked, since nobody sees an error here."""
     try:
         dsn = _dsn(ctx)

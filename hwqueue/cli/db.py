@@ -36,9 +36,7 @@ CheckedOwner = Annotated[
 ]
 LockTimeout = Annotated[
     str,
-    typer.Option(
-        "--lock-timeout", help="How long to wait for another session that is at it, such as 30s."
-    ),
+    typer.Option("--lock-timeout", help="How long to wait for another session that is at it, such as 30s."),
 ]
 
 
@@ -141,9 +139,7 @@ def check(ctx: typer.Context, from_owner: CheckedOwner = None) -> None:
     """Compare the schema with what this version installs; exits with 4 when it differs."""
     report = check_schema(locate(ctx), from_owner=from_owner)
     if report.installed is None:
-        raise SchemaTooOld(
-            "the database has no hwqueue schema", hint="install it: hwqueue db upgrade"
-        )
+        raise SchemaTooOld("the database has no hwqueue schema", hint="install it: hwqueue db upgrade")
     rows: list[dict[str, object]] = [
         {"kind": drift.kind, "name": drift.name, "problem": drift.problem, "facts": drift.facts}
         for drift in report.drifts

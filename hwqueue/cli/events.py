@@ -28,9 +28,7 @@ PAGE = 1000  # events asked for at once while following
 
 Code = Annotated[
     list[str] | None,
-    typer.Option(
-        help="Only this code; repeatable.", show_default=False, autocompletion=event_codes
-    ),
+    typer.Option(help="Only this code; repeatable.", show_default=False, autocompletion=event_codes),
 ]
 Queue = Annotated[
     str | None,
@@ -38,16 +36,10 @@ Queue = Annotated[
 ]
 Node = Annotated[
     str | None,
-    typer.Option(
-        help="Only about this node: name or id.", show_default=False, autocompletion=node_names
-    ),
+    typer.Option(help="Only about this node: name or id.", show_default=False, autocompletion=node_names),
 ]
-Lease = Annotated[
-    str | None, typer.Option(help="Only about this lease: its id.", show_default=False)
-]
-Class = Annotated[
-    int | None, typer.Option("--class", help="Only about this class.", show_default=False)
-]
+Lease = Annotated[str | None, typer.Option(help="Only about this lease: its id.", show_default=False)]
+Class = Annotated[int | None, typer.Option("--class", help="Only about this class.", show_default=False)]
 Actor = Annotated[str | None, typer.Option(help="Only done by this one.", show_default=False)]
 
 
@@ -61,9 +53,7 @@ def list_(
     lease: Lease = None,
     class_id: Class = None,
     actor: Actor = None,
-    since: Annotated[
-        str | None, typer.Option(help="Not before this time, or this span ago: 2h, 3d.")
-    ] = None,
+    since: Annotated[str | None, typer.Option(help="Not before this time, or this span ago: 2h, 3d.")] = None,
     until: Annotated[str | None, typer.Option(help="Before this time, or this span ago.")] = None,
     limit: Annotated[int, typer.Option(help="Most events to show.", min=1, max=10_000)] = 50,
     before: Annotated[
@@ -94,12 +84,8 @@ def list_(
 def tail(
     ctx: typer.Context,
     *,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C.")
-    ] = False,
-    lines: Annotated[
-        int, typer.Option("--lines", "-n", help="To begin with.", min=0, max=10_000)
-    ] = 10,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", help="To begin with.", min=0, max=10_000)] = 10,
     code: Code = None,
     queue: Queue = None,
     node: Node = None,

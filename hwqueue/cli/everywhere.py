@@ -37,9 +37,7 @@ def spawn(
     params: Annotated[str, typer.Option(help="What the task gets: JSON or a file.")] = "{}",
     mode: Annotated[
         Literal["once", "always"] | None,
-        typer.Option(
-            help="One lease a node, or another one whenever it has ended.", show_default="always"
-        ),
+        typer.Option(help="One lease a node, or another one whenever it has ended.", show_default="always"),
     ] = None,
     on_unmatched: Annotated[
         Literal["keep", "stop"] | None,
@@ -48,9 +46,7 @@ def spawn(
             show_default="keep",
         ),
     ] = None,
-    on_cordoned: Annotated[
-        bool, typer.Option("--on-cordoned", help="On cordoned nodes, too.")
-    ] = False,
+    on_cordoned: Annotated[bool, typer.Option("--on-cordoned", help="On cordoned nodes, too.")] = False,
     everywhere_id: Annotated[
         str | None, typer.Option("--id", help="An id of your own: the same id spawns only once.")
     ] = None,

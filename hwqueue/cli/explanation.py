@@ -56,15 +56,12 @@ def _lines(found: LeaseExplanation, nodes: int) -> Iterator[Text]:
         f"{found.nodes_registered} registered, {found.nodes_live} live, "
         f"{found.nodes_matching} of the right kind and size, {found.nodes_free} could take it now",
     )
-    yield fact(
-        "left after", " > ".join(f"{stage.stage} {stage.nodes}" for stage in found.funnel or ())
-    )
+    yield fact("left after", " > ".join(f"{stage.stage} {stage.nodes}" for stage in found.funnel or ()))
     unannounced = sum(stage.unannounced for stage in found.funnel or ())
     if unannounced:
         yield fact(
             "unannounced",
-            f"{unannounced} of them did not say which queues and tasks they serve, and count as "
-            "serving any",
+            f"{unannounced} of them did not say which queues and tasks they serve, and count as serving any",
         )
     yield from part(
         "Kept out by one thing alone",

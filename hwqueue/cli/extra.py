@@ -14,6 +14,4 @@ def required(extra: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "hwqueue":
             raise  # nothing that an extra would bring
-        raise ConfigError(
-            f"{error.name} is not installed", hint=f"pip install 'hwqueue[{extra}]'"
-        ) from error
+        raise ConfigError(f"{error.name} is not installed", hint=f"pip install 'hwqueue[{extra}]'") from error

@@ -35,9 +35,7 @@ app = typer.Typer(
 GangId = Annotated[str, typer.Argument(help="Id of the gang.", show_default=False)]
 Kinds = Annotated[
     list[str] | None,
-    typer.Option(
-        "--member", help="TASK:COUNT, or TASK:COUNT:PARAMS with JSON or a file; repeatable."
-    ),
+    typer.Option("--member", help="TASK:COUNT, or TASK:COUNT:PARAMS with JSON or a file; repeatable."),
 ]
 Listed = Annotated[
     str | None,
@@ -66,9 +64,7 @@ Same = Annotated[
     list[str] | None,
     typer.Option("--same", help="Node label whose values they have in common; repeatable."),
 ]
-Places = Annotated[
-    int, typer.Option("--places", min=0, max=20, help="Show this many of the places.")
-]
+Places = Annotated[int, typer.Option("--places", min=0, max=20, help="Show this many of the places.")]
 
 _EXAMPLE_ID = "01890a5d-ac96-774b-bcce-b302099a8057"
 _MEMBER = re.compile(r"(.+?):(\d+)(?::(.+))?", re.DOTALL)

@@ -14,9 +14,7 @@ from hwqueue.text import duration, plural
 from hwqueue.types import GangExplanation, GangForecast, GangKind, GangPlace, GangWay, Holder
 
 
-def show_gang_explanation(
-    ctx: typer.Context, found: GangExplanation | GangForecast, places: int
-) -> None:
+def show_gang_explanation(ctx: typer.Context, found: GangExplanation | GangForecast, places: int) -> None:
     """Print it, with this many of its places; all of them with --json."""
     if options_of(ctx).json:
         typer.echo(to_json(dataclasses.asdict(found)))
@@ -43,9 +41,7 @@ def _lines(found: GangExplanation | GangForecast, places: int) -> Iterator[Text]
         size = str(found.size) if isinstance(found, GangForecast) else _waiting(found)
         yield fact("members", size)
         yield from part("Kinds of members", (_kind(each) for each in found.kinds))
-    yield from part(
-        "What would let it start", (line for way in found.ways for line in _way(way, found))
-    )
+    yield from part("What would let it start", (line for way in found.ways for line in _way(way, found)))
     shown = found.places[:places]
     yield from part(
         f"Places with most room, of {found.place_count}" if found.kinds else "Where room is kept",
@@ -69,8 +65,7 @@ def _way(way: GangWay, found: GangExplanation | GangForecast) -> Iterator[str]:
 
 def _place(place: GangPlace, found: GangExplanation | GangForecast) -> Iterator[str]:
     yield (
-        f"  {place.words}: room for {place.room}, empty for {place.emptied}, "
-        f"on {plural(place.nodes, 'node')}"
+        f"  {place.words}: room for {place.room}, empty for {place.emptied}, on {plural(place.nodes, 'node')}"
     )
     yield from _claims(place.claims, found)
     if place.others:

@@ -72,9 +72,7 @@ def span(text: str | None, name: str) -> timedelta | None:
         return None
     parts = _SPAN_PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ConfigError(
-            f"{name}: {text[:80]!r} is not a span", hint="write 90s, 5m, 1h30m, 2d or 500ms"
-        )
+        raise ConfigError(f"{name}: {text[:80]!r} is not a span", hint="write 90s, 5m, 1h30m, 2d or 500ms")
     try:
         return timedelta(seconds=sum(float(n) * _UNIT_SECONDS[unit] for n, unit in parts))
     except OverflowError as error:
@@ -172,9 +170,7 @@ def find_node(client: Client, text: str) -> Node:
     for node in client.list_nodes():
         if str(node.node_id) == text.lower():
             return node
-    raise NodeUnknown(
-        f"no node is named {text[:80]!r} or has this id", hint="list them: hwqueue node list"
-    )
+    raise NodeUnknown(f"no node is named {text[:80]!r} or has this id", hint="list them: hwqueue node list")
 
 
 def _source(text: str, name: str) -> tuple[str, str]:

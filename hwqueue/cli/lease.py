@@ -109,9 +109,7 @@ def spawn(
 def list_(
     ctx: typer.Context,
     *,
-    queue: Annotated[
-        str | None, typer.Option(help="Only of this queue.", autocompletion=queue_names)
-    ] = None,
+    queue: Annotated[str | None, typer.Option(help="Only of this queue.", autocompletion=queue_names)] = None,
     state: bulk.State = None,
     task: bulk.Task = None,
     label: bulk.Label = None,
@@ -171,9 +169,7 @@ def signal(
     name: Annotated[str, typer.Argument(help="What the handler waits for.", show_default=False)],
     *,
     payload: Annotated[str, typer.Option(help="JSON; what wait_for returns.")] = "null",
-    key: Annotated[
-        str | None, typer.Option(help="The same name and key reach the lease once.")
-    ] = None,
+    key: Annotated[str | None, typer.Option(help="The same name and key reach the lease once.")] = None,
 ) -> None:
     """Send a lease a signal; one that is suspended until it comes is claimable at once."""
     sent = json_value(payload, "--payload")
@@ -191,9 +187,7 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Show what comes until the lease has ended.")
     ] = False,
     attempt: Annotated[int | None, typer.Option(min=1, help="Only of this attempt.")] = None,
-    tail: Annotated[
-        int | None, typer.Option("--tail", "-n", min=1, max=1000, help="The last ones.")
-    ] = None,
+    tail: Annotated[int | None, typer.Option("--tail", "-n", min=1, max=1000, help="The last ones.")] = None,
 ) -> None:
     """Show what the handler of a lease logged, oldest first; with --json an object for each line.
 
@@ -212,9 +206,7 @@ def logs(
             say(ctx, "no log lines")
 
 
-@app.command(
-    epilog="Example: hwqueue lease wait 01890a5d-ac96-774b-bcce-b302099a8057 --timeout 10m"
-)
+@app.command(epilog="Example: hwqueue lease wait 01890a5d-ac96-774b-bcce-b302099a8057 --timeout 10m")
 def wait(
     ctx: typer.Context,
     lease_id: Annotated[str, typer.Argument(help="Id of the lease.", show_default=False)],
@@ -245,9 +237,7 @@ def explain(
     ctx: typer.Context,
     lease_id: Annotated[str, typer.Argument(help="Id of the lease.", show_default=False)],
     *,
-    nodes: Annotated[
-        int, typer.Option(min=0, max=20, help="Show this many of the nearest nodes.")
-    ] = 5,
+    nodes: Annotated[int, typer.Option(min=0, max=20, help="Show this many of the nearest nodes.")] = 5,
 ) -> None:
     """Say why a lease is where it is: of a pending one, what keeps which nodes from it."""
     with open_client(ctx) as client:
@@ -302,18 +292,14 @@ def cancel(
         )
 
 
-@app.command(
-    epilog="Example: hwqueue lease requeue --queue renders --error TimeoutError --older 2h"
-)
+@app.command(epilog="Example: hwqueue lease requeue --queue renders --error TimeoutError --older 2h")
 def requeue(
     ctx: typer.Context,
     lease_ids: MaybeIds = None,
     *,
     failed: Annotated[
         str | None,
-        typer.Option(
-            help="The failed leases of this queue, without asking.", autocompletion=queue_names
-        ),
+        typer.Option(help="The failed leases of this queue, without asking.", autocompletion=queue_names),
     ] = None,
     queue: bulk.QueueOption = None,
     state: bulk.State = LeaseState.FAILED,
@@ -322,18 +308,14 @@ def requeue(
     error: bulk.Error = None,
     older: bulk.Older = None,
     tenant: bulk.Tenant = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="With --failed: at most this many.")
-    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="With --failed: at most this many.")] = None,
     dry_run: bulk.DryRun = False,
     yes: bulk.Yes = False,
 ) -> None:
     """Run failed or cancelled leases again, with their attempts counted afresh."""
     if failed:
         if lease_ids or queue or label or error or older or tenant:
-            raise ConfigError(
-                "--failed goes with --task and --limit; use --queue with other filters"
-            )
+            raise ConfigError("--failed goes with --task and --limit; use --queue with other filters")
         with open_client(ctx) as client:
             show_one(ctx, {"requeued": client.requeue_failed(failed, task=task, limit=limit)})
         return
@@ -451,9 +433,7 @@ def move(
     ctx: typer.Context,
     to: Annotated[
         str,
-        typer.Argument(
-            metavar="QUEUE", help="Where to.", show_default=False, autocompletion=queue_names
-        ),
+        typer.Argument(metavar="QUEUE", help="Where to.", show_default=False, autocompletion=queue_names),
     ],
     lease_ids: MaybeIds = None,
     *,
@@ -506,9 +486,7 @@ def _each(ctx: typer.Context, lease_ids: list[str] | None, call: Callable[[UUID]
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _one_by_one(
-    lease_ids: list[str], call: Callable[[UUID], object]
-) -> tuple[list[dict[str, object]], int]:
+def _one_by_one(lease_ids: list[str], call: Callable[[UUID], object]) -> tuple[list[dict[str, object]], int]:
     """Call it for each, so that one that is refused does not hold back the others.
 
     A refusal of the only one is raised. Returns: a row for each, and how many were refused.

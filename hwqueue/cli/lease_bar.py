@@ -17,9 +17,7 @@ from hwqueue.types import Lease
 _LOOK_EVERY_SECONDS = 1.0
 
 
-def wait_with_bar(
-    client: Client, lease_id: UUID, timeout: timedelta | None, console: Console
-) -> Lease:
+def wait_with_bar(client: Client, lease_id: UUID, timeout: timedelta | None, console: Console) -> Lease:
     """Wait until the lease has ended, with a bar on the console.
 
     Raises: WaitTimeout, LeaseNotFound.

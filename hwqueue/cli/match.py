@@ -30,9 +30,7 @@ def match(
     *,
     queue: Annotated[
         str | None,
-        typer.Option(
-            help="Judge and score as this queue's policy says.", autocompletion=queue_names
-        ),
+        typer.Option(help="Judge and score as this queue's policy says.", autocompletion=queue_names),
     ] = None,
     task: Annotated[str | None, typer.Option(help="As a lease of this task.")] = None,
     tenant: Annotated[str | None, typer.Option(help="As a lease of this tenant.")] = None,
@@ -49,9 +47,7 @@ def match(
     wanted = None if placement is None else json_object(placement, "PLACEMENT")
     with open_client(ctx) as client:
         matches = client.match_nodes(wanted, queue=queue, task=task, tenant=tenant)
-    best_first = sorted(
-        matches, key=lambda node: (not node.eligible, -(node.score or 0), node.node_name)
-    )
+    best_first = sorted(matches, key=lambda node: (not node.eligible, -(node.score or 0), node.node_name))
     able = [node for node in best_first if node.eligible]
     shown = best_first if all_nodes or options_of(ctx).json else able
     show_items(ctx, shown, _row, empty="no node could run it now")

@@ -61,9 +61,7 @@ def usage(
         str | None, typer.Option(help="Only nodes that are live, silent, cordoned or draining.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 100,
-    after: Annotated[
-        str | None, typer.Option(help="After this name: the last of the page before.")
-    ] = None,
+    after: Annotated[str | None, typer.Option(help="After this name: the last of the page before.")] = None,
 ) -> None:
     """Show how full the nodes are, by name."""
     with open_client(ctx) as client:
@@ -112,23 +110,17 @@ def register(
     node_id: Annotated[
         str | None, typer.Option("--id", help="Its id; made from the name if left out.")
     ] = None,
-    spec: Annotated[
-        str | None, typer.Option(help="Whole specification instead: JSON or a file.")
-    ] = None,
+    spec: Annotated[str | None, typer.Option(help="Whole specification instead: JSON or a file.")] = None,
     login: Annotated[
         str | None,
-        typer.Option(
-            help="Login of its worker; the node is yours if left out.", show_default=False
-        ),
+        typer.Option(help="Login of its worker; the node is yours if left out.", show_default=False),
     ] = None,
 ) -> None:
     """Register a node by hand, for workers in other languages; `worker run` does it by itself."""
     content = _spec(name, label, capacity, gpu or [], rack) if spec is None else None
     if spec is not None:
         if gpu or rack is not None or label or capacity != "{}":
-            raise ConfigError(
-                "--spec says everything: leave out --label, --capacity, --gpu, --rack"
-            )
+            raise ConfigError("--spec says everything: leave out --label, --capacity, --gpu, --rack")
         content = {"name": name, "instance_id": uuid4().hex} | json_object(spec, "--spec")
     chosen = identifier(node_id, "--id") if node_id else _id_of(name)
     with open_client(ctx) as client:
@@ -158,9 +150,7 @@ def uncordon(ctx: typer.Context, node: NodeName) -> None:
 def drain(
     ctx: typer.Context,
     node: NodeName,
-    deadline: Annotated[
-        str | None, typer.Option(help="Ask what still runs to stop after this span.")
-    ] = None,
+    deadline: Annotated[str | None, typer.Option(help="Ask what still runs to stop after this span.")] = None,
 ) -> None:
     """Empty a node: nothing more is given, and with --deadline what runs is asked to stop."""
     limit = span(deadline, "--deadline")
@@ -226,25 +216,20 @@ def untaint(
     say(ctx, f"took {gone} {'taint' if gone == 1 else 'taints'} off {node}")
 
 
-@app.command(
-    epilog="Example: hwqueue node attest gpu-box-1 acme.prod --expires-at 2030-01-31T17:00:00Z"
-)
+@app.command(epilog="Example: hwqueue node attest gpu-box-1 acme.prod --expires-at 2030-01-31T17:00:00Z")
 def attest(
     ctx: typer.Context,
     node: NodeName,
     domain: Domain,
     expires_at: Annotated[
         str | None,
-        typer.Option(
-            help="When it ends, or after which span: 90d; never if left out.", show_default=False
-        ),
+        typer.Option(help="When it ends, or after which span: 90d; never if left out.", show_default=False),
     ] = None,
     any_instance: Annotated[
         bool,
         typer.Option(
             "--any-instance",
-            help="For every instance that the node's login registers: "
-            "if the node has a login of its own.",
+            help="For every instance that the node's login registers: if the node has a login of its own.",
         ),
     ] = False,
 ) -> None:
@@ -336,9 +321,7 @@ def what_if(
     """Show which pending work such nodes could run if they were there; nothing is changed."""
     if spec is not None:
         if label or gpu or rack is not None or capacity != "{}" or count != 1:
-            raise ConfigError(
-                "--spec says everything: leave out --label, --capacity, --gpu, --rack, --count"
-            )
+            raise ConfigError("--spec says everything: leave out --label, --capacity, --gpu, --rack, --count")
         nodes = json_value(spec, "--spec")
     else:
         nodes = _spec("what-if", label, capacity, gpu or [], rack) | {"count": count}

@@ -37,9 +37,7 @@ class Order(StrEnum):
 def pending(
     ctx: typer.Context,
     *,
-    queue: Annotated[
-        str | None, typer.Option(help="Only of this queue.", autocompletion=queue_names)
-    ] = None,
+    queue: Annotated[str | None, typer.Option(help="Only of this queue.", autocompletion=queue_names)] = None,
     kind: Annotated[
         Kind | None,
         typer.Option(help="no_match: no live node could ever run it; contended: none can now."),

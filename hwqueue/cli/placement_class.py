@@ -22,9 +22,7 @@ def group() -> None:
 def list_(
     ctx: typer.Context,
     *,
-    queue: Annotated[
-        str | None, typer.Option(help="Only of this queue.", autocompletion=queue_names)
-    ] = None,
+    queue: Annotated[str | None, typer.Option(help="Only of this queue.", autocompletion=queue_names)] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 500,
     after: Annotated[
         int | None, typer.Option(help="After this class: the last id of the page before.")

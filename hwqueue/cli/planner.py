@@ -43,9 +43,7 @@ def planner(
     *,
     queues: Queues = None,
     interval: Annotated[str, typer.Option(help="From one round to the next.")] = "1s",
-    ttl: Annotated[
-        str, typer.Option(help="How long prices hold after the last round, 1s to 1h.")
-    ] = "10s",
+    ttl: Annotated[str, typer.Option(help="How long prices hold after the last round, 1s to 1h.")] = "10s",
     lease_hold: Annotated[
         str,
         typer.Option(
@@ -107,9 +105,7 @@ def _status_facts(status: PlannerStatus) -> Row:
         "gpus": status.gpus,
         "allocated": status.allocated,
         "bound": status.bound,
-        "prices": ", ".join(
-            f"{each['queue']} until {each['worth_until']}" for each in status.prices
-        ),
+        "prices": ", ".join(f"{each['queue']} until {each['worth_until']}" for each in status.prices),
         "leases": _listed(status.leases),
         "seconds": _listed(status.seconds or {}),
         "resting": status.resting,

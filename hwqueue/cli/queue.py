@@ -115,9 +115,7 @@ def resume(ctx: typer.Context, name: Name) -> None:
 
 
 @app.command(epilog="Example: hwqueue queue purge renders")
-def purge(
-    ctx: typer.Context, name: Name, dry_run: bulk.DryRun = False, yes: bulk.Yes = False
-) -> None:
+def purge(ctx: typer.Context, name: Name, dry_run: bulk.DryRun = False, yes: bulk.Yes = False) -> None:
     """Empty a queue: cancel what waits, then delete all that has ended. What runs goes on."""
     states = [*bulk.WAITING, *bulk.ENDED]
     chosen = bulk.Selection(queue=name, wanted={}, states=states)
@@ -132,18 +130,14 @@ def purge(
             deleted = client.delete_leases(name, on_progress=on_progress)
             return BulkResult(changed=deleted.changed, skipped=(*skipped, *deleted.skipped))
 
-        bulk.change_all(
-            ctx, client, chosen, change, verb="delete", done="deleted", dry_run=dry_run, yes=yes
-        )
+        bulk.change_all(ctx, client, chosen, change, verb="delete", done="deleted", dry_run=dry_run, yes=yes)
 
 
 @app.command(epilog="Example: hwqueue queue drop renders --force")
 def drop(
     ctx: typer.Context,
     name: Name,
-    force: Annotated[
-        bool, typer.Option("--force", help="Drop its leases, running ones included.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Drop its leases, running ones included.")] = False,
 ) -> None:
     """Drop a queue; one that still holds leases only with --force."""
     with open_client(ctx) as client:
@@ -151,17 +145,13 @@ def drop(
     say(ctx, f"{name} is gone")
 
 
-@app.command(
-    epilog="""Example: hwqueue queue policy renders '{"max_attempts": 3, "ageing_step": "1 h"}'"""
-)
+@app.command(epilog="""Example: hwqueue queue policy renders '{"max_attempts": 3, "ageing_step": "1 h"}'""")
 def policy(
     ctx: typer.Context,
     name: Name,
     changes: Annotated[
         str | None,
-        typer.Argument(
-            help="What to change, as JSON or a file; leave out to look.", show_default=False
-        ),
+        typer.Argument(help="What to change, as JSON or a file; leave out to look.", show_default=False),
     ] = None,
 ) -> None:
     """Show a queue's policy, or change parts of it."""

@@ -43,9 +43,7 @@ def run(
         ),
     ],
     *,
-    queue: Annotated[
-        str, typer.Option(help="Queue to put it in.", autocompletion=queue_names)
-    ] = "default",
+    queue: Annotated[str, typer.Option(help="Queue to put it in.", autocompletion=queue_names)] = "default",
     env: Annotated[
         list[str] | None,
         typer.Option(help="Variable that it sees, NAME=VALUE; NAME: as it is here; repeatable."),
@@ -98,9 +96,7 @@ def run(
         tenant=tenant,
         one_of=one_of,
     )
-    job = run_command.spec(
-        argv, env=_variables(env or []), cwd=cwd, timeout=span(timeout, "--timeout")
-    )
+    job = run_command.spec(argv, env=_variables(env or []), cwd=cwd, timeout=span(timeout, "--timeout"))
     with open_client(ctx) as client:
         spawned = spawning.spawn_lease(client, queue, job.task, job.params, options)
         warnings = spawning.warn(ctx, client, spawned.lease_id, spawned.warnings)

@@ -28,18 +28,14 @@ Auth = Annotated[
 NoAuth = Annotated[bool, typer.Option("--no-auth", help="Everybody who gets here is an admin.")]
 AllowedHosts = Annotated[
     list[str] | None,
-    typer.Option(
-        help="Where nobody is asked: a name that callers may know the server by; repeatable."
-    ),
+    typer.Option(help="Where nobody is asked: a name that callers may know the server by; repeatable."),
 ]
 ProxyNetworks = Annotated[
     list[str] | None,
     typer.Option(help="With --auth proxy: whose headers are believed; repeatable."),
 ]
 ProxyUserHeader = Annotated[str, typer.Option(help="Where the proxy says who it is.")]
-ProxyRoleHeader = Annotated[
-    str, typer.Option(help="And their role: producer, viewer, operator, admin.")
-]
+ProxyRoleHeader = Annotated[str, typer.Option(help="And their role: producer, viewer, operator, admin.")]
 ProxyTenantHeader = Annotated[str, typer.Option(help="And their only tenant, or * for all.")]
 ProxyTenantRequired = Annotated[
     bool,
@@ -88,22 +84,17 @@ CorsOrigins = Annotated[
 
 # How much of everything.
 Workers = Annotated[int, typer.Option(min=1, max=100, help="Server processes.")]
-PoolSize = Annotated[
-    int, typer.Option(min=1, max=1000, help="Connections of each process for quick calls.")
-]
+PoolSize = Annotated[int, typer.Option(min=1, max=1000, help="Connections of each process for quick calls.")]
 ReadPoolSize = Annotated[int, typer.Option(min=1, max=100, help="And for lists and statistics.")]
 CallTimeout = Annotated[str, typer.Option(help="Longest time in the database for a quick call.")]
 ReadTimeout = Annotated[str, typer.Option(help="And for a list or statistics.")]
 RateLimit = Annotated[
     str,
     typer.Option(
-        help="Requests of each caller (a tenant, else a token or address), for each process, "
-        "or none."
+        help="Requests of each caller (a tenant, else a token or address), for each process, or none."
     ),
 ]
-MaxStreams = Annotated[
-    int, typer.Option(min=0, max=10_000, help="Event streams at once, for each process.")
-]
+MaxStreams = Annotated[int, typer.Option(min=0, max=10_000, help="Event streams at once, for each process.")]
 MaxStreamsPerCaller = Annotated[
     int,
     typer.Option(
@@ -125,9 +116,7 @@ MaxBytesPerSecond = Annotated[
 MaxConnections = Annotated[
     int, typer.Option(min=10, max=100_000, help="Connections of callers, for each process.")
 ]
-HeadTimeout = Annotated[
-    str, typer.Option(help="How long the head of a request may take to arrive.")
-]
+HeadTimeout = Annotated[str, typer.Option(help="How long the head of a request may take to arrive.")]
 BodyTimeout = Annotated[str, typer.Option(help="How long a request may take to arrive.")]
 ShutdownTimeout = Annotated[str, typer.Option(help="How long a stop waits for requests under way.")]
 JsonLogs = Annotated[bool, typer.Option("--json-logs", help="Write the log as JSON.")]

@@ -17,8 +17,7 @@ ServiceId = Annotated[str, typer.Argument(help="Id of the service.", show_defaul
 
 @app.command(
     "set",
-    epilog="Example: hwqueue service set 0197f3a2-7c1e-7000-8000-000000000001 "
-    "--failure-domain label:zone",
+    epilog="Example: hwqueue service set 0197f3a2-7c1e-7000-8000-000000000001 --failure-domain label:zone",
 )
 def set_(
     ctx: typer.Context,
@@ -30,9 +29,7 @@ def set_(
     ] = None,
     away_from: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A service that its leases keep away from; once for each.", show_default=False
-        ),
+        typer.Option(help="A service that its leases keep away from; once for each.", show_default=False),
     ] = None,
     nothing_away: Annotated[
         bool, typer.Option("--away-from-none", help="Keep away from no service any more.")

@@ -19,9 +19,7 @@ _client_log = logging.getLogger("hwqueue.spawn")
 OnConflict = Literal["keep", "replace", "raise"]
 _SERVICE = "service:"
 
-Placement = Annotated[
-    str | None, typer.Option("--placement", help="What it asks of a node: JSON or a file.")
-]
+Placement = Annotated[str | None, typer.Option("--placement", help="What it asks of a node: JSON or a file.")]
 NodeLabel = Annotated[
     list[str] | None,
     typer.Option(
@@ -50,24 +48,16 @@ Patience = Annotated[
     str | None,
     typer.Option("--patience", help="How long it waits for a node that it prefers: 30s."),
 ]
-MaxAttempts = Annotated[
-    int | None, typer.Option("--max-attempts", help="Attempts before it is dead.")
-]
-Key = Annotated[
-    str | None, typer.Option("--key", help="Idempotency key: the same key spawns only once.")
-]
-UniqueKey = Annotated[
-    str | None, typer.Option("--unique", help="At most one open lease has this key.")
-]
+MaxAttempts = Annotated[int | None, typer.Option("--max-attempts", help="Attempts before it is dead.")]
+Key = Annotated[str | None, typer.Option("--key", help="Idempotency key: the same key spawns only once.")]
+UniqueKey = Annotated[str | None, typer.Option("--unique", help="At most one open lease has this key.")]
 UniqueFor = Annotated[
     str | None,
     typer.Option("--unique-for", help="With --unique: not while it is open, but this span."),
 ]
 ConflictChoice = Annotated[
     OnConflict,
-    typer.Option(
-        "--on-conflict", help="With --unique: what to do with the lease that has the key."
-    ),
+    typer.Option("--on-conflict", help="With --unique: what to do with the lease that has the key."),
 ]
 Tenant = Annotated[str | None, typer.Option("--tenant", help="Whose work it is.")]
 OneOf = Annotated[
@@ -140,9 +130,7 @@ def spawn_options(
     }
 
 
-def spawn_lease(
-    client: Client, queue: str, task: str, params: object, options: SpawnOptions
-) -> SpawnResult:
+def spawn_lease(client: Client, queue: str, task: str, params: object, options: SpawnOptions) -> SpawnResult:
     """Spawn without the client's log of what the lease lacks: `warn` says it."""
 
     def is_kept(_record: logging.LogRecord) -> bool:

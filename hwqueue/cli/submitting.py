@@ -59,9 +59,7 @@ Label = Annotated[
 ]
 Deadline = Annotated[
     str | None,
-    typer.Option(
-        "--deadline", help="Fails if it has not ended by this time, or within this span: 2h."
-    ),
+    typer.Option("--deadline", help="Fails if it has not ended by this time, or within this span: 2h."),
 ]
 AvailableAt = Annotated[
     str | None,
@@ -71,9 +69,7 @@ AvailableAt = Annotated[
         help="No step begins before this time, or this span from now: 2h.",
     ),
 ]
-Key = Annotated[
-    str | None, typer.Option("--key", help="Idempotency key: the same key submits only once.")
-]
+Key = Annotated[str | None, typer.Option("--key", help="Idempotency key: the same key submits only once.")]
 UniqueKey = Annotated[
     str | None, typer.Option("--unique", help="At most one open run of the workflow has this key.")
 ]

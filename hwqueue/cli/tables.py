@@ -62,9 +62,7 @@ class _Column:
         return max(min(self.width, narrowest), *words)
 
 
-def table_of(
-    rows: Sequence[Row], width: int, spell: Callable[[object], str]
-) -> tuple[Table, int, list[str]]:
+def table_of(rows: Sequence[Row], width: int, spell: Callable[[object], str]) -> tuple[Table, int, list[str]]:
     """The table, how wide it is at least, and the columns that were left out for want of width.
 
     Args:
@@ -103,9 +101,7 @@ def is_list_of_records(value: object) -> bool:
 
 def columns_of(records: Any) -> list[Row]:
     """The facts of such a list as rows, without those that none of them has."""
-    rows = [
-        {each.name: getattr(record, each.name) for each in fields(record)} for record in records
-    ]
+    rows = [{each.name: getattr(record, each.name) for each in fields(record)} for record in records]
     known = [name for name in rows[0] if any(row[name] is not None for row in rows)]
     return [{name: row[name] for name in known} for row in rows]
 
@@ -121,11 +117,7 @@ def flat(value: object, spell: Callable[[object], str]) -> str:
     if isinstance(value, list | tuple) and not any(map(_is_nested, value)):
         return ", ".join(flat(each, spell) for each in value)
     written = spell(value)
-    return (
-        f"{written[:-6]}Z"
-        if isinstance(value, datetime) and written.endswith("+00:00")
-        else written
-    )
+    return f"{written[:-6]}Z" if isinstance(value, datetime) and written.endswith("+00:00") else written
 
 
 def _column(name: str, values: Sequence[object], spell: Callable[[object], str]) -> _Column:

@@ -29,9 +29,7 @@ def list_(ctx: typer.Context) -> None:
     """List the tasks that have been set."""
     with open_client(ctx) as client:
         found = client.list_tasks()
-    show_items(
-        ctx, found, _facts, empty="no task is set: hwqueue task set NAME DEFAULTS, or task sync"
-    )
+    show_items(ctx, found, _facts, empty="no task is set: hwqueue task set NAME DEFAULTS, or task sync")
 
 
 @app.command(epilog="Example: hwqueue task show train")
@@ -103,9 +101,7 @@ def sync(
         if not dry_run:
             for name, then in changed.items():
                 _write(client, name, then)
-    rows = [
-        row for name, then in changed.items() for row in _changes(name, now.get(name, {}), then)
-    ]
+    rows = [row for name, then in changed.items() for row in _changes(name, now.get(name, {}), then)]
     show_rows(ctx, rows, empty="nothing to change")
     if dry_run and changed:
         raise typer.Exit(ExitCode.FAILED)
@@ -127,8 +123,7 @@ def _changes(name: str, now: Defaults, then: Defaults) -> list[dict[str, Any]]:
     """What changes of a task, an option a row; None: not there."""
     options = [each for each in sorted(now.keys() | then.keys()) if now.get(each) != then.get(each)]
     return [
-        {"task": name, "option": each, "now": now.get(each), "then": then.get(each)}
-        for each in options
+        {"task": name, "option": each, "now": now.get(each), "then": then.get(each)} for each in options
     ] or [{"task": name, "option": None, "now": None, "then": None}]
 
 

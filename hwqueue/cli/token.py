@@ -24,9 +24,7 @@ def create(
     ctx: typer.Context,
     name: Name,
     *,
-    role: Annotated[
-        str, typer.Option(help="producer, viewer, operator or admin.", show_default=False)
-    ],
+    role: Annotated[str, typer.Option(help="producer, viewer, operator or admin.", show_default=False)],
     tenant: Annotated[
         str | None, typer.Option(help="The only one it sees and spawns for; all if left out.")
     ] = None,

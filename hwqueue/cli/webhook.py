@@ -32,9 +32,7 @@ Name = Annotated[
 ]
 
 
-@app.command(
-    epilog="Example: hwqueue webhook add pager https://hooks.example/hwqueue --code lease_failed"
-)
+@app.command(epilog="Example: hwqueue webhook add pager https://hooks.example/hwqueue --code lease_failed")
 def add(
     ctx: typer.Context,
     name: Name,
@@ -63,9 +61,7 @@ def add(
         list[str] | None,
         typer.Option(help="Only about leases with this label, key=value; repeatable."),
     ] = None,
-    bare: Annotated[
-        bool, typer.Option("--bare", help="Print the secret and nothing else.")
-    ] = False,
+    bare: Annotated[bool, typer.Option("--bare", help="Print the secret and nothing else.")] = False,
 ) -> None:
     """Add a webhook and print its secret, this once; or change where one goes and what it is sent.
 
@@ -143,12 +139,8 @@ def rotate(
     ctx: typer.Context,
     name: Name,
     *,
-    keep: Annotated[
-        str, typer.Option(help="How long requests are signed with the old secret, too.")
-    ] = "1d",
-    bare: Annotated[
-        bool, typer.Option("--bare", help="Print the secret and nothing else.")
-    ] = False,
+    keep: Annotated[str, typer.Option(help="How long requests are signed with the old secret, too.")] = "1d",
+    bare: Annotated[bool, typer.Option("--bare", help="Print the secret and nothing else.")] = False,
 ) -> None:
     """Replace the secret and print the new one, this once."""
     with open_client(ctx) as client:
@@ -175,9 +167,7 @@ def deliveries(
     ctx: typer.Context,
     name: Name,
     *,
-    state: Annotated[
-        str | None, typer.Option(help="waiting, delivered or dead.", show_default=False)
-    ] = None,
+    state: Annotated[str | None, typer.Option(help="waiting, delivered or dead.", show_default=False)] = None,
     limit: Annotated[int, typer.Option(help="Most to show.", min=1, max=10_000)] = 50,
     before: Annotated[
         str | None, typer.Option(help="The last delivery_id of a page, to get the next one.")
@@ -198,9 +188,7 @@ def deliveries(
 def redeliver(
     ctx: typer.Context,
     name: Name,
-    delivery: Annotated[
-        str | None, typer.Argument(help="Its delivery_id.", show_default=False)
-    ] = None,
+    delivery: Annotated[str | None, typer.Argument(help="Its delivery_id.", show_default=False)] = None,
     *,
     dead: Annotated[bool, typer.Option("--dead", help="All that were given up.")] = False,
 ) -> None:
@@ -224,9 +212,7 @@ def redeliver(
 def run(
     ctx: typer.Context,
     *,
-    once: Annotated[
-        bool, typer.Option("--once", help="Send what is due now, then end: for cron.")
-    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="Send what is due now, then end: for cron.")] = False,
     concurrency: Annotated[
         int, typer.Option(min=1, max=1000, help="Requests at once; ten at most to one webhook.")
     ] = 20,
@@ -234,13 +220,9 @@ def run(
     poll: Annotated[str, typer.Option(help="How often to ask when there is nothing.")] = "1s",
     allow_private: Annotated[
         bool,
-        typer.Option(
-            "--allow-private", help="Send to private, loopback and link-local addresses, too."
-        ),
+        typer.Option("--allow-private", help="Send to private, loopback and link-local addresses, too."),
     ] = False,
-    allow_http: Annotated[
-        bool, typer.Option("--allow-http", help="Send without TLS, too.")
-    ] = False,
+    allow_http: Annotated[bool, typer.Option("--allow-http", help="Send without TLS, too.")] = False,
 ) -> None:
     """Send what webhooks are to be told of, until SIGTERM or Ctrl-C.
 

@@ -74,9 +74,7 @@ def encode_(
     ctx: typer.Context,
     file: Annotated[
         str,
-        typer.Argument(
-            help="What to ask for: a file, JSON in place, or - for stdin.", show_default=False
-        ),
+        typer.Argument(help="What to ask for: a file, JSON in place, or - for stdin.", show_default=False),
     ],
     *,
     form: Annotated[

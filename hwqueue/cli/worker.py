@@ -66,8 +66,7 @@ Labels = Annotated[
     typer.Option(
         "--label",
         "--tags",
-        help="Label of the node, key=value, or several as JSON; wins over a detected one; "
-        "repeatable.",
+        help="Label of the node, key=value, or several as JSON; wins over a detected one; repeatable.",
     ),
 ]
 Name = Annotated[
@@ -106,8 +105,7 @@ AppVersion = Annotated[
         "--app-version",
         envvar="HWQUEUE_APP_VERSION",
         show_envvar=True,
-        help="Version of the code, for runs of workflows that are pinned to one: the node label "
-        "app_version.",
+        help="Version of the code, for runs of workflows that are pinned to one: the node label app_version.",
     ),
 ]
 Rack = Annotated[int | None, typer.Option("--rack", min=0, help="Number of its rack.")]
@@ -160,15 +158,11 @@ PollInterval = Annotated[
 ]
 ReapInterval = Annotated[
     str,
-    typer.Option(
-        "--reap-interval", help="Mean time between looks for what dead workers left; or never."
-    ),
+    typer.Option("--reap-interval", help="Mean time between looks for what dead workers left; or never."),
 ]
 PruneInterval = Annotated[
     str,
-    typer.Option(
-        "--prune-interval", help="Mean time between deletions of what is kept no longer; or never."
-    ),
+    typer.Option("--prune-interval", help="Mean time between deletions of what is kept no longer; or never."),
 ]
 NodeId = Annotated[
     str | None, typer.Option("--node-id", help="Id of the node; made from its name if left out.")
@@ -198,9 +192,7 @@ SyncDsn = Annotated[
 ]
 DeregisterOnStop = Annotated[
     bool,
-    typer.Option(
-        help="Take the node out of the fleet at a graceful stop, unless operators keep it."
-    ),
+    typer.Option(help="Take the node out of the fleet at a graceful stop, unless operators keep it."),
 ]
 PassEnv = Annotated[
     list[str] | None,
@@ -351,9 +343,7 @@ def _name(template: str | None, index: int, processes: int) -> str:
     """The node's name. Raises: ConfigError: Several processes would have the same."""
     template = template or ("%h" if processes == 1 else "%h-%i")
     if processes > 1 and "%i" not in template:
-        raise ConfigError(
-            f"--name: {template!r} names every process the same", hint="such as --name '%h-%i'"
-        )
+        raise ConfigError(f"--name: {template!r} names every process the same", hint="such as --name '%h-%i'")
     return name_of_template(template, index)
 
 

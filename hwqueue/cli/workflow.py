@@ -43,9 +43,7 @@ from hwqueue.types import (
 )
 from hwqueue.workflow import Workflow
 
-app = typer.Typer(
-    no_args_is_help=True, help="Define workflows, submit runs, look at them and change them."
-)
+app = typer.Typer(no_args_is_help=True, help="Define workflows, submit runs, look at them and change them.")
 
 _EXIT_CODES = {
     "completed": ExitCode.OK,
@@ -61,9 +59,7 @@ RunId = Annotated[str, typer.Argument(help="Id of the run.", show_default=False)
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show which steps would change.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Follow it until it has ended.")]
-AtMost = Annotated[
-    str | None, typer.Option("--timeout", help="With --watch: how long at most, such as 10m.")
-]
+AtMost = Annotated[str | None, typer.Option("--timeout", help="With --watch: how long at most, such as 10m.")]
 
 
 @app.command(epilog="Example: hwqueue workflow define training.json")
@@ -97,16 +93,12 @@ def list_(
     ctx: typer.Context,
     *,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most this many.")] = 100,
-    after: Annotated[
-        str | None, typer.Option(help="The last name of a page, to get the next one.")
-    ] = None,
+    after: Annotated[str | None, typer.Option(help="The last name of a page, to get the next one.")] = None,
 ) -> None:
     """List the workflows by name, each with its newest version."""
     with open_client(ctx) as client:
         found = client.list_workflows(after=after, limit=limit)
-    show_items(
-        ctx, found, _workflow_row, empty="no workflows; define one: hwqueue workflow define FILE"
-    )
+    show_items(ctx, found, _workflow_row, empty="no workflows; define one: hwqueue workflow define FILE")
 
 
 @app.command(epilog="Example: hwqueue workflow show training --version 2")
@@ -194,9 +186,7 @@ def runs(
     *,
     workflow: Annotated[
         str | None,
-        typer.Option(
-            "--workflow", help="Only of the workflow of this name.", autocompletion=workflow_names
-        ),
+        typer.Option("--workflow", help="Only of the workflow of this name.", autocompletion=workflow_names),
     ] = None,
     state: Annotated[RunState | None, typer.Option(help="Only in this state.")] = None,
     label: Annotated[
@@ -274,9 +264,7 @@ def status(
 app.command(epilog=f"Example: {workflow_items.EXAMPLE}")(workflow_items.results)
 
 
-@app.command(
-    epilog="Example: hwqueue workflow cancel 01890a5d-ac96-774b-bcce-b302099a8057 --dry-run"
-)
+@app.command(epilog="Example: hwqueue workflow cancel 01890a5d-ac96-774b-bcce-b302099a8057 --dry-run")
 def cancel(
     ctx: typer.Context,
     run_id: RunId,
@@ -313,9 +301,7 @@ def resume(ctx: typer.Context, run_id: RunId) -> None:
         _show_state(ctx, wanted, client.resume_workflow_run(wanted))
 
 
-@app.command(
-    epilog="Example: hwqueue workflow retry 01890a5d-ac96-774b-bcce-b302099a8057 --step train"
-)
+@app.command(epilog="Example: hwqueue workflow retry 01890a5d-ac96-774b-bcce-b302099a8057 --step train")
 def retry(
     ctx: typer.Context,
     run_id: RunId,
@@ -393,9 +379,7 @@ def signal(
     name: Annotated[str, typer.Argument(help="What a step waits for.", show_default=False)],
     *,
     payload: Annotated[str, typer.Option(help="JSON; the result of that step.")] = "null",
-    key: Annotated[
-        str | None, typer.Option(help="The same name and key reach the run once.")
-    ] = None,
+    key: Annotated[str | None, typer.Option(help="The same name and key reach the run once.")] = None,
 ) -> None:
     """Send a run a signal; the step that waits for it has completed, now or when it is released."""
     sent = json_value(payload, "--payload")
@@ -519,8 +503,7 @@ def _definition_row(step: dict[str, Any]) -> dict[str, Any]:
     return {
         "step": step["name"],
         "task": _does(step),
-        "after": ", ".join(each if on == "completed" else f"{each} {on}" for each, on in after)
-        or None,
+        "after": ", ".join(each if on == "completed" else f"{each} {on}" for each, on in after) or None,
         "asks": where or None,
     }
 

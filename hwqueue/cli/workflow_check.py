@@ -38,9 +38,7 @@ def check(
     ] = None,
     input_: Annotated[
         str,
-        typer.Option(
-            "--input", help="As for workflow run; where a step may run does not depend on it."
-        ),
+        typer.Option("--input", help="As for workflow run; where a step may run does not depend on it."),
     ] = "{}",
     options: RunOptions,
 ) -> None:
@@ -62,13 +60,9 @@ def check(
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _wanted(
-    spec: str | None, app_name: str | None, workflow: str | None
-) -> str | Workflow | dict[str, Any]:
+def _wanted(spec: str | None, app_name: str | None, workflow: str | None) -> str | Workflow | dict[str, Any]:
     if sum(each is not None for each in (spec, app_name, workflow)) != 1:
-        raise ConfigError(
-            "give a FILE, --app module:name of a hwqueue.Workflow, or --workflow NAME"
-        )
+        raise ConfigError("give a FILE, --app module:name of a hwqueue.Workflow, or --workflow NAME")
     if app_name is not None:
         return load_named(app_name, Workflow)
     return workflow if workflow is not None else json_object(spec or "", "FILE")

@@ -13,9 +13,7 @@ from hwqueue.cli.output import plain_text, say, show_items
 from hwqueue.text import duration
 from hwqueue.types import StepResult, StepState
 
-EXAMPLE = (
-    "hwqueue workflow results 01890a5d-ac96-774b-bcce-b302099a8057 score --state failed --limit 20"
-)
+EXAMPLE = "hwqueue workflow results 01890a5d-ac96-774b-bcce-b302099a8057 score --state failed --limit 20"
 
 _LONGEST = 60
 
@@ -27,9 +25,7 @@ def results(
     *,
     state: Annotated[StepState | None, typer.Option(help="Only in this state.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most this many.")] = 100,
-    after: Annotated[
-        int, typer.Option(min=-2, help="Behind this item: the last of the page before.")
-    ] = -1,
+    after: Annotated[int, typer.Option(min=-2, help="Behind this item: the last of the page before.")] = -1,
 ) -> None:
     """Show what a step returned: one row, or one for each item of a map that is spawned.
 

@@ -18,9 +18,7 @@ from hwqueue.errors import ConfigError
 from hwqueue.text import plural
 from hwqueue.types import PreviewedStep, StepChanges, UpdatedStep
 
-EXAMPLE = (
-    "hwqueue workflow update 01890a5d-ac96-774b-bcce-b302099a8057 --app-version 2.5.0 --dry-run"
-)
+EXAMPLE = "hwqueue workflow update 01890a5d-ac96-774b-bcce-b302099a8057 --app-version 2.5.0 --dry-run"
 
 _NONE = "every step of it was released, or has ended"
 
@@ -123,9 +121,7 @@ def _ask(client: Client, run_id: UUID, steps: list[str] | None, changes: StepCha
     found = [each for each in client.preview_update(run_id, steps=steps, **changes) if each.changed]
     nowhere = sum(each.nodes_matching == 0 for each in found)
     told = f"; no node matches {nowhere:,} of them" if nowhere else ""
-    typer.confirm(
-        f"update run {run_id}? {plural(len(found), 'step')} change{told}", abort=True, err=True
-    )
+    typer.confirm(f"update run {run_id}? {plural(len(found), 'step')} change{told}", abort=True, err=True)
 
 
 def _show_preview(ctx: typer.Context, found: list[PreviewedStep]) -> None:

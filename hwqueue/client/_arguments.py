@@ -72,9 +72,7 @@ def checked_actor(actor: Any) -> str:
     return _text(actor, "actor")
 
 
-def check_span(
-    value: Any, field: str, kind: type[HwqueueError] = BadArgument, where: str = ""
-) -> None:
+def check_span(value: Any, field: str, kind: type[HwqueueError] = BadArgument, where: str = "") -> None:
     """Refuse what is no span, a plain number above all: 5 what? None passes.
 
     Args:
@@ -85,8 +83,7 @@ def check_span(
     if value is not None and not isinstance(value, timedelta):
         shown = value if isinstance(value, int | float) and not isinstance(value, bool) else 5
         raise kind(
-            f"{where}{field} must be a timedelta, such as timedelta(seconds={shown}), "
-            f"not {_shown(value)}",
+            f"{where}{field} must be a timedelta, such as timedelta(seconds={shown}), not {_shown(value)}",
             detail={"field": field},
             hint=f"pass {field} as a timedelta: a plain number has no unit",
         )

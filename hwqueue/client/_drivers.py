@@ -29,9 +29,7 @@ Rows = Sequence[Sequence[Any]]
 def is_asyncpg(connection: Any) -> bool:
     """Whether it is a connection of asyncpg, or one that its pool lends."""
     module = sys.modules.get("asyncpg")
-    return module is not None and isinstance(
-        connection, module.Connection | module.pool.PoolConnectionProxy
-    )
+    return module is not None and isinstance(connection, module.Connection | module.pool.PoolConnectionProxy)
 
 
 def is_psycopg2(connection: Any) -> bool:
@@ -79,9 +77,7 @@ class Psycopg2Runner:
                 return self._run(call, arguments, actor, extensions.cursor)
         return self._run(call, arguments, actor, extensions.cursor)
 
-    def _run(
-        self, call: Call, arguments: Mapping[str, Any], actor: str | None, plain_cursor: Any
-    ) -> Rows:
+    def _run(self, call: Call, arguments: Mapping[str, Any], actor: str | None, plain_cursor: Any) -> Rows:
         with self._connection.cursor(cursor_factory=plain_cursor) as cursor:
             if actor is not None:
                 cursor.execute(SET_ACTOR, {"actor": actor})

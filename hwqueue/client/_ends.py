@@ -49,16 +49,14 @@ def timed_out(open_ids: Collection[UUID], timeout: timedelta | None) -> WaitTime
     return WaitTimeout(
         f"{which} not ended within {timeout}",
         detail={"lease_ids": [str(lease_id) for lease_id in open_ids]},
-        hint="wait again, or ask why it has not ended (as an operator): "
-        f"hwqueue lease explain {first}",
+        hint=f"wait again, or ask why it has not ended (as an operator): hwqueue lease explain {first}",
     )
 
 
 def run_timed_out(run: WorkflowRun, timeout: timedelta | None) -> WaitTimeout:
     """What says that a run has not ended."""
     return WaitTimeout(
-        f"run {run.run_id} of workflow {run.workflow} is {run.state}, it has not ended within "
-        f"{timeout}",
+        f"run {run.run_id} of workflow {run.workflow} is {run.state}, it has not ended within {timeout}",
         detail={"run_id": str(run.run_id), "state": run.state},
         hint=f"wait again, or ask what it waits for: hwqueue workflow status {run.run_id}",
     )

@@ -29,10 +29,7 @@ def gang_members(
     headers: Mapping[str, str],
 ) -> list[Any]:
     """The members of a gang that has these options, as JSON. Raises: BadArgument."""
-    return [
-        _member(member, f"members[{index}]", options, headers)
-        for index, member in enumerate(members)
-    ]
+    return [_member(member, f"members[{index}]", options, headers) for index, member in enumerate(members)]
 
 
 def _member(

@@ -202,9 +202,7 @@ def _check_text(value: str) -> None:
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise _NotJson(
-                "contains a lone surrogate", "decode the bytes it came from properly"
-            ) from None
+            raise _NotJson("contains a lone surrogate", "decode the bytes it came from properly") from None
 
 
 def _refused(path: str, what: str, hint: str) -> BadArgument:
@@ -256,7 +254,5 @@ def _plain_member(key: Any, value: Any, field: str) -> Any:
 def aware(value: datetime, field: str) -> datetime:
     """The time itself. Raises: BadArgument when it has no time zone."""
     if value.utcoffset() is None:
-        raise _refused(
-            field, "is a time without a time zone", "use datetime.now(UTC) or attach a tzinfo"
-        )
+        raise _refused(field, "is a time without a time zone", "use datetime.now(UTC) or attach a tzinfo")
     return value

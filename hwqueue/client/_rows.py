@@ -189,9 +189,7 @@ def _funnel(value: Iterable[Mapping[str, Any]]) -> tuple[types.FunnelStage, ...]
 
 def _blockers(value: Iterable[Mapping[str, Any]]) -> tuple[types.SoleBlocker, ...]:
     return tuple(
-        types.SoleBlocker(
-            **{**_known(types.SoleBlocker, blocker), "samples": tuple(blocker["samples"])}
-        )
+        types.SoleBlocker(**{**_known(types.SoleBlocker, blocker), "samples": tuple(blocker["samples"])})
         for blocker in value
     )
 

@@ -38,9 +38,7 @@ class Batch:
         given = list(settle)
         done = [item for item in given if _is_plain(item)]
         if len(done) < len(given) or len(done) > _MAX_COMPLETED:
-            return cls(
-                [plain(item, f"settle[{index}]") for index, item in enumerate(given)], [], []
-            )
+            return cls([plain(item, f"settle[{index}]") for index, item in enumerate(given)], [], [])
         keys = ((item.lease_id, item.claim_token) for item in done)
         return cls([], *claim_keys(keys, "settle"))
 

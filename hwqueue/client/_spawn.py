@@ -29,9 +29,7 @@ def spawn_options(options: Mapping[str, Any], field: str) -> dict[str, Any] | No
     return plain(given(options), field) or None
 
 
-def with_headers(
-    options: Mapping[str, Any], headers: Mapping[str, str] | None
-) -> Mapping[str, Any]:
+def with_headers(options: Mapping[str, Any], headers: Mapping[str, str] | None) -> Mapping[str, Any]:
     """The options with these headers added; what the caller gave under the same names stays."""
     own = options.get("headers")
     if not headers or not isinstance(own, Mapping | None):

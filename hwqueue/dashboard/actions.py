@@ -40,9 +40,7 @@ async def _ask_cancel(source: Reads, lease_id: str) -> Question:
         )
     else:
         what = ("It will not run. It can be requeued as long as it is kept.",)
-    return Question(
-        f"Cancel this lease of task {lease.task_name}?", what, "Cancel the lease", ("reason",)
-    )
+    return Question(f"Cancel this lease of task {lease.task_name}?", what, "Cancel the lease", ("reason",))
 
 
 async def _ask_requeue(source: Reads, lease_id: str) -> Question:
@@ -115,9 +113,7 @@ async def _ask_untaint(source: Reads, node: str) -> Question:
     found = await source.node(node)
     keys = tuple(sorted({taint.key for taint in found.taints if taint.by == "operator"}))
     if not keys:
-        raise BadArgument(
-            f"{node} has no taint of an operator", hint="its own come from its worker"
-        )
+        raise BadArgument(f"{node} has no taint of an operator", hint="its own come from its worker")
     return Question(
         f"Take a taint off {node}?",
         ("Leases that it kept off may run there again.",),
@@ -274,9 +270,7 @@ ACTIONS: Mapping[str, Action] = {
     "untaint": Action("node", _ask_untaint, _untaint, "The taint is off."),
     "pause": Action("queue", _ask_pause, _pause, "Paused: nothing of it is granted."),
     "resume": Action("queue", _ask_resume, _resume, "Resumed."),
-    "pause-webhook": Action(
-        "webhook", _ask_pause_webhook, _pause_webhook, "Paused: nothing is sent to it."
-    ),
+    "pause-webhook": Action("webhook", _ask_pause_webhook, _pause_webhook, "Paused: nothing is sent to it."),
     "resume-webhook": Action("webhook", _ask_resume_webhook, _resume_webhook, "Resumed."),
     "test-webhook": Action("webhook", _ask_test_webhook, _test_webhook, "A test is to be sent."),
     "redeliver": Action("webhook", _ask_redeliver, _redeliver, "The dead ones are sent again."),

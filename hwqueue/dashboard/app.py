@@ -146,9 +146,7 @@ async def _of_the_queue(request: Request, error: Exception) -> Response:
     assert isinstance(error, HwqueueError)
     status = STATUS_OF.get(error.sqlstate or "", 400)
     headline = {404: "Not found", 409: "Not possible now"}.get(status, "Refused")
-    return _problem(
-        request, status, headline, str(error), hint=of_error(error, "cli"), code=error.sqlstate
-    )
+    return _problem(request, status, headline, str(error), hint=of_error(error, "cli"), code=error.sqlstate)
 
 
 async def _of_http(request: Request, error: Exception) -> Response:

@@ -119,9 +119,7 @@ class AuthMiddleware:
 
         await self._app(scope, receive, send_with_headers)
 
-    async def _viewer(
-        self, scope: Scope, session: str | None
-    ) -> tuple[Viewer | None, HTTPProblem | None]:
+    async def _viewer(self, scope: Scope, session: str | None) -> tuple[Viewer | None, HTTPProblem | None]:
         """Who looks; else why nobody may."""
         headers = Headers(scope=scope)
         token = self._sessions.find(session)

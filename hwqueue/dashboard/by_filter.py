@@ -235,9 +235,7 @@ async def act(request: Request) -> Response:
     )
 
 
-async def _count(
-    source: Reads, filters: Mapping[str, str], states: Sequence[str]
-) -> tuple[int, bool]:
+async def _count(source: Reads, filters: Mapping[str, str], states: Sequence[str]) -> tuple[int, bool]:
     """How many leases a filter means, and whether these are all: it reads a few pages at most."""
     return await source.count_leases(
         filters["queue"],

@@ -45,9 +45,7 @@ class ReadCache:
         self._flights = SingleFlight[Cached[Any]]()
         self._generation = 0
 
-    async def get(
-        self, key: Hashable, seconds: float, read: Callable[[], Awaitable[T]]
-    ) -> Cached[T]:
+    async def get(self, key: Hashable, seconds: float, read: Callable[[], Awaitable[T]]) -> Cached[T]:
         """The value of `key`, no older than `seconds` if it can be read fast enough.
 
         What is slow to read is read less often, and the value before is shown meanwhile: a page of
@@ -75,9 +73,7 @@ class ReadCache:
             (key, (float("-inf"), cached)) for key, (_, cached) in self._entries.items()
         )
 
-    async def _read(
-        self, key: Hashable, seconds: float, read: Callable[[], Awaitable[T]]
-    ) -> Cached[T]:
+    async def _read(self, key: Hashable, seconds: float, read: Callable[[], Awaitable[T]]) -> Cached[T]:
         asked_at, generation = self._now(), self._generation
         try:
             cached = Cached(await read(), datetime.now(UTC), asked_at=asked_at)

@@ -78,9 +78,7 @@ class _Axis:
     start: datetime
     end: datetime
 
-    def stretch(
-        self, state: str, since: datetime, until: datetime, *, is_open: bool = False
-    ) -> Stretch:
+    def stretch(self, state: str, since: datetime, until: datetime, *, is_open: bool = False) -> Stretch:
         """A part of it, in per cent of the whole; never too short to be seen."""
         length = max((self.end - self.start).total_seconds(), 0.001)
         since, until = max(since, self.start), min(max(until, since), self.end)

@@ -83,7 +83,5 @@ async def read_form_lists(request: Request) -> dict[str, list[str]]:
             "start the server with --no-secure-cookies",
         )
     if cookies.get(CSRF_COOKIE) is None or not signer.accepts(fields.get("csrf", [""])[-1]):
-        raise HTTPProblem(
-            403, "the form is out of date", hint="go back, load the page and try again"
-        )
+        raise HTTPProblem(403, "the form is out of date", hint="go back, load the page and try again")
     return fields

@@ -65,9 +65,7 @@ def iso(value: datetime) -> str:
 
 def natural(text: str) -> list[tuple[int, str]]:
     """A sort key by which `n-9` comes before `n-10`."""
-    return [
-        (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)
-    ]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
 def short(value: object) -> str:

@@ -247,8 +247,7 @@ def like(node: Node) -> dict[str, str]:
         more |= {key: value for key, value in given.items() if value != _PLAIN[key]}
     if node.cores:
         more["cores"] = [
-            {"core": core.core, "numa": core.numa, "threads": list(core.threads)}
-            for core in node.cores
+            {"core": core.core, "numa": core.numa, "threads": list(core.threads)} for core in node.cores
         ]
     return fields | {"more": json.dumps(more) if more else ""}
 

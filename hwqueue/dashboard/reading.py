@@ -71,9 +71,7 @@ class Reading:
         who = _ACTOR if about is None else None
         return await self._cache.get((name, about), seconds, lambda: self._read(name, ask, who))
 
-    async def _read(
-        self, name: str, ask: Callable[[AsyncClient], Awaitable[T]], who: str | None = None
-    ) -> T:
+    async def _read(self, name: str, ask: Callable[[AsyncClient], Awaitable[T]], who: str | None = None) -> T:
         """Ask in a transaction that only reads, and note how long it took."""
         watch = self._watches[name]
         watch.count += 1

@@ -68,9 +68,7 @@ MOST_CLASSES = 10_000  # that a page looks at; the database has words for the fi
 MOST_RUNS = 200  # whose steps one call counts
 _GANG_EVENTS = tuple(code for code in EVENT_CODES if code.startswith("gang_"))
 _RUN_EVENTS = tuple(
-    code
-    for code in EVENT_CODES
-    if code.startswith(("workflow_run_", "workflow_step_", "workflow_wait_"))
+    code for code in EVENT_CODES if code.startswith(("workflow_run_", "workflow_step_", "workflow_wait_"))
 )
 
 
@@ -287,9 +285,7 @@ class Reads(Reading):
 
         return await self._read("count_leases", ask)
 
-    async def _on_node(
-        self, client: AsyncClient, wanted: LeaseFilter, node: str | None
-    ) -> LeaseFilter:
+    async def _on_node(self, client: AsyncClient, wanted: LeaseFilter, node: str | None) -> LeaseFilter:
         """The filter with the node of that name. Raises: NodeUnknown."""
         if not node:
             return wanted
@@ -376,9 +372,7 @@ class Reads(Reading):
 
     async def class_asked(self, class_id: int) -> ClassStats:
         """What a placement class asks. Raises: ClassUnknown."""
-        return await self._read(
-            "placement_class_stats", lambda client: _find_class(client, class_id)
-        )
+        return await self._read("placement_class_stats", lambda client: _find_class(client, class_id))
 
     async def runs(
         self, *, before: UUID | None, limit: int, **wanted: Any

@@ -139,9 +139,7 @@ def _mismatches(node: NodeFacts, job: JobFacts) -> list[str]:
     return found
 
 
-def _differences(
-    running: Mapping[str, Move], usage: Mapping[str, _Usage], recorded: Recorded
-) -> list[str]:
+def _differences(running: Mapping[str, Move], usage: Mapping[str, _Usage], recorded: Recorded) -> list[str]:
     """Compare what the moves add up to with what the database says."""
     seen = {lease: move.node for lease, move in running.items()}
     found = []

@@ -35,9 +35,7 @@ class Fleet:
     `scope` keeps the node ids of two replays in one database apart, `prefix` their names.
     """
 
-    def __init__(
-        self, clients: Sequence[AsyncClient], queue: str, *, scope: str, prefix: str = ""
-    ) -> None:
+    def __init__(self, clients: Sequence[AsyncClient], queue: str, *, scope: str, prefix: str = "") -> None:
         self.clients = clients
         self.queue = queue
         self.nodes: list[Node] = []
@@ -71,9 +69,7 @@ class Fleet:
         order = {machine.name: number for number, machine in enumerate(machines)}
         self.nodes.sort(key=lambda node: order[node.machine.name])
 
-    async def spawn(
-        self, jobs: Sequence[Job], options: Sequence[SpawnOptions] | None = None
-    ) -> list[UUID]:
+    async def spawn(self, jobs: Sequence[Job], options: Sequence[SpawnOptions] | None = None) -> list[UUID]:
         """Spawn the jobs in order, in batches; `options[i]` are more spawn options of `jobs[i]`."""
         first = len(self._spawned)
         self._spawned += jobs  # before they are there: another connection may claim one at once
@@ -149,9 +145,7 @@ class Fleet:
             self.ledger.granted(grant, self._spawned[claim.params["number"]], self.now)
         return grants
 
-    async def _share_out(
-        self, items: Sequence[T], work: Callable[[AsyncClient, T], Awaitable[None]]
-    ) -> None:
+    async def _share_out(self, items: Sequence[T], work: Callable[[AsyncClient, T], Awaitable[None]]) -> None:
         turn = iter(items)
 
         async def worker(client: AsyncClient) -> None:

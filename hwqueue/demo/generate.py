@@ -121,9 +121,7 @@ def demo_trace(*, seed: int) -> Trace:
     """
     trace = add_labels(generate_trace(60, seed=seed, demand=1.6, span=1800), seed=seed)
     jobs = tuple(
-        replace(
-            job, deleted_at=job.created_at + min(9000, max(4800, job.deleted_at - job.created_at))
-        )
+        replace(job, deleted_at=job.created_at + min(9000, max(4800, job.deleted_at - job.created_at)))
         for job in trace.jobs
     )
     return replace(trace, jobs=jobs + impossible_jobs())

@@ -26,9 +26,7 @@ class Verdict:
     message: str
 
 
-async def pending_reasons(
-    client: AsyncClient, ledger: Ledger, queue: str
-) -> tuple[PendingReason, ...]:
+async def pending_reasons(client: AsyncClient, ledger: Ledger, queue: str) -> tuple[PendingReason, ...]:
     """Count waiting leases by what keeps them waiting, most leases first."""
     leases: Counter[Verdict] = Counter()
     examples: dict[Verdict, str] = {}

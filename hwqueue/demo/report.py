@@ -153,9 +153,7 @@ def build(
     return Report(
         mode=plan_figures.mode,
         seed=plan_figures.seed,
-        demand_percent=percent(
-            sum(job.gpu_demand for job in ledger.jobs.values()), trace.gpus * WHOLE_GPU
-        ),
+        demand_percent=percent(sum(job.gpu_demand for job in ledger.jobs.values()), trace.gpus * WHOLE_GPU),
         machines=len(trace.machines),
         gpus=trace.gpus,
         leases=len(ledger.jobs),
@@ -209,9 +207,7 @@ def model_shares(trace: Trace, used_by_model: Mapping[str, int]) -> tuple[ModelS
         if machine.gpu_model is not None:
             gpus[machine.gpu_model] += machine.gpus
     return tuple(
-        ModelShare(
-            model, count, used := used_by_model.get(model, 0) / WHOLE_GPU, percent(used, count)
-        )
+        ModelShare(model, count, used := used_by_model.get(model, 0) / WHOLE_GPU, percent(used, count))
         for model, count in gpus.most_common()
     )
 
@@ -227,8 +223,7 @@ def kind_counts(ledger: Ledger) -> tuple[KindCount, ...]:
     pending = _by_kind(ledger.waiting.values())
     order = sorted(spawned, key=lambda kind: (kind != "cpu", kind != "share", len(kind), kind))
     return tuple(
-        KindCount(kind, spawned[kind], granted[kind], running[kind], pending[kind])
-        for kind in order
+        KindCount(kind, spawned[kind], granted[kind], running[kind], pending[kind]) for kind in order
     )
 
 

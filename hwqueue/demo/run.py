@@ -142,9 +142,7 @@ async def _running(client: AsyncClient, queue: str, names: Mapping[UUID, str]) -
     running: dict[str, str] = {}
     before: UUID | None = None
     while True:
-        page = await client.list_leases(
-            queue=queue, state="claimed", limit=LIST_PAGE, before=before
-        )
+        page = await client.list_leases(queue=queue, state="claimed", limit=LIST_PAGE, before=before)
         for lease in page:
             assert lease.node_id is not None
             running[str(lease.lease_id)] = names.get(lease.node_id, str(lease.node_id))
@@ -156,9 +154,7 @@ async def _running(client: AsyncClient, queue: str, names: Mapping[UUID, str]) -
 def facts_of(trace: Trace) -> Facts:
     """Return the checker's view of a generated trace, which has no files to read again."""
     machines = {
-        machine.name: check.NodeFacts(
-            machine.cpu_milli, machine.memory_mib, machine.gpus, machine.labels
-        )
+        machine.name: check.NodeFacts(machine.cpu_milli, machine.memory_mib, machine.gpus, machine.labels)
         for machine in trace.machines
     }
     jobs = {

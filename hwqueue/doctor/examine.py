@@ -33,9 +33,7 @@ def examine(dsn: str, *, deep: bool = False) -> Iterator[Finding]:
     """
     yield of_work.extras()
     try:
-        conninfo = with_timeouts(
-            dsn, seconds=_CONNECT_SECONDS, fallback_application_name="hwqueue doctor"
-        )
+        conninfo = with_timeouts(dsn, seconds=_CONNECT_SECONDS, fallback_application_name="hwqueue doctor")
         connection = psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
     except psycopg.OperationalError as error:
         reason = " ".join(str(error).split())
@@ -63,9 +61,7 @@ def examine(dsn: str, *, deep: bool = False) -> Iterator[Finding]:
             yield from _of_the_queue(connection, server, deep=deep)
 
 
-def _of_the_queue(
-    connection: psycopg.Connection, server: Server, *, deep: bool
-) -> Iterator[Finding]:
+def _of_the_queue(connection: psycopg.Connection, server: Server, *, deep: bool) -> Iterator[Finding]:
     work = _work(connection)
     if work is None:
         yield skip(

@@ -113,9 +113,7 @@ def _statement(name: str) -> bytes:
     return (Path(__file__).parent / "sql" / f"{name}.sql").read_bytes()
 
 
-def _rows(
-    connection: psycopg.Connection, name: str, row: type[_Row], **given: object
-) -> list[_Row]:
+def _rows(connection: psycopg.Connection, name: str, row: type[_Row], **given: object) -> list[_Row]:
     """The rows of a statement of ours, which runs no function that others have made."""
     with connection.transaction(), connection.cursor(row_factory=class_row(row)) as cursor:
         pin(connection)

@@ -40,8 +40,7 @@ def encoding(server: Server) -> Finding:
     if server.encoding == "SQL_ASCII":
         return fail(
             "encoding",
-            "the database has SQL_ASCII: it takes any bytes for text, and hwqueue is not installed "
-            "into it",
+            "the database has SQL_ASCII: it takes any bytes for text, and hwqueue is not installed into it",
             "move to a database in UTF-8: create database NAME encoding 'UTF8' locale 'C.UTF-8' "
             "template template0;",
         )
@@ -68,8 +67,7 @@ def writable(server: Server) -> Finding:
         return fail(
             "primary",
             "this is a standby: nothing can be claimed here",
-            "connect to the primary; with several hosts in the DSN add "
-            "target_session_attrs=read-write",
+            "connect to the primary; with several hosts in the DSN add target_session_attrs=read-write",
         )
     if server.read_only:
         return fail(
@@ -132,8 +130,7 @@ def connections(server: Server, live_nodes: int) -> Finding:
     """Whether the workers that there are fit into max_connections."""
     wanted = live_nodes * WORKER_CONNECTIONS
     advice = (
-        "raise max_connections, or put PgBouncer in transaction mode before the workers: "
-        "docs/run/database.md"
+        "raise max_connections, or put PgBouncer in transaction mode before the workers: docs/run/database.md"
     )
     if server.connected > server.connections * _MUCH:
         said = f"{server.connected} of {server.connections} connections are open"
@@ -223,9 +220,7 @@ def horizon(server: Server, holders: Sequence[Holder]) -> list[Finding]:
                 else "run it as an operator who has pg_read_all_stats (deploy/logins.sql)",
             )
         )
-    return found or [
-        ok("vacuum horizon", "no old transaction, prepared transaction or unread slot")
-    ]
+    return found or [ok("vacuum horizon", "no old transaction, prepared transaction or unread slot")]
 
 
 def _holder(holder: Holder) -> Finding:

@@ -85,9 +85,7 @@ def unserved(work: Work) -> list[Finding]:
         more = f"and {plural(classes, 'more class', 'more classes')}, {plural(leases, 'lease')}"
         at_least = ", at least" if len(work.reasons) >= MOST_CLASSES else ""
         worst = fail if not rest[0][0][0] else warn
-        findings.append(
-            worst("pending leases", more + at_least, "all of them: hwqueue pending --limit 500")
-        )
+        findings.append(worst("pending leases", more + at_least, "all of them: hwqueue pending --limit 500"))
     return findings or [ok("pending leases", "none waits for a worker that is not there")]
 
 
@@ -130,8 +128,7 @@ def terms(work: Work) -> Finding:
         return warn(
             "affinity terms",
             f"{count:.0f} wait for older transactions to end; leases with them are not claimed",
-            "end the transactions that the vacuum horizon names; if it names none, look again "
-            "in a minute",
+            "end the transactions that the vacuum horizon names; if it names none, look again in a minute",
         )
     return ok("affinity terms", "all are published")
 

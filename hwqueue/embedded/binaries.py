@@ -30,9 +30,7 @@ class Binaries:
     folder: Path
     account: Account | None
 
-    def run(
-        self, program: str, *args: str, folder: Path = Path("/")
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, program: str, *args: str, folder: Path = Path("/")) -> subprocess.CompletedProcess[str]:
         """Run a program in a folder to its end; stderr is merged into stdout.
 
         Raises:

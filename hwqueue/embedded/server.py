@@ -96,9 +96,7 @@ def default_data_dir() -> Path:
 class EmbeddedServer:
     """One embedded server, known by its data folder. Safe to use from many processes at once."""
 
-    def __init__(
-        self, data_dir: Path | None = None, *, settings: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, data_dir: Path | None = None, *, settings: Mapping[str, str] | None = None) -> None:
         """`settings` are server settings for the next start, e.g. {"fsync": "off"}."""
         self.data_dir = data_dir or default_data_dir()
         self._data = self.data_dir / "data"

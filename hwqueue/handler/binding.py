@@ -247,9 +247,7 @@ def _bind(task: str, handler: Handler, is_async: bool) -> Binding:
             if one.kind is not Parameter.VAR_KEYWORD
         },
         required={one.name for one in own if one.default is _UNREAD},
-        rest=next(
-            (_member_reader(one, hints) for one in own if one.kind is Parameter.VAR_KEYWORD), None
-        ),
+        rest=next((_member_reader(one, hints) for one in own if one.kind is Parameter.VAR_KEYWORD), None),
         injected=injected,
         result=hints.get("return", Any),
         positional=tuple(
@@ -269,9 +267,7 @@ def _whole(own: list[Parameter], hints: Mapping[str, Any]) -> str | None:
     return name if is_whole else None
 
 
-def _refuse_ambiguous(
-    own: list[Parameter], hints: Mapping[str, Any], signature: inspect.Signature
-) -> None:
+def _refuse_ambiguous(own: list[Parameter], hints: Mapping[str, Any], signature: inspect.Signature) -> None:
     if any(one.kind is Parameter.VAR_POSITIONAL for one in own):
         raise ConfigError(f"a handler's arguments have names, unlike the * of {signature}")
     positional = [one for one in own if one.kind <= Parameter.POSITIONAL_OR_KEYWORD]

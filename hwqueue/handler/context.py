@@ -151,9 +151,7 @@ class LeaseContext(LeaseFacts):
 
         SQL: add_items.
         """
-        found: list[AddedItem] = self.ask(
-            "add_items", items=jsonable(items_of(items, task), "items")
-        )
+        found: list[AddedItem] = self.ask("add_items", items=jsonable(items_of(items, task), "items"))
         return found
 
     def add_steps(self, spec: Mapping[str, Any] | AsJson) -> SubmittedRun:
@@ -184,9 +182,7 @@ class LeaseContext(LeaseFacts):
         **kwargs: Any,
     ) -> Json: ...
     @overload
-    def step(
-        self, name: str, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Json: ...
+    def step(self, name: str, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Json: ...
     def step(  # type: ignore[misc]  # P may hold any keyword, retry among them
         self,
         name: str,
@@ -281,9 +277,7 @@ class LeaseContext(LeaseFacts):
         self._pause(span.total_seconds())
         self.ask("save_checkpoint", name=wait.name, state=None)
 
-    def wait_for(
-        self, signal: str, *, timeout: timedelta | None = None, near: steps.Near = None
-    ) -> Json:
+    def wait_for(self, signal: str, *, timeout: timedelta | None = None, near: steps.Near = None) -> Json:
         """Wait until somebody sends the lease a signal, and return the signal's payload.
 
         If it is not there yet the run ends here, by the exception `hwqueue.Suspended`, and no
@@ -382,9 +376,7 @@ class AsyncLeaseContext(LeaseFacts):
         self, items: Iterable[Mapping[str, Any]], *, task: str | Named | None = None
     ) -> list[AddedItem]:
         """See `LeaseContext.add_items`."""
-        found: list[AddedItem] = await self.ask(
-            "add_items", items=jsonable(items_of(items, task), "items")
-        )
+        found: list[AddedItem] = await self.ask("add_items", items=jsonable(items_of(items, task), "items"))
         return found
 
     async def add_steps(self, spec: Mapping[str, Any] | AsJson) -> SubmittedRun:
@@ -403,9 +395,7 @@ class AsyncLeaseContext(LeaseFacts):
         **kwargs: Any,
     ) -> Json: ...
     @overload
-    async def step(
-        self, name: str, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Json: ...
+    async def step(self, name: str, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Json: ...
     async def step(  # type: ignore[misc]  # as above
         self,
         name: str,
@@ -426,9 +416,7 @@ class AsyncLeaseContext(LeaseFacts):
         return result
 
     @asynccontextmanager
-    async def transaction_step(
-        self, name: str, connection: Any = None
-    ) -> AsyncIterator[tuple[Any, bool]]:
+    async def transaction_step(self, name: str, connection: Any = None) -> AsyncIterator[tuple[Any, bool]]:
         """See `LeaseContext.transaction_step`; the connection is async."""
         name = self.memory.name(name)
         done = await self._found(name) is not None

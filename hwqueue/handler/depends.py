@@ -122,9 +122,7 @@ def _source(make: Callable[..., Any], is_async: bool, path: tuple[Any, ...]) -> 
 Made = dict[Callable[..., Any], Any]
 
 
-def resolve(
-    sources: dict[str, Source], context: AnyContext, stack: ExitStack, made: Made
-) -> dict[str, Any]:
+def resolve(sources: dict[str, Source], context: AnyContext, stack: ExitStack, made: Made) -> dict[str, Any]:
     """The values of injected parameters of a sync handler; `stack` ends them.
 
     Args:
@@ -150,14 +148,10 @@ async def resolve_async(
     sources: dict[str, Source], context: AnyContext, stack: AsyncExitStack, made: Made
 ) -> dict[str, Any]:
     """The values of injected parameters of an async handler; `stack` ends them."""
-    return {
-        name: await _made_async(source, context, stack, made) for name, source in sources.items()
-    }
+    return {name: await _made_async(source, context, stack, made) for name, source in sources.items()}
 
 
-async def _made_async(
-    source: Source, context: AnyContext, stack: AsyncExitStack, made: Made
-) -> Any:
+async def _made_async(source: Source, context: AnyContext, stack: AsyncExitStack, made: Made) -> Any:
     make = source.make
     if make is None:
         return context

@@ -239,8 +239,7 @@ async def async_connected(conninfo: str) -> AsyncIterator[psycopg.AsyncConnectio
 def connect_nowhere() -> NoReturn:
     """Where no database is at hand. Raises: ConfigError."""
     raise ConfigError(
-        "transaction_step has no connection here: pass one of yours, "
-        "transaction_step(name, connection=...)"
+        "transaction_step has no connection here: pass one of yours, transaction_step(name, connection=...)"
     )
 
 

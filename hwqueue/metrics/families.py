@@ -45,9 +45,7 @@ def _histogram(metric: Metric, buckets: Sequence[Sample], sums: Sequence[Sample]
         series[_values(metric, sample)].append((float(sample.labels["le"]), sample.value))
     totals = {_values(metric, sample): sample.value for sample in sums}
     for values, found in series.items():
-        cumulated = [
-            ("+Inf" if math.isinf(bound) else str(bound), count) for bound, count in sorted(found)
-        ]
+        cumulated = [("+Inf" if math.isinf(bound) else str(bound), count) for bound, count in sorted(found)]
         family.add_metric(values, cumulated, sum_value=totals[values])
     return family
 

@@ -143,9 +143,7 @@ METRICS = (
     Metric("hwqueue_node_cpu_cores", "gauge", "cores", _STATE, "CPU that nodes declare."),
     Metric("hwqueue_node_cpu_cores_used", "gauge", "cores", _STATE, "CPU set aside for claims."),
     Metric("hwqueue_node_memory_bytes", "gauge", "bytes", _STATE, "Memory that nodes declare."),
-    Metric(
-        "hwqueue_node_memory_bytes_used", "gauge", "bytes", _STATE, "Memory set aside for claims."
-    ),
+    Metric("hwqueue_node_memory_bytes_used", "gauge", "bytes", _STATE, "Memory set aside for claims."),
     Metric("hwqueue_node_gpus", "gauge", "GPUs", _STATE, "Whole GPUs that nodes declare."),
     Metric(
         "hwqueue_node_gpus_used",
@@ -369,7 +367,5 @@ METRICS = (
 )
 """All of them, in the order of the page."""
 
-OF_THE_SCRAPE = frozenset(
-    {"hwqueue_up", "hwqueue_scrape_errors_total", "hwqueue_scrape_duration_seconds"}
-)
+OF_THE_SCRAPE = frozenset({"hwqueue_up", "hwqueue_scrape_errors_total", "hwqueue_scrape_duration_seconds"})
 """Those that the database does not know."""

@@ -95,6 +95,5 @@ def _sum(amounts: Sequence[int | None]) -> int | None:
 def _merged(demands: Sequence[Demand], number_of: dict[int, int]) -> list[Demand]:
     """The demands with the numbers of groups; those that ask for the same as one."""
     return alike_as_one(
-        replace(each, pools=tuple(sorted({number_of[pool] for pool in each.pools})))
-        for each in demands
+        replace(each, pools=tuple(sorted({number_of[pool] for pool in each.pools}))) for each in demands
     )

@@ -220,18 +220,12 @@ def _by_node(wanted: Sequence[Wanted]) -> list[dict[UUID, Option]]:
     return [{option.node_id: option for option in each.options} for each in wanted]
 
 
-def _total(
-    wanted: Sequence[Wanted], options: Sequence[Mapping[UUID, Option]], assignment: Assignment
-) -> int:
+def _total(wanted: Sequence[Wanted], options: Sequence[Mapping[UUID, Option]], assignment: Assignment) -> int:
     total = 0
     for each, of_node in zip(wanted, options, strict=True):
         for lease in each.leases:
             node_id = assignment.get(lease.lease_id)
-            total += (
-                each.cost_of_waiting(lease.waited)
-                if node_id is None
-                else each.cost(of_node[node_id])
-            )
+            total += each.cost_of_waiting(lease.waited) if node_id is None else each.cost(of_node[node_id])
     return total
 
 
@@ -297,8 +291,7 @@ class _Arcs:
         counts = dict(zip(used.tolist(), flows[flows > 0].tolist(), strict=True))
         order = used[np.lexsort((-self._affinity[used], self._source[used]))]
         waiting = {
-            turn: iter(sorted(leases, key=lambda lease: -lease.waited))
-            for turn, leases in stage.items()
+            turn: iter(sorted(leases, key=lambda lease: -lease.waited)) for turn, leases in stage.items()
         }
         found: dict[UUID, UUID] = {}
         for arc in order.tolist():

@@ -77,9 +77,7 @@ class Need:
             if theirs
         ]
         if other.share:
-            found.append(
-                self.share // other.share if self.share else self.gpus * (WHOLE_GPU // other.share)
-            )
+            found.append(self.share // other.share if self.share else self.gpus * (WHOLE_GPU // other.share))
         elif other.gpus:
             found.append(0 if self.share else self.gpus // other.gpus)
         return min(found, default=0)
@@ -280,9 +278,7 @@ class _Search:
         is_optimal = True
         for band in sorted({shape.band for shape in self._shapes}):
             weights = {
-                key: self._shapes[key[0]].weight
-                for key in self._counts
-                if self._shapes[key[0]].band == band
+                key: self._shapes[key[0]].weight for key in self._counts if self._shapes[key[0]].band == band
             }
             if not weights:
                 continue
@@ -317,9 +313,7 @@ class _Search:
         return status, {key: value for key, value in values.items() if value}
 
 
-def _handed_out(
-    shapes: Sequence[_Shape], places: Sequence[Place], found: Choice
-) -> list[tuple[UUID, str]]:
+def _handed_out(shapes: Sequence[_Shape], places: Sequence[Place], found: Choice) -> list[tuple[UUID, str]]:
     """The gangs that come first in each shape, with their places."""
     chosen = []
     waiting = [iter(shape.gangs) for shape in shapes]

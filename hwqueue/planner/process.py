@@ -233,9 +233,7 @@ class Planner:
         for gang_id, place in plan.places:
             if self._stopping.is_set() or time.monotonic() >= until:
                 return
-            verdict = await self._client.reserve_gang(
-                gang_id, place, round=self._number, epoch=epoch
-            )
+            verdict = await self._client.reserve_gang(gang_id, place, round=self._number, epoch=epoch)
             verdicts[verdict] += 1
             if verdict in ("deposed", "old_round"):
                 return
@@ -267,9 +265,7 @@ class Planner:
         at, before = self._written.get(queue, (-math.inf, curve))
         if now - at < self._ttl.total_seconds() / 2 and _distance(before, curve) <= _MOVED:
             return "kept"
-        verdict = await self._client.set_prices(
-            queue, curve, ttl=self._ttl, round=self._number, epoch=epoch
-        )
+        verdict = await self._client.set_prices(queue, curve, ttl=self._ttl, round=self._number, epoch=epoch)
         if verdict == "set":
             self._written[queue] = (now, curve)
         return verdict

@@ -94,9 +94,7 @@ async def read(client: AsyncClient, queues: Sequence[str] = ()) -> Picture:
     most = min(_MOST, max(1000, _SHARES * free.total()))
     named = queues or [item["queue"] async for item in _pages(client, "queues")]
     demands = {
-        queue: found
-        for queue in named
-        if (found := await _read_demands(client, queue, list(kinds), most))
+        queue: found for queue in named if (found := await _read_demands(client, queue, list(kinds), most))
     }
     devices = sum(kind.gpus * left.nodes for kind, left in kinds.items())
     room = sum(level * count for level, count in free.items()) / WHOLE_GPU
@@ -167,9 +165,7 @@ def _wanted(item: Mapping[str, Any], nodes: dict[str, UUID]) -> Wanted:
         patience=item["patience"],
         best=item["best"],
         worst=item["worst"],
-        leases=[
-            Lease(UUID(lease), tier, rank, waited) for lease, tier, rank, waited in item["leases"]
-        ],
+        leases=[Lease(UUID(lease), tier, rank, waited) for lease, tier, rank, waited in item["leases"]],
         options=[Option(nodes[node], affinity, room) for node, affinity, room in item["nodes"]],
     )
 
@@ -182,9 +178,7 @@ def _pool(kind: _Kind, left: _Left) -> Pool:
     )
 
 
-async def _read_demands(
-    client: AsyncClient, queue: str, kinds: Sequence[_Kind], most: int
-) -> list[Demand]:
+async def _read_demands(client: AsyncClient, queue: str, kinds: Sequence[_Kind], most: int) -> list[Demand]:
     """What waits in a queue, classes that ask for the same as one."""
     found = []
     async for item in _pages(client, "classes", queue, most=most):

@@ -130,9 +130,7 @@ class Singles:
             for each in wanted
         ]
 
-    def _new(
-        self, places: Mapping[UUID, UUID], counts: Counter[str]
-    ) -> Sequence[tuple[UUID, UUID]]:
+    def _new(self, places: Mapping[UUID, UUID], counts: Counter[str]) -> Sequence[tuple[UUID, UUID]]:
         """Those that were not reserved before, as many as a round may reserve."""
         left = [
             (lease, node)
@@ -163,9 +161,7 @@ class Singles:
             counts.update(row.verdict for row in rows)
             at = self._clock()
             self._reserved |= {
-                row.lease_id: _Reserved(part[row.lease_id], at)
-                for row in rows
-                if row.verdict == "reserved"
+                row.lease_id: _Reserved(part[row.lease_id], at) for row in rows if row.verdict == "reserved"
             }
 
 

@@ -95,9 +95,7 @@ def check(dsn: str, *, sources: Sources = SHIPPED, from_owner: str | None = None
     )
 
 
-def compare(
-    expected: Catalog, found: Catalog, *, ignored: set[str] | None = None
-) -> tuple[Drift, ...]:
+def compare(expected: Catalog, found: Catalog, *, ignored: set[str] | None = None) -> tuple[Drift, ...]:
     """Every difference between two catalogs, by kind and name; `ignored` are names of facts."""
     drifts = []
     for kind in sorted(expected.keys() | found.keys()):
@@ -126,9 +124,7 @@ def _public_grants_only(catalog: Catalog) -> Catalog:
     }
 
 
-def _differences(
-    then: dict[str, Any], now: dict[str, Any], ignored: set[str]
-) -> dict[str, tuple[Any, Any]]:
+def _differences(then: dict[str, Any], now: dict[str, Any], ignored: set[str]) -> dict[str, tuple[Any, Any]]:
     return {
         fact: (then.get(fact), now.get(fact))
         for fact in sorted((then.keys() | now.keys()) - ignored)

@@ -103,9 +103,7 @@ def upgrade(
         psycopg.errors.LockNotAvailable: a running transaction kept a table for 5 seconds.
         psycopg.errors.InsufficientPrivilege: the user may not create the schema.
     """
-    engine = create_engine(
-        "postgresql+psycopg://", creator=partial(_connect, dsn), poolclass=NullPool
-    )
+    engine = create_engine("postgresql+psycopg://", creator=partial(_connect, dsn), poolclass=NullPool)
     with _plain_errors(), engine.begin() as connection:
         driver = driver_connection(connection)
         _refuse_bytes(driver)

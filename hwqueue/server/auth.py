@@ -52,9 +52,7 @@ class Authenticator(Protocol):
         ...
 
 
-def authenticators(
-    settings: ServerSettings, pools: Pools, rate_limits: RateLimits
-) -> list[Authenticator]:
+def authenticators(settings: ServerSettings, pools: Pools, rate_limits: RateLimits) -> list[Authenticator]:
     """The authenticators that the settings allow, in the order they are tried."""
     match settings.effective_auth:
         case "none":
@@ -65,9 +63,7 @@ def authenticators(
             return [BearerTokens(settings, pools, rate_limits)]
 
 
-async def authenticate(
-    authenticators: Sequence[Authenticator], connection: HTTPConnection
-) -> Principal:
+async def authenticate(authenticators: Sequence[Authenticator], connection: HTTPConnection) -> Principal:
     """Who calls. Raises: HTTPProblem (401, 403)."""
     for authenticator in authenticators:
         principal = await authenticator(connection)
@@ -148,9 +144,7 @@ class BearerTokens:
         if grant is None:
             self._cache.pop(digest, None)
             return None
-        principal = Principal(
-            actor=f"token:{grant.name}", role=Role(grant.role), tenant=grant.tenant
-        )
+        principal = Principal(actor=f"token:{grant.name}", role=Role(grant.role), tenant=grant.tenant)
         seconds = self._seconds
         if grant.expires_at is not None:
             seconds = min(seconds, grant.expires_at.timestamp() - time.time())

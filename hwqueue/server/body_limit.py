@@ -25,9 +25,7 @@ class BodyLimitMiddleware:
     A `Content-Length` beyond the limit is refused before anything is read.
     """
 
-    def __init__(
-        self, app: ASGIApp, *, max_bytes: int, larger: Mapping[str, int], seconds: float
-    ) -> None:
+    def __init__(self, app: ASGIApp, *, max_bytes: int, larger: Mapping[str, int], seconds: float) -> None:
         """`larger`: paths whose requests may have another number of bytes than `max_bytes`."""
         self._app = app
         self._max_bytes = max_bytes

@@ -121,9 +121,7 @@ class LargeBodyRequest(Request):
     FastAPI takes a model as it is, and does not check it a second time.
     """
 
-    def __init__(
-        self, request: Request, body: bytes, field: Any, run_in_thread: RunInThread
-    ) -> None:
+    def __init__(self, request: Request, body: bytes, field: Any, run_in_thread: RunInThread) -> None:
         super().__init__(request.scope, request.receive)
         self._body = body
         self._field = field
@@ -138,9 +136,7 @@ class LargeBodyRequest(Request):
 
     def _read(self) -> tuple[Any, list[Any]]:
         try:
-            return _reader(self._field.field_info.annotation).validate_python(
-                json.loads(self._body)
-            ), []
+            return _reader(self._field.field_info.annotation).validate_python(json.loads(self._body)), []
         except ValidationError as error:
             return None, _errors(error)
 

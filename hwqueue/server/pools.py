@@ -51,9 +51,7 @@ class Pools:
         self._read_timeout = settings.read_timeout
         # one more than callers may have: whose token it is must be known before anything else
         self._calls = _pool("calls", settings, settings.pool_size + 1, settings.call_timeout)
-        self._reads = _pool(
-            "reads", settings, settings.read_pool_size, settings.read_timeout, read_only=True
-        )
+        self._reads = _pool("reads", settings, settings.read_pool_size, settings.read_timeout, read_only=True)
         self._call_slots, self._read_slots = (
             FairSlots(size, settings.pool_timeout.total_seconds(), f"connections for {what}")
             for what, size in (("calls", settings.pool_size), ("reads", settings.read_pool_size))
@@ -139,9 +137,7 @@ async def _client(
     run_in_thread: RunInThread | None,
 ) -> AsyncClient:
     milliseconds = str(round(timeout.total_seconds() * 1000))
-    await connection.execute(
-        ACT_AS, {"actor": actor, "tenant": tenant or "", "timeout": milliseconds}
-    )
+    await connection.execute(ACT_AS, {"actor": actor, "tenant": tenant or "", "timeout": milliseconds})
     if run_in_thread is not None:
         return LargeClient.threaded(connection, run_in_thread)
     return AsyncClient.on(connection)

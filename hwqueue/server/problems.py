@@ -270,10 +270,7 @@ def _methods_of(request: Request) -> list[str]:
     return [
         method
         for method in ("DELETE", "GET", "PATCH", "POST", "PUT")
-        if any(
-            route.matches(scope | {"method": method})[0] is Match.FULL
-            for route in request.app.routes
-        )
+        if any(route.matches(scope | {"method": method})[0] is Match.FULL for route in request.app.routes)
     ]
 
 

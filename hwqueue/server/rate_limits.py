@@ -33,9 +33,7 @@ class RateLimits:
 
     async def count_bytes(self, caller: str, size: int) -> None:
         """Count what a request sends. Raises: HTTPProblem (429)."""
-        if self._bytes is not None and not await self._limiter.hit(
-            self._bytes, "bytes", caller, cost=size
-        ):
+        if self._bytes is not None and not await self._limiter.hit(self._bytes, "bytes", caller, cost=size):
             raise HTTPProblem(
                 429,
                 f"too much in a second: {self._bytes.amount} bytes at most",

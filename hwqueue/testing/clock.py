@@ -12,8 +12,7 @@ from hwqueue.schema.files import SQL_DIR
 # These two write a table that exists only where `install_clock` was called; no function does.
 _ADVANCE = "update hwqueue.test_clock set offset_by = offset_by operator(pg_catalog.+) %s"
 _FREEZE = (
-    "update hwqueue.test_clock"
-    " set frozen_at = coalesce(%s::timestamptz, hwqueue.clock()), offset_by = '0'"
+    "update hwqueue.test_clock set frozen_at = coalesce(%s::timestamptz, hwqueue.clock()), offset_by = '0'"
 )
 
 

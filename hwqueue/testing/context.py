@@ -154,9 +154,7 @@ def _memory(saved: Mapping[str, Json]) -> Memory:
     memory = Memory()
     now = datetime.now(UTC)
     memory.read(
-        Checkpoint(
-            name=name, status="done", state=state, saved_at=now, waits_for=None, waits_until=None
-        )
+        Checkpoint(name=name, status="done", state=state, saved_at=now, waits_for=None, waits_until=None)
         for name, state in saved.items()
     )
     return memory

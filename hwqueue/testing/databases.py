@@ -144,9 +144,7 @@ def open_folder(parent: Path | None = None) -> Path:
 def _alone(server_dsn: str) -> Iterator[None]:
     """Roles belong to the server: runs of tests must not make them at once."""
     with psycopg.connect(server_dsn, autocommit=True) as connection:
-        connection.execute(
-            "select pg_catalog.pg_advisory_lock(pg_catalog.hashtext('hwqueue_test upgrade'))"
-        )
+        connection.execute("select pg_catalog.pg_advisory_lock(pg_catalog.hashtext('hwqueue_test upgrade'))")
         yield  # the lock ends with the connection
 
 

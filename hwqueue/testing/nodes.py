@@ -161,10 +161,7 @@ def nodes_for_gang(
         *same,
         *([domain.removeprefix("label:")] if domain not in (None, "node", "rack") else []),
     ]
-    shared = {
-        key: next((spec.labels[key] for _, spec in made if key in spec.labels), "test")
-        for key in keys
-    }
+    shared = {key: next((spec.labels[key] for _, spec in made if key in spec.labels), "test") for key in keys}
     rack = next((spec.rack for _, spec in made if spec.rack is not None), 1)
     return [
         (

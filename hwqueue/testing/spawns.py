@@ -101,9 +101,7 @@ def assert_spawned(
     """
     name = task.name if isinstance(task, Task) else task
     if isinstance(client, AsyncClient):
-        return _async.assert_spawned(
-            client, name, queue=queue, params=params, state=state, count=count
-        )
+        return _async.assert_spawned(client, name, queue=queue, params=params, state=state, count=count)
     return _sync.assert_spawned(client, name, queue=queue, params=params, state=state, count=count)
 
 

@@ -46,9 +46,7 @@ class Assignment:
     @property
     def gpu_words(self) -> str:
         """Its devices in a line: `GPU 0 (A100), GPU 3 (A100)`."""
-        return ", ".join(
-            f"GPU {gpu.index}" + (f" ({gpu.model})" if gpu.model else "") for gpu in self.gpus
-        )
+        return ", ".join(f"GPU {gpu.index}" + (f" ({gpu.model})" if gpu.model else "") for gpu in self.gpus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

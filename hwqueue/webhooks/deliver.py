@@ -101,9 +101,7 @@ class Deliverer:
         if room <= 0:
             return []
         try:
-            return await self._client.claim_deliveries(
-                room, claim_timeout=self._limits.timeout + _GRACE
-            )
+            return await self._client.claim_deliveries(room, claim_timeout=self._limits.timeout + _GRACE)
         except (psycopg.OperationalError, PoolTimeout) as error:
             _log.warning("the database did not answer: %s", first_line(error))
             return None
@@ -138,9 +136,7 @@ class Deliverer:
         """Send one, and record how that ended."""
         result = await self._send(http, delivery)
         try:
-            state = await self._client.settle_delivery(
-                delivery.delivery_id, delivery.attempt, **result
-            )
+            state = await self._client.settle_delivery(delivery.delivery_id, delivery.attempt, **result)
         except (psycopg.Error, PoolTimeout, HwqueueError) as error:
             # its claim ends, and it is sent again
             _log.warning("%s is not recorded: %s", delivery.delivery_id, first_line(error))
@@ -185,9 +181,7 @@ class Deliverer:
         """
         url = httpx.URL(delivery.url)
         if url.scheme != "https" and not self._limits.allow_http:
-            raise RefusedAddress(
-                "the address is not https; permit it: hwqueue webhook run --allow-http"
-            )
+            raise RefusedAddress("the address is not https; permit it: hwqueue webhook run --allow-http")
         port = url.port or (443 if url.scheme == "https" else 80)
         address = await self._resolver.resolve(url.host, port)
         return http.build_request(

@@ -75,9 +75,7 @@ def label_of_models(gpus: tuple[Gpu, ...]) -> dict[str, str]:
     return {"gpu_model": models.pop()} if len(models) == 1 else {}
 
 
-def detect_capacity(
-    cgroup_root: Path = CGROUP_ROOT, own_cgroup: Path = OWN_CGROUP
-) -> dict[str, int]:
+def detect_capacity(cgroup_root: Path = CGROUP_ROOT, own_cgroup: Path = OWN_CGROUP) -> dict[str, int]:
     """CPU time and memory that this process may use.
 
     The limits of its control group (version 1 or 2: a container's, a systemd unit's) count where
@@ -91,9 +89,7 @@ def detect_capacity(
     }
 
 
-def detect_cores(
-    numa_root: Path = _NUMA_ROOT, cpu_root: Path = _CPU_ROOT
-) -> tuple[Mapping[str, Any], ...]:
+def detect_cores(numa_root: Path = _NUMA_ROOT, cpu_root: Path = _CPU_ROOT) -> tuple[Mapping[str, Any], ...]:
     """Physical cores, their NUMA node and their hardware threads, from Linux's `/sys`.
 
     psutil knows neither NUMA nor which threads share a core. Empty where `/sys` says nothing. A

@@ -178,8 +178,7 @@ async def _hears(connection: psycopg.AsyncConnection, conninfo: str) -> bool:
     async with await _connect(conninfo) as other:
         await other.execute("select pg_catalog.pg_notify(%s, '')", [channel])
     heard = [
-        notification
-        async for notification in connection.notifies(timeout=_ANSWER_SECONDS, stop_after=1)
+        notification async for notification in connection.notifies(timeout=_ANSWER_SECONDS, stop_after=1)
     ]
     await connection.execute(f"unlisten {channel}")
     return bool(heard)

@@ -99,10 +99,7 @@ def positions_of_share(gpus: Sequence[Gpu], share: tuple[int, int]) -> list[int]
     """Where in the list the GPUs of one process are: every so-many-th, with its parts."""
     index, count = share
     listed = {gpu.resource_id for gpu in gpus}
-    owners = [
-        gpu.parent_resource_id if gpu.parent_resource_id in listed else gpu.resource_id
-        for gpu in gpus
-    ]
+    owners = [gpu.parent_resource_id if gpu.parent_resource_id in listed else gpu.resource_id for gpu in gpus]
     turns = {owner: turn for turn, owner in enumerate(dict.fromkeys(owners))}
     return [at for at, owner in enumerate(owners) if turns[owner] % count == index]
 

@@ -69,9 +69,7 @@ class Outcome:
         if self.kind == "complete":
             return Settlement.complete(lease_id, token, result=self.result)
         if self.kind == "release":
-            return Settlement.release(
-                lease_id, token, delay=self.delay, available_at=self.available_at
-            )
+            return Settlement.release(lease_id, token, delay=self.delay, available_at=self.available_at)
         if self.kind == "suspend":
             return Settlement.suspend(
                 lease_id,

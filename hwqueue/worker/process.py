@@ -121,9 +121,7 @@ def _locate(task: Task[..., Any]) -> tuple[str, bool]:
     return str(Path(main.__file__ or "").resolve()), True
 
 
-def environment_for(
-    claim: Claim, gpu_names: tuple[str, ...], passed: tuple[str, ...] = ()
-) -> dict[str, str]:
+def environment_for(claim: Claim, gpu_names: tuple[str, ...], passed: tuple[str, ...] = ()) -> dict[str, str]:
     """The child's environment: the parent's, narrowed to the GPUs of the assignment.
 
     Without what may hold the worker's credentials (`PG*`, `HWQUEUE_*`), but for those `passed`: a
@@ -311,9 +309,7 @@ def send(pipe: asyncio.WriteTransport, message: bytes) -> None:
     pipe.write(len(message).to_bytes(SIZE_BYTES, "big") + message)
 
 
-async def _talk(
-    transport: asyncio.SubprocessTransport, child: _Child, payload: bytes
-) -> Outcome | None:
+async def _talk(transport: asyncio.SubprocessTransport, child: _Child, payload: bytes) -> Outcome | None:
     """Send the job, wait for the end; the outcome the child reported, if it did."""
     send(_input_of(transport), payload)
     await child.exited.wait()
@@ -344,9 +340,7 @@ async def _stop(
     try:
         with suppress(ProcessLookupError):  # it may just have ended
             transport.send_signal(signal.SIGTERM)
-        await asyncio.wait(
-            either, timeout=grace.total_seconds(), return_when=asyncio.FIRST_COMPLETED
-        )
+        await asyncio.wait(either, timeout=grace.total_seconds(), return_when=asyncio.FIRST_COMPLETED)
     finally:
         hurry.cancel()
         if not talk.done():

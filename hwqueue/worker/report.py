@@ -166,10 +166,7 @@ def tell_differences(found: Iterable[TaskDifference]) -> None:
             "task %s has other defaults in the database: %s: Task.spawn uses the app's, other "
             "spawns the database's until hwqueue task sync",
             task,
-            "; ".join(
-                f"{one.option} {_value(one.declared)}, there {_value(one.stored)}"
-                for one in options
-            ),
+            "; ".join(f"{one.option} {_value(one.declared)}, there {_value(one.stored)}" for one in options),
             extra={"task": task},
         )
 
@@ -316,9 +313,7 @@ def _tell_dead(ended: Ended, attempt: str) -> None:
     claim, error = ended.claim, ended.how.error
     facts = (claim.lease_id, claim.task_name, attempt, error_line(error))
     extra = _fields(ended)
-    record = _log.makeRecord(
-        _log.name, logging.ERROR, path, line, said, facts, None, function, extra
-    )
+    record = _log.makeRecord(_log.name, logging.ERROR, path, line, said, facts, None, function, extra)
     trace = str((error or {}).get("traceback", ""))
     record.exc_text = "\n".join(map(one_line, trace.splitlines())) or None
     _log.handle(record)

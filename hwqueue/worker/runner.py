@@ -265,9 +265,7 @@ class Runner:
             execution.future = self._in_thread(execution)
         timeout = task.defaults.timeout
         if timeout is not None:
-            execution.timer = self._loop.call_later(
-                timeout.total_seconds(), self._on_timeout, execution
-            )
+            execution.timer = self._loop.call_later(timeout.total_seconds(), self._on_timeout, execution)
         execution.future.add_done_callback(partial(self._on_done, execution))
 
     def _gather(self, execution: Execution) -> None:
@@ -455,9 +453,7 @@ class Runner:
         return await self._ask_claim(claim, call, arguments)
 
 
-def call(
-    task: Task[..., Any], context: LeaseContext, on_error: OnError | None = None
-) -> Outcome | None:
+def call(task: Task[..., Any], context: LeaseContext, on_error: OnError | None = None) -> Outcome | None:
     """Run a sync handler in this thread, on the CPUs of its lease; None when it gave way.
 
     No exception may leave the thread: a future does not take every kind, and would never be done.

@@ -137,9 +137,7 @@ class Worker:
             return
         if node.is_divided:
             os.environ.update(environment_of_gpus(node.gpu_names))
-        loose = [
-            name for name, task in self._app.tasks.items() if task.is_async and not task.process
-        ]
+        loose = [name for name, task in self._app.tasks.items() if task.is_async and not task.process]
         if settings.isolates_cores and loose:
             _log.warning("not pinned to the cores of their leases: %s", ", ".join(loose))
         client = NodeClient(worker_conninfo(settings.dsn))
@@ -292,12 +290,8 @@ class Worker:
             _log.info("not listening: polling every %s", exact_duration(settings.poll_interval))
             await asyncio.Event().wait()
         else:
-            conninfo = worker_conninfo(
-                settings.dsn if settings.listen == "auto" else settings.listen
-            )
-            wanted = Wanted(
-                settings.queues, session.node_id, on_work=runner.wake.set, on_stop=heartbeat.ask
-            )
+            conninfo = worker_conninfo(settings.dsn if settings.listen == "auto" else settings.listen)
+            wanted = Wanted(settings.queues, session.node_id, on_work=runner.wake.set, on_stop=heartbeat.ask)
             await listen(conninfo, wanted)
 
     def _longest_heartbeat_wait(self) -> timedelta:

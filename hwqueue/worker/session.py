@@ -135,9 +135,7 @@ class NodeSession:
         self._client = client
         self._settings = settings
         self._declared = {
-            name: defaults
-            for name, task in app.tasks.items()
-            if (defaults := task.defaults.as_json())
+            name: defaults for name, task in app.tasks.items() if (defaults := task.defaults.as_json())
         }
         self._spec = replace(
             spec,
@@ -234,9 +232,7 @@ class NodeSession:
         if any(_is_step(one.claim) for one in ended):
             self.steps_settled.set()
         busy = [
-            one
-            for one, settled in zip(ended, answer.settled, strict=True)
-            if settled.verdict is Verdict.BUSY
+            one for one, settled in zip(ended, answer.settled, strict=True) if settled.verdict is Verdict.BUSY
         ]
         if busy and self.put_off is not None:
             self.put_off(busy, _BUSY_WAIT_SECONDS)
@@ -288,9 +284,7 @@ class NodeSession:
             lambda client: client.extend_claim(claim.lease_id, claim.claim_token, extend=by),
         )
 
-    async def step_results(
-        self, claim: Claim, run: UUID, step: str, after: int
-    ) -> list[StepResult]:
+    async def step_results(self, claim: Claim, run: UUID, step: str, after: int) -> list[StepResult]:
         """What a step of a claim's run returned. SQL: step_results."""
         return await self._call(
             "read results",

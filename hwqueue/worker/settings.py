@@ -150,14 +150,10 @@ class WorkerSettings:
         if version is None:
             return
         if not isinstance(version, str) or not 1 <= len(version) <= _MAX_VERSION_CHARS:
-            raise ConfigError(
-                f"app_version must have 1 to {_MAX_VERSION_CHARS} characters: {version!r}"
-            )
+            raise ConfigError(f"app_version must have 1 to {_MAX_VERSION_CHARS} characters: {version!r}")
         label = self.labels.get("app_version", version)
         if label != version:
-            raise ConfigError(
-                f"app_version is {version!r}, the label app_version {label!r}: set one of them"
-            )
+            raise ConfigError(f"app_version is {version!r}, the label app_version {label!r}: set one of them")
 
     @property
     def own_labels(self) -> dict[str, Any]:

@@ -93,9 +93,7 @@ def _environment(context: LeaseContext, given: Mapping[str, str]) -> dict[str, s
     return {**os.environ, **given, **masked, **its}
 
 
-def _start(
-    argv: list[str], environment: Mapping[str, str], cwd: str | None
-) -> subprocess.Popen[bytes]:
+def _start(argv: list[str], environment: Mapping[str, str], cwd: str | None) -> subprocess.Popen[bytes]:
     if not argv:
         raise BadParams("argv is empty: it is the program and its arguments")
     try:

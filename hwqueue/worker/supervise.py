@@ -104,16 +104,12 @@ class Supervisor:
                 self.stop()
             else:
                 wait = _FIRST_WAIT_SECONDS if loop.time() - began > _LONG_ENOUGH_SECONDS else wait
-                _log.warning(
-                    "process %d ended with code %d; starting it again in %g s", index, code, wait
-                )
+                _log.warning("process %d ended with code %d; starting it again in %g s", index, code, wait)
                 await self._sleep(index, wait)
                 wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
 
     async def _run_one(self, index: int) -> int:
-        process = await asyncio.create_subprocess_exec(
-            *self._command(index), stdin=asyncio.subprocess.PIPE
-        )
+        process = await asyncio.create_subprocess_exec(*self._command(index), stdin=asyncio.subprocess.PIPE)
         self._running[index] = process
         _log.info("process %d runs as pid %d", index, process.pid)
         if self._stopping.is_set():  # while it was being started

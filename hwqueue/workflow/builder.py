@@ -35,9 +35,7 @@ class WorkflowBuilder:
     _steps: tuple[Step | Sleep | Wait | Nested, ...] = ()
     _options: tuple[tuple[str, Any], ...] = ()
 
-    def with_affinity(
-        self, tags: Mapping[str, Any] | None = None, /, **more: Any
-    ) -> WorkflowBuilder:
+    def with_affinity(self, tags: Mapping[str, Any] | None = None, /, **more: Any) -> WorkflowBuilder:
         """Add labels that the nodes of every step must have: `with_affinity(gpu=True)`."""
         before = dict(self._options).get("affinity_tags") or {}
         return self._with(affinity_tags={**before, **(tags or {}), **more})
@@ -370,9 +368,7 @@ class WorkflowBuilder:
 
 def _mode(name: str, tags: Any, override: Mapping[str, Any] | None, replaces: bool) -> str | None:
     if override is not None and (tags is not None or replaces):
-        raise ConfigError(
-            f"step {name!r}: override_affinity goes without affinity_tags and replace_affinity"
-        )
+        raise ConfigError(f"step {name!r}: override_affinity goes without affinity_tags and replace_affinity")
     if override is not None:
         return "override"
     return "replace" if replaces else None

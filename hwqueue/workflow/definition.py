@@ -124,9 +124,7 @@ class Workflow:
     @overload
     def define(self, client: Client) -> DefinedWorkflow: ...
 
-    def define(
-        self, client: AsyncClient | Client
-    ) -> Coroutine[Any, Any, DefinedWorkflow] | DefinedWorkflow:
+    def define(self, client: AsyncClient | Client) -> Coroutine[Any, Any, DefinedWorkflow] | DefinedWorkflow:
         """Define it under its name, as at a deployment; does nothing if nothing has changed.
 
         Runs that are under way keep the version that they were submitted with.
@@ -142,9 +140,7 @@ class Workflow:
     ) -> Coroutine[Any, Any, SubmittedRun]: ...
 
     @overload
-    def submit(
-        self, client: Client, input: Json = None, **options: Unpack[RunOptions]
-    ) -> SubmittedRun: ...
+    def submit(self, client: Client, input: Json = None, **options: Unpack[RunOptions]) -> SubmittedRun: ...
 
     def submit(
         self, client: AsyncClient | Client, input: Json = None, **options: Unpack[RunOptions]
@@ -193,16 +189,12 @@ _OPTIONS = ("affinity_tags", "placement", "labels", "priority")
 
 def _check_name(name: str, what: str) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigError(
-            f"{name!r} is no name of a {what}: it has 1 to 100 characters of a-z, 0-9, _ and -"
-        )
+        raise ConfigError(f"{name!r} is no name of a {what}: it has 1 to 100 characters of a-z, 0-9, _ and -")
 
 
 def _check_pin(pin: object, where: str) -> None:
     if not (pin is None or isinstance(pin, bool) or (isinstance(pin, str) and 0 < len(pin) <= 100)):
-        raise ConfigError(
-            f"{where}pin_version is True or a version of 1 to 100 characters, got {pin!r:.120}"
-        )
+        raise ConfigError(f"{where}pin_version is True or a version of 1 to 100 characters, got {pin!r:.120}")
 
 
 def _check_graph(steps: tuple[Step | Sleep | Wait | Nested, ...], where: str) -> None:

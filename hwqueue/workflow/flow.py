@@ -36,9 +36,7 @@ class Flow:
         name: Of the workflow.
     """
 
-    def __init__(
-        self, name: str, register: Callable[..., Any], **options: Unpack[WorkflowOptions]
-    ) -> None:
+    def __init__(self, name: str, register: Callable[..., Any], **options: Unpack[WorkflowOptions]) -> None:
         self.name = name
         self._register = register
         self._options = options

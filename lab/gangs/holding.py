@@ -49,9 +49,7 @@ class HoldAndWait(Simulation):
         racks = [places[first : first + size] for first in range(0, len(places), size)]
         able = [sum(place.free >= job.gpus for place in rack) for rack in racks]
         rack = able.index(max(able))
-        options: SpawnOptions = {
-            "placement": {"resources": {"gpu": job.gpus}, "require": [{"rack": rack}]}
-        }
+        options: SpawnOptions = {"placement": {"resources": {"gpu": job.gpus}, "require": [{"rack": rack}]}}
         spec = LeaseSpec(task=TASK, options=options)
         spawned = self._client.spawn_leases(QUEUE, [spec] * job.nodes)
         trying = Try(job, number, {each.lease_id for each in spawned})

@@ -34,11 +34,11 @@ def gangs(
     ctx: typer.Context,
     *,
     jobs: Annotated[int, typer.Option(help="Singles and gangs of a run", min=4)] = 2000,
-    loads: Annotated[list[float], typer.Option(help="Demand over GPU time; may be repeated")] = [  # noqa: B006
+    loads: Annotated[list[float], typer.Option(help="Demand over GPU time; may be repeated")] = [
         1.0,
         1.1,
     ],
-    seeds: Annotated[list[int], typer.Option(help="A run for each; may be repeated")] = [  # noqa: B006
+    seeds: Annotated[list[int], typer.Option(help="A run for each; may be repeated")] = [
         1,
         2,
         3,

@@ -218,9 +218,7 @@ class Simulation:
         for gang in self._client.list_gangs(state="reserved", limit=1000):
             if gang.gang_id in self._gangs:
                 self._fetch(gang.gang_id)
-        booked = sum(
-            min(self._cluster.gpus, used / _MILLI) for used, _ in self._conn.execute(_BOOKED)
-        )
+        booked = sum(min(self._cluster.gpus, used / _MILLI) for used, _ in self._conn.execute(_BOOKED))
         self._held = max(0.0, booked - self._running)
         self._ticks = False
         self._tick_again()

@@ -39,7 +39,7 @@ def maps(
     items: Annotated[int, typer.Option(help="Items of a map", min=2, max=100_000)] = 10_000,
     batches: Annotated[
         list[int], typer.Option(help="Items that a worker takes at once; may be repeated", min=1)
-    ] = [1, 10],  # noqa: B006
+    ] = [1, 10],
     connections: Annotated[int, typer.Option(help="Connections at once", min=1)] = 8,
     seconds: Seconds = 10,
     rounds: Rounds = 3,

@@ -31,17 +31,20 @@ BEST_AIM = at_least(0.7)
 def peers(
     ctx: typer.Context,
     *,
-    backlogs: Annotated[
-        list[int], typer.Option(help="Jobs waiting, ascending; may be repeated", min=100)
-    ] = [10_000, 100_000, 1_000_000],  # noqa: B006
-    batches: Annotated[
-        list[int], typer.Option(help="Jobs in a call, beside each one's best", min=1)
-    ] = [1, 10],  # noqa: B006
+    backlogs: Annotated[list[int], typer.Option(help="Jobs waiting, ascending; may be repeated", min=100)] = [
+        10_000,
+        100_000,
+        1_000_000,
+    ],
+    batches: Annotated[list[int], typer.Option(help="Jobs in a call, beside each one's best", min=1)] = [
+        1,
+        10,
+    ],
     connections: Annotated[int, typer.Option(help="Connections at once", min=1)] = 4,
     seconds: Seconds = 10,
     rounds: Rounds = 3,
-    peer: PeerNames = [],  # noqa: B006
-    peer_sql: PeerSql = [],  # noqa: B006
+    peer: PeerNames = [],
+    peer_sql: PeerSql = [],
     delete_done: Annotated[
         bool, typer.Option("--delete-done", help="hwqueue deletes what is done; it keeps it else")
     ] = False,

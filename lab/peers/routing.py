@@ -39,8 +39,8 @@ def routing(
     claims: Annotated[int, typer.Option(help="Claims in a round", min=1)] = 20,
     seconds: Seconds = 1,
     rounds: Rounds = 3,
-    peer: PeerNames = [],  # noqa: B006
-    peer_sql: PeerSql = [],  # noqa: B006
+    peer: PeerNames = [],
+    peer_sql: PeerSql = [],
 ) -> Answer:
     """Claim p50 of hwqueue over that of other queues, with work for others in front."""
     run = Run.of(ctx)
@@ -99,16 +99,13 @@ def _timed_claim(jobs: Jobs) -> float:
     return 1000 * elapsed
 
 
-def _steps(
-    run: Run, sides: list[_Side], wanted: int, seconds: float, rounds: int
-) -> tuple[Figure, ...]:
+def _steps(run: Run, sides: list[_Side], wanted: int, seconds: float, rounds: int) -> tuple[Figure, ...]:
     """Claim and completion together of those that are driven by their own client."""
     clients = [side for side in sides if not isinstance(side.peer, SqlPeer)]
     if not clients:
         return ()
     turns = {
-        side.peer.name: partial(_refill_and_drive, side, wanted, seconds)
-        for side in (sides[0], *clients)
+        side.peer.name: partial(_refill_and_drive, side, wanted, seconds) for side in (sides[0], *clients)
     }
     loads = take_turns(turns, rounds, run.tell)
     own = [load.p50_ms for load in loads[Hwqueue.name]]

@@ -63,9 +63,7 @@ class Fleet:
             elif draw >= self.used / 2:
                 free[chance.choice(levels)] += 1
         room = 1 - self.used / 2
-        return Pool(
-            cpu_milli=int(nodes * _CORES * room), memory_mib=int(nodes * _MEMORY * room), free=free
-        )
+        return Pool(cpu_milli=int(nodes * _CORES * room), memory_mib=int(nodes * _MEMORY * room), free=free)
 
     def _demand(self, chance: random.Random, count: int) -> Demand:
         share = chance.choice(_SHARES) if chance.random() < 0.6 else 0
@@ -112,9 +110,7 @@ def made_leases(classes: int, nodes: int, count: int, seed: int) -> list[Wanted]
     for number, pending in counts.items():
         strength = chance.uniform(0.01, 1)
         suited = chance.sample(range(nodes), max(1, round(chance.choice(_SUITED) * nodes)))
-        options = [
-            Option(ids[node], strength * chance.uniform(-100, 100), rooms[node]) for node in suited
-        ]
+        options = [Option(ids[node], strength * chance.uniform(-100, 100), rooms[node]) for node in suited]
         affinities = [option.affinity for option in options]
         waited = sorted((chance.uniform(0, 4) for _ in range(pending)), reverse=True)
         found.append(
@@ -124,8 +120,7 @@ def made_leases(classes: int, nodes: int, count: int, seed: int) -> list[Wanted]
                 best=max(affinities),
                 worst=min(affinities),
                 leases=[
-                    Lease(UUID(int=count * number + turn), 0, 0, each)
-                    for turn, each in enumerate(waited)
+                    Lease(UUID(int=count * number + turn), 0, 0, each) for turn, each in enumerate(waited)
                 ],
                 options=options,
             )

@@ -27,28 +27,26 @@ def solvers(
     ctx: typer.Context,
     *,
     nodes: Annotated[int, typer.Option(help="Nodes of 8 GPUs", min=1)] = 10_000,
-    kinds: Annotated[list[int], typer.Option(help="Kinds of nodes; may be repeated")] = [  # noqa: B006
+    kinds: Annotated[list[int], typer.Option(help="Kinds of nodes; may be repeated")] = [
         10,
         100,
         500,
     ],
     classes: Annotated[int, typer.Option(help="Placement classes that wait", min=1)] = 1000,
-    pending: Annotated[list[int], typer.Option(help="Leases that wait; may be repeated")] = [  # noqa: B006
+    pending: Annotated[list[int], typer.Option(help="Leases that wait; may be repeated")] = [
         60_000,
         1_000_000,
     ],
     gangs: Annotated[int, typer.Option(help="Gangs that wait", min=1)] = 200,
-    racks: Annotated[list[int], typer.Option(help="Racks of 40 nodes; may be repeated")] = [  # noqa: B006
+    racks: Annotated[list[int], typer.Option(help="Racks of 40 nodes; may be repeated")] = [
         250,
         60,
         30,
     ],
     leases: Annotated[int, typer.Option(help="Leases of a short queue", min=1)] = 2000,
     kinds_of_leases: Annotated[int, typer.Option(help="Classes of a short queue", min=1)] = 100,
-    places: Annotated[
-        int, typer.Option(help="Nodes with room for leases of a short queue", min=1)
-    ] = 200,
-    seeds: Annotated[list[int], typer.Option(help="A fleet for each; may be repeated")] = [  # noqa: B006
+    places: Annotated[int, typer.Option(help="Nodes with room for leases of a short queue", min=1)] = 200,
+    seeds: Annotated[list[int], typer.Option(help="A fleet for each; may be repeated")] = [
         1,
         2,
         3,
@@ -63,9 +61,7 @@ def solvers(
     figures = []
     for kind_count in kinds:
         for lease_count in pending:
-            fleet = Fleet(
-                nodes=nodes, kinds=kind_count, classes=classes, pending=lease_count, used=0.7
-            )
+            fleet = Fleet(nodes=nodes, kinds=kind_count, classes=classes, pending=lease_count, used=0.7)
             figures.append(_prices(run, fleet, seeds))
     figures += [_gangs(run, gangs, count, seeds) for count in racks]
     figures.append(_leases(run, leases, (kinds_of_leases, places), seeds))

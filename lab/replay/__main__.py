@@ -55,9 +55,7 @@ Seeds = Annotated[
     str | None,
     typer.Option("--seeds", help="Several runs, such as 1,2,3; adds median and range."),
 ]
-NoSpec = Annotated[
-    bool, typer.Option("--ignore-gpu-spec", help="Drop the constraints on GPU models.")
-]
+NoSpec = Annotated[bool, typer.Option("--ignore-gpu-spec", help="Drop the constraints on GPU models.")]
 Connections = Annotated[
     int, typer.Option("--connections", min=1, max=64, help="Connections the nodes poll through.")
 ]
@@ -66,9 +64,7 @@ QueueName = Annotated[str, typer.Option("--queue", help="Name of the queue.")]
 DatabaseName = Annotated[
     str | None, typer.Option("--database", help="Database to make, or with --in-place to use.")
 ]
-InPlace = Annotated[
-    bool, typer.Option("--in-place", help="Use the database itself; it must hold no queue.")
-]
+InPlace = Annotated[bool, typer.Option("--in-place", help="Use the database itself; it must hold no queue.")]
 Keep = Annotated[bool, typer.Option("--keep", help="Keep the database for a look.")]
 WithBound = Annotated[
     bool,
@@ -78,9 +74,7 @@ WithPlanner = Annotated[
     bool,
     typer.Option("--planner", help="Let hwqueue planner set prices meanwhile; needs OR-tools."),
 ]
-ChartFile = Annotated[
-    Path | None, typer.Option("--chart", help="Write a chart to this .png or .html file.")
-]
+ChartFile = Annotated[Path | None, typer.Option("--chart", help="Write a chart to this .png or .html file.")]
 
 Dsn = Annotated[str | None, typer.Option(help="Server to use. Goes before HWQUEUE_DSN and PG*.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -165,9 +159,7 @@ def show_report(ctx: typer.Context, report: Report) -> None:
         "calls in vain": _calls(timing.empty_calls, timing.empty_p50_ms, timing.empty_p99_ms),
     }
     if timing.settle_calls:
-        facts["calls that settled"] = _calls(
-            timing.settle_calls, timing.settle_p50_ms, timing.settle_p99_ms
-        )
+        facts["calls that settled"] = _calls(timing.settle_calls, timing.settle_p50_ms, timing.settle_p99_ms)
     if report.planner is not None:
         facts["planner"] = report.planner
     if report.timed:
@@ -218,8 +210,7 @@ def _timed_facts(timed: TimedFigures) -> dict[str, object]:
     outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in timed.outcomes.items())
     return {
         "speed": f"{timed.speedup:,.0f} times",
-        "GPUs over time": f"mean {timed.mean_gpu_percent:.1f} %,"
-        f" peak {timed.peak_gpu_percent:.1f} %",
+        "GPUs over time": f"mean {timed.mean_gpu_percent:.1f} %, peak {timed.peak_gpu_percent:.1f} %",
         "wait in trace time": f"p50 {timed.wait_p50_s:,.0f} s, p99 {timed.wait_p99_s:,.0f} s",
         "outcomes": outcomes,
         "never scheduled, ran here": timed.never_scheduled_but_ran,
@@ -254,9 +245,7 @@ def _finish(ctx: typer.Context, reports: Sequence[Report], chart: Path | None) -
     spreads = summary(reports) if len(reports) > 1 else {}
     if options_of(ctx).json:
         runs = [report.as_json() for report in reports]
-        typer.echo(
-            to_json({"runs": runs, "summary": {key: asdict(s) for key, s in spreads.items()}})
-        )
+        typer.echo(to_json({"runs": runs, "summary": {key: asdict(s) for key, s in spreads.items()}}))
     elif spreads:
         _heading(f"Median [least, greatest] of {len(reports)} seeds")
         show_one(
@@ -304,17 +293,13 @@ def _require_bound(mode: Mode) -> None:
 
 def _require_ortools(option: str) -> None:
     if importlib.util.find_spec("ortools") is None:
-        raise ConfigError(
-            f"{option} needs OR-tools, which is not installed", hint="make setup installs it"
-        )
+        raise ConfigError(f"{option} needs OR-tools, which is not installed", hint="make setup installs it")
 
 
 def _require_chart(path: Path) -> None:
     """Refuse at once what could not be drawn or written after a long run."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError(
-            "--chart needs matplotlib, which is not installed", hint="make setup installs it"
-        )
+        raise ConfigError("--chart needs matplotlib, which is not installed", hint="make setup installs it")
     if path.suffix not in CHART_FORMATS:
         raise ConfigError(f"--chart: {path} must end in {' or '.join(CHART_FORMATS)}")
     if not path.parent.is_dir():

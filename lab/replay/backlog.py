@@ -13,9 +13,7 @@ from hwqueue.demo.run import Drive, Driven, Watch
 from lab.replay.demand import backlog_jobs
 
 
-def backlog(
-    *, demand_percent: float, seed: int, qty: int, ready: Callable[[], None] | None = None
-) -> Drive:
+def backlog(*, demand_percent: float, seed: int, qty: int, ready: Callable[[], None] | None = None) -> Drive:
     """All jobs wait from the start, and nothing ends.
 
     ready: Returns when nodes may ask; None: at once.

@@ -61,9 +61,7 @@ def bound_percent(machines: Sequence[Machine], jobs: Sequence[Job]) -> float:
             share=shape.share,
             cpu_milli=shape.cpu_milli,
             memory_mib=shape.memory_mib,
-            pools=tuple(
-                number for number, kind in enumerate(kinds) if _suits(a_job[shape], a_machine[kind])
-            ),
+            pools=tuple(number for number, kind in enumerate(kinds) if _suits(a_job[shape], a_machine[kind])),
         )
         for shape, count in shapes.items()
     ]

@@ -19,9 +19,7 @@ def facts_from_files(
         if model:
             labels["gpu_model"] = model
         name = row.get("node", row.get("sn", ""))
-        machines[name] = NodeFacts(
-            int(row["cpu_milli"]), int(row["memory_mib"]), int(row["gpu"]), labels
-        )
+        machines[name] = NodeFacts(int(row["cpu_milli"]), int(row["memory_mib"]), int(row["gpu"]), labels)
     jobs = {}
     for row in _records(pods):
         spec = "" if ignore_gpu_spec else row["gpu_spec"]

@@ -53,9 +53,7 @@ class Row:
     def error(self, column: str, problem: str) -> TraceError:
         """Build the error for one cell; `problem` says what is wrong and what would be right."""
         value = self._cells[column]
-        return TraceError(
-            f"{self._path}, row {self.number}, column {column}: {value[:80]!r} {problem}"
-        )
+        return TraceError(f"{self._path}, row {self.number}, column {column}: {value[:80]!r} {problem}")
 
     def text(self, column: str) -> str:
         """Return a name of 1 to 200 printable characters."""
@@ -190,9 +188,7 @@ def _header(path: Path, found: list[str], columns: Sequence[str]) -> list[str]:
     header = [name if name in columns else PUBLISHED_NAMES.get(name, name) for name in found]
     missing = [column for column in columns if column not in header]
     if missing:
-        raise TraceError(
-            f"{path}: column {', '.join(missing)} is missing; found {', '.join(found)[:300]}"
-        )
+        raise TraceError(f"{path}: column {', '.join(missing)} is missing; found {', '.join(found)[:300]}")
     twice = sorted({name for name in columns if header.count(name) > 1})
     if twice:
         raise TraceError(f"{path}: column {', '.join(twice)} is there more than once")
@@ -201,9 +197,7 @@ def _header(path: Path, found: list[str], columns: Sequence[str]) -> list[str]:
 
 def _row(path: Path, number: int, header: list[str], cells: list[str]) -> Row:
     if len(cells) != len(header):
-        raise TraceError(
-            f"{path}, row {number}: has {len(cells)} cells, but the header has {len(header)}"
-        )
+        raise TraceError(f"{path}, row {number}: has {len(cells)} cells, but the header has {len(header)}")
     return Row(path, number, {name: cell.strip() for name, cell in zip(header, cells, strict=True)})
 
 

@@ -65,9 +65,7 @@ def furthest_behind(claims: Claims) -> Figure:
     return Figure("furthest behind the schedule", "s", most)
 
 
-def latency_kept(
-    what: str, percent: float, first: Minute, last: Minute, aim: Aim | None = None
-) -> Figure:
+def latency_kept(what: str, percent: float, first: Minute, last: Minute, aim: Aim | None = None) -> Figure:
     """The last minute's latency over the first one's; the spread is that of the last one."""
     base, value = first.latency(percent), last.latency(percent)
     ratio = Spread(value.median / base.median, value.least / base.median, value.most / base.median)

@@ -61,13 +61,11 @@ def soak(
         typer.Option("--stands", help="hwqueue only: the oldest lease is for no node"),
     ] = False,
     holder: Annotated[Holder, typer.Option(help="Who keeps vacuum back")] = Holder.SNAPSHOT,
-    control: Annotated[
-        float, typer.Option(help="Seconds of the same load before, with nobody", min=0)
-    ] = 0,
+    control: Annotated[float, typer.Option(help="Seconds of the same load before, with nobody", min=0)] = 0,
     lookup_rows: Annotated[
         int, typer.Option(help="Of the table that unrelated lookups read", min=1)
     ] = 1_000_000,
-    peer_sql: PeerSql = [],  # noqa: B006
+    peer_sql: PeerSql = [],
 ) -> list[Answer]:
     """Rate, claim latency and sizes over minutes while another session holds vacuum back."""
     run = Run.of(ctx)
@@ -85,11 +83,7 @@ def soak(
         bystander.install(dsn, lookup_rows)
         calm_down(dsn)
         before = sizes(dsn)
-        without = (
-            _phase(run, queue, dsn, replace(pace, seconds=control), "control")[0]
-            if control
-            else None
-        )
+        without = _phase(run, queue, dsn, replace(pace, seconds=control), "control")[0] if control else None
         with holding(dsn, holder):
             phase, samples = _phase(run, queue, dsn, pace, held)
         by_minute = minutes(held, phase, samples, _minute(seconds))

@@ -151,9 +151,7 @@ def test_costs_are_counted(conn: psycopg.Connection) -> None:
         return dict(cost.rows)
 
     assert rows("select * from public.counted") == {}
-    assert rows("insert into public.counted values (11, 0, 0), (12, 0, 0)") == {
-        "counted inserted": 2
-    }
+    assert rows("insert into public.counted values (11, 0, 0), (12, 0, 0)") == {"counted inserted": 2}
     assert rows("update public.counted set note = 1 where id = 1") == {"counted updated_hot": 1}
     assert rows("update public.counted set at = 1 where id = 1") == {"counted updated": 1}
     assert rows("delete from public.counted where id > 10") == {"counted deleted": 2}

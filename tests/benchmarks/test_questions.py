@@ -119,9 +119,7 @@ def test_without_a_question_all_are_asked(tmp_path: Path) -> None:
 
     app = program((quick,), by_default=(quick, quick))
     out = tmp_path / "out.json"
-    ended = CliRunner().invoke(
-        app, ["--dsn", "nowhere", "--json", str(out)], catch_exceptions=False
-    )
+    ended = CliRunner().invoke(app, ["--dsn", "nowhere", "--json", str(out)], catch_exceptions=False)
     assert ended.exit_code == 0, ended.output
     assert asked == [3, 3]
     assert [answer["notes"] for answer in json.loads(out.read_text("utf-8"))] == [["nowhere"]] * 2

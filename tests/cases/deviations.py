@@ -32,9 +32,7 @@ def read_deviations() -> list[Deviation]:
     unknown = {entry["rule"] for entry in entries} - RULES.keys()
     if unknown:
         raise ValueError(f"{FILE} names rules that deviations.py does not define: {unknown}")
-    return [
-        Deviation(entry["rule"], frozenset(entry["cases"]), entry["sentence"]) for entry in entries
-    ]
+    return [Deviation(entry["rule"], frozenset(entry["cases"]), entry["sentence"]) for entry in entries]
 
 
 def deviations_of(case: Case) -> list[Deviation]:
@@ -43,8 +41,7 @@ def deviations_of(case: Case) -> list[Deviation]:
     return [
         deviation
         for deviation in read_deviations()
-        if case.case_id in deviation.cases
-        or (deviation.rule in rules and rules[deviation.rule](case))
+        if case.case_id in deviation.cases or (deviation.rule in rules and rules[deviation.rule](case))
     ]
 
 
@@ -126,8 +123,7 @@ def _runs_outside_of_the_domains(case: Case) -> bool:
 
 def _tolerates_every_key_without_exists(case: Case) -> bool:
     return any(
-        not item.get("key") and item.get("op") != "Exists"
-        for item in case.lease.get("tolerations") or []
+        not item.get("key") and item.get("op") != "Exists" for item in case.lease.get("tolerations") or []
     )
 
 

@@ -48,9 +48,7 @@ class _Scene:
             members = [*members, _NOWHERE]
         options = {"min_size": least}
         drafts = [{"task": TASK, "options": member} for member in members]
-        foreseen = self.direct.row(
-            "what_if_gang", queue=QUEUE, members=Jsonb(drafts), options=options
-        )
+        foreseen = self.direct.row("what_if_gang", queue=QUEUE, members=Jsonb(drafts), options=options)
         rows = self.direct.spawn_gang(QUEUE, members, **options)
         gang = rows[0]["gang_id"]
         self.direct.reap()

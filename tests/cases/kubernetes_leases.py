@@ -88,9 +88,7 @@ def _term(case: Case, owner: Item, term: Item) -> dict[str, Any]:
 
 def _chosen(case: Case, chosen: Item) -> Iterator[str]:
     """The namespaces with labels that the selector selects; those a lease is in exist, too."""
-    named: dict[str, Mapping[str, str]] = {
-        namespace_of(lease): {} for lease in (case.lease, *case.running)
-    }
+    named: dict[str, Mapping[str, str]] = {namespace_of(lease): {} for lease in (case.lease, *case.running)}
     for namespace, labels in (named | dict(case.namespaces)).items():
         if all(labels.get(k) == v for k, v in (chosen.get("labels") or {}).items()) and all(
             _holds(item, labels) for item in chosen.get("exprs") or []

@@ -32,8 +32,7 @@ def constraints(case: Case) -> dict[str, list[Any]]:
     """The case's constraints, ANDed, and its affinities as preferences of the same weights."""
     require = [_constraint(item) for item in case.lease.get("constraints") or []]
     prefer = [
-        {"weight": item["weight"], "when": _constraint(item)}
-        for item in case.lease.get("affinities") or []
+        {"weight": item["weight"], "when": _constraint(item)} for item in case.lease.get("affinities") or []
     ]
     return {"require": require, "prefer": prefer}
 

@@ -31,9 +31,7 @@ class Outcome:
     refused: str | None = None
 
 
-def run_claims(
-    direct: Direct, case: Case, translated: Translated, policy: Mapping[str, Any]
-) -> Outcome:
+def run_claims(direct: Direct, case: Case, translated: Translated, policy: Mapping[str, Any]) -> Outcome:
     """Submit the lease, then let each candidate claim it, rolled back in between."""
     epochs = set_up(direct, translated, policy)
     try:
@@ -81,9 +79,7 @@ def ask_oracle(case: Case, translated: Translated) -> Outcome:
     except RefusedError:
         return Outcome(frozenset(), PLACEMENT_INVALID)
     lease, nodes, cluster = oracle_facts(case, translated)
-    return Outcome(
-        frozenset(name for name, node in nodes.items() if not may_run(lease, node, cluster))
-    )
+    return Outcome(frozenset(name for name, node in nodes.items() if not may_run(lease, node, cluster)))
 
 
 def oracle_scores(case: Case, translated: Translated) -> Mapping[str, float]:

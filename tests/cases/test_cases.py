@@ -24,9 +24,7 @@ from tests.direct import Direct
 CASES = list(read_cases(folder()))
 ABOUT_GANGS = [case for case in CASES if case.is_about_a_gang]
 RUN = [case for case in CASES if waits_for(case) is None and not case.is_about_a_gang]
-DEFERRED = collections.Counter(
-    feature for case in CASES if (feature := waits_for(case)) is not None
-)
+DEFERRED = collections.Counter(feature for case in CASES if (feature := waits_for(case)) is not None)
 ANSWERED = [case for case in CASES if not {GANGS, REPLACES} & set(needs(case))]
 NOT_SUPPORTED = "QHC05"
 
@@ -170,9 +168,7 @@ RATHER = {
 
 @pytest.mark.parametrize("case", RATHER.values(), ids=RATHER)
 @pytest.mark.thorough
-def test_preferences_that_are_refused_or_weigh_nothing(
-    conn: psycopg.Connection, case: Case
-) -> None:
+def test_preferences_that_are_refused_or_weigh_nothing(conn: psycopg.Connection, case: Case) -> None:
     """No shipped case of a scoring stage has such; the suite that is given may."""
     ask = test_score if is_score(case) else test_filter
     ask(conn, case)

@@ -30,8 +30,7 @@ def test_it_is_placed_and_the_other_one_moves(conn: psycopg.Connection, case: Ca
     stopped = {
         found["lease_id"]: direct.lease(found["lease_id"])
         for found in direct.rows("list_leases", filter={"state": "claimed"})
-        if found["lease_id"] != lease
-        and direct.lease(found["lease_id"])["stop_reason"] == "preempted"
+        if found["lease_id"] != lease and direct.lease(found["lease_id"])["stop_reason"] == "preempted"
     }
     assert stopped.keys() <= set(olds)
     for old, found in stopped.items():

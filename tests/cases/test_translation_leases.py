@@ -268,9 +268,7 @@ def test_a_namespace_selector_that_finds_none() -> None:
         (["h1", None], "label:kubernetes.io/hostname"),
     ],
 )
-def test_the_host_name_is_the_node_where_it_tells_nodes_apart(
-    hosts: list[str | None], expected: str
-) -> None:
+def test_the_host_name_is_the_node_where_it_tells_nodes_apart(hosts: list[str | None], expected: str) -> None:
     """Otherwise it is a label like any other."""
     nodes = [
         {"name": f"n{i}", "labels": {"kubernetes.io/hostname": host} if host else {}}

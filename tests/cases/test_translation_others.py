@@ -99,9 +99,7 @@ GATE = {"taint_comparison_operators": True}
             {
                 "require": [
                     {
-                        "leases": {
-                            "exprs": [{"label": NAME, "op": "in", "values": ["foo@a.service"]}]
-                        },
+                        "leases": {"exprs": [{"label": NAME, "op": "in", "values": ["foo@a.service"]}]},
                         "domain": "node",
                         "away": True,
                     }
@@ -225,9 +223,7 @@ def test_conflicts_of_a_unit_that_runs() -> None:
     translated = translate(case)
     [adopted] = translated.running
     [expr] = adopted.placement["require"]
-    assert expr["leases"] == {
-        "exprs": [{"label": NAME, "op": "in", "values": ["a.service", "b.service"]}]
-    }
+    assert expr["leases"] == {"exprs": [{"label": NAME, "op": "in", "values": ["a.service", "b.service"]}]}
     assert adopted.options["lease_id"] == str(lease_id("a.service"))
     assert run.ask_oracle(case, translated).feasible == set()
 

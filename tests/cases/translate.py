@@ -37,9 +37,7 @@ STAGES: Mapping[str, Stage] = {
     **_both("node_affinity", Stage((kubernetes.node_affinity,))),
     "score:node_affinity:raw": Stage((kubernetes.node_affinity,), is_score=True),
     **_both("taints", Stage((kubernetes_taints.tolerations,), taints=kubernetes_taints.taints)),
-    **_both(
-        "lease_affinity", Stage((kubernetes_leases.lease_affinity,), held=kubernetes_leases.held)
-    ),
+    **_both("lease_affinity", Stage((kubernetes_leases.lease_affinity,), held=kubernetes_leases.held)),
     **_both("spread", Stage(_SPREAD, taints=kubernetes_taints.taints)),
     "constraints": Stage((nomad.constraints,), labels=nomad.labels),
     "distinct_hosts": Stage((nomad_leases.distinct_hosts,)),

@@ -167,9 +167,7 @@ def test_a_pooler_is_noticed(dsn: str, bouncer: str) -> None:
 
 def test_the_command_prints_lines_or_json(dsn: str) -> None:
     result = runner.invoke(app, ["--dsn", dsn, "doctor"])
-    assert "WARN  queues: there are none\n      -> make one: hwqueue queue create NAME\n" in (
-        result.stdout
-    )
+    assert "WARN  queues: there are none\n      -> make one: hwqueue queue create NAME\n" in (result.stdout)
     failed = "FAIL " in result.stdout
     assert result.exit_code == int(failed)
     report = json.loads(runner.invoke(app, ["--dsn", dsn, "--json", "doctor"]).stdout)

@@ -94,9 +94,7 @@ def test_an_error_of_several_lines_has_one_at_the_margin(
 
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch, command: Callable[..., None]) -> str:
     """What a command prints on a wide terminal without colours."""
-    monkeypatch.setattr(
-        output, "Console", partial(Console, force_terminal=True, width=200, no_color=True)
-    )
+    monkeypatch.setattr(output, "Console", partial(Console, force_terminal=True, width=200, no_color=True))
     app = typer.Typer()
     app.command()(command)
     result = CliRunner().invoke(app, [])

@@ -143,9 +143,7 @@ def test_a_traceback_is_shown_in_lines(cli: Cli, dsn: str, max_attempts: int) ->
         '    File "tasks.py", line 3',
         "  OSError: no \\x1b[2Jfile",
     ]
-    assert (
-        json.loads(cli("lease", "show", str(lease_id), "--json"))["attempts"][0]["error"] == ERROR
-    )
+    assert json.loads(cli("lease", "show", str(lease_id), "--json"))["attempts"][0]["error"] == ERROR
 
 
 def test_an_error_without_a_traceback_is_one_line(cli: Cli, dsn: str) -> None:

@@ -112,9 +112,7 @@ def test_every_list_is_looked_at() -> None:
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_a_table_fits(
-    seeded: str, names: dict[str, Any], tables: list[Sequence[Row]], line: str
-) -> None:
+def test_a_table_fits(seeded: str, names: dict[str, Any], tables: list[Sequence[Row]], line: str) -> None:
     words = [word.format(**names) for word in line.split()]
     result = CliRunner().invoke(app, ["--dsn", seeded, *words])
     assert result.exit_code in (0, 1), (result.output, result.exception)

@@ -84,9 +84,7 @@ def test_what_it_means() -> None:
 def test_a_bad_blob_tells_the_byte() -> None:
     result = run("decode", "09020001ff", code=2)
     assert result.stdout == ""
-    assert result.stderr.startswith(
-        "error: not a valid params blob: sentinel class at byte 4\nhint: "
-    )
+    assert result.stderr.startswith("error: not a valid params blob: sentinel class at byte 4\nhint: ")
     error = json.loads(run("decode", "09020001ff", "--json", code=2).stderr)
     assert error["sqlstate"] == "QHW01"
     assert error["detail"] == {"reason": "sentinel_class", "offset": 4, "class": "0xff"}

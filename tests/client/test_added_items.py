@@ -88,9 +88,7 @@ async def test_the_clients_say_the_same(dsn: str) -> None:
         [added] = client.add_items(*who, [{"name": "a", "params": {"n": 1}}], task="fetch")
         assert added == AddedItem(name="a", item=0, created=True)
         async with AsyncClient(dsn) as other:
-            [again] = await other.add_items(
-                *who, [{"name": "a", "params": {"n": 1}, "task": fetch}]
-            )
+            [again] = await other.add_items(*who, [{"name": "a", "params": {"n": 1}, "task": fetch}])
         assert (again.item, again.created) == (0, False)
         with pytest.raises(IdempotencyMismatch):
             client.add_items(*who, [{"name": "a"}])

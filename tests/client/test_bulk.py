@@ -35,9 +35,7 @@ async def test_a_page_at_a_time(client: AsyncClient, queue: str) -> None:
     await client.spawn_leases(queue, [LeaseSpec(task="t")] * 3)
     counted = await client.count_page(queue, page_size=2, states=["pending"])
     assert counted.lease_count == 2
-    rest = await client.count_page(
-        queue, page_size=2, states=["pending"], cursor=counted.next_cursor
-    )
+    rest = await client.count_page(queue, page_size=2, states=["pending"], cursor=counted.next_cursor)
     assert (rest.lease_count, rest.next_cursor) == (1, None)
     changes: LeaseChanges = {"priority": 3}
     page = await client.change_page("update", queue, changes=changes, state="pending", page_size=2)

@@ -19,9 +19,7 @@ async def claim_one(client: AsyncClient, queue: str, node: Node) -> Claim:
     return claim
 
 
-async def test_a_claim_has_all_that_a_worker_needs(
-    client: AsyncClient, queue: str, node: Node
-) -> None:
+async def test_a_claim_has_all_that_a_worker_needs(client: AsyncClient, queue: str, node: Node) -> None:
     claim = await claim_one(client, queue, node)
     assert (claim.queue, claim.task_name, claim.params) == (queue, "t", {"a": 1})
     assert (claim.attempt, claim.headers, claim.assignment) == (1, {"h": 1}, None)
@@ -74,15 +72,12 @@ async def test_assignments_say_what_was_set_aside(client: AsyncClient, queue: st
     assert claim.assignment.gpu_milli == 1000
     assert claim.assignment.custom == {"licence": 1}
     assert claim.assignment.gpus == tuple(
-        AssignedGpu(index=index, resource_id=gpu_id, model="A100")
-        for index, gpu_id in enumerate(gpu_ids)
+        AssignedGpu(index=index, resource_id=gpu_id, model="A100") for index, gpu_id in enumerate(gpu_ids)
     )
     assert (await client.get_lease(claim.lease_id)).assignment == claim.assignment
 
 
-async def test_claims_take_tasks_quantity_and_timeout(
-    client: AsyncClient, queue: str, node: Node
-) -> None:
+async def test_claims_take_tasks_quantity_and_timeout(client: AsyncClient, queue: str, node: Node) -> None:
     await client.spawn_leases(queue, [LeaseSpec(task=task) for task in ("a", "b", "b", "b")])
     claims = await client.claim_task(
         [queue],
@@ -220,9 +215,7 @@ async def test_a_bad_settlement_is_named(client: AsyncClient, queue: str, node: 
     assert caught.value.field == "settle[1].outcome"
 
 
-async def test_of_two_settlements_the_first_counts(
-    client: AsyncClient, queue: str, node: Node
-) -> None:
+async def test_of_two_settlements_the_first_counts(client: AsyncClient, queue: str, node: Node) -> None:
     claim = await claim_one(client, queue, node)
     key = (claim.lease_id, claim.claim_token)
     both = [Settlement.complete(*key), Settlement.fail(*key, error={}, retry=False)]

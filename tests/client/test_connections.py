@@ -31,9 +31,7 @@ async def test_so_is_who_waits_in_an_event_loop(dsn: str) -> None:
         assert connection.closed
 
 
-def test_nobody_hangs_up_once_the_answer_is_there(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_hangs_up_once_the_answer_is_there(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The descriptor may be another connection's by then."""
     told: list[str] = []
 

@@ -144,9 +144,7 @@ async def test_what_is_no_success(dsn: str, receiver: Receiver, given: bytes, st
 
 @pytest.mark.parametrize("status", [429, 503])
 @pytest.mark.parametrize("dated", [True, False])
-async def test_a_receiver_may_ask_to_wait(
-    dsn: str, receiver: Receiver, status: int, dated: bool
-) -> None:
+async def test_a_receiver_may_ask_to_wait(dsn: str, receiver: Receiver, status: int, dated: bool) -> None:
     until = datetime.now(UTC) + timedelta(hours=1)
     asked = format_datetime(until, usegmt=True) if dated else "3600"
     receiver.answer = answer(status, b"", f"retry-after: {asked}")

@@ -108,11 +108,7 @@ def test_a_node_is_made_up_for_each_placement(client: Client) -> None:
         {"require": [{"label": "a", "op": "not_in", "values": ["x"]}]},
         {"require": [{"label": "a", "op": "contains_all", "values": ["x", "y"]}]},
         {"require": [{"label": "a", "op": "contains_any", "values": ["x", "y"]}]},
-        {
-            "require": [
-                {"any": [[{"tags": {"a": {"b": 1}}}, {"rack": [7, 8]}], [{"tags": {"c": 1}}]]}
-            ]
-        },
+        {"require": [{"any": [[{"tags": {"a": {"b": 1}}}, {"rack": [7, 8]}], [{"tags": {"c": 1}}]]}]},
         {"require": [{"node": "00000000-0000-0000-0000-00000000000a"}]},
         {"require": [{"resource": "00000000-0000-0000-0000-00000000000b"}]},
         {"require": [{"rack": 7, "away": True}]},
@@ -147,9 +143,7 @@ def test_open_transactions_of_others_delay_a_claim(
 
 def test_what_no_made_up_node_may_run_is_told(client: Client) -> None:
     app = make_app(client)
-    spawned = app.tasks["add"].spawn(
-        client, {"a": 1, "b": 1}, placement={"require": [{"trust": "tee"}]}
-    )
+    spawned = app.tasks["add"].spawn(client, {"a": 1, "b": 1}, placement={"require": [{"trust": "tee"}]})
     with pytest.raises(AssertionError, match=r"no made-up node may run lease .* of task 'add'"):
         drain(client, app)
     with pytest.raises(AssertionError, match="no made-up node may run"):
@@ -207,9 +201,7 @@ def test_a_join_of_any_is_released_by_the_first_that_ends(client: Client) -> Non
     app = make_app(client)
     add = Step("first", "add", queue="work", params={"a": 1, "b": 1})
     second = Step("second", "add", queue="work", params={"a": 1, "b": 2}, options={"priority": -1})
-    either = Step(
-        "either", "add", queue="work", params={"a": 1, "b": 3}, after=[add, second], join="any"
-    )
+    either = Step("either", "add", queue="work", params={"a": 1, "b": 3}, after=[add, second], join="any")
     Workflow(name="w", tasks=[add, second, either]).submit(client)
     assert drain(client, app).results == [2, 4, 3]
 
@@ -337,9 +329,7 @@ def test_spawns_run_inline(client: Client) -> None:
         assert client.get_lease(spawned.lease_id).result == 3
         late = app.tasks["chain"].spawn(client, {"left": 2}, delay=timedelta(hours=1))
         assert client.get_lease(late.lease_id).result == 2
-        batch = client.spawn_leases(
-            "work", [LeaseSpec(task="add", params={"a": 1, "b": n}) for n in (1, 2)]
-        )
+        batch = client.spawn_leases("work", [LeaseSpec(task="add", params={"a": 1, "b": n}) for n in (1, 2)])
         assert [client.get_lease(one.lease_id).result for one in batch] == [2, 3]
         other = client.spawn_lease("work", "elsewhere")
         assert client.get_lease(other.lease_id).state is LeaseState.PENDING

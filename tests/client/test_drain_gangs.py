@@ -70,9 +70,7 @@ def test_on_a_fleet(client: Client, app: App) -> None:
 @pytest.mark.parametrize("together", [None, "node", "rack", ["label:zone", "fleet"]])
 def test_on_nodes_that_are_made_up(client: Client, app: App, together: object) -> None:
     """In one place, whatever the gang says that this is."""
-    gang_id = spawn(
-        client, Member(app.tasks["train"], count=3), together=together, same=["gpu_model"]
-    )
+    gang_id = spawn(client, Member(app.tasks["train"], count=3), together=together, same=["gpu_model"])
     assert len(drain(client, app).results) == 3
     assert client.get_gang(gang_id).state == "completed"
     assert client.list_nodes() == []

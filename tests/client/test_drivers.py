@@ -386,9 +386,7 @@ async def convert_oddly(connection: Any) -> None:
     """What callers may have set on a connection of asyncpg."""
     for statement in SETTINGS:
         await connection.execute(statement)
-    await connection.set_type_codec(
-        "jsonb", schema="pg_catalog", encoder=json.dumps, decoder=json.loads
-    )
+    await connection.set_type_codec("jsonb", schema="pg_catalog", encoder=json.dumps, decoder=json.loads)
     await connection.set_type_codec("uuid", schema="pg_catalog", encoder=str, decoder=str)
 
 
@@ -404,9 +402,7 @@ def convert_oddly_in_psycopg2(connection: Any) -> None:
 @pytest.mark.parametrize(
     "span", [timedelta(seconds=-1), timedelta(days=3, microseconds=999_999), timedelta(hours=-30)]
 )
-def test_spans_mean_the_same_in_every_session(
-    conn: psycopg.Connection, style: str, span: timedelta
-) -> None:
+def test_spans_mean_the_same_in_every_session(conn: psycopg.Connection, style: str, span: timedelta) -> None:
     conn.execute("select set_config('intervalstyle', %s, false)", [style])
     sent = texts({"span": span})["span"]
     [[seconds]] = conn.execute("select extract(epoch from %s::text::interval)", [sent]).fetchall()
@@ -441,9 +437,7 @@ async def test_events_name_the_actor(dsn: str, in_transaction: bool) -> None:
 
 
 @pytest.mark.parametrize(("cache", "left"), [(0, 0), (100, 1)])
-async def test_prepared_statements_are_those_of_the_callers_cache(
-    dsn: str, cache: int, left: int
-) -> None:
+async def test_prepared_statements_are_those_of_the_callers_cache(dsn: str, cache: int, left: int) -> None:
     async with asyncpg_connection("asyncpg", dsn, statement_cache_size=cache) as connection:
         for frame in range(5):
             await draw.spawn(AsyncClient.on(connection), frame=frame)

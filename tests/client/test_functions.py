@@ -34,10 +34,7 @@ def described(conn: psycopg.Connection) -> Described:
         where p.pronamespace = 'hwqueue'::regnamespace
         """
     ).fetchall()
-    return {
-        name: (arguments or {}, defaults, tuple(columns))
-        for name, arguments, defaults, columns in rows
-    }
+    return {name: (arguments or {}, defaults, tuple(columns)) for name, arguments, defaults, columns in rows}
 
 
 def test_the_table_of_calls_fits_the_database(described: Described) -> None:

@@ -92,9 +92,7 @@ async def test_one_that_starts_with_some(client: AsyncClient, queue: str, node: 
     assert (gang.min_size, gang.missing, gang.reason) == (2, 1, "insufficient_capacity")
 
 
-async def test_the_others_go_on_without_a_lost_one(
-    client: AsyncClient, queue: str, node: Node
-) -> None:
+async def test_the_others_go_on_without_a_lost_one(client: AsyncClient, queue: str, node: Node) -> None:
     members = [Member("t", count=2)]
     [row, _] = await client.spawn_gang(queue, members, on_lost="continue")
     await reap(client)
@@ -164,9 +162,7 @@ async def test_members_of_tasks(client: AsyncClient, queue: str) -> None:
         Member(work, {"n": 1}, placement=Placement().require(label("zone") == "a")),
         LeaseSpec(task="plain", params={"x": 1}),
     ]
-    rows = await client.spawn_gang(
-        queue, members, priority=5, labels={"app": "x"}, headers={"shared": 1}
-    )
+    rows = await client.spawn_gang(queue, members, priority=5, labels={"app": "x"}, headers={"shared": 1})
     first, second, third, fourth = [await client.get_lease(row.lease_id) for row in rows]
     assert [each.priority for each in (first, second, third, fourth)] == [5, 8, 5, 5]
     assert (first.task_name, first.params, first.labels) == ("lead", {"seed": 7}, {"app": "x"})

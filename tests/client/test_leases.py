@@ -244,9 +244,7 @@ async def test_dead_leases_are_requeued(client: AsyncClient, queue: str, node: N
     batch = [LeaseSpec(task=task) for task in ("a", "a", "b")]
     ids = [lease.lease_id for lease in await client.spawn_leases(queue, batch)]
     for claim in await client.claim_task([queue], node.node_id, node.epoch, qty=3):
-        await client.fail_lease(
-            claim.lease_id, claim.claim_token, error={"message": "no"}, retry=False
-        )
+        await client.fail_lease(claim.lease_id, claim.claim_token, error={"message": "no"}, retry=False)
     lease = await client.get_lease(ids[0])
     assert lease.state == LeaseState.FAILED
     assert [(a.outcome, a.error, a.node_id) for a in lease.attempts] == [

@@ -57,9 +57,7 @@ async def test_an_unreachable_server_is_reported_at_once(kind: str, dsn: str) ->
     assert note.startswith("hint: check host, port, database")
 
 
-async def test_opening_twice_leaves_nothing_behind(
-    kind: str, dsn: str, conn: psycopg.Connection
-) -> None:
+async def test_opening_twice_leaves_nothing_behind(kind: str, dsn: str, conn: psycopg.Connection) -> None:
     client = AsyncClient(dsn) if kind == "async" else Awaitable(Client(dsn))
     await client.open()
     await client.open()
@@ -177,8 +175,7 @@ async def lock_is_waited_for(dsn: str) -> None:
     async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as watcher:
         for _ in range(1000):
             cursor = await watcher.execute(
-                "select from pg_stat_activity"
-                " where datname = current_database() and wait_event_type = 'Lock'"
+                "select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
             )
             if await cursor.fetchone() is not None:
                 return
@@ -207,9 +204,7 @@ CUT = (
 async def test_connections_that_ended_while_idle_are_not_used(
     kind: str, dsn: str, conn: psycopg.Connection
 ) -> None:
-    client = (
-        AsyncClient(dsn, pool_size=3) if kind == "async" else Awaitable(Client(dsn, pool_size=3))
-    )
+    client = AsyncClient(dsn, pool_size=3) if kind == "async" else Awaitable(Client(dsn, pool_size=3))
     await client.open()
     try:
         await asyncio.gather(*(client.list_queues() for _ in range(6)))
@@ -220,9 +215,7 @@ async def test_connections_that_ended_while_idle_are_not_used(
         await client.close()
 
 
-async def test_asking_costs_nothing_while_they_are_in_use(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_asking_costs_nothing_while_they_are_in_use(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 
     async def ask(connection: object) -> None:
@@ -275,9 +268,7 @@ def test_a_fork_may_close_what_is_its_parents(dsn: str) -> None:
 async def test_transactions_are_read_committed_whatever_the_default(
     kind: str, dsn: str, conn: psycopg.Connection, isolation: str
 ) -> None:
-    conn.execute(
-        f"alter database \"{conn.info.dbname}\" set default_transaction_isolation = '{isolation}'"
-    )
+    conn.execute(f"alter database \"{conn.info.dbname}\" set default_transaction_isolation = '{isolation}'")
     made = AsyncClient(dsn) if kind == "async" else Awaitable(Client(dsn))
     await made.open()
     try:

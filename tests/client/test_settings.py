@@ -62,9 +62,7 @@ class Seen:
             client.create_queue("work", policy=policy)
             self.epoch = client.register_node(self.node, NodeSpec(name="n", instance_id="n"))
             client.create_token("ci", SECRET, "viewer", tenant="caf\u00e9")
-            self.lease = client.spawn_lease(
-                "work", "t", {"\u00e9": [1 / 3]}, labels={"a": "\u00fc"}
-            ).lease_id
+            self.lease = client.spawn_lease("work", "t", {"\u00e9": [1 / 3]}, labels={"a": "\u00fc"}).lease_id
             [claim] = client.claim_task(["work"], self.node, self.epoch)
             self.claim = (claim.lease_id, claim.claim_token)
             client.extend_claim(*self.claim, extend=timedelta(minutes=5))
@@ -268,9 +266,7 @@ def test_letters_that_the_encoding_lacks(dsn: str, conn: psycopg.Connection) -> 
 
 def test_a_database_of_bytes_is_refused(server_dsn: str) -> None:
     name = f"hwqueue_test_{uuid4().hex[:12]}"
-    administer(
-        server_dsn, "create database {} encoding 'SQL_ASCII' locale 'C' template template0", name
-    )
+    administer(server_dsn, "create database {} encoding 'SQL_ASCII' locale 'C' template template0", name)
     dsn = make_conninfo(server_dsn, dbname=name)
     try:
         with pytest.raises(errors.ConfigError, match="encoding SQL_ASCII") as caught:

@@ -19,8 +19,7 @@ TABLE = [
 
 def _by_database(conn: psycopg.Connection, spans: list[timedelta]) -> list[str]:
     rows = conn.execute(
-        "select hwqueue.span_words(s) from unnest(%s::interval[]) with ordinality t (s, n)"
-        " order by n",
+        "select hwqueue.span_words(s) from unnest(%s::interval[]) with ordinality t (s, n) order by n",
         [spans],
     )
     return [row[0] for row in rows]
@@ -41,9 +40,7 @@ def test_a_duration_is_spelled_as_in_sql(conn: psycopg.Connection) -> None:
         min_size=10,
     )
 )
-def test_any_duration_is_spelled_as_in_sql(
-    conn: psycopg.Connection, spans: list[timedelta]
-) -> None:
+def test_any_duration_is_spelled_as_in_sql(conn: psycopg.Connection, spans: list[timedelta]) -> None:
     assert [duration(span) for span in spans] == _by_database(conn, spans)
 
 

@@ -217,8 +217,7 @@ def test_only_a_lease_that_was_claimed_before_is_asked_for() -> None:
         raise AssertionError
 
     first, second = (
-        LeaseContext(claim=make_claim(claim_token=2**40 + odd), extend_claim=extend)
-        for odd in (0, 1)
+        LeaseContext(claim=make_claim(claim_token=2**40 + odd), extend_claim=extend) for odd in (0, 1)
     )
     with pytest.raises(Suspended):
         first.sleep(HOUR)

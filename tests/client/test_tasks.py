@@ -76,11 +76,7 @@ async def test_declared_defaults_are_compared_with_those_that_were_set(client: A
 
 async def test_what_an_app_declares_is_synced_unless_it_is_older(client: AsyncClient) -> None:
     old, new = TaskDefaults(max_attempts=1), TaskDefaults(max_attempts=2)
-    assert await client.sync_tasks({"draw": new}, version="2.0") == [
-        SyncedTask(task="draw", is_set=True)
-    ]
-    assert await client.sync_tasks({"draw": old}, version="1.9") == [
-        SyncedTask(task="draw", is_set=False)
-    ]
+    assert await client.sync_tasks({"draw": new}, version="2.0") == [SyncedTask(task="draw", is_set=True)]
+    assert await client.sync_tasks({"draw": old}, version="1.9") == [SyncedTask(task="draw", is_set=False)]
     assert await client.sync_tasks({"draw": new}) == []
     assert (await client.sync_tasks({"draw": old}, force=True))[0].is_set

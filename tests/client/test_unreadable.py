@@ -52,9 +52,7 @@ def test_one_lease_hides_no_other(conn: psycopg.Connection, dsn: str) -> None:
     api.rows("create_queue", queue="q", policy={})
     odd = [f'{{"odd": {text}}}' for text in (LONG, LARGE, nested(221), nested(2000))]
     for text in odd:
-        conn.execute(
-            "select hwqueue.spawn_lease('q', 't', %s, %s)", [text, f'{{"headers": {text}}}']
-        )
+        conn.execute("select hwqueue.spawn_lease('q', 't', %s, %s)", [text, f'{{"headers": {text}}}'])
     with Client(dsn, pool_size=1) as own:
         plain = own.spawn_lease("q", "t", {"plain": 1}).lease_id
         for client in (own, Client.on(conn)):
@@ -68,7 +66,5 @@ def test_one_lease_hides_no_other(conn: psycopg.Connection, dsn: str) -> None:
         assert len(claims) == 5
         for claim, error in zip(claims, [*odd, odd[0]], strict=True):
             assert all(isinstance(name, str) for name in claim.headers or {})
-            conn.execute(
-                "select hwqueue.fail_lease(%s, %s, %s)", [claim.lease_id, claim.claim_token, error]
-            )
+            conn.execute("select hwqueue.fail_lease(%s, %s, %s)", [claim.lease_id, claim.claim_token, error])
         assert {own.get_lease(each.lease_id).state for each in leases} == {"scheduled"}

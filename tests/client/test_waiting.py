@@ -117,9 +117,7 @@ async def test_a_lost_connection_leaves_polling(
     waiting = asyncio.create_task(client.wait(claimed.lease_id, timeout=BOUND))
     await until(dsn, LISTENERS)
     async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
-        await connection.execute(
-            f"select pg_terminate_backend(pid) from pg_stat_activity where {_LISTENING}"
-        )
+        await connection.execute(f"select pg_terminate_backend(pid) from pg_stat_activity where {_LISTENING}")
     await until(dsn, LISTENERS, 0)
     await client.complete_lease(claimed.lease_id, claimed.claim_token)
     assert (await waiting).state == "completed"
@@ -174,9 +172,7 @@ async def test_a_failure_is_raised_with_its_error(
     claimed = await claim()
     error = {"type": "RuntimeError", "message": "smtp down"}
     await client.fail_lease(claimed.lease_id, claimed.claim_token, error=error)
-    with pytest.raises(
-        errors.LeaseFailed, match="attempt 1 of 1: RuntimeError: smtp down"
-    ) as caught:
+    with pytest.raises(errors.LeaseFailed, match="attempt 1 of 1: RuntimeError: smtp down") as caught:
         await client.result(claimed.lease_id, timeout=BOUND)
     assert caught.value.detail["error"] == error
     assert (await client.wait(claimed.lease_id, timeout=BOUND)).error == error

@@ -79,19 +79,13 @@ async def test_specific_affinity(client: AsyncClient, queue: str, workers: dict[
     assert found == [{"gpu-west", "gpu-east"}] * 3
 
 
-async def test_multi_tag_affinity(
-    client: AsyncClient, queue: str, workers: dict[str, Node]
-) -> None:
-    workflow = await client.submit_workflow(
-        "test_multi", affinity_tags={"gpu": True, "region": "us-east"}
-    )
+async def test_multi_tag_affinity(client: AsyncClient, queue: str, workers: dict[str, Node]) -> None:
+    workflow = await client.submit_workflow("test_multi", affinity_tags={"gpu": True, "region": "us-east"})
     found = await claimants(client, workers, queue, workflow.run_id)
     assert found == [{"gpu-east"}] * 3
 
 
-async def test_no_matching_workers(
-    client: AsyncClient, queue: str, workers: dict[str, Node]
-) -> None:
+async def test_no_matching_workers(client: AsyncClient, queue: str, workers: dict[str, Node]) -> None:
     workflow = await client.submit_workflow("test_nomatch", affinity_tags={"nonexistent": True})
     assert await claimants(client, workers, queue, workflow.run_id) == [set()]
     await client.reap()

@@ -11,9 +11,7 @@ from hwqueue.testing import drain
 from hwqueue.workflow import Nested, item, near, result, run_input, without_affinity
 
 app = App()
-flow = app.workflow(
-    "gpu_training", queue="work", affinity_tags={"gpu": True}, result=result("train")
-)
+flow = app.workflow("gpu_training", queue="work", affinity_tags={"gpu": True}, result=result("train"))
 
 
 @flow.step(override_affinity=without_affinity("gpu"), params={"dataset": run_input("dataset")})

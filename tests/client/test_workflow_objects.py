@@ -231,9 +231,7 @@ def test_everything_that_can_be_written_is_understood(client: Client) -> None:
     workflow = Workflow(
         name="all",
         tasks=[
-            Step(
-                "a", "t", params=literal({"$x": 1}), options={"priority": 3, "labels": {"k": "v"}}
-            ),
+            Step("a", "t", params=literal({"$x": 1}), options={"priority": 3, "labels": {"k": "v"}}),
             Step("b", "t", after=["a"], on_failure="ignore", affinity="replace"),
             Step("c", "t", after=[ended("a"), "b"], join="any", run_if=[run_input("go").exists()]),
             Step("d", "t", params={"x": [result("c", 0, default=None)]}, final="failed"),
@@ -338,9 +336,7 @@ def test_an_order_that_waits_for_its_payment(client: Client) -> None:
     )
     with client:
         submitted = order.submit(client)
-        sent = client.signal_workflow_run(
-            submitted.run_id, "payment", {"address": "home"}, key="click-7"
-        )
+        sent = client.signal_workflow_run(submitted.run_id, "payment", {"address": "home"}, key="click-7")
         assert sent.created
         drain(client, app)
         states = {s.step: s.state for s in client.list_workflow_steps(submitted.run_id)}

@@ -32,9 +32,7 @@ async def end(client: AsyncClient, queue: str, node: Node, *, fails: bool = Fals
     """Claim what is released, and settle it."""
     for claim in await client.claim_task([queue], node.node_id, node.epoch, qty=10):
         if fails:
-            await client.fail_lease(
-                claim.lease_id, claim.claim_token, error={"message": "no"}, retry=False
-            )
+            await client.fail_lease(claim.lease_id, claim.claim_token, error={"message": "no"}, retry=False)
         else:
             await client.complete_lease(claim.lease_id, claim.claim_token, result={"done": True})
 
@@ -206,9 +204,7 @@ async def test_a_check_of_nested_runs(client: AsyncClient, queue: str, node: Nod
 
 async def test_what_is_refused(client: AsyncClient, queue: str) -> None:
     with pytest.raises(WorkflowInvalid) as caught:
-        await client.define_workflow(
-            {"name": "x", "steps": [{"name": "a", "task": "t", "after": "a"}]}
-        )
+        await client.define_workflow({"name": "x", "steps": [{"name": "a", "task": "t", "after": "a"}]})
     assert caught.value.detail["cycle"] == ["a"]
     with pytest.raises(WorkflowUnknown):
         await client.submit_workflow("none")

@@ -40,18 +40,14 @@ class Pages(httpx.AsyncClient):
     async def do(self, verb: str, subject: str, **fields: str) -> httpx.Response:
         """Answer the question of an action with yes, as its form does."""
         kind = {"cancel": "lease", "requeue": "lease", "pause": "queue", "resume": "queue"}
-        kind |= dict.fromkeys(
-            ("pause-webhook", "resume-webhook", "test-webhook", "redeliver"), "webhook"
-        )
+        kind |= dict.fromkeys(("pause-webhook", "resume-webhook", "test-webhook", "redeliver"), "webhook")
         kind |= dict.fromkeys(
             ("cancel-run", "pause-run", "resume-run", "retry-run", "retry-downstream", "retry-all"),
             "run",
         )
         kind |= dict.fromkeys(("retry-step", "skip-step", "send-signal"), "step")
         kind |= {"cancel-gang": "gang"}
-        asked = await self.page(
-            str(httpx.URL(f"/do/{verb}", params={kind.get(verb, "node"): subject}))
-        )
+        asked = await self.page(str(httpx.URL(f"/do/{verb}", params={kind.get(verb, "node"): subject})))
         token = asked.partition('name="csrf" value="')[2].partition('"')[0]
         return await self.post(f"/do/{verb}", data={"csrf": token, "subject": subject, **fields})
 

@@ -179,8 +179,7 @@ def machine(client: Client, name: str, rack: int, place: int = 1) -> Machine:
         ("A100", 8, 81_920) if rack % 3 == 1 else ("T4", 4, 15_360) if rack % 3 == 2 else ("", 0, 0)
     )
     gpus = [
-        Gpu(resource_id=uuid5(SPACE, f"{name}/{i}"), model=model, memory_mib=memory)
-        for i in range(count)
+        Gpu(resource_id=uuid5(SPACE, f"{name}/{i}"), model=model, memory_mib=memory) for i in range(count)
     ]
     cores = [{"core": i, "numa": i // 16, "threads": [i, i + 32]} for i in range(32)]
     labels: dict[str, Any] = {"zone": f"zone-{'abc'[rack % 3]}", "kernel": "6.8"}
@@ -405,9 +404,7 @@ def troubles(client: Client, machines: Sequence[Machine]) -> None:
     """Nodes that are silent, cordoned, draining or tainted, and a queue that is paused."""
     client.cordon_node(machines[3].node_id)
     client.drain_node(machines[12].node_id, deadline=timedelta(minutes=30))
-    client.taint_node(
-        machines[20].node_id, Taint(key="disk", value="failing", effect="no_schedule")
-    )
+    client.taint_node(machines[20].node_id, Taint(key="disk", value="failing", effect="no_schedule"))
     client.attest_node(machines[30].node_id, "pci")
     client.drain_node(machines[30].node_id)
     silent = machines[40]

@@ -22,9 +22,7 @@ def serving(dsn: str, **settings: Any) -> Iterator[str]:
         listening.bind(("127.0.0.1", 0))
         listening.listen()  # from now on callers wait instead of being refused
         port = listening.getsockname()[1]
-        server = uvicorn.Server(
-            uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on")
-        )
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:

@@ -130,9 +130,7 @@ async def test_forms_without_the_token_are_refused(
     assert not sql.list_nodes()[0].cordoned
 
 
-async def test_signing_in_and_who_did_it(
-    dsn: str, sql: Client, node: str, token: Callable[..., str]
-) -> None:
+async def test_signing_in_and_who_did_it(dsn: str, sql: Client, node: str, token: Callable[..., str]) -> None:
     secret = token("operator")
     async with serving(dsn, auth="tokens") as pages:
         asked = await pages.page(f"/nodes/{node}", 401)
@@ -157,9 +155,7 @@ async def test_signing_in_and_who_did_it(
 
 
 @pytest.mark.parametrize("away", ["https://elsewhere.example/", "//elsewhere.example", "\\\\x"])
-async def test_signing_in_leads_nowhere_else(
-    dsn: str, token: Callable[..., str], away: str
-) -> None:
+async def test_signing_in_leads_nowhere_else(dsn: str, token: Callable[..., str], away: str) -> None:
     async with serving(dsn, auth="tokens") as pages:
         asked = await pages.page("/", 401)
         form = asked.partition('name="csrf" value="')[2].partition('"')[0]

@@ -217,9 +217,7 @@ def test_themes(visit: Visit, sql: Client) -> None:
 
 
 @pytest.mark.parametrize(("size", "scheme"), [("wide", "light"), ("narrow", "dark")])
-def test_every_page_fits_and_keeps_to_the_host(
-    browser: Browser, seeded: str, size: str, scheme: str
-) -> None:
+def test_every_page_fits_and_keeps_to_the_host(browser: Browser, seeded: str, size: str, scheme: str) -> None:
     with Client(seeded, pool_size=1) as client:
         found = every_page(client)
     width, height = SIZES[size]

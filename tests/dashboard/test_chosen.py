@@ -42,9 +42,7 @@ def states(sql: Client, leases: Sequence[UUID]) -> list[str]:
     return [sql.get_lease(each).state for each in leases]
 
 
-async def test_it_asks_first_and_says_what_will_happen(
-    pages: Pages, sql: Client, leases: list[UUID]
-) -> None:
+async def test_it_asks_first_and_says_what_will_happen(pages: Pages, sql: Client, leases: list[UUID]) -> None:
     before = states(sql, leases)
     asked = await post(pages, "cancel", [*leases, uuid4()])
     assert asked.status_code == 200
@@ -123,9 +121,7 @@ async def test_what_cannot_be_asked(
     assert words in answer.text
 
 
-async def test_nobody_else_may(
-    dsn: str, sql: Client, leases: list[UUID], token: Callable[..., str]
-) -> None:
+async def test_nobody_else_may(dsn: str, sql: Client, leases: list[UUID], token: Callable[..., str]) -> None:
     async with serving(dsn, auth="tokens") as pages:
         pages.headers["Authorization"] = f"Bearer {token('viewer')}"
         page = await pages.page("/leases")

@@ -26,9 +26,7 @@ def following(url: str, **options: str) -> Iterator[Iterator[tuple[str, str, str
     """The stream of the page: of each of its events the id, its kind and the data."""
     headers = {"Cookie": options.pop("cookie", "")}
     address = f"{url}/events/stream"
-    with httpx.stream(
-        "GET", address, params=options, headers=headers, timeout=BOUND_SECONDS
-    ) as answer:
+    with httpx.stream("GET", address, params=options, headers=headers, timeout=BOUND_SECONDS) as answer:
         assert answer.status_code == 200, answer.read()
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert "content-encoding" not in answer.headers
@@ -215,9 +213,7 @@ def test_a_hidden_tab_has_no_stream_and_a_lost_one_is_found_again(
         assert streams() == 3
 
 
-def test_without_a_script_it_is_a_page_to_load_again(
-    browser: Browser, dsn: str, sql: Client
-) -> None:
+def test_without_a_script_it_is_a_page_to_load_again(browser: Browser, dsn: str, sql: Client) -> None:
     sql.create_queue("renders")
     with serving(dsn) as url, browser.new_context(java_script_enabled=False) as context:
         page = context.new_page()

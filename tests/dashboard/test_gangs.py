@@ -179,9 +179,7 @@ def test_an_earmarked_gang_is_cancelled_on_a_phone(browser: Browser, dsn: str, s
     width, height = SIZES["narrow"]
     with (
         serving(dsn) as url,
-        browser.new_context(
-            viewport={"width": width, "height": height}, color_scheme="dark"
-        ) as context,
+        browser.new_context(viewport={"width": width, "height": height}, color_scheme="dark") as context,
     ):
         visit = Visit(context, context.new_page(), url)
         page = visit.go(f"/gangs/{gang_id}")

@@ -73,8 +73,7 @@ def boxes(text: str) -> dict[str, str]:
 
 async def test_the_list_filters_and_pages(pages: Pages, sql: Client, running: Running) -> None:
     other = [
-        sql.submit_spec({"name": "other", "queue": "flow", "steps": [STEPS[0]]}).run_id
-        for _ in range(51)
+        sql.submit_spec({"name": "other", "queue": "flow", "steps": [STEPS[0]]}).run_id for _ in range(51)
     ]
     sql.cancel_workflow_run(other[0])
     text = await pages.page("/runs")
@@ -153,9 +152,7 @@ async def test_what_a_run_waits_for_has_the_words_of_its_lease(pages: Pages, sql
     assert re.search(r'data-l="nodes match"><a [^>]*title="of 2 nodes">0</a>', text)
 
 
-async def test_a_step_says_which_step_it_is_near_and_what_released_it(
-    pages: Pages, sql: Client
-) -> None:
+async def test_a_step_says_which_step_it_is_near_and_what_released_it(pages: Pages, sql: Client) -> None:
     running = Running(sql, [STEPS[0], STEPS[1] | {"near": {"step": "fetch"}}])
     running.complete("fetch")
     text = await pages.page(f"{running.page}/steps")
@@ -203,9 +200,7 @@ async def test_pause_resume_cancel(pages: Pages, sql: Client, running: Running) 
     assert (await pages.do("pause-run", run)).status_code == 409
 
 
-async def test_a_retry_says_which_steps_run_again(
-    pages: Pages, sql: Client, running: Running
-) -> None:
+async def test_a_retry_says_which_steps_run_again(pages: Pages, sql: Client, running: Running) -> None:
     run = str(running.run)
     assert "QHF04" in await pages.page(f"/do/retry-run?run={run}", 409)
     running.complete("fetch")
@@ -327,9 +322,7 @@ async def test_send_a_signal(pages: Pages, sql: Client) -> None:
     assert "Step again is not released yet" in asked
     assert "1 signal of that name is kept" in asked
     assert "Step approve is completed" in await pages.page(f"/do/send-signal?step={step}")
-    assert "waits for no signal" in await pages.page(
-        f"/do/send-signal?step={running.run}:fetch", 422
-    )
+    assert "waits for no signal" in await pages.page(f"/do/send-signal?step={running.run}:fetch", 422)
     sql.cancel_workflow_run(running.run)
     assert (await pages.do("send-signal", step, signal="approved")).status_code == 409
 
@@ -395,17 +388,13 @@ async def test_definitions_and_their_versions(pages: Pages, sql: Client, running
     await pages.page("/workflows/training?version=7", 404)
 
 
-async def test_where_the_steps_of_a_definition_may_run(
-    pages: Pages, sql: Client, running: Running
-) -> None:
+async def test_where_the_steps_of_a_definition_may_run(pages: Pages, sql: Client, running: Running) -> None:
     asks = {"affinity_tags": {"zone": HOSTILE}, "placement": {"resources": {"gpu": 2}}}
     spec = {"name": "training", "queue": "flow", "steps": [STEPS[0], STEPS[1] | asks]}
     sql.define_workflow(spec)
     assert 'hx-get="/workflows/training/where?version=2"' in await pages.page("/workflows/training")
     text = await pages.page("/workflows/training/where?version=2")
-    fetch, train = (
-        text.partition(f'<tr id="where-{no}"')[2].partition("</tr>")[0] for no in (1, 2)
-    )
+    fetch, train = (text.partition(f'<tr id="where-{no}"')[2].partition("</tr>")[0] for no in (1, 2))
     assert "1 node could take it now" in fetch
     assert "any node" in fetch
     assert ">1</td>" in fetch
@@ -419,9 +408,7 @@ async def test_where_the_steps_of_a_definition_may_run(
     assert "is no version" in await pages.page("/workflows/training/where?version=x", 422)
 
 
-async def test_where_nested_runs_of_a_definition_may_run(
-    pages: Pages, sql: Client, running: Running
-) -> None:
+async def test_where_nested_runs_of_a_definition_may_run(pages: Pages, sql: Client, running: Running) -> None:
     below = [{"name": name, "kind": "workflow", "workflow": name} for name in ("training", "gone")]
     sql.define_workflow({"name": "top", "queue": "flow", "steps": below})
     text = await pages.page("/workflows/top/where")
@@ -458,18 +445,14 @@ async def test_jump_to_a_run(pages: Pages, running: Running) -> None:
     assert response.headers["location"] == running.page
 
 
-async def test_a_map_counts_its_items_and_nested_runs_link_both_ways(
-    pages: Pages, sql: Client
-) -> None:
+async def test_a_map_counts_its_items_and_nested_runs_link_both_ways(pages: Pages, sql: Client) -> None:
     sql.create_queue("flow")
     sql.define_workflow({"name": "inner", "queue": "flow", "steps": [STEPS[0]]})
     steps: list[dict[str, Any]] = [
         {"name": "load", "kind": "workflow", "workflow": "inner"},
         {"name": "each", "task": "each", "kind": "map", "over": {"$input": ["shards"]}},
     ]
-    run = sql.submit_spec(
-        {"name": "outer", "queue": "flow", "steps": steps}, {"shards": [1, 2, 3]}
-    ).run_id
+    run = sql.submit_spec({"name": "outer", "queue": "flow", "steps": steps}, {"shards": [1, 2, 3]}).run_id
     for _ in range(3):
         sql.advance_workflows()
     [nested] = {step.nested_run_id for step in sql.list_workflow_steps(run)} - {None}

@@ -100,9 +100,7 @@ class TestCookies:
             jar["Cookie"] += f"; {session.partition(';')[0]}"
             assert (await pages.get("/", headers=jar)).status_code == 200
 
-    async def test_a_plain_one_counts_for_nothing_behind_https(
-        self, dsn: str, token: MakeToken
-    ) -> None:
+    async def test_a_plain_one_counts_for_nothing_behind_https(self, dsn: str, token: MakeToken) -> None:
         """Any page of a sibling domain, and anybody on the way of plain http, could set it."""
         async with serving(dsn, auth="tokens") as pages:
             await sign_in(pages, token("operator"))
@@ -164,9 +162,7 @@ class TestSessions:
             sql.revoke_token(grant.name)
             await pages.page("/", 401)
 
-    async def test_all_processes_know_them(
-        self, dsn: str, token: MakeToken, tmp_path: Path
-    ) -> None:
+    async def test_all_processes_know_them(self, dsn: str, token: MakeToken, tmp_path: Path) -> None:
         settings = {"auth": "tokens", "session_dir": str(tmp_path / "sessions")}
         async with AsyncExitStack() as stack:
             one = await stack.enter_async_context(serving(dsn, **settings))
@@ -264,9 +260,7 @@ class TestForms:
             assert (await ada.post("/sign-out", data={"csrf": theirs})).status_code == 403
             assert (await ada.post("/sign-out", data={"csrf": own})).status_code == 303
 
-    async def test_one_of_another_user_behind_a_proxy_is_refused(
-        self, dsn: str, sql: Client
-    ) -> None:
+    async def test_one_of_another_user_behind_a_proxy_is_refused(self, dsn: str, sql: Client) -> None:
         sql.create_queue("renders")
         proxied = {"X-Forwarded-Role": "operator", "X-Forwarded-Tenant": "*"}
         settings = {"auth": "proxy", "proxy_networks": ("127.0.0.1/32",)}

@@ -13,9 +13,7 @@ async def test_without_any_it_says_what_to_type(pages: Pages) -> None:
     assert "hwqueue task sync" in await pages.page("/queues")
 
 
-async def test_tasks_with_their_defaults_and_whether_they_are_served(
-    pages: Pages, sql: Client
-) -> None:
+async def test_tasks_with_their_defaults_and_whether_they_are_served(pages: Pages, sql: Client) -> None:
     sql.set_task("media/train", {"placement": {"resources": {"gpu": 1}}, "max_attempts": 1})
     sql.set_task("mail", {"labels": {"<em>": HOSTILE}})
     sql.set_task("plain")

@@ -111,9 +111,7 @@ def test_a_lease_from_spawn_to_requeue(cli: Cli, shown: Callable[..., Any]) -> N
     assert again == {"requeued": 0}
 
 
-def test_one_that_cannot_be_cancelled_holds_back_no_other(
-    cli: Cli, shown: Callable[..., Any]
-) -> None:
+def test_one_that_cannot_be_cancelled_holds_back_no_other(cli: Cli, shown: Callable[..., Any]) -> None:
     cli("queue", "create", "renders")
     ids = [shown("lease", "spawn", "renders", "draw")["lease_id"] for _ in range(2)]
     unknown = "01890a5d-ac96-774b-bcce-b302099a8057"
@@ -379,9 +377,7 @@ def _wait_for_completion(dsn: str, lease_id: str) -> None:
 def test_why_it_is_pending(cli: Cli, shown: Callable[..., Any]) -> None:
     cli("queue", "create", "renders")
     cli("node", "register", "small-1", "--tags", '{"gpu_model": "T4"}')
-    lease_id = shown("lease", "spawn", "renders", "draw", "--tags", '{"gpu_model": "A100"}')[
-        "lease_id"
-    ]
+    lease_id = shown("lease", "spawn", "renders", "draw", "--tags", '{"gpu_model": "A100"}')["lease_id"]
     [row] = shown("pending", "--queue", "renders", "--kind", "no_match")
     assert (row["pending"], row["nodes_matching"], row["nodes_near"]) == (1, 0, 1)
     assert row["code"] == "label_mismatch"
@@ -429,9 +425,7 @@ def test_a_token_without_an_end_is_warned_of(cli: Cli) -> None:
     assert "never ends" not in limited.stderr
 
 
-def test_a_call_without_its_role_says_what_to_grant(
-    conn: psycopg.Connection[Any], dsn: str
-) -> None:
+def test_a_call_without_its_role_says_what_to_grant(conn: psycopg.Connection[Any], dsn: str) -> None:
     login = f"hwqueue_test_nobody_{uuid.uuid4().hex[:12]}"
     conn.execute(f"create role {login} login password 'x'")
     try:
@@ -519,10 +513,7 @@ def test_log_lines_are_shown(cli: Cli, shown: Callable[..., Any], dsn: str) -> N
 
 def test_waiting_tells_how_a_lease_ended(cli: Cli, shown: Callable[..., Any], dsn: str) -> None:
     cli("queue", "create", "renders")
-    ids = [
-        shown("lease", "spawn", "renders", "draw", "--max-attempts", "1")["lease_id"]
-        for _ in range(3)
-    ]
+    ids = [shown("lease", "spawn", "renders", "draw", "--max-attempts", "1")["lease_id"] for _ in range(3)]
     with Client(dsn) as client:
         node_id = uuid.uuid4()
         epoch = client.register_node(node_id, NodeSpec(name="n", instance_id="i"))

@@ -115,18 +115,14 @@ def test_why_it_waits(client: Client, cli: Cli, shown: Callable[..., Any]) -> No
     assert len(client.list_gangs()) == 1
 
 
-def test_members_with_options_of_their_own(
-    client: Client, cli: Cli, shown: Callable[..., Any]
-) -> None:
+def test_members_with_options_of_their_own(client: Client, cli: Cli, shown: Callable[..., Any]) -> None:
     """What all are to have is for those that say nothing themselves."""
     members = '[{"task": "lead", "options": {"placement": {}}}, {"task": "work", "count": 2}]'
     line = ("gang", "spawn", QUEUE, "--members", members, "--placement", GPU)
     printed = cli(*line)
     gang_id = printed.stdout.strip()
     assert f"3 leases; how far it is: hwqueue gang show {gang_id}" in printed.stderr
-    asks = [
-        client.get_lease(member.lease_id).placement for member in client.get_gang(gang_id).members
-    ]
+    asks = [client.get_lease(member.lease_id).placement for member in client.get_gang(gang_id).members]
     assert asks == [{}, {"resources": {"gpu": 1}}, {"resources": {"gpu": 1}}]
     from_stdin = shown("gang", "spawn", QUEUE, "--members", "-", stdin=members)
     assert len(from_stdin["members"]) == 3
@@ -161,8 +157,6 @@ def test_a_reserved_member_is_told(client: Client, cli: Cli) -> None:
         (("cancel", "7"), 2, "'7' is not an id"),
     ],
 )
-def test_what_is_refused(
-    client: Client, cli: Cli, line: tuple[str, ...], code: int, said: str
-) -> None:
+def test_what_is_refused(client: Client, cli: Cli, line: tuple[str, ...], code: int, said: str) -> None:
     assert said in cli("gang", *line, code=code).stderr
     assert client.list_gangs() == []

@@ -51,9 +51,7 @@ def test_items_of_a_map(runner: Runner, cli: Cli, shown: Callable[..., Any]) -> 
     assert [each["item"] for each in shown(*line, "--after", "1")] == [2]
     assert [each["item"] for each in shown(*line, "--after", "-2")] == [-1]
     assert "no such items" in cli(*line, "--state", "cancelled").stderr
-    assert "has no step other" in cli("workflow", "results", run, "other", code=2).stderr.replace(
-        '"', ""
-    )
+    assert "has no step other" in cli("workflow", "results", run, "other", code=2).stderr.replace('"', "")
     told = cli("workflow", "status", run).stderr
     assert f"items of score: hwqueue workflow results {run} score --state failed" in told
 
@@ -108,9 +106,7 @@ def test_a_dry_run_tells_what_each_step_asks_and_where_it_could_run(
     assert shown("workflow", "runs") == []
 
 
-def test_a_run_of_ones_own_id_that_is_alone(
-    runner: Runner, cli: Cli, shown: Callable[..., Any]
-) -> None:
+def test_a_run_of_ones_own_id_that_is_alone(runner: Runner, cli: Cli, shown: Callable[..., Any]) -> None:
     runner.client.define_workflow(SPEC)
     line = ("workflow", "run", "training", "--input", '{"dataset": 1}', "--unique", "nightly")
     own = str(uuid4())

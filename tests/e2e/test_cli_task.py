@@ -57,9 +57,7 @@ def test_from_set_to_dropped(cli: Cli, shown: Callable[..., Any]) -> None:
         cli("task", verb, "train", code=3)
 
 
-def test_sync_makes_them_those_of_the_app(
-    cli: Cli, shown: Callable[..., Any], app: Path, dsn: str
-) -> None:
+def test_sync_makes_them_those_of_the_app(cli: Cli, shown: Callable[..., Any], app: Path, dsn: str) -> None:
     with Client(dsn, pool_size=1) as client:
         client.set_task("mail", {"priority": 4, "labels": {"a": "b"}})
         client.set_task("plain", {"priority": 1})

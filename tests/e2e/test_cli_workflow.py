@@ -171,9 +171,7 @@ def test_a_run_that_failed_at_its_submission_says_where_to_look(runner: Runner, 
     assert "follow it: hwqueue workflow status" in under_way
 
 
-def test_runs_are_listed_by_what_they_are(
-    runner: Runner, cli: Cli, shown: Callable[..., Any]
-) -> None:
+def test_runs_are_listed_by_what_they_are(runner: Runner, cli: Cli, shown: Callable[..., Any]) -> None:
     assert "no such runs" in cli("workflow", "runs").stderr
     for name in ("training", "training", "other"):
         runner.client.define_workflow(SPEC | {"name": name})

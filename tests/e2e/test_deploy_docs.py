@@ -47,9 +47,7 @@ def bouncer(dsn: str) -> Iterator[str]:
     # what is of the place: where it listens, whom it knows, certificates
     database = f"{pooler.server_of(dsn)} dbname={conninfo_to_dict(dsn)['dbname']}"
     text = re.sub(r"^app = .*$", f"app = {database}", text, flags=re.M)
-    text = re.sub(
-        r"^listen_port = .*$", f"listen_port = {port}\nunix_socket_dir =", text, flags=re.M
-    )
+    text = re.sub(r"^listen_port = .*$", f"listen_port = {port}\nunix_socket_dir =", text, flags=re.M)
     text = re.sub(r"^auth_type = .*$", "auth_type = any", text, flags=re.M)
     text = re.sub(r"^(auth_file|server_tls_\w+) = .*\n", "", text, flags=re.M)
     with pooler.running(text, port):
@@ -71,14 +69,10 @@ def test_the_pooler_of_deploy_serves_all_but_listen(bouncer: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:Did not recognize type")
 def test_autogenerate_leaves_our_tables_alone(dsn: str) -> None:
-    [env] = [
-        block for block in blocks("upgrades", ALEMBIC, "python") if "def include_name" in block
-    ]
+    [env] = [block for block in blocks("upgrades", ALEMBIC, "python") if "def include_name" in block]
     names: dict[str, Any] = {}
     exec(env.partition("\n\n\n")[0], names)
-    engine = create_engine(
-        "postgresql+psycopg://", creator=lambda: psycopg.connect(dsn), poolclass=NullPool
-    )
+    engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(dsn), poolclass=NullPool)
     with engine.connect() as connection:
         for options, clean in (({}, False), ({"include_name": names["include_name"]}, True)):
             context = MigrationContext.configure(

@@ -67,6 +67,5 @@ async def test_what_keeps_it_from_listening_is_said_once(
     assert lines == [
         "cannot LISTEN, polling instead and trying again: permission denied; "
         "the login that listens needs the role hwqueue_worker",
-        "cannot LISTEN, polling instead and trying again: "
-        "connection refused Is the server running?",
+        "cannot LISTEN, polling instead and trying again: connection refused Is the server running?",
     ]

@@ -34,9 +34,7 @@ def read() -> Any:
 def results(notebook: Any) -> list[str]:
     """What the cells show as their values."""
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    return [
-        output.data["text/plain"] for output in outputs if output.output_type == "execute_result"
-    ]
+    return [output.data["text/plain"] for output in outputs if output.output_type == "execute_result"]
 
 
 def test_the_notebook_runs_and_shows_what_it_holds(

@@ -201,9 +201,7 @@ class Story:
         alive = self.shell.workers()
         for node in self.client.list_nodes():
             if node.name in alive:
-                claims = [
-                    (c.lease_id, c.claim_token) for c in self.client.node_claims(node.node_id)
-                ]
+                claims = [(c.lease_id, c.claim_token) for c in self.client.node_claims(node.node_id)]
                 self.client.heartbeat_node(node.node_id, node.node_epoch, claims=claims)
 
     def scrape(self) -> None:
@@ -287,9 +285,7 @@ def test_the_walk_through(story: Story) -> None:
             story.deed(token.content)
         elif token.type == "inline" and "blockquote_open" in context:
             story.alert(token.content)
-        elif token.type == "inline" and (
-            later := re.match(r"\*(\d+) minutes? later\*", token.content)
-        ):
+        elif token.type == "inline" and (later := re.match(r"\*(\d+) minutes? later\*", token.content)):
             story.pass_time(int(later[1]))
     assert story.alerts == set()
     assert not story.differs, "the page says something else than:\n\n" + "\n\n".join(story.differs)

@@ -78,9 +78,7 @@ class Floor:
 
 
 @pytest.fixture
-def floor(
-    dsn: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Floor]:
+def floor(dsn: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Floor]:
     """The machines, with the queues of the pipeline that the test's name begins with."""
     monkeypatch.syspath_prepend(FOLDER)
     [name] = [name for name in NAMES if request.node.name.startswith(f"test_{name}_")]
@@ -150,9 +148,7 @@ def test_nightly_etl_runs_once_a_night(floor: Floor) -> None:
     assert floor.runs["tell"].result == "2030-01-31: 300 earned"
 
 
-def test_nightly_etl_reports_without_a_source(
-    floor: Floor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nightly_etl_reports_without_a_source(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.delitem(floor.module.SOURCES, "returns")
         run = floor.module.submit(floor.client)
@@ -169,9 +165,7 @@ def test_nightly_etl_reports_without_a_source(
     assert floor.ended(run) == ("completed", {"income": 300, "without": []})
 
 
-def test_nightly_etl_tells_of_a_night_without_a_report(
-    floor: Floor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nightly_etl_tells_of_a_night_without_a_report(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(floor.module.SOURCES, "orders")
     run = floor.module.submit(floor.client)
     floor.drain()
@@ -328,9 +322,7 @@ def test_transcoding_has_a_preview_before_all_renditions(floor: Floor) -> None:
     assert sizes["thumbnail"] < sizes["av1"] < sizes["h264"]
 
 
-def test_transcoding_packages_what_could_be_rendered(
-    floor: Floor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_transcoding_packages_what_could_be_rendered(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
     floor.client.cordon_node(floor.fleet["us-video-1"].node_id)
     run = floor.module.submit(floor.client)
     floor.drain()
@@ -390,9 +382,7 @@ def test_map_reduce_counts_shards_on_many_machines(floor: Floor) -> None:
     floor.drain()
     assert floor.ran == ["split", *["count"] * 12, "add_up", "top"]
     assert floor.nodes["count"] == {"us-cpu-1", "us-cpu-2", "us-arm-1", "us-sim-1"}
-    words = " ".join(
-        " ".join(floor.module.VERSE.split()[: 2 + line % 11]) for line in range(23)
-    ).split()
+    words = " ".join(" ".join(floor.module.VERSE.split()[: 2 + line % 11]) for line in range(23)).split()
     assert floor.runs["add_up"].result == Counter(words)
     assert floor.ended(run) == ("completed", [word for word, _ in Counter(words).most_common(3)])
 

@@ -76,9 +76,7 @@ class Process:
         """The first line with it."""
 
         def found() -> re.Match[str] | None:
-            return next(
-                filter(None, (re.search(pattern, line) for line in self.said[after:])), None
-            )
+            return next(filter(None, (re.search(pattern, line) for line in self.said[after:])), None)
 
         with self._news:
             assert self._news.wait_for(found, BOUND_SECONDS), self.said
@@ -121,9 +119,7 @@ def _started() -> Iterator[Callable[..., Process]]:
             process.close()
 
 
-def test_one_leads_and_the_other_follows(
-    filled: tuple[str, Placed], planner: Callable[..., Process]
-) -> None:
+def test_one_leads_and_the_other_follows(filled: tuple[str, Placed], planner: Callable[..., Process]) -> None:
     """SIGTERM and SIGINT end one after the round under way; the lead goes on at once."""
     dsn, (node, epoch) = filled
     one = planner(dsn, "--interval", "100ms", "--ttl", "5m")
@@ -307,9 +303,7 @@ class World:
         self.nodes = []
         for kind in ("gpu", "disk"):
             labels = {"kind": kind}
-            node = NodeSpec(
-                name=f"{name}-{kind}", instance_id="1", labels=labels, slots=1, queues=[name]
-            )
+            node = NodeSpec(name=f"{name}-{kind}", instance_id="1", labels=labels, slots=1, queues=[name])
             node_id = uuid4()
             self.nodes.append((node_id, client.register_node(node_id, node)))
         self.affinity: dict[UUID, list[float]] = {}
@@ -327,9 +321,7 @@ class World:
             }
             lease = self._client.spawn_lease(self._queue, "train", placement=placement).lease_id
             total = sum(weights.values())
-            self.affinity[lease] = [
-                strength * weights.get(kind, 0) / total for kind in ("gpu", "disk")
-            ]
+            self.affinity[lease] = [strength * weights.get(kind, 0) / total for kind in ("gpu", "disk")]
             spawned.append(lease)
         return spawned
 

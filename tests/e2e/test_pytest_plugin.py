@@ -57,9 +57,7 @@ def left_behind(server_dsn: str, folder: Path) -> list[str]:
 def project(pytester: pytest.Pytester, server_dsn: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty project whose tests use the server under test."""
     monkeypatch.setenv("HWQUEUE_TEST_DSN", server_dsn)
-    pytester.makeini(
-        "[pytest]\nfilterwarnings = error\nasyncio_default_fixture_loop_scope = function"
-    )
+    pytester.makeini("[pytest]\nfilterwarnings = error\nasyncio_default_fixture_loop_scope = function")
     return pytester.path
 
 

@@ -165,9 +165,7 @@ def running_job(client: Client, script: str) -> Callable[[], Lease]:
 
     def has_said() -> bool:
         leases = client.list_leases(queue=QUEUE)
-        return bool(leases) and any(
-            line.message == "ready" for line in client.lease_logs(leases[0].lease_id)
-        )
+        return bool(leases) and any(line.message == "ready" for line in client.lease_logs(leases[0].lease_id))
 
     wait_until(has_said)
     return lambda: only_lease(client)
@@ -255,9 +253,7 @@ def test_options_of_the_command_are_its_own(client: Client, dsn: str, run: Run) 
 def test_the_page_shows_what_happens(client: Client, dsn: str) -> None:
     page = Path(__file__).parents[2] / "docs" / "use" / "worker.md"
     early, later = [
-        token.content
-        for token in tokens(page, "Run commands: shell jobs")
-        if token.info == "console"
+        token.content for token in tokens(page, "Run commands: shell jobs") if token.info == "console"
     ]
     happens(early, dsn)
     with registered_worker(client, dsn, "--label", "gpu=true"):

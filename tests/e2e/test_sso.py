@@ -101,9 +101,7 @@ def ask(dsn: str, tmp_path: Path) -> Iterator[Ask]:
     threading.Thread(target=stand_in.serve_forever, daemon=True).start()
     with server(dsn, *options) as (_, url):
         upstream = url.replace("localhost", "127.0.0.1")
-        with nginx(
-            tmp_path, lambda port: configuration(port, upstream, stand_in.server_port)
-        ) as address:
+        with nginx(tmp_path, lambda port: configuration(port, upstream, stand_in.server_port)) as address:
 
             def get(path: str, groups: str | None = None, **headers: str) -> httpx.Response:
                 known = {} if groups is None else {"Cookie": f"groups={groups}"}

@@ -26,9 +26,7 @@ def test_message(hwqueue_client):
 """
 
 
-def test_the_examples(
-    pytester: pytest.Pytester, server_dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_examples(pytester: pytest.Pytester, server_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HWQUEUE_TEST_DSN", server_dsn)
     pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function")
     files = {}

@@ -63,9 +63,7 @@ async def test_everything_is_read(source: DatabaseSource) -> None:
     assert "queue_resumed" in text
 
 
-async def test_what_runs_is_read_with_its_progress(
-    source: DatabaseSource, client: AsyncClient
-) -> None:
+async def test_what_runs_is_read_with_its_progress(source: DatabaseSource, client: AsyncClient) -> None:
     [claim] = await client.node_claims((await client.list_nodes(name="n1"))[0].node_id)
     said = {"lease_id": str(claim.lease_id), "claim_token": claim.claim_token}
     await client.report_progress([said | {"done": 3, "total": 4, "message": "tile 3"}])

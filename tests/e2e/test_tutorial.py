@@ -112,11 +112,7 @@ def reader(open_folder: Path, tmp_path: Path) -> Iterator[Callable[..., Reader]]
     shells = []
 
     def make(*, installs: bool, start: Path, programs: str) -> Reader:
-        env = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("PG", "HWQUEUE_"))
-        }
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "HWQUEUE_"))}
         home = tmp_path / "home"
         home.mkdir()
         env |= {
@@ -147,9 +143,7 @@ def _stop_server(pid_file: Path) -> None:
 
 def finish(reader: Reader) -> None:
     assert reader.compared >= 10
-    assert not reader.differs, "the page says something else than:\n\n" + "\n\n".join(
-        reader.differs
-    )
+    assert not reader.differs, "the page says something else than:\n\n" + "\n\n".join(reader.differs)
 
 
 def test_the_tutorial(reader: Callable[..., Reader], tmp_path: Path) -> None:
@@ -160,9 +154,7 @@ def test_the_tutorial(reader: Callable[..., Reader], tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_tutorial_from_a_bare_environment(
-    reader: Callable[..., Reader], tmp_path: Path
-) -> None:
+def test_the_tutorial_from_a_bare_environment(reader: Callable[..., Reader], tmp_path: Path) -> None:
     """In a clean clone of what is committed; needs PyPI."""
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", "--depth", "1", f"file://{ROOT}", str(clone)], check=True)

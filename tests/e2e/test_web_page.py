@@ -92,15 +92,11 @@ async def exists_when_answered(dsn: str, api: Callable[..., Any], path: str) -> 
 
 
 @pytest.mark.parametrize("path", ["/orders", "/async/orders", "/dependent/orders"])
-async def test_the_lease_exists_when_its_id_is_sent(
-    dsn: str, example: ModuleType, path: str
-) -> None:
+async def test_the_lease_exists_when_its_id_is_sent(dsn: str, example: ModuleType, path: str) -> None:
     assert await exists_when_answered(dsn, example.api, path)
 
 
-async def test_a_dependency_of_the_usual_scope_commits_too_late(
-    dsn: str, example: ModuleType
-) -> None:
+async def test_a_dependency_of_the_usual_scope_commits_too_late(dsn: str, example: ModuleType) -> None:
     api = FastAPI()
 
     @api.post("/orders")

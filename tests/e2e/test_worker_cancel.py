@@ -102,9 +102,7 @@ RARELY = {"heartbeat_interval": timedelta(hours=1), "heartbeat_timeout": timedel
 STOPS: dict[str, Callable[[AsyncClient, UUID, UUID], Awaitable[object]]] = {
     "cancelled": lambda client, lease_id, _: client.cancel_lease(lease_id),
     "drained": lambda client, _, node_id: client.drain_node(node_id, deadline=timedelta(0)),
-    "tainted": lambda client, _, node_id: client.taint_node(
-        node_id, Taint(key="k", effect="no_execute")
-    ),
+    "tainted": lambda client, _, node_id: client.taint_node(node_id, Taint(key="k", effect="no_execute")),
     "deregistered": lambda client, _, node_id: client.deregister_node(node_id),
 }
 

@@ -237,9 +237,7 @@ async def test_wrong_settings_are_not_waited_out(dsn: str, wrong: dict[str, str]
         await asyncio.wait_for(refused.run(), 10)
 
 
-async def test_a_worker_does_not_work_with_another_schema(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+async def test_a_worker_does_not_work_with_another_schema(dsn: str, conn: psycopg.Connection) -> None:
     conn.execute("update hwqueue.schema_info set bundle_sha256 = 'of an older bundle'")
     with pytest.raises(SchemaTooOld, match="an upgrade is due"):
         await asyncio.wait_for(Worker(app, settings(dsn)).run(), 10)

@@ -73,9 +73,7 @@ async def in_state(client: AsyncClient, gang_id: UUID, state: str) -> str | None
 
 
 @pytest.mark.parametrize("task", KINDS)
-async def test_handlers_see_each_other(
-    client: AsyncClient, dsn: str, tmp_path: Path, task: str
-) -> None:
+async def test_handlers_see_each_other(client: AsyncClient, dsn: str, tmp_path: Path, task: str) -> None:
     (tmp_path / "go").touch()
     params = {"folder": str(tmp_path)}
     members = await client.spawn_gang(QUEUE, [Member(task, params, count=2)])
@@ -155,16 +153,12 @@ async def test_what_waits_for_its_gang_can_be_cancelled(
     assert (await client.get_lease(members[0].lease_id)).state is LeaseState.CANCELLED
 
 
-async def test_a_worker_that_stops_gives_up_what_waits(
-    client: AsyncClient, dsn: str, tmp_path: Path
-) -> None:
+async def test_a_worker_that_stops_gives_up_what_waits(client: AsyncClient, dsn: str, tmp_path: Path) -> None:
     """It does not wait for the gang until its deadline."""
     spec = NodeSpec(name="late", instance_id="first", labels={"number": 2})
     await client.register_node(uuid4(), spec)
     members = await pinned_gang(client, "meet-sync", tmp_path)
-    async with worker(
-        dsn, **node(1, reap_interval=OFTEN, shutdown_timeout=timedelta(hours=1))
-    ) as stopped:
+    async with worker(dsn, **node(1, reap_interval=OFTEN, shutdown_timeout=timedelta(hours=1))) as stopped:
         await _claimed(client, members[0].lease_id)
         stopped.stop()
         async with asyncio.timeout(BOUND_SECONDS):

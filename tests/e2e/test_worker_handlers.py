@@ -23,9 +23,7 @@ AT_ONCE = RetryPolicy(kind="fixed", base=timedelta(0))
 @pytest.fixture
 async def client(dsn: str) -> AsyncIterator[AsyncClient]:
     async with AsyncClient(dsn) as connected:
-        await connected.create_queue(
-            QUEUE, policy=QueuePolicy(max_result_bytes=1000, retry=AT_ONCE)
-        )
+        await connected.create_queue(QUEUE, policy=QueuePolicy(max_result_bytes=1000, retry=AT_ONCE))
         yield connected
 
 
@@ -36,9 +34,7 @@ async def run_one(client: AsyncClient, dsn: str, task: str, params: Any, **optio
 
 
 @pytest.mark.parametrize("task", ["add", "add-sync"])
-async def test_what_a_handler_returns_is_the_result(
-    client: AsyncClient, dsn: str, task: str
-) -> None:
+async def test_what_a_handler_returns_is_the_result(client: AsyncClient, dsn: str, task: str) -> None:
     lease = await run_one(client, dsn, task, {"a": 40, "b": 2})
     assert (lease.state, lease.result, lease.attempt) == (LeaseState.COMPLETED, 42, 1)
 
@@ -106,9 +102,7 @@ async def test_what_cannot_succeed_is_not_tried_again(
     assert (lease.state, lease.attempt, lease.error["type"]) == (LeaseState.FAILED, 1, kind)
 
 
-async def test_one_refused_result_does_not_hold_up_the_others(
-    client: AsyncClient, dsn: str
-) -> None:
+async def test_one_refused_result_does_not_hold_up_the_others(client: AsyncClient, dsn: str) -> None:
     tasks = [{"task": "large", "params": size} for size in (10, 2000, 20)]
     spawned = await client.spawn_leases(QUEUE, tasks)
     async with worker(dsn):
@@ -166,9 +160,7 @@ async def test_a_handler_can_extend_its_claim(client: AsyncClient, dsn: str) -> 
     assert datetime.fromisoformat(lease.result) - datetime.now(UTC) > timedelta(minutes=50)
 
 
-async def test_tasks_without_a_handler_and_other_queues_are_left_alone(
-    client: AsyncClient, dsn: str
-) -> None:
+async def test_tasks_without_a_handler_and_other_queues_are_left_alone(client: AsyncClient, dsn: str) -> None:
     await client.create_queue("other")
     unknown = await client.spawn_lease(QUEUE, "unheard-of")
     elsewhere = await client.spawn_lease("other", "add", {"a": 1, "b": 1})
@@ -208,9 +200,7 @@ async def test_no_more_handlers_run_than_its_concurrency(client: AsyncClient, ds
     assert most == 3
 
 
-async def test_retry_counts_by_the_clock_of_the_database(
-    client: AsyncClient, dsn: str, clock: Clock
-) -> None:
+async def test_retry_counts_by_the_clock_of_the_database(client: AsyncClient, dsn: str, clock: Clock) -> None:
     clock.freeze(datetime(2035, 1, 1, tzinfo=UTC))  # of this machine's nobody asks
     odd, app = datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-2))), App()
 
@@ -231,9 +221,7 @@ async def test_retry_counts_by_the_clock_of_the_database(
         raise error
 
     names = ("later", "odd", "odd-snooze")
-    spawned = [
-        await client.spawn_lease(QUEUE, name, max_attempts=1 + (name == "later")) for name in names
-    ]
+    spawned = [await client.spawn_lease(QUEUE, name, max_attempts=1 + (name == "later")) for name in names]
     leases: dict[str, Lease] = {}
 
     async def settled() -> None:

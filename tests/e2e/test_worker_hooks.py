@@ -109,9 +109,7 @@ async def test_a_worker_without_hooks_for_dead_leases_takes_none(
     app.on_failure(lambda claim, error: None)
     app.task("render")(lambda params: None)
     soon = datetime.now(UTC) + timedelta(milliseconds=300)
-    spawned = await client.spawn_lease(
-        QUEUE, "render", affinity_tags={"nowhere": True}, deadline=soon
-    )
+    spawned = await client.spawn_lease(QUEUE, "render", affinity_tags={"nowhere": True}, deadline=soon)
     async with worker(dsn, app, reap_interval=timedelta(milliseconds=100)):
         await ended(client, spawned.lease_id)
     assert taken == []

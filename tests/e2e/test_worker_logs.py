@@ -67,10 +67,7 @@ async def test_a_failed_attempt_is_a_warning(
     lease_id = (await client.spawn_lease(QUEUE, "boom", None)).lease_id
     async with worker(dsn):
         record = await line(caplog, " failed, ")
-    expected = (
-        f"lease {lease_id} of task boom failed, attempt 1 of 3, again in 5 s: "
-        "RuntimeError: smtp down"
-    )
+    expected = f"lease {lease_id} of task boom failed, attempt 1 of 3, again in 5 s: RuntimeError: smtp down"
     assert (record.levelno, record.getMessage()) == (logging.WARNING, expected)
     fields = {"lease_id": str(lease_id), "task": "boom", "queue": QUEUE, "attempt": 1}
     assert told(record) == fields
@@ -133,9 +130,7 @@ async def test_what_starts_and_what_completes_is_told(
         completed = await line(caplog, " completed in ")
         started = await line(caplog, "of task add started")
     assert started.getMessage() == f"lease {lease_id} of task add started, attempt 1"
-    assert re.fullmatch(
-        f"lease {lease_id} of task add completed in " + r"0\.\d{3} s", completed.getMessage()
-    )
+    assert re.fullmatch(f"lease {lease_id} of task add completed in " + r"0\.\d{3} s", completed.getMessage())
     assert (started.levelno, completed.levelno) == (logging.INFO, logging.INFO)
     assert told(started) == told(completed)
     assert 0 < vars(completed)["duration_s"] < 10
@@ -288,9 +283,7 @@ async def test_the_same_defaults_in_the_database_are_not_told(
     assert lines(caplog, "other defaults in the database") == []
 
 
-async def test_a_queue_that_is_missing_alone_is_told_so(
-    dsn: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_queue_that_is_missing_alone_is_told_so(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
     async with worker(dsn, queues=("gone",)):
         record = await line(caplog, 'queue "gone" does not exist')
     assert record.getMessage().startswith("claiming nothing until there is this queue")
@@ -313,9 +306,7 @@ async def test_a_thread_that_outlives_its_timeout_fails_and_gives_its_slot_back_
     assert (lease.state, lease.result, len(lease.attempts)) == (LeaseState.FAILED, None, 1)
 
 
-async def test_a_late_thread_does_not_hold_up_a_stop(
-    client: AsyncClient, dsn: str, tmp_path: Path
-) -> None:
+async def test_a_late_thread_does_not_hold_up_a_stop(client: AsyncClient, dsn: str, tmp_path: Path) -> None:
     late = await client.spawn_lease(QUEUE, "late", {"folder": str(tmp_path)}, max_attempts=1)
     async with worker(dsn, shutdown_timeout=timedelta(hours=1)) as running:
         await ended(client, late.lease_id)
@@ -327,9 +318,7 @@ async def test_a_late_thread_does_not_hold_up_a_stop(
 async def test_a_process_that_outlives_its_timeout_is_killed(
     client: AsyncClient, dsn: str, tmp_path: Path
 ) -> None:
-    late = await client.spawn_lease(
-        QUEUE, "late-process", {"folder": str(tmp_path)}, max_attempts=1
-    )
+    late = await client.spawn_lease(QUEUE, "late-process", {"folder": str(tmp_path)}, max_attempts=1)
     async with worker(dsn, cancel_grace=timedelta(milliseconds=50)):
         lease = await ended(client, late.lease_id)
     assert (lease.state, lease.error["type"]) == (LeaseState.FAILED, "Timeout")
@@ -405,9 +394,7 @@ async def test_the_log_of_the_command_has_times_and_the_fields_of_leases(
     ("task", "said"),
     [("logs", "in the loop"), ("logs-sync", "in a thread"), ("logs-process", "in a process")],
 )
-async def test_handlers_log_under_their_lease(
-    client: AsyncClient, dsn: str, task: str, said: str
-) -> None:
+async def test_handlers_log_under_their_lease(client: AsyncClient, dsn: str, task: str, said: str) -> None:
     lease_id = (await client.spawn_lease(QUEUE, task)).lease_id
     with command(dsn, "--log-format=json") as process:
         lines = await read_until(process, said, " completed in ")

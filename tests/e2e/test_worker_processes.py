@@ -70,9 +70,7 @@ def pid_of_first(process: subprocess.Popen[str]) -> int:
     raise AssertionError("it said nothing")
 
 
-def test_processes_divide_the_machine_and_stop_together(
-    client: Client, dsn: str, tmp_path: Path
-) -> None:
+def test_processes_divide_the_machine_and_stop_together(client: Client, dsn: str, tmp_path: Path) -> None:
     capacity = '{"cpu_milli": 5000, "licences": 1}'
     options = ("--processes=2", "--gpu=A100:80GiBx3", f"--capacity={capacity}")
     with hwqueue_worker(dsn, tmp_path, *options) as process:
@@ -114,9 +112,7 @@ def test_a_process_that_is_killed_comes_back(client: Client, dsn: str, tmp_path:
     assert client.get_lease(lease_id).state is LeaseState.COMPLETED
 
 
-def test_workers_stop_when_their_supervisor_is_gone(
-    client: Client, dsn: str, tmp_path: Path
-) -> None:
+def test_workers_stop_when_their_supervisor_is_gone(client: Client, dsn: str, tmp_path: Path) -> None:
     with hwqueue_worker(dsn, tmp_path, "--processes=2") as process:
         wait_until(lambda: len(nodes(client)) == 2)
         process.kill()

@@ -122,13 +122,9 @@ async def test_a_long_sleep_frees_the_slot(
     assert names == {"sleep", "sleep#2"}
 
 
-async def test_a_killed_worker_leaves_what_was_saved(
-    client: AsyncClient, dsn: str, tmp_path: Path
-) -> None:
+async def test_a_killed_worker_leaves_what_was_saved(client: AsyncClient, dsn: str, tmp_path: Path) -> None:
     """The next attempt does not run the first step again."""
-    lease_id = (
-        await client.spawn_lease(QUEUE, "stops-between", {"folder": str(tmp_path)})
-    ).lease_id
+    lease_id = (await client.spawn_lease(QUEUE, "stops-between", {"folder": str(tmp_path)})).lease_id
     command = [sys.executable, "-m", "tests.e2e.run_steps", dsn]
     process = await asyncio.create_subprocess_exec(*command)
     try:

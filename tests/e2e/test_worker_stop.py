@@ -165,9 +165,7 @@ def test_what_an_operator_set_keeps_a_node_whose_worker_stops(client: Client, ds
     assert node.cordoned
 
 
-def test_a_worker_of_the_same_name_supersedes_the_first(
-    client: Client, dsn: str, tmp_path: Path
-) -> None:
+def test_a_worker_of_the_same_name_supersedes_the_first(client: Client, dsn: str, tmp_path: Path) -> None:
     lease_id = spawn(client, "wait-async", tmp_path)
     with worker_process(dsn) as first:
         wait_until((tmp_path / "started").exists)
@@ -190,9 +188,7 @@ def test_a_worker_whose_node_is_handed_over_stops(
     """And one that may not act for the node at all says so at once."""
     login = f"hwqueue_test_{uuid4().hex[:12]}"
     conn.execute(
-        sql.SQL("create role {} login password 'x' in role hwqueue_worker").format(
-            sql.Identifier(login)
-        )
+        sql.SQL("create role {} login password 'x' in role hwqueue_worker").format(sql.Identifier(login))
     )
     try:
         spawn(client, "wait-async", tmp_path)

@@ -47,9 +47,7 @@ async def test_arguments_and_results_keep_their_types(
 
 
 @pytest.mark.parametrize("draw", KINDS, ids=lambda task: str(task.name))
-async def test_params_that_do_not_fit_fail_at_once(
-    client: AsyncClient, dsn: str, draw: Any
-) -> None:
+async def test_params_that_do_not_fit_fail_at_once(client: AsyncClient, dsn: str, draw: Any) -> None:
     params = {"folder": "a", "at": AT.isoformat(), "size": "huge"}
     spawned = await client.spawn_lease(QUEUE, draw.name, params)
     async with worker(dsn):
@@ -61,9 +59,7 @@ async def test_params_that_do_not_fit_fail_at_once(
     }
 
 
-async def test_a_batch_has_the_defaults_of_the_task(
-    client: AsyncClient, dsn: str, tmp_path: Path
-) -> None:
+async def test_a_batch_has_the_defaults_of_the_task(client: AsyncClient, dsn: str, tmp_path: Path) -> None:
     draw, folder = worker_app.draw, str(tmp_path)
     urgent = draw.with_options(priority=9)
     spawned = await draw.spawn_many(

@@ -42,9 +42,7 @@ def test_a_user_of_its_own_comes_first(
     assert caplog.text == ""
 
 
-def test_a_shared_user_comes_with_a_warning(
-    users: dict[str, int], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_shared_user_comes_with_a_warning(users: dict[str, int], caplog: pytest.LogCaptureFixture) -> None:
     users |= {"nobody": SHARED, "daemon": OTHER}
     assert server_account(NOWHERE) == Account("nobody", SHARED, SHARED)
     assert "useradd --system" in caplog.text

@@ -56,9 +56,7 @@ def test_status_tells_and_makes_nothing(open_folder: Path, server_in: MakeServer
     assert (stopped.running, stopped.pid, stopped.port) == (False, None, started.port)
 
 
-def test_only_this_machine_and_only_with_the_password(
-    open_folder: Path, server_in: MakeServer
-) -> None:
+def test_only_this_machine_and_only_with_the_password(open_folder: Path, server_in: MakeServer) -> None:
     server = server_in(open_folder / "server")
     url = server.ensure_running()
     assert stat.S_IMODE((server.data_dir / "password").stat().st_mode) == 0o600
@@ -83,9 +81,7 @@ def test_processes_starting_at_once_agree(open_folder: Path, server_in: MakeServ
     environment = os.environ | {"HWQUEUE_DATA_DIR": str(server.data_dir)}
     code = "from hwqueue.embedded import EmbeddedServer; print(EmbeddedServer().ensure_running())"
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True
-        )
+        subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
         for _ in range(4)
     ]
     answers = {process.communicate()[0].strip() for process in processes}
@@ -107,9 +103,7 @@ def test_starts_again_after_a_crash(open_folder: Path, server_in: MakeServer) ->
         assert connection.execute("select 1").fetchone() == (1,)
 
 
-def test_an_interrupted_start_is_finished_by_the_next_one(
-    open_folder: Path, server_in: MakeServer
-) -> None:
+def test_an_interrupted_start_is_finished_by_the_next_one(open_folder: Path, server_in: MakeServer) -> None:
     """The server goes on alone when the process that started it is ended."""
     server = server_in(open_folder / "server")
     url = server.ensure_running()
@@ -127,9 +121,7 @@ def test_a_server_on_its_way_up_is_waited_for(
     ready = find_postmaster(server.data_dir / "data")
     assert ready is not None
     seen = [replace(ready, state="starting"), replace(ready, port=None, state=None)]
-    monkeypatch.setattr(
-        server_module, "find_postmaster", lambda _data: seen.pop() if seen else ready
-    )
+    monkeypatch.setattr(server_module, "find_postmaster", lambda _data: seen.pop() if seen else ready)
     assert server.ensure_running() == url
     assert not seen
 
@@ -150,9 +142,7 @@ def test_a_server_that_stays_on_its_way_is_named(
     pid_file.write_text(before)
 
 
-def test_a_process_id_that_is_somebody_elses_by_now(
-    open_folder: Path, server_in: MakeServer
-) -> None:
+def test_a_process_id_that_is_somebody_elses_by_now(open_folder: Path, server_in: MakeServer) -> None:
     """As after a crash in a container, where the same few ids come again."""
     server = server_in(open_folder / "server")
     url = server.ensure_running()
@@ -177,9 +167,7 @@ def test_a_process_id_that_is_somebody_elses_by_now(
         stranger.wait()
 
 
-def test_a_postgres_of_another_folder_is_a_stranger(
-    open_folder: Path, server_in: MakeServer
-) -> None:
+def test_a_postgres_of_another_folder_is_a_stranger(open_folder: Path, server_in: MakeServer) -> None:
     server, other = server_in(open_folder / "server"), server_in(open_folder / "other")
     running = other.start()
     server.start()
@@ -222,9 +210,7 @@ def test_settings_reach_the_server(open_folder: Path) -> None:
         server.stop()
 
 
-def test_the_environment_chooses_the_folder(
-    open_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_chooses_the_folder(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HWQUEUE_DATA_DIR", str(open_folder / "chosen"))
     assert EmbeddedServer().data_dir == default_data_dir() == open_folder / "chosen"
 
@@ -309,9 +295,7 @@ def test_the_url_carries_everything(open_folder: Path, server_in: MakeServer) ->
     assert {"user", "password", "port", "dbname"} <= facts.keys()
 
 
-def test_the_folder_and_its_lock_are_closed_to_others(
-    open_folder: Path, server_in: MakeServer
-) -> None:
+def test_the_folder_and_its_lock_are_closed_to_others(open_folder: Path, server_in: MakeServer) -> None:
     """Who can open a file can hold its lock, and let everybody wait."""
     server = server_in(open_folder / "server")
     with server._locked():
@@ -325,9 +309,7 @@ def test_the_folder_and_its_lock_are_closed_to_others(
 
 @as_root
 @pytest.mark.parametrize("made_as", ["folder", "link"])
-def test_root_uses_no_folder_of_somebody_else(
-    open_folder: Path, server_in: MakeServer, made_as: str
-) -> None:
+def test_root_uses_no_folder_of_somebody_else(open_folder: Path, server_in: MakeServer, made_as: str) -> None:
     theirs = open_folder / "theirs"
     if made_as == "folder":
         theirs.mkdir()
@@ -342,9 +324,7 @@ def test_root_uses_no_folder_of_somebody_else(
 
 
 @pytest.mark.parametrize("name", ["port", "password", "data/PG_VERSION", "data/server.log"])
-def test_links_in_the_folder_are_not_followed(
-    open_folder: Path, server_in: MakeServer, name: str
-) -> None:
+def test_links_in_the_folder_are_not_followed(open_folder: Path, server_in: MakeServer, name: str) -> None:
     secret = open_folder / "secret"
     secret.write_text("s3cret\n")
     server = server_in(open_folder / "server")
@@ -369,18 +349,14 @@ def test_a_link_in_the_place_of_the_port_is_not_written_through(
 
 
 @pytest.mark.parametrize("content", ["", "x", "-1", "0", "65536", "9" * 5000, "٣", "\0"])
-def test_what_is_no_port_is_forgotten(
-    open_folder: Path, server_in: MakeServer, content: str
-) -> None:
+def test_what_is_no_port_is_forgotten(open_folder: Path, server_in: MakeServer, content: str) -> None:
     server = server_in(open_folder / "server")
     server.data_dir.mkdir()
     (server.data_dir / "port").write_text(content)
     assert server.status().port is None
 
 
-def test_calls_that_are_refused_leave_nothing_in_the_log(
-    open_folder: Path, server_in: MakeServer
-) -> None:
+def test_calls_that_are_refused_leave_nothing_in_the_log(open_folder: Path, server_in: MakeServer) -> None:
     server = server_in(open_folder / "server")
     url, log = server.ensure_running(), server.data_dir / "data" / "server.log"
     with psycopg.connect(url, autocommit=True) as connection:
@@ -395,9 +371,7 @@ def test_a_folder_may_have_any_name(open_folder: Path, server_in: MakeServer) ->
     """`pg_ctl` hands paths to a shell."""
     server = server_in(open_folder / 'it\'s $HOME `pwd` \\ "here"')
     with psycopg.connect(server.ensure_running()) as connection:
-        assert connection.execute("show data_directory").fetchone() == (
-            str(server.data_dir / "data"),
-        )
+        assert connection.execute("show data_directory").fetchone() == (str(server.data_dir / "data"),)
     assert server.stop()
 
 

@@ -87,9 +87,7 @@ def test_backlog_fills_the_generated_cluster(dsn: str) -> None:
     assert report.check.violations == ()
     assert report.check.grants == report.timing.claims > 200
     assert report.gpus_allocated_percent >= FLOOR_PERCENT
-    assert sum(kind.pending for kind in report.kinds) == sum(
-        reason.leases for reason in report.pending
-    )
+    assert sum(kind.pending for kind in report.kinds) == sum(reason.leases for reason in report.pending)
     assert "claimable" not in {reason.code for reason in report.pending}
 
 
@@ -149,9 +147,7 @@ def test_the_planner_ends_with_the_replay_that_is_told_to(dsn: str) -> None:
         "    print(planner.process.pid, flush=True)\n"
         "    time.sleep(60)\n"
     )
-    replaying = subprocess.Popen(
-        [sys.executable, "-c", code, dsn], stdout=subprocess.PIPE, text=True
-    )
+    replaying = subprocess.Popen([sys.executable, "-c", code, dsn], stdout=subprocess.PIPE, text=True)
     with replaying:
         assert replaying.stdout is not None
         planner = int(replaying.stdout.readline())

@@ -95,26 +95,20 @@ def test_nobody_exceeds_it(seed: int) -> None:
         for count in random.choices([1, 2], [5, 1], k=6)
     ]
     devices = sum(machine.gpus for machine in machines)
-    best = most(
-        jobs, machines, [m.cpu_milli for m in machines], [[1000] * m.gpus for m in machines]
-    )
+    best = most(jobs, machines, [m.cpu_milli for m in machines], [[1000] * m.gpus for m in machines])
     bound = bound_percent(machines, jobs)
     assert bound >= best / devices / 10 - 1e-6
     assert bound <= 100
 
 
-def most(
-    jobs: Sequence[Job], machines: Sequence[Machine], cpu: list[int], free: list[list[int]]
-) -> int:
+def most(jobs: Sequence[Job], machines: Sequence[Machine], cpu: list[int], free: list[list[int]]) -> int:
     """The thousandths that these jobs can be given at most."""
     if not jobs:
         return 0
     job, rest = jobs[0], jobs[1:]
     found = most(rest, machines, cpu, free)
     for at, machine in enumerate(machines):
-        if job.cpu_milli > cpu[at] or machine.gpu_model not in (
-            job.gpu_models or [machine.gpu_model]
-        ):
+        if job.cpu_milli > cpu[at] or machine.gpu_model not in (job.gpu_models or [machine.gpu_model]):
             continue
         for devices in places(job, free[at]):
             left = [room - job.gpu_milli * (n in devices) for n, room in enumerate(free[at])]
@@ -156,9 +150,7 @@ def test_what_it_needs_is_said_before_anything_runs(
     monkeypatch: pytest.MonkeyPatch, options: list[str], said: str
 ) -> None:
     find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "ortools" else find(name)
-    )
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ortools" else find(name))
     nowhere = str(Path("no-such-file.csv"))
     files = ["--nodes", nowhere, "--leases", nowhere]
     result = CliRunner().invoke(app, [*files, *options])

@@ -145,9 +145,7 @@ def test_charts(tmp_path: Path, timed: bool) -> None:
 
 
 def _match(*reasons: Reason) -> NodeMatch:
-    return NodeMatch(
-        node_id=uuid4(), node_name="n", eligible=not reasons, score=0.0, reasons=reasons
-    )
+    return NodeMatch(node_id=uuid4(), node_name="n", eligible=not reasons, score=0.0, reasons=reasons)
 
 
 def test_the_reason_is_that_of_the_nodes_that_come_closest() -> None:

@@ -44,9 +44,7 @@ def test_reads_both_files(nodes: Path, pods: Path) -> None:
 
 def test_published_column_names_further_columns_and_float_times(nodes: Path, pods: Path) -> None:
     nodes.write_text("sn,cpu_milli,memory_mib,gpu,model,note\nn1,96000,393216,8,G2,hello\n")
-    pods.write_text(
-        POD_HEADER.replace("pod,", "name,", 1) + POD.replace("10,12,99", "10.0,12.0,99.0")
-    )
+    pods.write_text(POD_HEADER.replace("pod,", "name,", 1) + POD.replace("10,12,99", "10.0,12.0,99.0"))
     trace = read_trace(nodes, pods)
     assert trace.machines[0].gpu_model == "G2"
     assert trace.jobs[0].deleted_at == 99

@@ -80,9 +80,7 @@ def firing(folder: Path, history: Sequence[Values]) -> list[Alert]:
         json.dumps({"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": [test]}),
         encoding="utf-8",
     )
-    run = subprocess.run(
-        [promtool(), "test", "rules", file], capture_output=True, text=True, check=False
-    )
+    run = subprocess.run([promtool(), "test", "rules", file], capture_output=True, text=True, check=False)
     said = run.stdout + run.stderr
     found = []
     for labels, notes in _GOT.findall(said):

@@ -343,9 +343,7 @@ def test_no_alert_before_its_time(
     assert fire(tmp_path, before, scrape(collector)) == []
 
 
-def test_a_database_that_is_gone(
-    cluster: Cluster, collector: HwqueueCollector, tmp_path: Path
-) -> None:
+def test_a_database_that_is_gone(cluster: Cluster, collector: HwqueueCollector, tmp_path: Path) -> None:
     gone = scrape(HwqueueCollector("host=127.0.0.1 port=1"))
     for after in (gone, {}):
         [alert] = fire(tmp_path, scrape(collector), after)

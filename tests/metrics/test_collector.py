@@ -62,9 +62,7 @@ def busy(conn: psycopg.Connection[Any], clock: Clock) -> Api:
     api.rows("create_queue", queue="q", policy={"retry": {"kind": "none"}})
     node = api.node(
         capacity={"cpu_milli": 4000, "memory_mib": 1024},
-        gpus=[
-            {"resource_id": f"00000000-0000-7000-8000-00000000000{n}", "model": "A"} for n in "12"
-        ],
+        gpus=[{"resource_id": f"00000000-0000-7000-8000-00000000000{n}", "model": "A"} for n in "12"],
     )
     api.node()
     claim = api.running("q", node, placement={"resources": {"gpu": 1, "cpu_milli": 1500}})
@@ -203,22 +201,16 @@ def test_what_unmet_leases_ask_for(busy: Api, collector: HwqueueCollector) -> No
 def test_only_the_largest_classes_are_named(busy: Api, collector: HwqueueCollector) -> None:
     for number in range(55):
         options = {"placement": {"require": [{"label": f"l{number}", "op": "exists"}]}}
-        busy.rows(
-            "spawn_leases", queue="q", leases=[{"task": "t", "options": options}] * (2 + number)
-        )
+        busy.rows("spawn_leases", queue="q", leases=[{"task": "t", "options": options}] * (2 + number))
     values = scrape(collector)
     series = [dict(labels) for name, labels in values if name == "hwqueue_unmet_leases"]
     assert len([labels for labels in series if labels["reason"] == "no_match"]) == 51
     other = {"queue": "", "class": "other", "reason": "no_match"}
     assert value(values, "hwqueue_unmet_leases", **other) == sum([2, 2, 3, 4, 5, 6])
-    assert value(values, "highway_tasks_pending_no_affinity_match", queue="q") == 2 + sum(
-        range(2, 57)
-    )
+    assert value(values, "highway_tasks_pending_no_affinity_match", queue="q") == 2 + sum(range(2, 57))
 
 
-def test_only_the_workflows_with_most_runs_are_named(
-    busy: Api, collector: HwqueueCollector
-) -> None:
+def test_only_the_workflows_with_most_runs_are_named(busy: Api, collector: HwqueueCollector) -> None:
     """Ad hoc runs may have any name; what is not named is counted together."""
     for number in range(51):
         steps = [{"name": "a", "task": "t"}]
@@ -238,8 +230,7 @@ def test_only_the_everywhere_tasks_on_most_nodes_are_named(
     """Those of one queue and task are one series; one that was stopped is none."""
     options = {"affinity_tags": {"nowhere": True}}
     others = [
-        busy.row("spawn_everywhere", queue="q", task=f"t{number:02}", options=options)
-        for number in range(51)
+        busy.row("spawn_everywhere", queue="q", task=f"t{number:02}", options=options) for number in range(51)
     ]
     busy.rows("spawn_everywhere", queue="gangs", task="agent", options={"priority": 1})
     clock.advance(SECOND)
@@ -248,9 +239,7 @@ def test_only_the_everywhere_tasks_on_most_nodes_are_named(
 
     def named() -> dict[str, float]:
         name = "hwqueue_everywhere_nodes"
-        found = (
-            (dict(each), nodes) for (of, each), nodes in scrape(collector).items() if of == name
-        )
+        found = ((dict(each), nodes) for (of, each), nodes in scrape(collector).items() if of == name)
         return {each["task"]: nodes for each, nodes in found if each["state"] == "reserved"}
 
     found = named()
@@ -270,9 +259,7 @@ def leave_arrival(api: Api, dsn: str) -> None:
         finish(api, claims["b"])
 
 
-def test_what_is_left_gets_older(
-    busy: Api, collector: HwqueueCollector, clock: Clock, dsn: str
-) -> None:
+def test_what_is_left_gets_older(busy: Api, collector: HwqueueCollector, clock: Clock, dsn: str) -> None:
     leave_arrival(busy, dsn)
     clock.advance(7 * SECOND)
     values = scrape(collector)

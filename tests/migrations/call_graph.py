@@ -70,7 +70,5 @@ def calls_between_modules(known: dict[str, Function]) -> dict[tuple[str, str], l
     for caller in known.values():
         for name in sorted(caller.calls & known.keys()):
             if (called := known[name]).module != caller.module:
-                arrows.setdefault((caller.module, called.module), []).append(
-                    f"{caller.name} -> {name}"
-                )
+                arrows.setdefault((caller.module, called.module), []).append(f"{caller.name} -> {name}")
     return arrows

@@ -146,9 +146,7 @@ def plant(dsn: str) -> Plants:
         connection.execute("set local client_min_messages = error")
         connection.execute(found.script.encode())
         name = sql.Identifier(connection.info.dbname)
-        connection.execute(
-            sql.SQL("alter database {} set search_path = public, pg_catalog").format(name)
-        )
+        connection.execute(sql.SQL("alter database {} set search_path = public, pg_catalog").format(name))
     return found
 
 

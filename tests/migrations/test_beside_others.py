@@ -51,9 +51,7 @@ def their_config(empty_dsn: str, tmp_path: Path) -> Config:
 
 
 @pytest.mark.parametrize("ours_first", [True, False])
-def test_both_upgrade_and_go_back_alone(
-    empty_dsn: str, their_config: Config, ours_first: bool
-) -> None:
+def test_both_upgrade_and_go_back_alone(empty_dsn: str, their_config: Config, ours_first: bool) -> None:
     if ours_first:
         upgrade(empty_dsn)
         alembic.command.upgrade(their_config, "head")

@@ -77,9 +77,7 @@ def test_a_change_by_hand_is_named(dsn: str, change: str, expected: str) -> None
         ("grant select on hwqueue.lease to public", "table lease: differs; grants"),
     ],
 )
-def test_what_is_open_to_everybody_is_named_without_roles(
-    empty_dsn: str, change: str, expected: str
-) -> None:
+def test_what_is_open_to_everybody_is_named_without_roles(empty_dsn: str, change: str, expected: str) -> None:
     upgrade(empty_dsn, roles=False)
     with psycopg.connect(empty_dsn) as connection:
         connection.execute(change.encode())

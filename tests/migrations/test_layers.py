@@ -44,9 +44,7 @@ def test_the_readme_has_every_module() -> None:
     readme = (SQL_DIR / "README.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)` \| [^|]* \| (.*) \|$", readme, re.M))
     listed = {
-        f"{layer}/{module}"
-        for layer, modules in rows.items()
-        for module in re.findall(r"`(\w+)`", modules)
+        f"{layer}/{module}" for layer, modules in rows.items() for module in re.findall(r"`(\w+)`", modules)
     }
     assert list(rows) == list(LAYERS)
     assert listed == {function.module for function in KNOWN.values()}

@@ -45,9 +45,7 @@ def work(dsn: str) -> None:
     options: SpawnOptions = {"affinity_tags": {"gpu": True}, "max_attempts": 2}
     with Client(dsn) as client:
         client.create_queue("renders", policy={"claim_timeout": 60})
-        node = client.register_node(
-            NODE, NodeSpec(name="gpu-1", instance_id=NODE, labels={"gpu": True})
-        )
+        node = client.register_node(NODE, NodeSpec(name="gpu-1", instance_id=NODE, labels={"gpu": True}))
         spawned = [client.spawn_lease("renders", "draw", {"frame": n}, **options) for n in range(2)]
         assert client.explain_lease(spawned[0].lease_id).headline
         first, second = client.claim_task(["renders"], NODE, node, qty=2)

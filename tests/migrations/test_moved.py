@@ -97,9 +97,7 @@ def test_a_restored_database_goes_on(dsn: str, empty_dsn: str, life: Life, clust
         life.goes_on(api)
 
 
-def test_a_dump_that_is_restored_in_place_goes_on(
-    dsn: str, conn: psycopg.Connection, life: Life
-) -> None:
+def test_a_dump_that_is_restored_in_place_goes_on(dsn: str, conn: psycopg.Connection, life: Life) -> None:
     """The database keeps its oid, its tables do not keep their files."""
     script = dump(dsn)
     [lost] = Api(conn).claim(life.node, life.queue)  # after the dump was taken
@@ -110,9 +108,7 @@ def test_a_dump_that_is_restored_in_place_goes_on(
         life.goes_on(api)
 
 
-def test_a_copied_database_goes_on(
-    server_dsn: str, dsn: str, conn: psycopg.Connection, life: Life
-) -> None:
+def test_a_copied_database_goes_on(server_dsn: str, dsn: str, conn: psycopg.Connection, life: Life) -> None:
     """The copy has all of the server's marks in common with its original."""
     name = conninfo_to_dict(dsn)["dbname"]
     conn.close()

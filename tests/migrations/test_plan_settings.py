@@ -67,9 +67,7 @@ def unsettled(known: dict[str, Function]) -> dict[str, set[str]]:
     """Public functions that change leases as their session happens to plan, and where they do."""
     found = {
         name: {
-            each.name
-            for each in reached(known, name, set())
-            if _CHANGES.search(_COMMENT.sub("", each.text))
+            each.name for each in reached(known, name, set()) if _CHANGES.search(_COMMENT.sub("", each.text))
         }
         for name, function in known.items()
         if function.layer == "api"
@@ -89,9 +87,7 @@ def test_what_is_planned_once_is_planned_by_index() -> None:
     assert [function.name for function in once if not is_settled(function)] == []
 
 
-@pytest.mark.parametrize(
-    "name", ["claim_task", "cancel_leases", "update_leases", "spawn_leases", "reap"]
-)
+@pytest.mark.parametrize("name", ["claim_task", "cancel_leases", "update_leases", "spawn_leases", "reap"])
 def test_the_rule_notices_one_that_is_taken_away(name: str) -> None:
     text = KNOWN[name].text.replace("set plan_cache_mode = force_generic_plan", "", 1)
     assert name in unsettled({**KNOWN, name: replace(KNOWN[name], text=text)})

@@ -41,9 +41,7 @@ def planted(empty_dsn: str) -> Plants:
         "select set_config('a.b', 'c', true)",
     ],
 )
-def test_what_is_planted_runs_when_nothing_is_pinned(
-    empty_dsn: str, planted: Plants, statement: str
-) -> None:
+def test_what_is_planted_runs_when_nothing_is_pinned(empty_dsn: str, planted: Plants, statement: str) -> None:
     assert planted.functions > 2000
     assert planted.operators > 1000
     with psycopg.connect(empty_dsn) as connection, pytest.raises(psycopg.Error, match="planted"):

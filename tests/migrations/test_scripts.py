@@ -68,6 +68,4 @@ def test_every_body_passes_the_check_that_an_upgrade_leaves_out(dsn: str) -> Non
         for text in load_bundle().files.values():
             connection.execute(text.encode())
         with pytest.raises(psycopg.errors.UndefinedFunction):
-            connection.execute(
-                "create function hwqueue.f() returns int language sql as 'select hwqueue.g()'"
-            )
+            connection.execute("create function hwqueue.f() returns int language sql as 'select hwqueue.g()'")

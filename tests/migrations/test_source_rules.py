@@ -88,9 +88,7 @@ def test_the_rule_for_revisions_can_fail(script: str) -> None:
     assert script_errors(script)
 
 
-@pytest.mark.parametrize(
-    "path", FUNCTION_FILES, ids=lambda path: path.relative_to(SQL_DIR).as_posix()
-)
+@pytest.mark.parametrize("path", FUNCTION_FILES, ids=lambda path: path.relative_to(SQL_DIR).as_posix())
 def test_function_files_keep_the_rules(path: Path) -> None:
     assert function_file_errors(path.read_text()) == []
 
@@ -102,9 +100,7 @@ def function_file_errors(text: str) -> list[str]:
     if not lines or not lines[0].startswith("-- "):
         errors.append("the first line must be a comment that says what this is for")
     errors += [
-        f"line {n}: wider than {MAX_WIDTH}"
-        for n, line in enumerate(lines, 1)
-        if len(line) > MAX_WIDTH
+        f"line {n}: wider than {MAX_WIDTH}" for n, line in enumerate(lines, 1) if len(line) > MAX_WIDTH
     ]
     errors += [
         f"{name} has {length} lines, more than {MAX_FUNCTION_LINES}"
@@ -127,9 +123,7 @@ def function_file_errors(text: str) -> list[str]:
     return errors
 
 
-@pytest.mark.parametrize(
-    "path", FUNCTION_FILES, ids=lambda path: path.relative_to(SQL_DIR).as_posix()
-)
+@pytest.mark.parametrize("path", FUNCTION_FILES, ids=lambda path: path.relative_to(SQL_DIR).as_posix())
 def test_functions_take_few_parameters(path: Path) -> None:
     many = {name for name, count in parameter_counts(path.read_text()) if count > MAX_PARAMETERS}
     assert many - MORE_PARAMETERS == set(), f"more than {MAX_PARAMETERS} parameters"
@@ -199,12 +193,8 @@ def updated() -> set[str]:
     return updated_tables(path.read_text() for path in FUNCTION_FILES)
 
 
-@pytest.mark.parametrize(
-    "path", FUNCTION_FILES, ids=lambda path: path.relative_to(SQL_DIR).as_posix()
-)
-def test_no_row_is_written_by_a_place_that_was_read_without_a_lock(
-    path: Path, updated: set[str]
-) -> None:
+@pytest.mark.parametrize("path", FUNCTION_FILES, ids=lambda path: path.relative_to(SQL_DIR).as_posix())
+def test_no_row_is_written_by_a_place_that_was_read_without_a_lock(path: Path, updated: set[str]) -> None:
     assert unlocked_places(path.read_text(), updated) == []
 
 

@@ -162,9 +162,7 @@ def test_what_was_reserved_before_the_crash(lives: Lives, in_place: bool) -> Non
 
 @pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize("is_noted", [True, False])
-def test_an_instance_that_a_crash_forgot_stays_fenced(
-    lives: Lives, in_place: bool, is_noted: bool
-) -> None:
+def test_an_instance_that_a_crash_forgot_stays_fenced(lives: Lives, in_place: bool, is_noted: bool) -> None:
     """Neither of a new node nor of a known one; also when the new life has granted nothing yet."""
     lives.claim()
     for node in (uuid4(), lives.node.node_id):

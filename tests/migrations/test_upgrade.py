@@ -58,9 +58,7 @@ def test_this_version_upgraded_equals_the_next_fresh(
 
 
 @pytest.mark.parametrize("release", [THIS_VERSION, *RELEASES], ids=lambda path: path.name)
-def test_a_restored_dump_upgraded_equals_a_fresh_install(
-    empty_dsn: str, dsn: str, release: Path
-) -> None:
+def test_a_restored_dump_upgraded_equals_a_fresh_install(empty_dsn: str, dsn: str, release: Path) -> None:
     """Of every release, and of this version as the next release will find it."""
     if release is THIS_VERSION:
         with psycopg.connect(dsn, autocommit=True) as connection:
@@ -151,9 +149,7 @@ def test_nobody_goes_back(dsn: str, next_release: Sources) -> None:
     assert catalog_of(dsn) == before
 
 
-def test_who_may_work_with_which_schema(
-    empty_dsn: str, conn: psycopg.Connection[tuple[object, ...]]
-) -> None:
+def test_who_may_work_with_which_schema(empty_dsn: str, conn: psycopg.Connection[tuple[object, ...]]) -> None:
     conn.execute("set role hwqueue_producer")
     require_compatible(conn)
     conn.execute("reset role")
@@ -209,9 +205,7 @@ def test_roles_once_installed_are_not_left_out(dsn: str) -> None:
     assert installed.roles_installed
 
 
-def test_roles_lost_with_the_server_are_asked_for(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_roles_lost_with_the_server_are_asked_for(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dump restored on a server that lacks the roles, by a user who may not create them."""
     module = importlib.import_module("hwqueue.schema.install")
     monkeypatch.setattr(module, "_may_use_roles", lambda _connection: False)
@@ -304,9 +298,7 @@ def test_the_tables_of_a_later_minor_version_can_be_used(
     conn: psycopg.Connection[tuple[object, ...]],
 ) -> None:
     """Its calls stay callable, whatever its revision is."""
-    conn.execute(
-        "update hwqueue.schema_info set revision = '0002_later', package_version = '0.999.0'"
-    )
+    conn.execute("update hwqueue.schema_info set revision = '0002_later', package_version = '0.999.0'")
     require_compatible(conn)
 
 

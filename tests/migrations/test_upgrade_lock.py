@@ -28,8 +28,7 @@ def test_who_has_the_lock_is_told_while_waiting(empty_dsn: str) -> None:
     [message] = told
     user = holder_user(empty_dsn)
     assert message == (
-        f"waiting for the lock of upgrades: session {pid} of user {user!r},"
-        " application 'in the way' holds it"
+        f"waiting for the lock of upgrades: session {pid} of user {user!r}, application 'in the way' holds it"
     )
     assert check(empty_dsn).ok
 

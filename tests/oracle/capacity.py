@@ -52,9 +52,7 @@ def check_claims(nodes: Iterable[Node], claims: Iterable[Claim]) -> list[str]:
     return broken
 
 
-def check_usage(
-    nodes: Iterable[Node], claims: Sequence[Claim], kept: Mapping[UUID, Usage]
-) -> list[str]:
+def check_usage(nodes: Iterable[Node], claims: Sequence[Claim], kept: Mapping[UUID, Usage]) -> list[str]:
     """Where the usage that the queue keeps for a node is not the sum of what runs there."""
     broken = []
     for node in nodes:

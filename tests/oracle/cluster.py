@@ -104,9 +104,9 @@ def _selects(selector: Mapping[str, Any], owner: Lease, other: Lease) -> bool:
         return owner.service_id is not None and other.service_id == owner.service_id
     if selector.get("same") == "task":
         return other.task == owner.task
-    return all(
-        other.labels.get(key) == value for key, value in selector.get("labels", {}).items()
-    ) and all(_expr_selects(expr, other.labels) for expr in selector.get("exprs", []))
+    return all(other.labels.get(key) == value for key, value in selector.get("labels", {}).items()) and all(
+        _expr_selects(expr, other.labels) for expr in selector.get("exprs", [])
+    )
 
 
 def _expr_selects(expr: Mapping[str, Any], labels: Mapping[str, str]) -> bool:

@@ -74,9 +74,7 @@ def device_use(node: IsolatingNode, running: Iterable[Assignment]) -> list[int]:
     return [used[gpu] for gpu in node.parents]
 
 
-def may_run(
-    placement: Mapping[str, Any], node: IsolatingNode, running: Sequence[Assignment]
-) -> bool:
+def may_run(placement: Mapping[str, Any], node: IsolatingNode, running: Sequence[Assignment]) -> bool:
     """Whether the node may claim such a lease now."""
     isolation, asked = placement.get("isolation", {}), placement.get("resources", {})
     if not set(isolation.values()) <= node.honoured:
@@ -155,9 +153,7 @@ def _cpu_needed(placement: Mapping[str, Any], node: IsolatingNode) -> int:
     return FULL * max(1, -(-milli // FULL))
 
 
-def _cores_suffice(
-    placement: Mapping[str, Any], node: IsolatingNode, running: Sequence[Assignment]
-) -> bool:
+def _cores_suffice(placement: Mapping[str, Any], node: IsolatingNode, running: Sequence[Assignment]) -> bool:
     if node.cores is None:
         return True
     use, need = core_use(node, running), _cpu_needed(placement, node)

@@ -126,16 +126,12 @@ def _by_rule(terms: Sequence[Expr]) -> dict[Rule, list[Expr]]:
     return sorted_out
 
 
-def _hold(
-    exprs: Sequence[Expr], lease: Lease, node: Node, cluster: Cluster, *, may_start: bool
-) -> bool:
+def _hold(exprs: Sequence[Expr], lease: Lease, node: Node, cluster: Cluster, *, may_start: bool) -> bool:
     """Whether all expressions hold; those toward `leases` must be met by the same leases."""
     group = []
     for expr in exprs:
         if "any" in expr:
-            holds = any(
-                _hold(branch, lease, node, cluster, may_start=may_start) for branch in expr["any"]
-            )
+            holds = any(_hold(branch, lease, node, cluster, may_start=may_start) for branch in expr["any"])
         elif not any(kind in expr for kind in TARGETS):
             holds = expr_holds(expr, node)
         elif expr.get("away"):
@@ -150,9 +146,7 @@ def _hold(
     return not group or _meets(group, lease, node, cluster, may_start=may_start)
 
 
-def _meets(
-    terms: Sequence[Expr], lease: Lease, node: Node, cluster: Cluster, *, may_start: bool
-) -> bool:
+def _meets(terms: Sequence[Expr], lease: Lease, node: Node, cluster: Cluster, *, may_start: bool) -> bool:
     places = [place_of(term, lease, node, cluster) for term in terms]
     if any(
         here is None and term.get("unknown", "fail") == "fail"
@@ -171,9 +165,7 @@ def _meets(
 def _members(terms: Sequence[Expr], lease: Lease, cluster: Cluster) -> list[UUID]:
     """The nodes of the leases that every term names; a lease that ended is where it succeeded."""
     found = [
-        claim.node_id
-        for claim in cluster.staying()
-        if all(names(term, lease, claim.lease) for term in terms)
+        claim.node_id for claim in cluster.staying() if all(names(term, lease, claim.lease) for term in terms)
     ]
     if "lease" in terms[0]:
         target = UUID(terms[0]["lease"])

@@ -90,9 +90,7 @@ def spread_order(lease: Lease, nodes: Sequence[Node], cluster: Cluster) -> dict[
     return order
 
 
-def _cost(
-    spread: Spread, soft: Sequence[Spread], lease: Lease, node: Node, cluster: Cluster
-) -> float | None:
+def _cost(spread: Spread, soft: Sequence[Spread], lease: Lease, node: Node, cluster: Cluster) -> float | None:
     here = place(spread["domain"], node)
     if here is None:
         return None
@@ -125,9 +123,7 @@ def _percent(spread: Spread, here: Hashable, cluster: Cluster) -> float:
     return float(100 - sum(target["percent"] for target in spread["targets"]))
 
 
-def _counts(
-    spread: Spread, among: Sequence[Spread], lease: Lease, cluster: Cluster
-) -> dict[Hashable, int]:
+def _counts(spread: Spread, among: Sequence[Spread], lease: Lease, cluster: Cluster) -> dict[Hashable, int]:
     """How many matching leases each domain holds; every domain of a counted node is there.
 
     Counted are live nodes that have a domain for each spread of the same kind (hard or soft), meet
@@ -141,10 +137,7 @@ def _counts(
         if node.is_live
         and all(place(other["domain"], node) is not None for other in among)
         and (rules.get("affinity") == "ignore" or _suits(lease, node))
-        and (
-            rules.get("taints") != "honor"
-            or may_come(lease.placement.get("tolerate", []), node.taints)
-        )
+        and (rules.get("taints") != "honor" or may_come(lease.placement.get("tolerate", []), node.taints))
     }
     counts: dict[Hashable, int] = dict.fromkeys(counted.values(), 0)
     for claim in cluster.staying():
@@ -154,11 +147,7 @@ def _counts(
 
 
 def _suits(lease: Lease, node: Node) -> bool:
-    return all(
-        expr_holds(expr, node)
-        for expr in lease.placement.get("require", [])
-        if _is_of_the_node(expr)
-    )
+    return all(expr_holds(expr, node) for expr in lease.placement.get("require", []) if _is_of_the_node(expr))
 
 
 def _is_of_the_node(expr: Expr) -> bool:

@@ -108,9 +108,7 @@ def _placed_node(row: dict[str, Any], at: datetime) -> Node:
         slots=None,
         taints=tuple(node.get("taints", []) + node.get("operator_taints", [])),
         trusts=frozenset(
-            domain
-            for domain, until in attested
-            if until == "infinity" or datetime.fromisoformat(until) > at
+            domain for domain, until in attested if until == "infinity" or datetime.fromisoformat(until) > at
         ),
         is_live=row["live_until"] > at,
     )

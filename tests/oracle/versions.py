@@ -14,9 +14,7 @@ _TAIL = r"(?:\.[0-9A-Za-z~-]+)*"
 _META = rf"(?:\+[0-9A-Za-z~-]+{_TAIL})?"
 _SEGMENTS = r"v?(?P<segments>[0-9]+(?:\.[0-9]+)*)"
 _STRICT_PRE = rf"(?:-(?P<pre>[0-9A-Za-z~-]+{_TAIL}))?"
-_LOOSE_PRE = (
-    rf"(?:-?(?P<loose>[A-Za-z~][0-9A-Za-z~-]*{_TAIL})|-(?P<pre>[0-9]+[0-9A-Za-z~-]*{_TAIL}))?"
-)
+_LOOSE_PRE = rf"(?:-?(?P<loose>[A-Za-z~][0-9A-Za-z~-]*{_TAIL})|-(?P<pre>[0-9]+[0-9A-Za-z~-]*{_TAIL}))?"
 _SHAPES = {
     "version": re.compile(_SEGMENTS + _LOOSE_PRE + _META, re.ASCII),
     "semver": re.compile(_SEGMENTS + _STRICT_PRE + _META, re.ASCII),

@@ -119,9 +119,7 @@ def ends(workflow: Workflow, told: Told, seen: Mapping[str, End]) -> dict[str, s
             continue
         parents = {p: counts_as(by_name[p], seen[p][0]) for p in step.after}
         natural = _after_parents(step, told, parents)
-        found[step.name] = natural | (
-            _when_stopped(step, workflow, told, parents) if stops else set()
-        )
+        found[step.name] = natural | (_when_stopped(step, workflow, told, parents) if stops else set())
     return found
 
 
@@ -184,9 +182,7 @@ def _gang_ends(step: Step, told: Told) -> set[End]:
     return {COMPLETED} if None not in members else set()
 
 
-def _when_stopped(
-    step: Step, workflow: Workflow, told: Told, parents: Mapping[str, str]
-) -> set[End]:
+def _when_stopped(step: Step, workflow: Workflow, told: Told, parents: Mapping[str, str]) -> set[End]:
     """How else a step may end in a run that stops before the step has ended by itself."""
     if step.name in told.declared:
         return set()

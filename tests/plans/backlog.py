@@ -30,9 +30,7 @@ def fill(api: Api, classes: int = CLASSES) -> None:
     api.spawn(kept)
     multiply(api.conn, kept, ENDED)
     while claims := api.claim(busy, kept, qty=1000):
-        api.rows(
-            "settle_and_claim", **busy.who, **completed(*claims), settle=[], queues=[kept], qty=0
-        )
+        api.rows("settle_and_claim", **busy.who, **completed(*claims), settle=[], queues=[kept], qty=0)
     api.rows("create_queue", queue=FILLER, policy={"claim_timeout": 86400})
     api.spawn(FILLER)
     multiply(api.conn, FILLER, CLAIMS)

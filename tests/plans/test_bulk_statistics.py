@@ -68,9 +68,7 @@ def pages(api: Api, function: str, wanted: Row, changes: Row | None) -> int:
     return int(plan["Plan"]["Shared Hit Blocks"]) + int(plan["Plan"]["Shared Read Blocks"])
 
 
-@pytest.mark.parametrize(
-    "statistics", ["none", "of an empty queue", "of a drained queue", "of a full queue"]
-)
+@pytest.mark.parametrize("statistics", ["none", "of an empty queue", "of a drained queue", "of a full queue"])
 def test_each_lease_is_read_by_its_key(api: Api, statistics: str) -> None:
     """However many others there are, and whatever they are filtered by."""
     analyze(api, statistics)
@@ -84,9 +82,7 @@ def test_each_lease_is_read_by_its_key(api: Api, statistics: str) -> None:
                 api.row("count_leases", filter={**wanted, **asked}, limit=SOME)
             assert work.most_rows <= 2 * SOME, (function, asked)
         assert pages(api, function, wanted, changes) <= most * SOME, function
-    assert [
-        api.row("count_leases", filter={"queue": queue})["lease_count"] for queue in QUEUES
-    ] == [
+    assert [api.row("count_leases", filter={"queue": queue})["lease_count"] for queue in QUEUES] == [
         MANY - 2 * SOME,
         SOME,
     ]

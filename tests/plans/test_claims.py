@@ -68,9 +68,7 @@ CAPACITIES: list[dict[str, int]] = [{}, {"cpu_milli": 10**6}]
 
 @pytest.mark.parametrize("capacity", CAPACITIES, ids=["not counted", "counted"])
 @pytest.mark.parametrize("name", ["one class", "many classes", "many scores"])
-def test_a_claim_reads_what_its_policy_allows(
-    api: Api, name: str, capacity: dict[str, int]
-) -> None:
+def test_a_claim_reads_what_its_policy_allows(api: Api, name: str, capacity: dict[str, int]) -> None:
     work = claim(api, name, capacity)
     eligible = len(QUEUES[name][0])
     assert work.whole_table_scans(*BIG) == []

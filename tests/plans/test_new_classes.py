@@ -87,9 +87,7 @@ def test_new_classes_are_found_by_index(api: Api) -> None:
         with explained(api.conn) as work:
             assert len(api.claim(node, queue)) == 1
         assert work.whole_table_scans("placement_class") == []
-        found = [
-            plan for plan in work.plans if "from hwqueue.visible_now() s" in plan["Query Text"]
-        ]
+        found = [plan for plan in work.plans if "from hwqueue.visible_now() s" in plan["Query Text"]]
         assert len(found) == looks
         read.append(sum(Work([plan]).rows_read("placement_class") for plan in found))
     assert read == [800 + 500, 300]

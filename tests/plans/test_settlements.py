@@ -207,9 +207,7 @@ ONE_LEASE: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("function", "more"), ONE_LEASE)
 @pytest.mark.parametrize("delay", [0, 60])
-def test_calls_about_a_waiting_lease(
-    api: Api, function: str, more: dict[str, Any], delay: int
-) -> None:
+def test_calls_about_a_waiting_lease(api: Api, function: str, more: dict[str, Any], delay: int) -> None:
     first, second = (api.spawn(api.queue(), delay=delay) for _ in range(2))
     api.rows(function, lease=first, **more)
     with explained(api.conn) as work:

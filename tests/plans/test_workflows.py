@@ -324,8 +324,7 @@ def test_a_dry_run_judges_each_class_once(api: Api, call: str) -> None:
 def judged(api: Api, call: str, asked: list[dict[str, str]]) -> int:
     """How often a dry run of steps that ask this reads the fleet."""
     steps = [
-        step(f"s{number}", *["first"] * (call == "preview_update"), affinity_tags=tags)
-        | {"task": "same"}
+        step(f"s{number}", *["first"] * (call == "preview_update"), affinity_tags=tags) | {"task": "same"}
         for number, tags in enumerate(asked)
     ]
     flow = Flow(api, [step("first"), *steps])
@@ -486,9 +485,7 @@ def test_metrics_read_open_runs_alone(api: Api) -> None:
     api.conn.execute(ENDED_COPIES, {"runs": RUNS, "run": flow.run})
     api.conn.execute(ARRIVALS)
     api.conn.execute("vacuum analyze hwqueue.run, hwqueue.arrival")
-    [(open_runs,)] = api.conn.execute(
-        "select count(*) from hwqueue.run where finished_at is null"
-    ).fetchall()
+    [(open_runs,)] = api.conn.execute("select count(*) from hwqueue.run where finished_at is null").fetchall()
     with explained(api.conn) as work:
         rows = {row["name"]: row["value"] for row in api.rows("metrics")}
     assert rows["hwqueue_workflow_arrivals"] > RUNS / 2

@@ -28,9 +28,7 @@ def registered(direct: Direct, specs: Specs) -> Iterator[tuple[str, dict[UUID, i
     """Register the nodes and make a queue of this example's own; take both away at the end."""
     queue = f"example-{next(_queues)}"
     direct.create_queue(queue, ONLY_AFFINITY)
-    epochs = {
-        node: direct.register(node, spec) for node, spec in zip(NODE_IDS[:3], specs, strict=True)
-    }
+    epochs = {node: direct.register(node, spec) for node, spec in zip(NODE_IDS[:3], specs, strict=True)}
     try:
         yield queue, epochs
     finally:

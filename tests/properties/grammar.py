@@ -34,9 +34,7 @@ def _selector_exprs() -> Exprs:
                 "values": st.lists(_texts, min_size=1, max_size=3),
             }
         ),
-        st.fixed_dictionaries(
-            {"label": _keys, "op": st.sampled_from(["exists", "does_not_exist"])}
-        ),
+        st.fixed_dictionaries({"label": _keys, "op": st.sampled_from(["exists", "does_not_exist"])}),
     )
 
 
@@ -70,9 +68,7 @@ trust_exprs: Exprs = st.sampled_from(["tee", "Tee", "é"]).map(lambda domain: {"
 
 def _depth(expr: dict[str, Any]) -> int:
     """How many `any` stand within each other."""
-    return max(
-        (1 + max(map(_depth, branch), default=0) for branch in expr.get("any", [])), default=0
-    )
+    return max((1 + max(map(_depth, branch), default=0) for branch in expr.get("any", [])), default=0)
 
 
 def _with_branches(plain: Exprs) -> Exprs:
@@ -103,9 +99,7 @@ _timed = st.fixed_dictionaries(
     {"effect": st.just("no_execute")}, optional={"seconds": st.sampled_from([0, 60])}
 )
 _tolerations = st.one_of(
-    st.fixed_dictionaries(
-        {"op": st.just("exists")}, optional={"key": _taint_keys, "effect": _effects}
-    ),
+    st.fixed_dictionaries({"op": st.just("exists")}, optional={"key": _taint_keys, "effect": _effects}),
     st.fixed_dictionaries(
         {"key": _taint_keys},
         optional={"op": st.just("equal"), "value": _texts, "effect": _effects},
@@ -119,9 +113,7 @@ _tolerations = st.one_of(
         optional={"effect": _effects},
     ),
 )
-tolerations: Exprs = st.one_of(
-    _tolerations, st.builds(lambda one, timed: one | timed, _tolerations, _timed)
-)
+tolerations: Exprs = st.one_of(_tolerations, st.builds(lambda one, timed: one | timed, _tolerations, _timed))
 
 _node_rules = st.fixed_dictionaries(
     {},

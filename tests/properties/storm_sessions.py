@@ -288,10 +288,7 @@ def spawn_alternatives(session: Session) -> Note:
     if row[0] > MOST_OPEN:
         return None
     choice = {"one_of": str(UUID(int=session.choose.getrandbits(128), version=4))}
-    batch = [
-        session.choose.choice([{}, {"placement": {"require": [{"rack": [rack]}]}}])
-        for rack in (0, 1)
-    ]
+    batch = [session.choose.choice([{}, {"placement": {"require": [{"rack": [rack]}]}}]) for rack in (0, 1)]
     rows = session.direct.spawn_many(QUEUE, [choice | options for options in batch])
     leases = [row["lease_id"] for row in rows]
     return lambda: session.storm.spawned.extend(leases)
@@ -331,9 +328,7 @@ def _with_time(session: Session, rows: list[Row]) -> list[Row]:
 def settle(session: Session) -> Note:
     """A claim ends in one of the ways."""
     for row in session.some_claims(session.node(), 1):
-        end = session.choose.choice(
-            [session.direct.complete, session.direct.fail, session.direct.release]
-        )
+        end = session.choose.choice([session.direct.complete, session.direct.fail, session.direct.release])
         end(row["lease_id"], row["claim_token"])
     return None
 

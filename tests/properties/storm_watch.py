@@ -123,8 +123,7 @@ def look(conn: Conn, *, verify: bool = True) -> Seen:
         claims = cursor.execute(_CLAIMS).fetchall()
         loads = {row["node_id"]: row for row in cursor.execute(_LOADS)}
         unseen = {
-            node: {row["lease_id"] for row in cursor.execute(_UNSEEN, [node])}
-            for node in cluster.nodes
+            node: {row["lease_id"] for row in cursor.execute(_UNSEEN, [node])} for node in cluster.nodes
         }
         query = "select rule, subject, detail from hwqueue.verify_invariants()"
         verified = cursor.execute(query).fetchall() if verify else []
@@ -169,8 +168,7 @@ def _beside(mine: Row, others: Sequence[Row]) -> list[Sequence[Row]]:
     if mine["may_backfill"] and places:
         passed.add(min(places))
     return [others] + [
-        [row for row in others if not row["is_earmark"] or _place(row) < place]
-        for place in sorted(passed)
+        [row for row in others if not row["is_earmark"] or _place(row) < place] for place in sorted(passed)
     ]
 
 
@@ -193,9 +191,7 @@ def _disagreements(broken: Iterable[Broken], seen: Seen) -> list[str]:
     }
     crowds = {str(min(map(str, item.among))) for item in broken if item.rule != Rule.AWAY}
     found = {
-        (UUID(row["subject"]), UUID(row["detail"]["from"]))
-        for row in seen.verified
-        if row["rule"] == "away"
+        (UUID(row["subject"]), UUID(row["detail"]["from"])) for row in seen.verified if row["rule"] == "away"
     }
     crowded = {row["subject"] for row in seen.verified if row["rule"] == "max_per_domain"}
     others = [row for row in seen.verified if row["rule"] not in ("away", "max_per_domain")]
@@ -251,13 +247,9 @@ def _is_given(row: Row, node: IsolatingNode) -> bool:
     """Whether the claim has the amounts and the devices that it asked for."""
     asked, given = row["placement"].get("resources", {}), row["assignment"] or {}
     counted: dict[str, Callable[[], bool]] = {
-        "cpu_milli": lambda: (
-            node.cpu_milli is None or given.get("cpu_milli", 0) >= asked["cpu_milli"]
-        ),
+        "cpu_milli": lambda: node.cpu_milli is None or given.get("cpu_milli", 0) >= asked["cpu_milli"],
         "gpu": lambda: len(given.get("gpus", ())) == asked["gpu"] and given["gpu_milli"] == 1000,
-        "gpu_milli": lambda: (
-            len(given.get("gpus", ())) == 1 and given["gpu_milli"] == asked["gpu_milli"]
-        ),
+        "gpu_milli": lambda: len(given.get("gpus", ())) == 1 and given["gpu_milli"] == asked["gpu_milli"],
         "license": lambda: _amount(given, "license") == asked["license"],
     }
     return all(holds() for key, holds in counted.items() if key in asked)

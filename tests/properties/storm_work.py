@@ -111,8 +111,7 @@ def _placement(choose: Random, others: Sequence[UUID], naming: float) -> Options
         placement["require"] = [_about_a_lease(choose, others, choose.choice(_DOMAINS))]
     elif choose.random() < 0.5:
         placement["require"] = [
-            _lasting(choose, _requirement(choose, others))
-            for _ in range(choose.choice([1, 1, 1, 2]))
+            _lasting(choose, _requirement(choose, others)) for _ in range(choose.choice([1, 1, 1, 2]))
         ]
     if choose.random() < 0.3:
         placement["spread"] = [_spread(choose)]

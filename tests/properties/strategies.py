@@ -94,13 +94,9 @@ def _label_exprs() -> st.SearchStrategy[dict[str, Any]]:
         st.fixed_dictionaries({"label": keys, "op": st.just(op), "values": operands})
         for op, operands in values.items()
     ]
-    presence = st.fixed_dictionaries(
-        {"label": keys, "op": st.sampled_from(["exists", "does_not_exist"])}
-    )
+    presence = st.fixed_dictionaries({"label": keys, "op": st.sampled_from(["exists", "does_not_exist"])})
     other_ops = ["in", "not_in", "gt", "gte", "lt", "lte", "contains_all", "contains_any"]
-    with_label = st.fixed_dictionaries(
-        {"label": keys, "op": st.sampled_from(other_ops), "other_label": keys}
-    )
+    with_label = st.fixed_dictionaries({"label": keys, "op": st.sampled_from(other_ops), "other_label": keys})
     return st.one_of(*with_values, presence, with_label)
 
 

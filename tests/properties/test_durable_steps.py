@@ -32,9 +32,7 @@ class World:
     def __init__(self, dsn: str, api: Api, sender: psycopg.Connection, chance: Random) -> None:
         self.dsn, self.api, self.sender, self.chance = dsn, api, sender, chance
         sender.rollback()  # what a failed example left open
-        self.program = [
-            f"{chance.choice(['step', 'step', 'wait'])}-{n}" for n in range(chance.randint(1, 6))
-        ]
+        self.program = [f"{chance.choice(['step', 'step', 'wait'])}-{n}" for n in range(chance.randint(1, 6))]
         retry = {"kind": "fixed", "base": 0, "jitter": 0}
         self.queue = api.queue(retry=retry, max_attempts=1000)
         self.lease = api.spawn(self.queue)

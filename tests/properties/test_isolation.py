@@ -37,16 +37,11 @@ def specs(draw: st.DrawFn, number: int) -> dict[str, Any]:
     device, halved, *parts = [str(uuid5(IDS, f"device-{number}-{n}")) for n in range(4)]
     gpus = [
         {"resource_id": halved, "partitionable": True},
-        *(
-            {"resource_id": part, "parent_resource_id": halved}
-            for part in parts[: draw(st.integers(0, 2))]
-        ),
+        *({"resource_id": part, "parent_resource_id": halved} for part in parts[: draw(st.integers(0, 2))]),
     ][draw(st.integers(0, 1)) :]
     return {
         "name": f"isolating-{number}",
-        "cores": [
-            {"core": core, "numa": core // 4, "threads": [core, core + 100]} for core in cores
-        ],
+        "cores": [{"core": core, "numa": core // 4, "threads": [core, core + 100]} for core in cores],
         "cpu_isolation": honoured,
         "default_cpu_isolation": draw(st.sampled_from(["best_effort", "best_effort", *honoured])),
         "gpu_exclusivity": draw(subsets(GPU)),

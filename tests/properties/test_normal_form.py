@@ -29,9 +29,7 @@ def test_the_normal_form_is_its_own(conn: psycopg.Connection, placement: dict[st
 def test_order_and_duplicates_mean_nothing(
     conn: psycopg.Connection, placement: dict[str, Any], random: Random
 ) -> None:
-    twice = {
-        part: asked * 2 if isinstance(asked, list) else asked for part, asked in placement.items()
-    }
+    twice = {part: asked * 2 if isinstance(asked, list) else asked for part, asked in placement.items()}
     assert normal(conn, shuffled(twice, random)) == normal(conn, placement)
 
 
@@ -99,7 +97,5 @@ def shuffled(asked: Any, random: Random) -> Any:
     if isinstance(asked, list):
         return random.sample([shuffled(part, random) for part in asked], len(asked))
     if isinstance(asked, dict):
-        return {
-            key: part if key == "tags" else shuffled(part, random) for key, part in asked.items()
-        }
+        return {key: part if key == "tags" else shuffled(part, random) for key, part in asked.items()}
     return asked

@@ -58,9 +58,7 @@ def test_two_labels(conn: psycopg.Connection, nodes: ManyNodes) -> None:
 
 
 @given(require=st.lists(exprs, min_size=1, max_size=2))
-def test_requirements(
-    conn: psycopg.Connection, nodes: ManyNodes, require: list[dict[str, Any]]
-) -> None:
+def test_requirements(conn: psycopg.Connection, nodes: ManyNodes, require: list[dict[str, Any]]) -> None:
     """Random requirements: eligible on the oracle's nodes, or contradictory and on none of them."""
     expected = {node_id for node_id, node in nodes.by_id.items() if holds(require, node)}
     try:
@@ -74,9 +72,7 @@ def test_requirements(
 
 
 @given(prefer=preferences)
-def test_preferences(
-    conn: psycopg.Connection, nodes: ManyNodes, prefer: list[dict[str, Any]]
-) -> None:
+def test_preferences(conn: psycopg.Connection, nodes: ManyNodes, prefer: list[dict[str, Any]]) -> None:
     """Random preferences: the documented score on every node."""
     placement = {"prefer": prefer}
     rows = Direct(conn).match(placement, {"queue": QUEUE})
@@ -85,9 +81,7 @@ def test_preferences(
     assert scores == pytest.approx(expected)
 
 
-def differences(
-    conn: psycopg.Connection, nodes: ManyNodes, asked: Iterable[dict[str, Any]]
-) -> list[str]:
+def differences(conn: psycopg.Connection, nodes: ManyNodes, asked: Iterable[dict[str, Any]]) -> list[str]:
     """Where match_nodes and the oracle part, node by node."""
     direct = Direct(conn)
     found = []

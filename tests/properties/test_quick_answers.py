@@ -159,9 +159,7 @@ class Half:
     def cancel(self) -> None:
         if self.claims:
             lease = self.choose.choice(self.claims)["lease_id"]
-            known = self.conn.execute(
-                "select from hwqueue.claim where lease_id = %s", [lease]
-            ).fetchone()
+            known = self.conn.execute("select from hwqueue.claim where lease_id = %s", [lease]).fetchone()
             if known is not None:
                 self.direct.cancel(lease)
 
@@ -194,9 +192,7 @@ class Half:
             self.conn.execute("select hwqueue.prune()")
 
 
-@pytest.mark.parametrize(
-    "seed", [SEED, *(pytest.param(SEED + n, marks=pytest.mark.slow) for n in (1, 2))]
-)
+@pytest.mark.parametrize("seed", [SEED, *(pytest.param(SEED + n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_it_agrees(conn: psycopg.Connection, dsn: str, seed: int) -> None:
     """A reason that is remembered is the reason that is found."""
     choose, clock, seen = Random(seed), install_clock(conn), Counter[Any]()

@@ -18,10 +18,7 @@ from tests.sql.api import Refusal, read_refusal
 
 QUEUE = "spawns"
 POLICY = {"max_params_bytes": 60, "ageing_step": 60}
-ONE = (
-    "select * from hwqueue.spawn_lease("
-    "p_queue => %s, p_task => %s, p_params => %s, p_options => %s)"
-)
+ONE = "select * from hwqueue.spawn_lease(p_queue => %s, p_task => %s, p_params => %s, p_options => %s)"
 ALL = "select * from hwqueue.spawn_leases(p_queue => %s, p_leases => %s)"
 SPAWNED = Path(__file__).with_name("spawned.sql").read_bytes()
 WIRE = "\\x0910000903820600040000002a"  # rather not in rack 42
@@ -86,9 +83,7 @@ batches = st.lists(kinds, min_size=1, max_size=3).flatmap(
 def producer(conn: psycopg.Connection, clock: Clock) -> psycopg.Connection:
     """A connection to a database with the queue, where time stands still."""
     clock.freeze()
-    conn.execute(
-        "select hwqueue.create_queue(p_queue => %s, p_policy => %s)", [QUEUE, Jsonb(POLICY)]
-    )
+    conn.execute("select hwqueue.create_queue(p_queue => %s, p_policy => %s)", [QUEUE, Jsonb(POLICY)])
     return conn
 
 

@@ -119,9 +119,7 @@ def test_long_storm(server_dsn: str, template: str) -> None:
     seed = SEED
     while seed == SEED or monotonic() < ends:
         with fresh_database(server_dsn, template) as dsn:
-            storm = Storm(
-                dsn, seed, steps=1500, naming=0.2 * (seed % 3 == 0), gangs=0.1 * (seed % 2)
-            )
+            storm = Storm(dsn, seed, steps=1500, naming=0.2 * (seed % 3 == 0), gangs=0.1 * (seed % 2))
             blow(storm) if seed % 4 else move_and_blow(server_dsn, storm)
         print(f"seed {seed}: {sum(storm.done.values())} calls", dict(storm.done), storm.refused)
         with own_server(server_dsn, synchronous_commit="off") as server:

@@ -46,9 +46,7 @@ taints = st.lists(
 more = {"effect": effects, "seconds": st.sampled_from([0, 5, 9])}
 tolerations = st.lists(
     st.one_of(
-        st.fixed_dictionaries(
-            {"key": keys, "op": st.just("equal"), "value": values}, optional=more
-        ),
+        st.fixed_dictionaries({"key": keys, "op": st.just("equal"), "value": values}, optional=more),
         st.fixed_dictionaries({"op": st.just("exists")}, optional={"key": keys, **more}),
         st.fixed_dictionaries(
             {"key": keys, "op": st.sampled_from(["gt", "lt"]), "value": st.sampled_from(BOUNDS)},

@@ -135,9 +135,7 @@ class Walk(RuleBasedStateMachine):
     @rule(data=st.data(), outcome=st.sampled_from(["complete", "fail", "give up", "release"]))
     def settle(self, data: st.DataObject, outcome: str) -> None:
         """A worker reports; its claim may have been lost meanwhile."""
-        lease = data.draw(
-            st.sampled_from([x for x in self.states if x in self.claims]), label="lease"
-        )
+        lease = data.draw(st.sampled_from([x for x in self.states if x in self.claims]), label="lease")
         token = self.claims.pop(lease)
         cause = "fail" if outcome == "give up" else outcome
         self.causes = {cause} | SWEEPS

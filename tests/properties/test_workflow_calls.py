@@ -205,9 +205,7 @@ def sessions(server_dsn: str, template: str) -> Iterator[list[Session]]:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(seed=st.integers(0, 2**32), calls=st.integers(5, 45))
-def test_any_order_of_calls_leaves_runs_that_end(
-    sessions: list[Session], seed: int, calls: int
-) -> None:
+def test_any_order_of_calls_leaves_runs_that_end(sessions: list[Session], seed: int, calls: int) -> None:
     looks, *others = sessions
     world = World(looks.calls, others, Random(seed))
     for _ in range(calls):

@@ -437,9 +437,7 @@ class Driver:
         seen = {name: (row["state"], row["reason"]) for name, row in rows.items()}
         told = self._told(run, rows)
         allowed = ends(workflow, told, seen)
-        wrong = {
-            name: (end, allowed[name]) for name, end in seen.items() if end not in allowed[name]
-        }
+        wrong = {name: (end, allowed[name]) for name, end in seen.items() if end not in allowed[name]}
         assert wrong == {}, f"ends that the oracle does not allow: {wrong}"
         state = self.looks.row("get_workflow_run", run=run)["state"]
         assert state == run_state(workflow, told, seen)
@@ -458,11 +456,7 @@ class Driver:
             runs[name] = [self.looks.row("get_workflow_run", run=each)["state"] for each in below]
         is_root = run == self.flow.run
         return Told(
-            {
-                (name, item): state
-                for (of, name, item), state in history.leases.items()
-                if of == run
-            },
+            {(name, item): state for (of, name, item), state in history.leases.items() if of == run},
             {name: count for (of, name), count in history.added.items() if of == run},
             {name: states for name, states in runs.items() if states},
             {name for of, name in history.declared if of == run},

@@ -44,9 +44,7 @@ class Actor:
 
     def begin(self, isolation: str = "read committed") -> None:
         """Open a transaction, left open until `commit` or `rollback`."""
-        self.conn.execute(
-            "select set_config('default_transaction_isolation', %s, false)", [isolation]
-        )
+        self.conn.execute("select set_config('default_transaction_isolation', %s, false)", [isolation])
         self.conn.execute("begin")
 
     def commit(self) -> None:

@@ -85,9 +85,7 @@ def never(direct: Direct, node: tuple[UUID, int]) -> None:
         direct.reap()
 
 
-def known(
-    direct: Direct, options: dict[str, Any], *nodes: tuple[UUID, int], queue: str = QUEUE
-) -> None:
+def known(direct: Direct, options: dict[str, Any], *nodes: tuple[UUID, int], queue: str = QUEUE) -> None:
     """Let each of the nodes run such a lease, so that all that they must know of it is written."""
     for node in nodes:
         spawned = direct.spawn(queue, options)["lease_id"]

@@ -34,9 +34,7 @@ def stopped(flow: Flow) -> None:
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_the_last_item_ends_while_another_adds(
-    calls: Calls, two: list[Actor], commits: bool
-) -> None:
+def test_the_last_item_ends_while_another_adds(calls: Calls, two: list[Actor], commits: bool) -> None:
     """The adding is open when all that was there before has ended, but for who adds."""
     flow = Flow(calls, [step("a"), step("b", "a")])
     [own] = flow.claims().values()
@@ -76,9 +74,7 @@ def test_adding_and_the_end_in_one_transaction(calls: Calls, two: list[Actor]) -
     assert flow.states() == {"a": "completed", "b": "running"}
 
 
-def test_a_claim_does_not_expire_while_it_adds(
-    calls: Calls, two: list[Actor], clock: Clock
-) -> None:
+def test_a_claim_does_not_expire_while_it_adds(calls: Calls, two: list[Actor], clock: Clock) -> None:
     flow = Flow(calls, [step("a", options={"max_attempts": 2})])
     [own] = flow.claims().values()
     two[0].begin()
@@ -93,9 +89,7 @@ def test_a_claim_does_not_expire_while_it_adds(
 
 
 @pytest.mark.parametrize("has_items", [False, True])
-def test_a_run_is_cancelled_while_a_step_adds(
-    calls: Calls, two: list[Actor], has_items: bool
-) -> None:
+def test_a_run_is_cancelled_while_a_step_adds(calls: Calls, two: list[Actor], has_items: bool) -> None:
     """The cancellation does not see that the step has items; what it asks to stop is all of it."""
     flow = Flow(calls, [step("a")])
     [own] = flow.claims().values()

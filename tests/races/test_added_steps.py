@@ -95,9 +95,7 @@ def test_the_last_lease_and_the_last_run_end_at_once(calls: Calls, two: list[Act
 
 
 @pytest.mark.parametrize("call", ["cancel_workflow_run", "pause_workflow_run"])
-def test_a_run_changes_its_state_while_a_step_adds(
-    calls: Calls, two: list[Actor], call: str
-) -> None:
+def test_a_run_changes_its_state_while_a_step_adds(calls: Calls, two: list[Actor], call: str) -> None:
     """Neither waits for the other, nor sees it: what was added is told when both have committed."""
     flow, own = began(calls)
     two[0].begin()
@@ -148,9 +146,7 @@ def test_one_claim_adds_twice(calls: Calls, two: list[Actor]) -> None:
     assert len(calls.rows("list_workflow_runs", filter={"parent_run_id": str(flow.run)})) == 1
 
 
-def test_a_retry_that_cannot_lock_the_run_below_goes_on_later(
-    calls: Calls, two: list[Actor]
-) -> None:
+def test_a_retry_that_cannot_lock_the_run_below_goes_on_later(calls: Calls, two: list[Actor]) -> None:
     flow, own = began(calls)
     more = added(calls, flow, own)
     flow.settle(own)

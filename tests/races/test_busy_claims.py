@@ -68,9 +68,7 @@ def in_a_batch(direct: Direct, node: tuple[UUID, int], claims: list[Row]) -> lis
 
 @pytest.mark.parametrize("commits", [True, False])
 @pytest.mark.parametrize("settle", [as_json, as_lists, as_both, in_a_batch])
-def test_a_batch_settles_all_but_the_busy_claim(
-    scene: Scene, settle: Settle, commits: bool
-) -> None:
+def test_a_batch_settles_all_but_the_busy_claim(scene: Scene, settle: Settle, commits: bool) -> None:
     rows = settle(scene.direct, scene.node, scene.claims)
     verdicts = {row["lease_id"]: row["verdict"] for row in rows if row.get("kind") != "claimed"}
     assert verdicts.pop(scene.held["lease_id"]) == "busy"
@@ -192,9 +190,7 @@ def in_a_released_savepoint(holder: Actor, claim: Row) -> None:
 
 def shared_with_itself(holder: Actor, claim: Row) -> None:
     """Locked twice, so that the row names a multixact."""
-    holder.conn.execute(
-        "select from hwqueue.claim where lease_id = %s for share", [claim["lease_id"]]
-    )
+    holder.conn.execute("select from hwqueue.claim where lease_id = %s for share", [claim["lease_id"]])
     in_a_savepoint(holder, claim)
 
 

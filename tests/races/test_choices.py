@@ -53,9 +53,7 @@ def test_a_choice_that_is_taken_while_a_claim_reads(conn: psycopg.Connection, ds
         assert ids(one.direct.claim(QUEUE, *nodes[0])) == [leases[0]]
         # holds the other claim up right before it looks for an alternative
         conn.execute("begin")
-        conn.execute(
-            "select 1 from hwqueue.node_state where node_id = %s for update", [nodes[1][0]]
-        )
+        conn.execute("select 1 from hwqueue.node_state where node_id = %s for update", [nodes[1][0]])
         blocked = two.start(lambda d: d.claim(QUEUE, *nodes[1]))
         two.wait_until_parked()
         one.commit()
@@ -108,9 +106,9 @@ def test_a_gang_while_a_claim_holds_the_choice(conn: psycopg.Connection, dsn: st
     choice, leases, nodes = alternatives(conn)
     direct = Direct(conn)
     members = Jsonb([{"task": "work", "count": 2}])
-    gang_id = direct.rows(
-        "spawn_gang", queue=QUEUE, members=members, options={"one_of": str(choice)}
-    )[0]["gang_id"]
+    gang_id = direct.rows("spawn_gang", queue=QUEUE, members=members, options={"one_of": str(choice)})[0][
+        "gang_id"
+    ]
     with interleave(dsn, SHORT) as actor:
         claims = actor()
         claims.begin()

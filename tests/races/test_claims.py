@@ -61,9 +61,7 @@ KINDS: dict[str, list[dict[str, Any]]] = {
 
 @pytest.mark.parametrize("qty", [1, 10, 200, 1000])
 @pytest.mark.parametrize("kind", KINDS)
-def test_behind_a_large_claim_that_is_open(
-    conn: psycopg.Connection, dsn: str, kind: str, qty: int
-) -> None:
+def test_behind_a_large_claim_that_is_open(conn: psycopg.Connection, dsn: str, kind: str, qty: int) -> None:
     """Others look past all that it holds, and get exactly what comes next."""
     direct = Direct(conn)
     direct.create_queue(QUEUE)
@@ -125,9 +123,7 @@ def drain(dsn: str, node: UUID, epoch: int) -> list[UUID]:
         direct = Direct(conn)
         while held or _is_anything_left(conn):
             rows = direct.settle_and_claim(QUEUE, node, epoch, held[:1], qty=5, completed=held[1:])
-            assert [row["verdict"] for row in rows if row["kind"] == "settled"] == ["ok"] * bool(
-                held
-            )
+            assert [row["verdict"] for row in rows if row["kind"] == "settled"] == ["ok"] * bool(held)
             held = [row for row in rows if row["kind"] == "claimed"]
             granted += [row["lease_id"] for row in held]
     return granted

@@ -175,9 +175,7 @@ def test_claims_are_held_in_one_order(conn: psycopg.Connection, dsn: str) -> Non
         holder, worker = actor(), actor()
         holder.begin()
         holder.conn.execute(hold, [first["lease_id"]])
-        settled = worker.start(
-            lambda d: d.settle_and_claim(QUEUE, *node, [second], qty=0, completed=[first])
-        )
+        settled = worker.start(lambda d: d.settle_and_claim(QUEUE, *node, [second], qty=0, completed=[first]))
         worker.wait_until_blocked_by(holder)
         conn.execute(hold, [second["lease_id"]])
         holder.commit()

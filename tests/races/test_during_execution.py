@@ -14,9 +14,7 @@ WITH_CACHE = {
 }
 
 
-def test_a_relabel_waits_for_the_claim_and_asks_it_to_stop(
-    conn: psycopg.Connection, dsn: str
-) -> None:
+def test_a_relabel_waits_for_the_claim_and_asks_it_to_stop(conn: psycopg.Connection, dsn: str) -> None:
     direct = Direct(conn)
     direct.create_queue(QUEUE)
     node, epoch = register(conn, labels={"zone": "a"})
@@ -34,9 +32,7 @@ def test_a_relabel_waits_for_the_claim_and_asks_it_to_stop(
     assert beat["verdict"] == "preempted"
 
 
-def test_a_claim_beside_a_partner_that_moves_away_meanwhile(
-    conn: psycopg.Connection, dsn: str
-) -> None:
+def test_a_claim_beside_a_partner_that_moves_away_meanwhile(conn: psycopg.Connection, dsn: str) -> None:
     """Neither waits for the other: the next reap finds what both have made."""
     direct = Direct(conn)
     direct.create_queue(QUEUE)

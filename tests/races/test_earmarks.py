@@ -22,9 +22,7 @@ def half_full(
 ) -> tuple[list[Place], list[Row], UUID]:
     """Two nodes with a lease on one of their two GPUs, and a gang that needs all of both."""
     direct.create_queue(QUEUE)
-    nodes = [
-        register(conn, n, gpus=[{"resource_id": str(uuid4())} for _ in range(2)]) for n in range(2)
-    ]
+    nodes = [register(conn, n, gpus=[{"resource_id": str(uuid4())} for _ in range(2)]) for n in range(2)]
     direct.spawn_many(QUEUE, [HALF | options] * 2)
     claims = [direct.claim(QUEUE, *node)[0] for node in nodes]
     members = Jsonb([{"task": "work", "count": 2, "options": WHOLE}])

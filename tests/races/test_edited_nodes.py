@@ -12,9 +12,7 @@ from tests.races.interleave import TIMEOUT, interleave
 from tests.sql.api import Api, Node
 from tests.sql.placed import spawn_placed
 
-TAINT: LiteralString = (
-    'select hwqueue.taint_node(%s, \'{"key": "k", "effect": "no_execute"}\'::jsonb)'
-)
+TAINT: LiteralString = 'select hwqueue.taint_node(%s, \'{"key": "k", "effect": "no_execute"}\'::jsonb)'
 ATTEST: LiteralString = "select hwqueue.attest_node(%s, 'd')"
 REVOKE: LiteralString = "select hwqueue.revoke_attestation(%s, 'd')"
 # what keeps the lease away, and what the node needs beforehand
@@ -118,17 +116,13 @@ def test_a_taint_does_not_undo_a_registration(conn: psycopg.Connection, dsn: str
     assert [row["lease_id"] for row in direct.claim(QUEUE, node, epoch)] == [lease]
 
 
-OTHER: LiteralString = (
-    'select hwqueue.taint_node(%s, \'{"key": "other", "effect": "no_schedule"}\'::jsonb)'
-)
+OTHER: LiteralString = 'select hwqueue.taint_node(%s, \'{"key": "other", "effect": "no_schedule"}\'::jsonb)'
 UNTAINT: LiteralString = "select hwqueue.untaint_node(%s, 'other')"
 CORDON: LiteralString = "select hwqueue.cordon_node(%s)"
 
 
 @pytest.mark.parametrize("how", ["register", "taint"])
-def test_nobody_waits_for_a_profile_with_a_node_in_hand(
-    conn: psycopg.Connection, dsn: str, how: str
-) -> None:
+def test_nobody_waits_for_a_profile_with_a_node_in_hand(conn: psycopg.Connection, dsn: str, how: str) -> None:
     """Else who is waited for could not edit that node: a circle."""
     node, _ = register(conn, 0, labels={"kind": "old" if how == "register" else "new"})
     if how == "taint":

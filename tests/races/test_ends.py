@@ -123,9 +123,7 @@ def test_what_is_pruned_meanwhile_does_not_exist(
     assert conn.execute(BROKEN).fetchall() == []
 
 
-def test_a_lease_cannot_end_twice(
-    conn: psycopg.Connection, node: tuple[UUID, int], dead: UUID
-) -> None:
+def test_a_lease_cannot_end_twice(conn: psycopg.Connection, node: tuple[UUID, int], dead: UUID) -> None:
     """A claim of a lease that has ended is a bug; its settlement does not hide it."""
     Direct(conn).spawn(QUEUE)
     [claim] = Direct(conn).claim(QUEUE, *node)

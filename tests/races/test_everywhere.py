@@ -46,9 +46,7 @@ def open_leases(direct: Direct) -> int:
 
 
 @pytest.mark.parametrize("first", ["register", "spawn"])
-def test_a_node_that_registers_while_it_is_spawned(
-    conn: psycopg.Connection, dsn: str, first: str
-) -> None:
+def test_a_node_that_registers_while_it_is_spawned(conn: psycopg.Connection, dsn: str, first: str) -> None:
     """Neither sees the other: upkeep gives the node its lease, whoever commits first."""
     direct = Direct(conn)
     direct.create_queue(QUEUE)
@@ -87,9 +85,7 @@ def test_two_reaps(conn: psycopg.Connection, dsn: str, commits: bool) -> None:
     assert broken(direct) == []
 
 
-def test_a_node_that_a_claim_holds_is_left_to_the_next_tick(
-    conn: psycopg.Connection, dsn: str
-) -> None:
+def test_a_node_that_a_claim_holds_is_left_to_the_next_tick(conn: psycopg.Connection, dsn: str) -> None:
     direct = Direct(conn)
     direct.create_queue(QUEUE)
     held, other = register(conn, 0), register(conn, 1)

@@ -175,9 +175,7 @@ def test_a_member_that_is_being_cancelled(conn: psycopg.Connection, dsn: str) ->
     assert broken(direct) == []
 
 
-def test_an_operator_deregisters_a_node_that_has_a_reservation(
-    conn: psycopg.Connection, dsn: str
-) -> None:
+def test_an_operator_deregisters_a_node_that_has_a_reservation(conn: psycopg.Connection, dsn: str) -> None:
     direct = Direct(conn)
     direct.create_queue(QUEUE)
     nodes = gpu_nodes(conn, 3)

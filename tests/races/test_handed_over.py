@@ -20,9 +20,7 @@ HAND_OVER: LiteralString = "select hwqueue.hand_over_node(%s, 'hwqueue_admin')"
 def login(conn: psycopg.Connection) -> Iterator[str]:
     """A worker's login."""
     name = f"hwqueue test {uuid4().hex[:12]}"
-    conn.execute(
-        sql.SQL("create role {} login in role hwqueue_worker").format(sql.Identifier(name))
-    )
+    conn.execute(sql.SQL("create role {} login in role hwqueue_worker").format(sql.Identifier(name)))
     yield name
     conn.execute(sql.SQL("drop role {}").format(sql.Identifier(name)))
 
@@ -43,9 +41,7 @@ def owned(conn: psycopg.Connection, login: str) -> tuple[UUID, int]:
 
 
 @pytest.mark.parametrize("how", ["alone", "listed", "with the next claim"])
-def test_a_settlement_waits_and_is_refused(
-    conn: psycopg.Connection, dsn: str, login: str, how: str
-) -> None:
+def test_a_settlement_waits_and_is_refused(conn: psycopg.Connection, dsn: str, login: str, how: str) -> None:
     node, epoch = owned(conn, login)
     with interleave(dsn) as actor:
         worker, operator = actor(), actor()
@@ -58,9 +54,7 @@ def test_a_settlement_waits_and_is_refused(
         elif how == "listed":
             call = worker.start(lambda d: str(d.complete_many([claim])))
         else:
-            call = worker.start(
-                lambda d: str(d.settle_and_claim(QUEUE, node, epoch, [], completed=[claim]))
-            )
+            call = worker.start(lambda d: str(d.settle_and_claim(QUEUE, node, epoch, [], completed=[claim])))
         worker.wait_until_parked()
         operator.commit()
         if how == "listed":
@@ -73,9 +67,7 @@ def test_a_settlement_waits_and_is_refused(
     assert api.rows("verify_invariants") == []
 
 
-def test_a_claim_under_way_goes_with_its_node(
-    conn: psycopg.Connection, dsn: str, login: str
-) -> None:
+def test_a_claim_under_way_goes_with_its_node(conn: psycopg.Connection, dsn: str, login: str) -> None:
     node, epoch = owned(conn, login)
     with interleave(dsn) as actor:
         worker, operator = actor(), actor()
@@ -93,9 +85,7 @@ def test_a_claim_under_way_goes_with_its_node(
     assert api.value("complete_lease", **token(claim)) == "completed"
 
 
-def test_the_first_of_two_logins_gets_the_node(
-    conn: psycopg.Connection, dsn: str, login: str
-) -> None:
+def test_the_first_of_two_logins_gets_the_node(conn: psycopg.Connection, dsn: str, login: str) -> None:
     """Two registrations of a node that nobody had."""
     node = uuid4()
     with interleave(dsn) as actor:

@@ -26,8 +26,7 @@ SETTLING: dict[str, Settle] = {
 def used(conn: psycopg.Connection[Any], node: UUID) -> int:
     """The CPU that is counted on a node."""
     row = conn.execute(
-        "select coalesce((used ->> 'cpu_milli')::int, 0) from hwqueue.list_nodes()"
-        " where node_id = %s",
+        "select coalesce((used ->> 'cpu_milli')::int, 0) from hwqueue.list_nodes() where node_id = %s",
         [node],
     ).fetchone()
     assert row is not None
@@ -35,9 +34,7 @@ def used(conn: psycopg.Connection[Any], node: UUID) -> int:
 
 
 @pytest.mark.parametrize("how", SETTLING)
-def test_a_node_begins_to_count_under_a_settlement(
-    conn: psycopg.Connection, dsn: str, how: str
-) -> None:
+def test_a_node_begins_to_count_under_a_settlement(conn: psycopg.Connection, dsn: str, how: str) -> None:
     """When the settlement looks nothing is set aside for the claim; when it acts, there is."""
     direct = Direct(conn)
     direct.create_queue(QUEUE)

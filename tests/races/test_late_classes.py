@@ -59,9 +59,7 @@ def drain(direct: Direct, node: tuple[UUID, int], qty: int = 1000) -> list[UUID]
 
 @pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_a_class_that_commits_late(
-    conn: psycopg.Connection, dsn: str, pinned: bool, end: str
-) -> None:
+def test_a_class_that_commits_late(conn: psycopg.Connection, dsn: str, pinned: bool, end: str) -> None:
     """Others that came before, while and after it ran have been judged meanwhile."""
     direct = Direct(conn)
     direct.create_queue(QUEUE)
@@ -283,9 +281,7 @@ def test_a_class_that_the_claims_own_transaction_wakes(
     node, twin = place(conn, 1, 1), place(conn, 2, 1)
     first = direct.spawn(QUEUE)["lease_id"]
     beside = [{"lease": str(first), "domain": RACK}, *([{"node": str(node[0])}] if pinned else [])]
-    waiting = [
-        direct.spawn(OTHER, {"placement": {"require": beside}})["lease_id"] for _ in range(2)
-    ]
+    waiting = [direct.spawn(OTHER, {"placement": {"require": beside}})["lease_id"] for _ in range(2)]
     publish(direct)
     for one in (node, twin):
         assert direct.claim(OTHER, *one) == []
@@ -294,8 +290,7 @@ def test_a_class_that_the_claims_own_transaction_wakes(
         own.begin()
         mine = [own.direct.spawn(OTHER, label(f"own-{number}"))["lease_id"] for number in range(3)]
         mine += [
-            own.direct.spawn(OTHER, label(f"pinned-{number}", node[0]))["lease_id"]
-            for number in range(3)
+            own.direct.spawn(OTHER, label(f"pinned-{number}", node[0]))["lease_id"] for number in range(3)
         ]
         got = ids(own.direct.claim(OTHER, *node))  # judges its own
         assert got[0] in mine
@@ -365,8 +360,7 @@ def test_a_restored_dump_is_tidied_up(conn: psycopg.Connection) -> None:
     conn.execute("delete from hwqueue.lease")
     conn.execute("delete from hwqueue.outcome")
     conn.execute(
-        "update hwqueue.queue set dropped_at = now(), dropped_before = %s::text::xid8"
-        " where name = 'gone'",
+        "update hwqueue.queue set dropped_at = now(), dropped_before = %s::text::xid8 where name = 'gone'",
         [FAR_AHEAD],
     )
     conn.execute(

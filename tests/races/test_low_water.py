@@ -102,9 +102,7 @@ def test_an_open_spawn_is_found_once_it_commits(
 
 @STANDS
 @pytest.mark.parametrize("first_commits_first", [True, False])
-def test_two_open_spawns(
-    conn: psycopg.Connection, dsn: str, first_commits_first: bool, stands: bool
-) -> None:
+def test_two_open_spawns(conn: psycopg.Connection, dsn: str, first_commits_first: bool, stands: bool) -> None:
     """Each is found when it commits, in whatever order they do."""
     line = Line(conn, stands=stands)
     line.settle_in()
@@ -142,9 +140,7 @@ def test_a_transaction_that_draws_no_position_holds_back_no_mark(
         line.work_past(line.last_position())
 
 
-def test_an_open_spawn_holds_back_marks_among_other_writers(
-    conn: psycopg.Connection, dsn: str
-) -> None:
+def test_an_open_spawn_holds_back_marks_among_other_writers(conn: psycopg.Connection, dsn: str) -> None:
     """One that draws, one that does not: only the first is waited for, and it is."""
     line = Line(conn)
     line.settle_in()
@@ -183,9 +179,7 @@ def test_what_comes_back_in_line_holds_the_marks(conn: psycopg.Connection, dsn: 
     node, _ = register(conn, 1)
     epoch = line.direct.value("lead_planner", holder="me", ttl=timedelta(minutes=1))
     places = Jsonb([{"lease": str(lease), "node": str(node)}])
-    [row] = line.direct.rows(
-        "reserve_leases", places=places, hold=timedelta(minutes=1), round=1, epoch=epoch
-    )
+    [row] = line.direct.rows("reserve_leases", places=places, hold=timedelta(minutes=1), round=1, epoch=epoch)
     assert row["verdict"] == "reserved"
     with interleave(dsn, SHORT) as actor:
         ending = actor()
@@ -231,9 +225,7 @@ def test_claims_undone_leave_their_entries_claimable(
 
 
 @STANDS
-def test_what_an_open_claim_holds_is_not_passed(
-    conn: psycopg.Connection, dsn: str, stands: bool
-) -> None:
+def test_what_an_open_claim_holds_is_not_passed(conn: psycopg.Connection, dsn: str, stands: bool) -> None:
     """Another node's claims move the marks, not past what may be undone."""
     line = Line(conn, stands=stands)
     line.settle_in()
@@ -268,8 +260,7 @@ def test_two_sessions_move_marks(conn: psycopg.Connection, dsn: str) -> None:
     assert line.take(3) == leases[10:]
     line.settle_in()
     rows = conn.execute(
-        "select count(*) from hwqueue.low_water join hwqueue.queue using (queue_id)"
-        " where name = %s",
+        "select count(*) from hwqueue.low_water join hwqueue.queue using (queue_id) where name = %s",
         [QUEUE],
     )
     assert rows.fetchone() == (1,)
@@ -283,8 +274,7 @@ def test_four_sessions_at_full_speed(conn: psycopg.Connection, dsn: str) -> None
     with interleave(dsn) as actor:
         spawners, claimers = [actor(), actor()], [actor(), actor()]
         spawned = [
-            side.start(lambda d: [d.spawn(QUEUE)["lease_id"] for _ in range(count)])
-            for side in spawners
+            side.start(lambda d: [d.spawn(QUEUE)["lease_id"] for _ in range(count)]) for side in spawners
         ]
         claimed = [
             side.start(

@@ -89,9 +89,7 @@ def test_a_map_is_expanded_while_another_step_fails(
     assert_fails(flow)
 
 
-def test_a_failure_that_is_undone_after_a_map_was_expanded(
-    calls: Calls, one: Actor, flow: Flow
-) -> None:
+def test_a_failure_that_is_undone_after_a_map_was_expanded(calls: Calls, one: Actor, flow: Flow) -> None:
     claims = flow.claims()
     one.begin()
     fail_sibling(one.direct, claims)

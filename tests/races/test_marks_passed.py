@@ -85,9 +85,7 @@ def changed(line: Line, lease: UUID, changes: Mapping[str, Any]) -> UUID:
     at = position(line.conn, lease)
     line.work(20)
     assert line.marks()[0] <= at or "priority" in changes
-    line.conn.execute(
-        "select hwqueue.update_lease(p_lease => %s, p_changes => %s)", [lease, Jsonb(changes)]
-    )
+    line.conn.execute("select hwqueue.update_lease(p_lease => %s, p_changes => %s)", [lease, Jsonb(changes)])
     return lease
 
 
@@ -118,9 +116,7 @@ def test_priorities_rise_and_fall(conn: psycopg.Connection) -> None:
     for turn in ((0, 9, 5), (5, -5, 0), (-9, 0, 9), (-5, -9, 5), (1, -1, 0)):
         leases = {priority: line.spawn(priority=priority) for priority in turn}
         leases |= {priority + 100: line.spawn(priority=priority) for priority in turn}
-        expected = [
-            leases[key] for lane in sorted(turn, reverse=True) for key in (lane, lane + 100)
-        ]
+        expected = [leases[key] for lane in sorted(turn, reverse=True) for key in (lane, lane + 100)]
         assert line.take(7) == expected
         line.work(5, priority=turn[0])
 
@@ -160,8 +156,7 @@ def test_queues_have_marks_of_their_own(conn: psycopg.Connection) -> None:
     busy.settle_in()
     fresh = busy.spawn()
     both = conn.execute(
-        "select lease_id from hwqueue.claim_task("
-        "p_queues => %s, p_node => %s, p_epoch => %s, p_qty => 3)",
+        "select lease_id from hwqueue.claim_task(p_queues => %s, p_node => %s, p_epoch => %s, p_qty => 3)",
         [[busy.queue, quiet.queue], *busy.node],
     )
     assert [lease for (lease,) in both] == [*waiting[1:], fresh]

@@ -150,9 +150,7 @@ def test_a_spawn_that_holds_its_key(conn: psycopg.Connection, dsn: str, lease: U
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["moved", "not moved"])
-def test_a_spawn_there_waits_for_the_key(
-    conn: psycopg.Connection, dsn: str, lease: UUID, kept: bool
-) -> None:
+def test_a_spawn_there_waits_for_the_key(conn: psycopg.Connection, dsn: str, lease: UUID, kept: bool) -> None:
     with interleave(dsn) as actor:
         mover, producer = actor(), actor()
         mover.begin()

@@ -34,9 +34,7 @@ def keep_away(conn: psycopg.Connection[Any], service: str) -> None:
 
 
 @pytest.mark.parametrize("dump", [False, True])
-def test_a_policy_after_a_named_lease_is_pruned(
-    conn: psycopg.Connection, dsn: str, dump: bool
-) -> None:
+def test_a_policy_after_a_named_lease_is_pruned(conn: psycopg.Connection, dsn: str, dump: bool) -> None:
     """Its class outlives it, and gets terms that have to come into force."""
     clock = install_clock(conn)
     direct = Direct(conn)
@@ -174,17 +172,14 @@ def test_terms_are_written_while_the_lease_falls_due(conn: psycopg.Connection, d
         one = actor()
         one.begin()
         one.conn.execute(
-            "select hwqueue.promote_due(array(select q.queue_id from hwqueue.queue q),"
-            " 9, hwqueue.clock())"
+            "select hwqueue.promote_due(array(select q.queue_id from hwqueue.queue q), 9, hwqueue.clock())"
         )
         conn.execute("select from hwqueue.publish_terms(2, true, hwqueue.clock())")
         one.commit()
     assert ids(direct.claim(QUEUE, *node)) == [first]
 
 
-def test_terms_do_not_wait_for_a_producer_that_came_later(
-    conn: psycopg.Connection, dsn: str
-) -> None:
+def test_terms_do_not_wait_for_a_producer_that_came_later(conn: psycopg.Connection, dsn: str) -> None:
     """It brought a scheduled lease forward; all that was open at the terms' writing has ended."""
     clock = install_clock(conn)
     direct = Direct(conn)

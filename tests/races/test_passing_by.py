@@ -61,9 +61,7 @@ def test_an_open_claim_of_the_best_class(
 
 @pytest.mark.parametrize("classes", [1, 3])
 @pytest.mark.parametrize("queues", [1, 2])
-def test_an_open_claim_at_the_head(
-    conn: psycopg.Connection, dsn: str, classes: int, queues: int
-) -> None:
+def test_an_open_claim_at_the_head(conn: psycopg.Connection, dsn: str, classes: int, queues: int) -> None:
     """What it has taken is passed, and in the order of the queues."""
     direct = Direct(conn)
     names = [QUEUE, "other"][:queues]
@@ -77,8 +75,7 @@ def test_an_open_claim_at_the_head(
     while any(direct.claim(name, *node, qty=50) for name in names for node in (holder_node,)):
         pass
     leases = [
-        direct.spawn(names[n % queues], {"labels": {"n": str(n % classes)}})["lease_id"]
-        for n in range(12)
+        direct.spawn(names[n % queues], {"labels": {"n": str(n % classes)}})["lease_id"] for n in range(12)
     ]
     with interleave(dsn, SHORT) as actor:
         holder, other = actor(), actor()
@@ -112,9 +109,7 @@ def test_an_open_claim_of_classes_that_the_node_knows(
 
 
 @nodes
-def test_an_open_claim_of_several_classes(
-    conn: psycopg.Connection, dsn: str, spec: Options
-) -> None:
+def test_an_open_claim_of_several_classes(conn: psycopg.Connection, dsn: str, spec: Options) -> None:
     """Every class has its best taken; nothing is left out, down to the last lease."""
     direct = Direct(conn)
     direct.create_queue(QUEUE)
@@ -130,9 +125,7 @@ def test_an_open_claim_of_several_classes(
 
 
 @nodes
-def test_no_claim_is_empty_while_leases_wait(
-    conn: psycopg.Connection, dsn: str, spec: Options
-) -> None:
+def test_no_claim_is_empty_while_leases_wait(conn: psycopg.Connection, dsn: str, spec: Options) -> None:
     """Of several scored classes and ranks, under eight claimers at once."""
     direct = Direct(conn)
     direct.create_queue(QUEUE)
@@ -190,9 +183,7 @@ def test_a_heartbeat_and_an_open_cancel(conn: psycopg.Connection, dsn: str, cloc
     assert rows[stopping]["expires_at"] == clock.now() + timedelta(seconds=60)
 
 
-def test_a_heartbeat_of_a_node_that_is_held(
-    conn: psycopg.Connection, dsn: str, clock: Clock
-) -> None:
+def test_a_heartbeat_of_a_node_that_is_held(conn: psycopg.Connection, dsn: str, clock: Clock) -> None:
     """Work that settles with the user's own transaction costs the node's other claims nothing."""
     clock.freeze()
     direct = Direct(conn)
@@ -267,9 +258,7 @@ def test_adopting_what_a_producer_is_spawning(conn: psycopg.Connection, dsn: str
     assert direct.lease(keyed)["state"] == "claimed"
 
 
-def test_past_its_deadline_behind_a_held_one(
-    conn: psycopg.Connection, dsn: str, clock: Clock
-) -> None:
+def test_past_its_deadline_behind_a_held_one(conn: psycopg.Connection, dsn: str, clock: Clock) -> None:
     """A class is decided about by its first entry; of those behind it a late one is not granted."""
     direct = Direct(conn)
     direct.create_queue(QUEUE)

@@ -17,17 +17,12 @@ DAY = timedelta(days=1)
 PRUNE = "select leases from hwqueue.prune(p_limit => %s)"
 REGULAR = "select leases from hwqueue.prune(p_limit => %s, p_unless_within => '10 s')"
 LOOK = "select hwqueue.refresh_fleet_cache(class_id, hwqueue.clock()) from hwqueue.placement_class"
-REMEMBERED = (
-    "select (select count(*) from hwqueue.spread_floor), (select count(*) from hwqueue.class_range)"
-)
+REMEMBERED = "select (select count(*) from hwqueue.spread_floor), (select count(*) from hwqueue.class_range)"
 CLASSES = "select count(*) from hwqueue.placement_class"
 FIND_OUT = (
-    "select hwqueue.cache_class_fleets(array_agg(class_id), hwqueue.clock())"
-    " from hwqueue.placement_class"
+    "select hwqueue.cache_class_fleets(array_agg(class_id), hwqueue.clock()) from hwqueue.placement_class"
 )
-DELETE_CLASSES = (
-    "select hwqueue.delete_classes(array_agg(class_id), 10) from hwqueue.placement_class"
-)
+DELETE_CLASSES = "select hwqueue.delete_classes(array_agg(class_id), 10) from hwqueue.placement_class"
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
@@ -54,9 +49,7 @@ def test_beside_an_open_prune(conn: psycopg.Connection, dsn: str, clock: Clock, 
     assert conn.execute(CLASSES).fetchall() == [(0,)]
 
 
-def test_a_lease_is_pruned_while_it_is_read(
-    conn: psycopg.Connection, dsn: str, clock: Clock
-) -> None:
+def test_a_lease_is_pruned_while_it_is_read(conn: psycopg.Connection, dsn: str, clock: Clock) -> None:
     """The reader has found the lease, and waits for a table when it goes: an error, not nothing."""
     direct = Direct(conn)
     direct.create_queue(QUEUE, {"retain_completed": 1})
@@ -186,9 +179,7 @@ def test_a_class_that_stays_is_still_told_of(conn: psycopg.Connection, dsn: str)
         held = sleeper.conn.execute("select from hwqueue.profile_eligibility for update").rowcount
         assert held == 1
         assert other.conn.execute(DELETE_CLASSES).fetchall() == [(0,)]
-        told = other.conn.execute(
-            "select reported_at is not null from hwqueue.class_fleet"
-        ).fetchall()
+        told = other.conn.execute("select reported_at is not null from hwqueue.class_fleet").fetchall()
         assert told == [(True,)]
 
 
@@ -219,9 +210,7 @@ def test_reap_beside_an_open_prune(
     left = 0 if end == "commit" else 1
     assert conn.execute("select from hwqueue.class_fleet").rowcount == left
     assert conn.execute("select from hwqueue.class_mask").rowcount == left
-    assert (
-        conn.execute("select from hwqueue.class_fleet where reported_at is not null").rowcount == 0
-    )
+    assert conn.execute("select from hwqueue.class_fleet where reported_at is not null").rowcount == 0
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
@@ -244,9 +233,7 @@ def test_a_node_registers_while_its_rows_are_deleted(
         assert registering.result(TIMEOUT) > epoch
 
 
-def test_prune_passes_by_a_node_that_registers(
-    conn: psycopg.Connection, dsn: str, clock: Clock
-) -> None:
+def test_prune_passes_by_a_node_that_registers(conn: psycopg.Connection, dsn: str, clock: Clock) -> None:
     """It waits for no worker, and the node is there."""
     node, epoch = register(conn)
     spec = {"name": "again", "instance_id": "later"}
@@ -255,9 +242,7 @@ def test_prune_passes_by_a_node_that_registers(
     with interleave(dsn, SHORT) as actor:
         worker, other = actor(), actor()
         worker.begin()
-        assert worker.conn.execute("select hwqueue.is_known_node(%s)", [node]).fetchall() == [
-            (True,)
-        ]
+        assert worker.conn.execute("select hwqueue.is_known_node(%s)", [node]).fetchall() == [(True,)]
         assert other.conn.execute("select nodes from hwqueue.prune()").fetchall() == [(0,)]
         assert worker.direct.register(node, spec) > epoch
         worker.commit()

@@ -45,9 +45,7 @@ def settle_all(direct: Direct, node: tuple[UUID, int], claims: list[Row]) -> Non
     assert direct.complete_many(rest) == []
 
 
-def test_a_whole_life_under_a_publication(
-    conn: psycopg.Connection, published: Direct, clock: Clock
-) -> None:
+def test_a_whole_life_under_a_publication(conn: psycopg.Connection, published: Direct, clock: Clock) -> None:
     """Terms are published, counted, and pruned; claims end in every way; leases are requeued."""
     direct = published
     direct.create_queue(QUEUE)

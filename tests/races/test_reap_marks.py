@@ -106,9 +106,7 @@ kinds = pytest.mark.parametrize(
 
 
 @kinds
-def test_a_writer_that_commits_late(
-    conn: psycopg.Connection, dsn: str, clock: Clock, kind: Kind
-) -> None:
+def test_a_writer_that_commits_late(conn: psycopg.Connection, dsn: str, clock: Clock, kind: Kind) -> None:
     """What it wrote was due long before; the marks have waited for it, and go on behind it."""
     clock.freeze()
     direct = Direct(conn)
@@ -206,9 +204,7 @@ def test_a_reaper_that_stays_open(conn: psycopg.Connection, dsn: str, clock: Clo
         assert worker.conn.execute(REAP).fetchall() == [(1, 0, 0)]
 
 
-def test_who_has_written_already_leaves_the_mark(
-    conn: psycopg.Connection, dsn: str, clock: Clock
-) -> None:
+def test_who_has_written_already_leaves_the_mark(conn: psycopg.Connection, dsn: str, clock: Clock) -> None:
     """Reaping in the user's own transaction keeps nobody from reaping."""
     direct = Direct(conn)
     direct.create_queue(QUEUE)
@@ -224,9 +220,7 @@ def test_who_has_written_already_leaves_the_mark(
         user.commit()
 
 
-def test_a_node_at_work_uses_up_none_of_the_limit(
-    conn: psycopg.Connection, dsn: str, clock: Clock
-) -> None:
+def test_a_node_at_work_uses_up_none_of_the_limit(conn: psycopg.Connection, dsn: str, clock: Clock) -> None:
     """Its expired claims come first and are left alone; those of another node are reaped."""
     direct = Direct(conn)
     direct.create_queue(QUEUE, {"claim_timeout": 60})
@@ -298,8 +292,6 @@ def test_ids_come_before_the_clock(
         writer.wait_until_parked()
         assert conn.execute(HAS_ID, [writer.conn.info.backend_pid]).fetchall() == [(1,)]
         if ends:
-            assert conn.execute(HAS_CLAIM_TABLE, [writer.conn.info.backend_pid]).fetchall() != [
-                (0,)
-            ]
+            assert conn.execute(HAS_CLAIM_TABLE, [writer.conn.info.backend_pid]).fetchall() != [(0,)]
         keeper.commit()
         parked.result(TIMEOUT)

@@ -118,9 +118,7 @@ def test_prune_beside_an_open_completion(
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_its_id_is_taken_before_and_after(
-    conn: psycopg.Connection, dsn: str, claim: Row, end: str
-) -> None:
+def test_its_id_is_taken_before_and_after(conn: psycopg.Connection, dsn: str, claim: Row, end: str) -> None:
     """A spawn does not wait for the completion to say so."""
     with interleave(dsn, SHORT) as actor:
         worker, producer = actor(), actor()

@@ -107,9 +107,7 @@ def test_a_registration_that_idles(conn: psycopg.Connection, dsn: str, clock: Cl
     assert conn.execute(PRUNE).fetchone() == (1,)
 
 
-def test_a_claim_of_a_lease_with_a_class_of_its_own_by_now(
-    conn: psycopg.Connection, clock: Clock
-) -> None:
+def test_a_claim_of_a_lease_with_a_class_of_its_own_by_now(conn: psycopg.Connection, clock: Clock) -> None:
     """It runs as the class that it was claimed with, which no lease has any more: that stays."""
     direct = Direct(conn)
     direct.create_queue(QUEUE, {"retain_completed": 1})

@@ -54,9 +54,7 @@ def counted(conn: psycopg.Connection) -> dict[str, int]:
     return dict(zip(ENDS, row, strict=True))
 
 
-def test_a_settlement_that_is_committed_late(
-    conn: psycopg.Connection, dsn: str, clock: Clock
-) -> None:
+def test_a_settlement_that_is_committed_late(conn: psycopg.Connection, dsn: str, clock: Clock) -> None:
     """The count does not pass it, not even when others ended after it, and goes on behind it."""
     clock.freeze()
     direct = Direct(conn)
@@ -84,9 +82,7 @@ def test_a_settlement_that_is_committed_late(
     assert counted(conn)["completed"] == 3
 
 
-def test_a_run_whose_end_is_committed_late(
-    conn: psycopg.Connection, dsn: str, clock: Clock
-) -> None:
+def test_a_run_whose_end_is_committed_late(conn: psycopg.Connection, dsn: str, clock: Clock) -> None:
     """The signal that ends it settles no lease; the count does not pass it all the same."""
     clock.freeze()
     flow = Flow(Direct(conn), [{"name": "approve", "kind": "wait", "signal": "ok"}])
@@ -158,9 +154,7 @@ def count_until(conn: psycopg.Connection, **expected: int) -> None:
     raise AssertionError(counted(conn))
 
 
-def test_a_reaper_that_falls_asleep_with_the_time_in_hand(
-    conn: psycopg.Connection, dsn: str
-) -> None:
+def test_a_reaper_that_falls_asleep_with_the_time_in_hand(conn: psycopg.Connection, dsn: str) -> None:
     """What it ends at last ended then, not when it fell asleep: others have counted up to now."""
     direct = Direct(conn)
     direct.create_queue(QUEUE, {"claim_timeout": 1})
@@ -194,9 +188,7 @@ def test_a_reaper_that_falls_asleep_with_the_time_in_hand(
     }
 
 
-def test_a_batch_that_falls_asleep_with_the_time_in_hand(
-    conn: psycopg.Connection, dsn: str
-) -> None:
+def test_a_batch_that_falls_asleep_with_the_time_in_hand(conn: psycopg.Connection, dsn: str) -> None:
     """The count does not pass it: what it completes ended then."""
     direct = Direct(conn)
     direct.create_queue(QUEUE)
@@ -219,9 +211,7 @@ def test_a_batch_that_falls_asleep_with_the_time_in_hand(
     assert counted(conn)["completed"] == 2
 
 
-def test_a_claim_that_falls_asleep_with_the_time_in_hand(
-    conn: psycopg.Connection, dsn: str
-) -> None:
+def test_a_claim_that_falls_asleep_with_the_time_in_hand(conn: psycopg.Connection, dsn: str) -> None:
     """The count does not pass it: what was cancelled while it was reserved ended then."""
     direct = Direct(conn)
     direct.create_queue(QUEUE)

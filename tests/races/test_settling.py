@@ -73,9 +73,7 @@ def test_an_expired_claim_still_settles(conn: psycopg.Connection, clock: Clock, 
     assert Direct(conn).reap()["expired"] == 0
 
 
-def test_settle_wins_over_reap(
-    conn: psycopg.Connection, dsn: str, clock: Clock, claim: Row
-) -> None:
+def test_settle_wins_over_reap(conn: psycopg.Connection, dsn: str, clock: Clock, claim: Row) -> None:
     """A reap that comes while the settlement is open passes the lease over."""
     clock.advance(timedelta(minutes=5))
     with interleave(dsn) as actor:
@@ -88,9 +86,7 @@ def test_settle_wins_over_reap(
     assert Direct(conn).lease(claim["lease_id"])["state"] == "completed"
 
 
-def test_reap_wins_over_settle(
-    conn: psycopg.Connection, dsn: str, clock: Clock, claim: Row
-) -> None:
+def test_reap_wins_over_settle(conn: psycopg.Connection, dsn: str, clock: Clock, claim: Row) -> None:
     """A settlement that waits for an open reap finds its claim lost."""
     clock.advance(timedelta(minutes=5))
     with interleave(dsn) as actor:
@@ -155,9 +151,7 @@ def test_settlement_waits_for_an_open_restart(
     assert Direct(conn).lease(claim["lease_id"])["state"] == "pending"
 
 
-def test_cancel_waits_for_an_open_claim(
-    conn: psycopg.Connection, dsn: str, node: tuple[UUID, int]
-) -> None:
+def test_cancel_waits_for_an_open_claim(conn: psycopg.Connection, dsn: str, node: tuple[UUID, int]) -> None:
     """It then asks the worker to stop: the lease stays claimed until the worker settles."""
     direct = Direct(conn)
     lease = direct.spawn(QUEUE)["lease_id"]
@@ -174,9 +168,7 @@ def test_cancel_waits_for_an_open_claim(
     assert direct.release(lease, claim["claim_token"]) == "cancelled"
 
 
-def test_claim_passes_by_an_open_cancel(
-    conn: psycopg.Connection, dsn: str, node: tuple[UUID, int]
-) -> None:
+def test_claim_passes_by_an_open_cancel(conn: psycopg.Connection, dsn: str, node: tuple[UUID, int]) -> None:
     """A lease that is being cancelled is not granted; if the cancel is undone, it is."""
     lease = Direct(conn).spawn(QUEUE)["lease_id"]
     with interleave(dsn, SHORT) as actor:
@@ -224,9 +216,7 @@ def test_a_batch_completes_a_lease_that_a_new_term_names_meanwhile(
         if call == "complete_leases":
             ended = worker.start(lambda d: d.complete_many(claims))
         else:
-            ended = worker.start(
-                lambda d: d.settle_and_claim(QUEUE, *plain, [], qty=0, completed=claims)
-            )
+            ended = worker.start(lambda d: d.settle_and_claim(QUEUE, *plain, [], qty=0, completed=claims))
         worker.wait_until_blocked_by(publisher)
         publisher.commit()
         assert ended.result(TIMEOUT) == []

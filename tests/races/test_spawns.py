@@ -62,9 +62,7 @@ def test_two_open_spawns_of_one_new_class(conn: psycopg.Connection, dsn: str) ->
 
 
 @pytest.mark.parametrize("first_commits", [True, False])
-def test_same_key_from_two_sessions(
-    conn: psycopg.Connection, dsn: str, first_commits: bool
-) -> None:
+def test_same_key_from_two_sessions(conn: psycopg.Connection, dsn: str, first_commits: bool) -> None:
     """The second waits for the first, and gets its lease, or makes one if that is undone."""
     Direct(conn).create_queue(QUEUE)
     options = {"idempotency_key": "order-1"}
@@ -217,9 +215,7 @@ def test_a_unique_spawn_beside_a_settlement(conn: psycopg.Connection, dsn: str) 
 
 
 @pytest.mark.parametrize("claim_commits", [True, False])
-def test_a_replacement_beside_a_claim(
-    conn: psycopg.Connection, dsn: str, claim_commits: bool
-) -> None:
+def test_a_replacement_beside_a_claim(conn: psycopg.Connection, dsn: str, claim_commits: bool) -> None:
     """It waits for the claim: what runs stays as it is, what waits again is changed."""
     direct = Direct(conn)
     direct.create_queue(QUEUE)
@@ -322,9 +318,7 @@ def test_a_spawn_beside_a_requeue_of_its_keys_lease(
     assert found["created"] is not requeue_commits
 
 
-def test_a_page_of_requeues_passes_by_a_key_that_is_held(
-    conn: psycopg.Connection, dsn: str
-) -> None:
+def test_a_page_of_requeues_passes_by_a_key_that_is_held(conn: psycopg.Connection, dsn: str) -> None:
     """It waits for no producer: the lease is skipped."""
     direct = Direct(conn)
     direct.create_queue(QUEUE)

@@ -19,9 +19,7 @@ def drained(direct: Direct, node: tuple[UUID, int]) -> list[UUID]:
 
 
 @pytest.mark.parametrize("classes", [3, 10, 250])
-def test_none_is_passed_by_for_those_that_are_blocked(
-    conn: psycopg.Connection, classes: int
-) -> None:
+def test_none_is_passed_by_for_those_that_are_blocked(conn: psycopg.Connection, classes: int) -> None:
     """However many classes there are: leases go in the order in which they came."""
     direct = Direct(conn)
     direct.create_queue(QUEUE)
@@ -33,11 +31,9 @@ def test_none_is_passed_by_for_those_that_are_blocked(
     for number in range(60):
         direct.spawn(QUEUE, lease(f"k{number}", away(f"k{number}")))
     free = [
-        direct.spawn(QUEUE, lease(f"f{number % classes}"))["lease_id"]
-        for number in range(max(20, classes))
+        direct.spawn(QUEUE, lease(f"f{number % classes}"))["lease_id"] for number in range(max(20, classes))
     ]
     sooner = [
-        direct.spawn(QUEUE, lease(f"f{number % 2}") | {"priority": 1})["lease_id"]
-        for number in range(2)
+        direct.spawn(QUEUE, lease(f"f{number % 2}") | {"priority": 1})["lease_id"] for number in range(2)
     ]
     assert drained(direct, node) == sooner + free

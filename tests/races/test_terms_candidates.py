@@ -296,9 +296,7 @@ def test_a_scheduled_lease_that_a_term_names_is_a_candidate_when_it_is_due(
     assert ids(direct.claim(QUEUE, *node)) == [first]
 
 
-def test_new_terms_do_not_wait_for_whoever_holds_a_class(
-    conn: psycopg.Connection, dsn: str
-) -> None:
+def test_new_terms_do_not_wait_for_whoever_holds_a_class(conn: psycopg.Connection, dsn: str) -> None:
     """One that is new, and whose terms have no rows yet."""
     direct = Direct(conn)
     queues(direct)
@@ -410,9 +408,7 @@ def test_a_lease_that_succeeded_holds_up_nobody(conn: psycopg.Connection) -> Non
     assert ids(direct.claim(OTHER, *node)) == [second]
 
 
-def test_a_class_that_was_judged_while_its_term_was_published(
-    conn: psycopg.Connection, dsn: str
-) -> None:
+def test_a_class_that_was_judged_while_its_term_was_published(conn: psycopg.Connection, dsn: str) -> None:
     """Who judged it before that was committed finds it afterwards."""
     direct = Direct(conn)
     queues(direct)
@@ -463,9 +459,7 @@ def test_a_named_lease_is_not_taken_for_another_of_its_class(conn: psycopg.Conne
     assert broken(conn) == []
 
 
-def test_a_class_that_is_woken_while_its_last_term_is_published(
-    conn: psycopg.Connection, dsn: str
-) -> None:
+def test_a_class_that_is_woken_while_its_last_term_is_published(conn: psycopg.Connection, dsn: str) -> None:
     """Who judged it between the two commits finds it afterwards."""
     direct = Direct(conn)
     queues(direct)

@@ -65,8 +65,7 @@ def two_queues(conn: psycopg.Connection[Any], options: tuple[dict[str, Any], ...
     for queue in (QUEUE, OTHER):
         direct.create_queue(queue)
     spawned = [
-        direct.spawn(queue, one)["lease_id"]
-        for queue, one in zip((QUEUE, OTHER), options, strict=True)
+        direct.spawn(queue, one)["lease_id"] for queue, one in zip((QUEUE, OTHER), options, strict=True)
     ]
     publish(direct)
     return spawned
@@ -75,9 +74,7 @@ def two_queues(conn: psycopg.Connection[Any], options: tuple[dict[str, Any], ...
 @pytest.mark.parametrize("first_commits", [True, False])
 @domains
 @KINDS
-def test_one_of_two(
-    conn: psycopg.Connection, dsn: str, kind: str, domain: str, first_commits: bool
-) -> None:
+def test_one_of_two(conn: psycopg.Connection, dsn: str, kind: str, domain: str, first_commits: bool) -> None:
     """While one claim is open the other gets nothing, at once; later only if that is undone."""
     first, second = two_queues(conn, sides(domain)[kind])
     one_node, two_node, _elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
@@ -144,9 +141,7 @@ def test_what_was_read_before_the_stripe_where_one_runs(
 
 
 @pytest.mark.parametrize("first_commits", [True, False])
-def test_one_at_once_in_the_whole_fleet(
-    conn: psycopg.Connection, dsn: str, first_commits: bool
-) -> None:
+def test_one_at_once_in_the_whole_fleet(conn: psycopg.Connection, dsn: str, first_commits: bool) -> None:
     """Two nodes of different racks claim at the same instant: the second leaves its lease."""
     alone = lease("web", spread("web", "fleet", max_per_domain=1))
     _first, second = two_queues(conn, (alone, alone))
@@ -250,9 +245,7 @@ def test_what_was_passed_by_is_left_to_others(conn: psycopg.Connection, dsn: str
 
 @pytest.mark.parametrize("first_commits", [True, False])
 @domains
-def test_two_first_members(
-    conn: psycopg.Connection, dsn: str, domain: str, first_commits: bool
-) -> None:
+def test_two_first_members(conn: psycopg.Connection, dsn: str, domain: str, first_commits: bool) -> None:
     """Of a group that requires to be together only one starts; the other joins where that is."""
     member = lease("web", toward("web", domain))
     first, second = two_queues(conn, (member, member))
@@ -274,9 +267,7 @@ def test_two_first_members(
 
 
 @pytest.mark.parametrize("first_commits", [True, False])
-def test_two_first_members_that_both_looked(
-    conn: psycopg.Connection, dsn: str, first_commits: bool
-) -> None:
+def test_two_first_members_that_both_looked(conn: psycopg.Connection, dsn: str, first_commits: bool) -> None:
     """The claim that has the stripe second looks again, and finds the group elsewhere."""
     member = lease("web", toward("web"))
     first, second = two_queues(conn, (member, member))
@@ -295,9 +286,7 @@ def test_two_first_members_that_both_looked(
 
 
 @pytest.mark.parametrize("joins", [True, False])
-def test_a_join_while_the_last_member_leaves(
-    conn: psycopg.Connection, dsn: str, joins: bool
-) -> None:
+def test_a_join_while_the_last_member_leaves(conn: psycopg.Connection, dsn: str, joins: bool) -> None:
     """A lease that is joining keeps the group where it is, although all others have left."""
     direct = Direct(conn)
     member = lease("web", toward("web"))
@@ -359,9 +348,7 @@ def test_a_join_finds_the_group_gone(conn: psycopg.Connection, dsn: str) -> None
 
 
 @pytest.mark.parametrize("first_commits", [True, False])
-def test_first_members_of_two_groups_in_one(
-    conn: psycopg.Connection, dsn: str, first_commits: bool
-) -> None:
+def test_first_members_of_two_groups_in_one(conn: psycopg.Connection, dsn: str, first_commits: bool) -> None:
     """Each is one of the other's group: whoever comes second goes where the first is."""
     labels = {"app": "web", "tier": "front"}
     by_tier = {"require": [{"leases": {"labels": {"tier": "front"}}, "domain": "rack"}]}

@@ -19,9 +19,7 @@ from tests.races.terms import (
 )
 
 
-def test_a_node_that_moves_counts_what_a_new_term_counts(
-    conn: psycopg.Connection, dsn: str
-) -> None:
+def test_a_node_that_moves_counts_what_a_new_term_counts(conn: psycopg.Connection, dsn: str) -> None:
     """Whoever comes second finds it counted."""
     direct = Direct(conn)
     direct.create_queue(QUEUE)

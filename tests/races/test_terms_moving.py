@@ -351,9 +351,7 @@ def test_a_settlement_while_running_leases_are_counted(conn: psycopg.Connection,
 
 
 @pytest.mark.parametrize("settles", [True, False])
-def test_a_claim_is_held_when_it_is_to_be_counted(
-    conn: psycopg.Connection, dsn: str, settles: bool
-) -> None:
+def test_a_claim_is_held_when_it_is_to_be_counted(conn: psycopg.Connection, dsn: str, settles: bool) -> None:
     """Nobody waits for it: its term is not published until the settlement has come to an end."""
     direct = Direct(conn)
     direct.create_queue(QUEUE)

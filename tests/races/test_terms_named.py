@@ -40,9 +40,7 @@ _ALL_SEEN = """
 
 
 @pytest.mark.parametrize("first_commits", [True, False])
-def test_a_named_lease_is_spawned_later(
-    conn: psycopg.Connection, dsn: str, first_commits: bool
-) -> None:
+def test_a_named_lease_is_spawned_later(conn: psycopg.Connection, dsn: str, first_commits: bool) -> None:
     """Its spawn was open before the term was known: it has the class of others, and is checked."""
     direct = Direct(conn)
     queues(direct)
@@ -125,9 +123,7 @@ def test_a_named_lease_that_shares_a_class(conn: psycopg.Connection, dsn: str) -
     assert broken(conn) == []
 
 
-def test_an_entry_gets_a_class_of_its_own_while_it_is_chosen(
-    conn: psycopg.Connection, dsn: str
-) -> None:
+def test_an_entry_gets_a_class_of_its_own_while_it_is_chosen(conn: psycopg.Connection, dsn: str) -> None:
     """Somebody names it: the claim that had looked at it leaves it, to be checked anew."""
     direct = Direct(conn)
     queues(direct)

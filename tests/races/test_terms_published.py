@@ -62,11 +62,7 @@ ASKING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         lease("web"),
         lease(
             "web",
-            {
-                "spread": [
-                    {"domain": "rack", "max_per_domain": 1, "select": {"labels": {"app": "web"}}}
-                ]
-            },
+            {"spread": [{"domain": "rack", "max_per_domain": 1, "select": {"labels": {"app": "web"}}}]},
         ),
     ),
 }
@@ -150,9 +146,7 @@ def test_a_single_node_brings_it_into_force(conn: psycopg.Connection) -> None:
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["by labels", "by id"])
-def test_a_lease_is_edited_so_that_it_is_selected(
-    conn: psycopg.Connection, dsn: str, named: bool
-) -> None:
+def test_a_lease_is_edited_so_that_it_is_selected(conn: psycopg.Connection, dsn: str, named: bool) -> None:
     """The edit was open before the term was known, and gives the lease the class of others."""
     direct = Direct(conn)
     queues(direct)
@@ -337,9 +331,7 @@ def test_an_open_spawn_of_a_new_term_holds_up_nobody(conn: psycopg.Connection, d
 
 
 @pytest.mark.parametrize("how", ["complete", "complete many", "settle and claim", "fail"])
-def test_a_claim_that_wants_a_new_term_stays_open(
-    conn: psycopg.Connection, dsn: str, how: str
-) -> None:
+def test_a_claim_that_wants_a_new_term_stays_open(conn: psycopg.Connection, dsn: str, how: str) -> None:
     """Other nodes heartbeat and settle what is to be counted: only reap holds that."""
     direct = Direct(conn)
     queues(direct)
@@ -422,9 +414,7 @@ def test_a_node_that_judges_holds_up_no_term(conn: psycopg.Connection, dsn: str)
     assert broken(conn) == []
 
 
-def test_a_class_that_was_judged_beside_who_writes_the_term(
-    conn: psycopg.Connection, dsn: str
-) -> None:
+def test_a_class_that_was_judged_beside_who_writes_the_term(conn: psycopg.Connection, dsn: str) -> None:
     """Its claims are checked anyway, for another term: they must know of this one first."""
     direct = Direct(conn)
     queues(direct)

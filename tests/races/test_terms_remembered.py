@@ -77,9 +77,7 @@ def test_the_looker_ends_one_itself(conn: psycopg.Connection, dsn: str) -> None:
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_one_ends_while_somebody_looks(
-    conn: psycopg.Connection, dsn: str, *, commits: bool
-) -> None:
+def test_one_ends_while_somebody_looks(conn: psycopg.Connection, dsn: str, *, commits: bool) -> None:
     """The settlement was open when the fleet was looked at: it counts once it is committed."""
     (here, _there), (_mine, other) = one_everywhere(conn)
     with interleave(dsn) as actor:
@@ -93,9 +91,7 @@ def test_one_ends_while_somebody_looks(
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_look_that_is_older_than_what_ended(
-    conn: psycopg.Connection, dsn: str, *, commits: bool
-) -> None:
+def test_a_look_that_is_older_than_what_ended(conn: psycopg.Connection, dsn: str, *, commits: bool) -> None:
     """Who looked first and commits last has not seen it, and says so."""
     (here, _there), (_mine, other) = one_everywhere(conn)
     with interleave(dsn) as actor:
@@ -188,9 +184,7 @@ def test_what_a_dead_node_runs_is_not_there(conn: psycopg.Connection) -> None:
     assert len(direct.claim(QUEUE, *here)) == 1
 
 
-def test_a_claim_of_a_node_that_is_dead_when_it_is_committed(
-    conn: psycopg.Connection, dsn: str
-) -> None:
+def test_a_claim_of_a_node_that_is_dead_when_it_is_committed(conn: psycopg.Connection, dsn: str) -> None:
     """Who looked before knows the node, though nothing seemed to run there."""
     clock = install_clock(conn)
     direct = Direct(conn)

@@ -64,9 +64,7 @@ def test_a_submission_meets_the_end_of_the_run(
     one.commit() if commits else one.rollback()
     second = blocked.result(TIMEOUT)
     assert second["created"] is (commits or on_conflict == "replace")
-    assert flow.state == (
-        "completed" if commits else "cancelling" if on_conflict == "replace" else "running"
-    )
+    assert flow.state == ("completed" if commits else "cancelling" if on_conflict == "replace" else "running")
     if not commits:
         finish(calls, claim)
         calls.rows("advance_workflows")

@@ -131,9 +131,7 @@ def test_a_map_that_begins_while_an_update_waits_for_it(calls: Calls, two: list[
     assert placement(calls, flow.items()[1]) == flow.steps()["m"]["placement"]
 
 
-def test_an_update_that_stays_open_holds_no_step_that_was_released(
-    calls: Calls, two: list[Actor]
-) -> None:
+def test_an_update_that_stays_open_holds_no_step_that_was_released(calls: Calls, two: list[Actor]) -> None:
     """It has waited for that step, and leaves it out: who runs it settles meanwhile."""
     flow = Flow(calls, [step("a"), step("b", "a"), step("c", "b")])
     claims = flow.claims()

@@ -71,9 +71,7 @@ def test_an_event_from_before_another_server_was_noticed(actors: Actors, api: Ap
     late = actors()
     first, second = api.queue(), api.queue()
     api.rows("reap")
-    api.conn.execute(
-        "update hwqueue.installation set timeline = timeline - 1, server_started_at = null"
-    )
+    api.conn.execute("update hwqueue.installation set timeline = timeline - 1, server_started_at = null")
     late.begin()
     Api(late.conn).rows("pause_queue", queue=first)
     api.rows("pause_queue", queue=second)

@@ -281,9 +281,7 @@ def test_a_join_beside_changes_of_many_runs(calls: Calls, one: Actor, dsn: str) 
 
 
 @pytest.mark.parametrize("limit", [1, 2])
-def test_a_join_beside_a_join_with_many_arrivals(
-    calls: Calls, one: Actor, dsn: str, limit: int
-) -> None:
+def test_a_join_beside_a_join_with_many_arrivals(calls: Calls, one: Actor, dsn: str, limit: int) -> None:
     """An open transaction holds a tally that has more arrivals than one sweep reads."""
     names = [f"p{number}" for number in range(25)]
     wide = Flow(calls, [*(step(name) for name in names), step("j", *names)])
@@ -310,9 +308,7 @@ def test_a_join_beside_a_join_with_many_arrivals(
 
 
 @pytest.mark.parametrize("limit", [1, 2])
-def test_a_change_of_a_run_beside_a_join_with_many_arrivals(
-    calls: Calls, one: Actor, limit: int
-) -> None:
+def test_a_change_of_a_run_beside_a_join_with_many_arrivals(calls: Calls, one: Actor, limit: int) -> None:
     """It is carried out meanwhile, however few arrivals a sweep reads."""
     names = [f"p{number}" for number in range(10 * limit + 5)]
     wide = Flow(calls, [*(step(name) for name in names), step("j", *names)])
@@ -336,9 +332,7 @@ def test_a_change_of_a_run_beside_a_join_with_many_arrivals(
 
 
 @pytest.mark.parametrize("held", [0, MANY])
-def test_a_late_step_beside_changes_of_many_runs(
-    calls: Calls, one: Actor, dsn: str, held: int
-) -> None:
+def test_a_late_step_beside_changes_of_many_runs(calls: Calls, one: Actor, dsn: str, held: int) -> None:
     """It is found although an older transaction is open, and other runs' changes are kept."""
     flow, other = Flow(calls, [step("a"), step("b", "a")]), Flow(calls, [step("a")])
     claims = flow.claims()

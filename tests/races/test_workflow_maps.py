@@ -42,9 +42,7 @@ def on_a_node_of_its_own(flow: Flow, number: int) -> tuple[Row, Row]:
 
 
 @pytest.mark.parametrize("aborts", [None, 0, 2])
-def test_four_sessions_settle_items_at_once(
-    calls: Calls, four: list[Actor], aborts: int | None
-) -> None:
+def test_four_sessions_settle_items_at_once(calls: Calls, four: list[Actor], aborts: int | None) -> None:
     """The first holds the tally, the others leave arrivals; all are open at the same time."""
     flow = Flow(calls, [each("m", list(range(12)), max_parallel=4)])
     claimed = [on_a_node_of_its_own(flow, number) for number in range(4)]
@@ -116,9 +114,7 @@ def test_an_item_that_is_let_in_while_its_run_is_cancelled(calls: Calls, four: l
     for _ in range(3):
         calls.rows("advance_workflows")
     assert (flow.state, flow.states()) == ("cancelled", {"m": "cancelled"})
-    left = calls.conn.execute(
-        "select count(*) from hwqueue.arrival where run_id = %s", [flow.run]
-    ).fetchone()
+    left = calls.conn.execute("select count(*) from hwqueue.arrival where run_id = %s", [flow.run]).fetchone()
     assert left == (0,)
 
 
@@ -179,9 +175,7 @@ def test_an_item_ends_while_the_tally_is_renewed(calls: Calls, four: list[Actor]
     assert flow.states() == {"m": "completed", "b": "running"}
 
 
-def test_a_map_that_is_declared_done_while_its_tally_is_renewed(
-    calls: Calls, four: list[Actor]
-) -> None:
+def test_a_map_that_is_declared_done_while_its_tally_is_renewed(calls: Calls, four: list[Actor]) -> None:
     """The row that skip_step waits for is gone when it gets its turn: it takes the one after it."""
     flow = Flow(calls, [each("m", list(range(500)), max_parallel=70), step("b", "m")])
     claims = flow.items(qty=64)
@@ -228,9 +222,7 @@ def test_a_run_is_cancelled_beside_an_item_that_stays_open(calls: Calls, four: l
     assert flow.state == "cancelled"
 
 
-def test_maps_near_the_items_of_one_map_do_not_wait_for_the_class(
-    calls: Calls, four: list[Actor]
-) -> None:
+def test_maps_near_the_items_of_one_map_do_not_wait_for_the_class(calls: Calls, four: list[Actor]) -> None:
     """Both spawn items near those of the first map: each writes the classes of the places."""
     asked = {"step": "load", "mode": "require", "match": "item"}
     steps = [each("load", [1, 2]), step("b", "load"), step("c", "load")]
@@ -252,9 +244,7 @@ def test_maps_near_the_items_of_one_map_do_not_wait_for_the_class(
     assert len({str(row["placement"]) for row in leases}) == 1
 
 
-def test_a_retry_that_is_open_does_not_hold_up_items_near_others(
-    calls: Calls, four: list[Actor]
-) -> None:
+def test_a_retry_that_is_open_does_not_hold_up_items_near_others(calls: Calls, four: list[Actor]) -> None:
     """The places of items are read without a lock, so what another session holds is no matter."""
     asked = {"step": "load", "mode": "require", "match": "item"}
     use = each("use", [1, 2], after=["load"], near=asked, max_parallel=1)

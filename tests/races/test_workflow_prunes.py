@@ -113,9 +113,7 @@ def submit_again(flow: Flow, calls: Calls | None = None) -> UUID:
 
 def claim_all(flow: Flow) -> list[Row]:
     """Claims of the first steps of all runs of the flow's queue."""
-    return flow.calls.rows(
-        "claim_task", queues=[flow.queue], node=flow.node, epoch=flow.epoch, qty=10
-    )
+    return flow.calls.rows("claim_task", queues=[flow.queue], node=flow.node, epoch=flow.epoch, qty=10)
 
 
 def runs(flow: Flow) -> int:

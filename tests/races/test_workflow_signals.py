@@ -73,9 +73,7 @@ def test_a_signal_that_a_beginning_wait_leaves(calls: Calls, one: Actor) -> None
     assert flow.state == "completed"
 
 
-def test_a_signal_that_was_left_comes_before_the_timeout(
-    calls: Calls, one: Actor, clock: Clock
-) -> None:
+def test_a_signal_that_was_left_comes_before_the_timeout(calls: Calls, one: Actor, clock: Clock) -> None:
     flow = Flow(calls, [step("a"), WAIT[1] | {"timeout": 60}])
     [claim] = flow.claims().values()
     one.begin()

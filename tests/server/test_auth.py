@@ -154,9 +154,7 @@ async def ask(http: Http, route: str, **options: Any) -> Any:
 def test_every_route_declares_its_scope() -> None:
     undeclared = [named(route) for route in api_routes() if len(needs_of(route)) != 1]
     assert undeclared == []
-    assert [
-        named(route) for route in api_routes() if not isinstance(route, AuthenticatedRoute)
-    ] == []
+    assert [named(route) for route in api_routes() if not isinstance(route, AuthenticatedRoute)] == []
 
 
 def test_a_route_without_a_scope_would_be_found() -> None:
@@ -223,9 +221,7 @@ async def test_nobody_sends_anything_without_a_token(guarded: Http) -> None:
     assert not read
 
 
-@pytest.mark.parametrize(
-    "value", ["Bearer no-such-token", "Bearer", "Bearer ", "Basic dTpw", "secret", ""]
-)
+@pytest.mark.parametrize("value", ["Bearer no-such-token", "Bearer", "Bearer ", "Basic dTpw", "secret", ""])
 async def test_what_is_no_token(guarded: Http, value: str) -> None:
     problem(await guarded.get(f"{V1}/me", headers={"Authorization": value}), 401)
 
@@ -250,9 +246,7 @@ async def test_an_expired_token(guarded: Http, token: Token, conn: Any) -> None:
     problem(await guarded.get(f"{V1}/me", headers=headers), 401)
 
 
-async def test_a_token_is_looked_up_once_in_a_while(
-    guarded: Http, token: Token, sql: Client
-) -> None:
+async def test_a_token_is_looked_up_once_in_a_while(guarded: Http, token: Token, sql: Client) -> None:
     headers = token(VIEWER)
     me = ok(await guarded.get(f"{V1}/me", headers=headers))
     sql.revoke_token(me["actor"].removeprefix("token:"))
@@ -293,9 +287,7 @@ class TestProxy:
         async with serving(**self.AUTH) as http, Http(http.app, "::ffff:10.1.2.3") as proxy:
             assert ok(await proxy.get(f"{V1}/me", headers=self.ALICE))["actor"] == "user:alice"
 
-    async def test_a_user_without_a_tenant_is_refused_unless_told_otherwise(
-        self, serving: Serving
-    ) -> None:
+    async def test_a_user_without_a_tenant_is_refused_unless_told_otherwise(self, serving: Serving) -> None:
         settings = {**self.AUTH}
         del settings["proxy_tenant_required"]
         async with serving(**settings) as http, Http(http.app, "10.1.2.3") as proxy:
@@ -336,9 +328,7 @@ class TestProxy:
 
     @pytest.mark.parametrize("site", ["cross-site", "same-site"])
     @pytest.mark.parametrize("path", [f"{V1}/events/stream", "/events/stream?after=0"])
-    async def test_pages_of_others_open_no_streams(
-        self, serving: Serving, site: str, path: str
-    ) -> None:
+    async def test_pages_of_others_open_no_streams(self, serving: Serving, site: str, path: str) -> None:
         given = self.ALICE | {"Sec-Fetch-Site": site, "Sec-Fetch-Dest": "image"}
         async with serving(**self.AUTH) as http, Http(http.app, "10.1.2.3") as proxy:
             for mode, dest in (("no-cors", "image"), ("navigate", "iframe")):

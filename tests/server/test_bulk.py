@@ -151,9 +151,7 @@ async def test_a_cursor_that_somebody_wrote(
     assert problem(found, 422, "QHA01")["field"].startswith("cursor.after")
 
 
-async def test_a_tenants_token_touches_its_own(
-    guarded: Http, token: Token, sql: Client, queue: str
-) -> None:
+async def test_a_tenants_token_touches_its_own(guarded: Http, token: Token, sql: Client, queue: str) -> None:
     own, theirs = (
         str(sql.spawn_lease(queue, "draw", tenant=tenant).lease_id) for tenant in ("film", "games")
     )
@@ -203,9 +201,7 @@ async def test_filters_of_the_list(http: Http, sql: Client, queue: str) -> None:
         ("error", {"error": "TimeoutError"}),
     ],
 )
-async def test_filters_that_are_refused(
-    http: Http, queue: str, field: str, params: dict[str, Any]
-) -> None:
+async def test_filters_that_are_refused(http: Http, queue: str, field: str, params: dict[str, Any]) -> None:
     if "queue" in params:
         params = params | {"queue": queue}
     found = await http.get(f"{V1}/leases", params=params)

@@ -25,9 +25,7 @@ BOUND_SECONDS = 60.0
 @contextmanager
 def following(url: str, **options: Any) -> Iterator[Iterator[dict[str, Any]]]:
     """The events of a stream as they come, each with its id and data."""
-    with httpx.stream(
-        "GET", f"{url}{V1}/events/stream", timeout=BOUND_SECONDS, **options
-    ) as answer:
+    with httpx.stream("GET", f"{url}{V1}/events/stream", timeout=BOUND_SECONDS, **options) as answer:
         assert answer.status_code == 200, answer.read()
         assert answer.headers["content-type"].startswith("text/event-stream")
         lines = answer.iter_lines()

@@ -67,9 +67,7 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Held:
     return held
 
 
-async def test_others_are_answered_while_a_large_body_is_parsed(
-    http: Http, queue: str, reader: Held
-) -> None:
+async def test_others_are_answered_while_a_large_body_is_parsed(http: Http, queue: str, reader: Held) -> None:
     sent = asking(http, spawn(queue))
     await reader.somebody()
     ok(await http.get("/healthz"))
@@ -141,9 +139,7 @@ async def test_one_of_each_caller_at_a_time(
             ok(await sent, 201)
 
 
-async def test_a_few_bytes_that_are_much_work_are_large(
-    guarded: Http, token: Token, reader: Held
-) -> None:
+async def test_a_few_bytes_that_are_much_work_are_large(guarded: Http, token: Token, reader: Held) -> None:
     """Steps to be checked, leases to be made: the bytes of each are few."""
     steps = [{"name": f"s{number}", "task": "draw"} for number in range(300)]
     body = json.dumps({"spec": {"name": "many", "steps": steps}}, separators=(",", ":"))
@@ -187,9 +183,7 @@ async def test_a_large_batch_is_what_was_sent(http: Http, queue: str, sql: Clien
     leases = [{"task": "draw", "params": {"ü": n, "text": "x" * 100}} for n in range(1000)]
     sent = ok(await http.post(f"{V1}/leases/batch", json={"queue": queue, "leases": leases}), 201)
     ids = [item["lease_id"] for item in sent["items"]]
-    assert [sql.get_lease(ids[n]).params for n in (0, 999)] == [
-        leases[n]["params"] for n in (0, 999)
-    ]
+    assert [sql.get_lease(ids[n]).params for n in (0, 999)] == [leases[n]["params"] for n in (0, 999)]
 
 
 @pytest.mark.parametrize(

@@ -83,9 +83,7 @@ async def test_an_answer_says_what_the_spawn_lacks(http: Http, sql: Client, queu
     assert ok(await http.post(f"{V1}/gangs", json=gang), 201)["warnings"] == told
     sql.reap()
     known = ok(await http.post(f"{V1}/leases", json=body), 201)["warnings"]
-    assert known == [
-        'no live node could run it at the last look: none serves task "drwa" in this queue'
-    ]
+    assert known == ['no live node could run it at the last look: none serves task "drwa" in this queue']
     batch = {"queue": queue, "leases": [{"task": "drwa"}]}
     [made] = ok(await http.post(f"{V1}/leases/batch", json=batch), 201)["items"]
     assert made["warnings"] is None
@@ -163,9 +161,7 @@ async def test_a_params_blob_goes_in_and_comes_out(http: Http, queue: str) -> No
 
 async def test_a_batch_is_all_or_nothing(http: Http, queue: str) -> None:
     good = {"task": "draw", "options": {"labels": {"a": "b"}}}
-    made = ok(
-        await http.post(f"{V1}/leases/batch", json={"queue": queue, "leases": [good] * 3}), 201
-    )
+    made = ok(await http.post(f"{V1}/leases/batch", json={"queue": queue, "leases": [good] * 3}), 201)
     assert len({lease["lease_id"] for lease in made["items"]}) == 3
     bad = good | {"options": {"placement": {"requires": []}}}
     body = {"queue": queue, "leases": [good, bad]}
@@ -238,9 +234,7 @@ async def test_log_lines(http: Http, sql: Client, queue: str) -> None:
     assert ok(await http.get(url)) == {"items": [], "next": None}
     claim = claimed(sql, queue)
     lines = [{"line": n, "at": "2030-01-31T12:00:00Z", "message": str(n)} for n in (1, 2, 5)]
-    sql.append_logs(
-        [{"lease_id": claim["lease_id"], "claim_token": claim["claim_token"], "lines": lines}]
-    )
+    sql.append_logs([{"lease_id": claim["lease_id"], "claim_token": claim["claim_token"], "lines": lines}])
     response = await http.get(url, params={"limit": 2})
     page = ok(response)
     assert [(item["message"], item["dropped"]) for item in page["items"]] == [("1", 0), ("2", 0)]
@@ -273,9 +267,7 @@ async def test_cancel_and_requeue(http: Http, sql: Client, queue: str) -> None:
     lease = await spawned(http, queue)
     url = f"{V1}/leases/{lease['lease_id']}"
     state = {"lease_id": lease["lease_id"]}
-    assert ok(await http.post(f"{url}/cancel", json={"reason": "typo"})) == state | {
-        "state": "cancelled"
-    }
+    assert ok(await http.post(f"{url}/cancel", json={"reason": "typo"})) == state | {"state": "cancelled"}
     assert ok(await http.get(url))["error"] == {"reason": "cancelled", "detail": "typo"}
     assert ok(await http.post(f"{url}/requeue")) == state | {"state": "pending"}
     problem(await http.post(f"{url}/requeue"), 409, "QHL07")
@@ -285,9 +277,7 @@ async def test_cancel_and_requeue(http: Http, sql: Client, queue: str) -> None:
     problem(await http.post(f"{url}/cancel"), 409, "QHL03")
 
 
-async def test_a_signal_wakes_the_lease_that_waits_for_it(
-    http: Http, sql: Client, queue: str
-) -> None:
+async def test_a_signal_wakes_the_lease_that_waits_for_it(http: Http, sql: Client, queue: str) -> None:
     url = f"{V1}/leases/{(await spawned(http, queue))['lease_id']}/signals/packed"
     claim = claimed(sql, queue)
     sql.save_checkpoint(claim["lease_id"], claim["claim_token"], "charge", {"id": 7})
@@ -344,9 +334,7 @@ async def test_a_lease_that_does_not_exist(http: Http, method: str, path: str) -
 
 @pytest.mark.parametrize("field", ["available_at", "deadline"])
 @pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
-async def test_a_time_that_nobody_could_read_again(
-    http: Http, queue: str, field: str, time: str
-) -> None:
+async def test_a_time_that_nobody_could_read_again(http: Http, queue: str, field: str, time: str) -> None:
     body = {"queue": queue, "task": "draw", "options": {field: time}}
     found = problem(await http.post(f"{V1}/leases", json=body), 422, "QHA01")
     assert found["field"] == f"options.{field}"
@@ -376,9 +364,7 @@ async def test_a_time_may_be_seconds_from_now(
         assert "or seconds from now" in found["detail"]
 
 
-async def test_the_last_time_of_all_is_read_in_every_zone(
-    serving: Serving, dsn: str, queue: str
-) -> None:
+async def test_the_last_time_of_all_is_read_in_every_zone(serving: Serving, dsn: str, queue: str) -> None:
     last = "9999-12-31T23:59:59.999999Z"
     async with serving(dsn=make_conninfo(dsn, options="-c TimeZone=Pacific/Kiritimati")) as http:
         body = {"queue": queue, "task": "draw", "options": {"available_at": last}}

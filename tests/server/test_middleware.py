@@ -43,9 +43,7 @@ async def test_a_request_that_does_not_arrive(serving: Serving) -> None:
         assert answer.headers["connection"] == "close"
 
 
-async def test_what_one_has_already_is_not_sent_again(
-    http: Http, sql: Client, queue: str, node: str
-) -> None:
+async def test_what_one_has_already_is_not_sent_again(http: Http, sql: Client, queue: str, node: str) -> None:
     lease = sql.spawn_lease(queue, "draw").lease_id
     for path in (f"leases/{lease}", f"leases?queue={queue}", f"nodes/{node}", f"queues/{queue}"):
         url = f"{V1}/{path}"
@@ -85,9 +83,7 @@ async def test_strangers_do_not_keep_all_connections(
         ok(await http.get(f"{V1}/me", headers=known))
         monkeypatch.setattr(AsyncClient, "check_token", slow)
         guesses = [
-            asyncio.ensure_future(
-                http.get(f"{V1}/me", headers={"Authorization": f"Bearer guess-{number}"})
-            )
+            asyncio.ensure_future(http.get(f"{V1}/me", headers={"Authorization": f"Bearer guess-{number}"}))
             for number in range(50)
         ]
         await begun.wait()
@@ -110,9 +106,7 @@ async def test_strangers_wait_no_longer_than_others(
 
     monkeypatch.setattr(AsyncClient, "check_token", stuck)
     async with serving(auth="tokens", pool_timeout=timedelta(seconds=1)) as http:
-        first = asyncio.ensure_future(
-            http.get(f"{V1}/me", headers={"Authorization": "Bearer first"})
-        )
+        first = asyncio.ensure_future(http.get(f"{V1}/me", headers={"Authorization": "Bearer first"}))
         await begun.wait()
         async with asyncio.timeout(60):
             problem(await http.get(f"{V1}/me", headers={"Authorization": "Bearer next"}), 503)
@@ -191,9 +185,7 @@ async def test_pages_of_named_origins_may_call(serving: Serving, token: Token) -
         answer = await http.options(f"{V1}/leases", headers=preflight)
         assert answer.headers["access-control-allow-origin"] == "https://ops.example"
         assert "access-control-allow-credentials" not in answer.headers
-        other = await http.options(
-            f"{V1}/leases", headers=preflight | {"Origin": "https://x.example"}
-        )
+        other = await http.options(f"{V1}/leases", headers=preflight | {"Origin": "https://x.example"})
         assert "access-control-allow-origin" not in other.headers
 
 

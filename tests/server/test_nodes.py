@@ -30,9 +30,7 @@ async def test_all_of_a_node_is_told(http: Http, sql: Client) -> None:
     assert (node["name"], node["rack"], node["live"], node["claims"]) == ("big", 7, True, 0)
     assert isinstance(node["node_epoch"], str)
     assert node["capacity"] == {"cpu_milli": 8000}
-    assert node["gpus"] == [
-        {"resource_id": str(gpu), "model": "A100", "memory_mib": 81920, "milli_used": 0}
-    ]
+    assert node["gpus"] == [{"resource_id": str(gpu), "model": "A100", "memory_mib": 81920, "milli_used": 0}]
     [attestation] = node["attestations"]
     assert (attestation["domain"], attestation["expires_at"]) == ("vault", None)
 
@@ -45,9 +43,7 @@ async def test_pages_by_name(http: Http, sql: Client) -> None:
     while link := response.links.get("next"):
         response = await http.get(link["url"])
         seen += [node["name"] for node in ok(response)["items"]]
-    assert [name for name in seen if name.startswith("paged-")] == [
-        f"paged-{name}@x" for name in "abcde"
-    ]
+    assert [name for name in seen if name.startswith("paged-")] == [f"paged-{name}@x" for name in "abcde"]
     [only] = ok(await http.get(f"{V1}/nodes", params={"name": "paged-c@x"}))["items"]
     assert only["name"] == "paged-c@x"
 

@@ -16,9 +16,7 @@ WANTED = {"require": [{"tags": {"gpu_model": "A100"}}]}
 @pytest.fixture
 def stuck(sql: Client, queue: str) -> str:
     """A lease that no node may run, though one is there."""
-    sql.register_node(
-        uuid4(), NodeSpec(name=f"old-{queue}", instance_id="1", labels={"gpu_model": "T4"})
-    )
+    sql.register_node(uuid4(), NodeSpec(name=f"old-{queue}", instance_id="1", labels={"gpu_model": "T4"}))
     return str(sql.spawn_lease(queue, "draw", placement=WANTED).lease_id)
 
 

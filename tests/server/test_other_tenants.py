@@ -21,9 +21,7 @@ from tests.server.conftest import V1, Http, Serving, Token, ok, problem
 
 pytestmark = pytest.mark.every_variant
 
-DOCUMENT = json.loads(
-    (Path(__file__).parents[2] / "docs" / "reference" / "openapi.json").read_text()
-)
+DOCUMENT = json.loads((Path(__file__).parents[2] / "docs" / "reference" / "openapi.json").read_text())
 METHODS = ("get", "post", "patch", "put", "delete")
 ROUTES = [
     (method.upper(), path)
@@ -260,14 +258,10 @@ def others(lease: str, service: str) -> dict[str, dict[str, Any]]:
     return {
         "with a lease": {"placement": {"require": [{"lease": lease, **at}]}},
         "away from a lease": {"placement": {"require": [{"lease": lease, **at, "away": True}]}},
-        "within any": {
-            "placement": {"require": [{"any": [[{"lease": lease}], [{"tags": {"a": 1}}]]}]}
-        },
+        "within any": {"placement": {"require": [{"any": [[{"lease": lease}], [{"tags": {"a": 1}}]]}]}},
         "rather with a lease": {"placement": {"prefer": [{"when": {"lease": lease}}]}},
         "with a service": {"placement": {"require": [{"service": service, **at}]}},
-        "away from a service": {
-            "placement": {"require": [{"service": service, **at, "away": True}]}
-        },
+        "away from a service": {"placement": {"require": [{"service": service, **at, "away": True}]}},
         "rather with a service": {"placement": {"prefer": [{"when": {"service": service}}]}},
         "a lease in the blob": {"wire": "\\x" + entry[TargetType.LEASE]},
         "a service in the blob": {"wire": "\\x" + entry[TargetType.SERVICE]},
@@ -337,9 +331,7 @@ async def test_ones_own_may_be_named(
     ok(await guarded.post(f"{V1}/leases", json=body, headers=token("producer", theirs.reader)), 201)
 
 
-async def test_leases_of_a_batch_may_name_each_other(
-    guarded: Http, token: Token, queue: str
-) -> None:
+async def test_leases_of_a_batch_may_name_each_other(guarded: Http, token: Token, queue: str) -> None:
     first = str(uuid4())
     placement = {"require": [{"lease": first, "domain": "rack"}]}
     batch = [

@@ -75,9 +75,7 @@ async def test_json_that_python_cannot_read(http: Http, odd: str) -> None:
         ({"options": {"delay": 5, "available_at": "2030-01-31T12:00:00Z"}}, "options.delay"),
     ],
 )
-async def test_the_argument_is_named(
-    http: Http, queue: str, change: dict[str, Any], field: str
-) -> None:
+async def test_the_argument_is_named(http: Http, queue: str, change: dict[str, Any], field: str) -> None:
     body = json.dumps({"queue": queue, "task": "draw"} | change)
     response = await http.post(LEASES, content=body, headers={"Content-Type": "application/json"})
     assert response.status_code == 422
@@ -103,9 +101,7 @@ async def test_the_argument_is_named(
     ],
 )
 async def test_what_is_no_request(http: Http, content: bytes) -> None:
-    response = await http.post(
-        LEASES, content=content, headers={"Content-Type": "application/json"}
-    )
+    response = await http.post(LEASES, content=content, headers={"Content-Type": "application/json"})
     assert response.status_code in (400, 422), response.text
     assert response.headers["content-type"] == "application/problem+json"
 
@@ -236,9 +232,7 @@ def test_integers_survive_readers_with_doubles() -> None:
 def held(dsn: str, queue: str) -> Iterator[str]:
     """A lease that somebody else holds locked."""
     with psycopg.connect(dsn) as other:
-        found = other.execute(
-            "select lease_id from hwqueue.spawn_lease(%s, 'held')", [queue]
-        ).fetchone()
+        found = other.execute("select lease_id from hwqueue.spawn_lease(%s, 'held')", [queue]).fetchone()
         assert found is not None
         other.commit()
         other.execute("select hwqueue.update_lease(%s, '{\"priority\": 3}')", found)

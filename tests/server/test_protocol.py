@@ -130,9 +130,7 @@ def test_a_head_that_does_not_come_is_not_waited_for(listening: Listening, sent:
         assert len(statuses(all_of(connection))) == sent.count(b"\r\n\r\n")
 
 
-def test_an_answer_may_take_longer_than_a_head(
-    listening: Listening, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_may_take_longer_than_a_head(listening: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hwqueue.server.event_streams._IDLE_POLLS", 1)
     with listening(head_timeout=timedelta(milliseconds=100)) as connection:
         connection.sendall(b"GET /api/v1/events/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")

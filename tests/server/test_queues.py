@@ -28,9 +28,7 @@ async def test_from_made_to_paused(http: Http) -> None:
     assert ok(await http.get(url))["paused"] is True
     assert ok(await http.post(f"{url}/resume")) == {"queue": "films/2030", "paused": False}
     assert ok(await http.get(url))["paused"] is False
-    assert made["queue"] in {
-        queue["queue"] for queue in ok(await http.get(f"{V1}/queues"))["items"]
-    }
+    assert made["queue"] in {queue["queue"] for queue in ok(await http.get(f"{V1}/queues"))["items"]}
 
 
 NAMES = ["a/policy", "a/b/pause", "pause", "a/requeue-failed", "x:y@z.w-", "a//b", "a/../b", "a/."]

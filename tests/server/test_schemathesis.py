@@ -43,9 +43,7 @@ def _served(database: str) -> Iterator[str]:
     with Client(database, pool_size=1) as client:
         client.create_queue("renders")
         client.create_token("admin", hashlib.sha256(SECRET.encode()).digest(), "admin")
-    told = ServerSettings(
-        dsn=database, auth="tokens", rate_limit=None, token_cache=timedelta(minutes=5)
-    )
+    told = ServerSettings(dsn=database, auth="tokens", rate_limit=None, token_cache=timedelta(minutes=5))
     with live(create_app(told)) as url:
         yield url
 

@@ -23,9 +23,7 @@ def theirs(sql: Client, queue: str) -> str:
     return str(sql.spawn_lease(queue, "draw", tenant=GAMES).lease_id)
 
 
-async def test_the_tenant_is_the_tokens(
-    guarded: Http, sql: Client, queue: str, film: dict[str, str]
-) -> None:
+async def test_the_tenant_is_the_tokens(guarded: Http, sql: Client, queue: str, film: dict[str, str]) -> None:
     body: dict[str, Any] = {"queue": queue, "task": "draw"}
     one = ok(await guarded.post(f"{V1}/leases", json=body, headers=film), 201)["lease_id"]
     batch = {
@@ -93,9 +91,7 @@ async def test_anothers_lease_is_as_if_it_did_not_exist(
     assert sql.get_lease(theirs) == before
 
 
-async def test_ones_own_key_is_ones_own(
-    guarded: Http, sql: Client, queue: str, film: dict[str, str]
-) -> None:
+async def test_ones_own_key_is_ones_own(guarded: Http, sql: Client, queue: str, film: dict[str, str]) -> None:
     taken = sql.spawn_lease(queue, "draw", tenant=GAMES, idempotency_key="k").lease_id
     body = {"queue": queue, "task": "draw"}
     headers = film | {"Idempotency-Key": "k"}
@@ -119,9 +115,9 @@ async def test_placements_do_not_look_at_others(
     guarded: Http, queue: str, film: dict[str, str], field: str, placement: dict[str, Any]
 ) -> None:
     spec = {"task": "draw", "options": {"placement": placement}}
-    own = ok(
-        await guarded.post(f"{V1}/leases", json={"queue": queue, "task": "own"}, headers=film), 201
-    )["lease_id"]
+    own = ok(await guarded.post(f"{V1}/leases", json={"queue": queue, "task": "own"}, headers=film), 201)[
+        "lease_id"
+    ]
     for method, path, body, where in (
         ("POST", "", {"queue": queue, **spec}, "options"),
         ("POST", "/batch", {"queue": queue, "leases": [spec]}, "leases[0].options"),
@@ -133,9 +129,7 @@ async def test_placements_do_not_look_at_others(
     assert [lease["lease_id"] for lease in page["items"]] == [own]
 
 
-async def test_placements_of_who_sees_all_tenants_may(
-    guarded: Http, token: Token, queue: str
-) -> None:
+async def test_placements_of_who_sees_all_tenants_may(guarded: Http, token: Token, queue: str) -> None:
     body = {"queue": queue, "task": "draw", "options": {"placement": {"require": [ALL]}}}
     ok(await guarded.post(f"{V1}/leases", json=body, headers=token("producer")), 201)
 

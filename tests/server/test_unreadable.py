@@ -57,9 +57,7 @@ async def test_so_does_the_dashboard(http: Http, queue: str, leases: list[str]) 
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])
-def test_so_does_the_terminal(
-    dsn: str, queue: str, leases: list[str], form: tuple[str, ...]
-) -> None:
+def test_so_does_the_terminal(dsn: str, queue: str, leases: list[str], form: tuple[str, ...]) -> None:
     listed = _cli(dsn, *form, "lease", "list", "--queue", queue)
     for lease_id in leases:
         assert lease_id in listed

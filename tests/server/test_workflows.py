@@ -267,9 +267,7 @@ async def test_items_come_in_pages(http: Http, sql: Client, queue: str) -> None:
 
 
 async def test_pages_and_filters(http: Http, sql: Client, queue: str) -> None:
-    first, second, third = [
-        await submitted(http, queue, options={"labels": {"n": str(n)}}) for n in range(3)
-    ]
+    first, second, third = [await submitted(http, queue, options={"labels": {"n": str(n)}}) for n in range(3)]
     sql.cancel_workflow_run(third.rpartition("/")[2])
 
     async def listed(**params: Any) -> list[str]:
@@ -285,9 +283,7 @@ async def test_pages_and_filters(http: Http, sql: Client, queue: str) -> None:
     page = await http.get(RUNS, params={"workflow": queue, "limit": 2})
     assert ok(page)["next"] == second.rpartition("/")[2]
     follow = page.headers["link"].partition("<")[2].partition(">")[0]
-    assert [each["run_id"] for each in ok(await http.get(follow))["items"]] == [
-        first.rpartition("/")[2]
-    ]
+    assert [each["run_id"] for each in ok(await http.get(follow))["items"]] == [first.rpartition("/")[2]]
 
 
 async def test_definitions_come_in_pages(http: Http) -> None:
@@ -332,9 +328,7 @@ async def test_a_dry_run_says_where_steps_could_run(http: Http, sql: Client, que
     assert ok(await http.get(RUNS, params={"workflow": queue}))["items"] == []
 
 
-async def test_a_dry_run_is_of_the_tenant_of_its_token(
-    guarded: Http, token: Token, queue: str
-) -> None:
+async def test_a_dry_run_is_of_the_tenant_of_its_token(guarded: Http, token: Token, queue: str) -> None:
     film, viewer = token("producer", "film"), token("viewer")
     body: dict[str, Any] = {"spec": spec_of(queue)}
     url = f"{WORKFLOWS}/check"

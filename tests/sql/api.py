@@ -84,9 +84,9 @@ class Api(Calls):
         """A fingerprint of every table: its row count and a digest of its rows."""
         tables = [name for (name,) in self.conn.execute(_TABLES).fetchall()]
         query = sql.SQL(" union all ").join(
-            sql.SQL(
-                "select {}, count(*), md5(string_agg(t::text, '|' order by t::text)) from {} t"
-            ).format(name, sql.Identifier("hwqueue", name))
+            sql.SQL("select {}, count(*), md5(string_agg(t::text, '|' order by t::text)) from {} t").format(
+                name, sql.Identifier("hwqueue", name)
+            )
             for name in tables
         )
         return {name: (rows, digest) for name, rows, digest in self.conn.execute(query)}
@@ -131,9 +131,7 @@ class Api(Calls):
         """Claim for the node; the ids of the leases in the order given."""
         return [row["lease_id"] for row in self.claim(node, *queues, **arguments)]
 
-    def running(
-        self, queue: str, node: Node | None = None, params: Any = None, /, **options: Any
-    ) -> Row:
+    def running(self, queue: str, node: Node | None = None, params: Any = None, /, **options: Any) -> Row:
         """Spawn a lease and claim it, on a node of its own unless one is given; the claim."""
         lease = self.spawn(queue, TASK, params, **options)
         [row] = self.claim(node or self.node(), queue)

@@ -15,8 +15,7 @@ def cores(*sizes: int) -> list[Row]:
     """Cores of NUMA nodes with so many each; core 1 has the threads 10 and 11, and so on."""
     numa = [number for number, size in enumerate(sizes) for _ in range(size)]
     return [
-        {"core": core, "numa": numa[core], "threads": [10 * core, 10 * core + 1]}
-        for core in range(len(numa))
+        {"core": core, "numa": numa[core], "threads": [10 * core, 10 * core + 1]} for core in range(len(numa))
     ]
 
 

@@ -31,9 +31,7 @@ class Logins:
         )
         self._stack.callback(self.drop, name)
         for role in member_of:
-            self._conn.execute(
-                sql.SQL("grant {} to {}").format(sql.Identifier(role), sql.Identifier(name))
-            )
+            self._conn.execute(sql.SQL("grant {} to {}").format(sql.Identifier(role), sql.Identifier(name)))
         return name
 
     def drop(self, name: str) -> None:

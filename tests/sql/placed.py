@@ -26,11 +26,7 @@ def running_placed(api: Api, queue: str, node: Node, **placement: Any) -> Row:
 
 def reasons(api: Api, node: Node, **placement: Any) -> list[Row]:
     """Why the node may not run such a lease."""
-    [row] = [
-        row
-        for row in api.rows("match_nodes", placement=placement)
-        if row["node_id"] == node.node_id
-    ]
+    [row] = [row for row in api.rows("match_nodes", placement=placement) if row["node_id"] == node.node_id]
     found: list[Row] = row["reasons"]
     return found
 

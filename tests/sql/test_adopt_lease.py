@@ -75,9 +75,7 @@ def test_else_those_with_most_left(api: Api) -> None:
         assert device["index"] == expected
 
 
-@pytest.mark.parametrize(
-    "gpus", [[GPU[0]], [GPU[0], str(uuid4())], [*GPU], ["T4"], "T4", [GPU[0], None]]
-)
+@pytest.mark.parametrize("gpus", [[GPU[0]], [GPU[0], str(uuid4())], [*GPU], ["T4"], "T4", [GPU[0], None]])
 def test_devices_that_cannot_be(api: Api, gpus: Any) -> None:
     """Two are asked for: other counts and devices of others are refused."""
     arguments = {

@@ -64,9 +64,7 @@ def test_pages_follow_one_another(api: Api, claim: Row) -> None:
     assert logged(api, claim, last=True, limit=2, after=after) == []
 
 
-def test_the_last_thousand_of_a_claim_are_kept(
-    api: Api, conn: psycopg.Connection, claim: Row
-) -> None:
+def test_the_last_thousand_of_a_claim_are_kept(api: Api, conn: psycopg.Connection, claim: Row) -> None:
     count = "select count(*), min(line), max(line) from hwqueue.attempt_log where lease_id = %s"
     its = [claim["lease_id"]]
     assert api.value("append_logs", logs=[of(claim, range(1, 801))]) == 800
@@ -137,9 +135,7 @@ def test_they_go_with_the_lease(api: Api, conn: psycopg.Connection, clock: Any, 
     assert conn.execute(left, [lease["lease_id"]]).fetchall() == []
 
 
-def test_lines_hold_up_no_settlement(
-    api: Api, conn: psycopg.Connection, dsn: str, claim: Row
-) -> None:
+def test_lines_hold_up_no_settlement(api: Api, conn: psycopg.Connection, dsn: str, claim: Row) -> None:
     """They take no lock of the claim, and are kept when they commit after its end."""
     with psycopg.connect(dsn) as other:
         assert Api(other).value("append_logs", logs=[of(claim, range(1, 2))]) == 1

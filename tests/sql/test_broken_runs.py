@@ -92,9 +92,7 @@ def found(flow: Flow, conn: psycopg.Connection, planted: LiteralString) -> set[s
 
 
 @pytest.mark.parametrize("broken_by", BREAKS)
-def test_what_verify_invariants_finds_in_runs(
-    api: Api, conn: psycopg.Connection, broken_by: str
-) -> None:
+def test_what_verify_invariants_finds_in_runs(api: Api, conn: psycopg.Connection, broken_by: str) -> None:
     rules, steps, planted = BREAKS[broken_by]
     flow = Flow(api, steps)
     if steps == NESTED:

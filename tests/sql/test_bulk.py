@@ -62,15 +62,10 @@ def test_pages_reach_every_lease_once(api: Api, clock: Clock) -> None:
     pending = [api.spawn(queue, priority=number % 3) for number in range(5)]
     scheduled = [api.spawn(queue, available_at=later) for _ in range(5)]
     assert (
-        sum(
-            page["lease_count"]
-            for page in all_pages(api, "count_leases", filter={"queue": queue}, limit=2)
-        )
+        sum(page["lease_count"] for page in all_pages(api, "count_leases", filter={"queue": queue}, limit=2))
         == 10
     )
-    pages = all_pages(
-        api, "update_leases", filter={"queue": queue}, changes={"priority": 7}, limit=2
-    )
+    pages = all_pages(api, "update_leases", filter={"queue": queue}, changes={"priority": 7}, limit=2)
     assert all(len(page["changed"]) <= 2 for page in pages)
     found = [lease for page in pages for lease in page["changed"]]
     assert sorted(found) == sorted(pending + scheduled)
@@ -267,9 +262,7 @@ def test_a_key_needs_its_queue(api: Api) -> None:
 
 
 @pytest.mark.parametrize("function", ["cancel_leases", "update_leases"])
-def test_what_another_session_holds_is_skipped(
-    api: Api, conn: psycopg.Connection, function: str
-) -> None:
+def test_what_another_session_holds_is_skipped(api: Api, conn: psycopg.Connection, function: str) -> None:
     queue = api.queue()
     held, free = api.spawn(queue), api.spawn(queue)
     conn.commit()

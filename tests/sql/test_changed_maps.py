@@ -65,9 +65,7 @@ def test_a_retry_with_another_list_runs_all_items(api: Api) -> None:
 def test_an_item_that_a_retry_cannot_bind_has_failed(api: Api) -> None:
     """However the item with its number ended before."""
     words = each("m", {"$input": []}, params={"x": {"$item": ["x"]}}, tolerate=1)
-    flow = Flow(
-        api, [words, step("z", params={"all": {"$results": "m"}})], input=[{"x": 1}, {"x": 2}]
-    )
+    flow = Flow(api, [words, step("z", params={"all": {"$results": "m"}})], input=[{"x": 1}, {"x": 2}])
     for claim in flow.items().values():
         flow.settle(claim, result="old")
     flow.complete("z")

@@ -60,9 +60,7 @@ def test_a_check_counts_what_runs(api: Api) -> None:
     node = api.node(capacity={"cpu_milli": 1000}, labels=lab)
     api.needing(queue, cpu_milli=1000)
     assert api.claim(node, queue)
-    given = spec(
-        step("a", placement={"resources": {"cpu_milli": 1000}}), queue=queue, affinity_tags=lab
-    )
+    given = spec(step("a", placement={"resources": {"cpu_milli": 1000}}), queue=queue, affinity_tags=lab)
     row = checked(api, given)["a"]
     assert (row["code"], row["nodes_matching"], row["nodes_free"]) == (
         "nodes_support_but_contended",
@@ -89,9 +87,7 @@ def test_what_others_keep_away_counts_for_a_class_that_is_not_written(api: Api) 
 
 def test_each_part_of_a_placement_says_where_it_came_from(api: Api) -> None:
     task = f"task-{uuid4()}"
-    api.rows(
-        "set_task", task=task, defaults={"placement": {"resources": {"cpu_milli": 5, "gpu": 1}}}
-    )
+    api.rows("set_task", task=task, defaults={"placement": {"resources": {"cpu_milli": 5, "gpu": 1}}})
     given = spec(
         {"name": "a", "task": task, "affinity_tags": {"disk": "ssd", "gpu": True}},
         queue=api.queue(),

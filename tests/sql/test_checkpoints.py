@@ -68,9 +68,7 @@ def again(api: Api, node: Node, queue: str) -> Row:
     return row
 
 
-def test_the_next_claim_has_what_the_last_one_saved(
-    api: Api, queue: str, node: Node, claim: Row
-) -> None:
+def test_the_next_claim_has_what_the_last_one_saved(api: Api, queue: str, node: Node, claim: Row) -> None:
     save(api, claim, "charge", {"id": 7})
     save(api, claim, "mail")
     api.value("fail_lease", **token(claim), error={"message": "no"})
@@ -80,9 +78,7 @@ def test_the_next_claim_has_what_the_last_one_saved(
     assert saved(api, second) == {"charge": {"id": 8}, "mail": None}
 
 
-def test_a_stale_claim_neither_writes_nor_reads(
-    api: Api, queue: str, node: Node, claim: Row
-) -> None:
+def test_a_stale_claim_neither_writes_nor_reads(api: Api, queue: str, node: Node, claim: Row) -> None:
     api.value("fail_lease", **token(claim), error={"message": "no"})
     calls: dict[str, Row] = {
         "save_checkpoint": {"name": "a", "state": Jsonb(1)},
@@ -105,9 +101,7 @@ def test_a_checkpoint_extends_its_claim_and_never_shortens_it(api: Api, claim: R
     assert api.lease(claim["lease_id"])["expires_at"] == longer
 
 
-def test_a_suspension_uses_no_attempt(
-    api: Api, queue: str, node: Node, claim: Row, clock: Any
-) -> None:
+def test_a_suspension_uses_no_attempt(api: Api, queue: str, node: Node, claim: Row, clock: Any) -> None:
     until = clock.now() + HOUR
     assert suspend(api, claim, until=until) == "scheduled"
     lease = api.lease(claim["lease_id"])
@@ -132,9 +126,7 @@ def test_a_sleep_that_was_cut_short_goes_on_until_its_own_time(
     assert api.lease(claim["lease_id"])["available_at"] == until
 
 
-def test_a_signal_wakes_the_lease_that_waits_for_it(
-    api: Api, queue: str, node: Node, claim: Row
-) -> None:
+def test_a_signal_wakes_the_lease_that_waits_for_it(api: Api, queue: str, node: Node, claim: Row) -> None:
     assert take(api, claim) == ("none", None)
     assert suspend(api, claim, signal="packed") == "scheduled"
     assert signal(api, claim, "other")["state"] == "scheduled"
@@ -225,9 +217,7 @@ def listed(api: Api, claim: Row) -> list[Row]:
     return api.rows("lease_checkpoints", lease=claim["lease_id"])
 
 
-def test_people_see_names_sizes_and_what_a_lease_waits_for(
-    api: Api, claim: Row, clock: Any
-) -> None:
+def test_people_see_names_sizes_and_what_a_lease_waits_for(api: Api, claim: Row, clock: Any) -> None:
     clock.freeze()
     save(api, claim, "charge", "x" * 100)
     clock.advance(timedelta(minutes=1))
@@ -240,9 +230,7 @@ def test_people_see_names_sizes_and_what_a_lease_waits_for(
     assert {name: wait[name] for name in told} == told
     assert (wait["is_open"], wait["is_suspended"]) == (True, True)
     [row] = api.rows("explain_lease", lease=claim["lease_id"])
-    assert row["headline"] == (
-        'suspended: its handler waits for signal "packed", for 1 h 00 min at most'
-    )
+    assert row["headline"] == ('suspended: its handler waits for signal "packed", for 1 h 00 min at most')
 
 
 def test_a_sleep_is_explained(api: Api, claim: Row, clock: Any) -> None:
@@ -273,9 +261,7 @@ def test_a_batch_suspends_beside_other_settlements(api: Api, queue: str, node: N
 
 
 @pytest.mark.parametrize("retain", [0, 60])
-def test_they_go_with_the_lease(
-    api: Api, conn: psycopg.Connection, clock: Any, retain: int
-) -> None:
+def test_they_go_with_the_lease(api: Api, conn: psycopg.Connection, clock: Any, retain: int) -> None:
     claim = api.running(api.queue(retain_completed=retain), api.node())
     save(api, claim, "charge")
     signal(api, claim)
@@ -300,9 +286,7 @@ def test_a_checkpoint_without_a_lease_breaks_an_invariant(
     assert broken["detail"] == {"table": "checkpoint", "rows": 1}
 
 
-def test_a_lease_has_so_many_checkpoints_and_signals(
-    api: Api, conn: psycopg.Connection, claim: Row
-) -> None:
+def test_a_lease_has_so_many_checkpoints_and_signals(api: Api, conn: psycopg.Connection, claim: Row) -> None:
     conn.execute(
         "insert into hwqueue.checkpoint"
         " (lease_id, name, claim_token, saved_at, is_open, number)"
@@ -310,8 +294,7 @@ def test_a_lease_has_so_many_checkpoints_and_signals(
         [claim["lease_id"]],
     )
     conn.execute(
-        "insert into hwqueue.lease_signal (lease_id, number, name, sent_at)"
-        " values (%s, 10000, 'a', now())",
+        "insert into hwqueue.lease_signal (lease_id, number, name, sent_at) values (%s, 10000, 'a', now())",
         [claim["lease_id"]],
     )
     state = Jsonb(1)
@@ -339,9 +322,7 @@ def test_a_lease_has_so_many_checkpoints_and_signals(
     ],
 )
 @pytest.mark.thorough
-def test_bad_arguments_of_a_claim(
-    api: Api, claim: Row, function: str, said: Row, field: str
-) -> None:
+def test_bad_arguments_of_a_claim(api: Api, claim: Row, function: str, said: Row, field: str) -> None:
     assert api.refused("QHA01", function, **token(claim), **said).field == field
 
 

@@ -53,9 +53,7 @@ def gang_of_two(api: Api, queue: str, choice: str, gpus: int) -> UUID:
 
 
 def gang_node(api: Api, queue: str, gpus: int) -> Node:
-    return api.node(
-        labels={"for": queue}, gpus=[{"resource_id": str(uuid4())} for _ in range(gpus)]
-    )
+    return api.node(labels={"for": queue}, gpus=[{"resource_id": str(uuid4())} for _ in range(gpus)])
 
 
 def test_the_first_claimed_runs_and_the_other_never(api: Api) -> None:
@@ -159,9 +157,7 @@ def test_alternatives_stay_what_they_are(api: Api) -> None:
 def test_a_key_spawns_an_alternative_once(api: Api) -> None:
     queue, node = api.queue(), small_node(api)
     choice = str(uuid4())
-    first, again = (
-        api.spawn(queue, **SMALL, one_of=choice, idempotency_key="one") for _ in range(2)
-    )
+    first, again = (api.spawn(queue, **SMALL, one_of=choice, idempotency_key="one") for _ in range(2))
     assert first == again
     assert api.claimed(node, queue) == [first]
 
@@ -241,9 +237,7 @@ def test_what_verify_invariants_finds(api: Api, rule: str, planted: LiteralStrin
 )
 def test_what_is_refused(api: Api, options: Row, field: str) -> None:
     queue = api.queue()
-    assert (
-        api.refused("QHA01", "spawn_lease", queue=queue, task="t", options=options).field == field
-    )
+    assert api.refused("QHA01", "spawn_lease", queue=queue, task="t", options=options).field == field
 
 
 def test_a_choice_is_of_one_tenant_and_has_a_hundred_alternatives(api: Api) -> None:

@@ -28,9 +28,7 @@ def accustomed(api: Api, queue: str, node: Node, tasks: list[str]) -> None:
 @pytest.mark.parametrize("qty", [1, 5])
 @pytest.mark.parametrize("spec", [{}, {"capacity": CAPACITY}], ids=["uncounted", "counted"])
 @pytest.mark.parametrize("classes", [1, 2, 65, 201])
-def test_of_classes_that_the_node_knows(
-    api: Api, clock: Clock, classes: int, spec: Row, qty: int
-) -> None:
+def test_of_classes_that_the_node_knows(api: Api, clock: Clock, classes: int, spec: Row, qty: int) -> None:
     """At the head of the queue, however many classes the node may run."""
     queue, node = api.queue(tuning={"window_size": 10_000}), api.node(**spec)
     tasks = [f"task-{number}" for number in range(classes)]

@@ -167,8 +167,7 @@ class TestFit:
         """The names in the order in which the node gets them."""
         queue, node = api.queue(**policy), api.node(**spec)
         names: dict[UUID, str] = {
-            api.spawn(queue, placement={"resources": resources}): name
-            for name, resources in needs.items()
+            api.spawn(queue, placement={"resources": resources}): name for name, resources in needs.items()
         }
         api.rows("reap")  # reckons how many nodes could take each
         return [names[lease] for lease in api.claimed(node, queue, qty=10)]
@@ -215,9 +214,7 @@ class TestFit:
         queue = api.queue()
         node = api.node(gpus=gpus(8), labels={"zone": "a"})
         api.needing(queue, gpu=8)
-        liked = api.spawn(
-            queue, placement=preferring(100, zone="a") | {"resources": {"gpu_milli": 1}}
-        )
+        liked = api.spawn(queue, placement=preferring(100, zone="a") | {"resources": {"gpu_milli": 1}})
         assert api.claimed(node, queue) == [liked]
 
 

@@ -20,8 +20,7 @@ FORGET = ("delete from hwqueue.class_fleet", "delete from hwqueue.class_mask")
 REMEMBERED = "select count(*) from hwqueue.class_mask where digest = %s"
 DIGEST = "select (hwqueue.scan_nodes(hwqueue.clock())).digest"
 FIND_OUT = (
-    "select hwqueue.cache_class_fleets(array_agg(class_id), hwqueue.clock())"
-    " from hwqueue.placement_class"
+    "select hwqueue.cache_class_fleets(array_agg(class_id), hwqueue.clock()) from hwqueue.placement_class"
 )
 ASKED: list[Row] = [
     {},
@@ -263,9 +262,7 @@ def test_what_is_left_of_a_class_that_went_is_forgotten(
     assert conn.execute("select from hwqueue.class_fleet where class_id = 999999999").rowcount == 0
 
 
-def test_what_costs_too_much_is_not_guessed(
-    api: Api, clock: Clock, conn: psycopg.Connection
-) -> None:
+def test_what_costs_too_much_is_not_guessed(api: Api, clock: Clock, conn: psycopg.Connection) -> None:
     """A cordoned node that meets what could be judged of a class may not meet the rest."""
     queue = api.queue()
     for number in range(60):
@@ -273,9 +270,7 @@ def test_what_costs_too_much_is_not_guessed(
     spare = api.node(labels={"host": "spare", "gpu": "A100"})
     api.rows("cordon_node", node=spare.node_id)
     for number in range(90):
-        patterns = [
-            {"label": "host", "op": "regexp", "values": [f"^h{number}x{n}$"]} for n in range(4)
-        ]
+        patterns = [{"label": "host", "op": "regexp", "values": [f"^h{number}x{n}$"]} for n in range(4)]
         wanted = [{"label": "gpu", "op": "exists"}, *patterns]
         api.spawn(queue, placement={"require": wanted})
     for _ in range(2):

@@ -132,9 +132,7 @@ def test_parts_are_joined(api: Api) -> None:
 def test_what_a_service_keeps_away_from_is_told(api: Api) -> None:
     service = "01890a5d-ac96-774b-bcce-b302099a8058"
     api.rows("set_service_policy", service=service, policy={"anti_affinity_services": [ID]})
-    assert (
-        words(api, {}, service_id=service) == f"away from service {ID} in the same failure domain"
-    )
+    assert words(api, {}, service_id=service) == f"away from service {ID} in the same failure domain"
 
 
 def test_one_line_of_bounded_length(api: Api) -> None:

@@ -62,9 +62,7 @@ def line(api: Api, clock: Clock) -> Line:
 
 @pytest.mark.parametrize("is_seen", [True, False], ids=["seen", "unseen"])
 @pytest.mark.parametrize("step", STEPS, ids=str)
-def test_nothing_is_lost_or_met_twice(
-    line: Line, clock: Clock, step: timedelta, is_seen: bool
-) -> None:
+def test_nothing_is_lost_or_met_twice(line: Line, clock: Clock, step: timedelta, is_seen: bool) -> None:
     """Whether upkeep looks while the clock is behind or not."""
     line.complete(2)
     line.look()
@@ -106,9 +104,7 @@ def test_what_is_requeued_is_counted_once(line: Line, api: Api, clock: Clock) ->
     assert line.totals() == (0, 2)
 
 
-def test_a_webhook_that_is_new_is_told_of_nothing_before(
-    line: Line, api: Api, clock: Clock
-) -> None:
+def test_a_webhook_that_is_new_is_told_of_nothing_before(line: Line, api: Api, clock: Clock) -> None:
     line.complete(2)
     clock.advance(30 * SECOND)
     line.look()

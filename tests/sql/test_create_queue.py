@@ -179,17 +179,13 @@ def test_bad_policies(api: Api, key: str, value: object) -> None:
 @pytest.mark.thorough
 def test_bad_parts_of_policies(api: Api, part: str, value: object) -> None:
     policy = {part.split(".", maxsplit=1)[0]: value}
-    assert api.refused("QHA01", "create_queue", queue="bad", policy=policy).field == (
-        f"policy.{part}"
-    )
+    assert api.refused("QHA01", "create_queue", queue="bad", policy=policy).field == (f"policy.{part}")
 
 
 @pytest.mark.thorough
 def test_claims_end_within_a_month(api: Api) -> None:
     policy = {"claim_timeout": "31 days"}
-    assert api.refused("QHA01", "create_queue", queue="q", policy=policy).field == (
-        "policy.claim_timeout"
-    )
+    assert api.refused("QHA01", "create_queue", queue="q", policy=policy).field == ("policy.claim_timeout")
     queue, node = api.queue(), api.node()
     options = {"claim_timeout": "31 days"}
     refusal = api.refused("QHA01", "spawn_lease", queue=queue, task="t", options=options)

@@ -38,13 +38,11 @@ def become_another_server(conn: psycopg.Connection, column: str) -> None:
     """What was written down is another server's, which was started at another time, too."""
     for table in ("installation", "node_state"):
         conn.execute(
-            sql.SQL(
-                "update hwqueue.{} set server_started_at = server_started_at - interval '1 hour'"
-            ).format(sql.Identifier(table))
+            sql.SQL("update hwqueue.{} set server_started_at = server_started_at - interval '1 hour'").format(
+                sql.Identifier(table)
+            )
         )
-    conn.execute(
-        sql.SQL("update hwqueue.installation set {0} = {0} + 1").format(sql.Identifier(column))
-    )
+    conn.execute(sql.SQL("update hwqueue.installation set {0} = {0} + 1").format(sql.Identifier(column)))
 
 
 @pytest.mark.parametrize("function", ["claim_task", "reap", "adopt_lease"])

@@ -52,9 +52,7 @@ def test_a_cycle_is_named(api: Api) -> None:
     given = spec(step("a", "c"), step("b", "a"), step("c", "b"), step("d", "c"), step("e"))
     detail = api.refused("QHF02", "define_workflow", spec=given).detail
     assert set(detail["cycle"]) == {"a", "b", "c"}
-    assert api.refused("QHF02", "define_workflow", spec=spec(step("a", "a"))).detail["cycle"] == [
-        "a"
-    ]
+    assert api.refused("QHF02", "define_workflow", spec=spec(step("a", "a"))).detail["cycle"] == ["a"]
 
 
 def test_a_binding_is_an_edge(api: Api) -> None:

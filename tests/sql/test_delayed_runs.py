@@ -93,9 +93,7 @@ def test_a_run_is_cancelled_before_its_time_and_retried_at_once(api: Api, clock:
     assert (other.state, broken(api)) == ("completed", [])
 
 
-def test_a_run_that_is_paused_before_its_time_holds_what_comes_after(
-    api: Api, clock: Clock
-) -> None:
+def test_a_run_that_is_paused_before_its_time_holds_what_comes_after(api: Api, clock: Clock) -> None:
     """Its first steps are released: their leases wait, as they would for a node."""
     flow = Flow(api, [step("a"), step("b", "a")], options=LATER)
     api.value("pause_workflow_run", run=flow.run)

@@ -47,9 +47,7 @@ def is_registered(api: Api, node: Node) -> bool:
 
 
 def reason(api: Api, node: Node) -> Any:
-    [event] = api.rows(
-        "list_events", filter={"node": str(node.node_id), "code": "node_deregistered"}
-    )
+    [event] = api.rows("list_events", filter={"node": str(node.node_id), "code": "node_deregistered"})
     return event["detail"]["reason"]
 
 
@@ -93,9 +91,7 @@ def test_another_instance_keeps_the_node(api: Api) -> None:
 
 
 @pytest.mark.parametrize("leave", ["stop", "silence"])
-def test_it_belongs_to_its_login_still(
-    api: Api, conn: psycopg.Connection, clock: Clock, leave: str
-) -> None:
+def test_it_belongs_to_its_login_still(api: Api, conn: psycopg.Connection, clock: Clock, leave: str) -> None:
     node = api.node()
     if leave == "stop":
         assert sign_off(api, node)

@@ -96,9 +96,7 @@ def test_a_queue_named_twice(api: Api, clock: Clock, call: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [{}, {"placement": {"require": [AWAY]}}], ids=["plain", "away"])
-def test_the_best_of_what_falls_due_goes_first(
-    api: Api, clock: Clock, kind: dict[str, Any]
-) -> None:
+def test_the_best_of_what_falls_due_goes_first(api: Api, clock: Clock, kind: dict[str, Any]) -> None:
     """Whatever has just been seen of the queue, when there was nothing."""
     queue, _ = at_work(api, clock)
     late = api.node(rack=1)

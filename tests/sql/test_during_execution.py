@@ -97,9 +97,7 @@ def test_with_and_away_contradict_each_other_all_the_same(api: Api) -> None:
     api.refused("QHC04", "spawn_lease", queue=api.queue(), task="t", options=options)
 
 
-def test_a_relabel_asks_at_once_whoever_requires_it_during_execution(
-    api: Api, clock: Clock
-) -> None:
+def test_a_relabel_asks_at_once_whoever_requires_it_during_execution(api: Api, clock: Clock) -> None:
     queue, node, other = api.queue(), api.node(labels={"zone": "a"}), api.node(labels={"zone": "a"})
     bound = running_placed(api, queue, node, require=[lasting(ZONE)])
     either = running_placed(api, queue, node, require=[lasting({"any": [[ZONE], [{"rack": 7}]]})])
@@ -273,9 +271,7 @@ def test_where_a_lease_has_succeeded_is_still_where_it_ran(
     count_all(api.conn)
     api.rows("prune")
     assert (
-        api.conn.execute(
-            "select from hwqueue.lease where lease_id = %s", [partner["lease_id"]]
-        ).fetchall()
+        api.conn.execute("select from hwqueue.lease where lease_id = %s", [partner["lease_id"]]).fetchall()
         == []
     )
     api.rows("reap")
@@ -338,9 +334,7 @@ def test_adopted_work_is_checked(api: Api) -> None:
     """No filter keeps it out, and the next reap asks it to stop."""
     queue, node = api.queue(), api.node(labels={"zone": "b"})
     options = {"placement": {"require": [lasting(ZONE)]}}
-    claim = api.row(
-        "adopt_lease", queue=queue, node=node.node_id, task="work", params={}, options=options
-    )
+    claim = api.row("adopt_lease", queue=queue, node=node.node_id, task="work", params={}, options=options)
     assert told(api, claim) is None
     api.rows("reap")
     assert told(api, claim) == "placement_broken"

@@ -371,9 +371,7 @@ def test_places_of_workers_are_kept_as_well(api: Api, pairs: list[Node]) -> None
     assert sorted(taken) == sorted(leases(api, gang_id))
 
 
-def test_terms_are_asked_again_when_there_is_room(
-    api: Api, pairs: list[Node], clock: Clock
-) -> None:
+def test_terms_are_asked_again_when_there_is_room(api: Api, pairs: list[Node], clock: Clock) -> None:
     """What its members have to run beside has gone meanwhile."""
     queue, other = api.queue(), api.queue()
     home = [api.node(rack=7, gpus=gpus(2)) for _ in range(2)]
@@ -404,8 +402,7 @@ def test_what_is_said_of_it(api: Api, pairs: list[Node]) -> None:
     member = api.row("explain_lease", lease=leases(api, gang_id)[0])
     assert (member["code"], member["headline"]) == (
         "gang_earmarked",
-        f"waits for gang {gang_id} of 2: room is kept for all of them; "
-        "of 2 nodes 0 have it free by now",
+        f"waits for gang {gang_id} of 2: room is kept for all of them; of 2 nodes 0 have it free by now",
     )
     plain = api.row("explain_lease", lease=waits)
     assert "; room is kept for a gang on 2 of them" in plain["headline"]
@@ -447,8 +444,7 @@ def test_what_verify_invariants_finds(api: Api, pairs: list[Node], broken: Liter
 def bounded(api: Api, queue: str, machines: list[Node], *seconds: int) -> list[Row]:
     """Leases on them that run as long at most."""
     return [
-        api.running(queue, node, max_run=most, **GPU)
-        for node, most in zip(machines, seconds, strict=True)
+        api.running(queue, node, max_run=most, **GPU) for node, most in zip(machines, seconds, strict=True)
     ]
 
 

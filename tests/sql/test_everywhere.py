@@ -233,9 +233,7 @@ def test_cordoned_nodes(fleet: Fleet, api: Api) -> None:
     assert len(api.claim(node, fleet.queue, qty=9)) == 1
     api.rows("drain_node", node=node.node_id, deadline=SECOND)
     [lease] = fleet.leases(eager).values()
-    api.rows(
-        "complete_lease", lease=lease["lease_id"], token=api.lease(lease["lease_id"])["claim_token"]
-    )
+    api.rows("complete_lease", lease=lease["lease_id"], token=api.lease(lease["lease_id"])["claim_token"])
     fleet.reap(SECOND)
     assert api.claim(node, fleet.queue) == []
     api.rows("uncordon_node", node=node.node_id)
@@ -295,9 +293,7 @@ def test_stopping(fleet: Fleet, api: Api) -> None:
     fleet.reap()
     assert api.state(claim["lease_id"]) == "cancelled"
     assert api.value("stop_everywhere", everywhere=everywhere) == "stopped"
-    assert [r["everywhere_id"] for r in api.rows("list_everywhere", state="stopped", limit=1)] == [
-        everywhere
-    ]
+    assert [r["everywhere_id"] for r in api.rows("list_everywhere", state="stopped", limit=1)] == [everywhere]
     api.rows("delete_leases", filter={"queue": fleet.queue})
     api.rows("prune")
     api.refused("QHE01", "get_everywhere", everywhere=everywhere)
@@ -440,9 +436,7 @@ def test_a_class_without_leases_stays(fleet: Fleet, api: Api) -> None:
     ],
 )
 @pytest.mark.thorough
-def test_what_verify_invariants_finds(
-    fleet: Fleet, api: Api, rule: str, planted: LiteralString
-) -> None:
+def test_what_verify_invariants_finds(fleet: Fleet, api: Api, rule: str, planted: LiteralString) -> None:
     everywhere, node = fleet.spawn(), fleet.node()
     fleet.reap()
     lease = fleet.leases(everywhere)[node.name]["lease_id"]

@@ -44,9 +44,7 @@ def test_what_is_in_the_way_and_the_ways_out(api: Api, racks: list[Node], clock:
     gang_id = spawn(api, queue, 3, GPU, together="rack")
     reap(api)
     found = explained(api, gang_id)
-    assert found["headline"] == (
-        "no rack has room for all 3; rack 2 has room for 2; the next try is in 1 s"
-    )
+    assert found["headline"] == ("no rack has room for all 3; rack 2 has room for 2; the next try is in 1 s")
     assert (found["code"], found["permanent"]) == ("insufficient_capacity", False)
     assert (found["size"], found["waiting"], found["place_count"]) == (3, 3, 2)
     [kind] = found["kinds"]

@@ -70,8 +70,7 @@ def test_claimed(api: Api, clock: Clock) -> None:
     found = explain(api, claim["lease_id"])
     assert (found["state"], found["code"]) == ("claimed", "claimed")
     assert found["headline"] == (
-        f"runs on {node.name} for 5 s, attempt 1 of 3; "
-        "its claim ends in 55 s unless its worker goes on"
+        f"runs on {node.name} for 5 s, attempt 1 of 3; its claim ends in 55 s unless its worker goes on"
     )
     assert found["waits_until"] == claim["expires_at"]
     api.rows("cancel_lease", lease=claim["lease_id"], reason="not needed")
@@ -227,9 +226,7 @@ ALONE: dict[str, tuple[Row, tuple[str, str, str], str | None, str | None]] = {
 @pytest.mark.parametrize("case", ALONE)
 def test_one_thing_keeps_the_node_out(api: Api, case: str) -> None:
     placement, (code, stage, action), said, has = ALONE[case]
-    node = api.node(
-        labels={"model": "T4"}, rack=1, gpus=GPUS, capacity={"cpu_milli": 4000, "license": 1}
-    )
+    node = api.node(labels={"model": "T4"}, rack=1, gpus=GPUS, capacity={"cpu_milli": 4000, "license": 1})
     lease = api.spawn(api.queue(), placement=placement)
     found = explain(api, lease)
     assert (found["code"], found["permanent"]) == (code, True)
@@ -296,9 +293,7 @@ def test_the_closest_lack_something(api: Api) -> None:
     assert found["code"] in ("label_missing", "insufficient_capacity")
     assert found["headline"].startswith("none of the 3 live nodes can run it: the closest lack ")
     assert (funnel(found)["live"], funnel(found)["labels"]) == (3, 0)
-    assert [row["node"] for row in found["nearest"]] == [
-        n.name for n in (nodes[1], nodes[2], nodes[0])
-    ]
+    assert [row["node"] for row in found["nearest"]] == [n.name for n in (nodes[1], nodes[2], nodes[0])]
 
 
 def test_what_would_match_counts_whether_free_or_not(api: Api) -> None:
@@ -372,8 +367,7 @@ def test_it_waits_for_a_better_node(api: Api, clock: Clock) -> None:
     found = explain(api, lease)
     assert (found["code"], found["permanent"]) == ("waiting_for_preferred", False)
     assert found["headline"] == (
-        f"waits 2 s more for node {best.name}, "
-        f"which suits it better than the free node {worst.name}"
+        f"waits 2 s more for node {best.name}, which suits it better than the free node {worst.name}"
     )
     assert found["waits_until"] - found["as_of"] == timedelta(seconds=2)
     clock.advance(timedelta(seconds=2))

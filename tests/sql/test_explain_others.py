@@ -58,8 +58,7 @@ def test_away_from_what_runs_there(api: Api, racks: list[Node]) -> None:
     found = explain(api, lease)
     assert (found["code"], found["permanent"]) == ("anti_affinity_conflict", False)
     assert found["headline"] == (
-        "3 nodes match, none is free: "
-        '3 are kept out by "away from leases with app in web in the same rack"'
+        '3 nodes match, none is free: 3 are kept out by "away from leases with app in web in the same rack"'
     )
     taken, other = found["help"]
     assert taken["words"] == f"rack 1 is taken by lease {held['lease_id']} of service {service}"

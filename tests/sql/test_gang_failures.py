@@ -49,9 +49,7 @@ def test_of_two_gangs_one_starts_and_the_other_holds_nothing(
 
 
 @pytest.mark.parametrize("needs", [(30, 50), (50, 30)])
-def test_the_larger_member_is_placed_first(
-    api: Api, machines: list[Node], needs: tuple[int, int]
-) -> None:
+def test_the_larger_member_is_placed_first(api: Api, machines: list[Node], needs: tuple[int, int]) -> None:
     """Nodes with 53 and 31 CPUs: the member that needs 30 must leave the large one alone."""
     queue = api.queue()
     for node in machines:  # they count no CPUs: anything would fit there
@@ -125,9 +123,7 @@ def test_a_deadline_that_passes_ends_the_gang(api: Api, clock: Clock) -> None:
     assert {api.state(other["lease_id"]) for other in others} == {"cancelled"}
 
 
-def test_a_requeued_member_opens_its_gang_again(
-    api: Api, machines: list[Node], clock: Clock
-) -> None:
+def test_a_requeued_member_opens_its_gang_again(api: Api, machines: list[Node], clock: Clock) -> None:
     """Alone, where the others have completed."""
     queue = api.queue()
     gang_id = spawn(api, queue, 2, GPU, max_attempts=1)
@@ -195,9 +191,7 @@ def test_a_reservation_leaves_the_rest_of_its_node(api: Api) -> None:
         assert len(api.claimed(node, queue)) == 1
 
 
-def test_a_gang_that_starts_again_holds_no_part(
-    api: Api, machines: list[Node], clock: Clock
-) -> None:
+def test_a_gang_that_starts_again_holds_no_part(api: Api, machines: list[Node], clock: Clock) -> None:
     """It ran before, with `replace`, but its members wait for each other as at the first start."""
     queue = api.queue()
     gang_id = spawn(api, queue, 3, GPU, on_lost="replace", hold="10 s")

@@ -102,9 +102,7 @@ def test_what_is_told_of_it(api: Api, racks: list[Node]) -> None:
     assert list(ways(found)) == ["smaller", "empty", "stop", "wait"]
     assert ways(found)["smaller"]["words"] == "4 of 5 have room now: the fleet"
     alike = spawn(api, queue, 2, GPU, together=RACK_ELSE_ANYWHERE, same=["model"])
-    assert explained(api, alike)["headline"].startswith(
-        'no node that may run its members has label "model"'
-    )
+    assert explained(api, alike)["headline"].startswith('no node that may run its members has label "model"')
 
 
 def test_a_step_of_a_run(api: Api, racks: list[Node]) -> None:

@@ -33,9 +33,7 @@ def test_a_reservation_that_is_not_fetched(api: Api, racks: list[Node], clock: C
         api.rows("heartbeat_node", **node.who, claims=Jsonb([]))
     reap(api)
     assert gang(api, gang_id)["state"] == "reserved"
-    [again] = [
-        c for node in racks for c in api.claim(node, queue) if c["lease_id"] == claim["lease_id"]
-    ]
+    [again] = [c for node in racks for c in api.claim(node, queue) if c["lease_id"] == claim["lease_id"]]
     assert again["attempt"] == 1
     assert again["claim_token"] > claim["claim_token"]
     assert api.rows("verify_invariants") == []
@@ -205,9 +203,7 @@ def test_a_deadline_that_has_passed(api: Api, racks: list[Node], clock: Clock) -
     assert {api.state(lease) for lease in leases(api, gang_id)} == {"failed"}
 
 
-def test_a_deadline_is_that_of_a_second_start_too(
-    api: Api, racks: list[Node], clock: Clock
-) -> None:
+def test_a_deadline_is_that_of_a_second_start_too(api: Api, racks: list[Node], clock: Clock) -> None:
     """A gang that runs is not bothered by it, until a member is lost."""
     queue = api.queue()
     until = (clock.now() + timedelta(seconds=5)).isoformat()

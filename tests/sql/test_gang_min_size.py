@@ -135,9 +135,7 @@ def test_fewer_than_min_size_are_none(api: Api, racks: list[Node]) -> None:
     )
     assert (told["waiting"], told["kinds"][0]["members"]) == (5, 3)
     [lease, *_] = leases(api, gang_id)
-    assert api.row("explain_lease", lease=lease)["headline"].endswith(
-        "no rack has room for 3 of them"
-    )
+    assert api.row("explain_lease", lease=lease)["headline"].endswith("no rack has room for 3 of them")
 
 
 def test_room_is_kept_for_min_size(api: Api, racks: list[Node]) -> None:
@@ -158,9 +156,7 @@ def test_room_is_kept_for_min_size(api: Api, racks: list[Node]) -> None:
 
 
 @pytest.mark.parametrize("on_lost", ["stop", "replace"])
-def test_one_that_is_lost_joins_again(
-    api: Api, racks: list[Node], clock: Clock, on_lost: str
-) -> None:
+def test_one_that_is_lost_joins_again(api: Api, racks: list[Node], clock: Clock, on_lost: str) -> None:
     """As long as min_size are left, nobody stops, and it waits after the first time."""
     queue = api.queue()
     gang_id = spawn(api, queue, 3, GPU, min_size=2, on_lost=on_lost, together="rack")

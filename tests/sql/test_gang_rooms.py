@@ -128,8 +128,7 @@ def fleet(api: Api, draw: random.Random) -> list[Node]:
     for spec in specs:  # one more of each size
         ids = {one["resource_id"]: str(uuid4()) for one in spec["gpus"]} if spec["gpus"] else {}
         gpus = [
-            {k: ids.get(v, v) if isinstance(v, str) else v for k, v in one.items()}
-            for one in spec["gpus"]
+            {k: ids.get(v, v) if isinstance(v, str) else v for k, v in one.items()} for one in spec["gpus"]
         ]
         made.append(api.node(**spec | {"gpus": gpus}))
     for node in made:
@@ -146,8 +145,7 @@ def fleet(api: Api, draw: random.Random) -> list[Node]:
     api.rows("cordon_node", node=made[5].node_id)
     api.rows("deregister_node", node=made[6].node_id)
     conn.execute(
-        "update hwqueue.node_state s set seen_at = s.seen_at - interval '1 day'"
-        " where s.node_id = %s",
+        "update hwqueue.node_state s set seen_at = s.seen_at - interval '1 day' where s.node_id = %s",
         [made[7].node_id],
     )
     return made

@@ -197,9 +197,7 @@ def test_a_cancelled_gang_cancels_its_step(api: Api, racks: list[Node]) -> None:
 
 
 @pytest.mark.parametrize("fetched", [None, 1, 3])
-def test_a_run_that_is_cancelled_stops_its_gang(
-    api: Api, racks: list[Node], fetched: int | None
-) -> None:
+def test_a_run_that_is_cancelled_stops_its_gang(api: Api, racks: list[Node], fetched: int | None) -> None:
     """While it waits, while some members are reserved, and while all run."""
     flow = Flow(api, [gang("train", 3, together="rack", **GPU)])
     claims = {} if fetched is None else start(flow, racks[2 : 2 + fetched])
@@ -283,9 +281,7 @@ def test_a_gang_near_a_step_that_has_run(api: Api, racks: list[Node]) -> None:
     assert {UUID(node) for node in wanted["when"][0]["node"]} == ran
 
 
-def test_a_gang_of_a_run_that_is_submitted_for_later(
-    api: Api, racks: list[Node], clock: Clock
-) -> None:
+def test_a_gang_of_a_run_that_is_submitted_for_later(api: Api, racks: list[Node], clock: Clock) -> None:
     flow = Flow(api, [gang("train", 2, **GPU)], options={"delay": "1 hour"})
     assert start(flow, racks) == {}
     assert ": it may start at " in flow.steps()["train"]["headline"]
@@ -329,10 +325,7 @@ def test_equal_gangs_are_one_definition(api: Api) -> None:
     queue = api.queue()
     more: Row = {"min_size": 2, "on_lost": "stop", "hold": "30 s", "same": [], "together": ["rack"]}
     steps = [gang("a", 2, together="rack"), gang("a", 2, **more)]
-    rows = [
-        api.row("submit_spec", spec={"name": queue, "queue": queue, "steps": [one]})
-        for one in steps
-    ]
+    rows = [api.row("submit_spec", spec={"name": queue, "queue": queue, "steps": [one]}) for one in steps]
     found = [api.row("get_run_workflow", run=row["run_id"]) for row in rows]
     assert found[0] == found[1]
     assert found[0]["spec"]["steps"][0]["together"] == ["rack"]

@@ -35,9 +35,7 @@ def of_tenant(api: Api, tenant: str) -> Iterator[None]:
         yield
 
 
-def test_few_stop_the_least_urgent_and_youngest_first(
-    api: Api, racks: list[Node], clock: Clock
-) -> None:
+def test_few_stop_the_least_urgent_and_youngest_first(api: Api, racks: list[Node], clock: Clock) -> None:
     """And no lease that leaves nothing which the gang needs; then the gang starts."""
     clock.freeze()
     queue = api.queue(earmarks=0)
@@ -102,8 +100,7 @@ def test_when_enough_of_what_runs_is_over(api: Api, racks: list[Node], clock: Cl
         wait, until = ways(api, gang_id)["wait"], clock.now() + timedelta(hours=hours)
         assert datetime.fromisoformat(wait["until"]) == until
         assert wait["words"] == (
-            f"the fleet has room for all by {until:%Y-%m-%d %H:%M:%S} UTC, "
-            "unless other leases take it"
+            f"the fleet has room for all by {until:%Y-%m-%d %H:%M:%S} UTC, unless other leases take it"
         )
 
 

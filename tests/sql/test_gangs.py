@@ -223,9 +223,7 @@ def test_members_without_devices(api: Api, racks: list[Node]) -> None:
         reap(api)
         if gang(api, gang_id)["state"] == "reserved":
             break
-    rows = [
-        api.row("settle_and_claim", **node.who, settle=Jsonb([]), queues=[queue]) for node in plain
-    ]
+    rows = [api.row("settle_and_claim", **node.who, settle=Jsonb([]), queues=[queue]) for node in plain]
     assert [row["kind"] for row in rows] == ["claimed", "claimed"]
     left = api.rows(
         "complete_leases",
@@ -304,9 +302,7 @@ def test_members_of_two_tenants(api: Api) -> None:
         ("update hwqueue.node_state set has_reserved = false where node_id = %s", "gang_reserved"),
     ],
 )
-def test_what_verify_invariants_finds(
-    api: Api, racks: list[Node], broken: LiteralString, rule: str
-) -> None:
+def test_what_verify_invariants_finds(api: Api, racks: list[Node], broken: LiteralString, rule: str) -> None:
     queue = api.queue()
     waiting, reserved = spawn(api, queue, 9, GPU), spawn(api, queue, 2, GPU)
     reap(api)
@@ -341,9 +337,7 @@ def test_what_verify_invariants_finds(
 @pytest.mark.thorough
 def test_bad_gangs(api: Api, field: str, members: Any, options: Row) -> None:
     queue = api.queue()
-    refusal = api.refused(
-        "QHA01", "spawn_gang", queue=queue, members=Jsonb(members), options=options
-    )
+    refusal = api.refused("QHA01", "spawn_gang", queue=queue, members=Jsonb(members), options=options)
     assert refusal.field == field
 
 
@@ -359,10 +353,7 @@ def test_why_a_member_waits(api: Api, racks: list[Node]) -> None:
 
     assert said() == f"waits for gang {gang_id} of 4: upkeep looks for room about once a second"
     reap(api)
-    assert (
-        said()
-        == f"waits for gang {gang_id} of 4: no rack and no label:zone has room for all of them"
-    )
+    assert said() == f"waits for gang {gang_id} of 4: no rack and no label:zone has room for all of them"
     api.rows("cancel_gang", gang=gang_id)
     assert said() == f"waits for gang {gang_id} of 4: it is being cancelled"
 

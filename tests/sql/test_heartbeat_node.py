@@ -36,9 +36,7 @@ def test_a_span_can_be_given_and_never_shortens(api: Api, clock: Clock) -> None:
     node = api.node()
     claim = api.running(api.queue(claim_timeout=60), node)
     for seconds, expected in [(600, 600), (5, 600)]:
-        [row] = api.rows(
-            "heartbeat_node", **node.who, claims=beat(claim), extend=timedelta(seconds=seconds)
-        )
+        [row] = api.rows("heartbeat_node", **node.who, claims=beat(claim), extend=timedelta(seconds=seconds))
         assert row["expires_at"] - clock.now() == timedelta(seconds=expected)
 
 
@@ -207,7 +205,5 @@ def test_bad_claims(api: Api, field: str, claims: Any) -> None:
 
 @pytest.mark.parametrize("seconds", [0, -5, 4e9])
 def test_bad_spans(api: Api, seconds: float) -> None:
-    refusal = api.refused(
-        "QHA01", "heartbeat_node", **api.node().who, extend=timedelta(seconds=seconds)
-    )
+    refusal = api.refused("QHA01", "heartbeat_node", **api.node().who, extend=timedelta(seconds=seconds))
     assert refusal.field == "p_extend"

@@ -166,9 +166,7 @@ def test_long_numbers_that_fit_are_kept(api: Api) -> None:
     queue = api.queue()
     params = raw(f'{{"a": [{",".join(["1e5000"] * 100)}], "b": "{"x" * 9000}"}}')
     lease = api.spawn(queue, "t", params)
-    [kept] = api.conn.execute(
-        "select params = %s from hwqueue.get_lease(%s)", [params, lease]
-    ).fetchall()
+    [kept] = api.conn.execute("select params = %s from hwqueue.get_lease(%s)", [params, lease]).fetchall()
     assert kept == (True,)
 
 
@@ -195,9 +193,7 @@ def test_limits_that_are_no_number_of_rows(api: Api) -> None:
         "p_changes": Jsonb({"priority": 1}),
         "p_lease": api.spawn(api.queue()),
         "p_name": "none",
-        "p_everywhere": api.row("spawn_everywhere", queue=api.queue(), task="agent")[
-            "everywhere_id"
-        ],
+        "p_everywhere": api.row("spawn_everywhere", queue=api.queue(), task="agent")["everywhere_id"],
         "p_run": Flow(api, [step("a")]).run,
         "p_step": "a",
         "p_part": "queues",

@@ -31,9 +31,7 @@ def test_what_an_assignment_says(api: Api) -> None:
     assert core_use(api, node) == [1000, 1000, 700, 0]
 
 
-@pytest.mark.parametrize(
-    ("milli", "taken"), [(0, 1), (1, 1), (1000, 1), (1001, 2), (2999, 3), (3000, 3)]
-)
+@pytest.mark.parametrize(("milli", "taken"), [(0, 1), (1, 1), (1000, 1), (1001, 2), (2999, 3), (3000, 3)])
 @pytest.mark.parametrize("cpu", ["whole_core", "strict_isolated"])
 def test_how_many_cores(api: Api, cpu: str, milli: int, taken: int) -> None:
     node = isolating(api, 4)
@@ -103,17 +101,13 @@ def test_strict_takes_the_numa_node_with_the_fewest_that_suffice(api: Api) -> No
     taken = [assigned(api, node, asking("strict_isolated", cpu_milli=n)) for n in (3000, 2000)]
     assert [one["numa"] for one in taken] == [[2], [1]]
     assert assigned(api, node, asking("strict_isolated", cpu_milli=3000))["numa"] == [0]
-    assert why(api, node, asking("strict_isolated", cpu_milli=2000)) == {
-        "nodes_support_but_contended": False
-    }
+    assert why(api, node, asking("strict_isolated", cpu_milli=2000)) == {"nodes_support_but_contended": False}
     assert run(api, node, asking("strict_isolated")) is not None
 
 
 def test_strict_never_crosses_numa_nodes(api: Api) -> None:
     node = isolating(api, 2, 2)
-    assert why(api, node, asking("strict_isolated", cpu_milli=3000)) == {
-        "insufficient_capacity": True
-    }
+    assert why(api, node, asking("strict_isolated", cpu_milli=3000)) == {"insufficient_capacity": True}
     assert assigned(api, node, asking("whole_core", cpu_milli=3000))["numa"] == [0, 1]
 
 
@@ -154,9 +148,7 @@ def test_the_default_is_for_those_that_ask_nothing(api: Api, default: str) -> No
     ],
 )
 @pytest.mark.parametrize("cpu", ["best_effort", "whole_core", "strict_isolated"])
-def test_every_way_to_end_gives_the_cores_back(
-    api: Api, cpu: str, function: str, more: Row
-) -> None:
+def test_every_way_to_end_gives_the_cores_back(api: Api, cpu: str, function: str, more: Row) -> None:
     node = isolating(api, 2, capacity={"cpu_milli": 2000})
     claim = run(api, node, asking(cpu, cpu_milli=1500))
     assert claim is not None

@@ -45,9 +45,7 @@ def test_share_mode_exclusive(api: Api) -> None:
     assert assigned(api, node, asking(gpu=1))["gpu_exclusivity"] == "device_exclusive"
     for placement in (asking(None, "shared", gpu=1), asking(gpu_milli=500)):
         assert why(api, node, placement) == {"class_conflicts_with_daemon_mode": True}
-    assert why(api, node, asking(None, "device_exclusive", gpu=1)) == {
-        "no_node_supports_class": True
-    }
+    assert why(api, node, asking(None, "device_exclusive", gpu=1)) == {"no_node_supports_class": True}
     assert run(api, node, asking(gpu=1)) is not None
     assert why(api, node, asking(gpu=1)) == {"nodes_support_but_contended": False}
     assert run(api, node, asking()) is not None
@@ -84,9 +82,7 @@ def test_a_part_and_its_device_exclude_each_other(api: Api) -> None:
     assert places(whole["assignment"]) == [1]
     assert run(api, node, asking(gpu_milli=1)) is None
     assert places(assigned(api, node, asking(None, PART, gpu=1))) == [3]
-    assert why(api, node, asking(None, "device_exclusive", gpu=1)) == {
-        "nodes_support_but_contended": False
-    }
+    assert why(api, node, asking(None, "device_exclusive", gpu=1)) == {"nodes_support_but_contended": False}
     api.rows("complete_lease", **token(part))
     assert run(api, node, asking(gpu=1)) is None, "one part is still in use"
     assert places(assigned(api, node, asking(None, PART, gpu=1))) == [2]

@@ -75,9 +75,7 @@ def test_bad_specs(api: Api, field: str, spec: dict[str, Any]) -> None:
 
 def test_cores_in_full(api: Api) -> None:
     node = api.node(cores=[{"core": 7}, {"core": 2.0, "numa": 1, "threads": [9, 3]}])
-    row = api.conn.execute(
-        "select cores, core_ids from hwqueue.node where node_id = %s", [node.node_id]
-    )
+    row = api.conn.execute("select cores, core_ids from hwqueue.node where node_id = %s", [node.node_id])
     assert row.fetchone() == (
         [{"core": 7, "numa": 0, "threads": [7]}, {"core": 2, "numa": 1, "threads": [9, 3]}],
         [],

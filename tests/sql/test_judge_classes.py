@@ -149,9 +149,7 @@ AHEAD = "((pg_current_xact_id()::text::bigint + 60)::text::xid8)"
 
 @pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize("passed", [False, True])
-def test_marks_of_another_server(
-    api: Api, conn: psycopg.Connection, pinned: bool, passed: bool
-) -> None:
+def test_marks_of_another_server(api: Api, conn: psycopg.Connection, pinned: bool, passed: bool) -> None:
     """A dump loaded elsewhere: its transaction ids lie ahead, until this server has passed them."""
     queue, node = api.queue(), api.node(labels={"zone": "a"})
     about = {"affinity_with": str(node.node_id)} if pinned else {}
@@ -177,9 +175,7 @@ def test_marks_of_another_server(
         ({"label": "f", "op": "contains_any", "values": ["b"]}, ["b"], []),
     ],
 )
-def test_a_label_that_is_a_list_or_an_object(
-    api: Api, expr: dict[str, Any], before: Any, after: Any
-) -> None:
+def test_a_label_that_is_a_list_or_an_object(api: Api, expr: dict[str, Any], before: Any, after: Any) -> None:
     """Its anchors are the same before and after; the next claim sees the change all the same."""
     queue, node = api.queue(), api.node(labels={"f": before})
     options = {"affinity_with": str(node.node_id), "placement": {"require": [expr]}}

@@ -49,9 +49,7 @@ def judged(conn: psycopg.Connection) -> int:
     return int(count)
 
 
-def test_nodes_that_differ_in_it_alone_are_judged_as_one(
-    api: Api, conn: psycopg.Connection
-) -> None:
+def test_nodes_that_differ_in_it_alone_are_judged_as_one(api: Api, conn: psycopg.Connection) -> None:
     queue, nodes = api.queue(), fleet(api, 10)
     for number in range(10):
         api.spawn(queue, labels={"class": str(number)}, affinity_tags={"zone": "a"})

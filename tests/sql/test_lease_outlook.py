@@ -45,7 +45,4 @@ def test_leases_of_other_nodes_are_left_out(api: Api) -> None:
 def test_a_long_list_is_refused(api: Api) -> None:
     node = api.node().node_id
     for leases in (None, [uuid4()] * 1001):
-        assert (
-            api.refused("QHA01", "lease_outlook", node=node, lease_ids=leases).field
-            == "p_lease_ids"
-        )
+        assert api.refused("QHA01", "lease_outlook", node=node, lease_ids=leases).field == "p_lease_ids"

@@ -7,9 +7,7 @@ from tests.sql.api import Api, token
 
 def test_use_follows_the_claims(api: Api) -> None:
     gpu = {"resource_id": str(uuid4()), "model": "A100", "memory_mib": 81920}
-    node = api.node(
-        capacity={"cpu_milli": 8000, "memory_mib": 100, "license": 2}, gpus=[gpu], slots=3
-    )
+    node = api.node(capacity={"cpu_milli": 8000, "memory_mib": 100, "license": 2}, gpus=[gpu], slots=3)
     idle = {"cpu_milli": 0, "memory_mib": 0}
     assert (api.used(node)["used"], api.used(node)["claims"]) == (idle, 0)
     needs = {"cpu_milli": 500, "memory_mib": 10, "license": 2, "gpu_milli": 250}

@@ -104,9 +104,7 @@ def test_room_that_a_node_never_has(api: Api, needs: Row, word: str) -> None:
     assert word in reason["message"]
 
 
-@pytest.mark.parametrize(
-    "needs", [{"cpu_milli": 600}, {"license": 1}, {"gpu": 1}, {"gpu_milli": 1}]
-)
+@pytest.mark.parametrize("needs", [{"cpu_milli": 600}, {"license": 1}, {"gpu": 1}, {"gpu_milli": 1}])
 def test_room_that_is_taken(api: Api, needs: Row) -> None:
     node = api.node(**SPEC)
     busy = {"cpu_milli": 500, "license": 1, "gpu": 1}

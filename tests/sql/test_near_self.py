@@ -114,9 +114,7 @@ def test_what_a_lease_prefers_by_itself_stays(api: Api) -> None:
 
 
 def test_a_placement_that_is_full_is_left_as_it_is(api: Api) -> None:
-    wishes = [
-        {"when": [{"label": "zone", "op": "in", "values": [n]}], "weight": 1} for n in range(100)
-    ]
+    wishes = [{"when": [{"label": "zone", "op": "in", "values": [n]}], "weight": 1} for n in range(100)]
     shop = Shop(api, placement={"prefer": wishes})
     plain = api.lease(shop.lease)["placement"]
     shop.suspend(0)

@@ -162,9 +162,7 @@ def test_another_login_does_nothing_for_a_node(api: Api, scene: Scene, how: str)
 
 @pytest.mark.parametrize("which", ["claim", "counted"])
 @pytest.mark.parametrize("how", FOR_A_CLAIM)
-def test_another_login_does_nothing_to_a_claim(
-    api: Api, scene: Scene, how: str, which: str
-) -> None:
+def test_another_login_does_nothing_to_a_claim(api: Api, scene: Scene, how: str, which: str) -> None:
     function, arguments = FOR_A_CLAIM[how]
     claim: Row = getattr(scene, which)
     before = api.contents()
@@ -198,9 +196,7 @@ def test_in_a_batch_anothers_claim_is_a_bad_token(api: Api, scene: Scene, which:
     assert (row["ordinal"], row["verdict"], row["state"]) == (1, "bad_token", "claimed")
     assert api.state(own["lease_id"]) == "completed"
     for settle in (_both(claim), {"settle": [], **completed(claim)}):
-        rows = scene.other.rows(
-            "settle_and_claim", **mine.who, queues=[scene.queue], qty=0, **settle
-        )
+        rows = scene.other.rows("settle_and_claim", **mine.who, queues=[scene.queue], qty=0, **settle)
         assert {row["verdict"] for row in rows} == {"bad_token"}
     assert api.state(claim["lease_id"]) == "claimed"
 
@@ -369,9 +365,7 @@ def test_an_operator_asks_for_the_hint_of_any_node(scene: Scene, logins: Logins)
 
 
 def test_a_claim_that_is_not_as_its_node_is_found(api: Api, scene: Scene) -> None:
-    api.conn.execute(
-        "update hwqueue.claim set login = 'x' where lease_id = %s", [scene.claim["lease_id"]]
-    )
+    api.conn.execute("update hwqueue.claim set login = 'x' where lease_id = %s", [scene.claim["lease_id"]])
     [broken] = [row for row in api.rows("verify_invariants") if row["rule"] == "claim_login"]
     assert broken["subject"] == str(scene.claim["lease_id"])
     assert broken["detail"]["expected"] == scene.login

@@ -35,16 +35,12 @@ WAKES: dict[str, Callable[[Api, Node, Row], object]] = {
     "taint": lambda api, node, _: api.rows("taint_node", node=node.node_id, taint=NO_EXECUTE),
     "deregister": lambda api, node, _: api.rows("deregister_node", node=node.node_id),
     "supersede": lambda api, node, _: api.node(node.node_id, name=node.name, instance_id="second"),
-    "hand over": lambda api, node, _: api.rows(
-        "hand_over_node", node=node.node_id, login="hwqueue_worker"
-    ),
+    "hand over": lambda api, node, _: api.rows("hand_over_node", node=node.node_id, login="hwqueue_worker"),
 }
 
 
 @pytest.mark.parametrize("how", WAKES)
-def test_a_call_that_stops_claims_wakes_their_node_once(
-    api: Api, conn: psycopg.Connection, how: str
-) -> None:
+def test_a_call_that_stops_claims_wakes_their_node_once(api: Api, conn: psycopg.Connection, how: str) -> None:
     queue, node = api.queue(tuning={"notify": False}), api.node()
     claim = api.running(queue, node)
     api.running(queue, node)

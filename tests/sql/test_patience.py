@@ -87,9 +87,7 @@ def test_no_longer_than_its_patience(api: Api, clock: Clock) -> None:
     assert api.claimed(worst, queue) == [lease]
 
 
-def test_one_that_has_waited_does_not_let_younger_ones_through(
-    api: Api, clock: Clock, dsn: str
-) -> None:
+def test_one_that_has_waited_does_not_let_younger_ones_through(api: Api, clock: Clock, dsn: str) -> None:
     best, _, worst = fleet(api)
     queue = api.queue()
     waited = api.spawn(queue, placement=ZONES)
@@ -123,9 +121,7 @@ def test_one_that_has_waited_keeps_its_rank(api: Api, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("others", [0, 3, 20])
-def test_one_that_has_waited_is_found_among_many_classes(
-    api: Api, clock: Clock, others: int
-) -> None:
+def test_one_that_has_waited_is_found_among_many_classes(api: Api, clock: Clock, others: int) -> None:
     """Also where there are more classes than claims look at one by one."""
     _, _, worst = fleet(api)
     queue = api.queue(patience=10, tuning={"probe_size": others})
@@ -144,8 +140,7 @@ def test_many_that_have_waited_keep_their_ranks(api: Api, clock: Clock) -> None:
     queue = api.queue(patience=10)
     kinds: list[Row] = [ZONES | {"strength": 100 - number} for number in range(12)]
     waited = [
-        api.spawn(queue, priority=-number, placement=kind)
-        for number, kind in enumerate(kinds, start=1)
+        api.spawn(queue, priority=-number, placement=kind) for number, kind in enumerate(kinds, start=1)
     ]
     clock.advance(timedelta(seconds=10))
     for kind in kinds:

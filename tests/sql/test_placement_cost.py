@@ -52,14 +52,11 @@ SIZES = {"require": [pattern(0, 200), pattern(1, 200), pattern(2, 101)]}
 WRITTEN_OUT = {"require": [{"label": "h", "op": "regexp", "values": ["(abcdefghij){26}"]}] * 2}
 RANGES = {
     "require": [
-        {"label": "v", "op": op, "values": [", ".join(["> 1.0.0"] * 30)]}
-        for op in ("version", "semver")
+        {"label": "v", "op": op, "values": [", ".join(["> 1.0.0"] * 30)]} for op in ("version", "semver")
     ]
 }
 EXPRS = {
-    "require": [
-        {"any": [[{"label": f"{each}{n}", "op": "exists"}] for each in "abc"]} for n in range(67)
-    ]
+    "require": [{"any": [[{"label": f"{each}{n}", "op": "exists"}] for each in "abc"]} for n in range(67)]
 }
 REFUSED = [
     ("patterns", 8, PATTERNS),
@@ -73,9 +70,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("what", "limit", "placement"), REFUSED)
-def test_a_placement_that_costs_too_much_is_refused(
-    api: Api, what: str, limit: int, placement: Row
-) -> None:
+def test_a_placement_that_costs_too_much_is_refused(api: Api, what: str, limit: int, placement: Row) -> None:
     queue, options = api.queue(), {"placement": placement}
     lease = api.spawn(queue)
     before = api.contents()
@@ -139,9 +134,7 @@ def test_what_the_limits_allow_is_accepted(api: Api, placement: Row) -> None:
         ),
     ],
 )
-def test_patterns_that_every_claim_would_judge_again_are_refused(
-    api: Api, part: str, placement: Row
-) -> None:
+def test_patterns_that_every_claim_would_judge_again_are_refused(api: Api, part: str, placement: Row) -> None:
     options = {"placement": placement}
     refusal = api.refused("QHC03", "spawn_lease", queue=api.queue(), task=TASK, options=options)
     assert refusal.field == f"options.placement.{part}"

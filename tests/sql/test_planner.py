@@ -90,9 +90,7 @@ class TestScore:
         [claim] = api.claim(node, queue)
         assert claim["score"] == pytest.approx(after)
 
-    def test_a_class_with_preferences_about_others_is_priced_too(
-        self, api: Api, epoch: int
-    ) -> None:
+    def test_a_class_with_preferences_about_others_is_priced_too(self, api: Api, epoch: int) -> None:
         queue = api.queue()
         scores = []
         for worth in (None, FEW_SMALL):

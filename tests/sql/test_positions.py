@@ -33,9 +33,7 @@ def move_marks(api: Api, conn: psycopg.Connection, queue: str, count: int = 6) -
     assert marks[0] > 0
 
 
-def test_new_leases_are_claimed_when_the_sequence_was_set_back(
-    api: Api, conn: psycopg.Connection
-) -> None:
+def test_new_leases_are_claimed_when_the_sequence_was_set_back(api: Api, conn: psycopg.Connection) -> None:
     queue, node = api.queue(), api.node()
     move_marks(api, conn, queue)
     conn.execute("select setval('hwqueue.ready_position_seq', 1)")
@@ -55,9 +53,7 @@ def test_a_reserved_lease_keeps_its_position_to_itself(
     first = api.spawn(queue)
     epoch = api.value("lead_planner", holder="me", ttl=timedelta(hours=1))
     place = {"lease": str(first), "node": str(node.node_id)}
-    [row] = api.rows(
-        "reserve_leases", places=[place], hold=timedelta(minutes=1), round=1, epoch=epoch
-    )
+    [row] = api.rows("reserve_leases", places=[place], hold=timedelta(minutes=1), round=1, epoch=epoch)
     assert row["verdict"] == "reserved"
     conn.execute("select setval('hwqueue.ready_position_seq', 1)")
     api.rows("reap")
@@ -68,9 +64,7 @@ def test_a_reserved_lease_keeps_its_position_to_itself(
     assert api.claimed(node, queue, qty=4) == [first, *rest]
 
 
-def test_leases_below_a_mark_are_found_by_the_sweep(
-    api: Api, conn: psycopg.Connection, clock: Clock
-) -> None:
+def test_leases_below_a_mark_are_found_by_the_sweep(api: Api, conn: psycopg.Connection, clock: Clock) -> None:
     """Spawned before anybody noticed; the marks speak for positions that are drawn again."""
     queue, node = api.queue(), api.node()
     api.rows("reap")
@@ -88,9 +82,7 @@ def test_leases_below_a_mark_are_found_by_the_sweep(
     assert [row["lease_id"] for row in api.claim(node, queue)] == [lease]
 
 
-def test_nothing_is_repaired_when_nothing_is_wrong(
-    api: Api, conn: psycopg.Connection, clock: Clock
-) -> None:
+def test_nothing_is_repaired_when_nothing_is_wrong(api: Api, conn: psycopg.Connection, clock: Clock) -> None:
     queue = api.queue()
     api.rows("reap")
     before = repairs(api)

@@ -63,9 +63,7 @@ def test_failures_may_go_first(api: Api, clock: Clock) -> None:
     assert gone(api, *leases) == [False, True]
 
 
-def test_attempts_and_keys_go_with_the_lease(
-    api: Api, clock: Clock, conn: psycopg.Connection
-) -> None:
+def test_attempts_and_keys_go_with_the_lease(api: Api, clock: Clock, conn: psycopg.Connection) -> None:
     queue = api.queue(retain_failed=DAYS)
     lease = finished(api, queue, "failed", idempotency_key="k")
     clock.advance(2 * DAY)
@@ -114,9 +112,7 @@ def test_classes_go_step_by_step(api: Api, clock: Clock, conn: psycopg.Connectio
     assert classes(conn, "steps") == []
 
 
-def test_a_retired_class_is_not_found_again(
-    api: Api, clock: Clock, conn: psycopg.Connection
-) -> None:
+def test_a_retired_class_is_not_found_again(api: Api, clock: Clock, conn: psycopg.Connection) -> None:
     queue, node = api.queue(retain_completed=0), api.node()
     finished(api, queue, "completed", labels={"retired": ""})
     clock.advance(DAY)
@@ -146,9 +142,7 @@ def test_a_spawn_in_flight_keeps_the_class(
     assert api.claimed(api.node(), queue) == [lease]
 
 
-def test_a_class_in_use_and_a_young_one_stay(
-    api: Api, clock: Clock, conn: psycopg.Connection
-) -> None:
+def test_a_class_in_use_and_a_young_one_stay(api: Api, clock: Clock, conn: psycopg.Connection) -> None:
     queue = api.queue(retain_completed=0)
     api.spawn(queue, labels={"used": ""})
     clock.advance(DAY)
@@ -221,9 +215,7 @@ def test_a_key_goes_with_its_own_tenant(api: Api, clock: Clock) -> None:
     assert api.row("prune")["leases"] == 1
     again = api.row("spawn_lease", queue=queue, task="work", options=options | {"tenant": "b"})
     assert (again["created"], again["lease_id"]) == (False, other)
-    assert api.row("spawn_lease", queue=queue, task="work", options=options | {"tenant": "a"})[
-        "created"
-    ]
+    assert api.row("spawn_lease", queue=queue, task="work", options=options | {"tenant": "a"})["created"]
 
 
 QUEUES = "select count(*) from hwqueue.queue where name = %s"
@@ -326,9 +318,7 @@ def test_nothing_is_left_of_a_node_and_its_epoch_stays_fenced(
     assert api.row("prune")["nodes"] == 1
     for table in ("node", "node_state", "node_load", "silent_node", "served"):
         left = conn.execute(
-            sql.SQL("select count(*) from {} where node_id = %s").format(
-                sql.Identifier("hwqueue", table)
-            ),
+            sql.SQL("select count(*) from {} where node_id = %s").format(sql.Identifier("hwqueue", table)),
             [node.node_id],
         ).fetchone()
         assert left == (0,), table

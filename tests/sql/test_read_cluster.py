@@ -19,9 +19,7 @@ def test_read_cluster(conn: psycopg.Connection, clock: Clock) -> None:
     direct.register(node, spec)
     facts = {"tenant": "t", "labels": {"app": "web"}, "service_id": str(service)}
     staying = direct.adopt("q", node, facts)["lease_id"]
-    stopping = direct.adopt("q", node, {"placement": {"require": [{"node": str(node)}]}})[
-        "lease_id"
-    ]
+    stopping = direct.adopt("q", node, {"placement": {"require": [{"node": str(node)}]}})["lease_id"]
     done = direct.adopt("q", node)
     direct.cancel(stopping)
     direct.complete(done["lease_id"], done["claim_token"])

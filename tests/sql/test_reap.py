@@ -327,9 +327,7 @@ def test_classes_are_looked_at_every_ten_seconds(
     assert api.row("reap")["reaches"] == 0
 
 
-def test_what_no_node_may_run_takes_not_all_turns(
-    api: Api, clock: Clock, conn: psycopg.Connection
-) -> None:
+def test_what_no_node_may_run_takes_not_all_turns(api: Api, clock: Clock, conn: psycopg.Connection) -> None:
     """Of the classes that are looked at again half are those that were looked at longest ago."""
     queue = api.queue()
     api.node()

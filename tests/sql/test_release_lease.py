@@ -39,9 +39,7 @@ def test_later(api: Api, clock: Clock) -> None:
     assert api.claimed(node, queue) == [claim["lease_id"]]
 
 
-def test_one_that_is_put_off_past_its_deadline_fails_and_an_event_says_so(
-    api: Api, clock: Clock
-) -> None:
+def test_one_that_is_put_off_past_its_deadline_fails_and_an_event_says_so(api: Api, clock: Clock) -> None:
     node, minute = api.node(), timedelta(minutes=1)
     deadline = (clock.now() + minute).isoformat()
     claim = api.running(api.queue(), node, deadline=deadline)

@@ -169,9 +169,7 @@ def test_one_that_waits_is_held_until_the_new_one_runs(api: Api, then: str, ends
     assert api.rows("verify_invariants") == []
 
 
-def test_one_that_was_held_waits_on_when_the_new_one_ends_before_it_runs(
-    api: Api, clock: Clock
-) -> None:
+def test_one_that_was_held_waits_on_when_the_new_one_ends_before_it_runs(api: Api, clock: Clock) -> None:
     queue, node = api.queue(), api.node()
     old = api.spawn(queue, delay=3600)
     new = replacing(api, queue, old, **OTHER_NODE)

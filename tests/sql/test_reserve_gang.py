@@ -70,9 +70,7 @@ def test_a_domain_that_the_gang_would_rather_be_in_comes_before(
     assert gang(api, both)["place"] == "rack 1"
 
 
-def test_one_that_may_be_anywhere_is_proposed_a_rack(
-    api: Api, epoch: int, fresh: list[Node]
-) -> None:
+def test_one_that_may_be_anywhere_is_proposed_a_rack(api: Api, epoch: int, fresh: list[Node]) -> None:
     """No rack has four nodes, so what is proposed is only not used."""
     large = spawn(api, api.queue(), 4, GPU, together=["rack", "fleet"])
     assert {row["place"] for row in api.rows("planner_rooms", gangs=[large])} == {

@@ -36,9 +36,7 @@ def assigned(
 ) -> list[str]:
     """What reserve_leases answers, in the order given."""
     given = [{"lease": str(lease), "node": str(node.node_id)} for lease, node in places]
-    rows = api.rows(
-        "reserve_leases", places=given, hold=hold, **({"round": 1, "epoch": epoch} | more)
-    )
+    rows = api.rows("reserve_leases", places=given, hold=hold, **({"round": 1, "epoch": epoch} | more))
     verdicts = {row["lease_id"]: row["verdict"] for row in rows}
     return [verdicts[lease] for lease, _ in places]
 
@@ -156,9 +154,7 @@ def test_what_is_refused_changes_nothing(api: Api, epoch: int) -> None:
     node = api.node(slots=2, labels={"zone": "a"})
     queue, paused = api.queue(), api.queue()
     first, second = api.spawn(queue), api.spawn(queue)
-    there = api.spawn(
-        queue, placement={"require": [{"label": "zone", "op": "in", "values": ["b"]}]}
-    )
+    there = api.spawn(queue, placement={"require": [{"label": "zone", "op": "in", "values": ["b"]}]})
     later = api.spawn(queue, delay=60)
     still = api.spawn(paused)
     api.rows("pause_queue", queue=paused)
@@ -185,9 +181,7 @@ def test_what_keeps_a_claim_off_keeps_a_reservation_off(api: Api, epoch: int) ->
     alone = {
         "labels": {"app": "web"},
         "placement": {
-            "spread": [
-                {"domain": "node", "max_per_domain": 1, "select": {"labels": {"app": "web"}}}
-            ]
+            "spread": [{"domain": "node", "max_per_domain": 1, "select": {"labels": {"app": "web"}}}]
         },
     }
     one, two = api.spawn(queue, **alone), api.spawn(queue, **alone)

@@ -77,8 +77,7 @@ def leases_of(api: Api, queue: str) -> list[UUID]:
 def outcome(api: Api, lease: UUID) -> tuple[Any, ...] | None:
     """State, token, result of a lease's outcome, and whether it is alone; None: there is none."""
     return api.conn.execute(
-        "select state, claim_token, result, eligible_at is not null"
-        " from hwqueue.outcome where lease_id = %s",
+        "select state, claim_token, result, eligible_at is not null from hwqueue.outcome where lease_id = %s",
         [lease],
     ).fetchone()
 
@@ -225,9 +224,7 @@ GRANTS = [
 
 @pytest.mark.parametrize("grant", GRANTS)
 @pytest.mark.parametrize("retain", [0, 86400])
-def test_whichever_way_it_was_claimed(
-    api: Api, grant: Callable[[Api, str], Row], retain: int
-) -> None:
+def test_whichever_way_it_was_claimed(api: Api, grant: Callable[[Api, str], Row], retain: int) -> None:
     claim = grant(api, api.queue(retain_completed=retain))
     api.rows("complete_lease", **token(claim))
     if retain:
@@ -239,9 +236,7 @@ def test_whichever_way_it_was_claimed(
 
 
 @pytest.mark.parametrize("way", [by_lists, by_json, complete_leases])
-def test_of_two_queues_one_keeps_them(
-    api: Api, way: Callable[[Api, Node, list[Row]], None]
-) -> None:
+def test_of_two_queues_one_keeps_them(api: Api, way: Callable[[Api, Node, list[Row]], None]) -> None:
     node, keeps, drops = api.node(), api.queue(), api.queue(**NOTHING)
     kept = [api.spawn(keeps) for _ in range(2)]
     dropped = [api.spawn(drops) for _ in range(2)]
@@ -306,11 +301,7 @@ def test_a_retried_one_goes_too(api: Api, clock: Clock) -> None:
 def figures(api: Api, queue: str) -> list[Row]:
     """What the queue's minutes say, those without anything left out."""
     rows = api.rows("throughput", queue=queue, minutes=10)
-    return [
-        {key: value for key, value in row.items() if key != "minute"}
-        for row in rows
-        if row["claims"]
-    ]
+    return [{key: value for key, value in row.items() if key != "minute"} for row in rows if row["claims"]]
 
 
 def test_figures_are_those_of_kept_ones(api: Api, clock: Clock) -> None:
@@ -360,9 +351,7 @@ def test_with_an_idempotency_key_it_stays_until_prune(api: Api, clock: Clock) ->
 
 
 @pytest.mark.parametrize("way", [complete_leases, by_lists, by_json])
-def test_a_keyed_one_in_a_batch_stays(
-    api: Api, way: Callable[[Api, Node, list[Row]], None]
-) -> None:
+def test_a_keyed_one_in_a_batch_stays(api: Api, way: Callable[[Api, Node, list[Row]], None]) -> None:
     queue, node = api.queue(**NOTHING), api.node()
     leases = [api.spawn(queue, **more) for more in ({}, {"idempotency_key": "k"}, {})]
     way(api, node, api.claim(node, queue, qty=3))

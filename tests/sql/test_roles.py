@@ -208,17 +208,13 @@ def acting_as(conn: psycopg.Connection, role: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_each_role_may_call_its_functions_and_no_others(
-    conn: psycopg.Connection, role: str
-) -> None:
+def test_each_role_may_call_its_functions_and_no_others(conn: psycopg.Connection, role: str) -> None:
     rows = conn.execute(
         "select proname, has_function_privilege(%s, oid, 'execute') from pg_proc"
         " where pronamespace = 'hwqueue'::regnamespace",
         [role],
     ).fetchall()
-    assert {name for name, may in rows if may} == {
-        name for name, roles in MAY_CALL.items() if role in roles
-    }
+    assert {name for name, may in rows if may} == {name for name, roles in MAY_CALL.items() if role in roles}
 
 
 def test_functions_are_not_open_to_everybody(conn: psycopg.Connection) -> None:

@@ -115,9 +115,7 @@ def test_signals_say_who_took_them(api: Api, clock: Clock) -> None:
     assert api.rows("list_run_signals", run=flow.run) == []
     start = clock.now()
     for number, name in enumerate(("go", "y", "go", "go")):
-        api.rows(
-            "signal_workflow_run", run=flow.run, name=name, payload={"n": number}, key=f"{number}"
-        )
+        api.rows("signal_workflow_run", run=flow.run, name=name, payload={"n": number}, key=f"{number}")
         clock.advance(timedelta(seconds=1))
         api.rows("advance_workflows")
     rows = api.rows("list_run_signals", run=flow.run)

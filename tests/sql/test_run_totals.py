@@ -94,9 +94,7 @@ def test_a_retried_run_counts_at_each_of_its_ends(
 
 
 @pytest.mark.thorough
-def test_the_first_workflows_have_counters_of_their_own(
-    conn: psycopg.Connection[Any], clock: Clock
-) -> None:
+def test_the_first_workflows_have_counters_of_their_own(conn: psycopg.Connection[Any], clock: Clock) -> None:
     """Ad hoc names past 50 share one; a defined workflow still gets its own, and all stay."""
     other = begin(conn, clock)
     api = Api(conn)

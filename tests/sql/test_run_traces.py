@@ -21,8 +21,7 @@ def settle(flow: Flow, *ends: dict[str, Any]) -> None:
         node=flow.node,
         epoch=flow.epoch,
         settle=[
-            {key: str(value) if key == "lease_id" else value for key, value in end.items()}
-            for end in ends
+            {key: str(value) if key == "lease_id" else value for key, value in end.items()} for end in ends
         ],
         queues=[flow.queue],
         qty=0,
@@ -133,9 +132,7 @@ def test_the_end_of_a_traced_run_is_handed_over_once(api: Api, clock: Clock) -> 
     assert api.rows("take_ended_runs") == []
 
 
-def test_prune_deletes_what_nobody_takes(
-    conn: psycopg.Connection[Any], api: Api, clock: Clock
-) -> None:
+def test_prune_deletes_what_nobody_takes(conn: psycopg.Connection[Any], api: Api, clock: Clock) -> None:
     flow = Flow(api, [step("a")], options=TRACED)
     flow.complete("a")
     clock.advance(timedelta(hours=1))

@@ -40,9 +40,7 @@ def xid(conn: psycopg.Connection) -> str:
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_who_ran_and_who_came_later_are_unseen(
-    conn: psycopg.Connection, dsn: str, end: str
-) -> None:
+def test_who_ran_and_who_came_later_are_unseen(conn: psycopg.Connection, dsn: str, end: str) -> None:
     """Also once they have ended: what is asked is what the reader saw then."""
     with ExitStack() as stack:
         running, later = (stack.enter_context(psycopg.connect(dsn)) for _ in range(2))
@@ -90,9 +88,7 @@ def test_a_subtransaction_counts_by_its_top(conn: psycopg.Connection, dsn: str) 
         assert not Reader(conn).misses(inner)
 
 
-def test_a_prepared_transaction_runs_until_it_is_finished(
-    conn: psycopg.Connection, dsn: str
-) -> None:
+def test_a_prepared_transaction_runs_until_it_is_finished(conn: psycopg.Connection, dsn: str) -> None:
     [(allowed,)] = conn.execute("show max_prepared_transactions").fetchall()
     if allowed == "0":
         pytest.skip("max_prepared_transactions is 0")
@@ -109,7 +105,5 @@ def test_a_prepared_transaction_runs_until_it_is_finished(
 def test_what_another_server_left(conn: psycopg.Connection, ahead: bool) -> None:
     """Ids that this server has not come to say nothing; nothing has been seen then."""
     mark = int(xid(conn)) + (1000 if ahead else 0)
-    [(valid,)] = conn.execute(
-        "select hwqueue.valid_next_xid(%s::text::xid8)::text", [str(mark)]
-    ).fetchall()
+    [(valid,)] = conn.execute("select hwqueue.valid_next_xid(%s::text::xid8)::text", [str(mark)]).fetchall()
     assert valid == ("0" if ahead else str(mark))

@@ -62,10 +62,7 @@ def test_a_handler_elsewhere_does_not_count(api: Api) -> None:
     api.node(queues=[queue], tasks=["render"])
     api.node(queues=[other], tasks=["mail"])
     found = explain(api, api.spawn(queue, "mail"))
-    assert (
-        found["headline"]
-        == f'no live node that polls queue "{queue}" has a handler for task "mail"'
-    )
+    assert found["headline"] == f'no live node that polls queue "{queue}" has a handler for task "mail"'
 
 
 def test_pending_views_say_the_same(api: Api) -> None:

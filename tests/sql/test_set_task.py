@@ -77,9 +77,7 @@ def test_a_default_is_as_if_it_were_given(api: Api, how: str, option: str) -> No
 
 
 @pytest.mark.parametrize("option", ALL)
-def test_an_option_of_the_spawn_replaces_the_default_of_its_name(
-    api: Api, how: str, option: str
-) -> None:
+def test_an_option_of_the_spawn_replaces_the_default_of_its_name(api: Api, how: str, option: str) -> None:
     """As a whole: nothing of two placements or label sets is merged. Null: as without a default."""
     others: dict[str, Any] = {
         **{"placement": {"resources": {"cpu_milli": 1}}, "affinity_tags": {"disk": "ssd"}},
@@ -196,9 +194,7 @@ def test_a_dry_run_has_the_labels_of_the_task(api: Api) -> None:
         ({"labels": None}, True),
     ]
     for options, eligible in expected:
-        rows = api.rows(
-            "match_nodes", placement={}, options={"task": task, "queue": queue} | options
-        )
+        rows = api.rows("match_nodes", placement={}, options={"task": task, "queue": queue} | options)
         [found] = [row["eligible"] for row in rows if row["node_id"] == node.node_id]
         assert found is eligible, options
 

@@ -15,9 +15,7 @@ from tests.sql.api import NOBODY, Api, Node, raw, settlement, token
 def settle(api: Api, node: Node, settlements: list[Row], *queues: str, qty: int = 0) -> list[Row]:
     """Settle, and claim `qty` more; the rows."""
     queues = queues or (api.queue(),)
-    return api.rows(
-        "settle_and_claim", **node.who, settle=settlements, queues=list(queues), qty=qty
-    )
+    return api.rows("settle_and_claim", **node.who, settle=settlements, queues=list(queues), qty=qty)
 
 
 def test_the_rows(api: Api) -> None:
@@ -176,9 +174,7 @@ GOOD = {"lease_id": str(uuid4()), "claim_token": 1, "outcome": "complete"}
 @pytest.mark.thorough
 def test_bad_settlements(api: Api, field: str, settlements: Any) -> None:
     node, queue = api.node(), api.queue()
-    refusal = api.refused(
-        "QHA01", "settle_and_claim", **node.who, settle=settlements, queues=[queue]
-    )
+    refusal = api.refused("QHA01", "settle_and_claim", **node.who, settle=settlements, queues=[queue])
     assert refusal.field == field
 
 
@@ -186,9 +182,7 @@ def test_a_result_that_is_too_large(api: Api) -> None:
     queue, node = api.queue(max_result_bytes=100), api.node()
     small, large = api.running(queue, node), api.running(queue, node)
     settlements = [settlement(small, result=1), settlement(large, result="x" * 99)]
-    refusal = api.refused(
-        "QHA01", "settle_and_claim", **node.who, settle=settlements, queues=[queue]
-    )
+    refusal = api.refused("QHA01", "settle_and_claim", **node.who, settle=settlements, queues=[queue])
     assert refusal.field == "p_settle[1].result"
 
 
@@ -196,9 +190,7 @@ def test_a_token_written_with_a_point(api: Api) -> None:
     """1.0 is a whole number, too."""
     queue, node = api.queue(), api.node()
     claim = api.running(queue, node)
-    written = json.dumps([settlement(claim)]).replace(
-        str(claim["claim_token"]), f"{claim['claim_token']}.0"
-    )
+    written = json.dumps([settlement(claim)]).replace(str(claim["claim_token"]), f"{claim['claim_token']}.0")
     rows = api.rows("settle_and_claim", **node.who, settle=raw(written), queues=[queue])
     assert [(row["verdict"], row["state"]) for row in rows] == [("ok", "completed")]
 

@@ -21,9 +21,7 @@ every = pytest.mark.parametrize(("function", "more"), SETTLING.items())
 
 
 @every
-def test_an_expired_claim_that_nobody_reaped(
-    api: Api, clock: Clock, function: str, more: Row
-) -> None:
+def test_an_expired_claim_that_nobody_reaped(api: Api, clock: Clock, function: str, more: Row) -> None:
     """It settles like any other: a claim is lost by being granted anew, not by the clock."""
     claim = api.running(api.queue(claim_timeout=60, max_attempts=1))
     clock.advance(timedelta(hours=1))
@@ -63,9 +61,7 @@ def fail(api: Api, claim: Row) -> None:
 @every
 @pytest.mark.parametrize("first", [complete, fail])
 @pytest.mark.thorough
-def test_the_second_settlement(
-    api: Api, function: str, more: Row, first: Callable[[Api, Row], None]
-) -> None:
+def test_the_second_settlement(api: Api, function: str, more: Row, first: Callable[[Api, Row], None]) -> None:
     claim = api.running(api.queue())
     first(api, claim)
     refusal = api.refused("QHL03", function, **token(claim), **more)
@@ -124,9 +120,7 @@ def test_no_such_lease(api: Api, function: str, more: Row, lease: UUID | None) -
 def test_what_was_set_aside_is_free_again(api: Api, function: str, more: Row) -> None:
     """Of every kind, unless the claim goes on."""
     device = {"resource_id": str(uuid4()), "model": "T4"}
-    node = api.node(
-        capacity={"cpu_milli": 1000, "memory_mib": 100, "license": 1}, gpus=[device], slots=1
-    )
+    node = api.node(capacity={"cpu_milli": 1000, "memory_mib": 100, "license": 1}, gpus=[device], slots=1)
     needs = {"cpu_milli": 1000, "memory_mib": 100, "license": 1, "gpu": 1}
     claim = api.running(api.queue(), node, placement={"resources": needs})
     queue = api.queue()

@@ -75,9 +75,7 @@ def test_the_distance_is_that_of_the_whole_table(api: Api, one: str, other: str,
 
 @read_only
 @given(st.text("abcd", min_size=3, max_size=9), st.lists(st.text("abcd", min_size=3, max_size=9)))
-def test_the_nearest_of_words_is_that_of_the_fewest_edits(
-    api: Api, name: str, names: list[str]
-) -> None:
+def test_the_nearest_of_words_is_that_of_the_fewest_edits(api: Api, name: str, names: list[str]) -> None:
     most = min(MOST, len(name) // 3)
     close = [(distance(name, one), one) for one in names if one != name]
     fitting = sorted(each for each in close if each[0] <= most)

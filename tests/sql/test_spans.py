@@ -58,9 +58,7 @@ def lasting(api: Api, clock: Clock, given: Given) -> dict[str, timedelta]:
     [claim] = api.claim(node, queue, claim_timeout=given)
     lasts = {"claim_task": claim["expires_at"] - now}
     api.spawn(queue)
-    [both] = api.rows(
-        "settle_and_claim", **node.who, settle=[], queues=[queue], claim_timeout=given
-    )
+    [both] = api.rows("settle_and_claim", **node.who, settle=[], queues=[queue], claim_timeout=given)
     lasts["settle_and_claim"] = both["expires_at"] - now
     short = api.running(queue, node)
     lasts["extend_claim"] = api.value("extend_claim", **token(short), extend=given) - now
@@ -99,9 +97,7 @@ def lasting(api: Api, clock: Clock, given: Given) -> dict[str, timedelta]:
 
 @pytest.mark.parametrize("given", ["1 month", "1 year", "1 mon 3 days", "infinity"])
 def test_months_have_no_length(api: Api, given: str) -> None:
-    refusal = api.refused(
-        "QHA01", "spawn_lease", queue=api.queue(), task="t", options={"delay": given}
-    )
+    refusal = api.refused("QHA01", "spawn_lease", queue=api.queue(), task="t", options={"delay": given})
     assert refusal.field == "options.delay"
 
 

@@ -135,9 +135,7 @@ def test_your_own_id_is_taken_once(api: Api) -> None:
     queue, mine = api.queue(), uuid4()
     assert api.spawn(queue, lease_id=str(mine)) == mine
     for where in (queue, api.queue()):
-        refusal = api.refused(
-            "QHL06", "spawn_lease", queue=where, task=TASK, options={"lease_id": str(mine)}
-        )
+        refusal = api.refused("QHL06", "spawn_lease", queue=where, task=TASK, options={"lease_id": str(mine)})
         assert refusal.field == "options.lease_id"
         assert refusal.detail["lease_id"] == str(mine)
 
@@ -228,9 +226,7 @@ class TestIdempotencyKeys:
                 [again] = api.rows("spawn_leases", queue=queue, leases=batch)
             assert (again["lease_id"], again["created"]) == (row["lease_id"], False)
 
-    def test_a_rolled_back_spawn_leaves_the_key_free(
-        self, api: Api, conn: psycopg.Connection
-    ) -> None:
+    def test_a_rolled_back_spawn_leaves_the_key_free(self, api: Api, conn: psycopg.Connection) -> None:
         queue = api.queue()
         with conn.transaction(force_rollback=True):
             self.spawn(api, queue)

@@ -114,9 +114,7 @@ def test_gangs_and_everywhere_tasks_are_told_of_as_leases(api: Api) -> None:
     gang = api.rows("spawn_gang", queue=queue, members=Jsonb(members))[0]["gang_id"]
     everywhere = api.row("spawn_everywhere", queue=queue, task="other")["everywhere_id"]
     for each in (gang, everywhere):
-        assert api.value("spawn_warnings", id=each) == [
-            'no live node has a handler for task "other"'
-        ]
+        assert api.value("spawn_warnings", id=each) == ['no live node has a handler for task "other"']
     assert api.value("spawn_warnings", id=NOBODY) == []
 
 

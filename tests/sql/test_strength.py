@@ -59,9 +59,7 @@ class TestOneNodeWithAGpu:
             ({"strength": 100}, wish(1), "second"),
         ],
     )
-    def test_the_stronger_wish_is_served(
-        self, api: Api, first: Row, second: Row, served: str
-    ) -> None:
+    def test_the_stronger_wish_is_served(self, api: Api, first: Row, second: Row, served: str) -> None:
         queue = api.queue(patience=0)
         gpu = api.node(labels={"gpu": True}, slots=1)
         api.node(labels={"gpu": False}, slots=1)
@@ -173,9 +171,7 @@ def test_no_strength_makes_claims_on_the_best_node_look_at_others(api: Api) -> N
 
 def test_matching_and_explaining_say_it(api: Api) -> None:
     queue, node = api.queue(), api.node(labels={"gpu": True})
-    [row] = [
-        row for row in api.rows("match_nodes", placement=wish(20)) if row["node_id"] == node.node_id
-    ]
+    [row] = [row for row in api.rows("match_nodes", placement=wish(20)) if row["node_id"] == node.node_id]
     assert row["score"] == pytest.approx(200)
     found = api.row("explain_lease", lease=api.spawn(queue, placement=wish(20)))
     assert found["words"] == "prefers gpu in true, with strength 20 of 100"

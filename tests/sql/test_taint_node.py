@@ -127,9 +127,7 @@ def test_a_node_keeps_them_while_it_is_away(api: Api) -> None:
 
 def test_soft_taints_lower_the_score(api: Api) -> None:
     """The more of them a lease does not tolerate, the lower; without them nothing changes."""
-    queue = api.queue(
-        tuning={"weight_affinity": 1, "weight_fit": 0, "weight_spread": 0}, patience=0
-    )
+    queue = api.queue(tuning={"weight_affinity": 1, "weight_fit": 0, "weight_spread": 0}, patience=0)
     clean, soft, softer = api.node(), api.node(), api.node()
     taint(api, soft, SOFT)
     taint(api, softer, SOFT, SOFT | {"key": "hot"})

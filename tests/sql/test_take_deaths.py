@@ -15,9 +15,7 @@ HOUR = timedelta(hours=1)
 
 def hearer(api: Api, queue: str, *tasks: str) -> Node:
     """A node whose worker takes deaths of the queue and the tasks."""
-    return api.node(
-        hears_deaths=True, queues=[queue], tasks=[*tasks] or [TASK], heartbeat_timeout="1 day"
-    )
+    return api.node(hears_deaths=True, queues=[queue], tasks=[*tasks] or [TASK], heartbeat_timeout="1 day")
 
 
 def dead(api: Api, clock: Clock, queue: str, **options: Any) -> dict[str, Any]:
@@ -51,9 +49,7 @@ def test_a_deadline_and_a_superseded_node(api: Api, clock: Clock) -> None:
     api.node(other.node_id, name=other.name, instance_id="second")
     clock.advance(timedelta(seconds=10))
     api.rows("reap")
-    reasons = {
-        row["lease_id"]: row["error"]["reason"] for row in api.rows("take_deaths", **node.who)
-    }
+    reasons = {row["lease_id"]: row["error"]["reason"] for row in api.rows("take_deaths", **node.who)}
     assert reasons == {late: "deadline_exceeded", held: "node_superseded"}
 
 

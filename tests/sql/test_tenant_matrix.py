@@ -176,8 +176,7 @@ def _spawn(caller: str, queue: str, its: Things) -> list[Row]:
 def _batch(caller: str, queue: str, its: Things) -> list[Row]:
     own = {"task": "t", "options": {"tenant": caller}}
     return [
-        {"queue": queue, "leases": [own, {"task": "t", "options": each}]}
-        for each in _options(caller, its)
+        {"queue": queue, "leases": [own, {"task": "t", "options": each}]} for each in _options(caller, its)
     ]
 
 
@@ -186,10 +185,7 @@ def _gang(caller: str, queue: str, its: Things) -> list[Row]:
     placed = [{**one, "options": {"placement": each}} for each in _placements(its)]
     return [
         {"queue": queue, "members": Jsonb([one]), "options": {"tenant": its.tenant}},
-        *(
-            {"queue": queue, "members": Jsonb([each]), "options": {"tenant": caller}}
-            for each in placed
-        ),
+        *({"queue": queue, "members": Jsonb([each]), "options": {"tenant": caller}} for each in placed),
     ]
 
 
@@ -226,8 +222,7 @@ def _submit_spec(caller: str, queue: str, its: Things) -> list[Row]:
 
 def _submit_many(caller: str, queue: str, its: Things) -> list[Row]:
     return [
-        {"workflow": "shared", "runs": [{"options": each["options"]}]}
-        for each in _submit(caller, queue, its)
+        {"workflow": "shared", "runs": [{"options": each["options"]}]} for each in _submit(caller, queue, its)
     ]
 
 
@@ -559,8 +554,7 @@ def test_a_workflow_of_another_tenant_is_missing(api: Api, function: str) -> Non
         spec = {"name": name, "steps": steps} | ({"tenant": tenant} if tenant else {})
         api.rows("define_workflow", spec=spec)
     theirs, none, unnamed = (
-        answer(api, FILM, function, MISSING[function](name))
-        for name in ("theirs", "absent", "open")
+        answer(api, FILM, function, MISSING[function](name)) for name in ("theirs", "absent", "open")
     )
     assert "code='QHF01'" in theirs
     assert theirs.replace("theirs", "absent") == none
@@ -573,8 +567,7 @@ def test_a_workflow_of_another_tenant_is_missing(api: Api, function: str) -> Non
 
 def test_a_view_is_refused_or_shows_ones_own(api: Api, things: dict[str, Things]) -> None:
     names = api.conn.execute(
-        "select relname::text from pg_class"
-        " where relnamespace = 'hwqueue'::regnamespace and relkind = 'v'"
+        "select relname::text from pg_class where relnamespace = 'hwqueue'::regnamespace and relkind = 'v'"
     ).fetchall()
     assert len(names) >= 8
     for (name,) in names:

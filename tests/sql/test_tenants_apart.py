@@ -183,9 +183,7 @@ def test_everywhere_tasks_belong_to_operators(api: Api, fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("rank", [LOW, HIGH])
-def test_an_everywhere_task_waits_behind_what_comes_before(
-    api: Api, fleet: Fleet, rank: Row
-) -> None:
+def test_an_everywhere_task_waits_behind_what_comes_before(api: Api, fleet: Fleet, rank: Row) -> None:
     """Whether its room is kept, or became free just now."""
     node = fleet.node(capacity={"cpu_milli": 4000})
     held = api.running(fleet.queue, node, **WHOLE)
@@ -200,9 +198,7 @@ def test_an_everywhere_task_waits_behind_what_comes_before(
     assert fleet.sound()
 
 
-def test_an_everywhere_task_takes_no_idle_room_from_what_comes_before(
-    api: Api, fleet: Fleet
-) -> None:
+def test_an_everywhere_task_takes_no_idle_room_from_what_comes_before(api: Api, fleet: Fleet) -> None:
     node = fleet.node(capacity={"cpu_milli": 4000})
     fleet.reap()
     other = api.spawn(fleet.queue, **WHOLE)
@@ -212,9 +208,7 @@ def test_an_everywhere_task_takes_no_idle_room_from_what_comes_before(
     assert api.claimed(node, fleet.queue) == [other]
 
 
-def test_room_for_an_everywhere_task_is_kept_for_a_time(
-    api: Api, fleet: Fleet, clock: Clock
-) -> None:
+def test_room_for_an_everywhere_task_is_kept_for_a_time(api: Api, fleet: Fleet, clock: Clock) -> None:
     api.rows(
         "set_queue_policy",
         queue=fleet.queue,
@@ -247,9 +241,7 @@ def test_a_registration_looks_at_no_everywhere_task(api: Api, fleet: Fleet) -> N
     assert fleet.sound()
 
 
-def test_what_holds_a_new_node_back_is_over_in_five_seconds(
-    api: Api, fleet: Fleet, clock: Clock
-) -> None:
+def test_what_holds_a_new_node_back_is_over_in_five_seconds(api: Api, fleet: Fleet, clock: Clock) -> None:
     fleet.spawn()
     node, other = fleet.node(), api.spawn(fleet.queue)
     with api.conn.transaction(force_rollback=True):
@@ -274,9 +266,7 @@ def test_open_work_of_a_tenant_is_bounded(api: Api, clock: Clock) -> None:
     counted = "select steps from hwqueue.tenant_work where tenant = %s"
     [steps] = api.conn.execute(counted, [mine["tenant"]]).fetchone() or [0]
     assert steps == 1100
-    api.rows(
-        "submit_spec", spec={"name": "one", "queue": queue, "steps": [step("a")]}, options=mine
-    )
+    api.rows("submit_spec", spec={"name": "one", "queue": queue, "steps": [step("a")]}, options=mine)
     api.conn.execute("update hwqueue.tenant_work set steps = steps + 198899")
     more = {"name": "two", "queue": queue, "steps": [step("a"), step("b")]}
     refusal = api.refused("QHT03", "submit_spec", spec=more, options=mine)
@@ -387,9 +377,7 @@ def test_a_choice_of_another_tenant_is_like_one_that_is_full(api: Api) -> None:
     for _ in range(100):
         api.spawn(queue, one_of=mine, tenant="games")
     told = [
-        api.refused(
-            "QHA01", "spawn_lease", queue=queue, task="t", options={"one_of": c, "tenant": "games"}
-        )
+        api.refused("QHA01", "spawn_lease", queue=queue, task="t", options={"one_of": c, "tenant": "games"})
         for c in (theirs, mine)
     ]
     words = [

@@ -278,9 +278,7 @@ def test_a_change_sets_patience_not_back(api: Api, fleet: list[Node], clock: Clo
 
 def test_terms_that_nobody_asks_are_pruned(api: Api, fleet: list[Node], clock: Clock) -> None:
     def known() -> int:
-        row = api.conn.execute(
-            "select count(*) from hwqueue.affinity_term where spec @> %s", [spec]
-        )
+        row = api.conn.execute("select count(*) from hwqueue.affinity_term where spec @> %s", [spec])
         return int((row.fetchone() or (0,))[0])
 
     queue = api.queue(retain_completed=0)

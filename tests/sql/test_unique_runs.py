@@ -69,9 +69,7 @@ def test_a_run_can_be_replaced(api: Api) -> None:
     assert flow.state == "cancelling"
     assert flow.get()["detail"]["reason"] == f"replaced by run {second['run_id']}"
     third = again(flow, unique("replace"))
-    states = [
-        api.row("get_workflow_run", run=run)["state"] for run in (second["run_id"], third["run_id"])
-    ]
+    states = [api.row("get_workflow_run", run=run)["state"] for run in (second["run_id"], third["run_id"])]
     assert states == ["cancelled", "running"]
     finish(api, claim)  # the end of the first leaves the key to the third
     assert flow.state == "cancelled"
@@ -137,8 +135,5 @@ def test_one_wrong_run_is_named_and_none_is_submitted(api: Api) -> None:
     wrong = {"options": {"affinity_tags": {"gpu": False}}}
     refusal = api.refused("QHC04", "submit_workflows", workflow=name, runs=[{}, {}, wrong])
     assert refusal.detail["index"] == 2
-    assert (
-        api.refused("QHA01", "submit_workflows", workflow=name, runs=[{}, {"x": 1}]).detail["index"]
-        == 1
-    )
+    assert api.refused("QHA01", "submit_workflows", workflow=name, runs=[{}, {"x": 1}]).detail["index"] == 1
     assert api.refused("QHA01", "submit_workflows", workflow=name, runs={}).field == "runs"

@@ -117,9 +117,7 @@ def test_an_update_takes_the_place_of_the_one_before(api: Api) -> None:
         ({"app_version": "2.0", "affinity_tags": {"app_version": "3.0"}}, "step"),
     ],
 )
-def test_a_contradiction_names_both_sides_and_changes_nothing(
-    api: Api, changes: Row, side: str
-) -> None:
+def test_a_contradiction_names_both_sides_and_changes_nothing(api: Api, changes: Row, side: str) -> None:
     steps = [step("a"), step("x", "a"), step("b", "a", affinity_tags={"zone": "east"})]
     options = {"app_version": "1.9", "affinity_tags": {"disk": "ssd"}}
     flow = Flow(api, steps, affinity_tags={"gpu": True}, options=options)
@@ -155,9 +153,7 @@ def test_steps_leave_a_version_that_no_node_runs_any_more(api: Api) -> None:
     assert api.claim(old, flow.queue, qty=9) == []
     [added] = api.claim(new, flow.queue, qty=9)
     assert added["headers"]["step"] == "y"
-    refusal = api.refused(
-        "QHF04", "update_steps", run=flow.run, changes={"app_version": None}, steps=["n"]
-    )
+    refusal = api.refused("QHF04", "update_steps", run=flow.run, changes={"app_version": None}, steps=["n"])
     assert refusal.detail["nested_run_id"] == str(below(flow, "n").run)
 
 

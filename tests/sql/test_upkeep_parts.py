@@ -172,9 +172,7 @@ def test_each_part_has_its_turn_though_calls_are_short(
     assert postponed(conn) == [(f"reap {part}", 1) for part in sorted(OF_REAP)]
 
 
-def test_assembling_ends_before_the_timeout_does(
-    api: Api, conn: psycopg.Connection, plant: Plant
-) -> None:
+def test_assembling_ends_before_the_timeout_does(api: Api, conn: psycopg.Connection, plant: Plant) -> None:
     big, _ = two_gangs(api)
     plant("is_time_up", "true")
     with pytest.raises(psycopg.errors.QueryCanceled, match="longer than a statement_timeout of"):
@@ -189,10 +187,7 @@ def test_changes_of_a_gang_that_fails_hide_no_others(api: Api, clock: Clock, pla
     plant("look_at_gang", f"if p_gang.size = 3 then {FAILS}; end if")
     reap(api)
     assert [gang(api, each)["state"] for each in (big, small)] == ["cancelling", "cancelled"]
-    assert (
-        "upkeep had to leave it, once in a row: planted"
-        in api.row("explain_gang", gang=big)["headline"]
-    )
+    assert "upkeep had to leave it, once in a row: planted" in api.row("explain_gang", gang=big)["headline"]
     plant("look_at_gang", "null")
     clock.advance(SECOND)
     reap(api)
@@ -275,9 +270,7 @@ def test_what_is_cut_short_comes_last_and_does_half_as_much(
     assert postponed(conn) == []
 
 
-def test_a_cancellation_is_passed_on(
-    api: Api, dsn: str, conn: psycopg.Connection, plant: Plant
-) -> None:
+def test_a_cancellation_is_passed_on(api: Api, dsn: str, conn: psycopg.Connection, plant: Plant) -> None:
     """Whoever cancels a call wants it to end: nothing of it is committed."""
     plant("reap_fleets", "perform pg_advisory_xact_lock(4711)")
     conn.execute("select pg_advisory_lock(4711)")

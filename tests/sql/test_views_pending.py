@@ -200,9 +200,7 @@ def test_named_nodes_resources_and_devices(api: Api) -> None:
         ({"any": [[{"trust": "x"}], [{"rack": 2}]]}, 2),
     ],
 )
-def test_nodes_are_told_apart_by_all_that_is_asked(
-    api: Api, expr: dict[str, Any], matching: int
-) -> None:
+def test_nodes_are_told_apart_by_all_that_is_asked(api: Api, expr: dict[str, Any], matching: int) -> None:
     queue = api.queue()
     node = api.node(labels={"net": {"speed": 100, "kind": "ib"}, "has": 1, "wants": 2}, rack=1)
     api.node(labels={"net": {"speed": 10}, "has": 1, "wants": 1}, rack=1)
@@ -253,9 +251,7 @@ def test_silent_and_cordoned_nodes_that_could_not_run_it(api: Api, clock: Clock)
     api.rows("cordon_node", node=node.node_id)
     row = reason(api, queue)
     assert (row["code"], row["permanent"]) == ("node_draining", True)
-    assert row["message"] == (
-        "1 live node, all cordoned; without the cordons, none could run it either"
-    )
+    assert row["message"] == ("1 live node, all cordoned; without the cordons, none could run it either")
     clock.advance(timedelta(minutes=2))
     row = reason(api, queue)
     assert (row["code"], row["permanent"]) == ("node_not_live", True)
@@ -340,9 +336,7 @@ def test_what_other_leases_do_takes_nodes_away(api: Api) -> None:
 
 def class_of(api: Api, lease: UUID) -> int:
     """The placement class of a lease."""
-    row = api.conn.execute(
-        "select class_id from hwqueue.lease where lease_id = %s", [lease]
-    ).fetchone()
+    row = api.conn.execute("select class_id from hwqueue.lease where lease_id = %s", [lease]).fetchone()
     assert row is not None
     return int(row[0])
 

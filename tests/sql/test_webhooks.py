@@ -53,9 +53,7 @@ def told(rows: list[Row]) -> list[tuple[str, str]]:
 
 def settled(api: Api, row: Row, **result: Any) -> str:
     """Record how an attempt ended."""
-    state = api.value(
-        "settle_delivery", delivery=row["delivery_id"], attempt=row["attempt"], result=result
-    )
+    state = api.value("settle_delivery", delivery=row["delivery_id"], attempt=row["attempt"], result=result)
     assert isinstance(state, str)
     return state
 
@@ -184,9 +182,7 @@ def test_routing_goes_on_where_a_bounded_call_ended(api: Api) -> None:
     assert listed(api, name)["waiting"] == 6
 
 
-def test_completions_of_one_instant_go_on_where_a_bounded_call_ended(
-    api: Api, clock: Clock
-) -> None:
+def test_completions_of_one_instant_go_on_where_a_bounded_call_ended(api: Api, clock: Clock) -> None:
     queue, node = api.queue(), api.node()
     name, _ = made(api, codes=["lease_completed"])
     rows = [api.running(queue, node) for _ in range(3)]

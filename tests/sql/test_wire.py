@@ -86,14 +86,10 @@ def test_most_leases_have_none(api: Api) -> None:
 @pytest.mark.thorough
 def test_what_is_no_text_of_a_blob(api: Api, wire: Any) -> None:
     if wire == "0910":  # base64, of another blob than was meant
-        refusal = api.refused(
-            "QHW01", "spawn_lease", queue=api.queue(), task=TASK, options={"wire": wire}
-        )
+        refusal = api.refused("QHW01", "spawn_lease", queue=api.queue(), task=TASK, options={"wire": wire})
         assert refusal.detail["reason"] == "truncated_tlv_header"
         return
-    refusal = api.refused(
-        "QHA01", "spawn_lease", queue=api.queue(), task=TASK, options={"wire": wire}
-    )
+    refusal = api.refused("QHA01", "spawn_lease", queue=api.queue(), task=TASK, options={"wire": wire})
     assert refusal.field == "options.wire"
 
 
@@ -147,9 +143,7 @@ SAID_TWICE = [
 
 
 @pytest.mark.parametrize(("blob", "placement"), SAID_TWICE)
-def test_one_class_with_the_placement_that_says_the_same(
-    api: Api, blob: bytes, placement: Row
-) -> None:
+def test_one_class_with_the_placement_that_says_the_same(api: Api, blob: bytes, placement: Row) -> None:
     queue = api.queue()
     spelled, wired = api.spawn(queue, placement=placement), api.spawn(queue, wire=text(blob))
     assert api.lease(spelled)["placement"] == api.lease(wired)["placement"]

@@ -271,9 +271,7 @@ def test_a_run_goes_with_the_leases_of_its_steps(api: Api, clock: Clock) -> None
     for _ in range(2):  # the definition is retired, then deleted
         outlive(api.conn)
         api.rows("prune")
-    left = api.conn.execute(
-        "select count(*) from hwqueue.workflow where name = %s", [flow.queue]
-    ).fetchone()
+    left = api.conn.execute("select count(*) from hwqueue.workflow where name = %s", [flow.queue]).fetchone()
     assert left == (0,)
 
 
@@ -383,9 +381,7 @@ def test_priority_and_times_of_a_step_may_change(api: Api, clock: Clock) -> None
     assert flow.state == "completed"
 
 
-def test_a_step_past_its_own_deadline_fails_and_is_retried_without_it(
-    api: Api, clock: Clock
-) -> None:
+def test_a_step_past_its_own_deadline_fails_and_is_retried_without_it(api: Api, clock: Clock) -> None:
     flow = Flow(api, [step("a"), step("b", "a")])
     lease = flow.steps()["a"]["lease_id"]
     changes = {"deadline": str(clock.now() + timedelta(hours=1))}

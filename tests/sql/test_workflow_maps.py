@@ -107,9 +107,7 @@ def test_the_items_of_a_batch_are_counted_together(api: Api) -> None:
     call: Row = {"node": flow.node, "epoch": flow.epoch, "queues": [flow.queue], "settle": []}
     leases = [claim["lease_id"] for claim in chosen]
     tokens = [claim["claim_token"] for claim in chosen]
-    assert (
-        api.rows("settle_and_claim", **call, qty=0, completed=leases, completed_tokens=tokens) == []
-    )
+    assert api.rows("settle_and_claim", **call, qty=0, completed=leases, completed_tokens=tokens) == []
     steps = sum("item" not in claim["headers"] for claim in chosen)
     assert flow.counts() == (500, 10 - steps, 0)
     assert flow.lease_count() == 1 + 64 + 10 - steps
@@ -350,9 +348,7 @@ def test_a_map_over_the_results_of_a_map(api: Api) -> None:
 
 def test_a_dropped_queue_fails_the_items(api: Api) -> None:
     other = api.queue()
-    flow = Flow(
-        api, [step("a"), each("m", list(range(9)), queue=other, max_parallel=2, tolerate=3)]
-    )
+    flow = Flow(api, [step("a"), each("m", list(range(9)), queue=other, max_parallel=2, tolerate=3)])
     api.rows("drop_queue", queue=other, force=True)
     for _ in range(2):  # its transactions end, then its rows go
         outlive(api.conn)
@@ -408,9 +404,7 @@ def test_a_sweep_lets_a_portion_of_items_in_however_many_maps_there_are(api: Api
     api.rows("resume_workflow_run", run=flow.run)
 
     def let_in() -> int:
-        row = api.conn.execute(
-            "select count(*) from hwqueue.lease where run_id = %s", [flow.run]
-        ).fetchone()
+        row = api.conn.execute("select count(*) from hwqueue.lease where run_id = %s", [flow.run]).fetchone()
         assert row is not None
         return int(row[0])
 

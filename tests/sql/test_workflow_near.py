@@ -77,9 +77,7 @@ def near(name: str | list[str] = "a", what: str = "node", **more: Any) -> Row:
         ("label:half", True, {1, 3}),
     ],
 )
-def test_a_step_runs_where_another_one_ran(
-    api: Api, what: str, away: bool, expected: set[int]
-) -> None:
+def test_a_step_runs_where_another_one_ran(api: Api, what: str, away: bool, expected: set[int]) -> None:
     asked = near(what=what, mode="require", away=away)
     fleet = Fleet(api, [7, 7, 8, None], step("a"), step("b", "a", near=asked))
     assert fleet.takers("b") == {0, 1, 2, 3}
@@ -92,9 +90,7 @@ def test_a_step_runs_where_another_one_ran(
 
 def test_the_items_of_a_map_run_where_a_step_ran(api: Api) -> None:
     asked = near(what="rack", mode="require")
-    fleet = Fleet(
-        api, [7, 7, 8], step("a"), each("m", [1, 2, 3], near=asked, max_parallel=2, after=["a"])
-    )
+    fleet = Fleet(api, [7, 7, 8], step("a"), each("m", [1, 2, 3], near=asked, max_parallel=2, after=["a"]))
     fleet.finish(fleet.nodes[0])
     assert fleet.takers("m") == {0, 1}
     assert fleet.steps()["m"]["came_from"]["require"] == [["workflow"], ["near a -> rack 7"]]
@@ -253,9 +249,7 @@ def cordon(api: Api, node: Node) -> None:
 
 
 @pytest.mark.parametrize("go", [cordon, leave])
-@pytest.mark.parametrize(
-    ("gone", "expected"), [("wait", set()), ("anywhere", {1, 2}), ("fail", None)]
-)
+@pytest.mark.parametrize(("gone", "expected"), [("wait", set()), ("anywhere", {1, 2}), ("fail", None)])
 def test_the_node_is_gone_when_the_step_is_released(
     api: Api, go: Any, gone: str, expected: set[int] | None
 ) -> None:
@@ -273,9 +267,7 @@ def test_the_node_is_gone_when_the_step_is_released(
     names = {str(node.node_id): n for n, node in enumerate(fleet.nodes)}
     rows = api.rows("match_nodes", placement=found["placement"])
     assert {
-        names[str(row["node_id"])]
-        for row in rows
-        if row["eligible"] and str(row["node_id"]) in names
+        names[str(row["node_id"])] for row in rows if row["eligible"] and str(row["node_id"]) in names
     } == expected
 
 

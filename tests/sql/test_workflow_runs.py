@@ -260,8 +260,7 @@ def test_results_that_are_too_large_together_fail_the_step(api: Api) -> None:
     last = claims.pop("c")
     finish_all(api, claims.values())
     api.conn.execute(  # as if their queue allowed that
-        "update hwqueue.outcome set result = to_jsonb(repeat('x', 70000000))"
-        " where lease_id = any (%s)",
+        "update hwqueue.outcome set result = to_jsonb(repeat('x', 70000000)) where lease_id = any (%s)",
         [[claim["lease_id"] for claim in claims.values()]],
     )
     finish(api, last)
@@ -293,9 +292,7 @@ def test_lists_and_objects_keep_what_is_no_binding(api: Api) -> None:
     assert claim["params"] == params | {"l": bound, "deep": {"x": [{"r": None}]}}
 
 
-@pytest.mark.parametrize(
-    ("score", "state"), [(0.95, "running"), (0.5, "skipped"), (None, "skipped")]
-)
+@pytest.mark.parametrize(("score", "state"), [(0.95, "running"), (0.5, "skipped"), (None, "skipped")])
 def test_a_condition_decides_at_release(api: Api, score: float | None, state: str) -> None:
     condition = {"step": "a", "path": ["score"], "op": "gt", "values": [0.9]}
     flow = Flow(api, [step("a"), step("b", run_if=[condition]), step("c", "b")])
@@ -354,9 +351,7 @@ def test_a_worker_that_starts_again_strands_no_run(api: Api) -> None:
     before = flow.claims()
     flow.epoch = flow.register("second")
     after = flow.claims()
-    assert {n: c["lease_id"] for n, c in before.items()} == {
-        n: c["lease_id"] for n, c in after.items()
-    }
+    assert {n: c["lease_id"] for n, c in before.items()} == {n: c["lease_id"] for n, c in after.items()}
     with refusing("QHL01"):
         finish(api, before["a"])
     finish_all(api, after.values())

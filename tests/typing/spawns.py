@@ -42,9 +42,7 @@ async def upload(context: AsyncLeaseContext, picture: Picture) -> str:
 
 
 @app.task("store")
-def store(
-    context: LeaseContext, picture: Picture, session: Session = Depends(make_session)
-) -> None: ...
+def store(context: LeaseContext, picture: Picture, session: Session = Depends(make_session)) -> None: ...
 
 
 @app.task("old")

@@ -9,9 +9,7 @@ from uuid import uuid4
 from hwqueue.types import Assignment, Claim, Lease, LeaseState
 
 
-def claim(
-    task: str, params: Any = None, assignment: Assignment | None = None, *, attempt: int = 2
-) -> Claim:
+def claim(task: str, params: Any = None, assignment: Assignment | None = None, *, attempt: int = 2) -> Claim:
     """A claim of a lease of this task."""
     return Claim(
         lease_id=uuid4(),

@@ -172,14 +172,10 @@ def test_a_batch_says_which_of_it_is_wrong() -> None:
     def old(params: dict[str, int]) -> None: ...
 
     client: Any = RecordingClient()
-    with pytest.raises(
-        BadArgument, match=r"leases\[1\]: task 'draw': params.frame must"
-    ) as refused:
+    with pytest.raises(BadArgument, match=r"leases\[1\]: task 'draw': params.frame must") as refused:
         draw.spawn_many(client, [{"frame": 1}, {"frame": "2"}])
     assert refused.value.detail == {"field": "params.frame", "index": 1}
-    with pytest.raises(
-        BadArgument, match=r"leases\[0\]: a lease of 'old' in a batch of task 'draw'"
-    ):
+    with pytest.raises(BadArgument, match=r"leases\[0\]: a lease of 'old' in a batch of task 'draw'"):
         draw.spawn_many(client, [old.spec({"a": 1})])
     old.spawn_many(client, [{"a": 1}])
     assert client.call[0][1] == [LeaseSpec(task="old", params={"a": 1}, options={})]
@@ -218,9 +214,7 @@ def test_defaults_are_one_json_object() -> None:
         ((), (), ValueError(), False),
     ],
 )
-def test_exceptions_decide_on_another_attempt(
-    only: Any, never: Any, error: Exception, may: bool
-) -> None:
+def test_exceptions_decide_on_another_attempt(only: Any, never: Any, error: Exception, may: bool) -> None:
     task = App().task("picky", retry_on=only, no_retry_on=never)(lambda params: None)
     assert task.may_retry(error) is may
 

@@ -95,9 +95,7 @@ async def test_the_last_lines_of_each_claim_are_sent_together() -> None:
     kept = [[len(item["lines"]) for item in items] for items in sent]
     assert kept == [[1000, 900], [200]]
     assert sent[0][0]["lines"][0]["line"] == 501
-    assert [item["lease_id"] for items in sent for item in items] == [
-        str(one.lease_id) for one in claims
-    ]
+    assert [item["lease_id"] for items in sent for item in items] == [str(one.lease_id) for one in claims]
 
 
 async def test_lines_that_are_refused_take_no_others_with_them(

@@ -24,9 +24,7 @@ def test_nothing_is_above_its_budget_and_no_budget_far_above_what_is_there() -> 
         (7, 10, "lower it"),
     ],
 )
-def test_a_number_is_at_its_budget_or_a_little_below(
-    present: int, budget: int, told: str | None
-) -> None:
+def test_a_number_is_at_its_budget_or_a_little_below(present: int, budget: int, told: str | None) -> None:
     found = faults({"docs": {"pages": present}}, {"docs": {"pages": budget}})
     assert len(found) == (told is not None)
     for fault in found:

@@ -25,8 +25,7 @@ ID = UUID("0197f3a2-7c1e-7000-8000-000000000001")
 
 def test_statements_name_arguments_and_columns() -> None:
     assert statement(calls.CLAIM_HINT, ("p_queues", "p_node")) == (
-        "select retry_after, reasons"
-        " from hwqueue.claim_hint(p_queues => %(p_queues)s, p_node => %(p_node)s)"
+        "select retry_after, reasons from hwqueue.claim_hint(p_queues => %(p_queues)s, p_node => %(p_node)s)"
     )
     assert statement(calls.PAUSE_QUEUE, ("p_queue",)) == (
         "select hwqueue.pause_queue(p_queue => %(p_queue)s)"

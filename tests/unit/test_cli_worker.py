@@ -58,9 +58,7 @@ def test_spans_and_the_id_are_settings(started: list[WorkerSettings]) -> None:
 
 
 @pytest.mark.parametrize("listen", ["auto", "off", "host=direct dbname=x"])
-def test_where_to_listen(
-    started: list[WorkerSettings], monkeypatch: pytest.MonkeyPatch, listen: str
-) -> None:
+def test_where_to_listen(started: list[WorkerSettings], monkeypatch: pytest.MonkeyPatch, listen: str) -> None:
     assert run(f"--listen={listen}", "--pass-env=PGAPPNAME") == 0
     monkeypatch.setenv("HWQUEUE_LISTEN", listen)
     assert run() == 0
@@ -88,9 +86,7 @@ def test_labels_of_the_node(started: list[WorkerSettings], option: str) -> None:
     assert started[0].labels == {"gpu": True, "region": "us-east"}
 
 
-def test_the_version_of_the_code(
-    started: list[WorkerSettings], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_version_of_the_code(started: list[WorkerSettings], monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("--app-version=2.4") == 0
     monkeypatch.setenv("HWQUEUE_APP_VERSION", "2.5")
     assert run() == 0

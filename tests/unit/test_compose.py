@@ -129,9 +129,7 @@ def test_only_the_migration_is_done_by_the_superuser(services: dict[str, Any]) -
 def test_what_nodes_run_cannot_guess_its_way_to_more(services: dict[str, Any]) -> None:
     """Who may do more than a worker has no password, and comes through a socket that nodes lack."""
     text = (ROOT / "docker" / "logins.sql").read_text()
-    assert (
-        f"alter role {services['postgres']['environment']['POSTGRES_USER']} password null" in text
-    )
+    assert f"alter role {services['postgres']['environment']['POSTGRES_USER']} password null" in text
     assert re.findall(r"create role (\w+) login password", text) == ["queue_node"]
     socket = "socket:/var/run/postgresql"
     for name in ("migrate", "queues", "api"):

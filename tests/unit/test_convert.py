@@ -194,18 +194,14 @@ def test_values_go_to_json_and_back(kind: Any, value: Any, written: Any) -> None
         ),
     ],
 )
-def test_what_does_not_fit_is_said_with_its_path(
-    kind: Any, value: Any, where: str, what: str
-) -> None:
+def test_what_does_not_fit_is_said_with_its_path(kind: Any, value: Any, where: str, what: str) -> None:
     with pytest.raises(Misfit) as misfit:
         reader_of(kind)(value)
     assert misfit.value.where == where
     assert misfit.value.what.startswith(what)
 
 
-@pytest.mark.parametrize(
-    ("leaf", "kind"), [(1, "negative"), ("x", "negative"), (1, "neither")], ids=str
-)
+@pytest.mark.parametrize(("leaf", "kind"), [(1, "negative"), ("x", "negative"), (1, "neither")], ids=str)
 def test_a_union_that_contains_itself_reads_each_value_once(
     leaf: Any, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -168,9 +168,7 @@ def test_the_manifests_are_applied_or_named_as_apart() -> None:
     assert {*kustomization()["resources"], *apart} == {file.name for file in MANIFESTS}
 
 
-@pytest.mark.parametrize(
-    ("name", "template", "container"), pods(), ids=[name for name, *_ in pods()]
-)
+@pytest.mark.parametrize(("name", "template", "container"), pods(), ids=[name for name, *_ in pods()])
 def test_a_container_runs_a_command_that_exists(
     name: str, template: dict[str, Any], container: dict[str, Any]
 ) -> None:
@@ -272,9 +270,7 @@ def test_prometheus_understands_the_queries(tmp_path: Path) -> None:
     ]
     file = tmp_path / "rules.yml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "demand", "rules": rules}]}))
-    run = subprocess.run(
-        ["promtool", "check", "rules", str(file)], capture_output=True, check=False
-    )
+    run = subprocess.run(["promtool", "check", "rules", str(file)], capture_output=True, check=False)
     assert run.returncode == 0, run.stderr
 
 
@@ -338,9 +334,7 @@ def test_files_of_the_images_exist() -> None:
 def test_nginx_says_what_the_server_believes() -> None:
     text = (DEPLOY / "sso" / "nginx.conf").read_text(encoding="utf-8")
     sent = set(re.findall(r"^    proxy_set_header (\S+) ", text, re.M))
-    believed = {
-        ServerSettings.__dataclass_fields__[f"proxy_{name}_header"].default for name in SAID
-    }
+    believed = {ServerSettings.__dataclass_fields__[f"proxy_{name}_header"].default for name in SAID}
     assert believed <= sent
     roles = re.findall(r"^    ~\S+ (\w+);$", text, re.M)
     assert len(roles) == 3

@@ -93,9 +93,7 @@ def test_parts_without_ids_are_left_out(
         (f"GPU-{UUIDS[1]},2,what,0", [1, 2]),
     ],
 )
-def test_hidden_gpus_are_left_out(
-    monkeypatch: pytest.MonkeyPatch, visible: str, expected: list[int]
-) -> None:
+def test_hidden_gpus_are_left_out(monkeypatch: pytest.MonkeyPatch, visible: str, expected: list[int]) -> None:
     install_nvml(monkeypatch, FakeNvml(GPUS))
     found = detect.detect_gpus({"CUDA_VISIBLE_DEVICES": visible})
     assert [str(gpu.resource_id) for gpu in found] == [UUIDS[index] for index in expected]
@@ -111,9 +109,7 @@ def test_hidden_gpus_are_left_out(
         ("GPU-90155500", []),
     ],
 )
-def test_hidden_parts_are_left_out(
-    monkeypatch: pytest.MonkeyPatch, visible: str, sizes: list[str]
-) -> None:
+def test_hidden_parts_are_left_out(monkeypatch: pytest.MonkeyPatch, visible: str, sizes: list[str]) -> None:
     install_nvml(monkeypatch, FakeNvml(PARTS))
     found = detect.detect_gpus({"CUDA_VISIBLE_DEVICES": visible})
     assert [str(gpu.model).rpartition("MIG ")[2] for gpu in found] == sizes
@@ -195,9 +191,7 @@ def test_labels_name_the_model_only_when_there_is_one() -> None:
     assert "gpu_model" not in detect.detect_labels((first, second))
 
 
-@pytest.mark.parametrize(
-    ("text", "cpus"), [("0-3,8\n", [0, 1, 2, 3, 8]), ("5", [5]), ("\n", []), ("", [])]
-)
+@pytest.mark.parametrize(("text", "cpus"), [("0-3,8\n", [0, 1, 2, 3, 8]), ("5", [5]), ("\n", []), ("", [])])
 def test_cpu_lists(text: str, cpus: list[int]) -> None:
     assert detect.parse_cpu_list(text) == cpus
 
@@ -207,9 +201,7 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_cores_threads_and_numa_come_from_sys(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_cores_threads_and_numa_come_from_sys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     write(tmp_path / "node/node0/cpulist", "0-1,4-5\n")
     write(tmp_path / "node/node1/cpulist", "2-3,6-7\n")
     for cpu in range(8):
@@ -320,9 +312,7 @@ MACHINE = detect.Machine(
 
 
 def test_detected_facts_fill_what_the_settings_leave_open() -> None:
-    node = combine(
-        WorkerSettings(dsn="x", name="n", labels={"region": "eu", "os": "mine"}), MACHINE
-    )
+    node = combine(WorkerSettings(dsn="x", name="n", labels={"region": "eu", "os": "mine"}), MACHINE)
     assert node.spec.labels == {"os": "mine", "arch": "x86_64", "region": "eu"}
     assert (node.spec.cpu_milli, node.spec.memory_mib) == (8000, 1024)
     assert node.spec.gpus == MACHINE.gpus
@@ -349,8 +339,7 @@ def test_several_processes_divide_what_there_is() -> None:
         capacity={"cpu_milli": 8000, "memory_mib": 10},
     )
     nodes = [
-        combine(WorkerSettings(dsn="x", name=f"n-{index}", share=(index, 4)), machine)
-        for index in range(4)
+        combine(WorkerSettings(dsn="x", name=f"n-{index}", share=(index, 4)), machine) for index in range(4)
     ]
     assert [node.spec.cpu_milli for node in nodes] == [2000] * 4
     assert [node.spec.memory_mib for node in nodes] == [3, 3, 2, 2]
@@ -365,12 +354,8 @@ def test_several_processes_divide_what_there_is() -> None:
 
 def test_parts_go_where_their_device_goes() -> None:
     whole = tuple(Gpu(resource_id=UUID(int=n), partitionable=True) for n in range(2))
-    parts = tuple(
-        Gpu(resource_id=UUID(int=10 + n), parent_resource_id=UUID(int=n % 2)) for n in range(4)
-    )
-    apart = tuple(
-        Gpu(resource_id=UUID(int=20 + n), parent_resource_id=UUID(int=9)) for n in range(2)
-    )
+    parts = tuple(Gpu(resource_id=UUID(int=10 + n), parent_resource_id=UUID(int=n % 2)) for n in range(4))
+    apart = tuple(Gpu(resource_id=UUID(int=20 + n), parent_resource_id=UUID(int=9)) for n in range(2))
     gpus = (*whole, *parts, *apart)
     first, second = (positions_of_share(gpus, (index, 2)) for index in range(2))
     assert first == [0, 2, 4, 6]

@@ -42,9 +42,7 @@ def parse(words: list[str], *, whole: bool = True) -> None:
         except UsageError as error:
             # a group on its own stands for all of it
             if whole or not ("Missing" in error.format_message() or not words):
-                raise AssertionError(
-                    f"{error.ctx.command_path}: {error.format_message()}"
-                ) from None
+                raise AssertionError(f"{error.ctx.command_path}: {error.format_message()}") from None
             return
         if not hasattr(command, "commands"):
             return

@@ -72,9 +72,12 @@ COUNTED: list[tuple[Any, str | None, str | None]] = [
     ),
 ]
 _CODE = re.compile(r"""reason["']?(?:,|:| :=) (?:case [^']*)?["']([a-z]{3,}_?[a-z_]*)["']""")
-CODES = {
-    code for path in SHIPPED.sql.glob("*/*.sql") for code in _CODE.findall(path.read_text())
-} | {"items_failed", "gang_failed", "nested_failed", "run_stopped"}
+CODES = {code for path in SHIPPED.sql.glob("*/*.sql") for code in _CODE.findall(path.read_text())} | {
+    "items_failed",
+    "gang_failed",
+    "nested_failed",
+    "run_stopped",
+}
 
 
 @pytest.mark.parametrize(("error", "reason", "line"), KINDS + COUNTED)
@@ -118,9 +121,7 @@ TOLD: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("told", TOLD)
 @pytest.mark.parametrize("reason", [None, "nested_failed"])
-def test_what_a_worker_keeps_as_an_error_stops_no_reader(
-    told: dict[str, Any], reason: str | None
-) -> None:
+def test_what_a_worker_keeps_as_an_error_stops_no_reader(told: dict[str, Any], reason: str | None) -> None:
     """Workers and programs keep what they like: a page with such a lease shows the others, too."""
     for name, odd in product(told, ODD):
         for spelled in (error_line, of_cli, of_dashboard):

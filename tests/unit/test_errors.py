@@ -60,9 +60,7 @@ def test_codes_in_sql_errors_and_page_are_the_same() -> None:
     # raised by the package itself, before it asks the functions of another version
     about_versions = {"QHS01", "QHS02"}
     assert in_sql | about_versions == set(BY_SQLSTATE)
-    rows = re.findall(
-        r"^\| `(QH\w+)` \| `(\w+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE
-    )
+    rows = re.findall(r"^\| `(QH\w+)` \| `(\w+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert rows == [(code, BY_SQLSTATE[code].__name__) for code, _ in rows]
     assert {code for code, _ in rows} == set(BY_SQLSTATE)
 
@@ -74,9 +72,7 @@ def test_the_tree_in_the_docstring_is_the_tree() -> None:
 
 
 def test_codes_become_classes_with_the_facts() -> None:
-    error = translated(
-        Refusal("QHL01", "claim 3 is lost", '{"claim_token": 3, "field": "p_token"}')
-    )
+    error = translated(Refusal("QHL01", "claim 3 is lost", '{"claim_token": 3, "field": "p_token"}'))
     assert type(error) is LeaseLost
     assert isinstance(error.__cause__, Refusal)
     assert str(error) == "claim 3 is lost"

@@ -116,9 +116,7 @@ def test_the_core_depends_on_little_else_than_psycopg() -> None:
 
 
 def test_all_has_every_extra_but_the_developers() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     [line] = extras["all"]
     named = set(line.removeprefix("hwqueue[").removesuffix("]").split(","))
     left_out = {"all", "dev", "django", "docs", "planner", "test"}

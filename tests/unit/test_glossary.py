@@ -211,11 +211,7 @@ def test_the_page_of_tables_has_each_once() -> None:
 def statements_of(page: Path) -> list[str]:
     """Where a page names tables: all of it; its SQL if it also names files and options."""
     text = page.read_text(encoding="utf-8")
-    return (
-        re.findall(r"^```sql\n(.*?)^```", text, re.M | re.S)
-        if page.parent.name == "run"
-        else [text]
-    )
+    return re.findall(r"^```sql\n(.*?)^```", text, re.M | re.S) if page.parent.name == "run" else [text]
 
 
 def test_explanations_name_what_is_there() -> None:
@@ -252,8 +248,7 @@ def test_explanations_name_what_is_there() -> None:
         for path in pages
         for text in statements_of(path)
         for name in re.findall(r"\bhwqueue\.(\w+)", text)
-        if name not in tables | {"actor", "recent_due_scan", "tenant"}
-        and not name.startswith(("py", "test"))
+        if name not in tables | {"actor", "recent_due_scan", "tenant"} and not name.startswith(("py", "test"))
     ]
     assert not queried
 

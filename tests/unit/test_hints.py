@@ -11,9 +11,7 @@ from hwqueue.hints import in_python, of_error
 
 SQL = Path(__file__).parents[2] / "sql"
 _RUN = "01890a5d-ac96-774b-bcce-b302099a8057"
-_CALLED = re.compile(
-    r"(QH\w\d\d)'(?:(?!QH\w\d\d').)*?select hwqueue\.(\w+)\(p_\w+ => ''", re.DOTALL
-)
+_CALLED = re.compile(r"(QH\w\d\d)'(?:(?!QH\w\d\d').)*?select hwqueue\.(\w+)\(p_\w+ => ''", re.DOTALL)
 
 
 def called_in_hints() -> set[tuple[str, str]]:

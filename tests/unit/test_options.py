@@ -69,11 +69,7 @@ def test_python_and_http_take_the_same_options() -> None:
 
 @pytest.mark.parametrize(
     "option",
-    [
-        option
-        for found in (SPAWN, TASK, APP, SUBMIT, STEP, RETRY, POLICY)
-        for option in found.values()
-    ],
+    [option for found in (SPAWN, TASK, APP, SUBMIT, STEP, RETRY, POLICY) for option in found.values()],
 )
 def test_an_option_has_a_type_and_a_default(option: Any) -> None:
     assert option.type
@@ -253,9 +249,7 @@ def test_the_defaults_are_those_of_a_new_queue(conn: psycopg.Connection) -> None
     row = conn.execute("select policy from hwqueue.list_queues()").fetchone()
     assert row
     said = {key: o for key, o in POLICY.items() if not o.type.startswith(("object", "list"))}
-    assert {key: value_of(option) for key, option in said.items()} == {
-        key: row[0][key] for key in said
-    }
+    assert {key: value_of(option) for key, option in said.items()} == {key: row[0][key] for key in said}
     assert {key: value_of(option) for key, option in RETRY.items()} == row[0]["retry"]
 
 

@@ -142,22 +142,16 @@ def test_services_that_a_service_keeps_away_from() -> None:
     """Both ways, though neither lease says so."""
     one, other = id_of("one"), id_of("other")
     policy = {one: Service(failure_domain="node", away_from=(other,)), other: Service("node")}
-    state = cluster(
-        [A, B, C], Running(lease("x", "db", service_id=other), A.node_id), services=policy
-    )
+    state = cluster([A, B, C], Running(lease("x", "db", service_id=other), A.node_id), services=policy)
     assert feasible(lease("new", "web", service_id=one), state) == {"b", "c"}
-    state = cluster(
-        [A, B, C], Running(lease("x", "db", service_id=one), A.node_id), services=policy
-    )
+    state = cluster([A, B, C], Running(lease("x", "db", service_id=one), A.node_id), services=policy)
     assert feasible(lease("new", "web", service_id=other), state) == {"b", "c"}
 
 
 def test_either_branch() -> None:
     """An any about leases holds if one of its branches does."""
     either = {"any": [[TOWARD_DB], [{"leases": WEB, "domain": "node"}]]}
-    state = cluster(
-        [A, B, C], Running(lease("db", "db"), A.node_id), Running(lease("web", "web"), C.node_id)
-    )
+    state = cluster([A, B, C], Running(lease("db", "db"), A.node_id), Running(lease("web", "web"), C.node_id))
     assert feasible(lease("new", "x", either), state) == {"a", "c"}
 
 
@@ -205,9 +199,7 @@ def test_trust() -> None:
     """Byte for byte."""
     trusting = replace(A, trusts=frozenset(["eu"]))
     assert not may_run(lease("new", "db", {"trust": "eu"}), trusting, cluster([trusting]))
-    assert may_run(lease("new", "db", {"trust": "EU"}), trusting, cluster([trusting])) == {
-        Rule.NODE
-    }
+    assert may_run(lease("new", "db", {"trust": "EU"}), trusting, cluster([trusting])) == {Rule.NODE}
 
 
 def test_preferences() -> None:

@@ -156,8 +156,7 @@ def test_selectors(found: Selector, expected: dict[str, Any] | str) -> None:
         ),
         (
             Placement().spread_targets("node", {ID: 100}, select=WEB),
-            {"domain": "node", "select": WEB_JSON}
-            | {"targets": [{"value": str(ID), "percent": 100}]},
+            {"domain": "node", "select": WEB_JSON} | {"targets": [{"value": str(ID), "percent": 100}]},
         ),
         (
             Placement().spread_targets("rack", {}, select=WEB),

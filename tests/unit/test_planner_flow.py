@@ -135,7 +135,5 @@ def test_no_assignment_costs_less(
         for turn, (affinities, waited, patience) in enumerate(classes)
     ]
     leases = [lease.lease_id for each in world for lease in each.leases]
-    best = min(
-        total_cost(world, assignment) for assignment in every(leases, dict.fromkeys(nodes, room))
-    )
+    best = min(total_cost(world, assignment) for assignment in every(leases, dict.fromkeys(nodes, room)))
     assert total_cost(world, plan_leases(world)) == pytest.approx(best)

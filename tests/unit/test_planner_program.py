@@ -44,9 +44,7 @@ def enumerated(pools: Sequence[Pool], demands: Sequence[Demand]) -> float:
     for share, row in total.items():
         row.SetUb(counts[share])
     for number, there in enumerate(pools):
-        sizes = sorted(
-            {found.share or 1000 for found in demands if number in found.pools}, reverse=True
-        )
+        sizes = sorted({found.share or 1000 for found in demands if number in found.pools}, reverse=True)
         for level, devices in there.free.items():
             left = solver.Constraint(-infinity, devices)
             for pattern in patterns(level, sizes):
@@ -159,9 +157,7 @@ def test_where_nothing_is_free_room_is_worth_what_fits() -> None:
 
 def test_scarce_cpu_takes_from_what_room_is_worth() -> None:
     demands = [demand(99, 500, cpu=4000), demand(99, 250, cpu=1000)]
-    roomy, scarce = (
-        Program([pool({1000: 4}, cpu)], demands).solve().curves[0][-1] for cpu in (99_000, 8000)
-    )
+    roomy, scarce = (Program([pool({1000: 4}, cpu)], demands).solve().curves[0][-1] for cpu in (99_000, 8000))
     assert roomy == pytest.approx(1)
     assert scarce < 0.1
 

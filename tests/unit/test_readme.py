@@ -18,9 +18,7 @@ def test_the_picture_has_every_way_between_states() -> None:
     written = [
         insert
         for script in scripts
-        for insert in re.findall(
-            r"insert into hwqueue\.lease_transition [^;]*;", script.read_text()
-        )
+        for insert in re.findall(r"insert into hwqueue\.lease_transition [^;]*;", script.read_text())
     ]
     rows = re.findall(r"\('(\w+)', '(\w+)', '\w+'\)", "".join(written))
     assert rows

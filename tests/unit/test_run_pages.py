@@ -100,9 +100,7 @@ def test_a_definition_has_no_states() -> None:
 
 def test_a_step_whose_lease_waits_is_pending() -> None:
     rows = [row(1, "running", "pending"), row(2, "running", "claimed"), row(3), row(4, "skipped")]
-    assert [step.state for step in graph(*rows).steps] == [
-        *("pending", "running", "waiting", "skipped")
-    ]
+    assert [step.state for step in graph(*rows).steps] == [*("pending", "running", "waiting", "skipped")]
 
 
 @pytest.mark.parametrize(
@@ -145,8 +143,7 @@ def test_conditions_in_short() -> None:
     }  # fmt: skip
     [step] = graph_of({"steps": [given]}).steps
     assert step.condition == (
-        "released by the first of its parents; skipped unless input.size gte 10"
-        " and train.ok.0 exists"
+        "released by the first of its parents; skipped unless input.size gte 10 and train.ok.0 exists"
     )
 
 

@@ -34,9 +34,7 @@ FIVE: Any = 5
         ({"placement": {"resource": {"gpu": 1}}}, "placement has no key 'resource'"),
     ],
 )
-def test_options_of_the_wrong_type_are_refused_at_the_definition(
-    options: dict[str, Any], said: str
-) -> None:
+def test_options_of_the_wrong_type_are_refused_at_the_definition(options: dict[str, Any], said: str) -> None:
     app = App()
     with pytest.raises(ConfigError, match=f"task 'draw': {said}"):
         app.task("draw", **options)

@@ -18,9 +18,7 @@ def keys(table: Table, order: Order, wanted: str = "", **facts: object) -> list[
     return [table.key(row) for row, _cells in arranged(table, reading(**facts), order, wanted)]
 
 
-@pytest.mark.parametrize(
-    ("number", "text"), [(8.0, "8"), (3.5, "3.5"), (0, "0"), (1234.56, "1,234.6")]
-)
+@pytest.mark.parametrize(("number", "text"), [(8.0, "8"), (3.5, "3.5"), (0, "0"), (1234.56, "1,234.6")])
 def test_amounts(number: float, text: str) -> None:
     assert amount(number) == text
 
@@ -65,8 +63,7 @@ def test_what_users_wrote_moves_no_cursor() -> None:
 
 def test_the_summary() -> None:
     assert summary(reading()) == [
-        "leases  1,208 pending, 4 running, 33 scheduled, oldest 12 min in renders,"
-        " 1 of 3 queues paused",
+        "leases  1,208 pending, 4 running, 33 scheduled, oldest 12 min in renders, 1 of 3 queues paused",
         "stuck   412 that no node may run, 80 whose nodes are busy",
         "nodes   3 (2 live, 1 silent), CPU 7/24 (29 %), GPU 1.5/6 (25 %)",
         "ended   80 completed, 2 failed, 1 retried in the last minute  ▁▄█",
@@ -134,9 +131,7 @@ def test_running_leases_are_sorted_by_how_far_they_have_come() -> None:
     column = [column.title for column in RUNNING.columns].index("progress")
     found = arranged(
         RUNNING,
-        reading(
-            running=[running(1, "a", fraction=0.9), running(2, "b"), running(3, "c", fraction=0.1)]
-        ),
+        reading(running=[running(1, "a", fraction=0.9), running(2, "b"), running(3, "c", fraction=0.1)]),
         Order(column),
         "",
     )

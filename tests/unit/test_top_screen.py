@@ -95,9 +95,7 @@ def first_cells(pilot: Pilot[None]) -> list[str]:
     """The first cell of each row of the table that is shown."""
     lines = lines_of(pilot)
     header = next(
-        number
-        for number, line in enumerate(lines)
-        if re.match(r" (queue|why|node|time|lease)\b", line)
+        number for number, line in enumerate(lines) if re.match(r" (queue|why|node|time|lease)\b", line)
     )
     return [line.split("  ")[0].strip() for line in lines[header + 1 :] if line.strip()][:-1]
 

@@ -104,9 +104,7 @@ def test_claims_are_decoded() -> None:
         "gpu_exclusivity": "device_exclusive",
         "a_later_version": True,
     }
-    with_gpu, counted_nothing = decode(
-        CLAIM_TASK, types.Claim, [claim_row(assignment), claim_row(None)]
-    )
+    with_gpu, counted_nothing = decode(CLAIM_TASK, types.Claim, [claim_row(assignment), claim_row(None)])
     assert with_gpu.assignment == types.Assignment(
         cpu_milli=4000,
         memory_mib=8192,

@@ -217,9 +217,7 @@ async def test_only_what_waits_is_given_up_by_a_drain() -> None:
 
 
 @pytest.mark.parametrize("error", [LeaseLost("lost"), LeaseCancelled("cancelled")])
-async def test_a_lost_claim_ends_the_wait(
-    error: HwqueueError, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_lost_claim_ends_the_wait(error: HwqueueError, caplog: pytest.LogCaptureFixture) -> None:
     async with runner(Database(1, error)) as made:
         made.start(member("rank"))
         assert await ends(made) == []
@@ -242,9 +240,7 @@ def test_what_a_gang_says_of_its_members() -> None:
     gang = GangContext(gang_id=GANG, rank=1, size=2, members=members)
     assert gang.address() == "10.0.0.1"
     assert gang.address(0, label="ip") == "::1"
-    with pytest.raises(
-        ConfigError, match=r"node node-1 of rank 1 has no label 'address'"
-    ) as caught:
+    with pytest.raises(ConfigError, match=r"node node-1 of rank 1 has no label 'address'") as caught:
         gang.address(1)
     assert caught.value.hint == "start its worker with --label address=ADDRESS"
     for unknown in (2, -1):

@@ -18,9 +18,7 @@ from hwqueue.worker.outcome import Outcome
 from hwqueue.worker.runner import Runner
 from tests.unit.claims import claim, unanswered
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(os, "sched_setaffinity"), reason="this system cannot pin"
-)
+pytestmark = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot pin")
 NO_CPU = 100_000
 app = App()
 

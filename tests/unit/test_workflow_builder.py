@@ -320,9 +320,7 @@ def test_a_step_for_the_failure_of_the_run() -> None:
     same = (
         WorkflowBuilder("w")
         .task("train", "train")
-        .task(
-            "tell", prepare_data, params={"why": run("id")}, queue="mail", final="failed", **places
-        )
+        .task("tell", prepare_data, params={"why": run("id")}, queue="mail", final="failed", **places)
         .task(
             "stop",
             "stop",
@@ -347,9 +345,7 @@ def test_waits_and_sleeps_say_how_they_fail_and_when_they_run() -> None:
         .wait("paid", "payment", on_failure="continue")
         .wait("sign-off", "signed", final="failed")
     )
-    found = [
-        (step.get("on_failure"), step.get("finally")) for step in specification(built)["steps"]
-    ]
+    found = [(step.get("on_failure"), step.get("finally")) for step in specification(built)["steps"]]
     assert found == [("ignore", None), (None, "ended"), ("continue", None), (None, "failed")]
 
 

@@ -107,17 +107,14 @@ def _drawn(seen: Seen) -> dict[Any, str]:
     Empty: it has ended, and another one has followed it.
     """
     names = {
-        row["lease_id"]: f"{row['everywhere_id']} on {row['node_id']}"
-        for row in seen.rows["everywhere_node"]
+        row["lease_id"]: f"{row['everywhere_id']} on {row['node_id']}" for row in seen.rows["everywhere_node"]
     }
     ended = {row["lease_id"] for row in seen.rows["outcome"]}
     return dict.fromkeys((one for one in ended if UUID(one).version == _DRAWN), "") | names
 
 
 def _named(row: Row, drawn: dict[Any, str]) -> Row:
-    return {
-        column: drawn[row[column]] for column in ("lease_id", "gang_id") if row.get(column) in drawn
-    }
+    return {column: drawn[row[column]] for column in ("lease_id", "gang_id") if row.get(column) in drawn}
 
 
 def _told(table: str, row: Row, seen: Seen, memory: float) -> Row:  # noqa: PLR0911
@@ -153,9 +150,7 @@ def _row(table: str, row: Row, normal: Callable[[str, Any], Any]) -> str:
     if table == "node_state":
         until = time(row["seen_at"]) + span(row["heartbeat_timeout"])
         row = {**row, "seen_at": until.isoformat()}
-    return repr(
-        [normal(name, value) for name, value in sorted(row.items()) if name not in left_out]
-    )
+    return repr([normal(name, value) for name, value in sorted(row.items()) if name not in left_out])
 
 
 def _normals(seen: Seen, memory: float) -> Callable[[str, Any], Any]:

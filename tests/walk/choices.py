@@ -61,8 +61,7 @@ CHOICE = World(
     "choice",
     nodes={"n": gpus(1, "n"), "m": {**gpus(1, "m"), "labels": {"zone": "a"}}},
     leases={
-        "a": {"placement": {"resources": {"gpu": 1}, "require": [{"tags": {"zone": "a"}}]}}
-        | _ONE_OF,
+        "a": {"placement": {"resources": {"gpu": 1}, "require": [{"tags": {"zone": "a"}}]}} | _ONE_OF,
         "b": {**needs(gpu=1), "priority": 1, **_ONE_OF},
     },
     gangs={"g": {"members": "cd", "each": needs(gpu=1), **_ONE_OF}},

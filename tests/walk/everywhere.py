@@ -233,9 +233,7 @@ def _fit(seen: Seen, node: UUID, task: Row) -> str:
     if task["stopped_at"] is not None or node not in seen.nodes:
         return "never"
     [placement] = [
-        row["placement"]
-        for row in seen.rows["placement_class"]
-        if row["class_id"] == task["class_id"]
+        row["placement"] for row in seen.rows["placement_class"] if row["class_id"] == task["class_id"]
     ]
     alone = Lease(lease_id=TASK_ID, placement=placement)
     place = seen.places[node]

@@ -141,6 +141,4 @@ class Walk:
 
     def _hold(self, wrong: list[str]) -> None:
         if wrong:
-            raise BrokenRuleError(
-                "\n".join([f"after {', '.join(self.path) or 'nothing'}:", *wrong])
-            )
+            raise BrokenRuleError("\n".join([f"after {', '.join(self.path) or 'nothing'}:", *wrong]))

@@ -184,9 +184,7 @@ def _tried(gang: GangSeen, gangs: Gangs, leases: Expected, before: Seen, after: 
     return replace(gang, state=state, tries=0, missing=len(waiting) - len(placed))
 
 
-def _may_be_kept(
-    gang: GangSeen, waiting: list[UUID], gangs: Gangs, leases: Expected, seen: Seen
-) -> bool:
+def _may_be_kept(gang: GangSeen, waiting: list[UUID], gangs: Gangs, leases: Expected, seen: Seen) -> bool:
     """Whether room is kept for it: no other has any, and there would be room if nothing ran."""
     count = sum(one.state == "earmarked" for one in gangs.values())
     if count >= seen.queue["earmarks"] or any(_is_placed(leases[key]) for key in gang.members):

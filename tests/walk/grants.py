@@ -135,9 +135,7 @@ def _forbidden(before: Seen, beside: Seen, lease: UUID, node: UUID) -> str:
     if lease in beside.taken_instead:
         return "another alternative"
     facts, others = beside.facts[lease], [c for c in beside.claims if c.lease_id != lease]
-    if not fits(facts.placement, beside.places[node], others) and not _is_over_in_time(
-        beside, lease, node
-    ):
+    if not fits(facts.placement, beside.places[node], others) and not _is_over_in_time(beside, lease, node):
         return "no room"
     place = beside.places[node]
     rules = may_run(facts, place, _without(lease, beside.cluster)) - {Rule.MAX_PER_DOMAIN}

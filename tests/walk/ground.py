@@ -83,8 +83,7 @@ class _Tables:
         halves = [parts[: len(parts) // 2], parts[len(parts) // 2 :]]
         query = sql.SQL("select {}").format(
             sql.SQL(" || ").join(
-                sql.SQL("jsonb_build_object({})").format(sql.SQL(", ").join(half))
-                for half in halves
+                sql.SQL("jsonb_build_object({})").format(sql.SQL(", ").join(half)) for half in halves
             )
         )
         self._query = query.as_bytes(conn)  # once: each look would compose it again
@@ -101,9 +100,7 @@ class _Tables:
             sql.SQL(
                 "delete from {table}; insert into {table} overriding system value"
                 " select * from jsonb_populate_recordset(null::{table}, {rows}::jsonb)"
-            ).format(
-                table=sql.Identifier("hwqueue", name), rows=sql.Literal(json.dumps(rows[name]))
-            )
+            ).format(table=sql.Identifier("hwqueue", name), rows=sql.Literal(json.dumps(rows[name])))
             for name in self.names
             if rows[name] != instead_of[name]
         ]

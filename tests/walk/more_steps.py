@@ -86,9 +86,7 @@ class SpawnByTask(Spawn):
         attempts = options.get("max_attempts", before.queue["max_attempts"])
         placements = {row["class_id"]: row["placement"] for row in after.rows["placement_class"]}
         [asked] = [
-            placements[row["class_id"]]
-            for row in after.rows["lease"]
-            if row["lease_id"] == str(self.lease)
+            placements[row["class_id"]] for row in after.rows["lease"] if row["lease_id"] == str(self.lease)
         ]
         wrong = super().wrong(before, after, outcome)
         if (found.priority, found.most) != (options.get("priority", 0), attempts):

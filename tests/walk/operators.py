@@ -96,9 +96,7 @@ class Restart(OfNode):
     def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
         """Its claims are over."""
         held = {key: one for key, one in before.leases.items() if one.node == self.node}
-        return unlike(
-            before, after, {key: before.lost(one, lost(one)) for key, one in held.items()}
-        )
+        return unlike(before, after, {key: before.lost(one, lost(one)) for key, one in held.items()})
 
 
 class RestartAlike(Restart):

@@ -78,9 +78,7 @@ class Propose(OfPlanner):
 
     def make(self, direct: Direct, seen: Seen) -> str:
         """Propose it."""
-        return str(
-            direct.value("reserve_gang", gang=self.gang, place=self.place, **self.fence(seen))
-        )
+        return str(direct.value("reserve_gang", gang=self.gang, place=self.place, **self.fence(seen)))
 
     def wrong(self, before: Seen, after: Seen, outcome: s.Outcome) -> list[str]:
         """The gang is reserved if any place has room for it, and nothing else happens."""
@@ -97,8 +95,7 @@ class Propose(OfPlanner):
             return wrong + unlike(before, after)
         members = [key for key in gang.members if before.leases[key].state == "scheduled"]
         leases = {
-            key: reserved(before.leases[key], after.leases[key], before.now + gang.hold)
-            for key in members
+            key: reserved(before.leases[key], after.leases[key], before.now + gang.hold) for key in members
         }
         gangs = {**before.gangs, self.gang: replace(gang, state="reserved", tries=0)}
         return wrong + unlike(before, after, leases, gangs=gangs)
@@ -110,9 +107,7 @@ class Price(OfPlanner):
     def make(self, direct: Direct, seen: Seen) -> str:
         """Set it."""
         fence = self.fence(seen)
-        return str(
-            direct.value("set_prices", queue=QUEUE, prices=_WORTH, ttl=timedelta(hours=1), **fence)
-        )
+        return str(direct.value("set_prices", queue=QUEUE, prices=_WORTH, ttl=timedelta(hours=1), **fence))
 
     def wrong(self, before: Seen, after: Seen, outcome: s.Outcome) -> list[str]:
         """No lease and no gang has changed."""

@@ -197,8 +197,7 @@ class Seen:
             | {
                 "epoch": states[row["node_id"]]["node_epoch"],
                 "backfill_until": _time(states[row["node_id"]]["backfill_until"]),
-                "live_until": time(states[row["node_id"]]["seen_at"])
-                + span(row["heartbeat_timeout"]),
+                "live_until": time(states[row["node_id"]]["seen_at"]) + span(row["heartbeat_timeout"]),
             }
             for row in self.rows["node"]
             if row["deregistered_at"] is None
@@ -330,9 +329,7 @@ class Seen:
 
     def _services(self) -> dict[UUID, Service]:
         return {
-            UUID(row["service_id"]): Service(
-                row["failure_domain"], tuple(map(UUID, row["away_from"]))
-            )
+            UUID(row["service_id"]): Service(row["failure_domain"], tuple(map(UUID, row["away_from"])))
             for row in self.rows["service"]
         }
 
@@ -353,9 +350,7 @@ def span(text: str) -> timedelta:
     """A span as the rows have it, of days at most."""
     days, _, clock = text.rpartition(" day")
     hours, minutes, seconds = clock.removeprefix("s").split(":") if clock.strip("s ") else "000"
-    return timedelta(
-        days=int(days or 0), hours=int(hours), minutes=int(minutes), seconds=float(seconds)
-    )
+    return timedelta(days=int(days or 0), hours=int(hours), minutes=int(minutes), seconds=float(seconds))
 
 
 def _is_over(moment: datetime | None, now: datetime) -> bool:

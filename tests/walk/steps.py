@@ -298,9 +298,7 @@ class Requeue(OfLease):
         if lease.state == "completed":
             return None
         is_late = lease.deadline is not None and lease.deadline <= before.now
-        return replace(
-            lease, state="pending", attempts=0, deadline=None if is_late else lease.deadline
-        )
+        return replace(lease, state="pending", attempts=0, deadline=None if is_late else lease.deadline)
 
 
 class Update(OfLease):
@@ -406,9 +404,7 @@ class Heartbeat(Step):
             for key, one in held.items()
         }
         wrong = [f"verdicts {verdicts}, not {should}"] if verdicts != should else []
-        later = {
-            key: replace(one, expires_at=_extended(before, key, one)) for key, one in held.items()
-        }
+        later = {key: replace(one, expires_at=_extended(before, key, one)) for key, one in held.items()}
         return wrong + unlike(before, after, later)
 
 

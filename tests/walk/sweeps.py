@@ -62,10 +62,7 @@ def next_event(seen: Seen, patience: timedelta) -> timedelta | None:
     moments = [gang.next_try_at for gang in seen.gangs.values() if gang.is_tried]
     moments = [moment for moment in moments if moment != NEVER]
     moments += [
-        time(row[column])
-        for table, column in _AWAITED
-        for row in seen.rows[table]
-        if row[column] is not None
+        time(row[column]) for table, column in _AWAITED for row in seen.rows[table] if row[column] is not None
     ]
     for lease in seen.leases.values():
         if lease.state == "earmarked":

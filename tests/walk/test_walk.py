@@ -87,9 +87,7 @@ def test_due_now_and_long_past_are_one_state(dsn: str, build: Build, clock: Cloc
     assert keys[0] != keys[1] == keys[2]
 
 
-def walk(
-    dsn: str, ground: type[Ground], world: World, *, depth: int | None, most: int = MOST
-) -> Report:
+def walk(dsn: str, ground: type[Ground], world: World, *, depth: int | None, most: int = MOST) -> Report:
     """Walk, and say what has been seen."""
     with standing(dsn, ground) as here:
         report = Walk(

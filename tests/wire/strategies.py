@@ -38,9 +38,7 @@ def entry(category: int, strength: int, kind: int, target: bytes, excess: int) -
 ids = st.sampled_from([bytes(16), b"\xff" * 16, bytes(range(16))])
 racks = st.sampled_from([bytes(4), b"\0\0\0\x2a", b"\xff" * 4])
 names = st.one_of(
-    st.sampled_from(
-        [b"d1", b"", b"\0", b"d" * 255, b"d" * 256, b"\xff\xfe", b"\xed\xa0\x80", b'"\\']
-    ),
+    st.sampled_from([b"d1", b"", b"\0", b"d" * 255, b"d" * 256, b"\xff\xfe", b"\xed\xa0\x80", b'"\\']),
     st.text(max_size=12).map(lambda name: name.encode(errors="surrogatepass")),
     st.binary(max_size=6),
 )
@@ -54,12 +52,8 @@ entries = st.one_of(
         ids,
         st.just(0),
     ),
-    st.builds(
-        entry, st.just(3), st.sampled_from([1, 2, 0x81, 0x82]), st.just(6), racks, st.just(0)
-    ),
-    st.builds(
-        entry, st.just(4), st.sampled_from([1, 1, 1, 2, 0x81]), st.just(5), names, st.just(0)
-    ),
+    st.builds(entry, st.just(3), st.sampled_from([1, 2, 0x81, 0x82]), st.just(6), racks, st.just(0)),
+    st.builds(entry, st.just(4), st.sampled_from([1, 1, 1, 2, 0x81]), st.just(5), names, st.just(0)),
     st.builds(
         entry,
         st.sampled_from([1, 2, 3, 4, 5, 0, 6, 255]),
@@ -70,9 +64,7 @@ entries = st.one_of(
     ),
     st.binary(max_size=8),
 )
-classes = st.one_of(
-    st.sampled_from([b"\0", b"\1", b"\2", b"\3", b"\4", b"\xff", b""]), st.binary(max_size=2)
-)
+classes = st.one_of(st.sampled_from([b"\0", b"\1", b"\2", b"\3", b"\4", b"\xff", b""]), st.binary(max_size=2))
 tags = st.one_of(st.sampled_from([0x0901, 0x7777, 0x1009, 0x0911, 0]), st.integers(0, 0xFFFF))
 tlvs = st.one_of(
     st.builds(tlv, st.just(TAG_AFFINITY), entries, slips),

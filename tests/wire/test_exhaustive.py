@@ -72,10 +72,7 @@ def test_every_pair_of_entries(read_all: ReadAll) -> None:
         for number in (0, 1)
     ]
     pairs = list(product(entries, repeat=2))
-    blobs = [
-        b"".join(tlv(0x0910, entry(c, s, t, target(t, n), 0)) for c, s, t, n in pair)
-        for pair in pairs
-    ]
+    blobs = [b"".join(tlv(0x0910, entry(c, s, t, target(t, n), 0)) for c, s, t, n in pair) for pair in pairs]
     check(read_all, blobs, [not contradict(*pair) for pair in pairs])
 
 

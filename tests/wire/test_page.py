@@ -17,9 +17,7 @@ def test_every_reason_is_named() -> None:
     calls = re.findall(r"perform hwqueue\.refuse_wire\((.*?)\);", text, re.S)
     in_sql = {word for call in calls for word in re.findall(r"'([a-z]\w+)'", call)} - {"hex"}
     section = PAGE.read_text().split("### Reasons")[1].split("\n\n")[1]
-    named = {
-        word for row in section.splitlines() for word in re.findall(r"`(\w+)`", row.split("|")[1])
-    }
+    named = {word for row in section.splitlines() for word in re.findall(r"`(\w+)`", row.split("|")[1])}
     assert named == in_sql
 
 

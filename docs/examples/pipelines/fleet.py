@@ -15,9 +15,7 @@ def add_machines(fleet: Fleet) -> None:
     fleet.add("us-gpu-1", rack=2, labels={**us, "gpu": True}, gpus=4, gpu_model="H100")
     fleet.add("us-arm-1", rack=1, labels={**us, "arch": "arm64", "stage": "canary"}, cpu_milli=8000)
     fleet.add("us-video-1", rack=1, labels={**us, "gpu": True, "encoder": "nvenc"}, gpus=1)
-    fleet.add(
-        "us-sim-1", rack=2, labels={**us, "scratch": "lustre-2"}, custom={"solver_licence": 2}
-    )
+    fleet.add("us-sim-1", rack=2, labels={**us, "scratch": "lustre-2"}, custom={"solver_licence": 2})
     bank = {**eu, "owner": "bank"}
     fleet.add("eu-cpu-1", rack=3, labels=eu, cpu_milli=16000)
     fleet.add("eu-cpu-2", rack=4, labels=eu, cpu_milli=16000)

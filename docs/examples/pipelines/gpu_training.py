@@ -42,9 +42,7 @@ def publish(model: dict[str, float], worst: list[float]) -> str:
 pipeline = (
     WorkflowBuilder("gpu_training")
     .with_affinity(gpu=True)
-    .task(
-        "prepare", prepare, override_affinity={"gpu": False}, params={"count": run_input("points")}
-    )
+    .task("prepare", prepare, override_affinity={"gpu": False}, params={"count": run_input("points")})
     .task(
         "train",
         fit,

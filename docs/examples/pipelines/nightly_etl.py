@@ -62,9 +62,7 @@ load = flow.add(
 
 
 @tables.step(params=run_input())
-def stage(
-    orders: dict[str, int], prices: dict[str, int], returns: dict[str, int] | None
-) -> dict[str, Any]:
+def stage(orders: dict[str, int], prices: dict[str, int], returns: dict[str, int] | None) -> dict[str, Any]:
     """Without returns there is a report all the same, and it says so."""
     sold = {product: count - (returns or {}).get(product, 0) for product, count in orders.items()}
     income = sum(prices[product] * count for product, count in sold.items())

@@ -345,12 +345,9 @@ def wait_after(took: float, interval: timedelta) -> float:
 
 def facts_of(row: Any) -> list[tuple[str, str]]:
     """Every field of a row, with its name."""
-    fields: Mapping[str, Any] = {
-        field.name: getattr(row, field.name) for field in dataclasses.fields(row)
-    }
+    fields: Mapping[str, Any] = {field.name: getattr(row, field.name) for field in dataclasses.fields(row)}
     return [
-        (name.replace("_", " "), plain_text(getattr(value, "words", value)))
-        for name, value in fields.items()
+        (name.replace("_", " "), plain_text(getattr(value, "words", value))) for name, value in fields.items()
     ]
 
 

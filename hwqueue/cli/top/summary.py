@@ -23,9 +23,7 @@ def _leases(reading: Reading) -> str:
         f"{count(sum(queue.running for queue in queues))} running",
         f"{count(sum(queue.scheduled for queue in queues))} scheduled",
     ]
-    oldest = min(
-        ((queue.oldest_at, queue.queue) for queue in queues if queue.oldest_at), default=None
-    )
+    oldest = min(((queue.oldest_at, queue.queue) for queue in queues if queue.oldest_at), default=None)
     if oldest is not None:
         parts.append(f"oldest {age(oldest[0], reading.at)} in {plain_text(oldest[1])}")
     paused = sum(queue.paused_at is not None for queue in queues)

@@ -78,9 +78,7 @@ class Order:
         return Order(self.column, not self.is_reversed)
 
 
-def arranged(
-    table: Table[R], reading: Reading, order: Order, wanted: str
-) -> list[tuple[R, list[str]]]:
+def arranged(table: Table[R], reading: Reading, order: Order, wanted: str) -> list[tuple[R, list[str]]]:
     """The rows with their cells, in order, without those in which `wanted` does not occur."""
     sought = wanted.casefold()
     rows = [(row, table.cells(row, reading.at)) for row in table.rows(reading)]
@@ -90,9 +88,7 @@ def arranged(
     column = table.columns[order.column]
     known = [item for item in rows if column.order(item[0]) is not None]
     unknown = [item for item in rows if column.order(item[0]) is None]
-    known.sort(
-        key=lambda item: column.order(item[0]), reverse=column.is_number != order.is_reversed
-    )
+    known.sort(key=lambda item: column.order(item[0]), reverse=column.is_number != order.is_reversed)
     return known + unknown
 
 
@@ -157,9 +153,7 @@ PENDING: Table[PendingReason] = Table(
         Column("why", lambda row, _: kind_of(row), kind_of),
         Column("leases", lambda row, _: count(row.pending), lambda row: row.pending, True),
         Column("oldest", lambda row, now: age(row.oldest_at, now), lambda row: row.oldest_at),
-        Column(
-            "match", lambda row, _: count(row.nodes_matching), lambda row: row.nodes_matching, True
-        ),
+        Column("match", lambda row, _: count(row.nodes_matching), lambda row: row.nodes_matching, True),
         Column("free", lambda row, _: count(row.nodes_free), lambda row: row.nodes_free, True),
         Column("queue", lambda row, _: row.queue, lambda row: row.queue),
         Column("asks for", lambda row, _: row.words or "-", lambda row: row.words or ""),
@@ -173,9 +167,7 @@ NODES: Table[NodeUsage] = Table(
     lambda row: str(row.node_id),
     (
         Column("node", lambda row, _: row.node_name, lambda row: row.node_name),
-        Column(
-            "rack", lambda row, _: "-" if row.rack is None else str(row.rack), lambda row: row.rack
-        ),
+        Column("rack", lambda row, _: "-" if row.rack is None else str(row.rack), lambda row: row.rack),
         Column("state", lambda row, _: row.state, lambda row: row.state),
         Column("beat", lambda row, now: age(row.seen_at, now), lambda row: row.seen_at),
         Column("claims", lambda row, _: count(row.claims), lambda row: row.claims, True),
@@ -187,9 +179,7 @@ NODES: Table[NodeUsage] = Table(
         ),
         Column(
             "GiB",
-            lambda row, _: use(
-                row.memory_used / _MIB_PER_GIB, (row.memory_mib or 0) / _MIB_PER_GIB
-            ),
+            lambda row, _: use(row.memory_used / _MIB_PER_GIB, (row.memory_mib or 0) / _MIB_PER_GIB),
             lambda row: row.memory_used,
             True,
         ),

@@ -57,9 +57,7 @@ class AsyncBulk(AsyncCaller):
         """
         count, cursor = 0, None
         while True:
-            page = await self.count_page(
-                queue, states=states, cursor=cursor, page_size=page_size, **wanted
-            )
+            page = await self.count_page(queue, states=states, cursor=cursor, page_size=page_size, **wanted)
             count, cursor = count + page.lease_count, page.next_cursor
             if cursor is None:
                 return count
@@ -155,9 +153,7 @@ class AsyncBulk(AsyncCaller):
         SQL: cancel_leases, again until there are no more. Safe inside your transaction: yes, but
             the leases are not claimable until it ends.
         """
-        return await self._pages(
-            "cancel", queue, on_progress, reason=reason, page_size=page_size, **wanted
-        )
+        return await self._pages("cancel", queue, on_progress, reason=reason, page_size=page_size, **wanted)
 
     async def requeue_leases(
         self,
@@ -202,9 +198,7 @@ class AsyncBulk(AsyncCaller):
         SQL: update_leases, again until there are no more. Safe inside your transaction: yes, but
             the leases are not claimable until it ends.
         """
-        return await self._pages(
-            "update", queue, on_progress, changes=changes, page_size=page_size, **wanted
-        )
+        return await self._pages("update", queue, on_progress, changes=changes, page_size=page_size, **wanted)
 
     async def delete_leases(
         self,

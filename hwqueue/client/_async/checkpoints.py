@@ -62,9 +62,7 @@ class AsyncCheckpoints(AsyncCaller):
         Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, ClaimNotYours.
         SQL: checkpoints. Safe inside your transaction: yes.
         """
-        return await self._rows(
-            calls.CHECKPOINTS, Checkpoint, p_lease=lease_id, p_token=claim_token
-        )
+        return await self._rows(calls.CHECKPOINTS, Checkpoint, p_lease=lease_id, p_token=claim_token)
 
     async def take_signal(
         self, lease_id: UUID | str, claim_token: int, signal: str, *, name: str | None = None
@@ -145,9 +143,7 @@ class AsyncCheckpoints(AsyncCaller):
             p_key=key,
         )
 
-    async def lease_checkpoints(
-        self, lease_id: UUID | str, *, limit: int = 100
-    ) -> list[SavedCheckpoint]:
+    async def lease_checkpoints(self, lease_id: UUID | str, *, limit: int = 100) -> list[SavedCheckpoint]:
         """What the handler of a lease has saved, for people: names, times, sizes; the last first.
 
         Args:
@@ -156,6 +152,4 @@ class AsyncCheckpoints(AsyncCaller):
         Raises: LeaseNotFound, BadArgument.
         SQL: lease_checkpoints. Safe inside your transaction: yes.
         """
-        return await self._rows(
-            calls.LEASE_CHECKPOINTS, SavedCheckpoint, p_lease=lease_id, p_limit=limit
-        )
+        return await self._rows(calls.LEASE_CHECKPOINTS, SavedCheckpoint, p_lease=lease_id, p_limit=limit)

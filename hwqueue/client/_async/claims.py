@@ -123,9 +123,7 @@ class AsyncClaims(AsyncCaller):
             only if your work commits. It locks the node until the end.
         """
         return LeaseState(
-            await self._value(
-                calls.COMPLETE_LEASE, p_lease=lease_id, p_token=claim_token, p_result=result
-            )
+            await self._value(calls.COMPLETE_LEASE, p_lease=lease_id, p_token=claim_token, p_result=result)
         )
 
     async def complete_leases(self, claims: Iterable[tuple[UUID | str, int]]) -> list[Settled]:
@@ -143,9 +141,7 @@ class AsyncClaims(AsyncCaller):
             nodes of the claims until the end.
         """
         lease_ids, tokens = claim_keys(claims)
-        return await self._rows(
-            calls.COMPLETE_LEASES, Settled, p_lease_ids=lease_ids, p_tokens=tokens
-        )
+        return await self._rows(calls.COMPLETE_LEASES, Settled, p_lease_ids=lease_ids, p_tokens=tokens)
 
     async def fail_lease(
         self,
@@ -193,14 +189,10 @@ class AsyncClaims(AsyncCaller):
         SQL: release_lease. Safe inside your transaction: yes, it locks the node until the end.
         """
         return LeaseState(
-            await self._value(
-                calls.RELEASE_LEASE, p_lease=lease_id, p_token=claim_token, p_delay=delay
-            )
+            await self._value(calls.RELEASE_LEASE, p_lease=lease_id, p_token=claim_token, p_delay=delay)
         )
 
-    async def extend_claim(
-        self, lease_id: UUID | str, claim_token: int, *, extend: timedelta
-    ) -> datetime:
+    async def extend_claim(self, lease_id: UUID | str, claim_token: int, *, extend: timedelta) -> datetime:
         """Move the end of a claim to `extend` from now.
 
         Returns: The new end.
@@ -247,9 +239,7 @@ class AsyncClaims(AsyncCaller):
         SQL: append_logs. Safe inside your transaction: yes, but prune leaves out the leases
             until it ends.
         """
-        items = [
-            {**one, "lease_id": str(one["lease_id"])} if "lease_id" in one else one for one in logs
-        ]
+        items = [{**one, "lease_id": str(one["lease_id"])} if "lease_id" in one else one for one in logs]
         added: int = await self._value(calls.APPEND_LOGS, p_logs=items)
         return added
 
@@ -288,9 +278,7 @@ class AsyncClaims(AsyncCaller):
         """
         return await self._row(calls.CLAIM_HINT, ClaimHint, p_queues=queues, p_node=node_id)
 
-    async def lease_outlook(
-        self, node_id: UUID | str, lease_ids: Iterable[UUID | str]
-    ) -> list[LeaseOutlook]:
+    async def lease_outlook(self, node_id: UUID | str, lease_ids: Iterable[UUID | str]) -> list[LeaseOutlook]:
         """What may become of leases that a node runs, or ran last; of others there is no row.
 
         Args:
@@ -306,9 +294,7 @@ class AsyncClaims(AsyncCaller):
             p_lease_ids=[str(lease_id) for lease_id in lease_ids],
         )
 
-    async def take_deaths(
-        self, node_id: UUID | str, epoch: int, *, limit: int = 100
-    ) -> list[Death]:
+    async def take_deaths(self, node_id: UUID | str, epoch: int, *, limit: int = 100) -> list[Death]:
         """Take leases that died without a handler, of what the node announced with `hears_deaths`.
 
         Each is given once, to one node, within an hour.
@@ -319,9 +305,7 @@ class AsyncClaims(AsyncCaller):
         Raises: NodeUnknown, NodeSuperseded, NodeNotYours, BadArgument.
         SQL: take_deaths. Safe inside your transaction: yes.
         """
-        return await self._rows(
-            calls.TAKE_DEATHS, Death, p_node=node_id, p_epoch=epoch, p_limit=limit
-        )
+        return await self._rows(calls.TAKE_DEATHS, Death, p_node=node_id, p_epoch=epoch, p_limit=limit)
 
     async def adopt_lease(
         self,

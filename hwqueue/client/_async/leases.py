@@ -70,12 +70,8 @@ class AsyncLeases(AsyncWaiting):
         SQL: spawn_leases. Safe inside your transaction: yes, waits for nobody.
         """
         with tracing.spawning(queue, None) as headers:
-            items = [
-                spawn_item(lease, f"leases[{index}]", headers) for index, lease in enumerate(leases)
-            ]
-            spawned = await self._rows(
-                calls.SPAWN_LEASES, SpawnResult, p_queue=queue, p_leases=items
-            )
+            items = [spawn_item(lease, f"leases[{index}]", headers) for index, lease in enumerate(leases)]
+            spawned = await self._rows(calls.SPAWN_LEASES, SpawnResult, p_queue=queue, p_leases=items)
         return [AsyncSpawned.of(one, self) for one in spawned]
 
     async def spawn_warnings(self, spawned_id: UUID | str) -> list[str]:
@@ -170,14 +166,10 @@ class AsyncLeases(AsyncWaiting):
         Raises: QueueUnknown, BadArgument.
         SQL: list_leases. Safe inside your transaction: yes.
         """
-        found = await self.list_leases(
-            queue=queue, idempotency_key=idempotency_key, tenant=tenant, limit=1
-        )
+        found = await self.list_leases(queue=queue, idempotency_key=idempotency_key, tenant=tenant, limit=1)
         return found[0] if found else None
 
-    async def update_lease(
-        self, lease_id: UUID | str, **changes: Unpack[LeaseChanges]
-    ) -> LeaseState:
+    async def update_lease(self, lease_id: UUID | str, **changes: Unpack[LeaseChanges]) -> LeaseState:
         """Change a lease that is not claimed; what is not given stays as it is.
 
         Args:
@@ -190,9 +182,7 @@ class AsyncLeases(AsyncWaiting):
         SQL: update_lease. Safe inside your transaction: yes, but the lease is not claimable
             until it ends.
         """
-        state = await self._value(
-            calls.UPDATE_LEASE, p_lease=lease_id, p_changes=plain(changes, "changes")
-        )
+        state = await self._value(calls.UPDATE_LEASE, p_lease=lease_id, p_changes=plain(changes, "changes"))
         return LeaseState(state)
 
     async def cancel_lease(self, lease_id: UUID | str, *, reason: str | None = None) -> LeaseState:
@@ -236,7 +226,5 @@ class AsyncLeases(AsyncWaiting):
         SQL: requeue_failed. Safe inside your transaction: yes.
         """
         chosen = given({"task": task, "since": since, "until": until, "limit": limit})
-        count: int = await self._value(
-            calls.REQUEUE_FAILED, p_queue=queue, p_filter=plain(chosen, "filter")
-        )
+        count: int = await self._value(calls.REQUEUE_FAILED, p_queue=queue, p_filter=plain(chosen, "filter"))
         return count

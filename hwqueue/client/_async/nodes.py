@@ -37,9 +37,7 @@ class AsyncNodes(AsyncCaller):
         Raises: NodeNameTaken, NodeNotYours, BadArgument, IsolationLevel.
         SQL: register_node. Safe inside your transaction: no, it locks the node until the end.
         """
-        epoch: int = await self._value(
-            calls.REGISTER_NODE, p_node=node_id, p_spec=plain(spec, "spec")
-        )
+        epoch: int = await self._value(calls.REGISTER_NODE, p_node=node_id, p_spec=plain(spec, "spec"))
         return epoch
 
     async def list_nodes(
@@ -125,9 +123,7 @@ class AsyncNodes(AsyncCaller):
             calls.MATCH_GROUPS,
             NodeGroup,
             p_placement=plain(placement, "placement"),
-            p_options=_as_lease(
-                queue=queue, task=task, tenant=tenant, service_id=service_id, labels=labels
-            ),
+            p_options=_as_lease(queue=queue, task=task, tenant=tenant, service_id=service_id, labels=labels),
         )
 
     async def match_page(
@@ -155,9 +151,7 @@ class AsyncNodes(AsyncCaller):
             calls.MATCH_PAGE,
             MatchPage,
             p_placement=plain(placement, "placement"),
-            p_options=_as_lease(
-                queue=queue, task=task, tenant=tenant, service_id=service_id, labels=labels
-            ),
+            p_options=_as_lease(queue=queue, task=task, tenant=tenant, service_id=service_id, labels=labels),
             p_limit=limit,
             p_skip=skip,
         )
@@ -208,9 +202,7 @@ class AsyncNodes(AsyncCaller):
         Raises: NodeUnknown, NodeSuperseded, NodeNotYours.
         SQL: deregister_own_node. Safe inside your transaction: no, it locks the node until the end.
         """
-        left: bool = await self._value(
-            calls.DEREGISTER_OWN_NODE, p_node=node_id, p_epoch=node_epoch
-        )
+        left: bool = await self._value(calls.DEREGISTER_OWN_NODE, p_node=node_id, p_epoch=node_epoch)
         return left
 
     async def set_node_expiry(self, after: timedelta | None) -> timedelta | None:
@@ -248,9 +240,7 @@ class AsyncNodes(AsyncCaller):
         """
         await self._call(calls.TAINT_NODE, p_node=node_id, p_taint=plain(taint, "taint"))
 
-    async def untaint_node(
-        self, node_id: UUID | str, key: str, *, effect: str | None = None
-    ) -> int:
+    async def untaint_node(self, node_id: UUID | str, key: str, *, effect: str | None = None) -> int:
         """Take taints of this key off the node that `taint_node` put there.
 
         Args:
@@ -260,9 +250,7 @@ class AsyncNodes(AsyncCaller):
         Raises: NodeUnknown, BadArgument.
         SQL: untaint_node. Safe inside your transaction: no, it locks the node until the end.
         """
-        return int(
-            await self._value(calls.UNTAINT_NODE, p_node=node_id, p_key=key, p_effect=effect)
-        )
+        return int(await self._value(calls.UNTAINT_NODE, p_node=node_id, p_key=key, p_effect=effect))
 
     async def attest_node(
         self,
@@ -325,9 +313,7 @@ class AsyncNodes(AsyncCaller):
         """
         await self._call(calls.HAND_OVER_NODE, p_node=node_id, p_login=login)
 
-    async def reap(
-        self, *, limit: int = 1000, unless_within: timedelta = timedelta(0)
-    ) -> ReapResult:
+    async def reap(self, *, limit: int = 1000, unless_within: timedelta = timedelta(0)) -> ReapResult:
         """End expired claims, promote due leases, fail those past their deadline.
 
         Args:
@@ -339,9 +325,7 @@ class AsyncNodes(AsyncCaller):
         """
         return await self._row(calls.REAP, ReapResult, p_limit=limit, p_unless_within=unless_within)
 
-    async def prune(
-        self, *, limit: int = 10_000, unless_within: timedelta = timedelta(0)
-    ) -> PruneResult:
+    async def prune(self, *, limit: int = 10_000, unless_within: timedelta = timedelta(0)) -> PruneResult:
         """Remove what is past its retention.
 
         Args:
@@ -351,9 +335,7 @@ class AsyncNodes(AsyncCaller):
         Raises: BadArgument, IsolationLevel.
         SQL: prune. Safe inside your transaction: no.
         """
-        return await self._row(
-            calls.PRUNE, PruneResult, p_limit=limit, p_unless_within=unless_within
-        )
+        return await self._row(calls.PRUNE, PruneResult, p_limit=limit, p_unless_within=unless_within)
 
     async def verify_invariants(self) -> list[BrokenInvariant]:
         """What must hold at every instant and does not, counted again; it reads everything.

@@ -16,9 +16,7 @@ from hwqueue.types import LeasePlace, PlaceRoom, PlannerRow, PlannerStatus
 class AsyncPlanning(AsyncCaller):
     """Read what waits and what is free, price room, propose places. For planners."""
 
-    async def lead_planner(
-        self, holder: str, *, ttl: timedelta = timedelta(seconds=10)
-    ) -> int | None:
+    async def lead_planner(self, holder: str, *, ttl: timedelta = timedelta(seconds=10)) -> int | None:
         """Lead the planning, or go on leading.
 
         Args:
@@ -152,9 +150,7 @@ class AsyncPlanning(AsyncCaller):
         Raises: BadArgument.
         SQL: assigned_leases. Safe inside your transaction: yes.
         """
-        return await self._rows(
-            calls.ASSIGNED_LEASES, LeasePlace, p_places=plain(_places(places), "places")
-        )
+        return await self._rows(calls.ASSIGNED_LEASES, LeasePlace, p_places=plain(_places(places), "places"))
 
     async def note_room(
         self,

@@ -77,9 +77,7 @@ class AsyncPoolRunner:
 
     hides_cuts = True
 
-    def __init__(
-        self, conninfo: str | None, *, size: int, prepare: bool, timeout: timedelta
-    ) -> None:
+    def __init__(self, conninfo: str | None, *, size: int, prepare: bool, timeout: timedelta) -> None:
         if size < 1:
             raise ConfigError(f"pool_size must be at least 1, got {size}")
         self._conninfo = in_utf8(named_conninfo(conninfo, "conninfo"))

@@ -14,9 +14,7 @@ from hwqueue.types import AsJson, KnownTask, SyncedTask, TaskDifference
 class AsyncTasks(AsyncCaller):
     """Say which options the leases of a task have by default."""
 
-    async def set_task(
-        self, task: str, defaults: AsJson | Mapping[str, Any] | None = None
-    ) -> dict[str, Any]:
+    async def set_task(self, task: str, defaults: AsJson | Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Set the defaults of a task, all of them, for every later spawn.
 
         An option of a spawn replaces the default of its name as a whole.
@@ -45,9 +43,7 @@ class AsyncTasks(AsyncCaller):
         """
         return await self._rows(calls.LIST_TASKS, KnownTask)
 
-    async def compare_tasks(
-        self, tasks: Mapping[str, AsJson | Mapping[str, Any]]
-    ) -> list[TaskDifference]:
+    async def compare_tasks(self, tasks: Mapping[str, AsJson | Mapping[str, Any]]) -> list[TaskDifference]:
         """Which options differ from the defaults that were set, for a worker's log.
 
         An option that is not declared does not differ.

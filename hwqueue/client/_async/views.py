@@ -72,13 +72,9 @@ class AsyncViews(AsyncCaller):
         Raises: BadArgument.
         SQL: node_usage. Safe inside your transaction: yes.
         """
-        return await self._rows(
-            calls.NODE_USAGE, NodeUsage, p_state=state, p_limit=limit, p_after=after
-        )
+        return await self._rows(calls.NODE_USAGE, NodeUsage, p_state=state, p_limit=limit, p_after=after)
 
-    async def tag_distribution(
-        self, *, label: str | None = None, limit: int | None = None
-    ) -> list[TagCount]:
+    async def tag_distribution(self, *, label: str | None = None, limit: int | None = None) -> list[TagCount]:
         """How many nodes have each value of a label, or of all; the commonest first.
 
         limit: 100 unless given.

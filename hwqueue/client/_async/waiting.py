@@ -106,9 +106,7 @@ class AsyncWaiting(AsyncCaller):
         """
         return result_of(await self.wait(lease_id, timeout=timeout))
 
-    async def wait_for_run(
-        self, run_id: UUID | str, *, timeout: timedelta | None = None
-    ) -> WorkflowRun:
+    async def wait_for_run(self, run_id: UUID | str, *, timeout: timedelta | None = None) -> WorkflowRun:
         """Wait until a run has completed, failed or been cancelled, and return it.
 
         It only polls, at most once a second: the end of a run is not notified.

@@ -128,9 +128,7 @@ class AsyncWebhooks(AsyncCaller):
             p_before=before,
         )
 
-    async def redeliver(
-        self, name: str, delivery: UUID | str | None = None, *, limit: int = 1000
-    ) -> int:
+    async def redeliver(self, name: str, delivery: UUID | str | None = None, *, limit: int = 1000) -> int:
         """Have a delivery sent again, whatever became of it; None: the dead ones.
 
         Args:
@@ -140,9 +138,7 @@ class AsyncWebhooks(AsyncCaller):
         Raises: WebhookUnknown, BadArgument.
         SQL: redeliver. Safe inside your transaction: yes.
         """
-        count: int = await self._value(
-            calls.REDELIVER, p_name=name, p_delivery=delivery, p_limit=limit
-        )
+        count: int = await self._value(calls.REDELIVER, p_name=name, p_delivery=delivery, p_limit=limit)
         return count
 
     async def claim_deliveries(

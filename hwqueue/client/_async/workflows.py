@@ -67,9 +67,7 @@ class AsyncWorkflows(AsyncCaller):
         """
         return await self._row(calls.DEFINE_WORKFLOW, DefinedWorkflow, p_spec=plain(spec, "spec"))
 
-    async def get_workflow(
-        self, workflow: str, *, version: int | None = None
-    ) -> WorkflowDefinition:
+    async def get_workflow(self, workflow: str, *, version: int | None = None) -> WorkflowDefinition:
         """A definition.
 
         Args:
@@ -78,13 +76,9 @@ class AsyncWorkflows(AsyncCaller):
         Raises: WorkflowUnknown, OtherTenant.
         SQL: get_workflow. Safe inside your transaction: yes.
         """
-        return await self._row(
-            calls.GET_WORKFLOW, WorkflowDefinition, p_workflow=workflow, p_version=version
-        )
+        return await self._row(calls.GET_WORKFLOW, WorkflowDefinition, p_workflow=workflow, p_version=version)
 
-    async def list_workflows(
-        self, *, after: str | None = None, limit: int = 100
-    ) -> list[WorkflowSummary]:
+    async def list_workflows(self, *, after: str | None = None, limit: int = 100) -> list[WorkflowSummary]:
         """Workflows by name, each with its newest version.
 
         Args:
@@ -342,9 +336,7 @@ class AsyncWorkflows(AsyncCaller):
         SQL: preview_retry. Safe inside your transaction: yes.
         """
         options = {"mode": mode, "steps": None if steps is None else list(steps)}
-        return await self._rows(
-            calls.PREVIEW_RETRY, RetriedStep, p_run=run_id, p_options=given(options)
-        )
+        return await self._rows(calls.PREVIEW_RETRY, RetriedStep, p_run=run_id, p_options=given(options))
 
     async def list_workflow_versions(self, workflows: Iterable[str]) -> list[WorkflowVersion]:
         """The newest 20 versions of each workflow, and how many runs of each are in each state.
@@ -355,22 +347,16 @@ class AsyncWorkflows(AsyncCaller):
         Raises: BadArgument, OtherTenant.
         SQL: list_workflow_versions. Safe inside your transaction: yes.
         """
-        return await self._rows(
-            calls.LIST_WORKFLOW_VERSIONS, WorkflowVersion, p_workflows=list(workflows)
-        )
+        return await self._rows(calls.LIST_WORKFLOW_VERSIONS, WorkflowVersion, p_workflows=list(workflows))
 
-    async def cancel_workflow_run(
-        self, run_id: UUID | str, *, reason: str | None = None
-    ) -> RunState:
+    async def cancel_workflow_run(self, run_id: UUID | str, *, reason: str | None = None) -> RunState:
         """Cancel a run: what waits ends, what runs is asked to stop, nothing is released.
 
         Returns: `cancelled`, or `cancelling` while something of it still runs.
         Raises: RunNotFound, WrongRunState, BadArgument, IsolationLevel.
         SQL: cancel_workflow_run. Safe inside your transaction: yes.
         """
-        found: RunState = await self._value(
-            calls.CANCEL_WORKFLOW_RUN, p_run=run_id, p_reason=reason
-        )
+        found: RunState = await self._value(calls.CANCEL_WORKFLOW_RUN, p_run=run_id, p_reason=reason)
         return found
 
     async def pause_workflow_run(self, run_id: UUID | str) -> RunState:
@@ -410,9 +396,7 @@ class AsyncWorkflows(AsyncCaller):
         SQL: retry_workflow_run. Safe inside your transaction: yes.
         """
         options = {"mode": mode, "steps": None if steps is None else list(steps), "input": input}
-        found: RunState = await self._value(
-            calls.RETRY_WORKFLOW_RUN, p_run=run_id, p_options=given(options)
-        )
+        found: RunState = await self._value(calls.RETRY_WORKFLOW_RUN, p_run=run_id, p_options=given(options))
         return found
 
     async def skip_step(

@@ -58,9 +58,7 @@ class SyncBulk(Caller):
         """
         count, cursor = 0, None
         while True:
-            page = self.count_page(
-                queue, states=states, cursor=cursor, page_size=page_size, **wanted
-            )
+            page = self.count_page(queue, states=states, cursor=cursor, page_size=page_size, **wanted)
             count, cursor = count + page.lease_count, page.next_cursor
             if cursor is None:
                 return count
@@ -156,9 +154,7 @@ class SyncBulk(Caller):
         SQL: cancel_leases, again until there are no more. Safe inside your transaction: yes, but
             the leases are not claimable until it ends.
         """
-        return self._pages(
-            "cancel", queue, on_progress, reason=reason, page_size=page_size, **wanted
-        )
+        return self._pages("cancel", queue, on_progress, reason=reason, page_size=page_size, **wanted)
 
     def requeue_leases(
         self,
@@ -203,9 +199,7 @@ class SyncBulk(Caller):
         SQL: update_leases, again until there are no more. Safe inside your transaction: yes, but
             the leases are not claimable until it ends.
         """
-        return self._pages(
-            "update", queue, on_progress, changes=changes, page_size=page_size, **wanted
-        )
+        return self._pages("update", queue, on_progress, changes=changes, page_size=page_size, **wanted)
 
     def delete_leases(
         self,

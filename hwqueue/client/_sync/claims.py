@@ -109,9 +109,7 @@ class Claims(Caller):
         )
         return batch.answer(rows)
 
-    def complete_lease(
-        self, lease_id: UUID | str, claim_token: int, *, result: Json = None
-    ) -> LeaseState:
+    def complete_lease(self, lease_id: UUID | str, claim_token: int, *, result: Json = None) -> LeaseState:
         """The work is done.
 
         Args:
@@ -124,9 +122,7 @@ class Claims(Caller):
             only if your work commits. It locks the node until the end.
         """
         return LeaseState(
-            self._value(
-                calls.COMPLETE_LEASE, p_lease=lease_id, p_token=claim_token, p_result=result
-            )
+            self._value(calls.COMPLETE_LEASE, p_lease=lease_id, p_token=claim_token, p_result=result)
         )
 
     def complete_leases(self, claims: Iterable[tuple[UUID | str, int]]) -> list[Settled]:
@@ -195,9 +191,7 @@ class Claims(Caller):
             self._value(calls.RELEASE_LEASE, p_lease=lease_id, p_token=claim_token, p_delay=delay)
         )
 
-    def extend_claim(
-        self, lease_id: UUID | str, claim_token: int, *, extend: timedelta
-    ) -> datetime:
+    def extend_claim(self, lease_id: UUID | str, claim_token: int, *, extend: timedelta) -> datetime:
         """Move the end of a claim to `extend` from now.
 
         Returns: The new end.
@@ -244,9 +238,7 @@ class Claims(Caller):
         SQL: append_logs. Safe inside your transaction: yes, but prune leaves out the leases
             until it ends.
         """
-        items = [
-            {**one, "lease_id": str(one["lease_id"])} if "lease_id" in one else one for one in logs
-        ]
+        items = [{**one, "lease_id": str(one["lease_id"])} if "lease_id" in one else one for one in logs]
         added: int = self._value(calls.APPEND_LOGS, p_logs=items)
         return added
 
@@ -285,9 +277,7 @@ class Claims(Caller):
         """
         return self._row(calls.CLAIM_HINT, ClaimHint, p_queues=queues, p_node=node_id)
 
-    def lease_outlook(
-        self, node_id: UUID | str, lease_ids: Iterable[UUID | str]
-    ) -> list[LeaseOutlook]:
+    def lease_outlook(self, node_id: UUID | str, lease_ids: Iterable[UUID | str]) -> list[LeaseOutlook]:
         """What may become of leases that a node runs, or ran last; of others there is no row.
 
         Args:

@@ -59,9 +59,7 @@ class Leases(Waiting):
         tell_warnings(task, spawned.warnings)
         return Spawned.of(spawned, self)
 
-    def spawn_leases(
-        self, queue: str, leases: Iterable[LeaseSpec | Mapping[str, Any]]
-    ) -> list[Spawned]:
+    def spawn_leases(self, queue: str, leases: Iterable[LeaseSpec | Mapping[str, Any]]) -> list[Spawned]:
         """Spawn a batch in one statement, all or nothing; the results are in the order given.
 
         Args:
@@ -71,9 +69,7 @@ class Leases(Waiting):
         SQL: spawn_leases. Safe inside your transaction: yes, waits for nobody.
         """
         with tracing.spawning(queue, None) as headers:
-            items = [
-                spawn_item(lease, f"leases[{index}]", headers) for index, lease in enumerate(leases)
-            ]
+            items = [spawn_item(lease, f"leases[{index}]", headers) for index, lease in enumerate(leases)]
             spawned = self._rows(calls.SPAWN_LEASES, SpawnResult, p_queue=queue, p_leases=items)
         return [Spawned.of(one, self) for one in spawned]
 
@@ -169,9 +165,7 @@ class Leases(Waiting):
         Raises: QueueUnknown, BadArgument.
         SQL: list_leases. Safe inside your transaction: yes.
         """
-        found = self.list_leases(
-            queue=queue, idempotency_key=idempotency_key, tenant=tenant, limit=1
-        )
+        found = self.list_leases(queue=queue, idempotency_key=idempotency_key, tenant=tenant, limit=1)
         return found[0] if found else None
 
     def update_lease(self, lease_id: UUID | str, **changes: Unpack[LeaseChanges]) -> LeaseState:
@@ -187,9 +181,7 @@ class Leases(Waiting):
         SQL: update_lease. Safe inside your transaction: yes, but the lease is not claimable
             until it ends.
         """
-        state = self._value(
-            calls.UPDATE_LEASE, p_lease=lease_id, p_changes=plain(changes, "changes")
-        )
+        state = self._value(calls.UPDATE_LEASE, p_lease=lease_id, p_changes=plain(changes, "changes"))
         return LeaseState(state)
 
     def cancel_lease(self, lease_id: UUID | str, *, reason: str | None = None) -> LeaseState:
@@ -233,7 +225,5 @@ class Leases(Waiting):
         SQL: requeue_failed. Safe inside your transaction: yes.
         """
         chosen = given({"task": task, "since": since, "until": until, "limit": limit})
-        count: int = self._value(
-            calls.REQUEUE_FAILED, p_queue=queue, p_filter=plain(chosen, "filter")
-        )
+        count: int = self._value(calls.REQUEUE_FAILED, p_queue=queue, p_filter=plain(chosen, "filter"))
         return count

@@ -58,9 +58,7 @@ class Nodes(Caller):
 
         SQL: list_nodes. Safe inside your transaction: yes.
         """
-        return self._rows(
-            calls.LIST_NODES, Node, p_name=name, p_node=node_id, p_after=after, p_limit=limit
-        )
+        return self._rows(calls.LIST_NODES, Node, p_name=name, p_node=node_id, p_after=after, p_limit=limit)
 
     def node_claims(self, node_id: UUID | str, *, limit: int = 500) -> list[NodeClaim]:
         """What runs on a node and what is set aside for it, the oldest claims first.
@@ -124,9 +122,7 @@ class Nodes(Caller):
             calls.MATCH_GROUPS,
             NodeGroup,
             p_placement=plain(placement, "placement"),
-            p_options=_as_lease(
-                queue=queue, task=task, tenant=tenant, service_id=service_id, labels=labels
-            ),
+            p_options=_as_lease(queue=queue, task=task, tenant=tenant, service_id=service_id, labels=labels),
         )
 
     def match_page(
@@ -154,9 +150,7 @@ class Nodes(Caller):
             calls.MATCH_PAGE,
             MatchPage,
             p_placement=plain(placement, "placement"),
-            p_options=_as_lease(
-                queue=queue, task=task, tenant=tenant, service_id=service_id, labels=labels
-            ),
+            p_options=_as_lease(queue=queue, task=task, tenant=tenant, service_id=service_id, labels=labels),
             p_limit=limit,
             p_skip=skip,
         )

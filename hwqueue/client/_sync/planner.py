@@ -151,9 +151,7 @@ class Planning(Caller):
         Raises: BadArgument.
         SQL: assigned_leases. Safe inside your transaction: yes.
         """
-        return self._rows(
-            calls.ASSIGNED_LEASES, LeasePlace, p_places=plain(_places(places), "places")
-        )
+        return self._rows(calls.ASSIGNED_LEASES, LeasePlace, p_places=plain(_places(places), "places"))
 
     def note_room(
         self,

@@ -78,9 +78,7 @@ class PoolRunner:
 
     hides_cuts = True
 
-    def __init__(
-        self, conninfo: str | None, *, size: int, prepare: bool, timeout: timedelta
-    ) -> None:
+    def __init__(self, conninfo: str | None, *, size: int, prepare: bool, timeout: timedelta) -> None:
         if size < 1:
             raise ConfigError(f"pool_size must be at least 1, got {size}")
         self._conninfo = in_utf8(named_conninfo(conninfo, "conninfo"))
@@ -163,9 +161,7 @@ class PoolRunner:
         while the server refuses connections.
         """
         try:
-            connection = psycopg.Connection.connect(
-                self._conninfo, autocommit=True, prepare_threshold=None
-            )
+            connection = psycopg.Connection.connect(self._conninfo, autocommit=True, prepare_threshold=None)
         except psycopg.OperationalError:
             return None
         try:

@@ -27,9 +27,7 @@ class Services(Caller):
         SQL: set_service_policy. Safe inside your transaction: yes.
         """
         settings = plain(policy, "policy")
-        return service_policy(
-            self._value(calls.SET_SERVICE_POLICY, p_service=service_id, p_policy=settings)
-        )
+        return service_policy(self._value(calls.SET_SERVICE_POLICY, p_service=service_id, p_policy=settings))
 
     def service_policy(self, service_id: UUID | str) -> ServicePolicy:
         """What is said of a service; of one that nobody knows, nothing.

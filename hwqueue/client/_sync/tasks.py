@@ -15,9 +15,7 @@ from hwqueue.types import AsJson, KnownTask, SyncedTask, TaskDifference
 class Tasks(Caller):
     """Say which options the leases of a task have by default."""
 
-    def set_task(
-        self, task: str, defaults: AsJson | Mapping[str, Any] | None = None
-    ) -> dict[str, Any]:
+    def set_task(self, task: str, defaults: AsJson | Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Set the defaults of a task, all of them, for every later spawn.
 
         An option of a spawn replaces the default of its name as a whole.
@@ -46,9 +44,7 @@ class Tasks(Caller):
         """
         return self._rows(calls.LIST_TASKS, KnownTask)
 
-    def compare_tasks(
-        self, tasks: Mapping[str, AsJson | Mapping[str, Any]]
-    ) -> list[TaskDifference]:
+    def compare_tasks(self, tasks: Mapping[str, AsJson | Mapping[str, Any]]) -> list[TaskDifference]:
         """Which options differ from the defaults that were set, for a worker's log.
 
         An option that is not declared does not differ.

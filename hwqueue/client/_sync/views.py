@@ -75,9 +75,7 @@ class Views(Caller):
         """
         return self._rows(calls.NODE_USAGE, NodeUsage, p_state=state, p_limit=limit, p_after=after)
 
-    def tag_distribution(
-        self, *, label: str | None = None, limit: int | None = None
-    ) -> list[TagCount]:
+    def tag_distribution(self, *, label: str | None = None, limit: int | None = None) -> list[TagCount]:
         """How many nodes have each value of a label, or of all; the commonest first.
 
         limit: 100 unless given.

@@ -35,9 +35,7 @@ _MOST_IDS = 1000  # of one call
 class Waiting(Caller):
     """Wait for leases and runs."""
 
-    def await_leases(
-        self, lease_ids: Sequence[UUID | str], *, notify: bool = False
-    ) -> list[AwaitedLease]:
+    def await_leases(self, lease_ids: Sequence[UUID | str], *, notify: bool = False) -> list[AwaitedLease]:
         """The states of leases now, for a wait of your own; `wait` and its like call it for you.
 
         Args:
@@ -65,9 +63,7 @@ class Waiting(Caller):
         [lease] = self.wait_many([lease_id], timeout=timeout)
         return lease
 
-    def wait_many(
-        self, lease_ids: Iterable[UUID | str], *, timeout: timedelta | None = None
-    ) -> list[Lease]:
+    def wait_many(self, lease_ids: Iterable[UUID | str], *, timeout: timedelta | None = None) -> list[Lease]:
         """Wait until all of these leases have ended, and return them in the order given.
 
         Args:
@@ -285,9 +281,7 @@ class TaskSpawned(Spawned, Generic[R_co]):
         return made
 
     @overload
-    def result(
-        self: TaskSpawned[Coroutine[Any, Any, X]], *, timeout: timedelta | None = None
-    ) -> X: ...
+    def result(self: TaskSpawned[Coroutine[Any, Any, X]], *, timeout: timedelta | None = None) -> X: ...
 
     @overload
     def result(self, *, timeout: timedelta | None = None) -> R_co: ...

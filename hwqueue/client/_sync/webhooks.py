@@ -155,9 +155,7 @@ class SyncWebhooks(Caller):
         Raises: BadArgument, IsolationLevel.
         SQL: claim_deliveries. Safe inside your transaction: no, commit before you send.
         """
-        return self._rows(
-            calls.CLAIM_DELIVERIES, ClaimedDelivery, p_limit=limit, p_timeout=claim_timeout
-        )
+        return self._rows(calls.CLAIM_DELIVERIES, ClaimedDelivery, p_limit=limit, p_timeout=claim_timeout)
 
     def settle_delivery(
         self,

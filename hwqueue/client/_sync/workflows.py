@@ -77,13 +77,9 @@ class Workflows(Caller):
         Raises: WorkflowUnknown, OtherTenant.
         SQL: get_workflow. Safe inside your transaction: yes.
         """
-        return self._row(
-            calls.GET_WORKFLOW, WorkflowDefinition, p_workflow=workflow, p_version=version
-        )
+        return self._row(calls.GET_WORKFLOW, WorkflowDefinition, p_workflow=workflow, p_version=version)
 
-    def list_workflows(
-        self, *, after: str | None = None, limit: int = 100
-    ) -> list[WorkflowSummary]:
+    def list_workflows(self, *, after: str | None = None, limit: int = 100) -> list[WorkflowSummary]:
         """Workflows by name, each with its newest version.
 
         Args:
@@ -352,9 +348,7 @@ class Workflows(Caller):
         Raises: BadArgument, OtherTenant.
         SQL: list_workflow_versions. Safe inside your transaction: yes.
         """
-        return self._rows(
-            calls.LIST_WORKFLOW_VERSIONS, WorkflowVersion, p_workflows=list(workflows)
-        )
+        return self._rows(calls.LIST_WORKFLOW_VERSIONS, WorkflowVersion, p_workflows=list(workflows))
 
     def cancel_workflow_run(self, run_id: UUID | str, *, reason: str | None = None) -> RunState:
         """Cancel a run: what waits ends, what runs is asked to stop, nothing is released.
@@ -403,9 +397,7 @@ class Workflows(Caller):
         SQL: retry_workflow_run. Safe inside your transaction: yes.
         """
         options = {"mode": mode, "steps": None if steps is None else list(steps), "input": input}
-        found: RunState = self._value(
-            calls.RETRY_WORKFLOW_RUN, p_run=run_id, p_options=given(options)
-        )
+        found: RunState = self._value(calls.RETRY_WORKFLOW_RUN, p_run=run_id, p_options=given(options))
         return found
 
     def skip_step(

@@ -85,9 +85,7 @@ def _errors(lease: Lease) -> Iterator[TaskError]:
             said = True
             yield _error(each.error, f"attempt {each.attempt} {each.outcome} on {each.node_id}")
     if lease.state is LeaseState.CANCELLED:
-        yield TaskError(
-            exception_class_path="hwqueue.errors.LeaseCancelled", traceback="it was cancelled"
-        )
+        yield TaskError(exception_class_path="hwqueue.errors.LeaseCancelled", traceback="it was cancelled")
     elif lease.state is LeaseState.FAILED and not said:
         yield _error(lease.error, "it failed without an attempt")
 

@@ -75,9 +75,7 @@ def _handler(task: HwqueueTask) -> Callable[..., Any]:
     return run
 
 
-def _context(
-    task: HwqueueTask, result: TaskResult, context: LeaseContext
-) -> list[HwqueueTaskContext]:
+def _context(task: HwqueueTask, result: TaskResult, context: LeaseContext) -> list[HwqueueTaskContext]:
     if not task.takes_context:
         return []
     return [HwqueueTaskContext(task_result=result, lease=context)]

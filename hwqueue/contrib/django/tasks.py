@@ -151,8 +151,7 @@ class HwqueueBackend(BaseTaskBackend):
         unknown = sorted(set(self.options) - set(DEFAULTS))
         if unknown:
             raise ImproperlyConfigured(
-                f"TASKS[{alias!r}]['OPTIONS'] has no key {unknown[0]!r}: it has "
-                f"{', '.join(DEFAULTS)}"
+                f"TASKS[{alias!r}]['OPTIONS'] has no key {unknown[0]!r}: it has {', '.join(DEFAULTS)}"
             )
 
     def validate_task(self, task: Any) -> None:

@@ -100,25 +100,19 @@ class _Stream(EventSourceResponse):
             await super().__call__(scope, receive, send)
 
 
-async def _sse(
-    request: Request, source: Reads, filters: Mapping[str, str], found: Event | str
-) -> bytes:
+async def _sse(request: Request, source: Reads, filters: Mapping[str, str], found: Event | str) -> bytes:
     if found in (CAUGHT_UP, UNAVAILABLE):
         return format_sse_event(event="here" if found == CAUGHT_UP else "away", data_str="-")
     if isinstance(found, str):
         return format_sse_event(comment=found)
     names = await source.node_names()
-    row = fragment(
-        request, "event_row.html", now=found.at, row=found, filters=filters, names=names.value
-    )
+    row = fragment(request, "event_row.html", now=found.at, row=found, filters=filters, names=names.value)
     return format_sse_event(event="row", data_str=row, id=str(found.event_id))
 
 
 async def _wanted(source: Reads, filters: Mapping[str, str]) -> dict[str, Any]:
     """The filter as the client takes it. Raises: NodeUnknown, BadArgument."""
-    wanted: dict[str, Any] = {
-        name: filters[name] for name in ("code", "queue", "actor") if filters[name]
-    }
+    wanted: dict[str, Any] = {name: filters[name] for name in ("code", "queue", "actor") if filters[name]}
     if filters["node"]:
         wanted["node_id"] = (await source.node(filters["node"])).node_id
     if filters["lease"]:

@@ -160,9 +160,7 @@ async def fleet_fit(request: Request) -> Response:
             "as_of": formatting.iso(cached.at),
             "name": [name for group in cached.value for name in group.node_names],
             "verdict": [verdict(group) for group in cached.value for _ in group.node_names],
-            "rule": [
-                next(iter(group.codes), "") for group in cached.value for _ in group.node_names
-            ],
+            "rule": [next(iter(group.codes), "") for group in cached.value for _ in group.node_names],
         },
         headers={"Cache-Control": "private, no-cache"},
     )

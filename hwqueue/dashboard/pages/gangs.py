@@ -38,9 +38,7 @@ async def gangs(request: Request) -> Response:
         request,
         "gangs.html",
         "Gangs",
-        rows=sorted(
-            rows[:size], key=lambda row: WAITS.index(row.state) if row.state in WAITS else 9
-        ),
+        rows=sorted(rows[:size], key=lambda row: WAITS.index(row.state) if row.state in WAITS else 9),
         last=rows[:size][-1] if rows else None,
         more=len(rows) > size,
         paged=before is not None,
@@ -92,9 +90,7 @@ def state_of(member: GangMember) -> str:
         return "earmarked"
     if member.state is None:
         return "gone"
-    return {"scheduled": "waiting", "claimed": "running"}.get(
-        member.state.value, member.state.value
-    )
+    return {"scheduled": "waiting", "claimed": "running"}.get(member.state.value, member.state.value)
 
 
 def _missing(gang: Gang) -> int:

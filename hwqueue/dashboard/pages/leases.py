@@ -87,9 +87,7 @@ async def why(request: Request) -> Response:
     """Why a lease is pending: loaded after its page, since it looks at the whole fleet."""
     lease_id = as_lease_id(request.path_params["lease"])
     cached = await reads(request).explain_lease(lease_id)
-    return page(
-        request, "lease_why.html", "Why", read=[cached], live=0, why=cached.value, **why_context()
-    )
+    return page(request, "lease_why.html", "Why", read=[cached], live=0, why=cached.value, **why_context())
 
 
 ROUTES = [

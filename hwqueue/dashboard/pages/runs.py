@@ -151,9 +151,7 @@ def _shown(request: Request, graph: Graph) -> tuple[int | None, Sequence[Step]]:
         return None, graph.steps
     layers = graph.layers()
     asked = request.query_params.get("layer", "")
-    layer = next(
-        (number for number, row in enumerate(layers) if any(not s.has_ended for s in row)), 0
-    )
+    layer = next((number for number, row in enumerate(layers) if any(not s.has_ended for s in row)), 0)
     if asked.isdecimal() and int(asked) < len(layers):
         layer = int(asked)
     return layer, layers[layer][:MOST_ROWS]

@@ -69,9 +69,7 @@ async def node(request: Request) -> Response:
         left_out=left_out,
         rows=rows,
         total=sum(row.pending for row in rows or ()),
-        served=next(
-            (row for row in rows or () if wanted and row.class_id == wanted.class_id), None
-        ),
+        served=next((row for row in rows or () if wanted and row.class_id == wanted.class_id), None),
         error=error,
         place=place_of(error, lease=False) if error else "",
     )
@@ -137,9 +135,7 @@ async def placement(request: Request) -> Response:
 def _nearest(groups: Sequence[NodeGroup], code: str) -> list[str]:
     """The nodes of whom a code is told (empty: all; "-": none is), the fewest codes first."""
     found = (
-        group
-        for group in groups
-        if not code or (group.eligible if code == "-" else code in group.codes)
+        group for group in groups if not code or (group.eligible if code == "-" else code in group.codes)
     )
     ordered = sorted(found, key=lambda group: len(group.codes))
     return [name for group in ordered for name in group.node_names]

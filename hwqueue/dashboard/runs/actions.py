@@ -116,9 +116,7 @@ async def _ask_skip(source: Reads, subject: str) -> Question:
 async def _ask_signal(source: Reads, subject: str) -> Question:
     run_id, step = _step(subject)
     view = await source.run_view(run_id)
-    signals = {
-        each["name"]: each["signal"] for each in view.definition.spec["steps"] if "signal" in each
-    }
+    signals = {each["name"]: each["signal"] for each in view.definition.spec["steps"] if "signal" in each}
     if step not in signals:
         raise BadArgument(f"{step[:100]!r} waits for no signal", hint="see the steps of the run")
     row = next(each for each in view.steps if each.step == step)

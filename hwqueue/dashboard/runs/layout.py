@@ -174,10 +174,7 @@ def _order(rows: list[list[Place]], links: Sequence[tuple[Place, Place]]) -> Non
         neighbours = above if down else below
         place = {each: index for row in rows for index, each in enumerate(row)}
         for row in rows if down else reversed(rows):
-            means = {
-                each: _mean([place[one] for one in neighbours[each]], at)
-                for at, each in enumerate(row)
-            }
+            means = {each: _mean([place[one] for one in neighbours[each]], at) for at, each in enumerate(row)}
             row.sort(key=means.__getitem__)
             place.update({each: index for index, each in enumerate(row)})
         crossed = _crossings(rows, below)
@@ -204,9 +201,7 @@ def _crossings(rows: Sequence[Sequence[Place]], below: Mapping[Place, Sequence[P
     return found
 
 
-def _columns(
-    rows: Sequence[Sequence[Place]], links: Sequence[tuple[Place, Place]]
-) -> dict[Place, float]:
+def _columns(rows: Sequence[Sequence[Place]], links: Sequence[tuple[Place, Place]]) -> dict[Place, float]:
     """The middle of each place, from the left; the order of a layer stays, and nothing overlaps."""
     near = defaultdict(list)
     for source, target in links:
@@ -220,9 +215,7 @@ def _columns(
             left += _width(place) + GAP_X
     for sweep in range(_SWEEPS):
         for row in rows if sweep % 2 == 0 else reversed(rows):
-            wanted = [
-                _mean([middles[each] for each in near[place]], middles[place]) for place in row
-            ]
+            wanted = [_mean([middles[each] for each in near[place]], middles[place]) for place in row]
             for place, middle in zip(row, _apart(row, wanted), strict=True):
                 middles[place] = middle
     return middles

@@ -57,17 +57,13 @@ def says_of(run: WorkflowRun, steps: Sequence[Step], names: Mapping[UUID, str]) 
 
 
 def _going(by_state: Mapping[str | None, Sequence[Step]], names: Mapping[UUID, str]) -> Says:
-    running, pending, scheduled = (
-        by_state.get(state, ()) for state in ("running", "pending", "scheduled")
-    )
+    running, pending, scheduled = (by_state.get(state, ()) for state in ("running", "pending", "scheduled"))
     waits_for = pending[0] if pending else None
     idle = [step for step in running if step.row and step.row.headline]
     running = [step for step in running if step not in idle]
     if running:
         more = f"{_named(pending)} wait{'s' if len(pending) == 1 else ''} for a node."
-        return Says(
-            "running", "", _running(running, names), more if pending else "", waits_for=waits_for
-        )
+        return Says("running", "", _running(running, names), more if pending else "", waits_for=waits_for)
     if waits_for is not None:
         rest = len(pending) - 1
         more = f"{plural(rest, 'other step waits', 'other steps wait')} for a node, too."
@@ -76,9 +72,7 @@ def _going(by_state: Mapping[str | None, Sequence[Step]], names: Mapping[UUID, s
         says, until = idle[0].waits
         count = len(idle) - 1
         if all(step.kind in ("sleep", "wait") for step in idle[1:]):
-            others = (
-                plural(count, "other step waits", "other steps wait") + " for a signal or a time"
-            )
+            others = plural(count, "other step waits", "other steps wait") + " for a signal or a time"
         else:  # maps and nested runs wait for what they are made of
             others = plural(count, "other step goes on", "other steps go on")
         more = f"{others}, too." if count else ""

@@ -69,9 +69,7 @@ def timeline_of(run: WorkflowRun, steps: Sequence[Step], now: datetime) -> Timel
     """The times of a run's steps, from its submission to its end or to now."""
     start, end = run.submitted_at, max(run.finished_at or now, run.submitted_at)
     axis = _Axis(start, end)
-    return Timeline(
-        start, end, tuple(Bar(step, _spans(step, axis)) for step in steps), axis.ticks()
-    )
+    return Timeline(start, end, tuple(Bar(step, _spans(step, axis)) for step in steps), axis.ticks())
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +93,7 @@ class _Axis:
         if step is None:
             step = _TICKS[-1] * (int(self.seconds / _TICKS[-1] / _MOST_TICKS) + 1)
         return tuple(
-            (100 * at / self.seconds, timedelta(seconds=at))
-            for at in range(0, int(self.seconds) + 1, step)
+            (100 * at / self.seconds, timedelta(seconds=at)) for at in range(0, int(self.seconds) + 1, step)
         )
 
 

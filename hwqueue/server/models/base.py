@@ -21,9 +21,7 @@ from pydantic import (
     WrapValidator,
 )
 
-_RFC3339 = re.compile(
-    r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)"
-)
+_RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)")
 _UUID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 TEN_YEARS = 315_360_000
 EXAMPLE_ID = "01890a5d-ac96-774b-bcce-b302099a8057"
@@ -66,9 +64,7 @@ def _text_of_number(value: Any) -> Any:
     return str(value) if isinstance(value, int) else value
 
 
-Moment = Annotated[
-    AwareDatetime, BeforeValidator(_moment), Field(examples=["2030-01-31T12:00:00Z"])
-]
+Moment = Annotated[AwareDatetime, BeforeValidator(_moment), Field(examples=["2030-01-31T12:00:00Z"])]
 """A time, RFC 3339 with an offset."""
 
 MomentOrSpan = Annotated[

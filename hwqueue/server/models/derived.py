@@ -86,8 +86,7 @@ _SHAPES: Mapping[type, Shape] = {
     LeaseRow: Shape(
         notes={
             "wire": Field(
-                description="The params blob as it was sent, in base64; `placement` says what it"
-                " asks."
+                description="The params blob as it was sent, in base64; `placement` says what it asks."
             )
         }
     ),
@@ -101,11 +100,7 @@ _SHAPES: Mapping[type, Shape] = {
                 examples=[{"label_mismatch": 12}],
             ),
         },
-        more={
-            "next": Annotated[
-                int | None, Field(description="`skip` of the page after; null at the end.")
-            ]
-        },
+        more={"next": Annotated[int | None, Field(description="`skip` of the page after; null at the end.")]},
     ),
     Node: Shape(
         notes={

@@ -44,9 +44,7 @@ _everywhere_options = request_of(
         "tenant": Field(default=None, description="A token of one tenant sets it."),
         "labels": Field(default=None, description="Of the leases, not of their nodes."),
         "headers": Field(default=None, description="Carried along, not interpreted."),
-        "claim_timeout": Field(
-            default=None, description="Seconds from a claim's last heartbeat to its end."
-        ),
+        "claim_timeout": Field(default=None, description="Seconds from a claim's last heartbeat to its end."),
     },
 )
 

@@ -76,18 +76,13 @@ _gang_options = request_of(
         "hold": Field(default=None, description="How long nodes have to fetch their members."),
         "one_of": Field(
             default=None,
-            description="An id that alternatives share: the first with room runs, the others are "
-            "cancelled.",
+            description="An id that alternatives share: the first with room runs, the others are cancelled.",
         ),
         "tenant": Field(default=None, description="A token of one tenant sets it."),
         "labels": Field(default=None, description="Of the leases, not of their nodes."),
         "headers": Field(default=None, description="Carried along, not interpreted."),
-        "claim_timeout": Field(
-            default=None, description="Seconds from a claim's last heartbeat to its end."
-        ),
-        "max_run": Field(
-            default=None, description="How long a member may run; then its attempt fails."
-        ),
+        "claim_timeout": Field(default=None, description="Seconds from a claim's last heartbeat to its end."),
+        "max_run": Field(default=None, description="How long a member may run; then its attempt fails."),
         "deadline": Field(
             default=None,
             description="Not claimed by then, a member fails: a time, or seconds from now.",
@@ -109,9 +104,7 @@ _NOT_OF_MEMBERS = frozenset(
         "replaces",
     }
 )
-_own = {
-    name: hint for name, hint in get_type_hints(SpawnOptions).items() if name not in _NOT_OF_MEMBERS
-}
+_own = {name: hint for name, hint in get_type_hints(SpawnOptions).items() if name not in _NOT_OF_MEMBERS}
 _member_options = request_of(
     TypedDict("MemberOptions", _own, total=False),  # type: ignore[operator]
     doc="Options of a member, as of a spawn; null counts as not given.",

@@ -122,19 +122,13 @@ _spawn_options = request_of(
         "anti_affinity_with": Field(default=None, description="Prefer any other node."),
         "tenant": Field(default=None, description="A token of one tenant sets it."),
         "labels": Field(default=None, description="Of the lease, not of its node."),
-        "available_at": Field(
-            default=None, description="Not claimable before: a time, or seconds from now."
-        ),
+        "available_at": Field(default=None, description="Not claimable before: a time, or seconds from now."),
         "delay": Field(default=None, description="The same from now, in seconds."),
-        "claim_timeout": Field(
-            default=None, description="Seconds from a claim's last heartbeat to its end."
-        ),
+        "claim_timeout": Field(default=None, description="Seconds from a claim's last heartbeat to its end."),
         "deadline": Field(
             default=None, description="Not claimed by then, it fails: a time, or seconds from now."
         ),
-        "patience": Field(
-            default=None, description="How long it waits for a better node, at most."
-        ),
+        "patience": Field(default=None, description="How long it waits for a better node, at most."),
         "max_run": Field(
             default=None,
             description="How long it may run; then it is asked to stop, and its attempt fails.",
@@ -302,9 +296,7 @@ class BulkCancel(BulkRequest):
 class BulkUpdate(BulkRequest):
     """One page of waiting leases, and what to change in each."""
 
-    model_config = example(
-        filter={"queue": "renders", "labels": {"film": "7"}}, changes={"priority": 10}
-    )
+    model_config = example(filter={"queue": "renders", "labels": {"film": "7"}}, changes={"priority": 10})
 
     changes: LeaseChanges
 
@@ -351,6 +343,4 @@ Checkpoints = list_of(
     doc="What a handler has saved, the last first, without the states.",
 )
 Spawned = answer_of(SpawnResult)
-SpawnedBatch = list_of(
-    SpawnResult, name="SpawnedBatch", doc="The leases of a batch, in the order given."
-)
+SpawnedBatch = list_of(SpawnResult, name="SpawnedBatch", doc="The leases of a batch, in the order given.")

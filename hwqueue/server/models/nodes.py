@@ -94,9 +94,7 @@ class MatchRequest(Request):
         limit=20,
     )
 
-    placement: Placement | None = Field(
-        default=None, description="null: what the defaults of the task ask."
-    )
+    placement: Placement | None = Field(default=None, description="null: what the defaults of the task ask.")
     queue: Name | None = Field(default=None, description="Judge and score as its policy says.")
     task: Task | None = None
     tenant: Tenant | None = None

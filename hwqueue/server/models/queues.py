@@ -58,16 +58,10 @@ _queue_policy = request_of(
         "tuning": Tuning,
     },
     fields={
-        "claim_timeout": Field(
-            default=None, description="A claim ends so long after its last heartbeat."
-        ),
+        "claim_timeout": Field(default=None, description="A claim ends so long after its last heartbeat."),
         "poll_interval": Field(default=None, description="How often idle workers ask."),
-        "patience": Field(
-            default=None, description="How long a lease waits for a better node, at most."
-        ),
-        "ageing_step": Field(
-            default=None, description="Waiting so long is worth one priority; 0: off."
-        ),
+        "patience": Field(default=None, description="How long a lease waits for a better node, at most."),
+        "ageing_step": Field(default=None, description="Waiting so long is worth one priority; 0: off."),
         "retain_completed": Field(
             default=None,
             description="How long completed and cancelled leases are kept; 0: a lease that "
@@ -82,8 +76,7 @@ _queue_policy = request_of(
         ),
         "earmarks": Field(
             default=None,
-            description="How many gangs may have room kept for them on nodes that they could "
-            "share; 0: none.",
+            description="How many gangs may have room kept for them on nodes that they could share; 0: none.",
         ),
         "everywhere_tenants": Field(
             default=None,

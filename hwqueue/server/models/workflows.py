@@ -52,9 +52,7 @@ _SPEC: dict[str, Any] = {
 WorkflowName = Annotated[str, Field(pattern=_PATTERN)]
 StepName = Annotated[str, Field(pattern=_PATTERN)]
 Version = Annotated[Whole, Field(ge=1, le=2**31 - 1)]
-Input = Annotated[
-    Any, Field(description="JSON that steps bind with `$input`; null: an empty object.")
-]
+Input = Annotated[Any, Field(description="JSON that steps bind with `$input`; null: an empty object.")]
 
 
 class WorkflowSpec(Request):
@@ -138,8 +136,7 @@ _step_changes = request_of(
     fields={
         "affinity_tags": Field(
             default=None,
-            description="Labels that the nodes must have; null of one takes it away, with"
-            " `override`.",
+            description="Labels that the nodes must have; null of one takes it away, with `override`.",
             examples=[{"region": "us-west"}],
         ),
         "placement": Field(default=None, description="What else the steps ask of their nodes."),
@@ -207,9 +204,7 @@ class RetryRequest(Request):
     steps: Annotated[list[StepName], Field(min_length=1, max_length=5000)] | None = Field(
         default=None, description="Instead of a mode: these, and all that come after them."
     )
-    input: Annotated[Any, Field(description="With mode `all`: another input; null: as it was.")] = (
-        None
-    )
+    input: Annotated[Any, Field(description="With mode `all`: another input; null: as it was.")] = None
 
 
 class UpdateStepsRequest(Request):
@@ -252,15 +247,9 @@ Versions = list_of(
 Submitted = answer_of(SubmittedRun)
 RunOut = answer_of(WorkflowRun)
 RunPage = list_of(RunSummary, pages=True, name="RunPage", doc="Runs, newest first.")
-RunSteps = list_of(
-    WorkflowStep, name="RunSteps", doc="The steps of a run, parents before their children."
-)
-RetriedSteps = list_of(
-    RetriedStep, name="RetriedSteps", doc="The steps that a retry runs again, in order."
-)
-UpdatedSteps = list_of(
-    UpdatedStep, name="UpdatedSteps", doc="The steps that were not released, in order."
-)
+RunSteps = list_of(WorkflowStep, name="RunSteps", doc="The steps of a run, parents before their children.")
+RetriedSteps = list_of(RetriedStep, name="RetriedSteps", doc="The steps that a retry runs again, in order.")
+UpdatedSteps = list_of(UpdatedStep, name="UpdatedSteps", doc="The steps that were not released, in order.")
 PreviewedSteps = list_of(
     PreviewedStep, name="PreviewedSteps", doc="Where the steps could run after an update, in order."
 )

@@ -55,12 +55,8 @@ async def list_events(
     wanted: Wanted,
     request: Request,
     response: Response,
-    after: Annotated[
-        EventId | None, Query(description="What follows this one, oldest first.")
-    ] = None,
-    before: Annotated[
-        EventId | None, Query(description="Cursor: `next` of the page before.")
-    ] = None,
+    after: Annotated[EventId | None, Query(description="What follows this one, oldest first.")] = None,
+    before: Annotated[EventId | None, Query(description="Cursor: `next` of the page before.")] = None,
     since: Moment | None = None,
     until: Moment | None = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,

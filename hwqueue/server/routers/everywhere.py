@@ -75,9 +75,7 @@ async def list_everywhere(
     response: Response,
     state: EverywhereState | None = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
-    created_before: Annotated[
-        Moment | None, Query(description="Cursor: `next` of the page before.")
-    ] = None,
+    created_before: Annotated[Moment | None, Query(description="Cursor: `next` of the page before.")] = None,
 ) -> Any:
     """Everywhere tasks, newest first."""
     async with caller.read() as client:

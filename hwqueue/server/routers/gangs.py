@@ -70,17 +70,14 @@ async def list_gangs(
         str | None,
         Query(
             max_length=100,
-            description="Cursor: `next` of the page before, which is the time and the id of its "
-            "last gang.",
+            description="Cursor: `next` of the page before, which is the time and the id of its last gang.",
         ),
     ] = None,
 ) -> Any:
     """Gangs, newest first."""
     moment, gang_id = _read_cursor(before)
     async with caller.read() as client:
-        found = await client.list_gangs(
-            state=state, limit=limit + 1, before=moment, before_gang=gang_id
-        )
+        found = await client.list_gangs(state=state, limit=limit + 1, before=moment, before_gang=gang_id)
     page, last = split_page(found, limit)
     cursor = f"{last.created_at.isoformat()},{last.gang_id}" if last else None
     if cursor:
@@ -111,9 +108,7 @@ async def explain_gang(gang_id: GangId, caller: LeaseReader) -> Any:
 
 
 @router.post("/{gang_id:uuid}/cancel", responses=NO_GANG)
-async def cancel_gang(
-    gang_id: GangId, caller: LeaseWriter, body: CancelGangRequest | None = None
-) -> GangNow:
+async def cancel_gang(gang_id: GangId, caller: LeaseWriter, body: CancelGangRequest | None = None) -> GangNow:
     """Cancel a gang: within about a second what waits ends, and what runs is asked to stop.
 
     The state is `cancelling` until all members have ended. One that has ended stays as it is.

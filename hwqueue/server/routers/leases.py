@@ -65,9 +65,7 @@ async def spawn_lease(
     """Spawn a lease; `warnings` of the answer say what keeps every live node from it."""
     options = await caller.run(lambda: _options(caller, body, "options", idempotency_key))
     async with caller.call() as client:
-        spawned = await client.spawn_lease(
-            body.queue, body.task, body.params, **_with_spans(options)
-        )
+        spawned = await client.spawn_lease(body.queue, body.task, body.params, **_with_spans(options))
     response.headers["Location"] = f"{request.url.path}/{spawned.lease_id}"
     if not spawned.created:
         response.status_code = 200
@@ -130,9 +128,7 @@ async def list_leases(
     created_before: Moment | None = None,
     finished_from: Moment | None = None,
     finished_before: Moment | None = None,
-    error_type: Annotated[
-        ErrorType | None, Query(description="What kind the last error was.")
-    ] = None,
+    error_type: Annotated[ErrorType | None, Query(description="What kind the last error was.")] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     before: Annotated[Id | None, Query(description="Cursor: `next` of the page before.")] = None,
 ) -> Any:
@@ -216,9 +212,7 @@ async def update_lease(lease_id: Id, body: LeaseChanges, caller: LeaseWriter) ->
 
 
 @router.post("/{lease_id:uuid}/cancel", responses=NO_LEASE | WRONG_STATE)
-async def cancel_lease(
-    lease_id: Id, caller: LeaseWriter, body: CancelRequest | None = None
-) -> LeaseNow:
+async def cancel_lease(lease_id: Id, caller: LeaseWriter, body: CancelRequest | None = None) -> LeaseNow:
     """Cancel a lease; a running one is asked to stop, and is `claimed` until it has."""
     reason = body.reason if body else None
     async with caller.call() as client:

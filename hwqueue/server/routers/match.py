@@ -23,6 +23,4 @@ async def match_nodes(body: MatchRequest, caller: Matcher) -> Any:
         found = await client.match_page(body.placement, **asked)
     end = body.skip + len(found.items)
     following = end if found.items and end < found.nodes else None
-    return {name: getattr(found, name) for name in MatchPage.__dataclass_fields__} | {
-        "next": following
-    }
+    return {name: getattr(found, name) for name in MatchPage.__dataclass_fields__} | {"next": following}

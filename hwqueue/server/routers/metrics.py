@@ -18,9 +18,7 @@ _scrapes = SingleFlight[bytes]()
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
-async def metrics(
-    request: Request, caller: Reader, accept: Annotated[str, Header()] = ""
-) -> Response:
+async def metrics(request: Request, caller: Reader, accept: Annotated[str, Header()] = "") -> Response:
     """Everything that monitoring wants to know, as Prometheus reads it."""
     registry: CollectorRegistry = request.app.state.metrics
     try:

@@ -42,9 +42,7 @@ async def list_queues(caller: Reader) -> Any:
         return {"items": await client.list_queues()}
 
 
-@router.post(
-    "", status_code=201, responses={409: {"description": "It exists with another policy."}}
-)
+@router.post("", status_code=201, responses={409: {"description": "It exists with another policy."}})
 async def create_queue(body: CreateQueue, caller: Admin) -> QueueNow:
     """Make a queue; one that exists with the same policy is left as it is."""
     policy = body.policy.model_dump(exclude_none=True)
@@ -93,9 +91,7 @@ async def resume_queue(queue: QueueName, caller: Operator) -> QueueNow:
 
 
 @router.post("/{queue:queue}/requeue-failed", responses=NO_QUEUE)
-async def requeue_failed(
-    queue: QueueName, caller: Operator, body: RequeueFailed | None = None
-) -> Requeued:
+async def requeue_failed(queue: QueueName, caller: Operator, body: RequeueFailed | None = None) -> Requeued:
     """Requeue its failed leases, oldest first."""
     chosen = (body or RequeueFailed()).model_dump(exclude_none=True)
     async with caller.call() as client:

@@ -71,9 +71,7 @@ async def submit_spec(
     idempotency_key: IdempotencyKey = None,
 ) -> Any:
     """Submit a run of a specification that is not defined under its name."""
-    options = await caller.run(
-        lambda: own_options(caller, body.options, "options", idempotency_key)
-    )
+    options = await caller.run(lambda: own_options(caller, body.options, "options", idempotency_key))
     async with caller.call() as client:
         submitted = await client.submit_spec(body.spec.model_dump(), body.input, **options)
     response.headers["Location"] = f"{request.url.path}/{submitted.run_id}"
@@ -94,12 +92,8 @@ async def list_runs(
     label: Labelled = None,
     submitted_from: Moment | None = None,
     submitted_before: Moment | None = None,
-    parent_run_id: Annotated[
-        Id | None, Query(description="Only runs that are steps of this one.")
-    ] = None,
-    root_run_id: Annotated[
-        Id | None, Query(description="Only runs that are below this one.")
-    ] = None,
+    parent_run_id: Annotated[Id | None, Query(description="Only runs that are steps of this one.")] = None,
+    root_run_id: Annotated[Id | None, Query(description="Only runs that are below this one.")] = None,
     is_nested: Annotated[
         bool | None, Query(description="Only runs that are steps of others; false: none of these.")
     ] = None,
@@ -200,9 +194,7 @@ async def list_signals(run_id: RunId, caller: LeaseReader) -> Any:
 
 
 @router.post("/{run_id:uuid}/cancel", responses=NO_RUN | WRONG_RUN_STATE)
-async def cancel_run(
-    run_id: RunId, caller: LeaseWriter, body: CancelRunRequest | None = None
-) -> RunNow:
+async def cancel_run(run_id: RunId, caller: LeaseWriter, body: CancelRunRequest | None = None) -> RunNow:
     """Cancel a run: what waits ends, what runs is asked to stop; `cancelling` until it has."""
     reason = body.reason if body else None
     async with caller.call() as client:
@@ -231,9 +223,7 @@ async def retry_run(run_id: RunId, caller: LeaseWriter, body: RetryRequest | Non
     """Run steps of a run that has ended again, under the same lease ids; other results stay."""
     given = body or RetryRequest()
     async with caller.call() as client:
-        state = await client.retry_workflow_run(
-            run_id, mode=given.mode, steps=given.steps, input=given.input
-        )
+        state = await client.retry_workflow_run(run_id, mode=given.mode, steps=given.steps, input=given.input)
     return RunNow(run_id=run_id, state=state)
 
 
@@ -242,9 +232,7 @@ async def retry_run(run_id: RunId, caller: LeaseWriter, body: RetryRequest | Non
     response_model=RetriedSteps,
     responses=NO_RUN | WRONG_RUN_STATE,
 )
-async def preview_retry(
-    run_id: RunId, caller: LeaseWriter, body: RetryRequest | None = None
-) -> Any:
+async def preview_retry(run_id: RunId, caller: LeaseWriter, body: RetryRequest | None = None) -> Any:
     """The steps that a retry with this body would run again; nothing is changed."""
     given = body or RetryRequest()
     async with caller.read() as client:
@@ -252,9 +240,7 @@ async def preview_retry(
     return {"items": steps}
 
 
-@router.post(
-    "/{run_id:uuid}/update", response_model=UpdatedSteps, responses=NO_RUN | WRONG_RUN_STATE
-)
+@router.post("/{run_id:uuid}/update", response_model=UpdatedSteps, responses=NO_RUN | WRONG_RUN_STATE)
 async def update_steps(run_id: RunId, body: UpdateStepsRequest, caller: LeaseWriter) -> Any:
     """Change where steps of a run may run that were not released: all, or those that are named.
 

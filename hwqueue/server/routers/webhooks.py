@@ -106,9 +106,7 @@ async def list_deliveries(
 
 
 @router.post("/{webhook}/redeliver", responses=NO_WEBHOOK)
-async def redeliver(
-    webhook: PathName, caller: Operator, body: Redeliver | None = None
-) -> Redelivered:
+async def redeliver(webhook: PathName, caller: Operator, body: Redeliver | None = None) -> Redelivered:
     """Send a delivery again, delivered or dead; without one, those that are dead."""
     async with caller.call() as client:
         count = await client.redeliver(webhook, body.delivery_id if body else None)

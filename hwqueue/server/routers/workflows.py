@@ -39,9 +39,7 @@ PathName = Annotated[WorkflowName, Path(description="Name of the workflow.", exa
     response_model=Defined,
     responses={200: {"model": Defined, "description": "Its newest version means the same."}},
 )
-async def define_workflow(
-    body: WorkflowSpec, caller: Operator, request: Request, response: Response
-) -> Any:
+async def define_workflow(body: WorkflowSpec, caller: Operator, request: Request, response: Response) -> Any:
     """Define a workflow: its next version, for new runs; runs that exist keep theirs."""
     async with caller.call() as client:
         defined = await client.define_workflow(body.model_dump())
@@ -58,9 +56,7 @@ async def list_workflows(
     request: Request,
     response: Response,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    after: Annotated[
-        WorkflowName | None, Query(description="Cursor: `next` of the page before.")
-    ] = None,
+    after: Annotated[WorkflowName | None, Query(description="Cursor: `next` of the page before.")] = None,
 ) -> Any:
     """Workflows by name, each with its newest version."""
     async with caller.read() as client:
@@ -75,9 +71,7 @@ async def list_workflows(
 async def get_workflow(
     workflow: PathName,
     caller: Reader,
-    version: Annotated[
-        int | None, Query(ge=1, le=2**31 - 1, description="The newest unless given.")
-    ] = None,
+    version: Annotated[int | None, Query(ge=1, le=2**31 - 1, description="The newest unless given.")] = None,
 ) -> Any:
     """A definition: the specification in normal form, its steps in topological order."""
     async with caller.call() as client:
@@ -129,9 +123,7 @@ async def submit_workflow(
     idempotency_key: IdempotencyKey = None,
 ) -> Any:
     """Submit a run of a workflow, and spawn the leases of its first steps."""
-    options = await caller.run(
-        lambda: own_options(caller, body.options, "options", idempotency_key)
-    )
+    options = await caller.run(lambda: own_options(caller, body.options, "options", idempotency_key))
     async with caller.call() as client:
         submitted = await client.submit_workflow(workflow, body.input, **options)
     runs = request.url.path.removesuffix(f"/workflows/{workflow}/runs")

@@ -112,9 +112,7 @@ async def create_queues(client: AsyncClient, queues: Sequence[str]) -> None:
         await client.create_queue(queue)
 
 
-async def run_lease(
-    client: AsyncClient, app: App, lease_id: UUID | str, *, raises: bool
-) -> Run | None:
+async def run_lease(client: AsyncClient, app: App, lease_id: UUID | str, *, raises: bool) -> Run | None:
     """Run this lease, if it is of one of the app's tasks; None for others."""
     if (await client.get_lease(lease_id)).task_name not in app.tasks:
         return None
@@ -272,17 +270,13 @@ class AsyncBench:
                 return claims[0]
         return None
 
-    async def _claim_as(
-        self, node: MadeUpNode, queues: Sequence[str], tasks: Sequence[str]
-    ) -> list[Claim]:
+    async def _claim_as(self, node: MadeUpNode, queues: Sequence[str], tasks: Sequence[str]) -> list[Claim]:
         return await self._claim_several(node, queues, tasks, 1)
 
     async def _claim_several(
         self, node: MadeUpNode, queues: Sequence[str], tasks: Sequence[str], qty: int
     ) -> list[Claim]:
-        claims = await self._client.claim_task(
-            queues, node.node_id, node.epoch, qty=qty, tasks=tasks
-        )
+        claims = await self._client.claim_task(queues, node.node_id, node.epoch, qty=qty, tasks=tasks)
         for claim in claims:
             self._held[claim.lease_id] = node
         return claims
@@ -371,9 +365,7 @@ class AsyncBench:
         node = next((each for each in self._nodes if each.node_id == member.node_id), None)
         if node is None:
             raise AssertionError(f"gang {gang.gang_id} is {gang.state}, on {member.node}")
-        self._gathered += await self._claim_several(
-            node, [lease.queue], list(self._app.tasks), _MOST_LISTED
-        )
+        self._gathered += await self._claim_several(node, [lease.queue], list(self._app.tasks), _MOST_LISTED)
         [claim] = [each for each in self._gathered if each.lease_id == lease.lease_id]
         self._gathered.remove(claim)
         return claim
@@ -390,17 +382,11 @@ class AsyncBench:
                 return None
             if status.ready:
                 return GangContext.of(claim, status)
-            missing = next(
-                (each for each in status.members if each.reserved_until is not None), None
-            )
-            node = next(
-                (each for each in self._nodes if missing and each.node_id == missing.node_id), None
-            )
+            missing = next((each for each in status.members if each.reserved_until is not None), None)
+            node = next((each for each in self._nodes if missing and each.node_id == missing.node_id), None)
             fetched: list[Claim] = []
             if node is not None:
-                fetched = await self._claim_several(
-                    node, [claim.queue], list(self._app.tasks), status.size
-                )
+                fetched = await self._claim_several(node, [claim.queue], list(self._app.tasks), status.size)
             if not fetched:
                 where = f"reserved on {missing.node}" if missing else "not reserved any more"
                 raise AssertionError(

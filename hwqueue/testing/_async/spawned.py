@@ -70,9 +70,7 @@ async def claim_one(
     claims = await client.claim_task([queue], node_id, epoch, tasks=tasks)
     if not claims:
         hint = await client.claim_hint([queue], node_id)
-        raise AssertionError(
-            f"nothing to claim in queue {queue!r}; waiting for: {dict(hint.reasons)}"
-        )
+        raise AssertionError(f"nothing to claim in queue {queue!r}; waiting for: {dict(hint.reasons)}")
     return claims[0]
 
 
@@ -86,9 +84,7 @@ def _fits(found: Json, wanted: Json) -> bool:
 def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     missing = [f"no {key!r}" for key in wanted if key not in found]
     return missing + [
-        f"{key!r} is {found[key]!r}"
-        for key, value in wanted.items()
-        if key in found and found[key] != value
+        f"{key!r} is {found[key]!r}" for key, value in wanted.items() if key in found and found[key] != value
     ]
 
 

@@ -86,9 +86,7 @@ def run_one(
     return run
 
 
-def run_gang(
-    client: Client, app: App, members: Sequence[SpawnedMember], *, raises: bool
-) -> list[Run]:
+def run_gang(client: Client, app: App, members: Sequence[SpawnedMember], *, raises: bool) -> list[Run]:
     """Run the members of a gang that was spawned, if any is of one of the app's tasks."""
     leases = [client.get_lease(member.lease_id) for member in members]
     if not any(lease.task_name in app.tasks for lease in leases):
@@ -130,9 +128,7 @@ class Bench:
             a node that may run it.
     """
 
-    def __init__(
-        self, client: Client, app: App, node: NodeSpec | Sequence[MadeUpNode] | None = None
-    ) -> None:
+    def __init__(self, client: Client, app: App, node: NodeSpec | Sequence[MadeUpNode] | None = None) -> None:
         self._client = client
         self._app = app
         self._spec = node if isinstance(node, NodeSpec) else None
@@ -153,9 +149,7 @@ class Bench:
             for node in self._own:
                 self._client.deregister_node(node.node_id)
 
-    def claim(
-        self, queues: Sequence[str], *, scheduled: bool = False, retries: bool = False
-    ) -> Claim | None:
+    def claim(self, queues: Sequence[str], *, scheduled: bool = False, retries: bool = False) -> Claim | None:
         """What is due next; with `scheduled` or `retries`, then what would be due later.
 
         Raises: AssertionError, if no made-up node may run what is due.
@@ -271,9 +265,7 @@ class Bench:
                 return claims[0]
         return None
 
-    def _claim_as(
-        self, node: MadeUpNode, queues: Sequence[str], tasks: Sequence[str]
-    ) -> list[Claim]:
+    def _claim_as(self, node: MadeUpNode, queues: Sequence[str], tasks: Sequence[str]) -> list[Claim]:
         return self._claim_several(node, queues, tasks, 1)
 
     def _claim_several(
@@ -368,9 +360,7 @@ class Bench:
         node = next((each for each in self._nodes if each.node_id == member.node_id), None)
         if node is None:
             raise AssertionError(f"gang {gang.gang_id} is {gang.state}, on {member.node}")
-        self._gathered += self._claim_several(
-            node, [lease.queue], list(self._app.tasks), _MOST_LISTED
-        )
+        self._gathered += self._claim_several(node, [lease.queue], list(self._app.tasks), _MOST_LISTED)
         [claim] = [each for each in self._gathered if each.lease_id == lease.lease_id]
         self._gathered.remove(claim)
         return claim
@@ -387,17 +377,11 @@ class Bench:
                 return None
             if status.ready:
                 return GangContext.of(claim, status)
-            missing = next(
-                (each for each in status.members if each.reserved_until is not None), None
-            )
-            node = next(
-                (each for each in self._nodes if missing and each.node_id == missing.node_id), None
-            )
+            missing = next((each for each in status.members if each.reserved_until is not None), None)
+            node = next((each for each in self._nodes if missing and each.node_id == missing.node_id), None)
             fetched: list[Claim] = []
             if node is not None:
-                fetched = self._claim_several(
-                    node, [claim.queue], list(self._app.tasks), status.size
-                )
+                fetched = self._claim_several(node, [claim.queue], list(self._app.tasks), status.size)
             if not fetched:
                 where = f"reserved on {missing.node}" if missing else "not reserved any more"
                 raise AssertionError(

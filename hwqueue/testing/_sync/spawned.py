@@ -61,9 +61,7 @@ def assert_spawned(
     raise AssertionError("\n".join(lines))
 
 
-def claim_one(
-    client: Client, queue: str, *, tasks: Sequence[str] | None, node: NodeSpec | None
-) -> Claim:
+def claim_one(client: Client, queue: str, *, tasks: Sequence[str] | None, node: NodeSpec | None) -> Claim:
     """See `hwqueue.testing.claim_one`."""
     node_id = uuid4()
     spec = node or NodeSpec(name=f"test-{node_id}", instance_id=str(node_id))
@@ -71,9 +69,7 @@ def claim_one(
     claims = client.claim_task([queue], node_id, epoch, tasks=tasks)
     if not claims:
         hint = client.claim_hint([queue], node_id)
-        raise AssertionError(
-            f"nothing to claim in queue {queue!r}; waiting for: {dict(hint.reasons)}"
-        )
+        raise AssertionError(f"nothing to claim in queue {queue!r}; waiting for: {dict(hint.reasons)}")
     return claims[0]
 
 
@@ -87,9 +83,7 @@ def _fits(found: Json, wanted: Json) -> bool:
 def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     missing = [f"no {key!r}" for key in wanted if key not in found]
     return missing + [
-        f"{key!r} is {found[key]!r}"
-        for key, value in wanted.items()
-        if key in found and found[key] != value
+        f"{key!r} is {found[key]!r}" for key, value in wanted.items() if key in found and found[key] != value
     ]
 
 

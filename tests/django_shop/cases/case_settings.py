@@ -149,9 +149,7 @@ class Schema(TransactionTestCase):
         self.client_of_queue.check_schema()
 
     def test_a_newer_schema_is_an_error_and_stays(self) -> None:
-        self.addCleanup(
-            self.seem, package_version=self.client_of_queue.schema_version().package_version
-        )
+        self.addCleanup(self.seem, package_version=self.client_of_queue.schema_version().package_version)
         self.seem(package_version="99.0")
         [told] = self.warnings()
         assert told.startswith("hwqueue.E002 ")
