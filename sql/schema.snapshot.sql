@@ -4940,9 +4940,11 @@ CREATE FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with time zo
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.spawn_warnings(p_id uuid) RETURNS text[]
-    LANGUAGE sql STABLE SECURITY DEFINER
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET jit TO 'off';
+    SET jit TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off';
 
 CREATE FUNCTION hwqueue.spawned_keys(p_leases uuid[]) RETURNS TABLE(lease_id uuid, turn bigint, tenant text, queue_id integer, idempotency_key text)
     LANGUAGE sql STABLE;

@@ -411,9 +411,13 @@ $$;
 -- kinds of its members) or an everywhere task. Empty: a live node suits it, whatever is free now, or nothing
 -- has this id. It reads all nodes: ask it of what spawn_lease does not know yet (warnings is null).
 create or replace function hwqueue.spawn_warnings(p_id uuid) returns text[]
-language sql stable security definer set search_path = pg_catalog, pg_temp set jit = off
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set jit = off
+  -- each class by its key, however many there are
+  set enable_hashjoin = off set enable_mergejoin = off
 as $$
-  with fleet as materialized (
+begin
+  -- plpgsql keeps the plan, which takes longer to make than to run
+  return (with fleet as materialized (
     select t.now, s.nodes, hwqueue.fleet_headline(s.nodes) as headline, v.*
     from (select hwqueue.clock() as now) t
     cross join lateral (select hwqueue.scan_nodes(t.now) as nodes offset 0) s
@@ -451,5 +455,6 @@ as $$
           where t.name = c.task_name)
         then format('leases get the defaults that workers declare for task %s once the database has them: '
           'hwqueue task sync', to_json(c.task_name)) end]) m(message)
-    where m.message is not null order by 1)
+    where m.message is not null order by 1));
+end
 $$;

@@ -91,3 +91,14 @@ def test_new_classes_are_found_by_index(api: Api) -> None:
         assert len(found) == looks
         read.append(sum(Work([plan]).rows_read("placement_class") for plan in found))
     assert read == [800 + 500, 300]
+
+
+def test_the_warnings_of_a_spawn_read_its_own_class(api: Api) -> None:
+    queue, _ = api.queue(), api.node()
+    batch(api, queue, [{"labels": {"n": f"warned-{n}"}} for n in range(3_000)])
+    api.conn.execute("analyze hwqueue.placement_class")
+    lease = api.spawn(queue, placement={"require": [{"label": "warned", "op": "exists"}]})
+    for _ in range(7):  # planned for each call at first
+        with explained(api.conn) as work:
+            assert api.rows("spawn_warnings", id=lease)
+        assert work.rows_read("placement_class") < 20
