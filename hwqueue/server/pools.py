@@ -20,7 +20,7 @@ from psycopg_pool import AsyncConnectionPool
 from hwqueue.calls import ACT_AS
 from hwqueue.client import AsyncClient
 from hwqueue.connections import WatchedAsyncConnection, with_timeouts
-from hwqueue.server.fair_slots import FairSlots
+from hwqueue.server.fair_slots import FairSlots, Usage
 from hwqueue.server.large_requests import LargeClient, RunInThread
 from hwqueue.server.problems import HTTPProblem
 from hwqueue.server.roles import counted_as
@@ -52,8 +52,9 @@ class Pools:
         # one more than callers may have: whose token it is must be known before anything else
         self._calls = _pool("calls", settings, settings.pool_size + 1, settings.call_timeout)
         self._reads = _pool("reads", settings, settings.read_pool_size, settings.read_timeout, read_only=True)
+        usage = Usage()
         self._call_slots, self._read_slots = (
-            FairSlots(size, settings.pool_timeout.total_seconds(), f"connections for {what}")
+            FairSlots(size, settings.pool_timeout.total_seconds(), f"connections for {what}", usage)
             for what, size in (("calls", settings.pool_size), ("reads", settings.read_pool_size))
         )
         self._probes = SingleFlight[SchemaVersion]()

@@ -1,6 +1,7 @@
 """Who may have how many slots at a time: one of many tokens leaves as many to others as one of few.
 
-No time passes: a slot is asked for, and the event loop runs until nothing moves any more.
+Time passes only where a test says so: a slot is asked for, and the event loop runs until nothing
+moves any more.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ import pytest
 
 from hwqueue.client import Client
 from hwqueue.server import event_streams
-from hwqueue.server.fair_slots import Busy, FairSlots
+from hwqueue.server.fair_slots import Busy, FairSlots, Usage
 from hwqueue.server.pools import Pools
 from hwqueue.server.problems import HTTPProblem
 from tests.server.conftest import V1, Http, Serving, Token, ok, problem
@@ -24,7 +25,8 @@ class Requests:
     """Requests that hold what they get until they are told to end."""
 
     def __init__(self, size: int, max_wait: float = FOR_EVER) -> None:
-        self.slots = FairSlots(size, max_wait, "connections")
+        self.now = 0.0
+        self.slots = FairSlots(size, max_wait, "connections", Usage(lambda: self.now))
         self.running = Counter[str]()
         self.order: list[str] = []
         self._ends: dict[str, list[asyncio.Event]] = {}
@@ -90,6 +92,34 @@ async def test_half_is_at_least_one(size: int, share: int) -> None:
     assert asked.running["a"] == (share if size > 1 else 0)
     await asked.end("b")
     assert asked.running["a"] == max(1, size - 1)
+
+
+async def test_the_longer_its_requests_take_the_fewer_it_has_beside_others() -> None:
+    asked = Requests(16)
+    for holder, seconds in {"quick": 0.03, "longer": 0.075, "long": 0.6}.items():
+        await asked.come(holder)
+        asked.now += seconds
+        await asked.end(holder)
+    await asked.come("quick")
+    for _ in range(5):  # quick ones between do not hide the long one
+        await asked.come("long")
+        asked.now += 0.001
+        await asked.end("long")
+    for holder, most in {"long": 1, "longer": 3}.items():
+        await asked.come(holder, 20)
+        assert asked.running[holder] == most
+        await asked.leave(holder)
+    await asked.leave("quick")
+    asked.now += 2  # nobody else was there lately
+    await asked.come("long", 20)
+    assert asked.running["long"] == 15
+    asked.now += 0.01
+    await asked.come("quick")
+    assert asked.running["quick"] == 1  # the last one, at once
+    asked.now += 60
+    await asked.leave("long")
+    await asked.leave("quick")
+    assert set(asked.slots._usage._uses) == {"long", "quick"}  # no others are remembered
 
 
 async def test_who_waits_counts_as_being_there() -> None:
