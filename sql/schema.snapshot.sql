@@ -40,6 +40,15 @@ CREATE TYPE hwqueue.class_match AS (
 	nodes_serving integer
 );
 
+CREATE TYPE hwqueue.clock_step AS (
+	step_no bigint,
+	counted_to timestamp with time zone,
+	counted_as pg_snapshot,
+	goes_on_at timestamp with time zone
+);
+
+COMMENT ON TYPE hwqueue.clock_step IS 'a time that the clock was set back: how far ends had been counted, a snapshot that sees those that had, and where the count goes on; step_no: the version of the reap_cursor that tells it first';
+
 CREATE TYPE hwqueue.entry_ref AS (
 	lease_id uuid,
 	eligible_at timestamp with time zone
@@ -404,7 +413,8 @@ CREATE TABLE hwqueue.reap_cursor (
     changes_from bigint DEFAULT 0 NOT NULL,
     next_change bigint DEFAULT 0 NOT NULL,
     kept_from bigint DEFAULT 0 NOT NULL,
-    next_arrival bigint DEFAULT 0 NOT NULL
+    next_arrival bigint DEFAULT 0 NOT NULL,
+    clock_steps hwqueue.clock_step[] DEFAULT '{}'::hwqueue.clock_step[] NOT NULL
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
@@ -451,6 +461,8 @@ COMMENT ON COLUMN hwqueue.reap_cursor.changes_from IS 'no change of a gang has a
 COMMENT ON COLUMN hwqueue.reap_cursor.next_change IS 'only transactions below next_after_xid can still insert a lower change_id; likewise next_arrival';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.kept_from IS 'no arrival has a lower arrival_id, and none can get one';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.clock_steps IS 'those of the last day, and those that a webhook has yet to go through';
 
 CREATE TYPE hwqueue.upkeep_done AS (
 	holds boolean,
@@ -737,6 +749,7 @@ CREATE TABLE hwqueue.node_state (
     backfill_until timestamp with time zone,
     expands_until timestamp with time zone,
     recovered_to pg_lsn,
+    reported_silent_at timestamp with time zone,
     CONSTRAINT node_state_check CHECK (((judged_xid IS NULL) = (judged_class IS NULL))),
     CONSTRAINT node_state_node_epoch_check CHECK ((node_epoch > 0))
 )
@@ -773,6 +786,8 @@ COMMENT ON COLUMN hwqueue.node_state.backfill_until IS 'until when leases that a
 COMMENT ON COLUMN hwqueue.node_state.expands_until IS 'it has registered: until then only everywhere tasks get its room; null: they have it';
 
 COMMENT ON COLUMN hwqueue.node_state.recovered_to IS 'of the installation, when generation was read';
+
+COMMENT ON COLUMN hwqueue.node_state.reported_silent_at IS 'when reap reported that the node is silent; null: it has not, or that the node is back';
 
 CREATE FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
@@ -2879,21 +2894,6 @@ CREATE FUNCTION hwqueue.is_binding(p_value jsonb) RETURNS boolean
 
 CREATE FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_mask, p_open bit varying) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE TABLE hwqueue.clock_step (
-    step_no bigint NOT NULL,
-    counted_to timestamp with time zone NOT NULL,
-    counted_as pg_snapshot NOT NULL,
-    goes_on_at timestamp with time zone NOT NULL
-);
-
-COMMENT ON TABLE hwqueue.clock_step IS 'a time that the clock was set back; statistics and webhooks go on there';
-
-COMMENT ON COLUMN hwqueue.clock_step.counted_to IS 'up to where ends were counted by then';
-
-COMMENT ON COLUMN hwqueue.clock_step.counted_as IS 'of those before counted_to it sees what had been counted';
-
-COMMENT ON COLUMN hwqueue.clock_step.goes_on_at IS 'where the count goes on';
 
 CREATE FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamp with time zone, p_xid xid) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
@@ -5819,15 +5819,6 @@ ALTER TABLE ONLY hwqueue.class_term REPLICA IDENTITY FULL;
 
 COMMENT ON TABLE hwqueue.class_term IS 'the term selects leases of the class; the same row twice does no harm';
 
-ALTER TABLE hwqueue.clock_step ALTER COLUMN step_no ADD GENERATED ALWAYS AS IDENTITY (
-    SEQUENCE NAME hwqueue.clock_step_step_no_seq
-    START WITH 1
-    INCREMENT BY 1
-    NO MINVALUE
-    NO MAXVALUE
-    CACHE 1
-);
-
 CREATE TABLE hwqueue.death (
     lease_id uuid NOT NULL,
     queue_id integer NOT NULL,
@@ -6556,37 +6547,6 @@ ALTER TABLE hwqueue.ready ALTER COLUMN "position" ADD GENERATED ALWAYS AS IDENTI
     CACHE 1
 );
 
-CREATE TABLE hwqueue.requeued (
-    queue_id integer NOT NULL,
-    state text NOT NULL,
-    finished_at timestamp with time zone NOT NULL,
-    lease_id uuid NOT NULL,
-    xid xid
-);
-
-ALTER TABLE ONLY hwqueue.requeued REPLICA IDENTITY FULL;
-
-COMMENT ON TABLE hwqueue.requeued IS 'an ended lease that was requeued, until roll_up has counted it';
-
-COMMENT ON COLUMN hwqueue.requeued.xid IS 'the transaction that the lease ended in';
-
-CREATE TABLE hwqueue.retried_run (
-    run_id uuid NOT NULL,
-    attempt integer NOT NULL,
-    workflow_id bigint NOT NULL,
-    name text NOT NULL,
-    state text NOT NULL,
-    submitted_at timestamp with time zone NOT NULL,
-    finished_at timestamp with time zone NOT NULL,
-    xid xid
-);
-
-COMMENT ON TABLE hwqueue.retried_run IS 'an end of a run that was retried, until it has been counted';
-
-COMMENT ON COLUMN hwqueue.retried_run.attempt IS 'the attempt of the run that has ended so';
-
-COMMENT ON COLUMN hwqueue.retried_run.xid IS 'the transaction that the run ended in';
-
 CREATE TABLE hwqueue.run_class (
     class_id bigint NOT NULL,
     run_id uuid NOT NULL
@@ -6698,13 +6658,6 @@ COMMENT ON COLUMN hwqueue.service.failure_domain IS 'node, rack or label:KEY; nu
 
 COMMENT ON COLUMN hwqueue.service.away_from IS 'services that its leases keep away from';
 
-CREATE TABLE hwqueue.silent_node (
-    node_id uuid NOT NULL,
-    reported_at timestamp with time zone NOT NULL
-);
-
-COMMENT ON TABLE hwqueue.silent_node IS 'a node that has been reported as silent and is not back yet';
-
 ALTER TABLE hwqueue.spread_fleet ALTER COLUMN fleet_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.spread_fleet_fleet_id_seq
     START WITH 1
@@ -6792,6 +6745,27 @@ CREATE TABLE hwqueue.traced_run (
 COMMENT ON TABLE hwqueue.traced_run IS 'an end of a run whose submission was traced, until a worker sends a span of it';
 
 COMMENT ON COLUMN hwqueue.traced_run.traceparent IS 'W3C trace context of the submission';
+
+CREATE TABLE hwqueue.undone_end (
+    finished_at timestamp with time zone NOT NULL,
+    state text NOT NULL,
+    xid xid,
+    queue_id integer,
+    lease_id uuid,
+    workflow_id bigint,
+    workflow text,
+    submitted_at timestamp with time zone
+);
+
+ALTER TABLE ONLY hwqueue.undone_end REPLICA IDENTITY FULL;
+
+COMMENT ON TABLE hwqueue.undone_end IS 'an end that is one no more, until roll_up has counted it: its lease was requeued or deleted, its run retried';
+
+COMMENT ON COLUMN hwqueue.undone_end.xid IS 'the transaction that the lease or the run ended in';
+
+COMMENT ON COLUMN hwqueue.undone_end.queue_id IS 'of a lease; likewise lease_id; of runs the columns that follow';
+
+COMMENT ON COLUMN hwqueue.undone_end.workflow IS 'the name of its workflow';
 
 CREATE TABLE hwqueue.workflow_edge (
     workflow_id bigint NOT NULL,
@@ -6892,9 +6866,6 @@ ALTER TABLE ONLY hwqueue.class_mask
 
 ALTER TABLE ONLY hwqueue.class_range
     ADD CONSTRAINT class_range_pkey PRIMARY KEY (class_id, range_id);
-
-ALTER TABLE ONLY hwqueue.clock_step
-    ADD CONSTRAINT clock_step_pkey PRIMARY KEY (step_no);
 
 ALTER TABLE ONLY hwqueue.death
     ADD CONSTRAINT death_pkey PRIMARY KEY (lease_id);
@@ -7016,9 +6987,6 @@ ALTER TABLE ONLY hwqueue.reap_cursor
 ALTER TABLE ONLY hwqueue.replacement
     ADD CONSTRAINT replacement_pkey PRIMARY KEY (lease_id);
 
-ALTER TABLE ONLY hwqueue.retried_run
-    ADD CONSTRAINT retried_run_pkey PRIMARY KEY (run_id, attempt);
-
 ALTER TABLE ONLY hwqueue.run_class
     ADD CONSTRAINT run_class_pkey PRIMARY KEY (class_id, run_id);
 
@@ -7045,9 +7013,6 @@ ALTER TABLE ONLY hwqueue.served
 
 ALTER TABLE ONLY hwqueue.service
     ADD CONSTRAINT service_pkey PRIMARY KEY (service_id);
-
-ALTER TABLE ONLY hwqueue.silent_node
-    ADD CONSTRAINT silent_node_pkey PRIMARY KEY (node_id);
 
 ALTER TABLE ONLY hwqueue.spread_fleet
     ADD CONSTRAINT spread_fleet_pkey PRIMARY KEY (fleet_key, fleet_id);
@@ -7409,6 +7374,8 @@ CREATE INDEX node_state_expands ON hwqueue.node_state USING btree (node_id) WHER
 
 CREATE INDEX node_state_moved ON hwqueue.node_state USING btree (moved_xid);
 
+CREATE INDEX node_state_silent ON hwqueue.node_state USING btree (node_id) WHERE (reported_silent_at IS NOT NULL);
+
 CREATE INDEX outcome_finished ON hwqueue.outcome USING btree (queue_id, state, finished_at);
 
 CREATE INDEX placement_class_anchors ON hwqueue.placement_class USING gin (anchors);
@@ -7446,10 +7413,6 @@ CREATE INDEX ready_deadline ON hwqueue.ready USING btree (GREATEST(deadline, eli
 CREATE INDEX replacement_due ON hwqueue.replacement USING btree (next_try_at);
 
 CREATE INDEX replacement_old ON hwqueue.replacement USING btree (old_lease);
-
-CREATE INDEX requeued_finished ON hwqueue.requeued USING btree (finished_at);
-
-CREATE INDEX retried_run_finished ON hwqueue.retried_run USING btree (finished_at);
 
 CREATE INDEX run_class_run ON hwqueue.run_class USING btree (run_id);
 
@@ -7490,6 +7453,8 @@ CREATE INDEX term_counter_place ON hwqueue.term_counter USING btree (term_id, pl
 CREATE UNIQUE INDEX term_digest ON hwqueue.affinity_term USING btree (digest);
 
 CREATE INDEX term_unpublished ON hwqueue.affinity_term USING btree (term_id) WHERE (published_at IS NULL);
+
+CREATE INDEX undone_end_finished ON hwqueue.undone_end USING btree (finished_at);
 
 CREATE INDEX webhook_delivery_claimed ON hwqueue.webhook_delivery USING btree (webhook_id, claimed_until) WHERE (claimed_until IS NOT NULL);
 

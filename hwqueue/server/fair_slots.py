@@ -59,7 +59,7 @@ class Usage:
         self._uses: dict[str, _Use] = {}  # who had the last request stands last
 
     def note(self, holder: str, seconds: float) -> None:
-        """A request of this holder has ended, after so many seconds."""
+        """A request of this holder has ended, after these seconds."""
         now = self.clock()
         use = self._uses.pop(holder, None) or _Use(now)
         use.last = now

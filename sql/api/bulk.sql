@@ -209,7 +209,7 @@ begin
   from hwqueue.lock_page(p_filter, array['completed', 'failed', 'cancelled'], p_limit, p_cursor) p;
   if changed <> '{}' then
     -- roll_up may not have counted their outcomes yet
-    insert into hwqueue.requeued (queue_id, state, finished_at, lease_id, xid)
+    insert into hwqueue.undone_end (queue_id, state, finished_at, lease_id, xid)
     select o.queue_id, o.state, o.finished_at, o.lease_id, o.xmin
     from unnest(changed) i
     cross join lateral (select x.*, x.xmin from hwqueue.outcome x where x.lease_id = i offset 0) o;

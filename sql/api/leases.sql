@@ -277,7 +277,7 @@ begin
   end if;
   v_now := hwqueue.clock();
   -- roll_up may not have counted its outcome yet
-  insert into hwqueue.requeued (queue_id, state, finished_at, lease_id, xid)
+  insert into hwqueue.undone_end (queue_id, state, finished_at, lease_id, xid)
   values (v_end.queue_id, v_end.state, v_end.finished_at, p_lease, v_end.xid);
   -- a deadline that has passed would fail it again before anyone could claim it
   update hwqueue.lease l

@@ -52,8 +52,8 @@ begin
     event_cursor, clock_step, completed_at, completed_lease, created_at, created_by, created_login)
   select p_name, hwqueue.new_id(), p_url, v_new.codes, v_new.queues, v_new.tenant, v_new.labels,
     v_new.secret, i.event_base + (pg_current_xact_id()::text::bigint << 20) - 1,
-    -- it has passed the steps of the clock so far
-    (select coalesce(max(s.step_no), 0) from hwqueue.clock_step s), v_now,
+    (select max(c.version) from hwqueue.reap_cursor c),  -- it has passed the steps of the clock so far
+    v_now,
     '00000000-0000-0000-0000-000000000000', v_now, hwqueue.current_actor(), session_user
   from hwqueue.installation i
   on conflict (name) do nothing;
@@ -70,7 +70,7 @@ begin
       completed_at = case when 'lease_completed' = any (v_old.codes) then w.completed_at
         else v_now end,
       clock_step = case when 'lease_completed' = any (v_old.codes) then w.clock_step
-        else (select coalesce(max(s.step_no), 0) from hwqueue.clock_step s) end
+        else (select max(c.version) from hwqueue.reap_cursor c) end
     where w.name = p_name;
     perform hwqueue.note_event('webhook_set', format('webhook %s is changed', p_name),
       jsonb_build_object('webhook', p_name) || p_options);

@@ -140,9 +140,6 @@ begin
         where x.queue_id = q.queue_id and x.minute < k.minute
         order by x.minute limit p_most for update skip locked) o
       limit p_most));
-    delete from hwqueue.clock_step s
-    where s.counted_to < p_now - interval '1 day'
-      and not exists (select from hwqueue.webhook w where w.clock_step < s.step_no);
     delete from hwqueue.run_total t where t.ctid = any (array(  -- not counted for 30 days: room for others
       select x.ctid from hwqueue.run_total x
       where x.workflow <> '(other)' and not exists (

@@ -12,7 +12,8 @@
 --
 -- A clock that is set back breaks that: ends are written below what is counted. roll_up sees it, by the
 -- clock itself or by such an end, and goes back to there. What is counted already by then is what had ended
--- before the mark and was visible to the last call. clock_step keeps both, for this module and for webhooks.
+-- before the mark and was visible to the last call. The cursor's clock_steps keep both, for this
+-- module and for webhooks.
 -- Example: counted to 10:00:30, the clock is set back to 10:00:00. The count goes on from there, and leaves
 -- out what was visible before, until it has passed 10:00:30.
 --
@@ -24,8 +25,8 @@
 -- if its transactions have ended. Where the clock was set back since the last call, it goes on from p_now, or
 -- from an end that the last call did not see: of the five minutes before p_now or, when that is not behind,
 -- in what it counted.
--- Locks: the caller holds p_cursor and had no transaction id before p_now; rows of minute_stat, run_total,
--- requeued and retried_run.
+-- Locks: the caller holds p_cursor and had no transaction id before p_now; rows of minute_stat,
+-- run_total and undone_end.
 create or replace function hwqueue.roll_up(p_limit int, p_cursor hwqueue.reap_cursor, p_now timestamptz,
   out reap_cursor hwqueue.reap_cursor, out more boolean)
 language plpgsql volatile
@@ -35,7 +36,7 @@ declare
   v_oldest xid8 := pg_snapshot_xmin(pg_current_snapshot());  -- after the id
   v_system bigint := (select s.system_identifier from hwqueue.installation s);
   v_step hwqueue.clock_step;
-  v_steps hwqueue.clock_step[];
+  v_steps hwqueue.clock_step[] := '{}';
   v_safe timestamptz := '-infinity';
   v_left int := p_limit;
   v_stretches int := 60;  -- each takes milliseconds, however few rows it has
@@ -51,14 +52,21 @@ begin
       least(p_now, p_cursor.counted_to), array[v_step],  -- at most as much as one call counts
       age(pg_snapshot_xmin(p_cursor.counted_as)::xid)));
     if v_step.goes_on_at < p_cursor.counted_to then  -- the clock was set back
-      insert into hwqueue.clock_step (counted_to, counted_as, goes_on_at)
-      values (v_step.counted_to, v_step.counted_as, v_step.goes_on_at);
+      v_step.step_no := p_cursor.version + 1;
+      reap_cursor.clock_steps := p_cursor.clock_steps || v_step;
       reap_cursor.counted_to := v_step.goes_on_at;
       reap_cursor.counted_from := v_step.goes_on_at;
     end if;
   end if;
   reap_cursor.counted_on := v_system;
-  v_steps := array(select s from hwqueue.clock_step s where s.counted_to > reap_cursor.counted_to);
+  if cardinality(reap_cursor.clock_steps) > 0 then
+    reap_cursor.clock_steps := array(
+      select s from unnest(reap_cursor.clock_steps) s
+      where s.counted_to >= p_now - interval '1 day'
+        or exists (select from hwqueue.webhook w where w.clock_step < s.step_no));
+    v_steps := array(
+      select s from unnest(reap_cursor.clock_steps) s where s.counted_to > reap_cursor.counted_to);
+  end if;
   more := false;
   if v_oldest < p_cursor.count_next_after_xid then
     v_oldest := hwqueue.oldest_open_settlement();  -- slower, and rarely needed
@@ -94,8 +102,7 @@ begin
       - hwqueue.roll_up_runs(v_first, v_until, v_steps);
     reap_cursor.counted_to := v_until;
   end loop;
-  delete from hwqueue.requeued r where r.finished_at < reap_cursor.counted_to;
-  delete from hwqueue.retried_run r where r.finished_at < reap_cursor.counted_to;
+  delete from hwqueue.undone_end u where u.finished_at < reap_cursor.counted_to;
 end
 $$;
 
@@ -145,10 +152,10 @@ as $$
         and hwqueue.is_new(x.finished_at, x.xmin, p_steps, p_age)
       order by x.finished_at limit p_n) f
     union all
-    (select r.finished_at from hwqueue.requeued r
-     where r.finished_at >= p_from and r.finished_at < p_to
-       and hwqueue.is_new(r.finished_at, r.xid, p_steps, p_age)
-     order by r.finished_at limit p_n)
+    (select u.finished_at from hwqueue.undone_end u
+     where u.finished_at >= p_from and u.finished_at < p_to
+       and hwqueue.is_new(u.finished_at, u.xid, p_steps, p_age)
+     order by u.finished_at limit p_n)
     union all
     (select a.ended_at from hwqueue.attempt a where a.ended_at >= p_from and a.ended_at < p_to
        and a.outcome <> 'completed'
@@ -158,11 +165,6 @@ as $$
     (select r.finished_at from hwqueue.run r
      where r.finished_at >= p_from and r.finished_at < p_to
        and hwqueue.is_new(r.finished_at, r.xmin, p_steps, p_age)
-     order by r.finished_at limit p_n)
-    union all
-    (select r.finished_at from hwqueue.retried_run r
-     where r.finished_at >= p_from and r.finished_at < p_to
-       and hwqueue.is_new(r.finished_at, r.xid, p_steps, p_age)
      order by r.finished_at limit p_n)
   ) e
   order by e.ended_at offset p_n - 1 limit 1
@@ -205,15 +207,15 @@ begin
              select extract(epoch from a.ended_at - a.claimed_at)::double precision from hwqueue.attempt a
              where a.lease_id = r.lease_id and a.ended_at = r.finished_at
                and a.outcome = 'completed' limit 1) end
-    from hwqueue.requeued r where r.finished_at >= p_from and r.finished_at < p_to
-      and hwqueue.is_new(r.finished_at, r.xid, p_steps)
+    from hwqueue.undone_end r where r.finished_at >= p_from and r.finished_at < p_to
+      and r.lease_id is not null and hwqueue.is_new(r.finished_at, r.xid, p_steps)
     union all
     select w.queue_id, null, a.outcome,
            a.outcome in ('failed', 'expired', 'superseded')
              and not exists (select 1 from hwqueue.outcome f
                              where f.lease_id = a.lease_id and (f.state = 'failed') is true
                                and f.finished_at = a.ended_at)
-             and not exists (select 1 from hwqueue.requeued r
+             and not exists (select 1 from hwqueue.undone_end r
                  where r.finished_at = a.ended_at and r.lease_id = a.lease_id),
            null, null
     -- a fence (offset 0): scans by time alone, because the key is of no use
@@ -290,7 +292,7 @@ as $$
 declare
   v_count int;
 begin
-  -- one statement, one MVCC snapshot: a run that is retried has ended, or is in retried_run, never both
+  -- one statement, one MVCC snapshot: a run that is retried has ended, or is in undone_end, never both
   with ended as materialized (
     select e.name, e.state, e.finished_at,
            extract(epoch from greatest(e.finished_at - e.submitted_at, '0'))::double precision as took,
@@ -302,8 +304,8 @@ begin
       where r.finished_at >= p_from and r.finished_at < p_to
         and hwqueue.is_new(r.finished_at, r.xmin, p_steps)
       union all
-      select r.workflow_id, r.name, r.state, r.submitted_at, r.finished_at from hwqueue.retried_run r
-      where r.finished_at >= p_from and r.finished_at < p_to
+      select r.workflow_id, r.workflow, r.state, r.submitted_at, r.finished_at from hwqueue.undone_end r
+      where r.finished_at >= p_from and r.finished_at < p_to and r.workflow_id is not null
         and hwqueue.is_new(r.finished_at, r.xid, p_steps)) e
   ), counted as materialized (
     select distinct t.workflow from hwqueue.run_total t where t.workflow <> '(other)'

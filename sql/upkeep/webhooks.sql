@@ -182,18 +182,20 @@ language plpgsql volatile
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
-  v_steps hwqueue.clock_step[] := array(
-    select s from hwqueue.clock_step s
-    where s.step_no <= p_webhook.clock_step and s.counted_to > p_webhook.completed_at);
+  v_cursor hwqueue.reap_cursor;
+  v_steps hwqueue.clock_step[];
   v_step hwqueue.clock_step;
   v_until timestamptz;
   v_found hwqueue.outcome[];
   v_routed int;
 begin
-  select s.* into v_step from hwqueue.clock_step s
+  select m.* into v_cursor from hwqueue.reap_cursor m order by m.version desc limit 1;
+  v_steps := array(
+    select s from unnest(v_cursor.clock_steps) s
+    where s.step_no <= p_webhook.clock_step and s.counted_to > p_webhook.completed_at);
+  select s.* into v_step from unnest(v_cursor.clock_steps) s
   where s.step_no > p_webhook.clock_step order by s.step_no limit 1;
-  v_until := coalesce(v_step.counted_to, (
-    select m.counted_to from hwqueue.reap_cursor m order by m.version desc limit 1));
+  v_until := coalesce(v_step.counted_to, v_cursor.counted_to);
   if v_step.step_no is null and (v_until > p_webhook.completed_at) is not true then
     return 0;
   end if;

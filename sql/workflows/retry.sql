@@ -233,9 +233,9 @@ begin
     where l.run_id = p_run.run_id and l.step_no = any (v_maps) and l.item_no = -1;
   end if;
   -- roll_up may not have counted its end yet
-  insert into hwqueue.retried_run (run_id, attempt, workflow_id, name, state, submitted_at, finished_at, xid)
-  values (p_run.run_id, p_run.attempt, p_run.workflow_id, p_run.name, p_run.state,
-    p_run.submitted_at, p_run.finished_at, (select r.xmin from hwqueue.run r where r.run_id = p_run.run_id));
+  insert into hwqueue.undone_end (workflow_id, workflow, state, submitted_at, finished_at, xid)
+  values (p_run.workflow_id, p_run.name, p_run.state, p_run.submitted_at, p_run.finished_at,
+    (select r.xmin from hwqueue.run r where r.run_id = p_run.run_id));
   update hwqueue.run r
   set state = 'running', reason = null, detail = null, stops = false, is_finishing = false,
     attempt = r.attempt + 1, deadline = null, result = null, finished_at = null, prune_at = null,

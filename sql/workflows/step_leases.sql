@@ -83,7 +83,7 @@ declare
   v_one hwqueue.outcome;
 begin
   -- roll_up may not have counted them yet
-  insert into hwqueue.requeued (queue_id, state, finished_at, lease_id, xid)
+  insert into hwqueue.undone_end (queue_id, state, finished_at, lease_id, xid)
   select o.queue_id, o.state, o.finished_at, o.lease_id, o.xmin
   from unnest(v_ended) e
   cross join lateral (  -- by key

@@ -316,7 +316,7 @@ def test_nothing_is_left_of_a_node_and_its_epoch_stays_fenced(
     api.rows("deregister_node", node=node.node_id)
     clock.advance(timedelta(days=31))
     assert api.row("prune")["nodes"] == 1
-    for table in ("node", "node_state", "node_load", "silent_node", "served"):
+    for table in ("node", "node_state", "node_load", "served"):
         left = conn.execute(
             sql.SQL("select count(*) from {} where node_id = %s").format(sql.Identifier("hwqueue", table)),
             [node.node_id],

@@ -23,7 +23,7 @@ NAMED = """
   select labels ->> 'workflow', sum(value)::int from hwqueue.metrics()
   where name = 'hwqueue_workflow_runs_finished_total' group by 1
 """
-LEFT = "select count(*) from hwqueue.retried_run"
+LEFT = "select count(*) from hwqueue.undone_end"
 INSTANT = {"kind": "sleep", "for": 0, "name": "s"}
 
 

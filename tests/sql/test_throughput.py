@@ -176,7 +176,7 @@ def test_a_lease_may_die_again_and_again(api: Api, clock: Clock) -> None:
     api.rows("requeue_lease", lease=lease)
     count(api, clock)
     assert this_minute(api, queue) == NOTHING | {"claims": 2, "failed": 2, "cancelled": 1}
-    assert api.conn.execute("select count(*) from hwqueue.requeued").fetchone() == (0,)
+    assert api.conn.execute("select count(*) from hwqueue.undone_end").fetchone() == (0,)
 
 
 def test_a_call_is_bounded(api: Api, clock: Clock) -> None:

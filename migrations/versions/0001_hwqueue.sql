@@ -76,18 +76,6 @@ insert into hwqueue.installation default values;
 
 -- Each time that the clock was set back, seen by roll_up. Ends before counted_to that were visible to
 -- counted_as had been counted by then, and the count goes on at goes_on_at.
-create table hwqueue.clock_step (
-  step_no bigint generated always as identity,
-  counted_to timestamptz not null,
-  counted_as pg_snapshot not null,
-  goes_on_at timestamptz not null,
-  primary key (step_no)
-);
-comment on table hwqueue.clock_step is
-  'a time that the clock was set back; statistics and webhooks go on there';
-comment on column hwqueue.clock_step.counted_to is 'up to where ends were counted by then';
-comment on column hwqueue.clock_step.counted_as is 'of those before counted_to it sees what had been counted';
-comment on column hwqueue.clock_step.goes_on_at is 'where the count goes on';
 
 
 -- == Queues ==
@@ -415,11 +403,13 @@ create table hwqueue.node_state (
   backfill_until timestamptz,
   expands_until timestamptz,
   recovered_to pg_lsn,
+  reported_silent_at timestamptz,
   check ((judged_xid is null) = (judged_class is null))
 ) with (fillfactor = 40, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.05);
 create index node_state_moved on hwqueue.node_state (moved_xid);
 alter table hwqueue.node_state add primary key (node_id);
 create index node_state_expands on hwqueue.node_state (node_id) where expands_until is not null;
+create index node_state_silent on hwqueue.node_state (node_id) where reported_silent_at is not null;
 comment on table hwqueue.node_state is
   'what a claim must know of the node; claims, settlements and changes of the node lock this row first';
 comment on column hwqueue.node_state.classes_seen is
@@ -450,6 +440,8 @@ comment on column hwqueue.node_state.backfill_until is
 comment on column hwqueue.node_state.expands_until is
   'it has registered: until then only everywhere tasks get its room; null: they have it';
 comment on column hwqueue.node_state.recovered_to is 'of the installation, when generation was read';
+comment on column hwqueue.node_state.reported_silent_at is
+  'when reap reported that the node is silent; null: it has not, or that the node is back';
 
 -- What is in use on a node, apart from node_state, since it changes with every counted claim. The newest
 -- version counts; after 32 updates comes a new one. No column may be null: with a null among its columns an
@@ -1876,6 +1868,16 @@ comment on column hwqueue.queue_price.worth_until is 'claims use it until then';
 
 -- When reap last ran, where its scans start, and how far its walks over classes, nodes and profiles have
 -- come.
+create type hwqueue.clock_step as (
+  step_no bigint,
+  counted_to timestamptz,
+  counted_as pg_snapshot,
+  goes_on_at timestamptz
+);
+comment on type hwqueue.clock_step is
+  'a time that the clock was set back: how far ends had been counted, a snapshot that sees those that had, '
+  'and where the count goes on; step_no: the version of the reap_cursor that tells it first';
+
 create table hwqueue.reap_cursor (
   version bigint not null,
   reaped_at timestamptz not null default '-infinity',
@@ -1905,6 +1907,7 @@ create table hwqueue.reap_cursor (
   next_change bigint not null default 0,
   kept_from bigint not null default 0,
   next_arrival bigint not null default 0,
+  clock_steps hwqueue.clock_step[] not null default '{}',
   primary key (version)
 ) with (autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 comment on table hwqueue.reap_cursor is
@@ -1944,6 +1947,8 @@ comment on column hwqueue.reap_cursor.changes_from is
   'no change of a gang has a lower change_id, and none can get one';
 comment on column hwqueue.reap_cursor.next_change is
   'only transactions below next_after_xid can still insert a lower change_id; likewise next_arrival';
+comment on column hwqueue.reap_cursor.clock_steps is
+  'those of the last day, and those that a webhook has yet to go through';
 comment on column hwqueue.reap_cursor.kept_from is 'no arrival has a lower arrival_id, and none can get one';
 insert into hwqueue.reap_cursor (version) values (0);
 
@@ -1969,13 +1974,6 @@ comment on column hwqueue.prune_cursor.leases_policy is 'a digest of the retenti
 insert into hwqueue.prune_cursor default values;
 
 -- Nodes of which reap has told that they are silent, until they are back: each change is told once.
-create table hwqueue.silent_node (
-  node_id uuid not null,
-  reported_at timestamptz not null,
-  primary key (node_id)
-);
-comment on table hwqueue.silent_node is 'a node that has been reported as silent and is not back yet';
-
 create table hwqueue.postponed (
   part text not null,
   item uuid not null,
@@ -2196,18 +2194,26 @@ comment on column hwqueue.minute_stat.run_seconds is
   'of completed leases: from claimed to completed; likewise run_counts';
 
 -- Ended leases that were requeued, until they have been counted. No key, as in class_term.
-create table hwqueue.requeued (
-  queue_id int not null,
-  state text not null,
+create table hwqueue.undone_end (
   finished_at timestamptz not null,
-  lease_id uuid not null,
-  xid xid
+  state text not null,
+  xid xid,
+  queue_id int,
+  lease_id uuid,
+  workflow_id bigint,
+  workflow text,
+  submitted_at timestamptz
 );
 -- for roll_up
-create index requeued_finished on hwqueue.requeued (finished_at);
-alter table hwqueue.requeued replica identity full;
-comment on table hwqueue.requeued is 'an ended lease that was requeued, until roll_up has counted it';
-comment on column hwqueue.requeued.xid is 'the transaction that the lease ended in';
+create index undone_end_finished on hwqueue.undone_end (finished_at);
+alter table hwqueue.undone_end replica identity full;
+comment on table hwqueue.undone_end is
+  'an end that is one no more, until roll_up has counted it: its lease was requeued or deleted, its run '
+  'retried';
+comment on column hwqueue.undone_end.xid is 'the transaction that the lease or the run ended in';
+comment on column hwqueue.undone_end.queue_id is
+  'of a lease; likewise lease_id; of runs the columns that follow';
+comment on column hwqueue.undone_end.workflow is 'the name of its workflow';
 
 create table hwqueue.run_total (
   workflow text not null,
@@ -2224,22 +2230,6 @@ comment on column hwqueue.run_total.seconds is 'from submission to end, summed u
 comment on column hwqueue.run_total.counts is
   'how many runs took how long, by histogram_bounds; the last one: longer';
 comment on column hwqueue.run_total.counted_at is 'when the last of them ended';
-
-create table hwqueue.retried_run (
-  run_id uuid not null,
-  attempt int not null,
-  workflow_id bigint not null,
-  name text not null,
-  state text not null,
-  submitted_at timestamptz not null,
-  finished_at timestamptz not null,
-  xid xid
-);
-create index retried_run_finished on hwqueue.retried_run (finished_at);
-alter table hwqueue.retried_run add primary key (run_id, attempt);
-comment on table hwqueue.retried_run is 'an end of a run that was retried, until it has been counted';
-comment on column hwqueue.retried_run.attempt is 'the attempt of the run that has ended so';
-comment on column hwqueue.retried_run.xid is 'the transaction that the run ended in';
 
 create table hwqueue.traced_run (
   run_id uuid not null,
