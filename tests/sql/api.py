@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, LiteralString
 from uuid import UUID, uuid4
 
 import psycopg
@@ -15,6 +15,7 @@ from psycopg.types.json import Jsonb
 from psycopg.types.numeric import Int8
 
 from tests.calls import TASK, Calls, Row
+from tests.direct import Direct
 from tests.patience import looks
 
 NOBODY = UUID("00000000-0000-7000-8000-000000000000")  # no lease and no node has this id
@@ -70,15 +71,29 @@ class Api(Calls):
 
     def refused(self, code: str, function: str, /, **arguments: Any) -> Refusal:
         """Call a function that must refuse with `code`, say how to do better, and write nothing."""
-        before = self.contents()
-        with pytest.raises(psycopg.Error) as caught:
+        with self.unchanged(), pytest.raises(psycopg.Error) as caught:
             self.rows(function, **arguments)
         refusal = read_refusal(caught.value)
         assert refusal.code == code, refusal
         assert refusal.hint, "no hint"
         assert refusal.message[0] == refusal.message[0].lower(), refusal.message
-        assert self.contents() == before, "something was written"
         return refusal
+
+    def fault(self, function: str, /, **arguments: Any) -> str | None:
+        """Call a function that must refuse an argument (QHA01); the one at fault, as a path."""
+        return self.refused("QHA01", function, **arguments).field
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """What is done inside must write nothing."""
+        before = self.contents()
+        yield
+        assert self.contents() == before, "something was written"
+
+    def one(self, query: LiteralString, *values: Any) -> Any:
+        """The only value that a query returns."""
+        [(value,)] = self.conn.execute(query, values).fetchall()
+        return value
 
     def contents(self) -> Row:
         """A fingerprint of every table: its row count and a digest of its rows."""
@@ -151,6 +166,47 @@ class Api(Calls):
     def used(self, node: Node) -> Row:
         """What list_nodes says of the node."""
         return self.row("list_nodes", name=node.name)
+
+    def listed(self, queue: str) -> Row:
+        """What list_queues says of the queue."""
+        [row] = [row for row in self.rows("list_queues") if row["queue"] == queue]
+        return row
+
+    def complete(self, *claims: Row) -> None:
+        """Complete claims, each in a call of its own."""
+        for claim in claims:
+            self.rows("complete_lease", **token(claim))
+
+    def verdicts(self, node: Node, *claims: Row) -> list[str]:
+        """What the node's next heartbeat says of its claims, in the order given."""
+        rows = self.rows("heartbeat_node", **node.who, claims=beat(*claims))
+        told = {row["lease_id"]: row["verdict"] for row in rows}
+        return [told[claim["lease_id"]] for claim in claims]
+
+    def reap(self) -> None:
+        """Reap as upkeep does about once a second; three times, since changes make others."""
+        for _ in range(3):
+            self.rows("reap")
+
+    def settle_terms(self) -> None:
+        """Reap until everything that is asked about other leases is published."""
+        self.rows("reap")
+        Direct(self.conn).settle_terms()
+
+    def leave_all(self) -> None:
+        """Deregister every node, for tests that are about the whole fleet."""
+        for row in self.rows("list_nodes"):
+            self.rows("deregister_node", node=row["node_id"])
+
+    def sound(self) -> bool:
+        """Whether all invariants hold."""
+        return self.rows("verify_invariants") == []
+
+    def breaks(self, planted: LiteralString, *values: Any) -> set[tuple[str, str]]:
+        """The rules that a change breaks, and for whom; the change is taken back."""
+        with self.conn.transaction(force_rollback=True):
+            assert self.conn.execute(planted, values).rowcount > 0, "nothing was changed"
+            return {(row["rule"], row["subject"]) for row in self.rows("verify_invariants")}
 
 
 def raw(text: str) -> Jsonb:

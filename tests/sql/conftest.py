@@ -69,6 +69,19 @@ def api(conn: psycopg.Connection) -> Api:
 
 
 @pytest.fixture
+def sound(api: Api) -> Iterator[None]:
+    """After the test all invariants hold: every tally equals its recount, among others."""
+    yield
+    assert api.rows("verify_invariants") == []
+
+
+@pytest.fixture
+def lone(api: Api) -> None:
+    """No nodes are there but those that the test registers."""
+    api.leave_all()
+
+
+@pytest.fixture
 def logins(dsn: str, conn: psycopg.Connection) -> Iterator[Logins]:
     """Logins of the test's own."""
     with made_logins(dsn, conn) as logins:
