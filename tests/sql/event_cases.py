@@ -1,7 +1,7 @@
 """What makes each event happen, and what it then says: a case for each code."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -11,7 +11,6 @@ from tests.calls import Row
 from tests.flows import Flow, step
 from tests.sql.api import Api, Node, token
 from tests.sql.test_current_generation import become_another_server
-from tests.sql.test_terms import settle_terms
 
 MINUTE = timedelta(minutes=1)
 TURN = timedelta(seconds=11)  # after it reap looks at nodes and classes again
@@ -62,30 +61,225 @@ class Stage:
         queue = self.api.queue()
         lease = self.api.spawn(queue, placement=NOWHERE)
         self.reap()
-        row = self.api.conn.execute(
-            "select class_id from hwqueue.lease where lease_id = %s", [lease]
-        ).fetchone()
-        assert row is not None
-        return queue, lease, row[0]
+        class_id = self.api.one("select class_id from hwqueue.lease where lease_id = %s", lease)
+        return queue, lease, class_id
 
 
+Call = tuple[str, Row]
 Case = Callable[[Stage], Row]
-CASES: dict[str, Case] = {}
+"""Makes an event happen, and returns some of the event's columns."""
+
+
+@dataclass
+class Subject:
+    """What calls are about: arguments that name it, columns of its events, and among them details."""
+
+    named: Row
+    told: Row = field(default_factory=dict)
+    detail: Row = field(default_factory=dict)
+
+
+def once(function: str, /, **arguments: Any) -> tuple[Call]:
+    """A call."""
+    return ((function, arguments),)
+
+
+def twice(function: str, /, **arguments: Any) -> tuple[Call, Call]:
+    """A call and the same again, which is no news."""
+    return (function, arguments), (function, arguments)
+
+
+def after(
+    subject: Callable[[Stage], Subject],
+    *calls: Call,
+    message: str | None = None,
+    detail: Row | None = None,
+    **told: Any,
+) -> Case:
+    """A case of calls about something new, and what its event says beside that."""
+
+    def case(stage: Stage) -> Row:
+        it = subject(stage)
+        for function, arguments in calls:
+            stage.api.rows(function, **it.named, **arguments)
+        expected = it.told | told
+        if message is not None:
+            expected["message"] = message.format(*it.named.values())
+        if it.detail or detail is not None:
+            expected["detail"] = it.detail | (detail or {})
+        return expected
+
+    return case
+
+
+def of_node(node: Node, **more: Any) -> Row:
+    """Columns of an event about a node."""
+    return {"node_id": node.node_id, "lease_id": None, "queue": None} | more
+
+
+def nothing(_stage: Stage) -> Subject:
+    """Nothing: calls about the installation."""
+    return Subject({}, {"queue": None})
+
+
+def a_node(stage: Stage) -> Subject:
+    """A node."""
+    node = stage.api.node()
+    return Subject({"node": node.node_id}, of_node(node))
+
+
+def a_node_at_work(stage: Stage) -> Subject:
+    """A node with a claim."""
+    _, node, _ = stage.running()
+    return Subject({"node": node.node_id}, of_node(node))
+
+
+def a_lease(stage: Stage) -> Subject:
+    """A lease that waits."""
+    lease = stage.api.spawn(queue := stage.api.queue())
+    return Subject({"lease": lease}, {"lease_id": lease, "queue": queue})
+
+
+def a_queue(stage: Stage) -> Subject:
+    """A queue."""
+    queue = stage.api.queue()
+    return Subject({"queue": queue}, {"queue": queue})
+
+
+def a_queue_at_work(stage: Stage) -> Subject:
+    """A queue with a claim."""
+    queue, _, _ = stage.running()
+    return Subject({"queue": queue}, {"queue": queue})
+
+
+def a_task(stage: Stage) -> Subject:
+    """The name of a task."""
+    task = f"task-{uuid4()}"
+    return Subject({"task": task}, {"lease_id": None}, {"task": task})
+
+
+def named(key: str, *calls: Call) -> Callable[[Stage], Subject]:
+    """Something with a name, by the key that events tell it under; made by these calls."""
+
+    def make(stage: Stage) -> Subject:
+        name = f"told-{uuid4()}"
+        for function, arguments in calls:
+            stage.api.rows(function, name=name, **arguments)
+        return Subject({"name": name}, {}, {key: name})
+
+    return make
+
+
+def a_run(*steps: Row, failed: bool = False) -> Callable[[Stage], Subject]:
+    """A run of these steps, or of one."""
+
+    def make(stage: Stage) -> Subject:
+        flow = Flow(stage.api, [*steps] or [step("a")])
+        if failed:
+            flow.fail("a")
+        return Subject({"run": flow.run}, {}, {"run_id": str(flow.run), "workflow": flow.queue})
+
+    return make
+
+
+TAINT = once("taint_node", taint=NO_EXECUTE)
+ATTEST = once("attest_node", domain="d")
+SET_TASK = {"defaults": {"priority": 3}}
+SERVICE = {"service": uuid4(), "policy": {"failure_domain": "node"}}
+HOOK = {"url": "https://h.example/", "options": {"tenant": "a"}}
+a_token = named("token", *once("create_token", secret_sha256=b"a" * 32, role="viewer"))
+a_webhook = named("webhook", *once("set_webhook", url="https://hooks.example/"))
+
+CASES: dict[str, Case] = {
+    "node_deregistered": after(a_node_at_work, *once("deregister_node"), detail={"claims_ended": 1}),
+    "node_cordoned": after(a_node, *twice("cordon_node")),
+    "node_uncordoned": after(a_node, *once("drain_node"), *twice("uncordon_node")),
+    "node_drained": after(a_node, *once("drain_node"), detail={"drain_by": None}),
+    "node_tainted": after(a_node, *TAINT, *TAINT),
+    "node_untainted": after(
+        a_node, *TAINT, *twice("untaint_node", key="k"), detail={"key": "k", "effect": None}
+    ),
+    "node_attested": after(a_node, *ATTEST, detail={"domain": "d", "expires_at": None}),
+    "node_attestation_revoked": after(a_node, *ATTEST, *twice("revoke_attestation", domain="d")),
+    "lease_cancelled": after(
+        a_lease,
+        *twice("cancel_lease", reason="not needed"),
+        message="cancelled while it waited: not needed",
+    ),
+    "lease_requeued": after(
+        a_lease, *once("cancel_lease"), *once("requeue_lease"), detail={"from": "cancelled"}
+    ),
+    "lease_updated": after(
+        a_lease,
+        *once("update_lease", changes={"priority": 3, "labels": {}}),
+        message="changed: labels, priority",
+    ),
+    "task_set": after(a_task, *twice("set_task", **SET_TASK), detail={"from": None, "to": {"priority": 3}}),
+    "task_dropped": after(
+        a_task, *once("set_task", **SET_TASK), *once("drop_task"), detail={"from": {"priority": 3}}
+    ),
+    "queue_dropped": after(a_queue_at_work, *once("drop_queue", force=True), detail={"claims": 1}),
+    "queue_policy_set": after(
+        a_queue,
+        *twice("set_queue_policy", policy={"patience": 5, "max_attempts": 5}),
+        detail={"from": {"patience": 2}, "to": {"patience": 5}},
+    ),
+    "queue_paused": after(a_queue, *twice("pause_queue")),
+    "queue_resumed": after(a_queue, *once("pause_queue"), *twice("resume_queue")),
+    "service_policy_set": after(
+        nothing,
+        *twice("set_service_policy", **SERVICE),
+        message=f"service {SERVICE['service']}: failure_domain changed",
+        detail={"from": {"failure_domain": None}, "to": {"failure_domain": "node"}},
+    ),
+    "node_expiry_set": after(
+        nothing,
+        *twice("set_node_expiry", after=timedelta(days=30)),
+        detail={"from": "168:00:00", "to": "720:00:00"},
+    ),
+    "token_created": after(
+        named("token"),
+        *once("create_token", secret_sha256=b"b" * 32, role="viewer"),
+        message="token {} for role viewer",
+        detail={"role": "viewer", "tenant": None, "expires_at": None},
+    ),
+    "token_revoked": after(a_token, *twice("revoke_token"), message="token {}"),
+    "webhook_set": after(
+        named("webhook"), *twice("set_webhook", **HOOK), message="webhook {} is new", detail={"tenant": "a"}
+    ),
+    "webhook_dropped": after(a_webhook, *twice("drop_webhook")),
+    "webhook_paused": after(a_webhook, *twice("pause_webhook"), detail={"reason": "asked"}),
+    "webhook_resumed": after(a_webhook, *once("pause_webhook"), *twice("resume_webhook")),
+    "workflow_run_failed": after(
+        a_run(failed=True), detail={"reason": "step_failed", "detail": {"step": "a"}}
+    ),
+    "workflow_run_cancelled": after(
+        a_run(),
+        *twice("cancel_workflow_run", reason="no"),
+        detail={"detail": {"by": "postgres", "reason": "no"}},
+    ),
+    "workflow_run_paused": after(a_run(), *twice("pause_workflow_run")),
+    "workflow_run_resumed": after(a_run(), *once("pause_workflow_run"), *twice("resume_workflow_run")),
+    "workflow_run_retried": after(
+        a_run(failed=True), *once("retry_workflow_run"), detail={"from": "failed", "steps": 1}
+    ),
+    "workflow_run_updated": after(
+        a_run(step("a"), step("b", "a")),
+        *twice("update_steps", changes={"app_version": "2.0"}),
+        detail={"steps": 1, "changes": ["app_version"]},
+    ),
+    "workflow_step_skipped": after(a_run(), *once("skip_step", step="a"), detail={"step": "a"}),
+}
 
 
 def tells(code: str) -> Callable[[Case], Case]:
-    """Register a case: it makes the event happen and gives some of the event's columns."""
+    """Register a case that is more than calls about one thing."""
 
     def register(case: Case) -> Case:
         CASES[code] = case
         return case
 
     return register
-
-
-def of_node(node: Node, **more: Any) -> Row:
-    """Columns of an event about a node."""
-    return {"node_id": node.node_id, "lease_id": None, "queue": None} | more
 
 
 @tells("node_registered")
@@ -100,70 +294,6 @@ def _(stage: Stage) -> Row:
     _, node, _ = stage.running()
     stage.api.node(node.node_id, name=node.name, instance_id="second")
     return of_node(node, detail={"node_epoch": 2, "instance_id": "second", "claims_ended": 1})
-
-
-@tells("node_deregistered")
-def _(stage: Stage) -> Row:
-    _, node, _ = stage.running()
-    stage.api.rows("deregister_node", node=node.node_id)
-    return of_node(node, detail={"claims_ended": 1})
-
-
-@tells("node_cordoned")
-def _(stage: Stage) -> Row:
-    node = stage.api.node()
-    for _ in range(2):
-        stage.api.rows("cordon_node", node=node.node_id)
-    return of_node(node, message=f"node {node.name} is cordoned")
-
-
-@tells("node_uncordoned")
-def _(stage: Stage) -> Row:
-    node = stage.api.node()
-    stage.api.rows("drain_node", node=node.node_id)
-    for _ in range(2):
-        stage.api.rows("uncordon_node", node=node.node_id)
-    return of_node(node)
-
-
-@tells("node_drained")
-def _(stage: Stage) -> Row:
-    node = stage.api.node()
-    stage.api.rows("drain_node", node=node.node_id)
-    return of_node(node, detail={"drain_by": None})
-
-
-@tells("node_tainted")
-def _(stage: Stage) -> Row:
-    node = stage.api.node()
-    for _ in range(2):
-        stage.api.rows("taint_node", node=node.node_id, taint=NO_EXECUTE)
-    return of_node(node)
-
-
-@tells("node_untainted")
-def _(stage: Stage) -> Row:
-    node = stage.api.node()
-    stage.api.rows("taint_node", node=node.node_id, taint=NO_EXECUTE)
-    for _ in range(2):
-        stage.api.rows("untaint_node", node=node.node_id, key="k")
-    return of_node(node, detail={"key": "k", "effect": None})
-
-
-@tells("node_attested")
-def _(stage: Stage) -> Row:
-    node = stage.api.node()
-    stage.api.rows("attest_node", node=node.node_id, domain="d")
-    return of_node(node, detail={"domain": "d", "expires_at": None})
-
-
-@tells("node_attestation_revoked")
-def _(stage: Stage) -> Row:
-    node = stage.api.node()
-    stage.api.rows("attest_node", node=node.node_id, domain="d")
-    for _ in range(2):
-        stage.api.rows("revoke_attestation", node=node.node_id, domain="d")
-    return of_node(node)
 
 
 @tells("node_trust_suspended")
@@ -210,29 +340,12 @@ def _(stage: Stage) -> Row:
     return of_node(node)
 
 
-@tells("lease_cancelled")
-def _(stage: Stage) -> Row:
-    lease = stage.api.spawn(queue := stage.api.queue())
-    for _ in range(2):
-        stage.api.rows("cancel_lease", lease=lease, reason="not needed")
-    return {
-        "lease_id": lease,
-        "queue": queue,
-        "message": "cancelled while it waited: not needed",
-    }
-
-
 @tells("lease_failed")
 def _(stage: Stage) -> Row:
     queue, node, claim = stage.running()
     stage.api.rows("fail_lease", **token(claim), error={"message": "no disk"}, retry=False)
     detail = {"attempt": 1, "outcome": "failed", "error": "no disk"}
-    return {
-        "lease_id": claim["lease_id"],
-        "node_id": node.node_id,
-        "queue": queue,
-        "detail": detail,
-    }
+    return {"lease_id": claim["lease_id"], "node_id": node.node_id, "queue": queue, "detail": detail}
 
 
 @tells("lease_deadline_exceeded")
@@ -244,30 +357,6 @@ def _(stage: Stage) -> Row:
     return {"lease_id": lease, "queue": queue}
 
 
-@tells("task_set")
-def _(stage: Stage) -> Row:
-    task = f"task-{stage.api.queue()}"
-    stage.api.rows("set_task", task=task, defaults={"priority": 3})
-    stage.api.rows("set_task", task=task, defaults={"priority": 3})  # as it was: no news
-    return {"lease_id": None, "detail": {"task": task, "from": None, "to": {"priority": 3}}}
-
-
-@tells("task_dropped")
-def _(stage: Stage) -> Row:
-    task = f"task-{stage.api.queue()}"
-    stage.api.rows("set_task", task=task, defaults={"priority": 3})
-    stage.api.rows("drop_task", task=task)
-    return {"lease_id": None, "detail": {"task": task, "from": {"priority": 3}}}
-
-
-@tells("lease_requeued")
-def _(stage: Stage) -> Row:
-    lease = stage.api.spawn(queue := stage.api.queue())
-    stage.api.rows("cancel_lease", lease=lease)
-    stage.api.rows("requeue_lease", lease=lease)
-    return {"lease_id": lease, "queue": queue, "detail": {"from": "cancelled"}}
-
-
 @tells("lease_deleted")
 def _(stage: Stage) -> Row:
     lease = stage.api.spawn(queue := stage.api.queue())
@@ -276,22 +365,12 @@ def _(stage: Stage) -> Row:
     return {"lease_id": lease, "queue": queue, "detail": {"from": "cancelled"}}
 
 
-@tells("lease_updated")
-def _(stage: Stage) -> Row:
-    lease = stage.api.spawn(queue := stage.api.queue())
-    stage.api.rows("update_lease", lease=lease, changes={"priority": 3, "labels": {}})
-    return {"lease_id": lease, "queue": queue, "message": "changed: labels, priority"}
-
-
 @tells("lease_adopted")
 def _(stage: Stage) -> Row:
     queue, node = stage.api.queue(), stage.api.node()
     row = stage.api.row("adopt_lease", queue=queue, node=node.node_id, task="t")
-    return {
-        "lease_id": row["lease_id"],
-        "node_id": node.node_id,
-        "detail": {"claim_token": str(row["claim_token"])},
-    }
+    detail = {"claim_token": str(row["claim_token"])}
+    return {"lease_id": row["lease_id"], "node_id": node.node_id, "detail": detail}
 
 
 @tells("claim_expired")
@@ -315,50 +394,6 @@ def _(stage: Stage) -> Row:
     queue = stage.api.queue(max_attempts=3)
     stage.api.rows("create_queue", queue=queue, policy={"max_attempts": 3})
     return {"queue": queue, "detail": {"max_attempts": 3}}
-
-
-@tells("queue_dropped")
-def _(stage: Stage) -> Row:
-    queue, _, _ = stage.running()
-    stage.api.rows("drop_queue", queue=queue, force=True)
-    return {"queue": queue, "detail": {"claims": 1}}
-
-
-@tells("queue_policy_set")
-def _(stage: Stage) -> Row:
-    queue = stage.api.queue()
-    for _ in range(2):
-        policy = {"patience": 5, "max_attempts": 5}
-        stage.api.rows("set_queue_policy", queue=queue, policy=policy)
-    return {"queue": queue, "detail": {"from": {"patience": 2}, "to": {"patience": 5}}}
-
-
-@tells("queue_paused")
-def _(stage: Stage) -> Row:
-    queue = stage.api.queue()
-    for _ in range(2):
-        stage.api.rows("pause_queue", queue=queue)
-    return {"queue": queue}
-
-
-@tells("queue_resumed")
-def _(stage: Stage) -> Row:
-    queue = stage.api.queue()
-    stage.api.rows("pause_queue", queue=queue)
-    for _ in range(2):
-        stage.api.rows("resume_queue", queue=queue)
-    return {"queue": queue}
-
-
-@tells("service_policy_set")
-def _(stage: Stage) -> Row:
-    for _ in range(2):
-        stage.api.rows("set_service_policy", service=SERVICE, policy={"failure_domain": "node"})
-    changed = {"from": {"failure_domain": None}, "to": {"failure_domain": "node"}}
-    return {"message": f"service {SERVICE}: failure_domain changed", "detail": changed}
-
-
-SERVICE = uuid4()
 
 
 @tells("class_unmatched")
@@ -385,7 +420,7 @@ def _(stage: Stage) -> Row:
     selector = {"labels": {"app": "told"}}
     away = {"leases": selector, "domain": "rack", "away": True}
     stage.api.spawn(queue, placement={"require": [away]})
-    settle_terms(stage.api)
+    stage.api.settle_terms()
     return {"queue": None}
 
 
@@ -397,83 +432,11 @@ def _(stage: Stage) -> Row:
     return {"queue": None}
 
 
-@tells("event_retention_set")
-def _(stage: Stage) -> Row:
-    for _ in range(2):
-        assert stage.api.value("set_event_retention", days=9) in (14, 9)
-    stage.api.rows("set_event_retention", days=9)
-    return {"queue": None, "detail": {"from": 14, "to": 9}}
-
-
-@tells("node_expiry_set")
-def _(stage: Stage) -> Row:
-    for _ in range(2):
-        stage.api.rows("set_node_expiry", after=timedelta(days=30))
-    return {"queue": None, "detail": {"from": "168:00:00", "to": "720:00:00"}}
-
-
-@tells("token_created")
-def _(stage: Stage) -> Row:
-    name = f"told-{uuid4()}"
-    stage.api.rows("create_token", name=name, secret_sha256=uuid4().bytes * 2, role="viewer")
-    detail = {"token": name, "role": "viewer", "tenant": None, "expires_at": None}
-    return {"message": f"token {name} for role viewer", "detail": detail}
-
-
-@tells("token_revoked")
-def _(stage: Stage) -> Row:
-    name = f"told-{uuid4()}"
-    stage.api.rows("create_token", name=name, secret_sha256=uuid4().bytes * 2, role="viewer")
-    for _ in range(2):
-        stage.api.rows("revoke_token", name=name)
-    return {"message": f"token {name}", "detail": {"token": name}}
-
-
-def a_webhook(stage: Stage) -> str:
-    """A new webhook; its name."""
-    name = f"told-{uuid4()}"
-    stage.api.rows("set_webhook", name=name, url="https://hooks.example/")
-    return name
-
-
-@tells("webhook_set")
-def _(stage: Stage) -> Row:
-    name = f"told-{uuid4()}"
-    for _ in range(2):
-        stage.api.rows("set_webhook", name=name, url="https://h.example/", options={"tenant": "a"})
-    return {"message": f"webhook {name} is new", "detail": {"webhook": name, "tenant": "a"}}
-
-
-@tells("webhook_dropped")
-def _(stage: Stage) -> Row:
-    name = a_webhook(stage)
-    for _ in range(2):
-        stage.api.rows("drop_webhook", name=name)
-    return {"detail": {"webhook": name}}
-
-
-@tells("webhook_paused")
-def _(stage: Stage) -> Row:
-    name = a_webhook(stage)
-    for _ in range(2):
-        stage.api.rows("pause_webhook", name=name)
-    return {"detail": {"webhook": name, "reason": "asked"}}
-
-
-@tells("webhook_resumed")
-def _(stage: Stage) -> Row:
-    name = a_webhook(stage)
-    stage.api.rows("pause_webhook", name=name)
-    for _ in range(2):
-        stage.api.rows("resume_webhook", name=name)
-    return {"detail": {"webhook": name}}
-
-
 @tells("webhook_rotated")
 def _(stage: Stage) -> Row:
-    name = a_webhook(stage)
-    stage.api.rows("rotate_webhook", name=name)
-    return {"message": f"webhook {name} has another secret"}
+    hook = a_webhook(stage).named
+    stage.api.rows("rotate_webhook", **hook)
+    return {"message": f"webhook {hook['name']} has another secret"}
 
 
 @tells("positions_repaired")
@@ -485,10 +448,10 @@ def _(stage: Stage) -> Row:
     return {"queue": None}
 
 
-def _flow(stage: Stage, *steps: Row) -> tuple[Flow, Row]:
-    """A run, and what its events say of it."""
-    flow = Flow(stage.api, [*steps] or [step("a")])
-    return flow, {"run_id": str(flow.run), "workflow": flow.queue}
+@tells("event_retention_set")
+def _(stage: Stage) -> Row:
+    assert [stage.api.value("set_event_retention", days=9) for _ in range(2)] == [14, 9]
+    return {"queue": None, "detail": {"from": 14, "to": 9}}
 
 
 @tells("workflow_defined")
@@ -499,68 +462,14 @@ def _(stage: Stage) -> Row:
     return {"queue": None, "detail": {"workflow": name, "version": 1}}
 
 
-@tells("workflow_run_failed")
-def _(stage: Stage) -> Row:
-    flow, its = _flow(stage)
-    flow.fail("a")
-    return {"detail": its | {"reason": "step_failed", "detail": {"step": "a"}}}
-
-
-@tells("workflow_run_cancelled")
-def _(stage: Stage) -> Row:
-    flow, its = _flow(stage)
-    for _ in range(2):
-        stage.api.rows("cancel_workflow_run", run=flow.run, reason="no")
-    return {"detail": its | {"detail": {"by": "postgres", "reason": "no"}}}
-
-
-@tells("workflow_run_paused")
-def _(stage: Stage) -> Row:
-    flow, its = _flow(stage)
-    for _ in range(2):
-        stage.api.rows("pause_workflow_run", run=flow.run)
-    return {"detail": its}
-
-
-@tells("workflow_run_resumed")
-def _(stage: Stage) -> Row:
-    flow, its = _flow(stage)
-    stage.api.rows("pause_workflow_run", run=flow.run)
-    for _ in range(2):
-        stage.api.rows("resume_workflow_run", run=flow.run)
-    return {"detail": its}
-
-
-@tells("workflow_run_retried")
-def _(stage: Stage) -> Row:
-    flow, its = _flow(stage)
-    flow.fail("a")
-    stage.api.rows("retry_workflow_run", run=flow.run)
-    return {"detail": its | {"from": "failed", "steps": 1}}
-
-
-@tells("workflow_run_updated")
-def _(stage: Stage) -> Row:
-    flow, its = _flow(stage, step("a"), step("b", "a"))
-    for _ in range(2):
-        stage.api.rows("update_steps", run=flow.run, changes={"app_version": "2.0"})
-    return {"detail": its | {"steps": 1, "changes": ["app_version"]}}
-
-
 @tells("workflow_wait_timed_out")
 def _(stage: Stage) -> Row:
     waits = {"name": "w", "kind": "wait", "signal": "go", "timeout": 0, "on_timeout": "skip"}
-    _, its = _flow(stage, step("a"), waits)
+    flow = Flow(stage.api, [step("a"), waits])
     for _ in range(2):
         stage.api.rows("advance_workflows")
-    return {"detail": its | {"step": "w", "signal": "go"}}
-
-
-@tells("workflow_step_skipped")
-def _(stage: Stage) -> Row:
-    flow, its = _flow(stage)
-    stage.api.rows("skip_step", run=flow.run, step="a")
-    return {"detail": its | {"step": "a"}}
+    its = {"run_id": str(flow.run), "workflow": flow.queue, "step": "w", "signal": "go"}
+    return {"detail": its}
 
 
 @tells("upkeep_postponed")
@@ -571,3 +480,18 @@ def _(stage: Stage) -> Row:
         )
     stage.api.conn.execute("delete from hwqueue.postponed")
     return {"queue": None}
+
+
+def _everywhere(stage: Stage) -> Row:
+    """Spawn an everywhere task and stop it, which tells of each once; what the event says."""
+    queue = stage.api.queue()
+    row = stage.api.row("spawn_everywhere", queue=queue, task="agent")
+    stage.api.rows("reap")
+    stage.api.value("stop_everywhere", everywhere=row["everywhere_id"])
+    stage.api.value("stop_everywhere", everywhere=row["everywhere_id"], running="stop")
+    stage.api.reap()
+    detail = {"everywhere_id": str(row["everywhere_id"]), "mode": "always"}
+    return {"queue": queue, "lease_id": None, "node_id": None, "detail": detail}
+
+
+CASES |= dict.fromkeys(("everywhere_spawned", "everywhere_stopping", "everywhere_stopped"), _everywhere)

@@ -8,7 +8,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import TASK, Row
-from tests.sql.api import NOBODY, Api, Node, beat, token
+from tests.sql.api import NOBODY, Api, Node, token
 
 pytestmark = pytest.mark.thorough
 
@@ -28,8 +28,7 @@ def test_it_is_a_claim(api: Api, clock: Clock) -> None:
     expected = {"state": "claimed", "attempt": 1, "node_id": node.node_id}
     expected |= {"expires_at": clock.now() + timedelta(seconds=60), "labels": {"app": "old"}}
     assert lease.items() >= expected.items()
-    [row] = api.rows("heartbeat_node", **node.who, claims=beat(claim))
-    assert row["verdict"] == "ok"
+    assert api.verdicts(node, claim) == ["ok"]
     assert api.value("complete_lease", **token(claim), result=1) == "completed"
 
 
@@ -52,7 +51,7 @@ def test_no_filter_and_no_room_check(api: Api) -> None:
     api.rows("uncordon_node", node=node.node_id)
     waiting = api.needing(queue, cpu_milli=1)
     assert api.claim(node, queue) == []
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     assert api.claimed(node, queue) == [waiting]
 
 
@@ -109,9 +108,9 @@ def test_bad_arguments(api: Api) -> None:
     good: Row = {"queue": queue, "node": node.node_id, "task": TASK}
     assert api.refused("QHQ01", "adopt_lease", **good | {"queue": "nowhere"}).detail["queue"]
     assert api.refused("QHN01", "adopt_lease", **good | {"node": NOBODY}).detail["node_id"]
-    assert api.refused("QHA01", "adopt_lease", **good | {"task": ""}).field == "task"
+    assert api.fault("adopt_lease", **good | {"task": ""}) == "task"
     wrong: list[Any] = ["x", [], 7]
     for options in wrong:
-        assert api.refused("QHA01", "adopt_lease", **good, options=options).field == "options"
+        assert api.fault("adopt_lease", **good, options=options) == "options"
     refusal = api.refused("QHC03", "adopt_lease", **good, options={"placement": 7})
     assert refusal.field == "options.placement"

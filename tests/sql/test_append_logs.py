@@ -94,7 +94,7 @@ def test_each_attempt_has_its_own(api: Api) -> None:
     api.value("fail_lease", **token(first), error={"message": "no"})
     [second] = api.claim(node, queue)
     api.value("append_logs", logs=[of(second, range(1, 2), message="second")])
-    api.value("complete_lease", **token(second))
+    api.complete(second)
     assert logged(api, second) == ["first", "second"]
     assert logged(api, second, attempt=1) == ["first"]
     assert logged(api, second, attempt=3) == []
@@ -128,7 +128,7 @@ def test_they_go_with_the_lease(api: Api, conn: psycopg.Connection, clock: Any, 
     queue = api.queue(retain_completed=0)
     lease = api.running(queue, api.node(), **({"idempotency_key": "k"} if kept else {}))
     api.value("append_logs", logs=[of(lease, range(1, 2))])
-    api.value("complete_lease", **token(lease))
+    api.complete(lease)
     clock.advance(timedelta(hours=2))
     api.rows("prune")
     left = "select from hwqueue.attempt_log where lease_id = %s"
@@ -140,7 +140,7 @@ def test_lines_hold_up_no_settlement(api: Api, conn: psycopg.Connection, dsn: st
     with psycopg.connect(dsn) as other:
         assert Api(other).value("append_logs", logs=[of(claim, range(1, 2))]) == 1
         conn.execute("set lock_timeout = '1ms'")
-        api.value("complete_lease", **token(claim))
+        api.complete(claim)
         conn.execute("set lock_timeout = 0")
     assert logged(api, claim) == ["1"]
 

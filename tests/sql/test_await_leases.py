@@ -28,7 +28,7 @@ def test_a_state_for_each(api: Api) -> None:
     queue, node = api.queue(), api.node()
     running = api.running(queue, node)
     done = api.running(queue, node)
-    api.rows("complete_lease", **token(done))
+    api.complete(done)
     waiting = api.spawn(queue)
     ids = [running["lease_id"], done["lease_id"], waiting, waiting, NOBODY]
     rows = api.rows("await_leases", lease_ids=ids)
@@ -46,9 +46,9 @@ def test_a_completion_notifies_who_waits_and_nobody_else(api: Api, conn: Connect
     queue, node = api.queue(), api.node()
     mine, other = (api.running(queue, node) for _ in range(2))
     [payload] = awaited(api, mine["lease_id"]).values()
-    api.rows("complete_lease", **token(other))
+    api.complete(other)
     assert heard(conn) == []
-    api.rows("complete_lease", **token(mine))
+    api.complete(mine)
     assert heard(conn) == [payload]
     assert str(mine["lease_id"]) not in payload
 
@@ -93,7 +93,7 @@ def test_a_lease_that_goes_when_it_completes_notifies(api: Api, conn: Connection
     queue, node = api.queue(retain_completed=0), api.node()
     claim = api.running(queue, node)
     [payload] = awaited(api, claim["lease_id"]).values()
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     assert heard(conn) == [payload]
     [row] = api.rows("await_leases", lease_ids=[claim["lease_id"]])
     assert row["state"] is None
@@ -104,11 +104,11 @@ def test_without_notify_nothing_is_written(api: Api, conn: Connection) -> None:
     before = api.contents()
     api.rows("await_leases", lease_ids=[claim["lease_id"]])
     assert api.contents() == before
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     assert heard(conn) == []
 
 
 @pytest.mark.parametrize("ids", [None, [], [None], [NOBODY] * 1001, [[NOBODY]]], ids=str)
 @pytest.mark.thorough
 def test_bad_arguments(api: Api, ids: object) -> None:
-    assert api.refused("QHA01", "await_leases", lease_ids=ids).field == "p_lease_ids"
+    assert api.fault("await_leases", lease_ids=ids) == "p_lease_ids"

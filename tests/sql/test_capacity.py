@@ -41,7 +41,7 @@ def test_amounts(api: Api, kind: str) -> None:
     assert run(api, node, **{kind: 4}) is not None
     assert run(api, node, **{kind: 1}) is None
     assert run(api, node) is not None
-    api.rows("complete_lease", **token(first))
+    api.complete(first)
     assert run(api, node, **{kind: 6}) is not None
 
 
@@ -107,7 +107,7 @@ def test_whole_devices(api: Api) -> None:
     assert one is not None
     assert indexes(one) == [2]
     assert run(api, node, gpu=2) is None
-    api.rows("complete_lease", **token(two))
+    api.complete(two)
     three = run(api, node, gpu=3)
     assert three is not None
     assert indexes(three) == [0, 1, 3]
@@ -205,7 +205,7 @@ def test_which_device_a_lease_had_is_kept(api: Api) -> None:
     [failing, other] = api.claim(node, queue, qty=2)
     api.rows("fail_lease", **token(failing), error={"message": "ECC"})
     assert api.lease(failing["lease_id"])["assignment"] is None  # it has none now
-    api.rows("complete_lease", **token(other))
+    api.complete(other)
     [again] = api.claim(node, queue)
     done = Jsonb([settlement(again)])
     api.rows("settle_and_claim", **node.who, settle=done, queues=[queue], qty=0)

@@ -135,9 +135,7 @@ def test_a_defined_workflow_is_checked_by_name_and_version(api: Api) -> None:
     assert levels(checked(api, given["name"])["a"]) == {"two": ["step"]}
     assert levels(checked(api, given["name"], version=1)["a"]) == {"one": ["step"]}
     api.refused("QHF01", "check_workflow", spec="nothing", options={})
-    assert api.refused("QHA01", "check_workflow", spec=given, options={"version": 1}).field == (
-        "options.version"
-    )
+    assert api.fault("check_workflow", spec=given, options={"version": 1}) == ("options.version")
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,7 @@ def test_a_lease_that_was_put_back_otherwise_is_not_woken(
 
 def test_a_finished_lease_takes_no_signal(api: Api, claim: Row) -> None:
     signal(api, claim, key="k")
-    api.value("complete_lease", **token(claim))
+    api.complete(claim)
     payload = Jsonb(None)
     api.refused(FINISHED, "signal_lease", lease=claim["lease_id"], name="packed", payload=payload)
     assert signal(api, claim, key="k") == {"created": False, "state": "completed"}
@@ -265,7 +265,7 @@ def test_they_go_with_the_lease(api: Api, conn: psycopg.Connection, clock: Any, 
     claim = api.running(api.queue(retain_completed=retain), api.node())
     save(api, claim, "charge")
     signal(api, claim)
-    api.value("complete_lease", **token(claim))
+    api.complete(claim)
     assert api.rows("verify_invariants") == []
     clock.advance(timedelta(hours=2))
     api.rows("prune")
@@ -323,7 +323,7 @@ def test_a_lease_has_so_many_checkpoints_and_signals(api: Api, conn: psycopg.Con
 )
 @pytest.mark.thorough
 def test_bad_arguments_of_a_claim(api: Api, claim: Row, function: str, said: Row, field: str) -> None:
-    assert api.refused("QHA01", function, **token(claim), **said).field == field
+    assert api.fault(function, **token(claim), **said) == field
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_bad_arguments_of_a_claim(api: Api, claim: Row, function: str, said: Row
 )
 @pytest.mark.thorough
 def test_bad_signals(api: Api, claim: Row, said: Row, field: str) -> None:
-    assert api.refused("QHA01", "signal_lease", lease=claim["lease_id"], **said).field == field
+    assert api.fault("signal_lease", lease=claim["lease_id"], **said) == field
 
 
 @pytest.mark.parametrize("limit", [0, 10001, None])

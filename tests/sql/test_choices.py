@@ -18,8 +18,7 @@ SMALL: Row = {"placement": {"require": [{"label": "gpu", "op": "in", "values": [
 
 def reap(api: Api) -> None:
     """As upkeep does about once a second; several times, since changes make others."""
-    for _ in range(3):
-        api.rows("reap")
+    api.reap()
 
 
 def two(api: Api, queue: str, **options: Any) -> tuple[str, UUID, UUID]:
@@ -237,7 +236,7 @@ def test_what_verify_invariants_finds(api: Api, rule: str, planted: LiteralStrin
 )
 def test_what_is_refused(api: Api, options: Row, field: str) -> None:
     queue = api.queue()
-    assert api.refused("QHA01", "spawn_lease", queue=queue, task="t", options=options).field == field
+    assert api.fault("spawn_lease", queue=queue, task="t", options=options) == field
 
 
 def test_a_choice_is_of_one_tenant_and_has_a_hundred_alternatives(api: Api) -> None:
@@ -246,8 +245,7 @@ def test_a_choice_is_of_one_tenant_and_has_a_hundred_alternatives(api: Api) -> N
     api.rows("spawn_leases", queue=queue, leases=Jsonb(batch))
     for tenant in ("a", "b"):
         options = {"one_of": choice, "tenant": tenant}
-        refusal = api.refused("QHA01", "spawn_lease", queue=queue, task="t", options=options)
-        assert refusal.field == "options.one_of"
+        assert api.fault("spawn_lease", queue=queue, task="t", options=options) == "options.one_of"
 
 
 def test_choices_go_with_their_leases(api: Api, clock: Clock) -> None:
@@ -258,7 +256,7 @@ def test_choices_go_with_their_leases(api: Api, clock: Clock) -> None:
     [claim] = api.claim(node, queue)
     assert claim["lease_id"] == taken
     reap(api)
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     for _ in range(3):
         clock.advance(timedelta(minutes=11))
         api.rows("reap")

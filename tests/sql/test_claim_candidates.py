@@ -37,8 +37,7 @@ class Scene:
     """
 
     def __init__(self, api: Api, why: str, queues: int) -> None:
-        for row in api.rows("list_nodes"):
-            api.rows("deregister_node", node=row["node_id"])
+        api.leave_all()
         self.api, self.why = api, why
         self.web, self.db = str(uuid4()), str(uuid4())
         away = {"anti_affinity_services": [self.db]}
@@ -110,7 +109,7 @@ def queues(request: pytest.FixtureRequest) -> int:
 def test_what_was_in_the_way_ends(api: Api, why: str, queues: int) -> None:
     scene = Scene(api, why, queues)
     assert scene.take() == scene.free[0]
-    api.value("complete_lease", **token(scene.held))
+    api.complete(scene.held)
     assert [scene.take(), scene.take()] == scene.blocked[:2]
 
 
@@ -151,7 +150,7 @@ def test_the_node_moves_to_another_rack(api: Api, why: str, queues: int) -> None
     scene = Scene(api, why, queues)
     elsewhere, queue = api.node(rack=scene.spec["rack"]), api.queue()
     api.running(queue, elsewhere, **scene.holds())
-    api.value("complete_lease", **token(scene.held))
+    api.complete(scene.held)
     assert scene.take() == scene.free[0]
     epoch = api.value(
         "register_node",
@@ -180,7 +179,7 @@ def test_what_is_left_is_asked_about_from_now_on(api: Api, queues: int) -> None:
     [claim] = api.claim(beside, queue)
     assert claim["lease_id"] == keeper
     assert scene.take() is None
-    api.value("complete_lease", **token(claim))
+    api.complete(claim)
     assert scene.take() == scene.free[1]
     assert api.rows("verify_invariants") == []
 
@@ -208,9 +207,9 @@ def test_what_is_left_is_counted_where_others_ask_about_it(api: Api, queues: int
     [claim] = api.claim(scene.node, *scene.queues)
     assert claim["lease_id"] == asked
     assert api.rows("verify_invariants") == []
-    api.value("complete_lease", **token(scene.held))
+    api.complete(scene.held)
     assert scene.take() is None
-    api.value("complete_lease", **token(claim))
+    api.complete(claim)
     assert scene.take() == scene.blocked[0]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.sql.api import Api, Node, token
+from tests.sql.api import Api, Node
 
 pytestmark = pytest.mark.thorough
 
@@ -21,8 +21,7 @@ def accustomed(api: Api, queue: str, node: Node, tasks: list[str]) -> None:
             api.spawn(queue, task)
         claims = api.claim(node, queue, qty=len(tasks))
         assert len(claims) == len(tasks)
-        for claim in claims:
-            api.rows("complete_lease", **token(claim))
+        api.complete(*claims)
 
 
 @pytest.mark.parametrize("qty", [1, 5])

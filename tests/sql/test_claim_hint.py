@@ -56,7 +56,7 @@ def test_bad_arguments(api: Api) -> None:
     refusal = api.refused("QHQ01", "claim_hint", queues=["nowhere"], node=node.node_id)
     assert refusal.detail["queue"] == "nowhere"
     api.refused("QHN01", "claim_hint", queues=[api.queue()], node=NOBODY)
-    assert api.refused("QHA01", "claim_hint", queues=[], node=node.node_id).field == "p_queues"
+    assert api.fault("claim_hint", queues=[], node=node.node_id) == "p_queues"
 
 
 def test_a_term_that_is_not_in_force_yet_is_said(api: Api) -> None:

@@ -75,8 +75,7 @@ def test_only_its_tasks_of_those_that_the_node_knows(api: Api) -> None:
     for _ in range(4):
         for task in "ab":
             api.spawn(queue, task)
-        for claim in api.claim(node, queue, qty=2):
-            api.rows("complete_lease", **token(claim))
+        api.complete(*api.claim(node, queue, qty=2))
     other, asked = api.spawn(queue, "b"), api.spawn(queue, "a")
     assert api.claimed(node, queue, tasks=["a", "nobody"]) == [asked]
     assert api.claimed(node, queue, tasks=["a", "nobody"]) == []
@@ -119,7 +118,7 @@ def test_a_claim_promotes_a_bounded_number(api: Api, clock: Clock) -> None:
     api.rows("spawn_leases", queue=queue, leases=batch)
     clock.advance(timedelta(seconds=1))
     assert len(api.claim(api.node(), queue)) == 1
-    [row] = [row for row in api.rows("list_queues") if row["queue"] == queue]
+    row = api.listed(queue)
     assert 1 <= row["pending"] < 50
     assert row["pending"] + row["scheduled"] == 99
 
@@ -208,4 +207,4 @@ def test_unknown_queues(api: Api) -> None:
 @pytest.mark.thorough
 def test_bad_arguments(api: Api, field: str, bad: dict[str, Any]) -> None:
     arguments = {"queues": [api.queue()]} | api.node().who | bad
-    assert api.refused("QHA01", "claim_task", **arguments).field == field
+    assert api.fault("claim_task", **arguments) == field

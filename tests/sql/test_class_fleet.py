@@ -38,8 +38,7 @@ ASKED: list[Row] = [
 def _own_fleet(api: Api) -> Iterator[None]:
     """Nodes are counted: no test sees those of another."""
     yield
-    for node in api.rows("list_nodes"):
-        api.rows("deregister_node", node=node["node_id"])
+    api.leave_all()
 
 
 class World:

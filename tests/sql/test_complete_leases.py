@@ -6,7 +6,7 @@ import pytest
 from psycopg.types.numeric import Int8
 
 from tests.calls import Row
-from tests.sql.api import NOBODY, Api, token
+from tests.sql.api import NOBODY, Api
 from tests.sql.test_plain_batches import NEEDS, every_verdict, finished
 
 ONE = Int8(1)
@@ -43,7 +43,7 @@ def test_what_is_written(api: Api, counted: bool, size: int) -> None:
     nodes = [api.node(capacity={"cpu_milli": 10**6} if counted else {}) for _ in range(3)]
     claims = [api.running(queue, nodes[n % 3], **NEEDS) for n in range(size)]
     one = api.running(queue, nodes[0], **NEEDS)
-    api.rows("complete_lease", **token(one))
+    api.complete(one)
     assert complete(api, claims[::-1]) == {}
     own = {"lease_id", "claim_token", "position", "created_at", "available_at", "claimed_at"}
     own.add("node_id")
@@ -111,6 +111,5 @@ def test_what_is_left_is_told_in_the_order_given(api: Api) -> None:
 @pytest.mark.thorough
 def test_lists_that_do_not_match(api: Api, leases: Any, tokens: Any, field: str) -> None:
     before = api.contents()
-    refusal = api.refused("QHA01", "complete_leases", lease_ids=leases, tokens=tokens)
-    assert refusal.field == field
+    assert api.fault("complete_leases", lease_ids=leases, tokens=tokens) == field
     assert api.contents() == before

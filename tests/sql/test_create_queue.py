@@ -57,7 +57,7 @@ GIVEN = {
 
 def policy_of(api: Api, queue: str) -> dict[str, object]:
     """The policy that list_queues tells."""
-    [row] = [row for row in api.rows("list_queues") if row["queue"] == queue]
+    row = api.listed(queue)
     policy: dict[str, object] = row["policy"]
     return policy
 
@@ -124,7 +124,7 @@ def test_names(api: Api, name: str) -> None:
 @pytest.mark.parametrize("name", ["", "x" * 101, "-a", "a b", "a\n", "ü", "a;b", None])
 @pytest.mark.thorough
 def test_bad_names(api: Api, name: str | None) -> None:
-    assert api.refused("QHA01", "create_queue", queue=name).field == "queue"
+    assert api.fault("create_queue", queue=name) == "queue"
 
 
 @pytest.mark.parametrize(
@@ -152,8 +152,7 @@ def test_bad_names(api: Api, name: str | None) -> None:
 )
 @pytest.mark.thorough
 def test_bad_policies(api: Api, key: str, value: object) -> None:
-    refusal = api.refused("QHA01", "create_queue", queue="bad", policy={key: value})
-    assert refusal.field == f"policy.{key}"
+    assert api.fault("create_queue", queue="bad", policy={key: value}) == f"policy.{key}"
 
 
 @pytest.mark.parametrize(
@@ -179,17 +178,16 @@ def test_bad_policies(api: Api, key: str, value: object) -> None:
 @pytest.mark.thorough
 def test_bad_parts_of_policies(api: Api, part: str, value: object) -> None:
     policy = {part.split(".", maxsplit=1)[0]: value}
-    assert api.refused("QHA01", "create_queue", queue="bad", policy=policy).field == (f"policy.{part}")
+    assert api.fault("create_queue", queue="bad", policy=policy) == (f"policy.{part}")
 
 
 @pytest.mark.thorough
 def test_claims_end_within_a_month(api: Api) -> None:
     policy = {"claim_timeout": "31 days"}
-    assert api.refused("QHA01", "create_queue", queue="q", policy=policy).field == ("policy.claim_timeout")
+    assert api.fault("create_queue", queue="q", policy=policy) == ("policy.claim_timeout")
     queue, node = api.queue(), api.node()
     options = {"claim_timeout": "31 days"}
-    refusal = api.refused("QHA01", "spawn_lease", queue=queue, task="t", options=options)
-    assert refusal.field == "options.claim_timeout"
+    assert api.fault("spawn_lease", queue=queue, task="t", options=options) == "options.claim_timeout"
     span = timedelta(days=31)
     arguments = {**node.who, "queues": [queue], "claim_timeout": span}
-    assert api.refused("QHA01", "claim_task", **arguments).field == "p_claim_timeout"
+    assert api.fault("claim_task", **arguments) == "p_claim_timeout"

@@ -21,7 +21,7 @@ def purge(api: Api) -> None:
 def test_finished_leases_do_not_keep_it(api: Api) -> None:
     queue = api.queue()
     claim = api.running(queue, idempotency_key="once")
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     api.rows("drop_queue", queue=queue)
     purge(api)
     assert api.refused("QHL04", "get_lease", lease=claim["lease_id"]).detail

@@ -194,8 +194,7 @@ def test_an_attestation_that_is_suspended(api: Api) -> None:
 @pytest.fixture
 def zones(api: Api) -> dict[str, Node]:
     """A node in each of two zones, and no other."""
-    for row in api.rows("list_nodes"):
-        api.rows("deregister_node", node=row["node_id"])
+    api.leave_all()
     return {zone: api.node(labels={"zone": zone}) for zone in ("a", "b")}
 
 
@@ -216,7 +215,7 @@ def beside(api: Api, queue: str, node: Node, **options: Any) -> Row:
 
 def completes(api: Api, claim: Row, node: Node) -> None:
     """The cache ends well."""
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
 
 
 def moves(api: Api, claim: Row, node: Node) -> None:
@@ -355,7 +354,7 @@ def test_checks_end_with_their_claims(api: Api) -> None:
     api.conn.execute("delete from hwqueue.placement_check where lease_id = %s", [mine[0]])
     broken = [row for row in api.rows("verify_invariants") if row["rule"] == "placement_check"]
     assert [row["subject"] for row in broken] == [str(again["lease_id"])]
-    api.rows("complete_lease", **token(again))
+    api.complete(again)
 
 
 def test_an_id_that_is_used_again(api: Api) -> None:

@@ -34,8 +34,7 @@ def pairs(api: Api) -> list[Node]:
     for row in api.rows("list_gangs", limit=1000):
         api.rows("cancel_gang", gang=row["gang_id"])
     reap(api)
-    for row in api.rows("list_nodes"):
-        api.rows("deregister_node", node=row["node_id"])
+    api.leave_all()
     return [api.node(gpus=gpus(2)) for _ in range(3)]
 
 
@@ -45,8 +44,7 @@ def filled(api: Api, queue: str, machines: list[Node]) -> list[Row]:
 
 
 def complete(api: Api, *claims: Row) -> None:
-    for claim in claims:
-        api.rows("complete_lease", **token(claim))
+    api.complete(*claims)
 
 
 def earmarked(api: Api, queue: str, machines: list[Node], **options: Any) -> UUID:

@@ -10,11 +10,10 @@ from tests.calls import Row
 from tests.sql import event_cases
 from tests.sql.api import Api, token
 from tests.sql.event_cases import FIND_OUT, MINUTE, NO_EXECUTE, TURN, WATCH_THE_LAST, Stage
-from tests.sql.everywhere_event_cases import EVERYWHERE_CASES
 from tests.sql.gang_event_cases import GANG_CASES
 from tests.unit.test_event_codes import codes_in_sql
 
-CASES = event_cases.CASES | GANG_CASES | EVERYWHERE_CASES
+CASES = event_cases.CASES | GANG_CASES
 pytestmark = pytest.mark.thorough
 
 
@@ -22,8 +21,7 @@ pytestmark = pytest.mark.thorough
 def stage(api: Api, clock: Clock) -> Stage:
     """The stage of a case; what reap had to tell of the test before is told."""
     made = Stage(api, clock)
-    for row in api.rows("list_nodes"):
-        api.rows("deregister_node", node=row["node_id"])
+    api.leave_all()
     for row in api.rows("list_queues"):
         api.rows("drop_queue", queue=row["queue"], force=True)
     made.reap()

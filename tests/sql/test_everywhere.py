@@ -112,7 +112,7 @@ def test_a_full_node_keeps_what_becomes_free(fleet: Fleet, api: Api) -> None:
     assert node.name in told
     assert "what becomes free there goes to it" in told
     other = api.spawn(fleet.queue, **GPU)
-    api.rows("complete_lease", **token(held))
+    api.complete(held)
     assert api.claimed(node, fleet.queue) == []
     fleet.reap(SECOND)
     [claim] = api.claim(node, fleet.queue, qty=5)
@@ -147,7 +147,7 @@ def test_always_starts_again(fleet: Fleet, api: Api) -> None:
     retry = {"kind": "exponential", "base": 10, "factor": 2, "jitter": 0}
     everywhere, node = fleet.spawn(max_attempts=1, retry=retry), fleet.node()
     [first] = api.claim(node, fleet.queue)
-    api.rows("complete_lease", **token(first))
+    api.complete(first)
     fleet.reap()
     assert fleet.states(everywhere) == ["completed"]
     fleet.reap(SECOND)
@@ -169,7 +169,7 @@ def test_always_starts_again(fleet: Fleet, api: Api) -> None:
 def test_once_is_once_for_each_node(fleet: Fleet, api: Api) -> None:
     everywhere, node = fleet.spawn(mode="once"), fleet.node()
     [claim] = api.claim(node, fleet.queue)
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     fleet.reap(SECOND)
     again = fleet.node(node.node_id, name=node.name, instance_id="second")
     fleet.reap(SECOND)
@@ -214,7 +214,7 @@ def test_a_node_that_suits_no_more(fleet: Fleet, api: Api, choice: str) -> None:
     assert list(fleet.leases(everywhere)) == [nodes[0].name]
     [verdict] = api.rows("heartbeat_node", **nodes[0].who, claims=Jsonb(beat(claim)))
     assert verdict["verdict"] == ("preempted" if choice == "stop" else "ok")
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     fleet.reap(SECOND)
     assert fleet.leases(everywhere) == {}
     fleet.node(nodes[1].node_id, name=nodes[1].name)
@@ -306,7 +306,7 @@ def test_one_whose_queue_is_dropped_stops(fleet: Fleet, api: Api) -> None:
     api.rows("drop_queue", queue=fleet.queue, force=True)
     fleet.reap()
     assert api.row("get_everywhere", everywhere=everywhere)["state"] == "stopping"
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     fleet.reap()
     assert api.row("get_everywhere", everywhere=everywhere)["state"] == "stopped"
     assert fleet.sound()
@@ -339,8 +339,7 @@ def test_the_same_id_is_the_same_one(fleet: Fleet, api: Api) -> None:
 )
 @pytest.mark.thorough
 def test_what_it_refuses(fleet: Fleet, api: Api, options: Row, field: str) -> None:
-    refusal = api.refused("QHA01", "spawn_everywhere", **fleet.call(**options))
-    assert refusal.field == field
+    assert api.fault("spawn_everywhere", **fleet.call(**options)) == field
 
 
 @pytest.mark.thorough

@@ -87,7 +87,7 @@ def test_claimed(api: Api, clock: Clock) -> None:
 def test_what_has_ended(api: Api, clock: Clock) -> None:
     node, queue = api.node(), api.queue(max_attempts=1)
     completed, failed = (api.running(queue, node) for _ in range(2))
-    api.rows("complete_lease", **token(completed))
+    api.complete(completed)
     api.rows("fail_lease", **token(failed), error={"message": "no such file"})
     cancelled = api.spawn(queue)
     api.rows("cancel_lease", lease=cancelled, reason="why not")

@@ -10,7 +10,7 @@ from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.counted import counting
 from tests.patience import looks
-from tests.sql.api import Api, Node, token
+from tests.sql.api import Api, Node
 from tests.sql.explained import actions, clear, codes, explain, funnel, label, near, put_in_force
 
 pytestmark = pytest.mark.thorough
@@ -141,7 +141,7 @@ def test_with_a_lease_that_is_pending_itself(api: Api, racks: list[Node]) -> Non
     assert claim["lease_id"] == target
     found = explain(api, lease)
     assert (found["nodes_free"], codes(found, racks[1])) == (1, [])
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     assert codes(explain(api, lease), racks[1]) == []
 
 

@@ -7,7 +7,7 @@ from psycopg.types.json import Jsonb
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.sql.api import Api, token
+from tests.sql.api import Api
 from tests.sql.test_gangs import gang, nodes, reap
 from tests.sql.test_terms import WEB, capped, settle_terms, web
 
@@ -20,8 +20,7 @@ def _no_others(api: Api) -> None:
     for row in api.rows("list_gangs", limit=1000):
         api.rows("cancel_gang", gang=row["gang_id"])
     reap(api)
-    for row in api.rows("list_nodes"):
-        api.rows("deregister_node", node=row["node_id"])
+    api.leave_all()
 
 
 def test_so_many_in_all_and_so_many_on_a_machine(api: Api) -> None:
@@ -32,7 +31,7 @@ def test_so_many_in_all_and_so_many_on_a_machine(api: Api) -> None:
     settle_terms(api)
     claims = [claim for node in machines for claim in api.claim(node, queue, qty=9)]
     assert [claim["lease_id"] for claim in claims] == leases[:3]
-    api.rows("complete_lease", **token(claims[0]))
+    api.complete(claims[0])
     assert api.claimed(machines[1], queue, qty=9) == []  # r: one runs there
     assert api.claimed(machines[3], queue, qty=9) == leases[3:4]
     assert api.claimed(machines[0], queue, qty=9) == []  # p: three run

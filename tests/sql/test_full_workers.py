@@ -4,7 +4,7 @@ from typing import Any
 
 import psycopg
 
-from tests.sql.api import Api, Node, token
+from tests.sql.api import Api, Node
 from tests.sql.explained import actions, clear, explain, near
 
 FULL = "its worker runs 2 at a time, and has no slot free"
@@ -40,7 +40,7 @@ def test_an_explanation_says_that_all_are_full(api: Api) -> None:
     assert actions(found) == ["wait"]
     [match] = [r for r in api.rows("match_nodes", placement={}) if r["node_id"] == node.node_id]
     assert [r["message"] for r in match["reasons"]] == [FULL]
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     assert explain(api, lease)["nodes_free"] == 1
 
 
@@ -69,7 +69,7 @@ def test_views_and_figures_say_so(api: Api, conn: psycopg.Connection) -> None:
     assert (row["code"], row["nodes_matching"], row["nodes_free"]) == (None, 2, 1)
     assert conn.execute(unmet, [queue]).fetchall() == []
     api.rows("deregister_node", node=other.node_id)
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     assert pending(api, queue)["nodes_free"] == 1
     assert api.claimed(node, queue) == [lease]
 
@@ -103,5 +103,4 @@ def test_bad_numbers(api: Api) -> None:
     node = api.node()
     for wrong in 0, 1_000_001, "many", 1.5:
         spec = {"name": node.name, "instance_id": "x", "concurrency": wrong}
-        refusal = api.refused("QHA01", "register_node", node=node.node_id, spec=spec)
-        assert refusal.field == "spec.concurrency"
+        assert api.fault("register_node", node=node.node_id, spec=spec) == "spec.concurrency"

@@ -45,7 +45,7 @@ def test_the_others_go_on_and_complete(api: Api, racks: list[Node]) -> None:
     assert told == "2 members run, 2 are lost"
     api.rows("cancel_lease", lease=claims[2]["lease_id"])
     api.rows("release_lease", **token(claims[2]))
-    api.rows("complete_lease", **token(claims[3]))
+    api.complete(claims[3])
     assert states(api, claims) == ["failed", "failed", "cancelled", "completed"]
     reap(api)
     assert gang(api, gang_id)["state"] == "completed"
@@ -99,7 +99,7 @@ def test_who_has_not_begun_still_joins(api: Api, racks: list[Node], clock: Clock
     claims = start(api, racks, queue)
     reap(api)
     assert (gang(api, gang_id)["state"], gang(api, gang_id)["missing"]) == ("running", 1)
-    api.rows("complete_lease", **token(busy))
+    api.complete(busy)
     clock.advance(timedelta(seconds=20))
     for node in racks:
         api.rows("heartbeat_node", **node.who, claims=Jsonb([]))
