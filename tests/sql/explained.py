@@ -5,16 +5,12 @@ from typing import Any
 from uuid import UUID
 
 from tests.calls import Row
-from tests.direct import Direct
 from tests.sql.api import Api, Node
-
-_CLASS = "select class_id from hwqueue.lease where lease_id = %s"
 
 
 def clear(api: Api) -> None:
     """Deregister every node: explanations are about the whole fleet."""
-    for row in api.rows("list_nodes"):
-        api.rows("deregister_node", node=row["node_id"])
+    api.leave_all()
 
 
 def explain(api: Api, lease: UUID) -> Row:
@@ -29,14 +25,12 @@ def explain_class(api: Api, lease: UUID) -> Row:
 
 def class_of(api: Api, lease: UUID) -> int:
     """The placement class of a lease."""
-    row = api.conn.execute(_CLASS, [lease]).fetchone()
-    assert row is not None
-    return int(row[0])
+    return int(api.one("select class_id from hwqueue.lease where lease_id = %s", lease))
 
 
 def put_in_force(api: Api) -> None:
     """Reap until everything that is asked about other leases is published."""
-    Direct(api.conn).settle_terms()
+    api.settle_terms()
 
 
 def near(found: Row, node: Node) -> Row:

@@ -4,7 +4,7 @@ from typing import Any
 from uuid import UUID
 
 from tests.calls import Row
-from tests.sql.api import Api, Node, beat
+from tests.sql.api import Api, Node
 
 _STOP = """
   select stop_reason, stop_detail, stop_requested_at, stop_by from hwqueue.claim where lease_id = %s
@@ -44,5 +44,5 @@ def stop(api: Api, claim: Row) -> tuple[Any, ...]:
 
 def verdict(api: Api, node: Node, claim: Row) -> str:
     """What the next heartbeat says of a claim."""
-    [row] = api.rows("heartbeat_node", **node.who, claims=beat(claim))
-    return str(row["verdict"])
+    [told] = api.verdicts(node, claim)
+    return told

@@ -1,27 +1,19 @@
 """Steps that handlers add to their step: a nested run, which the step waits for."""
 
-from collections.abc import Iterator
+from copy import copy
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
 import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.flows import Flow, broken, each, fail, finish, step
+from tests.flows import Flow, each, fail, step
 from tests.nests import sweep
 from tests.sql.api import Api, count_all, outlive, refusing
 from tests.sql.logins import WORKER, Logins
 
-pytestmark = pytest.mark.thorough
-
-
-@pytest.fixture(autouse=True)
-def sound(api: Api) -> Iterator[None]:
-    """After each test every tally equals its recount, and what is above knows what is below."""
-    yield
-    assert broken(api) == []
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("sound")]
 
 
 def adding(claim: Row, *steps: Row, name: str = "more", **spec: Any) -> Row:
@@ -33,21 +25,28 @@ def added(flow: Flow, claim: Row, *steps: Row, name: str = "more", **spec: Any) 
     """Add a run of these steps, which must be new, and return it as a flow."""
     row = flow.calls.row("add_steps", **adding(claim, *steps, name=name, **spec))
     assert row["created"]
-    return seen(flow, row["run_id"])
-
-
-def seen(flow: Flow, run: UUID) -> Flow:
-    """A run on the queue and the node of another one."""
-    made = object.__new__(Flow)
-    vars(made).update(vars(flow))
-    made.run = run
+    made = copy(flow)
+    made.run = row["run_id"]
     return made
 
 
-def began(api: Api, *steps: Row, **spec: Any) -> tuple[Flow, Row]:
-    """A run whose first step `a` is claimed."""
-    flow = Flow(api, [step("a"), *steps], **spec)
+def began(api: Api, *steps: Row, own: Row | None = None, **spec: Any) -> tuple[Flow, Row]:
+    """A run whose first step `a`, with these keys of its own, is claimed."""
+    flow = Flow(api, [step("a", **own or {}), *steps], **spec)
     return flow, flow.claims()["a"]
+
+
+def settle_all(flow: Flow, *claims: Row) -> None:
+    """Complete these claims, and what can be claimed beside."""
+    for claim in [*claims, *flow.claims().values()]:
+        flow.settle(claim)
+
+
+def work_off(api: Api) -> None:
+    """Work off all that a cancellation or a failure leads to."""
+    outlive(api.conn)
+    for _ in range(3):
+        sweep(api)
 
 
 def test_a_step_waits_for_the_steps_that_it_has_added(api: Api) -> None:
@@ -120,8 +119,7 @@ def test_each_name_is_added_once(api: Api) -> None:
 
 
 def test_the_next_attempt_adds_nothing_twice(api: Api, clock: Clock) -> None:
-    flow = Flow(api, [step("a", options={"max_attempts": 3})])
-    own = flow.claims()["a"]
+    flow, own = began(api, own={"options": {"max_attempts": 3}})
     more = added(flow, own, step("x"))
     clock.advance(timedelta(hours=1))
     api.rows("reap")
@@ -162,12 +160,8 @@ def test_a_failure_is_known_before_the_others_end(api: Api) -> None:
 @pytest.mark.parametrize("how", ["cancel", "fail_fast", "deadline"])
 def test_a_run_that_stops_stops_what_was_added(api: Api, how: str, clock: Clock) -> None:
     until = (clock.now() + timedelta(seconds=10)).isoformat()
-    flow = Flow(
-        api,
-        [step("a"), step("c")],
-        on_failure="fail_fast",
-        options={"deadline": until} if how == "deadline" else {},
-    )
+    options = {"deadline": until} if how == "deadline" else {}
+    flow = Flow(api, [step("a"), step("c")], on_failure="fail_fast", options=options)
     claims = flow.claims()
     more = added(flow, claims["a"], step("x"), step("y", "x"))
     [late] = more.claims().values()
@@ -184,9 +178,7 @@ def test_a_run_that_stops_stops_what_was_added(api: Api, how: str, clock: Clock)
     assert api.lease(claims["a"]["lease_id"])["stop_reason"] == "cancelled"
     for claim in [late, *claims.values()]:
         fail(api, claim)
-    outlive(api.conn)
-    for _ in range(3):
-        sweep(api)
+    work_off(api)
     assert flow.state == ("cancelled" if how == "cancel" else "failed")
     assert more.state in ("cancelled", "failed")
     assert flow.states()["a"] in ("cancelled", "failed")
@@ -204,8 +196,7 @@ def test_pause_and_resume_reach_what_was_added(api: Api) -> None:
     sweep(api)
     assert (more.state, late.state) == ("running", "running")
     sweep(api)
-    for claim in [own, *flow.claims().values()]:
-        flow.settle(claim)
+    settle_all(flow, own)
     sweep(api)
     assert flow.state == "completed"
 
@@ -242,25 +233,21 @@ def test_a_retry_that_is_cancelled_before_it_goes_down(api: Api) -> None:
     sweep(api)
     api.rows("retry_workflow_run", run=flow.run)
     api.rows("cancel_workflow_run", run=flow.run)
-    outlive(api.conn)
-    for _ in range(3):
-        sweep(api)
+    work_off(api)
     assert (flow.state, more.state) == ("cancelled", "failed")
 
 
 def test_a_retry_of_the_whole_step_adds_again(api: Api) -> None:
     flow, own = began(api)
     more = added(flow, own, step("x"))
-    for claim in [own, *flow.claims().values()]:
-        flow.settle(claim)
+    settle_all(flow, own)
     sweep(api)
     assert flow.state == "completed"
     api.rows("retry_workflow_run", run=flow.run, options={"mode": "all"})
     own = flow.claims()["a"]
     again = added(flow, own, step("other"))
     assert again.run != more.run
-    for claim in [own, *flow.claims().values()]:
-        flow.settle(claim)
+    settle_all(flow, own)
     sweep(api)
     assert flow.state == "completed"
 
@@ -307,8 +294,7 @@ def test_prune_keeps_them_as_long_as_their_parent(api: Api, clock: Clock) -> Non
     spec = {"retain": {"completed": "30 d"}}
     flow, own = began(api, **spec)
     more = added(flow, own, step("x"), retain={"completed": "1 d"})
-    for claim in [own, *flow.claims().values()]:
-        flow.settle(claim)
+    settle_all(flow, own)
     sweep(api)
     assert flow.state == "completed"
     clock.advance(timedelta(days=2))
@@ -323,29 +309,27 @@ def test_prune_keeps_them_as_long_as_their_parent(api: Api, clock: Clock) -> Non
     count_all(api.conn)
     api.rows("prune")
     for table in ("run", "added_run", "map", "step", "lease"):
-        found = api.conn.execute(
-            f"select count(*) from hwqueue.{table} where run_id = any (%s)",
-            [[flow.run, more.run]],
-        ).fetchone()
-        assert found == (0,), table
+        count = f"select count(*) from hwqueue.{table} where run_id = any (%s)"
+        assert api.conn.execute(count, [[flow.run, more.run]]).fetchone() == (0,), table
 
 
-def test_another_login_adds_nothing(api: Api, logins: Logins) -> None:
+def test_who_adds_nothing(api: Api, logins: Logins) -> None:
+    """Another login, and the lease of no run; neither steps nor items."""
     _, worker = logins.api(WORKER)
     _, other = logins.api(WORKER)
     flow = Flow(api, [step("a")])
     [claim] = worker.claim(worker.node(), flow.queue)
-    with refusing("QHL08"):
-        other.rows("add_steps", **adding(claim, step("x")))
-    assert worker.row("add_steps", **adding(claim, step("x")))["created"]
 
+    def calls(claim: Row) -> list[tuple[str, Row]]:
+        items = {"lease": claim["lease_id"], "token": claim["claim_token"], "items": [{"name": "x"}]}
+        return [("add_items", items), ("add_steps", adding(claim, step("x")))]
 
-def test_a_lease_of_no_run_adds_no_steps(api: Api) -> None:
-    flow, own = began(api)
-    finish(api, own)
-    api.rows("spawn_lease", queue=flow.queue, task="work")
-    [claim] = api.rows("claim_task", queues=[flow.queue], node=flow.node, epoch=flow.epoch, qty=1)
-    api.refused("QHF06", "add_steps", **adding(claim, step("x")))
+    for function, arguments in calls(claim):
+        with api.unchanged(), refusing("QHL08"):
+            other.rows(function, **arguments)
+        assert worker.row(function, **arguments)["created"]
+    for function, arguments in calls(api.running(api.queue())):
+        api.refused("QHF06", function, **arguments)
 
 
 @pytest.mark.parametrize(
@@ -366,6 +350,5 @@ def test_a_specification_that_is_none(api: Api, code: str, spec: Any) -> None:
 
 
 def test_a_placement_that_contradicts_the_run_is_refused(api: Api) -> None:
-    flow = Flow(api, [step("a", affinity="replace")], affinity_tags={"gpu": True})
-    own = flow.claims()["a"]
+    _, own = began(api, own={"affinity": "replace"}, affinity_tags={"gpu": True})
     api.refused("QHC04", "add_steps", **adding(own, step("x"), affinity_tags={"gpu": False}))

@@ -89,18 +89,14 @@ def test_devices_that_cannot_be(api: Api, gpus: Any) -> None:
 
 
 def test_a_key_records_it_once(api: Api) -> None:
-    queue, node = api.queue(), api.node()
-    first = adopt(api, queue, node, idempotency_key="k")
-    arguments = {"queue": queue, "node": node.node_id, "task": TASK}
-    refusal = api.refused("QHL07", "adopt_lease", options={"idempotency_key": "k"}, **arguments)
-    assert refusal.detail["lease_id"] == str(first["lease_id"])
-
-
-def test_a_key_whose_lease_waits_adopts_that_one(api: Api) -> None:
+    """The lease that waits by this key, if there is one."""
     queue, node = api.queue(), api.node()
     lease = api.spawn(queue, idempotency_key="k", delay=60)
     assert adopt(api, queue, node, idempotency_key="k")["lease_id"] == lease
     assert api.state(lease) == "claimed"
+    for key, known in (("k", lease), ("new", adopt(api, queue, node, idempotency_key="new")["lease_id"])):
+        arguments = {"queue": queue, "node": node.node_id, "task": TASK, "options": {"idempotency_key": key}}
+        assert api.refused("QHL07", "adopt_lease", **arguments).detail["lease_id"] == str(known)
 
 
 def test_bad_arguments(api: Api) -> None:

@@ -3,6 +3,7 @@
 import psycopg
 import pytest
 
+from tests.flows import finish_all
 from tests.sql.api import NOBODY, Api, settlement, token
 
 Connection = psycopg.Connection
@@ -24,14 +25,15 @@ def awaited(api: Api, *leases: object) -> dict[object, str]:
     return {row["lease_id"]: row["payload"] for row in rows}
 
 
-def test_a_state_for_each(api: Api) -> None:
+def test_a_state_for_each(api: Api, conn: Connection) -> None:
     queue, node = api.queue(), api.node()
     running = api.running(queue, node)
     done = api.running(queue, node)
     api.complete(done)
     waiting = api.spawn(queue)
     ids = [running["lease_id"], done["lease_id"], waiting, waiting, NOBODY]
-    rows = api.rows("await_leases", lease_ids=ids)
+    with api.unchanged():
+        rows = api.rows("await_leases", lease_ids=ids)
     assert {row["lease_id"]: row["state"] for row in rows} == {
         running["lease_id"]: "claimed",
         done["lease_id"]: "completed",
@@ -40,10 +42,13 @@ def test_a_state_for_each(api: Api) -> None:
     }
     assert {row["payload"] for row in rows} == {None}
     assert len(rows) == 4
+    api.complete(running)
+    assert heard(conn) == []  # nobody waits to be notified
 
 
-def test_a_completion_notifies_who_waits_and_nobody_else(api: Api, conn: Connection) -> None:
-    queue, node = api.queue(), api.node()
+def test_completions_notify_who_waits_and_nobody_else(api: Api, conn: Connection) -> None:
+    """A lease that goes when it completes as well."""
+    queue, node = api.queue(retain_completed=0), api.node()
     mine, other = (api.running(queue, node) for _ in range(2))
     [payload] = awaited(api, mine["lease_id"]).values()
     api.complete(other)
@@ -51,17 +56,11 @@ def test_a_completion_notifies_who_waits_and_nobody_else(api: Api, conn: Connect
     api.complete(mine)
     assert heard(conn) == [payload]
     assert str(mine["lease_id"]) not in payload
-
-
-def test_a_batch_notifies_each_that_is_awaited(api: Api, conn: Connection) -> None:
-    queue, node = api.queue(), api.node()
-    claims = [api.running(queue, node) for _ in range(3)]
+    [row] = api.rows("await_leases", lease_ids=[mine["lease_id"]])
+    assert row["state"] is None
+    claims = [api.running(api.queue(), node) for _ in range(3)]
     payloads = awaited(api, *(claim["lease_id"] for claim in claims[:2]))
-    api.rows(
-        "complete_leases",
-        lease_ids=[claim["lease_id"] for claim in claims],
-        tokens=[claim["claim_token"] for claim in claims],
-    )
+    finish_all(api, claims)
     assert sorted(heard(conn)) == sorted(payloads.values())
 
 
@@ -87,25 +86,6 @@ def test_a_cancelled_claim_notifies_when_it_ends(api: Api, conn: Connection) -> 
     settle = [settlement(claim, "release")]
     api.rows("settle_and_claim", **node.who, settle=settle, queues=[queue], qty=0)
     assert heard(conn) == [payload]
-
-
-def test_a_lease_that_goes_when_it_completes_notifies(api: Api, conn: Connection) -> None:
-    queue, node = api.queue(retain_completed=0), api.node()
-    claim = api.running(queue, node)
-    [payload] = awaited(api, claim["lease_id"]).values()
-    api.complete(claim)
-    assert heard(conn) == [payload]
-    [row] = api.rows("await_leases", lease_ids=[claim["lease_id"]])
-    assert row["state"] is None
-
-
-def test_without_notify_nothing_is_written(api: Api, conn: Connection) -> None:
-    claim = api.running(api.queue(), api.node())
-    before = api.contents()
-    api.rows("await_leases", lease_ids=[claim["lease_id"]])
-    assert api.contents() == before
-    api.complete(claim)
-    assert heard(conn) == []
 
 
 @pytest.mark.parametrize("ids", [None, [], [None], [NOBODY] * 1001, [[NOBODY]]], ids=str)

@@ -95,27 +95,21 @@ def test_options(api: Api, field: str, value: Any) -> None:
     assert api.fault("spawn_lease", **spawn(api.queue(), **{key: value})) == f"options.{field}"
 
 
-def test_options_that_exclude_each_other(api: Api) -> None:
+def test_options_as_a_whole_and_task_names(api: Api) -> None:
+    queue = api.queue()
     both = {"delay": 5, "available_at": "2030-01-01T00:00:00Z"}
-    assert api.fault("spawn_lease", **spawn(api.queue(), **both)) == "options.delay"
+    assert api.fault("spawn_lease", **spawn(queue, **both)) == "options.delay"
+    wrong: list[Any] = [[], "x", 7, True]
+    for options in wrong:
+        assert api.fault("spawn_lease", queue=queue, task=TASK, options=options) == "options"
+    for task in (None, "", "x" * 201, "a b", "-a", "a\tb", "naïve"):
+        assert api.fault("spawn_lease", queue=queue, task=task) == "task"
 
 
-@pytest.mark.parametrize("options", [[], "x", 7, True])
-def test_options_are_an_object(api: Api, options: Any) -> None:
-    arguments = spawn(api.queue()) | {"options": options}
-    assert api.fault("spawn_lease", **arguments) == "options"
-
-
-@pytest.mark.parametrize("task", [None, "", "x" * 201, "a b", "-a", "a\tb", "naïve"])
-def test_task_names(api: Api, task: str | None) -> None:
-    arguments = spawn(api.queue()) | {"task": task}
-    assert api.fault("spawn_lease", **arguments) == "task"
-
-
-@pytest.mark.parametrize("queue", ["nowhere", "", None, LONG])
-def test_unknown_queues(api: Api, queue: str | None) -> None:
-    refusal = api.refused("QHQ01", "spawn_lease", queue=queue, task=TASK)
-    assert refusal.detail.get("queue") == (queue[:100] if queue is not None else None)
+def test_unknown_queues(api: Api) -> None:
+    for queue in ("nowhere", "", None, LONG):
+        refusal = api.refused("QHQ01", "spawn_lease", queue=queue, task=TASK)
+        assert refusal.detail.get("queue") == (queue[:100] if queue is not None else None)
 
 
 PLACEMENTS: Cases = [
@@ -208,18 +202,11 @@ def test_malformed_placements(api: Api, field: str, placement: Any) -> None:
     assert refusal.field == f"options.placement{field}"
 
 
-@pytest.mark.parametrize(
-    ("field", "options"),
-    [
-        ("affinity_tags", {"affinity_tags": ["gpu"]}),
-        ("affinity_tags", {"affinity_tags": {"": 1}}),
-        ("affinity_with", {"affinity_with": "n1"}),
-        ("anti_affinity_with", {"anti_affinity_with": [ID]}),
-    ],
-)
-def test_malformed_shorthands(api: Api, field: str, options: Row) -> None:
-    refusal = api.refused("QHC03", "spawn_lease", **spawn(api.queue(), **options))
-    assert refusal.field == f"options.{field}"
+def test_malformed_shorthands(api: Api) -> None:
+    malformed = [("affinity_tags", ["gpu"]), ("affinity_tags", {"": 1})]
+    for name, value in [*malformed, ("affinity_with", "n1"), ("anti_affinity_with", [ID])]:
+        refusal = api.refused("QHC03", "spawn_lease", **spawn(api.queue(), **{name: value}))
+        assert refusal.field == f"options.{name}"
 
 
 @pytest.mark.parametrize("depth", [40, 3000, 8000])
@@ -266,13 +253,11 @@ def test_contradictions(api: Api, require: list[Row]) -> None:
     assert refusal.field == "options.placement.require"
 
 
-def test_contradictions_between_options(api: Api) -> None:
+def test_contradictions_elsewhere(api: Api) -> None:
+    """Between options, and of whole devices and a share."""
     options = {"affinity_tags": {"a": 1}, "placement": {"require": [label("a", "in", 2)]}}
     refusal = api.refused("QHC04", "spawn_lease", **spawn(api.queue(), **options))
     assert refusal.field == "options"
-
-
-def test_whole_devices_and_a_share(api: Api) -> None:
     placement = {"resources": {"gpu": 1, "gpu_milli": 500}}
     refusal = api.refused("QHC04", "spawn_lease", **spawn(api.queue(), placement=placement))
     assert refusal.field == "options.placement.resources.gpu_milli"
@@ -302,25 +287,18 @@ def test_what_only_looks_like_one(api: Api, require: list[Row]) -> None:
     ],
 )
 def test_what_json_cannot_hold(api: Api, code: str, value: Any) -> None:
-    """Postgres refuses it before any function sees it; nothing is written all the same."""
+    """Postgres refuses it before any function sees it, or the driver; nothing is written all the same."""
     queue = api.queue()
-    before = api.contents()
-    for arguments in (
-        {"params": {"n": value}},
-        {"options": {"headers": {"n": value}}},
-        {"options": {"affinity_tags": {"n": value}}},
-    ):
-        with refusing(code):
-            api.rows("spawn_lease", queue=queue, task=TASK, **arguments)
-    assert api.contents() == before
-
-
-def test_text_with_a_nul(api: Api) -> None:
-    """It does not even leave the driver."""
-    before = api.contents()
-    with pytest.raises(psycopg.DataError):
-        api.rows("spawn_lease", queue="a\x00b", task=TASK)
-    assert api.contents() == before
+    with api.unchanged():
+        for arguments in (
+            {"params": {"n": value}},
+            {"options": {"headers": {"n": value}}},
+            {"options": {"affinity_tags": {"n": value}}},
+        ):
+            with refusing(code):
+                api.rows("spawn_lease", queue=queue, task=TASK, **arguments)
+        with pytest.raises(psycopg.DataError):
+            api.rows("spawn_lease", queue="a\x00b", task=TASK)
 
 
 def test_numbers_that_are_large_but_numbers(api: Api) -> None:

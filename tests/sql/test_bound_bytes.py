@@ -1,7 +1,5 @@
 """What one settlement or one call of upkeep binds is bounded in bytes, whatever runs ask."""
 
-from collections.abc import Iterator
-
 import pytest
 from psycopg.types.json import Jsonb
 
@@ -9,17 +7,10 @@ from tests.calls import Row
 from tests.flows import Flow, broken, each, step
 from tests.sql.api import Api, token
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("sound")]
 
 LIMIT = 1_000_000  # of params; 8 times as many bytes are bound of what turns out to be too large
 WIDE = 12
-
-
-@pytest.fixture(autouse=True)
-def sound(api: Api) -> Iterator[None]:
-    """After each test every tally equals its recount."""
-    yield
-    assert broken(api) == []
 
 
 def ended(flow: Flow) -> int:
@@ -85,16 +76,11 @@ def test_an_item_is_not_bound_beyond_its_limit(api: Api) -> None:
     for most, too_large in ((100_000, True), (200_000, False)):
         values = {**asked, "most": most}
         values |= {key: Jsonb(values[key]) for key in ("template", "item")}
-        row = api.conn.execute(call, values).fetchone()
-        assert row is not None
+        [row] = api.conn.execute(call, values)
         assert row[2] is too_large
-
-
-def test_an_item_that_lacks_a_value_costs_nothing(api: Api) -> None:
-    """Hundreds of them fail in one call."""
+    # one that lacks a value costs nothing: hundreds of them fail in one call
     items = each("m", list(range(400)), params={"$item": ["n"]}, tolerate="100 %")
-    flow = Flow(api, [items])
-    assert ended(flow) == 400
+    assert ended(Flow(api, [items])) == 400
 
 
 def test_a_setting_of_a_session_does_no_harm(api: Api) -> None:

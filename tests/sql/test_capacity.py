@@ -30,19 +30,25 @@ def run(api: Api, node: Node, require: list[Row] | None = None, /, **resources: 
     return rows[0] if rows else None
 
 
+def fits(api: Api, node: Node, require: list[Row] | None = None, /, **resources: int) -> Row:
+    """The same, which must fit."""
+    claim = run(api, node, require, **resources)
+    assert claim is not None
+    return claim
+
+
 @pytest.mark.parametrize("kind", ["cpu_milli", "memory_mib", "license"])
 def test_amounts(api: Api, kind: str) -> None:
     node = api.node(capacity={kind: 10})
-    first = run(api, node, **{kind: 6})
-    assert first is not None
+    first = fits(api, node, **{kind: 6})
     amount = {kind: 6} if kind != "license" else {"custom": {kind: 6}}
     assert first["assignment"] == amount
     assert run(api, node, **{kind: 5}) is None
-    assert run(api, node, **{kind: 4}) is not None
+    assert fits(api, node, **{kind: 4})
     assert run(api, node, **{kind: 1}) is None
-    assert run(api, node) is not None
+    assert fits(api, node)
     api.complete(first)
-    assert run(api, node, **{kind: 6}) is not None
+    assert fits(api, node, **{kind: 6})
 
 
 def test_slots_count_every_lease(api: Api) -> None:
@@ -54,19 +60,15 @@ def test_slots_count_every_lease(api: Api) -> None:
     assert len(api.claim(node, queue, qty=3)) == 1
 
 
-def test_none_of_something_is_not_undeclared(api: Api) -> None:
-    node = api.node(capacity={"cpu_milli": 0}, slots=0)
+def test_what_a_node_does_not_declare(api: Api) -> None:
+    """Cpu and memory are then not counted; devices and custom countables it does not have."""
+    node = api.node(capacity={"cpu_milli": 0}, slots=0)  # none is not undeclared
     assert run(api, node) is None
     node = api.node(capacity={"cpu_milli": 0})
     assert run(api, node, cpu_milli=1) is None
-    assert run(api, node) is not None
-
-
-def test_what_a_node_does_not_declare(api: Api) -> None:
-    """Cpu and memory are then not counted; devices and custom countables it does not have."""
+    assert fits(api, node)
     node = api.node()
-    claim = run(api, node, cpu_milli=10**12, memory_mib=10**12)
-    assert claim is not None
+    claim = fits(api, node, cpu_milli=10**12, memory_mib=10**12)
     assert claim["assignment"] is None
     for kind in ("gpu", "gpu_milli", "license"):
         assert run(api, node, **{kind: 1}) is None
@@ -77,13 +79,9 @@ def test_all_of_it_must_fit(api: Api) -> None:
     good = {"cpu_milli": 1000, "memory_mib": 1000, "license": 1}
     for kind, amount in good.items():
         assert run(api, node, **good | {kind: amount + 1}) is None
-    claim = run(api, node, **good)
-    assert claim is not None
-    assert claim["assignment"] == {
-        "cpu_milli": 1000,
-        "memory_mib": 1000,
-        "custom": {"license": 1},
-    }
+    claim = fits(api, node, **good)
+    amounts = {"cpu_milli": 1000, "memory_mib": 1000, "custom": {"license": 1}}
+    assert claim["assignment"] == amounts
 
 
 def test_a_batch_stops_when_it_is_full(api: Api) -> None:
@@ -97,19 +95,16 @@ def test_a_batch_stops_when_it_is_full(api: Api) -> None:
 
 def test_whole_devices(api: Api) -> None:
     node = api.node(gpus=devices(4))
-    two = run(api, node, gpu=2)
-    assert two is not None
+    two = fits(api, node, gpu=2)
     assert two["assignment"] == {
         "gpu_milli": 1000,
         "gpus": [{"index": index, "resource_id": GPU[index], "model": "A100"} for index in (0, 1)],
     }
-    one = run(api, node, gpu=1)
-    assert one is not None
+    one = fits(api, node, gpu=1)
     assert indexes(one) == [2]
     assert run(api, node, gpu=2) is None
     api.complete(two)
-    three = run(api, node, gpu=3)
-    assert three is not None
+    three = fits(api, node, gpu=3)
     assert indexes(three) == [0, 1, 3]
 
 
@@ -117,29 +112,25 @@ def test_shares_are_of_one_device(api: Api) -> None:
     """500 of 1000 free in all do not fit when no device has them."""
     node = api.node(gpus=devices(2))
     for index in (0, 1):
-        claim = run(api, node, gpu_milli=750)
-        assert claim is not None
+        claim = fits(api, node, gpu_milli=750)
         assert claim["assignment"]["gpu_milli"] == 750
         assert indexes(claim) == [index]
     assert run(api, node, gpu_milli=251) is None
     assert run(api, node, gpu=1) is None
-    assert run(api, node, gpu_milli=250) is not None
+    assert fits(api, node, gpu_milli=250)
 
 
 def test_a_share_goes_where_it_leaves_least(api: Api) -> None:
     node = api.node(gpus=devices(3))
-    assert [run(api, node, gpu_milli=milli) for milli in (600, 700)]
-    got = [run(api, node, gpu_milli=milli) for milli in (300, 400, 500)]
-    assert [indexes(claim) for claim in got if claim] == [[1], [0], [2]]
+    got = [fits(api, node, gpu_milli=milli) for milli in (600, 700, 300, 400, 500)]
+    assert [indexes(claim) for claim in got][2:] == [[1], [0], [2]]
     assert [gpu["milli_used"] for gpu in api.used(node)["gpus"]] == [1000, 1000, 500]
 
 
 def test_whole_devices_are_untouched_ones(api: Api) -> None:
     node = api.node(gpus=devices(3))
-    share = run(api, node, gpu_milli=1)
-    whole = run(api, node, gpu=2)
-    assert share is not None
-    assert whole is not None
+    share = fits(api, node, gpu_milli=1)
+    whole = fits(api, node, gpu=2)
     assert (indexes(share), indexes(whole)) == ([0], [1, 2])
 
 
@@ -148,33 +139,28 @@ def test_a_wanted_device(api: Api, need: dict[str, int]) -> None:
     """Named by `resource`, on a lease that asks for GPUs, it is that device or none."""
     node = api.node(gpus=devices(3))
     wanted: list[Row] = [{"resource": GPU[2]}]
-    claim = run(api, node, wanted, **need)
-    assert claim is not None
+    claim = fits(api, node, wanted, **need)
     assert indexes(claim) == [2]
     assert run(api, node, wanted, **need) is None
-    assert run(api, node, **need) is not None
+    assert fits(api, node, **need)
     assert run(api, api.node(gpus=[{"resource_id": str(uuid4())}]), wanted, **need) is None
 
 
 def test_a_wanted_device_among_several(api: Api) -> None:
     node = api.node(gpus=devices(4))
-    claim = run(api, node, [{"resource": GPU[3]}], gpu=2)
-    assert claim is not None
+    claim = fits(api, node, [{"resource": GPU[3]}], gpu=2)
     assert indexes(claim) == [0, 3]
-    assert run(api, node, [{"resource": GPU[1]}, {"resource": GPU[2]}], gpu=2) is not None
-
-
-def test_more_devices_wanted_than_asked_for_never_fit(api: Api) -> None:
-    node = api.node(gpus=devices(4))
-    assert run(api, node, [{"resource": GPU[1]}, {"resource": GPU[2]}], gpu=1) is None
+    both: list[Row] = [{"resource": GPU[1]}, {"resource": GPU[2]}]
+    assert run(api, node, both, gpu=1) is None  # more than are asked for
+    assert fits(api, node, both, gpu=2)
 
 
 def test_a_resource_that_is_no_device(api: Api) -> None:
     """It is a matter of where, not of which device."""
     disk = str(uuid4())
     node = api.node(gpus=devices(1), resources=[disk])
-    assert run(api, node, [{"resource": disk}], gpu=1) is not None
-    assert run(api, node, [{"resource": disk}]) is not None
+    assert fits(api, node, [{"resource": disk}], gpu=1)
+    assert fits(api, node, [{"resource": disk}])
     assert run(api, api.node(gpus=devices(1)), [{"resource": disk}]) is None
 
 
@@ -188,8 +174,7 @@ def test_every_way_to_end_gives_the_room_back(api: Api) -> None:
         ("release_lease", {}),
     ]
     for function, more in ends:
-        claim = run(api, node, **needs)
-        assert claim is not None, function
+        claim = fits(api, node, **needs)
         api.rows(function, **token(claim), **more)
         row = api.used(node)
         assert row["used"] == {"cpu_milli": 0, "memory_mib": 0}

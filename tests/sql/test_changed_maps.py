@@ -1,7 +1,7 @@
 """Maps of runs that are retried, cancelled, paused, or whose steps are declared done."""
 
-from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -10,14 +10,13 @@ from tests.calls import Row
 from tests.flows import Flow, broken, each, fail, finish_all, step
 from tests.sql.api import Api
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("sound")]
 
 
-@pytest.fixture(autouse=True)
-def sound(api: Api) -> Iterator[None]:
-    """After each test every tally equals its recount."""
-    yield
-    assert broken(api) == []
+def settle_all(flow: Flow, claims: dict[Any, Row]) -> None:
+    """Complete these claims, one by one."""
+    for claim in claims.values():
+        flow.settle(claim)
 
 
 def test_a_retry_runs_only_the_items_that_failed(api: Api) -> None:
@@ -37,8 +36,7 @@ def test_a_retry_runs_only_the_items_that_failed(api: Api) -> None:
     while flow.states()["m"] == "running":
         claims = flow.items()
         again |= claims
-        for claim in claims.values():
-            flow.settle(claim)
+        settle_all(flow, claims)
     assert set(again) == {1} | (set(range(6)) - spawned)
     assert again[1]["lease_id"] == first[1]["lease_id"]
     assert again[1]["params"] == first[1]["params"]
@@ -50,14 +48,12 @@ def test_a_retry_runs_only_the_items_that_failed(api: Api) -> None:
 def test_a_retry_with_another_list_runs_all_items(api: Api) -> None:
     flow = Flow(api, [each("m", {"$input": []})], input=["a", "b", "c"])
     before = flow.items()
-    for claim in before.values():
-        flow.settle(claim)
+    settle_all(flow, before)
     api.rows("retry_workflow_run", run=flow.run, options={"mode": "all", "input": ["d", "e"]})
     claims = flow.items()
     assert [claims[n]["params"]["item"] for n in range(2)] == ["d", "e"]
     assert claims[0]["lease_id"] == before[0]["lease_id"]
-    for claim in claims.values():
-        flow.settle(claim)
+    settle_all(flow, claims)
     assert flow.state == "completed"
     assert flow.counts() == (2, 2, 0)
 
@@ -83,15 +79,13 @@ def test_an_item_that_a_retry_cannot_bind_has_failed(api: Api) -> None:
 def test_a_retry_of_named_steps_runs_the_map_again(api: Api, name: str) -> None:
     flow = Flow(api, [step("a"), each("m", {"$result": "a"})])
     flow.complete("a", result=[1, 2])
-    for claim in flow.items().values():
-        flow.settle(claim)
+    settle_all(flow, flow.items())
     api.rows("retry_workflow_run", run=flow.run, options={"steps": [name]})
     if name == "a":
         flow.complete("a", result=[3])
     claims = flow.items()
     assert len(claims) == (1 if name == "a" else 2)
-    for claim in claims.values():
-        flow.settle(claim)
+    settle_all(flow, claims)
     assert flow.state == "completed"
 
 
@@ -133,8 +127,7 @@ def test_pause_holds_the_window(api: Api) -> None:
     flow = Flow(api, [each("m", list(range(4)), max_parallel=2)])
     claims = flow.items()
     api.rows("pause_workflow_run", run=flow.run)
-    for claim in claims.values():
-        flow.settle(claim)
+    settle_all(flow, claims)
     assert flow.items() == {}
     assert (flow.state, flow.states()) == ("paused", {"m": "running"})
     assert broken(api) == []
@@ -146,8 +139,7 @@ def test_cancel_of_a_paused_map_that_has_nothing_open(api: Api) -> None:
     flow = Flow(api, [each("m", list(range(4)), max_parallel=2)])
     claims = flow.items()
     api.rows("pause_workflow_run", run=flow.run)
-    for claim in claims.values():
-        flow.settle(claim)
+    settle_all(flow, claims)
     api.rows("cancel_workflow_run", run=flow.run)
     api.rows("advance_workflows")
     assert (flow.state, flow.states()) == ("cancelled", {"m": "cancelled"})
@@ -163,15 +155,8 @@ def test_a_deadline_stops_a_map(api: Api, clock: Clock) -> None:
 
 
 def test_an_operator_declares_a_waiting_map_done(api: Api) -> None:
-    flow = Flow(
-        api,
-        [
-            step("a"),
-            each("m", {"$result": "a"}),
-            each("n", {"$results": "m"}),
-            step("b", params={"x": {"$results": "m"}}),
-        ],
-    )
+    of_m = {"$results": "m"}
+    flow = Flow(api, [step("a"), each("m", {"$result": "a"}), each("n", of_m), step("b", params={"x": of_m})])
     api.rows("skip_step", run=flow.run, step="m", result=[7, 8])
     claims = flow.claims()
     assert claims["b"]["params"] == {"x": [7, 8]}
@@ -184,19 +169,10 @@ def test_an_operator_declares_a_map_done_of_which_nothing_is_claimed(api: Api) -
     api.refused("QHL07", "skip_step", run=flow.run, step="m")
     flow.settle(claims[0])
     assert api.value("skip_step", run=flow.run, step="m", reason="enough") == "running"
-    assert items_left(api, flow) == 0
+    left = "select count(*) from hwqueue.ready join hwqueue.lease l using (lease_id) where l.run_id = %s"
+    assert api.one(left + " and l.item_no is not null", flow.run) == 0
     flow.complete("b")
     assert flow.state == "completed"
-
-
-def items_left(api: Api, flow: Flow) -> int:
-    row = api.conn.execute(
-        "select count(*) from hwqueue.ready r join hwqueue.lease l using (lease_id)"
-        " where l.run_id = %s and l.item_no is not null",
-        [flow.run],
-    ).fetchone()
-    assert row is not None
-    return int(row[0])
 
 
 def test_a_cancellation_of_many_maps_ends_200_items_at_most(api: Api) -> None:

@@ -9,7 +9,6 @@ from tests.calls import Row
 from tests.flows import step
 from tests.nests import nested
 from tests.sql.api import Api
-from tests.sql.explained import put_in_force
 
 
 def spec(*steps: Row, **more: Any) -> Row:
@@ -17,7 +16,9 @@ def spec(*steps: Row, **more: Any) -> Row:
 
 
 def checked(api: Api, given: Any, **options: Any) -> dict[str, Row]:
-    rows = api.rows("check_workflow", spec=given, options=options)
+    """What a check says of each step; it writes nothing."""
+    with api.unchanged():
+        rows = api.rows("check_workflow", spec=given, options=options)
     return {row["step"]: row for row in rows}
 
 
@@ -37,17 +38,11 @@ def test_a_check_judges_each_step_and_writes_nothing(api: Api) -> None:
         queue=queue,
         affinity_tags={"gpu": True},
     )
-    before = api.contents()
     found = checked(api, given)
-    assert api.contents() == before
     assert [row["step_no"] for row in found.values()] == [1, 2, 3]
     counts = {name: (row["nodes_matching"], row["nodes_free"]) for name, row in found.items()}
     assert counts == {"a": (1, 1), "b": (1, 1), "c": (0, 0)}
-    assert {name: row["code"] for name, row in found.items()} == {
-        "a": "ready",
-        "b": "ready",
-        "c": "label_missing",
-    }
+    assert [row["code"] for row in found.values()] == ["ready", "ready", "label_missing"]
     assert found["c"]["permanent"] is True
     [reason] = found["c"]["reasons"]
     assert reason["predicate"]["label"] == "disk"
@@ -62,11 +57,8 @@ def test_a_check_counts_what_runs(api: Api) -> None:
     assert api.claim(node, queue)
     given = spec(step("a", placement={"resources": {"cpu_milli": 1000}}), queue=queue, affinity_tags=lab)
     row = checked(api, given)["a"]
-    assert (row["code"], row["nodes_matching"], row["nodes_free"]) == (
-        "nodes_support_but_contended",
-        1,
-        0,
-    )
+    assert row["code"] == "nodes_support_but_contended"
+    assert (row["nodes_matching"], row["nodes_free"]) == (1, 0)
 
 
 def test_what_others_keep_away_counts_for_a_class_that_is_not_written(api: Api) -> None:
@@ -75,7 +67,7 @@ def test_what_others_keep_away_counts_for_a_class_that_is_not_written(api: Api) 
     node = api.node(labels=lab)
     away = {"require": [{"leases": {"labels": {"app": queue}}, "domain": "node", "away": True}]}
     api.spawn(queue, placement=away)
-    put_in_force(api)
+    api.settle_terms()
     assert len(api.claim(node, queue)) == 1
     given = spec(step("a", options={"labels": {"app": queue}}), queue=queue, affinity_tags=lab)
     row = checked(api, given)["a"]
@@ -135,7 +127,8 @@ def test_a_defined_workflow_is_checked_by_name_and_version(api: Api) -> None:
     assert levels(checked(api, given["name"])["a"]) == {"two": ["step"]}
     assert levels(checked(api, given["name"], version=1)["a"]) == {"one": ["step"]}
     api.refused("QHF01", "check_workflow", spec="nothing", options={})
-    assert api.fault("check_workflow", spec=given, options={"version": 1}) == ("options.version")
+    api.refused("QHQ01", "check_workflow", spec=spec(step("a"), queue="nowhere"))
+    assert api.fault("check_workflow", spec=given, options={"version": 1}) == "options.version"
 
 
 @pytest.mark.parametrize(
@@ -155,10 +148,6 @@ def test_a_check_refuses_what_a_submission_refuses(api: Api, code: str, options:
     assert checked_so == submitted_so
 
 
-def test_a_check_refuses_a_queue_that_does_not_exist(api: Api) -> None:
-    api.refused("QHQ01", "check_workflow", spec=spec(step("a"), queue="nowhere"))
-
-
 def test_a_check_says_what_nested_runs_would_run(api: Api) -> None:
     queue = api.queue()
     name = f"nested-{uuid4().hex[:12]}"
@@ -167,9 +156,7 @@ def test_a_check_says_what_nested_runs_would_run(api: Api) -> None:
         given = {"name": name, "queue": queue, "steps": [inner, *map(step, "abc"[:count])]}
         api.rows("define_workflow", spec=given)
     steps = [nested("new", name), nested("old", name, version=1), nested("none", f"{name}-x")]
-    before = api.contents()
     found = checked(api, spec(step("z"), *steps, queue=queue))
-    assert api.contents() == before
     assert list(found) == ["z", "new", "none", "old"]
     assert {(row["kind"], row["workflow"], row["version"]) for row in found.values()} == {
         ("task", None, None),

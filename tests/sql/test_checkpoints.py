@@ -8,7 +8,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from tests.calls import Row
-from tests.sql.api import NOBODY, Api, Node, token
+from tests.sql.api import NOBODY, Api, Node, settlement, token
 
 HOUR = timedelta(hours=1)
 LOST, FINISHED = "QHL01", "QHL03"
@@ -106,6 +106,8 @@ def test_a_suspension_uses_no_attempt(api: Api, queue: str, node: Node, claim: R
     assert suspend(api, claim, until=until) == "scheduled"
     lease = api.lease(claim["lease_id"])
     assert (lease["state"], lease["available_at"]) == ("scheduled", until)
+    headline = api.row("explain_lease", lease=claim["lease_id"])["headline"]
+    assert headline == "suspended: its handler goes on in 1 h 00 min"
     clock.advance(HOUR)
     second = again(api, node, queue)
     assert second["attempt"] == claim["attempt"]
@@ -196,14 +198,11 @@ def test_a_finished_lease_takes_no_signal(api: Api, claim: Row) -> None:
     api.refused("QHL04", "signal_lease", lease=NOBODY, name="packed")
 
 
-def test_a_cancelled_lease_is_not_suspended(api: Api, claim: Row) -> None:
-    api.value("cancel_lease", lease=claim["lease_id"])
-    assert suspend(api, claim, signal="packed") == "cancelled"
-
-
-def test_a_suspended_lease_that_is_requeued_waits_no_more(
-    api: Api, queue: str, node: Node, claim: Row
-) -> None:
+def test_cancelled_and_requeued_leases_wait_no_more(api: Api, queue: str, node: Node, claim: Row) -> None:
+    """One that is about to be cancelled is not suspended."""
+    stopping = api.running(queue, node)
+    api.value("cancel_lease", lease=stopping["lease_id"])
+    assert suspend(api, stopping, signal="packed") == "cancelled"
     save(api, claim, "charge", 1)
     suspend(api, claim, signal="packed")
     api.value("cancel_lease", lease=claim["lease_id"])
@@ -229,31 +228,13 @@ def test_people_see_names_sizes_and_what_a_lease_waits_for(api: Api, claim: Row,
     told = {"name": "packed", "waits_for": "packed", "waits_until": until, "bytes": 0}
     assert {name: wait[name] for name in told} == told
     assert (wait["is_open"], wait["is_suspended"]) == (True, True)
-    [row] = api.rows("explain_lease", lease=claim["lease_id"])
+    row = api.row("explain_lease", lease=claim["lease_id"])
     assert row["headline"] == ('suspended: its handler waits for signal "packed", for 1 h 00 min at most')
-
-
-def test_a_sleep_is_explained(api: Api, claim: Row, clock: Any) -> None:
-    clock.freeze()
-    suspend(api, claim, until=clock.now() + HOUR)
-    [row] = api.rows("explain_lease", lease=claim["lease_id"])
-    assert row["headline"] == "suspended: its handler goes on in 1 h 00 min"
 
 
 def test_a_batch_suspends_beside_other_settlements(api: Api, queue: str, node: Node) -> None:
     claims = [api.running(queue, node) for _ in range(2)]
-    settle = [
-        {
-            "lease_id": str(claims[0]["lease_id"]),
-            "claim_token": claims[0]["claim_token"],
-            **{"outcome": "suspend", "delay": 60, "name": "nap"},
-        },
-        {
-            "lease_id": str(claims[1]["lease_id"]),
-            "claim_token": claims[1]["claim_token"],
-            "outcome": "complete",
-        },
-    ]
+    settle = [settlement(claims[0], "suspend", delay=60, name="nap"), settlement(claims[1])]
     rows = api.rows("settle_and_claim", **node.who, settle=settle, queues=[queue], qty=0)
     states = [row["state"] for row in sorted(rows, key=lambda row: int(row["ordinal"]))]
     assert states == ["scheduled", "completed"]
@@ -274,13 +255,11 @@ def test_they_go_with_the_lease(api: Api, conn: psycopg.Connection, clock: Any, 
         assert conn.execute(query, [claim["lease_id"]]).fetchall() == []
 
 
-def test_a_checkpoint_without_a_lease_breaks_an_invariant(
-    api: Api, conn: psycopg.Connection, claim: Row
-) -> None:
+def test_a_checkpoint_without_a_lease_breaks_an_invariant(api: Api, claim: Row) -> None:
     save(api, claim, "charge")
     lose = "update hwqueue.checkpoint set lease_id = %s where lease_id = %s"
-    with conn.transaction(force_rollback=True):
-        conn.execute(lose, [NOBODY, claim["lease_id"]])
+    with api.conn.transaction(force_rollback=True):
+        api.conn.execute(lose, [NOBODY, claim["lease_id"]])
         [broken] = api.rows("verify_invariants")
     assert (broken["rule"], broken["subject"]) == ("checkpoint_lease", str(NOBODY))
     assert broken["detail"] == {"table": "checkpoint", "rows": 1}
@@ -326,23 +305,13 @@ def test_bad_arguments_of_a_claim(api: Api, claim: Row, function: str, said: Row
     assert api.fault(function, **token(claim), **said) == field
 
 
-@pytest.mark.parametrize(
-    ("said", "field"),
-    [
-        ({"name": ""}, "p_name"),
-        ({"name": "a", "key": ""}, "p_key"),
-        ({"name": "a", "key": "x" * 256}, "p_key"),
-        ({"name": "a", "payload": Jsonb("x" * 1001)}, "p_payload"),
-    ],
-)
 @pytest.mark.thorough
-def test_bad_signals(api: Api, claim: Row, said: Row, field: str) -> None:
-    assert api.fault("signal_lease", lease=claim["lease_id"], **said) == field
-
-
-@pytest.mark.parametrize("limit", [0, 10001, None])
-@pytest.mark.thorough
-def test_bad_pages(api: Api, claim: Row, limit: int | None) -> None:
-    told = api.refused("QHA01", "lease_checkpoints", lease=claim["lease_id"], limit=limit)
-    assert told.field == "p_limit"
+def test_bad_signals_and_pages(api: Api, claim: Row) -> None:
+    lease = {"lease": claim["lease_id"]}
+    assert api.fault("signal_lease", **lease, name="") == "p_name"
+    for key in ("", "x" * 256):
+        assert api.fault("signal_lease", **lease, name="a", key=key) == "p_key"
+    assert api.fault("signal_lease", **lease, name="a", payload=Jsonb("x" * 1001)) == "p_payload"
+    for limit in (0, 10001, None):
+        assert api.fault("lease_checkpoints", **lease, limit=limit) == "p_limit"
     api.refused("QHL04", "lease_checkpoints", lease=NOBODY)

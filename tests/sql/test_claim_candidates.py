@@ -3,8 +3,8 @@
 Time stands still here unless a test moves it: nothing is forgotten because it is old.
 """
 
-from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
@@ -12,8 +12,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.sql.api import Api, Node, completed, outlive, token
-from tests.sql.test_terms import settle_terms
+from tests.sql.api import Api, Node, completed, outlive
 
 pytestmark = [pytest.mark.usefixtures("clock"), pytest.mark.thorough]
 
@@ -50,22 +49,19 @@ class Scene:
         self.queues = [api.queue(patience=60) for _ in range(queues)]
         self.queue, other = self.queues[0], api.queue()
         api.spawn(other, "work", None, **self.holds())
-        settle_terms(api)
+        api.settle_terms()
         [self.held] = api.claim(self.node, other)
         self.blocked = [
             api.spawn(self.queue, "work", None, **self._blocked(number))
             for number in range(210 if why == "capacity" else 12)  # up to 200 have their row anyway
         ]
         self.free = [api.spawn(self.queue, **FREE) for _ in range(8)]
-        settle_terms(api)
+        api.settle_terms()
         outlive(api.conn)
         while self.take() not in self.free[2:]:  # at first they are tried one by one
             pass
-        [(remembered,)] = api.conn.execute(
-            "select cardinality(classes) from hwqueue.node_candidates where node_id = %s",
-            [self.node.node_id],
-        ).fetchall()
-        assert remembered < 12
+        remembered = "select cardinality(classes) from hwqueue.node_candidates where node_id = %s"
+        assert api.one(remembered, self.node.node_id) < 12
         self.free = [lease for lease in self.free if api.state(lease) == "pending"]
 
     def holds(self) -> Row:
@@ -94,29 +90,26 @@ class Scene:
     def take(self, node: Node | None = None) -> UUID | None:
         """What a claim of one lease gets, which completes at once."""
         claims = self.api.claim(node or self.node, *self.queues)
-        for claim in claims:
-            self.api.value("complete_lease", **token(claim))
+        self.api.complete(*claims)
         return claims[0]["lease_id"] if claims else None
 
 
 @pytest.fixture(params=[1, 2], ids=["one queue", "two"])
-def queues(request: pytest.FixtureRequest) -> int:
-    assert isinstance(request.param, int)
+def queues(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-@pytest.mark.parametrize("why", ["away", "kept out", "capacity"])
+@pytest.mark.parametrize("why", ["away", "kept out", "capacity", "patience", "service"])
 def test_what_was_in_the_way_ends(api: Api, why: str, queues: int) -> None:
+    """The better node goes; a service keeps away no more, whether upkeep has come by or not."""
     scene = Scene(api, why, queues)
     assert scene.take() == scene.free[0]
-    api.complete(scene.held)
-    assert [scene.take(), scene.take()] == scene.blocked[:2]
-
-
-def test_the_better_node_goes(api: Api, queues: int) -> None:
-    scene = Scene(api, "patience", queues)
-    assert scene.take() == scene.free[0]
-    api.rows("deregister_node", node=scene.better.node_id)
+    if why == "patience":
+        api.rows("deregister_node", node=scene.better.node_id)
+    elif why == "service":
+        api.rows("set_service_policy", service=scene.web, policy={"anti_affinity_services": []})
+    else:
+        api.complete(scene.held)
     assert [scene.take(), scene.take()] == scene.blocked[:2]
 
 
@@ -136,14 +129,6 @@ def test_the_queue_has_less_patience(api: Api, queues: int) -> None:
     assert scene.take() == scene.blocked[0]
 
 
-def test_the_service_keeps_away_no_more(api: Api, queues: int) -> None:
-    """Before upkeep comes by, which may write the profile for another reason."""
-    scene = Scene(api, "service", queues)
-    assert scene.take() == scene.free[0]
-    api.rows("set_service_policy", service=scene.web, policy={"anti_affinity_services": []})
-    assert [scene.take(), scene.take()] == scene.blocked[:2]
-
-
 @pytest.mark.parametrize("why", ["away", "kept out"])
 def test_the_node_moves_to_another_rack(api: Api, why: str, queues: int) -> None:
     """What runs on it goes along, so it ends first, after the look."""
@@ -152,12 +137,8 @@ def test_the_node_moves_to_another_rack(api: Api, why: str, queues: int) -> None
     api.running(queue, elsewhere, **scene.holds())
     api.complete(scene.held)
     assert scene.take() == scene.free[0]
-    epoch = api.value(
-        "register_node",
-        node=scene.node.node_id,
-        spec={"name": scene.node.name, "instance_id": "second", "rack": next(_racks)},
-    )
-    assert scene.take(Node(scene.node.node_id, epoch, scene.node.name)) == scene.blocked[0]
+    moved = api.node(scene.node.node_id, name=scene.node.name, instance_id="second", rack=next(_racks))
+    assert scene.take(moved) == scene.blocked[0]
 
 
 @pytest.mark.parametrize("why", ["away", "kept out", "capacity", "patience"])
@@ -175,7 +156,7 @@ def test_what_is_left_is_asked_about_from_now_on(api: Api, queues: int) -> None:
     away = {"leases": {"labels": {"app": "free"}}, "domain": "rack", "away": True}
     queue, beside = api.queue(), api.node(rack=scene.spec["rack"])
     keeper = api.spawn(queue, labels={"app": "keeper"}, placement={"require": [away]})
-    settle_terms(api)
+    api.settle_terms()
     [claim] = api.claim(beside, queue)
     assert claim["lease_id"] == keeper
     assert scene.take() is None
@@ -185,18 +166,15 @@ def test_what_is_left_is_asked_about_from_now_on(api: Api, queues: int) -> None:
 
 
 @pytest.mark.parametrize("why", ["away", "patience"])
-def test_two_classes_that_are_left_keep_their_order(
-    api: Api, why: str, queues: int, other_session: Api
-) -> None:
+def test_two_classes_that_are_left_keep_their_order(api: Api, dsn: str, why: str, queues: int) -> None:
     """Also where another session holds the first of them."""
     scene = Scene(api, why, queues)
     apps = ["other", "free", "other"]
     first, second, third = [api.spawn(scene.queue, labels={"app": app}) for app in apps]
     assert [scene.take() for _ in scene.free] == scene.free
-    other_session.conn.execute("begin")
-    other_session.conn.execute("select from hwqueue.ready where lease_id = %s for update", [first])
-    assert scene.take() == second
-    other_session.conn.execute("rollback")
+    with psycopg.connect(dsn) as other:
+        other.execute("select from hwqueue.ready where lease_id = %s for update", [first])
+        assert scene.take() == second
     assert [scene.take(), scene.take()] == [first, third]
 
 
@@ -222,13 +200,6 @@ def test_in_the_call_that_settles_and_in_batches(api: Api, why: str) -> None:
     found = [row["lease_id"] for row in rows if row["kind"] == "claimed"]
     assert [claim["lease_id"], *found] == scene.free[:2]
     assert api.claimed(scene.node, scene.queue, qty=2) == scene.free[2:4]
-
-
-@pytest.fixture
-def other_session(api: Api, dsn: str) -> Iterator[Api]:
-    """Another connection to the same database."""
-    with psycopg.connect(dsn, autocommit=True) as conn:
-        yield Api(conn)
 
 
 def test_classes_that_one_claim_judges_in_two_batches(api: Api) -> None:

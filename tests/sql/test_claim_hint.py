@@ -3,18 +3,22 @@
 from datetime import timedelta
 
 from hwqueue.testing import Clock
-from tests.direct import Direct
-from tests.sql.api import NOBODY, Api
+from tests.calls import Row
+from tests.sql.api import NOBODY, Api, Node
 
 SECOND = timedelta(seconds=1)
 
 
+def hint(api: Api, node: Node, *queues: str) -> tuple[timedelta, Row]:
+    """When to ask again, and the reasons."""
+    row = api.row("claim_hint", queues=list(queues), node=node.node_id)
+    return row["retry_after"], row["reasons"]
+
+
 def test_the_poll_interval(api: Api) -> None:
     slow, fast, node = api.queue(poll_interval=8), api.queue(poll_interval=3), api.node()
-    row = api.row("claim_hint", queues=[slow], node=node.node_id)
-    assert (row["retry_after"], row["reasons"]) == (8 * SECOND, {})
-    row = api.row("claim_hint", queues=[slow, fast, slow], node=node.node_id)
-    assert (row["retry_after"], row["reasons"]) == (3 * SECOND, {})
+    assert hint(api, node, slow) == (8 * SECOND, {})
+    assert hint(api, node, slow, fast, slow) == (3 * SECOND, {})
 
 
 def test_what_becomes_due_sooner(api: Api, clock: Clock) -> None:
@@ -23,8 +27,7 @@ def test_what_becomes_due_sooner(api: Api, clock: Clock) -> None:
     api.spawn(queue, delay=10)
     for seconds, expected in [(0, 10), (4, 6), (20, 0)]:
         clock.advance(seconds * SECOND)
-        row = api.row("claim_hint", queues=[queue], node=node.node_id)
-        assert row["retry_after"] == expected * SECOND
+        assert hint(api, node, queue)[0] == expected * SECOND
 
 
 def test_reasons_count_classes(api: Api) -> None:
@@ -35,8 +38,8 @@ def test_reasons_count_classes(api: Api) -> None:
     api.needing(queue, cpu_milli=2)
     api.spawn(queue, affinity_tags={"zone": "d"}, delay=60)
     api.spawn(queue)
-    reasons = api.row("claim_hint", queues=[queue], node=node.node_id)["reasons"]
-    assert reasons == {"label_mismatch": 2, "label_missing": 1, "insufficient_capacity": 1}
+    expected = {"label_mismatch": 2, "label_missing": 1, "insufficient_capacity": 1}
+    assert hint(api, node, queue)[1] == expected
 
 
 def test_a_cordoned_node_and_a_paused_queue(api: Api) -> None:
@@ -44,11 +47,9 @@ def test_a_cordoned_node_and_a_paused_queue(api: Api) -> None:
     api.rows("pause_queue", queue=paused)
     api.rows("cordon_node", node=node.node_id)
     api.spawn(queue)
-    reasons = api.row("claim_hint", queues=[paused, queue], node=node.node_id)["reasons"]
-    assert reasons == {"node_draining": 1, "queue_paused": 1}
-    row = api.row("claim_hint", queues=[paused], node=node.node_id)
-    assert row["reasons"] == {"queue_paused": 1}
-    assert row["retry_after"] > timedelta(0)
+    assert hint(api, node, paused, queue)[1] == {"node_draining": 1, "queue_paused": 1}
+    assert hint(api, node, paused)[1] == {"queue_paused": 1}
+    assert hint(api, node, paused)[0] > timedelta(0)
 
 
 def test_bad_arguments(api: Api) -> None:
@@ -64,7 +65,6 @@ def test_a_term_that_is_not_in_force_yet_is_said(api: Api) -> None:
     queue, node = api.queue(), api.node(rack=1)
     spread = [{"domain": "rack", "max_per_domain": 1, "select": {"labels": {"app": "db"}}}]
     api.spawn(queue, labels={"app": "db"}, placement={"spread": spread})
-    reasons = api.row("claim_hint", queues=[queue], node=node.node_id)["reasons"]
-    assert reasons == {"unpublished": 1}
-    Direct(api.conn).settle_terms()
-    assert api.row("claim_hint", queues=[queue], node=node.node_id)["reasons"] == {}
+    assert hint(api, node, queue)[1] == {"unpublished": 1}
+    api.settle_terms()
+    assert hint(api, node, queue)[1] == {}

@@ -12,6 +12,8 @@ from tests.calls import Row
 from tests.sql.api import Api, token
 from tests.sql.warm import WarmApi
 
+NOWHERE = {"require": [{"label": "gone", "op": "exists"}]}
+
 
 @pytest.fixture(params=[pytest.param("cold", marks=pytest.mark.thorough), "warm"])
 def api(request: pytest.FixtureRequest, conn: psycopg.Connection) -> Api:
@@ -48,9 +50,9 @@ def test_affinity_over_age(api: Api) -> None:
     wanted = [("elsewhere", preferring(100, zone="b")), ("away", preferring(-100, zone="a"))]
     wanted += [("neutral", {}), ("here", preferring(1, zone="a"))]
     leases = {name: api.spawn(queue, placement=placement) for name, placement in wanted}
-    names = {lease: name for name, lease in leases.items()}
     rows = api.claim(node, queue, qty=4)
-    assert [names[row["lease_id"]] for row in rows] == ["here", "elsewhere", "neutral", "away"]
+    expected = [leases[name] for name in ("here", "elsewhere", "neutral", "away")]
+    assert [row["lease_id"] for row in rows] == expected
     assert [row["score"] for row in rows] == [1000, 0, 0, -1000]
 
 
@@ -99,8 +101,7 @@ def test_the_best_of_two_queues(api: Api, names: str) -> None:
         api.rows("create_queue", queue=name)
     node = api.node()
     waiting = [api.spawn(low) for _ in range(3)]
-    blocked = {"require": [{"label": "gone", "op": "exists"}]}
-    batch = [{"task": "t", "options": {"priority": 10, "placement": blocked}}] * 120
+    batch = [{"task": "t", "options": {"priority": 10, "placement": NOWHERE}}] * 120
     api.rows("spawn_leases", queue=high, leases=batch)
     urgent = api.spawn(high, priority=10)
     for queues in ([low, high], [high, low]):
@@ -114,7 +115,7 @@ def test_the_best_of_two_queues(api: Api, names: str) -> None:
 def test_a_batch_of_heads_of_several_ranks(api: Api) -> None:
     """Behind a front that is not for the node: by priority, not by age."""
     queue, node = api.queue(tuning={"window_size": 1}), api.node()
-    api.spawn(queue, priority=9, placement={"require": [{"label": "gone", "op": "exists"}]})
+    api.spawn(queue, priority=9, placement=NOWHERE)
     assert api.claimed(node, queue) == []
     leases = {priority: api.spawn(queue, priority=priority) for priority in (0, 5, -5)}
     assert api.claimed(node, queue) == [leases.pop(5)]  # the class is known from here on
@@ -129,8 +130,7 @@ def test_the_best_of_two_queues_with_many_classes(api: Api, classes: int) -> Non
     low, high, node = api.queue(tuning=tuning), api.queue(tuning=tuning), api.node()
     usual = [{"task": "t", "options": {"labels": {"n": str(n)}}} for n in range(classes)]
     api.rows("spawn_leases", queue=low, leases=usual)
-    blocked = {"require": [{"label": "gone", "op": "exists"}]}
-    batch = [{"task": "t", "options": {"priority": 10, "placement": blocked}}] * 6
+    batch = [{"task": "t", "options": {"priority": 10, "placement": NOWHERE}}] * 6
     api.rows("spawn_leases", queue=high, leases=batch)
     urgent = api.spawn(high, priority=5)
     assert api.claimed(node, low, high) == [urgent]
@@ -153,11 +153,6 @@ def test_the_front_of_two_queues_with_more_classes_than_are_probed(
     leases = [api.spawn(queue, labels={"n": str(n * 7 % 5)}) for n, queue in enumerate(turns)]
     node = api.node()
     assert [lease for _ in leases for lease in api.claimed(node, *queues, qty=qty)] == leases
-
-
-DEREGISTER = """
-  select hwqueue.deregister_node(n.node_id) from hwqueue.node n where n.deregistered_at is null
-"""
 
 
 class TestFit:
@@ -198,7 +193,7 @@ class TestFit:
     @pytest.mark.thorough
     def test_what_few_can_take_comes_before_more_gpus(self, api: Api) -> None:
         """One node of five is worth more than 12 GPUs; with a quarter of the weight, 3."""
-        api.conn.execute(DEREGISTER)  # the fleet is what is asked of
+        api.leave_all()  # the fleet is what is asked of
         for _ in range(4):
             api.node(gpus=gpus(8))
         needs: dict[str, Row] = {"six": {"gpu": 6}, "here": {"gpu": 1, "license": 1}}

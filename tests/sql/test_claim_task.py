@@ -27,31 +27,22 @@ def api(request: pytest.FixtureRequest, conn: psycopg.Connection) -> Api:
 
 def test_the_row(api: Api, clock: Clock) -> None:
     queue, node = api.queue(claim_timeout=60), api.node()
+    assert api.claim(node, queue) == []
     lease = api.spawn(queue, "resize", {"n": 1}, headers={"h": 2})
     [claim] = api.claim(node, queue)
-    assert [claim] == [
-        {
-            "lease_id": lease,
-            "claim_token": claim["claim_token"],
-            "attempt": 1,
-            "queue": queue,
-            "task_name": "resize",
-            "params": {"n": 1},
-            "headers": {"h": 2},
-            "score": 0,
-            "expires_at": clock.now() + timedelta(seconds=60),
-            "assignment": None,
-        }
-    ]
+    assert claim == {
+        "lease_id": lease,
+        "claim_token": claim["claim_token"],
+        "attempt": 1,
+        "queue": queue,
+        "task_name": "resize",
+        "params": {"n": 1},
+        "headers": {"h": 2},
+        "score": 0,
+        "expires_at": clock.now() + timedelta(seconds=60),
+        "assignment": None,
+    }
     assert api.state(lease) == "claimed"
-
-
-def test_nothing_to_claim_is_no_row(api: Api) -> None:
-    queue, node = api.queue(), api.node()
-    assert api.claim(node, queue) == []
-    api.spawn(queue)
-    assert len(api.claim(node, queue)) == 1
-    assert api.claim(node, queue, qty=10) == []
 
 
 def test_as_many_as_asked_for(api: Api) -> None:
@@ -59,6 +50,7 @@ def test_as_many_as_asked_for(api: Api) -> None:
     leases = [api.spawn(queue) for _ in range(30)]
     assert api.claimed(node, queue, qty=7) == leases[:7]
     assert api.claimed(node, queue, qty=1000) == leases[7:]
+    assert api.claim(node, queue, qty=10) == []
 
 
 def test_only_tasks_that_it_has_handlers_for(api: Api) -> None:
@@ -87,9 +79,8 @@ def test_several_queues(api: Api) -> None:
     one, two, node = api.queue(claim_timeout=60), api.queue(claim_timeout=120), api.node()
     leases = [api.spawn(queue) for queue in (one, two, one)]
     rows = api.claim(node, one, two, one, qty=5)
-    assert [(row["lease_id"], row["queue"]) for row in rows] == list(
-        zip(leases, (one, two, one), strict=True)
-    )
+    assert [row["lease_id"] for row in rows] == leases
+    assert [row["queue"] for row in rows] == [one, two, one]
     assert rows[1]["expires_at"] - rows[0]["expires_at"] == timedelta(seconds=60)
 
 
@@ -123,36 +114,26 @@ def test_a_claim_promotes_a_bounded_number(api: Api, clock: Clock) -> None:
     assert row["pending"] + row["scheduled"] == 99
 
 
-def test_not_after_its_deadline(api: Api, clock: Clock) -> None:
+def test_until_its_deadline_and_not_after_it(api: Api, clock: Clock) -> None:
     """Even while nobody has reaped it."""
     queue, node = api.queue(), api.node()
     deadline = (clock.now() + timedelta(minutes=1)).isoformat()
-    late, other = api.spawn(queue, deadline=deadline), api.spawn(queue)
-    clock.advance(timedelta(minutes=1))
+    in_time, late, other = (api.spawn(queue, deadline=at) for at in (deadline, deadline, None))
+    clock.advance(timedelta(seconds=59))
+    assert api.claimed(node, queue) == [in_time]
+    clock.advance(timedelta(seconds=1))
     assert api.claimed(node, queue, qty=5) == [other]
     assert api.state(late) == "pending"
 
 
-def test_until_its_deadline(api: Api, clock: Clock) -> None:
-    queue, node = api.queue(), api.node()
-    lease = api.spawn(queue, deadline=(clock.now() + timedelta(minutes=1)).isoformat())
-    clock.advance(timedelta(seconds=59))
-    assert api.claimed(node, queue) == [lease]
-
-
 def test_a_claim_is_a_sign_of_life(api: Api, clock: Clock) -> None:
-    node = api.node(heartbeat_timeout=45)
-    clock.advance(timedelta(seconds=40))
-    api.claim(node, api.queue())
-    assert api.used(node)["seen_at"] == clock.now()
-
-
-def test_a_node_that_was_silent_may_claim(api: Api, clock: Clock) -> None:
+    """A node that was silent may claim."""
     queue, node = api.queue(), api.node(heartbeat_timeout=45)
-    clock.advance(timedelta(hours=1))
-    lease = api.spawn(queue)
-    assert api.claimed(node, queue) == [lease]
-    assert api.used(node)["live"]
+    for silence in (timedelta(seconds=40), timedelta(hours=1)):
+        clock.advance(silence)
+        lease = api.spawn(queue)
+        assert api.claimed(node, queue) == [lease]
+        assert (api.used(node)["live"], api.used(node)["seen_at"]) == (True, clock.now())
 
 
 def test_tokens_rise_with_every_grant(api: Api) -> None:
@@ -168,6 +149,7 @@ def test_tokens_rise_with_every_grant(api: Api) -> None:
 
 @pytest.mark.thorough
 def test_who_may_not_ask(api: Api) -> None:
+    """Nor for a queue that does not exist, though another one beside it does."""
     queue, node = api.queue(), api.node()
     api.spawn(queue)
     for epoch in (0, 2, -1, 2**60, None):
@@ -176,12 +158,6 @@ def test_who_may_not_ask(api: Api) -> None:
     for unknown in (NOBODY, None):
         refusal = api.refused("QHN01", "claim_task", queues=[queue], node=unknown, epoch=1)
         assert refusal.detail.get("node_id") == (str(unknown) if unknown else None)
-
-
-def test_unknown_queues(api: Api) -> None:
-    """One that exists beside it does not help."""
-    queue, node = api.queue(), api.node()
-    api.spawn(queue)
     refusal = api.refused("QHQ01", "claim_task", queues=[queue, "nowhere"], **node.who)
     assert refusal.detail["queue"] == "nowhere"
 

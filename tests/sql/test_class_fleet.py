@@ -15,13 +15,8 @@ from tests.sql.api import Api, Node
 pytestmark = pytest.mark.thorough
 
 MINUTE = timedelta(minutes=1)
-TAINT = {"key": "maintenance", "effect": "no_schedule"}
-FORGET = ("delete from hwqueue.class_fleet", "delete from hwqueue.class_mask")
 REMEMBERED = "select count(*) from hwqueue.class_mask where digest = %s"
 DIGEST = "select (hwqueue.scan_nodes(hwqueue.clock())).digest"
-FIND_OUT = (
-    "select hwqueue.cache_class_fleets(array_agg(class_id), hwqueue.clock()) from hwqueue.placement_class"
-)
 ASKED: list[Row] = [
     {},
     {"require": [{"label": "gpu", "op": "in", "values": ["A100"]}]},
@@ -57,6 +52,11 @@ class World:
         while self.api.row("reap")["reaches"]:
             self.clock.advance(timedelta(seconds=11))
 
+    def forget(self) -> None:
+        """Forget what upkeep has remembered."""
+        for table in ("class_fleet", "class_mask"):
+            self.api.conn.execute(f"delete from hwqueue.{table}".encode())
+
     def seen(self) -> list[Row]:
         """The pending classes, and again those that no node may run: by what is counted alone."""
         rows = self.api.rows("pending_reasons", queue=self.queue)
@@ -68,118 +68,85 @@ class World:
         self.api.node(node.node_id, **spec)
 
 
-def registered(world: World) -> None:
-    world.api.node(labels={"nowhere": 1}, capacity={"cpu_milli": 500})
+@pytest.fixture
+def world(api: Api, clock: Clock) -> World:
+    """The three nodes and the classes."""
+    return World(api, clock)
 
 
-def relabelled(world: World) -> None:
-    world.again(world.second, labels={"gpu": "A100"}, capacity={"cpu_milli": 2000})
+Change = Callable[[World], object]
 
 
-def smaller(world: World) -> None:
-    world.again(world.first, labels={"gpu": "A100"}, capacity={"cpu_milli": 2500})
+def of_first(function: str, **arguments: Any) -> Change:
+    """A call about the first node."""
+    return lambda world: world.api.rows(function, node=world.first.node_id, **arguments)
 
 
-def with_gpus(world: World) -> None:
-    world.again(world.second, labels={"gpu": "T4"}, gpus=[{"resource_id": str(UUID(int=7))}])
+A100 = {"labels": {"gpu": "A100"}, "capacity": {"cpu_milli": 4000}}
+CHANGES: dict[str, Change] = {
+    "registered": lambda w: w.api.node(labels={"nowhere": 1}, capacity={"cpu_milli": 500}),
+    "relabelled": lambda w: w.again(w.second, **A100 | {"capacity": {"cpu_milli": 2000}}),
+    "smaller": lambda w: w.again(w.first, **A100 | {"capacity": {"cpu_milli": 2500}}),
+    "with gpus": lambda w: w.again(w.second, labels={"gpu": "T4"}, gpus=[{"resource_id": str(UUID(int=7))}]),
+    "deregistered": of_first("deregister_node"),
+    "cordoned": of_first("cordon_node"),
+    "tainted": of_first("taint_node", taint={"key": "maintenance", "effect": "no_schedule"}),
+    "attested": of_first("attest_node", domain="acme"),
+    "serving another": lambda w: w.again(w.first, **A100, queues=["another"], tasks=["another"]),
+    "silent": lambda w: w.clock.advance(MINUTE),
+}
+KEPT: dict[str, Change] = {
+    "cordoned": CHANGES["cordoned"],
+    "silent": CHANGES["silent"],
+    "as it was": lambda w: w.again(w.first, **A100),
+}
 
 
-def deregistered(world: World) -> None:
-    world.api.rows("deregister_node", node=world.first.node_id)
-
-
-def cordoned(world: World) -> None:
-    world.api.rows("cordon_node", node=world.first.node_id)
-
-
-def tainted(world: World) -> None:
-    world.api.rows("taint_node", node=world.first.node_id, taint=TAINT)
-
-
-def attested(world: World) -> None:
-    world.api.rows("attest_node", node=world.first.node_id, domain="acme")
-
-
-def serving_another(world: World) -> None:
-    spec = {"labels": {"gpu": "A100"}, "capacity": {"cpu_milli": 4000}}
-    world.again(world.first, **spec, queues=["another"], tasks=["another"])
-
-
-def silent(world: World) -> None:
-    world.clock.advance(MINUTE)
-
-
-def as_it_was(world: World) -> None:
-    world.again(world.first, labels={"gpu": "A100"}, capacity={"cpu_milli": 4000})
-
-
-CHANGES = [registered, relabelled, smaller, with_gpus, deregistered, cordoned, tainted, attested]
-CHANGES += [serving_another, silent]
-KEPT = [cordoned, silent, as_it_was]
-
-
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_a_change_of_a_node_is_seen_at_once(
-    api: Api, clock: Clock, conn: psycopg.Connection, change: Callable[[World], None]
-) -> None:
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_of_a_node_is_seen_at_once(world: World, change: str) -> None:
     """With what upkeep has remembered before the views say what they say without."""
-    world = World(api, clock)
     world.remember()
     before = world.seen()
-    change(world)
+    CHANGES[change](world)
     after = world.seen()
     assert facts(after) != facts(before)
-    for statement in FORGET:
-        conn.execute(statement.encode())
+    world.forget()
     assert world.seen() == after
 
 
-def test_what_is_remembered_is_read(api: Api, clock: Clock, conn: psycopg.Connection) -> None:
+def test_what_is_remembered_is_read(api: Api, world: World) -> None:
     """And says what is found out without it."""
-    world = World(api, clock)
     found = world.seen()
     world.remember()
     assert world.seen() == found
-    [digest] = conn.execute(DIGEST).fetchone() or [None]
-    [remembered] = conn.execute(REMEMBERED, [digest]).fetchone() or [0]
-    assert remembered >= len(ASKED)
-    conn.execute("update hwqueue.class_mask set nodes = repeat('1', length(nodes))::varbit")
+    assert api.one(REMEMBERED, api.one(DIGEST)) >= len(ASKED)
+    api.conn.execute("update hwqueue.class_mask set nodes = repeat('1', length(nodes))::varbit")
     assert {row["nodes_matching"] for row in world.seen()} == {len(api.rows("list_nodes"))}
 
 
-@pytest.mark.parametrize("change", KEPT, ids=lambda change: change.__name__)
-def test_what_a_change_leaves_as_it_was_is_still_read(
-    api: Api, clock: Clock, conn: psycopg.Connection, change: Callable[[World], None]
-) -> None:
+@pytest.mark.parametrize("change", KEPT)
+def test_what_a_change_leaves_as_it_was_is_still_read(world: World, change: str) -> None:
     """Nodes fall silent all the time; which nodes suit a class is no other for that."""
-    world = World(api, clock)
     world.remember()
-    before = conn.execute(DIGEST).fetchone()
-    change(world)
-    assert conn.execute(DIGEST).fetchone() == before
+    before = world.api.one(DIGEST)
+    KEPT[change](world)
+    assert world.api.one(DIGEST) == before
 
 
-def test_what_nothing_suits_any_more_is_found_out_again(
-    api: Api, clock: Clock, conn: psycopg.Connection
-) -> None:
+def test_what_nothing_suits_any_more_is_found_out_again(api: Api, world: World) -> None:
     """And what is in the way of it then."""
-    world = World(api, clock)
     world.remember()
     unmatched = "select count(*) from hwqueue.class_fleet where unmatched"
-    [before] = conn.execute(unmatched).fetchone() or [0]
+    before = api.one(unmatched)
     api.rows("cordon_node", node=world.first.node_id)
-    assert conn.execute(unmatched).fetchone() == (before,)
-    clock.advance(timedelta(seconds=11))
+    assert api.one(unmatched) == before
+    world.clock.advance(timedelta(seconds=11))
     api.row("reap")
-    [after] = conn.execute(unmatched).fetchone() or [0]
-    assert after > before
+    assert api.one(unmatched) > before
 
 
-def test_what_keeps_out_none_of_the_nodes_that_are_left_is_not_told(
-    api: Api, clock: Clock, conn: psycopg.Connection
-) -> None:
+def test_what_keeps_out_none_of_the_nodes_that_are_left_is_not_told(api: Api, world: World) -> None:
     """Two nodes lacked one label when upkeep looked; of the third alone something else is told."""
-    world = World(api, clock)
     for node in (world.first, world.second, world.third):
         world.again(node, labels={"b" if node is not world.third else "a": "1"})
     api.rows("drop_queue", queue=world.queue, force=True)
@@ -195,36 +162,33 @@ def test_what_keeps_out_none_of_the_nodes_that_are_left_is_not_told(
     after = world.seen()
     assert (after[0]["nodes_near"], after[0]["code"]) == (1, "label_missing")
     assert '"b"' in after[0]["message"]
-    part = "select expr ->> 'label' from hwqueue.class_mask where unmatched order by class_id desc"
-    assert conn.execute(part).fetchone() == ("a",)
-    clock.advance(timedelta(seconds=11))
+    part = "select expr ->> 'label' from hwqueue.class_mask where unmatched order by class_id desc limit 1"
+    assert api.one(part) == "a"
+    world.clock.advance(timedelta(seconds=11))
     api.row("reap")  # upkeep looks again, too
-    assert conn.execute(part).fetchone() == ("b",)
-    for statement in FORGET:
-        conn.execute(statement.encode())
+    assert api.one(part) == "b"
+    world.forget()
     assert world.seen() == after
 
 
-def test_attestations_that_expire(api: Api, clock: Clock) -> None:
+def test_attestations_that_expire(api: Api, world: World) -> None:
     """Nothing is written then."""
-    world = World(api, clock)
-    until = clock.now() + 40 * MINUTE
+    until = world.clock.now() + 40 * MINUTE
     api.rows("attest_node", node=world.third.node_id, domain="acme", expires_at=until)
-    clock.advance(MINUTE)  # the others are silent, the third one is live for an hour
+    world.clock.advance(MINUTE)  # the others are silent, the third one is live for an hour
     world.remember()
     assert sum(row["nodes_matching"] for row in world.seen()) > 0
     trusting = facts(world.seen())[3]
-    clock.advance(45 * MINUTE)
+    world.clock.advance(45 * MINUTE)
     assert facts(world.seen())[3] != trusting
 
 
-def test_a_share_is_of_all_nodes(api: Api, clock: Clock, conn: psycopg.Connection) -> None:
+def test_a_share_is_of_all_nodes(api: Api, world: World) -> None:
     """Cordoned and silent ones as well: the order of claims must not change with them."""
-    world = World(api, clock)
-    cordoned(world)
-    clock.advance(MINUTE)
+    CHANGES["cordoned"](world)
+    world.clock.advance(MINUTE)
     world.remember()
-    rows = conn.execute(
+    rows = api.conn.execute(
         "select f.reach from hwqueue.class_fleet f"
         " join hwqueue.placement_class c using (class_id)"
         " join hwqueue.queue q using (queue_id) where q.name = %s order by class_id",
@@ -234,31 +198,21 @@ def test_a_share_is_of_all_nodes(api: Api, clock: Clock, conn: psycopg.Connectio
     assert shares == pytest.approx([1, 1 / 3, 2 / 3, 0, 1 / 3, 0, 1, 0])
 
 
-def test_classes_that_go_are_forgotten(api: Api, clock: Clock, conn: psycopg.Connection) -> None:
-    world = World(api, clock)
+def test_classes_that_go_are_forgotten(api: Api, world: World) -> None:
+    """One that upkeep was about to write down while the class was pruned as well."""
+    orphan = b"insert into hwqueue.class_fleet (class_id, reach, looked_at, digest)"
+    api.conn.execute(orphan + b" values (999999999, 0, '-infinity', 1)")
     world.remember()
+    assert api.conn.execute("select from hwqueue.class_fleet where class_id = 999999999").rowcount == 0
     api.rows("drop_queue", queue=world.queue, force=True)
     for _ in range(20):
-        clock.advance(timedelta(days=1))
+        world.clock.advance(timedelta(days=1))
         api.rows("prune")
         api.rows("reap")
-    orphans = (
-        "select count(*) from {} f where not exists"
-        " (select from hwqueue.placement_class c where c.class_id = f.class_id)"
-    )
-    for table in ("hwqueue.class_fleet", "hwqueue.class_mask"):
-        assert conn.execute(orphans.format(table).encode()).fetchone() == (0,)
-
-
-def test_what_is_left_of_a_class_that_went_is_forgotten(
-    api: Api, clock: Clock, conn: psycopg.Connection
-) -> None:
-    """One that upkeep was about to write down while the class was pruned."""
-    api.node()
-    orphan = "insert into hwqueue.class_fleet (class_id, reach, looked_at, digest)"
-    conn.execute(f"{orphan} values (999999999, 0, '-infinity', 1)".encode())
-    World(api, clock).remember()
-    assert conn.execute("select from hwqueue.class_fleet where class_id = 999999999").rowcount == 0
+    known = "(select class_id from hwqueue.placement_class)"
+    for table in ("class_fleet", "class_mask"):
+        orphans = f"select from hwqueue.{table} where class_id not in {known}"
+        assert api.conn.execute(orphans.encode()).rowcount == 0
 
 
 def test_what_costs_too_much_is_not_guessed(api: Api, clock: Clock, conn: psycopg.Connection) -> None:

@@ -15,12 +15,8 @@ WEB = {"labels": {"app": "web"}}
 def words(api: Api, placement: Any, **options: Any) -> str:
     """The words of a lease's class."""
     lease = api.spawn(api.queue(), placement=placement, **options)
-    row = api.conn.execute(
-        "select hwqueue.class_words(c) from hwqueue.placement_class c where class_id = %s",
-        [class_of(api, lease)],
-    ).fetchone()
-    assert row is not None
-    return str(row[0])
+    said = "select hwqueue.class_words(c) from hwqueue.placement_class c where class_id = %s"
+    return str(api.one(said, class_of(api, lease)))
 
 
 def expr(label: str, op: str, *values: Any) -> Row:
@@ -51,10 +47,7 @@ def expr(label: str, op: str, *values: Any) -> Row:
         ({"resource": ID}, f"with device {ID}"),
         ({"trust": "acme"}, "trusted for acme"),
         ({"lease": ID}, f"with lease {ID} on the same node"),
-        (
-            {"service": ID, "away": True},
-            f"away from service {ID} in the same failure domain",
-        ),
+        ({"service": ID, "away": True}, f"away from service {ID} in the same failure domain"),
         (
             {"leases": WEB, "domain": "label:zone", "away": True},
             "away from leases with app in web in the same zone",
@@ -78,9 +71,11 @@ def test_every_kind_of_expression(api: Api, require: Row, said: str | None) -> N
         assert found == said
 
 
-def test_a_node_by_its_name(api: Api) -> None:
-    node = api.node()
+def test_a_node_by_its_name_and_what_a_service_keeps_away_from(api: Api) -> None:
+    node, service = api.node(), "01890a5d-ac96-774b-bcce-b302099a8058"
     assert words(api, {"require": [{"node": str(node.node_id)}]}) == f"on node {node.name}"
+    api.rows("set_service_policy", service=service, policy={"anti_affinity_services": [ID]})
+    assert words(api, {}, service_id=service) == f"away from service {ID} in the same failure domain"
 
 
 @pytest.mark.parametrize(
@@ -118,21 +113,11 @@ def test_a_node_by_its_name(api: Api) -> None:
             "tolerates dedicated=film:no_schedule",
         ),
         ({"tolerate": [{"op": "exists"}]}, "tolerates everything"),
+        ({"require": [expr("a", "in", "b")], "resources": {"gpu": 2}}, "a in b, 2 GPU"),
     ],
 )
 def test_the_rest_of_a_placement(api: Api, placement: Row, said: str) -> None:
     assert words(api, placement) == said
-
-
-def test_parts_are_joined(api: Api) -> None:
-    placement = {"require": [expr("gpu_model", "in", "A100")], "resources": {"gpu": 2}}
-    assert words(api, placement) == "gpu_model in A100, 2 GPU"
-
-
-def test_what_a_service_keeps_away_from_is_told(api: Api) -> None:
-    service = "01890a5d-ac96-774b-bcce-b302099a8058"
-    api.rows("set_service_policy", service=service, policy={"anti_affinity_services": [ID]})
-    assert words(api, {}, service_id=service) == f"away from service {ID} in the same failure domain"
 
 
 def test_one_line_of_bounded_length(api: Api) -> None:

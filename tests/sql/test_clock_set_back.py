@@ -34,7 +34,7 @@ class Line:
         """Complete some leases, each at a time of its own."""
         for _ in range(count):
             self.clock.advance(timedelta(milliseconds=1))
-            self.api.rows("complete_lease", **token(self.api.running(self.queue, self.node)))
+            self.api.complete(self.api.running(self.queue, self.node))
         self.ended += count
 
     def look(self) -> None:

@@ -2,14 +2,11 @@
 
 from typing import Any
 
-import psycopg
-import pytest
-
 from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.sql.api import NOBODY, Api, Node
 from tests.sql.logins import OPERATOR, WORKER, Logins
-from tests.sql.placed import reasons, running_placed, spawn_placed, verdict
+from tests.sql.placed import reasons, running_placed, spawn_placed
 
 PROD: list[Row] = [{"trust": "acme.prod"}]
 
@@ -62,17 +59,13 @@ def test_another_instance_is_not_trusted_until_confirmed(api: Api, clock: Clock)
     assert "node_trust_suspended" in codes_of(api, node)
 
 
-def test_the_same_instance_stays_trusted(api: Api) -> None:
+def test_the_same_instance_stays_trusted_until_another_one_was_there(api: Api) -> None:
+    """Nobody knows what the other one did to the machine."""
     queue, node = api.queue(), trusted(api)
     lease = spawn_placed(api, queue, require=PROD)
     same = again(api, node, "first", labels={"a": 1})
     assert api.claimed(same, queue) == [lease]
     assert api.value("confirm_node", node=node.node_id) == 0
-
-
-def test_the_instance_that_comes_back_is_not_trusted(api: Api) -> None:
-    """Nobody knows what the other one did to the machine."""
-    queue, node = api.queue(), trusted(api)
     spawn_placed(api, queue, require=PROD)
     again(api, node)
     assert api.claimed(again(api, node, "first"), queue) == []
@@ -113,7 +106,7 @@ def test_what_runs_goes_on_with_keep_claims(api: Api) -> None:
     queue, node = api.queue(), trusted(api)
     claim = running_placed(api, queue, node, require=PROD)
     second = again(api, node, keep_claims=True)
-    assert verdict(api, second, claim) == "ok"
+    assert api.verdicts(second, claim) == ["ok"]
 
 
 def test_attesting_again_confirms_that_domain(api: Api) -> None:
@@ -127,38 +120,25 @@ def test_attesting_again_confirms_that_domain(api: Api) -> None:
     assert api.value("confirm_node", node=node.node_id) == 1
 
 
-def test_who_confirms_is_noted(api: Api, logins: Logins) -> None:
-    node = trusted(api)
-    again(api, node)
-    login, operator = logins.api(OPERATOR)
-    assert operator.value("confirm_node", node=node.node_id) == 1
-    assert attested(api, node)["attested_by"] == login
-
-
-def test_not_if_another_instance_came_since(api: Api) -> None:
-    """Between the operator's look and word."""
+def test_not_if_another_instance_came_since(api: Api, logins: Logins) -> None:
+    """Between the operator's look and word; and who confirms is noted."""
     node = trusted(api)
     again(api, node)
     again(api, node, "third")
     refusal = api.refused("QHN03", "confirm_node", node=node.node_id, instance_id="second")
     assert refusal.detail["instance_id"] == "third"
     assert api.used(node)["instance_id"] == "third"
+    login, operator = logins.api(OPERATOR)
+    assert operator.value("confirm_node", node=node.node_id) == 1
+    assert attested(api, node)["attested_by"] == login
 
 
-@pytest.mark.parametrize("function", ["confirm_node", "hand_over_node"])
-def test_unknown_nodes(api: Api, conn: psycopg.Connection, function: str) -> None:
-    [(login,)] = conn.execute("select session_user::text").fetchall()
-    arguments: Row = {"login": login} if function == "hand_over_node" else {}
-    api.refused("QHN01", function, node=NOBODY, **arguments)
-
-
-def test_a_node_that_left_is_not_confirmed(api: Api) -> None:
+def test_unknown_nodes(api: Api) -> None:
+    """And one without attestations, of which nothing is told."""
     gone = api.node()
+    again(api, gone)
+    assert "node_trust_suspended" not in codes_of(api, gone)
     api.rows("deregister_node", node=gone.node_id)
-    api.refused("QHN01", "confirm_node", node=gone.node_id)
-
-
-def test_nodes_without_attestations_tell_nothing(api: Api) -> None:
-    node = api.node()
-    again(api, node)
-    assert "node_trust_suspended" not in codes_of(api, node)
+    for node in (NOBODY, gone.node_id):
+        api.refused("QHN01", "confirm_node", node=node)
+    api.refused("QHN01", "hand_over_node", node=NOBODY, login=api.one("select session_user::text"))

@@ -1,4 +1,6 @@
-"""cordon_node and uncordon_node: nothing new while an operator holds the node."""
+"""cordon_node, drain_node and uncordon_node: nothing new, and with a deadline claims are asked to stop."""
+
+from datetime import timedelta
 
 import pytest
 
@@ -9,20 +11,44 @@ def test_a_cordoned_node_gets_nothing_new(api: Api) -> None:
     queue, node = api.queue(), api.node()
     claim = api.running(queue, node)
     api.rows("cordon_node", node=node.node_id)
-    waiting = api.spawn(queue)
+    waiting, other = api.spawn(queue), api.spawn(queue)
     assert api.claimed(node, queue) == []
+    assert api.claimed(api.node(), queue) == [waiting]  # others go on
     assert api.used(node)["cordoned"]
     assert api.value("complete_lease", **token(claim)) == "completed"
     api.rows("uncordon_node", node=node.node_id)
     assert not api.used(node)["cordoned"]
-    assert api.claimed(node, queue) == [waiting]
+    assert api.claimed(node, queue) == [other]
 
 
-def test_others_go_on(api: Api) -> None:
-    queue, held, other = api.queue(), api.node(), api.node()
-    api.rows("cordon_node", node=held.node_id)
+def test_without_a_deadline_what_runs_may_finish(api: Api) -> None:
+    queue, node = api.queue(), api.node()
+    claim = api.running(queue, node)
+    api.rows("drain_node", node=node.node_id)
+    api.spawn(queue)
+    assert api.claimed(node, queue) == []
+    assert api.verdicts(node, claim) == ["ok"]
+    assert (api.used(node)["cordoned"], api.used(node)["draining"]) == (True, False)
+
+
+def test_with_a_deadline_claims_are_preempted(api: Api) -> None:
+    """Not cancelled: handed back a lease may run elsewhere, finished it is finished."""
+    queue, node = api.queue(), api.node()
+    back, done, cancelled = (api.running(queue, node) for _ in range(3))
+    api.rows("cancel_lease", lease=cancelled["lease_id"])
+    api.rows("drain_node", node=node.node_id, deadline=timedelta(minutes=5))
+    assert api.used(node)["draining"]
+    assert api.verdicts(node, back, done, cancelled) == ["preempted", "preempted", "cancelled"]
+    assert api.lease(back["lease_id"])["stop_reason"] == "preempted"
+    assert api.value("release_lease", **token(back)) == "pending"
+    assert api.value("complete_lease", **token(done)) == "completed"
+    assert api.claimed(api.node(), queue) == [back["lease_id"]]
+    api.rows("uncordon_node", node=node.node_id)
     lease = api.spawn(queue)
-    assert api.claimed(other, queue) == [lease]
+    assert api.claimed(node, queue) == [lease]
+    assert not api.used(node)["draining"]
+    for days in (-1, 3651):
+        assert api.fault("drain_node", node=node.node_id, deadline=timedelta(days=days)) == "p_deadline"
 
 
 @pytest.mark.parametrize("function", ["cordon_node", "uncordon_node"])
@@ -30,9 +56,8 @@ def test_twice_is_once(api: Api, function: str) -> None:
     node = api.node()
     api.rows("cordon_node", node=node.node_id)
     api.rows(function, node=node.node_id)
-    before = api.contents()
-    api.rows(function, node=node.node_id)
-    assert api.contents() == before
+    with api.unchanged():
+        api.rows(function, node=node.node_id)
 
 
 @pytest.mark.parametrize("function", ["cordon_node", "uncordon_node", "drain_node"])

@@ -9,29 +9,19 @@ from tests.sql.api import Api, outlive, token
 
 def generation(conn: psycopg.Connection) -> int:
     """The generation now."""
-    row = conn.execute("select generation from hwqueue.installation").fetchone()
-    assert row is not None
-    value = row[0]
-    assert isinstance(value, int)
-    return value
+    return int(Api(conn).one("select generation from hwqueue.installation"))
 
 
 def test_a_token_is_generation_and_counter(api: Api, conn: psycopg.Connection) -> None:
+    """The same server keeps its generation."""
     queue, node = api.queue(), api.node()
-    claim = api.running(queue, node)
-    assert claim["claim_token"] == generation(conn)
+    claim, kept = api.running(queue, node), generation(conn)
+    assert claim["claim_token"] == kept
     for odd in (3, 5):
         api.rows("release_lease", **token(claim))
+        api.rows("reap")
         [claim] = api.claim(node, queue)
-        assert claim["claim_token"] == generation(conn) + odd
-
-
-def test_the_same_server_keeps_it(api: Api, conn: psycopg.Connection) -> None:
-    api.running(api.queue())
-    before = generation(conn)
-    api.running(api.queue())
-    api.rows("reap")
-    assert generation(conn) == before
+        assert claim["claim_token"] == generation(conn) + odd == kept + odd
 
 
 def become_another_server(conn: psycopg.Connection, column: str) -> None:
@@ -64,24 +54,16 @@ def test_another_timeline_raises_it(api: Api, conn: psycopg.Connection, function
 
 @pytest.mark.parametrize("column", ["system_identifier", "timeline"])
 def test_reap_sees_another_server(api: Api, conn: psycopg.Connection, column: str) -> None:
-    api.rows("reap")
-    before = generation(conn)
-    become_another_server(conn, column)
-    api.rows("reap")
-    new = generation(conn)
-    assert new >> 40 > before >> 40
-    api.rows("reap")
-    assert generation(conn) == new
-
-
-@pytest.mark.parametrize("column", ["system_identifier", "timeline"])
-def test_ids_of_events_go_on_rising(api: Api, conn: psycopg.Connection, column: str) -> None:
-    """Transaction ids begin anew on a server that was restored: as if it had had many more."""
-    queue = api.queue()
+    """Transaction ids begin again on one that was restored, and ids of events go on rising."""
+    queue, before = api.queue(), generation(conn)
     conn.execute("update hwqueue.event set event_id = event_id + (1::bigint << 50)")
     [restored] = api.rows("list_events", limit=1)
     become_another_server(conn, column)
     api.rows("reap")
+    raised = generation(conn)
+    assert raised >> 40 > before >> 40
+    api.rows("reap")
+    assert generation(conn) == raised
     api.rows("pause_queue", queue=queue)
     outlive(conn)
     new = api.rows("list_events", after=restored["event_id"])

@@ -10,6 +10,7 @@ from tests.flows import Flow, step
 from tests.sql.api import Api
 
 WAIT = {"name": "a", "kind": "wait", "signal": "go"}
+NO_GPU = {"affinity_tags": {"gpu": False}}
 
 
 def spec(*steps: Row, **more: Any) -> Row:
@@ -46,6 +47,8 @@ def test_a_run_keeps_the_version_that_it_was_submitted_with(api: Api) -> None:
     assert api.row("submit_workflow", workflow=given["name"])["version"] == 2
     old = api.row("submit_workflow", workflow=given["name"], options={"version": 1})
     assert old["version"] == 1
+    for function in ("submit_workflow", "get_workflow"):
+        api.refused("QHF01", function, workflow="none")
 
 
 def test_a_cycle_is_named(api: Api) -> None:
@@ -53,10 +56,7 @@ def test_a_cycle_is_named(api: Api) -> None:
     detail = api.refused("QHF02", "define_workflow", spec=given).detail
     assert set(detail["cycle"]) == {"a", "b", "c"}
     assert api.refused("QHF02", "define_workflow", spec=spec(step("a", "a"))).detail["cycle"] == ["a"]
-
-
-def test_a_binding_is_an_edge(api: Api) -> None:
-    given = spec(step("a", params={"x": {"$result": "b"}}), step("b", "a"))
+    given = spec(step("a", params={"x": {"$result": "b"}}), step("b", "a"))  # a binding is an edge
     assert "a -> " in api.refused("QHF02", "define_workflow", spec=given).message
 
 
@@ -78,10 +78,7 @@ def test_a_binding_is_an_edge(api: Api) -> None:
         ([step("a", kind="gang", size=1)], "spec.steps[0].size"),
         ([step("a", kind="gang", size=2, min_size=3)], "spec.steps[0].min_size"),
         ([step("a", kind="gang", size=2, over=[1])], "spec.steps[0].over"),
-        (
-            [step("a", kind="gang", size=2, options={"patience": 1})],
-            "spec.steps[0].options.patience",
-        ),
+        ([step("a", kind="gang", size=2, options={"patience": 1})], "spec.steps[0].options.patience"),
         ([step("a", kind="map")], "spec.steps[0].over"),
         ([step("a", kind="map", over={"a": 1})], "spec.steps[0].over"),
         ([step("a", kind="map", over=[{"$item": []}])], "spec.steps[0].over[0]"),
@@ -115,35 +112,22 @@ def test_what_is_refused(api: Api, steps: list[Row], field: str) -> None:
     assert (api.refused(code, "define_workflow", spec=spec(*steps)).field or "").startswith(field)
 
 
-def test_a_key_of_another_kind_is_refused_by_name(api: Api) -> None:
+def test_what_is_not_for_steps_of_its_kind(api: Api) -> None:
     refusal = api.refused("QHF02", "define_workflow", spec=spec(step("a", signal="go")))
     assert 'signal is of kind wait, step "a" is of kind task' in refusal.message
-
-
-def test_options_of_a_step_without_a_lease_are_refused(api: Api) -> None:
-    given = spec({"name": "a", "kind": "sleep", "for": 60}, queue=api.queue())
+    sleep = {"name": "a", "kind": "sleep", "for": 60}
     options = {"steps": {"a": {"options": {"priority": 1}}}}
+    given = spec(sleep, queue=api.queue())
     assert api.fault("submit_spec", spec=given, options=options) == "options.steps.a"
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        {"kind": "sleep", "for": 1},
-        {"kind": "wait", "signal": "x"},
-        {"kind": "workflow", "workflow": "x"},
-    ],
-)
-def test_a_step_near_one_without_a_lease_is_refused(api: Api, kind: Row) -> None:
-    steps = [{"name": "a", **kind}, step("b", "a", near={"step": "a"})]
-    refusal = api.refused("QHF02", "define_workflow", spec=spec(*steps))
-    assert (refusal.field, refusal.message) == (
-        "spec.steps[1].near",
-        'step "b" is near "a", which has no lease of its own',
-    )
+    for first in (sleep, WAIT, {"name": "a", "kind": "workflow", "workflow": "x"}):
+        near = spec(first, step("b", "a", near={"step": "a"}))
+        refusal = api.refused("QHF02", "define_workflow", spec=near)
+        assert refusal.field == "spec.steps[1].near"
+        assert refusal.message == 'step "b" is near "a", which has no lease of its own'
 
 
 def test_limits(api: Api) -> None:
+    """And a long chain that keeps to them."""
     many = [step(f"s{n}") for n in range(5001)]
     api.refused("QHF07", "define_workflow", spec=spec(*many))
     api.refused("QHF07", "define_workflow", spec=spec(step("a", params={"x": "y" * 2**20})))
@@ -152,17 +136,9 @@ def test_limits(api: Api) -> None:
         *(step(f"b{n}", *(f"a{k}" for k in range(142))) for n in range(142)),
     ]
     api.refused("QHF07", "define_workflow", spec=spec(*dense))
-
-
-def test_a_long_chain_is_ordered_fast_enough_to_define(api: Api) -> None:
     chain = [step("s0"), *(step(f"s{n}", f"s{n - 1}") for n in range(1, 2000))]
     given = spec(*reversed(chain))
     assert api.row("define_workflow", spec=given)["version"] == 1
-
-
-def test_an_unknown_workflow(api: Api) -> None:
-    api.refused("QHF01", "submit_workflow", workflow="none")
-    api.refused("QHF01", "get_workflow", workflow="none")
 
 
 def test_an_idempotency_key_is_one_run(api: Api) -> None:
@@ -179,22 +155,16 @@ def test_an_idempotency_key_is_one_run(api: Api) -> None:
     assert refusal.detail["run_id"] == str(first["run_id"])
 
 
-def test_a_run_id_of_ones_own(api: Api) -> None:
-    queue, run = api.queue(), uuid4()
-    given = spec(step("a"), queue=queue)
+def test_equal_ad_hoc_runs_share_a_definition(api: Api) -> None:
+    """And may have ids of the caller's own."""
+    given, run = spec(step("a"), queue=api.queue()), uuid4()
+    with api.unchanged(), api.conn.transaction(force_rollback=True):
+        api.rows("submit_spec", spec=given)
+    api.rows("submit_spec", spec=given)
     arguments = {"spec": given, "options": {"run_id": str(run)}}
     assert api.row("submit_spec", **arguments)["run_id"] == run
     assert api.fault("submit_spec", **arguments) == "options.run_id"
-
-
-def test_equal_ad_hoc_runs_share_a_definition(api: Api) -> None:
-    given = spec(step("a"), queue=api.queue())
-    for _ in range(2):
-        api.rows("submit_spec", spec=given)
-    count = api.conn.execute(
-        "select count(*) from hwqueue.workflow where name = %s", [given["name"]]
-    ).fetchone()
-    assert count == (1,)
+    assert api.one("select count(*) from hwqueue.workflow where name = %s", given["name"]) == 1
 
 
 def placements(api: Api, run: Row) -> dict[str, Any]:
@@ -244,11 +214,7 @@ def test_a_step_overrides_its_run(api: Api, mode: str, tags: Row, found: Row) ->
 
 
 def test_a_contradiction_names_both_sides(api: Api) -> None:
-    given = spec(
-        step("report", affinity_tags={"gpu": False}),
-        queue=api.queue(),
-        affinity_tags={"gpu": True},
-    )
+    given = spec(step("report", **NO_GPU), queue=api.queue(), affinity_tags={"gpu": True})
     refusal = api.refused("QHC04", "submit_spec", spec=given)
     assert refusal.detail["step"] == "report"
     assert refusal.detail["level"] == ["workflow", "step"]
@@ -259,14 +225,10 @@ def test_a_contradiction_names_both_sides(api: Api) -> None:
 
 def test_a_submission_that_contradicts_its_workflow(api: Api) -> None:
     given = spec(step("a"), queue=api.queue(), affinity_tags={"gpu": True})
-    wrong = {"affinity_tags": {"gpu": False}}
-    refusal = api.refused("QHC04", "submit_spec", spec=given, options=wrong)
+    refusal = api.refused("QHC04", "submit_spec", spec=given, options=NO_GPU)
     assert refusal.detail["level"] == ["workflow", "submission"]
-    run = api.row("submit_spec", spec=given, options=wrong | {"affinity": "override"})
+    run = api.row("submit_spec", spec=given, options=NO_GPU | {"affinity": "override"})
     assert placements(api, run) == {"a": {"gpu": [False]}}
-
-
-NO_GPU = {"affinity_tags": {"gpu": False}}
 
 
 @pytest.mark.parametrize(
@@ -275,11 +237,7 @@ NO_GPU = {"affinity_tags": {"gpu": False}}
         (({}, {"gpu": True}), NO_GPU, ["submission", "step"]),
         (({"zone": "a"}, {"gpu": True}), NO_GPU, ["submission", "step"]),
         (({"gpu": False}, {"gpu": True}), {"affinity_tags": {"zone": "a"}}, ["workflow", "step"]),
-        (
-            ({"gpu": True}, {"gpu": True}),
-            NO_GPU | {"affinity": "replace"},
-            ["submission", "step"],
-        ),
+        (({"gpu": True}, {"gpu": True}), NO_GPU | {"affinity": "replace"}, ["submission", "step"]),
         (({"gpu": True}, {}), {"steps": {"a": NO_GPU}}, ["workflow", "submission"]),
         (({}, {"gpu": True}), {"steps": {"a": NO_GPU}}, ["step", "submission"]),
         (
@@ -323,11 +281,8 @@ def test_the_submission_speaks_of_single_steps(api: Api) -> None:
 
 
 def test_priorities(api: Api) -> None:
-    flow = Flow(
-        api,
-        [step("a"), step("b", options={"priority": 9}), step("c")],
-        options={"priority": 3, "steps": {"c": {"options": {"priority": 5}}}},
-    )
+    options = {"priority": 3, "steps": {"c": {"options": {"priority": 5}}}}
+    flow = Flow(api, [step("a"), step("b", options={"priority": 9}), step("c")], options=options)
     found = {n: api.lease(row["lease_id"])["priority"] for n, row in flow.steps().items()}
     assert found == {"a": 3, "b": 9, "c": 5}
 
@@ -345,11 +300,3 @@ def test_defaults_of_a_task_are_the_steps_own(api: Api) -> None:
 def test_an_unknown_queue_is_refused_at_submission(api: Api) -> None:
     given = spec(step("a"), step("b", "a", queue="nowhere"), queue=api.queue())
     assert api.refused("QHQ01", "submit_spec", spec=given).detail["queue"] == "nowhere"
-
-
-def test_a_submission_that_is_rolled_back_leaves_nothing(api: Api) -> None:
-    given = spec(step("a"), queue=api.queue())
-    before = api.contents()
-    with api.conn.transaction(force_rollback=True):
-        api.rows("submit_spec", spec=given)
-    assert api.contents() == before

@@ -5,12 +5,6 @@ import pytest
 from tests.sql.api import Api, outlive, token
 
 
-def test_an_empty_queue_goes(api: Api) -> None:
-    queue = api.queue()
-    api.rows("drop_queue", queue=queue)
-    assert api.refused("QHQ01", "drop_queue", queue=queue).detail["queue"] == queue
-
-
 def purge(api: Api) -> None:
     """Delete what dropped queues held: noted first, deleted once nobody can be on the way."""
     api.rows("prune")
@@ -18,7 +12,11 @@ def purge(api: Api) -> None:
     api.rows("prune")
 
 
-def test_finished_leases_do_not_keep_it(api: Api) -> None:
+def test_an_empty_queue_goes(api: Api) -> None:
+    """One of which all leases are finished, too."""
+    queue = api.queue()
+    api.rows("drop_queue", queue=queue)
+    assert api.refused("QHQ01", "drop_queue", queue=queue).detail["queue"] == queue
     queue = api.queue()
     claim = api.running(queue, idempotency_key="once")
     api.complete(claim)

@@ -4,23 +4,15 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-import psycopg
 import pytest
 
 from hwqueue.testing import Clock
 from tests.sql.api import Api, Node
-from tests.sql.test_terms import settle_terms
 
 SHORT = timedelta(milliseconds=20)  # several of them within one tenth of a second
 TENTH = timedelta(milliseconds=100)
 AWAY = {"leases": {"labels": {"app": "db"}}, "domain": "rack", "away": True}
 NOTED = "select set_config('hwqueue.recent_due_scan', %s, false)"
-
-
-@pytest.fixture
-def api(conn: psycopg.Connection) -> Api:
-    """One session, which remembers that it has looked."""
-    return Api(conn)
 
 
 def due_in(api: Api, clock: Clock, queue: str, wait: timedelta, **options: object) -> UUID:
@@ -38,15 +30,16 @@ def at_work(api: Api, clock: Clock) -> tuple[str, Node]:
     return queue, node
 
 
-@pytest.mark.parametrize("qty", [1, 3])
-def test_it_waits_for_the_next_tenth_of_a_second(api: Api, clock: Clock, qty: int) -> None:
+@pytest.mark.parametrize(("call", "qty"), [("claim_task", 1), ("claim_task", 3), ("settle_and_claim", 1)])
+def test_it_waits_for_the_next_tenth_of_a_second(api: Api, clock: Clock, call: str, qty: int) -> None:
     """A busy session goes on with what is ready, for so long and no longer."""
     queue, node = at_work(api, clock)
     urgent = due_in(api, clock, queue, SHORT, priority=5)
     clock.advance(2 * SHORT)
     assert urgent not in api.claimed(node, queue, qty=qty)
     clock.advance(TENTH)
-    assert api.claimed(node, queue, qty=qty)[0] == urgent
+    settle: dict[str, Any] = {"settle": []} if call == "settle_and_claim" else {}
+    assert api.rows(call, **node.who, queues=[queue], qty=qty, **settle)[0]["lease_id"] == urgent
 
 
 @pytest.mark.parametrize("qty", [1, 3])
@@ -102,7 +95,7 @@ def test_the_best_of_what_falls_due_goes_first(api: Api, clock: Clock, kind: dic
     late = api.node(rack=1)
     for _ in range(9):
         api.spawn(queue, **kind)
-    settle_terms(api)
+    api.settle_terms()
     while api.claim(late, queue, qty=20):
         pass
     clock.freeze(clock.now().replace(microsecond=0) + timedelta(seconds=1))
@@ -121,11 +114,3 @@ def test_whatever_the_setting_says(api: Api, clock: Clock, note: str) -> None:
     clock.advance(2 * SHORT)
     api.conn.execute(NOTED, [note])
     assert api.claimed(node, queue) == [urgent]
-
-
-def test_settle_and_claim_looks_as_well(api: Api, clock: Clock) -> None:
-    queue, node = at_work(api, clock)
-    urgent = due_in(api, clock, queue, SHORT, priority=5)
-    clock.advance(TENTH)
-    [row] = api.rows("settle_and_claim", **node.who, settle=[], queues=[queue])
-    assert row["lease_id"] == urgent

@@ -11,9 +11,8 @@ from psycopg.types.json import Jsonb
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.direct import Direct
 from tests.sql.api import Api, Node, count_all, outlive, token
-from tests.sql.placed import running_placed, stop, verdict
+from tests.sql.placed import running_placed, stop
 
 SECOND = timedelta(seconds=1)
 ZONE: Row = {"label": "zone", "op": "in", "values": ["a"]}
@@ -44,29 +43,20 @@ def told(api: Api, claim: Row) -> str | None:
 
 def normal(conn: psycopg.Connection, *require: Row) -> Any:
     """The requirements in normal form."""
-    row = conn.execute(
-        "select hwqueue.normalise_placement(%s) -> 'require'",
-        [Jsonb({"require": list(require)})],
-    ).fetchone()
-    assert row is not None
-    return row[0]
+    query = "select hwqueue.normalise_placement(%s) -> 'require'"
+    return Api(conn).one(query, Jsonb({"require": list(require)}))
 
 
-@pytest.mark.parametrize("grace", [30, "30 s", "00:00:30", 30.0])
-def test_a_grace_is_kept_in_seconds(conn: psycopg.Connection, grace: Any) -> None:
-    assert normal(conn, lasting(ZONE, grace)) == [lasting(ZONE, 30)]
-
-
-def test_every_part_of_what_was_written_lasts(conn: psycopg.Connection) -> None:
+def test_the_normal_form(conn: psycopg.Connection) -> None:
+    """A grace is in seconds, every part of what was written lasts, and defaults are left out."""
+    for grace in (30, "30 s", "00:00:30", 30.0):
+        assert normal(conn, lasting(ZONE, grace)) == [lasting(ZONE, 30)]
     tags = {"tags": {"zone": "a", "gpu": True}}
     gpu = {"label": "gpu", "op": "in", "values": [True]}
     assert normal(conn, lasting(tags)) == [lasting(gpu), lasting(ZONE)]
     assert normal(conn, lasting({"any": [[ZONE, gpu]]})) == [lasting(gpu), lasting(ZONE)]
     either = lasting({"any": [[gpu], [ZONE]]})
     assert normal(conn, either) == [either]
-
-
-def test_a_default_that_is_written_out_is_left_out(conn: psycopg.Connection) -> None:
     assert normal(conn, ZONE | {"during": "scheduling"}, ZONE | {"grace": None}) == [ZONE]
     assert normal(conn, lasting(ZONE, 0)) == [lasting(ZONE)]
 
@@ -107,7 +97,7 @@ def test_a_relabel_asks_at_once_whoever_requires_it_during_execution(api: Api, c
     detail = 'requirement "zone in a" does not hold any more (label_mismatch)'
     assert stop(api, bound) == ("placement_broken", detail, now, now)
     assert [told(api, claim) for claim in (either, free)] == [None, None]
-    assert verdict(api, node, bound) == "preempted"  # what a worker does is the same
+    assert api.verdicts(node, bound) == ["preempted"]  # what a worker does is the same
     found = api.row("explain_lease", lease=bound["lease_id"])
     assert found["code"] == "placement_broken"
     assert found["headline"].endswith(f"it was asked to stop 0 s ago (placement_broken: {detail})")
@@ -129,7 +119,7 @@ def test_a_grace_ends_in_a_stop_or_in_nothing(api: Api, clock: Clock) -> None:
     end = clock.now() + 30 * SECOND
     assert stop(api, claim)[2:] == (end, end)
     clock.advance(10 * SECOND)
-    assert verdict(api, node, claim) == "ok"
+    assert api.verdicts(node, claim) == ["ok"]
     headline = api.row("explain_lease", lease=claim["lease_id"])["headline"]
     assert headline.endswith(
         "it will be asked to stop in 20 s "
@@ -141,9 +131,9 @@ def test_a_grace_ends_in_a_stop_or_in_nothing(api: Api, clock: Clock) -> None:
     assert stop(api, claim) == NOTHING
     relabel(api, node, labels={})
     clock.advance(30 * SECOND)
-    assert verdict(api, node, claim) == "preempted"
+    assert api.verdicts(node, claim) == ["preempted"]
     relabel(api, node, labels={"zone": "a"})
-    assert verdict(api, node, claim) == "preempted"  # its worker may know already
+    assert api.verdicts(node, claim) == ["preempted"]  # its worker may know already
 
 
 def test_the_earlier_of_a_taint_and_a_requirement_counts(api: Api, clock: Clock) -> None:
@@ -163,7 +153,7 @@ def test_the_earlier_of_a_taint_and_a_requirement_counts(api: Api, clock: Clock)
 
 
 def test_an_attestation_that_expires(api: Api, clock: Clock) -> None:
-    """reap finds it; one that is given again in time changes nothing."""
+    """reap finds it; one that is given again in time changes nothing, one that is suspended does."""
     queue, node = api.queue(), api.node()
     attest = {"node": node.node_id, "domain": "acme.prod"}
     api.rows("attest_node", **attest, expires_at=clock.now() + 30 * SECOND)
@@ -175,20 +165,15 @@ def test_an_attestation_that_expires(api: Api, clock: Clock) -> None:
     assert told(api, at_once) is None
     clock.advance(SECOND)
     api.rows("reap")
-    assert verdict(api, node, at_once) == "preempted"
+    assert api.verdicts(node, at_once) == ["preempted"]
     assert stop(api, later)[2] == clock.now() + 60 * SECOND
     api.rows("attest_node", **attest)
     api.rows("reap")
     assert [told(api, claim) for claim in (later, at_the_claim)] == [None, None]
-
-
-def test_an_attestation_that_is_suspended(api: Api) -> None:
-    """By another instance that keeps the claims: in the same call."""
-    queue, node = api.queue(), api.node()
-    api.rows("attest_node", node=node.node_id, domain="acme.prod")
-    claim = running_placed(api, queue, node, require=[lasting(TRUST)])
-    relabel(api, node, instance_id="second", keep_claims=True)
-    assert told(api, claim) == "placement_broken"
+    api.complete(later)
+    suspended = running_placed(api, queue, node, require=[lasting(TRUST)])
+    relabel(api, node, instance_id="second", keep_claims=True)  # in this call
+    assert told(api, suspended) == "placement_broken"
 
 
 @pytest.fixture
@@ -207,7 +192,7 @@ def beside(api: Api, queue: str, node: Node, **options: Any) -> Row:
     """A lease that must be with a cache, during execution, and is."""
     options = {"placement": {"require": [lasting(WITH_CACHE)]}} | options
     lease = api.spawn(queue, **options)
-    Direct(api.conn).settle_terms()
+    api.settle_terms()
     [claim] = api.claim(node, queue)
     assert claim["lease_id"] == lease
     return claim
@@ -232,10 +217,12 @@ def is_cancelled(api: Api, claim: Row, node: Node) -> None:
 def test_a_partner_that_is_lost(
     api: Api, zones: dict[str, Node], is_lost: Callable[[Api, Row, Node], None]
 ) -> None:
+    """One of two is enough."""
     queue, node = api.queue(), zones["a"]
     partner_node = api.node(labels={"zone": "a"})
-    partner = cache(api, queue, partner_node)
+    partner, other = cache(api, queue, partner_node), cache(api, queue, node)
     claim = beside(api, queue, node)
+    completes(api, other, node)
     api.rows("reap")
     assert told(api, claim) is None
     is_lost(api, partner, partner_node)
@@ -245,73 +232,51 @@ def test_a_partner_that_is_lost(
     assert api.rows("verify_invariants") == []
 
 
-def test_one_of_two_partners_is_enough(api: Api, zones: dict[str, Node]) -> None:
-    queue, node = api.queue(), zones["a"]
-    first, _second = cache(api, queue, node), cache(api, queue, node)
-    claim = beside(api, queue, node)
-    completes(api, first, node)
-    api.rows("reap")
-    assert told(api, claim) is None
-
-
 def test_where_a_lease_has_succeeded_is_still_where_it_ran(
     api: Api, zones: dict[str, Node], clock: Clock
 ) -> None:
-    """And when nobody knows any more, nobody is asked to stop."""
+    """And when nobody knows any more, nobody is asked to stop. One that has failed is lost."""
     queue, node = api.queue(retain_completed=60), zones["a"]
-    partner = api.running(queue, node)
-    require = [lasting({"lease": str(partner["lease_id"]), "domain": "label:zone"})]
-    claim = beside(api, api.queue(claim_timeout=7200), node, placement={"require": require})
+    partner, failing = (api.running(queue, node) for _ in range(2))
+    claim, lost = (
+        beside(api, api.queue(claim_timeout=7200), node, placement={"require": [lasting(with_it)]})
+        for with_it in ({"lease": str(one["lease_id"]), "domain": "label:zone"} for one in (partner, failing))
+    )
     completes(api, partner, node)
+    api.rows("fail_lease", **token(failing), error={}, retry=False)
     api.rows("reap")
-    assert told(api, claim) is None
+    assert (told(api, claim), told(api, lost)) == (None, "placement_broken")
     clock.advance(3600 * SECOND)
     outlive(api.conn)
     count_all(api.conn)
     api.rows("prune")
-    assert (
-        api.conn.execute("select from hwqueue.lease where lease_id = %s", [partner["lease_id"]]).fetchall()
-        == []
-    )
+    assert api.one("select count(*) from hwqueue.lease where lease_id = %s", partner["lease_id"]) == 0
     api.rows("reap")
     assert told(api, claim) is None
-
-
-def test_a_lease_that_fails_is_lost(api: Api, zones: dict[str, Node]) -> None:
-    queue, node = api.queue(), zones["a"]
-    partner = api.running(queue, node)
-    require = [lasting({"lease": str(partner["lease_id"])})]
-    claim = beside(api, api.queue(), node, placement={"require": require})
-    api.rows("fail_lease", **token(partner), error={}, retry=False)
-    api.rows("reap")
-    assert told(api, claim) == "placement_broken"
 
 
 def group_of(api: Api, queue: str, *nodes: Node) -> list[Row]:
     """Leases that must be with each other by zone."""
     member = {"placement": {"require": [lasting(WITH_CACHE)]}, "labels": {"app": "cache"}}
     leases = [api.spawn(queue, **member) for _ in nodes]
-    Direct(api.conn).settle_terms()
+    api.settle_terms()
     claims = [api.claim(node, queue)[0] for node in nodes]
     assert [claim["lease_id"] for claim in claims] == leases
     return claims
 
 
-def test_the_last_of_a_group_goes_on(api: Api, zones: dict[str, Node]) -> None:
-    """As it could begin alone."""
-    first, second = group_of(api, api.queue(), zones["a"], zones["a"])
-    completes(api, first, zones["a"])
-    api.rows("reap")
-    assert told(api, second) is None
-
-
 def test_of_a_group_that_is_torn_apart_one_part_goes_on(api: Api, zones: dict[str, Node]) -> None:
-    """No more are asked to stop than have to."""
+    """No more are asked to stop than have to: the last of a group goes on, as it could begin alone."""
     node, moving = zones["a"], api.node(labels={"zone": "a"})
     claims = group_of(api, api.queue(), node, moving)
     relabel(api, moving, labels={"zone": "b"})
     api.rows("reap")
     assert [told(api, claim) for claim in claims] == [None, "placement_broken"]
+    completes(api, claims[1], moving)
+    first, second = group_of(api, api.queue(), zones["b"], zones["b"])
+    completes(api, first, zones["b"])
+    api.rows("reap")
+    assert (told(api, claims[0]), told(api, second)) == (None, None)
 
 
 def test_of_two_that_must_be_apart_one_leaves(api: Api, zones: dict[str, Node]) -> None:
@@ -322,7 +287,7 @@ def test_of_two_that_must_be_apart_one_leaves(api: Api, zones: dict[str, Node]) 
     nodes = [api.node(labels={"zone": f"own-{number}"}) for number in range(2)]
     for _ in nodes:
         api.spawn(queue, **options)
-    Direct(api.conn).settle_terms()
+    api.settle_terms()
     claims = [api.claim(node, queue)[0] for node in nodes]
     relabel(api, nodes[0], labels={"zone": "own-1"})
     api.rows("reap")

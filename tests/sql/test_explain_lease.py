@@ -11,14 +11,12 @@ from tests.calls import Row
 from tests.flows import Flow, each, step
 from tests.nests import nested
 from tests.sql.api import NOBODY, Api, token
-from tests.sql.explained import actions, clear, codes, explain, explain_class, funnel, label, near
+from tests.sql.explained import actions, codes, explain, explain_class, funnel, label, near
 
 GPUS = [{"resource_id": str(uuid4()), "model": "A100"} for _ in range(2)]
 
 
-@pytest.fixture(autouse=True)
-def _alone(api: Api) -> None:
-    clear(api)
+pytestmark = pytest.mark.usefixtures("lone")
 
 
 def test_nodes_that_could_take_it_now(api: Api) -> None:
@@ -33,10 +31,7 @@ def test_nodes_that_could_take_it_now(api: Api) -> None:
     assert set(funnel(found).values()) == {1}
     assert (found["sole_blockers"], found["help"], found["waits_until"]) == ([], [], None)
     assert found["words"] == "any node"
-
-
-def test_the_place_in_line_goes_by_priority(api: Api) -> None:
-    queue = api.queue()
+    queue = api.queue()  # the place in line goes by priority
     leases = [api.spawn(queue, priority=priority) for priority in (1, 5, 5, 3)]
     api.spawn(api.queue())
     assert [explain(api, lease)["position"] for lease in leases] == [3, 0, 1, 2]
@@ -51,16 +46,11 @@ def test_scheduled(api: Api, clock: Clock) -> None:
     assert found["funnel"] is found["nearest"] is found["position"] is None
     clock.advance(timedelta(seconds=90))
     assert "due" in explain(api, lease)["headline"]
-
-
-def test_scheduled_after_a_failure(api: Api) -> None:
     queue = api.queue(retry={"kind": "fixed", "base": 30, "jitter": 0})
     claim = api.running(queue)
     api.rows("fail_lease", **token(claim), error={"type": "Boom", "message": "it\nbroke"})
-    found = explain(api, claim["lease_id"])
-    assert found["headline"] == (
-        "scheduled: claimable in 30 s, for attempt 2; the one before ended with Boom: it broke"
-    )
+    again = "claimable in 30 s, for attempt 2; the one before ended with Boom: it broke"
+    assert explain(api, claim["lease_id"])["headline"] == f"scheduled: {again}"
 
 
 def test_claimed(api: Api, clock: Clock) -> None:
@@ -102,8 +92,7 @@ def test_what_has_ended(api: Api, clock: Clock) -> None:
 
 def test_a_deadline(api: Api, clock: Clock) -> None:
     api.node()
-    now = api.row("explain_lease", lease=api.spawn(api.queue()))["as_of"]
-    lease = api.spawn(api.queue(), deadline=(now + timedelta(seconds=20)).isoformat())
+    lease = api.spawn(api.queue(), deadline=(clock.now() + timedelta(seconds=20)).isoformat())
     assert explain(api, lease)["headline"].endswith("unless it is claimed in 20 s, it fails")
     clock.advance(timedelta(seconds=21))
     found = explain(api, lease)
@@ -140,12 +129,7 @@ def test_all_are_silent(api: Api, clock: Clock) -> None:
     assert near(found, node)["state"] == "silent"
     assert codes(found, node) == ["node_not_live"]
     assert actions(found)[0] == "revive"
-
-
-def test_that_silent_nodes_could_not_run_it_is_said(api: Api, clock: Clock) -> None:
-    node = api.node(heartbeat_timeout=45)
     lease = api.spawn(api.queue(), placement={"resources": {"gpu": 1}})
-    clock.advance(timedelta(minutes=3))
     found = explain(api, lease)
     assert (found["code"], found["permanent"]) == ("node_not_live", True)
     assert found["headline"].endswith("3 min ago; back again, none of them could run it either")
@@ -159,64 +143,45 @@ def test_that_silent_nodes_could_not_run_it_is_said(api: Api, clock: Clock) -> N
 
 UNSATISFIABLE = "required_affinity_unsatisfiable"
 # what a lease asks: code, stage, action, what is said of it, what the node has
-ALONE: dict[str, tuple[Row, tuple[str, str, str], str | None, str | None]] = {
-    "label": (
-        {"require": [label("model", "A100")]},
-        ("label_mismatch", "labels", "relax"),
-        "model in A100",
-        '"T4"',
-    ),
-    "no label": (
-        {"require": [label("gone", 1)]},
-        ("label_missing", "labels", "relax"),
-        "gone in 1",
-        None,
-    ),
-    "rack": (
-        {"require": [{"rack": 3}]},
-        (UNSATISFIABLE, "labels", "relax"),
-        "in rack 3",
-        "rack 1",
-    ),
-    "node": (
-        {"require": [{"node": str(NOBODY)}]},
-        (UNSATISFIABLE, "labels", "relax"),
-        f"on node {NOBODY}",
-        None,
-    ),
+LABELS = ("labels", "relax")
+ALONE: dict[str, tuple[Row, str, tuple[str, str], str | None, str | None]] = {
+    "label": ({"require": [label("model", "A100")]}, "label_mismatch", LABELS, "model in A100", '"T4"'),
+    "no label": ({"require": [label("gone", 1)]}, "label_missing", LABELS, "gone in 1", None),
+    "rack": ({"require": [{"rack": 3}]}, UNSATISFIABLE, LABELS, "in rack 3", "rack 1"),
+    "node": ({"require": [{"node": str(NOBODY)}]}, UNSATISFIABLE, LABELS, f"on node {NOBODY}", None),
     "away": (
         {"require": [{"rack": 1, "away": True}]},
-        ("anti_affinity_conflict", "labels", "relax"),
+        "anti_affinity_conflict",
+        LABELS,
         "not in rack 1",
         "rack 1",
     ),
     "trust": (
         {"require": [{"trust": "acme"}]},
-        ("trust_not_attested", "trust", "attest"),
+        "trust_not_attested",
+        ("trust", "attest"),
         "trusted for acme",
         "trusted for nothing",
     ),
     "isolation": (
         {"isolation": {"cpu": "whole_core"}},
-        ("no_node_supports_class", "isolation", "isolate"),
+        "no_node_supports_class",
+        ("isolation", "isolate"),
         "CPU isolation whole_core",
         "best_effort",
     ),
-    "gpus": (
-        {"resources": {"gpu": 3}},
-        ("insufficient_capacity", "capacity", "resize"),
-        "3 GPU",
-        "2 GPU",
-    ),
+    "gpus": ({"resources": {"gpu": 3}}, "insufficient_capacity", ("capacity", "resize"), "3 GPU", "2 GPU"),
     "amounts": (
         {"resources": {"cpu_milli": 9000, "license": 2}},
-        ("insufficient_capacity", "capacity", "resize"),
+        "insufficient_capacity",
+        ("capacity", "resize"),
         "9 CPU, 2 license",
         "4 CPU, 1 license",
     ),
     "any": (
         {"require": [{"any": [[label("model", "A100")], [{"rack": 4}]]}]},
-        (UNSATISFIABLE, "labels", "relax"),
+        UNSATISFIABLE,
+        LABELS,
         None,
         None,
     ),
@@ -225,10 +190,11 @@ ALONE: dict[str, tuple[Row, tuple[str, str, str], str | None, str | None]] = {
 
 @pytest.mark.parametrize("case", ALONE)
 def test_one_thing_keeps_the_node_out(api: Api, case: str) -> None:
-    placement, (code, stage, action), said, has = ALONE[case]
+    placement, code, (stage, action), said, has = ALONE[case]
     node = api.node(labels={"model": "T4"}, rack=1, gpus=GPUS, capacity={"cpu_milli": 4000, "license": 1})
     lease = api.spawn(api.queue(), placement=placement)
-    found = explain(api, lease)
+    with api.unchanged():
+        found, of_class = explain(api, lease), explain_class(api, lease)
     assert (found["code"], found["permanent"]) == (code, True)
     assert found["headline"].startswith("no live node can run it: 1 node would match but for ")
     assert (found["nodes_live"], found["nodes_matching"], found["nodes_free"]) == (1, 0, 0)
@@ -247,13 +213,12 @@ def test_one_thing_keeps_the_node_out(api: Api, case: str) -> None:
     assert [nodes for _, nodes in left] == [1] * lost + [0] * (len(left) - lost)
     assert actions(found)[:2] == [action, "add_node"]
     assert found["help"][0]["leases"] == 1
-    of_class = explain_class(api, lease)
     for column in ("code", "permanent", "headline", "funnel", "sole_blockers", "nearest", "help"):
         assert of_class[column] == found[column], column
     assert [row["lease_id"] for row in of_class["leases"]] == [str(lease)]
 
 
-def test_a_taint(api: Api) -> None:
+def test_tainted_and_cordoned_nodes(api: Api) -> None:
     node, queue = api.node(), api.queue()
     api.rows("taint_node", node=node.node_id, taint={"key": "film", "effect": "no_schedule"})
     found = explain(api, api.spawn(queue))
@@ -261,12 +226,9 @@ def test_a_taint(api: Api) -> None:
     [reason] = near(found, node)["reasons"]
     assert reason["has"] == "film:no_schedule"
     assert actions(found)[0] == "tolerate"
-
-
-def test_cordoned_nodes(api: Api) -> None:
-    node = api.node()
+    api.rows("untaint_node", node=node.node_id, key="film")
     api.rows("cordon_node", node=node.node_id)
-    found = explain(api, api.spawn(api.queue()))
+    found = explain(api, api.spawn(queue))
     assert (found["code"], found["permanent"]) == ("node_draining", False)
     assert found["headline"] == "1 node matches, but it is cordoned"
     assert actions(found)[0] == "uncordon"
@@ -300,7 +262,11 @@ def test_what_would_match_counts_whether_free_or_not(api: Api) -> None:
     """One label away, wrong or missing; a full node counts, one that lacks two things does not."""
     queue = api.queue()
     full = api.node(labels={"a": 1}, slots=1)
-    api.running(queue, full)
+    claim = api.running(queue, full)
+    found = explain(api, api.spawn(queue))
+    [reason] = near(found, full)["reasons"]
+    assert (reason["wanted"], reason["has"]) == ("1 slots free", "0 slots free")
+    assert found["help"][0]["lease_id"] == str(claim["lease_id"])
     api.node(labels={"a": 1})
     api.node()
     placement = {"require": [label("a", 2), label("b", 1)]}
@@ -339,15 +305,6 @@ def test_all_that_match_are_full(api: Api, busy: Row, wanted: Row, has: str) -> 
     assert (wait["action"], wait["lease_id"]) == ("wait", str(claim["lease_id"]))
 
 
-def test_slots(api: Api) -> None:
-    node, queue = api.node(slots=1), api.queue()
-    claim = api.running(queue, node)
-    found = explain(api, api.spawn(queue))
-    [reason] = near(found, node)["reasons"]
-    assert (reason["wanted"], reason["has"]) == ("1 slots free", "0 slots free")
-    assert found["help"][0]["lease_id"] == str(claim["lease_id"])
-
-
 def test_what_it_would_have_to_itself(api: Api) -> None:
     node = api.node(gpus=GPUS[:1], gpu_exclusivity=["device_exclusive"])
     queue = api.queue()
@@ -359,10 +316,13 @@ def test_what_it_would_have_to_itself(api: Api) -> None:
 
 
 def test_it_waits_for_a_better_node(api: Api, clock: Clock) -> None:
+    """Not for one that is free."""
     best, worst = api.node(labels={"zone": "a"}, slots=1), api.node(labels={"zone": "b"})
     queue = api.queue(patience=2)
-    api.running(queue, best)
     placement = {"prefer": [{"weight": 1, "when": label("zone", "a")}]}
+    found = explain(api, api.spawn(api.queue(), placement=placement))
+    assert (found["code"], found["nodes_free"]) == ("ready", 2)
+    api.running(queue, best)
     lease = api.spawn(queue, placement=placement)
     found = explain(api, lease)
     assert (found["code"], found["permanent"]) == ("waiting_for_preferred", False)
@@ -375,26 +335,11 @@ def test_it_waits_for_a_better_node(api: Api, clock: Clock) -> None:
     assert api.claimed(worst, queue) == [lease]
 
 
-def test_it_does_not_wait_for_a_better_node_that_is_free(api: Api) -> None:
-    best, _ = api.node(labels={"zone": "a"}), api.node(labels={"zone": "b"})
-    placement = {"prefer": [{"weight": 1, "when": {"node": str(best.node_id)}}]}
-    found = explain(api, api.spawn(api.queue(), placement=placement))
-    assert (found["code"], found["nodes_free"]) == ("ready", 2)
-
-
 def test_the_lease_of_a_step_says_what_released_it(api: Api, clock: Clock) -> None:
     pair = ["left", "right"]
-    flow = Flow(
-        api,
-        [
-            step("fetch"),
-            *(step(name, "fetch") for name in pair),
-            step("both", *pair),
-            step("any", *pair, join="any"),
-            each("score", [1, 2], after=pair),
-            step("tell", **{"finally": "ended"}),
-        ],
-    )
+    steps = [step("fetch"), *(step(name, "fetch") for name in pair), step("both", *pair)]
+    steps += [step("any", *pair, join="any"), each("score", [1, 2], after=pair)]
+    flow = Flow(api, [*steps, step("tell", **{"finally": "ended"})])
 
     def released(claim: Row) -> Any:
         return explain(api, claim["lease_id"])["released"]
@@ -436,23 +381,11 @@ def test_a_nested_lease_names_the_run_that_it_is_a_step_of(api: Api) -> None:
     )
 
 
-def test_nothing_is_changed(api: Api) -> None:
-    api.node()
-    lease = api.spawn(api.queue(), placement={"require": [label("a", 1)]})
-    before = api.contents()
-    explain(api, lease)
-    explain_class(api, lease)
-    assert api.contents() == before
-
-
-@pytest.mark.parametrize("lease", [NOBODY, None])
-def test_unknown_leases(api: Api, lease: Any) -> None:
-    api.refused("QHL04", "explain_lease", lease=lease)
-
-
-@pytest.mark.parametrize("class_id", [0, -1, None])
-def test_unknown_classes(api: Api, class_id: Any) -> None:
-    api.refused("QHC01", "explain_class", **{"class": class_id})
+def test_unknown_leases_and_classes(api: Api) -> None:
+    for lease in (NOBODY, None):
+        api.refused("QHL04", "explain_lease", lease=lease)
+    for class_id in (0, -1, None):
+        api.refused("QHC01", "explain_class", **{"class": class_id})
 
 
 def test_a_class_of_which_nothing_is_pending(api: Api) -> None:

@@ -11,9 +11,9 @@ from tests.calls import Row
 from tests.counted import counting
 from tests.patience import looks
 from tests.sql.api import Api, Node
-from tests.sql.explained import actions, clear, codes, explain, funnel, label, near, put_in_force
+from tests.sql.explained import actions, codes, explain, funnel, label, near
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("lone")]
 
 KEPT_OUT = """
   select hwqueue.kept_out_places(k, null) -> 'kept_out'
@@ -21,11 +21,6 @@ KEPT_OUT = """
   where l.lease_id = %s
 """
 WEB: Row = {"labels": {"app": "web"}}
-
-
-@pytest.fixture(autouse=True)
-def _alone(api: Api) -> None:
-    clear(api)
 
 
 @pytest.fixture
@@ -44,7 +39,7 @@ def test_away_from_what_runs_there(api: Api, racks: list[Node]) -> None:
     queue, service = api.queue(), str(uuid4())
     held = api.running(queue, racks[0], labels=WEB["labels"], service_id=service)
     lease = api.spawn(queue, placement={"require": [leases("rack", away=True)]})
-    put_in_force(api)
+    api.settle_terms()
     found = explain(api, lease)
     assert (found["code"], found["nodes_matching"], found["nodes_free"]) == ("ready", 3, 1)
     assert codes(found, racks[2]) == []
@@ -71,7 +66,7 @@ def test_kept_out_by_one_that_keeps_away(api: Api, racks: list[Node]) -> None:
     """Required away holds both ways."""
     queue = api.queue()
     kept = api.spawn(queue, placement={"require": [leases("rack", away=True)]})
-    put_in_force(api)  # until then it is no candidate
+    api.settle_terms()  # until then it is no candidate
     assert api.claimed(racks[0], queue) == [kept]
     lease = api.spawn(queue, labels=WEB["labels"])
     found = explain(api, lease)
@@ -92,7 +87,7 @@ def test_who_keeps_away_is_asked_once_for_a_class(
     queue = api.queue()
     away = {"placement": {"require": [leases("rack", away=True)]}}
     kept = [api.spawn(queue, **away) for _ in range(10)]
-    put_in_force(api)
+    api.settle_terms()
     assert set(api.claimed(racks[0], queue, qty=10)) == set(kept)
     lease = api.spawn(api.queue(), labels=WEB["labels"])
     with counting(conn) as calls:
@@ -103,7 +98,7 @@ def test_who_keeps_away_is_asked_once_for_a_class(
 def test_toward_a_group_that_nobody_starts(api: Api, racks: list[Node]) -> None:
     queue = api.queue()
     lease = api.spawn(queue, placement={"require": [leases("rack")]})
-    put_in_force(api)
+    api.settle_terms()
     found = explain(api, lease)
     assert (found["code"], found["permanent"]) == ("required_affinity_unsatisfiable", False)
     assert found["headline"].endswith('kept out by "with leases with app in web in the same rack"')
@@ -119,7 +114,7 @@ def test_the_first_of_its_own_group(api: Api, racks: list[Node]) -> None:
     queue = api.queue()
     options = {"labels": WEB["labels"], "placement": {"require": [leases("rack")]}}
     first, second = (api.spawn(queue, **options) for _ in range(2))
-    put_in_force(api)
+    api.settle_terms()
     assert explain(api, first)["nodes_free"] == 3
     [claim] = api.claim(racks[2], queue)
     assert claim["lease_id"] == first
@@ -132,7 +127,7 @@ def test_with_a_lease_that_is_pending_itself(api: Api, racks: list[Node]) -> Non
     queue = api.queue()
     target = api.spawn(queue, placement={"require": [label("gone", 1)]})
     lease = api.spawn(queue, placement={"require": [{"lease": str(target)}]})
-    put_in_force(api)
+    api.settle_terms()
     found = explain(api, lease)
     assert found["code"] == "required_affinity_unsatisfiable"
     assert found["headline"] == f"waits for lease {target}, which is pending itself"
@@ -150,43 +145,28 @@ def test_with_a_lease_that_is_pending_itself(api: Api, racks: list[Node]) -> Non
     [
         ({"max_per_domain": 1}, "at most 1 of leases with app in web in the same rack"),
         ({"max_skew": 1}, "spreads leases with app in web within 1 over rack"),
+        ({"domain": "fleet", "max_per_domain": 1}, "at most 1 of leases with app in web in the whole fleet"),
     ],
 )
 def test_spread(api: Api, racks: list[Node], rule: Row, said: str) -> None:
-    queue = api.queue()
+    """In a rack, or in the whole fleet, of which no node is left then."""
+    queue, fleet = api.queue(), "domain" in rule
     placement = {"spread": [{"domain": "rack", "select": WEB} | rule]}
     options = {"labels": WEB["labels"], "placement": placement}
     api.spawn(queue, **options)
-    put_in_force(api)
+    api.settle_terms()
     [claim] = api.claim(racks[0], queue)
     lease = api.spawn(queue, **options)
     found = explain(api, lease)
-    assert found["nodes_free"] == 1
-    for node in racks[:2]:
+    code, place = ("spread_exceeded", "the fleet") if fleet else ("ready", "rack 1")
+    assert (found["code"], found["nodes_free"]) == (code, 0 if fleet else 1)
+    for node in racks if fleet else racks[:2]:
         [reason] = near(found, node)["reasons"]
         assert (reason["code"], reason["stage"]) == ("spread_exceeded", "spread")
-        assert (reason["wanted"], reason["has"]) == (said, "1 in rack 1")
+        assert (reason["wanted"], reason["place"], reason["has"]) == (said, place, f"1 in {place}")
         assert [h["lease_id"] for h in reason["holders"]] == [str(claim["lease_id"])]
     assert api.claimed(racks[1], queue) == []
-    assert api.claimed(racks[2], queue) == [lease]
-
-
-def test_enough_run_in_the_whole_fleet(api: Api, racks: list[Node]) -> None:
-    queue = api.queue()
-    placement = {"spread": [{"domain": "fleet", "select": WEB, "max_per_domain": 1}]}
-    options = {"labels": WEB["labels"], "placement": placement}
-    api.spawn(queue, **options)
-    put_in_force(api)
-    [claim] = api.claim(racks[0], queue)
-    lease = api.spawn(queue, **options)
-    found = explain(api, lease)
-    assert (found["code"], found["nodes_free"]) == ("spread_exceeded", 0)
-    for node in racks:
-        [reason] = near(found, node)["reasons"]
-        assert reason["code"] == "spread_exceeded"
-        assert reason["wanted"] == "at most 1 of leases with app in web in the whole fleet"
-        assert (reason["has"], reason["place"]) == ("1 in the fleet", "the fleet")
-        assert [h["lease_id"] for h in reason["holders"]] == [str(claim["lease_id"])]
+    assert api.claimed(racks[2], queue) == ([] if fleet else [lease])
 
 
 def test_what_is_not_in_force_yet(api: Api, dsn: str, racks: list[Node]) -> None:
@@ -211,7 +191,7 @@ def test_what_is_not_in_force_yet(api: Api, dsn: str, racks: list[Node]) -> None
         [reason] = near(found, racks[1])["reasons"]
         assert [h["lease_id"] for h in reason["holders"]] == [str(held["lease_id"])]
         other.rollback()
-    put_in_force(api)
+    api.settle_terms()
     assert explain(api, lease)["code"] == "ready"
     assert api.claimed(racks[2], queue) == [lease]
 
@@ -222,7 +202,7 @@ def test_one_that_was_asked_to_stop(api: Api, racks: list[Node], clock: Clock) -
     held = api.running(queue, racks[0], labels=WEB["labels"])
     away = api.spawn(queue, placement={"require": [leases("node", away=True)]})
     toward = api.spawn(queue, placement={"require": [leases("node")]})
-    put_in_force(api)
+    api.settle_terms()
     assert codes(explain(api, toward), racks[0]) == []
     api.rows("cancel_lease", lease=held["lease_id"])
     clock.advance(timedelta(seconds=1))
@@ -236,12 +216,9 @@ def test_one_that_was_asked_to_stop(api: Api, racks: list[Node], clock: Clock) -
 def test_several_reasons_of_one_node(api: Api, racks: list[Node]) -> None:
     queue = api.queue()
     api.running(queue, racks[2], labels=WEB["labels"])
-    placement = {
-        "require": [leases("rack", away=True), {"rack": 1}],
-        "resources": {"gpu": 1},
-    }
+    placement = {"require": [leases("rack", away=True), {"rack": 1}], "resources": {"gpu": 1}}
     lease = api.spawn(queue, placement=placement)
-    put_in_force(api)
+    api.settle_terms()
     found = explain(api, lease)
     assert codes(found, racks[2]) == [
         "required_affinity_unsatisfiable",

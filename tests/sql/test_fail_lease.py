@@ -4,8 +4,6 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-import pytest
-
 from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.sql.api import Api, token
@@ -31,17 +29,11 @@ def waits(api: Api, clock: Clock, times: int, retry: Row) -> list[float]:
     return [fail_again(api, clock, queue, lease).total_seconds() for _ in range(times)]
 
 
-def test_fixed(api: Api, clock: Clock) -> None:
+def test_fixed_and_exponential_up_to_a_cap(api: Api, clock: Clock) -> None:
     assert waits(api, clock, 3, STEADY) == [30, 30, 30]
-
-
-def test_exponential_up_to_a_cap(api: Api, clock: Clock) -> None:
+    assert waits(api, clock, 1, STEADY | {"max": 7}) == [7]
     retry = {"kind": "exponential", "base": 5, "factor": 3, "max": 100, "jitter": 0}
     assert waits(api, clock, 5, retry) == [5, 15, 45, 100, 100]
-
-
-def test_a_fixed_wait_has_the_cap_too(api: Api, clock: Clock) -> None:
-    assert waits(api, clock, 1, STEADY | {"max": 7}) == [7]
 
 
 def test_the_default_policy(api: Api, clock: Clock) -> None:
@@ -57,14 +49,12 @@ def test_jitter_stays_within_its_bounds(api: Api, clock: Clock) -> None:
     assert len(set(got)) > 10
 
 
-def test_no_wait_at_all(api: Api, clock: Clock) -> None:
+def test_a_wait_is_scheduled(api: Api, clock: Clock) -> None:
+    """One of no time is none."""
     queue = api.queue(retry={"kind": "fixed", "base": 0})
     claim = api.running(queue)
     assert api.value("fail_lease", **token(claim), error={}) == "pending"
     assert api.claimed(api.node(), queue) == [claim["lease_id"]]
-
-
-def test_a_wait_is_scheduled(api: Api, clock: Clock) -> None:
     queue = api.queue(retry=STEADY)
     claim = api.running(queue)
     assert api.value("fail_lease", **token(claim), error={}) == "scheduled"
@@ -77,20 +67,18 @@ def test_a_wait_is_scheduled(api: Api, clock: Clock) -> None:
     assert again["claim_token"] > claim["claim_token"]
 
 
-@pytest.mark.parametrize("options", [{"max_attempts": 1}, {"retry": {"kind": "none"}}])
-def test_dead(api: Api, clock: Clock, options: Row) -> None:
-    node = api.node()
-    claim = api.running(api.queue(), node, **options)
-    assert api.value("fail_lease", **token(claim), error={"code": 7}) == "failed"
-    lease = api.lease(claim["lease_id"])
-    assert (lease["state"], lease["attempt"], lease["error"]) == ("failed", 1, {"code": 7})
-    assert (lease["finished_at"], lease["node_id"]) == (clock.now(), node.node_id)
-    assert api.claim(node, lease["queue"]) == []
-
-
-def test_the_worker_may_give_up(api: Api) -> None:
-    claim = api.running(api.queue())
-    assert api.value("fail_lease", **token(claim), error={}, retry=False) == "failed"
+def test_dead(api: Api, clock: Clock) -> None:
+    """No attempt is left, or the worker gives up; to say when gives no attempt more."""
+    node, later = api.node(), {"retry_at": clock.now() + timedelta(hours=1)}
+    last: list[Row] = [{"max_attempts": 1}, {"retry": {"kind": "none"}}]
+    cases: list[tuple[Row, Row]] = [(options, more) for options in last for more in ({}, later)]
+    for options, more in [({}, {"retry": False}), *cases]:
+        claim = api.running(api.queue(), node, **options)
+        assert api.value("fail_lease", **token(claim), error={"code": 7}, **more) == "failed"
+        lease = api.lease(claim["lease_id"])
+        assert (lease["state"], lease["attempt"], lease["error"]) == ("failed", 1, {"code": 7})
+        assert (lease["finished_at"], lease["node_id"]) == (clock.now(), node.node_id)
+        assert api.claim(node, lease["queue"]) == []
 
 
 def test_the_worker_may_say_when(api: Api, clock: Clock) -> None:
@@ -100,13 +88,6 @@ def test_the_worker_may_say_when(api: Api, clock: Clock) -> None:
     before = clock.now()
     assert fail_again(api, clock, queue, lease, retry_at=before) <= timedelta(0)
     assert api.state(lease) == "pending"
-
-
-@pytest.mark.parametrize("options", [{"max_attempts": 1}, {"retry": {"kind": "none"}}])
-def test_saying_when_gives_no_attempt_more(api: Api, clock: Clock, options: Row) -> None:
-    claim = api.running(api.queue(), **options)
-    at = clock.now() + timedelta(hours=1)
-    assert api.value("fail_lease", **token(claim), error={}, retry_at=at) == "failed"
 
 
 def test_every_attempt_is_kept_with_its_error(api: Api, clock: Clock) -> None:
@@ -123,12 +104,6 @@ def test_every_attempt_is_kept_with_its_error(api: Api, clock: Clock) -> None:
     assert all(a["node_id"] and a["claimed_at"] and a["ended_at"] for a in row["attempts"])
 
 
-def test_no_error_given(api: Api) -> None:
-    claim = api.running(api.queue(max_attempts=1))
-    assert api.value("fail_lease", **token(claim), error=None) == "failed"
-    assert api.lease(claim["lease_id"])["attempts"][0]["error"] is None
-
-
 def test_asked_to_stop_it_is_cancelled(api: Api) -> None:
     claim = api.running(api.queue())
     api.rows("cancel_lease", lease=claim["lease_id"], reason="no need")
@@ -138,9 +113,10 @@ def test_asked_to_stop_it_is_cancelled(api: Api) -> None:
     assert [a["outcome"] for a in lease["attempts"]] == ["cancelled"]
 
 
-@pytest.mark.parametrize("never", ["infinity", "-infinity"])
-def test_never_to_be_retried(api: Api, never: str) -> None:
-    """That is what p_retry says: a time is a time."""
-    claim = api.running(api.queue())
-    api.refused("QHA01", "fail_lease", **token(claim), error={}, retry_at=never)
-    assert api.state(claim["lease_id"]) == "claimed"
+def test_a_time_is_a_time(api: Api) -> None:
+    """That a lease is never tried again p_retry says. No error needs to be given."""
+    claim = api.running(api.queue(max_attempts=1))
+    for never in ("infinity", "-infinity"):
+        api.refused("QHA01", "fail_lease", **token(claim), error={}, retry_at=never)
+    assert api.value("fail_lease", **token(claim), error=None) == "failed"
+    assert api.lease(claim["lease_id"])["attempts"][0]["error"] is None

@@ -8,8 +8,9 @@ from psycopg.types.json import Jsonb
 from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.sql.api import Api
+from tests.sql.test_earmarks import leave
 from tests.sql.test_gangs import gang, nodes, reap
-from tests.sql.test_terms import WEB, capped, settle_terms, web
+from tests.sql.test_terms import WEB, capped, web
 
 BESIDE: Row = {"require": [{"leases": WEB, "domain": "node"}]}
 
@@ -17,10 +18,7 @@ BESIDE: Row = {"require": [{"leases": WEB, "domain": "node"}]}
 @pytest.fixture(autouse=True)
 def _no_others(api: Api) -> None:
     """No gangs and nodes but those of a test."""
-    for row in api.rows("list_gangs", limit=1000):
-        api.rows("cancel_gang", gang=row["gang_id"])
-    reap(api)
-    api.leave_all()
+    leave(api)
 
 
 def test_so_many_in_all_and_so_many_on_a_machine(api: Api) -> None:
@@ -28,7 +26,7 @@ def test_so_many_in_all_and_so_many_on_a_machine(api: Api) -> None:
     queue, machines = api.queue(), [api.node() for _ in range(4)]
     rules = {"spread": capped(3, "fleet")["spread"] + capped(1, "node")["spread"]}
     leases = [web(api, queue, rules) for _ in range(5)]
-    settle_terms(api)
+    api.settle_terms()
     claims = [claim for node in machines for claim in api.claim(node, queue, qty=9)]
     assert [claim["lease_id"] for claim in claims] == leases[:3]
     api.complete(claims[0])
@@ -41,7 +39,7 @@ def test_a_set_follows_the_first_of_it(api: Api) -> None:
     """What multi-round admission is for: one may start anywhere, the others go where it runs."""
     queue, machines = api.queue(), [api.node() for _ in range(3)]
     leases = [web(api, queue, BESIDE) for _ in range(3)]
-    settle_terms(api)
+    api.settle_terms()
     assert api.claimed(machines[1], queue) == leases[:1]
     assert [api.claimed(machines[other], queue, qty=9) for other in (0, 2)] == [[], []]
     assert api.claimed(machines[1], queue, qty=9) == leases[1:]

@@ -5,7 +5,7 @@ from typing import Any
 import psycopg
 
 from tests.sql.api import Api, Node
-from tests.sql.explained import actions, clear, explain, near
+from tests.sql.explained import actions, explain, near
 
 FULL = "its worker runs 2 at a time, and has no slot free"
 
@@ -25,7 +25,7 @@ def pending(api: Api, queue: str) -> dict[str, Any]:
 
 
 def test_an_explanation_says_that_all_are_full(api: Api) -> None:
-    clear(api)
+    api.leave_all()
     queue = api.queue()
     node, [claim, _] = filled(api, queue)
     lease = api.spawn(queue)
@@ -45,7 +45,7 @@ def test_an_explanation_says_that_all_are_full(api: Api) -> None:
 
 
 def test_views_and_figures_say_so(api: Api, conn: psycopg.Connection) -> None:
-    clear(api)
+    api.leave_all()
     queue = api.queue()
     node, [claim, _] = filled(api, queue)
     lease = api.spawn(queue, labels={"a": "b"})
@@ -85,7 +85,7 @@ def test_it_limits_no_claim(api: Api) -> None:
 
 
 def test_a_registration_may_change_or_drop_it(api: Api) -> None:
-    clear(api)
+    api.leave_all()
     queue = api.queue()
     node, _ = filled(api, queue)
     lease = api.spawn(queue)
