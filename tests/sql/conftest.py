@@ -11,7 +11,7 @@ import pytest
 from hwqueue.schema.files import SQL_DIR
 from hwqueue.testing import Clock
 from tests.fix_db import fresh_database
-from tests.sql.api import Api
+from tests.sql.api import Api, Node
 from tests.sql.logins import Logins, made_logins
 
 
@@ -66,6 +66,18 @@ def clock(conn: psycopg.Connection) -> Clock:
 def api(conn: psycopg.Connection) -> Api:
     """The SQL functions on the file's database."""
     return Api(conn)
+
+
+@pytest.fixture
+def queue(api: Api) -> str:
+    """A queue of the test's own."""
+    return api.queue()
+
+
+@pytest.fixture
+def node(api: Api) -> Node:
+    """A node of the test's own."""
+    return api.node()
 
 
 @pytest.fixture

@@ -66,12 +66,8 @@ def why(api: Api, node: Node, placement: Row) -> dict[str, bool]:
 
 def core_use(api: Api, node: Node) -> list[int]:
     """Thousandths in use of each core of the node."""
-    query = """
-      select core_used from hwqueue.node_load where node_id = %s order by version desc limit 1
-    """
-    row = api.conn.execute(query, [node.node_id]).fetchone()
-    assert row is not None
-    return list(row[0])
+    query = "select core_used from hwqueue.node_load where node_id = %s order by version desc limit 1"
+    return list(api.one(query, node.node_id))
 
 
 def devices(*parents: int | None) -> list[Row]:

@@ -9,7 +9,7 @@ from hwqueue.testing import Clock
 from tests.calls import Calls, Row
 from tests.flows import Flow, each, fail, finish, step
 from tests.sql.api import Api, count_all, outlive
-from tests.sql.test_added_steps import began, work_off
+from tests.sql.test_added_steps import began, settle_all, work_off
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("sound")]
 
@@ -171,8 +171,8 @@ def test_the_next_attempt_adds_nothing_twice(api: Api, clock: Clock) -> None:
     assert again["lease_id"] == claim["lease_id"]
     api.refused("QHL01", "add_items", **adding(claim, [item("late")]))
     assert add(api, again, "y", "x", "z") == {"y": (1, False), "x": (0, False), "z": (2, True)}
-    for one in [again, *claims.values(), *opened(api, flow).values()]:
-        flow.settle(one)
+    api.rows("advance_workflows")
+    settle_all(flow, again, *claims.values())
     assert (flow.state, flow.counts("a")) == ("completed", (3, 3, 0))
 
 
@@ -182,8 +182,7 @@ def test_an_attempt_that_fails_keeps_what_it_has_added(api: Api) -> None:
     flow.settle(claim, outcome="fail", error={"message": "no"})
     claims = opened(api, flow)
     assert add(api, claims["a"], "x") == {"x": (0, False)}
-    for one in claims.values():
-        flow.settle(one)
+    settle_all(flow, *claims.values())
     assert flow.state == "completed"
 
 
@@ -311,8 +310,8 @@ def test_a_retry_of_a_lease_that_failed_finds_its_items(api: Api) -> None:
     assert sorted(str(n) for n in again) == ["1", "a"]
     assert (again["a"]["lease_id"], again["a"]["params"]) == (claim["lease_id"], {"p": 7})
     assert add(api, again["a"], "x", "w") == {"x": (0, False), "w": (2, True)}
-    for one in [*again.values(), *opened(api, flow).values()]:
-        flow.settle(one)
+    api.rows("advance_workflows")
+    settle_all(flow, *again.values())
     assert (flow.state, flow.counts("a")) == ("completed", (3, 3, 0))
 
 
@@ -321,8 +320,7 @@ def test_a_retry_of_the_whole_step_adds_again(api: Api, mode: Row) -> None:
     flow, claim = began(api)
     add(api, claim, "x", "y")
     claims = opened(api, flow)
-    for one in [claim, *claims.values()]:
-        flow.settle(one)
+    settle_all(flow, claim, *claims.values())
     api.rows("retry_workflow_run", run=flow.run, options=mode)
     row = flow.steps()["a"]
     assert (row["items"], row["lease_id"]) == (None, claim["lease_id"])
@@ -331,8 +329,7 @@ def test_a_retry_of_the_whole_step_adds_again(api: Api, mode: Row) -> None:
     [late] = opened(api, flow).values()
     assert (late["lease_id"], late["task_name"]) == (claims[0]["lease_id"], "fetch")
     assert late["params"] == {"other": 1}
-    for one in (again, late):
-        flow.settle(one)
+    settle_all(flow, again, late)
     assert (flow.state, flow.counts("a")) == ("completed", (1, 1, 0))
     rows = api.rows("step_results", run=flow.run, step="a")
     assert [(row["item"], row["name"]) for row in rows] == [(0, "y")]
@@ -404,8 +401,8 @@ def test_its_queue_may_be_dropped(api: Api) -> None:
 def test_prune_removes_what_was_added(api: Api, clock: Clock) -> None:
     flow, claim = began(api)
     add(api, claim, "x")
-    for one in [claim, *opened(api, flow).values()]:
-        flow.settle(one)
+    api.rows("advance_workflows")
+    settle_all(flow, claim)
     clock.advance(timedelta(days=8))
     count_all(api.conn)
     api.rows("prune")

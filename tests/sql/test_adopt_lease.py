@@ -88,9 +88,8 @@ def test_devices_that_cannot_be(api: Api, gpus: Any) -> None:
     assert field.startswith("options.gpus")
 
 
-def test_a_key_records_it_once(api: Api) -> None:
+def test_a_key_records_it_once(api: Api, queue: str, node: Node) -> None:
     """The lease that waits by this key, if there is one."""
-    queue, node = api.queue(), api.node()
     lease = api.spawn(queue, idempotency_key="k", delay=60)
     assert adopt(api, queue, node, idempotency_key="k")["lease_id"] == lease
     assert api.state(lease) == "claimed"
@@ -99,8 +98,7 @@ def test_a_key_records_it_once(api: Api) -> None:
         assert api.refused("QHL07", "adopt_lease", **arguments).detail["lease_id"] == str(known)
 
 
-def test_bad_arguments(api: Api) -> None:
-    queue, node = api.queue(), api.node()
+def test_bad_arguments(api: Api, queue: str, node: Node) -> None:
     good: Row = {"queue": queue, "node": node.node_id, "task": TASK}
     assert api.refused("QHQ01", "adopt_lease", **good | {"queue": "nowhere"}).detail["queue"]
     assert api.refused("QHN01", "adopt_lease", **good | {"node": NOBODY}).detail["node_id"]

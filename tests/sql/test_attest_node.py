@@ -55,8 +55,7 @@ def test_who_is_not_attested_gets_nothing(api: Api) -> None:
 
 
 @pytest.mark.parametrize("domain", ["Acme.prod", "acme.prod ", "acme", "acme.prod.eu", "é"])
-def test_byte_for_byte(api: Api, domain: str) -> None:
-    queue, node = api.queue(), api.node()
+def test_byte_for_byte(api: Api, queue: str, node: Node, domain: str) -> None:
     attest(api, node, domain)
     spawn_placed(api, queue, require=[{"trust": "acme.prod"}])
     spawn_placed(api, queue, require=[{"trust": "e\u0301"}])
@@ -64,9 +63,8 @@ def test_byte_for_byte(api: Api, domain: str) -> None:
     assert api.claimed(node, queue, qty=9) == [mine]
 
 
-def test_an_attestation_expires(api: Api, clock: Clock) -> None:
+def test_an_attestation_expires(api: Api, queue: str, node: Node, clock: Clock) -> None:
     """To the moment, with nobody editing anything."""
-    queue, node = api.queue(), api.node()
     attest(api, node, "acme.prod", expires_at=clock.now() + MINUTE)
     first, second = (spawn_placed(api, queue, require=PROD) for _ in range(2))
     clock.advance(MINUTE - timedelta(microseconds=1))
@@ -130,8 +128,7 @@ def test_nested_lists(api: Api) -> None:
     assert api.claimed(node, queue) == [both]
 
 
-def test_revoking_asks_what_needs_it_to_stop(api: Api, clock: Clock) -> None:
-    queue, node = api.queue(), api.node()
+def test_revoking_asks_what_needs_it_to_stop(api: Api, queue: str, node: Node, clock: Clock) -> None:
     attest(api, node, "a")
     attest(api, node, "b")
     needs_a, needs_b, either, plain = (
@@ -168,9 +165,8 @@ def test_what_is_listed(api: Api, clock: Clock, conn: psycopg.Connection) -> Non
         assert datetime.fromisoformat(each["attested_at"]) == clock.now()
 
 
-def test_it_outlives_an_instance_but_not_a_registration(api: Api) -> None:
+def test_it_outlives_an_instance_but_not_a_registration(api: Api, queue: str, node: Node) -> None:
     """If the operator who attests it says so; else see test_confirm_node.py."""
-    queue, node = api.queue(), api.node()
     attest(api, node, "acme.prod", any_instance=True)
     again = api.node(node.node_id, name=node.name, instance_id="second")
     lease = spawn_placed(api, queue, require=PROD)
@@ -182,9 +178,8 @@ def test_it_outlives_an_instance_but_not_a_registration(api: Api) -> None:
     assert api.used(last)["attestations"] == []
 
 
-def test_many_classes_behind_it(api: Api) -> None:
+def test_many_classes_behind_it(api: Api, queue: str, node: Node) -> None:
     """What the node is not trusted for does not keep it from the rest, nor go before it."""
-    queue, node = api.queue(), api.node()
     attest(api, node, "b")
     spawn_placed(api, queue, require=[A])
     plain = [api.spawn(queue, f"t{number}") for number in range(3)]

@@ -4,7 +4,7 @@ import psycopg
 import pytest
 
 from tests.flows import finish_all
-from tests.sql.api import NOBODY, Api, settlement, token
+from tests.sql.api import NOBODY, Api, Node, settlement, token
 
 Connection = psycopg.Connection
 
@@ -25,8 +25,7 @@ def awaited(api: Api, *leases: object) -> dict[object, str]:
     return {row["lease_id"]: row["payload"] for row in rows}
 
 
-def test_a_state_for_each(api: Api, conn: Connection) -> None:
-    queue, node = api.queue(), api.node()
+def test_a_state_for_each(api: Api, queue: str, node: Node, conn: Connection) -> None:
     running = api.running(queue, node)
     done = api.running(queue, node)
     api.complete(done)
@@ -77,8 +76,7 @@ def test_the_last_failure_notifies_and_a_retry_does_not(api: Api, conn: Connecti
     assert heard(conn) == [payload]
 
 
-def test_a_cancelled_claim_notifies_when_it_ends(api: Api, conn: Connection) -> None:
-    queue, node = api.queue(), api.node()
+def test_a_cancelled_claim_notifies_when_it_ends(api: Api, queue: str, node: Node, conn: Connection) -> None:
     claim = api.running(queue, node)
     [payload] = awaited(api, claim["lease_id"]).values()
     assert api.value("cancel_lease", lease=claim["lease_id"]) == "claimed"

@@ -95,8 +95,7 @@ def test_options(api: Api, field: str, value: Any) -> None:
     assert api.fault("spawn_lease", **spawn(api.queue(), **{key: value})) == f"options.{field}"
 
 
-def test_options_as_a_whole_and_task_names(api: Api) -> None:
-    queue = api.queue()
+def test_options_as_a_whole_and_task_names(api: Api, queue: str) -> None:
     both = {"delay": 5, "available_at": "2030-01-01T00:00:00Z"}
     assert api.fault("spawn_lease", **spawn(queue, **both)) == "options.delay"
     wrong: list[Any] = [[], "x", 7, True]
@@ -286,9 +285,8 @@ def test_what_only_looks_like_one(api: Api, require: list[Row]) -> None:
         ("22P02", math.inf),
     ],
 )
-def test_what_json_cannot_hold(api: Api, code: str, value: Any) -> None:
+def test_what_json_cannot_hold(api: Api, queue: str, code: str, value: Any) -> None:
     """Postgres refuses it before any function sees it, or the driver; nothing is written all the same."""
-    queue = api.queue()
     with api.unchanged():
         for arguments in (
             {"params": {"n": value}},

@@ -61,8 +61,7 @@ def test_cancel_takes_what_is_open_and_nothing_else(api: Api, clock: Clock) -> N
     assert api.lease(waiting)["error"]["detail"] == "bad release"
 
 
-def test_pages_reach_every_lease_once(api: Api, clock: Clock) -> None:
-    queue = api.queue()
+def test_pages_reach_every_lease_once(api: Api, queue: str, clock: Clock) -> None:
     later = (clock.now() + timedelta(hours=1)).isoformat()
     pending = [api.spawn(queue, priority=number % 3) for number in range(5)]
     scheduled = [api.spawn(queue, available_at=later) for _ in range(5)]
@@ -72,11 +71,12 @@ def test_pages_reach_every_lease_once(api: Api, clock: Clock) -> None:
     found = [lease for page in pages for lease in page["changed"]]
     assert sorted(found) == sorted(pending + scheduled)
     assert {api.lease(lease)["priority"] for lease in found} == {7}
+    low = {"filter": {"queue": queue, "state": "pending"}, "changes": {"priority": -1}, "limit": 1}
+    assert changed(api, "update_leases", **low) == pending
 
 
 @pytest.mark.parametrize("state", ["failed", "cancelled"])
-def test_requeue_oldest_first(api: Api, clock: Clock, state: str) -> None:
-    queue = api.queue()
+def test_requeue_oldest_first(api: Api, queue: str, clock: Clock, state: str) -> None:
     ended = []
     for _ in range(5):
         ended.append(dead(api, queue) if state == "failed" else api.spawn(queue))
@@ -87,8 +87,7 @@ def test_requeue_oldest_first(api: Api, clock: Clock, state: str) -> None:
     assert {api.state(lease) for lease in ended} == {"pending"}
 
 
-def test_ended_at_the_same_time(api: Api) -> None:
-    queue = api.queue()
+def test_ended_at_the_same_time(api: Api, queue: str) -> None:
     leases = [api.spawn(queue) for _ in range(5)]
     changed(api, "cancel_leases", filter={"queue": queue}, reason="why")
     events = api.rows("list_events", filter={"queue": queue, "code": "lease_cancelled"})
@@ -98,8 +97,7 @@ def test_ended_at_the_same_time(api: Api) -> None:
     assert sorted(found) == sorted(leases)
 
 
-def test_one_that_fails_again_is_not_met_twice(api: Api, clock: Clock) -> None:
-    queue = api.queue()
+def test_one_that_fails_again_is_not_met_twice(api: Api, queue: str, clock: Clock) -> None:
     lease = dead(api, queue)
     first = api.row("requeue_leases", filter={"queue": queue}, limit=1)
     assert first["changed"] == [lease]
@@ -108,13 +106,6 @@ def test_one_that_fails_again_is_not_met_twice(api: Api, clock: Clock) -> None:
     api.rows("fail_lease", **token(claim), error={}, retry=False)
     second = api.row("requeue_leases", filter={"queue": queue}, cursor=first["next_cursor"])
     assert (second["changed"], second["next_cursor"]) == ([], None)
-
-
-def test_a_waiting_lease_is_not_met_twice(api: Api) -> None:
-    queue = api.queue()
-    leases = [api.spawn(queue) for _ in range(3)]
-    low = {"filter": {"queue": queue}, "changes": {"priority": -1}, "limit": 1}
-    assert changed(api, "update_leases", **low) == leases
 
 
 @pytest.mark.parametrize("hours", [-1, 1, 2, 30], ids=["at once", "sooner", "the same", "later"])
@@ -144,8 +135,7 @@ def test_a_postponed_lease_is_not_met_twice(
         assert {api.lease(lease)["priority"] for lease in found} == {3}
 
 
-def test_a_state_that_is_named_twice_is_counted_once(api: Api) -> None:
-    queue = api.queue()
+def test_a_state_that_is_named_twice_is_counted_once(api: Api, queue: str) -> None:
     dead(api, queue)
     for states in (["failed", "failed"], ["failed", "pending", "failed"]):
         assert counted(api, filter={"queue": queue}, states=states) == 1
@@ -160,8 +150,7 @@ def test_the_lease_of_a_key_is_met_once(api: Api, clock: Clock) -> None:
         assert changed(api, "update_leases", filter=wanted, changes=changes) == [lease]
 
 
-def test_delete_leaves_nothing_but_figures(api: Api, clock: Clock) -> None:
-    queue = api.queue()
+def test_delete_leaves_nothing_but_figures(api: Api, queue: str, clock: Clock) -> None:
     gone, kept = api.spawn(queue, idempotency_key="a"), api.spawn(queue)
     api.rows("cancel_lease", lease=gone)
     assert changed(api, "delete_leases", filter={"queue": queue}) == [gone]
@@ -178,8 +167,7 @@ def test_delete_leaves_nothing_but_figures(api: Api, clock: Clock) -> None:
     assert total["failed"] == 1
 
 
-def test_filters(api: Api, clock: Clock) -> None:
-    queue = api.queue()
+def test_filters(api: Api, queue: str, clock: Clock) -> None:
     other = api.spawn(queue, "mail")
     assert changed(api, "cancel_leases", filter={"queue": queue, "task": "mail"}) == [other]
     assert changed(api, "delete_leases", filter={"queue": queue, "task": "mail"}) == [other]
@@ -206,8 +194,7 @@ def test_filters(api: Api, clock: Clock) -> None:
     assert found(state="pending", labels={"film": "7"}) == set()
 
 
-def test_keys_of_several_tenants(api: Api) -> None:
-    queue = api.queue()
+def test_keys_of_several_tenants(api: Api, queue: str) -> None:
     own, others = (api.spawn(queue, idempotency_key="k", tenant=t) for t in ("film", "games"))
     both = {"queue": queue, "idempotency_key": "k"}
     assert {row["lease_id"] for row in api.rows("list_leases", filter=both)} == {own, others}
@@ -236,8 +223,7 @@ def test_bad_arguments(api: Api, function: str, field: str, wanted: Any, more: R
     assert api.fault(function, filter=wanted, **BULK[function], **more) == field
 
 
-def test_states_that_a_call_cannot_change(api: Api) -> None:
-    queue = api.queue()
+def test_states_that_a_call_cannot_change(api: Api, queue: str) -> None:
     for function, state in zip(list(BULK)[1:], ("failed", "completed", "claimed", "pending"), strict=True):
         wanted = {"queue": queue, "state": state}
         assert api.fault(function, filter=wanted, **BULK[function]) == "filter.state"

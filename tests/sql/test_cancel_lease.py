@@ -5,12 +5,11 @@ from datetime import timedelta
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import NOBODY, Api, token
+from tests.sql.api import NOBODY, Api, Node, token
 
 
 @pytest.mark.parametrize("delay", [0, 60])
-def test_a_waiting_lease_is_cancelled_at_once(api: Api, clock: Clock, delay: int) -> None:
-    queue = api.queue()
+def test_a_waiting_lease_is_cancelled_at_once(api: Api, queue: str, clock: Clock, delay: int) -> None:
     lease = api.spawn(queue, delay=delay)
     assert api.value("cancel_lease", lease=lease, reason="no need") == "cancelled"
     row = api.lease(lease)
@@ -64,8 +63,7 @@ def test_one_that_never_stops_is_cancelled_when_it_expires(api: Api, clock: Cloc
     assert (row["state"], [a["outcome"] for a in row["attempts"]]) == ("cancelled", ["cancelled"])
 
 
-def test_preempted_and_then_cancelled(api: Api) -> None:
-    node = api.node()
+def test_preempted_and_then_cancelled(api: Api, node: Node) -> None:
     claim = api.running(api.queue(), node)
     api.rows("drain_node", node=node.node_id, deadline=timedelta(minutes=1))
     assert api.value("cancel_lease", lease=claim["lease_id"]) == "claimed"
@@ -73,8 +71,7 @@ def test_preempted_and_then_cancelled(api: Api) -> None:
 
 
 @pytest.mark.parametrize("running", [False, True])
-def test_twice_is_once(api: Api, running: bool) -> None:
-    queue = api.queue()
+def test_twice_is_once(api: Api, queue: str, running: bool) -> None:
     lease = api.running(queue)["lease_id"] if running else api.spawn(queue)
     first = api.value("cancel_lease", lease=lease)
     with api.unchanged():

@@ -73,8 +73,7 @@ def test_accepted(api: Api, pattern: str) -> None:
     ("pattern", "name"),
     [(r"[]a]+$", "xa]"), (r"^([a-z]+-){2}v\d{1,3}$", "gpu-node-v12"), (r"^[(?=]{3}$", "(?=")],
 )
-def test_accepted_ones_match(api: Api, pattern: str, name: str) -> None:
-    queue = api.queue()
+def test_accepted_ones_match(api: Api, queue: str, pattern: str, name: str) -> None:
     lease = api.spawn(queue, placement=regexp(pattern))
     assert api.claim(api.node(labels={"name": "other"}), queue) == []
     assert api.claimed(api.node(labels={"name": name}), queue) == [lease]

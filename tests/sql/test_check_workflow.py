@@ -28,8 +28,7 @@ def levels(row: Row) -> dict[str, list[str]]:
     return dict(zip(labels, row["came_from"].get("require", []), strict=True))
 
 
-def test_a_check_judges_each_step_and_writes_nothing(api: Api) -> None:
-    queue = api.queue()
+def test_a_check_judges_each_step_and_writes_nothing(api: Api, queue: str) -> None:
     api.node(labels={"gpu": True})
     given = spec(
         step("a", affinity="override", affinity_tags={"gpu": None}),
@@ -49,8 +48,7 @@ def test_a_check_judges_each_step_and_writes_nothing(api: Api) -> None:
     assert (found["a"]["queue"], found["a"]["task_name"]) == (queue, "a")
 
 
-def test_a_check_counts_what_runs(api: Api) -> None:
-    queue = api.queue()
+def test_a_check_counts_what_runs(api: Api, queue: str) -> None:
     lab = {"lab": queue}
     node = api.node(capacity={"cpu_milli": 1000}, labels=lab)
     api.needing(queue, cpu_milli=1000)
@@ -61,8 +59,7 @@ def test_a_check_counts_what_runs(api: Api) -> None:
     assert (row["nodes_matching"], row["nodes_free"]) == (1, 0)
 
 
-def test_what_others_keep_away_counts_for_a_class_that_is_not_written(api: Api) -> None:
-    queue = api.queue()
+def test_what_others_keep_away_counts_for_a_class_that_is_not_written(api: Api, queue: str) -> None:
     lab = {"lab": queue}
     node = api.node(labels=lab)
     away = {"require": [{"leases": {"labels": {"app": queue}}, "domain": "node", "away": True}]}
@@ -148,8 +145,7 @@ def test_a_check_refuses_what_a_submission_refuses(api: Api, code: str, options:
     assert checked_so == submitted_so
 
 
-def test_a_check_says_what_nested_runs_would_run(api: Api) -> None:
-    queue = api.queue()
+def test_a_check_says_what_nested_runs_would_run(api: Api, queue: str) -> None:
     name = f"nested-{uuid4().hex[:12]}"
     inner = step("i", affinity_tags={"gpu": True})
     for count in (1, 2):

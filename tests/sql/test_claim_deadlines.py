@@ -41,9 +41,8 @@ def test_of_classes_that_the_node_knows(api: Api, clock: Clock, classes: int, sp
 
 
 @pytest.mark.parametrize("classes", [1, 2])
-def test_far_behind_the_head(api: Api, clock: Clock, classes: int) -> None:
+def test_far_behind_the_head(api: Api, queue: str, node: Node, clock: Clock, classes: int) -> None:
     """Where the classes' oldest leases are looked up one class at a time."""
-    queue, node = api.queue(), api.node()
     tasks = [f"task-{number}" for number in range(classes)]
     accustomed(api, queue, node, tasks)
     other = api.queue()

@@ -52,8 +52,7 @@ def test_a_cordoned_node_and_a_paused_queue(api: Api) -> None:
     assert hint(api, node, paused)[0] > timedelta(0)
 
 
-def test_bad_arguments(api: Api) -> None:
-    node = api.node()
+def test_bad_arguments(api: Api, node: Node) -> None:
     refusal = api.refused("QHQ01", "claim_hint", queues=["nowhere"], node=node.node_id)
     assert refusal.detail["queue"] == "nowhere"
     api.refused("QHN01", "claim_hint", queues=[api.queue()], node=NOBODY)

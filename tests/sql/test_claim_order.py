@@ -9,7 +9,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.sql.api import Api, token
+from tests.sql.api import Api, Node, token
 from tests.sql.warm import WarmApi
 
 NOWHERE = {"require": [{"label": "gone", "op": "exists"}]}
@@ -31,15 +31,16 @@ def preferring(weight: int, **tags: Any) -> Row:
     return {"prefer": [{"weight": weight, "when": {"tags": tags}}]}
 
 
-def test_priority_first_and_higher_is_sooner(api: Api) -> None:
-    queue = api.queue()
+def test_priority_first_and_higher_is_sooner(api: Api, queue: str) -> None:
     leases = {priority: api.spawn(queue, priority=priority) for priority in (0, -32768, 5, 32767)}
     ordered = [leases[priority] for priority in (32767, 5, 0, -32768)]
     assert api.claimed(api.node(), queue, qty=4) == ordered
 
 
-def test_priority_over_score(api: Api) -> None:
-    queue, node = api.queue(patience=0), api.node(labels={"zone": "a"})
+@pytest.mark.parametrize("tuning", [{}, {"window_size": 20, "probe_size": 1}], ids=["usual", "one probe"])
+def test_priority_over_score(api: Api, tuning: Row) -> None:
+    """The oldest entry of the lowest rank is always seen, even if its class is not probed."""
+    queue, node = api.queue(patience=0, tuning=tuning), api.node(labels={"zone": "a"})
     liked = api.spawn(queue, placement=preferring(100, zone="a"))
     urgent = api.spawn(queue, priority=1, placement=preferring(-100, zone="a"))
     assert api.claimed(node, queue, qty=2) == [urgent, liked]
@@ -67,8 +68,7 @@ def test_affinity_with_and_without_a_node(api: Api) -> None:
     assert api.claimed(other, queue, qty=3) == [again[2], again[0], again[1]]
 
 
-def test_age_within_a_class(api: Api) -> None:
-    queue = api.queue()
+def test_age_within_a_class(api: Api, queue: str) -> None:
     leases = [api.spawn(queue) for _ in range(12)]
     assert [api.claimed(api.node(), queue)[0] for _ in leases] == leases
 
@@ -82,9 +82,8 @@ def test_a_retry_goes_to_the_end_of_its_rank(api: Api) -> None:
     assert api.claimed(node, queue, qty=3) == [second, first["lease_id"], low]
 
 
-def test_waiting_is_worth_priority(api: Api, clock: Clock) -> None:
+def test_waiting_is_worth_priority(api: Api, node: Node, clock: Clock) -> None:
     """With an ageing step, each step of waiting counts as one priority; without, none."""
-    node = api.node()
     for step, expected in [(60, ["old", "new"]), (0, ["new", "old"])]:
         queue = api.queue(ageing_step=step)
         leases = {api.spawn(queue): "old"}
@@ -234,14 +233,6 @@ class TestWindowAndProbe:
             queue = self.backlog(api, window=window, probe=0)
             api.spawn(queue)
             assert len(api.claim(node, queue)) == found
-
-    def test_the_front_is_seen_however_many_classes_there_are(self, api: Api) -> None:
-        """The oldest entry of the lowest rank is always in, even if its class is not probed."""
-        queue = api.queue(tuning={"window_size": 20, "probe_size": 1}, patience=0)
-        node = api.node(labels={"zone": "a"})
-        urgent = api.spawn(queue, priority=1, placement=preferring(-100, zone="a"))
-        api.spawn(queue, placement=preferring(100, zone="a"))
-        assert api.claimed(node, queue) == [urgent]
 
     def test_probes_go_to_the_best_classes(self, api: Api) -> None:
         queue = self.backlog(api, window=1, probe=1)

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import NOBODY, Api, token
+from tests.sql.api import NOBODY, Api, Node, token
 from tests.sql.warm import WarmApi
 
 
@@ -45,25 +45,22 @@ def test_the_row(api: Api, clock: Clock) -> None:
     assert api.state(lease) == "claimed"
 
 
-def test_as_many_as_asked_for(api: Api) -> None:
-    queue, node = api.queue(), api.node()
+def test_as_many_as_asked_for(api: Api, queue: str, node: Node) -> None:
     leases = [api.spawn(queue) for _ in range(30)]
     assert api.claimed(node, queue, qty=7) == leases[:7]
     assert api.claimed(node, queue, qty=1000) == leases[7:]
     assert api.claim(node, queue, qty=10) == []
 
 
-def test_only_tasks_that_it_has_handlers_for(api: Api) -> None:
-    queue, node = api.queue(), api.node()
+def test_only_tasks_that_it_has_handlers_for(api: Api, queue: str, node: Node) -> None:
     leases = {task: api.spawn(queue, task) for task in "abc"}
     assert api.claimed(node, queue, qty=5, tasks=["c", "nobody"]) == [leases["c"]]
     assert api.claimed(node, queue, qty=5, tasks=[]) == []
     assert api.claimed(node, queue, qty=5) == [leases["a"], leases["b"]]
 
 
-def test_only_its_tasks_of_those_that_the_node_knows(api: Api) -> None:
+def test_only_its_tasks_of_those_that_the_node_knows(api: Api, queue: str, node: Node) -> None:
     """Of tasks that the node has run before, too: one of them is asked for, another is older."""
-    queue, node = api.queue(), api.node()
     for _ in range(4):
         for task in "ab":
             api.spawn(queue, task)
@@ -94,8 +91,7 @@ def test_a_timeout_of_the_call(api: Api, clock: Clock) -> None:
     assert spans == [timedelta(seconds=10), timedelta(seconds=300)]
 
 
-def test_due_leases_are_promoted_on_the_way(api: Api, clock: Clock) -> None:
-    queue, node = api.queue(), api.node()
+def test_due_leases_are_promoted_on_the_way(api: Api, queue: str, node: Node, clock: Clock) -> None:
     late, soon = api.spawn(queue, delay=20), api.spawn(queue, delay=10)
     clock.advance(timedelta(seconds=10))
     assert api.claimed(node, queue, qty=5) == [soon]
@@ -103,8 +99,7 @@ def test_due_leases_are_promoted_on_the_way(api: Api, clock: Clock) -> None:
     assert api.claimed(node, queue, qty=5) == [late]
 
 
-def test_a_claim_promotes_a_bounded_number(api: Api, clock: Clock) -> None:
-    queue = api.queue()
+def test_a_claim_promotes_a_bounded_number(api: Api, queue: str, clock: Clock) -> None:
     batch = [{"task": "t", "options": {"delay": 1}}] * 100
     api.rows("spawn_leases", queue=queue, leases=batch)
     clock.advance(timedelta(seconds=1))
@@ -114,9 +109,8 @@ def test_a_claim_promotes_a_bounded_number(api: Api, clock: Clock) -> None:
     assert row["pending"] + row["scheduled"] == 99
 
 
-def test_until_its_deadline_and_not_after_it(api: Api, clock: Clock) -> None:
+def test_until_its_deadline_and_not_after_it(api: Api, queue: str, node: Node, clock: Clock) -> None:
     """Even while nobody has reaped it."""
-    queue, node = api.queue(), api.node()
     deadline = (clock.now() + timedelta(minutes=1)).isoformat()
     in_time, late, other = (api.spawn(queue, deadline=at) for at in (deadline, deadline, None))
     clock.advance(timedelta(seconds=59))
@@ -136,8 +130,7 @@ def test_a_claim_is_a_sign_of_life(api: Api, clock: Clock) -> None:
         assert (api.used(node)["live"], api.used(node)["seen_at"]) == (True, clock.now())
 
 
-def test_tokens_rise_with_every_grant(api: Api) -> None:
-    queue, node = api.queue(), api.node()
+def test_tokens_rise_with_every_grant(api: Api, queue: str, node: Node) -> None:
     claim = api.running(queue, node)
     tokens = [claim["claim_token"]]
     for _ in range(3):
@@ -148,9 +141,8 @@ def test_tokens_rise_with_every_grant(api: Api) -> None:
 
 
 @pytest.mark.thorough
-def test_who_may_not_ask(api: Api) -> None:
+def test_who_may_not_ask(api: Api, queue: str, node: Node) -> None:
     """Nor for a queue that does not exist, though another one beside it does."""
-    queue, node = api.queue(), api.node()
     api.spawn(queue)
     for epoch in (0, 2, -1, 2**60, None):
         refusal = api.refused("QHN03", "claim_task", queues=[queue], node=node.node_id, epoch=epoch)

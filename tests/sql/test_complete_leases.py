@@ -1,12 +1,14 @@
-"""complete_leases: many claims are done, in one call."""
+"""complete_lease and complete_leases: claims are done, one or many in one call."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from psycopg.types.numeric import Int8
 
+from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.sql.api import NOBODY, Api
+from tests.sql.api import NOBODY, Api, Node, token
 from tests.sql.test_plain_batches import NEEDS, every_verdict, finished
 
 ONE = Int8(1)
@@ -24,6 +26,43 @@ def complete(api: Api, claims: list[Row]) -> dict[int, tuple[str, str | None]]:
     return {row["ordinal"]: (row["verdict"], row["state"]) for row in rows}
 
 
+def test_it_is_done(api: Api, node: Node, clock: Clock) -> None:
+    claim = api.running(api.queue(), node)
+    claimed_at = clock.now()
+    clock.advance(timedelta(seconds=7))
+    assert api.value("complete_lease", **token(claim)) == "completed"
+    lease = api.lease(claim["lease_id"])
+    expected = {
+        "state": "completed",
+        "attempt": 1,
+        "claim_token": claim["claim_token"],
+        "node_id": node.node_id,
+        "claimed_at": claimed_at,
+        "finished_at": clock.now(),
+        "expires_at": None,
+        "result": None,
+        "error": None,
+        "attempts": [],
+    }
+    assert {key: lease[key] for key in expected} == expected
+
+
+def test_results_are_kept(api: Api) -> None:
+    """As large as allowed, too."""
+    results: list[Any] = [{"rows": 7}, [1, 2], "x" * 98, 0, False, {}]
+    for result in results:
+        claim = api.running(api.queue(max_result_bytes=100))
+        assert api.value("complete_lease", **token(claim), result=result) == "completed"
+        assert api.lease(claim["lease_id"])["result"] == result
+
+
+def test_before_a_cancellation_has_taken_effect_it_wins(api: Api) -> None:
+    claim = api.running(api.queue())
+    assert api.value("cancel_lease", lease=claim["lease_id"]) == "claimed"
+    assert api.value("complete_lease", **token(claim), result=1) == "completed"
+    assert api.lease(claim["lease_id"])["result"] == 1
+
+
 @pytest.mark.parametrize("counted", [False, True], ids=["not counted", "counted"])
 def test_verdicts(api: Api, counted: bool) -> None:
     """A token is enough: whose claim it is does not matter, as in complete_lease."""
@@ -37,9 +76,8 @@ def test_verdicts(api: Api, counted: bool) -> None:
 
 @pytest.mark.parametrize("counted", [False, True], ids=["not counted", "counted"])
 @pytest.mark.parametrize("size", [0, 1, 2, 30])
-def test_what_is_written(api: Api, counted: bool, size: int) -> None:
+def test_what_is_written(api: Api, queue: str, counted: bool, size: int) -> None:
     """The same as complete_lease writes, on however many nodes."""
-    queue = api.queue()
     nodes = [api.node(capacity={"cpu_milli": 10**6} if counted else {}) for _ in range(3)]
     claims = [api.running(queue, nodes[n % 3], **NEEDS) for n in range(size)]
     one = api.running(queue, nodes[0], **NEEDS)
@@ -62,8 +100,7 @@ def test_one_claim_many_times(api: Api) -> None:
     assert complete(api, [claim] * 3) == {2: done, 3: done}
 
 
-def test_counted_and_uncounted_together(api: Api) -> None:
-    queue = api.queue()
+def test_counted_and_uncounted_together(api: Api, queue: str) -> None:
     counted, free = api.node(capacity={"cpu_milli": 100}), api.node()
     claims = [api.running(queue, node, **NEEDS) for node in (counted, free, counted, free)]
     gone = {"lease_id": NOBODY, "claim_token": 1}

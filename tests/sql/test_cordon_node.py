@@ -4,11 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from tests.sql.api import NOBODY, Api, token
+from tests.sql.api import NOBODY, Api, Node, token
 
 
-def test_a_cordoned_node_gets_nothing_new(api: Api) -> None:
-    queue, node = api.queue(), api.node()
+def test_a_cordoned_node_gets_nothing_new(api: Api, queue: str, node: Node) -> None:
     claim = api.running(queue, node)
     api.rows("cordon_node", node=node.node_id)
     waiting, other = api.spawn(queue), api.spawn(queue)
@@ -21,8 +20,7 @@ def test_a_cordoned_node_gets_nothing_new(api: Api) -> None:
     assert api.claimed(node, queue) == [other]
 
 
-def test_without_a_deadline_what_runs_may_finish(api: Api) -> None:
-    queue, node = api.queue(), api.node()
+def test_without_a_deadline_what_runs_may_finish(api: Api, queue: str, node: Node) -> None:
     claim = api.running(queue, node)
     api.rows("drain_node", node=node.node_id)
     api.spawn(queue)
@@ -31,9 +29,8 @@ def test_without_a_deadline_what_runs_may_finish(api: Api) -> None:
     assert (api.used(node)["cordoned"], api.used(node)["draining"]) == (True, False)
 
 
-def test_with_a_deadline_claims_are_preempted(api: Api) -> None:
+def test_with_a_deadline_claims_are_preempted(api: Api, queue: str, node: Node) -> None:
     """Not cancelled: handed back a lease may run elsewhere, finished it is finished."""
-    queue, node = api.queue(), api.node()
     back, done, cancelled = (api.running(queue, node) for _ in range(3))
     api.rows("cancel_lease", lease=cancelled["lease_id"])
     api.rows("drain_node", node=node.node_id, deadline=timedelta(minutes=5))
@@ -52,8 +49,7 @@ def test_with_a_deadline_claims_are_preempted(api: Api) -> None:
 
 
 @pytest.mark.parametrize("function", ["cordon_node", "uncordon_node"])
-def test_twice_is_once(api: Api, function: str) -> None:
-    node = api.node()
+def test_twice_is_once(api: Api, node: Node, function: str) -> None:
     api.rows("cordon_node", node=node.node_id)
     api.rows(function, node=node.node_id)
     with api.unchanged():

@@ -37,8 +37,7 @@ def test_equal_meanings_are_one_version(api: Api) -> None:
     assert (row["version"], row["step_count"]) == (2, 2)
 
 
-def test_a_run_keeps_the_version_that_it_was_submitted_with(api: Api) -> None:
-    queue = api.queue()
+def test_a_run_keeps_the_version_that_it_was_submitted_with(api: Api, queue: str) -> None:
     given = spec(step("a"), queue=queue)
     api.rows("define_workflow", spec=given)
     first = api.row("submit_workflow", workflow=given["name"])
@@ -141,8 +140,7 @@ def test_limits(api: Api) -> None:
     assert api.row("define_workflow", spec=given)["version"] == 1
 
 
-def test_an_idempotency_key_is_one_run(api: Api) -> None:
-    queue = api.queue()
+def test_an_idempotency_key_is_one_run(api: Api, queue: str) -> None:
     given = spec(step("a"), queue=queue)
     api.rows("define_workflow", spec=given)
     arguments = {"workflow": given["name"], "input": {"n": 1}, "options": {"idempotency_key": "k"}}

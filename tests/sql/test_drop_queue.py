@@ -12,9 +12,8 @@ def purge(api: Api) -> None:
     api.rows("prune")
 
 
-def test_an_empty_queue_goes(api: Api) -> None:
+def test_an_empty_queue_goes(api: Api, queue: str) -> None:
     """One of which all leases are finished, too."""
-    queue = api.queue()
     api.rows("drop_queue", queue=queue)
     assert api.refused("QHQ01", "drop_queue", queue=queue).detail["queue"] == queue
     queue = api.queue()
@@ -26,8 +25,7 @@ def test_an_empty_queue_goes(api: Api) -> None:
 
 
 @pytest.mark.parametrize("where", ["ready", "scheduled", "claimed"])
-def test_a_lease_keeps_it(api: Api, where: str) -> None:
-    queue = api.queue()
+def test_a_lease_keeps_it(api: Api, queue: str, where: str) -> None:
     if where == "claimed":
         api.running(queue)
     else:

@@ -152,9 +152,8 @@ def test_the_earlier_of_a_taint_and_a_requirement_counts(api: Api, clock: Clock)
     assert told(api, claim) == "preempted"
 
 
-def test_an_attestation_that_expires(api: Api, clock: Clock) -> None:
+def test_an_attestation_that_expires(api: Api, queue: str, node: Node, clock: Clock) -> None:
     """reap finds it; one that is given again in time changes nothing, one that is suspended does."""
-    queue, node = api.queue(), api.node()
     attest = {"node": node.node_id, "domain": "acme.prod"}
     api.rows("attest_node", **attest, expires_at=clock.now() + 30 * SECOND)
     at_once = running_placed(api, queue, node, require=[lasting(TRUST)])
@@ -279,9 +278,8 @@ def test_of_a_group_that_is_torn_apart_one_part_goes_on(api: Api, zones: dict[st
     assert (told(api, claims[0]), told(api, second)) == (None, None)
 
 
-def test_of_two_that_must_be_apart_one_leaves(api: Api, zones: dict[str, Node]) -> None:
+def test_of_two_that_must_be_apart_one_leaves(api: Api, queue: str, zones: dict[str, Node]) -> None:
     """It counts for others until it is gone, but nobody else has to leave for it."""
-    queue = api.queue()
     require = [lasting(WITH_CACHE | {"away": True})]
     options = {"placement": {"require": require}, "labels": {"app": "cache"}}
     nodes = [api.node(labels={"zone": f"own-{number}"}) for number in range(2)]

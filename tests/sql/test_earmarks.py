@@ -18,6 +18,8 @@ from tests.patience import looks
 from tests.sql.api import Api, Node, token
 from tests.sql.test_gangs import GPU, gang, gpus, leases, nodes, reap, spawn, start
 
+pytestmark = pytest.mark.usefixtures("sound")
+
 PAIR: Row = {"placement": {"resources": {"gpu": 2}}}
 _BOOKED = """
   select n.node_id, to_jsonb(n) as node, coalesce(jsonb_agg(c.assignment)
@@ -48,11 +50,17 @@ def filled(api: Api, queue: str, machines: list[Node]) -> list[Row]:
     return [api.running(queue, node, **GPU) for node in machines]
 
 
-def earmarked(api: Api, queue: str, machines: list[Node], **options: Any) -> UUID:
-    """A gang of two that waits for all GPUs of two of the machines."""
-    gang_id = spawn(api, queue, 2, PAIR, **options)
+def waiting(api: Api, queue: str, count: int, member: Row | None = None, **options: Any) -> UUID:
+    """A gang for which room is earmarked."""
+    gang_id = spawn(api, queue, count, member, **options)
     reap(api)
     assert gang(api, gang_id)["state"] == "earmarked"
+    return gang_id
+
+
+def earmarked(api: Api, queue: str, machines: list[Node], **options: Any) -> UUID:
+    """A gang of two that waits for all GPUs of two of the machines."""
+    gang_id = waiting(api, queue, 2, PAIR, **options)
     assert nodes(api, gang_id) <= {node.name for node in machines}
     return gang_id
 
@@ -77,7 +85,6 @@ def test_a_large_gang_starts_while_small_leases_never_stop_coming(
         started += [claim for claim in found if claim["task_name"] == "train"]
         running += [claim for claim in found if claim["task_name"] != "train"]
     assert {claim["lease_id"] for claim in started} == set(leases(api, gang_id) if starts else [])
-    assert api.rows("verify_invariants") == []
 
 
 def deficits(api: Api) -> dict[tuple[UUID, str], int]:
@@ -112,9 +119,7 @@ def test_no_claim_takes_what_is_earmarked(api: Api, pairs: list[Node], seed: int
             needs = {"cpu_milli": 2000, "memory_mib": 3000, "gpu_milli": 600}
             running.append(api.running(queue, node, placement={"resources": needs}))
     whole = {"cpu_milli": 7000, "memory_mib": 4000, "gpu": 2}
-    gang_id = spawn(api, queue, 2, {"placement": {"resources": whole}})
-    reap(api)
-    assert gang(api, gang_id)["state"] == "earmarked"
+    gang_id = waiting(api, queue, 2, {"placement": {"resources": whole}})
     before = deficits(api)
     assert any(before.values())
     for _ in range(30):
@@ -133,7 +138,6 @@ def test_no_claim_takes_what_is_earmarked(api: Api, pairs: list[Node], seed: int
     api.complete(*running)
     reap(api)
     assert gang(api, gang_id)["state"] == "reserved"
-    assert api.rows("verify_invariants") == []
 
 
 def test_idle_devices_are_taken_first(api: Api, pairs: list[Node]) -> None:
@@ -141,9 +145,7 @@ def test_idle_devices_are_taken_first(api: Api, pairs: list[Node]) -> None:
     queue, wide = api.queue(), api.node(gpus=gpus(3), labels={"wide": True})
     wished = {"affinity_tags": {"wide": True}, **GPU}
     first, second = (api.running(queue, wide, **wished) for _ in range(2))
-    gang_id = spawn(api, queue, 2, wished)
-    reap(api)
-    assert gang(api, gang_id)["state"] == "earmarked"
+    gang_id = waiting(api, queue, 2, wished)
     kept = "select assignment #>> '{gpus,0,resource_id}' from hwqueue.claim where gang_id = %s"
     held = [claim["assignment"]["gpus"][0]["resource_id"] for claim in (first, second)]
     [awaited] = {device for (device,) in api.conn.execute(kept, [gang_id])} & set(held)
@@ -158,8 +160,7 @@ def test_idle_devices_are_taken_first(api: Api, pairs: list[Node]) -> None:
     assert len(api.claimed(wide, queue, qty=5)) == 2
 
 
-def test_it_is_not_fetched_before_all_have_room(api: Api, pairs: list[Node]) -> None:
-    queue = api.queue()
+def test_it_is_not_fetched_before_all_have_room(api: Api, queue: str, pairs: list[Node]) -> None:
     claims = filled(api, queue, pairs)
     gang_id = earmarked(api, queue, pairs, hold="10 s")
     assert gang(api, gang_id)["next_try_at"] is None
@@ -177,7 +178,6 @@ def test_it_is_not_fetched_before_all_have_room(api: Api, pairs: list[Node]) -> 
     assert len([claim for node in pairs for claim in api.claim(node, queue)]) == 2
     reap(api)
     assert gang(api, gang_id)["state"] == "running"
-    assert api.rows("verify_invariants") == []
 
 
 Happening = Callable[[Api, UUID, Row], object]  # with a node that it has room on, and the gang
@@ -221,11 +221,9 @@ def test_it_is_given_up(api: Api, pairs: list[Node], case: str) -> None:
     if state == "waiting":
         assert {api.lease(lease)["attempt"] for lease in leases(api, gang_id)} == {0}
     assert api.conn.execute("select from hwqueue.claim where is_earmark").rowcount == 0
-    assert api.rows("verify_invariants") == []
 
 
-def test_a_deadline_that_passes(api: Api, pairs: list[Node], clock: Clock) -> None:
-    queue = api.queue()
+def test_a_deadline_that_passes(api: Api, queue: str, pairs: list[Node], clock: Clock) -> None:
     filled(api, queue, pairs)
     until = (clock.now() + timedelta(seconds=5)).isoformat()
     gang_id = earmarked(api, queue, pairs, deadline=until)
@@ -235,9 +233,8 @@ def test_a_deadline_that_passes(api: Api, pairs: list[Node], clock: Clock) -> No
     assert (found["state"], found["reason"]) == ("failed", "deadline_exceeded")
 
 
-def test_one_gang_of_a_set_of_nodes_at_a_time(api: Api, pairs: list[Node]) -> None:
+def test_one_gang_of_a_set_of_nodes_at_a_time(api: Api, queue: str, pairs: list[Node]) -> None:
     """The next one in order follows when the first one has its room; others go elsewhere."""
-    queue = api.queue()
     claims = filled(api, queue, pairs)
     first = earmarked(api, queue, pairs)
     second, late = (spawn(api, queue, 2, PAIR) for _ in range(2))
@@ -255,7 +252,6 @@ def test_one_gang_of_a_set_of_nodes_at_a_time(api: Api, pairs: list[Node]) -> No
     reap(api)
     assert gang(api, first)["state"] == "reserved"
     assert [gang(api, g)["state"] for g in (second, late)] == ["earmarked", "waiting"]
-    assert api.rows("verify_invariants") == []
 
 
 def test_a_later_gang_does_not_come_first(api: Api, pairs: list[Node], clock: Clock) -> None:
@@ -288,8 +284,7 @@ def test_a_gang_that_is_to_start_later_is_not_tried_before(api: Api, pairs: list
     assert gang(api, flow.steps()["train"]["gang_id"])["state"] == "waiting"
 
 
-def test_a_gang_that_starts_again_is_earmarked(api: Api, pairs: list[Node], clock: Clock) -> None:
-    queue = api.queue()
+def test_a_gang_that_starts_again_is_earmarked(api: Api, queue: str, pairs: list[Node], clock: Clock) -> None:
     gang_id = spawn(api, queue, 2, PAIR)
     claims = start(api, pairs, queue)
     reap(api)
@@ -304,9 +299,8 @@ def test_a_gang_that_starts_again_is_earmarked(api: Api, pairs: list[Node], cloc
     assert gang(api, gang_id)["state"] == "earmarked"
 
 
-def test_a_gang_that_fits_no_idle_node(api: Api, pairs: list[Node]) -> None:
+def test_a_gang_that_fits_no_idle_node(api: Api, queue: str, pairs: list[Node]) -> None:
     """Nothing is kept for it, neither before nor while another one is earmarked."""
-    queue = api.queue()
     filled(api, queue, pairs)
     too_large = spawn(api, queue, 4, PAIR)
     reap(api)
@@ -317,15 +311,12 @@ def test_a_gang_that_fits_no_idle_node(api: Api, pairs: list[Node]) -> None:
     assert gang(api, again)["reason"] == "insufficient_capacity"
 
 
-def test_places_of_workers_are_kept_as_well(api: Api, pairs: list[Node]) -> None:
+def test_places_of_workers_are_kept_as_well(api: Api, queue: str, pairs: list[Node]) -> None:
     """Nodes that count nothing: a worker that takes one lease at a time."""
-    queue = api.queue()
     api.leave_all()
     machines = [api.node(concurrency=1) for _ in range(2)]
     claims = [api.running(queue, node) for node in machines]
-    gang_id = spawn(api, queue, 2)
-    reap(api)
-    assert gang(api, gang_id)["state"] == "earmarked"
+    gang_id = waiting(api, queue, 2)
     api.spawn(queue)
     api.complete(claims[0])
     assert api.claimed(machines[0], queue) == []
@@ -357,11 +348,9 @@ def test_terms_are_asked_again_when_there_is_room(api: Api, pairs: list[Node], c
     found = gang(api, gang_id)
     assert (found["state"], found["losses"]) == ("waiting", 1)
     assert found["reason"] not in (None, "insufficient_capacity", "busy")
-    assert api.rows("verify_invariants") == []
 
 
-def test_what_is_said_of_it(api: Api, pairs: list[Node]) -> None:
-    queue = api.queue()
+def test_what_is_said_of_it(api: Api, queue: str, pairs: list[Node]) -> None:
     filled(api, queue, pairs)
     waits = api.spawn(queue, **PAIR)
     gang_id = earmarked(api, queue, pairs)
@@ -375,9 +364,8 @@ def test_what_is_said_of_it(api: Api, pairs: list[Node]) -> None:
     assert "in use by running leases or kept for a gang" in str(plain["nearest"])
 
 
-def test_a_claim_of_another_node_asks_nothing(api: Api, pairs: list[Node]) -> None:
+def test_a_claim_of_another_node_asks_nothing(api: Api, queue: str, pairs: list[Node]) -> None:
     """Without a reservation on the node no function about them is called."""
-    queue = api.queue()
     api.spawn(queue, **GPU)
     with counting(api.conn) as calls:
         assert len(api.claim(pairs[0], queue)) == 1
@@ -397,11 +385,8 @@ def test_a_claim_of_another_node_asks_nothing(api: Api, pairs: list[Node]) -> No
 def test_what_verify_invariants_finds(api: Api, pairs: list[Node], broken: LiteralString) -> None:
     queue, wide = api.queue(), api.node(gpus=gpus(4))
     filled(api, queue, [wide])
-    gang_id = spawn(api, queue, 4, GPU, together="node")
-    reap(api)
-    assert gang(api, gang_id)["state"] == "earmarked"
+    gang_id = waiting(api, queue, 4, GPU, together="node")
     assert "gang_earmark" in {rule for rule, _ in api.breaks(broken, leases(api, gang_id)[0])}
-    assert api.rows("verify_invariants") == []
 
 
 def bounded(api: Api, queue: str, machines: list[Node], *seconds: int) -> list[Row]:
@@ -411,9 +396,8 @@ def bounded(api: Api, queue: str, machines: list[Node], *seconds: int) -> list[R
     ]
 
 
-def test_backfill_by_what_is_over_in_time(api: Api, pairs: list[Node], clock: Clock) -> None:
+def test_backfill_by_what_is_over_in_time(api: Api, queue: str, pairs: list[Node], clock: Clock) -> None:
     """The leases in the way end by a known time, so shorter ones use the room until then."""
-    queue = api.queue()
     bounded(api, queue, pairs, 300, 600, 600)
     gang_id = earmarked(api, queue, pairs)
     reap(api)
@@ -430,33 +414,27 @@ def test_backfill_by_what_is_over_in_time(api: Api, pairs: list[Node], clock: Cl
     assert deficits(api) != before
     reap(api)
     assert gang(api, gang_id)["starts_by"] == start
-    assert api.rows("verify_invariants") == []
     clock.advance(timedelta(seconds=10))
     api.spawn(queue, **GPU, max_run=600)
     assert [api.claimed(node, queue) for node in kept] == [[], []]  # too late for it by now
 
 
-def test_no_backfill_beside_what_may_run_on(api: Api, pairs: list[Node]) -> None:
-    queue = api.queue()
+def test_no_backfill_beside_what_may_run_on(api: Api, queue: str, pairs: list[Node]) -> None:
     bounded(api, queue, pairs[:2], 300, 300)
     api.running(queue, pairs[2], **GPU)
-    gang_id = spawn(api, queue, 3, PAIR)
-    reap(api)
-    assert (gang(api, gang_id)["state"], gang(api, gang_id)["starts_by"]) == ("earmarked", None)
+    gang_id = waiting(api, queue, 3, PAIR)
+    assert gang(api, gang_id)["starts_by"] is None
     api.spawn(queue, **GPU, max_run=10)
     assert [api.claimed(node, queue) for node in pairs] == [[]] * 3
 
 
-def test_backfill_of_a_worker_that_takes_one_lease(api: Api, pairs: list[Node]) -> None:
-    queue = api.queue()
+def test_backfill_of_a_worker_that_takes_one_lease(api: Api, queue: str, pairs: list[Node]) -> None:
     api.leave_all()
     machines = [api.node(concurrency=1) for _ in range(2)]
     first, _ = (api.running(queue, node, max_run=300) for node in machines)
-    gang_id = spawn(api, queue, 2)
-    reap(api)
+    gang_id = waiting(api, queue, 2)
     api.complete(first)
     short = api.spawn(queue, max_run=300)
     rows = api.rows("settle_and_claim", **machines[0].who, settle=Jsonb([]), queues=[queue], qty=3)
     assert [row["lease_id"] for row in rows] == [short]
     assert gang(api, gang_id)["state"] == "earmarked"
-    assert api.rows("verify_invariants") == []

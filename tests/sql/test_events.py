@@ -46,29 +46,22 @@ def of_queue(queue: str, events: list[Row]) -> list[Row]:
     return [event for event in events if event["queue"] == queue]
 
 
-@pytest.mark.parametrize(
-    "code",
-    list(CASES),
-)
+@pytest.mark.parametrize("code", CASES)
 def test_each_is_told_once(stage: Stage, code: str) -> None:
     before = newest(stage.api)
     expected = CASES[code](stage)
     [event] = since(stage.api, before, code)
     assert event | expected == event
     assert event["message"]
-    row = stage.api.conn.execute("select session_user").fetchone()
-    assert (event["actor"],) == (event["login"],) == row
+    assert event["actor"] == event["login"] == stage.api.one("select session_user")
     assert event["at"] <= stage.clock.now()
 
 
-def test_there_is_a_case_for_every_code() -> None:
+def test_there_is_a_case_for_every_code(api: Api) -> None:
+    """But for that of an installation, which is told in each database."""
     assert CASES.keys() | {"schema_upgraded"} == codes_in_sql()
-
-
-def test_an_installation_is_told(api: Api) -> None:
     [event] = api.rows("list_events", filter={"code": "schema_upgraded"})
-    [revision] = api.conn.execute("select revision from hwqueue.schema_info").fetchone() or ("",)
-    assert event["detail"]["revision"] == revision
+    assert event["detail"]["revision"] == api.one("select revision from hwqueue.schema_info")
 
 
 def test_what_is_rolled_back_is_not_told(stage: Stage) -> None:
@@ -256,9 +249,8 @@ def test_what_is_found_out_is_told_out_of_turn(stage: Stage) -> None:
         api.node(node.node_id, labels={"turn": "late"})
 
 
-def test_the_login_is_the_servers_own_word(api: Api, clock: Clock) -> None:
+def test_the_login_is_the_servers_own_word(api: Api, queue: str, clock: Clock) -> None:
     """Whatever the caller says, and whoever owns the function that writes the event."""
-    queue = api.queue()
     lease = api.spawn(queue)
     api.conn.execute("set session authorization hwqueue_operator")
     for trick in ("hwqueue.actor", "hwqueue.login", "hwqueue.session_user"):

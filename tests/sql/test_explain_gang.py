@@ -70,8 +70,7 @@ def test_what_is_in_the_way_and_the_ways_out(api: Api, racks: list[Node], clock:
         assert forecast(api, queue, count, GPU, **asked)["code"] == "ready"
 
 
-def test_what_an_earmarked_one_waits_for(api: Api, racks: list[Node]) -> None:
-    queue = api.queue()
+def test_what_an_earmarked_one_waits_for(api: Api, queue: str, racks: list[Node]) -> None:
     held = api.running(queue, racks[2], **GPU)
     gang_id = spawn(api, queue, 3, GPU, together="rack")
     reap(api)
@@ -84,8 +83,7 @@ def test_what_an_earmarked_one_waits_for(api: Api, racks: list[Node]) -> None:
     assert [claim["lease_id"] for claim in place["claims"]] == [str(held["lease_id"])]
 
 
-def test_one_level_wider_and_without_same(api: Api, racks: list[Node]) -> None:
-    queue = api.queue()
+def test_one_level_wider_and_without_same(api: Api, queue: str, racks: list[Node]) -> None:
     for number in range(2):
         api.node(rack=7, gpus=gpus(1), labels={"model": f"m{number}"})
     asked = {"placement": {**GPU["placement"], "require": [{"rack": 7}]}}
@@ -100,8 +98,7 @@ def test_one_level_wider_and_without_same(api: Api, racks: list[Node]) -> None:
     assert list(both) == ["without_both"]
 
 
-def test_no_place_that_is_large_enough(api: Api, racks: list[Node]) -> None:
-    queue = api.queue()
+def test_no_place_that_is_large_enough(api: Api, queue: str, racks: list[Node]) -> None:
     found = forecast(api, queue, 4, GPU, together="rack")
     assert found["permanent"]
     assert found["headline"] == (
@@ -112,8 +109,7 @@ def test_no_place_that_is_large_enough(api: Api, racks: list[Node]) -> None:
     assert forecast(api, queue, 6, GPU)["headline"].startswith("the fleet has room for 5 of 6; ")
 
 
-def test_members_that_no_node_may_run(api: Api, racks: list[Node]) -> None:
-    queue = api.queue()
+def test_members_that_no_node_may_run(api: Api, queue: str, racks: list[Node]) -> None:
     members = [
         {"task": "lead", "options": {"placement": {"require": [_OTHER_ZONE]}}},
         {"task": "train", "count": 2, "options": GPU},
@@ -131,9 +127,8 @@ def test_members_that_no_node_may_run(api: Api, racks: list[Node]) -> None:
     assert nowhere["headline"] == 'no node that may run its members has a rack and label "model"'
 
 
-def test_what_has_room_is_reserved(api: Api, racks: list[Node]) -> None:
+def test_what_has_room_is_reserved(api: Api, queue: str, racks: list[Node]) -> None:
     """By the same functions: what is said to fit starts, in the place that is named."""
-    queue = api.queue()
     found = forecast(api, queue, 2, GPU, together="rack")
     assert found["headline"] == "rack 1 has room for all 2 now"
     assert found["places"][0]["place"] == "rack 1"
@@ -154,8 +149,7 @@ def test_what_has_room_is_reserved(api: Api, racks: list[Node]) -> None:
     assert explained(api, gang_id)["headline"] == "2 members run in rack 1"
 
 
-def test_a_tenant_is_not_told_what_others_run(api: Api, racks: list[Node]) -> None:
-    queue = api.queue()
+def test_a_tenant_is_not_told_what_others_run(api: Api, queue: str, racks: list[Node]) -> None:
     own = api.running(queue, racks[0], tenant="film", **GPU)
     api.running(queue, racks[1], tenant="games", **GPU)
     api.conn.execute("set hwqueue.tenant = 'film'")  # until the end of the test
@@ -185,9 +179,8 @@ def test_a_forecast_refuses_what_a_spawn_refuses(
     assert refusal.field == api.refused(code, "spawn_gang", **asked).field
 
 
-def test_a_page_goes_on_behind_the_last_gang(api: Api, racks: list[Node]) -> None:
+def test_a_page_goes_on_behind_the_last_gang(api: Api, queue: str, racks: list[Node]) -> None:
     """Gangs of one transaction have one time: none of them falls between two pages."""
-    queue = api.queue()
     with api.conn.transaction():
         spawned = {spawn(api, queue, 2, GPU) for _ in range(3)}
     found: list[UUID] = []

@@ -10,7 +10,7 @@ from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.flows import Flow, each, step
 from tests.nests import nested
-from tests.sql.api import NOBODY, Api, token
+from tests.sql.api import NOBODY, Api, Node, token
 from tests.sql.explained import actions, codes, explain, explain_class, funnel, label, near
 
 GPUS = [{"resource_id": str(uuid4()), "model": "A100"} for _ in range(2)]
@@ -19,8 +19,7 @@ GPUS = [{"resource_id": str(uuid4()), "model": "A100"} for _ in range(2)]
 pytestmark = pytest.mark.usefixtures("lone")
 
 
-def test_nodes_that_could_take_it_now(api: Api) -> None:
-    node, queue = api.node(), api.queue()
+def test_nodes_that_could_take_it_now(api: Api, queue: str, node: Node) -> None:
     first, lease = api.spawn(queue), api.spawn(queue)
     found = explain(api, lease)
     assert (found["state"], found["code"], found["permanent"]) == ("pending", "ready", False)
@@ -99,8 +98,7 @@ def test_a_deadline(api: Api, clock: Clock) -> None:
     assert (found["code"], found["permanent"]) == ("deadline_exceeded", True)
 
 
-def test_the_queue_is_paused(api: Api) -> None:
-    node, queue = api.node(), api.queue()
+def test_the_queue_is_paused(api: Api, queue: str, node: Node) -> None:
     lease = api.spawn(queue)
     api.rows("pause_queue", queue=queue)
     found = explain(api, lease)
@@ -111,17 +109,15 @@ def test_the_queue_is_paused(api: Api) -> None:
     assert near(found, node)["reasons"] == []
 
 
-def test_no_node_at_all(api: Api) -> None:
-    found = explain(api, api.spawn(api.queue()))
+def test_no_node_is_there_or_live(api: Api, clock: Clock) -> None:
+    """If silent nodes could not run it either, that is said."""
+    lease = api.spawn(api.queue())
+    found = explain(api, lease)
     assert (found["code"], found["headline"]) == ("no_nodes", "no node is registered")
     assert found["nearest"] == []
     assert actions(found) == ["register", "add_node"]
     assert set(funnel(found).values()) == {0}
-
-
-def test_all_are_silent(api: Api, clock: Clock) -> None:
-    node = api.node(heartbeat_timeout=45)
-    lease = api.spawn(api.queue())
+    node = api.node(labels={"a": 1}, heartbeat_timeout=45)
     clock.advance(timedelta(minutes=3))
     found = explain(api, lease)
     assert (found["code"], found["permanent"]) == ("node_not_live", False)
@@ -139,6 +135,11 @@ def test_all_are_silent(api: Api, clock: Clock) -> None:
     found = explain(api, lease)
     assert (found["code"], found["permanent"]) == ("node_not_live", False)
     assert found["headline"] == "all 2 nodes are silent: the last sign of life came 3 min ago"
+    api.node()
+    found = explain(api, api.spawn(api.queue(), placement={"require": [label("a", 1)]}))
+    assert (found["code"], found["permanent"]) == ("node_not_live", False)
+    assert found["headline"] == "1 node matches, but it is silent"
+    assert actions(found) == ["revive", "relax", "add_node"]
 
 
 UNSATISFIABLE = "required_affinity_unsatisfiable"
@@ -218,8 +219,7 @@ def test_one_thing_keeps_the_node_out(api: Api, case: str) -> None:
     assert [row["lease_id"] for row in of_class["leases"]] == [str(lease)]
 
 
-def test_tainted_and_cordoned_nodes(api: Api) -> None:
-    node, queue = api.node(), api.queue()
+def test_tainted_and_cordoned_nodes(api: Api, queue: str, node: Node) -> None:
     api.rows("taint_node", node=node.node_id, taint={"key": "film", "effect": "no_schedule"})
     found = explain(api, api.spawn(queue))
     assert (found["code"], found["permanent"]) == ("untolerated_taint", True)
@@ -236,16 +236,6 @@ def test_tainted_and_cordoned_nodes(api: Api) -> None:
     assert near(found, node)["state"] == "cordoned"
 
 
-def test_the_nodes_that_match_are_silent(api: Api, clock: Clock) -> None:
-    api.node(labels={"a": 1}, heartbeat_timeout=45)
-    clock.advance(timedelta(seconds=50))
-    api.node()
-    found = explain(api, api.spawn(api.queue(), placement={"require": [label("a", 1)]}))
-    assert (found["code"], found["permanent"]) == ("node_not_live", False)
-    assert found["headline"] == "1 node matches, but it is silent"
-    assert actions(found) == ["revive", "relax", "add_node"]
-
-
 def test_the_closest_lack_something(api: Api) -> None:
     """No single thing keeps any node out: the funnel says how far they came."""
     nodes = [api.node(labels={"a": n}) for n in range(3)]
@@ -258,9 +248,8 @@ def test_the_closest_lack_something(api: Api) -> None:
     assert [row["node"] for row in found["nearest"]] == [n.name for n in (nodes[1], nodes[2], nodes[0])]
 
 
-def test_what_would_match_counts_whether_free_or_not(api: Api) -> None:
+def test_what_would_match_counts_whether_free_or_not(api: Api, queue: str) -> None:
     """One label away, wrong or missing; a full node counts, one that lacks two things does not."""
-    queue = api.queue()
     full = api.node(labels={"a": 1}, slots=1)
     claim = api.running(queue, full)
     found = explain(api, api.spawn(queue))
@@ -337,9 +326,9 @@ def test_it_waits_for_a_better_node(api: Api, clock: Clock) -> None:
 
 def test_the_lease_of_a_step_says_what_released_it(api: Api, clock: Clock) -> None:
     pair = ["left", "right"]
-    steps = [step("fetch"), *(step(name, "fetch") for name in pair), step("both", *pair)]
-    steps += [step("any", *pair, join="any"), each("score", [1, 2], after=pair)]
-    flow = Flow(api, [*steps, step("tell", **{"finally": "ended"})])
+    spec = [step("fetch"), *(step(name, "fetch") for name in pair), step("both", *pair)]
+    spec += [step("any", *pair, join="any"), each("score", [1, 2], after=pair)]
+    flow = Flow(api, [*spec, step("tell", **{"finally": "ended"})])
 
     def released(claim: Row) -> Any:
         return explain(api, claim["lease_id"])["released"]

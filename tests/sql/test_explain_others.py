@@ -62,9 +62,8 @@ def test_away_from_what_runs_there(api: Api, racks: list[Node]) -> None:
     assert (funnel(found)["free"], funnel(found)["away"]) == (3, 0)
 
 
-def test_kept_out_by_one_that_keeps_away(api: Api, racks: list[Node]) -> None:
+def test_kept_out_by_one_that_keeps_away(api: Api, queue: str, racks: list[Node]) -> None:
     """Required away holds both ways."""
-    queue = api.queue()
     kept = api.spawn(queue, placement={"require": [leases("rack", away=True)]})
     api.settle_terms()  # until then it is no candidate
     assert api.claimed(racks[0], queue) == [kept]
@@ -95,8 +94,7 @@ def test_who_keeps_away_is_asked_once_for_a_class(
     assert calls["term_domain"] == 1
 
 
-def test_toward_a_group_that_nobody_starts(api: Api, racks: list[Node]) -> None:
-    queue = api.queue()
+def test_toward_a_group_that_nobody_starts(api: Api, queue: str, racks: list[Node]) -> None:
     lease = api.spawn(queue, placement={"require": [leases("rack")]})
     api.settle_terms()
     found = explain(api, lease)
@@ -110,8 +108,7 @@ def test_toward_a_group_that_nobody_starts(api: Api, racks: list[Node]) -> None:
     assert codes(found, racks[2]) == ["required_affinity_unsatisfiable"]
 
 
-def test_the_first_of_its_own_group(api: Api, racks: list[Node]) -> None:
-    queue = api.queue()
+def test_the_first_of_its_own_group(api: Api, queue: str, racks: list[Node]) -> None:
     options = {"labels": WEB["labels"], "placement": {"require": [leases("rack")]}}
     first, second = (api.spawn(queue, **options) for _ in range(2))
     api.settle_terms()
@@ -123,8 +120,7 @@ def test_the_first_of_its_own_group(api: Api, racks: list[Node]) -> None:
     assert codes(found, racks[2]) == []
 
 
-def test_with_a_lease_that_is_pending_itself(api: Api, racks: list[Node]) -> None:
-    queue = api.queue()
+def test_with_a_lease_that_is_pending_itself(api: Api, queue: str, racks: list[Node]) -> None:
     target = api.spawn(queue, placement={"require": [label("gone", 1)]})
     lease = api.spawn(queue, placement={"require": [{"lease": str(target)}]})
     api.settle_terms()
@@ -196,9 +192,8 @@ def test_what_is_not_in_force_yet(api: Api, dsn: str, racks: list[Node]) -> None
     assert api.claimed(racks[2], queue) == [lease]
 
 
-def test_one_that_was_asked_to_stop(api: Api, racks: list[Node], clock: Clock) -> None:
+def test_one_that_was_asked_to_stop(api: Api, queue: str, racks: list[Node], clock: Clock) -> None:
     """It still counts for away, and is told; toward it does not count any more."""
-    queue = api.queue()
     held = api.running(queue, racks[0], labels=WEB["labels"])
     away = api.spawn(queue, placement={"require": [leases("node", away=True)]})
     toward = api.spawn(queue, placement={"require": [leases("node")]})
@@ -213,8 +208,7 @@ def test_one_that_was_asked_to_stop(api: Api, racks: list[Node], clock: Clock) -
     assert codes(found, racks[0]) == ["required_affinity_unsatisfiable"]
 
 
-def test_several_reasons_of_one_node(api: Api, racks: list[Node]) -> None:
-    queue = api.queue()
+def test_several_reasons_of_one_node(api: Api, queue: str, racks: list[Node]) -> None:
     api.running(queue, racks[2], labels=WEB["labels"])
     placement = {"require": [leases("rack", away=True), {"rack": 1}], "resources": {"gpu": 1}}
     lease = api.spawn(queue, placement=placement)

@@ -1,37 +1,29 @@
 """Placement classes: leases share one exactly when everything that decides is equal."""
 
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
-import psycopg
 import pytest
 
+from tests.calls import Row
 from tests.sql.api import Api
+from tests.sql.explained import class_of
 
 NODE = [str(uuid4()) for _ in range(2)]
 
 
-def label(key: str, *values: Any, op: str = "in") -> dict[str, Any]:
+def label(key: str, *values: Any, op: str = "in") -> Row:
     """A label expression."""
     return {"label": key, "op": op, "values": list(values)}
 
 
-def class_of(conn: psycopg.Connection, lease: UUID) -> int:
-    """The class of a lease."""
-    row = conn.execute("select class_id from hwqueue.lease where lease_id = %s", [lease]).fetchone()
-    assert row is not None
-    value = row[0]
-    assert isinstance(value, int)
-    return value
-
-
-def placed(**parts: Any) -> dict[str, Any]:
+def placed(**parts: Any) -> Row:
     """Spawn options with that placement."""
     return {"placement": parts}
 
 
 A, B = label("zone", "a"), label("gpu", True)
-SAME: dict[str, list[dict[str, Any]]] = {
+SAME: dict[str, list[Row]] = {
     "nothing asked": [
         {},
         placed(),
@@ -69,10 +61,7 @@ SAME: dict[str, list[dict[str, Any]]] = {
         placed(require=[{"tags": {"cpu": {"cores": 4, "flags": ["avx"]}}}]),
         placed(require=[{"tags": {"cpu": {"flags": ["avx"], "cores": 4.0}}}]),
     ],
-    "tags that are null": [
-        placed(require=[{"tags": {"zone": None}}]),
-        {"affinity_tags": {"zone": None}},
-    ],
+    "tags that are null": [placed(require=[{"tags": {"zone": None}}]), {"affinity_tags": {"zone": None}}],
     "targets": [
         placed(require=[{"node": NODE[:1]}]),
         placed(require=[{"node": NODE[0].upper()}]),
@@ -96,13 +85,12 @@ SAME: dict[str, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("meaning", SAME)
-def test_equal_meanings_share_a_class(api: Api, conn: psycopg.Connection, meaning: str) -> None:
-    queue = api.queue()
-    classes = [class_of(conn, api.spawn(queue, **options)) for options in SAME[meaning]]
+def test_equal_meanings_share_a_class(api: Api, queue: str, meaning: str) -> None:
+    classes = [class_of(api, api.spawn(queue, **options)) for options in SAME[meaning]]
     assert len(set(classes)) == 1, classes
 
 
-DIFFERENT: list[dict[str, Any]] = [
+DIFFERENT: list[Row] = [
     {},
     {"tenant": "acme"},
     {"service_id": str(uuid4())},
@@ -130,22 +118,14 @@ DIFFERENT: list[dict[str, Any]] = [
 ]
 
 
-def test_other_meanings_have_classes_of_their_own(api: Api, conn: psycopg.Connection) -> None:
-    queue = api.queue()
+def test_other_meanings_have_classes_of_their_own(api: Api, queue: str) -> None:
     leases = [api.spawn(queue, **options) for options in DIFFERENT]
     leases += [api.spawn(queue, "other"), api.spawn(api.queue())]
-    assert len({class_of(conn, lease) for lease in leases}) == len(leases)
+    assert len({class_of(api, lease) for lease in leases}) == len(leases)
 
 
-def test_what_does_not_decide_does_not_matter(api: Api, conn: psycopg.Connection) -> None:
-    queue = api.queue()
-    options: list[dict[str, Any]] = [
-        {},
-        {"priority": 9},
-        {"delay": 60},
-        {"max_attempts": 1},
-        {"headers": {"h": 1}},
-        {"idempotency_key": "k"},
-        {"claim_timeout": 9},
-    ]
-    assert len({class_of(conn, api.spawn(queue, **given)) for given in options}) == 1
+def test_what_does_not_decide_does_not_matter(api: Api, queue: str) -> None:
+    options: Row = {"priority": 9, "delay": 60, "max_attempts": 1, "headers": {"h": 1}}
+    options |= {"idempotency_key": "k", "claim_timeout": 9}
+    leases = [api.spawn(queue), *(api.spawn(queue, **{key: options[key]}) for key in options)]
+    assert len({class_of(api, lease) for lease in leases}) == 1

@@ -45,9 +45,8 @@ def test_a_set_follows_the_first_of_it(api: Api) -> None:
     assert api.claimed(machines[1], queue, qty=9) == leases[1:]
 
 
-def test_both_on_one_machine_or_neither(api: Api, clock: Clock) -> None:
+def test_both_on_one_machine_or_neither(api: Api, queue: str, clock: Clock) -> None:
     """The "and": two small machines have room for one of them each, and get none."""
-    queue = api.queue()
     small = [api.node(capacity={"cpu_milli": 1000}) for _ in range(2)]
     members = [
         {"task": task, "options": {"placement": {"resources": {"cpu_milli": 1000}}}}

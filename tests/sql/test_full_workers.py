@@ -2,15 +2,18 @@
 
 from typing import Any
 
-import psycopg
+import pytest
 
+from tests.calls import Row
 from tests.sql.api import Api, Node
 from tests.sql.explained import actions, explain, near
+
+pytestmark = pytest.mark.usefixtures("lone")
 
 FULL = "its worker runs 2 at a time, and has no slot free"
 
 
-def filled(api: Api, queue: str, **spec: Any) -> tuple[Node, list[dict[str, Any]]]:
+def filled(api: Api, queue: str, **spec: Any) -> tuple[Node, list[Row]]:
     """A node whose worker runs two leases at a time, and does."""
     node = api.node(**({"concurrency": 2} | spec))
     for _ in range(2):
@@ -18,21 +21,19 @@ def filled(api: Api, queue: str, **spec: Any) -> tuple[Node, list[dict[str, Any]
     return node, api.claim(node, queue, qty=2)
 
 
-def pending(api: Api, queue: str) -> dict[str, Any]:
+def pending(api: Api, queue: str) -> Row:
     """What the views say of the one class that is pending."""
     [row] = [row for row in api.rows("pending_reasons") if row["queue"] == queue]
     return row
 
 
-def test_an_explanation_says_that_all_are_full(api: Api) -> None:
-    api.leave_all()
-    queue = api.queue()
+def test_an_explanation_says_that_all_are_full(api: Api, queue: str) -> None:
     node, [claim, _] = filled(api, queue)
     lease = api.spawn(queue)
     found = explain(api, lease)
     assert (found["nodes_matching"], found["nodes_free"]) == (1, 0)
     assert (found["code"], found["permanent"]) == ("nodes_support_but_contended", False)
-    assert found["headline"] == ("1 node matches, none is free: 1 lacks a worker with a slot free")
+    assert found["headline"] == "1 node matches, none is free: 1 lacks a worker with a slot free"
     [reason] = near(found, node)["reasons"]
     assert (reason["stage"], reason["message"]) == ("free", FULL)
     assert (reason["wanted"], reason["has"]) == ("a worker with a slot free", "2 slots, all in use")
@@ -44,18 +45,12 @@ def test_an_explanation_says_that_all_are_full(api: Api) -> None:
     assert explain(api, lease)["nodes_free"] == 1
 
 
-def test_views_and_figures_say_so(api: Api, conn: psycopg.Connection) -> None:
-    api.leave_all()
-    queue = api.queue()
+def test_views_and_figures_say_so(api: Api, queue: str) -> None:
     node, [claim, _] = filled(api, queue)
     lease = api.spawn(queue, labels={"a": "b"})
     row = pending(api, queue)
-    assert (row["code"], row["nodes_matching"], row["nodes_free"]) == (
-        "nodes_support_but_contended",
-        1,
-        0,
-    )
-    assert not row["permanent"]
+    assert (row["code"], row["permanent"]) == ("nodes_support_but_contended", False)
+    assert (row["nodes_matching"], row["nodes_free"]) == (1, 0)
     [usage] = [row for row in api.rows("node_usage") if row["node_id"] == node.node_id]
     assert (usage["claims"], usage["slots"]) == (2, 2)
     assert api.used(node)["slots"] == 2
@@ -63,20 +58,19 @@ def test_views_and_figures_say_so(api: Api, conn: psycopg.Connection) -> None:
         "select labels ->> 'reason', value from hwqueue.metrics()"
         " where name = 'hwqueue_unmet_leases' and labels ->> 'queue' = %s"
     )
-    assert conn.execute(unmet, [queue]).fetchall() == [("contended", 1)]
+    assert api.conn.execute(unmet, [queue]).fetchall() == [("contended", 1)]
     other = api.node(concurrency=1)  # has a slot free
     row = pending(api, queue)
     assert (row["code"], row["nodes_matching"], row["nodes_free"]) == (None, 2, 1)
-    assert conn.execute(unmet, [queue]).fetchall() == []
+    assert api.conn.execute(unmet, [queue]).fetchall() == []
     api.rows("deregister_node", node=other.node_id)
     api.complete(claim)
     assert pending(api, queue)["nodes_free"] == 1
     assert api.claimed(node, queue) == [lease]
 
 
-def test_it_limits_no_claim(api: Api) -> None:
+def test_it_limits_no_claim(api: Api, queue: str) -> None:
     """It is what the worker says of itself: no claim counts for it."""
-    queue = api.queue()
     node = api.node(concurrency=1)
     leases = [api.spawn(queue) for _ in range(2)]
     claims = api.claim(node, queue, qty=2)
@@ -84,9 +78,7 @@ def test_it_limits_no_claim(api: Api) -> None:
     assert [claim["assignment"] for claim in claims] == [None, None]
 
 
-def test_a_registration_may_change_or_drop_it(api: Api) -> None:
-    api.leave_all()
-    queue = api.queue()
+def test_a_registration_may_change_or_drop_it(api: Api, queue: str) -> None:
     node, _ = filled(api, queue)
     lease = api.spawn(queue)
     for more, free in ({"concurrency": 3}, 1), ({"concurrency": 2}, 0), ({}, 1):
@@ -95,12 +87,9 @@ def test_a_registration_may_change_or_drop_it(api: Api) -> None:
 
 
 def test_declared_slots_come_first(api: Api) -> None:
+    """Numbers that are none are refused."""
     node = api.node(slots=5, concurrency=2)
     assert api.used(node)["slots"] == 5
-
-
-def test_bad_numbers(api: Api) -> None:
-    node = api.node()
     for wrong in 0, 1_000_001, "many", 1.5:
         spec = {"name": node.name, "instance_id": "x", "concurrency": wrong}
         assert api.fault("register_node", node=node.node_id, spec=spec) == "spec.concurrency"
