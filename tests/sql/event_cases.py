@@ -134,6 +134,13 @@ def a_node_at_work(stage: Stage) -> Subject:
     return Subject({"node": node.node_id}, of_node(node))
 
 
+def a_claim(stage: Stage) -> Subject:
+    """A claim, by its node."""
+    queue, node, claim = stage.running()
+    told = {"lease_id": claim["lease_id"], "node_id": node.node_id, "queue": queue}
+    return Subject({"node": node.node_id}, told)
+
+
 def a_lease(stage: Stage) -> Subject:
     """A lease that waits."""
     lease = stage.api.spawn(queue := stage.api.queue())
@@ -190,7 +197,29 @@ HOOK = {"url": "https://h.example/", "options": {"tenant": "a"}}
 a_token = named("token", *once("create_token", secret_sha256=b"a" * 32, role="viewer"))
 a_webhook = named("webhook", *once("set_webhook", url="https://hooks.example/"))
 
+ANOTHER = once("register_node", spec={"name": "told", "instance_id": "second"})
+
 CASES: dict[str, Case] = {
+    "node_registered": after(a_node, *once("register_node", spec={"name": "told", "instance_id": "first"})),
+    "node_superseded": after(
+        a_node_at_work,
+        *ANOTHER,
+        detail={"node_epoch": 2, "instance_id": "second", "claims_ended": 1},
+    ),
+    "node_trust_suspended": after(
+        a_node,
+        *ATTEST,
+        *ANOTHER,
+        *once("register_node", spec={"name": "told", "instance_id": "third"}),
+        detail={"domains": ["d"], "instance_id": "second"},
+    ),
+    "node_confirmed": after(
+        a_node,
+        *ATTEST,
+        *ANOTHER,
+        *twice("confirm_node"),
+        detail={"domains": ["d"], "instance_id": "second"},
+    ),
     "node_deregistered": after(a_node_at_work, *once("deregister_node"), detail={"claims_ended": 1}),
     "node_cordoned": after(a_node, *twice("cordon_node")),
     "node_uncordoned": after(a_node, *once("drain_node"), *twice("uncordon_node")),
@@ -218,6 +247,7 @@ CASES: dict[str, Case] = {
     "task_dropped": after(
         a_task, *once("set_task", **SET_TASK), *once("drop_task"), detail={"from": {"priority": 3}}
     ),
+    "claim_stop_requested": after(a_claim, *twice("drain_node", deadline=MINUTE)),
     "queue_dropped": after(a_queue_at_work, *once("drop_queue", force=True), detail={"claims": 1}),
     "queue_policy_set": after(
         a_queue,
@@ -280,39 +310,6 @@ def tells(code: str) -> Callable[[Case], Case]:
         return case
 
     return register
-
-
-@tells("node_registered")
-def _(stage: Stage) -> Row:
-    node = stage.api.node()
-    stage.api.node(node.node_id, name=node.name)  # the same instance: no news
-    return of_node(node)
-
-
-@tells("node_superseded")
-def _(stage: Stage) -> Row:
-    _, node, _ = stage.running()
-    stage.api.node(node.node_id, name=node.name, instance_id="second")
-    return of_node(node, detail={"node_epoch": 2, "instance_id": "second", "claims_ended": 1})
-
-
-@tells("node_trust_suspended")
-def _(stage: Stage) -> Row:
-    node = stage.api.node()
-    stage.api.rows("attest_node", node=node.node_id, domain="d")
-    for instance in ("second", "third"):
-        stage.api.node(node.node_id, name=node.name, instance_id=instance)
-    return of_node(node, detail={"domains": ["d"], "instance_id": "second"})
-
-
-@tells("node_confirmed")
-def _(stage: Stage) -> Row:
-    node = stage.api.node()
-    stage.api.rows("attest_node", node=node.node_id, domain="d")
-    stage.api.node(node.node_id, name=node.name, instance_id="second")
-    for _ in range(2):
-        stage.api.rows("confirm_node", node=node.node_id)
-    return of_node(node, detail={"domains": ["d"], "instance_id": "second"})
 
 
 @tells("node_handed_over")
@@ -378,14 +375,6 @@ def _(stage: Stage) -> Row:
     queue, node, claim = stage.running()
     stage.clock.advance(MINUTE)
     stage.api.rows("reap")
-    return {"lease_id": claim["lease_id"], "node_id": node.node_id, "queue": queue}
-
-
-@tells("claim_stop_requested")
-def _(stage: Stage) -> Row:
-    queue, node, claim = stage.running()
-    for _ in range(2):
-        stage.api.rows("drain_node", node=node.node_id, deadline=MINUTE)
     return {"lease_id": claim["lease_id"], "node_id": node.node_id, "queue": queue}
 
 

@@ -34,6 +34,15 @@ def opened(api: Api, flow: Flow) -> dict[Any, Row]:
     return flow.items()
 
 
+def busy(
+    api: Api, names: str, *steps: Row, params: Any = None, **began_with: Any
+) -> tuple[Flow, Row, dict[Any, Row]]:
+    """A run whose step has added items, named by letters; it, the step's claim, and what is claimed then."""
+    flow, claim = began(api, *steps, **began_with)
+    add(api, claim, *names, **{"params": params} if params else {})
+    return flow, claim, opened(api, flow)
+
+
 def test_a_step_ends_when_its_lease_and_its_items_have_ended(api: Api) -> None:
     flow, claim = began(api, step("b", params={"of": {"$result": "a"}}))
     assert add(api, claim, "x", "y", params={"n": 1}) == {"x": (0, True), "y": (1, True)}
@@ -114,20 +123,15 @@ def test_items_of_a_map_add_to_the_map(api: Api) -> None:
     assert claim["params"] == {"all": [0, 1, 2, 3], "sum": {"items": 4, "failed": 0}}
 
 
-def test_items_are_let_in_while_others_of_their_step_run(api: Api) -> None:
-    flow = Flow(api, [each("m", list(range(40)), max_parallel=64)])
+@pytest.mark.parametrize("has_room", [True, False])
+def test_items_are_let_in_while_others_of_their_step_run(api: Api, has_room: bool) -> None:
+    """An end that finds no room leaves them to the next one."""
+    flow = Flow(api, [each("m", list(range(40)), max_parallel=64 if has_room else 40)])
     claims = flow.items()
     add(api, claims[0], "x")
-    flow.settle(claims[1])
-    assert sorted(flow.items()) == [40]
-
-
-def test_an_end_that_finds_no_room_leaves_them_to_the_next(api: Api) -> None:
-    flow = Flow(api, [each("m", list(range(40)), max_parallel=40)])
-    claims = flow.items()
-    add(api, claims[0], "x")
-    api.rows("advance_workflows")
-    assert flow.items() == {}
+    if not has_room:
+        api.rows("advance_workflows")
+        assert flow.items() == {}
     flow.settle(claims[1])
     assert sorted(flow.items()) == [40]
 
@@ -187,9 +191,7 @@ def test_an_attempt_that_fails_keeps_what_it_has_added(api: Api) -> None:
 
 
 def test_a_lease_that_fails_while_its_items_run(api: Api) -> None:
-    flow, claim = began(api, step("b", "a"))
-    add(api, claim, "x")
-    claims = opened(api, flow)
+    flow, claim, claims = busy(api, "x", step("b", "a"))
     flow.settle(claim, outcome="fail", error={"message": "no"})
     api.rows("advance_workflows")
     assert (flow.state, flow.states()["a"]) == ("failing", "running")
@@ -200,9 +202,7 @@ def test_a_lease_that_fails_while_its_items_run(api: Api) -> None:
 
 
 def test_an_item_that_fails_fails_the_step(api: Api) -> None:
-    flow, claim = began(api, step("b", {"step": "a", "on": "failed"}))
-    add(api, claim, "x", "y")
-    claims = opened(api, flow)
+    flow, claim, claims = busy(api, "xy", step("b", {"step": "a", "on": "failed"}))
     flow.settle(claims[0], outcome="fail", error={"message": "no"})
     flow.settle(claims[1])
     flow.settle(claim, result=1)
@@ -212,9 +212,7 @@ def test_an_item_that_fails_fails_the_step(api: Api) -> None:
 
 
 def test_a_lease_that_is_cancelled(api: Api) -> None:
-    flow, claim = began(api)
-    add(api, claim, "x")
-    claims = opened(api, flow)
+    flow, claim, claims = busy(api, "x")
     api.rows("cancel_lease", lease=claim["lease_id"])
     fail(api, claim)
     fail(api, claims[0])
@@ -275,9 +273,7 @@ def test_a_paused_run_lets_no_items_in(api: Api) -> None:
 
 
 def test_a_retry_runs_what_has_not_completed(api: Api) -> None:
-    flow, claim = began(api, step("b", "a"))
-    add(api, claim, "x", "y", "z", params={"n": 1})
-    claims = opened(api, flow)
+    flow, claim, claims = busy(api, "xyz", step("b", "a"), params={"n": 1})
     flow.settle(claim, result="own")
     flow.settle(claims[0])
     flow.settle(claims[1], outcome="fail", retry=False)
@@ -297,9 +293,7 @@ def test_a_retry_runs_what_has_not_completed(api: Api) -> None:
 
 def test_a_retry_of_a_lease_that_failed_finds_its_items(api: Api) -> None:
     """The lease of the step runs again; what it added and completed stays."""
-    flow, claim = began(api, own={"params": {"p": {"$input": ["p"]}}}, input={"p": 7})
-    add(api, claim, "x", "y")
-    claims = opened(api, flow)
+    flow, claim, claims = busy(api, "xy", own={"params": {"p": {"$input": ["p"]}}}, input={"p": 7})
     flow.settle(claims[0])
     flow.settle(claim, outcome="fail", retry=False)
     flow.settle(claims[1], outcome="fail", retry=False)
@@ -317,9 +311,7 @@ def test_a_retry_of_a_lease_that_failed_finds_its_items(api: Api) -> None:
 
 @pytest.mark.parametrize("mode", [{"mode": "all"}, {"steps": ["a"]}])
 def test_a_retry_of_the_whole_step_adds_again(api: Api, mode: Row) -> None:
-    flow, claim = began(api)
-    add(api, claim, "x", "y")
-    claims = opened(api, flow)
+    flow, claim, claims = busy(api, "xy")
     settle_all(flow, claim, *claims.values())
     api.rows("retry_workflow_run", run=flow.run, options=mode)
     row = flow.steps()["a"]
@@ -353,9 +345,7 @@ def test_a_retry_of_a_run_that_was_cancelled(api: Api) -> None:
 
 
 def test_a_step_with_items_is_declared_done(api: Api) -> None:
-    flow, claim = began(api, step("b", params={"of": {"$result": "a"}}))
-    add(api, claim, "x", "y")
-    claims = opened(api, flow)
+    flow, claim, claims = busy(api, "xy", step("b", params={"of": {"$result": "a"}}))
     flow.settle(claim)
     api.refused("QHL07", "skip_step", run=flow.run, step="a")
     for one in claims.values():
@@ -367,9 +357,7 @@ def test_a_step_with_items_is_declared_done(api: Api) -> None:
 
 
 def test_results_by_number_and_name(api: Api) -> None:
-    flow, claim = began(api)
-    add(api, claim, "x", "y")
-    claims = opened(api, flow)
+    flow, claim, claims = busy(api, "xy")
     flow.settle(claim, result="own")
     flow.settle(claims[1], result="of y")
 
@@ -383,9 +371,7 @@ def test_results_by_number_and_name(api: Api) -> None:
 
 
 def test_its_queue_may_be_dropped(api: Api) -> None:
-    flow, claim = began(api)
-    add(api, claim, "x", "y")
-    claims = opened(api, flow)
+    flow, claim, claims = busy(api, "xy")
     api.rows("release_lease", lease=claims[1]["lease_id"], token=claims[1]["claim_token"])
     for one in (claim, claims[0]):
         fail(api, one)

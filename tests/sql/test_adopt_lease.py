@@ -30,11 +30,8 @@ def test_it_is_a_claim(api: Api, clock: Clock) -> None:
     assert lease.items() >= expected.items()
     assert api.verdicts(node, claim) == ["ok"]
     assert api.value("complete_lease", **token(claim), result=1) == "completed"
-
-
-def test_failed_it_is_tried_elsewhere(api: Api) -> None:
     queue = api.queue(retry={"kind": "fixed", "base": 0})
-    claim = adopt(api, queue, api.node())
+    claim = adopt(api, queue, node)  # failed it is tried elsewhere
     api.rows("fail_lease", **token(claim), error={})
     [again] = api.claim(api.node(), queue)
     assert (again["lease_id"], again["attempt"]) == (claim["lease_id"], 2)

@@ -58,6 +58,10 @@ def test_pages_follow_one_another(api: Api, claim: Row) -> None:
     assert seen == [["1", "2"], ["3", "4"], ["5"]]
     assert logged(api, claim, last=True, limit=2) == ["4", "5"]
     assert logged(api, claim, last=True, limit=2, after=after) == []
+    api.value("append_logs", logs=[of(claim, range(9, 11))])  # a gap is told
+    assert logged(api, claim)[4:] == ["5", "3+9", "10"]
+    assert logged(api, claim, last=True, limit=2) == ["3+9", "10"]
+    assert logged(api, claim, last=True, limit=1) == ["10"]
 
 
 def test_the_last_thousand_of_a_claim_are_kept(api: Api, conn: psycopg.Connection, claim: Row) -> None:
@@ -74,13 +78,6 @@ def test_the_last_thousand_of_a_claim_are_kept(api: Api, conn: psycopg.Connectio
     late = [of(claim, range(3001, 4001)), of(claim, range(2001, 3001))]
     assert api.value("append_logs", logs=late) == 1000
     assert conn.execute(count, its).fetchall() == [(1000, 3001, 4000)]
-
-
-def test_a_gap_within_is_told(api: Api, claim: Row) -> None:
-    api.value("append_logs", logs=[of(claim, range(1, 3)), of(claim, range(6, 8))])
-    assert logged(api, claim) == ["1", "2", "3+6", "7"]
-    assert logged(api, claim, last=True, limit=2) == ["3+6", "7"]
-    assert logged(api, claim, last=True, limit=1) == ["7"]
 
 
 def test_each_attempt_has_its_own(api: Api) -> None:

@@ -95,7 +95,7 @@ def test_options(api: Api, field: str, value: Any) -> None:
     assert api.fault("spawn_lease", **spawn(api.queue(), **{key: value})) == f"options.{field}"
 
 
-def test_options_as_a_whole_and_task_names(api: Api, queue: str) -> None:
+def test_options_as_a_whole_tasks_and_queues(api: Api, queue: str) -> None:
     both = {"delay": 5, "available_at": "2030-01-01T00:00:00Z"}
     assert api.fault("spawn_lease", **spawn(queue, **both)) == "options.delay"
     wrong: list[Any] = [[], "x", 7, True]
@@ -103,12 +103,9 @@ def test_options_as_a_whole_and_task_names(api: Api, queue: str) -> None:
         assert api.fault("spawn_lease", queue=queue, task=TASK, options=options) == "options"
     for task in (None, "", "x" * 201, "a b", "-a", "a\tb", "naïve"):
         assert api.fault("spawn_lease", queue=queue, task=task) == "task"
-
-
-def test_unknown_queues(api: Api) -> None:
-    for queue in ("nowhere", "", None, LONG):
-        refusal = api.refused("QHQ01", "spawn_lease", queue=queue, task=TASK)
-        assert refusal.detail.get("queue") == (queue[:100] if queue is not None else None)
+    for unknown in ("nowhere", "", None, LONG):
+        refusal = api.refused("QHQ01", "spawn_lease", queue=unknown, task=TASK)
+        assert refusal.detail.get("queue") == (unknown[:100] if unknown is not None else None)
 
 
 PLACEMENTS: Cases = [

@@ -33,11 +33,7 @@ BREAKS: dict[str, tuple[set[str], list[Row], LiteralString]] = {
     "an edge is counted unmet": ({"run_join"}, JOIN, TALLY + "unmet = 1" + OF_JOIN),
     "an item is counted twice": ({"run_items"}, [each("a", [1])], TALLY + "need = 2" + OF_MAP),
     "a failure is made up": ({"run_items"}, [each("a", [1])], TALLY + "failed = 1" + OF_MAP),
-    "nobody ends a map": (
-        {"run_items", "run_stuck"},
-        [each("a", [1])],
-        TALLY + "arrived = need" + OF_MAP,
-    ),
+    "nobody ends a map": ({"run_items", "run_stuck"}, [each("a", [1])], TALLY + "arrived = need" + OF_MAP),
     "a gang step has lost its gang": (
         {"step_gang"},
         [gang("a", 2)],
@@ -48,11 +44,7 @@ BREAKS: dict[str, tuple[set[str], list[Row], LiteralString]] = {
         [step("a")],
         "update hwqueue.run set state = 'completed', finished_at = now()" + OF_ALL,
     ),
-    "a step has lost its lease": (
-        {"step_lease"},
-        [step("a")],
-        STEP + "lease_id = gen_random_uuid()" + OF_A,
-    ),
+    "a step has lost its lease": ({"step_lease"}, [step("a")], STEP + "lease_id = gen_random_uuid()" + OF_A),
     "a lease outlives its step": (
         {"step_lease", "run_work"},
         [step("a")],
@@ -70,11 +62,7 @@ BREAKS: dict[str, tuple[set[str], list[Row], LiteralString]] = {
         NESTED,
         STEP + "nested_run_id = gen_random_uuid()" + OF_A,
     ),
-    "a retry below is forgotten": (
-        {"step_nested"},
-        NESTED,
-        STEP + "nested_mode = 'all'" + OF_A,
-    ),
+    "a retry below is forgotten": ({"step_nested"}, NESTED, STEP + "nested_mode = 'all'" + OF_A),
     "a run has lost its step": (
         {"run_nested"},
         NESTED,

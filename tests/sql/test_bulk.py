@@ -192,9 +192,6 @@ def test_filters(api: Api, queue: str, clock: Clock) -> None:
     assert found(created_before=between) == found(finished_before=between) == {a}
     assert found(created_from=between) == found(finished_from=between) == {b}
     assert found(state="pending", labels={"film": "7"}) == set()
-
-
-def test_keys_of_several_tenants(api: Api, queue: str) -> None:
     own, others = (api.spawn(queue, idempotency_key="k", tenant=t) for t in ("film", "games"))
     both = {"queue": queue, "idempotency_key": "k"}
     assert {row["lease_id"] for row in api.rows("list_leases", filter=both)} == {own, others}
@@ -223,15 +220,12 @@ def test_bad_arguments(api: Api, function: str, field: str, wanted: Any, more: R
     assert api.fault(function, filter=wanted, **BULK[function], **more) == field
 
 
-def test_states_that_a_call_cannot_change(api: Api, queue: str) -> None:
+def test_what_a_call_cannot_change(api: Api, queue: str) -> None:
+    """It is refused though no lease is meant."""
     for function, state in zip(list(BULK)[1:], ("failed", "completed", "claimed", "pending"), strict=True):
         wanted = {"queue": queue, "state": state}
         assert api.fault(function, filter=wanted, **BULK[function]) == "filter.state"
-
-
-def test_bad_changes_and_a_key_without_its_queue(api: Api) -> None:
-    """Changes are refused though no lease is meant."""
-    given = {"filter": {"queue": api.queue()}, "changes": {"task": "x"}}
+    given = {"filter": {"queue": queue}, "changes": {"task": "x"}}
     assert api.fault("update_leases", **given) == "changes.task"
     assert api.fault("list_leases", filter={"idempotency_key": "k"}) == "filter.queue"
 

@@ -125,10 +125,7 @@ def test_a_share_goes_where_it_leaves_least(api: Api) -> None:
     got = [fits(api, node, gpu_milli=milli) for milli in (600, 700, 300, 400, 500)]
     assert [indexes(claim) for claim in got][2:] == [[1], [0], [2]]
     assert [gpu["milli_used"] for gpu in api.used(node)["gpus"]] == [1000, 1000, 500]
-
-
-def test_whole_devices_are_untouched_ones(api: Api) -> None:
-    node = api.node(gpus=devices(3))
+    node = api.node(gpus=devices(3))  # whole devices are untouched ones
     share = fits(api, node, gpu_milli=1)
     whole = fits(api, node, gpu=2)
     assert (indexes(share), indexes(whole)) == ([0], [1, 2])

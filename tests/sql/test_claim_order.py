@@ -174,18 +174,15 @@ class TestFit:
         assert got[:2] == ["four", "two"]
         assert got[-1] == "cpu"
 
-    def test_least_residue_on_the_device(self, api: Api) -> None:
-        needs = {"small": {"gpu_milli": 100}, "large": {"gpu_milli": 900}}
+    def test_what_is_left_is_of_most_use(self, api: Api) -> None:
+        """Least residue on the device, cpu that other GPUs need, and work that few nodes can take."""
+        needs: dict[str, Row] = {"small": {"gpu_milli": 100}, "large": {"gpu_milli": 900}}
         assert self.order(api, {"gpus": gpus(4)}, needs) == ["large", "small"]
-
-    def test_cpu_that_other_gpus_need_is_spared(self, api: Api) -> None:
         spec = {"gpus": gpus(4), "capacity": {"cpu_milli": 8000}}
         needs = {"greedy": {"gpu": 1, "cpu_milli": 6000}, "modest": {"gpu": 1, "cpu_milli": 1000}}
         assert self.order(api, spec, needs) == ["modest", "greedy"]
-
-    def test_work_that_few_nodes_can_take(self, api: Api) -> None:
         api.node(gpus=gpus(2))
-        needs: dict[str, Row] = {"anywhere": {"gpu": 1}, "here": {"gpu": 1, "license": 1}}
+        needs = {"anywhere": {"gpu": 1}, "here": {"gpu": 1, "license": 1}}
         spec = {"gpus": gpus(2), "capacity": {"license": 5}}
         assert self.order(api, spec, needs) == ["here", "anywhere"]
 
@@ -223,14 +220,10 @@ class TestWindowAndProbe:
         return queue
 
     def test_beyond_the_window_the_probe_finds_it(self, api: Api) -> None:
-        queue, node = self.backlog(api, window=20, probe=1), api.node(labels={"zone": "a"})
-        lease = api.spawn(queue)
-        assert api.claimed(node, queue) == [lease]
-
-    def test_without_a_probe_the_window_is_all(self, api: Api) -> None:
+        """Without a probe the window is all."""
         node = api.node(labels={"zone": "a"})
-        for window, found in [(20, 0), (61, 1)]:
-            queue = self.backlog(api, window=window, probe=0)
+        for window, probe, found in [(20, 1, 1), (20, 0, 0), (61, 0, 1)]:
+            queue = self.backlog(api, window=window, probe=probe)
             api.spawn(queue)
             assert len(api.claim(node, queue)) == found
 

@@ -104,10 +104,7 @@ def test_a_node_by_its_name_and_what_a_service_keeps_away_from(api: Api) -> None
             "spreads leases with app in web within 1 over zone",
         ),
         ({"prefer": [{"weight": -5, "when": {"rack": 1}}]}, "prefers not in rack 1"),
-        (
-            {"prefer": [{"when": {"rack": 1}}], "strength": 5},
-            "prefers in rack 1, with strength 5 of 100",
-        ),
+        ({"prefer": [{"when": {"rack": 1}}], "strength": 5}, "prefers in rack 1, with strength 5 of 100"),
         (
             {"tolerate": [{"key": "dedicated", "value": "film", "effect": "no_schedule"}]},
             "tolerates dedicated=film:no_schedule",

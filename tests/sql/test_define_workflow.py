@@ -18,11 +18,18 @@ def spec(*steps: Row, **more: Any) -> Row:
     return {"name": f"w-{uuid4()}", "steps": list(steps)} | more
 
 
-def test_steps_are_numbered_in_topological_order(api: Api) -> None:
+def test_a_cycle_is_named(api: Api) -> None:
+    """Steps without one are in topological order."""
     given = spec(step("z"), step("b", "a"), step("a", "z"), step("c", "z"))
     api.rows("define_workflow", spec=given)
     found = api.row("get_workflow", workflow=given["name"])["spec"]["steps"]
     assert [each["name"] for each in found] == ["z", "a", "c", "b"]
+    given = spec(step("a", "c"), step("b", "a"), step("c", "b"), step("d", "c"), step("e"))
+    detail = api.refused("QHF02", "define_workflow", spec=given).detail
+    assert set(detail["cycle"]) == {"a", "b", "c"}
+    assert api.refused("QHF02", "define_workflow", spec=spec(step("a", "a"))).detail["cycle"] == ["a"]
+    given = spec(step("a", params={"x": {"$result": "b"}}), step("b", "a"))  # a binding is an edge
+    assert "a -> " in api.refused("QHF02", "define_workflow", spec=given).message
 
 
 def test_equal_meanings_are_one_version(api: Api) -> None:
@@ -48,15 +55,6 @@ def test_a_run_keeps_the_version_that_it_was_submitted_with(api: Api, queue: str
     assert old["version"] == 1
     for function in ("submit_workflow", "get_workflow"):
         api.refused("QHF01", function, workflow="none")
-
-
-def test_a_cycle_is_named(api: Api) -> None:
-    given = spec(step("a", "c"), step("b", "a"), step("c", "b"), step("d", "c"), step("e"))
-    detail = api.refused("QHF02", "define_workflow", spec=given).detail
-    assert set(detail["cycle"]) == {"a", "b", "c"}
-    assert api.refused("QHF02", "define_workflow", spec=spec(step("a", "a"))).detail["cycle"] == ["a"]
-    given = spec(step("a", params={"x": {"$result": "b"}}), step("b", "a"))  # a binding is an edge
-    assert "a -> " in api.refused("QHF02", "define_workflow", spec=given).message
 
 
 @pytest.mark.parametrize(
@@ -219,9 +217,6 @@ def test_a_contradiction_names_both_sides(api: Api) -> None:
     assert refusal.detail["left"] == {"affinity_tags": {"gpu": True}}
     assert refusal.detail["right"] == {"affinity_tags": {"gpu": False}}
     assert "override" in refusal.hint
-
-
-def test_a_submission_that_contradicts_its_workflow(api: Api) -> None:
     given = spec(step("a"), queue=api.queue(), affinity_tags={"gpu": True})
     refusal = api.refused("QHC04", "submit_spec", spec=given, options=NO_GPU)
     assert refusal.detail["level"] == ["workflow", "submission"]
@@ -276,6 +271,8 @@ def test_the_submission_speaks_of_single_steps(api: Api) -> None:
     assert placements(api, run) == {"a": {}, "b": {"gpu": [True]}}
     refusal = api.refused("QHF06", "submit_spec", spec=given, options={"steps": {"x": {}}})
     assert refusal.detail["step"] == "x"
+    given["steps"][1]["queue"] = "nowhere"
+    assert api.refused("QHQ01", "submit_spec", spec=given).detail["queue"] == "nowhere"
 
 
 def test_priorities(api: Api) -> None:
@@ -293,8 +290,3 @@ def test_defaults_of_a_task_are_the_steps_own(api: Api) -> None:
     [row] = api.rows("list_workflow_steps", run=run["run_id"])
     assert placements(api, run) == {"a": {"disk": ["ssd"], "gpu": [True]}}
     assert api.lease(row["lease_id"])["max_attempts"] == 7
-
-
-def test_an_unknown_queue_is_refused_at_submission(api: Api) -> None:
-    given = spec(step("a"), step("b", "a", queue="nowhere"), queue=api.queue())
-    assert api.refused("QHQ01", "submit_spec", spec=given).detail["queue"] == "nowhere"

@@ -50,11 +50,16 @@ def filled(api: Api, queue: str, machines: list[Node]) -> list[Row]:
     return [api.running(queue, node, **GPU) for node in machines]
 
 
+def became(api: Api, gang_id: UUID) -> str:
+    """The state of a gang after upkeep."""
+    reap(api)
+    return str(gang(api, gang_id)["state"])
+
+
 def waiting(api: Api, queue: str, count: int, member: Row | None = None, **options: Any) -> UUID:
     """A gang for which room is earmarked."""
     gang_id = spawn(api, queue, count, member, **options)
-    reap(api)
-    assert gang(api, gang_id)["state"] == "earmarked"
+    assert became(api, gang_id) == "earmarked"
     return gang_id
 
 
@@ -136,8 +141,7 @@ def test_no_claim_takes_what_is_earmarked(api: Api, pairs: list[Node], seed: int
             assert all(after[key] <= before[key] for key in after), (before, after)
     assert gang(api, gang_id)["state"] == "earmarked"
     api.complete(*running)
-    reap(api)
-    assert gang(api, gang_id)["state"] == "reserved"
+    assert became(api, gang_id) == "reserved"
 
 
 def test_idle_devices_are_taken_first(api: Api, pairs: list[Node]) -> None:
@@ -153,8 +157,7 @@ def test_idle_devices_are_taken_first(api: Api, pairs: list[Node]) -> None:
     api.complete(other)
     again = api.spawn(queue, **wished)
     assert api.claimed(wide, queue) == [again]
-    reap(api)
-    assert gang(api, gang_id)["state"] == "earmarked"
+    assert became(api, gang_id) == "earmarked"
     api.complete(blocker)
     reap(api)
     assert len(api.claimed(wide, queue, qty=5)) == 2
@@ -176,8 +179,7 @@ def test_it_is_not_fetched_before_all_have_room(api: Api, queue: str, pairs: lis
     assert found["state"] == "reserved"
     assert all(member["reserved_until"] for member in found["members"])
     assert len([claim for node in pairs for claim in api.claim(node, queue)]) == 2
-    reap(api)
-    assert gang(api, gang_id)["state"] == "running"
+    assert became(api, gang_id) == "running"
 
 
 Happening = Callable[[Api, UUID, Row], object]  # with a node that it has room on, and the gang
@@ -245,12 +247,10 @@ def test_one_gang_of_a_set_of_nodes_at_a_time(api: Api, queue: str, pairs: list[
     filled(api, api.queue(), apart)
     elsewhere = spawn(api, queue, 2, wished)
     small = spawn(api, queue, 2, {"affinity_tags": {"apart": True}, **GPU})
-    reap(api)
-    assert gang(api, small)["state"] == "reserved"
+    assert became(api, small) == "reserved"
     assert gang(api, elsewhere)["reason"] == "behind_earmark"  # the first one could use these, too
     api.complete(*claims)
-    reap(api)
-    assert gang(api, first)["state"] == "reserved"
+    assert became(api, first) == "reserved"
     assert [gang(api, g)["state"] for g in (second, late)] == ["earmarked", "waiting"]
 
 
@@ -268,8 +268,7 @@ def test_a_later_gang_does_not_come_first(api: Api, pairs: list[Node], clock: Cl
     for node in pairs[:2]:
         api.rows("uncordon_node", node=node.node_id)
     second = spawn(api, queue, 2, PAIR)
-    reap(api)
-    assert gang(api, first)["state"] == "earmarked"
+    assert became(api, first) == "earmarked"
     found = gang(api, second)
     assert (found["state"], found["reason"]) == ("waiting", "behind_earmark")
 
@@ -295,8 +294,7 @@ def test_a_gang_that_starts_again_is_earmarked(api: Api, queue: str, pairs: list
         api.claim(node, queue)
     reap(api)
     clock.advance(timedelta(seconds=3))
-    reap(api)
-    assert gang(api, gang_id)["state"] == "earmarked"
+    assert became(api, gang_id) == "earmarked"
 
 
 def test_a_gang_that_fits_no_idle_node(api: Api, queue: str, pairs: list[Node]) -> None:

@@ -103,6 +103,7 @@ def test_who_did_it(stage: Stage, conn: psycopg.Connection) -> None:
 
 
 def test_the_end_of_what_was_told_to_stop(stage: Stage) -> None:
+    """And of a lease whose last attempt expires."""
     queue, _, claim = stage.running()
     before = newest(stage.api)
     for _ in range(2):
@@ -111,9 +112,6 @@ def test_the_end_of_what_was_told_to_stop(stage: Stage) -> None:
     events = since(stage.api, before)
     assert [event["code"] for event in events] == ["claim_stop_requested", "lease_cancelled"]
     assert {event["queue"] for event in events} == {queue}
-
-
-def test_the_last_attempt_that_expires(stage: Stage) -> None:
     _, _, claim = stage.running(max_attempts=1)
     before = newest(stage.api)
     stage.clock.advance(MINUTE)

@@ -371,13 +371,11 @@ def test_a_nested_lease_names_the_run_that_it_is_a_step_of(api: Api) -> None:
 
 
 def test_unknown_leases_and_classes(api: Api) -> None:
+    """A class of which nothing is pending is known."""
     for lease in (NOBODY, None):
         api.refused("QHL04", "explain_lease", lease=lease)
     for class_id in (0, -1, None):
         api.refused("QHC01", "explain_class", **{"class": class_id})
-
-
-def test_a_class_of_which_nothing_is_pending(api: Api) -> None:
     claim = api.running(api.queue())
     found = explain_class(api, claim["lease_id"])
     assert (found["pending"], found["leases"], found["code"]) == (0, [], "ready")

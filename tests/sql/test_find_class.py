@@ -122,9 +122,7 @@ def test_other_meanings_have_classes_of_their_own(api: Api, queue: str) -> None:
     leases = [api.spawn(queue, **options) for options in DIFFERENT]
     leases += [api.spawn(queue, "other"), api.spawn(api.queue())]
     assert len({class_of(api, lease) for lease in leases}) == len(leases)
-
-
-def test_what_does_not_decide_does_not_matter(api: Api, queue: str) -> None:
+    # and what does not decide does not matter
     options: Row = {"priority": 9, "delay": 60, "max_attempts": 1, "headers": {"h": 1}}
     options |= {"idempotency_key": "k", "claim_timeout": 9}
     leases = [api.spawn(queue), *(api.spawn(queue, **{key: options[key]}) for key in options)]

@@ -70,7 +70,7 @@ def test_views_and_figures_say_so(api: Api, queue: str) -> None:
 
 
 def test_it_limits_no_claim(api: Api, queue: str) -> None:
-    """It is what the worker says of itself: no claim counts for it."""
+    """It is what the worker says of itself: no claim counts for it, and declared slots come first."""
     node = api.node(concurrency=1)
     leases = [api.spawn(queue) for _ in range(2)]
     claims = api.claim(node, queue, qty=2)
@@ -84,10 +84,6 @@ def test_a_registration_may_change_or_drop_it(api: Api, queue: str) -> None:
     for more, free in ({"concurrency": 3}, 1), ({"concurrency": 2}, 0), ({}, 1):
         api.node(node.node_id, name=node.name, **more)
         assert explain(api, lease)["nodes_free"] == free
-
-
-def test_declared_slots_come_first(api: Api) -> None:
-    """Numbers that are none are refused."""
     node = api.node(slots=5, concurrency=2)
     assert api.used(node)["slots"] == 5
     for wrong in 0, 1_000_001, "many", 1.5:

@@ -8,6 +8,7 @@ from psycopg.types.json import Jsonb
 from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.sql.api import Api, Node, token
+from tests.sql.test_earmarks import became
 from tests.sql.test_gangs import GPU, gang, leases, racks, reap, spawn, start
 
 __all__ = ["racks"]
@@ -31,8 +32,7 @@ def test_the_others_go_on_and_complete(api: Api, queue: str, racks: list[Node]) 
     reap(api)
     assert api.value("fail_lease", **token(claims[0]), error=FAULT) == "failed"
     assert api.value("release_lease", **token(claims[1])) == "failed"
-    reap(api)
-    assert gang(api, gang_id)["state"] == "running"
+    assert became(api, gang_id) == "running"
     assert asked_to_stop(api, claims[2:]) == [False, False]
     roster = api.row("gang_status", **token(claims[2]))
     assert (roster["ready"], sorted(member["state"] for member in roster["members"])) == (
@@ -46,8 +46,7 @@ def test_the_others_go_on_and_complete(api: Api, queue: str, racks: list[Node]) 
     api.rows("release_lease", **token(claims[2]))
     api.complete(claims[3])
     assert states(api, claims) == ["failed", "failed", "cancelled", "completed"]
-    reap(api)
-    assert gang(api, gang_id)["state"] == "completed"
+    assert became(api, gang_id) == "completed"
 
 
 def test_fewer_than_min_size_end_the_gang(api: Api, queue: str, racks: list[Node]) -> None:
@@ -56,8 +55,7 @@ def test_fewer_than_min_size_end_the_gang(api: Api, queue: str, racks: list[Node
     reap(api)
     for claim, state in zip(claims, ("running", "cancelling"), strict=False):
         api.rows("fail_lease", **token(claim), error=FAULT)
-        reap(api)
-        assert gang(api, gang_id)["state"] == state
+        assert became(api, gang_id) == state
         assert asked_to_stop(api, claims[2:]) == [True]
     api.rows("release_lease", **token(claims[2]))
     reap(api)
@@ -105,8 +103,7 @@ def test_who_has_not_begun_still_joins(api: Api, queue: str, racks: list[Node], 
     reap(api)
     [back] = start(api, racks, queue)
     assert back["lease_id"] == claims[0]["lease_id"]
-    reap(api)
-    assert gang(api, gang_id)["state"] == "running"
+    assert became(api, gang_id) == "running"
     assert asked_to_stop(api, [claims[1], third, back]) == [False] * 3
 
 
