@@ -160,14 +160,15 @@ def test_a_failure_is_known_before_the_others_end(api: Api) -> None:
     assert (flow.state, flow.states()) == ("failed", {"a": "failed"})
 
 
-@pytest.mark.parametrize("how", ["cancel", "fail_fast", "deadline"])
-def test_a_run_that_stops_stops_what_was_added(api: Api, how: str, clock: Clock) -> None:
-    until = (clock.now() + timedelta(seconds=10)).isoformat()
-    options = {"deadline": until} if how == "deadline" else {}
+def one_of_two(api: Api, clock: Clock) -> tuple[Flow, dict[str, Row]]:
+    """A run of two steps, both claimed, that fails fast and has 10 s."""
+    options = {"deadline": (clock.now() + timedelta(seconds=10)).isoformat()}
     flow = Flow(api, [step("a"), step("c")], on_failure="fail_fast", options=options)
-    claims = flow.claims()
-    more = added(flow, claims["a"], step("x"), step("y", "x"))
-    [late] = more.claims().values()
+    return flow, flow.claims()
+
+
+def stop(api: Api, clock: Clock, flow: Flow, claims: dict[str, Row], how: str) -> None:
+    """Let that run stop: its second step fails, or it is cancelled, or its time is over."""
     if how == "cancel":
         api.rows("cancel_workflow_run", run=flow.run)
     elif how == "fail_fast":
@@ -175,8 +176,16 @@ def test_a_run_that_stops_stops_what_was_added(api: Api, how: str, clock: Clock)
     else:
         clock.advance(timedelta(seconds=20))
         api.rows("reap")
-    sweep(api)
-    sweep(api)
+    for _ in range(2):
+        sweep(api)
+
+
+@pytest.mark.parametrize("how", ["cancel", "fail_fast", "deadline"])
+def test_a_run_that_stops_stops_what_was_added(api: Api, how: str, clock: Clock) -> None:
+    flow, claims = one_of_two(api, clock)
+    more = added(flow, claims["a"], step("x"), step("y", "x"))
+    [late] = more.claims().values()
+    stop(api, clock, flow, claims, how)
     assert api.lease(late["lease_id"])["stop_reason"] == "cancelled"
     assert api.lease(claims["a"]["lease_id"])["stop_reason"] == "cancelled"
     for claim in [late, *claims.values()]:
@@ -326,23 +335,14 @@ def test_who_adds_nothing(api: Api, logins: Logins) -> None:
         api.refused("QHF06", function, **arguments)
 
 
-@pytest.mark.parametrize(
-    ("code", "spec"),
-    [
-        ("QHF02", None),
-        ("QHF02", []),
-        ("QHF02", {"name": "more"}),
-        ("QHF02", {"name": "more", "steps": [step("x", "y"), step("y", "x")]}),
-        ("QHQ01", {"name": "more", "queue": "nowhere", "steps": [step("x")]}),
-        ("QHA03", {"name": "more", "tenant": "other", "steps": [step("x")]}),
-    ],
-)
-def test_a_specification_that_is_none(api: Api, code: str, spec: Any) -> None:
-    _, own = began(api)
-    call = {"lease": own["lease_id"], "token": own["claim_token"]}
-    api.refused(code, "add_steps", **call, spec=spec)
-
-
-def test_a_placement_that_contradicts_the_run_is_refused(api: Api) -> None:
+def test_specifications_that_are_none(api: Api) -> None:
+    """Nor may they contradict the run."""
     _, own = began(api, own={"affinity": "replace"}, affinity_tags={"gpu": True})
-    api.refused("QHC04", "add_steps", **adding(own, step("x"), affinity_tags={"gpu": False}))
+    call = {"lease": own["lease_id"], "token": own["claim_token"]}
+    cycle = [step("x", "y"), step("y", "x")]
+    wrong: list[Any] = [None, [], {"name": "more"}, {"name": "more", "steps": cycle}]
+    for none in wrong:
+        api.refused("QHF02", "add_steps", **call, spec=none)
+    refused: list[tuple[str, Row]] = [("QHQ01", {"queue": "nowhere"}), ("QHA03", {"tenant": "other"})]
+    for code, more in [*refused, ("QHC04", {"affinity_tags": {"gpu": False}})]:
+        api.refused(code, "add_steps", **adding(own, step("x"), **more))

@@ -128,21 +128,18 @@ def test_a_defined_workflow_is_checked_by_name_and_version(api: Api) -> None:
     assert api.fault("check_workflow", spec=given, options={"version": 1}) == "options.version"
 
 
-@pytest.mark.parametrize(
-    ("code", "options"),
-    [
+@pytest.mark.thorough
+def test_a_check_refuses_what_a_submission_refuses(api: Api, queue: str) -> None:
+    given = spec(step("a"), queue=queue, affinity_tags={"gpu": True})
+    refused: list[tuple[str, Row]] = [
         ("QHC04", {"affinity_tags": {"gpu": False}}),
         ("QHF06", {"steps": {"x": {}}}),
         ("QHA01", {"steps": {"a": {"params": 1}}}),
         ("QHA01", {"affinity": "not"}),
-    ],
-)
-@pytest.mark.thorough
-def test_a_check_refuses_what_a_submission_refuses(api: Api, code: str, options: Row) -> None:
-    given = spec(step("a"), queue=api.queue(), affinity_tags={"gpu": True})
-    checked_so = api.refused(code, "check_workflow", spec=given, options=options)
-    submitted_so = api.refused(code, "submit_spec", spec=given, options=options)
-    assert checked_so == submitted_so
+    ]
+    for code, options in refused:
+        checked_so = api.refused(code, "check_workflow", spec=given, options=options)
+        assert checked_so == api.refused(code, "submit_spec", spec=given, options=options)
 
 
 def test_a_check_says_what_nested_runs_would_run(api: Api, queue: str) -> None:

@@ -171,42 +171,48 @@ def placements(api: Api, run: Row) -> dict[str, Any]:
     }
 
 
-def test_run_and_step_must_both_hold(api: Api) -> None:
-    given = spec(
-        step("a"),
-        step("b", affinity_tags={"gpu": True}),
-        queue=api.queue(),
-        affinity_tags={"region": "us-east"},
-    )
-    run = api.row("submit_spec", spec=given, options={"affinity_tags": {"disk": "ssd"}})
-    base = {"region": ["us-east"], "disk": ["ssd"]}
-    assert placements(api, run) == {"a": base, "b": base | {"gpu": [True]}}
+BASE: Row = {"region": ["us"], "zone": ["a"]}
+GPU: Row = {"affinity_tags": {"gpu": True}}
+ZONE_B: Row = {"affinity_tags": {"zone": "b"}}
+# steps, what the submission says, what each step asks then in a workflow that asks for BASE
+PLACED: dict[str, tuple[list[Row], Row, Row]] = {
+    "run and step must both hold": (
+        [step("a"), step("b", **GPU)],
+        {"affinity_tags": {"disk": "ssd"}},
+        {"a": BASE | {"disk": ["ssd"]}, "b": BASE | {"disk": ["ssd"], "gpu": [True]}},
+    ),
+    "a step overrides its run": (
+        [
+            step("a", affinity="override", **ZONE_B),
+            step("b", affinity="override", affinity_tags={"zone": None}),
+            step("c", affinity="replace", **ZONE_B),
+        ],
+        {},
+        {"a": BASE | {"zone": ["b"]}, "b": {"region": ["us"]}, "c": {"zone": ["b"]}},
+    ),
+    "a submission overrides the workflow": (
+        [step("a")],
+        {"affinity": "override", **ZONE_B},
+        {"a": BASE | {"zone": ["b"]}},
+    ),
+    "a submission takes no tag of a step away": (
+        [step("a", affinity="override", **GPU), step("b", affinity="replace", **GPU)],
+        {"steps": {name: {"affinity_tags": {"gpu": None, "other": None}} for name in "ab"}},
+        {"a": BASE | {"gpu": [True]}, "b": {"gpu": [True]}},
+    ),
+    "a submission speaks of single steps": (
+        [step("a"), step("b", "a")],
+        {"steps": {"b": GPU | {"options": {"priority": 7}}}},
+        {"a": BASE, "b": BASE | {"gpu": [True]}},
+    ),
+}
 
 
-@pytest.mark.parametrize("mode", ["override", "replace"])
-def test_a_submission_takes_no_tag_of_a_step_away(api: Api, mode: str) -> None:
-    given = spec(step("a", affinity=mode, affinity_tags={"vault": True}), queue=api.queue())
-    own = {"steps": {"a": {"affinity_tags": {"vault": None, "other": None}}}}
-    run = api.row("submit_spec", spec=given, options=own)["run_id"]
-    [row] = api.rows("list_workflow_steps", run=run)
-    assert [expr["label"] for expr in row["placement"]["require"]] == ["vault"]
-
-
-@pytest.mark.parametrize(
-    ("mode", "tags", "found"),
-    [
-        ("override", {"gpu": False}, {"region": ["us-east"], "gpu": [False]}),
-        ("override", {"gpu": None}, {"region": ["us-east"]}),
-        ("replace", {"gpu": False}, {"gpu": [False]}),
-    ],
-)
-def test_a_step_overrides_its_run(api: Api, mode: str, tags: Row, found: Row) -> None:
-    given = spec(
-        step("a", affinity=mode, affinity_tags=tags),
-        queue=api.queue(),
-        affinity_tags={"region": "us-east", "gpu": True},
-    )
-    assert placements(api, api.row("submit_spec", spec=given)) == {"a": found}
+@pytest.mark.parametrize("case", PLACED)
+def test_what_the_levels_ask_of_a_step(api: Api, queue: str, case: str) -> None:
+    steps, options, expected = PLACED[case]
+    given = spec(*steps, queue=queue, affinity_tags={"region": "us", "zone": "a"})
+    assert placements(api, api.row("submit_spec", spec=given, options=options)) == expected
 
 
 def test_a_contradiction_names_both_sides(api: Api) -> None:
@@ -220,8 +226,6 @@ def test_a_contradiction_names_both_sides(api: Api) -> None:
     given = spec(step("a"), queue=api.queue(), affinity_tags={"gpu": True})
     refusal = api.refused("QHC04", "submit_spec", spec=given, options=NO_GPU)
     assert refusal.detail["level"] == ["workflow", "submission"]
-    run = api.row("submit_spec", spec=given, options=NO_GPU | {"affinity": "override"})
-    assert placements(api, run) == {"a": {"gpu": [False]}}
 
 
 @pytest.mark.parametrize(
@@ -264,11 +268,8 @@ def test_resources_are_overridden_as_a_whole(api: Api) -> None:
     assert row["placement"]["resources"] == {"gpu": 1}
 
 
-def test_the_submission_speaks_of_single_steps(api: Api) -> None:
-    given = spec(step("a"), step("b", "a"), queue=api.queue())
-    steps = {"b": {"affinity_tags": {"gpu": True}, "options": {"priority": 7}}}
-    run = api.row("submit_spec", spec=given, options={"steps": steps})
-    assert placements(api, run) == {"a": {}, "b": {"gpu": [True]}}
+def test_what_a_submission_cannot_name(api: Api, queue: str) -> None:
+    given = spec(step("a"), step("b", "a"), queue=queue)
     refusal = api.refused("QHF06", "submit_spec", spec=given, options={"steps": {"x": {}}})
     assert refusal.detail["step"] == "x"
     given["steps"][1]["queue"] = "nowhere"

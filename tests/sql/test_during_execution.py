@@ -61,9 +61,10 @@ def test_the_normal_form(conn: psycopg.Connection) -> None:
     assert normal(conn, lasting(ZONE, 0)) == [lasting(ZONE)]
 
 
-@pytest.mark.parametrize(
-    ("field", "placement"),
-    [
+@pytest.mark.thorough
+def test_what_is_refused(api: Api, queue: str) -> None:
+    """Contradictions as well."""
+    malformed: list[tuple[str, Row]] = [
         ("require[0].during", {"require": [ZONE | {"during": "ever"}]}),
         ("require[0].grace", {"require": [ZONE | {"grace": 5}]}),
         ("require[0].grace", {"require": [ZONE | {"during": "scheduling", "grace": 5}]}),
@@ -72,19 +73,13 @@ def test_the_normal_form(conn: psycopg.Connection) -> None:
         ("require[0].any[0][0].during", {"require": [{"any": [[lasting(ZONE)]]}]}),
         ("prefer[0].when[0].during", {"prefer": [{"when": [lasting(ZONE)]}]}),
         ("prefer[0].when[0].grace", {"prefer": [{"when": ZONE | {"grace": 5}}]}),
-    ],
-)
-@pytest.mark.thorough
-def test_what_is_refused(api: Api, field: str, placement: Row) -> None:
-    options = {"placement": placement}
-    refusal = api.refused("QHC03", "spawn_lease", queue=api.queue(), task="t", options=options)
-    assert refusal.field == f"options.placement.{field}"
-
-
-def test_with_and_away_contradict_each_other_all_the_same(api: Api) -> None:
+    ]
+    call: Row = {"queue": queue, "task": "t"}
+    for field, placement in malformed:
+        refusal = api.refused("QHC03", "spawn_lease", **call, options={"placement": placement})
+        assert refusal.field == f"options.placement.{field}"
     require = [lasting(WITH_CACHE, 5), WITH_CACHE | {"away": True}]
-    options = {"placement": {"require": require}}
-    api.refused("QHC04", "spawn_lease", queue=api.queue(), task="t", options=options)
+    api.refused("QHC04", "spawn_lease", **call, options={"placement": {"require": require}})
 
 
 def test_a_relabel_asks_at_once_whoever_requires_it_during_execution(api: Api, clock: Clock) -> None:
@@ -197,34 +192,24 @@ def beside(api: Api, queue: str, node: Node, **options: Any) -> Row:
     return claim
 
 
-def completes(api: Api, claim: Row, node: Node) -> None:
-    """The cache ends well."""
-    api.complete(claim)
+IS_LOST: dict[str, Callable[[Api, Row, Node], object]] = {
+    "it ends well": lambda api, claim, _: api.complete(claim),
+    "its node is elsewhere": lambda api, _, node: relabel(api, node, labels={"zone": "c"}),
+    "it is about to stop": lambda api, claim, _: api.rows("cancel_lease", lease=claim["lease_id"]),
+}
 
 
-def moves(api: Api, claim: Row, node: Node) -> None:
-    """The cache runs on, and its node is in another zone."""
-    relabel(api, node, labels={"zone": "c"})
-
-
-def is_cancelled(api: Api, claim: Row, node: Node) -> None:
-    """The cache still runs, and is about to stop."""
-    api.rows("cancel_lease", lease=claim["lease_id"])
-
-
-@pytest.mark.parametrize("is_lost", [completes, moves, is_cancelled])
-def test_a_partner_that_is_lost(
-    api: Api, zones: dict[str, Node], is_lost: Callable[[Api, Row, Node], None]
-) -> None:
+@pytest.mark.parametrize("why", IS_LOST)
+def test_a_partner_that_is_lost(api: Api, zones: dict[str, Node], why: str) -> None:
     """One of two is enough."""
     queue, node = api.queue(), zones["a"]
     partner_node = api.node(labels={"zone": "a"})
     partner, other = cache(api, queue, partner_node), cache(api, queue, node)
     claim = beside(api, queue, node)
-    completes(api, other, node)
+    api.complete(other)
     api.rows("reap")
     assert told(api, claim) is None
-    is_lost(api, partner, partner_node)
+    IS_LOST[why](api, partner, partner_node)
     api.rows("reap")
     assert told(api, claim) == "placement_broken"
     assert "with leases with app in cache in the same zone" in stop(api, claim)[1]
@@ -241,7 +226,7 @@ def test_where_a_lease_has_succeeded_is_still_where_it_ran(
         beside(api, api.queue(claim_timeout=7200), node, placement={"require": [lasting(with_it)]})
         for with_it in ({"lease": str(one["lease_id"]), "domain": "label:zone"} for one in (partner, failing))
     )
-    completes(api, partner, node)
+    api.complete(partner)
     api.rows("fail_lease", **token(failing), error={}, retry=False)
     api.rows("reap")
     assert (told(api, claim), told(api, lost)) == (None, "placement_broken")
@@ -271,9 +256,9 @@ def test_of_a_group_that_is_torn_apart_one_part_goes_on(api: Api, zones: dict[st
     relabel(api, moving, labels={"zone": "b"})
     api.rows("reap")
     assert [told(api, claim) for claim in claims] == [None, "placement_broken"]
-    completes(api, claims[1], moving)
+    api.complete(claims[1])
     first, second = group_of(api, api.queue(), zones["b"], zones["b"])
-    completes(api, first, zones["b"])
+    api.complete(first)
     api.rows("reap")
     assert (told(api, claims[0]), told(api, second)) == (None, None)
 
@@ -310,7 +295,7 @@ def test_checks_end_with_their_claims(api: Api) -> None:
     assert [row[0] for row in api.conn.execute(CHECKS) if row[0] in mine] == mine
     api.rows("release_lease", **token(claims[0]))
     [again] = api.claim(node, queue)
-    completes(api, claims[1], node)
+    api.complete(claims[1])
     api.rows("reap")
     number = again["claim_token"] % 2**31
     assert [row for row in api.conn.execute(CHECKS) if row[0] in mine] == [(mine[0], number)]
@@ -326,5 +311,5 @@ def test_an_id_that_is_used_again(api: Api) -> None:
     for _ in range(2):
         placement = {"require": [lasting(ZONE)]}
         claim = api.running(queue, node, lease_id=lease, placement=placement)
-        completes(api, claim, node)
+        api.complete(claim)
         api.rows("delete_leases", filter={"queue": queue, "state": "completed"})

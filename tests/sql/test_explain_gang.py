@@ -161,22 +161,19 @@ def test_a_tenant_is_not_told_what_others_run(api: Api, queue: str, racks: list[
     assert forecast(api, queue, 2, other)["headline"] == "train, 2 of 2: no live node may run it"
 
 
-@pytest.mark.parametrize(
-    ("members", "options", "code"),
-    [
+@pytest.mark.thorough
+def test_a_forecast_refuses_what_a_spawn_refuses(api: Api, queue: str) -> None:
+    odd = {"placement": {"require": 7}}
+    refused: list[tuple[list[Row], Row, str]] = [
         ([{"task": "a"}], {}, "QHA01"),
         ([{"task": "a", "count": 2}], {"together": "zone"}, "QHA01"),
-        ([{"task": "a", "count": 2, "options": {"placement": {"require": 7}}}], {}, "QHC03"),
+        ([{"task": "a", "count": 2, "options": odd}], {}, "QHC03"),
         ([{"task": "a"}, {"task": "b", "options": {"tenant": "x"}}], {}, "QHA01"),
-    ],
-)
-@pytest.mark.thorough
-def test_a_forecast_refuses_what_a_spawn_refuses(
-    api: Api, racks: list[Node], members: list[Row], options: Row, code: str
-) -> None:
-    asked = {"queue": api.queue(), "members": Jsonb(members), "options": options}
-    refusal = api.refused(code, "what_if_gang", **asked)
-    assert refusal.field == api.refused(code, "spawn_gang", **asked).field
+    ]
+    for members, options, code in refused:
+        asked = {"queue": queue, "members": Jsonb(members), "options": options}
+        refusal = api.refused(code, "what_if_gang", **asked)
+        assert refusal.field == api.refused(code, "spawn_gang", **asked).field
 
 
 def test_a_page_goes_on_behind_the_last_gang(api: Api, queue: str, racks: list[Node]) -> None:
