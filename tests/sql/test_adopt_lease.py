@@ -53,6 +53,7 @@ def test_no_filter_and_no_room_check(api: Api) -> None:
 
 
 def test_the_devices_that_it_names(api: Api) -> None:
+    """Else those with most left."""
     queue, node = api.queue(), api.node(gpus=DEVICES)
     needs = {"resources": {"gpu": 2}}
     claim = adopt(api, queue, node, placement=needs, gpus=[GPU[0], GPU[2]])
@@ -61,10 +62,6 @@ def test_the_devices_that_it_names(api: Api) -> None:
     assert [gpu["milli_used"] for gpu in api.used(node)["gpus"]] == [1000, 0, 1000]
     api.rows("release_lease", **token(claim))
     assert [gpu["milli_used"] for gpu in api.used(node)["gpus"]] == [0, 0, 0]
-
-
-def test_else_those_with_most_left(api: Api) -> None:
-    queue, node = api.queue(), api.node(gpus=DEVICES)
     for expected in (0, 1, 2, 0):
         claim = adopt(api, queue, node, placement={"resources": {"gpu_milli": 600}})
         [device] = api.lease(claim["lease_id"])["assignment"]["gpus"]

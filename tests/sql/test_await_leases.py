@@ -63,7 +63,7 @@ def test_completions_notify_who_waits_and_nobody_else(api: Api, conn: Connection
     assert sorted(heard(conn)) == sorted(payloads.values())
 
 
-def test_the_last_failure_notifies_and_a_retry_does_not(api: Api, conn: Connection) -> None:
+def test_other_ends_notify_and_a_retry_does_not(api: Api, conn: Connection) -> None:
     queue, node = api.queue(max_attempts=2, retry={"kind": "fixed", "base": 0}), api.node()
     claim = api.running(queue, node)
     awaited(api, claim["lease_id"])
@@ -74,9 +74,6 @@ def test_the_last_failure_notifies_and_a_retry_does_not(api: Api, conn: Connecti
     [payload] = awaited(api, again["lease_id"]).values()
     assert api.value("fail_lease", **token(again), error=error) == "failed"
     assert heard(conn) == [payload]
-
-
-def test_a_cancelled_claim_notifies_when_it_ends(api: Api, queue: str, node: Node, conn: Connection) -> None:
     claim = api.running(queue, node)
     [payload] = awaited(api, claim["lease_id"]).values()
     assert api.value("cancel_lease", lease=claim["lease_id"]) == "claimed"

@@ -21,9 +21,9 @@ LONG = "x" * 2000
 Cases = list[tuple[str, Any]]
 
 
-def spawn(queue: str, **options: Any) -> Row:
-    """Arguments of spawn_lease."""
-    return {"queue": queue, "task": TASK, "options": options}
+def field_of(api: Api, code: str, **options: Any) -> str | None:
+    """What is at fault where a spawn with these options is refused."""
+    return api.refused(code, "spawn_lease", queue=api.queue(), task=TASK, options=options).field
 
 
 OPTIONS: Cases = [
@@ -92,12 +92,12 @@ OPTIONS: Cases = [
 @pytest.mark.parametrize(("field", "value"), OPTIONS)
 def test_options(api: Api, field: str, value: Any) -> None:
     key = field.split(".", maxsplit=1)[0]
-    assert api.fault("spawn_lease", **spawn(api.queue(), **{key: value})) == f"options.{field}"
+    assert field_of(api, "QHA01", **{key: value}) == f"options.{field}"
 
 
 def test_options_as_a_whole_tasks_and_queues(api: Api, queue: str) -> None:
     both = {"delay": 5, "available_at": "2030-01-01T00:00:00Z"}
-    assert api.fault("spawn_lease", **spawn(queue, **both)) == "options.delay"
+    assert field_of(api, "QHA01", **both) == "options.delay"
     wrong: list[Any] = [[], "x", 7, True]
     for options in wrong:
         assert api.fault("spawn_lease", queue=queue, task=TASK, options=options) == "options"
@@ -194,15 +194,13 @@ PLACEMENTS: Cases = [
 
 @pytest.mark.parametrize(("field", "placement"), PLACEMENTS)
 def test_malformed_placements(api: Api, field: str, placement: Any) -> None:
-    refusal = api.refused("QHC03", "spawn_lease", **spawn(api.queue(), placement=placement))
-    assert refusal.field == f"options.placement{field}"
+    assert field_of(api, "QHC03", placement=placement) == f"options.placement{field}"
 
 
 def test_malformed_shorthands(api: Api) -> None:
     malformed = [("affinity_tags", ["gpu"]), ("affinity_tags", {"": 1})]
     for name, value in [*malformed, ("affinity_with", "n1"), ("anti_affinity_with", [ID])]:
-        refusal = api.refused("QHC03", "spawn_lease", **spawn(api.queue(), **{name: value}))
-        assert refusal.field == f"options.{name}"
+        assert field_of(api, "QHC03", **{name: value}) == f"options.{name}"
 
 
 @pytest.mark.parametrize("depth", [40, 3000, 8000])
@@ -245,18 +243,15 @@ CONTRADICTIONS: list[list[Row]] = [
 @pytest.mark.parametrize("require", CONTRADICTIONS)
 def test_contradictions(api: Api, require: list[Row]) -> None:
     placement = {"require": require}
-    refusal = api.refused("QHC04", "spawn_lease", **spawn(api.queue(), placement=placement))
-    assert refusal.field == "options.placement.require"
+    assert field_of(api, "QHC04", placement=placement) == "options.placement.require"
 
 
 def test_contradictions_elsewhere(api: Api) -> None:
     """Between options, and of whole devices and a share."""
     options = {"affinity_tags": {"a": 1}, "placement": {"require": [label("a", "in", 2)]}}
-    refusal = api.refused("QHC04", "spawn_lease", **spawn(api.queue(), **options))
-    assert refusal.field == "options"
+    assert field_of(api, "QHC04", **options) == "options"
     placement = {"resources": {"gpu": 1, "gpu_milli": 500}}
-    refusal = api.refused("QHC04", "spawn_lease", **spawn(api.queue(), placement=placement))
-    assert refusal.field == "options.placement.resources.gpu_milli"
+    assert field_of(api, "QHC04", placement=placement) == "options.placement.resources.gpu_milli"
 
 
 @pytest.mark.parametrize(

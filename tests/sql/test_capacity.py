@@ -60,9 +60,18 @@ def test_slots_count_every_lease(api: Api) -> None:
     assert len(api.claim(node, queue, qty=3)) == 1
 
 
+def test_a_batch_stops_when_it_is_full(api: Api) -> None:
+    """And goes on with what still fits."""
+    queue, node = api.queue(), api.node(capacity={"cpu_milli": 1000})
+    large = [api.needing(queue, cpu_milli=400) for _ in range(3)]
+    small = api.needing(queue, cpu_milli=200)
+    assert set(api.claimed(node, queue, qty=10)) == {large[0], large[1], small}
+    assert api.used(node)["used"]["cpu_milli"] == 1000
+
+
 def test_what_a_node_does_not_declare(api: Api) -> None:
     """Cpu and memory are then not counted; devices and custom countables it does not have."""
-    node = api.node(capacity={"cpu_milli": 0}, slots=0)  # none is not undeclared
+    node = api.node(capacity={"cpu_milli": 0}, slots=0)  # it declares 0, which is not nothing
     assert run(api, node) is None
     node = api.node(capacity={"cpu_milli": 0})
     assert run(api, node, cpu_milli=1) is None
@@ -82,15 +91,6 @@ def test_all_of_it_must_fit(api: Api) -> None:
     claim = fits(api, node, **good)
     amounts = {"cpu_milli": 1000, "memory_mib": 1000, "custom": {"license": 1}}
     assert claim["assignment"] == amounts
-
-
-def test_a_batch_stops_when_it_is_full(api: Api) -> None:
-    """And goes on with what still fits."""
-    queue, node = api.queue(), api.node(capacity={"cpu_milli": 1000})
-    large = [api.needing(queue, cpu_milli=400) for _ in range(3)]
-    small = api.needing(queue, cpu_milli=200)
-    assert set(api.claimed(node, queue, qty=10)) == {large[0], large[1], small}
-    assert api.used(node)["used"]["cpu_milli"] == 1000
 
 
 def test_whole_devices(api: Api) -> None:
@@ -125,7 +125,7 @@ def test_a_share_goes_where_it_leaves_least(api: Api) -> None:
     got = [fits(api, node, gpu_milli=milli) for milli in (600, 700, 300, 400, 500)]
     assert [indexes(claim) for claim in got][2:] == [[1], [0], [2]]
     assert [gpu["milli_used"] for gpu in api.used(node)["gpus"]] == [1000, 1000, 500]
-    node = api.node(gpus=devices(3))  # whole devices are untouched ones
+    node = api.node(gpus=devices(3))  # whole devices are those that nothing uses
     share = fits(api, node, gpu_milli=1)
     whole = fits(api, node, gpu=2)
     assert (indexes(share), indexes(whole)) == ([0], [1, 2])
@@ -150,11 +150,7 @@ def test_a_wanted_device_among_several(api: Api) -> None:
     both: list[Row] = [{"resource": GPU[1]}, {"resource": GPU[2]}]
     assert run(api, node, both, gpu=1) is None  # more than are asked for
     assert fits(api, node, both, gpu=2)
-
-
-def test_a_resource_that_is_no_device(api: Api) -> None:
-    """It is a matter of where, not of which device."""
-    disk = str(uuid4())
+    disk = str(uuid4())  # a resource that is no device is a matter of where, not of which device
     node = api.node(gpus=devices(1), resources=[disk])
     assert fits(api, node, [{"resource": disk}], gpu=1)
     assert fits(api, node, [{"resource": disk}])

@@ -19,6 +19,10 @@ def test_the_poll_interval(api: Api) -> None:
     slow, fast, node = api.queue(poll_interval=8), api.queue(poll_interval=3), api.node()
     assert hint(api, node, slow) == (8 * SECOND, {})
     assert hint(api, node, slow, fast, slow) == (3 * SECOND, {})
+    refusal = api.refused("QHQ01", "claim_hint", queues=[slow, "nowhere"], node=node.node_id)
+    assert refusal.detail["queue"] == "nowhere"
+    api.refused("QHN01", "claim_hint", queues=[slow], node=NOBODY)
+    assert api.fault("claim_hint", queues=[], node=node.node_id) == "p_queues"
 
 
 def test_what_becomes_due_sooner(api: Api, clock: Clock) -> None:
@@ -50,13 +54,6 @@ def test_a_cordoned_node_and_a_paused_queue(api: Api) -> None:
     assert hint(api, node, paused, queue)[1] == {"node_draining": 1, "queue_paused": 1}
     assert hint(api, node, paused)[1] == {"queue_paused": 1}
     assert hint(api, node, paused)[0] > timedelta(0)
-
-
-def test_bad_arguments(api: Api, node: Node) -> None:
-    refusal = api.refused("QHQ01", "claim_hint", queues=["nowhere"], node=node.node_id)
-    assert refusal.detail["queue"] == "nowhere"
-    api.refused("QHN01", "claim_hint", queues=[api.queue()], node=NOBODY)
-    assert api.fault("claim_hint", queues=[], node=node.node_id) == "p_queues"
 
 
 def test_a_term_that_is_not_in_force_yet_is_said(api: Api) -> None:

@@ -35,6 +35,8 @@ def test_priority_first_and_higher_is_sooner(api: Api, queue: str) -> None:
     leases = {priority: api.spawn(queue, priority=priority) for priority in (0, -32768, 5, 32767)}
     ordered = [leases[priority] for priority in (32767, 5, 0, -32768)]
     assert api.claimed(api.node(), queue, qty=4) == ordered
+    leases_of_one_class = [api.spawn(queue) for _ in range(12)]  # by age
+    assert [api.claimed(api.node(), queue)[0] for _ in range(12)] == leases_of_one_class
 
 
 @pytest.mark.parametrize("tuning", [{}, {"window_size": 20, "probe_size": 1}], ids=["usual", "one probe"])
@@ -66,11 +68,6 @@ def test_affinity_with_and_without_a_node(api: Api) -> None:
     again = [api.spawn(queue, affinity_with=str(node.node_id)), api.spawn(queue)]
     again.append(api.spawn(queue, anti_affinity_with=str(node.node_id)))
     assert api.claimed(other, queue, qty=3) == [again[2], again[0], again[1]]
-
-
-def test_age_within_a_class(api: Api, queue: str) -> None:
-    leases = [api.spawn(queue) for _ in range(12)]
-    assert [api.claimed(api.node(), queue)[0] for _ in leases] == leases
 
 
 def test_a_retry_goes_to_the_end_of_its_rank(api: Api) -> None:
@@ -226,10 +223,7 @@ class TestWindowAndProbe:
             queue = self.backlog(api, window=window, probe=probe)
             api.spawn(queue)
             assert len(api.claim(node, queue)) == found
-
-    def test_probes_go_to_the_best_classes(self, api: Api) -> None:
-        queue = self.backlog(api, window=1, probe=1)
-        node = api.node(labels={"zone": "a"})
+        queue = self.backlog(api, window=1, probe=1)  # probes go to the best classes
         api.spawn(queue)
         liked = api.spawn(queue, placement=preferring(100, zone="a"))
         assert api.claimed(node, queue) == [liked]

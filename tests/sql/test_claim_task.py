@@ -57,15 +57,11 @@ def test_only_tasks_that_it_has_handlers_for(api: Api, queue: str, node: Node) -
     assert api.claimed(node, queue, qty=5, tasks=["c", "nobody"]) == [leases["c"]]
     assert api.claimed(node, queue, qty=5, tasks=[]) == []
     assert api.claimed(node, queue, qty=5) == [leases["a"], leases["b"]]
-
-
-def test_only_its_tasks_of_those_that_the_node_knows(api: Api, queue: str, node: Node) -> None:
-    """Of tasks that the node has run before, too: one of them is asked for, another is older."""
-    for _ in range(4):
+    for _ in range(4):  # of tasks that the node has run before, too
         for task in "ab":
             api.spawn(queue, task)
         api.complete(*api.claim(node, queue, qty=2))
-    other, asked = api.spawn(queue, "b"), api.spawn(queue, "a")
+    other, asked = api.spawn(queue, "b"), api.spawn(queue, "a")  # the other one is older
     assert api.claimed(node, queue, tasks=["a", "nobody"]) == [asked]
     assert api.claimed(node, queue, tasks=["a", "nobody"]) == []
     assert api.claimed(node, queue) == [other]
@@ -92,18 +88,16 @@ def test_a_timeout_of_the_call(api: Api, clock: Clock) -> None:
 
 
 def test_due_leases_are_promoted_on_the_way(api: Api, queue: str, node: Node, clock: Clock) -> None:
+    """A claim promotes a bounded number."""
     late, soon = api.spawn(queue, delay=20), api.spawn(queue, delay=10)
     clock.advance(timedelta(seconds=10))
     assert api.claimed(node, queue, qty=5) == [soon]
     clock.advance(timedelta(seconds=10))
     assert api.claimed(node, queue, qty=5) == [late]
-
-
-def test_a_claim_promotes_a_bounded_number(api: Api, queue: str, clock: Clock) -> None:
     batch = [{"task": "t", "options": {"delay": 1}}] * 100
     api.rows("spawn_leases", queue=queue, leases=batch)
     clock.advance(timedelta(seconds=1))
-    assert len(api.claim(api.node(), queue)) == 1
+    assert len(api.claim(node, queue)) == 1
     row = api.listed(queue)
     assert 1 <= row["pending"] < 50
     assert row["pending"] + row["scheduled"] == 99

@@ -2,8 +2,6 @@
 
 from datetime import timedelta
 
-import pytest
-
 from tests.sql.api import NOBODY, Api, Node, token
 
 
@@ -48,18 +46,14 @@ def test_with_a_deadline_claims_are_preempted(api: Api, queue: str, node: Node) 
         assert api.fault("drain_node", node=node.node_id, deadline=timedelta(days=days)) == "p_deadline"
 
 
-@pytest.mark.parametrize("function", ["cordon_node", "uncordon_node"])
-def test_twice_is_once(api: Api, node: Node, function: str) -> None:
-    api.rows("cordon_node", node=node.node_id)
-    api.rows(function, node=node.node_id)
-    with api.unchanged():
+def test_twice_is_once(api: Api, node: Node) -> None:
+    """For a node that there is."""
+    for function in ("cordon_node", "uncordon_node"):
         api.rows(function, node=node.node_id)
-
-
-@pytest.mark.parametrize("function", ["cordon_node", "uncordon_node", "drain_node"])
-@pytest.mark.thorough
-def test_unknown_nodes(api: Api, function: str) -> None:
-    assert api.refused("QHN01", function, node=NOBODY).detail["node_id"] == str(NOBODY)
-    gone = api.node()
-    api.rows("deregister_node", node=gone.node_id)
-    api.refused("QHN01", function, node=gone.node_id)
+        with api.unchanged():
+            api.rows(function, node=node.node_id)
+    api.rows("deregister_node", node=node.node_id)
+    for function in ("cordon_node", "uncordon_node", "drain_node"):
+        for unknown in (NOBODY, node.node_id):
+            refusal = api.refused("QHN01", function, node=unknown)
+            assert refusal.detail["node_id"] == str(unknown)

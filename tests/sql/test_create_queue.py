@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from hwqueue.worker import WorkerSettings
-from tests.sql.api import Api
+from tests.sql.api import Api, Node
 
 DEFAULTS = {
     "claim_timeout": 40,
@@ -160,12 +160,9 @@ def test_bad_policies(api: Api, path: str, value: object) -> None:
 
 
 @pytest.mark.thorough
-def test_claims_end_within_a_month(api: Api) -> None:
-    policy = {"claim_timeout": "31 days"}
-    assert api.fault("create_queue", queue="q", policy=policy) == "policy.claim_timeout"
-    queue, node = api.queue(), api.node()
-    options = {"claim_timeout": "31 days"}
-    assert api.fault("spawn_lease", queue=queue, task="t", options=options) == "options.claim_timeout"
-    span = timedelta(days=31)
-    arguments = {**node.who, "queues": [queue], "claim_timeout": span}
+def test_claims_end_within_a_month(api: Api, queue: str, node: Node) -> None:
+    more = {"claim_timeout": "31 days"}
+    assert api.fault("create_queue", queue="q", policy=more) == "policy.claim_timeout"
+    assert api.fault("spawn_lease", queue=queue, task="t", options=more) == "options.claim_timeout"
+    arguments = {**node.who, "queues": [queue], "claim_timeout": timedelta(days=31)}
     assert api.fault("claim_task", **arguments) == "p_claim_timeout"

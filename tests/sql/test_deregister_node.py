@@ -55,10 +55,7 @@ def test_its_claims_end_at_once(api: Api, queue: str, node: Node) -> None:
     assert [a["outcome"] for a in lease["attempts"]] == ["superseded"]
     assert api.claimed(api.node(), queue) == [claim["lease_id"]]
     api.refused("QHL01", "complete_lease", **token(claim))
-
-
-def test_it_is_seen_nowhere(api: Api, node: Node) -> None:
-    api.rows("deregister_node", node=node.node_id)
+    # and it is seen nowhere
     assert not is_registered(api, node)
     assert node.node_id not in [r["node_id"] for r in api.rows("match_nodes", placement={})]
     api.refused("QHN01", "claim_task", queues=[api.queue()], **node.who)

@@ -89,16 +89,14 @@ def test_what_has_ended(api: Api, clock: Clock) -> None:
     assert explain(api, cancelled)["headline"] == "cancelled 2 s ago: why not"
 
 
-def test_a_deadline(api: Api, clock: Clock) -> None:
+def test_a_deadline_and_a_pause(api: Api, clock: Clock) -> None:
     api.node()
     lease = api.spawn(api.queue(), deadline=(clock.now() + timedelta(seconds=20)).isoformat())
     assert explain(api, lease)["headline"].endswith("unless it is claimed in 20 s, it fails")
     clock.advance(timedelta(seconds=21))
     found = explain(api, lease)
     assert (found["code"], found["permanent"]) == ("deadline_exceeded", True)
-
-
-def test_the_queue_is_paused(api: Api, queue: str, node: Node) -> None:
+    queue, node = api.queue(), api.node()  # of a queue that is paused
     lease = api.spawn(queue)
     api.rows("pause_queue", queue=queue)
     found = explain(api, lease)

@@ -79,18 +79,15 @@ def test_kept_out_by_one_that_keeps_away(api: Api, queue: str, racks: list[Node]
     assert api.claimed(racks[2], queue) == [lease]
 
 
-def test_who_keeps_away_is_asked_once_for_a_class(
-    api: Api, conn: psycopg.Connection, racks: list[Node]
-) -> None:
+def test_who_keeps_away_is_asked_once_for_a_class(api: Api, queue: str, racks: list[Node]) -> None:
     """Not once more for each of its leases that run."""
-    queue = api.queue()
     away = {"placement": {"require": [leases("rack", away=True)]}}
     kept = [api.spawn(queue, **away) for _ in range(10)]
     api.settle_terms()
     assert set(api.claimed(racks[0], queue, qty=10)) == set(kept)
     lease = api.spawn(api.queue(), labels=WEB["labels"])
-    with counting(conn) as calls:
-        assert conn.execute(KEPT_OUT, [lease]).fetchone() == (["rack"],)
+    with counting(api.conn) as calls:
+        assert api.one(KEPT_OUT, lease) == ["rack"]
     assert calls["term_domain"] == 1
 
 

@@ -37,16 +37,13 @@ def test_fixed_and_exponential_up_to_a_cap(api: Api, clock: Clock) -> None:
 
 
 def test_the_default_policy(api: Api, clock: Clock) -> None:
-    """Exponential, 5 s x 2 up to 10 min, less up to a fifth."""
+    """Exponential, 5 s x 2 up to 10 min, less up to a fifth; jitter stays within its bounds."""
     expected = [5, 10, 20, 40, 80, 160, 320, 600, 600]
     for got, most in zip(waits(api, clock, 9, {}), expected, strict=True):
         assert 0.8 * most <= got <= most
-
-
-def test_jitter_stays_within_its_bounds(api: Api, clock: Clock) -> None:
-    got = waits(api, clock, 20, STEADY | {"jitter": 0.5})
-    assert all(15 <= seconds <= 30 for seconds in got)
-    assert len(set(got)) > 10
+    jittered = waits(api, clock, 20, STEADY | {"jitter": 0.5})
+    assert all(15 <= seconds <= 30 for seconds in jittered)
+    assert len(set(jittered)) > 10
 
 
 def test_a_wait_is_scheduled(api: Api, clock: Clock) -> None:
@@ -88,6 +85,11 @@ def test_the_worker_may_say_when(api: Api, clock: Clock) -> None:
     before = clock.now()
     assert fail_again(api, clock, queue, lease, retry_at=before) <= timedelta(0)
     assert api.state(lease) == "pending"
+    claim = api.running(api.queue(max_attempts=1))
+    for never in ("infinity", "-infinity"):  # a time is a time
+        api.refused("QHA01", "fail_lease", **token(claim), error={}, retry_at=never)
+    assert api.value("fail_lease", **token(claim), error=None) == "failed"
+    assert api.lease(claim["lease_id"])["attempts"][0]["error"] is None
 
 
 def test_every_attempt_is_kept_with_its_error(api: Api, clock: Clock) -> None:
@@ -111,12 +113,3 @@ def test_asked_to_stop_it_is_cancelled(api: Api) -> None:
     lease = api.lease(claim["lease_id"])
     assert (lease["state"], lease["error"]) == ("cancelled", {"message": "stopped"})
     assert [a["outcome"] for a in lease["attempts"]] == ["cancelled"]
-
-
-def test_a_time_is_a_time(api: Api) -> None:
-    """That a lease is never tried again p_retry says. No error needs to be given."""
-    claim = api.running(api.queue(max_attempts=1))
-    for never in ("infinity", "-infinity"):
-        api.refused("QHA01", "fail_lease", **token(claim), error={}, retry_at=never)
-    assert api.value("fail_lease", **token(claim), error=None) == "failed"
-    assert api.lease(claim["lease_id"])["attempts"][0]["error"] is None
