@@ -27,20 +27,15 @@ app = typer.Typer(no_args_is_help=True, help="What happened, and who did it.")
 PAGE = 1000  # events asked for at once while following
 
 Code = Annotated[
-    list[str] | None,
-    typer.Option(help="Only this code; repeatable.", show_default=False, autocompletion=event_codes),
+    list[str] | None, typer.Option(help="Only this code; repeatable.", autocompletion=event_codes)
 ]
-Queue = Annotated[
-    str | None,
-    typer.Option(help="Only about this queue.", show_default=False, autocompletion=queue_names),
-]
+Queue = Annotated[str | None, typer.Option(help="Only about this queue.", autocompletion=queue_names)]
 Node = Annotated[
-    str | None,
-    typer.Option(help="Only about this node: name or id.", show_default=False, autocompletion=node_names),
+    str | None, typer.Option(help="Only about this node: name or id.", autocompletion=node_names)
 ]
-Lease = Annotated[str | None, typer.Option(help="Only about this lease: its id.", show_default=False)]
-Class = Annotated[int | None, typer.Option("--class", help="Only about this class.", show_default=False)]
-Actor = Annotated[str | None, typer.Option(help="Only done by this one.", show_default=False)]
+Lease = Annotated[str | None, typer.Option(help="Only about this lease: its id.")]
+Class = Annotated[int | None, typer.Option("--class", help="Only about this class.")]
+Actor = Annotated[str | None, typer.Option(help="Only done by this one.")]
 
 
 @app.command("list", epilog="Example: hwqueue events list --code node_drained --since 2d")

@@ -20,7 +20,7 @@ app = typer.Typer(
     help="A task on every node, as a DaemonSet or a system job: spawn, watch, stop.",
 )
 
-EverywhereId = Annotated[str, typer.Argument(help="Id of the everywhere task.", show_default=False)]
+EverywhereId = Annotated[str, typer.Argument(help="Id of the everywhere task.")]
 
 _EXAMPLE_ID = "01890a5d-ac96-774b-bcce-b302099a8057"
 
@@ -28,11 +28,8 @@ _EXAMPLE_ID = "01890a5d-ac96-774b-bcce-b302099a8057"
 @app.command(epilog="Example: hwqueue everywhere spawn ops agent --node-label gpu=true")
 def spawn(
     ctx: typer.Context,
-    queue: Annotated[
-        str,
-        typer.Argument(help="Queue to put it in.", show_default=False, autocompletion=queue_names),
-    ],
-    task: Annotated[str, typer.Argument(help="Task that each node runs.", show_default=False)],
+    queue: Annotated[str, typer.Argument(help="Queue to put it in.", autocompletion=queue_names)],
+    task: Annotated[str, typer.Argument(help="Task that each node runs.")],
     *,
     params: Annotated[str, typer.Option(help="What the task gets: JSON or a file.")] = "{}",
     mode: Annotated[

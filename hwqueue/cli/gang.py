@@ -32,7 +32,7 @@ app = typer.Typer(
     no_args_is_help=True, help="Leases that start together or not at all: spawn, explain, cancel."
 )
 
-GangId = Annotated[str, typer.Argument(help="Id of the gang.", show_default=False)]
+GangId = Annotated[str, typer.Argument(help="Id of the gang.")]
 Kinds = Annotated[
     list[str] | None,
     typer.Option("--member", help="TASK:COUNT, or TASK:COUNT:PARAMS with JSON or a file; repeatable."),
@@ -76,10 +76,7 @@ _MEMBER = re.compile(r"(.+?):(\d+)(?::(.+))?", re.DOTALL)
 )
 def spawn(
     ctx: typer.Context,
-    queue: Annotated[
-        str,
-        typer.Argument(help="Queue to put it in.", show_default=False, autocompletion=queue_names),
-    ],
+    queue: Annotated[str, typer.Argument(help="Queue to put it in.", autocompletion=queue_names)],
     *,
     member: Kinds = None,
     members: Listed = None,
@@ -193,10 +190,7 @@ def explain(ctx: typer.Context, gang_id: GangId, *, places: Places = 5) -> None:
 )
 def what_if(
     ctx: typer.Context,
-    queue: Annotated[
-        str,
-        typer.Argument(help="Queue of it.", show_default=False, autocompletion=queue_names),
-    ],
+    queue: Annotated[str, typer.Argument(help="Queue of it.", autocompletion=queue_names)],
     *,
     member: Kinds = None,
     members: Listed = None,

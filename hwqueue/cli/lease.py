@@ -43,7 +43,7 @@ _EXIT_CODES = {
     LeaseState.CANCELLED: ExitCode.CANCELLED,
 }
 
-MaybeIds = Annotated[list[str] | None, typer.Argument(help="Ids of leases.", show_default=False)]
+MaybeIds = Annotated[list[str] | None, typer.Argument(help="Ids of leases.")]
 
 
 @app.command(
@@ -52,11 +52,8 @@ MaybeIds = Annotated[list[str] | None, typer.Argument(help="Ids of leases.", sho
 )
 def spawn(
     ctx: typer.Context,
-    queue: Annotated[
-        str,
-        typer.Argument(help="Queue to put it in.", show_default=False, autocompletion=queue_names),
-    ],
-    task: Annotated[str, typer.Argument(help="Task that runs it.", show_default=False)],
+    queue: Annotated[str, typer.Argument(help="Queue to put it in.", autocompletion=queue_names)],
+    task: Annotated[str, typer.Argument(help="Task that runs it.")],
     *,
     params: Annotated[str, typer.Option(help="What the task gets: JSON or a file.")] = "{}",
     placement: spawning.Placement = None,
@@ -148,7 +145,7 @@ def list_(
 @app.command(epilog="Example: hwqueue lease show 01890a5d-ac96-774b-bcce-b302099a8057 --json")
 def show(
     ctx: typer.Context,
-    lease_id: Annotated[str, typer.Argument(help="Id of the lease.", show_default=False)],
+    lease_id: Annotated[str, typer.Argument(help="Id of the lease.")],
 ) -> None:
     """Show all that is known about a lease, its failed attempts included."""
     with open_client(ctx) as client:
@@ -165,8 +162,8 @@ def show(
 )
 def signal(
     ctx: typer.Context,
-    lease_id: Annotated[str, typer.Argument(help="Id of the lease.", show_default=False)],
-    name: Annotated[str, typer.Argument(help="What the handler waits for.", show_default=False)],
+    lease_id: Annotated[str, typer.Argument(help="Id of the lease.")],
+    name: Annotated[str, typer.Argument(help="What the handler waits for.")],
     *,
     payload: Annotated[str, typer.Option(help="JSON; what wait_for returns.")] = "null",
     key: Annotated[str | None, typer.Option(help="The same name and key reach the lease once.")] = None,
@@ -181,7 +178,7 @@ def signal(
 @app.command(epilog="Example: hwqueue lease logs 01890a5d-ac96-774b-bcce-b302099a8057 --follow")
 def logs(
     ctx: typer.Context,
-    lease_id: Annotated[str, typer.Argument(help="Id of the lease.", show_default=False)],
+    lease_id: Annotated[str, typer.Argument(help="Id of the lease.")],
     *,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Show what comes until the lease has ended.")
@@ -209,7 +206,7 @@ def logs(
 @app.command(epilog="Example: hwqueue lease wait 01890a5d-ac96-774b-bcce-b302099a8057 --timeout 10m")
 def wait(
     ctx: typer.Context,
-    lease_id: Annotated[str, typer.Argument(help="Id of the lease.", show_default=False)],
+    lease_id: Annotated[str, typer.Argument(help="Id of the lease.")],
     *,
     timeout: Annotated[str | None, typer.Option(help="How long at most, such as 10m.")] = None,
 ) -> None:
@@ -235,7 +232,7 @@ def wait(
 @app.command(epilog="Example: hwqueue lease explain 01890a5d-ac96-774b-bcce-b302099a8057")
 def explain(
     ctx: typer.Context,
-    lease_id: Annotated[str, typer.Argument(help="Id of the lease.", show_default=False)],
+    lease_id: Annotated[str, typer.Argument(help="Id of the lease.")],
     *,
     nodes: Annotated[int, typer.Option(min=0, max=20, help="Show this many of the nearest nodes.")] = 5,
 ) -> None:
@@ -248,7 +245,7 @@ def explain(
 @app.command(epilog="Example: hwqueue lease history 01890a5d-ac96-774b-bcce-b302099a8057")
 def history(
     ctx: typer.Context,
-    lease_id: Annotated[str, typer.Argument(help="Id of the lease.", show_default=False)],
+    lease_id: Annotated[str, typer.Argument(help="Id of the lease.")],
 ) -> None:
     """Show the life line of a lease: spawned, waited, claimed where, how each attempt ended."""
     with open_client(ctx) as client:
@@ -352,9 +349,7 @@ def requeue(
 @app.command(epilog="Example: hwqueue lease delete --queue renders --state cancelled --older 1d")
 def delete(
     ctx: typer.Context,
-    queue: Annotated[
-        str, typer.Option(help="Of this queue.", show_default=False, autocompletion=queue_names)
-    ],
+    queue: Annotated[str, typer.Option(help="Of this queue.", autocompletion=queue_names)],
     *,
     state: bulk.State = None,
     task: bulk.Task = None,
@@ -395,10 +390,8 @@ def delete(
 @app.command(epilog="Example: hwqueue lease priority 10 --queue renders --label film=7")
 def priority(
     ctx: typer.Context,
-    value: Annotated[int, typer.Argument(help="Higher runs first.", show_default=False)],
-    queue: Annotated[
-        str, typer.Option(help="Of this queue.", show_default=False, autocompletion=queue_names)
-    ],
+    value: Annotated[int, typer.Argument(help="Higher runs first.")],
+    queue: Annotated[str, typer.Option(help="Of this queue.", autocompletion=queue_names)],
     *,
     state: bulk.State = None,
     task: bulk.Task = None,
@@ -431,10 +424,7 @@ def priority(
 @app.command(epilog="Example: hwqueue lease move gpu-b --queue gpu-a --label film=7")
 def move(
     ctx: typer.Context,
-    to: Annotated[
-        str,
-        typer.Argument(metavar="QUEUE", help="Where to.", show_default=False, autocompletion=queue_names),
-    ],
+    to: Annotated[str, typer.Argument(metavar="QUEUE", help="Where to.", autocompletion=queue_names)],
     lease_ids: MaybeIds = None,
     *,
     queue: bulk.QueueOption = None,

@@ -22,10 +22,7 @@ def match(
     ctx: typer.Context,
     placement: Annotated[
         str | None,
-        typer.Argument(
-            help="Placement: JSON, a file, or - for stdin; with --task that of its defaults.",
-            show_default=False,
-        ),
+        typer.Argument(help="Placement: JSON, a file, or - for stdin; with --task that of its defaults."),
     ] = None,
     *,
     queue: Annotated[

@@ -29,11 +29,8 @@ from hwqueue.worker.settings import WorkerSettings
 
 app = typer.Typer(no_args_is_help=True, help="Who may run work; taking machines out of service.")
 
-NodeName = Annotated[
-    str,
-    typer.Argument(help="Name or id of the node.", show_default=False, autocompletion=node_names),
-]
-Domain = Annotated[str, typer.Argument(help="Name of the trust domain.", show_default=False)]
+NodeName = Annotated[str, typer.Argument(help="Name or id of the node.", autocompletion=node_names)]
+Domain = Annotated[str, typer.Argument(help="Name of the trust domain.")]
 
 
 @app.command("list", epilog="Example: hwqueue node list --json")
@@ -90,7 +87,7 @@ def labels_(
 )
 def register(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(help="Name of the node, unique.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="Name of the node, unique.")],
     *,
     label: Annotated[
         list[str] | None,
@@ -112,8 +109,7 @@ def register(
     ] = None,
     spec: Annotated[str | None, typer.Option(help="Whole specification instead: JSON or a file.")] = None,
     login: Annotated[
-        str | None,
-        typer.Option(help="Login of its worker; the node is yours if left out.", show_default=False),
+        str | None, typer.Option(help="Login of its worker; the node is yours if left out.")
     ] = None,
 ) -> None:
     """Register a node by hand, for workers in other languages; `worker run` does it by itself."""
@@ -171,7 +167,7 @@ def deregister(ctx: typer.Context, node: NodeName) -> None:
 @app.command(epilog="Example: hwqueue node expiry 3d")
 def expiry(
     ctx: typer.Context,
-    after: Annotated[str, typer.Argument(help="A span, or never.", show_default=False)],
+    after: Annotated[str, typer.Argument(help="A span, or never.")],
 ) -> None:
     """Set how long a node may be silent before it is deregistered; 7 d at first.
 
@@ -188,10 +184,7 @@ def taint(
     node: NodeName,
     taint: Annotated[
         str,
-        typer.Argument(
-            help="KEY=VALUE:EFFECT or KEY:EFFECT; no_schedule, prefer_no_schedule or no_execute.",
-            show_default=False,
-        ),
+        typer.Argument(help="KEY=VALUE:EFFECT or KEY:EFFECT; no_schedule, prefer_no_schedule or no_execute."),
     ],
 ) -> None:
     """Keep leases off a node that do not tolerate the taint; no_execute stops what runs, too."""
@@ -205,10 +198,8 @@ def taint(
 def untaint(
     ctx: typer.Context,
     node: NodeName,
-    key: Annotated[str, typer.Argument(help="Key of the taint.", show_default=False)],
-    effect: Annotated[
-        str | None, typer.Option(help="Only the taint with this effect.", show_default=False)
-    ] = None,
+    key: Annotated[str, typer.Argument(help="Key of the taint.")],
+    effect: Annotated[str | None, typer.Option(help="Only the taint with this effect.")] = None,
 ) -> None:
     """Take an operator's taints off a node; those it registered with stay."""
     with open_client(ctx) as client:
@@ -222,8 +213,7 @@ def attest(
     node: NodeName,
     domain: Domain,
     expires_at: Annotated[
-        str | None,
-        typer.Option(help="When it ends, or after which span: 90d; never if left out.", show_default=False),
+        str | None, typer.Option(help="When it ends, or after which span: 90d; never if left out.")
     ] = None,
     any_instance: Annotated[
         bool,
@@ -263,11 +253,7 @@ def confirm(
     ctx: typer.Context,
     node: NodeName,
     instance: Annotated[
-        str | None,
-        typer.Option(
-            help="Only if this instance is registered (instance_id of node show).",
-            show_default=False,
-        ),
+        str | None, typer.Option(help="Only if this instance is registered (instance_id of node show).")
     ] = None,
 ) -> None:
     """Trust the registered instance of a node for what an earlier one was attested for."""
@@ -280,10 +266,7 @@ def confirm(
 def hand_over(
     ctx: typer.Context,
     node: NodeName,
-    login: Annotated[
-        str,
-        typer.Argument(help="Login, or a role that its logins have.", show_default=False),
-    ],
+    login: Annotated[str, typer.Argument(help="Login, or a role that its logins have.")],
 ) -> None:
     """Give a node and its claims to another login; its attestations are suspended.
 

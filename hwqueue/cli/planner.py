@@ -29,10 +29,7 @@ EXAMPLE = "hwqueue planner --queue training"
 Queues = Annotated[
     list[str] | None,
     typer.Option(
-        "--queue",
-        help="Plan for this queue; repeatable. Left out: for all.",
-        show_default=False,
-        autocompletion=queue_names,
+        "--queue", help="Plan for this queue; repeatable. Left out: for all.", autocompletion=queue_names
     ),
 ]
 

@@ -26,23 +26,14 @@ _SPANS = {
 
 app = typer.Typer(no_args_is_help=True, help="Make, watch, stop and drop queues.")
 
-Name = Annotated[
-    str,
-    typer.Argument(help="Name of the queue.", show_default=False, autocompletion=queue_names),
-]
-Policy = Annotated[
-    str | None,
-    typer.Option(help="Policy as JSON, or a file that holds it.", show_default=False),
-]
+Name = Annotated[str, typer.Argument(help="Name of the queue.", autocompletion=queue_names)]
+Policy = Annotated[str | None, typer.Option(help="Policy as JSON, or a file that holds it.")]
 
 
 @app.command(epilog="""Example: hwqueue queue create renders --policy '{"claim_timeout": 300}'""")
 def create(
     ctx: typer.Context,
-    name: Annotated[
-        str | None,
-        typer.Argument(help="Name of the queue; or give --app.", show_default=False),
-    ] = None,
+    name: Annotated[str | None, typer.Argument(help="Name of the queue; or give --app.")] = None,
     policy: Policy = None,
     app_name: AppName = None,
 ) -> None:
@@ -79,10 +70,7 @@ def list_(ctx: typer.Context) -> None:
 @app.command(epilog="Example: hwqueue queue depth renders --json")
 def depth(
     ctx: typer.Context,
-    name: Annotated[
-        str | None,
-        typer.Argument(help="Only this queue.", show_default=False, autocompletion=queue_names),
-    ] = None,
+    name: Annotated[str | None, typer.Argument(help="Only this queue.", autocompletion=queue_names)] = None,
 ) -> None:
     """Show what waits and runs, since when the oldest waits, and claims that nobody extends."""
     with open_client(ctx) as client:
@@ -150,8 +138,7 @@ def policy(
     ctx: typer.Context,
     name: Name,
     changes: Annotated[
-        str | None,
-        typer.Argument(help="What to change, as JSON or a file; leave out to look.", show_default=False),
+        str | None, typer.Argument(help="What to change, as JSON or a file; leave out to look.")
     ] = None,
 ) -> None:
     """Show a queue's policy, or change parts of it."""

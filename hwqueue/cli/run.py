@@ -36,11 +36,7 @@ _HEAR_EVERY_SECONDS = 0.1
 def run(
     ctx: typer.Context,
     argv: Annotated[
-        list[str],
-        typer.Argument(
-            help="The program and its arguments, after --; no shell reads them.",
-            show_default=False,
-        ),
+        list[str], typer.Argument(help="The program and its arguments, after --; no shell reads them.")
     ],
     *,
     queue: Annotated[str, typer.Option(help="Queue to put it in.", autocompletion=queue_names)] = "default",

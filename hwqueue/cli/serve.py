@@ -66,7 +66,6 @@ SecureCookies = Annotated[
         "--secure-cookies/--no-secure-cookies",
         help="Whether browsers send the dashboard's cookies over https alone. Left out: as the "
         "public URL says; without one, yes, unless it listens on a loopback address.",
-        show_default=False,
     ),
 ]
 SessionDir = Annotated[

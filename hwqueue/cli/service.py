@@ -12,7 +12,7 @@ from hwqueue.types import ServicePolicy
 
 app = typer.Typer(no_args_is_help=True, help="What holds for services, the service_id of leases.")
 
-ServiceId = Annotated[str, typer.Argument(help="Id of the service.", show_default=False)]
+ServiceId = Annotated[str, typer.Argument(help="Id of the service.")]
 
 
 @app.command(
@@ -24,12 +24,10 @@ def set_(
     service: ServiceId,
     *,
     failure_domain: Annotated[
-        str | None,
-        typer.Option(help="What counts as one place: node, rack or label:KEY.", show_default=False),
+        str | None, typer.Option(help="What counts as one place: node, rack or label:KEY.")
     ] = None,
     away_from: Annotated[
-        list[str] | None,
-        typer.Option(help="A service that its leases keep away from; once for each.", show_default=False),
+        list[str] | None, typer.Option(help="A service that its leases keep away from; once for each.")
     ] = None,
     nothing_away: Annotated[
         bool, typer.Option("--away-from-none", help="Keep away from no service any more.")

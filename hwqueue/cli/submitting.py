@@ -17,21 +17,10 @@ from hwqueue.types import RunOptions, Unique
 Mode = Literal["and", "override", "replace"]
 
 SpecFile = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="FILE",
-        help="The specification: a file, JSON, or - for stdin.",
-        show_default=False,
-    ),
+    str | None, typer.Argument(metavar="FILE", help="The specification: a file, JSON, or - for stdin.")
 ]
-AppName = Annotated[
-    str | None,
-    typer.Option("--app", help="module:name of a hwqueue.Workflow, instead.", show_default=False),
-]
-Version = Annotated[
-    int | None,
-    typer.Option("--version", min=1, help="The newest unless given.", show_default=False),
-]
+AppName = Annotated[str | None, typer.Option("--app", help="module:name of a hwqueue.Workflow, instead.")]
+Version = Annotated[int | None, typer.Option("--version", min=1, help="The newest unless given.")]
 Tags = Annotated[
     list[str] | None,
     typer.Option(

@@ -17,10 +17,7 @@ from hwqueue.types import KnownTask
 
 app = typer.Typer(no_args_is_help=True, help="Options that the leases of a task have by default.")
 
-Name = Annotated[
-    str,
-    typer.Argument(help="Name of the task.", show_default=False, autocompletion=task_names),
-]
+Name = Annotated[str, typer.Argument(help="Name of the task.", autocompletion=task_names)]
 Defaults = Mapping[str, Any]
 
 
@@ -54,7 +51,6 @@ def set_(
         typer.Argument(
             help="All of them: JSON, a file, or - for stdin; keys placement, affinity_tags, "
             "labels, patience, priority, max_attempts, retry, claim_timeout, max_run.",
-            show_default=False,
         ),
     ],
 ) -> None:

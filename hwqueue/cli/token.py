@@ -13,10 +13,7 @@ from hwqueue.types import ApiToken
 
 app = typer.Typer(no_args_is_help=True, help="Who may use the HTTP API.")
 
-Name = Annotated[
-    str,
-    typer.Argument(help="Whom its actions are put down to; never given twice.", show_default=False),
-]
+Name = Annotated[str, typer.Argument(help="Whom its actions are put down to; never given twice.")]
 
 
 @app.command(epilog="Example: hwqueue token create render-farm --role producer --expires 90d")
@@ -24,7 +21,7 @@ def create(
     ctx: typer.Context,
     name: Name,
     *,
-    role: Annotated[str, typer.Option(help="producer, viewer, operator or admin.", show_default=False)],
+    role: Annotated[str, typer.Option(help="producer, viewer, operator or admin.")],
     tenant: Annotated[
         str | None, typer.Option(help="The only one it sees and spawns for; all if left out.")
     ] = None,

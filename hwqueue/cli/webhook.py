@@ -26,37 +26,26 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Which events are sent to which receivers over HTTP.")
 
-Name = Annotated[
-    str,
-    typer.Argument(help="Name of the webhook.", show_default=False, autocompletion=webhook_names),
-]
+Name = Annotated[str, typer.Argument(help="Name of the webhook.", autocompletion=webhook_names)]
 
 
 @app.command(epilog="Example: hwqueue webhook add pager https://hooks.example/hwqueue --code lease_failed")
 def add(
     ctx: typer.Context,
     name: Name,
-    url: Annotated[str, typer.Argument(help="Where requests go.", show_default=False)],
+    url: Annotated[str, typer.Argument(help="Where requests go.")],
     *,
     code: Annotated[
         list[str] | None,
         typer.Option(
             help="Only this code, of events or lease_completed; repeatable. Left out: every event.",
-            show_default=False,
             autocompletion=webhook_codes,
         ),
     ] = None,
     queue: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Only about this queue; repeatable.",
-            show_default=False,
-            autocompletion=queue_names,
-        ),
+        list[str] | None, typer.Option(help="Only about this queue; repeatable.", autocompletion=queue_names)
     ] = None,
-    tenant: Annotated[
-        str | None, typer.Option(help="Only about leases of this tenant.", show_default=False)
-    ] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only about leases of this tenant.")] = None,
     label: Annotated[
         list[str] | None,
         typer.Option(help="Only about leases with this label, key=value; repeatable."),
@@ -167,7 +156,7 @@ def deliveries(
     ctx: typer.Context,
     name: Name,
     *,
-    state: Annotated[str | None, typer.Option(help="waiting, delivered or dead.", show_default=False)] = None,
+    state: Annotated[str | None, typer.Option(help="waiting, delivered or dead.")] = None,
     limit: Annotated[int, typer.Option(help="Most to show.", min=1, max=10_000)] = 50,
     before: Annotated[
         str | None, typer.Option(help="The last delivery_id of a page, to get the next one.")
@@ -188,7 +177,7 @@ def deliveries(
 def redeliver(
     ctx: typer.Context,
     name: Name,
-    delivery: Annotated[str | None, typer.Argument(help="Its delivery_id.", show_default=False)] = None,
+    delivery: Annotated[str | None, typer.Argument(help="Its delivery_id.")] = None,
     *,
     dead: Annotated[bool, typer.Option("--dead", help="All that were given up.")] = False,
 ) -> None:

@@ -72,10 +72,7 @@ def decode_(
 )
 def encode_(
     ctx: typer.Context,
-    file: Annotated[
-        str,
-        typer.Argument(help="What to ask for: a file, JSON in place, or - for stdin.", show_default=False),
-    ],
+    file: Annotated[str, typer.Argument(help="What to ask for: a file, JSON in place, or - for stdin.")],
     *,
     form: Annotated[
         Form, typer.Option(help="Of the blob: hex with a leading \\x, base64, or its bytes.")

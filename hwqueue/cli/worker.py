@@ -42,9 +42,7 @@ write the tasks, for example in tasks.py:
 then: hwqueue worker run --app tasks:app
 or run commands of hwqueue run alone: hwqueue worker run --shell"""
 
-AppName = Annotated[
-    str | None, typer.Option("--app", help="module:name of the hwqueue.App.", show_default=False)
-]
+AppName = Annotated[str | None, typer.Option("--app", help="module:name of the hwqueue.App.")]
 Queues = Annotated[
     list[str] | None,
     typer.Option(
@@ -75,7 +73,6 @@ Name = Annotated[
         "--name",
         help="Name of the node: %h is the host's, %i the index of the process. %h if left out, "
         "%h-%i with --processes.",
-        show_default=False,
     ),
 ]
 Processes = Annotated[
@@ -122,7 +119,6 @@ Gpus = Annotated[
         "--gpu",
         help="MODEL[:MEMORY][xN], as A100:80GiBx4: its GPUs, in PCI bus order, instead of the "
         "detected ones; repeatable.",
-        show_default=False,
     ),
 ]
 GpuExclusivity = Annotated[
@@ -187,7 +183,6 @@ SyncDsn = Annotated[
         show_envvar=True,
         help="Login with hwqueue_operator that sets the defaults of the app's tasks at the start, "
         "where that of --dsn may not.",
-        show_default=False,
     ),
 ]
 DeregisterOnStop = Annotated[

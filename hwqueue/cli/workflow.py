@@ -51,11 +51,8 @@ _EXIT_CODES = {
     "cancelled": ExitCode.CANCELLED,
 }
 
-Name = Annotated[
-    str,
-    typer.Argument(help="Name of the workflow.", show_default=False, autocompletion=workflow_names),
-]
-RunId = Annotated[str, typer.Argument(help="Id of the run.", show_default=False)]
+Name = Annotated[str, typer.Argument(help="Name of the workflow.", autocompletion=workflow_names)]
+RunId = Annotated[str, typer.Argument(help="Id of the run.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show which steps would change.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Follow it until it has ended.")]
@@ -106,9 +103,7 @@ def show(
     ctx: typer.Context,
     name: Name,
     *,
-    version: Annotated[
-        int | None, typer.Option(min=1, help="The newest unless given.", show_default=False)
-    ] = None,
+    version: Annotated[int | None, typer.Option(min=1, help="The newest unless given.")] = None,
 ) -> None:
     """Show a definition: what all steps have in common, then its steps in their order.
 
@@ -128,12 +123,7 @@ def show(
 def versions(
     ctx: typer.Context,
     names: Annotated[
-        list[str],
-        typer.Argument(
-            help="Names of workflows, 100 at most.",
-            show_default=False,
-            autocompletion=workflow_names,
-        ),
+        list[str], typer.Argument(help="Names of workflows, 100 at most.", autocompletion=workflow_names)
     ],
 ) -> None:
     """List the newest 20 versions of workflows, and how many runs of each are in each state.
@@ -194,20 +184,11 @@ def runs(
         typer.Option("--label", help="Only with this label, key=value; repeatable."),
     ] = None,
     tenant: Annotated[str | None, typer.Option(help="Only of this tenant.")] = None,
-    parent: Annotated[
-        str | None, typer.Option(help="Only runs that are steps of this run.", show_default=False)
-    ] = None,
-    root: Annotated[
-        str | None,
-        typer.Option(help="Only runs that are below this run.", show_default=False),
-    ] = None,
+    parent: Annotated[str | None, typer.Option(help="Only runs that are steps of this run.")] = None,
+    root: Annotated[str | None, typer.Option(help="Only runs that are below this run.")] = None,
     nested: Annotated[
         bool | None,
-        typer.Option(
-            "--nested/--no-nested",
-            help="Only runs that are steps of others, or none of these.",
-            show_default=False,
-        ),
+        typer.Option("--nested/--no-nested", help="Only runs that are steps of others, or none of these."),
     ] = None,
     since: Annotated[
         str | None, typer.Option(help="Not submitted before this time, or this span ago: 2h, 3d.")
@@ -347,7 +328,7 @@ app.command(epilog=f"Example: {workflow_update.EXAMPLE}")(workflow_update.update
 def skip(
     ctx: typer.Context,
     run_id: RunId,
-    step: Annotated[str, typer.Argument(help="Name of the step.", show_default=False)],
+    step: Annotated[str, typer.Argument(help="Name of the step.")],
     *,
     result: Annotated[
         str | None, typer.Option(help="What steps that bind its result get: JSON or a file.")
@@ -376,7 +357,7 @@ def skip(
 def signal(
     ctx: typer.Context,
     run_id: RunId,
-    name: Annotated[str, typer.Argument(help="What a step waits for.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="What a step waits for.")],
     *,
     payload: Annotated[str, typer.Option(help="JSON; the result of that step.")] = "null",
     key: Annotated[str | None, typer.Option(help="The same name and key reach the run once.")] = None,

@@ -20,8 +20,8 @@ _LONGEST = 60
 
 def results(
     ctx: typer.Context,
-    run_id: Annotated[str, typer.Argument(help="Id of the run.", show_default=False)],
-    step: Annotated[str, typer.Argument(help="Name of the step.", show_default=False)],
+    run_id: Annotated[str, typer.Argument(help="Id of the run.")],
+    step: Annotated[str, typer.Argument(help="Name of the step.")],
     *,
     state: Annotated[StepState | None, typer.Option(help="Only in this state.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most this many.")] = 100,

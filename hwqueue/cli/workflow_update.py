@@ -25,7 +25,7 @@ _NONE = "every step of it was released, or has ended"
 
 def update(
     ctx: typer.Context,
-    run_id: Annotated[str, typer.Argument(help="Id of the run.", show_default=False)],
+    run_id: Annotated[str, typer.Argument(help="Id of the run.")],
     *,
     step: Annotated[
         list[str] | None,
