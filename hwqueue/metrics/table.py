@@ -17,10 +17,10 @@ class Metric:
     """A metric. A histogram's samples have `_bucket`, `_sum` and `_count` after its name."""
 
     name: str
-    kind: Literal["gauge", "counter", "histogram"]
     unit: str
     labels: tuple[str, ...]
     help: str
+    kind: Literal["gauge", "counter", "histogram"] = "gauge"
 
 
 _QUEUE = ("queue",)
@@ -31,102 +31,80 @@ _ENDED_RUNS = ("workflow", "outcome")
 METRICS = (
     Metric(
         "hwqueue_leases",
-        "gauge",
         "leases",
         ("queue", "state"),
         "Leases that are not finished: pending, scheduled, claimed.",
     ),
     Metric(
         "hwqueue_oldest_pending_seconds",
-        "gauge",
         "seconds",
         _QUEUE,
         "How long the oldest pending lease has been claimable; 0: none is.",
     ),
-    Metric("hwqueue_queue_paused", "gauge", "0 or 1", _QUEUE, "Whether the queue is paused."),
+    Metric("hwqueue_queue_paused", "0 or 1", _QUEUE, "Whether the queue is paused."),
     Metric(
         "hwqueue_leases_finished_total",
-        "counter",
         "leases",
         ("queue", "outcome"),
         "Leases that ended: completed, failed (dead), cancelled.",
+        kind="counter",
     ),
     Metric(
         "hwqueue_claims_ended_total",
-        "counter",
         "claims",
         ("queue", "outcome"),
         "Claims that ended: completed, failed, expired (nobody heartbeat), superseded (the node "
         "started again or left), released, cancelled.",
+        kind="counter",
     ),
     Metric(
         "hwqueue_retries_total",
-        "counter",
         "claims",
         _QUEUE,
         "Claims that failed, expired or were superseded and whose lease went back to its queue.",
+        kind="counter",
     ),
     Metric(
         "hwqueue_wait_seconds",
-        "histogram",
         "seconds",
         _QUEUE,
         "Of completed leases: from the moment they were claimable to their last claim.",
+        kind="histogram",
     ),
     Metric(
         "hwqueue_run_seconds",
-        "histogram",
         "seconds",
         _QUEUE,
         "Of completed leases: from their last claim to completion.",
+        kind="histogram",
     ),
     Metric(
         "highway_tasks_pending_no_affinity_match",
-        "gauge",
         "leases",
         _QUEUE,
         "Pending leases that no live node matches.",
     ),
     Metric(
         "hwqueue_unmet_leases",
-        "gauge",
         "leases",
         _UNMET,
         "Pending leases of a placement class that no live node matches (no_match) or that none of "
         "those has room for (contended).",
     ),
     Metric(
-        "hwqueue_unmet_oldest_seconds",
-        "gauge",
-        "seconds",
-        _UNMET,
-        "How long the oldest of them has been claimable.",
+        "hwqueue_unmet_oldest_seconds", "seconds", _UNMET, "How long the oldest of them has been claimable."
     ),
-    Metric("hwqueue_unmet_cpu_cores", "gauge", "cores", _UNMET, "CPU that they ask for, together."),
-    Metric(
-        "hwqueue_unmet_memory_bytes",
-        "gauge",
-        "bytes",
-        _UNMET,
-        "Memory that they ask for, together.",
-    ),
-    Metric(
-        "hwqueue_unmet_gpus",
-        "gauge",
-        "GPUs",
-        _UNMET,
-        "GPUs that they ask for, together; shares count as parts.",
-    ),
+    Metric("hwqueue_unmet_cpu_cores", "cores", _UNMET, "CPU that they ask for, together."),
+    Metric("hwqueue_unmet_memory_bytes", "bytes", _UNMET, "Memory that they ask for, together."),
+    Metric("hwqueue_unmet_gpus", "GPUs", _UNMET, "GPUs that they ask for, together; shares count as parts."),
     Metric(
         "hwqueue_unmet_class_info",
-        "gauge",
         "1",
         ("class", "queue", "task", "placement"),
         "What the placement classes above ask of a node, in words of at most 200 characters.",
     ),
     Metric(
         "hwqueue_unmet_unjudged_leases",
-        "gauge",
         "leases",
         (),
         "Pending leases that the unmet figures leave out: a scrape judges the 200 placement "
@@ -134,55 +112,40 @@ METRICS = (
     ),
     Metric(
         "hwqueue_nodes",
-        "gauge",
         "nodes",
         _STATE,
         "Registered nodes. A node counts once: silent (no sign of life within its timeout) before "
         "draining before cordoned before live.",
     ),
-    Metric("hwqueue_node_cpu_cores", "gauge", "cores", _STATE, "CPU that nodes declare."),
-    Metric("hwqueue_node_cpu_cores_used", "gauge", "cores", _STATE, "CPU set aside for claims."),
-    Metric("hwqueue_node_memory_bytes", "gauge", "bytes", _STATE, "Memory that nodes declare."),
-    Metric("hwqueue_node_memory_bytes_used", "gauge", "bytes", _STATE, "Memory set aside for claims."),
-    Metric("hwqueue_node_gpus", "gauge", "GPUs", _STATE, "Whole GPUs that nodes declare."),
-    Metric(
-        "hwqueue_node_gpus_used",
-        "gauge",
-        "GPUs",
-        _STATE,
-        "GPUs set aside for claims; shares count as parts.",
-    ),
+    Metric("hwqueue_node_cpu_cores", "cores", _STATE, "CPU that nodes declare."),
+    Metric("hwqueue_node_cpu_cores_used", "cores", _STATE, "CPU set aside for claims."),
+    Metric("hwqueue_node_memory_bytes", "bytes", _STATE, "Memory that nodes declare."),
+    Metric("hwqueue_node_memory_bytes_used", "bytes", _STATE, "Memory set aside for claims."),
+    Metric("hwqueue_node_gpus", "GPUs", _STATE, "Whole GPUs that nodes declare."),
+    Metric("hwqueue_node_gpus_used", "GPUs", _STATE, "GPUs set aside for claims; shares count as parts."),
     Metric(
         "hwqueue_node_oldest_heartbeat_seconds",
-        "gauge",
         "seconds",
         (),
         "Since the last sign of life of the node that has been silent longest.",
     ),
     Metric(
         "hwqueue_claims_overdue",
-        "gauge",
         "claims",
         (),
         "Claims that have expired and that nobody has reaped yet; counted up to 10,000.",
     ),
     Metric(
         "hwqueue_reap_lag_seconds",
-        "gauge",
         "seconds",
         (),
         "Since the last reap. Each worker calls it every 5 seconds.",
     ),
     Metric(
-        "hwqueue_prune_lag_seconds",
-        "gauge",
-        "seconds",
-        (),
-        "Since the last prune. Each worker calls it every minute.",
+        "hwqueue_prune_lag_seconds", "seconds", (), "Since the last prune. Each worker calls it every minute."
     ),
     Metric(
         "hwqueue_terms_unpublished",
-        "gauge",
         "terms",
         (),
         "Affinity terms that wait for older transactions to end, so that no lease with one of them "
@@ -190,7 +153,6 @@ METRICS = (
     ),
     Metric(
         "hwqueue_statistics_lag_seconds",
-        "gauge",
         "seconds",
         (),
         "How far counters and histograms are behind. Transactions that settle leases and stay open "
@@ -198,15 +160,14 @@ METRICS = (
     ),
     Metric(
         "hwqueue_webhook_deliveries_total",
-        "counter",
         "requests",
         ("webhook", "outcome"),
         "Requests to a webhook's receiver: delivered; failed, of which some were tried again; "
         "dead, those of the failed after which nothing is tried any more.",
+        kind="counter",
     ),
     Metric(
         "hwqueue_webhook_oldest_seconds",
-        "gauge",
         "seconds",
         ("webhook",),
         "Since the oldest thing happened that the webhook was not told of; 0: there is none, or "
@@ -214,14 +175,12 @@ METRICS = (
     ),
     Metric(
         "hwqueue_webhook_paused",
-        "gauge",
         "0 or 1",
         ("webhook",),
         "Whether the webhook is paused, by an operator or because its receiver answered 410.",
     ),
     Metric(
         "hwqueue_workflow_runs",
-        "gauge",
         "runs",
         ("workflow", "state"),
         "Runs of workflows that have not ended: running, paused, failing, cancelling. The 50 "
@@ -229,24 +188,23 @@ METRICS = (
     ),
     Metric(
         "hwqueue_workflow_runs_finished_total",
-        "counter",
         "runs",
         _ENDED_RUNS,
         "Runs of workflows that ended: completed, failed, cancelled. The first 100 workflows are "
         "named, 50 if they are not defined; the others are (other). A name goes 30 days after the "
         "last of its runs has ended.",
+        kind="counter",
     ),
     Metric(
         "hwqueue_workflow_run_seconds",
-        "histogram",
         "seconds",
         _ENDED_RUNS,
         "Of runs of workflows that ended: from submission to their end. A run that was retried "
         "counts at each of its ends.",
+        kind="histogram",
     ),
     Metric(
         "hwqueue_workflow_arrivals",
-        "gauge",
         "arrivals",
         (),
         "What settlements of steps have left to be done, because another session held a row; "
@@ -254,28 +212,24 @@ METRICS = (
     ),
     Metric(
         "hwqueue_workflow_oldest_arrival_seconds",
-        "gauge",
         "seconds",
         (),
         "How long the oldest of them has been left. Workers and reap do it within seconds.",
     ),
     Metric(
         "hwqueue_gangs",
-        "gauge",
         "gangs",
         _STATE,
         "Gangs that have not ended: waiting, earmarked, reserved, running, stopping, cancelling.",
     ),
     Metric(
         "hwqueue_gang_oldest_waiting_seconds",
-        "gauge",
         "seconds",
         (),
         "How long ago the oldest gang that waits for room was spawned; of paused queues none.",
     ),
     Metric(
         "hwqueue_gang_reserved_members",
-        "gauge",
         "leases",
         (),
         "Members of gangs that have a reservation which their node has not fetched yet; counted up "
@@ -283,7 +237,6 @@ METRICS = (
     ),
     Metric(
         "hwqueue_everywhere_nodes",
-        "gauge",
         "nodes",
         ("queue", "task", "state"),
         "Nodes that are to have a lease of an everywhere task that was not stopped, as upkeep has "
@@ -294,7 +247,6 @@ METRICS = (
     ),
     Metric(
         "hwqueue_everywhere_failing_nodes",
-        "gauge",
         "nodes",
         ("queue", "task"),
         "Of these nodes those where the last lease has failed for good; or two in a row, and the "
@@ -302,7 +254,6 @@ METRICS = (
     ),
     Metric(
         "hwqueue_planner_gpus",
-        "gauge",
         "GPUs",
         _STATE,
         "As the planner counts them: all of live nodes, allocated, and bound: how many could be in "
@@ -310,7 +261,6 @@ METRICS = (
     ),
     Metric(
         "hwqueue_planner_gpu_worth",
-        "gauge",
         "GPUs",
         _QUEUE,
         "How much of one more idle GPU what waits would use, 0 to 1. Only while the prices of the "
@@ -318,7 +268,6 @@ METRICS = (
     ),
     Metric(
         "hwqueue_planner_round_seconds",
-        "gauge",
         "seconds",
         ("part",),
         "How long the planner's last round took: gangs and leases (to read, plan and reserve "
@@ -326,17 +275,16 @@ METRICS = (
     ),
     Metric(
         "hwqueue_planner_leases_total",
-        "counter",
         "leases",
         ("verdict",),
         "Single leases that planners have assigned to nodes: proposed; of these too_many (left out "
         "by the bound of a round), reserved, or refused (no_room, does_not_suit, blocked, taken, "
         "busy, deposed, old_round); of those reserved fetched, expired (back in line) or gone "
         "(cancelled, changed, or taken elsewhere).",
+        kind="counter",
     ),
     Metric(
         "hwqueue_planner_resting_nodes",
-        "gauge",
         "nodes",
         (),
         "Nodes that the planner reserves no leases on for a while, because they have not fetched "
@@ -344,26 +292,19 @@ METRICS = (
     ),
     Metric(
         "hwqueue_schema_info",
-        "gauge",
         "1",
         ("revision", "version"),
         "What is installed: the last revision, and the package that installed it.",
     ),
-    Metric("hwqueue_up", "gauge", "0 or 1", (), "Whether the database answered this scrape."),
+    Metric("hwqueue_up", "0 or 1", (), "Whether the database answered this scrape."),
     Metric(
         "hwqueue_scrape_errors_total",
-        "counter",
         "scrapes",
         (),
         "Scrapes since the exporter started that the database did not answer.",
+        kind="counter",
     ),
-    Metric(
-        "hwqueue_scrape_duration_seconds",
-        "gauge",
-        "seconds",
-        (),
-        "How long the database took for this scrape.",
-    ),
+    Metric("hwqueue_scrape_duration_seconds", "seconds", (), "How long the database took for this scrape."),
 )
 """All of them, in the order of the page."""
 
