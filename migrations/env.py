@@ -30,32 +30,15 @@ def refuse_partial_upgrade() -> None:
         raise CommandError(f"hwqueue can only be upgraded to its newest revision, {head}")
 
 
-def finish(emit: steps.Emit) -> None:
-    """What follows the table revisions."""
-    steps.apply_bundle(emit, sources)
-    steps.apply_revokes(emit, sources)
-    if roles:
-        steps.apply_grants(emit, sources)
-    steps.write_info(emit, sources, roles=roles)
-
-
-def begin(emit: steps.Emit) -> None:
-    """What comes before the table revisions: roles, the schema, and whose it is."""
-    if roles:
-        steps.apply_roles(emit, sources)
-    steps.create_schema(emit, context.config.attributes.get("from_owner"))
-    if owner:
-        steps.become_owner(emit, sources)
-
-
 def upgrade(connection: Connection) -> None:
     """Upgrade in the caller's transaction."""
     emit = partial(run_script, driver_connection(connection))
-    begin(emit)
-    steps.drop_views(emit)
+    steps.begin(emit, sources, roles=roles, owner=owner, from_owner=from_owner)
+    # a table cannot change under a view, and the function files make them all again
+    emit(statement("drop_views"))
     context.configure(connection=connection, **VERSION_TABLE)
     context.run_migrations()
-    finish(emit)
+    steps.finish(emit, sources, roles=roles)
 
 
 def print_script() -> None:
@@ -65,13 +48,14 @@ def print_script() -> None:
     emit(statement("script_header"))
     emit(statement("limit_waits"))
     emit(statement("refuse_installed"))
-    begin(emit)
+    steps.begin(emit, sources, roles=roles, owner=owner, from_owner=from_owner)
     context.run_migrations()
-    finish(emit)
+    steps.finish(emit, sources, roles=roles)
 
 
 roles: bool = context.config.attributes["roles"]
 owner: bool = context.config.attributes.get("owner", roles)
+from_owner: str | None = context.config.attributes.get("from_owner")
 sources = context.config.attributes["sources"]
 refuse_partial_upgrade()
 if context.is_offline_mode():

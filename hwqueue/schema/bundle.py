@@ -47,14 +47,17 @@ def load_bundle(sources: Sources = SHIPPED) -> Bundle:
 
     Their order does not matter: bodies are not checked while they are applied (`apply_bundle`).
     """
+
+    def read(name: str) -> str:
+        return (sources.sql / name).read_text(encoding="utf-8")
+
     modules = (path for path in sources.sql.glob("*/*.sql") if path.parent.name not in _APART)
     return Bundle(
-        roles=(sources.sql / "roles.sql").read_text(encoding="utf-8"),
-        owner=(sources.sql / "owner.sql").read_text(encoding="utf-8"),
+        roles=read("roles.sql"),
+        owner=read("owner.sql"),
         files={
-            path.relative_to(sources.sql).as_posix(): path.read_text(encoding="utf-8")
-            for path in sorted(modules)
+            name: read(name) for name in sorted(path.relative_to(sources.sql).as_posix() for path in modules)
         },
-        revoke=(sources.sql / "revoke.sql").read_text(encoding="utf-8"),
-        grants=(sources.sql / "grants.sql").read_text(encoding="utf-8"),
+        revoke=read("revoke.sql"),
+        grants=read("grants.sql"),
     )

@@ -1,4 +1,4 @@
-"""The steps of an upgrade, called by migrations/env.py in the order given there."""
+"""The steps of an upgrade around its table revisions, as migrations/env.py takes them."""
 
 from collections.abc import Callable
 
@@ -12,55 +12,39 @@ from hwqueue.schema.state import head_revision, package_version
 Emit = Callable[[str], None]
 
 
-def apply_roles(emit: Emit, sources: Sources) -> None:
-    """Make the roles that are granted to logins."""
-    emit(load_bundle(sources).roles)
+def begin(emit: Emit, sources: Sources, *, roles: bool, owner: bool, from_owner: str | None) -> None:
+    """Make the roles that are granted to logins, and the schema; hand it over to the owner's role.
 
-
-def create_schema(emit: Emit, from_owner: str | None) -> None:
-    """Make the schema, unless it is there and trusted: `from_owner` is one whose schema is."""
+    Args:
+        from_owner: Whose schema is trusted, if there is one.
+    """
+    bundle = load_bundle(sources)
+    if roles:
+        emit(bundle.roles)
     emit(sql.SQL(statement("create_schema")).format(from_owner=from_owner).as_string())
+    if owner:
+        emit(bundle.owner)
+        emit(statement("act_as_owner"))
 
 
-def become_owner(emit: Emit, sources: Sources) -> None:
-    """Hand the schema and all in it over to the owner's role, and go on as that role."""
-    emit(load_bundle(sources).owner)
-    emit(statement("act_as_owner"))
-
-
-def drop_views(emit: Emit) -> None:
-    """Drop all our views: a table cannot change under one, and the function files make them."""
-    emit(statement("drop_views"))
-
-
-def apply_bundle(emit: Emit, sources: Sources) -> None:
-    """Apply every module again.
+def finish(emit: Emit, sources: Sources, *, roles: bool) -> None:
+    """Apply every module again, say who may call what, and note what is installed now.
 
     Bodies are not checked meanwhile, as in pg_dump's scripts, so a function may stand before
     those that it calls. A test applies them once more with the check.
     """
+    bundle = load_bundle(sources)
     emit("set local check_function_bodies = off;")
-    for name, text in load_bundle(sources).files.items():
+    for name, text in bundle.files.items():
         emit(f"-- sql/{name}\n{text}")
     emit("set local check_function_bodies = on;")
-
-
-def apply_revokes(emit: Emit, sources: Sources) -> None:
-    """Close everything to PUBLIC; always, as Postgres opens a new function to everybody."""
-    emit(load_bundle(sources).revoke)
-
-
-def apply_grants(emit: Emit, sources: Sources) -> None:
-    """Grant the roles what they need."""
-    emit(load_bundle(sources).grants)
-
-
-def write_info(emit: Emit, sources: Sources, *, roles: bool) -> None:
-    """Note what is installed now in `hwqueue.schema_info`."""
-    text = sql.SQL(statement("write_info")).format(
+    emit(bundle.revoke)  # always, as Postgres opens a new function to everybody
+    if roles:
+        emit(bundle.grants)
+    info = sql.SQL(statement("write_info")).format(
         revision=head_revision(sources),
-        bundle_sha256=load_bundle(sources).sha256,
+        bundle_sha256=bundle.sha256,
         package_version=package_version(),
         roles_installed=roles,
     )
-    emit(text.as_string())
+    emit(info.as_string())
