@@ -1,31 +1,9 @@
-"""Why the embedded server could not be set up, started or stopped.
-
-EmbeddedError
-  PortTaken         another program listens on the port
-  FolderNotOurs     the data folder holds something else, or belongs to another user
-  WrongMajor        the data folder was made by another major version of Postgres
-  DiskFull          no space left for the data
-  NoPermission      the folder cannot be written, or cannot be reached by the server's user
-  BinariesUnusable  the server's programs are missing or do not run on this machine
-  ServerFailed      anything else: the message carries the end of the server's log
-"""
+"""Why the embedded server could not be set up, started or stopped."""
 
 import shutil
 from pathlib import Path
 
 from hwqueue.errors import EmbeddedError
-
-__all__ = [
-    "BinariesUnusable",
-    "DiskFull",
-    "EmbeddedError",
-    "FolderNotOurs",
-    "NoPermission",
-    "PortTaken",
-    "ServerFailed",
-    "WrongMajor",
-    "from_output",
-]
 
 
 class PortTaken(EmbeddedError):
@@ -61,11 +39,6 @@ _FULL = ("No space left on device", "Disk quota exceeded")
 _TAIL_LINES = 15
 
 
-def _is_full(data_dir: Path) -> bool:
-    """On a full disk the server cannot even write its complaint into the log."""
-    return data_dir.exists() and shutil.disk_usage(data_dir).free < 2**20
-
-
 def from_output(action: str, output: str, *, data_dir: Path, port: int | None) -> EmbeddedError:
     """Turn what a server program printed into the error that names the cause and the fix."""
     if "Address already in use" in output:
@@ -73,7 +46,9 @@ def from_output(action: str, output: str, *, data_dir: Path, port: int | None) -
             f"port {port} on 127.0.0.1 is taken by another program",
             hint="choose another one: hwqueue db start --port N",
         )
-    if any(words in output for words in _FULL) or _is_full(data_dir):
+    # on a full disk the server cannot even write its complaint into the log
+    is_full = data_dir.exists() and shutil.disk_usage(data_dir).free < 2**20
+    if is_full or any(words in output for words in _FULL):
         return DiskFull(
             f"could not {action}: no space left on the disk that holds {data_dir}",
             hint="free some space, or choose another folder with HWQUEUE_DATA_DIR",

@@ -26,7 +26,6 @@ from filelock import FileLock, Timeout
 from hwqueue.embedded.account import server_account
 from hwqueue.embedded.binaries import MAJOR, Binaries, usable_binaries
 from hwqueue.embedded.errors import (
-    EmbeddedError,
     FolderNotOurs,
     NoPermission,
     PortTaken,
@@ -34,12 +33,8 @@ from hwqueue.embedded.errors import (
     WrongMajor,
     from_output,
 )
-from hwqueue.embedded.postmaster import (
-    READY,
-    Postmaster,
-    find_postmaster,
-    forget_dead_postmaster,
-)
+from hwqueue.embedded.postmaster import READY, Postmaster, find_postmaster, forget_dead_postmaster
+from hwqueue.errors import EmbeddedError
 
 USER = "postgres"
 DATABASE = "postgres"

@@ -17,13 +17,13 @@ from hwqueue.embedded import server as server_module
 from hwqueue.embedded.errors import (
     BinariesUnusable,
     DiskFull,
-    EmbeddedError,
     FolderNotOurs,
     NoPermission,
     PortTaken,
     ServerFailed,
     WrongMajor,
 )
+from hwqueue.errors import EmbeddedError
 from tests.embedded.conftest import as_root, effective_user
 from tests.fix_db import strict_skip
 
