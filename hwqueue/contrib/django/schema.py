@@ -16,6 +16,7 @@ from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.loader import MigrationLoader
 
 from hwqueue.client import Client
+from hwqueue.contrib.django.compat import has_tasks
 from hwqueue.contrib.django.conf import dsn_of, read_settings
 from hwqueue.contrib.django.connecting import savepoint
 from hwqueue.errors import QueueExists, SchemaTooOld
@@ -60,7 +61,13 @@ def after_migrate(*, using: str, **_: Any) -> None:
     except SchemaTooOld:
         _upgrade(using)
     client = Client.on(connection)
-    for name, policy in (_queues_of_backends(using) | dict(found.queues)).items():
+    queues = dict(found.queues)
+    if has_tasks():
+        from hwqueue.contrib.django.tasks import backends  # noqa: PLC0415
+
+        # those that the backends of `TASKS` have, each at its defaults
+        queues = {name: {} for each in backends() for name in each.queues} | queues
+    for name, policy in queues.items():
         try:
             with savepoint():
                 client.create_queue(name, policy=policy)
@@ -80,14 +87,3 @@ def _upgrade(alias: str) -> None:
     result = upgrade(dsn_of(alias), roles=read_settings().roles)
     for message in filter(None, (result.note, *result.warnings)):
         _log.info("%s", message)  # a test database has them each time
-
-
-def _queues_of_backends(alias: str) -> dict[str, Any]:
-    """The queues that the backends of `TASKS` have, each at its defaults."""
-    from hwqueue.contrib.django.compat import has_tasks  # noqa: PLC0415
-
-    if not has_tasks():
-        return {}
-    from hwqueue.contrib.django.tasks import backends  # noqa: PLC0415
-
-    return {name: {} for each in backends() for name in each.queues}

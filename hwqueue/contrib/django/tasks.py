@@ -26,7 +26,6 @@ from hwqueue.contrib.django.compat import (
     TaskResult,
     TaskResultDoesNotExist,
     TaskResultStatus,
-    has_tasks,
     task_backends,
     task_enqueued,
 )
@@ -240,6 +239,4 @@ def task_of(path: str) -> HwqueueTask:
 
 def backends() -> list[HwqueueBackend]:
     """Those of `TASKS` that are of hwqueue."""
-    if not has_tasks():
-        return []
     return [each for each in task_backends.all() if isinstance(each, HwqueueBackend)]
