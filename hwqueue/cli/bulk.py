@@ -3,11 +3,12 @@
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from typer import Option
 
 from hwqueue.cli.completion import queue_names
 from hwqueue.cli.inputs import moment_before, pairs
@@ -15,46 +16,63 @@ from hwqueue.cli.output import say, show_one
 from hwqueue.client import Client
 from hwqueue.errors import ConfigError
 from hwqueue.text import plural
-from hwqueue.types import BulkPage, BulkResult, LeaseFilter, LeaseState
+from hwqueue.types import BulkResult, LeaseFilter, LeaseState
 
 OPEN = (LeaseState.SCHEDULED, LeaseState.PENDING, LeaseState.CLAIMED)
 WAITING = (LeaseState.SCHEDULED, LeaseState.PENDING)
 ENDED = (LeaseState.COMPLETED, LeaseState.FAILED, LeaseState.CANCELLED)
 DEAD = (LeaseState.FAILED, LeaseState.CANCELLED)
 
-QueueOption = Annotated[
-    str | None, typer.Option("--queue", help="Only of this queue.", autocompletion=queue_names)
-]
-State = Annotated[LeaseState | None, typer.Option("--state", help="Only in this state.")]
-Task = Annotated[str | None, typer.Option("--task", help="Only of this task.")]
-Label = Annotated[
-    list[str] | None,
-    typer.Option("--label", help="Only with this label, key=value; repeatable."),
-]
-Error = Annotated[
-    str | None,
-    typer.Option("--error", help="Only those whose error is of this type, such as TimeoutError."),
-]
-Older = Annotated[
-    str | None,
-    typer.Option(
-        "--older",
-        help="Only those that ended, or were spawned if they are open, this span ago: 2h; or before a time.",
-    ),
-]
-Tenant = Annotated[str | None, typer.Option("--tenant", help="Only of this tenant.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="With --queue: only count them.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="With --queue: do not ask.")]
-
-
 _SKIPPED = "other sessions held some of them: run the command again"
 _CANNOT_MOVE = "one that cannot be in that queue says why: hwqueue lease move QUEUE LEASE_ID"
 
+MaybeQueue = Annotated[str | None, Option("--queue", help="Only of this queue.", autocompletion=queue_names)]
+Queue = Annotated[str, Option("--queue", help="Of this queue.", autocompletion=queue_names)]
 
-class Change(Protocol):
-    """Changes all leases of a selection, page by page."""
 
-    def __call__(self, *, on_progress: Callable[[BulkPage], object]) -> BulkResult: ...
+@dataclass(frozen=True, kw_only=True)
+class Filter:
+    """Which leases a command means."""
+
+    state: Annotated[LeaseState | None, Option(help="Only in this state.")] = None
+    task: Annotated[str | None, Option(help="Only of this task.")] = None
+    label: Annotated[list[str] | None, Option(help="Only with this label, key=value; repeatable.")] = None
+    error: Annotated[
+        str | None, Option(help="Only those whose error is of this type, such as TimeoutError.")
+    ] = None
+    older: Annotated[
+        str | None,
+        Option(
+            help="Only those that ended, or were spawned if they are open, this span ago: 2h; or before"
+            " a time.",
+        ),
+    ] = None
+    tenant: Annotated[str | None, Option(help="Only of this tenant.")] = None
+
+    def as_filter(self) -> LeaseFilter:
+        """What was typed, as a client takes it, but for `older`. Raises: ConfigError."""
+        return {
+            "state": self.state,
+            "task": self.task,
+            "tenant": self.tenant,
+            "error_type": self.error,
+            "labels": pairs(self.label, "--label") if self.label else None,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterOfFailed(Filter):
+    """The same, of failed leases unless told otherwise."""
+
+    state: Annotated[LeaseState | None, Option(help="Only in this state.")] = LeaseState.FAILED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Care:
+    """Whether a command counts, asks or just does it."""
+
+    dry_run: Annotated[bool, Option("--dry-run", help="With --queue: only count them.")] = False
+    yes: Annotated[bool, Option("--yes", "-y", help="With --queue: do not ask.")] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,38 +85,25 @@ class Selection:
 
 
 def select(
-    queue: str | None,
-    lease_ids: list[str] | None,
-    states: Collection[LeaseState],
-    *,
-    state: LeaseState | None = None,
-    older: str | None = None,
-    label: list[str] | None = None,
-    **more: str | None,
+    queue: str | None, typed: Filter, states: Collection[LeaseState], lease_ids: list[str] | None = None
 ) -> Selection | None:
     """The filter of a command that can change leases in these states; None: it got ids.
 
     Raises: ConfigError for ids with a filter, neither, or a state that it cannot change.
     """
-    filters = [state, older, label, *more.values()]
     if bool(lease_ids) == bool(queue):
         raise ConfigError("give ids of leases, or --queue and what else they have in common")
     if queue is None:
-        if any(filters):
+        if any(vars(typed).values()):
             raise ConfigError("filters go with --queue, not with ids of leases")
         return None
+    state = typed.state
     if state is not None and state not in states:
         raise ConfigError(f"--state: give one of {', '.join(states)}, not {state}")
-    wanted: LeaseFilter = {
-        "state": state,
-        "task": more.get("task"),
-        "tenant": more.get("tenant"),
-        "error_type": more.get("error"),
-        "labels": pairs(label, "--label") if label else None,
-    }
-    if older is not None:
+    wanted = typed.as_filter()
+    if typed.older is not None:
         ended = state in ENDED if state else all(each in ENDED for each in states)
-        wanted["finished_before" if ended else "created_before"] = moment_before(older, "--older")
+        wanted["finished_before" if ended else "created_before"] = moment_before(typed.older, "--older")
     return Selection(queue=queue, wanted=wanted, states=[state] if state else states)
 
 
@@ -106,28 +111,31 @@ def change_all(
     ctx: typer.Context,
     client: Client,
     selection: Selection,
-    change: Change,
+    change: Callable[..., BulkResult],
+    care: Care,
     *,
     verb: str,
     done: str,
-    dry_run: bool,
-    yes: bool,
 ) -> None:
     """Count the leases, ask, change them page by page, and say how many there were.
 
     Args:
-        change: Does it: a method of the client, with all arguments but `on_progress`.
+        change: A method of the client that takes a queue and a filter.
         verb, done: `cancel`, `cancelled`.
     """
     count = client.count_leases(selection.queue, states=selection.states, **selection.wanted)
-    if dry_run or not count:
+    if care.dry_run or not count:
         show_one(ctx, {"leases": count})
         return
-    if not yes:
+    if not care.yes:
         question = f"{verb} {plural(count, 'lease')} of queue {selection.queue}?"
         typer.confirm(question, abort=True, err=True)
     with _progress(count, verb) as advance:
-        result = change(on_progress=lambda page: advance(len(page.changed) + len(page.skipped)))
+        result = change(
+            selection.queue,
+            on_progress=lambda page: advance(len(page.changed) + len(page.skipped)),
+            **selection.wanted,
+        )
     show_one(ctx, {done: result.changed, "skipped": len(result.skipped)})
     if result.skipped:
         say(ctx, "\n".join([_SKIPPED, *([_CANNOT_MOVE] if done == "moved" else [])]))

@@ -16,31 +16,6 @@ from hwqueue.types import EVENT_CODES, WEBHOOK_CODES
 _MOST_SECONDS = 2
 
 
-def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The queues whose names begin like this."""
-    return _names(ctx, incomplete, lambda client: [each.queue for each in client.list_queues()])
-
-
-def task_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The tasks with defaults whose names begin like this."""
-    return _names(ctx, incomplete, lambda client: [each.task for each in client.list_tasks()])
-
-
-def node_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The registered nodes whose names begin like this."""
-    return _names(ctx, incomplete, lambda client: [each.name for each in client.list_nodes()])
-
-
-def webhook_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The webhooks whose names begin like this."""
-    return _names(ctx, incomplete, lambda client: [each.name for each in client.list_webhooks()])
-
-
-def workflow_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The workflows whose names begin like this."""
-    return _names(ctx, incomplete, lambda client: [each.workflow for each in client.list_workflows()])
-
-
 def webhook_codes(incomplete: str) -> list[str]:
     """What webhooks may ask for that begins like this."""
     return [code for code in WEBHOOK_CODES if code.startswith(incomplete)]
@@ -49,18 +24,6 @@ def webhook_codes(incomplete: str) -> list[str]:
 def event_codes(incomplete: str) -> list[str]:
     """The codes of events that begin like this."""
     return [code for code in EVENT_CODES if code.startswith(incomplete)]
-
-
-def _names(ctx: typer.Context, incomplete: str, read: Callable[[Client], Iterable[str]]) -> list[str]:
-    """Names from the database; none where it cannot be asked, since nobody sees an error here."""
-    try:
-        dsn = _dsn(ctx)
-        if dsn is None:
-            return []
-        with Client(with_timeouts(dsn, seconds=_MOST_SECONDS), pool_size=1) as client:
-            return [name for name in read(client) if name.startswith(incomplete)]
-    except (HwqueueError, psycopg.Error, OSError):
-        return []
 
 
 def _dsn(ctx: typer.Context) -> str | None:
@@ -72,3 +35,26 @@ def _dsn(ctx: typer.Context) -> str | None:
         return named.dsn
     server = embedded_server()
     return server.url() if server.status().running else None
+
+
+def _names(read: Callable[[Client], Iterable[str]]) -> Callable[[typer.Context, str], list[str]]:
+    """What offers names from the database, or none where it cannot be asked: nobody sees an error here."""
+
+    def begun(ctx: typer.Context, incomplete: str) -> list[str]:
+        try:
+            dsn = _dsn(ctx)
+            if dsn is None:
+                return []
+            with Client(with_timeouts(dsn, seconds=_MOST_SECONDS), pool_size=1) as client:
+                return [name for name in read(client) if name.startswith(incomplete)]
+        except (HwqueueError, psycopg.Error, OSError):
+            return []
+
+    return begun
+
+
+queue_names = _names(lambda client: [each.queue for each in client.list_queues()])
+task_names = _names(lambda client: [each.task for each in client.list_tasks()])
+node_names = _names(lambda client: [each.name for each in client.list_nodes()])
+webhook_names = _names(lambda client: [each.name for each in client.list_webhooks()])
+workflow_names = _names(lambda client: [each.workflow for each in client.list_workflows()])

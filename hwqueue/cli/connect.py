@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import getpass
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import psycopg
 import typer
@@ -20,6 +21,9 @@ from hwqueue.schema import require_compatible
 
 if TYPE_CHECKING:
     from hwqueue.embedded import EmbeddedServer
+
+P = ParamSpec("P")
+Answer = TypeVar("Answer")
 
 # Any of these names a server; PGUSER or PGPASSWORD alone do not.
 _LIBPQ = ("PGHOST", "PGHOSTADDR", "PGPORT", "PGSERVICE", "PGDATABASE")
@@ -103,6 +107,14 @@ def open_client(ctx: typer.Context) -> Client:
     Raises: as `connection_string`.
     """
     return Client(connection_string(ctx), pool_size=1, actor=_user())
+
+
+def ask(
+    ctx: typer.Context, call: Callable[Concatenate[Client, P], Answer], *args: P.args, **kwargs: P.kwargs
+) -> Answer:
+    """The answer to one call of such a client. Raises: as `open_client`, and as the call does."""
+    with open_client(ctx) as client:
+        return call(client, *args, **kwargs)
 
 
 def _user() -> str | None:

@@ -1,17 +1,19 @@
 """hwqueue db: the embedded server, and the schema of any database."""
 
-from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated
 
 import psycopg
 import typer
+from typer import Option
 
 from hwqueue import schema  # what upgrades is imported when it is first asked for
 from hwqueue.cli.connect import embedded_server, locate, named_database
+from hwqueue.cli.groups import Commands
 from hwqueue.cli.inputs import span
 from hwqueue.cli.options import options_of
-from hwqueue.cli.output import ExitCode, say, show_one, show_rows, to_json
+from hwqueue.cli.output import ExitCode, fields_of, say, show_items, show_one, to_json
+from hwqueue.cli.tables import row_of
 from hwqueue.client import Client
 from hwqueue.connections import in_utf8
 from hwqueue.errors import ConfigError, SchemaTooOld
@@ -20,32 +22,20 @@ from hwqueue.schema import check as check_schema
 from hwqueue.schema.drop import drop as drop_schema
 from hwqueue.schema.state import unknown_revision
 
-app = typer.Typer(no_args_is_help=True, help="The embedded server, and the schema of any database.")
+app = Commands("The embedded server, and the schema of any database.")
 
-NoRoles = Annotated[
-    bool, typer.Option("--no-roles", help="Leave out the roles and everything granted to them.")
-]
+NoRoles = Annotated[bool, Option("--no-roles", help="Leave out the roles and everything granted to them.")]
 
-FromOwner = Annotated[
-    str | None,
-    typer.Option("--from-owner", help="Take over the schema of this user, and run what is in it."),
-]
-CheckedOwner = Annotated[
-    str | None,
-    typer.Option("--from-owner", help="Read the schema of this user, and run what is in it."),
-]
 LockTimeout = Annotated[
-    str,
-    typer.Option("--lock-timeout", help="How long to wait for another session that is at it, such as 30s."),
+    str, Option("--lock-timeout", help="How long to wait for another session that is at it, such as 30s.")
 ]
 
 
-@app.command(epilog="Example: hwqueue db start --port 54320")
+@app.command("hwqueue db start --port 54320")
 def start(
     ctx: typer.Context,
     port: Annotated[
-        int | None,
-        typer.Option(min=1, max=65535, help="TCP port on 127.0.0.1; the last one if left out."),
+        int | None, Option(min=1, max=65535, help="TCP port on 127.0.0.1; the last one if left out.")
     ] = None,
 ) -> None:
     """Start the embedded server, setting it up the first time."""
@@ -53,7 +43,7 @@ def start(
     show_one(ctx, vars(embedded_server().start(port)))
 
 
-@app.command(epilog="Example: hwqueue db stop")
+@app.command("hwqueue db stop")
 def stop(ctx: typer.Context) -> None:
     """Stop the embedded server; its data is kept."""
     _refuse_named_database(ctx)
@@ -63,7 +53,7 @@ def stop(ctx: typer.Context) -> None:
     say(ctx, "stopped" if stopped else "it was not running")
 
 
-@app.command(epilog="Example: hwqueue db status --json")
+@app.command("hwqueue db status --json")
 def status(ctx: typer.Context) -> None:
     """Show which database is used and what is installed there; starts nothing."""
     named = named_database(ctx)
@@ -82,18 +72,20 @@ def status(ctx: typer.Context) -> None:
     show_one(ctx, facts)
 
 
-@app.command(epilog='Example: psql "$(hwqueue db url)"')
+@app.command('psql "$(hwqueue db url)"')
 def url(ctx: typer.Context) -> None:
     """Print the connection string, password included; starts the embedded server if it is used."""
     _print_text(ctx, "url", locate(ctx))
 
 
-@app.command(epilog="Example: hwqueue db upgrade --dsn postgresql://admin@db.example/app")
+@app.command("hwqueue db upgrade --dsn postgresql://admin@db.example/app")
 def upgrade(
     ctx: typer.Context,
     no_roles: NoRoles = False,
     lock_timeout: LockTimeout = "5m",
-    from_owner: FromOwner = None,
+    from_owner: Annotated[
+        str | None, Option(help="Take over the schema of this user, and run what is in it.")
+    ] = None,
 ) -> None:
     """Install the schema, or bring it up to date; all or nothing, and safe to repeat."""
     result = schema.upgrade(
@@ -110,10 +102,10 @@ def upgrade(
         say(ctx, f"warning: {warning}")
 
 
-@app.command(epilog="Example: hwqueue db drop --dsn postgresql://admin@db.example/app")
+@app.command("hwqueue db drop --dsn postgresql://admin@db.example/app")
 def drop(
     ctx: typer.Context,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
     lock_timeout: LockTimeout = "5m",
 ) -> None:
     """Take the schema out of the database, with all leases, nodes and tokens; asks first.
@@ -134,29 +126,31 @@ def drop(
         say(ctx, f"if no other database of the server has the queue: drop role {', '.join(roles)}")
 
 
-@app.command(epilog="Example: hwqueue db check || hwqueue db upgrade")
-def check(ctx: typer.Context, from_owner: CheckedOwner = None) -> None:
+@app.command("hwqueue db check || hwqueue db upgrade")
+def check(
+    ctx: typer.Context,
+    from_owner: Annotated[
+        str | None, Option(help="Read the schema of this user, and run what is in it.")
+    ] = None,
+) -> None:
     """Compare the schema with what this version installs; exits with 4 when it differs."""
     report = check_schema(locate(ctx), from_owner=from_owner)
     if report.installed is None:
         raise SchemaTooOld("the database has no hwqueue schema", hint="install it: hwqueue db upgrade")
-    rows: list[dict[str, object]] = [
-        {"kind": drift.kind, "name": drift.name, "problem": drift.problem, "facts": drift.facts}
-        for drift in report.drifts
-    ]
     if options_of(ctx).json:
-        typer.echo(to_json(_check_facts(report, rows)))
+        facts = row_of(CheckReport, "ok current known expected_revision installed drifts")
+        show_one(ctx, facts(report))
     elif not report.known:
         raise unknown_revision(report.installed)
     else:
-        show_rows(ctx, rows, empty="everything is as installed")
+        show_items(ctx, report.drifts, fields_of, empty="everything is as installed")
     if not report.current:
         say(ctx, "an upgrade is due: hwqueue db upgrade")
     if not report.ok:
         raise typer.Exit(ExitCode.SCHEMA)
 
 
-@app.command(epilog="Example: hwqueue db verify --json")
+@app.command("hwqueue db verify --json")
 def verify(ctx: typer.Context) -> None:
     """Count again what must hold at every instant; exits with 4 when something does not.
 
@@ -165,29 +159,18 @@ def verify(ctx: typer.Context) -> None:
     with psycopg.connect(in_utf8(locate(ctx))) as connection:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         broken = Client.on(connection).verify_invariants()
-    show_rows(ctx, [asdict(row) for row in broken], empty="everything holds")
+    show_items(ctx, broken, fields_of, empty="everything holds")
     if broken:
         raise typer.Exit(ExitCode.SCHEMA)
 
 
-@app.command(epilog="Example: hwqueue db sql | psql -1 -v ON_ERROR_STOP=1 app")
+@app.command("hwqueue db sql | psql -1 -v ON_ERROR_STOP=1 app")
 def sql(ctx: typer.Context, no_roles: NoRoles = False) -> None:
     """Print the whole installation as one script for psql -1; needs no database.
 
     It is for a database that has none yet, and stops in any other.
     """
     _print_text(ctx, "sql", schema.install_script(roles=not no_roles))
-
-
-def _check_facts(report: CheckReport, drifts: list[dict[str, object]]) -> dict[str, object]:
-    return {
-        "ok": report.ok,
-        "current": report.current,
-        "known": report.known,
-        "expected_revision": report.expected_revision,
-        "installed": report.installed,
-        "drifts": drifts,
-    }
 
 
 def _print_text(ctx: typer.Context, name: str, text: str) -> None:

@@ -5,21 +5,21 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated
 from uuid import UUID
 
 import typer
 from rich.console import Console
 from rich.live import Live
+from typer import Option
 
 from hwqueue.cli.connect import connection_string
-from hwqueue.cli.fleet_view import FleetView, PlainView
+from hwqueue.cli.fleet_view import FleetView, PlainView, View
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, say, show_rows, to_json
 from hwqueue.client import Client
 from hwqueue.demo import pipeline
 from hwqueue.demo.cleanup import clear
-from hwqueue.demo.fleet import Fleet
 from hwqueue.demo.generate import demo_trace
 from hwqueue.demo.mapping import node_id
 from hwqueue.demo.model import Trace
@@ -34,31 +34,11 @@ NODE_PREFIX = "demo-"
 SPEEDUP = 600.0  # half an hour of arrivals in 3 s, runs of 8 to 15 s
 
 
-class View(Protocol):
-    """Something that shows a running fleet."""
-
-    def watch(self, stage: str, fleet: Fleet) -> None: ...
-
-    async def follow(self, dsn: str) -> None: ...
-
-
-class QuietView:
-    """Shows nothing: with --json only the report is printed."""
-
-    def watch(self, stage: str, fleet: Fleet) -> None:
-        """Show nothing."""
-
-    async def follow(self, dsn: str) -> None:
-        """Show nothing."""
-
-
 def demo(
     ctx: typer.Context,
-    seed: Annotated[int, typer.Option(help="Of the made-up cluster and its work.")] = 1,
+    seed: Annotated[int, Option(help="Of the made-up cluster and its work.")] = 1,
     *,
-    remove: Annotated[
-        bool, typer.Option("--remove", help="Remove what the last demo left, and end.")
-    ] = False,
+    remove: Annotated[bool, Option("--remove", help="Remove what the last demo left, and end.")] = False,
 ) -> None:
     """Watch a made-up GPU cluster pull the work it may run; takes less than a minute.
 
@@ -112,7 +92,7 @@ def _nodes_of(trace: Trace) -> set[UUID]:
 
 def _show(ctx: typer.Context, dsn: str, trace: Trace, plan: Plan) -> Report:
     if options_of(ctx).json:
-        return asyncio.run(_play(dsn, trace, plan, QuietView()))
+        return asyncio.run(_play(dsn, trace, plan, View()))
     if not (console := Console()).is_terminal:
         return asyncio.run(_play(dsn, trace, plan, PlainView()))
     view = FleetView()

@@ -5,68 +5,72 @@ import select
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
-from uuid import UUID
 
 import typer
 from rich.console import Console
 from rich.text import Text
+from typer import Option
 
 from hwqueue.cli.completion import event_codes, node_names, queue_names
 from hwqueue.cli.connect import open_client
-from hwqueue.cli.inputs import find_node, identifier, moment_before, span
+from hwqueue.cli.groups import Commands
+from hwqueue.cli.inputs import identifier, moment_before, node_id_of, span
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import cell, show_items, to_json_line
 from hwqueue.cli.patience import asking
+from hwqueue.cli.tables import row_of
 from hwqueue.client import Client
 from hwqueue.errors import ConfigError
 from hwqueue.types import EVENT_CODES, Event
 
-app = typer.Typer(no_args_is_help=True, help="What happened, and who did it.")
+app = Commands("What happened, and who did it.")
 
 PAGE = 1000  # events asked for at once while following
 
-Code = Annotated[
-    list[str] | None, typer.Option(help="Only this code; repeatable.", autocompletion=event_codes)
-]
-Queue = Annotated[str | None, typer.Option(help="Only about this queue.", autocompletion=queue_names)]
-Node = Annotated[
-    str | None, typer.Option(help="Only about this node: name or id.", autocompletion=node_names)
-]
-Lease = Annotated[str | None, typer.Option(help="Only about this lease: its id.")]
-Class = Annotated[int | None, typer.Option("--class", help="Only about this class.")]
-Actor = Annotated[str | None, typer.Option(help="Only done by this one.")]
+
+@dataclass(frozen=True, kw_only=True)
+class Filter:
+    """Which events a command means."""
+
+    code: Annotated[
+        list[str] | None, Option(help="Only this code; repeatable.", autocompletion=event_codes)
+    ] = None
+    queue: Annotated[str | None, Option(help="Only about this queue.", autocompletion=queue_names)] = None
+    node: Annotated[
+        str | None, Option(help="Only about this node: name or id.", autocompletion=node_names)
+    ] = None
+    lease: Annotated[str | None, Option(help="Only about this lease: its id.")] = None
+    class_id: Annotated[int | None, Option("--class", help="Only about this class.")] = None
+    actor: Annotated[str | None, Option(help="Only done by this one.")] = None
+
+    def of(self, client: Client) -> dict[str, Any]:
+        """What was typed, as a client takes it. Raises: ConfigError, NodeUnknown."""
+        return {
+            "code": [checked_code(each) for each in self.code or ()] or None,
+            "queue": self.queue,
+            "node_id": None if self.node is None else node_id_of(client, self.node),
+            "lease_id": None if self.lease is None else identifier(self.lease, "--lease"),
+            "class_id": self.class_id,
+            "actor": self.actor,
+        }
 
 
-@app.command("list", epilog="Example: hwqueue events list --code node_drained --since 2d")
+@app.command("hwqueue events list --code node_drained --since 2d", "list")
 def list_(
     ctx: typer.Context,
     *,
-    code: Code = None,
-    queue: Queue = None,
-    node: Node = None,
-    lease: Lease = None,
-    class_id: Class = None,
-    actor: Actor = None,
-    since: Annotated[str | None, typer.Option(help="Not before this time, or this span ago: 2h, 3d.")] = None,
-    until: Annotated[str | None, typer.Option(help="Before this time, or this span ago.")] = None,
-    limit: Annotated[int, typer.Option(help="Most events to show.", min=1, max=10_000)] = 50,
-    before: Annotated[
-        int | None, typer.Option(help="The last event_id of a page, to get the next one.")
-    ] = None,
+    about: Filter,
+    since: Annotated[str | None, Option(help="Not before this time, or this span ago: 2h, 3d.")] = None,
+    until: Annotated[str | None, Option(help="Before this time, or this span ago.")] = None,
+    limit: Annotated[int, Option(help="Most events to show.", min=1, max=10_000)] = 50,
+    before: Annotated[int | None, Option(help="The last event_id of a page, to get the next one.")] = None,
 ) -> None:
     """List events, newest first."""
     with open_client(ctx) as client:
         found = client.list_events(
-            **_filter(
-                client,
-                code=code,
-                queue=queue,
-                node=node,
-                lease=lease,
-                class_id=class_id,
-                actor=actor,
-            ),
+            **about.of(client),
             since=moment_before(since, "--since"),
             until=moment_before(until, "--until"),
             before=before,
@@ -75,19 +79,14 @@ def list_(
     show_items(ctx, found, _row, empty="no such events")
 
 
-@app.command(epilog="Example: hwqueue events tail --follow --queue renders")
+@app.command("hwqueue events tail --follow --queue renders")
 def tail(
     ctx: typer.Context,
     *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C.")] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", help="To begin with.", min=0, max=10_000)] = 10,
-    code: Code = None,
-    queue: Queue = None,
-    node: Node = None,
-    lease: Lease = None,
-    class_id: Class = None,
-    actor: Actor = None,
-    every: Annotated[str, typer.Option(help="How often to ask.")] = "1s",
+    follow: Annotated[bool, Option("--follow", "-f", help="Wait for more, until Ctrl-C.")] = False,
+    lines: Annotated[int, Option("--lines", "-n", help="To begin with.", min=0, max=10_000)] = 10,
+    about: Filter,
+    every: Annotated[str, Option(help="How often to ask.")] = "1s",
 ) -> None:
     """Print the last events, oldest first, a line for each; with --json an object for each.
 
@@ -97,15 +96,7 @@ def tail(
     pause = span(every, "--every")
     console = Console(soft_wrap=True)
     with open_client(ctx) as client:
-        wanted = _filter(
-            client,
-            code=code,
-            queue=queue,
-            node=node,
-            lease=lease,
-            class_id=class_id,
-            actor=actor,
-        )
+        wanted = about.of(client)
         newest = client.list_events(**wanted, final=follow, limit=max(lines, 1))
         for event in reversed(newest[:lines]):
             _print(ctx, console, event)
@@ -164,18 +155,6 @@ def _print(ctx: typer.Context, console: Console, event: Event) -> None:
         typer.echo(line.plain.rstrip())
 
 
-def _row(event: Event) -> dict[str, object]:
-    return {
-        "event_id": event.event_id,
-        "at": event.at,
-        "code": event.code,
-        "actor": event.actor,
-        "login": event.login,
-        "message": event.message,
-        "about": _subject(event),
-    }
-
-
 def _subject(event: Event) -> str:
     """Return what an event is about, as the options that find it."""
     subjects: Sequence[tuple[str, object]] = (
@@ -187,32 +166,7 @@ def _subject(event: Event) -> str:
     return " ".join(f"{name}={value}" for name, value in subjects if value is not None)
 
 
-def _filter(
-    client: Client,
-    *,
-    code: list[str] | None,
-    queue: str | None,
-    node: str | None,
-    lease: str | None,
-    class_id: int | None,
-    actor: str | None,
-) -> dict[str, Any]:
-    return {
-        "code": [checked_code(each) for each in code or ()] or None,
-        "queue": queue,
-        "node_id": None if node is None else _node_id(client, node),
-        "lease_id": None if lease is None else identifier(lease, "--lease"),
-        "class_id": class_id,
-        "actor": actor,
-    }
-
-
-def _node_id(client: Client, text: str) -> UUID:
-    """Return the node's id; one that is gone is known by its id only."""
-    try:
-        return UUID(text)
-    except ValueError:
-        return find_node(client, text).node_id
+_row = row_of(Event, "event_id at code actor login message about", about=_subject)
 
 
 def checked_code(code: str, known: Sequence[str] = EVENT_CODES) -> str:

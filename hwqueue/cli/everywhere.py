@@ -2,57 +2,56 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
+from typer import Argument, Option
 
 from hwqueue.cli import spawning
 from hwqueue.cli.completion import queue_names
-from hwqueue.cli.connect import open_client
-from hwqueue.cli.inputs import identifier, json_object, json_value, labels, moment, pairs
+from hwqueue.cli.connect import ask, open_client
+from hwqueue.cli.groups import Commands, Without
+from hwqueue.cli.inputs import identifier, json_value, moment
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import plain_text, say, show_item, show_items, show_one, show_rows
+from hwqueue.cli.tables import row_of
+from hwqueue.client import Client
 from hwqueue.text import plural
 from hwqueue.types import EverywhereLease, EverywhereState, EverywhereSummary, EverywhereTask
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="A task on every node, as a DaemonSet or a system job: spawn, watch, stop.",
-)
+app = Commands("A task on every node, as a DaemonSet or a system job: spawn, watch, stop.")
 
-EverywhereId = Annotated[str, typer.Argument(help="Id of the everywhere task.")]
+EverywhereId = Annotated[str, Argument(help="Id of the everywhere task.")]
 
 _EXAMPLE_ID = "01890a5d-ac96-774b-bcce-b302099a8057"
 
 
-@app.command(epilog="Example: hwqueue everywhere spawn ops agent --node-label gpu=true")
+@app.command("hwqueue everywhere spawn ops agent --node-label gpu=true")
 def spawn(
     ctx: typer.Context,
-    queue: Annotated[str, typer.Argument(help="Queue to put it in.", autocompletion=queue_names)],
-    task: Annotated[str, typer.Argument(help="Task that each node runs.")],
+    queue: Annotated[str, Argument(help="Queue to put it in.", autocompletion=queue_names)],
+    task: Annotated[str, Argument(help="Task that each node runs.")],
     *,
-    params: Annotated[str, typer.Option(help="What the task gets: JSON or a file.")] = "{}",
+    params: Annotated[str, Option(help="What the task gets: JSON or a file.")] = "{}",
     mode: Annotated[
         Literal["once", "always"] | None,
-        typer.Option(help="One lease a node, or another one whenever it has ended.", show_default="always"),
+        Option(help="One lease a node, or another one whenever it has ended.", show_default="always"),
     ] = None,
     on_unmatched: Annotated[
         Literal["keep", "stop"] | None,
-        typer.Option(
-            help="What a running lease does whose node does not suit any more.",
-            show_default="keep",
-        ),
+        Option(help="What a running lease does whose node does not suit any more.", show_default="keep"),
     ] = None,
-    on_cordoned: Annotated[bool, typer.Option("--on-cordoned", help="On cordoned nodes, too.")] = False,
+    on_cordoned: Annotated[bool, Option("--on-cordoned", help="On cordoned nodes, too.")] = False,
     everywhere_id: Annotated[
-        str | None, typer.Option("--id", help="An id of your own: the same id spawns only once.")
+        str | None, Option("--id", help="An id of your own: the same id spawns only once.")
     ] = None,
-    placement: spawning.Placement = None,
-    node_label: spawning.NodeLabel = None,
-    priority: spawning.Priority = None,
-    label: spawning.Label = None,
-    max_attempts: spawning.MaxAttempts = None,
-    tenant: spawning.Tenant = None,
+    flags: Annotated[
+        spawning.Flags,
+        Without(
+            *("delay", "deadline", "max_run", "patience", "key"),
+            *("unique", "unique_for", "on_conflict", "one_of"),
+        ),
+    ],
 ) -> None:
     """Spawn a task on every node that suits it, also on nodes that register later."""
     with open_client(ctx) as client:
@@ -64,12 +63,8 @@ def spawn(
             mode=mode,
             on_unmatched=on_unmatched,
             on_cordoned=on_cordoned or None,
-            placement=json_object(placement, "--placement") if placement else None,
-            affinity_tags=labels(node_label, "--node-label") or None,
-            priority=priority,
-            labels=pairs(label, "--label") if label else None,
-            max_attempts=max_attempts,
-            tenant=tenant,
+            **flags.asked_of_nodes(),
+            **flags.options(),
         )
         warnings = spawning.warn(ctx, client, spawned.everywhere_id)
     if options_of(ctx).json:
@@ -85,53 +80,46 @@ def spawn(
     )
 
 
-@app.command("list", epilog="Example: hwqueue everywhere list --state active")
+@app.command("hwqueue everywhere list --state active", "list")
 def list_(
     ctx: typer.Context,
     *,
-    state: Annotated[EverywhereState | None, typer.Option(help="Only these.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most this many.")] = 50,
-    before: Annotated[
-        str | None, typer.Option(help="Time of the last of a page, to get the next one.")
-    ] = None,
+    state: Annotated[EverywhereState | None, Option(help="Only these.")] = None,
+    limit: Annotated[int, Option(min=1, max=1000, help="At most this many.")] = 50,
+    before: Annotated[str | None, Option(help="Time of the last of a page, to get the next one.")] = None,
 ) -> None:
     """List everywhere tasks, newest first."""
-    with open_client(ctx) as client:
-        found = client.list_everywhere(state=state, limit=limit, before=moment(before, "--before"))
+    found = ask(ctx, Client.list_everywhere, state=state, limit=limit, before=moment(before, "--before"))
     show_items(ctx, found, _row, empty="no everywhere tasks")
 
 
-@app.command(epilog=f"Example: hwqueue everywhere show {_EXAMPLE_ID}")
+@app.command(f"hwqueue everywhere show {_EXAMPLE_ID}")
 def show(
     ctx: typer.Context,
     everywhere_id: EverywhereId,
     *,
-    limit: Annotated[int, typer.Option(min=0, max=10000, help="Nodes, at most.")] = 100,
-    after: Annotated[
-        str | None, typer.Option(help="Id of the last node of a page, to get the next one.")
-    ] = None,
+    limit: Annotated[int, Option(min=0, max=10000, help="Nodes, at most.")] = 100,
+    after: Annotated[str | None, Option(help="Id of the last node of a page, to get the next one.")] = None,
 ) -> None:
     """Show an everywhere task and its lease on each node."""
     wanted = identifier(everywhere_id, "EVERYWHERE_ID")
-    with open_client(ctx) as client:
-        found = client.get_everywhere(
-            wanted, limit=limit, after=None if after is None else identifier(after, "--after")
-        )
+    last = None if after is None else identifier(after, "--after")
+    found = ask(ctx, Client.get_everywhere, wanted, limit=limit, after=last)
     show_item(ctx, found, _facts)
     if not options_of(ctx).json:
         typer.echo("")
         show_rows(ctx, [_lease_row(each) for each in found.leases])
 
 
-@app.command(epilog=f"Example: hwqueue everywhere stop {_EXAMPLE_ID} --running stop")
+@app.command(f"hwqueue everywhere stop {_EXAMPLE_ID} --running stop")
 def stop(
     ctx: typer.Context,
     everywhere_id: EverywhereId,
     *,
     running: Annotated[
-        Literal["keep", "stop"], typer.Option(help="Leases that run go on, or are asked to stop.")
+        Literal["keep", "stop"], Option(help="Leases that run go on, or are asked to stop.")
     ] = "keep",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Stop an everywhere task: nodes get no lease of it any more, and what waits is cancelled."""
     wanted = identifier(everywhere_id, "EVERYWHERE_ID")
@@ -144,51 +132,17 @@ def stop(
     show_one(ctx, {"everywhere_id": wanted, "state": state})
 
 
-def _row(found: EverywhereSummary) -> dict[str, Any]:
-    return {
-        "everywhere_id": found.everywhere_id,
-        "queue": found.queue,
-        "task": found.task_name,
-        "mode": found.mode,
-        "state": found.state,
-        "nodes": found.nodes,
-        "waiting": found.waiting,
-        "reserved": found.reserved,
-        "running": found.running,
-        "created_at": found.created_at,
-    }
-
-
-def _facts(found: EverywhereTask) -> dict[str, Any]:
-    return {
-        "everywhere_id": found.everywhere_id,
-        "queue": found.queue,
-        "task": found.task_name,
-        "tenant": found.tenant or None,
-        "mode": found.mode,
-        "on_unmatched": found.on_unmatched,
-        "on_cordoned": found.on_cordoned or None,
-        "state": found.state,
-        "nodes": found.nodes,
-        "waiting": found.waiting,
-        "reserved": found.reserved,
-        "running": found.running,
-        "completed": found.completed,
-        "failed": found.failed,
-        "cancelled": found.cancelled,
-        "created_at": found.created_at,
-        "stopped_at": found.stopped_at,
-        "finished_at": found.finished_at,
-    }
-
-
-def _lease_row(lease: EverywhereLease) -> dict[str, Any]:
-    return {
-        "node": lease.node or lease.node_id,
-        "lease_id": lease.lease_id,
-        "state": lease.state,
-        "reason": lease.reason,
-        "starts": lease.starts,
-        "failures": lease.failures,
-        "due_at": lease.due_at,
-    }
+_COUNTS = "nodes waiting reserved running"
+_row = row_of(EverywhereSummary, f"everywhere_id queue task=task_name mode state {_COUNTS} created_at")
+_facts = row_of(
+    EverywhereTask,
+    f"everywhere_id queue task=task_name tenant mode on_unmatched on_cordoned state {_COUNTS} completed "
+    "failed cancelled created_at stopped_at finished_at",
+    tenant=lambda found: found.tenant or None,
+    on_cordoned=lambda found: found.on_cordoned or None,
+)
+_lease_row = row_of(
+    EverywhereLease,
+    "node lease_id state reason starts failures due_at",
+    node=lambda lease: lease.node or lease.node_id,
+)

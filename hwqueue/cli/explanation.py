@@ -1,6 +1,5 @@
 """An explanation as text: why a lease is where it is."""
 
-import dataclasses
 from collections.abc import Iterable, Iterator
 
 import typer
@@ -16,11 +15,16 @@ _MOST = 10_000
 
 def show_explanation(ctx: typer.Context, explanation: LeaseExplanation, nodes: int) -> None:
     """Print it, with this many of the nearest nodes; all of them with --json."""
+    show_told(ctx, explanation, _lines(explanation, nodes))
+
+
+def show_told(ctx: typer.Context, explanation: object, lines: Iterable[Text]) -> None:
+    """Print these lines for a person, all that is known as JSON."""
     if options_of(ctx).json:
-        typer.echo(to_json(dataclasses.asdict(explanation)))
+        typer.echo(to_json(explanation))
         return
     console = Console(highlight=False)
-    for line in _lines(explanation, nodes):
+    for line in lines:
         console.print(line, soft_wrap=True)
 
 

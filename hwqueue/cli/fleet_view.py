@@ -24,7 +24,17 @@ EXPLAIN_EVERY_SECONDS = 1.0
 PLAIN_STEP_SECONDS = 2.0
 
 
-class FleetView:
+class View:
+    """Shows nothing of a running fleet: with --json only the report is printed."""
+
+    def watch(self, stage: str, fleet: Fleet) -> None:
+        """Take note of a new stage."""
+
+    async def follow(self, dsn: str) -> None:
+        """Look now and then at what happens; never ends."""
+
+
+class FleetView(View):
     """A picture of a running fleet, drawn afresh at every refresh of a `rich.live.Live`."""
 
     def __init__(self) -> None:
@@ -62,7 +72,7 @@ class FleetView:
         return table
 
 
-class PlainView:
+class PlainView(View):
     """The same without a terminal: a line now and then."""
 
     def __init__(self) -> None:

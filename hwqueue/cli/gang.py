@@ -4,132 +4,116 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
 from hwqueue.cli import spawning
 from hwqueue.cli.completion import queue_names
-from hwqueue.cli.connect import open_client
+from hwqueue.cli.connect import ask, open_client
 from hwqueue.cli.gang_explanation import show_gang_explanation
-from hwqueue.cli.inputs import (
-    identifier,
-    json_object,
-    json_value,
-    labels,
-    moment,
-    moment_after,
-    pairs,
-    span,
-)
+from hwqueue.cli.groups import Commands, Without
+from hwqueue.cli.inputs import identifier, json_value, moment, span
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import plain_text, say, show_item, show_items, show_one, show_rows
+from hwqueue.cli.tables import row_of
+from hwqueue.client import Client
 from hwqueue.errors import ConfigError
 from hwqueue.text import duration, plural
 from hwqueue.types import Gang, GangMember, GangState, GangSummary
+from hwqueue.types.base import given
 
-app = typer.Typer(
-    no_args_is_help=True, help="Leases that start together or not at all: spawn, explain, cancel."
-)
+app = Commands("Leases that start together or not at all: spawn, explain, cancel.")
 
-GangId = Annotated[str, typer.Argument(help="Id of the gang.")]
-Kinds = Annotated[
-    list[str] | None,
-    typer.Option("--member", help="TASK:COUNT, or TASK:COUNT:PARAMS with JSON or a file; repeatable."),
-]
-Listed = Annotated[
-    str | None,
-    typer.Option(
-        "--members",
-        help="Instead: a list of task, params, count and options; JSON, a file, or - for stdin.",
-    ),
-]
-MinSize = Annotated[
-    int | None,
-    typer.Option(
-        "--min-size",
-        help="How many must start together; the others join when there is room.",
-        show_default="all",
-    ),
-]
-Together = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--together",
-        help="All in one node, rack or label:KEY; repeatable: the first with room."
-        " fleet as the last one: else anywhere.",
-    ),
-]
-Same = Annotated[
-    list[str] | None,
-    typer.Option("--same", help="Node label whose values they have in common; repeatable."),
-]
-Places = Annotated[int, typer.Option("--places", min=0, max=20, help="Show this many of the places.")]
+GangId = Annotated[str, Argument(help="Id of the gang.")]
+Places = Annotated[int, Option(min=0, max=20, help="Show this many of the places.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Members:
+    """What starts together, and where."""
+
+    member: Annotated[
+        list[str] | None, Option(help="TASK:COUNT, or TASK:COUNT:PARAMS with JSON or a file; repeatable.")
+    ] = None
+    members: Annotated[
+        str | None,
+        Option(help="Instead: a list of task, params, count and options; JSON, a file, or - for stdin."),
+    ] = None
+    min_size: Annotated[
+        int | None,
+        Option(help="How many must start together; the others join when there is room.", show_default="all"),
+    ] = None
+    together: Annotated[
+        list[str] | None,
+        Option(
+            help="All in one node, rack or label:KEY; repeatable: the first with room."
+            " fleet as the last one: else anywhere.",
+        ),
+    ] = None
+    same: Annotated[
+        list[str] | None, Option(help="Node label whose values they have in common; repeatable.")
+    ] = None
+
+    def options(self) -> dict[str, Any]:
+        """What holds for all of them, as a client takes it."""
+        return {
+            "min_size": self.min_size,
+            "together": self.together or None,
+            "same": self.same or None,
+        }
+
+    def wanted(self, flags: spawning.Flags) -> list[dict[str, Any]]:
+        """Each, with what all ask of their nodes. Raises: ConfigError."""
+        shared = given(**flags.asked_of_nodes())
+        return [_with_options(each, shared) for each in _members(self.member or [], self.members)]
+
 
 _EXAMPLE_ID = "01890a5d-ac96-774b-bcce-b302099a8057"
 _MEMBER = re.compile(r"(.+?):(\d+)(?::(.+))?", re.DOTALL)
 
 
 @app.command(
-    epilog="Example: hwqueue gang spawn training --member 'train:4:{\"epochs\": 3}' "
+    "hwqueue gang spawn training --member 'train:4:{\"epochs\": 3}' "
     '--together rack --placement \'{"resources": {"gpu": 8}}\''
 )
 def spawn(
     ctx: typer.Context,
-    queue: Annotated[str, typer.Argument(help="Queue to put it in.", autocompletion=queue_names)],
+    queue: Annotated[str, Argument(help="Queue to put it in.", autocompletion=queue_names)],
     *,
-    member: Kinds = None,
-    members: Listed = None,
-    min_size: MinSize = None,
-    together: Together = None,
-    same: Same = None,
+    gang: Members,
     on_lost: Annotated[
         Literal["stop", "replace", "continue"] | None,
-        typer.Option(
+        Option(
             help="When one is lost, and too few are left: the others start again with it, or go on "
             "while it is placed again; continue: they go on without it.",
             show_default="stop",
         ),
     ] = None,
     hold: Annotated[
-        str | None,
-        typer.Option(help="How long nodes have to fetch their members.", show_default="30s"),
+        str | None, Option(help="How long nodes have to fetch their members.", show_default="30s")
     ] = None,
-    gang_id: Annotated[
-        str | None, typer.Option(help="An id of your own: the same id spawns only once.")
-    ] = None,
-    placement: spawning.Placement = None,
-    node_label: spawning.NodeLabel = None,
-    priority: spawning.Priority = None,
-    label: spawning.Label = None,
-    deadline: spawning.Deadline = None,
-    max_run: spawning.MaxRun = None,
-    max_attempts: spawning.MaxAttempts = None,
-    tenant: spawning.Tenant = None,
-    one_of: spawning.OneOf = None,
+    gang_id: Annotated[str | None, Option(help="An id of your own: the same id spawns only once.")] = None,
+    flags: Annotated[
+        spawning.Flags, Without("delay", "patience", "key", "unique", "unique_for", "on_conflict")
+    ],
 ) -> None:
     """Spawn a gang: its leases wait until there is room for all of them, or for --min-size.
 
     --placement and --node-label hold for each member that says nothing itself.
     """
-    wanted = _wanted(member, members, placement, node_label)
+    wanted = gang.wanted(flags)
     with open_client(ctx) as client:
         spawned = client.spawn_gang(
             queue,
             wanted,
             gang_id=None if gang_id is None else identifier(gang_id, "--gang-id"),
-            min_size=min_size,
-            together=together or None,
-            same=same or None,
             on_lost=on_lost,
             hold=span(hold, "--hold"),
-            priority=priority,
-            labels=pairs(label, "--label") if label else None,
-            deadline=moment_after(deadline, "--deadline"),
-            max_run=span(max_run, "--max-run"),
-            max_attempts=max_attempts,
-            tenant=tenant,
-            one_of=None if one_of is None else identifier(one_of, "--one-of"),
+            **gang.options(),
+            **flags.options(),
         )
         found = spawned[0].gang_id
         warnings = spawning.warn(ctx, client, found)
@@ -140,89 +124,74 @@ def spawn(
     say(ctx, f"{plural(len(spawned), 'lease')}; how far it is: hwqueue gang show {found}")
 
 
-@app.command("list", epilog="Example: hwqueue gang list --state waiting")
+@app.command("hwqueue gang list --state waiting", "list")
 def list_(
     ctx: typer.Context,
     *,
-    state: Annotated[GangState | None, typer.Option(help="Only these.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most this many.")] = 50,
-    before: Annotated[
-        str | None, typer.Option(help="Time of the last of a page, to get the next one.")
-    ] = None,
+    state: Annotated[GangState | None, Option(help="Only these.")] = None,
+    limit: Annotated[int, Option(min=1, max=1000, help="At most this many.")] = 50,
+    before: Annotated[str | None, Option(help="Time of the last of a page, to get the next one.")] = None,
     before_gang: Annotated[
-        str | None, typer.Option(help="And its id: others may have been spawned at that time.")
+        str | None, Option(help="And its id: others may have been spawned at that time.")
     ] = None,
 ) -> None:
     """List gangs, newest first."""
     last = None if before_gang is None else identifier(before_gang, "--before-gang")
-    with open_client(ctx) as client:
-        found = client.list_gangs(
-            state=state, limit=limit, before=moment(before, "--before"), before_gang=last
-        )
+    older = moment(before, "--before")
+    found = ask(ctx, Client.list_gangs, state=state, limit=limit, before=older, before_gang=last)
     show_items(ctx, found, _row, empty="no gangs")
     if len(found) == limit:
-        last_of = f"--before {found[-1].created_at.isoformat()} --before-gang {found[-1].gang_id}"
-        say(ctx, f"there may be more: {last_of}")
+        behind = f"--before {found[-1].created_at.isoformat()} --before-gang {found[-1].gang_id}"
+        say(ctx, f"there may be more: {behind}")
 
 
-@app.command(epilog=f"Example: hwqueue gang show {_EXAMPLE_ID}")
+@app.command(f"hwqueue gang show {_EXAMPLE_ID}")
 def show(ctx: typer.Context, gang_id: GangId) -> None:
     """Show a gang, why it waits, and its members: where they run, or that they wait."""
-    with open_client(ctx) as client:
-        found = client.get_gang(identifier(gang_id, "GANG_ID"))
+    found = ask(ctx, Client.get_gang, identifier(gang_id, "GANG_ID"))
     show_item(ctx, found, _facts)
     if not options_of(ctx).json:
         typer.echo("")
         show_rows(ctx, [_member_row(each) for each in found.members])
 
 
-@app.command(epilog=f"Example: hwqueue gang explain {_EXAMPLE_ID}")
+@app.command(f"hwqueue gang explain {_EXAMPLE_ID}")
 def explain(ctx: typer.Context, gang_id: GangId, *, places: Places = 5) -> None:
     """Say why a gang waits: where its members have room, what is in the way, and the ways out."""
-    with open_client(ctx) as client:
-        found = client.explain_gang(identifier(gang_id, "GANG_ID"))
+    found = ask(ctx, Client.explain_gang, identifier(gang_id, "GANG_ID"))
     show_gang_explanation(ctx, found, places)
 
 
 @app.command(
-    epilog="Example: hwqueue gang what-if training --member train:4 --together rack "
-    '--placement \'{"resources": {"gpu": 8}}\''
+    'hwqueue gang what-if training --member train:4 --together rack --placement \'{"resources": {"gpu": 8}}\''
 )
 def what_if(
     ctx: typer.Context,
-    queue: Annotated[str, typer.Argument(help="Queue of it.", autocompletion=queue_names)],
+    queue: Annotated[str, Argument(help="Queue of it.", autocompletion=queue_names)],
     *,
-    member: Kinds = None,
-    members: Listed = None,
-    min_size: MinSize = None,
-    together: Together = None,
-    same: Same = None,
-    placement: spawning.Placement = None,
-    node_label: spawning.NodeLabel = None,
-    tenant: spawning.Tenant = None,
+    gang: Members,
+    flags: Annotated[
+        spawning.Flags,
+        Without(
+            *("priority", "label", "delay", "deadline", "max_run", "patience", "max_attempts"),
+            *("key", "unique", "unique_for", "on_conflict", "one_of"),
+        ),
+    ],
     places: Places = 5,
 ) -> None:
     """Say whether a gang would start now if it were spawned, and if not, why; spawn nothing."""
-    wanted = _wanted(member, members, placement, node_label)
-    with open_client(ctx) as client:
-        found = client.what_if_gang(
-            queue,
-            wanted,
-            min_size=min_size,
-            together=together or None,
-            same=same or None,
-            tenant=tenant,
-        )
+    wanted = gang.wanted(flags)
+    found = ask(ctx, Client.what_if_gang, queue, wanted, **gang.options(), tenant=flags.tenant)
     show_gang_explanation(ctx, found, places)
 
 
-@app.command(epilog=f"Example: hwqueue gang cancel {_EXAMPLE_ID} --reason 'wrong data'")
+@app.command(f"hwqueue gang cancel {_EXAMPLE_ID} --reason 'wrong data'")
 def cancel(
     ctx: typer.Context,
     gang_id: GangId,
     *,
-    reason: Annotated[str | None, typer.Option(help="Kept with the gang.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    reason: Annotated[str | None, Option(help="Kept with the gang.")] = None,
+    yes: Annotated[bool, Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Cancel a gang: what waits ends within about a second, what runs is asked to stop."""
     wanted = identifier(gang_id, "GANG_ID")
@@ -233,17 +202,6 @@ def cancel(
             typer.confirm(f"cancel {plain_text(what)}?", abort=True, err=True)
         state = client.cancel_gang(wanted, reason=reason)
     show_one(ctx, {"gang_id": wanted, "state": state})
-
-
-def _wanted(
-    typed: list[str] | None, listed: str | None, placement: str | None, node_label: list[str] | None
-) -> list[dict[str, Any]]:
-    """The members, with what all ask of their nodes. Raises: ConfigError."""
-    shared = {
-        "placement": json_object(placement, "--placement") if placement else None,
-        "affinity_tags": labels(node_label, "--node-label") or None,
-    }
-    return [_with_options(each, shared) for each in _members(typed or [], listed)]
 
 
 def _members(typed: list[str], listed: str | None) -> list[dict[str, Any]]:
@@ -281,56 +239,29 @@ def _member(text: str) -> dict[str, Any]:
 
 def _with_options(member: dict[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
     """The member with the options that all have; its own go before them."""
-    given = {name: value for name, value in shared.items() if value is not None}
     own = member.get("options") or {}
     # what is no object is for the database to refuse
-    return {**member, "options": {**given, **own}} if given and isinstance(own, dict) else member
+    return {**member, "options": {**shared, **own}} if shared and isinstance(own, dict) else member
 
 
-def _row(gang: GangSummary) -> dict[str, Any]:
-    ended = gang.finished_at
-    return {
-        "gang_id": gang.gang_id,
-        "queue": gang.queue,
-        "state": gang.state,
-        "reason": gang.reason,
-        "size": gang.size,
-        "place": gang.place,
-        "created_at": gang.created_at,
-        "lasted": duration(ended - gang.created_at) if ended else None,
-    }
+def _held(member: GangMember) -> str | None:
+    """The state of a member that runs or waits; of one whose room is kept, that it is."""
+    return "reserved" if member.reserved_until else "earmarked" if member.earmarked else member.state
 
 
-def _facts(gang: Gang) -> dict[str, Any]:
-    return {
-        "gang_id": gang.gang_id,
-        "queue": gang.queue,
-        "tenant": gang.tenant or None,
-        "run_id": gang.run_id,
-        "step": gang.step,
-        "state": gang.state,
-        "reason": gang.reason,
-        "size": gang.size,
-        "min_size": gang.min_size if gang.min_size < gang.size else None,
-        "missing": gang.missing or None,
-        "together": ", ".join(gang.together) or None,
-        "same": ", ".join(gang.same) or None,
-        "on_lost": gang.on_lost,
-        "place": gang.place,
-        "losses": gang.losses,
-        "next_try_at": gang.next_try_at,
-        "starts_by": gang.starts_by,
-        "created_at": gang.created_at,
-        "started_at": gang.started_at,
-        "finished_at": gang.finished_at,
-    }
-
-
-def _member_row(member: GangMember) -> dict[str, Any]:
-    held = "reserved" if member.reserved_until else "earmarked" if member.earmarked else None
-    return {
-        "rank": member.rank,
-        "lease_id": member.lease_id,
-        "state": held or member.state,
-        "node": member.node,
-    }
+_row = row_of(
+    GangSummary,
+    "gang_id queue state reason size place created_at lasted",
+    lasted=lambda gang: duration(gang.finished_at - gang.created_at) if gang.finished_at else None,
+)
+_facts = row_of(
+    Gang,
+    "gang_id queue tenant run_id step state reason size min_size missing together same on_lost place "
+    "losses next_try_at starts_by created_at started_at finished_at",
+    tenant=lambda gang: gang.tenant or None,
+    min_size=lambda gang: gang.min_size if gang.min_size < gang.size else None,
+    missing=lambda gang: gang.missing or None,
+    together=lambda gang: ", ".join(gang.together) or None,
+    same=lambda gang: ", ".join(gang.same) or None,
+)
+_member_row = row_of(GangMember, "rank lease_id state node", state=_held)

@@ -1,27 +1,19 @@
 """An explanation of a gang as text: where it has room, what is in the way, and the ways out."""
 
-import dataclasses
 from collections.abc import Iterable, Iterator
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
-from hwqueue.cli.explanation import fact, part
-from hwqueue.cli.options import options_of
-from hwqueue.cli.output import cell, to_json
+from hwqueue.cli.explanation import fact, part, show_told
+from hwqueue.cli.output import cell
 from hwqueue.text import duration, plural
 from hwqueue.types import GangExplanation, GangForecast, GangKind, GangPlace, GangWay, Holder
 
 
 def show_gang_explanation(ctx: typer.Context, found: GangExplanation | GangForecast, places: int) -> None:
     """Print it, with this many of its places; all of them with --json."""
-    if options_of(ctx).json:
-        typer.echo(to_json(dataclasses.asdict(found)))
-        return
-    console = Console(highlight=False)
-    for line in _lines(found, places):
-        console.print(line, soft_wrap=True)
+    show_told(ctx, found, _lines(found, places))
 
 
 def _lines(found: GangExplanation | GangForecast, places: int) -> Iterator[Text]:
@@ -38,8 +30,10 @@ def _lines(found: GangExplanation | GangForecast, places: int) -> Iterator[Text]
         yield Text()
         kind = "" if found.code == "ready" else ", for now"
         yield fact("code", found.code + (", until nodes change" if found.permanent else kind))
-        size = str(found.size) if isinstance(found, GangForecast) else _waiting(found)
-        yield fact("members", size)
+        waiting = (
+            f"{found.waiting} of {found.size} wait" if isinstance(found, GangExplanation) else found.size
+        )
+        yield fact("members", f"{waiting}")
         yield from part("Kinds of members", (_kind(each) for each in found.kinds))
     yield from part("What would let it start", (line for way in found.ways for line in _way(way, found)))
     shown = found.places[:places]
@@ -47,10 +41,6 @@ def _lines(found: GangExplanation | GangForecast, places: int) -> Iterator[Text]
         f"Places with most room, of {found.place_count}" if found.kinds else "Where room is kept",
         (line for place in shown for line in _place(place, found)),
     )
-
-
-def _waiting(found: GangExplanation) -> str:
-    return f"{found.waiting} of {found.size} wait"
 
 
 def _kind(kind: GangKind) -> str:

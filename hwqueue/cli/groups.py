@@ -1,11 +1,17 @@
-"""Groups of commands: what is wanted is found by another word for it, too."""
+"""Groups of commands, and groups of options that several commands have."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from functools import wraps
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+import typer
 from typer.core import TyperGroup
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 # Other queues, and other groups here, say the one where a group has the other.
 _ALIKE: Sequence[frozenset[str]] = (
@@ -36,3 +42,80 @@ class Group(TyperGroup):
     def _meant(self, word: str) -> list[str]:
         alike = frozenset[str]().union(*(words for words in _ALIKE if word in words))
         return [name for name in self.commands if name in alike]
+
+
+class Without:
+    """`Annotated[Group, Without("a", "b")]`: of this group a command has all options but these."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+
+class Commands:
+    """The commands of one noun.
+
+    An argument whose type is a dataclass stands for a group of options: the command has its fields
+    as options of its own, and is called with an instance that holds what was typed.
+    """
+
+    def __init__(self, help_text: str) -> None:
+        self.typer = typer.Typer(no_args_is_help=True, help=help_text, cls=Group)
+
+    def command(self, example: str, name: str | None = None, **settings: Any) -> Callable[[Command], Command]:
+        """Add a function as a command, with an example in its help."""
+
+        def add(function: Command) -> Command:
+            add_command(self.typer, function, example, name, **settings)
+            return function
+
+        return add
+
+
+def add_command(
+    to: typer.Typer, function: Callable[..., Any], example: str, name: str | None = None, **settings: Any
+) -> None:
+    """Add a command, its groups of options spread out, with an example in its help."""
+    to.command(name, epilog=f"Example: {example}", **settings)(_spread(function))
+
+
+def _spread(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command with the fields of each group among its parameters in place of the group."""
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, tuple[type, list[inspect.Parameter]]] = {}
+    for each in inspect.signature(command, eval_str=True).parameters.values():
+        kind, *marks = get_args(each.annotation) if get_origin(each.annotation) else (each.annotation,)
+        if is_dataclass(kind) and isinstance(kind, type):
+            groups[each.name] = kind, _options(kind, marks)
+            parameters += groups[each.name][1]
+        else:
+            parameters.append(each)
+    if not groups:
+        return command
+
+    @wraps(command)
+    def call(**given: Any) -> None:
+        made = {
+            name: kind(**{option.name: given.pop(option.name) for option in options})
+            for name, (kind, options) in groups.items()
+        }
+        command(**given, **made)
+
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {each.name: each.annotation for each in parameters}
+    return call
+
+
+def _options(kind: type, marks: Sequence[object]) -> list[inspect.Parameter]:
+    """The fields of a group, as parameters that are given by name."""
+    left_out = {name for mark in marks if isinstance(mark, Without) for name in mark.names}
+    types: Mapping[str, Any] = get_type_hints(kind, include_extras=True)
+    return [
+        inspect.Parameter(
+            each.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if each.default is MISSING else each.default,
+            annotation=types[each.name],
+        )
+        for each in fields(kind)
+        if each.name not in left_out
+    ]

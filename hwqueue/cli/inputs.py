@@ -173,6 +173,17 @@ def find_node(client: Client, text: str) -> Node:
     raise NodeUnknown(f"no node is named {text[:80]!r} or has this id", hint="list them: hwqueue node list")
 
 
+def node_id_of(client: Client, text: str) -> UUID:
+    """The id that is given, or that of a registered node: one that is gone is known by its id only.
+
+    Raises: NodeUnknown.
+    """
+    try:
+        return UUID(text)
+    except ValueError:
+        return find_node(client, text).node_id
+
+
 def _source(text: str, name: str) -> tuple[str, str]:
     """Return the JSON text and where it came from; what does not begin like JSON is a path."""
     if text == "-":

@@ -9,6 +9,7 @@ from typing import Annotated, Any, cast
 
 import psycopg
 import typer
+from typer import Option
 
 from hwqueue.cli import (
     db,
@@ -36,7 +37,7 @@ from hwqueue.cli import (
     worker,
     workflow,
 )
-from hwqueue.cli.groups import Group
+from hwqueue.cli.groups import Commands, Group, add_command
 from hwqueue.cli.options import PROCESS_DSN, Host, Options, asks_for_json, in_front, options_of
 from hwqueue.cli.output import report_error, report_usage_error
 from hwqueue.cli.top import command as top
@@ -44,7 +45,7 @@ from hwqueue.driver_errors import translate
 from hwqueue.errors import HwqueueError
 
 # Adding a group of commands is adding a line here.
-GROUPS: Sequence[tuple[str, typer.Typer]] = (
+GROUPS: Sequence[tuple[str, Commands]] = (
     ("db", db.app),
     ("queue", queue.app),
     ("task", task.app),
@@ -62,15 +63,15 @@ GROUPS: Sequence[tuple[str, typer.Typer]] = (
     ("token", token.app),
     ("webhook", webhook.app),
 )
-# Commands without a noun: name, function, example.
-COMMANDS: Sequence[tuple[str, Callable[..., None], str]] = (
-    ("pending", pending.pending, pending.EXAMPLE),
-    ("match", match.match, match.EXAMPLE),
-    ("top", top.top, top.EXAMPLE),
-    ("demo", demo.demo, demo.EXAMPLE),
-    ("serve", serve.serve, serve.EXAMPLE),
-    ("doctor", doctor.doctor, doctor.EXAMPLE),
-    ("planner", planner.planner, planner.EXAMPLE),
+# Commands without a noun: function, example.
+COMMANDS: Sequence[tuple[Callable[..., None], str]] = (
+    (pending.pending, pending.EXAMPLE),
+    (match.match, match.EXAMPLE),
+    (top.top, top.EXAMPLE),
+    (demo.demo, demo.EXAMPLE),
+    (serve.serve, serve.EXAMPLE),
+    (doctor.doctor, doctor.EXAMPLE),
+    (planner.planner, planner.EXAMPLE),
 )
 
 
@@ -135,20 +136,19 @@ def main(
     ctx: typer.Context,
     dsn: Annotated[
         str | None,
-        typer.Option(
+        Option(
             envvar=PROCESS_DSN,
             show_envvar=False,
             help="Database to use. Goes before HWQUEUE_DSN and PG*. Everybody here can see it "
             "(ps): with a password use HWQUEUE_DSN or PGPASSFILE.",
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Log more, and show where an error came from.")
+        bool, Option("--verbose", "-v", help="Log more, and show where an error came from.")
     ] = False,
     _version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+        bool, Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Hold the global options for the sub-command."""
@@ -161,12 +161,8 @@ def main(
 
 
 for _name, _group in GROUPS:
-    app.add_typer(_group, name=_name, cls=Group)
+    app.add_typer(_group.typer, name=_name)
 # What follows the command that is to run is its own, whatever it looks like.
-app.command(
-    options.RUN,
-    epilog=f"Example: {run.EXAMPLE}",
-    context_settings={"allow_interspersed_args": False},
-)(run.run)
-for _name, _command, _example in COMMANDS:
-    app.command(_name, epilog=f"Example: {_example}")(_command)
+add_command(app, run.run, run.EXAMPLE, options.RUN, context_settings={"allow_interspersed_args": False})
+for _command, _example in COMMANDS:
+    add_command(app, _command, _example)

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 from hwqueue.cli.connect import connection_string, named_database
 from hwqueue.cli.extra import required
+from hwqueue.cli.groups import Commands
 from hwqueue.cli.inputs import secret_of, span
 from hwqueue.cli.listening import check_address
 from hwqueue.cli.options import options_of
@@ -25,21 +27,21 @@ if TYPE_CHECKING:
 
     from hwqueue.metrics import HwqueueCollector
 
-app = typer.Typer(no_args_is_help=True, help="Metrics for Prometheus.")
-Timeout = Annotated[str, typer.Option("--timeout", help="How long the database may take.")]
+app = Commands("Metrics for Prometheus.")
+Timeout = Annotated[str, Option("--timeout", help="How long the database may take.")]
 
 
-@app.command(epilog="Example: hwqueue metrics serve --port 9717")
+@app.command("hwqueue metrics serve --port 9717")
 @until_told()
 def serve(
     ctx: typer.Context,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="TCP port.")] = 9717,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=1, max=65535, help="TCP port.")] = 9717,
+    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
     *,
     timeout: Timeout = "5s",
     token_file: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="File with a token, which Prometheus must send as `Authorization: Bearer`; left "
             "out: everybody who reaches the address may read."
         ),
@@ -97,7 +99,7 @@ def _told_to_stop() -> Iterator[Callable[[], object]]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-@app.command("print", epilog="Example: hwqueue metrics print > /var/lib/node_exporter/hwqueue.prom")
+@app.command("hwqueue metrics print > /var/lib/node_exporter/hwqueue.prom", "print")
 def print_(ctx: typer.Context, timeout: Timeout = "5s") -> None:
     """Print the metrics once, for node_exporter's textfile collector.
 

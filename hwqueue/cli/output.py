@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -20,37 +20,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hwqueue import errors
 from hwqueue.cli.options import Options, options_of
-from hwqueue.cli.tables import (
-    Row,
-    columns_of,
-    flat,
-    grid_of,
-    is_list_of_records,
-    table_of,
-)
+from hwqueue.cli.tables import Item, Row, columns_of, flat, grid_of, is_list_of_records, table_of
 from hwqueue.driver_errors import hint_of
-from hwqueue.errors import (
-    BadArgument,
-    ClassUnknown,
-    ConfigError,
-    ConstraintError,
-    EverywhereNotFound,
-    GangNotFound,
-    HwqueueError,
-    LeaseNotFound,
-    NodeUnknown,
-    QueueUnknown,
-    RunNotFound,
-    SchemaError,
-    StepUnknown,
-    TokenUnknown,
-    WaitTimeout,
-    WebhookUnknown,
-    WorkflowInvalid,
-    WorkflowTooLarge,
-    WorkflowUnknown,
-)
+from hwqueue.errors import HwqueueError
 from hwqueue.hints import of_error
 
 
@@ -66,28 +40,20 @@ class ExitCode(IntEnum):
     TIMEOUT = 7
 
 
-_EXIT_CODES: tuple[tuple[type[HwqueueError], ExitCode], ...] = (
-    (SchemaError, ExitCode.SCHEMA),
-    (WaitTimeout, ExitCode.TIMEOUT),
-    (LeaseNotFound, ExitCode.NOT_FOUND),
-    (NodeUnknown, ExitCode.NOT_FOUND),
-    (QueueUnknown, ExitCode.NOT_FOUND),
-    (TokenUnknown, ExitCode.NOT_FOUND),
-    (WebhookUnknown, ExitCode.NOT_FOUND),
-    (ClassUnknown, ExitCode.NOT_FOUND),
-    (WorkflowUnknown, ExitCode.NOT_FOUND),
-    (RunNotFound, ExitCode.NOT_FOUND),
-    (GangNotFound, ExitCode.NOT_FOUND),
-    (EverywhereNotFound, ExitCode.NOT_FOUND),
-    (WorkflowInvalid, ExitCode.USAGE),
-    (WorkflowTooLarge, ExitCode.USAGE),
-    (StepUnknown, ExitCode.USAGE),
-    (BadArgument, ExitCode.USAGE),
-    (ConstraintError, ExitCode.USAGE),
-    (ConfigError, ExitCode.USAGE),
-)
-
-Item = TypeVar("Item")
+# The first that fits.
+_EXIT_CODES: Mapping[ExitCode, tuple[type[HwqueueError], ...]] = {
+    ExitCode.SCHEMA: (errors.SchemaError,),
+    ExitCode.TIMEOUT: (errors.WaitTimeout,),
+    ExitCode.NOT_FOUND: (
+        *(errors.LeaseNotFound, errors.NodeUnknown, errors.QueueUnknown, errors.TokenUnknown),
+        *(errors.WebhookUnknown, errors.ClassUnknown, errors.WorkflowUnknown, errors.RunNotFound),
+        *(errors.GangNotFound, errors.EverywhereNotFound),
+    ),
+    ExitCode.USAGE: (
+        *(errors.WorkflowInvalid, errors.WorkflowTooLarge, errors.StepUnknown),
+        *(errors.BadArgument, errors.ConstraintError, errors.ConfigError),
+    ),
+}
 
 # Characters that move a cursor, change colours or the order of text, or begin a line, as Python
 # spells them: what users wrote must not look like output of ours, on a terminal or in a pipe.
@@ -115,6 +81,12 @@ def show_items(
     """Print what the client returned: `row` of each for a person, all its `fields` as JSON."""
     chosen = fields if options_of(ctx).json else row
     show_rows(ctx, [chosen(item) for item in items], empty=empty)
+
+
+def say_more(ctx: typer.Context, page: Sequence[object], limit: int, after: str) -> None:
+    """Say which options ask for what is behind a full page; its last item is `{0}` in them."""
+    if len(page) == limit:
+        say(ctx, f"there may be more: {after.format(page[-1])}")
 
 
 def show_item(
@@ -203,10 +175,8 @@ def report_error(error: Exception, options: Options) -> ExitCode:
         typer.echo(_indented(f"error: {message}"), err=True)
         if hint:
             typer.echo(_indented(f"hint: {hint}"), err=True)
-    for kind, code in _EXIT_CODES:
-        if isinstance(error, kind):
-            return code
-    return ExitCode.FAILED
+    fitting = (code for code, kinds in _EXIT_CODES.items() if isinstance(error, kinds))
+    return next(fitting, ExitCode.FAILED)
 
 
 def report_usage_error(error: Any) -> ExitCode:

@@ -1,14 +1,14 @@
 """hwqueue pending: why work is not running, a line for each kind of work."""
 
 from datetime import UTC, datetime
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+from typer import Option
 
 from hwqueue.alike import alike
 from hwqueue.cli.completion import queue_names
-from hwqueue.cli.connect import connection_string
+from hwqueue.cli.connect import ask
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import fields_of, say, show_rows
 from hwqueue.client import Client
@@ -20,35 +20,19 @@ _MOST_MERGED = 500
 EXAMPLE = "hwqueue pending --queue renders --kind no_match"
 
 
-class Kind(StrEnum):
-    """Which classes to list."""
-
-    NO_MATCH = "no_match"
-    CONTENDED = "contended"
-
-
-class Order(StrEnum):
-    """Which come first."""
-
-    OLDEST = "oldest"
-    PENDING = "pending"
-
-
 def pending(
     ctx: typer.Context,
     *,
-    queue: Annotated[str | None, typer.Option(help="Only of this queue.", autocompletion=queue_names)] = None,
+    queue: Annotated[str | None, Option(help="Only of this queue.", autocompletion=queue_names)] = None,
     kind: Annotated[
-        Kind | None,
-        typer.Option(help="no_match: no live node could ever run it; contended: none can now."),
+        Literal["no_match", "contended"] | None,
+        Option(help="no_match: no live node could ever run it; contended: none can now."),
     ] = None,
-    class_id: Annotated[
-        int | None, typer.Option("--class", help="Only the placement class of this id.")
-    ] = None,
+    class_id: Annotated[int | None, Option("--class", help="Only the placement class of this id.")] = None,
     order: Annotated[
-        Order, typer.Option(help="What has most pending leases first, or the oldest.")
-    ] = Order.PENDING,
-    limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 50,
+        Literal["oldest", "pending"], Option(help="What has most pending leases first, or the oldest.")
+    ] = "pending",
+    limit: Annotated[int, Option(min=1, help="At most this many.")] = 50,
 ) -> None:
     """Show why leases are pending: how many nodes match each kind, how many are free, what to mend.
 
@@ -56,19 +40,20 @@ def pending(
     for each placement class.
     """
     is_json = options_of(ctx).json
-    with Client(connection_string(ctx), pool_size=1) as client:
-        found = client.pending_reasons(
-            queue=queue,
-            kind=kind,
-            class_id=class_id,
-            order=order,
-            limit=limit if is_json else max(limit, _MOST_MERGED),
-        )
+    found = ask(
+        ctx,
+        Client.pending_reasons,
+        queue=queue,
+        kind=kind,
+        class_id=class_id,
+        order=order,
+        limit=limit if is_json else max(limit, _MOST_MERGED),
+    )
     if is_json:
         show_rows(ctx, [fields_of(each) for each in found])
         return
     merged = alike(found)
-    if order is Order.PENDING:
+    if order == "pending":
         merged.sort(key=lambda each: (each.row.nodes_matching != 0, -each.row.pending))
     several = any(each.classes > 1 for each in merged)
     rows = [_row(each.row, each.classes if several else None) for each in merged]

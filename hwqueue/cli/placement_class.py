@@ -3,50 +3,38 @@
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from hwqueue.cli.completion import queue_names
-from hwqueue.cli.connect import connection_string
-from hwqueue.cli.output import say, show_items
+from hwqueue.cli.connect import ask
+from hwqueue.cli.groups import Commands
+from hwqueue.cli.output import say_more, show_items
+from hwqueue.cli.tables import row_of
 from hwqueue.client import Client
 from hwqueue.types import ClassStats
 
-app = typer.Typer(no_args_is_help=True, help="The kinds of work there are (placement classes).")
+app = Commands("The kinds of work there are (placement classes).")
 
 
-@app.callback()
-def group() -> None:
-    """Hold the commands, of which there is one so far."""
-
-
-@app.command("list", epilog="Example: hwqueue class list --queue renders")
+@app.command("hwqueue class list --queue renders", "list")
 def list_(
     ctx: typer.Context,
     *,
-    queue: Annotated[str | None, typer.Option(help="Only of this queue.", autocompletion=queue_names)] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 500,
-    after: Annotated[
-        int | None, typer.Option(help="After this class: the last id of the page before.")
-    ] = None,
+    queue: Annotated[str | None, Option(help="Only of this queue.", autocompletion=queue_names)] = None,
+    limit: Annotated[int, Option(min=1, help="At most this many.")] = 500,
+    after: Annotated[int | None, Option(help="After this class: the last id of the page before.")] = None,
 ) -> None:
     """List placement classes with what waits and runs of each; on a page those with most first."""
-    with Client(connection_string(ctx), pool_size=1) as client:
-        found = client.placement_class_stats(queue=queue, after=after, limit=limit)
+    found = ask(ctx, Client.placement_class_stats, queue=queue, after=after, limit=limit)
     most = sorted(found, key=lambda one: (-one.pending, -one.running, one.class_id))
     show_items(ctx, most, _row, empty="no placement classes")
-    if len(found) == limit:
-        say(ctx, f"there may be more: --after {found[-1].class_id}")
+    say_more(ctx, found, limit, "--after {0.class_id}")
 
 
-def _row(one: ClassStats) -> dict[str, object]:
-    return {
-        "class": one.class_id,
-        "queue": one.queue,
-        "task": one.task_name,
-        "asks": one.words,
-        "labels": dict(one.labels) or None,
-        "tenant": one.tenant or None,
-        "pending": one.pending,
-        "running": one.running,
-        "profiles": one.profiles,
-        "reach": None if one.reach is None else f"{one.reach:.1%}",
-    }
+_row = row_of(
+    ClassStats,
+    "class=class_id queue task=task_name asks=words labels tenant pending running profiles reach",
+    labels=lambda one: dict(one.labels) or None,
+    tenant=lambda one: one.tenant or None,
+    reach=lambda one: None if one.reach is None else f"{one.reach:.1%}",
+)

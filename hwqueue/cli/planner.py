@@ -9,14 +9,15 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
 from hwqueue.cli.completion import queue_names
-from hwqueue.cli.connect import connection_string, open_client
+from hwqueue.cli.connect import ask, connection_string
 from hwqueue.cli.extra import required
 from hwqueue.cli.inputs import span
 from hwqueue.cli.output import say, show_item, show_one
-from hwqueue.cli.tables import Row
-from hwqueue.client import AsyncClient
+from hwqueue.cli.tables import row_of
+from hwqueue.client import AsyncClient, Client
 from hwqueue.errors import ConfigError
 from hwqueue.stopping import calling, until_told
 from hwqueue.types import PlannerStatus
@@ -26,33 +27,29 @@ if TYPE_CHECKING:
 
 EXAMPLE = "hwqueue planner --queue training"
 
-Queues = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--queue", help="Plan for this queue; repeatable. Left out: for all.", autocompletion=queue_names
-    ),
-]
-
 
 @until_told()
 def planner(
     ctx: typer.Context,
     *,
-    queues: Queues = None,
-    interval: Annotated[str, typer.Option(help="From one round to the next.")] = "1s",
-    ttl: Annotated[str, typer.Option(help="How long prices hold after the last round, 1s to 1h.")] = "10s",
+    queues: Annotated[
+        list[str] | None,
+        Option(
+            "--queue", help="Plan for this queue; repeatable. Left out: for all.", autocompletion=queue_names
+        ),
+    ] = None,
+    interval: Annotated[str, Option(help="From one round to the next.")] = "1s",
+    ttl: Annotated[str, Option(help="How long prices hold after the last round, 1s to 1h.")] = "10s",
     lease_hold: Annotated[
         str,
-        typer.Option(
+        Option(
             help="How long a node has to fetch a lease that is reserved there, 0s to 1m; 0s: leases"
             " of short queues are not assigned to nodes."
         ),
     ] = "3s",
-    once: Annotated[
-        bool, typer.Option("--once", help="Do one round, print what it found, then end.")
-    ] = False,
+    once: Annotated[bool, Option("--once", help="Do one round, print what it found, then end.")] = False,
     status: Annotated[
-        bool, typer.Option("--status", help="Print which one leads and what it found, then end.")
+        bool, Option("--status", help="Print which one leads and what it found, then end.")
     ] = False,
 ) -> None:
     """Compute what room on GPUs is worth, and where gangs go, until SIGTERM or Ctrl-C.
@@ -74,39 +71,19 @@ def planner(
         queues=tuple(queues or ()),
     )
     logging.getLogger("hwqueue.planner").setLevel(logging.INFO)
-    dsn = connection_string(ctx)
-    if not once:
-        asyncio.run(_run(dsn, settings))
-        return
-    done = asyncio.run(_run_once(dsn, settings))
-    if done is None:
-        say(ctx, "another process leads; nothing is done")
-    else:
+    done = asyncio.run(_run(connection_string(ctx), settings, once=once))
+    if done is not None:
         show_one(ctx, _shown(done))
+    elif once:
+        say(ctx, "another process leads; nothing is done")
 
 
 def _show_status(ctx: typer.Context) -> None:
-    with open_client(ctx) as client:
-        found = client.planner_status()
+    found = ask(ctx, Client.planner_status)
     if found is None:
         say(ctx, "no planner leads, and no prices are valid")
     else:
         show_item(ctx, found, _status_facts)
-
-
-def _status_facts(status: PlannerStatus) -> Row:
-    return {
-        "holder": status.holder,
-        "epoch": status.epoch,
-        "leads_until": status.leads_until,
-        "gpus": status.gpus,
-        "allocated": status.allocated,
-        "bound": status.bound,
-        "prices": ", ".join(f"{each['queue']} until {each['worth_until']}" for each in status.prices),
-        "leases": _listed(status.leases),
-        "seconds": _listed(status.seconds or {}),
-        "resting": status.resting,
-    }
 
 
 def _listed(figures: Mapping[str, float]) -> str:
@@ -127,24 +104,29 @@ def _hold(text: str) -> timedelta:
     return found
 
 
-async def _run(dsn: str, settings: Settings) -> None:
+async def _run(dsn: str, settings: Settings, *, once: bool) -> Round | None:
+    """Plan until told to stop, or once; None: another one leads."""
     from hwqueue.planner import Planner  # noqa: PLC0415
 
     async with AsyncClient(dsn, pool_size=1) as client:
         planner = Planner(client, settings)
+        if once:
+            try:
+                return await planner.run_once()
+            finally:
+                await planner.resign()
         with calling(planner.stop):
             await planner.run()
+    return None
 
 
-async def _run_once(dsn: str, settings: Settings) -> Round | None:
-    from hwqueue.planner import Planner  # noqa: PLC0415
-
-    async with AsyncClient(dsn, pool_size=1) as client:
-        planner = Planner(client, settings)
-        try:
-            return await planner.run_once()
-        finally:
-            await planner.resign()
+_status_facts = row_of(
+    PlannerStatus,
+    "holder epoch leads_until gpus allocated bound prices leases seconds resting",
+    prices=lambda status: ", ".join(f"{each['queue']} until {each['worth_until']}" for each in status.prices),
+    leases=lambda status: _listed(status.leases),
+    seconds=lambda status: _listed(status.seconds or {}),
+)
 
 
 def _shown(done: Round) -> Mapping[str, Any]:

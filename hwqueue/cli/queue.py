@@ -5,13 +5,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from hwqueue.cli import bulk
 from hwqueue.cli.completion import queue_names
-from hwqueue.cli.connect import open_client
+from hwqueue.cli.connect import ask, open_client
+from hwqueue.cli.groups import Commands
 from hwqueue.cli.inputs import json_object
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import fields_of, say, show_item, show_items, show_one
+from hwqueue.cli.tables import row_of
 from hwqueue.cli.worker import AppName, app_of
 from hwqueue.client import Client
 from hwqueue.errors import ConfigError, QueueUnknown
@@ -24,17 +27,16 @@ _SPANS = {
     *("retain_failed", "retry.base", "retry.max", "tuning.earmark_time"),
 }
 
-app = typer.Typer(no_args_is_help=True, help="Make, watch, stop and drop queues.")
+app = Commands("Make, watch, stop and drop queues.")
 
-Name = Annotated[str, typer.Argument(help="Name of the queue.", autocompletion=queue_names)]
-Policy = Annotated[str | None, typer.Option(help="Policy as JSON, or a file that holds it.")]
+Name = Annotated[str, Argument(help="Name of the queue.", autocompletion=queue_names)]
 
 
-@app.command(epilog="""Example: hwqueue queue create renders --policy '{"claim_timeout": 300}'""")
+@app.command("""hwqueue queue create renders --policy '{"claim_timeout": 300}'""")
 def create(
     ctx: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="Name of the queue; or give --app.")] = None,
-    policy: Policy = None,
+    name: Annotated[str | None, Argument(help="Name of the queue; or give --app.")] = None,
+    policy: Annotated[str | None, Option(help="Policy as JSON, or a file that holds it.")] = None,
     app_name: AppName = None,
 ) -> None:
     """Make a queue, or with --app those that the app's tasks name; what exists is left as it is.
@@ -59,26 +61,24 @@ def create(
         show_item(ctx, found[0], _facts)
 
 
-@app.command("list", epilog="Example: hwqueue queue list --json")
+@app.command("hwqueue queue list --json", "list")
 def list_(ctx: typer.Context) -> None:
     """List the queues with their counts."""
-    with open_client(ctx) as client:
-        found = client.list_queues()
+    found = ask(ctx, Client.list_queues)
     show_items(ctx, found, _row, empty="no queues; make one: hwqueue queue create NAME")
 
 
-@app.command(epilog="Example: hwqueue queue depth renders --json")
+@app.command("hwqueue queue depth renders --json")
 def depth(
     ctx: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="Only this queue.", autocompletion=queue_names)] = None,
+    name: Annotated[str | None, Argument(help="Only this queue.", autocompletion=queue_names)] = None,
 ) -> None:
     """Show what waits and runs, since when the oldest waits, and claims that nobody extends."""
-    with open_client(ctx) as client:
-        found = client.queue_depth(queue=name)
+    found = ask(ctx, Client.queue_depth, queue=name)
     show_items(ctx, found, _depth_row, empty="no queues; make one: hwqueue queue create NAME")
 
 
-@app.command(epilog="Example: hwqueue queue show renders")
+@app.command("hwqueue queue show renders")
 def show(ctx: typer.Context, name: Name) -> None:
     """Show one queue and its policy; with --json spans are in seconds."""
     with open_client(ctx) as client:
@@ -86,30 +86,28 @@ def show(ctx: typer.Context, name: Name) -> None:
     show_item(ctx, found, _facts)
 
 
-@app.command(epilog="Example: hwqueue queue pause renders")
+@app.command("hwqueue queue pause renders")
 def pause(ctx: typer.Context, name: Name) -> None:
     """Hand out nothing more from a queue; what runs goes on."""
-    with open_client(ctx) as client:
-        client.pause_queue(name)
+    ask(ctx, Client.pause_queue, name)
     say(ctx, f"{name} is paused; go on with: hwqueue queue resume {name}")
 
 
-@app.command(epilog="Example: hwqueue queue resume renders")
+@app.command("hwqueue queue resume renders")
 def resume(ctx: typer.Context, name: Name) -> None:
     """Let a paused queue go on."""
-    with open_client(ctx) as client:
-        client.resume_queue(name)
+    ask(ctx, Client.resume_queue, name)
     say(ctx, f"{name} goes on")
 
 
-@app.command(epilog="Example: hwqueue queue purge renders")
-def purge(ctx: typer.Context, name: Name, dry_run: bulk.DryRun = False, yes: bulk.Yes = False) -> None:
+@app.command("hwqueue queue purge renders")
+def purge(ctx: typer.Context, name: Name, *, care: bulk.Care) -> None:
     """Empty a queue: cancel what waits, then delete all that has ended. What runs goes on."""
     states = [*bulk.WAITING, *bulk.ENDED]
     chosen = bulk.Selection(queue=name, wanted={}, states=states)
     with open_client(ctx) as client:
 
-        def change(*, on_progress: Callable[[BulkPage], object]) -> BulkResult:
+        def change(_queue: str, *, on_progress: Callable[[BulkPage], object]) -> BulkResult:
             skipped = [
                 lease
                 for state in bulk.WAITING
@@ -118,27 +116,26 @@ def purge(ctx: typer.Context, name: Name, dry_run: bulk.DryRun = False, yes: bul
             deleted = client.delete_leases(name, on_progress=on_progress)
             return BulkResult(changed=deleted.changed, skipped=(*skipped, *deleted.skipped))
 
-        bulk.change_all(ctx, client, chosen, change, verb="delete", done="deleted", dry_run=dry_run, yes=yes)
+        bulk.change_all(ctx, client, chosen, change, care, verb="delete", done="deleted")
 
 
-@app.command(epilog="Example: hwqueue queue drop renders --force")
+@app.command("hwqueue queue drop renders --force")
 def drop(
     ctx: typer.Context,
     name: Name,
-    force: Annotated[bool, typer.Option("--force", help="Drop its leases, running ones included.")] = False,
+    force: Annotated[bool, Option("--force", help="Drop its leases, running ones included.")] = False,
 ) -> None:
     """Drop a queue; one that still holds leases only with --force."""
-    with open_client(ctx) as client:
-        client.drop_queue(name, force=force)
+    ask(ctx, Client.drop_queue, name, force=force)
     say(ctx, f"{name} is gone")
 
 
-@app.command(epilog="""Example: hwqueue queue policy renders '{"max_attempts": 3, "ageing_step": "1 h"}'""")
+@app.command("""hwqueue queue policy renders '{"max_attempts": 3, "ageing_step": "1 h"}'""")
 def policy(
     ctx: typer.Context,
     name: Name,
     changes: Annotated[
-        str | None, typer.Argument(help="What to change, as JSON or a file; leave out to look.")
+        str | None, Argument(help="What to change, as JSON or a file; leave out to look.")
     ] = None,
 ) -> None:
     """Show a queue's policy, or change parts of it."""
@@ -153,14 +150,7 @@ def policy(
         show_one(ctx, _policy_facts(found.policy))
 
 
-def _row(queue: Queue) -> dict[str, object]:
-    return {
-        "queue": queue.queue,
-        "paused": queue.paused,
-        "pending": queue.pending,
-        "scheduled": queue.scheduled,
-        "claimed": queue.claimed,
-    }
+_row = row_of(Queue, "queue paused pending scheduled claimed")
 
 
 def _facts(queue: Queue) -> dict[str, object]:

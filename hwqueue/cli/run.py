@@ -1,5 +1,6 @@
 """hwqueue run: a command on a node that fits, as if it ran here."""
 
+import itertools
 import os
 import signal
 import sys
@@ -11,13 +12,14 @@ from types import FrameType
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from hwqueue.cli import spawning
 from hwqueue.cli.completion import queue_names
 from hwqueue.cli.connect import open_client
-from hwqueue.cli.failures import error_line
 from hwqueue.cli.inputs import span
-from hwqueue.cli.lease_logs import Lines, Show, follow, printer, tell_dropped
+from hwqueue.cli.lease_logs import Lines, Pause, Show, follow, printer, tell_dropped
+from hwqueue.cli.lease_view import error_line
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, fields_of, readable, say, show_one, to_json_line
 from hwqueue.cli.patience import asking
@@ -36,38 +38,19 @@ _HEAR_EVERY_SECONDS = 0.1
 def run(
     ctx: typer.Context,
     argv: Annotated[
-        list[str], typer.Argument(help="The program and its arguments, after --; no shell reads them.")
+        list[str], Argument(help="The program and its arguments, after --; no shell reads them.")
     ],
     *,
-    queue: Annotated[str, typer.Option(help="Queue to put it in.", autocompletion=queue_names)] = "default",
+    queue: Annotated[str, Option(help="Queue to put it in.", autocompletion=queue_names)] = "default",
     env: Annotated[
-        list[str] | None,
-        typer.Option(help="Variable that it sees, NAME=VALUE; NAME: as it is here; repeatable."),
+        list[str] | None, Option(help="Variable that it sees, NAME=VALUE; NAME: as it is here; repeatable.")
     ] = None,
-    cwd: Annotated[
-        str | None, typer.Option(help="Its working directory on the node; else the worker's.")
-    ] = None,
-    timeout: Annotated[
-        str | None, typer.Option(help="Longest run, such as 2h; then the attempt fails.")
-    ] = None,
+    cwd: Annotated[str | None, Option(help="Its working directory on the node; else the worker's.")] = None,
+    timeout: Annotated[str | None, Option(help="Longest run, such as 2h; then the attempt fails.")] = None,
     wait: Annotated[
-        bool, typer.Option("--wait/--detach", help="Show its output and wait; or print its id.")
+        bool, Option("--wait/--detach", help="Show its output and wait; or print its id.")
     ] = True,
-    placement: spawning.Placement = None,
-    node_label: spawning.NodeLabel = None,
-    priority: spawning.Priority = None,
-    label: spawning.Label = None,
-    delay: spawning.Delay = None,
-    deadline: spawning.Deadline = None,
-    max_run: spawning.MaxRun = None,
-    patience: spawning.Patience = None,
-    max_attempts: spawning.MaxAttempts = None,
-    key: spawning.Key = None,
-    unique: spawning.UniqueKey = None,
-    unique_for: spawning.UniqueFor = None,
-    on_conflict: spawning.ConflictChoice = "keep",
-    tenant: spawning.Tenant = None,
-    one_of: spawning.OneOf = None,
+    flags: spawning.Flags,
 ) -> None:
     """Run a command on a node whose worker allows it (`hwqueue worker run --shell`).
 
@@ -75,23 +58,7 @@ def run(
     again it leaves without waiting. With 6 if the lease was cancelled by others, with 1 if it
     failed without an exit status.
     """
-    options = spawning.spawn_options(
-        placement=placement,
-        node_label=node_label,
-        priority=priority,
-        label=label,
-        delay=delay,
-        deadline=deadline,
-        max_run=max_run,
-        patience=patience,
-        max_attempts=max_attempts,
-        key=key,
-        unique=unique,
-        unique_for=unique_for,
-        on_conflict=on_conflict,
-        tenant=tenant,
-        one_of=one_of,
-    )
+    options = flags.spawn_options()
     job = run_command.spec(argv, env=_variables(env or []), cwd=cwd, timeout=span(timeout, "--timeout"))
     with open_client(ctx) as client:
         spawned = spawning.spawn_lease(client, queue, job.task, job.params, options)
@@ -131,7 +98,7 @@ def _attend(ctx: typer.Context, lines: Lines) -> int:
     show = printer(ctx) if options_of(ctx).json else _output(ctx)
     with _interrupts() as interrupted:
         try:
-            lease = follow(ctx, lines, show, _Pause(ctx, lines, interrupted))
+            lease = follow(ctx, lines, show, _pausing(ctx, lines, interrupted))
         except _Interrupted:
             say(ctx, "cancelling the lease; Ctrl-C again leaves without waiting")
             try:
@@ -189,25 +156,20 @@ class _Interrupt:
     is_set: bool = False
 
 
-class _Pause:
-    """Waits between two looks, hears Ctrl-C, and says once why nothing may be happening."""
+def _pausing(ctx: typer.Context, lines: Lines, interrupted: _Interrupt) -> Pause:
+    """What waits between two looks, hears Ctrl-C, and says once why nothing may be happening."""
+    looks = itertools.count(1)
 
-    def __init__(self, ctx: typer.Context, lines: Lines, interrupted: _Interrupt) -> None:
-        self._ctx = ctx
-        self._lines = lines
-        self._interrupted = interrupted
-        self._looks = 0
-
-    def __call__(self, seconds: float, state: LeaseState) -> None:
-        """Wait. Raises: _Interrupted."""
-        self._looks += 1
-        if self._looks == _LOOKS_BEFORE_HINT and state is LeaseState.PENDING:
-            say(self._ctx, f"it waits; why: hwqueue lease explain {self._lines.lease_id}")
+    def pause(seconds: float, state: LeaseState) -> None:
+        if next(looks) == _LOOKS_BEFORE_HINT and state is LeaseState.PENDING:
+            say(ctx, f"it waits; why: hwqueue lease explain {lines.lease_id}")
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             time.sleep(min(left, _HEAR_EVERY_SECONDS))
-            if self._interrupted.is_set:
+            if interrupted.is_set:
                 raise _Interrupted
+
+    return pause
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console, Group
 from rich.live import Live
 
-from hwqueue.cli.failures import error_line
+from hwqueue.cli.lease_view import error_line
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import cell, plain_text, say, show_rows
 from hwqueue.cli.tables import table_of
@@ -68,7 +68,8 @@ def follow(ctx: typer.Context, client: Client, run_id: UUID, timeout: timedelta 
     if screen.is_terminal:
         with Live(console=screen, auto_refresh=False) as live:
             for look in _looks(client, run_id, timeout):
-                live.update(_drawn(look, names_of(client, look)), refresh=True)
+                table, *_ = table_of(_rows(look, names_of(client, look)), screen.width, plain_text)
+                live.update(Group(cell(_headline(look.run)), table), refresh=True)
         return look
     told: dict[str, str] = {}
     for look in _looks(client, run_id, timeout):
@@ -120,11 +121,6 @@ def _looks(client: Client, run_id: UUID, timeout: timedelta | None) -> Iterator[
             client.wait_for_run(run_id, timeout=left)
         look = look_at(client, run_id)
         yield look
-
-
-def _drawn(look: Look, names: Mapping[UUID, str]) -> Group:
-    table, *_ = table_of(_rows(look, names), Console().width, plain_text)
-    return Group(cell(_headline(look.run)), table)
 
 
 def _headline(run: WorkflowRun) -> str:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 from hwqueue.cli.connect import connection_string
 from hwqueue.cli.extra import required
@@ -15,149 +16,119 @@ from hwqueue.stopping import until_told
 
 EXAMPLE = "hwqueue serve --host 0.0.0.0 --port 8080 --auth tokens"
 
-# Where it listens, and whom it lets in.
-Host = Annotated[str, typer.Option(help="Address to listen on.")]
-Port = Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on.")]
-Auth = Annotated[
-    str | None,
-    typer.Option(
-        help="tokens; or proxy: tokens, and whom a reverse proxy names in headers. "
-        "Left out: nobody is asked on a loopback address, else tokens."
-    ),
-]
-NoAuth = Annotated[bool, typer.Option("--no-auth", help="Everybody who gets here is an admin.")]
-AllowedHosts = Annotated[
-    list[str] | None,
-    typer.Option(help="Where nobody is asked: a name that callers may know the server by; repeatable."),
-]
-ProxyNetworks = Annotated[
-    list[str] | None,
-    typer.Option(help="With --auth proxy: whose headers are believed; repeatable."),
-]
-ProxyUserHeader = Annotated[str, typer.Option(help="Where the proxy says who it is.")]
-ProxyRoleHeader = Annotated[str, typer.Option(help="And their role: producer, viewer, operator, admin.")]
-ProxyTenantHeader = Annotated[str, typer.Option(help="And their only tenant, or * for all.")]
-ProxyTenantRequired = Annotated[
-    bool,
-    typer.Option(
-        "--proxy-tenant-required/--no-proxy-tenant-required",
-        help="Refuse users of whom the proxy says no tenant; else they see all tenants.",
-    ),
-]
-ProxySecretFile = Annotated[
-    Path | None,
-    typer.Option(
-        help="File with a secret that the proxy must send, too: its address alone is not believed.",
-        exists=True,
-        dir_okay=False,
-    ),
-]
-ProxySecretHeader = Annotated[str, typer.Option(help="Where the proxy sends the secret.")]
-PublicUrl = Annotated[
-    str | None,
-    typer.Option(
-        help="How browsers reach the server, such as https://queue.example: with https they are "
-        "told to come back over https alone."
-    ),
-]
-SecureCookies = Annotated[
-    bool | None,
-    typer.Option(
-        "--secure-cookies/--no-secure-cookies",
-        help="Whether browsers send the dashboard's cookies over https alone. Left out: as the "
-        "public URL says; without one, yes, unless it listens on a loopback address.",
-    ),
-]
-SessionDir = Annotated[
-    Path | None,
-    typer.Option(
-        help="Folder, closed to others, that keeps who is signed in over a restart.",
-        file_okay=False,
-    ),
-]
-SessionLifetime = Annotated[str, typer.Option(help="How long somebody stays signed in.")]
-CorsOrigins = Annotated[
-    list[str] | None,
-    typer.Option(help="Origin whose pages may call with tokens of theirs; repeatable."),
-]
-
-# How much of everything.
-Workers = Annotated[int, typer.Option(min=1, max=100, help="Server processes.")]
-PoolSize = Annotated[int, typer.Option(min=1, max=1000, help="Connections of each process for quick calls.")]
-ReadPoolSize = Annotated[int, typer.Option(min=1, max=100, help="And for lists and statistics.")]
-CallTimeout = Annotated[str, typer.Option(help="Longest time in the database for a quick call.")]
-ReadTimeout = Annotated[str, typer.Option(help="And for a list or statistics.")]
-RateLimit = Annotated[
-    str,
-    typer.Option(
-        help="Requests of each caller (a tenant, else a token or address), for each process, or none."
-    ),
-]
-MaxStreams = Annotated[int, typer.Option(min=0, max=10_000, help="Event streams at once, for each process.")]
-MaxStreamsPerCaller = Annotated[
-    int,
-    typer.Option(
-        min=1,
-        max=10_000,
-        help="And of each caller: a tenant, else a token; where nobody is asked, an address.",
-    ),
-]
-MaxBody = Annotated[int, typer.Option(help="Largest batch of leases, bytes.")]
-MaxSingleBody = Annotated[int, typer.Option(help="Largest request of any other kind, bytes.")]
-MaxBytesPerSecond = Annotated[
-    int,
-    typer.Option(
-        min=0,
-        help="What each caller (a tenant, else a token or address) may send to each process in a "
-        "second, bytes; 0: no limit.",
-    ),
-]
-MaxConnections = Annotated[
-    int, typer.Option(min=10, max=100_000, help="Connections of callers, for each process.")
-]
-HeadTimeout = Annotated[str, typer.Option(help="How long the head of a request may take to arrive.")]
-BodyTimeout = Annotated[str, typer.Option(help="How long a request may take to arrive.")]
-ShutdownTimeout = Annotated[str, typer.Option(help="How long a stop waits for requests under way.")]
-JsonLogs = Annotated[bool, typer.Option("--json-logs", help="Write the log as JSON.")]
-
 
 @until_told()
 def serve(
     ctx: typer.Context,
     *,
-    host: Host = "127.0.0.1",
-    port: Port = 8080,
-    auth: Auth = None,
-    no_auth: NoAuth = False,
-    allowed_host: AllowedHosts = None,
-    proxy_network: ProxyNetworks = None,
-    proxy_user_header: ProxyUserHeader = "X-Forwarded-User",
-    proxy_role_header: ProxyRoleHeader = "X-Forwarded-Role",
-    proxy_tenant_header: ProxyTenantHeader = "X-Forwarded-Tenant",
-    proxy_tenant_required: ProxyTenantRequired = True,
-    proxy_secret_file: ProxySecretFile = None,
-    proxy_secret_header: ProxySecretHeader = "X-Hwqueue-Proxy-Secret",
-    public_url: PublicUrl = None,
-    secure_cookies: SecureCookies = None,
-    session_dir: SessionDir = None,
-    session_lifetime: SessionLifetime = "12h",
-    workers: Workers = 1,
-    pool_size: PoolSize = 8,
-    read_pool_size: ReadPoolSize = 3,
-    call_timeout: CallTimeout = "10s",
-    read_timeout: ReadTimeout = "5s",
-    rate_limit: RateLimit = "200/second",
-    max_streams: MaxStreams = 100,
-    max_streams_per_caller: MaxStreamsPerCaller = 20,
-    max_body: MaxBody = 8 * 2**20,
-    max_single_body: MaxSingleBody = 1_200_000,
-    max_bytes_per_second: MaxBytesPerSecond = 16 * 2**20,
-    max_connections: MaxConnections = 1000,
-    head_timeout: HeadTimeout = "10s",
-    body_timeout: BodyTimeout = "30s",
-    cors_origin: CorsOrigins = None,
-    shutdown_timeout: ShutdownTimeout = "10s",
-    json_logs: JsonLogs = False,
+    # where it listens, and whom it lets in
+    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65_535, help="Port to listen on.")] = 8080,
+    auth: Annotated[
+        str | None,
+        Option(
+            help="tokens; or proxy: tokens, and whom a reverse proxy names in headers. "
+            "Left out: nobody is asked on a loopback address, else tokens."
+        ),
+    ] = None,
+    no_auth: Annotated[bool, Option("--no-auth", help="Everybody who gets here is an admin.")] = False,
+    allowed_host: Annotated[
+        list[str] | None,
+        Option(help="Where nobody is asked: a name that callers may know the server by; repeatable."),
+    ] = None,
+    proxy_network: Annotated[
+        list[str] | None, Option(help="With --auth proxy: whose headers are believed; repeatable.")
+    ] = None,
+    proxy_user_header: Annotated[str, Option(help="Where the proxy says who it is.")] = "X-Forwarded-User",
+    proxy_role_header: Annotated[
+        str, Option(help="And their role: producer, viewer, operator, admin.")
+    ] = "X-Forwarded-Role",
+    proxy_tenant_header: Annotated[
+        str, Option(help="And their only tenant, or * for all.")
+    ] = "X-Forwarded-Tenant",
+    proxy_tenant_required: Annotated[
+        bool,
+        Option(
+            "--proxy-tenant-required/--no-proxy-tenant-required",
+            help="Refuse users of whom the proxy says no tenant; else they see all tenants.",
+        ),
+    ] = True,
+    proxy_secret_file: Annotated[
+        Path | None,
+        Option(
+            help="File with a secret that the proxy must send, too: its address alone is not believed.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    proxy_secret_header: Annotated[
+        str, Option(help="Where the proxy sends the secret.")
+    ] = "X-Hwqueue-Proxy-Secret",
+    public_url: Annotated[
+        str | None,
+        Option(
+            help="How browsers reach the server, such as https://queue.example: with https they are "
+            "told to come back over https alone."
+        ),
+    ] = None,
+    secure_cookies: Annotated[
+        bool | None,
+        Option(
+            "--secure-cookies/--no-secure-cookies",
+            help="Whether browsers send the dashboard's cookies over https alone. Left out: as the "
+            "public URL says; without one, yes, unless it listens on a loopback address.",
+        ),
+    ] = None,
+    session_dir: Annotated[
+        Path | None,
+        Option(help="Folder, closed to others, that keeps who is signed in over a restart.", file_okay=False),
+    ] = None,
+    session_lifetime: Annotated[str, Option(help="How long somebody stays signed in.")] = "12h",
+    # how much of everything
+    workers: Annotated[int, Option(min=1, max=100, help="Server processes.")] = 1,
+    pool_size: Annotated[
+        int, Option(min=1, max=1000, help="Connections of each process for quick calls.")
+    ] = 8,
+    read_pool_size: Annotated[int, Option(min=1, max=100, help="And for lists and statistics.")] = 3,
+    call_timeout: Annotated[str, Option(help="Longest time in the database for a quick call.")] = "10s",
+    read_timeout: Annotated[str, Option(help="And for a list or statistics.")] = "5s",
+    rate_limit: Annotated[
+        str,
+        Option(
+            help="Requests of each caller (a tenant, else a token or address), for each process, or none."
+        ),
+    ] = "200/second",
+    max_streams: Annotated[
+        int, Option(min=0, max=10_000, help="Event streams at once, for each process.")
+    ] = 100,
+    max_streams_per_caller: Annotated[
+        int,
+        Option(
+            min=1,
+            max=10_000,
+            help="And of each caller: a tenant, else a token; where nobody is asked, an address.",
+        ),
+    ] = 20,
+    max_body: Annotated[int, Option(help="Largest batch of leases, bytes.")] = 8 * 2**20,
+    max_single_body: Annotated[int, Option(help="Largest request of any other kind, bytes.")] = 1_200_000,
+    max_bytes_per_second: Annotated[
+        int,
+        Option(
+            min=0,
+            help="What each caller (a tenant, else a token or address) may send to each process in a "
+            "second, bytes; 0: no limit.",
+        ),
+    ] = 16 * 2**20,
+    max_connections: Annotated[
+        int, Option(min=10, max=100_000, help="Connections of callers, for each process.")
+    ] = 1000,
+    head_timeout: Annotated[str, Option(help="How long the head of a request may take to arrive.")] = "10s",
+    body_timeout: Annotated[str, Option(help="How long a request may take to arrive.")] = "30s",
+    cors_origin: Annotated[
+        list[str] | None, Option(help="Origin whose pages may call with tokens of theirs; repeatable.")
+    ] = None,
+    shutdown_timeout: Annotated[str, Option(help="How long a stop waits for requests under way.")] = "10s",
+    json_logs: Annotated[bool, Option("--json-logs", help="Write the log as JSON.")] = False,
 ) -> None:
     """Serve the dashboard and the HTTP API until SIGTERM or Ctrl-C.
 
@@ -166,11 +137,15 @@ def serve(
     """
     if no_auth and auth is not None:
         raise ConfigError("--auth and --no-auth exclude each other")
-    _run(
-        ctx,
+    asked: Any = "none" if no_auth else auth  # the settings refuse what they do not know
+    with required("serve"):
+        from hwqueue.serve import run  # noqa: PLC0415
+        from hwqueue.server import ServerSettings  # noqa: PLC0415
+    settings = ServerSettings(
+        dsn=connection_string(ctx),
         host=host,
         port=port,
-        auth="none" if no_auth else auth,
+        auth=asked,
         allowed_hosts=tuple(allowed_host or ()),
         proxy_networks=tuple(proxy_network or ()),
         proxy_user_header=proxy_user_header,
@@ -201,14 +176,6 @@ def serve(
         shutdown_timeout=span(shutdown_timeout, "--shutdown-timeout"),
         json_logs=json_logs,
     )
-
-
-def _run(ctx: typer.Context, **options: Any) -> None:
-    """Serve with these settings. Raises: ConfigError."""
-    with required("serve"):
-        from hwqueue.serve import run  # noqa: PLC0415
-        from hwqueue.server import ServerSettings  # noqa: PLC0415
-    settings = ServerSettings(dsn=connection_string(ctx), **options)
     check_address(settings.host, settings.port)
     if settings.effective_auth == "none":
         say(ctx, "nobody is asked who they are: everybody who gets here is an admin")

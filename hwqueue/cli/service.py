@@ -3,34 +3,37 @@
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
-from hwqueue.cli.connect import open_client
+from hwqueue.cli.connect import ask
+from hwqueue.cli.groups import Commands
 from hwqueue.cli.inputs import identifier
 from hwqueue.cli.output import show_one
+from hwqueue.client import Client
 from hwqueue.errors import ConfigError
 from hwqueue.types import ServicePolicy
 
-app = typer.Typer(no_args_is_help=True, help="What holds for services, the service_id of leases.")
+app = Commands("What holds for services, the service_id of leases.")
 
-ServiceId = Annotated[str, typer.Argument(help="Id of the service.")]
+ServiceId = Annotated[str, Argument(help="Id of the service.")]
 
 
 @app.command(
+    "hwqueue service set 0197f3a2-7c1e-7000-8000-000000000001 --failure-domain label:zone",
     "set",
-    epilog="Example: hwqueue service set 0197f3a2-7c1e-7000-8000-000000000001 --failure-domain label:zone",
 )
 def set_(
     ctx: typer.Context,
     service: ServiceId,
     *,
     failure_domain: Annotated[
-        str | None, typer.Option(help="What counts as one place: node, rack or label:KEY.")
+        str | None, Option(help="What counts as one place: node, rack or label:KEY.")
     ] = None,
     away_from: Annotated[
-        list[str] | None, typer.Option(help="A service that its leases keep away from; once for each.")
+        list[str] | None, Option(help="A service that its leases keep away from; once for each.")
     ] = None,
     nothing_away: Annotated[
-        bool, typer.Option("--away-from-none", help="Keep away from no service any more.")
+        bool, Option("--away-from-none", help="Keep away from no service any more.")
     ] = False,
 ) -> None:
     """Say what holds for a service; what is not given stays as it is."""
@@ -41,15 +44,13 @@ def set_(
         failure_domain=failure_domain,
         anti_affinity_services=services if away_from or nothing_away else None,
     )
-    with open_client(ctx) as client:
-        show_one(ctx, _facts(client.set_service_policy(identifier(service, "SERVICE"), policy)))
+    show_one(ctx, _facts(ask(ctx, Client.set_service_policy, identifier(service, "SERVICE"), policy)))
 
 
-@app.command(epilog="Example: hwqueue service show 0197f3a2-7c1e-7000-8000-000000000001")
+@app.command("hwqueue service show 0197f3a2-7c1e-7000-8000-000000000001")
 def show(ctx: typer.Context, service: ServiceId) -> None:
     """Show what holds for a service."""
-    with open_client(ctx) as client:
-        show_one(ctx, _facts(client.service_policy(identifier(service, "SERVICE"))))
+    show_one(ctx, _facts(ask(ctx, Client.service_policy, identifier(service, "SERVICE"))))
 
 
 def _facts(policy: ServicePolicy) -> dict[str, object]:

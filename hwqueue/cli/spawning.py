@@ -2,132 +2,113 @@
 
 import logging
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, cast
 from uuid import UUID
 
 import psycopg
 import typer
+from typer import Option
 
 from hwqueue.cli.inputs import identifier, json_object, labels, moment_after, pairs, span
 from hwqueue.cli.output import say
 from hwqueue.client import Client
 from hwqueue.errors import HwqueueError
 from hwqueue.types import Replaces, SpawnOptions, SpawnResult, Unique
+from hwqueue.types.base import given
 
 _client_log = logging.getLogger("hwqueue.spawn")
 
 OnConflict = Literal["keep", "replace", "raise"]
 _SERVICE = "service:"
 
-Placement = Annotated[str | None, typer.Option("--placement", help="What it asks of a node: JSON or a file.")]
-NodeLabel = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--node-label",
-        "--tags",
-        help="Label that the node must have, key=value, or several as JSON; goes with --placement.",
-    ),
-]
-Priority = Annotated[int | None, typer.Option("--priority", help="Higher runs first.")]
-Label = Annotated[
-    list[str] | None, typer.Option("--label", help="Label of the lease, key=value; repeatable.")
-]
-Delay = Annotated[str | None, typer.Option("--delay", help="Not before this span, such as 10m.")]
-Deadline = Annotated[
-    str | None,
-    typer.Option(
-        "--deadline",
-        help="Fails if nobody has claimed it by this time, or within this span: 2h.",
-    ),
-]
-MaxRun = Annotated[
-    str | None,
-    typer.Option("--max-run", help="An attempt that runs longer than this span is stopped: 2h."),
-]
-Patience = Annotated[
-    str | None,
-    typer.Option("--patience", help="How long it waits for a node that it prefers: 30s."),
-]
-MaxAttempts = Annotated[int | None, typer.Option("--max-attempts", help="Attempts before it is dead.")]
-Key = Annotated[str | None, typer.Option("--key", help="Idempotency key: the same key spawns only once.")]
-UniqueKey = Annotated[str | None, typer.Option("--unique", help="At most one open lease has this key.")]
-UniqueFor = Annotated[
-    str | None,
-    typer.Option("--unique-for", help="With --unique: not while it is open, but this span."),
-]
-ConflictChoice = Annotated[
-    OnConflict,
-    typer.Option("--on-conflict", help="With --unique: what to do with the lease that has the key."),
-]
-Tenant = Annotated[str | None, typer.Option("--tenant", help="Whose work it is.")]
-OneOf = Annotated[
-    str | None,
-    typer.Option("--one-of", help="Id that alternatives share: the first with room runs."),
-]
 
-Replaced = Annotated[
-    str | None,
-    typer.Option("--replaces", help="Id of the lease whose place it takes, or service:ID."),
-]
-Then = Annotated[
-    Literal["cancel", "requeue"],
-    typer.Option(
-        "--then",
-        help="With --replaces: the replaced lease is cancelled, or runs again elsewhere.",
-    ),
-]
-Overlap = Annotated[
-    bool,
-    typer.Option("--overlap", help="With --replaces: stop it once this one runs, if both fit."),
-]
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """The options of a spawn, or of several leases that share them."""
 
+    placement: Annotated[str | None, Option(help="What it asks of a node: JSON or a file.")] = None
+    node_label: Annotated[
+        list[str] | None,
+        Option(
+            "--node-label",
+            "--tags",
+            help="Label that the node must have, key=value, or several as JSON; goes with --placement.",
+        ),
+    ] = None
+    priority: Annotated[int | None, Option(help="Higher runs first.")] = None
+    label: Annotated[list[str] | None, Option(help="Label of the lease, key=value; repeatable.")] = None
+    delay: Annotated[str | None, Option(help="Not before this span, such as 10m.")] = None
+    deadline: Annotated[
+        str | None, Option(help="Fails if nobody has claimed it by this time, or within this span: 2h.")
+    ] = None
+    max_run: Annotated[
+        str | None, Option(help="An attempt that runs longer than this span is stopped: 2h.")
+    ] = None
+    patience: Annotated[str | None, Option(help="How long it waits for a node that it prefers: 30s.")] = None
+    max_attempts: Annotated[int | None, Option(help="Attempts before it is dead.")] = None
+    key: Annotated[str | None, Option(help="Idempotency key: the same key spawns only once.")] = None
+    unique: Annotated[str | None, Option(help="At most one open lease has this key.")] = None
+    unique_for: Annotated[str | None, Option(help="With --unique: not while it is open, but this span.")] = (
+        None
+    )
+    on_conflict: Annotated[
+        OnConflict, Option(help="With --unique: what to do with the lease that has the key.")
+    ] = "keep"
+    tenant: Annotated[str | None, Option(help="Whose work it is.")] = None
+    one_of: Annotated[str | None, Option(help="Id that alternatives share: the first with room runs.")] = None
 
-def replaces(old: str | None, then: Literal["cancel", "requeue"], overlap: bool) -> Replaces | None:
-    """Whose place a lease takes, as a client takes it. Raises: ConfigError."""
-    if old is None:
-        return None
-    found = identifier(old.removeprefix(_SERVICE), "--replaces")
-    if old.startswith(_SERVICE):
-        return Replaces(service=found, then=then, overlap=overlap)
-    return Replaces(lease=found, then=then, overlap=overlap)
+    def asked_of_nodes(self) -> dict[str, Any]:
+        """What it asks of its node, as a client takes it. Raises: ConfigError."""
+        return {
+            "placement": json_object(self.placement, "--placement") if self.placement else None,
+            "affinity_tags": labels(self.node_label, "--node-label") or None,
+        }
+
+    def options(self) -> dict[str, Any]:
+        """The other options, those that were given, as a client takes them. Raises: ConfigError."""
+        hold = span(self.unique_for, "--unique-for")
+        return given(
+            priority=self.priority,
+            labels=pairs(self.label, "--label") if self.label else None,
+            delay=span(self.delay, "--delay"),
+            deadline=moment_after(self.deadline, "--deadline"),
+            max_run=span(self.max_run, "--max-run"),
+            patience=span(self.patience, "--patience"),
+            max_attempts=self.max_attempts,
+            idempotency_key=self.key,
+            unique=Unique(key=self.unique, hold=hold, on_conflict=self.on_conflict) if self.unique else None,
+            tenant=self.tenant,
+            one_of=None if self.one_of is None else identifier(self.one_of, "--one-of"),
+        )
+
+    def spawn_options(self) -> SpawnOptions:
+        """All of them. Raises: ConfigError."""
+        return cast("SpawnOptions", self.asked_of_nodes() | self.options())
 
 
-def spawn_options(
-    *,
-    placement: str | None,
-    node_label: list[str] | None,
-    priority: int | None,
-    label: list[str] | None,
-    delay: str | None,
-    deadline: str | None,
-    max_run: str | None,
-    patience: str | None,
-    max_attempts: int | None,
-    key: str | None,
-    unique: str | None,
-    unique_for: str | None,
-    on_conflict: OnConflict,
-    tenant: str | None,
-    one_of: str | None,
-) -> SpawnOptions:
-    """What was typed, as a client takes it. Raises: ConfigError."""
-    return {
-        "placement": json_object(placement, "--placement") if placement else None,
-        "affinity_tags": labels(node_label, "--node-label") or None,
-        "priority": priority,
-        "labels": pairs(label, "--label") if label else None,
-        "delay": span(delay, "--delay"),
-        "deadline": moment_after(deadline, "--deadline"),
-        "max_run": span(max_run, "--max-run"),
-        "patience": span(patience, "--patience"),
-        "max_attempts": max_attempts,
-        "idempotency_key": key,
-        "unique": Unique(key=unique, hold=span(unique_for, "--unique-for"), on_conflict=on_conflict)
-        if unique
-        else None,
-        "tenant": tenant,
-        "one_of": None if one_of is None else identifier(one_of, "--one-of"),
-    }
+@dataclass(frozen=True, kw_only=True)
+class Replacing:
+    """Whose place a lease takes."""
+
+    replaces: Annotated[str | None, Option(help="Id of the lease whose place it takes, or service:ID.")] = (
+        None
+    )
+    then: Annotated[
+        Literal["cancel", "requeue"],
+        Option(help="With --replaces: the replaced lease is cancelled, or runs again elsewhere."),
+    ] = "cancel"
+    overlap: Annotated[
+        bool, Option("--overlap", help="With --replaces: stop it once this one runs, if both fit.")
+    ] = False
+
+    def option(self) -> Replaces | None:
+        """The same as a client takes it. Raises: ConfigError."""
+        if self.replaces is None:
+            return None
+        found = identifier(self.replaces.removeprefix(_SERVICE), "--replaces")
+        kind = "service" if self.replaces.startswith(_SERVICE) else "lease"
+        return Replaces(**{kind: found}, then=self.then, overlap=self.overlap)
 
 
 def spawn_lease(client: Client, queue: str, task: str, params: object, options: SpawnOptions) -> SpawnResult:

@@ -2,139 +2,92 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from functools import wraps
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-import typer
+from typer import Argument, Option
 
-from hwqueue.cli import spawning
 from hwqueue.cli.inputs import identifier, json_object, labels, moment_after, pairs
+from hwqueue.cli.spawning import OnConflict
 from hwqueue.errors import ConfigError
 from hwqueue.types import RunOptions, Unique
 
 Mode = Literal["and", "override", "replace"]
 
 SpecFile = Annotated[
-    str | None, typer.Argument(metavar="FILE", help="The specification: a file, JSON, or - for stdin.")
+    str | None, Argument(metavar="FILE", help="The specification: a file, JSON, or - for stdin.")
 ]
-AppName = Annotated[str | None, typer.Option("--app", help="module:name of a hwqueue.Workflow, instead.")]
-Version = Annotated[int | None, typer.Option("--version", min=1, help="The newest unless given.")]
-Tags = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--tags",
-        "--node-label",
-        help="Label that the node of every step must have, key=value, or several as JSON.",
-    ),
-]
-Placement = Annotated[
-    str | None,
-    typer.Option("--placement", help="What every step asks of its node: JSON or a file."),
-]
-Affinity = Annotated[
-    Mode | None,
-    typer.Option(
-        "--affinity",
-        help="What --tags and --placement do to those of the workflow: both must hold (and), "
-        "these replace them key by key, or altogether.",
-        show_default="and",
-    ),
-]
-Label = Annotated[
-    list[str] | None,
-    typer.Option("--label", help="Label of the run and its leases, key=value; repeatable."),
-]
-Deadline = Annotated[
-    str | None,
-    typer.Option("--deadline", help="Fails if it has not ended by this time, or within this span: 2h."),
-]
-AvailableAt = Annotated[
-    str | None,
-    typer.Option(
-        "--available-at",
-        "--delay",
-        help="No step begins before this time, or this span from now: 2h.",
-    ),
-]
-Key = Annotated[str | None, typer.Option("--key", help="Idempotency key: the same key submits only once.")]
-UniqueKey = Annotated[
-    str | None, typer.Option("--unique", help="At most one open run of the workflow has this key.")
-]
-ConflictChoice = Annotated[
-    spawning.OnConflict,
-    typer.Option("--on-conflict", help="With --unique: what to do with the run that has the key."),
-]
-AppVersion = Annotated[
-    str | None,
-    typer.Option(
-        "--app-version",
-        help="Version of the code that runs the steps: of workers with this one.",
-    ),
-]
-OwnId = Annotated[str | None, typer.Option("--run-id", help="An id of your own for the run.")]
-StepOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--step",
-        help="What one step asks, NAME=JSON: affinity_tags, placement, options; repeatable.",
-    ),
-]
+AppName = Annotated[str | None, Option("--app", help="module:name of a hwqueue.Workflow, instead.")]
 
 
-def run_options(
-    *,
-    version: Version = None,
-    tags: Tags = None,
-    placement: Placement = None,
-    affinity: Affinity = None,
-    step: StepOptions = None,
-    priority: spawning.Priority = None,
-    label: Label = None,
-    deadline: Deadline = None,
-    available_at: AvailableAt = None,
-    key: Key = None,
-    unique: UniqueKey = None,
-    on_conflict: ConflictChoice = "keep",
-    run_id: OwnId = None,
-    tenant: spawning.Tenant = None,
-    app_version: AppVersion = None,
-) -> RunOptions:
-    """The options of a submission, as a client takes them. Raises: ConfigError."""
-    return {
-        "version": version,
-        "affinity_tags": labels(tags, "--tags") or None,
-        "placement": json_object(placement, "--placement") if placement else None,
-        "affinity": affinity,
-        "labels": pairs(label, "--label") if label else None,
-        "steps": steps_of(step),
-        "tenant": tenant,
-        "app_version": app_version,
-        "priority": priority,
-        "deadline": moment_after(deadline, "--deadline"),
-        "available_at": moment_after(available_at, "--available-at"),
-        "idempotency_key": key,
-        "unique": Unique(key=unique, on_conflict=on_conflict) if unique else None,
-        "run_id": identifier(run_id, "--run-id") if run_id else None,
-    }
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """The options of a submission."""
 
+    version: Annotated[int | None, Option(min=1, help="The newest unless given.")] = None
+    tags: Annotated[
+        list[str] | None,
+        Option(
+            "--tags",
+            "--node-label",
+            help="Label that the node of every step must have, key=value, or several as JSON.",
+        ),
+    ] = None
+    placement: Annotated[str | None, Option(help="What every step asks of its node: JSON or a file.")] = None
+    affinity: Annotated[
+        Mode | None,
+        Option(
+            help="What --tags and --placement do to those of the workflow: both must hold (and), "
+            "these replace them key by key, or altogether.",
+            show_default="and",
+        ),
+    ] = None
+    step: Annotated[
+        list[str] | None,
+        Option(help="What one step asks, NAME=JSON: affinity_tags, placement, options; repeatable."),
+    ] = None
+    priority: Annotated[int | None, Option(help="Higher runs first.")] = None
+    label: Annotated[
+        list[str] | None, Option(help="Label of the run and its leases, key=value; repeatable.")
+    ] = None
+    deadline: Annotated[
+        str | None, Option(help="Fails if it has not ended by this time, or within this span: 2h.")
+    ] = None
+    available_at: Annotated[
+        str | None,
+        Option(
+            "--available-at", "--delay", help="No step begins before this time, or this span from now: 2h."
+        ),
+    ] = None
+    key: Annotated[str | None, Option(help="Idempotency key: the same key submits only once.")] = None
+    unique: Annotated[str | None, Option(help="At most one open run of the workflow has this key.")] = None
+    on_conflict: Annotated[
+        OnConflict, Option(help="With --unique: what to do with the run that has the key.")
+    ] = "keep"
+    run_id: Annotated[str | None, Option(help="An id of your own for the run.")] = None
+    tenant: Annotated[str | None, Option(help="Whose work it is.")] = None
+    app_version: Annotated[
+        str | None, Option(help="Version of the code that runs the steps: of workers with this one.")
+    ] = None
 
-def takes_run_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command have the flags of `run_options`, whose result is its argument `options`."""
-    shared = inspect.signature(run_options, eval_str=True).parameters
-
-    @wraps(command)
-    def call(**given: Any) -> None:
-        options = run_options(**{name: given.pop(name) for name in shared})
-        command(**given, options=options)
-
-    parameters: list[inspect.Parameter] = []
-    for each in inspect.signature(command, eval_str=True).parameters.values():
-        parameters += shared.values() if each.name == "options" else [each]
-    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    call.__annotations__ = {each.name: each.annotation for each in parameters}
-    return call
+    def options(self) -> RunOptions:
+        """What was typed, as a client takes it. Raises: ConfigError."""
+        return {
+            "version": self.version,
+            "affinity_tags": labels(self.tags, "--tags") or None,
+            "placement": json_object(self.placement, "--placement") if self.placement else None,
+            "affinity": self.affinity,
+            "labels": pairs(self.label, "--label") if self.label else None,
+            "steps": steps_of(self.step),
+            "tenant": self.tenant,
+            "app_version": self.app_version,
+            "priority": self.priority,
+            "deadline": moment_after(self.deadline, "--deadline"),
+            "available_at": moment_after(self.available_at, "--available-at"),
+            "idempotency_key": self.key,
+            "unique": Unique(key=self.unique, on_conflict=self.on_conflict) if self.unique else None,
+            "run_id": identifier(self.run_id, "--run-id") if self.run_id else None,
+        }
 
 
 def steps_of(given: list[str] | None) -> dict[str, dict[str, Any]] | None:

@@ -12,12 +12,14 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from datetime import datetime
-from typing import Any
+from operator import attrgetter
+from typing import Any, TypeVar
 
 from rich.table import Table
 from rich.text import Text
 
 Row = Mapping[str, object]
+Item = TypeVar("Item")
 
 _LONGEST_WHOLE = 44  # of what has no spaces: a UUID has 36
 _NARROWEST_TEXT = 24
@@ -60,6 +62,25 @@ class _Column:
             return max(self.width, *words)
         narrowest = _UUID if any(map(_ID.search, self.cells)) else _NARROWEST_TEXT
         return max(min(self.width, narrowest), *words)
+
+
+def row_of(
+    kind: type[Item], headings: str, **made: Callable[[Item], object]
+) -> Callable[[Item], dict[str, object]]:
+    """What makes rows of things of a kind: a cell for each heading, in this order.
+
+    Args:
+        headings: Names of attributes, or `heading=attribute`.
+        made: What returns a cell that is none of the attributes.
+    """
+    known = {each.name for each in fields(kind)} | vars(kind).keys()  # type: ignore[arg-type]
+    cells: dict[str, Callable[[Item], object]] = {}
+    for each in headings.split():
+        heading, _, attribute = each.partition("=")
+        name = attribute or heading
+        assert heading in made or name in known, f"{kind.__name__} has no {name}"
+        cells[heading] = made.get(heading, attrgetter(name))
+    return lambda item: {heading: cell(item) for heading, cell in cells.items()}
 
 
 def table_of(rows: Sequence[Row], width: int, spell: Callable[[object], str]) -> tuple[Table, int, list[str]]:

@@ -5,31 +5,33 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from hwqueue.cli.completion import task_names
-from hwqueue.cli.connect import open_client
+from hwqueue.cli.connect import ask, open_client
+from hwqueue.cli.groups import Commands
 from hwqueue.cli.inputs import json_object
 from hwqueue.cli.output import ExitCode, say, show_item, show_items, show_one, show_rows
+from hwqueue.cli.tables import row_of
 from hwqueue.cli.worker import AppName, app_of
 from hwqueue.client import Client
 from hwqueue.errors import HwqueueError
 from hwqueue.types import KnownTask
 
-app = typer.Typer(no_args_is_help=True, help="Options that the leases of a task have by default.")
+app = Commands("Options that the leases of a task have by default.")
 
-Name = Annotated[str, typer.Argument(help="Name of the task.", autocompletion=task_names)]
+Name = Annotated[str, Argument(help="Name of the task.", autocompletion=task_names)]
 Defaults = Mapping[str, Any]
 
 
-@app.command("list", epilog="Example: hwqueue task list --json")
+@app.command("hwqueue task list --json", "list")
 def list_(ctx: typer.Context) -> None:
     """List the tasks that have been set."""
-    with open_client(ctx) as client:
-        found = client.list_tasks()
+    found = ask(ctx, Client.list_tasks)
     show_items(ctx, found, _facts, empty="no task is set: hwqueue task set NAME DEFAULTS, or task sync")
 
 
-@app.command(epilog="Example: hwqueue task show train")
+@app.command("hwqueue task show train")
 def show(ctx: typer.Context, name: Name) -> None:
     """Show the defaults of a task; spans are in seconds."""
     with open_client(ctx) as client:
@@ -40,15 +42,15 @@ def show(ctx: typer.Context, name: Name) -> None:
 
 
 @app.command(
+    """hwqueue task set train '{"placement": {"resources": {"gpu": 1}}}'""",
     "set",
-    epilog="""Example: hwqueue task set train '{"placement": {"resources": {"gpu": 1}}}'""",
 )
 def set_(
     ctx: typer.Context,
     name: Name,
     defaults: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="All of them: JSON, a file, or - for stdin; keys placement, affinity_tags, "
             "labels, patience, priority, max_attempts, retry, claim_timeout, max_run.",
         ),
@@ -60,7 +62,7 @@ def set_(
         show_one(ctx, {"task": name, "defaults": client.set_task(name, content)})
 
 
-@app.command(epilog="Example: hwqueue task drop train")
+@app.command("hwqueue task drop train")
 def drop(ctx: typer.Context, name: Name) -> None:
     """Drop the defaults of a task; its leases stay."""
     with open_client(ctx) as client:
@@ -69,17 +71,16 @@ def drop(ctx: typer.Context, name: Name) -> None:
     say(ctx, f"{name} has no defaults any more")
 
 
-@app.command(epilog="Example: hwqueue task sync --app tasks:app --dry-run")
+@app.command("hwqueue task sync --app tasks:app --dry-run")
 def sync(
     ctx: typer.Context,
     *,
     app_name: AppName = None,
     prune: Annotated[
-        bool, typer.Option("--prune", help="Drop the defaults of tasks that the app does not have.")
+        bool, Option("--prune", help="Drop the defaults of tasks that the app does not have.")
     ] = False,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Change nothing; exit with 1 if there is something to do."),
+        bool, Option("--dry-run", help="Change nothing; exit with 1 if there is something to do.")
     ] = False,
 ) -> None:
     """Make the defaults of an app's tasks those of the database, and print what changes.
@@ -123,14 +124,7 @@ def _changes(name: str, now: Defaults, then: Defaults) -> list[dict[str, Any]]:
     ] or [{"task": name, "option": None, "now": None, "then": None}]
 
 
-def _facts(task: KnownTask) -> dict[str, Any]:
-    return {
-        "task": task.task,
-        "served": task.served,
-        "defaults": dict(task.defaults),
-        "set_at": task.set_at,
-        "set_by": task.set_by,
-    }
+_facts = row_of(KnownTask, "task served defaults set_at set_by")
 
 
 def _not_set(ctx: typer.Context, name: str) -> typer.Exit:

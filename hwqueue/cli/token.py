@@ -5,30 +5,34 @@ import secrets
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
-from hwqueue.cli.connect import open_client
+from hwqueue.cli.connect import ask, open_client
+from hwqueue.cli.groups import Commands
 from hwqueue.cli.inputs import span
 from hwqueue.cli.output import say, show_items, show_one
+from hwqueue.cli.tables import row_of
+from hwqueue.client import Client
 from hwqueue.types import ApiToken
 
-app = typer.Typer(no_args_is_help=True, help="Who may use the HTTP API.")
+app = Commands("Who may use the HTTP API.")
 
-Name = Annotated[str, typer.Argument(help="Whom its actions are put down to; never given twice.")]
+Name = Annotated[str, Argument(help="Whom its actions are put down to; never given twice.")]
 
 
-@app.command(epilog="Example: hwqueue token create render-farm --role producer --expires 90d")
+@app.command("hwqueue token create render-farm --role producer --expires 90d")
 def create(
     ctx: typer.Context,
     name: Name,
     *,
-    role: Annotated[str, typer.Option(help="producer, viewer, operator or admin.")],
+    role: Annotated[str, Option(help="producer, viewer, operator or admin.")],
     tenant: Annotated[
-        str | None, typer.Option(help="The only one it sees and spawns for; all if left out.")
+        str | None, Option(help="The only one it sees and spawns for; all if left out.")
     ] = None,
     expires: Annotated[
-        str | None, typer.Option(help="Ends after this span, such as 90d; never if left out.")
+        str | None, Option(help="Ends after this span, such as 90d; never if left out.")
     ] = None,
-    bare: Annotated[bool, typer.Option("--bare", help="Print the token and nothing else.")] = False,
+    bare: Annotated[bool, Option("--bare", help="Print the token and nothing else.")] = False,
 ) -> None:
     """Make a token and print it, this once: the database keeps only its hash."""
     lasts = span(expires, "--expires")
@@ -55,33 +59,22 @@ def create(
     say(ctx, "keep the token: it is not shown again")
 
 
-@app.command("list", epilog="Example: hwqueue token list --json")
+@app.command("hwqueue token list --json", "list")
 def list_(ctx: typer.Context) -> None:
     """List all tokens that there ever were, newest first; what they are is not known any more."""
-    with open_client(ctx) as client:
-        found = client.list_tokens()
+    found = ask(ctx, Client.list_tokens)
     show_items(ctx, found, _row, empty="no tokens; make one: hwqueue token create NAME --role ROLE")
 
 
-@app.command(epilog="Example: hwqueue token revoke render-farm")
+@app.command("hwqueue token revoke render-farm")
 def revoke(ctx: typer.Context, name: Name) -> None:
     """End a token; servers may let it in for some seconds more."""
-    with open_client(ctx) as client:
-        was_good = client.revoke_token(name)
+    was_good = ask(ctx, Client.revoke_token, name)
     say(ctx, f"{name} is revoked" if was_good else f"{name} was revoked before")
 
 
-def _row(token: ApiToken) -> dict[str, object]:
-    return {
-        "name": token.name,
-        "role": token.role,
-        "tenant": token.tenant,
-        "created_at": token.created_at,
-        "created_by": token.created_by,
-        "created_login": token.created_login,
-        "expires_at": token.expires_at,
-        "used_at": token.used_at,
-        "revoked_at": token.revoked_at,
-        "revoked_by": token.revoked_by,
-        "revoked_login": token.revoked_login,
-    }
+_row = row_of(
+    ApiToken,
+    "name role tenant created_at created_by created_login expires_at used_at revoked_at revoked_by "
+    "revoked_login",
+)

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from hwqueue.cli.completion import queue_names, webhook_codes, webhook_names
-from hwqueue.cli.connect import connection_string, open_client
+from hwqueue.cli.connect import ask, connection_string, open_client
 from hwqueue.cli.events import checked_code
 from hwqueue.cli.extra import required
+from hwqueue.cli.groups import Commands
 from hwqueue.cli.inputs import identifier, pairs, span
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, fields_of, say, show_item, show_items, show_one
-from hwqueue.client import AsyncClient
+from hwqueue.cli.tables import row_of
+from hwqueue.client import AsyncClient, Client
 from hwqueue.errors import ConfigError, WebhookUnknown
 from hwqueue.stopping import calling, until_told
 from hwqueue.types import WEBHOOK_CODES, Delivery, Webhook
@@ -24,47 +27,47 @@ from hwqueue.types import WEBHOOK_CODES, Delivery, Webhook
 if TYPE_CHECKING:
     from hwqueue.webhooks.deliver import Limits
 
-app = typer.Typer(no_args_is_help=True, help="Which events are sent to which receivers over HTTP.")
+app = Commands("Which events are sent to which receivers over HTTP.")
 
-Name = Annotated[str, typer.Argument(help="Name of the webhook.", autocompletion=webhook_names)]
+Name = Annotated[str, Argument(help="Name of the webhook.", autocompletion=webhook_names)]
 
 
-@app.command(epilog="Example: hwqueue webhook add pager https://hooks.example/hwqueue --code lease_failed")
+@app.command("hwqueue webhook add pager https://hooks.example/hwqueue --code lease_failed")
 def add(
     ctx: typer.Context,
     name: Name,
-    url: Annotated[str, typer.Argument(help="Where requests go.")],
+    url: Annotated[str, Argument(help="Where requests go.")],
     *,
     code: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             help="Only this code, of events or lease_completed; repeatable. Left out: every event.",
             autocompletion=webhook_codes,
         ),
     ] = None,
     queue: Annotated[
-        list[str] | None, typer.Option(help="Only about this queue; repeatable.", autocompletion=queue_names)
+        list[str] | None, Option(help="Only about this queue; repeatable.", autocompletion=queue_names)
     ] = None,
-    tenant: Annotated[str | None, typer.Option(help="Only about leases of this tenant.")] = None,
+    tenant: Annotated[str | None, Option(help="Only about leases of this tenant.")] = None,
     label: Annotated[
-        list[str] | None,
-        typer.Option(help="Only about leases with this label, key=value; repeatable."),
+        list[str] | None, Option(help="Only about leases with this label, key=value; repeatable.")
     ] = None,
-    bare: Annotated[bool, typer.Option("--bare", help="Print the secret and nothing else.")] = False,
+    bare: Annotated[bool, Option("--bare", help="Print the secret and nothing else.")] = False,
 ) -> None:
     """Add a webhook and print its secret, this once; or change where one goes and what it is sent.
 
     Of one that is there, address and filter are replaced and the secret stays.
     """
-    with open_client(ctx) as client:
-        secret = client.set_webhook(
-            name,
-            url,
-            codes=[checked_code(each, WEBHOOK_CODES) for each in code or ()] or None,
-            queues=queue,
-            tenant=tenant,
-            labels=pairs(label, "--label") if label else None,
-        )
+    secret = ask(
+        ctx,
+        Client.set_webhook,
+        name,
+        url,
+        codes=[checked_code(each, WEBHOOK_CODES) for each in code or ()] or None,
+        queues=queue,
+        tenant=tenant,
+        labels=pairs(label, "--label") if label else None,
+    )
     if secret is None:
         say(ctx, f"{name} is changed; its secret stays: hwqueue webhook rotate {name}")
     elif bare:
@@ -80,15 +83,14 @@ def add(
         )
 
 
-@app.command("list", epilog="Example: hwqueue webhook list --json")
+@app.command("hwqueue webhook list --json", "list")
 def list_(ctx: typer.Context) -> None:
     """List the webhooks and how they go."""
-    with open_client(ctx) as client:
-        found = client.list_webhooks()
+    found = ask(ctx, Client.list_webhooks)
     show_items(ctx, found, _row, empty="no webhooks; add one: hwqueue webhook add NAME URL")
 
 
-@app.command(epilog="Example: hwqueue webhook show pager")
+@app.command("hwqueue webhook show pager")
 def show(ctx: typer.Context, name: Name) -> None:
     """Show a webhook, without its secret."""
     with open_client(ctx) as client:
@@ -98,42 +100,38 @@ def show(ctx: typer.Context, name: Name) -> None:
     raise WebhookUnknown(f"no webhook is named {name}", hint="list them: hwqueue webhook list")
 
 
-@app.command(epilog="Example: hwqueue webhook test pager")
+@app.command("hwqueue webhook test pager")
 def test(ctx: typer.Context, name: Name) -> None:
     """Have a request of type webhook_test sent."""
-    with open_client(ctx) as client:
-        delivery = client.test_webhook(name)
+    delivery = ask(ctx, Client.test_webhook, name)
     show_one(ctx, {"delivery_id": delivery})
     say(ctx, f"the answer: hwqueue webhook deliveries {name}")
 
 
-@app.command(epilog="Example: hwqueue webhook pause pager")
+@app.command("hwqueue webhook pause pager")
 def pause(ctx: typer.Context, name: Name) -> None:
     """Send nothing until resume; what happens meanwhile is sent then, as far as events are kept."""
-    with open_client(ctx) as client:
-        done = client.pause_webhook(name)
+    done = ask(ctx, Client.pause_webhook, name)
     say(ctx, f"{name} is paused" if done else f"{name} was paused before")
 
 
-@app.command(epilog="Example: hwqueue webhook resume pager")
+@app.command("hwqueue webhook resume pager")
 def resume(ctx: typer.Context, name: Name) -> None:
     """Go on where a webhook was paused."""
-    with open_client(ctx) as client:
-        done = client.resume_webhook(name)
+    done = ask(ctx, Client.resume_webhook, name)
     say(ctx, f"{name} goes on" if done else f"{name} was not paused")
 
 
-@app.command(epilog="Example: hwqueue webhook rotate pager --keep 2d")
+@app.command("hwqueue webhook rotate pager --keep 2d")
 def rotate(
     ctx: typer.Context,
     name: Name,
     *,
-    keep: Annotated[str, typer.Option(help="How long requests are signed with the old secret, too.")] = "1d",
-    bare: Annotated[bool, typer.Option("--bare", help="Print the secret and nothing else.")] = False,
+    keep: Annotated[str, Option(help="How long requests are signed with the old secret, too.")] = "1d",
+    bare: Annotated[bool, Option("--bare", help="Print the secret and nothing else.")] = False,
 ) -> None:
     """Replace the secret and print the new one, this once."""
-    with open_client(ctx) as client:
-        secret = client.rotate_webhook(name, keep=span(keep, "--keep"))
+    secret = ask(ctx, Client.rotate_webhook, name, keep=span(keep, "--keep"))
     if bare:
         typer.echo(secret)
         return
@@ -141,45 +139,43 @@ def rotate(
     say(ctx, "keep the secret: it is not shown again")
 
 
-@app.command(epilog="Example: hwqueue webhook drop pager")
+@app.command("hwqueue webhook drop pager")
 def drop(ctx: typer.Context, name: Name) -> None:
     """Drop a webhook; what it has not been sent is not sent any more."""
-    with open_client(ctx) as client:
-        done = client.drop_webhook(name)
+    done = ask(ctx, Client.drop_webhook, name)
     say(ctx, f"{name} is dropped" if done else f"no webhook is named {name}")
     if not done:
         raise typer.Exit(ExitCode.NOT_FOUND)
 
 
-@app.command(epilog="Example: hwqueue webhook deliveries pager --state dead")
+@app.command("hwqueue webhook deliveries pager --state dead")
 def deliveries(
     ctx: typer.Context,
     name: Name,
     *,
-    state: Annotated[str | None, typer.Option(help="waiting, delivered or dead.")] = None,
-    limit: Annotated[int, typer.Option(help="Most to show.", min=1, max=10_000)] = 50,
-    before: Annotated[
-        str | None, typer.Option(help="The last delivery_id of a page, to get the next one.")
-    ] = None,
+    state: Annotated[str | None, Option(help="waiting, delivered or dead.")] = None,
+    limit: Annotated[int, Option(help="Most to show.", min=1, max=10_000)] = 50,
+    before: Annotated[str | None, Option(help="The last delivery_id of a page, to get the next one.")] = None,
 ) -> None:
     """List what is to be sent or was, newest first."""
-    with open_client(ctx) as client:
-        found = client.list_deliveries(
-            name,
-            state=state,
-            limit=limit,
-            before=None if before is None else identifier(before, "--before"),
-        )
+    found = ask(
+        ctx,
+        Client.list_deliveries,
+        name,
+        state=state,
+        limit=limit,
+        before=None if before is None else identifier(before, "--before"),
+    )
     show_items(ctx, found, _delivery, empty="no such deliveries")
 
 
-@app.command(epilog="Example: hwqueue webhook redeliver pager --dead")
+@app.command("hwqueue webhook redeliver pager --dead")
 def redeliver(
     ctx: typer.Context,
     name: Name,
-    delivery: Annotated[str | None, typer.Argument(help="Its delivery_id.")] = None,
+    delivery: Annotated[str | None, Argument(help="Its delivery_id.")] = None,
     *,
-    dead: Annotated[bool, typer.Option("--dead", help="All that were given up.")] = False,
+    dead: Annotated[bool, Option("--dead", help="All that were given up.")] = False,
 ) -> None:
     """Send a delivery again, delivered or dead; or all that are dead."""
     if (delivery is None) is not dead:
@@ -196,22 +192,21 @@ def redeliver(
         raise typer.Exit(ExitCode.NOT_FOUND)
 
 
-@app.command(epilog="Example: hwqueue webhook run --concurrency 50")
+@app.command("hwqueue webhook run --concurrency 50")
 @until_told()
 def run(
     ctx: typer.Context,
     *,
-    once: Annotated[bool, typer.Option("--once", help="Send what is due now, then end: for cron.")] = False,
+    once: Annotated[bool, Option("--once", help="Send what is due now, then end: for cron.")] = False,
     concurrency: Annotated[
-        int, typer.Option(min=1, max=1000, help="Requests at once; ten at most to one webhook.")
+        int, Option(min=1, max=1000, help="Requests at once; ten at most to one webhook.")
     ] = 20,
-    timeout: Annotated[str, typer.Option(help="Longest time of a request, at most 9m.")] = "15s",
-    poll: Annotated[str, typer.Option(help="How often to ask when there is nothing.")] = "1s",
+    timeout: Annotated[str, Option(help="Longest time of a request, at most 9m.")] = "15s",
+    poll: Annotated[str, Option(help="How often to ask when there is nothing.")] = "1s",
     allow_private: Annotated[
-        bool,
-        typer.Option("--allow-private", help="Send to private, loopback and link-local addresses, too."),
+        bool, Option("--allow-private", help="Send to private, loopback and link-local addresses, too.")
     ] = False,
-    allow_http: Annotated[bool, typer.Option("--allow-http", help="Send without TLS, too.")] = False,
+    allow_http: Annotated[bool, Option("--allow-http", help="Send without TLS, too.")] = False,
 ) -> None:
     """Send what webhooks are to be told of, until SIGTERM or Ctrl-C.
 
@@ -245,30 +240,11 @@ async def _run(dsn: str, limits: Limits, poll: timedelta, *, once: bool) -> None
             await (deliverer.run_once() if once else deliverer.run(poll=poll))
 
 
-def _row(webhook: Webhook) -> dict[str, Any]:
-    return {
-        "name": webhook.name,
-        "url": webhook.url,
-        "codes": webhook.codes,
-        "queues": webhook.queues,
-        "tenant": webhook.tenant,
-        "paused": webhook.paused_reason,
-        "waiting": webhook.waiting,
-        "delivered": webhook.delivered,
-        "failed": webhook.failed,
-        "dead": webhook.dead,
-        "failing_since": webhook.failing_since,
-    }
-
-
-def _delivery(delivery: Delivery) -> dict[str, Any]:
-    return {
-        "delivery_id": delivery.delivery_id,
-        "code": delivery.code,
-        "state": delivery.state,
-        "attempts": delivery.attempt_count,
-        "created_at": delivery.created_at,
-        "next_at": delivery.available_at,
-        "status": delivery.status,
-        "answer": delivery.error or delivery.response,
-    }
+_row = row_of(
+    Webhook, "name url codes queues tenant paused=paused_reason waiting delivered failed dead failing_since"
+)
+_delivery = row_of(
+    Delivery,
+    "delivery_id code state attempts=attempt_count created_at next_at=available_at status answer",
+    answer=lambda delivery: delivery.error or delivery.response,
+)

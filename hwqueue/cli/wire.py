@@ -3,45 +3,37 @@
 import base64
 import re
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+from typer import Argument, Option
 
+from hwqueue.cli.groups import Commands
 from hwqueue.cli.inputs import json_object
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import show_one, show_rows, to_json
 from hwqueue.errors import ConfigError
 from hwqueue.wire import WireIntent, decode, encode
 
-app = typer.Typer(no_args_is_help=True, help="Read and write the binary form of placements.")
+app = Commands("Read and write the binary form of placements.")
 
 _HEX = re.compile(r"(\\x)?((?:[0-9A-Fa-f]{2})*)")
 _BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
 
 
-class Form(StrEnum):
-    """How a blob is printed."""
-
-    HEX = "hex"
-    BASE64 = "base64"
-    RAW = "raw"
-
-
 @app.command(
+    r"hwqueue wire decode '\x0910000903820600040000002a' --placement",
     "decode",
-    epilog=r"Example: hwqueue wire decode '\x0910000903820600040000002a' --placement",
 )
 def decode_(
     ctx: typer.Context,
     blob: Annotated[
-        str,
-        typer.Argument(help="Hex with or without \\x, base64, a file (raw or text), - for stdin."),
+        str, Argument(help="Hex with or without \\x, base64, a file (raw or text), - for stdin.")
     ] = "-",
     *,
     placement: Annotated[
-        bool, typer.Option("--placement", help="Print what it means in the placement grammar.")
+        bool, Option("--placement", help="Print what it means in the placement grammar.")
     ] = False,
 ) -> None:
     """Show what a params blob asks for; of a bad one, which byte is at fault.
@@ -67,26 +59,27 @@ def decode_(
 
 
 @app.command(
+    """hwqueue wire encode '{"cpu_isolation": "whole_core"}' --form base64""",
     "encode",
-    epilog="""Example: hwqueue wire encode '{"cpu_isolation": "whole_core"}' --form base64""",
 )
 def encode_(
     ctx: typer.Context,
-    file: Annotated[str, typer.Argument(help="What to ask for: a file, JSON in place, or - for stdin.")],
+    file: Annotated[str, Argument(help="What to ask for: a file, JSON in place, or - for stdin.")],
     *,
     form: Annotated[
-        Form, typer.Option(help="Of the blob: hex with a leading \\x, base64, or its bytes.")
-    ] = Form.HEX,
+        Literal["hex", "base64", "raw"],
+        Option(help="Of the blob: hex with a leading \\x, base64, or its bytes."),
+    ] = "hex",
 ) -> None:
     """Write a params blob; what it prints is taken by the spawn option `wire`.
 
     It reads what `hwqueue wire decode --json` prints.
     """
     blob = encode(WireIntent.from_json(json_object(file, "FILE")))
-    text = f"\\x{blob.hex()}" if form is not Form.BASE64 else base64.b64encode(blob).decode()
+    text = f"\\x{blob.hex()}" if form != "base64" else base64.b64encode(blob).decode()
     if options_of(ctx).json:
         typer.echo(to_json({"wire": text, "bytes": len(blob)}))
-    elif form is Form.RAW:
+    elif form == "raw":
         sys.stdout.buffer.write(blob)
     else:
         typer.echo(text)

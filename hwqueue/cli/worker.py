@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
+from typer import Option
 
 from hwqueue import logs
 from hwqueue.app import App
@@ -17,6 +18,7 @@ from hwqueue.cli.completion import queue_names
 from hwqueue.cli.connect import checked_dsn, connection_string, named_database
 from hwqueue.cli.extra import required
 from hwqueue.cli.gpus import gpus_of
+from hwqueue.cli.groups import Commands
 from hwqueue.cli.inputs import identifier, json_object, labels, span
 from hwqueue.cli.options import PROCESS_DSN, options_of
 from hwqueue.errors import ConfigError
@@ -29,7 +31,7 @@ from hwqueue.worker.settings import MOST_PROCESSES, name_of_template
 from hwqueue.worker.shell import app as shell_app
 from hwqueue.worker.supervise import Supervisor
 
-app = typer.Typer(no_args_is_help=True, help="Run a node that claims and runs leases.")
+app = Commands("Run a node that claims and runs leases.")
 
 T = TypeVar("T")
 
@@ -42,210 +44,137 @@ write the tasks, for example in tasks.py:
 then: hwqueue worker run --app tasks:app
 or run commands of hwqueue run alone: hwqueue worker run --shell"""
 
-AppName = Annotated[str | None, typer.Option("--app", help="module:name of the hwqueue.App.")]
-Queues = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--queue",
-        help="Queue to claim from; repeatable. Those that the app's tasks name, if left out.",
-        autocompletion=queue_names,
-    ),
-]
-Shell = Annotated[
-    bool,
-    typer.Option(
-        "--shell",
-        help="Also run commands of hwqueue run, as this user: those who may spawn into its queues "
-        "decide which.",
-    ),
-]
-Labels = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--label",
-        "--tags",
-        help="Label of the node, key=value, or several as JSON; wins over a detected one; repeatable.",
-    ),
-]
-Name = Annotated[
-    str | None,
-    typer.Option(
-        "--name",
-        help="Name of the node: %h is the host's, %i the index of the process. %h if left out, "
-        "%h-%i with --processes.",
-    ),
-]
-Processes = Annotated[
-    int,
-    typer.Option(
-        "--processes",
-        min=1,
-        max=MOST_PROCESSES,
-        help="Run this many workers, each a node with its share of the machine.",
-    ),
-]
-ProcessIndex = Annotated[int | None, typer.Option("--process-index", hidden=True)]
-Watch = Annotated[
-    bool, typer.Option("--watch", help="Start again when a .py file here changes: for development.")
-]
-WatchDirs = Annotated[
-    list[Path] | None,
-    typer.Option("--watch-dir", help="Watch this folder or file instead of here; repeatable."),
-]
-Capacity = Annotated[
-    str | None,
-    typer.Option("--capacity", help="cpu_milli, memory_mib, your own countables; JSON."),
-]
-AppVersion = Annotated[
-    str | None,
-    typer.Option(
-        "--app-version",
-        envvar="HWQUEUE_APP_VERSION",
-        show_envvar=True,
-        help="Version of the code, for runs of workflows that are pinned to one: the node label app_version.",
-    ),
-]
-Rack = Annotated[int | None, typer.Option("--rack", min=0, help="Number of its rack.")]
-NoDetect = Annotated[
-    bool, typer.Option("--no-detect", help="Look up no labels, capacity or GPUs of this machine.")
-]
-CpuIsolation = Annotated[
-    list[str] | None,
-    typer.Option("--cpu-isolation", help="whole_core or strict_isolated, honoured; repeatable."),
-]
-Gpus = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--gpu",
-        help="MODEL[:MEMORY][xN], as A100:80GiBx4: its GPUs, in PCI bus order, instead of the "
-        "detected ones; repeatable.",
-    ),
-]
-GpuExclusivity = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--gpu-exclusivity",
-        help="session_exclusive, device_exclusive or partition_exclusive, honoured; repeatable.",
-    ),
-]
-DefaultCpuIsolation = Annotated[
-    str | None,
-    typer.Option("--default-cpu-isolation", help="Class of leases that ask for none."),
-]
-GpuShareMode = Annotated[
-    str | None,
-    typer.Option("--gpu-share-mode", help="exclusive: one lease per GPU; fractional: shares."),
-]
-Concurrency = Annotated[
-    int, typer.Option("--concurrency", min=1, max=10_000, help="Leases that run at once.")
-]
-ClaimTimeout = Annotated[
-    str | None, typer.Option("--claim-timeout", help="A claim ends this long after its last beat.")
-]
-ShutdownTimeout = Annotated[
-    str, typer.Option("--shutdown-timeout", help="How long a stop waits for what runs.")
-]
-CancelGrace = Annotated[
-    str,
-    typer.Option("--cancel-grace", help="How long a cancelled handler has before it is killed."),
-]
-PollInterval = Annotated[
-    str, typer.Option("--poll-interval", help="Mean wait before an idle worker asks again.")
-]
-ReapInterval = Annotated[
-    str,
-    typer.Option("--reap-interval", help="Mean time between looks for what dead workers left; or never."),
-]
-PruneInterval = Annotated[
-    str,
-    typer.Option("--prune-interval", help="Mean time between deletions of what is kept no longer; or never."),
-]
-NodeId = Annotated[
-    str | None, typer.Option("--node-id", help="Id of the node; made from its name if left out.")
-]
+AppName = Annotated[str | None, Option("--app", help="module:name of the hwqueue.App.")]
+
 _TOLD_BY = {"--dsn": PROCESS_DSN, "--listen": "HWQUEUE_LISTEN"}
 
-Listen = Annotated[
-    str,
-    typer.Option(
-        "--listen",
-        envvar="HWQUEUE_LISTEN",
-        show_envvar=True,
-        help="Where to LISTEN for new work: auto (at --dsn), off, or a direct connection if --dsn "
-        "is a pooler's.",
-    ),
-]
-SyncDsn = Annotated[
-    str | None,
-    typer.Option(
-        "--sync-dsn",
-        envvar="HWQUEUE_SYNC_DSN",
-        show_envvar=True,
-        help="Login with hwqueue_operator that sets the defaults of the app's tasks at the start, "
-        "where that of --dsn may not.",
-    ),
-]
-DeregisterOnStop = Annotated[
-    bool,
-    typer.Option(help="Take the node out of the fleet at a graceful stop, unless operators keep it."),
-]
-PassEnv = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--pass-env",
-        help="Variable that handlers in processes get although it is PG* or HWQUEUE_*; repeatable.",
-    ),
-]
-LogForm = Annotated[
-    LogFormat,
-    typer.Option("--log-format", help="text; json: one object in a line, with all fields."),
-]
-LogAt = Annotated[
-    LogLevel,
-    typer.Option("--log-level", help="Lowest level of the log; handlers' own records included."),
-]
 
-
-@app.command(
-    epilog="Example: hwqueue worker run --app tasks:app --queue renders "
-    "--label gpu=true --label region=us-east"
-)
+@app.command("hwqueue worker run --app tasks:app --queue renders --label gpu=true --label region=us-east")
 @until_told()
 def run(
     ctx: typer.Context,
     *,
     app_name: AppName = None,
-    shell: Shell = False,
-    queue: Queues = None,
-    label: Labels = None,
-    app_version: AppVersion = None,
-    name: Name = None,
-    processes: Processes = 1,
-    process_index: ProcessIndex = None,
-    watch: Watch = False,
-    watch_dir: WatchDirs = None,
-    capacity: Capacity = None,
-    gpu: Gpus = None,
-    rack: Rack = None,
-    no_detect: NoDetect = False,
-    cpu_isolation: CpuIsolation = None,
-    gpu_exclusivity: GpuExclusivity = None,
-    default_cpu_isolation: DefaultCpuIsolation = None,
-    gpu_share_mode: GpuShareMode = None,
-    concurrency: Concurrency = 10,
-    claim_timeout: ClaimTimeout = None,
-    shutdown_timeout: ShutdownTimeout = "30s",
-    cancel_grace: CancelGrace = "5s",
-    poll_interval: PollInterval = "1s",
-    reap_interval: ReapInterval = "5s",
-    prune_interval: PruneInterval = "1m",
-    node_id: NodeId = None,
-    listen: Listen = "auto",
-    sync_dsn: SyncDsn = None,
-    deregister_on_stop: DeregisterOnStop = True,
-    pass_env: PassEnv = None,
-    log_format: LogForm = "text",
-    log_level: LogAt = "info",
+    shell: Annotated[
+        bool,
+        Option(
+            "--shell",
+            help="Also run commands of hwqueue run, as this user: those who may spawn into its queues "
+            "decide which.",
+        ),
+    ] = False,
+    queue: Annotated[
+        list[str] | None,
+        Option(
+            help="Queue to claim from; repeatable. Those that the app's tasks name, if left out.",
+            autocompletion=queue_names,
+        ),
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        Option(
+            "--label",
+            "--tags",
+            help="Label of the node, key=value, or several as JSON; wins over a detected one; repeatable.",
+        ),
+    ] = None,
+    app_version: Annotated[
+        str | None,
+        Option(
+            envvar="HWQUEUE_APP_VERSION",
+            show_envvar=True,
+            help="Version of the code, for runs of workflows that are pinned to one: the node label "
+            "app_version.",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        Option(
+            help="Name of the node: %h is the host's, %i the index of the process. %h if left out, "
+            "%h-%i with --processes.",
+        ),
+    ] = None,
+    processes: Annotated[
+        int,
+        Option(
+            min=1,
+            max=MOST_PROCESSES,
+            help="Run this many workers, each a node with its share of the machine.",
+        ),
+    ] = 1,
+    process_index: Annotated[int | None, Option(hidden=True)] = None,
+    watch: Annotated[
+        bool, Option("--watch", help="Start again when a .py file here changes: for development.")
+    ] = False,
+    watch_dir: Annotated[
+        list[Path] | None, Option(help="Watch this folder or file instead of here; repeatable.")
+    ] = None,
+    capacity: Annotated[str | None, Option(help="cpu_milli, memory_mib, your own countables; JSON.")] = None,
+    gpu: Annotated[
+        list[str] | None,
+        Option(
+            help="MODEL[:MEMORY][xN], as A100:80GiBx4: its GPUs, in PCI bus order, instead of the "
+            "detected ones; repeatable.",
+        ),
+    ] = None,
+    rack: Annotated[int | None, Option(min=0, help="Number of its rack.")] = None,
+    no_detect: Annotated[
+        bool, Option("--no-detect", help="Look up no labels, capacity or GPUs of this machine.")
+    ] = False,
+    cpu_isolation: Annotated[
+        list[str] | None, Option(help="whole_core or strict_isolated, honoured; repeatable.")
+    ] = None,
+    gpu_exclusivity: Annotated[
+        list[str] | None,
+        Option(help="session_exclusive, device_exclusive or partition_exclusive, honoured; repeatable."),
+    ] = None,
+    default_cpu_isolation: Annotated[str | None, Option(help="Class of leases that ask for none.")] = None,
+    gpu_share_mode: Annotated[
+        str | None, Option(help="exclusive: one lease per GPU; fractional: shares.")
+    ] = None,
+    concurrency: Annotated[int, Option(min=1, max=10_000, help="Leases that run at once.")] = 10,
+    claim_timeout: Annotated[str | None, Option(help="A claim ends this long after its last beat.")] = None,
+    shutdown_timeout: Annotated[str, Option(help="How long a stop waits for what runs.")] = "30s",
+    cancel_grace: Annotated[str, Option(help="How long a cancelled handler has before it is killed.")] = "5s",
+    poll_interval: Annotated[str, Option(help="Mean wait before an idle worker asks again.")] = "1s",
+    reap_interval: Annotated[
+        str, Option(help="Mean time between looks for what dead workers left; or never.")
+    ] = "5s",
+    prune_interval: Annotated[
+        str, Option(help="Mean time between deletions of what is kept no longer; or never.")
+    ] = "1m",
+    node_id: Annotated[str | None, Option(help="Id of the node; made from its name if left out.")] = None,
+    listen: Annotated[
+        str,
+        Option(
+            envvar="HWQUEUE_LISTEN",
+            show_envvar=True,
+            help="Where to LISTEN for new work: auto (at --dsn), off, or a direct connection if --dsn "
+            "is a pooler's.",
+        ),
+    ] = "auto",
+    sync_dsn: Annotated[
+        str | None,
+        Option(
+            envvar="HWQUEUE_SYNC_DSN",
+            show_envvar=True,
+            help="Login with hwqueue_operator that sets the defaults of the app's tasks at the start, "
+            "where that of --dsn may not.",
+        ),
+    ] = None,
+    deregister_on_stop: Annotated[
+        bool, Option(help="Take the node out of the fleet at a graceful stop, unless operators keep it.")
+    ] = True,
+    pass_env: Annotated[
+        list[str] | None,
+        Option(help="Variable that handlers in processes get although it is PG* or HWQUEUE_*; repeatable."),
+    ] = None,
+    log_format: Annotated[
+        LogFormat, Option(help="text; json: one object in a line, with all fields.")
+    ] = "text",
+    log_level: Annotated[
+        LogLevel, Option(help="Lowest level of the log; handlers' own records included.")
+    ] = "info",
 ) -> None:
     """Register this machine as a node and run its leases until SIGTERM or Ctrl-C.
 
@@ -254,9 +183,11 @@ def run(
     """
     logs.set_up(logs.LogSettings(log_format, log_level))  # before the app logs anything
     node_name = _name(name, process_index or 0, processes)
+    named = named_database(ctx)
     settings = WorkerSettings(
-        dsn=_database(ctx),
-        listen=_checked_listen(listen),
+        # the worker checks one that was named, and waits while it is away
+        dsn=connection_string(ctx) if named is None else named.dsn,
+        listen=listen if listen in ("auto", "off") else checked_dsn(listen, "--listen"),
         sync_dsn=None if sync_dsn is None else checked_dsn(sync_dsn, "--sync-dsn"),
         queues=tuple(queue or ()),
         pass_environment=tuple(pass_env or ()),
@@ -340,18 +271,6 @@ def _name(template: str | None, index: int, processes: int) -> str:
     if processes > 1 and "%i" not in template:
         raise ConfigError(f"--name: {template!r} names every process the same", hint="such as --name '%h-%i'")
     return name_of_template(template, index)
-
-
-def _database(ctx: typer.Context) -> str:
-    """The connection string. The worker checks one that was named, and waits while it is away."""
-    named = named_database(ctx)
-    return connection_string(ctx) if named is None else named.dsn
-
-
-def _checked_listen(listen: str) -> str:
-    if listen not in ("auto", "off"):
-        checked_dsn(listen, "--listen")
-    return listen
 
 
 def _span_or_never(text: str, name: str) -> timedelta | None:

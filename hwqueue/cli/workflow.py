@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Concatenate
 from uuid import UUID
 
 import psycopg
 import typer
+from typer import Argument, Option
 
-from hwqueue.cli import submitting, workflow_check, workflow_items, workflow_update
+from hwqueue.cli import submitting, workflow_check, workflow_update
 from hwqueue.cli.completion import workflow_names
-from hwqueue.cli.connect import connection_string, open_client
+from hwqueue.cli.connect import P, ask, connection_string, open_client
+from hwqueue.cli.groups import Commands
 from hwqueue.cli.inputs import (
     identifier,
     json_object,
@@ -21,20 +24,35 @@ from hwqueue.cli.inputs import (
     pairs,
     span,
 )
+from hwqueue.cli.lease_view import error_line
 from hwqueue.cli.options import options_of
-from hwqueue.cli.output import ExitCode, fields_of, say, show_item, show_items, show_one, show_rows
+from hwqueue.cli.output import (
+    ExitCode,
+    fields_of,
+    plain_text,
+    say,
+    say_more,
+    show_item,
+    show_items,
+    show_one,
+    show_rows,
+)
 from hwqueue.cli.run_view import follow, look_at, names_of, shown_steps
+from hwqueue.cli.tables import row_of
 from hwqueue.cli.worker import load_named
 from hwqueue.client import Client
 from hwqueue.connections import in_utf8
 from hwqueue.errors import ConfigError
 from hwqueue.text import duration, plural
 from hwqueue.types import (
+    DefinedWorkflow,
     RetryMode,
-    RunOptions,
     RunSignal,
+    RunSignalSent,
     RunState,
     RunSummary,
+    StepResult,
+    StepState,
     SubmittedRun,
     WorkflowDefinition,
     WorkflowStep,
@@ -43,23 +61,30 @@ from hwqueue.types import (
 )
 from hwqueue.workflow import Workflow
 
-app = typer.Typer(no_args_is_help=True, help="Define workflows, submit runs, look at them and change them.")
+app = Commands("Define workflows, submit runs, look at them and change them.")
 
+_LONGEST = 60  # of what a step returned
 _EXIT_CODES = {
     "completed": ExitCode.OK,
     "failed": ExitCode.FAILED,
     "cancelled": ExitCode.CANCELLED,
 }
 
-Name = Annotated[str, typer.Argument(help="Name of the workflow.", autocompletion=workflow_names)]
-RunId = Annotated[str, typer.Argument(help="Id of the run.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show which steps would change.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Watch = Annotated[bool, typer.Option("--watch", "-w", help="Follow it until it has ended.")]
-AtMost = Annotated[str | None, typer.Option("--timeout", help="With --watch: how long at most, such as 10m.")]
+Name = Annotated[str, Argument(help="Name of the workflow.", autocompletion=workflow_names)]
+RunId = Annotated[str, Argument(help="Id of the run.")]
+Watch = Annotated[bool, Option("--watch", "-w", help="Follow it until it has ended.")]
+AtMost = Annotated[str | None, Option("--timeout", help="With --watch: how long at most, such as 10m.")]
 
 
-@app.command(epilog="Example: hwqueue workflow define training.json")
+@dataclass(frozen=True, kw_only=True)
+class Care:
+    """Whether a command shows what would change, asks or just does it."""
+
+    dry_run: Annotated[bool, Option("--dry-run", help="Only show which steps would change.")] = False
+    yes: Annotated[bool, Option("--yes", "-y", help="Do not ask.")] = False
+
+
+@app.command("hwqueue workflow define training.json")
 def define(
     ctx: typer.Context,
     spec: submitting.SpecFile = None,
@@ -77,77 +102,72 @@ def define(
             made = client.define_workflow(load_named(app_name, Workflow))
         else:
             made = client.define_workflow(json_object(spec or "", "FILE"))
-    show_item(ctx, made, lambda one: {"workflow": one.workflow, "version": one.version})
+    show_item(ctx, made, row_of(DefinedWorkflow, "workflow version"))
     if not made.created:
         say(ctx, "nothing has changed since that version")
 
 
-app.command(epilog=f"Example: {workflow_check.EXAMPLE}")(workflow_check.check)
+app.command(workflow_check.EXAMPLE)(workflow_check.check)
 
 
-@app.command("list", epilog="Example: hwqueue workflow list --json")
+@app.command("hwqueue workflow list --json", "list")
 def list_(
     ctx: typer.Context,
     *,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most this many.")] = 100,
-    after: Annotated[str | None, typer.Option(help="The last name of a page, to get the next one.")] = None,
+    limit: Annotated[int, Option(min=1, max=10_000, help="At most this many.")] = 100,
+    after: Annotated[str | None, Option(help="The last name of a page, to get the next one.")] = None,
 ) -> None:
     """List the workflows by name, each with its newest version."""
-    with open_client(ctx) as client:
-        found = client.list_workflows(after=after, limit=limit)
+    found = ask(ctx, Client.list_workflows, after=after, limit=limit)
     show_items(ctx, found, _workflow_row, empty="no workflows; define one: hwqueue workflow define FILE")
 
 
-@app.command(epilog="Example: hwqueue workflow show training --version 2")
+@app.command("hwqueue workflow show training --version 2")
 def show(
     ctx: typer.Context,
     name: Name,
     *,
-    version: Annotated[int | None, typer.Option(min=1, help="The newest unless given.")] = None,
+    version: Annotated[int | None, Option(min=1, help="The newest unless given.")] = None,
 ) -> None:
     """Show a definition: what all steps have in common, then its steps in their order.
 
     With --json the whole specification, in normal form.
     """
-    with open_client(ctx) as client:
-        found = client.get_workflow(name, version=version)
+    found = ask(ctx, Client.get_workflow, name, version=version)
     if options_of(ctx).json:
         show_one(ctx, fields_of(found))
         return
-    show_one(ctx, _definition_facts(found))
+    common = {key: value for key, value in found.spec.items() if key not in ("name", "steps")}
+    show_one(ctx, _definition_facts(found) | common)
     typer.echo()
     show_rows(ctx, [_definition_row(step) for step in found.spec["steps"]])
 
 
-@app.command(epilog="Example: hwqueue workflow versions training")
+@app.command("hwqueue workflow versions training")
 def versions(
     ctx: typer.Context,
     names: Annotated[
-        list[str], typer.Argument(help="Names of workflows, 100 at most.", autocompletion=workflow_names)
+        list[str], Argument(help="Names of workflows, 100 at most.", autocompletion=workflow_names)
     ],
 ) -> None:
     """List the newest 20 versions of workflows, and how many runs of each are in each state.
 
     Of the newest 1,000 runs of each name; a row without a version counts runs of specifications.
     """
-    with open_client(ctx) as client:
-        found = client.list_workflow_versions(names)
+    found = ask(ctx, Client.list_workflow_versions, names)
     show_items(ctx, found, _version_row, empty="no workflow has such a name")
 
 
 @app.command(
-    epilog="""Example: hwqueue workflow run training --input '{"dataset": "s3://in"}' """
+    """hwqueue workflow run training --input '{"dataset": "s3://in"}' """
     "--tags gpu=true --key 2030-01-31"
 )
-@submitting.takes_run_options
 def run(
     ctx: typer.Context,
     name: Name,
     *,
-    input_: Annotated[
-        str, typer.Option("--input", help="What its steps bind with $input: JSON or a file.")
-    ] = "{}",
-    options: RunOptions,
+    input_: Annotated[str, Option("--input", help="What its steps bind with $input: JSON or a file.")] = "{}",
+    flags: submitting.Flags,
     watch: Watch = False,
     timeout: AtMost = None,
 ) -> None:
@@ -157,7 +177,7 @@ def run(
     """
     given, at_most = json_value(input_, "--input"), _at_most(timeout, watch=watch)
     with open_client(ctx) as client:
-        submitted = client.submit_workflow(name, given, **options)
+        submitted = client.submit_workflow(name, given, **flags.options())
         if watch:
             say(ctx, f"run {submitted.run_id}")
             _watch(ctx, client, submitted.run_id, at_most)
@@ -170,54 +190,51 @@ def run(
         say(ctx, f"follow it: {status} --watch")
 
 
-@app.command(epilog="Example: hwqueue workflow runs --workflow training --state failed --since 2d")
+@app.command("hwqueue workflow runs --workflow training --state failed --since 2d")
 def runs(
     ctx: typer.Context,
     *,
     workflow: Annotated[
         str | None,
-        typer.Option("--workflow", help="Only of the workflow of this name.", autocompletion=workflow_names),
+        Option("--workflow", help="Only of the workflow of this name.", autocompletion=workflow_names),
     ] = None,
-    state: Annotated[RunState | None, typer.Option(help="Only in this state.")] = None,
+    state: Annotated[RunState | None, Option(help="Only in this state.")] = None,
     label: Annotated[
-        list[str] | None,
-        typer.Option("--label", help="Only with this label, key=value; repeatable."),
+        list[str] | None, Option("--label", help="Only with this label, key=value; repeatable.")
     ] = None,
-    tenant: Annotated[str | None, typer.Option(help="Only of this tenant.")] = None,
-    parent: Annotated[str | None, typer.Option(help="Only runs that are steps of this run.")] = None,
-    root: Annotated[str | None, typer.Option(help="Only runs that are below this run.")] = None,
+    tenant: Annotated[str | None, Option(help="Only of this tenant.")] = None,
+    parent: Annotated[str | None, Option(help="Only runs that are steps of this run.")] = None,
+    root: Annotated[str | None, Option(help="Only runs that are below this run.")] = None,
     nested: Annotated[
         bool | None,
-        typer.Option("--nested/--no-nested", help="Only runs that are steps of others, or none of these."),
+        Option("--nested/--no-nested", help="Only runs that are steps of others, or none of these."),
     ] = None,
     since: Annotated[
-        str | None, typer.Option(help="Not submitted before this time, or this span ago: 2h, 3d.")
+        str | None, Option(help="Not submitted before this time, or this span ago: 2h, 3d.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most this many.")] = 50,
-    before: Annotated[
-        str | None, typer.Option(help="Older than this run: the last id of the page before.")
-    ] = None,
+    limit: Annotated[int, Option(min=1, max=10_000, help="At most this many.")] = 50,
+    before: Annotated[str | None, Option(help="Older than this run: the last id of the page before.")] = None,
 ) -> None:
     """List runs, newest first."""
-    with open_client(ctx) as client:
-        found = client.list_workflow_runs(
-            workflow=workflow,
-            state=state,
-            labels=pairs(label, "--label") if label else None,
-            tenant=tenant,
-            parent_run_id=identifier(parent, "--parent") if parent else None,
-            root_run_id=identifier(root, "--root") if root else None,
-            is_nested=nested,
-            submitted_from=moment_before(since, "--since"),
-            limit=limit,
-            before=identifier(before, "--before") if before else None,
-        )
+    found = ask(
+        ctx,
+        Client.list_workflow_runs,
+        workflow=workflow,
+        state=state,
+        labels=pairs(label, "--label") if label else None,
+        tenant=tenant,
+        parent_run_id=identifier(parent, "--parent") if parent else None,
+        root_run_id=identifier(root, "--root") if root else None,
+        is_nested=nested,
+        submitted_from=moment_before(since, "--since"),
+        limit=limit,
+        before=identifier(before, "--before") if before else None,
+    )
     show_items(ctx, found, _run_row, empty="no such runs")
-    if len(found) == limit:
-        say(ctx, f"there may be more: --before {found[-1].run_id}")
+    say_more(ctx, found, limit, "--before {0.run_id}")
 
 
-@app.command(epilog="Example: hwqueue workflow status 01890a5d-ac96-774b-bcce-b302099a8057 --watch")
+@app.command("hwqueue workflow status 01890a5d-ac96-774b-bcce-b302099a8057 --watch")
 def status(
     ctx: typer.Context,
     run_id: RunId,
@@ -242,138 +259,124 @@ def status(
             shown_steps(ctx, look, names_of(client, look))
 
 
-app.command(epilog=f"Example: {workflow_items.EXAMPLE}")(workflow_items.results)
+@app.command("hwqueue workflow results 01890a5d-ac96-774b-bcce-b302099a8057 score --state failed --limit 20")
+def results(
+    ctx: typer.Context,
+    run_id: RunId,
+    step: Annotated[str, Argument(help="Name of the step.")],
+    *,
+    state: Annotated[StepState | None, Option(help="Only in this state.")] = None,
+    limit: Annotated[int, Option(min=1, max=10_000, help="At most this many.")] = 100,
+    after: Annotated[int, Option(min=-2, help="Behind this item: the last of the page before.")] = -1,
+) -> None:
+    """Show what a step returned: one row, or one for each item of a map that is spawned.
+
+    Results and errors are shortened; with --json they are whole. With --after -2 a step with items
+    tells of itself, as item -1.
+    """
+    wanted = identifier(run_id, "RUN_ID")
+    found = ask(ctx, Client.step_results, wanted, step, after=after, limit=limit, state=state)
+    show_items(ctx, found, _result_row, empty="no such items")
+    if len(found) == limit and found[-1].item > 0:
+        say(ctx, f"there may be more: --after {found[-1].item}")
 
 
-@app.command(epilog="Example: hwqueue workflow cancel 01890a5d-ac96-774b-bcce-b302099a8057 --dry-run")
+@app.command("hwqueue workflow cancel 01890a5d-ac96-774b-bcce-b302099a8057 --dry-run")
 def cancel(
     ctx: typer.Context,
     run_id: RunId,
     *,
-    reason: Annotated[str | None, typer.Option(help="Kept with the run.")] = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
+    reason: Annotated[str | None, Option(help="Kept with the run.")] = None,
+    care: Care,
 ) -> None:
     """Cancel a run: what waits ends, what runs is asked to stop, nothing more is released."""
-    wanted = identifier(run_id, "RUN_ID")
-    _change(
-        ctx,
-        wanted,
-        lambda client: client.cancel_workflow_run(wanted, reason=reason),
-        verb="cancel",
-        dry_run=dry_run,
-        yes=yes,
-    )
+    _change(ctx, run_id, "cancel", care, Client.cancel_workflow_run, reason=reason)
 
 
-@app.command(epilog="Example: hwqueue workflow pause 01890a5d-ac96-774b-bcce-b302099a8057")
+@app.command("hwqueue workflow pause 01890a5d-ac96-774b-bcce-b302099a8057")
 def pause(ctx: typer.Context, run_id: RunId) -> None:
     """Hold the steps of a run that become due; those that run go on."""
     wanted = identifier(run_id, "RUN_ID")
-    with open_client(ctx) as client:
-        _show_state(ctx, wanted, client.pause_workflow_run(wanted))
+    _show_state(ctx, wanted, ask(ctx, Client.pause_workflow_run, wanted))
 
 
-@app.command(epilog="Example: hwqueue workflow resume 01890a5d-ac96-774b-bcce-b302099a8057")
+@app.command("hwqueue workflow resume 01890a5d-ac96-774b-bcce-b302099a8057")
 def resume(ctx: typer.Context, run_id: RunId) -> None:
     """Let a paused run go on."""
     wanted = identifier(run_id, "RUN_ID")
-    with open_client(ctx) as client:
-        _show_state(ctx, wanted, client.resume_workflow_run(wanted))
+    _show_state(ctx, wanted, ask(ctx, Client.resume_workflow_run, wanted))
 
 
-@app.command(epilog="Example: hwqueue workflow retry 01890a5d-ac96-774b-bcce-b302099a8057 --step train")
+@app.command("hwqueue workflow retry 01890a5d-ac96-774b-bcce-b302099a8057 --step train")
 def retry(
     ctx: typer.Context,
     run_id: RunId,
     *,
     mode: Annotated[
         RetryMode | None,
-        typer.Option(
+        Option(
             help="failed: all that has not completed. failed_and_downstream: and what comes after. "
             "all: every step.",
             show_default="failed",
         ),
     ] = None,
     step: Annotated[
-        list[str] | None,
-        typer.Option(help="Instead of a mode: this step, and all after it; repeatable."),
+        list[str] | None, Option(help="Instead of a mode: this step, and all after it; repeatable.")
     ] = None,
     input_: Annotated[
-        str | None, typer.Option("--input", help="With --mode all: another input; JSON or a file.")
+        str | None, Option("--input", help="With --mode all: another input; JSON or a file.")
     ] = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
+    care: Care,
 ) -> None:
     """Run steps of a run that has ended again, under the same lease ids; other results stay."""
-    wanted = identifier(run_id, "RUN_ID")
     given = None if input_ is None else json_value(input_, "--input")
-    _change(
-        ctx,
-        wanted,
-        lambda client: client.retry_workflow_run(wanted, mode=mode, steps=step, input=given),
-        verb="retry",
-        dry_run=dry_run,
-        yes=yes,
-    )
+    _change(ctx, run_id, "retry", care, Client.retry_workflow_run, mode=mode, steps=step, input=given)
 
 
-app.command(epilog=f"Example: {workflow_update.EXAMPLE}")(workflow_update.update)
+app.command(workflow_update.EXAMPLE)(workflow_update.update)
 
 
 @app.command(
-    epilog="Example: hwqueue workflow skip 01890a5d-ac96-774b-bcce-b302099a8057 train "
+    "hwqueue workflow skip 01890a5d-ac96-774b-bcce-b302099a8057 train "
     """--result '{"model": "s3://old"}' --reason 'as last week'"""
 )
 def skip(
     ctx: typer.Context,
     run_id: RunId,
-    step: Annotated[str, typer.Argument(help="Name of the step.")],
+    step: Annotated[str, Argument(help="Name of the step.")],
     *,
-    result: Annotated[
-        str | None, typer.Option(help="What steps that bind its result get: JSON or a file.")
-    ] = None,
-    reason: Annotated[str | None, typer.Option(help="Kept with the event.")] = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
+    result: Annotated[str | None, Option(help="What steps that bind its result get: JSON or a file.")] = None,
+    reason: Annotated[str | None, Option(help="Kept with the event.")] = None,
+    care: Care,
 ) -> None:
     """Declare a step completed that nobody has claimed; what comes after it is released."""
-    wanted = identifier(run_id, "RUN_ID")
     given = None if result is None else json_value(result, "--result")
-    _change(
-        ctx,
-        wanted,
-        lambda client: client.skip_step(wanted, step, result=given, reason=reason),
-        verb=f"skip step {step} of",
-        dry_run=dry_run,
-        yes=yes,
-    )
+    verb = f"skip step {step} of"
+    _change(ctx, run_id, verb, care, Client.skip_step, step, result=given, reason=reason)
 
 
 @app.command(
-    epilog="Example: hwqueue workflow signal 01890a5d-ac96-774b-bcce-b302099a8057 approved "
+    "hwqueue workflow signal 01890a5d-ac96-774b-bcce-b302099a8057 approved "
     '--payload \'{"by": "ann"}\' --key click-7'
 )
 def signal(
     ctx: typer.Context,
     run_id: RunId,
-    name: Annotated[str, typer.Argument(help="What a step waits for.")],
+    name: Annotated[str, Argument(help="What a step waits for.")],
     *,
-    payload: Annotated[str, typer.Option(help="JSON; the result of that step.")] = "null",
-    key: Annotated[str | None, typer.Option(help="The same name and key reach the run once.")] = None,
+    payload: Annotated[str, Option(help="JSON; the result of that step.")] = "null",
+    key: Annotated[str | None, Option(help="The same name and key reach the run once.")] = None,
 ) -> None:
     """Send a run a signal; the step that waits for it has completed, now or when it is released."""
     sent = json_value(payload, "--payload")
-    with open_client(ctx) as client:
-        answer = client.signal_workflow_run(identifier(run_id, "RUN_ID"), name, sent, key=key)
-    show_item(ctx, answer, lambda one: {"created": one.created, "state": one.state})
+    answer = ask(ctx, Client.signal_workflow_run, identifier(run_id, "RUN_ID"), name, sent, key=key)
+    show_item(ctx, answer, row_of(RunSignalSent, "created state"))
 
 
-@app.command(epilog="Example: hwqueue workflow signals 01890a5d-ac96-774b-bcce-b302099a8057")
+@app.command("hwqueue workflow signals 01890a5d-ac96-774b-bcce-b302099a8057")
 def signals(ctx: typer.Context, run_id: RunId) -> None:
     """List the signals that a run was sent, oldest first, and which step took each."""
-    with open_client(ctx) as client:
-        found = client.list_run_signals(identifier(run_id, "RUN_ID"))
+    found = ask(ctx, Client.list_run_signals, identifier(run_id, "RUN_ID"))
     show_items(ctx, found, _signal_row, empty="it was sent no signal")
 
 
@@ -395,33 +398,33 @@ def _watch(ctx: typer.Context, client: Client, run_id: UUID, at_most: timedelta 
 
 def _change(
     ctx: typer.Context,
-    run_id: UUID,
-    change: Callable[[Client], RunState],
-    *,
+    run: str,
     verb: str,
-    dry_run: bool,
-    yes: bool,
+    care: Care,
+    change: Callable[Concatenate[Client, UUID, P], RunState],
+    *args: P.args,
+    **kwargs: P.kwargs,
 ) -> None:
     """Show which steps change, ask, and change them; what was asked about may change meanwhile.
 
     The preview is the change itself, in a transaction that is rolled back.
     """
-    if dry_run or not yes:
+    run_id = identifier(run, "RUN_ID")
+    if care.dry_run or not care.yes:
         with psycopg.connect(in_utf8(connection_string(ctx))) as connection:
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             trial = Client.on(connection)
-            run = trial.get_workflow_run(run_id)
+            workflow = trial.get_workflow_run(run_id).workflow
             before = trial.list_workflow_steps(run_id)
-            change(trial)
+            change(trial, run_id, *args, **kwargs)
             rows = _changes(before, trial.list_workflow_steps(run_id))
             connection.rollback()
-        if dry_run:
+        if care.dry_run:
             show_rows(ctx, rows, empty="no step would change")
             return
-        what = f"run {run_id} of workflow {run.workflow}"
+        what = f"run {run_id} of workflow {workflow}"
         typer.confirm(f"{verb} {what}? {plural(len(rows), 'step')} change", abort=True, err=True)
-    with open_client(ctx) as client:
-        _show_state(ctx, run_id, change(client))
+    _show_state(ctx, run_id, ask(ctx, change, run_id, *args, **kwargs))
 
 
 def _changes(before: list[WorkflowStep], after: list[WorkflowStep]) -> list[dict[str, object]]:
@@ -437,45 +440,39 @@ def _show_state(ctx: typer.Context, run_id: UUID, state: RunState) -> None:
     show_one(ctx, {"run_id": run_id, "state": state})
 
 
-def _workflow_row(workflow: WorkflowSummary) -> dict[str, Any]:
-    return {
-        "workflow": workflow.workflow,
-        "version": workflow.version,
-        "steps": workflow.step_count,
-        "created_at": workflow.created_at,
-    }
+def _returned(item: StepResult) -> str | None:
+    """What it returned, or why it did not, cut off."""
+    returned = item.result if item.error is None else error_line(item.error)
+    if returned is None:
+        return None
+    text = plain_text(returned)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-def _version_row(found: WorkflowVersion) -> dict[str, Any]:
-    runs = ", ".join(f"{count} {state}" for state, count in sorted(found.run_counts.items()))
-    return {
-        "workflow": found.workflow,
-        "version": found.version,
-        "steps": found.step_count,
-        "created_at": found.created_at,
-        "runs": runs or None,
-    }
-
-
-def _signal_row(sent: RunSignal) -> dict[str, Any]:
-    return {
-        "signal": sent.name,
-        "key": sent.key,
-        "sent_at": sent.sent_at,
-        "taken_by": sent.taken_by,
-        "bytes": sent.bytes,
-    }
-
-
-def _definition_facts(found: WorkflowDefinition) -> dict[str, Any]:
-    common = {key: value for key, value in found.spec.items() if key not in ("name", "steps")}
-    return {
-        "workflow": found.workflow,
-        "version": found.version,
-        "steps": found.step_count,
-        "created_at": found.created_at,
-        **common,
-    }
+_workflow_row = row_of(WorkflowSummary, "workflow version steps=step_count created_at")
+_version_row = row_of(
+    WorkflowVersion,
+    "workflow version steps=step_count created_at runs",
+    runs=lambda found: ", ".join(f"{n} {state}" for state, n in sorted(found.run_counts.items())) or None,
+)
+_signal_row = row_of(RunSignal, "signal=name key sent_at taken_by bytes")
+_submitted_facts = row_of(SubmittedRun, "run_id created state")
+_run_row = row_of(
+    RunSummary,
+    "run_id workflow version state reason attempt submitted_at lasted",
+    lasted=lambda run: duration(run.finished_at - run.submitted_at) if run.finished_at else None,
+)
+_result_row = row_of(
+    StepResult,
+    "item name state node attempt lasted returned lease_id",
+    state=lambda item: item.lease_state if item.lease_state in ("pending", "scheduled") else item.state,
+    node=lambda item: item.node_name or item.node_id,
+    lasted=lambda item: (
+        duration(item.finished_at - item.claimed_at) if item.finished_at and item.claimed_at else None
+    ),
+    returned=_returned,
+)
+_definition_facts = row_of(WorkflowDefinition, "workflow version steps=step_count created_at")
 
 
 def _definition_row(step: dict[str, Any]) -> dict[str, Any]:
@@ -504,25 +501,3 @@ def _does(step: dict[str, Any]) -> str:
         case "sleep":
             return "(sleeps)"
     return str(step["task"])
-
-
-def _submitted_facts(submitted: SubmittedRun) -> dict[str, Any]:
-    return {
-        "run_id": submitted.run_id,
-        "created": submitted.created,
-        "state": submitted.state,
-    }
-
-
-def _run_row(found: RunSummary) -> dict[str, Any]:
-    ended = found.finished_at
-    return {
-        "run_id": found.run_id,
-        "workflow": found.workflow,
-        "version": found.version,
-        "state": found.state,
-        "reason": found.reason,
-        "attempt": found.attempt,
-        "submitted_at": found.submitted_at,
-        "lasted": duration(ended - found.submitted_at) if ended else None,
-    }

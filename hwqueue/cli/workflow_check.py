@@ -5,24 +5,26 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 from hwqueue.asked import asked
 from hwqueue.cli import submitting
 from hwqueue.cli.completion import workflow_names
-from hwqueue.cli.connect import open_client
+from hwqueue.cli.connect import ask
 from hwqueue.cli.inputs import json_object, json_value
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, plain_text, show_items
+from hwqueue.cli.tables import row_of
 from hwqueue.cli.worker import load_named
+from hwqueue.client import Client
 from hwqueue.errors import ConfigError
 from hwqueue.text import plural
-from hwqueue.types import CheckedStep, PreviewedStep, RunOptions, UpdatedStep
+from hwqueue.types import CheckedStep, PreviewedStep, UpdatedStep
 from hwqueue.workflow import Workflow
 
 EXAMPLE = "hwqueue workflow check training.json --tags region=us-east"
 
 
-@submitting.takes_run_options
 def check(
     ctx: typer.Context,
     spec: submitting.SpecFile = None,
@@ -30,17 +32,14 @@ def check(
     app_name: submitting.AppName = None,
     workflow: Annotated[
         str | None,
-        typer.Option(
-            "--workflow",
-            help="Name of a workflow that is defined, instead.",
-            autocompletion=workflow_names,
+        Option(
+            "--workflow", help="Name of a workflow that is defined, instead.", autocompletion=workflow_names
         ),
     ] = None,
     input_: Annotated[
-        str,
-        typer.Option("--input", help="As for workflow run; where a step may run does not depend on it."),
+        str, Option("--input", help="As for workflow run; where a step may run does not depend on it.")
     ] = "{}",
-    options: RunOptions,
+    flags: submitting.Flags,
 ) -> None:
     """Show where each step could run if it were submitted now; nothing is changed.
 
@@ -50,8 +49,7 @@ def check(
     """
     wanted = _wanted(spec, app_name, workflow)
     json_value(input_, "--input")
-    with open_client(ctx) as client:
-        found = client.check_workflow(wanted, **options)
+    found = ask(ctx, Client.check_workflow, wanted, **flags.options())
     show_items(ctx, found, _row, empty="no step of it needs a node")
     if not options_of(ctx).json:
         for each in found:
@@ -68,15 +66,7 @@ def _wanted(spec: str | None, app_name: str | None, workflow: str | None) -> str
     return workflow if workflow is not None else json_object(spec or "", "FILE")
 
 
-def _row(step: CheckedStep) -> dict[str, object]:
-    return {
-        "step": step.step,
-        "task": step.task_name,
-        "queue": step.queue,
-        "matching": step.nodes_matching,
-        "free": step.nodes_free,
-        "code": step.code,
-    }
+_row = row_of(CheckedStep, "step task=task_name queue matching=nodes_matching free=nodes_free code")
 
 
 def tell(step: CheckedStep | PreviewedStep) -> None:

@@ -92,12 +92,13 @@ def test_json_has_every_field_of_what_the_client_returned(
 def test_json_holds_numbers_as_numbers(cli: Cli) -> None:
     cli("queue", "create", "renders")
     cli("lease", "spawn", "renders", "draw", "--max-attempts", "3")
-    cli("node", "register", "box", "--capacity", '{"cpu_milli": 2000}')
+    cli("node", "register", "box", "--capacity", '{"cpu_milli": 2000, "memory_mib": 1048577}')
     [lease] = json.loads(cli("lease", "list", "--json"))
     assert (lease["attempt"], lease["max_attempts"]) == (0, 3)
     [node] = json.loads(cli("node", "list", "--json"))
     assert (node["capacity"]["cpu_milli"], node["used"]["cpu_milli"]) == (2000, 0)
-    assert "0/2000" in cli("node", "list")
+    for command in ("list", "usage"):
+        assert {"0/2000", "0/1048577"} <= set(cli("node", command).split())
 
 
 def test_spans_of_a_policy_are_in_units(cli: Cli) -> None:

@@ -19,7 +19,7 @@ from hwqueue.cli.inputs import (
     pairs,
     span,
 )
-from hwqueue.cli.spawning import replaces
+from hwqueue.cli.spawning import Replacing
 from hwqueue.cli.worker import load_app
 from hwqueue.errors import ConfigError
 
@@ -186,12 +186,12 @@ def test_a_module_of_this_package_is_brought_by_no_extra() -> None:
 
 def test_whose_place_a_lease_takes() -> None:
     name = "0197f3a2-7c1e-7000-8000-000000000007"
-    of_service = replaces(f"service:{name}", "requeue", True)
+    of_service = Replacing(replaces=f"service:{name}", then="requeue", overlap=True).option()
     assert of_service is not None
     assert of_service.as_json() == {"service": name, "then": "requeue", "overlap": True}
-    of_lease = replaces(name, "cancel", False)
+    of_lease = Replacing(replaces=name).option()
     assert of_lease is not None
     assert of_lease.as_json() == {"lease": name, "then": "cancel", "overlap": False}
-    assert replaces(None, "cancel", False) is None
+    assert Replacing().option() is None
     with pytest.raises(ConfigError, match="--replaces: 'A' is not an id"):
-        replaces("A", "cancel", False)
+        Replacing(replaces="A").option()

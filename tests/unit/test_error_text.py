@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hwqueue.cli.failures import error_line as of_cli
+from hwqueue.cli.lease_view import error_line as of_cli
 from hwqueue.dashboard.formatting import error_line as of_dashboard
 from hwqueue.error_text import error_line
 from hwqueue.schema.files import SHIPPED

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 from psycopg.conninfo import conninfo_to_dict
+from typer import Option
 
 from hwqueue.cli.connect import connection_string
 from hwqueue.cli.inputs import span
@@ -28,15 +29,9 @@ NARROWEST = 40
 def top(
     ctx: typer.Context,
     *,
-    interval: Annotated[
-        str, typer.Option("--interval", help="Wait between two looks, at least 500ms.")
-    ] = "2s",
-    once: Annotated[
-        bool, typer.Option("--once", help="Print one frame and leave; with --json all of it.")
-    ] = False,
-    rows: Annotated[
-        int, typer.Option("--rows", min=1, max=1000, help="With --once: rows of each table.")
-    ] = 10,
+    interval: Annotated[str, Option("--interval", help="Wait between two looks, at least 500ms.")] = "2s",
+    once: Annotated[bool, Option("--once", help="Print one frame and leave; with --json all of it.")] = False,
+    rows: Annotated[int, Option("--rows", min=1, max=1000, help="With --once: rows of each table.")] = 10,
 ) -> None:
     """Watch queues, what is pending and why, nodes, events and throughput.
 

@@ -1,4 +1,4 @@
-"""Errors of leases as text, and a lease with how each of its attempts ended."""
+"""A lease: what its handler has saved, what it waits for, and how each of its attempts ended."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -7,9 +7,9 @@ from uuid import UUID
 import typer
 
 from hwqueue import error_text
-from hwqueue.cli.lease_steps import show_steps, suspension, with_steps
 from hwqueue.cli.options import options_of
-from hwqueue.cli.output import fields_of, plain_text, show_one
+from hwqueue.cli.output import fields_of, plain_text, show_one, show_rows
+from hwqueue.cli.tables import row_of
 from hwqueue.text import bar, duration
 from hwqueue.types import Attempt, Lease, SavedCheckpoint
 
@@ -23,10 +23,7 @@ def error_line(error: Any, reason: str | None = None) -> str:
 
 
 def show_lease(
-    ctx: typer.Context,
-    lease: Lease,
-    names: Mapping[UUID, str],
-    saved: Sequence[SavedCheckpoint] = (),
+    ctx: typer.Context, lease: Lease, names: Mapping[UUID, str], saved: Sequence[SavedCheckpoint] = ()
 ) -> None:
     """Print a lease, what its handler has saved, and its attempts with their tracebacks.
 
@@ -36,19 +33,36 @@ def show_lease(
     """
     facts = fields_of(lease)
     if options_of(ctx).json:
-        show_one(ctx, with_steps(facts, saved))
+        show_one(ctx, facts | ({"checkpoints": list(map(fields_of, saved))} if saved else {}))
         return
     del facts["attempts"]
     facts["error"] = None if lease.error is None else error_line(lease.error)
     facts["progress"] = _progress(lease)
-    if waits := suspension(saved):
-        facts["suspended"] = waits
+    if waits := [_waits(one) for one in saved if one.is_suspended]:
+        facts["suspended"] = waits[0]
     show_one(ctx, facts)
-    show_steps(ctx, saved)
+    if saved:
+        typer.echo()
+        show_rows(ctx, list(map(_checkpoint_row, saved)))
     for attempt in lease.attempts:
         typer.echo()
         for line in _attempt(attempt, names):
             typer.echo(line)
+
+
+def _waits(one: SavedCheckpoint) -> str:
+    """What an open checkpoint waits for, in words."""
+    until = None if one.waits_until is None else plain_text(one.waits_until)
+    if one.waits_for is None:
+        return f"sleeps until {until}"
+    return f"waits for signal {one.waits_for}" + ("" if until is None else f", until {until}")
+
+
+_checkpoint_row = row_of(
+    SavedCheckpoint,
+    "checkpoint=name at=saved_at bytes state",
+    state=lambda one: f"open: {_waits(one)}" if one.is_open else "saved",
+)
 
 
 def _progress(lease: Lease) -> str | None:
