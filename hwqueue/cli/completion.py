@@ -1,7 +1,5 @@
 """Names that the shell offers to complete, where the database says them at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 import psycopg

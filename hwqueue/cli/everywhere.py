@@ -1,7 +1,5 @@
 """hwqueue everywhere: a task on every node; spawn, look at and stop them."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import typer

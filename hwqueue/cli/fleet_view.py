@@ -1,7 +1,5 @@
 """The demo's live picture: GPUs by model, counts, the last grants, and what nobody can run."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """hwqueue gang: leases that start together or not at all; spawn, explain and cancel them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

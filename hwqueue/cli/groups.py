@@ -1,7 +1,5 @@
 """Groups of commands, and groups of options that several commands have."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass

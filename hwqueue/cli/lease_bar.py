@@ -1,7 +1,5 @@
 """Waiting for a lease at a terminal: a bar that shows how far its handler says it has come."""
 
-from __future__ import annotations
-
 import time
 from datetime import timedelta
 from uuid import UUID

@@ -1,7 +1,5 @@
 """A run of a workflow and its steps, a line for each; followed until it has ended."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Which workflow, and the options of the submission of a run, as people type them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 

@@ -5,8 +5,6 @@ the room that is left, in several lines where they must. Where even that is too 
 left out, the least wanted ones first; never the first one nor ids.
 """
 
-from __future__ import annotations
-
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence

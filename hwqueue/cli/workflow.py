@@ -1,7 +1,5 @@
 """hwqueue workflow: define workflows, submit runs of them, look at runs and change them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta

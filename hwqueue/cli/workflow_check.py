@@ -1,7 +1,5 @@
 """hwqueue workflow check: where each step of a workflow could run, before it is submitted."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import typer

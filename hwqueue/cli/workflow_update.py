@@ -1,7 +1,5 @@
 """hwqueue workflow update: another placement for the steps of a run that were not released."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 from uuid import UUID

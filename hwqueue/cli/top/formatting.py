@@ -1,7 +1,5 @@
 """What the screen writes shorter than other places; see `hwqueue.text` for the rest."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 _STEPS = " ▁▂▃▄▅▆▇█"

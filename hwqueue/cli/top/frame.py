@@ -1,7 +1,5 @@
 """One frame as text, for scripts and for terminals that nobody sits at."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

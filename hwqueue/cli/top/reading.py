@@ -1,7 +1,5 @@
 """What is looked at: everything that one frame shows, read in one go."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The live screen of `hwqueue top`. It needs Textual, so it is imported only when it is shown."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import time

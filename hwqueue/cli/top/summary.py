@@ -1,7 +1,5 @@
 """What stands above the tables: the state of the whole in a few lines."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from hwqueue.cli.output import plain_text
