@@ -22,9 +22,9 @@ from hwqueue.demo import pipeline
 from hwqueue.demo.cleanup import clear
 from hwqueue.demo.generate import demo_trace
 from hwqueue.demo.mapping import node_id
-from hwqueue.demo.model import Trace
+from hwqueue.demo.model import Plan, Trace
 from hwqueue.demo.report import Report
-from hwqueue.demo.run import Plan, facts_of, run
+from hwqueue.demo.run import facts_of, run
 from hwqueue.errors import ConfigError
 from hwqueue.text import plural
 

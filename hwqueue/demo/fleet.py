@@ -130,8 +130,9 @@ class Fleet:
         return Settlement.complete(grant.lease_id, grant.claim_token)
 
     def _granted(self, node: Node, claims: Sequence[Claim]) -> list[Grant]:
-        grants = [
-            Grant(
+        grants = []
+        for claim in claims:
+            grant = Grant(
                 lease_id=claim.lease_id,
                 claim_token=claim.claim_token,
                 machine=node.machine.name,
@@ -139,10 +140,8 @@ class Fleet:
                 score=claim.score,
                 assignment=claim.assignment,
             )
-            for claim in claims
-        ]
-        for grant, claim in zip(grants, claims, strict=True):
             self.ledger.granted(grant, self._spawned[claim.params["number"]], self.now)
+            grants.append(grant)
         return grants
 
     async def _share_out(self, items: Sequence[T], work: Callable[[AsyncClient, T], Awaitable[None]]) -> None:

@@ -1,4 +1,4 @@
-"""What a replay works on: machines and jobs, wherever they came from."""
+"""What a replay works on, machines and jobs wherever they came from, and how it goes."""
 
 from __future__ import annotations
 
@@ -76,3 +76,18 @@ class Trace:
     def gpus(self) -> int:
         """GPU devices of all machines: the denominator of every "allocated" figure."""
         return sum(machine.gpus for machine in self.machines)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How one run goes; `scope` and `node_prefix` keep its nodes apart from others in the database.
+
+    speedup: Of a timed run: seconds of the trace that pass in one.
+    """
+
+    seed: int = 1
+    speedup: float = 10_000.0
+    connections: int = 2
+    queue: str = "demo"
+    scope: str = "demo"
+    node_prefix: str = ""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import json
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from hwqueue.client import AsyncClient
 from hwqueue.demo.ledger import Ledger
 from hwqueue.demo.mapping import TASK, placement
 from hwqueue.demo.model import Job
-from hwqueue.demo.report import PendingReason, pending_by_job_shape
+from hwqueue.demo.report import PendingReason
 from hwqueue.types import NodeMatch
 
 # A fit that appeared between the last claim and this question; a drained backlog has none.
@@ -30,7 +31,10 @@ async def pending_reasons(client: AsyncClient, ledger: Ledger, queue: str) -> tu
     """Count waiting leases by what keeps them waiting, most leases first."""
     leases: Counter[Verdict] = Counter()
     examples: dict[Verdict, str] = {}
-    for jobs in pending_by_job_shape(ledger).values():
+    alike: dict[str, list[Job]] = defaultdict(list)
+    for job in ledger.waiting.values():
+        alike[json.dumps(placement(job))].append(job)
+    for jobs in sorted(alike.values(), key=len, reverse=True):
         matches = await client.match_nodes(placement(jobs[0]), queue=queue, task=TASK)
         verdict = verdict_of(matches)
         leases[verdict] += len(jobs)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
 from hwqueue.demo.ledger import Ledger
-from hwqueue.demo.model import WHOLE_GPU, Job, Trace
+from hwqueue.demo.model import WHOLE_GPU, Job, Plan, Trace
 
 TIMELINE_POINTS = 400
 
@@ -126,21 +126,12 @@ class Report:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
-class PlanFigures:
-    """The settings of a run that its report repeats."""
-
-    mode: str
-    seed: int
-    connections: int
-    speedup: float
-
-
 def build(
     trace: Trace,
     ledger: Ledger,
     *,
-    plan_figures: PlanFigures,
+    mode: str,
+    plan: Plan,
     seconds: float,
     spawn_seconds: float,
     pending: tuple[PendingReason, ...],
@@ -151,13 +142,13 @@ def build(
     line = timeline(ledger, trace.gpus)
     used = ledger.gpu_milli_used - ledger.used_by_model["cpu"]
     return Report(
-        mode=plan_figures.mode,
-        seed=plan_figures.seed,
+        mode=mode,
+        seed=plan.seed,
         demand_percent=percent(sum(job.gpu_demand for job in ledger.jobs.values()), trace.gpus * WHOLE_GPU),
         machines=len(trace.machines),
         gpus=trace.gpus,
         leases=len(ledger.jobs),
-        connections=plan_figures.connections,
+        connections=plan.connections,
         spawn_seconds=spawn_seconds,
         timing=timing(ledger, seconds, paced=arrival is not None),
         gpus_allocated=used / WHOLE_GPU,
@@ -167,7 +158,7 @@ def build(
         pending=pending,
         check=checked,
         timeline=_thinned(line),
-        timed=_timed_figures(ledger, line, plan_figures.speedup, arrival) if arrival else None,
+        timed=_timed_figures(ledger, line, plan.speedup, arrival) if arrival else None,
     )
 
 
@@ -239,14 +230,6 @@ def percent(part: float, whole: float) -> float:
     return 100 * part / whole if whole else 0.0
 
 
-def pending_by_job_shape(ledger: Ledger) -> dict[tuple[object, ...], list[Job]]:
-    """Group waiting jobs that ask for the same thing, largest group first."""
-    groups: dict[tuple[object, ...], list[Job]] = defaultdict(list)
-    for job in ledger.waiting.values():
-        groups[_shape(job)].append(job)
-    return dict(sorted(groups.items(), key=lambda item: -len(item[1])))
-
-
 def _timed_figures(
     ledger: Ledger,
     line: Sequence[tuple[float, float]],
@@ -274,18 +257,6 @@ def _timed_figures(
 def _thinned(line: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
     step = -(-len(line) // TIMELINE_POINTS)
     return (*line[::step], line[-1])
-
-
-def _shape(job: Job) -> tuple[object, ...]:
-    return (
-        job.cpu_milli,
-        job.memory_mib,
-        job.num_gpu,
-        job.gpu_milli,
-        job.gpu_models,
-        repr(job.tags),
-        repr(job.prefer_tags),
-    )
 
 
 def _by_kind(jobs: Any) -> Counter[str]:

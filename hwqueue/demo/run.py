@@ -10,7 +10,7 @@ from uuid import UUID
 from hwqueue.client import AsyncClient
 from hwqueue.demo import check, report
 from hwqueue.demo.fleet import Fleet
-from hwqueue.demo.model import Job, Trace
+from hwqueue.demo.model import Job, Plan, Trace
 from hwqueue.demo.reasons import pending_reasons
 from hwqueue.demo.timed import TimedRun
 
@@ -18,21 +18,6 @@ LIST_PAGE = 1000
 
 Facts = tuple[Mapping[str, check.NodeFacts], Mapping[str, check.JobFacts]]
 Watch = Callable[[str, Fleet], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How one run goes; `scope` and `node_prefix` keep its nodes apart from others in the database.
-
-    speedup: Of a timed run: seconds of the trace that pass in one.
-    """
-
-    seed: int = 1
-    speedup: float = 10_000.0
-    connections: int = 2
-    queue: str = "demo"
-    scope: str = "demo"
-    node_prefix: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +86,8 @@ async def _run(
         return report.build(
             trace,
             fleet.ledger,
-            plan_figures=report.PlanFigures(driven.mode, plan.seed, plan.connections, plan.speedup),
+            mode=driven.mode,
+            plan=plan,
             seconds=seconds,
             spawn_seconds=driven.spawn_seconds,
             pending=pending,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from hwqueue.demo import model
 from hwqueue.demo import run as demo
 from hwqueue.demo.model import Trace
 from hwqueue.demo.report import Report
@@ -15,7 +16,7 @@ Mode = Literal["backlog", "timed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan(demo.Plan):
+class Plan(model.Plan):
     """How one replay runs; `demand_percent` and `qty` count for backlog mode.
 
     planner: Whether a live planner sets prices meanwhile.

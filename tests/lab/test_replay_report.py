@@ -8,7 +8,7 @@ import pytest
 
 from hwqueue.demo import report
 from hwqueue.demo.ledger import Grant, Ledger
-from hwqueue.demo.model import Job, Machine, Trace
+from hwqueue.demo.model import Job, Machine, Plan, Trace
 from hwqueue.demo.reasons import CLAIMABLE, describe, verdict_of
 from hwqueue.types import NodeMatch, Reason
 from lab.replay.chart import write_chart
@@ -48,7 +48,8 @@ def _report(ledger: Ledger, *, seed: int = 1, timed: bool = False) -> report.Rep
     return report.build(
         Trace(MACHINES, (SHARE, WHOLE, PLAIN)),
         ledger,
-        plan_figures=report.PlanFigures("timed" if timed else "backlog", seed, 2, 10.0),
+        mode="timed" if timed else "backlog",
+        plan=Plan(seed=seed, speedup=10.0),
         seconds=4.0,
         spawn_seconds=0.5,
         pending=(),
