@@ -55,7 +55,9 @@ def read_settings() -> Settings:
     if "task_modules" in values:
         values["task_modules"] = _names(values["task_modules"], "TASK_MODULES")
     if "queues" in values:
-        values["queues"] = _queues(values["queues"])
+        named = values["queues"]  # names with policies, or alone
+        is_mapping = isinstance(named, Mapping)
+        values["queues"] = dict(named) if is_mapping else {name: {} for name in _names(named, "QUEUES")}
     read = Settings(**values)
     if read.database not in connections.settings:
         raise ImproperlyConfigured(f"HWQUEUE['DATABASE']: DATABASES has no {read.database!r}")
@@ -91,10 +93,3 @@ def _names(given: Any, key: str) -> tuple[str, ...]:
     if isinstance(given, str) or not all(isinstance(name, str) for name in given):
         raise ImproperlyConfigured(f"HWQUEUE[{key!r}] must be a list of names, not {given!r}")
     return tuple(given)
-
-
-def _queues(given: Any) -> Mapping[str, Mapping[str, Any]]:
-    """Names alone, or names with policies."""
-    if isinstance(given, Mapping):
-        return dict(given)
-    return {name: {} for name in _names(given, "QUEUES")}

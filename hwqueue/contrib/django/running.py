@@ -66,19 +66,14 @@ def _handler(task: HwqueueTask) -> Callable[..., Any]:
 
     def run(params: Mapping[str, Any], context: LeaseContext) -> Any:
         result = _begin(task, context.claim)
-        value = task.call(*_context(task, result, context), *params["args"], **params["kwargs"])
+        told = [HwqueueTaskContext(task_result=result, lease=context)] if task.takes_context else []
+        value = task.call(*told, *params["args"], **params["kwargs"])
         _tell_returned(result, value)
         return value
 
     for name in ("__module__", "__name__", "__qualname__", "__doc__"):
         setattr(run, name, getattr(task.func, name))
     return run
-
-
-def _context(task: HwqueueTask, result: TaskResult, context: LeaseContext) -> list[HwqueueTaskContext]:
-    if not task.takes_context:
-        return []
-    return [HwqueueTaskContext(task_result=result, lease=context)]
 
 
 def _begin(task: HwqueueTask, claim: Claim) -> TaskResult:
