@@ -1,4 +1,4 @@
-"""Which database a command talks to."""
+"""Which database a command talks to, and waiting for one that is away."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 import psycopg
 import typer
 from psycopg.conninfo import make_conninfo
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
 from hwqueue import schema  # what upgrades is imported when it is first asked for
 from hwqueue.cli.options import options_of
+from hwqueue.cli.output import say
 from hwqueue.client import Client
 from hwqueue.connections import check_conninfo, in_utf8
 from hwqueue.errors import ConfigError
 from hwqueue.schema import require_compatible
+from hwqueue.text import first_line
+from hwqueue.worker.transient import is_transient
 
 if TYPE_CHECKING:
     from hwqueue.embedded import EmbeddedServer
@@ -115,6 +119,21 @@ def ask(
     """The answer to one call of such a client. Raises: as `open_client`, and as the call does."""
     with open_client(ctx) as client:
         return call(client, *args, **kwargs)
+
+
+def asking(ctx: typer.Context) -> Retrying:
+    """What makes a call again until the database has answered it, and says so on stderr."""
+
+    def tell(state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        say(ctx, f"waiting for the database: {first_line(error)}")
+
+    return Retrying(
+        retry=retry_if_exception(is_transient),
+        wait=wait_random_exponential(multiplier=0.5, max=30),
+        before_sleep=tell,
+        reraise=True,
+    )
 
 
 def _user() -> str | None:

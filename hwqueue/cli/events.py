@@ -14,12 +14,11 @@ from rich.text import Text
 from typer import Option
 
 from hwqueue.cli.completion import event_codes, node_names, queue_names
-from hwqueue.cli.connect import open_client
+from hwqueue.cli.connect import asking, open_client
 from hwqueue.cli.groups import Commands
 from hwqueue.cli.inputs import identifier, moment_before, node_id_of, span
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import cell, show_items, to_json_line
-from hwqueue.cli.patience import asking
 from hwqueue.cli.tables import row_of
 from hwqueue.client import Client
 from hwqueue.errors import ConfigError

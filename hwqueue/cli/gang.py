@@ -11,7 +11,7 @@ from typer import Argument, Option
 from hwqueue.cli import spawning
 from hwqueue.cli.completion import queue_names
 from hwqueue.cli.connect import ask, open_client
-from hwqueue.cli.gang_explanation import show_gang_explanation
+from hwqueue.cli.explanation import show_gang_explanation
 from hwqueue.cli.groups import Commands, Without
 from hwqueue.cli.inputs import identifier, json_value, moment, span
 from hwqueue.cli.options import options_of

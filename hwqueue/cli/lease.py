@@ -17,10 +17,9 @@ from hwqueue.cli.connect import ask, open_client
 from hwqueue.cli.explanation import show_explanation
 from hwqueue.cli.groups import Commands, Without
 from hwqueue.cli.inputs import identifier, json_value, span
-from hwqueue.cli.lease_bar import wait_with_bar
 from hwqueue.cli.lease_logs import Lines, mention, printer
 from hwqueue.cli.lease_logs import follow as follow_lines
-from hwqueue.cli.lease_view import error_line, show_lease
+from hwqueue.cli.lease_view import error_line, show_lease, wait_with_bar
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, fields_of, say, say_more, show_item, show_items, show_one, show_rows
 from hwqueue.cli.tables import row_of

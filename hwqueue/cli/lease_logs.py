@@ -8,9 +8,9 @@ from uuid import UUID
 import typer
 from rich.console import Console
 
+from hwqueue.cli.connect import asking
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import plain_text, say, to_json_line
-from hwqueue.cli.patience import asking
 from hwqueue.client import Client
 from hwqueue.client._ends import ENDED
 from hwqueue.text import first_line, plural

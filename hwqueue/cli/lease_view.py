@@ -1,19 +1,26 @@
-"""A lease: what its handler has saved, what it waits for, and how each of its attempts ended."""
+"""A lease: what its handler saved, how its attempts ended, and a bar while it is waited for."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hwqueue import error_text
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import fields_of, plain_text, show_one, show_rows
 from hwqueue.cli.tables import row_of
+from hwqueue.client import Client
+from hwqueue.client._ends import ENDED, timed_out
 from hwqueue.text import bar, duration
 from hwqueue.types import Attempt, Lease, SavedCheckpoint
 
 _MOST_CHARS = 120
+_LOOK_EVERY_SECONDS = 1.0
 
 
 def error_line(error: Any, reason: str | None = None) -> str:
@@ -91,3 +98,34 @@ def _attempt(attempt: Attempt, names: Mapping[UUID, str]) -> Iterator[str]:
         yield from (f"  {plain_text(line)}" for line in trace.rstrip().split("\n"))
     else:
         yield f"  {plain_text(error_line(error))}"
+
+
+def wait_with_bar(client: Client, lease_id: UUID, timeout: timedelta | None, console: Console) -> Lease:
+    """Wait until the lease has ended, with a bar on the console.
+
+    Raises: WaitTimeout, LeaseNotFound.
+    """
+    until = None if timeout is None else time.monotonic() + timeout.total_seconds()
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[said]}", markup=False),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        shown = bar.add_task("", total=None, said="")
+        while (lease := client.get_lease(lease_id)).state not in ENDED:
+            fraction = lease.progress.fraction if lease.progress else None
+            bar.update(
+                shown,
+                description=lease.state.value,
+                completed=fraction or 0,
+                total=None if fraction is None else 1,
+                said=plain_text(lease.progress.words) if lease.progress else "",
+                refresh=True,
+            )
+            left = _LOOK_EVERY_SECONDS if until is None else until - time.monotonic()
+            if left <= 0:
+                raise timed_out([lease_id], timeout)
+            time.sleep(min(left, _LOOK_EVERY_SECONDS))
+    return lease

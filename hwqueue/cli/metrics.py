@@ -14,10 +14,9 @@ import typer
 from typer import Option
 
 from hwqueue.cli.connect import connection_string, named_database
-from hwqueue.cli.extra import required
 from hwqueue.cli.groups import Commands
 from hwqueue.cli.inputs import secret_of, span
-from hwqueue.cli.listening import check_address
+from hwqueue.cli.needed import check_address, required
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, say, to_json
 from hwqueue.stopping import SIGNALS, until_told

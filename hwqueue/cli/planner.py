@@ -13,8 +13,8 @@ from typer import Option
 
 from hwqueue.cli.completion import queue_names
 from hwqueue.cli.connect import ask, connection_string
-from hwqueue.cli.extra import required
 from hwqueue.cli.inputs import span
+from hwqueue.cli.needed import required
 from hwqueue.cli.output import say, show_item, show_one
 from hwqueue.cli.tables import row_of
 from hwqueue.client import AsyncClient, Client

@@ -16,13 +16,12 @@ from typer import Argument, Option
 
 from hwqueue.cli import spawning
 from hwqueue.cli.completion import queue_names
-from hwqueue.cli.connect import open_client
+from hwqueue.cli.connect import asking, open_client
 from hwqueue.cli.inputs import span
 from hwqueue.cli.lease_logs import Lines, Pause, Show, follow, printer, tell_dropped
 from hwqueue.cli.lease_view import error_line
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, fields_of, readable, say, show_one, to_json_line
-from hwqueue.cli.patience import asking
 from hwqueue.errors import ConfigError, LeaseFinished
 from hwqueue.stopping import handled_by
 from hwqueue.types import Lease, LeaseState, LogLine, SpawnResult

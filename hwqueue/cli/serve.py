@@ -7,9 +7,8 @@ import typer
 from typer import Option
 
 from hwqueue.cli.connect import connection_string
-from hwqueue.cli.extra import required
 from hwqueue.cli.inputs import secret_of, span
-from hwqueue.cli.listening import check_address
+from hwqueue.cli.needed import check_address, required
 from hwqueue.cli.output import ExitCode, say
 from hwqueue.errors import ConfigError
 from hwqueue.stopping import until_told

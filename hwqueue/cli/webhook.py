@@ -13,9 +13,9 @@ from typer import Argument, Option
 from hwqueue.cli.completion import queue_names, webhook_codes, webhook_names
 from hwqueue.cli.connect import ask, connection_string, open_client
 from hwqueue.cli.events import checked_code
-from hwqueue.cli.extra import required
 from hwqueue.cli.groups import Commands
 from hwqueue.cli.inputs import identifier, pairs, span
+from hwqueue.cli.needed import required
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, fields_of, say, show_item, show_items, show_one
 from hwqueue.cli.tables import row_of

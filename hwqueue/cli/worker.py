@@ -16,10 +16,10 @@ from hwqueue import logs
 from hwqueue.app import App
 from hwqueue.cli.completion import queue_names
 from hwqueue.cli.connect import checked_dsn, connection_string, named_database
-from hwqueue.cli.extra import required
 from hwqueue.cli.gpus import gpus_of
 from hwqueue.cli.groups import Commands
 from hwqueue.cli.inputs import identifier, json_object, labels, span
+from hwqueue.cli.needed import required
 from hwqueue.cli.options import PROCESS_DSN, options_of
 from hwqueue.errors import ConfigError
 from hwqueue.logs import LogFormat, LogLevel

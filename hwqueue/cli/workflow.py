@@ -10,7 +10,7 @@ import psycopg
 import typer
 from typer import Argument, Option
 
-from hwqueue.cli import submitting, workflow_check, workflow_update
+from hwqueue.cli import submitting, workflow_placement
 from hwqueue.cli.completion import workflow_names
 from hwqueue.cli.connect import P, ask, connection_string, open_client
 from hwqueue.cli.groups import Commands
@@ -105,7 +105,7 @@ def define(
         say(ctx, "nothing has changed since that version")
 
 
-app.command(workflow_check.EXAMPLE)(workflow_check.check)
+app.command(workflow_placement.EXAMPLE)(workflow_placement.check)
 
 
 @app.command("hwqueue workflow list --json", "list")
@@ -331,7 +331,7 @@ def retry(
     _change(ctx, run_id, "retry", care, Client.retry_workflow_run, mode=mode, steps=step, input=given)
 
 
-app.command(workflow_update.EXAMPLE)(workflow_update.update)
+app.command(workflow_placement.UPDATE_EXAMPLE)(workflow_placement.update)
 
 
 @app.command(

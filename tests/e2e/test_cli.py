@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from hwqueue.cli.lease_bar import wait_with_bar
+from hwqueue.cli.lease_view import wait_with_bar
 from hwqueue.cli.main import app
 from hwqueue.client import Client
 from hwqueue.errors import WaitTimeout

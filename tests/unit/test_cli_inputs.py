@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from hwqueue.cli.extra import required
 from hwqueue.cli.inputs import (
     identifier,
     json_object,
@@ -19,6 +18,7 @@ from hwqueue.cli.inputs import (
     pairs,
     span,
 )
+from hwqueue.cli.needed import required
 from hwqueue.cli.spawning import Replacing
 from hwqueue.cli.worker import load_app
 from hwqueue.errors import ConfigError

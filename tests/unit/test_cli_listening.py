@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from hwqueue.cli.listening import check_address
+from hwqueue.cli.needed import check_address
 
 
 def test_a_taken_port_is_named() -> None:
