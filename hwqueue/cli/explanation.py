@@ -14,7 +14,6 @@ from hwqueue.types import (
     GangForecast,
     GangKind,
     GangPlace,
-    GangWay,
     Holder,
     LeaseExplanation,
     NearNode,
@@ -149,7 +148,10 @@ def _gang_lines(found: GangExplanation | GangForecast, places: int) -> Iterator[
         )
         yield _fact("members", f"{waiting}")
         yield from _part("Kinds of members", (_kind(each) for each in found.kinds))
-    yield from _part("What would let it start", (line for way in found.ways for line in _way(way, found)))
+    yield from _part(
+        "What would let it start",
+        (line for way in found.ways for line in (f"  {way.words}", *_claims(way.claims, found))),
+    )
     shown = found.places[:places]
     yield from _part(
         f"Places with most room, of {found.place_count}" if found.kinds else "Where room is kept",
@@ -160,11 +162,6 @@ def _gang_lines(found: GangExplanation | GangForecast, places: int) -> Iterator[
 def _kind(kind: GangKind) -> str:
     where = kind.blocker or f"{plural(kind.nodes, 'node')} may run it, {kind.room} have room now"
     return f"  {kind.members} of {kind.task}: {kind.words}; {where}"
-
-
-def _way(way: GangWay, found: GangExplanation | GangForecast) -> Iterator[str]:
-    yield f"  {way.words}"
-    yield from _claims(way.claims, found)
 
 
 def _gang_place(place: GangPlace, found: GangExplanation | GangForecast) -> Iterator[str]:

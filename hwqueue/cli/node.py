@@ -126,7 +126,10 @@ def register(
         raise ConfigError("--spec says everything: leave out --label, --capacity, --gpu, --rack")
     else:
         content = {"name": name, "instance_id": uuid4().hex} | json_object(spec, "--spec")
-    chosen = identifier(node_id, "--id") if node_id else _id_of(name)
+    # left out, the id that a worker of this name would take, so that one can follow the other
+    chosen = (
+        identifier(node_id, "--id") if node_id else WorkerSettings(dsn="unused", name=name).effective_node_id
+    )
     with open_client(ctx) as client:
         epoch = client.register_node(chosen, content)
         if login is not None:
@@ -314,11 +317,6 @@ def _call(
     """Make a call about a node, which is registered. Raises: NodeUnknown."""
     with open_client(ctx) as client:
         return call(client, find_node(client, node).node_id, *args, **kwargs)
-
-
-def _id_of(name: str) -> Any:
-    """Return the id that a worker of this name would take, so that one can follow the other."""
-    return WorkerSettings(dsn="unused", name=name).effective_node_id
 
 
 def _state(node: Node) -> str:

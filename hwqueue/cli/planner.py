@@ -60,7 +60,10 @@ def planner(
     prices run out, and upkeep places gangs alone.
     """
     if status:
-        _show_status(ctx)
+        if (found := ask(ctx, Client.planner_status)) is None:
+            say(ctx, "no planner leads, and no prices are valid")
+        else:
+            show_item(ctx, found, _status_facts)
         return
     with required("planner"):
         from hwqueue.planner import Settings  # noqa: PLC0415
@@ -76,14 +79,6 @@ def planner(
         show_one(ctx, _shown(done))
     elif once:
         say(ctx, "another process leads; nothing is done")
-
-
-def _show_status(ctx: typer.Context) -> None:
-    found = ask(ctx, Client.planner_status)
-    if found is None:
-        say(ctx, "no planner leads, and no prices are valid")
-    else:
-        show_item(ctx, found, _status_facts)
 
 
 def _listed(figures: Mapping[str, float]) -> str:

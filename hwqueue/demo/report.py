@@ -157,7 +157,7 @@ def build(
         kinds=kind_counts(ledger),
         pending=pending,
         check=checked,
-        timeline=_thinned(line),
+        timeline=(*line[:: -(-len(line) // TIMELINE_POINTS)], line[-1]),
         timed=_timed_figures(ledger, line, plan.speedup, arrival) if arrival else None,
     )
 
@@ -252,11 +252,6 @@ def _timed_figures(
         outcomes=dict(ledger.outcomes) | {"deadline_exceeded": len(ledger.lapsed)},
         never_scheduled_but_ran=sum(ledger.jobs[lease].scheduled_at is None for lease in ran),
     )
-
-
-def _thinned(line: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    step = -(-len(line) // TIMELINE_POINTS)
-    return (*line[::step], line[-1])
 
 
 def _by_kind(jobs: Any) -> Counter[str]:

@@ -11,7 +11,7 @@ from hwqueue.client import Client
 from hwqueue.connections import with_timeouts
 from hwqueue.doctor import server as of_server
 from hwqueue.doctor import work as of_work
-from hwqueue.doctor.facts import Server, Work, read_holders, read_server, read_tables, read_work
+from hwqueue.doctor.facts import Server, read_holders, read_server, read_tables, read_work
 from hwqueue.doctor.finding import Finding, fail, ok, skip, warn
 from hwqueue.driver_errors import CONNECTION_ADVICE
 from hwqueue.errors import ConfigError, HwqueueError, SchemaTooOld
@@ -62,8 +62,9 @@ def examine(dsn: str, *, deep: bool = False) -> Iterator[Finding]:
 
 
 def _of_the_queue(connection: psycopg.Connection, server: Server, *, deep: bool) -> Iterator[Finding]:
-    work = _work(connection)
-    if work is None:
+    try:
+        work = read_work(Client.on(connection))
+    except psycopg.errors.InsufficientPrivilege:
         yield skip(
             "queues and workers",
             f"{server.login} may not look at them",
@@ -78,14 +79,6 @@ def _of_the_queue(connection: psycopg.Connection, server: Server, *, deep: bool)
         with connection.transaction():
             broken = Client.on(connection).verify_invariants()
         yield from of_work.invariants(broken)
-
-
-def _work(connection: psycopg.Connection) -> Work | None:
-    """What the queue says; None where this login may not ask."""
-    try:
-        return read_work(Client.on(connection))
-    except psycopg.errors.InsufficientPrivilege:
-        return None
 
 
 def installed(connection: psycopg.Connection) -> Finding:

@@ -226,7 +226,7 @@ def horizon(server: Server, holders: Sequence[Holder]) -> list[Finding]:
 def _holder(holder: Holder) -> Finding:
     since = f", open for {duration(holder.seconds)}" if holder.seconds is not None else ""
     also = "; new affinity terms and followers of events wait for it" if holder.writes else ""
-    name = _literal(holder.name)
+    name = sql.Literal(holder.name).as_string().strip()  # others chose it, and a person pastes it
     end = {
         "session": f"ask its owner, or select pg_terminate_backend({holder.name});",
         "prepared": f"commit prepared {name}; or rollback prepared {name};",
@@ -235,11 +235,6 @@ def _holder(holder: Holder) -> Finding:
         "standby": f"end the long query on {holder.name}, or turn off hot_standby_feedback there",
     }
     return warn("vacuum horizon", f"{holder.who}{since}{also}", end[holder.kind])
-
-
-def _literal(text: str) -> str:
-    """A name that others chose, for SQL that a person pastes."""
-    return sql.Literal(text).as_string().strip()
 
 
 def _identifier(name: str) -> str:

@@ -116,7 +116,7 @@ def upgrade(
         _refuse_newer(installed)
         _refuse_unknown(installed, sources)
         had_roles = installed is not None and installed.roles_installed
-        with_roles = roles and _may_use_roles(standing)
+        with_roles = roles and standing.may_use_roles
         if had_roles and not with_roles:
             raise _roles_would_go(roles)
         with_owner = with_roles and standing.may_use_owner
@@ -259,8 +259,3 @@ def _plain_errors() -> Iterator[None]:
             f"Alembic cannot upgrade the tables: {error}",
             hint="restore hwqueue.alembic_version: it names the revision of hwqueue.schema_info",
         ) from error
-
-
-def _may_use_roles(standing: Standing) -> bool:
-    """Whether the grants can be applied: their roles exist, or the user may create them."""
-    return standing.roles_exist or standing.may_create_roles

@@ -43,6 +43,11 @@ class Standing:
     installer: str
 
     @property
+    def may_use_roles(self) -> bool:
+        """Whether the grants can be applied."""
+        return self.roles_exist or self.may_create_roles
+
+    @property
     def may_use_owner(self) -> bool:
         """Whether the schema can belong to the owner's role."""
         if self.owner_exists:
