@@ -180,7 +180,11 @@ class EmbeddedServer:
             mode = 0o711 if os.geteuid() == 0 else 0o700
             self.data_dir.mkdir(mode=mode, parents=True, exist_ok=True)
             self._refuse_foreign_folder()
-            lock = self._lock()
+            path = self.data_dir / "lock"
+            # who can open it can hold it, so nobody else can open it
+            with open(path, "a", opener=_own) as file:
+                os.fchmod(file.fileno(), 0o600)
+            lock = FileLock(path, mode=0o600)
             self._wait_for(lock)
         except PermissionError as error:
             raise self._no_permission(error) from error
@@ -190,13 +194,6 @@ class EmbeddedServer:
             yield
         finally:
             lock.release()
-
-    def _lock(self) -> FileLock:
-        """The folder's lock. Who can open it can hold it, so nobody else can open it."""
-        path = self.data_dir / "lock"
-        with open(path, "a", opener=_own) as file:
-            os.fchmod(file.fileno(), 0o600)
-        return FileLock(path, mode=0o600)
 
     def _wait_for(self, lock: FileLock) -> None:
         """Take the lock; somebody who waits longer than a moment is told for what."""
