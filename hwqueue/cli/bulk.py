@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from typer import Option
 
 from hwqueue.cli.completion import queue_names
+from hwqueue.cli.groups import Only
 from hwqueue.cli.inputs import moment_before, pairs
 from hwqueue.cli.output import say, show_one
 from hwqueue.client import Client
@@ -58,6 +59,10 @@ class Filter:
             "error_type": self.error,
             "labels": pairs(self.label, "--label") if self.label else None,
         }
+
+
+FilterOfOpen = Annotated[Filter, Only("state", "task", "label", "older", "tenant")]
+"""The filter of what cannot have an error yet."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typer import Argument, Option
 from hwqueue.cli import spawning
 from hwqueue.cli.completion import queue_names
 from hwqueue.cli.connect import ask, open_client
-from hwqueue.cli.groups import Commands, Without
+from hwqueue.cli.groups import Commands, Only
 from hwqueue.cli.inputs import identifier, json_value, moment
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import plain_text, say, show_item, show_items, show_one, show_rows
@@ -44,11 +44,7 @@ def spawn(
         str | None, Option("--id", help="An id of your own: the same id spawns only once.")
     ] = None,
     flags: Annotated[
-        spawning.Flags,
-        Without(
-            *("delay", "deadline", "max_run", "patience", "key"),
-            *("unique", "unique_for", "on_conflict", "one_of"),
-        ),
+        spawning.Flags, Only("placement", "node_label", "priority", "label", "max_attempts", "tenant")
     ],
 ) -> None:
     """Spawn a task on every node that suits it, also on nodes that register later."""

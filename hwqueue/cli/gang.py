@@ -12,7 +12,7 @@ from hwqueue.cli import spawning
 from hwqueue.cli.completion import queue_names
 from hwqueue.cli.connect import ask, open_client
 from hwqueue.cli.explanation import show_gang_explanation
-from hwqueue.cli.groups import Commands, Without
+from hwqueue.cli.groups import Commands, Only
 from hwqueue.cli.inputs import identifier, json_value, moment, span
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import plain_text, say, show_item, show_items, show_one, show_rows
@@ -95,7 +95,11 @@ def spawn(
     ] = None,
     gang_id: Annotated[str | None, Option(help="An id of your own: the same id spawns only once.")] = None,
     flags: Annotated[
-        spawning.Flags, Without("delay", "patience", "key", "unique", "unique_for", "on_conflict")
+        spawning.Flags,
+        Only(
+            *("placement", "node_label", "priority", "label", "deadline", "max_run"),
+            *("max_attempts", "tenant", "one_of"),
+        ),
     ],
 ) -> None:
     """Spawn a gang: its leases wait until there is room for all of them, or for --min-size.
@@ -168,13 +172,7 @@ def what_if(
     queue: Annotated[str, Argument(help="Queue of it.", autocompletion=queue_names)],
     *,
     gang: Members,
-    flags: Annotated[
-        spawning.Flags,
-        Without(
-            *("priority", "label", "delay", "deadline", "max_run", "patience", "max_attempts"),
-            *("key", "unique", "unique_for", "on_conflict", "one_of"),
-        ),
-    ],
+    flags: Annotated[spawning.Flags, Only("placement", "node_label", "tenant")],
     places: Places = 5,
 ) -> None:
     """Say whether a gang would start now if it were spawned, and if not, why; spawn nothing."""

@@ -42,8 +42,8 @@ class Group(TyperGroup):
         return [name for name in self.commands if name in alike]
 
 
-class Without:
-    """`Annotated[Group, Without("a", "b")]`: of this group a command has all options but these."""
+class Only:
+    """`Annotated[Group, Only("a", "b")]`: of this group of options a command has these alone."""
 
     def __init__(self, *names: str) -> None:
         self.names = names
@@ -105,8 +105,9 @@ def _spread(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _options(kind: type, marks: Sequence[object]) -> list[inspect.Parameter]:
     """The fields of a group, as parameters that are given by name."""
-    left_out = {name for mark in marks if isinstance(mark, Without) for name in mark.names}
+    chosen = [name for mark in marks if isinstance(mark, Only) for name in mark.names]
     types: Mapping[str, Any] = get_type_hints(kind, include_extras=True)
+    assert types.keys() >= set(chosen), f"{kind.__name__} has not all of {chosen}"
     return [
         inspect.Parameter(
             each.name,
@@ -115,5 +116,5 @@ def _options(kind: type, marks: Sequence[object]) -> list[inspect.Parameter]:
             annotation=types[each.name],
         )
         for each in fields(kind)
-        if each.name not in left_out
+        if not chosen or each.name in chosen
     ]

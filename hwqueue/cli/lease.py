@@ -15,7 +15,7 @@ from hwqueue.cli import bulk, spawning
 from hwqueue.cli.completion import queue_names
 from hwqueue.cli.connect import ask, open_client
 from hwqueue.cli.explanation import show_explanation
-from hwqueue.cli.groups import Commands, Without
+from hwqueue.cli.groups import Commands, Only
 from hwqueue.cli.inputs import identifier, json_value, span
 from hwqueue.cli.lease_logs import Lines, mention, printer
 from hwqueue.cli.lease_logs import follow as follow_lines
@@ -70,7 +70,7 @@ def list_(
     ctx: typer.Context,
     *,
     queue: bulk.MaybeQueue = None,
-    wanted: Annotated[bulk.Filter, Without("older", "tenant")],
+    wanted: Annotated[bulk.Filter, Only("state", "task", "label", "error")],
     key: Annotated[str | None, Option(help="With --queue: the lease with this idempotency key.")] = None,
     tenant: Annotated[str | None, Option(help="Only of this tenant.")] = None,
     limit: Annotated[int, Option(min=1, max=1000, help="At most this many.")] = 50,
@@ -213,7 +213,7 @@ def cancel(
     *,
     reason: Annotated[str | None, Option(help="Kept with the lease.")] = None,
     queue: bulk.MaybeQueue = None,
-    wanted: Annotated[bulk.Filter, Without("error")],
+    wanted: bulk.FilterOfOpen,
     care: bulk.Care,
 ) -> None:
     """Cancel leases; of a running one its worker is asked to stop."""
@@ -272,7 +272,7 @@ def priority(
     value: Annotated[int, Argument(help="Higher runs first.")],
     queue: bulk.Queue,
     *,
-    wanted: Annotated[bulk.Filter, Without("error")],
+    wanted: bulk.FilterOfOpen,
     care: bulk.Care,
 ) -> None:
     """Change the priority of waiting leases."""
@@ -290,7 +290,7 @@ def move(
     lease_ids: MaybeIds = None,
     *,
     queue: bulk.MaybeQueue = None,
-    wanted: Annotated[bulk.Filter, Without("error")],
+    wanted: bulk.FilterOfOpen,
     care: bulk.Care,
 ) -> None:
     """Move waiting leases to another queue; a lease that cannot be there stays."""

@@ -49,9 +49,10 @@ class Flags:
     max_attempts: Annotated[int | None, Option(help="Attempts before it is dead.")] = None
     key: Annotated[str | None, Option(help="Idempotency key: the same key spawns only once.")] = None
     unique: Annotated[str | None, Option(help="At most one open lease has this key.")] = None
-    unique_for: Annotated[str | None, Option(help="With --unique: not while it is open, but this span.")] = (
-        None
-    )
+    unique_for: Annotated[
+        str | None,
+        Option(help="With --unique: not while it is open, but this span."),
+    ] = None
     on_conflict: Annotated[
         OnConflict, Option(help="With --unique: what to do with the lease that has the key.")
     ] = "keep"
@@ -67,7 +68,7 @@ class Flags:
 
     def options(self) -> dict[str, Any]:
         """The other options, those that were given, as a client takes them. Raises: ConfigError."""
-        hold = span(self.unique_for, "--unique-for")
+        hold = span(self.unique_for, "--unique-for") if self.unique else None
         return given(
             priority=self.priority,
             labels=pairs(self.label, "--label") if self.label else None,
@@ -91,9 +92,10 @@ class Flags:
 class Replacing:
     """Whose place a lease takes."""
 
-    replaces: Annotated[str | None, Option(help="Id of the lease whose place it takes, or service:ID.")] = (
-        None
-    )
+    replaces: Annotated[
+        str | None,
+        Option(help="Id of the lease whose place it takes, or service:ID."),
+    ] = None
     then: Annotated[
         Literal["cancel", "requeue"],
         Option(help="With --replaces: the replaced lease is cancelled, or runs again elsewhere."),

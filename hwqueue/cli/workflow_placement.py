@@ -128,12 +128,14 @@ class Changes:
             show_default="and",
         ),
     ] = None
-    app_version: Annotated[str | None, Option(help="Version of the code that the steps are pinned to.")] = (
-        None
-    )
-    any_version: Annotated[bool, Option("--any-version", help="Pin the steps to no version of the code.")] = (
-        False
-    )
+    app_version: Annotated[
+        str | None,
+        Option(help="Version of the code that the steps are pinned to."),
+    ] = None
+    any_version: Annotated[
+        bool,
+        Option("--any-version", help="Pin the steps to no version of the code."),
+    ] = False
 
     def given(self) -> StepChanges:
         """What is given, as a client takes it. Raises: ConfigError."""
