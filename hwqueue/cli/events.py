@@ -56,7 +56,7 @@ class Filter:
         }
 
 
-@app.command("hwqueue events list --code node_drained --since 2d", "list")
+@app.command("hwqueue events list --code node_drained --since 2d")
 def list_(
     ctx: typer.Context,
     *,

@@ -74,7 +74,7 @@ def spawn(
     )
 
 
-@app.command("hwqueue everywhere list --state active", "list")
+@app.command("hwqueue everywhere list --state active")
 def list_(
     ctx: typer.Context,
     *,

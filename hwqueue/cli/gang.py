@@ -126,7 +126,7 @@ def spawn(
     say(ctx, f"{plural(len(spawned), 'lease')}; how far it is: hwqueue gang show {found}")
 
 
-@app.command("hwqueue gang list --state waiting", "list")
+@app.command("hwqueue gang list --state waiting")
 def list_(
     ctx: typer.Context,
     *,

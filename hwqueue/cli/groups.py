@@ -59,20 +59,19 @@ class Commands:
     def __init__(self, help_text: str) -> None:
         self.typer = typer.Typer(no_args_is_help=True, help=help_text, cls=Group)
 
-    def command(self, example: str, name: str | None = None, **settings: Any) -> Callable[[Command], Command]:
+    def command(self, example: str) -> Callable[[Command], Command]:
         """Add a function as a command, with an example in its help."""
 
         def add(function: Command) -> Command:
-            add_command(self.typer, function, example, name, **settings)
+            add_command(self.typer, function, example)
             return function
 
         return add
 
 
-def add_command(
-    to: typer.Typer, function: Callable[..., Any], example: str, name: str | None = None, **settings: Any
-) -> None:
-    """Add a command, its groups of options spread out, with an example in its help."""
+def add_command(to: typer.Typer, function: Callable[..., Any], example: str, **settings: Any) -> None:
+    """Add a command by the name of its function, which ends with _ where Python has that name."""
+    name = function.__name__.rstrip("_").replace("_", "-")
     to.command(name, epilog=f"Example: {example}", **settings)(_spread(function))
 
 

@@ -65,7 +65,7 @@ def spawn(
     show_item(ctx, spawned, facts, fields=lambda _spawned: all_of_it)
 
 
-@app.command("hwqueue lease list --queue renders --state failed", "list")
+@app.command("hwqueue lease list --queue renders --state failed")
 def list_(
     ctx: typer.Context,
     *,

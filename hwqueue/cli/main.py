@@ -22,7 +22,6 @@ from hwqueue.cli import (
     match,
     metrics,
     node,
-    options,
     pending,
     placement_class,
     planner,
@@ -163,6 +162,6 @@ def main(
 for _name, _group in GROUPS:
     app.add_typer(_group.typer, name=_name)
 # What follows the command that is to run is its own, whatever it looks like.
-add_command(app, run.run, run.EXAMPLE, options.RUN, context_settings={"allow_interspersed_args": False})
+add_command(app, run.run, run.EXAMPLE, context_settings={"allow_interspersed_args": False})
 for _command, _example in COMMANDS:
     add_command(app, _command, _example)

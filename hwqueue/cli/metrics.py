@@ -98,7 +98,7 @@ def _told_to_stop() -> Iterator[Callable[[], object]]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-@app.command("hwqueue metrics print > /var/lib/node_exporter/hwqueue.prom", "print")
+@app.command("hwqueue metrics print > /var/lib/node_exporter/hwqueue.prom")
 def print_(ctx: typer.Context, timeout: Timeout = "5s") -> None:
     """Print the metrics once, for node_exporter's textfile collector.
 

@@ -59,7 +59,7 @@ class Machine:
         return content if self.rack is None else content | {"rack": self.rack}
 
 
-@app.command("hwqueue node list --json", "list")
+@app.command("hwqueue node list --json")
 def list_(ctx: typer.Context) -> None:
     """List the registered nodes and what they have given away."""
     found = ask(ctx, Client.list_nodes)
@@ -90,7 +90,7 @@ def usage(
     say_more(ctx, found, limit, "--after {0.node_name}")
 
 
-@app.command("hwqueue node labels --label zone", "labels")
+@app.command("hwqueue node labels --label zone")
 def labels_(
     ctx: typer.Context,
     *,
@@ -265,7 +265,7 @@ def confirm(
     say(ctx, f"confirmed {plural(count, 'attestation')} of {node}")
 
 
-@app.command("hwqueue node hand-over gpu-box-1 worker_7", "hand-over")
+@app.command("hwqueue node hand-over gpu-box-1 worker_7")
 def hand_over(
     ctx: typer.Context,
     node: NodeName,
@@ -280,10 +280,7 @@ def hand_over(
     say(ctx, f"{node} belongs to {login}; if it was attested: hwqueue node confirm {node}")
 
 
-@app.command(
-    "hwqueue node what-if --label gpu_model=A100 --gpu A100 --gpu A100 --count 3",
-    "what-if",
-)
+@app.command("hwqueue node what-if --label gpu_model=A100 --gpu A100 --gpu A100 --count 3")
 def what_if(
     ctx: typer.Context,
     *,

@@ -16,7 +16,7 @@ from hwqueue.types import ClassStats
 app = Commands("The kinds of work there are (placement classes).")
 
 
-@app.command("hwqueue class list --queue renders", "list")
+@app.command("hwqueue class list --queue renders")
 def list_(
     ctx: typer.Context,
     *,

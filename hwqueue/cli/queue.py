@@ -61,7 +61,7 @@ def create(
         show_item(ctx, found[0], _facts)
 
 
-@app.command("hwqueue queue list --json", "list")
+@app.command("hwqueue queue list --json")
 def list_(ctx: typer.Context) -> None:
     """List the queues with their counts."""
     found = ask(ctx, Client.list_queues)

@@ -18,10 +18,7 @@ app = Commands("What holds for services, the service_id of leases.")
 ServiceId = Annotated[str, Argument(help="Id of the service.")]
 
 
-@app.command(
-    "hwqueue service set 0197f3a2-7c1e-7000-8000-000000000001 --failure-domain label:zone",
-    "set",
-)
+@app.command("hwqueue service set 0197f3a2-7c1e-7000-8000-000000000001 --failure-domain label:zone")
 def set_(
     ctx: typer.Context,
     service: ServiceId,

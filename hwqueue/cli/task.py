@@ -24,7 +24,7 @@ Name = Annotated[str, Argument(help="Name of the task.", autocompletion=task_nam
 Defaults = Mapping[str, Any]
 
 
-@app.command("hwqueue task list --json", "list")
+@app.command("hwqueue task list --json")
 def list_(ctx: typer.Context) -> None:
     """List the tasks that have been set."""
     found = ask(ctx, Client.list_tasks)
@@ -41,10 +41,7 @@ def show(ctx: typer.Context, name: Name) -> None:
     raise _not_set(ctx, name)
 
 
-@app.command(
-    """hwqueue task set train '{"placement": {"resources": {"gpu": 1}}}'""",
-    "set",
-)
+@app.command("""hwqueue task set train '{"placement": {"resources": {"gpu": 1}}}'""")
 def set_(
     ctx: typer.Context,
     name: Name,

@@ -59,7 +59,7 @@ def create(
     say(ctx, "keep the token: it is not shown again")
 
 
-@app.command("hwqueue token list --json", "list")
+@app.command("hwqueue token list --json")
 def list_(ctx: typer.Context) -> None:
     """List all tokens that there ever were, newest first; what they are is not known any more."""
     found = ask(ctx, Client.list_tokens)

@@ -83,7 +83,7 @@ def add(
         )
 
 
-@app.command("hwqueue webhook list --json", "list")
+@app.command("hwqueue webhook list --json")
 def list_(ctx: typer.Context) -> None:
     """List the webhooks and how they go."""
     found = ask(ctx, Client.list_webhooks)

@@ -22,10 +22,7 @@ _HEX = re.compile(r"(\\x)?((?:[0-9A-Fa-f]{2})*)")
 _BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
 
 
-@app.command(
-    r"hwqueue wire decode '\x0910000903820600040000002a' --placement",
-    "decode",
-)
+@app.command(r"hwqueue wire decode '\x0910000903820600040000002a' --placement")
 def decode_(
     ctx: typer.Context,
     blob: Annotated[
@@ -58,10 +55,7 @@ def decode_(
         )
 
 
-@app.command(
-    """hwqueue wire encode '{"cpu_isolation": "whole_core"}' --form base64""",
-    "encode",
-)
+@app.command("""hwqueue wire encode '{"cpu_isolation": "whole_core"}' --form base64""")
 def encode_(
     ctx: typer.Context,
     file: Annotated[str, Argument(help="What to ask for: a file, JSON in place, or - for stdin.")],

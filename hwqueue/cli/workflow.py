@@ -108,7 +108,7 @@ def define(
 app.command(workflow_placement.EXAMPLE)(workflow_placement.check)
 
 
-@app.command("hwqueue workflow list --json", "list")
+@app.command("hwqueue workflow list --json")
 def list_(
     ctx: typer.Context,
     *,
