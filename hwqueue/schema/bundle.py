@@ -45,7 +45,7 @@ _APART = {"testing", "pinned"}
 def load_bundle(sources: Sources = SHIPPED) -> Bundle:
     """Read the modules, `sql/<folder>/<module>.sql`, and the files around them.
 
-    Their order does not matter: bodies are not checked while they are applied (`apply_bundle`).
+    Their order does not matter: bodies are not checked while they are applied (`steps.finish`).
     """
 
     def read(name: str) -> str:

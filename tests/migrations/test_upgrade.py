@@ -207,8 +207,7 @@ def test_roles_once_installed_are_not_left_out(dsn: str) -> None:
 
 def test_roles_lost_with_the_server_are_asked_for(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dump restored on a server that lacks the roles, by a user who may not create them."""
-    module = importlib.import_module("hwqueue.schema.install")
-    monkeypatch.setattr(module, "_may_use_roles", lambda _connection: False)
+    monkeypatch.setattr("hwqueue.schema.session.Standing.may_use_roles", False)
     with pytest.raises(ConfigError, match="this server does not have") as caught:
         upgrade(dsn)
     assert "hwqueue_producer" in (caught.value.hint or "")
