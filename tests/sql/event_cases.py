@@ -197,10 +197,11 @@ HOOK = {"url": "https://h.example/", "options": {"tenant": "a"}}
 a_token = named("token", *once("create_token", secret_sha256=b"a" * 32, role="viewer"))
 a_webhook = named("webhook", *once("set_webhook", url="https://hooks.example/"))
 
+NAMED = once("register_node", spec={"name": "told", "instance_id": "first"})
 ANOTHER = once("register_node", spec={"name": "told", "instance_id": "second"})
 
 CASES: dict[str, Case] = {
-    "node_registered": after(a_node, *once("register_node", spec={"name": "told", "instance_id": "first"})),
+    "node_registered": after(a_node, *NAMED),
     "node_superseded": after(
         a_node_at_work,
         *ANOTHER,
@@ -221,7 +222,7 @@ CASES: dict[str, Case] = {
         detail={"domains": ["d"], "instance_id": "second"},
     ),
     "node_deregistered": after(a_node_at_work, *once("deregister_node"), detail={"claims_ended": 1}),
-    "node_cordoned": after(a_node, *twice("cordon_node")),
+    "node_cordoned": after(a_node, *NAMED, *twice("cordon_node"), message="node told is cordoned"),
     "node_uncordoned": after(a_node, *once("drain_node"), *twice("uncordon_node")),
     "node_drained": after(a_node, *once("drain_node"), detail={"drain_by": None}),
     "node_tainted": after(a_node, *TAINT, *TAINT),

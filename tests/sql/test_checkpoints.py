@@ -150,7 +150,9 @@ def test_a_wait_that_times_out_has_no_payload(api: Api, claim: Row, clock: Any) 
     signal(api, claim, payload=1)
     assert take(api, second) == ("timed_out", None), "it has ended"
     assert take(api, second, name="packed#2") == ("taken", 1)
-    api.value("release_lease", **token(second), delay=HOUR)
+    suspend(api, second, signal="packed", name="packed#3", until=clock.now() + HOUR)
+    clock.advance(HOUR)
+    api.value("release_lease", **token(again(api, claim)), delay=HOUR)
     assert signal(api, claim)["state"] == "scheduled"  # put back otherwise it is not woken
 
 

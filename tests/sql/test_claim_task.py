@@ -115,12 +115,12 @@ def test_until_its_deadline_and_not_after_it(api: Api, queue: str, node: Node, c
 
 
 def test_a_claim_is_a_sign_of_life(api: Api, clock: Clock) -> None:
-    """A node that was silent may claim."""
+    """One that gets nothing is, too; a node that was silent may claim."""
     queue, node = api.queue(), api.node(heartbeat_timeout=45)
-    for silence in (timedelta(seconds=40), timedelta(hours=1)):
+    for silence, work in ((timedelta(seconds=40), 0), (timedelta(hours=1), 1)):
         clock.advance(silence)
-        lease = api.spawn(queue)
-        assert api.claimed(node, queue) == [lease]
+        leases = [api.spawn(queue) for _ in range(work)]
+        assert api.claimed(node, queue) == leases
         assert (api.used(node)["live"], api.used(node)["seen_at"]) == (True, clock.now())
 
 

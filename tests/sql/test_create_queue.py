@@ -91,7 +91,7 @@ def test_every_key_is_kept(api: Api) -> None:
 
 def test_again_with_the_same_policy_changes_nothing(api: Api) -> None:
     """Nor after an operator has changed it; with another policy it is refused."""
-    given = {"max_attempts": 3, "claim_timeout": 40, "tuning": {"weight_fit": 2}}
+    given = {"max_attempts": 3, "tuning": {"weight_fit": 2}}
     api.rows("create_queue", queue="twice", policy=given)
     with api.unchanged():
         same = {"max_attempts": 3.0, "claim_timeout": "40 sec"}

@@ -372,6 +372,7 @@ def test_a_worker_that_stops_leaves_although_room_is_booked(fleet: Fleet, api: A
     assert api.value("deregister_own_node", **node.who) is True
     fleet.reap()
     assert fleet.leases(everywhere) == {}
+    api.rows("delete_leases", filter={"queue": fleet.queue})
     fleet.clock.advance(timedelta(hours=3))
     for _ in range(3):
         api.rows("prune", limit=100000)

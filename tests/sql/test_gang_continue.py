@@ -57,7 +57,7 @@ def test_fewer_than_min_size_end_the_gang(api: Api, queue: str, racks: list[Node
     reap(api)
     for claim, state in zip(claims, ("running", "cancelling"), strict=False):
         api.rows("fail_lease", **token(claim), error=FAULT)
-        assert became(api, gang_id) == state
+        assert (became(api, gang_id), api.sound()) == (state, True)
     assert asked_to_stop(api, claims[2:]) == [True]
     api.rows("release_lease", **token(claims[2]))
     reap(api)
