@@ -71,66 +71,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-__all__ = [
-    "BY_SQLSTATE",
-    "BadArgument",
-    "BadToken",
-    "ClaimNotYours",
-    "ClassUnknown",
-    "ConfigError",
-    "ConstraintError",
-    "EmbeddedError",
-    "EverywhereError",
-    "EverywhereExists",
-    "EverywhereNotFound",
-    "GangError",
-    "GangExists",
-    "GangNotFound",
-    "HwqueueError",
-    "IdempotencyMismatch",
-    "IsolationLevel",
-    "LeaseBusy",
-    "LeaseCancelled",
-    "LeaseClaimed",
-    "LeaseError",
-    "LeaseExists",
-    "LeaseFailed",
-    "LeaseFinished",
-    "LeaseLost",
-    "LeaseNotFound",
-    "MemberOfGang",
-    "NodeBusy",
-    "NodeError",
-    "NodeNameTaken",
-    "NodeNotYours",
-    "NodeSuperseded",
-    "NodeUnknown",
-    "OtherTenant",
-    "PlacementContradictory",
-    "PlacementInvalid",
-    "QueueError",
-    "QueueExists",
-    "QueueNotEmpty",
-    "QueueUnknown",
-    "RunNotFound",
-    "SchemaError",
-    "SchemaLocked",
-    "SchemaTooNew",
-    "SchemaTooOld",
-    "StepOfRun",
-    "StepUnknown",
-    "TokenError",
-    "TokenNameTaken",
-    "TokenUnknown",
-    "UniqueConflict",
-    "WaitTimeout",
-    "WireInvalid",
-    "WorkflowError",
-    "WorkflowInvalid",
-    "WorkflowTooLarge",
-    "WorkflowUnknown",
-    "WrongRunState",
-]
+BY_SQLSTATE: dict[str, type[HwqueueError]] = {}
+"""The class of every SQLSTATE that the SQL functions raise."""
 
 
 class HwqueueError(Exception):
@@ -143,6 +85,19 @@ class HwqueueError(Exception):
 
     default_sqlstate: ClassVar[str | None] = None
     default_retryable: ClassVar[bool] = False
+    http_status: ClassVar[int] = 400
+
+    def __init_subclass__(
+        cls, *, sqlstate: str | None = None, status: int | None = None, retryable: bool | None = None
+    ) -> None:
+        """What errors of the class have: their code, the status of an answer over HTTP."""
+        if sqlstate is not None:
+            cls.default_sqlstate = sqlstate
+            BY_SQLSTATE[sqlstate] = cls
+        if status is not None:
+            cls.http_status = status
+        if retryable is not None:
+            cls.default_retryable = retryable
 
     def __init__(
         self,
@@ -186,63 +141,43 @@ class LeaseError(HwqueueError):
     """The lease is not in a state, or not in your hands, for what was asked."""
 
 
-class LeaseLost(LeaseError):
+class LeaseLost(LeaseError, sqlstate="QHL01", status=409):
     """The claim is no longer yours: it was reaped, granted again, or its node was superseded."""
 
-    default_sqlstate = "QHL01"
 
-
-class LeaseCancelled(LeaseError):
+class LeaseCancelled(LeaseError, sqlstate="QHL02", status=409):
     """The lease was cancelled."""
 
-    default_sqlstate = "QHL02"
 
-
-class LeaseFinished(LeaseError):
+class LeaseFinished(LeaseError, sqlstate="QHL03", status=409):
     """The lease has ended already."""
 
-    default_sqlstate = "QHL03"
 
-
-class LeaseNotFound(LeaseError):
+class LeaseNotFound(LeaseError, sqlstate="QHL04", status=404):
     """No lease has this id; it may have been pruned."""
 
-    default_sqlstate = "QHL04"
 
-
-class BadToken(LeaseError):
+class BadToken(LeaseError, sqlstate="QHL05", status=409):
     """The claim token was never granted for this lease."""
 
-    default_sqlstate = "QHL05"
 
-
-class LeaseExists(LeaseError):
+class LeaseExists(LeaseError, sqlstate="QHL06", status=409):
     """The lease id is taken."""
 
-    default_sqlstate = "QHL06"
 
-
-class LeaseClaimed(LeaseError):
+class LeaseClaimed(LeaseError, sqlstate="QHL07", status=409, retryable=True):
     """Not while the lease is claimed; the same call may succeed once the claim has ended."""
 
-    default_sqlstate = "QHL07"
-    default_retryable = True
 
-
-class ClaimNotYours(LeaseError):
+class ClaimNotYours(LeaseError, sqlstate="QHL08", status=403):
     """The claim belongs to another login: that of its node."""
 
-    default_sqlstate = "QHL08"
 
-
-class LeaseBusy(LeaseError):
+class LeaseBusy(LeaseError, sqlstate="QHL09", status=409, retryable=True):
     """Another session holds the claim, such as one that has cancelled the lease and not committed.
 
     Nothing was settled or extended; `detail["sessions"]` lists the process ids of the sessions.
     """
-
-    default_sqlstate = "QHL09"
-    default_retryable = True
 
 
 class LeaseFailed(LeaseError):
@@ -252,247 +187,178 @@ class LeaseFailed(LeaseError):
     """
 
 
-class WaitTimeout(LeaseError):
+class WaitTimeout(LeaseError, retryable=True):
     """A lease that was waited for has not ended in time; `detail["lease_ids"]` has which."""
-
-    default_retryable = True
 
 
 class NodeError(HwqueueError):
     """The node is not registered as the call assumes."""
 
 
-class NodeUnknown(NodeError):
+class NodeUnknown(NodeError, sqlstate="QHN01", status=404):
     """No node has this id."""
 
-    default_sqlstate = "QHN01"
 
-
-class NodeNameTaken(NodeError):
+class NodeNameTaken(NodeError, sqlstate="QHN02", status=409):
     """Another node has this name."""
 
-    default_sqlstate = "QHN02"
 
-
-class NodeSuperseded(NodeError):
+class NodeSuperseded(NodeError, sqlstate="QHN03", status=409):
     """A newer registration of the node has taken over: this runtime must stop."""
 
-    default_sqlstate = "QHN03"
 
-
-class NodeNotYours(NodeError):
+class NodeNotYours(NodeError, sqlstate="QHN04", status=403):
     """The node belongs to another login; an operator may hand it over."""
 
-    default_sqlstate = "QHN04"
 
-
-class NodeBusy(NodeError):
+class NodeBusy(NodeError, sqlstate="QHN06", status=409, retryable=True):
     """Another session holds the node or one of its claims, so these cannot be changed now."""
-
-    default_sqlstate = "QHN06"
-    default_retryable = True
 
 
 class QueueError(HwqueueError):
     """The queue is not there, or not as the call assumes."""
 
 
-class QueueUnknown(QueueError):
+class QueueUnknown(QueueError, sqlstate="QHQ01", status=404):
     """No queue has this name."""
 
-    default_sqlstate = "QHQ01"
 
-
-class QueueExists(QueueError):
+class QueueExists(QueueError, sqlstate="QHQ02", status=409):
     """The queue exists, and differs in a key of the policy that was given."""
 
-    default_sqlstate = "QHQ02"
 
-
-class QueueNotEmpty(QueueError):
+class QueueNotEmpty(QueueError, sqlstate="QHQ03", status=409):
     """The queue still holds leases."""
-
-    default_sqlstate = "QHQ03"
 
 
 class WorkflowError(HwqueueError):
     """About a workflow or a run of one."""
 
 
-class WorkflowUnknown(WorkflowError):
+class WorkflowUnknown(WorkflowError, sqlstate="QHF01", status=404):
     """No workflow has this name, or this version."""
 
-    default_sqlstate = "QHF01"
 
-
-class WorkflowInvalid(WorkflowError):
+class WorkflowInvalid(WorkflowError, sqlstate="QHF02", status=422):
     """The specification is malformed; `detail` names the step, or the cycle."""
 
-    default_sqlstate = "QHF02"
 
-
-class RunNotFound(WorkflowError):
+class RunNotFound(WorkflowError, sqlstate="QHF03", status=404):
     """No run has this id; runs that have ended go with their retention."""
 
-    default_sqlstate = "QHF03"
 
-
-class WrongRunState(WorkflowError):
+class WrongRunState(WorkflowError, sqlstate="QHF04", status=409):
     """The run, or the step, is in a state that does not allow this."""
 
-    default_sqlstate = "QHF04"
 
-
-class StepOfRun(WorkflowError):
+class StepOfRun(WorkflowError, sqlstate="QHF05", status=409):
     """The lease is a step of a run, which alone decides about it."""
 
-    default_sqlstate = "QHF05"
 
-
-class StepUnknown(WorkflowError):
+class StepUnknown(WorkflowError, sqlstate="QHF06", status=422):
     """The workflow has no step of this name."""
 
-    default_sqlstate = "QHF06"
 
-
-class WorkflowTooLarge(WorkflowError):
+class WorkflowTooLarge(WorkflowError, sqlstate="QHF07", status=422):
     """The specification has too many steps or edges, or is too long."""
-
-    default_sqlstate = "QHF07"
 
 
 class GangError(HwqueueError):
     """About a gang."""
 
 
-class GangNotFound(GangError):
+class GangNotFound(GangError, sqlstate="QHG01", status=404):
     """No gang has this id, or the lease is of none; a gang goes with the last of its leases."""
 
-    default_sqlstate = "QHG01"
 
-
-class GangExists(GangError):
+class GangExists(GangError, sqlstate="QHG02", status=409):
     """The gang id is taken."""
 
-    default_sqlstate = "QHG02"
 
-
-class MemberOfGang(GangError):
+class MemberOfGang(GangError, sqlstate="QHG03", status=409):
     """The lease is a member of a gang, or of an everywhere task, whose leases share a queue."""
-
-    default_sqlstate = "QHG03"
 
 
 class EverywhereError(HwqueueError):
     """About a task that runs on every node."""
 
 
-class EverywhereNotFound(EverywhereError):
+class EverywhereNotFound(EverywhereError, sqlstate="QHE01", status=404):
     """No everywhere task has this id; a stopped one goes with the last of its leases."""
 
-    default_sqlstate = "QHE01"
 
-
-class EverywhereExists(EverywhereError):
+class EverywhereExists(EverywhereError, sqlstate="QHE02", status=409):
     """The id is that of an everywhere task with other content, or of one that was stopped."""
-
-    default_sqlstate = "QHE02"
 
 
 class TokenError(HwqueueError):
     """The token of the HTTP API is not there, or not as the call assumes."""
 
 
-class TokenUnknown(TokenError):
+class TokenUnknown(TokenError, sqlstate="QHK01", status=404):
     """No token has this name."""
 
-    default_sqlstate = "QHK01"
 
-
-class TokenNameTaken(TokenError):
+class TokenNameTaken(TokenError, sqlstate="QHK02", status=409):
     """The name was given to a token before, which may be revoked by now."""
 
-    default_sqlstate = "QHK02"
 
-
-class WebhookUnknown(HwqueueError):
+class WebhookUnknown(HwqueueError, sqlstate="QHH01", status=404):
     """No webhook has this name."""
-
-    default_sqlstate = "QHH01"
 
 
 class InvalidSignature(HwqueueError):
     """A request to a webhook's receiver was not signed with its secret, or is old."""
 
 
-class IdempotencyMismatch(HwqueueError):
+class IdempotencyMismatch(HwqueueError, sqlstate="QHT01", status=422):
     """The idempotency key was used before with other content."""
 
-    default_sqlstate = "QHT01"
 
-
-class UniqueConflict(HwqueueError):
+class UniqueConflict(HwqueueError, sqlstate="QHT02", status=409):
     """Another lease holds the unique key, and a spawn asked to be told, or a requeue needs the key.
 
     `detail` names the lease that has it.
     """
 
-    default_sqlstate = "QHT02"
 
-
-class QuotaExceeded(HwqueueError):
+class QuotaExceeded(HwqueueError, sqlstate="QHT03", status=409):
     """The tenant, or the installation, has as much of that work open as it may.
 
     `detail` has `what`, `used`, `limit` and `tenant`.
     """
 
-    default_sqlstate = "QHT03"
 
-
-class BadArgument(HwqueueError):
+class BadArgument(HwqueueError, sqlstate="QHA01", status=422):
     """An argument is malformed or out of range; `field` says which."""
 
-    default_sqlstate = "QHA01"
 
-
-class IsolationLevel(HwqueueError):
+class IsolationLevel(HwqueueError, sqlstate="QHA02", status=500):
     """The function needs read committed, and the transaction is something else."""
 
-    default_sqlstate = "QHA02"
 
-
-class OtherTenant(HwqueueError):
+class OtherTenant(HwqueueError, sqlstate="QHA03", status=403):
     """It is about another tenant, or about all, and the caller is for one tenant alone."""
-
-    default_sqlstate = "QHA03"
 
 
 class ConstraintError(HwqueueError):
     """What the lease asks of its node cannot be served; `detail["class"]` names a refused class."""
 
 
-class ClassUnknown(ConstraintError):
+class ClassUnknown(ConstraintError, sqlstate="QHC01", status=404):
     """No placement class has this id."""
 
-    default_sqlstate = "QHC01"
 
-
-class PlacementInvalid(ConstraintError):
+class PlacementInvalid(ConstraintError, sqlstate="QHC03", status=422):
     """The placement is malformed."""
 
-    default_sqlstate = "QHC03"
 
-
-class PlacementContradictory(ConstraintError):
+class PlacementContradictory(ConstraintError, sqlstate="QHC04", status=422):
     """No node could ever meet the placement."""
 
-    default_sqlstate = "QHC04"
 
-
-class WireInvalid(ConstraintError):
+class WireInvalid(ConstraintError, sqlstate="QHW01", status=422):
     """The params blob is not valid; docs/reference/wire.md lists the reasons."""
-
-    default_sqlstate = "QHW01"
 
     @property
     def reason(self) -> str | None:
@@ -511,22 +377,16 @@ class SchemaError(HwqueueError):
     """The schema of the database does not fit this package."""
 
 
-class SchemaTooOld(SchemaError):
+class SchemaTooOld(SchemaError, sqlstate="QHS01", status=503):
     """The database has an older schema than this package, or none at all."""
 
-    default_sqlstate = "QHS01"
 
-
-class SchemaTooNew(SchemaError):
+class SchemaTooNew(SchemaError, sqlstate="QHS02", status=503):
     """The database has a newer schema that is not compatible with this package."""
 
-    default_sqlstate = "QHS02"
 
-
-class SchemaLocked(SchemaError):
+class SchemaLocked(SchemaError, retryable=True):
     """Another session holds the lock of upgrades; the message says which."""
-
-    default_retryable = True
 
 
 class ConfigError(HwqueueError):
@@ -535,23 +395,3 @@ class ConfigError(HwqueueError):
 
 class EmbeddedError(HwqueueError):
     """The embedded server could not be set up or run."""
-
-
-BY_SQLSTATE: Mapping[str, type[HwqueueError]] = {
-    kind.default_sqlstate: kind
-    for family in (
-        HwqueueError,
-        LeaseError,
-        NodeError,
-        QueueError,
-        WorkflowError,
-        GangError,
-        EverywhereError,
-        TokenError,
-        ConstraintError,
-        SchemaError,
-    )
-    for kind in family.__subclasses__()
-    if kind.default_sqlstate is not None
-}
-"""The class of every SQLSTATE that the SQL functions raise."""

@@ -34,7 +34,7 @@ from hwqueue.server.auth import Authenticator
 from hwqueue.server.event_streams import EventStreams
 from hwqueue.server.fair_slots import Busy
 from hwqueue.server.pools import Pools
-from hwqueue.server.problems import STATUS_OF, HTTPProblem, answer
+from hwqueue.server.problems import HTTPProblem, answer
 from hwqueue.server.settings import ServerSettings
 from hwqueue.text import one_line
 
@@ -144,9 +144,9 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def _of_the_queue(request: Request, error: Exception) -> Response:
     assert isinstance(error, HwqueueError)
-    status = STATUS_OF.get(error.sqlstate or "", 400)
-    headline = {404: "Not found", 409: "Not possible now"}.get(status, "Refused")
-    return _problem(request, status, headline, str(error), hint=of_error(error, "cli"), code=error.sqlstate)
+    headline = {404: "Not found", 409: "Not possible now"}.get(error.http_status, "Refused")
+    hint = of_error(error, "cli")
+    return _problem(request, error.http_status, headline, str(error), hint=hint, code=error.sqlstate)
 
 
 async def _of_http(request: Request, error: Exception) -> Response:

@@ -23,54 +23,6 @@ from hwqueue.text import one_line
 
 MEDIA_TYPE = "application/problem+json"
 SCHEMA = "the schema of requests is at /api/v1/openapi.json"
-STATUS_OF: Mapping[str, int] = {
-    "QHL01": 409,
-    "QHL02": 409,
-    "QHL03": 409,
-    "QHL04": 404,
-    "QHL05": 409,
-    "QHL06": 409,
-    "QHL07": 409,
-    "QHL08": 403,
-    "QHL09": 409,
-    "QHN01": 404,
-    "QHN02": 409,
-    "QHN03": 409,
-    "QHN04": 403,
-    "QHN06": 409,
-    "QHQ01": 404,
-    "QHQ02": 409,
-    "QHQ03": 409,
-    "QHF01": 404,
-    "QHF02": 422,
-    "QHF03": 404,
-    "QHF04": 409,
-    "QHF05": 409,
-    "QHF06": 422,
-    "QHF07": 422,
-    "QHG01": 404,
-    "QHG02": 409,
-    "QHG03": 409,
-    "QHE01": 404,
-    "QHE02": 409,
-    "QHK01": 404,
-    "QHH01": 404,
-    "QHK02": 409,
-    "QHT01": 422,
-    "QHT02": 409,
-    "QHT03": 409,
-    "QHA01": 422,
-    "QHA02": 500,
-    "QHA03": 403,
-    "QHC01": 404,
-    "QHC03": 422,
-    "QHC04": 422,
-    "QHW01": 422,
-    "QHS01": 503,
-    "QHS02": 503,
-}
-"""The status of every code of the queue; one of a newer schema is 400."""
-
 _TRY_AGAIN = {"Retry-After": "1"}
 # Lost connections, servers that start or stop, deadlocks, locks not given, standbys.
 _PASSING = ("08", "57P0", "53", "40001", "40P01", "55P03", "25006")
@@ -172,9 +124,7 @@ def install(app: FastAPI) -> None:
 
 
 def _of_the_queue(request: Request, error: HwqueueError) -> Response:
-    sqlstate = error.sqlstate or ""
-    # a class of its own has a code of its own, whatever state the driver's error had
-    status = STATUS_OF.get(sqlstate) or STATUS_OF.get(error.default_sqlstate or "", 400)
+    status = error.http_status
     if status >= 500:
         _log.error("request %s: %s", one_line(request.scope.get("path")), one_line(error))
     return answer(

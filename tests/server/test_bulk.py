@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from hwqueue.client import Client
-from hwqueue.server.problems import STATUS_OF
+from hwqueue.errors import BY_SQLSTATE
 from hwqueue.types import NodeSpec
 from tests.server.conftest import V1, Http, Token, ok, problem
 
@@ -113,7 +113,7 @@ async def test_what_is_refused(
     if body["filter"] and body["filter"].get("queue") == "Q":
         body["filter"]["queue"] = queue
     response = await http.post(f"{V1}/leases/{verb}", json=body)
-    found = problem(response, STATUS_OF[code], code)
+    found = problem(response, BY_SQLSTATE[code].http_status, code)
     assert found.get("field") == field
 
 
