@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
 from enum import Enum
 from functools import lru_cache
 from types import UnionType
-from uuid import UUID
 
 from hwqueue import types
-from hwqueue.calls import Call
+from hwqueue.calls import SQL_TYPES, Call
 
 
 @lru_cache(maxsize=512)
@@ -80,7 +78,7 @@ def column_types(call: Call) -> Mapping[str, str]:
     "" stands for texts, integers and booleans, which every driver reads alike.
     """
     # the rows of settle_and_claim are of two kinds, and have all columns of a Claim
-    hints = typing.get_type_hints(call.row or types.Claim)
+    hints = typing.get_type_hints(call.kind or types.Claim)
     return {name: _sql_type(hints.get(name, str)) for name in call.columns}
 
 
@@ -91,16 +89,6 @@ def _sql_type(hint: typing.Any) -> str:
         hint = some[0]
     if typing.get_origin(hint) is typing.Literal:
         return ""
-    if hint in _SQL_TYPES:
-        return _SQL_TYPES[hint]
+    if hint in SQL_TYPES:
+        return SQL_TYPES[hint]
     return "" if isinstance(hint, type) and issubclass(hint, _LIKE_ITSELF) else "jsonb"
-
-
-_SQL_TYPES = {
-    UUID: "uuid",
-    bytes: "bytea",
-    tuple[UUID, ...]: "uuid[]",
-    datetime: "timestamp with time zone",
-    timedelta: "interval",
-    float: "double precision",
-}

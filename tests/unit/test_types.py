@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from hwqueue import types
-from hwqueue.calls import CALLS, CLAIM_TASK, SETTLE_AND_CLAIM
+from hwqueue.calls import CALLS, CLAIM_TASK, SETTLE_AND_CLAIM, CallOf
 from hwqueue.client._rows import decode
 from hwqueue.client._settle import Batch
 
@@ -104,7 +104,7 @@ def test_claims_are_decoded() -> None:
         "gpu_exclusivity": "device_exclusive",
         "a_later_version": True,
     }
-    with_gpu, counted_nothing = decode(CLAIM_TASK, types.Claim, [claim_row(assignment), claim_row(None)])
+    with_gpu, counted_nothing = decode(CLAIM_TASK, [claim_row(assignment), claim_row(None)])
     assert with_gpu.assignment == types.Assignment(
         cpu_milli=4000,
         memory_mib=8192,
@@ -148,10 +148,9 @@ def test_settlements_come_back_in_the_order_given() -> None:
     assert [(s.ordinal, s.verdict, s.state) for s in answer.settled] == expected
 
 
-@pytest.mark.parametrize("call", [call for call in CALLS if call.row], ids=lambda call: call.name)
-def test_every_row_type_is_made_of_its_columns(call: object) -> None:
-    assert isinstance(call, type(CLAIM_TASK))
-    assert call.row is not None
-    row = [None] * len(call.columns)
-    made: list[object] = decode(call, call.row, [row])
-    assert [type(one) for one in made] == [call.row]
+@pytest.mark.parametrize(
+    "call", [each for each in CALLS if each.columns and each.kind], ids=lambda call: call.name
+)
+def test_every_row_type_is_made_of_its_columns(call: CallOf[object]) -> None:
+    [made] = decode(call, [[None] * len(call.columns)])
+    assert type(made) is call.kind

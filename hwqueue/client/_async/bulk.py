@@ -82,7 +82,6 @@ class AsyncBulk(AsyncCaller):
         """
         return await self._row(
             calls.COUNT_LEASES,
-            LeaseCount,
             p_filter=lease_filter(queue, wanted),
             p_states=None if states is None else [str(state) for state in states],
             p_limit=page_size,
@@ -125,7 +124,6 @@ class AsyncBulk(AsyncCaller):
             raise BadArgument("only cancel takes a reason", detail={"field": "reason"})
         return await self._row(
             _CALLS[action],
-            BulkPage,
             p_filter=lease_filter(queue, wanted),
             p_limit=page_size,
             p_cursor=cursor,

@@ -6,12 +6,12 @@ import copy
 from collections.abc import Mapping
 from typing import Any, Self, TypeVar
 
-from hwqueue.calls import Call
+from hwqueue.calls import Call, CallOf
 from hwqueue.client._arguments import arguments, checked_actor
 from hwqueue.client._async.runner import AsyncRunner
 from hwqueue.client._drivers import Rows
 from hwqueue.client._finish import afinish
-from hwqueue.client._rows import decode
+from hwqueue.client._rows import decode, value_of
 from hwqueue.driver_errors import translate
 
 T = TypeVar("T")
@@ -46,14 +46,14 @@ class AsyncCaller:
         """The checked arguments of a call. Raises: BadArgument."""
         return arguments(call, values)
 
-    async def _rows(self, call: Call, kind: type[T], **values: Any) -> list[T]:
-        """The rows of a call, each as a `kind`."""
-        return decode(call, kind, await self._call(call, **values))
+    async def _rows(self, call: CallOf[T], **values: Any) -> list[T]:
+        """The rows of a call."""
+        return decode(call, await self._call(call, **values))
 
-    async def _row(self, call: Call, kind: type[T], **values: Any) -> T:
+    async def _row(self, call: CallOf[T], **values: Any) -> T:
         """The row of a call that always returns one."""
-        return (await self._rows(call, kind, **values))[0]
+        return (await self._rows(call, **values))[0]
 
-    async def _value(self, call: Call, **values: Any) -> Any:
+    async def _value(self, call: CallOf[T], **values: Any) -> T:
         """The value of a call that returns one."""
-        return (await self._call(call, **values))[0][0]
+        return value_of(call, (await self._call(call, **values))[0][0])

@@ -46,7 +46,7 @@ class AsyncCheckpoints(AsyncCaller):
         SQL: save_checkpoint. Safe inside your transaction: yes, it commits with what you do there;
             until then the claim can be neither settled nor heartbeated.
         """
-        expires_at: datetime = await self._value(
+        return await self._value(
             calls.SAVE_CHECKPOINT,
             p_lease=lease_id,
             p_token=claim_token,
@@ -54,7 +54,6 @@ class AsyncCheckpoints(AsyncCaller):
             p_state=state,
             p_extend=extend,
         )
-        return expires_at
 
     async def checkpoints(self, lease_id: UUID | str, claim_token: int) -> list[Checkpoint]:
         """What the claims of a lease have saved, by name.
@@ -62,7 +61,7 @@ class AsyncCheckpoints(AsyncCaller):
         Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, ClaimNotYours.
         SQL: checkpoints. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.CHECKPOINTS, Checkpoint, p_lease=lease_id, p_token=claim_token)
+        return await self._rows(calls.CHECKPOINTS, p_lease=lease_id, p_token=claim_token)
 
     async def take_signal(
         self, lease_id: UUID | str, claim_token: int, signal: str, *, name: str | None = None
@@ -77,7 +76,6 @@ class AsyncCheckpoints(AsyncCaller):
         """
         return await self._row(
             calls.TAKE_SIGNAL,
-            SignalTaken,
             p_lease=lease_id,
             p_token=claim_token,
             p_signal=signal,
@@ -106,7 +104,7 @@ class AsyncCheckpoints(AsyncCaller):
         Raises: As `save_checkpoint`.
         SQL: suspend_lease. Safe inside your transaction: yes.
         """
-        state = await self._value(
+        return await self._value(
             calls.SUSPEND_LEASE,
             p_lease=lease_id,
             p_token=claim_token,
@@ -115,7 +113,6 @@ class AsyncCheckpoints(AsyncCaller):
             p_name=name,
             p_near=near,
         )
-        return LeaseState(state)
 
     async def signal_lease(
         self, lease_id: UUID | str, name: str, payload: Json = None, *, key: str | None = None
@@ -136,7 +133,6 @@ class AsyncCheckpoints(AsyncCaller):
         """
         return await self._row(
             calls.SIGNAL_LEASE,
-            SignalSent,
             p_lease=lease_id,
             p_name=name,
             p_payload=payload,
@@ -152,4 +148,4 @@ class AsyncCheckpoints(AsyncCaller):
         Raises: LeaseNotFound, BadArgument.
         SQL: lease_checkpoints. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.LEASE_CHECKPOINTS, SavedCheckpoint, p_lease=lease_id, p_limit=limit)
+        return await self._rows(calls.LEASE_CHECKPOINTS, p_lease=lease_id, p_limit=limit)

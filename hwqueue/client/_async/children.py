@@ -43,7 +43,6 @@ class AsyncChildren(AsyncCaller):
         """
         return await self._rows(
             calls.ADD_ITEMS,
-            AddedItem,
             p_lease=lease_id,
             p_token=claim_token,
             p_items=items_of(items, task),
@@ -64,7 +63,6 @@ class AsyncChildren(AsyncCaller):
         """
         return await self._row(
             calls.ADD_STEPS,
-            SubmittedRun,
             p_lease=lease_id,
             p_token=claim_token,
             p_spec=plain(spec, "spec"),

@@ -60,7 +60,6 @@ class AsyncClaims(AsyncCaller):
         """
         return await self._rows(
             calls.CLAIM_TASK,
-            Claim,
             p_queues=queues,
             p_node=node_id,
             p_epoch=node_epoch,
@@ -122,9 +121,7 @@ class AsyncClaims(AsyncCaller):
         SQL: complete_lease. Safe inside your transaction: yes: then the lease completes if and
             only if your work commits. It locks the node until the end.
         """
-        return LeaseState(
-            await self._value(calls.COMPLETE_LEASE, p_lease=lease_id, p_token=claim_token, p_result=result)
-        )
+        return await self._value(calls.COMPLETE_LEASE, p_lease=lease_id, p_token=claim_token, p_result=result)
 
     async def complete_leases(self, claims: Iterable[tuple[UUID | str, int]]) -> list[Settled]:
         """The work of many claims is done, none with a result: one call, one commit.
@@ -141,7 +138,7 @@ class AsyncClaims(AsyncCaller):
             nodes of the claims until the end.
         """
         lease_ids, tokens = claim_keys(claims)
-        return await self._rows(calls.COMPLETE_LEASES, Settled, p_lease_ids=lease_ids, p_tokens=tokens)
+        return await self._rows(calls.COMPLETE_LEASES, p_lease_ids=lease_ids, p_tokens=tokens)
 
     async def fail_lease(
         self,
@@ -164,15 +161,13 @@ class AsyncClaims(AsyncCaller):
             BadArgument, IsolationLevel.
         SQL: fail_lease. Safe inside your transaction: yes, it locks the node until the end.
         """
-        return LeaseState(
-            await self._value(
-                calls.FAIL_LEASE,
-                p_lease=lease_id,
-                p_token=claim_token,
-                p_error=error,
-                p_retry=retry,
-                p_retry_at=retry_at,
-            )
+        return await self._value(
+            calls.FAIL_LEASE,
+            p_lease=lease_id,
+            p_token=claim_token,
+            p_error=error,
+            p_retry=retry,
+            p_retry_at=retry_at,
         )
 
     async def release_lease(
@@ -188,9 +183,7 @@ class AsyncClaims(AsyncCaller):
             IsolationLevel.
         SQL: release_lease. Safe inside your transaction: yes, it locks the node until the end.
         """
-        return LeaseState(
-            await self._value(calls.RELEASE_LEASE, p_lease=lease_id, p_token=claim_token, p_delay=delay)
-        )
+        return await self._value(calls.RELEASE_LEASE, p_lease=lease_id, p_token=claim_token, p_delay=delay)
 
     async def extend_claim(self, lease_id: UUID | str, claim_token: int, *, extend: timedelta) -> datetime:
         """Move the end of a claim to `extend` from now.
@@ -200,10 +193,7 @@ class AsyncClaims(AsyncCaller):
             BadArgument.
         SQL: extend_claim. Safe inside your transaction: no, the node's heartbeat waits for it.
         """
-        expires_at: datetime = await self._value(
-            calls.EXTEND_CLAIM, p_lease=lease_id, p_token=claim_token, p_extend=extend
-        )
-        return expires_at
+        return await self._value(calls.EXTEND_CLAIM, p_lease=lease_id, p_token=claim_token, p_extend=extend)
 
     async def report_progress(self, reports: Sequence[Mapping[str, Any]]) -> int:
         """Record how far claims have come; the last report stays with the attempt.
@@ -221,8 +211,7 @@ class AsyncClaims(AsyncCaller):
             {name: str(value) if isinstance(value, UUID) else value for name, value in one.items()}
             for one in reports
         ]
-        recorded: int = await self._value(calls.REPORT_PROGRESS, p_reports=plain(items, "reports"))
-        return recorded
+        return await self._value(calls.REPORT_PROGRESS, p_reports=plain(items, "reports"))
 
     async def append_logs(self, logs: Sequence[Mapping[str, Any]]) -> int:
         """Keep what claims log, the last 1000 lines of each.
@@ -240,8 +229,7 @@ class AsyncClaims(AsyncCaller):
             until it ends.
         """
         items = [{**one, "lease_id": str(one["lease_id"])} if "lease_id" in one else one for one in logs]
-        added: int = await self._value(calls.APPEND_LOGS, p_logs=items)
-        return added
+        return await self._value(calls.APPEND_LOGS, p_logs=items)
 
     async def heartbeat_node(
         self,
@@ -263,7 +251,6 @@ class AsyncClaims(AsyncCaller):
         items = [{"lease_id": str(lease_id), "claim_token": token} for lease_id, token in claims]
         return await self._rows(
             calls.HEARTBEAT_NODE,
-            Heartbeat,
             p_node=node_id,
             p_epoch=node_epoch,
             p_claims=items,
@@ -276,7 +263,7 @@ class AsyncClaims(AsyncCaller):
         Raises: NodeUnknown, NodeNotYours, QueueUnknown.
         SQL: claim_hint. Safe inside your transaction: yes.
         """
-        return await self._row(calls.CLAIM_HINT, ClaimHint, p_queues=queues, p_node=node_id)
+        return await self._row(calls.CLAIM_HINT, p_queues=queues, p_node=node_id)
 
     async def lease_outlook(self, node_id: UUID | str, lease_ids: Iterable[UUID | str]) -> list[LeaseOutlook]:
         """What may become of leases that a node runs, or ran last; of others there is no row.
@@ -289,7 +276,6 @@ class AsyncClaims(AsyncCaller):
         """
         return await self._rows(
             calls.LEASE_OUTLOOK,
-            LeaseOutlook,
             p_node=node_id,
             p_lease_ids=[str(lease_id) for lease_id in lease_ids],
         )
@@ -305,7 +291,7 @@ class AsyncClaims(AsyncCaller):
         Raises: NodeUnknown, NodeSuperseded, NodeNotYours, BadArgument.
         SQL: take_deaths. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.TAKE_DEATHS, Death, p_node=node_id, p_epoch=epoch, p_limit=limit)
+        return await self._rows(calls.TAKE_DEATHS, p_node=node_id, p_epoch=epoch, p_limit=limit)
 
     async def adopt_lease(
         self,
@@ -323,7 +309,6 @@ class AsyncClaims(AsyncCaller):
         """
         return await self._row(
             calls.ADOPT_LEASE,
-            Adopted,
             p_queue=queue,
             p_node=node_id,
             p_task=task,

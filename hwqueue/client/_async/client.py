@@ -139,7 +139,7 @@ class AsyncClient(
         Raises: SchemaTooOld, if nothing is.
         SQL: schema_version. Safe inside your transaction: yes.
         """
-        return await self._row(calls.SCHEMA_VERSION, SchemaVersion)
+        return await self._row(calls.SCHEMA_VERSION)
 
     async def check_schema(self) -> None:
         """Refuse to go on with a schema that this package does not fit; call it once at start.

@@ -62,7 +62,7 @@ class AsyncEvents(AsyncCaller):
             }
         )
         return await self._rows(
-            calls.LIST_EVENTS, Event, p_after=after, p_filter=plain(wanted, "filter"), p_limit=limit
+            calls.LIST_EVENTS, p_after=after, p_filter=plain(wanted, "filter"), p_limit=limit
         )
 
     async def set_event_retention(self, days: int) -> int:
@@ -73,5 +73,4 @@ class AsyncEvents(AsyncCaller):
         Raises: BadArgument.
         SQL: set_event_retention. Safe inside your transaction: yes.
         """
-        before: int = await self._value(calls.SET_EVENT_RETENTION, p_days=days)
-        return before
+        return await self._value(calls.SET_EVENT_RETENTION, p_days=days)

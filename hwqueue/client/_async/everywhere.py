@@ -40,7 +40,6 @@ class AsyncEverywhere(AsyncCaller):
         """
         return await self._row(
             calls.SPAWN_EVERYWHERE,
-            SpawnedEverywhere,
             p_queue=queue,
             p_task=task,
             p_params=params,
@@ -61,7 +60,6 @@ class AsyncEverywhere(AsyncCaller):
         """
         return await self._row(
             calls.GET_EVERYWHERE,
-            EverywhereTask,
             p_everywhere=everywhere_id,
             p_limit=limit,
             p_after=after,
@@ -84,9 +82,7 @@ class AsyncEverywhere(AsyncCaller):
         Raises: BadArgument.
         SQL: list_everywhere. Safe inside your transaction: yes.
         """
-        return await self._rows(
-            calls.LIST_EVERYWHERE, EverywhereSummary, p_state=state, p_limit=limit, p_before=before
-        )
+        return await self._rows(calls.LIST_EVERYWHERE, p_state=state, p_limit=limit, p_before=before)
 
     async def stop_everywhere(
         self, everywhere_id: UUID | str, *, running: Literal["keep", "stop"] = "keep"
@@ -100,7 +96,4 @@ class AsyncEverywhere(AsyncCaller):
         Raises: EverywhereNotFound, BadArgument, IsolationLevel.
         SQL: stop_everywhere. Safe inside your transaction: yes.
         """
-        found: EverywhereState = await self._value(
-            calls.STOP_EVERYWHERE, p_everywhere=everywhere_id, p_running=running
-        )
-        return found
+        return await self._value(calls.STOP_EVERYWHERE, p_everywhere=everywhere_id, p_running=running)

@@ -21,7 +21,7 @@ class AsyncExplain(AsyncCaller):
         Raises: LeaseNotFound.
         SQL: explain_lease. Safe inside your transaction: yes.
         """
-        return await self._row(calls.EXPLAIN_LEASE, LeaseExplanation, p_lease=lease_id)
+        return await self._row(calls.EXPLAIN_LEASE, p_lease=lease_id)
 
     async def explain_class(self, class_id: int) -> ClassExplanation:
         """Why the leases of a placement class are pending.
@@ -29,7 +29,7 @@ class AsyncExplain(AsyncCaller):
         Raises: ClassUnknown.
         SQL: explain_class. Safe inside your transaction: yes.
         """
-        return await self._row(calls.EXPLAIN_CLASS, ClassExplanation, p_class=class_id)
+        return await self._row(calls.EXPLAIN_CLASS, p_class=class_id)
 
     async def what_if(
         self, nodes: NodeSpec | Mapping[str, Any] | Iterable[NodeSpec | Mapping[str, Any]]
@@ -45,4 +45,4 @@ class AsyncExplain(AsyncCaller):
         """
         listed = [nodes] if isinstance(nodes, NodeSpec | Mapping) else list(nodes)
         specs = [plain(node, f"nodes[{index}]") for index, node in enumerate(listed)]
-        return await self._rows(calls.WHAT_IF, ServedClass, p_nodes=specs)
+        return await self._rows(calls.WHAT_IF, p_nodes=specs)

@@ -52,7 +52,6 @@ class AsyncGangs(AsyncCaller):
         with tracing.spawning(queue, None) as headers:
             return await self._rows(
                 calls.SPAWN_GANG,
-                SpawnedMember,
                 p_queue=queue,
                 p_members=gang_members(members, options, headers),
                 p_options=gang_options(options, headers),
@@ -64,7 +63,7 @@ class AsyncGangs(AsyncCaller):
         Raises: GangNotFound.
         SQL: get_gang. Safe inside your transaction: yes.
         """
-        return await self._row(calls.GET_GANG, Gang, p_gang=gang_id)
+        return await self._row(calls.GET_GANG, p_gang=gang_id)
 
     async def list_gangs(
         self,
@@ -87,7 +86,6 @@ class AsyncGangs(AsyncCaller):
         """
         return await self._rows(
             calls.LIST_GANGS,
-            GangSummary,
             p_state=state,
             p_limit=limit,
             p_before=before,
@@ -100,7 +98,7 @@ class AsyncGangs(AsyncCaller):
         Raises: GangNotFound.
         SQL: explain_gang. Safe inside your transaction: yes.
         """
-        return await self._row(calls.EXPLAIN_GANG, GangExplanation, p_gang=gang_id)
+        return await self._row(calls.EXPLAIN_GANG, p_gang=gang_id)
 
     async def what_if_gang(
         self,
@@ -121,7 +119,6 @@ class AsyncGangs(AsyncCaller):
         """
         return await self._row(
             calls.WHAT_IF_GANG,
-            GangForecast,
             p_queue=queue,
             p_members=gang_members(members, options, {}),
             p_options=gang_options(options, {}),
@@ -134,8 +131,7 @@ class AsyncGangs(AsyncCaller):
         Raises: GangNotFound, BadArgument, IsolationLevel.
         SQL: cancel_gang. Safe inside your transaction: yes.
         """
-        found: GangState = await self._value(calls.CANCEL_GANG, p_gang=gang_id, p_reason=reason)
-        return found
+        return await self._value(calls.CANCEL_GANG, p_gang=gang_id, p_reason=reason)
 
     async def gang_status(self, lease_id: UUID | str, claim_token: int) -> GangStatus:
         """Whether all members of a claimed lease's gang are there; workers ask before it starts.
@@ -144,4 +140,4 @@ class AsyncGangs(AsyncCaller):
             GangNotFound: the lease is of no gang.
         SQL: gang_status. Safe inside your transaction: yes.
         """
-        return await self._row(calls.GANG_STATUS, GangStatus, p_lease=lease_id, p_token=claim_token)
+        return await self._row(calls.GANG_STATUS, p_lease=lease_id, p_token=claim_token)

@@ -22,7 +22,6 @@ from hwqueue.types import (
     LeaseSummary,
     LogLine,
     SpawnOptions,
-    SpawnResult,
 )
 
 
@@ -49,7 +48,6 @@ class AsyncLeases(AsyncWaiting):
         with tracing.spawning(queue, task) as headers:
             spawned = await self._row(
                 calls.SPAWN_LEASE,
-                SpawnResult,
                 p_queue=queue,
                 p_task=task,
                 p_params=params,
@@ -71,7 +69,7 @@ class AsyncLeases(AsyncWaiting):
         """
         with tracing.spawning(queue, None) as headers:
             items = [spawn_item(lease, f"leases[{index}]", headers) for index, lease in enumerate(leases)]
-            spawned = await self._rows(calls.SPAWN_LEASES, SpawnResult, p_queue=queue, p_leases=items)
+            spawned = await self._rows(calls.SPAWN_LEASES, p_queue=queue, p_leases=items)
         return [AsyncSpawned.of(one, self) for one in spawned]
 
     async def spawn_warnings(self, spawned_id: UUID | str) -> list[str]:
@@ -94,7 +92,7 @@ class AsyncLeases(AsyncWaiting):
         Raises: LeaseNotFound.
         SQL: get_lease. Safe inside your transaction: yes.
         """
-        return await self._row(calls.GET_LEASE, Lease, p_lease=lease_id)
+        return await self._row(calls.GET_LEASE, p_lease=lease_id)
 
     async def lease_logs(
         self,
@@ -120,7 +118,6 @@ class AsyncLeases(AsyncWaiting):
         """
         return await self._rows(
             calls.LEASE_LOGS,
-            LogLine,
             p_lease=lease_id,
             p_after=after,
             p_limit=limit,
@@ -149,7 +146,6 @@ class AsyncLeases(AsyncWaiting):
         """
         return await self._rows(
             calls.LIST_LEASES,
-            LeaseSummary,
             p_filter=lease_filter(queue, wanted),
             p_limit=limit,
             p_before=before,
@@ -182,8 +178,7 @@ class AsyncLeases(AsyncWaiting):
         SQL: update_lease. Safe inside your transaction: yes, but the lease is not claimable
             until it ends.
         """
-        state = await self._value(calls.UPDATE_LEASE, p_lease=lease_id, p_changes=plain(changes, "changes"))
-        return LeaseState(state)
+        return await self._value(calls.UPDATE_LEASE, p_lease=lease_id, p_changes=plain(changes, "changes"))
 
     async def cancel_lease(self, lease_id: UUID | str, *, reason: str | None = None) -> LeaseState:
         """Cancel a lease; a running claim is asked to stop.
@@ -193,8 +188,7 @@ class AsyncLeases(AsyncWaiting):
         SQL: cancel_lease. Safe inside your transaction: yes, but the lease is not claimable
             until it ends.
         """
-        state = await self._value(calls.CANCEL_LEASE, p_lease=lease_id, p_reason=reason)
-        return LeaseState(state)
+        return await self._value(calls.CANCEL_LEASE, p_lease=lease_id, p_reason=reason)
 
     async def requeue_lease(self, lease_id: UUID | str) -> LeaseState:
         """Make a failed or cancelled lease claimable again, with all its attempts to come.
@@ -203,7 +197,7 @@ class AsyncLeases(AsyncWaiting):
         Raises: LeaseNotFound, LeaseClaimed, LeaseFinished (it has completed).
         SQL: requeue_lease. Safe inside your transaction: yes.
         """
-        return LeaseState(await self._value(calls.REQUEUE_LEASE, p_lease=lease_id))
+        return await self._value(calls.REQUEUE_LEASE, p_lease=lease_id)
 
     async def requeue_failed(
         self,
@@ -226,5 +220,4 @@ class AsyncLeases(AsyncWaiting):
         SQL: requeue_failed. Safe inside your transaction: yes.
         """
         chosen = given({"task": task, "since": since, "until": until, "limit": limit})
-        count: int = await self._value(calls.REQUEUE_FAILED, p_queue=queue, p_filter=plain(chosen, "filter"))
-        return count
+        return await self._value(calls.REQUEUE_FAILED, p_queue=queue, p_filter=plain(chosen, "filter"))

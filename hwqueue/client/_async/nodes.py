@@ -37,8 +37,7 @@ class AsyncNodes(AsyncCaller):
         Raises: NodeNameTaken, NodeNotYours, BadArgument, IsolationLevel.
         SQL: register_node. Safe inside your transaction: no, it locks the node until the end.
         """
-        epoch: int = await self._value(calls.REGISTER_NODE, p_node=node_id, p_spec=plain(spec, "spec"))
-        return epoch
+        return await self._value(calls.REGISTER_NODE, p_node=node_id, p_spec=plain(spec, "spec"))
 
     async def list_nodes(
         self,
@@ -57,9 +56,7 @@ class AsyncNodes(AsyncCaller):
 
         SQL: list_nodes. Safe inside your transaction: yes.
         """
-        return await self._rows(
-            calls.LIST_NODES, Node, p_name=name, p_node=node_id, p_after=after, p_limit=limit
-        )
+        return await self._rows(calls.LIST_NODES, p_name=name, p_node=node_id, p_after=after, p_limit=limit)
 
     async def node_claims(self, node_id: UUID | str, *, limit: int = 500) -> list[NodeClaim]:
         """What runs on a node and what is set aside for it, the oldest claims first.
@@ -67,7 +64,7 @@ class AsyncNodes(AsyncCaller):
         Raises: BadArgument.
         SQL: node_claims. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.NODE_CLAIMS, NodeClaim, p_node=node_id, p_limit=limit)
+        return await self._rows(calls.NODE_CLAIMS, p_node=node_id, p_limit=limit)
 
     async def match_nodes(
         self,
@@ -92,7 +89,6 @@ class AsyncNodes(AsyncCaller):
         """
         return await self._rows(
             calls.MATCH_NODES,
-            NodeMatch,
             p_placement=plain(placement, "placement"),
             p_options=_as_lease(
                 queue=queue,
@@ -121,7 +117,6 @@ class AsyncNodes(AsyncCaller):
         """
         return await self._rows(
             calls.MATCH_GROUPS,
-            NodeGroup,
             p_placement=plain(placement, "placement"),
             p_options=_as_lease(queue=queue, task=task, tenant=tenant, service_id=service_id, labels=labels),
         )
@@ -149,7 +144,6 @@ class AsyncNodes(AsyncCaller):
         """
         return await self._row(
             calls.MATCH_PAGE,
-            MatchPage,
             p_placement=plain(placement, "placement"),
             p_options=_as_lease(queue=queue, task=task, tenant=tenant, service_id=service_id, labels=labels),
             p_limit=limit,
@@ -202,8 +196,7 @@ class AsyncNodes(AsyncCaller):
         Raises: NodeUnknown, NodeSuperseded, NodeNotYours.
         SQL: deregister_own_node. Safe inside your transaction: no, it locks the node until the end.
         """
-        left: bool = await self._value(calls.DEREGISTER_OWN_NODE, p_node=node_id, p_epoch=node_epoch)
-        return left
+        return await self._value(calls.DEREGISTER_OWN_NODE, p_node=node_id, p_epoch=node_epoch)
 
     async def set_node_expiry(self, after: timedelta | None) -> timedelta | None:
         """Set how long a node may be silent before it is deregistered; returns what it was.
@@ -214,8 +207,7 @@ class AsyncNodes(AsyncCaller):
         Raises: BadArgument.
         SQL: set_node_expiry. Safe inside your transaction: yes.
         """
-        before: timedelta | None = await self._value(calls.SET_NODE_EXPIRY, p_after=after)
-        return before
+        return await self._value(calls.SET_NODE_EXPIRY, p_after=after)
 
     async def node_wake_payload(self, node_id: UUID | str) -> str:
         """What notifications carry that tell the node's worker to heartbeat at once.
@@ -226,8 +218,7 @@ class AsyncNodes(AsyncCaller):
         Raises: NodeUnknown, NodeNotYours.
         SQL: node_wake_payload. Safe inside your transaction: yes.
         """
-        payload: str = await self._value(calls.NODE_WAKE_PAYLOAD, p_node=node_id)
-        return payload
+        return await self._value(calls.NODE_WAKE_PAYLOAD, p_node=node_id)
 
     async def taint_node(self, node_id: UUID | str, taint: Taint | Mapping[str, Any]) -> None:
         """Keep leases off the node that do not tolerate the taint.
@@ -250,7 +241,7 @@ class AsyncNodes(AsyncCaller):
         Raises: NodeUnknown, BadArgument.
         SQL: untaint_node. Safe inside your transaction: no, it locks the node until the end.
         """
-        return int(await self._value(calls.UNTAINT_NODE, p_node=node_id, p_key=key, p_effect=effect))
+        return await self._value(calls.UNTAINT_NODE, p_node=node_id, p_key=key, p_effect=effect)
 
     async def attest_node(
         self,
@@ -289,7 +280,7 @@ class AsyncNodes(AsyncCaller):
         Raises: NodeUnknown, BadArgument.
         SQL: revoke_attestation. Safe inside your transaction: no, it locks the node until the end.
         """
-        return bool(await self._value(calls.REVOKE_ATTESTATION, p_node=node_id, p_domain=domain))
+        return await self._value(calls.REVOKE_ATTESTATION, p_node=node_id, p_domain=domain)
 
     async def confirm_node(self, node_id: UUID | str, *, instance_id: str | None = None) -> int:
         """Confirm the node's suspended attestations.
@@ -301,7 +292,7 @@ class AsyncNodes(AsyncCaller):
         Raises: NodeUnknown, NodeSuperseded (another instance is registered), BadArgument.
         SQL: confirm_node. Safe inside your transaction: no, it locks the node until the end.
         """
-        return int(await self._value(calls.CONFIRM_NODE, p_node=node_id, p_instance_id=instance_id))
+        return await self._value(calls.CONFIRM_NODE, p_node=node_id, p_instance_id=instance_id)
 
     async def hand_over_node(self, node_id: UUID | str, login: str) -> None:
         """Give the node and its claims to another login, or to a role that several logins have.
@@ -323,7 +314,7 @@ class AsyncNodes(AsyncCaller):
         Raises: BadArgument, IsolationLevel.
         SQL: reap. Safe inside your transaction: no.
         """
-        return await self._row(calls.REAP, ReapResult, p_limit=limit, p_unless_within=unless_within)
+        return await self._row(calls.REAP, p_limit=limit, p_unless_within=unless_within)
 
     async def prune(self, *, limit: int = 10_000, unless_within: timedelta = timedelta(0)) -> PruneResult:
         """Remove what is past its retention.
@@ -335,7 +326,7 @@ class AsyncNodes(AsyncCaller):
         Raises: BadArgument, IsolationLevel.
         SQL: prune. Safe inside your transaction: no.
         """
-        return await self._row(calls.PRUNE, PruneResult, p_limit=limit, p_unless_within=unless_within)
+        return await self._row(calls.PRUNE, p_limit=limit, p_unless_within=unless_within)
 
     async def verify_invariants(self) -> list[BrokenInvariant]:
         """What must hold at every instant and does not, counted again; it reads everything.
@@ -344,7 +335,7 @@ class AsyncNodes(AsyncCaller):
 
         SQL: verify_invariants. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.VERIFY_INVARIANTS, BrokenInvariant)
+        return await self._rows(calls.VERIFY_INVARIANTS)
 
 
 def _as_lease(**options: Any) -> Any:

@@ -28,8 +28,7 @@ class AsyncPlanning(AsyncCaller):
         Raises: BadArgument, IsolationLevel.
         SQL: lead_planner. Safe inside your transaction: no, others cannot lead until it ends.
         """
-        epoch: int | None = await self._value(calls.LEAD_PLANNER, p_holder=holder, p_ttl=ttl)
-        return epoch
+        return await self._value(calls.LEAD_PLANNER, p_holder=holder, p_ttl=ttl)
 
     async def planner_view(
         self,
@@ -53,7 +52,6 @@ class AsyncPlanning(AsyncCaller):
         """
         return await self._rows(
             calls.PLANNER_VIEW,
-            PlannerRow,
             p_part=part,
             p_queue=queue,
             p_after=after,
@@ -77,7 +75,7 @@ class AsyncPlanning(AsyncCaller):
         Raises: QueueUnknown, BadArgument, IsolationLevel.
         SQL: set_prices. Safe inside your transaction: no, others cannot lead until it ends.
         """
-        verdict: str = await self._value(
+        return await self._value(
             calls.SET_PRICES,
             p_queue=queue,
             p_prices=plain({"device_worth": list(device_worth)}, "prices"),
@@ -85,7 +83,6 @@ class AsyncPlanning(AsyncCaller):
             p_round=round,
             p_epoch=epoch,
         )
-        return verdict
 
     async def planner_rooms(self, gangs: Sequence[UUID]) -> list[PlaceRoom]:
         """Where gangs have room, by place and by how much.
@@ -97,7 +94,7 @@ class AsyncPlanning(AsyncCaller):
         Raises: BadArgument.
         SQL: planner_rooms. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.PLANNER_ROOMS, PlaceRoom, p_gangs=list(gangs))
+        return await self._rows(calls.PLANNER_ROOMS, p_gangs=list(gangs))
 
     async def reserve_gang(self, gang: UUID, place: str, *, round: int, epoch: int) -> str:
         """Reserve room for a gang that waits, beginning with a place.
@@ -112,10 +109,7 @@ class AsyncPlanning(AsyncCaller):
         Raises: BadArgument, IsolationLevel.
         SQL: reserve_gang. Safe inside your transaction: no, others cannot lead until it ends.
         """
-        verdict: str = await self._value(
-            calls.RESERVE_GANG, p_gang=gang, p_place=place, p_round=round, p_epoch=epoch
-        )
-        return verdict
+        return await self._value(calls.RESERVE_GANG, p_gang=gang, p_place=place, p_round=round, p_epoch=epoch)
 
     async def reserve_leases(
         self, places: Mapping[UUID, UUID], *, hold: timedelta, round: int, epoch: int
@@ -134,7 +128,6 @@ class AsyncPlanning(AsyncCaller):
         """
         return await self._rows(
             calls.RESERVE_LEASES,
-            LeasePlace,
             p_places=plain(_places(places), "places"),
             p_hold=hold,
             p_round=round,
@@ -150,7 +143,7 @@ class AsyncPlanning(AsyncCaller):
         Raises: BadArgument.
         SQL: assigned_leases. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.ASSIGNED_LEASES, LeasePlace, p_places=plain(_places(places), "places"))
+        return await self._rows(calls.ASSIGNED_LEASES, p_places=plain(_places(places), "places"))
 
     async def note_room(
         self,
@@ -187,21 +180,20 @@ class AsyncPlanning(AsyncCaller):
             "seconds": seconds,
             "resting": resting,
         }
-        verdict: str = await self._value(
+        return await self._value(
             calls.NOTE_ROOM,
             p_room=plain(given(found), "room"),
             p_ttl=ttl,
             p_round=round,
             p_epoch=epoch,
         )
-        return verdict
 
     async def planner_status(self) -> PlannerStatus | None:
         """What the planner that leads has found; None: none does, and no prices are valid.
 
         SQL: planner_status. Safe inside your transaction: yes.
         """
-        rows = await self._rows(calls.PLANNER_STATUS, PlannerStatus)
+        rows = await self._rows(calls.PLANNER_STATUS)
         return rows[0] if rows else None
 
 

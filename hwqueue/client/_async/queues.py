@@ -66,7 +66,7 @@ class AsyncQueues(AsyncCaller):
 
         SQL: list_queues. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.LIST_QUEUES, Queue)
+        return await self._rows(calls.LIST_QUEUES)
 
     async def wake_payloads(self, queues: Sequence[str]) -> list[WakePayload]:
         """What notifications of new work in these queues carry; they need not exist yet.
@@ -77,4 +77,4 @@ class AsyncQueues(AsyncCaller):
         Raises: BadArgument.
         SQL: wake_payloads. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.WAKE_PAYLOADS, WakePayload, p_queues=list(queues))
+        return await self._rows(calls.WAKE_PAYLOADS, p_queues=list(queues))

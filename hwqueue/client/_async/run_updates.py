@@ -39,7 +39,6 @@ class AsyncRunUpdates(AsyncCaller):
         """
         return await self._rows(
             calls.UPDATE_STEPS,
-            UpdatedStep,
             p_run=run_id,
             p_changes=plain(changes, "changes"),
             p_steps=None if steps is None else list(steps),
@@ -63,7 +62,6 @@ class AsyncRunUpdates(AsyncCaller):
         """
         return await self._rows(
             calls.PREVIEW_UPDATE,
-            PreviewedStep,
             p_run=run_id,
             p_changes=plain(changes, "changes"),
             p_steps=None if steps is None else list(steps),

@@ -17,7 +17,7 @@ class AsyncStatistics(AsyncCaller):
 
         SQL: metrics. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.METRICS, Sample)
+        return await self._rows(calls.METRICS)
 
     async def throughput(self, queue: str | None = None, *, minutes: int = 60) -> list[Minute]:
         """What ended in each of the last minutes, oldest first; the last one is not over.
@@ -29,4 +29,4 @@ class AsyncStatistics(AsyncCaller):
         Raises: QueueUnknown, BadArgument.
         SQL: throughput. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.THROUGHPUT, Minute, p_queue=queue, p_minutes=minutes)
+        return await self._rows(calls.THROUGHPUT, p_queue=queue, p_minutes=minutes)

@@ -31,17 +31,14 @@ class AsyncTasks(AsyncCaller):
         """
         options = plain(defaults, "defaults")
         options = given(options) if isinstance(options, Mapping) else options
-        found: dict[str, Any] = await self._value(
-            calls.SET_TASK, p_task=task, p_defaults={} if options is None else options
-        )
-        return found
+        return await self._value(calls.SET_TASK, p_task=task, p_defaults={} if options is None else options)
 
     async def list_tasks(self) -> list[KnownTask]:
         """The tasks that have been set, or for which live workers declare defaults, by name.
 
         SQL: list_tasks. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.LIST_TASKS, KnownTask)
+        return await self._rows(calls.LIST_TASKS)
 
     async def compare_tasks(self, tasks: Mapping[str, AsJson | Mapping[str, Any]]) -> list[TaskDifference]:
         """Which options differ from the defaults that were set, for a worker's log.
@@ -56,7 +53,7 @@ class AsyncTasks(AsyncCaller):
         SQL: compare_tasks. Safe inside your transaction: yes.
         """
         declared = {name: plain(each, name) for name, each in tasks.items()}
-        return await self._rows(calls.COMPARE_TASKS, TaskDifference, p_defaults=declared)
+        return await self._rows(calls.COMPARE_TASKS, p_defaults=declared)
 
     async def sync_tasks(
         self,
@@ -82,7 +79,6 @@ class AsyncTasks(AsyncCaller):
         declared = {name: plain(each, name) for name, each in tasks.items()}
         return await self._rows(
             calls.SYNC_TASKS,
-            SyncedTask,
             p_defaults=declared,
             p_version=version,
             p_forces=force or None,
@@ -94,4 +90,4 @@ class AsyncTasks(AsyncCaller):
         Returns: Whether it was set.
         SQL: drop_task. Safe inside your transaction: yes.
         """
-        return bool(await self._value(calls.DROP_TASK, p_task=task))
+        return await self._value(calls.DROP_TASK, p_task=task)

@@ -50,7 +50,7 @@ class AsyncTokens(AsyncCaller):
 
         SQL: check_token. Safe inside your transaction: yes.
         """
-        found = await self._rows(calls.CHECK_TOKEN, TokenGrant, p_secret_sha256=secret_sha256)
+        found = await self._rows(calls.CHECK_TOKEN, p_secret_sha256=secret_sha256)
         return found[0] if found else None
 
     async def list_tokens(self) -> list[ApiToken]:
@@ -58,7 +58,7 @@ class AsyncTokens(AsyncCaller):
 
         SQL: list_tokens. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.LIST_TOKENS, ApiToken)
+        return await self._rows(calls.LIST_TOKENS)
 
     async def revoke_token(self, name: str) -> bool:
         """End a token; servers that have just seen it let it in for some seconds more.
@@ -67,4 +67,4 @@ class AsyncTokens(AsyncCaller):
         Raises: TokenUnknown.
         SQL: revoke_token. Safe inside your transaction: yes.
         """
-        return bool(await self._value(calls.REVOKE_TOKEN, p_name=name))
+        return await self._value(calls.REVOKE_TOKEN, p_name=name)

@@ -47,9 +47,7 @@ class AsyncWaiting(AsyncCaller):
         SQL: await_leases. Safe inside your transaction: without `notify`; with it the claims stay
             locked until your transaction ends.
         """
-        return await self._rows(
-            calls.AWAIT_LEASES, AwaitedLease, p_lease_ids=list(lease_ids), p_notify=notify or None
-        )
+        return await self._rows(calls.AWAIT_LEASES, p_lease_ids=list(lease_ids), p_notify=notify or None)
 
     async def wait(self, lease_id: UUID | str, *, timeout: timedelta | None = None) -> Lease:
         """Wait until a lease has completed, failed for good or been cancelled, and return it.
@@ -121,7 +119,7 @@ class AsyncWaiting(AsyncCaller):
         self._own_connections()
         pauses = Pauses(timeout)
         while True:
-            run = await self._row(calls.GET_WORKFLOW_RUN, WorkflowRun, p_run=run_id)
+            run = await self._row(calls.GET_WORKFLOW_RUN, p_run=run_id)
             if run.finished_at is not None:
                 return run
             if pauses.is_over:
@@ -139,7 +137,7 @@ class AsyncWaiting(AsyncCaller):
                         raise _gone(one.lease_id)
                     if one.state in ENDED:
                         del left[one.lease_id]
-                        yield await self._row(calls.GET_LEASE, Lease, p_lease=one.lease_id)
+                        yield await self._row(calls.GET_LEASE, p_lease=one.lease_id)
                 if not left:
                     return
                 if pauses.is_over:

@@ -40,17 +40,16 @@ class AsyncWebhooks(AsyncCaller):
         SQL: set_webhook. Safe inside your transaction: yes.
         """
         options = given({"codes": codes, "queues": queues, "tenant": tenant, "labels": labels})
-        secret: str | None = await self._value(
+        return await self._value(
             calls.SET_WEBHOOK, p_name=name, p_url=url, p_options=plain(options, "options")
         )
-        return secret
 
     async def list_webhooks(self) -> list[Webhook]:
         """The webhooks by name, without their secrets.
 
         SQL: list_webhooks. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.LIST_WEBHOOKS, Webhook)
+        return await self._rows(calls.LIST_WEBHOOKS)
 
     async def drop_webhook(self, name: str) -> bool:
         """Drop a webhook; what it has not been sent is not sent any more. For admins.
@@ -58,7 +57,7 @@ class AsyncWebhooks(AsyncCaller):
         Returns: Whether it was there.
         SQL: drop_webhook. Safe inside your transaction: yes.
         """
-        return bool(await self._value(calls.DROP_WEBHOOK, p_name=name))
+        return await self._value(calls.DROP_WEBHOOK, p_name=name)
 
     async def pause_webhook(self, name: str) -> bool:
         """Send a webhook nothing until it is resumed; it is told then of what happened meanwhile.
@@ -67,7 +66,7 @@ class AsyncWebhooks(AsyncCaller):
         Raises: WebhookUnknown.
         SQL: pause_webhook. Safe inside your transaction: yes.
         """
-        return bool(await self._value(calls.PAUSE_WEBHOOK, p_name=name))
+        return await self._value(calls.PAUSE_WEBHOOK, p_name=name)
 
     async def resume_webhook(self, name: str) -> bool:
         """Go on where a webhook was paused, as far as events are kept.
@@ -76,7 +75,7 @@ class AsyncWebhooks(AsyncCaller):
         Raises: WebhookUnknown.
         SQL: resume_webhook. Safe inside your transaction: yes.
         """
-        return bool(await self._value(calls.RESUME_WEBHOOK, p_name=name))
+        return await self._value(calls.RESUME_WEBHOOK, p_name=name)
 
     async def rotate_webhook(self, name: str, *, keep: timedelta = timedelta(days=1)) -> str:
         """Replace the secret of a webhook. For admins.
@@ -88,8 +87,7 @@ class AsyncWebhooks(AsyncCaller):
         Raises: WebhookUnknown, BadArgument.
         SQL: rotate_webhook. Safe inside your transaction: yes.
         """
-        secret: str = await self._value(calls.ROTATE_WEBHOOK, p_name=name, p_keep=keep)
-        return secret
+        return await self._value(calls.ROTATE_WEBHOOK, p_name=name, p_keep=keep)
 
     async def test_webhook(self, name: str) -> UUID:
         """Have a delivery of type `webhook_test` sent.
@@ -98,8 +96,7 @@ class AsyncWebhooks(AsyncCaller):
         Raises: WebhookUnknown.
         SQL: test_webhook. Safe inside your transaction: yes.
         """
-        delivery: UUID = await self._value(calls.TEST_WEBHOOK, p_name=name)
-        return delivery
+        return await self._value(calls.TEST_WEBHOOK, p_name=name)
 
     async def list_deliveries(
         self,
@@ -121,7 +118,6 @@ class AsyncWebhooks(AsyncCaller):
         """
         return await self._rows(
             calls.LIST_DELIVERIES,
-            Delivery,
             p_name=name,
             p_state=state,
             p_limit=limit,
@@ -138,8 +134,7 @@ class AsyncWebhooks(AsyncCaller):
         Raises: WebhookUnknown, BadArgument.
         SQL: redeliver. Safe inside your transaction: yes.
         """
-        count: int = await self._value(calls.REDELIVER, p_name=name, p_delivery=delivery, p_limit=limit)
-        return count
+        return await self._value(calls.REDELIVER, p_name=name, p_delivery=delivery, p_limit=limit)
 
     async def claim_deliveries(
         self, limit: int = 20, *, claim_timeout: timedelta = timedelta(minutes=1)
@@ -154,9 +149,7 @@ class AsyncWebhooks(AsyncCaller):
         Raises: BadArgument, IsolationLevel.
         SQL: claim_deliveries. Safe inside your transaction: no, commit before you send.
         """
-        return await self._rows(
-            calls.CLAIM_DELIVERIES, ClaimedDelivery, p_limit=limit, p_timeout=claim_timeout
-        )
+        return await self._rows(calls.CLAIM_DELIVERIES, p_limit=limit, p_timeout=claim_timeout)
 
     async def settle_delivery(
         self,
@@ -184,10 +177,9 @@ class AsyncWebhooks(AsyncCaller):
         result: dict[str, Any] = given(
             {"status": status, "response": response, "error": error, "retry_after": retry_after}
         )
-        state: str = await self._value(
+        return await self._value(
             calls.SETTLE_DELIVERY,
             p_delivery=delivery,
             p_attempt=attempt,
             p_result=plain(result, "result"),
         )
-        return state

@@ -65,7 +65,7 @@ class AsyncWorkflows(AsyncCaller):
             WireInvalid, BadArgument, OtherTenant.
         SQL: define_workflow. Safe inside your transaction: yes.
         """
-        return await self._row(calls.DEFINE_WORKFLOW, DefinedWorkflow, p_spec=plain(spec, "spec"))
+        return await self._row(calls.DEFINE_WORKFLOW, p_spec=plain(spec, "spec"))
 
     async def get_workflow(self, workflow: str, *, version: int | None = None) -> WorkflowDefinition:
         """A definition.
@@ -76,7 +76,7 @@ class AsyncWorkflows(AsyncCaller):
         Raises: WorkflowUnknown, OtherTenant.
         SQL: get_workflow. Safe inside your transaction: yes.
         """
-        return await self._row(calls.GET_WORKFLOW, WorkflowDefinition, p_workflow=workflow, p_version=version)
+        return await self._row(calls.GET_WORKFLOW, p_workflow=workflow, p_version=version)
 
     async def list_workflows(self, *, after: str | None = None, limit: int = 100) -> list[WorkflowSummary]:
         """Workflows by name, each with its newest version.
@@ -88,7 +88,7 @@ class AsyncWorkflows(AsyncCaller):
         Raises: BadArgument, OtherTenant.
         SQL: list_workflows. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.LIST_WORKFLOWS, WorkflowSummary, p_after=after, p_limit=limit)
+        return await self._rows(calls.LIST_WORKFLOWS, p_after=after, p_limit=limit)
 
     async def submit_workflow(
         self, workflow: str, input: Json = None, **options: Unpack[RunOptions]
@@ -106,7 +106,6 @@ class AsyncWorkflows(AsyncCaller):
         with tracing.submitting(workflow) as headers:
             return await self._row(
                 calls.SUBMIT_WORKFLOW,
-                SubmittedRun,
                 p_workflow=workflow,
                 p_input=input,
                 p_options=_options(options, headers),
@@ -128,7 +127,6 @@ class AsyncWorkflows(AsyncCaller):
             ]
             return await self._rows(
                 calls.SUBMIT_WORKFLOWS,
-                SubmittedRun,
                 p_workflow=workflow,
                 p_runs=plain(given_runs, "runs"),
             )
@@ -151,7 +149,6 @@ class AsyncWorkflows(AsyncCaller):
         with tracing.submitting(name) as headers:
             return await self._row(
                 calls.SUBMIT_SPEC,
-                SubmittedRun,
                 p_spec=written,
                 p_input=input,
                 p_options=_options(options, headers),
@@ -172,7 +169,6 @@ class AsyncWorkflows(AsyncCaller):
         """
         return await self._rows(
             calls.CHECK_WORKFLOW,
-            CheckedStep,
             p_spec=workflow if isinstance(workflow, str) else plain(workflow, "workflow"),
             p_options=_options(options, {}),
         )
@@ -183,7 +179,7 @@ class AsyncWorkflows(AsyncCaller):
         Raises: RunNotFound.
         SQL: get_workflow_run. Safe inside your transaction: yes.
         """
-        return await self._row(calls.GET_WORKFLOW_RUN, WorkflowRun, p_run=run_id)
+        return await self._row(calls.GET_WORKFLOW_RUN, p_run=run_id)
 
     async def list_workflow_steps(self, run_id: UUID | str) -> list[WorkflowStep]:
         """The steps of a run in topological order.
@@ -191,7 +187,7 @@ class AsyncWorkflows(AsyncCaller):
         Raises: RunNotFound.
         SQL: list_workflow_steps. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.LIST_WORKFLOW_STEPS, WorkflowStep, p_run=run_id)
+        return await self._rows(calls.LIST_WORKFLOW_STEPS, p_run=run_id)
 
     async def step_results(
         self,
@@ -216,7 +212,6 @@ class AsyncWorkflows(AsyncCaller):
         """
         return await self._rows(
             calls.STEP_RESULTS,
-            StepResult,
             p_run=run_id,
             p_step=step,
             p_after=after,
@@ -234,8 +229,7 @@ class AsyncWorkflows(AsyncCaller):
         Raises: RunNotFound; for a worker LeaseLost, NodeNotYours.
         SQL: run_input. Safe inside your transaction: yes.
         """
-        found: Json = await self._value(calls.RUN_INPUT, p_run=run_id, p_lease=lease_id)
-        return found
+        return await self._value(calls.RUN_INPUT, p_run=run_id, p_lease=lease_id)
 
     async def list_workflow_runs(
         self,
@@ -282,7 +276,6 @@ class AsyncWorkflows(AsyncCaller):
         }
         return await self._rows(
             calls.LIST_WORKFLOW_RUNS,
-            RunSummary,
             p_filter=plain(given(wanted), "filter"),
             p_limit=limit,
             p_before=before,
@@ -294,7 +287,7 @@ class AsyncWorkflows(AsyncCaller):
         Raises: RunNotFound.
         SQL: get_run_workflow. Safe inside your transaction: yes.
         """
-        return await self._row(calls.GET_RUN_WORKFLOW, WorkflowDefinition, p_run=run_id)
+        return await self._row(calls.GET_RUN_WORKFLOW, p_run=run_id)
 
     async def list_step_details(self, run_id: UUID | str) -> list[StepDetail]:
         """When the steps of a run were released and claimed, in topological order.
@@ -302,7 +295,7 @@ class AsyncWorkflows(AsyncCaller):
         Raises: RunNotFound.
         SQL: list_step_details. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.LIST_STEP_DETAILS, StepDetail, p_run=run_id)
+        return await self._rows(calls.LIST_STEP_DETAILS, p_run=run_id)
 
     async def list_run_signals(self, run_id: UUID | str, *, limit: int = 1000) -> list[RunSignal]:
         """The signals that a run was sent, oldest first, and which step took each.
@@ -310,7 +303,7 @@ class AsyncWorkflows(AsyncCaller):
         Raises: RunNotFound, BadArgument.
         SQL: list_run_signals. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.LIST_RUN_SIGNALS, RunSignal, p_run=run_id, p_limit=limit)
+        return await self._rows(calls.LIST_RUN_SIGNALS, p_run=run_id, p_limit=limit)
 
     async def summarise_runs(self, run_ids: Iterable[UUID | str]) -> list[RunProgress]:
         """How far runs are, by their ids; those that are gone are left out.
@@ -321,7 +314,7 @@ class AsyncWorkflows(AsyncCaller):
         Raises: BadArgument.
         SQL: summarise_runs. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.SUMMARISE_RUNS, RunProgress, p_run_ids=list(run_ids))
+        return await self._rows(calls.SUMMARISE_RUNS, p_run_ids=list(run_ids))
 
     async def preview_retry(
         self,
@@ -336,7 +329,7 @@ class AsyncWorkflows(AsyncCaller):
         SQL: preview_retry. Safe inside your transaction: yes.
         """
         options = {"mode": mode, "steps": None if steps is None else list(steps)}
-        return await self._rows(calls.PREVIEW_RETRY, RetriedStep, p_run=run_id, p_options=given(options))
+        return await self._rows(calls.PREVIEW_RETRY, p_run=run_id, p_options=given(options))
 
     async def list_workflow_versions(self, workflows: Iterable[str]) -> list[WorkflowVersion]:
         """The newest 20 versions of each workflow, and how many runs of each are in each state.
@@ -347,7 +340,7 @@ class AsyncWorkflows(AsyncCaller):
         Raises: BadArgument, OtherTenant.
         SQL: list_workflow_versions. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.LIST_WORKFLOW_VERSIONS, WorkflowVersion, p_workflows=list(workflows))
+        return await self._rows(calls.LIST_WORKFLOW_VERSIONS, p_workflows=list(workflows))
 
     async def cancel_workflow_run(self, run_id: UUID | str, *, reason: str | None = None) -> RunState:
         """Cancel a run: what waits ends, what runs is asked to stop, nothing is released.
@@ -356,8 +349,7 @@ class AsyncWorkflows(AsyncCaller):
         Raises: RunNotFound, WrongRunState, BadArgument, IsolationLevel.
         SQL: cancel_workflow_run. Safe inside your transaction: yes.
         """
-        found: RunState = await self._value(calls.CANCEL_WORKFLOW_RUN, p_run=run_id, p_reason=reason)
-        return found
+        return await self._value(calls.CANCEL_WORKFLOW_RUN, p_run=run_id, p_reason=reason)
 
     async def pause_workflow_run(self, run_id: UUID | str) -> RunState:
         """Hold the steps of a run that become due; those that run go on.
@@ -365,8 +357,7 @@ class AsyncWorkflows(AsyncCaller):
         Raises: RunNotFound, WrongRunState, IsolationLevel.
         SQL: pause_workflow_run. Safe inside your transaction: yes.
         """
-        found: RunState = await self._value(calls.PAUSE_WORKFLOW_RUN, p_run=run_id)
-        return found
+        return await self._value(calls.PAUSE_WORKFLOW_RUN, p_run=run_id)
 
     async def resume_workflow_run(self, run_id: UUID | str) -> RunState:
         """Let a paused run go on.
@@ -374,8 +365,7 @@ class AsyncWorkflows(AsyncCaller):
         Raises: RunNotFound, WrongRunState, IsolationLevel.
         SQL: resume_workflow_run. Safe inside your transaction: yes.
         """
-        found: RunState = await self._value(calls.RESUME_WORKFLOW_RUN, p_run=run_id)
-        return found
+        return await self._value(calls.RESUME_WORKFLOW_RUN, p_run=run_id)
 
     async def retry_workflow_run(
         self,
@@ -396,8 +386,7 @@ class AsyncWorkflows(AsyncCaller):
         SQL: retry_workflow_run. Safe inside your transaction: yes.
         """
         options = {"mode": mode, "steps": None if steps is None else list(steps), "input": input}
-        found: RunState = await self._value(calls.RETRY_WORKFLOW_RUN, p_run=run_id, p_options=given(options))
-        return found
+        return await self._value(calls.RETRY_WORKFLOW_RUN, p_run=run_id, p_options=given(options))
 
     async def skip_step(
         self, run_id: UUID | str, step: str, *, result: Json = None, reason: str | None = None
@@ -410,10 +399,7 @@ class AsyncWorkflows(AsyncCaller):
         Raises: RunNotFound, WrongRunState, StepUnknown, LeaseClaimed, BadArgument, IsolationLevel.
         SQL: skip_step. Safe inside your transaction: yes.
         """
-        found: RunState = await self._value(
-            calls.SKIP_STEP, p_run=run_id, p_step=step, p_result=result, p_reason=reason
-        )
-        return found
+        return await self._value(calls.SKIP_STEP, p_run=run_id, p_step=step, p_result=result, p_reason=reason)
 
     async def signal_workflow_run(
         self, run_id: UUID | str, name: str, payload: Json = None, *, key: str | None = None
@@ -431,7 +417,6 @@ class AsyncWorkflows(AsyncCaller):
         """
         return await self._row(
             calls.SIGNAL_WORKFLOW_RUN,
-            RunSignalSent,
             p_run=run_id,
             p_name=name,
             p_payload=payload,
@@ -447,7 +432,7 @@ class AsyncWorkflows(AsyncCaller):
         Raises: BadArgument, IsolationLevel.
         SQL: advance_workflows. Safe inside your transaction: no, it needs one of its own.
         """
-        return await self._row(calls.ADVANCE_WORKFLOWS, AdvanceResult, p_limit=limit)
+        return await self._row(calls.ADVANCE_WORKFLOWS, p_limit=limit)
 
     async def take_ended_runs(self, *, limit: int = 100) -> list[EndedRun]:
         """Take ends of runs whose submission was traced, to send a span of each.
@@ -460,4 +445,4 @@ class AsyncWorkflows(AsyncCaller):
         Raises: BadArgument, IsolationLevel.
         SQL: take_ended_runs. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.TAKE_ENDED_RUNS, EndedRun, p_limit=limit)
+        return await self._rows(calls.TAKE_ENDED_RUNS, p_limit=limit)

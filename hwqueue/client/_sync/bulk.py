@@ -83,7 +83,6 @@ class SyncBulk(Caller):
         """
         return self._row(
             calls.COUNT_LEASES,
-            LeaseCount,
             p_filter=lease_filter(queue, wanted),
             p_states=None if states is None else [str(state) for state in states],
             p_limit=page_size,
@@ -126,7 +125,6 @@ class SyncBulk(Caller):
             raise BadArgument("only cancel takes a reason", detail={"field": "reason"})
         return self._row(
             _CALLS[action],
-            BulkPage,
             p_filter=lease_filter(queue, wanted),
             p_limit=page_size,
             p_cursor=cursor,

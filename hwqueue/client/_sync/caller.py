@@ -7,11 +7,11 @@ import copy
 from collections.abc import Mapping
 from typing import Any, Self, TypeVar
 
-from hwqueue.calls import Call
+from hwqueue.calls import Call, CallOf
 from hwqueue.client._arguments import arguments, checked_actor
 from hwqueue.client._drivers import Rows
 from hwqueue.client._finish import finish
-from hwqueue.client._rows import decode
+from hwqueue.client._rows import decode, value_of
 from hwqueue.client._sync.runner import Runner
 from hwqueue.driver_errors import translate
 
@@ -47,14 +47,14 @@ class Caller:
         """The checked arguments of a call. Raises: BadArgument."""
         return arguments(call, values)
 
-    def _rows(self, call: Call, kind: type[T], **values: Any) -> list[T]:
-        """The rows of a call, each as a `kind`."""
-        return decode(call, kind, self._call(call, **values))
+    def _rows(self, call: CallOf[T], **values: Any) -> list[T]:
+        """The rows of a call."""
+        return decode(call, self._call(call, **values))
 
-    def _row(self, call: Call, kind: type[T], **values: Any) -> T:
+    def _row(self, call: CallOf[T], **values: Any) -> T:
         """The row of a call that always returns one."""
-        return (self._rows(call, kind, **values))[0]
+        return (self._rows(call, **values))[0]
 
-    def _value(self, call: Call, **values: Any) -> Any:
+    def _value(self, call: CallOf[T], **values: Any) -> T:
         """The value of a call that returns one."""
-        return (self._call(call, **values))[0][0]
+        return value_of(call, (self._call(call, **values))[0][0])

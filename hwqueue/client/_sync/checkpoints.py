@@ -47,7 +47,7 @@ class SyncCheckpoints(Caller):
         SQL: save_checkpoint. Safe inside your transaction: yes, it commits with what you do there;
             until then the claim can be neither settled nor heartbeated.
         """
-        expires_at: datetime = self._value(
+        return self._value(
             calls.SAVE_CHECKPOINT,
             p_lease=lease_id,
             p_token=claim_token,
@@ -55,7 +55,6 @@ class SyncCheckpoints(Caller):
             p_state=state,
             p_extend=extend,
         )
-        return expires_at
 
     def checkpoints(self, lease_id: UUID | str, claim_token: int) -> list[Checkpoint]:
         """What the claims of a lease have saved, by name.
@@ -63,7 +62,7 @@ class SyncCheckpoints(Caller):
         Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, ClaimNotYours.
         SQL: checkpoints. Safe inside your transaction: yes.
         """
-        return self._rows(calls.CHECKPOINTS, Checkpoint, p_lease=lease_id, p_token=claim_token)
+        return self._rows(calls.CHECKPOINTS, p_lease=lease_id, p_token=claim_token)
 
     def take_signal(
         self, lease_id: UUID | str, claim_token: int, signal: str, *, name: str | None = None
@@ -78,7 +77,6 @@ class SyncCheckpoints(Caller):
         """
         return self._row(
             calls.TAKE_SIGNAL,
-            SignalTaken,
             p_lease=lease_id,
             p_token=claim_token,
             p_signal=signal,
@@ -107,7 +105,7 @@ class SyncCheckpoints(Caller):
         Raises: As `save_checkpoint`.
         SQL: suspend_lease. Safe inside your transaction: yes.
         """
-        state = self._value(
+        return self._value(
             calls.SUSPEND_LEASE,
             p_lease=lease_id,
             p_token=claim_token,
@@ -116,7 +114,6 @@ class SyncCheckpoints(Caller):
             p_name=name,
             p_near=near,
         )
-        return LeaseState(state)
 
     def signal_lease(
         self, lease_id: UUID | str, name: str, payload: Json = None, *, key: str | None = None
@@ -137,7 +134,6 @@ class SyncCheckpoints(Caller):
         """
         return self._row(
             calls.SIGNAL_LEASE,
-            SignalSent,
             p_lease=lease_id,
             p_name=name,
             p_payload=payload,
@@ -153,4 +149,4 @@ class SyncCheckpoints(Caller):
         Raises: LeaseNotFound, BadArgument.
         SQL: lease_checkpoints. Safe inside your transaction: yes.
         """
-        return self._rows(calls.LEASE_CHECKPOINTS, SavedCheckpoint, p_lease=lease_id, p_limit=limit)
+        return self._rows(calls.LEASE_CHECKPOINTS, p_lease=lease_id, p_limit=limit)

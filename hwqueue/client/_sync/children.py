@@ -44,7 +44,6 @@ class SyncChildren(Caller):
         """
         return self._rows(
             calls.ADD_ITEMS,
-            AddedItem,
             p_lease=lease_id,
             p_token=claim_token,
             p_items=items_of(items, task),
@@ -65,7 +64,6 @@ class SyncChildren(Caller):
         """
         return self._row(
             calls.ADD_STEPS,
-            SubmittedRun,
             p_lease=lease_id,
             p_token=claim_token,
             p_spec=plain(spec, "spec"),

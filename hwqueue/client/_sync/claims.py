@@ -61,7 +61,6 @@ class Claims(Caller):
         """
         return self._rows(
             calls.CLAIM_TASK,
-            Claim,
             p_queues=queues,
             p_node=node_id,
             p_epoch=node_epoch,
@@ -121,9 +120,7 @@ class Claims(Caller):
         SQL: complete_lease. Safe inside your transaction: yes: then the lease completes if and
             only if your work commits. It locks the node until the end.
         """
-        return LeaseState(
-            self._value(calls.COMPLETE_LEASE, p_lease=lease_id, p_token=claim_token, p_result=result)
-        )
+        return self._value(calls.COMPLETE_LEASE, p_lease=lease_id, p_token=claim_token, p_result=result)
 
     def complete_leases(self, claims: Iterable[tuple[UUID | str, int]]) -> list[Settled]:
         """The work of many claims is done, none with a result: one call, one commit.
@@ -140,7 +137,7 @@ class Claims(Caller):
             nodes of the claims until the end.
         """
         lease_ids, tokens = claim_keys(claims)
-        return self._rows(calls.COMPLETE_LEASES, Settled, p_lease_ids=lease_ids, p_tokens=tokens)
+        return self._rows(calls.COMPLETE_LEASES, p_lease_ids=lease_ids, p_tokens=tokens)
 
     def fail_lease(
         self,
@@ -163,15 +160,13 @@ class Claims(Caller):
             BadArgument, IsolationLevel.
         SQL: fail_lease. Safe inside your transaction: yes, it locks the node until the end.
         """
-        return LeaseState(
-            self._value(
-                calls.FAIL_LEASE,
-                p_lease=lease_id,
-                p_token=claim_token,
-                p_error=error,
-                p_retry=retry,
-                p_retry_at=retry_at,
-            )
+        return self._value(
+            calls.FAIL_LEASE,
+            p_lease=lease_id,
+            p_token=claim_token,
+            p_error=error,
+            p_retry=retry,
+            p_retry_at=retry_at,
         )
 
     def release_lease(
@@ -187,9 +182,7 @@ class Claims(Caller):
             IsolationLevel.
         SQL: release_lease. Safe inside your transaction: yes, it locks the node until the end.
         """
-        return LeaseState(
-            self._value(calls.RELEASE_LEASE, p_lease=lease_id, p_token=claim_token, p_delay=delay)
-        )
+        return self._value(calls.RELEASE_LEASE, p_lease=lease_id, p_token=claim_token, p_delay=delay)
 
     def extend_claim(self, lease_id: UUID | str, claim_token: int, *, extend: timedelta) -> datetime:
         """Move the end of a claim to `extend` from now.
@@ -199,10 +192,7 @@ class Claims(Caller):
             BadArgument.
         SQL: extend_claim. Safe inside your transaction: no, the node's heartbeat waits for it.
         """
-        expires_at: datetime = self._value(
-            calls.EXTEND_CLAIM, p_lease=lease_id, p_token=claim_token, p_extend=extend
-        )
-        return expires_at
+        return self._value(calls.EXTEND_CLAIM, p_lease=lease_id, p_token=claim_token, p_extend=extend)
 
     def report_progress(self, reports: Sequence[Mapping[str, Any]]) -> int:
         """Record how far claims have come; the last report stays with the attempt.
@@ -220,8 +210,7 @@ class Claims(Caller):
             {name: str(value) if isinstance(value, UUID) else value for name, value in one.items()}
             for one in reports
         ]
-        recorded: int = self._value(calls.REPORT_PROGRESS, p_reports=plain(items, "reports"))
-        return recorded
+        return self._value(calls.REPORT_PROGRESS, p_reports=plain(items, "reports"))
 
     def append_logs(self, logs: Sequence[Mapping[str, Any]]) -> int:
         """Keep what claims log, the last 1000 lines of each.
@@ -239,8 +228,7 @@ class Claims(Caller):
             until it ends.
         """
         items = [{**one, "lease_id": str(one["lease_id"])} if "lease_id" in one else one for one in logs]
-        added: int = self._value(calls.APPEND_LOGS, p_logs=items)
-        return added
+        return self._value(calls.APPEND_LOGS, p_logs=items)
 
     def heartbeat_node(
         self,
@@ -262,7 +250,6 @@ class Claims(Caller):
         items = [{"lease_id": str(lease_id), "claim_token": token} for lease_id, token in claims]
         return self._rows(
             calls.HEARTBEAT_NODE,
-            Heartbeat,
             p_node=node_id,
             p_epoch=node_epoch,
             p_claims=items,
@@ -275,7 +262,7 @@ class Claims(Caller):
         Raises: NodeUnknown, NodeNotYours, QueueUnknown.
         SQL: claim_hint. Safe inside your transaction: yes.
         """
-        return self._row(calls.CLAIM_HINT, ClaimHint, p_queues=queues, p_node=node_id)
+        return self._row(calls.CLAIM_HINT, p_queues=queues, p_node=node_id)
 
     def lease_outlook(self, node_id: UUID | str, lease_ids: Iterable[UUID | str]) -> list[LeaseOutlook]:
         """What may become of leases that a node runs, or ran last; of others there is no row.
@@ -288,7 +275,6 @@ class Claims(Caller):
         """
         return self._rows(
             calls.LEASE_OUTLOOK,
-            LeaseOutlook,
             p_node=node_id,
             p_lease_ids=[str(lease_id) for lease_id in lease_ids],
         )
@@ -304,7 +290,7 @@ class Claims(Caller):
         Raises: NodeUnknown, NodeSuperseded, NodeNotYours, BadArgument.
         SQL: take_deaths. Safe inside your transaction: yes.
         """
-        return self._rows(calls.TAKE_DEATHS, Death, p_node=node_id, p_epoch=epoch, p_limit=limit)
+        return self._rows(calls.TAKE_DEATHS, p_node=node_id, p_epoch=epoch, p_limit=limit)
 
     def adopt_lease(
         self,
@@ -322,7 +308,6 @@ class Claims(Caller):
         """
         return self._row(
             calls.ADOPT_LEASE,
-            Adopted,
             p_queue=queue,
             p_node=node_id,
             p_task=task,

@@ -140,7 +140,7 @@ class Client(
         Raises: SchemaTooOld, if nothing is.
         SQL: schema_version. Safe inside your transaction: yes.
         """
-        return self._row(calls.SCHEMA_VERSION, SchemaVersion)
+        return self._row(calls.SCHEMA_VERSION)
 
     def check_schema(self) -> None:
         """Refuse to go on with a schema that this package does not fit; call it once at start.

@@ -62,9 +62,7 @@ class Events(Caller):
                 "final": final or None,
             }
         )
-        return self._rows(
-            calls.LIST_EVENTS, Event, p_after=after, p_filter=plain(wanted, "filter"), p_limit=limit
-        )
+        return self._rows(calls.LIST_EVENTS, p_after=after, p_filter=plain(wanted, "filter"), p_limit=limit)
 
     def set_event_retention(self, days: int) -> int:
         """Set for how many whole days events are kept, 1 to 14; returns what it was.
@@ -74,5 +72,4 @@ class Events(Caller):
         Raises: BadArgument.
         SQL: set_event_retention. Safe inside your transaction: yes.
         """
-        before: int = self._value(calls.SET_EVENT_RETENTION, p_days=days)
-        return before
+        return self._value(calls.SET_EVENT_RETENTION, p_days=days)

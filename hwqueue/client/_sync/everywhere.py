@@ -41,7 +41,6 @@ class Everywhere(Caller):
         """
         return self._row(
             calls.SPAWN_EVERYWHERE,
-            SpawnedEverywhere,
             p_queue=queue,
             p_task=task,
             p_params=params,
@@ -62,7 +61,6 @@ class Everywhere(Caller):
         """
         return self._row(
             calls.GET_EVERYWHERE,
-            EverywhereTask,
             p_everywhere=everywhere_id,
             p_limit=limit,
             p_after=after,
@@ -85,9 +83,7 @@ class Everywhere(Caller):
         Raises: BadArgument.
         SQL: list_everywhere. Safe inside your transaction: yes.
         """
-        return self._rows(
-            calls.LIST_EVERYWHERE, EverywhereSummary, p_state=state, p_limit=limit, p_before=before
-        )
+        return self._rows(calls.LIST_EVERYWHERE, p_state=state, p_limit=limit, p_before=before)
 
     def stop_everywhere(
         self, everywhere_id: UUID | str, *, running: Literal["keep", "stop"] = "keep"
@@ -101,7 +97,4 @@ class Everywhere(Caller):
         Raises: EverywhereNotFound, BadArgument, IsolationLevel.
         SQL: stop_everywhere. Safe inside your transaction: yes.
         """
-        found: EverywhereState = self._value(
-            calls.STOP_EVERYWHERE, p_everywhere=everywhere_id, p_running=running
-        )
-        return found
+        return self._value(calls.STOP_EVERYWHERE, p_everywhere=everywhere_id, p_running=running)

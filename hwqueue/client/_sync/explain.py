@@ -22,7 +22,7 @@ class Explain(Caller):
         Raises: LeaseNotFound.
         SQL: explain_lease. Safe inside your transaction: yes.
         """
-        return self._row(calls.EXPLAIN_LEASE, LeaseExplanation, p_lease=lease_id)
+        return self._row(calls.EXPLAIN_LEASE, p_lease=lease_id)
 
     def explain_class(self, class_id: int) -> ClassExplanation:
         """Why the leases of a placement class are pending.
@@ -30,7 +30,7 @@ class Explain(Caller):
         Raises: ClassUnknown.
         SQL: explain_class. Safe inside your transaction: yes.
         """
-        return self._row(calls.EXPLAIN_CLASS, ClassExplanation, p_class=class_id)
+        return self._row(calls.EXPLAIN_CLASS, p_class=class_id)
 
     def what_if(
         self, nodes: NodeSpec | Mapping[str, Any] | Iterable[NodeSpec | Mapping[str, Any]]
@@ -46,4 +46,4 @@ class Explain(Caller):
         """
         listed = [nodes] if isinstance(nodes, NodeSpec | Mapping) else list(nodes)
         specs = [plain(node, f"nodes[{index}]") for index, node in enumerate(listed)]
-        return self._rows(calls.WHAT_IF, ServedClass, p_nodes=specs)
+        return self._rows(calls.WHAT_IF, p_nodes=specs)

@@ -53,7 +53,6 @@ class Gangs(Caller):
         with tracing.spawning(queue, None) as headers:
             return self._rows(
                 calls.SPAWN_GANG,
-                SpawnedMember,
                 p_queue=queue,
                 p_members=gang_members(members, options, headers),
                 p_options=gang_options(options, headers),
@@ -65,7 +64,7 @@ class Gangs(Caller):
         Raises: GangNotFound.
         SQL: get_gang. Safe inside your transaction: yes.
         """
-        return self._row(calls.GET_GANG, Gang, p_gang=gang_id)
+        return self._row(calls.GET_GANG, p_gang=gang_id)
 
     def list_gangs(
         self,
@@ -88,7 +87,6 @@ class Gangs(Caller):
         """
         return self._rows(
             calls.LIST_GANGS,
-            GangSummary,
             p_state=state,
             p_limit=limit,
             p_before=before,
@@ -101,7 +99,7 @@ class Gangs(Caller):
         Raises: GangNotFound.
         SQL: explain_gang. Safe inside your transaction: yes.
         """
-        return self._row(calls.EXPLAIN_GANG, GangExplanation, p_gang=gang_id)
+        return self._row(calls.EXPLAIN_GANG, p_gang=gang_id)
 
     def what_if_gang(
         self,
@@ -122,7 +120,6 @@ class Gangs(Caller):
         """
         return self._row(
             calls.WHAT_IF_GANG,
-            GangForecast,
             p_queue=queue,
             p_members=gang_members(members, options, {}),
             p_options=gang_options(options, {}),
@@ -135,8 +132,7 @@ class Gangs(Caller):
         Raises: GangNotFound, BadArgument, IsolationLevel.
         SQL: cancel_gang. Safe inside your transaction: yes.
         """
-        found: GangState = self._value(calls.CANCEL_GANG, p_gang=gang_id, p_reason=reason)
-        return found
+        return self._value(calls.CANCEL_GANG, p_gang=gang_id, p_reason=reason)
 
     def gang_status(self, lease_id: UUID | str, claim_token: int) -> GangStatus:
         """Whether all members of a claimed lease's gang are there; workers ask before it starts.
@@ -145,4 +141,4 @@ class Gangs(Caller):
             GangNotFound: the lease is of no gang.
         SQL: gang_status. Safe inside your transaction: yes.
         """
-        return self._row(calls.GANG_STATUS, GangStatus, p_lease=lease_id, p_token=claim_token)
+        return self._row(calls.GANG_STATUS, p_lease=lease_id, p_token=claim_token)

@@ -23,7 +23,6 @@ from hwqueue.types import (
     LeaseSummary,
     LogLine,
     SpawnOptions,
-    SpawnResult,
 )
 
 
@@ -50,7 +49,6 @@ class Leases(Waiting):
         with tracing.spawning(queue, task) as headers:
             spawned = self._row(
                 calls.SPAWN_LEASE,
-                SpawnResult,
                 p_queue=queue,
                 p_task=task,
                 p_params=params,
@@ -70,7 +68,7 @@ class Leases(Waiting):
         """
         with tracing.spawning(queue, None) as headers:
             items = [spawn_item(lease, f"leases[{index}]", headers) for index, lease in enumerate(leases)]
-            spawned = self._rows(calls.SPAWN_LEASES, SpawnResult, p_queue=queue, p_leases=items)
+            spawned = self._rows(calls.SPAWN_LEASES, p_queue=queue, p_leases=items)
         return [Spawned.of(one, self) for one in spawned]
 
     def spawn_warnings(self, spawned_id: UUID | str) -> list[str]:
@@ -93,7 +91,7 @@ class Leases(Waiting):
         Raises: LeaseNotFound.
         SQL: get_lease. Safe inside your transaction: yes.
         """
-        return self._row(calls.GET_LEASE, Lease, p_lease=lease_id)
+        return self._row(calls.GET_LEASE, p_lease=lease_id)
 
     def lease_logs(
         self,
@@ -119,7 +117,6 @@ class Leases(Waiting):
         """
         return self._rows(
             calls.LEASE_LOGS,
-            LogLine,
             p_lease=lease_id,
             p_after=after,
             p_limit=limit,
@@ -148,7 +145,6 @@ class Leases(Waiting):
         """
         return self._rows(
             calls.LIST_LEASES,
-            LeaseSummary,
             p_filter=lease_filter(queue, wanted),
             p_limit=limit,
             p_before=before,
@@ -181,8 +177,7 @@ class Leases(Waiting):
         SQL: update_lease. Safe inside your transaction: yes, but the lease is not claimable
             until it ends.
         """
-        state = self._value(calls.UPDATE_LEASE, p_lease=lease_id, p_changes=plain(changes, "changes"))
-        return LeaseState(state)
+        return self._value(calls.UPDATE_LEASE, p_lease=lease_id, p_changes=plain(changes, "changes"))
 
     def cancel_lease(self, lease_id: UUID | str, *, reason: str | None = None) -> LeaseState:
         """Cancel a lease; a running claim is asked to stop.
@@ -192,8 +187,7 @@ class Leases(Waiting):
         SQL: cancel_lease. Safe inside your transaction: yes, but the lease is not claimable
             until it ends.
         """
-        state = self._value(calls.CANCEL_LEASE, p_lease=lease_id, p_reason=reason)
-        return LeaseState(state)
+        return self._value(calls.CANCEL_LEASE, p_lease=lease_id, p_reason=reason)
 
     def requeue_lease(self, lease_id: UUID | str) -> LeaseState:
         """Make a failed or cancelled lease claimable again, with all its attempts to come.
@@ -202,7 +196,7 @@ class Leases(Waiting):
         Raises: LeaseNotFound, LeaseClaimed, LeaseFinished (it has completed).
         SQL: requeue_lease. Safe inside your transaction: yes.
         """
-        return LeaseState(self._value(calls.REQUEUE_LEASE, p_lease=lease_id))
+        return self._value(calls.REQUEUE_LEASE, p_lease=lease_id)
 
     def requeue_failed(
         self,
@@ -225,5 +219,4 @@ class Leases(Waiting):
         SQL: requeue_failed. Safe inside your transaction: yes.
         """
         chosen = given({"task": task, "since": since, "until": until, "limit": limit})
-        count: int = self._value(calls.REQUEUE_FAILED, p_queue=queue, p_filter=plain(chosen, "filter"))
-        return count
+        return self._value(calls.REQUEUE_FAILED, p_queue=queue, p_filter=plain(chosen, "filter"))

@@ -38,8 +38,7 @@ class Nodes(Caller):
         Raises: NodeNameTaken, NodeNotYours, BadArgument, IsolationLevel.
         SQL: register_node. Safe inside your transaction: no, it locks the node until the end.
         """
-        epoch: int = self._value(calls.REGISTER_NODE, p_node=node_id, p_spec=plain(spec, "spec"))
-        return epoch
+        return self._value(calls.REGISTER_NODE, p_node=node_id, p_spec=plain(spec, "spec"))
 
     def list_nodes(
         self,
@@ -58,7 +57,7 @@ class Nodes(Caller):
 
         SQL: list_nodes. Safe inside your transaction: yes.
         """
-        return self._rows(calls.LIST_NODES, Node, p_name=name, p_node=node_id, p_after=after, p_limit=limit)
+        return self._rows(calls.LIST_NODES, p_name=name, p_node=node_id, p_after=after, p_limit=limit)
 
     def node_claims(self, node_id: UUID | str, *, limit: int = 500) -> list[NodeClaim]:
         """What runs on a node and what is set aside for it, the oldest claims first.
@@ -66,7 +65,7 @@ class Nodes(Caller):
         Raises: BadArgument.
         SQL: node_claims. Safe inside your transaction: yes.
         """
-        return self._rows(calls.NODE_CLAIMS, NodeClaim, p_node=node_id, p_limit=limit)
+        return self._rows(calls.NODE_CLAIMS, p_node=node_id, p_limit=limit)
 
     def match_nodes(
         self,
@@ -91,7 +90,6 @@ class Nodes(Caller):
         """
         return self._rows(
             calls.MATCH_NODES,
-            NodeMatch,
             p_placement=plain(placement, "placement"),
             p_options=_as_lease(
                 queue=queue,
@@ -120,7 +118,6 @@ class Nodes(Caller):
         """
         return self._rows(
             calls.MATCH_GROUPS,
-            NodeGroup,
             p_placement=plain(placement, "placement"),
             p_options=_as_lease(queue=queue, task=task, tenant=tenant, service_id=service_id, labels=labels),
         )
@@ -148,7 +145,6 @@ class Nodes(Caller):
         """
         return self._row(
             calls.MATCH_PAGE,
-            MatchPage,
             p_placement=plain(placement, "placement"),
             p_options=_as_lease(queue=queue, task=task, tenant=tenant, service_id=service_id, labels=labels),
             p_limit=limit,
@@ -201,8 +197,7 @@ class Nodes(Caller):
         Raises: NodeUnknown, NodeSuperseded, NodeNotYours.
         SQL: deregister_own_node. Safe inside your transaction: no, it locks the node until the end.
         """
-        left: bool = self._value(calls.DEREGISTER_OWN_NODE, p_node=node_id, p_epoch=node_epoch)
-        return left
+        return self._value(calls.DEREGISTER_OWN_NODE, p_node=node_id, p_epoch=node_epoch)
 
     def set_node_expiry(self, after: timedelta | None) -> timedelta | None:
         """Set how long a node may be silent before it is deregistered; returns what it was.
@@ -213,8 +208,7 @@ class Nodes(Caller):
         Raises: BadArgument.
         SQL: set_node_expiry. Safe inside your transaction: yes.
         """
-        before: timedelta | None = self._value(calls.SET_NODE_EXPIRY, p_after=after)
-        return before
+        return self._value(calls.SET_NODE_EXPIRY, p_after=after)
 
     def node_wake_payload(self, node_id: UUID | str) -> str:
         """What notifications carry that tell the node's worker to heartbeat at once.
@@ -225,8 +219,7 @@ class Nodes(Caller):
         Raises: NodeUnknown, NodeNotYours.
         SQL: node_wake_payload. Safe inside your transaction: yes.
         """
-        payload: str = self._value(calls.NODE_WAKE_PAYLOAD, p_node=node_id)
-        return payload
+        return self._value(calls.NODE_WAKE_PAYLOAD, p_node=node_id)
 
     def taint_node(self, node_id: UUID | str, taint: Taint | Mapping[str, Any]) -> None:
         """Keep leases off the node that do not tolerate the taint.
@@ -249,7 +242,7 @@ class Nodes(Caller):
         Raises: NodeUnknown, BadArgument.
         SQL: untaint_node. Safe inside your transaction: no, it locks the node until the end.
         """
-        return int(self._value(calls.UNTAINT_NODE, p_node=node_id, p_key=key, p_effect=effect))
+        return self._value(calls.UNTAINT_NODE, p_node=node_id, p_key=key, p_effect=effect)
 
     def attest_node(
         self,
@@ -288,7 +281,7 @@ class Nodes(Caller):
         Raises: NodeUnknown, BadArgument.
         SQL: revoke_attestation. Safe inside your transaction: no, it locks the node until the end.
         """
-        return bool(self._value(calls.REVOKE_ATTESTATION, p_node=node_id, p_domain=domain))
+        return self._value(calls.REVOKE_ATTESTATION, p_node=node_id, p_domain=domain)
 
     def confirm_node(self, node_id: UUID | str, *, instance_id: str | None = None) -> int:
         """Confirm the node's suspended attestations.
@@ -300,7 +293,7 @@ class Nodes(Caller):
         Raises: NodeUnknown, NodeSuperseded (another instance is registered), BadArgument.
         SQL: confirm_node. Safe inside your transaction: no, it locks the node until the end.
         """
-        return int(self._value(calls.CONFIRM_NODE, p_node=node_id, p_instance_id=instance_id))
+        return self._value(calls.CONFIRM_NODE, p_node=node_id, p_instance_id=instance_id)
 
     def hand_over_node(self, node_id: UUID | str, login: str) -> None:
         """Give the node and its claims to another login, or to a role that several logins have.
@@ -322,7 +315,7 @@ class Nodes(Caller):
         Raises: BadArgument, IsolationLevel.
         SQL: reap. Safe inside your transaction: no.
         """
-        return self._row(calls.REAP, ReapResult, p_limit=limit, p_unless_within=unless_within)
+        return self._row(calls.REAP, p_limit=limit, p_unless_within=unless_within)
 
     def prune(self, *, limit: int = 10_000, unless_within: timedelta = timedelta(0)) -> PruneResult:
         """Remove what is past its retention.
@@ -334,7 +327,7 @@ class Nodes(Caller):
         Raises: BadArgument, IsolationLevel.
         SQL: prune. Safe inside your transaction: no.
         """
-        return self._row(calls.PRUNE, PruneResult, p_limit=limit, p_unless_within=unless_within)
+        return self._row(calls.PRUNE, p_limit=limit, p_unless_within=unless_within)
 
     def verify_invariants(self) -> list[BrokenInvariant]:
         """What must hold at every instant and does not, counted again; it reads everything.
@@ -343,7 +336,7 @@ class Nodes(Caller):
 
         SQL: verify_invariants. Safe inside your transaction: yes.
         """
-        return self._rows(calls.VERIFY_INVARIANTS, BrokenInvariant)
+        return self._rows(calls.VERIFY_INVARIANTS)
 
 
 def _as_lease(**options: Any) -> Any:

@@ -29,8 +29,7 @@ class Planning(Caller):
         Raises: BadArgument, IsolationLevel.
         SQL: lead_planner. Safe inside your transaction: no, others cannot lead until it ends.
         """
-        epoch: int | None = self._value(calls.LEAD_PLANNER, p_holder=holder, p_ttl=ttl)
-        return epoch
+        return self._value(calls.LEAD_PLANNER, p_holder=holder, p_ttl=ttl)
 
     def planner_view(
         self,
@@ -54,7 +53,6 @@ class Planning(Caller):
         """
         return self._rows(
             calls.PLANNER_VIEW,
-            PlannerRow,
             p_part=part,
             p_queue=queue,
             p_after=after,
@@ -78,7 +76,7 @@ class Planning(Caller):
         Raises: QueueUnknown, BadArgument, IsolationLevel.
         SQL: set_prices. Safe inside your transaction: no, others cannot lead until it ends.
         """
-        verdict: str = self._value(
+        return self._value(
             calls.SET_PRICES,
             p_queue=queue,
             p_prices=plain({"device_worth": list(device_worth)}, "prices"),
@@ -86,7 +84,6 @@ class Planning(Caller):
             p_round=round,
             p_epoch=epoch,
         )
-        return verdict
 
     def planner_rooms(self, gangs: Sequence[UUID]) -> list[PlaceRoom]:
         """Where gangs have room, by place and by how much.
@@ -98,7 +95,7 @@ class Planning(Caller):
         Raises: BadArgument.
         SQL: planner_rooms. Safe inside your transaction: yes.
         """
-        return self._rows(calls.PLANNER_ROOMS, PlaceRoom, p_gangs=list(gangs))
+        return self._rows(calls.PLANNER_ROOMS, p_gangs=list(gangs))
 
     def reserve_gang(self, gang: UUID, place: str, *, round: int, epoch: int) -> str:
         """Reserve room for a gang that waits, beginning with a place.
@@ -113,10 +110,7 @@ class Planning(Caller):
         Raises: BadArgument, IsolationLevel.
         SQL: reserve_gang. Safe inside your transaction: no, others cannot lead until it ends.
         """
-        verdict: str = self._value(
-            calls.RESERVE_GANG, p_gang=gang, p_place=place, p_round=round, p_epoch=epoch
-        )
-        return verdict
+        return self._value(calls.RESERVE_GANG, p_gang=gang, p_place=place, p_round=round, p_epoch=epoch)
 
     def reserve_leases(
         self, places: Mapping[UUID, UUID], *, hold: timedelta, round: int, epoch: int
@@ -135,7 +129,6 @@ class Planning(Caller):
         """
         return self._rows(
             calls.RESERVE_LEASES,
-            LeasePlace,
             p_places=plain(_places(places), "places"),
             p_hold=hold,
             p_round=round,
@@ -151,7 +144,7 @@ class Planning(Caller):
         Raises: BadArgument.
         SQL: assigned_leases. Safe inside your transaction: yes.
         """
-        return self._rows(calls.ASSIGNED_LEASES, LeasePlace, p_places=plain(_places(places), "places"))
+        return self._rows(calls.ASSIGNED_LEASES, p_places=plain(_places(places), "places"))
 
     def note_room(
         self,
@@ -188,21 +181,20 @@ class Planning(Caller):
             "seconds": seconds,
             "resting": resting,
         }
-        verdict: str = self._value(
+        return self._value(
             calls.NOTE_ROOM,
             p_room=plain(given(found), "room"),
             p_ttl=ttl,
             p_round=round,
             p_epoch=epoch,
         )
-        return verdict
 
     def planner_status(self) -> PlannerStatus | None:
         """What the planner that leads has found; None: none does, and no prices are valid.
 
         SQL: planner_status. Safe inside your transaction: yes.
         """
-        rows = self._rows(calls.PLANNER_STATUS, PlannerStatus)
+        rows = self._rows(calls.PLANNER_STATUS)
         return rows[0] if rows else None
 
 

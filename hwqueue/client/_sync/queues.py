@@ -67,7 +67,7 @@ class Queues(Caller):
 
         SQL: list_queues. Safe inside your transaction: yes.
         """
-        return self._rows(calls.LIST_QUEUES, Queue)
+        return self._rows(calls.LIST_QUEUES)
 
     def wake_payloads(self, queues: Sequence[str]) -> list[WakePayload]:
         """What notifications of new work in these queues carry; they need not exist yet.
@@ -78,4 +78,4 @@ class Queues(Caller):
         Raises: BadArgument.
         SQL: wake_payloads. Safe inside your transaction: yes.
         """
-        return self._rows(calls.WAKE_PAYLOADS, WakePayload, p_queues=list(queues))
+        return self._rows(calls.WAKE_PAYLOADS, p_queues=list(queues))

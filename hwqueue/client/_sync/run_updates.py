@@ -40,7 +40,6 @@ class RunUpdates(Caller):
         """
         return self._rows(
             calls.UPDATE_STEPS,
-            UpdatedStep,
             p_run=run_id,
             p_changes=plain(changes, "changes"),
             p_steps=None if steps is None else list(steps),
@@ -64,7 +63,6 @@ class RunUpdates(Caller):
         """
         return self._rows(
             calls.PREVIEW_UPDATE,
-            PreviewedStep,
             p_run=run_id,
             p_changes=plain(changes, "changes"),
             p_steps=None if steps is None else list(steps),

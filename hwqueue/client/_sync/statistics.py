@@ -18,7 +18,7 @@ class Statistics(Caller):
 
         SQL: metrics. Safe inside your transaction: yes.
         """
-        return self._rows(calls.METRICS, Sample)
+        return self._rows(calls.METRICS)
 
     def throughput(self, queue: str | None = None, *, minutes: int = 60) -> list[Minute]:
         """What ended in each of the last minutes, oldest first; the last one is not over.
@@ -30,4 +30,4 @@ class Statistics(Caller):
         Raises: QueueUnknown, BadArgument.
         SQL: throughput. Safe inside your transaction: yes.
         """
-        return self._rows(calls.THROUGHPUT, Minute, p_queue=queue, p_minutes=minutes)
+        return self._rows(calls.THROUGHPUT, p_queue=queue, p_minutes=minutes)

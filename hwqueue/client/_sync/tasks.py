@@ -32,17 +32,14 @@ class Tasks(Caller):
         """
         options = plain(defaults, "defaults")
         options = given(options) if isinstance(options, Mapping) else options
-        found: dict[str, Any] = self._value(
-            calls.SET_TASK, p_task=task, p_defaults={} if options is None else options
-        )
-        return found
+        return self._value(calls.SET_TASK, p_task=task, p_defaults={} if options is None else options)
 
     def list_tasks(self) -> list[KnownTask]:
         """The tasks that have been set, or for which live workers declare defaults, by name.
 
         SQL: list_tasks. Safe inside your transaction: yes.
         """
-        return self._rows(calls.LIST_TASKS, KnownTask)
+        return self._rows(calls.LIST_TASKS)
 
     def compare_tasks(self, tasks: Mapping[str, AsJson | Mapping[str, Any]]) -> list[TaskDifference]:
         """Which options differ from the defaults that were set, for a worker's log.
@@ -57,7 +54,7 @@ class Tasks(Caller):
         SQL: compare_tasks. Safe inside your transaction: yes.
         """
         declared = {name: plain(each, name) for name, each in tasks.items()}
-        return self._rows(calls.COMPARE_TASKS, TaskDifference, p_defaults=declared)
+        return self._rows(calls.COMPARE_TASKS, p_defaults=declared)
 
     def sync_tasks(
         self,
@@ -83,7 +80,6 @@ class Tasks(Caller):
         declared = {name: plain(each, name) for name, each in tasks.items()}
         return self._rows(
             calls.SYNC_TASKS,
-            SyncedTask,
             p_defaults=declared,
             p_version=version,
             p_forces=force or None,
@@ -95,4 +91,4 @@ class Tasks(Caller):
         Returns: Whether it was set.
         SQL: drop_task. Safe inside your transaction: yes.
         """
-        return bool(self._value(calls.DROP_TASK, p_task=task))
+        return self._value(calls.DROP_TASK, p_task=task)

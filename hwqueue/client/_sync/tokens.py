@@ -51,7 +51,7 @@ class Tokens(Caller):
 
         SQL: check_token. Safe inside your transaction: yes.
         """
-        found = self._rows(calls.CHECK_TOKEN, TokenGrant, p_secret_sha256=secret_sha256)
+        found = self._rows(calls.CHECK_TOKEN, p_secret_sha256=secret_sha256)
         return found[0] if found else None
 
     def list_tokens(self) -> list[ApiToken]:
@@ -59,7 +59,7 @@ class Tokens(Caller):
 
         SQL: list_tokens. Safe inside your transaction: yes.
         """
-        return self._rows(calls.LIST_TOKENS, ApiToken)
+        return self._rows(calls.LIST_TOKENS)
 
     def revoke_token(self, name: str) -> bool:
         """End a token; servers that have just seen it let it in for some seconds more.
@@ -68,4 +68,4 @@ class Tokens(Caller):
         Raises: TokenUnknown.
         SQL: revoke_token. Safe inside your transaction: yes.
         """
-        return bool(self._value(calls.REVOKE_TOKEN, p_name=name))
+        return self._value(calls.REVOKE_TOKEN, p_name=name)

@@ -39,7 +39,6 @@ class Views(Caller):
         """
         return self._rows(
             calls.PENDING_REASONS,
-            PendingReason,
             p_queue=queue,
             p_kind=kind,
             p_class=class_id,
@@ -53,7 +52,7 @@ class Views(Caller):
         Raises: QueueUnknown.
         SQL: queue_depth. Safe inside your transaction: yes.
         """
-        return self._rows(calls.QUEUE_DEPTH, QueueDepth, p_queue=queue)
+        return self._rows(calls.QUEUE_DEPTH, p_queue=queue)
 
     def running_leases(self, *, limit: int = 100) -> list[RunningLease]:
         """Leases that run, those claimed first at the top, with their progress.
@@ -61,7 +60,7 @@ class Views(Caller):
         Raises: BadArgument.
         SQL: running_leases. Safe inside your transaction: yes.
         """
-        return self._rows(calls.RUNNING_LEASES, RunningLease, p_limit=limit)
+        return self._rows(calls.RUNNING_LEASES, p_limit=limit)
 
     def node_usage(
         self, *, state: str | None = None, limit: int | None = None, after: str | None = None
@@ -73,7 +72,7 @@ class Views(Caller):
         Raises: BadArgument.
         SQL: node_usage. Safe inside your transaction: yes.
         """
-        return self._rows(calls.NODE_USAGE, NodeUsage, p_state=state, p_limit=limit, p_after=after)
+        return self._rows(calls.NODE_USAGE, p_state=state, p_limit=limit, p_after=after)
 
     def tag_distribution(self, *, label: str | None = None, limit: int | None = None) -> list[TagCount]:
         """How many nodes have each value of a label, or of all; the commonest first.
@@ -82,7 +81,7 @@ class Views(Caller):
         Raises: BadArgument.
         SQL: tag_distribution. Safe inside your transaction: yes.
         """
-        return self._rows(calls.TAG_DISTRIBUTION, TagCount, p_label=label, p_limit=limit)
+        return self._rows(calls.TAG_DISTRIBUTION, p_label=label, p_limit=limit)
 
     def lease_history(self, lease_id: UUID | str) -> list[LeaseEvent]:
         """The life line of a lease, oldest first.
@@ -90,7 +89,7 @@ class Views(Caller):
         Raises: LeaseNotFound.
         SQL: lease_history. Safe inside your transaction: yes.
         """
-        return self._rows(calls.LEASE_HISTORY, LeaseEvent, p_lease=lease_id)
+        return self._rows(calls.LEASE_HISTORY, p_lease=lease_id)
 
     def placement_class_stats(
         self, *, queue: str | None = None, after: int | None = None, limit: int | None = None
@@ -101,6 +100,4 @@ class Views(Caller):
         Raises: QueueUnknown, BadArgument.
         SQL: placement_class_stats. Safe inside your transaction: yes.
         """
-        return self._rows(
-            calls.PLACEMENT_CLASS_STATS, ClassStats, p_queue=queue, p_after=after, p_limit=limit
-        )
+        return self._rows(calls.PLACEMENT_CLASS_STATS, p_queue=queue, p_after=after, p_limit=limit)

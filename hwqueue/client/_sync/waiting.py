@@ -46,9 +46,7 @@ class Waiting(Caller):
         SQL: await_leases. Safe inside your transaction: without `notify`; with it the claims stay
             locked until your transaction ends.
         """
-        return self._rows(
-            calls.AWAIT_LEASES, AwaitedLease, p_lease_ids=list(lease_ids), p_notify=notify or None
-        )
+        return self._rows(calls.AWAIT_LEASES, p_lease_ids=list(lease_ids), p_notify=notify or None)
 
     def wait(self, lease_id: UUID | str, *, timeout: timedelta | None = None) -> Lease:
         """Wait until a lease has completed, failed for good or been cancelled, and return it.
@@ -118,7 +116,7 @@ class Waiting(Caller):
         self._own_connections()
         pauses = Pauses(timeout)
         while True:
-            run = self._row(calls.GET_WORKFLOW_RUN, WorkflowRun, p_run=run_id)
+            run = self._row(calls.GET_WORKFLOW_RUN, p_run=run_id)
             if run.finished_at is not None:
                 return run
             if pauses.is_over:
@@ -136,7 +134,7 @@ class Waiting(Caller):
                         raise _gone(one.lease_id)
                     if one.state in ENDED:
                         del left[one.lease_id]
-                        yield self._row(calls.GET_LEASE, Lease, p_lease=one.lease_id)
+                        yield self._row(calls.GET_LEASE, p_lease=one.lease_id)
                 if not left:
                     return
                 if pauses.is_over:

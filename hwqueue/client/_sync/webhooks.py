@@ -41,17 +41,14 @@ class SyncWebhooks(Caller):
         SQL: set_webhook. Safe inside your transaction: yes.
         """
         options = given({"codes": codes, "queues": queues, "tenant": tenant, "labels": labels})
-        secret: str | None = self._value(
-            calls.SET_WEBHOOK, p_name=name, p_url=url, p_options=plain(options, "options")
-        )
-        return secret
+        return self._value(calls.SET_WEBHOOK, p_name=name, p_url=url, p_options=plain(options, "options"))
 
     def list_webhooks(self) -> list[Webhook]:
         """The webhooks by name, without their secrets.
 
         SQL: list_webhooks. Safe inside your transaction: yes.
         """
-        return self._rows(calls.LIST_WEBHOOKS, Webhook)
+        return self._rows(calls.LIST_WEBHOOKS)
 
     def drop_webhook(self, name: str) -> bool:
         """Drop a webhook; what it has not been sent is not sent any more. For admins.
@@ -59,7 +56,7 @@ class SyncWebhooks(Caller):
         Returns: Whether it was there.
         SQL: drop_webhook. Safe inside your transaction: yes.
         """
-        return bool(self._value(calls.DROP_WEBHOOK, p_name=name))
+        return self._value(calls.DROP_WEBHOOK, p_name=name)
 
     def pause_webhook(self, name: str) -> bool:
         """Send a webhook nothing until it is resumed; it is told then of what happened meanwhile.
@@ -68,7 +65,7 @@ class SyncWebhooks(Caller):
         Raises: WebhookUnknown.
         SQL: pause_webhook. Safe inside your transaction: yes.
         """
-        return bool(self._value(calls.PAUSE_WEBHOOK, p_name=name))
+        return self._value(calls.PAUSE_WEBHOOK, p_name=name)
 
     def resume_webhook(self, name: str) -> bool:
         """Go on where a webhook was paused, as far as events are kept.
@@ -77,7 +74,7 @@ class SyncWebhooks(Caller):
         Raises: WebhookUnknown.
         SQL: resume_webhook. Safe inside your transaction: yes.
         """
-        return bool(self._value(calls.RESUME_WEBHOOK, p_name=name))
+        return self._value(calls.RESUME_WEBHOOK, p_name=name)
 
     def rotate_webhook(self, name: str, *, keep: timedelta = timedelta(days=1)) -> str:
         """Replace the secret of a webhook. For admins.
@@ -89,8 +86,7 @@ class SyncWebhooks(Caller):
         Raises: WebhookUnknown, BadArgument.
         SQL: rotate_webhook. Safe inside your transaction: yes.
         """
-        secret: str = self._value(calls.ROTATE_WEBHOOK, p_name=name, p_keep=keep)
-        return secret
+        return self._value(calls.ROTATE_WEBHOOK, p_name=name, p_keep=keep)
 
     def test_webhook(self, name: str) -> UUID:
         """Have a delivery of type `webhook_test` sent.
@@ -99,8 +95,7 @@ class SyncWebhooks(Caller):
         Raises: WebhookUnknown.
         SQL: test_webhook. Safe inside your transaction: yes.
         """
-        delivery: UUID = self._value(calls.TEST_WEBHOOK, p_name=name)
-        return delivery
+        return self._value(calls.TEST_WEBHOOK, p_name=name)
 
     def list_deliveries(
         self,
@@ -122,7 +117,6 @@ class SyncWebhooks(Caller):
         """
         return self._rows(
             calls.LIST_DELIVERIES,
-            Delivery,
             p_name=name,
             p_state=state,
             p_limit=limit,
@@ -139,8 +133,7 @@ class SyncWebhooks(Caller):
         Raises: WebhookUnknown, BadArgument.
         SQL: redeliver. Safe inside your transaction: yes.
         """
-        count: int = self._value(calls.REDELIVER, p_name=name, p_delivery=delivery, p_limit=limit)
-        return count
+        return self._value(calls.REDELIVER, p_name=name, p_delivery=delivery, p_limit=limit)
 
     def claim_deliveries(
         self, limit: int = 20, *, claim_timeout: timedelta = timedelta(minutes=1)
@@ -155,7 +148,7 @@ class SyncWebhooks(Caller):
         Raises: BadArgument, IsolationLevel.
         SQL: claim_deliveries. Safe inside your transaction: no, commit before you send.
         """
-        return self._rows(calls.CLAIM_DELIVERIES, ClaimedDelivery, p_limit=limit, p_timeout=claim_timeout)
+        return self._rows(calls.CLAIM_DELIVERIES, p_limit=limit, p_timeout=claim_timeout)
 
     def settle_delivery(
         self,
@@ -183,10 +176,9 @@ class SyncWebhooks(Caller):
         result: dict[str, Any] = given(
             {"status": status, "response": response, "error": error, "retry_after": retry_after}
         )
-        state: str = self._value(
+        return self._value(
             calls.SETTLE_DELIVERY,
             p_delivery=delivery,
             p_attempt=attempt,
             p_result=plain(result, "result"),
         )
-        return state
