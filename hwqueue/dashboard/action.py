@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from hwqueue.client import AsyncClient
 from hwqueue.dashboard.reads import Reads
 
 Fields = Mapping[str, str]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +32,25 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class Action(Generic[T]):
     """A verb: what it is done to, what is asked before, how it is done, what is said after.
 
-    `gone`: the page to go to, where its subject has none any more.
+    `find`: reads what the question is about. `gone`: the page to go to, where its subject has none
+    any more.
     """
 
     subject: str
-    ask: Callable[[Reads, str], Awaitable[Question]]
-    do: Callable[[AsyncClient, str, Fields], Awaitable[None]]
+    find: Callable[[Reads, str], Awaitable[T]]
+    ask: Callable[[T], Question]
+    do: Callable[[AsyncClient, str, Fields], Awaitable[object]]
     done: str
     gone: str | None = None
+
+    async def question(self, source: Reads, subject: str) -> Question:
+        """What to ask before it is done to this."""
+        return self.ask(await self.find(source, subject))
+
+
+def typed(fields: Fields, name: str) -> str | None:
+    """What was typed in a field of a form; None: nothing."""
+    return fields.get(name, "").strip() or None

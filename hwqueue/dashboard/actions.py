@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 from starlette.exceptions import HTTPException
@@ -12,270 +13,262 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from hwqueue.client import AsyncClient
-from hwqueue.dashboard import gang_actions
-from hwqueue.dashboard.action import Action, Fields, Question
+from hwqueue.dashboard.action import Action, Fields, Question, typed
 from hwqueue.dashboard.auth import Viewer, viewer
 from hwqueue.dashboard.csrf import read_form
-from hwqueue.dashboard.ids import as_gang_id, as_lease_id, as_run_id
+from hwqueue.dashboard.ids import as_id
 from hwqueue.dashboard.reads import Reads, find_node, reads
 from hwqueue.dashboard.render import Links, page
 from hwqueue.dashboard.runs import actions as of_runs
 from hwqueue.errors import BadArgument
 from hwqueue.server.problems import HTTPProblem
 from hwqueue.text import number, plural
-from hwqueue.types import Taint
+from hwqueue.types import Gang, Lease, Node, Taint
 
 DRAIN_MINUTES = ("", "5", "15", "60", "240")
 EFFECTS = ("no_schedule", "prefer_no_schedule", "no_execute")
-
-
-async def _ask_cancel(source: Reads, lease_id: str) -> Question:
-    lease = await source.lease(UUID(lease_id))
-    if lease.state == "claimed":
-        names = await source.node_names()
-        node = names.value.get(lease.node_id, "its node") if lease.node_id else "its node"
-        what = (
-            f"It runs on {node}: its worker is asked to stop, by its next heartbeat at the latest,"
-            " and until then it keeps its room.",
-        )
-    else:
-        what = ("It will not run. It can be requeued as long as it is kept.",)
-    return Question(f"Cancel this lease of task {lease.task_name}?", what, "Cancel the lease", ("reason",))
-
-
-async def _ask_requeue(source: Reads, lease_id: str) -> Question:
-    lease = await source.lease(UUID(lease_id))
-    return Question(
-        f"Requeue this lease of task {lease.task_name}?",
-        (
-            f"It is {lease.state} after {plural(lease.attempt, 'attempt')}; it becomes"
-            f" claimable again with all {number(lease.max_attempts)} to come.",
-        ),
-        "Requeue",
-    )
-
-
-async def _ask_cordon(source: Reads, node: str) -> Question:
-    found = await source.node(node)
-    return Question(
-        f"Cordon {node}?",
-        (f"It gets no more claims. {_running(found.claims)} on it and may end in their own time.",),
-        "Cordon",
-    )
-
-
-async def _ask_uncordon(source: Reads, node: str) -> Question:
-    await source.node(node)
-    return Question(f"Uncordon {node}?", ("It may claim again at once.",), "Uncordon")
-
-
-async def _ask_drain(source: Reads, node: str) -> Question:
-    found = await source.node(node)
-    return Question(
-        f"Drain {node}?",
-        (
-            f"It gets no more claims. {_running(found.claims)} on it.",
-            "With a deadline their workers are asked to stop by then; what is handed back can run"
-            " elsewhere and uses up no attempt.",
-        ),
-        "Drain",
-        ("deadline",),
-    )
-
-
-async def _ask_deregister(source: Reads, node: str) -> Question:
-    found = await source.node(node)
-    return Question(
-        f"Deregister {node}?",
-        (
-            f"It leaves the fleet. {_running(found.claims)} on it: claims end at once, and each"
-            " uses up an attempt.",
-            "Its attestations end. A worker that still runs there registers it again.",
-        ),
-        "Deregister",
-    )
-
-
-async def _ask_taint(source: Reads, node: str) -> Question:
-    found = await source.node(node)
-    return Question(
-        f"Taint {node}?",
-        (
-            f"Leases that do not tolerate the taint stay off it. {_running(found.claims)} on it:"
-            " with no_execute they are asked to stop, too.",
-        ),
-        "Taint",
-        ("taint",),
-    )
-
-
-async def _ask_untaint(source: Reads, node: str) -> Question:
-    found = await source.node(node)
-    keys = tuple(sorted({taint.key for taint in found.taints if taint.by == "operator"}))
-    if not keys:
-        raise BadArgument(f"{node} has no taint of an operator", hint="its own come from its worker")
-    return Question(
-        f"Take a taint off {node}?",
-        ("Leases that it kept off may run there again.",),
-        "Untaint",
-        ("key",),
-        keys,
-    )
-
-
-async def _ask_pause(source: Reads, queue: str) -> Question:
-    row = await source.queue(queue)
-    return Question(
-        f"Pause queue {queue}?",
-        (
-            f"Nothing of it is granted until it is resumed: {number(row.pending)} pending.",
-            f"{_running(row.claimed)} and may end in their own time; spawns go on.",
-        ),
-        "Pause",
-    )
-
-
-async def _ask_resume(source: Reads, queue: str) -> Question:
-    row = await source.queue(queue)
-    return Question(
-        f"Resume queue {queue}?",
-        (f"Its {plural(row.pending, 'pending lease')} may be claimed at once.",),
-        "Resume",
-    )
-
-
-async def _ask_pause_webhook(source: Reads, webhook: str) -> Question:
-    row = await source.webhook(webhook)
-    return Question(
-        f"Pause webhook {webhook}?",
-        (f"Nothing is sent to it until it is resumed: {number(row.waiting)} waiting.",),
-        "Pause",
-    )
-
-
-async def _ask_resume_webhook(source: Reads, webhook: str) -> Question:
-    row = await source.webhook(webhook)
-    return Question(
-        f"Resume webhook {webhook}?",
-        (
-            f"{plural(row.waiting, 'delivery', 'deliveries')} may be sent at once, and what"
-            " happened meanwhile.",
-        ),
-        "Resume",
-    )
-
-
-async def _ask_test_webhook(source: Reads, webhook: str) -> Question:
-    await source.webhook(webhook)
-    return Question(
-        f"Test webhook {webhook}?",
-        ("A request of type webhook_test is sent to its receiver.",),
-        "Test",
-    )
-
-
-async def _ask_redeliver(source: Reads, webhook: str) -> Question:
-    await source.webhook(webhook)
-    return Question(
-        f"Redeliver to webhook {webhook}?",
-        ("Up to 1,000 dead deliveries, the oldest first, are sent again from the first attempt.",),
-        "Redeliver",
-    )
 
 
 def _running(count: int) -> str:
     return "Nothing runs" if count == 0 else f"{plural(count, 'lease runs', 'leases run')}"
 
 
-async def _cancel(client: AsyncClient, lease_id: str, fields: Fields) -> None:
-    reason = fields.get("reason", "").strip() or None
-    await client.cancel_lease(UUID(lease_id), reason=reason)
+async def _lease_and_node(source: Reads, lease_id: str) -> tuple[Lease, str]:
+    """A lease, and the name of its node."""
+    lease = await source.lease(lease_id)
+    if lease.node_id is None:
+        return lease, "its node"
+    return lease, (await source.node_names()).value.get(lease.node_id, "its node")
 
 
-async def _requeue(client: AsyncClient, lease_id: str, fields: Fields) -> None:
-    await client.requeue_lease(UUID(lease_id))
+def _ask_cancel(found: tuple[Lease, str]) -> Question:
+    lease, node = found
+    what = (
+        f"It runs on {node}: its worker is asked to stop, by its next heartbeat at the latest,"
+        " and until then it keeps its room."
+        if lease.state == "claimed"
+        else "It will not run. It can be requeued as long as it is kept."
+    )
+    return Question(f"Cancel this lease of task {lease.task_name}?", (what,), "Cancel the lease", ("reason",))
 
 
-async def _cordon(client: AsyncClient, node: str, fields: Fields) -> None:
-    await client.cordon_node(await _node_id(client, node))
+def _ask_untaint(node: Node) -> Question:
+    keys = tuple(sorted({taint.key for taint in node.taints if taint.by == "operator"}))
+    if not keys:
+        raise BadArgument(f"{node.name} has no taint of an operator", hint="its own come from its worker")
+    what = ("Leases that it kept off may run there again.",)
+    return Question(f"Take a taint off {node.name}?", what, "Untaint", ("key",), keys)
 
 
-async def _uncordon(client: AsyncClient, node: str, fields: Fields) -> None:
-    await client.uncordon_node(await _node_id(client, node))
+def _ask_cancel_gang(gang: Gang) -> Question:
+    claimed = sum(each.state == "claimed" for each in gang.members)
+    booked = sum(each.earmarked or each.reserved_until is not None for each in gang.members)
+    running = claimed - booked
+    waiting = booked + sum(each.state == "scheduled" for each in gang.members)
+    stops = (
+        f"{plural(running, 'member runs and is', 'members run and are')} asked to stop, by the next"
+        " heartbeat at the latest."
+    )
+    words = ("other ends", "others end") if running else ("member ends", "members end")
+    ends = f"{plural(waiting, *words)} within about a second."
+    told = [*([stops] if running else []), *([ends] if waiting else [])]
+    return Question(
+        f"Cancel this gang of {plural(gang.size, 'lease')}?",
+        (*told, "What has completed stays."),
+        "Cancel the gang",
+        ("reason",),
+    )
 
 
-async def _drain(client: AsyncClient, node: str, fields: Fields) -> None:
+def _to_node(
+    call: Callable[[AsyncClient, UUID, Fields], Awaitable[object]],
+) -> Callable[[AsyncClient, str, Fields], Awaitable[object]]:
+    """What is done to the node of a name."""
+
+    async def do(client: AsyncClient, name: str, fields: Fields) -> object:
+        return await call(client, (await find_node(client, name)).node_id, fields)
+
+    return do
+
+
+async def _drain(client: AsyncClient, node_id: UUID, fields: Fields) -> None:
     minutes = fields.get("deadline", "")
     if minutes not in DRAIN_MINUTES:
         raise BadArgument(f"{minutes[:20]!r} is no deadline", hint="choose one of the list")
-    await client.drain_node(
-        await _node_id(client, node), deadline=timedelta(minutes=int(minutes)) if minutes else None
-    )
+    await client.drain_node(node_id, deadline=timedelta(minutes=int(minutes)) if minutes else None)
 
 
-async def _deregister(client: AsyncClient, node: str, fields: Fields) -> None:
-    await client.deregister_node(await _node_id(client, node))
+async def _taint(client: AsyncClient, node_id: UUID, fields: Fields) -> None:
+    key, value = typed(fields, "key") or "", typed(fields, "value")
+    await client.taint_node(node_id, Taint(key=key, value=value, effect=fields.get("effect", "")))
 
 
-async def _taint(client: AsyncClient, node: str, fields: Fields) -> None:
-    taint = Taint(
-        key=fields.get("key", "").strip(),
-        value=fields.get("value", "").strip() or None,
-        effect=fields.get("effect", ""),
-    )
-    await client.taint_node(await _node_id(client, node), taint)
+_NAMED: Mapping[str, tuple[Callable[[Reads, str], Awaitable[Any]], str]] = {
+    "node": (Reads.node, "{0.name}"),
+    "queue": (Reads.queue, "queue {0.queue}"),
+    "webhook": (Reads.webhook, "webhook {0.name}"),
+}
 
 
-async def _untaint(client: AsyncClient, node: str, fields: Fields) -> None:
-    node_id = await _node_id(client, node)
-    await client.untaint_node(node_id, fields.get("key", ""))
+def _named(
+    subject: str,
+    button: str,
+    tell: Callable[[Any], tuple[str, ...]],
+    do: Callable[[AsyncClient, Any, Fields], Awaitable[object]],
+    done: str,
+    *,
+    fields: tuple[str, ...] = (),
+    gone: str | None = None,
+) -> Action[Any]:
+    """An action on a node, a queue or a webhook whose question is its button; `tell`: what happens."""
+    find, named = _NAMED[subject]
+
+    def ask(found: Any) -> Question:
+        return Question(f"{button} {named.format(found)}?", tell(found), button, fields)
+
+    return Action(subject, find, ask, _to_node(do) if subject == "node" else do, done, gone)
 
 
-async def _pause(client: AsyncClient, queue: str, fields: Fields) -> None:
-    await client.pause_queue(queue)
-
-
-async def _resume(client: AsyncClient, queue: str, fields: Fields) -> None:
-    await client.resume_queue(queue)
-
-
-async def _pause_webhook(client: AsyncClient, webhook: str, fields: Fields) -> None:
-    await client.pause_webhook(webhook)
-
-
-async def _resume_webhook(client: AsyncClient, webhook: str, fields: Fields) -> None:
-    await client.resume_webhook(webhook)
-
-
-async def _test_webhook(client: AsyncClient, webhook: str, fields: Fields) -> None:
-    await client.test_webhook(webhook)
-
-
-async def _redeliver(client: AsyncClient, webhook: str, fields: Fields) -> None:
-    await client.redeliver(webhook)
-
-
-async def _node_id(client: AsyncClient, name: str) -> UUID:
-    return (await find_node(client, name)).node_id
-
-
-ACTIONS: Mapping[str, Action] = {
-    "cancel": Action("lease", _ask_cancel, _cancel, "Cancelled, or asked to stop if it runs."),
-    "requeue": Action("lease", _ask_requeue, _requeue, "Requeued."),
-    "cordon": Action("node", _ask_cordon, _cordon, "Cordoned: it gets no more claims."),
-    "uncordon": Action("node", _ask_uncordon, _uncordon, "Uncordoned: it may claim again."),
-    "drain": Action("node", _ask_drain, _drain, "Draining: it gets no more claims."),
-    "deregister": Action("node", _ask_deregister, _deregister, "Deregistered.", gone="fleet"),
-    "taint": Action("node", _ask_taint, _taint, "Tainted."),
-    "untaint": Action("node", _ask_untaint, _untaint, "The taint is off."),
-    "pause": Action("queue", _ask_pause, _pause, "Paused: nothing of it is granted."),
-    "resume": Action("queue", _ask_resume, _resume, "Resumed."),
-    "pause-webhook": Action("webhook", _ask_pause_webhook, _pause_webhook, "Paused: nothing is sent to it."),
-    "resume-webhook": Action("webhook", _ask_resume_webhook, _resume_webhook, "Resumed."),
-    "test-webhook": Action("webhook", _ask_test_webhook, _test_webhook, "A test is to be sent."),
-    "redeliver": Action("webhook", _ask_redeliver, _redeliver, "The dead ones are sent again."),
+ACTIONS: Mapping[str, Action[Any]] = {
+    "cancel": Action(
+        "lease",
+        _lease_and_node,
+        _ask_cancel,
+        lambda client, lease_id, fields: client.cancel_lease(lease_id, reason=typed(fields, "reason")),
+        "Cancelled, or asked to stop if it runs.",
+    ),
+    "requeue": Action(
+        "lease",
+        Reads.lease,
+        lambda lease: Question(
+            f"Requeue this lease of task {lease.task_name}?",
+            (
+                f"It is {lease.state} after {plural(lease.attempt, 'attempt')}; it becomes"
+                f" claimable again with all {number(lease.max_attempts)} to come.",
+            ),
+            "Requeue",
+        ),
+        lambda client, lease_id, _: client.requeue_lease(lease_id),
+        "Requeued.",
+    ),
+    "cordon": _named(
+        "node",
+        "Cordon",
+        lambda node: (
+            f"It gets no more claims. {_running(node.claims)} on it and may end in their own time.",
+        ),
+        lambda client, node_id, _: client.cordon_node(node_id),
+        "Cordoned: it gets no more claims.",
+    ),
+    "uncordon": _named(
+        "node",
+        "Uncordon",
+        lambda _: ("It may claim again at once.",),
+        lambda client, node_id, _: client.uncordon_node(node_id),
+        "Uncordoned: it may claim again.",
+    ),
+    "drain": _named(
+        "node",
+        "Drain",
+        lambda node: (
+            f"It gets no more claims. {_running(node.claims)} on it.",
+            "With a deadline their workers are asked to stop by then; what is handed back can run"
+            " elsewhere and uses up no attempt.",
+        ),
+        _drain,
+        "Draining: it gets no more claims.",
+        fields=("deadline",),
+    ),
+    "deregister": _named(
+        "node",
+        "Deregister",
+        lambda node: (
+            f"It leaves the fleet. {_running(node.claims)} on it: claims end at once, and each"
+            " uses up an attempt.",
+            "Its attestations end. A worker that still runs there registers it again.",
+        ),
+        lambda client, node_id, _: client.deregister_node(node_id),
+        "Deregistered.",
+        gone="fleet",
+    ),
+    "taint": _named(
+        "node",
+        "Taint",
+        lambda node: (
+            f"Leases that do not tolerate the taint stay off it. {_running(node.claims)} on it:"
+            " with no_execute they are asked to stop, too.",
+        ),
+        _taint,
+        "Tainted.",
+        fields=("taint",),
+    ),
+    "untaint": Action(
+        "node",
+        Reads.node,
+        _ask_untaint,
+        _to_node(lambda client, node_id, fields: client.untaint_node(node_id, fields.get("key", ""))),
+        "The taint is off.",
+    ),
+    "pause": _named(
+        "queue",
+        "Pause",
+        lambda row: (
+            f"Nothing of it is granted until it is resumed: {number(row.pending)} pending.",
+            f"{_running(row.claimed)} and may end in their own time; spawns go on.",
+        ),
+        lambda client, queue, _: client.pause_queue(queue),
+        "Paused: nothing of it is granted.",
+    ),
+    "resume": _named(
+        "queue",
+        "Resume",
+        lambda row: (f"Its {plural(row.pending, 'pending lease')} may be claimed at once.",),
+        lambda client, queue, _: client.resume_queue(queue),
+        "Resumed.",
+    ),
+    "pause-webhook": _named(
+        "webhook",
+        "Pause",
+        lambda row: (f"Nothing is sent to it until it is resumed: {number(row.waiting)} waiting.",),
+        lambda client, webhook, _: client.pause_webhook(webhook),
+        "Paused: nothing is sent to it.",
+    ),
+    "resume-webhook": _named(
+        "webhook",
+        "Resume",
+        lambda row: (
+            f"{plural(row.waiting, 'delivery', 'deliveries')} may be sent at once, and what"
+            " happened meanwhile.",
+        ),
+        lambda client, webhook, _: client.resume_webhook(webhook),
+        "Resumed.",
+    ),
+    "test-webhook": _named(
+        "webhook",
+        "Test",
+        lambda _: ("A request of type webhook_test is sent to its receiver.",),
+        lambda client, webhook, _: client.test_webhook(webhook),
+        "A test is to be sent.",
+    ),
+    "redeliver": Action(
+        "webhook",
+        Reads.webhook,
+        lambda row: Question(
+            f"Redeliver to webhook {row.name}?",
+            ("Up to 1,000 dead deliveries, the oldest first, are sent again from the first attempt.",),
+            "Redeliver",
+        ),
+        lambda client, webhook, _: client.redeliver(webhook),
+        "The dead ones are sent again.",
+    ),
+    "cancel-gang": Action(
+        "gang",
+        Reads.gang,
+        _ask_cancel_gang,
+        lambda client, gang_id, fields: client.cancel_gang(gang_id, reason=typed(fields, "reason")),
+        "Cancelled, or being cancelled.",
+    ),
     **of_runs.ACTIONS,
-    **gang_actions.ACTIONS,
 }
 _PAGES = {
     "lease": "leases",
@@ -293,7 +286,7 @@ async def ask(request: Request) -> Response:
     acting(request)
     verb, action = _verb(request)
     subject = request.query_params.get(action.subject, "")
-    question = await action.ask(reads(request), _checked(action, subject))
+    question = await action.question(reads(request), _checked(action, subject))
     return page(
         request,
         "ask.html",
@@ -335,29 +328,27 @@ def acting(request: Request) -> Viewer:
     return who
 
 
-def _verb(request: Request) -> tuple[str, Action]:
+def _verb(request: Request) -> tuple[str, Action[Any]]:
     verb = request.path_params["verb"]
     if verb not in ACTIONS:
         raise HTTPException(404)
     return verb, ACTIONS[verb]
 
 
-def _page_of(action: Action, subject: str) -> tuple[str, str]:
+def _page_of(action: Action[Any], subject: str) -> tuple[str, str]:
     """The page of what an action is done to; of a step, that of its run."""
     if action.subject == "step":
         subject = subject.partition(":")[0]
     return _PAGES[action.subject], subject
 
 
-def _checked(action: Action, subject: str) -> str:
+def _checked(action: Action[Any], subject: str) -> str:
     """What an action is done to. Raises: LeaseNotFound, RunNotFound, GangNotFound."""
-    if action.subject == "lease":
-        return str(as_lease_id(subject))
-    if action.subject == "gang":
-        return str(as_gang_id(subject))
+    if action.subject in ("lease", "gang"):
+        return str(as_id(action.subject, subject))
     if action.subject in ("run", "step"):
         run, colon, step = subject.partition(":")
-        return f"{as_run_id(run)}{colon}{step}"
+        return f"{as_id('run', run)}{colon}{step}"
     return subject
 
 

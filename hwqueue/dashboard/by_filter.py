@@ -242,7 +242,7 @@ async def _count(source: Reads, filters: Mapping[str, str], states: Sequence[str
         states,
         wanted_of(filters) | {"state": None},
         filters["node"] or None,
-        _MOST_PAGES,
+        most_pages=_MOST_PAGES,
     )
 
 

@@ -18,7 +18,7 @@ from hwqueue.client import AsyncClient
 from hwqueue.dashboard.actions import acting
 from hwqueue.dashboard.auth import Viewer
 from hwqueue.dashboard.csrf import read_form_lists
-from hwqueue.dashboard.ids import as_lease_id
+from hwqueue.dashboard.ids import as_id
 from hwqueue.dashboard.reads import Reads, reads
 from hwqueue.dashboard.render import Links, page
 from hwqueue.dashboard.sign_in import here
@@ -123,7 +123,7 @@ def _chosen(texts: Sequence[str]) -> list[UUID]:
         raise BadArgument("no lease was chosen", hint="tick those that you mean")
     if len(texts) > MOST:
         raise BadArgument(f"these are more than {MOST} leases", hint="choose fewer at a time")
-    return list(dict.fromkeys(as_lease_id(text) for text in texts))
+    return list(dict.fromkeys(as_id("lease", text) for text in texts))
 
 
 async def _ask(request: Request, verb: str, leases: Sequence[UUID], back: str) -> Response:

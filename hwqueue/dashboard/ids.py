@@ -6,28 +6,14 @@ from uuid import UUID
 
 from hwqueue.errors import GangNotFound, LeaseNotFound, RunNotFound
 
+_UNKNOWN = {"lease": LeaseNotFound, "run": RunNotFound, "gang": GangNotFound}
 
-def as_lease_id(text: str) -> UUID:
-    """The id that a text is. Raises: LeaseNotFound, if it is none."""
+
+def as_id(what: str, text: str) -> UUID:
+    """The id that a text is. Raises: LeaseNotFound, RunNotFound or GangNotFound, if it is none."""
     found = uuid_or_none(text)
     if found is None:
-        raise LeaseNotFound(f"{text[:60]!r} is no lease id", hint="lease ids are UUIDs")
-    return found
-
-
-def as_run_id(text: str) -> UUID:
-    """The id that a text is. Raises: RunNotFound, if it is none."""
-    found = uuid_or_none(text)
-    if found is None:
-        raise RunNotFound(f"{text[:60]!r} is no run id", hint="run ids are UUIDs")
-    return found
-
-
-def as_gang_id(text: str) -> UUID:
-    """The id that a text is. Raises: GangNotFound, if it is none."""
-    found = uuid_or_none(text)
-    if found is None:
-        raise GangNotFound(f"{text[:60]!r} is no gang id", hint="gang ids are UUIDs")
+        raise _UNKNOWN[what](f"{text[:60]!r} is no {what} id", hint=f"{what} ids are UUIDs")
     return found
 
 

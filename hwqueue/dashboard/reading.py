@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from inspect import signature
 from time import perf_counter
-from typing import TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from hwqueue.client import AsyncClient
 from hwqueue.dashboard.cache import Cached, ReadCache
 from hwqueue.server.pools import Pools
 
+P = ParamSpec("P")
 T = TypeVar("T")
 _ACTOR = "dashboard"
 VIEWER = ContextVar("viewer", default=_ACTOR)
@@ -60,17 +62,6 @@ class Reading:
             made.append(Timing(name, watch.count, p50, p95, watch.failed))
         return made
 
-    async def _shared(
-        self,
-        name: str,
-        seconds: float,
-        ask: Callable[[AsyncClient], Awaitable[T]],
-        about: Hashable = None,
-    ) -> Cached[T]:
-        # nobody waits for what all share behind somebody's many pages about one thing each
-        who = _ACTOR if about is None else None
-        return await self._cache.get((name, about), seconds, lambda: self._read(name, ask, who))
-
     async def _read(self, name: str, ask: Callable[[AsyncClient], Awaitable[T]], who: str | None = None) -> T:
         """Ask in a transaction that only reads, and note how long it took."""
         watch = self._watches[name]
@@ -84,3 +75,40 @@ class Reading:
             raise
         finally:
             watch.seconds.append(perf_counter() - began)
+
+
+def read(
+    ask: Callable[Concatenate[AsyncClient, P], Awaitable[T]],
+) -> Callable[Concatenate[Reading, P], Coroutine[Any, Any, T]]:
+    """A method that asks the client this."""
+    name = _name(ask)
+
+    async def method(self: Reading, /, *args: P.args, **options: P.kwargs) -> T:
+        return await self._read(name, lambda client: ask(client, *args, **options))
+
+    return method
+
+
+def shared(
+    seconds: float, ask: Callable[Concatenate[AsyncClient, P], Awaitable[T]]
+) -> Callable[Concatenate[Reading, P], Coroutine[Any, Any, Cached[T]]]:
+    """A method that asks the client this, unless a viewer has asked the same that long ago."""
+    name, asked_for = _name(ask), signature(ask)
+
+    async def method(self: Reading, /, *args: P.args, **options: P.kwargs) -> Cached[T]:
+        given = asked_for.bind(None, *args, **options)
+        given.apply_defaults()
+        about = given.args[1:] + tuple(given.kwargs.values())
+        # nobody waits for what all share behind somebody's many pages about one thing each
+        who = _ACTOR if all(each is None for each in about) else None
+
+        async def fetch() -> T:
+            return await self._read(name, lambda client: ask(client, *args, **options), who)
+
+        return await self._cache.get((name, about), seconds, fetch)
+
+    return method
+
+
+def _name(ask: Callable[..., Any]) -> str:
+    return getattr(ask, "__name__", "").lstrip("_")

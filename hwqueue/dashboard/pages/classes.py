@@ -21,7 +21,7 @@ async def classes(request: Request) -> Response:
     number = int(asked["page"]) if asked.get("page", "").isdecimal() else 0
     source = reads(request)
     queues = await source.queues()
-    rows = await source.classes(queue or None, min(after, 2**63 - 1), CHUNK + 1)
+    rows = await source.classes(queue=queue or None, after=min(after, 2**63 - 1), limit=CHUNK + 1)
     last = rows[CHUNK - 1].class_id if len(rows) > CHUNK else None
     rows = sorted(rows[:CHUNK], key=lambda row: (-row.pending, -row.running, -row.class_id))
     return page(

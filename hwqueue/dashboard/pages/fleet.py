@@ -221,7 +221,7 @@ async def node(request: Request) -> Response:
     """One node: what it is, what is in use and by whom, and what happened to it."""
     source = reads(request)
     found = await source.node(request.path_params["node"])
-    claims = await source.node_claims(found.node_id, SHOWN_CLAIMS)
+    claims = await source.node_claims(found.node_id, limit=SHOWN_CLAIMS)
     usage = await source.nodes()
     row = next((each for each in usage.value if each.node_id == found.node_id), None)
     return page(

@@ -10,13 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hwqueue.dashboard.auth import protected
-from hwqueue.dashboard.ids import as_gang_id, uuid_or_none
+from hwqueue.dashboard.ids import as_id, uuid_or_none
 from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import page
 from hwqueue.types import Gang, GangMember, GangState
 
 PAGE_SIZES = (50, 100, 200)
-STATES = get_args(GangState)
+STATES: dict[str, GangState] = {each: each for each in get_args(GangState)}
 WAITS = ("waiting", "earmarked", "stopping", "cancelling")
 MOST_CLAIMS = 5  # shown of each place
 
@@ -24,14 +24,11 @@ MOST_CLAIMS = 5  # shown of each place
 async def gangs(request: Request) -> Response:
     """Gangs, newest first, a page at a time."""
     asked = request.query_params
-    state = asked.get("state", "")
-    state = state if state in STATES else ""
+    state = STATES.get(asked.get("state", ""))
     size = next((each for each in PAGE_SIZES if str(each) == asked.get("size")), PAGE_SIZES[0])
     before, before_gang = _moment(asked.get("before")), uuid_or_none(asked.get("before_gang"))
-    rows = await reads(request).gangs(
-        state=state or None, before=before, before_gang=before_gang, limit=size + 1
-    )
-    query: dict[str, Any] = {"state": state}
+    rows = await reads(request).gangs(state=state, before=before, before_gang=before_gang, limit=size + 1)
+    query: dict[str, Any] = {"state": state or ""}
     if size != PAGE_SIZES[0]:
         query["size"] = size
     return page(
@@ -43,7 +40,7 @@ async def gangs(request: Request) -> Response:
         more=len(rows) > size,
         paged=before is not None,
         states=STATES,
-        state=state,
+        state=state or "",
         query=query,
     )
 
@@ -51,7 +48,7 @@ async def gangs(request: Request) -> Response:
 async def gang(request: Request) -> Response:
     """One gang: its members, where each is, and who is missing."""
     source = reads(request)
-    found = await source.gang(as_gang_id(request.path_params["gang"]))
+    found = await source.gang(as_id("gang", request.path_params["gang"]))
     states = Counter(map(state_of, found.members))
     return page(
         request,
@@ -68,7 +65,7 @@ async def gang(request: Request) -> Response:
 
 async def why(request: Request) -> Response:
     """Why the gang is where it is: loaded after its page, since it looks at the whole fleet."""
-    gang_id = as_gang_id(request.path_params["gang"])
+    gang_id = as_id("gang", request.path_params["gang"])
     cached = await reads(request).explain_gang(gang_id)
     return page(
         request,

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from hwqueue.dashboard.auth import protected
 from hwqueue.dashboard.by_filter import offered, wanted_of
 from hwqueue.dashboard.charts import life
-from hwqueue.dashboard.ids import as_lease_id, uuid_or_none
+from hwqueue.dashboard.ids import as_id, uuid_or_none
 from hwqueue.dashboard.pages.pending import why_context
 from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import page
@@ -62,11 +62,11 @@ async def leases(request: Request) -> Response:
 
 async def lease(request: Request) -> Response:
     """One lease: its life, its attempts, what it asks and what it was given."""
-    lease_id = as_lease_id(request.path_params["lease"])
+    lease_id = as_id("lease", request.path_params["lease"])
     source = reads(request)
     names = await source.node_names()
     found = await source.lease(lease_id)
-    saved = await source.lease_checkpoints(lease_id, SHOWN_LINES)
+    saved = await source.lease_checkpoints(lease_id, limit=SHOWN_LINES)
     now = datetime.now(UTC)
     return page(
         request,
@@ -75,7 +75,7 @@ async def lease(request: Request) -> Response:
         lease=found,
         lanes=life(found, now),
         names=names.value,
-        lines=await source.lease_logs(lease_id, SHOWN_LINES),
+        lines=await source.lease_logs(lease_id, last=True, limit=SHOWN_LINES),
         saved=saved,
         wait=next((one for one in saved if one.is_suspended), None),
         events=await source.events(lease_id=lease_id, limit=50),
@@ -85,7 +85,7 @@ async def lease(request: Request) -> Response:
 
 async def why(request: Request) -> Response:
     """Why a lease is pending: loaded after its page, since it looks at the whole fleet."""
-    lease_id = as_lease_id(request.path_params["lease"])
+    lease_id = as_id("lease", request.path_params["lease"])
     cached = await reads(request).explain_lease(lease_id)
     return page(request, "lease_why.html", "Why", read=[cached], live=0, why=cached.value, **why_context())
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from hwqueue.dashboard.auth import protected
 from hwqueue.dashboard.forms import pairs
-from hwqueue.dashboard.ids import as_run_id, uuid_or_none
+from hwqueue.dashboard.ids import as_id, uuid_or_none
 from hwqueue.dashboard.pages.pending import why_context
 from hwqueue.dashboard.reads import Reads, RunView, reads
 from hwqueue.dashboard.render import page
@@ -132,7 +132,7 @@ async def steps(request: Request) -> Response:
 
 async def _view(request: Request) -> tuple[RunView, Graph, Mapping[UUID, str]]:
     source = reads(request)
-    run_id = as_run_id(request.path_params["run"])
+    run_id = as_id("run", request.path_params["run"])
     view, nodes = await asyncio.gather(source.run_view(run_id), source.node_names())
     return view, graph_of(view.definition.spec, view.steps, view.details), nodes.value
 

@@ -41,7 +41,7 @@ async def webhook(request: Request) -> Response:
         row=row,
         state=state,
         states=STATES,
-        deliveries=await source.deliveries(row.name, state, SHOWN_DELIVERIES),
+        deliveries=await source.deliveries(row.name, state=state, limit=SHOWN_DELIVERIES),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,7 +23,7 @@ MOST_ROWS = 500
 async def workflows(request: Request) -> Response:
     """Every workflow with its newest version, and how its runs went."""
     after = request.query_params.get("after") or None
-    rows, versions = await reads(request).workflows(after, PAGE + 1)
+    rows, versions = (await reads(request).workflows(after, PAGE + 1)).value
     counts = {name: run_counts(each) for name, each in versions.items()}
     return page(
         request,
@@ -81,7 +80,7 @@ def _asked(request: Request) -> tuple[str, int | None]:
 async def where(request: Request) -> Response:
     """Where each step may run: loaded after the page, since it looks at the whole fleet."""
     name, version = _asked(request)
-    checked: Cached[Sequence[CheckedStep]] | None = None
+    checked: Cached[list[CheckedStep]] | None = None
     problem = ""
     try:
         checked = await reads(request).checked_steps(name, version)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 from uuid import UUID
 
 from hwqueue.client import AsyncClient
-from hwqueue.dashboard.action import Action, Fields, Question
+from hwqueue.dashboard.action import Action, Fields, Question, typed
 from hwqueue.dashboard.forms import json_value
-from hwqueue.dashboard.reads import Reads
+from hwqueue.dashboard.reads import Reads, RunView
 from hwqueue.dashboard.runs.graph import shown
 from hwqueue.errors import BadArgument
 from hwqueue.text import plural
-from hwqueue.types import RetriedStep, RetryMode
+from hwqueue.types import RetryMode
 
 
-async def _ask_cancel(source: Reads, run_id: str) -> Question:
-    view = await source.run_view(UUID(run_id))
+def _ask_cancel(view: RunView) -> Question:
     states = Counter(shown(step) for step in view.steps)
     waiting = states["pending"] + states["scheduled"]
     return Question(
@@ -33,8 +33,7 @@ async def _ask_cancel(source: Reads, run_id: str) -> Question:
     )
 
 
-async def _ask_pause(source: Reads, run_id: str) -> Question:
-    view = await source.run_view(UUID(run_id))
+def _ask_pause(view: RunView) -> Question:
     states = Counter(shown(step) for step in view.steps)
     going = states["running"] + states["pending"] + states["scheduled"]
     return Question(
@@ -47,8 +46,7 @@ async def _ask_pause(source: Reads, run_id: str) -> Question:
     )
 
 
-async def _ask_resume(source: Reads, run_id: str) -> Question:
-    view = await source.run_view(UUID(run_id))
+def _ask_resume(view: RunView) -> Question:
     held = sum(step.reason == "run_paused" for step in view.steps)
     return Question(
         f"Resume this run of {view.run.workflow}?",
@@ -57,49 +55,40 @@ async def _ask_resume(source: Reads, run_id: str) -> Question:
     )
 
 
-async def _ask_retry(source: Reads, run_id: str) -> Question:
-    run = await source.run(UUID(run_id))
-    again = await source.retried(UUID(run_id))
-    return _retry_question(f"Retry this run of {run.workflow}?", again, "Retry")
+def _retry(mode: RetryMode | None, headline: str, button: str, done: str) -> Action[Question]:
+    """Run steps again: those of a mode, or None: the step that it is done to, and what follows it.
+
+    headline: with the workflow, or the step, in the place of `{}`.
+    """
+
+    async def find(source: Reads, subject: str) -> Question:
+        run_id, step = _step(subject)
+        what = step or (await source.run(run_id)).workflow
+        again = await source.retried(run_id, mode=mode, steps=[step] if step else None)
+        return Question(
+            headline.format(what),
+            (
+                f"{plural(len(again), 'step runs', 'steps run')} again, under the same lease ids, with"
+                " attempts counted from 0. Results of all others stay.",
+            ),
+            button,
+            things=tuple((each.state, each.step) for each in again),
+        )
+
+    async def do(client: AsyncClient, subject: str, _: Fields) -> None:
+        run_id, step = _step(subject)
+        await client.retry_workflow_run(run_id, mode=mode, steps=[step] if step else None)
+
+    return Action("run" if mode else "step", find, lambda question: question, do, done)
 
 
-async def _ask_retry_downstream(source: Reads, run_id: str) -> Question:
-    run = await source.run(UUID(run_id))
-    again = await source.retried(UUID(run_id), mode="failed_and_downstream")
-    return _retry_question(
-        f"Retry this run of {run.workflow}, with all that comes after what failed?",
-        again,
-        "Retry with what follows",
-    )
-
-
-async def _ask_retry_all(source: Reads, run_id: str) -> Question:
-    run = await source.run(UUID(run_id))
-    again = await source.retried(UUID(run_id), mode="all")
-    return _retry_question(f"Run all steps of {run.workflow} again?", again, "Run all again")
-
-
-async def _ask_retry_step(source: Reads, subject: str) -> Question:
+async def _view_of_step(source: Reads, subject: str) -> tuple[RunView, str]:
     run_id, step = _step(subject)
-    again = await source.retried(run_id, steps=[step])
-    return _retry_question(f"Run again from step {step}?", again, "Run again")
+    return await source.run_view(run_id), step
 
 
-def _retry_question(headline: str, again: list[RetriedStep], button: str) -> Question:
-    return Question(
-        headline,
-        (
-            f"{plural(len(again), 'step runs', 'steps run')} again, under the same lease ids, with"
-            " attempts counted from 0. Results of all others stay.",
-        ),
-        button,
-        things=tuple((each.state, each.step) for each in again),
-    )
-
-
-async def _ask_skip(source: Reads, subject: str) -> Question:
-    run_id, step = _step(subject)
-    view = await source.run_view(run_id)
+def _ask_skip(found: tuple[RunView, str]) -> Question:
+    view, step = found
     row = next((each for each in view.steps if each.step == step), None)
     state = shown(row) if row else "unknown"
     return Question(
@@ -113,9 +102,8 @@ async def _ask_skip(source: Reads, subject: str) -> Question:
     )
 
 
-async def _ask_signal(source: Reads, subject: str) -> Question:
-    run_id, step = _step(subject)
-    view = await source.run_view(run_id)
+def _ask_signal(found: tuple[RunView, str]) -> Question:
+    view, step = found
     signals = {each["name"]: each["signal"] for each in view.definition.spec["steps"] if "signal" in each}
     if step not in signals:
         raise BadArgument(f"{step[:100]!r} waits for no signal", hint="see the steps of the run")
@@ -146,71 +134,56 @@ def _step(subject: str) -> tuple[UUID, str]:
     return UUID(run_id), step
 
 
-async def _cancel(client: AsyncClient, run_id: str, fields: Fields) -> None:
-    reason = fields.get("reason", "").strip() or None
-    await client.cancel_workflow_run(UUID(run_id), reason=reason)
-
-
-async def _pause(client: AsyncClient, run_id: str, fields: Fields) -> None:
-    await client.pause_workflow_run(UUID(run_id))
-
-
-async def _resume(client: AsyncClient, run_id: str, fields: Fields) -> None:
-    await client.resume_workflow_run(UUID(run_id))
-
-
-async def _retry(client: AsyncClient, run_id: str, fields: Fields) -> None:
-    await client.retry_workflow_run(UUID(run_id))
-
-
-async def _retry_downstream(client: AsyncClient, run_id: str, fields: Fields) -> None:
-    mode: RetryMode = "failed_and_downstream"
-    await client.retry_workflow_run(UUID(run_id), mode=mode)
-
-
-async def _retry_all(client: AsyncClient, run_id: str, fields: Fields) -> None:
-    mode: RetryMode = "all"
-    await client.retry_workflow_run(UUID(run_id), mode=mode)
-
-
-async def _retry_step(client: AsyncClient, subject: str, fields: Fields) -> None:
-    run_id, step = _step(subject)
-    await client.retry_workflow_run(run_id, steps=[step])
-
-
 async def _skip(client: AsyncClient, subject: str, fields: Fields) -> None:
-    run_id, step = _step(subject)
-    await client.skip_step(
-        run_id,
-        step,
-        result=json_value(fields, "result") if fields.get("result", "").strip() else None,
-        reason=fields.get("reason", "").strip() or None,
-    )
+    result = json_value(fields, "result") if typed(fields, "result") else None
+    await client.skip_step(*_step(subject), result=result, reason=typed(fields, "reason"))
 
 
 async def _signal(client: AsyncClient, subject: str, fields: Fields) -> None:
+    payload = json_value(fields, "payload") if typed(fields, "payload") else None
     run_id, _ = _step(subject)
-    await client.signal_workflow_run(
-        run_id,
-        fields.get("signal", ""),
-        json_value(fields, "payload") if fields.get("payload", "").strip() else None,
-        key=fields.get("signal_key", "").strip() or None,
-    )
+    signal, key = fields.get("signal", ""), typed(fields, "signal_key")
+    await client.signal_workflow_run(run_id, signal, payload, key=key)
 
 
-ACTIONS: Mapping[str, Action] = {
-    "cancel-run": Action("run", _ask_cancel, _cancel, "Cancelled, or being cancelled."),
-    "pause-run": Action("run", _ask_pause, _pause, "Paused: steps that become due are held."),
-    "resume-run": Action("run", _ask_resume, _resume, "Resumed."),
-    "retry-run": Action("run", _ask_retry, _retry, "Retried: what had not completed runs again."),
-    "retry-downstream": Action(
+ACTIONS: Mapping[str, Action[Any]] = {
+    "cancel-run": Action(
         "run",
-        _ask_retry_downstream,
-        _retry_downstream,
+        Reads.run_view,
+        _ask_cancel,
+        lambda client, run_id, fields: client.cancel_workflow_run(run_id, reason=typed(fields, "reason")),
+        "Cancelled, or being cancelled.",
+    ),
+    "pause-run": Action(
+        "run",
+        Reads.run_view,
+        _ask_pause,
+        lambda client, run_id, _: client.pause_workflow_run(run_id),
+        "Paused: steps that become due are held.",
+    ),
+    "resume-run": Action(
+        "run",
+        Reads.run_view,
+        _ask_resume,
+        lambda client, run_id, _: client.resume_workflow_run(run_id),
+        "Resumed.",
+    ),
+    "retry-run": _retry(
+        "failed",
+        "Retry this run of {}?",
+        "Retry",
+        "Retried: what had not completed runs again.",
+    ),
+    "retry-downstream": _retry(
+        "failed_and_downstream",
+        "Retry this run of {}, with all that comes after what failed?",
+        "Retry with what follows",
         "Retried: what had not completed runs again, and all that comes after it.",
     ),
-    "retry-all": Action("run", _ask_retry_all, _retry_all, "Retried: all steps run again."),
-    "retry-step": Action("step", _ask_retry_step, _retry_step, "Retried from that step."),
-    "skip-step": Action("step", _ask_skip, _skip, "Skipped: it counts as completed."),
-    "send-signal": Action("step", _ask_signal, _signal, "The run has the signal."),
+    "retry-all": _retry(
+        "all", "Run all steps of {} again?", "Run all again", "Retried: all steps run again."
+    ),
+    "retry-step": _retry(None, "Run again from step {}?", "Run again", "Retried from that step."),
+    "skip-step": Action("step", _view_of_step, _ask_skip, _skip, "Skipped: it counts as completed."),
+    "send-signal": Action("step", _view_of_step, _ask_signal, _signal, "The run has the signal."),
 }
