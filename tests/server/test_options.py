@@ -6,10 +6,11 @@ from typing import Any, TypedDict, get_type_hints
 from uuid import UUID
 
 import pytest
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from hwqueue.server.models import everywhere, gangs, leases, queues
-from hwqueue.server.models.options import request_of
+from hwqueue.server.models.base import Request
+from hwqueue.server.models.options import options_of
 from hwqueue.types import EverywhereOptions, GangOptions, LeaseChanges, QueuePolicy, SpawnOptions
 
 
@@ -24,7 +25,7 @@ class Options(TypedDict, total=False):
 
 
 def test_types_follow_from_the_annotations() -> None:
-    made = request_of(Options, doc="Some.", kinds={}, fields={})
+    made = options_of(Options)(Request)
     body = {
         "node_id": "01890a5d-ac96-774b-bcce-b302099a8057",
         "wait": 1.5,
@@ -40,12 +41,10 @@ def test_types_follow_from_the_annotations() -> None:
 
 
 def test_bounds_and_descriptions_are_added() -> None:
-    made = request_of(
-        Options, doc="Some.", kinds={"count": int}, fields={"wait": Field(None, description="W.")}
-    )
+    made = options_of(Options, kinds={"count": int}, notes={"wait": "W."})(Request)
     assert made.model_json_schema()["properties"]["wait"]["description"] == "W."
     with pytest.raises(TypeError, match="has no speed"):
-        request_of(Options, doc="", kinds={"speed": int}, fields={})
+        options_of(Options, kinds={"speed": int})
 
 
 def test_what_json_has_no_type_for_is_refused() -> None:
@@ -53,7 +52,7 @@ def test_what_json_has_no_type_for_is_refused() -> None:
         raw: bytes | None
 
     with pytest.raises(TypeError, match=r"raw: .* has no type in JSON"):
-        request_of(Odd, doc="", kinds={}, fields={})
+        options_of(Odd)
 
 
 def test_the_api_has_every_option_of_the_client() -> None:

@@ -2,56 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from hwqueue import types
 from hwqueue.server.models.base import Answer, Flag, Id, Name, Request, Task, example
 from hwqueue.server.models.derived import answer_of, list_of
 from hwqueue.server.models.leases import SPAWN_KINDS
-from hwqueue.server.models.options import request_of
-from hwqueue.types import EverywhereState, EverywhereSummary, EverywhereTask, SpawnedEverywhere
-from hwqueue.types import everywhere as options
+from hwqueue.server.models.options import options_of
 
-_of_everywhere = get_type_hints(options.EverywhereOptions).keys()
 
-_everywhere_options = request_of(
-    options.EverywhereOptions,
-    doc="Options of an everywhere task; null counts as not given. From `placement` on they are "
-    "options of each lease.",
+@options_of(
+    types.EverywhereOptions,
+    common=SPAWN_KINDS,
     kinds={
         "mode": Literal["once", "always"],
         "on_unmatched": Literal["keep", "stop"],
         "on_cordoned": Flag,
-        **{name: kind for name, kind in SPAWN_KINDS.items() if name in _of_everywhere},
     },
-    fields={
-        "everywhere_id": Field(
-            default=None, description="Yours; the same id and content is the same everywhere task."
-        ),
-        "mode": Field(
-            default=None,
-            description="`always` (default): when a lease has ended, its node gets another one. "
-            "`once`: none.",
-        ),
-        "on_unmatched": Field(
-            default=None,
-            description="A running lease whose node does not suit any more goes on (`keep`, the "
-            "default), or is asked to `stop`.",
-        ),
-        "on_cordoned": Field(default=None, description="true: on cordoned nodes, too."),
-        "affinity_tags": Field(default=None, description="Node labels must contain them."),
-        "tenant": Field(default=None, description="A token of one tenant sets it."),
-        "labels": Field(default=None, description="Of the leases, not of their nodes."),
-        "headers": Field(default=None, description="Carried along, not interpreted."),
-        "claim_timeout": Field(default=None, description="Seconds from a claim's last heartbeat to its end."),
+    notes={
+        "everywhere_id": "Yours; the same id and content is the same everywhere task.",
+        "mode": "`always` (default): when a lease has ended, its node gets another one. `once`: none.",
+        "on_unmatched": "A running lease whose node does not suit any more goes on (`keep`, the "
+        "default), or is asked to `stop`.",
+        "on_cordoned": "true: on cordoned nodes, too.",
+        "affinity_tags": "Node labels must contain them.",
+        "tenant": "A token of one tenant sets it.",
+        "labels": "Of the leases, not of their nodes.",
+        "headers": "Carried along, not interpreted.",
+        "claim_timeout": "Seconds from a claim's last heartbeat to its end.",
     },
 )
-
-if TYPE_CHECKING:  # a type checker knows only the base of models that are made on import
-    EverywhereOptions = Request
-else:
-    EverywhereOptions = _everywhere_options
+class EverywhereOptions(Request):
+    __doc__ = (
+        "Options of an everywhere task; null counts as not given. From `placement` on they are "
+        "options of each lease."
+    )
 
 
 class SpawnEverywhereRequest(Request):
@@ -85,11 +72,11 @@ class EverywhereNow(Answer):
     """An everywhere task's state after it was asked to stop."""
 
     everywhere_id: Id
-    state: EverywhereState
+    state: types.EverywhereState
 
 
-SpawnedEverywhereOut = answer_of(SpawnedEverywhere)
-EverywhereOut = answer_of(EverywhereTask)
+SpawnedEverywhereOut = answer_of(types.SpawnedEverywhere)
+EverywhereOut = answer_of(types.EverywhereTask)
 EverywherePage = list_of(
-    EverywhereSummary, pages=True, name="EverywherePage", doc="Everywhere tasks, newest first."
+    types.EverywhereSummary, pages=True, name="EverywherePage", doc="Everywhere tasks, newest first."
 )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainSerializer
 
+from hwqueue import types
 from hwqueue.server.models.base import (
     Answer,
     Id,
@@ -22,18 +23,7 @@ from hwqueue.server.models.base import (
     example,
 )
 from hwqueue.server.models.derived import answer_of, list_of
-from hwqueue.server.models.options import request_of
-from hwqueue.types import (
-    BulkPage,
-    Lease,
-    LeaseCount,
-    LeaseState,
-    LeaseSummary,
-    LogLine,
-    SavedCheckpoint,
-    SpawnResult,
-)
-from hwqueue.types import leases as options
+from hwqueue.server.models.options import options_of
 
 MAX_BATCH = 5000
 
@@ -107,113 +97,79 @@ SPAWN_KINDS = {
     "unique": Unique,
     "replaces": Replaces,
 }
-_spawn_options = request_of(
-    options.SpawnOptions,
-    doc="Options of a spawn; null counts as not given.",
+
+
+@options_of(
+    types.SpawnOptions,
     kinds=SPAWN_KINDS,
-    fields={
-        "lease_id": Field(default=None, description="Yours; one that exists is an error."),
+    notes={
+        "lease_id": "Yours; one that exists is an error.",
         "affinity_tags": Field(
             default=None,
             description="Node labels must contain them; ANDed with the placement.",
             examples=[{"gpu": True, "region": "us-east"}],
         ),
-        "affinity_with": Field(default=None, description="Prefer this node."),
-        "anti_affinity_with": Field(default=None, description="Prefer any other node."),
-        "tenant": Field(default=None, description="A token of one tenant sets it."),
-        "labels": Field(default=None, description="Of the lease, not of its node."),
-        "available_at": Field(default=None, description="Not claimable before: a time, or seconds from now."),
-        "delay": Field(default=None, description="The same from now, in seconds."),
-        "claim_timeout": Field(default=None, description="Seconds from a claim's last heartbeat to its end."),
-        "deadline": Field(
-            default=None, description="Not claimed by then, it fails: a time, or seconds from now."
-        ),
-        "patience": Field(default=None, description="How long it waits for a better node, at most."),
-        "max_run": Field(
-            default=None,
-            description="How long it may run; then it is asked to stop, and its attempt fails.",
-        ),
-        "idempotency_key": Field(
-            default=None,
-            description="The same key with the same content returns the first lease. As the header "
-            "`Idempotency-Key`.",
-        ),
-        "unique": Field(default=None, description="While a lease holds the key, no other has it."),
-        "headers": Field(default=None, description="Carried along, not interpreted."),
-        "notify": Field(default=None, description="false: found at the next poll."),
-        "one_of": Field(
-            default=None,
-            description="An id that alternatives share: the first that is claimed or reserved "
-            "runs, the others are cancelled. Not with `unique`.",
-        ),
-        "replaces": Field(
-            default=None,
-            description="It takes the place of another lease, on its node and in its room.",
-        ),
+        "affinity_with": "Prefer this node.",
+        "anti_affinity_with": "Prefer any other node.",
+        "tenant": "A token of one tenant sets it.",
+        "labels": "Of the lease, not of its node.",
+        "available_at": "Not claimable before: a time, or seconds from now.",
+        "delay": "The same from now, in seconds.",
+        "claim_timeout": "Seconds from a claim's last heartbeat to its end.",
+        "deadline": "Not claimed by then, it fails: a time, or seconds from now.",
+        "patience": "How long it waits for a better node, at most.",
+        "max_run": "How long it may run; then it is asked to stop, and its attempt fails.",
+        "idempotency_key": "The same key with the same content returns the first lease. As the header "
+        "`Idempotency-Key`.",
+        "unique": "While a lease holds the key, no other has it.",
+        "headers": "Carried along, not interpreted.",
+        "notify": "false: found at the next poll.",
+        "one_of": "An id that alternatives share: the first that is claimed or reserved "
+        "runs, the others are cancelled. Not with `unique`.",
+        "replaces": "It takes the place of another lease, on its node and in its room.",
     },
 )
+class SpawnOptions(Request):
+    """Options of a spawn; null counts as not given."""
 
 
-class _Changes(Request):
-    model_config = example(priority=9, deadline=None)
-
-
-_lease_changes = request_of(
-    options.LeaseChanges,
-    doc="""What may change of a lease that is not claimed; what is left out stays, null takes away.
+@options_of(
+    types.LeaseChanges,
+    common=SPAWN_KINDS,
+    kinds={"queue": Name},
+    notes={
+        "priority": "null: as it is.",
+        "available_at": "null: as it is.",
+        "queue": "It moves there; null: as it is.",
+    },
+)
+class LeaseChanges(Request):
+    """What may change of a lease that is not claimed; what is left out stays, null takes away.
 
     placement and wire are ANDed, and together replace what the lease asked of a node, whichever of
     them is given.
-    """,
-    kinds={
-        "placement": Placement,
-        "wire": Wire,
-        "labels": Labels,
-        "priority": Priority,
-        "queue": Name,
+    """
+
+    model_config = example(priority=9, deadline=None)
+
+
+@options_of(
+    types.LeaseFilter,
+    common=SPAWN_KINDS,
+    kinds={"state": types.LeaseState, "task": Task, "error_type": ErrorType},
+    notes={
+        "state": "One that the call can change.",
+        "node_id": "Only what runs there now.",
+        "labels": "Leases that have all of these.",
+        "error_type": "What kind the last error was.",
     },
-    fields={
-        "priority": Field(default=None, description="null: as it is."),
-        "available_at": Field(default=None, description="null: as it is."),
-        "queue": Field(default=None, description="It moves there; null: as it is."),
-    },
-    base=_Changes,
 )
+class LeaseFilter(Request):
+    """Which leases of a queue are meant; what is left out or null means any."""
 
-
-class _Filter(Request):
     model_config = example(queue="renders", state="failed", labels={"film": "7"})
 
     queue: Name = Field(examples=["renders"])
-
-
-_lease_filter = request_of(
-    options.LeaseFilter,
-    doc="""Which leases of a queue are meant; what is left out or null means any.""",
-    kinds={
-        "state": LeaseState,
-        "task": Task,
-        "tenant": Tenant,
-        "labels": Labels,
-        "idempotency_key": Key,
-        "error_type": ErrorType,
-    },
-    fields={
-        "state": Field(default=None, description="One that the call can change."),
-        "node_id": Field(default=None, description="Only what runs there now."),
-        "labels": Field(default=None, description="Leases that have all of these."),
-        "error_type": Field(default=None, description="What kind the last error was."),
-    },
-    base=_Filter,
-)
-
-
-if TYPE_CHECKING:  # a type checker knows only the base of models that are made on import
-    SpawnOptions = Request
-    LeaseChanges = Request
-    LeaseFilter = _Filter
-else:
-    SpawnOptions, LeaseChanges, LeaseFilter = _spawn_options, _lease_changes, _lease_filter
 
 
 class LeaseSpec(Request):
@@ -306,7 +262,7 @@ class BulkCount(_Page):
 
     model_config = example(filter={"queue": "renders", "task": "draw"}, states=["failed"])
 
-    states: Annotated[list[LeaseState], Field(min_length=1)] | None = Field(
+    states: Annotated[list[types.LeaseState], Field(min_length=1)] | None = Field(
         default=None, description="Only in one of these states; null: in any."
     )
     limit: Annotated[Whole, Field(ge=1, le=10_000)] = Field(
@@ -318,29 +274,31 @@ class LeaseNow(Answer):
     """A lease's state after a change; `claimed`: the claim that runs was asked to stop."""
 
     lease_id: Id
-    state: LeaseState
+    state: types.LeaseState
 
 
-LeaseOut = answer_of(Lease)
-BulkChanged = answer_of(BulkPage)
-BulkCounted = answer_of(LeaseCount)
+LeaseOut = answer_of(types.Lease)
+BulkChanged = answer_of(types.BulkPage)
+BulkCounted = answer_of(types.LeaseCount)
 LeasePage = list_of(
-    LeaseSummary,
+    types.LeaseSummary,
     pages=True,
     name="LeasePage",
     doc="Leases, newest first; `next` is the cursor of the page after, null at the end.",
 )
 LogPage = list_of(
-    LogLine,
+    types.LogLine,
     pages=True,
     name="LogPage",
     doc="Log lines, oldest first; `next` is the cursor of the page after, null at the end. To "
     "follow, go on with the `cursor` of the last line.",
 )
 Checkpoints = list_of(
-    SavedCheckpoint,
+    types.SavedCheckpoint,
     name="Checkpoints",
     doc="What a handler has saved, the last first, without the states.",
 )
-Spawned = answer_of(SpawnResult)
-SpawnedBatch = list_of(SpawnResult, name="SpawnedBatch", doc="The leases of a batch, in the order given.")
+Spawned = answer_of(types.SpawnResult)
+SpawnedBatch = list_of(
+    types.SpawnResult, name="SpawnedBatch", doc="The leases of a batch, in the order given."
+)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta
-from typing import Any, get_args, get_origin, get_type_hints
+from types import MappingProxyType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from uuid import UUID
 
-from pydantic import create_model
+from pydantic import Field, create_model
 
 from hwqueue.server.models.base import (
     Flag,
@@ -19,6 +20,8 @@ from hwqueue.server.models.base import (
     Seconds,
     Whole,
 )
+
+R = TypeVar("R", bound=Request)
 
 # The type in JSON of an option, by the first of these that its annotation names.
 _IN_JSON: Mapping[Any, Any] = {
@@ -32,30 +35,42 @@ _IN_JSON: Mapping[Any, Any] = {
 }
 
 
-def request_of(
+def options_of(
     options: Any,
     *,
-    doc: str,
-    kinds: Mapping[str, Any],
-    fields: Mapping[str, Any],
-    base: type[Request] = Request,
-) -> type[Request]:
-    """The model of a TypedDict, or dataclass, of options: each may be left out or null.
+    only: Collection[str] | None = None,
+    common: Mapping[str, Any] = MappingProxyType({}),
+    kinds: Mapping[str, Any] = MappingProxyType({}),
+    notes: Mapping[str, Any] = MappingProxyType({}),
+) -> Callable[[type[R]], type[R]]:
+    """Give a model the options of a TypedDict, or dataclass: each may be left out or null.
 
     Args:
+        only: Names of options; None: all.
+        common: Types of options, of which there need not be all.
         kinds: Types of options that have bounds of their own, or that JSON has no other type for.
-        fields: pydantic's Field of options that need a description.
-        base: Holds the settings of the model.
+        notes: Descriptions of options, or pydantic's Field where there is more to say.
 
     Raises: TypeError, for an option without a type in JSON.
     """
-    members: dict[str, Any] = {}
-    for name, hint in get_type_hints(options).items():
-        kind = kinds.get(name) or _kind(name, hint)
-        members[name] = (kind | None, fields.get(name))
-    if unknown := (kinds.keys() | fields.keys()) - members.keys():
+    hints = get_type_hints(options)
+    if only is not None:
+        hints = {name: hints[name] for name in only}
+    if unknown := (kinds.keys() | notes.keys()) - hints.keys():
         raise TypeError(f"{options.__name__} has no {', '.join(sorted(unknown))}")
-    return create_model(options.__name__, __base__=base, __doc__=doc, **members)
+    members: dict[str, Any] = {}
+    for name, hint in hints.items():
+        kind = kinds.get(name) or common.get(name) or _kind(name, hint)
+        note = notes.get(name)
+        members[name] = (
+            kind | None,
+            Field(default=None, description=note) if isinstance(note, str) else note,
+        )
+
+    def made(model: type[R]) -> type[R]:
+        return create_model(model.__name__, __base__=model, __doc__=model.__doc__, **members)
+
+    return made
 
 
 def _kind(name: str, hint: Any) -> Any:

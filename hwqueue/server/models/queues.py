@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field
 
+from hwqueue import types
 from hwqueue.server.models.base import (
     Answer,
     Moment,
@@ -19,9 +20,7 @@ from hwqueue.server.models.base import (
 )
 from hwqueue.server.models.derived import answer_of, list_of
 from hwqueue.server.models.leases import Retry
-from hwqueue.server.models.options import request_of
-from hwqueue.types import Queue
-from hwqueue.types import queues as types
+from hwqueue.server.models.options import options_of
 
 Weight = Annotated[Number, Field(ge=0, le=1000)]
 Bytes = Annotated[Whole, Field(ge=1, le=104_857_600)]
@@ -39,13 +38,8 @@ class Tuning(Request):
     earmark_time: Annotated[Seconds, Field(ge=1)] | None = None
 
 
-class _Policy(Request):
-    model_config = example(claim_timeout=300, retry={"kind": "fixed", "base": 30})
-
-
-_queue_policy = request_of(
+@options_of(
     types.QueuePolicy,
-    doc="How a queue treats its leases; what is left out or null stays, or is at its default.",
     kinds={
         "claim_timeout": Annotated[Seconds, Field(ge=1)],
         "max_attempts": Annotated[Whole, Field(ge=1, le=1000)],
@@ -57,42 +51,29 @@ _queue_policy = request_of(
         "everywhere_limit": Annotated[Whole, Field(ge=0, le=1000)],
         "tuning": Tuning,
     },
-    fields={
-        "claim_timeout": Field(default=None, description="A claim ends so long after its last heartbeat."),
-        "poll_interval": Field(default=None, description="How often idle workers ask."),
-        "patience": Field(default=None, description="How long a lease waits for a better node, at most."),
-        "ageing_step": Field(default=None, description="Waiting so long is worth one priority; 0: off."),
-        "retain_completed": Field(
-            default=None,
-            description="How long completed and cancelled leases are kept; 0: a lease that "
-            "completes is gone at once, with its result; one with an idempotency key a minute or "
-            "so later.",
-        ),
-        "retain_failed": Field(default=None, description="How long failed leases are kept."),
+    notes={
+        "claim_timeout": "A claim ends so long after its last heartbeat.",
+        "poll_interval": "How often idle workers ask.",
+        "patience": "How long a lease waits for a better node, at most.",
+        "ageing_step": "Waiting so long is worth one priority; 0: off.",
+        "retain_completed": "How long completed and cancelled leases are kept; 0: a lease that "
+        "completes is gone at once, with its result; one with an idempotency key a minute or "
+        "so later.",
+        "retain_failed": "How long failed leases are kept.",
         "failure_domain": Field(
             default=None,
             description="What counts as one place: `node`, `rack` or `label:KEY`.",
             examples=["rack"],
         ),
-        "earmarks": Field(
-            default=None,
-            description="How many gangs may have room kept for them on nodes that they could share; 0: none.",
-        ),
-        "everywhere_tenants": Field(
-            default=None,
-            description="Tenants whose callers may spawn everywhere tasks; `*`: all.",
-        ),
-        "everywhere_limit": Field(
-            default=None, description="How many everywhere tasks each such tenant may have."
-        ),
+        "earmarks": "How many gangs may have room kept for them on nodes that they could share; 0: none.",
+        "everywhere_tenants": "Tenants whose callers may spawn everywhere tasks; `*`: all.",
+        "everywhere_limit": "How many everywhere tasks each such tenant may have.",
     },
-    base=_Policy,
 )
+class QueuePolicy(Request):
+    """How a queue treats its leases; what is left out or null stays, or is at its default."""
 
-if TYPE_CHECKING:  # a type checker knows only the base of models that are made on import
-    QueuePolicy = Request
-else:
-    QueuePolicy = _queue_policy
+    model_config = example(claim_timeout=300, retry={"kind": "fixed", "base": 30})
 
 
 class CreateQueue(Request):
@@ -111,8 +92,8 @@ class QueueNow(Answer):
     paused: bool | None = Field(default=None, description="Where it was paused or resumed.")
 
 
-QueueOut = answer_of(Queue)
-Queues = list_of(Queue, name="Queues", doc="All queues, by name.")
+QueueOut = answer_of(types.Queue)
+Queues = list_of(types.Queue, name="Queues", doc="All queues, by name.")
 
 
 class RequeueFailed(Request):

@@ -2,43 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from hwqueue import types
 from hwqueue.server.models.base import (
     Answer,
     Id,
-    Labels,
     Object,
-    Placement,
     Request,
-    Tenant,
     Whole,
     example,
 )
 from hwqueue.server.models.derived import answer_of, list_of
-from hwqueue.server.models.leases import Key, Priority, Reason, Wire
-from hwqueue.server.models.options import request_of
-from hwqueue.types import (
-    CheckedStep,
-    DefinedWorkflow,
-    PreviewedStep,
-    RetriedStep,
-    RetryMode,
-    RunSignal,
-    RunState,
-    RunSummary,
-    StepResult,
-    SubmittedRun,
-    UpdatedStep,
-    WorkflowDefinition,
-    WorkflowRun,
-    WorkflowStep,
-    WorkflowSummary,
-    WorkflowVersion,
-)
-from hwqueue.types import workflows as options
+from hwqueue.server.models.leases import SPAWN_KINDS, Reason
+from hwqueue.server.models.options import options_of
 
 _PATTERN = r"^[a-z0-9_-]{1,100}$"
 _SPEC: dict[str, Any] = {
@@ -67,96 +46,63 @@ class WorkflowSpec(Request):
     steps: Annotated[list[Object], Field(min_length=1)]
 
 
-_run_options = request_of(
-    options.RunOptions,
-    doc="Options of a submission; null counts as not given.",
+@options_of(
+    types.RunOptions,
+    common=SPAWN_KINDS,
     kinds={
         "version": Version,
-        "placement": Placement,
-        "wire": Wire,
         "affinity": Literal["and", "override", "replace"],
-        "tenant": Tenant,
-        "priority": Priority,
-        "labels": Labels,
-        "idempotency_key": Key,
+        "unique": Object,
         "steps": dict[str, Object],
     },
-    fields={
-        "version": Field(default=None, description="Of a named workflow; the newest unless given."),
+    notes={
+        "version": "Of a named workflow; the newest unless given.",
         "affinity_tags": Field(
             default=None,
             description="Labels that the node of every step must have.",
             examples=[{"gpu": True, "region": "us-east"}],
         ),
-        "placement": Field(default=None, description="What every step asks of its node."),
-        "affinity": Field(
-            default=None,
-            description="What these do to the workflow's: both must hold (`and`), they replace them"
-            " key by key, or altogether.",
-        ),
-        "tenant": Field(default=None, description="A token of one tenant sets it."),
-        "labels": Field(default=None, description="Of the run and its leases."),
-        "headers": Field(default=None, description="Carried along with each lease."),
-        "deadline": Field(
-            default=None, description="Not ended by then, it fails: a time, or seconds from now."
-        ),
-        "available_at": Field(
-            default=None,
-            description="When its first steps may begin, a time or seconds from now; else at once.",
-        ),
-        "delay": Field(default=None, description="The same from now, in seconds."),
-        "idempotency_key": Field(
-            default=None,
-            description="The same key with the same content returns the first run. As the header "
-            "`Idempotency-Key`.",
-        ),
-        "app_version": Field(
-            default=None,
-            description="Version of the code that runs the steps: the label app_version of nodes.",
-        ),
-        "run_id": Field(default=None, description="Yours; one that exists is an error."),
-        "steps": Field(
-            default=None,
-            description="Of single steps, by name: affinity_tags, placement, wire, options.",
-        ),
+        "placement": "What every step asks of its node.",
+        "affinity": "What these do to the workflow's: both must hold (`and`), they replace them"
+        " key by key, or altogether.",
+        "tenant": "A token of one tenant sets it.",
+        "labels": "Of the run and its leases.",
+        "headers": "Carried along with each lease.",
+        "deadline": "Not ended by then, it fails: a time, or seconds from now.",
+        "available_at": "When its first steps may begin, a time or seconds from now; else at once.",
+        "delay": "The same from now, in seconds.",
+        "idempotency_key": "The same key with the same content returns the first run. As the header "
+        "`Idempotency-Key`.",
+        "app_version": "Version of the code that runs the steps: the label app_version of nodes.",
+        "run_id": "Yours; one that exists is an error.",
+        "steps": "Of single steps, by name: affinity_tags, placement, wire, options.",
     },
 )
+class RunOptions(Request):
+    """Options of a submission; null counts as not given."""
 
-_step_changes = request_of(
-    options.StepChanges,
-    doc="""What may change of steps that were not released; what is left out stays as it is.
 
-    The first four take the place of those of a former update, whichever of them is given.
-    """,
-    kinds={
-        "placement": Placement,
-        "wire": Wire,
-        "affinity": Literal["and", "override", "replace"],
-    },
-    fields={
+@options_of(
+    types.StepChanges,
+    common=SPAWN_KINDS,
+    kinds={"affinity": Literal["and", "override", "replace"]},
+    notes={
         "affinity_tags": Field(
             default=None,
             description="Labels that the nodes must have; null of one takes it away, with `override`.",
             examples=[{"region": "us-west"}],
         ),
-        "placement": Field(default=None, description="What else the steps ask of their nodes."),
-        "affinity": Field(
-            default=None,
-            description="What these do to what the steps asked at submission: both must hold"
-            " (`and`), they replace it key by key, or altogether.",
-        ),
-        "app_version": Field(
-            default=None,
-            description="Version of the code that the steps are pinned to; null: none.",
-        ),
+        "placement": "What else the steps ask of their nodes.",
+        "affinity": "What these do to what the steps asked at submission: both must hold"
+        " (`and`), they replace it key by key, or altogether.",
+        "app_version": "Version of the code that the steps are pinned to; null: none.",
     },
 )
+class StepChanges(Request):
+    """What may change of steps that were not released; what is left out stays as it is.
 
-if TYPE_CHECKING:  # a type checker knows only the base of models that are made on import
-    RunOptions = Request
-    StepChanges = Request
-else:
-    RunOptions, StepChanges = _run_options, _step_changes
+    The first four take the place of those of a former update, whichever of them is given.
+    """
 
 
 class SubmitRequest(Request):
@@ -200,7 +146,7 @@ class RetryRequest(Request):
 
     model_config = example(steps=["train"])
 
-    mode: RetryMode | None = None
+    mode: types.RetryMode | None = None
     steps: Annotated[list[StepName], Field(min_length=1, max_length=5000)] | None = Field(
         default=None, description="Instead of a mode: these, and all that come after them."
     )
@@ -231,35 +177,41 @@ class RunNow(Answer):
     """A run's state after a change."""
 
     run_id: Id
-    state: RunState
+    state: types.RunState
 
 
-Defined = answer_of(DefinedWorkflow)
-Definition = answer_of(WorkflowDefinition)
+Defined = answer_of(types.DefinedWorkflow)
+Definition = answer_of(types.WorkflowDefinition)
 Workflows = list_of(
-    WorkflowSummary, pages=True, name="Workflows", doc="The workflows by name, a page of them."
+    types.WorkflowSummary, pages=True, name="Workflows", doc="The workflows by name, a page of them."
 )
 Versions = list_of(
-    WorkflowVersion,
+    types.WorkflowVersion,
     name="WorkflowVersions",
     doc="The newest 20 versions of a workflow, newest first, then the runs of specifications.",
 )
-Submitted = answer_of(SubmittedRun)
-RunOut = answer_of(WorkflowRun)
-RunPage = list_of(RunSummary, pages=True, name="RunPage", doc="Runs, newest first.")
-RunSteps = list_of(WorkflowStep, name="RunSteps", doc="The steps of a run, parents before their children.")
-RetriedSteps = list_of(RetriedStep, name="RetriedSteps", doc="The steps that a retry runs again, in order.")
-UpdatedSteps = list_of(UpdatedStep, name="UpdatedSteps", doc="The steps that were not released, in order.")
+Submitted = answer_of(types.SubmittedRun)
+RunOut = answer_of(types.WorkflowRun)
+RunPage = list_of(types.RunSummary, pages=True, name="RunPage", doc="Runs, newest first.")
+RunSteps = list_of(
+    types.WorkflowStep, name="RunSteps", doc="The steps of a run, parents before their children."
+)
+RetriedSteps = list_of(
+    types.RetriedStep, name="RetriedSteps", doc="The steps that a retry runs again, in order."
+)
+UpdatedSteps = list_of(
+    types.UpdatedStep, name="UpdatedSteps", doc="The steps that were not released, in order."
+)
 PreviewedSteps = list_of(
-    PreviewedStep, name="PreviewedSteps", doc="Where the steps could run after an update, in order."
+    types.PreviewedStep, name="PreviewedSteps", doc="Where the steps could run after an update, in order."
 )
 CheckedSteps = list_of(
-    CheckedStep, name="CheckedSteps", doc="Where each step could run, parents before children."
+    types.CheckedStep, name="CheckedSteps", doc="Where each step could run, parents before children."
 )
 StepResults = list_of(
-    StepResult,
+    types.StepResult,
     pages=True,
     name="StepResults",
     doc="What a step returned, by item; `next` is the cursor of the page after, null at the end.",
 )
-RunSignals = list_of(RunSignal, name="RunSignals", doc="What a run was sent, oldest first.")
+RunSignals = list_of(types.RunSignal, name="RunSignals", doc="What a run was sent, oldest first.")
