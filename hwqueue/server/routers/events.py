@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import Field
 
@@ -13,8 +13,8 @@ from hwqueue.server.dependencies import AuthenticatedRoute
 from hwqueue.server.event_streams import BATCH
 from hwqueue.server.models.base import Id, Moment, Name
 from hwqueue.server.models.derived import answer_of, list_of
-from hwqueue.server.pagination import add_next_link, split_page
-from hwqueue.server.routers.shared import Reader
+from hwqueue.server.pagination import Paged
+from hwqueue.server.routers.shared import Reader, stream_slot
 from hwqueue.types import Event
 
 router = APIRouter(route_class=AuthenticatedRoute, prefix="/events", tags=["events"])
@@ -53,8 +53,7 @@ async def list_events(
     *,
     caller: Reader,
     wanted: Wanted,
-    request: Request,
-    response: Response,
+    page: Paged,
     after: Annotated[EventId | None, Query(description="What follows this one, oldest first.")] = None,
     before: Annotated[EventId | None, Query(description="Cursor: `next` of the page before.")] = None,
     since: Moment | None = None,
@@ -75,26 +74,16 @@ async def list_events(
             until=until,
             limit=limit + 1,
         )
-    page, last = split_page(found, limit)
-    if last:
-        cursor = {"before": last.event_id} if after is None else {"after": last.event_id}
-        add_next_link(request, response, **cursor)
-    return {"items": page, "next": str(last.event_id) if last else None}
+    name = "before" if after is None else "after"
+    return page.of(found, limit, lambda row: row.event_id, name=name)
 
 
-async def _slot(caller: Reader) -> AsyncIterator[None]:
-    """A slot for one more stream of the caller, as long as it lasts."""
-    with caller.services.streams.slot(caller.principal.caller):
-        yield
-
-
-@router.get("/stream", response_class=EventSourceResponse)
+@router.get("/stream", response_class=EventSourceResponse, dependencies=[Depends(stream_slot)])
 async def stream_events(
     *,
     caller: Reader,
     request: Request,
     wanted: Wanted,
-    _held: Annotated[None, Depends(_slot)],
     last_event_id: Annotated[
         str | None,
         Header(pattern=r"^[0-9]{1,18}$", description="The last one seen; what follows comes."),

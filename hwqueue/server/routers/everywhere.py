@@ -16,7 +16,7 @@ from hwqueue.server.models.everywhere import (
     SpawnEverywhereRequest,
     StopEverywhereRequest,
 )
-from hwqueue.server.pagination import add_next_link, split_page
+from hwqueue.server.pagination import Paged
 from hwqueue.server.problems import HTTPProblem
 from hwqueue.server.roles import Scope
 from hwqueue.server.routers.shared import (
@@ -71,8 +71,7 @@ async def spawn_everywhere(
 async def list_everywhere(
     *,
     caller: LeaseReader,
-    request: Request,
-    response: Response,
+    page: Paged,
     state: EverywhereState | None = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     created_before: Annotated[Moment | None, Query(description="Cursor: `next` of the page before.")] = None,
@@ -80,11 +79,7 @@ async def list_everywhere(
     """Everywhere tasks, newest first."""
     async with caller.read() as client:
         found = await client.list_everywhere(state=state, limit=limit + 1, before=created_before)
-    page, last = split_page(found, limit)
-    cursor = last.created_at.isoformat() if last else None
-    if cursor:
-        add_next_link(request, response, created_before=cursor)
-    return {"items": page, "next": cursor}
+    return page.of(found, limit, lambda row: row.created_at.isoformat(), name="created_before")
 
 
 @router.get("/{everywhere_id:uuid}", response_model=EverywhereOut, responses=NO_EVERYWHERE)

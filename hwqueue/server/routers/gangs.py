@@ -19,7 +19,7 @@ from hwqueue.server.models.gangs import (
     SpawnGangRequest,
     WhatIfGangRequest,
 )
-from hwqueue.server.pagination import add_next_link, split_page
+from hwqueue.server.pagination import Paged
 from hwqueue.server.problems import HTTPProblem
 from hwqueue.server.routers.shared import (
     NO_GANG,
@@ -62,8 +62,7 @@ async def spawn_gang(
 async def list_gangs(
     *,
     caller: LeaseReader,
-    request: Request,
-    response: Response,
+    page: Paged,
     state: GangState | None = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     before: Annotated[
@@ -78,11 +77,7 @@ async def list_gangs(
     moment, gang_id = _read_cursor(before)
     async with caller.read() as client:
         found = await client.list_gangs(state=state, limit=limit + 1, before=moment, before_gang=gang_id)
-    page, last = split_page(found, limit)
-    cursor = f"{last.created_at.isoformat()},{last.gang_id}" if last else None
-    if cursor:
-        add_next_link(request, response, before=cursor)
-    return {"items": page, "next": cursor}
+    return page.of(found, limit, lambda row: f"{row.created_at.isoformat()},{row.gang_id}")
 
 
 @router.post("/what-if", response_model=GangAhead, responses=NO_QUEUE)

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from hwqueue.client._ends import ENDED
@@ -14,7 +14,7 @@ from hwqueue.server.event_streams import BATCH
 from hwqueue.server.models.base import Id
 from hwqueue.server.models.derived import answer_of
 from hwqueue.server.models.leases import LogPage
-from hwqueue.server.pagination import add_next_link, split_page
+from hwqueue.server.pagination import Paged
 from hwqueue.server.routers.shared import NO_LEASE, LeaseReader, stream_slot
 from hwqueue.types import LogLine
 
@@ -32,8 +32,7 @@ async def lease_logs(
     *,
     lease_id: Id,
     caller: LeaseReader,
-    request: Request,
-    response: Response,
+    page: Paged,
     attempt: Annotated[int | None, Query(ge=1, le=32767, description="Only of this one.")] = None,
     last: Annotated[bool, Query(description="The last `limit` lines, not the first.")] = False,
     limit: Annotated[int, Query(ge=1, le=999)] = 200,
@@ -47,10 +46,7 @@ async def lease_logs(
         found = await client.lease_logs(
             lease_id, after=after, attempt=attempt, last=last, limit=limit if last else limit + 1
         )
-    page, final = split_page(found, limit)
-    if final:
-        add_next_link(request, response, after=final.cursor)
-    return {"items": page, "next": final.cursor if final else None}
+    return page.of(found, limit, lambda row: row.cursor, name="after")
 
 
 async def _lease_is_there(lease_id: Id, caller: LeaseReader) -> None:

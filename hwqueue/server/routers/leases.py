@@ -25,7 +25,7 @@ from hwqueue.server.models.leases import (
     SpawnedBatch,
     SpawnRequest,
 )
-from hwqueue.server.pagination import add_next_link, split_page
+from hwqueue.server.pagination import Paged
 from hwqueue.server.problems import HTTPProblem
 from hwqueue.server.routers.shared import (
     NO_LEASE,
@@ -112,8 +112,7 @@ async def spawn_leases(body: SpawnBatch, caller: LeaseWriter, request: Request) 
 async def list_leases(
     *,
     caller: LeaseReader,
-    request: Request,
-    response: Response,
+    page: Paged,
     queue: Name | None = None,
     state: LeaseState | None = None,
     task: Task | None = None,
@@ -155,11 +154,7 @@ async def list_leases(
             limit=limit + 1,
             before=before,
         )
-    page, last = split_page(found, limit)
-    cursor = str(last.lease_id) if last else None
-    if cursor:
-        add_next_link(request, response, before=cursor)
-    return {"items": page, "next": cursor}
+    return page.of(found, limit, lambda row: row.lease_id)
 
 
 @router.get("/{lease_id:uuid}", response_model=LeaseOut, responses=NO_LEASE)

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query
 
 from hwqueue.client import AsyncClient
 from hwqueue.errors import NodeUnknown
@@ -17,7 +17,7 @@ from hwqueue.server.models.nodes import (
     Untainted,
     UntaintRequest,
 )
-from hwqueue.server.pagination import add_next_link, split_page
+from hwqueue.server.pagination import Paged
 from hwqueue.server.routers.shared import NO_NODE, Operator, Reader
 from hwqueue.types import Node
 
@@ -28,8 +28,7 @@ router = APIRouter(route_class=AuthenticatedRoute, prefix="/nodes", tags=["nodes
 async def list_nodes(
     *,
     caller: Reader,
-    request: Request,
-    response: Response,
+    page: Paged,
     name: Annotated[str | None, Query(min_length=1, max_length=253)] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     after: Annotated[
@@ -40,10 +39,7 @@ async def list_nodes(
     """Registered nodes with what they have and what is in use, by name."""
     async with caller.read() as client:
         found = await client.list_nodes(name=name, after=after, limit=limit + 1)
-    page, last = split_page(found, limit)
-    if last:
-        add_next_link(request, response, after=last.name)
-    return {"items": page, "next": last.name if last else None}
+    return page.of(found, limit, lambda row: row.name, name="after")
 
 
 @router.get("/{node_id:uuid}", response_model=NodeOut, responses=NO_NODE)

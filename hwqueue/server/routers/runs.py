@@ -31,7 +31,7 @@ from hwqueue.server.models.workflows import (
     UpdateStepsRequest,
     WorkflowName,
 )
-from hwqueue.server.pagination import add_next_link, split_page
+from hwqueue.server.pagination import Paged
 from hwqueue.server.routers.shared import (
     NO_QUEUE,
     NO_RUN,
@@ -84,8 +84,7 @@ async def submit_spec(
 async def list_runs(
     *,
     caller: LeaseReader,
-    request: Request,
-    response: Response,
+    page: Paged,
     workflow: WorkflowName | None = None,
     state: RunState | None = None,
     tenant: Tenant | None = None,
@@ -115,10 +114,7 @@ async def list_runs(
             limit=limit + 1,
             before=before,
         )
-    page, last = split_page(found, limit)
-    if last:
-        add_next_link(request, response, before=last.run_id)
-    return {"items": page, "next": str(last.run_id) if last else None}
+    return page.of(found, limit, lambda row: row.run_id)
 
 
 @router.get("/{run_id:uuid}", response_model=RunOut, responses=NO_RUN)
@@ -164,8 +160,7 @@ async def list_results(
     run_id: RunId,
     step: Annotated[StepName, Path(description="Name of the step.", examples=["score"])],
     caller: LeaseReader,
-    request: Request,
-    response: Response,
+    page: Paged,
     state: Annotated[StepState | None, Query(description="Only those in this state.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     after: Annotated[
@@ -180,10 +175,7 @@ async def list_results(
     """
     async with caller.read() as client:
         found = await client.step_results(run_id, step, after=after, limit=limit + 1, state=state)
-    page, last = split_page(found, limit)
-    if last:
-        add_next_link(request, response, after=last.item)
-    return {"items": page, "next": str(last.item) if last else None}
+    return page.of(found, limit, lambda row: row.item, name="after")
 
 
 @router.get("/{run_id:uuid}/signals", response_model=RunSignals, responses=NO_RUN)

@@ -2,12 +2,12 @@
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query
 
 from hwqueue.server.dependencies import AuthenticatedRoute
 from hwqueue.server.models.base import Id, Name
 from hwqueue.server.models.derived import list_of
-from hwqueue.server.pagination import add_next_link, split_page
+from hwqueue.server.pagination import Paged
 from hwqueue.server.routers.shared import NO_LEASE, NO_QUEUE, LeaseReader, Reader
 from hwqueue.types import (
     ClassStats,
@@ -65,8 +65,7 @@ async def throughput(
 async def node_usage(
     *,
     caller: Reader,
-    request: Request,
-    response: Response,
+    page: Paged,
     state: Literal["live", "silent", "cordoned", "draining"] | None = None,
     limit: Limit = 100,
     after: Annotated[
@@ -77,10 +76,7 @@ async def node_usage(
     """What nodes have and what of it is in use, by name."""
     async with caller.read() as client:
         found = await client.node_usage(state=state, after=after, limit=limit + 1)
-    page, last = split_page(found, limit)
-    if last:
-        add_next_link(request, response, after=last.node_name)
-    return {"items": page, "next": last.node_name if last else None}
+    return page.of(found, limit, lambda row: row.node_name, name="after")
 
 
 @router.get("/labels", response_model=list_of(TagCount))
@@ -99,8 +95,7 @@ async def tag_distribution(
 async def placement_class_stats(
     *,
     caller: Reader,
-    request: Request,
-    response: Response,
+    page: Paged,
     queue: Name | None = None,
     limit: Limit = 100,
     after: Annotated[
@@ -110,10 +105,7 @@ async def placement_class_stats(
     """Placement classes with what waits and runs of each, by id."""
     async with caller.read() as client:
         found = await client.placement_class_stats(queue=queue, after=after, limit=limit + 1)
-    page, last = split_page(found, limit)
-    if last:
-        add_next_link(request, response, after=last.class_id)
-    return {"items": page, "next": str(last.class_id) if last else None}
+    return page.of(found, limit, lambda row: row.class_id, name="after")
 
 
 @router.get(

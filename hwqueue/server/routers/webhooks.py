@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Path, Query
 
 from hwqueue.server.dependencies import AuthenticatedRoute
 from hwqueue.server.models.base import Id
@@ -19,7 +19,7 @@ from hwqueue.server.models.webhooks import (
     WebhookSecret,
     WebhookTested,
 )
-from hwqueue.server.pagination import add_next_link, split_page
+from hwqueue.server.pagination import Paged
 from hwqueue.server.routers.shared import NO_WEBHOOK, Admin, Operator, Reader
 
 router = APIRouter(route_class=AuthenticatedRoute, prefix="/webhooks", tags=["webhooks"])
@@ -90,8 +90,7 @@ async def list_deliveries(
     *,
     webhook: PathName,
     caller: Reader,
-    request: Request,
-    response: Response,
+    page: Paged,
     state: Annotated[Literal["waiting", "delivered", "dead"] | None, Query()] = None,
     before: Annotated[Id | None, Query(description="Cursor: `next` of the page before.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
@@ -99,10 +98,7 @@ async def list_deliveries(
     """What is to be sent to it or was, newest first."""
     async with caller.read() as client:
         found = await client.list_deliveries(webhook, state=state, limit=limit + 1, before=before)
-    page, last = split_page(found, limit)
-    if last:
-        add_next_link(request, response, before=last.delivery_id)
-    return {"items": page, "next": str(last.delivery_id) if last else None}
+    return page.of(found, limit, lambda row: row.delivery_id)
 
 
 @router.post("/{webhook}/redeliver", responses=NO_WEBHOOK)

@@ -17,7 +17,7 @@ from hwqueue.server.models.workflows import (
     Workflows,
     WorkflowSpec,
 )
-from hwqueue.server.pagination import add_next_link, split_page
+from hwqueue.server.pagination import Paged
 from hwqueue.server.routers.shared import (
     NO_QUEUE,
     NO_WORKFLOW,
@@ -53,18 +53,14 @@ async def define_workflow(body: WorkflowSpec, caller: Operator, request: Request
 async def list_workflows(
     *,
     caller: Reader,
-    request: Request,
-    response: Response,
+    page: Paged,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     after: Annotated[WorkflowName | None, Query(description="Cursor: `next` of the page before.")] = None,
 ) -> Any:
     """Workflows by name, each with its newest version."""
     async with caller.read() as client:
         found = await client.list_workflows(after=after, limit=limit + 1)
-    page, last = split_page(found, limit)
-    if last:
-        add_next_link(request, response, after=last.workflow)
-    return {"items": page, "next": last.workflow if last else None}
+    return page.of(found, limit, lambda row: row.workflow, name="after")
 
 
 @router.get("/{workflow}", response_model=Definition, responses=NO_WORKFLOW)
