@@ -3,282 +3,142 @@
 Ids are `UUID`, spans `timedelta`, times aware `datetime`s.
 """
 
-from hwqueue.types.base import AsJson, Json, LeaseState, Verdict
-from hwqueue.types.checkpoints import Checkpoint, SavedCheckpoint, SignalSent, SignalTaken
-from hwqueue.types.claims import (
-    Adopted,
-    AssignedGpu,
-    Assignment,
-    Claim,
-    ClaimHint,
-    Death,
-    Heartbeat,
-    LeaseOutlook,
-    Settled,
-    SettledAndClaimed,
-    Settlement,
-)
-from hwqueue.types.events import EVENT_CODES, Event
-from hwqueue.types.everywhere import (
-    EverywhereLease,
-    EverywhereLeaseState,
-    EverywhereOptions,
-    EverywhereState,
-    EverywhereSummary,
-    EverywhereTask,
-    SpawnedEverywhere,
-)
-from hwqueue.types.explain import (
-    ClassExplanation,
-    FunnelStage,
-    Help,
-    Holder,
-    LeaseExplanation,
-    NearNode,
-    NearReason,
-    ServedClass,
-    SoleBlocker,
-    WaitingLease,
-)
-from hwqueue.types.gangs import (
-    AsMember,
-    Gang,
-    GangExplanation,
-    GangForecast,
-    GangKind,
-    GangMember,
-    GangOptions,
-    GangPlace,
-    GangState,
-    GangStatus,
-    GangSummary,
-    GangWay,
-    SpawnedMember,
-)
-from hwqueue.types.leases import (
-    Attempt,
-    AwaitedLease,
-    BulkPage,
-    BulkResult,
-    Lease,
-    LeaseChanges,
-    LeaseCount,
-    LeaseFilter,
-    LeaseSpec,
-    LeaseSummary,
-    LogLine,
-    Progress,
-    Replaces,
-    SpawnOptions,
-    SpawnResult,
-    Unique,
-)
-from hwqueue.types.maintenance import BrokenInvariant, PruneResult, ReapResult, SchemaVersion
-from hwqueue.types.nodes import (
-    Attestation,
-    Gpu,
-    MatchPage,
-    Node,
-    NodeClaim,
-    NodeCore,
-    NodeGpu,
-    NodeGroup,
-    NodeIsolation,
-    NodeMatch,
-    NodeSpec,
-    NodeTaint,
-    Reason,
-    Taint,
-)
-from hwqueue.types.planner import LeasePlace, PlaceRoom, PlannerRow, PlannerStatus
-from hwqueue.types.queues import Queue, QueuePolicy, RetryPolicy, WakePayload
-from hwqueue.types.services import ServicePolicy
-from hwqueue.types.statistics import Minute, Sample
-from hwqueue.types.tasks import KnownTask, SyncedTask, TaskDifference
-from hwqueue.types.tokens import ApiToken, TokenGrant
-from hwqueue.types.views import (
-    ClassStats,
-    LeaseEvent,
-    NodeUsage,
-    PendingReason,
-    QueueDepth,
-    RunningLease,
-    TagCount,
-)
-from hwqueue.types.webhooks import (
-    LEASE_COMPLETED,
-    WEBHOOK_CODES,
-    ClaimedDelivery,
-    Delivery,
-    Webhook,
-)
-from hwqueue.types.workflows import (
-    AddedItem,
-    AdvanceResult,
-    CheckedStep,
-    DefinedWorkflow,
-    EndedRun,
-    PreviewedStep,
-    RetriedStep,
-    RetryMode,
-    RunOptions,
-    RunProgress,
-    RunSignal,
-    RunSignalSent,
-    RunSpec,
-    RunState,
-    RunSummary,
-    StepChanges,
-    StepDetail,
-    StepResult,
-    StepState,
-    SubmittedRun,
-    UpdatedStep,
-    WorkflowDefinition,
-    WorkflowRun,
-    WorkflowStep,
-    WorkflowSummary,
-    WorkflowVersion,
-)
-
-__all__ = [
-    "EVENT_CODES",
-    "LEASE_COMPLETED",
-    "WEBHOOK_CODES",
-    "AddedItem",
-    "Adopted",
-    "AdvanceResult",
-    "ApiToken",
-    "AsJson",
-    "AsMember",
-    "AssignedGpu",
-    "Assignment",
-    "Attempt",
-    "Attestation",
-    "AwaitedLease",
-    "BrokenInvariant",
-    "BulkPage",
-    "BulkResult",
-    "CheckedStep",
-    "Checkpoint",
-    "Claim",
-    "ClaimHint",
-    "ClaimedDelivery",
-    "ClassExplanation",
-    "ClassStats",
-    "Death",
-    "DefinedWorkflow",
-    "Delivery",
-    "EndedRun",
-    "Event",
-    "EverywhereLease",
-    "EverywhereLeaseState",
-    "EverywhereOptions",
-    "EverywhereState",
-    "EverywhereSummary",
-    "EverywhereTask",
-    "FunnelStage",
-    "Gang",
-    "GangExplanation",
-    "GangForecast",
-    "GangKind",
-    "GangMember",
-    "GangOptions",
-    "GangPlace",
-    "GangState",
-    "GangStatus",
-    "GangSummary",
-    "GangWay",
-    "Gpu",
-    "Heartbeat",
-    "Help",
-    "Holder",
-    "Json",
-    "KnownTask",
-    "Lease",
-    "LeaseChanges",
-    "LeaseCount",
-    "LeaseEvent",
-    "LeaseExplanation",
-    "LeaseFilter",
-    "LeaseOutlook",
-    "LeasePlace",
-    "LeaseSpec",
-    "LeaseState",
-    "LeaseSummary",
-    "LogLine",
-    "MatchPage",
-    "Minute",
-    "NearNode",
-    "NearReason",
-    "Node",
-    "NodeClaim",
-    "NodeCore",
-    "NodeGpu",
-    "NodeGroup",
-    "NodeIsolation",
-    "NodeMatch",
-    "NodeSpec",
-    "NodeTaint",
-    "NodeUsage",
-    "PendingReason",
-    "PlaceRoom",
-    "PlannerRow",
-    "PlannerStatus",
-    "PreviewedStep",
-    "Progress",
-    "PruneResult",
-    "Queue",
-    "QueueDepth",
-    "QueuePolicy",
-    "ReapResult",
-    "Reason",
-    "Replaces",
-    "RetriedStep",
-    "RetryMode",
-    "RetryPolicy",
-    "RunOptions",
-    "RunProgress",
-    "RunSignal",
-    "RunSignalSent",
-    "RunSpec",
-    "RunState",
-    "RunSummary",
-    "RunningLease",
-    "Sample",
-    "SavedCheckpoint",
-    "SchemaVersion",
-    "ServedClass",
-    "ServicePolicy",
-    "Settled",
-    "SettledAndClaimed",
-    "Settlement",
-    "SignalSent",
-    "SignalTaken",
-    "SoleBlocker",
-    "SpawnOptions",
-    "SpawnResult",
-    "SpawnedEverywhere",
-    "SpawnedMember",
-    "StepChanges",
-    "StepDetail",
-    "StepResult",
-    "StepState",
-    "SubmittedRun",
-    "SyncedTask",
-    "TagCount",
-    "Taint",
-    "TaskDifference",
-    "TokenGrant",
-    "Unique",
-    "UpdatedStep",
-    "Verdict",
-    "WaitingLease",
-    "WakePayload",
-    "Webhook",
-    "WorkflowDefinition",
-    "WorkflowRun",
-    "WorkflowStep",
-    "WorkflowSummary",
-    "WorkflowVersion",
-]
+from hwqueue.types.base import AsJson as AsJson
+from hwqueue.types.base import Json as Json
+from hwqueue.types.base import LeaseState as LeaseState
+from hwqueue.types.base import Verdict as Verdict
+from hwqueue.types.checkpoints import Checkpoint as Checkpoint
+from hwqueue.types.checkpoints import SavedCheckpoint as SavedCheckpoint
+from hwqueue.types.checkpoints import SignalSent as SignalSent
+from hwqueue.types.checkpoints import SignalTaken as SignalTaken
+from hwqueue.types.claims import Adopted as Adopted
+from hwqueue.types.claims import AssignedGpu as AssignedGpu
+from hwqueue.types.claims import Assignment as Assignment
+from hwqueue.types.claims import Claim as Claim
+from hwqueue.types.claims import ClaimHint as ClaimHint
+from hwqueue.types.claims import Death as Death
+from hwqueue.types.claims import Heartbeat as Heartbeat
+from hwqueue.types.claims import LeaseOutlook as LeaseOutlook
+from hwqueue.types.claims import Settled as Settled
+from hwqueue.types.claims import SettledAndClaimed as SettledAndClaimed
+from hwqueue.types.claims import Settlement as Settlement
+from hwqueue.types.events import EVENT_CODES as EVENT_CODES
+from hwqueue.types.events import Event as Event
+from hwqueue.types.everywhere import EverywhereLease as EverywhereLease
+from hwqueue.types.everywhere import EverywhereLeaseState as EverywhereLeaseState
+from hwqueue.types.everywhere import EverywhereOptions as EverywhereOptions
+from hwqueue.types.everywhere import EverywhereState as EverywhereState
+from hwqueue.types.everywhere import EverywhereSummary as EverywhereSummary
+from hwqueue.types.everywhere import EverywhereTask as EverywhereTask
+from hwqueue.types.everywhere import SpawnedEverywhere as SpawnedEverywhere
+from hwqueue.types.explain import ClassExplanation as ClassExplanation
+from hwqueue.types.explain import FunnelStage as FunnelStage
+from hwqueue.types.explain import Help as Help
+from hwqueue.types.explain import Holder as Holder
+from hwqueue.types.explain import LeaseExplanation as LeaseExplanation
+from hwqueue.types.explain import NearNode as NearNode
+from hwqueue.types.explain import NearReason as NearReason
+from hwqueue.types.explain import ServedClass as ServedClass
+from hwqueue.types.explain import SoleBlocker as SoleBlocker
+from hwqueue.types.explain import WaitingLease as WaitingLease
+from hwqueue.types.gangs import AsMember as AsMember
+from hwqueue.types.gangs import Gang as Gang
+from hwqueue.types.gangs import GangExplanation as GangExplanation
+from hwqueue.types.gangs import GangForecast as GangForecast
+from hwqueue.types.gangs import GangKind as GangKind
+from hwqueue.types.gangs import GangMember as GangMember
+from hwqueue.types.gangs import GangOptions as GangOptions
+from hwqueue.types.gangs import GangPlace as GangPlace
+from hwqueue.types.gangs import GangState as GangState
+from hwqueue.types.gangs import GangStatus as GangStatus
+from hwqueue.types.gangs import GangSummary as GangSummary
+from hwqueue.types.gangs import GangWay as GangWay
+from hwqueue.types.gangs import SpawnedMember as SpawnedMember
+from hwqueue.types.leases import Attempt as Attempt
+from hwqueue.types.leases import AwaitedLease as AwaitedLease
+from hwqueue.types.leases import BulkPage as BulkPage
+from hwqueue.types.leases import BulkResult as BulkResult
+from hwqueue.types.leases import Lease as Lease
+from hwqueue.types.leases import LeaseChanges as LeaseChanges
+from hwqueue.types.leases import LeaseCount as LeaseCount
+from hwqueue.types.leases import LeaseFilter as LeaseFilter
+from hwqueue.types.leases import LeaseSpec as LeaseSpec
+from hwqueue.types.leases import LeaseSummary as LeaseSummary
+from hwqueue.types.leases import LogLine as LogLine
+from hwqueue.types.leases import Progress as Progress
+from hwqueue.types.leases import Replaces as Replaces
+from hwqueue.types.leases import SpawnOptions as SpawnOptions
+from hwqueue.types.leases import SpawnResult as SpawnResult
+from hwqueue.types.leases import Unique as Unique
+from hwqueue.types.maintenance import BrokenInvariant as BrokenInvariant
+from hwqueue.types.maintenance import PruneResult as PruneResult
+from hwqueue.types.maintenance import ReapResult as ReapResult
+from hwqueue.types.maintenance import SchemaVersion as SchemaVersion
+from hwqueue.types.nodes import Attestation as Attestation
+from hwqueue.types.nodes import Gpu as Gpu
+from hwqueue.types.nodes import MatchPage as MatchPage
+from hwqueue.types.nodes import Node as Node
+from hwqueue.types.nodes import NodeClaim as NodeClaim
+from hwqueue.types.nodes import NodeCore as NodeCore
+from hwqueue.types.nodes import NodeGpu as NodeGpu
+from hwqueue.types.nodes import NodeGroup as NodeGroup
+from hwqueue.types.nodes import NodeIsolation as NodeIsolation
+from hwqueue.types.nodes import NodeMatch as NodeMatch
+from hwqueue.types.nodes import NodeSpec as NodeSpec
+from hwqueue.types.nodes import NodeTaint as NodeTaint
+from hwqueue.types.nodes import Reason as Reason
+from hwqueue.types.nodes import Taint as Taint
+from hwqueue.types.planner import LeasePlace as LeasePlace
+from hwqueue.types.planner import PlaceRoom as PlaceRoom
+from hwqueue.types.planner import PlannerRow as PlannerRow
+from hwqueue.types.planner import PlannerStatus as PlannerStatus
+from hwqueue.types.queues import Queue as Queue
+from hwqueue.types.queues import QueuePolicy as QueuePolicy
+from hwqueue.types.queues import RetryPolicy as RetryPolicy
+from hwqueue.types.queues import WakePayload as WakePayload
+from hwqueue.types.services import ServicePolicy as ServicePolicy
+from hwqueue.types.statistics import Minute as Minute
+from hwqueue.types.statistics import Sample as Sample
+from hwqueue.types.tasks import KnownTask as KnownTask
+from hwqueue.types.tasks import SyncedTask as SyncedTask
+from hwqueue.types.tasks import TaskDifference as TaskDifference
+from hwqueue.types.tokens import ApiToken as ApiToken
+from hwqueue.types.tokens import TokenGrant as TokenGrant
+from hwqueue.types.views import ClassStats as ClassStats
+from hwqueue.types.views import LeaseEvent as LeaseEvent
+from hwqueue.types.views import NodeUsage as NodeUsage
+from hwqueue.types.views import PendingReason as PendingReason
+from hwqueue.types.views import QueueDepth as QueueDepth
+from hwqueue.types.views import RunningLease as RunningLease
+from hwqueue.types.views import TagCount as TagCount
+from hwqueue.types.webhooks import LEASE_COMPLETED as LEASE_COMPLETED
+from hwqueue.types.webhooks import WEBHOOK_CODES as WEBHOOK_CODES
+from hwqueue.types.webhooks import ClaimedDelivery as ClaimedDelivery
+from hwqueue.types.webhooks import Delivery as Delivery
+from hwqueue.types.webhooks import Webhook as Webhook
+from hwqueue.types.workflows import AddedItem as AddedItem
+from hwqueue.types.workflows import AdvanceResult as AdvanceResult
+from hwqueue.types.workflows import CheckedStep as CheckedStep
+from hwqueue.types.workflows import DefinedWorkflow as DefinedWorkflow
+from hwqueue.types.workflows import EndedRun as EndedRun
+from hwqueue.types.workflows import PreviewedStep as PreviewedStep
+from hwqueue.types.workflows import RetriedStep as RetriedStep
+from hwqueue.types.workflows import RetryMode as RetryMode
+from hwqueue.types.workflows import RunOptions as RunOptions
+from hwqueue.types.workflows import RunProgress as RunProgress
+from hwqueue.types.workflows import RunSignal as RunSignal
+from hwqueue.types.workflows import RunSignalSent as RunSignalSent
+from hwqueue.types.workflows import RunSpec as RunSpec
+from hwqueue.types.workflows import RunState as RunState
+from hwqueue.types.workflows import RunSummary as RunSummary
+from hwqueue.types.workflows import StepChanges as StepChanges
+from hwqueue.types.workflows import StepDetail as StepDetail
+from hwqueue.types.workflows import StepResult as StepResult
+from hwqueue.types.workflows import StepState as StepState
+from hwqueue.types.workflows import SubmittedRun as SubmittedRun
+from hwqueue.types.workflows import UpdatedStep as UpdatedStep
+from hwqueue.types.workflows import WorkflowDefinition as WorkflowDefinition
+from hwqueue.types.workflows import WorkflowRun as WorkflowRun
+from hwqueue.types.workflows import WorkflowStep as WorkflowStep
+from hwqueue.types.workflows import WorkflowSummary as WorkflowSummary
+from hwqueue.types.workflows import WorkflowVersion as WorkflowVersion
