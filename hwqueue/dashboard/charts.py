@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from hwqueue.types import Attempt, Lease
 
@@ -52,7 +52,10 @@ def segments(parts: Iterable[tuple[str, float]]) -> list[tuple[str, float, float
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A part of a lease's life: what it was, from when to when, and where on the line."""
+    """A part of an axis of time: what it was, from when to when, and where, in per cent.
+
+    open: it goes on.
+    """
 
     state: str
     since: datetime
@@ -60,6 +63,33 @@ class Stretch:
     left: float
     width: float
     open: bool = False
+
+    @property
+    def length(self) -> timedelta:
+        """How long it was, or is so far."""
+        return self.until - self.since
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The time from a begin to an end, or to now; what is shorter than `thinnest` is drawn as long."""
+
+    start: datetime
+    end: datetime
+    thinnest: float
+
+    @property
+    def seconds(self) -> float:
+        """Its length, never 0."""
+        return max((self.end - self.start).total_seconds(), 0.001)
+
+    def stretch(self, state: str, since: datetime, until: datetime, *, is_open: bool = False) -> Stretch:
+        """A part of it."""
+        since = min(max(since, self.start), self.end)
+        until = min(max(until, since), self.end)
+        left = 100 * (since - self.start).total_seconds() / self.seconds
+        width = max(100 * (until - since).total_seconds() / self.seconds, self.thinnest)
+        return Stretch(state, since, until, min(left, 100 - self.thinnest), width, is_open)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,26 +101,10 @@ class Lane:
     attempt: Attempt | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Axis:
-    """The time from a lease's spawn to its end, or to now."""
-
-    start: datetime
-    end: datetime
-
-    def stretch(self, state: str, since: datetime, until: datetime, *, is_open: bool = False) -> Stretch:
-        """A part of it, in per cent of the whole; never too short to be seen."""
-        length = max((self.end - self.start).total_seconds(), 0.001)
-        since, until = max(since, self.start), min(max(until, since), self.end)
-        left = 100 * (since - self.start).total_seconds() / length
-        width = 100 * (until - since).total_seconds() / length
-        return Stretch(state, since, until, left, max(width, 0.6), is_open)
-
-
 def life(lease: Lease, now: datetime) -> list[Lane]:
     """The life of a lease: a lane for each claim it had, all on one time axis."""
     end = lease.finished_at or now
-    axis = _Axis(min(lease.created_at, end), end)
+    axis = Axis(min(lease.created_at, end), end, 0.6)
     lanes: list[Lane] = []
     ready = lease.created_at
     for attempt in lease.attempts:
@@ -106,7 +120,7 @@ def life(lease: Lease, now: datetime) -> list[Lane]:
     return lanes
 
 
-def _since(lease: Lease, ready: datetime, axis: _Axis) -> list[Stretch]:
+def _since(lease: Lease, ready: datetime, axis: Axis) -> list[Stretch]:
     """What has happened since the last attempt that ended, if anything."""
     parts: list[Stretch] = []
     claimed = lease.claimed_at if lease.claimed_at and lease.claimed_at >= ready else None

@@ -180,7 +180,7 @@ def lines(*details: StepDetail, ended: float | None = None, **states: Any) -> Ti
 def spans(found: Timeline, number: int) -> list[tuple[str, float, float, bool]]:
     """Kind, begin and end in per cent, and whether it goes on."""
     return [
-        (span.kind, span.left, round(span.left + span.width, 3), span.open)
+        (span.state, span.left, round(span.left + span.width, 3), span.open)
         for span in found.bars[number - 1].spans
     ]
 

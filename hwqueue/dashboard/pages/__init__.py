@@ -19,19 +19,10 @@ from hwqueue.dashboard.pages import (
 )
 
 ROUTES = [
-    *overview.ROUTES,
-    *pending.ROUTES,
-    *fleet.ROUTES,
-    *leases.ROUTES,
-    *gangs.ROUTES,
-    *runs.ROUTES,
-    *items.ROUTES,
-    *workflows.ROUTES,
-    *queues.ROUTES,
-    *classes.ROUTES,
-    *events.ROUTES,
-    *try_it.ROUTES,
-    *system.ROUTES,
-    *webhooks.ROUTES,
-    *jump.ROUTES,
+    route
+    for tab in (
+        *(overview, pending, fleet, leases, gangs, runs, items, workflows),
+        *(queues, classes, events, try_it, system, webhooks, jump),
+    )
+    for route in tab.ROUTES
 ]

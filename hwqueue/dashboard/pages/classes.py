@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hwqueue.dashboard.auth import protected
+from hwqueue.dashboard.pages.asked import number
 from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import page
 
@@ -15,13 +16,11 @@ CHUNK = 500  # that are sorted at a time
 
 async def classes(request: Request) -> Response:
     """Classes, those with most leases first: what they ask, how much of the fleet suits."""
-    asked = request.query_params
-    queue = asked.get("queue", "").strip()
-    after = int(asked["after"]) if asked.get("after", "").isdecimal() else 0
-    number = int(asked["page"]) if asked.get("page", "").isdecimal() else 0
+    queue = request.query_params.get("queue", "").strip()
+    after, at = number(request, "after"), number(request)
     source = reads(request)
     queues = await source.queues()
-    rows = await source.classes(queue=queue or None, after=min(after, 2**63 - 1), limit=CHUNK + 1)
+    rows = await source.classes(queue=queue or None, after=after, limit=CHUNK + 1)
     last = rows[CHUNK - 1].class_id if len(rows) > CHUNK else None
     rows = sorted(rows[:CHUNK], key=lambda row: (-row.pending, -row.running, -row.class_id))
     return page(
@@ -29,9 +28,9 @@ async def classes(request: Request) -> Response:
         "classes.html",
         "Classes",
         live=10,
-        rows=rows[number * PAGE : (number + 1) * PAGE],
-        more=len(rows) > (number + 1) * PAGE,
-        number=number,
+        rows=rows[at * PAGE : (at + 1) * PAGE],
+        more=len(rows) > (at + 1) * PAGE,
+        number=at,
         after=after,
         last=last,
         queue=queue,

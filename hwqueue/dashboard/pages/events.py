@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from hwqueue.dashboard.auth import protected, reauthenticate, viewer
 from hwqueue.dashboard.ids import uuid_or_none
+from hwqueue.dashboard.pages.asked import texts
 from hwqueue.dashboard.reads import Reads, reads
 from hwqueue.dashboard.render import fragment, page
 from hwqueue.errors import BadArgument
@@ -26,7 +27,7 @@ FILTERS = ("code", "queue", "node", "lease", "actor")
 async def events(request: Request) -> Response:
     """What happened, a page at a time; the first page follows what happens."""
     asked = request.query_params
-    filters = {name: asked.get(name, "").strip() for name in FILTERS}
+    filters = texts(request, FILTERS)
     before = asked.get("before", "")
     source = reads(request)
     names, queues = await source.node_names(), await source.queues()
@@ -59,7 +60,7 @@ async def stream(request: Request) -> Response:
     last = request.headers.get("last-event-id") or asked.get("after", "")
     if not last.isdecimal() or len(last) > 18:
         raise BadArgument(f"{last[:30]!r} is no event id", hint="load the page again")
-    filters = {name: asked.get(name, "").strip() for name in FILTERS}
+    filters = texts(request, FILTERS)
     source = reads(request)
     wanted = await _wanted(source, filters)
 

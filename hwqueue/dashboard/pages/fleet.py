@@ -13,12 +13,13 @@ from starlette.responses import JSONResponse, Response
 
 from hwqueue.dashboard import formatting
 from hwqueue.dashboard.auth import protected
+from hwqueue.dashboard.pages.asked import number, one_of
 from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import page
 from hwqueue.errors import BadArgument
 from hwqueue.types import NodeClaim, NodeCore, NodeGpu, NodeGroup, NodeUsage
 
-PAGE_SIZES = (50, 100, 200)
+PAGE_SIZE = 50
 STATES = ("live", "silent", "cordoned", "draining")
 SORTS = ("worst", "name", "rack", "use", "gpu", "claims")
 WORST = ("silent", "draining", "cordoned", "live")
@@ -76,9 +77,7 @@ async def fleet(request: Request) -> Response:
     asked = request.query_params
     state, rack, label = asked.get("state", ""), asked.get("rack", ""), asked.get("label", "")
     name, view = asked.get("name", "").strip(), asked.get("view", "table")
-    sort = asked.get("sort", "worst")
-    sort = sort if sort in SORTS else "worst"
-    number = int(asked["page"]) if asked.get("page", "").isdecimal() else 0
+    sort, at = one_of(request, "sort", SORTS, "worst"), number(request)
     source = reads(request)
     cached = await source.nodes()
     tags = await source.tags(label or None)
@@ -100,7 +99,6 @@ async def fleet(request: Request) -> Response:
     }
     if sort in keys:
         rows.sort(key=keys[sort])
-    size = PAGE_SIZES[0]
     return page(
         request,
         "fleet.html",
@@ -111,11 +109,11 @@ async def fleet(request: Request) -> Response:
         worth_points=WORTH_POINTS,
         map=view == "map",
         view=view if view == "map" else "table",
-        rows=rows[number * size : (number + 1) * size],
+        rows=rows[at * PAGE_SIZE : (at + 1) * PAGE_SIZE],
         total=len(rows),
         all_nodes=len(cached.value),
-        number=number,
-        page_size=size,
+        number=at,
+        page_size=PAGE_SIZE,
         states=STATES,
         counts=Counter(row.state for row in cached.value),
         state=state,

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime
-from typing import Any, get_args
+from typing import get_args
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from hwqueue.dashboard.auth import protected
 from hwqueue.dashboard.ids import as_id, uuid_or_none
+from hwqueue.dashboard.pages.asked import Listing
 from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import page
 from hwqueue.types import Gang, GangMember, GangState
 
-PAGE_SIZES = (50, 100, 200)
 STATES: dict[str, GangState] = {each: each for each in get_args(GangState)}
 WAITS = ("waiting", "earmarked", "stopping", "cancelling")
 MOST_CLAIMS = 5  # shown of each place
@@ -23,26 +23,17 @@ MOST_CLAIMS = 5  # shown of each place
 
 async def gangs(request: Request) -> Response:
     """Gangs, newest first, a page at a time."""
-    asked = request.query_params
-    state = STATES.get(asked.get("state", ""))
-    size = next((each for each in PAGE_SIZES if str(each) == asked.get("size")), PAGE_SIZES[0])
-    before, before_gang = _moment(asked.get("before")), uuid_or_none(asked.get("before_gang"))
-    rows = await reads(request).gangs(state=state, before=before, before_gang=before_gang, limit=size + 1)
-    query: dict[str, Any] = {"state": state or ""}
-    if size != PAGE_SIZES[0]:
-        query["size"] = size
-    return page(
-        request,
-        "gangs.html",
-        "Gangs",
-        rows=sorted(rows[:size], key=lambda row: WAITS.index(row.state) if row.state in WAITS else 9),
-        last=rows[:size][-1] if rows else None,
-        more=len(rows) > size,
-        paged=before is not None,
-        states=STATES,
-        state=state or "",
-        query=query,
+    listing, asked = Listing.of(request, STATES), request.query_params
+    rows = await reads(request).gangs(
+        state=STATES.get(listing.state),
+        before=_moment(asked.get("before")),
+        before_gang=uuid_or_none(asked.get("before_gang")),
+        limit=listing.size + 1,
     )
+    shown = listing.shown(rows)
+    last = shown["rows"][-1] if rows else None
+    shown["rows"] = sorted(shown["rows"], key=lambda row: WAITS.index(row.state) if row.state in WAITS else 9)
+    return page(request, "gangs.html", "Gangs", last=last, **shown)
 
 
 async def gang(request: Request) -> Response:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from hwqueue.dashboard.auth import protected
 from hwqueue.dashboard.formatting import error_line, pretty
 from hwqueue.dashboard.ids import as_id
+from hwqueue.dashboard.pages.asked import number
 from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import page
 from hwqueue.types import StepResult, StepState
@@ -26,8 +27,7 @@ async def items(request: Request) -> Response:
     run_id = as_id("run", request.path_params["run"])
     step = request.path_params["step"]
     state = STATES.get(request.query_params.get("state", ""))
-    asked = request.query_params.get("after", "")
-    after = int(asked) if asked.isdecimal() and len(asked) < 7 else -1
+    after = min(number(request, "after", -1), 999_999)
     view = await reads(request).step_items(run_id, step, state, after=after, limit=PAGE_SIZE + 1)
     rows = view.items[:PAGE_SIZE]
     return page(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,51 +11,35 @@ from hwqueue.dashboard.auth import protected
 from hwqueue.dashboard.by_filter import offered, wanted_of
 from hwqueue.dashboard.charts import life
 from hwqueue.dashboard.ids import as_id, uuid_or_none
+from hwqueue.dashboard.pages.asked import Listing
 from hwqueue.dashboard.pages.pending import why_context
 from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import page
 from hwqueue.types import LeaseState
 
-PAGE_SIZES = (50, 100, 200)
 SHOWN_LINES = 200
 TEXT_FILTERS = ("queue", "task", "tenant", "service", "node", "label", "error")
 
 
 async def leases(request: Request) -> Response:
     """Leases, newest first, a page at a time."""
-    asked = request.query_params
-    filters = {name: asked.get(name, "").strip() for name in TEXT_FILTERS}
-    state = asked.get("state", "")
-    size = next((each for each in PAGE_SIZES if str(each) == asked.get("size")), PAGE_SIZES[0])
-    source = reads(request)
+    listing, source = Listing.of(request, list(LeaseState), TEXT_FILTERS), reads(request)
     nodes, queues = await source.node_names(), await source.queues()
-    wanted = wanted_of({"state": state if state in tuple(LeaseState) else "", **filters})
     rows = await source.leases(
-        filters["queue"] or None,
-        wanted,
-        node=filters["node"] or None,
-        before=uuid_or_none(asked.get("before")),
-        limit=size + 1,
+        listing.filters["queue"] or None,
+        wanted_of(listing.wanted),
+        node=listing.filters["node"] or None,
+        before=uuid_or_none(request.query_params.get("before")),
+        limit=listing.size + 1,
     )
-    query: dict[str, Any] = {"state": state, **filters}
-    if size != PAGE_SIZES[0]:
-        query["size"] = size
     return page(
         request,
         "leases.html",
         "Leases",
-        rows=rows[:size],
-        more=len(rows) > size,
-        paged="before" in asked,
-        states=list(LeaseState),
-        state=state,
-        filters=filters,
-        query=query,
-        size=size,
-        sizes=PAGE_SIZES,
+        **listing.shown(rows),
         names=nodes.value,
         queues=[each.queue for each in queues.value],
-        offered=offered({"state": state, **filters}),
+        offered=offered(listing.wanted),
     )
 
 

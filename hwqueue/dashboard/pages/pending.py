@@ -15,6 +15,7 @@ from starlette.responses import Response
 from hwqueue.alike import alike
 from hwqueue.dashboard.auth import protected
 from hwqueue.dashboard.charts import segments
+from hwqueue.dashboard.pages.asked import number, one_of, texts
 from hwqueue.dashboard.reads import MOST_CLASSES, reads
 from hwqueue.dashboard.render import page
 from hwqueue.errors import BadArgument
@@ -95,11 +96,9 @@ def fits(row: PendingReason, filters: dict[str, str]) -> bool:
 async def pending(request: Request) -> Response:
     """Every class with something pending: what it asks, what is in its way, what would help."""
     asked = request.query_params
-    filters = {name: asked.get(name, "").strip() for name in TEXT_FILTERS}
-    sort = asked.get("sort", "worst")
-    sort = sort if sort in SORTS else "worst"
+    filters, sort = texts(request, TEXT_FILTERS), one_of(request, "sort", SORTS, "worst")
     chosen, code = asked.get("kind", ""), asked.get("reason", "")
-    number = int(asked["page"]) if asked.get("page", "").isdecimal() else 0
+    at = number(request)
     source = reads(request)
     cached, nodes, queues = await asyncio.gather(
         source.pending(filters["queue"] or None, "oldest" if sort == "oldest" else "pending"),
@@ -117,13 +116,13 @@ async def pending(request: Request) -> Response:
         "pending.html",
         "Pending",
         read=[cached, nodes, queues],
-        rows=merged[number * PAGE : (number + 1) * PAGE],
+        rows=merged[at * PAGE : (at + 1) * PAGE],
         total=len(merged),
         classes=classes,
         is_cut=len(cached.value) >= MOST_CLASSES,
         most=MOST_CLASSES,
         leases=sum(each.row.pending for each in merged),
-        number=number,
+        number=at,
         page_size=PAGE,
         kinds=[kinds[name] for name in KINDS if name in kinds],
         shares=segments((name, kinds[name].leases) for name in KINDS if name in kinds),

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from hwqueue.alike import alike
 from hwqueue.dashboard.auth import protected
+from hwqueue.dashboard.pages.asked import one_of
 from hwqueue.dashboard.pages.pending import worst
 from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import page
@@ -30,8 +31,7 @@ async def queues(request: Request) -> Response:
     """Every queue, how much is in it and how long that waits; and what tasks ask by default."""
     source = reads(request)
     cached, tasks = await asyncio.gather(source.queues(), source.tasks())
-    sort = request.query_params.get("sort", "worst")
-    sort = sort if sort in SORTS else "worst"
+    sort = one_of(request, "sort", SORTS, "worst")
     rows = sorted(cached.value, key=lambda row: row.queue)
     if sort == "worst":
         rows.sort(key=worst_queue)

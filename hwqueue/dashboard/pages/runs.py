@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, get_args
+from typing import get_args
 from uuid import UUID
 
 from starlette.requests import Request
@@ -14,6 +14,7 @@ from starlette.responses import Response
 from hwqueue.dashboard.auth import protected
 from hwqueue.dashboard.forms import pairs
 from hwqueue.dashboard.ids import as_id, uuid_or_none
+from hwqueue.dashboard.pages.asked import Listing
 from hwqueue.dashboard.pages.pending import why_context
 from hwqueue.dashboard.reads import Reads, RunView, reads
 from hwqueue.dashboard.render import page
@@ -23,7 +24,6 @@ from hwqueue.dashboard.runs.timeline import timeline_of
 from hwqueue.errors import ClassUnknown
 from hwqueue.types import ClassExplanation, RunState
 
-PAGE_SIZES = (50, 100, 200)
 STATES = get_args(RunState)
 TEXT_FILTERS = ("workflow", "label")
 MOST_ROWS = 500
@@ -33,35 +33,20 @@ MOST_CLASSES = 12  # whose nodes a page looks for
 
 async def runs(request: Request) -> Response:
     """Runs, newest first, a page at a time."""
-    asked = request.query_params
-    filters = {name: asked.get(name, "").strip() for name in TEXT_FILTERS}
-    state = asked.get("state", "")
-    state = state if state in STATES else ""
-    size = next((each for each in PAGE_SIZES if str(each) == asked.get("size")), PAGE_SIZES[0])
+    listing = Listing.of(request, STATES, TEXT_FILTERS)
     rows, progress = await reads(request).runs(
-        workflow=filters["workflow"] or None,
-        state=state or None,
-        labels=dict(pairs(filters["label"], "label")) or None,
-        before=uuid_or_none(asked.get("before")),
-        limit=size + 1,
+        workflow=listing.filters["workflow"] or None,
+        state=listing.state or None,
+        labels=dict(pairs(listing.filters["label"], "label")) or None,
+        before=uuid_or_none(request.query_params.get("before")),
+        limit=listing.size + 1,
     )
-    query: dict[str, Any] = {"state": state, **filters}
-    if size != PAGE_SIZES[0]:
-        query["size"] = size
     return page(
         request,
         "runs.html",
         "Runs",
-        rows=rows[:size],
         progress=progress,
-        more=len(rows) > size,
-        paged="before" in asked,
-        states=STATES,
-        state=state,
-        filters=filters,
-        query=query,
-        size=size,
-        sizes=PAGE_SIZES,
+        **listing.shown(rows),
     )
 
 

@@ -22,6 +22,7 @@ from hwqueue.dashboard.forms import (
     node_of,
     place_of,
 )
+from hwqueue.dashboard.pages.asked import number, texts
 from hwqueue.dashboard.reads import Reads, reads
 from hwqueue.dashboard.render import page
 from hwqueue.errors import BadArgument, ConstraintError, HwqueueError, NodeUnknown, QueueUnknown
@@ -31,14 +32,10 @@ PAGE = 50
 _OF_THE_FORM = (FieldError, BadArgument, ConstraintError, QueueUnknown)
 
 
-def _given(request: Request, names: tuple[str, ...]) -> dict[str, str]:
-    return {name: request.query_params.get(name, "").strip() for name in names}
-
-
 async def node(request: Request) -> Response:
     """A node that is not there, and which of what is pending it would run."""
     asked, source = request.query_params, reads(request)
-    given = _given(request, NODE_FIELDS)
+    given = texts(request, NODE_FIELDS)
     wanted = await _class(source, asked.get("for", ""))
     error: HwqueueError | None = None
     left_out: tuple[str, ...] = ()
@@ -89,7 +86,7 @@ async def _filled(source: Reads, name: str, wanted: ClassStats | None) -> Asked:
 async def placement(request: Request) -> Response:
     """A placement, which nodes match it, and what keeps each of the others out."""
     asked, source = request.query_params, reads(request)
-    given = _given(request, LEASE_FIELDS)
+    given = texts(request, LEASE_FIELDS)
     if not given["placement"] and asked.get("for"):
         given |= asks_as(await source.class_asked(class_number(asked["for"])))
     error: HwqueueError | None = None
@@ -97,14 +94,14 @@ async def placement(request: Request) -> Response:
     rows: list[NodeMatch] = []
     names: list[str] = []
     code = asked.get("reason", "")
-    number = int(asked["page"]) if asked.get("page", "").isdecimal() else 0
+    at = number(request)
     if any(given.values()):
         try:
             lease = lease_of(given | {"placement": given["placement"] or "{}"})
             groups = await source.match_groups(**lease)
             names = _nearest(groups, code)
             # the words, which are most of it, of one page only
-            if page_names := names[number * PAGE : (number + 1) * PAGE]:
+            if page_names := names[at * PAGE : (at + 1) * PAGE]:
                 rows = await source.match(**lease, nodes=page_names)
         except _OF_THE_FORM as refused:
             error = refused
@@ -125,7 +122,7 @@ async def placement(request: Request) -> Response:
         near=sum(group.nodes for group in groups or () if len(group.codes) == 1),
         reasons=_by_code(groups or ()).most_common(),
         reason=code,
-        number=number,
+        number=at,
         page_size=PAGE,
         query={**given, "reason": code},
         queues=[row.queue for row in queues.value],

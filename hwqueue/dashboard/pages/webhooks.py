@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hwqueue.dashboard.auth import protected
+from hwqueue.dashboard.pages.asked import one_of
 from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import page
 
@@ -32,8 +33,7 @@ async def webhook(request: Request) -> Response:
     """One webhook and its last deliveries, or those in one state."""
     source = reads(request)
     row = await source.webhook(request.path_params["webhook"])
-    state = request.query_params.get("state")
-    state = state if state in STATES else None
+    state = one_of(request, "state", STATES) or None
     return page(
         request,
         "webhook.html",

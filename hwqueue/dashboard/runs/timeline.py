@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from hwqueue.dashboard.charts import Axis, Stretch
 from hwqueue.dashboard.runs.graph import Step
 from hwqueue.types import StepDetail, WorkflowRun
 
@@ -17,37 +18,20 @@ _MOST_TICKS = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """A part of a step's time.
+class Bar:
+    """The line of one step.
 
-    kind: parents, pending, ran, lost (a claim or step that did not complete), or idle: a sleep, or
-    a wait for a signal. left, width: per cent of the axis. open: it goes on.
+    The states of its spans are parents, pending, ran, lost (a claim or step that did not complete),
+    and idle: a sleep, or a wait for a signal.
     """
 
-    kind: str
-    since: datetime
-    until: datetime
-    left: float
-    width: float
-    open: bool = False
-
-    @property
-    def length(self) -> timedelta:
-        """How long it was, or is so far."""
-        return self.until - self.since
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """The line of one step."""
-
     step: Step
-    spans: tuple[Span, ...]
+    spans: tuple[Stretch, ...]
 
     def total(self, kind: str) -> timedelta:
         """How long it was of a kind; what ran and was lost counts as run."""
         kinds = ("ran", "lost") if kind == "ran" else (kind,)
-        return sum((each.length for each in self.spans if each.kind in kinds), timedelta())
+        return sum((each.length for each in self.spans if each.state in kinds), timedelta())
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,55 +46,39 @@ class Timeline:
     @property
     def has_idle(self) -> bool:
         """Whether one of them slept, or waited for a signal."""
-        return any(each.kind == "idle" for bar in self.bars for each in bar.spans)
+        return any(each.state == "idle" for bar in self.bars for each in bar.spans)
 
 
 def timeline_of(run: WorkflowRun, steps: Sequence[Step], now: datetime) -> Timeline:
     """The times of a run's steps, from its submission to its end or to now."""
     start, end = run.submitted_at, max(run.finished_at or now, run.submitted_at)
-    axis = _Axis(start, end)
-    return Timeline(start, end, tuple(Bar(step, _spans(step, axis)) for step in steps), axis.ticks())
+    axis = Axis(start, end, _THINNEST)
+    return Timeline(start, end, tuple(Bar(step, _spans(step, axis)) for step in steps), _ticks(axis))
 
 
-@dataclass(frozen=True, slots=True)
-class _Axis:
-    start: datetime
-    end: datetime
-
-    @property
-    def seconds(self) -> float:
-        return max((self.end - self.start).total_seconds(), 0.001)
-
-    def span(self, kind: str, since: datetime, until: datetime, *, is_open: bool = False) -> Span:
-        since = min(max(since, self.start), self.end)
-        until = min(max(until, since), self.end)
-        left = 100 * (since - self.start).total_seconds() / self.seconds
-        width = max(100 * (until - since).total_seconds() / self.seconds, _THINNEST)
-        return Span(kind, since, until, min(left, 100 - _THINNEST), width, is_open)
-
-    def ticks(self) -> tuple[tuple[float, timedelta], ...]:
-        step = next((each for each in _TICKS if self.seconds / each <= _MOST_TICKS), None)
-        if step is None:
-            step = _TICKS[-1] * (int(self.seconds / _TICKS[-1] / _MOST_TICKS) + 1)
-        return tuple(
-            (100 * at / self.seconds, timedelta(seconds=at)) for at in range(0, int(self.seconds) + 1, step)
-        )
+def _ticks(axis: Axis) -> tuple[tuple[float, timedelta], ...]:
+    step = next((each for each in _TICKS if axis.seconds / each <= _MOST_TICKS), None)
+    if step is None:
+        step = _TICKS[-1] * (int(axis.seconds / _TICKS[-1] / _MOST_TICKS) + 1)
+    return tuple(
+        (100 * at / axis.seconds, timedelta(seconds=at)) for at in range(0, int(axis.seconds) + 1, step)
+    )
 
 
-def _spans(step: Step, axis: _Axis) -> tuple[Span, ...]:
+def _spans(step: Step, axis: Axis) -> tuple[Stretch, ...]:
     detail = step.detail
     if detail is None or detail.released_at is None:
         if step.state == "waiting":
-            return (axis.span("parents", axis.start, axis.end, is_open=True),)
+            return (axis.stretch("parents", axis.start, axis.end, is_open=True),)
         return ()
-    spans = [axis.span("parents", axis.start, detail.released_at)]
+    spans = [axis.stretch("parents", axis.start, detail.released_at)]
     if step.kind == "task":
         spans += _of_lease(step, detail, detail.released_at, axis)
     else:
         runs = detail.ended_at is None
         until = detail.ended_at or axis.end
-        spans.append(axis.span(_work(step), detail.released_at, until, is_open=runs))
-    return tuple(each for each in spans if each.length or each.open or each.kind in _WORK)
+        spans.append(axis.stretch(_work(step), detail.released_at, until, is_open=runs))
+    return tuple(each for each in spans if each.length or each.open or each.state in _WORK)
 
 
 def _work(step: Step) -> str:
@@ -120,22 +88,22 @@ def _work(step: Step) -> str:
     return "lost" if step.state in ("failed", "cancelled") else "ran"
 
 
-def _of_lease(step: Step, detail: StepDetail, ready: datetime, axis: _Axis) -> Iterator[Span]:
+def _of_lease(step: Step, detail: StepDetail, ready: datetime, axis: Axis) -> Iterator[Stretch]:
     """The times of a task since its lease was spawned."""
     for attempt in detail.attempts:
-        yield axis.span("pending", ready, attempt.claimed_at)
+        yield axis.stretch("pending", ready, attempt.claimed_at)
         kind = "ran" if attempt.outcome == "completed" else "lost"
-        yield axis.span(kind, attempt.claimed_at, attempt.ended_at)
+        yield axis.stretch(kind, attempt.claimed_at, attempt.ended_at)
         ready = attempt.ended_at
     never = axis.end if step.state == "scheduled" else ready  # it waits for something else
     due = min(max(detail.available_at or never, ready), axis.end)
     if step.state in ("pending", "scheduled"):
-        yield axis.span("pending", due, axis.end, is_open=True)
+        yield axis.stretch("pending", due, axis.end, is_open=True)
     elif step.state == "waiting":
-        yield axis.span("parents", ready, axis.end, is_open=True)
+        yield axis.stretch("parents", ready, axis.end, is_open=True)
     elif detail.claimed_at is not None and detail.claimed_at >= ready:
         runs = detail.ended_at is None
-        yield axis.span("pending", due, detail.claimed_at)
-        yield axis.span("ran", detail.claimed_at, detail.ended_at or axis.end, is_open=runs)
+        yield axis.stretch("pending", due, detail.claimed_at)
+        yield axis.stretch("ran", detail.claimed_at, detail.ended_at or axis.end, is_open=runs)
     elif detail.ended_at is not None and detail.ended_at > due:
-        yield axis.span("pending", due, detail.ended_at)
+        yield axis.stretch("pending", due, detail.ended_at)

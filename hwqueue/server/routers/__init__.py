@@ -25,23 +25,10 @@ from hwqueue.server.routers import (
     workflows,
 )
 
-ROUTERS: Sequence[APIRouter] = (
-    me.router,
-    leases.router,
-    lease_logs.router,
-    signals.router,
-    bulk.router,
-    queues.router,
-    tasks.router,
-    workflows.router,
-    runs.router,
-    gangs.router,
-    everywhere.router,
-    nodes.router,
-    match.router,
-    explain.router,
-    planner.router,
-    views.router,
-    events.router,
-    webhooks.router,
+ROUTERS: Sequence[APIRouter] = tuple(
+    subject.router
+    for subject in (
+        *(me, leases, lease_logs, signals, bulk, queues, tasks, workflows, runs),
+        *(gangs, everywhere, nodes, match, explain, planner, views, events, webhooks),
+    )
 )
