@@ -12,81 +12,50 @@ from uuid import UUID
 import psycopg
 from starlette.requests import Request
 
+from hwqueue import types
 from hwqueue.client import AsyncClient
 from hwqueue.dashboard.cache import Cached
 from hwqueue.dashboard.reading import Reading, read, shared
 from hwqueue.errors import ClassUnknown, LeaseNotFound, NodeUnknown, QueueUnknown, WebhookUnknown
-from hwqueue.types import (
-    EVENT_CODES,
-    ApiToken,
-    CheckedStep,
-    ClassStats,
-    Event,
-    Gang,
-    LeaseFilter,
-    LeaseSummary,
-    Minute,
-    Node,
-    NodeGroup,
-    NodeMatch,
-    PendingReason,
-    Queue,
-    RunOptions,
-    RunProgress,
-    RunSignal,
-    RunSummary,
-    SchemaVersion,
-    StepDetail,
-    StepResult,
-    StepState,
-    TagCount,
-    Webhook,
-    WorkflowDefinition,
-    WorkflowRun,
-    WorkflowStep,
-    WorkflowSummary,
-    WorkflowVersion,
-)
 
 FAST, SLOW = 5.0, 10.0  # seconds for which a value is good enough for the next viewer
 MOST_CLASSES = 10_000  # that a page looks at; the database has words for the first 500
 MOST_RUNS = 200  # whose steps one call counts
-_GANG_EVENTS = tuple(code for code in EVENT_CODES if code.startswith("gang_"))
-_RUN_EVENTS = tuple(
-    code for code in EVENT_CODES if code.startswith(("workflow_run_", "workflow_step_", "workflow_wait_"))
-)
+_GANG_EVENTS = tuple(code for code in types.EVENT_CODES if code.startswith("gang_"))
+_OF_RUNS = ("workflow_run_", "workflow_step_", "workflow_wait_")
+_RUN_EVENTS = tuple(code for code in types.EVENT_CODES if code.startswith(_OF_RUNS))
 
 
 @dataclass(frozen=True, slots=True)
 class System:
     """What is installed, and who has tokens; None: the server's user may not list them."""
 
-    schema: SchemaVersion
-    tokens: Sequence[ApiToken] | None
+    schema: types.SchemaVersion
+    tokens: Sequence[types.ApiToken] | None
 
 
 @dataclass(frozen=True, slots=True)
 class RunView:
     """A run with its definition, its steps and its signals; all of one moment."""
 
-    run: WorkflowRun
-    definition: WorkflowDefinition
-    steps: Sequence[WorkflowStep]
-    details: Sequence[StepDetail]
-    progress: RunProgress
-    signals: Sequence[RunSignal] = ()
+    run: types.WorkflowRun
+    definition: types.WorkflowDefinition
+    steps: Sequence[types.WorkflowStep]
+    details: Sequence[types.StepDetail]
+    progress: types.RunProgress
+    signals: Sequence[types.RunSignal] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StepView:
     """A step of a run, and a page of its items."""
 
-    run: WorkflowRun
-    step: WorkflowStep
-    items: Sequence[StepResult]
+    run: types.WorkflowRun
+    step: types.WorkflowStep
+    items: Sequence[types.StepResult]
 
 
-async def _webhook(client: AsyncClient, name: str) -> Webhook:
+async def _webhook(client: AsyncClient, name: str) -> types.Webhook:
     """One webhook. Raises: WebhookUnknown."""
     for each in await client.list_webhooks():
         if each.name == name:
@@ -94,7 +63,7 @@ async def _webhook(client: AsyncClient, name: str) -> Webhook:
     raise WebhookUnknown(f"no webhook is named {name[:100]!r}", hint="see the list of webhooks")
 
 
-async def _queue(client: AsyncClient, name: str) -> Queue:
+async def _queue(client: AsyncClient, name: str) -> types.Queue:
     """One queue with its policy. Raises: QueueUnknown."""
     for each in await client.list_queues():
         if each.queue == name:
@@ -102,7 +71,7 @@ async def _queue(client: AsyncClient, name: str) -> Queue:
     raise QueueUnknown(f"no queue is named {name[:100]!r}", hint="see the list of queues")
 
 
-async def find_node(client: AsyncClient, name: str) -> Node:
+async def find_node(client: AsyncClient, name: str) -> types.Node:
     """The node of this name. Raises: NodeUnknown."""
     found = await client.list_nodes(name=name)
     if not found:
@@ -110,7 +79,7 @@ async def find_node(client: AsyncClient, name: str) -> Node:
     return found[0]
 
 
-async def _find_class(client: AsyncClient, class_id: int) -> ClassStats:
+async def _find_class(client: AsyncClient, class_id: int) -> types.ClassStats:
     """The placement class of this id. Raises: ClassUnknown."""
     found = await client.placement_class_stats(after=class_id - 1, limit=1)
     if not found or found[0].class_id != class_id:
@@ -122,7 +91,7 @@ async def _find_class(client: AsyncClient, class_id: int) -> ClassStats:
 
 async def _pending(
     client: AsyncClient, queue: str | None = None, order: str = "oldest"
-) -> list[PendingReason]:
+) -> list[types.PendingReason]:
     """Placement classes with something ready, and why it is not running.
 
     At most `MOST_CLASSES`, those that wait longest (`pending`: have most leases).
@@ -130,12 +99,12 @@ async def _pending(
     return await client.pending_reasons(queue=queue, order=order, limit=MOST_CLASSES)
 
 
-async def _throughput(client: AsyncClient, queue: str | None = None) -> list[Minute]:
+async def _throughput(client: AsyncClient, queue: str | None = None) -> list[types.Minute]:
     """What ended in each minute of the last hour."""
     return await client.throughput(queue=queue, minutes=60)
 
 
-async def _tags(client: AsyncClient, label: str | None) -> list[TagCount]:
+async def _tags(client: AsyncClient, label: str | None) -> list[types.TagCount]:
     """The values of a label (None: of all), and how many nodes have each."""
     return await client.tag_distribution(label=label, limit=200)
 
@@ -149,7 +118,7 @@ async def _system(client: AsyncClient) -> System:
         return System(schema, None)
 
 
-async def _on_node(client: AsyncClient, wanted: LeaseFilter, node: str | None) -> LeaseFilter:
+async def _on_node(client: AsyncClient, wanted: types.LeaseFilter, node: str | None) -> types.LeaseFilter:
     """The filter with the node of that name. Raises: NodeUnknown."""
     return wanted | {"node_id": (await find_node(client, node)).node_id} if node else wanted
 
@@ -157,12 +126,12 @@ async def _on_node(client: AsyncClient, wanted: LeaseFilter, node: str | None) -
 async def _leases(
     client: AsyncClient,
     queue: str | None,
-    wanted: LeaseFilter,
+    wanted: types.LeaseFilter,
     *,
     node: str | None,
     before: UUID | None,
     limit: int,
-) -> list[LeaseSummary]:
+) -> list[types.LeaseSummary]:
     """A page of leases. Raises: QueueUnknown, NodeUnknown, BadArgument."""
     there = await _on_node(client, wanted, node)
     return await client.list_leases(queue=queue, before=before, limit=limit, **there)
@@ -172,7 +141,7 @@ async def _count_leases(
     client: AsyncClient,
     queue: str,
     states: Sequence[str],
-    wanted: LeaseFilter,
+    wanted: types.LeaseFilter,
     node: str | None,
     *,
     most_pages: int,
@@ -191,7 +160,7 @@ async def _count_leases(
     return count, cursor is None
 
 
-async def _fit(client: AsyncClient, class_id: int) -> list[NodeGroup]:
+async def _fit(client: AsyncClient, class_id: int) -> list[types.NodeGroup]:
     """All nodes and a placement class: may they take it now, and if not, by which codes.
 
     Raises: ClassUnknown.
@@ -209,7 +178,7 @@ async def _fit(client: AsyncClient, class_id: int) -> list[NodeGroup]:
 
 async def _match(
     client: AsyncClient, /, placement: Mapping[str, Any], nodes: Sequence[str], **lease: Any
-) -> list[NodeMatch]:
+) -> list[types.NodeMatch]:
     """These nodes and a placement, in their order; those that are gone are left out.
 
     Raises: PlacementInvalid, PlacementContradictory, QueueUnknown, BadArgument.
@@ -221,7 +190,7 @@ async def _match(
 
 async def _runs(
     client: AsyncClient, /, *, before: UUID | None, limit: int, **wanted: Any
-) -> tuple[list[RunSummary], dict[UUID, RunProgress]]:
+) -> tuple[list[types.RunSummary], dict[UUID, types.RunProgress]]:
     """A page of runs, newest first, and how far each is. Raises: BadArgument."""
     rows = await client.list_workflow_runs(before=before, limit=limit, **wanted)
     known = await client.summarise_runs([row.run_id for row in rows[:MOST_RUNS]])
@@ -243,7 +212,7 @@ async def _run_view(client: AsyncClient, run_id: UUID | str) -> RunView:
 
 
 async def _step_items(
-    client: AsyncClient, run_id: UUID, step: str, state: StepState | None, *, after: int, limit: int
+    client: AsyncClient, run_id: UUID, step: str, state: types.StepState | None, *, after: int, limit: int
 ) -> StepView:
     """A step and a page of its items. Raises: RunNotFound, StepUnknown."""
     items = await client.step_results(run_id, step, state=state, after=after, limit=limit)
@@ -254,7 +223,7 @@ async def _step_items(
 
 async def _workflows(
     client: AsyncClient, after: str | None, limit: int
-) -> tuple[list[WorkflowSummary], dict[str, list[WorkflowVersion]]]:
+) -> tuple[list[types.WorkflowSummary], dict[str, list[types.WorkflowVersion]]]:
     """A page of workflows by name, and the versions of each with the states of their runs."""
     rows = await client.list_workflows(after=after, limit=limit)
     versions = defaultdict(list)
@@ -265,18 +234,18 @@ async def _workflows(
 
 async def _workflow(
     client: AsyncClient, name: str, version: int | None
-) -> tuple[WorkflowDefinition, list[WorkflowVersion]]:
+) -> tuple[types.WorkflowDefinition, list[types.WorkflowVersion]]:
     """A definition, and all versions of its name. Raises: WorkflowUnknown."""
     found = await client.get_workflow(name, version=version)
     return found, await client.list_workflow_versions([name])
 
 
-async def _checked_steps(client: AsyncClient, name: str, version: int | None) -> list[CheckedStep]:
+async def _checked_steps(client: AsyncClient, name: str, version: int | None) -> list[types.CheckedStep]:
     """Where each step of a definition could run now: looks at the whole fleet.
 
     Raises: WorkflowUnknown, and what a submission without options raises.
     """
-    options: RunOptions = {} if version is None else {"version": version}
+    options: types.RunOptions = {} if version is None else {"version": version}
     return await client.check_workflow(name, **options)
 
 
@@ -348,12 +317,12 @@ class Reads(Reading):
                 await self._read("get_lease", ask)
         return found
 
-    async def run_events(self, run: WorkflowRun) -> list[Event]:
+    async def run_events(self, run: types.WorkflowRun) -> list[types.Event]:
         """What was noted about a run: the newest, of the last 1,000 about any run."""
         found = await self.events(limit=1000, code=_RUN_EVENTS, since=run.submitted_at)
         return [each for each in found if (each.detail or {}).get("run_id") == str(run.run_id)]
 
-    async def gang_events(self, gang: Gang) -> list[Event]:
+    async def gang_events(self, gang: types.Gang) -> list[types.Event]:
         """What was noted about a gang: the newest, of the last 1,000 about any gang."""
         found = await self.events(limit=1000, code=_GANG_EVENTS, since=gang.created_at)
         return [each for each in found if (each.detail or {}).get("gang_id") == str(gang.gang_id)]

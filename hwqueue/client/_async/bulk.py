@@ -5,22 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, Literal, Unpack
 
-from hwqueue import calls
+from hwqueue import calls, types
 from hwqueue.client._async.caller import AsyncCaller
 from hwqueue.client._json import plain
 from hwqueue.client._leases import lease_filter
 from hwqueue.errors import BadArgument
-from hwqueue.types import (
-    BulkPage,
-    BulkResult,
-    LeaseChanges,
-    LeaseCount,
-    LeaseFilter,
-    LeaseState,
-)
 from hwqueue.types.base import Json
 
-OnProgress = Callable[[BulkPage], object]
+OnProgress = Callable[[types.BulkPage], object]
 BulkAction = Literal["cancel", "requeue", "update", "delete"]
 _CALLS = {
     "cancel": calls.CANCEL_LEASES,
@@ -41,9 +33,9 @@ class AsyncBulk(AsyncCaller):
         self,
         queue: str,
         *,
-        states: Collection[LeaseState | str] | None = None,
+        states: Collection[types.LeaseState | str] | None = None,
         page_size: int = 10_000,
-        **wanted: Unpack[LeaseFilter],
+        **wanted: Unpack[types.LeaseFilter],
     ) -> int:
         """How many leases of a queue a filter means.
 
@@ -66,11 +58,11 @@ class AsyncBulk(AsyncCaller):
         self,
         queue: str,
         *,
-        states: Collection[LeaseState | str] | None = None,
+        states: Collection[types.LeaseState | str] | None = None,
         cursor: dict[str, Json] | None = None,
         page_size: int = 10_000,
-        **wanted: Unpack[LeaseFilter],
-    ) -> LeaseCount:
+        **wanted: Unpack[types.LeaseFilter],
+    ) -> types.LeaseCount:
         """One page of `count_leases`, for callers that go on themselves, or stop.
 
         Args:
@@ -93,12 +85,12 @@ class AsyncBulk(AsyncCaller):
         action: BulkAction,
         queue: str,
         *,
-        changes: LeaseChanges | None = None,
+        changes: types.LeaseChanges | None = None,
         reason: str | None = None,
         cursor: dict[str, Json] | None = None,
         page_size: int = 1000,
-        **wanted: Unpack[LeaseFilter],
-    ) -> BulkPage:
+        **wanted: Unpack[types.LeaseFilter],
+    ) -> types.BulkPage:
         """One page of a bulk call, for callers that go on themselves, or stop.
 
         Args:
@@ -137,8 +129,8 @@ class AsyncBulk(AsyncCaller):
         reason: str | None = None,
         on_progress: OnProgress | None = None,
         page_size: int = 1000,
-        **wanted: Unpack[LeaseFilter],
-    ) -> BulkResult:
+        **wanted: Unpack[types.LeaseFilter],
+    ) -> types.BulkResult:
         """Cancel the leases of a queue that a filter means, as `cancel_lease` does each.
 
         Args:
@@ -159,8 +151,8 @@ class AsyncBulk(AsyncCaller):
         *,
         on_progress: OnProgress | None = None,
         page_size: int = 1000,
-        **wanted: Unpack[LeaseFilter],
-    ) -> BulkResult:
+        **wanted: Unpack[types.LeaseFilter],
+    ) -> types.BulkResult:
         """Requeue the failed leases of a queue that a filter means, those that failed first first.
 
         Args:
@@ -177,12 +169,12 @@ class AsyncBulk(AsyncCaller):
     async def update_leases(
         self,
         queue: str,
-        changes: LeaseChanges,
+        changes: types.LeaseChanges,
         *,
         on_progress: OnProgress | None = None,
         page_size: int = 1000,
-        **wanted: Unpack[LeaseFilter],
-    ) -> BulkResult:
+        **wanted: Unpack[types.LeaseFilter],
+    ) -> types.BulkResult:
         """Change the waiting leases of a queue that a filter means, as `update_lease` does each.
 
         Args:
@@ -204,8 +196,8 @@ class AsyncBulk(AsyncCaller):
         *,
         on_progress: OnProgress | None = None,
         page_size: int = 1000,
-        **wanted: Unpack[LeaseFilter],
-    ) -> BulkResult:
+        **wanted: Unpack[types.LeaseFilter],
+    ) -> types.BulkResult:
         """Delete the finished leases of a queue that a filter means, before their retention ends.
 
         Args:
@@ -220,7 +212,7 @@ class AsyncBulk(AsyncCaller):
 
     async def _pages(
         self, action: BulkAction, queue: str, on_progress: OnProgress | None, **arguments: Any
-    ) -> BulkResult:
+    ) -> types.BulkResult:
         """Change page after page until there is no next one."""
         changed, skipped, cursor = 0, list[Any](), None
         while True:
@@ -231,4 +223,4 @@ class AsyncBulk(AsyncCaller):
                 on_progress(page)
             cursor = page.next_cursor
             if cursor is None:
-                return BulkResult(changed=changed, skipped=tuple(skipped))
+                return types.BulkResult(changed=changed, skipped=tuple(skipped))

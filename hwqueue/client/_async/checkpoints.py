@@ -1,27 +1,23 @@
-"""Methods about durable steps: what handlers save, suspensions, and signals."""
+"""Methods about what handlers do with their claim: checkpoints, suspensions, signals, added work."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
-from hwqueue import calls
+from hwqueue import calls, types
 from hwqueue.client._async.caller import AsyncCaller
-from hwqueue.types import (
-    Checkpoint,
-    Json,
-    LeaseState,
-    SavedCheckpoint,
-    SignalSent,
-    SignalTaken,
-)
+from hwqueue.client._items import Named, items_of
+from hwqueue.client._json import plain
 
 
 class AsyncCheckpoints(AsyncCaller):
-    """Save what a claim has done, suspend its lease, and wake it with a signal.
+    """Save what a claim has done, suspend its lease, wake it with a signal, add work to its step.
 
-    In a handler call `context.step`, `context.sleep` and `context.wait_for`, which use these.
+    In a handler call `context.step`, `context.sleep`, `context.wait_for`, `context.add_items` and
+    `context.add_steps`, which use these. A step ends when all that was added to it has ended.
     """
 
     async def save_checkpoint(
@@ -29,7 +25,7 @@ class AsyncCheckpoints(AsyncCaller):
         lease_id: UUID | str,
         claim_token: int,
         name: str,
-        state: Json = None,
+        state: types.Json = None,
         *,
         extend: timedelta | None = None,
     ) -> datetime:
@@ -55,7 +51,7 @@ class AsyncCheckpoints(AsyncCaller):
             p_extend=extend,
         )
 
-    async def checkpoints(self, lease_id: UUID | str, claim_token: int) -> list[Checkpoint]:
+    async def checkpoints(self, lease_id: UUID | str, claim_token: int) -> list[types.Checkpoint]:
         """What the claims of a lease have saved, by name.
 
         Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, ClaimNotYours.
@@ -65,7 +61,7 @@ class AsyncCheckpoints(AsyncCaller):
 
     async def take_signal(
         self, lease_id: UUID | str, claim_token: int, signal: str, *, name: str | None = None
-    ) -> SignalTaken:
+    ) -> types.SignalTaken:
         """Take the oldest signal of a name that no wait of the lease has taken.
 
         Args:
@@ -91,7 +87,7 @@ class AsyncCheckpoints(AsyncCaller):
         signal: str | None = None,
         name: str | None = None,
         near: Literal["self"] | None = None,
-    ) -> LeaseState:
+    ) -> types.LeaseState:
         """End a claim until a time, or until the lease is sent a signal; no attempt is used up.
 
         Args:
@@ -115,8 +111,8 @@ class AsyncCheckpoints(AsyncCaller):
         )
 
     async def signal_lease(
-        self, lease_id: UUID | str, name: str, payload: Json = None, *, key: str | None = None
-    ) -> SignalSent:
+        self, lease_id: UUID | str, name: str, payload: types.Json = None, *, key: str | None = None
+    ) -> types.SignalSent:
         """Send an open lease a signal; `context.wait_for(name)` of its handler returns the payload.
 
         A lease that is suspended until this signal becomes claimable at once. For any other the
@@ -139,7 +135,9 @@ class AsyncCheckpoints(AsyncCaller):
             p_key=key,
         )
 
-    async def lease_checkpoints(self, lease_id: UUID | str, *, limit: int = 100) -> list[SavedCheckpoint]:
+    async def lease_checkpoints(
+        self, lease_id: UUID | str, *, limit: int = 100
+    ) -> list[types.SavedCheckpoint]:
         """What the handler of a lease has saved, for people: names, times, sizes; the last first.
 
         Args:
@@ -149,3 +147,52 @@ class AsyncCheckpoints(AsyncCaller):
         SQL: lease_checkpoints. Safe inside your transaction: yes.
         """
         return await self._rows(calls.LEASE_CHECKPOINTS, p_lease=lease_id, p_limit=limit)
+
+    async def add_items(
+        self,
+        lease_id: UUID | str,
+        claim_token: int,
+        items: Iterable[Mapping[str, Any]],
+        *,
+        task: str | Named | None = None,
+    ) -> list[types.AddedItem]:
+        """Add items to the step of a run whose lease this claim has.
+
+        Args:
+            items: Mappings of `name`, `params` and `task`, 10,000 at most. A name is unique within
+                the step, 1 to 200 characters: one that is there already is not added again.
+            task: Of items that name none; None: the lease's own task.
+
+        Returns: All of them with their numbers, in the order given.
+        Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, ClaimNotYours,
+            ClaimBusy, StepUnknown for a lease of no run, IdempotencyMismatch for a name that has
+            another content, WorkflowTooLarge, BadArgument, IsolationLevel.
+        SQL: add_items. Safe inside your transaction: yes, it commits with what you do there; until
+            then the claim can be neither settled nor heartbeated.
+        """
+        return await self._rows(
+            calls.ADD_ITEMS,
+            p_lease=lease_id,
+            p_token=claim_token,
+            p_items=items_of(items, task),
+        )
+
+    async def add_steps(
+        self, lease_id: UUID | str, claim_token: int, spec: Mapping[str, Any] | types.AsJson
+    ) -> types.SubmittedRun:
+        """Add steps to the step of a run whose lease this claim has: a run that is nested in it.
+
+        Args:
+            spec: A `Workflow`, or what `submit_spec` takes. Its name is unique within the step: one
+                that is there already is not added again. It binds the input of the lease's run.
+
+        Returns: The nested run; created: False if the step had one of this name already.
+        Raises: As `add_items` and `submit_spec`; WrongRunState when the run of the lease stops.
+        SQL: add_steps. Safe inside your transaction: as `add_items`.
+        """
+        return await self._row(
+            calls.ADD_STEPS,
+            p_lease=lease_id,
+            p_token=claim_token,
+            p_spec=plain(spec, "spec"),
+        )

@@ -10,20 +10,15 @@ from hwqueue import calls
 from hwqueue.client._async.bulk import AsyncBulk
 from hwqueue.client._async.caller import AsyncCaller
 from hwqueue.client._async.checkpoints import AsyncCheckpoints
-from hwqueue.client._async.children import AsyncChildren
 from hwqueue.client._async.claims import AsyncClaims
 from hwqueue.client._async.events import AsyncEvents
 from hwqueue.client._async.everywhere import AsyncEverywhere
-from hwqueue.client._async.explain import AsyncExplain
 from hwqueue.client._async.gangs import AsyncGangs
 from hwqueue.client._async.leases import AsyncLeases
 from hwqueue.client._async.nodes import AsyncNodes
 from hwqueue.client._async.planner import AsyncPlanning
 from hwqueue.client._async.queues import AsyncQueues
-from hwqueue.client._async.run_updates import AsyncRunUpdates
 from hwqueue.client._async.runner import AsyncPoolRunner, runner_on
-from hwqueue.client._async.services import AsyncServices
-from hwqueue.client._async.statistics import AsyncStatistics
 from hwqueue.client._async.tasks import AsyncTasks
 from hwqueue.client._async.tokens import AsyncTokens
 from hwqueue.client._async.views import AsyncViews
@@ -36,19 +31,14 @@ class AsyncClient(
     AsyncQueues,
     AsyncTasks,
     AsyncWorkflows,
-    AsyncRunUpdates,
     AsyncLeases,
     AsyncGangs,
     AsyncEverywhere,
     AsyncBulk,
     AsyncClaims,
     AsyncCheckpoints,
-    AsyncChildren,
     AsyncNodes,
-    AsyncExplain,
-    AsyncServices,
     AsyncViews,
-    AsyncStatistics,
     AsyncTokens,
     AsyncEvents,
     AsyncWebhooks,

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from hwqueue import calls
+from hwqueue import calls, types
 from hwqueue.client._async.caller import AsyncCaller
 from hwqueue.client._json import given, plain
-from hwqueue.types import Event
 
 
 class AsyncEvents(AsyncCaller):
@@ -30,7 +29,7 @@ class AsyncEvents(AsyncCaller):
         until: datetime | timedelta | None = None,
         final: bool = False,
         limit: int = 100,
-    ) -> list[Event]:
+    ) -> list[types.Event]:
         """The newest events first, or with `after` those that follow it, oldest first.
 
         To follow, begin with `final=True`, which leaves out what an open transaction may still come

@@ -6,25 +6,17 @@ from datetime import datetime
 from typing import Literal, Unpack
 from uuid import UUID
 
-from hwqueue import calls
+from hwqueue import calls, types
 from hwqueue.client._async.caller import AsyncCaller
 from hwqueue.client._spawn import spawn_options
-from hwqueue.types import (
-    EverywhereOptions,
-    EverywhereState,
-    EverywhereSummary,
-    EverywhereTask,
-    Json,
-    SpawnedEverywhere,
-)
 
 
 class AsyncEverywhere(AsyncCaller):
     """Spawn tasks on every node, look at them and stop them."""
 
     async def spawn_everywhere(
-        self, queue: str, task: str, params: Json = None, **options: Unpack[EverywhereOptions]
-    ) -> SpawnedEverywhere:
+        self, queue: str, task: str, params: types.Json = None, **options: Unpack[types.EverywhereOptions]
+    ) -> types.SpawnedEverywhere:
         """Spawn a task on every node that suits it, also on nodes that come later.
 
         Elsewhere: a DaemonSet, a system or sysbatch job, a Global unit. A node has at most one open
@@ -48,7 +40,7 @@ class AsyncEverywhere(AsyncCaller):
 
     async def get_everywhere(
         self, everywhere_id: UUID | str, *, limit: int = 100, after: UUID | str | None = None
-    ) -> EverywhereTask:
+    ) -> types.EverywhereTask:
         """An everywhere task and its leases, node by node.
 
         Args:
@@ -68,10 +60,10 @@ class AsyncEverywhere(AsyncCaller):
     async def list_everywhere(
         self,
         *,
-        state: EverywhereState | None = None,
+        state: types.EverywhereState | None = None,
         limit: int = 50,
         before: datetime | None = None,
-    ) -> list[EverywhereSummary]:
+    ) -> list[types.EverywhereSummary]:
         """Everywhere tasks, newest first.
 
         Args:
@@ -86,7 +78,7 @@ class AsyncEverywhere(AsyncCaller):
 
     async def stop_everywhere(
         self, everywhere_id: UUID | str, *, running: Literal["keep", "stop"] = "keep"
-    ) -> EverywhereState:
+    ) -> types.EverywhereState:
         """Stop an everywhere task: within about a second what waits is cancelled.
 
         Args:

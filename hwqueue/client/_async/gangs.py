@@ -7,21 +7,9 @@ from datetime import datetime
 from typing import Any, Unpack
 from uuid import UUID
 
-from hwqueue import calls, tracing
+from hwqueue import calls, tracing, types
 from hwqueue.client._async.caller import AsyncCaller
 from hwqueue.client._gangs import gang_members, gang_options
-from hwqueue.types import (
-    AsMember,
-    Gang,
-    GangExplanation,
-    GangForecast,
-    GangOptions,
-    GangState,
-    GangStatus,
-    GangSummary,
-    LeaseSpec,
-    SpawnedMember,
-)
 
 
 class AsyncGangs(AsyncCaller):
@@ -30,9 +18,9 @@ class AsyncGangs(AsyncCaller):
     async def spawn_gang(
         self,
         queue: str,
-        members: Iterable[AsMember | LeaseSpec | Mapping[str, Any]],
-        **options: Unpack[GangOptions],
-    ) -> list[SpawnedMember]:
+        members: Iterable[types.AsMember | types.LeaseSpec | Mapping[str, Any]],
+        **options: Unpack[types.GangOptions],
+    ) -> list[types.SpawnedMember]:
         """Spawn a gang: none of its leases is claimed before there is room for all of them.
 
         The handlers begin once every member is claimed. `context.gang` has the others. With
@@ -57,7 +45,7 @@ class AsyncGangs(AsyncCaller):
                 p_options=gang_options(options, headers),
             )
 
-    async def get_gang(self, gang_id: UUID | str) -> Gang:
+    async def get_gang(self, gang_id: UUID | str) -> types.Gang:
         """A gang, its members and where they are.
 
         Raises: GangNotFound.
@@ -68,11 +56,11 @@ class AsyncGangs(AsyncCaller):
     async def list_gangs(
         self,
         *,
-        state: GangState | None = None,
+        state: types.GangState | None = None,
         limit: int = 50,
         before: datetime | None = None,
         before_gang: UUID | str | None = None,
-    ) -> list[GangSummary]:
+    ) -> list[types.GangSummary]:
         """Gangs, newest first.
 
         Args:
@@ -92,7 +80,7 @@ class AsyncGangs(AsyncCaller):
             p_before_gang=before_gang,
         )
 
-    async def explain_gang(self, gang_id: UUID | str) -> GangExplanation:
+    async def explain_gang(self, gang_id: UUID | str) -> types.GangExplanation:
         """Why a gang is where it is; of one that waits, where it lacks room, and the ways out.
 
         Raises: GangNotFound.
@@ -103,9 +91,9 @@ class AsyncGangs(AsyncCaller):
     async def what_if_gang(
         self,
         queue: str,
-        members: Iterable[AsMember | LeaseSpec | Mapping[str, Any]],
-        **options: Unpack[GangOptions],
-    ) -> GangForecast:
+        members: Iterable[types.AsMember | types.LeaseSpec | Mapping[str, Any]],
+        **options: Unpack[types.GangOptions],
+    ) -> types.GangForecast:
         """Whether a gang would start now if it were spawned, and if not, why; nothing is written.
 
         Args:
@@ -124,7 +112,7 @@ class AsyncGangs(AsyncCaller):
             p_options=gang_options(options, {}),
         )
 
-    async def cancel_gang(self, gang_id: UUID | str, *, reason: str | None = None) -> GangState:
+    async def cancel_gang(self, gang_id: UUID | str, *, reason: str | None = None) -> types.GangState:
         """Cancel a gang: within about a second what waits ends, and what runs is asked to stop.
 
         Returns: `cancelling`, or how it has ended.
@@ -133,7 +121,7 @@ class AsyncGangs(AsyncCaller):
         """
         return await self._value(calls.CANCEL_GANG, p_gang=gang_id, p_reason=reason)
 
-    async def gang_status(self, lease_id: UUID | str, claim_token: int) -> GangStatus:
+    async def gang_status(self, lease_id: UUID | str, claim_token: int) -> types.GangStatus:
         """Whether all members of a claimed lease's gang are there; workers ask before it starts.
 
         Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, ClaimNotYours,

@@ -7,29 +7,18 @@ from datetime import datetime, timedelta
 from typing import Any, Unpack
 from uuid import UUID
 
-from hwqueue import calls, tracing
+from hwqueue import calls, tracing, types
 from hwqueue.client._async.waiting import AsyncSpawned, AsyncWaiting
 from hwqueue.client._json import given, plain
 from hwqueue.client._leases import lease_filter
 from hwqueue.client._spawn import spawn_item, spawn_options, tell_warnings, with_headers
-from hwqueue.types import (
-    Json,
-    Lease,
-    LeaseChanges,
-    LeaseFilter,
-    LeaseSpec,
-    LeaseState,
-    LeaseSummary,
-    LogLine,
-    SpawnOptions,
-)
 
 
 class AsyncLeases(AsyncWaiting):
     """Spawn leases and follow them."""
 
     async def spawn_lease(
-        self, queue: str, task: str, params: Json = None, **options: Unpack[SpawnOptions]
+        self, queue: str, task: str, params: types.Json = None, **options: Unpack[types.SpawnOptions]
     ) -> AsyncSpawned:
         """Spawn one lease; wait for it with `result` or `wait` of what this returns.
 
@@ -57,7 +46,7 @@ class AsyncLeases(AsyncWaiting):
         return AsyncSpawned.of(spawned, self)
 
     async def spawn_leases(
-        self, queue: str, leases: Iterable[LeaseSpec | Mapping[str, Any]]
+        self, queue: str, leases: Iterable[types.LeaseSpec | Mapping[str, Any]]
     ) -> list[AsyncSpawned]:
         """Spawn a batch in one statement, all or nothing; the results are in the order given.
 
@@ -86,7 +75,7 @@ class AsyncLeases(AsyncWaiting):
         """
         return list(await self._value(calls.SPAWN_WARNINGS, p_id=spawned_id))
 
-    async def get_lease(self, lease_id: UUID | str) -> Lease:
+    async def get_lease(self, lease_id: UUID | str) -> types.Lease:
         """All that is known about a lease, every attempt's error included.
 
         Raises: LeaseNotFound.
@@ -102,7 +91,7 @@ class AsyncLeases(AsyncWaiting):
         attempt: int | None = None,
         last: bool = False,
         limit: int = 1000,
-    ) -> list[LogLine]:
+    ) -> list[types.LogLine]:
         """What the handlers of a lease logged, oldest first; the last 1000 lines of each claim.
 
         To follow, go on with the `cursor` of the last line seen as `after`.
@@ -131,8 +120,8 @@ class AsyncLeases(AsyncWaiting):
         queue: str | None = None,
         limit: int = 50,
         before: UUID | str | None = None,
-        **wanted: Unpack[LeaseFilter],
-    ) -> list[LeaseSummary]:
+        **wanted: Unpack[types.LeaseFilter],
+    ) -> list[types.LeaseSummary]:
         """Leases, newest first.
 
         Args:
@@ -153,7 +142,7 @@ class AsyncLeases(AsyncWaiting):
 
     async def find_lease(
         self, queue: str, idempotency_key: str, *, tenant: str | None = None
-    ) -> LeaseSummary | None:
+    ) -> types.LeaseSummary | None:
         """The lease that was spawned with an idempotency key; None: there is none, or it is gone.
 
         Args:
@@ -165,7 +154,9 @@ class AsyncLeases(AsyncWaiting):
         found = await self.list_leases(queue=queue, idempotency_key=idempotency_key, tenant=tenant, limit=1)
         return found[0] if found else None
 
-    async def update_lease(self, lease_id: UUID | str, **changes: Unpack[LeaseChanges]) -> LeaseState:
+    async def update_lease(
+        self, lease_id: UUID | str, **changes: Unpack[types.LeaseChanges]
+    ) -> types.LeaseState:
         """Change a lease that is not claimed; what is not given stays as it is.
 
         Args:
@@ -180,7 +171,7 @@ class AsyncLeases(AsyncWaiting):
         """
         return await self._value(calls.UPDATE_LEASE, p_lease=lease_id, p_changes=plain(changes, "changes"))
 
-    async def cancel_lease(self, lease_id: UUID | str, *, reason: str | None = None) -> LeaseState:
+    async def cancel_lease(self, lease_id: UUID | str, *, reason: str | None = None) -> types.LeaseState:
         """Cancel a lease; a running claim is asked to stop.
 
         Returns: `cancelled`, or `claimed` while the running claim has been asked to stop.
@@ -190,7 +181,7 @@ class AsyncLeases(AsyncWaiting):
         """
         return await self._value(calls.CANCEL_LEASE, p_lease=lease_id, p_reason=reason)
 
-    async def requeue_lease(self, lease_id: UUID | str) -> LeaseState:
+    async def requeue_lease(self, lease_id: UUID | str) -> types.LeaseState:
         """Make a failed or cancelled lease claimable again, with all its attempts to come.
 
         Returns: Its new state.

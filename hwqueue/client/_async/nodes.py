@@ -7,28 +7,15 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from hwqueue import calls
+from hwqueue import calls, types
 from hwqueue.client._async.caller import AsyncCaller
 from hwqueue.client._json import given, plain
-from hwqueue.types import (
-    AsJson,
-    BrokenInvariant,
-    MatchPage,
-    Node,
-    NodeClaim,
-    NodeGroup,
-    NodeMatch,
-    NodeSpec,
-    PruneResult,
-    ReapResult,
-    Taint,
-)
 
 
 class AsyncNodes(AsyncCaller):
     """Register and steer nodes; reap and prune."""
 
-    async def register_node(self, node_id: UUID | str, spec: NodeSpec | Mapping[str, Any]) -> int:
+    async def register_node(self, node_id: UUID | str, spec: types.NodeSpec | Mapping[str, Any]) -> int:
         """Register a node, or say what it is now.
 
         Returns: The node epoch to claim with. A new `instance_id` raises it, which fences the
@@ -46,7 +33,7 @@ class AsyncNodes(AsyncCaller):
         node_id: UUID | str | None = None,
         after: str | None = None,
         limit: int | None = None,
-    ) -> list[Node]:
+    ) -> list[types.Node]:
         """Registered nodes with what they have and what is in use, by name.
 
         Args:
@@ -58,7 +45,7 @@ class AsyncNodes(AsyncCaller):
         """
         return await self._rows(calls.LIST_NODES, p_name=name, p_node=node_id, p_after=after, p_limit=limit)
 
-    async def node_claims(self, node_id: UUID | str, *, limit: int = 500) -> list[NodeClaim]:
+    async def node_claims(self, node_id: UUID | str, *, limit: int = 500) -> list[types.NodeClaim]:
         """What runs on a node and what is set aside for it, the oldest claims first.
 
         Raises: BadArgument.
@@ -68,7 +55,7 @@ class AsyncNodes(AsyncCaller):
 
     async def match_nodes(
         self,
-        placement: AsJson | Mapping[str, Any] | None,
+        placement: types.AsJson | Mapping[str, Any] | None,
         *,
         queue: str | None = None,
         task: str | None = None,
@@ -76,7 +63,7 @@ class AsyncNodes(AsyncCaller):
         service_id: UUID | str | None = None,
         labels: Mapping[str, str] | None = None,
         nodes: Sequence[str] | None = None,
-    ) -> list[NodeMatch]:
+    ) -> list[types.NodeMatch]:
         """For every registered node: may it run this now, how well, and if not, why.
 
         Args:
@@ -102,14 +89,14 @@ class AsyncNodes(AsyncCaller):
 
     async def match_groups(
         self,
-        placement: AsJson | Mapping[str, Any] | None,
+        placement: types.AsJson | Mapping[str, Any] | None,
         *,
         queue: str | None = None,
         task: str | None = None,
         tenant: str | None = None,
         service_id: UUID | str | None = None,
         labels: Mapping[str, str] | None = None,
-    ) -> list[NodeGroup]:
+    ) -> list[types.NodeGroup]:
         """The same without the words, by groups of nodes that are told the same codes.
 
         Raises: PlacementInvalid, PlacementContradictory, QueueUnknown, BadArgument.
@@ -123,7 +110,7 @@ class AsyncNodes(AsyncCaller):
 
     async def match_page(
         self,
-        placement: AsJson | Mapping[str, Any] | None,
+        placement: types.AsJson | Mapping[str, Any] | None,
         *,
         queue: str | None = None,
         task: str | None = None,
@@ -132,7 +119,7 @@ class AsyncNodes(AsyncCaller):
         labels: Mapping[str, str] | None = None,
         limit: int = 100,
         skip: int = 0,
-    ) -> MatchPage:
+    ) -> types.MatchPage:
         """The same, counted, and of the nodes `limit` after the first `skip`, the best first.
 
         Args:
@@ -220,7 +207,7 @@ class AsyncNodes(AsyncCaller):
         """
         return await self._value(calls.NODE_WAKE_PAYLOAD, p_node=node_id)
 
-    async def taint_node(self, node_id: UUID | str, taint: Taint | Mapping[str, Any]) -> None:
+    async def taint_node(self, node_id: UUID | str, taint: types.Taint | Mapping[str, Any]) -> None:
         """Keep leases off the node that do not tolerate the taint.
 
         With effect `no_execute` those that run there are asked to stop, too: at once, or when the
@@ -304,7 +291,7 @@ class AsyncNodes(AsyncCaller):
         """
         await self._call(calls.HAND_OVER_NODE, p_node=node_id, p_login=login)
 
-    async def reap(self, *, limit: int = 1000, unless_within: timedelta = timedelta(0)) -> ReapResult:
+    async def reap(self, *, limit: int = 1000, unless_within: timedelta = timedelta(0)) -> types.ReapResult:
         """End expired claims, promote due leases, fail those past their deadline.
 
         Args:
@@ -316,7 +303,9 @@ class AsyncNodes(AsyncCaller):
         """
         return await self._row(calls.REAP, p_limit=limit, p_unless_within=unless_within)
 
-    async def prune(self, *, limit: int = 10_000, unless_within: timedelta = timedelta(0)) -> PruneResult:
+    async def prune(
+        self, *, limit: int = 10_000, unless_within: timedelta = timedelta(0)
+    ) -> types.PruneResult:
         """Remove what is past its retention.
 
         Args:
@@ -328,7 +317,7 @@ class AsyncNodes(AsyncCaller):
         """
         return await self._row(calls.PRUNE, p_limit=limit, p_unless_within=unless_within)
 
-    async def verify_invariants(self) -> list[BrokenInvariant]:
+    async def verify_invariants(self) -> list[types.BrokenInvariant]:
         """What must hold at every instant and does not, counted again; it reads everything.
 
         Call it in a repeatable read transaction of yours while others work.

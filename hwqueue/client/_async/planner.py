@@ -7,10 +7,9 @@ from datetime import timedelta
 from typing import Literal
 from uuid import UUID
 
-from hwqueue import calls
+from hwqueue import calls, types
 from hwqueue.client._async.caller import AsyncCaller
 from hwqueue.client._json import given, plain
-from hwqueue.types import LeasePlace, PlaceRoom, PlannerRow, PlannerStatus
 
 
 class AsyncPlanning(AsyncCaller):
@@ -38,7 +37,7 @@ class AsyncPlanning(AsyncCaller):
         after: str | None = None,
         limit: int = 1000,
         most: int = 10_000,
-    ) -> list[PlannerRow]:
+    ) -> list[types.PlannerRow]:
         """A page of what a planner reads; docs/reference/sql.md has the keys of the items.
 
         Args:
@@ -84,7 +83,7 @@ class AsyncPlanning(AsyncCaller):
             p_epoch=epoch,
         )
 
-    async def planner_rooms(self, gangs: Sequence[UUID]) -> list[PlaceRoom]:
+    async def planner_rooms(self, gangs: Sequence[UUID]) -> list[types.PlaceRoom]:
         """Where gangs have room, by place and by how much.
 
         Args:
@@ -113,7 +112,7 @@ class AsyncPlanning(AsyncCaller):
 
     async def reserve_leases(
         self, places: Mapping[UUID, UUID], *, hold: timedelta, round: int, epoch: int
-    ) -> list[LeasePlace]:
+    ) -> list[types.LeasePlace]:
         """Reserve pending leases on nodes, which fetch them with their next claims.
 
         Args:
@@ -134,7 +133,7 @@ class AsyncPlanning(AsyncCaller):
             p_epoch=epoch,
         )
 
-    async def assigned_leases(self, places: Mapping[UUID, UUID]) -> list[LeasePlace]:
+    async def assigned_leases(self, places: Mapping[UUID, UUID]) -> list[types.LeasePlace]:
         """What has become of leases that were reserved on nodes.
 
         Args:
@@ -188,7 +187,7 @@ class AsyncPlanning(AsyncCaller):
             p_epoch=epoch,
         )
 
-    async def planner_status(self) -> PlannerStatus | None:
+    async def planner_status(self) -> types.PlannerStatus | None:
         """What the planner that leads has found; None: none does, and no prices are valid.
 
         SQL: planner_status. Safe inside your transaction: yes.

@@ -1,20 +1,21 @@
-"""Methods about queues."""
+"""Methods about queues and services."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
-from hwqueue import calls
+from hwqueue import calls, types
 from hwqueue.client._async.caller import AsyncCaller
 from hwqueue.client._json import plain
-from hwqueue.types import Queue, QueuePolicy, WakePayload
+from hwqueue.client._rows import service_policy
 
-Policy = QueuePolicy | Mapping[str, Any]
+Policy = types.QueuePolicy | Mapping[str, Any]
 
 
 class AsyncQueues(AsyncCaller):
-    """Create, change and look at queues."""
+    """Create, change and look at queues; say what holds for services, the `service_id` of leases."""
 
     async def create_queue(self, queue: str, *, policy: Policy | None = None) -> None:
         """Create a queue; one that exists is left alone, whatever its other keys are.
@@ -61,14 +62,14 @@ class AsyncQueues(AsyncCaller):
         """
         await self._call(calls.RESUME_QUEUE, p_queue=queue)
 
-    async def list_queues(self) -> list[Queue]:
+    async def list_queues(self) -> list[types.Queue]:
         """Every queue with the number of its open leases, by name.
 
         SQL: list_queues. Safe inside your transaction: yes.
         """
         return await self._rows(calls.LIST_QUEUES)
 
-    async def wake_payloads(self, queues: Sequence[str]) -> list[WakePayload]:
+    async def wake_payloads(self, queues: Sequence[str]) -> list[types.WakePayload]:
         """What notifications of new work in these queues carry; they need not exist yet.
 
         For those who LISTEN to channel `hwqueue` themselves. A notification is a hint: any login
@@ -78,3 +79,25 @@ class AsyncQueues(AsyncCaller):
         SQL: wake_payloads. Safe inside your transaction: yes.
         """
         return await self._rows(calls.WAKE_PAYLOADS, p_queues=list(queues))
+
+    async def set_service_policy(
+        self, service_id: UUID | str, policy: types.ServicePolicy | Mapping[str, Any]
+    ) -> types.ServicePolicy:
+        """Change the keys of a service's policy that are given; None in a mapping takes one back.
+
+        Returns: The whole policy.
+        Raises: BadArgument.
+        SQL: set_service_policy. Safe inside your transaction: yes.
+        """
+        settings = plain(policy, "policy")
+        return service_policy(
+            await self._value(calls.SET_SERVICE_POLICY, p_service=service_id, p_policy=settings)
+        )
+
+    async def service_policy(self, service_id: UUID | str) -> types.ServicePolicy:
+        """What is said of a service; of one that nobody knows, nothing.
+
+        Raises: BadArgument.
+        SQL: service_policy. Safe inside your transaction: yes.
+        """
+        return service_policy(await self._value(calls.SERVICE_POLICY, p_service=service_id))

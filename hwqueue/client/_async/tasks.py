@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hwqueue import calls
+from hwqueue import calls, types
 from hwqueue.client._async.caller import AsyncCaller
 from hwqueue.client._json import given, plain
-from hwqueue.types import AsJson, KnownTask, SyncedTask, TaskDifference
 
 
 class AsyncTasks(AsyncCaller):
     """Say which options the leases of a task have by default."""
 
-    async def set_task(self, task: str, defaults: AsJson | Mapping[str, Any] | None = None) -> dict[str, Any]:
+    async def set_task(
+        self, task: str, defaults: types.AsJson | Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Set the defaults of a task, all of them, for every later spawn.
 
         An option of a spawn replaces the default of its name as a whole.
@@ -33,14 +34,16 @@ class AsyncTasks(AsyncCaller):
         options = given(options) if isinstance(options, Mapping) else options
         return await self._value(calls.SET_TASK, p_task=task, p_defaults={} if options is None else options)
 
-    async def list_tasks(self) -> list[KnownTask]:
+    async def list_tasks(self) -> list[types.KnownTask]:
         """The tasks that have been set, or for which live workers declare defaults, by name.
 
         SQL: list_tasks. Safe inside your transaction: yes.
         """
         return await self._rows(calls.LIST_TASKS)
 
-    async def compare_tasks(self, tasks: Mapping[str, AsJson | Mapping[str, Any]]) -> list[TaskDifference]:
+    async def compare_tasks(
+        self, tasks: Mapping[str, types.AsJson | Mapping[str, Any]]
+    ) -> list[types.TaskDifference]:
         """Which options differ from the defaults that were set, for a worker's log.
 
         An option that is not declared does not differ.
@@ -57,11 +60,11 @@ class AsyncTasks(AsyncCaller):
 
     async def sync_tasks(
         self,
-        tasks: Mapping[str, AsJson | Mapping[str, Any]],
+        tasks: Mapping[str, types.AsJson | Mapping[str, Any]],
         *,
         version: str | None = None,
         force: bool = False,
-    ) -> list[SyncedTask]:
+    ) -> list[types.SyncedTask]:
         """Set the defaults that an app declares, where they are newer than the database's.
 
         They are not set where `set_task` has set others, where an app of a higher version has, or,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from hwqueue import calls
+from hwqueue import calls, types
 from hwqueue.client._async.caller import AsyncCaller
-from hwqueue.types import ApiToken, TokenGrant
 
 
 class AsyncTokens(AsyncCaller):
@@ -45,7 +44,7 @@ class AsyncTokens(AsyncCaller):
             p_expires_after=expires_after,
         )
 
-    async def check_token(self, secret_sha256: bytes) -> TokenGrant | None:
+    async def check_token(self, secret_sha256: bytes) -> types.TokenGrant | None:
         """Whose secret has this hash; None when it lets nobody in (any more).
 
         SQL: check_token. Safe inside your transaction: yes.
@@ -53,7 +52,7 @@ class AsyncTokens(AsyncCaller):
         found = await self._rows(calls.CHECK_TOKEN, p_secret_sha256=secret_sha256)
         return found[0] if found else None
 
-    async def list_tokens(self) -> list[ApiToken]:
+    async def list_tokens(self) -> list[types.ApiToken]:
         """All tokens that there ever were, newest first.
 
         SQL: list_tokens. Safe inside your transaction: yes.

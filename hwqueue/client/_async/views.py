@@ -1,24 +1,18 @@
-"""Methods about what operators look at. They count by class and change nothing."""
+"""Methods about what operators look at: explanations, counts by class, figures. They change nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
 from uuid import UUID
 
-from hwqueue import calls
+from hwqueue import calls, types
 from hwqueue.client._async.caller import AsyncCaller
-from hwqueue.types import (
-    ClassStats,
-    LeaseEvent,
-    NodeUsage,
-    PendingReason,
-    QueueDepth,
-    RunningLease,
-    TagCount,
-)
+from hwqueue.client._json import plain
 
 
 class AsyncViews(AsyncCaller):
-    """Why work is pending, what is full, what happened to a lease."""
+    """Why work is pending and what would change it, what is full, what happened to a lease."""
 
     async def pending_reasons(
         self,
@@ -28,7 +22,7 @@ class AsyncViews(AsyncCaller):
         class_id: int | None = None,
         order: str | None = None,
         limit: int | None = None,
-    ) -> list[PendingReason]:
+    ) -> list[types.PendingReason]:
         """Placement classes with leases ready, and what keeps them from running.
 
         kind: `no_match`: no live node could ever run it; `contended`: some could, none can now.
@@ -45,7 +39,7 @@ class AsyncViews(AsyncCaller):
             p_limit=limit,
         )
 
-    async def queue_depth(self, *, queue: str | None = None) -> list[QueueDepth]:
+    async def queue_depth(self, *, queue: str | None = None) -> list[types.QueueDepth]:
         """What waits and runs in each queue, by name.
 
         Raises: QueueUnknown.
@@ -53,7 +47,7 @@ class AsyncViews(AsyncCaller):
         """
         return await self._rows(calls.QUEUE_DEPTH, p_queue=queue)
 
-    async def running_leases(self, *, limit: int = 100) -> list[RunningLease]:
+    async def running_leases(self, *, limit: int = 100) -> list[types.RunningLease]:
         """Leases that run, those claimed first at the top, with their progress.
 
         Raises: BadArgument.
@@ -63,7 +57,7 @@ class AsyncViews(AsyncCaller):
 
     async def node_usage(
         self, *, state: str | None = None, limit: int | None = None, after: str | None = None
-    ) -> list[NodeUsage]:
+    ) -> list[types.NodeUsage]:
         """What registered nodes have and what of it is in use, by name.
 
         state: `live`, `silent`, `cordoned` or `draining`. limit: all unless given; after: the last
@@ -73,7 +67,9 @@ class AsyncViews(AsyncCaller):
         """
         return await self._rows(calls.NODE_USAGE, p_state=state, p_limit=limit, p_after=after)
 
-    async def tag_distribution(self, *, label: str | None = None, limit: int | None = None) -> list[TagCount]:
+    async def tag_distribution(
+        self, *, label: str | None = None, limit: int | None = None
+    ) -> list[types.TagCount]:
         """How many nodes have each value of a label, or of all; the commonest first.
 
         limit: 100 unless given.
@@ -82,7 +78,7 @@ class AsyncViews(AsyncCaller):
         """
         return await self._rows(calls.TAG_DISTRIBUTION, p_label=label, p_limit=limit)
 
-    async def lease_history(self, lease_id: UUID | str) -> list[LeaseEvent]:
+    async def lease_history(self, lease_id: UUID | str) -> list[types.LeaseEvent]:
         """The life line of a lease, oldest first.
 
         Raises: LeaseNotFound.
@@ -92,7 +88,7 @@ class AsyncViews(AsyncCaller):
 
     async def placement_class_stats(
         self, *, queue: str | None = None, after: int | None = None, limit: int | None = None
-    ) -> list[ClassStats]:
+    ) -> list[types.ClassStats]:
         """Placement classes with what waits and runs of each, by id.
 
         after: the last class_id of the page before. limit: 100 unless given.
@@ -100,3 +96,56 @@ class AsyncViews(AsyncCaller):
         SQL: placement_class_stats. Safe inside your transaction: yes.
         """
         return await self._rows(calls.PLACEMENT_CLASS_STATS, p_queue=queue, p_after=after, p_limit=limit)
+
+    async def metrics(self) -> list[types.Sample]:
+        """Everything that monitoring wants to know, at this moment.
+
+        `hwqueue.metrics` makes Prometheus metrics of it.
+
+        SQL: metrics. Safe inside your transaction: yes.
+        """
+        return await self._rows(calls.METRICS)
+
+    async def throughput(self, queue: str | None = None, *, minutes: int = 60) -> list[types.Minute]:
+        """What ended in each of the last minutes, oldest first; the last one is not over.
+
+        Args:
+            queue: None: all of them together.
+            minutes: 1 to 1440.
+
+        Raises: QueueUnknown, BadArgument.
+        SQL: throughput. Safe inside your transaction: yes.
+        """
+        return await self._rows(calls.THROUGHPUT, p_queue=queue, p_minutes=minutes)
+
+    async def explain_lease(self, lease_id: UUID | str) -> types.LeaseExplanation:
+        """Why a lease is where it is; of a pending one, node by node, why it does not run.
+
+        Raises: LeaseNotFound.
+        SQL: explain_lease. Safe inside your transaction: yes.
+        """
+        return await self._row(calls.EXPLAIN_LEASE, p_lease=lease_id)
+
+    async def explain_class(self, class_id: int) -> types.ClassExplanation:
+        """Why the leases of a placement class are pending.
+
+        Raises: ClassUnknown.
+        SQL: explain_class. Safe inside your transaction: yes.
+        """
+        return await self._row(calls.EXPLAIN_CLASS, p_class=class_id)
+
+    async def what_if(
+        self, nodes: types.NodeSpec | Mapping[str, Any] | Iterable[types.NodeSpec | Mapping[str, Any]]
+    ) -> list[types.ServedClass]:
+        """Which pending classes such nodes could run if they were there, idle; up to 1,000.
+
+        Args:
+            nodes: One or up to 100, as `register_node` takes them; in a mapping `name` and
+                `instance_id` may be left out, and `count` says how many such nodes.
+
+        Raises: BadArgument.
+        SQL: what_if. Safe inside your transaction: yes.
+        """
+        listed = [nodes] if isinstance(nodes, types.NodeSpec | Mapping) else list(nodes)
+        specs = [plain(node, f"nodes[{index}]") for index, node in enumerate(listed)]
+        return await self._rows(calls.WHAT_IF, p_nodes=specs)

@@ -16,14 +16,13 @@ from uuid import UUID
 
 import psycopg
 
-from hwqueue import calls
+from hwqueue import calls, types
 from hwqueue.client import _pauses
 from hwqueue.client._async.caller import AsyncCaller
 from hwqueue.client._async.runner import AsyncPoolRunner
 from hwqueue.client._ends import ENDED, result_of, run_timed_out, timed_out, unique_ids
 from hwqueue.client._pauses import Pauses, Rate, apause
 from hwqueue.errors import ConfigError, LeaseNotFound
-from hwqueue.types import AwaitedLease, Json, Lease, LeaseState, SpawnResult, WorkflowRun
 
 R_co = TypeVar("R_co", covariant=True)
 X = TypeVar("X")
@@ -36,7 +35,7 @@ class AsyncWaiting(AsyncCaller):
 
     async def await_leases(
         self, lease_ids: Sequence[UUID | str], *, notify: bool = False
-    ) -> list[AwaitedLease]:
+    ) -> list[types.AwaitedLease]:
         """The states of leases now, for a wait of your own; `wait` and its like call it for you.
 
         Args:
@@ -49,7 +48,7 @@ class AsyncWaiting(AsyncCaller):
         """
         return await self._rows(calls.AWAIT_LEASES, p_lease_ids=list(lease_ids), p_notify=notify or None)
 
-    async def wait(self, lease_id: UUID | str, *, timeout: timedelta | None = None) -> Lease:
+    async def wait(self, lease_id: UUID | str, *, timeout: timedelta | None = None) -> types.Lease:
         """Wait until a lease has completed, failed for good or been cancelled, and return it.
 
         Args:
@@ -64,7 +63,7 @@ class AsyncWaiting(AsyncCaller):
 
     async def wait_many(
         self, lease_ids: Iterable[UUID | str], *, timeout: timedelta | None = None
-    ) -> list[Lease]:
+    ) -> list[types.Lease]:
         """Wait until all of these leases have ended, and return them in the order given.
 
         Args:
@@ -74,14 +73,14 @@ class AsyncWaiting(AsyncCaller):
         SQL: await_leases, get_lease. Safe inside your transaction: no, it needs its own.
         """
         wanted = unique_ids(lease_ids)
-        ended: dict[UUID, Lease] = {}
+        ended: dict[UUID, types.Lease] = {}
         async for lease in self._ends(wanted, timeout):
             ended[lease.lease_id] = lease
         return [ended[lease_id] for lease_id in wanted]
 
     def as_completed(
         self, lease_ids: Iterable[UUID | str], *, timeout: timedelta | None = None
-    ) -> AsyncIterator[Lease]:
+    ) -> AsyncIterator[types.Lease]:
         """The leases as they end, the first to end first; an iterator.
 
         Args:
@@ -92,7 +91,7 @@ class AsyncWaiting(AsyncCaller):
         """
         return self._ends(unique_ids(lease_ids), timeout)
 
-    async def result(self, lease_id: UUID | str, *, timeout: timedelta | None = None) -> Json:
+    async def result(self, lease_id: UUID | str, *, timeout: timedelta | None = None) -> types.Json:
         """Wait until a lease has ended, and return the result of its handler.
 
         Args:
@@ -104,7 +103,9 @@ class AsyncWaiting(AsyncCaller):
         """
         return result_of(await self.wait(lease_id, timeout=timeout))
 
-    async def wait_for_run(self, run_id: UUID | str, *, timeout: timedelta | None = None) -> WorkflowRun:
+    async def wait_for_run(
+        self, run_id: UUID | str, *, timeout: timedelta | None = None
+    ) -> types.WorkflowRun:
         """Wait until a run has completed, failed or been cancelled, and return it.
 
         It only polls, at most once a second: the end of a run is not notified.
@@ -126,7 +127,7 @@ class AsyncWaiting(AsyncCaller):
                 raise run_timed_out(run, timeout)
             await apause(pauses.next(notified=False))
 
-    async def _ends(self, lease_ids: list[UUID], timeout: timedelta | None) -> AsyncIterator[Lease]:
+    async def _ends(self, lease_ids: list[UUID], timeout: timedelta | None) -> AsyncIterator[types.Lease]:
         """What `as_completed` iterates over."""
         left, pauses = dict.fromkeys(lease_ids), Pauses(timeout)
         async with AsyncEndings(self._own_connections()) as endings:
@@ -146,8 +147,8 @@ class AsyncWaiting(AsyncCaller):
                     continue  # what ended before it listened is seen at once
                 await endings.pause(states, pauses)
 
-    async def _states(self, lease_ids: Sequence[UUID], notify: bool) -> list[AwaitedLease]:
-        states: list[AwaitedLease] = []
+    async def _states(self, lease_ids: Sequence[UUID], notify: bool) -> list[types.AwaitedLease]:
+        states: list[types.AwaitedLease] = []
         for start in range(0, len(lease_ids), _MOST_IDS):
             some = lease_ids[start : start + _MOST_IDS]
             states += await self.await_leases(some, notify=notify)
@@ -205,10 +206,10 @@ class AsyncEndings:
         self._connection = await self._runner.listen(calls.LISTEN_ENDED)
         return self.is_open
 
-    async def pause(self, states: Sequence[AwaitedLease], pauses: Pauses) -> None:
+    async def pause(self, states: Sequence[types.AwaitedLease], pauses: Pauses) -> None:
         """Wait for the next look, or until one of these is said to have ended."""
         left = [one for one in states if one.state not in ENDED]
-        notified = self.is_open and all(one.state is LeaseState.CLAIMED for one in left)
+        notified = self.is_open and all(one.state is types.LeaseState.CLAIMED for one in left)
         seconds = pauses.next(notified=notified)
         if self._connection is None:
             await apause(seconds)
@@ -233,7 +234,7 @@ class AsyncEndings:
             self._connection = None
 
 
-class AsyncSpawned(SpawnResult):
+class AsyncSpawned(types.SpawnResult):
     """A spawned lease that can be waited for, with the client that spawned it.
 
     Attributes:
@@ -244,24 +245,24 @@ class AsyncSpawned(SpawnResult):
     client: AsyncWaiting
 
     @classmethod
-    def of(cls, spawned: SpawnResult, client: AsyncWaiting) -> Self:
+    def of(cls, spawned: types.SpawnResult, client: AsyncWaiting) -> Self:
         """The same, with the client to wait with."""
-        made = cls(**{name: getattr(spawned, name) for name in SpawnResult.__dataclass_fields__})
+        made = cls(**{name: getattr(spawned, name) for name in types.SpawnResult.__dataclass_fields__})
         object.__setattr__(made, "client", client)
         return made
 
-    async def wait(self, *, timeout: timedelta | None = None) -> Lease:
+    async def wait(self, *, timeout: timedelta | None = None) -> types.Lease:
         """See `AsyncClient.wait`."""
         return await self.client.wait(self.lease_id, timeout=timeout)
 
-    async def result(self, *, timeout: timedelta | None = None) -> Json:
+    async def result(self, *, timeout: timedelta | None = None) -> types.Json:
         """See `AsyncClient.result`."""
         return await self.client.result(self.lease_id, timeout=timeout)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled and copied without the client, whose connections stay here."""
-        facts = {name: getattr(self, name) for name in SpawnResult.__dataclass_fields__}
-        return (partial(SpawnResult, **facts), ())
+        facts = {name: getattr(self, name) for name in types.SpawnResult.__dataclass_fields__}
+        return (partial(types.SpawnResult, **facts), ())
 
 
 class AsyncTaskSpawned(AsyncSpawned, Generic[R_co]):
@@ -272,10 +273,10 @@ class AsyncTaskSpawned(AsyncSpawned, Generic[R_co]):
     """
 
     __slots__ = ("read",)
-    read: Callable[[Json], Any]
+    read: Callable[[types.Json], Any]
 
     @classmethod
-    def reading(cls, spawned: AsyncSpawned, read: Callable[[Json], Any]) -> Self:
+    def reading(cls, spawned: AsyncSpawned, read: Callable[[types.Json], Any]) -> Self:
         """The same, with what reads its result."""
         made = cls.of(spawned, spawned.client)
         object.__setattr__(made, "read", read)

@@ -7,10 +7,9 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from hwqueue import calls
+from hwqueue import calls, types
 from hwqueue.client._async.caller import AsyncCaller
 from hwqueue.client._json import given, plain
-from hwqueue.types import ClaimedDelivery, Delivery, Webhook
 
 
 class AsyncWebhooks(AsyncCaller):
@@ -44,7 +43,7 @@ class AsyncWebhooks(AsyncCaller):
             calls.SET_WEBHOOK, p_name=name, p_url=url, p_options=plain(options, "options")
         )
 
-    async def list_webhooks(self) -> list[Webhook]:
+    async def list_webhooks(self) -> list[types.Webhook]:
         """The webhooks by name, without their secrets.
 
         SQL: list_webhooks. Safe inside your transaction: yes.
@@ -105,7 +104,7 @@ class AsyncWebhooks(AsyncCaller):
         state: str | None = None,
         limit: int = 100,
         before: UUID | str | None = None,
-    ) -> list[Delivery]:
+    ) -> list[types.Delivery]:
         """What is to be sent to a webhook or was, newest first.
 
         Args:
@@ -138,7 +137,7 @@ class AsyncWebhooks(AsyncCaller):
 
     async def claim_deliveries(
         self, limit: int = 20, *, claim_timeout: timedelta = timedelta(minutes=1)
-    ) -> list[ClaimedDelivery]:
+    ) -> list[types.ClaimedDelivery]:
         """Find out what webhooks are to be told of, and take some of it to be sent now.
 
         Args:

@@ -7,39 +7,13 @@ from datetime import datetime, timedelta
 from typing import Any, Unpack
 from uuid import UUID
 
-from hwqueue import calls, tracing
+from hwqueue import calls, tracing, types
 from hwqueue.client._async.caller import AsyncCaller
 from hwqueue.client._json import aware, given, plain
 from hwqueue.client._spawn import with_headers
-from hwqueue.types import (
-    AdvanceResult,
-    AsJson,
-    CheckedStep,
-    DefinedWorkflow,
-    EndedRun,
-    Json,
-    RetriedStep,
-    RetryMode,
-    RunOptions,
-    RunProgress,
-    RunSignal,
-    RunSignalSent,
-    RunSpec,
-    RunState,
-    RunSummary,
-    StepDetail,
-    StepResult,
-    StepState,
-    SubmittedRun,
-    WorkflowDefinition,
-    WorkflowRun,
-    WorkflowStep,
-    WorkflowSummary,
-    WorkflowVersion,
-)
 
 
-def _options(options: RunOptions, headers: Mapping[str, str]) -> dict[str, Any]:
+def _options(options: types.RunOptions, headers: Mapping[str, str]) -> dict[str, Any]:
     """The options of a submission as JSON, with the headers of its trace."""
     found = given(with_headers(options, headers))
     for name in ("deadline", "available_at", "delay"):
@@ -55,7 +29,7 @@ def _options(options: RunOptions, headers: Mapping[str, str]) -> dict[str, Any]:
 class AsyncWorkflows(AsyncCaller):
     """Define workflows, submit runs of them, look at them and change them."""
 
-    async def define_workflow(self, spec: AsJson | Mapping[str, Any]) -> DefinedWorkflow:
+    async def define_workflow(self, spec: types.AsJson | Mapping[str, Any]) -> types.DefinedWorkflow:
         """Define a workflow; does nothing if the newest version means the same.
 
         Args:
@@ -67,7 +41,7 @@ class AsyncWorkflows(AsyncCaller):
         """
         return await self._row(calls.DEFINE_WORKFLOW, p_spec=plain(spec, "spec"))
 
-    async def get_workflow(self, workflow: str, *, version: int | None = None) -> WorkflowDefinition:
+    async def get_workflow(self, workflow: str, *, version: int | None = None) -> types.WorkflowDefinition:
         """A definition.
 
         Args:
@@ -78,7 +52,9 @@ class AsyncWorkflows(AsyncCaller):
         """
         return await self._row(calls.GET_WORKFLOW, p_workflow=workflow, p_version=version)
 
-    async def list_workflows(self, *, after: str | None = None, limit: int = 100) -> list[WorkflowSummary]:
+    async def list_workflows(
+        self, *, after: str | None = None, limit: int = 100
+    ) -> list[types.WorkflowSummary]:
         """Workflows by name, each with its newest version.
 
         Args:
@@ -91,8 +67,8 @@ class AsyncWorkflows(AsyncCaller):
         return await self._rows(calls.LIST_WORKFLOWS, p_after=after, p_limit=limit)
 
     async def submit_workflow(
-        self, workflow: str, input: Json = None, **options: Unpack[RunOptions]
-    ) -> SubmittedRun:
+        self, workflow: str, input: types.Json = None, **options: Unpack[types.RunOptions]
+    ) -> types.SubmittedRun:
         """Submit a run of a workflow, and spawn the leases of its first steps.
 
         Args:
@@ -111,7 +87,9 @@ class AsyncWorkflows(AsyncCaller):
                 p_options=_options(options, headers),
             )
 
-    async def submit_workflows(self, workflow: str, runs: Iterable[RunSpec]) -> list[SubmittedRun]:
+    async def submit_workflows(
+        self, workflow: str, runs: Iterable[types.RunSpec]
+    ) -> list[types.SubmittedRun]:
         """Submit runs of a workflow, all or nothing; in the order given.
 
         Args:
@@ -132,8 +110,11 @@ class AsyncWorkflows(AsyncCaller):
             )
 
     async def submit_spec(
-        self, spec: AsJson | Mapping[str, Any], input: Json = None, **options: Unpack[RunOptions]
-    ) -> SubmittedRun:
+        self,
+        spec: types.AsJson | Mapping[str, Any],
+        input: types.Json = None,
+        **options: Unpack[types.RunOptions],
+    ) -> types.SubmittedRun:
         """Submit a run of a specification that is not defined under its name.
 
         Args:
@@ -155,8 +136,8 @@ class AsyncWorkflows(AsyncCaller):
             )
 
     async def check_workflow(
-        self, workflow: str | AsJson | Mapping[str, Any], **options: Unpack[RunOptions]
-    ) -> list[CheckedStep]:
+        self, workflow: str | types.AsJson | Mapping[str, Any], **options: Unpack[types.RunOptions]
+    ) -> list[types.CheckedStep]:
         """Where each step could run if it were submitted now; changes nothing.
 
         Args:
@@ -173,7 +154,7 @@ class AsyncWorkflows(AsyncCaller):
             p_options=_options(options, {}),
         )
 
-    async def get_workflow_run(self, run_id: UUID | str) -> WorkflowRun:
+    async def get_workflow_run(self, run_id: UUID | str) -> types.WorkflowRun:
         """A run, and how many of its steps are in each state.
 
         Raises: RunNotFound.
@@ -181,7 +162,7 @@ class AsyncWorkflows(AsyncCaller):
         """
         return await self._row(calls.GET_WORKFLOW_RUN, p_run=run_id)
 
-    async def list_workflow_steps(self, run_id: UUID | str) -> list[WorkflowStep]:
+    async def list_workflow_steps(self, run_id: UUID | str) -> list[types.WorkflowStep]:
         """The steps of a run in topological order.
 
         Raises: RunNotFound.
@@ -196,9 +177,9 @@ class AsyncWorkflows(AsyncCaller):
         *,
         after: int = -1,
         limit: int = 1000,
-        state: StepState | None = None,
+        state: types.StepState | None = None,
         lease_id: UUID | None = None,
-    ) -> list[StepResult]:
+    ) -> list[types.StepResult]:
         """What a step returned, and where: one row, or one for each item that is spawned.
 
         Args:
@@ -220,7 +201,7 @@ class AsyncWorkflows(AsyncCaller):
             p_lease=lease_id,
         )
 
-    async def run_input(self, run_id: UUID | str, *, lease_id: UUID | None = None) -> Json:
+    async def run_input(self, run_id: UUID | str, *, lease_id: UUID | None = None) -> types.Json:
         """What a run was submitted with.
 
         Args:
@@ -235,7 +216,7 @@ class AsyncWorkflows(AsyncCaller):
         self,
         *,
         workflow: str | None = None,
-        state: RunState | None = None,
+        state: types.RunState | None = None,
         tenant: str | None = None,
         labels: Mapping[str, str] | None = None,
         submitted_from: datetime | timedelta | None = None,
@@ -245,7 +226,7 @@ class AsyncWorkflows(AsyncCaller):
         is_nested: bool | None = None,
         limit: int = 50,
         before: UUID | str | None = None,
-    ) -> list[RunSummary]:
+    ) -> list[types.RunSummary]:
         """Runs, newest first.
 
         Args:
@@ -281,7 +262,7 @@ class AsyncWorkflows(AsyncCaller):
             p_before=before,
         )
 
-    async def get_run_workflow(self, run_id: UUID | str) -> WorkflowDefinition:
+    async def get_run_workflow(self, run_id: UUID | str) -> types.WorkflowDefinition:
         """The definition that a run was submitted with; version: None if it has none.
 
         Raises: RunNotFound.
@@ -289,7 +270,7 @@ class AsyncWorkflows(AsyncCaller):
         """
         return await self._row(calls.GET_RUN_WORKFLOW, p_run=run_id)
 
-    async def list_step_details(self, run_id: UUID | str) -> list[StepDetail]:
+    async def list_step_details(self, run_id: UUID | str) -> list[types.StepDetail]:
         """When the steps of a run were released and claimed, in topological order.
 
         Raises: RunNotFound.
@@ -297,7 +278,7 @@ class AsyncWorkflows(AsyncCaller):
         """
         return await self._rows(calls.LIST_STEP_DETAILS, p_run=run_id)
 
-    async def list_run_signals(self, run_id: UUID | str, *, limit: int = 1000) -> list[RunSignal]:
+    async def list_run_signals(self, run_id: UUID | str, *, limit: int = 1000) -> list[types.RunSignal]:
         """The signals that a run was sent, oldest first, and which step took each.
 
         Raises: RunNotFound, BadArgument.
@@ -305,7 +286,7 @@ class AsyncWorkflows(AsyncCaller):
         """
         return await self._rows(calls.LIST_RUN_SIGNALS, p_run=run_id, p_limit=limit)
 
-    async def summarise_runs(self, run_ids: Iterable[UUID | str]) -> list[RunProgress]:
+    async def summarise_runs(self, run_ids: Iterable[UUID | str]) -> list[types.RunProgress]:
         """How far runs are, by their ids; those that are gone are left out.
 
         Args:
@@ -320,9 +301,9 @@ class AsyncWorkflows(AsyncCaller):
         self,
         run_id: UUID | str,
         *,
-        mode: RetryMode | None = None,
+        mode: types.RetryMode | None = None,
         steps: Iterable[str] | None = None,
-    ) -> list[RetriedStep]:
+    ) -> list[types.RetriedStep]:
         """The steps that `retry_workflow_run` would run again; nothing is changed.
 
         Raises: RunNotFound, WrongRunState, StepUnknown, BadArgument.
@@ -331,7 +312,7 @@ class AsyncWorkflows(AsyncCaller):
         options = {"mode": mode, "steps": None if steps is None else list(steps)}
         return await self._rows(calls.PREVIEW_RETRY, p_run=run_id, p_options=given(options))
 
-    async def list_workflow_versions(self, workflows: Iterable[str]) -> list[WorkflowVersion]:
+    async def list_workflow_versions(self, workflows: Iterable[str]) -> list[types.WorkflowVersion]:
         """The newest 20 versions of each workflow, and how many runs of each are in each state.
 
         Args:
@@ -342,7 +323,7 @@ class AsyncWorkflows(AsyncCaller):
         """
         return await self._rows(calls.LIST_WORKFLOW_VERSIONS, p_workflows=list(workflows))
 
-    async def cancel_workflow_run(self, run_id: UUID | str, *, reason: str | None = None) -> RunState:
+    async def cancel_workflow_run(self, run_id: UUID | str, *, reason: str | None = None) -> types.RunState:
         """Cancel a run: what waits ends, what runs is asked to stop, nothing is released.
 
         Returns: `cancelled`, or `cancelling` while something of it still runs.
@@ -351,7 +332,7 @@ class AsyncWorkflows(AsyncCaller):
         """
         return await self._value(calls.CANCEL_WORKFLOW_RUN, p_run=run_id, p_reason=reason)
 
-    async def pause_workflow_run(self, run_id: UUID | str) -> RunState:
+    async def pause_workflow_run(self, run_id: UUID | str) -> types.RunState:
         """Hold the steps of a run that become due; those that run go on.
 
         Raises: RunNotFound, WrongRunState, IsolationLevel.
@@ -359,7 +340,7 @@ class AsyncWorkflows(AsyncCaller):
         """
         return await self._value(calls.PAUSE_WORKFLOW_RUN, p_run=run_id)
 
-    async def resume_workflow_run(self, run_id: UUID | str) -> RunState:
+    async def resume_workflow_run(self, run_id: UUID | str) -> types.RunState:
         """Let a paused run go on.
 
         Raises: RunNotFound, WrongRunState, IsolationLevel.
@@ -371,10 +352,10 @@ class AsyncWorkflows(AsyncCaller):
         self,
         run_id: UUID | str,
         *,
-        mode: RetryMode | None = None,
+        mode: types.RetryMode | None = None,
         steps: Iterable[str] | None = None,
-        input: Json = None,
-    ) -> RunState:
+        input: types.Json = None,
+    ) -> types.RunState:
         """Run steps of a run that has ended again, under the same lease ids.
 
         Args:
@@ -389,8 +370,8 @@ class AsyncWorkflows(AsyncCaller):
         return await self._value(calls.RETRY_WORKFLOW_RUN, p_run=run_id, p_options=given(options))
 
     async def skip_step(
-        self, run_id: UUID | str, step: str, *, result: Json = None, reason: str | None = None
-    ) -> RunState:
+        self, run_id: UUID | str, step: str, *, result: types.Json = None, reason: str | None = None
+    ) -> types.RunState:
         """Declare a step completed that nobody has claimed.
 
         Args:
@@ -402,8 +383,8 @@ class AsyncWorkflows(AsyncCaller):
         return await self._value(calls.SKIP_STEP, p_run=run_id, p_step=step, p_result=result, p_reason=reason)
 
     async def signal_workflow_run(
-        self, run_id: UUID | str, name: str, payload: Json = None, *, key: str | None = None
-    ) -> RunSignalSent:
+        self, run_id: UUID | str, name: str, payload: types.Json = None, *, key: str | None = None
+    ) -> types.RunSignalSent:
         """Send a run a signal; the step that waits for it takes it, now or when it is released.
 
         Args:
@@ -423,7 +404,7 @@ class AsyncWorkflows(AsyncCaller):
             p_key=key,
         )
 
-    async def advance_workflows(self, *, limit: int = 200) -> AdvanceResult:
+    async def advance_workflows(self, *, limit: int = 200) -> types.AdvanceResult:
         """Do what settlements of steps had to leave; `reap` does it, too.
 
         Args:
@@ -434,7 +415,7 @@ class AsyncWorkflows(AsyncCaller):
         """
         return await self._row(calls.ADVANCE_WORKFLOWS, p_limit=limit)
 
-    async def take_ended_runs(self, *, limit: int = 100) -> list[EndedRun]:
+    async def take_ended_runs(self, *, limit: int = 100) -> list[types.EndedRun]:
         """Take ends of runs whose submission was traced, to send a span of each.
 
         Each is given once, to one caller, within an hour.
@@ -446,3 +427,55 @@ class AsyncWorkflows(AsyncCaller):
         SQL: take_ended_runs. Safe inside your transaction: yes.
         """
         return await self._rows(calls.TAKE_ENDED_RUNS, p_limit=limit)
+
+    async def update_steps(
+        self,
+        run_id: UUID | str,
+        *,
+        steps: Iterable[str] | None = None,
+        **changes: Unpack[types.StepChanges],
+    ) -> list[types.UpdatedStep]:
+        """Change where steps of a run may run that were not released.
+
+        Args:
+            steps: Their names; None: all that were not released.
+            **changes: See `hwqueue.types.StepChanges`; what is not given stays as it is.
+
+        Returns: These steps, in topological order. A step that was released keeps its placement, as
+            does an item that was spawned: of a map that has begun the other items change.
+        Raises: RunNotFound, WrongRunState for a run that has ended or a step that is named and was
+            released, StepUnknown, PlacementInvalid, PlacementContradictory, WorkflowInvalid,
+            WireInvalid, QueueUnknown, LeaseBusy while another session holds a step, BadArgument,
+            OtherTenant, IsolationLevel.
+        SQL: update_steps. Safe inside your transaction: yes, but the steps are not released until
+            it ends.
+        """
+        return await self._rows(
+            calls.UPDATE_STEPS,
+            p_run=run_id,
+            p_changes=plain(changes, "changes"),
+            p_steps=None if steps is None else list(steps),
+        )
+
+    async def preview_update(
+        self,
+        run_id: UUID | str,
+        *,
+        steps: Iterable[str] | None = None,
+        **changes: Unpack[types.StepChanges],
+    ) -> list[types.PreviewedStep]:
+        """What `update_steps` would make of the steps, and where each could run; changes nothing.
+
+        Args:
+            steps: Their names; None: all that were not released.
+            **changes: See `hwqueue.types.StepChanges`.
+
+        Raises: As `update_steps`, but LeaseBusy and IsolationLevel.
+        SQL: preview_update. Safe inside your transaction: yes.
+        """
+        return await self._rows(
+            calls.PREVIEW_UPDATE,
+            p_run=run_id,
+            p_changes=plain(changes, "changes"),
+            p_steps=None if steps is None else list(steps),
+        )

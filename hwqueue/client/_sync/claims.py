@@ -8,26 +8,12 @@ from datetime import datetime, timedelta
 from typing import Any, Unpack
 from uuid import UUID
 
-from hwqueue import calls
+from hwqueue import calls, types
 from hwqueue.client._arguments import claim_keys
 from hwqueue.client._json import plain
 from hwqueue.client._settle import Batch
 from hwqueue.client._spawn import spawn_options
 from hwqueue.client._sync.caller import Caller
-from hwqueue.types import (
-    Adopted,
-    Claim,
-    ClaimHint,
-    Death,
-    Heartbeat,
-    Json,
-    LeaseOutlook,
-    LeaseState,
-    Settled,
-    SettledAndClaimed,
-    Settlement,
-    SpawnOptions,
-)
 
 
 class Claims(Caller):
@@ -47,7 +33,7 @@ class Claims(Caller):
         qty: int = 1,
         tasks: Sequence[str] | None = None,
         claim_timeout: timedelta | None = None,
-    ) -> list[Claim]:
+    ) -> list[types.Claim]:
         """Claim up to `qty` leases that the node may run, best first; nothing to claim is `[]`.
 
         Args:
@@ -73,13 +59,13 @@ class Claims(Caller):
         self,
         node_id: UUID | str,
         node_epoch: int,
-        settle: Iterable[Settlement | Mapping[str, Any]],
+        settle: Iterable[types.Settlement | Mapping[str, Any]],
         queues: Sequence[str],
         *,
         qty: int = 1,
         tasks: Sequence[str] | None = None,
         claim_timeout: timedelta | None = None,
-    ) -> SettledAndClaimed:
+    ) -> types.SettledAndClaimed:
         """Settle a batch of claims and claim the next, in one round trip and one commit.
 
         A settlement that cannot be done gets its own verdict; it undoes neither the others nor the
@@ -108,7 +94,9 @@ class Claims(Caller):
         )
         return batch.answer(rows)
 
-    def complete_lease(self, lease_id: UUID | str, claim_token: int, *, result: Json = None) -> LeaseState:
+    def complete_lease(
+        self, lease_id: UUID | str, claim_token: int, *, result: types.Json = None
+    ) -> types.LeaseState:
         """The work is done.
 
         Args:
@@ -122,7 +110,7 @@ class Claims(Caller):
         """
         return self._value(calls.COMPLETE_LEASE, p_lease=lease_id, p_token=claim_token, p_result=result)
 
-    def complete_leases(self, claims: Iterable[tuple[UUID | str, int]]) -> list[Settled]:
+    def complete_leases(self, claims: Iterable[tuple[UUID | str, int]]) -> list[types.Settled]:
         """The work of many claims is done, none with a result: one call, one commit.
 
         One that cannot be completed undoes none of the others.
@@ -147,7 +135,7 @@ class Claims(Caller):
         error: Mapping[str, Any],
         retry: bool = True,
         retry_at: datetime | None = None,
-    ) -> LeaseState:
+    ) -> types.LeaseState:
         """The attempt failed.
 
         Args:
@@ -171,7 +159,7 @@ class Claims(Caller):
 
     def release_lease(
         self, lease_id: UUID | str, claim_token: int, *, delay: timedelta | None = None
-    ) -> LeaseState:
+    ) -> types.LeaseState:
         """Hand the lease back; no attempt is used up.
 
         Args:
@@ -237,7 +225,7 @@ class Claims(Caller):
         *,
         claims: Iterable[tuple[UUID | str, int]] = (),
         extend: timedelta | None = None,
-    ) -> list[Heartbeat]:
+    ) -> list[types.Heartbeat]:
         """Say that the node lives, and keep its claims.
 
         Args:
@@ -256,7 +244,7 @@ class Claims(Caller):
             p_extend=extend,
         )
 
-    def claim_hint(self, queues: Sequence[str], node_id: UUID | str) -> ClaimHint:
+    def claim_hint(self, queues: Sequence[str], node_id: UUID | str) -> types.ClaimHint:
         """After an empty claim: when to ask again, and what the node's queues wait for.
 
         Raises: NodeUnknown, NodeNotYours, QueueUnknown.
@@ -264,7 +252,7 @@ class Claims(Caller):
         """
         return self._row(calls.CLAIM_HINT, p_queues=queues, p_node=node_id)
 
-    def lease_outlook(self, node_id: UUID | str, lease_ids: Iterable[UUID | str]) -> list[LeaseOutlook]:
+    def lease_outlook(self, node_id: UUID | str, lease_ids: Iterable[UUID | str]) -> list[types.LeaseOutlook]:
         """What may become of leases that a node runs, or ran last; of others there is no row.
 
         Args:
@@ -279,7 +267,7 @@ class Claims(Caller):
             p_lease_ids=[str(lease_id) for lease_id in lease_ids],
         )
 
-    def take_deaths(self, node_id: UUID | str, epoch: int, *, limit: int = 100) -> list[Death]:
+    def take_deaths(self, node_id: UUID | str, epoch: int, *, limit: int = 100) -> list[types.Death]:
         """Take leases that died without a handler, of what the node announced with `hears_deaths`.
 
         Each is given once, to one node, within an hour.
@@ -297,9 +285,9 @@ class Claims(Caller):
         queue: str,
         node_id: UUID | str,
         task: str,
-        params: Json = None,
-        **options: Unpack[SpawnOptions],
-    ) -> Adopted:
+        params: types.Json = None,
+        **options: Unpack[types.SpawnOptions],
+    ) -> types.Adopted:
         """Record work that already runs on a node; no filter is applied, it counts from now on.
 
         Raises: QueueUnknown, NodeUnknown, BadArgument, PlacementInvalid, LeaseExists,

@@ -11,20 +11,15 @@ from hwqueue import calls
 from hwqueue.client._sync.bulk import SyncBulk
 from hwqueue.client._sync.caller import Caller
 from hwqueue.client._sync.checkpoints import SyncCheckpoints
-from hwqueue.client._sync.children import SyncChildren
 from hwqueue.client._sync.claims import Claims
 from hwqueue.client._sync.events import Events
 from hwqueue.client._sync.everywhere import Everywhere
-from hwqueue.client._sync.explain import Explain
 from hwqueue.client._sync.gangs import Gangs
 from hwqueue.client._sync.leases import Leases
 from hwqueue.client._sync.nodes import Nodes
 from hwqueue.client._sync.planner import Planning
 from hwqueue.client._sync.queues import Queues
-from hwqueue.client._sync.run_updates import RunUpdates
 from hwqueue.client._sync.runner import PoolRunner, runner_on
-from hwqueue.client._sync.services import Services
-from hwqueue.client._sync.statistics import Statistics
 from hwqueue.client._sync.tasks import Tasks
 from hwqueue.client._sync.tokens import Tokens
 from hwqueue.client._sync.views import Views
@@ -37,19 +32,14 @@ class Client(
     Queues,
     Tasks,
     Workflows,
-    RunUpdates,
     Leases,
     Gangs,
     Everywhere,
     SyncBulk,
     Claims,
     SyncCheckpoints,
-    SyncChildren,
     Nodes,
-    Explain,
-    Services,
     Views,
-    Statistics,
     Tokens,
     Events,
     SyncWebhooks,

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from hwqueue import calls
+from hwqueue import calls, types
 from hwqueue.client._json import given, plain
 from hwqueue.client._sync.caller import Caller
-from hwqueue.types import Event
 
 
 class Events(Caller):
@@ -31,7 +30,7 @@ class Events(Caller):
         until: datetime | timedelta | None = None,
         final: bool = False,
         limit: int = 100,
-    ) -> list[Event]:
+    ) -> list[types.Event]:
         """The newest events first, or with `after` those that follow it, oldest first.
 
         To follow, begin with `final=True`, which leaves out what an open transaction may still come

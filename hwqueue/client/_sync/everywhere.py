@@ -7,25 +7,17 @@ from datetime import datetime
 from typing import Literal, Unpack
 from uuid import UUID
 
-from hwqueue import calls
+from hwqueue import calls, types
 from hwqueue.client._spawn import spawn_options
 from hwqueue.client._sync.caller import Caller
-from hwqueue.types import (
-    EverywhereOptions,
-    EverywhereState,
-    EverywhereSummary,
-    EverywhereTask,
-    Json,
-    SpawnedEverywhere,
-)
 
 
 class Everywhere(Caller):
     """Spawn tasks on every node, look at them and stop them."""
 
     def spawn_everywhere(
-        self, queue: str, task: str, params: Json = None, **options: Unpack[EverywhereOptions]
-    ) -> SpawnedEverywhere:
+        self, queue: str, task: str, params: types.Json = None, **options: Unpack[types.EverywhereOptions]
+    ) -> types.SpawnedEverywhere:
         """Spawn a task on every node that suits it, also on nodes that come later.
 
         Elsewhere: a DaemonSet, a system or sysbatch job, a Global unit. A node has at most one open
@@ -49,7 +41,7 @@ class Everywhere(Caller):
 
     def get_everywhere(
         self, everywhere_id: UUID | str, *, limit: int = 100, after: UUID | str | None = None
-    ) -> EverywhereTask:
+    ) -> types.EverywhereTask:
         """An everywhere task and its leases, node by node.
 
         Args:
@@ -69,10 +61,10 @@ class Everywhere(Caller):
     def list_everywhere(
         self,
         *,
-        state: EverywhereState | None = None,
+        state: types.EverywhereState | None = None,
         limit: int = 50,
         before: datetime | None = None,
-    ) -> list[EverywhereSummary]:
+    ) -> list[types.EverywhereSummary]:
         """Everywhere tasks, newest first.
 
         Args:
@@ -87,7 +79,7 @@ class Everywhere(Caller):
 
     def stop_everywhere(
         self, everywhere_id: UUID | str, *, running: Literal["keep", "stop"] = "keep"
-    ) -> EverywhereState:
+    ) -> types.EverywhereState:
         """Stop an everywhere task: within about a second what waits is cancelled.
 
         Args:

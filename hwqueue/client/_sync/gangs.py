@@ -8,21 +8,9 @@ from datetime import datetime
 from typing import Any, Unpack
 from uuid import UUID
 
-from hwqueue import calls, tracing
+from hwqueue import calls, tracing, types
 from hwqueue.client._gangs import gang_members, gang_options
 from hwqueue.client._sync.caller import Caller
-from hwqueue.types import (
-    AsMember,
-    Gang,
-    GangExplanation,
-    GangForecast,
-    GangOptions,
-    GangState,
-    GangStatus,
-    GangSummary,
-    LeaseSpec,
-    SpawnedMember,
-)
 
 
 class Gangs(Caller):
@@ -31,9 +19,9 @@ class Gangs(Caller):
     def spawn_gang(
         self,
         queue: str,
-        members: Iterable[AsMember | LeaseSpec | Mapping[str, Any]],
-        **options: Unpack[GangOptions],
-    ) -> list[SpawnedMember]:
+        members: Iterable[types.AsMember | types.LeaseSpec | Mapping[str, Any]],
+        **options: Unpack[types.GangOptions],
+    ) -> list[types.SpawnedMember]:
         """Spawn a gang: none of its leases is claimed before there is room for all of them.
 
         The handlers begin once every member is claimed. `context.gang` has the others. With
@@ -58,7 +46,7 @@ class Gangs(Caller):
                 p_options=gang_options(options, headers),
             )
 
-    def get_gang(self, gang_id: UUID | str) -> Gang:
+    def get_gang(self, gang_id: UUID | str) -> types.Gang:
         """A gang, its members and where they are.
 
         Raises: GangNotFound.
@@ -69,11 +57,11 @@ class Gangs(Caller):
     def list_gangs(
         self,
         *,
-        state: GangState | None = None,
+        state: types.GangState | None = None,
         limit: int = 50,
         before: datetime | None = None,
         before_gang: UUID | str | None = None,
-    ) -> list[GangSummary]:
+    ) -> list[types.GangSummary]:
         """Gangs, newest first.
 
         Args:
@@ -93,7 +81,7 @@ class Gangs(Caller):
             p_before_gang=before_gang,
         )
 
-    def explain_gang(self, gang_id: UUID | str) -> GangExplanation:
+    def explain_gang(self, gang_id: UUID | str) -> types.GangExplanation:
         """Why a gang is where it is; of one that waits, where it lacks room, and the ways out.
 
         Raises: GangNotFound.
@@ -104,9 +92,9 @@ class Gangs(Caller):
     def what_if_gang(
         self,
         queue: str,
-        members: Iterable[AsMember | LeaseSpec | Mapping[str, Any]],
-        **options: Unpack[GangOptions],
-    ) -> GangForecast:
+        members: Iterable[types.AsMember | types.LeaseSpec | Mapping[str, Any]],
+        **options: Unpack[types.GangOptions],
+    ) -> types.GangForecast:
         """Whether a gang would start now if it were spawned, and if not, why; nothing is written.
 
         Args:
@@ -125,7 +113,7 @@ class Gangs(Caller):
             p_options=gang_options(options, {}),
         )
 
-    def cancel_gang(self, gang_id: UUID | str, *, reason: str | None = None) -> GangState:
+    def cancel_gang(self, gang_id: UUID | str, *, reason: str | None = None) -> types.GangState:
         """Cancel a gang: within about a second what waits ends, and what runs is asked to stop.
 
         Returns: `cancelling`, or how it has ended.
@@ -134,7 +122,7 @@ class Gangs(Caller):
         """
         return self._value(calls.CANCEL_GANG, p_gang=gang_id, p_reason=reason)
 
-    def gang_status(self, lease_id: UUID | str, claim_token: int) -> GangStatus:
+    def gang_status(self, lease_id: UUID | str, claim_token: int) -> types.GangStatus:
         """Whether all members of a claimed lease's gang are there; workers ask before it starts.
 
         Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, ClaimNotYours,

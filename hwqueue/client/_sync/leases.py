@@ -8,29 +8,18 @@ from datetime import datetime, timedelta
 from typing import Any, Unpack
 from uuid import UUID
 
-from hwqueue import calls, tracing
+from hwqueue import calls, tracing, types
 from hwqueue.client._json import given, plain
 from hwqueue.client._leases import lease_filter
 from hwqueue.client._spawn import spawn_item, spawn_options, tell_warnings, with_headers
 from hwqueue.client._sync.waiting import Spawned, Waiting
-from hwqueue.types import (
-    Json,
-    Lease,
-    LeaseChanges,
-    LeaseFilter,
-    LeaseSpec,
-    LeaseState,
-    LeaseSummary,
-    LogLine,
-    SpawnOptions,
-)
 
 
 class Leases(Waiting):
     """Spawn leases and follow them."""
 
     def spawn_lease(
-        self, queue: str, task: str, params: Json = None, **options: Unpack[SpawnOptions]
+        self, queue: str, task: str, params: types.Json = None, **options: Unpack[types.SpawnOptions]
     ) -> Spawned:
         """Spawn one lease; wait for it with `result` or `wait` of what this returns.
 
@@ -57,7 +46,9 @@ class Leases(Waiting):
         tell_warnings(task, spawned.warnings)
         return Spawned.of(spawned, self)
 
-    def spawn_leases(self, queue: str, leases: Iterable[LeaseSpec | Mapping[str, Any]]) -> list[Spawned]:
+    def spawn_leases(
+        self, queue: str, leases: Iterable[types.LeaseSpec | Mapping[str, Any]]
+    ) -> list[Spawned]:
         """Spawn a batch in one statement, all or nothing; the results are in the order given.
 
         Args:
@@ -85,7 +76,7 @@ class Leases(Waiting):
         """
         return list(self._value(calls.SPAWN_WARNINGS, p_id=spawned_id))
 
-    def get_lease(self, lease_id: UUID | str) -> Lease:
+    def get_lease(self, lease_id: UUID | str) -> types.Lease:
         """All that is known about a lease, every attempt's error included.
 
         Raises: LeaseNotFound.
@@ -101,7 +92,7 @@ class Leases(Waiting):
         attempt: int | None = None,
         last: bool = False,
         limit: int = 1000,
-    ) -> list[LogLine]:
+    ) -> list[types.LogLine]:
         """What the handlers of a lease logged, oldest first; the last 1000 lines of each claim.
 
         To follow, go on with the `cursor` of the last line seen as `after`.
@@ -130,8 +121,8 @@ class Leases(Waiting):
         queue: str | None = None,
         limit: int = 50,
         before: UUID | str | None = None,
-        **wanted: Unpack[LeaseFilter],
-    ) -> list[LeaseSummary]:
+        **wanted: Unpack[types.LeaseFilter],
+    ) -> list[types.LeaseSummary]:
         """Leases, newest first.
 
         Args:
@@ -152,7 +143,7 @@ class Leases(Waiting):
 
     def find_lease(
         self, queue: str, idempotency_key: str, *, tenant: str | None = None
-    ) -> LeaseSummary | None:
+    ) -> types.LeaseSummary | None:
         """The lease that was spawned with an idempotency key; None: there is none, or it is gone.
 
         Args:
@@ -164,7 +155,7 @@ class Leases(Waiting):
         found = self.list_leases(queue=queue, idempotency_key=idempotency_key, tenant=tenant, limit=1)
         return found[0] if found else None
 
-    def update_lease(self, lease_id: UUID | str, **changes: Unpack[LeaseChanges]) -> LeaseState:
+    def update_lease(self, lease_id: UUID | str, **changes: Unpack[types.LeaseChanges]) -> types.LeaseState:
         """Change a lease that is not claimed; what is not given stays as it is.
 
         Args:
@@ -179,7 +170,7 @@ class Leases(Waiting):
         """
         return self._value(calls.UPDATE_LEASE, p_lease=lease_id, p_changes=plain(changes, "changes"))
 
-    def cancel_lease(self, lease_id: UUID | str, *, reason: str | None = None) -> LeaseState:
+    def cancel_lease(self, lease_id: UUID | str, *, reason: str | None = None) -> types.LeaseState:
         """Cancel a lease; a running claim is asked to stop.
 
         Returns: `cancelled`, or `claimed` while the running claim has been asked to stop.
@@ -189,7 +180,7 @@ class Leases(Waiting):
         """
         return self._value(calls.CANCEL_LEASE, p_lease=lease_id, p_reason=reason)
 
-    def requeue_lease(self, lease_id: UUID | str) -> LeaseState:
+    def requeue_lease(self, lease_id: UUID | str) -> types.LeaseState:
         """Make a failed or cancelled lease claimable again, with all its attempts to come.
 
         Returns: Its new state.

@@ -8,28 +8,15 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from hwqueue import calls
+from hwqueue import calls, types
 from hwqueue.client._json import given, plain
 from hwqueue.client._sync.caller import Caller
-from hwqueue.types import (
-    AsJson,
-    BrokenInvariant,
-    MatchPage,
-    Node,
-    NodeClaim,
-    NodeGroup,
-    NodeMatch,
-    NodeSpec,
-    PruneResult,
-    ReapResult,
-    Taint,
-)
 
 
 class Nodes(Caller):
     """Register and steer nodes; reap and prune."""
 
-    def register_node(self, node_id: UUID | str, spec: NodeSpec | Mapping[str, Any]) -> int:
+    def register_node(self, node_id: UUID | str, spec: types.NodeSpec | Mapping[str, Any]) -> int:
         """Register a node, or say what it is now.
 
         Returns: The node epoch to claim with. A new `instance_id` raises it, which fences the
@@ -47,7 +34,7 @@ class Nodes(Caller):
         node_id: UUID | str | None = None,
         after: str | None = None,
         limit: int | None = None,
-    ) -> list[Node]:
+    ) -> list[types.Node]:
         """Registered nodes with what they have and what is in use, by name.
 
         Args:
@@ -59,7 +46,7 @@ class Nodes(Caller):
         """
         return self._rows(calls.LIST_NODES, p_name=name, p_node=node_id, p_after=after, p_limit=limit)
 
-    def node_claims(self, node_id: UUID | str, *, limit: int = 500) -> list[NodeClaim]:
+    def node_claims(self, node_id: UUID | str, *, limit: int = 500) -> list[types.NodeClaim]:
         """What runs on a node and what is set aside for it, the oldest claims first.
 
         Raises: BadArgument.
@@ -69,7 +56,7 @@ class Nodes(Caller):
 
     def match_nodes(
         self,
-        placement: AsJson | Mapping[str, Any] | None,
+        placement: types.AsJson | Mapping[str, Any] | None,
         *,
         queue: str | None = None,
         task: str | None = None,
@@ -77,7 +64,7 @@ class Nodes(Caller):
         service_id: UUID | str | None = None,
         labels: Mapping[str, str] | None = None,
         nodes: Sequence[str] | None = None,
-    ) -> list[NodeMatch]:
+    ) -> list[types.NodeMatch]:
         """For every registered node: may it run this now, how well, and if not, why.
 
         Args:
@@ -103,14 +90,14 @@ class Nodes(Caller):
 
     def match_groups(
         self,
-        placement: AsJson | Mapping[str, Any] | None,
+        placement: types.AsJson | Mapping[str, Any] | None,
         *,
         queue: str | None = None,
         task: str | None = None,
         tenant: str | None = None,
         service_id: UUID | str | None = None,
         labels: Mapping[str, str] | None = None,
-    ) -> list[NodeGroup]:
+    ) -> list[types.NodeGroup]:
         """The same without the words, by groups of nodes that are told the same codes.
 
         Raises: PlacementInvalid, PlacementContradictory, QueueUnknown, BadArgument.
@@ -124,7 +111,7 @@ class Nodes(Caller):
 
     def match_page(
         self,
-        placement: AsJson | Mapping[str, Any] | None,
+        placement: types.AsJson | Mapping[str, Any] | None,
         *,
         queue: str | None = None,
         task: str | None = None,
@@ -133,7 +120,7 @@ class Nodes(Caller):
         labels: Mapping[str, str] | None = None,
         limit: int = 100,
         skip: int = 0,
-    ) -> MatchPage:
+    ) -> types.MatchPage:
         """The same, counted, and of the nodes `limit` after the first `skip`, the best first.
 
         Args:
@@ -221,7 +208,7 @@ class Nodes(Caller):
         """
         return self._value(calls.NODE_WAKE_PAYLOAD, p_node=node_id)
 
-    def taint_node(self, node_id: UUID | str, taint: Taint | Mapping[str, Any]) -> None:
+    def taint_node(self, node_id: UUID | str, taint: types.Taint | Mapping[str, Any]) -> None:
         """Keep leases off the node that do not tolerate the taint.
 
         With effect `no_execute` those that run there are asked to stop, too: at once, or when the
@@ -305,7 +292,7 @@ class Nodes(Caller):
         """
         self._call(calls.HAND_OVER_NODE, p_node=node_id, p_login=login)
 
-    def reap(self, *, limit: int = 1000, unless_within: timedelta = timedelta(0)) -> ReapResult:
+    def reap(self, *, limit: int = 1000, unless_within: timedelta = timedelta(0)) -> types.ReapResult:
         """End expired claims, promote due leases, fail those past their deadline.
 
         Args:
@@ -317,7 +304,7 @@ class Nodes(Caller):
         """
         return self._row(calls.REAP, p_limit=limit, p_unless_within=unless_within)
 
-    def prune(self, *, limit: int = 10_000, unless_within: timedelta = timedelta(0)) -> PruneResult:
+    def prune(self, *, limit: int = 10_000, unless_within: timedelta = timedelta(0)) -> types.PruneResult:
         """Remove what is past its retention.
 
         Args:
@@ -329,7 +316,7 @@ class Nodes(Caller):
         """
         return self._row(calls.PRUNE, p_limit=limit, p_unless_within=unless_within)
 
-    def verify_invariants(self) -> list[BrokenInvariant]:
+    def verify_invariants(self) -> list[types.BrokenInvariant]:
         """What must hold at every instant and does not, counted again; it reads everything.
 
         Call it in a repeatable read transaction of yours while others work.

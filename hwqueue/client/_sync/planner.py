@@ -8,10 +8,9 @@ from datetime import timedelta
 from typing import Literal
 from uuid import UUID
 
-from hwqueue import calls
+from hwqueue import calls, types
 from hwqueue.client._json import given, plain
 from hwqueue.client._sync.caller import Caller
-from hwqueue.types import LeasePlace, PlaceRoom, PlannerRow, PlannerStatus
 
 
 class Planning(Caller):
@@ -39,7 +38,7 @@ class Planning(Caller):
         after: str | None = None,
         limit: int = 1000,
         most: int = 10_000,
-    ) -> list[PlannerRow]:
+    ) -> list[types.PlannerRow]:
         """A page of what a planner reads; docs/reference/sql.md has the keys of the items.
 
         Args:
@@ -85,7 +84,7 @@ class Planning(Caller):
             p_epoch=epoch,
         )
 
-    def planner_rooms(self, gangs: Sequence[UUID]) -> list[PlaceRoom]:
+    def planner_rooms(self, gangs: Sequence[UUID]) -> list[types.PlaceRoom]:
         """Where gangs have room, by place and by how much.
 
         Args:
@@ -114,7 +113,7 @@ class Planning(Caller):
 
     def reserve_leases(
         self, places: Mapping[UUID, UUID], *, hold: timedelta, round: int, epoch: int
-    ) -> list[LeasePlace]:
+    ) -> list[types.LeasePlace]:
         """Reserve pending leases on nodes, which fetch them with their next claims.
 
         Args:
@@ -135,7 +134,7 @@ class Planning(Caller):
             p_epoch=epoch,
         )
 
-    def assigned_leases(self, places: Mapping[UUID, UUID]) -> list[LeasePlace]:
+    def assigned_leases(self, places: Mapping[UUID, UUID]) -> list[types.LeasePlace]:
         """What has become of leases that were reserved on nodes.
 
         Args:
@@ -189,7 +188,7 @@ class Planning(Caller):
             p_epoch=epoch,
         )
 
-    def planner_status(self) -> PlannerStatus | None:
+    def planner_status(self) -> types.PlannerStatus | None:
         """What the planner that leads has found; None: none does, and no prices are valid.
 
         SQL: planner_status. Safe inside your transaction: yes.

@@ -6,16 +6,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hwqueue import calls
+from hwqueue import calls, types
 from hwqueue.client._json import given, plain
 from hwqueue.client._sync.caller import Caller
-from hwqueue.types import AsJson, KnownTask, SyncedTask, TaskDifference
 
 
 class Tasks(Caller):
     """Say which options the leases of a task have by default."""
 
-    def set_task(self, task: str, defaults: AsJson | Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def set_task(self, task: str, defaults: types.AsJson | Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Set the defaults of a task, all of them, for every later spawn.
 
         An option of a spawn replaces the default of its name as a whole.
@@ -34,14 +33,16 @@ class Tasks(Caller):
         options = given(options) if isinstance(options, Mapping) else options
         return self._value(calls.SET_TASK, p_task=task, p_defaults={} if options is None else options)
 
-    def list_tasks(self) -> list[KnownTask]:
+    def list_tasks(self) -> list[types.KnownTask]:
         """The tasks that have been set, or for which live workers declare defaults, by name.
 
         SQL: list_tasks. Safe inside your transaction: yes.
         """
         return self._rows(calls.LIST_TASKS)
 
-    def compare_tasks(self, tasks: Mapping[str, AsJson | Mapping[str, Any]]) -> list[TaskDifference]:
+    def compare_tasks(
+        self, tasks: Mapping[str, types.AsJson | Mapping[str, Any]]
+    ) -> list[types.TaskDifference]:
         """Which options differ from the defaults that were set, for a worker's log.
 
         An option that is not declared does not differ.
@@ -58,11 +59,11 @@ class Tasks(Caller):
 
     def sync_tasks(
         self,
-        tasks: Mapping[str, AsJson | Mapping[str, Any]],
+        tasks: Mapping[str, types.AsJson | Mapping[str, Any]],
         *,
         version: str | None = None,
         force: bool = False,
-    ) -> list[SyncedTask]:
+    ) -> list[types.SyncedTask]:
         """Set the defaults that an app declares, where they are newer than the database's.
 
         They are not set where `set_task` has set others, where an app of a higher version has, or,

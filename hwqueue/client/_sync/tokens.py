@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from hwqueue import calls
+from hwqueue import calls, types
 from hwqueue.client._sync.caller import Caller
-from hwqueue.types import ApiToken, TokenGrant
 
 
 class Tokens(Caller):
@@ -46,7 +45,7 @@ class Tokens(Caller):
             p_expires_after=expires_after,
         )
 
-    def check_token(self, secret_sha256: bytes) -> TokenGrant | None:
+    def check_token(self, secret_sha256: bytes) -> types.TokenGrant | None:
         """Whose secret has this hash; None when it lets nobody in (any more).
 
         SQL: check_token. Safe inside your transaction: yes.
@@ -54,7 +53,7 @@ class Tokens(Caller):
         found = self._rows(calls.CHECK_TOKEN, p_secret_sha256=secret_sha256)
         return found[0] if found else None
 
-    def list_tokens(self) -> list[ApiToken]:
+    def list_tokens(self) -> list[types.ApiToken]:
         """All tokens that there ever were, newest first.
 
         SQL: list_tokens. Safe inside your transaction: yes.

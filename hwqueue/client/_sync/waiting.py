@@ -17,14 +17,13 @@ from uuid import UUID
 
 import psycopg
 
-from hwqueue import calls
+from hwqueue import calls, types
 from hwqueue.client import _pauses
 from hwqueue.client._ends import ENDED, result_of, run_timed_out, timed_out, unique_ids
 from hwqueue.client._pauses import Pauses, Rate, pause
 from hwqueue.client._sync.caller import Caller
 from hwqueue.client._sync.runner import PoolRunner
 from hwqueue.errors import ConfigError, LeaseNotFound
-from hwqueue.types import AwaitedLease, Json, Lease, LeaseState, SpawnResult, WorkflowRun
 
 R_co = TypeVar("R_co", covariant=True)
 X = TypeVar("X")
@@ -35,7 +34,9 @@ _MOST_IDS = 1000  # of one call
 class Waiting(Caller):
     """Wait for leases and runs."""
 
-    def await_leases(self, lease_ids: Sequence[UUID | str], *, notify: bool = False) -> list[AwaitedLease]:
+    def await_leases(
+        self, lease_ids: Sequence[UUID | str], *, notify: bool = False
+    ) -> list[types.AwaitedLease]:
         """The states of leases now, for a wait of your own; `wait` and its like call it for you.
 
         Args:
@@ -48,7 +49,7 @@ class Waiting(Caller):
         """
         return self._rows(calls.AWAIT_LEASES, p_lease_ids=list(lease_ids), p_notify=notify or None)
 
-    def wait(self, lease_id: UUID | str, *, timeout: timedelta | None = None) -> Lease:
+    def wait(self, lease_id: UUID | str, *, timeout: timedelta | None = None) -> types.Lease:
         """Wait until a lease has completed, failed for good or been cancelled, and return it.
 
         Args:
@@ -61,7 +62,9 @@ class Waiting(Caller):
         [lease] = self.wait_many([lease_id], timeout=timeout)
         return lease
 
-    def wait_many(self, lease_ids: Iterable[UUID | str], *, timeout: timedelta | None = None) -> list[Lease]:
+    def wait_many(
+        self, lease_ids: Iterable[UUID | str], *, timeout: timedelta | None = None
+    ) -> list[types.Lease]:
         """Wait until all of these leases have ended, and return them in the order given.
 
         Args:
@@ -71,14 +74,14 @@ class Waiting(Caller):
         SQL: await_leases, get_lease. Safe inside your transaction: no, it needs its own.
         """
         wanted = unique_ids(lease_ids)
-        ended: dict[UUID, Lease] = {}
+        ended: dict[UUID, types.Lease] = {}
         for lease in self._ends(wanted, timeout):
             ended[lease.lease_id] = lease
         return [ended[lease_id] for lease_id in wanted]
 
     def as_completed(
         self, lease_ids: Iterable[UUID | str], *, timeout: timedelta | None = None
-    ) -> Iterator[Lease]:
+    ) -> Iterator[types.Lease]:
         """The leases as they end, the first to end first; an iterator.
 
         Args:
@@ -89,7 +92,7 @@ class Waiting(Caller):
         """
         return self._ends(unique_ids(lease_ids), timeout)
 
-    def result(self, lease_id: UUID | str, *, timeout: timedelta | None = None) -> Json:
+    def result(self, lease_id: UUID | str, *, timeout: timedelta | None = None) -> types.Json:
         """Wait until a lease has ended, and return the result of its handler.
 
         Args:
@@ -101,7 +104,7 @@ class Waiting(Caller):
         """
         return result_of(self.wait(lease_id, timeout=timeout))
 
-    def wait_for_run(self, run_id: UUID | str, *, timeout: timedelta | None = None) -> WorkflowRun:
+    def wait_for_run(self, run_id: UUID | str, *, timeout: timedelta | None = None) -> types.WorkflowRun:
         """Wait until a run has completed, failed or been cancelled, and return it.
 
         It only polls, at most once a second: the end of a run is not notified.
@@ -123,7 +126,7 @@ class Waiting(Caller):
                 raise run_timed_out(run, timeout)
             pause(pauses.next(notified=False))
 
-    def _ends(self, lease_ids: list[UUID], timeout: timedelta | None) -> Iterator[Lease]:
+    def _ends(self, lease_ids: list[UUID], timeout: timedelta | None) -> Iterator[types.Lease]:
         """What `as_completed` iterates over."""
         left, pauses = dict.fromkeys(lease_ids), Pauses(timeout)
         with Endings(self._own_connections()) as endings:
@@ -143,8 +146,8 @@ class Waiting(Caller):
                     continue  # what ended before it listened is seen at once
                 endings.pause(states, pauses)
 
-    def _states(self, lease_ids: Sequence[UUID], notify: bool) -> list[AwaitedLease]:
-        states: list[AwaitedLease] = []
+    def _states(self, lease_ids: Sequence[UUID], notify: bool) -> list[types.AwaitedLease]:
+        states: list[types.AwaitedLease] = []
         for start in range(0, len(lease_ids), _MOST_IDS):
             some = lease_ids[start : start + _MOST_IDS]
             states += self.await_leases(some, notify=notify)
@@ -202,10 +205,10 @@ class Endings:
         self._connection = self._runner.listen(calls.LISTEN_ENDED)
         return self.is_open
 
-    def pause(self, states: Sequence[AwaitedLease], pauses: Pauses) -> None:
+    def pause(self, states: Sequence[types.AwaitedLease], pauses: Pauses) -> None:
         """Wait for the next look, or until one of these is said to have ended."""
         left = [one for one in states if one.state not in ENDED]
-        notified = self.is_open and all(one.state is LeaseState.CLAIMED for one in left)
+        notified = self.is_open and all(one.state is types.LeaseState.CLAIMED for one in left)
         seconds = pauses.next(notified=notified)
         if self._connection is None:
             pause(seconds)
@@ -230,7 +233,7 @@ class Endings:
             self._connection = None
 
 
-class Spawned(SpawnResult):
+class Spawned(types.SpawnResult):
     """A spawned lease that can be waited for, with the client that spawned it.
 
     Attributes:
@@ -241,24 +244,24 @@ class Spawned(SpawnResult):
     client: Waiting
 
     @classmethod
-    def of(cls, spawned: SpawnResult, client: Waiting) -> Self:
+    def of(cls, spawned: types.SpawnResult, client: Waiting) -> Self:
         """The same, with the client to wait with."""
-        made = cls(**{name: getattr(spawned, name) for name in SpawnResult.__dataclass_fields__})
+        made = cls(**{name: getattr(spawned, name) for name in types.SpawnResult.__dataclass_fields__})
         object.__setattr__(made, "client", client)
         return made
 
-    def wait(self, *, timeout: timedelta | None = None) -> Lease:
+    def wait(self, *, timeout: timedelta | None = None) -> types.Lease:
         """See `AsyncClient.wait`."""
         return self.client.wait(self.lease_id, timeout=timeout)
 
-    def result(self, *, timeout: timedelta | None = None) -> Json:
+    def result(self, *, timeout: timedelta | None = None) -> types.Json:
         """See `AsyncClient.result`."""
         return self.client.result(self.lease_id, timeout=timeout)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled and copied without the client, whose connections stay here."""
-        facts = {name: getattr(self, name) for name in SpawnResult.__dataclass_fields__}
-        return (partial(SpawnResult, **facts), ())
+        facts = {name: getattr(self, name) for name in types.SpawnResult.__dataclass_fields__}
+        return (partial(types.SpawnResult, **facts), ())
 
 
 class TaskSpawned(Spawned, Generic[R_co]):
@@ -269,10 +272,10 @@ class TaskSpawned(Spawned, Generic[R_co]):
     """
 
     __slots__ = ("read",)
-    read: Callable[[Json], Any]
+    read: Callable[[types.Json], Any]
 
     @classmethod
-    def reading(cls, spawned: Spawned, read: Callable[[Json], Any]) -> Self:
+    def reading(cls, spawned: Spawned, read: Callable[[types.Json], Any]) -> Self:
         """The same, with what reads its result."""
         made = cls.of(spawned, spawned.client)
         object.__setattr__(made, "read", read)

@@ -8,10 +8,9 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from hwqueue import calls
+from hwqueue import calls, types
 from hwqueue.client._json import given, plain
 from hwqueue.client._sync.caller import Caller
-from hwqueue.types import ClaimedDelivery, Delivery, Webhook
 
 
 class SyncWebhooks(Caller):
@@ -43,7 +42,7 @@ class SyncWebhooks(Caller):
         options = given({"codes": codes, "queues": queues, "tenant": tenant, "labels": labels})
         return self._value(calls.SET_WEBHOOK, p_name=name, p_url=url, p_options=plain(options, "options"))
 
-    def list_webhooks(self) -> list[Webhook]:
+    def list_webhooks(self) -> list[types.Webhook]:
         """The webhooks by name, without their secrets.
 
         SQL: list_webhooks. Safe inside your transaction: yes.
@@ -104,7 +103,7 @@ class SyncWebhooks(Caller):
         state: str | None = None,
         limit: int = 100,
         before: UUID | str | None = None,
-    ) -> list[Delivery]:
+    ) -> list[types.Delivery]:
         """What is to be sent to a webhook or was, newest first.
 
         Args:
@@ -137,7 +136,7 @@ class SyncWebhooks(Caller):
 
     def claim_deliveries(
         self, limit: int = 20, *, claim_timeout: timedelta = timedelta(minutes=1)
-    ) -> list[ClaimedDelivery]:
+    ) -> list[types.ClaimedDelivery]:
         """Find out what webhooks are to be told of, and take some of it to be sent now.
 
         Args:

@@ -8,39 +8,13 @@ from datetime import datetime, timedelta
 from typing import Any, Unpack
 from uuid import UUID
 
-from hwqueue import calls, tracing
+from hwqueue import calls, tracing, types
 from hwqueue.client._json import aware, given, plain
 from hwqueue.client._spawn import with_headers
 from hwqueue.client._sync.caller import Caller
-from hwqueue.types import (
-    AdvanceResult,
-    AsJson,
-    CheckedStep,
-    DefinedWorkflow,
-    EndedRun,
-    Json,
-    RetriedStep,
-    RetryMode,
-    RunOptions,
-    RunProgress,
-    RunSignal,
-    RunSignalSent,
-    RunSpec,
-    RunState,
-    RunSummary,
-    StepDetail,
-    StepResult,
-    StepState,
-    SubmittedRun,
-    WorkflowDefinition,
-    WorkflowRun,
-    WorkflowStep,
-    WorkflowSummary,
-    WorkflowVersion,
-)
 
 
-def _options(options: RunOptions, headers: Mapping[str, str]) -> dict[str, Any]:
+def _options(options: types.RunOptions, headers: Mapping[str, str]) -> dict[str, Any]:
     """The options of a submission as JSON, with the headers of its trace."""
     found = given(with_headers(options, headers))
     for name in ("deadline", "available_at", "delay"):
@@ -56,7 +30,7 @@ def _options(options: RunOptions, headers: Mapping[str, str]) -> dict[str, Any]:
 class Workflows(Caller):
     """Define workflows, submit runs of them, look at them and change them."""
 
-    def define_workflow(self, spec: AsJson | Mapping[str, Any]) -> DefinedWorkflow:
+    def define_workflow(self, spec: types.AsJson | Mapping[str, Any]) -> types.DefinedWorkflow:
         """Define a workflow; does nothing if the newest version means the same.
 
         Args:
@@ -68,7 +42,7 @@ class Workflows(Caller):
         """
         return self._row(calls.DEFINE_WORKFLOW, p_spec=plain(spec, "spec"))
 
-    def get_workflow(self, workflow: str, *, version: int | None = None) -> WorkflowDefinition:
+    def get_workflow(self, workflow: str, *, version: int | None = None) -> types.WorkflowDefinition:
         """A definition.
 
         Args:
@@ -79,7 +53,7 @@ class Workflows(Caller):
         """
         return self._row(calls.GET_WORKFLOW, p_workflow=workflow, p_version=version)
 
-    def list_workflows(self, *, after: str | None = None, limit: int = 100) -> list[WorkflowSummary]:
+    def list_workflows(self, *, after: str | None = None, limit: int = 100) -> list[types.WorkflowSummary]:
         """Workflows by name, each with its newest version.
 
         Args:
@@ -92,8 +66,8 @@ class Workflows(Caller):
         return self._rows(calls.LIST_WORKFLOWS, p_after=after, p_limit=limit)
 
     def submit_workflow(
-        self, workflow: str, input: Json = None, **options: Unpack[RunOptions]
-    ) -> SubmittedRun:
+        self, workflow: str, input: types.Json = None, **options: Unpack[types.RunOptions]
+    ) -> types.SubmittedRun:
         """Submit a run of a workflow, and spawn the leases of its first steps.
 
         Args:
@@ -112,7 +86,7 @@ class Workflows(Caller):
                 p_options=_options(options, headers),
             )
 
-    def submit_workflows(self, workflow: str, runs: Iterable[RunSpec]) -> list[SubmittedRun]:
+    def submit_workflows(self, workflow: str, runs: Iterable[types.RunSpec]) -> list[types.SubmittedRun]:
         """Submit runs of a workflow, all or nothing; in the order given.
 
         Args:
@@ -133,8 +107,11 @@ class Workflows(Caller):
             )
 
     def submit_spec(
-        self, spec: AsJson | Mapping[str, Any], input: Json = None, **options: Unpack[RunOptions]
-    ) -> SubmittedRun:
+        self,
+        spec: types.AsJson | Mapping[str, Any],
+        input: types.Json = None,
+        **options: Unpack[types.RunOptions],
+    ) -> types.SubmittedRun:
         """Submit a run of a specification that is not defined under its name.
 
         Args:
@@ -156,8 +133,8 @@ class Workflows(Caller):
             )
 
     def check_workflow(
-        self, workflow: str | AsJson | Mapping[str, Any], **options: Unpack[RunOptions]
-    ) -> list[CheckedStep]:
+        self, workflow: str | types.AsJson | Mapping[str, Any], **options: Unpack[types.RunOptions]
+    ) -> list[types.CheckedStep]:
         """Where each step could run if it were submitted now; changes nothing.
 
         Args:
@@ -174,7 +151,7 @@ class Workflows(Caller):
             p_options=_options(options, {}),
         )
 
-    def get_workflow_run(self, run_id: UUID | str) -> WorkflowRun:
+    def get_workflow_run(self, run_id: UUID | str) -> types.WorkflowRun:
         """A run, and how many of its steps are in each state.
 
         Raises: RunNotFound.
@@ -182,7 +159,7 @@ class Workflows(Caller):
         """
         return self._row(calls.GET_WORKFLOW_RUN, p_run=run_id)
 
-    def list_workflow_steps(self, run_id: UUID | str) -> list[WorkflowStep]:
+    def list_workflow_steps(self, run_id: UUID | str) -> list[types.WorkflowStep]:
         """The steps of a run in topological order.
 
         Raises: RunNotFound.
@@ -197,9 +174,9 @@ class Workflows(Caller):
         *,
         after: int = -1,
         limit: int = 1000,
-        state: StepState | None = None,
+        state: types.StepState | None = None,
         lease_id: UUID | None = None,
-    ) -> list[StepResult]:
+    ) -> list[types.StepResult]:
         """What a step returned, and where: one row, or one for each item that is spawned.
 
         Args:
@@ -221,7 +198,7 @@ class Workflows(Caller):
             p_lease=lease_id,
         )
 
-    def run_input(self, run_id: UUID | str, *, lease_id: UUID | None = None) -> Json:
+    def run_input(self, run_id: UUID | str, *, lease_id: UUID | None = None) -> types.Json:
         """What a run was submitted with.
 
         Args:
@@ -236,7 +213,7 @@ class Workflows(Caller):
         self,
         *,
         workflow: str | None = None,
-        state: RunState | None = None,
+        state: types.RunState | None = None,
         tenant: str | None = None,
         labels: Mapping[str, str] | None = None,
         submitted_from: datetime | timedelta | None = None,
@@ -246,7 +223,7 @@ class Workflows(Caller):
         is_nested: bool | None = None,
         limit: int = 50,
         before: UUID | str | None = None,
-    ) -> list[RunSummary]:
+    ) -> list[types.RunSummary]:
         """Runs, newest first.
 
         Args:
@@ -282,7 +259,7 @@ class Workflows(Caller):
             p_before=before,
         )
 
-    def get_run_workflow(self, run_id: UUID | str) -> WorkflowDefinition:
+    def get_run_workflow(self, run_id: UUID | str) -> types.WorkflowDefinition:
         """The definition that a run was submitted with; version: None if it has none.
 
         Raises: RunNotFound.
@@ -290,7 +267,7 @@ class Workflows(Caller):
         """
         return self._row(calls.GET_RUN_WORKFLOW, p_run=run_id)
 
-    def list_step_details(self, run_id: UUID | str) -> list[StepDetail]:
+    def list_step_details(self, run_id: UUID | str) -> list[types.StepDetail]:
         """When the steps of a run were released and claimed, in topological order.
 
         Raises: RunNotFound.
@@ -298,7 +275,7 @@ class Workflows(Caller):
         """
         return self._rows(calls.LIST_STEP_DETAILS, p_run=run_id)
 
-    def list_run_signals(self, run_id: UUID | str, *, limit: int = 1000) -> list[RunSignal]:
+    def list_run_signals(self, run_id: UUID | str, *, limit: int = 1000) -> list[types.RunSignal]:
         """The signals that a run was sent, oldest first, and which step took each.
 
         Raises: RunNotFound, BadArgument.
@@ -306,7 +283,7 @@ class Workflows(Caller):
         """
         return self._rows(calls.LIST_RUN_SIGNALS, p_run=run_id, p_limit=limit)
 
-    def summarise_runs(self, run_ids: Iterable[UUID | str]) -> list[RunProgress]:
+    def summarise_runs(self, run_ids: Iterable[UUID | str]) -> list[types.RunProgress]:
         """How far runs are, by their ids; those that are gone are left out.
 
         Args:
@@ -321,9 +298,9 @@ class Workflows(Caller):
         self,
         run_id: UUID | str,
         *,
-        mode: RetryMode | None = None,
+        mode: types.RetryMode | None = None,
         steps: Iterable[str] | None = None,
-    ) -> list[RetriedStep]:
+    ) -> list[types.RetriedStep]:
         """The steps that `retry_workflow_run` would run again; nothing is changed.
 
         Raises: RunNotFound, WrongRunState, StepUnknown, BadArgument.
@@ -332,7 +309,7 @@ class Workflows(Caller):
         options = {"mode": mode, "steps": None if steps is None else list(steps)}
         return self._rows(calls.PREVIEW_RETRY, p_run=run_id, p_options=given(options))
 
-    def list_workflow_versions(self, workflows: Iterable[str]) -> list[WorkflowVersion]:
+    def list_workflow_versions(self, workflows: Iterable[str]) -> list[types.WorkflowVersion]:
         """The newest 20 versions of each workflow, and how many runs of each are in each state.
 
         Args:
@@ -343,7 +320,7 @@ class Workflows(Caller):
         """
         return self._rows(calls.LIST_WORKFLOW_VERSIONS, p_workflows=list(workflows))
 
-    def cancel_workflow_run(self, run_id: UUID | str, *, reason: str | None = None) -> RunState:
+    def cancel_workflow_run(self, run_id: UUID | str, *, reason: str | None = None) -> types.RunState:
         """Cancel a run: what waits ends, what runs is asked to stop, nothing is released.
 
         Returns: `cancelled`, or `cancelling` while something of it still runs.
@@ -352,7 +329,7 @@ class Workflows(Caller):
         """
         return self._value(calls.CANCEL_WORKFLOW_RUN, p_run=run_id, p_reason=reason)
 
-    def pause_workflow_run(self, run_id: UUID | str) -> RunState:
+    def pause_workflow_run(self, run_id: UUID | str) -> types.RunState:
         """Hold the steps of a run that become due; those that run go on.
 
         Raises: RunNotFound, WrongRunState, IsolationLevel.
@@ -360,7 +337,7 @@ class Workflows(Caller):
         """
         return self._value(calls.PAUSE_WORKFLOW_RUN, p_run=run_id)
 
-    def resume_workflow_run(self, run_id: UUID | str) -> RunState:
+    def resume_workflow_run(self, run_id: UUID | str) -> types.RunState:
         """Let a paused run go on.
 
         Raises: RunNotFound, WrongRunState, IsolationLevel.
@@ -372,10 +349,10 @@ class Workflows(Caller):
         self,
         run_id: UUID | str,
         *,
-        mode: RetryMode | None = None,
+        mode: types.RetryMode | None = None,
         steps: Iterable[str] | None = None,
-        input: Json = None,
-    ) -> RunState:
+        input: types.Json = None,
+    ) -> types.RunState:
         """Run steps of a run that has ended again, under the same lease ids.
 
         Args:
@@ -390,8 +367,8 @@ class Workflows(Caller):
         return self._value(calls.RETRY_WORKFLOW_RUN, p_run=run_id, p_options=given(options))
 
     def skip_step(
-        self, run_id: UUID | str, step: str, *, result: Json = None, reason: str | None = None
-    ) -> RunState:
+        self, run_id: UUID | str, step: str, *, result: types.Json = None, reason: str | None = None
+    ) -> types.RunState:
         """Declare a step completed that nobody has claimed.
 
         Args:
@@ -403,8 +380,8 @@ class Workflows(Caller):
         return self._value(calls.SKIP_STEP, p_run=run_id, p_step=step, p_result=result, p_reason=reason)
 
     def signal_workflow_run(
-        self, run_id: UUID | str, name: str, payload: Json = None, *, key: str | None = None
-    ) -> RunSignalSent:
+        self, run_id: UUID | str, name: str, payload: types.Json = None, *, key: str | None = None
+    ) -> types.RunSignalSent:
         """Send a run a signal; the step that waits for it takes it, now or when it is released.
 
         Args:
@@ -424,7 +401,7 @@ class Workflows(Caller):
             p_key=key,
         )
 
-    def advance_workflows(self, *, limit: int = 200) -> AdvanceResult:
+    def advance_workflows(self, *, limit: int = 200) -> types.AdvanceResult:
         """Do what settlements of steps had to leave; `reap` does it, too.
 
         Args:
@@ -435,7 +412,7 @@ class Workflows(Caller):
         """
         return self._row(calls.ADVANCE_WORKFLOWS, p_limit=limit)
 
-    def take_ended_runs(self, *, limit: int = 100) -> list[EndedRun]:
+    def take_ended_runs(self, *, limit: int = 100) -> list[types.EndedRun]:
         """Take ends of runs whose submission was traced, to send a span of each.
 
         Each is given once, to one caller, within an hour.
@@ -447,3 +424,55 @@ class Workflows(Caller):
         SQL: take_ended_runs. Safe inside your transaction: yes.
         """
         return self._rows(calls.TAKE_ENDED_RUNS, p_limit=limit)
+
+    def update_steps(
+        self,
+        run_id: UUID | str,
+        *,
+        steps: Iterable[str] | None = None,
+        **changes: Unpack[types.StepChanges],
+    ) -> list[types.UpdatedStep]:
+        """Change where steps of a run may run that were not released.
+
+        Args:
+            steps: Their names; None: all that were not released.
+            **changes: See `hwqueue.types.StepChanges`; what is not given stays as it is.
+
+        Returns: These steps, in topological order. A step that was released keeps its placement, as
+            does an item that was spawned: of a map that has begun the other items change.
+        Raises: RunNotFound, WrongRunState for a run that has ended or a step that is named and was
+            released, StepUnknown, PlacementInvalid, PlacementContradictory, WorkflowInvalid,
+            WireInvalid, QueueUnknown, LeaseBusy while another session holds a step, BadArgument,
+            OtherTenant, IsolationLevel.
+        SQL: update_steps. Safe inside your transaction: yes, but the steps are not released until
+            it ends.
+        """
+        return self._rows(
+            calls.UPDATE_STEPS,
+            p_run=run_id,
+            p_changes=plain(changes, "changes"),
+            p_steps=None if steps is None else list(steps),
+        )
+
+    def preview_update(
+        self,
+        run_id: UUID | str,
+        *,
+        steps: Iterable[str] | None = None,
+        **changes: Unpack[types.StepChanges],
+    ) -> list[types.PreviewedStep]:
+        """What `update_steps` would make of the steps, and where each could run; changes nothing.
+
+        Args:
+            steps: Their names; None: all that were not released.
+            **changes: See `hwqueue.types.StepChanges`.
+
+        Raises: As `update_steps`, but LeaseBusy and IsolationLevel.
+        SQL: preview_update. Safe inside your transaction: yes.
+        """
+        return self._rows(
+            calls.PREVIEW_UPDATE,
+            p_run=run_id,
+            p_changes=plain(changes, "changes"),
+            p_steps=None if steps is None else list(steps),
+        )

@@ -4,27 +4,19 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 
+from hwqueue import types
 from hwqueue.server.dependencies import AuthenticatedRoute
 from hwqueue.server.models.base import Id, Name
 from hwqueue.server.models.derived import list_of
 from hwqueue.server.pagination import Paged
 from hwqueue.server.routers.shared import NO_LEASE, NO_QUEUE, LeaseReader, Reader
-from hwqueue.types import (
-    ClassStats,
-    LeaseEvent,
-    Minute,
-    NodeUsage,
-    PendingReason,
-    QueueDepth,
-    TagCount,
-)
 
 router = APIRouter(route_class=AuthenticatedRoute, tags=["views"])
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
 
 
-@router.get("/pending", response_model=list_of(PendingReason), responses=NO_QUEUE)
+@router.get("/pending", response_model=list_of(types.PendingReason), responses=NO_QUEUE)
 async def pending_reasons(
     *,
     caller: Reader,
@@ -42,14 +34,14 @@ async def pending_reasons(
     return {"items": found}
 
 
-@router.get("/queue-depth", response_model=list_of(QueueDepth), responses=NO_QUEUE)
+@router.get("/queue-depth", response_model=list_of(types.QueueDepth), responses=NO_QUEUE)
 async def queue_depth(caller: Reader, queue: Name | None = None) -> Any:
     """What waits and runs in each queue, by name."""
     async with caller.read() as client:
         return {"items": await client.queue_depth(queue=queue)}
 
 
-@router.get("/throughput", response_model=list_of(Minute), responses=NO_QUEUE)
+@router.get("/throughput", response_model=list_of(types.Minute), responses=NO_QUEUE)
 async def throughput(
     caller: Reader,
     queue: Name | None = None,
@@ -61,7 +53,7 @@ async def throughput(
     return {"items": found}
 
 
-@router.get("/node-usage", response_model=list_of(NodeUsage, pages=True))
+@router.get("/node-usage", response_model=list_of(types.NodeUsage, pages=True))
 async def node_usage(
     *,
     caller: Reader,
@@ -79,7 +71,7 @@ async def node_usage(
     return page.of(found, limit, lambda row: row.node_name, name="after")
 
 
-@router.get("/labels", response_model=list_of(TagCount))
+@router.get("/labels", response_model=list_of(types.TagCount))
 async def tag_distribution(
     caller: Reader,
     label: Annotated[str | None, Query(min_length=1, max_length=253)] = None,
@@ -91,7 +83,7 @@ async def tag_distribution(
     return {"items": found}
 
 
-@router.get("/classes", response_model=list_of(ClassStats, pages=True), responses=NO_QUEUE)
+@router.get("/classes", response_model=list_of(types.ClassStats, pages=True), responses=NO_QUEUE)
 async def placement_class_stats(
     *,
     caller: Reader,
@@ -110,7 +102,7 @@ async def placement_class_stats(
 
 @router.get(
     "/leases/{lease_id:uuid}/history",
-    response_model=list_of(LeaseEvent),
+    response_model=list_of(types.LeaseEvent),
     responses=NO_LEASE,
 )
 async def lease_history(lease_id: Id, caller: LeaseReader) -> Any:
