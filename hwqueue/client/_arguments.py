@@ -150,22 +150,16 @@ def _members(value: Any, field: str, sql_type: str) -> Iterator[tuple[Any, str]]
     return ((member, f"{field}[{index}]") for index, member in enumerate(value))
 
 
-def _boolean(value: Any, field: str) -> bool:
-    if not isinstance(value, bool):
-        raise _refused(field, value, "boolean")
-    return value
+def _checked(sql_type: str, fits: Callable[[Any], bool], make: type) -> Callable[[Any, str], Any]:
+    def encode(value: Any, field: str) -> Any:
+        if not fits(value):
+            raise _refused(field, value, sql_type)
+        return make(value)
+
+    return encode
 
 
-def _integer(value: Any, field: str) -> int:
-    if not _fits(value, 31):
-        raise _refused(field, value, "integer")
-    return int(value)
-
-
-def _bigint(value: Any, field: str) -> int:
-    if not _fits(value, 63):
-        raise _refused(field, value, "bigint")
-    return int(value)
+_bigint = _checked("bigint", lambda value: _fits(value, 63), int)
 
 
 def _bigints(value: Any, field: str) -> list[Int8]:
@@ -178,12 +172,6 @@ def _bigints(value: Any, field: str) -> list[Int8]:
 def _fits(value: Any, bits: int) -> bool:
     is_int = isinstance(value, int) and not isinstance(value, bool)
     return is_int and -(1 << bits) <= value < 1 << bits
-
-
-def _bytes(value: Any, field: str) -> bytes:
-    if not isinstance(value, bytes):
-        raise _refused(field, value, "bytea")
-    return value
 
 
 def _interval(value: Any, field: str) -> timedelta:
@@ -203,12 +191,12 @@ _ENCODERS: Mapping[str, Callable[[Any, str], Any]] = {
     "uuid[]": _uuids,
     "text": _text,
     "text[]": _texts,
-    "boolean": _boolean,
-    "integer": _integer,
+    "boolean": _checked("boolean", lambda value: isinstance(value, bool), bool),
+    "integer": _checked("integer", lambda value: _fits(value, 31), int),
     "bigint": _bigint,
     "bigint[]": _bigints,
     "interval": _interval,
     "timestamp with time zone": _time,
-    "bytea": _bytes,
+    "bytea": _checked("bytea", lambda value: isinstance(value, bytes), bytes),
     "jsonb": jsonb,
 }

@@ -1,4 +1,4 @@
-"""Spawn options and batch items as the SQL functions take them."""
+"""Options, batch items, members of gangs and filters of leases, as the SQL functions take them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 from hwqueue.client._arguments import check_span
 from hwqueue.client._json import given, plain
+from hwqueue.errors import BadArgument
 from hwqueue.text import one_line
-from hwqueue.types import LeaseSpec
+from hwqueue.types import AsMember, GangOptions, LeaseFilter, LeaseSpec
 
 _log = logging.getLogger("hwqueue.spawn")
 _MOST_TOLD = 1000
@@ -60,3 +61,53 @@ def tell_warnings(task: str, warnings: Iterable[str] | None) -> None:
         if (task, each) not in _told and len(_told) < _MOST_TOLD:
             _told.add((task, each))
             _log.warning("spawned a lease of task %s: %s", task, one_line(each))
+
+
+def gang_options(options: GangOptions, headers: Mapping[str, str]) -> dict[str, Any]:
+    """The JSON form of the options of a gang, with the headers of its trace.
+
+    Raises: BadArgument, for a span that is a plain number.
+    """
+    for name in ("hold", "claim_timeout", "max_run"):
+        check_span(options.get(name), f"options.{name}")
+    found: dict[str, Any] = plain(given(with_headers(options, headers)), "options")
+    return found
+
+
+def gang_members(
+    members: Iterable[AsMember | LeaseSpec | Mapping[str, Any]],
+    options: Mapping[str, Any],
+    headers: Mapping[str, str],
+) -> list[Any]:
+    """The members of a gang that has these options, as JSON. Raises: BadArgument."""
+    return [_member(member, f"members[{index}]", options, headers) for index, member in enumerate(members)]
+
+
+def _member(
+    member: AsMember | LeaseSpec | Mapping[str, Any],
+    field: str,
+    options: Mapping[str, Any],
+    headers: Mapping[str, str],
+) -> Any:
+    if not isinstance(member, LeaseSpec | Mapping) and hasattr(member, "as_member"):
+        try:
+            member = member.as_member(given(options).keys())
+        except BadArgument as error:
+            within = f"{field}.{error.field}" if error.field else field
+            detail = {**error.detail, "field": within}
+            raise BadArgument(f"{field}: {error}", detail=detail, hint=error.hint) from None
+    own = member.options if isinstance(member, LeaseSpec) else None
+    if isinstance(member, Mapping):
+        own = member.get("options")
+    # headers of its own replace those of the gang, which have the trace
+    traced = headers if isinstance(own, Mapping) and own.get("headers") else None
+    return spawn_item(member, field, traced)  # type: ignore[arg-type]
+
+
+_IN_FILTERS = {"service_id": "service", "node_id": "node"}
+
+
+def lease_filter(queue: str | None, wanted: LeaseFilter) -> Any:
+    """The filter object without the keys that are None. Raises: BadArgument for what is no JSON."""
+    named = {_IN_FILTERS.get(key, key): value for key, value in wanted.items()}
+    return plain(given({"queue": queue, **named}), "filter")

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from hwqueue import calls, tracing, types
 from hwqueue.client._async.caller import AsyncCaller
-from hwqueue.client._gangs import gang_members, gang_options
+from hwqueue.client._spawn import gang_members, gang_options
 
 
 class AsyncGangs(AsyncCaller):

@@ -10,8 +10,7 @@ from uuid import UUID
 from hwqueue import calls, tracing, types
 from hwqueue.client._async.waiting import AsyncSpawned, AsyncWaiting
 from hwqueue.client._json import given, plain
-from hwqueue.client._leases import lease_filter
-from hwqueue.client._spawn import spawn_item, spawn_options, tell_warnings, with_headers
+from hwqueue.client._spawn import lease_filter, spawn_item, spawn_options, tell_warnings, with_headers
 
 
 class AsyncLeases(AsyncWaiting):

@@ -8,7 +8,7 @@ from typing import Any, Literal, Unpack
 
 from hwqueue import calls, types
 from hwqueue.client._json import plain
-from hwqueue.client._leases import lease_filter
+from hwqueue.client._spawn import lease_filter
 from hwqueue.client._sync.caller import Caller
 from hwqueue.errors import BadArgument
 from hwqueue.types.base import Json
