@@ -31,6 +31,8 @@ from hwqueue.server.roles import Principal
 from hwqueue.server.roles import Scope as May
 from hwqueue.server.settings import ServerSettings
 
+Page = Callable[[Request], Awaitable[Response]]
+
 _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'; object-src 'none'",
@@ -201,12 +203,20 @@ async def reauthenticate(request: Request) -> None:
         raise refusal
 
 
-def protected(path: str, endpoint: Callable[[Request], Awaitable[Response]]) -> Route:
-    """A page for those who may look."""
+ROUTES: list[Route] = []
+"""The pages for those who may look."""
 
-    @wraps(endpoint)
-    async def checked(request: Request) -> Response:
-        viewer(request)
-        return await endpoint(request)
 
-    return Route(path, checked)
+def protected(path: str) -> Callable[[Page], Page]:
+    """A page for those who may look, at this address."""
+
+    def add(endpoint: Page) -> Page:
+        @wraps(endpoint)
+        async def checked(request: Request) -> Response:
+            viewer(request)
+            return await endpoint(request)
+
+        ROUTES.append(Route(path, checked))
+        return endpoint
+
+    return add

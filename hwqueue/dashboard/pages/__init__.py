@@ -1,5 +1,8 @@
-"""The pages, a module for each tab."""
+"""The pages, a module for each tab, which adds its own to `ROUTES` when it is imported."""
 
+# ruff: noqa: F401
+
+from hwqueue.dashboard.auth import ROUTES as ROUTES
 from hwqueue.dashboard.pages import (
     classes,
     events,
@@ -17,12 +20,3 @@ from hwqueue.dashboard.pages import (
     webhooks,
     workflows,
 )
-
-ROUTES = [
-    route
-    for tab in (
-        *(overview, pending, fleet, leases, gangs, runs, items, workflows),
-        *(queues, classes, events, try_it, system, webhooks, jump),
-    )
-    for route in tab.ROUTES
-]

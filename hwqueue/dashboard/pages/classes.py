@@ -14,6 +14,7 @@ PAGE = 50
 CHUNK = 500  # that are sorted at a time
 
 
+@protected("/classes")
 async def classes(request: Request) -> Response:
     """Classes, those with most leases first: what they ask, how much of the fleet suits."""
     queue = request.query_params.get("queue", "").strip()
@@ -36,6 +37,3 @@ async def classes(request: Request) -> Response:
         queue=queue,
         queues=[row.queue for row in queues.value],
     )
-
-
-ROUTES = [protected("/classes", classes)]

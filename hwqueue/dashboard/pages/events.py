@@ -24,6 +24,7 @@ MOST_ROWS = 300  # that a page which follows keeps
 FILTERS = ("code", "queue", "node", "lease", "actor")
 
 
+@protected("/events")
 async def events(request: Request) -> Response:
     """What happened, a page at a time; the first page follows what happens."""
     asked = request.query_params
@@ -54,6 +55,7 @@ async def events(request: Request) -> Response:
     )
 
 
+@protected("/events/stream")
 async def stream(request: Request) -> Response:
     """What follows an event, each as a row of the page's table; `gap`: too much to tell has."""
     asked = request.query_params
@@ -121,6 +123,3 @@ async def _wanted(source: Reads, filters: Mapping[str, str]) -> dict[str, Any]:
         if wanted["lease_id"] is None:
             raise BadArgument(f"{filters['lease'][:60]!r} is no lease id", hint="give all of it")
     return wanted
-
-
-ROUTES = [protected("/events", events), protected("/events/stream", stream)]

@@ -72,6 +72,7 @@ def use_of(row: NodeUsage) -> int:
     return min(100, max((round(100 * used / total) for used, total in parts if total), default=0))
 
 
+@protected("/fleet")
 async def fleet(request: Request) -> Response:
     """All nodes: a table, or a map of the racks."""
     asked = request.query_params
@@ -128,6 +129,7 @@ async def fleet(request: Request) -> Response:
     )
 
 
+@protected("/fleet/map.json")
 async def fleet_map(request: Request) -> Response:
     """The map's data, a column for each property, so that 10,000 nodes are small."""
     cached = await reads(request).nodes()
@@ -147,6 +149,7 @@ async def fleet_map(request: Request) -> Response:
     )
 
 
+@protected("/fleet/fit/{class_id}")
 async def fleet_fit(request: Request) -> Response:
     """What every node is to a placement class: 0 takes it now, 1 is full, 2 one rule away, 3 no."""
     text = request.path_params["class_id"]
@@ -215,6 +218,7 @@ def cores(
     return dict(sorted(made.items()))
 
 
+@protected("/nodes/{node:path}")
 async def node(request: Request) -> Response:
     """One node: what it is, what is in use and by whom, and what happened to it."""
     source = reads(request)
@@ -257,11 +261,3 @@ def _state(live: bool, cordoned: bool, draining: bool) -> str:
     if draining:
         return "draining"
     return "cordoned" if cordoned else "live" if live else "silent"
-
-
-ROUTES = [
-    protected("/fleet", fleet),
-    protected("/fleet/map.json", fleet_map),
-    protected("/fleet/fit/{class_id}", fleet_fit),
-    protected("/nodes/{node:path}", node),
-]

@@ -21,6 +21,7 @@ WAITS = ("waiting", "earmarked", "stopping", "cancelling")
 MOST_CLAIMS = 5  # shown of each place
 
 
+@protected("/gangs")
 async def gangs(request: Request) -> Response:
     """Gangs, newest first, a page at a time."""
     listing, asked = Listing.of(request, STATES), request.query_params
@@ -36,6 +37,7 @@ async def gangs(request: Request) -> Response:
     return page(request, "gangs.html", "Gangs", last=last, **shown)
 
 
+@protected("/gangs/{gang}")
 async def gang(request: Request) -> Response:
     """One gang: its members, where each is, and who is missing."""
     source = reads(request)
@@ -54,6 +56,7 @@ async def gang(request: Request) -> Response:
     )
 
 
+@protected("/gangs/{gang}/why")
 async def why(request: Request) -> Response:
     """Why the gang is where it is: loaded after its page, since it looks at the whole fleet."""
     gang_id = as_id("gang", request.path_params["gang"])
@@ -92,10 +95,3 @@ def _moment(text: str | None) -> datetime | None:
         return datetime.fromisoformat(text).astimezone(UTC) if text else None
     except (ValueError, OverflowError):
         return None
-
-
-ROUTES = [
-    protected("/gangs", gangs),
-    protected("/gangs/{gang}", gang),
-    protected("/gangs/{gang}/why", why),
-]

@@ -22,6 +22,7 @@ STATES: dict[str, StepState] = {
 LONGEST = 160
 
 
+@protected("/runs/{run}/steps/{step}")
 async def items(request: Request) -> Response:
     """The items of a step by their numbers, a page at a time."""
     run_id = as_id("run", request.path_params["run"])
@@ -58,6 +59,3 @@ def _returned(row: StepResult) -> str:
     else:
         text = "" if row.result is None else " ".join(pretty(row.result).split())
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
-
-
-ROUTES = [protected("/runs/{run}/steps/{step}", items)]

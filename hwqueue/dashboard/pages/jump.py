@@ -16,6 +16,7 @@ from hwqueue.errors import GangNotFound, LeaseNotFound, RunNotFound
 MOST = 20
 
 
+@protected("/jump")
 async def jump(request: Request) -> Response:
     """To the lease, run, gang, node or queue of that id or name; else to what is named like it."""
     text = request.query_params.get("q", "").strip()
@@ -49,6 +50,3 @@ async def jump(request: Request) -> Response:
         nodes=sorted(nodes)[:MOST] if text else [],
         queues=sorted(found)[:MOST] if text else [],
     )
-
-
-ROUTES = [protected("/jump", jump)]

@@ -21,6 +21,7 @@ SHOWN_LINES = 200
 TEXT_FILTERS = ("queue", "task", "tenant", "service", "node", "label", "error")
 
 
+@protected("/leases")
 async def leases(request: Request) -> Response:
     """Leases, newest first, a page at a time."""
     listing, source = Listing.of(request, list(LeaseState), TEXT_FILTERS), reads(request)
@@ -43,6 +44,7 @@ async def leases(request: Request) -> Response:
     )
 
 
+@protected("/leases/{lease}")
 async def lease(request: Request) -> Response:
     """One lease: its life, its attempts, what it asks and what it was given."""
     lease_id = as_id("lease", request.path_params["lease"])
@@ -66,15 +68,9 @@ async def lease(request: Request) -> Response:
     )
 
 
+@protected("/leases/{lease}/why")
 async def why(request: Request) -> Response:
     """Why a lease is pending: loaded after its page, since it looks at the whole fleet."""
     lease_id = as_id("lease", request.path_params["lease"])
     cached = await reads(request).explain_lease(lease_id)
     return page(request, "lease_why.html", "Why", read=[cached], live=0, why=cached.value, **why_context())
-
-
-ROUTES = [
-    protected("/leases", leases),
-    protected("/leases/{lease}", lease),
-    protected("/leases/{lease}/why", why),
-]

@@ -109,6 +109,7 @@ def _oldest(queues: Sequence[QueueDepth]) -> datetime | None:
     return min((row.oldest_at for row in queues if row.oldest_at), default=None)
 
 
+@protected("/")
 async def overview(request: Request) -> Response:
     """One sentence, six numbers, the last hour, what is asked for in vain, and the fleet."""
     source = reads(request)
@@ -153,6 +154,3 @@ async def overview(request: Request) -> Response:
         events=await source.events(limit=READ_EVENTS, code=NOTABLE),
         shown_events=SHOWN_EVENTS,
     )
-
-
-ROUTES = [protected("/", overview)]

@@ -93,6 +93,7 @@ def fits(row: PendingReason, filters: dict[str, str]) -> bool:
     )
 
 
+@protected("/pending")
 async def pending(request: Request) -> Response:
     """Every class with something pending: what it asks, what is in its way, what would help."""
     asked = request.query_params
@@ -140,6 +141,7 @@ async def pending(request: Request) -> Response:
     )
 
 
+@protected("/pending/{class_id}")
 async def placement_class(request: Request) -> Response:
     """One class: why its leases wait, and what would let them run."""
     text = request.path_params["class_id"]
@@ -196,6 +198,3 @@ def funnel_rows(funnel: Sequence[FunnelStage], registered: int) -> list[tuple[st
         rows.append((stage.stage, stage.nodes, before - stage.nodes))
         before = stage.nodes
     return rows
-
-
-ROUTES = [protected("/pending", pending), protected("/pending/{class_id}", placement_class)]

@@ -27,6 +27,7 @@ def worst_queue(row: QueueDepth) -> tuple[bool, bool, float, int, str]:
     return not row.expired, not (row.paused_at and row.pending), oldest, -row.pending, row.queue
 
 
+@protected("/queues")
 async def queues(request: Request) -> Response:
     """Every queue, how much is in it and how long that waits; and what tasks ask by default."""
     source = reads(request)
@@ -51,6 +52,7 @@ async def queues(request: Request) -> Response:
     )
 
 
+@protected("/queues/{queue:path}")
 async def queue(request: Request) -> Response:
     """One queue: its last hour, its policy, and what of it is pending and why."""
     name = request.path_params["queue"]
@@ -79,6 +81,3 @@ async def queue(request: Request) -> Response:
         events=events,
         shown_events=SHOWN_EVENTS,
     )
-
-
-ROUTES = [protected("/queues", queues), protected("/queues/{queue:path}", queue)]

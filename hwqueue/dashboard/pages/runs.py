@@ -31,6 +31,7 @@ MOST_SIGNALS = 50  # and most steps that wait for some
 MOST_CLASSES = 12  # whose nodes a page looks for
 
 
+@protected("/runs")
 async def runs(request: Request) -> Response:
     """Runs, newest first, a page at a time."""
     listing = Listing.of(request, STATES, TEXT_FILTERS)
@@ -50,6 +51,7 @@ async def runs(request: Request) -> Response:
     )
 
 
+@protected("/runs/{run}")
 async def run(request: Request) -> Response:
     """One run: what it waits for, its graph, its steps, their times."""
     view, graph, names = await _view(request)
@@ -78,6 +80,7 @@ async def run(request: Request) -> Response:
     )
 
 
+@protected("/runs/{run}/why")
 async def why(request: Request) -> Response:
     """Why the run waits: loaded after its page, since it looks at the whole fleet."""
     view, graph, names = await _view(request)
@@ -97,6 +100,7 @@ async def why(request: Request) -> Response:
     )
 
 
+@protected("/runs/{run}/steps")
 async def steps(request: Request) -> Response:
     """The steps with the nodes that each may run on: loaded after the page, as the reasons are."""
     view, graph, names = await _view(request)
@@ -163,11 +167,3 @@ async def fits_of(source: Reads, steps: Sequence[Step]) -> dict[int, ClassExplan
 
     told = await asyncio.gather(*(ask(each) for each in wanted[:MOST_CLASSES]))
     return {each: found for each, found in zip(wanted, told, strict=False) if found}
-
-
-ROUTES = [
-    protected("/runs", runs),
-    protected("/runs/{run}", run),
-    protected("/runs/{run}/why", why),
-    protected("/runs/{run}/steps", steps),
-]

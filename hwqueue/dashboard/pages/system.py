@@ -10,6 +10,7 @@ from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import page
 
 
+@protected("/system")
 async def system(request: Request) -> Response:
     """Versions, expired claims, tokens, and how the dashboard itself reads."""
     source = reads(request)
@@ -26,6 +27,3 @@ async def system(request: Request) -> Response:
         stopping=sum(row.stopping for row in queues.value),
         timings=source.timings(),
     )
-
-
-ROUTES = [protected("/system", system)]

@@ -32,6 +32,7 @@ PAGE = 50
 _OF_THE_FORM = (FieldError, BadArgument, ConstraintError, QueueUnknown)
 
 
+@protected("/try")
 async def node(request: Request) -> Response:
     """A node that is not there, and which of what is pending it would run."""
     asked, source = request.query_params, reads(request)
@@ -83,6 +84,7 @@ async def _filled(source: Reads, name: str, wanted: ClassStats | None) -> Asked:
     return asked_by(wanted, base) if wanted else Asked(base)
 
 
+@protected("/try/placement")
 async def placement(request: Request) -> Response:
     """A placement, which nodes match it, and what keeps each of the others out."""
     asked, source = request.query_params, reads(request)
@@ -144,6 +146,3 @@ def _by_code(groups: Sequence[NodeGroup]) -> Counter[str]:
     for group in groups:
         kept_out.update(dict.fromkeys(group.codes, group.nodes))
     return kept_out
-
-
-ROUTES = [protected("/try", node), protected("/try/placement", placement)]

@@ -14,6 +14,7 @@ SHOWN_DELIVERIES = 50
 STATES = ("waiting", "delivered", "dead")
 
 
+@protected("/webhooks")
 async def webhooks(request: Request) -> Response:
     """Every webhook, what it is told of and how that goes."""
     cached = await reads(request).webhooks()
@@ -29,6 +30,7 @@ async def webhooks(request: Request) -> Response:
     return page(request, "webhooks.html", "Webhooks", read=[cached], rows=rows)
 
 
+@protected("/webhooks/{webhook}")
 async def webhook(request: Request) -> Response:
     """One webhook and its last deliveries, or those in one state."""
     source = reads(request)
@@ -43,6 +45,3 @@ async def webhook(request: Request) -> Response:
         states=STATES,
         deliveries=await source.deliveries(row.name, state=state, limit=SHOWN_DELIVERIES),
     )
-
-
-ROUTES = [protected("/webhooks", webhooks), protected("/webhooks/{webhook}", webhook)]

@@ -20,6 +20,7 @@ PAGE = 50
 MOST_ROWS = 500
 
 
+@protected("/workflows")
 async def workflows(request: Request) -> Response:
     """Every workflow with its newest version, and how its runs went."""
     after = request.query_params.get("after") or None
@@ -51,6 +52,7 @@ def run_counts(versions: list[WorkflowVersion]) -> list[tuple[str, int]]:
     return count_states(total)
 
 
+@protected("/workflows/{workflow}")
 async def workflow(request: Request) -> Response:
     """One definition: its graph, its versions, where its runs are."""
     name, version = _asked(request)
@@ -77,6 +79,7 @@ def _asked(request: Request) -> tuple[str, int | None]:
     return request.path_params["workflow"], int(text) if text else None
 
 
+@protected("/workflows/{workflow}/where")
 async def where(request: Request) -> Response:
     """Where each step may run: loaded after the page, since it looks at the whole fleet."""
     name, version = _asked(request)
@@ -99,10 +102,3 @@ async def where(request: Request) -> Response:
         problem=problem,
         glyph_of=glyph_of,
     )
-
-
-ROUTES = [
-    protected("/workflows", workflows),
-    protected("/workflows/{workflow}", workflow),
-    protected("/workflows/{workflow}/where", where),
-]
