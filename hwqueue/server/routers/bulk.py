@@ -5,15 +5,7 @@ from typing import Any
 from fastapi import APIRouter
 
 from hwqueue.server.dependencies import AuthenticatedRoute, Caller
-from hwqueue.server.models.leases import (
-    BulkCancel,
-    BulkChanged,
-    BulkCount,
-    BulkCounted,
-    BulkRequest,
-    BulkUpdate,
-    LeaseFilter,
-)
+from hwqueue.server.models import leases as models
 from hwqueue.server.routers.shared import (
     NO_QUEUE,
     LeaseOperator,
@@ -24,8 +16,8 @@ from hwqueue.server.routers.shared import (
 router = APIRouter(route_class=AuthenticatedRoute, prefix="/leases", tags=["leases"])
 
 
-@router.post("/count", response_model=BulkCounted, responses=NO_QUEUE)
-async def count_leases(body: BulkCount, caller: LeaseReader) -> Any:
+@router.post("/count", response_model=models.BulkCounted, responses=NO_QUEUE)
+async def count_leases(body: models.BulkCount, caller: LeaseReader) -> Any:
     """Count what a filter means, a page at a time: what a bulk call would change.
 
     Add up the pages until `next_cursor` is null.
@@ -39,8 +31,8 @@ async def count_leases(body: BulkCount, caller: LeaseReader) -> Any:
         )
 
 
-@router.post("/cancel", response_model=BulkChanged, responses=NO_QUEUE)
-async def cancel_leases(body: BulkCancel, caller: LeaseWriter) -> Any:
+@router.post("/cancel", response_model=models.BulkChanged, responses=NO_QUEUE)
+async def cancel_leases(body: models.BulkCancel, caller: LeaseWriter) -> Any:
     """Cancel one page of what a filter means; running leases are asked to stop.
 
     Without a state all that wait or run. Send `next_cursor` as `cursor`, with the same filter,
@@ -50,15 +42,15 @@ async def cancel_leases(body: BulkCancel, caller: LeaseWriter) -> Any:
         return await client.change_page("cancel", reason=body.reason, **_page(body, caller))
 
 
-@router.post("/requeue", response_model=BulkChanged, responses=NO_QUEUE)
-async def requeue_leases(body: BulkRequest, caller: LeaseOperator) -> Any:
+@router.post("/requeue", response_model=models.BulkChanged, responses=NO_QUEUE)
+async def requeue_leases(body: models.BulkRequest, caller: LeaseOperator) -> Any:
     """Requeue one page of what a filter means: failed leases, or with that state cancelled ones."""
     async with caller.call() as client:
         return await client.change_page("requeue", **_page(body, caller))
 
 
-@router.post("/update", response_model=BulkChanged, responses=NO_QUEUE)
-async def update_leases(body: BulkUpdate, caller: LeaseWriter) -> Any:
+@router.post("/update", response_model=models.BulkChanged, responses=NO_QUEUE)
+async def update_leases(body: models.BulkUpdate, caller: LeaseWriter) -> Any:
     """Change one page of the waiting leases that a filter means, or move them to another queue.
 
     `skipped` also names leases that cannot be in that queue.
@@ -68,19 +60,19 @@ async def update_leases(body: BulkUpdate, caller: LeaseWriter) -> Any:
         return await client.change_page("update", changes=changes, **_page(body, caller))
 
 
-@router.post("/delete", response_model=BulkChanged, responses=NO_QUEUE)
-async def delete_leases(body: BulkRequest, caller: LeaseOperator) -> Any:
+@router.post("/delete", response_model=models.BulkChanged, responses=NO_QUEUE)
+async def delete_leases(body: models.BulkRequest, caller: LeaseOperator) -> Any:
     """Delete one page of the finished leases that a filter means, with results and attempts."""
     async with caller.call() as client:
         return await client.change_page("delete", **_page(body, caller))
 
 
-def _page(body: BulkRequest, caller: Caller) -> dict[str, Any]:
+def _page(body: models.BulkRequest, caller: Caller) -> dict[str, Any]:
     """What all bulk calls take. Raises: HTTPProblem (403)."""
     return {"cursor": body.cursor, "page_size": body.limit, **_wanted(body.filter, caller)}
 
 
-def _wanted(given: LeaseFilter, caller: Caller) -> dict[str, Any]:
+def _wanted(given: models.LeaseFilter, caller: Caller) -> dict[str, Any]:
     """The filter with the tenant of the caller. Raises: HTTPProblem (403)."""
     wanted = given.model_dump(exclude_none=True)
     wanted["tenant"] = caller.own_tenant(wanted.get("tenant"), "filter.tenant")

@@ -7,15 +7,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from hwqueue.server.dependencies import AuthenticatedRoute, Caller
+from hwqueue.server.models import everywhere as models
 from hwqueue.server.models.base import Id, Moment
-from hwqueue.server.models.everywhere import (
-    EverywhereNow,
-    EverywhereOut,
-    EverywherePage,
-    SpawnedEverywhereOut,
-    SpawnEverywhereRequest,
-    StopEverywhereRequest,
-)
 from hwqueue.server.pagination import Paged
 from hwqueue.server.problems import HTTPProblem
 from hwqueue.server.roles import Scope
@@ -37,18 +30,18 @@ EverywhereId = Annotated[Id, Path(description="Id of the everywhere task.")]
 @router.post(
     "",
     status_code=201,
-    response_model=SpawnedEverywhereOut,
+    response_model=models.SpawnedEverywhereOut,
     responses={
         200: {
             "description": "It was there already.",
-            "model": SpawnedEverywhereOut,
+            "model": models.SpawnedEverywhereOut,
         },
         409: {"description": "The id has other content, or was stopped."},
         **NO_QUEUE,
     },
 )
 async def spawn_everywhere(
-    body: SpawnEverywhereRequest, caller: LeaseWriter, request: Request, response: Response
+    body: models.SpawnEverywhereRequest, caller: LeaseWriter, request: Request, response: Response
 ) -> Any:
     """Spawn a task on every node that suits it, also on nodes that register later.
 
@@ -67,7 +60,7 @@ async def spawn_everywhere(
     return {**asdict(spawned), "warnings": warnings}
 
 
-@router.get("", response_model=EverywherePage)
+@router.get("", response_model=models.EverywherePage)
 async def list_everywhere(
     *,
     caller: LeaseReader,
@@ -82,7 +75,7 @@ async def list_everywhere(
     return page.of(found, limit, lambda row: row.created_at.isoformat(), name="created_before")
 
 
-@router.get("/{everywhere_id:uuid}", response_model=EverywhereOut, responses=NO_EVERYWHERE)
+@router.get("/{everywhere_id:uuid}", response_model=models.EverywhereOut, responses=NO_EVERYWHERE)
 async def get_everywhere(
     everywhere_id: EverywhereId,
     caller: LeaseReader,
@@ -98,8 +91,8 @@ async def get_everywhere(
 
 @router.post("/{everywhere_id:uuid}/stop", responses=NO_EVERYWHERE)
 async def stop_everywhere(
-    everywhere_id: EverywhereId, caller: LeaseWriter, body: StopEverywhereRequest | None = None
-) -> EverywhereNow:
+    everywhere_id: EverywhereId, caller: LeaseWriter, body: models.StopEverywhereRequest | None = None
+) -> models.EverywhereNow:
     """Stop an everywhere task: within about a second what waits is cancelled.
 
     The state is `stopping` until none of its leases is open.
@@ -107,7 +100,7 @@ async def stop_everywhere(
     running = body.running if body else "keep"
     async with caller.call() as client:
         state = await client.stop_everywhere(everywhere_id, running=running)
-    return EverywhereNow(everywhere_id=everywhere_id, state=state)
+    return models.EverywhereNow(everywhere_id=everywhere_id, state=state)
 
 
 def _check_right(caller: Caller) -> None:

@@ -7,18 +7,8 @@ from uuid import UUID
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from hwqueue.server.dependencies import AuthenticatedRoute, Caller
+from hwqueue.server.models import gangs as models
 from hwqueue.server.models.base import Id
-from hwqueue.server.models.gangs import (
-    CancelGangRequest,
-    GangAhead,
-    GangNow,
-    GangOut,
-    GangPage,
-    GangWhy,
-    SpawnedGang,
-    SpawnGangRequest,
-    WhatIfGangRequest,
-)
 from hwqueue.server.pagination import Paged
 from hwqueue.server.problems import HTTPProblem
 from hwqueue.server.routers.shared import (
@@ -39,11 +29,11 @@ GangId = Annotated[Id, Path(description="Id of the gang.")]
 @router.post(
     "",
     status_code=201,
-    response_model=SpawnedGang,
+    response_model=models.SpawnedGang,
     responses={409: {"description": "The id of the gang, or of a lease, is taken."}, **NO_QUEUE},
 )
 async def spawn_gang(
-    body: SpawnGangRequest, caller: LeaseWriter, request: Request, response: Response
+    body: models.SpawnGangRequest, caller: LeaseWriter, request: Request, response: Response
 ) -> Any:
     """Spawn a gang: none of its leases is claimed before there is room for all of them."""
     members, options = await caller.run(lambda: _asked(body, caller))
@@ -58,7 +48,7 @@ async def spawn_gang(
     }
 
 
-@router.get("", response_model=GangPage)
+@router.get("", response_model=models.GangPage)
 async def list_gangs(
     *,
     caller: LeaseReader,
@@ -80,22 +70,22 @@ async def list_gangs(
     return page.of(found, limit, lambda row: f"{row.created_at.isoformat()},{row.gang_id}")
 
 
-@router.post("/what-if", response_model=GangAhead, responses=NO_QUEUE)
-async def what_if_gang(body: WhatIfGangRequest, caller: LeaseReader) -> Any:
+@router.post("/what-if", response_model=models.GangAhead, responses=NO_QUEUE)
+async def what_if_gang(body: models.WhatIfGangRequest, caller: LeaseReader) -> Any:
     """Whether a gang would start now if it were spawned, and if not, why; nothing is written."""
     members, options = await caller.run(lambda: _asked(body, caller))
     async with caller.read() as client:
         return await client.what_if_gang(body.queue, members, **options)
 
 
-@router.get("/{gang_id:uuid}", response_model=GangOut, responses=NO_GANG)
+@router.get("/{gang_id:uuid}", response_model=models.GangOut, responses=NO_GANG)
 async def get_gang(gang_id: GangId, caller: LeaseReader) -> Any:
     """A gang, why it waits, and where its members are."""
     async with caller.call() as client:
         return await client.get_gang(gang_id)
 
 
-@router.get("/{gang_id:uuid}/explanation", response_model=GangWhy, responses=NO_GANG)
+@router.get("/{gang_id:uuid}/explanation", response_model=models.GangWhy, responses=NO_GANG)
 async def explain_gang(gang_id: GangId, caller: LeaseReader) -> Any:
     """Why a gang is where it is; of one that waits, where it lacks room, and the ways out."""
     async with caller.read() as client:
@@ -103,7 +93,9 @@ async def explain_gang(gang_id: GangId, caller: LeaseReader) -> Any:
 
 
 @router.post("/{gang_id:uuid}/cancel", responses=NO_GANG)
-async def cancel_gang(gang_id: GangId, caller: LeaseWriter, body: CancelGangRequest | None = None) -> GangNow:
+async def cancel_gang(
+    gang_id: GangId, caller: LeaseWriter, body: models.CancelGangRequest | None = None
+) -> models.GangNow:
     """Cancel a gang: within about a second what waits ends, and what runs is asked to stop.
 
     The state is `cancelling` until all members have ended. One that has ended stays as it is.
@@ -111,7 +103,7 @@ async def cancel_gang(gang_id: GangId, caller: LeaseWriter, body: CancelGangRequ
     reason = body.reason if body else None
     async with caller.call() as client:
         state = await client.cancel_gang(gang_id, reason=reason)
-    return GangNow(gang_id=gang_id, state=state)
+    return models.GangNow(gang_id=gang_id, state=state)
 
 
 def _read_cursor(text: str | None) -> tuple[datetime | None, UUID | None]:
@@ -130,7 +122,7 @@ def _read_cursor(text: str | None) -> tuple[datetime | None, UUID | None]:
         ) from None
 
 
-def _asked(body: SpawnGangRequest, caller: Caller) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _asked(body: models.SpawnGangRequest, caller: Caller) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The members and the options of a gang, which is of the caller's tenant.
 
     Raises: HTTPProblem (403).

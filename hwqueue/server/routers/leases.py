@@ -9,22 +9,8 @@ from fastapi import APIRouter, Query, Request, Response
 from hwqueue.client._ends import ENDED
 from hwqueue.client._spawn import SPANS
 from hwqueue.server.dependencies import AuthenticatedRoute, Caller
+from hwqueue.server.models import leases as models
 from hwqueue.server.models.base import Id, Moment, Name, Task, Tenant
-from hwqueue.server.models.leases import (
-    CancelRequest,
-    Checkpoints,
-    ErrorType,
-    Key,
-    LeaseChanges,
-    LeaseNow,
-    LeaseOut,
-    LeasePage,
-    LeaseSpec,
-    SpawnBatch,
-    Spawned,
-    SpawnedBatch,
-    SpawnRequest,
-)
 from hwqueue.server.pagination import Paged
 from hwqueue.server.problems import HTTPProblem
 from hwqueue.server.routers.shared import (
@@ -48,15 +34,15 @@ router = APIRouter(route_class=AuthenticatedRoute, prefix="/leases", tags=["leas
 @router.post(
     "",
     status_code=201,
-    response_model=Spawned,
+    response_model=models.Spawned,
     responses={
-        200: {"model": Spawned, "description": "The idempotency key had it already."},
+        200: {"model": models.Spawned, "description": "The idempotency key had it already."},
         409: {"description": "The lease id is taken."},
         **NO_QUEUE,
     },
 )
 async def spawn_lease(
-    body: SpawnRequest,
+    body: models.SpawnRequest,
     caller: LeaseWriter,
     request: Request,
     response: Response,
@@ -77,10 +63,10 @@ async def spawn_lease(
 @router.post(
     "/batch",
     status_code=201,
-    response_model=SpawnedBatch,
+    response_model=models.SpawnedBatch,
     responses={409: {"description": "A lease id is taken."}, **NO_QUEUE},
 )
-async def spawn_leases(body: SpawnBatch, caller: LeaseWriter, request: Request) -> Any:
+async def spawn_leases(body: models.SpawnBatch, caller: LeaseWriter, request: Request) -> Any:
     """Spawn a batch in one statement, all or nothing.
 
     Equal idempotency keys are one lease, here as over several requests. A batch has no key of its
@@ -108,7 +94,7 @@ async def spawn_leases(body: SpawnBatch, caller: LeaseWriter, request: Request) 
     return {"items": spawned}
 
 
-@router.get("", response_model=LeasePage, responses=NO_QUEUE)
+@router.get("", response_model=models.LeasePage, responses=NO_QUEUE)
 async def list_leases(
     *,
     caller: LeaseReader,
@@ -121,13 +107,13 @@ async def list_leases(
     node_id: Annotated[Id | None, Query(description="Only what runs there now.")] = None,
     label: Labelled = None,
     idempotency_key: Annotated[
-        Key | None, Query(description="The lease that was spawned with it; needs `queue`.")
+        models.Key | None, Query(description="The lease that was spawned with it; needs `queue`.")
     ] = None,
     created_from: Moment | None = None,
     created_before: Moment | None = None,
     finished_from: Moment | None = None,
     finished_before: Moment | None = None,
-    error_type: Annotated[ErrorType | None, Query(description="What kind the last error was.")] = None,
+    error_type: Annotated[models.ErrorType | None, Query(description="What kind the last error was.")] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     before: Annotated[Id | None, Query(description="Cursor: `next` of the page before.")] = None,
 ) -> Any:
@@ -157,7 +143,7 @@ async def list_leases(
     return page.of(found, limit, lambda row: row.lease_id)
 
 
-@router.get("/{lease_id:uuid}", response_model=LeaseOut, responses=NO_LEASE)
+@router.get("/{lease_id:uuid}", response_model=models.LeaseOut, responses=NO_LEASE)
 async def get_lease(
     lease_id: Id,
     caller: LeaseReader,
@@ -183,7 +169,7 @@ async def get_lease(
         return await client.get_lease(lease_id)
 
 
-@router.get("/{lease_id:uuid}/checkpoints", response_model=Checkpoints, responses=NO_LEASE)
+@router.get("/{lease_id:uuid}/checkpoints", response_model=models.Checkpoints, responses=NO_LEASE)
 async def lease_checkpoints(
     lease_id: Id,
     caller: LeaseReader,
@@ -198,29 +184,31 @@ async def lease_checkpoints(
 
 
 @router.patch("/{lease_id:uuid}", responses=NO_LEASE | WRONG_STATE)
-async def update_lease(lease_id: Id, body: LeaseChanges, caller: LeaseWriter) -> LeaseNow:
+async def update_lease(lease_id: Id, body: models.LeaseChanges, caller: LeaseWriter) -> models.LeaseNow:
     """Change a lease that is not claimed, or move it to another queue."""
     changes = await caller.run(lambda: body.model_dump(exclude_unset=True))
     async with caller.call() as client:
         state = await client.update_lease(lease_id, **changes)
-    return LeaseNow(lease_id=lease_id, state=state)
+    return models.LeaseNow(lease_id=lease_id, state=state)
 
 
 @router.post("/{lease_id:uuid}/cancel", responses=NO_LEASE | WRONG_STATE)
-async def cancel_lease(lease_id: Id, caller: LeaseWriter, body: CancelRequest | None = None) -> LeaseNow:
+async def cancel_lease(
+    lease_id: Id, caller: LeaseWriter, body: models.CancelRequest | None = None
+) -> models.LeaseNow:
     """Cancel a lease; a running one is asked to stop, and is `claimed` until it has."""
     reason = body.reason if body else None
     async with caller.call() as client:
         state = await client.cancel_lease(lease_id, reason=reason)
-    return LeaseNow(lease_id=lease_id, state=state)
+    return models.LeaseNow(lease_id=lease_id, state=state)
 
 
 @router.post("/{lease_id:uuid}/requeue", responses=NO_LEASE | WRONG_STATE)
-async def requeue_lease(lease_id: Id, caller: LeaseOperator) -> LeaseNow:
+async def requeue_lease(lease_id: Id, caller: LeaseOperator) -> models.LeaseNow:
     """Make a failed or cancelled lease claimable again, with all its attempts to come."""
     async with caller.call() as client:
         state = await client.requeue_lease(lease_id)
-    return LeaseNow(lease_id=lease_id, state=state)
+    return models.LeaseNow(lease_id=lease_id, state=state)
 
 
 def _with_spans(options: dict[str, Any]) -> dict[str, Any]:
@@ -230,7 +218,7 @@ def _with_spans(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _options(
-    caller: Caller, spec: LeaseSpec, path: str, idempotency_key: str | None = None
+    caller: Caller, spec: models.LeaseSpec, path: str, idempotency_key: str | None = None
 ) -> dict[str, Any]:
     """The options of a spawn, as `own_options`."""
     return own_options(caller, spec.options, path, idempotency_key)

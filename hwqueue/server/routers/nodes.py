@@ -7,16 +7,8 @@ from fastapi import APIRouter, Query
 from hwqueue.client import AsyncClient
 from hwqueue.errors import NodeUnknown
 from hwqueue.server.dependencies import AuthenticatedRoute, Caller
+from hwqueue.server.models import nodes as models
 from hwqueue.server.models.base import Id
-from hwqueue.server.models.nodes import (
-    DrainRequest,
-    HandOverRequest,
-    NodeOut,
-    NodePage,
-    TaintRequest,
-    Untainted,
-    UntaintRequest,
-)
 from hwqueue.server.pagination import Paged
 from hwqueue.server.routers.shared import NO_NODE, Operator, Reader
 from hwqueue.types import Node
@@ -24,7 +16,7 @@ from hwqueue.types import Node
 router = APIRouter(route_class=AuthenticatedRoute, prefix="/nodes", tags=["nodes"])
 
 
-@router.get("", response_model=NodePage)
+@router.get("", response_model=models.NodePage)
 async def list_nodes(
     *,
     caller: Reader,
@@ -42,14 +34,14 @@ async def list_nodes(
     return page.of(found, limit, lambda row: row.name, name="after")
 
 
-@router.get("/{node_id:uuid}", response_model=NodeOut, responses=NO_NODE)
+@router.get("/{node_id:uuid}", response_model=models.NodeOut, responses=NO_NODE)
 async def get_node(node_id: Id, caller: Reader) -> Any:
     """A node with what it has and what is in use."""
     async with caller.call() as client:
         return await _find(client, node_id, caller)
 
 
-@router.post("/{node_id:uuid}/cordon", response_model=NodeOut, responses=NO_NODE)
+@router.post("/{node_id:uuid}/cordon", response_model=models.NodeOut, responses=NO_NODE)
 async def cordon_node(node_id: Id, caller: Operator) -> Any:
     """Grant it no more claims; running ones go on."""
     async with caller.call() as client:
@@ -57,7 +49,7 @@ async def cordon_node(node_id: Id, caller: Operator) -> Any:
         return await _find(client, node_id, caller)
 
 
-@router.post("/{node_id:uuid}/uncordon", response_model=NodeOut, responses=NO_NODE)
+@router.post("/{node_id:uuid}/uncordon", response_model=models.NodeOut, responses=NO_NODE)
 async def uncordon_node(node_id: Id, caller: Operator) -> Any:
     """Undo cordon and drain."""
     async with caller.call() as client:
@@ -65,8 +57,8 @@ async def uncordon_node(node_id: Id, caller: Operator) -> Any:
         return await _find(client, node_id, caller)
 
 
-@router.post("/{node_id:uuid}/drain", response_model=NodeOut, responses=NO_NODE)
-async def drain_node(node_id: Id, caller: Operator, body: DrainRequest | None = None) -> Any:
+@router.post("/{node_id:uuid}/drain", response_model=models.NodeOut, responses=NO_NODE)
+async def drain_node(node_id: Id, caller: Operator, body: models.DrainRequest | None = None) -> Any:
     """Cordon it and, with a deadline, ask what runs there to stop by then."""
     async with caller.call() as client:
         await client.drain_node(node_id, deadline=body.span if body else None)
@@ -80,8 +72,8 @@ async def deregister_node(node_id: Id, caller: Operator) -> None:
         await client.deregister_node(node_id)
 
 
-@router.post("/{node_id:uuid}/taint", response_model=NodeOut, responses=NO_NODE)
-async def taint_node(node_id: Id, body: TaintRequest, caller: Operator) -> Any:
+@router.post("/{node_id:uuid}/taint", response_model=models.NodeOut, responses=NO_NODE)
+async def taint_node(node_id: Id, body: models.TaintRequest, caller: Operator) -> Any:
     """Keep leases off it that do not tolerate the taint."""
     async with caller.call() as client:
         taint = body.model_dump(exclude_none=True)
@@ -90,15 +82,15 @@ async def taint_node(node_id: Id, body: TaintRequest, caller: Operator) -> Any:
 
 
 @router.post("/{node_id:uuid}/untaint", responses=NO_NODE)
-async def untaint_node(node_id: Id, body: UntaintRequest, caller: Operator) -> Untainted:
+async def untaint_node(node_id: Id, body: models.UntaintRequest, caller: Operator) -> models.Untainted:
     """Take taints of operators off it; those that it registered with stay."""
     async with caller.call() as client:
         removed = await client.untaint_node(node_id, body.key, effect=body.effect)
-    return Untainted(removed=removed)
+    return models.Untainted(removed=removed)
 
 
-@router.post("/{node_id:uuid}/hand-over", response_model=NodeOut, responses=NO_NODE)
-async def hand_over_node(node_id: Id, body: HandOverRequest, caller: Operator) -> Any:
+@router.post("/{node_id:uuid}/hand-over", response_model=models.NodeOut, responses=NO_NODE)
+async def hand_over_node(node_id: Id, body: models.HandOverRequest, caller: Operator) -> Any:
     """Give it and its claims to another login; its attestations are suspended."""
     async with caller.call() as client:
         await _find(client, node_id, caller)  # one that left has a login, and no answer here

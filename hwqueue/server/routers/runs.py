@@ -11,26 +11,8 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from hwqueue.errors import RunNotFound
 from hwqueue.server.auth import authenticate
 from hwqueue.server.dependencies import AuthenticatedRoute
+from hwqueue.server.models import workflows as models
 from hwqueue.server.models.base import Id, Moment, Tenant
-from hwqueue.server.models.workflows import (
-    CancelRunRequest,
-    PreviewedSteps,
-    RetriedSteps,
-    RetryRequest,
-    RunNow,
-    RunOut,
-    RunPage,
-    RunSignals,
-    RunSteps,
-    SkipRequest,
-    StepName,
-    StepResults,
-    SubmitSpecRequest,
-    Submitted,
-    UpdatedSteps,
-    UpdateStepsRequest,
-    WorkflowName,
-)
 from hwqueue.server.pagination import Paged
 from hwqueue.server.routers.shared import (
     NO_QUEUE,
@@ -57,14 +39,14 @@ _DELETED = "deleted"
 @router.post(
     "",
     status_code=201,
-    response_model=Submitted,
+    response_model=models.Submitted,
     responses={
-        200: {"model": Submitted, "description": "The idempotency key had it already."},
+        200: {"model": models.Submitted, "description": "The idempotency key had it already."},
         **NO_QUEUE,
     },
 )
 async def submit_spec(
-    body: SubmitSpecRequest,
+    body: models.SubmitSpecRequest,
     caller: LeaseWriter,
     request: Request,
     response: Response,
@@ -80,12 +62,12 @@ async def submit_spec(
     return submitted
 
 
-@router.get("", response_model=RunPage)
+@router.get("", response_model=models.RunPage)
 async def list_runs(
     *,
     caller: LeaseReader,
     page: Paged,
-    workflow: WorkflowName | None = None,
+    workflow: models.WorkflowName | None = None,
     state: RunState | None = None,
     tenant: Tenant | None = None,
     label: Labelled = None,
@@ -117,7 +99,7 @@ async def list_runs(
     return page.of(found, limit, lambda row: row.run_id)
 
 
-@router.get("/{run_id:uuid}", response_model=RunOut, responses=NO_RUN)
+@router.get("/{run_id:uuid}", response_model=models.RunOut, responses=NO_RUN)
 async def get_run(
     run_id: RunId,
     caller: LeaseReader,
@@ -143,7 +125,7 @@ async def get_run(
         return await client.get_workflow_run(run_id)
 
 
-@router.get("/{run_id:uuid}/steps", response_model=RunSteps, responses=NO_RUN)
+@router.get("/{run_id:uuid}/steps", response_model=models.RunSteps, responses=NO_RUN)
 async def list_steps(run_id: RunId, caller: LeaseReader) -> Any:
     """The steps of a run in topological order, all of them."""
     async with caller.read() as client:
@@ -152,13 +134,13 @@ async def list_steps(run_id: RunId, caller: LeaseReader) -> Any:
 
 @router.get(
     "/{run_id:uuid}/steps/{step}/results",
-    response_model=StepResults,
+    response_model=models.StepResults,
     responses=NO_RUN,
 )
 async def list_results(
     *,
     run_id: RunId,
-    step: Annotated[StepName, Path(description="Name of the step.", examples=["score"])],
+    step: Annotated[models.StepName, Path(description="Name of the step.", examples=["score"])],
     caller: LeaseReader,
     page: Paged,
     state: Annotated[StepState | None, Query(description="Only those in this state.")] = None,
@@ -178,7 +160,7 @@ async def list_results(
     return page.of(found, limit, lambda row: row.item, name="after")
 
 
-@router.get("/{run_id:uuid}/signals", response_model=RunSignals, responses=NO_RUN)
+@router.get("/{run_id:uuid}/signals", response_model=models.RunSignals, responses=NO_RUN)
 async def list_signals(run_id: RunId, caller: LeaseReader) -> Any:
     """What a run was sent, oldest first, and which step took each; all of it, 1,000 at most."""
     async with caller.read() as client:
@@ -186,54 +168,58 @@ async def list_signals(run_id: RunId, caller: LeaseReader) -> Any:
 
 
 @router.post("/{run_id:uuid}/cancel", responses=NO_RUN | WRONG_RUN_STATE)
-async def cancel_run(run_id: RunId, caller: LeaseWriter, body: CancelRunRequest | None = None) -> RunNow:
+async def cancel_run(
+    run_id: RunId, caller: LeaseWriter, body: models.CancelRunRequest | None = None
+) -> models.RunNow:
     """Cancel a run: what waits ends, what runs is asked to stop; `cancelling` until it has."""
     reason = body.reason if body else None
     async with caller.call() as client:
         state = await client.cancel_workflow_run(run_id, reason=reason)
-    return RunNow(run_id=run_id, state=state)
+    return models.RunNow(run_id=run_id, state=state)
 
 
 @router.post("/{run_id:uuid}/pause", responses=NO_RUN | WRONG_RUN_STATE)
-async def pause_run(run_id: RunId, caller: LeaseWriter) -> RunNow:
+async def pause_run(run_id: RunId, caller: LeaseWriter) -> models.RunNow:
     """Hold the steps of a run that become due; those that run go on."""
     async with caller.call() as client:
         state = await client.pause_workflow_run(run_id)
-    return RunNow(run_id=run_id, state=state)
+    return models.RunNow(run_id=run_id, state=state)
 
 
 @router.post("/{run_id:uuid}/resume", responses=NO_RUN | WRONG_RUN_STATE)
-async def resume_run(run_id: RunId, caller: LeaseWriter) -> RunNow:
+async def resume_run(run_id: RunId, caller: LeaseWriter) -> models.RunNow:
     """Let a paused run go on."""
     async with caller.call() as client:
         state = await client.resume_workflow_run(run_id)
-    return RunNow(run_id=run_id, state=state)
+    return models.RunNow(run_id=run_id, state=state)
 
 
 @router.post("/{run_id:uuid}/retry", responses=NO_RUN | WRONG_RUN_STATE)
-async def retry_run(run_id: RunId, caller: LeaseWriter, body: RetryRequest | None = None) -> RunNow:
+async def retry_run(
+    run_id: RunId, caller: LeaseWriter, body: models.RetryRequest | None = None
+) -> models.RunNow:
     """Run steps of a run that has ended again, under the same lease ids; other results stay."""
-    given = body or RetryRequest()
+    given = body or models.RetryRequest()
     async with caller.call() as client:
         state = await client.retry_workflow_run(run_id, mode=given.mode, steps=given.steps, input=given.input)
-    return RunNow(run_id=run_id, state=state)
+    return models.RunNow(run_id=run_id, state=state)
 
 
 @router.post(
     "/{run_id:uuid}/retry/preview",
-    response_model=RetriedSteps,
+    response_model=models.RetriedSteps,
     responses=NO_RUN | WRONG_RUN_STATE,
 )
-async def preview_retry(run_id: RunId, caller: LeaseWriter, body: RetryRequest | None = None) -> Any:
+async def preview_retry(run_id: RunId, caller: LeaseWriter, body: models.RetryRequest | None = None) -> Any:
     """The steps that a retry with this body would run again; nothing is changed."""
-    given = body or RetryRequest()
+    given = body or models.RetryRequest()
     async with caller.read() as client:
         steps = await client.preview_retry(run_id, mode=given.mode, steps=given.steps)
     return {"items": steps}
 
 
-@router.post("/{run_id:uuid}/update", response_model=UpdatedSteps, responses=NO_RUN | WRONG_RUN_STATE)
-async def update_steps(run_id: RunId, body: UpdateStepsRequest, caller: LeaseWriter) -> Any:
+@router.post("/{run_id:uuid}/update", response_model=models.UpdatedSteps, responses=NO_RUN | WRONG_RUN_STATE)
+async def update_steps(run_id: RunId, body: models.UpdateStepsRequest, caller: LeaseWriter) -> Any:
     """Change where steps of a run may run that were not released: all, or those that are named.
 
     A step that was released keeps its placement, and so does an item that was spawned.
@@ -246,10 +232,10 @@ async def update_steps(run_id: RunId, body: UpdateStepsRequest, caller: LeaseWri
 
 @router.post(
     "/{run_id:uuid}/update/preview",
-    response_model=PreviewedSteps,
+    response_model=models.PreviewedSteps,
     responses=NO_RUN | WRONG_RUN_STATE,
 )
-async def preview_update(run_id: RunId, body: UpdateStepsRequest, caller: LeaseWriter) -> Any:
+async def preview_update(run_id: RunId, body: models.UpdateStepsRequest, caller: LeaseWriter) -> Any:
     """Where the steps could run after an update with this body; nothing is changed."""
     changes = await caller.run(lambda: body.changes.model_dump(exclude_unset=True))
     async with caller.read() as client:
@@ -260,15 +246,15 @@ async def preview_update(run_id: RunId, body: UpdateStepsRequest, caller: LeaseW
 @router.post("/{run_id:uuid}/steps/{step}/skip", responses=NO_RUN | WRONG_RUN_STATE)
 async def skip_step(
     run_id: RunId,
-    step: Annotated[StepName, Path(description="Name of the step.", examples=["train"])],
+    step: Annotated[models.StepName, Path(description="Name of the step.", examples=["train"])],
     caller: LeaseOperator,
-    body: SkipRequest | None = None,
-) -> RunNow:
+    body: models.SkipRequest | None = None,
+) -> models.RunNow:
     """Declare a step completed that nobody has claimed; what comes after it is released."""
-    given = body or SkipRequest()
+    given = body or models.SkipRequest()
     async with caller.call() as client:
         state = await client.skip_step(run_id, step, result=given.result, reason=given.reason)
-    return RunNow(run_id=run_id, state=state)
+    return models.RunNow(run_id=run_id, state=state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +305,7 @@ async def stream_run(
         except RunNotFound:
             ended_as = _DELETED
             return []
-        run = RunOut.model_validate(found)
+        run = models.RunOut.model_validate(found)
         ended_as = None if found.finished_at is None else found.state
         place = blake2b(run.model_dump_json().encode(), digest_size=16).hexdigest()
         return [] if place == seen else [_Change(run, place)]

@@ -6,28 +6,17 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query
 
 from hwqueue.server.dependencies import AuthenticatedRoute
+from hwqueue.server.models import webhooks as models
 from hwqueue.server.models.base import Id
-from hwqueue.server.models.webhooks import (
-    Deliveries,
-    Redeliver,
-    Redelivered,
-    RotateWebhook,
-    SetWebhook,
-    WebhookName,
-    WebhookNow,
-    Webhooks,
-    WebhookSecret,
-    WebhookTested,
-)
 from hwqueue.server.pagination import Paged
 from hwqueue.server.routers.shared import NO_WEBHOOK, Admin, Operator, Reader
 
 router = APIRouter(route_class=AuthenticatedRoute, prefix="/webhooks", tags=["webhooks"])
 
-PathName = Annotated[WebhookName, Path(description="Name of the webhook.", examples=["pager"])]
+PathName = Annotated[models.WebhookName, Path(description="Name of the webhook.", examples=["pager"])]
 
 
-@router.get("", response_model=Webhooks)
+@router.get("", response_model=models.Webhooks)
 async def list_webhooks(caller: Reader) -> Any:
     """The webhooks and how they go, without their secrets."""
     async with caller.read() as client:
@@ -35,57 +24,57 @@ async def list_webhooks(caller: Reader) -> Any:
 
 
 @router.put("/{webhook}")
-async def set_webhook(webhook: PathName, body: SetWebhook, caller: Admin) -> WebhookSecret:
+async def set_webhook(webhook: PathName, body: models.SetWebhook, caller: Admin) -> models.WebhookSecret:
     """Add a webhook, and get its secret, this once; or replace its address and its filter."""
     async with caller.call() as client:
         secret = await client.set_webhook(webhook, **body.model_dump(exclude_none=True))
-    return WebhookSecret(name=webhook, secret=secret)
+    return models.WebhookSecret(name=webhook, secret=secret)
 
 
 @router.delete("/{webhook}")
-async def drop_webhook(webhook: PathName, caller: Admin) -> WebhookNow:
+async def drop_webhook(webhook: PathName, caller: Admin) -> models.WebhookNow:
     """Drop it; what it has not been sent is not sent any more."""
     async with caller.call() as client:
         dropped = await client.drop_webhook(webhook)
-    return WebhookNow(name=webhook, changed=dropped)
+    return models.WebhookNow(name=webhook, changed=dropped)
 
 
 @router.post("/{webhook}/pause", responses=NO_WEBHOOK)
-async def pause_webhook(webhook: PathName, caller: Operator) -> WebhookNow:
+async def pause_webhook(webhook: PathName, caller: Operator) -> models.WebhookNow:
     """Send it nothing until it is resumed."""
     async with caller.call() as client:
         changed = await client.pause_webhook(webhook)
-    return WebhookNow(name=webhook, changed=changed)
+    return models.WebhookNow(name=webhook, changed=changed)
 
 
 @router.post("/{webhook}/resume", responses=NO_WEBHOOK)
-async def resume_webhook(webhook: PathName, caller: Operator) -> WebhookNow:
+async def resume_webhook(webhook: PathName, caller: Operator) -> models.WebhookNow:
     """Go on where it was paused, as far as events are kept."""
     async with caller.call() as client:
         changed = await client.resume_webhook(webhook)
-    return WebhookNow(name=webhook, changed=changed)
+    return models.WebhookNow(name=webhook, changed=changed)
 
 
 @router.post("/{webhook}/rotate", responses=NO_WEBHOOK)
 async def rotate_webhook(
-    webhook: PathName, caller: Admin, body: RotateWebhook | None = None
-) -> WebhookSecret:
+    webhook: PathName, caller: Admin, body: models.RotateWebhook | None = None
+) -> models.WebhookSecret:
     """Replace its secret, and get the new one, this once."""
-    keep = timedelta(seconds=(body or RotateWebhook()).keep)
+    keep = timedelta(seconds=(body or models.RotateWebhook()).keep)
     async with caller.call() as client:
         secret = await client.rotate_webhook(webhook, keep=keep)
-    return WebhookSecret(name=webhook, secret=secret)
+    return models.WebhookSecret(name=webhook, secret=secret)
 
 
 @router.post("/{webhook}/test", responses=NO_WEBHOOK)
-async def test_webhook(webhook: PathName, caller: Operator) -> WebhookTested:
+async def test_webhook(webhook: PathName, caller: Operator) -> models.WebhookTested:
     """Have a request of type webhook_test sent."""
     async with caller.call() as client:
         delivery = await client.test_webhook(webhook)
-    return WebhookTested(delivery_id=delivery)
+    return models.WebhookTested(delivery_id=delivery)
 
 
-@router.get("/{webhook}/deliveries", response_model=Deliveries, responses=NO_WEBHOOK)
+@router.get("/{webhook}/deliveries", response_model=models.Deliveries, responses=NO_WEBHOOK)
 async def list_deliveries(
     *,
     webhook: PathName,
@@ -102,8 +91,10 @@ async def list_deliveries(
 
 
 @router.post("/{webhook}/redeliver", responses=NO_WEBHOOK)
-async def redeliver(webhook: PathName, caller: Operator, body: Redeliver | None = None) -> Redelivered:
+async def redeliver(
+    webhook: PathName, caller: Operator, body: models.Redeliver | None = None
+) -> models.Redelivered:
     """Send a delivery again, delivered or dead; without one, those that are dead."""
     async with caller.call() as client:
         count = await client.redeliver(webhook, body.delivery_id if body else None)
-    return Redelivered(redelivered=count)
+    return models.Redelivered(redelivered=count)

@@ -5,18 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from hwqueue.server.dependencies import AuthenticatedRoute
-from hwqueue.server.models.workflows import (
-    CheckedSteps,
-    CheckRequest,
-    Defined,
-    Definition,
-    SubmitRequest,
-    Submitted,
-    Versions,
-    WorkflowName,
-    Workflows,
-    WorkflowSpec,
-)
+from hwqueue.server.models import workflows as models
 from hwqueue.server.pagination import Paged
 from hwqueue.server.routers.shared import (
     NO_QUEUE,
@@ -30,16 +19,18 @@ from hwqueue.server.routers.shared import (
 
 router = APIRouter(route_class=AuthenticatedRoute, prefix="/workflows", tags=["workflows"])
 
-PathName = Annotated[WorkflowName, Path(description="Name of the workflow.", examples=["training"])]
+PathName = Annotated[models.WorkflowName, Path(description="Name of the workflow.", examples=["training"])]
 
 
 @router.post(
     "",
     status_code=201,
-    response_model=Defined,
-    responses={200: {"model": Defined, "description": "Its newest version means the same."}},
+    response_model=models.Defined,
+    responses={200: {"model": models.Defined, "description": "Its newest version means the same."}},
 )
-async def define_workflow(body: WorkflowSpec, caller: Operator, request: Request, response: Response) -> Any:
+async def define_workflow(
+    body: models.WorkflowSpec, caller: Operator, request: Request, response: Response
+) -> Any:
     """Define a workflow: its next version, for new runs; runs that exist keep theirs."""
     async with caller.call() as client:
         defined = await client.define_workflow(body.model_dump())
@@ -49,13 +40,15 @@ async def define_workflow(body: WorkflowSpec, caller: Operator, request: Request
     return defined
 
 
-@router.get("", response_model=Workflows)
+@router.get("", response_model=models.Workflows)
 async def list_workflows(
     *,
     caller: Reader,
     page: Paged,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    after: Annotated[WorkflowName | None, Query(description="Cursor: `next` of the page before.")] = None,
+    after: Annotated[
+        models.WorkflowName | None, Query(description="Cursor: `next` of the page before.")
+    ] = None,
 ) -> Any:
     """Workflows by name, each with its newest version."""
     async with caller.read() as client:
@@ -63,7 +56,7 @@ async def list_workflows(
     return page.of(found, limit, lambda row: row.workflow, name="after")
 
 
-@router.get("/{workflow}", response_model=Definition, responses=NO_WORKFLOW)
+@router.get("/{workflow}", response_model=models.Definition, responses=NO_WORKFLOW)
 async def get_workflow(
     workflow: PathName,
     caller: Reader,
@@ -74,7 +67,7 @@ async def get_workflow(
         return await client.get_workflow(workflow, version=version)
 
 
-@router.get("/{workflow}/versions", response_model=Versions, responses=NO_WORKFLOW)
+@router.get("/{workflow}/versions", response_model=models.Versions, responses=NO_WORKFLOW)
 async def list_versions(workflow: PathName, caller: Reader) -> Any:
     """The newest 20 versions, newest first, and how the newest 1,000 runs of that name went.
 
@@ -87,8 +80,8 @@ async def list_versions(workflow: PathName, caller: Reader) -> Any:
     return {"items": found}
 
 
-@router.post("/check", response_model=CheckedSteps, responses={**NO_QUEUE, **NO_WORKFLOW})
-async def check_workflow(body: CheckRequest, caller: LeaseWriter) -> Any:
+@router.post("/check", response_model=models.CheckedSteps, responses={**NO_QUEUE, **NO_WORKFLOW})
+async def check_workflow(body: models.CheckRequest, caller: LeaseWriter) -> Any:
     """Where each step could run if it were submitted now; refuses what a submission refuses.
 
     Nothing is changed. A step that no node matches is no error: `nodes_matching` is 0.
@@ -102,9 +95,9 @@ async def check_workflow(body: CheckRequest, caller: LeaseWriter) -> Any:
 @router.post(
     "/{workflow}/runs",
     status_code=201,
-    response_model=Submitted,
+    response_model=models.Submitted,
     responses={
-        200: {"model": Submitted, "description": "The idempotency key had it already."},
+        200: {"model": models.Submitted, "description": "The idempotency key had it already."},
         **NO_QUEUE,
         **NO_WORKFLOW,
     },
@@ -112,7 +105,7 @@ async def check_workflow(body: CheckRequest, caller: LeaseWriter) -> Any:
 async def submit_workflow(
     *,
     workflow: PathName,
-    body: SubmitRequest,
+    body: models.SubmitRequest,
     caller: LeaseWriter,
     request: Request,
     response: Response,
