@@ -82,15 +82,4 @@ class PlannerStatus:
     @classmethod
     def nobody(cls) -> PlannerStatus:
         """What is said where no planner leads."""
-        return cls(
-            holder=None,
-            epoch=None,
-            leads_until=None,
-            gpus=None,
-            allocated=None,
-            bound=None,
-            prices=[],
-            leases={},
-            seconds=None,
-            resting=None,
-        )
+        return cls(**dict.fromkeys(cls.__dataclass_fields__) | {"prices": [], "leases": {}})  # type: ignore[arg-type]

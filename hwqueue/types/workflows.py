@@ -402,16 +402,9 @@ class UpdatedStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreviewedStep:
+class PreviewedStep(UpdatedStep):
     """A step of a run as an update would make it; as `UpdatedStep` and `CheckedStep`."""
 
-    step_no: int
-    step: str
-    kind: str
-    state: StepState
-    changed: bool
-    placement: Mapping[str, Any] | None
-    came_from: Mapping[str, Any] | None
     headline: str
     code: str
     permanent: bool | None

@@ -1,7 +1,6 @@
 """Everywhere tasks: spawn them, look at them, stop them."""
 
 from dataclasses import asdict
-from datetime import timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -19,6 +18,7 @@ from hwqueue.server.routers.shared import (
     LeaseWriter,
     own_options,
     warnings_of,
+    with_spans,
 )
 from hwqueue.types import EverywhereState
 
@@ -48,9 +48,7 @@ async def spawn_everywhere(
     For operators; for tokens of a tenant where the queue's policy names it.
     """
     _check_right(caller)
-    options = own_options(caller, body.options, "options")
-    if "claim_timeout" in options:
-        options["claim_timeout"] = timedelta(seconds=options["claim_timeout"])
+    options = with_spans(own_options(caller, body.options, "options"))
     async with caller.call() as client:
         spawned = await client.spawn_everywhere(body.queue, body.task, body.params, **options)
     if not spawned.created:

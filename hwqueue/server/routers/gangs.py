@@ -1,6 +1,6 @@
 """Gangs: spawn them, look at them, ask why they wait, cancel them."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -18,6 +18,7 @@ from hwqueue.server.routers.shared import (
     LeaseWriter,
     own_options,
     warnings_of,
+    with_spans,
 )
 from hwqueue.types import GangState
 
@@ -127,9 +128,7 @@ def _asked(body: models.SpawnGangRequest, caller: Caller) -> tuple[list[dict[str
 
     Raises: HTTPProblem (403).
     """
-    options = own_options(caller, body.options, "options")
-    spans = ("hold", "claim_timeout", "max_run")
-    options |= {name: timedelta(seconds=options[name]) for name in spans if name in options}
+    options = with_spans(own_options(caller, body.options, "options"))
     members = [
         {
             "task": member.task,

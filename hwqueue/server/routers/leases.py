@@ -1,14 +1,12 @@
 """Leases: spawn, look at, change, cancel, run again."""
 
 from dataclasses import replace
-from datetime import timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
 from hwqueue.client._ends import ENDED
-from hwqueue.client._spawn import SPANS
-from hwqueue.server.dependencies import AuthenticatedRoute, Caller
+from hwqueue.server.dependencies import AuthenticatedRoute
 from hwqueue.server.models import leases as models
 from hwqueue.server.models.base import Id, Moment, Name, Task, Tenant
 from hwqueue.server.pagination import Paged
@@ -25,6 +23,7 @@ from hwqueue.server.routers.shared import (
     labels_of,
     own_options,
     warnings_of,
+    with_spans,
 )
 from hwqueue.types import LeaseState
 
@@ -49,9 +48,9 @@ async def spawn_lease(
     idempotency_key: IdempotencyKey = None,
 ) -> Any:
     """Spawn a lease; `warnings` of the answer say what keeps every live node from it."""
-    options = await caller.run(lambda: _options(caller, body, "options", idempotency_key))
+    options = await caller.run(lambda: own_options(caller, body.options, "options", idempotency_key))
     async with caller.call() as client:
-        spawned = await client.spawn_lease(body.queue, body.task, body.params, **_with_spans(options))
+        spawned = await client.spawn_lease(body.queue, body.task, body.params, **with_spans(options))
     response.headers["Location"] = f"{request.url.path}/{spawned.lease_id}"
     if not spawned.created:
         response.status_code = 200
@@ -84,7 +83,7 @@ async def spawn_leases(body: models.SpawnBatch, caller: LeaseWriter, request: Re
             {
                 "task": spec.task,
                 "params": {} if spec.params is None else spec.params,
-                "options": _options(caller, spec, f"leases[{index}].options"),
+                "options": own_options(caller, spec.options, f"leases[{index}].options"),
             }
             for index, spec in enumerate(body.leases)
         ]
@@ -209,16 +208,3 @@ async def requeue_lease(lease_id: Id, caller: LeaseOperator) -> models.LeaseNow:
     async with caller.call() as client:
         state = await client.requeue_lease(lease_id)
     return models.LeaseNow(lease_id=lease_id, state=state)
-
-
-def _with_spans(options: dict[str, Any]) -> dict[str, Any]:
-    """The options with their spans as Python has them."""
-    spans = {name: timedelta(seconds=options[name]) for name in SPANS if name in options}
-    return options | spans
-
-
-def _options(
-    caller: Caller, spec: models.LeaseSpec, path: str, idempotency_key: str | None = None
-) -> dict[str, Any]:
-    """The options of a spawn, as `own_options`."""
-    return own_options(caller, spec.options, path, idempotency_key)

@@ -5,14 +5,14 @@ from typing import Any
 from fastapi import APIRouter
 
 from hwqueue.server.dependencies import AuthenticatedRoute
-from hwqueue.server.models.planner import PlannerOut
+from hwqueue.server.models.derived import answer_of
 from hwqueue.server.routers.shared import Reader
 from hwqueue.types import PlannerStatus
 
 router = APIRouter(route_class=AuthenticatedRoute, prefix="/planner", tags=["planner"])
 
 
-@router.get("", response_model=PlannerOut)
+@router.get("", response_model=answer_of(PlannerStatus))
 async def planner_status(caller: Reader) -> Any:
     """The planner that leads and what it has found; null and no prices, where none leads.
 

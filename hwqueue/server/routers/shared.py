@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -9,6 +10,7 @@ import psycopg
 from fastapi import Depends, Header, Query
 from pydantic import BaseModel, Field
 
+from hwqueue.client._spawn import SPANS
 from hwqueue.errors import BadArgument, HwqueueError
 from hwqueue.server.dependencies import Caller, RequireScope
 from hwqueue.server.problems import HTTPProblem
@@ -95,6 +97,12 @@ def own_options(
             )
         given["idempotency_key"] = idempotency_key
     return given
+
+
+def with_spans(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a spawn or a gang with their spans as Python has them."""
+    spans = {name: timedelta(seconds=options[name]) for name in (*SPANS, "hold") if name in options}
+    return options | spans
 
 
 async def warnings_of(caller: Caller, spawned_id: UUID) -> tuple[str, ...] | None:
