@@ -1,65 +1,7 @@
 """What can go wrong, one class for each outcome.
 
-HwqueueError
-  LeaseError
-    LeaseLost                QHL01  the claim is no longer yours: reaped, regranted, node superseded
-    LeaseCancelled           QHL02  the lease was cancelled
-    LeaseFinished            QHL03  the lease has ended already
-    LeaseNotFound            QHL04  no lease has this id
-    BadToken                 QHL05  the claim token was never granted for this lease
-    LeaseExists              QHL06  the lease id is taken
-    LeaseClaimed             QHL07  not while the lease is claimed
-    ClaimNotYours            QHL08  the claim belongs to another login
-    LeaseBusy                QHL09  another session holds the claim; nothing was done
-    LeaseFailed                     a lease whose result was waited for has failed for good
-    WaitTimeout                     a lease that was waited for has not ended in time
-  NodeError
-    NodeUnknown              QHN01  no node has this id
-    NodeNameTaken            QHN02  another node has this name
-    NodeSuperseded           QHN03  a newer registration of the node has taken over
-    NodeNotYours             QHN04  the node belongs to another login
-    NodeBusy                 QHN06  another session holds the node or one of its claims
-  QueueError
-    QueueUnknown             QHQ01  no queue has this name
-    QueueExists              QHQ02  the queue exists, and its policy differs
-    QueueNotEmpty            QHQ03  the queue still holds leases
-  WorkflowError
-    WorkflowUnknown          QHF01  no workflow has this name, or this version
-    WorkflowInvalid          QHF02  the specification is malformed, or its steps wait in a circle
-    RunNotFound              QHF03  no run has this id
-    WrongRunState            QHF04  not in the state that the run or step is in
-    StepOfRun                QHF05  the lease is a step: its run decides about it
-    StepUnknown              QHF06  the workflow has no step of this name
-    WorkflowTooLarge         QHF07  too many steps or edges, or too long
-  GangError
-    GangNotFound             QHG01  no gang has this id, or the lease is of none
-    GangExists               QHG02  the gang id is taken
-    MemberOfGang             QHG03  the lease is a member: it stays in the queue of its gang
-  EverywhereError
-    EverywhereNotFound       QHE01  no everywhere task has this id
-    EverywhereExists         QHE02  the id is that of another everywhere task, or was stopped
-  TokenError
-    TokenUnknown             QHK01  no token has this name
-    TokenNameTaken           QHK02  the name was given to a token before
-  WebhookUnknown             QHH01  no webhook has this name
-  IdempotencyMismatch        QHT01  the idempotency key was used with other content
-  UniqueConflict             QHT02  another lease holds the key of the option unique
-  QuotaExceeded              QHT03  the tenant has too much of that work open
-  BadArgument                QHA01  an argument is malformed, or out of range
-  IsolationLevel             QHA02  the transaction is not read committed
-  OtherTenant                QHA03  it is about another tenant, or all, and the caller is for one
-  ConstraintError
-    ClassUnknown             QHC01  no placement class has this id
-    PlacementInvalid         QHC03  the placement is malformed
-    PlacementContradictory   QHC04  no node could ever meet the placement
-    WireInvalid              QHW01  the params blob is not valid
-  SchemaError
-    SchemaTooOld             QHS01  the database has an older schema than this package, or none
-    SchemaTooNew             QHS02  the database has a newer schema that this package cannot use
-    SchemaLocked                    another session holds the lock of upgrades
-  InvalidSignature                  a request to a webhook was not signed with its secret, or is old
-  ConfigError                       a setting is missing or wrong
-  EmbeddedError                     the embedded server could not be set up or run
+The line of a class says its SQLSTATE, the status of the answer over HTTP, and whether the same call
+may succeed later; docs/reference/errors.md says what to do.
 
 Errors that are not about the queue (connection lost, deadlock, no permission) stay what the driver
 raised; one about a permission has a note that says which role may do what. After a lost connection

@@ -20,21 +20,6 @@ from uuid import UUID
 
 from hwqueue.errors import BadArgument, WireInvalid
 
-__all__ = [
-    "MAX_BYTES",
-    "MAX_ENTRIES",
-    "Affinity",
-    "Category",
-    "CpuIsolation",
-    "Direction",
-    "GpuExclusivity",
-    "Strength",
-    "TargetType",
-    "WireIntent",
-    "decode",
-    "encode",
-]
-
 MAX_BYTES = 4096
 """The longest blob that is read."""
 

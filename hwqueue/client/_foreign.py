@@ -11,8 +11,6 @@ import psycopg
 
 from hwqueue.calls import Call
 from hwqueue.client._drivers import (
-    AsyncpgRunner,
-    Psycopg2Runner,
     is_asyncpg,
     is_psycopg2,
     positional,
@@ -38,16 +36,6 @@ def sync_sqlalchemy() -> tuple[tuple[type, ...], tuple[type, ...]]:
     engine, orm = sys.modules.get("sqlalchemy.engine"), sys.modules.get("sqlalchemy.orm")
     connections = (engine.Connection,) if engine else ()
     return connections, (orm.Session,) if orm else ()
-
-
-def async_driver_runner(connection: Any) -> AsyncpgRunner | None:
-    """What makes calls on a connection of asyncpg; None: it is something else."""
-    return AsyncpgRunner(connection) if is_asyncpg(connection) else None
-
-
-def sync_driver_runner(connection: Any) -> Psycopg2Runner | None:
-    """What makes calls on a connection of psycopg2; None: it is something else."""
-    return Psycopg2Runner(connection) if is_psycopg2(connection) else None
 
 
 def async_unwrapped(connection: Any) -> Any:

@@ -6,11 +6,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
 from hwqueue.client import AsyncClient
 from hwqueue.dashboard.reads import Reads
 
 Fields = Mapping[str, str]
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,14 @@ class Action(Generic[T]):
     async def question(self, source: Reads, subject: str) -> Question:
         """What to ask before it is done to this."""
         return self.ask(await self.find(source, subject))
+
+
+def verb_of(request: Request, actions: Mapping[str, V]) -> tuple[str, V]:
+    """The verb of an address, and its action. Raises: HTTPException (404)."""
+    verb = request.path_params["verb"]
+    if verb not in actions:
+        raise HTTPException(404)
+    return verb, actions[verb]
 
 
 def typed(fields: Fields, name: str) -> str | None:

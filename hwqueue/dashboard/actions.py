@@ -7,13 +7,12 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from hwqueue.client import AsyncClient
-from hwqueue.dashboard.action import Action, Fields, Question, typed
+from hwqueue.dashboard.action import Action, Fields, Question, typed, verb_of
 from hwqueue.dashboard.auth import Viewer, viewer
 from hwqueue.dashboard.csrf import read_form
 from hwqueue.dashboard.ids import as_id
@@ -284,7 +283,7 @@ _PAGES = {
 async def ask(request: Request) -> Response:
     """The question before an action: in a dialog, or without scripts as a page."""
     acting(request)
-    verb, action = _verb(request)
+    verb, action = verb_of(request, ACTIONS)
     subject = request.query_params.get(action.subject, "")
     question = await action.question(reads(request), _checked(action, subject))
     return page(
@@ -305,7 +304,7 @@ async def ask(request: Request) -> Response:
 async def act(request: Request) -> Response:
     """Do it in the name of who is signed in, and go back to where it was asked."""
     who = acting(request)
-    verb, action = _verb(request)
+    verb, action = verb_of(request, ACTIONS)
     fields = await read_form(request)
     subject = fields.get("subject", "")
     source = reads(request)
@@ -326,13 +325,6 @@ def acting(request: Request) -> Viewer:
             hint="it takes the role operator or admin",
         )
     return who
-
-
-def _verb(request: Request) -> tuple[str, Action[Any]]:
-    verb = request.path_params["verb"]
-    if verb not in ACTIONS:
-        raise HTTPException(404)
-    return verb, ACTIONS[verb]
 
 
 def _page_of(action: Action[Any], subject: str) -> tuple[str, str]:

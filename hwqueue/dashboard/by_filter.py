@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from hwqueue.dashboard.action import typed, verb_of
 from hwqueue.dashboard.actions import acting
 from hwqueue.dashboard.csrf import read_form
 from hwqueue.dashboard.forms import FieldError, pairs
@@ -57,7 +57,7 @@ def _priority(fields: Mapping[str, str]) -> LeaseChanges:
 
 def _move(fields: Mapping[str, str]) -> LeaseChanges:
     """The queue of a form. Raises: BadArgument."""
-    if not (queue := fields.get("to", "").strip()):
+    if not (queue := typed(fields, "to")):
         raise BadArgument("no queue was chosen", hint="choose the queue to move them to")
     return {"queue": queue}
 
@@ -165,7 +165,7 @@ def in_words(filters: Mapping[str, str], states: Sequence[str]) -> str:
 async def ask(request: Request) -> Response:
     """What the action would do, to how many; in a dialog, or without scripts as a page."""
     acting(request)
-    verb, action = _verb(request)
+    verb, action = verb_of(request, ACTIONS)
     filters = _filters(request.query_params)
     states = _states(action, filters)
     source = reads(request)
@@ -192,7 +192,7 @@ async def ask(request: Request) -> Response:
 async def act(request: Request) -> Response:
     """Change one page of the leases, and offer the next one."""
     who = acting(request)
-    verb, action = _verb(request)
+    verb, action = verb_of(request, ACTIONS)
     fields = await read_form(request)
     filters = _filters(fields)
     states = _states(action, filters)
@@ -202,7 +202,7 @@ async def act(request: Request) -> Response:
     if action.changes is not None:
         own["changes"] = action.changes(fields)
     if action.field == "reason":
-        own["reason"] = fields.get("reason", "").strip() or None
+        own["reason"] = typed(fields, "reason")
     async with source.acting(who.actor) as client:
         if filters["node"]:
             wanted["node_id"] = (await find_node(client, filters["node"])).node_id
@@ -244,13 +244,6 @@ async def _count(source: Reads, filters: Mapping[str, str], states: Sequence[str
         filters["node"] or None,
         most_pages=_MOST_PAGES,
     )
-
-
-def _verb(request: Request) -> tuple[str, FilterAction]:
-    verb = request.path_params["verb"]
-    if verb not in ACTIONS:
-        raise HTTPException(404)
-    return verb, ACTIONS[verb]
 
 
 def _filters(fields: Mapping[str, str]) -> dict[str, str]:

@@ -9,12 +9,12 @@ from uuid import UUID
 
 import psycopg
 from psycopg_pool import PoolTimeout
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from hwqueue.client import AsyncClient
+from hwqueue.dashboard.action import verb_of
 from hwqueue.dashboard.actions import acting
 from hwqueue.dashboard.auth import Viewer
 from hwqueue.dashboard.csrf import read_form_lists
@@ -94,22 +94,20 @@ ACTIONS: Mapping[str, ChosenAction] = {
 async def many(request: Request) -> Response:
     """Ask what is to become of the leases that were chosen; asked and answered, do it."""
     who = acting(request)
-    verb = request.path_params["verb"]
-    if verb not in ACTIONS:
-        raise HTTPException(404)
+    verb, action = verb_of(request, ACTIONS)
     fields = await read_form_lists(request)
     leases = _chosen(fields.get("lease", []))
     back = here(Links(request), fields.get("back", [""])[-1])
     if "sure" not in fields:
         return await _ask(request, verb, leases, back)
     reason = fields.get("reason", [""])[-1].strip() or None
-    outcomes = await _each(reads(request), who, ACTIONS[verb], leases, reason)
+    outcomes = await _each(reads(request), who, action, leases, reason)
     done = [each for each in outcomes if each.refused is None]
     of_all = f"{number(len(done))} of {plural(len(outcomes), 'lease')}"
     return page(
         request,
         "many_done.html",
-        f"{of_all} {ACTIONS[verb].done}",
+        f"{of_all} {action.done}",
         live=0,
         done=done,
         refused=[each for each in outcomes if each.refused is not None],

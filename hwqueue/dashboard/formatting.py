@@ -9,6 +9,7 @@ from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from hwqueue import asked as words
 from hwqueue import error_text
 from hwqueue.text import UNKNOWN, exact_duration, memory, number, size
 
@@ -113,6 +114,13 @@ def asks(resources: Mapping[str, int]) -> str:
         else:
             parts.append(f"{amount(name, value)} {resource(name)}")
     return ", ".join(parts)
+
+
+def asked(
+    placement: Mapping[str, Any] | None, came_from: Mapping[str, Any] | None
+) -> list[tuple[str, list[str]]]:
+    """What a step asks of its node, and who asks: see `hwqueue.asked.asked`."""
+    return words.asked(placement, came_from, lambda name, value: asks({name: value}))
 
 
 def pretty(value: Any) -> str:

@@ -19,7 +19,6 @@ from hwqueue import text
 from hwqueue.alike import folded
 from hwqueue.dashboard import charts, formatting
 from hwqueue.dashboard.cache import Cached
-from hwqueue.dashboard.runs.asked import asked
 from hwqueue.dashboard.runs.graph import count_states
 
 STATIC = Path(__file__).parent / "static"
@@ -49,7 +48,7 @@ _FILTERS = (
         formatting.glyph,
         formatting.tone,
         formatting.asks,
-        asked,
+        formatting.asked,
         charts.spark,
         charts.share,
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Protocol
@@ -44,6 +45,16 @@ class Verdict(StrEnum):
     FINISHED = "finished"
     BAD_TOKEN = "bad_token"
     BUSY = "busy"
+
+
+def members(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass that are not None, spans in seconds.
+
+    Raises: NoSpan, for a plain number where the annotation says `timedelta`.
+    """
+    found = {each.name: getattr(value, each.name) for each in fields(value)}
+    spans = {each.name: seconds(found[each.name]) for each in fields(value) if "timedelta" in str(each.type)}
+    return given(**{**found, **spans})
 
 
 def given(**values: Any) -> dict[str, Any]:

@@ -90,18 +90,9 @@ class Death:
     @property
     def claim(self) -> Claim:
         """Its last claim, for hooks; it ended when the lease died."""
-        return Claim(
-            lease_id=self.lease_id,
-            claim_token=self.claim_token,
-            attempt=self.attempt,
-            queue=self.queue,
-            task_name=self.task_name,
-            params=self.params,
-            headers=self.headers,
-            score=0.0,
-            expires_at=self.died_at,
-            assignment=None,
-        )
+        same = ("lease_id", "claim_token", "attempt", "queue", "task_name", "params", "headers")
+        known = {name: getattr(self, name) for name in same}
+        return Claim(**known, score=0.0, expires_at=self.died_at, assignment=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from hwqueue.types.base import given, seconds
+from hwqueue.types.base import given, members
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,13 +26,7 @@ class RetryPolicy:
 
     def as_json(self) -> dict[str, Any]:
         """The JSON object that the SQL functions take."""
-        return given(
-            kind=self.kind,
-            base=seconds(self.base),
-            factor=self.factor,
-            max=seconds(self.max),
-            jitter=self.jitter,
-        )
+        return members(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,23 +65,7 @@ class QueuePolicy:
     def as_json(self) -> dict[str, Any]:
         """The JSON object that the SQL functions take."""
         retry = self.retry.as_json() if isinstance(self.retry, RetryPolicy) else self.retry
-        return given(
-            claim_timeout=seconds(self.claim_timeout),
-            poll_interval=seconds(self.poll_interval),
-            patience=seconds(self.patience),
-            max_attempts=self.max_attempts,
-            retry=retry,
-            ageing_step=seconds(self.ageing_step),
-            max_params_bytes=self.max_params_bytes,
-            max_result_bytes=self.max_result_bytes,
-            retain_completed=seconds(self.retain_completed),
-            retain_failed=seconds(self.retain_failed),
-            failure_domain=self.failure_domain,
-            earmarks=self.earmarks,
-            everywhere_tenants=self.everywhere_tenants,
-            everywhere_limit=self.everywhere_limit,
-            tuning=self.tuning,
-        )
+        return members(self) | given(retry=retry)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

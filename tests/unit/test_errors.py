@@ -65,12 +65,6 @@ def test_codes_in_sql_errors_and_page_are_the_same() -> None:
     assert {code for code, _ in rows} == set(BY_SQLSTATE)
 
 
-def test_the_tree_in_the_docstring_is_the_tree() -> None:
-    assert errors.__doc__ is not None
-    drawn = dict(re.findall(r"^ +(\w+) +(QH\w+) ", errors.__doc__, re.MULTILINE))
-    assert drawn == {kind.__name__: code for code, kind in BY_SQLSTATE.items()}
-
-
 def test_codes_become_classes_with_the_facts() -> None:
     error = translated(Refusal("QHL01", "claim 3 is lost", '{"claim_token": 3, "field": "p_token"}'))
     assert type(error) is LeaseLost

@@ -19,10 +19,9 @@ from hwqueue.calls import (
     Call,
 )
 from hwqueue.client._arguments import check_span
-from hwqueue.client._drivers import Rows, check_encoding, read_rows, texts
+from hwqueue.client._drivers import AsyncpgRunner, Rows, check_encoding, is_asyncpg, read_rows, texts
 from hwqueue.client._foreign import (
     SqlAlchemyForm,
-    async_driver_runner,
     async_sqlalchemy,
     async_unwrapped,
     refusal,
@@ -269,8 +268,8 @@ def runner_on(connection: Any) -> AsyncRunner:
     connection = async_unwrapped(connection)
     if isinstance(connection, psycopg.AsyncConnection):
         return AsyncConnectionRunner(connection)
-    if (runner := async_driver_runner(connection)) is not None:
-        return runner
+    if is_asyncpg(connection):
+        return AsyncpgRunner(connection)
     connections, sessions = async_sqlalchemy()
     if isinstance(connection, connections):
         return AsyncSqlAlchemyRunner(connection, is_session=False)

@@ -20,11 +20,10 @@ from hwqueue.calls import (
     Call,
 )
 from hwqueue.client._arguments import check_span
-from hwqueue.client._drivers import Rows, check_encoding, read_rows, texts
+from hwqueue.client._drivers import Psycopg2Runner, Rows, check_encoding, is_psycopg2, read_rows, texts
 from hwqueue.client._foreign import (
     SqlAlchemyForm,
     refusal,
-    sync_driver_runner,
     sync_sqlalchemy,
     sync_unwrapped,
 )
@@ -268,8 +267,8 @@ def runner_on(connection: Any) -> Runner:
     connection = sync_unwrapped(connection)
     if isinstance(connection, psycopg.Connection):
         return ConnectionRunner(connection)
-    if (runner := sync_driver_runner(connection)) is not None:
-        return runner
+    if is_psycopg2(connection):
+        return Psycopg2Runner(connection)
     connections, sessions = sync_sqlalchemy()
     if isinstance(connection, connections):
         return SqlAlchemyRunner(connection, is_session=False)
