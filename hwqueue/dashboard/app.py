@@ -106,15 +106,12 @@ class Dashboard:
 class _Static(StaticFiles):
     """Files whose address changes when they do, so that browsers may cache them for ever."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_cacheable(message: dict[str, object]) -> None:
-            if message["type"] == "http.response.start" and message["status"] == 200:
-                headers = message["headers"]
-                assert isinstance(headers, list)
-                headers.append((b"cache-control", b"public, max-age=31536000, immutable"))
-            await send(message)
-
-        await super().__call__(scope, receive, send_cacheable)  # type: ignore[arg-type]
+    def file_response(self, *args: Any, **options: Any) -> Response:
+        """Starlette's own."""
+        response = super().file_response(*args, **options)
+        if response.status_code == 200:
+            response.headers["Cache-Control"] = "public, max-age=31536000, immutable"
+        return response
 
 
 def _problem(

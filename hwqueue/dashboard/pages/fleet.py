@@ -28,37 +28,9 @@ SHOWN_CLAIMS = 200
 WORTH_POINTS = (25, 50, 75, 100)  # per cent of a device that are left
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A node on the map. use: of its scarcest resource, in per cent; gpu_milli: in use."""
-
-    node_id: UUID
-    name: str
-    rack: str
-    state: str
-    use: int
-    gpus: int
-    gpus_free: int
-    gpu_milli: int
-    claims: int
-
-
-def cells(nodes: Sequence[NodeUsage]) -> list[Cell]:
-    """The nodes of the map."""
-    return [
-        Cell(
-            row.node_id,
-            row.node_name,
-            NO_RACK if row.rack is None else str(row.rack),
-            row.state,
-            use_of(row),
-            row.gpus,
-            row.gpus_free or 0,
-            row.gpu_milli_used,
-            row.claims,
-        )
-        for row in nodes
-    ]
+def rack_of(row: NodeUsage) -> str:
+    """Where a node is on the map."""
+    return NO_RACK if row.rack is None else str(row.rack)
 
 
 def use_of(row: NodeUsage) -> int:
@@ -86,9 +58,7 @@ async def fleet(request: Request) -> Response:
     rows = [
         row
         for row in cached.value
-        if state in ("", row.state)
-        and rack in ("", NO_RACK if row.rack is None else str(row.rack))
-        and name.lower() in row.node_name.lower()
+        if state in ("", row.state) and rack in ("", rack_of(row)) and name.lower() in row.node_name.lower()
     ]
     rows.sort(key=lambda row: formatting.natural(row.node_name))
     keys: Mapping[str, Any] = {
@@ -133,17 +103,17 @@ async def fleet(request: Request) -> Response:
 async def fleet_map(request: Request) -> Response:
     """The map's data, a column for each property, so that 10,000 nodes are small."""
     cached = await reads(request).nodes()
-    made = sorted(cells(cached.value), key=lambda cell: formatting.natural(cell.name))
+    made = sorted(cached.value, key=lambda row: formatting.natural(row.node_name))
     return JSONResponse(
         {
             "as_of": formatting.iso(cached.at),
-            "name": [cell.name for cell in made],
-            "rack": [cell.rack for cell in made],
-            "state": [STATES.index(cell.state) for cell in made],
-            "use": [cell.use for cell in made],
-            "gpus": [cell.gpus for cell in made],
-            "free": [cell.gpus_free for cell in made],
-            "claims": [cell.claims for cell in made],
+            "name": [row.node_name for row in made],
+            "rack": [rack_of(row) for row in made],
+            "state": [STATES.index(row.state) for row in made],
+            "use": [use_of(row) for row in made],
+            "gpus": [row.gpus for row in made],
+            "free": [row.gpus_free or 0 for row in made],
+            "claims": [row.claims for row in made],
         },
         headers={"Cache-Control": "private, no-cache"},
     )

@@ -14,13 +14,13 @@ from starlette.responses import Response
 from hwqueue.alike import alike
 from hwqueue.dashboard import formatting
 from hwqueue.dashboard.auth import protected
-from hwqueue.dashboard.pages.fleet import Cell, cells
+from hwqueue.dashboard.pages.fleet import rack_of, use_of
 from hwqueue.dashboard.pages.pending import kind, worst
 from hwqueue.dashboard.pages.queues import worst_queue
 from hwqueue.dashboard.reads import MOST_CLASSES, reads
 from hwqueue.dashboard.render import page
 from hwqueue.text import plural
-from hwqueue.types import Minute, PendingReason, QueueDepth
+from hwqueue.types import Minute, NodeUsage, PendingReason, QueueDepth
 
 SHOWN_CLASSES, SHOWN_QUEUES, SHOWN_EVENTS = 5, 8, 10
 READ_EVENTS = 200  # of which many may be about one task
@@ -55,13 +55,13 @@ class Rack:
 
 
 def concerns(
-    queues: Sequence[QueueDepth], pending: Sequence[PendingReason], fleet: Sequence[Cell]
+    queues: Sequence[QueueDepth], pending: Sequence[PendingReason], fleet: Sequence[NodeUsage]
 ) -> list[Concern]:
     """What needs somebody, the worst first."""
     found: list[Concern] = []
     stuck = sum(row.pending for row in pending if kind(row) == "no match")
     waiting = sum(row.pending for row in pending)
-    states = Counter(cell.state for cell in fleet)
+    states = Counter(row.state for row in fleet)
     if waiting and not fleet:
         text = plural(waiting, "lease waits", "leases wait")
         return [Concern(f"{text} and no node is registered", "pending")]
@@ -89,17 +89,17 @@ def rate(minutes: Sequence[Minute], name: str) -> float:
     return sum(recent) / len(recent) if recent else 0.0
 
 
-def racks(fleet: Sequence[Cell]) -> list[Rack]:
+def racks(fleet: Sequence[NodeUsage]) -> list[Rack]:
     """The fleet with a cell for each rack."""
-    groups: dict[str, list[Cell]] = defaultdict(list)
-    for cell in fleet:
-        groups[cell.rack].append(cell)
+    groups: dict[str, list[NodeUsage]] = defaultdict(list)
+    for row in fleet:
+        groups[rack_of(row)].append(row)
     return [
         Rack(
             name,
             len(members),
-            round(sum(cell.use for cell in members) / len(members)),
-            sum(cell.state != "live" for cell in members),
+            round(sum(map(use_of, members)) / len(members)),
+            sum(row.state != "live" for row in members),
         )
         for name, members in sorted(groups.items(), key=lambda item: formatting.natural(item[0]))
     ]
@@ -117,11 +117,11 @@ async def overview(request: Request) -> Response:
     queues, pending, nodes, minutes = await asyncio.gather(
         source.queues(), source.pending(order="pending"), source.nodes(), source.throughput()
     )
-    fleet = cells(nodes.value)
+    fleet = nodes.value
     open_queues = sorted(queues.value, key=worst_queue)
     unmet = alike(row for row in pending.value if kind(row) != "ready")
     unmet.sort(key=lambda each: worst(each.row))
-    states = Counter(cell.state for cell in fleet)
+    states = Counter(row.state for row in fleet)
     return page(
         request,
         "overview.html",
@@ -144,8 +144,8 @@ async def overview(request: Request) -> Response:
         live=5,
         states=states,
         nodes=len(fleet),
-        gpus=sum(cell.gpus for cell in fleet),
-        gpus_used=sum(cell.gpu_milli for cell in fleet) / 1000,
+        gpus=sum(row.gpus for row in fleet),
+        gpus_used=sum(row.gpu_milli_used for row in fleet) / 1000,
         classes=unmet[:SHOWN_CLASSES],
         unmet=sum(each.classes for each in unmet),
         queues=open_queues[:SHOWN_QUEUES],
