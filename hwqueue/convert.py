@@ -291,16 +291,13 @@ def _union_reader(members: Sequence[Reader]) -> Reader:
                 found.append(misfit)
             else:
                 return outcomes[key]
-        outcomes[key] = _of_union(found)
+        # what came furthest
+        deepest = max(found, key=lambda one: len(one.where))
+        all_of_them = Misfit(", or ".join(one.what for one in found))
+        outcomes[key] = deepest if deepest.where else all_of_them
         raise outcomes[key].under("")
 
     return read
-
-
-def _of_union(found: Sequence[Misfit]) -> Misfit:
-    """What to say of a value that no member fits: what came furthest."""
-    deepest = max(found, key=lambda one: len(one.where))
-    return deepest if deepest.where else Misfit(", or ".join(one.what for one in found))
 
 
 def _list_reader(make: Callable[[list[Any]], Any], member: Reader) -> Reader:

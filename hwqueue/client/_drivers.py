@@ -128,10 +128,6 @@ def check_encoding(name: str) -> None:
         )
 
 
-def _uuids(value: Any) -> list[UUID]:
-    return [UUID(each) for each in value]
-
-
 def _sent(loader: type[Loader]) -> Callable[[Any], Any]:
     """Reads the hex of what the server's own send function makes, as psycopg does."""
     load = loader(0).load
@@ -145,7 +141,7 @@ def _as_it_is(value: Any) -> Any:
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "jsonb": read_json,
     "uuid": UUID,
-    "uuid[]": _uuids,
+    "uuid[]": lambda value: [UUID(each) for each in value],
     "bytea": bytes.fromhex,
     "timestamp with time zone": _sent(TimestamptzBinaryLoader),
     "interval": _sent(IntervalBinaryLoader),

@@ -105,8 +105,9 @@ class AuthMiddleware:
             "refusal": refusal,
             "reauthenticate": lambda: self._viewer(scope, session),
             "may_sign_in": bool(bearers),
-            "csrf": signer.token_for(_address(scope)),
+            "csrf": signer.token_for(f"{scope['path']}?{scope['query_string'].decode('latin-1')}"),
         }
+        is_static = scope["path"].startswith(f"{scope.get('root_path', '')}/static/")
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -115,7 +116,7 @@ class AuthMiddleware:
                     headers.setdefault(name, value)
                 milliseconds = (time.perf_counter() - began) * 1000
                 headers.append("Server-Timing", f"page;dur={milliseconds:.1f}")
-                if cookies.get(CSRF_COOKIE) is None and not _is_static(scope):
+                if cookies.get(CSRF_COOKIE) is None and not is_static:
                     headers.append("Set-Cookie", cookies.set_header(CSRF_COOKIE, browser))
             await send(message)
 
@@ -176,15 +177,6 @@ def _connection(scope: Scope, headers: Headers, token: bytes | None) -> HTTPConn
     if scope["method"] == "GET" and headers.get("sec-fetch-mode") == "navigate" and is_page:
         given = [(name, value) for name, value in given if name != b"sec-fetch-site"]
     return HTTPConnection({**scope, "headers": given, SESSION_TOKEN: token})
-
-
-def _address(scope: Scope) -> str:
-    return f"{scope['path']}?{scope['query_string'].decode('latin-1')}"
-
-
-def _is_static(scope: Scope) -> bool:
-    path: str = scope["path"]
-    return path.startswith(f"{scope.get('root_path', '')}/static/")
 
 
 def viewer(request: Request) -> Viewer:

@@ -15,7 +15,7 @@ from hwqueue.dashboard.action import typed, verb_of
 from hwqueue.dashboard.actions import acting
 from hwqueue.dashboard.csrf import read_form
 from hwqueue.dashboard.forms import FieldError, pairs
-from hwqueue.dashboard.reads import Reads, find_node, reads
+from hwqueue.dashboard.reads import find_node, reads
 from hwqueue.dashboard.render import Links, page
 from hwqueue.errors import BadArgument
 from hwqueue.text import number, plural
@@ -169,7 +169,10 @@ async def ask(request: Request) -> Response:
     filters = _filters(request.query_params)
     states = _states(action, filters)
     source = reads(request)
-    count, is_all = await _count(source, filters, states)
+    wanted = wanted_of(filters) | {"state": None}
+    count, is_all = await source.count_leases(
+        filters["queue"], states, wanted, filters["node"] or None, most_pages=_MOST_PAGES
+    )
     queues = await source.queues()
     many = f"{plural(count, 'lease')}{'' if is_all else ' or more'}"
     return page(
@@ -232,17 +235,6 @@ async def act(request: Request) -> Response:
         fields={name: fields.get(name, "") for name in ("reason", "priority", "to")},
         moves=verb == "move",
         back=Links(request)("leases", **filters),
-    )
-
-
-async def _count(source: Reads, filters: Mapping[str, str], states: Sequence[str]) -> tuple[int, bool]:
-    """How many leases a filter means, and whether these are all: it reads a few pages at most."""
-    return await source.count_leases(
-        filters["queue"],
-        states,
-        wanted_of(filters) | {"state": None},
-        filters["node"] or None,
-        most_pages=_MOST_PAGES,
     )
 
 

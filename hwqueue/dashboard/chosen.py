@@ -51,14 +51,6 @@ class Outcome:
     refused: str | None = None
 
 
-async def _cancel(client: AsyncClient, lease_id: UUID, reason: str | None) -> LeaseState:
-    return await client.cancel_lease(lease_id, reason=reason)
-
-
-async def _requeue(client: AsyncClient, lease_id: UUID, reason: str | None) -> LeaseState:
-    return await client.requeue_lease(lease_id)
-
-
 ACTIONS: Mapping[str, ChosenAction] = {
     "cancel": ChosenAction(
         "Cancel",
@@ -74,7 +66,7 @@ ACTIONS: Mapping[str, ChosenAction] = {
             ),
             (frozenset({"cancelled"}), "are cancelled already."),
         ),
-        _cancel,
+        lambda client, lease_id, reason: client.cancel_lease(lease_id, reason=reason),
         "cancelled, or asked to stop",
     ),
     "requeue": ChosenAction(
@@ -85,7 +77,7 @@ ACTIONS: Mapping[str, ChosenAction] = {
                 "become claimable again, with all their attempts to come.",
             ),
         ),
-        _requeue,
+        lambda client, lease_id, _: client.requeue_lease(lease_id),
         "requeued",
     ),
 }

@@ -133,21 +133,14 @@ def pretty(value: Any) -> str:
 
 def _without_secrets(value: Any) -> Any:
     if isinstance(value, Mapping):
+        secret = {key for key in value if any(word in str(key).lower() for word in _MASKED)}
         return {
-            key: _hidden(member) if _is_secret(key) else _without_secrets(member)
+            key: f"(hidden, {size(len(str(member)))})" if key in secret else _without_secrets(member)
             for key, member in value.items()
         }
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_without_secrets(member) for member in value]
     return value
-
-
-def _hidden(value: Any) -> str:
-    return f"(hidden, {size(len(str(value)))})"
-
-
-def _is_secret(key: object) -> bool:
-    return any(word in str(key).lower() for word in _MASKED)
 
 
 def error_line(error: Any, reason: str | None = None) -> str:

@@ -53,12 +53,8 @@ def _tagged(scope: Scope, start: Message, content: Message) -> tuple[Message, Me
     tag = f'"{hashlib.blake2b(content.get("body", b""), digest_size=16).hexdigest()}"'
     headers: Any = MutableHeaders(raw=list(start["headers"]))
     headers["ETag"] = tag
-    if not _has(Headers(scope=scope), tag):
+    known = ",".join(Headers(scope=scope).getlist("if-none-match")).split(",")
+    if not any(each.strip().removeprefix("W/") in (tag, "*") for each in known):
         return {**start, "headers": headers.raw}, content
     del headers["content-length"], headers["content-type"]
     return {**start, "status": 304, "headers": headers.raw}, {**content, "body": b""}
-
-
-def _has(headers: Headers, tag: str) -> bool:
-    known = ",".join(headers.getlist("if-none-match")).split(",")
-    return any(each.strip().removeprefix("W/") in (tag, "*") for each in known)

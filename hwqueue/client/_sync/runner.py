@@ -224,7 +224,8 @@ class ConnectionRunner:
     def run(self, call: Call, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
         """Make the call in the caller's transaction, which is never committed."""
         check_encoding(self._connection.info.encoding)
-        if actor is not None and _is_outside(self._connection):
+        idle = self._connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        if actor is not None and self._connection.autocommit and idle:
             # in autocommit the setting would end before the call
             with self._connection.transaction():
                 return self._run(call, arguments, actor)
@@ -237,12 +238,6 @@ class ConnectionRunner:
                 cursor.execute(SET_ACTOR, {"actor": actor})
             cursor.execute(statement_of_texts(call, tuple(arguments)), texts(arguments))
             return read_rows(call, cursor.fetchall())
-
-
-def _is_outside(connection: psycopg.Connection[Any]) -> bool:
-    """Whether each statement on it is a transaction of its own at this moment."""
-    idle = psycopg.pq.TransactionStatus.IDLE
-    return connection.autocommit and connection.info.transaction_status == idle
 
 
 class SqlAlchemyRunner:

@@ -14,7 +14,7 @@ from hwqueue.dashboard.ids import as_id, uuid_or_none
 from hwqueue.dashboard.pages.asked import Listing
 from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import page
-from hwqueue.types import Gang, GangMember, GangState
+from hwqueue.types import GangMember, GangState
 
 STATES: dict[str, GangState] = {each: each for each in get_args(GangState)}
 WAITS = ("waiting", "earmarked", "stopping", "cancelling")
@@ -50,7 +50,7 @@ async def gang(request: Request) -> Response:
         gang=found,
         members=[(each, state_of(each)) for each in found.members],
         counts=list(states.items()),
-        missing=_missing(found),
+        missing=sum(states[each] for each in ("waiting", "earmarked", "reserved")),
         events=await source.gang_events(found),
         now=datetime.now(UTC),
     )
@@ -82,11 +82,6 @@ def state_of(member: GangMember) -> str:
     if member.state is None:
         return "gone"
     return {"scheduled": "waiting", "claimed": "running"}.get(member.state.value, member.state.value)
-
-
-def _missing(gang: Gang) -> int:
-    """How many members are not there: they wait, or their node has not fetched them."""
-    return sum(state_of(each) in ("waiting", "earmarked", "reserved") for each in gang.members)
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -105,10 +104,6 @@ def racks(fleet: Sequence[NodeUsage]) -> list[Rack]:
     ]
 
 
-def _oldest(queues: Sequence[QueueDepth]) -> datetime | None:
-    return min((row.oldest_at for row in queues if row.oldest_at), default=None)
-
-
 @protected("/")
 async def overview(request: Request) -> Response:
     """One sentence, six numbers, the last hour, what is asked for in vain, and the fleet."""
@@ -131,7 +126,7 @@ async def overview(request: Request) -> Response:
         concerns=concerns(queues.value, pending.value, fleet),
         is_empty=not queues.value,
         pending_leases=sum(row.pending for row in queues.value),
-        oldest_at=_oldest(queues.value),
+        oldest_at=min((row.oldest_at for row in queues.value if row.oldest_at), default=None),
         running=sum(row.running for row in queues.value),
         minutes=minutes.value,
         completed=rate(minutes.value, "completed"),

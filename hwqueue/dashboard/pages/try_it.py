@@ -23,10 +23,10 @@ from hwqueue.dashboard.forms import (
     place_of,
 )
 from hwqueue.dashboard.pages.asked import number, texts
-from hwqueue.dashboard.reads import Reads, reads
+from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import page
 from hwqueue.errors import BadArgument, ConstraintError, HwqueueError, NodeUnknown, QueueUnknown
-from hwqueue.types import ClassStats, NodeGroup, NodeMatch
+from hwqueue.types import NodeGroup, NodeMatch
 
 PAGE = 50
 _OF_THE_FORM = (FieldError, BadArgument, ConstraintError, QueueUnknown)
@@ -37,12 +37,14 @@ async def node(request: Request) -> Response:
     """A node that is not there, and which of what is pending it would run."""
     asked, source = request.query_params, reads(request)
     given = texts(request, NODE_FIELDS)
-    wanted = await _class(source, asked.get("for", ""))
+    wanted = await source.class_asked(class_number(asked["for"])) if asked.get("for") else None
     error: HwqueueError | None = None
     left_out: tuple[str, ...] = ()
     if not any(given.values()):
         try:
-            filled = await _filled(source, asked.get("like", "").strip(), wanted)
+            name = asked.get("like", "").strip()
+            base = like(await source.node(name)) if name else {}
+            filled = asked_by(wanted, base) if wanted else Asked(base)
         except NodeUnknown as unknown:
             filled, error = Asked({}), FieldError("like", str(unknown))
         given |= filled.fields
@@ -71,17 +73,6 @@ async def node(request: Request) -> Response:
         error=error,
         place=place_of(error, lease=False) if error else "",
     )
-
-
-async def _class(source: Reads, text: str) -> ClassStats | None:
-    """The class that somebody came from. Raises: ClassUnknown, BadArgument."""
-    return await source.class_asked(class_number(text)) if text else None
-
-
-async def _filled(source: Reads, name: str, wanted: ClassStats | None) -> Asked:
-    """The form for a node like one that is there, for what a class asks, or for both."""
-    base = like(await source.node(name)) if name else {}
-    return asked_by(wanted, base) if wanted else Asked(base)
 
 
 @protected("/try/placement")

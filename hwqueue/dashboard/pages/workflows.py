@@ -26,22 +26,21 @@ async def workflows(request: Request) -> Response:
     after = request.query_params.get("after") or None
     rows, versions = (await reads(request).workflows(after, PAGE + 1)).value
     counts = {name: run_counts(each) for name, each in versions.items()}
+    troubled = {
+        name: sum(count for state, count in each if state in ("failed", "failing"))
+        for name, each in counts.items()
+    }
     return page(
         request,
         "workflows.html",
         "Workflows",
-        rows=sorted(rows[:PAGE], key=lambda row: (-_troubled(counts[row.workflow]), row.workflow)),
+        rows=sorted(rows[:PAGE], key=lambda row: (-troubled[row.workflow], row.workflow)),
         last=rows[:PAGE][-1].workflow if rows else "",
         more=len(rows) > PAGE,
         paged=after is not None,
         versions=versions,
         counts=counts,
     )
-
-
-def _troubled(counts: list[tuple[str, int]]) -> int:
-    """How many runs failed, or are about to."""
-    return sum(count for state, count in counts if state in ("failed", "failing"))
 
 
 def run_counts(versions: list[WorkflowVersion]) -> list[tuple[str, int]]:

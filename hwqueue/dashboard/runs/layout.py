@@ -106,8 +106,8 @@ def lay_out(
     rows, links = _with_points(names, edges, layers)
     _order(rows, links)
     columns = _columns(rows, links)
-    left = min((_left(place, middle) for place, middle in columns.items()), default=0.0)
-    right = max((_right(place, middle) for place, middle in columns.items()), default=0.0)
+    left = min((middle - _width(place) / 2 for place, middle in columns.items()), default=0.0)
+    right = max((middle + _width(place) / 2 for place, middle in columns.items()), default=0.0)
     shift = MARGIN - left
     boxes = tuple(
         Box(place, layer, column, columns[place] - BOX_WIDTH / 2 + shift, _top(layer))
@@ -127,14 +127,6 @@ def lay_out(
 
 def _top(layer: int) -> float:
     return MARGIN + layer * (BOX_HEIGHT + GAP_Y)
-
-
-def _left(place: Place, middle: float) -> float:
-    return middle - _width(place) / 2
-
-
-def _right(place: Place, middle: float) -> float:
-    return middle + _width(place) / 2
 
 
 def _width(place: Place) -> float:

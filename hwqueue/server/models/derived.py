@@ -136,7 +136,7 @@ def answer_of(kind: type) -> type[Answer]:
     }
     hints = get_type_hints(kind)
     members: dict[str, Any] = {
-        each.name: (_noted(_member(each.name, hints[each.name]), notes.get(each.name)), ...)
+        each.name: (Annotated[_member(each.name, hints[each.name]), notes.get(each.name)], ...)
         for each in fields(kind)
         if each.name not in own.hidden
     }
@@ -155,10 +155,6 @@ def list_of(
         members["next"] = (str | None, ...)
     name = name or f"{kind.__name__}{'Page' if pages else 'List'}"
     return create_model(name, __base__=Answer, __doc__=doc, **members)
-
-
-def _noted(hint: Any, note: Any) -> Any:
-    return hint if note is None else Annotated[hint, note]
 
 
 def _member(name: str, hint: Any) -> Any:

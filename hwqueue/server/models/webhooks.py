@@ -17,7 +17,7 @@ from hwqueue.server.models.base import (
     Tenant,
     example,
 )
-from hwqueue.server.models.derived import answer_of, list_of
+from hwqueue.server.models.derived import list_of
 from hwqueue.types import WEBHOOK_CODES, Delivery, Webhook
 
 WebhookName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:@-]*$", max_length=100)]
@@ -81,6 +81,5 @@ class Redelivered(Answer):
     redelivered: int
 
 
-WebhookOut = answer_of(Webhook)
 Webhooks = list_of(Webhook, name="Webhooks", doc="The webhooks, by name.")
 Deliveries = list_of(Delivery, pages=True)
