@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hwqueue.dashboard.runs.asked import asked
+from hwqueue.dashboard.formatting import asked
 
 
 def rule(label: str, op: str, *values: Any) -> dict[str, Any]:
