@@ -4,11 +4,9 @@
 
 from hwqueue.dashboard.auth import ROUTES as ROUTES
 from hwqueue.dashboard.pages import (
-    classes,
     events,
     fleet,
     gangs,
-    items,
     jump,
     leases,
     overview,
@@ -17,6 +15,5 @@ from hwqueue.dashboard.pages import (
     runs,
     system,
     try_it,
-    webhooks,
     workflows,
 )

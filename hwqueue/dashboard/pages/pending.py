@@ -1,4 +1,4 @@
-"""Why what is pending does not run: class by class, and one class."""
+"""Why what is pending does not run: class by class, and one class; all classes that there are."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ KIND_WORDS = {
 }
 KIND_TONES = {"no match": "s-no-match", "contended": "s-pending", "ready": "s-claimed"}
 TEXT_FILTERS = ("queue", "tenant", "service", "asks")
+CHUNK = 500  # that are sorted at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,3 +199,28 @@ def funnel_rows(funnel: Sequence[FunnelStage], registered: int) -> list[tuple[st
         rows.append((stage.stage, stage.nodes, before - stage.nodes))
         before = stage.nodes
     return rows
+
+
+@protected("/classes")
+async def classes(request: Request) -> Response:
+    """Classes, those with most leases first: what they ask, how much of the fleet suits."""
+    queue = request.query_params.get("queue", "").strip()
+    after, at = number(request, "after"), number(request)
+    source = reads(request)
+    queues = await source.queues()
+    rows = await source.classes(queue=queue or None, after=after, limit=CHUNK + 1)
+    last = rows[CHUNK - 1].class_id if len(rows) > CHUNK else None
+    rows = sorted(rows[:CHUNK], key=lambda row: (-row.pending, -row.running, -row.class_id))
+    return page(
+        request,
+        "classes.html",
+        "Classes",
+        live=10,
+        rows=rows[at * PAGE : (at + 1) * PAGE],
+        more=len(rows) > (at + 1) * PAGE,
+        number=at,
+        after=after,
+        last=last,
+        queue=queue,
+        queues=[row.queue for row in queues.value],
+    )

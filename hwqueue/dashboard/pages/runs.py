@@ -1,4 +1,4 @@
-"""Runs of workflows: the list, and one run."""
+"""Runs of workflows: the list, one run, and the items of a step."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hwqueue.dashboard.auth import protected
+from hwqueue.dashboard.formatting import error_line, pretty
 from hwqueue.dashboard.forms import pairs
 from hwqueue.dashboard.ids import as_id, uuid_or_none
-from hwqueue.dashboard.pages.asked import Listing
+from hwqueue.dashboard.pages.asked import Listing, number
 from hwqueue.dashboard.pages.pending import why_context
 from hwqueue.dashboard.reads import Reads, RunView, reads
 from hwqueue.dashboard.render import page
@@ -22,13 +23,18 @@ from hwqueue.dashboard.runs.graph import Graph, Step, graph_of
 from hwqueue.dashboard.runs.says import says_of
 from hwqueue.dashboard.runs.timeline import timeline_of
 from hwqueue.errors import ClassUnknown
-from hwqueue.types import ClassExplanation, RunState
+from hwqueue.types import ClassExplanation, RunState, StepResult, StepState
 
 STATES = get_args(RunState)
 TEXT_FILTERS = ("workflow", "label")
 MOST_ROWS = 500
 MOST_SIGNALS = 50  # and most steps that wait for some
 MOST_CLASSES = 12  # whose nodes a page looks for
+ITEMS = 100
+ITEM_STATES: dict[str, StepState] = {
+    each: each for each in get_args(StepState) if each not in ("waiting", "skipped")
+}
+LONGEST = 160
 
 
 @protected("/runs")
@@ -167,3 +173,42 @@ async def fits_of(source: Reads, steps: Sequence[Step]) -> dict[int, ClassExplan
 
     told = await asyncio.gather(*(ask(each) for each in wanted[:MOST_CLASSES]))
     return {each: found for each, found in zip(wanted, told, strict=False) if found}
+
+
+@protected("/runs/{run}/steps/{step}")
+async def items(request: Request) -> Response:
+    """The items of a step by their numbers, a page at a time."""
+    run_id = as_id("run", request.path_params["run"])
+    step = request.path_params["step"]
+    state = ITEM_STATES.get(request.query_params.get("state", ""))
+    after = min(number(request, "after", -1), 999_999)
+    view = await reads(request).step_items(run_id, step, state, after=after, limit=ITEMS + 1)
+    rows = view.items[:ITEMS]
+    return page(
+        request,
+        "items.html",
+        f"Items of {step}",
+        run=view.run,
+        step=view.step,
+        rows=[(row, _state_of(row), _returned(row)) for row in rows],
+        nodes=len({row.node_id for row in rows} - {None}),
+        more=len(view.items) > ITEMS,
+        paged=after >= 0,
+        states=ITEM_STATES,
+        state=state or "",
+    )
+
+
+def _state_of(row: StepResult) -> str:
+    """The item's state; while its lease waits for a node, the lease's."""
+    waits = row.state == "running" and row.lease_state in ("pending", "scheduled")
+    return str(row.lease_state) if waits else row.state
+
+
+def _returned(row: StepResult) -> str:
+    """The error or the result in one line, shortened; what looks like a secret is left out."""
+    if row.error is not None:
+        text = error_line(row.error)
+    else:
+        text = "" if row.result is None else " ".join(pretty(row.result).split())
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
