@@ -30,7 +30,8 @@ _DEAD = (LeaseState.FAILED, LeaseState.CANCELLED)
 
 @dataclass(frozen=True, slots=True)
 class FilterAction:
-    """A verb. states: what it can change; usual: what it changes where the filter has no state.
+    """A verb. states: what it can change; usual: what it changes where the filter
+    has no state; None: all of them.
 
     call: of `AsyncClient.change_page`. changes: of a form. field: what the form asks for.
     """
@@ -38,11 +39,11 @@ class FilterAction:
     name: str
     call: Literal["cancel", "requeue", "update", "delete"]
     states: Sequence[LeaseState]
-    usual: Sequence[LeaseState]
     effect: str
     done: str
     field: Literal["reason", "priority", "to"] | None = None
     changes: Callable[[Mapping[str, str]], LeaseChanges] | None = None
+    usual: Sequence[LeaseState] | None = None
 
 
 def _priority(fields: Mapping[str, str]) -> LeaseChanges:
@@ -67,7 +68,6 @@ ACTIONS: Mapping[str, FilterAction] = {
         "Cancel",
         "cancel",
         (*_WAITING, LeaseState.CLAIMED),
-        (*_WAITING, LeaseState.CLAIMED),
         "Those that wait will not run. Of those that run the workers are asked to stop at the next"
         " heartbeat.",
         "cancelled, or asked to stop",
@@ -77,14 +77,13 @@ ACTIONS: Mapping[str, FilterAction] = {
         "Requeue",
         "requeue",
         _DEAD,
-        (LeaseState.FAILED,),
         "They become claimable again, with all their attempts to come.",
         "requeued",
+        usual=(LeaseState.FAILED,),
     ),
     "delete": FilterAction(
         "Delete",
         "delete",
-        (LeaseState.COMPLETED, *_DEAD),
         (LeaseState.COMPLETED, *_DEAD),
         "They go with their results and attempts. Nothing brings them back.",
         "deleted",
@@ -92,7 +91,6 @@ ACTIONS: Mapping[str, FilterAction] = {
     "priority": FilterAction(
         "Change the priority of",
         "update",
-        _WAITING,
         _WAITING,
         "They keep their attempts and get a new place in line.",
         "changed",
@@ -102,7 +100,6 @@ ACTIONS: Mapping[str, FilterAction] = {
     "move": FilterAction(
         "Move",
         "update",
-        _WAITING,
         _WAITING,
         "Attempts, retries and timeouts that they do not say themselves are the new queue's. One"
         " whose key is taken there, or whose params are too large for it, stays and is skipped.",
@@ -251,7 +248,7 @@ def _filters(fields: Mapping[str, str]) -> dict[str, str]:
 def _states(action: FilterAction, filters: Mapping[str, str]) -> Sequence[str]:
     """The states of the leases that the action means. Raises: BadArgument."""
     if not filters["state"]:
-        return [str(state) for state in action.usual]
+        return [str(state) for state in action.usual or action.states]
     if filters["state"] not in action.states:
         raise BadArgument(
             f"it cannot be done to leases that are {filters['state'][:20]}",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from typing import Literal
+from typing import Any, Literal
 
 from limits import RateLimitItem, parse
 
@@ -16,6 +17,24 @@ Auth = Literal["tokens", "proxy", "none"]
 
 _HEADER = re.compile(r"[A-Za-z0-9-]{1,100}")
 _SECRET = re.compile(r"[!-~]{16,1000}")
+_SECOND, _HOUR = timedelta(seconds=1), timedelta(hours=1)
+_RANGES: Mapping[str, tuple[Any, Any]] = {
+    "port": (0, 65_535),
+    "pool_size": (1, 1000),
+    "read_pool_size": (1, 100),
+    "max_body_bytes": (1000, 100_000_000),
+    "max_single_body_bytes": (1000, 100_000_000),
+    "bytes_per_second": (1000, 2**40),
+    "max_streams": (0, 10_000),
+    "max_streams_per_caller": (1, 10_000),
+    "max_connections": (10, 100_000),
+    "workers": (1, 100),
+    **dict.fromkeys(("call_timeout", "read_timeout", "body_timeout", "head_timeout"), (_SECOND / 10, _HOUR)),
+    "session_lifetime": (60 * _SECOND, 168 * _HOUR),
+    "pool_timeout": (_SECOND / 100, 60 * _SECOND),
+    "token_cache": (timedelta(0), 300 * _SECOND),
+    "shutdown_timeout": (timedelta(0), _HOUR),
+}
 _PUBLIC_URL = re.compile(r"https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?/?")
 
 
@@ -113,26 +132,9 @@ class ServerSettings:
     json_logs: bool = False
 
     def __post_init__(self) -> None:
-        _check_number("port", self.port, 0, 65_535)
-        _check_number("pool_size", self.pool_size, 1, 1000)
-        _check_number("read_pool_size", self.read_pool_size, 1, 100)
-        _check_number("max_body_bytes", self.max_body_bytes, 1000, 100_000_000)
-        _check_number("max_single_body_bytes", self.max_single_body_bytes, 1000, 100_000_000)
-        if self.bytes_per_second is not None:
-            _check_number("bytes_per_second", self.bytes_per_second, 1000, 2**40)
-        _check_number("max_streams", self.max_streams, 0, 10_000)
-        _check_number("max_streams_per_caller", self.max_streams_per_caller, 1, 10_000)
-        _check_number("max_connections", self.max_connections, 10, 100_000)
-        _check_number("workers", self.workers, 1, 100)
-        second, hour = timedelta(seconds=1), timedelta(hours=1)
-        _check_span("call_timeout", self.call_timeout, second / 10, hour)
-        _check_span("read_timeout", self.read_timeout, second / 10, hour)
-        _check_span("body_timeout", self.body_timeout, second / 10, hour)
-        _check_span("head_timeout", self.head_timeout, second / 10, hour)
-        _check_span("session_lifetime", self.session_lifetime, 60 * second, 168 * hour)
-        _check_span("pool_timeout", self.pool_timeout, second / 100, 60 * second)
-        _check_span("token_cache", self.token_cache, timedelta(0), 300 * second)
-        _check_span("shutdown_timeout", self.shutdown_timeout, timedelta(0), hour)
+        for name, (low, high) in _RANGES.items():
+            if getattr(self, name) is not None or name != "bytes_per_second":
+                _check(name, getattr(self, name), low, high)
         self._check_auth()
         if self.public_url is not None and not _PUBLIC_URL.fullmatch(self.public_url):
             raise ConfigError(
@@ -212,15 +214,10 @@ class ServerSettings:
             raise ConfigError("cors_origins: name each origin; * would let in every page")
 
 
-def _check_number(field_name: str, value: int, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"{field_name} must be an integer, not {value!r}")
-    if not low <= value <= high:
-        raise ConfigError(f"{field_name} must be between {low} and {high}, not {value}")
-
-
-def _check_span(field_name: str, value: timedelta, low: timedelta, high: timedelta) -> None:
-    if not isinstance(value, timedelta):
-        raise ConfigError(f"{field_name} must be a timedelta, not {value!r}")
+def _check(field_name: str, value: Any, low: Any, high: Any) -> None:
+    is_span = isinstance(low, timedelta)
+    if isinstance(value, bool) or not isinstance(value, timedelta if is_span else int):
+        wanted = "a timedelta" if is_span else "an integer"
+        raise ConfigError(f"{field_name} must be {wanted}, not {value!r}")
     if not low <= value <= high:
         raise ConfigError(f"{field_name} must be between {low} and {high}, not {value}")

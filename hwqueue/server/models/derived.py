@@ -17,18 +17,8 @@ from uuid import UUID
 
 from pydantic import BeforeValidator, Field, create_model
 
+from hwqueue import types as rows
 from hwqueue.server.models.base import Answer, BigInt, Id, Moment
-from hwqueue.types import (
-    Attempt,
-    LeaseSummary,
-    MatchPage,
-    Node,
-    NodeGpu,
-    Reason,
-    SpawnedEverywhere,
-    SpawnResult,
-)
-from hwqueue.types import Lease as LeaseRow
 
 # Integers that may be beyond what the doubles of many JSON readers hold.
 _LARGE = frozenset({"claim_token", "class_id", "event_id", "node_epoch", "profile_id"})
@@ -72,10 +62,10 @@ _WARNINGS = Field(
 Warnings = Annotated[list[str] | None, _WARNINGS]
 
 _SHAPES: Mapping[type, Shape] = {
-    Attempt: Shape(
+    rows.Attempt: Shape(
         notes={"outcome": Field(description="failed, expired, superseded, released or cancelled.")}
     ),
-    LeaseSummary: Shape(
+    rows.LeaseSummary: Shape(
         notes={
             "labels": Field(examples=[{"app": "render"}]),
             "attempt": Field(description="Used up, the running one included."),
@@ -83,14 +73,14 @@ _SHAPES: Mapping[type, Shape] = {
             "stop_reason": Field(description="Why the claim was asked to stop."),
         }
     ),
-    LeaseRow: Shape(
+    rows.Lease: Shape(
         notes={
             "wire": Field(
                 description="The params blob as it was sent, in base64; `placement` says what it asks."
             )
         }
     ),
-    MatchPage: Shape(
+    rows.MatchPage: Shape(
         name="Match",
         notes={
             "nodes": Field(description="Registered."),
@@ -102,7 +92,7 @@ _SHAPES: Mapping[type, Shape] = {
         },
         more={"next": Annotated[int | None, Field(description="`skip` of the page after; null at the end.")]},
     ),
-    Node: Shape(
+    rows.Node: Shape(
         notes={
             "live": Field(description="Seen within its heartbeat timeout."),
             "slots": Field(description="Most claims at a time; null: no limit."),
@@ -110,17 +100,17 @@ _SHAPES: Mapping[type, Shape] = {
             "login": Field(description="The role whose members may act for it."),
         }
     ),
-    NodeGpu: Shape(
+    rows.NodeGpu: Shape(
         doc="A device of a node; `milli_used`: thousandths set aside.",
         hidden=frozenset({"parent_resource_id"}),
     ),
-    Reason: Shape(
+    rows.Reason: Shape(
         doc="Why a node may not run something. predicate: the expression that failed.",
         notes={"code": Field(examples=["label_mismatch"])},
         hidden=frozenset({"stage"}),
     ),
-    SpawnResult: Shape(name="Spawned", notes={"warnings": _WARNINGS}),
-    SpawnedEverywhere: Shape(more={"warnings": Warnings}),
+    rows.SpawnResult: Shape(name="Spawned", notes={"warnings": _WARNINGS}),
+    rows.SpawnedEverywhere: Shape(more={"warnings": Warnings}),
 }
 
 
