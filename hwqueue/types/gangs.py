@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol, TypedDict
 from uuid import UUID
@@ -98,7 +98,7 @@ class GangMember:
     state: LeaseState | None
     node_id: UUID | None
     node: str | None
-    labels: Mapping[str, Any]
+    labels: Mapping[str, Any] = field(default_factory=dict)
     reserved_until: datetime | None
     earmarked: bool = False
 
