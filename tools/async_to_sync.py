@@ -1,4 +1,4 @@
-"""Write the sync client and test kit from the async ones: `_async` -> `_sync`, folder by folder.
+"""Write the sync client from the async one: `_async` -> `_sync`.
 
 `--check` writes nothing and fails when what is there differs from what would be written.
 """
@@ -14,16 +14,14 @@ from pathlib import Path
 import unasync
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = [ROOT / "hwqueue" / "client", ROOT / "hwqueue" / "testing"]
+FOLDER = ROOT / "hwqueue" / "client"
 
 # Beyond what unasync knows by itself (async, await, __aenter__ and the like).
 NAMES = {
     "_async": "_sync",
     "afinish": "finish",
-    "arun_handler": "run_handler",
     "async_sqlalchemy": "sync_sqlalchemy",
     "async_unwrapped": "sync_unwrapped",
-    "AsyncBench": "Bench",
     "AsyncCaller": "Caller",
     "AsyncClaims": "Claims",
     "AsyncClient": "Client",
@@ -62,12 +60,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="fail if a file is not up to date")
     check = parser.parse_args().check
-    wanted = {path: text for folder in FOLDERS for path, text in generate(folder).items()}
-    present = {
-        path: path.read_text(encoding="utf-8")
-        for folder in FOLDERS
-        for path in (folder / "_sync").glob("*.py")
-    }
+    wanted = generate(FOLDER)
+    present = {path: path.read_text(encoding="utf-8") for path in (FOLDER / "_sync").glob("*.py")}
     stale = sorted(path for path in wanted | present if wanted.get(path) != present.get(path))
     if check:
         for path in stale:

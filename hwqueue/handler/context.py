@@ -12,20 +12,17 @@ from collections.abc import (
     Iterable,
     Iterator,
     Mapping,
-    Sequence,
 )
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, NoReturn, ParamSpec, overload
-from uuid import UUID
+from typing import Any, ParamSpec, overload
 
 from hwqueue.client import AsyncClient, Client
 from hwqueue.client._items import Named, items_of
 from hwqueue.client._json import plain
 from hwqueue.convert import jsonable
-from hwqueue.errors import ConfigError
 from hwqueue.handler import retrying, steps
 from hwqueue.handler.lease_facts import LeaseFacts
 from hwqueue.handler.retrying import Retrying
@@ -50,14 +47,6 @@ class Cancelled(BaseException):
     """
 
 
-def _refuse_read(*_asked: object) -> NoReturn:
-    raise ConfigError(
-        "the run of a step cannot be read here: a handler in a process, or one that a test calls, "
-        "has no connection",
-        hint="bind what it needs into its params: result(...), run_input(...)",
-    )
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LeaseContext(LeaseFacts):
     """For sync handlers, in a thread or a process.
@@ -68,9 +57,6 @@ class LeaseContext(LeaseFacts):
     """
 
     cancelled: threading.Event = field(default_factory=threading.Event)
-    extend_claim: Callable[[timedelta], datetime]
-    read_results: Callable[[UUID, str, int], Sequence[StepResult]] = _refuse_read
-    read_input: Callable[[UUID], Json] = _refuse_read
     ask: steps.Ask = steps.ask_nobody
     connect: steps.Connect = steps.connect_nowhere
 
@@ -93,7 +79,8 @@ class LeaseContext(LeaseFacts):
 
         SQL: extend_claim.
         """
-        return self.extend_claim(by)
+        until: datetime = self.ask("extend_claim", extend=by)
+        return until
 
     def run_input(self) -> Json:
         """What the run was submitted with; None outside of runs. Not available in a process.
@@ -101,7 +88,7 @@ class LeaseContext(LeaseFacts):
         Raises: RunNotFound, LeaseLost, ConfigError.
         SQL: run_input.
         """
-        return None if (run := self.run_id) is None else self.read_input(run)
+        return None if (run := self.run_id) is None else self.ask("run_input", run_id=run)
 
     def result(self, step: str | Named) -> Json:
         """What a step of the run returned; None if it has not completed. Not for a process.
@@ -112,7 +99,7 @@ class LeaseContext(LeaseFacts):
         Raises: StepUnknown, LeaseLost, ConfigError; BadArgument outside of runs.
         SQL: step_results.
         """
-        found = self.read_results(*self._step_of_run(step), -2)
+        found = self.ask("step_results", **self._step_of_run(step), after=-2)
         return found[0].result if found else None
 
     def results(self, step: str | Named) -> Iterator[StepResult]:
@@ -124,8 +111,8 @@ class LeaseContext(LeaseFacts):
         Raises: As `result`.
         SQL: step_results.
         """
-        (run, name), after = self._step_of_run(step), -1
-        while page := self.read_results(run, name, after):
+        asked, after = self._step_of_run(step), -1
+        while page := self.ask("step_results", **asked, after=after):
             yield from page
             after = page[-1].item
 
@@ -331,9 +318,6 @@ class AsyncLeaseContext(LeaseFacts):
     """
 
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
-    extend_claim: Callable[[timedelta], Awaitable[datetime]]
-    read_results: Callable[[UUID, str, int], Awaitable[Sequence[StepResult]]] = _refuse_read
-    read_input: Callable[[UUID], Awaitable[Json]] = _refuse_read
     ask: steps.AsyncAsk = steps.ask_nobody
     connect: steps.AsyncConnect = steps.connect_nowhere
 
@@ -353,21 +337,22 @@ class AsyncLeaseContext(LeaseFacts):
 
     async def extend(self, by: timedelta) -> datetime:
         """See `LeaseContext.extend`."""
-        return await self.extend_claim(by)
+        until: datetime = await self.ask("extend_claim", extend=by)
+        return until
 
     async def run_input(self) -> Json:
         """See `LeaseContext.run_input`."""
-        return None if (run := self.run_id) is None else await self.read_input(run)
+        return None if (run := self.run_id) is None else await self.ask("run_input", run_id=run)
 
     async def result(self, step: str | Named) -> Json:
         """See `LeaseContext.result`."""
-        found = await self.read_results(*self._step_of_run(step), -2)
+        found = await self.ask("step_results", **self._step_of_run(step), after=-2)
         return found[0].result if found else None
 
     async def results(self, step: str | Named) -> AsyncIterator[StepResult]:
         """See `LeaseContext.results`: `async for each in context.results("score")`."""
-        (run, name), after = self._step_of_run(step), -1
-        while page := await self.read_results(run, name, after):
+        asked, after = self._step_of_run(step), -1
+        while page := await self.ask("step_results", **asked, after=after):
             for each in page:
                 yield each
             after = page[-1].item

@@ -127,15 +127,15 @@ class LeaseFacts:
         """The name of the step in its run; None outside of runs."""
         return (self.claim.headers or {}).get("step") if self.run_id else None
 
-    def _step_of_run(self, step: str | Named) -> tuple[UUID, str]:
-        """This run, and the name of a step of it. Raises: BadArgument outside of runs."""
+    def _step_of_run(self, step: str | Named) -> dict[str, Any]:
+        """A step of this run, as `step_results` names it. Raises: BadArgument outside of runs."""
         run = self.run_id
         if run is None:
             raise BadArgument(
                 f"lease {self.lease_id} is no step of a run, so it has no other steps",
                 hint="submit a workflow; leases that are spawned one by one have no run",
             )
-        return run, step if isinstance(step, str) else step.name
+        return {"run_id": run, "step": step if isinstance(step, str) else step.name}
 
     @property
     def item_no(self) -> int | None:

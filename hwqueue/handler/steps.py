@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -23,6 +23,7 @@ from typing import Any, Literal, NoReturn, Protocol
 
 import psycopg
 
+from hwqueue.client import AsyncClient, Client
 from hwqueue.client._arguments import check_span
 from hwqueue.client._json import check_json
 from hwqueue.convert import jsonable
@@ -38,10 +39,10 @@ _READ_COMMITTED = psycopg.IsolationLevel.READ_COMMITTED  # as `save_checkpoint` 
 
 
 class Ask(Protocol):
-    """Makes one of the calls about durable steps for the claim that runs: of a sync handler."""
+    """Makes a call for the claim that runs: of a sync handler."""
 
     def __call__(self, call: str, /, **arguments: Any) -> Any:
-        """`checkpoints`, `save_checkpoint`, `take_signal`, `add_items` or `add_steps`."""
+        """See `make_call`."""
 
 
 class AsyncAsk(Protocol):
@@ -49,6 +50,40 @@ class AsyncAsk(Protocol):
 
     def __call__(self, call: str, /, **arguments: Any) -> Awaitable[Any]:
         """See `Ask`."""
+
+
+_OF_THE_CLAIM = (
+    "checkpoints",
+    "save_checkpoint",
+    "take_signal",
+    "add_items",
+    "add_steps",
+    "gang_status",
+    "extend_claim",
+)
+_OF_THE_RUN = ("step_results", "run_input")
+
+
+def make_call(client: Client | AsyncClient, claim: Claim, call: str, arguments: Mapping[str, Any]) -> Any:
+    """Make a call that a handler asks for, about its claim or the run that its lease is of.
+
+    Raises: ConfigError: it may not ask for that.
+    """
+    if call in _OF_THE_RUN:
+        return getattr(client, call)(**arguments, lease_id=claim.lease_id)
+    if call in _OF_THE_CLAIM:
+        return getattr(client, call)(claim.lease_id, claim.claim_token, **arguments)
+    raise ConfigError(f"a handler may ask for {', '.join(_OF_THE_CLAIM + _OF_THE_RUN)}, not for {call!r}")
+
+
+def refuse_reading(call: str) -> None:
+    """Refuse to read the run of a step where nothing is connected. Raises: ConfigError."""
+    if call in _OF_THE_RUN:
+        raise ConfigError(
+            "the run of a step cannot be read here: a handler in a process, or one that a test calls, "
+            "has no connection",
+            hint="bind what it needs into its params: result(...), run_input(...)",
+        )
 
 
 Near = Literal["self"] | None
@@ -220,16 +255,20 @@ def async_transaction_on(connection: Any) -> AbstractAsyncContextManager[Any]:
 
 
 @contextmanager
-def connected(conninfo: str) -> Iterator[psycopg.Connection[Any]]:
-    """A connection of its own, which PgBouncer may stand before."""
+def connected(conninfo: str | None) -> Iterator[psycopg.Connection[Any]]:
+    """A connection of its own, which PgBouncer may stand before. None: no database is at hand."""
+    if conninfo is None:
+        connect_nowhere()
     with psycopg.connect(conninfo, autocommit=True, prepare_threshold=None) as connection:
         connection.isolation_level = _READ_COMMITTED
         yield connection
 
 
 @asynccontextmanager
-async def async_connected(conninfo: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+async def async_connected(conninfo: str | None) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
     """The same for an async handler."""
+    if conninfo is None:
+        connect_nowhere()
     connecting = psycopg.AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
     async with await connecting as connection:
         await connection.set_isolation_level(_READ_COMMITTED)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
+from hwqueue.handler import steps
 from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 from hwqueue.handler.gang import GangContext
 from hwqueue.handler.steps import Memory
@@ -79,13 +80,8 @@ def make_context(
         gang: The gang that its lease is a member of.
         **facts: As `make_claim` takes them: `attempt=2`, `task`, `headers`, `assignment`, ...
     """
-
-    def extend(by: timedelta) -> datetime:
-        return datetime.now(UTC) + by
-
     return LeaseContext(
         claim=claim or make_claim(params=params, **facts),
-        extend_claim=extend,
         ask=_InMemory(signals or {}).answer,
         memory=_memory(saved or {}),
         gang=gang,
@@ -104,15 +100,11 @@ def make_async_context(
     """The same for an async handler: see `make_context`."""
     kept = _InMemory(signals or {})
 
-    async def extend(by: timedelta) -> datetime:
-        return datetime.now(UTC) + by
-
     async def ask(call: str, /, **arguments: Any) -> Any:
         return kept.answer(call, **arguments)
 
     return AsyncLeaseContext(
         claim=claim or make_claim(params=params, **facts),
-        extend_claim=extend,
         ask=ask,
         memory=_memory(saved or {}),
         gang=gang,
@@ -128,6 +120,9 @@ class _InMemory:
         self._runs: dict[str, UUID] = {}
 
     def answer(self, call: str, /, **arguments: Any) -> Any:
+        steps.refuse_reading(call)
+        if call == "extend_claim":
+            return datetime.now(UTC) + arguments["extend"]
         if call == "add_items":
             return [self._added(item["name"]) for item in arguments["items"]]
         if call == "add_steps":

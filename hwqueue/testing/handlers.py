@@ -3,148 +3,77 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, ParamSpec, TypeVar
-from uuid import UUID
+from typing import Any, TypeVar
 
 from hwqueue.app import Task
-from hwqueue.client import AsyncClient, Client
+from hwqueue.client import AsyncClient
 from hwqueue.handler import steps
 from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 from hwqueue.handler.gang import GangContext
-from hwqueue.types import Checkpoint, Claim, Json, StepResult
+from hwqueue.testing.either import at_once, is_at_once
+from hwqueue.types import Checkpoint, Claim
 from hwqueue.worker import outcome
 from hwqueue.worker.outcome import Outcome
 from hwqueue.worker.runner import acall, call
 
 T = TypeVar("T")
-P = ParamSpec("P")
-Ended = tuple[Outcome, BaseException | None]
 
 
-def run_handler(
-    task: Task[..., Any],
-    claim: Claim,
-    client: Client,
-    *,
-    gang: GangContext | None = None,
-    skips_waits: bool = False,
-) -> Ended:
-    """Run it in this thread; an async one in an event loop of its own.
-
-    Args:
-        gang: What it is told of its gang.
-        skips_waits: Whether waits that are limited in time are over, whatever the clock says.
-    """
-    raised: list[BaseException] = []
-
-    def extend(by: timedelta) -> datetime:
-        return client.extend_claim(claim.lease_id, claim.claim_token, extend=by)
-
-    def read_results(run: UUID, step: str, after: int) -> list[StepResult]:
-        return client.step_results(run, step, after=after, lease_id=claim.lease_id)
-
-    def read_input(run: UUID) -> Json:
-        return client.run_input(run, lease_id=claim.lease_id)
-
-    def ask(call: str, /, **arguments: Any) -> Any:
-        answer = getattr(client, call)(claim.lease_id, claim.claim_token, **arguments)
-        if not skips_waits or call != "checkpoints":
-            return answer
-        for one in filter(_is_open_sleep, answer):
-            client.save_checkpoint(claim.lease_id, claim.claim_token, one.name)
-        return [_over(one) for one in answer]
-
-    if task.is_async:
-        acontext = AsyncLeaseContext(
-            claim=claim,
-            gang=gang,
-            extend_claim=_awaited(extend),
-            read_results=_awaited(read_results),
-            read_input=_awaited(read_input),
-            ask=_awaited(ask),
-            connect=_aconnect(client),
-        )
-        return _concluded(_in_a_loop(acall(task, acontext, raised.append)), raised)
-    context = LeaseContext(
-        claim=claim,
-        gang=gang,
-        extend_claim=extend,
-        read_results=read_results,
-        read_input=read_input,
-        ask=ask,
-        connect=_connect(client),
-    )
-    return _concluded(call(task, context, raised.append), raised)
-
-
-async def arun_handler(
+async def run_handler(
     task: Task[..., Any],
     claim: Claim,
     client: AsyncClient,
     *,
     gang: GangContext | None = None,
     skips_waits: bool = False,
-) -> Ended:
-    """Run it in this event loop; a sync one in a thread, as the worker does."""
+) -> tuple[Outcome, BaseException | None]:
+    """Run it as the worker does: an async one in this event loop, a sync one in a thread.
+
+    With a `Client`: a sync one in this thread, an async one in an event loop of its own.
+
+    Args:
+        gang: What it is told of its gang.
+        skips_waits: Whether waits that are limited in time are over, whatever the clock says.
+    """
     raised: list[BaseException] = []
-    loop = asyncio.get_running_loop()
+    is_sync = is_at_once(client)
+    # of a client that has a pool, or connects for each call
+    conninfo: str | None = getattr(client._runner, "_conninfo", None)
 
-    async def extend(by: timedelta) -> datetime:
-        return await client.extend_claim(claim.lease_id, claim.claim_token, extend=by)
-
-    async def read_results(run: UUID, step: str, after: int) -> list[StepResult]:
-        return await client.step_results(run, step, after=after, lease_id=claim.lease_id)
-
-    async def read_input(run: UUID) -> Json:
-        return await client.run_input(run, lease_id=claim.lease_id)
-
-    async def ask(call: str, /, **arguments: Any) -> Any:
-        answer = await getattr(client, call)(claim.lease_id, claim.claim_token, **arguments)
-        if not skips_waits or call != "checkpoints":
+    async def ask(asked: str, /, **arguments: Any) -> Any:
+        answer = await steps.make_call(client, claim, asked, arguments)
+        if not skips_waits or asked != "checkpoints":
             return answer
         for one in filter(_is_open_sleep, answer):
             await client.save_checkpoint(claim.lease_id, claim.claim_token, one.name)
         return [_over(one) for one in answer]
 
-    def waited(asked: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-        def answer(*arguments: P.args, **named: P.kwargs) -> T:
-            return asyncio.run_coroutine_threadsafe(asked(*arguments, **named), loop).result()
-
-        return answer
-
     if task.is_async:
-        acontext = AsyncLeaseContext(
-            claim=claim,
-            gang=gang,
-            extend_claim=extend,
-            read_results=read_results,
-            read_input=read_input,
-            ask=ask,
-            connect=_aconnect(client),
+        connect = partial(steps.async_connected, conninfo)
+        running = acall(
+            task, AsyncLeaseContext(claim=claim, gang=gang, ask=ask, connect=connect), raised.append
         )
-        return _concluded(await acall(task, acontext, raised.append), raised)
-    context = LeaseContext(
-        claim=claim,
-        gang=gang,
-        extend_claim=waited(extend),
-        read_results=waited(read_results),
-        read_input=waited(read_input),
-        ask=waited(ask),
-        connect=_connect(client),
-    )
-    return _concluded(await asyncio.to_thread(call, task, context, raised.append), raised)
+        ended = _in_a_loop(running) if is_sync else await running
+    else:
+        loop = None if is_sync else asyncio.get_running_loop()
 
+        def ask_and_wait(asked: str, /, **arguments: Any) -> Any:
+            asking = ask(asked, **arguments)
+            if loop is None:
+                return at_once(asking)
+            return asyncio.run_coroutine_threadsafe(asking, loop).result()
 
-def _awaited(ask: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
-    async def asked(*arguments: P.args, **named: P.kwargs) -> T:
-        return ask(*arguments, **named)
-
-    return asked
+        context = LeaseContext(
+            claim=claim, gang=gang, ask=ask_and_wait, connect=partial(steps.connected, conninfo)
+        )
+        run = partial(call, task, context, raised.append)
+        ended = run() if is_sync else await asyncio.to_thread(run)
+    ended = ended or outcome.CANCELLED_ITSELF
+    return ended, raised[0] if raised and ended.kind != "suspend" else None
 
 
 def _is_open_sleep(one: Checkpoint) -> bool:
@@ -156,29 +85,6 @@ def _over(one: Checkpoint) -> Checkpoint:
     if one.status != "open" or one.waits_until is None:
         return one
     return replace(one, status="done" if one.waits_for is None else "timed_out")
-
-
-def _connect(client: Client | AsyncClient) -> steps.Connect:
-    conninfo = _conninfo(client)
-    return steps.connect_nowhere if conninfo is None else partial(steps.connected, conninfo)
-
-
-def _aconnect(client: Client | AsyncClient) -> steps.AsyncConnect:
-    conninfo = _conninfo(client)
-    return steps.connect_nowhere if conninfo is None else partial(steps.async_connected, conninfo)
-
-
-def _conninfo(client: Client | AsyncClient) -> str | None:
-    """Of a client that has a pool, or connects for each call."""
-    conninfo: str | None = getattr(client._runner, "_conninfo", None)
-    return conninfo
-
-
-def _concluded(ended: Outcome | None, raised: list[BaseException]) -> Ended:
-    if ended is None:
-        ended = outcome.failure("Cancelled", "the handler cancelled itself")
-    failed = raised and ended.kind != "suspend"
-    return ended, raised[0] if failed else None
 
 
 def _in_a_loop(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from inspect import iscoroutinefunction
 from typing import Any
+from unittest.mock import patch
 
 from hwqueue.app import App
 from hwqueue.client import AsyncClient, Client
-from hwqueue.testing._async.drain import run_gang as arun_gang
-from hwqueue.testing._async.drain import run_lease as arun_lease
-from hwqueue.testing._sync.drain import run_gang, run_lease
-from hwqueue.types import SpawnedMember, SpawnResult
+from hwqueue.testing.bench import Bench
+from hwqueue.testing.either import of_either
+from hwqueue.testing.runs import raise_for
+from hwqueue.types import Claim, SpawnedMember, SpawnResult
 
 _SPAWNS = ("spawn_lease", "spawn_leases", "spawn_gang")
+_Spawned = SpawnResult | Sequence[SpawnResult] | Sequence[SpawnedMember]
 
 
 @contextmanager
@@ -34,62 +37,45 @@ def inline(app: App, *, raises: bool = True) -> Iterator[None]:
 
     Raises: AssertionError, from the spawn: no made-up node may run the lease.
     """
-    undo: list[Callable[[], None]] = []
-    for client, around in ((Client, _around), (AsyncClient, _aaround)):
-        for name in _SPAWNS:
-            original = getattr(client, name)
-            undo.append(functools.partial(_restore, client, name, client.__dict__.get(name)))
-            setattr(client, name, around(original, app, raises))
-    try:
+    with ExitStack() as patches:
+        for client in (Client, AsyncClient):
+            for name in _SPAWNS:
+                around = _around(getattr(client, name), app, raises)
+                patches.enter_context(patch.object(client, name, around))
         yield
-    finally:
-        for restore in undo:
-            restore()
-
-
-def _restore(client: type, name: str, before: Any) -> None:
-    """Put back what the class had itself; None: it inherits it."""
-    if before is None:
-        delattr(client, name)
-    else:
-        setattr(client, name, before)
 
 
 def _around(spawn: Callable[..., Any], app: App, raises: bool) -> Callable[..., Any]:
     @functools.wraps(spawn)
     def spawn_and_run(client: Client, *args: Any, **kwargs: Any) -> Any:
         spawned = spawn(client, *args, **kwargs)
-        if members := _members(spawned):
-            run_gang(client, app, members, raises=raises)
-            return spawned
-        for one in _created(spawned):
-            run_lease(client, app, one.lease_id, raises=raises)
+        _run(client, app, spawned, raises)
         return spawned
 
-    return spawn_and_run
-
-
-def _aaround(spawn: Callable[..., Any], app: App, raises: bool) -> Callable[..., Any]:
     @functools.wraps(spawn)
-    async def spawn_and_run(client: AsyncClient, *args: Any, **kwargs: Any) -> Any:
+    async def aspawn_and_run(client: AsyncClient, *args: Any, **kwargs: Any) -> Any:
         spawned = await spawn(client, *args, **kwargs)
-        if members := _members(spawned):
-            await arun_gang(client, app, members, raises=raises)
-            return spawned
-        for one in _created(spawned):
-            await arun_lease(client, app, one.lease_id, raises=raises)
+        await _run(client, app, spawned, raises)
         return spawned
 
-    return spawn_and_run
+    return aspawn_and_run if iscoroutinefunction(spawn) else spawn_and_run
 
 
-def _members(spawned: SpawnResult | Sequence[SpawnResult | SpawnedMember]) -> list[SpawnedMember]:
-    """Of a gang that was spawned."""
-    every = [] if isinstance(spawned, SpawnResult) else spawned
-    return [one for one in every if isinstance(one, SpawnedMember)]
-
-
-def _created(spawned: SpawnResult | Sequence[SpawnResult]) -> list[SpawnResult]:
-    """Those that an idempotency key had not spawned before."""
+@of_either
+async def _run(client: AsyncClient, app: App, spawned: _Spawned, raises: bool) -> None:
+    """Run what was spawned just now, as far as it is of the app's tasks."""
     every = [spawned] if isinstance(spawned, SpawnResult) else spawned
-    return [one for one in every if one.created]
+    gang = [one.lease_id for one in every if isinstance(one, SpawnedMember)]
+    # an idempotency key may have spawned the others before
+    alone = [[one.lease_id] for one in every if isinstance(one, SpawnResult) and one.created]
+    for leases in [gang] if gang else alone:
+        tasks = [(await client.get_lease(lease)).task_name for lease in leases]
+        if app.tasks.keys().isdisjoint(tasks):
+            continue
+        async with Bench(client, app) as bench:
+            claim: Claim | None = await bench.claim_lease(leases[0])
+            while claim is not None:
+                run = await bench.run(claim)
+                if raises:
+                    raise_for(run)
+                claim = bench.next_of_gang()

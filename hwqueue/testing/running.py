@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
-from typing import Any, overload
+from collections.abc import Sequence
 from uuid import UUID
 
 from hwqueue.app import App
-from hwqueue.client import AsyncClient, Client
-from hwqueue.testing._async import drain as _async
-from hwqueue.testing._sync import drain as _sync
+from hwqueue.client import AsyncClient
+from hwqueue.testing.bench import Bench, named
+from hwqueue.testing.either import of_either
 from hwqueue.testing.nodes import Fleet, MadeUpNode
-from hwqueue.testing.runs import Drained, Run
-from hwqueue.types import NodeSpec
+from hwqueue.testing.runs import Drained, Run, raise_for
+from hwqueue.types import LeaseState, NodeSpec
 
 Node = NodeSpec | MadeUpNode | Fleet | None
 Queues = str | Sequence[str] | None
 
 
-@overload
-def drain(
+@of_either
+async def drain(
     client: AsyncClient,
     app: App,
     *,
@@ -29,34 +28,7 @@ def drain(
     retries: bool = False,
     raises: bool = True,
     limit: int = 1000,
-) -> Coroutine[Any, Any, Drained]: ...
-
-
-@overload
-def drain(
-    client: Client,
-    app: App,
-    *,
-    queue: Queues = None,
-    node: Node = None,
-    scheduled: bool = False,
-    retries: bool = False,
-    raises: bool = True,
-    limit: int = 1000,
-) -> Drained: ...
-
-
-def drain(
-    client: AsyncClient | Client,
-    app: App,
-    *,
-    queue: Queues = None,
-    node: Node = None,
-    scheduled: bool = False,
-    retries: bool = False,
-    raises: bool = True,
-    limit: int = 1000,
-) -> Coroutine[Any, Any, Drained] | Drained:
+) -> Drained:
     """Run the leases of the app's tasks that are due, one by one, until none is left.
 
     Each is claimed, its handler called as a worker calls it, and settled. What a handler spawns is
@@ -83,21 +55,24 @@ def drain(
         `limit` was reached, the fleet has no nodes, or no made-up node may run a lease or a gang.
     SQL: register_node, claim_task, settle_and_claim, deregister_node and others.
     """
-    options: dict[str, Any] = {
-        "queues": _queues(app, queue),
-        "node": _claimers(node),
-        "scheduled": scheduled,
-        "retries": retries,
-        "raises": raises,
-        "limit": limit,
-    }
-    if isinstance(client, AsyncClient):
-        return _async.drain(client, app, **options)
-    return _sync.drain(client, app, **options)
+    runs: list[Run] = []
+    async with Bench(client, app, _claimers(node)) as bench:
+        while claim := await bench.claim(_queues(app, queue), scheduled=scheduled, retries=retries):
+            if len(runs) == limit:
+                await client.release_lease(claim.lease_id, claim.claim_token)
+                raise AssertionError(
+                    f"{limit} handlers have run and there is more to do: the last was {runs[-1]}; "
+                    "raise `limit`, or look for a handler that spawns or snoozes without end"
+                )
+            run = await bench.run(claim)
+            runs.append(run)
+            if raises and not (retries and run.state in (LeaseState.PENDING, LeaseState.SCHEDULED)):
+                raise_for(run)
+    return Drained(tuple(runs))
 
 
-@overload
-def run_one(
+@of_either
+async def run_one(
     client: AsyncClient,
     app: App,
     *,
@@ -105,30 +80,7 @@ def run_one(
     lease_id: UUID | str | None = None,
     node: Node = None,
     raises: bool = True,
-) -> Coroutine[Any, Any, Run]: ...
-
-
-@overload
-def run_one(
-    client: Client,
-    app: App,
-    *,
-    queue: Queues = None,
-    lease_id: UUID | str | None = None,
-    node: Node = None,
-    raises: bool = True,
-) -> Run: ...
-
-
-def run_one(
-    client: AsyncClient | Client,
-    app: App,
-    *,
-    queue: Queues = None,
-    lease_id: UUID | str | None = None,
-    node: Node = None,
-    raises: bool = True,
-) -> Coroutine[Any, Any, Run] | Run:
+) -> Run:
     """Run one lease, as `drain` does: the next, or a certain one.
 
     Args:
@@ -138,34 +90,25 @@ def run_one(
 
     Raises: As `drain`. AssertionError: nothing is due, or the lease does not wait.
     """
-    options: dict[str, Any] = {
-        "queues": _queues(app, queue),
-        "lease_id": lease_id,
-        "node": _claimers(node),
-        "raises": raises,
-    }
-    if isinstance(client, AsyncClient):
-        return _async.run_one(client, app, **options)
-    return _sync.run_one(client, app, **options)
+    queues = _queues(app, queue)
+    async with Bench(client, app, _claimers(node)) as bench:
+        claim = await (bench.claim(queues) if lease_id is None else bench.claim_lease(lease_id))
+        if claim is None:
+            raise AssertionError(f"nothing to run in {named(queues)} for {named(app.tasks)}")
+        run = await bench.run(claim)
+    if raises:
+        raise_for(run)
+    return run
 
 
-@overload
-def create_queues(client: AsyncClient, app: App) -> Coroutine[Any, Any, None]: ...
-
-
-@overload
-def create_queues(client: Client, app: App) -> None: ...
-
-
-def create_queues(client: AsyncClient | Client, app: App) -> Coroutine[Any, Any, None] | None:
+@of_either
+async def create_queues(client: AsyncClient, app: App) -> None:
     """Create the queues that the app's tasks name, with the default policy.
 
     Raises: QueueExists, if one has another policy.
     """
-    if isinstance(client, AsyncClient):
-        return _async.create_queues(client, _queues(app, None))
-    _sync.create_queues(client, _queues(app, None))
-    return None
+    for queue in _queues(app, None):
+        await client.create_queue(queue)
 
 
 def _claimers(node: Node) -> NodeSpec | tuple[MadeUpNode, ...] | None:

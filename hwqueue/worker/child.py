@@ -22,13 +22,13 @@ from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from datetime import timedelta
 from types import FrameType
 from typing import Any, NoReturn
 
 from hwqueue import logs, tracing
 from hwqueue.app import Cancelled, Task
 from hwqueue.errors import ConfigError
+from hwqueue.handler import steps
 from hwqueue.handler.attempt_log import MOST_LINES, Line, numbered
 from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 from hwqueue.handler.lease_facts import Report
@@ -109,6 +109,12 @@ class _Reports:
 
         In a thread of its own: a signal, which ends the handler in this one, must not cut it.
         """
+        if call == "extend_claim":
+            raise ConfigError(
+                "extend is not available in a handler that runs in a process: the worker heartbeats "
+                "its claim for as long as it runs"
+            )
+        steps.refuse_reading(call)
         if os.getpid() != self._own_pid:
             raise ConfigError("a process that the handler forked off has no steps: only it does")
         number = next(self._numbers)
@@ -272,7 +278,6 @@ def _run_sync(task: Task[..., Any], job: Job, reports: _Reports, tell_line: Tell
         claim=job.claim,
         gang=job.gang,
         cancelled=cancelled,
-        extend_claim=_refuse_extend,
         ask=reports.ask,
         tell_progress=reports.tell,
         tell_line=tell_line,
@@ -295,7 +300,6 @@ def _run_async(task: Task[..., Any], job: Job, reports: _Reports, tell_line: Tel
             claim=job.claim,
             gang=job.gang,
             cancelled=cancelled,
-            extend_claim=_refuse_extend,
             ask=reports.ask_async,
             tell_progress=reports.tell,
             tell_line=tell_line,
@@ -303,13 +307,6 @@ def _run_async(task: Task[..., Any], job: Job, reports: _Reports, tell_line: Tel
         return await task.run_async(context)
 
     return asyncio.run(run())
-
-
-def _refuse_extend(_by: timedelta) -> NoReturn:
-    raise ConfigError(
-        "extend is not available in a handler that runs in a process: the worker heartbeats its "
-        "claim for as long as it runs"
-    )
 
 
 if __name__ == "__main__":

@@ -4,40 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta
 from enum import Enum
 from functools import partial
-from typing import Any, TypeVar
-from uuid import UUID
+from typing import Any
 
 from hwqueue import tracing
 from hwqueue.app import App, Cancelled, Task
 from hwqueue.errors import LeaseError
 from hwqueue.handler import steps
-from hwqueue.handler.attempt_log import Line, numbered
+from hwqueue.handler.attempt_log import numbered
 from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 from hwqueue.handler.gang import GangContext
-from hwqueue.handler.lease_facts import Report
 from hwqueue.logs import about, lease_fields
 from hwqueue.text import exact_duration
-from hwqueue.types import Claim, Json, StepResult
+from hwqueue.types import Claim
 from hwqueue.worker import outcome, process
 from hwqueue.worker.gangs import gather
 from hwqueue.worker.outcome import Ended, Outcome
 from hwqueue.worker.pinning import pinned
 from hwqueue.worker.report import tell_started
+from hwqueue.worker.session import NodeSession
+from hwqueue.worker.settings import WorkerSettings, worker_conninfo
 
 _log = logging.getLogger("hwqueue.worker")
 
-TellProgress = Callable[[Claim, Report], None]
-TellLine = Callable[[Claim, Line], None]
-ExtendClaim = Callable[[Claim, timedelta], Awaitable[datetime]]
-ReadResults = Callable[[Claim, UUID, str, int], Coroutine[Any, Any, list[StepResult]]]
-ReadInput = Callable[[Claim, UUID], Coroutine[Any, Any, Json]]
-T = TypeVar("T")
-AskClaim = Callable[[Claim, str, Mapping[str, Any]], Awaitable[Any]]
 OnError = Callable[[BaseException], object]
 
 
@@ -136,17 +128,10 @@ class Runner:
 
     Args:
         app: Where the handlers are.
-        concurrency: How many run at once.
-        grace: How long a child process may take over a SIGTERM.
-        now: Ends that grace when set.
+        settings: Of the worker.
+        session: Makes the calls that handlers ask for, and keeps what they say.
+        now: Ends the grace that a child process has over a SIGTERM when set.
         gpu_names: What `CUDA_VISIBLE_DEVICES` calls the node's GPUs, by position.
-        extend_claim: Extends the claim of one lease.
-        read_results, read_input: Read a step's results, and the input of the run of a claim.
-        ask_claim: Makes the calls of durable steps for one claim.
-        conninfo: Of the database, for transactions that handlers begin.
-        tell_progress: Keeps how far a handler says it has come.
-        tell_line: Keeps what a handler logs.
-        pass_environment: What child processes get of the worker's own variables.
 
     Attributes:
         wake: Set whenever a handler has ended.
@@ -155,36 +140,21 @@ class Runner:
     def __init__(
         self,
         app: App,
+        settings: WorkerSettings,
+        session: NodeSession,
         *,
-        concurrency: int,
-        grace: timedelta,
         now: asyncio.Event,
         gpu_names: tuple[str, ...],
-        extend_claim: ExtendClaim,
-        read_results: ReadResults,
-        read_input: ReadInput,
-        ask_claim: AskClaim,
-        conninfo: str,
-        tell_progress: TellProgress,
-        tell_line: TellLine,
-        pass_environment: tuple[str, ...] = (),
     ) -> None:
         self.wake = asyncio.Event()
         self._app = app
-        self._concurrency = concurrency
-        self._grace = grace
+        self._settings = settings
+        self._session = session
         self._now = now
         self._gpu_names = gpu_names
-        self._extend_claim = extend_claim
-        self._read_results = read_results
-        self._read_input = read_input
-        self._ask_claim = ask_claim
-        self._conninfo = conninfo
-        self._tell_progress = tell_progress
-        self._tell_line = tell_line
-        self._pass_environment = pass_environment
+        self._conninfo = worker_conninfo(settings.dsn)  # for transactions that handlers begin
         self._loop = asyncio.get_running_loop()
-        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="hwqueue-handler")
+        self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="hwqueue-handler")
         self._running: dict[int, Execution] = {}
         self._ended: list[Ended] = []
         self._settling: list[Ended] = []
@@ -194,7 +164,7 @@ class Runner:
     @property
     def free(self) -> int:
         """How many more handlers may start."""
-        return self._concurrency - len(self._running)
+        return self._settings.concurrency - len(self._running)
 
     @property
     def running(self) -> Collection[Execution]:
@@ -271,7 +241,7 @@ class Runner:
     def _gather(self, execution: Execution) -> None:
         """Wait for the gang; a lease of none may have such a header of its producer's own."""
         execution.waits = True
-        execution.future = self._loop.create_task(gather(execution.claim, self._ask_claim))
+        execution.future = self._loop.create_task(gather(execution.claim, self._session.ask))
         execution.future.add_done_callback(partial(self._on_gathered, execution))
 
     def _on_gathered(self, execution: Execution, gathering: asyncio.Future[Any]) -> None:
@@ -393,19 +363,17 @@ class Runner:
     def _in_thread(self, execution: Execution) -> asyncio.Future[Outcome | None]:
         claim = execution.claim
 
-        def wait(asked: Coroutine[Any, Any, T]) -> T:
+        def ask(call: str, /, **arguments: Any) -> Any:
+            asked = self._session.ask(claim, call, arguments)
             return asyncio.run_coroutine_threadsafe(asked, self._loop).result()
 
         context = LeaseContext(
             claim=claim,
             gang=execution.gang,
-            extend_claim=lambda by: wait(self._extend(claim, by)),
-            read_results=lambda *asked: wait(self._read_results(claim, *asked)),
-            read_input=lambda run: wait(self._read_input(claim, run)),
-            ask=lambda call, /, **arguments: wait(self._ask(claim, call, arguments)),
+            ask=ask,
             connect=partial(steps.connected, self._conninfo),
-            tell_progress=partial(self._tell_progress, claim),
-            tell_line=numbered(partial(self._tell_line, claim)),
+            tell_progress=partial(self._session.progress.tell, claim),
+            tell_line=numbered(partial(self._session.logs.tell, claim)),
         )
         execution.cancelled = context.cancelled.set
         return self._loop.run_in_executor(self._threads, call, execution.task, context)
@@ -415,13 +383,10 @@ class Runner:
         context = AsyncLeaseContext(
             claim=claim,
             gang=execution.gang,
-            extend_claim=lambda by: self._extend(claim, by),
-            read_results=partial(self._read_results, claim),
-            read_input=partial(self._read_input, claim),
-            ask=lambda call, /, **arguments: self._ask(claim, call, arguments),
+            ask=lambda call, /, **arguments: self._session.ask(claim, call, arguments),
             connect=partial(steps.async_connected, self._conninfo),
-            tell_progress=partial(self._tell_progress, claim),
-            tell_line=numbered(partial(self._tell_line, claim)),
+            tell_progress=partial(self._session.progress.tell, claim),
+            tell_line=numbered(partial(self._session.logs.tell, claim)),
         )
         execution.cancelled = context.cancelled.set
         return await acall(execution.task, context)
@@ -436,21 +401,15 @@ class Runner:
                 self._app.keep_logs,
                 execution.gang,
             ),
-            process.environment_for(claim, self._gpu_names, self._pass_environment),
-            self._grace,
+            process.environment_for(claim, self._gpu_names, self._settings.pass_environment),
+            self._settings.cancel_grace,
             self._now,
             process.Told(
-                partial(self._tell_progress, claim),
-                partial(self._tell_line, claim),
-                partial(self._ask_claim, claim),
+                partial(self._session.progress.tell, claim),
+                partial(self._session.logs.tell, claim),
+                partial(self._session.ask, claim),
             ),
         )
-
-    async def _extend(self, claim: Claim, by: timedelta) -> datetime:
-        return await self._extend_claim(claim, by)
-
-    async def _ask(self, claim: Claim, call: str, arguments: Mapping[str, Any]) -> Any:
-        return await self._ask_claim(claim, call, arguments)
 
 
 def call(task: Task[..., Any], context: LeaseContext, on_error: OnError | None = None) -> Outcome | None:

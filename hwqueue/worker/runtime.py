@@ -17,7 +17,6 @@ import psycopg
 
 from hwqueue import tracing
 from hwqueue.app import App
-from hwqueue.connections import named_conninfo, with_timeouts
 from hwqueue.errors import ConfigError, HwqueueError
 from hwqueue.stopping import calling, until_told
 from hwqueue.text import exact_duration
@@ -33,7 +32,7 @@ from hwqueue.worker.reaper import prune_regularly, reap_regularly
 from hwqueue.worker.run_spans import send_run_spans
 from hwqueue.worker.runner import Runner, StopReason
 from hwqueue.worker.session import NODE_LOST, NodeClient, NodeSession
-from hwqueue.worker.settings import WorkerSettings
+from hwqueue.worker.settings import WorkerSettings, worker_conninfo
 from hwqueue.worker.signals import Shutdown
 
 _log = logging.getLogger("hwqueue.worker")
@@ -41,10 +40,6 @@ _log = logging.getLogger("hwqueue.worker")
 _LAST_MOMENT_SECONDS = 1.0
 _LAST_CALL_SECONDS = 3.0
 _STOP_HOOKS_SECONDS = 5.0
-
-# A connection to a machine that has vanished must fail, not hang: it would hold the claim loop.
-_TIMEOUT_SECONDS = 10
-_TIMEOUTS = {"keepalives_interval": "5", "tcp_user_timeout": "25000"}
 
 
 def spare_collector() -> None:
@@ -142,21 +137,7 @@ class Worker:
             _log.warning("not pinned to the cores of their leases: %s", ", ".join(loose))
         client = NodeClient(worker_conninfo(settings.dsn))
         session = NodeSession(client, settings, node.spec, self._app, shutdown)
-        runner = Runner(
-            self._app,
-            concurrency=settings.concurrency,
-            grace=settings.cancel_grace,
-            now=shutdown.now,
-            gpu_names=node.gpu_names,
-            extend_claim=session.extend,
-            read_results=session.step_results,
-            read_input=session.run_input,
-            ask_claim=session.ask,
-            conninfo=worker_conninfo(settings.dsn),
-            tell_progress=session.progress.tell,
-            tell_line=session.logs.tell,
-            pass_environment=settings.pass_environment,
-        )
+        runner = Runner(self._app, settings, session, now=shutdown.now, gpu_names=node.gpu_names)
         session.put_off = runner.put_off
         try:
             if await self._open(session, shutdown):
@@ -299,9 +280,3 @@ class Worker:
         if settings.claim_timeout is None:
             return settings.heartbeat_interval
         return min(settings.heartbeat_interval, settings.claim_timeout / 4)
-
-
-def worker_conninfo(conninfo: str | None) -> str:
-    """The connection string with the worker's timeouts, for what it does not say itself."""
-    named = named_conninfo(conninfo, "the DSN")
-    return with_timeouts(named, seconds=_TIMEOUT_SECONDS, **_TIMEOUTS)

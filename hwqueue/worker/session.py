@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -27,27 +27,25 @@ from hwqueue.client import AsyncClient
 from hwqueue.connections import with_timeouts
 from hwqueue.errors import (
     BadArgument,
-    ConfigError,
     HwqueueError,
     NodeNotYours,
     NodeSuperseded,
     NodeUnknown,
     QueueUnknown,
 )
+from hwqueue.handler import steps
 from hwqueue.types import (
     AdvanceResult,
     Claim,
     Death,
     EndedRun,
     Heartbeat,
-    Json,
     LeaseOutlook,
     NodeSpec,
     PruneResult,
     ReapResult,
     SettledAndClaimed,
     Settlement,
-    StepResult,
     Verdict,
 )
 from hwqueue.worker import outcome
@@ -74,14 +72,6 @@ _REFUSALS = {
     "suspend": "SuspensionRefused",
     "release": "SnoozeRefused",
 }
-_STEP_CALLS = (
-    "checkpoints",
-    "save_checkpoint",
-    "take_signal",
-    "add_items",
-    "add_steps",
-    "gang_status",
-)
 
 NODE_LOST = (NodeSuperseded, NodeNotYours)
 """What says that this worker may not act for its node any more; the session stops it."""
@@ -277,34 +267,10 @@ class NodeSession:
         except (HwqueueError, psycopg.Error) as error:
             tell_unsettled(ended, in_one_line(error))
 
-    async def extend(self, claim: Claim, by: timedelta) -> datetime:
-        """Let a claim live until `by` from now. SQL: extend_claim."""
-        return await self._call(
-            "extend",
-            lambda client: client.extend_claim(claim.lease_id, claim.claim_token, extend=by),
-        )
-
-    async def step_results(self, claim: Claim, run: UUID, step: str, after: int) -> list[StepResult]:
-        """What a step of a claim's run returned. SQL: step_results."""
-        return await self._call(
-            "read results",
-            lambda client: client.step_results(run, step, after=after, lease_id=claim.lease_id),
-        )
-
-    async def run_input(self, claim: Claim, run: UUID) -> Json:
-        """What a claim's run was submitted with. SQL: run_input."""
-        return await self._call(
-            "read an input",
-            lambda client: client.run_input(run, lease_id=claim.lease_id),
-        )
-
     async def ask(self, claim: Claim, call: str, arguments: Mapping[str, Any]) -> Any:
-        """Make a call about a claim that its handler needs. SQL: those of `_STEP_CALLS`."""
-        if call not in _STEP_CALLS:
-            raise ConfigError(f"a handler may ask for {', '.join(_STEP_CALLS)}, not for {call!r}")
+        """Make a call that a handler asks for: see `hwqueue.handler.steps.make_call`."""
         answer = await self._call(
-            call.replace("_", " "),
-            lambda client: getattr(client, call)(claim.lease_id, claim.claim_token, **arguments),
+            call.replace("_", " "), lambda client: steps.make_call(client, claim, call, arguments)
         )
         if call in ("add_items", "add_steps"):
             self.steps_settled.set()  # items are spawned at once

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import NAMESPACE_DNS, UUID, uuid5
 
+from hwqueue.connections import named_conninfo, with_timeouts
 from hwqueue.errors import ConfigError
 from hwqueue.types import Gpu
 
@@ -22,6 +23,10 @@ MOST_PROCESSES = 1000
 """How many worker processes may divide a machine."""
 _CPU_CLASSES = ("best_effort", "whole_core", "strict_isolated")
 _GPU_CLASSES = ("shared", "session_exclusive", "device_exclusive", "partition_exclusive")
+
+# A connection to a machine that has vanished must fail, not hang: it would hold the claim loop.
+_TIMEOUT_SECONDS = 10
+_TIMEOUTS = {"keepalives_interval": "5", "tcp_user_timeout": "25000"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +210,12 @@ class WorkerSettings:
                 f"heartbeat_interval ({self.heartbeat_interval}), or the node looks dead between "
                 "two heartbeats"
             )
+
+
+def worker_conninfo(conninfo: str | None) -> str:
+    """The connection string with the worker's timeouts, for what it does not say itself."""
+    named = named_conninfo(conninfo, "the DSN")
+    return with_timeouts(named, seconds=_TIMEOUT_SECONDS, **_TIMEOUTS)
 
 
 def name_of_template(template: str, index: int = 0) -> str:

@@ -135,7 +135,7 @@ def test_open_transactions_of_others_delay_a_claim(
     app = make_app(client)
     with psycopg.connect(dsn) as other:
         other.execute("select pg_current_xact_id()")
-        monkeypatch.setattr("hwqueue.testing._sync.drain.pause", lambda _: other.commit())
+        monkeypatch.setattr("hwqueue.testing.either.time.sleep", lambda _: other.commit())
         apart = {"spread": [{"domain": "node", "max_per_domain": 1, "select": {"labels": {}}}]}
         app.tasks["add"].spawn(client, {"a": 1, "b": 1}, placement=apart)
         assert drain(client, app).results == [2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -213,12 +213,7 @@ async def test_waits_of_a_task_group_suspend(client: Client, dsn: str) -> None:
 
 
 def test_only_a_lease_that_was_claimed_before_is_asked_for() -> None:
-    def extend(_by: timedelta) -> datetime:
-        raise AssertionError
-
-    first, second = (
-        LeaseContext(claim=make_claim(claim_token=2**40 + odd), extend_claim=extend) for odd in (0, 1)
-    )
+    first, second = (LeaseContext(claim=make_claim(claim_token=2**40 + odd)) for odd in (0, 1))
     with pytest.raises(Suspended):
         first.sleep(HOUR)
     with pytest.raises(ConfigError, match="checkpoints is not possible here"):

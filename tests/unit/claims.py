@@ -1,12 +1,17 @@
 """Claims and leases for tests of what is done with one."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import Mock
 from uuid import uuid4
 
+from hwqueue.app import App
 from hwqueue.types import Assignment, Claim, Lease, LeaseState
+from hwqueue.worker.runner import Runner
+from hwqueue.worker.settings import WorkerSettings
 
 
 def claim(task: str, params: Any = None, assignment: Assignment | None = None, *, attempt: int = 2) -> Claim:
@@ -35,3 +40,10 @@ def lease(task: str, *, state: LeaseState, result: Any = None) -> Lease:
 async def unanswered(_claim: Claim, call: str, _arguments: Mapping[str, Any]) -> Any:
     """Answers no call of a handler."""
     raise AssertionError(call)
+
+
+def make_runner(app: App, *, ask: Any = unanswered, **settings: Any) -> Runner:
+    """A runner without a database: what handlers ask goes to `ask`, what they say nowhere."""
+    session = Mock(ask=ask)
+    told = WorkerSettings(**{"concurrency": 1, "cancel_grace": timedelta(seconds=1), **settings})
+    return Runner(app, told, session, now=asyncio.Event(), gpu_names=())

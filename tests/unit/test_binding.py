@@ -34,21 +34,17 @@ class Frame(TypedDict):
     number: int
 
 
-def refuse(_by: Any) -> Any:
-    raise AssertionError
-
-
 def bind(handler: Any) -> Binding:
     return Binding.of("draw", handler, is_async=inspect.iscoroutinefunction(handler))
 
 
 def run(handler: Any, params: Any) -> Any:
-    context = LeaseContext(claim=claim("draw", params), extend_claim=refuse)
+    context = LeaseContext(claim=claim("draw", params))
     return bind(handler).run(handler, context)
 
 
 async def run_async(handler: Any, params: Any) -> Any:
-    context = AsyncLeaseContext(claim=claim("draw", params), extend_claim=refuse)
+    context = AsyncLeaseContext(claim=claim("draw", params))
     return await bind(handler).run_async(handler, context)
 
 

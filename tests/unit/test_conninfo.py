@@ -11,8 +11,7 @@ from hwqueue.errors import ConfigError
 from hwqueue.metrics import HwqueueCollector
 from hwqueue.serve import create_app
 from hwqueue.server import ServerSettings
-from hwqueue.worker.runtime import worker_conninfo
-from hwqueue.worker.settings import WorkerSettings
+from hwqueue.worker.settings import WorkerSettings, worker_conninfo
 
 WRONG = [
     "postgresql+psycopg://u:s3cret@localhost/x",

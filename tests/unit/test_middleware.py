@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
@@ -13,16 +13,12 @@ from hwqueue.worker import AsyncLeaseContext, LeaseContext
 from tests.unit.claims import claim
 
 
-def refuse(_by: object) -> NoReturn:
-    raise AssertionError
-
-
 def run(app: App, params: Any = None) -> Any:
     """Run the app's only task."""
     [task] = app.tasks.values()
     if not task.is_async:
-        return task.run(LeaseContext(claim=claim("t", params), extend_claim=refuse))
-    context = AsyncLeaseContext(claim=claim("t", params), extend_claim=refuse)
+        return task.run(LeaseContext(claim=claim("t", params)))
+    context = AsyncLeaseContext(claim=claim("t", params))
     return asyncio.run(task.run_async(context))
 
 
@@ -70,7 +66,7 @@ def test_params_may_be_replaced_for_all_that_follows(kind: str) -> None:
 
 
 def test_a_context_with_other_params_is_stopped_with_the_first() -> None:
-    context = LeaseContext(claim=claim("t"), extend_claim=refuse)
+    context = LeaseContext(claim=claim("t"))
     assert context.with_params(1).cancelled is context.cancelled
     assert context.params is None
 

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
-from unittest.mock import AsyncMock
 from uuid import UUID, uuid4
 
 import pytest
@@ -28,7 +27,7 @@ from hwqueue.types import Claim, GangMember, GangStatus, LeaseState
 from hwqueue.worker import AsyncLeaseContext, LeaseContext
 from hwqueue.worker.outcome import Ended
 from hwqueue.worker.runner import Runner, StopReason
-from tests.unit.claims import claim, unanswered
+from tests.unit.claims import claim, make_runner, unanswered
 
 GANG = uuid4()
 app = App()
@@ -103,20 +102,7 @@ def member(task: str) -> Claim:
 
 @asynccontextmanager
 async def runner(asks: Any) -> AsyncIterator[Runner]:
-    made = Runner(
-        app,
-        concurrency=1,
-        grace=timedelta(seconds=1),
-        now=asyncio.Event(),
-        gpu_names=(),
-        extend_claim=AsyncMock(),
-        read_results=AsyncMock(),
-        read_input=AsyncMock(),
-        ask_claim=asks,
-        conninfo="",
-        tell_progress=lambda _claim, _report: None,
-        tell_line=lambda _claim, _line: None,
-    )
+    made = make_runner(app, ask=asks)
     try:
         yield made
     finally:

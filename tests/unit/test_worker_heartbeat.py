@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
-from unittest.mock import AsyncMock
 from uuid import UUID, uuid4
 
 import pytest
@@ -16,7 +15,7 @@ from hwqueue.types import Claim, Heartbeat, Verdict
 from hwqueue.worker.heartbeat import HeartbeatLoop
 from hwqueue.worker.runner import Runner, StopReason
 from hwqueue.worker.session import NodeSession
-from tests.unit.claims import unanswered
+from tests.unit.claims import make_runner
 
 LEASE = uuid4()
 app = App()
@@ -78,23 +77,7 @@ class Session:
 
 @pytest.fixture
 async def runner() -> Runner:
-    async def no_extension(_claim: Claim, _by: timedelta) -> datetime:
-        raise NotImplementedError
-
-    return Runner(
-        app,
-        concurrency=4,
-        grace=timedelta(0),
-        now=asyncio.Event(),
-        gpu_names=(),
-        extend_claim=no_extension,
-        read_results=AsyncMock(),
-        read_input=AsyncMock(),
-        ask_claim=unanswered,
-        conninfo="",
-        tell_progress=lambda _claim, _report: None,
-        tell_line=lambda _claim, _line: None,
-    )
+    return make_runner(app, concurrency=4)
 
 
 def heartbeat(session: Session, runner: Runner) -> HeartbeatLoop:

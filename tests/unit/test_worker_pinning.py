@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
-from datetime import timedelta
 from typing import Any
-from unittest.mock import AsyncMock
 
 import pytest
 
@@ -15,8 +12,7 @@ from hwqueue.app import App
 from hwqueue.handler.context import LeaseContext
 from hwqueue.types import Assignment, Claim
 from hwqueue.worker.outcome import Outcome
-from hwqueue.worker.runner import Runner
-from tests.unit.claims import claim, unanswered
+from tests.unit.claims import claim, make_runner
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot pin")
 NO_CPU = 100_000
@@ -42,23 +38,7 @@ def given(task: str, *cpus: int, params: Any = None) -> Claim:
 async def outcomes(*claims: Claim) -> list[Outcome]:
     """How they ended, one after the other in one thread."""
 
-    async def extend(_claim: Claim, _by: timedelta) -> Any:
-        raise AssertionError
-
-    runner = Runner(
-        app,
-        concurrency=1,
-        grace=timedelta(0),
-        now=asyncio.Event(),
-        gpu_names=(),
-        extend_claim=extend,
-        read_results=AsyncMock(),
-        read_input=AsyncMock(),
-        ask_claim=unanswered,
-        conninfo="",
-        tell_progress=lambda _claim, _report: None,
-        tell_line=lambda _claim, _line: None,
-    )
+    runner = make_runner(app)
     for one in claims:
         runner.start(one)
         await runner.wait(30)

@@ -118,12 +118,8 @@ async def test_a_report_that_is_refused_takes_no_others_with_it(
 
 async def test_what_an_async_handler_says_may_be_awaited() -> None:
     """It is said in either case, at once; a handler under test needs nobody who keeps it."""
-
-    async def extend(_by: Any) -> Any:
-        raise AssertionError
-
     told: list[Any] = []
-    context = AsyncLeaseContext(claim=claim("see"), extend_claim=extend, tell_progress=told.append)
+    context = AsyncLeaseContext(claim=claim("see"), tell_progress=told.append)
     saying = context.progress(0.5, "half")
     assert told == [{"fraction": 0.5, "message": "half"}]
     await saying

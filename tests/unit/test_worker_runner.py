@@ -9,20 +9,19 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 from types import FrameType
 from typing import Any
-from unittest.mock import AsyncMock
 from uuid import UUID
 
 import pytest
 
 from hwqueue.app import App
-from hwqueue.types import Claim, LeaseOutlook, LeaseState, Settled, Verdict
+from hwqueue.types import LeaseOutlook, LeaseState, Settled, Verdict
 from hwqueue.worker import LeaseContext
 from hwqueue.worker.report import Reports
 from hwqueue.worker.runner import Runner, StopReason
-from tests.unit.claims import claim, unanswered
+from tests.unit.claims import claim, make_runner
 
 LEASES = 20
 MOST_CALLS = 26  # of hwqueue, for a lease whose handler takes the params alone
@@ -67,27 +66,10 @@ async def unasked(_ids: Sequence[UUID]) -> list[LeaseOutlook]:
     raise AssertionError
 
 
-async def never(_claim: Claim, _by: timedelta) -> datetime:
-    raise AssertionError
-
-
 @contextmanager
 def runner() -> Iterator[Runner]:
     go.clear()
-    made = Runner(
-        app,
-        concurrency=1,
-        grace=timedelta(seconds=1),
-        now=asyncio.Event(),
-        gpu_names=(),
-        extend_claim=never,
-        read_results=AsyncMock(),
-        read_input=AsyncMock(),
-        ask_claim=unanswered,
-        conninfo="",
-        tell_progress=lambda _claim, _report: None,
-        tell_line=lambda _claim, _line: None,
-    )
+    made = make_runner(app)
     try:
         yield made
     finally:
