@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
-from hwqueue.errors import ConfigError
 from hwqueue.handler.task import Task
-from hwqueue.types import AsJson, SpawnOptions
-from hwqueue.workflow.definition import Workflow
-from hwqueue.workflow.near import Near
-from hwqueue.workflow.step import AfterLike, RunIf, Step
+from hwqueue.types import AsJson
+from hwqueue.workflow.definition import RunWideOptions, Workflow
+from hwqueue.workflow.step import AskedOptions, RunIf, Step, StepOptions, WaitingOptions, step_of
 from hwqueue.workflow.values import Value
 from hwqueue.workflow.waiting import Nested, Sleep, Wait
 
@@ -44,82 +42,21 @@ class WorkflowBuilder:
         """Set what every step asks of its node; ANDed with the affinity."""
         return self._with(placement=placement)
 
-    def with_options(
-        self,
-        *,
-        queue: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        tenant: str | None = None,
-        priority: int | None = None,
-        deadline: timedelta | None = None,
-        on_failure: str | None = None,
-        result: Value | None = None,
-        retain_completed: timedelta | None = None,
-        retain_failed: timedelta | None = None,
-        pin_version: bool | str | None = None,
-    ) -> WorkflowBuilder:
+    def with_options(self, **options: Unpack[RunWideOptions]) -> WorkflowBuilder:
         """Set what else `Workflow` takes; None: as it was."""
-        told = {
-            "queue": queue,
-            "labels": labels,
-            "tenant": tenant,
-            "priority": priority,
-            "deadline": deadline,
-            "on_failure": on_failure,
-            "result": result,
-            "retain_completed": retain_completed,
-            "retain_failed": retain_failed,
-            "pin_version": pin_version,
-        }
-        return self._with(**{key: value for key, value in told.items() if value is not None})
+        return self._with(**{key: value for key, value in options.items() if value is not None})
 
-    def task(
-        self,
-        name: str,
-        task: Task[..., Any] | str,
-        *,
-        after: AfterLike = (),
-        params: Mapping[str, Any] | Value | None = None,
-        queue: str | None = None,
-        override_affinity: Mapping[str, Any] | None = None,
-        replace_affinity: bool = False,
-        join: str | None = None,
-        run_if: RunIf = (),
-        on_failure: str | None = None,
-        final: str | None = None,
-        near: Near | None = None,
-        **options: Unpack[SpawnOptions],
-    ) -> WorkflowBuilder:
-        """Add a step; see `Step`, and `hwqueue.types.SpawnOptions` for the options.
+    def task(self, name: str, task: Task[..., Any] | str, **options: Unpack[StepOptions]) -> WorkflowBuilder:
+        """Add a step; see `Step`, and `hwqueue.types.SpawnOptions` for the options of its lease.
 
         Args:
-            override_affinity: Tags that win over the run's, key by key; excludes `affinity_tags`.
-                `without_affinity("gpu")` takes tags away.
-            replace_affinity: Whether the step asks only what it says itself, not what its run does.
+            **options: `override_affinity`: tags that win over the run's, key by key; excludes
+                `affinity_tags`. `without_affinity("gpu")` takes tags away. `replace_affinity`:
+                whether the step asks only what it says itself, not what its run does.
 
         Raises: ConfigError, when a value is of the wrong type.
         """
-        asked = dict(options)
-        placement: Any = asked.pop("placement", None)
-        tags: Any = asked.pop("affinity_tags", None)
-        mode = _mode(name, tags, override_affinity, replace_affinity)
-        step = Step(
-            name,
-            task,
-            after=after,
-            params=params,
-            queue=queue,
-            placement=placement,
-            affinity_tags=tags if override_affinity is None else override_affinity,
-            affinity=mode,
-            join=join,
-            run_if=run_if,
-            on_failure=on_failure,
-            final=final,
-            near=near,
-            options=SpawnOptions(**asked),  # type: ignore[typeddict-item]
-        )
-        return self.step(step)
+        return self.step(step_of(name, task, options))
 
     def map(
         self,
@@ -127,47 +64,23 @@ class WorkflowBuilder:
         task: Task[..., Any] | str,
         *,
         over: Value | Sequence[Any],
-        params: Mapping[str, Any] | Value | None = None,
         max_parallel: int | None = None,
         tolerate: int | str | None = None,
-        after: AfterLike = (),
-        queue: str | None = None,
-        override_affinity: Mapping[str, Any] | None = None,
-        replace_affinity: bool = False,
-        join: str | None = None,
-        run_if: RunIf = (),
-        on_failure: str | None = None,
-        final: str | None = None,
-        near: Near | None = None,
-        **options: Unpack[SpawnOptions],
+        **options: Unpack[StepOptions],
     ) -> WorkflowBuilder:
         """Add a step that runs its task once for each item of a list; see `task` for the rest.
 
         Args:
             over: The list, or what stands for one: `result("split", "shards")`.
-            params: Of each item, with `item()` and `index()`; None: `{"item": item()}`.
             max_parallel: How many items wait or run at once; None: 1,000.
             tolerate: How many items may fail until the step does: a number, or `"10 %"`; None: 0.
+            **options: `params`: of each item, with `item()` and `index()`; None:
+                `{"item": item()}`.
 
         Raises: ConfigError, when a value is of the wrong type.
         """
-        added = self.task(
-            name,
-            task,
-            after=after,
-            params=params,
-            queue=queue,
-            override_affinity=override_affinity,
-            replace_affinity=replace_affinity,
-            join=join,
-            run_if=run_if,
-            on_failure=on_failure,
-            final=final,
-            near=near,
-            **options,
-        )
-        one = cast(Step, added.steps[-1])
-        return self.step(replace(one, over=over, max_parallel=max_parallel, tolerate=tolerate))
+        kind = {"over": over, "max_parallel": max_parallel, "tolerate": tolerate}
+        return self.step(step_of(name, task, {**options, **kind}))
 
     def gang(
         self,
@@ -180,17 +93,7 @@ class WorkflowBuilder:
         same: Sequence[str] = (),
         on_lost: str | None = None,
         hold: timedelta | None = None,
-        params: Mapping[str, Any] | Value | None = None,
-        after: AfterLike = (),
-        queue: str | None = None,
-        override_affinity: Mapping[str, Any] | None = None,
-        replace_affinity: bool = False,
-        join: str | None = None,
-        run_if: RunIf = (),
-        on_failure: str | None = None,
-        final: str | None = None,
-        near: Near | None = None,
-        **options: Unpack[SpawnOptions],
+        **options: Unpack[StepOptions],
     ) -> WorkflowBuilder:
         """Add a step whose leases start together or not at all; see `task` for the rest.
 
@@ -198,63 +101,29 @@ class WorkflowBuilder:
             size: How many members it has, 2 to 1,000. Each runs the task; `context.gang` says its
                 rank and where the others are.
             min_size, together, same, on_lost, hold: As in `hwqueue.types.GangOptions`.
-            params: Of each member; `index()` is its rank.
-            **options: Of each member; `patience` is none of them.
+            **options: Of each member; `patience` is none of them. In `params`, `index()` is its
+                rank.
 
         Raises: ConfigError, when a value is of the wrong type.
         """
-        added = self.task(
-            name,
-            task,
-            after=after,
-            params=params,
-            queue=queue,
-            override_affinity=override_affinity,
-            replace_affinity=replace_affinity,
-            join=join,
-            run_if=run_if,
-            on_failure=on_failure,
-            final=final,
-            near=near,
-            **options,
-        )
-        one = replace(
-            cast(Step, added.steps[-1]),
-            size=size,
-            min_size=min_size,
-            together=together,
-            same=same,
-            on_lost=on_lost,
-            hold=hold,
-        )
-        return self.step(one)
+        kind = {
+            "size": size,
+            "min_size": min_size,
+            "together": together,
+            "same": same,
+            "on_lost": on_lost,
+            "hold": hold,
+        }
+        return self.step(step_of(name, task, {**options, **kind}))
 
     def sleep(
-        self,
-        name: str,
-        until: timedelta | datetime | Value,
-        *,
-        after: AfterLike = (),
-        join: str | None = None,
-        run_if: RunIf = (),
-        on_failure: str | None = None,
-        final: str | None = None,
+        self, name: str, until: timedelta | datetime | Value, **options: Unpack[WaitingOptions]
     ) -> WorkflowBuilder:
         """Add a step that ends after a span or at a time; see `Sleep`.
 
         Raises: ConfigError, when a value is of the wrong type.
         """
-        return self.step(
-            Sleep(
-                name,
-                until,
-                after=after,
-                join=join,
-                run_if=run_if,
-                on_failure=on_failure,
-                final=final,
-            )
-        )
+        return self.step(Sleep(name, until, **options))
 
     def wait(
         self,
@@ -263,60 +132,28 @@ class WorkflowBuilder:
         *,
         timeout: timedelta | None = None,
         on_timeout: str | None = None,
-        after: AfterLike = (),
-        join: str | None = None,
-        run_if: RunIf = (),
-        on_failure: str | None = None,
-        final: str | None = None,
+        **options: Unpack[WaitingOptions],
     ) -> WorkflowBuilder:
         """Add a step that ends when its run gets a signal; see `Wait`.
 
         Raises: ConfigError, when a value is of the wrong type.
         """
-        return self.step(
-            Wait(
-                name,
-                signal,
-                timeout,
-                on_timeout,
-                after=after,
-                join=join,
-                run_if=run_if,
-                on_failure=on_failure,
-                final=final,
-            )
-        )
+        return self.step(Wait(name, signal, timeout, on_timeout, **options))
 
     def on_failure(
         self,
         name: str,
         task: Task[..., Any] | str,
         *,
-        params: Mapping[str, Any] | Value | None = None,
-        queue: str | None = None,
-        override_affinity: Mapping[str, Any] | None = None,
-        replace_affinity: bool = False,
         run_if: RunIf = (),
-        near: Near | None = None,
-        **options: Unpack[SpawnOptions],
+        **options: Unpack[AskedOptions],
     ) -> WorkflowBuilder:
         """Add a step that runs once when all else has ended, if the run is to fail: a `task` with
         `final="failed"`, which has no `after`.
 
         Raises: ConfigError, when a value is of the wrong type.
         """
-        return self.task(
-            name,
-            task,
-            params=params,
-            queue=queue,
-            override_affinity=override_affinity,
-            replace_affinity=replace_affinity,
-            run_if=run_if,
-            final="failed",
-            near=near,
-            **options,
-        )
+        return self.task(name, task, run_if=run_if, final="failed", **options)
 
     def workflow(
         self,
@@ -325,29 +162,13 @@ class WorkflowBuilder:
         *,
         input: Mapping[str, Any] | Value | None = None,
         version: int | None = None,
-        after: AfterLike = (),
-        join: str | None = None,
-        run_if: RunIf = (),
-        on_failure: str | None = None,
-        final: str | None = None,
+        **options: Unpack[WaitingOptions],
     ) -> WorkflowBuilder:
         """Add a step that is a run of another workflow; see `Nested`.
 
         Raises: ConfigError, when a value is of the wrong type.
         """
-        return self.step(
-            Nested(
-                name,
-                workflow,
-                input,
-                version,
-                after=after,
-                join=join,
-                run_if=run_if,
-                on_failure=on_failure,
-                final=final,
-            )
-        )
+        return self.step(Nested(name, workflow, input, version, **options))
 
     @property
     def steps(self) -> tuple[Step | Sleep | Wait | Nested, ...]:
@@ -364,11 +185,3 @@ class WorkflowBuilder:
 
     def _with(self, **options: Any) -> WorkflowBuilder:
         return replace(self, _options=tuple({**dict(self._options), **options}.items()))
-
-
-def _mode(name: str, tags: Any, override: Mapping[str, Any] | None, replaces: bool) -> str | None:
-    if override is not None and (tags is not None or replaces):
-        raise ConfigError(f"step {name!r}: override_affinity goes without affinity_tags and replace_affinity")
-    if override is not None:
-        return "override"
-    return "replace" if replaces else None

@@ -22,11 +22,9 @@ from hwqueue.workflow.waiting import Nested, Sleep, Wait
 _NAME = re.compile(r"[a-z0-9_-]{1,100}")
 
 
-class WorkflowOptions(TypedDict, total=False):
-    """What `Workflow` takes beside its name and its steps."""
+class RunWideOptions(TypedDict, total=False):
+    """What `Workflow` takes of its runs, beside what all steps ask of their nodes."""
 
-    affinity_tags: Mapping[str, Any] | None
-    placement: AsJson | Mapping[str, Any] | None
     queue: str | None
     labels: Mapping[str, str] | None
     tenant: str | None
@@ -37,6 +35,13 @@ class WorkflowOptions(TypedDict, total=False):
     retain_completed: timedelta | None
     retain_failed: timedelta | None
     pin_version: bool | str | None
+
+
+class WorkflowOptions(RunWideOptions, total=False):
+    """What `Workflow` takes beside its name and its steps."""
+
+    affinity_tags: Mapping[str, Any] | None
+    placement: AsJson | Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict
 
 from hwqueue.client._arguments import check_span
 from hwqueue.client._json import given, plain
@@ -19,6 +19,45 @@ from hwqueue.workflow.values import After, Condition, StepLike, Value, completed
 
 AfterLike: TypeAlias = "After | StepLike | Iterable[After | StepLike]"
 RunIf: TypeAlias = "Condition | Value | Iterable[Condition | Value]"
+
+
+class WaitingOptions(TypedDict, total=False):
+    """What a step may say whatever it is: see `Step`."""
+
+    after: AfterLike
+    join: str | None
+    run_if: RunIf
+    on_failure: str | None
+    final: str | None
+
+
+class AskedOptions(SpawnOptions, total=False):
+    """What a step of a task asks: see `WorkflowBuilder.task`."""
+
+    params: Mapping[str, Any] | Value | None
+    queue: str | None
+    override_affinity: Mapping[str, Any] | None
+    replace_affinity: bool
+    near: Near | None
+
+
+class StepOptions(AskedOptions, WaitingOptions, total=False):
+    """What a step of a task may say."""
+
+
+class KindOptions(StepOptions, total=False):
+    """What a step may say that is a task, a map or a gang."""
+
+    over: Value | Sequence[Any] | None
+    max_parallel: int | None
+    tolerate: int | str | None
+    size: int | None
+    min_size: int | None
+    together: str | Sequence[str] | None
+    same: Sequence[str]
+    on_lost: str | None
+    hold: timedelta | None
+
 
 # Options of a spawn that a step says elsewhere, or that are of its run.
 _NOT_OF_A_STEP = (
@@ -191,6 +230,28 @@ class Step:
 
 WorkflowTask = Step
 """Another name of `Step`."""
+
+_SAID = {each.name for each in fields(Step)} - {"options"}
+
+
+def step_of(name: str, task: Task[..., Any] | str, said: Mapping[str, Any]) -> Step:
+    """A step that says this; what a `Step` does not have are options of its lease.
+
+    Raises: ConfigError, when a value is of the wrong type.
+    """
+    options = dict(said)
+    override = options.pop("override_affinity", None)
+    replaces = options.pop("replace_affinity", False)
+    own = {key: options.pop(key) for key in said if key in _SAID}
+    if override is not None:
+        if own.get("affinity_tags") is not None or replaces:
+            raise ConfigError(
+                f"step {name!r}: override_affinity goes without affinity_tags and replace_affinity"
+            )
+        own |= {"affinity_tags": override, "affinity": "override"}
+    elif replaces:
+        own["affinity"] = "replace"
+    return Step(name, task, **own, options=SpawnOptions(**options))  # type: ignore[typeddict-item]
 
 
 def without_affinity(*labels: str) -> dict[str, None]:
