@@ -53,7 +53,7 @@ def log_line(message: object, level: LogLevel, fields: Mapping[str, Any]) -> Lin
     line: Line = {
         "at": datetime.now(UTC).isoformat(),
         "level": level,
-        "message": _cut(_storable(_text(message))),
+        "message": _cut(storable(_text(message))),
     }
     return line | {"fields": _fields(fields)} if fields else line
 
@@ -77,7 +77,7 @@ def _fields(fields: Mapping[str, Any]) -> dict[str, Any]:
         check_json(plain, "fields")
         size = len(json.dumps(plain, ensure_ascii=False).encode())
     except (ValueError, TypeError, RecursionError, BadArgument) as error:
-        return {"fields_left_out": _cut(_storable(_text(error)), 200)}
+        return {"fields_left_out": _cut(storable(_text(error)), 200)}
     return plain if size <= MOST_BYTES else {"fields_left_out": f"they have {size} bytes"}
 
 
@@ -85,12 +85,12 @@ def _plain(value: Any) -> Any:
     """JSON without text that Postgres refuses, and without numbers that it writes out at length."""
     match value:
         case str():
-            return _storable(value)
+            return storable(value)
         case float():
             is_short = value == 0 or 1 / _EXACT < math.fabs(value) < _EXACT
             return value if is_short else str(value)
         case dict():
-            return {_storable(key): _plain(each) for key, each in value.items()}
+            return {storable(key): _plain(each) for key, each in value.items()}
         case list():
             return [_plain(each) for each in value]
     return value
@@ -104,7 +104,8 @@ def _text(value: object) -> str:
         return f"(no text: {type(error).__name__} in __str__)"
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
+    """Text that jsonb takes: no NUL, no lone surrogates."""
     return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from functools import partial
 from inspect import iscoroutinefunction
@@ -86,21 +86,14 @@ class TaskDefaults:
 
     def options(self) -> SpawnOptions:
         """What a spawn is given of it."""
-        return SpawnOptions(
-            max_attempts=self.max_attempts,
-            placement=self.placement,
-            affinity_tags=self.affinity_tags,
-            priority=self.priority,
-            labels=self.labels,
-            retry=self.retry,
-            claim_timeout=self.claim_timeout,
-            patience=self.patience,
-            max_run=self.max_run,
-        )
+        return cast("SpawnOptions", {name: getattr(self, name) for name in _SPAWNED})
 
     def as_json(self) -> dict[str, Any]:
         """What `set_task` takes: the options of a spawn without what is None, spans in seconds."""
         return cast("dict[str, Any]", plain(given(self.options()), "defaults"))
+
+
+_SPAWNED = [each.name for each in fields(TaskDefaults) if each.name in SpawnOptions.__annotations__]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

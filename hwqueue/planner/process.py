@@ -96,7 +96,6 @@ class Planner:
 
     Args:
         client: An open one.
-        settings: How it works.
     """
 
     def __init__(self, client: AsyncClient, settings: Settings | None = None) -> None:

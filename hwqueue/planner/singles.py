@@ -44,8 +44,6 @@ class Singles:
     """What a planner does with single leases, and what it remembers of them.
 
     Args:
-        client: An open one.
-        settings: The planner's.
         is_stopping: Whether the planner is to end soon.
         clock: Seconds, ever rising.
     """

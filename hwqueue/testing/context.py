@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -80,12 +81,9 @@ def make_context(
         gang: The gang that its lease is a member of.
         **facts: As `make_claim` takes them: `attempt=2`, `task`, `headers`, `assignment`, ...
     """
-    return LeaseContext(
-        claim=claim or make_claim(params=params, **facts),
-        ask=_InMemory(signals or {}).answer,
-        memory=_memory(saved or {}),
-        gang=gang,
-    )
+    kept = _InMemory(signals or {}, saved or {})
+    given = claim or make_claim(params=params, **facts)
+    return LeaseContext(claim=given, ask=kept.answer, memory=kept.memory, gang=gang)
 
 
 def make_async_context(
@@ -98,23 +96,24 @@ def make_async_context(
     **facts: Any,
 ) -> AsyncLeaseContext:
     """The same for an async handler: see `make_context`."""
-    kept = _InMemory(signals or {})
+    kept = _InMemory(signals or {}, saved or {})
 
     async def ask(call: str, /, **arguments: Any) -> Any:
         return kept.answer(call, **arguments)
 
-    return AsyncLeaseContext(
-        claim=claim or make_claim(params=params, **facts),
-        ask=ask,
-        memory=_memory(saved or {}),
-        gang=gang,
-    )
+    given = claim or make_claim(params=params, **facts)
+    return AsyncLeaseContext(claim=given, ask=ask, memory=kept.memory, gang=gang)
 
 
 class _InMemory:
-    """What the database would keep of one run: which signals are there, and what was added."""
+    """What the database would keep of one run: steps, which signals are there, and what was added."""
 
-    def __init__(self, signals: Mapping[str, Json]) -> None:
+    def __init__(self, signals: Mapping[str, Json], saved: Mapping[str, Json]) -> None:
+        done = Checkpoint(
+            name="", status="done", state=None, saved_at=datetime.now(UTC), waits_for=None, waits_until=None
+        )
+        self.memory = Memory()
+        self.memory.read(replace(done, name=name, state=state) for name, state in saved.items())
         self._signals = dict(signals)
         self._items: dict[str, int] = {}
         self._runs: dict[str, UUID] = {}
@@ -143,13 +142,3 @@ class _InMemory:
         created = name not in self._items
         number = self._items.setdefault(name, len(self._items))
         return AddedItem(name=name, item=number, created=created)
-
-
-def _memory(saved: Mapping[str, Json]) -> Memory:
-    memory = Memory()
-    now = datetime.now(UTC)
-    memory.read(
-        Checkpoint(name=name, status="done", state=state, saved_at=now, waits_for=None, waits_until=None)
-        for name, state in saved.items()
-    )
-    return memory

@@ -17,8 +17,8 @@ from hwqueue.handler.gang import GangContext
 from hwqueue.testing.either import at_once, is_at_once
 from hwqueue.types import Checkpoint, Claim
 from hwqueue.worker import outcome
+from hwqueue.worker.handling import acall, call
 from hwqueue.worker.outcome import Outcome
-from hwqueue.worker.runner import acall, call
 
 T = TypeVar("T")
 

@@ -1,46 +1,16 @@
-"""The log of an attempt in the worker: lines until they are sent, and records of `logging`."""
+"""Records of `logging` that are kept with the attempt that makes them."""
 
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hwqueue import logs
-from hwqueue.handler.attempt_log import MOST_LINES, Line, log_line
+from hwqueue.handler.attempt_log import log_line
 from hwqueue.logs import LogLevel
-from hwqueue.worker.outbox import Item, Key, Outbox, Send, item_of
 
 _LEVELS: tuple[LogLevel, ...] = ("error", "warning", "info")
-_MOST_CLAIMS = 1000  # of one call
-_LINES_AT_ONCE = 2000  # a call of very many would be a long one; all of a claim go together
-
-
-class LogOutbox(Outbox[deque[Line]]):
-    """The last lines of each claim: as many as the database keeps, those before are dropped.
-
-    Args:
-        send: Writes lines to the database.
-    """
-
-    def __init__(self, send: Send) -> None:
-        super().__init__("log lines were", send)
-
-    def _add(self, key: Key, said: Item) -> None:
-        self._unsent.setdefault(key, deque(maxlen=MOST_LINES)).append(said)
-
-    def _batches(self, unsent: Mapping[Key, deque[Line]]) -> Iterable[Sequence[Item]]:
-        batch: list[Item] = []
-        count = 0
-        for key, lines in unsent.items():
-            if batch and (count + len(lines) > _LINES_AT_ONCE or len(batch) == _MOST_CLAIMS):
-                yield batch
-                batch, count = [], 0
-            batch.append(item_of(key, {"lines": list(lines)}))
-            count += len(lines)
-        if batch:
-            yield batch
 
 
 class KeepingHandler(logging.Handler):
@@ -48,9 +18,6 @@ class KeepingHandler(logging.Handler):
 
     The field `logger` names the logger, the other fields are those of `extra`; a traceback stands
     below the message. What hwqueue itself logs is not the handler's, and not kept.
-
-    Args:
-        level: The lowest that is kept.
     """
 
     def __init__(self, level: LogLevel) -> None:

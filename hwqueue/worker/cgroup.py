@@ -32,7 +32,7 @@ def cgroup_limits(root: Path = CGROUP_ROOT, own: Path = OWN_CGROUP) -> CgroupLim
     each folder from the root to the group is read, and one that is missing says nothing.
     """
     paths = {"": PurePosixPath("/")}  # controller -> group
-    for line in _read(own).splitlines():
+    for line in read(own).splitlines():
         _, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")
         for controller in controllers.split(","):
@@ -40,14 +40,14 @@ def cgroup_limits(root: Path = CGROUP_ROOT, own: Path = OWN_CGROUP) -> CgroupLim
     cpu: list[int] = []
     memory: list[int] = []
     for folder in (*_folders(root, paths[""]), *_folders(root / "unified", paths[""])):
-        quota, _, period = _read(folder / "cpu.max").strip().partition(" ")
+        quota, _, period = read(folder / "cpu.max").strip().partition(" ")
         cpu += _share(quota, period)
-        memory += _numbers(_read(folder / "memory.max"))
+        memory += _numbers(read(folder / "memory.max"))
     for name in ("cpu", "cpu,cpuacct"):
         for folder in _folders(root / name, paths.get("cpu", PurePosixPath("/"))):
-            cpu += _share(_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us"))
+            cpu += _share(read(folder / "cpu.cfs_quota_us"), read(folder / "cpu.cfs_period_us"))
     for folder in _folders(root / "memory", paths.get("memory", PurePosixPath("/"))):
-        memory += _numbers(_read(folder / "memory.limit_in_bytes"))
+        memory += _numbers(read(folder / "memory.limit_in_bytes"))
     return CgroupLimits(tuple(cpu), tuple(memory))
 
 
@@ -71,7 +71,8 @@ def _numbers(text: str) -> list[int]:
     return [int(text)] if text.strip().isdecimal() else []
 
 
-def _read(path: Path) -> str:
+def read(path: Path) -> str:
+    """The text of a file; none where there is none."""
     try:
         return path.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError):

@@ -25,21 +25,20 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, NoReturn
 
-from hwqueue import logs, tracing
+from hwqueue import logs
 from hwqueue.app import Cancelled, Task
 from hwqueue.errors import ConfigError
 from hwqueue.handler import steps
 from hwqueue.handler.attempt_log import MOST_LINES, Line, numbered
 from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 from hwqueue.handler.lease_facts import Report
-from hwqueue.logs import TellLine
 from hwqueue.worker import outcome
 from hwqueue.worker.attempt_log import keeping_records
+from hwqueue.worker.handling import acall, call
 from hwqueue.worker.outcome import Outcome
 from hwqueue.worker.pinning import pin
 from hwqueue.worker.process import (
     LINES,
-    MESSAGE_HEAD_BYTES,
     OUTCOME,
     PROGRESS,
     QUESTION,
@@ -163,7 +162,7 @@ class _Reports:
             self._write(LINES, json.dumps(lines).encode())
 
     def _write(self, kind: bytes, message: bytes) -> None:
-        left = memoryview(kind + len(message).to_bytes(MESSAGE_HEAD_BYTES - 1, "big") + message)
+        left = memoryview(kind + len(message).to_bytes(SIZE_BYTES, "big") + message)
         while left:
             left = left[os.write(self._descriptor, left) :]
 
@@ -208,22 +207,11 @@ def _run(job: Job, reports: _Reports) -> Outcome | None:
         task = _load(job)  # may set up tracing, like everything else that the handler needs
     except BaseException as error:
         return outcome.of_exception(error)
-    tell_line = numbered(reports.tell_line)
-    with (
-        keeping_records(job.keep_logs),
-        logs.about(job.claim, tell_line),
-        tracing.handling(job.claim) as note,
-    ):
-        how: Outcome | None = None
-        try:
-            run = _run_async if task.is_async else _run_sync
-            how = outcome.of_result(run(task, job, reports, tell_line))
-        except (Cancelled, asyncio.CancelledError):
-            pass
-        except BaseException as error:  # SystemExit, too: the handler ended, the process reports it
-            how = outcome.of_exception(error, may_retry=task.may_retry(error))
-        traceparent = note(how)
-    return how if traceparent is None else outcome.traced(how, traceparent)
+    run = _run_async if task.is_async else _run_sync
+    # they come here if SIGTERM meets what is around the handler
+    with keeping_records(job.keep_logs), suppress(Cancelled, asyncio.CancelledError):
+        return run(task, job, reports)
+    return None
 
 
 def _load(job: Job) -> Task[..., Any]:
@@ -266,7 +254,7 @@ def _refuse_other_middleware(task: Task[..., Any], job: Job, module: str) -> Non
         )
 
 
-def _run_sync(task: Task[..., Any], job: Job, reports: _Reports, tell_line: TellLine) -> Any:
+def _run_sync(task: Task[..., Any], job: Job, reports: _Reports) -> Outcome | None:
     cancelled = threading.Event()
 
     def give_way(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -280,13 +268,13 @@ def _run_sync(task: Task[..., Any], job: Job, reports: _Reports, tell_line: Tell
         cancelled=cancelled,
         ask=reports.ask,
         tell_progress=reports.tell,
-        tell_line=tell_line,
+        tell_line=numbered(reports.tell_line),
     )
-    return task.run(context)
+    return call(task, context)
 
 
-def _run_async(task: Task[..., Any], job: Job, reports: _Reports, tell_line: TellLine) -> Any:
-    async def run() -> Any:
+def _run_async(task: Task[..., Any], job: Job, reports: _Reports) -> Outcome | None:
+    async def run() -> Outcome | None:
         cancelled = asyncio.Event()
         running = asyncio.current_task()
         assert running is not None
@@ -302,9 +290,9 @@ def _run_async(task: Task[..., Any], job: Job, reports: _Reports, tell_line: Tel
             cancelled=cancelled,
             ask=reports.ask_async,
             tell_progress=reports.tell,
-            tell_line=tell_line,
+            tell_line=numbered(reports.tell_line),
         )
-        return await task.run_async(context)
+        return await acall(task, context)
 
     return asyncio.run(run())
 

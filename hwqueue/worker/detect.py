@@ -19,7 +19,7 @@ import psutil
 
 from hwqueue.types import Gpu
 from hwqueue.worker.amd import detect_amd_gpus
-from hwqueue.worker.cgroup import CGROUP_ROOT, OWN_CGROUP, cgroup_limits
+from hwqueue.worker.cgroup import CGROUP_ROOT, OWN_CGROUP, cgroup_limits, read
 from hwqueue.worker.visible import is_listed, listed_devices
 
 _log = logging.getLogger("hwqueue.worker")
@@ -99,7 +99,7 @@ def detect_cores(numa_root: Path = _NUMA_ROOT, cpu_root: Path = _CPU_ROOT) -> tu
     usable = _usable_cpus()
     cores: dict[int, set[int]] = {}
     for cpu in usable:
-        siblings = _read(cpu_root / f"cpu{cpu}/topology/thread_siblings_list")
+        siblings = read(cpu_root / f"cpu{cpu}/topology/thread_siblings_list")
         if not siblings.strip():
             return ()
         cores.setdefault(min(parse_cpu_list(siblings)), set()).add(cpu)
@@ -231,7 +231,7 @@ def _numa_of_cpu(numa_root: Path) -> dict[int, int]:
     return {
         cpu: int(folder.name.removeprefix("node"))
         for folder in numa_root.glob("node[0-9]*")
-        for cpu in parse_cpu_list(_read(folder / "cpulist"))
+        for cpu in parse_cpu_list(read(folder / "cpulist"))
     }
 
 
@@ -242,10 +242,3 @@ def parse_cpu_list(text: str) -> list[int]:
         first, _, last = part.partition("-")
         cpus.extend(range(int(first), int(last or first) + 1))
     return cpus
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii")
-    except OSError:
-        return ""

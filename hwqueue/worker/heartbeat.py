@@ -32,13 +32,7 @@ _REASON_OF_VERDICT = {
 
 
 class HeartbeatLoop:
-    """One statement for all claims, often enough for the one that ends first.
-
-    Args:
-        session: Sends it.
-        runner: Has the claims, and stops those that the answer says to stop.
-        interval: Longest wait between two heartbeats.
-    """
+    """One statement for all claims, often enough for the one that ends first."""
 
     def __init__(self, session: NodeSession, runner: Runner, interval: timedelta) -> None:
         self._session = session

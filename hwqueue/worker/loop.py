@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from dataclasses import dataclass
 
 import psycopg
 
@@ -21,38 +22,28 @@ _HINT_EVERY_SECONDS = 5.0
 _REFUSED_WAIT_SECONDS = 5.0
 
 
+@dataclass(slots=True)
 class ClaimLoop:
     """One round trip settles a batch and claims the next.
 
     While a call is under way more handlers end: the next call settles them all, so the batch
     grows with the load by itself.
 
-    Args:
-        session: The database.
-        runner: The handlers.
+    Attributes:
         heartbeat: Told about new claims.
-        shutdown: When to stop claiming.
         poll_seconds: Mean wait of an idle worker between two claims.
     """
 
-    def __init__(
-        self,
-        session: NodeSession,
-        runner: Runner,
-        heartbeat: HeartbeatLoop,
-        shutdown: Shutdown,
-        poll_seconds: float,
-    ) -> None:
-        self._session = session
-        self._runner = runner
-        self._heartbeat = heartbeat
-        self._shutdown = shutdown
-        self._poll_seconds = poll_seconds
-        self._hint_at = 0.0
+    session: NodeSession
+    runner: Runner
+    heartbeat: HeartbeatLoop
+    shutdown: Shutdown
+    poll_seconds: float
+    _hint_at: float = 0.0
 
     async def run(self) -> None:
         """Run until drained: asked to stop, and nothing runs or waits to be settled."""
-        runner, draining = self._runner, self._shutdown.draining
+        runner, draining = self.runner, self.shutdown.draining
         while not (draining.is_set() and not runner.running and not runner.has_ended):
             runner.wake.clear()
             claimed = await self._round()
@@ -64,31 +55,31 @@ class ClaimLoop:
 
     async def _round(self) -> int:
         """Settle and claim once; how many leases were claimed."""
-        quantity = 0 if self._shutdown.draining.is_set() else self._runner.free
-        ended = self._runner.take_ended()
+        quantity = 0 if self.shutdown.draining.is_set() else self.runner.free
+        ended = self.runner.take_ended()
         if not ended and quantity == 0:
             return 0
         try:
-            if quantity and self._session.in_doubt:
-                await self._heartbeat.beat()
-            claims = await self._session.settle_and_claim(ended, quantity)
+            if quantity and self.session.in_doubt:
+                await self.heartbeat.beat()
+            claims = await self.session.settle_and_claim(ended, quantity)
         except NODE_LOST:
             raise
         except (HwqueueError, psycopg.Error) as error:
             await self._after_refusal(ended, error)
             return 0
         finally:
-            self._runner.forget_settled()
-        if self._session.in_doubt:
-            self._runner.wake.set()  # nothing was claimed: at once again, after a heartbeat
-        if self._shutdown.draining.is_set():
-            self._runner.hand_back(claims)
-            self._runner.wake.set()
+            self.runner.forget_settled()
+        if self.session.in_doubt:
+            self.runner.wake.set()  # nothing was claimed: at once again, after a heartbeat
+        if self.shutdown.draining.is_set():
+            self.runner.hand_back(claims)
+            self.runner.wake.set()
             return 0
         for claim in claims:
-            self._runner.start(claim)
-        self._heartbeat.watch(claims)
-        self._session.reports.started(claims)
+            self.runner.start(claim)
+        self.heartbeat.watch(claims)
+        self.session.reports.started(claims)
         return len(claims)
 
     async def _after_refusal(self, ended: list[Ended], error: Exception) -> None:
@@ -96,25 +87,25 @@ class ClaimLoop:
         if ended:
             _log.warning("settling %d leases one by one: %s", len(ended), in_one_line(error))
             for one in ended:
-                await self._session.settle(one)
+                await self.session.settle(one)
             return
         wait = _REFUSED_WAIT_SECONDS
         _log.error("claims are refused, trying again in %g s: %s", wait, in_one_line(error))
         try:
             async with asyncio.timeout(wait):
-                await self._shutdown.draining.wait()
+                await self.shutdown.draining.wait()
         except TimeoutError:
             pass
 
     async def _idle_seconds(self, claimed: int) -> float:
         """How long to wait with free slots: a poll, or less when work is known to come sooner."""
-        wait = self._poll_seconds * random.uniform(0.5, 1.5)
+        wait = self.poll_seconds * random.uniform(0.5, 1.5)
         now = asyncio.get_running_loop().time()
         if claimed or now < self._hint_at:
             return wait
         self._hint_at = now + _HINT_EVERY_SECONDS
         try:
-            hint = await self._session.retry_after()
+            hint = await self.session.retry_after()
         except (HwqueueError, psycopg.Error) as error:
             _log.warning("no hint when to claim next: %s", error)
             return wait
@@ -124,6 +115,6 @@ class ClaimLoop:
         """Wait until a handler ends, new work is announced or a stop is asked for."""
         try:
             async with asyncio.timeout(seconds):
-                await self._runner.wake.wait()
+                await self.runner.wake.wait()
         except TimeoutError:
             pass

@@ -1,7 +1,6 @@
 """What running handlers say, until it is sent: at most once a second, for all of them at once.
 
-A handler may say as much as it likes, from any thread; `progress` and `attempt_log` say what is
-kept of it.
+A handler may say as much as it likes, from any thread.
 """
 
 from __future__ import annotations
@@ -10,18 +9,23 @@ import asyncio
 import logging
 import threading
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 from uuid import UUID
 
 import psycopg
 
 from hwqueue.errors import BadArgument, HwqueueError
+from hwqueue.handler.attempt_log import MOST_LINES, Line
+from hwqueue.handler.lease_facts import Report
 from hwqueue.types import Claim
 
 _log = logging.getLogger("hwqueue.worker")
 
 _PAUSE_SECONDS = 1.0
+_MOST_CLAIMS = 1000  # of one call
+_LINES_AT_ONCE = 2000  # a call of very many would be a long one; all of a claim go together
 
 Item = dict[str, Any]
 Key = tuple[UUID, int]
@@ -34,12 +38,15 @@ class Outbox(ABC, Generic[T]):
     """What is unsent of each claim, and the loop that sends it.
 
     Args:
-        what: What it is, for the log.
         send: Writes items to the database.
+
+    Attributes:
+        what: What it is, for the log.
     """
 
-    def __init__(self, what: str, send: Send) -> None:
-        self._what = what
+    what: ClassVar[str]
+
+    def __init__(self, send: Send) -> None:
         self._send = send
         self._unsent: dict[Key, T] = {}
         self._loop = asyncio.get_running_loop()
@@ -90,15 +97,50 @@ class Outbox(ABC, Generic[T]):
             await self._send(items)
         except (BadArgument, psycopg.DataError) as refusal:
             if len(items) == 1:
-                _log.warning("%s not recorded: %s", self._what, refusal)
+                _log.warning("%s not recorded: %s", self.what, refusal)
                 return
             for item in items:
                 await self._send_some([item])
         except (HwqueueError, psycopg.Error) as error:
-            _log.warning("%s not recorded: %s", self._what, error)
+            _log.warning("%s not recorded: %s", self.what, error)
 
 
-def item_of(key: Key, said: Mapping[str, Any]) -> Item:
+class ProgressOutbox(Outbox[Report]):
+    """The last report of each claim: the next one says more."""
+
+    what = "progress was"
+
+    def _add(self, key: Key, said: Item) -> None:
+        self._unsent[key] = said
+
+    def _batches(self, unsent: Mapping[Key, Report]) -> Iterable[Sequence[Item]]:
+        reports = [_item_of(key, said) for key, said in unsent.items()]
+        for start in range(0, len(reports), _MOST_CLAIMS):
+            yield reports[start : start + _MOST_CLAIMS]
+
+
+class LogOutbox(Outbox[deque[Line]]):
+    """The last lines of each claim: as many as the database keeps, those before are dropped."""
+
+    what = "log lines were"
+
+    def _add(self, key: Key, said: Item) -> None:
+        self._unsent.setdefault(key, deque(maxlen=MOST_LINES)).append(said)
+
+    def _batches(self, unsent: Mapping[Key, deque[Line]]) -> Iterable[Sequence[Item]]:
+        batch: list[Item] = []
+        count = 0
+        for key, lines in unsent.items():
+            if batch and (count + len(lines) > _LINES_AT_ONCE or len(batch) == _MOST_CLAIMS):
+                yield batch
+                batch, count = [], 0
+            batch.append(_item_of(key, {"lines": list(lines)}))
+            count += len(lines)
+        if batch:
+            yield batch
+
+
+def _item_of(key: Key, said: Mapping[str, Any]) -> Item:
     """What is said of a claim, with the claim."""
     lease_id, token = key
     return {"lease_id": str(lease_id), "claim_token": token, **said}

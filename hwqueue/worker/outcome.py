@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from hwqueue.app import BadParams, CommandFailed, Reject, Retry, Snooze
 from hwqueue.convert import jsonable
 from hwqueue.errors import BadArgument
+from hwqueue.handler.attempt_log import storable
 from hwqueue.handler.steps import wait_of
 from hwqueue.types import Claim, Settlement
 
@@ -59,28 +60,20 @@ class Outcome:
 
     def settle(self, claim: Claim) -> Settlement:
         """The settlement of the claim that ended so."""
-        settlement = self._settlement(claim)
-        if self.traceparent is None:
-            return settlement
-        return replace(settlement, traceparent=self.traceparent)
-
-    def _settlement(self, claim: Claim) -> Settlement:
-        lease_id, token = claim.lease_id, claim.claim_token
-        if self.kind == "complete":
-            return Settlement.complete(lease_id, token, result=self.result)
-        if self.kind == "release":
-            return Settlement.release(lease_id, token, delay=self.delay, available_at=self.available_at)
-        if self.kind == "suspend":
-            return Settlement.suspend(
-                lease_id,
-                token,
-                name=self.name or "",
-                signal=self.signal,
-                delay=self.delay,
-                near=self.near,
-            )
-        return Settlement.fail(
-            lease_id, token, error=self.error or {}, retry=self.retry, retry_at=self.retry_at
+        return Settlement(
+            lease_id=claim.lease_id,
+            claim_token=claim.claim_token,
+            outcome=self.kind,
+            result=self.result,
+            error=self.error,
+            retry=self.retry,
+            retry_at=self.retry_at,
+            delay=self.delay,
+            available_at=self.available_at,
+            signal=self.signal,
+            name=self.name,
+            near=self.near,
+            traceparent=self.traceparent,
         )
 
     def to_json(self) -> str:
@@ -106,9 +99,9 @@ def _spelled(value: datetime | timedelta) -> str | int:
     return value // timedelta(microseconds=1)
 
 
-def traced(how: Outcome | None, traceparent: str) -> Outcome | None:
-    """The outcome with the trace context of its span."""
-    return None if how is None else replace(how, traceparent=traceparent)
+def traced(how: Outcome | None, traceparent: str | None) -> Outcome | None:
+    """The outcome with the trace context of its span, if it has one."""
+    return how if how is None or traceparent is None else replace(how, traceparent=traceparent)
 
 
 RELEASED = Outcome(kind="release")
@@ -161,9 +154,9 @@ def of_exception(error: BaseException, *, may_retry: bool = True) -> Outcome:
         return Outcome(kind="release", delay=error.after, available_at=error.at, message=str(error))
     retry_at: datetime | timedelta | None = None
     if isinstance(error, BadParams):
-        return failure("BadParams", _storable(str(error)[:_MAX_MESSAGE_CHARS]), retry=False)
+        return failure("BadParams", storable(str(error)[:_MAX_MESSAGE_CHARS]), retry=False)
     if isinstance(error, CommandFailed):
-        message = _storable(str(error)[:_MAX_MESSAGE_CHARS])
+        message = storable(str(error)[:_MAX_MESSAGE_CHARS])
         told = {"type": "CommandFailed", "message": message, "exit_status": error.exit_status}
         return Outcome(kind="fail", error=told)
     if isinstance(error, Retry):
@@ -199,11 +192,6 @@ def _describe(error: BaseException) -> dict[str, Any]:
     trace = "".join(traceback.format_exception(error, chain=True))
     return {
         "type": name,
-        "message": _storable(message[:_MAX_MESSAGE_CHARS]),
-        "traceback": _storable(trace[-_MAX_TRACEBACK_CHARS:]),
+        "message": storable(message[:_MAX_MESSAGE_CHARS]),
+        "traceback": storable(trace[-_MAX_TRACEBACK_CHARS:]),
     }
-
-
-def _storable(text: str) -> str:
-    """Text that jsonb takes: no NUL, no lone surrogates."""
-    return text.replace("\x00", "\\0").encode(errors="backslashreplace").decode()

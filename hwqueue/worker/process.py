@@ -19,11 +19,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, cast
+from typing import Any, NamedTuple, cast
 
 from hwqueue import logs
 from hwqueue.app import Task
-from hwqueue.errors import ConfigError, HwqueueError
+from hwqueue.errors import HwqueueError
+from hwqueue.handler import steps
 from hwqueue.handler.gang import GangContext
 from hwqueue.handler.lease_facts import Report
 from hwqueue.logs import TellLine
@@ -33,9 +34,8 @@ from hwqueue.worker.outcome import Outcome
 
 OUTCOME, PROGRESS, LINES, QUESTION = b"O", b"P", b"L", b"Q"
 """Kinds of messages that a child sends."""
-MESSAGE_HEAD_BYTES = 9
 SIZE_BYTES = 8
-"""Before each message that a child gets: the job, then answers to its questions, pickled."""
+"""Before each message, either way; a child gets the job, then answers to its questions, pickled."""
 
 _STANDARD_OUTPUT = 1
 _CREDENTIALS = ("PG", "HWQUEUE_")
@@ -75,16 +75,12 @@ class Job:
     gang: GangContext | None
 
 
-async def _know_nothing(call: str, _arguments: Mapping[str, Any]) -> NoReturn:
-    raise ConfigError(f"{call} is not possible here: nobody keeps what steps save")
-
-
 class Told(NamedTuple):
     """Who is told what the child says: how far it has come, what it logs, and what it asks."""
 
     progress: Callable[[Report], None] = lambda _report: None
     line: TellLine = lambda _line: None
-    ask: Callable[[str, Mapping[str, Any]], Awaitable[Any]] = _know_nothing
+    ask: Callable[[str, Mapping[str, Any]], Awaitable[Any]] = lambda call, _arguments: steps.ask_nobody(call)
 
 
 def job_for(
@@ -170,7 +166,7 @@ async def run_in_process(
     """
     payload = pickle.dumps(job)
     transport, child = await asyncio.get_running_loop().subprocess_exec(
-        lambda: _Child(told or Told()),
+        _Child,
         sys.executable,
         "-m",
         "hwqueue.worker.child",
@@ -180,7 +176,7 @@ async def run_in_process(
         env=environment,
         start_new_session=True,  # Ctrl-C in a terminal is for the worker, not for its children
     )
-    talk = asyncio.ensure_future(_talk(transport, child, payload))
+    talk = asyncio.ensure_future(_talk(transport, child, payload, told or Told()))
     try:
         report = await asyncio.shield(talk)
     except asyncio.CancelledError:
@@ -193,103 +189,76 @@ async def run_in_process(
 
 
 class _Child(asyncio.SubprocessProtocol):
-    """What comes from the child: messages of a kind (a byte), a size (eight bytes) and JSON.
-
-    Reports of progress, log lines and questions come first, as many as there are; the last message
-    is the outcome.
+    """What comes from the child, and its end.
 
     asyncio's own `Process` waits until every copy of the pipe is closed, and a process that the
     handler forked may hold one for ever.
 
     Attributes:
-        exited: Set when the process has ended.
-        told: Set when its outcome is there, or none can come any more.
-        size: Bytes of the message that comes; None: not known yet.
-
-    Args:
-        listener: Takes all but the outcome.
+        said: What it writes; at its end once nobody holds the other end any more.
+        exited: Set when the process itself has ended, whatever it has left behind.
     """
 
-    def __init__(self, listener: Told) -> None:
-        self._listener = listener
+    def __init__(self) -> None:
+        self.said = asyncio.StreamReader()
         self.exited = asyncio.Event()
-        self.told = asyncio.Event()
-        self.size: int | None = None
-        self._kind = bytearray()
-        self._received = bytearray()
-        self._answering: set[asyncio.Future[None]] = set()
-        self._transport: asyncio.SubprocessTransport
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The child was started."""
-        # cast: transports of other event loops derive from none of asyncio's
-        self._transport = cast(asyncio.SubprocessTransport, transport)
-
-    @property
-    def is_too_large(self) -> bool:
-        """Whether its report is larger than the worker takes; then it was killed."""
-        return self.size is not None and self.size > _MOST_REPORTED_BYTES
 
     def pipe_data_received(self, _descriptor: int, data: bytes) -> None:
-        """Part of the report; what comes after it is not."""
-        if self.told.is_set():
-            return
-        self._received += data
-        while not self.told.is_set():
-            if self.size is None and len(self._received) >= MESSAGE_HEAD_BYTES:
-                self._kind = self._received[:1]
-                self.size = int.from_bytes(self._received[1:MESSAGE_HEAD_BYTES], "big")
-                del self._received[:MESSAGE_HEAD_BYTES]
-            if self.is_too_large:
-                self.told.set()
-                _send_to_group(self._transport, signal.SIGKILL)
-            if self.size is None or len(self._received) < self.size:
-                return
-            if self._kind == OUTCOME:
-                self.told.set()
-                return
-            self._pass_on(json.loads(self._received[: self.size]))
-            del self._received[: self.size]
-            self.size = None
-
-    def _pass_on(self, said: Any) -> None:
-        if self._kind == PROGRESS:
-            self._listener.progress(said)
-        elif self._kind == QUESTION:
-            answering = asyncio.ensure_future(self._answer(said))
-            self._answering.add(answering)
-            answering.add_done_callback(self._answering.discard)
-        else:
-            for line in said:
-                self._listener.line(line)
-
-    async def _answer(self, question: Mapping[str, Any]) -> None:
-        """Let a question be answered, and send the answer, or the error that was."""
-        answer: Any = None
-        error: BaseException | None = None
-        try:
-            answer = await self._listener.ask(question["call"], question["arguments"])
-        except Exception as raised:
-            error = raised.with_traceback(None)
-            error.__cause__ = None  # psycopg's own errors hold what cannot be pickled
-        pipe = _input_of(self._transport)
-        if not pipe.is_closing():  # nobody waits for the answer otherwise
-            send(pipe, _packed(question["id"], answer, error))
+        """Part of a message."""
+        self.said.feed_data(data)
 
     def pipe_connection_lost(self, descriptor: int, _error: Exception | None) -> None:
         """Nobody holds the other end any more."""
         if descriptor == _STANDARD_OUTPUT:
-            self.told.set()
+            self.said.feed_eof()
 
     def process_exited(self) -> None:
-        """The child itself has ended, whatever it has left behind."""
+        """The child itself has ended."""
         self.exited.set()
 
-    def report(self) -> bytes | None:
-        """The report, once all of it is there."""
-        if self._kind != OUTCOME or self.size is None or len(self._received) < self.size:
-            return None
-        return bytes(self._received[: self.size])
+
+async def _hear(
+    transport: asyncio.SubprocessTransport, said: asyncio.StreamReader, told: Told
+) -> bytes | None:
+    """Pass on what the child says, until it reports its outcome; None: it did not.
+
+    Its messages are a kind (a byte), a size (eight bytes) and JSON. Reports of progress, log lines
+    and questions come first, as many as there are; the last message is the outcome.
+    """
+    answering: set[asyncio.Future[None]] = set()
+    with suppress(asyncio.IncompleteReadError):
+        while True:
+            kind, size = await said.readexactly(1), await said.readexactly(SIZE_BYTES)
+            if (length := int.from_bytes(size, "big")) > _MOST_REPORTED_BYTES:
+                _send_to_group(transport, signal.SIGKILL)
+                return _too_large(length).to_json().encode()
+            message = await said.readexactly(length)
+            if kind == OUTCOME:
+                return message
+            if kind == PROGRESS:
+                told.progress(json.loads(message))
+            elif kind == LINES:
+                for line in json.loads(message):
+                    told.line(line)
+            else:
+                answer = asyncio.ensure_future(_answer(transport, told, json.loads(message)))
+                answering.add(answer)
+                answer.add_done_callback(answering.discard)
+    return None
+
+
+async def _answer(transport: asyncio.SubprocessTransport, told: Told, question: Mapping[str, Any]) -> None:
+    """Let a question be answered, and send the answer, or the error that was."""
+    answer: Any = None
+    error: BaseException | None = None
+    try:
+        answer = await told.ask(question["call"], question["arguments"])
+    except Exception as raised:
+        error = raised.with_traceback(None)
+        error.__cause__ = None  # psycopg's own errors hold what cannot be pickled
+    pipe = _input_of(transport)
+    if not pipe.is_closing():  # nobody waits for the answer otherwise
+        send(pipe, _packed(question["id"], answer, error))
 
 
 def _packed(number: int, answer: Any, error: BaseException | None) -> bytes:
@@ -309,18 +278,20 @@ def send(pipe: asyncio.WriteTransport, message: bytes) -> None:
     pipe.write(len(message).to_bytes(SIZE_BYTES, "big") + message)
 
 
-async def _talk(transport: asyncio.SubprocessTransport, child: _Child, payload: bytes) -> Outcome | None:
+async def _talk(
+    transport: asyncio.SubprocessTransport, child: _Child, payload: bytes, told: Told
+) -> Outcome | None:
     """Send the job, wait for the end; the outcome the child reported, if it did."""
+    hearing = asyncio.ensure_future(_hear(transport, child.said, told))
     send(_input_of(transport), payload)
     await child.exited.wait()
     _send_to_group(transport, signal.SIGKILL)  # what the handler started and did not wait for
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_LAST_WORDS_SECONDS):
-            await child.told.wait()
+    await asyncio.wait({hearing}, timeout=_LAST_WORDS_SECONDS)
     transport.close()
-    if child.is_too_large:
-        return _too_large(child.size)
-    report = child.report()
+    if not hearing.done():
+        hearing.cancel()
+        return None
+    report = hearing.result()
     if report is None:
         return None
     if len(report) > _PARSED_AT_ONCE_BYTES:
@@ -354,7 +325,7 @@ def _send_to_group(transport: asyncio.SubprocessTransport, number: signal.Signal
         os.killpg(transport.get_pid(), number)
 
 
-def _too_large(size: int | None) -> Outcome:
+def _too_large(size: int) -> Outcome:
     return outcome.failure(
         "ResultRefused",
         f"the handler's process reported {size} bytes, more than {_MOST_REPORTED_BYTES}",

@@ -17,9 +17,6 @@ class Queues:
 
     A claim is refused whole when one of its queues is unknown: a queue that was dropped, or is not
     there yet, would stop the work of all the others.
-
-    Args:
-        names: The queues of the worker.
     """
 
     def __init__(self, names: Collection[str]) -> None:

@@ -32,6 +32,15 @@ _MOST_OPTION_CHARS = 200
 _LAST_LINES_SECONDS = 3.0
 _LOOK_AGAIN_SECONDS = 60.0
 
+
+def tell(level: int, claim: Claim, said: str, *facts: object, extra: dict[str, Any] | None = None) -> None:
+    """Log what is said of a lease behind `lease ID of task NAME`, with its fields."""
+    if _log.isEnabledFor(level):
+        fields = lease_fields(claim) | (extra or {})
+        line = f"lease %s of task %s{said}"
+        _log.log(level, line, claim.lease_id, claim.task_name, *facts, extra=fields, stacklevel=2)
+
+
 AskOutlook = Callable[[Sequence[UUID]], Awaitable[Iterable[LeaseOutlook]]]
 Answered = tuple[Ended, Settled]
 
@@ -49,10 +58,6 @@ class Reports:
 
     How many attempts there may be, and when the next one starts, is asked for afterwards and in the
     background, in one call for a batch: completions cost no statement.
-
-    Args:
-        app: The tasks and the hooks of the worker.
-        ask: What the database knows of leases (`lease_outlook`).
     """
 
     def __init__(self, app: App, ask: AskOutlook) -> None:
@@ -71,7 +76,7 @@ class Reports:
         tells_completed = _log.isEnabledFor(logging.INFO)
         for one, answer in zip(ended, answers, strict=False):
             if answer.verdict is Verdict.BUSY:
-                _tell_busy(one.claim)
+                tell(logging.WARNING, one.claim, ": another session holds its claim; settling it later")
             elif answer.verdict is not Verdict.OK:
                 _tell_verdict(one, answer)
             elif one.how.kind == "fail":
@@ -131,13 +136,12 @@ class Reports:
         if one is None or not (missing := missing_defaults(task, one)):
             return
         self._look_at.pop(claim.task_name, None)
-        _log.warning(
-            "lease %s of task %s was spawned without the task's defaults (%s): Task.spawn uses "
+        tell(
+            logging.WARNING,
+            claim,
+            " was spawned without the task's defaults (%s): Task.spawn uses "
             "them, other spawns do after hwqueue task sync (said once for each task)",
-            claim.lease_id,
-            claim.task_name,
             ", ".join(missing),
-            extra=lease_fields(claim),
         )
 
 
@@ -178,39 +182,17 @@ def _value(option: Any) -> str:
 
 def tell_started(claim: Claim) -> None:
     """A handler is about to run."""
-    if _log.isEnabledFor(logging.INFO):
-        _log.info(
-            "lease %s of task %s started, attempt %d",
-            claim.lease_id,
-            claim.task_name,
-            claim.attempt,
-            extra=lease_fields(claim),
-        )
+    tell(logging.INFO, claim, " started, attempt %d", claim.attempt)
 
 
 def tell_unsettled(ended: Ended, why: str) -> None:
     """A settlement was refused and dropped."""
-    _log.error(
-        "lease %s of task %s: not settled, it comes back by its timeout: %s%s",
-        ended.claim.lease_id,
-        ended.claim.task_name,
-        why,
-        _and_failure(ended.how),
-        extra=_fields(ended),
-    )
+    said = ": not settled, it comes back by its timeout: %s%s"
+    tell(logging.ERROR, ended.claim, said, why, _and_failure(ended.how), extra=_lasting(ended))
 
 
 def _and_failure(how: Outcome) -> str:
     return f"; its handler failed: {error_line(how.error)}" if how.kind == "fail" else ""
-
-
-def _tell_busy(claim: Claim) -> None:
-    _log.warning(
-        "lease %s of task %s: another session holds its claim; settling it later",
-        claim.lease_id,
-        claim.task_name,
-        extra=lease_fields(claim),
-    )
 
 
 def _tell_verdict(ended: Ended, answer: Settled) -> None:
@@ -220,25 +202,24 @@ def _tell_verdict(ended: Ended, answer: Settled) -> None:
     settlement sent again.
     """
     is_news = answer.verdict is not Verdict.FINISHED or ended.how.kind == "fail"
-    _log.log(
+    tell(
         logging.WARNING if is_news else logging.INFO,
-        "lease %s of task %s: settled too late: %s%s" if is_news else "lease %s of task %s: %s%s",
-        ended.claim.lease_id,
-        ended.claim.task_name,
-        answer.verdict.value if is_news else "it was settled already",
+        ended.claim,
+        ": %s%s",
+        f"settled too late: {answer.verdict.value}" if is_news else "it was settled already",
         _and_failure(ended.how),
-        extra=_fields(ended),
+        extra=_lasting(ended),
     )
 
 
 def _tell_completed(ended: Ended) -> None:
-    _log.info(
-        "lease %s of task %s completed %s%s",
-        ended.claim.lease_id,
-        ended.claim.task_name,
+    tell(
+        logging.INFO,
+        ended.claim,
+        " completed %s%s",
         "although asked to stop, in " if ended.is_despite_cancel else "in ",
         "an unknown time" if ended.lasted is None else _lasted(ended.lasted),
-        extra=_fields(ended),
+        extra=_lasting(ended),
     )
 
 
@@ -253,13 +234,7 @@ def _tell_release(ended: Ended, answer: Settled) -> None:
         said = f"is snoozed, {_later(how)}" + (f": {one_line(how.message)}" if how.message else "")
     else:
         said = "was handed back"
-    _log.info(
-        "lease %s of task %s %s",
-        ended.claim.lease_id,
-        ended.claim.task_name,
-        said,
-        extra=_fields(ended),
-    )
+    tell(logging.INFO, ended.claim, " %s", said, extra=_lasting(ended))
 
 
 def _awaited(how: Outcome) -> str:
@@ -280,10 +255,9 @@ def _lasted(seconds: float) -> str:
     return f"{seconds:.3f} s" if seconds < 10 else duration(seconds)
 
 
-def _fields(ended: Ended) -> dict[str, Any]:
-    """The fields of a record about a run that has ended: the lease's, and how long it lasted."""
-    lasted = {} if ended.lasted is None else {"duration_s": round(ended.lasted, 6)}
-    return lease_fields(ended.claim) | lasted
+def _lasting(ended: Ended) -> dict[str, Any]:
+    """The field of a record about a run that has ended: how long it lasted."""
+    return {} if ended.lasted is None else {"duration_s": round(ended.lasted, 6)}
 
 
 def _tell_failure(ended: Ended, answer: Settled, outlook: LeaseOutlook | None) -> None:
@@ -293,14 +267,14 @@ def _tell_failure(ended: Ended, answer: Settled, outlook: LeaseOutlook | None) -
     if answer.state is LeaseState.FAILED:
         _tell_dead(ended, attempt)
         return
-    _log.warning(
-        "lease %s of task %s failed, %s, %s: %s",
-        claim.lease_id,
-        claim.task_name,
+    tell(
+        logging.WARNING,
+        claim,
+        " failed, %s, %s: %s",
         attempt,
         "it is cancelled" if answer.state is LeaseState.CANCELLED else _again(outlook),
         error_line(ended.how.error),
-        extra=_fields(ended),
+        extra=_lasting(ended),
     )
 
 
@@ -312,7 +286,7 @@ def _tell_dead(ended: Ended, attempt: str) -> None:
     said = "lease %s of task %s is dead after %s: %s"
     claim, error = ended.claim, ended.how.error
     facts = (claim.lease_id, claim.task_name, attempt, error_line(error))
-    extra = _fields(ended)
+    extra = lease_fields(claim) | _lasting(ended)
     record = _log.makeRecord(_log.name, logging.ERROR, path, line, said, facts, None, function, extra)
     trace = str((error or {}).get("traceback", ""))
     record.exc_text = "\n".join(map(one_line, trace.splitlines())) or None

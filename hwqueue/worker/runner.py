@@ -6,31 +6,26 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from typing import Any
 
-from hwqueue import tracing
-from hwqueue.app import App, Cancelled, Task
+from hwqueue.app import App, Task
 from hwqueue.errors import LeaseError
 from hwqueue.handler import steps
 from hwqueue.handler.attempt_log import numbered
 from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 from hwqueue.handler.gang import GangContext
-from hwqueue.logs import about, lease_fields
 from hwqueue.text import exact_duration
 from hwqueue.types import Claim
 from hwqueue.worker import outcome, process
 from hwqueue.worker.gangs import gather
+from hwqueue.worker.handling import acall, call
 from hwqueue.worker.outcome import Ended, Outcome
-from hwqueue.worker.pinning import pinned
-from hwqueue.worker.report import tell_started
+from hwqueue.worker.report import tell, tell_started
 from hwqueue.worker.session import NodeSession
 from hwqueue.worker.settings import WorkerSettings, worker_conninfo
-
-_log = logging.getLogger("hwqueue.worker")
-
-OnError = Callable[[BaseException], object]
 
 
 class StopReason(Enum):
@@ -43,6 +38,7 @@ class StopReason(Enum):
     SHUTDOWN = "shutdown"
 
 
+@dataclass(slots=True, eq=False)
 class Execution:
     """One running handler, or one whose gang is not there yet.
 
@@ -53,30 +49,16 @@ class Execution:
         is_over: Its attempt has failed by timeout; the thread still runs, and holds its slot.
     """
 
-    __slots__ = (
-        "began",
-        "cancelled",
-        "claim",
-        "future",
-        "gang",
-        "is_over",
-        "reason",
-        "task",
-        "timer",
-        "waits",
-    )
-
-    def __init__(self, claim: Claim, task: Task[..., Any], began: float) -> None:
-        self.claim = claim
-        self.task = task
-        self.began = began
-        self.future: asyncio.Future[Any]
-        self.gang: GangContext | None = None
-        self.waits = False
-        self.cancelled: Callable[[], None] | None = None
-        self.timer: asyncio.TimerHandle | None = None
-        self.reason: StopReason | None = None
-        self.is_over = False
+    claim: Claim
+    task: Task[..., Any]
+    began: float
+    future: asyncio.Future[Any] = field(init=False)
+    gang: GangContext | None = None
+    waits: bool = False
+    cancelled: Callable[[], None] | None = None
+    timer: asyncio.TimerHandle | None = None
+    reason: StopReason | None = None
+    is_over: bool = False
 
     @property
     def is_held(self) -> bool:
@@ -257,7 +239,7 @@ class Runner:
         if isinstance(error, LeaseError):
             execution.reason = execution.reason or StopReason.LOST
         if execution.reason is StopReason.LOST:
-            self._tell_lost(execution)
+            _tell_lost(execution.claim)
         else:
             refusal = error if execution.reason is None else None
             how = outcome.of_exception(refusal) if refusal else outcome.RELEASED
@@ -282,13 +264,7 @@ class Runner:
             reason = reasons.get((claim.lease_id, claim.claim_token))
             if reason is None or execution.reason in (reason, StopReason.LOST):
                 continue
-            _log.info(
-                "lease %s of task %s: stopping its handler: %s",
-                claim.lease_id,
-                claim.task_name,
-                reason.value,
-                extra=lease_fields(claim),
-            )
+            tell(logging.INFO, claim, ": stopping its handler: %s", reason.value)
             execution.stop(reason)
 
     async def wait(self, seconds: float) -> None:
@@ -329,19 +305,10 @@ class Runner:
             return
         ended = execution.conclude()
         if ended is None:
-            self._tell_lost(execution)
+            _tell_lost(execution.claim)
         else:
             self._keep(execution, ended)
         self.wake.set()
-
-    @staticmethod
-    def _tell_lost(execution: Execution) -> None:
-        _log.warning(
-            "lease %s of task %s: lost, its outcome is dropped",
-            execution.claim.lease_id,
-            execution.claim.task_name,
-            extra=lease_fields(execution.claim),
-        )
 
     def _keep(self, execution: Execution, how: Outcome) -> None:
         lasted = self._loop.time() - execution.began
@@ -350,14 +317,12 @@ class Runner:
 
     def _tell_late(self, execution: Execution) -> None:
         gave_way = execution.future.cancelled() or execution.future.result() is None
-        _log.log(
+        tell(
             logging.INFO if gave_way else logging.WARNING,
-            "lease %s of task %s: its handler %s after its timeout of %s; its slot is free again",
-            execution.claim.lease_id,
-            execution.claim.task_name,
+            execution.claim,
+            ": its handler %s after its timeout of %s; its slot is free again",
             "gave way" if gave_way else "ended late, and its outcome is dropped,",
             exact_duration(execution.task.defaults.timeout),
-            extra=lease_fields(execution.claim),
         )
 
     def _in_thread(self, execution: Execution) -> asyncio.Future[Outcome | None]:
@@ -412,44 +377,5 @@ class Runner:
         )
 
 
-def call(task: Task[..., Any], context: LeaseContext, on_error: OnError | None = None) -> Outcome | None:
-    """Run a sync handler in this thread, on the CPUs of its lease; None when it gave way.
-
-    No exception may leave the thread: a future does not take every kind, and would never be done.
-
-    Args:
-        on_error: Told what the handler raised.
-    """
-    claim = context.claim
-    with about(claim, context.tell_line), tracing.handling(claim) as note:
-        how: Outcome | None = None
-        try:
-            with pinned(claim):
-                how = outcome.of_result(task.run(context))
-        except (Cancelled, asyncio.CancelledError):
-            pass
-        except BaseException as error:
-            if on_error is not None:
-                on_error(error)
-            how = outcome.of_exception(error, may_retry=task.may_retry(error))
-        traceparent = note(how)
-    return how if traceparent is None else outcome.traced(how, traceparent)
-
-
-async def acall(
-    task: Task[..., Any], context: AsyncLeaseContext, on_error: OnError | None = None
-) -> Outcome | None:
-    """Run an async handler in this event loop; None when it gave way. `on_error`: as in `call`."""
-    claim = context.claim
-    with about(claim, context.tell_line), tracing.handling(claim) as note:
-        how: Outcome | None = None
-        try:
-            how = outcome.of_result(await task.run_async(context))
-        except asyncio.CancelledError:
-            pass
-        except BaseException as error:  # asyncio would let SystemExit end the whole worker
-            if on_error is not None:
-                on_error(error)
-            how = outcome.of_exception(error, may_retry=task.may_retry(error))
-        traceparent = note(how)
-    return how if traceparent is None else outcome.traced(how, traceparent)
+def _tell_lost(claim: Claim) -> None:
+    tell(logging.WARNING, claim, ": lost, its outcome is dropped")

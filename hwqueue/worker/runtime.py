@@ -20,26 +20,30 @@ from hwqueue.app import App
 from hwqueue.errors import ConfigError, HwqueueError
 from hwqueue.stopping import calling, until_told
 from hwqueue.text import exact_duration
-from hwqueue.worker.advance import advance_after_steps
 from hwqueue.worker.attempt_log import keeping_records
-from hwqueue.worker.deaths import DEFAULT_INTERVAL, hear_deaths
 from hwqueue.worker.heartbeat import HeartbeatLoop
 from hwqueue.worker.listen import Wanted, listen
 from hwqueue.worker.loop import ClaimLoop
 from hwqueue.worker.node import describe_node
 from hwqueue.worker.process import environment_of_gpus
-from hwqueue.worker.reaper import prune_regularly, reap_regularly
-from hwqueue.worker.run_spans import send_run_spans
 from hwqueue.worker.runner import Runner, StopReason
 from hwqueue.worker.session import NODE_LOST, NodeClient, NodeSession
 from hwqueue.worker.settings import WorkerSettings, worker_conninfo
 from hwqueue.worker.signals import Shutdown
+from hwqueue.worker.upkeep import (
+    advance_after_steps,
+    hear_deaths,
+    prune_regularly,
+    reap_regularly,
+    send_run_spans,
+)
 
 _log = logging.getLogger("hwqueue.worker")
 
 _LAST_MOMENT_SECONDS = 1.0
 _LAST_CALL_SECONDS = 3.0
 _STOP_HOOKS_SECONDS = 5.0
+_UNREAPED = timedelta(seconds=10)  # between looks for deaths and spans where nothing is reaped
 
 
 def spare_collector() -> None:
@@ -140,8 +144,8 @@ class Worker:
         runner = Runner(self._app, settings, session, now=shutdown.now, gpu_names=node.gpu_names)
         session.put_off = runner.put_off
         try:
-            if await self._open(session, shutdown):
-                await self._work(session, runner, shutdown)
+            if await self._open(session):
+                await self._work(session, runner)
             if session.epoch and settings.deregister_on_stop and shutdown.exit_code == 0:
                 await self._leave(session)
         finally:
@@ -166,41 +170,43 @@ class Worker:
             _log.warning("a hook of on_stop runs longer than %g s; it is left", _STOP_HOOKS_SECONDS)
             self._in_hooks = True
 
-    async def _open(self, session: NodeSession, shutdown: Shutdown) -> bool:
+    async def _open(self, session: NodeSession) -> bool:
         """Start hooks, connect, register; False when a stop was asked for before that was done."""
         opening = asyncio.ensure_future(self._begin(session))
-        told = asyncio.ensure_future(shutdown.draining.wait())
+        told = asyncio.ensure_future(self._shutdown.draining.wait())
         await asyncio.wait({opening, told}, return_when=asyncio.FIRST_COMPLETED)
         told.cancel()
         if not opening.done():
-            shutdown.finish()
+            self._shutdown.finish()
             opening.cancel()
             return False
         await opening
         return True
 
-    async def _work(self, session: NodeSession, runner: Runner, shutdown: Shutdown) -> None:
+    async def _work(self, session: NodeSession, runner: Runner) -> None:
         """Run the loops until drained or told to stop now, then hand back what is left."""
         heartbeat = HeartbeatLoop(session, runner, self._longest_heartbeat_wait())
         poll_seconds = self._settings.poll_interval.total_seconds()
-        loop = ClaimLoop(session, runner, heartbeat, shutdown, poll_seconds)
-        claiming = asyncio.ensure_future(loop.run())
-        others = [
-            asyncio.ensure_future(heartbeat.run()),
-            asyncio.ensure_future(self._enforce_deadline(runner, shutdown)),
-            asyncio.ensure_future(self._listen(session, runner, heartbeat)),
-            asyncio.ensure_future(session.progress.run()),
-            asyncio.ensure_future(session.logs.run()),
-            asyncio.ensure_future(advance_after_steps(session)),
-            *map(asyncio.ensure_future, self._upkeep(session)),
-        ]
-        await asyncio.wait({claiming, *others}, return_when=asyncio.FIRST_COMPLETED)
+        loop = ClaimLoop(session, runner, heartbeat, self._shutdown, poll_seconds)
+        parts = (
+            loop.run(),
+            heartbeat.run(),
+            self._enforce_deadline(runner),
+            self._listen(session, runner, heartbeat),
+            session.progress.run(),
+            session.logs.run(),
+            advance_after_steps(session),
+            *self._upkeep(session),
+        )
+        tasks = [asyncio.ensure_future(part) for part in parts]
+        claiming = tasks[0]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if runner.running or not claiming.done():
-            shutdown.finish()
-            await self._hand_back(session, runner, shutdown, claiming)
-        for task in (claiming, *others):
+            self._shutdown.finish()
+            await self._hand_back(session, runner, claiming)
+        for task in tasks:
             task.cancel()
-        for ended in await asyncio.gather(claiming, *others, return_exceptions=True):
+        for ended in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(ended, Exception) and not isinstance(ended, NODE_LOST):
                 raise ended
 
@@ -213,13 +219,14 @@ class Worker:
         if prune is not None:
             parts.append(prune_regularly(session, prune))
         if self._app.has_hooks("dead"):
-            parts.append(hear_deaths(session, self._app, reap or DEFAULT_INTERVAL))
+            parts.append(hear_deaths(session, self._app, reap or _UNREAPED))
         if tracing.is_on():
-            parts.append(send_run_spans(session, reap or DEFAULT_INTERVAL))
+            parts.append(send_run_spans(session, reap or _UNREAPED))
         return parts
 
-    async def _enforce_deadline(self, runner: Runner, shutdown: Shutdown) -> None:
+    async def _enforce_deadline(self, runner: Runner) -> None:
         """After a stop was asked for: give handlers their time, cancel them, then stop now."""
+        shutdown = self._shutdown
         await shutdown.draining.wait()
         runner.stop_waiting(StopReason.SHUTDOWN)
         runner.wake.set()
@@ -230,22 +237,16 @@ class Worker:
         await shutdown.sleep(self._settings.cancel_grace.total_seconds())
         shutdown.finish()
 
-    async def _hand_back(
-        self,
-        session: NodeSession,
-        runner: Runner,
-        shutdown: Shutdown,
-        claiming: asyncio.Future[None],
-    ) -> None:
+    async def _hand_back(self, session: NodeSession, runner: Runner, claiming: asyncio.Future[None]) -> None:
         """Stop every handler at once; release the leases of those that do not end."""
-        runner.stop_all(StopReason.LOST if shutdown.superseded else StopReason.SHUTDOWN)
+        runner.stop_all(StopReason.LOST if self._shutdown.superseded else StopReason.SHUTDOWN)
         if claiming.done():
             await runner.wait(_LAST_MOMENT_SECONDS)
         else:  # it settles what ends now, and is done when nothing runs any more
             await asyncio.wait({claiming}, timeout=_LAST_MOMENT_SECONDS)
             claiming.cancel()
         left = runner.abandon()
-        if not left or shutdown.superseded:
+        if not left or self._shutdown.superseded:
             return
         try:
             async with asyncio.timeout(_LAST_CALL_SECONDS):

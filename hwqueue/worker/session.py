@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
-from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -35,24 +35,19 @@ from hwqueue.errors import (
 )
 from hwqueue.handler import steps
 from hwqueue.types import (
-    AdvanceResult,
     Claim,
     Death,
-    EndedRun,
     Heartbeat,
     LeaseOutlook,
     NodeSpec,
-    PruneResult,
-    ReapResult,
     SettledAndClaimed,
     Settlement,
     Verdict,
 )
 from hwqueue.worker import outcome
-from hwqueue.worker.attempt_log import LogOutbox
 from hwqueue.worker.node import announceable
+from hwqueue.worker.outbox import LogOutbox, ProgressOutbox
 from hwqueue.worker.outcome import Ended
-from hwqueue.worker.progress import ProgressOutbox
 from hwqueue.worker.queues import Queues
 from hwqueue.worker.report import Reports, tell_differences, tell_unsettled
 from hwqueue.worker.settings import WorkerSettings
@@ -61,6 +56,7 @@ from hwqueue.worker.transient import is_transient, may_come_up
 
 _log = logging.getLogger("hwqueue.worker")
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 PutOff = Callable[[Sequence[Ended], float], None]
 _LONGEST_WAIT_SECONDS = 30.0
@@ -140,8 +136,8 @@ class NodeSession:
         self._in_flight: set[asyncio.Future[Any]] = set()
         self.put_off: PutOff | None = None
         self.steps_settled = asyncio.Event()
-        self.progress = ProgressOutbox(self.report_progress)
-        self.logs = LogOutbox(self.append_logs)
+        self.progress = ProgressOutbox(lambda reports: self.call(AsyncClient.report_progress, reports))
+        self.logs = LogOutbox(lambda lines: self.call(AsyncClient.append_logs, lines))
 
     @property
     def in_flight(self) -> int:
@@ -276,58 +272,19 @@ class NodeSession:
             self.steps_settled.set()  # items are spawned at once
         return answer
 
-    async def report_progress(self, reports: Sequence[Mapping[str, Any]]) -> int:
-        """Record how far claims have come. SQL: report_progress."""
-        return await self._call(
-            "report progress",
-            lambda client: client.report_progress(reports),
-        )
-
-    async def append_logs(self, logs: Sequence[Mapping[str, Any]]) -> int:
-        """Keep what claims log. SQL: append_logs."""
-        return await self._call(
-            "append log lines",
-            lambda client: client.append_logs(logs),
-        )
-
     async def retry_after(self) -> float | None:
         """After an empty claim: seconds until waiting alone may help, if known. SQL: claim_hint."""
         queues = self._queues.known()
         if not queues:
             return None
-        hint = await self._call(
-            "claim hint",
-            lambda client: client.claim_hint(queues, self.node_id),
-        )
+        hint = await self.call(AsyncClient.claim_hint, queues, self.node_id)
         return None if hint.retry_after is None else hint.retry_after.total_seconds()
-
-    async def reap(self, unless_within: timedelta) -> ReapResult:
-        """Bring back what nobody settles, of all nodes, unless just done. SQL: reap."""
-        return await self._call("reap", lambda client: client.reap(unless_within=unless_within))
-
-    async def advance_workflows(self) -> AdvanceResult:
-        """Go on with runs of which settlements left something. SQL: advance_workflows."""
-        return await self._call("advance workflows", lambda client: client.advance_workflows())
-
-    async def take_ended_runs(self, limit: int) -> list[EndedRun]:
-        """Ends of runs whose submission was traced. SQL: take_ended_runs."""
-        return await self._call(
-            "take ended runs",
-            lambda client: client.take_ended_runs(limit=limit),
-        )
 
     async def take_deaths(self, limit: int) -> list[Death]:
         """Leases that died without a handler, of what this worker serves. SQL: take_deaths."""
         return await self._call(
             "take deaths",
             lambda client: client.take_deaths(self.node_id, self.epoch, limit=limit),
-        )
-
-    async def prune(self, limit: int, unless_within: timedelta) -> PruneResult:
-        """Remove what is kept no longer, unless just done. SQL: prune."""
-        return await self._call(
-            "prune",
-            lambda client: client.prune(limit=limit, unless_within=unless_within),
         )
 
     async def leave(self) -> bool:
@@ -367,26 +324,32 @@ class NodeSession:
     async def _sync_tasks(self) -> bool:
         """Set what is newer, with the login for it or its own; whether it set anything."""
         dsn = self._settings.sync_dsn
-        client = self._client
+        opened: AbstractAsyncContextManager[AsyncClient] = nullcontext(self._client)
         if dsn is not None:
-            client = AsyncClient(with_timeouts(dsn, seconds=_SYNC_CONNECT_SECONDS))
+            opened = AsyncClient(with_timeouts(dsn, seconds=_SYNC_CONNECT_SECONDS))
         try:
-            if dsn is not None:
-                await client.open()
-            synced = await client.sync_tasks(self._declared, version=self._settings.app_version)
+            async with opened as client:
+                synced = await client.sync_tasks(self._declared, version=self._settings.app_version)
         except psycopg.errors.InsufficientPrivilege as error:
             if dsn is not None:
                 _log.warning("--sync-dsn may not set the tasks' defaults: %s", in_one_line(error))
             return False
-        finally:
-            if dsn is not None:
-                await client.close()
         if names := [one.task for one in synced if one.is_set]:
             _log.info("the database has the defaults of %s from now on", ", ".join(names))
         return bool(names)
 
     async def _register(self, client: AsyncClient) -> None:
         self.epoch = await client.register_node(self.node_id, self._spec)
+
+    async def call(
+        self,
+        method: Callable[Concatenate[AsyncClient, _P], Awaitable[_T]],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> _T:
+        """Call a method of the client until it is answered; not with the epoch, which may rise."""
+        what = method.__name__.replace("_", " ")
+        return await self._call(what, lambda client: method(client, *args, **kwargs))
 
     async def _call(
         self,

@@ -31,13 +31,13 @@ async def client(dsn: str) -> AsyncIterator[AsyncClient]:
 def advanced(monkeypatch: pytest.MonkeyPatch) -> list[AdvanceResult]:
     """What the calls of advance_workflows by workers answered."""
     answers: list[AdvanceResult] = []
-    call = NodeSession.advance_workflows
+    call = AsyncClient.advance_workflows
 
-    async def noted(session: NodeSession) -> AdvanceResult:
-        answers.append(await call(session))
+    async def noted(client: AsyncClient) -> AdvanceResult:
+        answers.append(await call(client))
         return answers[-1]
 
-    monkeypatch.setattr(NodeSession, "advance_workflows", noted)
+    monkeypatch.setattr(AsyncClient, "advance_workflows", noted)
     return answers
 
 
@@ -98,10 +98,10 @@ async def test_other_leases_cost_no_call(
 async def test_a_refusal_ends_nothing(
     client: AsyncClient, dsn: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def refused(_session: NodeSession) -> AdvanceResult:
+    async def refused(_client: AsyncClient) -> AdvanceResult:
         raise HwqueueError("not now")
 
-    monkeypatch.setattr(NodeSession, "advance_workflows", refused)
+    monkeypatch.setattr(AsyncClient, "advance_workflows", refused)
     chain = flow("chain", add("a"), add("b", "a"))
     run = (await client.submit_spec(chain)).run_id
     async with worker(dsn, reap_interval=None):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from uuid import uuid4
 
 import psutil
@@ -97,25 +98,19 @@ def test_the_workers_credentials_are_not_handed_on(monkeypatch: pytest.MonkeyPat
     assert [name for name in hidden if name in passed] == ["HWQUEUE_DSN"]
 
 
-def test_a_report_in_many_pieces_is_put_together_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_report_in_many_pieces_is_put_together() -> None:
     told: list[Any] = []
-    child, looks = process._Child(process.Told(progress=told.append)), []
-    whole = process._Child.report
-
-    def counted(self: process._Child) -> bytes | None:
-        looks.append(self)
-        return whole(self)
-
-    monkeypatch.setattr(process._Child, "report", counted)
+    child = process._Child()
+    heard = process._hear(Mock(), child.said, process.Told(progress=told.append))
+    hearing = asyncio.ensure_future(heard)
     text = b"x" * 100_000
     before = b"P" + (15).to_bytes(8, "big") + b'{"fraction": 1}'
     sent = before + b"O" + len(text).to_bytes(8, "big") + text + b"what a copy wrote after it"
     for start in range(0, len(sent), 7):
-        assert child.told.is_set() is (start >= len(before) + 9 + len(text))
+        assert not hearing.done() or start >= len(before) + 9 + len(text)
         child.pipe_data_received(1, sent[start : start + 7])
-    assert child.told.is_set()
-    assert looks == []
-    assert child.report() == text
+        await asyncio.sleep(0)
+    assert await hearing == text
     assert told == [{"fraction": 1}]
 
 

@@ -12,7 +12,7 @@ import pytest
 from hwqueue.errors import BadArgument
 from hwqueue.handler.context import AsyncLeaseContext
 from hwqueue.handler.lease_facts import Report, progress_report
-from hwqueue.worker.progress import ProgressOutbox
+from hwqueue.worker.outbox import ProgressOutbox
 from tests.unit.claims import claim
 
 pytestmark = pytest.mark.embedded

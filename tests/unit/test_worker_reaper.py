@@ -10,10 +10,11 @@ from typing import Any, cast
 
 import pytest
 
+from hwqueue.client import AsyncClient
 from hwqueue.errors import HwqueueError
 from hwqueue.types import PruneResult, ReapResult
-from hwqueue.worker.reaper import prune_regularly, reap_regularly
 from hwqueue.worker.session import NodeSession
+from hwqueue.worker.upkeep import prune_regularly, reap_regularly
 
 INTERVAL = timedelta(milliseconds=1)
 Answer = ReapResult | PruneResult | HwqueueError
@@ -36,14 +37,9 @@ class Session:
         self.silent = asyncio.Event()
         self.spans: list[timedelta] = []
 
-    async def reap(self, unless_within: timedelta) -> ReapResult:
-        return cast(ReapResult, await self._answer(unless_within))
-
-    async def prune(self, limit: int, unless_within: timedelta) -> PruneResult:
+    async def call(self, method: Any, *, unless_within: timedelta, limit: int = 1) -> Answer:
+        assert method in (AsyncClient.reap, AsyncClient.prune)
         assert limit > 0
-        return cast(PruneResult, await self._answer(unless_within))
-
-    async def _answer(self, unless_within: timedelta) -> Answer:
         self.spans.append(unless_within)
         if not self._answers:
             self.silent.set()

@@ -1,0 +1,60 @@
+"""Running the handler of a claim: with its records, its span and its CPUs, to how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from hwqueue import tracing
+from hwqueue.app import Cancelled, Task
+from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
+from hwqueue.logs import about
+from hwqueue.worker import outcome
+from hwqueue.worker.outcome import Outcome
+from hwqueue.worker.pinning import pinned
+
+OnError = Callable[[BaseException], object]
+
+
+def call(task: Task[..., Any], context: LeaseContext, on_error: OnError | None = None) -> Outcome | None:
+    """Run a sync handler in this thread, on the CPUs of its lease; None when it gave way.
+
+    No exception may leave the thread: a future does not take every kind, and would never be done.
+
+    Args:
+        on_error: Told what the handler raised.
+    """
+    claim = context.claim
+    with about(claim, context.tell_line), tracing.handling(claim) as note:
+        how: Outcome | None = None
+        try:
+            with pinned(claim):
+                how = outcome.of_result(task.run(context))
+        except (Cancelled, asyncio.CancelledError):
+            pass
+        except BaseException as error:
+            if on_error is not None:
+                on_error(error)
+            how = outcome.of_exception(error, may_retry=task.may_retry(error))
+        traceparent = note(how)
+    return outcome.traced(how, traceparent)
+
+
+async def acall(
+    task: Task[..., Any], context: AsyncLeaseContext, on_error: OnError | None = None
+) -> Outcome | None:
+    """Run an async handler in this event loop; None when it gave way. `on_error`: as in `call`."""
+    claim = context.claim
+    with about(claim, context.tell_line), tracing.handling(claim) as note:
+        how: Outcome | None = None
+        try:
+            how = outcome.of_result(await task.run_async(context))
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:  # asyncio would let SystemExit end the whole worker
+            if on_error is not None:
+                on_error(error)
+            how = outcome.of_exception(error, may_retry=task.may_retry(error))
+        traceparent = note(how)
+    return outcome.traced(how, traceparent)
