@@ -40,7 +40,21 @@ Exceptions = type[BaseException] | tuple[type[BaseException], ...]
 _LONGEST = timedelta(days=3650)
 
 
-class Retry(Exception):
+class _Again(Exception):
+    """Says when its handler runs again."""
+
+    ends_attempt = True  # of `hwqueue.handler.retrying`: no call of a step is made again for it
+    after: timedelta | None = None
+    at: datetime | None = None
+
+    def __init__(self, name: str, message: str, after: timedelta | None, at: datetime | None) -> None:
+        super().__init__(message)
+        _check_times(name, message, after, at)
+        self.after = after
+        self.at = at
+
+
+class Retry(_Again):
     """Raised by a handler: this attempt failed, try again at a time of the handler's choosing.
 
     Uses up an attempt like any failure; with none left the lease is dead.
@@ -55,21 +69,14 @@ class Retry(Exception):
         ConfigError: Both, `after` is no timedelta, `at` has no time zone, or it is out of range.
     """
 
-    ends_attempt = True  # of `hwqueue.handler.retrying`: no call of a step is made again for it
-    after: timedelta | None = None
-    at: datetime | None = None
-
     def __init__(
         self, message: str = "", *, after: timedelta | None = None, at: datetime | None = None
     ) -> None:
-        super().__init__(message)
-        _check_times("Retry", message, after, at)
+        super().__init__("Retry", message, after, at)
         if after is not None and at is not None:
             raise ConfigError("Retry takes after or at, not both")
         if after is not None and not timedelta(0) <= after <= _LONGEST:
             raise ConfigError(f"Retry: after is from zero to 3650 days, not {after}")
-        self.after = after
-        self.at = at
 
 
 class Reject(Exception):
@@ -94,7 +101,7 @@ class CommandFailed(Exception):
         return str(self.args[0])
 
 
-class Snooze(Exception):
+class Snooze(_Again):
     """Raised by a handler: not now. The lease goes back and is available later.
 
     No attempt is used up. How often a lease is put off has no bound but its deadline: one that is
@@ -110,21 +117,14 @@ class Snooze(Exception):
         ConfigError: Not one of `after` and `at`, `after` is no timedelta, or out of range.
     """
 
-    ends_attempt = True
-    after: timedelta | None = None
-    at: datetime | None = None
-
     def __init__(
         self, message: str = "", *, after: timedelta | None = None, at: datetime | None = None
     ) -> None:
-        super().__init__(message)
-        _check_times("Snooze", message, after, at)
+        super().__init__("Snooze", message, after, at)
         if (after is None) == (at is None):
             raise ConfigError("Snooze takes after or at, one of them")
         if after is not None and not timedelta(0) < after <= _LONGEST:
             raise ConfigError(f"Snooze: after is more than zero and at most 3650 days, not {after}")
-        self.after = after
-        self.at = at
 
 
 class App(Hooks):

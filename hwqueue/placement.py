@@ -22,7 +22,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 __all__ = [
@@ -47,21 +47,33 @@ __all__ = [
 Scalar = str | int | float | bool
 
 
+_Json = TypeVar("_Json", bound="JsonText")
+
+
 @dataclass(frozen=True, slots=True)
-class Expr:
-    """One condition on a node. Made by the functions of this module; `text` is its JSON."""
+class JsonText:
+    """JSON as text, so that nothing in here can change."""
 
     text: str
 
     @classmethod
-    def of(cls, **members: Any) -> Expr:
-        """An expression with these members; for parts of the grammar without a function here."""
+    def of(cls: type[_Json], **members: Any) -> _Json:
+        """With these members; for parts of the grammar without a function here.
+
+        Raises: TypeError, ValueError: it is no JSON.
+        """
         return cls(_canonical(members))
 
     def as_json(self) -> dict[str, Any]:
-        """The expression in the grammar."""
-        expression: dict[str, Any] = json.loads(self.text)
-        return expression
+        """As the grammar has it."""
+        members: dict[str, Any] = json.loads(self.text)
+        return members
+
+
+class Expr(JsonText):
+    """One condition on a node. Made by the functions of this module; `text` is its JSON."""
+
+    __slots__ = ()
 
     def __bool__(self) -> bool:
         raise TypeError(
@@ -240,16 +252,10 @@ def leases(
     return _elsewhere(looked_at, domain, away, unknown)
 
 
-@dataclass(frozen=True, slots=True)
-class Selector:
+class Selector(JsonText):
     """Which leases are meant. Made by `selector` and `same`; `text` is its JSON."""
 
-    text: str
-
-    def as_json(self) -> dict[str, Any]:
-        """The selector in the grammar."""
-        found: dict[str, Any] = json.loads(self.text)
-        return found
+    __slots__ = ()
 
 
 def selector(*parts: Expr | Mapping[str, str], **labels: str) -> Selector:
@@ -265,12 +271,12 @@ def selector(*parts: Expr | Mapping[str, str], **labels: str) -> Selector:
             exprs.append(part.as_json())
         else:
             equal |= part
-    return Selector(_canonical({"labels": equal} | ({"exprs": exprs} if exprs else {})))
+    return Selector.of(labels=equal, **_given(exprs=exprs or None))
 
 
 def same(what: str) -> Selector:
     """The leases with the same `service` or of the same `task` as the one that asks."""
-    return Selector(_canonical({"same": what}))
+    return Selector.of(same=what)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,9 @@ Needs `pip install 'hwqueue[serve]'`.
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import os
 import tempfile
-from datetime import timedelta
 from typing import Any
 
 from hwqueue import logs
@@ -19,12 +17,14 @@ from hwqueue.extras import needs
 with needs("serve"):
     import uvicorn
     from fastapi import FastAPI
+    from pydantic import TypeAdapter
 
     from hwqueue.dashboard import mount_dashboard
     from hwqueue.server import ServerSettings, create_api
     from hwqueue.server.protocol import StrictProtocol
 
 # How the settings get to server processes, which import the application again.
+SETTINGS = TypeAdapter(ServerSettings)
 _VARIABLE = "HWQUEUE_SERVER_SETTINGS"
 _HEALTHCHECK_SECONDS = 60
 
@@ -61,7 +61,7 @@ def run(settings: ServerSettings) -> None:
         return
     with tempfile.TemporaryDirectory(prefix="hwqueue-sessions-") as sessions:
         shared = dataclasses.replace(settings, session_dir=settings.session_dir or sessions)
-        os.environ[_VARIABLE] = _to_json(shared)
+        os.environ[_VARIABLE] = SETTINGS.dump_json(shared).decode()
         uvicorn.run(
             "hwqueue.serve:app_of_process",
             factory=True,
@@ -74,7 +74,7 @@ def run(settings: ServerSettings) -> None:
 
 def app_of_process() -> FastAPI:
     """The application of one of several server processes."""
-    settings = _from_json(os.environ[_VARIABLE])
+    settings = SETTINGS.validate_json(os.environ[_VARIABLE])
     _set_up_logs(json_logs=settings.json_logs)
     return create_app(settings)
 
@@ -84,22 +84,3 @@ def _set_up_logs(*, json_logs: bool) -> None:
     logs.set_up(logs.LogSettings("json" if json_logs else "text", "warning"))
     for name in ("uvicorn.error", "hwqueue.access", "hwqueue.server"):
         logging.getLogger(name).setLevel(logging.INFO)
-
-
-def _to_json(settings: ServerSettings) -> str:
-    return json.dumps(
-        {field.name: getattr(settings, field.name) for field in dataclasses.fields(ServerSettings)},
-        default=lambda span: {"seconds": span.total_seconds()},
-    )
-
-
-def _from_json(text: str) -> ServerSettings:
-    values: dict[str, Any] = {
-        name: timedelta(**value)
-        if isinstance(value, dict)
-        else tuple(value)
-        if isinstance(value, list)
-        else value
-        for name, value in json.loads(text).items()
-    }
-    return ServerSettings(**values)

@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias
+
+from hwqueue.placement import JsonText
 
 __all__ = [
     "After",
@@ -45,7 +47,6 @@ StepLike: TypeAlias = "str | _Named"
 """A step or its name."""
 
 _ABSENT: Any = object()
-_Json = TypeVar("_Json", bound="_JsonText")
 
 
 def step_name(step: StepLike) -> str:
@@ -53,24 +54,7 @@ def step_name(step: StepLike) -> str:
     return step if isinstance(step, str) else step.name
 
 
-@dataclass(frozen=True, slots=True)
-class _JsonText:
-    """JSON as text, so that nothing in here can change."""
-
-    text: str
-
-    @classmethod
-    def of(cls: type[_Json], members: Mapping[str, Any]) -> _Json:
-        """With these members. Raises TypeError, ValueError for what is no JSON."""
-        return cls(json.dumps(members, sort_keys=True, allow_nan=False))
-
-    def as_json(self) -> dict[str, Any]:
-        """As a specification has it (docs/explanation/workflows.md)."""
-        members: dict[str, Any] = json.loads(self.text)
-        return members
-
-
-class Condition(_JsonText):
+class Condition(JsonText):
     """A condition on a run's input or a step's result. Made by comparing a `Value`."""
 
     __slots__ = ()
@@ -141,14 +125,14 @@ class Value:
 
     def exists(self) -> Condition:
         """There, whatever it is."""
-        return Condition.of({**self._place(), "op": "exists"})
+        return Condition.of(**self._place(), op="exists")
 
     def does_not_exist(self) -> Condition:
         """Not there."""
-        return Condition.of({**self._place(), "op": "does_not_exist"})
+        return Condition.of(**self._place(), op="does_not_exist")
 
     def _compare(self, op: str, *values: Scalar) -> Condition:
-        return Condition.of({**self._place(), "op": op, "values": list(values)})
+        return Condition.of(**self._place(), op=op, values=list(values))
 
     def _place(self) -> dict[str, Any]:
         if "$input" in self._members:

@@ -7,7 +7,7 @@ import pytest
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hwqueue.errors import ConfigError
-from hwqueue.serve import _from_json, _to_json, run
+from hwqueue.serve import SETTINGS, run
 from hwqueue.server.settings import ServerSettings
 
 
@@ -90,7 +90,7 @@ def test_they_reach_other_processes() -> None:
         secure_cookies=True,
         session_dir="/somewhere",
     )
-    assert _from_json(_to_json(settings)) == settings
+    assert SETTINGS.validate_json(SETTINGS.dump_json(settings)) == settings
 
 
 def test_what_is_shown_has_no_secret() -> None:
