@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from hwqueue.handler.middleware import Function, is_async, name_of
 
@@ -22,12 +22,7 @@ class Hooks:
     """
 
     def __init__(self) -> None:
-        self._hooks: dict[HookEvent, list[Callable[..., Any]]] = {
-            "start": [],
-            "stop": [],
-            "failure": [],
-            "dead": [],
-        }
+        self._hooks: dict[HookEvent, list[Callable[..., Any]]] = {event: [] for event in get_args(HookEvent)}
 
     def on_start(self, hook: Function) -> Function:
         """Call `hook()` when a worker starts, before it registers its node and claims anything."""

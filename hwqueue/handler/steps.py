@@ -19,7 +19,7 @@ from contextlib import (
 )
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Any, Literal, NoReturn
 
 import psycopg
 
@@ -38,19 +38,9 @@ _MOST_NAME_CHARS = 190  # of 200; the rest is for the number
 _READ_COMMITTED = psycopg.IsolationLevel.READ_COMMITTED  # as `save_checkpoint` needs it
 
 
-class Ask(Protocol):
-    """Makes a call for the claim that runs: of a sync handler."""
-
-    def __call__(self, call: str, /, **arguments: Any) -> Any:
-        """See `make_call`."""
-
-
-class AsyncAsk(Protocol):
-    """The same for an async handler."""
-
-    def __call__(self, call: str, /, **arguments: Any) -> Awaitable[Any]:
-        """See `Ask`."""
-
+Ask = Callable[..., Any]
+"""Makes a call for the claim that runs, `ask("take_signal", name=...)`: see `make_call`."""
+AsyncAsk = Callable[..., Awaitable[Any]]
 
 _OF_THE_CLAIM = (
     "checkpoints",

@@ -38,7 +38,7 @@ def call(task: Task[..., Any], context: LeaseContext, on_error: OnError | None =
                 on_error(error)
             how = outcome.of_exception(error, may_retry=task.may_retry(error))
         traceparent = note(how)
-    return outcome.traced(how, traceparent)
+    return how if traceparent is None else outcome.traced(how, traceparent)
 
 
 async def acall(
@@ -57,4 +57,4 @@ async def acall(
                 on_error(error)
             how = outcome.of_exception(error, may_retry=task.may_retry(error))
         traceparent = note(how)
-    return outcome.traced(how, traceparent)
+    return how if traceparent is None else outcome.traced(how, traceparent)

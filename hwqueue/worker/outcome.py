@@ -99,9 +99,9 @@ def _spelled(value: datetime | timedelta) -> str | int:
     return value // timedelta(microseconds=1)
 
 
-def traced(how: Outcome | None, traceparent: str | None) -> Outcome | None:
-    """The outcome with the trace context of its span, if it has one."""
-    return how if how is None or traceparent is None else replace(how, traceparent=traceparent)
+def traced(how: Outcome | None, traceparent: str) -> Outcome | None:
+    """The outcome with the trace context of its span."""
+    return None if how is None else replace(how, traceparent=traceparent)
 
 
 RELEASED = Outcome(kind="release")

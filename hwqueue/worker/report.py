@@ -182,7 +182,8 @@ def _value(option: Any) -> str:
 
 def tell_started(claim: Claim) -> None:
     """A handler is about to run."""
-    tell(logging.INFO, claim, " started, attempt %d", claim.attempt)
+    if _log.isEnabledFor(logging.INFO):
+        tell(logging.INFO, claim, " started, attempt %d", claim.attempt)
 
 
 def tell_unsettled(ended: Ended, why: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -12,20 +13,21 @@ from functools import partial
 from typing import Any
 
 from hwqueue.app import App, Task
-from hwqueue.errors import LeaseError
+from hwqueue.errors import GangNotFound, LeaseError
 from hwqueue.handler import steps
 from hwqueue.handler.attempt_log import numbered
 from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 from hwqueue.handler.gang import GangContext
 from hwqueue.text import exact_duration
-from hwqueue.types import Claim
+from hwqueue.types import Claim, GangStatus
 from hwqueue.worker import outcome, process
-from hwqueue.worker.gangs import gather
 from hwqueue.worker.handling import acall, call
 from hwqueue.worker.outcome import Ended, Outcome
 from hwqueue.worker.report import tell, tell_started
 from hwqueue.worker.session import NodeSession
 from hwqueue.worker.settings import WorkerSettings, worker_conninfo
+
+_JITTER = 0.1
 
 
 class StopReason(Enum):
@@ -223,8 +225,22 @@ class Runner:
     def _gather(self, execution: Execution) -> None:
         """Wait for the gang; a lease of none may have such a header of its producer's own."""
         execution.waits = True
-        execution.future = self._loop.create_task(gather(execution.claim, self._session.ask))
+        execution.future = self._loop.create_task(self._gang_of(execution.claim))
         execution.future.add_done_callback(partial(self._on_gathered, execution))
+
+    async def _gang_of(self, claim: Claim) -> GangContext | None:
+        """The claim's gang, once all members are there; None: it is of none. SQL: gang_status.
+
+        Raises: LeaseError: The claim is not this worker's any more.
+        """
+        while True:
+            try:
+                status: GangStatus = await self._session.ask(claim, "gang_status", {})
+            except GangNotFound:
+                return None
+            if status.retry_after is None:
+                return GangContext.of(claim, status)
+            await asyncio.sleep(status.retry_after.total_seconds() * random.uniform(1 - _JITTER, 1))
 
     def _on_gathered(self, execution: Execution, gathering: asyncio.Future[Any]) -> None:
         """The gang is there, or the member is not to wait for it any more."""
