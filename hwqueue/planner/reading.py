@@ -21,14 +21,18 @@ _CLASSES = 100  # that wait in one
 _GANGS = 200  # that are planned in a round, those that are first in order
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Kind:
-    """Nodes that the same classes suit."""
+    """Nodes that the same classes suit: what each of them has, and what they have left together."""
 
     profile_id: int
     gpus: int
     cpu_milli: int | None
     memory_mib: int | None
+    nodes: int = 0
+    cpu_free: int = 0
+    memory_free: int = 0
+    free: Counter[int] = field(default_factory=Counter)
 
     def suits(self, item: Mapping[str, Any]) -> bool:
         """Whether an idle one could run a lease of the class."""
@@ -39,22 +43,20 @@ class _Kind:
             and (self.memory_mib is None or item["memory_mib"] <= self.memory_mib)
         )
 
-
-@dataclass(slots=True)
-class _Left:
-    """What the nodes of a kind have left together."""
-
-    nodes: int = 0
-    cpu_milli: int = 0
-    memory_mib: int = 0
-    free: Counter[int] = field(default_factory=Counter)
-
     def add(self, item: Mapping[str, Any]) -> None:
         """Add a group of nodes."""
         self.nodes += item["nodes"]
-        self.cpu_milli += item["cpu_free"] or 0
-        self.memory_mib += item["memory_free"] or 0
+        self.cpu_free += item["cpu_free"] or 0
+        self.memory_free += item["memory_free"] or 0
         self.free.update({int(level): devices for level, devices in item["free"].items()})
+
+    def pool(self) -> Pool:
+        """What they have left."""
+        return Pool(
+            cpu_milli=None if self.cpu_milli is None else self.cpu_free,
+            memory_mib=None if self.memory_mib is None else self.memory_free,
+            free=self.free,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,25 +86,23 @@ async def read(client: AsyncClient, queues: Sequence[str] = ()) -> Picture:
 
     Raises: QueueUnknown, of a queue that is named.
     """
-    kinds: dict[_Kind, _Left] = {}
+    found: dict[tuple[Any, ...], _Kind] = {}
     async for item in _pages(client, "nodes"):
-        kind = _Kind(item["profile_id"], item["gpus"], item["cpu_milli"], item["memory_mib"])
-        kinds.setdefault(kind, _Left()).add(item)
+        key = (item["profile_id"], item["gpus"], item["cpu_milli"], item["memory_mib"])
+        found.setdefault(key, _Kind(*key)).add(item)
+    kinds = list(found.values())
     free: Counter[int] = Counter()
-    for left in kinds.values():
-        free.update(left.free)
+    for kind in kinds:
+        free.update(kind.free)
     most = min(_MOST, max(1000, _SHARES * free.total()))
     named = queues or [item["queue"] async for item in _pages(client, "queues")]
     demands = {
-        queue: found for queue in named if (found := await _read_demands(client, queue, list(kinds), most))
+        queue: waiting for queue in named if (waiting := await _read_demands(client, queue, kinds, most))
     }
-    devices = sum(kind.gpus * left.nodes for kind, left in kinds.items())
+    devices = sum(kind.gpus * kind.nodes for kind in kinds)
     room = sum(level * count for level, count in free.items()) / WHOLE_GPU
     return Picture(
-        pools=[_pool(kind, left) for kind, left in kinds.items()],
-        demands=demands,
-        devices=devices,
-        allocated=devices - room,
+        pools=[kind.pool() for kind in kinds], demands=demands, devices=devices, allocated=devices - room
     )
 
 
@@ -167,14 +167,6 @@ def _wanted(item: Mapping[str, Any], nodes: dict[str, UUID]) -> Wanted:
         worst=item["worst"],
         leases=[Lease(UUID(lease), tier, rank, waited) for lease, tier, rank, waited in item["leases"]],
         options=[Option(nodes[node], affinity, room) for node, affinity, room in item["nodes"]],
-    )
-
-
-def _pool(kind: _Kind, left: _Left) -> Pool:
-    return Pool(
-        cpu_milli=None if kind.cpu_milli is None else left.cpu_milli,
-        memory_mib=None if kind.memory_mib is None else left.memory_mib,
-        free=left.free,
     )
 
 

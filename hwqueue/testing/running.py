@@ -56,8 +56,9 @@ async def drain(
     SQL: register_node, claim_task, settle_and_claim, deregister_node and others.
     """
     runs: list[Run] = []
+    queues = _queues(app, queue)
     async with Bench(client, app, _claimers(node)) as bench:
-        while claim := await bench.claim(_queues(app, queue), scheduled=scheduled, retries=retries):
+        while claim := await bench.claim(queues, scheduled=scheduled, retries=retries):
             if len(runs) == limit:
                 await client.release_lease(claim.lease_id, claim.claim_token)
                 raise AssertionError(

@@ -25,9 +25,7 @@ _LONGEST_RETRY_SECONDS = 2.0
 _HELD_UP_SECONDS = 1.0
 
 _REASON_OF_VERDICT = {
-    "cancelled": StopReason.CANCELLED,
-    "preempted": StopReason.PREEMPTED,
-    "lost": StopReason.LOST,
+    reason.value: reason for reason in (StopReason.CANCELLED, StopReason.PREEMPTED, StopReason.LOST)
 }
 
 
