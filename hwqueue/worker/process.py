@@ -197,11 +197,13 @@ class _Child(asyncio.SubprocessProtocol):
     Attributes:
         said: What it writes; at its end once nobody holds the other end any more.
         exited: Set when the process itself has ended, whatever it has left behind.
+        answering: The answers to its questions that are under way.
     """
 
     def __init__(self) -> None:
         self.said = asyncio.StreamReader()
         self.exited = asyncio.Event()
+        self.answering: set[asyncio.Future[None]] = set()
 
     def pipe_data_received(self, _descriptor: int, data: bytes) -> None:
         """Part of a message."""
@@ -217,15 +219,13 @@ class _Child(asyncio.SubprocessProtocol):
         self.exited.set()
 
 
-async def _hear(
-    transport: asyncio.SubprocessTransport, said: asyncio.StreamReader, told: Told
-) -> bytes | None:
+async def _hear(transport: asyncio.SubprocessTransport, child: _Child, told: Told) -> bytes | None:
     """Pass on what the child says, until it reports its outcome; None: it did not.
 
     Its messages are a kind (a byte), a size (eight bytes) and JSON. Reports of progress, log lines
     and questions come first, as many as there are; the last message is the outcome.
     """
-    answering: set[asyncio.Future[None]] = set()
+    said = child.said
     with suppress(asyncio.IncompleteReadError):
         while True:
             kind, size = await said.readexactly(1), await said.readexactly(SIZE_BYTES)
@@ -242,8 +242,8 @@ async def _hear(
                     told.line(line)
             else:
                 answer = asyncio.ensure_future(_answer(transport, told, json.loads(message)))
-                answering.add(answer)
-                answer.add_done_callback(answering.discard)
+                child.answering.add(answer)
+                answer.add_done_callback(child.answering.discard)
     return None
 
 
@@ -282,7 +282,7 @@ async def _talk(
     transport: asyncio.SubprocessTransport, child: _Child, payload: bytes, told: Told
 ) -> Outcome | None:
     """Send the job, wait for the end; the outcome the child reported, if it did."""
-    hearing = asyncio.ensure_future(_hear(transport, child.said, told))
+    hearing = asyncio.ensure_future(_hear(transport, child, told))
     send(_input_of(transport), payload)
     await child.exited.wait()
     _send_to_group(transport, signal.SIGKILL)  # what the handler started and did not wait for

@@ -101,7 +101,7 @@ def test_the_workers_credentials_are_not_handed_on(monkeypatch: pytest.MonkeyPat
 async def test_a_report_in_many_pieces_is_put_together() -> None:
     told: list[Any] = []
     child = process._Child()
-    heard = process._hear(Mock(), child.said, process.Told(progress=told.append))
+    heard = process._hear(Mock(), child, process.Told(progress=told.append))
     hearing = asyncio.ensure_future(heard)
     text = b"x" * 100_000
     before = b"P" + (15).to_bytes(8, "big") + b'{"fraction": 1}'
