@@ -128,7 +128,6 @@ class NodeSession:
             hears_deaths=app.has_hooks("dead"),
             declared=announceable(self._declared, 200) if self._declared else None,
         )
-        self._app = app
         self._tasks = list(app.tasks)
         self.reports = Reports(app, self._outlook)
         self._queues = Queues(settings.queues)
