@@ -34,9 +34,8 @@ from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 from hwqueue.handler.lease_facts import Report
 from hwqueue.worker import outcome
 from hwqueue.worker.attempt_log import keeping_records
-from hwqueue.worker.handling import acall, call
+from hwqueue.worker.handling import acall, call, pin
 from hwqueue.worker.outcome import Outcome
-from hwqueue.worker.pinning import pin
 from hwqueue.worker.process import (
     LINES,
     OUTCOME,

@@ -1,18 +1,20 @@
-"""Running the handler of a claim: with its records, its span and its CPUs, to how it ended."""
+"""Running the handler of a claim with its records, its span and its CPUs, to how it ended."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from hwqueue import tracing
 from hwqueue.app import Cancelled, Task
 from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 from hwqueue.logs import about
+from hwqueue.types import Claim
 from hwqueue.worker import outcome
 from hwqueue.worker.outcome import Outcome
-from hwqueue.worker.pinning import pinned
 
 OnError = Callable[[BaseException], object]
 
@@ -58,3 +60,35 @@ async def acall(
             how = outcome.of_exception(error, may_retry=task.may_retry(error))
         traceparent = note(how)
     return how if traceparent is None else outcome.traced(how, traceparent)
+
+
+def pin(claim: Claim) -> None:
+    """Let the calling thread, and what it starts, run on the CPUs of the claim alone.
+
+    Nothing changes where the claim has none of its own, or the system cannot pin.
+
+    Raises:
+        OSError: This process may use none of these CPUs any more.
+    """
+    if cpus := _cpus_of(claim):
+        os.sched_setaffinity(0, cpus)  # 0: this thread, not the whole process
+
+
+@contextmanager
+def pinned(claim: Claim) -> Iterator[None]:
+    """The same for as long as it lasts; threads that are started meanwhile stay pinned."""
+    if not _cpus_of(claim):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    pin(claim)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _cpus_of(claim: Claim) -> Collection[int]:
+    if claim.assignment is None or not hasattr(os, "sched_setaffinity"):
+        return ()
+    return claim.assignment.cpus or ()
