@@ -83,6 +83,13 @@ def clock(conn: psycopg.Connection) -> Clock:
 
 
 @pytest.fixture
+def sound(conn: psycopg.Connection) -> Iterator[None]:
+    """After the test all invariants hold: counts equal recounts, what belongs together agrees."""
+    yield
+    assert conn.execute("select * from hwqueue.verify_invariants()").fetchall() == []
+
+
+@pytest.fixture
 def eager_marks(dsn: str) -> None:
     """Let every claim move the low-water mark of what it claims; else one in 32 does, by chance."""
     with psycopg.connect(dsn, autocommit=True) as connection:

@@ -35,9 +35,11 @@ def sweep(calls: Calls) -> None:
             return
 
 
-def opened(calls: Calls, *steps: Row, name: str = "child", **spec: Any) -> tuple[Flow, Flow]:
-    """A run whose one step is a run of these steps, and that run."""
-    flow = Flow(calls, [nested("n", name)])
+def opened(
+    calls: Calls, *steps: Row, name: str = "child", within: list[Row] | None = None, **spec: Any
+) -> tuple[Flow, Flow]:
+    """A run whose step `n`, the only one unless others are given, is a run of these steps; and that run."""
+    flow = Flow(calls, within or [nested("n", name)])
     define(flow, name, *steps, **spec)
     sweep(calls)
     return flow, below(flow, "n")

@@ -8,7 +8,7 @@ import pytest
 from tests.calls import Row
 from tests.flows import Flow, broken, each, finish, gang, step
 from tests.migrations.programs import dump, run_psql
-from tests.sql import test_gangs as gangs
+from tests.sql import gangs
 from tests.sql.api import Api
 
 pytestmark = pytest.mark.thorough

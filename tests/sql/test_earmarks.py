@@ -16,7 +16,7 @@ from tests.flows import Flow
 from tests.flows import gang as gang_step
 from tests.patience import looks
 from tests.sql.api import Api, Node, token
-from tests.sql.test_gangs import GPU, gang, gpus, leases, nodes, reap, spawn, start
+from tests.sql.gangs import GPU, gang, gpus, leases, nodes, reap, spawn, start
 
 pytestmark = pytest.mark.usefixtures("sound")
 

@@ -10,7 +10,7 @@ from psycopg.types.json import Jsonb
 from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.sql.api import Api, Node
-from tests.sql.test_gangs import GPU, gpus, racks, reap, spawn, start
+from tests.sql.gangs import GPU, gpus, racks, reap, spawn, start
 
 __all__ = ["racks"]
 

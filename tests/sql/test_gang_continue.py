@@ -9,7 +9,7 @@ from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.sql.api import Api, Node, token
 from tests.sql.test_earmarks import became
-from tests.sql.test_gangs import GPU, gang, leases, racks, reap, spawn, start
+from tests.sql.gangs import GPU, gang, leases, racks, reap, spawn, start
 
 __all__ = ["racks"]
 pytestmark = pytest.mark.usefixtures("sound")

@@ -1,4 +1,7 @@
-"""What users report of other gang schedulers does not happen, and what gangs.md says besides."""
+"""Gangs whose members fail, are lost or are cancelled: what becomes of the others.
+
+What users report of other gang schedulers does not happen.
+"""
 
 from datetime import timedelta
 from typing import Any
@@ -9,148 +12,102 @@ from psycopg.types.json import Jsonb
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.sql.api import Api, Node, token
-from tests.sql.test_gangs import GPU, gang, gpus, leases, nodes, reap, spawn, start
+from tests.patience import looks
+from tests.sql.api import Api, Node, beat, token
+from tests.sql.gangs import GPU, Gang, clear, gang, gpus, later, racks, reap
 
-PAST_BACK_OFF = timedelta(seconds=20)
-
-
-@pytest.fixture
-def machines(api: Api) -> list[Node]:
-    """Five nodes with a GPU each; no other nodes and gangs."""
-    for row in api.rows("list_gangs", limit=1000):
-        api.rows("cancel_gang", gang=row["gang_id"])
-    reap(api)
-    for row in api.rows("list_nodes"):
-        api.rows("deregister_node", node=row["node_id"])
-    return [api.node(gpus=gpus(1)) for _ in range(5)]
-
-
-def advance(api: Api, clock: Clock, machines: list[Node]) -> None:
-    """Let a gang's back-off pass; the nodes stay alive."""
-    clock.advance(PAST_BACK_OFF)
-    for node in machines:
-        api.rows("heartbeat_node", **node.who, claims=Jsonb([]))
+__all__ = ["racks"]
 
 
 def test_of_two_gangs_one_starts_and_the_other_holds_nothing(
-    api: Api, machines: list[Node], clock: Clock
+    api: Api, racks: list[Node], clock: Clock
 ) -> None:
     """Three and three members, five GPUs: a scheduler that grants one by one can block both."""
     queue = api.queue(earmarks=0)
-    first, second = spawn(api, queue, 3, GPU), spawn(api, queue, 3, GPU)
-    claims = start(api, machines, queue)
-    assert {claim["lease_id"] for claim in claims} == set(leases(api, first))
-    assert (gang(api, second)["state"], nodes(api, second)) == ("waiting", {None})
-    for claim in claims:
-        api.rows("complete_lease", **token(claim))
-    advance(api, clock, machines)
-    assert {claim["lease_id"] for claim in start(api, machines, queue)} == set(leases(api, second))
+    first, second = (Gang(api, racks, 3, queue=queue) for _ in range(2))
+    claims = first.start()
+    assert {claim["lease_id"] for claim in claims} == set(first.leases)
+    assert (second.state, second.on) == ("waiting", {None})
+    first.complete(*claims)
+    later(api, clock, racks)
+    assert {claim["lease_id"] for claim in second.start()} == set(second.leases)
 
 
 @pytest.mark.parametrize("needs", [(30, 50), (50, 30)])
-def test_the_larger_member_is_placed_first(api: Api, machines: list[Node], needs: tuple[int, int]) -> None:
+def test_the_larger_member_is_placed_first(api: Api, needs: tuple[int, int]) -> None:
     """Nodes with 53 and 31 CPUs: the member that needs 30 must leave the large one alone."""
-    queue = api.queue()
-    for node in machines:  # they count no CPUs: anything would fit there
-        api.rows("deregister_node", node=node.node_id)
+    clear(api)
     for size in (53, 31):
         api.node(capacity={"cpu_milli": 1000 * size})
     members: list[dict[str, Any]] = [
         {"task": "train", "options": {"placement": {"resources": {"cpu_milli": 1000 * need}}}}
         for need in needs
     ]
-    [row, _] = api.rows("spawn_gang", queue=queue, members=Jsonb(members))
+    [row, _] = api.rows("spawn_gang", queue=api.queue(), members=Jsonb(members))
     reap(api)
     assert gang(api, row["gang_id"])["state"] == "reserved"
 
 
-def test_assembling_that_is_rolled_back_leaves_nothing(api: Api, machines: list[Node]) -> None:
-    queue = api.queue()
-    gang_id = spawn(api, queue, 3, GPU)
+def test_assembling_that_is_rolled_back_leaves_nothing(api: Api, racks: list[Node]) -> None:
+    job = Gang(api, racks, 3)
     with api.conn.transaction(force_rollback=True):
         reap(api)
-        assert gang(api, gang_id)["state"] == "reserved"
-    assert (gang(api, gang_id)["state"], nodes(api, gang_id)) == ("waiting", {None})
-    assert [api.claimed(node, queue) for node in machines] == [[]] * 5
-    assert len(start(api, machines, queue)) == 3
+        assert job.state == "reserved"
+    assert (job.state, job.on) == ("waiting", {None})
+    assert [api.claimed(node, job.queue) for node in racks] == [[]] * 5
+    assert len(job.start()) == 3
 
 
-def test_back_off_while_there_is_no_room(api: Api, machines: list[Node], clock: Clock) -> None:
-    queue = api.queue()
-    gang_id = spawn(api, queue, 6, GPU)
+def test_back_off_while_there_is_no_room(api: Api, racks: list[Node], clock: Clock) -> None:
+    job = Gang(api, racks, 6)
     waits = []
     for _ in range(6):
         api.rows("reap")
-        found = gang(api, gang_id)
-        waits.append((found["next_try_at"] - clock.now()).total_seconds())
+        next_try_at, tries = job.now("next_try_at", "tries")
+        waits.append((next_try_at - clock.now()).total_seconds())
         clock.advance(timedelta(seconds=waits[-1]))
-        for node in machines:
+        for node in racks:
             api.rows("heartbeat_node", **node.who, claims=Jsonb([]))
-    assert waits == [1, 2, 4, 8, 15, 15]
-    assert found["tries"] == 6
+    assert (waits, tries) == ([1, 2, 4, 8, 15, 15], 6)
 
 
-def test_a_paused_queue_starts_no_gang(api: Api, machines: list[Node], clock: Clock) -> None:
-    queue = api.queue()
-    reserved = spawn(api, queue, 2, GPU)
+def test_a_paused_queue_starts_no_gang(api: Api, racks: list[Node], clock: Clock) -> None:
+    reserved = Gang(api, racks, 2)
     reap(api)
-    api.rows("pause_queue", queue=queue)
-    waiting = spawn(api, queue, 2, GPU)
-    assert start(api, machines, queue) == []
-    assert (gang(api, reserved)["state"], gang(api, waiting)["state"]) == ("reserved", "waiting")
-    clock.advance(timedelta(seconds=31))
-    advance(api, clock, machines)
-    reap(api)
-    assert {gang(api, gang_id)["state"] for gang_id in (reserved, waiting)} == {"waiting"}
-    api.rows("resume_queue", queue=queue)
-    advance(api, clock, machines)
-    assert len(start(api, machines, queue)) == 4
+    api.rows("pause_queue", queue=reserved.queue)
+    waiting = Gang(api, racks, 2, queue=reserved.queue)
+    assert waiting.start() == []
+    assert (reserved.state, waiting.state) == ("reserved", "waiting")
+    later(api, clock, racks, 51)
+    assert (reserved.state, waiting.state) == ("waiting", "waiting")
+    api.rows("resume_queue", queue=reserved.queue)
+    later(api, clock, racks)
+    assert len(waiting.start()) == 4
 
 
-@pytest.mark.usefixtures("machines")
-def test_a_deadline_that_passes_ends_the_gang(api: Api, clock: Clock) -> None:
-    queue = api.queue()
-    deadline: Row = {"deadline": (clock.now() + timedelta(seconds=5)).isoformat()}
-    members: list[dict[str, Any]] = [
-        {"task": "train", "options": GPU | deadline},
-        {"task": "train", "count": 8, "options": GPU},
-    ]
-    [row, *others] = api.rows("spawn_gang", queue=queue, members=Jsonb(members))
-    clock.advance(timedelta(seconds=6))
-    reap(api)
-    assert gang(api, row["gang_id"])["state"] == "failed"
-    assert {api.state(other["lease_id"]) for other in others} == {"cancelled"}
-
-
-def test_a_requeued_member_opens_its_gang_again(api: Api, machines: list[Node], clock: Clock) -> None:
+def test_a_requeued_member_opens_its_gang_again(api: Api, racks: list[Node], clock: Clock) -> None:
     """Alone, where the others have completed."""
-    queue = api.queue()
-    gang_id = spawn(api, queue, 2, GPU, max_attempts=1)
-    first, second = start(api, machines, queue)
+    job = Gang(api, racks, 2, max_attempts=1)
+    first, second = job.start()
     api.rows("complete_lease", **token(second))
-    api.rows("fail_lease", **token(first), error={"message": "no"})
-    reap(api)
-    assert gang(api, gang_id)["state"] == "failed"
+    job.fail(first)
+    assert job.state == "failed"
     api.rows("requeue_lease", lease=first["lease_id"])
     reap(api)
-    assert gang(api, gang_id)["state"] == "waiting"
-    advance(api, clock, machines)
-    [again] = start(api, machines, queue)
+    assert job.state == "waiting"
+    later(api, clock, racks)
+    [again] = job.start()
     assert again["lease_id"] == first["lease_id"]
-    assert api.row("gang_status", **token(again))["ready"] is True
-    api.rows("complete_lease", **token(again))
-    reap(api)
-    assert gang(api, gang_id)["state"] == "completed"
+    assert job.ready([again]) == {True}
+    job.complete(again)
+    assert job.state == "completed"
 
 
-def test_all_that_ended_are_requeued_together(api: Api, machines: list[Node], clock: Clock) -> None:
+def test_all_that_ended_are_requeued_together(api: Api, racks: list[Node], clock: Clock) -> None:
     """One alone is cancelled again, since another one is."""
-    queue = api.queue()
-    gang_id = spawn(api, queue, 2, GPU)
-    api.rows("cancel_gang", gang=gang_id)
-    reap(api)
-    first, second = leases(api, gang_id)
+    job = Gang(api, racks, 2)
+    job.cancel()
+    first, second = job.leases
     api.rows("requeue_lease", lease=first)
     reap(api)
     assert api.state(first) == "cancelled"
@@ -158,125 +115,109 @@ def test_all_that_ended_are_requeued_together(api: Api, machines: list[Node], cl
         for lease in (first, second):
             api.rows("requeue_lease", lease=lease)
     reap(api)
-    advance(api, clock, machines)
-    assert len(start(api, machines, queue)) == 2
+    later(api, clock, racks)
+    assert len(job.start()) == 2
 
 
-def test_room_is_counted_by_node_and_not_in_sum(api: Api, machines: list[Node]) -> None:
+def test_room_is_counted_by_node_and_not_in_sum(api: Api) -> None:
     """Five nodes with 6 CPUs: in sum enough for six members of 4 CPUs, but each takes only one."""
-    queue = api.queue()
-    for node in machines:
-        api.rows("deregister_node", node=node.node_id)
-    for _ in range(5):
-        api.node(rack=1, capacity={"cpu_milli": 6000})
-    member = {"placement": {"resources": {"cpu_milli": 4000}}}
-    six, five = (spawn(api, queue, count, member, together="rack") for count in (6, 5))
+    clear(api)
+    machines = [api.node(rack=1, capacity={"cpu_milli": 6000}) for _ in range(5)]
+    member, queue = {"placement": {"resources": {"cpu_milli": 4000}}}, api.queue()
+    six, five = (Gang(api, machines, size, member, queue=queue, together="rack") for size in (6, 5))
     reap(api)
-    assert (gang(api, six)["state"], nodes(api, six)) == ("waiting", {None})
-    assert gang(api, five)["state"] == "reserved"
+    assert (six.state, six.on) == ("waiting", {None})
+    assert five.state == "reserved"
 
 
-@pytest.mark.usefixtures("machines")
-def test_a_reservation_leaves_the_rest_of_its_node(api: Api) -> None:
+def test_a_reservation_leaves_the_rest_of_its_node(api: Api, racks: list[Node]) -> None:
     """One of two GPUs: a single lease takes the other one, though the member is not fetched yet."""
-    queue, other = api.queue(), api.queue()
-    large = [api.node(capacity={"cpu_milli": 1000}, gpus=gpus(2), rack=1) for _ in range(2)]
-    member = {"placement": {"resources": {"cpu_milli": 1000, "gpu": 1}}}
-    gang_id = spawn(api, queue, 2, member, together="rack")
+    other = api.queue()
+    large = [api.node(capacity={"cpu_milli": 1000}, gpus=gpus(2), rack=9) for _ in range(2)]
+    member = {"placement": {"resources": {"cpu_milli": 1000, "gpu": 1}, "require": [{"rack": 9}]}}
+    job = Gang(api, large, 2, member, together="rack")
     reap(api)
-    assert nodes(api, gang_id) == {node.name for node in large}
+    assert job.on == {node.name for node in large}
     for node in large:
         single = api.spawn(other, **GPU)
         assert api.claimed(node, other) == [single]
-        assert len(api.claimed(node, queue)) == 1
+        assert len(api.claimed(node, job.queue)) == 1
 
 
-def test_a_gang_that_starts_again_holds_no_part(api: Api, machines: list[Node], clock: Clock) -> None:
+def test_a_gang_that_starts_again_holds_no_part(api: Api, racks: list[Node], clock: Clock) -> None:
     """It ran before, with `replace`, but its members wait for each other as at the first start."""
-    queue = api.queue()
-    gang_id = spawn(api, queue, 3, GPU, on_lost="replace", hold="10 s")
-    claims = start(api, machines, queue)
-    reap(api)
-    assert gang(api, gang_id)["state"] == "running"
-    for claim in claims:
-        api.rows("fail_lease", **token(claim), error={"message": "no"})
-    reap(api)
-    assert gang(api, gang_id)["started_at"] is None
-    advance(api, clock, machines)
-    reap(api)
-    claim = next(claim for node in machines for claim in api.claim(node, queue))
+    job = Gang(api, racks, 3, on_lost="replace", hold="10 s")
+    claims = job.run()
+    assert job.state == "running"
+    job.fail(*claims)
+    assert job.now("started_at") == (None,)
+    later(api, clock, racks)
+    claim = next(claim for node in racks for claim in api.claim(node, job.queue))
     clock.advance(timedelta(seconds=11))
     reap(api)
-    assert gang(api, gang_id)["state"] == "stopping"
+    assert job.state == "stopping"
     assert api.lease(claim["lease_id"])["stop_reason"] == "preempted"
-    assert api.rows("verify_invariants") == []
 
 
-def lose(api: Api, gang_id: UUID, kept: set[str | None]) -> None:
+def lose(job: Gang, kept: set[str | None]) -> None:
     """A member on another node than these fails, and its node takes no work any more."""
-    [lost] = [member for member in gang(api, gang_id)["members"] if member["node"] not in kept][:1]
-    lease = api.lease(UUID(lost["lease_id"]))
-    api.rows("cordon_node", node=lease["node_id"])
-    api.rows("fail_lease", **token(lease), error={"message": "no"})
-    reap(api)
+    [members] = job.now("members")
+    [lost] = [member for member in members if member["node"] not in kept][:1]
+    lease = job.api.lease(UUID(lost["lease_id"]))
+    job.api.rows("cordon_node", node=lease["node_id"])
+    job.fail(lease)
 
 
 @pytest.mark.parametrize("priority", [0, 9], ids=["later", "first"])
 def test_a_gang_that_runs_on_and_one_that_is_earmarked(
-    api: Api, machines: list[Node], clock: Clock, priority: int
+    api: Api, racks: list[Node], clock: Clock, priority: int
 ) -> None:
     """Each waits for the other: one for a free node, the other for a node where members run."""
     clock.freeze()
-    queue = api.queue()
-    runs = spawn(api, queue, 2, GPU, on_lost="replace")
-    start(api, machines, queue)
+    runs = Gang(api, racks, 2, on_lost="replace")
+    runs.run()
+    waits = Gang(api, racks, 4, GPU | {"priority": priority}, queue=runs.queue)
     reap(api)
-    waits = spawn(api, queue, 4, GPU | {"priority": priority})
-    reap(api)
-    assert gang(api, waits)["state"] == "earmarked"
-    lose(api, runs, nodes(api, waits))
-    assert [gang(api, one)["state"] for one in (runs, waits)] == ["reserved", "waiting"]
-    assert api.rows("verify_invariants") == []
+    assert waits.state == "earmarked"
+    lose(runs, waits.on)
+    assert (runs.state, waits.state) == ("reserved", "waiting")
 
 
 @pytest.mark.parametrize(
-    ("priority", "states"), [(0, ["reserved", "waiting"]), (9, ["waiting", "earmarked"])]
+    ("priority", "states"), [(0, ("reserved", "waiting")), (9, ("waiting", "earmarked"))]
 )
 def test_what_is_kept_for_a_gang_that_comes_later(
-    api: Api, machines: list[Node], clock: Clock, priority: int, states: list[str]
+    api: Api, racks: list[Node], clock: Clock, priority: int, states: tuple[str, str]
 ) -> None:
     """It waits for a node where neither runs: then their order decides."""
     clock.freeze()
-    queue, zone = api.queue(), {"label": "zone", "op": "in", "values": ["b"]}
-    for node in machines[2:]:
+    zone = {"label": "zone", "op": "in", "values": ["b"]}
+    for node in racks[2:]:
         api.rows("deregister_node", node=node.node_id)
-    runs = spawn(api, queue, 2, GPU, on_lost="replace")
-    start(api, machines[:2], queue)
+    runs = Gang(api, racks[:2], 2, on_lost="replace")
+    runs.run()
     busy, _free = (api.node(gpus=gpus(1), labels={"zone": "b"}) for _ in range(2))
-    api.running(queue, busy, **GPU)
+    api.running(runs.queue, busy, **GPU)
     there = {"priority": priority, "placement": GPU["placement"] | {"require": [zone]}}
-    waits = spawn(api, queue, 2, there)
+    waits = Gang(api, racks, 2, there, queue=runs.queue)
     reap(api)
-    assert gang(api, waits)["state"] == "earmarked"
-    lose(api, runs, set())
-    assert [gang(api, one)["state"] for one in (runs, waits)] == states
-    assert api.rows("verify_invariants") == []
+    assert waits.state == "earmarked"
+    lose(runs, set())
+    assert (runs.state, waits.state) == states
 
 
-def test_it_is_shown_as_its_members_are(api: Api, machines: list[Node]) -> None:
+def test_it_is_shown_as_its_members_are(api: Api, racks: list[Node]) -> None:
     """Before upkeep has looked: they run, they have completed."""
-    queue = api.queue()
-    gang_id = spawn(api, queue, 2, GPU)
+    job = Gang(api, racks, 2)
 
     def seen() -> tuple[str, bool]:
-        [listed] = [row for row in api.rows("list_gangs") if row["gang_id"] == gang_id]
-        found = gang(api, gang_id)
-        told = api.row("explain_gang", gang=gang_id)
-        assert {listed["state"], told["state"]} == {found["state"]}
-        assert listed["finished_at"] == found["finished_at"]
-        return found["state"], found["finished_at"] is not None
+        [listed] = [row for row in api.rows("list_gangs") if row["gang_id"] == job.id]
+        state, finished_at = job.now("state", "finished_at")
+        assert {listed["state"], job.explained["state"]} == {state}
+        assert listed["finished_at"] == finished_at
+        return state, finished_at is not None
 
-    claims = start(api, machines, queue)
+    claims = job.start()
     assert seen() == ("running", False)
     assert api.rows("list_gangs", state="reserved") == []
     for claim in claims:
@@ -286,17 +227,186 @@ def test_it_is_shown_as_its_members_are(api: Api, machines: list[Node]) -> None:
     assert seen() == ("completed", True)
 
 
-def test_one_that_failed_says_what_its_member_said(api: Api, machines: list[Node]) -> None:
-    queue = api.queue()
-    gang_id = spawn(api, queue, 2, {**GPU, "max_attempts": 1})
-    claims = start(api, machines, queue)
-    error = {"type": "BadParams", "message": "epochs: missing"}
-    api.rows("fail_lease", **token(claims[0]), error=Jsonb(error))
+def test_a_reservation_that_is_not_fetched(api: Api, racks: list[Node], clock: Clock) -> None:
+    """What the others hold is given up with it, and no attempt is used up."""
+    job = Gang(api, racks, 2, together="rack", hold="10 s")
+    [claim] = job.start(racks[:1])
+    clock.advance(timedelta(seconds=11))
     reap(api)
-    api.rows("release_lease", **token(claims[1]))
-    rank = leases(api, gang_id).index(claims[0]["lease_id"])
-    for state in ("cancelling", "failed"):
-        found = gang(api, gang_id)
-        said = f"rank {rank} failed: BadParams: epochs: missing"
-        assert (found["state"], found["reason"]) == (state, said)
-        reap(api)
+    assert job.state == "stopping"
+    [verdict] = api.rows("heartbeat_node", **racks[0].who, claims=beat(claim))
+    assert verdict["verdict"] == "preempted"
+    job.release(claim)
+    assert job.now("state", "losses") == ("waiting", 1)
+    later(api, clock, racks, 2)
+    assert job.state == "reserved"
+    [again] = [c for c in job.start() if c["lease_id"] == claim["lease_id"]]
+    assert again["attempt"] == 1
+    assert again["claim_token"] > claim["claim_token"]
+
+
+def test_one_that_fails_stops_the_others(api: Api, racks: list[Node], clock: Clock) -> None:
+    job = Gang(api, racks, 2)
+    first, second = job.start()
+    assert api.value("fail_lease", **token(first), error={"message": "no"}) == "scheduled"
+    reap(api)
+    assert job.state == "stopping"
+    assert api.lease(second["lease_id"])["stop_reason"] == "preempted"
+    job.release(second)
+    clock.advance(timedelta(seconds=2))
+    assert {c["lease_id"]: c["attempt"] for c in job.start()} == {
+        first["lease_id"]: 2,
+        second["lease_id"]: 1,
+    }
+
+
+def test_one_that_fails_for_good_ends_the_gang(api: Api, racks: list[Node]) -> None:
+    """Which says what its member said."""
+    job = Gang(api, racks, 2, max_attempts=1)
+    first, second = job.start()
+    error = {"type": "BadParams", "message": "epochs: missing"}
+    api.rows("fail_lease", **token(first), error=error)
+    reap(api)
+    rank = job.leases.index(first["lease_id"])
+    said = f"rank {rank} failed: BadParams: epochs: missing"
+    assert job.now("state", "reason") == ("cancelling", said)
+    job.release(second)
+    assert job.now("state", "reason") == ("failed", said)
+    assert api.state(second["lease_id"]) == "cancelled"
+    assert api.lease(second["lease_id"])["error"]["reason"] == "gang_incomplete"
+
+
+def test_a_lost_member_is_replaced(api: Api, racks: list[Node], clock: Clock) -> None:
+    job = Gang(api, racks, 2, on_lost="replace", together="rack")
+    first, second = job.run(racks[2:] + racks[:2])
+    place = job.place
+    job.fail(first)
+    assert api.lease(second["lease_id"])["stop_reason"] is None
+    clock.advance(timedelta(seconds=2))
+    [again] = job.run()
+    assert again["lease_id"] == first["lease_id"]
+    assert job.now("state", "place") == ("running", place)
+
+
+def test_room_for_the_first_lost_member_is_reserved_at_once(api: Api, racks: list[Node]) -> None:
+    job = Gang(api, racks, 3, on_lost="replace", together="rack")
+    [first, *_others] = job.run()
+    single = api.spawn(job.queue, placement=GPU["placement"] | {"require": [{"rack": 2}]})
+    job.fail(first)  # before any claim, and before time has passed
+    assert job.state == "reserved"
+    [again] = job.start(racks[2:])
+    assert (again["lease_id"], api.lease(single)["state"]) == (first["lease_id"], "pending")
+
+
+def test_a_place_that_all_have_left_binds_nobody(api: Api, racks: list[Node], clock: Clock) -> None:
+    """They are lost one after the other, while the gang waits for those that went before."""
+    job = Gang(api, racks, 3, on_lost="replace", together="rack")
+    claims = job.run()
+    others = [api.node(rack=3, gpus=gpus(1)) for _ in range(3)]
+    for node, claim in zip(racks[2:], claims, strict=True):
+        assert job.place == "rack 2"
+        api.rows("cordon_node", node=node.node_id)
+        job.fail(claim)
+    later(api, clock, others)
+    assert job.now("state", "place") == ("reserved", "rack 3")
+
+
+def test_cancel_a_gang_that_waits(api: Api, racks: list[Node], clock: Clock) -> None:
+    """Or a member of it, which ends it as well; it goes with its leases."""
+    job, other = Gang(api, racks, 9), Gang(api, racks, 9)
+    assert api.value("cancel_gang", gang=job.id, reason="not needed") == "cancelling"
+    api.rows("cancel_lease", lease=other.leases[3])
+    reap(api)
+    for each in (job, other):
+        assert each.state == "cancelled"
+        assert {api.state(lease) for lease in each.leases} == {"cancelled"}
+    assert api.value("cancel_gang", gang=job.id) == "cancelled"
+    assert api.rows("verify_invariants") == []
+    clock.advance(timedelta(days=60))
+    for _ in range(3):
+        api.rows("prune")
+    api.refused("QHG01", "get_gang", gang=job.id)
+
+
+def test_cancel_a_gang_that_is_reserved(api: Api, racks: list[Node]) -> None:
+    """And has begun to run; and one member after the other: no attempt is used up."""
+    job = Gang(api, racks, 2, together="rack")
+    [claim] = job.start(racks[:1])
+    job.cancel()
+    job.release(claim)
+    assert job.state == "cancelled"
+    job = Gang(api, racks, 2)
+    reap(api)
+    for lease in job.leases:
+        api.rows("cancel_lease", lease=lease)
+    assert [api.claimed(node, job.queue) for node in racks] == [[]] * 5
+    reap(api)
+    ended = [api.lease(lease) for lease in job.leases]
+    assert [(one["state"], one["attempt"]) for one in ended] == [("cancelled", 0)] * 2
+
+
+@pytest.mark.parametrize("change", ["cordoned", "another instance"])
+def test_a_node_that_changes_before_it_has_fetched(api: Api, racks: list[Node], change: str) -> None:
+    """The gang gives up, and goes elsewhere; no attempt is used up."""
+    job, node = Gang(api, racks, 2, together="rack"), racks[0]
+    reap(api)
+    if change == "cordoned":
+        api.rows("cordon_node", node=node.node_id)
+        assert api.claimed(node, job.queue) == []
+    else:
+        api.node(node.node_id, name=node.name, rack=1, gpus=gpus(1), instance_id="second")
+    reap(api)
+    assert job.state == "waiting"
+    assert {api.lease(lease)["attempt"] for lease in job.leases} == {0}
+
+
+def test_a_deadline_that_has_passed(api: Api, racks: list[Node], clock: Clock) -> None:
+    """It ends the gang, whether all members have it or one."""
+    deadline: Row = {"deadline": (clock.now() + timedelta(seconds=5)).isoformat()}
+    job = Gang(api, racks, 9, **deadline)
+    members: list[Row] = [
+        {"task": "train", "options": GPU | deadline},
+        {"task": "train", "count": 8, "options": GPU},
+    ]
+    [row, *others] = api.rows("spawn_gang", queue=job.queue, members=Jsonb(members))
+    clock.advance(timedelta(seconds=6))
+    reap(api)
+    assert job.now("state", "reason") == ("failed", "deadline_exceeded")
+    assert {api.state(lease) for lease in job.leases} == {"failed"}
+    assert gang(api, row["gang_id"])["state"] == "failed"
+    assert {api.state(other["lease_id"]) for other in others} == {"cancelled"}
+
+
+def test_a_deadline_is_that_of_a_second_start_too(api: Api, racks: list[Node], clock: Clock) -> None:
+    """A gang that runs is not bothered by it, until a member is lost."""
+    until = (clock.now() + timedelta(seconds=5)).isoformat()
+    job = Gang(api, racks, 2, deadline=until)
+    first, second = job.run()
+    clock.advance(timedelta(seconds=6))
+    reap(api)
+    assert job.state == "running"
+    job.fail(first)
+    assert job.now("state", "reason") == ("cancelling", "deadline_exceeded")
+    job.release(second)
+    assert job.now("state", "reason") == ("failed", "deadline_exceeded")
+
+
+def test_a_dropped_queue_takes_its_gangs_along(api: Api, racks: list[Node]) -> None:
+    job = Gang(api, racks, 2)
+    api.rows("drop_queue", queue=job.queue, force=True)
+    reap(api)
+    assert job.state == "waiting"
+    for _ in looks():
+        api.rows("prune")
+        if api.conn.execute("select from hwqueue.gang where gang_id = %s", [job.id]).rowcount == 0:
+            break
+    api.refused("QHG01", "get_gang", gang=job.id)
+
+
+def test_when_it_started(api: Api, racks: list[Node], clock: Clock) -> None:
+    """Also of a gang that has ended before anybody looked."""
+    job = Gang(api, racks, 2)
+    claims, started = job.start(), clock.now()
+    clock.advance(timedelta(seconds=5))
+    job.complete(*claims)
+    assert job.now("state", "started_at", "place") == ("completed", started, None)

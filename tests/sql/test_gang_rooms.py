@@ -11,6 +11,7 @@ from psycopg.types.json import Jsonb
 
 from tests.calls import Row
 from tests.sql.api import Api, Node
+from tests.sql.explained import clear
 from tests.sql.isolation_support import CPU, GPU, asking, cores, devices
 
 PART = "partition_exclusive"
@@ -105,20 +106,6 @@ def use(conn: psycopg.Connection[Any], draw: random.Random, node: Node) -> None:
     )
 
 
-def use_alike(conn: psycopg.Connection[Any], node: Node, like: Node) -> None:
-    """Put the load of another node of its size on the node, but for the cores in use."""
-    conn.execute(
-        """
-        update hwqueue.node_load u
-        set claim_count = o.claim_count, cpu_used = o.cpu_used, memory_used = o.memory_used,
-          gpu_used = o.gpu_used, custom_used = o.custom_used
-        from hwqueue.node_load o
-        where u.node_id = %s and o.node_id = %s
-        """,
-        [node.node_id, like.node_id],
-    )
-
-
 def fleet(api: Api, draw: random.Random) -> list[Node]:
     """Nodes of all kinds, some alike, some gone in each way."""
     conn = api.conn
@@ -126,7 +113,7 @@ def fleet(api: Api, draw: random.Random) -> list[Node]:
     specs = [machine(draw, number) for number in range(NODES // 2)]
     made = [api.node(**spec) for spec in specs]
     for spec in specs:  # one more of each size
-        ids = {one["resource_id"]: str(uuid4()) for one in spec["gpus"]} if spec["gpus"] else {}
+        ids = {one["resource_id"]: str(uuid4()) for one in spec["gpus"]}
         gpus = [
             {k: ids.get(v, v) if isinstance(v, str) else v for k, v in one.items()} for one in spec["gpus"]
         ]
@@ -140,7 +127,7 @@ def fleet(api: Api, draw: random.Random) -> list[Node]:
     for node in draw.sample(made, NODES // 2):
         use(conn, draw, node)
     for one, other in zip(made[::2], made[NODES // 2 :: 2], strict=False):
-        use_alike(conn, other, one)
+        conn.execute(LIKE, [other.node_id, one.node_id])
     conn.execute("delete from hwqueue.node_load u where u.node_id = %s", [made[3].node_id])
     api.rows("cordon_node", node=made[5].node_id)
     api.rows("deregister_node", node=made[6].node_id)
@@ -176,13 +163,14 @@ def classes(api: Api, nodes: list[Node]) -> list[int]:
     return [class_id for (class_id,) in rows]
 
 
-@pytest.fixture
-def api_by_node(api: Api) -> Api:
-    """With the functions that ask node by node, and no node yet."""
-    api.conn.execute(BY_NODE.read_bytes())
-    for row in api.rows("list_nodes"):
-        api.rows("deregister_node", node=row["node_id"])
-    return api
+# the load of another node of its size, but for the cores in use
+LIKE = """
+  update hwqueue.node_load u
+  set claim_count = o.claim_count, cpu_used = o.cpu_used, memory_used = o.memory_used,
+    gpu_used = o.gpu_used, custom_used = o.custom_used
+  from hwqueue.node_load o
+  where u.node_id = %s and o.node_id = %s
+"""
 
 
 def ours(api: Api, ids: list[int], which: str) -> dict[tuple[int, UUID], tuple[int, int | None]]:
@@ -221,8 +209,10 @@ def by_node(api: Api, ids: list[int], function: LiteralString) -> dict[tuple[int
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.thorough
-def test_all_at_once_is_as_node_by_node(api_by_node: Api, seed: int) -> None:
-    api, draw = api_by_node, random.Random(seed)
+def test_all_at_once_is_as_node_by_node(api: Api, seed: int) -> None:
+    api.conn.execute(BY_NODE.read_bytes())
+    clear(api)
+    draw = random.Random(seed)
     ids = classes(api, fleet(api, draw))
     # alone, a class leaves out the nodes that are too full for it
     for some in [ids, draw.sample(ids, 3), *([one] for one in draw.sample(ids, 6))]:

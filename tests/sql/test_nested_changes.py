@@ -1,6 +1,5 @@
 """What operators do to runs and the runs below them: pauses, retries, ends that they declare."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -10,16 +9,7 @@ from tests.flows import Flow, broken, each, fail, step
 from tests.nests import below, define, nested, opened, sweep
 from tests.sql.api import Api
 
-pytestmark = pytest.mark.thorough
-
-HOUR = timedelta(hours=1)
-
-
-@pytest.fixture(autouse=True)
-def sound(api: Api) -> Iterator[None]:
-    """After each test every tally equals its recount, and what is above knows what is below."""
-    yield
-    assert broken(api) == []
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("sound")]
 
 
 def test_pause_and_resume_go_down(api: Api) -> None:
@@ -67,9 +57,7 @@ def test_what_an_operator_has_paused_stays_so(api: Api) -> None:
 
 
 def test_a_paused_parent_that_fails_lets_it_end(api: Api) -> None:
-    flow = Flow(api, [nested("n", "child"), step("x")])
-    define(flow, "child", step("c"), step("d", "c"))
-    sweep(api)
+    flow, _ = opened(api, step("c"), step("d", "c"), within=[nested("n", "child"), step("x")])
     claims = flow.claims()
     api.rows("pause_workflow_run", run=flow.run)
     sweep(api)
@@ -128,12 +116,10 @@ def test_a_completed_run_after_what_is_retried_runs_as_a_whole(api: Api) -> None
 
 
 def test_a_run_that_is_pruned_is_submitted_again(api: Api, clock: Clock) -> None:
-    flow = Flow(api, [nested("n", "child"), step("x", "n")])
-    define(flow, "child", step("c"), retain={"completed": "1 s"})
-    sweep(api)
-    child = below(flow, "n")
+    within = [nested("n", "child"), step("x", "n")]
+    flow, child = opened(api, step("c"), within=within, retain={"completed": "1 s"})
     flow.complete("c")
-    clock.advance(2 * HOUR)
+    clock.advance(timedelta(hours=2))
     api.rows("prune")
     assert flow.steps()["n"]["nested_run_id"] == child.run
     flow.fail("x")
@@ -146,8 +132,12 @@ def test_a_run_that_is_pruned_is_submitted_again(api: Api, clock: Clock) -> None
 
 
 def test_a_retry_with_pauses(api: Api) -> None:
+    """Of the whole: a nested run is not retried by itself."""
     flow, child = opened(api, step("c"), step("d", "c"))
     flow.fail("c")
+    refusal = api.refused("QHF04", "retry_workflow_run", run=child.run)
+    assert str(flow.run) in refusal.hint
+    assert refusal.detail["root_run_id"] == str(flow.run)
     api.rows("retry_workflow_run", run=flow.run)
     api.rows("pause_workflow_run", run=flow.run)
     sweep(api)
@@ -160,19 +150,9 @@ def test_a_retry_with_pauses(api: Api) -> None:
     assert flow.state == "completed"
 
 
-def test_a_nested_run_is_not_retried_by_itself(api: Api) -> None:
-    flow, child = opened(api, step("c"))
-    flow.fail("c")
-    refusal = api.refused("QHF04", "retry_workflow_run", run=child.run)
-    assert str(flow.run) in refusal.hint
-    assert refusal.detail["root_run_id"] == str(flow.run)
-
-
 def test_an_operator_declares_it_done(api: Api) -> None:
-    flow = Flow(api, [nested("n", "child"), step("b", params={"x": {"$result": "n"}})])
-    define(flow, "child", step("c"))
-    sweep(api)
-    child = below(flow, "n")
+    within = [nested("n", "child"), step("b", params={"x": {"$result": "n"}})]
+    flow, child = opened(api, step("c"), within=within)
     api.rows("skip_step", run=flow.run, step="n", result=5)
     assert broken(api) == []
     sweep(api)

@@ -1,6 +1,5 @@
 """Steps that are runs of other workflows: how they begin and end, and what goes down and up."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -10,18 +9,11 @@ from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.flows import Flow, broken, each, fail, step
 from tests.nests import below, define, nested, opened, sweep
-from tests.sql.api import Api, refusing
+from tests.sql.api import Api
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("sound")]
 
 HOUR = timedelta(hours=1)
-
-
-@pytest.fixture(autouse=True)
-def sound(api: Api) -> Iterator[None]:
-    """After each test every tally equals its recount, and what is above knows what is below."""
-    yield
-    assert broken(api) == []
 
 
 @pytest.mark.parametrize("call", ["reap", "advance_workflows"])
@@ -72,8 +64,10 @@ def test_the_runs_know_each_other(api: Api) -> None:
 
 
 def test_two_levels(api: Api) -> None:
-    flow = Flow(api, [nested("n", "middle"), step("z", "n")])
+    """The end of the lowest run ends all above at once where nothing comes after it."""
+    flow = Flow(api, [nested("n", "middle"), nested("q", "other", "n")])
     define(flow, "middle", step("m"), nested("o", "inner", "m"), step("p", "o"))
+    define(flow, "other", nested("o", "inner"))
     define(flow, "inner", step("i"))
     sweep(api)
     flow.complete("m")
@@ -83,15 +77,8 @@ def test_two_levels(api: Api) -> None:
     assert inner.get()["parent_run_id"] == below(flow, "n").run
     found = api.rows("list_workflow_runs", filter={"root_run_id": str(flow.run)})
     assert {row["run_id"] for row in found} == {inner.run, below(flow, "n").run}
-    for name in "ipz":
+    for name in "ip":
         flow.complete(name)
-    assert flow.state == "completed"
-
-
-def test_the_end_of_the_lowest_run_ends_all_above_at_once(api: Api) -> None:
-    flow = Flow(api, [nested("n", "middle")])
-    define(flow, "middle", nested("o", "inner"))
-    define(flow, "inner", step("i"))
     sweep(api)
     flow.complete("i")
     assert flow.state == "completed"
@@ -103,45 +90,32 @@ def test_a_nested_run_without_work_ends_when_it_is_opened(api: Api) -> None:
     assert (flow.state, child.state) == ("completed", "completed")
 
 
-def test_the_newest_version_counts_unless_the_step_names_one(api: Api) -> None:
-    flow = Flow(api, [nested("new", "twice"), nested("old", "twice", version=1)])
-    define(flow, "twice", step("one"))
-    define(flow, "twice", step("two"))
-    sweep(api)
-    assert below(flow, "new").get()["version"] == 2
-    assert below(flow, "old").get()["version"] == 1
-
-
-def test_a_nested_run_has_what_its_parent_has(api: Api) -> None:
+def test_a_nested_run_has_what_its_parent_has(api: Api, clock: Clock) -> None:
+    """Its deadline holds below as well, where that of the nested run is later."""
+    deadline = (clock.now() + HOUR).isoformat()
     options = {
         "tenant": "acme",
         "priority": 7,
-        "deadline": "2999-01-01T00:00:00Z",
+        "deadline": deadline,
         "headers": {"traceparent": "00-1"},
         "affinity_tags": {"region": "us-east"},
         "labels": {"team": "a"},
     }
-    flow = Flow(api, [nested("n", "child")], options=options)
-    define(flow, "child", step("c", affinity_tags={"gpu": True}), priority=3, deadline="1 hour")
+    flow = Flow(api, [nested("n", "child"), nested("soon", "sooner")], options=options)
+    define(flow, "child", step("c", affinity_tags={"gpu": True}), priority=3, deadline="2 hours")
+    define(flow, "sooner", step("d"), deadline="1 minute")
     sweep(api)
-    child = below(flow, "n")
-    found, parent = child.get(), flow.get()
+    child, parent = below(flow, "n"), flow.get()
+    found = child.get()
     assert (found["tenant"], found["priority"]) == ("acme", 7)
     assert found["headers"] == {"traceparent": "00-1"}
-    assert found["deadline"] < parent["deadline"]
+    assert below(flow, "soon").get()["deadline"] < parent["deadline"]
     assert found["labels"] == {}
     require = child.steps()["c"]["placement"]["require"]
     assert {(item["label"], *item["values"]) for item in require} == {
         ("region", "us-east"),
         ("gpu", True),
     }
-
-
-def test_the_deadline_of_the_parent_holds_below(api: Api, clock: Clock) -> None:
-    flow = Flow(api, [nested("n", "child")], deadline="1 hour")
-    define(flow, "child", step("c"), deadline="2 hours")
-    sweep(api)
-    child = below(flow, "n")
     clock.advance(HOUR)
     api.rows("reap")
     sweep(api)
@@ -149,8 +123,18 @@ def test_the_deadline_of_the_parent_holds_below(api: Api, clock: Clock) -> None:
     assert (flow.state, flow.get()["reason"]) == ("failed", "deadline_exceeded")
 
 
-def test_its_failure_is_the_failure_of_the_step(api: Api) -> None:
-    flow, child = opened(api, step("c"))
+@pytest.mark.parametrize(
+    ("more", "after", "ends"),
+    [
+        ({}, None, "failed"),
+        ({"on_failure": "ignore"}, "n", "completed"),
+        ({}, {"step": "n", "on": "failed"}, "failed"),
+    ],
+    ids=["ends the run", "is ignored", "is picked up"],
+)
+def test_its_failure_is_the_failure_of_the_step(api: Api, more: Row, after: Any, ends: str) -> None:
+    within = [nested("n", "child", **more), *([step("b", after)] if after else [])]
+    flow, child = opened(api, step("c"), within=within)
     flow.fail("c")
     row = flow.steps()["n"]
     assert (row["state"], row["reason"]) == ("failed", "nested_failed")
@@ -161,57 +145,44 @@ def test_its_failure_is_the_failure_of_the_step(api: Api) -> None:
         "detail": {"step": "c"},
         "first_error": "step c: broken",
     }
-    assert (flow.state, flow.get()["detail"]) == ("failed", {"step": "n"})
+    if after:
+        flow.complete("b")
+    else:
+        assert flow.get()["detail"] == {"step": "n"}
+    assert flow.state == ends
 
 
-def test_a_failure_below_may_be_ignored(api: Api) -> None:
-    flow = Flow(api, [nested("n", "child", on_failure="ignore"), step("b", "n")])
-    define(flow, "child", step("c"))
-    sweep(api)
-    flow.fail("c")
-    flow.complete("b")
-    assert (flow.state, flow.states()["n"]) == ("completed", "failed")
+WHOLE: Row = {"$input": []}
+REFUSED: dict[str, tuple[Row, Row, Row, str, str]] = {
+    "unknown": ({}, {}, {"workflow": "nowhere"}, "QHF01", "nowhere"),
+    "version": ({}, {}, {"version": 999999}, "QHF01", "version 999999"),
+    "tenant": ({"tenant": "other"}, {}, {}, "QHF01", 'workflow "child" does not exist'),
+    "placement": ({"affinity_tags": {"gpu": False}}, {}, {}, "QHC04", "gpu"),
+    "placement of a step": ({}, {"affinity_tags": {"gpu": False}}, {}, "QHC04", "gpu"),
+    "input": ({}, {}, {"input": [WHOLE] * 3}, "QHA01", ""),
+}
 
 
-def test_a_failure_below_may_be_picked_up(api: Api) -> None:
-    flow = Flow(api, [nested("n", "child"), step("b", {"step": "n", "on": "failed"})])
-    define(flow, "child", step("c"))
-    sweep(api)
-    flow.fail("c")
-    flow.complete("b")
-    assert flow.state == "failed"
-
-
-REFUSED = [
-    ("unknown", {}, {"workflow": "nowhere"}, "QHF01", "nowhere"),
-    ("version", {}, {"version": 999999}, "QHF01", "version 999999"),
-    ("tenant", {"tenant": "other"}, {}, "QHF01", 'workflow "child" does not exist'),
-    ("placement", {"affinity_tags": {"gpu": False}}, {}, "QHC04", "gpu"),
-]
-
-
-@pytest.mark.parametrize(
-    ("spec", "more", "code", "names"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED]
-)
-def test_what_a_submission_would_refuse_fails_the_step(
-    api: Api, spec: Row, more: Row, code: str, names: str
-) -> None:
-    flow = Flow(api, [nested("n", "child") | more], affinity_tags={"gpu": True}, tenant="acme")
-    define(flow, "child", step("c"), **spec)
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_a_submission_would_refuse_fails_the_step(api: Api, what: str) -> None:
+    spec, child, more, code, names = REFUSED[what]
+    asks: Row = {"affinity_tags": {"gpu": True}, "tenant": "acme"}
+    large = {"x": "x" * 500_000} if what == "input" else {}
+    flow = Flow(api, [nested("n", "child") | more], input=large, **asks)
+    define(flow, "child", step("c", **child), **spec)
     sweep(api)
     row = flow.steps()["n"]
     assert (row["state"], row["reason"]) == ("failed", "nested_refused")
     assert row["error"]["code"] == code
     assert names in row["error"]["message"]
     assert (flow.state, row["nested_run_id"]) == ("failed", None)
-
-
-def test_a_step_of_a_nested_run_that_contradicts_its_parent_fails_the_step(api: Api) -> None:
-    flow = Flow(api, [nested("n", "child")], affinity_tags={"gpu": True})
-    define(flow, "child", step("c", affinity_tags={"gpu": False}))
-    sweep(api)
-    assert flow.steps()["n"]["error"]["code"] == "QHC04"
     assert api.rows("list_workflow_runs", filter={"root_run_id": str(flow.run)}) == []
+
+
+def test_an_input_that_lacks_a_value_fails_the_step(api: Api) -> None:
+    flow, _ = opened(api, step("c"), within=[nested("n", "child", input={"x": {"$input": ["none"]}})])
+    row = flow.steps()["n"]
+    assert (row["reason"], row["error"]) == ("binding_missing", {"binding": {"$input": ["none"]}})
 
 
 def test_a_dropped_queue_fails_the_step(api: Api) -> None:
@@ -222,23 +193,6 @@ def test_a_dropped_queue_fails_the_step(api: Api) -> None:
     assert flow.steps()["n"]["error"]["code"] == "QHQ01"
     flow.complete("b")
     assert flow.state == "completed"
-
-
-def test_an_input_that_lacks_a_value_fails_the_step(api: Api) -> None:
-    flow = Flow(api, [nested("n", "child", input={"x": {"$input": ["none"]}})])
-    define(flow, "child", step("c"))
-    sweep(api)
-    row = flow.steps()["n"]
-    assert (row["reason"], row["error"]) == ("binding_missing", {"binding": {"$input": ["none"]}})
-
-
-def test_an_input_that_is_too_large_fails_the_step(api: Api) -> None:
-    whole: Row = {"$input": []}
-    flow = Flow(api, [nested("n", "child", input=[whole] * 3)], input={"x": "x" * 500_000})
-    define(flow, "child", step("c"))
-    sweep(api)
-    row = flow.steps()["n"]
-    assert (row["reason"], row["error"]["code"]) == ("nested_refused", "QHA01")
 
 
 def test_a_condition_that_does_not_hold_skips_it(api: Api) -> None:
@@ -294,9 +248,7 @@ def test_a_session_for_another_tenant_opens_it(api: Api) -> None:
 
 
 def test_a_run_without_a_tenant_is_told_that_the_workflow_has_one(api: Api) -> None:
-    flow = Flow(api, [nested("n", "theirs")])
-    define(flow, "theirs", step("c"), tenant="other")
-    sweep(api)
+    flow, _ = opened(api, step("c"), name="theirs", tenant="other")
     error = flow.steps()["n"]["error"]
     assert error["code"] == "QHA03"
     assert error["message"].startswith('workflow "theirs" has tenant "other"')
@@ -320,16 +272,16 @@ def test_a_cancel_goes_down(api: Api) -> None:
     assert flow.reasons()["n"] == "nested_cancelled"
 
 
-def test_a_cancel_before_it_is_opened(api: Api) -> None:
-    flow = Flow(api, [nested("n", "child")])
+@pytest.mark.parametrize("ends", ["cancelled", "failed"])
+def test_a_run_that_ends_before_it_is_opened_opens_none(api: Api, ends: str) -> None:
+    flow = Flow(api, [step("x"), nested("n", "child")])
     define(flow, "child", step("c"))
-    api.rows("cancel_workflow_run", run=flow.run)
+    if ends == "failed":
+        flow.fail("x")
+    else:
+        api.rows("cancel_workflow_run", run=flow.run)
     sweep(api)
-    assert (flow.state, flow.states(), flow.reasons()) == (
-        "cancelled",
-        {"n": "cancelled"},
-        {"n": "run_stopped"},
-    )
+    assert (flow.state, flow.states()["n"], flow.reasons()["n"]) == (ends, "cancelled", "run_stopped")
     assert api.rows("list_workflow_runs", filter={"root_run_id": str(flow.run)}) == []
 
 
@@ -338,28 +290,20 @@ def test_a_failure_beside_it(api: Api, policy: str) -> None:
     flow = Flow(api, [nested("n", "child"), step("x")], on_failure=policy)
     define(flow, "child", step("c"), step("d", "c"))
     sweep(api)
-    claims = flow.claims()
+    claims, child = flow.claims(), below(flow, "n")
     flow.settle(claims["x"], outcome="fail", retry=False)
     for _ in range(3):
         api.rows("advance_workflows")
-    child = below(flow, "n")
-    assert child.state == {"fail_fast": "cancelling", "finish_running": "running"}[policy]
     if policy == "finish_running":
+        assert child.state == "running"
         flow.settle(claims["c"])
         flow.complete("d")
         assert (child.state, flow.states()["n"]) == ("completed", "completed")
     else:
+        assert child.state == "cancelling"
         flow.settle(claims["c"], outcome="fail")
     sweep(api)
     assert flow.state == "failed"
-
-
-def test_what_is_not_open_when_the_parent_fails_is_not_opened(api: Api) -> None:
-    flow = Flow(api, [step("x"), nested("n", "child")])
-    define(flow, "child", step("c"))
-    flow.fail("x")
-    sweep(api)
-    assert (flow.state, flow.reasons()) == ("failed", {"n": "run_stopped"})
 
 
 def test_an_operator_cancels_it_directly(api: Api) -> None:
@@ -378,30 +322,31 @@ def test_a_finally_step_is_a_nested_run(api: Api) -> None:
     assert flow.state == "cancelled"
 
 
-def test_many_are_opened_over_several_calls(api: Api) -> None:
-    flow = Flow(api, [nested(f"n{number}", "child") for number in range(5)])
-    define(flow, "child", step("c"))
-    opened_runs = [api.row("advance_workflows", limit=2)["released"] for _ in range(3)]
-    assert opened_runs == [2, 2, 1]
+def test_the_newest_version_counts_unless_the_step_names_one(api: Api) -> None:
+    """Many are opened over several calls."""
+    steps = [nested(f"n{number}", "twice") for number in range(4)]
+    flow = Flow(api, [*steps, nested("old", "twice", version=1)])
+    define(flow, "twice", step("one"))
+    define(flow, "twice", step("two"))
+    assert [api.row("advance_workflows", limit=2)["released"] for _ in range(3)] == [2, 2, 1]
+    assert below(flow, "n0").get()["version"] == 2
+    assert below(flow, "old").get()["version"] == 1
 
 
-BAD = [
+BAD: list[tuple[Row, str, str]] = [
     ({"workflow": None}, "spec.steps[0].workflow", "QHA01"),
     ({"version": 0}, "spec.steps[0].version", "QHF02"),
     ({"input": {"$nothing": 1}}, "spec.steps[0].input", "QHF02"),
     ({"task": "t"}, "spec.steps[0].task", "QHF02"),
+    ({"kind": "task", "task": "t"}, "spec.steps[0].workflow", "QHF02"),
 ]
 
 
 @pytest.mark.parametrize(("more", "field", "code"), BAD)
 def test_what_a_nested_run_may_not_say(api: Api, more: Row, field: str, code: str) -> None:
+    """And other kinds of steps name no workflow."""
     spec = {"name": "w", "steps": [nested("n", "child") | more]}
     assert api.refused(code, "define_workflow", spec=spec).field == field
-
-
-def test_other_kinds_do_not_name_workflows(api: Api) -> None:
-    with refusing("QHF02"):
-        api.rows("define_workflow", spec={"name": "w", "steps": [step("a", workflow="child")]})
 
 
 def test_a_map_below_is_stopped_with_the_parent(api: Api) -> None:
@@ -417,10 +362,9 @@ def test_a_map_below_is_stopped_with_the_parent(api: Api) -> None:
 
 
 def test_a_map_over_what_a_nested_run_returned(api: Api) -> None:
-    flow = Flow(api, [nested("n", "child"), each("m", {"$result": "n"}), step("b", "m")])
-    define(flow, "child", step("list"), result={"$result": "list"})
-    sweep(api)
-    below(flow, "n").complete("list", result=["x", "y"])
+    within = [nested("n", "child"), each("m", {"$result": "n"}), step("b", "m")]
+    flow, child = opened(api, step("list"), within=within, result={"$result": "list"})
+    child.complete("list", result=["x", "y"])
     sweep(api)
     items = flow.items()
     assert [items[number]["params"]["item"] for number in (0, 1)] == ["x", "y"]

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from datetime import timedelta
 from itertools import product
 from typing import Any
-from uuid import UUID, uuid4
 
 import pytest
 from psycopg import sql
@@ -18,8 +17,8 @@ from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.flows import Flow, step
 from tests.sql.api import Api, Node, token
+from tests.sql.gangs import GPU, clear, gpus, reap, spawn
 
-GPU: Row = {"placement": {"resources": {"gpu": 1}}}
 OF_A_LEASE = ("get_lease", "lease_history", "explain_lease", "lease_checkpoints")
 OF_A_GANG = ("get_gang", "explain_gang")
 OF_A_RUN = ("list_workflow_steps", "list_step_details")
@@ -39,28 +38,10 @@ def queue(api: Api) -> str:
 @pytest.fixture
 def node(api: Api) -> Node:
     """The only one, with two GPUs."""
-    for row in api.rows("list_gangs", limit=1000):
-        api.rows("cancel_gang", gang=row["gang_id"])
     for row in api.rows("list_everywhere", limit=1000):
         api.value("stop_everywhere", everywhere=row["everywhere_id"], running="stop")
-    for row in api.rows("list_nodes"):
-        api.rows("deregister_node", node=row["node_id"])
-    reap(api)
-    gpus = [{"resource_id": str(uuid4())} for _ in range(2)]
-    return api.node(gpus=gpus)
-
-
-def reap(api: Api) -> None:
-    for _ in range(3):
-        api.rows("reap")
-
-
-def gang(api: Api, queue: str, count: int, **options: Any) -> UUID:
-    members = [{"task": "train", "count": count, "options": GPU}]
-    rows = api.rows("spawn_gang", queue=queue, members=Jsonb(members), options=options)
-    found = rows[0]["gang_id"]
-    assert isinstance(found, UUID)
-    return found
+    clear(api)
+    return api.node(gpus=gpus(2))
 
 
 def world(api: Api, clock: Clock, queue: str, node: Node) -> Iterator[str]:
@@ -74,12 +55,12 @@ def world(api: Api, clock: Clock, queue: str, node: Node) -> Iterator[str]:
     yield "replacements that nobody has looked at"
     reap(api)
     yield "room that is still in use"
-    gang(api, queue, 2)
+    spawn(api, queue, 2, GPU)
     yield "a gang that waits"
     reap(api)
     clock.advance(timedelta(seconds=1))
     yield "a gang whose room is kept"
-    gang(api, queue, 9)
+    spawn(api, queue, 9, GPU)
     reap(api)
     yield "a gang without room"
     here = {"queue": queue, "task": "agent", "options": {**GPU, "priority": 5}}
@@ -93,7 +74,7 @@ def world(api: Api, clock: Clock, queue: str, node: Node) -> Iterator[str]:
 
 def ended_gangs(api: Api, _clock: Clock, queue: str, node: Node) -> Iterator[str]:
     """Members that ran, or wait again, or have ended."""
-    gang(api, queue, 2)
+    spawn(api, queue, 2, GPU)
     reap(api)
     claims = api.claim(node, queue, qty=2)
     assert len(claims) == 2

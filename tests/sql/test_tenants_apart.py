@@ -12,8 +12,8 @@ from tests.calls import Row
 from tests.flows import Flow, each, step
 from tests.nests import nested
 from tests.sql.api import Api, Node, token
+from tests.sql.gangs import gang, nodes, reap, spawn
 from tests.sql.test_everywhere import Fleet, fleet
-from tests.sql.test_gangs import gang, nodes, reap, spawn
 
 __all__ = ["fleet"]  # a fixture
 

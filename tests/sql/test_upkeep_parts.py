@@ -12,8 +12,8 @@ from hwqueue.testing import Clock
 from tests.parking import is_parked
 from tests.patience import looks
 from tests.sql.api import Api
+from tests.sql.gangs import GPU, gang, gpus, reap, spawn
 from tests.sql.test_everywhere import Fleet, fleet
-from tests.sql.test_gangs import GPU, gang, gpus, reap, spawn
 
 __all__ = ["fleet"]  # a fixture
 
