@@ -1,7 +1,8 @@
 """Arguments that are small to send and large to write out, or that mean other things elsewhere."""
 
+import json
 from datetime import timedelta
-from typing import Any
+from itertools import product
 from uuid import UUID
 
 import psycopg
@@ -11,7 +12,7 @@ from psycopg.types.json import Jsonb
 from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.flows import Flow, step
-from tests.sql.api import Api, Node, beat, raw, settlement, token
+from tests.sql.api import NOBODY, Api, beat, raw, read_refusal, refusing, settlement, token
 
 pytestmark = pytest.mark.thorough
 
@@ -21,19 +22,8 @@ BOMB = f"[{','.join([LONG] * 10_000)}]"  # 1.3 GB as text: more than Postgres ho
 SMALL = f"[{','.join([SHORT, '-' + LONG] * 10_000)}]"
 
 
-def bombs(template: str) -> list[Jsonb]:
-    """JSON with a number bomb where the template says %s."""
-    return [raw(template % bomb) for bomb in (BOMB, SMALL)]
-
-
-def claim_of(api: Api) -> tuple[str, Node, Row]:
-    queue, node = api.queue(), api.node()
-    return queue, node, api.running(queue, node)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
+BOMBED: dict[str, list[str]] = {
+    "spawn_lease options": [
         '{"headers": {"a": %s}}',
         '{"headers": %s}',
         '{"labels": {"a": %s}}',
@@ -57,93 +47,77 @@ def claim_of(api: Api) -> tuple[str, Node, Row]:
         '{"placement": {"tolerate": [{"key": "a", "value": %s}]}}',
         '{"placement": {"spread": [{"domain": %s}]}}',
     ],
-)
-def test_options_of_a_spawn(api: Api, options: str) -> None:
-    queue = api.queue()
-    for bomb in bombs(options):
-        _refused(api, "spawn_lease", queue=queue, task="t", options=bomb)
+    "spawn_lease params": ['{"a": %s}'],
+    "spawn_leases leases": [
+        '[{"task": "t", "params": %s}]',
+        '[{"task": %s}]',
+        '[{"task": "t", "options": %s}]',
+        "%s",
+    ],
+    "update_lease changes": ['{"labels": %s}', '{"placement": {"require": %s}}'],
+    "complete_lease result": ["%s"],
+    "fail_lease error": ["%s", '{"message": %s}'],
+    "settle_and_claim settle": [
+        '[{CLAIM, "outcome": %s}]',
+        '[{CLAIM, "outcome": "complete", "result": %s}]',
+        '[{CLAIM, "outcome": "fail", "error": {"a": %s}}]',
+        '[{CLAIM, "outcome": "fail", "retry": %s}]',
+        '[{CLAIM, "outcome": "fail", "retry_at": %s}]',
+        '[{CLAIM, "outcome": "release", "delay": %s}]',
+        '[{CLAIM, "outcome": "release", "available_at": %s}]',
+        '[{"outcome": "complete", "lease_id": %s, "claim_token": 1}]',
+    ],
+    "heartbeat_node claims": ["%s", '[{"lease_id": %s, "claim_token": 1}]'],
+    "register_node spec": [
+        '{NODE, "labels": {"a": %s}}',
+        '{NODE, "labels": %s}',
+        '{NODE, "capacity": {"cpu_milli": %s}}',
+        '{NODE, "gpus": [{"resource_id": %s}]}',
+        '{NODE, "cores": %s}',
+        '{NODE, "taints": [{"key": "a", "effect": %s}]}',
+        '{NODE, "resources": %s}',
+        '{NODE, "rack": %s}',
+        '{NODE, "cpu_isolation": %s}',
+    ],
+    "match_nodes placement": ['{"require": %s}', "%s"],
+    "match_nodes options": ['{"queue": %s}'],
+    "what_if nodes": ['{"labels": {"a": %s}}', "%s"],
+    "list_events filter": ['{"code": %s}'],
+}
 
 
-def test_params_and_batches(api: Api) -> None:
-    queue = api.queue()
-    for bomb in bombs('{"a": %s}'):
-        refusal = _refused(api, "spawn_lease", queue=queue, task="t", params=bomb)
-        assert "the limit is" in refusal
-    for bomb in (
-        *bombs('[{"task": "t", "params": %s}]'),
-        *bombs('[{"task": %s}]'),
-        *bombs('[{"task": "t", "options": %s}]'),
-        *bombs("%s"),
-    ):
-        _refused(api, "spawn_leases", queue=queue, leases=bomb)
-
-
-def test_changes_of_a_lease(api: Api) -> None:
-    lease = api.spawn(api.queue())
-    for bomb in (*bombs('{"labels": %s}'), *bombs('{"placement": {"require": %s}}')):
-        _refused(api, "update_lease", lease=lease, changes=bomb)
-
-
-def test_settlements(api: Api) -> None:
-    queue, node, claim = claim_of(api)
-    for bomb in bombs("%s"):
-        _refused(api, "complete_lease", **token(claim), result=bomb)
-        _refused(api, "fail_lease", **token(claim), error=bomb)
-    for bomb in bombs('{"message": %s}'):
-        _refused(api, "fail_lease", **token(claim), error=bomb)
-    item = f'"lease_id": "{claim["lease_id"]}", "claim_token": {claim["claim_token"]}'
-    for more in (
-        '"outcome": %s',
-        '"outcome": "complete", "result": %s',
-        '"outcome": "fail", "error": {"a": %s}',
-        '"outcome": "fail", "retry": %s',
-        '"outcome": "fail", "retry_at": %s',
-        '"outcome": "release", "delay": %s',
-        '"outcome": "release", "available_at": %s',
-    ):
-        for bomb in bombs("[{" + item + ", " + more + "}]"):
-            _refused(api, "settle_and_claim", **node.who, settle=bomb, queues=[queue])
-    for bomb in bombs('[{"outcome": "complete", "lease_id": %s, "claim_token": 1}]'):
-        _refused(api, "settle_and_claim", **node.who, settle=bomb, queues=[queue])
+@pytest.mark.parametrize("argument", BOMBED)
+@pytest.mark.every_variant
+def test_number_bombs(api: Api, argument: str) -> None:
+    """Each is refused with a code of the queue's, in no more memory than the call has."""
+    function, _, name = argument.partition(" ")
+    queue, node = api.queue(), api.node()
+    claim = api.running(queue, node)
+    others: dict[str, list[Row]] = {
+        "spawn_lease": [{"queue": queue, "task": "t"}],
+        "spawn_leases": [{"queue": queue}],
+        "update_lease": [{"lease": api.spawn(queue)}],
+        # of a lease that is not there no queue says how large its result may be
+        "complete_lease": [token(claim), {"lease": NOBODY, "token": 1}],
+        "fail_lease": [token(claim)],
+        "settle_and_claim": [{**node.who, "queues": [queue]}],
+        "heartbeat_node": [node.who],
+        "register_node": [{"node": node.node_id}],
+        "match_nodes": [{"placement": {}} if name == "options" else {}],
+    }
+    facts = {
+        "CLAIM": json.dumps(beat(claim)[0])[1:-1],
+        "NODE": f'"name": "{node.name}", "instance_id": "first"',
+    }
+    for template, bomb in product(BOMBED[argument], (BOMB, SMALL)):
+        text = template.replace("CLAIM", facts["CLAIM"]).replace("NODE", facts["NODE"])
+        for more in others.get(function, [{}]):
+            with pytest.raises(psycopg.Error) as caught:
+                api.rows(function, **more, **{name: raw(text % bomb)})
+            assert (caught.value.sqlstate or "").startswith("QH"), caught.value
+            if name == "params":
+                assert "the limit is" in (caught.value.diag.message_primary or "")
     assert api.state(claim["lease_id"]) == "claimed"
-
-
-def test_a_result_for_a_lease_that_is_not_there(api: Api) -> None:
-    """No queue says how large it may be."""
-    lease = UUID("00000000-0000-7000-8000-000000000000")
-    for bomb in bombs("%s"):
-        _refused(api, "complete_lease", lease=lease, token=1, result=bomb)
-
-
-def test_heartbeats_and_registrations(api: Api) -> None:
-    node = api.node()
-    for bomb in (*bombs("%s"), *bombs('[{"lease_id": %s, "claim_token": 1}]')):
-        _refused(api, "heartbeat_node", **node.who, claims=bomb)
-    spec = f'"name": "{node.name}", "instance_id": "first"'
-    for more in (
-        '"labels": {"a": %s}',
-        '"labels": %s',
-        '"capacity": {"cpu_milli": %s}',
-        '"gpus": [{"resource_id": %s}]',
-        '"cores": %s',
-        '"taints": [{"key": "a", "effect": %s}]',
-        '"resources": %s',
-        '"rack": %s',
-        '"cpu_isolation": %s',
-    ):
-        for bomb in bombs("{" + spec + ", " + more + "}"):
-            _refused(api, "register_node", node=node.node_id, spec=bomb)
-
-
-def test_what_operators_ask(api: Api) -> None:
-    for bomb in (*bombs('{"require": %s}'), *bombs("%s")):
-        _refused(api, "match_nodes", placement=bomb)
-    for bomb in bombs('{"queue": %s}'):
-        _refused(api, "match_nodes", placement={}, options=bomb)
-    for bomb in (*bombs('{"labels": {"a": %s}}'), *bombs("%s")):
-        _refused(api, "what_if", nodes=bomb)
-    for bomb in bombs('{"code": %s}'):
-        _refused(api, "list_events", filter=bomb)
 
 
 def test_one_that_comes_compressed_from_a_table(api: Api) -> None:
@@ -151,13 +125,12 @@ def test_one_that_comes_compressed_from_a_table(api: Api) -> None:
     queue = api.queue()
     api.conn.execute("create temp table bomb (value jsonb)")
     api.conn.execute("insert into bomb values (%s)", [raw(BOMB)])
-    with pytest.raises(psycopg.Error) as caught:
+    with refusing("QHA01"):
         api.conn.execute(
             "select hwqueue.spawn_lease(%s, 't', jsonb_build_object('a', 1), '{}'),"
             " hwqueue.spawn_lease(%s, 't', value) from bomb",
             [queue, queue],
         )
-    assert caught.value.sqlstate == "QHA01"
     api.conn.execute("drop table bomb")
 
 
@@ -171,11 +144,22 @@ def test_long_numbers_that_fit_are_kept(api: Api) -> None:
 
 
 def test_times_before_christ(api: Api) -> None:
-    _, _, claim = claim_of(api)
+    claim = api.running(api.queue())
     for moment in ("4713-01-01 00:00:00+00 BC", "0001-12-31 23:59:59+00 BC"):
         refusal = api.refused("QHA01", "fail_lease", **token(claim), error={}, retry_at=moment)
         assert refusal.field == "settlement.retry_at"
     assert api.value("fail_lease", **token(claim), error={}, retry_at="0001-01-01 00:00+00")
+
+
+# How many rows a call gives or works off at most, where that is not 10,000; None: it may be asked for all.
+MOST: dict[str, int | None] = {
+    **dict.fromkeys(["list_gangs", "list_everywhere", "take_deaths", "take_ended_runs"], 1000),
+    **dict.fromkeys(["claim_deliveries", "lease_logs", "list_run_signals"], 1000),
+    **dict.fromkeys(["list_nodes", "node_usage", "tag_distribution", "pending_reasons"]),
+    "placement_class_stats": None,
+    "reap": 100_000,
+    "prune": 1_000_000,
+}
 
 
 def test_limits_that_are_no_number_of_rows(api: Api) -> None:
@@ -198,12 +182,19 @@ def test_limits_that_are_no_number_of_rows(api: Api) -> None:
         "p_step": "a",
         "p_part": "queues",
     }
-    assert {"list_nodes", "list_leases", "list_events", "reap"} <= {name for name, _ in rows}
+    assert {*MOST, "list_leases", "list_events", "match_page", "node_claims"} <= {name for name, _ in rows}
+    before = api.contents()
     for name, required in rows:
         arguments = {argument[2:]: given[argument] for argument in required}
-        for limit in (-1, -(2**31)):
-            refusal = api.refused("QHA01", name, **arguments, limit=limit)
-            assert refusal.field == "p_limit", name
+        limits: list[int | None] = [-1, -(2**31)] if name == "get_everywhere" else [-1, -(2**31), 0]
+        if (most := MOST.get(name, 10_000)) is not None:
+            limits += [None, most + 1]
+        for limit in limits:
+            with pytest.raises(psycopg.Error) as caught:
+                api.rows(name, **arguments, limit=limit)
+            refusal = read_refusal(caught.value)
+            assert (refusal.code, refusal.field) == ("QHA01", "p_limit"), (name, limit)
+    assert api.contents() == before
 
 
 def test_ids_of_ones_own_do_not_stay_first(api: Api, clock: Clock) -> None:
@@ -224,19 +215,16 @@ def test_ids_of_ones_own_do_not_stay_first(api: Api, clock: Clock) -> None:
     assert seen == mine[::-1] + chosen[::-1]
 
 
-# What is said with a backslash in a pattern somewhere.
-UNDER_ANY_SETTING: list[tuple[str, Row]] = [
-    ("in placements", {"placement": {"require": [{"label": "v", "op": op, "values": [value]}]}})
+# What is said with a backslash in a pattern somewhere: in placements, times, the params blob.
+UNDER_ANY_SETTING: list[Row] = [
+    {"placement": {"require": [{"label": "v", "op": op, "values": [value]}]}}
     for op, value in (
         ("version", ">= 1.2, < 3"),
         ("semver", ">1.0.0"),
         ("regexp", "^a{1,3}[[:alpha:]]x\\.y$"),
         ("gt", 12.5),
     )
-] + [
-    ("times", {"available_at": "2030-01-31T12:00:00.5Z"}),
-    ("the params blob", {"wire": "\\x"}),
-]
+] + [{"available_at": "2030-01-31T12:00:00.5Z"}, {"wire": "\\x"}]
 
 
 @pytest.mark.parametrize("setting", ["on", "off"])
@@ -247,34 +235,19 @@ def test_standard_conforming_strings(api: Api, dsn: str, setting: str) -> None:
         conn.execute("select set_config('standard_conforming_strings', %s, false)", [setting])
         other = Api(conn)
         node = other.node(labels={"v": "2.1.7", "n": "-12.5"})
-        for _, options in UNDER_ANY_SETTING:
+        for options in UNDER_ANY_SETTING:
             other.spawn(queue, **options)
         api.spawn(queue, placement={"require": [{"label": "n", "op": "lt", "values": [0]}]})
         claims = other.claim(node, queue, qty=10)
         assert len(claims) == 4  # all but the label that is no number, the pattern, and 2030
-        with pytest.raises(psycopg.Error) as caught:
-            other.spawn(
-                queue,
-                placement={"require": [{"label": "v", "op": "regexp", "values": ["***a"]}]},
-            )
-        assert caught.value.sqlstate == "QHC03"
+        pattern = {"label": "v", "op": "regexp", "values": ["***a"]}
+        with refusing("QHC03"):
+            other.spawn(queue, placement={"require": [pattern]})
         assert other.rows("heartbeat_node", **node.who, claims=beat(*claims))
-        settled = other.rows(
-            "settle_and_claim",
-            **node.who,
-            settle=[
-                settlement(claims[0], "fail", error={}, retry_at="2030-01-31T12:00:00Z"),
-                settlement(claims[1], result={"a": "\\"}),
-                settlement(claims[2], "release", delay="1 minute"),
-            ],
-            queues=[queue],
-        )
+        settle = [
+            settlement(claims[0], "fail", error={}, retry_at="2030-01-31T12:00:00Z"),
+            settlement(claims[1], result={"a": "\\"}),
+            settlement(claims[2], "release", delay="1 minute"),
+        ]
+        settled = other.rows("settle_and_claim", **node.who, settle=settle, queues=[queue])
         assert [row["verdict"] for row in settled] == ["ok"] * 3
-
-
-def _refused(api: Api, function: str, **arguments: Any) -> str:
-    """Call with a bomb: refused with a code of the queue's, in no more memory than the call has."""
-    with pytest.raises(psycopg.Error) as caught:
-        api.rows(function, **arguments)
-    assert (caught.value.sqlstate or "").startswith("QH"), caught.value
-    return caught.value.diag.message_primary or ""

@@ -13,17 +13,14 @@ from tests.sql.api import Api, outlive
 
 
 def ids(rows: list[Row]) -> list[int]:
-    """The ids of events."""
     return [row["event_id"] for row in rows]
 
 
 def listed(api: Api, **filters: Any) -> list[Row]:
-    """The newest events that match."""
     return api.rows("list_events", filter=filters)
 
 
 def followed(api: Api, after: int, limit: int = 100, **filters: Any) -> list[Row]:
-    """What follows an event."""
     return api.rows("list_events", after=after, filter=filters, limit=limit)
 
 
@@ -35,20 +32,16 @@ def paused(api: Api, times: int) -> str:
     return queue
 
 
-def test_newest_first_by_pages(api: Api) -> None:
+def test_newest_first_and_what_follows_by_pages(api: Api, conn: psycopg.Connection) -> None:
     queue = paused(api, 5)
-    everything = ids(listed(api, queue=queue))
-    assert len(everything) == 5
-    assert everything == sorted(everything, reverse=True)
+    newest = ids(listed(api, queue=queue))
+    assert len(newest) == 5
+    assert newest == sorted(newest, reverse=True)
     first = ids(api.rows("list_events", filter={"queue": queue}, limit=3))
     rest = ids(api.rows("list_events", filter={"queue": queue, "before": first[-1]}, limit=3))
-    assert first + rest == everything
-
-
-def test_what_follows_by_pages(api: Api, conn: psycopg.Connection) -> None:
-    queue = paused(api, 5)
+    assert first + rest == newest
     outlive(conn)
-    everything = ids(listed(api, queue=queue))[::-1]
+    everything = newest[::-1]
     assert ids(followed(api, 0, queue=queue)) == everything
     seen: list[int] = []
     while page := ids(followed(api, seen[-1] if seen else 0, limit=2, queue=queue)):
@@ -57,33 +50,24 @@ def test_what_follows_by_pages(api: Api, conn: psycopg.Connection) -> None:
     assert ids(followed(api, everything[1], queue=queue, before=everything[4])) == everything[2:4]
 
 
-@pytest.fixture
-def subjects(api: Api) -> Row:
-    """One event for each subject, and what finds it."""
-    queue, node = api.queue(), api.node()
-    lease = api.spawn(queue)
-    api.conn.execute("select set_config('hwqueue.actor', %s, false)", [actor := f"a-{uuid4()}"])
+def test_filters(api: Api, conn: psycopg.Connection) -> None:
+    """Each finds the events of its subject, alone and beside others."""
+    queue, node, actor = api.queue(), api.node(), f"a-{uuid4()}"
+    lease = str(api.spawn(queue))
+    conn.execute("select set_config('hwqueue.actor', %s, false)", [actor])
     api.rows("cancel_lease", lease=lease)
-    api.conn.execute("reset hwqueue.actor")
-    return {
-        "queue": (queue, {"queue_created", "lease_cancelled"}),
-        "node": (str(node.node_id), {"node_registered"}),
-        "lease": (str(lease), {"lease_cancelled"}),
-        "actor": (actor, {"lease_cancelled"}),
-    }
-
-
-@pytest.mark.parametrize("key", ["queue", "node", "lease", "actor"])
-def test_filters(api: Api, subjects: Row, key: str, conn: psycopg.Connection) -> None:
-    value, codes = subjects[key]
+    conn.execute("reset hwqueue.actor")
     outlive(conn)
-    assert {row["code"] for row in listed(api, **{key: value})} == codes
-    assert {row["code"] for row in followed(api, 0, **{key: value})} == codes
-    assert listed(api, **{key: str(uuid4())}) == []
-
-
-def test_filters_narrow_each_other(api: Api, subjects: Row) -> None:
-    queue, lease = subjects["queue"][0], subjects["lease"][0]
+    wanted: list[tuple[str, Any, set[str]]] = [
+        ("queue", queue, {"queue_created", "lease_cancelled"}),
+        ("node", str(node.node_id), {"node_registered"}),
+        ("lease", lease, {"lease_cancelled"}),
+        ("actor", actor, {"lease_cancelled"}),
+    ]
+    for key, value, codes in wanted:
+        assert {row["code"] for row in listed(api, **{key: value})} == codes
+        assert {row["code"] for row in followed(api, 0, **{key: value})} == codes
+        assert listed(api, **{key: str(uuid4())}) == []
     assert len(listed(api, queue=queue, lease=lease, code="lease_cancelled")) == 1
     assert listed(api, queue=queue, lease=lease, code="queue_created") == []
 
@@ -135,7 +119,7 @@ BAD: list[tuple[Any, str]] = [
     ({"class": "a"}, "filter.class"),
     ({"actor": {}}, "filter.actor"),
     ({"since": "yesterday"}, "filter.since"),
-    ({"until": 5}, "filter.until"),
+    ({"until": True}, "filter.until"),
     ({"before": -1}, "filter.before"),
     ({"final": "yes"}, "filter.final"),
 ]
@@ -145,9 +129,3 @@ BAD: list[tuple[Any, str]] = [
 @pytest.mark.thorough
 def test_bad_filters(api: Api, bad: Any, field: str) -> None:
     assert api.refused("QHA01", "list_events", filter=bad).field == field
-
-
-@pytest.mark.parametrize("limit", [0, -1, 10_001, None])
-@pytest.mark.thorough
-def test_bad_limits(api: Api, limit: int | None) -> None:
-    assert api.refused("QHA01", "list_events", limit=limit).field == "p_limit"

@@ -1,4 +1,4 @@
-"""list_leases: newest first, a page at a time, by queue, state and task."""
+"""list_leases, get_lease, lease_outlook: by pages and filters, one in full, and as a worker logs it."""
 
 from datetime import timedelta
 from typing import Any
@@ -7,7 +7,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api, token
+from tests.calls import Row
+from tests.sql.api import NOBODY, Api, Node, token
 
 
 def listed(api: Api, limit: int = 50, before: UUID | None = None, **wanted: Any) -> list[UUID]:
@@ -16,34 +17,21 @@ def listed(api: Api, limit: int = 50, before: UUID | None = None, **wanted: Any)
     return [row["lease_id"] for row in rows]
 
 
-def spawned(api: Api, clock: Clock, queue: str, count: int, task: str = "a") -> list[UUID]:
-    """Leases, newest first; ids tell milliseconds apart."""
-    leases = []
-    for _ in range(count):
-        clock.advance(timedelta(milliseconds=1))
-        leases.append(api.spawn(queue, task))
-    return leases[::-1]
-
-
-def test_newest_first(api: Api, clock: Clock) -> None:
-    queue = api.queue()
-    leases = spawned(api, clock, queue, 4)
-    assert listed(api, queue=queue) == leases
-    assert listed(api)[:4] == leases
-
-
-def test_pages(api: Api, clock: Clock) -> None:
-    queue = api.queue()
-    leases = spawned(api, clock, queue, 5)
+def test_newest_first_by_pages(api: Api, clock: Clock) -> None:
+    queue, leases = api.queue(), list[UUID]()
+    for _ in range(5):
+        clock.advance(timedelta(milliseconds=1))  # which ids tell apart
+        leases.insert(0, api.spawn(queue))
+    assert listed(api, queue=queue) == listed(api)[:5] == leases
     assert listed(api, queue=queue, limit=2) == leases[:2]
     assert listed(api, queue=queue, limit=2, before=leases[1]) == leases[2:4]
     assert listed(api, queue=queue, limit=2, before=leases[3]) == leases[4:]
 
 
 def test_filters(api: Api, clock: Clock) -> None:
+    """By all the states that get_lease tells."""
     queue, node = api.queue(max_attempts=1), api.node()
-    [scheduled] = [api.spawn(queue, delay=60)]
-    by_state = {"scheduled": scheduled}
+    by_state = {"scheduled": api.spawn(queue, delay=60)}
     for state in ("completed", "failed", "cancelled", "claimed"):
         claim = api.running(queue, node)
         by_state[state] = claim["lease_id"]
@@ -58,11 +46,13 @@ def test_filters(api: Api, clock: Clock) -> None:
     for state, lease in by_state.items():
         assert listed(api, queue=queue, state=state) == [lease]
         assert api.row("list_leases", filter={"queue": queue, "state": state})["state"] == state
+        assert api.state(lease) == state
     assert listed(api, task="rare") == [by_state["pending"]]
     assert listed(api, queue=queue, task="rare", state="claimed") == []
 
 
 def test_whose_and_where(api: Api) -> None:
+    """A null filters nothing, and no tenant is one."""
     queue, node, service = api.queue(), api.node(), str(uuid4())
     here = api.running(queue, node)["lease_id"]
     api.running(queue, tenant="film")
@@ -75,22 +65,10 @@ def test_whose_and_where(api: Api) -> None:
     assert listed(api, tenant="film", service=service) == [both]
     assert listed(api, queue=queue, tenant="nobody") == []
     assert listed(api, queue=queue, tenant="film", node=str(node.node_id)) == []
-
-
-def test_the_columns_agree_with_get_lease(api: Api) -> None:
-    queue = api.queue()
-    lease = api.running(queue, labels={"a": "b"}, headers={"h": 1})["lease_id"]
-    row, whole = api.row("list_leases", filter={"queue": queue}), api.lease(lease)
-    assert whole.items() >= row.items()
-    assert whole.keys() - row.keys() == {
-        "params", "result", "attempts", "assignment", "wire", "progress",
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("limit", [0, -1, 10001, None])
-@pytest.mark.thorough
-def test_bad_limits(api: Api, limit: int | None) -> None:
-    assert api.refused("QHA01", "list_leases", limit=limit).field == "p_limit"
+    everything = listed(api, queue=queue)
+    assert listed(api, queue=queue, state=None, tenant=None, node=None) == everything
+    assert len(everything) == 5
+    assert set(listed(api, queue=queue, tenant="")) == {here, other}
 
 
 @pytest.mark.thorough
@@ -107,8 +85,55 @@ def test_bad_filters(api: Api) -> None:
     assert refusal.detail["queue"] == "nowhere"
 
 
-def test_a_null_filters_nothing_and_no_tenant_is_one(api: Api) -> None:
-    queue = api.queue()
-    film, none = api.spawn(queue, tenant="film"), api.spawn(queue)
-    assert set(listed(api, queue=queue, state=None, tenant=None, node=None)) == {film, none}
-    assert listed(api, queue=queue, tenant="") == [none]
+def test_a_claimed_lease(api: Api, clock: Clock) -> None:
+    """Its columns agree with those of get_lease, which has more."""
+    queue, node = api.queue(claim_timeout=60), api.node(capacity={"cpu_milli": 500})
+    needs = {"resources": {"cpu_milli": 200}}
+    claim = api.running(queue, node, placement=needs, labels={"a": "b"}, headers={"h": 1})
+    row, whole = api.row("list_leases", filter={"queue": queue}), api.lease(claim["lease_id"])
+    expected = {
+        "node_id": node.node_id,
+        "claim_token": claim["claim_token"],
+        "claimed_at": clock.now(),
+        "expires_at": clock.now() + timedelta(seconds=60),
+        "assignment": {"cpu_milli": 200},
+        "stop_reason": None,
+        "finished_at": None,
+    }
+    assert {key: whole[key] for key in expected} == expected
+    assert whole.items() >= row.items()
+    more = {"params", "result", "attempts", "assignment", "wire", "progress"}
+    assert whole.keys() - row.keys() == more
+
+
+def test_no_such_lease(api: Api) -> None:
+    for lease in (NOBODY, uuid4()):
+        assert api.refused("QHL04", "get_lease", lease=lease).detail["lease_id"] == str(lease)
+
+
+def outlook(api: Api, node: Node, *leases: UUID) -> list[Row]:
+    """What a worker's log says of leases that its node runs, or ran last; without their ids."""
+    rows = api.rows("lease_outlook", node=node.node_id, lease_ids=list(leases))
+    return [{key: row[key] for key in row if key != "lease_id"} for row in rows]
+
+
+def test_the_outlook_of_a_running_lease_and_after_a_failure(api: Api, clock: Clock) -> None:
+    queue = api.queue(max_attempts=4, retry={"kind": "fixed", "base": 30, "jitter": 0})
+    node = api.node(labels={"gpu": True})
+    claim = api.running(queue, node, max_attempts=2, affinity_tags={"gpu": True})
+    lease, waiting = claim["lease_id"], api.spawn(queue)
+    placement = {"require": [{"label": "gpu", "op": "in", "values": [True]}]}
+    expected: Row = {"max_attempts": 2, "own_max_attempts": 2, "placement": placement}
+    running = expected | {"state": "claimed", "again_in": None}
+    assert outlook(api, node, lease) == [running]
+    assert outlook(api, api.node(), lease, waiting, uuid4()) == []  # of other nodes, or of none
+    api.rows("fail_lease", **token(claim), error={"message": "no"})
+    clock.advance(timedelta(seconds=10))
+    scheduled = expected | {"state": "scheduled", "again_in": timedelta(seconds=20)}
+    assert outlook(api, node, lease) == [scheduled]
+    assert api.claimed(node, queue) == [waiting]
+    [row] = outlook(api, node, waiting)
+    assert (row["max_attempts"], row["own_max_attempts"], row["placement"]) == (4, None, {})
+    for leases in (None, [uuid4()] * 1001):
+        refusal = api.refused("QHA01", "lease_outlook", node=node.node_id, lease_ids=leases)
+        assert refusal.field == "p_lease_ids"

@@ -1,8 +1,9 @@
-"""Nodes are judged in groups of those that are alike: what tells two nodes apart, what is counted.
+"""Nodes are judged in groups of those that are alike: what tells two apart, what is counted, pages.
 
 tests/properties/test_match_fleet.py compares with the rules asked of each node by itself.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,20 +11,15 @@ import pytest
 
 from tests.calls import TASK, Row
 from tests.sql.api import Api, Node
+from tests.sql.explained import clear
 
 
 @pytest.fixture(autouse=True)
 def _alone(api: Api) -> Iterator[None]:
     """A test counts all nodes: those of others go, and its own at the end."""
-    leave(api)
+    clear(api)
     yield
-    leave(api)
-
-
-def leave(api: Api) -> None:
-    """Take all nodes out."""
-    for node in api.rows("list_nodes"):
-        api.rows("deregister_node", node=node["node_id"])
+    clear(api)
 
 
 def verdicts(api: Api, placement: Row) -> dict[Any, list[tuple[str, bool]]]:
@@ -77,16 +73,6 @@ def test_nodes_that_one_of_several_ways_suits(api: Api) -> None:
     }
 
 
-def test_a_code_counts_once_for_a_node(api: Api) -> None:
-    api.node(labels={"zone": "a", "model": "T4"})
-    api.node(labels={"zone": "b", "model": "T4"})
-    require = [{"label": key, "op": "in", "values": ["c"]} for key in ("zone", "model")]
-    page = api.row("match_page", placement={"require": require})
-    assert page["reasons"] == {"label_mismatch": 2}
-    [group] = api.rows("match_groups", placement={"require": require})
-    assert (group["codes"], group["nodes"]) == (["label_mismatch", "label_mismatch"], 2)
-
-
 def test_groups_that_could_run_it_come_first_then_the_largest(api: Api) -> None:
     """In each the best node first: names alone tell these nodes apart."""
     names: dict[str, list[str]] = {}
@@ -97,22 +83,26 @@ def test_groups_that_could_run_it_come_first_then_the_largest(api: Api) -> None:
         "require": [{"label": "zone", "op": "not_in", "values": ["c"]}],
         "resources": {"cpu_milli": 100},
     }
+
+    def group(codes: list[str], permanent: bool, zone: str) -> Row:
+        row: Row = {"eligible": not codes, "codes": codes, "permanent": permanent}
+        return row | {"nodes": len(names[zone]), "node_names": sorted(names[zone])}
+
     assert api.rows("match_groups", placement=wanted) == [
-        group([], False, names["a"]),
-        group(["insufficient_capacity"], True, names["b"]),
-        group(["label_mismatch"], True, names["c"]),
+        group([], False, "a"),
+        group(["insufficient_capacity"], True, "b"),
+        group(["label_mismatch"], True, "c"),
     ]
 
 
-def group(codes: list[str], permanent: bool, names: list[str]) -> Row:
-    """A row of match_groups."""
-    return {
-        "eligible": not codes,
-        "codes": codes,
-        "permanent": permanent,
-        "nodes": len(names),
-        "node_names": sorted(names),
-    }
+def test_a_code_counts_once_for_a_node(api: Api) -> None:
+    for zone in "ab":
+        api.node(labels={"zone": zone, "model": "T4"})
+    require = [{"label": key, "op": "in", "values": ["c"]} for key in ("zone", "model")]
+    page = api.row("match_page", placement={"require": require})
+    assert page["reasons"] == {"label_mismatch": 2}
+    [group] = api.rows("match_groups", placement={"require": require})
+    assert (group["codes"], group["nodes"]) == (["label_mismatch", "label_mismatch"], 2)
 
 
 def test_a_node_that_was_silent_or_whose_queue_is_paused(api: Api) -> None:
@@ -134,16 +124,42 @@ def test_nodes_that_are_asked_for(api: Api) -> None:
     api.node()
     wanted = {"resources": {"cpu_milli": 2000}}
     told = {row["node_name"]: row for row in api.rows("match_nodes", placement=wanted)}
-    names = [api.row("list_nodes", node=node.node_id)["name"] for node in (small, large)]
-    options = {"nodes": [*names, "nobody"]}
+    options = {"nodes": [small.name, large.name, "nobody"]}
     rows = api.rows("match_nodes", placement=wanted, options=options)
-    assert rows == [told[name] for name in reversed(names)]
+    assert rows == [told[large.name], told[small.name]]
     assert api.rows("match_nodes", placement=wanted, options={"nodes": []}) == []
     counted = api.row("match_page", placement=wanted, options=options)
     assert (counted["nodes"], counted["eligible"]) == (2, 1)
+    names: Any
+    for names in ("n-1", [1], [["n-1"]], ["n"] * 10_001):
+        refusal = api.refused("QHA01", "match_nodes", placement={}, options={"nodes": names})
+        assert refusal.field == "options.nodes"
 
 
-@pytest.mark.parametrize("names", ["n-1", [1], [["n-1"]], ["n"] * 10_001])
-def test_nodes_are_a_list_of_names(api: Api, names: Any) -> None:
-    refusal = api.refused("QHA01", "match_nodes", placement={}, options={"nodes": names})
-    assert refusal.field == "options.nodes"
+WANTED: Row = {
+    "require": [{"label": "zone", "op": "in", "values": ["a", "b"]}],
+    "prefer": [{"weight": 5, "when": {"label": "zone", "op": "in", "values": ["b"]}}],
+    "resources": {"cpu_milli": 500},
+}
+
+
+def test_pages_are_those_of_all(api: Api) -> None:
+    def page(**options: int) -> Row:
+        return api.row("match_page", placement=WANTED, **options)
+
+    assert page() == {"nodes": 0, "eligible": 0, "reasons": {}, "items": []}
+    for zone in ("a", "b", "c", "a", "b", "c"):
+        api.node(labels={"zone": zone}, capacity={"cpu_milli": 100 if zone == "c" else 1000})
+    rows = api.rows("match_nodes", placement=WANTED)
+    items = [{**row, "node_id": str(row["node_id"])} for row in rows]
+    codes = Counter(code for row in rows for code in {each["code"] for each in row["reasons"]})
+    assert codes
+    seen = []
+    for skip in range(0, 8, 2):
+        found = page(limit=2, skip=skip)
+        assert (found["nodes"], found["eligible"], found["reasons"]) == (6, 4, codes)
+        seen += found["items"]
+    assert seen == page()["items"] == items
+    for skipped in (-1, None):
+        refusal = api.refused("QHA01", "match_page", placement=WANTED, skip=skipped)
+        assert refusal.field == "p_skip"

@@ -46,41 +46,59 @@ def gone(api: Api, *leases: UUID) -> list[bool]:
 
 def test_each_state_has_its_time(api: Api, clock: Clock) -> None:
     queue = api.queue(retain_completed=2 * DAYS, retain_failed=4 * DAYS)
+    other = api.queue(retain_completed=4 * DAYS, retain_failed=0)
     leases = [finished(api, queue, state) for state in ("completed", "failed", "cancelled")]
+    others = [finished(api, other, state) for state in ("completed", "failed")]
     open_lease = api.spawn(queue)
-    for days, expected in [(2, [False] * 3), (0.1, [True, False, True]), (2, [True] * 3)]:
+    for days, expected in [
+        (2, [False, False, False, False, True]),
+        (0.1, [True, False, True, False, True]),
+        (2, [True] * 5),
+    ]:
         clock.advance(days * DAY)
         api.rows("prune")
-        assert gone(api, *leases) == expected
+        assert gone(api, *leases, *others) == expected
     assert gone(api, open_lease) == [False]
 
 
-def test_failures_may_go_first(api: Api, clock: Clock) -> None:
-    queue = api.queue(retain_completed=4 * DAYS, retain_failed=0)
-    leases = [finished(api, queue, state) for state in ("completed", "failed")]
-    clock.advance(DAY)
-    assert api.row("prune")["leases"] == 1
-    assert gone(api, *leases) == [False, True]
-
-
 def test_attempts_and_keys_go_with_the_lease(api: Api, clock: Clock, conn: psycopg.Connection) -> None:
+    """Another tenant's lease of the same key stays known by it."""
     queue = api.queue(retain_failed=DAYS)
-    lease = finished(api, queue, "failed", idempotency_key="k")
+    key = {"idempotency_key": "k"}
+    lease = finished(api, queue, "failed", tenant="a", **key)
     clock.advance(2 * DAY)
+    other = api.spawn(queue, tenant="b", **key)
     assert api.row("prune")["leases"] == 1
-    row = api.row("spawn_lease", queue=queue, task="other", options={"idempotency_key": "k"})
-    assert row["created"]
     count = conn.execute("select count(*) from hwqueue.attempt where lease_id = %s", [lease])
     assert count.fetchone() == (0,)
+    again = api.row("spawn_lease", queue=queue, task="work", options=key | {"tenant": "b"})
+    assert (again["created"], again["lease_id"]) == (False, other)
+    assert api.row("spawn_lease", queue=queue, task="other", options=key | {"tenant": "a"})["created"]
 
 
-def test_a_call_is_bounded(api: Api, clock: Clock) -> None:
-    queue, other = api.queue(retain_completed=0), api.queue(retain_completed=0)
-    for _ in range(3):
-        finished(api, queue, "completed")
-    finished(api, other, "completed")
+def test_a_call_is_bounded_and_says_whether_there_is_more(api: Api, clock: Clock) -> None:
+    """Of leases, and of what a dropped queue has left."""
+    queue, dropped = api.queue(retain_completed=0), api.queue()
+
+    def until_done() -> list[Row]:
+        calls = [api.row("prune", limit=2)]
+        while calls[-1]["more"]:
+            calls.append(api.row("prune", limit=2))
+        return calls
+
+    for one in (queue, queue, queue, api.queue(retain_completed=0)):
+        finished(api, one, "completed")
     clock.advance(DAY)
-    assert [api.row("prune", limit=2)["leases"] for _ in range(3)] == [2, 2, 0]
+    calls = until_done()
+    assert [call["leases"] for call in calls[:2]] == [2, 2]
+    assert {call["leases"] for call in calls[2:]} <= {0}
+    for _ in range(3):
+        api.spawn(dropped)
+    api.rows("drop_queue", queue=dropped, force=True)
+    api.rows("prune", limit=2)
+    outlive(api.conn)
+    assert len(until_done()) > 1
+    assert api.conn.execute(QUEUES, [dropped]).fetchall() == [(0,)]
 
 
 def classes(conn: psycopg.Connection, label: str) -> list[tuple[int, bool]]:
@@ -100,7 +118,7 @@ def delete_retired(api: Api, conn: psycopg.Connection) -> None:
 
 
 def test_classes_go_step_by_step(api: Api, clock: Clock, conn: psycopg.Connection) -> None:
-    """Retired first; deleted once nobody can have found it unretired."""
+    """Retired first, and not found again; deleted once nobody can have found it unretired."""
     queue = api.queue(retain_completed=0)
     finished(api, queue, "completed", labels={"steps": ""})
     [(first, retired)] = classes(conn, "steps")
@@ -108,20 +126,11 @@ def test_classes_go_step_by_step(api: Api, clock: Clock, conn: psycopg.Connectio
     clock.advance(DAY)
     api.rows("prune")
     assert classes(conn, "steps") == [(first, True)]
+    lease = api.spawn(queue, labels={"steps": ""})
+    assert [retired for _, retired in classes(conn, "steps")] == [True, False]
+    assert api.claimed(api.node(), queue) == [lease]
     delete_retired(api, conn)
-    assert classes(conn, "steps") == []
-
-
-def test_a_retired_class_is_not_found_again(api: Api, clock: Clock, conn: psycopg.Connection) -> None:
-    queue, node = api.queue(retain_completed=0), api.node()
-    finished(api, queue, "completed", labels={"retired": ""})
-    clock.advance(DAY)
-    api.rows("prune")
-    lease = api.spawn(queue, labels={"retired": ""})
-    assert [retired for _, retired in classes(conn, "retired")] == [True, False]
-    assert api.claimed(node, queue) == [lease]
-    delete_retired(api, conn)
-    assert [retired for _, retired in classes(conn, "retired")] == [False]
+    assert [retired for _, retired in classes(conn, "steps")] == [False]
 
 
 def test_a_spawn_in_flight_keeps_the_class(
@@ -155,18 +164,29 @@ def test_a_class_in_use_and_a_young_one_stay(api: Api, clock: Clock, conn: psyco
     assert [retired for _, retired in classes(conn, "young")] == [False]
 
 
-def test_nodes_long_deregistered(api: Api, clock: Clock, conn: psycopg.Connection) -> None:
+def test_nothing_is_left_of_a_node_and_its_epoch_stays_fenced(
+    api: Api, clock: Clock, conn: psycopg.Connection
+) -> None:
+    """When it has been deregistered for 30 days."""
     node, kept = api.node(), api.node()
+    for instance in ("second", "third"):
+        old = api.node(node.node_id, name=node.name, instance_id=instance)
+    clock.advance(timedelta(minutes=5))
+    api.rows("reap")  # reports it as silent
     api.rows("deregister_node", node=node.node_id)
-    clock.advance(29 * DAY)
-    api.rows("prune")
-    left = conn.execute("select node_id from hwqueue.node").fetchall()
-    assert (node.node_id,) in left
-    clock.advance(2 * DAY)
-    assert api.row("prune")["nodes"] >= 1
-    left = conn.execute("select node_id from hwqueue.node").fetchall()
-    assert (node.node_id,) not in left
-    assert (kept.node_id,) in left
+    nodes = "select from hwqueue.node where node_id = any (%s)"
+    for days, left in ((29, 2), (2, 1)):
+        clock.advance(days * DAY)
+        assert (api.row("prune")["nodes"] > 0) == (left == 1)  # of tests before, too
+        assert conn.execute(nodes, [[node.node_id, kept.node_id]]).rowcount == left
+    for table in ("node", "node_state", "node_load", "served"):
+        query = sql.SQL("select from {} where node_id = %s").format(sql.Identifier("hwqueue", table))
+        assert conn.execute(query, [node.node_id]).rowcount == 0, table
+    api.refused("QHN01", "claim_task", queues=[api.queue()], **old.who)
+    again = api.node(node.node_id, name=node.name, instance_id="fourth")
+    assert again.epoch > old.epoch
+    api.refused("QHN03", "claim_task", queues=[api.queue()], **old.who)
+    assert api.node().epoch > old.epoch  # whichever node is new
 
 
 def test_classes_are_looked_at_in_turn(api: Api, clock: Clock, conn: psycopg.Connection) -> None:
@@ -205,19 +225,6 @@ def test_profiles_that_no_node_has(api: Api, clock: Clock, conn: psycopg.Connect
     assert counts == [[(1,)], [(1,)], [(0,)], [(1,)]]
 
 
-def test_a_key_goes_with_its_own_tenant(api: Api, clock: Clock) -> None:
-    """Another tenant's lease of the same key stays known by it."""
-    queue = api.queue(retain_completed=DAYS)
-    finished(api, queue, "completed", idempotency_key="k", tenant="a")
-    clock.advance(2 * DAY)
-    options = {"idempotency_key": "k"}
-    other = api.spawn(queue, tenant="b", **options)
-    assert api.row("prune")["leases"] == 1
-    again = api.row("spawn_lease", queue=queue, task="work", options=options | {"tenant": "b"})
-    assert (again["created"], again["lease_id"]) == (False, other)
-    assert api.row("spawn_lease", queue=queue, task="work", options=options | {"tenant": "a"})["created"]
-
-
 QUEUES = "select count(*) from hwqueue.queue where name = %s"
 
 
@@ -240,6 +247,7 @@ def test_a_dropped_queue_goes_bit_by_bit(api: Api, conn: psycopg.Connection) -> 
 
 
 def test_not_twice_within_a_span(api: Api, clock: Clock) -> None:
+    """Without one it always prunes; where the last prune lies in the future nobody waits for it."""
     queue = api.queue(retain_completed=0)
     within = {"unless_within": DAY}
     clock.advance(DAY)
@@ -248,82 +256,14 @@ def test_not_twice_within_a_span(api: Api, clock: Clock) -> None:
     for hours, removed in [(23, 0), (1, 1)]:
         clock.advance(timedelta(hours=hours))
         assert api.row("prune", **within)["leases"] == removed
-
-
-def test_without_a_span_it_always_prunes(api: Api, clock: Clock) -> None:
-    queue = api.queue(retain_completed=0)
-    api.rows("prune")
     for _ in range(2):
         finished(api, queue, "completed")
-        clock.advance(DAY)
+        clock.advance(timedelta(hours=2))
         assert api.row("prune")["leases"] == 1
-
-
-def test_a_clock_that_was_set_back(api: Api, clock: Clock) -> None:
-    """The last prune lies in the future: nobody waits for it."""
-    queue = api.queue(retain_completed=0)
-    api.rows("prune")
     clock.advance(-2 * DAY)
     finished(api, queue, "completed")
     clock.advance(DAY)
-    assert api.row("prune", unless_within=DAY)["leases"] == 1
+    assert api.row("prune", **within)["leases"] == 1
     clock.advance(DAY)
-
-
-def test_it_says_whether_there_is_more(api: Api, clock: Clock) -> None:
-    """Of leases, and of what a dropped queue has left."""
-    queue, dropped = api.queue(retain_completed=0), api.queue()
-    for _ in range(3):
-        finished(api, queue, "completed")
-    clock.advance(DAY)
-    calls = until_done(api)
-    assert [call["leases"] for call in calls[:2]] == [2, 1]
-    for _ in range(3):
-        api.spawn(dropped)
-    api.rows("drop_queue", queue=dropped, force=True)
-    api.rows("prune", limit=2)
-    outlive(api.conn)
-    assert len(until_done(api)) > 1
-    assert api.conn.execute(QUEUES, [dropped]).fetchall() == [(0,)]
-
-
-def until_done(api: Api) -> list[Row]:
-    """Prune, two at a time, until there is no more; the answers."""
-    calls = [api.row("prune", limit=2)]
-    while calls[-1]["more"]:
-        calls.append(api.row("prune", limit=2))
-    return calls
-
-
-@pytest.mark.parametrize("span", [timedelta(seconds=-1), timedelta(days=1, seconds=1), None])
-def test_bad_spans(api: Api, span: timedelta | None) -> None:
-    assert api.refused("QHA01", "prune", unless_within=span).field == "p_unless_within"
-
-
-@pytest.mark.parametrize("limit", [0, -1, 1000001, None])
-def test_bad_limits(api: Api, limit: int | None) -> None:
-    assert api.refused("QHA01", "prune", limit=limit).field == "p_limit"
-
-
-def test_nothing_is_left_of_a_node_and_its_epoch_stays_fenced(
-    api: Api, clock: Clock, conn: psycopg.Connection
-) -> None:
-    node = api.node()
-    for instance in ("second", "third"):
-        old = api.node(node.node_id, name=node.name, instance_id=instance)
-    clock.advance(timedelta(minutes=5))
-    api.rows("reap")  # reports it as silent
-    api.rows("deregister_node", node=node.node_id)
-    clock.advance(timedelta(days=31))
-    assert api.row("prune")["nodes"] == 1
-    for table in ("node", "node_state", "node_load", "served"):
-        left = conn.execute(
-            sql.SQL("select count(*) from {} where node_id = %s").format(sql.Identifier("hwqueue", table)),
-            [node.node_id],
-        ).fetchone()
-        assert left == (0,), table
-    api.refused("QHN01", "claim_task", queues=[api.queue()], **old.who)
-    again = api.node(node.node_id, name=node.name, instance_id="fourth")
-    assert again.epoch > old.epoch
-    api.refused("QHN03", "claim_task", queues=[api.queue()], **old.who)
-    assert api.node().epoch > old.epoch  # whichever node is new
+    for span in (timedelta(seconds=-1), timedelta(days=1, seconds=1), None):
+        assert api.refused("QHA01", "prune", unless_within=span).field == "p_unless_within"
