@@ -48,11 +48,16 @@ def run(api: Api, node: Node, placement: Row) -> Row | None:
     return rows[0]
 
 
-def assigned(api: Api, node: Node, placement: Row) -> Row:
-    """What such a lease is given on the node, which must have room for it."""
+def held(api: Api, node: Node, placement: Row) -> Row:
+    """Such a lease, claimed by the node, which must have room for it."""
     claim = run(api, node, placement)
     assert claim is not None
-    assignment: Row = claim["assignment"]
+    return claim
+
+
+def assigned(api: Api, node: Node, placement: Row) -> Row:
+    """What such a lease is given on the node."""
+    assignment: Row = held(api, node, placement)["assignment"]
     return assignment
 
 

@@ -29,9 +29,14 @@ def drained(api: Api, node: Node, *queues: str) -> list[UUID]:
 
 
 def test_the_oldest_of_all_queues_goes_first(api: Api) -> None:
+    """A queue may be named twice; more are named than a claim compares at once."""
     one, two, node = api.queue(), api.queue(), api.node()
-    leases = [api.spawn(queue) for queue in (two, one, one, two, two, one)]
-    assert drained(api, node, one, two) == leases
+    for queues in ((one, two), (one, two, one)):
+        leases = [api.spawn(queue) for queue in (two, one, one, two, two, one)]
+        assert drained(api, node, *queues) == leases
+    many = [api.queue() for _ in range(20)]
+    leases = [api.spawn(queue) for queue in (*many, *reversed(many))]
+    assert drained(api, node, *many) == leases
 
 
 def test_priority_goes_before_age(api: Api) -> None:
@@ -42,27 +47,17 @@ def test_priority_goes_before_age(api: Api) -> None:
 
 
 def test_queues_that_are_empty_or_paused(api: Api) -> None:
-    one, empty, paused, node = api.queue(), api.queue(), api.queue(), api.node()
+    """What nobody may run is passed at a head: what comes behind is compared with the other queue's."""
+    one, two, empty, paused, node = *(api.queue() for _ in range(4)), api.node()
     api.spawn(paused)
     api.rows("pause_queue", queue=paused)
     leases = [api.spawn(one) for _ in range(3)]
     assert drained(api, node, empty, one) == leases[:3]
     leases = [api.spawn(one) for _ in range(2)]
     assert drained(api, node, empty, paused, one) == leases
-
-
-def test_what_stands_at_the_head_of_one_is_passed(api: Api) -> None:
-    """Nobody may run it: what comes behind is compared with the other queue's."""
-    one, two, node = api.queue(), api.queue(), api.node()
     api.spawn(one, **NOWHERE)
     leases = [api.spawn(queue) for queue in (two, one, two, one)]
     assert drained(api, node, one, two) == leases
-
-
-def test_a_queue_named_twice(api: Api) -> None:
-    one, two, node = api.queue(), api.queue(), api.node()
-    leases = [api.spawn(queue) for queue in (one, two, one)]
-    assert drained(api, node, one, two, one) == leases
 
 
 def test_only_its_tasks(api: Api) -> None:
@@ -83,12 +78,6 @@ def test_leases_of_one_node_in_one_of_them(api: Api) -> None:
     leases = [api.spawn(queue) for queue in (one, two)]
     named = [api.spawn(two, placement=mine | liked), api.spawn(two, placement=mine)]
     assert drained(api, node, one, two) == [named[0], *leases, named[1]]
-
-
-def test_more_queues_than_a_claim_compares_at_once(api: Api) -> None:
-    queues, node = [api.queue() for _ in range(20)], api.node()
-    leases = [api.spawn(queue) for queue in (*queues, *reversed(queues))]
-    assert drained(api, node, *queues) == leases
 
 
 def test_settle_and_claim_takes_the_same(api: Api) -> None:

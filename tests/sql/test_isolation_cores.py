@@ -5,7 +5,7 @@ import pytest
 from tests.calls import Row
 from tests.isolated import spawn
 from tests.sql.api import Api, token
-from tests.sql.isolation_support import asking, assigned, core_use, cores, isolating, run, why
+from tests.sql.isolation_support import asking, assigned, core_use, cores, held, isolating, run, why
 
 
 @pytest.mark.thorough
@@ -40,8 +40,7 @@ def test_how_many_cores(api: Api, cpu: str, milli: int, taken: int) -> None:
 
 def test_best_effort_never_lands_on_a_committed_core(api: Api) -> None:
     node = isolating(api, 2)
-    whole = run(api, node, asking("whole_core"))
-    assert whole is not None
+    whole = held(api, node, asking("whole_core"))
     assert assigned(api, node, asking(cpu_milli=900))["cores"] == [1]
     assert run(api, node, asking(cpu_milli=101)) is None
     assert assigned(api, node, asking(cpu_milli=100))["cores"] == [1]
@@ -51,21 +50,17 @@ def test_best_effort_never_lands_on_a_committed_core(api: Api) -> None:
 
 
 def test_a_core_that_is_shared_is_not_committed(api: Api) -> None:
+    """Of several cores an idle one is."""
     node = isolating(api, 1)
-    least = run(api, node, asking())
-    assert least is not None
+    least = held(api, node, asking())
     assert least["assignment"]["core_milli"] == [1]
     for cpu in ("whole_core", "strict_isolated"):
         assert why(api, node, asking(cpu)) == {"nodes_support_but_contended": False}
+        several = isolating(api, 3)
+        assert assigned(api, several, asking(cpu_milli=300))["cores"] == [0]
+        assert assigned(api, several, asking(cpu, cpu_milli=2000))["cores"] == [1, 2]
     api.rows("complete_lease", **token(least))
-    assert run(api, node, asking("strict_isolated")) is not None
-
-
-@pytest.mark.parametrize("cpu", ["whole_core", "strict_isolated"])
-def test_of_several_cores_an_idle_one_is_committed(api: Api, cpu: str) -> None:
-    node = isolating(api, 3)
-    assert assigned(api, node, asking(cpu_milli=300))["cores"] == [0]
-    assert assigned(api, node, asking(cpu, cpu_milli=2000))["cores"] == [1, 2]
+    held(api, node, asking("strict_isolated"))
 
 
 def test_best_effort_takes_few_cores_and_leaves_the_least(api: Api) -> None:
@@ -97,18 +92,16 @@ def test_best_effort_is_spread_over_scraps_only_when_it_must(api: Api) -> None:
 
 
 def test_strict_takes_the_numa_node_with_the_fewest_that_suffice(api: Api) -> None:
+    """And never crosses NUMA nodes."""
     node = isolating(api, 4, 2, 3)
     taken = [assigned(api, node, asking("strict_isolated", cpu_milli=n)) for n in (3000, 2000)]
     assert [one["numa"] for one in taken] == [[2], [1]]
     assert assigned(api, node, asking("strict_isolated", cpu_milli=3000))["numa"] == [0]
     assert why(api, node, asking("strict_isolated", cpu_milli=2000)) == {"nodes_support_but_contended": False}
-    assert run(api, node, asking("strict_isolated")) is not None
-
-
-def test_strict_never_crosses_numa_nodes(api: Api) -> None:
-    node = isolating(api, 2, 2)
-    assert why(api, node, asking("strict_isolated", cpu_milli=3000)) == {"insufficient_capacity": True}
-    assert assigned(api, node, asking("whole_core", cpu_milli=3000))["numa"] == [0, 1]
+    held(api, node, asking("strict_isolated"))
+    two = isolating(api, 2, 2)
+    assert why(api, two, asking("strict_isolated", cpu_milli=3000)) == {"insufficient_capacity": True}
+    assert assigned(api, two, asking("whole_core", cpu_milli=3000))["numa"] == [0, 1]
 
 
 def test_whole_cores_break_few_numa_nodes(api: Api) -> None:
@@ -130,53 +123,40 @@ def test_two_leases_in_one_claim(api: Api) -> None:
     assert [row["assignment"]["cores"] for row in rows] == [[0], [1]]
 
 
+ENDS: list[tuple[str, Row]] = [
+    ("complete_lease", {}),
+    ("fail_lease", {"error": {}}),
+    ("fail_lease", {"error": {}, "retry": False}),
+    ("release_lease", {}),
+]
+
+
+@pytest.mark.parametrize("cpu", ["best_effort", "whole_core", "strict_isolated"])
+def test_every_way_to_end_gives_the_cores_back(api: Api, cpu: str) -> None:
+    node = isolating(api, 2, capacity={"cpu_milli": 2000})
+    for function, more in ENDS:
+        api.rows(function, **token(held(api, node, asking(cpu, cpu_milli=1500))), **more)
+        assert core_use(api, node) == [0, 0]
+        assert api.used(node)["used"]["cpu_milli"] == 0
+
+
 @pytest.mark.parametrize("default", ["best_effort", "whole_core", "strict_isolated"])
 def test_the_default_is_for_those_that_ask_nothing(api: Api, default: str) -> None:
+    """Nodes without the classes count no cores."""
     node = isolating(api, 2, default_cpu_isolation=default)
     assert assigned(api, node, asking())["cpu_isolation"] == default
     explicit = assigned(api, node, asking("best_effort"))
     assert (explicit["cpu_isolation"], explicit["core_milli"]) == ("best_effort", [1])
-
-
-@pytest.mark.parametrize(
-    ("function", "more"),
-    [
-        ("complete_lease", {}),
-        ("fail_lease", {"error": {}}),
-        ("fail_lease", {"error": {}, "retry": False}),
-        ("release_lease", {}),
-    ],
-)
-@pytest.mark.parametrize("cpu", ["best_effort", "whole_core", "strict_isolated"])
-def test_every_way_to_end_gives_the_cores_back(api: Api, cpu: str, function: str, more: Row) -> None:
-    node = isolating(api, 2, capacity={"cpu_milli": 2000})
-    claim = run(api, node, asking(cpu, cpu_milli=1500))
-    assert claim is not None
-    api.rows(function, **token(claim), **more)
-    assert core_use(api, node) == [0, 0]
-    assert api.used(node)["used"]["cpu_milli"] == 0
-
-
-def test_nodes_without_the_classes_count_no_cores(api: Api) -> None:
-    node = api.node(cores=cores(2))
-    claim = run(api, node, asking("best_effort", cpu_milli=10**6))
-    assert claim is not None
-    assert claim["assignment"] is None
-    assert why(api, node, asking("whole_core")) == {"no_node_supports_class": True}
+    plain = api.node(cores=cores(2))
+    assert held(api, plain, asking("best_effort", cpu_milli=10**6))["assignment"] is None
+    assert why(api, plain, asking("whole_core")) == {"no_node_supports_class": True}
 
 
 def test_adopted_work_takes_no_core_of_others(api: Api) -> None:
-    node, queue = isolating(api, 2), api.queue()
-    assert run(api, node, asking("whole_core")) is not None
-    api.rows("adopt_lease", queue=queue, node=node.node_id, task="work")
+    node = isolating(api, 2)
+    work = {"queue": api.queue(), "node": node.node_id, "task": "work"}
+    held(api, node, asking("whole_core"))
+    api.rows("adopt_lease", **work)
     assert core_use(api, node) == [1000, 1]
-    placement = {"resources": {"cpu_milli": 1000}}
-    refusal = api.refused(
-        "QHA01",
-        "adopt_lease",
-        queue=queue,
-        node=node.node_id,
-        task="work",
-        options={"placement": placement},
-    )
-    assert refusal.field == "p_node"
+    options = {"placement": {"resources": {"cpu_milli": 1000}}}
+    assert api.refused("QHA01", "adopt_lease", **work, options=options).field == "p_node"

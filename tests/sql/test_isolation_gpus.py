@@ -1,12 +1,12 @@
 """Devices that leases have to themselves, and parts of devices."""
 
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 
 from tests.calls import Row
 from tests.sql.api import Api, Node, token
-from tests.sql.isolation_support import GPU, asking, assigned, devices, run, why
+from tests.sql.isolation_support import GPU, asking, assigned, devices, held, run, why
 
 pytestmark = pytest.mark.thorough
 
@@ -28,8 +28,7 @@ def split(api: Api, *parents: int | None) -> tuple[Node, list[str]]:
 @pytest.mark.parametrize("gpu", GPU)
 def test_alone_on_a_device(api: Api, gpu: str) -> None:
     node = api.node(gpus=devices(None, None), gpu_exclusivity=GPU)
-    share = run(api, node, asking(None, "shared", gpu_milli=300))
-    assert share is not None
+    held(api, node, asking(None, "shared", gpu_milli=300))
     alone = assigned(api, node, asking(None, gpu, gpu=1))
     assert (places(alone), alone["gpu_milli"], alone["gpu_exclusivity"]) == ([1], 1000, gpu)
     assert assigned(api, node, asking(gpu_milli=700)).keys() == {"gpu_milli", "gpus"}
@@ -46,39 +45,36 @@ def test_share_mode_exclusive(api: Api) -> None:
     for placement in (asking(None, "shared", gpu=1), asking(gpu_milli=500)):
         assert why(api, node, placement) == {"class_conflicts_with_daemon_mode": True}
     assert why(api, node, asking(None, "device_exclusive", gpu=1)) == {"no_node_supports_class": True}
-    assert run(api, node, asking(gpu=1)) is not None
+    held(api, node, asking(gpu=1))
     assert why(api, node, asking(gpu=1)) == {"nodes_support_but_contended": False}
-    assert run(api, node, asking()) is not None
+    held(api, node, asking())
 
 
-def test_share_mode_is_judged_per_profile(api: Api) -> None:
-    """A node that changes its mode is judged anew."""
-    spec: Row = {"name": str(uuid4()), "gpus": devices(None)}
-    node = api.node(**spec)
-    claim = run(api, node, asking(None, "shared", gpu=1))
-    assert claim is not None
-    api.rows("complete_lease", **token(claim))
-    api.node(node.node_id, **spec, gpu_share_mode="exclusive")
-    assert run(api, node, asking(None, "shared", gpu=1)) is None
-    api.node(node.node_id, **spec)
-    assert run(api, node, asking(None, "shared", gpu=1)) is not None
+def test_a_node_that_changes_its_share_mode_is_judged_anew(api: Api) -> None:
+    gpus, shared = devices(None), asking(None, "shared", gpu=1)
+    node = api.node(gpus=gpus)
+    api.rows("complete_lease", **token(held(api, node, shared)))
+    api.node(node.node_id, name=node.name, gpus=gpus, gpu_share_mode="exclusive")
+    assert run(api, node, shared) is None
+    api.node(node.node_id, name=node.name, gpus=gpus)
+    held(api, node, shared)
 
 
 def test_parts_are_for_those_that_ask_for_parts(api: Api) -> None:
     node, _ = split(api, None, 0, 0)
     assert why(api, node, asking(gpu=2)) == {"insufficient_capacity": True}
-    assert run(api, node, asking(gpu=1)) is not None
+    held(api, node, asking(gpu=1))
     assert run(api, node, asking(gpu_milli=1)) is None
     assert why(api, node, asking(None, PART, gpu=1)) == {"nodes_support_but_contended": False}
+    whole, _ = split(api, None, None)
+    assert why(api, whole, asking(None, PART, gpu=1)) == {"insufficient_capacity": True}
 
 
 def test_a_part_and_its_device_exclude_each_other(api: Api) -> None:
     node, _ = split(api, None, None, 0, 0)
-    part = run(api, node, asking(None, PART, gpu=1))
-    assert part is not None
+    part = held(api, node, asking(None, PART, gpu=1))
     assert (places(part["assignment"]), part["assignment"]["gpu_exclusivity"]) == ([2], PART)
-    whole = run(api, node, asking(gpu=1))
-    assert whole is not None
+    whole = held(api, node, asking(gpu=1))
     assert places(whole["assignment"]) == [1]
     assert run(api, node, asking(gpu_milli=1)) is None
     assert places(assigned(api, node, asking(None, PART, gpu=1))) == [3]
@@ -90,12 +86,10 @@ def test_a_part_and_its_device_exclude_each_other(api: Api) -> None:
 
 def test_parts_come_from_devices_that_are_broken_already(api: Api) -> None:
     node, _ = split(api, None, None, 0, 1, 1, 1)
-    first = run(api, node, asking(None, PART, gpu=2))
-    assert first is not None
+    first = held(api, node, asking(None, PART, gpu=2))
     api.rows("complete_lease", **token(first))
-    assert places(assigned(api, node, asking(None, PART, gpu=1))) == [2], "fewest parts left"
-    assert places(assigned(api, node, asking(None, PART, gpu=1))) == [3]
-    assert places(assigned(api, node, asking(None, PART, gpu=2))) == [4, 5]
+    for many, taken in ((1, [2]), (1, [3]), (2, [4, 5])):  # fewest parts left
+        assert places(assigned(api, node, asking(None, PART, gpu=many))) == taken
 
 
 def test_parts_of_a_device_that_nobody_may_have_whole(api: Api) -> None:
@@ -113,19 +107,16 @@ def test_parts_of_a_device_that_nobody_may_have_whole(api: Api) -> None:
 @pytest.mark.parametrize("gpu", [None, "shared", *GPU])
 def test_a_part_by_name_is_only_for_partition_exclusive(api: Api, gpu: str | None) -> None:
     node, ids = split(api, None, 0)
-    need = {"gpu": 1}
-    part, whole = ([{"resource": [ids[index]]}] for index in (1, 0))
-    assert why(api, node, asking(None, gpu, require=part, **need)).items() >= {
-        ("class_conflicts_with_resource_id", True)
-    }
-    assert why(api, node, asking(None, PART, require=whole, **need)).items() >= {
-        ("class_conflicts_with_resource_id", True)
-    }
-    claim = run(api, node, asking(None, PART, require=part, **need))
-    assert claim is not None
+
+    def named(asked: str | None, index: int) -> Row:
+        return asking(None, asked, require=[{"resource": [ids[index]]}], gpu=1)
+
+    for placement in (named(gpu, 1), named(PART, 0)):
+        assert why(api, node, placement).items() >= {("class_conflicts_with_resource_id", True)}
+    claim = held(api, node, named(PART, 1))
     assert places(claim["assignment"]) == [1]
     api.rows("complete_lease", **token(claim))
-    assert places(assigned(api, node, asking(None, gpu, require=whole, **need))) == [0]
+    assert places(assigned(api, node, named(gpu, 0))) == [0]
 
 
 @pytest.mark.parametrize("gpu", [*GPU, PART])
@@ -136,39 +127,27 @@ def test_what_is_not_honoured(api: Api, gpu: str) -> None:
     assert found == {"no_node_supports_class": True}
 
 
-def test_partitions_without_parts(api: Api) -> None:
-    node, _ = split(api, None, None)
-    assert why(api, node, asking(None, PART, gpu=1)) == {"insufficient_capacity": True}
-
-
-def test_adopted_work_enters_no_exclusive_device(api: Api) -> None:
-    gpus = devices(None, None)
-    node, queue = api.node(gpus=gpus, gpu_exclusivity=GPU), api.queue()
-    assert places(assigned(api, node, asking(None, GPU[0], gpu=1))) == [0]
+@pytest.mark.parametrize(
+    ("parents", "gpu", "taken", "used"),
+    [((None, None), GPU[0], 0, [1000, 400]), ((None, 0, None), PART, 1, [0, 1000, 400])],
+    ids=["an exclusive device", "one of which a part is taken"],
+)
+def test_what_adopted_work_does_not_enter(
+    api: Api, parents: tuple[int | None, ...], gpu: str, taken: int, used: list[int]
+) -> None:
+    node, ids = split(api, *parents)
+    work = {"queue": api.queue(), "node": node.node_id, "task": "work"}
+    assert places(assigned(api, node, asking(None, gpu, gpu=1))) == [taken]
     options = {"placement": {"resources": {"gpu_milli": 400}}}
-    work = {"queue": queue, "node": node.node_id, "task": "work"}
-    named = options | {"gpus": [gpus[0]["resource_id"]]}
+    named = options | {"gpus": [ids[0]]}
     assert api.refused("QHA01", "adopt_lease", **work, options=named).field == "options.gpus"
     api.rows("adopt_lease", **work, options=options)
-    assert [gpu["milli_used"] for gpu in api.used(node)["gpus"]] == [1000, 400]
-
-
-def test_adopted_work_enters_no_device_of_which_a_part_is_taken(api: Api) -> None:
-    gpus = devices(None, 0, None)
-    node, queue = api.node(gpus=gpus, gpu_exclusivity=[*GPU, PART]), api.queue()
-    assert places(assigned(api, node, asking(None, PART, gpu=1))) == [1]
-    options = {"placement": {"resources": {"gpu_milli": 400}}}
-    work = {"queue": queue, "node": node.node_id, "task": "work"}
-    named = options | {"gpus": [gpus[0]["resource_id"]]}
-    assert api.refused("QHA01", "adopt_lease", **work, options=named).field == "options.gpus"
-    api.rows("adopt_lease", **work, options=options)
-    assert api.used(node)["gpus"][2]["milli_used"] == 400
+    assert [device["milli_used"] for device in api.used(node)["gpus"]] == used
 
 
 def test_adopted_work_that_is_alone_finds_its_device_free(api: Api) -> None:
-    node, queue = api.node(gpus=devices(None), gpu_share_mode="exclusive"), api.queue()
-    work = {"queue": queue, "node": node.node_id, "task": "work"}
-    options = {"placement": {"resources": {"gpu": 1}}}
-    row = api.row("adopt_lease", **work, options=options)
-    assert isinstance(row["lease_id"], UUID)
-    assert api.refused("QHA01", "adopt_lease", **work, options=options).field == "options.gpus"
+    node = api.node(gpus=devices(None), gpu_share_mode="exclusive")
+    work = {"queue": api.queue(), "node": node.node_id, "task": "work"}
+    work["options"] = {"placement": {"resources": {"gpu": 1}}}
+    assert isinstance(api.row("adopt_lease", **work)["lease_id"], UUID)
+    assert api.refused("QHA01", "adopt_lease", **work).field == "options.gpus"

@@ -15,7 +15,6 @@ pytestmark = pytest.mark.thorough
 
 
 def zone(name: str) -> dict[str, Any]:
-    """Spawn options that ask for a zone."""
     return {"affinity_tags": {"zone": name}}
 
 
@@ -25,13 +24,17 @@ def relabel(api: Api, node: Node, **spec: Any) -> Node:
 
 
 def test_a_class_that_is_new(api: Api) -> None:
+    """In a queue that is made anew, too."""
     queue, node = api.queue(), api.node(labels={"zone": "a", "n": 1})
     assert api.claim(node, queue) == []
-    for options in (zone("a"), {}, {"placement": {"require": [{"tags": {"n": 1}}]}}):
-        lease = api.spawn(queue, **options)
-        assert api.claimed(node, queue) == [lease]
-    api.spawn(queue, **zone("b"))
-    assert api.claim(node, queue) == []
+    for _ in range(2):
+        for options in (zone("a"), {}, {"placement": {"require": [{"tags": {"n": 1}}]}}):
+            lease = api.spawn(queue, **options)
+            assert api.claimed(node, queue) == [lease]
+        api.spawn(queue, **zone("b"))
+        assert api.claim(node, queue) == []
+        api.rows("drop_queue", queue=queue, force=True)
+        api.rows("create_queue", queue=queue)
 
 
 def test_a_node_that_is_new(api: Api) -> None:
@@ -44,23 +47,18 @@ def test_a_node_that_is_new(api: Api) -> None:
     assert api.claimed(api.node(labels={"zone": "x"}), queue) == [lease]
 
 
-def test_labels_to_and_fro(api: Api) -> None:
-    queue, node = api.queue(), api.node(labels={"zone": "a"})
-    for name in "abab":
-        other = "b" if name == "a" else "a"
+def test_labels_rack_and_resources_to_and_fro(api: Api) -> None:
+    queue, disk = api.queue(), str(uuid4())
+    node = api.node(labels={"zone": "a"})
+    for name, other in ("ab", "ba", "ab", "ba"):
         node = relabel(api, node, labels={"zone": name})
         leases = [api.spawn(queue, **zone(z)) for z in (other, name)]
         assert api.claimed(node, queue, qty=5) == leases[1:]
         relabel(api, node, labels={"zone": other})
         assert api.claimed(node, queue, qty=5) == leases[:1]
-
-
-def test_rack_and_resources(api: Api) -> None:
-    queue, disk = api.queue(), str(uuid4())
-    node = api.node(rack=1)
     in_rack = api.spawn(queue, placement={"require": [{"rack": [2, 3]}]})
     with_disk = api.spawn(queue, placement={"require": [{"resource": disk}]})
-    assert api.claim(node, queue) == []
+    assert api.claim(relabel(api, node, rack=1), queue) == []
     assert api.claimed(relabel(api, node, rack=2), queue, qty=5) == [in_rack]
     assert api.claimed(relabel(api, node, resources=[disk]), queue, qty=5) == [with_disk]
     api.spawn(queue, placement={"require": [{"resource": disk}]})
@@ -68,7 +66,8 @@ def test_rack_and_resources(api: Api) -> None:
 
 
 def test_classes_that_name_a_node(api: Api) -> None:
-    queue, node, other = api.queue(), api.node(), api.node()
+    """One that does not exist yet among them."""
+    queue, node, other, later = api.queue(), api.node(), api.node(), uuid4()
     for lease_node, expected in [(node, 1), (other, 0)]:
         api.spawn(queue, placement={"require": [{"node": str(lease_node.node_id)}]})
         assert len(api.claim(node, queue)) == expected
@@ -76,13 +75,9 @@ def test_classes_that_name_a_node(api: Api) -> None:
     api.spawn(queue, placement={"require": [{"node": str(node.node_id), "away": True}]})
     assert api.claim(node, queue) == []
     assert len(api.claim(other, queue)) == 1
-
-
-def test_a_lease_named_before_its_node_exists(api: Api) -> None:
-    queue, node_id = api.queue(), uuid4()
-    lease = api.spawn(queue, placement={"require": [{"node": str(node_id)}]})
-    assert api.claim(api.node(), queue) == []
-    assert api.claimed(api.node(node_id), queue) == [lease]
+    lease = api.spawn(queue, placement={"require": [{"node": str(later)}]})
+    assert api.claim(node, queue) == []
+    assert api.claimed(api.node(later), queue) == [lease]
 
 
 def test_a_class_that_was_pruned_and_comes_back(api: Api, clock: Clock) -> None:
@@ -108,31 +103,19 @@ def test_a_class_from_a_transaction_that_began_before(api: Api, dsn: str) -> Non
     assert api.claimed(node, queue, qty=5) == [slow]
 
 
-def test_a_transaction_sees_its_own_spawns(api: Api, conn: psycopg.Connection) -> None:
+def test_a_transaction_sees_its_own_spawns_and_a_rolled_back_judgement_is_made_again(
+    api: Api, conn: psycopg.Connection
+) -> None:
     queue, node = api.queue(), api.node()
     with conn.transaction():
         lease = api.spawn(queue, labels={"own": ""})
         assert api.claimed(node, queue) == [lease]
     later = api.spawn(queue, labels={"own": ""})
     assert api.claimed(node, queue) == [later]
-
-
-def test_a_rolled_back_judgement_is_made_again(api: Api, conn: psycopg.Connection) -> None:
-    queue, node = api.queue(), api.node()
-    lease = api.spawn(queue, labels={"again": ""})
+    again = api.spawn(queue, labels={"again": ""})
     with conn.transaction(force_rollback=True):
-        assert api.claimed(node, queue) == [lease]
-    assert api.claimed(node, queue) == [lease]
-
-
-def test_a_queue_made_anew(api: Api) -> None:
-    queue, node = api.queue(), api.node()
-    for _ in range(2):
-        api.spawn(queue, **zone("b"))
-        lease = api.spawn(queue)
-        assert api.claimed(node, queue, qty=5) == [lease]
-        api.rows("drop_queue", queue=queue, force=True)
-        api.rows("create_queue", queue=queue)
+        assert api.claimed(node, queue) == [again]
+    assert api.claimed(node, queue) == [again]
 
 
 OTHER_SERVER = """
@@ -192,3 +175,40 @@ def test_a_node_of_a_new_kind_catches_up(api: Api) -> None:
     api.rows("spawn_leases", queue=other, leases=leases)
     lease = api.spawn(queue)
     assert api.claimed(api.node(labels={"kind": "new"}), queue) == [lease]
+
+
+ELIGIBLE = """
+  select (select count(*) from hwqueue.profile_eligibility join hwqueue.queue using (queue_id)
+          where name = %(queue)s)
+       + (select count(*) from hwqueue.node_eligibility join hwqueue.queue using (queue_id)
+          where name = %(queue)s)
+"""
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize("batches", [1, 4])
+@pytest.mark.parametrize("foreign", [False, True])
+def test_many_new_classes(api: Api, dsn: str, pinned: bool, batches: int, foreign: bool) -> None:
+    """A claim judges 500 at most, and keeps them: however they came, and whoever has work open."""
+    queue, node = api.queue(), api.node()
+    require = [{"node": str(node.node_id)}] if pinned else []
+    about = {"placement": {"require": require}}
+    assert api.claim(node, queue) == []
+    with psycopg.connect(dsn) as other:
+        if foreign:
+            other.execute("select pg_current_xact_id()")
+        for number in range(batches):
+            tasks = range(number * 1200 // batches, (number + 1) * 1200 // batches)
+            batch = [{"task": f"t{task}", "options": about} for task in tasks]
+            api.rows("spawn_leases", queue=queue, leases=batch)
+        got, judged = 0, list[Any]()
+        for _ in range(4):
+            got += len(api.claim(node, queue))
+            judged += api.conn.execute(ELIGIBLE, {"queue": queue}).fetchall()
+        assert (got, judged) == (4, [(500,), (1000,), (1200,), (1200,)])
+        got += len(api.claim(node, queue, qty=1000)) + len(api.claim(node, queue, qty=1000))
+        assert got == 1200
+        lease = api.spawn(queue, "late", **about)
+        assert api.claimed(node, queue) == [lease]
+    lease = api.spawn(queue, "later", **about)
+    assert api.claimed(node, queue) == [lease]

@@ -19,7 +19,6 @@ _MOST = """
   create or replace function hwqueue.most_label_values() returns int
   language sql immutable parallel safe as 'select 3'
 """
-_JUDGED = "select count(distinct profile_id) from hwqueue.profile_eligibility"
 _LABELS = "select key, is_mentioned from hwqueue.ignored_label order by key"
 
 
@@ -43,30 +42,29 @@ def on_host(number: int, **more: Any) -> dict[str, Any]:
     return {"placement": {"require": [{"tags": {"host": f"h{number}"}}], **more}}
 
 
-def judged(conn: psycopg.Connection) -> int:
-    """How many profiles classes have been judged for."""
-    [(count,)] = conn.execute(_JUDGED).fetchall()
-    return int(count)
-
-
-def test_nodes_that_differ_in_it_alone_are_judged_as_one(api: Api, conn: psycopg.Connection) -> None:
+def test_nodes_that_differ_in_it_alone_are_judged_as_one(
+    api: Api, conn: psycopg.Connection, clock: Clock
+) -> None:
+    """By claims: other labels still tell them apart, and who only asks sees every label."""
     queue, nodes = api.queue(), fleet(api, 10)
+    elsewhere = api.node(labels={"zone": "b", "host": "hb"})
     for number in range(10):
         api.spawn(queue, labels={"class": str(number)}, affinity_tags={"zone": "a"})
     for node in nodes:
         assert len(api.claim(node, queue)) == 1
-    assert judged(conn) == FEW + 1
+    judged = "select count(distinct profile_id) from hwqueue.profile_eligibility"
+    assert conn.execute(judged).fetchone() == (FEW + 1,)
     assert conn.execute(_LABELS).fetchall() == [("host", False)]
-    assert api.claim(nodes[-1], queue) == []
-
-
-def test_other_labels_still_tell_them_apart(api: Api) -> None:
-    queue, nodes = api.queue(), fleet(api, 6)
-    elsewhere = api.node(labels={"zone": "b", "host": "hb"})
     lease = api.spawn(queue, affinity_tags={"zone": "b"})
-    for node in nodes:
-        assert api.claim(node, queue) == []
+    assert api.claim(nodes[-1], queue) == []
     assert api.claimed(elsewhere, queue) == [lease]
+    found = api.rows("match_nodes", placement={"require": [{"tags": {"host": "h6"}}]})
+    assert [row["node_id"] for row in found if row["eligible"]] == [nodes[6].node_id]
+    clock.advance(timedelta(days=1))
+    while sum(api.row("prune").values()):
+        pass  # keeps the profile that others are judged as
+    lease = api.spawn(queue)
+    assert api.claimed(nodes[7], queue) == [lease]
 
 
 def test_a_class_that_mentions_it_waits_for_reap(api: Api, conn: psycopg.Connection) -> None:
@@ -147,22 +145,6 @@ def test_a_node_that_is_held_is_split_later(api: Api, conn: psycopg.Connection, 
         assert api.claim(nodes[6], queue) == []
         api.rows("reap")
         assert api.claimed(nodes[6], queue) == [lease]
-
-
-def test_it_is_matched_and_explained_by_all_labels(api: Api) -> None:
-    """Who asks, not claims, sees every label at any time."""
-    nodes = fleet(api, 8)
-    found = api.rows("match_nodes", placement={"require": [{"tags": {"host": "h6"}}]})
-    assert [row["node_id"] for row in found if row["eligible"]] == [nodes[6].node_id]
-
-
-def test_a_profile_that_others_are_judged_as_is_kept(api: Api, clock: Clock) -> None:
-    queue, nodes = api.queue(), fleet(api, 8)
-    clock.advance(timedelta(days=1))
-    while sum(api.row("prune").values()):
-        pass
-    lease = api.spawn(queue)
-    assert api.claimed(nodes[7], queue) == [lease]
 
 
 def test_waiting_for_a_better_node(api: Api, clock: Clock) -> None:

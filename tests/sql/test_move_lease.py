@@ -17,7 +17,6 @@ KEYS: list[dict[str, Any]] = [{"idempotency_key": "k"}, UNIQUE]
 
 
 def move(api: Api, lease: UUID, queue: str) -> str:
-    """Move one lease; its state."""
     return str(api.value("update_lease", lease=lease, changes={"queue": queue}))
 
 
@@ -28,34 +27,35 @@ def move_all(api: Api, origin: str, queue: str) -> tuple[set[UUID], set[UUID]]:
 
 
 def test_a_pending_lease_is_claimed_there(api: Api) -> None:
-    origin, queue, node = api.queue(), api.queue(), api.node()
-    first, lease = api.spawn(queue), api.spawn(origin, labels={"app": "a"}, priority=3)
+    """And the event names both queues; a move to the queue that it is in changes nothing."""
+    origin, queue, node = api.queue(), api.queue(ageing_step=60), api.node()
+    first = api.spawn(queue)
+    lease = api.spawn(origin, labels={"app": "a"}, priority=3, idempotency_key="k")
     before = api.lease(lease)
-    assert move(api, lease, queue) == "pending"
-    assert api.lease(lease) == before | {"queue": queue}
+    for _ in range(2):
+        assert move(api, lease, queue) == "pending"
+        assert api.lease(lease) == before | {"queue": queue}
+        assert api.spawn(queue, labels={"app": "a"}, priority=3, idempotency_key="k") == lease
+    event = api.rows("list_events", filter={"lease": str(lease), "code": "lease_updated"})[-1]
+    assert (event["queue"], event["detail"]["from_queue"]) == (queue, origin)
+    assert event["message"] == "changed: queue"
     assert api.claim(node, origin) == []
     assert api.claimed(node, queue, qty=2) == [lease, first]
     assert api.rows("verify_invariants") == []
 
 
-def test_a_scheduled_lease_stays_scheduled(api: Api, clock: Clock) -> None:
-    origin, queue, node = api.queue(), api.queue(), api.node()
-    lease = api.spawn(origin, delay=60)
-    assert move(api, lease, queue) == "scheduled"
-    [row] = [row for row in api.rows("list_queues") if row["queue"] == queue]
-    assert row["scheduled"] == 1
-    clock.advance(timedelta(minutes=2))
-    assert (api.claimed(node, origin), api.claimed(node, queue)) == ([], [lease])
-
-
 def test_the_policy_is_that_of_the_new_queue(api: Api, clock: Clock) -> None:
+    """Tokens go on there."""
     retry = {"kind": "fixed", "base": 60, "jitter": 0}
     origin, queue = api.queue(max_attempts=9), api.queue(max_attempts=2, claim_timeout=7)
     api.rows("set_queue_policy", queue=queue, policy={"retain_completed": 0, "retry": retry})
-    lease = api.spawn(origin)
+    old = api.running(origin)
+    lease = old["lease_id"]
+    api.rows("release_lease", **token(old))
     move(api, lease, queue)
     assert api.lease(lease)["max_attempts"] == 2
     [claim] = api.claim(api.node(), queue)
+    assert claim["claim_token"] > old["claim_token"]
     assert claim["expires_at"] == clock.now() + timedelta(seconds=7)
     assert api.value("fail_lease", **token(claim), error={}) == "scheduled"
     assert api.lease(lease)["available_at"] == clock.now() + timedelta(minutes=1)
@@ -65,16 +65,8 @@ def test_the_policy_is_that_of_the_new_queue(api: Api, clock: Clock) -> None:
     api.refused("QHL04", "get_lease", lease=lease)
 
 
-def test_attempts_and_tokens_go_on_there(api: Api) -> None:
-    origin, queue, node = api.queue(), api.queue(), api.node()
-    old = api.running(origin, node)
-    api.rows("release_lease", **token(old))
-    move(api, old["lease_id"], queue)
-    [new] = api.claim(node, queue)
-    assert new["claim_token"] > old["claim_token"]
-
-
 def test_it_ages_there_since_it_was_spawned(api: Api, clock: Clock) -> None:
+    """Its patience goes on as well, by the new queue."""
     origin, queue = api.queue(), api.queue(ageing_step=60)
     old = api.spawn(origin)
     clock.advance(timedelta(minutes=10))
@@ -82,17 +74,14 @@ def test_it_ages_there_since_it_was_spawned(api: Api, clock: Clock) -> None:
     younger = api.spawn(queue, priority=15)
     move(api, old, queue)
     assert api.claimed(api.node(), queue, qty=3) == [younger, old, young]
-
-
-def test_patience_goes_on_by_the_new_queue(api: Api, clock: Clock) -> None:
-    nodes = [api.node(rack=rack) for rack in (1, 2)]
+    _, second = (api.node(rack=rack) for rack in (1, 2))
     origin, queue = api.queue(patience=1), api.queue(patience=5)
     lease = api.spawn(origin, placement={"prefer": [{"when": {"rack": 1}}]})
     clock.advance(timedelta(seconds=4))
     move(api, lease, queue)
-    assert api.claimed(nodes[1], queue) == []
+    assert api.claimed(second, queue) == []
     clock.advance(timedelta(seconds=1))
-    assert api.claimed(nodes[1], queue) == [lease]
+    assert api.claimed(second, queue) == [lease]
 
 
 def test_too_large_for_the_new_queue(api: Api) -> None:
@@ -132,18 +121,14 @@ def test_a_key_that_another_lease_has_there(api: Api, key: dict[str, Any]) -> No
     assert (api.spawn(origin, **key), api.spawn(queue, **key)) == (lease, holder)
 
 
-def test_an_ended_lease_frees_a_unique_key_there(api: Api) -> None:
+def test_an_ended_lease_frees_a_unique_key_there_and_keeps_an_idempotency_key(api: Api) -> None:
     origin, queue = api.queue(), api.queue()
     lease, ended = api.spawn(origin, **UNIQUE), api.spawn(queue, **UNIQUE)
     api.rows("cancel_lease", lease=ended)
     assert move(api, lease, queue) == "pending"
     assert api.spawn(queue, **UNIQUE) == lease
     assert api.spawn(origin, **UNIQUE) != lease
-
-
-def test_an_ended_lease_keeps_an_idempotency_key_there(api: Api) -> None:
-    origin, queue = api.queue(), api.queue()
-    lease, ended = (api.spawn(q, idempotency_key="k") for q in (origin, queue))
+    lease, ended = (api.spawn(q, idempotency_key="i") for q in (origin, queue))
     api.rows("cancel_lease", lease=ended)
     api.refused("QHT02", "update_lease", lease=lease, changes={"queue": queue})
 
@@ -173,80 +158,47 @@ def test_terms_select_it_by_its_new_queue(api: Api) -> None:
     assert granted_in_time(api, node, origin, waiting)
 
 
-def test_out_of_a_paused_queue_and_into_one(api: Api) -> None:
-    origin, queue, node = api.queue(), api.queue(), api.node()
-    lease = api.spawn(origin)
+def test_out_of_a_paused_or_dropped_queue_and_into_a_paused_one(api: Api) -> None:
+    origin, dropped, queue, node = api.queue(), api.queue(), api.queue(), api.node()
+    leases = [api.spawn(origin), api.spawn(dropped)]
     api.rows("pause_queue", queue=origin)
-    move(api, lease, queue)
+    api.rows("drop_queue", queue=dropped, force=True)
+    for lease in leases:
+        move(api, lease, queue)
     api.rows("pause_queue", queue=queue)
     assert api.claim(node, origin, queue) == []
     api.rows("resume_queue", queue=queue)
-    assert api.claimed(node, origin, queue) == [lease]
+    assert api.claimed(node, origin, queue, qty=2) == leases
 
 
-def test_out_of_a_dropped_queue(api: Api) -> None:
-    origin, queue = api.queue(), api.queue()
-    lease = api.spawn(origin)
-    api.rows("drop_queue", queue=origin, force=True)
-    move(api, lease, queue)
-    assert api.claimed(api.node(), queue) == [lease]
-
-
-def test_to_the_queue_that_it_is_in(api: Api) -> None:
-    queue = api.queue(ageing_step=60)
-    lease = api.spawn(queue, idempotency_key="k")
-    before = api.lease(lease)
-    assert move(api, lease, queue) == "pending"
-    assert api.lease(lease) == before
-    assert api.spawn(queue, idempotency_key="k") == lease
-
-
-def test_each_change_beside_the_queue(api: Api, clock: Clock) -> None:
-    origin, queue = api.queue(), api.queue()
-    lease = api.spawn(origin)
+def test_a_scheduled_lease_stays_scheduled(api: Api, clock: Clock) -> None:
+    """With each change beside the queue."""
+    origin, queue, node = api.queue(), api.queue(), api.node()
+    lease, pending = api.spawn(origin, delay=60), api.spawn(origin)
+    assert move(api, lease, queue) == "scheduled"
     later = clock.now() + timedelta(hours=1)
-    changes = {
-        "queue": queue,
-        "priority": 4,
-        "labels": {"a": "b"},
-        "available_at": later.isoformat(),
-    }
-    assert api.value("update_lease", lease=lease, changes=changes) == "scheduled"
-    row = api.lease(lease)
-    found = (row["queue"], row["priority"], row["labels"], row["available_at"])
-    assert found == (queue, 4, {"a": "b"}, later)
+    changes: dict[str, Any] = {"priority": 4, "labels": {"a": "b"}}
+    said = changes | {"queue": queue, "available_at": later.isoformat()}
+    assert api.value("update_lease", lease=pending, changes=said) == "scheduled"
+    assert api.lease(pending).items() >= (changes | {"queue": queue, "available_at": later}).items()
+    [row] = [row for row in api.rows("list_queues") if row["queue"] == queue]
+    assert row["scheduled"] == 2
+    clock.advance(timedelta(minutes=2))
+    assert (api.claimed(node, origin), api.claimed(node, queue)) == ([], [lease])
 
 
-def test_the_event_names_both_queues(api: Api) -> None:
-    origin, queue = api.queue(), api.queue()
-    lease = api.spawn(origin)
-    move(api, lease, queue)
-    [event] = api.rows("list_events", filter={"lease": str(lease), "code": "lease_updated"})
-    assert (event["queue"], event["detail"]["from_queue"]) == (queue, origin)
-    assert event["message"] == "changed: queue"
-
-
-@pytest.mark.parametrize(
-    ("code", "field", "name"),
-    [("QHQ01", None, "nowhere"), ("QHA01", "changes.queue", 7), ("QHA01", "changes.queue", "")],
-)
-@pytest.mark.thorough
-def test_a_queue_that_cannot_be(api: Api, code: str, field: str | None, name: Any) -> None:
-    origin = api.queue()
-    lease = api.spawn(origin)
-    found = api.refused(code, "update_lease", lease=lease, changes={"queue": name})
-    assert found.field == field
-    api.refused(code, "update_leases", filter={"queue": origin}, changes={"queue": name})
-
-
-def test_claimed_and_finished_leases_do_not_move(api: Api) -> None:
+def test_claimed_and_finished_leases_do_not_move_nor_any_to_no_queue(api: Api) -> None:
     origin, queue = api.queue(), api.queue()
     claim = api.running(origin)
-    changes = {"queue": queue}
-    api.refused("QHL07", "update_lease", lease=claim["lease_id"], changes=changes)
+    api.refused("QHL07", "update_lease", lease=claim["lease_id"], changes={"queue": queue})
     api.rows("complete_lease", **token(claim))
-    api.refused("QHL03", "update_lease", lease=claim["lease_id"], changes=changes)
+    api.refused("QHL03", "update_lease", lease=claim["lease_id"], changes={"queue": queue})
     assert move_all(api, origin, queue) == (set(), set())
+    lease, name = api.spawn(origin), "changes.queue"
+    for code, field, bad in (("QHQ01", None, "nowhere"), ("QHA01", name, 7), ("QHA01", name, "")):
+        changes = {"queue": bad}
+        assert api.refused(code, "update_lease", lease=lease, changes=changes).field == field
+        api.refused(code, "update_leases", filter={"queue": origin}, changes=changes)
 
 
 def test_a_tenant_moves_its_own(api: Api) -> None:

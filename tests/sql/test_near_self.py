@@ -9,9 +9,8 @@ import pytest
 from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.flows import Flow, step
-from tests.sql.api import Api, token
+from tests.sql.api import Api, settlement, token
 
-HOUR = timedelta(hours=1)
 LONG_AGO = "2001-01-01 00:00:00+00"
 
 
@@ -50,45 +49,58 @@ class Shop:
 
 @pytest.mark.parametrize("node", [0, 1])
 def test_it_waits_for_the_node_that_it_was_on(api: Api, node: int) -> None:
+    """Whether it says so alone or in a batch of settlements."""
     shop = Shop(api)
     shop.suspend(node)
     assert shop.prefers() == [shop.nodes[node].node_id]
     assert shop.waits_for() == node
+    other = Shop(api)
+    claim = other.claim(node)
+    waits = settlement(claim, "suspend", signal="go", near="self")
+    api.rows("settle_and_claim", **other.nodes[node].who, settle=[waits], queues=[other.queue], qty=0)
+    assert other.prefers() == [other.nodes[node].node_id]
+    claim = Shop(api).claim(0)
+    for near in ("", "rack", "x"):
+        refusal = api.refused("QHA01", "suspend_lease", **token(claim), signal="go", near=near)
+        assert refusal.field == "settlement.near"
 
 
 def test_another_node_takes_it_when_its_patience_is_over(api: Api, clock: Clock) -> None:
+    """From then on that is the node which it prefers."""
     shop = Shop(api)
     shop.suspend(0)
     assert api.claim(shop.nodes[1], shop.queue) == []
-    clock.advance(timedelta(seconds=61))
-    shop.nodes = [api.node(node.node_id, name=node.name, instance_id="2") for node in shop.nodes]
-    shop.claim(1)
-
-
-def test_the_preference_is_for_one_claim(api: Api) -> None:
-    shop = Shop(api)
-    plain = api.lease(shop.lease)["placement"]
-    shop.suspend(0)
-    shop.suspend(0, near=None)
-    assert (shop.prefers(), api.lease(shop.lease)["placement"]) == ([], plain)
-    for end in ("fail_lease", "release_lease"):
-        shop.suspend(0)
-        assert shop.prefers() == [shop.nodes[0].node_id]
-        more = {"error": {"message": "no"}} if end == "fail_lease" else {}
-        api.rows(end, **token(shop.claim(0)), **more)
-        assert shop.prefers() == []
-
-
-def test_the_last_node_counts(api: Api, clock: Clock) -> None:
-    shop = Shop(api)
-    shop.suspend(0)
     clock.advance(timedelta(seconds=61))
     shop.nodes = [api.node(node.node_id, name=node.name, instance_id="2") for node in shop.nodes]
     shop.suspend(1)
     assert shop.prefers() == [shop.nodes[1].node_id]
 
 
+def test_the_preference_is_for_one_claim(api: Api, clock: Clock) -> None:
+    """Whichever way that ends."""
+    shop = Shop(api)
+    plain = api.lease(shop.lease)["placement"]
+    shop.suspend(0)
+    shop.suspend(0, near=None)
+    assert (shop.prefers(), api.lease(shop.lease)["placement"]) == ([], plain)
+    for end in ("fail_lease", "release_lease", "requeue_lease", "reap"):
+        shop.suspend(0)
+        assert shop.prefers() == [shop.nodes[0].node_id]
+        claim = shop.claim(0)
+        if end == "reap":
+            clock.advance(timedelta(hours=1))
+            api.rows("reap")
+        elif end == "release_lease":
+            api.rows(end, **token(claim))
+        else:
+            api.rows("fail_lease", **token(claim), error={}, retry=end == "fail_lease")
+        if end == "requeue_lease":
+            api.rows(end, lease=shop.lease)
+        assert (api.state(shop.lease), shop.prefers()) == ("pending", [])
+
+
 def test_leases_of_a_node_share_a_class(api: Api) -> None:
+    """And a placement that is full is left as it is."""
     shop = Shop(api)
     shop.suspend(0)
     before = api.contents()["placement_class"]
@@ -96,24 +108,6 @@ def test_leases_of_a_node_share_a_class(api: Api) -> None:
     api.rows("cancel_lease", lease=first)
     shop.suspend(0)
     assert api.contents()["placement_class"] == before
-
-
-def test_what_a_lease_prefers_by_itself_stays(api: Api) -> None:
-    own = {"prefer": [{"when": [{"label": "zone", "op": "in", "values": ["a"]}], "weight": 5}]}
-    shop = Shop(api, placement=own)
-    plain = api.lease(shop.lease)["placement"]
-    shop.suspend(0)
-    assert len(api.lease(shop.lease)["placement"]["prefer"]) == 2
-    shop.suspend(0, near=None)
-    assert api.lease(shop.lease)["placement"] == plain
-    wish = {"when": [{"node": [str(shop.nodes[0].node_id)]}], "weight": 100}
-    api.rows("update_lease", lease=shop.lease, changes={"placement": {"prefer": [wish]}})
-    for near in ("self", None):
-        shop.suspend(0, near=near)
-        assert shop.prefers() == [shop.nodes[0].node_id], "it has always preferred that node"
-
-
-def test_a_placement_that_is_full_is_left_as_it_is(api: Api) -> None:
     wishes = [{"when": [{"label": "zone", "op": "in", "values": [n]}], "weight": 1} for n in range(100)]
     shop = Shop(api, placement={"prefer": wishes})
     plain = api.lease(shop.lease)["placement"]
@@ -121,33 +115,24 @@ def test_a_placement_that_is_full_is_left_as_it_is(api: Api) -> None:
     assert api.lease(shop.lease)["placement"] == plain
 
 
-def test_a_placement_that_is_changed_meanwhile_stays_changed(api: Api) -> None:
+def test_what_a_lease_prefers_by_itself_stays(api: Api) -> None:
+    """Also where its placement is changed meanwhile."""
+    own = {"prefer": [{"when": [{"label": "zone", "op": "in", "values": ["a"]}], "weight": 5}]}
+    shop = Shop(api, placement=own)
+    plain = api.lease(shop.lease)["placement"]
+    shop.suspend(0)
+    assert len(api.lease(shop.lease)["placement"]["prefer"]) == 2
+    shop.suspend(0, near=None)
+    assert api.lease(shop.lease)["placement"] == plain
     shop = Shop(api)
     shop.suspend(0)
     api.rows("update_lease", lease=shop.lease, changes={"priority": 3})
     assert shop.prefers() == [shop.nodes[0].node_id]
     wish = {"when": [{"node": [str(shop.nodes[0].node_id)]}], "weight": 100}
     api.rows("update_lease", lease=shop.lease, changes={"placement": {"prefer": [wish]}})
-    shop.suspend(0, near=None)
-    assert shop.prefers() == [shop.nodes[0].node_id]
-
-
-def test_a_requeued_lease_prefers_no_node(api: Api) -> None:
-    shop = Shop(api)
-    shop.suspend(0)
-    claim = shop.claim(0)
-    api.rows("fail_lease", **token(claim), error={"message": "no"}, retry=False)
-    api.rows("requeue_lease", lease=shop.lease)
-    assert shop.prefers() == []
-
-
-def test_a_claim_that_expires_leaves_no_preference(api: Api, clock: Clock) -> None:
-    shop = Shop(api)
-    shop.suspend(0)
-    shop.claim(0)
-    clock.advance(HOUR)
-    api.rows("reap")
-    assert (api.state(shop.lease), shop.prefers()) == ("pending", [])
+    for near in (None, "self", None):
+        shop.suspend(0, near=near)
+        assert shop.prefers() == [shop.nodes[0].node_id], "it has always preferred that node"
 
 
 def test_a_step_that_a_retry_runs_again_prefers_no_node(api: Api) -> None:
@@ -162,20 +147,3 @@ def test_a_step_that_a_retry_runs_again_prefers_no_node(api: Api) -> None:
     [claim] = flow.claims().values()
     api.rows("release_lease", **token(claim))
     assert api.lease(claim["lease_id"])["placement"] == {}
-
-
-def test_a_batch_of_settlements_says_it_too(api: Api) -> None:
-    shop = Shop(api)
-    claim = shop.claim(0)
-    end = {"lease_id": str(claim["lease_id"]), "claim_token": claim["claim_token"]}
-    waits = {"outcome": "suspend", "signal": "go", "near": "self"}
-    settle = {"settle": [end | waits], "queues": [shop.queue], "qty": 0}
-    api.rows("settle_and_claim", **shop.nodes[0].who, **settle)
-    assert shop.prefers() == [shop.nodes[0].node_id]
-
-
-@pytest.mark.parametrize("near", ["", "rack", "x"])
-def test_other_places_are_refused(api: Api, near: str) -> None:
-    claim = Shop(api).claim(0)
-    refusal = api.refused("QHA01", "suspend_lease", **token(claim), signal="go", near=near)
-    assert refusal.field == "settlement.near"

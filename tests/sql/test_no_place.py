@@ -61,6 +61,7 @@ NEEDS = [
 
 @pytest.mark.parametrize("placement", NEEDS)
 def test_it_does_not_match(api: Api, fleet: tuple[Node, Node], placement: Row) -> None:
+    """Claims, explanations and views say so."""
     inside, outside = fleet
     queue = api.queue()
     lease = web(api, queue, placement)
@@ -68,38 +69,24 @@ def test_it_does_not_match(api: Api, fleet: tuple[Node, Node], placement: Row) -
     assert (found["nodes_matching"], found["nodes_free"]) == (1, 1)
     assert funnel(found)["labels"] == 1
     [reason] = near(found, outside)["reasons"]
-    assert (reason["stage"], reason["code"], reason["permanent"]) == (
-        "labels",
-        "label_missing",
-        True,
-    )
+    assert (reason["stage"], reason["code"], reason["permanent"]) == ("labels", "label_missing", True)
     assert reason["message"] == NO_LABEL
     assert (reason["wanted"], reason["has"]) == ("a label site", "no site")
     assert codes(found, inside) == []
-    matches = {
-        row["node_id"]: row
-        for row in api.rows(
-            "match_nodes", placement=placement, options={"queue": queue, "labels": WEB["labels"]}
-        )
-    }
+    options = {"queue": queue, "labels": WEB["labels"]}
+    rows = api.rows("match_nodes", placement=placement, options=options)
+    matches = {row["node_id"]: row for row in rows}
     assert matches[inside.node_id]["eligible"]
     assert [r["code"] for r in matches[outside.node_id]["reasons"]] == ["label_missing"]
     assert api.claimed(outside, queue) == []
     assert not claims_meet(api, outside, lease)
     assert api.claimed(inside, queue) == [lease]
     assert claims_meet(api, inside, lease)
-
-
-@pytest.mark.parametrize("placement", NEEDS)
-def test_views_say_so(api: Api, fleet: tuple[Node, Node], placement: Row) -> None:
-    inside, outside = fleet
     api.rows("deregister_node", node=inside.node_id)
-    queue = api.queue()
-    lease = web(api, queue, placement)
+    lease = web(api, queue := api.queue(), placement)
     found = explain(api, lease)
-    assert (found["code"], found["permanent"]) == ("label_missing", True)
-    assert found["headline"] == ("no live node can run it: 1 node would match but for a label site")
-    assert found["nodes_matching"] == 0
+    assert (found["code"], found["permanent"], found["nodes_matching"]) == ("label_missing", True, 0)
+    assert found["headline"] == "no live node can run it: 1 node would match but for a label site"
     [row] = [r for r in api.rows("pending_reasons") if r["queue"] == queue]
     assert (row["code"], row["nodes_matching"]) == ("label_missing", 0)
     assert NO_LABEL in row["message"]

@@ -10,7 +10,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.sql.api import Api, Node, beat, completed, refusing, settlement, token
+from tests.sql.api import Api, Node, beat, completed, read_refusal, refusing, settlement, token
 from tests.sql.logins import OPERATOR, WORKER, Logins
 from tests.sql.test_roles import MAY_CALL
 
@@ -53,74 +53,48 @@ def _settle(scene: Scene, **more: Any) -> Row:
     return {**scene.node.who, "settle": [], "queues": [scene.queue], **more}
 
 
-def _spec(scene: Scene) -> Row:
-    return {"name": scene.node.name, "instance_id": "first"}
+def _registration(scene: Scene, **more: Any) -> Row:
+    spec = {"name": scene.node.name, "instance_id": "first"} | more
+    return {"node": scene.node.node_id, "spec": spec}
 
 
-# What a worker calls for a node, and how the call of another login is refused.
-FOR_A_NODE: dict[str, tuple[str, Callable[[Scene], Row]]] = {
-    "register_node": ("register_node", lambda s: {"node": s.node.node_id, "spec": _spec(s)}),
-    "register_node again": (
-        "register_node",
-        lambda s: {"node": s.node.node_id, "spec": _spec(s) | {"instance_id": "evil"}},
-    ),
-    "register_node keeping claims": (
-        "register_node",
-        lambda s: {
-            "node": s.node.node_id,
-            "spec": _spec(s) | {"instance_id": "evil", "keep_claims": True},
-        },
-    ),
-    "heartbeat_node": (
-        "heartbeat_node",
-        lambda s: {**s.node.who, "claims": beat(s.claim, s.counted)},
-    ),
-    "heartbeat_node alone": ("heartbeat_node", lambda s: s.node.who),
-    "heartbeat_node at another epoch": (
-        "heartbeat_node",
-        lambda s: {"node": s.node.node_id, "epoch": 7},
-    ),
-    "claim_task": ("claim_task", lambda s: {**s.node.who, "queues": [s.queue]}),
-    "claim_task of many": ("claim_task", lambda s: {**s.node.who, "queues": [s.queue], "qty": 3}),
-    "claim_task at another epoch": (
-        "claim_task",
-        lambda s: {"node": s.node.node_id, "epoch": 7, "queues": [s.queue]},
-    ),
-    "settle_and_claim": ("settle_and_claim", _settle),
-    "settle_and_claim of a list": (
-        "settle_and_claim",
-        lambda s: _settle(s, settle=[settlement(s.claim)]),
-    ),
-    "settle_and_claim of completions": (
-        "settle_and_claim",
-        lambda s: _settle(s, qty=0, **completed(s.claim, s.counted)),
-    ),
-    "deregister_own_node": ("deregister_own_node", lambda s: s.node.who),
-    "node_wake_payload": ("node_wake_payload", lambda s: {"node": s.node.node_id}),
-    "claim_hint": ("claim_hint", lambda s: {"node": s.node.node_id, "queues": [s.queue]}),
-    "take_deaths": ("take_deaths", lambda s: s.node.who),
-    "lease_outlook": (
-        "lease_outlook",
-        lambda s: {"node": s.node.node_id, "lease_ids": [s.claim["lease_id"]]},
-    ),
+# What a worker calls for a node, by function, with a note where there are several calls of one.
+FOR_A_NODE: dict[str, Callable[[Scene], Row]] = {
+    "register_node": _registration,
+    "register_node again": lambda s: _registration(s, instance_id="evil"),
+    "register_node keeping claims": lambda s: _registration(s, instance_id="evil", keep_claims=True),
+    "heartbeat_node": lambda s: {**s.node.who, "claims": beat(s.claim, s.counted)},
+    "heartbeat_node alone": lambda s: s.node.who,
+    "heartbeat_node at another epoch": lambda s: {"node": s.node.node_id, "epoch": 7},
+    "claim_task": lambda s: {**s.node.who, "queues": [s.queue]},
+    "claim_task of many": lambda s: {**s.node.who, "queues": [s.queue], "qty": 3},
+    "claim_task at another epoch": lambda s: {"node": s.node.node_id, "epoch": 7, "queues": [s.queue]},
+    "settle_and_claim": _settle,
+    "settle_and_claim of a list": lambda s: _settle(s, settle=[settlement(s.claim)]),
+    "settle_and_claim of completions": lambda s: _settle(s, qty=0, **completed(s.claim, s.counted)),
+    "deregister_own_node": lambda s: s.node.who,
+    "node_wake_payload": lambda s: {"node": s.node.node_id},
+    "claim_hint": lambda s: {"node": s.node.node_id, "queues": [s.queue]},
+    "take_deaths": lambda s: s.node.who,
+    "lease_outlook": lambda s: {"node": s.node.node_id, "lease_ids": [s.claim["lease_id"]]},
 }
-# What it calls for a claim alone.
-FOR_A_CLAIM: dict[str, tuple[str, Callable[[Row], Row]]] = {
-    "complete_lease": ("complete_lease", token),
-    "complete_lease with a result": ("complete_lease", lambda c: token(c) | {"result": {"a": 1}}),
-    "fail_lease": ("fail_lease", lambda c: token(c) | {"error": {}, "retry": False}),
-    "release_lease": ("release_lease", token),
-    "extend_claim": ("extend_claim", lambda c: token(c) | {"extend": MINUTE}),
-    "save_checkpoint": ("save_checkpoint", lambda c: token(c) | {"name": "a"}),
-    "checkpoints": ("checkpoints", token),
-    "take_signal": ("take_signal", lambda c: token(c) | {"signal": "a"}),
-    "suspend_lease": ("suspend_lease", lambda c: token(c) | {"signal": "a"}),
+# What it calls for a claim alone, beside the claim.
+FOR_A_CLAIM: dict[str, Row] = {
+    "complete_lease": {},
+    "complete_lease with a result": {"result": {"a": 1}},
+    "fail_lease": {"error": {}, "retry": False},
+    "release_lease": {},
+    "extend_claim": {"extend": MINUTE},
+    "save_checkpoint": {"name": "a"},
+    "checkpoints": {},
+    "take_signal": {"signal": "a"},
+    "suspend_lease": {"signal": "a"},
 }
 # Neither: these are for everybody's leases, or show queues.
 FOR_NOBODY = {
     *("reap", "prune", "list_queues", "schema_version", "complete_leases"),
     "compare_tasks",
-    "gang_status",  # of a member alone: test_another_login_reads_no_gang
+    "gang_status",  # of a member alone: test_adopted_work_belongs_to_the_nodes_login
     "wake_payloads",
     *("advance_workflows", "take_ended_runs"),
     *("step_results", "run_input"),  # of the run of a claim alone: test_step_results.py
@@ -133,7 +107,7 @@ FOR_NOBODY = {
 
 def test_the_tables_here_have_all_that_workers_may_call() -> None:
     """A function that workers are granted anew has to be tried with another login, too."""
-    tried = {function for function, _ in (*FOR_A_NODE.values(), *FOR_A_CLAIM.values())}
+    tried = {how.partition(" ")[0] for how in (*FOR_A_NODE, *FOR_A_CLAIM)}
     assert tried | FOR_NOBODY == {name for name, roles in MAY_CALL.items() if WORKER in roles}
 
 
@@ -152,34 +126,41 @@ def test_another_login_takes_nothing_from_the_head_of_a_queue(api: Api, scene: S
 
 @pytest.mark.parametrize("how", FOR_A_NODE)
 def test_another_login_does_nothing_for_a_node(api: Api, scene: Scene, how: str) -> None:
-    function, arguments = FOR_A_NODE[how]
+    function, arguments = how.partition(" ")[0], FOR_A_NODE[how](scene)
     before = api.contents()
     with refusing("QHN04"):
-        scene.other.rows(function, **arguments(scene))
+        scene.other.rows(function, **arguments)
     assert api.contents() == before
-    scene.owner.rows(function, **arguments(scene) | ({"epoch": 1} if "another" in how else {}))
+    scene.owner.rows(function, **arguments | ({"epoch": 1} if "another" in how else {}))
 
 
 @pytest.mark.parametrize("which", ["claim", "counted"])
 @pytest.mark.parametrize("how", FOR_A_CLAIM)
 def test_another_login_does_nothing_to_a_claim(api: Api, scene: Scene, how: str, which: str) -> None:
-    function, arguments = FOR_A_CLAIM[how]
-    claim: Row = getattr(scene, which)
+    function, arguments = how.partition(" ")[0], token(getattr(scene, which)) | FOR_A_CLAIM[how]
     before = api.contents()
     with pytest.raises(psycopg.Error) as caught:
-        scene.other.rows(function, **arguments(claim))
-    assert caught.value.sqlstate == "QHL08", caught.value
-    assert scene.login in str(caught.value.diag.message_primary)
-    assert "hand_over_node" in str(caught.value.diag.message_hint)
+        scene.other.rows(function, **arguments)
+    refusal = read_refusal(caught.value)
+    assert refusal.code == "QHL08", refusal
+    assert scene.login in refusal.message
+    assert "hand_over_node" in refusal.hint
     assert api.contents() == before
-    scene.owner.rows(function, **arguments(claim))
+    scene.owner.rows(function, **arguments)
 
 
-def test_another_login_reads_no_gang(scene: Scene) -> None:
+def test_adopted_work_belongs_to_the_nodes_login(scene: Scene, logins: Logins) -> None:
+    """And another login reads no gang."""
+    _, operator = logins.api(OPERATOR)
+    adopted = operator.row("adopt_lease", queue=scene.queue, node=scene.node.node_id, task="t")
+    with refusing("QHL08"):
+        scene.other.value("complete_lease", **token(adopted))
     with refusing("QHL08"):
         scene.other.rows("gang_status", **token(scene.claim))
     with refusing("QHG01"):
         scene.owner.rows("gang_status", **token(scene.claim))
+    assert scene.owner.value("complete_lease", **token(adopted)) == "completed"
+    operator.row("claim_hint", queues=[scene.queue], node=scene.node.node_id)  # of any node
 
 
 @pytest.mark.parametrize("which", ["claim", "counted"])
@@ -195,14 +176,11 @@ def test_in_a_batch_anothers_claim_is_a_bad_token(api: Api, scene: Scene, which:
     )
     assert (row["ordinal"], row["verdict"], row["state"]) == (1, "bad_token", "claimed")
     assert api.state(own["lease_id"]) == "completed"
-    for settle in (_both(claim), {"settle": [], **completed(claim)}):
+    both: Row = {"settle": [settlement(claim), settlement(claim, "fail", error={})]}
+    for settle in (both, {"settle": [], **completed(claim)}):
         rows = scene.other.rows("settle_and_claim", **mine.who, queues=[scene.queue], qty=0, **settle)
         assert {row["verdict"] for row in rows} == {"bad_token"}
     assert api.state(claim["lease_id"]) == "claimed"
-
-
-def _both(claim: Row) -> Row:
-    return {"settle": [settlement(claim), settlement(claim, "fail", error={})]}
 
 
 def test_a_heartbeat_of_ones_own_node_extends_no_claim_of_anothers(
@@ -217,19 +195,14 @@ def test_a_heartbeat_of_ones_own_node_extends_no_claim_of_anothers(
 
 def test_anothers_counted_claim_is_not_locked_in_a_batch(api: Api, scene: Scene) -> None:
     """Nobody holds up another login's node from an open transaction."""
+    tokens = completed(scene.counted)["completed_tokens"]
     with scene.other.conn.transaction():
-        [row] = scene.other.rows(
-            "complete_leases", lease_ids=[scene.counted["lease_id"]], tokens=[_token(scene)]
-        )
+        [row] = scene.other.rows("complete_leases", lease_ids=[scene.counted["lease_id"]], tokens=tokens)
         assert row["verdict"] == "bad_token"
         api.conn.execute(
             "select from hwqueue.node_state where node_id = %s for no key update nowait",
             [scene.node.node_id],
         )
-
-
-def _token(scene: Scene) -> Any:
-    return completed(scene.counted)["completed_tokens"][0]
 
 
 def test_a_member_of_the_owning_role_acts_for_the_node(api: Api, logins: Logins) -> None:
@@ -258,7 +231,7 @@ def _spawned_and_claimed(api: Api, worker: Api, queue: str, node: Node) -> Row:
 
 
 def test_a_role_that_is_gone_is_nobodys(api: Api, logins: Logins) -> None:
-    """Dropped, or never on the server that a dump was restored on."""
+    """Dropped, or never on the server that a dump was restored on; a superuser passes all the same."""
     login, owner = logins.api(WORKER)
     _, other = logins.api(WORKER)
     queue = api.queue()
@@ -268,11 +241,15 @@ def test_a_role_that_is_gone_is_nobodys(api: Api, logins: Logins) -> None:
     logins.drop(login)
     with pytest.raises(psycopg.Error) as caught:
         other.rows("heartbeat_node", **node.who)
-    assert caught.value.sqlstate == "QHN04"
-    assert "does not exist" in str(caught.value.diag.message_hint)
-    assert "hand_over_node" in str(caught.value.diag.message_hint)
+    refusal = read_refusal(caught.value)
+    assert refusal.code == "QHN04"
+    assert "does not exist" in refusal.hint
+    assert "hand_over_node" in refusal.hint
     with refusing("QHL08"):
         other.rows("complete_lease", **token(claim))
+    api.rows("heartbeat_node", **node.who)
+    node = api.node(node.node_id, name=node.name, instance_id="second", keep_claims=True)
+    assert api.used(node)["login"] == login
     new_login, new = logins.api(WORKER)
     operator_login, operator = logins.api(OPERATOR)
     operator.rows("hand_over_node", node=node.node_id, login=new_login)
@@ -283,19 +260,11 @@ def test_a_role_that_is_gone_is_nobodys(api: Api, logins: Logins) -> None:
     assert event["actor"] == operator_login
 
 
-def test_a_superuser_passes(api: Api, logins: Logins) -> None:
-    """Whoever the node belongs to, also if that role is gone."""
-    login, owner = logins.api(WORKER)
-    node = owner.node()
-    owner.conn.close()
-    logins.drop(login)
-    api.rows("heartbeat_node", **node.who)
-    api.node(node.node_id, name=node.name, instance_id="second")
-    assert api.used(node)["login"] == login
-
-
 def test_who_is_handed_a_node_gets_its_claims(api: Api, scene: Scene) -> None:
-    api.rows("hand_over_node", node=scene.node.node_id, login=scene.other_login)
+    for _ in range(2):  # the second time is no news
+        api.rows("hand_over_node", node=scene.node.node_id, login=scene.other_login)
+    events = api.rows("list_events", filter={"node": str(scene.node.node_id)})
+    assert [event["code"] for event in events].count("node_handed_over") == 1
     assert api.rows("verify_invariants") == []
     with refusing("QHN04"):
         scene.owner.rows("heartbeat_node", **scene.node.who)
@@ -306,23 +275,14 @@ def test_who_is_handed_a_node_gets_its_claims(api: Api, scene: Scene) -> None:
     assert len(scene.other.claim(scene.node, scene.queue, qty=9)) == 3
 
 
-def test_handing_over_twice_is_told_once(api: Api, scene: Scene) -> None:
-    for _ in range(2):
-        api.rows("hand_over_node", node=scene.node.node_id, login=scene.other_login)
-    events = api.rows("list_events", filter={"node": str(scene.node.node_id)})
-    assert [event["code"] for event in events].count("node_handed_over") == 1
-
-
-@pytest.mark.parametrize("login", [None, "", "no such role", "x" * 200])
-def test_handing_over_to_nobody(api: Api, scene: Scene, login: str | None) -> None:
-    refusal = api.refused("QHA01", "hand_over_node", node=scene.node.node_id, login=login)
-    assert refusal.field == "p_login"
-
-
-def test_a_worker_cannot_hand_over_nor_confirm(scene: Scene) -> None:
+def test_handing_over_to_nobody(api: Api, scene: Scene) -> None:
+    """Nor does a worker hand over, or confirm."""
+    node = {"node": scene.node.node_id}
+    for login in (None, "", "no such role", "x" * 200):
+        assert api.refused("QHA01", "hand_over_node", **node, login=login).field == "p_login"
     for function, more in (("hand_over_node", {"login": scene.login}), ("confirm_node", {})):
         with refusing("42501"):
-            scene.owner.rows(function, node=scene.node.node_id, **more)
+            scene.owner.rows(function, **node, **more)
 
 
 def test_deregistered_nodes_are_nobodys(api: Api, scene: Scene) -> None:
@@ -349,19 +309,6 @@ def test_what_was_registered_before_logins_were_kept(api: Api, scene: Scene) -> 
         scene.other.claim(scene.node, scene.queue)
     with refusing("QHL08"):
         scene.other.value("complete_lease", **token(scene.counted))
-
-
-def test_adopted_work_belongs_to_the_nodes_login(api: Api, scene: Scene, logins: Logins) -> None:
-    _, operator = logins.api(OPERATOR)
-    adopted = operator.row("adopt_lease", queue=scene.queue, node=scene.node.node_id, task="t")
-    with refusing("QHL08"):
-        scene.other.value("complete_lease", **token(adopted))
-    assert scene.owner.value("complete_lease", **token(adopted)) == "completed"
-
-
-def test_an_operator_asks_for_the_hint_of_any_node(scene: Scene, logins: Logins) -> None:
-    _, operator = logins.api(OPERATOR)
-    operator.row("claim_hint", queues=[scene.queue], node=scene.node.node_id)
 
 
 def test_a_claim_that_is_not_as_its_node_is_found(api: Api, scene: Scene) -> None:

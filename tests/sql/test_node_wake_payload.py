@@ -24,9 +24,7 @@ def heard(conn: psycopg.Connection, call: Callable[..., object], *arguments: obj
 
 
 def payload(api: Api, node: Node) -> str:
-    found = api.value("node_wake_payload", node=node.node_id)
-    assert isinstance(found, str)
-    return found
+    return str(api.value("node_wake_payload", node=node.node_id))
 
 
 WAKES: dict[str, Callable[[Api, Node, Row], object]] = {
@@ -54,45 +52,29 @@ def test_without_claims_nobody_is_woken(api: Api, conn: psycopg.Connection, how:
     assert heard(conn, WAKES[how], api, node, {}) == []
 
 
-def test_what_was_asked_to_stop_already_wakes_nobody(
-    api: Api, conn: psycopg.Connection, clock: Clock
-) -> None:
-    node = api.node()
-    claim = api.running(api.queue(), node)
+def test_what_stops_no_claim_now_wakes_nobody(api: Api, conn: psycopg.Connection, clock: Clock) -> None:
+    """What was asked to stop already, what waits, and what is to stop later."""
+    queue, node = api.queue(), api.node()
+    claim = api.running(queue, node)
     WAKES["cancel"](api, node, claim)
     clock.advance(timedelta(seconds=1))
     for how in ("cancel", "drain", "taint"):
         assert (how, heard(conn, WAKES[how], api, node, claim)) == (how, [])
-
-
-def test_cancelling_what_waits_wakes_nobody(api: Api, conn: psycopg.Connection) -> None:
-    lease = api.spawn(api.queue())
-    assert heard(conn, WAKES["cancel"], api, api.node(), {"lease_id": lease}) == []
-
-
-def test_a_stop_that_is_due_later_wakes_nobody(api: Api, conn: psycopg.Connection) -> None:
-    node = api.node()
+    assert heard(conn, WAKES["cancel"], api, node, {"lease_id": api.spawn(queue)}) == []
+    tolerant = api.node()
     tolerate = [{"key": "k", "op": "exists", "effect": "no_execute", "seconds": 3600}]
-    api.running(api.queue(), node, placement={"tolerate": tolerate})
-    assert heard(conn, WAKES["taint"], api, node, {}) == []
+    api.running(queue, tolerant, placement={"tolerate": tolerate})
+    assert heard(conn, WAKES["taint"], api, tolerant, {}) == []
 
 
 def test_a_payload_tells_no_name_and_is_the_nodes_own(api: Api) -> None:
+    """And who had the node before does not know it."""
     first, second = api.node(), api.node()
-    assert re.fullmatch("[0-9a-f]{32}", payload(api, first))
-    assert payload(api, first) != payload(api, second)
-    assert payload(api, first) != api.wake_payload(str(first.node_id))
-
-
-def test_who_had_the_node_before_does_not_know_it(api: Api) -> None:
-    node = api.node()
-    before = payload(api, node)
-    api.rows("hand_over_node", node=node.node_id, login="hwqueue_worker")
-    assert payload(api, node) != before
-
-
-def test_no_node(api: Api) -> None:
-    api.refused("QHN01", "node_wake_payload", node=NOBODY)
-    node = api.node()
-    api.rows("deregister_node", node=node.node_id)
-    api.refused("QHN01", "node_wake_payload", node=node.node_id)
+    before = payload(api, first)
+    assert re.fullmatch("[0-9a-f]{32}", before)
+    assert before not in (payload(api, second), api.wake_payload(str(first.node_id)))
+    api.rows("hand_over_node", node=first.node_id, login="hwqueue_worker")
+    assert payload(api, first) != before
+    api.rows("deregister_node", node=first.node_id)
+    for node in (first.node_id, NOBODY):
+        api.refused("QHN01", "node_wake_payload", node=node)

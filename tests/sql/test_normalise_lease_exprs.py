@@ -15,10 +15,10 @@ ID = str(uuid4())
 OTHER = str(uuid4())
 WEB: Row = {"exprs": [{"label": "app", "op": "in", "values": ["web"]}]}
 ANY: Row = {"exprs": []}
+EXISTS: Row = {"label": "a", "op": "exists"}
 
 
 def normal(api: Api, placement: Any) -> Any:
-    """The normal form of a placement."""
     return api.value("normalise_placement", placement=placement, field="p")
 
 
@@ -32,6 +32,7 @@ def leases(selector: Any, **more: Any) -> Row:
     return {"leases": selector, "domain": "rack", **more}
 
 
+ZONE = "label:" + "z" * 253
 NORMAL: list[tuple[Row, list[Row]]] = [
     ({"trust": "Tee  é"}, []),
     ({"trust": "x" * 255}, []),
@@ -47,10 +48,7 @@ NORMAL: list[tuple[Row, list[Row]]] = [
         {"lease": ID, "domain": "rack", "away": True},
         [{"lease": ID, "domain": "rack", "away": True, "unknown": "pass"}],
     ),
-    (
-        {"lease": ID, "domain": "label:" + "z" * 253},
-        [{"lease": ID, "domain": "label:" + "z" * 253, "unknown": "fail"}],
-    ),
+    ({"lease": ID, "domain": ZONE}, [{"lease": ID, "domain": ZONE, "unknown": "fail"}]),
     ({"lease": ID, "domain": "rack", "away": True, "unknown": "fail"}, []),
     ({"service": ID}, [{"service": ID, "unknown": "fail"}, {"service": ID, "domain": None}]),
     ({"service": ID, "unknown": "pass"}, []),
@@ -65,23 +63,10 @@ NORMAL: list[tuple[Row, list[Row]]] = [
         ],
     ),
     (
-        leases(
-            {
-                "exprs": [
-                    {"label": "a", "op": "exists"},
-                    {"label": "b", "op": "not_in", "values": ["", "1", "x"]},
-                ]
-            }
-        ),
+        leases({"exprs": [EXISTS, {"label": "b", "op": "not_in", "values": ["", "1", "x"]}]}),
         [
-            leases(
-                {
-                    "exprs": [
-                        {"label": "b", "op": "not_in", "values": ["x", "1", "", "x"]},
-                        {"label": "a", "op": "exists", "values": None},
-                    ]
-                }
-            )
+            leases({"exprs": [{"label": "b", "op": "not_in", "values": ["x", "1", "", "x"]}, written]})
+            for written in (EXISTS, EXISTS | {"values": None})
         ],
     ),
     (leases(ANY), [leases({"labels": {}}), leases({"labels": {}, "exprs": []})]),
@@ -106,33 +91,39 @@ def test_normal_forms(api: Api, expr: Row, same: list[Row]) -> None:
 
 
 def test_duplicates_are_dropped(api: Api) -> None:
+    """And a preference that asks nothing can be written again."""
     twice = [leases(WEB), {"lease": ID}, leases({"labels": {"app": "web"}}), {"lease": ID}]
     assert len(normal(api, {"require": twice})["require"]) == 2
-
-
-def test_a_preference_that_asks_nothing_can_be_written_again(api: Api) -> None:
     once = normal(api, {"prefer": [{"weight": 5, "when": {"tags": {}}}]})
     assert once == {"prefer": [{"weight": 5, "when": [{"tags": {}}]}]}
     assert normal(api, once) == once
 
 
 def test_keys_of_tags_are_no_expressions(api: Api) -> None:
-    """Tags may hold keys named like kinds: nothing is taken from them."""
+    """Tags may hold keys named like kinds: nothing is taken from them. Nor are expressions anchors."""
     tags = {"lease": ID, "trust": {"leases": {}}, "node": [ID]}
     placement = {"require": [{"tags": tags}]}
     assert len(normal(api, placement)["require"]) == 3
     assert api.state(api.spawn(api.queue(), placement=placement)) == "pending"
-
-
-def test_new_expressions_are_no_anchors(api: Api) -> None:
     exprs = [{"lease": ID}, {"service": ID}, leases(WEB), {"trust": "tee"}]
-    required = normal(api, {"require": exprs})["require"]
-    query = "select hwqueue.class_anchors(%s::jsonb)"
-    assert api.conn.execute(query, [Jsonb(required)]).fetchone() == (["*"],)
-    required = normal(api, {"require": [*exprs, {"rack": 7}]})["require"]
-    assert api.conn.execute(query, [Jsonb(required)]).fetchone() == (["rack:7"],)
+    for more, anchor in (([], "*"), ([{"rack": 7}], "rack:7")):
+        required = Jsonb(normal(api, {"require": [*exprs, *more]})["require"])
+        row = api.conn.execute("select hwqueue.class_anchors(%s::jsonb)", [required])
+        assert row.fetchone() == ([anchor],)
 
 
+BAD_SELECTED: list[tuple[str, Any]] = [
+    ("", "a"),
+    (".label", {"op": "exists"}),
+    (".op", {"label": "a"}),
+    (".op", {"label": "a", "op": "gt", "values": ["1"]}),
+    (".values", {"label": "a", "op": "in"}),
+    (".values", {"label": "a", "op": "in", "values": []}),
+    (".values", {"label": "a", "op": "in", "values": [1]}),
+    (".values", {"label": "a", "op": "in", "values": [str(n) for n in range(101)]}),
+    (".values", {"label": "a", "op": "exists", "values": ["x"]}),
+    (".other_label", {"label": "a", "other_label": "b"}),
+]
 BAD: list[tuple[str, Row]] = [
     (".trust", {"trust": ""}),
     (".trust", {"trust": None}),
@@ -148,11 +139,8 @@ BAD: list[tuple[str, Row]] = [
     (".lease", {"lease": [ID]}),
     (".tenants", {"lease": ID, "tenants": "*"}),
     (".strength", {"lease": ID, "strength": "adaptive"}),
-    (".domain", {"lease": ID, "domain": "zone"}),
-    (".domain", {"lease": ID, "domain": "label:"}),
+    *((".domain", {"lease": ID, "domain": bad}) for bad in ("zone", "label:", "Rack", ["rack"])),
     (".domain", {"lease": ID, "domain": "label:" + "x" * 254}),
-    (".domain", {"lease": ID, "domain": "Rack"}),
-    (".domain", {"lease": ID, "domain": ["rack"]}),
     (".unknown", {"lease": ID, "domain": "rack", "unknown": "maybe"}),
     (".unknown", {"lease": ID, "domain": "rack", "unknown": True}),
     (".away", {"service": ID, "away": "yes"}),
@@ -172,29 +160,11 @@ BAD: list[tuple[str, Row]] = [
     (".leases.exprs", leases({"exprs": None})),
     (".leases.exprs", leases({"exprs": {}})),
     (".leases.exprs", leases({"exprs": [{"label": "a", "op": "exists"}] * 101})),
-    (".leases.exprs[0]", leases({"exprs": ["a"]})),
-    (".leases.exprs[0].label", leases({"exprs": [{"op": "exists"}]})),
-    (".leases.exprs[0].op", leases({"exprs": [{"label": "a"}]})),
-    (".leases.exprs[0].op", leases({"exprs": [{"label": "a", "op": "gt", "values": ["1"]}]})),
-    (".leases.exprs[0].values", leases({"exprs": [{"label": "a", "op": "in"}]})),
-    (".leases.exprs[0].values", leases({"exprs": [{"label": "a", "op": "in", "values": []}]})),
-    (".leases.exprs[0].values", leases({"exprs": [{"label": "a", "op": "in", "values": [1]}]})),
-    (
-        ".leases.exprs[0].values",
-        leases({"exprs": [{"label": "a", "op": "in", "values": [str(n) for n in range(101)]}]}),
-    ),
-    (
-        ".leases.exprs[0].values",
-        leases({"exprs": [{"label": "a", "op": "exists", "values": ["x"]}]}),
-    ),
-    (".leases.exprs[0].other_label", leases({"exprs": [{"label": "a", "other_label": "b"}]})),
+    *((f".leases.exprs[0]{field}", leases({"exprs": [bad]})) for field, bad in BAD_SELECTED),
     (".leases.same", leases({"same": "queue"})),
     (".leases.same", leases({"same": None})),
     (".leases.labels", leases({"same": "task", "labels": {}})),
-    (".tenants", leases(WEB, tenants=[])),
-    (".tenants", leases(WEB, tenants="acme")),
-    (".tenants", leases(WEB, tenants=["acme", "*"])),
-    (".tenants", leases(WEB, tenants=[None])),
+    *((".tenants", leases(WEB, tenants=bad)) for bad in ([], "acme", ["acme", "*"], [None])),
     (".tenants", leases(WEB, tenants=["x" * 101])),
     (".tenants", leases(WEB, tenants=[str(n) for n in range(101)])),
 ]
@@ -210,11 +180,11 @@ def test_malformed(api: Api, field: str, expr: Row) -> None:
         assert refused(api, "QHC03", {"prefer": [{"when": expr}]}) == f"p.prefer[0].when[0]{field}"
 
 
-@pytest.mark.parametrize("deep", ["[0].trust", "[0].any[1][0].trust"])
-def test_trust_is_not_preferred(api: Api, deep: str) -> None:
+def test_trust_is_not_preferred(api: Api) -> None:
     trust = {"trust": "tee"}
-    when = {"any": [[{"rack": 1}], [trust]]} if "any" in deep else trust
-    assert refused(api, "QHC03", {"prefer": [{"when": when}]}) == f"p.prefer[0].when{deep}"
+    for deep, when in (("[0]", trust), ("[0].any[1][0]", {"any": [[{"rack": 1}], [trust]]})):
+        field = f"p.prefer[0].when{deep}.trust"
+        assert refused(api, "QHC03", {"prefer": [{"when": when}]}) == field
 
 
 CONTRADICTIONS: list[list[Row]] = [
@@ -230,29 +200,24 @@ CONTRADICTIONS: list[list[Row]] = [
 ]
 
 
-@pytest.mark.parametrize("require", CONTRADICTIONS)
-def test_contradictions(api: Api, require: list[Row]) -> None:
-    assert refused(api, "QHC04", {"require": require}) == "p.require"
+ALIKE: list[list[Row]] = [
+    [{"lease": ID}, {"lease": OTHER, "away": True}],
+    [{"lease": ID, "domain": "rack"}, {"lease": ID, "away": True}],
+    [{"lease": ID, "domain": "rack"}, {"lease": ID, "domain": "label:z", "away": True}],
+    [{"lease": ID}, {"service": ID, "domain": "node", "away": True}],
+    [{"service": ID}, {"service": ID, "domain": "node", "away": True}],
+    [{"lease": ID}, {"lease": OTHER}],
+    [leases(WEB), leases(ANY, away=True)],
+    [leases(WEB), leases(WEB, tenants="*", away=True)],
+    [{"trust": "a"}, {"trust": "b"}],
+]
 
 
-@pytest.mark.parametrize(
-    "require",
-    [
-        [{"lease": ID}, {"lease": OTHER, "away": True}],
-        [{"lease": ID, "domain": "rack"}, {"lease": ID, "away": True}],
-        [{"lease": ID, "domain": "rack"}, {"lease": ID, "domain": "label:z", "away": True}],
-        [{"lease": ID}, {"service": ID, "domain": "node", "away": True}],
-        [{"service": ID}, {"service": ID, "domain": "node", "away": True}],
-        [{"lease": ID}, {"lease": OTHER}],
-        [leases(WEB), leases(ANY, away=True)],
-        [leases(WEB), leases(WEB, tenants="*", away=True)],
-        [{"trust": "a"}, {"trust": "b"}],
-    ],
-)
-def test_what_only_looks_like_one(api: Api, require: list[Row]) -> None:
-    assert len(normal(api, {"require": require})["require"]) == len(require)
-
-
-def test_preferences_may_contradict(api: Api) -> None:
+def test_contradictions(api: Api) -> None:
+    """What only looks like one is none; preferences may contradict."""
+    for require in CONTRADICTIONS:
+        assert refused(api, "QHC04", {"require": require}) == "p.require", require
+    for require in ALIKE:
+        assert len(normal(api, {"require": require})["require"]) == len(require), require
     prefer = [{"when": {"lease": ID}}, {"when": {"lease": ID, "away": True}}]
     assert len(normal(api, {"prefer": prefer, "require": [{"lease": ID}]})["prefer"]) == 2

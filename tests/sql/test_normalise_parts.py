@@ -26,21 +26,11 @@ def targets(*values: Any, **parts: Any) -> Row:
     return rule(**{"domain": "label:zone", "targets": shares} | parts)
 
 
-@pytest.mark.parametrize("part", ["require", "prefer", "tolerate", "spread", "isolation"])
-def test_empty_parts_ask_nothing(api: Api, part: str) -> None:
-    empty: Any = {} if part == "isolation" else []
-    assert normal(api, {part: None}) == normal(api, {part: empty}) == {}
-
-
-@pytest.mark.parametrize("default", [None, 100, 100.0])
-def test_the_default_strength_is_left_out(api: Api, default: Any) -> None:
-    assert normal(api, {"strength": default}) == {}
-    tolerant: Row = {"tolerate": [{"op": "exists"}]}
-    assert normal(api, tolerant | {"strength": default}) == tolerant
-
-
 @pytest.mark.parametrize("other", [{}, {"tolerate": [{"op": "exists"}]}])
-def test_a_strength_is_kept(api: Api, other: Row) -> None:
+def test_the_default_strength_is_left_out(api: Api, other: Row) -> None:
+    """And others are kept."""
+    for default in (None, 100, 100.0):
+        assert normal(api, other | {"strength": default}) == other
     for written in (1, 1.0):
         assert normal(api, other | {"strength": written}) == other | {"strength": 1}
 
@@ -75,12 +65,10 @@ TOLERATIONS: list[tuple[Row, list[Row]]] = [
 
 @pytest.mark.parametrize(("toleration", "same"), TOLERATIONS)
 def test_tolerations(api: Api, toleration: Row, same: list[Row]) -> None:
+    """Their order means nothing."""
     for written in (toleration, *same):
         assert normal(api, {"tolerate": [written, toleration]}) == {"tolerate": [toleration]}
-
-
-def test_the_order_of_tolerations_means_nothing(api: Api) -> None:
-    some = [{"op": "exists", "key": key} for key in "bca"]
+    some = [toleration, *({"op": "exists", "key": key} for key in "bca")]
     assert normal(api, {"tolerate": some}) == normal(api, {"tolerate": some[::-1]})
 
 
@@ -225,10 +213,15 @@ def test_bad_spreads(api: Api, field: str, spread: Any) -> None:
     assert refused(api, "QHC03", {"spread": [good, spread]}) == f"p.spread[1]{field}"
 
 
-@pytest.mark.parametrize("part", ["tolerate", "spread"])
-@pytest.mark.parametrize("value", [{}, "x", [{}] * 101])
-def test_lists_are_bounded_lists(api: Api, part: str, value: Any) -> None:
-    assert refused(api, "QHC03", {part: value}) == f"p.{part}"
+def test_lists_are_bounded_lists(api: Api) -> None:
+    """Empty parts ask nothing."""
+    value: Any
+    for part in ("tolerate", "spread"):
+        for value in ({}, "x", [{}] * 101):
+            assert refused(api, "QHC03", {part: value}) == f"p.{part}"
+    for part in ("require", "prefer", "tolerate", "spread", "isolation"):
+        empty: Any = {} if part == "isolation" else []
+        assert normal(api, {part: None}) == normal(api, {part: empty}) == {}
 
 
 @pytest.mark.parametrize("cpu", ["best_effort", "whole_core", "strict_isolated", None])
@@ -244,35 +237,35 @@ def test_isolation(api: Api, cpu: str | None, gpu: str | None) -> None:
     assert normal(api, written) == expected
 
 
-def test_a_count_is_kept(api: Api) -> None:
-    for resources in ({"gpu": 3}, {"gpu_milli": 500}):
-        placement = {"isolation": {"gpu": "shared"}, "resources": resources}
+def test_a_count_is_kept_and_a_share_is_never_exclusive(api: Api) -> None:
+    share = {"gpu_milli": 500}
+    for isolation, resources in (
+        ({"gpu": "shared"}, {"gpu": 3}),
+        ({"gpu": "shared"}, share),
+        ({"cpu": "whole_core"}, share),
+    ):
+        placement = {"isolation": isolation, "resources": resources}
         assert normal(api, placement) == placement
-    placement = {"isolation": {"cpu": "whole_core"}, "resources": {"gpu_milli": 500}}
-    assert normal(api, placement) == placement
+    for gpu in ("session_exclusive", "device_exclusive", "partition_exclusive"):
+        placement = {"isolation": {"gpu": gpu}, "resources": share}
+        refusal = api.refused("QHC04", "normalise_placement", placement=placement, field="p")
+        assert (refusal.field, refusal.detail["class"]) == ("p.isolation.gpu", gpu)
 
 
-@pytest.mark.parametrize("gpu", ["session_exclusive", "device_exclusive", "partition_exclusive"])
-def test_a_share_is_never_exclusive(api: Api, gpu: str) -> None:
-    placement = {"isolation": {"gpu": gpu}, "resources": {"gpu_milli": 500}}
-    refusal = api.refused("QHC04", "normalise_placement", placement=placement, field="p")
-    assert (refusal.field, refusal.detail["class"]) == ("p.isolation.gpu", gpu)
+BAD_ISOLATION: list[tuple[str, Any, str | None]] = [
+    ("", [], None),
+    ("", "whole_core", None),
+    (".numa", {"numa": 1}, None),
+    (".cpu", {"cpu": "exclusive"}, "exclusive"),
+    (".cpu", {"cpu": "shared"}, "shared"),
+    (".cpu", {"cpu": 1}, "1"),
+    (".gpu", {"gpu": "whole_core"}, "whole_core"),
+    (".gpu", {"cpu": "whole_core", "gpu": ""}, ""),
+    (".gpu", {"gpu": ["shared"]}, '["shared"]'),
+]
 
 
-@pytest.mark.parametrize(
-    ("field", "isolation", "named"),
-    [
-        ("", [], None),
-        ("", "whole_core", None),
-        (".numa", {"numa": 1}, None),
-        (".cpu", {"cpu": "exclusive"}, "exclusive"),
-        (".cpu", {"cpu": "shared"}, "shared"),
-        (".cpu", {"cpu": 1}, "1"),
-        (".gpu", {"gpu": "whole_core"}, "whole_core"),
-        (".gpu", {"cpu": "whole_core", "gpu": ""}, ""),
-        (".gpu", {"gpu": ["shared"]}, '["shared"]'),
-    ],
-)
+@pytest.mark.parametrize(("field", "isolation", "named"), BAD_ISOLATION)
 def test_bad_isolation(api: Api, field: str, isolation: Any, named: str | None) -> None:
     placement = {"isolation": isolation}
     refusal = api.refused("QHC03", "normalise_placement", placement=placement, field="p")

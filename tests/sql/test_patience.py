@@ -7,10 +7,13 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.sql.api import Api, token
+from tests.sql.api import Api, Node, token
+from tests.sql.explained import clear
 from tests.sql.test_terms import settle_terms
 
 pytestmark = pytest.mark.usefixtures("clock")
+
+Fleet = tuple[Node, Node, Node]
 
 ZONES: Row = {
     "prefer": [
@@ -26,23 +29,20 @@ def retry_after(api: Api, node: object, queue: str) -> tuple[float, Row]:
     return row["retry_after"].total_seconds(), row["reasons"]
 
 
-def fleet(api: Api) -> tuple:  # type: ignore[type-arg]
+@pytest.fixture
+def fleet(api: Api) -> tuple[Node, Node, Node]:
     """A node in each of the zones a, b and c; no other nodes live."""
-    for row in api.rows("list_nodes"):
-        api.rows("deregister_node", node=row["node_id"])
-    return tuple(api.node(labels={"zone": zone}) for zone in "abc")
+    clear(api)
+    best, middle, worst = (api.node(labels={"zone": zone}) for zone in "abc")
+    return best, middle, worst
 
 
-def test_the_best_node_does_not_wait(api: Api) -> None:
-    best, _, _ = fleet(api)
-    queue = api.queue()
+def test_others_wait_by_how_much_worse_they_are(api: Api, clock: Clock, fleet: Fleet) -> None:
+    """And the best one does not."""
+    best, middle, worst = fleet
+    queue = api.queue(poll_interval=60)
     lease = api.spawn(queue, placement=ZONES)
     assert api.claimed(best, queue) == [lease]
-
-
-def test_others_wait_by_how_much_worse_they_are(api: Api, clock: Clock) -> None:
-    _, middle, worst = fleet(api)
-    queue = api.queue(poll_interval=60)
     lease = api.spawn(queue, placement=ZONES)
     assert api.claimed(middle, queue) == api.claimed(worst, queue) == []
     seconds, reasons = retry_after(api, worst.node_id, queue)
@@ -54,41 +54,48 @@ def test_others_wait_by_how_much_worse_they_are(api: Api, clock: Clock) -> None:
     assert api.claimed(middle, queue) == [lease]
 
 
-def test_one_look_while_the_best_and_the_worst_live(api: Api, clock: Clock) -> None:
+def test_one_look_while_the_best_and_the_worst_live(api: Api, clock: Clock, fleet: Fleet) -> None:
     """However often they have given signs of life since."""
-    nodes = fleet(api)
+    worst = fleet[2]
     queue = api.queue(patience=1000)
     lease = api.spawn(queue, placement=ZONES)
     look = "select range_id from hwqueue.class_range r join hwqueue.lease l using (class_id)"
     look += " where l.lease_id = %s"
     found = []
     for _ in range(4):
-        assert api.claimed(nodes[2], queue) == []
+        assert api.claimed(worst, queue) == []
         found += api.conn.execute(look, [lease]).fetchall()
         clock.advance(timedelta(seconds=40))
-        for node in nodes:
+        for node in fleet:
             api.rows("heartbeat_node", **node.who, claims=[])
     assert found == found[:1] * 4
     clock.advance(timedelta(seconds=40))
-    api.rows("heartbeat_node", **nodes[2].who, claims=[])
+    api.rows("heartbeat_node", **worst.who, claims=[])
     clock.advance(timedelta(seconds=10))
-    assert api.claimed(nodes[2], queue) == [lease]
+    assert api.claimed(worst, queue) == [lease]
 
 
-def test_no_longer_than_its_patience(api: Api, clock: Clock) -> None:
-    _, _, worst = fleet(api)
+def test_no_longer_than_its_patience(api: Api, clock: Clock, fleet: Fleet) -> None:
+    worst = fleet[2]
     queue = api.queue(patience=30)
     lease = api.spawn(queue, placement=ZONES)
     hasty = api.spawn(queue, placement=ZONES, patience=1)
+    none = api.spawn(queue, placement=ZONES, patience=0)
+    assert api.claimed(worst, queue, qty=5) == [none]
     clock.advance(timedelta(seconds=1))
     assert api.claimed(worst, queue) == [hasty]
     assert api.claimed(worst, queue) == []
     clock.advance(timedelta(seconds=29))
     assert api.claimed(worst, queue) == [lease]
+    queue = api.queue(patience=0)
+    lease = api.spawn(queue, placement=ZONES)
+    assert api.claimed(worst, queue) == [lease]
 
 
-def test_one_that_has_waited_does_not_let_younger_ones_through(api: Api, clock: Clock, dsn: str) -> None:
-    best, _, worst = fleet(api)
+def test_one_that_has_waited_does_not_let_younger_ones_through(
+    api: Api, fleet: Fleet, clock: Clock, dsn: str
+) -> None:
+    best, _, worst = fleet
     queue = api.queue()
     waited = api.spawn(queue, placement=ZONES)
     clock.advance(timedelta(seconds=2))
@@ -101,9 +108,9 @@ def test_one_that_has_waited_does_not_let_younger_ones_through(api: Api, clock: 
     assert api.claimed(worst, queue) == [young]
 
 
-def test_one_that_has_waited_keeps_its_rank(api: Api, clock: Clock) -> None:
+def test_one_that_has_waited_keeps_its_rank(api: Api, fleet: Fleet, clock: Clock) -> None:
     """What waits before it in its class does not lend it its own priority."""
-    _, _, worst = fleet(api)
+    worst = fleet[2]
     queue = api.queue(patience=10)
     less: Row = ZONES | {"strength": 50}
     low = api.spawn(queue, placement=ZONES)
@@ -121,9 +128,11 @@ def test_one_that_has_waited_keeps_its_rank(api: Api, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("others", [0, 3, 20])
-def test_one_that_has_waited_is_found_among_many_classes(api: Api, clock: Clock, others: int) -> None:
+def test_one_that_has_waited_is_found_among_many_classes(
+    api: Api, fleet: Fleet, clock: Clock, others: int
+) -> None:
     """Also where there are more classes than claims look at one by one."""
-    _, _, worst = fleet(api)
+    worst = fleet[2]
     queue = api.queue(patience=10, tuning={"probe_size": others})
     for number in range(others):
         api.spawn(queue, labels={"app": str(number)}, delay=86_400)
@@ -134,9 +143,9 @@ def test_one_that_has_waited_is_found_among_many_classes(api: Api, clock: Clock,
     assert [api.claimed(worst, queue) for _ in range(3)] == [[waited], [free], []]
 
 
-def test_many_that_have_waited_keep_their_ranks(api: Api, clock: Clock) -> None:
+def test_many_that_have_waited_keep_their_ranks(api: Api, fleet: Fleet, clock: Clock) -> None:
     """Of more classes than a claim tries; none is left out for good."""
-    _, _, worst = fleet(api)
+    worst = fleet[2]
     queue = api.queue(patience=10)
     kinds: list[Row] = [ZONES | {"strength": 100 - number} for number in range(12)]
     waited = [
@@ -153,10 +162,10 @@ def test_many_that_have_waited_keep_their_ranks(api: Api, clock: Clock) -> None:
 
 @pytest.mark.parametrize("held", [1, 12])
 def test_those_that_have_waited_do_not_make_younger_ones_wait(
-    api: Api, clock: Clock, dsn: str, held: int
+    api: Api, fleet: Fleet, clock: Clock, dsn: str, held: int
 ) -> None:
     """Where no better node lives nothing waits, whoever holds the older leases of the class."""
-    best, middle, worst = fleet(api)
+    best, middle, worst = fleet
     api.rows("deregister_node", node=best.node_id)
     queue = api.queue()
     waited = [api.spawn(queue, placement=ZONES) for _ in range(held)]
@@ -167,57 +176,52 @@ def test_those_that_have_waited_do_not_make_younger_ones_wait(
         assert api.claimed(middle, queue) == [young]
 
 
-@pytest.mark.parametrize("gone", ["dead", "cordoned", "deregistered", "too small"])
-def test_only_for_nodes_that_could_run_it(api: Api, clock: Clock, gone: str) -> None:
-    best, middle, _ = fleet(api)
-    queue = api.queue()
-    placement = ZONES
+@pytest.mark.parametrize("by_name", [False, True])
+@pytest.mark.parametrize("gone", ["dead", "cordon_node", "deregister_node", "too small"])
+def test_only_for_nodes_that_could_run_it(
+    api: Api, clock: Clock, fleet: Fleet, gone: str, by_name: bool
+) -> None:
+    best, middle, _ = fleet
+    needs: Row = {}
     if gone == "dead":
         clock.advance(timedelta(seconds=50))
         api.rows("heartbeat_node", **middle.who, claims=[])
-    elif gone == "cordoned":
-        api.rows("cordon_node", node=best.node_id)
-    elif gone == "deregistered":
-        api.rows("deregister_node", node=best.node_id)
-    else:
+    elif gone == "too small":
         api.node(best.node_id, name=best.name, labels={"zone": "a"}, capacity={"cpu_milli": 1})
-        placement = ZONES | {"resources": {"cpu_milli": 2}}
-    lease = api.spawn(queue, placement=placement)
+        needs = {"resources": {"cpu_milli": 2}}
+    else:
+        api.rows(gone, node=best.node_id)
+    wanted: Row = {"placement": ZONES | needs}
+    if by_name:
+        wanted = {"affinity_with": str(best.node_id), "placement": needs}
+    queue = api.queue()
+    lease = api.spawn(queue, **wanted)
     assert api.claimed(middle, queue) == [lease]
 
 
-def test_a_busy_node_is_waited_for(api: Api, clock: Clock) -> None:
-    """Its total capacity counts, not what is free."""
-    best, middle, _ = fleet(api)
+def test_a_busy_node_is_waited_for(api: Api, clock: Clock, fleet: Fleet) -> None:
+    """Its total capacity counts, not what is free; nor whether it has ever asked."""
+    best, middle, _ = fleet
     api.node(best.node_id, name=best.name, labels={"zone": "a"}, slots=1)
     queue = api.queue()
-    assert len(api.claimed(best, queue)) == 0
     first, second = (api.spawn(queue, placement=ZONES) for _ in range(2))
+    assert api.claimed(middle, queue) == []
     assert api.claimed(best, queue, qty=2) == [first]
     assert api.claimed(middle, queue) == []
     clock.advance(timedelta(seconds=1))
     assert api.claimed(middle, queue) == [second]
 
 
-def test_a_node_that_has_never_asked_counts(api: Api) -> None:
-    """What its profile may run has not been judged yet."""
-    _, middle, _ = fleet(api)
-    queue = api.queue()
-    api.spawn(queue, placement=ZONES)
-    assert api.claimed(middle, queue) == []
-
-
-def test_what_waits_does_not_keep_others_waiting(api: Api) -> None:
-    _, _, worst = fleet(api)
+def test_what_waits_does_not_keep_others_waiting(api: Api, fleet: Fleet) -> None:
     queue = api.queue()
     waiting = [api.spawn(queue, placement=ZONES, priority=9) for _ in range(3)]
     lease = api.spawn(queue)
-    assert api.claimed(worst, queue, qty=5) == [lease]
+    assert api.claimed(fleet[2], queue, qty=5) == [lease]
     assert all(api.state(one) == "pending" for one in waiting)
 
 
-def test_a_failed_poll_or_a_release_of_others_sets_nothing_back(api: Api, clock: Clock) -> None:
-    _, middle, _ = fleet(api)
+def test_a_failed_poll_or_a_release_of_others_sets_nothing_back(api: Api, fleet: Fleet, clock: Clock) -> None:
+    middle = fleet[1]
     queue = api.queue()
     lease = api.spawn(queue, placement=ZONES)
     for _ in range(3):
@@ -231,9 +235,9 @@ def test_a_failed_poll_or_a_release_of_others_sets_nothing_back(api: Api, clock:
     assert api.claimed(middle, queue) == [lease]
 
 
-def test_a_retry_waits_anew(api: Api, clock: Clock) -> None:
+def test_a_retry_waits_anew(api: Api, fleet: Fleet, clock: Clock) -> None:
     """From the moment it is claimable again."""
-    _, middle, _ = fleet(api)
+    middle = fleet[1]
     queue = api.queue(retry={"kind": "fixed", "base": 0})
     api.spawn(queue, placement=ZONES)
     clock.advance(timedelta(seconds=5))
@@ -244,19 +248,9 @@ def test_a_retry_waits_anew(api: Api, clock: Clock) -> None:
     assert len(api.claimed(middle, queue)) == 1
 
 
-def test_none_at_all(api: Api) -> None:
-    _, _, worst = fleet(api)
-    queue = api.queue(patience=0)
-    lease = api.spawn(queue, placement=ZONES)
-    assert api.claimed(worst, queue) == [lease]
-    queue = api.queue()
-    lease = api.spawn(queue, placement=ZONES, patience=0)
-    assert api.claimed(worst, queue) == [lease]
-
-
-def test_a_node_by_name(api: Api, clock: Clock) -> None:
+def test_a_node_by_name(api: Api, fleet: Fleet, clock: Clock) -> None:
     """affinity_with and anti_affinity_with."""
-    first, second, _ = fleet(api)
+    first, second, _ = fleet
     queue = api.queue()
     lease = api.spawn(queue, affinity_with=str(first.node_id))
     assert api.claimed(second, queue) == []
@@ -267,33 +261,7 @@ def test_a_node_by_name(api: Api, clock: Clock) -> None:
     assert api.claimed(first, queue) == [lease]
 
 
-@pytest.mark.parametrize("gone", ["dead", "cordoned", "deregistered", "too small"])
-def test_a_node_by_name_that_could_not_run_it(api: Api, clock: Clock, gone: str) -> None:
-    """Nobody waits for it."""
-    named, other, _ = fleet(api)
-    queue = api.queue()
-    if gone == "dead":
-        clock.advance(timedelta(seconds=50))
-        api.rows("heartbeat_node", **other.who, claims=[])
-    elif gone == "cordoned":
-        api.rows("cordon_node", node=named.node_id)
-    elif gone == "deregistered":
-        api.rows("deregister_node", node=named.node_id)
-    else:
-        api.node(named.node_id, name=named.name, capacity={"cpu_milli": 1})
-    resources = {"resources": {"cpu_milli": 2}} if gone == "too small" else {}
-    lease = api.spawn(queue, affinity_with=str(named.node_id), placement=resources)
-    assert api.claimed(other, queue) == [lease]
-
-
 @pytest.mark.parametrize("patience", [-1, "soon", "1 month"])
 def test_bad_patience(api: Api, patience: object) -> None:
-    refusal = api.refused(
-        "QHA01",
-        "spawn_lease",
-        queue=api.queue(),
-        task="t",
-        params={},
-        options={"patience": patience},
-    )
-    assert refusal.field == "options.patience"
+    asked = {"queue": api.queue(), "task": "t", "options": {"patience": patience}}
+    assert api.refused("QHA01", "spawn_lease", **asked).field == "options.patience"

@@ -7,9 +7,19 @@ from tests.sql.api import Api, token
 from tests.sql.warm import WarmApi
 
 
-def test_a_paused_queue_gives_nothing(api: Api) -> None:
+def test_a_paused_queue_gives_nothing(api: Api, conn: psycopg.Connection) -> None:
+    """Twice is once; resuming it wakes those who wait."""
     queue, other = api.queue(), api.queue()
     node = api.node()
+    assert api.claim(node, queue) == []
+    api.rows("pause_queue", queue=queue)
+    before = api.contents()
+    api.rows("pause_queue", queue=queue)
+    assert api.contents() == before
+    assert [row["paused"] for row in api.rows("list_queues") if row["queue"] == queue] == [True]
+    conn.execute("listen hwqueue")
+    api.rows("resume_queue", queue=queue)
+    assert [n.payload for n in conn.notifies(timeout=0)] == [api.wake_payload(queue)]
     claim = api.running(queue, node)
     api.rows("pause_queue", queue=queue)
     waiting = api.spawn(queue)
@@ -32,25 +42,6 @@ def test_a_paused_queue_that_is_asked_alone(conn: psycopg.Connection, kind: type
     assert api.claim(node, queue, qty=5) == []
     api.rows("resume_queue", queue=queue)
     assert api.claimed(node, queue) == [waiting]
-
-
-def test_twice_is_once(api: Api) -> None:
-    queue = api.queue()
-    api.rows("pause_queue", queue=queue)
-    before = api.contents()
-    api.rows("pause_queue", queue=queue)
-    assert api.contents() == before
-    assert [row["paused"] for row in api.rows("list_queues") if row["queue"] == queue] == [True]
-
-
-def test_resuming_wakes_those_who_wait(api: Api, conn: psycopg.Connection) -> None:
-    queue = api.queue()
-    node = api.node()
-    assert api.claim(node, queue) == []
-    api.rows("pause_queue", queue=queue)
-    conn.execute("listen hwqueue")
-    api.rows("resume_queue", queue=queue)
-    assert [n.payload for n in conn.notifies(timeout=0)] == [api.wake_payload(queue)]
 
 
 def test_unknown_queue(api: Api) -> None:

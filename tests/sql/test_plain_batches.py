@@ -106,20 +106,16 @@ def test_what_is_written(api: Api, as_lists: bool, counted: bool, size: int) -> 
 
 
 def test_one_claim_many_times(api: Api) -> None:
-    """Done once; the first mention counts."""
-    node = api.node()
-    claim = api.running(api.queue(), node)
+    """Done once; the first mention counts, and p_settle comes first. Ids may be in capitals."""
+    queue, node = api.queue(), api.node()
     again = dict.fromkeys((2, 3, 4), ("finished", "completed"))
+    claim = api.running(queue, node)
     assert settle(api, node, [settlement(claim)] * 4) == {1: ("ok", "completed")} | again
-    claim = api.running(api.queue(), node)
+    claim = api.running(queue, node)
     assert settle(api, node, [], [claim] * 4) == {1: ("ok", "completed")} | again
-
-
-def test_a_result_outlives_a_completion_without_one(api: Api) -> None:
-    """Both in one call: p_settle comes first."""
-    node = api.node()
-    claim = api.running(api.queue(), node)
-    verdicts = settle(api, node, [settlement(claim, result={"n": 1})], [claim])
+    claim = api.running(queue, node)
+    capitals = {"lease_id": str(claim["lease_id"]).upper()}
+    verdicts = settle(api, node, [settlement(claim, result={"n": 1}) | capitals], [claim])
     assert verdicts == {1: ("ok", "completed"), 2: ("finished", "completed")}
     assert api.lease(claim["lease_id"])["result"] == {"n": 1}
 
@@ -127,23 +123,14 @@ def test_a_result_outlives_a_completion_without_one(api: Api) -> None:
 def test_lists_that_do_not_match(api: Api) -> None:
     node = api.node()
     claim = api.running(api.queue(), node)
-    more = {"settle": [], "queues": [api.queue()], **node.who}
-    lists = completed(claim)
-    no_token = lists | {"completed_tokens": []}
-    assert api.refused("QHA01", "settle_and_claim", **more, **no_token).field == "p_completed"
-    no_lease = lists | {"completed": [None]}
-    assert api.refused("QHA01", "settle_and_claim", **more, **no_lease).field == "p_completed"
-    null_token = lists | {"completed_tokens": [None]}
-    refusal = api.refused("QHA01", "settle_and_claim", **more, **null_token)
-    assert refusal.field == "p_completed_tokens"
+    for field, wrong in (
+        ("p_completed", {"completed_tokens": []}),
+        ("p_completed", {"completed": [None]}),
+        ("p_completed_tokens", {"completed_tokens": [None]}),
+    ):
+        given = {"settle": [], "queues": [api.queue()], **node.who, **completed(claim), **wrong}
+        assert api.refused("QHA01", "settle_and_claim", **given).field == field
     assert api.state(claim["lease_id"]) == "claimed"
-
-
-def test_ids_in_capitals(api: Api) -> None:
-    node = api.node()
-    claims = [api.running(api.queue(), node) for _ in range(2)]
-    written = [settlement(c) | {"lease_id": str(c["lease_id"]).upper()} for c in claims]
-    assert set(settle(api, node, written).values()) == {("ok", "completed")}
 
 
 def test_every_end_is_on_record_once(api: Api) -> None:

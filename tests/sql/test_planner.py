@@ -40,7 +40,6 @@ def epoch(api: Api, clock: Clock) -> int:
 
 
 def priced(api: Api, queue: str, epoch: int, /, worth: Sequence[Any] = LEVEL, **more: Any) -> str:
-    """What set_prices answers."""
     given = {"ttl": TTL, "round": 1, "epoch": epoch} | more
     verdict = api.value("set_prices", queue=queue, prices={"device_worth": worth}, **given)
     assert isinstance(verdict, str)
@@ -77,32 +76,30 @@ class TestScore:
         assert api.claimed(gpu_node(api), plain) == [older]
 
     def test_scores_of_claims_and_dry_runs_are_the_same(self, api: Api, epoch: int) -> None:
+        """Without room there is none."""
         queue = api.queue()
         pair(api, queue)
         node = gpu_node(api)
-        wanted = {"resources": {"gpu_milli": 530}}
-        options = {"queue": queue, "nodes": [node.name]}
-        before = api.row("match_nodes", placement=wanted, options=options)["score"]
+        wanted: Row = {"placement": {"resources": {"gpu_milli": 530}}}
+        wanted["options"] = {"queue": queue, "nodes": [node.name]}
+        before = api.row("match_nodes", **wanted)["score"]
         priced(api, queue, epoch, FEW_SMALL)
-        after = api.row("match_nodes", placement=wanted, options=options)["score"]
+        after = api.row("match_nodes", **wanted)["score"]
         # 530 taken, a worth of 0.8 gone, one of 0.4 left
         assert after - before == pytest.approx(42 * (0.53 + 0.4 - 0.8))
         [claim] = api.claim(node, queue)
         assert claim["score"] == pytest.approx(after)
+        assert api.row("match_nodes", **wanted)["score"] is None
 
     def test_a_class_with_preferences_about_others_is_priced_too(self, api: Api, epoch: int) -> None:
         queue = api.queue()
+        near = {"when": {"leases": {"labels": {"app": "db"}}, "domain": "node"}}
+        placement: Row = {"resources": {"gpu_milli": 530}, "prefer": [near]}
         scores = []
         for worth in (None, FEW_SMALL):
             if worth:
                 priced(api, queue, epoch, worth)
-            lease = api.spawn(
-                queue,
-                placement={
-                    "resources": {"gpu_milli": 530},
-                    "prefer": [{"when": {"leases": {"labels": {"app": "db"}}, "domain": "node"}}],
-                },
-            )
+            lease = api.spawn(queue, placement=placement)
             put_in_force(api)
             [claim] = api.claim(gpu_node(api), queue)
             assert claim["lease_id"] == lease
@@ -111,13 +108,8 @@ class TestScore:
 
     @pytest.mark.parametrize(
         ("gpus", "worth", "gain"),
-        [
-            # whole devices that are worth all of what they give gain nothing
-            (1, curve((1000, 1.0)), 0.0),
-            (2, curve((1000, 0.8)), 0.4),
-            # at most 100
-            (8, curve(), None),
-        ],
+        [(1, curve((1000, 1.0)), 0.0), (2, curve((1000, 0.8)), 0.4), (8, curve(), None)],
+        ids=["gain nothing where they are worth all of what they give", "gain", "gain up to 100"],
     )
     def test_whole_devices(
         self, api: Api, epoch: int, gpus: int, worth: list[float], gain: float | None
@@ -148,42 +140,25 @@ class TestScore:
         queue = api.queue()
         node = gpu_node(api, 2, labels={"only": "here"})
         gpu_node(api)
+        only: Row = {"resources": {"gpu": 1}, "require": [{"label": "only", "op": "exists"}]}
         for _ in range(2):
-            api.spawn(
-                queue,
-                placement={
-                    "resources": {"gpu": 1},
-                    "require": [{"label": "only", "op": "exists"}],
-                },
-            )
+            api.spawn(queue, placement=only)
         [plain] = api.claim(node, queue)
         priced(api, queue, epoch, curve((1000, 1.0)))
         [claim] = api.claim(node, queue)
         assert plain["score"] > 14 + 3.5 + 0.35 + 1
         assert claim["score"] == pytest.approx(beside_prices(plain["score"], 1))
 
-    def test_a_share_without_room_has_no_score(self, api: Api, epoch: int) -> None:
+    def test_the_newest_prices_count_until_they_run_out(self, api: Api, epoch: int, clock: Clock) -> None:
         queue = api.queue()
-        node = gpu_node(api)
-        api.needing(queue, gpu_milli=530)
-        api.claim(node, queue)
-        priced(api, queue, epoch)
-        asked = {"placement": {"resources": {"gpu_milli": 800}}}
-        options = {"queue": queue, "nodes": [node.name]}
-        assert api.row("match_nodes", **asked, options=options)["score"] is None
-
-    def test_prices_run_out(self, api: Api, epoch: int, clock: Clock) -> None:
-        queue = api.queue()
-        priced(api, queue, epoch, FEW_SMALL)
-        clock.advance(TTL)
-        older, _younger = pair(api, queue)
-        assert api.claimed(gpu_node(api), queue) == [older]
-
-    def test_the_newest_prices_count(self, api: Api, epoch: int) -> None:
-        queue = api.queue()
-        older, _younger = pair(api, queue)
+        older, younger = pair(api, queue)
         priced(api, queue, epoch, FEW_SMALL, round=9)
         priced(api, queue, epoch, round=10)
+        assert api.claimed(gpu_node(api), queue) == [older]
+        api.rows("cancel_lease", lease=younger)
+        priced(api, queue, epoch, FEW_SMALL, round=11)
+        clock.advance(TTL)
+        older, _younger = pair(api, queue)
         assert api.claimed(gpu_node(api), queue) == [older]
 
     def test_a_queue_has_its_own(self, api: Api, epoch: int) -> None:
@@ -199,6 +174,7 @@ class TestLead:
     """One leads; the writes of others are refused."""
 
     def test_one_leads_until_its_time_is_over(self, api: Api, epoch: int, clock: Clock) -> None:
+        """Or until it gives the lead up."""
         assert api.value("lead_planner", holder="other") is None
         clock.advance(TTL - timedelta(seconds=1))
         assert api.value("lead_planner", holder="me") == epoch
@@ -207,10 +183,8 @@ class TestLead:
         clock.advance(timedelta(seconds=1))
         assert api.value("lead_planner", holder="other") == epoch + 1
         assert api.value("lead_planner", holder="me") is None
-
-    def test_who_gives_the_lead_up_is_followed_at_once(self, api: Api, epoch: int) -> None:
-        assert api.value("lead_planner", holder="me", ttl=timedelta(0)) == epoch
-        assert api.value("lead_planner", holder="other") == epoch + 1
+        assert api.value("lead_planner", holder="other", ttl=timedelta(0)) == epoch + 1
+        assert api.value("lead_planner", holder="me") == epoch + 2
 
     def test_a_deposed_leader_writes_nothing(self, api: Api, epoch: int) -> None:
         queue = api.queue()
@@ -235,82 +209,6 @@ class TestLead:
         assert api.contents() == before
         assert priced(api, second, epoch, round=2) == "set"
         assert priced(api, first, epoch, FEW_SMALL, round=2) == "set"
-
-    @pytest.mark.parametrize(
-        "arguments",
-        [{"holder": None}, {"holder": ""}, {"holder": "x" * 201}, {"holder": "x", "ttl": None}]
-        + [{"holder": "x", "ttl": ttl} for ttl in ("-1 s", "-170000 years", "2 hours", "infinity")],
-    )
-    @pytest.mark.thorough
-    def test_what_is_refused(self, api: Api, arguments: Row) -> None:
-        if arguments.get("ttl") == "infinity" and api.conn.info.server_version < 170000:
-            pytest.skip("no infinite intervals before Postgres 17")
-        api.refused("QHA01", "lead_planner", **arguments)
-
-
-BAD_CURVES: list[Any] = [
-    None,
-    {},
-    "0.5",
-    [],
-    [0.5] * 100,
-    [0.5] * 102,
-    [0.5, 0.4] + [0.5] * 99,
-    [0.5] * 100 + [0.499999],
-    [-0.1] + [0.5] * 100,
-    [0.5] * 100 + [1.1],
-    [None] * 101,
-    [0.5] * 100 + [None],
-    ["NaN"] * 101,
-    ["0.5"] * 101,
-    [[0.5]] * 101,
-    [True] * 101,
-]
-
-
-class TestCurves:
-    """What a hostile planner may try."""
-
-    @pytest.mark.parametrize("worth", BAD_CURVES, ids=lambda worth: str(worth)[:40])
-    @pytest.mark.thorough
-    def test_bad_curves(self, api: Api, epoch: int, worth: Any) -> None:
-        refusal = api.refused(
-            *("QHA01", "set_prices"),
-            queue=api.queue(),
-            prices={"device_worth": worth},
-            ttl=TTL,
-            round=1,
-            epoch=epoch,
-        )
-        assert str(refusal.field).startswith("prices.device_worth")
-
-    @pytest.mark.parametrize(
-        "changes",
-        [
-            {"prices": []},
-            {"prices": {"device_worth": LEVEL, "leases": {}}},
-            {"prices": raw('{"device_worth": [' + ", ".join(["1e131071"] * 101) + "]}")},
-            {"ttl": "-1 s"},
-            {"ttl": "2 hours"},
-            {"ttl": None},
-            {"round": -1},
-            {"round": None},
-            {"epoch": None},
-        ],
-        ids=lambda changes: str(changes)[:40],
-    )
-    @pytest.mark.thorough
-    def test_bad_arguments(self, api: Api, epoch: int, changes: Row) -> None:
-        good = {"prices": {"device_worth": LEVEL}, "ttl": TTL, "round": 1, "epoch": epoch}
-        api.refused("QHA01", "set_prices", queue=api.queue(), **good | changes)
-
-    def test_a_queue_that_is_not_there(self, api: Api, epoch: int) -> None:
-        with refusing("QHQ01"):
-            priced(api, "nowhere", epoch)
-
-    @pytest.mark.parametrize("worth", [[0.0] * 101, [1.0] * 101, [n / 100 for n in range(101)]])
-    def test_good_ones(self, api: Api, epoch: int, worth: list[float]) -> None:
-        assert priced(api, api.queue(), epoch, worth) == "set"
 
 
 class TestView:
@@ -380,27 +278,15 @@ class TestView:
         assert [name for name in names if name in found] == [names[0], names[2]]
         assert found == sorted(found)
 
-    @pytest.mark.parametrize(
-        ("arguments", "code"),
-        [
-            ({"part": "leases"}, "QHA01"),
-            ({"part": None}, "QHA01"),
-            ({"part": "nodes", "after": "x"}, "QHA01"),
-            ({"part": "nodes", "limit": 0}, "QHA01"),
-            ({"part": "nodes", "most": 0}, "QHA01"),
-            ({"part": "classes", "queue": "nowhere"}, "QHQ01"),
-            ({"part": "classes"}, "QHQ01"),
-            ({"part": "classes", "queue": "nowhere", "after": "x"}, "QHA01"),
-        ],
-    )
-    @pytest.mark.thorough
-    def test_what_is_refused(self, api: Api, arguments: Row, code: str) -> None:
-        api.refused(code, "planner_view", **arguments)
-
 
 def test_prices_are_forgotten_an_hour_later(api: Api, epoch: int, clock: Clock) -> None:
+    """A round leaves no row of the one before."""
     queue = api.queue()
-    priced(api, queue, epoch)
+    before = api.contents()["queue_price"][0]
+    good = [0.0] * 101, [1.0] * 101, [n / 100 for n in range(101)], LEVEL
+    for number, worth in enumerate(good, start=1):
+        assert priced(api, queue, epoch, worth, round=number) == "set"
+    assert api.contents()["queue_price"][0] == before + 1
     clock.advance(TTL + timedelta(minutes=59))
     api.rows("prune")
     assert api.contents()["queue_price"][0] >= 1
@@ -408,17 +294,95 @@ def test_prices_are_forgotten_an_hour_later(api: Api, epoch: int, clock: Clock) 
     api.rows("prune")
     assert api.contents()["queue_price"][0] == 0
     epoch = api.value("lead_planner", holder="me")
-    assert priced(api, queue, epoch, FEW_SMALL, round=2) == "set"
+    assert priced(api, queue, epoch, FEW_SMALL, round=5) == "set"
     _older, younger = pair(api, queue)
     assert api.claimed(gpu_node(api), queue) == [younger]
 
 
-def test_a_round_leaves_no_row_of_the_one_before(api: Api, epoch: int) -> None:
-    queue = api.queue()
-    before = api.contents()["queue_price"][0]
-    for number in range(1, 6):
-        priced(api, queue, epoch, round=number)
-    assert api.contents()["queue_price"][0] == before + 1
+# What a hostile planner may try.
+BAD_CURVES: list[Any] = [
+    None,
+    {},
+    "0.5",
+    [],
+    [0.5] * 100,
+    [0.5] * 102,
+    [0.5, 0.4] + [0.5] * 99,
+    [0.5] * 100 + [0.499999],
+    [-0.1] + [0.5] * 100,
+    [0.5] * 100 + [1.1],
+    [None] * 101,
+    [0.5] * 100 + [None],
+    ["NaN"] * 101,
+    ["0.5"] * 101,
+    [[0.5]] * 101,
+    [True] * 101,
+]
+BAD: dict[str, list[Row]] = {
+    "lead_planner": [
+        *({"holder": holder} for holder in (None, "", "x" * 201)),
+        *({"ttl": ttl} for ttl in (None, "-1 s", "-170000 years", "2 hours", "infinity")),
+    ],
+    "set_prices": [
+        {"prices": []},
+        {"prices": {"device_worth": LEVEL, "leases": {}}},
+        {"prices": raw('{"device_worth": [' + ", ".join(["1e131071"] * 101) + "]}")},
+        *({"ttl": ttl} for ttl in ("-1 s", "2 hours", None)),
+        {"round": -1},
+        {"round": None},
+        {"epoch": None},
+    ],
+    "planner_view": [
+        {"part": "leases"},
+        {"part": None},
+        {"part": "nodes", "after": "x"},
+        {"part": "nodes", "limit": 0},
+        {"part": "nodes", "most": 0},
+        {"part": "classes", "queue": "nowhere", "after": "x"},
+    ],
+    "note_room": [
+        {"room": None},
+        {"room": {}},
+        *({"room": ROOM | {"leases": bad}} for bad in ({"won": 1}, {"reserved": -1}, {"reserved": None})),
+        *({"room": ROOM | {"gpus": gpus}} for gpus in (7, 1e10, "8")),
+        {"room": ROOM | {"seconds": [1]}},
+        {"room": ROOM | {"resting": 1.5}},
+        {"room": ROOM | {"bound": None}},
+        {"room": ROOM | {"bound": 5}},
+        {"room": ROOM | {"allocated": -1}},
+        {"room": ROOM | {"nodes": 1}},
+        {"ttl": "2 hours"},
+        {"round": -1},
+        {"epoch": None},
+    ],
+}
+
+
+@pytest.mark.parametrize("function", BAD)
+@pytest.mark.thorough
+@pytest.mark.every_variant
+def test_what_is_refused(api: Api, epoch: int, function: str) -> None:
+    of_a_round: Row = {"ttl": TTL, "round": 1, "epoch": epoch}
+    good: dict[str, Row] = {
+        "lead_planner": {"holder": "x"},
+        "set_prices": {"queue": api.queue(), "prices": {"device_worth": LEVEL}} | of_a_round,
+        "note_room": {"room": ROOM} | of_a_round,
+    }
+    for changes in BAD[function]:
+        if changes.get("ttl") != "infinity" or api.conn.info.server_version >= 170000:
+            api.refused("QHA01", function, **good.get(function, {}) | changes)
+    with refusing("QHQ01"):
+        priced(api, "nowhere", epoch)
+    for queue in ({}, {"queue": "nowhere"}):
+        api.refused("QHQ01", "planner_view", part="classes", **queue)
+
+
+@pytest.mark.parametrize("worth", BAD_CURVES, ids=lambda worth: str(worth)[:40])
+@pytest.mark.thorough
+def test_bad_curves(api: Api, epoch: int, worth: Any) -> None:
+    given = {"prices": {"device_worth": worth}, "ttl": TTL, "round": 1, "epoch": epoch}
+    refusal = api.refused("QHA01", "set_prices", queue=api.queue(), **given)
+    assert str(refusal.field).startswith("prices.device_worth")
 
 
 class TestStatus:
@@ -441,6 +405,10 @@ class TestStatus:
         return {name: value for name, value in found.items() if "_leases_total" not in name}
 
     def test_what_it_found(self, api: Api, epoch: int, clock: Clock) -> None:
+        """Until that has run out."""
+        self.noted(api, epoch, ttl=timedelta(0))
+        status = api.row("planner_status")
+        assert (status["holder"], status["gpus"], status["prices"]) == ("me", None, [])
         queue = api.queue()
         priced(api, queue, epoch, FEW_SMALL)
         assert self.noted(api, epoch) == "noted"
@@ -458,11 +426,6 @@ class TestStatus:
         clock.advance(TTL)
         assert api.rows("planner_status") == []
         assert self.of_room(api) == {}
-
-    def test_figures_that_have_run_out_are_not_shown(self, api: Api, epoch: int) -> None:
-        self.noted(api, epoch, ttl=timedelta(0))
-        status = api.row("planner_status")
-        assert (status["holder"], status["gpus"], status["prices"]) == ("me", None, [])
 
     def test_who_was_replaced_says_nothing(self, api: Api, epoch: int) -> None:
         self.noted(api, epoch, round=5)
@@ -489,50 +452,22 @@ class TestStatus:
         clock.advance(TTL)
         assert {name.split()[0] for name in self.samples(api)} == {"hwqueue_planner_leases_total"}
 
-    @pytest.mark.parametrize(
-        "changes",
-        [
-            {"room": ROOM | {"leases": {"won": 1}}},
-            {"room": ROOM | {"leases": {"reserved": -1}}},
-            {"room": ROOM | {"leases": {"reserved": None}}},
-            {"room": ROOM | {"seconds": [1]}},
-            {"room": ROOM | {"resting": 1.5}},
-            {"room": None},
-            {"room": {}},
-            {"room": ROOM | {"gpus": 7}},
-            {"room": ROOM | {"gpus": 1e10}},
-            {"room": ROOM | {"gpus": "8"}},
-            {"room": ROOM | {"bound": None}},
-            {"room": ROOM | {"bound": 5}},
-            {"room": ROOM | {"allocated": -1}},
-            {"room": ROOM | {"nodes": 1}},
-            {"ttl": "2 hours"},
-            {"round": -1},
-            {"epoch": None},
-        ],
-        ids=lambda changes: str(changes)[:30],
-    )
-    @pytest.mark.thorough
-    def test_what_is_refused(self, api: Api, epoch: int, changes: Row) -> None:
-        good = {"room": ROOM, "ttl": TTL, "round": 1, "epoch": epoch}
-        api.refused("QHA01", "note_room", **good | changes)
-
 
 def test_logins(api: Api, logins: Logins, epoch: int) -> None:
     """A planner plans, and does nothing else; nobody else plans."""
     queue = api.queue()
-    lease = api.needing(queue, gpu_milli=530)
+    lease = {"lease": api.needing(queue, gpu_milli=530)}
     _name, planner = logins.api(PLANNER)
     assert planner.rows("planner_view", part="classes", queue=queue)
     assert priced(planner, queue, epoch) == "set"
-    calls: list[tuple[str, Row]] = [
-        ("get_lease", {"lease": lease}),
-        ("cancel_lease", {"lease": lease}),
-        ("list_queues", {}),
-        ("claim_task", {"queues": [queue], "node": uuid4(), "epoch": 1}),
-        ("set_queue_policy", {"queue": queue, "policy": {}}),
-    ]
-    for function, arguments in calls:
+    others: dict[str, Row] = {
+        "get_lease": lease,
+        "cancel_lease": lease,
+        "list_queues": {},
+        "claim_task": {"queues": [queue], "node": uuid4(), "epoch": 1},
+        "set_queue_policy": {"queue": queue, "policy": {}},
+    }
+    for function, arguments in others.items():
         with refusing("42501"):
             planner.rows(function, **arguments)
     for role in (WORKER, OPERATOR):

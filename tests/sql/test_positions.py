@@ -33,15 +33,22 @@ def move_marks(api: Api, conn: psycopg.Connection, queue: str, count: int = 6) -
     assert marks[0] > 0
 
 
-def test_new_leases_are_claimed_when_the_sequence_was_set_back(api: Api, conn: psycopg.Connection) -> None:
+def test_new_leases_are_claimed_when_the_sequence_was_set_back(
+    api: Api, conn: psycopg.Connection, dsn: str
+) -> None:
+    """Marks pass no spawn that was open during the repair, whose position is low."""
     queue, node = api.queue(), api.node()
     move_marks(api, conn, queue)
     conn.execute("select setval('hwqueue.ready_position_seq', 1)")
-    api.rows("reap")
-    lease = api.spawn(queue)
-    assert [row["lease_id"] for row in api.claim(node, queue)] == [lease]
-    event = repairs(api)[0]
-    assert event["detail"]["to"] > event["detail"]["from"]
+    with psycopg.connect(dsn) as producer:
+        late = Api(producer).spawn(queue)
+        api.rows("reap")
+        event = repairs(api)[0]
+        assert event["detail"]["to"] > event["detail"]["from"]
+        for _ in range(6):
+            api.rows("complete_lease", **token(api.running(queue, node)))
+        producer.commit()
+    assert api.claimed(node, queue) == [late]
 
 
 def test_a_reserved_lease_keeps_its_position_to_itself(
@@ -92,19 +99,3 @@ def test_nothing_is_repaired_when_nothing_is_wrong(api: Api, conn: psycopg.Conne
         clock.advance(timedelta(minutes=6))
         api.rows("reap")
     assert repairs(api) == before
-
-
-def test_marks_wait_for_spawns_that_were_open_during_the_repair(
-    api: Api, conn: psycopg.Connection, dsn: str
-) -> None:
-    """Their positions are low, and drawn before the repair; marks must not pass them."""
-    queue, node = api.queue(), api.node()
-    move_marks(api, conn, queue)
-    conn.execute("select setval('hwqueue.ready_position_seq', 1)")
-    with psycopg.connect(dsn) as producer:
-        late = Api(producer).spawn(queue)
-        api.rows("reap")
-        for _ in range(6):
-            api.rows("complete_lease", **token(api.running(queue, node)))
-        producer.commit()
-    assert [row["lease_id"] for row in api.claim(node, queue)] == [late]

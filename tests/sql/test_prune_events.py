@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api
+from tests.sql.api import Api, token
 
 pytestmark = pytest.mark.thorough
 
@@ -48,7 +48,6 @@ class Days:
 
 @pytest.fixture
 def days(api: Api, clock: Clock) -> Days:
-    """A queue and its days."""
     return Days(api, clock)
 
 
@@ -60,12 +59,6 @@ def test_so_many_whole_days_are_kept(days: Days, kept: int) -> None:
         days.go_on()
         days.api.rows("prune")
         assert days.left() == days.written[-(kept + 1) :]
-
-
-def test_the_default(days: Days) -> None:
-    days.go_on(15)
-    days.api.rows("prune")
-    assert days.left() == days.written[-15:]
 
 
 def test_a_day_is_kept_to_its_end(days: Days, clock: Clock) -> None:
@@ -100,9 +93,9 @@ def test_without_prune_nothing_is_lost(days: Days, conn: psycopg.Connection) -> 
 
 
 def test_a_reader_in_the_way(days: Days, conn: psycopg.Connection, dsn: str) -> None:
-    """The rest is pruned all the same; the old events go with a later call."""
+    """The rest is pruned all the same, and the old events later; writers go on beside an open prune."""
     claim = days.api.running(days.api.queue(retain_completed=0))
-    days.api.rows("complete_lease", lease=claim["lease_id"], token=claim["claim_token"])
+    days.api.rows("complete_lease", **token(claim))
     days.go_on(15)
     conn.execute("set lock_timeout = '77s'")
     with psycopg.connect(dsn) as reader:
@@ -110,23 +103,12 @@ def test_a_reader_in_the_way(days: Days, conn: psycopg.Connection, dsn: str) -> 
         assert days.api.row("prune")["leases"] == 1
         assert days.left() == days.written
         assert conn.execute("show lock_timeout").fetchone() == ("77s",)
-    days.api.rows("prune")
-    assert days.left() == days.written[-15:]
-
-
-def test_writers_go_on_beside_an_open_prune(days: Days, dsn: str) -> None:
-    days.go_on(15)
     with psycopg.connect(dsn) as pruner:
         Api(pruner).rows("prune")
         with psycopg.connect(dsn, autocommit=True) as writer:
             writer.execute("set lock_timeout = '10s'")
             Api(writer).rows("set_queue_policy", queue=days.queue, policy={"max_attempts": 9})
-    assert len(days.left()) == 16
-
-
-@pytest.mark.parametrize("kept", [0, 15, None])
-def test_bad_retentions(api: Api, kept: int | None) -> None:
-    assert api.refused("QHA01", "set_event_retention", days=kept).field == "p_days"
+    assert days.left() == [*days.written[-15:], days.written[-1]]
 
 
 @pytest.mark.parametrize("role", ["hwqueue_worker", "hwqueue_operator"])
@@ -139,3 +121,8 @@ def test_who_may_prune_erases_nothing(days: Days, conn: psycopg.Connection, role
         days.api.rows("set_event_retention", days=1)
     conn.execute("reset session authorization")
     assert days.left() == days.written
+
+
+def test_bad_retentions(api: Api) -> None:
+    for kept in (0, 15, None):
+        assert api.refused("QHA01", "set_event_retention", days=kept).field == "p_days"

@@ -2,18 +2,17 @@
 
 from datetime import timedelta
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import NOBODY, Api, Node, beat, token
+from tests.sql.api import Api, Node, beat, token
 
 GPU = [str(uuid4()) for _ in range(4)]
 
 
 def gpus(*ids: str) -> list[dict[str, Any]]:
-    """Devices of a spec."""
     return [{"resource_id": i, "model": "T4", "memory_mib": 16384} for i in ids]
 
 
@@ -39,37 +38,39 @@ def test_what_it_says_is_kept(api: Api, clock: Clock) -> None:
     assert row["capacity"] == {"cpu_milli": 64000, "memory_mib": 1024, "license": 3}
     assert row["gpus"] == [gpus(GPU[0])[0] | {"milli_used": 0}]
     assert (row["live"], row["registered_at"]) == (True, clock.now())
+    nothing: dict[str, Any] = {"taints": [], "cpu_isolation": [], "gpu_exclusivity": []}
+    for node in (api.node(), api.node(**nothing, default_cpu_isolation=None)):
+        row = api.used(node)
+        assert (row["labels"], row["capacity"], row["gpus"]) == ({}, {}, [])
+        assert (row["rack"], row["slots"]) == (None, None)
 
 
-def test_what_holds_without(api: Api) -> None:
-    row = api.used(api.node())
-    assert (row["labels"], row["capacity"], row["gpus"]) == ({}, {}, [])
-    assert (row["rack"], row["slots"]) == (None, None)
-
-
-def test_the_same_instance_keeps_epoch_and_claims(api: Api) -> None:
-    queue, node = api.queue(), api.node()
-    claim = api.running(queue, node)
-    assert again(api, node, instance_id="first", labels={"new": 1}).epoch == node.epoch == 1
-    assert api.state(claim["lease_id"]) == "claimed"
+@pytest.mark.parametrize("kept", [{"instance_id": "first"}, {"keep_claims": True}])
+def test_claims_can_be_kept(api: Api, kept: dict[str, Any]) -> None:
+    """By the same instance always, else if it asks; with what they had set aside."""
+    queue, node = api.queue(), api.node(capacity={"cpu_milli": 1000})
+    claim = api.running(queue, node, placement={"resources": {"cpu_milli": 600}})
+    new = again(api, node, capacity={"cpu_milli": 1000}, labels={"new": 1}, **kept)
+    assert new.epoch == (2 if "keep_claims" in kept else 1)
+    assert api.used(new)["used"]["cpu_milli"] == 600
+    [row] = api.rows("heartbeat_node", **new.who, claims=beat(claim))
+    assert row["verdict"] == "ok"
     assert api.value("complete_lease", **token(claim)) == "completed"
+    assert api.used(new)["used"]["cpu_milli"] == 0
 
 
 def test_a_new_instance_raises_the_epoch_and_ends_claims(api: Api) -> None:
+    """The older instance is fenced."""
     queue, node = api.queue(), api.node()
     claim = api.running(queue, node)
+    last = api.running(queue, node, max_attempts=1)
     assert again(api, node).epoch == 2
     lease = api.lease(claim["lease_id"])
     assert (lease["state"], lease["attempt"]) == ("pending", 1)
     assert lease["attempts"][0]["outcome"] == "superseded"
     assert lease["attempts"][0]["error"] == {"reason": "node_superseded"}
+    assert api.state(last["lease_id"]) == "failed"
     api.refused("QHL01", "complete_lease", **token(claim))
-
-
-def test_the_older_instance_is_fenced(api: Api) -> None:
-    queue, node = api.queue(), api.node()
-    again(api, node)
-    api.spawn(queue)
     calls: dict[str, dict[str, Any]] = {
         "claim_task": {"queues": [queue]},
         "heartbeat_node": {"claims": []},
@@ -80,43 +81,12 @@ def test_the_older_instance_is_fenced(api: Api) -> None:
         assert (refusal.detail["node_epoch"], refusal.detail["given_epoch"]) == (2, 1)
 
 
-def test_the_last_attempt_ends_with_the_instance(api: Api) -> None:
-    node = api.node()
-    claim = api.running(api.queue(max_attempts=1), node)
-    again(api, node)
-    assert api.state(claim["lease_id"]) == "failed"
-
-
-def test_claims_can_be_kept(api: Api) -> None:
-    """They move to the new epoch, with what they had set aside."""
-    queue, node = api.queue(), api.node(capacity={"cpu_milli": 1000})
-    claim = api.running(queue, node, placement={"resources": {"cpu_milli": 600}})
-    new = again(api, node, capacity={"cpu_milli": 1000}, keep_claims=True)
-    assert new.epoch == 2
-    assert api.used(new)["used"]["cpu_milli"] == 600
-    [row] = api.rows("heartbeat_node", **new.who, claims=beat(claim))
-    assert row["verdict"] == "ok"
-    assert api.value("complete_lease", **token(claim)) == "completed"
-    assert api.used(new)["used"]["cpu_milli"] == 0
-
-
-def test_changed_labels_count_for_the_next_claim(api: Api) -> None:
-    queue, node = api.queue(), api.node(labels={"zone": "a"})
-    a, b = (api.spawn(queue, affinity_tags={"zone": zone}) for zone in "ab")
-    assert api.claimed(node, queue, qty=2) == [a]
-    node = again(api, node, instance_id="first", labels={"zone": "b"})
-    assert api.claimed(node, queue, qty=2) == [b]
-    a = api.spawn(queue, affinity_tags={"zone": "a"})
-    assert api.claimed(node, queue) == []
-    node = again(api, node, instance_id="first", labels={"zone": "a"})
-    assert api.claimed(node, queue) == [a]
-
-
-def test_less_capacity_than_is_in_use(api: Api) -> None:
-    """What runs goes on; nothing new until enough of it has ended."""
-    queue, node = api.queue(), api.node(capacity={"cpu_milli": 4000})
+def test_less_capacity_than_is_in_use(api: Api, clock: Clock) -> None:
+    """What runs goes on, expired or not, until it is reaped; nothing new until enough of it has ended."""
+    queue, node = api.queue(claim_timeout=60), api.node(capacity={"cpu_milli": 4000})
     need: dict[str, Any] = {"resources": {"cpu_milli": 2000}}
     first, second = (api.running(queue, node, placement=need) for _ in range(2))
+    clock.advance(timedelta(minutes=5))
     small = again(api, node, instance_id="first", capacity={"cpu_milli": 3000})
     waiting = api.needing(queue, cpu_milli=1000)
     assert api.claimed(small, queue) == []
@@ -125,17 +95,6 @@ def test_less_capacity_than_is_in_use(api: Api) -> None:
     assert api.claimed(small, queue) == [waiting]
     api.rows("complete_lease", **token(second))
     assert api.used(small)["used"]["cpu_milli"] == 1000
-
-
-def test_what_has_expired_is_in_use_until_it_is_reaped(api: Api, clock: Clock) -> None:
-    """A registration counts it as well: its handlers may still be at work."""
-    queue, node = api.queue(claim_timeout=60), api.node(capacity={"cpu_milli": 1000})
-    api.running(queue, node, placement={"resources": {"cpu_milli": 800}})
-    clock.advance(timedelta(minutes=5))
-    api.node(node.node_id, name=node.name, capacity={"cpu_milli": 1500})
-    api.needing(queue, cpu_milli=800)
-    assert api.claim(node, queue) == []
-    assert api.used(node)["used"]["cpu_milli"] == 800
 
 
 def test_a_device_that_is_gone_needs_nothing_back(api: Api) -> None:
@@ -179,124 +138,90 @@ def test_a_name_has_one_node(api: Api) -> None:
     spec = {"name": node.name, "instance_id": "x"}
     refusal = api.refused("QHN02", "register_node", node=uuid4(), spec=spec)
     assert (refusal.field, refusal.detail["name"]) == ("spec.name", node.name)
-    api.rows("deregister_node", node=node.node_id)
-    assert api.node(name=node.name).epoch == 1
-
-
-def test_a_node_can_be_renamed(api: Api) -> None:
-    node = api.node()
     renamed = api.node(node.node_id, name=f"{node.name}-b")
     assert (renamed.epoch, api.used(renamed)["node_id"]) == (1, node.node_id)
     assert api.rows("list_nodes", name=node.name) == []
+    api.rows("deregister_node", node=node.node_id)
+    assert api.node(name=renamed.name).epoch == 1
 
 
 @pytest.mark.parametrize("pruned", [False, True])
 def test_deregistered_and_back_it_stays_fenced(api: Api, clock: Clock, pruned: bool) -> None:
-    """The epoch goes on, even when the node's record is long gone."""
-    node = api.node()
-    api.rows("deregister_node", node=node.node_id)
-    if pruned:
-        clock.advance(timedelta(days=31))
-        assert api.row("prune")["nodes"] >= 1
-    back = again(api, node, instance_id="first")
-    assert back.epoch == 2
-    api.refused("QHN03", "heartbeat_node", **node.who)
-
-
-def test_an_operators_hold_stays(api: Api) -> None:
+    """The epoch goes on, even when the node's record is long gone; an operator's hold stays."""
     node = api.node()
     api.rows("drain_node", node=node.node_id, deadline=timedelta(hours=1))
     row = api.used(again(api, node))
     assert (row["cordoned"], row["draining"]) == (True, True)
-
-
-def test_no_node(api: Api) -> None:
-    spec = {"name": "n", "instance_id": "x"}
-    assert api.refused("QHA01", "register_node", node=None, spec=spec).field == "p_node"
-
-
-@pytest.mark.parametrize(
-    ("field", "spec"),
-    [
-        ("spec.name", {"name": None}),
-        ("spec.name", {"name": "a b"}),
-        ("spec.name", {"name": "x" * 254}),
-        ("spec.name", {"name": 7}),
-        ("spec.instance_id", {"instance_id": None}),
-        ("spec.instance_id", {"instance_id": ""}),
-        ("spec.instance_id", {"instance_id": "x" * 129}),
-        ("spec.heartbeat_timeout", {"heartbeat_timeout": 0}),
-        ("spec.heartbeat_timeout", {"heartbeat_timeout": "1 month"}),
-        ("spec.labels", {"labels": ["a"]}),
-        ("spec.labels", {"labels": {"": 1}}),
-        ("spec.labels", {"labels": {"x" * 254: 1}}),
-        ("spec.labels", {"labels": {str(n): n for n in range(257)}}),
-        ("spec.labels", {"labels": {"long": "x" * 65536}}),
-        ("spec.rack", {"rack": -1}),
-        ("spec.rack", {"rack": 2**32}),
-        ("spec.rack", {"rack": "r1"}),
-        ("spec.capacity", {"capacity": [1]}),
-        ("spec.capacity", {"capacity": {f"c{n}": 1 for n in range(65)}}),
-        ("spec.capacity.cpu_milli", {"capacity": {"cpu_milli": -1}}),
-        ("spec.capacity.cpu_milli", {"capacity": {"cpu_milli": 0.5}}),
-        ("spec.capacity.memory_mib", {"capacity": {"memory_mib": 10**13}}),
-        ("spec.capacity.memory_mib", {"capacity": {"memory_mib": "1 GiB"}}),
-        ("spec.capacity.license", {"capacity": {"license": -1}}),
-        ("spec.capacity.License", {"capacity": {"License": 1}}),
-        ("spec.capacity.gpu", {"capacity": {"gpu": 1}}),
-        ("spec.cores", {"cores": {}}),
-        ("spec.gpus", {"gpus": {}}),
-        ("spec.gpus[0]", {"gpus": ["T4"]}),
-        ("spec.gpus[0].resource_id", {"gpus": [{}]}),
-        ("spec.gpus[0].resource_id", {"gpus": gpus("T4")}),
-        ("spec.gpus[1].resource_id", {"gpus": gpus(GPU[0], GPU[0])}),
-        ("spec.gpus[0].memory_mib", {"gpus": [{"resource_id": GPU[0], "memory_mib": -1}]}),
-        ("spec.gpus[0].model", {"gpus": [{"resource_id": GPU[0], "model": "x" * 201}]}),
-        ("spec.gpus[0].colour", {"gpus": [{"resource_id": GPU[0], "colour": "red"}]}),
-        ("spec.resources", {"resources": {}}),
-        ("spec.resources[0]", {"resources": ["disk"]}),
-        ("spec.slots", {"slots": -1}),
-        ("spec.keep_claims", {"keep_claims": "yes"}),
-        ("spec.size", {"size": "large"}),
-    ],
-)
-@pytest.mark.thorough
-def test_bad_specs(api: Api, field: str, spec: dict[str, Any]) -> None:
-    spec = {"name": "bad", "instance_id": "first"} | spec
-    assert api.refused("QHA01", "register_node", node=uuid4(), spec=spec).field == field
+    api.rows("deregister_node", node=node.node_id)
+    if pruned:
+        clock.advance(timedelta(days=31))
+        assert api.row("prune")["nodes"] >= 1
+    assert again(api, node).epoch == 3
+    for epoch in (1, 2):
+        api.refused("QHN03", "heartbeat_node", node=node.node_id, epoch=epoch)
 
 
 TAINT = {"key": "x", "effect": "no_schedule"}
+BAD: list[tuple[str, dict[str, Any]]] = [
+    ("name", {"name": None}),
+    ("name", {"name": "a b"}),
+    ("name", {"name": "x" * 254}),
+    ("name", {"name": 7}),
+    ("instance_id", {"instance_id": None}),
+    ("instance_id", {"instance_id": ""}),
+    ("instance_id", {"instance_id": "x" * 129}),
+    ("heartbeat_timeout", {"heartbeat_timeout": 0}),
+    ("heartbeat_timeout", {"heartbeat_timeout": "1 month"}),
+    ("heartbeat_timeout", {"heartbeat_timeout": "25 hours"}),  # else lost machines would never be found
+    ("labels", {"labels": ["a"]}),
+    ("labels", {"labels": {"": 1}}),
+    ("labels", {"labels": {"x" * 254: 1}}),
+    ("labels", {"labels": {str(n): n for n in range(257)}}),
+    ("labels", {"labels": {"long": "x" * 65536}}),
+    ("rack", {"rack": -1}),
+    ("rack", {"rack": 2**32}),
+    ("rack", {"rack": "r1"}),
+    ("capacity", {"capacity": [1]}),
+    ("capacity", {"capacity": {f"c{n}": 1 for n in range(65)}}),
+    ("capacity.cpu_milli", {"capacity": {"cpu_milli": -1}}),
+    ("capacity.cpu_milli", {"capacity": {"cpu_milli": 0.5}}),
+    ("capacity.memory_mib", {"capacity": {"memory_mib": 10**13}}),
+    ("capacity.memory_mib", {"capacity": {"memory_mib": "1 GiB"}}),
+    ("capacity.license", {"capacity": {"license": -1}}),
+    ("capacity.License", {"capacity": {"License": 1}}),
+    ("capacity.gpu", {"capacity": {"gpu": 1}}),
+    ("cores", {"cores": {}}),
+    ("gpus", {"gpus": {}}),
+    ("gpus[0]", {"gpus": ["T4"]}),
+    ("gpus[0].resource_id", {"gpus": [{}]}),
+    ("gpus[0].resource_id", {"gpus": gpus("T4")}),
+    ("gpus[1].resource_id", {"gpus": gpus(GPU[0], GPU[0])}),
+    ("gpus[0].memory_mib", {"gpus": [{"resource_id": GPU[0], "memory_mib": -1}]}),
+    ("gpus[0].model", {"gpus": [{"resource_id": GPU[0], "model": "x" * 201}]}),
+    ("gpus[0].colour", {"gpus": [{"resource_id": GPU[0], "colour": "red"}]}),
+    ("resources", {"resources": {}}),
+    ("resources[0]", {"resources": ["disk"]}),
+    ("slots", {"slots": -1}),
+    ("keep_claims", {"keep_claims": "yes"}),
+    ("size", {"size": "large"}),
+    ("taints", {"taints": {}}),
+    ("taints", {"taints": [TAINT | {"key": f"k{number}"} for number in range(101)]}),
+    ("taints", {"taints": [TAINT, TAINT | {"value": "y"}]}),
+    ("taints[1].effect", {"taints": [TAINT, TAINT | {"effect": "evict"}]}),
+    ("taints[0].key", {"taints": [{"effect": "no_schedule"}]}),
+]
 
 
-@pytest.mark.parametrize(
-    ("field", "taints"),
-    [
-        ("spec.taints", {}),
-        ("spec.taints", [TAINT | {"key": f"k{number}"} for number in range(101)]),
-        ("spec.taints", [TAINT, TAINT | {"value": "y"}]),
-        ("spec.taints[1].effect", [TAINT, TAINT | {"effect": "evict"}]),
-        ("spec.taints[0].key", [{"effect": "no_schedule"}]),
-    ],
-)
-def test_bad_taints(api: Api, field: str, taints: object) -> None:
-    spec = {"name": "bad", "instance_id": "first", "taints": taints}
-    assert api.refused("QHA01", "register_node", node=uuid4(), spec=spec).field == field
+@pytest.mark.parametrize(("field", "spec"), BAD)
+@pytest.mark.thorough
+def test_bad_specs(api: Api, field: str, spec: dict[str, Any]) -> None:
+    spec = {"name": "bad", "instance_id": "first"} | spec
+    assert api.refused("QHA01", "register_node", node=uuid4(), spec=spec).field == f"spec.{field}"
 
 
-@pytest.mark.parametrize("spec", [None, [], "node", 7])
-def test_a_spec_is_an_object(api: Api, spec: object) -> None:
-    assert api.refused("QHA01", "register_node", node=uuid4(), spec=spec).field == "spec"
-
-
-def test_empty_lists_of_it_are_fine(api: Api) -> None:
-    node = api.node(taints=[], cpu_isolation=[], gpu_exclusivity=[], default_cpu_isolation=None)
-    assert isinstance(node.node_id, UUID)
-
-
-def test_a_node_is_silent_within_a_day(api: Api) -> None:
-    """Else what runs on a lost machine would never be found."""
-    spec = {"name": "patient", "instance_id": "i"}
-    too_long = spec | {"heartbeat_timeout": "25 hours"}
-    refusal = api.refused("QHA01", "register_node", node=NOBODY, spec=too_long)
-    assert refusal.field == "spec.heartbeat_timeout"
+def test_no_node_and_no_spec(api: Api) -> None:
+    good = {"name": "n", "instance_id": "x"}
+    assert api.refused("QHA01", "register_node", node=None, spec=good).field == "p_node"
+    spec: Any
+    for spec in (None, [], "node", 7):
+        assert api.refused("QHA01", "register_node", node=uuid4(), spec=spec).field == "spec"

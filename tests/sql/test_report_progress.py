@@ -7,12 +7,12 @@ from typing import Any
 import psycopg
 import pytest
 
+from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.sql.api import NOBODY, Api, beat, token
 
 
 def report(claim: Row, **said: Any) -> Row:
-    """A report as report_progress takes it."""
     return beat(claim)[0] | said
 
 
@@ -22,27 +22,23 @@ def shown(api: Api, claim: Row) -> Row | None:
     return progress and {name: progress[name] for name in progress if name != "reported_at"}
 
 
-def test_the_last_report_is_shown(api: Api) -> None:
+def test_the_last_report_is_shown(api: Api, conn: psycopg.Connection) -> None:
+    """And it changes nothing else."""
     claim = api.running(api.queue(), api.node())
     assert shown(api, claim) is None
+    before = api.contents()
     first = report(claim, fraction=0.25, message="frame 25")
     assert api.value("report_progress", reports=[first]) == 1
-    assert shown(api, claim) == {
-        "fraction": 0.25, "done": None, "total": None, "message": "frame 25"
-    }  # fmt: skip
+    after = api.contents()
+    assert {name for name in after if after[name] != before[name]} == {"progress"}
+    nothing = {"fraction": None, "done": None, "total": None, "message": None}
+    assert shown(api, claim) == nothing | {"fraction": 0.25, "message": "frame 25"}
     two = [report(claim, message="lost"), report(claim, done=3, total=4)]
     assert api.value("report_progress", reports=two) == 1
-    assert shown(api, claim) == {"fraction": 0.75, "done": 3, "total": 4, "message": None}
-
-
-def test_a_fraction_too_small_for_a_double_is_none(api: Api, conn: psycopg.Connection) -> None:
-    claim = api.running(api.queue(), api.node())
-    reports = json.dumps([report(claim, fraction=0.25)]).replace("0.25", "1e-400")
-    told = conn.execute("select hwqueue.report_progress(%s::jsonb)", [reports]).fetchone()
-    assert told == (1,)
-    progress = shown(api, claim)
-    assert progress is not None
-    assert progress["fraction"] == 0
+    assert shown(api, claim) == nothing | {"fraction": 0.75, "done": 3, "total": 4}
+    small = json.dumps([report(claim, fraction=0.25)]).replace("0.25", "1e-400")  # for a double
+    told = conn.execute("select hwqueue.report_progress(%s::jsonb)", [small]).fetchone()
+    assert (told, shown(api, claim)) == ((1,), nothing | {"fraction": 0})
 
 
 def test_it_stays_with_the_attempt_that_ended(api: Api) -> None:
@@ -76,24 +72,16 @@ def test_only_who_holds_the_claim_reports(api: Api, conn: psycopg.Connection) ->
     assert shown(api, second) is None
 
 
-def test_a_report_changes_nothing_else(api: Api) -> None:
-    claim = api.running(api.queue(), api.node())
-    before = api.contents()
-    api.value("report_progress", reports=[report(claim, fraction=1)])
-    after = api.contents()
-    assert {name for name in after if after[name] != before[name]} == {"progress"}
-
-
-@pytest.mark.parametrize("kept", [False, True])
-def test_it_goes_with_the_lease(api: Api, conn: psycopg.Connection, clock: Any, kept: bool) -> None:
-    queue = api.queue(retain_completed=0)
-    lease = api.running(queue, api.node(), **({"idempotency_key": "k"} if kept else {}))
-    api.value("report_progress", reports=[report(lease, fraction=1)])
-    api.value("complete_lease", **token(lease))
+def test_it_goes_with_the_lease(api: Api, conn: psycopg.Connection, clock: Clock) -> None:
+    queue, node = api.queue(retain_completed=0), api.node()
+    claims = [api.running(queue, node), api.running(queue, node, idempotency_key="k")]
+    for claim in claims:
+        api.value("report_progress", reports=[report(claim, fraction=1)])
+        api.value("complete_lease", **token(claim))
     clock.advance(timedelta(hours=2))
     api.rows("prune")
-    left = "select from hwqueue.progress where lease_id = %s"
-    assert conn.execute(left, [lease["lease_id"]]).fetchall() == []
+    left = "select from hwqueue.progress where lease_id = any (%s)"
+    assert conn.execute(left, [[claim["lease_id"] for claim in claims]]).fetchall() == []
 
 
 def test_a_report_holds_up_no_settlement(api: Api, conn: psycopg.Connection, dsn: str) -> None:
@@ -108,31 +96,28 @@ def test_a_report_holds_up_no_settlement(api: Api, conn: psycopg.Connection, dsn
     assert shown(api, claim) is not None
 
 
-@pytest.mark.parametrize(
-    ("said", "field"),
-    [
-        ({"fraction": 1.01}, "fraction"),
-        ({"fraction": -0.1}, "fraction"),
-        ({"fraction": "half"}, "fraction"),
-        ({"done": 5, "total": 4}, "done"),
-        ({"total": 4}, "done"),
-        ({"done": -1}, "done"),
-        ({"done": 0, "total": 0}, "total"),
-        ({"message": "x" * 201}, "message"),
-        ({"claim_token": "one"}, "claim_token"),
-        ({"lease_id": "one"}, "lease_id"),
-    ],
-)
+BAD: list[tuple[str, Row]] = [
+    ("fraction", {"fraction": 1.01}),
+    ("fraction", {"fraction": -0.1}),
+    ("fraction", {"fraction": "half"}),
+    ("done", {"done": 5, "total": 4}),
+    ("done", {"total": 4}),
+    ("done", {"done": -1}),
+    ("total", {"done": 0, "total": 0}),
+    ("message", {"message": "x" * 201}),
+    ("claim_token", {"claim_token": "one"}),
+    ("lease_id", {"lease_id": "one"}),
+]
+
+
 @pytest.mark.thorough
-def test_a_bad_report_names_its_field(api: Api, said: Row, field: str) -> None:
+def test_bad_arguments(api: Api) -> None:
+    """A bad report names its field."""
     claim = api.running(api.queue(), api.node())
-    bad = [report(claim, fraction=0.5), report(claim, **said)]
-    assert api.refused("QHA01", "report_progress", reports=bad).field == f"p_reports[1].{field}"
-
-
-@pytest.mark.parametrize("reports", [{}, None, [7], [{"lease_id": str(NOBODY)}], [{}] * 1001])
-@pytest.mark.thorough
-def test_bad_arguments(api: Api, reports: Any) -> None:
-    field = api.refused("QHA01", "report_progress", reports=reports).field
-    assert field is not None
-    assert field.startswith("p_reports")
+    for field, said in BAD:
+        bad = [report(claim, fraction=0.5), report(claim, **said)]
+        assert api.refused("QHA01", "report_progress", reports=bad).field == f"p_reports[1].{field}"
+    reports: Any
+    for reports in ({}, None, [7], [{"lease_id": str(NOBODY)}], [{}] * 1001):
+        refusal = api.refused("QHA01", "report_progress", reports=reports)
+        assert str(refusal.field).startswith("p_reports")
