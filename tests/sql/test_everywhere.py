@@ -11,7 +11,7 @@ from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.patience import NO_BUDGET
 from tests.sql.api import Api, Node, token
-from tests.sql.test_gangs import GPU, gpus
+from tests.sql.gangs import GPU, gpus
 
 SECOND = timedelta(seconds=1)
 

@@ -8,8 +8,8 @@ from psycopg.types.json import Jsonb
 from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.sql.api import Api
-from tests.sql.test_earmarks import leave
 from tests.sql.gangs import gang, nodes, reap
+from tests.sql.test_earmarks import leave
 from tests.sql.test_terms import WEB, capped, web
 
 BESIDE: Row = {"require": [{"leases": WEB, "domain": "node"}]}

@@ -8,8 +8,8 @@ from psycopg.types.json import Jsonb
 from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.sql.api import Api, Node, token
-from tests.sql.test_earmarks import became
 from tests.sql.gangs import GPU, gang, leases, racks, reap, spawn, start
+from tests.sql.test_earmarks import became
 
 __all__ = ["racks"]
 pytestmark = pytest.mark.usefixtures("sound")
