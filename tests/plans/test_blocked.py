@@ -3,7 +3,6 @@
 from tests.plans.backlog import batch
 from tests.plans.explain import Work, explained
 from tests.sql.api import Api
-from tests.sql.test_terms import settle_terms
 
 CLASSES = 30
 MANY = 500
@@ -17,7 +16,7 @@ def test_while_somebody_is_about_to_leave(api: Api) -> None:
         labels = {"app": f"app-{number}"}
         one = {"domain": "node", "max_per_domain": 1, "select": {"labels": labels}}
         batch(api, queue, [{"labels": labels, "placement": {"spread": [one]}}] * 2)
-    settle_terms(api)
+    api.settle_terms()
     while api.claim(node, queue):
         pass
     statements = []
@@ -41,7 +40,7 @@ def test_what_classes_have_in_common_is_read_once(api: Api) -> None:
     blocked = {"placement": {"require": [away]}}
     batch(api, queue, [{"labels": {"app": f"app-{n}"}, **blocked} for n in range(CLASSES)])
     batch(api, queue, [{}] * 3)
-    settle_terms(api)
+    api.settle_terms()
     assert api.claim(node, queue)
     with explained(api.conn) as claim:
         assert api.claim(node, queue)
@@ -58,7 +57,7 @@ def test_new_terms_find_their_classes_by_index(api: Api) -> None:
     batch(api, queue, [{"placement": {"require": [away]}}])
     api.conn.execute("vacuum analyze hwqueue.placement_class")
     with explained(api.conn) as work:
-        settle_terms(api)
+        api.settle_terms()
     told = [plan for plan in work.plans if "labels @>" in plan["Query Text"]]
     told += [plan for plan in work.plans if "k.terms @>" in plan["Query Text"]]
     assert len(told) >= 2

@@ -11,7 +11,6 @@ from tests.plans.backlog import batch, fill, warm
 from tests.plans.conftest import leave_alone
 from tests.plans.explain import explained
 from tests.sql.api import Api, Node, count_all, outlive
-from tests.sql.test_terms import settle_terms
 
 MANY = 2000
 PAGES = 20  # that the dead entries may cost a call; walking those of one scan costs 30 and more
@@ -132,7 +131,7 @@ def test_asking_who_is_about_to_leave(api: Api, conn: psycopg.Connection) -> Non
     queue, other = api.queue(), api.queue()
     ones = [{"labels": {"app": "one"}, "placement": {"spread": [one]}}] * 2
     batch(api, queue, ones)
-    settle_terms(api)
+    api.settle_terms()
     assert len(api.claim(node, queue)) == 1
     batch(api, other, [{"max_attempts": 1}] * MANY)
     while api.claim(busy, other, qty=1000):

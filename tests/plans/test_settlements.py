@@ -131,7 +131,7 @@ def test_counting(api: Api, conn: psycopg.Connection) -> None:
         count_all(conn)
     claims = [api.running(queue, node) for _ in range(6)]
     for claim in claims[:3]:
-        api.rows("complete_lease", **token(claim))
+        api.complete(claim)
     for claim in claims[3:]:
         api.rows("fail_lease", **token(claim), error={})
     with explained(conn) as work:
@@ -169,7 +169,7 @@ def test_pruning(api: Api) -> None:
         assert api.row("prune")["leases"] == 0
     assert work.rows_read("lease") == 0
     claim = api.running(api.queue(retain_completed=0), idempotency_key="k")
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     batch(api, api.queue(), [{"idempotency_key": str(n)} for n in range(500)])
     count_all(api.conn)  # before that it stays
     with explained(api.conn) as work:
@@ -186,7 +186,7 @@ def test_purging(api: Api, conn: psycopg.Connection) -> None:
     batch(api, queue, [{"delay": 60}] * 20 + [{}] * 20)
     for _ in range(5):
         [claim] = api.claim(api.node(), queue)
-        api.rows("complete_lease", **token(claim))
+        api.complete(claim)
     api.rows("drop_queue", queue=queue, force=True)
     api.rows("prune", limit=1)  # stamped
     outlive(conn)

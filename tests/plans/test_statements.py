@@ -14,7 +14,6 @@ from tests.plans.backlog import batch
 from tests.plans.conftest import MARKS_STAY, NO_DUE_LOOKS
 from tests.plans.explain import explained
 from tests.sql.api import Api, Node, completed
-from tests.sql.test_terms import settle_terms
 
 AWAY = {"leases": {"labels": {"app": "db"}}, "domain": "rack", "away": True}
 KINDS: dict[str, dict[str, Any]] = {
@@ -166,7 +165,7 @@ def test_behind_what_is_blocked(api: Api, why: str, expected: int, alone: int) -
     leases = batch(api, queue, blocked)
     batch(api, queue, [{"placement": {"resources": {"cpu_milli": 1}}}] * 40)
     api.conn.execute("analyze")
-    settle_terms(api)
+    api.settle_terms()
     claim_statements(api, node, queue, 8)
     found = claim_statements(api, node, queue, 4)
     for lease in leases:

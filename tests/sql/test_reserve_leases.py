@@ -58,7 +58,7 @@ def test_only_its_node_fetches_it(api: Api, epoch: int) -> None:
     [claim] = api.claim(other, queue)
     assert (claim["lease_id"], claim["attempt"]) == (lease, 1)
     assert assigned(api, epoch, (lease, one)) == ["taken"]
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     assert api.state(lease) == "completed"
 
 
@@ -146,7 +146,7 @@ def test_a_queue_that_keeps_nothing(api: Api, epoch: int) -> None:
     lease = api.spawn(queue)
     assigned(api, epoch, (lease, node))
     [claim] = api.claim(node, queue)
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     api.refused("QHL04", "get_lease", lease=lease)
 
 

@@ -121,7 +121,7 @@ def test_it_is_gone_at_once(
 def test_it_is_unknown_at_once(api: Api) -> None:
     claim = api.running(api.queue(**NOTHING))
     lease = claim["lease_id"]
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     for call in ("get_lease", "lease_history", "explain_lease", "cancel_lease", "requeue_lease"):
         assert api.refused("QHL04", call, lease=lease).detail == {"lease_id": str(lease)}
     api.refused("QHL04", "update_lease", lease=lease, changes={"priority": 1})
@@ -226,7 +226,7 @@ GRANTS = [
 @pytest.mark.parametrize("retain", [0, 86400])
 def test_whichever_way_it_was_claimed(api: Api, grant: Callable[[Api, str], Row], retain: int) -> None:
     claim = grant(api, api.queue(retain_completed=retain))
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     if retain:
         assert api.state(claim["lease_id"]) == "completed"
         assert outcome(api, claim["lease_id"]) == ("completed", claim["claim_token"], None, False)
@@ -251,9 +251,9 @@ def test_the_policy_is_that_of_the_claim(api: Api, before: int, after: int) -> N
     queue = api.queue(retain_completed=before)
     claim = api.running(queue)
     api.rows("set_queue_policy", queue=queue, policy={"retain_completed": after})
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     later = api.running(queue)
-    api.rows("complete_lease", **token(later))
+    api.complete(later)
     stays = [claim["lease_id"]] if before else [later["lease_id"]]
     assert leases_of(api, queue) == stays
 
@@ -286,7 +286,7 @@ def test_a_retried_one_goes_too(api: Api, clock: Clock) -> None:
     api.rows("release_lease", **token(first))
     [second] = api.claim(node, queue)
     assert second["claim_token"] > first["claim_token"]
-    api.rows("complete_lease", **token(second))
+    api.complete(second)
     assert leases_of(api, queue) == []
     clock.advance(MINUTE)
     count_all(api.conn)
@@ -337,7 +337,7 @@ def test_with_an_idempotency_key_it_stays_until_prune(api: Api, clock: Clock) ->
     queue = api.queue(**NOTHING)
     keyed = {"queue": queue, "task": TASK, "options": {"idempotency_key": "k"}}
     claim = api.running(queue, idempotency_key="k")
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     again = api.row("spawn_lease", **keyed)
     assert again.items() >= {"lease_id": claim["lease_id"], "created": False}.items()
     assert again["state"] == "completed"
@@ -372,7 +372,7 @@ def test_a_late_settlement_is_refused(api: Api, clock: Clock) -> None:
     first = api.running(queue, node)
     api.rows("release_lease", **token(first))
     [second] = api.claim(node, queue)
-    api.rows("complete_lease", **token(second))
+    api.complete(second)
     assert api.refused("QHL03", "complete_lease", **token(second)).detail["state"] == "completed"
     api.refused("QHL03", "fail_lease", **token(second), error={})
     api.refused("QHL01", "complete_lease", **token(first))
@@ -393,7 +393,7 @@ def test_an_id_is_taken_as_long_as_the_outcome_is_there(api: Api, clock: Clock) 
     """A new lease's tokens would begin where the old one's did: an old token would settle it."""
     queue, node, lease = api.queue(**NOTHING), api.node(), uuid4()
     claim = api.running(queue, node, None, lease_id=str(lease))
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     spawn = {"queue": queue, "task": TASK, "options": {"lease_id": str(lease)}}
     refusal = api.refused("QHL06", "spawn_lease", **spawn)
     assert refusal.detail == {
@@ -422,7 +422,7 @@ def test_an_older_snapshot_does_not_let_the_id_in(api: Api, dsn: str, isolation:
         other.execute(f"set transaction isolation level {isolation}".encode())
         other.execute("select count(*) from hwqueue.outcome")
         claim = api.running(queue, None, None, lease_id=str(lease))
-        api.rows("complete_lease", **token(claim))
+        api.complete(claim)
         with refusing("QHL06"):
             Api(other).spawn(queue, TASK, None, lease_id=str(lease))
         other.rollback()
@@ -440,7 +440,7 @@ def test_those_that_must_be_with_it_run_where_it_succeeded(api: Api) -> None:
     claim = api.running(queue, one)
     toward = {"require": [{"lease": str(claim["lease_id"]), "domain": "node"}]}
     follower = api.spawn(queue, placement=toward)
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     late = api.spawn(queue, placement=toward)
     for _ in range(10):
         api.rows("reap")
@@ -451,7 +451,7 @@ def test_those_that_must_be_with_it_run_where_it_succeeded(api: Api) -> None:
 def test_what_is_left_of_it_goes_with_its_queue(api: Api, clock: Clock) -> None:
     queue = api.queue(**NOTHING)
     claim = api.running(queue)
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     api.rows("drop_queue", queue=queue)
     known = "select count(*) from hwqueue.queue where name = %s"
     for _ in looks():
@@ -468,7 +468,7 @@ def test_a_completion_writes_the_events_that_it_did(api: Api) -> None:
     claims = [api.running(api.queue(**policy)) for policy in ({}, NOTHING)]
     kinds = "select count(*) from hwqueue.event where lease_id = %s"
     for claim in claims:
-        api.rows("complete_lease", **token(claim))
+        api.complete(claim)
     kept, gone = (api.conn.execute(kinds, [claim["lease_id"]]).fetchone() for claim in claims)
     assert kept == gone
 
@@ -486,7 +486,7 @@ def test_the_check_tells_one_that_went_from_one_that_is_lost(
 ) -> None:
     kept, gone = (api.running(api.queue(**policy)) for policy in ({}, NOTHING))
     for claim in (kept, gone):
-        api.rows("complete_lease", **token(claim))
+        api.complete(claim)
     assert conn.execute(BROKEN).fetchall() == []
     with conn.transaction(force_rollback=True):
         ids = {"kept": kept["lease_id"], "gone": gone["lease_id"]}

@@ -129,7 +129,7 @@ def test_signals_say_who_took_them(api: Api, clock: Clock) -> None:
     assert [row["sent_at"] - start for row in rows] == [timedelta(seconds=n) for n in range(4)]
     assert [row["bytes"] is None for row in rows] == [True, True, True, False]
     assert len(api.rows("list_run_signals", run=flow.run, limit=2)) == 2
-    assert api.refused("QHA01", "list_run_signals", run=flow.run, limit=0).field == "p_limit"
+    assert api.fault("list_run_signals", run=flow.run, limit=0) == "p_limit"
     api.refused("QHF03", "list_run_signals", run=NOBODY)
 
 

@@ -72,7 +72,7 @@ def test_a_setting_of_a_session_is_cut(conn: psycopg.Connection[Any], api: Api) 
     claim = flow.claims()["a"]
     with conn.transaction():
         conn.execute("select set_config('hwqueue.traceparent', repeat('x', 9000), true)")
-        api.rows("complete_lease", **token(claim))
+        api.complete(claim)
     assert parents(flow.claims()["b"]) == ["x" * 200]
 
 
@@ -145,7 +145,7 @@ def test_prune_deletes_what_nobody_takes(conn: psycopg.Connection[Any], api: Api
 
 @pytest.mark.parametrize("limit", [0, 1001])
 def test_the_limit_is_checked(api: Api, limit: int) -> None:
-    assert api.refused("QHA01", "take_ended_runs", limit=limit).field == "p_limit"
+    assert api.fault("take_ended_runs", limit=limit) == "p_limit"
 
 
 def test_a_trace_context_is_text(api: Api) -> None:

@@ -167,5 +167,4 @@ def test_a_registration_replaces_what_was_announced(api: Api) -> None:
 )
 def test_a_list_that_is_no_list_of_names_is_refused(api: Api, spec: Row, field: str) -> None:
     asked = {"name": "n", "instance_id": "i"} | spec
-    refusal = api.refused("QHA01", "register_node", node=api.node().node_id, spec=asked)
-    assert refusal.field == field
+    assert api.fault("register_node", node=api.node().node_id, spec=asked) == field

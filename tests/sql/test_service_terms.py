@@ -4,8 +4,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.sql.api import Api, Node, token
-from tests.sql.test_terms import settle_terms
+from tests.sql.api import Api, Node
 
 pytestmark = pytest.mark.thorough
 
@@ -18,7 +17,7 @@ def racks(api: Api, *racks: int) -> list[Node]:
 def spawn(api: Api, queue: str, service: UUID, **options: object) -> UUID:
     """Spawn a lease of a service."""
     lease = api.spawn(queue, service_id=str(service), **options)
-    settle_terms(api)
+    api.settle_terms()
     return lease
 
 
@@ -48,13 +47,13 @@ def test_a_policy_that_comes_later_counts_what_runs(api: Api) -> None:
     waiting = [spawn(api, queue, web) for _ in range(3)]
     assert api.claimed(left, queue) == waiting[:1]
     api.value("set_service_policy", service=web, policy={"anti_affinity_services": [str(db)]})
-    settle_terms(api)
+    api.settle_terms()
     data = spawn(api, queue, db, priority=9)
     assert api.claimed(right, queue) == waiting[1:2]
     assert api.claimed(far, queue) == [data]
     assert api.claimed(far, queue) == []
     api.value("set_service_policy", service=web, policy={"anti_affinity_services": []})
-    settle_terms(api)
+    api.settle_terms()
     assert api.claimed(far, queue) == waiting[2:]
     assert api.rows("verify_invariants") == []
 
@@ -79,12 +78,12 @@ def test_the_failure_domain_moves(api: Api) -> None:
     assert api.claimed(left, queue) == []
     api.value("set_service_policy", service=db, policy={"failure_domain": "label:zone"})
     assert api.claimed(right, queue) == []
-    settle_terms(api)
+    api.settle_terms()
     assert api.claimed(right, queue) == []
     [claim] = api.claim(other, queue)
     assert claim["lease_id"] == lease
     assert api.rows("verify_invariants") == []
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     api.value("set_service_policy", service=db, policy={"failure_domain": None})
     again = spawn(api, queue, uuid4(), placement=away(db))
     assert api.claimed(left, queue) == []
@@ -100,7 +99,7 @@ def test_the_queues_failure_domain(api: Api) -> None:
     assert api.claimed(left, queue) == []
     assert api.claimed(right, queue) == leases[:1]
     api.value("set_queue_policy", queue=queue, policy={"failure_domain": "rack"})
-    settle_terms(api)
+    api.settle_terms()
     assert api.claimed(right, queue) == []
     assert api.claimed(other, queue) == leases[1:]
 
@@ -128,7 +127,7 @@ def test_a_policy_that_is_taken_back_while_others_have_it(api: Api) -> None:
     kept, freed = spawn(api, queue, cache), spawn(api, queue, web)
     assert api.claimed(node, queue) == api.claimed(node, queue) == []
     api.value("set_service_policy", service=web, policy={"anti_affinity_services": []})
-    settle_terms(api)
+    api.settle_terms()
     api.rows("prune")
     assert api.claimed(node, queue) == [freed]
     assert kept not in api.claimed(node, queue)

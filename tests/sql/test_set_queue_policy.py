@@ -28,5 +28,6 @@ def test_unknown_queue(api: Api) -> None:
 
 
 def test_bad_policy(api: Api) -> None:
-    refusal = api.refused("QHA01", "set_queue_policy", queue=api.queue(), policy={"max_attempts": -1})
-    assert refusal.field == "policy.max_attempts"
+    assert (
+        api.fault("set_queue_policy", queue=api.queue(), policy={"max_attempts": -1}) == "policy.max_attempts"
+    )

@@ -10,7 +10,6 @@ import pytest
 from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.sql.api import Api, raw
-from tests.sql.test_terms import settle_terms
 
 GPU = {"resources": {"gpu": 1}}
 ALL: dict[str, Any] = {
@@ -186,7 +185,7 @@ def test_a_dry_run_has_the_labels_of_the_task(api: Api) -> None:
     alone = {"require": [{"leases": {"labels": {"app": "x"}}, "domain": "node", "away": True}]}
     queue, task, node = api.queue(), new_task(api, labels={"app": "x"}), api.node()
     holder = api.spawn(queue, placement=alone)
-    settle_terms(api)
+    api.settle_terms()
     assert api.claimed(node, queue) == [holder]
     expected: list[tuple[Row, bool]] = [
         ({}, False),
@@ -250,12 +249,12 @@ def test_the_bounds_of_a_spawn_are_those_of_a_default(api: Api, value: int) -> N
 )
 @pytest.mark.thorough
 def test_only_options_of_all_leases_are_defaults(api: Api, field: str, defaults: Any) -> None:
-    assert api.refused("QHA01", "set_task", task="bad", defaults=defaults).field == field
+    assert api.fault("set_task", task="bad", defaults=defaults) == field
 
 
 @pytest.mark.parametrize("task", [None, "", "t" * 201])
 def test_a_task_has_a_name(api: Api, task: str | None) -> None:
-    assert api.refused("QHA01", "set_task", task=task).field == "task"
+    assert api.fault("set_task", task=task) == "task"
 
 
 def test_set_list_and_drop(api: Api, clock: Clock) -> None:
@@ -370,7 +369,7 @@ def test_tasks_that_were_never_set_differ_in_all_that_is_declared(api: Api) -> N
 def test_what_cannot_be_compared_is_refused(api: Api) -> None:
     many: dict[str, Any] = {f"t-{n}": {} for n in range(1001)}
     for declared in (None, raw("[]"), raw("3"), many):
-        assert api.refused("QHA01", "compare_tasks", defaults=declared).field == "p_defaults"
+        assert api.fault("compare_tasks", defaults=declared) == "p_defaults"
     name = new_task(api)
     refused = api.refused("QHA01", "compare_tasks", defaults={name: {"patience": "soon"}})
     assert refused.field == f"p_defaults.{name}.patience"

@@ -72,7 +72,7 @@ def test_each_verdict(api: Api) -> None:
     ok, cancelled, done, lost = (api.running(queue, node) for _ in range(4))
     api.rows("cancel_lease", lease=cancelled["lease_id"])
     api.rows("release_lease", **token(cancelled))
-    api.rows("complete_lease", **token(done))
+    api.complete(done)
     api.rows("release_lease", **token(lost))
     elsewhere = api.running(api.queue())
     never = {"lease_id": ok["lease_id"], "claim_token": ok["claim_token"] + 9}
@@ -142,7 +142,7 @@ def test_the_node_is_checked_first(api: Api) -> None:
 def test_bad_quantities(api: Api, qty: int | None) -> None:
     node, queue = api.node(), api.queue()
     arguments = {"settle": [], "queues": [queue], "qty": qty}
-    assert api.refused("QHA01", "settle_and_claim", **node.who, **arguments).field == "p_qty"
+    assert api.fault("settle_and_claim", **node.who, **arguments) == "p_qty"
 
 
 GOOD = {"lease_id": str(uuid4()), "claim_token": 1, "outcome": "complete"}
@@ -174,16 +174,16 @@ GOOD = {"lease_id": str(uuid4()), "claim_token": 1, "outcome": "complete"}
 @pytest.mark.thorough
 def test_bad_settlements(api: Api, field: str, settlements: Any) -> None:
     node, queue = api.node(), api.queue()
-    refusal = api.refused("QHA01", "settle_and_claim", **node.who, settle=settlements, queues=[queue])
-    assert refusal.field == field
+    assert api.fault("settle_and_claim", **node.who, settle=settlements, queues=[queue]) == field
 
 
 def test_a_result_that_is_too_large(api: Api) -> None:
     queue, node = api.queue(max_result_bytes=100), api.node()
     small, large = api.running(queue, node), api.running(queue, node)
     settlements = [settlement(small, result=1), settlement(large, result="x" * 99)]
-    refusal = api.refused("QHA01", "settle_and_claim", **node.who, settle=settlements, queues=[queue])
-    assert refusal.field == "p_settle[1].result"
+    assert (
+        api.fault("settle_and_claim", **node.who, settle=settlements, queues=[queue]) == "p_settle[1].result"
+    )
 
 
 def test_a_token_written_with_a_point(api: Api) -> None:
@@ -198,8 +198,7 @@ def test_a_token_written_with_a_point(api: Api) -> None:
 def test_queues_in_two_dimensions(api: Api) -> None:
     node = api.node()
     arguments = {"settle": [], "queues": [[api.queue()], [api.queue()]]}
-    refusal = api.refused("QHA01", "settle_and_claim", **node.who, **arguments)
-    assert refusal.field == "p_queues"
+    assert api.fault("settle_and_claim", **node.who, **arguments) == "p_queues"
 
 
 def test_a_token_may_be_text(api: Api) -> None:

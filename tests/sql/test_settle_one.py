@@ -50,7 +50,7 @@ def test_reaped(api: Api, clock: Clock, function: str, more: Row, granted_anew: 
 
 def complete(api: Api, claim: Row) -> None:
     """The first settlement of the claim."""
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
 
 
 def fail(api: Api, claim: Row) -> None:
@@ -137,7 +137,7 @@ def test_what_was_set_aside_is_free_again(api: Api, function: str, more: Row) ->
 def bad(api: Api, function: str, **more: Any) -> str | None:
     """The field that is named when a running claim is settled so."""
     claim = api.running(api.queue(max_result_bytes=100))
-    return api.refused("QHA01", function, **token(claim), **more).field
+    return api.fault(function, **token(claim), **more)
 
 
 @pytest.mark.thorough

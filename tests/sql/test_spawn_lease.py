@@ -9,7 +9,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import TASK
-from tests.sql.api import NOBODY, Api, token
+from tests.sql.api import NOBODY, Api
 
 SERVICE = str(uuid4())
 
@@ -182,7 +182,7 @@ class TestIdempotencyKeys:
         self.spawn(api, queue)
         [claim] = api.claim(api.node(), queue)
         assert self.spawn(api, queue)["state"] == "claimed"
-        api.rows("complete_lease", **token(claim))
+        api.complete(claim)
         assert self.spawn(api, queue)["state"] == "completed"
 
     @pytest.mark.parametrize(
@@ -250,8 +250,7 @@ class TestPayloads:
 
     def test_headers(self, api: Api) -> None:
         options = {"headers": {"x": "x" * 16384}}
-        refusal = api.refused("QHA01", "spawn_lease", queue=api.queue(), task=TASK, options=options)
-        assert refusal.field == "options.headers"
+        assert api.fault("spawn_lease", queue=api.queue(), task=TASK, options=options) == "options.headers"
 
 
 class TestWaking:

@@ -32,9 +32,8 @@ def test_they_are_claimed_in_that_order(api: Api) -> None:
 
 def test_an_empty_batch_is_no_row(api: Api) -> None:
     queue = api.queue()
-    before = api.contents()
-    assert api.rows("spawn_leases", queue=queue, leases=[]) == []
-    assert api.contents() == before
+    with api.unchanged():
+        assert api.rows("spawn_leases", queue=queue, leases=[]) == []
 
 
 def test_equal_keys_are_one_lease(api: Api) -> None:
@@ -111,7 +110,7 @@ def test_an_id_that_is_taken(api: Api) -> None:
 
 @pytest.mark.parametrize("leases", [None, {}, "x", 1])
 def test_a_batch_is_an_array(api: Api, leases: Any) -> None:
-    assert api.refused("QHA01", "spawn_leases", queue=api.queue(), leases=leases).field == "leases"
+    assert api.fault("spawn_leases", queue=api.queue(), leases=leases) == "leases"
 
 
 def test_unknown_queue(api: Api) -> None:

@@ -137,5 +137,5 @@ def test_prune_says_that_there_are_more(api: Api, clock: Clock) -> None:
 @pytest.mark.parametrize("limit", [0, 1001])
 def test_bad_limits(api: Api, limit: int) -> None:
     node = api.node()
-    assert api.refused("QHA01", "take_deaths", **node.who, limit=limit).field == "p_limit"
+    assert api.fault("take_deaths", **node.who, limit=limit) == "p_limit"
     api.refused("QHN03", "take_deaths", node=node.node_id, epoch=node.epoch + 1)

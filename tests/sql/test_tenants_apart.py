@@ -11,7 +11,7 @@ from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.flows import Flow, each, step
 from tests.nests import nested
-from tests.sql.api import Api, Node, token
+from tests.sql.api import Api, Node
 from tests.sql.gangs import gang, nodes, reap, spawn
 from tests.sql.test_everywhere import Fleet, fleet
 
@@ -28,8 +28,7 @@ def machines(api: Api) -> list[Node]:
     for row in api.rows("list_gangs", limit=1000):
         api.rows("cancel_gang", gang=row["gang_id"])
     reap(api)
-    for row in api.rows("list_nodes"):
-        api.rows("deregister_node", node=row["node_id"])
+    api.leave_all()
     return [api.node(capacity={"cpu_milli": 4000}) for _ in range(2)]
 
 
@@ -45,7 +44,7 @@ def limited(api: Api, tenant: str) -> Iterator[None]:
 
 def finish(api: Api, *claims: Row) -> None:
     for claim in claims:
-        api.rows("complete_lease", **token(claim))
+        api.complete(claim)
 
 
 def waiting_gang(api: Api, queue: str, machines: list[Node], **options: int) -> tuple[UUID, Row]:

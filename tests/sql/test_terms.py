@@ -52,8 +52,7 @@ def web(api: Api, queue: str, placement: Row | None = None, **options: object) -
 @pytest.fixture
 def fleet(api: Api) -> list[Node]:
     """Two nodes in rack 1 and two in rack 2; no other nodes live."""
-    for row in api.rows("list_nodes"):
-        api.rows("deregister_node", node=row["node_id"])
+    api.leave_all()
     return [api.node(rack=rack, labels={"zone": f"z{rack}"}) for rack in (1, 1, 2, 2)]
 
 
@@ -170,7 +169,7 @@ def test_so_many_at_once_in_the_whole_fleet(api: Api, fleet: list[Node]) -> None
     [claim] = api.claim(fleet[2], queue)
     assert claim["lease_id"] == leases[1]
     assert api.claimed(fleet[3], queue, qty=9) == [other]
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     assert api.claimed(fleet[1], queue) == []  # the other one counts
     api.rows("complete_lease", **token(api.lease(other)))
     assert api.claimed(fleet[1], queue, qty=9) == [leases[2]]
@@ -234,7 +233,7 @@ def test_with_a_lease_where_it_runs_and_where_it_succeeded(api: Api, fleet: list
     settle_terms(api)
     assert api.claimed(fleet[0], queue) == api.claimed(fleet[3], queue) == []
     assert api.claimed(fleet[2], queue) == [first]
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     second = api.spawn(queue, placement=beside)
     assert api.claimed(fleet[3], queue) == []
     assert api.claimed(fleet[2], queue) == [second]
@@ -290,7 +289,7 @@ def test_terms_that_nobody_asks_are_pruned(api: Api, fleet: list[Node], clock: C
     assert known() == 1
     [claim] = api.claim(fleet[0], queue)
     assert claim["lease_id"] == lease
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     clock.advance(timedelta(days=1))
     for _ in looks():
         api.rows("prune")

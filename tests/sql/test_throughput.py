@@ -129,7 +129,7 @@ def test_how_long_leases_waited_and_ran(api: Api, clock: Clock) -> None:
     [claim] = api.claim(node, queue)
     assert claim["lease_id"] == due
     clock.advance(timedelta(milliseconds=500))
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     count(api, clock)
     row = api.row("throughput", queue=queue, minutes=1)
     assert 10 < row["wait_p50"] <= row["wait_p95"] <= 30
@@ -188,7 +188,7 @@ def test_a_call_is_bounded(api: Api, clock: Clock) -> None:
             api.spawn(name)
         for claim in api.claim(node, name, qty=12):
             clock.advance(timedelta(milliseconds=1))
-            api.rows("complete_lease", **token(claim))
+            api.complete(claim)
     for _ in range(15):
         api.spawn(queue)
     claims = api.claim(node, queue, qty=15)
@@ -254,5 +254,5 @@ def test_a_queue_that_is_dropped(api: Api, clock: Clock) -> None:
 def test_an_unknown_queue_and_a_wrong_span(api: Api) -> None:
     api.refused("QHQ01", "throughput", queue="nobody made this")
     for minutes in (0, 1441, None):
-        assert api.refused("QHA01", "throughput", minutes=minutes).field == "p_minutes"
+        assert api.fault("throughput", minutes=minutes) == "p_minutes"
     assert len(api.rows("throughput", minutes=1440)) == 1440

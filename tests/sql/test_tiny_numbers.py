@@ -85,5 +85,4 @@ def test_ageing_step(api: Api, number: str) -> None:
 @pytest.mark.parametrize("key", ["claim_timeout", "poll_interval"])
 def test_spans_that_cannot_be_none(api: Api, number: str, key: str) -> None:
     policy = raw(f'{{"{key}": {number}}}')
-    refusal = api.refused("QHA01", "set_queue_policy", queue=api.queue(), policy=policy)
-    assert refusal.field == f"policy.{key}"
+    assert api.fault("set_queue_policy", queue=api.queue(), policy=policy) == f"policy.{key}"

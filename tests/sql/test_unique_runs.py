@@ -1,20 +1,14 @@
 """Runs that hold a key until they end, and many runs at once."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.calls import Row
-from tests.flows import Flow, broken, fail, finish, step
+from tests.flows import Flow, fail, finish, step
 from tests.sql.api import Api
 
-
-@pytest.fixture(autouse=True)
-def sound(api: Api) -> Iterator[None]:
-    """After each test every tally equals its recount."""
-    yield
-    assert broken(api) == []
+pytestmark = pytest.mark.usefixtures("sound")
 
 
 def unique(on_conflict: str | None = None, key: str = "k") -> Row:
@@ -98,7 +92,7 @@ def test_a_retry_takes_the_key_again(api: Api) -> None:
 )
 def test_what_is_refused(api: Api, options: Row, field: str) -> None:
     spec = {"name": "w", "queue": api.queue(), "steps": [step("a")]}
-    assert api.refused("QHA01", "submit_spec", spec=spec, options=options).field == field
+    assert api.fault("submit_spec", spec=spec, options=options) == field
 
 
 def defined(api: Api, **more: Any) -> str:
@@ -136,4 +130,4 @@ def test_one_wrong_run_is_named_and_none_is_submitted(api: Api) -> None:
     refusal = api.refused("QHC04", "submit_workflows", workflow=name, runs=[{}, {}, wrong])
     assert refusal.detail["index"] == 2
     assert api.refused("QHA01", "submit_workflows", workflow=name, runs=[{}, {"x": 1}]).detail["index"] == 1
-    assert api.refused("QHA01", "submit_workflows", workflow=name, runs={}).field == "runs"
+    assert api.fault("submit_workflows", workflow=name, runs={}) == "runs"

@@ -92,7 +92,7 @@ def test_not_while_claimed(api: Api) -> None:
 
 def test_not_when_finished(api: Api) -> None:
     claim = api.running(api.queue())
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     refusal = api.refused("QHL03", "update_lease", lease=claim["lease_id"], changes={"priority": 1})
     assert refusal.detail["state"] == "completed"
     api.refused("QHL04", "update_lease", lease=NOBODY, changes={})

@@ -16,8 +16,7 @@ from tests.sql.api import Api, token
 def _own_fleet(api: Api) -> Iterator[None]:
     """Nodes are counted: no test sees those of another."""
     yield
-    for node in api.rows("list_nodes"):
-        api.rows("deregister_node", node=node["node_id"])
+    api.leave_all()
 
 
 def counted(api: Api, queue: str) -> Row:
@@ -108,7 +107,7 @@ def test_the_states_of_nodes(api: Api, clock: Clock) -> None:
         [row] = api.rows("node_usage", state=state)
         assert (row["node_name"], row["state"]) == (node.name, state)
         assert row["live"] == (state != "silent")
-    assert api.refused("QHA01", "node_usage", state="broken").field == "p_state"
+    assert api.fault("node_usage", state="broken") == "p_state"
 
 
 def test_nodes_by_pages(api: Api) -> None:
@@ -158,7 +157,7 @@ def test_classes_tell_what_waits_and_runs(api: Api) -> None:
 def test_nothing_runs_any_more(api: Api) -> None:
     queue = api.queue()
     claim = api.running(queue)
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     row = api.row("placement_class_stats", queue=queue)
     assert (row["pending"], row["running"], row["oldest_at"]) == (0, 0, None)
 
@@ -174,7 +173,7 @@ def test_the_view_is_the_function(api: Api, view: str) -> None:
 
 @pytest.mark.parametrize("view", ["node_usage", "tag_distribution", "placement_class_stats"])
 def test_a_limit_is_a_number_of_rows(api: Api, view: str) -> None:
-    assert api.refused("QHA01", view, limit=0).field == "p_limit"
+    assert api.fault(view, limit=0) == "p_limit"
 
 
 def test_views_are_planned_for_what_each_call_asks(api: Api) -> None:
@@ -206,6 +205,6 @@ def test_running_leases_with_their_progress_the_oldest_claims_first(api: Api, cl
     assert other["progress"] is None
     assert len(api.rows("running_leases", limit=1)) == 1
     for limit in (0, 10001):
-        assert api.refused("QHA01", "running_leases", limit=limit).field == "p_limit"
+        assert api.fault("running_leases", limit=limit) == "p_limit"
     api.value("complete_lease", **token(first))
     assert shown["lease_id"] not in {row["lease_id"] for row in api.rows("running_leases")}

@@ -30,7 +30,7 @@ def test_from_spawn_to_the_end(api: Api, clock: Clock) -> None:
     clock.advance(10 * SECOND)
     [claim] = api.claim(other, queue)
     clock.advance(SECOND)
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     rows = api.rows("lease_history", lease=lease)
     assert [row["event"] for row in rows] == [
         "spawned",

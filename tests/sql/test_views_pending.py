@@ -11,7 +11,6 @@ from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.sql.api import Api
 from tests.sql.placed import spawn_placed
-from tests.sql.test_terms import settle_terms
 
 pytestmark = pytest.mark.thorough
 
@@ -22,8 +21,7 @@ SERVICE = str(uuid4())
 def _own_fleet(api: Api) -> Iterator[None]:
     """Nodes are counted: no test sees those of another."""
     yield
-    for node in api.rows("list_nodes"):
-        api.rows("deregister_node", node=node["node_id"])
+    api.leave_all()
 
 
 def reason(api: Api, queue: str, **more: Any) -> Row:
@@ -295,7 +293,7 @@ def test_what_other_leases_do_takes_nodes_away(api: Api) -> None:
 
     def ready(*, labels: dict[str, str], **placement: Any) -> tuple[UUID, tuple[int, int]]:
         lease = api.spawn(queue, placement=placement, labels=labels)
-        settle_terms(api)
+        api.settle_terms()
         rows = {row["class_id"]: row for row in api.rows("pending_reasons", queue=queue)}
         row = rows[class_of(api, lease)]
         return lease, (row["nodes_matching"], row["nodes_free"])
@@ -376,6 +374,6 @@ def test_the_views_are_the_functions(api: Api) -> None:
 
 def test_what_is_refused(api: Api) -> None:
     api.refused("QHQ01", "pending_reasons", queue="nobody-made-it")
-    assert api.refused("QHA01", "pending_reasons", kind="x").field == "p_kind"
-    assert api.refused("QHA01", "pending_reasons", order="x").field == "p_order"
-    assert api.refused("QHA01", "pending_reasons", limit=0).field == "p_limit"
+    assert api.fault("pending_reasons", kind="x") == "p_kind"
+    assert api.fault("pending_reasons", order="x") == "p_order"
+    assert api.fault("pending_reasons", limit=0) == "p_limit"

@@ -27,5 +27,5 @@ def test_each_queue_has_its_own(api: Api) -> None:
 
 
 def test_bad_arguments(api: Api) -> None:
-    assert api.refused("QHA01", "wake_payloads", queues=[None]).field == "p_queues"
-    assert api.refused("QHA01", "wake_payloads", queues=None).field == "p_queues"
+    assert api.fault("wake_payloads", queues=[None]) == "p_queues"
+    assert api.fault("wake_payloads", queues=None) == "p_queues"

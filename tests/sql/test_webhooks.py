@@ -14,7 +14,7 @@ from psycopg.types.json import Jsonb
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.sql.api import Api, count_all, outlive, token
+from tests.sql.api import Api, count_all, outlive
 from tests.sql.test_current_generation import become_another_server
 
 URL = "https://hooks.example/hwqueue"
@@ -157,7 +157,7 @@ def test_completions_are_told_to_who_names_them(api: Api, clock: Clock) -> None:
     rows = [api.running(queue, node, tenant=tenant) for tenant in ("film", "film", "print")]
     rows.append(api.running(other, node, tenant="film"))
     for row in rows:
-        api.rows("complete_lease", **token(row))
+        api.complete(row)
     clock.advance(timedelta(seconds=1))
     count_all(api.conn)
     found = [row for row in claimed(api) if row["code"] == "lease_completed"]
@@ -188,7 +188,7 @@ def test_completions_of_one_instant_go_on_where_a_bounded_call_ended(api: Api, c
     rows = [api.running(queue, node) for _ in range(3)]
     clock.freeze()
     for row in rows:
-        api.rows("complete_lease", **token(row))
+        api.complete(row)
     clock.advance(timedelta(seconds=1))
     count_all(api.conn)
     step = "select hwqueue.route_webhooks(2)"
@@ -412,8 +412,7 @@ def test_a_body_has_its_limit(api: Api) -> None:
 )
 @pytest.mark.thorough
 def test_bad_webhooks_are_refused(api: Api, field: str, arguments: Row) -> None:
-    refusal = api.refused("QHA01", "set_webhook", **{"name": "bad", "url": URL} | arguments)
-    assert refusal.field == field
+    assert api.fault("set_webhook", **{"name": "bad", "url": URL} | arguments) == field
 
 
 @pytest.mark.thorough

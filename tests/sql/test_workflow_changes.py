@@ -1,6 +1,5 @@
 """Changes of runs: cancelled, paused, retried, past their deadline, steps declared done, pruned."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -12,14 +11,7 @@ from tests.calls import Row
 from tests.flows import Flow, broken, each, fail, finish, finish_all, step
 from tests.sql.api import Api, count_all, outlive, token
 
-pytestmark = pytest.mark.thorough
-
-
-@pytest.fixture(autouse=True)
-def sound(api: Api) -> Iterator[None]:
-    """After each test every tally equals its recount."""
-    yield
-    assert broken(api) == []
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("sound")]
 
 
 def test_cancel_ends_what_waits_and_stops_what_runs(api: Api) -> None:

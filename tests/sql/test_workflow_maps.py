@@ -1,6 +1,5 @@
 """Maps: steps that run their task once for each item of a list."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -8,17 +7,10 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.flows import Flow, broken, each, fail, finish, step
+from tests.flows import Flow, each, fail, finish, step
 from tests.sql.api import Api, count_all, outlive
 
-pytestmark = pytest.mark.thorough
-
-
-@pytest.fixture(autouse=True)
-def sound(api: Api) -> Iterator[None]:
-    """After each test every tally equals its recount."""
-    yield
-    assert broken(api) == []
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("sound")]
 
 
 def test_a_map_runs_its_task_for_each_item(api: Api) -> None:

@@ -1,6 +1,5 @@
 """Steps near other steps: where they may run once those have run."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -8,17 +7,10 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.flows import broken, each, step
+from tests.flows import each, step
 from tests.sql.api import Api, Node
 
-pytestmark = pytest.mark.thorough
-
-
-@pytest.fixture(autouse=True)
-def sound(api: Api) -> Iterator[None]:
-    """After each test every tally equals its recount."""
-    yield
-    assert broken(api) == []
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("sound")]
 
 
 class Fleet:

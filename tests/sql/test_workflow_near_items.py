@@ -1,21 +1,15 @@
 """Maps near other maps, item by item, and steps near the items of a map."""
 
-from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from tests.calls import Row
-from tests.flows import broken, each, step
+from tests.flows import each, step
 from tests.sql.api import Api
 
-
-@pytest.fixture(autouse=True)
-def sound(api: Api) -> Iterator[None]:
-    """After each test every tally equals its recount."""
-    yield
-    assert broken(api) == []
+pytestmark = pytest.mark.usefixtures("sound")
 
 
 def near(name: str = "load", /, **asked: Any) -> Row:

@@ -1,21 +1,15 @@
 """Runs of workflows: what is released when a step ends, and how a run ends."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.flows import Flow, broken, each, fail, finish, finish_all, step
+from tests.flows import Flow, each, fail, finish, finish_all, step
 from tests.sql.api import Api, nested, outlive, refusing, token
 
-
-@pytest.fixture(autouse=True)
-def sound(api: Api) -> Iterator[None]:
-    """After each test every tally equals its recount."""
-    yield
-    assert broken(api) == []
+pytestmark = pytest.mark.usefixtures("sound")
 
 
 def test_a_chain_releases_one_step_after_the_other(api: Api) -> None:

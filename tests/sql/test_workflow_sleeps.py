@@ -1,6 +1,5 @@
 """Steps that sleep: when they end, and what changes of their run do to them."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -8,17 +7,12 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.flows import Flow, broken, step
+from tests.flows import Flow, step
 from tests.sql.api import Api
 
+pytestmark = pytest.mark.usefixtures("sound")
+
 HOUR = timedelta(hours=1)
-
-
-@pytest.fixture(autouse=True)
-def sound(api: Api) -> Iterator[None]:
-    """After each test every tally equals its recount."""
-    yield
-    assert broken(api) == []
 
 
 def sleep(name: str, *after: Any, **more: Any) -> Row:

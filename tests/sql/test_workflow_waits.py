@@ -1,6 +1,5 @@
 """Steps that wait for signals: which they take, when they time out, what is refused."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -8,19 +7,12 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.flows import Flow, broken, step
+from tests.flows import Flow, step
 from tests.sql.api import Api, count_all
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("sound")]
 
 HOUR = timedelta(hours=1)
-
-
-@pytest.fixture(autouse=True)
-def sound(api: Api) -> Iterator[None]:
-    """After each test every tally equals its recount, and no wait has missed a signal."""
-    yield
-    assert broken(api) == []
 
 
 def wait(name: str, *after: Any, signal: str = "go", **more: Any) -> Row:
