@@ -5,8 +5,8 @@ from uuid import uuid4
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.flows import Flow, each, fail, finish, step
-from tests.sql.api import NOBODY, Api
+from tests.flows import Flow, each, finish, step
+from tests.sql.api import NOBODY, Api, token
 
 GPU = {"resources": {"gpu": 1}}
 OTHERS: list[Row] = [
@@ -36,29 +36,38 @@ def test_a_run_knows_its_definition_whatever_is_defined_later(api: Api) -> None:
 
 
 def test_details_say_when_a_step_was_released_and_claimed(api: Api, clock: Clock) -> None:
+    """And what became of its attempts; a step that is retried is due again."""
     retries = {"max_attempts": 2, "retry": {"kind": "fixed", "base": 0}}
     flow = Flow(api, [step("a", options=retries), step("b", "a", placement=GPU)])
     start = clock.now()
     clock.advance(timedelta(seconds=10))
     [claim] = flow.claims().values()
     clock.advance(timedelta(seconds=20))
-    api.rows("fail_lease", lease=claim["lease_id"], token=claim["claim_token"], error={})
+    api.rows("fail_lease", **token(claim), error={})
     clock.advance(timedelta(seconds=5))
     [claim] = flow.claims().values()
     clock.advance(timedelta(seconds=7))
     finish(api, claim)
     a, b = api.rows("list_step_details", run=flow.run)
     assert (a["step_no"], a["step"], a["words"]) == (1, "a", "any node")
-    assert a["released_at"] == start
-    assert a["available_at"] - start == timedelta(seconds=30)
-    assert a["claimed_at"] - start == timedelta(seconds=35)
-    assert a["ended_at"] - start == timedelta(seconds=42)
-    [attempt] = a["attempts"]
-    assert attempt["outcome"] == "failed"
+    times = [a[each] - start for each in ("released_at", "available_at", "claimed_at", "ended_at")]
+    assert times == [timedelta(seconds=seconds) for seconds in (0, 30, 35, 42)]
+    assert [attempt["outcome"] for attempt in a["attempts"]] == ["failed"]
     assert b["words"] == "1 GPU"
     assert b["released_at"] - start == timedelta(seconds=42)
     assert (b["claimed_at"], b["ended_at"], b["attempts"]) == (None, None, [])
     api.refused("QHF03", "list_step_details", run=NOBODY)
+
+
+def test_a_retried_step_is_due_again(api: Api, clock: Clock) -> None:
+    flow = Flow(api, [step("a")])
+    flow.fail("a")
+    clock.advance(timedelta(minutes=3))
+    api.value("retry_workflow_run", run=flow.run)
+    [row] = api.rows("list_step_details", run=flow.run)
+    assert row["available_at"] == clock.now()
+    assert row["available_at"] - row["released_at"] == timedelta(minutes=3)
+    assert (row["claimed_at"], row["ended_at"], len(row["attempts"])) == (None, None, 1)
 
 
 def test_details_say_when_a_step_without_a_lease_began(api: Api, clock: Clock) -> None:
@@ -135,22 +144,18 @@ def test_signals_say_who_took_them(api: Api, clock: Clock) -> None:
 
 def test_runs_are_summarised(api: Api) -> None:
     options = {"affinity_tags": {"zone": "west"}, "placement": GPU}
-    tags = {"gpu": True}
-    flow = Flow(api, [step("a"), step("b", "a")], options=options, affinity_tags=tags)
+    flow = Flow(api, [step("a"), step("b", "a")], options=options, affinity_tags={"gpu": True})
     other = Flow(api, [step("a"), step("b", "a"), step("c", "b")])
     other.fail("a")
     rows = api.rows("summarise_runs", run_ids=[other.run, NOBODY, flow.run, flow.run])
     assert [row["run_id"] for row in rows] == sorted([flow.run, other.run])
-    found = {row["run_id"]: row for row in rows}
-    assert found[flow.run]["step_counts"] == {"running": 1, "waiting": 1}
-    assert found[flow.run]["affinity_tags"] == {"gpu": True, "zone": "west"}
-    assert found[flow.run]["placement"] == GPU
-    assert found[other.run]["step_counts"] == {"failed": 1, "skipped": 2}
-    assert found[other.run]["failed_steps"] == ["a"]
-    assert (found[other.run]["affinity_tags"], found[other.run]["placement"]) == ({}, {})
+    first, second = (next(row for row in rows if row["run_id"] == run) for run in (flow.run, other.run))
+    assert first["step_counts"] == {"running": 1, "waiting": 1}
+    assert (first["affinity_tags"], first["placement"]) == ({"gpu": True, "zone": "west"}, GPU)
+    assert second["step_counts"] == {"failed": 1, "skipped": 2}
+    assert (second["failed_steps"], second["affinity_tags"], second["placement"]) == (["a"], {}, {})
     assert api.rows("summarise_runs", run_ids=[]) == []
-    refused = api.refused("QHA01", "summarise_runs", run_ids=[uuid4() for _ in range(201)])
-    assert refused.field == "p_run_ids"
+    assert api.fault("summarise_runs", run_ids=[uuid4() for _ in range(201)]) == "p_run_ids"
 
 
 def test_a_preview_of_a_retry_says_what_the_retry_then_does(api: Api) -> None:
@@ -183,25 +188,10 @@ def test_versions_count_their_runs(api: Api) -> None:
     api.row("define_workflow", spec=flow.spec | {"steps": [step("a"), step("b")]})
     api.row("submit_workflow", workflow=name)
     rows = api.rows("list_workflow_versions", workflows=[name, name, "nobody"])
-    found = [(row["workflow"], row["version"], row["step_count"]) for row in rows]
-    assert found == [(name, 2, 2), (name, 1, 1), (name, None, None)]
-    assert [row["run_counts"] for row in rows] == [
-        {"running": 1},
-        {"cancelled": 1},
-        {"running": 1},
+    found = [(row["workflow"], row["version"], row["step_count"], row["run_counts"]) for row in rows]
+    assert found == [
+        (name, 2, 2, {"running": 1}),
+        (name, 1, 1, {"cancelled": 1}),
+        (name, None, None, {"running": 1}),
     ]
-    refused = api.refused("QHA01", "list_workflow_versions", workflows=["x"] * 101)
-    assert refused.field == "p_workflows"
-
-
-def test_a_retried_step_is_due_again(api: Api, clock: Clock) -> None:
-    flow = Flow(api, [step("a")])
-    [claim] = flow.claims().values()
-    fail(api, claim)
-    clock.advance(timedelta(minutes=3))
-    api.value("retry_workflow_run", run=flow.run)
-    [row] = api.rows("list_step_details", run=flow.run)
-    assert row["available_at"] == clock.now()
-    assert row["available_at"] - row["released_at"] == timedelta(minutes=3)
-    assert (row["claimed_at"], row["ended_at"]) == (None, None)
-    assert len(row["attempts"]) == 1
+    assert api.fault("list_workflow_versions", workflows=["x"] * 101) == "p_workflows"

@@ -64,11 +64,10 @@ def test_each_outcome_and_how_long_it_took(conn: psycopg.Connection[Any], clock:
     clock.advance(7 * SECOND)
     flow.complete("a")
     clock.advance(SECOND)
-    assert totals(conn, flow.queue) == {"completed": 1, "failed": 0, "cancelled": 0}
+    for _ in range(2):
+        assert totals(conn, flow.queue) == {"completed": 1, "failed": 0, "cancelled": 0}
     buckets = dict(conn.execute(BUCKETS, ["completed"]).fetchall())
     assert (buckets[5.0], buckets[10.0], buckets[float("inf")]) == (0, 1, 1)
-    count_all(conn)
-    assert totals(conn, flow.queue)["completed"] == 1
 
 
 @pytest.mark.parametrize("is_counted", [False, True])

@@ -1,14 +1,14 @@
 """What is kept for traces of runs: attempts that ended steps, and ends of traced runs."""
 
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
 import psycopg
-import pytest
 
 from hwqueue.testing import Clock
-from tests.flows import Flow, step
-from tests.sql.api import Api, refusing, token
+from tests.flows import Flow, fail, step
+from tests.sql.api import Api, refusing, settlement
 
 TRACED: dict[str, Any] = {"headers": {"traceparent": "of the submission"}}
 LEFT = "select count(*) from hwqueue.traced_run where run_id = %s"
@@ -16,26 +16,8 @@ LEFT = "select count(*) from hwqueue.traced_run where run_id = %s"
 
 def settle(flow: Flow, *ends: dict[str, Any]) -> None:
     """Settle claims in one call, as a worker does."""
-    flow.calls.rows(
-        "settle_and_claim",
-        node=flow.node,
-        epoch=flow.epoch,
-        settle=[
-            {key: str(value) if key == "lease_id" else value for key, value in end.items()} for end in ends
-        ],
-        queues=[flow.queue],
-        qty=0,
-    )
-
-
-def done(claim: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """A settlement that completes a claim."""
-    return {
-        "lease_id": claim["lease_id"],
-        "claim_token": claim["claim_token"],
-        "outcome": "complete",
-        **more,
-    }
+    who = {"node": flow.node, "epoch": flow.epoch}
+    flow.calls.rows("settle_and_claim", **who, settle=list(ends), queues=[flow.queue], qty=0)
 
 
 def parents(claim: dict[str, Any]) -> Any:
@@ -43,27 +25,22 @@ def parents(claim: dict[str, Any]) -> Any:
     return claim["headers"].get("parent_traceparents")
 
 
-def test_each_attempt_of_a_batch_keeps_its_own(api: Api) -> None:
-    """One that has none gets none from the one before it, nor does a later call."""
+def test_each_attempt_of_a_batch_keeps_its_own(conn: psycopg.Connection[Any], api: Api) -> None:
+    """One that has none gets none from the one before it, nor does a later call, be it in one transaction."""
     steps = [step("a"), step("b"), step("c"), step("d"), step("join", "a", "b", "c")]
-    flow = Flow(api, [*steps, step("last", "d")], options=TRACED)
-    claims = flow.claims()
-    batch = [claims[name] for name in "abc"]
-    batch.sort(key=lambda claim: str(claim["lease_id"]))
-    settle(flow, done(batch[0], traceparent="1"), done(batch[1]), done(batch[2], traceparent="3"))
-    api.rows("complete_lease", **token(claims["d"]))
-    again = flow.claims()
-    assert sorted(parents(again["join"])) == ["1", "3"]
-    assert parents(again["last"]) is None
-
-
-def test_the_setting_ends_with_the_batch(conn: psycopg.Connection[Any], api: Api) -> None:
-    flow = Flow(api, [step("a"), step("b"), step("last", "b")], options=TRACED)
-    claims = flow.claims()
-    with conn.transaction():
-        settle(flow, done(claims["a"], traceparent="1", result=7))
-        api.rows("complete_lease", **token(claims["b"]))
-    assert parents(flow.claims()["last"]) is None
+    for is_one in (False, True):
+        flow = Flow(api, [*steps, step("last", "d")], options=TRACED)
+        claims = flow.claims()
+        batch = sorted((claims[name] for name in "abc"), key=lambda claim: str(claim["lease_id"]))
+        last: dict[str, Any] = {"traceparent": "3"} | ({"result": 7} if is_one else {})
+        given: list[dict[str, Any]] = [{"traceparent": "1"}, {}, last]
+        ends = (settlement(claim, **more) for claim, more in zip(batch, given, strict=True))
+        with conn.transaction() if is_one else nullcontext():
+            settle(flow, *ends)
+            api.complete(claims["d"])
+        again = flow.claims()
+        assert sorted(parents(again["join"])) == ["1", "3"]
+        assert parents(again["last"]) is None
 
 
 def test_a_setting_of_a_session_is_cut(conn: psycopg.Connection[Any], api: Api) -> None:
@@ -79,31 +56,28 @@ def test_a_setting_of_a_session_is_cut(conn: psycopg.Connection[Any], api: Api) 
 def test_a_failed_attempt_counts_if_it_was_the_last(api: Api) -> None:
     after = {"after": [{"step": "a", "on": "failed"}]}
     flow = Flow(api, [step("a", on_failure="continue"), step("b") | after], options=TRACED)
-    failed = done(flow.claims()["a"], traceparent="1") | {"outcome": "fail", "error": {}}
-    settle(flow, failed)
+    settle(flow, settlement(flow.claims()["a"], "fail", traceparent="1", error={}))
     assert parents(flow.claims()["b"]) == ["1"]
 
 
 def test_a_retry_forgets_what_runs_again(api: Api) -> None:
-    flow = Flow(api, [step("a"), step("b", "a")], options=TRACED)
-    settle(flow, done(flow.claims()["a"], traceparent="1"))
-    flow.fail("b")
-    flow.calls.rows("retry_workflow_run", run=flow.run, options={"mode": "all"})
-    flow.complete("a")
-    assert parents(flow.claims()["b"]) is None
-
-
-def test_a_run_that_is_not_traced_has_no_such_header(api: Api) -> None:
-    flow = Flow(api, [step("a"), step("b", "a")])
-    settle(flow, done(flow.claims()["a"], traceparent="1"))
-    assert "parent_traceparents" not in flow.claims()["b"]["headers"]
+    """And a run that is not traced has no such header."""
+    for options in (TRACED, {}):
+        flow = Flow(api, [step("a"), step("b", "a")], options=options)
+        settle(flow, settlement(flow.claims()["a"], traceparent="1"))
+        claim = flow.claims()["b"]
+        assert ("parent_traceparents" in claim["headers"]) == (options is TRACED)
+        fail(api, claim)
+        flow.calls.rows("retry_workflow_run", run=flow.run, options={"mode": "all"})
+        flow.complete("a")
+        assert parents(flow.claims()["b"]) is None
 
 
 def test_at_most_32_parents_are_named(api: Api) -> None:
     names = [f"p{number:02}" for number in range(40)]
     flow = Flow(api, [*map(step, names), step("join", *names)], options=TRACED)
     claims = flow.claims()
-    settle(flow, *(done(claims[name], traceparent=name) for name in names))
+    settle(flow, *(settlement(claims[name], traceparent=name) for name in names))
     assert parents(flow.claims()["join"]) == names[:32]
 
 
@@ -132,25 +106,22 @@ def test_the_end_of_a_traced_run_is_handed_over_once(api: Api, clock: Clock) -> 
     assert api.rows("take_ended_runs") == []
 
 
-def test_prune_deletes_what_nobody_takes(conn: psycopg.Connection[Any], api: Api, clock: Clock) -> None:
+def test_prune_deletes_what_nobody_takes(api: Api, clock: Clock) -> None:
     flow = Flow(api, [step("a")], options=TRACED)
     flow.complete("a")
     clock.advance(timedelta(hours=1))
     api.rows("prune")
-    assert conn.execute(LEFT, [flow.run]).fetchall() == [(1,)]
+    assert api.one(LEFT, flow.run) == 1
     clock.advance(timedelta(seconds=1))
     api.rows("prune")
-    assert conn.execute(LEFT, [flow.run]).fetchall() == [(0,)]
+    assert api.one(LEFT, flow.run) == 0
 
 
-@pytest.mark.parametrize("limit", [0, 1001])
-def test_the_limit_is_checked(api: Api, limit: int) -> None:
-    assert api.fault("take_ended_runs", limit=limit) == "p_limit"
-
-
-def test_a_trace_context_is_text(api: Api) -> None:
+def test_what_is_refused(api: Api) -> None:
+    for limit in (0, 1001):
+        assert api.fault("take_ended_runs", limit=limit) == "p_limit"
     flow = Flow(api, [step("a")])
     claim = flow.claims()["a"]
     for wrong in (7, "x" * 201):
         with refusing("QHA01"):
-            settle(flow, done(claim, traceparent=wrong))
+            settle(flow, settlement(claim, traceparent=wrong))

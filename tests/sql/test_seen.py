@@ -1,6 +1,7 @@
 """What a reader has seen, and what it asks for the next time: common/seen.sql."""
 
 from contextlib import ExitStack
+from typing import Any
 
 import psycopg
 import pytest
@@ -23,20 +24,18 @@ class Reader:
 
     def misses(self, xid: str) -> bool:
         """Whether it cannot have seen what the transaction wrote."""
-        return ask(self.conn, IS_UNSEEN, xid, self.unseen, self.next_xid)
+        return bool(ask(self.conn, IS_UNSEEN, xid, self.unseen, self.next_xid))
 
 
-def ask(conn: psycopg.Connection, query: str, *values: object) -> bool:
+def ask(conn: psycopg.Connection, query: str, *values: object) -> Any:
     """The one answer of a question."""
     [(answer,)] = conn.execute(query.encode(), values).fetchall()
-    assert isinstance(answer, bool)
     return answer
 
 
 def xid(conn: psycopg.Connection) -> str:
     """The id of the session's transaction, given to it now if it has none."""
-    [(found,)] = conn.execute(OWN).fetchall()
-    return str(found)
+    return str(ask(conn, OWN))
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
@@ -89,8 +88,7 @@ def test_a_subtransaction_counts_by_its_top(conn: psycopg.Connection, dsn: str) 
 
 
 def test_a_prepared_transaction_runs_until_it_is_finished(conn: psycopg.Connection, dsn: str) -> None:
-    [(allowed,)] = conn.execute("show max_prepared_transactions").fetchall()
-    if allowed == "0":
+    if ask(conn, "show max_prepared_transactions") == "0":
         pytest.skip("max_prepared_transactions is 0")
     with psycopg.connect(dsn, autocommit=True) as other:
         other.execute("begin")
@@ -105,5 +103,5 @@ def test_a_prepared_transaction_runs_until_it_is_finished(conn: psycopg.Connecti
 def test_what_another_server_left(conn: psycopg.Connection, ahead: bool) -> None:
     """Ids that this server has not come to say nothing; nothing has been seen then."""
     mark = int(xid(conn)) + (1000 if ahead else 0)
-    [(valid,)] = conn.execute("select hwqueue.valid_next_xid(%s::text::xid8)::text", [str(mark)]).fetchall()
+    valid = ask(conn, "select hwqueue.valid_next_xid(%s::text::xid8)::text", str(mark))
     assert valid == ("0" if ahead else str(mark))

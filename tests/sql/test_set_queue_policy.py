@@ -11,8 +11,7 @@ def test_keys_not_given_stay(api: Api) -> None:
     assert (policy["max_attempts"], policy["patience"]) == (3, 9)
     weights = {key: policy["tuning"][f"weight_{key}"] for key in ("affinity", "fit", "spread")}
     assert weights == {"affinity": 2, "fit": 4, "spread": 1}
-    [row] = [row for row in api.rows("list_queues") if row["queue"] == queue]
-    assert row["policy"] == policy
+    assert api.listed(queue)["policy"] == policy
 
 
 def test_it_counts_for_leases_already_spawned(api: Api) -> None:
@@ -22,12 +21,8 @@ def test_it_counts_for_leases_already_spawned(api: Api) -> None:
     assert api.value("fail_lease", **token(claim), error={}) == "failed"
 
 
-def test_unknown_queue(api: Api) -> None:
+def test_what_is_refused(api: Api) -> None:
     refusal = api.refused("QHQ01", "set_queue_policy", queue="nowhere", policy={})
     assert refusal.detail["queue"] == "nowhere"
-
-
-def test_bad_policy(api: Api) -> None:
-    assert (
-        api.fault("set_queue_policy", queue=api.queue(), policy={"max_attempts": -1}) == "policy.max_attempts"
-    )
+    policy = {"max_attempts": -1}
+    assert api.fault("set_queue_policy", queue=api.queue(), policy=policy) == "policy.max_attempts"

@@ -22,11 +22,21 @@ ALL: dict[str, Any] = {
     "retry": {"kind": "fixed", "base": 9},
     "claim_timeout": 90,
 }
+OTHERS: dict[str, Any] = {
+    "placement": {"resources": {"cpu_milli": 1}},
+    "affinity_tags": {"zone": "b"},
+    "labels": {"of": "mine"},
+    "patience": 8,
+    "priority": -3,
+    "max_attempts": 2,
+    "retry": {"kind": "fixed", "base": 10},
+    "claim_timeout": 91,
+}
 _LEASE = """
   select to_jsonb(l) - array['lease_id', 'position', 'created_at', 'idempotency_key']
   from hwqueue.lease l where l.lease_id = %s
 """
-_CLASSES = "select count(*) from hwqueue.placement_class"
+
 _numbers = count(1)
 
 
@@ -37,12 +47,9 @@ def new_task(api: Api, defaults: Any = None, /, **more: Any) -> str:
     return name
 
 
-def stored(api: Api, lease: UUID) -> Row:
+def stored(api: Api, lease: UUID) -> Any:
     """A lease's row but for what every lease has of its own; its class says the rest."""
-    row = api.conn.execute(_LEASE, [lease]).fetchone()
-    assert row is not None
-    kept: Row = row[0]
-    return kept
+    return api.one(_LEASE, lease)
 
 
 def spawned(api: Api, how: str, queue: str, task: str, options: Any = None) -> UUID:
@@ -78,12 +85,7 @@ def test_a_default_is_as_if_it_were_given(api: Api, how: str, option: str) -> No
 @pytest.mark.parametrize("option", ALL)
 def test_an_option_of_the_spawn_replaces_the_default_of_its_name(api: Api, how: str, option: str) -> None:
     """As a whole: nothing of two placements or label sets is merged. Null: as without a default."""
-    others: dict[str, Any] = {
-        **{"placement": {"resources": {"cpu_milli": 1}}, "affinity_tags": {"disk": "ssd"}},
-        **{"labels": {"of": "mine"}, "patience": 1, "priority": -1, "max_attempts": 4},
-        **{"retry": {"kind": "none"}, "claim_timeout": 30},
-    }
-    other = others[option]
+    other = OTHERS[option]
     queue, task = api.queue(), new_task(api)
     rest = {key: value for key, value in ALL.items() if key != option}
     wanted = stored(api, spawned(api, how, queue, task, rest | {option: other}))
@@ -119,12 +121,12 @@ def test_a_batch_of_several_tasks(api: Api) -> None:
     batch: list[Row] = [{"task": task} for task in (gpu, low, "none", gpu)]
     batch.append({"task": gpu, "options": {"priority": 4}})
     batch.append({"task": low, "options": None})
-    [(before,)] = api.conn.execute(_CLASSES).fetchall()
+    before = api.contents()["placement_class"][0]
     rows = api.rows("spawn_leases", queue=queue, leases=batch)
     leases = [api.lease(row["lease_id"]) for row in rows]
     assert [bool(lease["placement"]) for lease in leases] == [True, False, False, True, True, False]
     assert [lease["priority"] for lease in leases] == [0, -9, 0, 0, 4, -9]
-    assert api.conn.execute(_CLASSES).fetchall() == [(before + 3,)]
+    assert api.contents()["placement_class"][0] == before + 3
 
 
 @pytest.mark.parametrize("options", [[], "x", {"priority": "x"}, {"retry": 3}])
@@ -150,34 +152,30 @@ def test_a_key_compares_what_the_lease_got(api: Api, how: str) -> None:
 
 def test_an_adopted_lease_has_them(api: Api) -> None:
     queue, task, node = api.queue(), new_task(api, max_attempts=1, labels={"a": "1"}), api.node()
-    row = api.row("adopt_lease", queue=queue, node=node.node_id, task=task)
-    lease = api.lease(row["lease_id"])
+    lease = api.lease(api.row("adopt_lease", queue=queue, node=node.node_id, task=task)["lease_id"])
     assert (lease["max_attempts"], lease["labels"]) == (1, {"a": "1"})
-
-
-def test_a_gpu_task_goes_to_the_gpu_node_alone(api: Api) -> None:
-    gpus = [{"resource_id": "00000000-0000-0000-0000-00000000a100"}]
-    queue, task = api.queue(), new_task(api, placement=GPU)
-    lease = api.spawn(queue, task)
-    assert api.claimed(api.node(), queue) == []
-    assert api.claimed(api.node(gpus=gpus), queue) == [lease]
 
 
 def test_a_dry_run_asks_as_a_spawn_would(api: Api) -> None:
     """Placement null: what the defaults ask. One that is given is all that is asked."""
     task = new_task(api, placement={"resources": {"cpu_milli": 5}}, affinity_tags={"zone": "q"})
-    fits = api.node(labels={"zone": "q"}, capacity={"cpu_milli": 5}).node_id
-    small = api.node(labels={"zone": "q"}, capacity={"cpu_milli": 4}).node_id
-    elsewhere = api.node(labels={"zone": "r"}, capacity={"cpu_milli": 5}).node_id
+    fits, small, elsewhere = (
+        api.node(labels={"zone": zone}, capacity={"cpu_milli": cpu})
+        for zone, cpu in (("q", 5), ("q", 4), ("r", 5))
+    )
 
     def able(placement: Any, name: str) -> set[UUID]:
         rows = api.rows("match_nodes", placement=placement, options={"task": name})
         eligible = {row["node_id"] for row in rows if row["eligible"]}
-        return eligible & {fits, small, elsewhere}
+        return eligible & every
 
-    assert able(None, task) == able(raw("null"), task) == {fits}
-    assert able({}, task) == able(None, "other") == {fits, small, elsewhere}
-    assert able({"resources": {"cpu_milli": 4}}, task) == {fits, small, elsewhere}
+    every = {node.node_id for node in (fits, small, elsewhere)}
+    assert able(None, task) == able(raw("null"), task) == {fits.node_id}
+    assert able({}, task) == able(None, "other") == every
+    assert able({"resources": {"cpu_milli": 4}}, task) == every
+    queue = api.queue()
+    lease = api.spawn(queue, task)
+    assert [api.claimed(node, queue) for node in (small, elsewhere, fits)] == [[], [], [lease]]
 
 
 def test_a_dry_run_has_the_labels_of_the_task(api: Api) -> None:
@@ -187,15 +185,10 @@ def test_a_dry_run_has_the_labels_of_the_task(api: Api) -> None:
     holder = api.spawn(queue, placement=alone)
     api.settle_terms()
     assert api.claimed(node, queue) == [holder]
-    expected: list[tuple[Row, bool]] = [
-        ({}, False),
-        ({"labels": {}}, True),
-        ({"labels": None}, True),
-    ]
-    for options, eligible in expected:
-        rows = api.rows("match_nodes", placement={}, options={"task": task, "queue": queue} | options)
-        [found] = [row["eligible"] for row in rows if row["node_id"] == node.node_id]
-        assert found is eligible, options
+    for labels, eligible in (({}, False), ({"labels": {}}, True), ({"labels": None}, True)):
+        options: Row = {"task": task, "queue": queue} | labels
+        rows = api.rows("match_nodes", placement={}, options=options)
+        assert [row["eligible"] for row in rows if row["node_id"] == node.node_id] == [eligible]
 
 
 BAD: list[tuple[str, str, Any]] = [
@@ -231,10 +224,12 @@ def test_what_a_spawn_refuses_is_no_default(api: Api, code: str, option: str, va
     assert refused.message == spawn.message.replace("options.", "defaults.", 1)
 
 
-@pytest.mark.parametrize("value", [32767, -32768])
-def test_the_bounds_of_a_spawn_are_those_of_a_default(api: Api, value: int) -> None:
-    lease = api.lease(api.spawn(api.queue(), new_task(api, priority=value, max_attempts=1000)))
-    assert (lease["priority"], lease["max_attempts"]) == (value, 1000)
+def test_the_bounds_of_a_spawn_are_those_of_a_default(api: Api) -> None:
+    for priority in (32767, -32768):
+        lease = api.lease(api.spawn(api.queue(), new_task(api, priority=priority, max_attempts=1000)))
+        assert (lease["priority"], lease["max_attempts"]) == (priority, 1000)
+    for task in (None, "", "t" * 201):
+        assert api.fault("set_task", task=task) == "task"
 
 
 @pytest.mark.parametrize(
@@ -252,29 +247,18 @@ def test_only_options_of_all_leases_are_defaults(api: Api, field: str, defaults:
     assert api.fault("set_task", task="bad", defaults=defaults) == field
 
 
-@pytest.mark.parametrize("task", [None, "", "t" * 201])
-def test_a_task_has_a_name(api: Api, task: str | None) -> None:
-    assert api.fault("set_task", task=task) == "task"
-
-
 def test_set_list_and_drop(api: Api, clock: Clock) -> None:
     name = "media/film.draw:4k@night"
-    assert api.value("set_task", task=name, defaults=ALL | {"patience": None}) == {
-        key: value for key, value in ALL.items() if key != "patience"
-    }
+    without = {key: value for key, value in ALL.items() if key != "patience"}
+    assert api.value("set_task", task=name, defaults=ALL | {"patience": None}) == without
     at = clock.now()
     api.value("set_task", task=name, defaults={"priority": 1})
     assert api.value("set_task", task=name, defaults=raw('{"priority": 1}')) == {"priority": 1}
-    user = api.conn.execute("select session_user").fetchone()
-    assert user is not None
     row = listed(api, name)
     assert isinstance(row.pop("served"), bool)
-    assert row == {
-        **{"task": name, "defaults": {"priority": 1}},
-        **{"set_at": at, "set_by": user[0]},
-    }
-    assert api.value("drop_task", task=name) is True
-    assert api.value("drop_task", task=name) is False
+    by = api.one("select session_user")
+    assert row == {"task": name, "defaults": {"priority": 1}, "set_at": at, "set_by": by}
+    assert [api.value("drop_task", task=name) for _ in range(2)] == [True, False]
     assert [row for row in api.rows("list_tasks") if row["task"] == name] == []
     assert api.lease(api.spawn(api.queue(), name))["priority"] == 0
 
@@ -322,46 +306,28 @@ def differing(api: Api, name: str, declared: Any) -> dict[str, tuple[Any, Any]]:
 
 @pytest.mark.parametrize("option", ALL)
 def test_each_declared_option_that_differs_is_told(api: Api, option: str) -> None:
-    others: dict[str, Any] = {
-        "placement": {"resources": {"gpu": 2}},
-        "affinity_tags": {"zone": "b"},
-        "labels": {},
-        "patience": 8,
-        "priority": -3,
-        "max_attempts": 2,
-        "retry": {"kind": "fixed", "base": 10},
-        "claim_timeout": 91,
-    }
+
     assert differing(api, new_task(api, ALL), ALL) == {}
-    changed = ALL | {option: others[option]}
-    assert differing(api, new_task(api, ALL), changed) == {option: (others[option], ALL[option])}
+    for other in (OTHERS[option], *([{}] if option == "labels" else [])):
+        found = differing(api, new_task(api, ALL), ALL | {option: other})
+        assert found == {option: (other, ALL[option])}
     without = {name: value for name, value in ALL.items() if name != option}
     assert differing(api, new_task(api, without), ALL) == {option: (ALL[option], None)}
     assert differing(api, new_task(api, ALL), without) == {}  # not declared: the database's counts
 
 
 def test_one_value_in_two_forms_does_not_differ(api: Api) -> None:
-    name = new_task(
-        api,
-        patience="5 min",
-        claim_timeout="90 seconds",
-        retry={"kind": "fixed", "base": "9 s"},
-        placement={"require": [{"label": "zone", "op": "in", "values": ["b", "a"]}]},
-    )
-    declared = {
-        "patience": 300,
-        "claim_timeout": 90,
-        "retry": {"kind": "fixed", "base": 9},
-        "placement": {"require": [{"label": "zone", "op": "in", "values": ["a", "b"]}]},
-        "labels": None,
-    }
-    assert differing(api, name, declared) == {}
+    """A task that was never set differs in all that is declared."""
 
+    def placement(*zones: str) -> Row:
+        return {"require": [{"label": "zone", "op": "in", "values": [*zones]}]}
 
-def test_tasks_that_were_never_set_differ_in_all_that_is_declared(api: Api) -> None:
-    one = new_task(api, priority=1)
-    declared = {"never-set": {"priority": 4, "labels": None}, one: {"priority": 1}}
-    rows = api.rows("compare_tasks", defaults=declared)
+    retry = {"kind": "fixed", "base": "9 s"}
+    more = {"retry": retry, "placement": placement("b", "a")}
+    name = new_task(api, more, patience="5 min", claim_timeout="90 seconds")
+    declared = {"patience": 300, "claim_timeout": 90, "retry": retry | {"base": 9}}
+    same = declared | {"placement": placement("a", "b"), "labels": None}
+    rows = api.rows("compare_tasks", defaults={name: same, "never-set": {"priority": 4, "labels": None}})
     assert [tuple(row.values()) for row in rows] == [("never-set", "priority", 4, None)]
 
 
@@ -371,10 +337,16 @@ def test_what_cannot_be_compared_is_refused(api: Api) -> None:
     for declared in (None, raw("[]"), raw("3"), many):
         assert api.fault("compare_tasks", defaults=declared) == "p_defaults"
     name = new_task(api)
-    refused = api.refused("QHA01", "compare_tasks", defaults={name: {"patience": "soon"}})
-    assert refused.field == f"p_defaults.{name}.patience"
-    refused = api.refused("QHA01", "compare_tasks", defaults={name: {"queue": "q"}})
-    assert refused.field == f"p_defaults.{name}.queue"
+    for option, value in (("patience", "soon"), ("queue", "q")):
+        found = api.fault("compare_tasks", defaults={name: {option: value}})
+        assert found == f"p_defaults.{name}.{option}"
+
+
+def test_one_bad_default_sets_none(api: Api) -> None:
+    names = [f"task-{next(_numbers)}" for _ in range(2)]
+    declared = {names[0]: {"priority": 1}, names[1]: {"priority": "high"}}
+    assert api.fault("sync_tasks", defaults=declared) == f"p_defaults.{names[1]}.priority"
+    assert not [row for row in api.rows("list_tasks") if row["task"] in names]
 
 
 def synced(api: Api, name: str, declared: Any, version: str | None = None, **more: Any) -> Any:
@@ -428,14 +400,6 @@ def test_what_a_person_has_set_no_app_replaces(api: Api) -> None:
     assert synced(api, name, {"priority": 2}) is True
     api.value("set_task", task=name, defaults={"priority": 2})
     assert synced(api, name, {"priority": 3}) is False
-
-
-def test_one_bad_default_sets_none(api: Api) -> None:
-    names = [f"task-{next(_numbers)}" for _ in range(2)]
-    declared = {names[0]: {"priority": 1}, names[1]: {"priority": "high"}}
-    refused = api.refused("QHA01", "sync_tasks", defaults=declared)
-    assert refused.field == f"p_defaults.{names[1]}.priority"
-    assert not [row for row in api.rows("list_tasks") if row["task"] in names]
 
 
 def test_tasks_that_workers_declare_and_nobody_has_set_are_listed(api: Api, clock: Clock) -> None:

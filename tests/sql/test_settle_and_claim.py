@@ -98,30 +98,19 @@ def test_room_that_it_frees_is_there_for_the_claim(api: Api) -> None:
     ]
 
 
-def test_settling_only_and_claiming_only(api: Api) -> None:
+def test_settling_only_and_claiming_only(api: Api, clock: Clock) -> None:
+    """Tasks and the timeout go through to the claim."""
     queue, node = api.queue(), api.node()
     done = api.running(queue, node)
     api.spawn(queue)
     assert [row["kind"] for row in settle(api, node, [settlement(done)], queue)] == ["settled"]
     assert [row["kind"] for row in settle(api, node, [], queue, qty=1)] == ["claimed"]
     assert settle(api, node, [], queue, qty=1) == []
-
-
-def test_tasks_and_timeout_go_through(api: Api, clock: Clock) -> None:
-    queue, node = api.queue(), api.node()
     api.spawn(queue, "other")
     mine = api.spawn(queue, "mine")
-    [row] = api.rows(
-        "settle_and_claim",
-        **node.who,
-        settle=None,
-        queues=[queue],
-        qty=5,
-        tasks=["mine"],
-        claim_timeout=timedelta(seconds=5),
-    )
-    assert row["lease_id"] == mine
-    assert row["expires_at"] == clock.now() + timedelta(seconds=5)
+    more = {"tasks": ["mine"], "claim_timeout": timedelta(seconds=5)}
+    row = api.row("settle_and_claim", **node.who, settle=None, queues=[queue], qty=5, **more)
+    assert (row["lease_id"], row["expires_at"]) == (mine, clock.now() + timedelta(seconds=5))
 
 
 @pytest.mark.thorough
@@ -138,11 +127,12 @@ def test_the_node_is_checked_first(api: Api) -> None:
     api.refused("QHQ01", "settle_and_claim", **node.who, **arguments)
 
 
-@pytest.mark.parametrize("qty", [-1, 1001, None])
-def test_bad_quantities(api: Api, qty: int | None) -> None:
+def test_bad_quantities_and_queues(api: Api) -> None:
     node, queue = api.node(), api.queue()
-    arguments = {"settle": [], "queues": [queue], "qty": qty}
-    assert api.fault("settle_and_claim", **node.who, **arguments) == "p_qty"
+    for qty in (-1, 1001, None):
+        assert api.fault("settle_and_claim", **node.who, settle=[], queues=[queue], qty=qty) == "p_qty"
+    two_dimensions = [[queue], [api.queue()]]
+    assert api.fault("settle_and_claim", **node.who, settle=[], queues=two_dimensions) == "p_queues"
 
 
 GOOD = {"lease_id": str(uuid4()), "claim_token": 1, "outcome": "complete"}
@@ -180,31 +170,17 @@ def test_bad_settlements(api: Api, field: str, settlements: Any) -> None:
 def test_a_result_that_is_too_large(api: Api) -> None:
     queue, node = api.queue(max_result_bytes=100), api.node()
     small, large = api.running(queue, node), api.running(queue, node)
-    settlements = [settlement(small, result=1), settlement(large, result="x" * 99)]
-    assert (
-        api.fault("settle_and_claim", **node.who, settle=settlements, queues=[queue]) == "p_settle[1].result"
-    )
+    settle = [settlement(small, result=1), settlement(large, result="x" * 99)]
+    assert api.fault("settle_and_claim", **node.who, settle=settle, queues=[queue]) == "p_settle[1].result"
 
 
-def test_a_token_written_with_a_point(api: Api) -> None:
-    """1.0 is a whole number, too."""
+def test_how_a_token_may_be_written(api: Api) -> None:
+    """1.0 is a whole number, too; and text, as from JavaScript, whose numbers have 53 bits."""
     queue, node = api.queue(), api.node()
-    claim = api.running(queue, node)
-    written = json.dumps([settlement(claim)]).replace(str(claim["claim_token"]), f"{claim['claim_token']}.0")
+    claim, other = api.running(queue, node), api.running(queue, node)
+    written = json.dumps([settlement(other)]).replace(str(other["claim_token"]), f"{other['claim_token']}.0")
     rows = api.rows("settle_and_claim", **node.who, settle=raw(written), queues=[queue])
     assert [(row["verdict"], row["state"]) for row in rows] == [("ok", "completed")]
-
-
-def test_queues_in_two_dimensions(api: Api) -> None:
-    node = api.node()
-    arguments = {"settle": [], "queues": [[api.queue()], [api.queue()]]}
-    assert api.fault("settle_and_claim", **node.who, **arguments) == "p_queues"
-
-
-def test_a_token_may_be_text(api: Api) -> None:
-    """As from JavaScript, whose numbers have 53 bits."""
-    queue, node = api.queue(), api.node()
-    claim = api.running(queue, node)
     named = {"lease_id": str(claim["lease_id"]), "claim_token": str(claim["claim_token"])}
     [beaten] = api.rows("heartbeat_node", **node.who, claims=[named])
     assert beaten["verdict"] == "ok"

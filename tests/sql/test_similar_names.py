@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -11,20 +10,14 @@ from hypothesis import strategies as st
 from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.sql.api import Api
-from tests.sql.explained import actions, clear, explain, explain_class, label
+from tests.sql.explained import actions, explain, explain_class, label
 from tests.sql.isolation_support import devices
 from tests.sql.placed import spawn_placed
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("lone")]
 
-_DISTANCE = "select hwqueue.edit_distance(%s, %s, %s)"
-_NEAREST = "select hwqueue.nearest_name(%s, %s)"
+
 MOST = 2
-
-
-@pytest.fixture(autouse=True)
-def _alone(api: Api) -> None:
-    clear(api)
 
 
 def distance(one: str, other: str) -> int:
@@ -45,16 +38,9 @@ def distance(one: str, other: str) -> int:
     return rows[-1][-1]
 
 
-def value(api: Api, statement: str, *arguments: Any) -> Any:
-    """The one value of a statement."""
-    row = api.conn.execute(statement, arguments).fetchone()
-    assert row is not None
-    return row[0]
-
-
 def nearest(api: Api, name: str, names: Sequence[str]) -> str | None:
     """The name that was probably meant."""
-    found: str | None = value(api, _NEAREST, name, list(names))
+    found: str | None = api.one("select hwqueue.nearest_name(%s, %s)", name, list(names))
     return found
 
 
@@ -70,7 +56,8 @@ any_text = st.text(st.characters(exclude_characters="\0", exclude_categories=["C
 @example("x" * 64, "x" * 31 + "y" + "x" * 32, 1)
 def test_the_distance_is_that_of_the_whole_table(api: Api, one: str, other: str, most: int) -> None:
     edits = distance(one, other)
-    assert value(api, _DISTANCE, one, other, most) == (edits if edits <= most else None)
+    found = api.one("select hwqueue.edit_distance(%s, %s, %s)", one, other, most)
+    assert found == (edits if edits <= most else None)
 
 
 @read_only
@@ -82,27 +69,18 @@ def test_the_nearest_of_words_is_that_of_the_fewest_edits(api: Api, name: str, n
     assert nearest(api, name, names) == (fitting[0][1] if fitting else None)
 
 
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        *[("gpus", "gpu"), ("maill", "mail"), ("regoin", "region"), ("us-esat", "us-east")],
-        *[("GPU", "gpu"), ("gpu_model", "gpu-model"), ("renders", "render"), ("drew", "draw")],
-    ],
-)
-def test_a_typing_error_is_close(api: Api, name: str, meant: str) -> None:
-    assert nearest(api, name, ["far-from-it", meant]) == meant
-    assert nearest(api, name, [name]) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "other"),
-    [
-        *[("H100", "A100"), ("us-east-1", "us-east-2"), ("us-east", "eu-east"), ("v1", "v2")],
-        *[("zone-a", "zone-b"), ("us-east", "us-west"), ("mail", "male"), ("ab", "abc")],
-    ],
-)
-def test_another_thing_of_the_kind_is_not_close(api: Api, name: str, other: str) -> None:
-    assert nearest(api, name, [other]) is None
+def test_a_typing_error_is_close_and_another_thing_of_the_kind_is_not(api: Api) -> None:
+    for name, meant in (
+        *(("gpus", "gpu"), ("maill", "mail"), ("regoin", "region"), ("us-esat", "us-east")),
+        *(("GPU", "gpu"), ("gpu_model", "gpu-model"), ("renders", "render"), ("drew", "draw")),
+    ):
+        assert nearest(api, name, ["far-from-it", meant]) == meant
+        assert nearest(api, name, [name]) is None
+    for name, other in (
+        *(("H100", "A100"), ("us-east-1", "us-east-2"), ("us-east", "eu-east"), ("v1", "v2")),
+        *(("zone-a", "zone-b"), ("us-east", "us-west"), ("mail", "male"), ("ab", "abc")),
+    ):
+        assert nearest(api, name, [other]) is None, (name, other)
 
 
 def test_the_search_is_bounded(api: Api) -> None:
@@ -114,22 +92,18 @@ def test_the_search_is_bounded(api: Api) -> None:
     assert nearest(api, "region", [*apart, "regoin"]) is None
 
 
-CASES: list[tuple[dict[str, Any], str]] = [
-    ({"require": [label("regoin", "us-east")]}, "label regoin, did you mean region?"),
-    ({"require": [{"label": "regoin", "op": "exists"}]}, "label regoin, did you mean region?"),
+CASES: list[tuple[Row, str]] = [
+    *(
+        ({"require": [rule]}, "label regoin, did you mean region?")
+        for rule in (
+            label("regoin", "us-east"),
+            {"label": "regoin", "op": "exists"},
+            {"any": [[label("regoin", "a")], [label("disk", "ssd")]]},
+            {"tags": {"regoin": {"deep": 1}}},
+            {"label": "region", "op": "in", "other_label": "regoin"},
+        )
+    ),
     ({"require": [label("region", "us-esat")]}, "label region=us-esat, did you mean us-east?"),
-    (
-        {"require": [{"any": [[label("regoin", "a")], [label("disk", "ssd")]]}]},
-        "label regoin, did you mean region?",
-    ),
-    (
-        {"require": [{"tags": {"regoin": {"deep": 1}}}]},
-        "label regoin, did you mean region?",
-    ),
-    (
-        {"require": [{"label": "region", "op": "in", "other_label": "regoin"}]},
-        "label regoin, did you mean region?",
-    ),
     ({"resources": {"licenses": 1}}, "resource licenses, did you mean license?"),
     ({"resources": {"gpus": 1}}, "resource gpus, did you mean gpu?"),
     ({"resources": {"cpu_mili": 1}}, "resource cpu_mili, did you mean cpu_milli?"),
@@ -191,21 +165,16 @@ def test_names_that_a_node_has_or_must_not_have_are_not_named(api: Api, placemen
 
 
 def test_only_live_nodes_are_asked(api: Api, clock: Clock) -> None:
-    api.node(labels={"region": "us-east"})
+    """But a name that a silent node has is no error."""
+    api.node(labels={"region": "us-east", "zonne": "x"})
     lease = spawn_placed(api, api.queue(), require=[label("regoin", "us-east")])
+    silent = spawn_placed(api, api.queue(), require=[label("zonne", "x")])
     assert "did you mean region?" in explain(api, lease)["headline"]
     clock.advance(timedelta(days=1))
     assert "did you mean" not in explain(api, lease)["headline"]
     api.node(labels={"zone": "a"})
     assert "did you mean" not in explain(api, lease)["headline"]
-
-
-def test_a_name_of_a_silent_node_is_no_error(api: Api, clock: Clock) -> None:
-    api.node(labels={"regoin": "us-east"})
-    lease = spawn_placed(api, api.queue(), require=[label("regoin", "us-east")])
-    clock.advance(timedelta(days=1))
-    api.node(labels={"region": "us-east"})
-    found = explain(api, lease)
+    found = explain(api, silent)
     assert found["code"] == "node_not_live"
     assert "correct" not in actions(found)
 
