@@ -158,10 +158,9 @@ class TestIdempotencyKeys:
 
     def test_tenants_and_queues_have_keys_of_their_own(self, api: Api) -> None:
         """Each gets back its own lease, alone or in a batch."""
-        queue, contents = api.queue(), {None: None, "acme": None, "other": {"task": "b"}}
-        first = {
-            tenant: self.spawn(api, queue, content, tenant=tenant) for tenant, content in contents.items()
-        }
+        queue, other = api.queue(), {"task": "b"}
+        contents: dict[str | None, Any] = {None: self.content, "acme": self.content, "other": other}
+        first = {t: self.spawn(api, queue, content, tenant=t) for t, content in contents.items()}
         assert all(row["created"] for row in first.values())
         assert self.spawn(api, api.queue(), content={"task": "c"})["created"]
         for tenant, row in first.items():

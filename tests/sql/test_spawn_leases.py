@@ -16,24 +16,17 @@ def item(task: str = TASK, params: Any = None, **options: Any) -> dict[str, Any]
 
 
 def test_rows_come_in_the_order_given(api: Api) -> None:
-    queue = api.queue()
-    batch = [item("a"), item("b", delay=60), {"task": "c"}]
-    rows = api.rows("spawn_leases", queue=queue, leases=batch)
-    assert [row["ordinal"] for row in rows] == [1, 2, 3]
-    assert [row["state"] for row in rows] == ["pending", "scheduled", "pending"]
-    assert [api.lease(row["lease_id"])["task_name"] for row in rows] == ["a", "b", "c"]
-
-
-def test_they_are_claimed_in_that_order(api: Api) -> None:
-    queue = api.queue()
-    rows = api.rows("spawn_leases", queue=queue, leases=[item(f"t{n}") for n in range(20)])
-    assert api.claimed(api.node(), queue, qty=20) == [row["lease_id"] for row in rows]
-
-
-def test_an_empty_batch_is_no_row(api: Api) -> None:
+    """And are claimed in that order."""
     queue = api.queue()
     with api.unchanged():
         assert api.rows("spawn_leases", queue=queue, leases=[]) == []
+    batch = [item("a"), item("b", delay=60), {"task": "c"}, *(item(f"t{n}") for n in range(20))]
+    rows = api.rows("spawn_leases", queue=queue, leases=batch)
+    assert [row["ordinal"] for row in rows] == list(range(1, 24))
+    assert [row["state"] for row in rows] == ["pending", "scheduled", *["pending"] * 21]
+    leases = [row["lease_id"] for row in rows]
+    assert [api.lease(lease)["task_name"] for lease in leases] == [each["task"] for each in batch]
+    assert api.claimed(api.node(), queue, qty=30) == [leases[0], *leases[2:]]
 
 
 def test_equal_keys_are_one_lease(api: Api) -> None:
@@ -44,19 +37,13 @@ def test_equal_keys_are_one_lease(api: Api) -> None:
         item(),
         item(idempotency_key="new", priority=5),
         item(idempotency_key="old"),
+        *[item(idempotency_key="with an id", lease_id=str(uuid4()))] * 2,
     ]
     rows = api.rows("spawn_leases", queue=queue, leases=batch)
-    assert [row["created"] for row in rows] == [True, True, False, False]
+    assert [row["created"] for row in rows] == [True, True, False, False, True, False]
     assert rows[0]["lease_id"] == rows[2]["lease_id"] != rows[1]["lease_id"]
-    assert rows[3]["lease_id"] == first
-    assert [row["pending"] for row in api.rows("list_queues") if row["queue"] == queue] == [3]
-
-
-def test_equal_keys_with_an_equal_id_are_one_lease(api: Api) -> None:
-    mine = str(uuid4())
-    batch = [item(idempotency_key="k", lease_id=mine)] * 2
-    rows = api.rows("spawn_leases", queue=api.queue(), leases=batch)
-    assert [row["created"] for row in rows] == [True, False]
+    assert (rows[3]["lease_id"], rows[5]["lease_id"]) == (first, rows[4]["lease_id"])
+    assert api.listed(queue)["pending"] == 4
 
 
 def test_one_element_at_fault_undoes_all(api: Api) -> None:
@@ -87,33 +74,24 @@ def test_the_element_at_fault_is_named(api: Api, code: str, element: Any, field:
     assert (refusal.field, refusal.detail["index"]) == (field, 1)
 
 
-def test_a_key_with_other_content(api: Api) -> None:
+def test_a_key_with_other_content_and_an_id_that_is_taken(api: Api) -> None:
     """In the batch itself, and against what is there already."""
-    queue = api.queue()
-    batch = [item(), item("a", idempotency_key="k"), item("b", idempotency_key="k")]
-    refusal = api.refused("QHT01", "spawn_leases", queue=queue, leases=batch)
-    assert (refusal.field, refusal.detail["index"]) == ("options.idempotency_key", 2)
-    api.spawn(queue, "a", idempotency_key="k")
-    refusal = api.refused("QHT01", "spawn_leases", queue=queue, leases=batch[::2])
-    assert refusal.detail["index"] == 1
-
-
-def test_an_id_that_is_taken(api: Api) -> None:
     queue, mine = api.queue(), str(uuid4())
-    twice = [item(), item(lease_id=mine), item(lease_id=mine)]
-    refusal = api.refused("QHL06", "spawn_leases", queue=queue, leases=twice)
-    assert (refusal.field, refusal.detail["index"]) == ("options.lease_id", 2)
-    api.spawn(queue, lease_id=mine)
-    refusal = api.refused("QHL06", "spawn_leases", queue=queue, leases=twice[:2])
-    assert refusal.detail["index"] == 1
+    key, own = {"idempotency_key": "k"}, {"lease_id": mine}
+    for code, option, batch in (
+        ("QHT01", "idempotency_key", [item(), item("a", **key), item("b", **key)]),
+        ("QHL06", "lease_id", [item(), item("a", **own), item("b", **own)]),
+    ):
+        refusal = api.refused(code, "spawn_leases", queue=queue, leases=batch)
+        assert (refusal.field, refusal.detail["index"]) == (f"options.{option}", 2)
+        api.rows("spawn_leases", queue=queue, leases=batch[1:2])
+        refusal = api.refused(code, "spawn_leases", queue=queue, leases=batch[::2])
+        assert refusal.detail["index"] == 1
 
 
-@pytest.mark.parametrize("leases", [None, {}, "x", 1])
-def test_a_batch_is_an_array(api: Api, leases: Any) -> None:
-    assert api.fault("spawn_leases", queue=api.queue(), leases=leases) == "leases"
-
-
-def test_unknown_queue(api: Api) -> None:
+def test_a_batch_is_an_array_for_a_queue(api: Api) -> None:
+    for leases in (None, {}, "x", 1):
+        assert api.fault("spawn_leases", queue=api.queue(), leases=leases) == "leases"
     refusal = api.refused("QHQ01", "spawn_leases", queue="nowhere", leases=[item()])
     assert refusal.detail["queue"] == "nowhere"
 

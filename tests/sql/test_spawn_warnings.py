@@ -9,13 +9,10 @@ from psycopg.types.json import Jsonb
 from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.sql.api import NOBODY, Api
-from tests.sql.explained import clear, explain, label
+from tests.sql.explained import explain, label
 from tests.sql.isolation_support import devices
 
-
-@pytest.fixture(autouse=True)
-def _alone(api: Api) -> None:
-    clear(api)
+pytestmark = pytest.mark.usefixtures("lone")
 
 
 def warned(api: Api, queue: str, task: str = "train", **options: Any) -> list[str]:
@@ -25,19 +22,17 @@ def warned(api: Api, queue: str, task: str = "train", **options: Any) -> list[st
     return found
 
 
-def fleet(api: Api, queue: str) -> None:
-    """A node that serves a queue and a task, with labels and a device."""
-    labels = {"gpu_model": "A100", "cuda": 12.1, "driver": "535"}
+@pytest.fixture
+def queue(api: Api) -> str:
+    """A queue and a task that one node serves, which has labels and a device."""
+    queue, labels = api.queue(), {"gpu_model": "A100", "cuda": 12.1, "driver": "535"}
     api.node(name="the-node", queues=[queue], tasks=["train"], labels=labels, gpus=devices(None))
+    return queue
 
 
-AT_LAST_LOOK = "no live node could run it at the last look:"
 NEAR = "1 live node would do but for one thing: on the-node,"
 LACKING: list[tuple[Row, str]] = [
-    (
-        {"placement": {"resources": {"gpus": 1}}},
-        "no live node has resource gpus, did you mean gpu?",
-    ),
+    ({"placement": {"resources": {"gpus": 1}}}, "no live node has resource gpus, did you mean gpu?"),
     ({"affinity_tags": {"colour": "red"}}, "no live node has label colour"),
     ({"affinity_tags": {"gpu_model": "A10"}}, "no live node has label gpu_model=A10"),
     (
@@ -46,13 +41,13 @@ LACKING: list[tuple[Row, str]] = [
     ),
     (
         {"affinity_tags": {"cuda": "12.10"}},
-        "no live node has label cuda=12.10: label cuda is the number 12.1, "
-        'and the lease asks for the text "12.10" (1 live node)',
+        'no live node has label cuda=12.10: label cuda is the number 12.1, and the lease asks for the text'
+        ' "12.10" (1 live node)',
     ),
     (
         {"affinity_tags": {"driver": 535}},
-        'no live node has label driver=535: label driver is the text "535", '
-        "and the lease asks for the number 535 (1 live node)",
+        'no live node has label driver=535: label driver is the text "535", and the lease asks for the number'
+        " 535 (1 live node)",
     ),
     (
         {"placement": {"require": [{"label": "cuda", "op": "version", "values": [">= 12.9"]}]}},
@@ -66,24 +61,16 @@ LACKING: list[tuple[Row, str]] = [
 
 
 @pytest.mark.parametrize(("options", "said"), LACKING)
-def test_a_name_that_no_live_node_has_is_told(api: Api, options: Row, said: str) -> None:
-    queue = api.queue()
-    fleet(api, queue)
+def test_a_name_that_no_live_node_has_is_told(api: Api, queue: str, options: Row, said: str) -> None:
     assert warned(api, queue, **options) == [said]
 
 
-def test_a_task_that_no_worker_has_is_told_beside_what_is_asked(api: Api) -> None:
-    queue = api.queue()
-    fleet(api, queue)
+def test_a_task_that_no_worker_has_is_told_beside_what_is_asked(api: Api, queue: str) -> None:
+    """And so is what is known by name but nowhere together."""
     assert warned(api, queue, "trian", affinity_tags={"colour": "red"}) == [
         'no live node has a handler for task "trian"; did you mean train?',
         "no live node has label colour",
     ]
-
-
-def test_what_is_known_by_name_but_nowhere_together_is_told(api: Api) -> None:
-    queue = api.queue()
-    fleet(api, queue)
     assert warned(api, queue) == []
     [said] = warned(api, queue, placement={"resources": {"gpu": 2}})
     assert said.startswith("1 live node would do but for one thing: ")
@@ -92,24 +79,16 @@ def test_what_is_known_by_name_but_nowhere_together_is_told(api: Api) -> None:
 def test_without_a_live_node_that_alone_is_told(api: Api, clock: Clock) -> None:
     queue = api.queue()
     assert warned(api, queue, affinity_tags={"colour": "red"}) == ["no node is registered"]
-    fleet(api, queue)
-    clock.advance(timedelta(days=1))
-    [said] = warned(api, queue)
-    assert said == "1 registered node, none with a sign of life"
-
-
-def test_defaults_that_a_worker_declares_and_nobody_has_set_are_told(api: Api) -> None:
-    queue = api.queue()
     api.node(queues=[queue], tasks=["train"], declared=["train"])
     [said] = warned(api, queue)
     assert said.startswith('leases get the defaults that workers declare for task "train" once')
     api.rows("sync_tasks", defaults={"train": {"priority": 1}})
     assert warned(api, queue) == []
+    clock.advance(timedelta(days=1))
+    assert warned(api, queue) == ["1 registered node, none with a sign of life"]
 
 
-def test_gangs_and_everywhere_tasks_are_told_of_as_leases(api: Api) -> None:
-    queue = api.queue()
-    fleet(api, queue)
+def test_gangs_and_everywhere_tasks_are_told_of_as_leases(api: Api, queue: str) -> None:
     members = [{"task": "train"}, {"task": "other"}]
     gang = api.rows("spawn_gang", queue=queue, members=Jsonb(members))[0]["gang_id"]
     everywhere = api.row("spawn_everywhere", queue=queue, task="other")["everywhere_id"]
@@ -118,41 +97,27 @@ def test_gangs_and_everywhere_tasks_are_told_of_as_leases(api: Api) -> None:
     assert api.value("spawn_warnings", id=NOBODY) == []
 
 
-def test_a_spawn_says_what_upkeep_has_found(api: Api) -> None:
-    queue = api.queue()
-    fleet(api, queue)
-    asked = {
-        "train": [],
-        "trian": [f'{AT_LAST_LOOK} none serves task "trian" in this queue'],
-    }
-    for task in asked:
-        row = api.row("spawn_lease", queue=queue, task=task)
-        assert row["warnings"] is None  # nobody has looked
-    api.rows("reap")
-    for task, said in asked.items():
-        assert api.row("spawn_lease", queue=queue, task=task)["warnings"] == said
-
-
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("task", "options", "said"),
     [
-        ({"affinity_tags": {"colour": "red"}}, "most lacked colour in red"),
-        ({"placement": {"resources": {"gpu": 2}}}, "most lacked 2 GPU"),
-        ({"placement": {"resources": {"gpus": 2}}}, "most lacked 2 gpus"),
+        ("train", {}, None),
+        ("trian", {}, 'none serves task "trian" in this queue'),
+        ("train", {"affinity_tags": {"colour": "red"}}, "most lacked colour in red"),
+        ("train", {"placement": {"resources": {"gpu": 2}}}, "most lacked 2 GPU"),
+        ("train", {"placement": {"resources": {"gpus": 2}}}, "most lacked 2 gpus"),
     ],
 )
-def test_a_spawn_says_what_was_in_the_way(api: Api, options: Row, said: str) -> None:
-    queue = api.queue()
-    fleet(api, queue)
-    api.spawn(queue, "train", None, **options)
+def test_a_spawn_says_what_upkeep_has_found(
+    api: Api, queue: str, task: str, options: Row, said: str | None
+) -> None:
+    spawn = {"queue": queue, "task": task, "options": options}
+    assert api.row("spawn_lease", **spawn)["warnings"] is None  # nobody has looked
     api.rows("reap")
-    row = api.row("spawn_lease", queue=queue, task="train", options=options)
-    assert row["warnings"] == [f"{AT_LAST_LOOK} {said}"]
+    found = api.row("spawn_lease", **spawn)["warnings"]
+    assert found == ([f"no live node could run it at the last look: {said}"] if said else [])
 
 
-def test_an_explanation_and_a_match_tell_of_another_type(api: Api) -> None:
-    queue = api.queue()
-    fleet(api, queue)
+def test_an_explanation_and_a_match_tell_of_another_type(api: Api, queue: str) -> None:
     found = explain(api, api.spawn(queue, "train", None, affinity_tags={"cuda": "12.10"}))
     told = 'label cuda is the number 12.1, and the lease asks for the text "12.10" (1 live node)'
     assert told in found["headline"]

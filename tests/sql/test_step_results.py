@@ -1,25 +1,31 @@
 """Results of steps and inputs of runs: who may read them, and what they hold."""
 
-from collections.abc import Callable
 from uuid import uuid4
 
 import pytest
 
-from tests.calls import Calls
+from tests.calls import Row
 from tests.flows import Flow, each, fail, step
 from tests.sql.api import Api, refusing
 from tests.sql.logins import WORKER, Logins
 
 
 def test_a_step_has_the_result_of_its_lease(api: Api) -> None:
+    """And tells where it ran."""
     flow = Flow(api, [step("a"), step("b", "a"), step("c", "b")], input={"n": 1})
+    lease = flow.steps()["a"]["lease_id"]
     flow.complete("a", result={"uri": "s3://x"})
+    released = api.row("step_results", run=flow.run, step="b")
+    assert (released["lease_state"], released["node_id"]) == ("pending", None)
     flow.fail("b")
-    found = {name: api.row("step_results", run=flow.run, step=name) for name in ("a", "b", "c")}
-    assert [row["item"] for row in found.values()] == [0, 0, 0]
-    assert (found["a"]["state"], found["a"]["result"]) == ("completed", {"uri": "s3://x"})
-    assert (found["b"]["state"], found["b"]["error"]["message"]) == ("failed", "broken")
-    assert (found["c"]["state"], found["c"]["result"]) == ("skipped", None)
+    a, b, c = (api.row("step_results", run=flow.run, step=name) for name in "abc")
+    assert [row["item"] for row in (a, b, c)] == [0, 0, 0]
+    assert (a["state"], a["result"]) == ("completed", {"uri": "s3://x"})
+    assert (b["state"], b["error"]["message"]) == ("failed", "broken")
+    assert (c["state"], c["result"]) == ("skipped", None)
+    assert (a["lease_id"], a["lease_state"]) == (lease, "completed")
+    assert (a["node_id"], a["attempt"]) == (flow.node, 1)
+    assert a["claimed_at"] <= a["finished_at"]
     assert api.rows("step_results", run=flow.run, step="a", after=0) == []
     assert api.value("run_input", run=flow.run) == {"n": 1}
 
@@ -53,7 +59,11 @@ def test_a_result_is_not_copied_to_the_steps_after_it(api: Api) -> None:
 
 
 def test_what_an_operator_declared_is_the_result(api: Api) -> None:
-    flow = Flow(api, [step("a")])
+    flow = Flow(api, [step("a"), each("m", {"$result": "a"})])
+    api.rows("skip_step", run=flow.run, step="m", result=[7, 8])
+    assert api.rows("step_results", run=flow.run, step="m", state="failed") == []
+    rows = api.rows("step_results", run=flow.run, step="m", state="completed")
+    assert [(row["item"], row["result"], row["lease_id"]) for row in rows] == [(0, 7, None), (1, 8, None)]
     api.rows("skip_step", run=flow.run, step="a", result=7)
     assert api.row("step_results", run=flow.run, step="a")["result"] == 7
 
@@ -66,85 +76,50 @@ def test_what_is_refused(api: Api) -> None:
     api.refused("QHF03", "run_input", run=uuid4())
 
 
-@pytest.mark.parametrize(
-    "read",
-    [
-        lambda calls, **who: calls.rows("step_results", step="a", **who),
-        lambda calls, **who: calls.rows("run_input", **who),
-    ],
-)
+@pytest.mark.parametrize(("read", "more"), [("step_results", {"step": "a"}), ("run_input", {})])
 def test_a_worker_reads_the_run_of_a_lease_that_it_has_claimed(
-    api: Api, logins: Logins, read: Callable[..., object]
+    api: Api, logins: Logins, read: str, more: Row
 ) -> None:
-    _, worker = logins.api(WORKER)
-    _, other = logins.api(WORKER)
-    _, producer = logins.api("hwqueue_producer")
+    worker, other, producer = (logins.api(role)[1] for role in (WORKER, WORKER, "hwqueue_producer"))
     flow, foreign = Flow(api, [step("a"), step("b")]), Flow(api, [step("a")])
     node = worker.node()
     lease = worker.claim(node, flow.queue)[0]["lease_id"]
-    assert read(worker, run=flow.run, lease=lease)
-    assert read(producer, run=flow.run)
-
-    def refused(code: str, calls: Calls, **who: object) -> None:
+    [unclaimed] = [row["lease_id"] for row in flow.steps().values() if row["lease_id"] != lease]
+    assert worker.rows(read, run=flow.run, lease=lease, **more)
+    assert producer.rows(read, run=flow.run, **more)
+    for code, calls, who in (
+        ("QHL01", worker, {"run": flow.run}),
+        ("QHL01", worker, {"run": foreign.run, "lease": lease}),
+        ("QHN04", other, {"run": flow.run, "lease": lease}),
+        ("QHL01", worker, {"run": flow.run, "lease": unclaimed}),
+    ):
         with refusing(code):
-            read(calls, **who)
-
-    refused("QHL01", worker, run=flow.run)
-    refused("QHL01", worker, run=foreign.run, lease=lease)
-    refused("QHN04", other, run=flow.run, lease=lease)
-    unclaimed = [row["lease_id"] for row in flow.steps().values() if row["lease_id"] != lease]
-    refused("QHL01", worker, run=flow.run, lease=unclaimed[0])
+            calls.rows(read, **who, **more)
 
 
-def _mapped(api: Api) -> Flow:
-    """Of three items the first has completed, the second failed, the third is claimed."""
+def test_items_tell_where_they_ran(api: Api) -> None:
+    """Of three the first has completed, the second failed, the third is claimed; then some wait."""
     flow = Flow(api, [each("m", list(range(3))), step("b", "m")])
     claims = flow.items()
     flow.settle(claims[0], result={"n": 0})
     flow.settle(claims[1], outcome="fail", retry=False)
-    return flow
-
-
-def test_items_tell_where_they_ran(api: Api) -> None:
-    flow = _mapped(api)
     rows = api.rows("step_results", run=flow.run, step="m")
     assert [row["item"] for row in rows] == [0, 1, 2]
     assert [row["lease_state"] for row in rows] == ["completed", "failed", "claimed"]
     for row in rows:
-        lease = api.row("get_lease", lease=row["lease_id"])
-        assert {name: row[name] for name in ("node_id", "attempt", "claimed_at")} == {
-            name: lease[name] for name in ("node_id", "attempt", "claimed_at")
-        }
-        assert row["finished_at"] == lease["finished_at"]
+        lease = api.lease(row["lease_id"])
+        shown = ("node_id", "attempt", "claimed_at", "finished_at")
+        assert [row[name] for name in shown] == [lease[name] for name in shown]
         assert (row["node_id"], row["node_name"]) == (flow.node, f"flow-node-{flow.node}")
         assert (row["attempt"], row["claimed_at"] is None) == (1, False)
     assert [row["finished_at"] is None for row in rows] == [False, False, True]
-
-
-def test_an_item_that_waits_has_no_node(api: Api) -> None:
-    flow = Flow(api, [each("m", [1])])
-    row = api.row("step_results", run=flow.run, step="m")
-    assert (row["state"], row["lease_state"], row["attempt"]) == ("running", "pending", 0)
-    assert (row["node_id"], row["node_name"], row["claimed_at"]) == (None, None, None)
-
-
-def test_a_step_tells_where_its_lease_ran(api: Api) -> None:
-    flow = Flow(api, [step("a"), step("b", "a")])
-    lease = flow.steps()["a"]["lease_id"]
-    flow.complete("a", result=1)
-    row = api.row("step_results", run=flow.run, step="a")
-    assert (row["lease_id"], row["lease_state"]) == (lease, "completed")
-    assert (row["node_id"], row["attempt"]) == (flow.node, 1)
-    assert row["claimed_at"] <= row["finished_at"]
-    released = api.row("step_results", run=flow.run, step="b")
-    assert (released["lease_state"], released["node_id"]) == ("pending", None)
-
-
-def test_a_step_that_is_not_released_has_no_lease(api: Api) -> None:
-    flow = _mapped(api)
-    for name, after in (("b", -1), ("m", -2)):
+    for name, after in (("b", -1), ("m", -2)):  # what is not released has no lease
         row = api.row("step_results", run=flow.run, step=name, after=after)
         assert (row["lease_id"], row["lease_state"], row["finished_at"]) == (None, None, None)
+    waiting = Flow(api, [each("m", [1])])
+    row = api.row("step_results", run=waiting.run, step="m")
+    assert (row["state"], row["lease_state"], row["attempt"]) == ("running", "pending", 0)
+    assert (row["node_id"], row["node_name"], row["claimed_at"]) == (None, None, None)
 
 
 def test_items_in_a_state_come_in_pages(api: Api) -> None:
@@ -165,11 +140,3 @@ def test_items_in_a_state_come_in_pages(api: Api) -> None:
     assert (page("running"), page("completed"), page("cancelled")) == ([0, 2], [5], [])
     assert (page("running", after=-2), page("failed", after=-2)) == ([-1], [])
     api.refused("QHA01", "step_results", run=flow.run, step="m", state="pending")
-
-
-def test_what_an_operator_declared_is_filtered_as_completed(api: Api) -> None:
-    flow = Flow(api, [step("a"), each("m", {"$result": "a"})])
-    api.rows("skip_step", run=flow.run, step="m", result=[7, 8])
-    assert api.rows("step_results", run=flow.run, step="m", state="failed") == []
-    rows = api.rows("step_results", run=flow.run, step="m", state="completed")
-    assert [(row["result"], row["lease_id"]) for row in rows] == [(7, None), (8, None)]

@@ -11,7 +11,6 @@ from hwqueue.testing import Clock
 from hwqueue.wire import Affinity, Category, Direction, Strength, TargetType, WireIntent, encode
 from tests.calls import Row
 from tests.sql.api import Api, Node
-from tests.sql.explained import put_in_force
 
 pytestmark = pytest.mark.thorough
 
@@ -60,20 +59,13 @@ class TestOneNodeWithAGpu:
         ],
     )
     def test_the_stronger_wish_is_served(self, api: Api, first: Row, second: Row, served: str) -> None:
-        queue = api.queue(patience=0)
-        gpu = api.node(labels={"gpu": True}, slots=1)
-        api.node(labels={"gpu": False}, slots=1)
-        names = pair(api, queue, first, second)
-        [row] = api.claim(gpu, queue)
-        assert names[row["lease_id"]] == served
-        assert api.claim(gpu, queue) == []
-
-    def test_the_other_one_gets_the_other_node(self, api: Api) -> None:
+        """And the other one gets the other node."""
         queue = api.queue(patience=0)
         gpu, plain = (api.node(labels={"gpu": gpu}, slots=1) for gpu in (True, False))
-        names = pair(api, queue, wish(5), wish(100))
-        assert [names[row["lease_id"]] for row in api.claim(gpu, queue)] == ["second"]
-        assert [names[row["lease_id"]] for row in api.claim(plain, queue)] == ["first"]
+        names = pair(api, queue, first, second)
+        assert [names.pop(lease) for lease in api.claimed(gpu, queue)] == [served]
+        assert api.claim(gpu, queue) == []
+        assert api.claimed(plain, queue) == list(names)
 
     @pytest.mark.parametrize("way", ["node", "lease", "shorthand", "blob"])
     def test_however_the_node_is_preferred(self, api: Api, way: str) -> None:
@@ -81,13 +73,8 @@ class TestOneNodeWithAGpu:
         queue = api.queue(patience=0)
         node = api.node(slots=3)
         beside = api.running(queue, node)["lease_id"]
-        toward = Affinity(
-            Category.TOPOLOGY,
-            Strength.PREFERRED,
-            Direction.TOWARD,
-            TargetType.NODE,
-            node.node_id,
-        )
+        prefers = (Category.TOPOLOGY, Strength.PREFERRED, Direction.TOWARD, TargetType.NODE)
+        toward = Affinity(*prefers, node.node_id)
         ways: dict[str, Row] = {
             "node": {"placement": {"prefer": [{"when": {"node": str(node.node_id)}}]}},
             "lease": {"placement": {"prefer": [{"when": {"lease": str(beside)}}]}},
@@ -98,7 +85,7 @@ class TestOneNodeWithAGpu:
         weaker = {"placement": asked.get("placement", {}) | {"strength": 5}}
         weak = api.spawn(queue, **(asked | weaker))
         strong = api.spawn(queue, **asked)
-        put_in_force(api)
+        api.settle_terms()
         rows = [row for _ in range(2) for row in api.claim(node, queue)]
         assert [row["lease_id"] for row in rows] == [strong, weak]
         assert [row["score"] for row in rows] == [pytest.approx(1000), pytest.approx(50)]
@@ -149,12 +136,6 @@ def test_it_changes_no_wait(api: Api, clock: Clock, strength: int) -> None:
     assert api.claimed(best, queue) == [lease]
 
 
-_CHECKED = """
-  select count(*), count(*) filter (where e.is_checked) from hwqueue.profile_eligibility e
-  join hwqueue.queue q on q.queue_id = e.queue_id where q.name = %s
-"""
-
-
 def test_no_strength_makes_claims_on_the_best_node_look_at_others(api: Api) -> None:
     """The best that could be had is met to the last bit: such a class is granted unchecked."""
     queue, node = api.queue(), api.node(labels={"gpu": True, "b": 1, "c": 1})
@@ -166,7 +147,11 @@ def test_no_strength_makes_claims_on_the_best_node_look_at_others(api: Api) -> N
     batch = [{"task": "work", "options": each} for each in options]
     leases = [row["lease_id"] for row in api.rows("spawn_leases", queue=queue, leases=batch)]
     assert api.claimed(node, queue, qty=100) == leases[::-1]
-    assert api.conn.execute(_CHECKED, [queue]).fetchone() == (100, 0)
+    checked = (
+        "select array[count(*), count(*) filter (where e.is_checked)] from hwqueue.profile_eligibility e"
+        " join hwqueue.queue q on q.queue_id = e.queue_id where q.name = %s"
+    )
+    assert api.one(checked, queue) == [100, 0]
 
 
 def test_matching_and_explaining_say_it(api: Api) -> None:

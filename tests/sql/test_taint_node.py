@@ -47,46 +47,32 @@ def test_what_does_not_tolerate_it_stays_away(api: Api, effect: str) -> None:
     assert api.claimed(api.node(), queue) == [plain]
 
 
-def test_leases_that_name_the_node_as_well(api: Api) -> None:
-    """They are judged for the node, not for its profile."""
-    queue, node = api.queue(), api.node()
-    require = [{"node": [str(node.node_id)]}]
-    api.spawn(queue, placement={"require": require})
-    assert len(api.claim(node, queue)) == 1
-    taint(api, node, FILM)
-    lease = api.spawn(queue, placement={"require": require})
-    assert api.claimed(node, queue) == []
-    api.rows("untaint_node", node=node.node_id, key="dedicated")
-    assert api.claimed(node, queue) == [lease]
-
-
 def test_untainted_it_works_again(api: Api) -> None:
+    """So do leases that name the node as well: they are judged for the node, not for its profile."""
     queue, node = api.queue(), api.node()
+    named: dict[str, Any] = {"require": [{"node": [str(node.node_id)]}]}
+    running_placed(api, queue, node, **named)
     taint(api, node, FILM, FILM | {"effect": "no_execute"}, FILM | {"key": "other"})
-    lease = api.spawn(queue)
+    leases = [api.spawn(queue), spawn_placed(api, queue, **named)]
     assert api.value("untaint_node", node=node.node_id, key="dedicated", effect="no_execute") == 1
     assert [t["key"] for t in api.used(node)["taints"]] == ["dedicated", "other"]
-    assert api.value("untaint_node", node=node.node_id, key="dedicated") == 1
-    assert api.value("untaint_node", node=node.node_id, key="dedicated") == 0
+    assert [api.value("untaint_node", node=node.node_id, key="dedicated") for _ in range(2)] == [1, 0]
     assert api.claimed(node, queue) == []
     assert api.value("untaint_node", node=node.node_id, key="other") == 1
-    assert api.claimed(node, queue) == [lease]
+    assert api.claimed(node, queue, qty=9) == leases
     assert api.used(node)["taints"] == []
 
 
-def test_twice_is_once(api: Api, clock: Clock) -> None:
+def test_one_of_each_key_and_effect(api: Api, clock: Clock) -> None:
+    """Twice is once."""
     node = api.node()
     taint(api, node, FILM, EVICT)
     clock.advance(timedelta(seconds=3))
     with api.unchanged():
         taint(api, node, FILM, EVICT)
-
-
-def test_one_of_each_key_and_effect(api: Api) -> None:
-    node = api.node()
-    taint(api, node, FILM, FILM | {"value": "games"}, FILM | {"effect": "no_execute"})
+    taint(api, node, FILM | {"value": "games"}, FILM | {"effect": "no_execute"})
     listed = api.used(node)["taints"]
-    assert {(t["value"], t["effect"], t["by"]) for t in listed} == {
+    assert {(t["value"], t["effect"], t["by"]) for t in listed if t["key"] == "dedicated"} == {
         ("games", "no_schedule", "operator"),
         ("film", "no_execute", "operator"),
     }
@@ -99,29 +85,20 @@ def test_a_registration_changes_its_own_taints_only(api: Api) -> None:
     assert codes(api, node) == ["untolerated_taint"] * 2
     api.node(node.node_id, name=node.name, taints=[])
     assert [t["key"] for t in api.used(node)["taints"]] == ["dedicated"]
-    assert codes(api, node) == ["untolerated_taint"]
-    api.node(node.node_id, name=node.name, instance_id="second", taints=[own, FILM])
+    api.rows("deregister_node", node=node.node_id)
+    api.node(node.node_id, name=node.name, instance_id="second")
+    assert codes(api, node) == ["untolerated_taint"]  # like a cordon, it is there after it was away
+    api.node(node.node_id, name=node.name, instance_id="third", taints=[own, FILM])
     assert [(t["key"], t["by"]) for t in api.used(node)["taints"]] == [
-        ("booting", "node"),
-        ("dedicated", "node"),
-        ("dedicated", "operator"),
+        *(("booting", "node"), ("dedicated", "node"), ("dedicated", "operator"))
     ]
     # what the node registered with is not the operator's to take away, and the other way round
     assert api.value("untaint_node", node=node.node_id, key="booting") == 0
     assert api.value("untaint_node", node=node.node_id, key="dedicated") == 1
     assert codes(api, node) == ["untolerated_taint"] * 2
-    again = api.node(node.node_id, name=node.name, instance_id="second")
+    again = api.node(node.node_id, name=node.name, instance_id="third")
     lease = api.spawn(queue)
     assert api.claimed(again, queue) == [lease]
-
-
-def test_a_node_keeps_them_while_it_is_away(api: Api) -> None:
-    """Like a cordon: deregistered and registered again it is still tainted."""
-    node = api.node()
-    taint(api, node, FILM)
-    api.rows("deregister_node", node=node.node_id)
-    api.node(node.node_id, name=node.name, instance_id="second")
-    assert codes(api, node) == ["untolerated_taint"]
 
 
 def test_soft_taints_lower_the_score(api: Api) -> None:
@@ -145,27 +122,16 @@ def test_soft_taints_lower_the_score(api: Api) -> None:
 
 
 def test_a_lease_that_minds_waits_for_one_that_does_not(api: Api) -> None:
-    """The taint decides among leases of equal priority, however old they are."""
-    queue, node = api.queue(patience=0), api.node()
-    taint(api, node, SOFT)
+    """The taint decides among leases of equal priority, and weighs as much as all preferences together."""
+    weights = {"weight_affinity": 1, "weight_fit": 0, "weight_spread": 0}
+    queue, node = api.queue(patience=0, tuning=weights), api.node(labels={"zone": "a"}, taints=[SOFT])
     minding = api.spawn(queue)
     tolerant = spawn_placed(api, queue, tolerate=tolerating(SOFT))
     assert api.claimed(node, queue) == [tolerant]
     assert api.claimed(node, queue) == [minding]
-
-
-def test_preferences_and_soft_taints(api: Api) -> None:
-    """Each weighs as much as all preferences together."""
-    queue = api.queue(tuning={"weight_affinity": 1, "weight_fit": 0, "weight_spread": 0})
     prefer = [{"weight": 30, "when": {"label": "zone", "op": "in", "values": ["a"]}}]
-    node = api.node(labels={"zone": "a"}, taints=[SOFT])
-    api.spawn(queue, placement={"prefer": prefer})
-    [claim] = api.claim(node, queue)
-    assert claim["score"] == 0
-    other = api.node(labels={"zone": "a"})
-    api.spawn(queue, placement={"prefer": prefer})
-    [claim] = api.claim(other, queue)
-    assert claim["score"] == 100
+    for each, score in ((node, 0), (api.node(labels={"zone": "a"}), 100)):
+        assert running_placed(api, queue, each, prefer=prefer)["score"] == score
 
 
 def test_no_execute_asks_what_runs_to_stop(api: Api, clock: Clock) -> None:
@@ -189,30 +155,19 @@ def test_tolerated_for_a_time(api: Api, clock: Clock) -> None:
     queue, node = api.queue(), api.node()
     both = [*tolerating(EVICT, seconds=30), {"op": "exists", "effect": "no_execute", "seconds": 10}]
     claim = running_placed(api, queue, node, tolerate=both)
+    untainted = running_placed(api, queue, node, tolerate=tolerating(EVICT, seconds=30))
+    none = running_placed(api, queue, node, tolerate=tolerating(EVICT, seconds=0))
     taint(api, node, EVICT)
     end = clock.now() + timedelta(seconds=10)
     assert stop(api, claim) == ("preempted", "taint maintenance:no_execute", end, end)
-    assert verdict(api, node, claim) == "ok"
+    assert api.verdicts(node, claim, none) == ["ok", "preempted"]
     clock.advance(timedelta(seconds=10))
-    assert verdict(api, node, claim) == "preempted"
-
-
-def test_zero_seconds_is_at_once(api: Api) -> None:
-    queue, node = api.queue(), api.node()
-    claim = running_placed(api, queue, node, tolerate=tolerating(EVICT, seconds=0))
-    taint(api, node, EVICT)
-    assert verdict(api, node, claim) == "preempted"
-
-
-def test_untainted_in_time_it_may_stay(api: Api, clock: Clock) -> None:
-    queue, node = api.queue(), api.node()
-    claim = running_placed(api, queue, node, tolerate=tolerating(EVICT, seconds=30))
-    taint(api, node, EVICT)
-    clock.advance(timedelta(seconds=29))
+    assert api.verdicts(node, claim) == ["preempted"]
+    clock.advance(timedelta(seconds=19))
     assert api.value("untaint_node", node=node.node_id, key="maintenance") == 1
-    assert stop(api, claim) == NOTHING
+    assert stop(api, untainted) == NOTHING  # in time: it may stay
     clock.advance(timedelta(seconds=9))
-    assert verdict(api, node, claim) == "ok"
+    assert api.verdicts(node, untainted) == ["ok"]
 
 
 def test_of_two_taints_the_earlier_end_counts(api: Api, clock: Clock) -> None:
@@ -259,26 +214,21 @@ def test_who_comes_later_may_stay_as_long(api: Api, clock: Clock) -> None:
     assert stop(api, ever) == NOTHING
 
 
-def test_a_cancellation_is_told_at_once(api: Api, clock: Clock) -> None:
+@pytest.mark.parametrize("why", ["cancelled", "preempted"])
+def test_a_cancellation_or_drain_is_told_at_once(api: Api, clock: Clock, why: str) -> None:
     """Whatever a taint would have asked later; and it is not taken back with the taint."""
     queue, node = api.queue(), api.node()
     claim = running_placed(api, queue, node, tolerate=tolerating(EVICT, seconds=30))
     taint(api, node, EVICT)
-    api.rows("cancel_lease", lease=claim["lease_id"])
-    assert verdict(api, node, claim) == "cancelled"
+    if why == "cancelled":
+        api.rows("cancel_lease", lease=claim["lease_id"])
+        assert verdict(api, node, claim) == why
+    else:
+        api.rows("drain_node", node=node.node_id, deadline=timedelta(seconds=60))
+        end = clock.now() + timedelta(seconds=30)
+        assert stop(api, claim) == (why, "node is drained", clock.now(), end)
     api.rows("untaint_node", node=node.node_id, key="maintenance")
-    assert verdict(api, node, claim) == "cancelled"
-
-
-def test_a_drain_is_told_at_once(api: Api, clock: Clock) -> None:
-    queue, node = api.queue(), api.node()
-    claim = running_placed(api, queue, node, tolerate=tolerating(EVICT, seconds=30))
-    taint(api, node, EVICT)
-    api.rows("drain_node", node=node.node_id, deadline=timedelta(seconds=60))
-    end = clock.now() + timedelta(seconds=30)
-    assert stop(api, claim) == ("preempted", "node is drained", clock.now(), end)
-    api.rows("untaint_node", node=node.node_id, key="maintenance")
-    assert verdict(api, node, claim) == "preempted"
+    assert verdict(api, node, claim) == why
 
 
 @pytest.mark.parametrize(
@@ -303,12 +253,6 @@ def test_bad_taints(api: Api, field: str, bad: Any) -> None:
     assert api.fault("taint_node", node=node.node_id, taint=bad) == field
 
 
-def test_bad_ways_to_untaint(api: Api) -> None:
-    node = api.node().node_id
-    assert api.fault("untaint_node", node=node, key=None) == "p_key"
-    assert api.fault("untaint_node", node=node, key="x", effect="all") == "p_effect"
-
-
 @pytest.mark.thorough
 def test_at_most_a_hundred(api: Api) -> None:
     node = api.node()
@@ -317,12 +261,13 @@ def test_at_most_a_hundred(api: Api) -> None:
     assert api.fault("taint_node", node=node.node_id, taint=FILM) == "p_taint"
 
 
-@pytest.mark.parametrize(
-    ("function", "arguments"),
-    [("taint_node", {"taint": FILM}), ("untaint_node", {"key": "x"})],
-)
-def test_unknown_nodes(api: Api, function: str, arguments: dict[str, Any]) -> None:
-    assert api.refused("QHN01", function, node=NOBODY, **arguments).detail["node_id"] == str(NOBODY)
-    gone = api.node()
-    api.rows("deregister_node", node=gone.node_id)
-    api.refused("QHN01", function, node=gone.node_id, **arguments)
+def test_bad_ways_to_untaint_and_unknown_nodes(api: Api) -> None:
+    node = api.node().node_id
+    assert api.fault("untaint_node", node=node, key=None) == "p_key"
+    assert api.fault("untaint_node", node=node, key="x", effect="all") == "p_effect"
+    api.rows("deregister_node", node=node)
+    arguments: dict[str, Any]
+    for function, arguments in (("taint_node", {"taint": FILM}), ("untaint_node", {"key": "x"})):
+        for gone in (NOBODY, node):
+            refusal = api.refused("QHN01", function, node=gone, **arguments)
+            assert refusal.detail["node_id"] == str(gone)

@@ -12,7 +12,7 @@ from tests.calls import Row
 from tests.flows import Flow, each, step
 from tests.nests import nested
 from tests.sql.api import Api, Node
-from tests.sql.gangs import gang, nodes, reap, spawn
+from tests.sql.gangs import gang, nodes, spawn
 from tests.sql.test_everywhere import Fleet, fleet
 
 __all__ = ["fleet"]  # a fixture
@@ -27,7 +27,7 @@ def machines(api: Api) -> list[Node]:
     """Two nodes that hold one lease each; no other nodes and gangs."""
     for row in api.rows("list_gangs", limit=1000):
         api.rows("cancel_gang", gang=row["gang_id"])
-    reap(api)
+    api.reap()
     api.leave_all()
     return [api.node(capacity={"cpu_milli": 4000}) for _ in range(2)]
 
@@ -42,18 +42,13 @@ def limited(api: Api, tenant: str) -> Iterator[None]:
         api.conn.execute("select set_config('hwqueue.tenant', '', false)")
 
 
-def finish(api: Api, *claims: Row) -> None:
-    for claim in claims:
-        api.complete(claim)
-
-
 def waiting_gang(api: Api, queue: str, machines: list[Node], **options: int) -> tuple[UUID, Row]:
     """A gang that needs both nodes, earmarked, and the lease that holds the first for ever."""
     held, other = (api.running(queue, node, **WHOLE) for node in machines)
     gang_id = spawn(api, queue, 2, WHOLE | options)
-    reap(api)
+    api.reap()
     assert gang(api, gang_id)["state"] == "earmarked"
-    finish(api, other)
+    api.complete(other)
     return gang_id, held
 
 
@@ -68,11 +63,11 @@ def test_what_comes_before_passes_an_earmark(api: Api, machines: list[Node]) -> 
     [claim] = api.claim(machines[1], queue, qty=5)
     assert claim["lease_id"] == urgent
     assert api.rows("verify_invariants") == []
-    finish(api, held)
-    reap(api)
+    api.complete(held)
+    api.reap()
     assert gang(api, gang_id)["state"] == "earmarked"  # one node is in use again
-    finish(api, claim)
-    reap(api)
+    api.complete(claim)
+    api.reap()
     assert gang(api, gang_id)["state"] == "reserved"
     assert all(len(api.claim(node, queue, qty=5)) == 1 for node in machines)
     assert api.rows("verify_invariants") == []
@@ -85,17 +80,15 @@ def test_upkeep_gives_no_room_to_an_earmark_before_what_comes_first(
     queue = api.queue()
     gang_id, held = waiting_gang(api, queue, machines)
     urgent = api.spawn(queue, priority=1, **WHOLE)
-    finish(api, held)
-    reap(api)
+    api.complete(held)
+    api.reap()
     assert gang(api, gang_id)["state"] == "earmarked"
-    clock.advance(9 * SECOND)
-    reap(api)
-    assert gang(api, gang_id)["state"] == "earmarked"
-    clock.advance(SECOND)
-    reap(api)
-    assert gang(api, gang_id)["state"] == "reserved"
-    assert [api.state(lease) for lease in [urgent]] == ["pending"]
-    assert api.rows("verify_invariants") == []
+    for seconds, state in ((9, "earmarked"), (1, "reserved")):
+        clock.advance(seconds * SECOND)
+        api.reap()
+        assert gang(api, gang_id)["state"] == state
+    assert api.state(urgent) == "pending"
+    assert api.sound()
 
 
 def test_an_earmark_ends_in_time_and_is_not_made_again_for_as_long(
@@ -104,28 +97,21 @@ def test_an_earmark_ends_in_time_and_is_not_made_again_for_as_long(
     queue = api.queue(tuning={"earmark_time": 60}, claim_timeout=3600)
     gang_id, held = waiting_gang(api, queue, machines)
     later = api.spawn(queue, **WHOLE)
-    clock.advance(59 * SECOND)
-    for node in machines:
-        api.rows("heartbeat_node", **node.who, claims=[])
-    reap(api)
-    assert gang(api, gang_id)["state"] == "earmarked"
+
+    def after(seconds: int) -> Row:
+        clock.advance(seconds * SECOND)
+        for node in machines:
+            api.rows("heartbeat_node", **node.who, claims=[])
+        api.reap()
+        return gang(api, gang_id)
+
+    assert after(59)["state"] == "earmarked"
     assert api.claimed(machines[1], queue) == []
-    clock.advance(SECOND)
-    reap(api)
-    found = gang(api, gang_id)
+    found = after(1)
     assert (found["state"], found["reason"]) == ("waiting", "kept_too_long")
-    [claim] = api.claim(machines[1], queue)
-    assert claim["lease_id"] == later
-    clock.advance(59 * SECOND)
-    for node in machines:
-        api.rows("heartbeat_node", **node.who, claims=[])
-    reap(api)
-    assert gang(api, gang_id)["state"] == "waiting"
-    clock.advance(20 * SECOND)
-    for node in machines:
-        api.rows("heartbeat_node", **node.who, claims=[])
-    reap(api)
-    assert gang(api, gang_id)["state"] == "earmarked"
+    assert api.claimed(machines[1], queue) == [later]
+    assert after(59)["state"] == "waiting"
+    assert after(20)["state"] == "earmarked"
     assert held["lease_id"] != later
 
 
@@ -136,11 +122,11 @@ def test_a_gang_that_comes_before_gets_the_room_that_is_kept(
     queue = api.queue()
     first, held = waiting_gang(api, queue, machines)
     second = spawn(api, queue, 2, WHOLE | rank)
-    reap(api)
+    api.reap()
     assert gang(api, second)["state"] == state
     assert gang(api, first)["state"] == ("waiting" if rank else "earmarked")
-    finish(api, held)
-    reap(api)
+    api.complete(held)
+    api.reap()
     assert gang(api, second if rank else first)["state"] == "reserved"
     assert len(nodes(api, second if rank else first)) == 2
     assert api.rows("verify_invariants") == []
@@ -155,7 +141,7 @@ def test_a_tenant_keeps_room_for_twenty_gangs(api: Api, machines: list[Node]) ->
     for _ in range(21):
         spawn(api, queue, 2, half)
     for _ in range(3):
-        reap(api)
+        api.reap()
     states = [row["state"] for row in api.rows("list_gangs", limit=100)]
     assert (states.count("earmarked"), states.count("waiting")) == (20, 1)
     assert machines
@@ -190,7 +176,7 @@ def test_an_everywhere_task_waits_behind_what_comes_before(api: Api, fleet: Flee
     fleet.reap()
     assert fleet.states(everywhere) == ["earmarked"]
     other = api.spawn(fleet.queue, **WHOLE)
-    finish(api, held)
+    api.complete(held)
     fleet.reap(SECOND)
     [claim] = api.claim(node, fleet.queue, qty=5)
     assert (claim["lease_id"] == other) == (rank is LOW)
@@ -208,11 +194,8 @@ def test_an_everywhere_task_takes_no_idle_room_from_what_comes_before(api: Api, 
 
 
 def test_room_for_an_everywhere_task_is_kept_for_a_time(api: Api, fleet: Fleet, clock: Clock) -> None:
-    api.rows(
-        "set_queue_policy",
-        queue=fleet.queue,
-        policy={"tuning": {"earmark_time": 60}, "claim_timeout": 3600},
-    )
+    policy = {"tuning": {"earmark_time": 60}, "claim_timeout": 3600}
+    api.rows("set_queue_policy", queue=fleet.queue, policy=policy)
     node = fleet.node(capacity={"cpu_milli": 4000})
     api.running(fleet.queue, node, **WHOLE)
     everywhere = fleet.spawn(**WHOLE)
@@ -261,10 +244,8 @@ def test_open_work_of_a_tenant_is_bounded(api: Api, clock: Clock) -> None:
     mine = {"tenant": f"t-{queue}"}
     api.rows("submit_spec", spec=spec, options=mine)
     clock.advance(20 * SECOND)
-    reap(api)
-    counted = "select steps from hwqueue.tenant_work where tenant = %s"
-    [steps] = api.conn.execute(counted, [mine["tenant"]]).fetchone() or [0]
-    assert steps == 1100
+    api.reap()
+    assert api.one("select steps from hwqueue.tenant_work where tenant = %s", mine["tenant"]) == 1100
     api.rows("submit_spec", spec={"name": "one", "queue": queue, "steps": [step("a")]}, options=mine)
     api.conn.execute("update hwqueue.tenant_work set steps = steps + 198899")
     more = {"name": "two", "queue": queue, "steps": [step("a"), step("b")]}
@@ -273,7 +254,7 @@ def test_open_work_of_a_tenant_is_bounded(api: Api, clock: Clock) -> None:
     assert "hwqueue workflow cancel" in str(refusal.hint)
     assert api.row("submit_spec", spec=more, options={"tenant": "other"})["created"]
     api.conn.execute("update hwqueue.tenant_work set steps = 0, nested = 20000")
-    api.rows("define_workflow", spec={"name": f"w-{queue}"} | more | {"name": f"w-{queue}"})
+    api.rows("define_workflow", spec=more | {"name": f"w-{queue}"})
     above = {"name": "above", "queue": queue, "steps": [nested("n", f"w-{queue}")]}
     run = api.row("submit_spec", spec=above, options=mine)["run_id"]
     for _ in range(3):
@@ -292,15 +273,14 @@ def test_what_is_retried_is_open_work_again(api: Api, clock: Clock) -> None:
     run, _ = (api.row("submit_spec", spec=one, options=mine)["run_id"] for one in (small, spec))
     api.rows("cancel_workflow_run", run=run)
     clock.advance(20 * SECOND)
-    reap(api)
+    api.reap()
     changed = "update hwqueue.tenant_work set steps = %s where tenant = %s"
     api.conn.execute(changed, [199999, mine["tenant"]])
     refusal = api.refused("QHT03", "retry_workflow_run", run=run)
     assert (refusal.detail["used"], refusal.detail["limit"]) == (199999, 200000)
     api.conn.execute(changed, [199998, mine["tenant"]])
     assert api.value("retry_workflow_run", run=run) == "running"
-    counted = "select steps from hwqueue.tenant_work where tenant = %s"
-    assert api.conn.execute(counted, [mine["tenant"]]).fetchone() == (200000,)
+    assert api.one("select steps from hwqueue.tenant_work where tenant = %s", mine["tenant"]) == 200000
 
 
 def test_sweeps_take_turns_by_tenant(api: Api) -> None:
@@ -320,7 +300,7 @@ def test_sweeps_take_turns_by_tenant(api: Api) -> None:
     runs = [submit(tenant, 1) for tenant in ("a", "c") for _ in range(3)]
     api.rows("advance_workflows", limit=9)  # three for each tenant
     below = "select count(*) from hwqueue.run where parent_run_id = %s"
-    assert [api.conn.execute(below, [run]).fetchone() for run in runs] == [(1,)] * 6
+    assert [api.one(below, run) for run in runs] == [1] * 6
 
 
 @pytest.mark.parametrize("step", ["tried", "changed"])
@@ -331,7 +311,7 @@ def test_gangs_take_turns_by_tenant(api: Api, machines: list[Node], step: str) -
     theirs = [spawn(api, queue, 3, many | {"tenant": "a"}) for _ in range(25)]
     mine = spawn(api, queue, 2, WHOLE | {"tenant": "b"} | LOW)
     if step == "changed":
-        reap(api)
+        api.reap()
         for each_gang in (*theirs, mine):
             api.rows("cancel_gang", gang=each_gang)
         api.rows("reap")
@@ -344,9 +324,9 @@ def test_what_ends_says_whose_it_is(api: Api) -> None:
     """An item that has ended, and a parent of a join, where another session may hold the count."""
     mine, left = {"tenant": "a"}, "select kind, tenant from hwqueue.arrival where run_id = %s"
     items = Flow(api, [each("m", [1, 2])], options=mine)
-    finish(api, items.items()[0])
+    api.complete(items.items()[0])
     join = Flow(api, [step("a"), step("b"), step("c", "a", "b", join="any")], options=mine)
-    finish(api, join.claims()["a"])
+    api.complete(join.claims()["a"])
     for flow, kind in ((items, "item"), (join, "count")):
         assert set(api.conn.execute(left, [flow.run]).fetchall()) == {(kind, "a")}
 
@@ -364,7 +344,7 @@ def test_a_dry_run_plans_equal_steps_once(api: Api) -> None:
         api.rows("check_workflow", spec={"name": "x", "queue": queue, "steps": steps})
         api.conn.execute("select pg_stat_force_next_flush()")
     api.conn.execute("set track_functions = 'none'")
-    assert api.conn.execute(calls, ["planned_step"]).fetchone() == (2,)
+    assert api.one(calls, "planned_step") == 2
     steps = [{"name": f"s{n}", "task": f"t{n}"} for n in range(102)]
     rows = api.rows("check_workflow", spec={"name": "x", "queue": queue, "steps": steps})
     assert [row["code"] == "not_judged" for row in rows] == [False] * 100 + [True] * 2

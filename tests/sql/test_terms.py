@@ -20,6 +20,11 @@ def away(domain: str = "rack", **more: object) -> Row:
     return {"require": [{"leases": WEB, "domain": domain, "away": True}], **more}
 
 
+def away_from(lease: UUID) -> Row:
+    """A placement away from one lease."""
+    return {"require": [{"lease": str(lease), "domain": "rack", "away": True}]}
+
+
 def capped(limit: int, domain: str = "rack") -> Row:
     """A placement with at most so many web leases in a domain."""
     return {"spread": [{"domain": domain, "max_per_domain": limit, "select": WEB}]}
@@ -62,19 +67,15 @@ def granted_in_time(api: Api, node: Node, queue: str, wanted: UUID) -> bool:
 
 
 def test_claims_alone_bring_a_term_into_force(api: Api, fleet: list[Node]) -> None:
-    """Nobody calls reap: the nodes that want such a lease take the steps."""
-    queue = api.queue()
-    lease = web(api, queue, away())
-    assert api.claimed(fleet[0], queue) == []
-    assert granted_in_time(api, fleet[1], queue, lease)
-
-
-def test_a_backlog_of_others_does_not_keep_a_term_back(api: Api, fleet: list[Node]) -> None:
-    queue = api.queue()
+    """Nobody calls reap: nodes that want such a lease take the steps, whatever backlog there is of others."""
+    alone, queue = api.queue(), api.queue()
+    lease = web(api, alone, away())
+    assert api.claimed(fleet[0], alone) == []
+    assert granted_in_time(api, fleet[1], alone, lease)
     for _ in range(30):
         api.spawn(queue)
     lease = web(api, queue, away(), priority=1)
-    assert granted_in_time(api, fleet[0], queue, lease)
+    assert granted_in_time(api, fleet[2], queue, lease)
 
 
 def test_a_term_that_ever_new_classes_meet_comes_into_force(api: Api, fleet: list[Node]) -> None:
@@ -131,60 +132,44 @@ def test_what_a_node_may_not_claim_others_may(api: Api, dsn: str, fleet: list[No
 
 
 def test_expired_and_stopping(api: Api, fleet: list[Node], clock: Clock) -> None:
-    """Both count for away; only what stays is company."""
-    queue = api.queue()
+    """Both count for away and for a cap: a worker may still be at it. Only what stays is company."""
+    queue, other = api.queue(), api.queue(claim_timeout=60)
     running = web(api, queue)
     [claim] = api.claim(fleet[0], queue)
     api.rows("cancel_lease", lease=running)
-    kept, joining = (
-        web(api, queue, away()),
-        api.spawn(queue, placement={"require": [{"leases": WEB, "domain": "rack"}]}),
-    )
-    settle_terms(api)
+    joins: Row = {"require": [{"leases": WEB, "domain": "rack"}]}
+    kept, joining = web(api, queue, away()), api.spawn(queue, placement=joins)
+    api.settle_terms()
     assert api.claimed(fleet[1], queue, qty=2) == []
     api.rows("fail_lease", **token(claim), error={})
     assert api.claimed(fleet[1], queue) == [kept]
     assert api.claimed(fleet[3], queue) == []
     assert api.claimed(fleet[1], queue) == [joining]
-
-
-def test_expired_counts_for_a_cap(api: Api, fleet: list[Node], clock: Clock) -> None:
-    """Until it is reaped: its worker may still be at it."""
-    queue = api.queue(claim_timeout=60)
-    leases = [web(api, queue, capped(1)) for _ in range(2)]
-    settle_terms(api)
-    assert api.claimed(fleet[0], queue) == leases[:1]
+    api.complete(*map(api.lease, (kept, joining)))
+    leases = [web(api, other, capped(1)) for _ in range(2)]
+    api.settle_terms()
+    assert api.claimed(fleet[0], other) == leases[:1]
     clock.advance(timedelta(seconds=61))
-    assert api.claimed(fleet[1], queue) == []
-    assert api.claimed(fleet[2], queue) == leases[1:]
+    assert api.claimed(fleet[1], other) == []
+    assert api.claimed(fleet[2], other) == leases[1:]
 
 
 def test_so_many_at_once_in_the_whole_fleet(api: Api, fleet: list[Node]) -> None:
-    """Wherever they run: the next one starts when one of them ends."""
-    queue = api.queue()
+    """Wherever they run: the next one starts when one of them ends. A node without rack and labels counts."""
+    queue, bare = api.queue(), api.node()
     leases = [web(api, queue, capped(2, "fleet")) for _ in range(4)]
     other = web(api, queue)  # picked by the rule, and not held back by it
-    settle_terms(api)
-    assert api.claimed(fleet[0], queue) == leases[:1]
+    api.settle_terms()
+    assert api.claimed(bare, queue) == leases[:1]
     [claim] = api.claim(fleet[2], queue)
     assert claim["lease_id"] == leases[1]
     assert api.claimed(fleet[3], queue, qty=9) == [other]
     api.complete(claim)
     assert api.claimed(fleet[1], queue) == []  # the other one counts
-    api.rows("complete_lease", **token(api.lease(other)))
+    api.complete(api.lease(other))
     assert api.claimed(fleet[1], queue, qty=9) == [leases[2]]
-    assert api.claimed(fleet[3], queue) == []
-    assert api.rows("verify_invariants") == []
-
-
-def test_a_node_without_rack_and_labels_is_in_the_fleet(api: Api, fleet: list[Node]) -> None:
-    queue, bare = api.queue(), api.node()
-    first, second = (web(api, queue, capped(1, "fleet")) for _ in range(2))
-    settle_terms(api)
-    assert api.claimed(bare, queue) == [first]
-    assert api.claimed(fleet[0], queue) == []
-    api.rows("complete_lease", **token(api.lease(first)))
-    assert api.claimed(fleet[0], queue) == [second]
+    assert api.claimed(fleet[3], queue) == api.claimed(bare, queue) == []
+    assert api.sound()
 
 
 def test_the_asking_node_is_alive(api: Api, fleet: list[Node], clock: Clock) -> None:
@@ -199,29 +184,23 @@ def test_the_asking_node_is_alive(api: Api, fleet: list[Node], clock: Clock) -> 
     assert api.claimed(fleet[0], queue, qty=4) == leases[:1]
 
 
-def test_a_lease_is_named_after_it_was_spawned(api: Api, fleet: list[Node]) -> None:
+@pytest.mark.parametrize("is_spawned", [True, False])
+def test_a_lease_is_named_after_or_before_it_was_spawned(
+    api: Api, fleet: list[Node], is_spawned: bool
+) -> None:
     """It is kept out alone; what shared its class goes on."""
-    queue = api.queue()
-    named, *others = [api.spawn(queue) for _ in range(4)]
-    away_from: Row = {"require": [{"lease": str(named), "domain": "rack", "away": True}]}
-    holder = api.spawn(queue, placement=away_from, priority=1)
-    settle_terms(api)
-    assert api.claimed(fleet[0], queue) == [holder]
-    assert api.claimed(fleet[0], queue, qty=9) == others
-    assert api.claimed(fleet[2], queue) == [named]
-    assert api.rows("verify_invariants") == []
-
-
-def test_a_lease_that_is_named_before_it_is_spawned(api: Api, fleet: list[Node]) -> None:
     queue, named = api.queue(), uuid4()
-    away_from: Row = {"require": [{"lease": str(named), "domain": "rack", "away": True}]}
-    holder = api.spawn(queue, placement=away_from)
-    settle_terms(api)
+    if is_spawned:
+        named, *others = [api.spawn(queue) for _ in range(4)]
+    holder = api.spawn(queue, placement=away_from(named), priority=1)
+    api.settle_terms()
     assert api.claimed(fleet[0], queue) == [holder]
-    api.spawn(queue, lease_id=str(named))
-    plain = api.spawn(queue)
-    assert api.claimed(fleet[1], queue, qty=2) == [plain]
-    assert api.claimed(fleet[3], queue) == [named]
+    if not is_spawned:
+        api.spawn(queue, lease_id=str(named))
+        others = [api.spawn(queue)]
+    assert api.claimed(fleet[1], queue, qty=9) == others
+    assert api.claimed(fleet[2], queue) == [named]
+    assert api.sound()
 
 
 def test_with_a_lease_where_it_runs_and_where_it_succeeded(api: Api, fleet: list[Node]) -> None:
@@ -252,54 +231,47 @@ def test_a_relabelled_node_takes_its_counts_along(api: Api, fleet: list[Node]) -
 
 
 def test_patience_of_another_rank_goes_on(api: Api, fleet: list[Node], clock: Clock) -> None:
-    """Urgent leases that keep coming do not hold back one that has waited long enough."""
-    queue = api.queue(patience=5)
+    """Urgent leases that keep coming do not hold back one that has waited long enough, nor does a change."""
+    queue, other = api.queue(patience=5), api.queue(patience=5)
     liked: Row = {"prefer": [{"when": {"rack": 1}}]}
-    old = api.spawn(queue, placement=liked)
+    changed, old = api.spawn(other, placement=liked), api.spawn(queue, placement=liked)
     urgent = []
-    for _ in range(4):
+    for _ in range(2):
         clock.advance(timedelta(seconds=2))
         urgent.append(api.spawn(queue, placement=liked, priority=5))
+    api.rows("update_lease", lease=changed, changes={"priority": 3})
+    assert api.claimed(fleet[2], other) == []
+    clock.advance(timedelta(seconds=1))
+    assert api.claimed(fleet[2], other) == [changed]
+    for _ in range(2):
+        urgent.append(api.spawn(queue, placement=liked, priority=5))
+        clock.advance(timedelta(seconds=1.5))
     for node in fleet:
         api.rows("heartbeat_node", **node.who, claims=[])
     assert api.claimed(fleet[2], queue, qty=9) == [urgent[0], old]
 
 
-def test_a_change_sets_patience_not_back(api: Api, fleet: list[Node], clock: Clock) -> None:
-    queue = api.queue(patience=5)
-    lease = api.spawn(queue, placement={"prefer": [{"when": {"rack": 1}}]})
-    clock.advance(timedelta(seconds=4))
-    api.rows("update_lease", lease=lease, changes={"priority": 3})
-    assert api.claimed(fleet[2], queue) == []
-    clock.advance(timedelta(seconds=1))
-    assert api.claimed(fleet[2], queue) == [lease]
-
-
 def test_terms_that_nobody_asks_are_pruned(api: Api, fleet: list[Node], clock: Clock) -> None:
-    def known() -> int:
-        row = api.conn.execute("select count(*) from hwqueue.affinity_term where spec @> %s", [spec])
-        return int((row.fetchone() or (0,))[0])
-
     queue = api.queue(retain_completed=0)
+    known = "select count(*) from hwqueue.affinity_term where spec @> %s"
     spec = Jsonb({"all": [{"exprs": [{"label": "pruned"}]}]})
     unlike: Row = {"leases": {"labels": {"pruned": "x"}}, "domain": "rack", "away": True}
     selected = api.spawn(queue, labels={"pruned": "x"}, priority=-1, tenant="t")
     lease = api.spawn(queue, placement={"require": [unlike]}, tenant="t")
-    settle_terms(api)
-    assert known() == 1
+    api.settle_terms()
+    assert api.one(known, spec) == 1
     [claim] = api.claim(fleet[0], queue)
     assert claim["lease_id"] == lease
     api.complete(claim)
     clock.advance(timedelta(days=1))
     for _ in looks():
         api.rows("prune")
-        if known() == 0:
+        if api.one(known, spec) == 0:
             break
-    assert known() == 0
-    checked = api.conn.execute(
+    assert api.one(known, spec) == 0
+    checked = (
         "select bool_or(e.is_checked) from hwqueue.profile_eligibility e"
-        " join hwqueue.placement_class c using (class_id)"
-        ' where c.labels @> \'{"pruned": "x"}\''
+        " join hwqueue.placement_class c using (class_id) where c.labels @> %s"
     )
-    assert checked.fetchone() == (False,)
+    assert api.one(checked, Jsonb({"pruned": "x"})) is False
     assert api.claimed(fleet[1], queue) == [selected]

@@ -5,7 +5,6 @@ from itertools import groupby, pairwise
 from typing import Any
 from uuid import UUID
 
-import psycopg
 import pytest
 
 from hwqueue.testing import Clock
@@ -23,12 +22,6 @@ TOTALS = """
 """
 MINUTES = """
   select count(*) from hwqueue.minute_stat m join hwqueue.queue q using (queue_id) where q.name = %s
-"""
-QUANTILE = """
-  select hwqueue.histogram_quantile(hwqueue.histogram_of(%s::float8[]), %s)
-"""
-HISTOGRAM = """
-  select hwqueue.histogram_of(%s::float8[])
 """
 
 
@@ -80,14 +73,8 @@ def test_every_end_is_counted_as_what_it_was(api: Api, clock: Clock) -> None:
     clock.advance(2 * SECOND)
     count(api, clock)
     count(api, clock)
-    assert this_minute(api, queue) == {
-        "claims": 7,
-        "completed": 1,
-        "failed": 1,
-        "cancelled": 2,
-        "retried": 3,
-        "expired": 1,
-    }
+    ends = {"completed": 1, "failed": 1, "cancelled": 2, "retried": 3, "expired": 1}
+    assert this_minute(api, queue) == {"claims": 7} | ends
 
 
 def test_what_ended_at_the_border_of_two_counts_is_counted_once(api: Api, clock: Clock) -> None:
@@ -136,27 +123,19 @@ def test_how_long_leases_waited_and_ran(api: Api, clock: Clock) -> None:
     assert 0.1 < row["run_p50"] <= row["run_p95"] <= 0.5
 
 
-def test_a_bound_belongs_to_its_bucket(conn: psycopg.Connection) -> None:
-    counts = conn.execute(HISTOGRAM, [[0.0, 0.01, 0.02, 30.0, 30.5, 86400.0, 86401.0]]).fetchone()
-    assert counts == ([2, 1, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1],)
-    assert conn.execute(HISTOGRAM, [None]).fetchone() == ([0] * 15,)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "part", "expected"),
-    [
-        ([], 0.5, None),
-        ([0.7], 1.0, 1.0),
-        ([0.7], 0.5, 0.75),
-        ([0.005, 20.0, 20.0, 20.0], 0.25, 0.01),
-        ([0.005, 20.0, 20.0, 20.0], 1.0, 30.0),
-        ([100_000.0], 0.5, 86400.0),
-    ],
-)
-def test_quantiles(
-    conn: psycopg.Connection, seconds: list[float], part: float, expected: float | None
-) -> None:
-    assert conn.execute(QUANTILE, [seconds, part]).fetchone() == (expected,)
+def test_quantiles(api: Api) -> None:
+    """A bound belongs to its bucket."""
+    histogram = "select hwqueue.histogram_of(%s::float8[])"
+    counts = api.one(histogram, [0.0, 0.01, 0.02, 30.0, 30.5, 86400.0, 86401.0])
+    assert counts == [2, 1, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1]
+    assert api.one(histogram, None) == [0] * 15
+    quantile = "select hwqueue.histogram_quantile(hwqueue.histogram_of(%s::float8[]), %s)"
+    several = [0.005, 20.0, 20.0, 20.0]
+    for seconds, part, expected in (
+        *(([], 0.5, None), ([0.7], 1.0, 1.0), ([0.7], 0.5, 0.75), ([100_000.0], 0.5, 86400.0)),
+        *((several, 0.25, 0.01), (several, 1.0, 30.0)),
+    ):
+        assert api.one(quantile, seconds, part) == expected
 
 
 def test_a_lease_may_die_again_and_again(api: Api, clock: Clock) -> None:
@@ -176,7 +155,7 @@ def test_a_lease_may_die_again_and_again(api: Api, clock: Clock) -> None:
     api.rows("requeue_lease", lease=lease)
     count(api, clock)
     assert this_minute(api, queue) == NOTHING | {"claims": 2, "failed": 2, "cancelled": 1}
-    assert api.conn.execute("select count(*) from hwqueue.undone_end").fetchone() == (0,)
+    assert api.one("select count(*) from hwqueue.undone_end") == 0
 
 
 def test_a_call_is_bounded(api: Api, clock: Clock) -> None:
@@ -226,7 +205,7 @@ def test_old_minutes_go_and_totals_stay(api: Api, clock: Clock) -> None:
         clock.advance(gap)
     api.rows("prune")
     # the last one before a day ago is what the next is read against
-    assert api.conn.execute(MINUTES, [queue]).fetchone() == (1,)
+    assert api.one(MINUTES, queue) == 1
     assert api.conn.execute(TOTALS, [queue]).fetchone() == (3, 0)
     api.rows("complete_lease", **token(api.running(queue)))
     count(api, clock)
@@ -242,13 +221,11 @@ def test_a_queue_that_is_dropped(api: Api, clock: Clock) -> None:
     api.rows("drop_queue", queue=queue)
     api.rows("create_queue", queue=queue)
     assert this_minute(api, queue) == NOTHING
-    before = api.conn.execute("select count(*) from hwqueue.minute_stat").fetchone()
+    before = api.one("select count(*) from hwqueue.minute_stat")
     for _ in range(3):
         outlive(api.conn)
         api.rows("prune")
-    after = api.conn.execute("select count(*) from hwqueue.minute_stat").fetchone()
-    assert before is not None
-    assert after == (before[0] - 1,)
+    assert api.one("select count(*) from hwqueue.minute_stat") == before - 1
 
 
 def test_an_unknown_queue_and_a_wrong_span(api: Api) -> None:

@@ -23,30 +23,22 @@ def spawn(api: Api, queue: str, options: str) -> Any:
 
 @tiny
 @pytest.mark.parametrize("key", ["jitter", "base", "max"])
-@pytest.mark.parametrize("end", ["fail_lease", "reap", "register_node"])
+@pytest.mark.parametrize("end", ["fail_lease", "fail_lease of the queue", "reap", "register_node"])
 def test_retry(api: Api, clock: Clock, number: str, key: str, end: str) -> None:
     """The attempt ends, whoever ends it, and the lease is tried again."""
     queue, node = api.queue(claim_timeout=60), api.node()
-    lease = spawn(api, queue, f'{{"retry": {{"kind": "fixed", "{key}": {number}}}}}')
+    retry = f'{{"retry": {{"kind": "fixed", "{key}": {number}}}}}'
+    if end.endswith("queue"):
+        api.rows("set_queue_policy", queue=queue, policy=raw(retry))
+    lease = spawn(api, queue, "{}" if end.endswith("queue") else retry)
     [claim] = api.claim(node, queue)
-    if end == "fail_lease":
-        assert api.value("fail_lease", **token(claim), error={}) in ("pending", "scheduled")
-    elif end == "reap":
+    if end == "reap":
         clock.advance(timedelta(hours=1))
         assert api.row("reap")["expired"] >= 1
-    else:
+    elif end == "register_node":
         node = api.node(node.node_id, name=node.name, instance_id="second")
-    clock.advance(timedelta(hours=1))
-    assert api.claimed(node, queue) == [lease]
-
-
-@tiny
-def test_retry_of_a_queue(api: Api, clock: Clock, number: str) -> None:
-    queue, node = api.queue(claim_timeout=60), api.node()
-    policy = raw(f'{{"retry": {{"jitter": {number}}}}}')
-    api.rows("set_queue_policy", queue=queue, policy=policy)
-    lease = api.spawn(queue)
-    api.rows("fail_lease", **token(api.claim(node, queue)[0]), error={})
+    else:
+        assert api.value("fail_lease", **token(claim), error={}) in ("pending", "scheduled")
     clock.advance(timedelta(hours=1))
     assert api.claimed(node, queue) == [lease]
 

@@ -43,22 +43,18 @@ def test_while_open_the_lease_is_kept(api: Api, clock: Clock) -> None:
 
 @pytest.mark.parametrize("end", ["failed", "cancelled"])
 def test_every_end_frees_the_key(api: Api, end: str) -> None:
-    queue = api.queue()
+    """A retry keeps it."""
+    queue, node = api.queue(retry={"kind": "fixed", "base": 0}), api.node()
     first = spawn(api, queue)["lease_id"]
+    [claim] = api.claim(node, queue)
+    api.rows("fail_lease", **token(claim), error={}, retry=True)
+    assert spawn(api, queue)["lease_id"] == first
     if end == "failed":
-        [claim] = api.claim(api.node(), queue)
+        [claim] = api.claim(node, queue)
         api.rows("fail_lease", **token(claim), error={}, retry=False)
     else:
         api.rows("cancel_lease", lease=first)
     assert spawn(api, queue)["created"]
-
-
-def test_a_retry_keeps_the_key(api: Api) -> None:
-    queue = api.queue()
-    first = spawn(api, queue)
-    [claim] = api.claim(api.node(), queue)
-    api.rows("fail_lease", **token(claim), error={}, retry=True)
-    assert spawn(api, queue)["lease_id"] == first["lease_id"]
 
 
 def test_for_a_span_whatever_became_of_it(api: Api, clock: Clock) -> None:
@@ -73,57 +69,38 @@ def test_for_a_span_whatever_became_of_it(api: Api, clock: Clock) -> None:
 
 
 def test_replace_changes_one_that_waits(api: Api, clock: Clock) -> None:
-    queue = api.queue()
+    queue, replace = api.queue(), unique(on_conflict="replace")
     first = spawn(api, queue, {"n": 1}, labels={"a": "1"})
     later = (clock.now() + timedelta(hours=1)).isoformat()
-    again = spawn(
-        api,
-        queue,
-        {"n": 2},
-        task="other",
-        unique=unique(on_conflict="replace"),
-        priority=5,
-        labels={"b": "2"},
-        available_at=later,
-    )
+    changes: Row = {"priority": 5, "labels": {"b": "2"}, "available_at": later}
+    again = spawn(api, queue, {"n": 2}, task="other", unique=replace, **changes)
     assert again == first | {"created": False, "state": "scheduled"}
     lease = api.lease(first["lease_id"])
     assert (lease["params"], lease["task_name"], lease["priority"]) == ({"n": 2}, "other", 5)
     assert lease["labels"] == {"b": "2"}
-    back = spawn(api, queue, {"n": 3}, unique=unique(on_conflict="replace"))
+    back = spawn(api, queue, {"n": 3}, unique=replace)
     assert (back["lease_id"], back["state"]) == (first["lease_id"], "pending")
     [claim] = api.claim(api.node(), queue)
     assert (claim["lease_id"], claim["params"]) == (first["lease_id"], {"n": 3})
-    assert api.rows("verify_invariants") == []
+    assert api.sound()
 
 
 def test_replace_keeps_one_that_runs(api: Api) -> None:
+    """And attempts and tokens of one that has run; raise says which lease it is."""
     queue = api.queue()
     first = spawn(api, queue, {"n": 1})
-    api.claim(api.node(), queue)
+    [claim] = api.claim(api.node(), queue)
     again = spawn(api, queue, {"n": 2}, unique=unique(on_conflict="replace"))
     assert again == first | {"created": False, "state": "claimed"}
     assert api.lease(first["lease_id"])["params"] == {"n": 1}
-
-
-def test_replace_keeps_attempts_and_tokens(api: Api, clock: Clock) -> None:
-    queue = api.queue()
-    spawn(api, queue)
-    [claim] = api.claim(api.node(), queue)
     api.rows("fail_lease", **token(claim), error={}, retry=True)
     spawn(api, queue, unique=unique(on_conflict="replace"))
+    options = {"unique": unique(on_conflict="raise")}
+    found = api.refused("QHT02", "spawn_lease", queue=queue, task=TASK, options=options)
+    assert (found.detail["lease_id"], found.detail["state"]) == (str(first["lease_id"]), "pending")
     [second] = api.claim(api.node(), queue)
     assert second["claim_token"] > claim["claim_token"]
     assert second["attempt"] == 2
-
-
-def test_raise_says_which_lease(api: Api) -> None:
-    queue = api.queue()
-    first = spawn(api, queue)
-    options = {"unique": unique(on_conflict="raise")}
-    found = api.refused("QHT02", "spawn_lease", queue=queue, task=TASK, options=options)
-    assert found.detail["lease_id"] == str(first["lease_id"])
-    assert found.detail["state"] == "pending"
 
 
 def test_a_batch(api: Api) -> None:
@@ -146,17 +123,9 @@ def test_a_batch(api: Api) -> None:
 
 def test_keys_of_queues_and_tenants_are_apart(api: Api) -> None:
     queue, other = api.queue(), api.queue()
-    assert spawn(api, queue)["created"]
-    assert spawn(api, other)["created"]
-    assert spawn(api, queue, tenant="film")["created"]
+    for where, more in ((queue, {}), (other, {}), (queue, {"tenant": "film"})):
+        assert spawn(api, where, **more)["created"]
     assert not spawn(api, queue, tenant="film")["created"]
-
-
-def test_an_idempotency_key_is_not_taken(api: Api) -> None:
-    queue = api.queue()
-    api.spawn(queue, idempotency_key="k")
-    options = {"unique": unique()}
-    api.refused("QHT01", "spawn_lease", queue=queue, task=TASK, options=options)
 
 
 def test_a_deleted_lease_frees_its_key_and_no_other(api: Api) -> None:
@@ -195,12 +164,11 @@ def test_bad_options(api: Api, field: str, wrong: Any) -> None:
 
 
 def test_not_with_an_idempotency_key(api: Api) -> None:
-    options = {"unique": unique(), "idempotency_key": "i"}
-    api.refused("QHA01", "spawn_lease", queue=api.queue(), task=TASK, options=options)
-
-
-def test_null_is_not_given(api: Api) -> None:
+    """In one spawn, nor if another lease has it. Null is not given."""
     queue = api.queue()
+    call = {"queue": queue, "task": TASK}
+    api.refused("QHA01", "spawn_lease", **call, options={"unique": unique(), "idempotency_key": "i"})
     assert spawn(api, queue, unique=None)["created"]
     assert spawn(api, queue, unique=None, idempotency_key="k")["created"]
     assert not spawn(api, queue, unique=None, idempotency_key="k")["created"]
+    api.refused("QHT01", "spawn_lease", **call, options={"unique": unique()})

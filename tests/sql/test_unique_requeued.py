@@ -20,12 +20,16 @@ def ended(api: Api, queue: str, **unique: object) -> UUID:
 
 
 def test_it_gets_its_key_back(api: Api) -> None:
+    """An idempotency key was never lost."""
     queue = api.queue()
-    first = ended(api, queue)
-    second = ended(api, queue)
+    first, second = ended(api, queue), ended(api, queue)
     assert second != first
     assert api.value("requeue_lease", lease=first) == "pending"
     assert api.spawn(queue, unique=OPEN) == first
+    lease = api.spawn(queue, idempotency_key="i")
+    api.rows("cancel_lease", lease=lease)
+    assert api.value("requeue_lease", lease=lease) == "pending"
+    assert api.spawn(queue, idempotency_key="i") == lease
 
 
 def test_not_while_another_lease_is_open(api: Api) -> None:
@@ -61,14 +65,6 @@ def test_a_key_that_went_with_its_holder_is_made_again(api: Api) -> None:
     assert api.value("requeue_lease", lease=again) == "pending"
     assert api.spawn(queue, unique=OPEN) == again
     assert first not in (again, holder)
-
-
-def test_an_idempotency_key_was_never_lost(api: Api) -> None:
-    queue = api.queue()
-    lease = api.spawn(queue, idempotency_key="k")
-    api.rows("cancel_lease", lease=lease)
-    assert api.value("requeue_lease", lease=lease) == "pending"
-    assert api.spawn(queue, idempotency_key="k") == lease
 
 
 @pytest.mark.parametrize("is_open", [True, False])

@@ -37,10 +37,7 @@ def test_the_key_is_free_when_the_run_has_ended(api: Api, end: str) -> None:
     if end == "cancel":
         api.rows("cancel_workflow_run", run=flow.run)
         assert not again(flow, unique())["created"]
-    if end == "fail":
-        fail(api, claim)
-    else:
-        finish(api, claim)
+    (fail if end == "fail" else finish)(api, claim)
     assert flow.state in ("completed", "failed", "cancelled")
     assert again(flow, unique())["created"]
 
@@ -111,13 +108,8 @@ def test_many_runs_at_once(api: Api) -> None:
         {"options": unique()},
     ]
     rows = api.rows("submit_workflows", workflow=name, runs=runs)
-    assert [(row["ordinal"], row["created"]) for row in rows] == [
-        (1, True),
-        (2, True),
-        (3, False),
-        (4, True),
-        (5, False),
-    ]
+    assert [row["ordinal"] for row in rows] == [1, 2, 3, 4, 5]
+    assert [row["created"] for row in rows] == [True, True, False, True, False]
     assert rows[0]["run_id"] == rows[2]["run_id"]
     assert rows[3]["run_id"] == rows[4]["run_id"]
     assert api.value("run_input", run=rows[3]["run_id"]) == {"n": 3}

@@ -28,19 +28,14 @@ def test_labels(api: Api) -> None:
     assert api.lease(lease) == before | {"labels": {}, "placement": {}}
 
 
-def test_priority(api: Api) -> None:
+def test_priority_and_a_fresh_place_in_line(api: Api) -> None:
     queue = api.queue()
-    first, second = api.spawn(queue, priority=3), api.spawn(queue, priority=2)
-    api.rows("update_lease", lease=second, changes={"priority": 4})
-    assert api.lease(second)["priority"] == 4
-    assert api.claimed(api.node(), queue, qty=2) == [second, first]
-
-
-def test_a_fresh_place_in_line(api: Api) -> None:
-    queue = api.queue()
-    first, second = api.spawn(queue), api.spawn(queue)
+    first, second, third = (api.spawn(queue, priority=priority) for priority in (3, 2, 2))
+    api.rows("update_lease", lease=third, changes={"priority": 4})
+    assert api.lease(third)["priority"] == 4
+    api.rows("update_lease", lease=second, changes={"priority": 3})
     api.rows("update_lease", lease=first, changes={"labels": {}})
-    assert api.claimed(api.node(), queue, qty=2) == [second, first]
+    assert api.claimed(api.node(), queue, qty=3) == [third, second, first]
 
 
 def test_later_and_sooner(api: Api, clock: Clock) -> None:
@@ -84,17 +79,13 @@ def test_nothing_to_change(api: Api) -> None:
     assert api.lease(lease) == before
 
 
-def test_not_while_claimed(api: Api) -> None:
+def test_not_while_claimed_nor_when_finished(api: Api) -> None:
     claim = api.running(api.queue())
-    refusal = api.refused("QHL07", "update_lease", lease=claim["lease_id"], changes={"priority": 1})
+    call = {"lease": claim["lease_id"], "changes": {"priority": 1}}
+    refusal = api.refused("QHL07", "update_lease", **call)
     assert refusal.detail == {"lease_id": str(claim["lease_id"]), "state": "claimed"}
-
-
-def test_not_when_finished(api: Api) -> None:
-    claim = api.running(api.queue())
     api.complete(claim)
-    refusal = api.refused("QHL03", "update_lease", lease=claim["lease_id"], changes={"priority": 1})
-    assert refusal.detail["state"] == "completed"
+    assert api.refused("QHL03", "update_lease", **call).detail["state"] == "completed"
     api.refused("QHL04", "update_lease", lease=NOBODY, changes={})
 
 
