@@ -27,10 +27,18 @@ def test_cancel_ends_what_waits_and_stops_what_runs(api: Api) -> None:
     assert api.value("cancel_workflow_run", run=flow.run) == "cancelled"
 
 
-def test_a_run_that_waits_is_cancelled_at_once(api: Api) -> None:
+@pytest.mark.parametrize("waits", [True, False])
+def test_finally_steps_of_a_cancelled_run_are_not_stopped(api: Api, waits: bool) -> None:
+    """What the cancel has left is worked off when they run; a run that waits is cancelled at once."""
     flow = Flow(api, [step("a"), step("z", **{"finally": "cancelled"})])
+    claims = [] if waits else flow.claims().values()
     assert api.value("cancel_workflow_run", run=flow.run) == "cancelling"
-    flow.complete("z")
+    for claim in claims:
+        fail(api, claim)
+    [last] = flow.claims().values()
+    api.rows("advance_workflows")
+    assert asked(flow) == 0
+    finish(api, last)
     assert flow.state == "cancelled"
     assert api.refused("QHF04", "pause_workflow_run", run=flow.run).detail["state"] == "cancelled"
 
@@ -68,17 +76,6 @@ def test_finally_steps_are_stopped_by_a_later_cancel(api: Api, clock: Clock, lat
     assert api.conn.execute(left, [flow.run]).fetchall() == []
 
 
-def test_finally_steps_of_a_cancelled_run_are_not_stopped(api: Api) -> None:
-    """What the cancel has left is worked off when they run."""
-    flow = Flow(api, [step("a"), step("z", **{"finally": "cancelled"})])
-    [claim] = flow.claims().values()
-    api.rows("cancel_workflow_run", run=flow.run)
-    fail(api, claim)
-    flow.claims()
-    api.rows("advance_workflows")
-    assert asked(flow) == 0
-
-
 def test_a_completion_that_arrives_first_wins_but_releases_nothing(api: Api) -> None:
     flow = Flow(api, [step("a"), step("b", "a")])
     [claim] = flow.claims().values()
@@ -88,10 +85,15 @@ def test_a_completion_that_arrives_first_wins_but_releases_nothing(api: Api) -> 
     assert flow.state == "cancelled"
 
 
-def test_a_completed_run_is_not_cancelled(api: Api) -> None:
+def test_a_run_that_goes_on_is_not_retried(api: Api) -> None:
+    """And one that has completed is not cancelled."""
     flow = Flow(api, [step("a")])
+    assert api.refused("QHF04", "retry_workflow_run", run=flow.run).detail["state"] == "running"
     flow.complete("a")
-    assert api.refused("QHF04", "cancel_workflow_run", run=flow.run).detail["state"] == "completed"
+    for function in ("retry_workflow_run", "cancel_workflow_run"):
+        assert api.refused("QHF04", function, run=flow.run).detail["state"] == "completed"
+    refusal = api.refused("QHF06", "retry_workflow_run", run=flow.run, options={"steps": ["x"]})
+    assert refusal.detail["step"] == "x"
 
 
 def test_a_paused_run_holds_what_becomes_due(api: Api) -> None:
@@ -107,23 +109,18 @@ def test_a_paused_run_holds_what_becomes_due(api: Api) -> None:
     assert flow.state == "completed"
 
 
-def test_cancel_of_a_paused_run_drops_what_was_held(api: Api) -> None:
-    flow = Flow(api, [step("a"), step("b", "a")])
-    api.rows("pause_workflow_run", run=flow.run)
+def test_a_cancel_or_a_failure_of_a_paused_run_drops_what_was_held(api: Api) -> None:
+    flow, failing = (Flow(api, [step("a"), *more, step("b", "a")]) for more in ([], [step("x")]))
+    for each_flow in (flow, failing):
+        api.rows("pause_workflow_run", run=each_flow.run)
     flow.complete("a")
     assert api.value("cancel_workflow_run", run=flow.run) == "cancelled"
     assert flow.states() == {"a": "completed", "b": "skipped"}
-
-
-def test_a_failure_in_a_paused_run_drops_what_was_held(api: Api) -> None:
-    flow = Flow(api, [step("a"), step("x"), step("b", "a")])
-    api.rows("pause_workflow_run", run=flow.run)
-    claims = flow.claims()
+    claims = failing.claims()
     finish(api, claims["a"])
     fail(api, claims["x"])
     api.rows("advance_workflows")
-    assert flow.state == "failed"
-    assert flow.reasons()["b"] == "run_failed"
+    assert (failing.state, failing.reasons()["b"]) == ("failed", "run_failed")
 
 
 def test_a_run_past_its_deadline_fails(api: Api, clock: Clock) -> None:
@@ -156,11 +153,18 @@ def test_a_retry_runs_what_failed_under_the_same_ids(api: Api) -> None:
 
 
 def test_a_retry_binds_params_again(api: Api) -> None:
-    flow = Flow(api, [step("a", params={"x": {"$input": []}})], input=1)
-    flow.complete("a")
+    """And skips again what has no edge."""
+    bound = step("a", params={"x": {"$input": []}})
+    flow = Flow(api, [bound, step("b"), step("c", {"step": "a", "on": "failed"})], input=1)
+    claims = flow.claims()
+    finish(api, claims["a"])
+    fail(api, claims["b"])
+    api.rows("retry_workflow_run", run=flow.run)
+    assert flow.reasons() == {"c": "parent_completed"}
+    flow.complete("b")
+    assert flow.state == "completed"
     api.rows("retry_workflow_run", run=flow.run, options={"mode": "all", "input": 2})
-    [claim] = flow.claims().values()
-    assert claim["params"] == {"x": 2}
+    assert flow.claims()["a"]["params"] == {"x": 2}
 
 
 @pytest.mark.parametrize(
@@ -194,55 +198,29 @@ def test_what_a_retry_runs_again(api: Api, options: Any, again: set[str]) -> Non
     assert ids == {name: row["lease_id"] for name, row in before.items()}
 
 
-def test_a_retry_skips_again_what_has_no_edge(api: Api) -> None:
-    flow = Flow(api, [step("a"), step("b"), step("c", {"step": "a", "on": "failed"})])
-    claims = flow.claims()
-    finish(api, claims["a"])
-    fail(api, claims["b"])
-    api.rows("retry_workflow_run", run=flow.run)
-    assert flow.reasons() == {"c": "parent_completed"}
-    flow.complete("b")
-    assert flow.state == "completed"
-
-
-def test_a_run_that_goes_on_is_not_retried(api: Api) -> None:
-    flow = Flow(api, [step("a")])
-    assert api.refused("QHF04", "retry_workflow_run", run=flow.run).detail["state"] == "running"
-    flow.complete("a")
-    api.refused("QHF04", "retry_workflow_run", run=flow.run)
-    refusal = api.refused("QHF06", "retry_workflow_run", run=flow.run, options={"steps": ["x"]})
-    assert refusal.detail["step"] == "x"
-
-
 def test_an_operator_declares_a_step_done(api: Api) -> None:
-    flow = Flow(api, [step("a"), step("b", params={"x": {"$result": "a"}})])
-    api.rows("skip_step", run=flow.run, step="a", result={"n": 1}, reason="done by hand")
-    [claim] = flow.claims().values()
-    assert claim["params"] == {"x": {"n": 1}}
-    assert flow.reasons() == {"a": "operator"}
-    assert flow.states()["a"] == "completed"
-    finish(api, claim)
-    assert flow.state == "completed"
-
-
-def test_a_waiting_join_is_declared_done(api: Api) -> None:
-    flow = Flow(api, [step("a"), step("b"), step("c", "a", "b"), step("d", "c")])
+    """One that is released, and a join that waits."""
+    steps = [step("a"), step("b", params={"x": {"$result": "a"}}), step("c", "a", "b"), step("d", "c")]
+    flow = Flow(api, steps)
     api.rows("skip_step", run=flow.run, step="c")
     assert broken(api) == []
-    flow.complete("a", "b", "d")
+    api.rows("skip_step", run=flow.run, step="a", result={"n": 1}, reason="done by hand")
+    claims = flow.claims()
+    assert claims["b"]["params"] == {"x": {"n": 1}}
+    assert flow.reasons() == {"a": "operator", "c": "operator"}
+    assert flow.states()["a"] == "completed"
+    for name in ("b", "d"):
+        finish(api, claims[name])
     assert flow.state == "completed"
-
-
-def test_a_claimed_step_is_not_declared_done(api: Api) -> None:
-    flow = Flow(api, [step("a")])
-    flow.claims()
-    api.refused("QHL07", "skip_step", run=flow.run, step="a")
 
 
 def test_a_held_step_is_declared_done(api: Api) -> None:
+    """But one that is claimed is not."""
     flow = Flow(api, [step("a"), step("b", "a")])
     api.rows("pause_workflow_run", run=flow.run)
-    flow.complete("a")
+    [claim] = flow.claims().values()
+    api.refused("QHL07", "skip_step", run=flow.run, step="a")
+    finish(api, claim)
     assert api.value("skip_step", run=flow.run, step="b") == "completed"
 
 
@@ -263,12 +241,11 @@ def test_a_run_goes_with_the_leases_of_its_steps(api: Api, clock: Clock) -> None
     for _ in range(2):  # the definition is retired, then deleted
         outlive(api.conn)
         api.rows("prune")
-    left = api.conn.execute("select count(*) from hwqueue.workflow where name = %s", [flow.queue]).fetchone()
-    assert left == (0,)
+    assert api.one("select count(*) from hwqueue.workflow where name = %s", flow.queue) == 0
 
 
 def test_classes_of_waiting_steps_are_kept(api: Api, clock: Clock) -> None:
-    flow = Flow(api, [step("a"), step("b", "a", affinity_tags={"only": flow_tag()})])
+    flow = Flow(api, [step("a"), step("b", "a", affinity_tags={"only": "b-alone"})])
     clock.advance(timedelta(hours=2))
     for _ in range(4):
         outlive(api.conn)
@@ -276,49 +253,23 @@ def test_classes_of_waiting_steps_are_kept(api: Api, clock: Clock) -> None:
     api.rows("heartbeat_node", node=flow.node, epoch=flow.epoch, claims=[])
     flow.complete("a")
     assert flow.steps()["b"]["placement"] is not None
-    retired = api.conn.execute(
+    retired = api.one(
         "select c.retired_at from hwqueue.placement_class c join hwqueue.step s using (class_id)"
         " where s.run_id = %s and s.step_no = 2",
-        [flow.run],
-    ).fetchone()
-    assert retired == (None,)
+        flow.run,
+    )
+    assert retired is None
     assert flow.steps()["b"]["lease_state"] == "pending"
-
-
-def flow_tag() -> str:
-    """A tag that no other step asks."""
-    return "b-alone"
 
 
 def test_runs_are_listed(api: Api) -> None:
     flow = Flow(api, [step("a")], options={"labels": {"team": "vision"}, "tenant": "acme"})
-    [row] = api.rows("list_workflow_runs", filter={"workflow": flow.queue})
-    assert (row["run_id"], row["state"], row["version"]) == (flow.run, "running", None)
-    assert row["labels"] == {"team": "vision"}
-    assert api.rows("list_workflow_runs", filter={"workflow": flow.queue, "state": "failed"}) == []
-    [row] = api.rows("list_workflow_runs", filter={"labels": {"team": "vision"}, "tenant": "acme"})
-    assert row["run_id"] == flow.run
-
-
-def test_events_say_what_became_of_runs(api: Api) -> None:
-    flow = Flow(api, [step("a")])
-    api.rows("pause_workflow_run", run=flow.run)
-    api.rows("resume_workflow_run", run=flow.run)
-    flow.fail("a")
-    api.rows("retry_workflow_run", run=flow.run)
-    api.rows("cancel_workflow_run", run=flow.run)
-    found = [
-        event["code"]
-        for event in api.rows("list_events", limit=1000)
-        if (event["detail"] or {}).get("run_id") == str(flow.run)
-    ]
-    assert found == [
-        "workflow_run_cancelled",
-        "workflow_run_retried",
-        "workflow_run_failed",
-        "workflow_run_resumed",
-        "workflow_run_paused",
-    ]
+    mine = {"workflow": flow.queue}
+    for wanted in (mine, {"labels": {"team": "vision"}, "tenant": "acme"}):
+        [row] = api.rows("list_workflow_runs", filter=wanted)
+        assert (row["run_id"], row["state"], row["version"]) == (flow.run, "running", None)
+        assert row["labels"] == {"team": "vision"}
+    assert api.rows("list_workflow_runs", filter=mine | {"state": "failed"}) == []
 
 
 @pytest.mark.parametrize(
@@ -331,8 +282,7 @@ def test_events_say_what_became_of_runs(api: Api) -> None:
     ],
 )
 def test_a_step_runs_where_its_run_says(api: Api, changes: Row, field: str, hint: str) -> None:
-    other = api.queue()
-    changes = changes | ({"queue": other} if "queue" in changes else {})
+    changes = changes | ({"queue": api.queue()} if "queue" in changes else {})
     flow = Flow(api, [step("a")])
     lease = flow.steps()["a"]["lease_id"]
     refusal = api.refused("QHF05", "update_lease", lease=lease, changes=changes)
@@ -359,8 +309,8 @@ def test_priority_and_times_of_a_step_may_change(api: Api, clock: Clock) -> None
     flow = Flow(api, [step("a"), step("b"), step("c", "a", "b")])
     leases = {name: row["lease_id"] for name, row in flow.steps().items()}
     api.rows("update_lease", lease=leases["b"], changes={"priority": 5})
-    [first] = api.rows("claim_task", queues=[flow.queue], node=flow.node, epoch=flow.epoch, qty=1)
-    assert first["lease_id"] == leases["b"]
+    [(name, first)] = flow.items(qty=1).items()
+    assert name == "b"
     finish(api, first)
     changes = {"available_at": str(clock.now() + timedelta(hours=1))}
     [page] = api.rows("update_leases", filter={"queue": flow.queue}, changes=changes)
@@ -423,15 +373,11 @@ def test_a_completed_attempt_that_runs_again_stays_on_record(
         assert ended["claim_token"] > claim["claim_token"]
     clock.advance(timedelta(seconds=1))
     count_all(api.conn)
-    figures = {
-        row["name"]: row["value"]
-        for row in api.rows("metrics")
-        if (row["labels"] or {}).get("queue") == flow.queue
-        and row["labels"].get("outcome", "completed") == "completed"
-    }
-    assert figures["hwqueue_claims_ended_total"] == 4
-    assert figures["hwqueue_run_seconds_count"] == 4
-    assert figures["hwqueue_run_seconds_sum"] == 20
+    of_queue = [row for row in api.rows("metrics") if (row["labels"] or {}).get("queue") == flow.queue]
+    done = [row for row in of_queue if row["labels"].get("outcome", "completed") == "completed"]
+    figures = {row["name"].removeprefix("hwqueue_"): row["value"] for row in done}
+    assert figures["claims_ended_total"] == figures["run_seconds_count"] == 4
+    assert figures["run_seconds_sum"] == 20
     clock.advance(timedelta(days=60))
     api.rows("prune")
     assert api.rows("list_leases", filter={"queue": flow.queue}) == []

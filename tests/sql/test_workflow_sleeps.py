@@ -7,7 +7,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.flows import Flow, step
+from tests.flows import Flow, finish, step
 from tests.sql.api import Api
 
 pytestmark = pytest.mark.usefixtures("sound")
@@ -69,15 +69,12 @@ def test_a_sleep_until_a_time(api: Api, until: Any, state: str, reason: str | No
 
 
 def test_a_sleep_of_no_time_ends_with_the_submission(api: Api) -> None:
-    flow = Flow(api, [sleep("s", **{"for": 0}), step("b", "s")])
-    flow.complete("b")
-    assert flow.state == "completed"
-
-
-def test_a_sleep_whose_condition_does_not_hold_is_skipped(api: Api) -> None:
+    """One whose condition does not hold is skipped."""
     condition = {"input": ["fast"], "op": "in", "values": [False]}
-    flow = Flow(api, [sleep("s", run_if=[condition])], input={"fast": True})
-    assert flow.reasons() == {"s": "condition"}
+    steps = [sleep("s", **{"for": 0}), step("b", "s"), sleep("t", run_if=[condition])]
+    flow = Flow(api, steps, input={"fast": True})
+    assert flow.reasons() == {"t": "condition"}
+    flow.complete("b")
     assert flow.state == "completed"
 
 
@@ -104,11 +101,14 @@ def test_a_paused_run_goes_on_sleeping_and_holds_what_follows(api: Api, clock: C
     assert flow.state == "completed"
 
 
-def test_a_cancel_ends_a_sleep(api: Api) -> None:
-    flow = Flow(api, [sleep("s"), step("b", "s")])
+def test_a_cancel_or_a_deadline_ends_a_sleep(api: Api, clock: Clock) -> None:
+    flow, late = Flow(api, [sleep("s"), step("b", "s")]), Flow(api, [sleep("s")], deadline="30 min")
     assert api.value("cancel_workflow_run", run=flow.run) == "cancelled"
     assert flow.states() == {"s": "cancelled", "b": "skipped"}
     assert flow.steps()["s"]["due_at"] is None
+    clock.advance(HOUR / 2)
+    api.rows("reap")
+    assert (late.state, late.get()["reason"]) == ("failed", "deadline_exceeded")
 
 
 @pytest.mark.parametrize("policy", ["finish_running", "fail_fast"])
@@ -118,13 +118,6 @@ def test_a_run_that_fails_does_not_sleep_on(api: Api, policy: str) -> None:
     api.rows("advance_workflows")
     assert flow.state == "failed"
     assert flow.reasons() == {"s": "run_stopped"}
-
-
-def test_a_run_past_its_deadline_does_not_sleep_on(api: Api, clock: Clock) -> None:
-    flow = Flow(api, [sleep("s")], deadline="30 min")
-    clock.advance(HOUR / 2)
-    api.rows("reap")
-    assert (flow.state, flow.get()["reason"]) == ("failed", "deadline_exceeded")
 
 
 def test_a_retry_sleeps_again(api: Api, clock: Clock) -> None:
@@ -140,17 +133,15 @@ def test_a_retry_sleeps_again(api: Api, clock: Clock) -> None:
     assert flow.state == "completed"
 
 
-def test_an_operator_wakes_a_sleep(api: Api) -> None:
-    flow = Flow(api, [sleep("s"), step("b", params={"x": {"$result": "s"}})])
+def test_an_operator_wakes_a_sleep(api: Api, clock: Clock) -> None:
+    """A finally step sleeps, too."""
+    last = sleep("last", **{"finally": "ended"}) | {"after": []}
+    flow = Flow(api, [sleep("s"), step("b", params={"x": {"$result": "s"}}), last])
     api.rows("skip_step", run=flow.run, step="s", result={"n": 1})
     assert flow.steps()["s"]["due_at"] is None
     [claim] = flow.claims().values()
     assert claim["params"] == {"x": {"n": 1}}
-
-
-def test_a_finally_step_sleeps(api: Api, clock: Clock) -> None:
-    flow = Flow(api, [step("a"), sleep("s", **{"finally": "ended"}) | {"after": []}])
-    flow.complete("a")
+    finish(api, claim)
     assert flow.state == "running"
     clock.advance(HOUR)
     api.rows("reap")
