@@ -8,13 +8,13 @@ from uuid import UUID
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api, count_all, outlive, settlement, token
+from tests.sql.api import Api, Node, count_all, outlive, settlement, token
 
 pytestmark = pytest.mark.thorough
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
-DAY = timedelta(days=1)
+
 NOTHING = dict.fromkeys(("claims", "completed", "failed", "cancelled", "retried", "expired"), 0)
 TOTALS = """
   select m.completed, m.failed from hwqueue.minute_stat m join hwqueue.queue q using (queue_id)
@@ -77,9 +77,8 @@ def test_every_end_is_counted_as_what_it_was(api: Api, clock: Clock) -> None:
     assert this_minute(api, queue) == {"claims": 7} | ends
 
 
-def test_what_ended_at_the_border_of_two_counts_is_counted_once(api: Api, clock: Clock) -> None:
+def test_what_ended_at_the_border_of_two_counts_is_counted_once(api: Api, queue: str, clock: Clock) -> None:
     """A count ends at the very instant at which something ended; the next one begins there."""
-    queue = api.queue()
     for _ in range(3):  # the first of them at :00, where a minute ends and the next begins
         api.rows("complete_lease", **token(api.running(queue)))
         count_all(api.conn)
@@ -107,9 +106,7 @@ def test_minutes_follow_each_other(api: Api, clock: Clock) -> None:
     assert rows[1]["wait_p50"] is None
 
 
-def test_how_long_leases_waited_and_ran(api: Api, clock: Clock) -> None:
-    queue = api.queue()
-    node = api.node()
+def test_how_long_leases_waited_and_ran(api: Api, node: Node, queue: str, clock: Clock) -> None:
     due = api.spawn(queue, delay=10)
     clock.advance(40 * SECOND)
     api.rows("reap")
@@ -138,9 +135,8 @@ def test_quantiles(api: Api) -> None:
         assert api.one(quantile, seconds, part) == expected
 
 
-def test_a_lease_may_die_again_and_again(api: Api, clock: Clock) -> None:
+def test_a_lease_may_die_again_and_again(api: Api, queue: str, clock: Clock) -> None:
     """Requeued before anybody has counted its end, and after."""
-    queue = api.queue()
     lease = fail(api, queue)
     clock.advance(SECOND)
     api.rows("requeue_lease", lease=lease)
@@ -158,10 +154,9 @@ def test_a_lease_may_die_again_and_again(api: Api, clock: Clock) -> None:
     assert api.one("select count(*) from hwqueue.undone_end") == 0
 
 
-def test_a_call_is_bounded(api: Api, clock: Clock) -> None:
+def test_a_call_is_bounded(api: Api, node: Node, clock: Clock) -> None:
     """Ten times the limit, and all of one instant together."""
     queue, other = api.queue(), api.queue()
-    node = api.node()
     for name in (queue, other):
         for _ in range(12):
             api.spawn(name)
@@ -197,9 +192,8 @@ def test_what_is_not_counted_is_not_pruned(api: Api, clock: Clock) -> None:
     assert api.row("prune")["leases"] == 1
 
 
-def test_old_minutes_go_and_totals_stay(api: Api, clock: Clock) -> None:
-    queue = api.queue()
-    for gap in (MINUTE, MINUTE, 2 * DAY):
+def test_old_minutes_go_and_totals_stay(api: Api, queue: str, clock: Clock) -> None:
+    for gap in (MINUTE, MINUTE, timedelta(days=2)):
         api.rows("complete_lease", **token(api.running(queue)))
         count(api, clock)
         clock.advance(gap)
@@ -213,9 +207,8 @@ def test_old_minutes_go_and_totals_stay(api: Api, clock: Clock) -> None:
     assert api.conn.execute(TOTALS, [queue]).fetchone() == (4, 0)
 
 
-def test_a_queue_that_is_dropped(api: Api, clock: Clock) -> None:
+def test_a_queue_that_is_dropped(api: Api, queue: str, clock: Clock) -> None:
     """Its name begins anew; what it had is deleted with it."""
-    queue = api.queue()
     fail(api, queue)
     count(api, clock)
     api.rows("drop_queue", queue=queue)

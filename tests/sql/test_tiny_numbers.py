@@ -7,7 +7,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import TASK
-from tests.sql.api import Api, raw, token
+from tests.sql.api import Api, Node, raw, token
 
 pytestmark = pytest.mark.thorough
 
@@ -54,8 +54,7 @@ def test_weights(api: Api, number: str, weight: str) -> None:
 
 
 @tiny
-def test_delay(api: Api, number: str) -> None:
-    queue, node = api.queue(), api.node()
+def test_delay(api: Api, queue: str, node: Node, number: str) -> None:
     lease = spawn(api, queue, f'{{"delay": {number}}}')
     assert api.claimed(node, queue) == [lease]
     batch = raw(f'[{{"task": "t", "options": {{"delay": {number}}}}}]')
@@ -64,9 +63,8 @@ def test_delay(api: Api, number: str) -> None:
 
 
 @pytest.mark.parametrize("number", [*TINY, "1e-6", '"1 microsecond"'])
-def test_ageing_step(api: Api, number: str) -> None:
+def test_ageing_step(api: Api, queue: str, node: Node, number: str) -> None:
     """A step of one microsecond is the least; less is none."""
-    queue, node = api.queue(), api.node()
     api.rows("set_queue_policy", queue=queue, policy=raw(f'{{"ageing_step": {number}}}'))
     leases = [api.spawn(queue, priority=priority) for priority in (1, 0)]
     assert api.claimed(node, queue, qty=2) == leases

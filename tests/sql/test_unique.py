@@ -1,7 +1,8 @@
-"""The option unique: one open lease of a key, or one in a span."""
+"""The option unique: one open lease of a key, or one in a span; what a requeued one gets back."""
 
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -20,8 +21,7 @@ def unique(**more: Any) -> Row:
     return {"key": "k", **more}
 
 
-def test_while_open_the_lease_is_kept(api: Api, clock: Clock) -> None:
-    queue = api.queue()
+def test_while_open_the_lease_is_kept(api: Api, queue: str, clock: Clock) -> None:
     later = (clock.now() + timedelta(hours=1)).isoformat()
     first = spawn(api, queue, {"n": 1}, available_at=later)
     del first["warnings"]
@@ -57,8 +57,7 @@ def test_every_end_frees_the_key(api: Api, end: str) -> None:
     assert spawn(api, queue)["created"]
 
 
-def test_for_a_span_whatever_became_of_it(api: Api, clock: Clock) -> None:
-    queue = api.queue()
+def test_for_a_span_whatever_became_of_it(api: Api, queue: str, clock: Clock) -> None:
     span = unique(**{"while": "1 h"})
     first = spawn(api, queue, unique=span)
     api.rows("cancel_lease", lease=first["lease_id"])
@@ -85,9 +84,8 @@ def test_replace_changes_one_that_waits(api: Api, clock: Clock) -> None:
     assert api.sound()
 
 
-def test_replace_keeps_one_that_runs(api: Api) -> None:
+def test_replace_keeps_one_that_runs(api: Api, queue: str) -> None:
     """And attempts and tokens of one that has run; raise says which lease it is."""
-    queue = api.queue()
     first = spawn(api, queue, {"n": 1})
     [claim] = api.claim(api.node(), queue)
     again = spawn(api, queue, {"n": 2}, unique=unique(on_conflict="replace"))
@@ -103,8 +101,7 @@ def test_replace_keeps_one_that_runs(api: Api) -> None:
     assert second["attempt"] == 2
 
 
-def test_a_batch(api: Api) -> None:
-    queue = api.queue()
+def test_a_batch(api: Api, queue: str) -> None:
     taken = spawn(api, queue)["lease_id"]
     ended = spawn(api, queue, unique={"key": "e"})["lease_id"]
     api.rows("cancel_lease", lease=ended)
@@ -128,8 +125,7 @@ def test_keys_of_queues_and_tenants_are_apart(api: Api) -> None:
     assert not spawn(api, queue, tenant="film")["created"]
 
 
-def test_a_deleted_lease_frees_its_key_and_no_other(api: Api) -> None:
-    queue = api.queue()
+def test_a_deleted_lease_frees_its_key_and_no_other(api: Api, queue: str) -> None:
     first = spawn(api, queue)["lease_id"]
     api.rows("cancel_lease", lease=first)
     second = spawn(api, queue)["lease_id"]
@@ -154,8 +150,7 @@ def test_a_deleted_lease_frees_its_key_and_no_other(api: Api) -> None:
     ],
 )
 @pytest.mark.thorough
-def test_bad_options(api: Api, field: str, wrong: Any) -> None:
-    queue = api.queue()
+def test_bad_options(api: Api, queue: str, field: str, wrong: Any) -> None:
     for function, more in (
         ("spawn_lease", {"task": TASK, "options": {"unique": wrong}}),
         ("spawn_leases", {"leases": [{"task": TASK, "options": {"unique": wrong}}]}),
@@ -163,12 +158,102 @@ def test_bad_options(api: Api, field: str, wrong: Any) -> None:
         assert api.fault(function, queue=queue, **more) == field
 
 
-def test_not_with_an_idempotency_key(api: Api) -> None:
+def test_not_with_an_idempotency_key(api: Api, queue: str) -> None:
     """In one spawn, nor if another lease has it. Null is not given."""
-    queue = api.queue()
     call = {"queue": queue, "task": TASK}
     api.refused("QHA01", "spawn_lease", **call, options={"unique": unique(), "idempotency_key": "i"})
     assert spawn(api, queue, unique=None)["created"]
     assert spawn(api, queue, unique=None, idempotency_key="k")["created"]
     assert not spawn(api, queue, unique=None, idempotency_key="k")["created"]
     api.refused("QHT01", "spawn_lease", **call, options={"unique": unique()})
+
+
+OPEN, HOUR = unique(), unique(**{"while": 3600})
+
+
+def ended(api: Api, queue: str, **unique: object) -> UUID:
+    """A cancelled lease that was spawned with the key."""
+    lease = api.spawn(queue, unique=unique or OPEN)
+    api.rows("cancel_lease", lease=lease)
+    return lease
+
+
+def test_it_gets_its_key_back(api: Api, queue: str) -> None:
+    """An idempotency key was never lost."""
+    first, second = ended(api, queue), ended(api, queue)
+    assert second != first
+    assert api.value("requeue_lease", lease=first) == "pending"
+    assert api.spawn(queue, unique=OPEN) == first
+    lease = api.spawn(queue, idempotency_key="i")
+    api.rows("cancel_lease", lease=lease)
+    assert api.value("requeue_lease", lease=lease) == "pending"
+    assert api.spawn(queue, idempotency_key="i") == lease
+
+
+def test_not_while_another_lease_is_open(api: Api, queue: str) -> None:
+    first = ended(api, queue)
+    holder = api.spawn(queue, unique=OPEN)
+    refusal = api.refused("QHT02", "requeue_lease", lease=first)
+    assert refusal.detail == {"key": "k", "lease_id": str(holder), "requeued": str(first)}
+    assert api.state(first) == "cancelled"
+    api.rows("cancel_lease", lease=holder)
+    assert api.value("requeue_lease", lease=first) == "pending"
+    refusal = api.refused("QHT02", "requeue_lease", lease=holder)
+    assert refusal.detail["lease_id"] == str(first)
+
+
+def test_not_within_the_span_of_another(api: Api, queue: str, clock: Clock) -> None:
+    first = ended(api, queue, **HOUR)
+    clock.advance(timedelta(hours=2))
+    holder = ended(api, queue, **HOUR)
+    assert api.refused("QHT02", "requeue_lease", lease=first).detail["lease_id"] == str(holder)
+    assert api.value("requeue_lease", lease=holder) == "pending"  # its own span
+    clock.advance(timedelta(hours=2))
+    assert api.value("requeue_lease", lease=first) == "pending"
+
+
+def test_a_key_that_went_with_its_holder_is_made_again(api: Api, queue: str) -> None:
+    first, holder = ended(api, queue), ended(api, queue)
+    api.rows("delete_leases", filter={"queue": queue, "state": "cancelled"}, limit=10000)
+    again, holder = ended(api, queue), ended(api, queue)
+    api.conn.execute("select hwqueue.remove_leases(array[%s::uuid])", [holder])
+    assert api.value("requeue_lease", lease=again) == "pending"
+    assert api.spawn(queue, unique=OPEN) == again
+    assert first not in (again, holder)
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_page_skips_leases_whose_key_is_taken(api: Api, queue: str, is_open: bool) -> None:
+    first, second = ended(api, queue), ended(api, queue)
+    holder = api.spawn(queue, unique=OPEN)
+    if not is_open:
+        api.conn.execute("select hwqueue.cancel_lease(%s)", [holder])
+        api.conn.execute("select hwqueue.remove_leases(array[%s::uuid])", [holder])
+    free, plain = ended(api, queue, key="other"), api.spawn(queue)
+    api.rows("cancel_lease", lease=plain)
+    page = api.row("requeue_leases", filter={"queue": queue, "state": "cancelled"})
+    changed, skipped = set(page["changed"]), set(page["skipped"])
+    assert {free, plain} <= changed
+    assert changed | skipped == {first, second, free, plain}
+    keyed = changed - {free, plain}  # one of the two, if nobody has the key
+    assert len(keyed) == (0 if is_open else 1)
+    assert {lease for lease in changed | skipped if api.state(lease) == "pending"} == changed
+    assert api.spawn(queue, unique=OPEN) in ([holder] if is_open else keyed)
+
+
+def test_of_one_key_the_lease_that_holds_it_is_requeued(api: Api, queue: str) -> None:
+    first, holder = ended(api, queue), ended(api, queue)
+    page = api.row("requeue_leases", filter={"queue": queue, "state": "cancelled"})
+    assert (page["changed"], page["skipped"]) == ([holder], [first])
+
+
+def test_requeue_failed_leaves_and_does_not_count_them(api: Api) -> None:
+    queue, node = api.queue(max_attempts=1), api.node()
+    first = api.spawn(queue, unique=OPEN)
+    [claim] = api.claim(node, queue)
+    api.rows("fail_lease", lease=first, token=claim["claim_token"], error={})
+    holder = api.spawn(queue, unique=OPEN)
+    assert api.value("requeue_failed", queue=queue) == 0
+    api.rows("cancel_lease", lease=holder)
+    assert api.value("requeue_failed", queue=queue) == 1
+    assert api.state(first) == "pending"

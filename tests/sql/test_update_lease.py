@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import NOBODY, Api, token
+from tests.sql.api import NOBODY, Api, Node, token
 
 
 def test_placement(api: Api) -> None:
@@ -28,8 +28,7 @@ def test_labels(api: Api) -> None:
     assert api.lease(lease) == before | {"labels": {}, "placement": {}}
 
 
-def test_priority_and_a_fresh_place_in_line(api: Api) -> None:
-    queue = api.queue()
+def test_priority_and_a_fresh_place_in_line(api: Api, queue: str) -> None:
     first, second, third = (api.spawn(queue, priority=priority) for priority in (3, 2, 2))
     api.rows("update_lease", lease=third, changes={"priority": 4})
     assert api.lease(third)["priority"] == 4
@@ -38,8 +37,7 @@ def test_priority_and_a_fresh_place_in_line(api: Api) -> None:
     assert api.claimed(api.node(), queue, qty=3) == [third, second, first]
 
 
-def test_later_and_sooner(api: Api, clock: Clock) -> None:
-    queue, node = api.queue(), api.node()
+def test_later_and_sooner(api: Api, queue: str, node: Node, clock: Clock) -> None:
     lease = api.spawn(queue)
     later = clock.now() + timedelta(hours=1)
     changes: dict[str, Any] = {"available_at": later.isoformat()}

@@ -1,22 +1,16 @@
 """Counts for operators: queues, nodes, labels, placement classes."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.sql.api import Api, token
+from tests.sql.api import Api, beat
+from tests.sql.isolation_support import devices
 
-
-@pytest.fixture(autouse=True)
-def _own_fleet(api: Api) -> Iterator[None]:
-    """Nodes are counted: no test sees those of another."""
-    yield
-    api.leave_all()
+pytestmark = pytest.mark.usefixtures("lone")
 
 
 def counted(api: Api, queue: str) -> Row:
@@ -24,8 +18,7 @@ def counted(api: Api, queue: str) -> Row:
     return api.row("queue_depth", queue=queue)
 
 
-def test_a_queue_counts_what_waits_and_runs(api: Api, clock: Clock) -> None:
-    queue = api.queue()
+def test_a_queue_counts_what_waits_and_runs(api: Api, queue: str, clock: Clock) -> None:
     since = clock.now()
     for _ in range(2):
         api.spawn(queue)
@@ -65,37 +58,34 @@ def usage(api: Api, name: str) -> Row:
     return row
 
 
-def test_a_node_tells_what_is_in_use(api: Api) -> None:
-    queue = api.queue()
-    gpus = [{"resource_id": str(uuid4())} for _ in range(3)]
+def test_a_node_tells_what_is_in_use(api: Api, queue: str) -> None:
+    """What it does not count is null."""
     node = api.node(
         rack=7,
         slots=9,
         capacity={"cpu_milli": 4000, "memory_mib": 1000, "license": 3},
-        gpus=gpus,
+        gpus=devices(None, None, None),
         cores=[{"core": number} for number in range(4)],
         cpu_isolation=["whole_core"],
     )
     row = usage(api, node.name)
     assert (row["node_id"], row["rack"], row["slots"]) == (node.node_id, 7, 9)
     assert (row["gpus"], row["gpus_free"], row["cores"], row["cores_free"]) == (3, 3, 4, 4)
-    api.spawn(queue, placement={"resources": {"cpu_milli": 2000, "license": 2, "gpu_milli": 400},
-                                "isolation": {"cpu": "whole_core"}})  # fmt: skip
+    resources = {"cpu_milli": 2000, "license": 2, "gpu_milli": 400}
+    api.spawn(queue, placement={"resources": resources, "isolation": {"cpu": "whole_core"}})
     api.claim(node, queue)
     row = usage(api, node.name)
     assert (row["claims"], row["cpu_milli"], row["cpu_used"]) == (1, 4000, 2000)
     assert (row["memory_mib"], row["memory_used"]) == (1000, 0)
     assert (row["gpus_free"], row["gpu_milli_used"], row["cores_free"]) == (2, 400, 2)
     assert (row["custom"], row["custom_used"]) == ({"license": 3}, {"license": 2})
-
-
-def test_what_a_node_does_not_count_is_null(api: Api) -> None:
     row = usage(api, api.node().name)
     assert (row["cpu_milli"], row["memory_mib"], row["slots"]) == (None, None, None)
     assert (row["cpu_used"], row["gpus"], row["gpus_free"], row["cores"]) == (0, 0, 0, 0)
 
 
 def test_the_states_of_nodes(api: Api, clock: Clock) -> None:
+    """And nodes by pages."""
     nodes = {
         state: api.node(heartbeat_timeout="1 hour" if state != "silent" else "5 seconds")
         for state in ("live", "silent", "cordoned", "draining")
@@ -107,19 +97,13 @@ def test_the_states_of_nodes(api: Api, clock: Clock) -> None:
         [row] = api.rows("node_usage", state=state)
         assert (row["node_name"], row["state"]) == (node.name, state)
         assert row["live"] == (state != "silent")
+    names = sorted(node.name for node in nodes.values())
+    pages = [api.rows("node_usage", limit=3, **more) for more in ({}, {"after": names[2]})]
+    assert [[row["node_name"] for row in page] for page in pages] == [names[:3], names[3:]]
     assert api.fault("node_usage", state="broken") == "p_state"
 
 
-def test_nodes_by_pages(api: Api) -> None:
-    names = sorted(api.node().name for _ in range(3))
-    first = api.rows("node_usage", limit=2)
-    assert [row["node_name"] for row in first] == names[:2]
-    rest = api.rows("node_usage", limit=2, after=names[1])
-    assert [row["node_name"] for row in rest] == names[2:]
-
-
-def test_labels_are_counted_by_value(api: Api, clock: Clock) -> None:
-    queue = api.queue()
+def test_labels_are_counted_by_value(api: Api, queue: str, clock: Clock) -> None:
     zones: list[Any] = ["a", "a", "b", 1, ["x"]]
     nodes = [api.node(labels={"zone": zone, "own": n}) for n, zone in enumerate(zones)]
     api.rows("cordon_node", node=nodes[1].node_id)
@@ -135,7 +119,7 @@ def test_labels_are_counted_by_value(api: Api, clock: Clock) -> None:
 
 
 def test_classes_tell_what_waits_and_runs(api: Api) -> None:
-    queue = api.queue()
+    queue, other = api.queue(), api.queue()
     node = api.node(labels={"zone": "a"})
     asked = {"require": [{"tags": {"zone": "a"}}]}
     for _ in range(3):
@@ -152,28 +136,20 @@ def test_classes_tell_what_waits_and_runs(api: Api) -> None:
     assert [r["class_id"] for r in page] == [row["class_id"]]
     [last] = api.rows("placement_class_stats", queue=queue, after=row["class_id"])
     assert (last["pending"], last["running"], last["labels"]) == (1, 0, {"n": "2"})
-
-
-def test_nothing_runs_any_more(api: Api) -> None:
-    queue = api.queue()
-    claim = api.running(queue)
-    api.complete(claim)
-    row = api.row("placement_class_stats", queue=queue)
+    api.complete(api.running(other))
+    row = api.row("placement_class_stats", queue=other)
     assert (row["pending"], row["running"], row["oldest_at"]) == (0, 0, None)
 
 
-@pytest.mark.parametrize("view", ["queue_depth", "node_usage", "tag_distribution"])
-def test_the_view_is_the_function(api: Api, view: str) -> None:
+def test_the_view_is_the_function(api: Api) -> None:
+    """And a limit is a number of rows."""
     api.node(labels={"zone": "a"})
     api.queue()
-    with api.conn.cursor() as cursor:
-        rows = cursor.execute(f"select * from hwqueue.{view}".encode()).fetchall()
-    assert rows == [tuple(row.values()) for row in api.rows(view)]
-
-
-@pytest.mark.parametrize("view", ["node_usage", "tag_distribution", "placement_class_stats"])
-def test_a_limit_is_a_number_of_rows(api: Api, view: str) -> None:
-    assert api.fault(view, limit=0) == "p_limit"
+    for view in ("queue_depth", "node_usage", "tag_distribution"):
+        rows = api.conn.execute(f"select * from hwqueue.{view}".encode()).fetchall()
+        assert rows == [tuple(row.values()) for row in api.rows(view)]
+    for view in ("node_usage", "tag_distribution", "placement_class_stats"):
+        assert api.fault(view, limit=0) == "p_limit"
 
 
 def test_views_are_planned_for_what_each_call_asks(api: Api) -> None:
@@ -194,7 +170,7 @@ def test_running_leases_with_their_progress_the_oldest_claims_first(api: Api, cl
     first = api.running(queue, node)
     clock.advance(timedelta(seconds=1))
     second = api.running(queue, node, None, tenant="acme")
-    said = {"lease_id": str(first["lease_id"]), "claim_token": first["claim_token"]}
+    [said] = beat(first)
     api.value("report_progress", reports=[said | {"done": 3, "total": 4, "message": "tile 3"}])
     rows = api.rows("running_leases", limit=10000)
     shown, other = [row for row in rows if row["lease_id"] not in before]
@@ -206,5 +182,5 @@ def test_running_leases_with_their_progress_the_oldest_claims_first(api: Api, cl
     assert len(api.rows("running_leases", limit=1)) == 1
     for limit in (0, 10001):
         assert api.fault("running_leases", limit=limit) == "p_limit"
-    api.value("complete_lease", **token(first))
+    api.complete(first)
     assert shown["lease_id"] not in {row["lease_id"] for row in api.rows("running_leases")}

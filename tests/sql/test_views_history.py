@@ -67,8 +67,7 @@ def test_released_then_dead_after_its_last_attempt(api: Api, clock: Clock) -> No
     assert (rows[-1]["lasted"], rows[-1]["detail"]) == (None, {"message": "x"})
 
 
-def test_the_view_finds_one_lease(api: Api) -> None:
-    queue = api.queue()
+def test_the_view_finds_one_lease(api: Api, queue: str) -> None:
     other, lease = api.spawn(queue), api.spawn(queue)
     api.rows("cancel_lease", lease=lease, reason="not needed")
     rows = api.rows("lease_history", lease=lease)

@@ -1,6 +1,5 @@
 """Why leases are pending: nodes counted by class, and the one thing to say about each class."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -10,18 +9,10 @@ import pytest
 from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.sql.api import Api
+from tests.sql.explained import class_of
 from tests.sql.placed import spawn_placed
 
-pytestmark = pytest.mark.thorough
-
-SERVICE = str(uuid4())
-
-
-@pytest.fixture(autouse=True)
-def _own_fleet(api: Api) -> Iterator[None]:
-    """Nodes are counted: no test sees those of another."""
-    yield
-    api.leave_all()
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("lone")]
 
 
 def reason(api: Api, queue: str, **more: Any) -> Row:
@@ -34,8 +25,7 @@ def counts(row: Row) -> tuple[int, int, int]:
     return row["nodes_matching"], row["nodes_free"], row["nodes_near"]
 
 
-def test_a_class_that_only_waits_for_its_turn(api: Api, clock: Clock) -> None:
-    queue = api.queue()
+def test_a_class_that_only_waits_for_its_turn(api: Api, queue: str, clock: Clock) -> None:
     since = clock.now()
     api.node(labels={"gpu": "A100"})
     api.node(labels={"gpu": "T4"})
@@ -54,16 +44,9 @@ def test_a_class_that_only_waits_for_its_turn(api: Api, clock: Clock) -> None:
     assert api.rows("pending_reasons", queue=queue, kind="contended") == []
 
 
-def test_nothing_pending_is_no_row(api: Api) -> None:
-    queue = api.queue()
-    api.node()
-    api.spawn(queue, delay=60)
-    assert api.rows("pending_reasons", queue=queue) == []
-
-
 def test_the_one_thing_that_keeps_nodes_out_is_named(api: Api) -> None:
-    """Two nodes lack the label alone; one lacks more, and so is not near."""
-    queue = api.queue()
+    """Two nodes lack the label alone; one lacks more, and so is not near, as none is if all lack more."""
+    queue, other = api.queue(), api.queue()
     for zone, model in (("a", "T4"), ("a", "T4"), ("b", "T4")):
         api.node(labels={"zone": zone, "model": model})
     label = {"label": "model", "op": "in", "values": ["A100"]}
@@ -73,77 +56,58 @@ def test_the_one_thing_that_keeps_nodes_out_is_named(api: Api) -> None:
     assert (row["code"], row["permanent"]) == ("label_mismatch", True)
     assert "2 live nodes would do but for one thing" in row["message"]
     assert '"T4"' in row["message"]
-    [same] = api.rows("pending_reasons", queue=queue, kind="no_match")
-    assert same == row
-
-
-def test_a_label_that_nobody_has(api: Api) -> None:
-    queue = api.queue()
-    api.node(labels={"zone": "a"})
-    spawn_placed(api, queue, require=[{"tags": {"zone": "b"}}, {"label": "model", "op": "exists"}])
-    row = reason(api, queue)
+    assert api.rows("pending_reasons", queue=queue, kind="no_match") == [row]
+    spawn_placed(api, other, require=[{"tags": {"zone": "c"}}, {"label": "card", "op": "exists"}])
+    row = reason(api, other)
     assert counts(row) == (0, 0, 0)
     assert row["code"] in ("label_missing", "label_mismatch")
     assert "no live node will do" in row["message"]
 
 
 def test_capacity_that_no_node_has_is_permanent(api: Api) -> None:
-    queue = api.queue()
-    api.node(capacity={"cpu_milli": 4000, "memory_mib": 1024})
+    """Capacity in use is contention."""
+    queue, other = api.queue(), api.queue()
+    node = api.node(capacity={"cpu_milli": 4000, "memory_mib": 1024})
     api.needing(queue, cpu_milli=8000)
     row = reason(api, queue)
     assert counts(row) == (0, 0, 1)
     assert (row["code"], row["permanent"]) == ("insufficient_capacity", True)
     assert "cpu_milli" in row["message"]
     assert row["resources"] == {"cpu_milli": 8000}
-
-
-def test_capacity_in_use_is_contention(api: Api) -> None:
-    queue = api.queue()
-    node = api.node(capacity={"cpu_milli": 4000})
-    api.needing(queue, cpu_milli=3000)
-    api.claim(node, queue)
-    api.needing(queue, cpu_milli=2000)
-    row = reason(api, queue)
+    api.needing(other, cpu_milli=3000)
+    api.claim(node, other)
+    api.needing(other, cpu_milli=2000)
+    row = reason(api, other)
     assert counts(row) == (1, 0, 0)
     assert (row["code"], row["permanent"]) == ("nodes_support_but_contended", False)
-    assert api.rows("pending_reasons", queue=queue, kind="contended") == [row]
+    assert api.rows("pending_reasons", queue=other, kind="contended") == [row]
 
 
 def test_taints_that_are_not_tolerated(api: Api) -> None:
-    queue = api.queue()
-    taint = {"key": "dedicated", "value": "film", "effect": "no_schedule"}
-    api.node(taints=[taint])
+    """And isolation that no node honours."""
+    queue, other = api.queue(), api.queue()
+    api.node(taints=[{"key": "dedicated", "value": "film", "effect": "no_schedule"}])
     api.spawn(queue)
     row = reason(api, queue)
     assert (counts(row), row["code"]) == ((0, 0, 1), "untolerated_taint")
     assert "dedicated=film" in row["message"]
-    api.spawn(queue, placement={"tolerate": [{"key": "dedicated", "op": "exists"}]})
-    assert sorted(counts(row) for row in api.rows("pending_reasons", queue=queue)) == [
-        (0, 0, 1),
-        (1, 1, 0),
-    ]
-
-
-def test_isolation_that_no_node_honours(api: Api) -> None:
-    queue = api.queue()
-    api.node()
-    spawn_placed(api, queue, isolation={"cpu": "whole_core"})
-    row = reason(api, queue)
+    tolerate = [{"key": "dedicated", "op": "exists"}]
+    spawn_placed(api, queue, tolerate=tolerate)
+    assert sorted(map(counts, api.rows("pending_reasons", queue=queue))) == [(0, 0, 1), (1, 1, 0)]
+    spawn_placed(api, other, tolerate=tolerate, isolation={"cpu": "whole_core"})
+    row = reason(api, other)
     assert (counts(row), row["code"]) == ((0, 0, 1), "no_node_supports_class")
 
 
-def test_each_kind_of_node_honours_its_own(api: Api) -> None:
+def test_each_kind_of_node_honours_its_own(api: Api, queue: str) -> None:
     """A share of a GPU goes to nodes that share them, whatever other nodes there are."""
-    queue = api.queue()
     for mode in ("exclusive", "fractional", "fractional"):
         api.node(gpus=[{"resource_id": str(uuid4())}], gpu_share_mode=mode)
     api.needing(queue, gpu_milli=500)
     assert counts(reason(api, queue)) == (2, 2, 0)
 
 
-def test_whole_cores(api: Api) -> None:
-    queue = api.queue()
+def test_whole_cores(api: Api, queue: str) -> None:
     cores = [{"core": number, "numa": number // 2} for number in range(4)]
     node = api.node(cores=cores, cpu_isolation=["whole_core", "strict_isolated"])
     strict = {"isolation": {"cpu": "strict_isolated"}}
@@ -160,8 +124,7 @@ def test_whole_cores(api: Api) -> None:
     assert counts(reason(api, third)) == (1, 0, 0)
 
 
-def test_named_nodes_resources_and_devices(api: Api) -> None:
-    queue = api.queue()
+def test_named_nodes_resources_and_devices(api: Api, queue: str) -> None:
     device, card = str(uuid4()), str(uuid4())
     node = api.node(gpus=[{"resource_id": device}])
     api.node(gpus=[{"resource_id": str(uuid4())}], resources=[card])
@@ -208,8 +171,7 @@ def test_nodes_are_told_apart_by_all_that_is_asked(api: Api, expr: dict[str, Any
     assert reason(api, queue)["nodes_matching"] == matching
 
 
-def test_trust_that_expires(api: Api, clock: Clock) -> None:
-    queue = api.queue()
+def test_trust_that_expires(api: Api, queue: str, clock: Clock) -> None:
     node = api.node(heartbeat_timeout="1 hour")
     api.node(heartbeat_timeout="1 hour")
     spawn_placed(api, queue, require=[{"trust": "acme"}])
@@ -221,8 +183,7 @@ def test_trust_that_expires(api: Api, clock: Clock) -> None:
     assert counts(reason(api, queue)) == (0, 0, 2)
 
 
-def test_nodes_that_are_cordoned_or_silent(api: Api, clock: Clock) -> None:
-    queue = api.queue()
+def test_nodes_that_are_cordoned_or_silent(api: Api, queue: str, clock: Clock) -> None:
     node = api.node(labels={"zone": "a"})
     other = api.node(labels={"zone": "b"}, heartbeat_timeout="1 hour")
     spawn_placed(api, queue, require=[{"tags": {"zone": "a"}}])
@@ -241,9 +202,8 @@ def test_nodes_that_are_cordoned_or_silent(api: Api, clock: Clock) -> None:
     assert row["message"] == "1 live node, all cordoned"
 
 
-def test_silent_and_cordoned_nodes_that_could_not_run_it(api: Api, clock: Clock) -> None:
+def test_silent_and_cordoned_nodes_that_could_not_run_it(api: Api, queue: str, clock: Clock) -> None:
     """The headline says so, and that waiting will not help, as explain_lease does."""
-    queue = api.queue()
     node = api.node(labels={"zone": "b"})
     lease = spawn_placed(api, queue, require=[{"tags": {"zone": "a"}}])
     api.rows("cordon_node", node=node.node_id)
@@ -259,20 +219,20 @@ def test_silent_and_cordoned_nodes_that_could_not_run_it(api: Api, clock: Clock)
     assert api.row("explain_lease", lease=lease)["permanent"]
 
 
-def test_no_node_at_all(api: Api) -> None:
-    queue = api.queue()
+def test_a_paused_queue_says_so_first(api: Api) -> None:
+    """Without any node that is said; where nothing is pending there is no row."""
+    queue, other = api.queue(), api.queue()
     spawn_placed(api, queue, require=[{"tags": {"zone": "a"}}])
     row = reason(api, queue)
     assert counts(row) == (0, 0, 0)
     assert (row["code"], row["message"]) == ("no_nodes", "no node is registered")
-
-
-def test_a_paused_queue_says_so_first(api: Api) -> None:
-    queue = api.queue()
-    api.spawn(queue)
     api.rows("pause_queue", queue=queue)
     row = reason(api, queue)
     assert (row["code"], row["permanent"], row["nodes_matching"]) == ("queue_paused", False, 0)
+    api.node()
+    assert reason(api, queue)["code"] == "queue_paused"
+    api.spawn(other, delay=60)
+    assert api.rows("pending_reasons", queue=other) == []
 
 
 def test_one_that_waits_for_a_better_node(api: Api, clock: Clock) -> None:
@@ -289,58 +249,35 @@ def test_what_other_leases_do_takes_nodes_away(api: Api) -> None:
     """Away from others, both ways; at most so many; and with others that run somewhere."""
     queue = api.queue(patience=0)
     racks = [api.node(rack=rack) for rack in (1, 1, 2)]
-    loner = {"leases": {"labels": {"app": "db"}}, "domain": "rack", "away": True}
+    rows: list[Row] = []
 
-    def ready(*, labels: dict[str, str], **placement: Any) -> tuple[UUID, tuple[int, int]]:
-        lease = api.spawn(queue, placement=placement, labels=labels)
+    def free(app: str, **placement: Any) -> UUID:
+        """Spawn the only lease that waits; it is noted how many of three matching nodes are free."""
+        lease = api.spawn(queue, placement=placement, labels={"app": app})
         api.settle_terms()
-        rows = {row["class_id"]: row for row in api.rows("pending_reasons", queue=queue)}
-        row = rows[class_of(api, lease)]
-        return lease, (row["nodes_matching"], row["nodes_free"])
+        rows.append(api.row("pending_reasons", queue=queue))
+        assert rows[-1]["nodes_matching"] == 3
+        return lease
 
-    lease, found = ready(labels={"app": "db"}, require=[loner])
-    assert found == (3, 3)
+    def near(app: str, **more: Any) -> list[Row]:
+        return [{"leases": {"labels": {"app": app}}, "domain": "rack", **more}]
+
+    lease = free("db", require=near("db", away=True))
     assert api.claimed(racks[0], queue) == [lease]
-    lease, found = ready(labels={"app": "db"}, require=[loner])
-    assert found == (3, 1)
-    api.rows("cancel_lease", lease=lease)
-    lease, found = ready(labels={"app": "db"})  # the one that runs keeps away from it
-    assert found == (3, 1)
-    api.rows("cancel_lease", lease=lease)
-    near = {"leases": {"labels": {"app": "db"}}, "domain": "rack"}
-    lease, found = ready(labels={"app": "web"}, require=[near])
-    assert found == (3, 2)
-    api.rows("cancel_lease", lease=lease)
-    lease, found = ready(
-        labels={"app": "web"},
-        require=[{"leases": {"labels": {"app": "nobody"}}, "domain": "rack"}],
-    )
-    assert found == (3, 0)
-    row = api.row("pending_reasons", queue=queue)
-    assert row["code"] == "required_affinity_unsatisfiable"
-    assert not row["permanent"]
-    api.rows("cancel_lease", lease=lease)
-    cap = {
-        "domain": "rack",
-        "max_per_domain": 1,
-        "select": {"labels": {"app": "web"}},
-    }
-    lease, found = ready(labels={"app": "web"}, spread=[cap])
-    assert found == (3, 3)
+    # the one that runs keeps away from the second one
+    waits = [("db", near("db", away=True)), ("db", []), ("web", near("db")), ("web", near("nobody"))]
+    for app, require in waits:
+        api.rows("cancel_lease", lease=free(app, require=require))
+    assert [row["nodes_free"] for row in rows] == [3, 1, 1, 2, 0]
+    assert (rows[-1]["code"], rows[-1]["permanent"]) == ("required_affinity_unsatisfiable", False)
+    cap = {"domain": "rack", "max_per_domain": 1, "select": {"labels": {"app": "web"}}}
+    lease = free("web", spread=[cap])
     assert api.claimed(racks[2], queue) == [lease]
-    lease, found = ready(labels={"app": "web"}, spread=[cap])
-    assert found == (3, 2)
+    free("web", spread=[cap])
+    assert [row["nodes_free"] for row in rows[-2:]] == [3, 2]
 
 
-def class_of(api: Api, lease: UUID) -> int:
-    """The placement class of a lease."""
-    row = api.conn.execute("select class_id from hwqueue.lease where lease_id = %s", [lease]).fetchone()
-    assert row is not None
-    return int(row[0])
-
-
-def test_order_limit_and_one_class(api: Api, clock: Clock) -> None:
-    queue = api.queue()
+def test_order_limit_and_one_class(api: Api, queue: str, clock: Clock) -> None:
     api.node()
     old = api.spawn(queue, labels={"n": "1"})
     clock.advance(timedelta(seconds=1))
@@ -354,22 +291,17 @@ def test_order_limit_and_one_class(api: Api, clock: Clock) -> None:
     assert (only["class_id"], only["pending"]) == (second, 2)
 
 
-def test_the_views_are_the_functions(api: Api) -> None:
-    queue = api.queue()
+def test_the_views_are_the_functions(api: Api, queue: str) -> None:
     api.node(capacity={"cpu_milli": 1000})
     for cpu in (500, 2000):
         api.needing(queue, cpu_milli=cpu)
-    wanted = api.rows("pending_reasons", queue=queue)
-    with api.conn.cursor() as cursor:
-        for view, matching in (
-            ("pending_reasons", [0, 1]),
-            ("pending_no_match", [0]),
-            ("pending_contended", []),
-        ):
-            query = f"select class_id, nodes_matching from hwqueue.{view} where queue = %s"
-            rows = cursor.execute(query.encode(), [queue]).fetchall()
-            assert sorted(row[1] for row in rows) == matching
-            assert {row[0] for row in rows} <= {row["class_id"] for row in wanted}
+    wanted = {row["class_id"] for row in api.rows("pending_reasons", queue=queue)}
+    views = {"pending_reasons": [0, 1], "pending_no_match": [0], "pending_contended": []}
+    for view, matching in views.items():
+        query = f"select class_id, nodes_matching from hwqueue.{view} where queue = %s"
+        rows = api.conn.execute(query.encode(), [queue]).fetchall()
+        assert sorted(row[1] for row in rows) == matching
+        assert {row[0] for row in rows} <= wanted
 
 
 def test_what_is_refused(api: Api) -> None:

@@ -9,7 +9,8 @@ import pytest
 from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.sql.api import Api, raw
-from tests.sql.explained import class_of, clear, label
+from tests.sql.explained import class_of, label
+from tests.sql.isolation_support import CPU, devices
 
 GPUS = [{"resource_id": str(uuid4()), "model": "A100"} for _ in range(4)]
 CORES = [{"core": n, "numa": n // 3} for n in range(6)]
@@ -17,7 +18,7 @@ CORES = [{"core": n, "numa": n // 3} for n in range(6)]
 
 @pytest.fixture(autouse=True)
 def _alone(api: Api) -> None:
-    clear(api)
+    api.leave_all()
     for queue in api.rows("list_queues"):
         api.rows("drop_queue", queue=queue["queue"], force=True)
 
@@ -28,8 +29,7 @@ def asked(api: Api, nodes: Any) -> dict[int, Row]:
 
 
 @pytest.mark.thorough
-def test_classes_that_such_a_node_could_run(api: Api, clock: Clock) -> None:
-    queue = api.queue()
+def test_classes_that_such_a_node_could_run(api: Api, queue: str, clock: Clock) -> None:
     wanted = {"require": [label("model", "A100")], "resources": {"gpu": 1}}
     first = api.spawn(queue, placement=wanted)
     clock.advance(timedelta(seconds=1))
@@ -49,9 +49,8 @@ def test_classes_that_such_a_node_could_run(api: Api, clock: Clock) -> None:
     assert class_of(api, other) in asked(api, {"labels": {"model": "T4"}})
 
 
-def test_what_is_served_already(api: Api, clock: Clock) -> None:
+def test_what_is_served_already(api: Api, queue: str, clock: Clock) -> None:
     """By a live node, large enough, that may run it and has asked for work since."""
-    queue = api.queue()
     node = api.node(labels={"a": 1}, capacity={"cpu_milli": 1000}, heartbeat_timeout=45)
     small = api.spawn(queue, placement={"resources": {"cpu_milli": 500}})
     large = api.spawn(queue, placement={"resources": {"cpu_milli": 5000}})
@@ -84,50 +83,29 @@ def test_what_is_served_already(api: Api, clock: Clock) -> None:
         ({"gpus": GPUS[:2], "gpu_share_mode": "exclusive"}, {"resources": {"gpu": 1}}),
         (
             {"gpus": GPUS[:2]},
-            {
-                "require": [{"resource": GPUS[0]["resource_id"]}],
-                "resources": {"gpu_milli": 300},
-            },
+            {"require": [{"resource": GPUS[0]["resource_id"]}], "resources": {"gpu_milli": 300}},
         ),
         (
-            {
-                "gpus": [
-                    GPUS[0] | {"partitionable": True},
-                    *(
-                        {"resource_id": str(uuid4()), "parent_resource_id": GPUS[0]["resource_id"]}
-                        for _ in range(3)
-                    ),
-                ],
-                "gpu_exclusivity": ["partition_exclusive"],
-            },
+            {"gpus": devices(None, 0, 0, 0), "gpu_exclusivity": ["partition_exclusive"]},
             {"resources": {"gpu": 1}, "isolation": {"gpu": "partition_exclusive"}},
         ),
-        (
-            {"cores": CORES, "cpu_isolation": ["whole_core", "strict_isolated"]},
-            {"resources": {"cpu_milli": 1500}, "isolation": {"cpu": "whole_core"}},
+        *(
+            (
+                {"cores": CORES, "cpu_isolation": CPU},
+                {"resources": {"cpu_milli": 1500}, "isolation": {"cpu": isolation}},
+            )
+            for isolation in CPU
         ),
+        ({"cores": CORES[:2], "cpu_isolation": ["whole_core"]}, {"resources": {"cpu_milli": 600}}),
         (
-            {"cores": CORES, "cpu_isolation": ["whole_core", "strict_isolated"]},
-            {"resources": {"cpu_milli": 1500}, "isolation": {"cpu": "strict_isolated"}},
-        ),
-        (
-            {"cores": CORES[:2], "cpu_isolation": ["whole_core"]},
-            {"resources": {"cpu_milli": 600}},
-        ),
-        (
-            {
-                "cores": CORES,
-                "cpu_isolation": ["whole_core"],
-                "default_cpu_isolation": "whole_core",
-            },
+            {"cores": CORES, "cpu_isolation": ["whole_core"], "default_cpu_isolation": "whole_core"},
             {"resources": {"cpu_milli": 1100}},
         ),
     ],
 )
 @pytest.mark.thorough
-def test_it_takes_as_many_as_are_claimed(api: Api, spec: Row, placement: Row) -> None:
+def test_it_takes_as_many_as_are_claimed(api: Api, queue: str, spec: Row, placement: Row) -> None:
     """The number is what such a node claims when it is there."""
-    queue = api.queue()
     leases = [api.spawn(queue, placement=placement) for _ in range(12)]
     row = asked(api, spec)[class_of(api, leases[0])]
     node = api.node(**spec)
@@ -144,8 +122,7 @@ def test_several_nodes_and_kinds(api: Api) -> None:
     assert asked(api, [sizes[1], {}])[class_of(api, lease)]["fits_at_once"] is None
 
 
-def test_taints_trust_and_other_leases(api: Api) -> None:
-    queue = api.queue()
+def test_taints_trust_and_other_leases(api: Api, queue: str) -> None:
     tolerant = api.spawn(queue, placement={"tolerate": [{"op": "exists"}]})
     api.spawn(queue)
     trusting = api.spawn(queue, placement={"require": [{"trust": "acme"}]})

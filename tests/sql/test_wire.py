@@ -19,6 +19,7 @@ from hwqueue.wire import (
 )
 from tests.calls import TASK, Row
 from tests.sql.api import Api, refusing
+from tests.sql.explained import class_of
 
 ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
 OTHER = UUID(int=7)
@@ -51,65 +52,51 @@ IN_RACK_42 = {"require": [{"rack": [42]}]}
 
 
 @pytest.mark.parametrize(
-    "wire",
-    [text(RACK_42), text(RACK_42).upper().replace("X", "x"), b64encode(RACK_42).decode()],
+    ("wire", "blob"),
+    [
+        *((wire, RACK_42) for wire in (text(RACK_42), text(RACK_42).upper().replace("X", "x"))),
+        (b64encode(RACK_42).decode(), RACK_42),
+        (encodebytes(RACK_42 * 10).decode(), RACK_42 * 10),  # in lines, as Postgres itself writes it
+    ],
 )
-def test_hex_or_base64(api: Api, wire: str) -> None:
-    lease = api.lease(api.spawn(api.queue(), wire=wire))
-    assert (lease["placement"], lease["wire"]) == (IN_RACK_42, RACK_42)
-
-
-def test_base64_in_lines(api: Api) -> None:
-    """As Postgres itself writes it."""
-    blob = RACK_42 * 10
-    wire = encodebytes(blob).decode()
-    assert wire.count("\n") > 1
+def test_hex_or_base64(api: Api, wire: str, blob: bytes) -> None:
     lease = api.lease(api.spawn(api.queue(), wire=wire))
     assert (lease["placement"], lease["wire"]) == (IN_RACK_42, blob)
 
 
-@pytest.mark.parametrize("wire", ["\\x", ""])
-def test_an_empty_blob_asks_nothing(api: Api, wire: str) -> None:
-    lease = api.lease(api.spawn(api.queue(), wire=wire))
-    assert (lease["placement"], lease["wire"]) == ({}, b"")
+def test_an_empty_blob_asks_nothing(api: Api, queue: str) -> None:
+    """Most leases have none."""
+    options: Row
+    for options, blob in (
+        *(({"wire": "\\x"}, b""), ({"wire": ""}, b"")),
+        *(({}, None), ({"wire": None, "priority": 1}, None)),
+    ):
+        lease = api.lease(api.spawn(queue, **options))
+        assert (lease["placement"], lease["wire"]) == ({}, blob)
 
 
-def test_most_leases_have_none(api: Api) -> None:
-    queue = api.queue()
-    assert api.lease(api.spawn(queue))["wire"] is None
-    assert api.lease(api.spawn(queue, wire=None, priority=1))["wire"] is None
-
-
-@pytest.mark.parametrize(
-    "wire", ["0910", "\\x091", "\\x0g", "\\x 00", "AA=", "A", "A-_/", " AA==", "é", 7, {}, [], True]
-)
 @pytest.mark.thorough
-def test_what_is_no_text_of_a_blob(api: Api, wire: Any) -> None:
-    if wire == "0910":  # base64, of another blob than was meant
-        refusal = api.refused("QHW01", "spawn_lease", queue=api.queue(), task=TASK, options={"wire": wire})
-        assert refusal.detail["reason"] == "truncated_tlv_header"
-        return
-    assert api.fault("spawn_lease", queue=api.queue(), task=TASK, options={"wire": wire}) == "options.wire"
+def test_what_is_no_text_of_a_blob(api: Api) -> None:
+    spawn: Row = {"queue": api.queue(), "task": TASK}
+    wires: list[Any] = ["\\x091", "\\x0g", "\\x 00", "AA=", "A", "A-_/", " AA==", "é", 7, {}, [], True]
+    for wire in wires:
+        assert api.fault("spawn_lease", **spawn, options={"wire": wire}) == "options.wire"
+    # base64, of another blob than was meant
+    refusal = api.refused("QHW01", "spawn_lease", **spawn, options={"wire": "0910"})
+    assert refusal.detail["reason"] == "truncated_tlv_header"
 
 
 def test_a_bad_blob(api: Api) -> None:
     options = {"wire": text(RACK_42 + b"\x09\x02\x00\x01\x03"), "priority": 1}
     refusal = api.refused("QHW01", "spawn_lease", queue=api.queue(), task=TASK, options=options)
-    assert refusal.detail == {
-        "field": "options.wire",
-        "reason": "unknown_class",
-        "offset": len(RACK_42) + 4,
-        "class": "0x03",
-    }
+    assert (refusal.field, refusal.detail["reason"]) == ("options.wire", "unknown_class")
+    assert (refusal.detail["offset"], refusal.detail["class"]) == (len(RACK_42) + 4, "0x03")
+    assert len(refusal.detail) == 4
 
 
 def same_class(api: Api, one: UUID, other: UUID) -> bool:
     """Whether two leases are of one class."""
-    found = api.conn.execute(
-        "select count(distinct class_id) from hwqueue.lease where lease_id = any(%s)",
-        [[one, other]],
-    ).fetchone()
-    return found == (1,)
+    return class_of(api, one) == class_of(api, other)
 
 
 NODE = entry(TargetType.NODE, ID)
@@ -168,9 +155,15 @@ def test_it_is_anded_with_placement_and_shorthands(api: Api) -> None:
 
 
 def test_a_contradiction_with_the_placement(api: Api) -> None:
+    """Two isolation classes are one; the same twice is none."""
+    queue, wire = api.queue(), text(asking(cpu_isolation=CpuIsolation.WHOLE_CORE))
     options = {"wire": text(RACK_42), "placement": {"require": [{"rack": 42, "away": True}]}}
-    refusal = api.refused("QHC04", "spawn_lease", queue=api.queue(), task=TASK, options=options)
-    assert refusal.field == "options"
+    assert api.refused("QHC04", "spawn_lease", queue=queue, task=TASK, options=options).field == "options"
+    same = {"isolation": {"cpu": "whole_core"}}
+    assert api.lease(api.spawn(queue, wire=wire, placement=same))["placement"] == same
+    options = {"wire": wire, "placement": {"isolation": {"cpu": "best_effort"}}}
+    refusal = api.refused("QHC04", "spawn_lease", queue=queue, task=TASK, options=options)
+    assert refusal.detail["class"] in ("whole_core", "best_effort")
 
 
 def test_resources_of_the_placement_count_for_a_gpu_class(api: Api) -> None:
@@ -183,41 +176,31 @@ def test_resources_of_the_placement_count_for_a_gpu_class(api: Api) -> None:
         api.spawn(api.queue(), wire=wire, placement={"resources": {"gpu_milli": 500}})
 
 
-def test_two_isolation_classes(api: Api) -> None:
-    wire = text(asking(cpu_isolation=CpuIsolation.WHOLE_CORE))
-    same = {"isolation": {"cpu": "whole_core"}}
-    assert api.lease(api.spawn(api.queue(), wire=wire, placement=same))["placement"] == same
-    options = {"wire": wire, "placement": {"isolation": {"cpu": "best_effort"}}}
-    refusal = api.refused("QHC04", "spawn_lease", queue=api.queue(), task=TASK, options=options)
-    assert refusal.detail["class"] in ("whole_core", "best_effort")
-
-
 def test_nodes_are_held_to_it(api: Api) -> None:
-    queue = api.queue()
-    lease = api.spawn(queue, wire=text(RACK_42))
+    """By a claim; a lease that is adopted has it, too."""
+    queue, node = api.queue(), api.node(rack=42)
+    options = {"wire": text(RACK_42)}
+    lease = api.spawn(queue, **options)
     assert api.claimed(api.node(rack=41), queue) == []
-    assert api.claimed(api.node(rack=42), queue) == [lease]
+    assert api.claimed(node, queue) == [lease]
+    row = api.row("adopt_lease", queue=queue, node=node.node_id, task=TASK, options=options)
+    adopted = api.lease(row["lease_id"])
+    assert (adopted["placement"], adopted["wire"]) == (IN_RACK_42, RACK_42)
 
 
-def test_in_a_batch(api: Api) -> None:
-    queue = api.queue()
+def test_in_a_batch(api: Api, queue: str) -> None:
     items = [{"task": TASK, "options": {"wire": text(blob)}} for blob in (RACK_42, b"", RACK_42)]
     rows = api.rows("spawn_leases", queue=queue, leases=[*items, {"task": TASK}])
     kept = [api.lease(row["lease_id"]) for row in rows]
     assert [lease["wire"] for lease in kept] == [RACK_42, b"", RACK_42, None]
     assert [lease["placement"] for lease in kept] == [IN_RACK_42, {}, IN_RACK_42, {}]
-    refusal = api.refused("QHW01", "spawn_leases", queue=queue, leases=[*items, item_of("\\x09")])
+    bad = {"task": TASK, "options": {"wire": "\\x09", "priority": 1}}
+    refusal = api.refused("QHW01", "spawn_leases", queue=queue, leases=[*items, bad])
     assert (refusal.field, refusal.detail["index"]) == ("options.wire", 3)
 
 
-def item_of(wire: str) -> Row:
-    """An element of a batch."""
-    return {"task": TASK, "options": {"wire": wire, "priority": 1}}
-
-
-def test_the_same_key_with_the_same_meaning(api: Api) -> None:
+def test_the_same_key_with_the_same_meaning(api: Api, queue: str) -> None:
     """It is the placement that counts, not the bytes."""
-    queue = api.queue()
     first = api.spawn(queue, wire=text(RACK_42), idempotency_key="k")
     assert api.spawn(queue, placement={"require": [{"rack": 42}]}, idempotency_key="k") == first
     assert api.spawn(queue, wire=text(RACK_42 * 2), idempotency_key="k") == first
@@ -226,23 +209,9 @@ def test_the_same_key_with_the_same_meaning(api: Api) -> None:
         api.spawn(queue, wire="\\x", idempotency_key="k")
 
 
-def test_adopted(api: Api) -> None:
-    node = api.node()
-    row = api.row(
-        "adopt_lease",
-        queue=api.queue(),
-        node=node.node_id,
-        task=TASK,
-        options={"wire": text(RACK_42)},
-    )
-    lease = api.lease(row["lease_id"])
-    assert (lease["placement"], lease["wire"]) == (IN_RACK_42, RACK_42)
-
-
 @pytest.mark.thorough
-def test_updated(api: Api) -> None:
+def test_updated(api: Api, queue: str) -> None:
     """placement and wire together replace what was asked."""
-    queue = api.queue()
     lease = api.spawn(queue, placement={"resources": {"cpu_milli": 5}})
 
     def change(**changes: Any) -> tuple[Any, Any]:
@@ -262,9 +231,8 @@ def test_updated(api: Api) -> None:
     assert api.fault("update_lease", lease=lease, changes={"wire": 5}) == "changes.wire"
 
 
-def test_a_placement_that_was_read_can_be_sent_again(api: Api) -> None:
+def test_a_placement_that_was_read_can_be_sent_again(api: Api, queue: str) -> None:
     """The normal form is its own."""
-    queue = api.queue()
     blob = asking(entry(TargetType.RESOURCE, ID), entry(TargetType.RESOURCE, OTHER), NODE)
     lease = api.spawn(queue, wire=text(blob))
     again = api.spawn(queue, placement=api.lease(lease)["placement"])
