@@ -7,9 +7,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from hwqueue.testing import Clock
-from tests.calls import Row
 from tests.sql.api import Api, Node, token
-from tests.sql.explained import clear, explain, put_in_force
+from tests.sql.explained import explain
 
 HOLD = timedelta(seconds=3)
 LINE = "select rank, position, eligible_at from hwqueue.ready where lease_id = %s"
@@ -26,7 +25,7 @@ IS_PAST = """
 def epoch(api: Api, clock: Clock) -> int:
     """Of a leader, once the one of the test before is gone; no node lives."""
     clock.advance(timedelta(hours=1))
-    clear(api)
+    api.leave_all()
     api.value("lead_planner", holder="the one before", ttl=timedelta(0))
     return int(api.value("lead_planner", holder="me", ttl=timedelta(hours=1)))
 
@@ -47,9 +46,8 @@ def expire(api: Api, clock: Clock) -> None:
     api.rows("reap")
 
 
-def test_only_its_node_fetches_it(api: Api, epoch: int) -> None:
+def test_only_its_node_fetches_it(api: Api, queue: str, epoch: int) -> None:
     one, other = api.node(), api.node()
-    queue = api.queue()
     lease, rest = api.spawn(queue), api.spawn(queue)
     assert assigned(api, epoch, (lease, other)) == ["reserved"]
     assert explain(api, lease)["code"] == "reserved"
@@ -63,10 +61,9 @@ def test_only_its_node_fetches_it(api: Api, epoch: int) -> None:
 
 
 @pytest.mark.usefixtures("eager_marks")
-def test_in_vain_it_is_back_where_it_was(api: Api, clock: Clock, epoch: int) -> None:
+def test_in_vain_it_is_back_where_it_was(api: Api, queue: str, clock: Clock, epoch: int) -> None:
     """Although those behind it have gone meanwhile, and the low-water mark is past it."""
     node, other = api.node(), api.node()
-    queue = api.queue()
     first, *rest = leases = [api.spawn(queue) for _ in range(12)]
     [before] = api.conn.execute(LINE, [first]).fetchall()
     assert assigned(api, epoch, (first, other)) == ["reserved"]
@@ -159,9 +156,8 @@ def test_what_is_refused_changes_nothing(api: Api, epoch: int) -> None:
     assert api.rows("verify_invariants") == []
 
 
-def test_what_keeps_a_claim_off_keeps_a_reservation_off(api: Api, epoch: int) -> None:
+def test_what_keeps_a_claim_off_keeps_a_reservation_off(api: Api, queue: str, epoch: int) -> None:
     """It counts for the others as a claim does."""
-    queue = api.queue()
     alone = {
         "labels": {"app": "web"},
         "placement": {
@@ -169,7 +165,7 @@ def test_what_keeps_a_claim_off_keeps_a_reservation_off(api: Api, epoch: int) ->
         },
     }
     one, two = api.spawn(queue, **alone), api.spawn(queue, **alone)
-    put_in_force(api)
+    api.settle_terms()
     node = api.node()
     assert assigned(api, epoch, (one, node)) == ["reserved"]
     assert assigned(api, epoch, (two, node)) == ["blocked"]
@@ -189,23 +185,12 @@ def test_bad_arguments(api: Api, epoch: int) -> None:
         api.refused("QHA01", "assigned_leases", places=places)
 
 
-def liked(*zones: str, strength: int = 100) -> Row:
-    """A placement that prefers the first zone, the next one less."""
-    return {
-        "strength": strength,
-        "prefer": [
-            {"weight": weight, "when": {"label": "zone", "op": "in", "values": [zone]}}
-            for zone, weight in zip(zones, (100, 90), strict=False)
-        ],
-    }
-
-
 def test_what_a_planner_reads(api: Api, epoch: int) -> None:
     """Of a queue that is short, where it makes a difference which node a lease gets."""
     best, other = api.node(labels={"zone": "a"}), api.node(labels={"zone": "b"}, slots=3)
     plain, queue = api.queue(), api.queue(patience=5)
     api.spawn(plain)
-    lease = api.spawn(queue, placement=liked("a", strength=50))
+    lease = api.spawn(queue, placement={"strength": 50, "prefer": [{"when": {"tags": {"zone": "a"}}}]})
     for node in (best, other):
         # a node judges what it may run when it asks
         api.claim(node, queue, plain, tasks=["nothing"])

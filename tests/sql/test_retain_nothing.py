@@ -258,8 +258,7 @@ def test_failed_and_cancelled_ones_are_kept(api: Api) -> None:
 
 
 def test_a_retried_one_goes_too(api: Api, clock: Clock) -> None:
-    queue = api.queue(**NOTHING, retry={"kind": "none"})
-    node = api.node()
+    queue, node = api.queue(**NOTHING), api.node()
     first = api.running(queue, node)
     api.rows("release_lease", **token(first))
     [second] = api.claim(node, queue)
@@ -279,10 +278,9 @@ def figures(api: Api, queue: str) -> list[Row]:
 
 def test_figures_are_those_of_kept_ones(api: Api, clock: Clock) -> None:
     """Completions and earlier attempts are counted, and how long leases waited and ran."""
-    queues = [api.queue(), api.queue(**NOTHING)]
-    node = api.node()
+    retry = {"kind": "fixed", "base": 0}
+    queues, node = [api.queue(retry=retry), api.queue(retry=retry, **NOTHING)], api.node()
     for queue in queues:
-        api.rows("set_queue_policy", queue=queue, policy={"retry": {"kind": "fixed", "base": 0}})
         for _ in range(3):
             api.spawn(queue)
     clock.advance(timedelta(seconds=5))
@@ -326,10 +324,9 @@ def late_batch(api: Api, node: Node, queue: str, first: Row, second: Row) -> lis
     return [(row["verdict"], row["state"]) for row in rows]
 
 
-def test_a_late_settlement_is_refused(api: Api, clock: Clock) -> None:
+def test_a_late_settlement_is_refused(api: Api, node: Node, clock: Clock) -> None:
     """While there is an outcome it tells why; then nothing is known of the lease."""
     queue = api.queue(**NOTHING)
-    node = api.node()
     first = api.running(queue, node)
     api.rows("release_lease", **token(first))
     [second] = api.claim(node, queue)

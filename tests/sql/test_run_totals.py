@@ -23,7 +23,6 @@ NAMED = """
   select labels ->> 'workflow', sum(value)::int from hwqueue.metrics()
   where name = 'hwqueue_workflow_runs_finished_total' group by 1
 """
-LEFT = "select count(*) from hwqueue.undone_end"
 INSTANT = {"kind": "sleep", "for": 0, "name": "s"}
 
 
@@ -88,7 +87,7 @@ def test_a_retried_run_counts_at_each_of_its_ends(
     assert totals(conn, flow.queue) == {"completed": 1, "failed": 1, "cancelled": 0}
     clock.advance(SECOND)
     count_all(conn)
-    assert conn.execute(LEFT).fetchall() == [(0,)]
+    assert conn.execute("select count(*) from hwqueue.undone_end").fetchall() == [(0,)]
     assert totals(conn, flow.queue)["failed"] == 1
 
 

@@ -21,8 +21,7 @@ def pending(api: Api, queue: str, **more: Any) -> Row:
     return api.row("pending_reasons", queue=queue, **more)
 
 
-def test_a_task_without_a_handler_is_explained(api: Api) -> None:
-    queue = api.queue()
+def test_a_task_without_a_handler_is_explained(api: Api, queue: str) -> None:
     node = api.node(queues=[queue], tasks=["mail", "render"])
     lease = api.spawn(queue, "maill")
     found = explain(api, lease)
@@ -69,8 +68,7 @@ def test_pending_views_say_the_same(api: Api) -> None:
     assert [(row["task_name"], row["nodes_matching"]) for row in good] == [("mail", 1)]
 
 
-def test_of_many_nodes_only_those_that_serve_it_match(api: Api) -> None:
-    queue = api.queue()
+def test_of_many_nodes_only_those_that_serve_it_match(api: Api, queue: str) -> None:
     serving = api.node(queues=[queue, "other"], tasks=["mail"])
     api.node(queues=["other"], tasks=["mail"])
     api.node(queues=[queue], tasks=[])
@@ -82,8 +80,7 @@ def test_of_many_nodes_only_those_that_serve_it_match(api: Api) -> None:
     assert pending(api, queue)["nodes_matching"] == 2
 
 
-def test_nodes_that_announce_nothing_are_taken_as_serving_anything(api: Api) -> None:
-    queue = api.queue()
+def test_nodes_that_announce_nothing_are_taken_as_serving_anything(api: Api, queue: str) -> None:
     api.node()
     found = explain(api, api.spawn(queue, "mail"))
     assert found["code"] == "ready"
@@ -91,8 +88,7 @@ def test_nodes_that_announce_nothing_are_taken_as_serving_anything(api: Api) -> 
     assert stage == {"stage": "served", "nodes": 1, "unannounced": 1}
 
 
-def test_a_node_that_serves_it_and_is_silent_comes_first(api: Api, clock: Clock) -> None:
-    queue = api.queue()
+def test_a_node_that_serves_it_and_is_silent_comes_first(api: Api, queue: str, clock: Clock) -> None:
     api.node(queues=[queue], tasks=["mail"], heartbeat_timeout=45)
     clock.advance(timedelta(minutes=3))
     api.node(queues=["other"], tasks=["mail"])
@@ -105,8 +101,7 @@ def test_a_node_that_serves_it_and_is_silent_comes_first(api: Api, clock: Clock)
     assert pending(api, queue)["code"] == "node_not_live"
 
 
-def test_matching_tells_nodes_without_a_handler(api: Api) -> None:
-    queue = api.queue()
+def test_matching_tells_nodes_without_a_handler(api: Api, queue: str) -> None:
     serving, idle = api.node(queues=[queue], tasks=["mail"]), api.node(queues=["x"], tasks=["mail"])
 
     def reasons(**options: str) -> dict[Any, list[str]]:
@@ -119,9 +114,8 @@ def test_matching_tells_nodes_without_a_handler(api: Api) -> None:
     assert reasons() == {serving.node_id: [], idle.node_id: []}
 
 
-def test_what_else_keeps_it_out_is_told_where_it_is_served(api: Api) -> None:
+def test_what_else_keeps_it_out_is_told_where_it_is_served(api: Api, queue: str) -> None:
     """Elsewhere the hint after an empty claim names the handler that is missing."""
-    queue = api.queue()
     node = api.node(queues=[queue], tasks=["mail"])
     lease = api.spawn(queue, "mail", affinity_tags={"gpu": True})
     assert explain(api, lease)["code"] == pending(api, queue)["code"] == "label_missing"

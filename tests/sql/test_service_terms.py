@@ -91,6 +91,7 @@ def test_the_failure_domain_moves(api: Api) -> None:
 
 
 def test_the_queues_failure_domain(api: Api) -> None:
+    """A node without a rack is alone."""
     queue, (left, right, other) = api.queue(failure_domain="node"), racks(api, 41, 41, 42)
     db = uuid4()
     data = spawn(api, queue, db)
@@ -102,11 +103,7 @@ def test_the_queues_failure_domain(api: Api) -> None:
     api.settle_terms()
     assert api.claimed(right, queue) == []
     assert api.claimed(other, queue) == leases[1:]
-
-
-def test_a_node_without_rack_is_alone(api: Api) -> None:
-    queue, db = api.queue(), uuid4()
-    first, second = api.node(), api.node()
+    first, second, db = api.node(), api.node(), uuid4()
     data = spawn(api, queue, db)
     assert api.claimed(first, queue) == [data]
     lease = spawn(api, queue, uuid4(), placement=away(db))

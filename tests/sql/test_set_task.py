@@ -70,37 +70,37 @@ def how(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.mark.parametrize("option", [*ALL, "all"])
+@pytest.mark.parametrize("option", ["all", *ALL])
 def test_a_default_is_as_if_it_were_given(api: Api, how: str, option: str) -> None:
     queue, task = api.queue(), new_task(api)
     wanted = ALL if option == "all" else {option: ALL[option]}
     given = stored(api, spawned(api, how, queue, task, wanted))
     assert given != stored(api, spawned(api, how, queue, task))
     api.value("set_task", task=task, defaults=wanted)
-    assert stored(api, spawned(api, how, queue, task)) == given
-    assert stored(api, spawned(api, how, queue, task, {})) == given
-    assert stored(api, spawned(api, how, queue, task, {"tenant": None})) == given
+    for options in (None, {}, {"tenant": None}):
+        assert stored(api, spawned(api, how, queue, task, options)) == given
 
 
 @pytest.mark.parametrize("option", ALL)
 def test_an_option_of_the_spawn_replaces_the_default_of_its_name(api: Api, how: str, option: str) -> None:
     """As a whole: nothing of two placements or label sets is merged. Null: as without a default."""
-    other = OTHERS[option]
     queue, task = api.queue(), new_task(api)
     rest = {key: value for key, value in ALL.items() if key != option}
-    wanted = stored(api, spawned(api, how, queue, task, rest | {option: other}))
-    without = stored(api, spawned(api, how, queue, task, rest))
+    own, null = {option: OTHERS[option]}, {option: None}
+    wanted = [stored(api, spawned(api, how, queue, task, rest | each)) for each in (own, {})]
     api.value("set_task", task=task, defaults=ALL)
-    assert stored(api, spawned(api, how, queue, task, {option: other})) == wanted
-    assert stored(api, spawned(api, how, queue, task, {option: None})) == without
+    assert [stored(api, spawned(api, how, queue, task, each)) for each in (own, null)] == wanted
 
 
 def test_options_that_no_task_has_go_with_the_defaults(api: Api, how: str) -> None:
-    queue, task = api.queue(), new_task(api, ALL)
+    """An adopted lease has the defaults, too."""
+    queue, task, node = api.queue(), new_task(api, ALL), api.node()
     own: Row = {"tenant": "acme", "headers": {"a": 1}, "deadline": "2100-01-01T00:00:00Z"}
-    lease = api.lease(spawned(api, how, queue, task, own))
-    assert (lease["tenant"], lease["headers"], lease["priority"]) == ("acme", {"a": 1}, 3)
-    assert (lease["labels"], lease["max_attempts"]) == ({"app": "film"}, 1)
+    adopts = {"queue": queue, "node": node.node_id, "task": task, "options": own | {"placement": {}}}
+    adopted = api.row("adopt_lease", **adopts)["lease_id"]
+    for lease in map(api.lease, (spawned(api, how, queue, task, own), adopted)):
+        assert (lease["tenant"], lease["headers"], lease["priority"]) == ("acme", {"a": 1}, 3)
+        assert (lease["labels"], lease["max_attempts"]) == ({"app": "film"}, 1)
 
 
 def test_other_tasks_and_leases_from_before_stay_as_they_are(api: Api, how: str) -> None:
@@ -148,12 +148,6 @@ def test_a_key_compares_what_the_lease_got(api: Api, how: str) -> None:
     api.refused("QHT01", "spawn_lease", queue=queue, task=task, options=key)
     api.value("set_task", task=task, defaults={"labels": {"a": "1"}, "priority": 8})
     assert spawned(api, how, queue, task, key) == first
-
-
-def test_an_adopted_lease_has_them(api: Api) -> None:
-    queue, task, node = api.queue(), new_task(api, max_attempts=1, labels={"a": "1"}), api.node()
-    lease = api.lease(api.row("adopt_lease", queue=queue, node=node.node_id, task=task)["lease_id"])
-    assert (lease["max_attempts"], lease["labels"]) == (1, {"a": "1"})
 
 
 def test_a_dry_run_asks_as_a_spawn_would(api: Api) -> None:
@@ -248,6 +242,7 @@ def test_only_options_of_all_leases_are_defaults(api: Api, field: str, defaults:
 
 
 def test_set_list_and_drop(api: Api, clock: Clock) -> None:
+    """Each change is an event, which says what was before."""
     name = "media/film.draw:4k@night"
     without = {key: value for key, value in ALL.items() if key != "patience"}
     assert api.value("set_task", task=name, defaults=ALL | {"patience": None}) == without
@@ -259,6 +254,11 @@ def test_set_list_and_drop(api: Api, clock: Clock) -> None:
     by = api.one("select session_user")
     assert row == {"task": name, "defaults": {"priority": 1}, "set_at": at, "set_by": by}
     assert [api.value("drop_task", task=name) for _ in range(2)] == [True, False]
+    events = api.rows("list_events", filter={"code": ["task_set", "task_dropped"]}, limit=2)
+    assert [event["detail"] for event in events] == [
+        {"task": name, "from": {"priority": 1}},
+        {"task": name, "from": without, "to": {"priority": 1}},
+    ]
     assert [row for row in api.rows("list_tasks") if row["task"] == name] == []
     assert api.lease(api.spawn(api.queue(), name))["priority"] == 0
 
@@ -281,20 +281,6 @@ def test_a_task_is_served_by_a_live_worker_with_its_handler(api: Api, clock: Clo
     assert listed(api, name)["served"] is False
     api.node()  # it did not say what it has handlers for
     assert listed(api, name)["served"] is True
-
-
-def test_each_change_is_an_event(api: Api) -> None:
-    name = new_task(api, priority=1)
-    api.value("set_task", task=name, defaults={"priority": 1})  # no change
-    api.value("set_task", task=name, defaults={"labels": {"a": "b"}})
-    api.value("drop_task", task=name)
-    api.value("drop_task", task=name)
-    events = api.rows("list_events", filter={"code": ["task_set", "task_dropped"]}, limit=3)
-    assert [(event["code"], event["detail"]) for event in reversed(events)] == [
-        ("task_set", {"task": name, "from": None, "to": {"priority": 1}}),
-        ("task_set", {"task": name, "from": {"priority": 1}, "to": {"labels": {"a": "b"}}}),
-        ("task_dropped", {"task": name, "from": {"labels": {"a": "b"}}}),
-    ]
 
 
 def differing(api: Api, name: str, declared: Any) -> dict[str, tuple[Any, Any]]:

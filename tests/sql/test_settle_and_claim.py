@@ -18,8 +18,7 @@ def settle(api: Api, node: Node, settlements: list[Row], *queues: str, qty: int 
     return api.rows("settle_and_claim", **node.who, settle=settlements, queues=list(queues), qty=qty)
 
 
-def test_the_rows(api: Api) -> None:
-    queue, node = api.queue(), api.node()
+def test_the_rows(api: Api, queue: str, node: Node) -> None:
     done = api.running(queue, node)
     lease = api.spawn(queue, "next", {"n": 1}, headers={"h": 2})
     first, second = settle(api, node, [settlement(done)], queue, qty=5)
@@ -66,9 +65,8 @@ def test_each_outcome(api: Api, clock: Clock) -> None:
     assert leases[7]["available_at"] == clock.now()
 
 
-def test_each_verdict(api: Api) -> None:
+def test_each_verdict(api: Api, queue: str, node: Node) -> None:
     """One bad settlement undoes neither the others nor the claim."""
-    queue, node = api.queue(), api.node()
     ok, cancelled, done, lost = (api.running(queue, node) for _ in range(4))
     api.rows("cancel_lease", lease=cancelled["lease_id"])
     api.rows("release_lease", **token(cancelled))
@@ -98,9 +96,8 @@ def test_room_that_it_frees_is_there_for_the_claim(api: Api) -> None:
     ]
 
 
-def test_settling_only_and_claiming_only(api: Api, clock: Clock) -> None:
+def test_settling_only_and_claiming_only(api: Api, queue: str, node: Node, clock: Clock) -> None:
     """Tasks and the timeout go through to the claim."""
-    queue, node = api.queue(), api.node()
     done = api.running(queue, node)
     api.spawn(queue)
     assert [row["kind"] for row in settle(api, node, [settlement(done)], queue)] == ["settled"]
@@ -114,8 +111,7 @@ def test_settling_only_and_claiming_only(api: Api, clock: Clock) -> None:
 
 
 @pytest.mark.thorough
-def test_the_node_is_checked_first(api: Api) -> None:
-    node = api.node()
+def test_the_node_is_checked_first(api: Api, node: Node) -> None:
     claim = api.running(api.queue(), node)
     arguments = {"settle": [settlement(claim)], "queues": [api.queue()]}
     for epoch in (0, 2, None):
@@ -127,8 +123,7 @@ def test_the_node_is_checked_first(api: Api) -> None:
     api.refused("QHQ01", "settle_and_claim", **node.who, **arguments)
 
 
-def test_bad_quantities_and_queues(api: Api) -> None:
-    node, queue = api.node(), api.queue()
+def test_bad_quantities_and_queues(api: Api, queue: str, node: Node) -> None:
     for qty in (-1, 1001, None):
         assert api.fault("settle_and_claim", **node.who, settle=[], queues=[queue], qty=qty) == "p_qty"
     two_dimensions = [[queue], [api.queue()]]
@@ -162,8 +157,7 @@ GOOD = {"lease_id": str(uuid4()), "claim_token": 1, "outcome": "complete"}
     ],
 )
 @pytest.mark.thorough
-def test_bad_settlements(api: Api, field: str, settlements: Any) -> None:
-    node, queue = api.node(), api.queue()
+def test_bad_settlements(api: Api, queue: str, node: Node, field: str, settlements: Any) -> None:
     assert api.fault("settle_and_claim", **node.who, settle=settlements, queues=[queue]) == field
 
 
@@ -174,9 +168,8 @@ def test_a_result_that_is_too_large(api: Api) -> None:
     assert api.fault("settle_and_claim", **node.who, settle=settle, queues=[queue]) == "p_settle[1].result"
 
 
-def test_how_a_token_may_be_written(api: Api) -> None:
+def test_how_a_token_may_be_written(api: Api, queue: str, node: Node) -> None:
     """1.0 is a whole number, too; and text, as from JavaScript, whose numbers have 53 bits."""
-    queue, node = api.queue(), api.node()
     claim, other = api.running(queue, node), api.running(queue, node)
     written = json.dumps([settlement(other)]).replace(str(other["claim_token"]), f"{other['claim_token']}.0")
     rows = api.rows("settle_and_claim", **node.who, settle=raw(written), queues=[queue])

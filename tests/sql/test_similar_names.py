@@ -137,9 +137,8 @@ def test_explanations_and_reports_name_what_was_meant(api: Api, placement: Row, 
         {"resources": {"fpga_boards": 1}},
     ],
 )
-def test_what_is_like_nothing_is_named_without_a_guess(api: Api, placement: Row) -> None:
+def test_what_is_like_nothing_is_named_without_a_guess(api: Api, queue: str, placement: Row) -> None:
     fleet(api)
-    queue = api.queue()
     found = explain(api, spawn_placed(api, queue, **placement))
     assert "did you mean" not in found["headline"]
     assert actions(found)[-1] == "correct"

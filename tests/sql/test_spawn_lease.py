@@ -9,13 +9,12 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import TASK, Row
-from tests.sql.api import NOBODY, Api
+from tests.sql.api import NOBODY, Api, Node
 
 SERVICE = str(uuid4())
 
 
-def test_what_holds_without_options(api: Api, clock: Clock) -> None:
-    queue = api.queue()
+def test_what_holds_without_options(api: Api, queue: str, clock: Clock) -> None:
     row = api.row("spawn_lease", queue=queue, task="resize")
     assert (row["created"], row["state"], row["lease_id"].version) == (True, "pending", 7)
     now, none = clock.now(), ("service_id", "headers", "deadline", "idempotency_key", "claim_token")
@@ -57,9 +56,8 @@ def test_every_option_is_kept(api: Api, clock: Clock) -> None:
     assert lease["params"] == {"n": [1, None]}
 
 
-def test_options_that_are_null_are_not_given(api: Api) -> None:
+def test_options_that_are_null_are_not_given(api: Api, queue: str) -> None:
     """So that a client may pass all of them every time."""
-    queue = api.queue()
     names = ["lease_id", "placement", "affinity_tags", "affinity_with", "anti_affinity_with"]
     names += ["priority", "tenant", "service_id", "labels", "available_at", "delay", "retry"]
     names += ["max_attempts", "claim_timeout", "deadline", "idempotency_key", "headers", "notify"]
@@ -68,10 +66,9 @@ def test_options_that_are_null_are_not_given(api: Api) -> None:
 
 
 @pytest.mark.parametrize("delay", [90, "1 minute 30 seconds", None])
-def test_later(api: Api, clock: Clock, delay: Any) -> None:
+def test_later(api: Api, queue: str, node: Node, clock: Clock, delay: Any) -> None:
     """Not before its time, and promoted by the first claim after it."""
     due = clock.now() + timedelta(seconds=90)
-    queue, node = api.queue(), api.node()
     lease = api.spawn(queue, **({"delay": delay} if delay else {"available_at": due.isoformat()}))
     assert (api.lease(lease)["available_at"], api.state(lease)) == (due, "scheduled")
     clock.advance(timedelta(seconds=89))
@@ -112,9 +109,8 @@ class TestIdempotencyKeys:
         options = {"idempotency_key": "key"} | options
         return api.row("spawn_lease", queue=queue, options=options, **(content or self.content))
 
-    def test_the_same_content_is_the_first_lease(self, api: Api) -> None:
+    def test_the_same_content_is_the_first_lease(self, api: Api, queue: str) -> None:
         """In its state of now. Options that are no content may differ."""
-        queue = api.queue()
         same = {"require": [{"label": "n", "op": "in", "values": [1.0]}]}
         first = self.spawn(api, queue, labels={"app": "x"}, affinity_tags={"n": 1})
         again = self.spawn(api, queue, labels={"app": "x"}, placement=same)
@@ -148,8 +144,7 @@ class TestIdempotencyKeys:
             ({"task": "a", "params": {"n": 1}}, {"affinity_tags": {"gpu": True}}),
         ],
     )
-    def test_other_content_is_an_error(self, api: Api, content: Any, options: Any) -> None:
-        queue = api.queue()
+    def test_other_content_is_an_error(self, api: Api, queue: str, content: Any, options: Any) -> None:
         first = self.spawn(api, queue)
         options = {"idempotency_key": "key"} | options
         refusal = api.refused("QHT01", "spawn_lease", queue=queue, options=options, **content)
@@ -198,9 +193,8 @@ class TestWaking:
     def heard(self, conn: psycopg.Connection) -> list[str]:
         return [notify.payload for notify in conn.notifies(timeout=0)]
 
-    def test_a_mark_is_used_up(self, api: Api, conn: psycopg.Connection) -> None:
+    def test_a_mark_is_used_up(self, api: Api, queue: str, node: Node, conn: psycopg.Connection) -> None:
         """By what can be claimed."""
-        queue, node = api.queue(), api.node()
         conn.execute("listen hwqueue")
         api.spawn(queue)
         assert self.heard(conn) == []
@@ -234,8 +228,7 @@ def test_shorthands_are_preferences_of_weight_100(api: Api) -> None:
         assert api.lease(api.spawn(queue, **options))["placement"] == {}
 
 
-def test_a_spawn_rolls_back_with_its_caller(api: Api, conn: psycopg.Connection) -> None:
-    queue = api.queue()
+def test_a_spawn_rolls_back_with_its_caller(api: Api, queue: str, conn: psycopg.Connection) -> None:
     with api.unchanged(), conn.transaction(force_rollback=True):
         api.spawn(queue, idempotency_key="k", labels={"new": "class"})
     assert api.refused("QHL04", "get_lease", lease=NOBODY).detail["lease_id"] == str(NOBODY)

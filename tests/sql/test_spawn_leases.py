@@ -15,9 +15,8 @@ def item(task: str = TASK, params: Any = None, **options: Any) -> dict[str, Any]
     return {"task": task, "params": params or {}, "options": options}
 
 
-def test_rows_come_in_the_order_given(api: Api) -> None:
+def test_rows_come_in_the_order_given(api: Api, queue: str) -> None:
     """And are claimed in that order."""
-    queue = api.queue()
     with api.unchanged():
         assert api.rows("spawn_leases", queue=queue, leases=[]) == []
     batch = [item("a"), item("b", delay=60), {"task": "c"}, *(item(f"t{n}") for n in range(20))]
@@ -29,8 +28,7 @@ def test_rows_come_in_the_order_given(api: Api) -> None:
     assert api.claimed(api.node(), queue, qty=30) == [leases[0], *leases[2:]]
 
 
-def test_equal_keys_are_one_lease(api: Api) -> None:
-    queue = api.queue()
+def test_equal_keys_are_one_lease(api: Api, queue: str) -> None:
     first = api.spawn(queue, idempotency_key="old")
     batch = [
         item(idempotency_key="new"),
@@ -90,14 +88,14 @@ def test_a_key_with_other_content_and_an_id_that_is_taken(api: Api) -> None:
 
 
 def test_a_batch_is_an_array_for_a_queue(api: Api) -> None:
-    for leases in (None, {}, "x", 1):
+    wrong: tuple[Any, ...] = (None, {}, "x", 1)
+    for leases in wrong:
         assert api.fault("spawn_leases", queue=api.queue(), leases=leases) == "leases"
     refusal = api.refused("QHQ01", "spawn_leases", queue="nowhere", leases=[item()])
     assert refusal.detail["queue"] == "nowhere"
 
 
-def test_it_wakes_once(api: Api, conn: psycopg.Connection) -> None:
-    queue = api.queue()
+def test_it_wakes_once(api: Api, queue: str, conn: psycopg.Connection) -> None:
     assert api.claim(api.node(), queue) == []
     conn.execute("listen hwqueue")
     api.rows("spawn_leases", queue=queue, leases=[item(), item()])

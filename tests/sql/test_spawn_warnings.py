@@ -41,7 +41,7 @@ LACKING: list[tuple[Row, str]] = [
     ),
     (
         {"affinity_tags": {"cuda": "12.10"}},
-        'no live node has label cuda=12.10: label cuda is the number 12.1, and the lease asks for the text'
+        "no live node has label cuda=12.10: label cuda is the number 12.1, and the lease asks for the text"
         ' "12.10" (1 live node)',
     ),
     (

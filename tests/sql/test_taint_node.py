@@ -28,8 +28,7 @@ def taint(api: Api, node: Node, *taints: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("effect", ["no_schedule", "no_execute"])
 @pytest.mark.thorough
-def test_what_does_not_tolerate_it_stays_away(api: Api, effect: str) -> None:
-    queue, node = api.queue(), api.node()
+def test_what_does_not_tolerate_it_stays_away(api: Api, queue: str, node: Node, effect: str) -> None:
     bad = FILM | {"effect": effect}
     before = api.spawn(queue)
     assert api.claimed(node, queue) == [before]  # judged before the node was tainted
@@ -47,9 +46,8 @@ def test_what_does_not_tolerate_it_stays_away(api: Api, effect: str) -> None:
     assert api.claimed(api.node(), queue) == [plain]
 
 
-def test_untainted_it_works_again(api: Api) -> None:
+def test_untainted_it_works_again(api: Api, queue: str, node: Node) -> None:
     """So do leases that name the node as well: they are judged for the node, not for its profile."""
-    queue, node = api.queue(), api.node()
     named: dict[str, Any] = {"require": [{"node": [str(node.node_id)]}]}
     running_placed(api, queue, node, **named)
     taint(api, node, FILM, FILM | {"effect": "no_execute"}, FILM | {"key": "other"})
@@ -63,9 +61,8 @@ def test_untainted_it_works_again(api: Api) -> None:
     assert api.used(node)["taints"] == []
 
 
-def test_one_of_each_key_and_effect(api: Api, clock: Clock) -> None:
+def test_one_of_each_key_and_effect(api: Api, node: Node, clock: Clock) -> None:
     """Twice is once."""
-    node = api.node()
     taint(api, node, FILM, EVICT)
     clock.advance(timedelta(seconds=3))
     with api.unchanged():
@@ -134,8 +131,7 @@ def test_a_lease_that_minds_waits_for_one_that_does_not(api: Api) -> None:
         assert running_placed(api, queue, each, prefer=prefer)["score"] == score
 
 
-def test_no_execute_asks_what_runs_to_stop(api: Api, clock: Clock) -> None:
-    queue, node = api.queue(), api.node()
+def test_no_execute_asks_what_runs_to_stop(api: Api, queue: str, node: Node, clock: Clock) -> None:
     plain = running_placed(api, queue, node)
     tolerant = running_placed(api, queue, node, tolerate=tolerating(EVICT))
     taint(api, node, FILM, SOFT)
@@ -150,9 +146,8 @@ def test_no_execute_asks_what_runs_to_stop(api: Api, clock: Clock) -> None:
     assert api.value("release_lease", **token(plain)) == "pending"
 
 
-def test_tolerated_for_a_time(api: Api, clock: Clock) -> None:
+def test_tolerated_for_a_time(api: Api, queue: str, node: Node, clock: Clock) -> None:
     """The worker is told when the time is over, not before; the shortest of several counts."""
-    queue, node = api.queue(), api.node()
     both = [*tolerating(EVICT, seconds=30), {"op": "exists", "effect": "no_execute", "seconds": 10}]
     claim = running_placed(api, queue, node, tolerate=both)
     untainted = running_placed(api, queue, node, tolerate=tolerating(EVICT, seconds=30))
@@ -170,8 +165,7 @@ def test_tolerated_for_a_time(api: Api, clock: Clock) -> None:
     assert api.verdicts(node, untainted) == ["ok"]
 
 
-def test_of_two_taints_the_earlier_end_counts(api: Api, clock: Clock) -> None:
-    queue, node = api.queue(), api.node()
+def test_of_two_taints_the_earlier_end_counts(api: Api, queue: str, node: Node, clock: Clock) -> None:
     other = EVICT | {"key": "heat"}
     tolerate = [*tolerating(EVICT, seconds=30), *tolerating(other, seconds=5)]
     claim = running_placed(api, queue, node, tolerate=tolerate)
@@ -184,8 +178,7 @@ def test_of_two_taints_the_earlier_end_counts(api: Api, clock: Clock) -> None:
     assert stop(api, claim) == ("preempted", "taint maintenance:no_execute", late, late)
 
 
-def test_a_node_that_taints_itself(api: Api, clock: Clock) -> None:
-    queue, node = api.queue(), api.node()
+def test_a_node_that_taints_itself(api: Api, queue: str, node: Node, clock: Clock) -> None:
     plain = running_placed(api, queue, node)
     timed = running_placed(api, queue, node, tolerate=tolerating(EVICT, seconds=30))
     api.node(node.node_id, name=node.name, taints=[EVICT])
@@ -198,9 +191,8 @@ def test_a_node_that_taints_itself(api: Api, clock: Clock) -> None:
     assert stop(api, timed) == NOTHING
 
 
-def test_who_comes_later_may_stay_as_long(api: Api, clock: Clock) -> None:
+def test_who_comes_later_may_stay_as_long(api: Api, queue: str, node: Node, clock: Clock) -> None:
     """Granted or adopted beside the taint: reap notes when they have to leave."""
-    queue, node = api.queue(), api.node()
     taint(api, node, EVICT)
     clock.advance(timedelta(seconds=100))
     timed = running_placed(api, queue, node, tolerate=tolerating(EVICT, seconds=30))
@@ -248,14 +240,12 @@ def test_a_cancellation_or_drain_is_told_at_once(api: Api, clock: Clock, why: st
     ],
 )
 @pytest.mark.thorough
-def test_bad_taints(api: Api, field: str, bad: Any) -> None:
-    node = api.node()
+def test_bad_taints(api: Api, node: Node, field: str, bad: Any) -> None:
     assert api.fault("taint_node", node=node.node_id, taint=bad) == field
 
 
 @pytest.mark.thorough
-def test_at_most_a_hundred(api: Api) -> None:
-    node = api.node()
+def test_at_most_a_hundred(api: Api, node: Node) -> None:
     taint(api, node, *({"key": f"k{number}", "effect": "no_schedule"} for number in range(100)))
     taint(api, node, {"key": "k7", "value": "other", "effect": "no_schedule"})
     assert api.fault("taint_node", node=node.node_id, taint=FILM) == "p_taint"

@@ -9,8 +9,6 @@ from hwqueue.testing import Clock
 from tests.calls import TASK
 from tests.sql.api import Api, Node, token
 
-HOUR = timedelta(hours=1)
-
 
 def hearer(api: Api, queue: str, *tasks: str) -> Node:
     """A node whose worker takes deaths of the queue and the tasks."""
@@ -26,9 +24,8 @@ def dead(api: Api, clock: Clock, queue: str, **options: Any) -> dict[str, Any]:
     return claim
 
 
-def test_a_claim_that_expires_at_the_last_attempt(api: Api, clock: Clock) -> None:
+def test_a_claim_that_expires_at_the_last_attempt(api: Api, queue: str, clock: Clock) -> None:
     """Unless it was requeued meanwhile."""
-    queue = api.queue()
     node = hearer(api, queue)
     claim = dead(api, clock, queue, headers={"h": 1})
     api.rows("requeue_lease", lease=dead(api, clock, queue)["lease_id"])
@@ -53,9 +50,8 @@ def test_a_deadline_and_a_superseded_node(api: Api, clock: Clock) -> None:
     assert reasons == {late: "deadline_exceeded", held: "node_superseded"}
 
 
-def test_what_a_worker_settles_is_none(api: Api, clock: Clock) -> None:
+def test_what_a_worker_settles_is_none(api: Api, queue: str, clock: Clock) -> None:
     """It calls its hooks itself; a retry and a cancellation are no deaths."""
-    queue = api.queue()
     node = hearer(api, queue)
     failed, retried, cancelled = (
         api.running(queue, claim_timeout=30, max_attempts=most) for most in (1, 2, 1)
@@ -98,21 +94,19 @@ def test_what_requires_trust_is_told_to_who_is_trusted(api: Api, clock: Clock) -
     assert (death["lease_id"], death["params"]) == (lease, {"key": 1})
 
 
-def test_after_an_hour_it_is_forgotten(api: Api, clock: Clock) -> None:
+def test_after_an_hour_it_is_forgotten(api: Api, queue: str, clock: Clock) -> None:
     """Prune says whether there are more."""
-    queue = api.queue()
     node = hearer(api, queue)
     for _ in range(2):
         dead(api, clock, queue)
-    clock.advance(2 * HOUR)
+    clock.advance(timedelta(hours=2))
     assert api.rows("take_deaths", **node.who) == []
     more = [api.row("prune", limit=1)["more"] for _ in range(3)]
     assert (more[0], more[2]) == (True, False)
     assert api.one("select count(*) from hwqueue.death") == 0
 
 
-def test_bad_limits(api: Api) -> None:
-    node = api.node()
+def test_bad_limits(api: Api, node: Node) -> None:
     for limit in (0, 1001):
         assert api.fault("take_deaths", **node.who, limit=limit) == "p_limit"
     api.refused("QHN03", "take_deaths", node=node.node_id, epoch=node.epoch + 1)

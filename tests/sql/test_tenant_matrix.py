@@ -149,28 +149,13 @@ Calls = Callable[[str, str, Things], list[Row]]
 """The arguments to try: by who calls, the queue, and whose things are named."""
 
 
-def _by_lease(**more: Any) -> Calls:
-    return lambda _caller, _queue, its: [{"lease": its.lease, **more}]
+def _by(what: str, **more: Any) -> Calls:
+    return lambda _caller, _queue, its: [{what: getattr(its, what), **more}]
 
 
-def _by_run(**more: Any) -> Calls:
-    return lambda _caller, _queue, its: [{"run": its.run, **more}]
-
-
-def _by_gang(**more: Any) -> Calls:
-    return lambda _caller, _queue, its: [{"gang": its.gang, **more}]
-
-
-def _by_everywhere(**more: Any) -> Calls:
-    return lambda _caller, _queue, its: [{"everywhere": its.everywhere, **more}]
-
-
-def _by_service(**more: Any) -> Calls:
-    return lambda _caller, _queue, its: [{"service": its.service, **more}]
-
-
-def _spawn(caller: str, queue: str, its: Things) -> list[Row]:
-    return [{"queue": queue, "task": "t", "options": each} for each in _options(caller, its)]
+def _each(call: Callable[[str, Row], Row]) -> Calls:
+    """A call with each of the options that name what is its."""
+    return lambda caller, queue, its: [call(queue, options) for options in _options(caller, its)]
 
 
 def _batch(caller: str, queue: str, its: Things) -> list[Row]:
@@ -189,23 +174,9 @@ def _gang(caller: str, queue: str, its: Things) -> list[Row]:
     ]
 
 
-def _update(caller: str, _queue: str, its: Things) -> list[Row]:
-    return [{"lease": its.lease, "changes": {"priority": 3}}]
-
-
 def _match(caller: str, _queue: str, its: Things) -> list[Row]:
     return [{"placement": {}, "options": {"tenant": its.tenant}}] + [
         {"placement": placement, "options": {"tenant": caller}} for placement in _placements(its)
-    ]
-
-
-def _submit(caller: str, _queue: str, its: Things) -> list[Row]:
-    return [
-        {"workflow": "shared", "options": {"tenant": its.tenant}},
-        *(
-            {"workflow": "shared", "options": {"tenant": caller, "placement": placement}}
-            for placement in _placements(its)
-        ),
     ]
 
 
@@ -214,15 +185,8 @@ def _submit_spec(caller: str, queue: str, its: Things) -> list[Row]:
     below = spec | {"steps": [NESTED]}
     placed = [{"spec": below | {"placement": placement}} for placement in _placements(its)]
     return [
-        *({"spec": spec, "options": each["options"]} for each in _submit(caller, queue, its)),
-        *({"spec": below, "options": each["options"]} for each in _submit(caller, queue, its)),
+        *({"spec": each, "options": options} for each in (spec, below) for options in _options(caller, its)),
         *({**each, "options": {"tenant": caller}} for each in placed),
-    ]
-
-
-def _submit_many(caller: str, queue: str, its: Things) -> list[Row]:
-    return [
-        {"workflow": "shared", "runs": [{"options": each["options"]}]} for each in _submit(caller, queue, its)
     ]
 
 
@@ -250,60 +214,48 @@ def _bulk(**more: Any) -> Calls:
 
 # Answers about another's as about nothing.
 ALIKE: dict[str, Calls] = {
-    "get_lease": _by_lease(),
     "await_leases": lambda _caller, _queue, its: [{"lease_ids": [its.lease]}],
-    "update_lease": _update,
-    "cancel_lease": _by_lease(reason="no"),
+    "update_lease": _by("lease", changes={"priority": 3}),
+    "cancel_lease": _by("lease", reason="no"),
     "requeue_lease": lambda _caller, _queue, its: [{"lease": its.done}],
-    "lease_history": _by_lease(),
-    "lease_logs": _by_lease(last=True),
-    "lease_checkpoints": _by_lease(),
-    "signal_lease": _by_lease(name="packed"),
-    "explain_lease": _by_lease(),
-    "submit_workflow": _submit,
-    "submit_spec": _submit_spec,
-    "submit_workflows": _submit_many,
-    "check_workflow": _submit_spec,
-    "get_workflow_run": _by_run(),
-    "list_workflow_steps": _by_run(),
-    "step_results": _by_run(step="a"),
-    "run_input": _by_run(),
+    "lease_logs": _by("lease", last=True),
+    "signal_lease": _by("lease", name="packed"),
+    **dict.fromkeys(("get_lease", "lease_history", "lease_checkpoints", "explain_lease"), _by("lease")),
+    "submit_workflow": _each(lambda _queue, options: {"workflow": "shared", "options": options}),
+    "submit_workflows": _each(lambda _queue, options: {"workflow": "shared", "runs": [{"options": options}]}),
+    **dict.fromkeys(("submit_spec", "check_workflow"), _submit_spec),
+    **dict.fromkeys(("get_workflow_run", "list_workflow_steps", "run_input", "get_run_workflow"), _by("run")),
+    **dict.fromkeys(("list_step_details", "list_run_signals", "preview_retry"), _by("run")),
+    **dict.fromkeys((f"{verb}_workflow_run" for verb in ("pause", "resume", "retry")), _by("run")),
+    **dict.fromkeys(("step_results", "skip_step"), _by("run", step="a")),
     "list_workflow_runs": lambda _caller, _queue, its: [{"filter": {"tenant": its.tenant}}],
-    "get_run_workflow": _by_run(),
-    "list_step_details": _by_run(),
-    "list_run_signals": _by_run(),
     "summarise_runs": lambda _caller, _queue, its: [{"run_ids": [its.run]}],
-    "preview_retry": _by_run(),
-    "cancel_workflow_run": _by_run(reason="no"),
-    "pause_workflow_run": _by_run(),
-    "resume_workflow_run": _by_run(),
-    "retry_workflow_run": _by_run(),
-    "update_steps": _by_run(changes={"affinity_tags": {"zone": "west"}}),
-    "preview_update": _by_run(changes={"app_version": "2.0"}),
-    "signal_workflow_run": _by_run(name="go"),
-    "skip_step": _by_run(step="a"),
-    "spawn_lease": _spawn,
+    "cancel_workflow_run": _by("run", reason="no"),
+    "update_steps": _by("run", changes={"affinity_tags": {"zone": "west"}}),
+    "preview_update": _by("run", changes={"app_version": "2.0"}),
+    "signal_workflow_run": _by("run", name="go"),
+    **dict.fromkeys(
+        ("spawn_lease", "spawn_everywhere"),
+        _each(lambda queue, options: {"queue": queue, "task": "t", "options": options}),
+    ),
     "spawn_leases": _batch,
     "spawn_gang": _gang,
-    "get_gang": _by_gang(),
-    "cancel_gang": _by_gang(reason="no"),
-    "spawn_everywhere": _spawn,
-    "get_everywhere": _by_everywhere(),
-    "stop_everywhere": _by_everywhere(running="stop"),
-    "explain_gang": _by_gang(),
+    "get_gang": _by("gang"),
+    "cancel_gang": _by("gang", reason="no"),
+    "get_everywhere": _by("everywhere"),
+    "stop_everywhere": _by("everywhere", running="stop"),
+    "explain_gang": _by("gang"),
     "spawn_warnings": lambda _caller, _queue, its: [{"id": its.everywhere}],
     "what_if_gang": _gang,
-    "match_nodes": _match,
-    "match_page": _match,
-    "match_groups": _match,
+    **dict.fromkeys(("match_nodes", "match_page", "match_groups"), _match),
     "list_leases": _list,
     "count_leases": _bulk(),
     "cancel_leases": _bulk(reason="no"),
     "requeue_leases": _bulk(),
     "update_leases": _bulk(changes={"priority": 3}),
     "delete_leases": _bulk(),
-    "service_policy": _by_service(),
-    "set_service_policy": _by_service(policy={}),
+    "service_policy": _by("service"),
+    "set_service_policy": _by("service", policy={}),
 }
 
 # About all tenants at once: refused, whatever it is asked about.
@@ -352,13 +304,10 @@ def test_every_function_has_its_entry(conn: psycopg.Connection) -> None:
     entries = [*ALIKE, *REFUSED, *NARROWED, *NOT_NARROWED]
     assert len(entries) == len(set(entries))
     assert set(entries) == _granted(conn, ROLES)
-
-
-def test_a_new_function_has_none(conn: psycopg.Connection) -> None:
     with conn.transaction(force_rollback=True):
         conn.execute("create function hwqueue.fresh() returns int language sql return 1")
         conn.execute("grant execute on function hwqueue.fresh() to hwqueue_producer")
-        assert _granted(conn, ROLES) - {*ALIKE, *REFUSED, *NARROWED, *NOT_NARROWED} == {"fresh"}
+        assert _granted(conn, ROLES) - set(entries) == {"fresh"}
 
 
 def test_what_is_not_narrowed_is_for_workers(conn: psycopg.Connection) -> None:
@@ -388,9 +337,33 @@ def answer(api: Api, caller: str, function: str, arguments: Row) -> str:
             return str(read_refusal(error))
 
 
+def other_than(caller: str, things: dict[str, Things]) -> Things:
+    """What the other tenant has."""
+    [theirs] = [its for tenant, its in things.items() if tenant != caller]
+    return theirs
+
+
+def told_apart(
+    api: Api, caller: str, things: dict[str, Things], function: str, call: Callable[[Things], list[Row]]
+) -> Iterator[str]:
+    """What is told of another's things, which must be what is told of nobody's, call by call."""
+    theirs, own = other_than(caller, things), things[caller]
+    none = nobodys(theirs)
+    for calls in zip(*(call(its) for its in (theirs, none, own)), strict=True):
+        told, of_none, of_own = (
+            # all names out of each: the id of a class is a short number, which others may be, too
+            theirs.hidden(none.hidden(own.hidden(answer(api, caller, function, arguments))))
+            for arguments in calls
+        )
+        assert told == of_none
+        assert told != of_own  # else the call proves nothing: it is wrong in itself
+        yield told
+
+
 def secrets(things: Things) -> list[str]:
     """What nobody else may be told."""
-    return [str(things.lease), str(things.done), str(things.service), things.task, things.tenant]
+    ids = (things.lease, things.done, things.service, things.gang, things.everywhere)
+    return [*map(str, ids), things.task, things.tenant]
 
 
 @pytest.mark.parametrize("caller", TENANTS)
@@ -398,20 +371,11 @@ def secrets(things: Things) -> list[str]:
 def test_anothers_is_answered_as_what_does_not_exist(
     api: Api, queue: str, things: dict[str, Things], function: str, caller: str
 ) -> None:
-    [theirs] = [its for tenant, its in things.items() if tenant != caller]
-    none, own = nobodys(theirs), things[caller]
-    before = api.contents()
-    tries = [ALIKE[function](caller, queue, its) for its in (theirs, none, own)]
-    for foreign, unknown, mine in zip(*tries, strict=True):
-        told, of_none, of_own = (
-            # all names out of each: the id of a class is a short number, which others may be, too
-            theirs.hidden(none.hidden(own.hidden(answer(api, caller, function, arguments))))
-            for arguments in (foreign, unknown, mine)
-        )
-        assert told == of_none
-        # else the call proves nothing: it is wrong in itself
-        assert told != of_own
-    assert api.contents() == before
+    def call(its: Things) -> list[Row]:
+        return ALIKE[function](caller, queue, its)
+
+    with api.unchanged():
+        assert list(told_apart(api, caller, things, function, call))
 
 
 @pytest.mark.parametrize("function", ["update_steps", "preview_update"])
@@ -421,15 +385,11 @@ def test_an_update_of_a_nested_run_asks_nothing_about_another(
     steps = [{"name": "a", "task": "t"}, NESTED | {"after": ["a"]}]
     spec = {"name": "its", "queue": queue, "steps": steps}
     run = api.row("submit_spec", spec=spec, options={"tenant": FILM})["run_id"]
-    theirs, own = standing[GAMES], standing[FILM]
-    none = nobodys(theirs)
-    tries = [_placements(its) for its in (theirs, none, own)]
-    for placements in zip(*tries, strict=True):
-        told, of_none, of_own = (
-            theirs.hidden(none.hidden(own.hidden(answer(api, FILM, function, named))))
-            for named in ({"run": run, "changes": {"placement": each}} for each in placements)
-        )
-        assert told == of_none != of_own
+
+    def call(its: Things) -> list[Row]:
+        return [{"run": run, "changes": {"placement": each}} for each in _placements(its)]
+
+    for told in told_apart(api, FILM, standing, function, call):
         assert "QHA03" in told
 
 
@@ -445,8 +405,7 @@ def test_a_dry_run_tells_no_names_that_are_nearly_those(api: Api) -> None:
     for each in (queue, f"{queue}s"):
         api.rows("create_queue", queue=each)
     with api.conn.transaction(force_rollback=True):
-        for row in api.rows("list_nodes"):  # those of other tests poll every queue
-            api.rows("deregister_node", node=row["node_id"])
+        api.leave_all()  # those of other tests poll every queue
         api.node(queues=[queue], tasks=["render-matrices"])
         for asked in ({"queue": f"{queue}s"}, {"queue": queue, "task": "render-matrics"}):
             told, of_all = dry_run(api, **asked)
@@ -473,38 +432,29 @@ def test_a_dry_run_tells_nothing_of_a_session(api: Api, dsn: str) -> None:
 
 
 @pytest.mark.parametrize("caller", TENANTS)
-@pytest.mark.parametrize("wanted", [{}, {"state": "pending"}, {"state": "failed"}], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("list_leases", {"filter": {}}, "task"),
+        ("list_leases", {"filter": {"state": "pending"}}, "task"),
+        ("list_leases", {"filter": {"state": "failed"}}, "task"),
+        ("list_gangs", {}, "gang"),
+        ("list_gangs", {"state": "waiting"}, "gang"),
+        ("list_everywhere", {}, "everywhere"),
+    ],
+    ids=str,
+)
 def test_lists_name_nothing_of_another(
-    api: Api, queue: str, things: dict[str, Things], wanted: Row, caller: str
+    api: Api, queue: str, things: dict[str, Things], case: tuple[str, Row, str], caller: str
 ) -> None:
-    [theirs] = [its for tenant, its in things.items() if tenant != caller]
-    for more in ({}, {"queue": queue}):
-        told = answer(api, caller, "list_leases", {"filter": wanted | more, "limit": 1000})
-        assert things[caller].task in told
+    (function, wanted, shown), theirs = case, other_than(caller, things)
+    asked = [wanted]
+    if "filter" in wanted:
+        asked.append({"filter": wanted["filter"] | {"queue": queue}})
+    for call in asked:
+        told = answer(api, caller, function, {**call, "limit": 1000})
+        assert str(getattr(things[caller], shown)) in told
         assert [secret for secret in secrets(theirs) if secret in told] == []
-
-
-@pytest.mark.parametrize("caller", TENANTS)
-@pytest.mark.parametrize("wanted", [{}, {"state": "waiting"}], ids=str)
-def test_gangs_of_another_are_not_listed(
-    api: Api, queue: str, things: dict[str, Things], wanted: Row, caller: str
-) -> None:
-    told = answer(api, caller, "list_gangs", {**wanted, "limit": 1000})
-    [theirs] = [its for tenant, its in things.items() if tenant != caller]
-    assert str(things[caller].gang) in told
-    assert str(theirs.gang) not in told
-    assert theirs.tenant not in told
-
-
-@pytest.mark.parametrize("caller", TENANTS)
-def test_everywhere_tasks_of_another_are_not_listed(
-    api: Api, queue: str, things: dict[str, Things], caller: str
-) -> None:
-    told = answer(api, caller, "list_everywhere", {"limit": 1000})
-    [theirs] = [its for tenant, its in things.items() if tenant != caller]
-    assert str(things[caller].everywhere) in told
-    assert str(theirs.everywhere) not in told
-    assert theirs.tenant not in told
 
 
 @pytest.mark.parametrize("caller", TENANTS)
@@ -513,10 +463,9 @@ def test_what_is_about_all_tenants_is_refused(
     api: Api, queue: str, standing: dict[str, Things], function: str, caller: str
 ) -> None:
     """In the same words whatever it is asked about, and before anything is looked up."""
-    [theirs] = [its for tenant, its in standing.items() if tenant != caller]
+    theirs = other_than(caller, standing)
     required = api.conn.execute(_REQUIRED, [function]).fetchall()
-    told = set()
-    before = api.contents()
+    told, before = set(), api.contents()
     for its, name in ((theirs, queue), (nobodys(theirs), "none"), (standing[caller], queue)):
         ids = {"p_queue": name, "p_node": its.node, "p_class": its.class_id, "p_lease": its.lease}
         call = sql.SQL("select * from hwqueue.{}({})").format(
@@ -539,22 +488,22 @@ def test_what_is_about_all_tenants_is_refused(
     assert api.contents() == before
 
 
-MISSING: dict[str, Callable[[str], Row]] = {
-    "submit_workflow": lambda name: {"workflow": name},
-    "submit_workflows": lambda name: {"workflow": name, "runs": [{}]},
-    "check_workflow": lambda name: {"spec": name},
-}
-
-
-@pytest.mark.parametrize("function", MISSING)
-def test_a_workflow_of_another_tenant_is_missing(api: Api, function: str) -> None:
+@pytest.mark.parametrize(
+    ("function", "argument", "more"),
+    [
+        ("submit_workflow", "workflow", {}),
+        ("submit_workflows", "workflow", {"runs": [{}]}),
+        ("check_workflow", "spec", {}),
+    ],
+)
+def test_a_workflow_of_another_tenant_is_missing(api: Api, function: str, argument: str, more: Row) -> None:
     """To a caller that names no tenant; one of its own it may submit: the steps are shared."""
     steps = [{"name": "a", "task": "t", "queue": api.queue()}]
     for name, tenant in (("theirs", GAMES), ("open", "")):
         spec = {"name": name, "steps": steps} | ({"tenant": tenant} if tenant else {})
         api.rows("define_workflow", spec=spec)
     theirs, none, unnamed = (
-        answer(api, FILM, function, MISSING[function](name)) for name in ("theirs", "absent", "open")
+        answer(api, FILM, function, {argument: name} | more) for name in ("theirs", "absent", "open")
     )
     assert "code='QHF01'" in theirs
     assert theirs.replace("theirs", "absent") == none
@@ -571,19 +520,11 @@ def test_a_view_is_refused_or_shows_ones_own(api: Api, things: dict[str, Things]
     ).fetchall()
     assert len(names) >= 8
     for (name,) in names:
-        told = answer_of_view(api, FILM, name)
+        query = sql.SQL("select * from hwqueue.{}").format(sql.Identifier(name))
+        with only(api, FILM):
+            try:
+                told = str(api.conn.execute(query).fetchall())
+            except psycopg.Error as error:
+                told = str(read_refusal(error))
         assert [secret for secret in secrets(things[GAMES]) if secret in told] == []
-        if name == "lease_history":
-            assert str(things[FILM].lease) in told
-        else:
-            assert "code='QHA03'" in told, name
-
-
-def answer_of_view(api: Api, caller: str, name: str) -> str:
-    """All that a caller of the tenant reads in a view, or the refusal."""
-    with only(api, caller):
-        try:
-            query = sql.SQL("select * from hwqueue.{}").format(sql.Identifier(name))
-            return str(api.conn.execute(query).fetchall())
-        except psycopg.Error as error:
-            return str(read_refusal(error))
+        assert (str(things[FILM].lease) if name == "lease_history" else "code='QHA03'") in told, name

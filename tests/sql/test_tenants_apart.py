@@ -52,9 +52,8 @@ def waiting_gang(api: Api, queue: str, machines: list[Node], **options: int) -> 
     return gang_id, held
 
 
-def test_what_comes_before_passes_an_earmark(api: Api, machines: list[Node]) -> None:
+def test_what_comes_before_passes_an_earmark(api: Api, queue: str, machines: list[Node]) -> None:
     """Equals and later ones wait, or a large gang would never start."""
-    queue = api.queue()
     gang_id, held = waiting_gang(api, queue, machines)
     for priority in (-1, 0):
         api.spawn(queue, priority=priority, **WHOLE)
@@ -237,9 +236,8 @@ def test_what_holds_a_new_node_back_is_over_in_five_seconds(api: Api, fleet: Fle
         assert api.claimed(node, fleet.queue) == [other]
 
 
-def test_open_work_of_a_tenant_is_bounded(api: Api, clock: Clock) -> None:
+def test_open_work_of_a_tenant_is_bounded(api: Api, queue: str, clock: Clock) -> None:
     """It is counted by upkeep, and by submissions in between."""
-    queue = api.queue()
     spec = {"name": "wide", "queue": queue, "steps": [step(f"s{n}") for n in range(1100)]}
     mine = {"tenant": f"t-{queue}"}
     api.rows("submit_spec", spec=spec, options=mine)
@@ -264,9 +262,8 @@ def test_open_work_of_a_tenant_is_bounded(api: Api, clock: Clock) -> None:
     assert found["error"]["code"] == "QHT03"
 
 
-def test_what_is_retried_is_open_work_again(api: Api, clock: Clock) -> None:
+def test_what_is_retried_is_open_work_again(api: Api, queue: str, clock: Clock) -> None:
     """Else runs that were cancelled were work without a bound, kept for later."""
-    queue = api.queue()
     mine = {"tenant": f"t-{queue}"}
     spec = {"name": "wide", "queue": queue, "steps": [step(f"s{n}") for n in range(1000)]}
     small = {"name": "two", "queue": queue, "steps": [step("a"), step("b")]}
@@ -283,9 +280,8 @@ def test_what_is_retried_is_open_work_again(api: Api, clock: Clock) -> None:
     assert api.one("select steps from hwqueue.tenant_work where tenant = %s", mine["tenant"]) == 200000
 
 
-def test_sweeps_take_turns_by_tenant(api: Api) -> None:
+def test_sweeps_take_turns_by_tenant(api: Api, queue: str) -> None:
     """A run of one tenant goes on with the next sweep, however many of another wait."""
-    queue = api.queue()
     name = f"below-{queue}"
     api.rows("define_workflow", spec={"name": name, "queue": queue, "steps": [step("a")]})
 
@@ -331,9 +327,8 @@ def test_what_ends_says_whose_it_is(api: Api) -> None:
         assert set(api.conn.execute(left, [flow.run]).fetchall()) == {(kind, "a")}
 
 
-def test_a_dry_run_plans_equal_steps_once(api: Api) -> None:
+def test_a_dry_run_plans_equal_steps_once(api: Api, queue: str) -> None:
     """As its submission does; of steps that differ it judges a hundred."""
-    queue = api.queue()
     name = f"below-{queue}"
     api.rows("define_workflow", spec={"name": name, "queue": queue, "steps": [step("a")]})
     steps = [{"name": f"s{n}", "task": "t"} for n in range(40)]

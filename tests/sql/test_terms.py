@@ -13,16 +13,7 @@ from tests.patience import looks
 from tests.sql.api import Api, Node, token
 
 WEB: Row = {"labels": {"app": "web"}}
-
-
-def away(domain: str = "rack", **more: object) -> Row:
-    """A placement away from web leases."""
-    return {"require": [{"leases": WEB, "domain": domain, "away": True}], **more}
-
-
-def away_from(lease: UUID) -> Row:
-    """A placement away from one lease."""
-    return {"require": [{"lease": str(lease), "domain": "rack", "away": True}]}
+AWAY: Row = {"require": [{"leases": WEB, "domain": "rack", "away": True}]}
 
 
 def capped(limit: int, domain: str = "rack") -> Row:
@@ -69,17 +60,16 @@ def granted_in_time(api: Api, node: Node, queue: str, wanted: UUID) -> bool:
 def test_claims_alone_bring_a_term_into_force(api: Api, fleet: list[Node]) -> None:
     """Nobody calls reap: nodes that want such a lease take the steps, whatever backlog there is of others."""
     alone, queue = api.queue(), api.queue()
-    lease = web(api, alone, away())
+    lease = web(api, alone, AWAY)
     assert api.claimed(fleet[0], alone) == []
     assert granted_in_time(api, fleet[1], alone, lease)
     for _ in range(30):
         api.spawn(queue)
-    lease = web(api, queue, away(), priority=1)
+    lease = web(api, queue, AWAY, priority=1)
     assert granted_in_time(api, fleet[2], queue, lease)
 
 
-def test_a_term_that_ever_new_classes_meet_comes_into_force(api: Api, fleet: list[Node]) -> None:
-    queue = api.queue()
+def test_a_term_that_ever_new_classes_meet_comes_into_force(api: Api, queue: str, fleet: list[Node]) -> None:
     everything: Row = {"leases": {"labels": {}}, "domain": "rack", "away": True}
     lease = api.spawn(queue, placement={"require": [everything]}, priority=9)
     for number in looks():
@@ -90,14 +80,13 @@ def test_a_term_that_ever_new_classes_meet_comes_into_force(api: Api, fleet: lis
     assert api.claimed(fleet[0], queue) == [lease]
 
 
-def test_both_ways(api: Api, fleet: list[Node]) -> None:
-    queue = api.queue()
-    holder, plain = web(api, queue, away()), web(api, queue)
+def test_both_ways(api: Api, queue: str, fleet: list[Node]) -> None:
+    holder, plain = web(api, queue, AWAY), web(api, queue)
     settle_terms(api)
     assert api.claimed(fleet[0], queue, qty=2) == [holder]
     assert api.claimed(fleet[1], queue) == []
     assert api.claimed(fleet[2], queue) == [plain]
-    another = web(api, queue, away())
+    another = web(api, queue, AWAY)
     assert api.claimed(fleet[3], queue) == []
     [row] = [r for r in api.rows("list_leases", filter={"queue": queue}) if r["lease_id"] == plain]
     assert row["state"] == "claimed"
@@ -106,9 +95,8 @@ def test_both_ways(api: Api, fleet: list[Node]) -> None:
     assert api.rows("verify_invariants") == []
 
 
-def test_the_rest_of_a_batch_goes_on(api: Api, fleet: list[Node]) -> None:
+def test_the_rest_of_a_batch_goes_on(api: Api, queue: str, fleet: list[Node]) -> None:
     """What is checked is granted one by one, what is not in batches, in the order of the queue."""
-    queue = api.queue()
     first, second = web(api, queue, capped(1)), web(api, queue, capped(1))
     others = [api.spawn(queue) for _ in range(4)]
     settle_terms(api)
@@ -116,10 +104,9 @@ def test_the_rest_of_a_batch_goes_on(api: Api, fleet: list[Node]) -> None:
     assert api.claimed(fleet[2], queue, qty=9) == [second]
 
 
-def test_what_a_node_may_not_claim_others_may(api: Api, dsn: str, fleet: list[Node]) -> None:
+def test_what_a_node_may_not_claim_others_may(api: Api, queue: str, dsn: str, fleet: list[Node]) -> None:
     """Even while the transaction is open in which it was refused."""
-    queue = api.queue()
-    web_lease, lease = web(api, queue), web(api, queue, away())
+    web_lease, lease = web(api, queue), web(api, queue, AWAY)
     settle_terms(api)
     assert api.claimed(fleet[0], queue) == [web_lease]
     with psycopg.connect(dsn) as other:
@@ -138,7 +125,7 @@ def test_expired_and_stopping(api: Api, fleet: list[Node], clock: Clock) -> None
     [claim] = api.claim(fleet[0], queue)
     api.rows("cancel_lease", lease=running)
     joins: Row = {"require": [{"leases": WEB, "domain": "rack"}]}
-    kept, joining = web(api, queue, away()), api.spawn(queue, placement=joins)
+    kept, joining = web(api, queue, AWAY), api.spawn(queue, placement=joins)
     api.settle_terms()
     assert api.claimed(fleet[1], queue, qty=2) == []
     api.rows("fail_lease", **token(claim), error={})
@@ -172,9 +159,8 @@ def test_so_many_at_once_in_the_whole_fleet(api: Api, fleet: list[Node]) -> None
     assert api.sound()
 
 
-def test_the_asking_node_is_alive(api: Api, fleet: list[Node], clock: Clock) -> None:
+def test_the_asking_node_is_alive(api: Api, queue: str, fleet: list[Node], clock: Clock) -> None:
     """It has been silent, but it asks: its own zone counts for the skew."""
-    queue = api.queue()
     skew: Row = {"spread": [{"domain": "label:zone", "max_skew": 1, "select": WEB}]}
     leases = [web(api, queue, skew) for _ in range(4)]
     settle_terms(api)
@@ -192,7 +178,8 @@ def test_a_lease_is_named_after_or_before_it_was_spawned(
     queue, named = api.queue(), uuid4()
     if is_spawned:
         named, *others = [api.spawn(queue) for _ in range(4)]
-    holder = api.spawn(queue, placement=away_from(named), priority=1)
+    away_from: Row = {"require": [{"lease": str(named), "domain": "rack", "away": True}]}
+    holder = api.spawn(queue, placement=away_from, priority=1)
     api.settle_terms()
     assert api.claimed(fleet[0], queue) == [holder]
     if not is_spawned:
@@ -203,8 +190,7 @@ def test_a_lease_is_named_after_or_before_it_was_spawned(
     assert api.sound()
 
 
-def test_with_a_lease_where_it_runs_and_where_it_succeeded(api: Api, fleet: list[Node]) -> None:
-    queue = api.queue()
+def test_with_a_lease_where_it_runs_and_where_it_succeeded(api: Api, queue: str, fleet: list[Node]) -> None:
     leader = api.spawn(queue)
     [claim] = api.claim(fleet[2], queue)
     beside: Row = {"require": [{"lease": str(leader)}]}
@@ -218,9 +204,8 @@ def test_with_a_lease_where_it_runs_and_where_it_succeeded(api: Api, fleet: list
     assert api.claimed(fleet[2], queue) == [second]
 
 
-def test_a_relabelled_node_takes_its_counts_along(api: Api, fleet: list[Node]) -> None:
-    queue = api.queue()
-    running, lease = web(api, queue), web(api, queue, away())
+def test_a_relabelled_node_takes_its_counts_along(api: Api, queue: str, fleet: list[Node]) -> None:
+    running, lease = web(api, queue), web(api, queue, AWAY)
     settle_terms(api)
     assert api.claimed(fleet[0], queue) == [running]
     assert api.claimed(fleet[1], queue) == []

@@ -4,11 +4,10 @@ import re
 
 import psycopg
 
-from tests.sql.api import Api
+from tests.sql.api import Api, Node
 
 
-def test_a_payload_tells_no_name(api: Api, conn: psycopg.Connection) -> None:
-    queue, node = api.queue(), api.node()
+def test_a_payload_tells_no_name(api: Api, queue: str, node: Node, conn: psycopg.Connection) -> None:
     assert api.claim(node, queue) == []
     conn.execute("listen hwqueue")
     api.spawn(queue)
