@@ -63,12 +63,29 @@ def database(server_dsn: str, filled: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def dsn(database: str) -> str:
-    """The file's database."""
-    return database
+def fresh(server_dsn: str, template: str) -> Iterator[str]:
+    """A migrated database of the test's own, with nothing in it."""
+    with fresh_database(server_dsn, template) as made:
+        yield made
+
+
+@pytest.fixture
+def dsn(request: pytest.FixtureRequest) -> str:
+    """The file's database; the test's own where a test or its file is marked with `fresh`."""
+    name = "fresh" if "fresh" in request.fixturenames else "database"
+    return str(request.getfixturevalue(name))
 
 
 @pytest.fixture
 def api(conn: psycopg.Connection) -> Api:
     """The SQL functions on the file's database."""
     return Api(conn)
+
+
+@pytest.fixture
+def old_snapshot(dsn: str) -> Iterator[None]:
+    """Somebody who began to read before the test, and still does."""
+    with psycopg.connect(dsn) as reader:
+        reader.execute("set transaction isolation level repeatable read")
+        reader.execute("select count(*) from hwqueue.queue")
+        yield

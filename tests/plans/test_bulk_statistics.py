@@ -1,16 +1,14 @@
 """Bulk calls whatever the statistics say: none yet, of an empty, a drained or a full queue."""
 
-from collections.abc import Iterator
-
-import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
 from tests.calls import Row
-from tests.fix_db import fresh_database
 from tests.plans.conftest import NO_AUTOVACUUM
 from tests.plans.explain import explained
 from tests.sql.api import Api, outlive
+
+pytestmark = pytest.mark.usefixtures("fresh")
 
 MANY = 1200
 SOME = 400  # of them each call changes: what it reads beyond these shows
@@ -29,23 +27,17 @@ CALLS: list[tuple[str, Row, Row | None, int]] = [
 
 
 @pytest.fixture
-def api(server_dsn: str, template: str) -> Iterator[Api]:
-    """A database that nobody has analyzed, nor will, with two queues."""
-    with (
-        fresh_database(server_dsn, template) as made,
-        psycopg.connect(made, autocommit=True) as conn,
-    ):
-        conn.execute(NO_AUTOVACUUM)
-        api = Api(conn)
-        for queue in QUEUES:
-            api.rows("create_queue", queue=queue)
-        yield api
+def api(api: Api) -> Api:
+    """Of a database that nobody has analyzed, nor will, with two queues."""
+    api.conn.execute(NO_AUTOVACUUM)
+    for queue in QUEUES:
+        api.rows("create_queue", queue=queue)
+    return api
 
 
 def spawn(api: Api, count: int) -> None:
     """Leases that have a key each."""
-    options = [{"idempotency_key": str(number)} for number in range(count)]
-    leases = [{"task": "draw", "options": given} for given in options]
+    leases = [{"task": "draw", "options": {"idempotency_key": str(number)}} for number in range(count)]
     api.rows("spawn_leases", queue="big", leases=leases)
 
 
@@ -82,7 +74,5 @@ def test_each_lease_is_read_by_its_key(api: Api, statistics: str) -> None:
                 api.row("count_leases", filter={**wanted, **asked}, limit=SOME)
             assert work.most_rows <= 2 * SOME, (function, asked)
         assert pages(api, function, wanted, changes) <= most * SOME, function
-    assert [api.row("count_leases", filter={"queue": queue})["lease_count"] for queue in QUEUES] == [
-        MANY - 2 * SOME,
-        SOME,
-    ]
+    left = [api.row("count_leases", filter={"queue": queue})["lease_count"] for queue in QUEUES]
+    assert left == [MANY - 2 * SOME, SOME]

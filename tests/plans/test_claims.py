@@ -17,15 +17,15 @@ PAGES = 130  # touched by a claim of one lease; 50 to 120 seen
 OF_CLASS = 6  # pages more for each eligible class; 3 to 4 seen
 PAGES_EMPTY = 115  # by a claim that gives nothing; 45 to 111 seen
 
+HERE, THERE = ({"tags": {"zone": zone}} for zone in "ab")
 QUEUES: dict[str, tuple[list[dict[str, Any]], int]] = {
     # name: (what waits in it, copies of each)
     "one class": ([{}], READY),
     "many classes": ([{"labels": {"n": str(n)}} for n in range(CLASSES)], READY // CLASSES),
     "many scores": (
         [
-            {"placement": {"prefer": [{"weight": n, "when": {"tags": {"zone": "a"}}}, OTHER]}}
+            {"placement": {"prefer": [{"weight": n, "when": HERE}, {"weight": 50, "when": THERE}]}}
             for n in range(1, CLASSES)
-            for OTHER in [{"weight": 50, "when": {"tags": {"zone": "b"}}}]
         ],
         READY // CLASSES,
     ),
@@ -88,20 +88,17 @@ def test_a_batch_costs_no_more_than_its_leases(api: Api, qty: int) -> None:
 
 
 def test_what_it_may_not_run_costs_a_claim_nothing(api: Api) -> None:
-    few, many = claim(api, "few for others"), claim(api, "many for others")
-    for work in (few, many):
+    """Nor when something waits behind it: the window is walked, the probe finds that.
+
+    Neither depends on what lies between.
+    """
+    names = ("few for others", "many for others")
+    for work in [claim(api, name) for name in names]:
         assert work.whole_table_scans(*BIG) == []
-        assert work.rows_read("ready") == 0
-        assert work.rows_read("lease") == 0
-        assert work.rows_read("placement_class") == 0
+        assert {work.rows_read(table) for table in ("ready", "lease", "placement_class")} == {0}
         assert work.buffers <= PAGES_EMPTY
-
-
-def test_nor_when_something_waits_behind_it(api: Api) -> None:
-    """The window is walked, the probe finds it; neither depends on what lies between."""
-    node = api.node(labels={"zone": "a"})
-    read: list[tuple[float, float]] = []
-    for name in ("few for others", "many for others"):
+    node, read = api.node(labels={"zone": "a"}), []
+    for name in names:
         api.spawn(slug(name), priority=-1)
         warm(api, node, slug(name))
         lease = api.spawn(slug(name), priority=-1)
@@ -113,9 +110,8 @@ def test_nor_when_something_waits_behind_it(api: Api) -> None:
     assert read[1][0] <= WINDOW + PROBE + OF_EACH
 
 
-def test_claims_elsewhere_cost_nothing(api: Api, conn: psycopg.Connection) -> None:
+def test_claims_elsewhere_cost_nothing(api: Api) -> None:
     """Thousands of running claims of other nodes are not looked at."""
     work = claim(api, "one class", {"cpu_milli": 10**6})
-    [claims] = conn.execute("select count(*) from hwqueue.claim").fetchall()
-    assert claims[0] >= 5000
+    assert api.one("select count(*) from hwqueue.claim") >= 5000
     assert work.rows_read("claim") <= 2

@@ -1,6 +1,7 @@
 """Very many events: what list_events reads of them, and that work as usual reads none."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.calls import Row
 from tests.fix_db import fresh_database
+from tests.flows import finish_all
 from tests.plans.explain import Work, explained
 from tests.sql.api import Api, beat, outlive, settlement, token
 
@@ -51,18 +53,12 @@ def rows_read(work: Work) -> float:
 
 FILTERS: list[Row] = [
     {},
-    {"code": "code_7"},
-    {"code": ["code_7", "code_8", "code_9"]},
-    {"code": "never"},
-    {"queue": "queue-7"},
-    {"queue": "never"},
-    {"node": str(UUID(int=77))},
-    {"node": str(UUID(int=10**9))},
+    *({"code": code} for code in ("code_7", ["code_7", "code_8", "code_9"], "never")),
+    *({"queue": queue} for queue in ("queue-7", "never")),
+    *({"node": str(UUID(int=node))} for node in (77, 10**9)),
     {"lease": str(UUID(int=77))},
-    {"class": 77},
-    {"class": 10**9},
-    {"actor": "actor-7"},
-    {"actor": "never"},
+    *({"class": number} for number in (77, 10**9)),
+    *({"actor": actor} for actor in ("actor-7", "never")),
     {"queue": "queue-7", "code": "code_7"},
     {"final": True},
     {"before": EVENTS // 2},
@@ -86,12 +82,10 @@ def test_a_page_reads_little_more_than_itself(api: Api, wanted: Row, after: int 
 
 def test_a_span_reads_its_days(api: Api, conn: psycopg.Connection) -> None:
     """At most those of the day at each end besides."""
-    [since, until] = conn.execute(
-        "select hwqueue.clock() - interval '8 days', hwqueue.clock() - interval '7 days'"
-    ).fetchone() or (None, None)
-    a_day = EVENTS / (DAYS - 1)
+    now, a_day = api.one("select hwqueue.clock()"), EVENTS / (DAYS - 1)
+    since, until = ((now - timedelta(days=days)).isoformat() for days in (8, 7))
     for more in ({}, {"code": "never"}):
-        span: dict[str, Any] = {"since": since.isoformat(), "until": until.isoformat()}
+        span: dict[str, Any] = {"since": since, "until": until}
         with explained(conn) as work:
             api.rows("list_events", filter=span | more, limit=LIMIT)
         assert rows_read(work) <= (a_day if not more else ROWS) + ROWS
@@ -117,17 +111,13 @@ def test_work_as_usual_touches_no_event(api: Api, conn: psycopg.Connection) -> N
     assert len(before) == len(PARTITIONS)
     for node in (plain, counted):
         for _ in range(3):
-            api.rows("complete_lease", **token(api.running(queue, node, placement=needs)))
+            api.complete(api.running(queue, node, placement=needs))
             claim = api.running(queue, node, placement=needs)
             api.rows("heartbeat_node", **node.who, claims=beat(claim))
             again = [settlement(claim)]
             api.rows("settle_and_claim", **node.who, settle=again, queues=[queue])
             claims = [api.running(queue, node, placement=needs) for _ in range(3)]
-            api.rows(
-                "complete_leases",
-                lease_ids=[claim["lease_id"] for claim in claims],
-                tokens=[claim["claim_token"] for claim in claims],
-            )
+            finish_all(api, claims)
             api.rows("fail_lease", **token(api.running(queue, node)), error={}, retry_at=LATER)
             api.rows("claim_hint", queues=[queue], node=node.node_id)
     assert touched(conn) == before

@@ -1,16 +1,14 @@
 """The search for a place of a gang reads each node a few times, and calls nothing node by node."""
 
 from collections import Counter
-from typing import Any
 from uuid import uuid4
 
-import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
 from tests.calls import Row
 from tests.counted import counting
-from tests.plans.explain import Work, explained
+from tests.plans.explain import explained
 from tests.sql.api import Api
 
 KINDS = 10
@@ -40,51 +38,25 @@ def grow(api: Api, count: int) -> None:
 
 def classes(api: Api) -> list[int]:
     """Of a gang of ten kinds of members, which waits."""
+    require = [{"label": "pool", "op": "in", "values": ["gangs"]}]
+    resources = [{"gpu": 1 + number % 4, "cpu_milli": 1000 + number} for number in range(KINDS)]
     members: list[Row] = [
-        {
-            "task": "train",
-            "count": 2,
-            "options": {
-                "placement": {
-                    "require": [{"label": "pool", "op": "in", "values": ["gangs"]}],
-                    "resources": {"gpu": 1 + number % 4, "cpu_milli": 1000 + number},
-                }
-            },
-        }
-        for number in range(KINDS)
+        {"task": "train", "count": 2, "options": {"placement": {"require": require, "resources": each}}}
+        for each in resources
     ]
-    [gang_id] = {
-        row["gang_id"]
-        for row in api.rows("spawn_gang", queue=api.queue(), members=Jsonb(members), options={})
-    }
-    rows = api.conn.execute(
-        "select l.class_id from hwqueue.lease l where l.gang_id = %s", [gang_id]
-    ).fetchall()
-    return [class_id for (class_id,) in rows]
+    rows = api.rows("spawn_gang", queue=api.queue(), members=Jsonb(members), options={})
+    [gang_id] = {row["gang_id"] for row in rows}
+    ids: list[int] = api.one(
+        "select array_agg(l.class_id) from hwqueue.lease l where l.gang_id = %s", gang_id
+    )
+    return ids
 
 
-def calls(conn: psycopg.Connection[Any], ids: list[int], is_idle: bool) -> Counter[str]:
+def calls(api: Api, ids: list[int], is_idle: bool) -> Counter[str]:
     """How often a search calls each function that Postgres does not inline."""
-    with counting(conn) as called:
-        [(found,)] = conn.execute(SEARCH, [ids, is_idle]).fetchall()
-    assert found == 3
+    with counting(api.conn) as called:
+        assert api.one(SEARCH, ids, is_idle) == 3
     return called
-
-
-def searched(conn: psycopg.Connection[Any], ids: list[int], is_idle: bool) -> Work:
-    with explained(conn) as work:
-        conn.execute(SEARCH, [ids, is_idle])
-    return work
-
-
-@pytest.mark.parametrize("is_idle", [False, True])
-def test_calls_do_not_grow_with_nodes(api: Api, is_idle: bool) -> None:
-    grow(api, 30)
-    ids = classes(api)
-    few = calls(api.conn, ids, is_idle)
-    grow(api, 60)
-    assert calls(api.conn, ids, is_idle) == few
-    assert few["node_headroom"] <= 4
 
 
 @pytest.mark.parametrize("is_idle", [False, True])
@@ -92,7 +64,18 @@ def test_each_node_is_read_a_few_times(api: Api, is_idle: bool) -> None:
     """Not once for each of ten kinds of members: the search names each table so many times."""
     grow(api, 60)
     api.conn.execute("analyze hwqueue.node, hwqueue.node_load, hwqueue.node_state, hwqueue.served")
-    [(nodes,)] = api.conn.execute("select count(*) from hwqueue.node").fetchall()
-    work = searched(api.conn, classes(api), is_idle)
+    nodes, ids = api.one("select count(*) from hwqueue.node"), classes(api)
+    with explained(api.conn) as work:
+        api.conn.execute(SEARCH, [ids, is_idle])
     for table, times in (("node", 5), ("node_load", 1), ("node_state", 1), ("served", 1)):
         assert work.rows_read(table) <= times * nodes + 10, table
+
+
+@pytest.mark.parametrize("is_idle", [False, True])
+def test_calls_do_not_grow_with_nodes(api: Api, is_idle: bool) -> None:
+    grow(api, 30)
+    ids = classes(api)
+    few = calls(api, ids, is_idle)
+    grow(api, 60)
+    assert calls(api, ids, is_idle) == few
+    assert few["node_headroom"] <= 4

@@ -1,27 +1,20 @@
 """Every GIN index is there for a query, which uses it where classes and terms are many."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
 
-from tests.fix_db import fresh_database
 from tests.plans.backlog import batch
 from tests.plans.explain import Plan, explained
 from tests.sql.api import Api
+
+pytestmark = pytest.mark.usefixtures("fresh")
 
 GIN = """
   select c.relname from pg_class c join pg_am a on a.oid = c.relam
   where a.amname = 'gin' and c.relnamespace = 'hwqueue'::regnamespace
 """
-
-
-@pytest.fixture
-def database(server_dsn: str, template: str) -> Iterator[str]:
-    """A database with the classes of this test alone."""
-    with fresh_database(server_dsn, template) as made:
-        yield made
 
 
 def indexes(plan: Plan) -> set[str]:

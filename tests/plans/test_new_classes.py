@@ -20,11 +20,8 @@ def claimed(api: Api, node: Node, queue: str) -> Work:
 
 def beside(api: Api, node: Node) -> int:
     """How many transactions of others ran when the node's classes were judged."""
-    [(unseen,)] = api.conn.execute(
-        "select cardinality(classes_unseen) from hwqueue.node_state where node_id = %s",
-        [node.node_id],
-    ).fetchall()
-    return max(0, int(unseen) - 2)  # this test's own writer, and the spawn itself
+    read = "select cardinality(classes_unseen) from hwqueue.node_state where node_id = %s"
+    return max(0, int(api.one(read, node.node_id)) - 2)  # this test's own writer, and the spawn itself
 
 
 @pytest.mark.parametrize("classes", [1, 100, 1_000])

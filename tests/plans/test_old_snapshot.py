@@ -1,26 +1,19 @@
 """A claim stays as cheap as it was while an old snapshot keeps everything that was ever claimed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import psycopg
 import pytest
 
 from tests.calls import TASK, Row
-from tests.fix_db import fresh_database
 from tests.plans.explain import explained
 from tests.races.marks import NOWHERE
 from tests.sql.api import Api, Node, completed, outlive
 
+pytestmark = pytest.mark.usefixtures("fresh")  # what an old snapshot keeps slows every queue
+
 CYCLES, BATCH = 600, 20  # leases that are spawned, claimed and completed together
 FIRST = 5  # cycles before the first look: the session has planned, and marks have moved
 MORE = 110  # pages more than at the start: marks may lag some batches; without them 200 and more
-
-
-@pytest.fixture
-def database(server_dsn: str, template: str) -> Iterator[str]:
-    """A database of the test's own: what an old snapshot keeps slows every queue in it."""
-    with fresh_database(server_dsn, template) as made:
-        yield made
 
 
 def claim_and_complete(api: Api, node: Node, queue: str, last: list[Row]) -> list[Row]:
@@ -60,80 +53,63 @@ CASES = [
 ]
 
 
-@pytest.mark.usefixtures("eager_marks")
+@pytest.mark.usefixtures("eager_marks", "old_snapshot")
 @pytest.mark.parametrize(("way", "capacity", "stands"), CASES)
 def test_an_old_snapshot_costs_claims_nothing(
-    api: Api,
-    dsn: str,
-    way: Callable[[Api, Node, str, list[Row]], list[Row]],
-    capacity: dict[str, int],
-    stands: bool,
+    api: Api, way: Callable[[Api, Node, str, list[Row]], list[Row]], capacity: dict[str, int], stands: bool
 ) -> None:
     """Nor does a lease at the front that no node may run, so that the queue's mark stays there."""
     queue, node = api.queue(), api.node(capacity=capacity)
     if stands:
         api.spawn(queue, **NOWHERE)
     batch = [{"task": TASK, "options": NEEDS}] * BATCH
-    with psycopg.connect(dsn) as reader:
-        reader.execute("set transaction isolation level repeatable read")
-        reader.execute("select count(*) from hwqueue.ready")
-        outlive(api.conn)
-        found = []
-        last: list[Row] = []
-        for cycles in (FIRST, CYCLES):
-            for cycle in range(cycles):
-                if cycles - cycle == FIRST:
-                    outlive(api.conn)  # other tests' transactions hold marks back
-                api.rows("spawn_leases", queue=queue, leases=batch)
-                last = way(api, node, queue, last)
-                assert len(last) == BATCH
-            api.conn.execute("analyze")  # plans made for small tables are another guard's subject
-            looks = []
-            for _ in range(3):  # a transaction of another test may hold marks back again
-                looks.append(pages(api, node, queue))
-                outlive(api.conn)
-                api.rows("spawn_leases", queue=queue, leases=batch)
-                last = way(api, node, queue, last)
-            found.append(min(looks))
+    outlive(api.conn)
+    found = []
+    last: list[Row] = []
+    for cycles in (FIRST, CYCLES):
+        for cycle in range(cycles):
+            if cycles - cycle == FIRST:
+                outlive(api.conn)  # other tests' transactions hold marks back
+            api.rows("spawn_leases", queue=queue, leases=batch)
+            last = way(api, node, queue, last)
+            assert len(last) == BATCH
+        api.conn.execute("analyze")  # plans made for small tables are another guard's subject
+        looks = []
+        for _ in range(3):  # a transaction of another test may hold marks back again
+            looks.append(pages(api, node, queue))
+            outlive(api.conn)
+            api.rows("spawn_leases", queue=queue, leases=batch)
+            last = way(api, node, queue, last)
+        found.append(min(looks))
     assert found[1] <= found[0] + MORE, found
 
 
-@pytest.mark.usefixtures("eager_marks")
+@pytest.mark.usefixtures("eager_marks", "old_snapshot")
 @pytest.mark.slow
-def test_nor_do_better_classes_that_are_used_up(api: Api, dsn: str) -> None:
+def test_nor_do_better_classes_that_are_used_up(api: Api) -> None:
     """Each claim asks whether anything that the node likes better is left: of which much was."""
     queue, node = api.queue(patience=0), api.node(labels={"zone": "a"})
     here, elsewhere = ({"tags": {"zone": zone}} for zone in "ab")
     kinds: list[Row] = [
-        {
-            "placement": {
-                "prefer": [
-                    {"weight": share, "when": here},
-                    {"weight": 100 - share, "when": elsewhere},
-                ]
-            }
-        }
+        {"prefer": [{"weight": share, "when": here}, {"weight": 100 - share, "when": elsewhere}]}
         for share in range(1, 19)
     ]
-    api.rows("spawn_leases", queue=queue, leases=[{"task": TASK, "options": kinds[0]}] * 300)
-    api.rows("spawn_leases", queue=queue, leases=[{"task": TASK, "options": k} for k in kinds])
-    with psycopg.connect(dsn) as reader:
-        reader.execute("set transaction isolation level repeatable read")
-        reader.execute("select count(*) from hwqueue.ready")
-        outlive(api.conn)
-        found, least = [], 10  # the score of a share of 1
-        for cycles in (FIRST, 400):
-            batch = [{"task": TASK, "options": kind} for kind in kinds[-2:]] * (BATCH // 2)
-            for _ in range(cycles):
-                api.rows("spawn_leases", queue=queue, leases=batch)
-                claim_and_complete(api, node, queue, [])
-            while api.claim(node, queue)[0]["score"] > least:
-                pass  # what is left of those
-            api.conn.execute("analyze")
-            touched = []
-            for _ in range(2):  # the first one plans
-                with explained(api.conn) as work:
-                    assert api.claim(node, queue)[0]["score"] == least
-                touched.append(work.buffers)
-            found.append(min(touched))
+    leases = [{"task": TASK, "options": {"placement": kind}} for kind in kinds]
+    api.rows("spawn_leases", queue=queue, leases=[leases[0]] * 300)
+    api.rows("spawn_leases", queue=queue, leases=leases)
+    outlive(api.conn)
+    found, least = [], 10  # the score of a share of 1
+    for cycles in (FIRST, 400):
+        for _ in range(cycles):
+            api.rows("spawn_leases", queue=queue, leases=leases[-2:] * (BATCH // 2))
+            claim_and_complete(api, node, queue, [])
+        while api.claim(node, queue)[0]["score"] > least:
+            pass  # what is left of those
+        api.conn.execute("analyze")
+        touched = []
+        for _ in range(2):  # the first one plans
+            with explained(api.conn) as work:
+                assert api.claim(node, queue)[0]["score"] == least
+            touched.append(work.buffers)
+        found.append(min(touched))
     assert found[1] <= found[0] + MORE, found

@@ -39,15 +39,6 @@ def database(server_dsn: str, template: str) -> Iterator[str]:
         yield made
 
 
-@pytest.fixture
-def old_snapshot(dsn: str) -> Iterator[None]:
-    """Somebody who began to read before the test, and still does."""
-    with psycopg.connect(dsn) as reader:
-        reader.execute("set transaction isolation level repeatable read")
-        reader.execute("select count(*) from hwqueue.queue")
-        yield
-
-
 def catch_up(api: Api) -> None:
     """Reap until the marks are past all that was: they follow two calls behind.
 

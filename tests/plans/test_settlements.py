@@ -1,14 +1,18 @@
 """What keeps a lease moving finds its rows by index, however many there are."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
 import pytest
 
 from tests.calls import TASK, Row
+from tests.flows import finish_all
 from tests.plans.backlog import BIG, FILLER, batch, warm
-from tests.plans.explain import Work, explained
+from tests.plans.explain import explained
 from tests.sql.api import Api, beat, completed, count_all, outlive, settlement, token
 
 ROWS = 6  # of each large table that a call about one lease may read
@@ -17,8 +21,11 @@ LIMIT = 100  # of what a call of upkeep may take and look at
 MORE = 60  # for every further lease of a batch; 20 to 50 seen
 
 
-def bounded(work: Work, leases: int = 1) -> None:
-    """The work of a call about so many leases."""
+@contextmanager
+def bounded(api: Api, leases: int = 1) -> Iterator[None]:
+    """What a call inside, about so many leases, may do."""
+    with explained(api.conn) as work:
+        yield
     assert work.whole_table_scans(*BIG) == []
     for table in BIG:
         assert work.rows_read(table) <= ROWS * leases, table
@@ -42,9 +49,8 @@ def test_settling(api: Api, function: str, more: Row, counted: bool) -> None:
     needs = {"resources": {"cpu_milli": 1}}
     first, second = (api.running(queue, node, placement=needs) for _ in range(2))
     api.rows(function, **token(first), **more)
-    with explained(api.conn) as work:
+    with bounded(api):
         api.rows(function, **token(second), **more)
-    bounded(work)
 
 
 @pytest.mark.parametrize("as_lists", [False, True], ids=["json", "lists"])
@@ -55,10 +61,9 @@ def test_settling_and_claiming(api: Api, as_lists: bool) -> None:
     api.spawn(queue)
     lists = completed(*(claims if as_lists else []))
     settle = [] if as_lists else [settlement(claim) for claim in claims]
-    with explained(api.conn) as work:
+    with bounded(api, leases=11):
         rows = api.rows("settle_and_claim", **node.who, **lists, settle=settle, queues=[queue])
     assert len(rows) == 1 + len(settle)
-    bounded(work, leases=11)
 
 
 @pytest.mark.parametrize("counted", [False, True])
@@ -66,22 +71,26 @@ def test_completing_many(api: Api, counted: bool) -> None:
     queue, node = api.queue(), api.node(capacity={"cpu_milli": 10**6} if counted else {})
     needs = {"resources": {"cpu_milli": 1}}
     claims = [api.running(queue, node, placement=needs) for _ in range(10)]
-    with explained(api.conn) as work:
-        left = api.rows(
-            "complete_leases",
-            lease_ids=[claim["lease_id"] for claim in claims],
-            tokens=[claim["claim_token"] for claim in claims],
-        )
-    assert left == []
-    bounded(work, leases=10)
+    with bounded(api, leases=10):
+        finish_all(api, claims)
 
 
 def test_heartbeats(api: Api) -> None:
+    """One leaves its transaction's id on the claim, which then looks as if somebody held it.
+
+    It costs the completion nothing.
+    """
     queue, node = api.queue(), api.node()
     claims = [api.running(queue, node) for _ in range(20)]
-    with explained(api.conn) as work:
+    with bounded(api, leases=20):
         assert len(api.rows("heartbeat_node", **node.who, claims=beat(*claims))) == 20
-    bounded(work, leases=20)
+    first, second = (api.running(queue, node) for _ in range(2))
+    api.complete(first)
+    with explained(api.conn) as without:
+        api.complete(second)
+    with explained(api.conn) as after:
+        api.complete(claims[0])
+    assert len(after.plans) == len(without.plans)
 
 
 @pytest.mark.parametrize("due", [0, 10])
@@ -104,7 +113,7 @@ def test_reaping(api: Api, conn: psycopg.Connection, due: int) -> None:
         " where lease_id = any(%s)",
         [leases],
     )
-    [queues] = conn.execute("select count(*) from hwqueue.queue").fetchone() or (0,)
+    queues = api.one("select count(*) from hwqueue.queue")
     # what it does every ten seconds has a guard of its own
     conn.execute("update hwqueue.reap_cursor set estimated_at = hwqueue.clock()")
     with explained(api.conn) as work:
@@ -130,8 +139,7 @@ def test_counting(api: Api, conn: psycopg.Connection) -> None:
     for _ in range(2):  # a call looks again at what the one before has counted
         count_all(conn)
     claims = [api.running(queue, node) for _ in range(6)]
-    for claim in claims[:3]:
-        api.complete(claim)
+    api.complete(*claims[:3])
     for claim in claims[3:]:
         api.rows("fail_lease", **token(claim), error={})
     with explained(conn) as work:
@@ -151,7 +159,7 @@ def test_reaping_looks_at_nodes_and_classes_in_turn(api: Api, conn: psycopg.Conn
     api.spawn(queue, placement={"require": [{"label": "nowhere", "op": "exists"}]})
     api.rows("reap", limit=100_000)
     conn.execute("update hwqueue.reap_cursor set estimated_at = '-infinity'")
-    [nodes] = conn.execute("select count(*) from hwqueue.node").fetchone() or (0,)
+    nodes = api.one("select count(*) from hwqueue.node")
     with explained(conn) as work:
         api.rows("reap", limit=10)
     # All of them a few times, however many classes: for their digest, labels, taints, capacity; and
@@ -192,8 +200,7 @@ def test_purging(api: Api, conn: psycopg.Connection) -> None:
     outlive(conn)
     with explained(conn) as work:
         api.rows("prune")
-    left = "select count(*) from hwqueue.queue where dropped_at is not null"
-    assert conn.execute(left).fetchall() == [(0,)]
+    assert api.one("select count(*) from hwqueue.queue where dropped_at is not null") == 0
     for table in ("ready", "scheduled", "lease", "outcome"):
         assert work.rows_read(table) <= 45 * ROWS, table
 
@@ -210,45 +217,29 @@ ONE_LEASE: list[tuple[str, dict[str, Any]]] = [
 def test_calls_about_a_waiting_lease(api: Api, function: str, more: dict[str, Any], delay: int) -> None:
     first, second = (api.spawn(api.queue(), delay=delay) for _ in range(2))
     api.rows(function, lease=first, **more)
-    with explained(api.conn) as work:
+    with bounded(api):
         api.rows(function, lease=second, **more)
-    bounded(work)
 
 
 def test_spawning(api: Api) -> None:
     """Of a class that exists already; a key is looked up like the rest."""
     queue = api.queue()
-    for key in ("a", "b"):
-        with explained(api.conn) as work:
-            api.spawn(queue, idempotency_key=key)
-    bounded(work)
+    api.spawn(queue, idempotency_key="a")
+    with bounded(api):
+        api.spawn(queue, idempotency_key="b")
     batch = [{"task": TASK, "options": {"idempotency_key": str(n)}} for n in range(50)]
-    with explained(api.conn) as work:
+    with bounded(api, leases=50):
         api.rows("spawn_leases", queue=queue, leases=batch)
-    bounded(work, leases=50)
 
 
 def test_a_token_that_settles_nothing(api: Api) -> None:
     queue, node = api.queue(), api.node()
     claim = api.running(queue, node)
     settle = [settlement(claim | {"claim_token": claim["claim_token"] + 1})]
-    for _ in range(2):  # the first time it is planned
-        with explained(api.conn) as work:
-            api.rows("settle_and_claim", **node.who, settle=settle, queues=[queue], qty=0)
-    bounded(work)
-
-
-def test_a_heartbeat_costs_the_completion_nothing(api: Api) -> None:
-    """It leaves its transaction's id on the claim, which then looks as if somebody held it."""
-    queue, node = api.queue(), api.node()
-    claims = [api.running(queue, node) for _ in range(3)]
-    api.rows("complete_lease", **token(claims[0]))
-    with explained(api.conn) as without:
-        api.rows("complete_lease", **token(claims[1]))
-    api.rows("heartbeat_node", **node.who, claims=beat(claims[2]))
-    with explained(api.conn) as after:
-        api.rows("complete_lease", **token(claims[2]))
-    assert len(after.plans) == len(without.plans)
+    call = partial(api.rows, "settle_and_claim", **node.who, settle=settle, queues=[queue], qty=0)
+    call()  # it is planned
+    with bounded(api):
+        call()
 
 
 # what workers announced that they serve: many whose apps have no hooks for dead leases
@@ -282,12 +273,9 @@ def test_deaths_of_another_task(api: Api) -> None:
     node = api.node(queues=[queue], tasks=[TASK], hears_deaths=True)
     with api.conn.transaction(force_rollback=True):
         api.conn.execute(
-            """
-            insert into hwqueue.death
-              (lease_id, queue_id, task_name, claim_token, died_at)
-            select gen_random_uuid(), q.queue_id, 'other', 1, now()
-            from hwqueue.queue q cross join generate_series(1, 50) where q.name = %s
-            """,
+            "insert into hwqueue.death (lease_id, queue_id, task_name, claim_token, died_at)"
+            " select gen_random_uuid(), q.queue_id, 'other', 1, now()"
+            " from hwqueue.queue q cross join generate_series(1, 50) where q.name = %s",
             [queue],
         )
         with explained(api.conn) as work:

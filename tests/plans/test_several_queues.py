@@ -1,26 +1,17 @@
 """What a claim from several queues touches: each class is looked for where its own queue begins."""
 
-from collections.abc import Iterator
-
-import psycopg
 import pytest
 
-from tests.fix_db import fresh_database
 from tests.plans.backlog import batch
 from tests.plans.explain import explained
 from tests.races.marks import FAR, NOWHERE
 from tests.sql.api import Api, Node, completed, outlive
 
+pytestmark = pytest.mark.usefixtures("fresh")  # what an old snapshot keeps slows every queue
+
 CYCLES, BATCH = 250, 20  # leases that are spawned, claimed and completed together
 FIRST = 5  # cycles before the first look
 MORE = 60  # pages more than at the start: 200 if the dead entries of the busy queue are walked
-
-
-@pytest.fixture
-def database(server_dsn: str, template: str) -> Iterator[str]:
-    """A database of the test's own: what an old snapshot keeps slows every queue in it."""
-    with fresh_database(server_dsn, template) as made:
-        yield made
 
 
 def pages(api: Api, node: Node, queues: list[str], qty: int = 1) -> int:
@@ -33,27 +24,24 @@ def pages(api: Api, node: Node, queues: list[str], qty: int = 1) -> int:
     return min(found)
 
 
-@pytest.mark.usefixtures("eager_marks")
+@pytest.mark.usefixtures("eager_marks", "old_snapshot")
 @pytest.mark.parametrize("priority", [0, 5])
-def test_a_queue_that_is_idle_keeps_no_mark_of_another(api: Api, dsn: str, priority: int) -> None:
+def test_a_queue_that_is_idle_keeps_no_mark_of_another(api: Api, priority: int) -> None:
     """Its only lease may run nowhere, and is older than all work, or comes before it."""
     idle, busy, node = api.queue(), api.queue(), api.node()
     api.spawn(idle, priority=priority, **NOWHERE)
-    with psycopg.connect(dsn) as reader:
-        reader.execute("set transaction isolation level repeatable read")
-        reader.execute("select count(*) from hwqueue.ready")
-        outlive(api.conn)
-        found = []
-        for cycles in (FIRST, CYCLES):
-            for cycle in range(cycles):
-                if cycles - cycle == FIRST:
-                    outlive(api.conn)  # other tests' transactions hold marks back
-                batch(api, busy, [{}] * BATCH)
-                ended = completed(*api.claim(node, idle, busy, qty=BATCH))
-                api.rows("settle_and_claim", **node.who, **ended, settle=[], queues=[busy], qty=0)
-            api.conn.execute("analyze")
-            batch(api, busy, [{}] * 2)
-            found.append(pages(api, node, [idle, busy]))
+    outlive(api.conn)
+    found = []
+    for cycles in (FIRST, CYCLES):
+        for cycle in range(cycles):
+            if cycles - cycle == FIRST:
+                outlive(api.conn)  # other tests' transactions hold marks back
+            batch(api, busy, [{}] * BATCH)
+            ended = completed(*api.claim(node, idle, busy, qty=BATCH))
+            api.rows("settle_and_claim", **node.who, **ended, settle=[], queues=[busy], qty=0)
+        api.conn.execute("analyze")
+        batch(api, busy, [{}] * 2)
+        found.append(pages(api, node, [idle, busy]))
     assert found[1] <= found[0] + MORE, found
 
 
@@ -75,8 +63,7 @@ def test_a_front_that_stands_among_many_queues(api: Api) -> None:
     api.conn.execute(FAR)
     api.spawn(queues[0], priority=8)
     assert len(api.claim(node, *queues)) == 1
-    read = "select bool_or(version < blocked_to_version) from hwqueue.low_water"
-    assert api.conn.execute(read).fetchone() == (True,)
+    assert api.one("select bool_or(version < blocked_to_version) from hwqueue.low_water")
     assert pages(api, node, queues) <= before + 10 * 10 * len(queues)  # a few for each class
 
 

@@ -1,6 +1,6 @@
 """How many statements calls run in the server: each costs microseconds, whatever it does."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -8,7 +8,6 @@ import psycopg
 import pytest
 
 from tests.calls import Row
-from tests.fix_db import fresh_database
 from tests.flows import Flow, each, finish, step
 from tests.plans.backlog import batch
 from tests.plans.conftest import MARKS_STAY, NO_DUE_LOOKS
@@ -23,14 +22,15 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+pytestmark = pytest.mark.usefixtures("fresh")
+
+
 @pytest.fixture
-def database(server_dsn: str, template: str) -> Iterator[str]:
-    """A database where chance decides nothing, nor what another test has left."""
-    with fresh_database(server_dsn, template) as made:
-        with psycopg.connect(made, autocommit=True) as conn:
-            conn.execute(MARKS_STAY)
-            conn.execute(NO_DUE_LOOKS)
-        yield made
+def api(api: Api) -> Api:
+    """Where chance decides nothing, nor what another test has left."""
+    for command in (MARKS_STAY, NO_DUE_LOOKS):
+        api.conn.execute(command)
+    return api
 
 
 def statements(api: Api, call: Callable[[], Any]) -> tuple[int, Any]:
@@ -75,11 +75,8 @@ def test_statements(api: Api, kind: str, queues: int, expected: list[int], retai
     node, names = at_work(api, kind, queues, retain_completed=retain)
     count, [row] = statements(api, lambda: api.claim(node, *names))
     found = [count]
-    done = {"lease": row["lease_id"], "token": row["claim_token"]}
-    found.append(statements(api, lambda: api.value("complete_lease", **done))[0])
-    [row] = api.claim(node, *names)
-    done = completed(row)
-    call = {**node.who, **done, "settle": [], "queues": names}
+    found.append(statements(api, partial(api.complete, row))[0])
+    call = {**node.who, **completed(*api.claim(node, *names)), "settle": [], "queues": names}
     found.append(statements(api, lambda: api.rows("settle_and_claim", **call))[0])
     more = 0 if retain else 1
     assert found == [expected[0], expected[1] + more, expected[2] + more]
@@ -123,14 +120,14 @@ def test_statements_of_steps(api: Api, place: str, expected: list[int]) -> None:
     assert found == expected
 
 
-def test_statements_of_an_item_of_a_map(api: Api, database: str) -> None:
+def test_statements_of_an_item_of_a_map(api: Api, dsn: str) -> None:
     """Alone, beside a session that counts another one, and of one that lets the next ones in."""
     flow = Flow(api, [each("m", list(range(400)), max_parallel=320)])
     claims = flow.items()
     for number in range(3):
         flow.settle(claims[number])
     alone, _ = statements(api, partial(flow.settle, claims[3]))
-    with psycopg.connect(database) as other:
+    with psycopg.connect(dsn) as other:
         other.execute(
             "select from hwqueue.tally where run_id = %s and part > 0 for no key update", [flow.run]
         )
@@ -150,7 +147,7 @@ def claim_statements(api: Api, node: Node, queue: str, times: int) -> list[int]:
     for _ in range(times):
         count, [row] = statements(api, lambda: api.claim(node, queue))
         counts.append(count)
-        api.value("complete_lease", lease=row["lease_id"], token=row["claim_token"])
+        api.complete(row)
     return counts
 
 

@@ -1,6 +1,7 @@
 """Runs of workflows find their rows by key, and no call compares all steps with all others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
@@ -8,6 +9,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
+from tests.calls import Row
 from tests.counted import counting
 from tests.flows import Flow, each, fail, finish, finish_all, step
 from tests.nests import below, define, nested
@@ -18,21 +20,8 @@ from tests.sql.api import Api, count_all, token
 RUNS = 3_000
 WIDE = 240
 TABLES = (
-    "run",
-    "step",
-    "tally",
-    "arrival",
-    "workflow_step",
-    "workflow_edge",
-    "run_key",
-    "run_class",
-    "run_signal",
-    "map",
-    "map_list",
-    "added_item",
-    "added_run",
-    "checkpoint",
-    "lease_signal",
+    *("run", "step", "tally", "arrival", "workflow_step", "workflow_edge", "run_key", "run_class"),
+    *("run_signal", "map", "map_list", "added_item", "added_run", "checkpoint", "lease_signal"),
 )
 ROWS = 30  # of each of them that a call about one small run may read; up to 12 seen
 SAVED = 6  # that a call of a handler may read of what its lease has
@@ -129,18 +118,22 @@ def wide(count: int) -> list[dict[str, Any]]:
     return [*first, *chain, step("end", *(f"p{n}" for n in range(count)), params={"all": results})]
 
 
-def by_key(work: Work, rows: int = ROWS) -> None:
-    """The call reads a few rows of each table, by index."""
+def end(flow: Flow, claim: Row, as_worker: bool) -> None:
+    """Complete a claim, as a worker does or alone."""
+    if as_worker:
+        flow.settle(claim)
+    else:
+        finish(flow.calls, claim)
+
+
+@contextmanager
+def by_key(api: Api, rows: int = ROWS) -> Iterator[Work]:
+    """The call inside reads a few rows of each table, by index."""
+    with explained(api.conn) as work:
+        yield work
     assert work.whole_table_scans(*BIG, *TABLES) == []
     read = {table: work.rows_read(table) for table in (*BIG, *TABLES)}
     assert {table: count for table, count in read.items() if count > rows} == {}
-
-
-def test_submitting(api: Api) -> None:
-    flow = Flow(api, GRAPH)
-    with explained(api.conn) as work:
-        api.row("submit_spec", spec=flow.spec, input={}, options={"idempotency_key": "once"})
-    by_key(work)
 
 
 @pytest.mark.parametrize("ended", ["a", "b", "c", "d"])
@@ -152,12 +145,8 @@ def test_settling_a_step(api: Api, ended: str, as_worker: bool) -> None:
     for name in "abcd"[: "abcd".index(ended)]:
         finish(api, claims[name])
         claims |= flow.claims()
-    with explained(api.conn) as work:
-        if as_worker:
-            flow.settle(claims[ended])
-        else:
-            finish(api, claims[ended])
-    by_key(work)
+    with by_key(api):
+        end(flow, claims[ended], as_worker)
 
 
 def test_a_step_of_a_traced_run_reads_its_own_edges(api: Api) -> None:
@@ -187,11 +176,10 @@ def test_settling_parents_together(api: Api) -> None:
     flow = Flow(api, [*(step(name) for name in names), step("c", *names)])
     claims = flow.claims()
     last = claims.pop("p0")
-    with explained(api.conn) as work:
+    with by_key(api, rows=8 * ROWS) as work:
         finish_all(api, claims.values())
     updates = [plan for plan in work.plans if "update hwqueue.tally" in plan["Query Text"]]
     assert len(updates) == 2
-    by_key(work, rows=8 * ROWS)
     finish(api, last)
     flow.complete("c")
 
@@ -221,12 +209,8 @@ def test_settling_an_item_of_a_long_list(api: Api, as_worker: bool) -> None:
     assert len(claims) == 300
     for number in range(200):
         flow.settle(claims[number])
-    with explained(api.conn) as work:
-        if as_worker:
-            flow.settle(claims[200])
-        else:
-            finish(api, claims[200])
-    by_key(work)
+    with by_key(api) as work:
+        end(flow, claims[200], as_worker)
     assert work.rows_read("lease") <= 10
 
 
@@ -234,13 +218,15 @@ def test_a_failure(api: Api) -> None:
     flow = Flow(api, GRAPH)
     claims = flow.claims()
     finish(api, claims["b"])
-    with explained(api.conn) as work:
+    with by_key(api):
         fail(api, claims["a"])
-    by_key(work)
     assert flow.state == "failed"
 
 
+ONCE, WEST = {"idempotency_key": "once"}, {"affinity_tags": {"zone": "west"}}
 CHANGES: dict[str, Callable[[Flow], Any]] = {
+    "submit_spec": lambda flow: flow.calls.rows("submit_spec", spec=flow.spec, options=ONCE),
+    "update_steps": lambda flow: flow.calls.rows("update_steps", run=flow.run, changes=WEST),
     "get_workflow_run": lambda flow: flow.get(),
     "list_workflow_steps": lambda flow: flow.steps(),
     "get_run_workflow": lambda flow: flow.calls.rows("get_run_workflow", run=flow.run),
@@ -261,14 +247,12 @@ def test_a_signal(api: Api, early: bool) -> None:
     flow = Flow(api, WAITS)
     if not early:
         finish(api, flow.claims()["a"])
-    with explained(api.conn) as work:
+    with by_key(api):
         api.rows("signal_workflow_run", run=flow.run, name="go", payload=1, key="once")
-    by_key(work)
     if early:
         claims = flow.claims()
-        with explained(api.conn) as work:
+        with by_key(api):
             finish(api, claims["a"])
-        by_key(work)
     assert flow.states()["b"] == "running"
 
 
@@ -276,19 +260,19 @@ def test_steps_that_are_due(api: Api) -> None:
     """It looks at as many as its limit, however many others sleep."""
     sleeps = [{"name": f"s{n}", "kind": "sleep", "for": 0.001} for n in range(3 * LIMIT)]
     flow = Flow(api, [*sleeps, {"name": "long", "kind": "sleep", "for": "1 day"}])
-    with explained(api.conn) as work:
+    with by_key(api, rows=4 * ROWS + 30 * LIMIT):
         found = api.row("advance_workflows", limit=LIMIT)
     assert found["folded"] == 2 * LIMIT  # arrivals, and steps that are due
-    by_key(work, rows=4 * ROWS + 30 * LIMIT)
     assert api.value("cancel_workflow_run", run=flow.run) == "cancelled"  # nothing is left due
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_looking_and_changing(api: Api, change: str) -> None:
-    flow = Flow(api, GRAPH)
-    with explained(api.conn) as work:
-        CHANGES[change](flow)
-    by_key(work)
+    """An update looks at each step before, after and while it is held, and at no other run."""
+    flow, updates = Flow(api, GRAPH), change == "update_steps"
+    with by_key(api, ROWS * (2 if updates else 1)):
+        rows = CHANGES[change](flow)
+    assert not updates or len(rows) == 2
 
 
 def test_a_cancellation_ends_some_leases_and_sweeps_end_the_others(api: Api) -> None:
@@ -299,15 +283,6 @@ def test_a_cancellation_ends_some_leases_and_sweeps_end_the_others(api: Api) -> 
     api.row("advance_workflows")
     assert flow.get()["step_counts"] == {"cancelled": WIDE}
     assert flow.state == "cancelled"
-
-
-def test_updating(api: Api) -> None:
-    """Each step is looked at before, after and while it is held; no other run is."""
-    flow = Flow(api, GRAPH)
-    with explained(api.conn) as work:
-        rows = api.rows("update_steps", run=flow.run, changes={"affinity_tags": {"zone": "west"}})
-    assert len(rows) == 2
-    by_key(work, 2 * ROWS)
 
 
 @pytest.mark.parametrize("call", ["check_workflow", "preview_update"])
@@ -352,20 +327,17 @@ def test_retrying(api: Api) -> None:
     claims = flow.claims()
     finish(api, claims["a"])
     fail(api, claims["b"])
-    with explained(api.conn) as work:
+    with by_key(api):
         api.rows("preview_retry", run=flow.run)
-    by_key(work)
-    with explained(api.conn) as work:
+    with by_key(api, 50):  # the parents of each step are counted twice
         api.rows("retry_workflow_run", run=flow.run)
-    by_key(work, 50)  # the parents of each step are counted twice
 
 
 def test_a_sweep(api: Api) -> None:
     """However many arrivals there are: it reads the oldest, others, what it stamps, a few runs."""
-    with explained(api.conn) as work:
+    with by_key(api, rows=3 * 10 * LIMIT + ROWS):
         found = api.row("advance_workflows", limit=LIMIT)
     assert found["folded"] == LIMIT
-    by_key(work, rows=3 * 10 * LIMIT + ROWS)
 
 
 @pytest.mark.parametrize("change", ["open", "retry", "cancel"])
@@ -381,50 +353,39 @@ def test_a_sweep_of_a_nested_run(api: Api, change: str) -> None:
     elif change == "cancel":
         api.rows("cancel_workflow_run", run=flow.run)
         api.rows("advance_workflows", limit=LIMIT)
-    with explained(api.conn) as work:
+    with by_key(api, rows=3 * 10 * LIMIT + 2 * ROWS):  # as of any sweep, and of each of the two
         api.rows("advance_workflows", limit=LIMIT)
-    by_key(work, rows=3 * 10 * LIMIT + 2 * ROWS)  # as of any sweep, and of each of the two
     assert below(flow, "n").state == ("cancelled" if change == "cancel" else "running")
 
 
 def test_the_end_of_a_nested_run(api: Api) -> None:
+    """And the list of the runs below a run."""
     flow = Flow(api, [nested("n", "below"), step("z", "n")])
     define(flow, "below", step("c"))
     api.rows("advance_workflows", limit=LIMIT)
+    for above in ("parent_run_id", "root_run_id"):
+        with by_key(api):
+            [row] = api.rows("list_workflow_runs", filter={above: str(flow.run)})
+        assert row["run_id"] == below(flow, "n").run
     claim = flow.claims()["c"]
-    with explained(api.conn) as work:
+    with by_key(api):
         finish(api, claim)
-    by_key(work)
     flow.complete("z")
-
-
-@pytest.mark.parametrize("above", ["parent_run_id", "root_run_id"])
-def test_listing_the_runs_below_a_run(api: Api, above: str) -> None:
-    flow = Flow(api, [nested("n", "below")])
-    define(flow, "below", step("c"))
-    api.rows("advance_workflows", limit=LIMIT)
-    with explained(api.conn) as work:
-        [row] = api.rows("list_workflow_runs", filter={above: str(flow.run)})
-    assert row["run_id"] == below(flow, "n").run
-    by_key(work)
 
 
 def test_what_a_large_definition_costs(api: Api) -> None:
     """No join of its steps looks at each pair of them."""
-    spec = {"name": f"wide-{uuid4()}", "queue": api.queue(), "steps": wide(WIDE)}
-    with explained(api.conn) as work:
-        api.row("define_workflow", spec=spec)
-    assert work.most_rows <= 5 * WIDE
+    name, steps = f"wide-{uuid4()}", wide(WIDE)
     some = {f"p{n}": {"options": {"priority": 1}} for n in range(0, WIDE, 24)}
-    with explained(api.conn) as work:
-        run = api.row("submit_workflow", workflow=spec["name"], options={"steps": some})["run_id"]
-    assert work.most_rows <= 5 * WIDE
+    with explained(api.conn) as defined:
+        api.row("define_workflow", spec={"name": name, "queue": api.queue(), "steps": steps})
+    with explained(api.conn) as submitted:
+        run = api.row("submit_workflow", workflow=name, options={"steps": some})["run_id"]
     api.rows("cancel_workflow_run", run=run)
     api.rows("advance_workflows", limit=10_000)
-    with explained(api.conn) as work:
-        names = [one["name"] for one in wide(WIDE)]
-        api.rows("preview_retry", run=run, options={"steps": names})
-    assert work.most_rows <= 5 * WIDE
+    with explained(api.conn) as retried:
+        api.rows("preview_retry", run=run, options={"steps": [one["name"] for one in steps]})
+    assert max(work.most_rows for work in (defined, submitted, retried)) <= 5 * WIDE
 
 
 def test_a_definition_of_steps_near_many_others(api: Api) -> None:
@@ -447,12 +408,11 @@ def test_what_a_handler_adds(api: Api, what: str) -> None:
     flow = Flow(api, GRAPH)
     own = token(flow.claims()["a"])
     for name in ("x", "y"):
-        with explained(api.conn) as work:
+        with by_key(api):
             if what == "items":
                 api.rows("add_items", **own, items=Jsonb([{"name": name, "task": "x"}]))
             else:
                 api.rows("add_steps", **own, spec={"name": name, "steps": [step("x")]})
-        by_key(work)
 
 
 @pytest.mark.parametrize("before", [2, 60])
@@ -472,9 +432,8 @@ def test_what_a_handler_saves(api: Api, before: int) -> None:
         ("suspend_lease", own | {"signal": "go"}),
         ("signal_lease", {"lease": lease, "name": "go", "key": "once"}),
     ):
-        with explained(api.conn) as work:
+        with by_key(api) as work:
             api.rows(call, **arguments)
-        by_key(work)
         assert max(work.rows_read(table) for table in ("checkpoint", "lease_signal")) <= SAVED
 
 
@@ -485,7 +444,7 @@ def test_metrics_read_open_runs_alone(api: Api) -> None:
     api.conn.execute(ENDED_COPIES, {"runs": RUNS, "run": flow.run})
     api.conn.execute(ARRIVALS)
     api.conn.execute("vacuum analyze hwqueue.run, hwqueue.arrival")
-    [(open_runs,)] = api.conn.execute("select count(*) from hwqueue.run where finished_at is null").fetchall()
+    open_runs = api.one("select count(*) from hwqueue.run where finished_at is null")
     with explained(api.conn) as work:
         rows = {row["name"]: row["value"] for row in api.rows("metrics")}
     assert rows["hwqueue_workflow_arrivals"] > RUNS / 2
@@ -503,13 +462,13 @@ def test_a_page_of_items_is_read_by_key(api: Api) -> None:
     for claim in failed:
         fail(api, claim)
     finish_all(api, claims.values())
-    with explained(api.conn) as work:
-        rows = api.rows("step_results", run=flow.run, step="m", after=WIDE - 50, limit=LIMIT)
-    assert [row["item"] for row in rows] == list(range(WIDE - 49, WIDE - 49 + LIMIT))
-    read = {table: work.rows_read(table) for table in ("lease", "outcome", "node", "claim")}
-    assert max(read.values()) <= 2 * LIMIT + 1, read
-    with explained(api.conn) as work:
-        rows = api.rows("step_results", run=flow.run, step="m", after=199, state="failed", limit=2)
-    assert [row["item"] for row in rows] == [200, 210]
-    read = {table: work.rows_read(table) for table in ("lease", "outcome", "node", "claim")}
-    assert max(read.values()) <= 20, read
+    pages: list[tuple[Row, list[int], int]] = [
+        ({"after": WIDE - 50, "limit": LIMIT}, list(range(WIDE - 49, WIDE - 49 + LIMIT)), 2 * LIMIT + 1),
+        ({"after": 199, "limit": 2, "state": "failed"}, [200, 210], 20),
+    ]
+    for page, items, most in pages:
+        with explained(api.conn) as work:
+            rows = api.rows("step_results", run=flow.run, step="m", **page)
+        assert [row["item"] for row in rows] == items
+        read = {table: work.rows_read(table) for table in ("lease", "outcome", "node", "claim")}
+        assert max(read.values()) <= most, read

@@ -1,28 +1,19 @@
 """A session that has planned while the tables were small reads no more once they are large."""
 
-from collections.abc import Iterator
-from typing import Any
-
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
 from tests.calls import Row
-from tests.fix_db import fresh_database
 from tests.flows import Flow, each, fail, finish, finish_all, gang, step
 from tests.patience import looks
 from tests.plans.explain import explained
 from tests.sql.api import Api, settlement
 
+pytestmark = pytest.mark.usefixtures("fresh")  # nobody has analysed it
+
 MANY = 400
 SOME = 200  # steps of which each statement is written to the log
-
-
-@pytest.fixture
-def database(server_dsn: str, template: str) -> Iterator[str]:
-    """A database that nobody has analysed."""
-    with fresh_database(server_dsn, template) as made:
-        yield made
 
 
 @pytest.mark.parametrize("qty", [1, 5])
@@ -54,11 +45,7 @@ def test_completions_find_leases_by_key(api: Api, counted: bool) -> None:
         api.spawn(queue)
         api.running(api.queue(), node)
     with explained(api.conn) as work:
-        api.rows(
-            "complete_leases",
-            lease_ids=[claim["lease_id"] for claim in claims],
-            tokens=[claim["claim_token"] for claim in claims],
-        )
+        finish_all(api, claims)
     assert work.rows_read("lease") <= 2 * len(claims)  # found, then updated
     assert work.rows_read("claim") <= 4 * len(claims)
 
@@ -111,11 +98,9 @@ def test_all_nodes_are_joined_by_hash(api: Api, function: str) -> None:
     api.spawn(queue, placement=placement, labels={"app": "one"})
     for number in range(MANY):
         api.node(labels={"zone": number % 7, "host": number})
-    asked: dict[str, Any] = {"class": 1}
-    if function == "match_groups":
-        asked = {"placement": placement, "options": {"queue": queue, "labels": {"app": "one"}}}
+    as_options = {"placement": placement, "options": {"queue": queue, "labels": {"app": "one"}}}
     with explained(api.conn) as work:
-        api.rows(function, **asked)
+        api.rows(function, **(as_options if function == "match_groups" else {"class": 1}))
     assert work.most_rows <= 20 * MANY
 
 
@@ -159,12 +144,12 @@ def test_what_steps_ask_and_when_they_began_is_found_by_key(api: Api) -> None:
     assert work.rows_read("placement_class") <= 10 * SOME
 
 
-def test_a_sweep_of_a_cancelled_run_finds_claims_by_key(api: Api, database: str) -> None:
+def test_a_sweep_of_a_cancelled_run_finds_claims_by_key(api: Api, dsn: str) -> None:
     """An old transaction keeps the change: each sweep looks for steps that were released since."""
     flow = Flow(api, [step(f"s{n}") for n in range(MANY)])
     assert len(flow.claims()) == MANY
     api.conn.execute("vacuum analyze")
-    with psycopg.connect(database) as old:
+    with psycopg.connect(dsn) as old:
         old.execute("select pg_current_xact_id()")
         api.rows("cancel_workflow_run", run=flow.run)
         for _ in range(6):
