@@ -5,16 +5,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from hwqueue.embedded import EmbeddedServer
 from tests.fix_db import THROWAWAY
 
+MakeServer = Callable[[Path], EmbeddedServer]
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can set this up")
 
 
 @pytest.fixture
-def server_in(open_folder: Path) -> Iterator[Callable[..., EmbeddedServer]]:
+def server_in(open_folder: Path) -> Iterator[MakeServer]:
     """Make a server for a data folder below `open_folder`; it is stopped at the end."""
     made = []
 
@@ -26,6 +28,18 @@ def server_in(open_folder: Path) -> Iterator[Callable[..., EmbeddedServer]]:
     for server in made:
         if (server.data_dir / "data" / "postmaster.pid").exists():
             server.stop()
+
+
+@pytest.fixture
+def server(open_folder: Path, server_in: MakeServer) -> EmbeddedServer:
+    """One that is not set up yet."""
+    return server_in(open_folder / "server")
+
+
+def answers(url: str) -> bool:
+    """Whether a server answers there."""
+    with psycopg.connect(url) as connection:
+        return connection.execute("select 1").fetchone() == (1,)
 
 
 @contextmanager

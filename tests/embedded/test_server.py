@@ -6,7 +6,6 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -21,27 +20,23 @@ from hwqueue.embedded import server as server_module
 from hwqueue.embedded.account import server_account, switch_to
 from hwqueue.embedded.errors import BinariesUnusable, FolderNotOurs, NoPermission, ServerFailed
 from hwqueue.embedded.postmaster import find_postmaster
-from tests.embedded.conftest import as_root
-
-MakeServer = Callable[[Path], EmbeddedServer]
+from tests.embedded.conftest import MakeServer, answers, as_root
 
 
-def test_data_and_address_are_kept_over_a_restart(open_folder: Path, server_in: MakeServer) -> None:
-    server = server_in(open_folder / "server")
+def test_data_and_address_are_kept_over_a_restart(server_in: MakeServer, server: EmbeddedServer) -> None:
     url = server.ensure_running()
     with psycopg.connect(url) as connection:
         connection.execute("create table kept as select 42 as answer")
     assert server.stop()
     assert not server.stop()
 
-    assert server_in(open_folder / "server").ensure_running() == url
+    assert server_in(server.data_dir).ensure_running() == url
     with psycopg.connect(url) as connection:
         assert connection.execute("select answer from kept").fetchone() == (42,)
         assert connection.info.server_version // 10000 == 18
 
 
-def test_status_tells_and_makes_nothing(open_folder: Path, server_in: MakeServer) -> None:
-    server = server_in(open_folder / "server")
+def test_status_tells_and_makes_nothing(server: EmbeddedServer) -> None:
     assert not server.status().running
     assert not server.data_dir.exists()
 
@@ -56,8 +51,7 @@ def test_status_tells_and_makes_nothing(open_folder: Path, server_in: MakeServer
     assert (stopped.running, stopped.pid, stopped.port) == (False, None, started.port)
 
 
-def test_only_this_machine_and_only_with_the_password(open_folder: Path, server_in: MakeServer) -> None:
-    server = server_in(open_folder / "server")
+def test_only_this_machine_and_only_with_the_password(server: EmbeddedServer) -> None:
     url = server.ensure_running()
     assert stat.S_IMODE((server.data_dir / "password").stat().st_mode) == 0o600
     assert stat.S_IMODE((server.data_dir / "data").stat().st_mode) == 0o700
@@ -76,8 +70,7 @@ def test_starts_at_once_agree(open_folder: Path, server_in: MakeServer) -> None:
     assert len(urls) == 1
 
 
-def test_processes_starting_at_once_agree(open_folder: Path, server_in: MakeServer) -> None:
-    server = server_in(open_folder / "server")
+def test_processes_starting_at_once_agree(server: EmbeddedServer) -> None:
     environment = os.environ | {"HWQUEUE_DATA_DIR": str(server.data_dir)}
     code = "from hwqueue.embedded import EmbeddedServer; print(EmbeddedServer().ensure_running())"
     processes = [
@@ -88,8 +81,7 @@ def test_processes_starting_at_once_agree(open_folder: Path, server_in: MakeServ
     assert answers == {server.url()}
 
 
-def test_starts_again_after_a_crash(open_folder: Path, server_in: MakeServer) -> None:
-    server = server_in(open_folder / "server")
+def test_starts_again_after_a_crash(server: EmbeddedServer) -> None:
     pid = server.start().pid
     assert pid is not None
     postmaster = psutil.Process(pid)
@@ -99,13 +91,11 @@ def test_starts_again_after_a_crash(open_folder: Path, server_in: MakeServer) ->
     psutil.wait_procs(family)
 
     assert not server.status().running
-    with psycopg.connect(server.ensure_running()) as connection:
-        assert connection.execute("select 1").fetchone() == (1,)
+    assert answers(server.ensure_running())
 
 
-def test_an_interrupted_start_is_finished_by_the_next_one(open_folder: Path, server_in: MakeServer) -> None:
+def test_an_interrupted_start_is_finished_by_the_next_one(server: EmbeddedServer) -> None:
     """The server goes on alone when the process that started it is ended."""
-    server = server_in(open_folder / "server")
     url = server.ensure_running()
     (server.data_dir / "port").unlink()  # written last, so an interrupted start has none
     assert server.url() == url
@@ -114,9 +104,8 @@ def test_an_interrupted_start_is_finished_by_the_next_one(open_folder: Path, ser
 
 
 def test_a_server_on_its_way_up_is_waited_for(
-    open_folder: Path, server_in: MakeServer, monkeypatch: pytest.MonkeyPatch
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = server_in(open_folder / "server")
     url = server.ensure_running()
     ready = find_postmaster(server.data_dir / "data")
     assert ready is not None
@@ -128,9 +117,8 @@ def test_a_server_on_its_way_up_is_waited_for(
 
 @pytest.mark.parametrize("state", ["starting", "stopping"])
 def test_a_server_that_stays_on_its_way_is_named(
-    open_folder: Path, server_in: MakeServer, monkeypatch: pytest.MonkeyPatch, state: str
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
-    server = server_in(open_folder / "server")
     server.start()
     pid_file = server.data_dir / "data" / "postmaster.pid"
     before = pid_file.read_text()
@@ -142,9 +130,8 @@ def test_a_server_that_stays_on_its_way_is_named(
     pid_file.write_text(before)
 
 
-def test_a_process_id_that_is_somebody_elses_by_now(open_folder: Path, server_in: MakeServer) -> None:
+def test_a_process_id_that_is_somebody_elses_by_now(server: EmbeddedServer) -> None:
     """As after a crash in a container, where the same few ids come again."""
-    server = server_in(open_folder / "server")
     url = server.ensure_running()
     pid_file = server.data_dir / "data" / "postmaster.pid"
     lines = pid_file.read_text().splitlines()
@@ -159,16 +146,17 @@ def test_a_process_id_that_is_somebody_elses_by_now(open_folder: Path, server_in
         assert server.status().pid is None
         assert not server.stop()
         assert server.ensure_running() == url
-        with psycopg.connect(url) as connection:
-            assert connection.execute("select 1").fetchone() == (1,)
+        assert answers(url)
         assert stranger.poll() is None
     finally:
         stranger.kill()
         stranger.wait()
 
 
-def test_a_postgres_of_another_folder_is_a_stranger(open_folder: Path, server_in: MakeServer) -> None:
-    server, other = server_in(open_folder / "server"), server_in(open_folder / "other")
+def test_a_postgres_of_another_folder_is_a_stranger(
+    open_folder: Path, server_in: MakeServer, server: EmbeddedServer
+) -> None:
+    other = server_in(open_folder / "other")
     running = other.start()
     server.start()
     server.stop()
@@ -180,18 +168,13 @@ def test_a_postgres_of_another_folder_is_a_stranger(open_folder: Path, server_in
 
 @pytest.mark.parametrize("variable", ["PGSSLMODE", "PGCHANNELBINDING", "PGGSSENCMODE"])
 def test_settings_for_encrypted_servers_do_not_reach_the_url(
-    open_folder: Path,
-    server_in: MakeServer,
-    monkeypatch: pytest.MonkeyPatch,
-    variable: str,
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     monkeypatch.setenv(variable, "require")
-    with psycopg.connect(server_in(open_folder / "server").ensure_running()) as connection:
-        assert connection.execute("select 1").fetchone() == (1,)
+    assert answers(server.ensure_running())
 
 
-def test_an_interrupted_set_up_is_done_again(open_folder: Path, server_in: MakeServer) -> None:
-    server = server_in(open_folder / "server")
+def test_an_interrupted_set_up_is_done_again(server: EmbeddedServer) -> None:
     half_made = server.data_dir / "data.new"
     half_made.mkdir(parents=True)
     (half_made / "PG_VERSION").write_text("18\n")
@@ -216,18 +199,18 @@ def test_the_environment_chooses_the_folder(open_folder: Path, monkeypatch: pyte
 
 
 def test_settings_for_other_servers_are_not_inherited(
-    open_folder: Path, server_in: MakeServer, monkeypatch: pytest.MonkeyPatch
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGPORT", "1")
     monkeypatch.setenv("PGDATA", "/nonexistent")
-    status = server_in(open_folder / "server").start()
+    status = server.start()
     assert status.running
     assert status.port != 1
 
 
 @as_root
 def test_root_copies_programs_that_the_server_cannot_reach(
-    open_folder: Path, server_in: MakeServer, monkeypatch: pytest.MonkeyPatch
+    open_folder: Path, server_in: MakeServer, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed = open_folder / "closed"
     closed.mkdir(mode=0o700)
@@ -236,7 +219,6 @@ def test_root_copies_programs_that_the_server_cannot_reach(
         (closed / path.name).symlink_to(path)
     monkeypatch.setattr(binaries, "package_folder", lambda: closed / package.name)
 
-    server = server_in(open_folder / "server")
     status = server.start()
     assert status.running
     copies = list(server.data_dir.glob("binaries-*"))
@@ -289,15 +271,14 @@ def conninfo_port(url: str) -> int:
     return int(conninfo_to_dict(url)["port"] or 0)
 
 
-def test_the_url_carries_everything(open_folder: Path, server_in: MakeServer) -> None:
-    facts = conninfo_to_dict(server_in(open_folder / "server").ensure_running())
+def test_the_url_carries_everything(server: EmbeddedServer) -> None:
+    facts = conninfo_to_dict(server.ensure_running())
     assert facts["host"] == "127.0.0.1"
     assert {"user", "password", "port", "dbname"} <= facts.keys()
 
 
-def test_the_folder_and_its_lock_are_closed_to_others(open_folder: Path, server_in: MakeServer) -> None:
+def test_the_folder_and_its_lock_are_closed_to_others(server: EmbeddedServer) -> None:
     """Who can open a file can hold its lock, and let everybody wait."""
-    server = server_in(open_folder / "server")
     with server._locked():
         folder, lock = server.data_dir.stat(), (server.data_dir / "lock").stat()
     assert stat.S_IMODE(folder.st_mode) == (0o711 if os.geteuid() == 0 else 0o700)
@@ -324,10 +305,9 @@ def test_root_uses_no_folder_of_somebody_else(open_folder: Path, server_in: Make
 
 
 @pytest.mark.parametrize("name", ["port", "password", "data/PG_VERSION", "data/server.log"])
-def test_links_in_the_folder_are_not_followed(open_folder: Path, server_in: MakeServer, name: str) -> None:
+def test_links_in_the_folder_are_not_followed(open_folder: Path, server: EmbeddedServer, name: str) -> None:
     secret = open_folder / "secret"
     secret.write_text("s3cret\n")
-    server = server_in(open_folder / "server")
     (server.data_dir / name).parent.mkdir(parents=True)
     (server.data_dir / name).symlink_to(secret)
     with pytest.raises(FolderNotOurs, match="symbolic link") as caught:
@@ -336,9 +316,8 @@ def test_links_in_the_folder_are_not_followed(open_folder: Path, server_in: Make
 
 
 def test_a_link_in_the_place_of_the_port_is_not_written_through(
-    open_folder: Path, server_in: MakeServer
+    open_folder: Path, server: EmbeddedServer
 ) -> None:
-    server = server_in(open_folder / "server")
     server.start()
     assert server.stop()
     (server.data_dir / "port").unlink()
@@ -349,15 +328,13 @@ def test_a_link_in_the_place_of_the_port_is_not_written_through(
 
 
 @pytest.mark.parametrize("content", ["", "x", "-1", "0", "65536", "9" * 5000, "٣", "\0"])
-def test_what_is_no_port_is_forgotten(open_folder: Path, server_in: MakeServer, content: str) -> None:
-    server = server_in(open_folder / "server")
+def test_what_is_no_port_is_forgotten(server: EmbeddedServer, content: str) -> None:
     server.data_dir.mkdir()
     (server.data_dir / "port").write_text(content)
     assert server.status().port is None
 
 
-def test_calls_that_are_refused_leave_nothing_in_the_log(open_folder: Path, server_in: MakeServer) -> None:
-    server = server_in(open_folder / "server")
+def test_calls_that_are_refused_leave_nothing_in_the_log(server: EmbeddedServer) -> None:
     url, log = server.ensure_running(), server.data_dir / "data" / "server.log"
     with psycopg.connect(url, autocommit=True) as connection:
         before = log.stat().st_size
