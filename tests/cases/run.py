@@ -31,9 +31,9 @@ class Outcome:
     refused: str | None = None
 
 
-def run_claims(direct: Direct, case: Case, translated: Translated, policy: Mapping[str, Any]) -> Outcome:
+def run_claims(direct: Direct, case: Case, translated: Translated) -> Outcome:
     """Submit the lease, then let each candidate claim it, rolled back in between."""
-    epochs = set_up(direct, translated, policy)
+    epochs = set_up(direct, translated)
     try:
         options = {**translated.lease, "placement": translated.placement}
         lease = direct.spawn(QUEUE, options)["lease_id"]
@@ -63,11 +63,9 @@ def run_match(direct: Direct, case: Case, translated: Translated) -> Outcome:
     return Outcome(frozenset(eligible & case.candidates))
 
 
-def run_scores(
-    direct: Direct, case: Case, translated: Translated, policy: Mapping[str, Any]
-) -> Mapping[str, float]:
+def run_scores(direct: Direct, case: Case, translated: Translated) -> Mapping[str, float]:
     """Each candidate's score by match_nodes."""
-    set_up(direct, translated, policy)
+    set_up(direct, translated)
     rows = direct.match(translated.placement, _match_options(translated))
     return {row["node_name"]: row["score"] for row in rows if row["node_name"] in case.candidates}
 
@@ -127,9 +125,9 @@ def _lease(placement: Mapping[str, Any], options: Mapping[str, Any], lease_id: U
     return Lease(lease_id, placement, options["labels"], options["tenant"], TASK)
 
 
-def set_up(direct: Direct, translated: Translated, policy: Mapping[str, Any]) -> dict[str, int]:
+def set_up(direct: Direct, translated: Translated) -> dict[str, int]:
     """Make the queue, register the nodes, adopt what runs; returns the nodes' epochs."""
-    direct.create_queue(QUEUE, policy)
+    direct.create_queue(QUEUE, {"patience": 0})  # no better node is waited for
     epochs = {name: direct.register(*spec) for name, spec in translated.nodes.items()}
     for adopted in translated.running:
         node, _ = translated.nodes[adopted.node]

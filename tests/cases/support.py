@@ -1,6 +1,6 @@
-"""Which features a case needs, and which of them this version does not serve yet."""
+"""Which features a case needs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tests.cases.model import Case
@@ -13,22 +13,6 @@ SPREAD = "spread"
 RATHER_SPREAD = "spread as a preference"
 GANGS = "gangs"
 REPLACES = "replaces"
-PATIENCE = "patience"
-
-_WEB = {"labels": {"app": "web"}}
-_AWAY = {"leases": _WEB, "domain": "node", "away": True}
-_ZONES = {"domain": "label:zone", "select": _WEB}
-
-# A feature that is not built yet, and how the grammar writes it: what must be refused until then.
-# Once it is served, delete its row here, and the cases that need it run.
-NOT_YET: Mapping[str, Sequence[Mapping[str, Any]]] = {}
-# No node is held back because a better one is alive.
-POLICY: Mapping[str, Any] = {} if PATIENCE in NOT_YET else {"patience": 0}
-
-
-def waits_for(case: Case) -> str | None:
-    """A feature that the case needs and this version lacks, None if it runs now."""
-    return next((feature for feature in needs(case) if feature in NOT_YET), None)
 
 
 def needs(case: Case) -> Iterator[str]:

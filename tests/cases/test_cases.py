@@ -1,10 +1,9 @@
 """Conformance: what Kubernetes, Nomad and Fleet answer, hwqueue answers, or says why not.
 
 The cases come from HWQUEUE_CASES_DIR, else from data/; SCHEMA.md describes them. Every case is
-asked of the oracle; those whose features are served are run on the database, too.
+asked of the oracle and run on the database.
 """
 
-import collections
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -16,17 +15,15 @@ import pytest
 from tests.cases import gangs, run
 from tests.cases.deviations import deviations_of, read_deviations
 from tests.cases.model import Case, folder, read_cases
-from tests.cases.support import GANGS, NOT_YET, POLICY, REPLACES, is_score, needs, waits_for
-from tests.cases.test_translation_leases import made
+from tests.cases.support import GANGS, REPLACES, is_score, needs
+from tests.cases.test_translation import made
 from tests.cases.translate import translate
 from tests.direct import Direct
 
 CASES = list(read_cases(folder()))
 ABOUT_GANGS = [case for case in CASES if case.is_about_a_gang]
-RUN = [case for case in CASES if waits_for(case) is None and not case.is_about_a_gang]
-DEFERRED = collections.Counter(feature for case in CASES if (feature := waits_for(case)) is not None)
+RUN = [case for case in CASES if not case.is_about_a_gang]
 ANSWERED = [case for case in CASES if not {GANGS, REPLACES} & set(needs(case))]
-NOT_SUPPORTED = "QHC05"
 
 
 def case_id(case: Case) -> str:
@@ -72,7 +69,7 @@ def test_filter(conn: psycopg.Connection, case: Case) -> None:
     """claim_task and match_nodes give what the oracle gives; it agrees with upstream, see below."""
     translated = translate(case)
     direct = Direct(conn)
-    claims = run.run_claims(direct, case, translated, POLICY)
+    claims = run.run_claims(direct, case, translated)
     verdict = run.ask_oracle(case, translated)
     assert claims == run.run_match(direct, case, translated)
     assert claims.feasible == verdict.feasible
@@ -84,7 +81,7 @@ def test_filter(conn: psycopg.Connection, case: Case) -> None:
 def test_score(conn: psycopg.Connection, case: Case) -> None:
     """match_nodes puts the nodes into the oracle's order."""
     translated = translate(case)
-    scores = run.run_scores(Direct(conn), case, translated, POLICY)
+    scores = run.run_scores(Direct(conn), case, translated)
     assert all(map(math.isfinite, scores.values()))
     rank = binding(case, run.ranked(scores, case.precision))
     expected = run.ranked(run.oracle_scores(case, translated), case.precision)
@@ -178,18 +175,5 @@ def test_preferences_that_are_refused_or_weigh_nothing(conn: psycopg.Connection,
         test_upstream(wrong)
 
 
-@pytest.mark.parametrize(
-    "feature", DEFERRED, ids=lambda feature: f"deferred: {DEFERRED[feature]} need {feature}"
-)
-def test_deferred(conn: psycopg.Connection, feature: str) -> None:
-    """What the deferred cases need is refused, not ignored: once it is built, they must run."""
-    for placement in NOT_YET[feature]:
-        with pytest.raises(psycopg.DatabaseError) as refusal:
-            Direct(conn).match(placement)
-        assert refusal.value.sqlstate == NOT_SUPPORTED
-
-
-def test_every_case_runs_or_waits_for_a_feature() -> None:
-    """Nothing is passed over."""
-    assert len(RUN) + len(ABOUT_GANGS) + DEFERRED.total() == len(CASES)
+def test_there_are_cases() -> None:
     assert RUN, f"no case of {folder()} can run"

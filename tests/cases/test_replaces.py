@@ -6,7 +6,7 @@ import pytest
 from tests.cases import run
 from tests.cases.fleet import replaced
 from tests.cases.model import Case, folder, lease_id, read_cases
-from tests.cases.support import POLICY, REPLACES, needs
+from tests.cases.support import REPLACES, needs
 from tests.cases.translate import translate
 from tests.direct import Direct
 
@@ -17,7 +17,7 @@ CASES = [case for case in read_cases(folder()) if REPLACES in needs(case)]
 def test_it_is_placed_and_the_other_one_moves(conn: psycopg.Connection, case: Case) -> None:
     """What Fleet decides: to allow it, to allow it and move what it replaces, or neither."""
     direct, translated = Direct(conn), translate(case)
-    epochs = run.set_up(direct, translated, POLICY)
+    epochs = run.set_up(direct, translated)
     olds = [lease_id(name) for name in replaced(case)][:1]  # one at a time
     options = {**translated.lease, "placement": translated.placement}
     if olds:

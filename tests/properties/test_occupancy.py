@@ -12,7 +12,6 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from tests.calls import TASK, Row
-from tests.cases.support import NOT_YET, OTHERS, PATIENCE, POLICY, RATHER_OTHERS, SPREAD
 from tests.direct import Direct
 from tests.oracle.cluster import Cluster, Lease, Running
 from tests.oracle.facts import Node
@@ -25,10 +24,6 @@ QUEUE = "example"
 ZONE, RACK = "label:zone", "rack"
 SERVICES = tuple(str(uuid5(IDS, f"service-{number}")) for number in range(2))
 LEASES = tuple(str(uuid5(IDS, f"lease-{number}")) for number in range(4))
-
-pytestmark = pytest.mark.skipif(
-    not {OTHERS, RATHER_OTHERS, SPREAD, PATIENCE}.isdisjoint(NOT_YET), reason="not served yet"
-)
 
 # Nodes whose facts are others when they are read for the whole fleet.
 FACTS = """
@@ -212,7 +207,7 @@ def takes(direct: Direct, node: UUID, epoch: int) -> bool:
 
 def register(direct: Direct, specs: Sequence[Options]) -> dict[UUID, int]:
     """Make the queue and the nodes."""
-    direct.create_queue(QUEUE, {**ONLY_AFFINITY, **POLICY})
+    direct.create_queue(QUEUE, ONLY_AFFINITY)
     for number, spec in enumerate(specs):
         spec |= {"name": f"n{number}", "instance_id": "i"}
     return {node: direct.register(node, spec) for node, spec in zip(NODE_IDS, specs, strict=False)}

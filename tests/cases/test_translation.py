@@ -1,4 +1,4 @@
-"""Affinity between leases and topology spread: what the translation writes."""
+"""What the translation writes: affinity, spread, taints, Nomad's allocations, Fleet's options."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,14 +6,21 @@ from typing import Any
 import pytest
 
 from tests.cases import run
+from tests.cases.fleet import glob
 from tests.cases.kubernetes_leases import domain, selector
-from tests.cases.model import DEFAULT_FOLDER, NOTHING, Case, read_cases
+from tests.cases.model import DEFAULT_FOLDER, JOB, NAME, NOTHING, Case, lease_id, node_id, read_cases
+from tests.cases.nomad_leases import distinct_hosts
+from tests.cases.support import needs
 from tests.cases.translate import translate
 
 SHIPPED = {case.case_id: case for case in read_cases(DEFAULT_FOLDER)}
 S1 = {"exprs": [{"label": "security", "op": "in", "values": ["S1"]}]}
 FOO = {"exprs": [{"label": "foo", "op": "exists"}]}
 TEAM_1 = ["subteam1.team1", "subteam2.team1", "subteam2.team2"]
+DEDICATED = {"key": "dedicated", "op": "equal", "value": "user1", "effect": "no_schedule"}
+SLA = {"key": "node.kubernetes.io/sla", "effect": "no_schedule"}
+WEB = {"labels": {"case.job": "j", "case.group": "web"}}
+GATE = {"taint_comparison_operators": True}
 
 
 def made(stage: str, lease: Mapping[str, Any], **given: Any) -> Case:
@@ -144,6 +151,91 @@ def in_(label: str, *values: str) -> dict[str, Any]:
             "k8s-ts-053",
             {"spread": [{"domain": "label:node", "max_skew": 2, "select": FOO, "when": "prefer"}]},
         ),
+        ("k8s-ta-001", {}),
+        ("k8s-ta-011", {"tolerate": [{**SLA, "op": "gt", "value": "750"}]}),
+        ("k8s-ta-016", {}),
+        ("k8s-ta-018", {"tolerate": [DEDICATED]}),
+        ("dv-006", {"tolerate": [{"op": "exists"}]}),
+        (
+            "nm-co-066",
+            {
+                "spread": [
+                    {
+                        "domain": "node",
+                        "max_per_domain": 1,
+                        "select": {"labels": {"case.job": "foo"}},
+                    }
+                ]
+            },
+        ),
+        ("nm-co-068", {}),
+        (
+            "nm-co-078",
+            {
+                "spread": [
+                    {
+                        "domain": "label:meta.rack",
+                        "max_per_domain": 1,
+                        "select": {"labels": {"case.job": "j", "case.group": "example"}},
+                    }
+                ]
+            },
+        ),
+        # `*` is what the others leave
+        (
+            "nm-as-011",
+            {
+                "spread": [
+                    {
+                        "domain": "label:node.datacenter",
+                        "targets": [
+                            {"value": "dc1", "percent": 50},
+                            {"value": "dc2", "percent": 50},
+                        ],
+                        "weight": 100,
+                        "select": WEB,
+                    }
+                ]
+            },
+        ),
+        (
+            "nm-as-013",
+            {
+                "prefer": [
+                    {
+                        "weight": 100,
+                        "when": {
+                            "leases": {"labels": {"case.job": "foo", "case.group": "web"}},
+                            "domain": "node",
+                            "away": True,
+                        },
+                    }
+                ]
+            },
+        ),
+        ("fleet-003", {"require": [{"node": str(node_id("XYZ"))}]}),
+        (
+            "fleet-008",
+            {
+                "require": [
+                    {"lease": str(lease_id("pong.service")), "domain": "node"},
+                    {"lease": str(lease_id("ping.service")), "domain": "node"},
+                ]
+            },
+        ),
+        (
+            "fleet-028",
+            {
+                "require": [
+                    {
+                        "leases": {"exprs": [{"label": NAME, "op": "in", "values": ["foo@a.service"]}]},
+                        "domain": "node",
+                        "away": True,
+                    }
+                ]
+            },
+        ),
+        ("fleet-031", {}),
     ],
 )
 def test_shipped_cases(case_id: str, placement: Mapping[str, Any]) -> None:
@@ -295,3 +387,153 @@ def test_both_policies_of_a_spread() -> None:
         "select": {"labels": {}},
         "count_nodes": {"taints": "honor"},
     }
+
+
+def test_taints_are_registered_where_a_stage_asks() -> None:
+    """A stage of one filter says nothing on taints, a spread counts by them."""
+    _, spec = translate(SHIPPED["k8s-ta-001"]).nodes["nodeA"]
+    assert spec["taints"] == [{"key": "dedicated", "value": "user1", "effect": "no_schedule"}]
+    nodes: list[Mapping[str, Any]] = [
+        {"name": "n1", "labels": {}, "taints": [{"key": "a", "effect": "NoExecute"}]}
+    ]
+    for stage, taints in (
+        ("lease_affinity", None),
+        ("spread", [{"key": "a", "value": "", "effect": "no_execute"}]),
+    ):
+        _, spec = translate(made(stage, {}, nodes=nodes)).nodes["n1"]
+        assert spec.get("taints") == taints
+
+
+@pytest.mark.parametrize(
+    ("toleration", "translated"),
+    [
+        ({"key": "a"}, {"key": "a", "op": "equal", "value": ""}),
+        ({"key": "a", "op": "", "value": None}, {"key": "a", "op": "equal", "value": ""}),
+        ({"key": "", "op": "Exists", "effect": ""}, {"op": "exists"}),
+        ({"key": "a", "op": "Exists", "value": "b"}, {"key": "a", "op": "exists"}),
+        ({"key": "a", "op": "Lt", "value": "-5"}, {"key": "a", "op": "lt", "value": "-5"}),
+        ({"key": "a", "op": "Gt", "value": "+05"}, {"key": "a", "op": "gt", "value": "5"}),
+        ({"key": "a", "op": "Gt", "value": "high"}, None),
+        ({"key": "a", "op": "Gt"}, None),
+        # Kubernetes' own validation refuses this one, and so does hwqueue
+        ({"op": "Equal", "value": "b"}, {"op": "equal", "value": "b"}),
+    ],
+)
+def test_tolerations(toleration: Mapping[str, Any], translated: Mapping[str, Any] | None) -> None:
+    """Equal is the default, empty is any, and what tolerates nothing is left out."""
+    case = made("taints", {"tolerations": [toleration]}, options=GATE)
+    assert translate(case).placement.get("tolerate", []) == ([translated] if translated else [])
+
+
+@pytest.mark.parametrize(
+    ("value", "is_on"),
+    [(None, True), ("true", True), ("F", False), ("0", False), ("no", True), ("", True)],
+)
+def test_distinct_hosts_is_off_for_what_is_false_only(value: str | None, is_on: bool) -> None:
+    """An unparsable boolean means on."""
+    lease = {"job": "j", "distinct_hosts": {"scope": "job", "value": value}}
+    assert bool(distinct_hosts(made("distinct_hosts", lease))) == is_on
+
+
+def test_the_limit_of_distinct_property() -> None:
+    """It is 1 unless given; a node without the property takes nothing."""
+    lease = {
+        "job": "j",
+        "distinct_property": [{"key": "rack", "scope": "job", "limit": 2}],
+    }
+    nodes = [{"name": "n1", "labels": {"rack": "r"}}, {"name": "n2", "labels": {}}]
+    running = [{"node": "n1", "labels": {}, "job": "j", "group": "g"}]
+    case = made("distinct_property", lease, nodes=nodes, running=running)
+    assert run.ask_oracle(case, translate(case)).feasible == {"n1"}
+    case = made("distinct_property", lease, nodes=nodes, running=running * 2)
+    assert run.ask_oracle(case, translate(case)).feasible == set()
+    for limit, translated in ((None, 1), ("", 1), ("3", 3), (0, 0), ("many", "many")):
+        lease = {"job": "j", "distinct_property": [{"key": "rack", "limit": limit}]}
+        case = made("distinct_property", lease)
+        [spread] = translate(case).placement["spread"]
+        assert spread["max_per_domain"] == translated
+        refused = run.ask_oracle(case, translate(case)).refused
+        assert (refused == run.PLACEMENT_INVALID) == (translated in (0, "many"))
+
+
+def test_penalty_nodes_and_job_anti_affinity_add_up() -> None:
+    """Two scores of one case: a node that failed it, and one that has two of its group."""
+    nodes: list[dict[str, Any]] = [{"name": name, "labels": {}} for name in ("n1", "n2", "n3")]
+    running = [{"node": "n1", "labels": {}, "job": "j", "group": "web"}] * 2
+    lease = {"job": "j", "group": "web", "desired_count": 4, "penalty_nodes": ["n1", "n2"]}
+    case = made("score:nomad_penalty", lease, nodes=nodes)
+    [term] = translate(case).placement["prefer"]
+    assert term == {"weight": -100, "when": {"node": [str(node_id("n1")), str(node_id("n2"))]}}
+    assert run.ranked(run.oracle_scores(case, translate(case)), 6) == [["n3"], ["n1", "n2"]]
+    case = made("score:nomad_job_anti_affinity", lease, nodes=nodes, running=running)
+    assert run.ranked(run.oracle_scores(case, translate(case)), 6) == [["n2", "n3"], ["n1"]]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "matches"),
+    [
+        ("foo.*", "foo.socket", True),
+        ("foo.*", "foo/a", False),
+        ("*", "a/b", False),
+        ("foo@?.service", "foo@1.service", True),
+        ("foo@?.service", "foo@10.service", False),
+        ("[^a-c]x", "dx", True),
+        ("[^a-c]x", "bx", False),
+        ("[a-c]x", "bx", True),
+        (r"a\*", "a*", True),
+        (r"a\*", "ab", False),
+        ("a+b", "a+b", True),
+        ("a+b", "aab", False),
+    ],
+)
+def test_globs(pattern: str, name: str, matches: bool) -> None:
+    """As path.Match of Go reads them."""
+    assert (glob(pattern).fullmatch(name) is not None) == matches
+
+
+def test_conflicts_of_a_unit_that_runs() -> None:
+    """They are its own rule, and keep out a newcomer that has none; not itself."""
+    running = {"node": "n1", "labels": {}, "name": "a.service", "fleet": {"conflicts": ["*"]}}
+    case = made("fleet", {"name": "b.service"}, running=[running])
+    translated = translate(case)
+    [adopted] = translated.running
+    [expr] = adopted.placement["require"]
+    assert expr["leases"] == {"exprs": [{"label": NAME, "op": "in", "values": ["a.service", "b.service"]}]}
+    assert adopted.options["lease_id"] == str(lease_id("a.service"))
+    assert run.ask_oracle(case, translated).feasible == set()
+
+
+def test_machine_of_a_unit_that_does_not_run() -> None:
+    """Its id is known, its place is not: nobody may take the lease."""
+    case = made("fleet", {"name": "b", "fleet": {"machine_of": ["a"]}})
+    assert run.ask_oracle(case, translate(case)).feasible == set()
+    running = [{"node": "n1", "labels": {}, "name": "a"}, {"node": "n1", "labels": {}, "name": "a"}]
+    case = made("fleet", {"name": "b", "fleet": {"machine_of": ["a"]}}, running=running)
+    translated = translate(case)
+    assert len({adopted.options["lease_id"] for adopted in translated.running}) == len(running)
+    assert run.ask_oracle(case, translated).feasible == {"n1"}
+
+
+def test_jobs_become_labels() -> None:
+    """So that selectors can name them; what has no job has no such label."""
+    translated = translate(SHIPPED["nm-co-071"])
+    assert [lease.options["labels"][JOB] for lease in translated.running] == ["foo", "bar"]
+    assert JOB not in translate(SHIPPED["k8s-pa-003"]).lease["labels"]
+
+
+@pytest.mark.parametrize(
+    ("case_id", "features"),
+    [
+        ("k8s-na-018", set()),
+        ("k8s-pa-008", {"requirements about other leases"}),
+        ("k8s-pa-046", {"preferences about other leases"}),
+        ("k8s-ts-023", {"taints and tolerations", "spread"}),
+        ("k8s-ts-043", {"spread as a preference"}),
+        ("nm-co-066", {"spread"}),
+        ("fleet-011", set()),
+        ("fleet-021", {"replaces"}),
+    ],
+)
+def test_needs(case_id: str, features: set[str]) -> None:
+    """What must be served before the case can run."""
+    assert set(needs(SHIPPED[case_id])) == features
