@@ -37,7 +37,6 @@ class SpawnEverywhere(s.Step):
         return not seen.rows["everywhere"]
 
     def make(self, direct: Direct, seen: Seen) -> Row:
-        """Spawn it."""
         return direct.row("spawn_everywhere", queue=QUEUE, task=TASK, options=self.options)
 
     def wrong(self, before: Seen, after: Seen, outcome: s.Outcome) -> list[str]:
@@ -56,12 +55,7 @@ class StopEverywhere(s.Step):
         return any(row["stopped_at"] is None for row in seen.rows["everywhere"])
 
     def make(self, direct: Direct, seen: Seen) -> str:
-        """Stop it."""
         return str(direct.value("stop_everywhere", everywhere=TASK_ID))
-
-    def wrong(self, before: Seen, after: Seen, outcome: s.Outcome) -> list[str]:
-        """No lease has changed yet."""
-        return unlike(before, after)
 
 
 class Its(s.Step):
@@ -90,7 +84,7 @@ class Its(s.Step):
         return step
 
 
-class Registers(o.OfNode):
+class Registers(s.OfNode):
     """A node registers, and asks for work: its own lease is there before others can be."""
 
     def wrong(self, before: Seen, after: Seen, outcome: s.Outcome) -> list[str]:

@@ -90,9 +90,8 @@ class _Tables:
 
     def look(self) -> Seen:
         """Every row there is."""
-        row = self.conn.execute(self._query).fetchone()
-        assert row is not None
-        return Seen(row[0])
+        [(found,)] = self.conn.execute(self._query).fetchall()
+        return Seen(found)
 
     def write(self, rows: Dump, instead_of: Dump) -> None:
         """Put the rows back, in the tables that differ."""

@@ -9,7 +9,7 @@ from tests.direct import Direct
 from tests.walk import steps as s
 from tests.walk.gangs import ticked
 from tests.walk.names import lease_id
-from tests.walk.operators import OfNode, spec_of
+from tests.walk.operators import spec_of
 from tests.walk.seen import LeaseSeen, Seen
 from tests.walk.sweeps import Expected, unlike
 from tests.walk.world import World, every
@@ -19,7 +19,7 @@ IN_ZONE_A, WITH_C, C = lease_id("a"), lease_id("b"), lease_id("c")
 LASTING_ONES = {IN_ZONE_A, WITH_C}
 
 
-class MoveZone(OfNode):
+class MoveZone(s.OfNode):
     """The node registers with another zone."""
 
     verb = "move"
@@ -36,7 +36,7 @@ class MoveZone(OfNode):
         return unlike(before, after, judged(before, after, here))
 
 
-class Taint(OfNode):
+class Taint(s.OfNode):
     """An operator wants the node empty."""
 
     verb = "taint"
@@ -46,7 +46,6 @@ class Taint(OfNode):
         return super().can(seen) and not seen.nodes[self.node]["operator_taints"]
 
     def make(self, direct: Direct, seen: Seen) -> None:
-        """Taint it."""
         direct.rows("taint_node", node=self.node, taint={"key": "k", "effect": "no_execute"})
 
     def wrong(self, before: Seen, after: Seen, outcome: s.Outcome) -> list[str]:
@@ -59,22 +58,17 @@ class Taint(OfNode):
         return unlike(before, after, asked)
 
 
-class Untaint(Taint):
-    """The node may run all again."""
+class Untaint(s.OfNode):
+    """The node may run all again; whoever was asked to stop stays asked."""
 
     verb = "untaint"
 
     def can(self, seen: Seen) -> bool:
         """Whether it is tainted."""
-        return self.node in seen.nodes and not super().can(seen)
+        return super().can(seen) and bool(seen.nodes[self.node]["operator_taints"])
 
     def make(self, direct: Direct, seen: Seen) -> None:
-        """Take it off."""
         direct.rows("untaint_node", node=self.node, key="k")
-
-    def wrong(self, before: Seen, after: Seen, outcome: s.Outcome) -> list[str]:
-        """Whoever was asked to stop stays asked."""
-        return unlike(before, after)
 
 
 class ReapLasting(s.Reap):

@@ -65,14 +65,9 @@ class SetTask(Step):
         self.defaults = defaults
 
     def make(self, direct: Direct, seen: Seen) -> Any:
-        """Set or drop it."""
         if self.defaults is None:
             return direct.value("drop_task", task=TASK)
         return direct.value("set_task", task=TASK, defaults=self.defaults)
-
-    def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
-        """No lease that is there changes."""
-        return unlike(before, after)
 
 
 class SpawnByTask(Spawn):
@@ -108,7 +103,6 @@ class CancelGang(Step):
         return seen.gangs[self.gang].state not in (*FINISHED, "cancelling")
 
     def make(self, direct: Direct, seen: Seen) -> str:
-        """Cancel it."""
         return str(direct.value("cancel_gang", gang=self.gang))
 
     def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:

@@ -3,32 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any
 
 from tests.calls import Row
 from tests.direct import Direct
-from tests.walk.names import QUEUE, node_id
+from tests.walk.names import QUEUE
 from tests.walk.seen import Seen, span
-from tests.walk.steps import Outcome, Step
+from tests.walk.steps import OfNode, Outcome, Step
 from tests.walk.sweeps import lost, unlike
-
-
-class OfNode(Step):
-    """An operator's call about a node that changes no lease."""
-
-    verb: ClassVar[str]
-
-    def __init__(self, node: str) -> None:
-        self.name = f"{self.verb} {node}"
-        self.node = node_id(node)
-
-    def can(self, seen: Seen) -> bool:
-        """Whether the node is registered."""
-        return self.node in seen.nodes
-
-    def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
-        """No lease has changed."""
-        return unlike(before, after)
 
 
 class Cordon(OfNode):
@@ -41,7 +23,6 @@ class Cordon(OfNode):
         return super().can(seen) and seen.nodes[self.node]["cordoned_at"] is None
 
     def make(self, direct: Direct, seen: Seen) -> None:
-        """Cordon it."""
         direct.conn.execute("select hwqueue.cordon_node(p_node => %s)", [self.node])
 
 
@@ -55,7 +36,6 @@ class Uncordon(Cordon):
         return self.node in seen.nodes and not super().can(seen)
 
     def make(self, direct: Direct, seen: Seen) -> None:
-        """Uncordon it."""
         direct.conn.execute("select hwqueue.uncordon_node(p_node => %s)", [self.node])
 
 
@@ -65,7 +45,6 @@ class Drain(Cordon):
     verb = "drain"
 
     def make(self, direct: Direct, seen: Seen) -> None:
-        """Drain it."""
         direct.drain(self.node, timedelta(seconds=10))
 
     def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
@@ -122,7 +101,6 @@ class Arrive(OfNode):
         return not super().can(seen)
 
     def make(self, direct: Direct, seen: Seen) -> int:
-        """Register it."""
         return direct.register(self.node, self.spec)
 
 
@@ -132,7 +110,6 @@ class Leave(OfNode):
     verb = "leave"
 
     def make(self, direct: Direct, seen: Seen) -> None:
-        """Take it out."""
         direct.deregister(self.node)
 
     def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
@@ -152,12 +129,7 @@ class Pause(Step):
         return (seen.queue["paused_at"] is not None) == self.is_paused
 
     def make(self, direct: Direct, seen: Seen) -> None:
-        """Pause it."""
         direct.conn.execute("select hwqueue.pause_queue(p_queue => %s)", [QUEUE])
-
-    def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
-        """No lease has changed."""
-        return unlike(before, after)
 
 
 class Resume(Pause):
@@ -167,7 +139,6 @@ class Resume(Pause):
     is_paused = True
 
     def make(self, direct: Direct, seen: Seen) -> None:
-        """Resume it."""
         direct.conn.execute("select hwqueue.resume_queue(p_queue => %s)", [QUEUE])
 
 

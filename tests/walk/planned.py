@@ -29,7 +29,6 @@ class Assign(OfPlanner):
         self.lease, self.node = lease_id(lease), node_id(node)
 
     def make(self, direct: Direct, seen: Seen) -> str:
-        """Reserve it there."""
         places = [{"lease": str(self.lease), "node": str(self.node)}]
         fence = self.fence(seen)
         return str(direct.row("reserve_leases", places=places, hold=_HOLD, **fence)["verdict"])

@@ -25,7 +25,6 @@ class Lead(s.Step):
         self.holder = holder
 
     def make(self, direct: Direct, seen: Seen) -> int | None:
-        """Ask."""
         epoch: int | None = direct.value("lead_planner", holder=self.holder, ttl=_LEAD)
         return epoch
 
@@ -77,7 +76,6 @@ class Propose(OfPlanner):
         self.place = place
 
     def make(self, direct: Direct, seen: Seen) -> str:
-        """Propose it."""
         return str(direct.value("reserve_gang", gang=self.gang, place=self.place, **self.fence(seen)))
 
     def wrong(self, before: Seen, after: Seen, outcome: s.Outcome) -> list[str]:
@@ -105,7 +103,6 @@ class Price(OfPlanner):
     """What a device is worth."""
 
     def make(self, direct: Direct, seen: Seen) -> str:
-        """Set it."""
         fence = self.fence(seen)
         return str(direct.value("set_prices", queue=QUEUE, prices=_WORTH, ttl=timedelta(hours=1), **fence))
 

@@ -1,7 +1,7 @@
 """Calls that a walk makes: what each is, when it makes sense, and what it may do to every lease.
 
 What a call should do is told here a second time, from what was seen before it; nothing is asked of
-the queue. A new call is a class with `can`, `make` and `wrong`.
+the queue. A new call is a class with `make`, and `can` and `wrong` where it is not as for most.
 """
 
 from abc import ABC, abstractmethod
@@ -42,9 +42,9 @@ class Step(ABC):
     def make(self, direct: Direct, seen: Seen) -> Any:
         """Make the call."""
 
-    @abstractmethod
     def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
-        """What the call did that it must not, or did not that it must."""
+        """What the call did that it must not, or did not that it must: as a rule no lease changes."""
+        return unlike(before, after)
 
 
 class OfLease(Step):
@@ -76,20 +76,31 @@ class OfLease(Step):
         return unlike(before, after, {} if should is None else {self.lease: should})
 
 
-class Claim(Step):
-    """A node asks for work."""
+class OfNode(Step):
+    """A call about a node, or by it."""
 
-    def __init__(self, node: str, qty: int = 1) -> None:
-        self.name = f"claim {node}" + (f" x{qty}" if qty > 1 else "")
+    verb: ClassVar[str]
+
+    def __init__(self, node: str) -> None:
+        self.name = f"{self.verb} {node}"
         self.node = node_id(node)
-        self.qty = qty
 
     def can(self, seen: Seen) -> bool:
         """Whether the node is registered."""
         return self.node in seen.nodes
 
+
+class Claim(OfNode):
+    """A node asks for work."""
+
+    verb = "claim"
+
+    def __init__(self, node: str, qty: int = 1) -> None:
+        super().__init__(node)
+        self.name += f" x{qty}" if qty > 1 else ""
+        self.qty = qty
+
     def make(self, direct: Direct, seen: Seen) -> list[Row]:
-        """Claim."""
         return direct.claim(QUEUE, self.node, seen.nodes[self.node]["epoch"], self.qty)
 
     def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
@@ -119,7 +130,6 @@ class Complete(Settle):
     verb = "complete"
 
     def make(self, direct: Direct, seen: Seen) -> str:
-        """Complete it."""
         return direct.complete(self.lease, self.token(seen))
 
     def expected(self, before: Seen, lease: LeaseSeen) -> LeaseSeen | None:
@@ -140,7 +150,6 @@ class Fail(Settle):
     retry = True
 
     def make(self, direct: Direct, seen: Seen) -> str:
-        """Fail it."""
         return direct.fail(self.lease, self.token(seen), retry=self.retry)
 
     def expected(self, before: Seen, lease: LeaseSeen) -> LeaseSeen | None:
@@ -170,7 +179,6 @@ class Release(Settle):
         self.delay = delay
 
     def make(self, direct: Direct, seen: Seen) -> str:
-        """Hand it back."""
         return direct.release(self.lease, self.token(seen), self.delay)
 
     def expected(self, before: Seen, lease: LeaseSeen) -> LeaseSeen | None:
@@ -187,7 +195,6 @@ class Extend(Settle):
     span = timedelta(seconds=100)
 
     def make(self, direct: Direct, seen: Seen) -> None:
-        """Extend it."""
         direct.extend(self.lease, self.token(seen), self.span)
 
     def expected(self, before: Seen, lease: LeaseSeen) -> LeaseSeen | None:
@@ -217,7 +224,6 @@ class Late(OfLease):
         return int([*ended, *put_back][0]["claim_token"])
 
     def make(self, direct: Direct, seen: Seen) -> Any:
-        """Settle."""
         return direct.complete(self.lease, self.token(seen))
 
     def expected(self, before: Seen, lease: LeaseSeen) -> LeaseSeen | None:
@@ -231,7 +237,6 @@ class LateInBatch(Late):
     verb = "late in a batch"
 
     def make(self, direct: Direct, seen: Seen) -> list[Row]:
-        """Settle."""
         late = {"lease_id": self.lease, "claim_token": self.token(seen)}
         return direct.complete_many([late])
 
@@ -247,7 +252,6 @@ class LateFail(Late):
     verb = "late fail"
 
     def make(self, direct: Direct, seen: Seen) -> str:
-        """Settle."""
         return direct.fail(self.lease, self.token(seen))
 
 
@@ -258,7 +262,6 @@ class Cancel(OfLease):
     refusals = frozenset({"QHL03"})
 
     def make(self, direct: Direct, seen: Seen) -> str:
-        """Cancel it."""
         return direct.cancel(self.lease)
 
     def expected(self, before: Seen, lease: LeaseSeen) -> LeaseSeen | None:
@@ -290,7 +293,6 @@ class Requeue(OfLease):
         return super().can(seen) and self.of(seen).state in FINISHED
 
     def make(self, direct: Direct, seen: Seen) -> str:
-        """Requeue it."""
         return direct.requeue(self.lease)
 
     def expected(self, before: Seen, lease: LeaseSeen) -> LeaseSeen | None:
@@ -313,7 +315,6 @@ class Update(OfLease):
         self.priority = priority
 
     def make(self, direct: Direct, seen: Seen) -> str:
-        """Change it."""
         return direct.update(self.lease, {"priority": self.priority})
 
     def expected(self, before: Seen, lease: LeaseSeen) -> LeaseSeen | None:
@@ -345,7 +346,6 @@ class Spawn(Step):
         return self.lease not in seen.leases
 
     def make(self, direct: Direct, seen: Seen) -> Row:
-        """Spawn it."""
         return direct.spawn(QUEUE, self.options)
 
     def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
@@ -365,7 +365,6 @@ class Adopt(Spawn):
         self.node = node_id(node)
 
     def make(self, direct: Direct, seen: Seen) -> Row:
-        """Adopt it."""
         return direct.adopt(QUEUE, self.node, self.options)
 
     def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
@@ -376,12 +375,10 @@ class Adopt(Spawn):
         return unlike(before, after)
 
 
-class Heartbeat(Step):
+class Heartbeat(OfNode):
     """A node extends all that it holds."""
 
-    def __init__(self, node: str) -> None:
-        self.name = f"heartbeat {node}"
-        self.node = node_id(node)
+    verb = "heartbeat"
 
     def can(self, seen: Seen) -> bool:
         """Whether it would change anything."""
@@ -414,7 +411,6 @@ class Reap(Step):
     name = "reap"
 
     def make(self, direct: Direct, seen: Seen) -> Row:
-        """Sweep."""
         return direct.reap()
 
     def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
@@ -437,24 +433,17 @@ class Wait(Step):
         ahead = next_event(seen, span(seen.queue["patience"]))
         direct.conn.execute("update hwqueue.test_clock set offset_by = offset_by + %s", [ahead])
 
-    def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
-        """Nobody has done anything."""
-        return unlike(before, after)
 
-
-class Relay(Step):
+class Relay(OfNode):
     """A node completes all that it holds and claims the next, in one call."""
 
-    def __init__(self, node: str) -> None:
-        self.name = f"settle and claim {node}"
-        self.node = node_id(node)
+    verb = "settle and claim"
 
     def can(self, seen: Seen) -> bool:
         """Whether it holds anything."""
         return any(lease.node == self.node for lease in seen.leases.values())
 
     def make(self, direct: Direct, seen: Seen) -> list[Row]:
-        """Settle and claim."""
         held = [row for row in seen.rows["claim"] if row["node_id"] == str(self.node)]
         return direct.settle_and_claim(QUEUE, self.node, seen.nodes[self.node]["epoch"], held)
 

@@ -103,6 +103,12 @@ def require(*exprs: dict[str, Any], app: str = "") -> Options:
     return {"placement": {"require": list(exprs)}, "labels": {"app": app} if app else {}}
 
 
+def spread(domain: str, placement: Options | None = None, **limit: int) -> Options:
+    """A lease of app x that is spread over such places, and asks that besides."""
+    rule = {"domain": domain, "select": {"labels": {"app": "x"}}, **limit}
+    return {"labels": {"app": "x"}, "placement": {"spread": [rule], **(placement or {})}}
+
+
 IN_ZONE: Options = {"require": [{"tags": {"zone": "a"}}]}
 
 

@@ -19,7 +19,7 @@ from tests.walk.planned import PLANS
 from tests.walk.proposals import PROPOSALS
 from tests.walk.replaces import REPLACES
 from tests.walk.silent import SILENCES
-from tests.walk.world import IN_ZONE, World, every, gpus, leases_of, needs, require
+from tests.walk.world import IN_ZONE, World, every, gpus, leases_of, needs, require, spread
 
 # Whoever asks gets the best that is there; tokens fence; a lease that is put back goes to the end.
 PLAIN = World(
@@ -73,18 +73,7 @@ TERMS = World(
     leases={
         "a": {"labels": {"app": "x"}},
         "b": require(leases_of("x", away=True)),
-        "c": {
-            "labels": {"app": "x"},
-            "placement": {
-                "spread": [
-                    {
-                        "domain": "rack",
-                        "max_per_domain": 1,
-                        "select": {"labels": {"app": "x"}},
-                    }
-                ]
-            },
-        },
+        "c": spread("rack", max_per_domain=1),
     },
     steps=[
         *(s.Claim(node) for node in "nmo"),
@@ -117,17 +106,7 @@ TOWARD = World(
 SKEW = World(
     "skew",
     nodes={"n": {"rack": 0}, "m": {"rack": 1}},
-    leases={
-        name: {
-            "labels": {"app": "x"},
-            "placement": {
-                "spread": [
-                    {"domain": "rack", "max_skew": 1, "select": {"labels": {"app": "x"}}},
-                ]
-            },
-        }
-        for name in "abc"
-    },
+    leases=dict.fromkeys("abc", spread("rack", max_skew=1)),
     steps=[
         s.Claim("n"),
         s.Claim("m", 2),
@@ -352,22 +331,7 @@ GANGS = World(
     nodes={"n": gpus(2, "n"), "m": gpus(1, "m")},
     leases={"s": needs(gpu=1)},
     gangs={
-        "g": {
-            "members": "ab",
-            "each": {
-                "labels": {"app": "x"},
-                "placement": {
-                    "resources": {"gpu": 1},
-                    "spread": [
-                        {
-                            "domain": "node",
-                            "max_per_domain": 1,
-                            "select": {"labels": {"app": "x"}},
-                        }
-                    ],
-                },
-            },
-        },
+        "g": {"members": "ab", "each": spread("node", {"resources": {"gpu": 1}}, max_per_domain=1)},
         "h": {"members": "cd", "each": needs(gpu=1)},
     },
     steps=[
