@@ -87,9 +87,8 @@ def text(expr: Any) -> str:
 
 def merged(conn: psycopg.Connection, left: Any, right: Any) -> Any:
     """Two normal placements in one."""
-    row = conn.execute(MERGE, [Jsonb(left), Jsonb(right)]).fetchone()
-    assert row is not None
-    return row[0]
+    [(found,)] = conn.execute(MERGE, [Jsonb(left), Jsonb(right)]).fetchall()
+    return found
 
 
 def shuffled(asked: Any, random: Random) -> Any:

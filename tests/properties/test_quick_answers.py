@@ -136,11 +136,10 @@ class Half:
 
     def epoch(self, node: UUID) -> int:
         """What it is by now: a registration may have been rolled back."""
-        row = self.conn.execute(
+        [(number,)] = self.conn.execute(
             "select node_epoch from hwqueue.node_state where node_id = %s", [node]
-        ).fetchone()
-        assert row is not None
-        return int(row[0])
+        ).fetchall()
+        return int(number)
 
     def spawn(self) -> None:
         labels = {"app": self.choose.choice("xy")}

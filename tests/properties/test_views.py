@@ -192,7 +192,6 @@ def test_amounts_are_what_shortage_says(
         "isolation": need["cpu_isolation"],
         "exclusivity": need["gpu_exclusivity"],
     }
-    row = conn.execute(_AMOUNTS, values).fetchone()
-    assert row is not None
-    event(f"fits: {row[0]}")
-    assert row[0] == row[1]
+    [(fits, told)] = conn.execute(_AMOUNTS, values).fetchall()
+    event(f"fits: {fits}")
+    assert fits == told
