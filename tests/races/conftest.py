@@ -1,13 +1,17 @@
-"""Low-water marks move at every claim: where they can be wrong, let the races see it."""
+"""The session that looks and those that stay open.
+
+Low-water marks move at every claim: where they can be wrong, let the races see it.
+"""
 
 from collections.abc import Iterator
 
 import psycopg
 import pytest
 
-from tests.calls import Calls
-from tests.flows import broken
-from tests.races.interleave import Actor, interleave
+from tests.direct import Direct
+from tests.races.cluster import OTHER, QUEUE, Node, register
+from tests.races.interleave import SHORT, Actor, Actors, Meet, bound_waits, interleave
+from tests.races.marks import Line
 
 
 @pytest.fixture(autouse=True)
@@ -16,22 +20,54 @@ def _eager(eager_marks: None) -> None:
 
 
 @pytest.fixture
-def calls(conn: psycopg.Connection) -> Iterator[Calls]:
-    """The session that looks; after the test every tally is right, and no wait missed a signal."""
-    made = Calls(conn)
+def direct(conn: psycopg.Connection) -> Iterator[Direct]:
+    """The session that looks, and two queues; after the test no invariant is broken."""
+    made = Direct(conn)
+    for queue in (QUEUE, OTHER):
+        made.create_queue(queue)
     yield made
-    assert broken(made) == []
+    assert made.rows("verify_invariants") == []
 
 
 @pytest.fixture
-def two(dsn: str, calls: Calls) -> Iterator[list[Actor]]:
-    """Sessions that stay open; the looking one fails where it would have to wait for them."""
-    with interleave(dsn) as actor:
-        calls.conn.execute("set lock_timeout = '200ms'")
-        yield [actor(), actor()]
+def node(direct: Direct) -> Node:
+    """One that counts nothing."""
+    return register(direct)
 
 
 @pytest.fixture
-def one(two: list[Actor]) -> Actor:
-    """The first of them."""
-    return two[0]
+def stands() -> bool:
+    """Whether the front of the line stands still, where no test has it both ways."""
+    return False
+
+
+@pytest.fixture
+def line(direct: Direct, stands: bool) -> Line:
+    """A queue at work."""
+    return Line(direct, stands=stands)
+
+
+@pytest.fixture
+def actor(dsn: str, direct: Direct) -> Iterator[Actors]:
+    """Makes sessions that stay open; the looking one fails where it would have to wait for them."""
+    with interleave(dsn) as made:
+        bound_waits(direct.conn, SHORT)
+        yield made
+
+
+@pytest.fixture
+def meet(actor: Actors) -> Meet:
+    """Lets two calls meet."""
+    return Meet(actor)
+
+
+@pytest.fixture
+def one(actor: Actors) -> Actor:
+    """One of them, its transaction open."""
+    return actor().begin()
+
+
+@pytest.fixture
+def two(actor: Actors) -> Actor:
+    """Another one, without a transaction."""
+    return actor()

@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
-import psycopg
-
 from tests.calls import Row
 from tests.direct import Direct
 from tests.patience import looks
@@ -47,17 +45,18 @@ class Line:
 
     def __init__(
         self,
-        conn: psycopg.Connection[Any],
+        direct: Direct,
         queue: str = QUEUE,
         *,
         stands: bool = False,
         **node: Any,
     ) -> None:
-        self.conn = conn
+        self.conn = direct.conn
         self.queue = queue
-        self.direct = Direct(conn)
-        self.direct.create_queue(queue, {"retry": {"kind": "fixed", "base": 0}})
-        self.node = register(conn, **node)
+        self.direct = direct
+        direct.create_queue(queue)
+        direct.rows("set_queue_policy", queue=queue, policy={"retry": {"kind": "fixed", "base": 0}})
+        self.node = register(direct, **node)
         self._class_id = 0
         if stands:
             self.spawn(priority=9, **NOWHERE)
@@ -93,10 +92,9 @@ class Line:
 
     def front(self) -> UUID:
         """The first lease of the queue, whoever may run it."""
-        row = self.conn.execute(_FRONT, [self.queue]).fetchone()
-        assert row is not None
-        assert isinstance(row[0], UUID)
-        return row[0]
+        [(found,)] = self.conn.execute(_FRONT, [self.queue]).fetchall()
+        assert isinstance(found, UUID)
+        return found
 
     def work_past(self, position: int, class_id: int | None = None, **options: Any) -> None:
         """Work until the mark of that priority, if need be of that class, is past a position."""
@@ -114,9 +112,8 @@ class Line:
 
     def versions(self) -> int:
         """How often the marks of the queue have moved."""
-        row = self.conn.execute(_VERSION, [self.queue]).fetchone()
-        assert row is not None
-        return int(row[0])
+        [(number,)] = self.conn.execute(_VERSION, [self.queue]).fetchall()
+        return int(number)
 
     def skip_versions(self, count: int) -> None:
         """As if the marks of the queue had moved so many times."""
@@ -137,19 +134,16 @@ class Line:
 
     def class_of(self, lease: UUID) -> int:
         """The class of a lease."""
-        row = self.conn.execute(_CLASS, [lease]).fetchone()
-        assert row is not None
-        return int(row[0])
+        [(number,)] = self.conn.execute(_CLASS, [lease]).fetchall()
+        return int(number)
 
     def last_position(self) -> int:
         """The last position that anyone has drawn."""
-        row = self.conn.execute("select last_value from hwqueue.ready_position_seq").fetchone()
-        assert row is not None
-        return int(row[0])
+        [(number,)] = self.conn.execute("select last_value from hwqueue.ready_position_seq").fetchall()
+        return int(number)
 
 
-def position(conn: psycopg.Connection[Any], lease: UUID) -> int:
+def position(direct: Direct, lease: UUID) -> int:
     """Where a lease stands in line, for a session that sees it."""
-    row = conn.execute(_POSITION, [lease]).fetchone()
-    assert row is not None
-    return int(row[0])
+    [(number,)] = direct.conn.execute(_POSITION, [lease]).fetchall()
+    return int(number)

@@ -2,44 +2,28 @@
 
 A pause parks one session in the middle of a function, where no lock of its own would stop it:
 
-    pause_at(conn, "admit_class", "v_locked := 0;")
-    pauses(two)
-    with pause_closed(conn):
-        claimed = two.start(lambda d: d.claim(...))
-        two.wait_until_parked()
+    with paused(direct, two, lambda d: d.claim(...), at=("admit_class", "v_locked := 0;")) as claimed:
         one.commit()
     claimed.result(TIMEOUT)
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, LiteralString
 from uuid import UUID
 
-import psycopg
 import pytest
 
 from tests.calls import Row
 from tests.direct import Direct
 from tests.patience import looks
-from tests.races.cluster import QUEUE, register
-from tests.races.interleave import Actor
+from tests.races.cluster import OTHER, QUEUE, Node, completed, register
+from tests.races.interleave import PAUSE, Actor, Result, kept
 
-OTHER = "other"  # a queue for those who ask, beside QUEUE for those in flight
 RACK = "rack"
 ZONE = "label:zone"
 FAR = 9  # claims while something is open: more than a term needs when nothing is
-_PAUSE = 4711  # an advisory lock: whoever comes to a pause waits for it
-_PAUSE_FUNCTION = """
-create or replace function hwqueue.test_pause() returns void language plpgsql as $$
-begin
-  if current_setting('races.pauses', true) = 'yes' then
-    perform set_config('races.pauses', 'no', false);
-    perform pg_advisory_lock_shared(4711);
-    perform pg_advisory_unlock_shared(4711);
-  end if;
-end $$
-"""
 
 
 def leases(app: str, domain: str = RACK, **more: Any) -> dict[str, Any]:
@@ -57,6 +41,11 @@ def toward(app: str, domain: str = RACK) -> dict[str, Any]:
     return {"require": [leases(app, domain)]}
 
 
+def with_lease(lease: UUID | str, domain: str = RACK, **more: Any) -> dict[str, Any]:
+    """Options: where that lease runs; with `away`, where it does not."""
+    return {"placement": {"require": [{"lease": str(lease), "domain": domain} | more]}}
+
+
 def spread(app: str, domain: str = RACK, **limit: int) -> dict[str, Any]:
     """A placement: with max_skew or max_per_domain of such leases."""
     return {"spread": [{"domain": domain, "select": {"labels": {"app": app}}} | limit]}
@@ -67,56 +56,62 @@ def lease(app: str, placement: dict[str, Any] | None = None) -> dict[str, Any]:
     return {"labels": {"app": app}} | ({"placement": placement} if placement else {})
 
 
-def place(conn: psycopg.Connection[Any], number: int, where: int) -> tuple[Any, int]:
+def place(direct: Direct, number: int, where: int) -> Node:
     """A new node in rack `where`, which is zone `where`, too."""
-    return register(conn, number, rack=where, labels={"zone": str(where)})
+    return register(direct, number, rack=where, labels={"zone": str(where)})
 
 
-def queues(direct: Direct) -> None:
-    """Two queues: for those in flight, and for those who ask."""
-    direct.create_queue(QUEUE)
-    direct.create_queue(OTHER)
-
-
-def never(direct: Direct, node: tuple[UUID, int]) -> None:
+def never(direct: Direct, node: Node) -> None:
     """Claims of the node get nothing, however often it asks."""
     for _ in range(FAR):
         assert direct.claim(OTHER, *node) == []
         direct.reap()
 
 
-def known(direct: Direct, options: dict[str, Any], *nodes: tuple[UUID, int], queue: str = QUEUE) -> None:
+def known(direct: Direct, options: dict[str, Any], *nodes: Node, queue: str = QUEUE) -> None:
     """Let each of the nodes run such a lease, so that all that they must know of it is written."""
     for node in nodes:
-        spawned = direct.spawn(queue, options)["lease_id"]
-        [claim] = direct.claim(queue, *node)
-        assert claim["lease_id"] == spawned
-        direct.complete(spawned, claim["claim_token"])
+        completed(direct, node, options, queue=queue)
+
+
+def two_together(direct: Direct, **options: Any) -> tuple[UUID, UUID]:
+    """A lease, and one in the other queue that must be where that runs."""
+    first = direct.spawn(QUEUE, options)["lease_id"]
+    second = direct.spawn(OTHER, with_lease(first))["lease_id"]
+    publish(direct)
+    return first, second
+
+
+def soon_granted(claim: Callable[[], list[Row]]) -> list[UUID]:
+    """What is granted at last; other sessions on the server may hold that up."""
+    for _ in looks():
+        if granted := ids(claim()):
+            return granted
+    raise AssertionError("some session on this server keeps a transaction open")
 
 
 def publish(direct: Direct, how: LiteralString = "select hwqueue.reap()") -> None:
     """Bring all terms of committed classes into force."""
     for look in looks():
         direct.conn.execute(how)
-        if look > 0 and unpublished(direct.conn) == 0:
+        if look > 0 and unpublished(direct) == 0:
             return
     raise AssertionError("some session on this server keeps a transaction open")
 
 
-def unpublished(conn: psycopg.Connection[Any]) -> int:
+def unpublished(direct: Direct) -> int:
     """How many terms of committed classes are not published yet."""
-    row = conn.execute(
+    [(number,)] = direct.conn.execute(
         "select count(*) from hwqueue.placement_class c, jsonb_array_elements(c.terms) s"
         " left join hwqueue.affinity_term t on t.digest = (s ->> 'digest')::bigint"
         " where t.published_at is null"
-    ).fetchone()
-    assert row is not None
-    return int(row[0])
+    ).fetchall()
+    return int(number)
 
 
-def counts(conn: psycopg.Connection[Any], use: str) -> dict[str, tuple[int, int]]:
+def counts(direct: Direct, use: str) -> dict[str, tuple[int, int]]:
     """What terms of that use have counted: by place, leases selected and leases that keep away."""
-    rows = conn.execute(
+    rows = direct.conn.execute(
         "select k.place, sum(k.leases)::int, sum(k.holders)::int from hwqueue.term_counter k"
         " join hwqueue.affinity_term t using (term_id) where t.use = %s"
         " group by k.place having sum(k.leases) <> 0 or sum(k.holders) <> 0",
@@ -125,45 +120,28 @@ def counts(conn: psycopg.Connection[Any], use: str) -> dict[str, tuple[int, int]
     return {place: (selected, holders) for place, selected, holders in rows}
 
 
-def broken(conn: psycopg.Connection[Any]) -> list[Any]:
-    """The rules that are broken now."""
-    return conn.execute("select * from hwqueue.verify_invariants()").fetchall()
-
-
 def ids(rows: list[Row]) -> list[Any]:
     """The leases of some claims."""
     return [row["lease_id"] for row in rows]
 
 
-def pause_at(conn: psycopg.Connection[Any], function: str, before: str) -> None:
-    """Put a pause into a function, before the line that begins with `before`."""
-    conn.execute(_PAUSE_FUNCTION)
-    row = conn.execute(
+@contextmanager
+def paused(
+    direct: Direct, actor: Actor, call: Callable[[Direct], Result], at: tuple[str, str]
+) -> Iterator[Future[Result]]:
+    """Start a call, and keep it in that function, before the line that begins so, until the block ends."""
+    function, before = at
+    [(source,)] = direct.conn.execute(
         "select pg_get_functiondef(oid) from pg_proc"
         " where pronamespace = 'hwqueue'::regnamespace and proname = %s",
         [function],
-    ).fetchone()
-    assert row is not None
-    lines = row[0].split("\n")
+    ).fetchall()
+    lines = source.split("\n")
     found = [n for n, line in enumerate(lines) if line.strip().startswith(before)]
     assert len(found) == 1, f"{function} has {len(found)} lines that begin with {before!r}"
-    lines.insert(found[0], "perform hwqueue.test_pause();")
-    conn.execute("\n".join(lines).encode())
-
-
-def pauses(actor: Actor) -> None:
-    """Let this session, and no other, stop at the next pause that it comes to."""
-    actor.conn.execute("select set_config('races.pauses', 'yes', false)")
-
-
-@contextmanager
-def pause_closed(conn: psycopg.Connection[Any]) -> Iterator[None]:
-    """Keep whoever comes to a pause there until the end of the block."""
-    conn.execute("select pg_advisory_lock(%s)", [_PAUSE])
-    try:
-        yield
-    finally:
-        conn.execute("select pg_advisory_unlock(%s)", [_PAUSE])
+    lines.insert(found[0], PAUSE)
+    with kept(direct, actor, call, "\n".join(lines)) as started:
+        yield started
 
 
 domains = pytest.mark.parametrize("domain", [RACK, ZONE])

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.calls import Calls, Row
+from tests.calls import Row
+from tests.direct import Direct
 from tests.flows import Flow, fail, finish, step
 from tests.nests import sweep
 from tests.races.interleave import TIMEOUT, Actor
@@ -19,14 +20,14 @@ def adding(claim: Row, *steps: Row, name: str = "more") -> Row:
     return {"lease": claim["lease_id"], "token": claim["claim_token"], "spec": spec}
 
 
-def added(calls: Calls, flow: Flow, claim: Row, *steps: Row) -> Flow:
+def added(direct: Direct, flow: Flow, claim: Row, *steps: Row) -> Flow:
     made = copy(flow)
-    made.run = calls.row("add_steps", **adding(claim, *steps))["run_id"]
+    made.run = direct.row("add_steps", **adding(claim, *steps))["run_id"]
     return made
 
 
-def began(calls: Calls) -> tuple[Flow, Row]:
-    flow = Flow(calls, [step("a"), step("b", "a")])
+def began(direct: Direct) -> tuple[Flow, Row]:
+    flow = Flow(direct, [step("a"), step("b", "a")])
     return flow, flow.claims()["a"]
 
 
@@ -37,131 +38,120 @@ def settled(flow: Flow) -> None:
         sweep(flow.calls)
 
 
-def test_adding_and_the_end_in_one_transaction(calls: Calls, two: list[Actor]) -> None:
-    flow, own = began(calls)
-    two[0].begin()
-    more = added(two[0].direct, flow, own)
-    finish(two[0].direct, own)
-    sweep(calls)
+def test_adding_and_the_end_in_one_transaction(direct: Direct, one: Actor) -> None:
+    flow, own = began(direct)
+    more = added(one.direct, flow, own)
+    finish(one.direct, own)
+    sweep(direct)
     assert flow.states()["a"] == "running"
-    two[0].commit()
-    sweep(calls)
+    one.commit()
+    sweep(direct)
     assert flow.states()["a"] == "running"
     more.complete("x")
-    sweep(calls)
+    sweep(direct)
     assert flow.states()["a"] == "completed"
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_an_adding_that_stays_open(calls: Calls, two: list[Actor], commits: bool) -> None:
+def test_an_adding_that_stays_open(direct: Direct, one: Actor, commits: bool) -> None:
     """An item adds, when all else of the step has ended."""
-    flow, own = began(calls)
+    flow, own = began(direct)
     items: list[Any] = [{"name": "i"}]
-    calls.rows("add_items", lease=own["lease_id"], token=own["claim_token"], items=items)
-    sweep(calls)
+    direct.rows("add_items", lease=own["lease_id"], token=own["claim_token"], items=items)
+    sweep(direct)
     item = flow.items()[0]
     flow.settle(own)
-    two[0].begin()
-    more = added(two[0].direct, flow, item)
-    sweep(calls)
-    if commits:
-        two[0].commit()
-    else:
-        two[0].rollback()
+    more = added(one.direct, flow, item)
+    sweep(direct)
+    one.end(commits)
     flow.settle(item)
-    sweep(calls)
+    sweep(direct)
     assert flow.states()["a"] == ("running" if commits else "completed")
     if commits:
         more.complete("x")
-        sweep(calls)
+        sweep(direct)
     assert flow.states()["a"] == "completed"
 
 
-def test_the_last_lease_and_the_last_run_end_at_once(calls: Calls, two: list[Actor]) -> None:
+def test_the_last_lease_and_the_last_run_end_at_once(direct: Direct, one: Actor, two: Actor) -> None:
     """Neither sees the other's end; the arrival of the second finds both."""
-    flow, own = began(calls)
-    more = added(calls, flow, own)
+    flow, own = began(direct)
+    more = added(direct, flow, own)
     [claim] = more.claims().values()
-    two[0].begin()
-    flow.settle(own, two[0].direct)
-    two[1].begin()
-    finish(two[1].direct, claim)
-    two[0].commit()
-    sweep(calls)
+    flow.settle(own, one.direct)
+    two.begin()
+    finish(two.direct, claim)
+    one.commit()
+    sweep(direct)
     assert flow.states()["a"] == "running"
-    two[1].commit()
-    sweep(calls)
+    two.commit()
+    sweep(direct)
     assert flow.states()["a"] == "completed"
 
 
 @pytest.mark.parametrize("call", ["cancel_workflow_run", "pause_workflow_run"])
-def test_a_run_changes_its_state_while_a_step_adds(calls: Calls, two: list[Actor], call: str) -> None:
+def test_a_run_changes_its_state_while_a_step_adds(direct: Direct, one: Actor, call: str) -> None:
     """Neither waits for the other, nor sees it: what was added is told when both have committed."""
-    flow, own = began(calls)
-    two[0].begin()
-    more = added(two[0].direct, flow, own)
-    state = calls.value(call, run=flow.run)
-    sweep(calls)
-    two[0].commit()
+    flow, own = began(direct)
+    more = added(one.direct, flow, own)
+    state = direct.value(call, run=flow.run)
+    sweep(direct)
+    one.commit()
     assert more.state == "running"
     settled(flow)
     assert more.state == ("paused" if state == "paused" else "cancelled")
     if state == "paused":
-        calls.rows("resume_workflow_run", run=flow.run)
+        direct.rows("resume_workflow_run", run=flow.run)
         settled(flow)
         more.complete("x")
         flow.settle(own)
-        sweep(calls)
+        sweep(direct)
         assert flow.states()["a"] == "completed"
     else:
-        fail(calls, own)
+        fail(direct, own)
         settled(flow)
         assert (flow.state, flow.states()["a"]) == ("cancelled", "cancelled")
 
 
-def test_a_run_fails_while_a_step_adds(calls: Calls, two: list[Actor]) -> None:
-    flow = Flow(calls, [step("a"), step("c")], on_failure="fail_fast")
+def test_a_run_fails_while_a_step_adds(direct: Direct, one: Actor) -> None:
+    flow = Flow(direct, [step("a"), step("c")], on_failure="fail_fast")
     claims = flow.claims()
-    two[0].begin()
-    more = added(two[0].direct, flow, claims["a"])
-    fail(calls, claims["c"])
-    sweep(calls)
-    two[0].commit()
+    more = added(one.direct, flow, claims["a"])
+    fail(direct, claims["c"])
+    sweep(direct)
+    one.commit()
     settled(flow)
     assert more.state == "cancelled"
-    fail(calls, claims["a"])
+    fail(direct, claims["a"])
     settled(flow)
     assert flow.state == "failed"
 
 
-def test_one_claim_adds_twice(calls: Calls, two: list[Actor]) -> None:
-    flow, own = began(calls)
-    two[0].begin()
-    first = two[0].direct.row("add_steps", **adding(own))
-    again = two[1].start(lambda session: session.row("add_steps", **adding(own)))
-    two[1].wait_until_parked()
-    two[0].commit()
+def test_one_claim_adds_twice(direct: Direct, one: Actor, two: Actor) -> None:
+    flow, own = began(direct)
+    first = one.direct.row("add_steps", **adding(own))
+    again = two.parked(lambda session: session.row("add_steps", **adding(own)))
+    one.commit()
     second = again.result(TIMEOUT)
     assert (second["run_id"], second["created"]) == (first["run_id"], False)
-    assert len(calls.rows("list_workflow_runs", filter={"parent_run_id": str(flow.run)})) == 1
+    assert len(direct.rows("list_workflow_runs", filter={"parent_run_id": str(flow.run)})) == 1
 
 
-def test_a_retry_that_cannot_lock_the_run_below_goes_on_later(calls: Calls, two: list[Actor]) -> None:
-    flow, own = began(calls)
-    more = added(calls, flow, own)
+def test_a_retry_that_cannot_lock_the_run_below_goes_on_later(direct: Direct, one: Actor) -> None:
+    flow, own = began(direct)
+    more = added(direct, flow, own)
     flow.settle(own)
     more.fail("x")
-    sweep(calls)
+    sweep(direct)
     assert flow.state == "failed"
-    calls.rows("retry_workflow_run", run=flow.run)
-    two[0].begin()
-    two[0].direct.conn.execute("select from hwqueue.run where run_id = %s for update", [more.run])
+    direct.rows("retry_workflow_run", run=flow.run)
+    one.direct.conn.execute("select from hwqueue.run where run_id = %s for update", [more.run])
     for _ in range(3):
-        calls.rows("advance_workflows")
+        direct.rows("advance_workflows")
     assert (more.state, flow.state) == ("failed", "running")
-    two[0].commit()
-    sweep(calls)
+    one.commit()
+    sweep(direct)
     more.complete("x")
-    sweep(calls)
+    sweep(direct)
     flow.complete("b")
     assert flow.state == "completed"

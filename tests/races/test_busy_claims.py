@@ -1,41 +1,39 @@
 """A claim that an idle transaction holds: its settlement is put off, and nothing waits for ever."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, LiteralString
-from uuid import UUID
+from typing import LiteralString
 
 import psycopg
 import pytest
 
 from tests.calls import Row
 from tests.direct import Direct
-from tests.races.cluster import QUEUE, SHORT, node_spec, register
-from tests.races.interleave import Actor, interleave
+from tests.races.cluster import QUEUE, Node, node_spec, register
+from tests.races.interleave import Actor, Actors
+from tests.sql.api import refusing
 
 BUSY = "QHL09"
 NODE_BUSY = "QHN06"
 COUNTED = {"resources": {"cpu_milli": 1000}}
 CAPACITY = {"cpu_milli": 4000}
 
-Settle = Callable[[Direct, tuple[UUID, int], list[Row]], list[Row]]
+Settle = Callable[[Direct, Node, list[Row]], list[Row]]
 
 
 class Scene:
     """Two claims of one node; a producer has cancelled the first, and leaves it at that."""
 
-    def __init__(self, conn: psycopg.Connection[Any], producer: Actor, counted: bool) -> None:
-        self.direct = Direct(conn)
-        self.direct.create_queue(QUEUE)
-        self.node = register(conn, capacity=CAPACITY if counted else {})
+    def __init__(self, direct: Direct, producer: Actor, counted: bool) -> None:
+        self.direct = direct
+        self.node = register(direct, capacity=CAPACITY if counted else {})
         needs = {"placement": COUNTED} if counted else {}
         for _ in range(3):
             self.direct.spawn(QUEUE, needs)
         self.claims = self.direct.claim(QUEUE, *self.node, qty=2)
         self.held, self.free = self.claims
         self.producer = producer
-        producer.begin()
-        producer.direct.cancel(self.held["lease_id"])
+        producer.begin().direct.cancel(self.held["lease_id"])
 
     def states(self) -> list[str]:
         """Of the two leases."""
@@ -43,26 +41,23 @@ class Scene:
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "counted"])
-def scene(conn: psycopg.Connection, dsn: str, request: pytest.FixtureRequest) -> Iterator[Scene]:
-    """The session of `conn` waits a moment only."""
-    with interleave(dsn) as actor:
-        conn.execute("select set_config('lock_timeout', %s, false)", [SHORT])
-        yield Scene(conn, actor(), request.param)
+def scene(direct: Direct, actor: Actors, request: pytest.FixtureRequest) -> Scene:
+    return Scene(direct, actor(), request.param)
 
 
-def as_json(direct: Direct, node: tuple[UUID, int], claims: list[Row]) -> list[Row]:
+def as_json(direct: Direct, node: Node, claims: list[Row]) -> list[Row]:
     return direct.settle_and_claim(QUEUE, *node, claims)
 
 
-def as_lists(direct: Direct, node: tuple[UUID, int], claims: list[Row]) -> list[Row]:
+def as_lists(direct: Direct, node: Node, claims: list[Row]) -> list[Row]:
     return direct.settle_and_claim(QUEUE, *node, [], completed=claims)
 
 
-def as_both(direct: Direct, node: tuple[UUID, int], claims: list[Row]) -> list[Row]:
+def as_both(direct: Direct, node: Node, claims: list[Row]) -> list[Row]:
     return direct.settle_and_claim(QUEUE, *node, claims[:1], completed=claims[1:])
 
 
-def in_a_batch(direct: Direct, node: tuple[UUID, int], claims: list[Row]) -> list[Row]:
+def in_a_batch(direct: Direct, node: Node, claims: list[Row]) -> list[Row]:
     return direct.complete_many(claims)
 
 
@@ -76,7 +71,7 @@ def test_a_batch_settles_all_but_the_busy_claim(scene: Scene, settle: Settle, co
     assert scene.states() == ["claimed", "completed"]
     if settle is not in_a_batch:
         assert len([row for row in rows if row["kind"] == "claimed"]) == 1
-    scene.producer.commit() if commits else scene.producer.rollback()
+    scene.producer.end(commits)
     again = settle(scene.direct, scene.node, [scene.held])
     assert [row["verdict"] for row in again if row.get("kind") != "claimed"] in ([], ["ok"])
     assert scene.states() == ["completed", "completed"]
@@ -111,25 +106,21 @@ def test_a_single_call_says_that_the_claim_is_busy(
 
 @pytest.mark.parametrize("call", ["complete", "fail"])
 def test_a_call_that_waits_for_a_plain_claim_does_not_hold_its_node(
-    conn: psycopg.Connection, dsn: str, call: str
+    direct: Direct, actor: Actors, call: str
 ) -> None:
-    with interleave(dsn) as actor:
-        scene, settler = Scene(conn, actor(), counted=False), actor()
-        lease, token = scene.held["lease_id"], scene.held["claim_token"]
-        settled = settler.start(lambda direct: getattr(direct, call)(lease, token))
-        settler.wait_until_blocked_by(scene.producer)
-        conn.execute("select set_config('lock_timeout', %s, false)", [SHORT])
-        assert len(scene.direct.claim(QUEUE, *scene.node)) == 1
-        scene.producer.rollback()
-        assert settled.result() in {"completed", "pending", "scheduled"}
+    scene, settler = Scene(direct, actor(), counted=False), actor()
+    lease, token = scene.held["lease_id"], scene.held["claim_token"]
+    settled = settler.parked(lambda d: getattr(d, call)(lease, token), behind=scene.producer)
+    assert len(scene.direct.claim(QUEUE, *scene.node)) == 1
+    scene.producer.rollback()
+    assert settled.result() in {"completed", "pending", "scheduled"}
 
 
 def test_a_registration_says_that_the_node_is_busy(scene: Scene) -> None:
     """A new instance would end the claims, one of which it cannot have."""
     spec = node_spec(0, instance_id="second")
-    with pytest.raises(psycopg.DatabaseError) as refused:
+    with refusing(NODE_BUSY):
         scene.direct.register(scene.node[0], spec)
-    assert refused.value.sqlstate == NODE_BUSY
     assert scene.states() == ["claimed", "claimed"]
     scene.producer.rollback()
     assert scene.direct.register(scene.node[0], spec) > scene.node[1]
@@ -151,9 +142,8 @@ def test_an_operator_is_told_that_the_node_is_busy(scene: Scene, command: Litera
     """It holds the node's row while it waits for the claim, and the node cannot claim then."""
     conn = scene.direct.conn
     conn.execute("select hwqueue.attest_node(%s, 'vault')", [scene.node[0]])
-    with pytest.raises(psycopg.DatabaseError) as refused:
+    with refusing(NODE_BUSY):
         conn.execute(command, [scene.node[0]])
-    assert refused.value.sqlstate == NODE_BUSY
     assert scene.states() == ["claimed", "claimed"]
     scene.producer.rollback()
     conn.execute(command, [scene.node[0]])
@@ -197,40 +187,34 @@ def shared_with_itself(holder: Actor, claim: Row) -> None:
 @pytest.mark.parametrize("hold", [in_a_savepoint, in_a_released_savepoint, shared_with_itself])
 @pytest.mark.parametrize("settle", [as_json, as_lists, as_both, in_a_batch])
 def test_a_batch_does_not_wait_for_a_claim_that_a_savepoint_holds(
-    conn: psycopg.Connection, dsn: str, settle: Settle, hold: Callable[[Actor, Row], None]
+    direct: Direct, actor: Actors, settle: Settle, hold: Callable[[Actor, Row], None]
 ) -> None:
     """A snapshot names no subtransactions, and a later transaction has ended meanwhile."""
-    conn.execute("select set_config('lock_timeout', %s, false)", [SHORT])
-    with interleave(dsn) as actor:
-        scene = Scene(conn, actor(), False)
-        scene.producer.rollback()
-        scene.producer.begin()
-        hold(scene.producer, scene.held)
-        conn.execute("select pg_current_xact_id()")
-        rows = settle(scene.direct, scene.node, scene.claims)
-        verdicts = {row["lease_id"]: row["verdict"] for row in rows if row.get("kind") != "claimed"}
-        assert verdicts.pop(scene.held["lease_id"]) == "busy"
-        assert scene.states() == ["claimed", "completed"]
-        scene.producer.commit()
-        settle(scene.direct, scene.node, [scene.held])
-        assert scene.states() == ["completed", "completed"]
+    scene = Scene(direct, actor(), False)
+    scene.producer.rollback()
+    hold(scene.producer.begin(), scene.held)
+    direct.conn.execute("select pg_current_xact_id()")
+    rows = settle(scene.direct, scene.node, scene.claims)
+    verdicts = {row["lease_id"]: row["verdict"] for row in rows if row.get("kind") != "claimed"}
+    assert verdicts.pop(scene.held["lease_id"]) == "busy"
+    assert scene.states() == ["claimed", "completed"]
+    scene.producer.commit()
+    settle(scene.direct, scene.node, [scene.held])
+    assert scene.states() == ["completed", "completed"]
 
 
 @pytest.mark.parametrize("settle", [as_lists, in_a_batch])
 def test_a_claim_that_a_later_transaction_holds_is_busy(
-    conn: psycopg.Connection, dsn: str, settle: Settle
+    direct: Direct, actor: Actors, settle: Settle
 ) -> None:
     """Whose id was given out after the settler's."""
-    conn.execute("select set_config('lock_timeout', %s, false)", [SHORT])
-    with interleave(dsn) as actor:
-        scene = Scene(conn, actor(), False)
-        scene.producer.rollback()
-        with conn.transaction():
-            conn.execute("select pg_current_xact_id()")
-            scene.producer.begin()
-            scene.producer.direct.cancel(scene.held["lease_id"])
-            rows = settle(scene.direct, scene.node, scene.claims)
-            verdicts = {row["lease_id"]: row["verdict"] for row in rows if "verdict" in row}
-            assert verdicts[scene.held["lease_id"]] == "busy"
-        assert scene.states() == ["claimed", "completed"]
-        scene.producer.rollback()
+    scene = Scene(direct, actor(), False)
+    scene.producer.rollback()
+    with direct.conn.transaction():
+        direct.conn.execute("select pg_current_xact_id()")
+        scene.producer.begin().direct.cancel(scene.held["lease_id"])
+        rows = settle(scene.direct, scene.node, scene.claims)
+        verdicts = {row["lease_id"]: row["verdict"] for row in rows if "verdict" in row}
+        assert verdicts[scene.held["lease_id"]] == "busy"
+    assert scene.states() == ["claimed", "completed"]
+    scene.producer.rollback()

@@ -10,45 +10,37 @@ import pytest
 
 from tests.calls import Row
 from tests.direct import Direct
-from tests.races.cluster import QUEUE, SHORT, register
-from tests.races.interleave import TIMEOUT, interleave
+from tests.races.cluster import QUEUE, register
+from tests.races.interleave import TIMEOUT, Actors, Meet
 
 CLAIMERS = 20
 LEASES = 2_000
 
 
 @pytest.mark.parametrize("first_commits", [True, False])
-def test_two_nodes_one_lease(conn: psycopg.Connection, dsn: str, first_commits: bool) -> None:
+def test_two_nodes_one_lease(direct: Direct, actor: Actors, first_commits: bool) -> None:
     """While one node's claim is open the other gets nothing, at once; a rollback frees it."""
-    direct = Direct(conn)
-    direct.create_queue(QUEUE)
     lease = direct.spawn(QUEUE)["lease_id"]
-    one_node, two_node = register(conn, 1), register(conn, 2)
-    with interleave(dsn, SHORT) as actor:
-        one, two = actor(), actor()
-        one.begin()
-        assert [row["lease_id"] for row in one.direct.claim(QUEUE, *one_node)] == [lease]
-        assert two.direct.claim(QUEUE, *two_node) == []
-        one.commit() if first_commits else one.rollback()
-        later = [row["lease_id"] for row in two.direct.claim(QUEUE, *two_node)]
-        assert later == ([] if first_commits else [lease])
+    one_node, two_node = register(direct, 1), register(direct, 2)
+    one, two = actor().begin(), actor()
+    assert [row["lease_id"] for row in one.direct.claim(QUEUE, *one_node)] == [lease]
+    assert two.direct.claim(QUEUE, *two_node) == []
+    one.end(first_commits)
+    later = [row["lease_id"] for row in two.direct.claim(QUEUE, *two_node)]
+    assert later == ([] if first_commits else [lease])
 
 
-def test_an_open_claim_holds_up_no_other_node(conn: psycopg.Connection, dsn: str) -> None:
+def test_an_open_claim_holds_up_no_other_node(direct: Direct, actor: Actors) -> None:
     """Claims of other nodes pass by an open claim, with counted capacity, too."""
-    direct = Direct(conn)
-    direct.create_queue(QUEUE)
     placement = {"resources": {"cpu_milli": 1000}}
     direct.spawn_many(QUEUE, [{"placement": placement}] * 4)
     capacity = {"cpu_milli": 4000}
-    one_node, two_node = (register(conn, n, capacity=capacity) for n in (1, 2))
-    with interleave(dsn, SHORT) as actor:
-        one, two = actor(), actor()
-        one.begin()
-        first = one.direct.claim(QUEUE, *one_node, qty=2)
-        second = two.direct.claim(QUEUE, *two_node, qty=2)
-        taken = {row["lease_id"] for row in first} | {row["lease_id"] for row in second}
-        assert len(taken) == len(first) + len(second) == 4
+    one_node, two_node = (register(direct, n, capacity=capacity) for n in (1, 2))
+    one, two = actor().begin(), actor()
+    first = one.direct.claim(QUEUE, *one_node, qty=2)
+    second = two.direct.claim(QUEUE, *two_node, qty=2)
+    taken = {row["lease_id"] for row in first} | {row["lease_id"] for row in second}
+    assert len(taken) == len(first) + len(second) == 4
 
 
 LIKED = {"placement": {"prefer": [{"weight": 1, "when": {"tags": {"zone": "a"}}}]}}
@@ -61,48 +53,34 @@ KINDS: dict[str, list[dict[str, Any]]] = {
 
 @pytest.mark.parametrize("qty", [1, 10, 200, 1000])
 @pytest.mark.parametrize("kind", KINDS)
-def test_behind_a_large_claim_that_is_open(conn: psycopg.Connection, dsn: str, kind: str, qty: int) -> None:
+def test_behind_a_large_claim_that_is_open(direct: Direct, actor: Actors, kind: str, qty: int) -> None:
     """Others look past all that it holds, and get exactly what comes next."""
-    direct = Direct(conn)
-    direct.create_queue(QUEUE)
     spawned = direct.spawn_many(QUEUE, KINDS[kind] * (4_400 // len(KINDS[kind])))
     in_order = [row["lease_id"] for row in spawned]
     if kind == "one is liked better":
         in_order = in_order[::2] + in_order[1::2]
-    large, small = (register(conn, number, labels={"zone": "a"}) for number in (1, 2))
-    with interleave(dsn, SHORT) as actor:
-        one, two = actor(), actor()
-        one.begin()
-        held = one.direct.claim(QUEUE, *large, qty=1000)
-        got = two.direct.claim(QUEUE, *small, qty=qty)
-        one.rollback()
+    large, small = (register(direct, number, labels={"zone": "a"}) for number in (1, 2))
+    one, two = actor().begin(), actor()
+    held = one.direct.claim(QUEUE, *large, qty=1000)
+    got = two.direct.claim(QUEUE, *small, qty=qty)
+    one.rollback()
     assert [row["lease_id"] for row in held] == in_order[:1000]
     assert [row["lease_id"] for row in got] == in_order[1000 : 1000 + qty]
 
 
-def test_one_node_claims_twice_at_once(conn: psycopg.Connection, dsn: str) -> None:
+def test_one_node_claims_twice_at_once(direct: Direct, meet: Meet) -> None:
     """Two claims of one node queue up: the second sees what the first has taken."""
-    direct = Direct(conn)
-    direct.create_queue(QUEUE)
     placement = {"resources": {"cpu_milli": 3000}}
     direct.spawn_many(QUEUE, [{"placement": placement}] * 2)
-    node = register(conn, capacity={"cpu_milli": 4000})
-    with interleave(dsn) as actor:
-        one, two = actor(), actor()
-        one.begin()
-        assert len(one.direct.claim(QUEUE, *node)) == 1
-        second = two.start(lambda d: d.claim(QUEUE, *node))
-        two.wait_until_parked()
-        one.commit()
-        assert second.result(TIMEOUT) == []
+    node = register(direct, capacity={"cpu_milli": 4000})
+    first, second = meet(lambda d: d.claim(QUEUE, *node), lambda d: d.claim(QUEUE, *node))
+    assert (len(first), second.result(TIMEOUT)) == (1, [])
 
 
-def test_twenty_claimers_share_two_thousand_leases(conn: psycopg.Connection, dsn: str) -> None:
+def test_twenty_claimers_share_two_thousand_leases(direct: Direct, dsn: str) -> None:
     """None is granted twice, none is lost."""
-    direct = Direct(conn)
-    direct.create_queue(QUEUE)
     spawned = {row["lease_id"] for row in direct.spawn_many(QUEUE, [{}] * LEASES)}
-    nodes = [register(conn, number) for number in range(CLAIMERS)]
+    nodes = [register(direct, number) for number in range(CLAIMERS)]
     with ThreadPoolExecutor(CLAIMERS) as pool:
         jobs = [pool.submit(drain, dsn, node, epoch) for node, epoch in nodes]
         grants = Counter(lease for job in jobs for lease in job.result())
@@ -121,7 +99,7 @@ def drain(dsn: str, node: UUID, epoch: int) -> list[UUID]:
     held: list[Row] = []
     with psycopg.connect(dsn, autocommit=True) as conn:
         direct = Direct(conn)
-        while held or _is_anything_left(conn):
+        while held or _is_anything_left(direct):
             rows = direct.settle_and_claim(QUEUE, node, epoch, held[:1], qty=5, completed=held[1:])
             assert [row["verdict"] for row in rows if row["kind"] == "settled"] == ["ok"] * bool(held)
             held = [row for row in rows if row["kind"] == "claimed"]
@@ -129,7 +107,6 @@ def drain(dsn: str, node: UUID, epoch: int) -> list[UUID]:
     return granted
 
 
-def _is_anything_left(conn: psycopg.Connection[Any]) -> bool:
-    row = conn.execute("select exists (select 1 from hwqueue.ready)").fetchone()
-    assert row is not None
-    return bool(row[0])
+def _is_anything_left(direct: Direct) -> bool:
+    [(found,)] = direct.conn.execute("select exists (select 1 from hwqueue.ready)").fetchall()
+    return bool(found)

@@ -8,15 +8,15 @@ from datetime import timedelta
 from itertools import product
 from uuid import UUID
 
-import psycopg
 import pytest
 
 from hwqueue.testing import Clock
+from tests.direct import Direct
 from tests.patience import looks
-from tests.races.cluster import SHORT
-from tests.races.interleave import interleave
+from tests.races.cluster import prune
+from tests.races.interleave import Actors
 from tests.races.marks import FAR, NOWHERE, Line, position
-from tests.sql.api import outlive
+from tests.races.terms import with_lease
 
 _LOOKS_FOR_THEM = """
   select bool_or(version < blocked_to_version) from hwqueue.low_water where class_id = 0
@@ -24,11 +24,10 @@ _LOOKS_FOR_THEM = """
 RED: dict[str, object] = {"labels": {"colour": "red"}}
 
 
-def looks_for_them(conn: psycopg.Connection) -> bool:
+def looks_for_them(direct: Direct) -> bool:
     """Whether claims look for marks of classes."""
-    row = conn.execute(_LOOKS_FOR_THEM).fetchone()
-    assert row is not None
-    return bool(row[0])
+    [(found,)] = direct.conn.execute(_LOOKS_FOR_THEM).fetchall()
+    return bool(found)
 
 
 def by_turns(line: Line, kinds: Sequence[dict[str, object]], rounds: int) -> list[UUID]:
@@ -37,33 +36,31 @@ def by_turns(line: Line, kinds: Sequence[dict[str, object]], rounds: int) -> lis
 
 
 @pytest.mark.parametrize("less", [[], [-5]], ids=["alone", "before others"])
-def test_a_front_that_moves_needs_none(conn: psycopg.Connection, less: list[int]) -> None:
+def test_a_front_that_moves_needs_none(direct: Direct, line: Line, less: list[int]) -> None:
     """Nor does one that comes before leases of a lesser priority."""
-    line = Line(conn)
     for priority in less:
         line.spawn(priority=priority)
     line.work(5)
     plain = line.class_of(line.work())
     line.settle_in()
-    assert not looks_for_them(conn)
+    assert not looks_for_them(direct)
     assert line.marks_of(plain) == {}
 
 
 @pytest.mark.parametrize("priority", [0, 5], ids=["same rank", "another rank"])
-def test_a_front_that_stands(conn: psycopg.Connection, priority: int) -> None:
+def test_a_front_that_stands(direct: Direct, line: Line, priority: int) -> None:
     """By position, or since it has a better rank than what is claimed for long."""
-    line = Line(conn)
     stands = line.spawn(priority=priority, **NOWHERE)
     if priority == 0:
-        conn.execute(FAR)
+        direct.conn.execute(FAR)
     plain = line.class_of(line.work())
-    line.work_past(position(conn, stands), plain)
-    assert looks_for_them(conn)
+    line.work_past(position(direct, stands), plain)
+    assert looks_for_them(direct)
 
 
-def test_several_classes_and_ranks(conn: psycopg.Connection) -> None:
+def test_several_classes_and_ranks(direct: Direct) -> None:
     """Each class has a mark for each rank that was claimed; the order stays what it is."""
-    line = Line(conn, stands=True)
+    line = Line(direct, stands=True)
     ranks = (3, 1, 0)
     kinds = [{"priority": priority, **kind} for kind, priority in product(({}, RED), ranks)]
     for _ in range(2):
@@ -78,9 +75,9 @@ def test_several_classes_and_ranks(conn: psycopg.Connection) -> None:
 
 
 @pytest.mark.parametrize("ahead", [5, 2, 0])
-def test_what_comes_before_the_marks(conn: psycopg.Connection, ahead: int) -> None:
+def test_what_comes_before_the_marks(direct: Direct, ahead: int) -> None:
     """A new lease of a better rank than any mark, of one between two, and of the last one's."""
-    line = Line(conn, stands=True)
+    line = Line(direct, stands=True)
     by_turns(line, [{"priority": 3}, {}], 6)
     line.take(12)
     line.settle_in(3, 0)
@@ -90,8 +87,8 @@ def test_what_comes_before_the_marks(conn: psycopg.Connection, ahead: int) -> No
     assert line.take(3) == expected
 
 
-def test_a_retry_comes_back_behind_its_mark(conn: psycopg.Connection) -> None:
-    line = Line(conn, stands=True)
+def test_a_retry_comes_back_behind_its_mark(direct: Direct) -> None:
+    line = Line(direct, stands=True)
     line.spawn()
     claim = line.claim()
     line.settle_in()
@@ -100,12 +97,12 @@ def test_a_retry_comes_back_behind_its_mark(conn: psycopg.Connection) -> None:
     assert line.take(3) == [claim["lease_id"], younger]
 
 
-def test_a_lease_with_a_class_of_its_own(conn: psycopg.Connection) -> None:
+def test_a_lease_with_a_class_of_its_own(direct: Direct) -> None:
     """It may get an entry in its old place (assign_target_class), so its class has no marks."""
-    line = Line(conn, stands=True)
+    line = Line(direct, stands=True)
     named = line.spawn()
-    away = {"placement": {"require": [{"lease": str(named), "domain": "rack", "away": True}]}}
-    conn.execute(FAR)
+    away = with_lease(named, away=True)
+    direct.conn.execute(FAR)
     line.spawn(**away)
     line.direct.settle_terms()
     own = line.class_of(named)
@@ -115,9 +112,8 @@ def test_a_lease_with_a_class_of_its_own(conn: psycopg.Connection) -> None:
     assert line.marks_of(own) == {}
 
 
-def test_claims_that_ask_for_many_and_get_one_move_marks(conn: psycopg.Connection) -> None:
+def test_claims_that_ask_for_many_and_get_one_move_marks(line: Line) -> None:
     """One of the leases that are granted does it, however many were asked for."""
-    line = Line(conn)
     for _ in looks():
         before = line.versions()
         for _ in range(20):
@@ -129,46 +125,42 @@ def test_claims_that_ask_for_many_and_get_one_move_marks(conn: psycopg.Connectio
     raise AssertionError(f"the marks are still {line.marks()}")
 
 
-def test_two_sessions_write_the_first_mark(conn: psycopg.Connection, dsn: str) -> None:
+def test_two_sessions_write_the_first_mark(direct: Direct, actor: Actors) -> None:
     """One has the queue's marks; the other goes without, and waits for nobody."""
-    line = Line(conn, stands=True)
-    other = Line(conn, "elsewhere", name="other").node
+    line = Line(direct, stands=True)
+    other = Line(direct, "elsewhere", name="other").node
     line.settle_in()
     leases = by_turns(line, [RED], 6)
     red = line.class_of(leases[0])
-    with interleave(dsn, SHORT) as actor:
-        idle = actor()
-        idle.begin()
-        [held] = idle.direct.claim(line.queue, *other)
-        assert line.take(2) == leases[1:3]
-        assert line.marks_of(red) == {}
-        idle.rollback()
+    idle = actor().begin()
+    [held] = idle.direct.claim(line.queue, *other)
+    assert line.take(2) == leases[1:3]
+    assert line.marks_of(red) == {}
+    idle.rollback()
     assert held["lease_id"] == leases[0]
     assert line.take(6) == [leases[0], *leases[3:]]
 
 
-def test_the_front_moves_again(conn: psycopg.Connection) -> None:
+def test_the_front_moves_again(direct: Direct) -> None:
     """After some hundred claims nobody looks for marks of classes; old ones hide nothing."""
-    line = Line(conn, stands=True)
+    line = Line(direct, stands=True)
     line.settle_in()
     assert line.direct.cancel(line.front()) == "cancelled"
     line.skip_versions(250)  # of 256
-    line.work_until(lambda: not looks_for_them(conn))
+    line.work_until(lambda: not looks_for_them(direct))
     stands = line.spawn(**NOWHERE)
-    conn.execute(FAR)
+    direct.conn.execute(FAR)
     leases = by_turns(line, [{}, RED], 4)
     assert line.take(9) == leases
-    assert looks_for_them(conn)
+    assert looks_for_them(direct)
     assert line.front() == stands
 
 
-def test_a_class_takes_its_marks_along(conn: psycopg.Connection, clock: Clock) -> None:
+def test_a_class_takes_its_marks_along(direct: Direct, clock: Clock) -> None:
     """When prune deletes it."""
-    line = Line(conn, stands=True)
+    line = Line(direct, stands=True)
     red = line.class_of(line.work(labels=RED["labels"]))
     line.work_past(0, red, **RED)
     clock.advance(timedelta(days=365))
-    for _ in range(6):
-        conn.execute("select hwqueue.prune()")
-        outlive(conn)
+    prune(direct, 6)
     assert line.marks_of(red) == {}

@@ -1,20 +1,9 @@
 """A follower of events misses none, in whatever order transactions begin, write and commit."""
 
-from collections.abc import Callable, Iterator
-
 import pytest
 
-from tests.races.interleave import Actor, interleave
+from tests.races.interleave import Actor, Actors
 from tests.sql.api import Api, outlive
-
-Actors = Callable[[], Actor]
-
-
-@pytest.fixture
-def actors(dsn: str) -> Iterator[Actors]:
-    """Sessions."""
-    with interleave(dsn) as made:
-        yield made
 
 
 class Follower:
@@ -32,30 +21,23 @@ class Follower:
         return [row["queue"] for row in rows]
 
 
-def begin(actor: Actor) -> None:
-    """Open a transaction that has its id."""
-    actor.begin()
-    actor.conn.execute("select pg_current_xact_id()")
-
-
 def pause(actor: Actor, queue: str) -> None:
     """Write an event about the queue."""
     actor.conn.execute("select hwqueue.pause_queue(p_queue => %s)", [queue])
 
 
 @pytest.fixture
-def queues(actors: Actors) -> list[str]:
+def queues(actor: Actors) -> list[str]:
     """Queues to write events about."""
-    api = Api(actors().conn)
+    api = Api(actor().conn)
     made = [api.queue() for _ in range(3)]
     outlive(api.conn)
     return made
 
 
-def test_who_began_first_commits_last(actors: Actors, queues: list[str]) -> None:
+def test_who_began_first_commits_last(actor: Actors, queues: list[str]) -> None:
     """The event that is committed first waits for the one that comes before it."""
-    one, two, follower = actors(), actors(), Follower(actors())
-    begin(one)
+    follower, one, two = Follower(actor()), actor().begin(has_id=True), actor()
     pause(two, queues[1])
     assert follower.read() == []
     assert Api(two.conn).rows("list_events")[0]["queue"] == queues[1]  # people see it at once
@@ -66,11 +48,10 @@ def test_who_began_first_commits_last(actors: Actors, queues: list[str]) -> None
     assert follower.read() == [queues[0], queues[1]]
 
 
-def test_who_began_last_writes_first(actors: Actors, queues: list[str]) -> None:
+def test_who_began_last_writes_first(actor: Actors, queues: list[str]) -> None:
     """The order of writing is another one than that of the transactions' ids."""
-    one, two, follower = actors(), actors(), Follower(actors())
-    begin(one)
-    begin(two)
+    follower = Follower(actor())
+    one, two = (actor().begin(has_id=True) for _ in range(2))
     pause(two, queues[1])
     pause(one, queues[0])
     one.commit()
@@ -81,11 +62,10 @@ def test_who_began_last_writes_first(actors: Actors, queues: list[str]) -> None:
     assert first + follower.read() == [queues[0], queues[1]]
 
 
-def test_one_after_the_other(actors: Actors, queues: list[str]) -> None:
+def test_one_after_the_other(actor: Actors, queues: list[str]) -> None:
     """The younger one writes when the event of the elder has been shown."""
-    one, two, follower = actors(), actors(), Follower(actors())
-    begin(one)
-    begin(two)
+    follower = Follower(actor())
+    one, two = (actor().begin(has_id=True) for _ in range(2))
     pause(one, queues[0])
     one.commit()
     first = follower.read()
@@ -96,9 +76,8 @@ def test_one_after_the_other(actors: Actors, queues: list[str]) -> None:
     assert first + follower.read() == [queues[0], queues[1]]
 
 
-def test_what_is_rolled_back_holds_up_nobody(actors: Actors, queues: list[str]) -> None:
-    one, two, follower = actors(), actors(), Follower(actors())
-    begin(one)
+def test_what_is_rolled_back_holds_up_nobody(actor: Actors, queues: list[str]) -> None:
+    follower, one, two = Follower(actor()), actor().begin(has_id=True), actor()
     pause(one, queues[0])
     pause(two, queues[1])
     one.rollback()
@@ -106,15 +85,15 @@ def test_what_is_rolled_back_holds_up_nobody(actors: Actors, queues: list[str]) 
     assert follower.read() == [queues[1]]
 
 
-def test_above_read_committed_it_is_the_same(actors: Actors, queues: list[str]) -> None:
+def test_above_read_committed_it_is_the_same(actor: Actors, queues: list[str]) -> None:
     """A snapshot that is older than the events says nothing about who may come before them.
 
     Here it is the one that wrote first, and was given its id for that, who comes last.
     """
-    one, two, follower = actors(), actors(), Follower(actors())
+    one, two, follower = actor(), actor(), Follower(actor())
     one.begin("repeatable read")
     one.conn.execute("select count(*) from hwqueue.queue")  # takes its snapshot
-    begin(two)
+    two.begin(has_id=True)
     pause(one, queues[0])
     pause(two, queues[1])
     one.commit()
@@ -125,12 +104,11 @@ def test_above_read_committed_it_is_the_same(actors: Actors, queues: list[str]) 
     assert follower.read() == [queues[1], queues[0]]
 
 
-def test_beginning_amid_others(actors: Actors, queues: list[str]) -> None:
+def test_beginning_amid_others(actor: Actors, queues: list[str]) -> None:
     """A follower that begins while events are under way gets them all from there on."""
-    one, two = actors(), actors()
-    begin(one)
+    one, two = actor().begin(has_id=True), actor()
     pause(two, queues[1])
-    follower = Follower(actors())
+    follower = Follower(actor())
     pause(one, queues[0])
     one.commit()
     outlive(two.conn)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.calls import Calls, Row
+from tests.direct import Direct
 from tests.flows import Flow, broken, each, fail, finish, step
 from tests.patience import looks
 from tests.races.interleave import Actor
@@ -17,20 +18,20 @@ WINDOW = 2
 
 
 @pytest.fixture(params=["finish_running", "fail_fast"])
-def flow(calls: Calls, request: pytest.FixtureRequest) -> Flow:
+def flow(direct: Direct, request: pytest.FixtureRequest) -> Flow:
     """A map over what a step returns, beside a step that fails."""
     steps = [step("a"), step("x"), each("m", {"$result": "a"}, max_parallel=WINDOW), step("b", "m")]
-    return Flow(calls, steps, on_failure=request.param)
+    return Flow(direct, steps, on_failure=request.param)
 
 
-def expand(calls: Calls, claims: Row) -> None:
+def expand(direct: Direct, claims: Row) -> None:
     """End the step before the map: its first items are spawned."""
-    finish(calls, claims["a"], result=ITEMS)
+    finish(direct, claims["a"], result=ITEMS)
 
 
-def fail_sibling(calls: Calls, claims: Row) -> None:
+def fail_sibling(direct: Direct, claims: Row) -> None:
     """Let the step beside the map fail: the run fails."""
-    fail(calls, claims["x"])
+    fail(direct, claims["x"])
 
 
 def sweep(flow: Flow) -> None:
@@ -71,7 +72,7 @@ def settle_all(flow: Flow) -> None:
 
 @pytest.mark.parametrize(("first", "second"), [(expand, fail_sibling), (fail_sibling, expand)])
 def test_a_map_is_expanded_while_another_step_fails(
-    calls: Calls,
+    direct: Direct,
     one: Actor,
     flow: Flow,
     first: Callable[[Calls, Row], None],
@@ -79,54 +80,50 @@ def test_a_map_is_expanded_while_another_step_fails(
 ) -> None:
     """Each transaction has read the run before the other one has committed."""
     claims = flow.claims()
-    one.begin()
     first(one.direct, claims)
-    second(calls, claims)
-    calls.rows("advance_workflows")
-    assert broken(calls) == []
+    second(direct, claims)
+    direct.rows("advance_workflows")
+    assert broken(direct) == []
     one.commit()
     sweep(flow)
     assert_fails(flow)
 
 
-def test_a_failure_that_is_undone_after_a_map_was_expanded(calls: Calls, one: Actor, flow: Flow) -> None:
+def test_a_failure_that_is_undone_after_a_map_was_expanded(direct: Direct, one: Actor, flow: Flow) -> None:
     claims = flow.claims()
-    one.begin()
     fail_sibling(one.direct, claims)
-    expand(calls, claims)
+    expand(direct, claims)
     one.rollback()
-    finish(calls, claims["x"])
+    finish(direct, claims["x"])
     settle_all(flow)
     assert flow.state == "completed"
     assert flow.steps()["m"]["items_done"] == len(ITEMS)
 
 
 def test_an_expansion_that_is_undone_after_another_step_has_failed(
-    calls: Calls, one: Actor, flow: Flow
+    direct: Direct, one: Actor, flow: Flow
 ) -> None:
     """The handler completes once more: what comes after its step is not released any more."""
     claims = flow.claims()
-    one.begin()
     expand(one.direct, claims)
-    fail_sibling(calls, claims)
-    calls.rows("advance_workflows")
+    fail_sibling(direct, claims)
+    direct.rows("advance_workflows")
     one.rollback()
-    expand(calls, claims)
+    expand(direct, claims)
     sweep(flow)
     assert flow.items() == {}
     assert flow.reasons() == {"m": "run_failed", "b": "run_failed"}
     assert flow.state == "failed"
 
 
-def test_an_item_is_let_in_while_another_step_fails(calls: Calls, one: Actor, flow: Flow) -> None:
+def test_an_item_is_let_in_while_another_step_fails(direct: Direct, one: Actor, flow: Flow) -> None:
     """The settlement of an item has read the run before, and fills the window."""
     claims = flow.claims()
-    expand(calls, claims)
+    expand(direct, claims)
     items = flow.items()
-    one.begin()
     flow.settle(items[0], one.direct)
-    fail_sibling(calls, claims)
-    calls.rows("advance_workflows")
+    fail_sibling(direct, claims)
+    direct.rows("advance_workflows")
     one.commit()
     sweep(flow)
     flow.settle(items[1])

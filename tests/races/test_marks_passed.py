@@ -5,11 +5,12 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
 from hwqueue.testing import Clock
+from tests.direct import Direct
+from tests.races.cluster import Node
 from tests.races.marks import Line, position
 
 ELSEWHERE = {"placement": {"require": [{"label": "zone", "op": "exists"}]}}
@@ -22,7 +23,7 @@ def passed(line: Line, before: int, *priorities: int) -> None:
         line.work_past(before, priority=priority)
 
 
-def claimed(line: Line) -> tuple[UUID, int]:
+def claimed(line: Line) -> Node:
     """A lease that runs while marks pass the place that it had."""
     line.spawn()
     row = line.claim()
@@ -82,7 +83,7 @@ def new_placement(line: Line, clock: Clock) -> UUID:
 
 def changed(line: Line, lease: UUID, changes: Mapping[str, Any]) -> UUID:
     """Change a lease that waits, after others have come and gone."""
-    at = position(line.conn, lease)
+    at = position(line.direct, lease)
     line.work(20)
     assert line.marks()[0] <= at or "priority" in changes
     line.conn.execute("select hwqueue.update_lease(p_lease => %s, p_changes => %s)", [lease, Jsonb(changes)])
@@ -95,23 +96,19 @@ WAYS = [retry, release, expiry, requeue, due, new_priority, new_placement]
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("capacity", [{}, {"cpu_milli": 4000}], ids=["plain", "counted"])
 def test_it_comes_back_behind_the_marks(
-    conn: psycopg.Connection,
-    clock: Clock,
-    way: Callable[[Line, Clock], UUID],
-    capacity: dict[str, int],
+    direct: Direct, clock: Clock, way: Callable[[Line, Clock], UUID], capacity: dict[str, int]
 ) -> None:
     """It is next in line: before all that was spawned after it came back."""
     clock.freeze()
-    line = Line(conn, capacity=capacity)
+    line = Line(direct, capacity=capacity)
     line.settle_in()
     lease = way(line, clock)
     younger = [line.spawn() for _ in range(3)]
     assert line.take(5) == [lease, *younger]
 
 
-def test_priorities_rise_and_fall(conn: psycopg.Connection) -> None:
+def test_priorities_rise_and_fall(line: Line) -> None:
     """Each lane has a mark of its own; a lane that is new has none."""
-    line = Line(conn)
     line.settle_in(0, 5, -5)
     for turn in ((0, 9, 5), (5, -5, 0), (-9, 0, 9), (-5, -9, 5), (1, -1, 0)):
         leases = {priority: line.spawn(priority=priority) for priority in turn}
@@ -121,9 +118,8 @@ def test_priorities_rise_and_fall(conn: psycopg.Connection) -> None:
         line.work(5, priority=turn[0])
 
 
-def test_more_lanes_than_marks(conn: psycopg.Connection) -> None:
+def test_more_lanes_than_marks(line: Line) -> None:
     """The oldest marks go; their lanes are read from the start."""
-    line = Line(conn)
     priorities = range(-10, 10)
     for _ in range(3):
         for priority in priorities:
@@ -134,9 +130,8 @@ def test_more_lanes_than_marks(conn: psycopg.Connection) -> None:
     assert 1 < len(line.marks()) <= MOST_MARKS
 
 
-def test_a_mark_that_nobody_moves_goes(conn: psycopg.Connection) -> None:
+def test_a_mark_that_nobody_moves_goes(line: Line) -> None:
     """Or queues with an ageing step would keep 16 marks of ranks that never come again."""
-    line = Line(conn)
     line.settle_in(5)
     line.settle_in(0)
     assert set(line.marks()) == {0, -5}
@@ -147,15 +142,15 @@ def test_a_mark_that_nobody_moves_goes(conn: psycopg.Connection) -> None:
     assert line.take(2) == [urgent, usual]
 
 
-def test_queues_have_marks_of_their_own(conn: psycopg.Connection) -> None:
+def test_queues_have_marks_of_their_own(direct: Direct) -> None:
     """What comes to one queue has nothing to do with how far another one is."""
-    busy = Line(conn)
-    quiet = Line(conn, "quiet", name="other")
+    busy = Line(direct)
+    quiet = Line(direct, "quiet", name="other")
     waiting = [quiet.spawn() for _ in range(3)]
     assert quiet.take(1) == waiting[:1]
     busy.settle_in()
     fresh = busy.spawn()
-    both = conn.execute(
+    both = direct.conn.execute(
         "select lease_id from hwqueue.claim_task(p_queues => %s, p_node => %s, p_epoch => %s, p_qty => 3)",
         [[busy.queue, quiet.queue], *busy.node],
     )

@@ -12,8 +12,8 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.direct import Direct
-from tests.races.cluster import QUEUE, SHORT, register
-from tests.races.interleave import TIMEOUT, interleave
+from tests.races.cluster import QUEUE, Node, register, set_policy
+from tests.races.interleave import TIMEOUT, Actors
 from tests.races.terms import away, place, publish
 
 Options = dict[str, Any]
@@ -35,39 +35,31 @@ def preferring(weight: int, **options: Any) -> Options:
 
 @nodes
 @pytest.mark.parametrize("ranks", [1, 250], ids=["one rank", "many ranks"])
-def test_an_open_claim_of_the_best_class(
-    conn: psycopg.Connection, dsn: str, spec: Options, ranks: int
-) -> None:
+def test_an_open_claim_of_the_best_class(direct: Direct, actor: Actors, spec: Options, ranks: int) -> None:
     """Others get work at every claim from behind what it holds, and all of it."""
-    direct = Direct(conn)
-    direct.create_queue(QUEUE)
     batch = [preferring(50, priority=-(number % ranks)) for number in range(250)]
     leases = [row["lease_id"] for row in direct.spawn_many(QUEUE, batch)]
     worst = direct.spawn(QUEUE, preferring(0, priority=-1000))["lease_id"]
-    holder_node, other_node = (register(conn, n, labels={"zone": "a"}, **spec) for n in (1, 2))
-    with interleave(dsn, SHORT) as actor:
-        holder, other = actor(), actor()
-        holder.begin()
-        held = holder.direct.claim(QUEUE, *holder_node, qty=HELD)
-        assert [row["lease_id"] for row in held] == leases[:HELD]
-        ones = [other.direct.claim(QUEUE, *other_node) for _ in range(10)]
-        assert [len(rows) for rows in ones] == [1] * 10
-        got = [row["lease_id"] for rows in ones for row in rows]
-        while rows := other.direct.claim(QUEUE, *other_node, qty=50):
-            got += [row["lease_id"] for row in rows]
-        assert len(got) == len(set(got)) == 250 - HELD + 1
-        assert set(got) == {*leases[HELD:], worst}
+    holder_node, other_node = (register(direct, n, labels={"zone": "a"}, **spec) for n in (1, 2))
+    holder, other = actor().begin(), actor()
+    held = holder.direct.claim(QUEUE, *holder_node, qty=HELD)
+    assert [row["lease_id"] for row in held] == leases[:HELD]
+    ones = [other.direct.claim(QUEUE, *other_node) for _ in range(10)]
+    assert [len(rows) for rows in ones] == [1] * 10
+    got = [row["lease_id"] for rows in ones for row in rows]
+    while rows := other.direct.claim(QUEUE, *other_node, qty=50):
+        got += [row["lease_id"] for row in rows]
+    assert len(got) == len(set(got)) == 250 - HELD + 1
+    assert set(got) == {*leases[HELD:], worst}
 
 
 @pytest.mark.parametrize("classes", [1, 3])
 @pytest.mark.parametrize("queues", [1, 2])
-def test_an_open_claim_at_the_head(conn: psycopg.Connection, dsn: str, classes: int, queues: int) -> None:
+def test_an_open_claim_at_the_head(direct: Direct, actor: Actors, classes: int, queues: int) -> None:
     """What it has taken is passed, and in the order of the queues."""
-    direct = Direct(conn)
     names = [QUEUE, "other"][:queues]
-    holder_node, other_node = (register(conn, number) for number in (1, 2))
+    holder_node, other_node = (register(direct, number) for number in (1, 2))
     for name in names:
-        direct.create_queue(name)
         direct.spawn_many(name, [{"labels": {"n": str(n)}} for n in range(classes)])
     for node in (holder_node, other_node) * classes:
         for name in names:
@@ -77,62 +69,49 @@ def test_an_open_claim_at_the_head(conn: psycopg.Connection, dsn: str, classes: 
     leases = [
         direct.spawn(names[n % queues], {"labels": {"n": str(n % classes)}})["lease_id"] for n in range(12)
     ]
-    with interleave(dsn, SHORT) as actor:
-        holder, other = actor(), actor()
-        holder.begin()
-        took = [holder.direct.claim_any(names, *holder_node) for _ in range(2)]
-        got = [other.direct.claim_any(names, *other_node) for _ in range(2)]
+    holder, other = actor().begin(), actor()
+    took = [holder.direct.claim_any(names, *holder_node) for _ in range(2)]
+    got = [other.direct.claim_any(names, *other_node) for _ in range(2)]
+    holder.rollback()
     found = [row["lease_id"] for rows in took + got for row in rows]
     assert found == leases[:4]
 
 
 @nodes
-def test_an_open_claim_of_classes_that_the_node_knows(
-    conn: psycopg.Connection, dsn: str, spec: Options
-) -> None:
+def test_an_open_claim_of_classes_that_the_node_knows(direct: Direct, actor: Actors, spec: Options) -> None:
     """Of two that score alike; what is held reaches further than a claim looks at first."""
-    direct = Direct(conn)
-    direct.create_queue(QUEUE)
     both = [{"labels": {"kind": kind}} for kind in "ab"]
-    holder_node, other_node = (register(conn, n, **spec) for n in (1, 2))
+    holder_node, other_node = (register(direct, n, **spec) for n in (1, 2))
     for node in (holder_node, other_node) * 4:
         direct.spawn_many(QUEUE, both)
         assert direct.complete_many(direct.claim(QUEUE, *node, qty=2)) == []
     leases = [row["lease_id"] for row in direct.spawn_many(QUEUE, both * 60)]
-    with interleave(dsn, SHORT) as actor:
-        holder, other = actor(), actor()
-        holder.begin()
-        held = [r["lease_id"] for r in holder.direct.claim(QUEUE, *holder_node, qty=HELD)]
-        assert held == leases[:HELD]
-        got = [row["lease_id"] for _ in range(20) for row in other.direct.claim(QUEUE, *other_node)]
-        assert got == leases[HELD:]
+    holder, other = actor().begin(), actor()
+    held = [r["lease_id"] for r in holder.direct.claim(QUEUE, *holder_node, qty=HELD)]
+    assert held == leases[:HELD]
+    got = [row["lease_id"] for _ in range(20) for row in other.direct.claim(QUEUE, *other_node)]
+    assert got == leases[HELD:]
 
 
 @nodes
-def test_an_open_claim_of_several_classes(conn: psycopg.Connection, dsn: str, spec: Options) -> None:
+def test_an_open_claim_of_several_classes(direct: Direct, actor: Actors, spec: Options) -> None:
     """Every class has its best taken; nothing is left out, down to the last lease."""
-    direct = Direct(conn)
-    direct.create_queue(QUEUE)
     batch = [preferring(10 * (n % 5), priority=n % 7) for n in range(70)]
     spawned = {row["lease_id"] for row in direct.spawn_many(QUEUE, batch)}
-    holder_node, other_node = (register(conn, n, labels={"zone": "a"}, **spec) for n in (1, 2))
-    with interleave(dsn, SHORT) as actor:
-        holder, other = actor(), actor()
-        holder.begin()
-        held = {row["lease_id"] for row in holder.direct.claim(QUEUE, *holder_node, qty=30)}
-        got = {row["lease_id"] for _ in range(40) for row in other.direct.claim(QUEUE, *other_node)}
-        assert (len(held), got) == (30, spawned - held)
+    holder_node, other_node = (register(direct, n, labels={"zone": "a"}, **spec) for n in (1, 2))
+    holder, other = actor().begin(), actor()
+    held = {row["lease_id"] for row in holder.direct.claim(QUEUE, *holder_node, qty=30)}
+    got = {row["lease_id"] for _ in range(40) for row in other.direct.claim(QUEUE, *other_node)}
+    assert (len(held), got) == (30, spawned - held)
 
 
 @nodes
-def test_no_claim_is_empty_while_leases_wait(conn: psycopg.Connection, dsn: str, spec: Options) -> None:
+def test_no_claim_is_empty_while_leases_wait(direct: Direct, dsn: str, spec: Options) -> None:
     """Of several scored classes and ranks, under eight claimers at once."""
-    direct = Direct(conn)
-    direct.create_queue(QUEUE)
     dice = random.Random(1)
     batch = [preferring(10 * dice.randrange(4), priority=dice.randrange(3)) for _ in range(500)]
     direct.spawn_many(QUEUE, batch)
-    claimers = [register(conn, n, labels={"zone": "a"}, **spec) for n in range(CLAIMERS)]
+    claimers = [register(direct, n, labels={"zone": "a"}, **spec) for n in range(CLAIMERS)]
     with ThreadPoolExecutor(CLAIMERS) as pool:
         jobs = [pool.submit(claim_all, dsn, node, epoch) for node, epoch in claimers]
         ends = [job.result() for job in jobs]
@@ -151,59 +130,51 @@ def claim_all(dsn: str, node: UUID, epoch: int) -> tuple[int, list[int]]:
             if direct.claim(QUEUE, node, epoch):
                 granted += 1
             else:
-                row = conn.execute(COUNT_READY).fetchone()
-                assert row is not None
-                missed.append(row[0])
+                [(found,)] = conn.execute(COUNT_READY).fetchall()
+                missed.append(found)
     return granted, missed
 
 
-def test_a_heartbeat_and_an_open_cancel(conn: psycopg.Connection, dsn: str, clock: Clock) -> None:
+def test_a_heartbeat_and_an_open_cancel(direct: Direct, actor: Actors, node: Node, clock: Clock) -> None:
     """The claim that is being cancelled is not waited for; the others are extended."""
     clock.freeze()
-    direct = Direct(conn)
-    direct.create_queue(QUEUE, {"claim_timeout": 60})
-    node = register(conn)
+    set_policy(direct, claim_timeout=60)
     direct.spawn_many(QUEUE, [{}] * 3)
     claims = direct.claim(QUEUE, *node, qty=3)
     stopping = claims[1]["lease_id"]
     before = claims[1]["expires_at"]
     clock.advance(timedelta(seconds=20))
-    with interleave(dsn, SHORT) as actor:
-        operator, worker = actor(), actor()
-        operator.begin()
-        assert operator.direct.cancel(stopping) == "claimed"
-        rows = {row["lease_id"]: row for row in worker.direct.heartbeat(*node, claims)}
-        assert [rows[claim["lease_id"]]["verdict"] for claim in claims] == ["ok"] * 3
-        ends = {row["expires_at"] for row in rows.values() if row["lease_id"] != stopping}
-        assert ends == {clock.now() + timedelta(seconds=60)}
-        assert rows[stopping]["expires_at"] == before
-        operator.commit()
+    operator, worker = actor().begin(), actor()
+    assert operator.direct.cancel(stopping) == "claimed"
+    rows = {row["lease_id"]: row for row in worker.direct.heartbeat(*node, claims)}
+    assert [rows[claim["lease_id"]]["verdict"] for claim in claims] == ["ok"] * 3
+    ends = {row["expires_at"] for row in rows.values() if row["lease_id"] != stopping}
+    assert ends == {clock.now() + timedelta(seconds=60)}
+    assert rows[stopping]["expires_at"] == before
+    operator.commit()
     rows = {row["lease_id"]: row for row in direct.heartbeat(*node, claims)}
     assert rows[stopping]["verdict"] == "cancelled"
     assert rows[stopping]["expires_at"] == clock.now() + timedelta(seconds=60)
 
 
-def test_a_heartbeat_of_a_node_that_is_held(conn: psycopg.Connection, dsn: str, clock: Clock) -> None:
+def test_a_heartbeat_of_a_node_that_is_held(direct: Direct, actor: Actors, clock: Clock) -> None:
     """Work that settles with the user's own transaction costs the node's other claims nothing."""
     clock.freeze()
-    direct = Direct(conn)
-    direct.create_queue(QUEUE, {"claim_timeout": 60})
-    node = register(conn, **COUNTED)
+    set_policy(direct, claim_timeout=60)
+    node = register(direct, **COUNTED)
     needs = {"placement": {"resources": {"cpu_milli": 1000}}}
     direct.spawn_many(QUEUE, [needs] * 3)
     [done, *claims] = direct.claim(QUEUE, *node, qty=3)
     clock.advance(timedelta(seconds=20))
-    with interleave(dsn, SHORT) as actor:
-        handler, worker = actor(), actor()
-        handler.begin()
-        handler.direct.complete(done["lease_id"], done["claim_token"])
-        rows = worker.direct.heartbeat(*node, claims)
-        assert [row["verdict"] for row in rows] == ["ok", "ok"]
-        assert {row["expires_at"] for row in rows} == {clock.now() + timedelta(seconds=60)}
-        handler.commit()
-        assert conn.execute(SEEN).fetchall() == [(clock.now() - timedelta(seconds=20),)]
-        worker.direct.heartbeat(*node, claims)
-    assert conn.execute(SEEN).fetchall() == [(clock.now(),)]
+    handler, worker = actor().begin(), actor()
+    handler.direct.complete(done["lease_id"], done["claim_token"])
+    rows = worker.direct.heartbeat(*node, claims)
+    assert [row["verdict"] for row in rows] == ["ok", "ok"]
+    assert {row["expires_at"] for row in rows} == {clock.now() + timedelta(seconds=60)}
+    handler.commit()
+    assert direct.conn.execute(SEEN).fetchall() == [(clock.now() - timedelta(seconds=20),)]
+    worker.direct.heartbeat(*node, claims)
+    assert direct.conn.execute(SEEN).fetchall() == [(clock.now(),)]
 
 
 LIMITED_REAP = "select expired from hwqueue.reap(p_limit => 5)"
@@ -211,24 +182,21 @@ LIMITED_REAP = "select expired from hwqueue.reap(p_limit => 5)"
 
 @pytest.mark.parametrize("placement", [{}, {"resources": {"cpu_milli": 1000}}], ids=str)
 def test_reap_and_expired_claims_that_are_held(
-    conn: psycopg.Connection, dsn: str, clock: Clock, placement: Mapping[str, Any]
+    direct: Direct, actor: Actors, clock: Clock, placement: Mapping[str, Any]
 ) -> None:
     """Six that another session holds do not use up the limit of five: the seventh is reaped."""
-    direct = Direct(conn)
-    direct.create_queue(QUEUE, {"claim_timeout": 60})
+    set_policy(direct, claim_timeout=60)
     direct.spawn_many(QUEUE, [{"placement": placement}] * 7)
-    one, two = (register(conn, n, **COUNTED) for n in (1, 2))
+    one, two = (register(direct, n, **COUNTED) for n in (1, 2))
     held = direct.claim(QUEUE, *one, qty=6)
     clock.advance(timedelta(seconds=1))
     [free] = direct.claim(QUEUE, *two)
     clock.advance(timedelta(minutes=5))
-    with interleave(dsn, SHORT) as actor:
-        worker, sweeper = actor(), actor()
-        worker.begin()
-        for claim in held:
-            worker.direct.complete(claim["lease_id"], claim["claim_token"])
-        assert sweeper.conn.execute(LIMITED_REAP).fetchall() == [(1,)]
-        assert sweeper.direct.lease(free["lease_id"])["state"] == "pending"
+    worker, sweeper = actor().begin(), actor()
+    for claim in held:
+        worker.direct.complete(claim["lease_id"], claim["claim_token"])
+    assert sweeper.conn.execute(LIMITED_REAP).fetchall() == [(1,)]
+    assert sweeper.direct.lease(free["lease_id"])["state"] == "pending"
 
 
 ADOPT = """
@@ -237,39 +205,29 @@ ADOPT = """
 """
 
 
-def test_adopting_what_a_producer_is_spawning(conn: psycopg.Connection, dsn: str) -> None:
+def test_adopting_what_a_producer_is_spawning(direct: Direct, actor: Actors) -> None:
     """It waits for the producer's key, and the node goes on claiming and beating meanwhile."""
-    direct = Direct(conn)
-    direct.create_queue(QUEUE)
-    node = register(conn, slots=10)
+    node = register(direct, slots=10)
     lease = direct.spawn(QUEUE, {"priority": 1})["lease_id"]
-    with interleave(dsn) as actor:
-        producer, adopter, worker = actor(), actor(), actor()
-        worker.conn.execute("select set_config('lock_timeout', %s, false)", [SHORT])
-        producer.begin()
-        keyed = producer.direct.spawn(QUEUE, {"idempotency_key": "once"})["lease_id"]
-        adopted = adopter.start(lambda d: d.conn.execute(ADOPT, [node[0]]).fetchall())
-        adopter.wait_until_parked()
-        claims = worker.direct.claim(QUEUE, *node, qty=5)
-        assert [row["lease_id"] for row in claims] == [lease]
-        assert [row["verdict"] for row in worker.direct.heartbeat(*node, claims)] == ["ok"]
-        producer.commit()
-        assert adopted.result(TIMEOUT) == [(keyed,)]
+    producer, adopter, worker = actor().begin(), actor(), actor()
+    keyed = producer.direct.spawn(QUEUE, {"idempotency_key": "once"})["lease_id"]
+    adopted = adopter.parked(lambda d: d.conn.execute(ADOPT, [node[0]]).fetchall())
+    claims = worker.direct.claim(QUEUE, *node, qty=5)
+    assert [row["lease_id"] for row in claims] == [lease]
+    assert [row["verdict"] for row in worker.direct.heartbeat(*node, claims)] == ["ok"]
+    producer.commit()
+    assert adopted.result(TIMEOUT) == [(keyed,)]
     assert direct.lease(keyed)["state"] == "claimed"
 
 
-def test_past_its_deadline_behind_a_held_one(conn: psycopg.Connection, dsn: str, clock: Clock) -> None:
+def test_past_its_deadline_behind_a_held_one(direct: Direct, actor: Actors, clock: Clock) -> None:
     """A class is decided about by its first entry; of those behind it a late one is not granted."""
-    direct = Direct(conn)
-    direct.create_queue(QUEUE)
-    node = place(conn, 1, 1)
+    node = place(direct, 1, 1)
     options = {"placement": away("db")}
     late = options | {"deadline": (clock.now() + timedelta(seconds=5)).isoformat()}
     held, _late, good = (direct.spawn(QUEUE, each)["lease_id"] for each in (options, late, options))
     publish(direct)
     clock.advance(timedelta(seconds=6))
-    with interleave(dsn, SHORT) as actor:
-        one = actor()
-        one.begin()
-        one.direct.cancel(held)
-        assert [row["lease_id"] for row in direct.claim(QUEUE, *node)] == [good]
+    one = actor().begin()
+    one.direct.cancel(held)
+    assert [row["lease_id"] for row in direct.claim(QUEUE, *node)] == [good]

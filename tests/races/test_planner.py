@@ -1,19 +1,17 @@
 """Two planners at once, and claims beside them: who was replaced writes nothing, nobody waits."""
 
-from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
 from uuid import UUID, uuid4
 
-import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
 from hwqueue.testing import Clock
 from tests.direct import Direct
-from tests.races.cluster import QUEUE, SHORT, register
-from tests.races.interleave import TIMEOUT, Actor, interleave
-from tests.races.test_gangs import broken, gang, gpu_nodes, reap, spawn_gang
+from tests.flows import broken
+from tests.races.cluster import QUEUE, Node, register
+from tests.races.interleave import TIMEOUT, Actor, Actors, Meet
+from tests.races.test_gangs import gang, gpu_nodes, reap, spawn_gang
 
 Pair = tuple[Actor, Actor]
 NO_TIME = timedelta(0)
@@ -37,22 +35,20 @@ def write(actor: Actor, epoch: int | None, number: int, worth: float = 0.5) -> s
     return verdict
 
 
-def worths(conn: psycopg.Connection[Any]) -> list[tuple[int, int, float]]:
+def worths(direct: Direct) -> list[tuple[int, int, float]]:
     """Epoch, round and worth of the prices that are kept."""
-    return conn.execute(
+    return direct.conn.execute(
         "select epoch::int, round::int, device_worth[1] from hwqueue.queue_price order by 1, 2"
     ).fetchall()
 
 
 @pytest.fixture
-def planners(conn: psycopg.Connection, dsn: str) -> Iterator[Pair]:
+def planners(actor: Actors) -> Pair:
     """Two sessions, in a queue without prices."""
-    Direct(conn).create_queue(QUEUE)
-    with interleave(dsn, SHORT) as actor:
-        yield actor(), actor()
+    return actor(), actor()
 
 
-def test_a_write_beside_a_change_of_leaders(conn: psycopg.Connection, planners: Pair) -> None:
+def test_a_write_beside_a_change_of_leaders(direct: Direct, planners: Pair) -> None:
     """It is refused at once while the other's lead is not committed, and for good once it is."""
     one, two = planners
     epoch = lead(one, "one", NO_TIME)
@@ -63,12 +59,12 @@ def test_a_write_beside_a_change_of_leaders(conn: psycopg.Connection, planners: 
     assert write(one, epoch, 2, 0.2) == "busy"
     two.commit()
     assert write(one, epoch, 3, 0.3) == "deposed"
-    assert worths(conn) == [(1, 1, 0.1)]
+    assert worths(direct) == [(1, 1, 0.1)]
     assert write(two, later, 1, 0.4) == "set"
-    assert worths(conn) == [(2, 1, 0.4)]
+    assert worths(direct) == [(2, 1, 0.4)]
 
 
-def test_a_change_of_leaders_beside_a_write(conn: psycopg.Connection, planners: Pair) -> None:
+def test_a_change_of_leaders_beside_a_write(direct: Direct, planners: Pair) -> None:
     """Nobody takes the lead while a write is open; then the write counts, until the next one."""
     one, two = planners
     epoch = lead(one, "one", NO_TIME)
@@ -78,25 +74,20 @@ def test_a_change_of_leaders_beside_a_write(conn: psycopg.Connection, planners: 
     one.commit()
     assert lead(two, "two") == 2
     assert write(one, epoch, 2, 0.2) == "deposed"
-    assert worths(conn) == [(1, 1, 0.1)]
+    assert worths(direct) == [(1, 1, 0.1)]
 
 
-def test_two_that_are_the_first(dsn: str) -> None:
-    with interleave(dsn) as actor:
-        one, two = actor(), actor()
-        one.begin()
-        assert lead(one, "one") == 1
-        waiting = two.start(lambda direct: direct.value("lead_planner", holder="two"))
-        two.wait_until_blocked_by(one)
-        one.commit()
-        assert waiting.result(TIMEOUT) is None
+def test_two_that_are_the_first(meet: Meet) -> None:
+    epoch, waiting = meet(
+        lambda d: d.value("lead_planner", holder="one"), lambda d: d.value("lead_planner", holder="two")
+    )
+    assert (epoch, waiting.result(TIMEOUT)) == (1, None)
 
 
-def test_claims_wait_for_no_planner(conn: psycopg.Connection, planners: Pair) -> None:
+def test_claims_wait_for_no_planner(direct: Direct, planners: Pair) -> None:
     """Not even where the prices are a queue's first ones, and those that are not committed."""
     one, two = planners
-    node = register(conn, 1, gpus=[{"resource_id": str(uuid4())}])
-    direct = Direct(conn)
+    node = register(direct, 1, gpus=[{"resource_id": str(uuid4())}])
     for _ in range(2):
         direct.spawn(QUEUE, {"placement": {"resources": {"gpu_milli": 300}}})
     one.begin()
@@ -116,11 +107,10 @@ def propose(actor: Actor, gang_id: UUID, epoch: int | None, number: int = 1) -> 
     return verdict
 
 
-def test_an_old_leader_that_proposes_late(conn: psycopg.Connection, planners: Pair) -> None:
+def test_an_old_leader_that_proposes_late(direct: Direct, planners: Pair) -> None:
     """Refused at once while the other's lead is not committed, and for good once it is."""
     one, two = planners
-    direct = Direct(conn)
-    gpu_nodes(conn, 2)
+    gpu_nodes(direct, 2)
     gang_id = spawn_gang(direct, 2)
     epoch = lead(one, "one", NO_TIME)
     two.begin()
@@ -132,14 +122,12 @@ def test_an_old_leader_that_proposes_late(conn: psycopg.Connection, planners: Pa
     assert propose(two, gang_id, later) == "reserved"
     assert propose(one, gang_id, epoch) == "deposed"
     assert gang(direct, gang_id)["state"] == "reserved"
-    assert broken(direct) == []
 
 
-def test_a_proposal_beside_a_tick(conn: psycopg.Connection, planners: Pair) -> None:
+def test_a_proposal_beside_a_tick(direct: Direct, planners: Pair) -> None:
     """Whichever is open, the other leaves the gang alone and waits for nobody."""
     one, two = planners
-    direct = Direct(conn)
-    gpu_nodes(conn, 4)
+    gpu_nodes(direct, 4)
     first, second = spawn_gang(direct, 2), spawn_gang(direct, 2)
     epoch = lead(one, "one")
     one.begin()
@@ -156,7 +144,6 @@ def test_a_proposal_beside_a_tick(conn: psycopg.Connection, planners: Pair) -> N
     assert propose(one, third, epoch) == "busy"
     two.commit()
     assert propose(one, third, epoch) in ("no_room", "not_waiting")
-    assert broken(direct) == []
 
 
 def assign(actor: Actor, lease: UUID, node: UUID) -> list[str]:
@@ -172,20 +159,17 @@ def assign(actor: Actor, lease: UUID, node: UUID) -> list[str]:
 
 @pytest.mark.parametrize("commits", [True, False])
 def test_a_reservation_that_upkeep_is_ending(
-    conn: psycopg.Connection, planners: Pair, clock: Clock, commits: bool
+    direct: Direct, node: Node, planners: Pair, clock: Clock, commits: bool
 ) -> None:
     """Its node waits for nobody, and gets the lease once: as reserved, or from the line anew."""
     one, two = planners
-    direct = Direct(conn)
-    node = register(conn)
     lease = direct.spawn(QUEUE)["lease_id"]
     assert assign(one, lease, node[0]) == ["reserved"]
     clock.advance(timedelta(minutes=1))
     one.begin()
     one.direct.reap()
     assert two.direct.claim(QUEUE, *node) == []
-    one.commit() if commits else one.rollback()
+    one.end(commits)
     [claim] = two.direct.claim(QUEUE, *node)
     assert (claim["lease_id"], claim["attempt"]) == (lease, 1)
     assert claim["claim_token"] % 2 == commits  # that of a first claim is even
-    assert broken(direct) == []

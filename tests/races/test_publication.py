@@ -1,10 +1,7 @@
 """A publication for all tables: every row that is updated or deleted must have an identity."""
 
 from datetime import timedelta
-from uuid import UUID
 
-import psycopg
-import pytest
 from psycopg.types.json import Jsonb
 
 from hwqueue.testing import Clock
@@ -14,7 +11,6 @@ from tests.races.cluster import QUEUE, register
 from tests.races.terms import away, lease, publish
 from tests.sql.api import outlive
 
-_PUBLISH = "create publication everything for all tables"
 # Of a table with neither, only inserts and truncates pass.
 _WITHOUT_IDENTITY = """
   select c.relname from pg_class c
@@ -24,19 +20,12 @@ _WITHOUT_IDENTITY = """
 """
 
 
-@pytest.fixture
-def published(conn: psycopg.Connection) -> Direct:
-    """A database that Debezium, say, or a blue/green switch-over has subscribed to."""
-    conn.execute(_PUBLISH)
-    return Direct(conn)
-
-
-def test_only_events_have_no_identity(conn: psycopg.Connection) -> None:
-    found = [row[0] for row in conn.execute(_WITHOUT_IDENTITY).fetchall()]
+def test_only_events_have_no_identity(direct: Direct) -> None:
+    found = [row[0] for row in direct.conn.execute(_WITHOUT_IDENTITY).fetchall()]
     assert [name for name in found if not name.startswith("event_")] == []
 
 
-def settle_all(direct: Direct, node: tuple[UUID, int], claims: list[Row]) -> None:
+def settle_all(direct: Direct, claims: list[Row]) -> None:
     """End claims in each of the ways there are."""
     one, two, three, *rest = claims
     direct.complete(one["lease_id"], one["claim_token"])
@@ -45,11 +34,13 @@ def settle_all(direct: Direct, node: tuple[UUID, int], claims: list[Row]) -> Non
     assert direct.complete_many(rest) == []
 
 
-def test_a_whole_life_under_a_publication(conn: psycopg.Connection, published: Direct, clock: Clock) -> None:
-    """Terms are published, counted, and pruned; claims end in every way; leases are requeued."""
-    direct = published
-    direct.create_queue(QUEUE)
-    nodes = [register(conn, number, rack=number) for number in range(2)]
+def test_a_whole_life_under_a_publication(direct: Direct, clock: Clock) -> None:
+    """As where Debezium, say, or a blue/green switch-over has subscribed to the database.
+
+    Terms are published, counted, and pruned; claims end in every way; leases are requeued.
+    """
+    direct.conn.execute("create publication everything for all tables")
+    nodes = [register(direct, number, rack=number) for number in range(2)]
     skew = {"spread": [{"domain": "rack", "max_skew": 2, "select": {"labels": {"app": "web"}}}]}
     for _ in range(4):
         direct.spawn(QUEUE, lease("web"))
@@ -57,11 +48,11 @@ def test_a_whole_life_under_a_publication(conn: psycopg.Connection, published: D
         direct.spawn(QUEUE, {"labels": {"app": "web"}, "placement": skew})
     direct.spawn(QUEUE, lease("cache"))
     publish(direct)
-    claims = [(node, direct.claim(QUEUE, *node, qty=5)) for node in nodes]
-    assert all(len(found) >= 4 for _, found in claims)
-    for node, found in claims:
-        settle_all(direct, node, found)
-    conn.execute("select * from hwqueue.requeue_failed(%s, %s)", [QUEUE, Jsonb({})])
+    claims = [direct.claim(QUEUE, *node, qty=5) for node in nodes]
+    assert all(len(found) >= 4 for found in claims)
+    for found in claims:
+        settle_all(direct, found)
+    direct.conn.execute("select * from hwqueue.requeue_failed(%s, %s)", [QUEUE, Jsonb({})])
     lost = direct.claim(QUEUE, *nodes[0], qty=3)
     assert lost
     clock.advance(timedelta(minutes=10))
@@ -69,10 +60,10 @@ def test_a_whole_life_under_a_publication(conn: psycopg.Connection, published: D
     direct.drop_queue(QUEUE)
     for _ in range(4):
         clock.advance(timedelta(days=2))
-        outlive(conn)
+        outlive(direct.conn)
         direct.reap()
-        conn.execute("select from hwqueue.prune()")
+        direct.conn.execute("select from hwqueue.prune()")
     terms = ("affinity_term", "term_counter", "class_term", "class_rule")
     for table in (*terms, "requeued", "lease", "claim", "outcome"):
-        [left] = conn.execute(f"select count(*) from hwqueue.{table}").fetchone() or (None,)
+        [left] = direct.conn.execute(f"select count(*) from hwqueue.{table}").fetchone() or (None,)
         assert left == 0, table

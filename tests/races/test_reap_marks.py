@@ -5,13 +5,12 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
-import psycopg
 import pytest
 
 from hwqueue.testing import Clock
 from tests.direct import Direct
-from tests.races.cluster import QUEUE, SHORT, register
-from tests.races.interleave import TIMEOUT, interleave
+from tests.races.cluster import QUEUE, Node, register, set_policy, started
+from tests.races.interleave import TIMEOUT, Actors, asleep
 from tests.sql.api import outlive
 
 MINUTE = timedelta(minutes=1)
@@ -33,54 +32,46 @@ HAS_CLAIM_TABLE = """
   select count(*) from pg_locks
   where pid = %s and relation = 'hwqueue.claim'::regclass and mode <> 'AccessShareLock'
 """
-PARKING_CLOCK = """
-  create or replace function hwqueue.clock() returns timestamptz language plpgsql as $$
-  begin
-    perform pg_advisory_xact_lock_shared(1);
-    return clock_timestamp();
-  end $$
-"""
 
 
-def marks(conn: psycopg.Connection) -> set[Any]:
+def marks(direct: Direct) -> set[Any]:
     """Where the three scans start."""
-    [row] = conn.execute(MARKS).fetchall()
+    [row] = direct.conn.execute(MARKS).fetchall()
     return set(row)
 
 
-def reap_on(conn: psycopg.Connection, clock: Clock, minutes: int) -> None:
+def reap_on(direct: Direct, clock: Clock, minutes: int) -> None:
     """Reap once a minute."""
     for _ in range(minutes):
         clock.advance(MINUTE)
-        Direct(conn).reap()
+        direct.reap()
 
 
-def bring_marks_up(conn: psycopg.Connection, clock: Clock) -> None:
+def bring_marks_up(direct: Direct, clock: Clock) -> None:
     """Reap until the marks are as far as they go; no transaction of the test's own may be open."""
     for _ in range(4):
-        outlive(conn)
-        reap_on(conn, clock, 1)
+        outlive(direct.conn)
+        reap_on(direct, clock, 1)
 
 
-Bring = Callable[[Direct, tuple[UUID, int]], UUID]
+Bring = Callable[[Direct, Node], UUID]
 
 
-def bring_claim(direct: Direct, node: tuple[UUID, int]) -> UUID:
+def bring_claim(direct: Direct, node: Node) -> UUID:
     """An entry that is due a minute after: a claim that nobody heartbeats."""
     [claim] = direct.claim(QUEUE, *node)
     lease: UUID = claim["lease_id"]
     return lease
 
 
-def bring_deadline(direct: Direct, _node: tuple[UUID, int]) -> UUID:
+def bring_deadline(direct: Direct, _node: Node) -> UUID:
     """Another: a lease that must be claimed by then."""
-    row = direct.conn.execute("select hwqueue.clock() + interval '1 minute'").fetchone()
-    assert row is not None
-    lease: UUID = direct.spawn(QUEUE, {"deadline": row[0].isoformat(), "priority": -1})["lease_id"]
+    [(found,)] = direct.conn.execute("select hwqueue.clock() + interval '1 minute'").fetchall()
+    lease: UUID = direct.spawn(QUEUE, {"deadline": found.isoformat(), "priority": -1})["lease_id"]
     return lease
 
 
-def bring_schedule(direct: Direct, _node: tuple[UUID, int]) -> UUID:
+def bring_schedule(direct: Direct, _node: Node) -> UUID:
     """Another: a lease that may not be claimed before."""
     lease: UUID = direct.spawn(QUEUE, {"delay": 60})["lease_id"]
     return lease
@@ -106,76 +97,64 @@ kinds = pytest.mark.parametrize(
 
 
 @kinds
-def test_a_writer_that_commits_late(conn: psycopg.Connection, dsn: str, clock: Clock, kind: Kind) -> None:
+def test_a_writer_that_commits_late(
+    direct: Direct, actor: Actors, node: Node, clock: Clock, kind: Kind
+) -> None:
     """What it wrote was due long before; the marks have waited for it, and go on behind it."""
     clock.freeze()
-    direct = Direct(conn)
-    direct.create_queue(QUEUE, {"claim_timeout": 60})
-    node = register(conn)
+    set_policy(direct, claim_timeout=60)
     direct.spawn(QUEUE, {"priority": 5})
-    bring_marks_up(conn, clock)
-    with interleave(dsn) as actor:
-        writer = actor()
-        writer.begin()
-        lease = kind.bring(writer.direct, node)
-        written_at = clock.now()
-        reap_on(conn, clock, 8)
-        assert max(marks(conn)) <= written_at
-        writer.commit()
-        assert direct.reap()[kind.part] == 1
+    bring_marks_up(direct, clock)
+    writer = actor().begin()
+    lease = kind.bring(writer.direct, node)
+    written_at = clock.now()
+    reap_on(direct, clock, 8)
+    assert max(marks(direct)) <= written_at
+    writer.commit()
+    assert direct.reap()[kind.part] == 1
     assert direct.lease(lease)["state"] == kind.state
-    bring_marks_up(conn, clock)
-    assert written_at < min(marks(conn))
+    bring_marks_up(direct, clock)
+    assert written_at < min(marks(direct))
 
 
 @kinds
 def test_what_is_left_by_one_reap_is_found_by_the_next(
-    conn: psycopg.Connection, clock: Clock, kind: Kind
+    direct: Direct, node: Node, clock: Clock, kind: Kind
 ) -> None:
     """The marks do not pass what is still there."""
     clock.freeze()
-    direct = Direct(conn)
-    direct.create_queue(QUEUE, {"claim_timeout": 60})
-    node = register(conn)
-    bring_marks_up(conn, clock)
+    set_policy(direct, claim_timeout=60)
+    bring_marks_up(direct, clock)
     direct.spawn_many(QUEUE, [{"priority": 5}] * 6)
     leases = [kind.bring(direct, node) for _ in range(6)]
     clock.advance(2 * MINUTE)
     for _ in leases:
-        outlive(conn)
+        outlive(direct.conn)
         [counts] = direct.conn.execute(ONE_OF_EACH).fetchall()
         assert dict(zip(PARTS, counts, strict=True)) == dict.fromkeys(PARTS, 0) | {kind.part: 1}
     assert {direct.lease(lease)["state"] for lease in leases} == {kind.state}
 
 
-def test_a_held_entry_keeps_its_mark(conn: psycopg.Connection, dsn: str, clock: Clock) -> None:
+def test_a_held_entry_keeps_its_mark(direct: Direct, actor: Actors, node: Node, clock: Clock) -> None:
     """A settlement that is rolled back leaves an expired claim, and it is found."""
-    direct = Direct(conn)
-    direct.create_queue(QUEUE, {"claim_timeout": 60})
-    node = register(conn)
-    direct.spawn(QUEUE)
-    [claim] = direct.claim(QUEUE, *node)
-    with interleave(dsn) as actor:
-        worker = actor()
-        worker.begin()
-        worker.direct.complete(claim["lease_id"], claim["claim_token"])
-        reap_on(conn, clock, 5)
-        worker.rollback()
-        assert direct.reap()["expired"] == 1
+    set_policy(direct, claim_timeout=60)
+    claim = started(direct, node)
+    worker = actor().begin()
+    worker.direct.complete(claim["lease_id"], claim["claim_token"])
+    reap_on(direct, clock, 5)
+    worker.rollback()
+    assert direct.reap()["expired"] == 1
 
 
-def test_what_came_below_the_marks_is_found(conn: psycopg.Connection, clock: Clock) -> None:
+def test_what_came_below_the_marks_is_found(direct: Direct, node: Node, clock: Clock) -> None:
     """Clocks are set back. Every five minutes the scans start at the very start."""
     clock.freeze()
-    direct = Direct(conn)
-    direct.create_queue(QUEUE, {"claim_timeout": 60})
-    node = register(conn)
-    bring_marks_up(conn, clock)
+    set_policy(direct, claim_timeout=60)
+    bring_marks_up(direct, clock)
     clock.advance(-60 * MINUTE)
-    direct.spawn(QUEUE)
-    [claim] = direct.claim(QUEUE, *node)
+    claim = started(direct, node)
     clock.advance(60 * MINUTE)
-    assert claim["expires_at"] < min(marks(conn))
+    assert claim["expires_at"] < min(marks(direct))
     found = []
     for _ in range(6):
         clock.advance(MINUTE)
@@ -183,69 +162,58 @@ def test_what_came_below_the_marks_is_found(conn: psycopg.Connection, clock: Clo
     assert sum(found) == 1
 
 
-def test_a_reaper_that_stays_open(conn: psycopg.Connection, dsn: str, clock: Clock) -> None:
+def test_a_reaper_that_stays_open(direct: Direct, actor: Actors, node: Node, clock: Clock) -> None:
     """Others leave it the turn, but not for ever; who must, reaps beside it at once."""
     clock.freeze()
-    direct = Direct(conn)
-    direct.create_queue(QUEUE, {"claim_timeout": 60})
-    node = register(conn)
+    set_policy(direct, claim_timeout=60)
     direct.spawn_many(QUEUE, [{}] * 2)
     direct.reap()
-    with interleave(dsn, SHORT) as actor:
-        sleeper, worker = actor(), actor()
-        sleeper.begin()
-        sleeper.direct.reap()
-        direct.claim(QUEUE, *node)
-        clock.advance(1.5 * MINUTE)
-        assert worker.conn.execute(REAP).fetchall() == [(0, 0, 0)]
-        assert worker.direct.reap()["expired"] == 1
-        direct.claim(QUEUE, *node)
-        clock.advance(1.5 * MINUTE)
-        assert worker.conn.execute(REAP).fetchall() == [(1, 0, 0)]
+    sleeper, worker = actor().begin(), actor()
+    sleeper.direct.reap()
+    direct.claim(QUEUE, *node)
+    clock.advance(1.5 * MINUTE)
+    assert worker.conn.execute(REAP).fetchall() == [(0, 0, 0)]
+    assert worker.direct.reap()["expired"] == 1
+    direct.claim(QUEUE, *node)
+    clock.advance(1.5 * MINUTE)
+    assert worker.conn.execute(REAP).fetchall() == [(1, 0, 0)]
 
 
-def test_who_has_written_already_leaves_the_mark(conn: psycopg.Connection, dsn: str, clock: Clock) -> None:
+def test_who_has_written_already_leaves_the_mark(direct: Direct, actor: Actors, clock: Clock) -> None:
     """Reaping in the user's own transaction keeps nobody from reaping."""
-    direct = Direct(conn)
-    direct.create_queue(QUEUE)
     clock.advance(MINUTE)
-    with interleave(dsn, SHORT) as actor:
-        user = actor()
-        user.begin()
-        user.direct.spawn(QUEUE)
-        user.direct.reap()
-        before = conn.execute(VERSION).fetchall()
-        direct.reap()
-        assert conn.execute(VERSION).fetchall() != before
-        user.commit()
+    user = actor().begin()
+    user.direct.spawn(QUEUE)
+    user.direct.reap()
+    before = direct.conn.execute(VERSION).fetchall()
+    direct.reap()
+    assert direct.conn.execute(VERSION).fetchall() != before
+    user.commit()
 
 
-def test_a_node_at_work_uses_up_none_of_the_limit(conn: psycopg.Connection, dsn: str, clock: Clock) -> None:
+def test_a_node_at_work_uses_up_none_of_the_limit(direct: Direct, actor: Actors, clock: Clock) -> None:
     """Its expired claims come first and are left alone; those of another node are reaped."""
-    direct = Direct(conn)
-    direct.create_queue(QUEUE, {"claim_timeout": 60})
+    set_policy(direct, claim_timeout=60)
     direct.spawn_many(QUEUE, [NEEDS] * 8)
-    busy, silent = (register(conn, n, **COUNTED) for n in (1, 2))
+    busy, silent = (register(direct, n, **COUNTED) for n in (1, 2))
     assert len(direct.claim(QUEUE, *busy, qty=6)) == 6
     clock.advance(timedelta(seconds=1))
     [late] = direct.claim(QUEUE, *silent)
     clock.advance(5 * MINUTE)
-    with interleave(dsn, SHORT) as actor:
-        worker, sweeper = actor(), actor()
-        worker.begin()
-        worker.direct.claim(QUEUE, *busy)
-        assert sweeper.conn.execute(LIMITED_REAP).fetchall() == [(1,)]
-        assert sweeper.direct.lease(late["lease_id"])["state"] == "pending"
-        worker.commit()
-        assert [sweeper.direct.reap()["expired"] for _ in range(2)] == [6, 0]
+    worker, sweeper = actor().begin(), actor()
+    worker.direct.claim(QUEUE, *busy)
+    assert sweeper.conn.execute(LIMITED_REAP).fetchall() == [(1,)]
+    assert sweeper.direct.lease(late["lease_id"])["state"] == "pending"
+    worker.commit()
+    assert [sweeper.direct.reap()["expired"] for _ in range(2)] == [6, 0]
 
 
-def settle_and_claim(direct: Direct, node: tuple[UUID, int], claim: dict[str, Any]) -> None:
+def settle_and_claim(direct: Direct, node: Node, claim: dict[str, Any]) -> None:
     """Complete one and claim the next."""
     direct.settle_and_claim(QUEUE, *node, [claim])
 
 
-def cancel_another(direct: Direct, _node: tuple[UUID, int], _claim: dict[str, Any]) -> None:
+def cancel_another(direct: Direct, _node: Node, _claim: dict[str, Any]) -> None:
     """Cancel a lease that waits."""
     [(lease,)] = direct.conn.execute("select lease_id from hwqueue.ready limit 1").fetchall()
     direct.cancel(lease)
@@ -272,26 +240,18 @@ def cancel_another(direct: Direct, _node: tuple[UUID, int], _claim: dict[str, An
     ],
 )
 def test_ids_come_before_the_clock(
-    conn: psycopg.Connection, dsn: str, write: Callable[..., object], ends: bool
+    direct: Direct, actor: Actors, node: Node, write: Callable[..., object], ends: bool
 ) -> None:
     """What marks and counts rest on: a writer that parks at the clock has its id.
 
     And if it ends something, a lock on claim.
     """
-    direct = Direct(conn)
-    direct.create_queue(QUEUE)
-    node = register(conn)
     direct.spawn_many(QUEUE, [{}] * 2)
     [claim] = direct.claim(QUEUE, *node)
-    conn.execute(PARKING_CLOCK)
-    with interleave(dsn) as actor:
-        keeper, writer = actor(), actor()
-        keeper.begin()
-        keeper.conn.execute("select pg_advisory_xact_lock(1)")
-        parked = writer.start(lambda d: write(d, node, claim))
-        writer.wait_until_parked()
-        assert conn.execute(HAS_ID, [writer.conn.info.backend_pid]).fetchall() == [(1,)]
+    writer = actor()
+    pid = [writer.conn.info.backend_pid]
+    with asleep(direct, writer, lambda d: write(d, node, claim)) as written:
+        assert direct.conn.execute(HAS_ID, pid).fetchall() == [(1,)]
         if ends:
-            assert conn.execute(HAS_CLAIM_TABLE, [writer.conn.info.backend_pid]).fetchall() != [(0,)]
-        keeper.commit()
-        parked.result(TIMEOUT)
+            assert direct.conn.execute(HAS_CLAIM_TABLE, pid).fetchall() != [(0,)]
+    written.result(TIMEOUT)

@@ -6,7 +6,8 @@ from uuid import uuid4
 import pytest
 
 from hwqueue.testing import Clock
-from tests.calls import Calls, Row
+from tests.calls import Row
+from tests.direct import Direct
 from tests.flows import Flow, broken, finish, step
 from tests.races.interleave import Actor
 
@@ -21,11 +22,11 @@ def wants(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def joined(calls: Calls, wants: str) -> Flow:
+def joined(direct: Direct, wants: str) -> Flow:
     """A join of a step whose worker dies, and of one that completes."""
     dead = {"step": "a", "on": wants}
     steps = [step("a"), step("b"), step("c", dead, "b"), step("d", {"step": "c", "on": "ended"})]
-    return Flow(calls, steps, on_failure="continue")
+    return Flow(direct, steps, on_failure="continue")
 
 
 def claims_of(flow: Flow, clock: Clock) -> Row:
@@ -49,62 +50,59 @@ def assert_ends(flow: Flow, wants: str) -> None:
 
 @pytest.mark.parametrize("commits", [True, False])
 def test_the_last_parent_expires_while_another_settlement_is_open(
-    calls: Calls, one: Actor, clock: Clock, wants: str, commits: bool
+    direct: Direct, one: Actor, clock: Clock, wants: str, commits: bool
 ) -> None:
-    flow = joined(calls, wants)
+    flow = joined(direct, wants)
     claims = claims_of(flow, clock)
-    one.begin()
     finish(one.direct, claims["b"])
-    assert calls.row("reap")["expired"] == 1
+    assert direct.row("reap")["expired"] == 1
     assert (flow.states()["a"], flow.states()["c"]) == ("failed", "waiting")
-    assert broken(calls) == []
+    assert broken(direct) == []
     if commits:
         one.commit()
     else:
         one.rollback()
-        calls.rows("advance_workflows")
+        direct.rows("advance_workflows")
         assert flow.states()["c"] == "waiting"
-        finish(calls, claims["b"])
-    calls.rows("reap")
+        finish(direct, claims["b"])
+    direct.rows("reap")
     assert_ends(flow, wants)
 
 
 @pytest.mark.parametrize("commits", [True, False])
 def test_the_last_parent_is_settled_while_a_reap_is_open(
-    calls: Calls, one: Actor, clock: Clock, wants: str, commits: bool
+    direct: Direct, one: Actor, clock: Clock, wants: str, commits: bool
 ) -> None:
-    flow = joined(calls, wants)
+    flow = joined(direct, wants)
     claims = claims_of(flow, clock)
-    one.begin()
     assert one.direct.row("reap")["expired"] == 1
-    finish(calls, claims["b"])
+    finish(direct, claims["b"])
     assert (flow.states()["b"], flow.states()["c"]) == ("completed", "waiting")
-    assert broken(calls) == []
+    assert broken(direct) == []
     if commits:
         one.commit()
     else:
         one.rollback()
-        calls.rows("advance_workflows")
+        direct.rows("advance_workflows")
         assert flow.states()["c"] == "waiting"
-    calls.rows("reap")
+    direct.rows("reap")
     assert_ends(flow, wants)
 
 
-def test_both_parents_are_lost_at_once(calls: Calls, one: Actor, clock: Clock, wants: str) -> None:
+def test_both_parents_are_lost_at_once(direct: Direct, one: Actor, clock: Clock, wants: str) -> None:
     """One expires in a reap that stays open; the worker of the other one begins again meanwhile."""
-    flow = joined(calls, wants)
+    flow = joined(direct, wants)
     flow.items(qty=1)
     clock.advance(LATE)
-    one.begin()
     assert one.direct.row("reap")["expired"] == 1
     node, spec = uuid4(), {"name": f"{flow.queue}-other"}
-    epoch = calls.value("register_node", node=node, spec=spec | {"instance_id": "first"})
-    claim = calls.row("claim_task", queues=[flow.queue], node=node, epoch=epoch)
-    calls.rows("register_node", node=node, spec=spec | {"instance_id": "second"})
-    assert calls.row("get_lease", lease=claim["lease_id"])["state"] == "failed"
-    assert broken(calls) == []
+    epoch = direct.value("register_node", node=node, spec=spec | {"instance_id": "first"})
+    claim = direct.row("claim_task", queues=[flow.queue], node=node, epoch=epoch)
+    direct.rows("register_node", node=node, spec=spec | {"instance_id": "second"})
+    assert direct.row("get_lease", lease=claim["lease_id"])["state"] == "failed"
+    assert broken(direct) == []
     one.commit()
-    calls.rows("reap")
+    direct.rows("reap")
     assert flow.reasons() == {"c": "parent_failed"}
     flow.complete("d")
     assert flow.state == "failed"

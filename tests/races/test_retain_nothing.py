@@ -8,9 +8,10 @@ import pytest
 from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.direct import Direct
-from tests.races.cluster import QUEUE, SHORT, register
-from tests.races.interleave import TIMEOUT, Actor, interleave
-from tests.races.test_ends import BROKEN, DAY, GONE, OPEN, PRUNE, sqlstate_of
+from tests.races.cluster import QUEUE, Node, set_policy, started
+from tests.races.interleave import TIMEOUT, Actors, Meet, sqlstate_of
+from tests.races.test_ends import DAY, GONE, OPEN, PRUNE
+from tests.sql.api import refusing
 
 TAKEN = "QHL06"
 LEASES = "select count(*) from hwqueue.lease"
@@ -18,22 +19,18 @@ OUTCOMES = "select state from hwqueue.outcome"
 
 
 @pytest.fixture
-def claim(conn: psycopg.Connection, clock: Clock) -> Row:
+def claim(direct: Direct, clock: Clock, node: Node) -> Row:
     """A claim of a queue that keeps nothing."""
-    direct = Direct(conn)
-    direct.create_queue(QUEUE, {"retain_completed": 0, "retain_failed": 0})
-    node = register(conn)
-    direct.spawn(QUEUE, {"lease_id": str(uuid4())})
-    [claim] = direct.claim(QUEUE, *node)
-    return claim
+    set_policy(direct, retain_completed=0, retain_failed=0)
+    return started(direct, node, {"lease_id": str(uuid4())})
 
 
-def complete(actor: Actor, claim: Row, *, in_batch: bool) -> None:
+def complete(direct: Direct, claim: Row, *, in_batch: bool = False) -> None:
     """Complete it."""
     if in_batch:
-        assert actor.direct.complete_many([claim]) == []
+        assert direct.complete_many([claim]) == []
     else:
-        assert actor.direct.complete(claim["lease_id"], claim["claim_token"]) == "completed"
+        assert direct.complete(claim["lease_id"], claim["claim_token"]) == "completed"
 
 
 def call(direct: Direct, name: str, lease: UUID) -> str:
@@ -46,102 +43,73 @@ def call(direct: Direct, name: str, lease: UUID) -> str:
 @pytest.mark.parametrize("in_batch", [False, True])
 @pytest.mark.parametrize("name", ["cancel", "update"])
 def test_who_waits_for_the_claim_finds_no_lease(
-    conn: psycopg.Connection, dsn: str, claim: Row, name: str, in_batch: bool
+    direct: Direct, meet: Meet, claim: Row, name: str, in_batch: bool
 ) -> None:
     """Or finds it as it was, if the completion is undone."""
-    for end in ("rollback", "commit"):
-        with interleave(dsn) as actor:
-            worker, operator = actor(), actor()
-            worker.begin()
-            complete(worker, claim, in_batch=in_batch)
-            also = operator.start(lambda d: call(d, name, claim["lease_id"]))
-            operator.wait_until_blocked_by(worker)
-            getattr(worker, end)()
-            if end == "commit":
-                assert sqlstate_of(also.exception(TIMEOUT)) == GONE
-            elif name == "update":
-                assert sqlstate_of(also.exception(TIMEOUT)) == OPEN
-            else:
-                assert also.result(TIMEOUT) == "claimed"
-    assert conn.execute(LEASES).fetchall() == [(0,)]
-    assert conn.execute(BROKEN).fetchall() == []
+    for commits in (False, True):
+        _, also = meet(
+            lambda d: complete(d, claim, in_batch=in_batch),
+            lambda d: call(d, name, claim["lease_id"]),
+            commits=commits,
+        )
+        if commits:
+            assert sqlstate_of(also) == GONE
+        elif name == "update":
+            assert sqlstate_of(also) == OPEN
+        else:
+            assert also.result(TIMEOUT) == "claimed"
+    assert direct.conn.execute(LEASES).fetchall() == [(0,)]
 
 
-def test_a_requeue_waits_for_nothing(conn: psycopg.Connection, dsn: str, claim: Row) -> None:
-    with interleave(dsn, SHORT) as actor:
-        worker, operator = actor(), actor()
-        worker.begin()
-        complete(worker, claim, in_batch=False)
-        for end, code in (("keep", OPEN), ("commit", GONE)):
-            if end == "commit":
-                worker.commit()
-            with pytest.raises(psycopg.Error) as caught:
-                operator.direct.requeue(claim["lease_id"])
-            assert caught.value.sqlstate == code
-    assert conn.execute(BROKEN).fetchall() == []
+def test_a_requeue_waits_for_nothing(actor: Actors, claim: Row) -> None:
+    worker, operator = actor().begin(), actor()
+    complete(worker.direct, claim)
+    for end, code in (("keep", OPEN), ("commit", GONE)):
+        if end == "commit":
+            worker.commit()
+        with refusing(code):
+            operator.direct.requeue(claim["lease_id"])
 
 
 @pytest.mark.parametrize("in_batch", [False, True])
 def test_a_completion_waits_for_a_cancellation_and_wins(
-    conn: psycopg.Connection, dsn: str, claim: Row, in_batch: bool
+    direct: Direct, meet: Meet, claim: Row, in_batch: bool
 ) -> None:
-    with interleave(dsn) as actor:
-        operator, worker = actor(), actor()
-        operator.begin()
-        assert operator.direct.cancel(claim["lease_id"]) == "claimed"
-        done = worker.start(lambda d: complete(worker, claim, in_batch=in_batch))
-        worker.wait_until_blocked_by(operator)
-        operator.commit()
-        done.result(TIMEOUT)
-    assert conn.execute(LEASES).fetchall() == [(0,)]
-    assert conn.execute(OUTCOMES).fetchall() == [("completed",)]
-    assert conn.execute(BROKEN).fetchall() == []
+    state, done = meet(lambda d: d.cancel(claim["lease_id"]), lambda d: complete(d, claim, in_batch=in_batch))
+    assert state == "claimed"
+    done.result(TIMEOUT)
+    assert direct.conn.execute(LEASES).fetchall() == [(0,)]
+    assert direct.conn.execute(OUTCOMES).fetchall() == [("completed",)]
 
 
-@pytest.mark.parametrize("end", ["commit", "rollback"])
+@pytest.mark.parametrize("commits", [True, False])
 def test_prune_beside_an_open_completion(
-    conn: psycopg.Connection, dsn: str, clock: Clock, claim: Row, end: str
+    direct: Direct, actor: Actors, clock: Clock, claim: Row, commits: bool
 ) -> None:
     """It takes the outcome when that is there, and leaves a lease alone that still runs."""
-    with interleave(dsn, SHORT) as actor:
-        worker, sweeper = actor(), actor()
-        worker.begin()
-        complete(worker, claim, in_batch=False)
-        clock.advance(DAY)
-        assert sweeper.conn.execute(PRUNE).fetchall() == [(0,)]
-        getattr(worker, end)()
-        left = 1 if end == "commit" else 0
-        assert sweeper.conn.execute(PRUNE).fetchall() == [(left,)]
-    assert conn.execute(LEASES).fetchall() == [(1 - left,)]
-    assert conn.execute(OUTCOMES).fetchall() == []
-    assert conn.execute(BROKEN).fetchall() == []
+    worker, sweeper = actor().begin(), actor()
+    complete(worker.direct, claim)
+    clock.advance(DAY)
+    assert sweeper.conn.execute(PRUNE).fetchall() == [(0,)]
+    worker.end(commits)
+    left = 1 if commits else 0
+    assert sweeper.conn.execute(PRUNE).fetchall() == [(left,)]
+    assert direct.conn.execute(LEASES).fetchall() == [(1 - left,)]
+    assert direct.conn.execute(OUTCOMES).fetchall() == []
 
 
-@pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_its_id_is_taken_before_and_after(conn: psycopg.Connection, dsn: str, claim: Row, end: str) -> None:
+@pytest.mark.parametrize("commits", [True, False])
+def test_its_id_is_taken_before_and_after(actor: Actors, claim: Row, commits: bool) -> None:
     """A spawn does not wait for the completion to say so."""
-    with interleave(dsn, SHORT) as actor:
-        worker, producer = actor(), actor()
-        worker.begin()
-        complete(worker, claim, in_batch=False)
-        for _ in range(2):
-            with pytest.raises(psycopg.Error) as caught:
-                producer.direct.spawn(QUEUE, {"lease_id": str(claim["lease_id"])})
-            assert caught.value.sqlstate == TAKEN
-            if worker.conn.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-                getattr(worker, end)()
-    assert conn.execute(BROKEN).fetchall() == []
+    worker, producer = actor().begin(), actor()
+    complete(worker.direct, claim)
+    for _ in range(2):
+        with refusing(TAKEN):
+            producer.direct.spawn(QUEUE, {"lease_id": str(claim["lease_id"])})
+        if worker.conn.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            worker.end(commits)
 
 
-def test_of_two_completions_one_is_told_that_it_is_over(
-    conn: psycopg.Connection, dsn: str, claim: Row
-) -> None:
-    with interleave(dsn) as actor:
-        first, second = actor(), actor()
-        first.begin()
-        complete(first, claim, in_batch=False)
-        also = second.start(lambda d: d.complete(claim["lease_id"], claim["claim_token"]))
-        second.wait_until_blocked_by(first)
-        first.commit()
-        assert sqlstate_of(also.exception(TIMEOUT)) == "QHL03"
-    assert conn.execute(BROKEN).fetchall() == []
+def test_of_two_completions_one_is_told_that_it_is_over(meet: Meet, claim: Row) -> None:
+    _, also = meet(lambda d: complete(d, claim), lambda d: complete(d, claim))
+    assert sqlstate_of(also) == "QHL03"

@@ -8,8 +8,8 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.direct import Direct
-from tests.races.cluster import QUEUE, SHORT, node_spec, register
-from tests.races.interleave import Actor, interleave
+from tests.races.cluster import QUEUE, Node, completed, node_spec, set_policy
+from tests.races.interleave import Actor, Actors
 from tests.races.terms import publish
 from tests.sql.api import outlive
 
@@ -23,11 +23,9 @@ _AS_CLAIMED = """
 """
 
 
-def use_once(direct: Direct, node: tuple[UUID, int]) -> None:
+def use_once(direct: Direct, node: Node) -> None:
     """Leave a class behind that no lease refers to any more once the queue forgets this one."""
-    lease = direct.spawn(QUEUE, {"labels": {"app": "web"}})["lease_id"]
-    [claim] = direct.claim(QUEUE, *node)
-    direct.complete(lease, claim["claim_token"])
+    completed(direct, node, {"labels": {"app": "web"}})
 
 
 def spawn_late(producer: Actor) -> UUID | None:
@@ -45,83 +43,65 @@ def spawn_late(producer: Actor) -> UUID | None:
 @pytest.mark.parametrize("before", range(4))
 @pytest.mark.parametrize("retain", [0, 1], ids=["kept by none", "kept for a second"])
 def test_no_lease_is_lost(
-    conn: psycopg.Connection,
-    dsn: str,
-    clock: Clock,
-    *,
-    isolation: str,
-    before: int,
-    retain: int,
+    direct: Direct, actor: Actors, node: Node, clock: Clock, isolation: str, *, before: int, retain: int
 ) -> None:
     """The class is retired, stamped, deleted: a producer may spawn after any of these steps."""
-    direct = Direct(conn)
-    direct.create_queue(QUEUE, {"retain_completed": retain})
-    node = register(conn)
+    set_policy(direct, retain_completed=retain)
     use_once(direct, node)
     clock.advance(2 * HOUR)
-    with interleave(dsn) as actor:
-        producer = actor()
-        producer.begin(isolation)
-        seen = producer.direct.states(QUEUE)  # it has a snapshot
-        assert set(seen.values()) == ({"completed"} if retain else set())
-        for _ in range(before):
-            conn.execute(PRUNE)
-            outlive(conn)
-        lease = spawn_late(producer)
+    producer = actor().begin(isolation)
+    seen = producer.direct.states(QUEUE)  # it has a snapshot
+    assert set(seen.values()) == ({"completed"} if retain else set())
+    for _ in range(before):
+        direct.conn.execute(PRUNE)
+        outlive(direct.conn)
+    lease = spawn_late(producer)
+    for _ in range(3):
+        direct.conn.execute(PRUNE)
+    if lease is not None:
+        producer.commit()
         for _ in range(3):
-            conn.execute(PRUNE)
-        if lease is not None:
-            producer.commit()
-            for _ in range(3):
-                conn.execute(PRUNE)
-            assert [row["lease_id"] for row in direct.claim(QUEUE, *node)] == [lease]
-            assert direct.lease(lease)["state"] == "claimed"
-        else:
-            assert before > 0
-            assert isolation != "read committed"
-            assert direct.states(QUEUE) == {}
+            direct.conn.execute(PRUNE)
+        assert [row["lease_id"] for row in direct.claim(QUEUE, *node)] == [lease]
+        assert direct.lease(lease)["state"] == "claimed"
+    else:
+        assert before > 0
+        assert isolation != "read committed"
+        assert direct.states(QUEUE) == {}
 
 
-def test_a_registration_that_idles(conn: psycopg.Connection, dsn: str, clock: Clock) -> None:
+def test_a_registration_that_idles(direct: Direct, actor: Actors, node: Node, clock: Clock) -> None:
     """It holds what its node may run; prune leaves such a class alone until it has ended."""
-    direct = Direct(conn)
-    direct.create_queue(QUEUE, {"retain_completed": 1})
-    node = register(conn)
+    set_policy(direct, retain_completed=1)
     pinned = {"placement": {"require": [{"node": [str(node[0])]}]}}
     lease = direct.spawn(QUEUE, pinned)["lease_id"]
     direct.complete(lease, direct.claim(QUEUE, *node)[0]["claim_token"])
     clock.advance(2 * HOUR)
-    conn.execute(PRUNE)  # the lease goes, and the class is retired
-    with interleave(dsn) as actor:
-        older, restarted = actor(), actor()
-        older.begin()
-        older.conn.execute("select pg_current_xact_id()")
-        conn.execute(PRUNE)  # stamps it
-        restarted.begin()
-        restarted.direct.register(node[0], node_spec(0, labels={"zone": "b"}))
-        older.commit()
-        conn.execute("select set_config('lock_timeout', %s, false)", [SHORT])
-        assert conn.execute(PRUNE).fetchone() == (0,)
-        restarted.commit()
-    outlive(conn)
-    assert conn.execute(PRUNE).fetchone() == (1,)
+    direct.conn.execute(PRUNE)  # the lease goes, and the class is retired
+    older, restarted = actor().begin(has_id=True), actor()
+    direct.conn.execute(PRUNE)  # stamps it
+    restarted.begin()
+    restarted.direct.register(node[0], node_spec(0, labels={"zone": "b"}))
+    older.commit()
+    assert direct.conn.execute(PRUNE).fetchone() == (0,)
+    restarted.commit()
+    outlive(direct.conn)
+    assert direct.conn.execute(PRUNE).fetchone() == (1,)
 
 
-def test_a_claim_of_a_lease_with_a_class_of_its_own_by_now(conn: psycopg.Connection, clock: Clock) -> None:
+def test_a_claim_of_a_lease_with_a_class_of_its_own_by_now(direct: Direct, node: Node, clock: Clock) -> None:
     """It runs as the class that it was claimed with, which no lease has any more: that stays."""
-    direct = Direct(conn)
-    direct.create_queue(QUEUE, {"retain_completed": 1})
-    node = register(conn)
+    set_policy(direct, retain_completed=1)
     named = direct.spawn(QUEUE, {"labels": {"app": "web"}})["lease_id"]
     [claim] = direct.claim(QUEUE, *node)
     direct.spawn(QUEUE, {"placement": {"require": [{"lease": str(named)}]}})
     publish(direct)
-    assert conn.execute(_AS_CLAIMED).fetchall() == [(False,)]
+    assert direct.conn.execute(_AS_CLAIMED).fetchall() == [(False,)]
     clock.advance(2 * HOUR)
     for _ in range(3):  # retired, stamped, deleted
-        conn.execute(PRUNE)
-        outlive(conn)
-    assert conn.execute(_AS_CLAIMED).fetchall() == [(False,)]
+        direct.conn.execute(PRUNE)
+        outlive(direct.conn)
+    assert direct.conn.execute(_AS_CLAIMED).fetchall() == [(False,)]
     direct.complete(named, claim["claim_token"])
-    outlive(conn)
-    assert conn.execute(PRUNE).fetchone() == (1,)
+    outlive(direct.conn)
+    assert direct.conn.execute(PRUNE).fetchone() == (1,)

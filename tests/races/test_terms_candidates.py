@@ -1,38 +1,35 @@
 """Classes that cannot run yet are no candidates; tries are bounded; a claim is one xid."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-import psycopg
 import pytest
 
-from hwqueue.testing import install_clock
+from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.direct import Direct
 from tests.patience import looks
 from tests.plans.explain import explained
-from tests.races.cluster import QUEUE, SHORT
-from tests.races.interleave import interleave
+from tests.races.cluster import OTHER, QUEUE, Node, completed, set_policy
+from tests.races.interleave import Actors
 from tests.races.terms import (
-    OTHER,
     RACK,
     away,
-    broken,
     ids,
     lease,
     leases,
     never,
     place,
     publish,
-    queues,
+    soon_granted,
     spread,
+    two_together,
     unpublished,
+    with_lease,
 )
 
-Node = tuple[UUID, int]
 ATTEMPTS = 10  # of a claim whose transaction ids are counted by what goes by on the server
 TRIED = 16  # classes that a claim tries at most
 NOT_NOW: dict[str, Any] = {"delay": 3600}
@@ -47,7 +44,7 @@ def dependents(direct: Direct, count: int) -> list[UUID]:
     """Leases that must be with as many that are due in an hour; the latter."""
     waiting = [direct.spawn(QUEUE, NOT_NOW)["lease_id"] for _ in range(count)]
     for one in waiting:
-        direct.spawn(QUEUE, {"placement": {"require": [{"lease": str(one), "domain": RACK}]}})
+        direct.spawn(QUEUE, with_lease(one))
     return waiting
 
 
@@ -64,16 +61,17 @@ def either(number: int, app: str) -> Row:
     return lease(f"e{number}", {"require": require})
 
 
-def drawn(conn: psycopg.Connection[Any]) -> int:
+def drawn(direct: Direct) -> int:
     """The next transaction id."""
-    row = conn.execute("select pg_snapshot_xmax(pg_current_snapshot())::text::bigint").fetchone()
-    assert row is not None
-    return int(row[0])
+    [(number,)] = direct.conn.execute(
+        "select pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+    ).fetchall()
+    return int(number)
 
 
-def subtransactions(conn: psycopg.Connection[Any]) -> int:
+def subtransactions(direct: Direct) -> int:
     """How many the open transaction of a session has had with an id, up to 64; from 16 on."""
-    row = conn.execute(
+    row = direct.conn.execute(
         "select s.subxact_count, s.subxact_overflowed"
         " from pg_stat_get_backend_idset() b, pg_stat_get_backend_subxact(b) s"
         " where pg_stat_get_backend_pid(b) = pg_backend_pid()"
@@ -83,23 +81,23 @@ def subtransactions(conn: psycopg.Connection[Any]) -> int:
     return 65 if overflowed else int(count)
 
 
-def xids(conn: psycopg.Connection[Any], claim: Callable[[], list[Row]], count: int = 1) -> int:
+def xids(direct: Direct, claim: Callable[[], list[Row]], count: int = 1) -> int:
     """How many transaction ids a claim that is granted its leases draws.
 
     Before 16: how many went by meanwhile; other sessions draw some, too.
     """
-    if conn.info.server_version >= 160000:
-        with conn.transaction():
+    if direct.conn.info.server_version >= 160000:
+        with direct.conn.transaction():
             assert len(claim()) == count
-            return 1 + subtransactions(conn)
-    before = drawn(conn)
+            return 1 + subtransactions(direct)
+    before = drawn(direct)
     assert len(claim()) == count
-    return drawn(conn) - before
+    return drawn(direct) - before
 
 
-def fewest_xids(conn: psycopg.Connection[Any], claim: Callable[[], list[Row]]) -> int:
+def fewest_xids(direct: Direct, claim: Callable[[], list[Row]]) -> int:
     """The same of a claim of one lease, in the best of several."""
-    return min(xids(conn, claim) for _ in range(ATTEMPTS))
+    return min(xids(direct, claim) for _ in range(ATTEMPTS))
 
 
 def statements(direct: Direct, node: Node) -> int:
@@ -109,25 +107,12 @@ def statements(direct: Direct, node: Node) -> int:
     return len(work.plans)
 
 
-@contextmanager
-def idle_writer(dsn: str) -> Iterator[None]:
-    """A session that has written something, and stays open until the end of the block."""
-    with psycopg.connect(dsn) as idle:
-        idle.execute("select pg_current_xact_id()")
-        yield
-        idle.rollback()
-
-
-def test_leases_that_wait_for_another_one_to_start_are_not_tried(
-    conn: psycopg.Connection,
-) -> None:
+def test_leases_that_wait_for_another_one_to_start_are_not_tried(direct: Direct) -> None:
     """A claim of something else costs the same with none, 5 or 150 of them, and one xid.
 
     Of 150 the oldest fill all that a claim looks at in the front of a queue.
     """
-    direct = Direct(conn)
-    direct.create_queue(QUEUE)
-    node, done = place(conn, 1, 1), []
+    node, done = place(direct, 1, 1), []
     for count in (0, 5, 145):
         dependents(direct, count)
         publish(direct)
@@ -136,29 +121,27 @@ def test_leases_that_wait_for_another_one_to_start_are_not_tried(
         for _ in range(12):
             assert len(direct.claim(QUEUE, *node)) == 1
         done.append(min(statements(direct, node) for _ in range(3)))
-        assert fewest_xids(conn, lambda: direct.claim(QUEUE, *node)) == 1
+        assert fewest_xids(direct, lambda: direct.claim(QUEUE, *node)) == 1
     assert max(done) <= done[0] + 5  # a claim now and then does some more
 
 
-def test_new_groups_are_not_tried_while_a_writer_idles(conn: psycopg.Connection, dsn: str) -> None:
+def test_new_groups_are_not_tried_while_a_writer_idles(direct: Direct, actor: Actors) -> None:
     """A claim of something else costs the same with 5 as with 40 of them, and one xid."""
-    direct = Direct(conn)
-    direct.create_queue(QUEUE)
-    node, done = place(conn, 1, 1), []
+    node, done = place(direct, 1, 1), []
     direct.spawn(QUEUE)
     assert len(direct.claim(QUEUE, *node)) == 1
-    with idle_writer(dsn):
-        for count in (5, 40):
-            groups(direct, count)
-            for _ in range(3):
-                direct.reap()
-            for _ in range(70):
-                direct.spawn(QUEUE)
-            for _ in range(50):
-                assert len(direct.claim(QUEUE, *node)) == 1
-            done.append(min(statements(direct, node) for _ in range(3)))
-            assert fewest_xids(conn, lambda: direct.claim(QUEUE, *node)) == 1
-        assert unpublished(conn) > 0
+    actor().begin(has_id=True)
+    for count in (5, 40):
+        groups(direct, count)
+        for _ in range(3):
+            direct.reap()
+        for _ in range(70):
+            direct.spawn(QUEUE)
+        for _ in range(50):
+            assert len(direct.claim(QUEUE, *node)) == 1
+        done.append(min(statements(direct, node) for _ in range(3)))
+        assert fewest_xids(direct, lambda: direct.claim(QUEUE, *node)) == 1
+    assert unpublished(direct) > 0
     assert done[1] <= done[0] + 5
 
 
@@ -169,31 +152,28 @@ ONE_BY_ONE = {
 
 
 @pytest.mark.parametrize("which", ONE_BY_ONE)
-def test_a_claim_of_many_has_no_subtransactions(conn: psycopg.Connection, which: str) -> None:
+def test_a_claim_of_many_has_no_subtransactions(direct: Direct, which: str) -> None:
     """More than 64 of them would make every snapshot on the server slower until it ends."""
-    direct = Direct(conn)
-    direct.create_queue(QUEUE, {"patience": 0})
-    node = place(conn, 1, 1)
-    place(conn, 2, 9)
-    is_exact = conn.info.server_version >= 160000
+    set_policy(direct, patience=0)
+    node = place(direct, 1, 1)
+    place(direct, 2, 9)
+    is_exact = direct.conn.info.server_version >= 160000
     for _ in range(1 if is_exact else ATTEMPTS):
         for _ in range(100):
             direct.spawn(QUEUE, lease("web", ONE_BY_ONE[which]) | {"patience": 0.001})
         publish(direct)
-        drew = xids(conn, lambda: direct.claim(QUEUE, *node, qty=100), 100)
+        drew = xids(direct, lambda: direct.claim(QUEUE, *node, qty=100), 100)
         if drew == 1 or (drew < 64 and not is_exact):
             return
     raise AssertionError(f"a claim of 100 drew {drew} transaction ids")
 
 
-def test_tries_are_bounded_and_take_turns(conn: psycopg.Connection) -> None:
+def test_tries_are_bounded_and_take_turns(direct: Direct) -> None:
     """Of forty classes that only a close look decides a claim tries a few, later ones the others.
 
     What need not be checked is granted meanwhile; the one that may run has its turn before long.
     """
-    direct = Direct(conn)
-    queues(direct)
-    node = place(conn, 1, 1)
+    node = place(direct, 1, 1)
     direct.spawn(OTHER, lease("busy"))
     assert len(direct.claim(OTHER, *node)) == 1
     for number in range(40):
@@ -203,59 +183,42 @@ def test_tries_are_bounded_and_take_turns(conn: psycopg.Connection) -> None:
     plain = {direct.spawn(QUEUE)["lease_id"] for _ in range(60)}
     granted: list[UUID] = []
     for _ in range(41 // (TRIED // 2) + 4):
-        with explained(conn) as work:
+        with explained(direct.conn) as work:
             granted += ids(direct.claim(QUEUE, *node))
         tried = [plan for plan in work.plans if "true as decides, (s.value" in plan["Query Text"]]
         assert len(tried) <= TRIED
     assert wanted in granted
     assert len(granted) == 41 // (TRIED // 2) + 4
     assert set(granted) - {wanted} <= plain
-    assert broken(conn) == []
 
 
 @pytest.mark.parametrize("first_commits", [True, False])
 def test_a_lease_is_a_candidate_when_the_one_it_must_be_with_starts(
-    conn: psycopg.Connection, dsn: str, first_commits: bool
+    direct: Direct, actor: Actors, first_commits: bool
 ) -> None:
     """In the next claim after that start is committed; if it is undone, after the next start."""
-    direct = Direct(conn)
-    queues(direct)
-    beside, elsewhere, starter = place(conn, 1, 1), place(conn, 2, 2), place(conn, 3, 1)
-    first = direct.spawn(QUEUE)["lease_id"]
-    asked = {"require": [{"lease": str(first), "domain": RACK}]}
-    second = direct.spawn(OTHER, {"placement": asked})["lease_id"]
-    publish(direct)
+    beside, elsewhere, starter = place(direct, 1, 1), place(direct, 2, 2), place(direct, 3, 1)
+    first, second = two_together(direct)
     never(direct, beside)
-    with interleave(dsn, SHORT) as actor:
-        one = actor()
-        one.begin()
-        assert ids(one.direct.claim(QUEUE, *starter)) == [first]
+    one = actor().begin()
+    assert ids(one.direct.claim(QUEUE, *starter)) == [first]
+    never(direct, beside)
+    one.end(first_commits)
+    if not first_commits:
         never(direct, beside)
-        one.commit() if first_commits else one.rollback()
-        if not first_commits:
-            never(direct, beside)
-            assert ids(direct.claim(QUEUE, *starter)) == [first]
-        assert direct.claim(OTHER, *elsewhere) == []
-        assert ids(direct.claim(OTHER, *beside)) == [second]
-    assert broken(conn) == []
-
-
-def test_a_start_that_is_missed_is_found_by_reap(conn: psycopg.Connection, dsn: str) -> None:
-    """The class is held while the lease starts, which does not wait for it."""
-    clock = install_clock(conn)
-    direct = Direct(conn)
-    queues(direct)
-    beside, starter = place(conn, 1, 1), place(conn, 2, 1)
-    first = direct.spawn(QUEUE)["lease_id"]
-    asked = {"require": [{"lease": str(first), "domain": RACK}]}
-    second = direct.spawn(OTHER, {"placement": asked})["lease_id"]
-    publish(direct)
-    with interleave(dsn, SHORT) as actor:
-        holder = actor()
-        holder.begin()
-        holder.conn.execute("select from hwqueue.placement_class for no key update")
         assert ids(direct.claim(QUEUE, *starter)) == [first]
-        holder.rollback()
+    assert direct.claim(OTHER, *elsewhere) == []
+    assert ids(direct.claim(OTHER, *beside)) == [second]
+
+
+def test_a_start_that_is_missed_is_found_by_reap(direct: Direct, actor: Actors, clock: Clock) -> None:
+    """The class is held while the lease starts, which does not wait for it."""
+    beside, starter = place(direct, 1, 1), place(direct, 2, 1)
+    first, second = two_together(direct)
+    holder = actor().begin()
+    holder.conn.execute("select from hwqueue.placement_class for no key update")
+    assert ids(direct.claim(QUEUE, *starter)) == [first]
+    holder.rollback()
     assert direct.claim(OTHER, *beside) == []
     clock.advance(timedelta(seconds=11))
     direct.reap()
@@ -264,73 +227,59 @@ def test_a_start_that_is_missed_is_found_by_reap(conn: psycopg.Connection, dsn: 
 
 @pytest.mark.parametrize("how", ["claim", "reap", "update", "held"])
 def test_a_scheduled_lease_that_a_term_names_is_a_candidate_when_it_is_due(
-    conn: psycopg.Connection, dsn: str, how: str
+    direct: Direct, actor: Actors, clock: Clock, how: str
 ) -> None:
     """Whoever makes it claimable wakes its class; while another session holds that, reap does."""
-    clock = install_clock(conn)
-    direct = Direct(conn)
-    direct.create_queue(QUEUE)
-    node = place(conn, 1, 1)
+    node = place(direct, 1, 1)
     [first] = dependents(direct, 1)
     publish(direct)
-    waits = conn.execute("select target from hwqueue.placement_class where waits").fetchall()
+    waits = direct.conn.execute("select target from hwqueue.placement_class where waits").fetchall()
     assert (first,) in waits
     assert direct.claim(QUEUE, *node) == []
-    with interleave(dsn, SHORT) as actor:
-        holder = actor()
-        holder.begin()
-        if how == "held":
-            holder.conn.execute("select from hwqueue.placement_class for no key update")
-        if how == "update":
-            direct.update(first, {"available_at": clock.now().isoformat()})
-        else:
-            clock.advance(timedelta(seconds=NOT_NOW["delay"]))
-        if how == "reap":
-            direct.reap()
-        if how == "held":
-            assert direct.claim(QUEUE, *node) == []
-        holder.rollback()
+    holder = actor().begin()
+    if how == "held":
+        holder.conn.execute("select from hwqueue.placement_class for no key update")
+    if how == "update":
+        direct.update(first, {"available_at": clock.now().isoformat()})
+    else:
+        clock.advance(timedelta(seconds=NOT_NOW["delay"]))
+    if how == "reap":
+        direct.reap()
+    if how == "held":
+        assert direct.claim(QUEUE, *node) == []
+    holder.rollback()
     if how == "held":
         clock.advance(timedelta(seconds=11))
         direct.reap()
     assert ids(direct.claim(QUEUE, *node)) == [first]
 
 
-def test_new_terms_do_not_wait_for_whoever_holds_a_class(conn: psycopg.Connection, dsn: str) -> None:
+def test_new_terms_do_not_wait_for_whoever_holds_a_class(direct: Direct, actor: Actors) -> None:
     """One that is new, and whose terms have no rows yet."""
-    direct = Direct(conn)
-    queues(direct)
-    node = place(conn, 1, 1)
+    node = place(direct, 1, 1)
     first = direct.spawn(QUEUE, lease("web", away("web")))["lease_id"]
-    with interleave(dsn, SHORT) as actor:
-        holder = actor()
-        holder.begin()
-        holder.conn.execute("select from hwqueue.placement_class for no key update")
-        actor().direct.reap()
-        direct.spawn(OTHER, lease("db"))
-        assert len(actor().direct.claim(OTHER, *node)) == 1
-        assert actor().direct.claim(QUEUE, *node) == []
-        holder.commit()
+    holder = actor().begin()
+    holder.conn.execute("select from hwqueue.placement_class for no key update")
+    actor().direct.reap()
+    direct.spawn(OTHER, lease("db"))
+    assert len(actor().direct.claim(OTHER, *node)) == 1
+    assert actor().direct.claim(QUEUE, *node) == []
+    holder.commit()
     publish(direct)
     assert ids(direct.claim(QUEUE, *node)) == [first]
-    assert broken(conn) == []
 
 
 def test_a_named_lease_that_is_due_waits_on_for_one_that_it_must_be_with(
-    conn: psycopg.Connection,
+    direct: Direct, clock: Clock
 ) -> None:
     """It is claimable by its time alone, and a candidate when that one starts."""
-    clock = install_clock(conn)
-    direct = Direct(conn)
-    direct.create_queue(QUEUE)
-    node = place(conn, 1, 1)
+    node = place(direct, 1, 1)
     last = direct.spawn(QUEUE, {"delay": 2 * NOT_NOW["delay"]})["lease_id"]
-    beside = {"require": [{"lease": str(last), "domain": RACK}]}
-    named = direct.spawn(QUEUE, NOT_NOW | {"placement": beside})["lease_id"]
-    direct.spawn(QUEUE, {"placement": {"require": [{"lease": str(named), "domain": RACK}]}})
+    named = direct.spawn(QUEUE, NOT_NOW | with_lease(last))["lease_id"]
+    direct.spawn(QUEUE, with_lease(named))
     publish(direct)
     for granted in ([], [last]):
-        waits = conn.execute("select target from hwqueue.placement_class where waits").fetchall()
+        waits = direct.conn.execute("select target from hwqueue.placement_class where waits").fetchall()
         assert (named,) in waits
         clock.advance(timedelta(seconds=NOT_NOW["delay"]))
         direct.reap()
@@ -338,23 +287,15 @@ def test_a_named_lease_that_is_due_waits_on_for_one_that_it_must_be_with(
     assert ids(direct.claim(QUEUE, *node)) == [named]
 
 
-def test_a_missed_start_behind_many_that_wait_is_found(conn: psycopg.Connection, dsn: str) -> None:
+def test_a_missed_start_behind_many_that_wait_is_found(direct: Direct, actor: Actors, clock: Clock) -> None:
     """Reap looks at some of the classes that wait, and at all of them in turn."""
-    clock = install_clock(conn)
-    direct = Direct(conn)
-    queues(direct)
-    beside, starter = place(conn, 1, 1), place(conn, 2, 1)
+    beside, starter = place(direct, 1, 1), place(direct, 2, 1)
     dependents(direct, 12)
-    first = direct.spawn(QUEUE, {"claim_timeout": 3600})["lease_id"]
-    asked = {"require": [{"lease": str(first), "domain": RACK}]}
-    second = direct.spawn(OTHER, {"placement": asked})["lease_id"]
-    publish(direct)
-    with interleave(dsn, SHORT) as actor:
-        holder = actor()
-        holder.begin()
-        holder.conn.execute("select from hwqueue.placement_class for no key update")
-        assert ids(direct.claim(QUEUE, *starter)) == [first]
-        holder.rollback()
+    first, second = two_together(direct, claim_timeout=3600)
+    holder = actor().begin()
+    holder.conn.execute("select from hwqueue.placement_class for no key update")
+    assert ids(direct.claim(QUEUE, *starter)) == [first]
+    holder.rollback()
     for _ in range(40):
         clock.advance(timedelta(seconds=11))
         direct.conn.execute("select from hwqueue.reap(p_limit => 1)")
@@ -362,76 +303,59 @@ def test_a_missed_start_behind_many_that_wait_is_found(conn: psycopg.Connection,
 
 
 def test_a_missed_start_of_one_of_the_first_that_wait_is_found_at_once(
-    conn: psycopg.Connection, dsn: str
+    direct: Direct, actor: Actors, clock: Clock
 ) -> None:
     """Though reap, which looks at classes in turn, has passed it."""
-    clock = install_clock(conn)
-    direct = Direct(conn)
-    queues(direct)
-    beside, starter = place(conn, 1, 1), place(conn, 2, 1)
-    first = direct.spawn(QUEUE, {"claim_timeout": 3600})["lease_id"]
-    asked = {"require": [{"lease": str(first), "domain": RACK}]}
-    second = direct.spawn(OTHER, {"placement": asked})["lease_id"]
+    beside, starter = place(direct, 1, 1), place(direct, 2, 1)
+    first, second = two_together(direct, claim_timeout=3600)
     dependents(direct, 3)
     publish(direct)
 
     def reap() -> None:
         clock.advance(timedelta(seconds=11))
-        conn.execute("select from hwqueue.reap(p_limit => 1)")
+        direct.conn.execute("select from hwqueue.reap(p_limit => 1)")
 
     for _ in range(20):
-        if conn.execute(_PASSED, [second]).fetchone() == (True,):
+        if direct.conn.execute(_PASSED, [second]).fetchone() == (True,):
             break
         reap()
-    with interleave(dsn, SHORT) as actor:
-        holder = actor()
-        holder.begin()
-        holder.conn.execute("select from hwqueue.placement_class for no key update")
-        assert ids(direct.claim(QUEUE, *starter)) == [first]
-        holder.rollback()
-    assert conn.execute(_PASSED, [second]).fetchone() == (True,)
+    holder = actor().begin()
+    holder.conn.execute("select from hwqueue.placement_class for no key update")
+    assert ids(direct.claim(QUEUE, *starter)) == [first]
+    holder.rollback()
+    assert direct.conn.execute(_PASSED, [second]).fetchone() == (True,)
     reap()
     assert ids(direct.claim(OTHER, *beside)) == [second]
 
 
-def test_a_lease_that_succeeded_holds_up_nobody(conn: psycopg.Connection) -> None:
+def test_a_lease_that_succeeded_holds_up_nobody(direct: Direct) -> None:
     """Who is spawned later and must be where it ran is a candidate at once."""
-    direct = Direct(conn)
-    queues(direct)
-    node = place(conn, 1, 1)
-    first = direct.spawn(QUEUE)["lease_id"]
-    [claim] = direct.claim(QUEUE, *node)
-    direct.complete(first, claim["claim_token"])
-    asked = {"require": [{"lease": str(first), "domain": RACK}]}
-    second = direct.spawn(OTHER, {"placement": asked})["lease_id"]
+    node = place(direct, 1, 1)
+    first = completed(direct, node)
+    second = direct.spawn(OTHER, with_lease(first))["lease_id"]
     publish(direct)
     assert ids(direct.claim(OTHER, *node)) == [second]
 
 
-def test_a_class_that_was_judged_while_its_term_was_published(conn: psycopg.Connection, dsn: str) -> None:
+def test_a_class_that_was_judged_while_its_term_was_published(direct: Direct, actor: Actors) -> None:
     """Who judged it before that was committed finds it afterwards."""
-    direct = Direct(conn)
-    queues(direct)
-    node = place(conn, 1, 1)
+    node = place(direct, 1, 1)
     held = direct.spawn(OTHER, lease("db", away("web")))["lease_id"]
-    with interleave(dsn, SHORT) as actor:
-        publisher = actor()
-        for _ in looks():
-            publisher.begin()
-            publisher.direct.reap()
-            if unpublished(publisher.conn) == 0:
-                break
-            publisher.commit()
-        assert direct.claim(OTHER, *node) == []
+    publisher = actor()
+    for _ in looks():
+        publisher.begin()
+        publisher.direct.reap()
+        if unpublished(publisher.direct) == 0:
+            break
         publisher.commit()
-        assert ids(direct.claim(OTHER, *node)) == [held]
+    assert direct.claim(OTHER, *node) == []
+    publisher.commit()
+    assert ids(direct.claim(OTHER, *node)) == [held]
 
 
-def test_a_claim_takes_a_step_for_terms_whatever_it_grants(conn: psycopg.Connection) -> None:
+def test_a_claim_takes_a_step_for_terms_whatever_it_grants(direct: Direct) -> None:
     """Nobody reaps, and something else is always granted: a new term comes into force."""
-    direct = Direct(conn)
-    direct.create_queue(QUEUE)
-    node = place(conn, 1, 1)
+    node = place(direct, 1, 1)
     held = direct.spawn(QUEUE, lease("db", away("web")) | {"priority": 5})["lease_id"]
     granted: list[UUID] = []
     for _ in looks():
@@ -442,53 +366,70 @@ def test_a_claim_takes_a_step_for_terms_whatever_it_grants(conn: psycopg.Connect
     assert granted == [held]
 
 
-def test_a_named_lease_is_not_taken_for_another_of_its_class(conn: psycopg.Connection) -> None:
+def test_a_named_lease_is_not_taken_for_another_of_its_class(direct: Direct) -> None:
     """What is decided for the lease that a term names does not hold for others of its class."""
-    direct = Direct(conn)
-    queues(direct)
-    node, other = place(conn, 1, 1), place(conn, 2, 1)
+    node, other = place(direct, 1, 1), place(direct, 2, 1)
     named = str(uuid4())
     first = direct.spawn(QUEUE)["lease_id"]
     direct.spawn(QUEUE, {"lease_id": named})
-    asked = {"require": [{"lease": named, "domain": RACK, "away": True}]}
-    keeps_away = direct.spawn(OTHER, {"placement": asked})["lease_id"]
+    keeps_away = direct.spawn(OTHER, with_lease(named, away=True))["lease_id"]
     publish(direct)
     assert ids(direct.claim(OTHER, *other)) == [keeps_away]
     assert ids(direct.claim(QUEUE, *node)) == [first]
     assert direct.claim(QUEUE, *node) == []
-    assert broken(conn) == []
 
 
-def test_a_class_that_is_woken_while_its_last_term_is_published(conn: psycopg.Connection, dsn: str) -> None:
+def test_a_class_that_is_woken_while_its_last_term_is_published(direct: Direct, actor: Actors) -> None:
     """Who judged it between the two commits finds it afterwards."""
-    direct = Direct(conn)
-    queues(direct)
-    beside, starter = place(conn, 1, 1), place(conn, 2, 1)
+    beside, starter = place(direct, 1, 1), place(direct, 2, 1)
     first = direct.spawn(QUEUE)["lease_id"]
     asked = [{"lease": str(first), "domain": RACK}, leases("web", away=True)]
     second = direct.spawn(OTHER, {"placement": {"require": asked}})["lease_id"]
-    with interleave(dsn, SHORT) as actor:
-        writer, waker, publisher = actor(), actor(), actor()
-        writer.begin()
-        writer.conn.execute("select pg_current_xact_id()")
-        for _ in range(3):
-            direct.reap()
-        for node in (beside, starter):
-            assert direct.claim(OTHER, *node) == []
-        assert unpublished(conn) > 0  # all that is missing is the writer's end
-        waker.begin()
-        assert ids(waker.direct.claim(QUEUE, *starter)) == [first]
-        writer.rollback()
-        publisher.begin()
-        # as a claim does on its way; reap would hold the profile's row as well
-        publisher.conn.execute("select hwqueue.publish_terms(9, true, hwqueue.clock())")
-        waker.commit()
-        assert direct.claim(OTHER, *beside) == []
-        publisher.commit()
-    granted: list[UUID] = []
-    for _ in looks():
+    writer, waker, publisher = actor().begin(has_id=True), actor(), actor()
+    for _ in range(3):
         direct.reap()
-        granted = ids(direct.claim(OTHER, *beside))
-        if granted:
-            break
-    assert granted == [second]
+    for node in (beside, starter):
+        assert direct.claim(OTHER, *node) == []
+    assert unpublished(direct) > 0  # all that is missing is the writer's end
+    waker.begin()
+    assert ids(waker.direct.claim(QUEUE, *starter)) == [first]
+    writer.rollback()
+    publisher.begin()
+    # as a claim does on its way; reap would hold the profile's row as well
+    publisher.conn.execute("select hwqueue.publish_terms(9, true, hwqueue.clock())")
+    waker.commit()
+    assert direct.claim(OTHER, *beside) == []
+    publisher.commit()
+
+    def claim() -> list[Row]:
+        direct.reap()
+        return direct.claim(OTHER, *beside)
+
+    assert soon_granted(claim) == [second]
+
+
+def drained(direct: Direct, node: Node) -> list[UUID]:
+    """What a node gets until there is nothing, in that order."""
+    claimed = []
+    while claims := direct.claim(QUEUE, *node):
+        claimed += ids(claims)
+    return claimed
+
+
+@pytest.mark.parametrize("classes", [3, 10, 250])
+def test_none_is_passed_by_for_those_that_are_blocked(direct: Direct, classes: int) -> None:
+    """However many classes there are: leases go in the order in which they came."""
+    node = place(direct, 1, 1)
+    for number in range(60):
+        direct.spawn(QUEUE, lease(f"k{number}", away(f"k{number}")))
+    publish(direct)
+    assert len(drained(direct, node)) == 60
+    for number in range(60):
+        direct.spawn(QUEUE, lease(f"k{number}", away(f"k{number}")))
+    free = [
+        direct.spawn(QUEUE, lease(f"f{number % classes}"))["lease_id"] for number in range(max(20, classes))
+    ]
+    sooner = [
+        direct.spawn(QUEUE, lease(f"f{number % 2}") | {"priority": 1})["lease_id"] for number in range(2)
+    ]
+    assert drained(direct, node) == sooner + free

@@ -3,25 +3,23 @@
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
-import psycopg
 import pytest
 
-from hwqueue.testing import install_clock
+from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.direct import Direct
-from tests.races.cluster import QUEUE, SHORT, node_spec
-from tests.races.interleave import TIMEOUT, interleave
+from tests.flows import broken
+from tests.races.cluster import OTHER, QUEUE, Node, node_spec, set_policy, started
+from tests.races.interleave import TIMEOUT, Actors, Meet
 from tests.races.terms import (
+    RACK,
+    ZONE,
     away,
-    broken,
     counts,
     ids,
     lease,
-    pause_at,
-    pause_closed,
-    pauses,
+    paused,
     place,
     publish,
     spread,
@@ -29,8 +27,6 @@ from tests.races.terms import (
     unpublished,
 )
 
-OTHER = "other"
-Node = tuple[UUID, int]
 End = Callable[[Direct, Node, Row], Any]
 EVERYTHING = {
     "require": [
@@ -75,21 +71,20 @@ ENDS: dict[str, End] = {
     "drain and settle": drain_and_settle,
     "drop the queue": lambda d, _n, _c: d.drop_queue(QUEUE),
 }
+MOVED = node_spec(1, rack=2, labels={"zone": "2"})  # the first node
 USES = ("away", "toward", "cap", "skew", "tally")
 
 
-def all_counts(conn: psycopg.Connection[Any]) -> list[Any]:
+def all_counts(direct: Direct) -> list[Any]:
     """What is counted for any term."""
-    return [counts(conn, use) for use in USES]
+    return [counts(direct, use) for use in USES]
 
 
 @pytest.mark.parametrize("counted", [False, True], ids=["plain", "with capacity"])
 @pytest.mark.parametrize("how", ENDS)
-def test_ends(conn: psycopg.Connection, how: str, counted: bool) -> None:
+def test_ends(direct: Direct, how: str, counted: bool) -> None:
     """With the claim go its counts, in the same transaction."""
-    direct = Direct(conn)
-    direct.create_queue(QUEUE)
-    node = place(conn, 1, 1)
+    node = place(direct, 1, 1)
     placement = dict(EVERYTHING)
     if counted:
         spec = node_spec(1, rack=1, labels={"zone": "1"}, capacity={"cpu_milli": 4000})
@@ -98,31 +93,26 @@ def test_ends(conn: psycopg.Connection, how: str, counted: bool) -> None:
     direct.spawn(QUEUE, lease("web", placement))
     publish(direct)
     [claim] = direct.claim(QUEUE, *node)
-    assert all(all_counts(conn)), all_counts(conn)
-    assert broken(conn) == []
+    assert all(all_counts(direct)), all_counts(direct)
+    assert broken(direct) == []
     ENDS[how](direct, node, claim)
     if how == "drop the queue":  # what runs is asked to stop
-        assert all(all_counts(conn))
+        assert all(all_counts(direct))
     else:
-        assert all_counts(conn) == [{}] * len(USES)
-    assert broken(conn) == []
+        assert all_counts(direct) == [{}] * len(USES)
 
 
-def test_reaped(conn: psycopg.Connection) -> None:
+def test_reaped(direct: Direct, clock: Clock) -> None:
     """An expired claim counts until it is reaped."""
-    clock = install_clock(conn)
-    direct = Direct(conn)
-    direct.create_queue(QUEUE)
-    node = place(conn, 1, 1)
+    node = place(direct, 1, 1)
     direct.spawn(QUEUE, lease("web", EVERYTHING))
     publish(direct)
     assert len(direct.claim(QUEUE, *node)) == 1
     clock.advance(timedelta(hours=1))
-    assert all(all_counts(conn))
-    assert broken(conn) == []
+    assert all(all_counts(direct))
+    assert broken(direct) == []
     direct.reap()
-    assert all_counts(conn) == [{}] * len(USES)
-    assert broken(conn) == []
+    assert all_counts(direct) == [{}] * len(USES)
 
 
 LEAVING: dict[str, Callable[[Direct, Node, Row, Any], Any]] = {
@@ -133,21 +123,18 @@ LEAVING: dict[str, Callable[[Direct, Node, Row, Any], Any]] = {
 
 
 @pytest.mark.parametrize("how", LEAVING)
-def test_about_to_leave(conn: psycopg.Connection, how: str) -> None:
+def test_about_to_leave(direct: Direct, clock: Clock, how: str) -> None:
     """It counts for away still, no longer for toward; for a cap until it must stop."""
-    clock = install_clock(conn)
-    direct = Direct(conn)
-    direct.create_queue(QUEUE, {"claim_timeout": "5 minutes"})
-    direct.create_queue(OTHER)
+    set_policy(direct, claim_timeout="5 minutes")
     running = direct.spawn(QUEUE, lease("web"))["lease_id"]
-    node, beside = place(conn, 1, 1), place(conn, 2, 1)
+    node, beside = place(direct, 1, 1), place(direct, 2, 1)
     [claim] = direct.claim(QUEUE, *node)
     assert claim["lease_id"] == running
     toward_it = direct.spawn(OTHER, lease("db", toward("web")))["lease_id"]
     publish(direct)
     assert ids(direct.claim(OTHER, *beside)) == [toward_it]
     LEAVING[how](direct, node, claim, clock)
-    third = place(conn, 3, 1)
+    third = place(direct, 3, 1)
     direct.spawn(OTHER, lease("db", toward("web")))
     direct.spawn(OTHER, lease("db", away("web")))
     capped = direct.spawn(QUEUE, lease("web", spread("web", max_per_domain=1)))["lease_id"]
@@ -155,18 +142,13 @@ def test_about_to_leave(conn: psycopg.Connection, how: str) -> None:
     assert direct.claim(OTHER, *third) == []
     # what has expired may go on after all
     assert ids(direct.claim(QUEUE, *third)) == [capped] * (how != "expired")
-    assert broken(conn) == []
 
 
-def test_expired_and_not_reaped(conn: psycopg.Connection) -> None:
+def test_expired_and_not_reaped(direct: Direct, clock: Clock) -> None:
     """A claim that heartbeats have kept counts for toward until it expires, reaped or not."""
-    clock = install_clock(conn)
-    direct = Direct(conn)
-    direct.create_queue(QUEUE, {"claim_timeout": "5 minutes"})
-    direct.create_queue(OTHER)
-    node, beside = place(conn, 1, 1), place(conn, 2, 1)
-    direct.spawn(QUEUE, lease("web"))
-    [claim] = direct.claim(QUEUE, *node)
+    set_policy(direct, claim_timeout="5 minutes")
+    node, beside = place(direct, 1, 1), place(direct, 2, 1)
+    claim = started(direct, node, lease("web"))
     waiting = [direct.spawn(OTHER, lease("db", toward("web")))["lease_id"] for _ in range(2)]
     publish(direct)
     assert ids(direct.claim(OTHER, *beside)) == waiting[:1]
@@ -179,13 +161,10 @@ def test_expired_and_not_reaped(conn: psycopg.Connection) -> None:
     clock.advance(timedelta(minutes=4))
     direct.heartbeat(*beside, [])
     assert direct.claim(OTHER, *beside) == []
-    assert broken(conn) == []
 
 
 def crowd(direct: Direct, size: int, *nodes: Node) -> list[Row]:
     """Leases of one term that run, all in rack 1."""
-    direct.create_queue(QUEUE)
-    direct.create_queue(OTHER)
     direct.spawn(OTHER, lease("db", away("web")))
     for _ in range(size):
         direct.spawn(QUEUE, lease("web"))
@@ -194,209 +173,163 @@ def crowd(direct: Direct, size: int, *nodes: Node) -> list[Row]:
 
 
 @pytest.mark.parametrize("how", ["complete", "complete many", "settle and claim", "release"])
-def test_two_settlements_in_one_place(conn: psycopg.Connection, dsn: str, how: str) -> None:
+def test_two_settlements_in_one_place(direct: Direct, actor: Actors, how: str) -> None:
     """The second does not wait for the first, whichever is undone; nor does the one who claims."""
-    direct = Direct(conn)
-    one_node, two_node, three_node = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 1)
+    one_node, two_node, three_node = place(direct, 1, 1), place(direct, 2, 1), place(direct, 3, 1)
     first, second = crowd(direct, 2, one_node, two_node)
     third = direct.spawn(QUEUE, lease("web"))["lease_id"]
-    with interleave(dsn, SHORT) as actor:
-        one, two, three = actor(), actor(), actor()
-        one.begin()
-        two.begin()
-        three.begin()
-        ENDS[how](one.direct, one_node, first)
-        ENDS[how](two.direct, two_node, second)
-        assert third in ids(three.direct.claim(QUEUE, *three_node))
-        three.commit()
-        two.commit()
-        assert counts(conn, "away") == {"1": (2, 0)}
-        one.rollback()
-        assert counts(conn, "away") == {"1": (2, 0)}
-    assert broken(conn) == []
+    one, two, three = actor().begin(), actor().begin(), actor().begin()
+    ENDS[how](one.direct, one_node, first)
+    ENDS[how](two.direct, two_node, second)
+    assert third in ids(three.direct.claim(QUEUE, *three_node))
+    three.commit()
+    two.commit()
+    assert counts(direct, "away") == {"1": (2, 0)}
+    one.rollback()
+    assert counts(direct, "away") == {"1": (2, 0)}
 
 
-def test_many_versions_of_a_count(conn: psycopg.Connection, dsn: str) -> None:
+def test_many_versions_of_a_count(direct: Direct, actor: Actors) -> None:
     """Rows are rewritten now and then, also while another session has one of them."""
-    direct = Direct(conn)
-    one_node, two_node = place(conn, 1, 1), place(conn, 2, 1)
+    one_node, two_node = place(direct, 1, 1), place(direct, 2, 1)
     claims = crowd(direct, 120, one_node, two_node)
     while len(claims) < 120:
         claims += direct.claim(QUEUE, *one_node)
-    with interleave(dsn, SHORT) as actor:
-        idle, other = actor(), actor()
-        for step in range(0, 120, 3):
-            idle.begin()
-            ENDS["complete"](idle.direct, one_node, claims[step])
-            ENDS["complete"](other.direct, one_node, claims[step + 1])
-            ENDS["complete"](other.direct, one_node, claims[step + 2])
-            idle.commit() if step % 2 else idle.rollback()
-            assert broken(conn) == []
+    idle, other = actor(), actor()
+    for step in range(0, 120, 3):
+        idle.begin()
+        ENDS["complete"](idle.direct, one_node, claims[step])
+        ENDS["complete"](other.direct, one_node, claims[step + 1])
+        ENDS["complete"](other.direct, one_node, claims[step + 2])
+        idle.commit() if step % 2 else idle.rollback()
+        assert broken(direct) == []
 
 
 @pytest.mark.parametrize("edit_commits", [True, False])
-def test_an_edit_during_a_claim(conn: psycopg.Connection, dsn: str, edit_commits: bool) -> None:
+def test_an_edit_during_a_claim(direct: Direct, actor: Actors, edit_commits: bool) -> None:
     """The claim waits for its own node, then counts where the node is now; others go on."""
-    direct = Direct(conn)
-    one_node, beside, beyond = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
+    one_node, beside, beyond = place(direct, 1, 1), place(direct, 2, 1), place(direct, 3, 2)
     crowd(direct, 2, one_node)
     other_lease = direct.spawn(QUEUE, lease("web"))["lease_id"]
     more = direct.spawn(QUEUE, lease("web"))["lease_id"]
-    with interleave(dsn) as actor:
-        agent, worker, other = actor(), actor(), actor()
-        agent.begin()
-        agent.direct.register(one_node[0], node_spec(1, rack=2, labels={"zone": "2"}))
-        claimed = worker.start(lambda d: d.claim(QUEUE, *one_node))
-        worker.wait_until_parked()
-        other.conn.execute("select set_config('lock_timeout', %s, false)", [SHORT])
-        # in flight on the worker's side is nothing yet: the entry is free
-        assert ids(other.direct.claim(QUEUE, *beside)) == [other_lease]
-        agent.commit() if edit_commits else agent.rollback()
-        assert ids(claimed.result(TIMEOUT)) == [more]
+    agent, worker, other = actor().begin(), actor(), actor()
+    agent.direct.register(one_node[0], MOVED)
+    claimed = worker.parked(lambda d: d.claim(QUEUE, *one_node))
+    # in flight on the worker's side is nothing yet: the entry is free
+    assert ids(other.direct.claim(QUEUE, *beside)) == [other_lease]
+    agent.end(edit_commits)
+    assert ids(claimed.result(TIMEOUT)) == [more]
     rack = "2" if edit_commits else "1"
     expected = {"1": (1, 0), "2": (3, 0)} if edit_commits else {"1": (4, 0)}
-    assert counts(conn, "away") == expected, rack
-    assert broken(conn) == []
+    assert counts(direct, "away") == expected, rack
+    assert broken(direct) == []
     held = ids(direct.claim(OTHER, *beyond))
     assert (held == []) is edit_commits
 
 
-def test_a_claim_during_an_edit(conn: psycopg.Connection, dsn: str) -> None:
+def test_a_claim_during_an_edit(direct: Direct, meet: Meet) -> None:
     """The edit waits for the claim of its node, and moves what that has counted."""
-    direct = Direct(conn)
-    one_node = place(conn, 1, 1)
+    one_node = place(direct, 1, 1)
     crowd(direct, 1, one_node)
     direct.spawn(QUEUE, lease("web"))
-    with interleave(dsn) as actor:
-        worker, agent = actor(), actor()
-        worker.begin()
-        assert len(worker.direct.claim(QUEUE, *one_node)) == 1
-        spec = node_spec(1, rack=2, labels={"zone": "2"})
-        edited = agent.start(lambda d: d.register(one_node[0], spec))
-        agent.wait_until_parked()
-        worker.commit()
-        edited.result(TIMEOUT)
-    assert counts(conn, "away") == {"2": (2, 0)}
-    assert broken(conn) == []
+    claims, edited = meet(lambda d: d.claim(QUEUE, *one_node), lambda d: d.register(one_node[0], MOVED))
+    edited.result(TIMEOUT)
+    assert len(claims) == 1
+    assert counts(direct, "away") == {"2": (2, 0)}
 
 
 @pytest.mark.parametrize("settles", [True, False])
-def test_an_edit_during_a_settlement(conn: psycopg.Connection, dsn: str, settles: bool) -> None:
+def test_an_edit_during_a_settlement(direct: Direct, meet: Meet, settles: bool) -> None:
     """The edit waits for the claim that is being settled, and moves only what is left."""
-    direct = Direct(conn)
-    one_node = place(conn, 1, 1)
+    one_node = place(direct, 1, 1)
     first, _second = crowd(direct, 2, one_node)
-    with interleave(dsn) as actor:
-        worker, agent = actor(), actor()
-        worker.begin()
-        ENDS["complete"](worker.direct, one_node, first)
-        spec = node_spec(1, rack=2, labels={"zone": "2"})
-        edited = agent.start(lambda d: d.register(one_node[0], spec))
-        agent.wait_until_parked()
-        worker.commit() if settles else worker.rollback()
-        edited.result(TIMEOUT)
-    assert counts(conn, "away") == {"2": (1 if settles else 2, 0)}
-    assert broken(conn) == []
+    _, edited = meet(
+        lambda d: ENDS["complete"](d, one_node, first),
+        lambda d: d.register(one_node[0], MOVED),
+        commits=settles,
+    )
+    edited.result(TIMEOUT)
+    assert counts(direct, "away") == {"2": (1 if settles else 2, 0)}
 
 
-def test_an_edit_while_running_leases_are_counted(conn: psycopg.Connection, dsn: str) -> None:
+def test_an_edit_while_running_leases_are_counted(direct: Direct, actor: Actors) -> None:
     """Whoever counts what runs holds the claims; the edit comes after, and moves the counts."""
-    direct = Direct(conn)
-    direct.create_queue(QUEUE)
-    direct.create_queue(OTHER)
-    one_node = place(conn, 1, 1)
+    one_node = place(direct, 1, 1)
     direct.spawn(QUEUE, lease("web"))
     assert len(direct.claim(QUEUE, *one_node)) == 1
     direct.spawn(OTHER, lease("db", away("web")))
-    pause_at(conn, "publish_term", "for v_count in")
-    with interleave(dsn) as actor:
-        publisher, agent = actor(), actor()
-        publisher.direct.reap()
-        pauses(publisher)
-        with pause_closed(conn):
-            counting = publisher.start(publish)
-            publisher.wait_until_parked()
-            spec = node_spec(1, rack=2, labels={"zone": "2"})
-            edited = agent.start(lambda d: d.register(one_node[0], spec))
-            agent.wait_until_parked()
-        counting.result(TIMEOUT)
-        edited.result(TIMEOUT)
-    assert counts(conn, "away") == {"2": (1, 0)}
-    assert broken(conn) == []
+    publisher, agent = actor(), actor()
+    publisher.direct.reap()
+    with paused(direct, publisher, publish, at=("publish_term", "for v_count in")) as counting:
+        edited = agent.parked(lambda d: d.register(one_node[0], MOVED))
+    counting.result(TIMEOUT)
+    edited.result(TIMEOUT)
+    assert counts(direct, "away") == {"2": (1, 0)}
 
 
-def test_a_settlement_while_running_leases_are_counted(conn: psycopg.Connection, dsn: str) -> None:
+def test_a_settlement_while_running_leases_are_counted(direct: Direct, actor: Actors) -> None:
     """The settlement waits for whoever counts its claim, and takes back what that has counted."""
-    direct = Direct(conn)
-    direct.create_queue(QUEUE)
-    direct.create_queue(OTHER)
-    one_node, two_node = place(conn, 1, 1), place(conn, 2, 1)
-    direct.spawn(QUEUE, lease("web"))
-    [claim] = direct.claim(QUEUE, *one_node)
+    one_node, two_node = place(direct, 1, 1), place(direct, 2, 1)
+    claim = started(direct, one_node, lease("web"))
     held = direct.spawn(OTHER, lease("db", away("web")))["lease_id"]
-    pause_at(conn, "publish_term", "for v_count in")
-    with interleave(dsn) as actor:
-        publisher, worker = actor(), actor()
-        pauses(publisher)
-        with pause_closed(conn):
-            counting = publisher.start(publish)
-            publisher.wait_until_parked()
-            settled = worker.start(lambda d: d.complete(claim["lease_id"], claim["claim_token"]))
-            worker.wait_until_parked()
-        counting.result(TIMEOUT)
-        settled.result(TIMEOUT)
-    assert counts(conn, "away") == {}
+    publisher, worker = actor(), actor()
+    with paused(direct, publisher, publish, at=("publish_term", "for v_count in")) as counting:
+        settled = worker.parked(lambda d: d.complete(claim["lease_id"], claim["claim_token"]))
+    counting.result(TIMEOUT)
+    settled.result(TIMEOUT)
+    assert counts(direct, "away") == {}
     assert ids(direct.claim(OTHER, *two_node)) == [held]
-    assert broken(conn) == []
 
 
 @pytest.mark.parametrize("settles", [True, False])
-def test_a_claim_is_held_when_it_is_to_be_counted(conn: psycopg.Connection, dsn: str, settles: bool) -> None:
+def test_a_claim_is_held_when_it_is_to_be_counted(direct: Direct, actor: Actors, settles: bool) -> None:
     """Nobody waits for it: its term is not published until the settlement has come to an end."""
-    direct = Direct(conn)
-    direct.create_queue(QUEUE)
-    direct.create_queue(OTHER)
-    one_node, two_node = place(conn, 1, 1), place(conn, 2, 1)
-    direct.spawn(QUEUE, lease("web"))
-    [claim] = direct.claim(QUEUE, *one_node)
-    with interleave(dsn, SHORT) as actor:
-        old, worker, publisher = actor(), actor(), actor()
-        old.begin()
-        old.conn.execute("select pg_current_xact_id()")
-        held = publisher.direct.spawn(OTHER, lease("db", away("web")))["lease_id"]
-        for _ in range(5):
-            publisher.direct.reap()  # now it waits for those that were open, only
-        worker.begin()
-        ENDS["complete"](worker.direct, one_node, claim)
-        old.commit()
-        for _ in range(5):
-            publisher.direct.reap()
-            assert publisher.direct.claim(OTHER, *two_node) == []
-        assert unpublished(conn) == 1
-        worker.commit() if settles else worker.rollback()
-        publish(publisher.direct)
-        assert ids(publisher.direct.claim(OTHER, *two_node)) == ([held] if settles else [])
-    assert broken(conn) == []
+    one_node, two_node = place(direct, 1, 1), place(direct, 2, 1)
+    claim = started(direct, one_node, lease("web"))
+    old, worker, publisher = actor().begin(has_id=True), actor(), actor()
+    held = publisher.direct.spawn(OTHER, lease("db", away("web")))["lease_id"]
+    for _ in range(5):
+        publisher.direct.reap()  # now it waits for those that were open, only
+    worker.begin()
+    ENDS["complete"](worker.direct, one_node, claim)
+    old.commit()
+    for _ in range(5):
+        publisher.direct.reap()
+        assert publisher.direct.claim(OTHER, *two_node) == []
+    assert unpublished(direct) == 1
+    worker.end(settles)
+    publish(publisher.direct)
+    assert ids(publisher.direct.claim(OTHER, *two_node)) == ([held] if settles else [])
 
 
-def test_an_idle_claim_holds_up_nobody(conn: psycopg.Connection, dsn: str) -> None:
+def test_an_idle_claim_holds_up_nobody(direct: Direct, actor: Actors) -> None:
     """Others settle, heartbeat and claim, in its place as elsewhere."""
-    direct = Direct(conn)
-    one_node, two_node, three_node = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
+    one_node, two_node, three_node = place(direct, 1, 1), place(direct, 2, 1), place(direct, 3, 2)
     running = crowd(direct, 3, two_node)
     direct.spawn(QUEUE, lease("web"))
-    with interleave(dsn, SHORT) as actor:
-        idle, other = actor(), actor()
-        idle.begin()
-        assert len(idle.direct.claim(QUEUE, *one_node)) == 1
-        [beat] = other.direct.heartbeat(*two_node, running[:1])
-        assert beat["verdict"] == "ok"
-        other.direct.complete(running[0]["lease_id"], running[0]["claim_token"])
-        other.direct.settle_and_claim(QUEUE, *two_node, running[1:2])
-        new = other.direct.spawn(QUEUE, lease("web"))["lease_id"]
-        assert ids(other.direct.claim(QUEUE, *two_node)) == [new]
-        assert len(other.direct.claim(OTHER, *three_node)) == 1
-        other.direct.reap()
-        idle.commit()
-    assert counts(conn, "away") == {"1": (3, 0), "2": (0, 1)}
-    assert broken(conn) == []
+    idle, other = actor().begin(), actor()
+    assert len(idle.direct.claim(QUEUE, *one_node)) == 1
+    [beat] = other.direct.heartbeat(*two_node, running[:1])
+    assert beat["verdict"] == "ok"
+    other.direct.complete(running[0]["lease_id"], running[0]["claim_token"])
+    other.direct.settle_and_claim(QUEUE, *two_node, running[1:2])
+    new = other.direct.spawn(QUEUE, lease("web"))["lease_id"]
+    assert ids(other.direct.claim(QUEUE, *two_node)) == [new]
+    assert len(other.direct.claim(OTHER, *three_node)) == 1
+    other.direct.reap()
+    idle.commit()
+    assert counts(direct, "away") == {"1": (3, 0), "2": (0, 1)}
+
+
+def test_a_node_that_moves_counts_what_a_new_term_counts(direct: Direct, actor: Actors) -> None:
+    """Whoever comes second finds it counted."""
+    node, epoch = place(direct, 0, 0)
+    direct.spawn(QUEUE, lease("x"))
+    assert direct.claim(QUEUE, node, epoch)
+    direct.spawn(QUEUE, lease("old", away("x", ZONE)))
+    publish(direct)  # the claim counts for something: a move counts it anew
+    direct.spawn(QUEUE, lease("new", away("x", RACK)))
+    reaping, agent = actor(), actor()
+    with paused(direct, reaping, publish, at=("publish_term", "select count(*) into v_locked")) as published:
+        agent.direct.register(node, node_spec(0, rack=1, labels={"zone": "1"}))
+    published.result(TIMEOUT)

@@ -3,28 +3,13 @@
 from typing import Any
 from uuid import UUID, uuid4
 
-import psycopg
 import pytest
 
 from tests.direct import Direct
 from tests.patience import looks
-from tests.races.cluster import QUEUE, SHORT, node_spec
-from tests.races.interleave import TIMEOUT, interleave
-from tests.races.terms import (
-    OTHER,
-    away,
-    broken,
-    ids,
-    known,
-    lease,
-    never,
-    pause_at,
-    pause_closed,
-    pauses,
-    place,
-    publish,
-    queues,
-)
+from tests.races.cluster import OTHER, QUEUE, node_spec
+from tests.races.interleave import TIMEOUT, Actors
+from tests.races.terms import away, ids, known, lease, never, paused, place, publish, with_lease
 
 NAMED = str(uuid4())
 _OWN_CLASS = """
@@ -40,94 +25,72 @@ _ALL_SEEN = """
 
 
 @pytest.mark.parametrize("first_commits", [True, False])
-def test_a_named_lease_is_spawned_later(conn: psycopg.Connection, dsn: str, first_commits: bool) -> None:
+def test_a_named_lease_is_spawned_later(direct: Direct, actor: Actors, first_commits: bool) -> None:
     """Its spawn was open before the term was known: it has the class of others, and is checked."""
-    direct = Direct(conn)
-    queues(direct)
-    one_node, two_node, elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
+    one_node, two_node, elsewhere = place(direct, 1, 1), place(direct, 2, 1), place(direct, 3, 2)
     direct.spawn(QUEUE)  # a lease of the same class: the class is known to all nodes
     direct.spawn(QUEUE)
     assert len(direct.claim(QUEUE, *one_node)) == 1
     assert len(direct.claim(QUEUE, *elsewhere)) == 1
-    holder = {"placement": {"require": [{"lease": NAMED, "domain": "rack", "away": True}]}}
-    with interleave(dsn, SHORT) as actor:
-        producer, other = actor(), actor()
-        producer.begin()
-        producer.direct.spawn(QUEUE, {"lease_id": NAMED})
-        held = other.direct.spawn(OTHER, holder)["lease_id"]
-        never(other.direct, two_node)
-        producer.commit() if first_commits else producer.rollback()
-        publish(other.direct)
-        other.begin()
-        assert ids(other.direct.claim(OTHER, *two_node)) == [held]
-        if first_commits:
-            assert direct.claim(QUEUE, *one_node) == []  # the holder is not committed yet
-            other.commit()
-            assert direct.claim(QUEUE, *one_node) == []
-            assert ids(direct.claim(QUEUE, *elsewhere)) == [UUID(NAMED)]
-        else:
-            other.commit()
-    assert broken(conn) == []
+    producer, other = actor().begin(), actor()
+    producer.direct.spawn(QUEUE, {"lease_id": NAMED})
+    held = other.direct.spawn(OTHER, with_lease(NAMED, away=True))["lease_id"]
+    never(other.direct, two_node)
+    producer.end(first_commits)
+    publish(other.direct)
+    other.begin()
+    assert ids(other.direct.claim(OTHER, *two_node)) == [held]
+    if first_commits:
+        assert direct.claim(QUEUE, *one_node) == []  # the holder is not committed yet
+        other.commit()
+        assert direct.claim(QUEUE, *one_node) == []
+        assert ids(direct.claim(QUEUE, *elsewhere)) == [UUID(NAMED)]
+    else:
+        other.commit()
 
 
 @pytest.mark.parametrize("edited", [False, True])
-def test_a_named_lease_comes_when_the_term_is_in_force(
-    conn: psycopg.Connection, dsn: str, edited: bool
-) -> None:
+def test_a_named_lease_comes_when_the_term_is_in_force(direct: Direct, actor: Actors, edited: bool) -> None:
     """It gets a class of its own, whose claims are checked, and keeps one when it is edited."""
-    direct = Direct(conn)
-    queues(direct)
-    one_node, two_node, elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
+    one_node, two_node, elsewhere = place(direct, 1, 1), place(direct, 2, 1), place(direct, 3, 2)
     known(direct, {}, one_node, elsewhere)
     known(direct, lease("web"), one_node, elsewhere)
-    holder = {"placement": {"require": [{"lease": NAMED, "domain": "rack", "away": True}]}}
-    with interleave(dsn, SHORT) as actor:
-        one, two = actor(), actor()
-        held = direct.spawn(OTHER, holder)["lease_id"]
-        publish(direct)
-        one.begin()
-        assert ids(one.direct.claim(OTHER, *two_node)) == [held]
-        direct.spawn(QUEUE, {"lease_id": NAMED})
-        if edited:
-            direct.update(UUID(NAMED), {"labels": {"app": "web"}})
-        assert two.direct.claim(QUEUE, *one_node) == []
-        one.commit()
-        assert two.direct.claim(QUEUE, *one_node) == []
-        assert ids(two.direct.claim(QUEUE, *elsewhere)) == [UUID(NAMED)]
-    assert broken(conn) == []
+    held = direct.spawn(OTHER, with_lease(NAMED, away=True))["lease_id"]
+    publish(direct)
+    one, two = actor().begin(), actor()
+    assert ids(one.direct.claim(OTHER, *two_node)) == [held]
+    direct.spawn(QUEUE, {"lease_id": NAMED})
+    if edited:
+        direct.update(UUID(NAMED), {"labels": {"app": "web"}})
+    assert two.direct.claim(QUEUE, *one_node) == []
+    one.commit()
+    assert two.direct.claim(QUEUE, *one_node) == []
+    assert ids(two.direct.claim(QUEUE, *elsewhere)) == [UUID(NAMED)]
 
 
-def test_a_named_lease_that_shares_a_class(conn: psycopg.Connection, dsn: str) -> None:
+def test_a_named_lease_that_shares_a_class(direct: Direct, actor: Actors) -> None:
     """Spawned before anybody named it: it is kept out, the others of its class are not."""
-    direct = Direct(conn)
-    queues(direct)
-    one_node, two_node, elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
+    one_node, two_node, elsewhere = place(direct, 1, 1), place(direct, 2, 1), place(direct, 3, 2)
     named = direct.spawn(QUEUE)["lease_id"]
     like = [direct.spawn(QUEUE)["lease_id"] for _ in range(2)]
-    holder = {"placement": {"require": [{"lease": str(named), "domain": "rack", "away": True}]}}
-    with interleave(dsn, SHORT) as actor:
-        early, other, third = actor(), actor(), actor()
-        early.begin()
-        assert ids(early.direct.claim(QUEUE, *elsewhere)) == [named]
-        held = other.direct.spawn(OTHER, holder)["lease_id"]
-        never(other.direct, two_node)
-        early.rollback()
-        publish(other.direct)
-        other.begin()
-        assert ids(other.direct.claim(OTHER, *two_node)) == [held]
-        # the named lease is the oldest, and must not come here
-        assert ids(third.direct.claim(QUEUE, *one_node)) == like[:1]
-        other.commit()
-        assert ids(third.direct.claim(QUEUE, *one_node, qty=9)) == like[1:]
-        assert ids(third.direct.claim(QUEUE, *elsewhere)) == [named]
-    assert broken(conn) == []
+    early, other, third = actor().begin(), actor(), actor()
+    assert ids(early.direct.claim(QUEUE, *elsewhere)) == [named]
+    held = other.direct.spawn(OTHER, with_lease(named, away=True))["lease_id"]
+    never(other.direct, two_node)
+    early.rollback()
+    publish(other.direct)
+    other.begin()
+    assert ids(other.direct.claim(OTHER, *two_node)) == [held]
+    # the named lease is the oldest, and must not come here
+    assert ids(third.direct.claim(QUEUE, *one_node)) == like[:1]
+    other.commit()
+    assert ids(third.direct.claim(QUEUE, *one_node, qty=9)) == like[1:]
+    assert ids(third.direct.claim(QUEUE, *elsewhere)) == [named]
 
 
-def test_an_entry_gets_a_class_of_its_own_while_it_is_chosen(conn: psycopg.Connection, dsn: str) -> None:
+def test_an_entry_gets_a_class_of_its_own_while_it_is_chosen(direct: Direct, actor: Actors) -> None:
     """Somebody names it: the claim that had looked at it leaves it, to be checked anew."""
-    direct = Direct(conn)
-    queues(direct)
-    one_node, two_node = place(conn, 1, 1), place(conn, 2, 1)
+    one_node, two_node = place(direct, 1, 1), place(direct, 2, 1)
     licensed = node_spec(2, rack=1, labels={"zone": "1"}, capacity={"license": 9})
     direct.register(two_node[0], licensed)  # not plain: it looks at the front of several classes
     keeping = lease("web", away("db"))
@@ -138,59 +101,50 @@ def test_an_entry_gets_a_class_of_its_own_while_it_is_chosen(conn: psycopg.Conne
     first = direct.spawn(QUEUE, keeping)["lease_id"]
     rest = [direct.spawn(QUEUE, lease(f"app-{n}"))["lease_id"] for n in range(20)]
     assert ids(direct.claim(QUEUE, *two_node)) == rest[:1]  # all classes are judged
-    pause_at(conn, "choose_from_groups", "v_taken := hwqueue.choose_seen")
-    with interleave(dsn) as actor:
-        worker, publisher = actor(), actor()
-        pauses(worker)
-        with pause_closed(conn):
-            claimed = worker.start(lambda d: d.claim(QUEUE, *two_node))
-            worker.wait_until_parked()
-            publisher.direct.spawn(OTHER, {"placement": {"require": [{"lease": str(first)}]}})
-            publisher.direct.reap()
-            assert conn.execute(_OWN_CLASS, [first]).fetchall() == [(True,)]
-        assert ids(claimed.result(TIMEOUT)) == rest[1:2]
+    worker, publisher = actor(), actor()
+    with paused(
+        direct,
+        worker,
+        lambda d: d.claim(QUEUE, *two_node),
+        at=("choose_from_groups", "v_taken := hwqueue.choose_seen"),
+    ) as claimed:
+        publisher.direct.spawn(OTHER, {"placement": {"require": [{"lease": str(first)}]}})
+        publisher.direct.reap()
+        assert direct.conn.execute(_OWN_CLASS, [first]).fetchall() == [(True,)]
+    assert ids(claimed.result(TIMEOUT)) == rest[1:2]
     publish(direct)
-    assert broken(conn) == []
 
 
 @pytest.mark.parametrize("qty", [1, 3])
 @pytest.mark.parametrize("more", [{}, {"away": True}], ids=["with", "away"])
-def test_the_claim_that_learns_a_lease_is_named(
-    conn: psycopg.Connection, more: dict[str, Any], qty: int
-) -> None:
+def test_the_claim_that_learns_a_lease_is_named(direct: Direct, more: dict[str, Any], qty: int) -> None:
     """It gives the lease a class of its own, and grants it in its turn."""
-    direct = Direct(conn)
-    direct.create_queue(QUEUE)
-    node = place(conn, 1, 1)
+    node = place(direct, 1, 1)
     plain = [direct.spawn(QUEUE, {"lease_id": NAMED})["lease_id"]]
     plain += [direct.spawn(QUEUE)["lease_id"] for _ in range(2)]
     asks = {"placement": {"require": [{"lease": NAMED} | more]}, "priority": 5}
     asking_lease = direct.spawn(QUEUE, asks)["lease_id"]
     got = [found for _ in range(4) for found in ids(direct.claim(QUEUE, *node, qty=qty))]
     assert [found for found in got if found != asking_lease] == plain
-    assert broken(conn) == []
 
 
 @pytest.mark.parametrize("qty", [1, 3])
 def test_the_claim_that_writes_a_term_grants_the_lease_it_names(
-    conn: psycopg.Connection, dsn: str, qty: int
+    direct: Direct, actor: Actors, qty: int
 ) -> None:
     """The class was judged while another session held that row, so the term came later."""
-    direct = Direct(conn)
-    direct.create_queue(QUEUE)
-    node = place(conn, 1, 1)
+    node = place(direct, 1, 1)
     others = [direct.spawn(QUEUE)["lease_id"] for _ in range(3)]
     rest = [direct.spawn(QUEUE, {"lease_id": NAMED})["lease_id"]]
     rest += [direct.spawn(QUEUE)["lease_id"] for _ in range(3)]
     asking = direct.spawn(QUEUE, {"placement": {"require": [{"lease": NAMED}]}, "priority": 5})
-    with interleave(dsn) as actor:
-        idle = actor()
-        for found in others:
-            idle.begin()
-            idle.conn.execute("select from hwqueue.installation for no key update")
-            assert ids(direct.claim(QUEUE, *node)) == [found]
-            idle.rollback()
-    conn.execute(_ALL_SEEN, [node[0]])
+    idle = actor()
+    for found in others:
+        idle.begin()
+        idle.conn.execute("select from hwqueue.installation for no key update")
+        assert ids(direct.claim(QUEUE, *node)) == [found]
+        idle.rollback()
+    direct.conn.execute(_ALL_SEEN, [node[0]])
     claims = [ids(direct.claim(QUEUE, *node, qty=qty)) for _ in range(5)]
     granted = [found for claim in claims for found in claim]
     for _ in looks():  # other sessions on the server may keep its term from being published
@@ -199,36 +153,26 @@ def test_the_claim_that_writes_a_term_grants_the_lease_it_names(
         granted += ids(direct.claim(QUEUE, *node))
     granted.remove(asking["lease_id"])  # as soon as its term is published and the other one runs
     assert granted == rest
-    assert broken(conn) == []
 
 
-def test_what_is_decided_for_one_lease_is_not_taken_for_the_named_one(
-    conn: psycopg.Connection, dsn: str
-) -> None:
+def test_what_is_decided_for_one_lease_is_not_taken_for_the_named_one(direct: Direct, actor: Actors) -> None:
     """One that had ended when it was named, and is requeued, is in its class beside others."""
-    direct = Direct(conn)
-    queues(direct)
-    one_node, two_node, elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
+    one_node, two_node, elsewhere = place(direct, 1, 1), place(direct, 2, 1), place(direct, 3, 2)
     known(direct, {}, one_node, elsewhere)
     named = direct.spawn(QUEUE)["lease_id"]
     direct.cancel(named)
-    away_from = {"require": [{"lease": str(named), "domain": "rack", "away": True}]}
-    held = direct.spawn(OTHER, {"placement": away_from})["lease_id"]
+    held = direct.spawn(OTHER, with_lease(named, away=True))["lease_id"]
     publish(direct)
     assert ids(direct.claim(OTHER, *two_node)) == [held]
     first = direct.spawn(QUEUE)["lease_id"]
     direct.requeue(named)
     # with so many classes a claim looks at the front of the queue, where it sees both
     rest = [direct.spawn(QUEUE, lease(f"app-{n}"))["lease_id"] for n in range(20)]
-    assert conn.execute(_OWN_CLASS, [named]).fetchall() == [(False,)]
-    pause_at(conn, "choose_seen", "if v_verdict.is_choice then")
-    with interleave(dsn) as actor:
-        worker = actor()
-        pauses(worker)
-        with pause_closed(conn):
-            claimed = worker.start(lambda d: d.claim(QUEUE, *one_node))
-            worker.wait_until_parked()
-            assert ids(direct.claim(QUEUE, *elsewhere)) == [first]
-        assert ids(claimed.result(TIMEOUT)) == rest[:1]
+    assert direct.conn.execute(_OWN_CLASS, [named]).fetchall() == [(False,)]
+    worker = actor()
+    with paused(
+        direct, worker, lambda d: d.claim(QUEUE, *one_node), at=("choose_seen", "if v_verdict.is_choice then")
+    ) as claimed:
+        assert ids(direct.claim(QUEUE, *elsewhere)) == [first]
+    assert ids(claimed.result(TIMEOUT)) == rest[:1]
     assert ids(direct.claim(QUEUE, *elsewhere)) == [named]
-    assert broken(conn) == []

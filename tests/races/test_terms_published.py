@@ -2,34 +2,31 @@
 
 from datetime import timedelta
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
-import psycopg
 import pytest
 
-from hwqueue.testing import install_clock
+from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.direct import Direct
-from tests.patience import looks
-from tests.races.cluster import QUEUE, SHORT, node_spec
-from tests.races.interleave import TIMEOUT, interleave
+from tests.flows import broken
+from tests.races.cluster import OTHER, QUEUE, Node, node_spec, started
+from tests.races.interleave import TIMEOUT, Actors
 from tests.races.terms import (
     FAR,
-    OTHER,
     away,
-    broken,
     counts,
     ids,
     known,
     lease,
     never,
-    pause_at,
-    pause_closed,
-    pauses,
+    paused,
     place,
     publish,
-    queues,
+    soon_granted,
+    spread,
     unpublished,
+    with_lease,
 )
 
 SERVICE = str(uuid4())
@@ -54,17 +51,8 @@ ASKING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {},
         {"placement": {"require": [{"leases": {"same": "task"}, "domain": "rack", "away": True}]}},
     ),
-    "one lease": (
-        {"lease_id": NAMED},
-        {"placement": {"require": [{"lease": NAMED, "domain": "rack", "away": True}]}},
-    ),
-    "max_per_domain": (
-        lease("web"),
-        lease(
-            "web",
-            {"spread": [{"domain": "rack", "max_per_domain": 1, "select": {"labels": {"app": "web"}}}]},
-        ),
-    ),
+    "one lease": ({"lease_id": NAMED}, with_lease(NAMED, away=True)),
+    "max_per_domain": (lease("web"), lease("web", spread("web", max_per_domain=1))),
 }
 asking = pytest.mark.parametrize("who", ASKING)
 
@@ -73,288 +61,225 @@ asking = pytest.mark.parametrize("who", ASKING)
 @pytest.mark.parametrize("is_new", [True, False], ids=["new class", "known class"])
 @asking
 def test_a_claim_in_flight(
-    conn: psycopg.Connection, dsn: str, who: str, is_new: bool, first_commits: bool
+    direct: Direct, actor: Actors, who: str, is_new: bool, *, first_commits: bool
 ) -> None:
     """It was granted before the term was known: nobody is granted beside it, now or later."""
-    direct = Direct(conn)
-    queues(direct)
     match, holder = ASKING[who]
     queue = QUEUE if who != "same task" else OTHER
-    one_node, two_node, elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
+    one_node, two_node, elsewhere = place(direct, 1, 1), place(direct, 2, 1), place(direct, 3, 2)
     if not is_new:  # a claim that judges a class holds the one row, and with it all new terms
         like = {key: match[key] for key in match if key != "lease_id"}
         known(direct, like, one_node, queue=queue)
     found = direct.spawn(queue, match)["lease_id"]
-    with interleave(dsn, SHORT) as actor:
-        one, two = actor(), actor()
-        one.begin()
-        assert ids(one.direct.claim(queue, *one_node)) == [found]
-        held = two.direct.spawn(OTHER, holder)["lease_id"]
-        never(two.direct, two_node)
-        assert unpublished(conn) > 0
-        one.commit() if first_commits else one.rollback()
-        publish(two.direct)
-        granted = ids(two.direct.claim(OTHER, *two_node))
-        if first_commits:
-            assert granted == []
-            assert ids(two.direct.claim(OTHER, *elsewhere)) == [held]
-        else:
-            assert len(granted) == 1
-    assert broken(conn) == []
+    one, two = actor().begin(), actor()
+    assert ids(one.direct.claim(queue, *one_node)) == [found]
+    held = two.direct.spawn(OTHER, holder)["lease_id"]
+    never(two.direct, two_node)
+    assert unpublished(direct) > 0
+    one.end(first_commits)
+    publish(two.direct)
+    granted = ids(two.direct.claim(OTHER, *two_node))
+    if first_commits:
+        assert granted == []
+        assert ids(two.direct.claim(OTHER, *elsewhere)) == [held]
+    else:
+        assert len(granted) == 1
 
 
 @asking
-def test_nobody_reaps(conn: psycopg.Connection, dsn: str, who: str) -> None:
+def test_nobody_reaps(direct: Direct, actor: Actors, clock: Clock, who: str) -> None:
     """Claims alone bring a term into force, and count what runs already, after ten seconds."""
-    clock = install_clock(conn)
-    direct = Direct(conn)
-    queues(direct)
     match, holder = ASKING[who]
     queue = QUEUE if who != "same task" else OTHER
     found = direct.spawn(queue, match)["lease_id"]
-    one_node, two_node, elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
+    one_node, two_node, elsewhere = place(direct, 1, 1), place(direct, 2, 1), place(direct, 3, 2)
     claim = direct.claim(queue, *one_node)[0]
     assert claim["lease_id"] == found
     held = direct.spawn(OTHER, holder)["lease_id"]
-    with interleave(dsn, SHORT) as actor:
-        other = actor()
-        granted: list[Any] = []
-        for _ in looks():
-            clock.advance(timedelta(seconds=1))
-            assert other.direct.claim(OTHER, *two_node) == []
-            granted = ids(other.direct.claim(OTHER, *elsewhere))
-            if granted:
-                break
-    assert granted == [held]
-    assert broken(conn) == []
+    other = actor()
+
+    def claim_elsewhere() -> list[Row]:
+        clock.advance(timedelta(seconds=1))
+        assert other.direct.claim(OTHER, *two_node) == []
+        return other.direct.claim(OTHER, *elsewhere)
+
+    assert soon_granted(claim_elsewhere) == [held]
+    assert broken(direct) == []
     direct.complete(found, claim["claim_token"])
-    assert broken(conn) == []
 
 
-def test_a_single_node_brings_it_into_force(conn: psycopg.Connection) -> None:
+def test_a_single_node_brings_it_into_force(direct: Direct) -> None:
     """Although nothing is new to the node from its second claim on."""
-    direct = Direct(conn)
-    queues(direct)
-    node = place(conn, 1, 1)
+    node = place(direct, 1, 1)
     held = direct.spawn(OTHER, lease("db", away("web")))["lease_id"]
-    granted: list[Any] = []
-    for _ in looks():
-        granted = ids(direct.claim(OTHER, *node))
-        if granted:
-            break
-    assert granted == [held]
+    assert soon_granted(lambda: direct.claim(OTHER, *node)) == [held]
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["by labels", "by id"])
-def test_a_lease_is_edited_so_that_it_is_selected(conn: psycopg.Connection, dsn: str, named: bool) -> None:
+def test_a_lease_is_edited_so_that_it_is_selected(direct: Direct, actor: Actors, named: bool) -> None:
     """The edit was open before the term was known, and gives the lease the class of others."""
-    direct = Direct(conn)
-    queues(direct)
-    one_node, two_node, elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
+    one_node, two_node, elsewhere = place(direct, 1, 1), place(direct, 2, 1), place(direct, 3, 2)
     known(direct, lease("new"), one_node, two_node, elsewhere)
     edited = direct.spawn(QUEUE)["lease_id"]
     target = {"lease": str(edited)} if named else {"leases": {"labels": {"app": "new"}}}
     asked = {"require": [target | {"domain": "rack", "away": True}]}
-    with interleave(dsn, SHORT) as actor:
-        editor, other = actor(), actor()
-        editor.begin()
-        editor.direct.update(edited, {"labels": {"app": "new"}})
-        held = other.direct.spawn(OTHER, {"placement": asked})["lease_id"]
-        never(other.direct, two_node)
-        editor.commit()
-        publish(other.direct)
-        assert ids(other.direct.claim(OTHER, *two_node)) == [held]
-        assert other.direct.claim(QUEUE, *one_node) == []
-        assert ids(other.direct.claim(QUEUE, *elsewhere)) == [edited]
-    assert broken(conn) == []
+    editor, other = actor().begin(), actor()
+    editor.direct.update(edited, {"labels": {"app": "new"}})
+    held = other.direct.spawn(OTHER, {"placement": asked})["lease_id"]
+    never(other.direct, two_node)
+    editor.commit()
+    publish(other.direct)
+    assert ids(other.direct.claim(OTHER, *two_node)) == [held]
+    assert other.direct.claim(QUEUE, *one_node) == []
+    assert ids(other.direct.claim(QUEUE, *elsewhere)) == [edited]
 
 
-def test_the_last_to_end_is_looked_at(conn: psycopg.Connection, dsn: str) -> None:
+def test_the_last_to_end_is_looked_at(direct: Direct, actor: Actors) -> None:
     """Who judged before the term was known, and ends while it is told, is told of it, too."""
-    direct = Direct(conn)
-    queues(direct)
-    one_node, two_node, elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
+    one_node, two_node, elsewhere = place(direct, 1, 1), place(direct, 2, 1), place(direct, 3, 2)
     known(direct, lease("web"), one_node)
     running = direct.spawn(QUEUE, lease("web"))["lease_id"]
-    pause_at(conn, "publish_terms", "if v_changed")
-    with interleave(dsn) as actor:
-        judge, publisher = actor(), actor()
-        judge.begin()
-        [claim] = judge.direct.claim(QUEUE, *elsewhere)
-        assert claim["lease_id"] == running
-        held = direct.spawn(OTHER, lease("db", away("web")))["lease_id"]
-        for _ in range(FAR):
-            direct.reap()
-        pauses(publisher)
-        with pause_closed(conn):
-            published = publisher.start(lambda d: d.reap())
-            publisher.wait_until_parked()
-            judge.commit()
-        published.result(TIMEOUT)
+    judge, publisher = actor().begin(), actor()
+    [claim] = judge.direct.claim(QUEUE, *elsewhere)
+    assert claim["lease_id"] == running
+    held = direct.spawn(OTHER, lease("db", away("web")))["lease_id"]
+    for _ in range(FAR):
+        direct.reap()
+    with paused(direct, publisher, lambda d: d.reap(), at=("publish_terms", "if v_changed")) as published:
+        judge.commit()
+    published.result(TIMEOUT)
     publish(direct)
     direct.complete(running, claim["claim_token"])
     assert ids(direct.claim(OTHER, *elsewhere)) == [held]
     direct.spawn(QUEUE, lease("web"))
     assert direct.claim(QUEUE, *elsewhere) == []
     assert len(direct.claim(QUEUE, *two_node)) == 1
-    assert broken(conn) == []
 
 
-def test_who_was_told_late_may_have_told_others(conn: psycopg.Connection, dsn: str) -> None:
+def test_who_was_told_late_may_have_told_others(direct: Direct, actor: Actors) -> None:
     """Somebody judged before the term was known; who claims by that must end, too."""
-    direct = Direct(conn)
-    queues(direct)
-    one_node = place(conn, 1, 1)
-    there, beside, third = (place(conn, number, 2) for number in (2, 3, 4))
+    one_node = place(direct, 1, 1)
+    there, beside, third = (place(direct, number, 2) for number in (2, 3, 4))
     known(direct, lease("web"), one_node)
-    with interleave(dsn, SHORT) as actor:
-        judge, late = actor(), actor()
-        judge.begin()
-        known(judge.direct, lease("web"), there)
-        direct.spawn(OTHER, lease("db", away("web")))
-        never(direct, third)
-        judge.commit()
-        direct.spawn(QUEUE, lease("web"))
-        late.begin()
-        assert len(late.direct.claim(QUEUE, *beside)) == 1
-        never(direct, third)
-        late.commit()
-        publish(direct)
-        assert direct.claim(OTHER, *third) == []
-    assert broken(conn) == []
-
-
-def test_many_publish_at_once(conn: psycopg.Connection, dsn: str) -> None:
-    """One of them does it, the others pass by; what is rolled back in the middle is done again."""
-    direct = Direct(conn)
-    queues(direct)
-    one_node, two_node = place(conn, 1, 1), place(conn, 2, 1)
-    direct.spawn(QUEUE, lease("web"))
-    [running] = direct.claim(QUEUE, *one_node)
+    judge, late = actor().begin(), actor()
+    known(judge.direct, lease("web"), there)
     direct.spawn(OTHER, lease("db", away("web")))
-    with interleave(dsn, SHORT) as actor:
-        one, two = actor(), actor()
-        for _step in range(4):
-            one.begin()
-            one.direct.reap()
-            two.direct.reap()
-            assert two.direct.claim(OTHER, *two_node) == []
-            one.rollback()
-            assert two.direct.claim(OTHER, *two_node) == []
-        for _step in range(4):
-            one.begin()
-            one.direct.reap()
-            assert two.direct.claim(OTHER, *two_node) == []
-            one.commit()
+    never(direct, third)
+    judge.commit()
+    direct.spawn(QUEUE, lease("web"))
+    late.begin()
+    assert len(late.direct.claim(QUEUE, *beside)) == 1
+    never(direct, third)
+    late.commit()
     publish(direct)
-    assert counts(conn, "away") == {"1": (1, 0)}
+    assert direct.claim(OTHER, *third) == []
+
+
+def test_many_publish_at_once(direct: Direct, actor: Actors) -> None:
+    """One of them does it, the others pass by; what is rolled back in the middle is done again."""
+    one_node, two_node = place(direct, 1, 1), place(direct, 2, 1)
+    running = started(direct, one_node, lease("web"))
+    direct.spawn(OTHER, lease("db", away("web")))
+    one, two = actor(), actor()
+    for _step in range(4):
+        one.begin()
+        one.direct.reap()
+        two.direct.reap()
+        assert two.direct.claim(OTHER, *two_node) == []
+        one.rollback()
+        assert two.direct.claim(OTHER, *two_node) == []
+    for _step in range(4):
+        one.begin()
+        one.direct.reap()
+        assert two.direct.claim(OTHER, *two_node) == []
+        one.commit()
+    publish(direct)
+    assert counts(direct, "away") == {"1": (1, 0)}
     direct.complete(running["lease_id"], running["claim_token"])
-    assert counts(conn, "away") == {}
+    assert counts(direct, "away") == {}
     assert len(direct.claim(OTHER, *two_node)) == 1
-    assert broken(conn) == []
 
 
-def test_an_old_transaction_with_an_id(conn: psycopg.Connection, dsn: str) -> None:
+def test_an_old_transaction_with_an_id(direct: Direct, actor: Actors) -> None:
     """Terms wait for it, all else goes on; without an id nobody waits for it."""
-    direct = Direct(conn)
-    queues(direct)
-    node = place(conn, 1, 1)
-    with interleave(dsn, SHORT) as actor:
-        old, older = actor(), actor()
-        older.begin()
-        older.conn.execute("select count(*) from hwqueue.affinity_term")
-        old.begin()
-        old.conn.execute("select pg_current_xact_id()")
-        direct.spawn(OTHER, lease("db", away("web")))
-        never(direct, node)
-        plain = direct.spawn(OTHER)["lease_id"]
-        assert ids(direct.claim(OTHER, *node)) == [plain]
-        old.commit()
-        publish(direct)
-        assert len(direct.claim(OTHER, *node)) == 1
-    assert broken(conn) == []
+    node = place(direct, 1, 1)
+    older = actor().begin()
+    older.conn.execute("select count(*) from hwqueue.affinity_term")
+    old = actor().begin(has_id=True)
+    direct.spawn(OTHER, lease("db", away("web")))
+    never(direct, node)
+    plain = direct.spawn(OTHER)["lease_id"]
+    assert ids(direct.claim(OTHER, *node)) == [plain]
+    old.commit()
+    publish(direct)
+    assert len(direct.claim(OTHER, *node)) == 1
 
 
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("carrier", [True, False])
-def test_adopted(conn: psycopg.Connection, dsn: str, carrier: bool, before: bool) -> None:
+def test_adopted(direct: Direct, actor: Actors, carrier: bool, before: bool) -> None:
     """Adopted work counts, of whichever side, before the term is published and after it."""
-    direct = Direct(conn)
-    queues(direct)
-    one_node, two_node, elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
+    one_node, two_node, elsewhere = place(direct, 1, 1), place(direct, 2, 1), place(direct, 3, 2)
     holder, match = lease("db", away("web")), lease("web")
     mine, others = (holder, match) if carrier else (match, holder)
     if not before:
         direct.spawn(QUEUE, holder)
         publish(direct)
         assert len(direct.claim(QUEUE, *elsewhere)) == 1
-        elsewhere = place(conn, 4, 3)
-    with interleave(dsn, SHORT) as actor:
-        agent, other = actor(), actor()
-        agent.begin()
-        adopted = agent.direct.adopt(QUEUE, one_node[0], mine)
-        late = other.direct.spawn(OTHER, others)["lease_id"]
-        if before and not carrier:
-            never(other.direct, two_node)
-        agent.commit()
-        publish(other.direct)
-        assert other.direct.claim(OTHER, *two_node) == []
-        assert ids(other.direct.claim(OTHER, *elsewhere)) == [late]
-    assert broken(conn) == []
+        elsewhere = place(direct, 4, 3)
+    agent, other = actor().begin(), actor()
+    adopted = agent.direct.adopt(QUEUE, one_node[0], mine)
+    late = other.direct.spawn(OTHER, others)["lease_id"]
+    if before and not carrier:
+        never(other.direct, two_node)
+    agent.commit()
+    publish(other.direct)
+    assert other.direct.claim(OTHER, *two_node) == []
+    assert ids(other.direct.claim(OTHER, *elsewhere)) == [late]
+    assert broken(direct) == []
     direct.complete(adopted["lease_id"], adopted["claim_token"])
-    assert broken(conn) == []
 
 
-def test_an_open_spawn_of_a_new_term_holds_up_nobody(conn: psycopg.Connection, dsn: str) -> None:
+def test_an_open_spawn_of_a_new_term_holds_up_nobody(direct: Direct, actor: Actors) -> None:
     """Others spawn the same, and are granted it as soon as that is theirs alone to wait for."""
-    direct = Direct(conn)
-    queues(direct)
-    one_node, two_node = place(conn, 1, 1), place(conn, 2, 2)
+    one_node, two_node = place(direct, 1, 1), place(direct, 2, 2)
     keeping = lease("web", away("web"))
-    with interleave(dsn, SHORT) as actor:
-        idle, other = actor(), actor()
-        idle.begin()
-        unseen = idle.direct.spawn(QUEUE, keeping)["lease_id"]
-        same = other.direct.spawn(QUEUE, keeping)["lease_id"]
-        plain = other.direct.spawn_many(QUEUE, [{}, lease("web"), lease("db")])
-        for _ in range(FAR):
-            other.direct.reap()
-            for row in other.direct.claim(QUEUE, *one_node, qty=10):
-                assert row["lease_id"] in ids(plain)
-                other.direct.complete(row["lease_id"], row["claim_token"])
-        assert set(direct.states(QUEUE).values()) == {"completed", "pending"}
-        idle.commit()
-        publish(other.direct)
-        got = ids(other.direct.claim(QUEUE, *one_node)) + ids(other.direct.claim(QUEUE, *two_node))
-        assert sorted(got) == sorted([unseen, same])
-    assert broken(conn) == []
+    idle, other = actor().begin(), actor()
+    unseen = idle.direct.spawn(QUEUE, keeping)["lease_id"]
+    same = other.direct.spawn(QUEUE, keeping)["lease_id"]
+    plain = other.direct.spawn_many(QUEUE, [{}, lease("web"), lease("db")])
+    for _ in range(FAR):
+        other.direct.reap()
+        for row in other.direct.claim(QUEUE, *one_node, qty=10):
+            assert row["lease_id"] in ids(plain)
+            other.direct.complete(row["lease_id"], row["claim_token"])
+    assert set(direct.states(QUEUE).values()) == {"completed", "pending"}
+    idle.commit()
+    publish(other.direct)
+    got = ids(other.direct.claim(QUEUE, *one_node)) + ids(other.direct.claim(QUEUE, *two_node))
+    assert sorted(got) == sorted([unseen, same])
 
 
 @pytest.mark.parametrize("how", ["complete", "complete many", "settle and claim", "fail"])
-def test_a_claim_that_wants_a_new_term_stays_open(conn: psycopg.Connection, dsn: str, how: str) -> None:
+def test_a_claim_that_wants_a_new_term_stays_open(direct: Direct, actor: Actors, how: str) -> None:
     """Other nodes heartbeat and settle what is to be counted: only reap holds that."""
-    direct = Direct(conn)
-    queues(direct)
-    one_node, two_node = place(conn, 1, 1), place(conn, 2, 1)
-    direct.spawn(QUEUE, lease("web"))
-    [running] = direct.claim(QUEUE, *one_node)
+    one_node, two_node = place(direct, 1, 1), place(direct, 2, 1)
+    running = started(direct, one_node, lease("web"))
     direct.spawn(OTHER, lease("db", away("web")))
-    with interleave(dsn, SHORT) as actor:
-        idle, worker = actor(), actor()
-        for _ in range(4):
-            assert idle.direct.claim(OTHER, *two_node) == []
-        assert unpublished(conn) == 1
-        idle.begin()
+    idle, worker = actor(), actor()
+    for _ in range(4):
         assert idle.direct.claim(OTHER, *two_node) == []
-        [beat] = worker.direct.heartbeat(*one_node, [running])
-        assert (beat["verdict"], beat["expires_at"] > running["expires_at"]) == ("ok", True)
-        settle(worker.direct, how, one_node, running)
-        idle.commit()
-    assert counts(conn, "away") == {}
-    assert broken(conn) == []
+    assert unpublished(direct) == 1
+    idle.begin()
+    assert idle.direct.claim(OTHER, *two_node) == []
+    [beat] = worker.direct.heartbeat(*one_node, [running])
+    assert (beat["verdict"], beat["expires_at"] > running["expires_at"]) == ("ok", True)
+    settle(worker.direct, how, one_node, running)
+    idle.commit()
+    assert counts(direct, "away") == {}
 
 
-def settle(direct: Direct, how: str, node: tuple[UUID, int], claim: Row) -> None:
+def settle(direct: Direct, how: str, node: Node, claim: Row) -> None:
     """End a claim."""
     if how == "complete":
         direct.complete(claim["lease_id"], claim["claim_token"])
@@ -367,93 +292,74 @@ def settle(direct: Direct, how: str, node: tuple[UUID, int], claim: Row) -> None
         assert row["verdict"] == "ok"
 
 
-def test_a_node_that_is_being_edited_holds_up_no_term(conn: psycopg.Connection, dsn: str) -> None:
+def test_a_node_that_is_being_edited_holds_up_no_term(direct: Direct, actor: Actors) -> None:
     """What was judged for that node alone is deleted there, and marked by who publishes."""
-    direct = Direct(conn)
-    queues(direct)
-    one_node, two_node = place(conn, 1, 1), place(conn, 2, 2)
+    one_node, two_node = place(direct, 1, 1), place(direct, 2, 2)
     pinned = {"require": [{"node": str(one_node[0])}]}
-    direct.spawn(QUEUE, lease("web", pinned))
-    [running] = direct.claim(QUEUE, *one_node)
+    running = started(direct, one_node, lease("web", pinned))
     direct.complete(running["lease_id"], running["claim_token"])
-    with interleave(dsn, SHORT) as actor:
-        agent, other = actor(), actor()
-        agent.begin()
-        agent.direct.register(one_node[0], node_spec(1, rack=1, labels={"zone": "new"}))
-        held = other.direct.spawn(OTHER, lease("db", away("web")))["lease_id"]
-        never(other.direct, two_node)
-        agent.commit()
-        publish(other.direct)
-        direct.spawn(QUEUE, lease("web", pinned))
-        beside = place(conn, 3, 1)
-        assert ids(other.direct.claim(OTHER, *beside)) == [held]
-        assert other.direct.claim(QUEUE, *one_node) == []
-    assert broken(conn) == []
+    agent, other = actor().begin(), actor()
+    agent.direct.register(one_node[0], node_spec(1, rack=1, labels={"zone": "new"}))
+    held = other.direct.spawn(OTHER, lease("db", away("web")))["lease_id"]
+    never(other.direct, two_node)
+    agent.commit()
+    publish(other.direct)
+    direct.spawn(QUEUE, lease("web", pinned))
+    beside = place(direct, 3, 1)
+    assert ids(other.direct.claim(OTHER, *beside)) == [held]
+    assert other.direct.claim(QUEUE, *one_node) == []
 
 
-def test_a_node_that_judges_holds_up_no_term(conn: psycopg.Connection, dsn: str) -> None:
+def test_a_node_that_judges_holds_up_no_term(direct: Direct, actor: Actors) -> None:
     """Its claim is open and holds its profile: who publishes passes by, and tells it later."""
-    direct = Direct(conn)
-    queues(direct)
-    one_node, two_node, elsewhere = place(conn, 1, 1), place(conn, 2, 2), place(conn, 3, 3)
+    one_node, two_node, elsewhere = place(direct, 1, 1), place(direct, 2, 2), place(direct, 3, 3)
     known(direct, lease("web"), one_node)
     known(direct, lease("new"), two_node)
     new = direct.spawn(QUEUE, lease("new"))["lease_id"]
-    with interleave(dsn, SHORT) as actor:
-        judge, other = actor(), actor()
-        judge.begin()
-        assert ids(judge.direct.claim(QUEUE, *one_node)) == [new]
-        held = other.direct.spawn(OTHER, lease("db", away("web")))["lease_id"]
-        never(other.direct, elsewhere)
-        judge.commit()
-        publish(other.direct)
-        beside = place(conn, 4, 1)
-        assert ids(other.direct.claim(OTHER, *beside)) == [held]
-        other.direct.spawn(QUEUE, lease("web"))
-        assert other.direct.claim(QUEUE, *one_node) == []
-    assert broken(conn) == []
+    judge, other = actor().begin(), actor()
+    assert ids(judge.direct.claim(QUEUE, *one_node)) == [new]
+    held = other.direct.spawn(OTHER, lease("db", away("web")))["lease_id"]
+    never(other.direct, elsewhere)
+    judge.commit()
+    publish(other.direct)
+    beside = place(direct, 4, 1)
+    assert ids(other.direct.claim(OTHER, *beside)) == [held]
+    other.direct.spawn(QUEUE, lease("web"))
+    assert other.direct.claim(QUEUE, *one_node) == []
 
 
-def test_a_class_that_was_judged_beside_who_writes_the_term(conn: psycopg.Connection, dsn: str) -> None:
+def test_a_class_that_was_judged_beside_who_writes_the_term(direct: Direct, actor: Actors) -> None:
     """Its claims are checked anyway, for another term: they must know of this one first."""
-    direct = Direct(conn)
-    queues(direct)
-    one_node, two_node = place(conn, 1, 1), place(conn, 2, 1)
+    one_node, two_node = place(direct, 1, 1), place(direct, 2, 1)
     direct.spawn(OTHER, lease("db", away("web", "label:zone")))
     publish(direct)
     only_there = lease("web", {"require": [{"node": str(one_node[0])}]})
     held = direct.spawn(OTHER, lease("db", away("web")))["lease_id"]
-    with interleave(dsn, SHORT) as actor:
-        publisher, other = actor(), actor()
-        publisher.begin()
-        publisher.direct.reap()  # the term is written; the class below it cannot see
-        known(other.direct, only_there, one_node)
-        publisher.commit()
-        running = direct.spawn(QUEUE, only_there)["lease_id"]
-        publisher.begin()
-        publisher.direct.reap()
-        assert ids(other.direct.claim(QUEUE, *one_node)) == [running]
-        publisher.commit()
+    publisher, other = actor().begin(), actor()
+    publisher.direct.reap()  # the term is written; the class below it cannot see
+    known(other.direct, only_there, one_node)
+    publisher.commit()
+    running = direct.spawn(QUEUE, only_there)["lease_id"]
+    publisher.begin()
+    publisher.direct.reap()
+    assert ids(other.direct.claim(QUEUE, *one_node)) == [running]
+    publisher.commit()
     publish(direct)
-    assert broken(conn) == []
+    assert broken(direct) == []
     assert held not in ids(direct.claim(OTHER, *two_node, qty=9))
 
 
-def test_a_prune_that_is_undone_loses_no_class(conn: psycopg.Connection, dsn: str) -> None:
+def test_a_prune_that_is_undone_loses_no_class(direct: Direct, actor: Actors) -> None:
     """It held the class as one that nobody uses, while its term came into force."""
-    direct = Direct(conn)
-    queues(direct)
-    node = place(conn, 1, 1)
+    node = place(direct, 1, 1)
     held = direct.spawn(OTHER, lease("db", away("web")))["lease_id"]
     direct.reap()  # the term is written
     direct.spawn(QUEUE)
     assert len(direct.claim(QUEUE, *node)) == 1  # the node has judged, and passed by the class
-    with interleave(dsn, SHORT) as actor:
-        pruner = actor()
-        pruner.begin()
-        pruner.conn.execute("select from hwqueue.placement_class where terms <> '[]' for update")
-        for _ in range(FAR):
-            direct.reap()
-        pruner.rollback()
+    pruner = actor().begin()
+    pruner.conn.execute("select from hwqueue.placement_class where terms <> '[]' for update")
+    for _ in range(FAR):
+        direct.reap()
+    pruner.rollback()
     publish(direct)
     assert ids(direct.claim(OTHER, *node)) == [held]

@@ -1,28 +1,20 @@
 """No event is lost to a webhook and none is sent twice, in whatever order transactions commit."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-from tests.races.interleave import TIMEOUT, Actor, interleave
+from tests.races.interleave import TIMEOUT, Actors
 from tests.sql.api import Api, outlive, token
 
-Actors = Callable[[], Actor]
 CODES = {"codes": ["queue_paused", "lease_completed"]}
 
 
 @pytest.fixture
-def actors(dsn: str) -> Iterator[Actors]:
-    """Sessions."""
-    with interleave(dsn) as made:
-        yield made
-
-
-@pytest.fixture
-def api(actors: Actors) -> Iterator[Api]:
+def api(actor: Actors) -> Iterator[Api]:
     """A session, and a webhook `hook`."""
-    api = Api(actors().conn)
+    api = Api(actor().conn)
     api.rows("set_webhook", name="hook", url="https://hooks.example/", options=CODES)
     yield api
     api.rows("drop_webhook", name="hook")
@@ -34,16 +26,9 @@ def sent(api: Api) -> list[str]:
     return [json.loads(row["body"])["data"]["queue"] for row in rows]
 
 
-def begin(actor: Actor) -> None:
-    """Open a transaction that has its id."""
-    actor.begin()
-    actor.conn.execute("select pg_current_xact_id()")
-
-
-def test_an_event_with_a_lower_id_commits_later(actors: Actors, api: Api) -> None:
-    late, other = actors(), actors()
+def test_an_event_with_a_lower_id_commits_later(actor: Actors, api: Api) -> None:
     first, second = api.queue(), api.queue()
-    begin(late)
+    late, other = actor().begin(has_id=True), actor()
     Api(late.conn).rows("pause_queue", queue=first)  # draws the lower id
     Api(other.conn).rows("pause_queue", queue=second)
     assert sent(api) == []
@@ -53,11 +38,10 @@ def test_an_event_with_a_lower_id_commits_later(actors: Actors, api: Api) -> Non
     assert sent(api) == []
 
 
-def test_the_late_one_has_written_nothing_yet(actors: Actors, api: Api) -> None:
+def test_the_late_one_has_written_nothing_yet(actor: Actors, api: Api) -> None:
     """The routing must not pass the id that its event will have."""
-    late, other = actors(), actors()
     first, second = api.queue(), api.queue()
-    begin(late)
+    late, other = actor().begin(has_id=True), actor()
     Api(other.conn).rows("pause_queue", queue=second)
     assert sent(api) == []
     Api(late.conn).rows("pause_queue", queue=first)
@@ -66,13 +50,12 @@ def test_the_late_one_has_written_nothing_yet(actors: Actors, api: Api) -> None:
     assert sorted(sent(api)) == sorted([first, second])
 
 
-def test_an_event_from_before_another_server_was_noticed(actors: Actors, api: Api) -> None:
+def test_an_event_from_before_another_server_was_noticed(actor: Actors, api: Api) -> None:
     """Its id follows the former base; the cursor must not go on to the raised one before."""
-    late = actors()
     first, second = api.queue(), api.queue()
     api.rows("reap")
     api.conn.execute("update hwqueue.installation set timeline = timeline - 1, server_started_at = null")
-    late.begin()
+    late = actor().begin()
     Api(late.conn).rows("pause_queue", queue=first)
     api.rows("pause_queue", queue=second)
     api.rows("reap")  # notices another server, and raises the base
@@ -82,20 +65,18 @@ def test_an_event_from_before_another_server_was_noticed(actors: Actors, api: Ap
     assert sorted(told + sent(api)) == sorted([first, second])
 
 
-def test_what_is_rolled_back_is_not_told(actors: Actors, api: Api) -> None:
-    late = actors()
-    begin(late)
+def test_what_is_rolled_back_is_not_told(actor: Actors, api: Api) -> None:
+    late = actor().begin(has_id=True)
     Api(late.conn).rows("pause_queue", queue=api.queue())
     late.rollback()
     outlive(api.conn)
     assert sent(api) == []
 
 
-def test_a_completion_that_commits_late(actors: Actors, api: Api) -> None:
-    late = actors()
+def test_a_completion_that_commits_late(actor: Actors, api: Api) -> None:
     queue, node = api.queue(), api.node()
     open_claim, claim = api.running(queue, node), api.running(queue, node)
-    late.begin()
+    late = actor().begin()
     Api(late.conn).rows("complete_lease", **token(open_claim))
     api.rows("complete_lease", **token(claim))
     api.rows("reap")
@@ -110,12 +91,11 @@ def test_a_completion_that_commits_late(actors: Actors, api: Api) -> None:
     assert sent(api) == []
 
 
-def test_two_that_send_get_different_deliveries(actors: Actors, api: Api) -> None:
-    one, two = actors(), actors()
+def test_two_that_send_get_different_deliveries(actor: Actors, api: Api) -> None:
     queue = api.queue()
     api.rows("pause_queue", queue=queue)
     outlive(api.conn)
-    one.begin()
+    one, two = actor().begin(), actor()
     assert sent(Api(one.conn)) == [queue]
     two.begin()
     assert sent(Api(two.conn)) == []  # waits for nobody, routes nothing twice
@@ -126,20 +106,18 @@ def test_two_that_send_get_different_deliveries(actors: Actors, api: Api) -> Non
     assert sent(api) == []
 
 
-def test_sent_again_by_a_call_that_waited_for_the_webhook(actors: Actors, api: Api) -> None:
+def test_sent_again_by_a_call_that_waited_for_the_webhook(actor: Actors, api: Api) -> None:
     """It reads the clock when it has the webhook: senders do not begin behind what it writes."""
-    holder, late = actors(), actors()
     queue = api.queue()
     api.rows("pause_queue", queue=queue)
     outlive(api.conn)
     [row] = api.rows("claim_deliveries", limit=10)
     delivery, attempt = row["delivery_id"], row["attempt"]
     api.rows("settle_delivery", delivery=delivery, attempt=attempt, result={"status": 200})
-    holder.begin()
+    holder, late = actor().begin(), actor()
     Api(holder.conn).rows("set_webhook", name="hook", url="https://other.example/", options=CODES)
     late.begin()
-    again = late.start(lambda d: Api(d.conn).value("redeliver", name="hook", delivery=delivery))
-    late.wait_until_parked()
+    again = late.parked(lambda d: Api(d.conn).value("redeliver", name="hook", delivery=delivery))
     for _ in range(2):
         api.rows("reap")
     holder.commit()

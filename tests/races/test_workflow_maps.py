@@ -1,27 +1,16 @@
 """Settlements of items of one map that meet: none waits, and no item is lost or spawned twice."""
 
-from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
 
-from tests.calls import Calls, Row
+from tests.calls import Row
+from tests.direct import Direct
 from tests.flows import Flow, broken, each, fail, finish, step
-from tests.races.interleave import TIMEOUT, Actor, interleave
+from tests.races.interleave import TIMEOUT, Actor, Actors
 from tests.sql.api import outlive, settlement
 
 pytestmark = pytest.mark.thorough
-
-
-@pytest.fixture
-def four(dsn: str, calls: Calls) -> Iterator[list[Actor]]:
-    """Sessions that stay open; whoever waited for one would run into a lock_timeout."""
-    with interleave(dsn) as actor:
-        calls.conn.execute("set lock_timeout = '200ms'")
-        actors = [actor() for _ in range(4)]
-        for each_one in actors:
-            each_one.direct.conn.execute("set lock_timeout = '200ms'")
-        yield actors
 
 
 def settle_all(flow: Flow, claims: dict[int, Row]) -> None:
@@ -42,101 +31,94 @@ def on_a_node_of_its_own(flow: Flow, number: int) -> tuple[Row, Row]:
 
 
 @pytest.mark.parametrize("aborts", [None, 0, 2])
-def test_four_sessions_settle_items_at_once(calls: Calls, four: list[Actor], aborts: int | None) -> None:
+def test_four_sessions_settle_items_at_once(direct: Direct, actor: Actors, aborts: int | None) -> None:
     """The first holds the tally, the others leave arrivals; all are open at the same time."""
-    flow = Flow(calls, [each("m", list(range(12)), max_parallel=4)])
+    flow = Flow(direct, [each("m", list(range(12)), max_parallel=4)])
     claimed = [on_a_node_of_its_own(flow, number) for number in range(4)]
-    for (node, claim), actor in zip(claimed, four, strict=True):
-        actor.begin()
-        actor.direct.rows("settle_and_claim", settle=[settlement(claim)], qty=0, **node)
-    assert broken(calls) == []
-    for number, actor in enumerate(four):
-        if number == aborts:
-            actor.rollback()
-        else:
-            actor.commit()
-    assert broken(calls) == []
-    calls.rows("advance_workflows")
+    four = [actor().begin() for _ in claimed]
+    for (node, claim), session in zip(claimed, four, strict=True):
+        session.direct.rows("settle_and_claim", settle=[settlement(claim)], qty=0, **node)
+    assert broken(direct) == []
+    for number, session in enumerate(four):
+        session.end(number != aborts)
+    assert broken(direct) == []
+    direct.rows("advance_workflows")
     open_now = flow.items()
     assert len(open_now) == (4 if aborts is None else 3)
     if aborts is not None:
-        finish(calls, claimed[aborts][1])
+        finish(direct, claimed[aborts][1])
     settle_all(flow, open_now)
     assert flow.steps()["m"]["items_done"] == 12
     assert flow.state == "completed"
 
 
-def test_a_settlement_that_stays_open_holds_up_nobody(calls: Calls, four: list[Actor]) -> None:
+def test_a_settlement_that_stays_open_holds_up_nobody(direct: Direct, one: Actor) -> None:
     """A handler that completes its item in a transaction of its own, from the first item on."""
-    flow = Flow(calls, [each("m", list(range(40)), max_parallel=3), step("b", "m")])
+    flow = Flow(direct, [each("m", list(range(40)), max_parallel=3), step("b", "m")])
     claims = flow.items()
-    four[0].begin()
-    finish(four[0].direct, claims.pop(0))
+    finish(one.direct, claims.pop(0))
     settle_all(flow, claims)
     row = flow.steps()["m"]
     assert (row["items_done"], row["state"]) == (39, "running")
-    assert broken(calls) == []
-    four[0].commit()
+    assert broken(direct) == []
+    one.commit()
     assert flow.states()["b"] == "waiting"
-    calls.rows("advance_workflows")
+    direct.rows("advance_workflows")
     flow.complete("b")
     assert flow.state == "completed"
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_release_that_stays_open(calls: Calls, four: list[Actor], commits: bool) -> None:
-    flow = Flow(calls, [step("a"), each("m", {"$result": "a"})])
+def test_a_release_that_stays_open(direct: Direct, one: Actor, commits: bool) -> None:
+    flow = Flow(direct, [step("a"), each("m", {"$result": "a"})])
     [claim] = flow.claims().values()
-    four[0].begin()
-    finish(four[0].direct, claim, result=[1, 2])
-    calls.rows("advance_workflows")
+    finish(one.direct, claim, result=[1, 2])
+    direct.rows("advance_workflows")
     assert flow.items() == {}
     if commits:
-        four[0].commit()
+        one.commit()
     else:
-        four[0].rollback()
-        finish(calls, claim, result=[1, 2])
+        one.rollback()
+        finish(direct, claim, result=[1, 2])
     settle_all(flow, flow.items())
     assert flow.state == "completed"
 
 
-def test_an_item_that_is_let_in_while_its_run_is_cancelled(calls: Calls, four: list[Actor]) -> None:
+def test_an_item_that_is_let_in_while_its_run_is_cancelled(direct: Direct, one: Actor) -> None:
     """The settlement has read the run before; what it lets in is stopped after that."""
-    flow = Flow(calls, [each("m", list(range(9)), max_parallel=2)])
+    flow = Flow(direct, [each("m", list(range(9)), max_parallel=2)])
     claims = flow.items()
-    four[0].begin()
-    flow.settle(claims[0], four[0].direct)
-    assert calls.value("cancel_workflow_run", run=flow.run) == "cancelling"
-    calls.rows("advance_workflows")
-    fail(calls, claims[1])
-    four[0].commit()
-    outlive(calls.conn)
+    flow.settle(claims[0], one.direct)
+    assert direct.value("cancel_workflow_run", run=flow.run) == "cancelling"
+    direct.rows("advance_workflows")
+    fail(direct, claims[1])
+    one.commit()
+    outlive(direct.conn)
     for _ in range(3):
-        calls.rows("advance_workflows")
+        direct.rows("advance_workflows")
     assert (flow.state, flow.states()) == ("cancelled", {"m": "cancelled"})
-    left = calls.conn.execute("select count(*) from hwqueue.arrival where run_id = %s", [flow.run]).fetchone()
+    left = direct.conn.execute(
+        "select count(*) from hwqueue.arrival where run_id = %s", [flow.run]
+    ).fetchone()
     assert left == (0,)
 
 
-def test_a_window_that_empties_while_its_run_is_resumed(calls: Calls, four: list[Actor]) -> None:
-    flow = Flow(calls, [each("m", list(range(3)), max_parallel=1)])
+def test_a_window_that_empties_while_its_run_is_resumed(direct: Direct, one: Actor) -> None:
+    flow = Flow(direct, [each("m", list(range(3)), max_parallel=1)])
     claims = flow.items()
-    calls.rows("pause_workflow_run", run=flow.run)
-    four[0].begin()
-    flow.settle(claims[0], four[0].direct)
-    assert calls.value("resume_workflow_run", run=flow.run) == "running"
-    calls.rows("advance_workflows")
-    four[0].commit()
+    direct.rows("pause_workflow_run", run=flow.run)
+    flow.settle(claims[0], one.direct)
+    assert direct.value("resume_workflow_run", run=flow.run) == "running"
+    direct.rows("advance_workflows")
+    one.commit()
     assert flow.items() == {}
-    calls.rows("advance_workflows")
+    direct.rows("advance_workflows")
     settle_all(flow, flow.items())
     assert flow.state == "completed"
 
 
-def test_two_sweeps_fill_one_window(calls: Calls, four: list[Actor]) -> None:
-    flow = Flow(calls, [each("m", list(range(1_200)), max_parallel=1_100)])
-    one, two = four[:2]
-    one.begin()
+def test_two_sweeps_fill_one_window(direct: Direct, one: Actor, two: Actor) -> None:
+    flow = Flow(direct, [each("m", list(range(1_200)), max_parallel=1_100)])
     assert one.direct.row("advance_workflows")["released"] == 600
     two.begin()
     assert two.direct.row("advance_workflows")["released"] == 0
@@ -145,117 +127,111 @@ def test_two_sweeps_fill_one_window(calls: Calls, four: list[Actor]) -> None:
     assert len(flow.items() | flow.items()) == 1_100
 
 
-def test_a_map_that_is_declared_done_while_an_item_ends(calls: Calls, four: list[Actor]) -> None:
-    flow = Flow(calls, [each("m", list(range(4)), max_parallel=2), step("b", "m")])
+def test_a_map_that_is_declared_done_while_an_item_ends(direct: Direct, one: Actor) -> None:
+    flow = Flow(direct, [each("m", list(range(4)), max_parallel=2), step("b", "m")])
     claims = flow.items(qty=1)
     flow.settle(claims[0])
-    four[0].begin()
-    four[0].direct.rows("skip_step", run=flow.run, step="m")
+    one.direct.rows("skip_step", run=flow.run, step="m")
     assert flow.items() == {}
-    calls.rows("advance_workflows")
-    four[0].commit()
+    direct.rows("advance_workflows")
+    one.commit()
     flow.complete("b")
     assert flow.state == "completed"
 
 
-def test_an_item_ends_while_the_tally_is_renewed(calls: Calls, four: list[Actor]) -> None:
+def test_an_item_ends_while_the_tally_is_renewed(direct: Direct, one: Actor) -> None:
     """The 64th end puts the tally into a new row, which nobody else sees before it commits."""
-    flow = Flow(calls, [each("m", list(range(66))), step("b", "m")])
+    flow = Flow(direct, [each("m", list(range(66))), step("b", "m")])
     node, other = on_a_node_of_its_own(flow, 1)
     claims = list(flow.items().values())
     for claim in claims[:63]:
         flow.settle(claim)
-    four[0].begin()
-    flow.settle(claims[63], four[0].direct)
-    calls.rows("settle_and_claim", settle=[settlement(other)], qty=0, **node)
-    assert broken(calls) == []
-    four[0].commit()
-    assert broken(calls) == []
+    flow.settle(claims[63], one.direct)
+    direct.rows("settle_and_claim", settle=[settlement(other)], qty=0, **node)
+    assert broken(direct) == []
+    one.commit()
+    assert broken(direct) == []
     flow.settle(claims[64])
     assert flow.states() == {"m": "completed", "b": "running"}
 
 
-def test_a_map_that_is_declared_done_while_its_tally_is_renewed(calls: Calls, four: list[Actor]) -> None:
+def test_a_map_that_is_declared_done_while_its_tally_is_renewed(
+    direct: Direct, one: Actor, two: Actor
+) -> None:
     """The row that skip_step waits for is gone when it gets its turn: it takes the one after it."""
-    flow = Flow(calls, [each("m", list(range(500)), max_parallel=70), step("b", "m")])
+    flow = Flow(direct, [each("m", list(range(500)), max_parallel=70), step("b", "m")])
     claims = flow.items(qty=64)
     for number in range(63):
         flow.settle(claims[number])
-    one, two = four[:2]
-    one.begin()
     flow.settle(claims[63], one.direct)
-    two.conn.execute("set lock_timeout = '15s'")
     two.begin()
-    skipped = two.start(lambda direct: direct.rows("skip_step", run=flow.run, step="m"))
-    two.wait_until_blocked_by(one)
+    skipped = two.parked(lambda direct: direct.rows("skip_step", run=flow.run, step="m"), behind=one)
     one.commit()
     skipped.result(TIMEOUT)
     of_it = {"run": flow.run, "step": 1, "waits": False}
-    assert calls.value("hold_items", **of_it) is None
+    assert direct.value("hold_items", **of_it) is None
     two.commit()
-    assert calls.value("hold_items", **of_it) == 2
+    assert direct.value("hold_items", **of_it) == 2
     assert flow.states() == {"m": "completed", "b": "running"}
 
 
-def test_a_run_is_cancelled_beside_an_item_that_stays_open(calls: Calls, four: list[Actor]) -> None:
+def test_a_run_is_cancelled_beside_an_item_that_stays_open(direct: Direct, one: Actor) -> None:
     """An item that cannot be asked to stop does not keep the others of its map from that."""
-    flow = Flow(calls, [each("m", list(range(1_500)), max_parallel=1_500)])
-    calls.rows("advance_workflows")
+    flow = Flow(direct, [each("m", list(range(1_500)), max_parallel=1_500)])
+    direct.rows("advance_workflows")
     claims = flow.items(qty=1)
-    four[0].begin()
-    finish(four[0].direct, claims[0])
-    assert calls.value("cancel_workflow_run", run=flow.run) == "cancelling"
+    finish(one.direct, claims[0])
+    assert direct.value("cancel_workflow_run", run=flow.run) == "cancelling"
     for _ in range(4):
-        calls.rows("advance_workflows")
+        direct.rows("advance_workflows")
     assert flow.items() == {}
     row = flow.steps()["m"]
     assert (row["items_done"], row["state"]) == (1_499, "running")
-    four[0].rollback()
+    one.rollback()
     for _ in range(4):
-        calls.rows("advance_workflows")
-    stopped = calls.conn.execute(
+        direct.rows("advance_workflows")
+    stopped = direct.conn.execute(
         "select stop_reason from hwqueue.claim where lease_id = %s", [claims[0]["lease_id"]]
     ).fetchone()
     assert stopped == ("cancelled",)
-    fail(calls, claims[0])
-    calls.rows("advance_workflows")
+    fail(direct, claims[0])
+    direct.rows("advance_workflows")
     assert flow.state == "cancelled"
 
 
-def test_maps_near_the_items_of_one_map_do_not_wait_for_the_class(calls: Calls, four: list[Actor]) -> None:
+def test_maps_near_the_items_of_one_map_do_not_wait_for_the_class(
+    direct: Direct, one: Actor, two: Actor
+) -> None:
     """Both spawn items near those of the first map: each writes the classes of the places."""
     asked = {"step": "load", "mode": "require", "match": "item"}
     steps = [each("load", [1, 2]), step("b", "load"), step("c", "load")]
     for name, after in (("d", "b"), ("e", "c")):
         steps.append(each(name, [1, 2], after=[after], near=asked) | {"task": "use"})
-    flow = Flow(calls, steps)
+    flow = Flow(direct, steps)
     for claim in flow.items().values():
         flow.settle(claim)
-    calls.rows("advance_workflows")
+    direct.rows("advance_workflows")
     claimed = [on_a_node_of_its_own(flow, number) for number in range(2)]
     assert [claim["headers"]["step"] for _, claim in claimed] == ["b", "c"]
-    for (node, claim), actor in zip(claimed, four[:2], strict=True):
-        actor.begin()
-        actor.direct.rows("settle_and_claim", settle=[settlement(claim)], qty=0, **node)
-    for actor, name in zip(four[:2], ("d", "e"), strict=True):
-        actor.commit()
+    for (node, claim), session in zip(claimed, (one, two.begin()), strict=True):
+        session.direct.rows("settle_and_claim", settle=[settlement(claim)], qty=0, **node)
+    for session, name in ((one, "d"), (two, "e")):
+        session.commit()
         assert [row["headers"]["step"] for row in flow.items().values()] == [name, name]
-    leases = calls.rows("list_leases", filter={"queue": flow.queue, "task": "use"})
+    leases = direct.rows("list_leases", filter={"queue": flow.queue, "task": "use"})
     assert len({str(row["placement"]) for row in leases}) == 1
 
 
-def test_a_retry_that_is_open_does_not_hold_up_items_near_others(calls: Calls, four: list[Actor]) -> None:
+def test_a_retry_that_is_open_does_not_hold_up_items_near_others(direct: Direct, one: Actor) -> None:
     """The places of items are read without a lock, so what another session holds is no matter."""
     asked = {"step": "load", "mode": "require", "match": "item"}
     use = each("use", [1, 2], after=["load"], near=asked, max_parallel=1)
-    flow = Flow(calls, [each("load", [1, 2]), use])
+    flow = Flow(direct, [each("load", [1, 2]), use])
     for claim in flow.items().values():
         flow.settle(claim)
-    calls.rows("advance_workflows")
+    direct.rows("advance_workflows")
     [(number, claim)] = flow.items().items()
-    loaded = calls.rows("list_leases", filter={"queue": flow.queue, "task": "load"})
-    one = four[0]
-    one.begin()
+    loaded = direct.rows("list_leases", filter={"queue": flow.queue, "task": "load"})
     for row in loaded:
         one.direct.conn.execute(
             "select from hwqueue.outcome where lease_id = %s for update", [row["lease_id"]]

@@ -7,11 +7,11 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock
-from tests.calls import Calls, Row
+from tests.calls import Row
+from tests.direct import Direct
 from tests.flows import Flow, step
 from tests.patience import looks
-from tests.races.cluster import SHORT
-from tests.races.interleave import interleave
+from tests.races.interleave import Actors
 from tests.sql.api import count_all, outlive
 
 pytestmark = pytest.mark.thorough
@@ -21,52 +21,47 @@ DAYS = timedelta(days=8)  # the retention of a run that has completed is 7
 
 
 @pytest.fixture
-def flow(calls: Calls, clock: Clock) -> Flow:
+def flow(direct: Direct, clock: Clock) -> Flow:
     """One of two runs of one ad hoc definition, both past their retention."""
-    flow = Flow(calls, [step("a")])
+    flow = Flow(direct, [step("a")])
     submit_again(flow)
     for claim in claim_all(flow):
         flow.settle(claim)
-    count_all(calls.conn)
+    count_all(direct.conn)
     clock.advance(DAYS)
-    calls.rows("heartbeat_node", node=flow.node, epoch=flow.epoch, claims=[])
+    direct.rows("heartbeat_node", node=flow.node, epoch=flow.epoch, claims=[])
     return flow
 
 
-@pytest.mark.parametrize("ends", ["commit", "rollback"])
-def test_two_prunes_of_one_definition(calls: Calls, flow: Flow, dsn: str, ends: str) -> None:
+@pytest.mark.parametrize("commits", [True, False])
+def test_two_prunes_of_one_definition(actor: Actors, direct: Direct, flow: Flow, commits: bool) -> None:
     """Each deletes a run and sees the other one's: the definition goes in the end."""
-    with interleave(dsn, SHORT) as actor:
-        one, two = actor(), actor()
-        one.begin()
-        one.direct.rows("prune", limit=1)
-        two.begin()
-        two.direct.rows("prune", limit=1)
-        getattr(one, ends)()
-        two.commit()
+    one, two = actor().begin(), actor()
+    one.direct.rows("prune", limit=1)
+    two.begin().direct.rows("prune", limit=1)
+    one.end(commits)
+    two.commit()
     for _ in looks():
-        outlive(calls.conn)
-        calls.rows("prune")
+        outlive(direct.conn)
+        direct.rows("prune")
         if definitions(flow) == 0:
             break
     assert (runs(flow), definitions(flow)) == (0, 0)
 
 
-@pytest.mark.parametrize("ends", ["commit", "rollback"])
+@pytest.mark.parametrize("commits", [True, False])
 def test_a_submission_beside_the_prune_of_its_definition(
-    calls: Calls, flow: Flow, dsn: str, ends: str
+    actor: Actors, direct: Direct, flow: Flow, commits: bool
 ) -> None:
     """It has found the definition: neither waits, and its run keeps it."""
-    with interleave(dsn, SHORT) as actor:
-        one = actor()
-        one.begin()
-        one.direct.rows("prune")
-        run = submit_again(flow)
-        getattr(one, ends)()
+    one = actor().begin()
+    one.direct.rows("prune")
+    run = submit_again(flow)
+    one.end(commits)
     for _ in range(3):
-        outlive(calls.conn)
-        calls.rows("prune")
-    assert calls.row("get_workflow_run", run=run)["state"] == "running"
+        outlive(direct.conn)
+        direct.rows("prune")
+    assert direct.row("get_workflow_run", run=run)["state"] == "running"
     assert definitions(flow) == 1
     flow.complete("a")
 
@@ -74,39 +69,37 @@ def test_a_submission_beside_the_prune_of_its_definition(
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
 @pytest.mark.parametrize("is_gone", [True, False])
 def test_a_submission_with_an_old_snapshot(
-    calls: Calls, flow: Flow, dsn: str, isolation: str, is_gone: bool
+    actor: Actors, direct: Direct, flow: Flow, isolation: str, is_gone: bool
 ) -> None:
     """It sees a definition that is deleted by now, or retired. Another run keeps the class."""
     other = flow.spec | {"name": "other"}
-    calls.rows("submit_spec", spec=other)
-    with interleave(dsn, SHORT) as actor:
-        one = actor()
-        one.begin(isolation)
-        one.conn.execute("select count(*) from hwqueue.workflow")
-        for _ in looks():
-            calls.rows("prune")
-            if not is_gone or definitions(flow) == 0:
-                break
-            outlive(calls.conn)
-        if is_gone:
-            with pytest.raises(psycopg.errors.SerializationFailure):
-                submit_again(flow, one.direct)
-            one.rollback()
-            flow.run = submit_again(flow)
-        else:
-            flow.run = submit_again(flow, one.direct)
-            one.commit()
+    direct.rows("submit_spec", spec=other)
+    one = actor().begin(isolation)
+    one.conn.execute("select count(*) from hwqueue.workflow")
+    for _ in looks():
+        direct.rows("prune")
+        if not is_gone or definitions(flow) == 0:
+            break
+        outlive(direct.conn)
+    if is_gone:
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            submit_again(flow, one.direct)
+        one.rollback()
+        flow.run = submit_again(flow)
+    else:
+        flow.run = submit_again(flow, one.direct)
+        one.commit()
     for _ in range(3):
-        outlive(calls.conn)
-        calls.rows("prune")
+        outlive(direct.conn)
+        direct.rows("prune")
     for claim in claim_all(flow):
         flow.settle(claim)
     assert flow.state == "completed"
 
 
-def submit_again(flow: Flow, calls: Calls | None = None) -> UUID:
+def submit_again(flow: Flow, direct: Direct | None = None) -> UUID:
     """Another run of the same definition."""
-    submitted = (calls or flow.calls).row("submit_spec", spec=flow.spec, input={}, options={})
+    submitted = (direct or flow.calls).row("submit_spec", spec=flow.spec, input={}, options={})
     run: UUID = submitted["run_id"]
     return run
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from hwqueue.testing import Clock
-from tests.calls import Calls
+from tests.direct import Direct
 from tests.flows import Flow, broken, finish, step
 from tests.races.interleave import Actor
 
@@ -15,119 +15,107 @@ WAIT = [step("a"), {"name": "w", "kind": "wait", "signal": "go", "after": ["a"]}
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_signal_is_sent_while_its_wait_begins(calls: Calls, one: Actor, commits: bool) -> None:
-    flow = Flow(calls, WAIT)
+def test_a_signal_is_sent_while_its_wait_begins(direct: Direct, one: Actor, commits: bool) -> None:
+    flow = Flow(direct, WAIT)
     [claim] = flow.claims().values()
-    one.begin()
     finish(one.direct, claim)  # begins the wait, and sees no signal
-    calls.rows("signal_workflow_run", run=flow.run, name="go", payload=1)  # cannot lock the step
-    calls.rows("advance_workflows")
-    if commits:
-        one.commit()
-    else:
-        one.rollback()
-    calls.rows("advance_workflows")
+    direct.rows("signal_workflow_run", run=flow.run, name="go", payload=1)  # cannot lock the step
+    direct.rows("advance_workflows")
+    one.end(commits)
+    direct.rows("advance_workflows")
     if not commits:
         assert flow.states()["w"] == "waiting"
-        finish(calls, claim)
+        finish(direct, claim)
     assert flow.steps()["w"]["result"] == 1
     assert flow.state == "completed"
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_wait_begins_while_its_signal_is_sent(calls: Calls, one: Actor, commits: bool) -> None:
-    flow = Flow(calls, WAIT)
+def test_a_wait_begins_while_its_signal_is_sent(direct: Direct, one: Actor, commits: bool) -> None:
+    flow = Flow(direct, WAIT)
     [claim] = flow.claims().values()
-    one.begin()
     one.direct.rows("signal_workflow_run", run=flow.run, name="go", payload=1)
-    finish(calls, claim)  # begins the wait, and sees no signal
-    calls.rows("advance_workflows")
-    assert broken(calls) == []
-    if commits:
-        one.commit()
-    else:
-        one.rollback()
-    calls.rows("advance_workflows")
+    finish(direct, claim)  # begins the wait, and sees no signal
+    direct.rows("advance_workflows")
+    assert broken(direct) == []
+    one.end(commits)
+    direct.rows("advance_workflows")
     if not commits:
         assert flow.states()["w"] == "running"
-        calls.rows("signal_workflow_run", run=flow.run, name="go", payload=1)
+        direct.rows("signal_workflow_run", run=flow.run, name="go", payload=1)
     assert flow.steps()["w"]["result"] == 1
     assert flow.state == "completed"
 
 
-def test_a_signal_that_a_beginning_wait_leaves(calls: Calls, one: Actor) -> None:
+def test_a_signal_that_a_beginning_wait_leaves(direct: Direct, one: Actor) -> None:
     """A second wait begins while the only signal is taken, by a transaction that fails."""
-    flow = Flow(calls, [*WAIT, step("b"), {**WAIT[1], "name": "v", "after": ["b"]}])
+    flow = Flow(direct, [*WAIT, step("b"), {**WAIT[1], "name": "v", "after": ["b"]}])
     claims = flow.claims()
-    calls.rows("signal_workflow_run", run=flow.run, name="go", payload=1)
-    calls.rows("advance_workflows")  # no wait is open
-    one.begin()
+    direct.rows("signal_workflow_run", run=flow.run, name="go", payload=1)
+    direct.rows("advance_workflows")  # no wait is open
     finish(one.direct, claims["a"])  # w begins, and takes it
-    finish(calls, claims["b"])  # v begins, and finds the signal held
+    finish(direct, claims["b"])  # v begins, and finds the signal held
     assert flow.states()["v"] == "running"
     one.rollback()
-    calls.rows("advance_workflows")
+    direct.rows("advance_workflows")
     assert flow.steps()["v"]["result"] == 1
-    finish(calls, claims["a"])
-    calls.rows("skip_step", run=flow.run, step="w")
+    finish(direct, claims["a"])
+    direct.rows("skip_step", run=flow.run, step="w")
     assert flow.state == "completed"
 
 
-def test_a_signal_that_was_left_comes_before_the_timeout(calls: Calls, one: Actor, clock: Clock) -> None:
-    flow = Flow(calls, [step("a"), WAIT[1] | {"timeout": 60}])
+def test_a_signal_that_was_left_comes_before_the_timeout(direct: Direct, one: Actor, clock: Clock) -> None:
+    flow = Flow(direct, [step("a"), WAIT[1] | {"timeout": 60}])
     [claim] = flow.claims().values()
-    one.begin()
     finish(one.direct, claim)
-    calls.rows("signal_workflow_run", run=flow.run, name="go", payload=1)
+    direct.rows("signal_workflow_run", run=flow.run, name="go", payload=1)
     one.commit()
     clock.advance(timedelta(minutes=2))
-    calls.rows("reap")  # ends what is due before it works off arrivals
+    direct.rows("reap")  # ends what is due before it works off arrivals
     assert flow.steps()["w"]["result"] == 1
     assert flow.state == "completed"
 
 
 @pytest.mark.parametrize("first", ["signal", "timeout"])
 def test_a_signal_is_sent_while_its_wait_times_out(
-    calls: Calls, one: Actor, clock: Clock, first: str
+    direct: Direct, one: Actor, clock: Clock, first: str
 ) -> None:
-    flow = Flow(calls, [{**WAIT[1], "after": [], "timeout": 60, "on_timeout": "continue"}])
+    flow = Flow(direct, [{**WAIT[1], "after": [], "timeout": 60, "on_timeout": "continue"}])
     clock.advance(timedelta(minutes=2))
-    one.begin()
     if first == "signal":
         one.direct.rows("signal_workflow_run", run=flow.run, name="go", payload=1)
-        calls.rows("advance_workflows")
+        direct.rows("advance_workflows")
         one.commit()
     else:
         one.direct.rows("advance_workflows")
-        calls.rows("signal_workflow_run", run=flow.run, name="go", payload=1)
+        direct.rows("signal_workflow_run", run=flow.run, name="go", payload=1)
         one.commit()
-        calls.rows("advance_workflows")
+        direct.rows("advance_workflows")
     assert flow.state == "completed"
     assert flow.steps()["w"]["result"] == (1 if first == "signal" else None)
 
 
 @pytest.mark.parametrize("commits", [True, False])
 def test_a_signal_is_sent_while_its_run_is_retried(
-    calls: Calls, one: Actor, clock: Clock, commits: bool
+    direct: Direct, one: Actor, clock: Clock, commits: bool
 ) -> None:
     """The wait has ended when the sender looks, and begins again before the sender commits."""
     flow = Flow(
-        calls,
+        direct,
         [{**WAIT[1], "after": [], "timeout": 60, "on_failure": "continue"}, step("b")],
     )
     clock.advance(timedelta(minutes=2))
-    calls.rows("reap")
-    one.begin()
+    direct.rows("reap")
     one.direct.rows("signal_workflow_run", run=flow.run, name="go", payload=1)
     flow.complete("b")
     assert flow.state == "failed"
-    calls.rows("retry_workflow_run", run=flow.run)
+    direct.rows("retry_workflow_run", run=flow.run)
     if commits:
         one.commit()
     else:
         one.rollback()
-        assert broken(calls) == []
-        calls.rows("signal_workflow_run", run=flow.run, name="go", payload=1)
-    calls.rows("advance_workflows")
+        assert broken(direct) == []
+        direct.rows("signal_workflow_run", run=flow.run, name="go", payload=1)
+    direct.rows("advance_workflows")
     assert flow.steps()["w"]["result"] == 1
     assert flow.state == "completed"

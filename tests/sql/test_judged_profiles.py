@@ -132,7 +132,7 @@ def test_a_node_that_is_held_is_split_later(api: Api, conn: psycopg.Connection, 
     for node in nodes:
         assert api.claim(node, queue) == []
     plain = api.spawn(queue, priority=-1)
-    with interleave(dsn, "300ms") as actor:
+    with interleave(dsn) as actor:
         worker = actor()
         worker.begin()
         held = worker.direct.claim(queue, nodes[6].node_id, nodes[6].epoch)
