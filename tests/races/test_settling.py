@@ -26,7 +26,7 @@ Call = Callable[[Direct, Node, Row], None]
 
 @pytest.fixture(params=[{"capacity": CAPACITY}, {}], ids=["counted", "uncounted"])
 def node(request: pytest.FixtureRequest, direct: Direct) -> Node:
-    """A node, and a queue: claims that set something aside end in another way than the rest."""
+    """A node: claims that set something aside end in another way than the rest."""
     set_policy(direct, retry=AT_ONCE)
     return register(direct, **request.param)
 

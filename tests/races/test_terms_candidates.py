@@ -29,6 +29,7 @@ from tests.races.terms import (
     unpublished,
     with_lease,
 )
+from tests.races.test_late_classes import drain
 
 ATTEMPTS = 10  # of a claim whose transaction ids are counted by what goes by on the server
 TRIED = 16  # classes that a claim tries at most
@@ -408,14 +409,6 @@ def test_a_class_that_is_woken_while_its_last_term_is_published(direct: Direct, 
     assert soon_granted(claim) == [second]
 
 
-def drained(direct: Direct, node: Node) -> list[UUID]:
-    """What a node gets until there is nothing, in that order."""
-    claimed = []
-    while claims := direct.claim(QUEUE, *node):
-        claimed += ids(claims)
-    return claimed
-
-
 @pytest.mark.parametrize("classes", [3, 10, 250])
 def test_none_is_passed_by_for_those_that_are_blocked(direct: Direct, classes: int) -> None:
     """However many classes there are: leases go in the order in which they came."""
@@ -423,7 +416,7 @@ def test_none_is_passed_by_for_those_that_are_blocked(direct: Direct, classes: i
     for number in range(60):
         direct.spawn(QUEUE, lease(f"k{number}", away(f"k{number}")))
     publish(direct)
-    assert len(drained(direct, node)) == 60
+    assert len(drain(direct, node, qty=1)) == 60
     for number in range(60):
         direct.spawn(QUEUE, lease(f"k{number}", away(f"k{number}")))
     free = [
@@ -432,4 +425,4 @@ def test_none_is_passed_by_for_those_that_are_blocked(direct: Direct, classes: i
     sooner = [
         direct.spawn(QUEUE, lease(f"f{number % 2}") | {"priority": 1})["lease_id"] for number in range(2)
     ]
-    assert drained(direct, node) == sooner + free
+    assert drain(direct, node, qty=1) == sooner + free

@@ -10,7 +10,7 @@ from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.direct import Direct
 from tests.flows import broken
-from tests.races.cluster import OTHER, QUEUE, Node, node_spec, started
+from tests.races.cluster import OTHER, QUEUE, node_spec, started
 from tests.races.interleave import TIMEOUT, Actors
 from tests.races.terms import (
     FAR,
@@ -28,6 +28,7 @@ from tests.races.terms import (
     unpublished,
     with_lease,
 )
+from tests.races.test_terms_moving import ENDS
 
 SERVICE = str(uuid4())
 NAMED = str(uuid4())
@@ -260,7 +261,7 @@ def test_an_open_spawn_of_a_new_term_holds_up_nobody(direct: Direct, actor: Acto
     assert sorted(got) == sorted([unseen, same])
 
 
-@pytest.mark.parametrize("how", ["complete", "complete many", "settle and claim", "fail"])
+@pytest.mark.parametrize("how", ["complete", "complete many", "settle and claim", "fail for good"])
 def test_a_claim_that_wants_a_new_term_stays_open(direct: Direct, actor: Actors, how: str) -> None:
     """Other nodes heartbeat and settle what is to be counted: only reap holds that."""
     one_node, two_node = place(direct, 1, 1), place(direct, 2, 1)
@@ -274,22 +275,10 @@ def test_a_claim_that_wants_a_new_term_stays_open(direct: Direct, actor: Actors,
     assert idle.direct.claim(OTHER, *two_node) == []
     [beat] = worker.direct.heartbeat(*one_node, [running])
     assert (beat["verdict"], beat["expires_at"] > running["expires_at"]) == ("ok", True)
-    settle(worker.direct, how, one_node, running)
+    ENDS[how](worker.direct, one_node, running)
+    assert direct.lease(running["lease_id"])["state"] in ("completed", "failed")
     idle.commit()
     assert counts(direct, "away") == {}
-
-
-def settle(direct: Direct, how: str, node: Node, claim: Row) -> None:
-    """End a claim."""
-    if how == "complete":
-        direct.complete(claim["lease_id"], claim["claim_token"])
-    elif how == "complete many":
-        assert direct.complete_many([claim]) == []
-    elif how == "fail":
-        direct.fail(claim["lease_id"], claim["claim_token"], retry=False)
-    else:
-        [row] = direct.settle_and_claim(QUEUE, *node, [claim], qty=0)
-        assert row["verdict"] == "ok"
 
 
 def test_a_node_that_is_being_edited_holds_up_no_term(direct: Direct, actor: Actors) -> None:

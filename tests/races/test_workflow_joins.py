@@ -1,7 +1,6 @@
 """Settlements of steps that meet: none waits, and no release is lost, early or doubled."""
 
 from collections.abc import Callable
-from uuid import UUID
 
 import psycopg
 import pytest
@@ -11,6 +10,7 @@ from tests.direct import Direct
 from tests.flows import Flow, broken, each, fail, finish, finish_all, step
 from tests.patience import looks
 from tests.races.interleave import TIMEOUT, Actor
+from tests.races.test_workflow_prunes import submit_again
 from tests.sql.api import outlive, read_refusal, refusing
 
 pytestmark = pytest.mark.thorough
@@ -239,7 +239,7 @@ def test_a_join_beside_changes_of_many_runs(direct: Direct, one: Actor, two: Act
     """An old transaction keeps the changes of more runs than one sweep looks at."""
     flow, other = Flow(direct, JOIN), Flow(direct, [step("a")])
     claims = flow.claims()
-    runs = [submit_again(direct, other) for _ in range(MANY)]
+    runs = [submit_again(other) for _ in range(MANY)]
     one.conn.execute("select pg_current_xact_id()")
     for run in runs:
         direct.rows("pause_workflow_run", run=run)
@@ -310,7 +310,7 @@ def test_a_late_step_beside_changes_of_many_runs(direct: Direct, one: Actor, two
     """It is found although an older transaction is open, and other runs' changes are kept."""
     flow, other = Flow(direct, [step("a"), step("b", "a")]), Flow(direct, [step("a")])
     claims = flow.claims()
-    runs = [submit_again(direct, other) for _ in range(held)]
+    runs = [submit_again(other) for _ in range(held)]
     one.conn.execute("select pg_current_xact_id()")
     for run in [*runs, flow.run]:
         direct.rows("pause_workflow_run", run=run)
@@ -455,12 +455,6 @@ def test_an_aborted_settlement_leaves_nothing(direct: Direct, one: Actor) -> Non
     finish(direct, claims["a"])
     flow.complete("b")
     assert flow.state == "completed"
-
-
-def submit_again(direct: Direct, flow: Flow) -> UUID:
-    """Another run of the same workflow."""
-    run: UUID = direct.row("submit_spec", spec=flow.spec, input={}, options={})["run_id"]
-    return run
 
 
 def asked_to_stop(direct: Direct, claim: Row) -> bool:
