@@ -81,5 +81,3 @@ CHOICE = World(
     promises=[one_is_taken, none_runs_beside],
     is_slow=True,
 )
-
-CHOICES = (CHOICE,)

@@ -95,5 +95,3 @@ BACKFILL = World(
     ],
     near=3,
 )
-
-EARMARKS = (KEPT, BACKFILL)

@@ -276,5 +276,3 @@ ALWAYS = _world(
     {"mode": "always", "on_unmatched": "stop"},
     [Its(s.Fail, "n"), Its(s.Release, "n"), o.Cordon("n"), o.Uncordon("n"), StopEverywhere()],
 )
-
-EVERYWHERE = (ONCE, ALWAYS)

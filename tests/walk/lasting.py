@@ -168,5 +168,3 @@ WHILE_RUNNING = World(
     is_slow=True,
     near=2,
 )
-
-LASTING = (WHILE_RUNNING,)

@@ -95,5 +95,3 @@ PLANNED = World(
     promises=[keeps_its_place, books_open_nodes],
     near=2,
 )
-
-PLANS = (PLANNED,)

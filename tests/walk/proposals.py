@@ -152,5 +152,3 @@ PROPOSALS_OF_ALL = World(
     is_slow=True,
     near=3,
 )
-
-PROPOSALS = (PROPOSALS_OF_ALL,)

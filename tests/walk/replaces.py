@@ -114,5 +114,3 @@ IN_PLACE = _world("in_place", 1, {"then": "cancel"}, is_slow=False)
 MOVED = _world("moved", 1, {"then": "requeue"})
 # The new one starts beside the old one where both have room.
 OVERLAP = _world("overlap", 2, {"then": "cancel", "overlap": True})
-
-REPLACES = (IN_PLACE, MOVED, OVERLAP)

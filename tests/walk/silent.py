@@ -82,5 +82,3 @@ def _world(name: str, first: Sequence[s.Step], near: int) -> World:
 SILENT = _world("silent", [WaitOrFallSilent()], 3)
 # The same once both run: what runs on the silent node expires later.
 LOST = _world("lost", [s.Claim("m"), s.Claim("o"), s.Reap(), WaitOrFallSilent(), Beat("o")], 2)
-
-SILENCES = (SILENT, LOST)
