@@ -35,8 +35,7 @@ def test_port_taken(server: EmbeddedServer) -> None:
         port = other.getsockname()[1]
         with pytest.raises(PortTaken, match=f"port {port} on 127.0.0.1 is taken") as caught:
             server.start(port)
-        assert caught.value.hint is not None
-        assert "--port" in caught.value.hint
+        assert "--port" in (caught.value.hint or "")
     assert server.start(port).port == port
 
 
@@ -96,8 +95,7 @@ def test_no_permission_for_the_server_user(open_folder: Path, server_in: MakeSer
     closed.mkdir(mode=0o700)
     with pytest.raises(NoPermission, match="ermission denied") as caught:
         server_in(closed / "server").start()
-    assert caught.value.hint is not None
-    assert "HWQUEUE_DATA_DIR" in caught.value.hint
+    assert "HWQUEUE_DATA_DIR" in (caught.value.hint or "")
 
 
 def test_no_permission_to_make_the_folder(open_folder: Path, server_in: MakeServer) -> None:
@@ -180,8 +178,7 @@ def test_other_failures_show_the_log(open_folder: Path) -> None:
     server = EmbeddedServer(open_folder / "server", settings={"fsync": "off", "no_such_thing": "1"})
     with pytest.raises(ServerFailed, match="no_such_thing") as caught:
         server.start()
-    assert caught.value.hint is not None
-    assert "server.log" in caught.value.hint
+    assert "server.log" in (caught.value.hint or "")
 
 
 def test_somebody_else_keeps_the_lock(

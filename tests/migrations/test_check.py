@@ -57,9 +57,8 @@ def test_a_fresh_install_is_clean(dsn: str) -> None:
 
 
 @pytest.mark.parametrize(("change", "expected"), DRIFTS, ids=[change for change, _ in DRIFTS])
-def test_a_change_by_hand_is_named(dsn: str, change: str, expected: str) -> None:
-    with psycopg.connect(dsn) as connection:
-        connection.execute(change.encode())
+def test_a_change_by_hand_is_named(dsn: str, conn: psycopg.Connection, change: str, expected: str) -> None:
+    conn.execute(change.encode())
     report = check(dsn)
     assert not report.ok
     assert report.current
@@ -85,11 +84,10 @@ def test_what_is_open_to_everybody_is_named_without_roles(empty_dsn: str, change
     assert str(drift).startswith(expected)
 
 
-def test_a_dropped_constraint_is_named(dsn: str) -> None:
+def test_a_dropped_constraint_is_named(dsn: str, conn: psycopg.Connection) -> None:
     constraint = next(iter(catalog_of(dsn)["constraint"]))
     table, name = constraint.split(".")
-    with psycopg.connect(dsn) as connection:
-        connection.execute(f"alter table hwqueue.{table} drop constraint {name} cascade".encode())
+    conn.execute(f"alter table hwqueue.{table} drop constraint {name} cascade".encode())
     drifts = [str(drift) for drift in check(dsn).drifts]
     assert f"constraint {constraint}: missing" in drifts
 
@@ -110,10 +108,9 @@ def test_an_empty_database_is_not_current(empty_dsn: str) -> None:
     assert not report.ok
 
 
-def test_the_manifest_is_current(dsn: str) -> None:
+def test_the_manifest_is_current(dsn: str, conn: psycopg.Connection) -> None:
     """The committed expectation is what a fresh install gives; else run `make snapshot`."""
     expected, major = load_manifest(SQL_DIR / MANIFEST)
-    with psycopg.connect(dsn) as connection:
-        same_server = connection.info.server_version // 10000 == major
+    same_server = conn.info.server_version // 10000 == major
     ignored = set() if same_server else {"view_definition"}
     assert compare(expected, catalog_of(dsn), ignored=ignored) == ()

@@ -95,10 +95,9 @@ def test_a_dump_without_owners_is_handed_over_again(empty_dsn: str, dsn: str) ->
     assert check(empty_dsn).ok
 
 
-def test_what_belongs_to_another_is_drift(dsn: str) -> None:
-    with psycopg.connect(dsn) as connection:
-        connection.execute("alter table hwqueue.lease owner to current_user")
-        connection.execute("alter function hwqueue.reap(int, interval) owner to current_user")
+def test_what_belongs_to_another_is_drift(dsn: str, conn: psycopg.Connection) -> None:
+    conn.execute("alter table hwqueue.lease owner to current_user")
+    conn.execute("alter function hwqueue.reap(int, interval) owner to current_user")
     drifts = {str(drift).partition(";")[0] for drift in check(dsn).drifts}
     assert drifts == {
         "table lease: differs",

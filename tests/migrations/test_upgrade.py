@@ -40,20 +40,18 @@ def test_revisions_are_numbered_in_their_order() -> None:
 
 
 def test_this_version_upgraded_equals_the_next_fresh(
-    dsn: str, another_dsn: str, next_release: Sources
+    dsn: str, conn: psycopg.Connection, another_dsn: str, next_release: Sources
 ) -> None:
-    with psycopg.connect(dsn) as connection:
-        connection.execute("select hwqueue.create_queue(p_queue => 'kept')")
-        # as a version did that let producers do more
-        connection.execute("grant execute on function hwqueue.reap to hwqueue_producer")
+    conn.execute("select hwqueue.create_queue(p_queue => 'kept')")
+    # as a version did that let producers do more
+    conn.execute("grant execute on function hwqueue.reap to hwqueue_producer")
     upgrade(dsn, sources=next_release)
     upgrade(another_dsn, sources=next_release)
 
     fresh = catalog_of(another_dsn)
     assert compare(fresh, catalog_of(dsn)) == ()
     assert "next_answer(integer)" in fresh["function"]
-    with psycopg.connect(dsn) as connection:
-        kept = connection.execute("select name, next_note from hwqueue.queue").fetchall()
+    kept = conn.execute("select name, next_note from hwqueue.queue").fetchall()
     assert kept == [("kept", "none")]
 
 
@@ -85,13 +83,14 @@ def test_second_upgrade_is_a_no_op(dsn: str) -> None:
     assert _row_versions(dsn) == before
 
 
-def test_a_changed_function_file_is_applied(dsn: str, next_release: Sources) -> None:
+def test_a_changed_function_file_is_applied(
+    dsn: str, conn: psycopg.Connection, next_release: Sources
+) -> None:
     upgrade(dsn, sources=next_release)
     file = next_release.sql / "api" / "next.sql"
     file.write_text(file.read_text().replace("6 * p_factor", "60 * p_factor"))
     assert upgrade(dsn, sources=next_release).changed
-    with psycopg.connect(dsn) as connection:
-        assert connection.execute("select hwqueue.next_answer()").fetchone() == (420,)
+    assert conn.execute("select hwqueue.next_answer()").fetchone() == (420,)
 
 
 def test_twenty_upgrades_at_once(empty_dsn: str) -> None:
@@ -110,16 +109,16 @@ def test_a_failing_upgrade_changes_nothing(dsn: str, next_release: Sources) -> N
     assert check(dsn).ok
 
 
-def test_a_view_on_top_of_ours_stops_the_upgrade(dsn: str, next_release: Sources) -> None:
+def test_a_view_on_top_of_ours_stops_the_upgrade(
+    dsn: str, conn: psycopg.Connection, next_release: Sources
+) -> None:
     upgrade(dsn, sources=next_release)
-    with psycopg.connect(dsn) as connection:
-        connection.execute("create view public.mine as select * from hwqueue.next_view")
+    conn.execute("create view public.mine as select * from hwqueue.next_view")
     file = next_release.sql / "api" / "next.sql"
     file.write_text(file.read_text() + "-- changed")
     with pytest.raises(psycopg.errors.DependentObjectsStillExist, match="next_view"):
         upgrade(dsn, sources=next_release)
-    with psycopg.connect(dsn) as connection:
-        assert connection.execute("select to_regclass('public.mine')::text").fetchone() == ("mine",)
+    assert conn.execute("select to_regclass('public.mine')::text").fetchone() == ("mine",)
 
 
 @pytest.mark.slow
@@ -139,10 +138,9 @@ def test_only_the_newest_revision_is_a_target(empty_dsn: str, next_release: Sour
         alembic.command.upgrade(config, older, sql=True)
 
 
-def test_nobody_goes_back(dsn: str, next_release: Sources) -> None:
+def test_nobody_goes_back(dsn: str, conn: psycopg.Connection, next_release: Sources) -> None:
     upgrade(dsn, sources=next_release)
-    with psycopg.connect(dsn) as connection:
-        connection.execute("update hwqueue.schema_info set package_version = '99.1.0'")
+    conn.execute("update hwqueue.schema_info set package_version = '99.1.0'")
     before = catalog_of(dsn)
     with pytest.raises(SchemaTooNew, match=r"installed by hwqueue 99\.1\.0"):
         upgrade(dsn)
@@ -281,11 +279,8 @@ def test_leases_from_before_the_first_release_are_kept_beside_the_new_ones(
         assert kept.fetchone() == (True,)
 
 
-def test_a_revision_of_a_later_release_asks_for_that_release(dsn: str) -> None:
-    with psycopg.connect(dsn) as connection:
-        connection.execute(
-            "update hwqueue.schema_info set revision = '0002_later', package_version = '0.9.0'"
-        )
+def test_a_revision_of_a_later_release_asks_for_that_release(dsn: str, conn: psycopg.Connection) -> None:
+    conn.execute("update hwqueue.schema_info set revision = '0002_later', package_version = '0.9.0'")
     installed = check(dsn).installed
     assert installed
     told = unknown_revision(installed)
@@ -301,9 +296,10 @@ def test_the_tables_of_a_later_minor_version_can_be_used(
     require_compatible(conn)
 
 
-def test_alembics_version_alone_is_from_elsewhere(dsn: str, next_release: Sources) -> None:
-    with psycopg.connect(dsn) as connection:
-        connection.execute("update hwqueue.alembic_version set version_num = 'from_elsewhere'")
+def test_alembics_version_alone_is_from_elsewhere(
+    dsn: str, conn: psycopg.Connection, next_release: Sources
+) -> None:
+    conn.execute("update hwqueue.alembic_version set version_num = 'from_elsewhere'")
     before = catalog_of(dsn)
     with pytest.raises(SchemaTooNew, match="from_elsewhere") as caught:
         upgrade(dsn, sources=next_release)
