@@ -73,13 +73,12 @@ def test_two_nodes_of_one_name(meet: Meet, commits: bool) -> None:
         assert second.result(TIMEOUT)[1] == 1
 
 
-def test_a_registration_does_not_lose_a_taint(direct: Direct, actor: Actors) -> None:
+def test_a_registration_does_not_lose_a_taint(direct: Direct, meet: Meet) -> None:
     """Read before the lock, the operator's taints may be others when it has it."""
     node, epoch = register(direct)
-    operator, agent = actor().begin(), actor()
-    edit(operator.direct, TAINT, node)
-    registered = agent.parked(lambda d: d.register(node, node_spec(0, labels={"zone": "a"})))
-    operator.commit()
+    _, registered = meet(
+        lambda d: edit(d, TAINT, node), lambda d: d.register(node, node_spec(0, labels={"zone": "a"}))
+    )
     assert registered.result(TIMEOUT) == epoch
     direct.spawn(QUEUE)
     assert direct.claim(QUEUE, node, epoch) == []

@@ -111,19 +111,32 @@ def test_the_fleet_changes_while_somebody_looks(
     assert len(direct.claim(QUEUE, *here)) == (0 if commits else 1)
 
 
-def test_a_place_dies_and_comes_back(direct: Direct, clock: Clock) -> None:
-    """While its only node is silent an empty place holds up nobody; then it does again."""
-    (here, there), running = one_everywhere(direct)
+@pytest.mark.parametrize(
+    ("seconds", "is_known", "comes"),
+    [(60, True, "beats"), (120, False, "registers"), (0, True, "registers")],
+    ids=["silent", "silent for long", "deregistered"],
+)
+def test_a_place_goes_and_comes_back(
+    direct: Direct, clock: Clock, seconds: int, is_known: bool, comes: str
+) -> None:
+    """While its only node is silent, or has left, an empty place holds up nobody; then it does again."""
+    nodes, running = one_everywhere(direct)
     empty = place(direct, 3, 3)
-    assert direct.claim(QUEUE, *here) == []
-    clock.advance(timedelta(seconds=30))
-    for node, claim in zip((here, there), running, strict=True):
-        direct.heartbeat(*node, [claim])
-    clock.advance(timedelta(seconds=30))
-    [second] = direct.claim(QUEUE, *here)
+    if is_known:
+        assert direct.claim(QUEUE, *nodes[0]) == []
+    if seconds == 0:
+        direct.deregister(empty[0])
+    for _ in range(0, seconds, 30):
+        clock.advance(timedelta(seconds=30))
+        for node, claim in zip(nodes, running, strict=True):
+            direct.heartbeat(*node, [claim])
+    [second] = direct.claim(QUEUE, *nodes[0])
     complete(direct, second)
-    direct.heartbeat(*empty, [])
-    assert direct.claim(QUEUE, *here) == []
+    if comes == "beats":
+        direct.heartbeat(*empty, [])
+    else:  # as it was
+        direct.register(empty[0], node_spec(3, rack=3, labels={"zone": "3"}))
+    assert direct.claim(QUEUE, *nodes[0]) == []
 
 
 def test_what_is_pruned_was_taken_away(direct: Direct) -> None:
@@ -178,32 +191,6 @@ def test_a_claim_of_a_node_that_is_dead_when_it_is_committed(
     late.commit()
     for _look in range(3):
         assert direct.claim(QUEUE, *here) == []
-
-
-def test_a_place_leaves_and_comes_back(direct: Direct) -> None:
-    """Its only node is deregistered, and registers again as it was."""
-    (here, _there), _running = one_everywhere(direct)
-    empty = place(direct, 3, 3)
-    assert direct.claim(QUEUE, *here) == []
-    direct.deregister(empty[0])
-    [second] = direct.claim(QUEUE, *here)
-    complete(direct, second)
-    direct.register(empty[0], node_spec(3, rack=3, labels={"zone": "3"}))
-    assert direct.claim(QUEUE, *here) == []
-
-
-def test_a_dead_node_registers_again(direct: Direct, clock: Clock) -> None:
-    """As it was, after so long that no sign of life was expected; that is one, too."""
-    nodes, running = one_everywhere(direct)
-    empty = place(direct, 3, 3)
-    for _ in range(3):
-        clock.advance(timedelta(seconds=40))
-        for node, claim in zip(nodes, running, strict=True):
-            direct.heartbeat(*node, [claim])
-    [second] = direct.claim(QUEUE, *nodes[0])
-    complete(direct, second)
-    direct.register(empty[0], node_spec(3, rack=3, labels={"zone": "3"}))
-    assert direct.claim(QUEUE, *nodes[0]) == []
 
 
 def test_counts_that_have_come_to_nothing(direct: Direct) -> None:

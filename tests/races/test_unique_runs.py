@@ -7,7 +7,7 @@ import pytest
 from tests.calls import Row
 from tests.direct import Direct
 from tests.flows import Flow, finish, step
-from tests.races.interleave import TIMEOUT, Actor, Actors
+from tests.races.interleave import TIMEOUT, Actors, Meet
 
 pytestmark = pytest.mark.thorough
 
@@ -26,13 +26,11 @@ KEY = {"unique": {"key": "k"}}
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_submission_waits_for_one_with_its_key(
-    direct: Direct, one: Actor, two: Actor, commits: bool
-) -> None:
+def test_a_submission_waits_for_one_with_its_key(direct: Direct, meet: Meet, commits: bool) -> None:
     flow = Flow(direct, [step("a")])
-    first = submit(one.direct, flow, "keep")
-    blocked = two.parked(lambda d: submit(d, flow, "keep"), behind=one)
-    one.end(commits)
+    first, blocked = meet(
+        lambda d: submit(d, flow, "keep"), lambda d: submit(d, flow, "keep"), commits=commits
+    )
     second = blocked.result(TIMEOUT)
     assert second["created"] is not commits
     assert (second["run_id"] == first["run_id"]) is commits
@@ -41,13 +39,11 @@ def test_a_submission_waits_for_one_with_its_key(
 @pytest.mark.parametrize("on_conflict", ["keep", "replace"])
 @pytest.mark.parametrize("commits", [True, False])
 def test_a_submission_meets_the_end_of_the_run(
-    direct: Direct, one: Actor, two: Actor, commits: bool, on_conflict: str
+    direct: Direct, meet: Meet, commits: bool, on_conflict: str
 ) -> None:
     flow = Flow(direct, [step("a")], options=KEY)
     claim = flow.claims()["a"]
-    finish(one.direct, claim)
-    blocked = two.parked(lambda d: submit(d, flow, on_conflict), behind=one)
-    one.end(commits)
+    _, blocked = meet(lambda d: finish(d, claim), lambda d: submit(d, flow, on_conflict), commits=commits)
     second = blocked.result(TIMEOUT)
     assert second["created"] is (commits or on_conflict == "replace")
     assert flow.state == ("completed" if commits else "cancelling" if on_conflict == "replace" else "running")

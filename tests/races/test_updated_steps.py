@@ -7,7 +7,7 @@ import pytest
 from tests.calls import Row
 from tests.direct import Direct
 from tests.flows import Flow, each, finish, step
-from tests.races.interleave import TIMEOUT, Actor, Actors
+from tests.races.interleave import TIMEOUT, Actor, Actors, Meet
 from tests.sql.api import refusing
 
 pytestmark = pytest.mark.thorough
@@ -104,13 +104,11 @@ def test_items_are_spawned_as_before_the_update_or_after_it(direct: Direct, one:
     flow.settle(third)
 
 
-def test_a_map_that_begins_while_an_update_waits_for_it(direct: Direct, one: Actor, two: Actor) -> None:
+def test_a_map_that_begins_while_an_update_waits_for_it(direct: Direct, meet: Meet) -> None:
     """Its first items are spawned; the update holds the others before it changes anything."""
     flow = Flow(direct, [step("a"), each("m", list(range(3)), after=["a"], max_parallel=1)])
     claims = flow.claims()
-    flow.settle(claims["a"], one.direct)
-    started = two.parked(lambda direct: update(flow, direct), behind=one)
-    one.commit()
+    _, started = meet(lambda d: flow.settle(claims["a"], d), lambda direct: update(flow, direct))
     assert started.result(TIMEOUT)["m"]["state"] == "running"
     first = flow.items()[0]
     assert placement(direct, first) == {}

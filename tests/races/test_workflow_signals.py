@@ -14,35 +14,31 @@ pytestmark = pytest.mark.thorough
 WAIT = [step("a"), {"name": "w", "kind": "wait", "signal": "go", "after": ["a"]}]
 
 
+@pytest.mark.parametrize("first", ["wait", "signal"])
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_signal_is_sent_while_its_wait_begins(direct: Direct, one: Actor, commits: bool) -> None:
+def test_a_signal_is_sent_while_its_wait_begins(
+    direct: Direct, one: Actor, commits: bool, first: str
+) -> None:
+    """Whichever is first stays open: the other does not see it, and does not wait for it."""
     flow = Flow(direct, WAIT)
     [claim] = flow.claims().values()
-    finish(one.direct, claim)  # begins the wait, and sees no signal
-    direct.rows("signal_workflow_run", run=flow.run, name="go", payload=1)  # cannot lock the step
-    direct.rows("advance_workflows")
-    one.end(commits)
-    direct.rows("advance_workflows")
-    if not commits:
-        assert flow.states()["w"] == "waiting"
+
+    def begin(direct: Direct) -> None:
         finish(direct, claim)
-    assert flow.steps()["w"]["result"] == 1
-    assert flow.state == "completed"
 
+    def send(direct: Direct) -> None:
+        direct.rows("signal_workflow_run", run=flow.run, name="go", payload=1)
 
-@pytest.mark.parametrize("commits", [True, False])
-def test_a_wait_begins_while_its_signal_is_sent(direct: Direct, one: Actor, commits: bool) -> None:
-    flow = Flow(direct, WAIT)
-    [claim] = flow.claims().values()
-    one.direct.rows("signal_workflow_run", run=flow.run, name="go", payload=1)
-    finish(direct, claim)  # begins the wait, and sees no signal
+    held, other = (begin, send) if first == "wait" else (send, begin)
+    held(one.direct)
+    other(direct)
     direct.rows("advance_workflows")
     assert broken(direct) == []
     one.end(commits)
     direct.rows("advance_workflows")
     if not commits:
-        assert flow.states()["w"] == "running"
-        direct.rows("signal_workflow_run", run=flow.run, name="go", payload=1)
+        assert flow.states()["w"] == ("waiting" if first == "wait" else "running")
+        held(direct)
     assert flow.steps()["w"]["result"] == 1
     assert flow.state == "completed"
 
