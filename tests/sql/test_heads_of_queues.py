@@ -71,10 +71,10 @@ def test_only_its_tasks(api: Api) -> None:
 def test_leases_of_one_node_in_one_of_them(api: Api) -> None:
     """A lease that names the node is not in what its profile may run, and may be liked better."""
     one, two, node = api.queue(), api.queue(), api.node(labels={"zone": "a"})
-    known = [api.spawn(one), api.spawn(two)]
-    assert drained(api, node, one, two) == known
     mine = {"require": [{"node": str(node.node_id)}]}
     liked = {"prefer": [{"weight": 50, "when": {"tags": {"zone": "a"}}}]}
+    known = {api.spawn(one), *(api.spawn(two, placement=each) for each in ({}, mine, mine | liked))}
+    assert set(drained(api, node, one, two)) == known
     leases = [api.spawn(queue) for queue in (one, two)]
     named = [api.spawn(two, placement=mine | liked), api.spawn(two, placement=mine)]
     assert drained(api, node, one, two) == [named[0], *leases, named[1]]

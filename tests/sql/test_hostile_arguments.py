@@ -194,6 +194,7 @@ def test_limits_that_are_no_number_of_rows(api: Api) -> None:
                 api.rows(name, **arguments, limit=limit)
             refusal = read_refusal(caught.value)
             assert (refusal.code, refusal.field) == ("QHA01", "p_limit"), (name, limit)
+            assert refusal.hint, name
     assert api.contents() == before
 
 

@@ -59,7 +59,7 @@ def test_cores_and_isolation(api: Api) -> None:
         "default_cpu": "whole_core",
         "gpu_share_mode": "fractional",
     }
-    assert [gpu.get("parent_resource_id") for gpu in row["gpus"]] == [None, whole]
+    assert [gpu.get("parent_resource_id", "none") for gpu in row["gpus"]] == ["none", whole]
 
 
 def test_what_runs_on_a_node_the_oldest_first(api: Api, clock: Clock) -> None:

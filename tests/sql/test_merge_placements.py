@@ -78,12 +78,16 @@ def test_a_count_beside_the_class_of_the_other_side(api: Api, resources: Row) ->
 
 
 CLASHES: list[tuple[Row, Row, Row]] = [
-    (SHARE, ISOLATED, {"class": "device_exclusive"}),
-    ({"isolation": {"cpu": "best_effort"}}, {"isolation": {"cpu": "whole_core"}}, {"class": "whole_core"}),
+    (SHARE, ISOLATED, {"field": "p.isolation.gpu", "class": "device_exclusive"}),
+    (
+        {"isolation": {"cpu": "best_effort"}},
+        {"isolation": {"cpu": "whole_core"}},
+        {"field": "p", "class": "whole_core"},
+    ),
     (
         {"isolation": {"gpu": "shared"}},
         {"isolation": {"gpu": "device_exclusive"}},
-        {"class": "device_exclusive"},
+        {"field": "p", "class": "device_exclusive"},
     ),
     ({"resources": {"gpu": 1}}, {"resources": {"gpu": 2}}, {"field": "p"}),
     ({"resources": {"gpu": 2}}, {"resources": {"cpu_milli": 2}}, {}),
@@ -98,4 +102,4 @@ def test_what_contradicts_is_refused(api: Api, left: Row, right: Row, detail: Ro
         merged(api, left, right)
     refusal = read_refusal(caught.value)
     assert (refusal.code, bool(refusal.detail)) == ("QHC04", True)
-    assert refusal.detail | detail == refusal.detail
+    assert refusal.detail == (detail or refusal.detail)

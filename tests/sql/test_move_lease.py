@@ -36,7 +36,7 @@ def test_a_pending_lease_is_claimed_there(api: Api) -> None:
         assert move(api, lease, queue) == "pending"
         assert api.lease(lease) == before | {"queue": queue}
         assert api.spawn(queue, labels={"app": "a"}, priority=3, idempotency_key="k") == lease
-    event = api.rows("list_events", filter={"lease": str(lease), "code": "lease_updated"})[-1]
+    _, event = api.rows("list_events", filter={"lease": str(lease), "code": "lease_updated"})
     assert (event["queue"], event["detail"]["from_queue"]) == (queue, origin)
     assert event["message"] == "changed: queue"
     assert api.claim(node, origin) == []

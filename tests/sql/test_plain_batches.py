@@ -110,7 +110,9 @@ def test_one_claim_many_times(api: Api) -> None:
     queue, node = api.queue(), api.node()
     again = dict.fromkeys((2, 3, 4), ("finished", "completed"))
     claim = api.running(queue, node)
-    assert settle(api, node, [settlement(claim)] * 4) == {1: ("ok", "completed")} | again
+    capitals = {"lease_id": str(claim["lease_id"]).upper()}
+    written = [settlement(claim) | capitals, *[settlement(claim)] * 3]
+    assert settle(api, node, written) == {1: ("ok", "completed")} | again
     claim = api.running(queue, node)
     assert settle(api, node, [], [claim] * 4) == {1: ("ok", "completed")} | again
     claim = api.running(queue, node)

@@ -214,6 +214,7 @@ BAD: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("field", "spec"), BAD)
 @pytest.mark.thorough
+@pytest.mark.every_variant
 def test_bad_specs(api: Api, field: str, spec: dict[str, Any]) -> None:
     spec = {"name": "bad", "instance_id": "first"} | spec
     assert api.refused("QHA01", "register_node", node=uuid4(), spec=spec).field == f"spec.{field}"

@@ -120,6 +120,7 @@ BAD: list[tuple[str, Row]] = [
 
 @pytest.mark.parametrize(("function", "changes"), BAD, ids=lambda value: str(value)[:30])
 @pytest.mark.thorough
+@pytest.mark.every_variant
 def test_bad_arguments(api: Api, epoch: int, function: str, changes: Row) -> None:
     good: Row = {"gang": uuid4(), "place": "", "round": 1, "epoch": epoch}
     api.refused("QHA01", function, **(good | changes if function == "reserve_gang" else changes))
