@@ -267,6 +267,7 @@ def test_steps_that_are_due(api: Api) -> None:
 
 
 @pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.every_variant
 def test_looking_and_changing(api: Api, change: str) -> None:
     """An update looks at each step before, after and while it is held, and at no other run."""
     flow, updates = Flow(api, GRAPH), change == "update_steps"

@@ -110,6 +110,7 @@ def test_it_is_gone_at_once(api: Api, way: str, kind: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
+@pytest.mark.every_variant
 def test_it_is_unknown_at_once(api: Api, is_cancelled: bool) -> None:
     """A completion wins against a cancellation."""
     claim = api.running(api.queue(**NOTHING))

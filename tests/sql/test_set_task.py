@@ -24,12 +24,12 @@ ALL: dict[str, Any] = {
 }
 OTHERS: dict[str, Any] = {
     "placement": {"resources": {"cpu_milli": 1}},
-    "affinity_tags": {"zone": "b"},
+    "affinity_tags": {"disk": "ssd"},
     "labels": {"of": "mine"},
     "patience": 8,
     "priority": -3,
     "max_attempts": 2,
-    "retry": {"kind": "fixed", "base": 10},
+    "retry": {"kind": "none"},
     "claim_timeout": 91,
 }
 _LEASE = """
@@ -254,10 +254,11 @@ def test_set_list_and_drop(api: Api, clock: Clock) -> None:
     by = api.one("select session_user")
     assert row == {"task": name, "defaults": {"priority": 1}, "set_at": at, "set_by": by}
     assert [api.value("drop_task", task=name) for _ in range(2)] == [True, False]
-    events = api.rows("list_events", filter={"code": ["task_set", "task_dropped"]}, limit=2)
-    assert [event["detail"] for event in events] == [
-        {"task": name, "from": {"priority": 1}},
-        {"task": name, "from": without, "to": {"priority": 1}},
+    events = api.rows("list_events", filter={"code": ["task_set", "task_dropped"]}, limit=3)
+    assert [(event["code"], event["detail"]) for event in events] == [
+        ("task_dropped", {"task": name, "from": {"priority": 1}}),
+        ("task_set", {"task": name, "from": without, "to": {"priority": 1}}),
+        ("task_set", {"task": name, "from": None, "to": without}),
     ]
     assert [row for row in api.rows("list_tasks") if row["task"] == name] == []
     assert api.lease(api.spawn(api.queue(), name))["priority"] == 0

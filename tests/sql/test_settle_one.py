@@ -131,6 +131,7 @@ def test_what_was_set_aside_is_free_again(api: Api, function: str, more: Row) ->
     ],
 )
 @pytest.mark.thorough
+@pytest.mark.every_variant
 def test_bad_arguments(api: Api, function: str, field: str, arguments: Row) -> None:
     claim = api.running(api.queue(max_result_bytes=100))
     assert api.fault(function, **token(claim), **arguments) == field

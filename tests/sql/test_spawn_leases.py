@@ -78,7 +78,7 @@ def test_a_key_with_other_content_and_an_id_that_is_taken(api: Api) -> None:
     key, own = {"idempotency_key": "k"}, {"lease_id": mine}
     for code, option, batch in (
         ("QHT01", "idempotency_key", [item(), item("a", **key), item("b", **key)]),
-        ("QHL06", "lease_id", [item(), item("a", **own), item("b", **own)]),
+        ("QHL06", "lease_id", [item(), *[item(**own)] * 2]),  # whatever its content
     ):
         refusal = api.refused(code, "spawn_leases", queue=queue, leases=batch)
         assert (refusal.field, refusal.detail["index"]) == (f"options.{option}", 2)

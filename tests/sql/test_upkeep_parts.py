@@ -138,7 +138,8 @@ def test_each_part_has_its_turn_though_calls_are_short(
     plant("is_time_up", "true")
     for _ in OF_REAP:  # each call ends after one part
         assert api.row("reap")["more"]
-    assert set(postponed(conn)) >= {(f"reap {part}", 1) for part in OF_REAP}
+    found = [each for each in postponed(conn) if each[0].startswith("reap ")]
+    assert found == [(f"reap {part}", 1) for part in sorted(OF_REAP)]
     with pytest.raises(psycopg.errors.QueryCanceled, match="longer than a statement_timeout of"):
         conn.execute("select hwqueue.try_proposal(%s, null, hwqueue.clock())", [big])
 

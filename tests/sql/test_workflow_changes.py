@@ -28,6 +28,7 @@ def test_cancel_ends_what_waits_and_stops_what_runs(api: Api) -> None:
 
 
 @pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.every_variant
 def test_finally_steps_of_a_cancelled_run_are_not_stopped(api: Api, waits: bool) -> None:
     """What the cancel has left is worked off when they run; a run that waits is cancelled at once."""
     flow = Flow(api, [step("a"), step("z", **{"finally": "cancelled"})])

@@ -175,6 +175,7 @@ def test_a_map_over_the_results_of_a_map(api: Api) -> None:
     ],
     ids=["object", "null", "long", "missing"],
 )
+@pytest.mark.every_variant
 def test_a_list_that_is_none_fails_the_step(api: Api, given: Row, reason: str) -> None:
     flow = Flow(api, [each("m", {"$input": ["list"]})], input=given)
     assert (flow.state, flow.reasons()) == ("failed", {"m": reason})

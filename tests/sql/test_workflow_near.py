@@ -265,6 +265,7 @@ def test_a_paused_run_finds_the_place_when_it_goes_on(api: Api) -> None:
         ([step("a"), step("b", "a", near=near(what="room"))], "spec.steps[1].near.what", ""),
     ],
 )
+@pytest.mark.every_variant
 def test_what_is_refused(api: Api, steps: list[Row], field: str, said: str) -> None:
     spec = {"name": "w", "queue": api.queue(), "steps": steps}
     code = "QHC03" if field.endswith("what") else "QHF02"

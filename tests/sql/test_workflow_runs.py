@@ -21,11 +21,11 @@ def test_a_chain_releases_one_step_after_the_other(api: Api) -> None:
     assert flow.steps()["b"]["lease_id"] is None
     for name in "abc":
         assert flow.state == "running"
-        flow.complete(name, result={"n": 7})
+        flow.complete(name, result={"n": name})
     run = flow.get()
     assert (run["state"], run["step_counts"]) == ("completed", {"completed": 3})
     assert run["finished_at"] is not None
-    assert run["result"] == {"total": 7}
+    assert run["result"] == {"total": "c"}
 
 
 def test_the_ids_of_the_run_are_in_the_headers_and_not_in_the_class(api: Api) -> None:
