@@ -749,7 +749,6 @@ CREATE TABLE hwqueue.node_state (
     backfill_until timestamp with time zone,
     expands_until timestamp with time zone,
     recovered_to pg_lsn,
-    reported_silent_at timestamp with time zone,
     CONSTRAINT node_state_check CHECK (((judged_xid IS NULL) = (judged_class IS NULL))),
     CONSTRAINT node_state_node_epoch_check CHECK ((node_epoch > 0))
 )
@@ -786,8 +785,6 @@ COMMENT ON COLUMN hwqueue.node_state.backfill_until IS 'until when leases that a
 COMMENT ON COLUMN hwqueue.node_state.expands_until IS 'it has registered: until then only everywhere tasks get its room; null: they have it';
 
 COMMENT ON COLUMN hwqueue.node_state.recovered_to IS 'of the installation, when generation was read';
-
-COMMENT ON COLUMN hwqueue.node_state.reported_silent_at IS 'when reap reported that the node is silent; null: it has not, or that the node is back';
 
 CREATE FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
@@ -6658,6 +6655,13 @@ COMMENT ON COLUMN hwqueue.service.failure_domain IS 'node, rack or label:KEY; nu
 
 COMMENT ON COLUMN hwqueue.service.away_from IS 'services that its leases keep away from';
 
+CREATE TABLE hwqueue.silent_node (
+    node_id uuid NOT NULL,
+    reported_at timestamp with time zone NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.silent_node IS 'a node that has been reported as silent and is not back yet';
+
 ALTER TABLE hwqueue.spread_fleet ALTER COLUMN fleet_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.spread_fleet_fleet_id_seq
     START WITH 1
@@ -7013,6 +7017,9 @@ ALTER TABLE ONLY hwqueue.served
 
 ALTER TABLE ONLY hwqueue.service
     ADD CONSTRAINT service_pkey PRIMARY KEY (service_id);
+
+ALTER TABLE ONLY hwqueue.silent_node
+    ADD CONSTRAINT silent_node_pkey PRIMARY KEY (node_id);
 
 ALTER TABLE ONLY hwqueue.spread_fleet
     ADD CONSTRAINT spread_fleet_pkey PRIMARY KEY (fleet_key, fleet_id);
@@ -7373,8 +7380,6 @@ CREATE INDEX node_profile ON hwqueue.node USING btree (profile_id);
 CREATE INDEX node_state_expands ON hwqueue.node_state USING btree (node_id) WHERE (expands_until IS NOT NULL);
 
 CREATE INDEX node_state_moved ON hwqueue.node_state USING btree (moved_xid);
-
-CREATE INDEX node_state_silent ON hwqueue.node_state USING btree (node_id) WHERE (reported_silent_at IS NOT NULL);
 
 CREATE INDEX outcome_finished ON hwqueue.outcome USING btree (queue_id, state, finished_at);
 

@@ -403,13 +403,11 @@ create table hwqueue.node_state (
   backfill_until timestamptz,
   expands_until timestamptz,
   recovered_to pg_lsn,
-  reported_silent_at timestamptz,
   check ((judged_xid is null) = (judged_class is null))
 ) with (fillfactor = 40, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.05);
 create index node_state_moved on hwqueue.node_state (moved_xid);
 alter table hwqueue.node_state add primary key (node_id);
 create index node_state_expands on hwqueue.node_state (node_id) where expands_until is not null;
-create index node_state_silent on hwqueue.node_state (node_id) where reported_silent_at is not null;
 comment on table hwqueue.node_state is
   'what a claim must know of the node; claims, settlements and changes of the node lock this row first';
 comment on column hwqueue.node_state.classes_seen is
@@ -440,8 +438,6 @@ comment on column hwqueue.node_state.backfill_until is
 comment on column hwqueue.node_state.expands_until is
   'it has registered: until then only everywhere tasks get its room; null: they have it';
 comment on column hwqueue.node_state.recovered_to is 'of the installation, when generation was read';
-comment on column hwqueue.node_state.reported_silent_at is
-  'when reap reported that the node is silent; null: it has not, or that the node is back';
 
 -- What is in use on a node, apart from node_state, since it changes with every counted claim. The newest
 -- version counts; after 32 updates comes a new one. No column may be null: with a null among its columns an
@@ -1974,6 +1970,13 @@ comment on column hwqueue.prune_cursor.leases_policy is 'a digest of the retenti
 insert into hwqueue.prune_cursor default values;
 
 -- Nodes of which reap has told that they are silent, until they are back: each change is told once.
+create table hwqueue.silent_node (
+  node_id uuid not null,
+  reported_at timestamptz not null,
+  primary key (node_id)
+);
+comment on table hwqueue.silent_node is 'a node that has been reported as silent and is not back yet';
+
 create table hwqueue.postponed (
   part text not null,
   item uuid not null,
