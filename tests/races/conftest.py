@@ -10,7 +10,7 @@ import pytest
 
 from tests.direct import Direct
 from tests.races.cluster import OTHER, QUEUE, Node, register
-from tests.races.interleave import SHORT, Actor, Actors, Meet, bound_waits, interleave
+from tests.races.interleave import Actor, Actors, Meet, bound_waits, interleave
 from tests.races.marks import Line
 
 
@@ -51,7 +51,7 @@ def line(direct: Direct, stands: bool) -> Line:
 def actor(dsn: str, direct: Direct) -> Iterator[Actors]:
     """Makes sessions that stay open; the looking one fails where it would have to wait for them."""
     with interleave(dsn) as made:
-        bound_waits(direct.conn, SHORT)
+        bound_waits(direct.conn)
         yield made
 
 
