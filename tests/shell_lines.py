@@ -33,6 +33,11 @@ def part(page: Path, heading: str) -> str:
     return "".join(lines[start + 1 : next(later, None)])
 
 
+def fenced(text: str, language: str) -> list[str]:
+    """The fenced blocks in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
+
+
 @cache  # several tests read each page
 def _parsed(text: str) -> list[Token]:
     return MarkdownIt("commonmark").enable("table").parse(text)

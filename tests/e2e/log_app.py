@@ -1,4 +1,4 @@
-"""Handlers that log, for tests/e2e/test_worker_logs_kept.py."""
+"""Handlers that log, for tests/e2e/test_worker_progress.py."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,41 +13,19 @@ from typing import Any
 import psycopg
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from hwqueue.cli.lease_view import wait_with_bar
 from hwqueue.cli.main import app
 from hwqueue.client import Client
 from hwqueue.errors import WaitTimeout
 from hwqueue.types import NodeSpec
+from tests.e2e.conftest import Cli, Shown
 
-Cli = Callable[..., Result]
 GPU_NODE = ("--tags", '{"gpu_model": "T4"}', "--capacity", '{"cpu_milli": 8000}', "--gpu", "T4")
 
 
-@pytest.fixture
-def cli(dsn: str) -> Cli:
-    """Run `hwqueue ARGS --dsn ...`; `code` is what it must exit with."""
-
-    def run(*args: str, code: int = 0, stdin: str | None = None) -> Result:
-        result = CliRunner().invoke(app, ["--dsn", dsn, *args], input=stdin)
-        assert result.exit_code == code, (result.output, result.exception)
-        return result
-
-    return run
-
-
-@pytest.fixture
-def shown(cli: Cli) -> Callable[..., Any]:
-    """Run a command with --json and return what it printed."""
-
-    def run(*args: str, code: int = 0, stdin: str | None = None) -> Any:
-        return json.loads(cli("--json", *args, code=code, stdin=stdin).stdout)
-
-    return run
-
-
-def test_a_queue_from_create_to_drop(cli: Cli, shown: Callable[..., Any]) -> None:
+def test_a_queue_from_create_to_drop(cli: Cli, shown: Shown) -> None:
     made = shown("queue", "create", "renders", "--policy", '{"max_attempts": 3}')
     assert made["queue"] == "renders"
     assert made["policy"]["max_attempts"] == 3
@@ -69,7 +46,7 @@ def test_a_queue_from_create_to_drop(cli: Cli, shown: Callable[..., Any]) -> Non
 
 
 def test_the_queues_that_the_tasks_of_an_app_name(
-    cli: Cli, shown: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, shown: Shown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "two_queues.py").write_text(
         "import hwqueue\n\napp = hwqueue.App()\n"
@@ -87,7 +64,7 @@ def test_the_queues_that_the_tasks_of_an_app_name(
     assert "renderz" in cli("lease", "spawn", "renderz", "draw", code=3).stderr
 
 
-def test_a_lease_from_spawn_to_requeue(cli: Cli, shown: Callable[..., Any]) -> None:
+def test_a_lease_from_spawn_to_requeue(cli: Cli, shown: Shown) -> None:
     cli("queue", "create", "renders")
     spawned = shown(
         "lease", "spawn", "renders", "draw",
@@ -111,7 +88,7 @@ def test_a_lease_from_spawn_to_requeue(cli: Cli, shown: Callable[..., Any]) -> N
     assert again == {"requeued": 0}
 
 
-def test_one_that_cannot_be_cancelled_holds_back_no_other(cli: Cli, shown: Callable[..., Any]) -> None:
+def test_one_that_cannot_be_cancelled_holds_back_no_other(cli: Cli, shown: Shown) -> None:
     cli("queue", "create", "renders")
     ids = [shown("lease", "spawn", "renders", "draw")["lease_id"] for _ in range(2)]
     unknown = "01890a5d-ac96-774b-bcce-b302099a8057"
@@ -122,9 +99,7 @@ def test_one_that_cannot_be_cancelled_holds_back_no_other(cli: Cli, shown: Calla
     assert [shown("lease", "show", lease_id)["state"] for lease_id in ids] == ["cancelled"] * 2
 
 
-def test_cancelling_a_running_lease_says_that_it_was_asked(
-    cli: Cli, shown: Callable[..., Any], dsn: str
-) -> None:
+def test_cancelling_a_running_lease_says_that_it_was_asked(cli: Cli, shown: Shown, dsn: str) -> None:
     cli("queue", "create", "renders")
     ids = [shown("lease", "spawn", "renders", "draw")["lease_id"] for _ in range(2)]
     node_id = uuid.uuid4()
@@ -135,12 +110,12 @@ def test_cancelling_a_running_lease_says_that_it_was_asked(
     assert shown("lease", "cancel", ids[1])[0]["state"] == "claimed"
 
 
-def test_delayed_leases_are_scheduled(cli: Cli, shown: Callable[..., Any]) -> None:
+def test_delayed_leases_are_scheduled(cli: Cli, shown: Shown) -> None:
     cli("queue", "create", "renders")
     assert shown("lease", "spawn", "renders", "draw", "--delay", "10m")["state"] == "scheduled"
 
 
-def test_pages_of_leases(cli: Cli, shown: Callable[..., Any]) -> None:
+def test_pages_of_leases(cli: Cli, shown: Shown) -> None:
     cli("queue", "create", "renders")
     ids = [shown("lease", "spawn", "renders", "draw")["lease_id"] for _ in range(3)]
     first = shown("lease", "list", "--limit", "2")
@@ -148,7 +123,7 @@ def test_pages_of_leases(cli: Cli, shown: Callable[..., Any]) -> None:
     assert [row["lease_id"] for row in first + rest] == ids[::-1]
 
 
-def test_taints_and_trust(cli: Cli, shown: Callable[..., Any]) -> None:
+def test_taints_and_trust(cli: Cli, shown: Shown) -> None:
     cli("node", "register", "box-1")
     cli("node", "taint", "box-1", "dedicated=film:no_schedule")
     cli("node", "taint", "box-1", "ip:v4=6:no_execute")
@@ -185,7 +160,7 @@ def test_taints_and_trust(cli: Cli, shown: Callable[..., Any]) -> None:
     assert shown("node", "show", "box-1")["attestations"] == []
 
 
-def test_services(cli: Cli, shown: Callable[..., Any]) -> None:
+def test_services(cli: Cli, shown: Shown) -> None:
     service, other = str(uuid.uuid4()), str(uuid.uuid4())
     said = shown("service", "set", service, "--failure-domain", "label:zone")
     assert said == {"failure_domain": "label:zone", "anti_affinity_services": []}
@@ -199,7 +174,7 @@ def test_services(cli: Cli, shown: Callable[..., Any]) -> None:
     cli("service", "show", "billing", code=2)
 
 
-def test_a_node_from_register_to_deregister(cli: Cli, shown: Callable[..., Any]) -> None:
+def test_a_node_from_register_to_deregister(cli: Cli, shown: Shown) -> None:
     made = shown("node", "register", "box-1", *GPU_NODE, "--gpu", "T4", "--rack", "7")
     assert made["node_epoch"] == 1
     node = shown("node", "show", "box-1")
@@ -219,7 +194,7 @@ def test_a_node_from_register_to_deregister(cli: Cli, shown: Callable[..., Any])
     assert shown("node", "list") == []
 
 
-def test_register_from_a_file(cli: Cli, shown: Callable[..., Any], tmp_path: Path) -> None:
+def test_register_from_a_file(cli: Cli, shown: Shown, tmp_path: Path) -> None:
     file = tmp_path / "node.json"
     file.write_text('{"labels": {"zone": "a"}, "slots": 2}')
     cli("node", "register", "box-1", "--spec", str(file))
@@ -229,9 +204,7 @@ def test_register_from_a_file(cli: Cli, shown: Callable[..., Any], tmp_path: Pat
     assert "--spec says everything" in both.stderr
 
 
-def test_match_says_who_could_and_why_others_could_not(
-    cli: Cli, shown: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_match_says_who_could_and_why_others_could_not(cli: Cli, shown: Shown, tmp_path: Path) -> None:
     cli("node", "register", "gpu-box", *GPU_NODE)
     cli("node", "register", "plain-box", "--capacity", '{"cpu_milli": 4000}')
     placement = '{"require": [{"tags": {"gpu_model": "T4"}}], "resources": {"gpu": 1}}'
@@ -252,7 +225,7 @@ def test_match_says_who_could_and_why_others_could_not(
     assert "insufficient_capacity" in nobody.stderr
 
 
-def test_explain_says_why_a_lease_waits(cli: Cli, shown: Callable[..., Any]) -> None:
+def test_explain_says_why_a_lease_waits(cli: Cli, shown: Shown) -> None:
     cli("queue", "create", "renders")
     cli("node", "register", "gpu-box", *GPU_NODE, "--rack", "3")
     placement = '{"require": [{"tags": {"gpu_model": "A100"}}], "resources": {"gpu": 1}}'
@@ -270,7 +243,7 @@ def test_explain_says_why_a_lease_waits(cli: Cli, shown: Callable[..., Any]) -> 
     cli("lease", "explain", "seven", code=2)
 
 
-def test_what_if(cli: Cli, shown: Callable[..., Any], tmp_path: Path) -> None:
+def test_what_if(cli: Cli, shown: Shown, tmp_path: Path) -> None:
     cli("queue", "create", "renders")
     placement = '{"require": [{"tags": {"gpu_model": "A100", "n": 1}}], "resources": {"gpu": 1}}'
     cli("lease", "spawn", "renders", "draw", "--placement", placement)
@@ -334,7 +307,7 @@ def test_no_schema_is_exit_code_4(empty_dsn: str) -> None:
 
 
 def test_a_worker_process_runs_a_lease_and_stops_on_sigterm(
-    cli: Cli, shown: Callable[..., Any], dsn: str, tmp_path: Path
+    cli: Cli, shown: Shown, dsn: str, tmp_path: Path
 ) -> None:
     (tmp_path / "tasks.py").write_text(
         "from hwqueue.app import App\n"
@@ -374,7 +347,7 @@ def _wait_for_completion(dsn: str, lease_id: str) -> None:
     raise AssertionError(f"lease {lease_id} was not completed")
 
 
-def test_why_it_is_pending(cli: Cli, shown: Callable[..., Any]) -> None:
+def test_why_it_is_pending(cli: Cli, shown: Shown) -> None:
     cli("queue", "create", "renders")
     cli("node", "register", "small-1", "--tags", '{"gpu_model": "T4"}')
     lease_id = shown("lease", "spawn", "renders", "draw", "--tags", '{"gpu_model": "A100"}')["lease_id"]
@@ -398,7 +371,7 @@ def test_why_it_is_pending(cli: Cli, shown: Callable[..., Any]) -> None:
     assert "gpu_model" in cli("class", "list", "--limit", "1").stdout
 
 
-def test_how_full_the_nodes_are(cli: Cli, shown: Callable[..., Any]) -> None:
+def test_how_full_the_nodes_are(cli: Cli, shown: Shown) -> None:
     for name in ("gpu-1", "gpu-2"):
         cli("node", "register", name, *GPU_NODE)
     cli("node", "cordon", "gpu-2")
@@ -458,7 +431,7 @@ def test_a_node_is_shown_in_json_throughout(cli: Cli) -> None:
     assert "NodeIsolation(" not in cli("node", "show", "box").stdout
 
 
-def test_progress_is_shown(cli: Cli, shown: Callable[..., Any], dsn: str) -> None:
+def test_progress_is_shown(cli: Cli, shown: Shown, dsn: str) -> None:
     cli("queue", "create", "renders")
     lease_id = shown("lease", "spawn", "renders", "draw")["lease_id"]
     with Client(dsn) as client:
@@ -480,7 +453,7 @@ def test_progress_is_shown(cli: Cli, shown: Callable[..., Any], dsn: str) -> Non
     assert (progress["fraction"], progress["done"], progress["total"]) == (0.75, 3, 4)
 
 
-def test_log_lines_are_shown(cli: Cli, shown: Callable[..., Any], dsn: str) -> None:
+def test_log_lines_are_shown(cli: Cli, shown: Shown, dsn: str) -> None:
     cli("queue", "create", "renders")
     lease_id = shown("lease", "spawn", "renders", "draw")["lease_id"]
     assert cli("lease", "logs", lease_id).stderr == "no log lines\n"
@@ -511,7 +484,7 @@ def test_log_lines_are_shown(cli: Cli, shown: Callable[..., Any], dsn: str) -> N
         assert f"hwqueue lease logs {lease_id}" in cli("lease", command, lease_id).stderr
 
 
-def test_waiting_tells_how_a_lease_ended(cli: Cli, shown: Callable[..., Any], dsn: str) -> None:
+def test_waiting_tells_how_a_lease_ended(cli: Cli, shown: Shown, dsn: str) -> None:
     cli("queue", "create", "renders")
     ids = [shown("lease", "spawn", "renders", "draw", "--max-attempts", "1")["lease_id"] for _ in range(3)]
     with Client(dsn) as client:

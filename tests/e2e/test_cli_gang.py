@@ -1,36 +1,23 @@
-"""hwqueue gang: from a spawn to a cancel."""
+"""hwqueue gang, and hwqueue everywhere: from a spawn to an end."""
 
-from collections.abc import Callable, Iterator
-from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from hwqueue.client import Client
 from hwqueue.types import NodeSpec
-from tests.e2e.test_cli import Cli, cli, shown
+from tests.e2e.conftest import Cli, Shown
+from tests.e2e.worker_support import QUEUE
 
-__all__ = ["cli", "shown"]
-
-pytestmark = pytest.mark.thorough
-
-QUEUE = "training"
 GPU = '{"resources": {"gpu": 1}}'
 
 
-@pytest.fixture
-def client(dsn: str) -> Iterator[Client]:
-    with Client(dsn, pool_size=1) as connected:
-        connected.create_queue(QUEUE)
-        yield connected
-
-
-def reap(client: Client) -> None:
+def reap(producer: Client) -> None:
     for _ in range(4):
-        client.reap()
+        producer.reap()
 
 
-def test_from_spawned_to_cancelled(client: Client, cli: Cli, shown: Callable[..., Any]) -> None:
+def test_from_spawned_to_cancelled(producer: Client, cli: Cli, shown: Shown) -> None:
     own = str(uuid4())
     spawned = shown(
         *("gang", "spawn", QUEUE, "--member", "lead:1", "--member", 'work:2:{"epochs": 3}'),
@@ -53,7 +40,7 @@ def test_from_spawned_to_cancelled(client: Client, cli: Cli, shown: Callable[...
     )
     assert spawned["gang_id"] == own
     assert [each["ordinal"] for each in spawned["members"]] == [0, 1, 2]
-    leases = [client.get_lease(each["lease_id"]) for each in spawned["members"]]
+    leases = [producer.get_lease(each["lease_id"]) for each in spawned["members"]]
     assert [(each.task_name, each.params) for each in leases] == [
         ("lead", {}),
         ("work", {"epochs": 3}),
@@ -63,10 +50,10 @@ def test_from_spawned_to_cancelled(client: Client, cli: Cli, shown: Callable[...
     assert all(each.placement for each in leases)
     [listed] = shown("gang", "list", "--state", "waiting")
     assert (listed["gang_id"], listed["size"], listed["reason"]) == (own, 3, None)
-    reap(client)
+    reap(producer)
     assert "insufficient_capacity" in cli("gang", "list").stdout
 
-    client.register_node(uuid4(), NodeSpec(name="n1", instance_id="1", labels={"zone": "a"}))
+    producer.register_node(uuid4(), NodeSpec(name="n1", instance_id="1", labels={"zone": "a"}))
     found = shown("gang", "show", own)
     assert (found["hold"], found["together"], found["same"]) == (120.0, ["node", "fleet"], ["zone"])
     assert (found["state"], found["reason"]) == ("waiting", "insufficient_capacity")
@@ -76,27 +63,27 @@ def test_from_spawned_to_cancelled(client: Client, cli: Cli, shown: Callable[...
     assert text.count("scheduled") == 3
 
     cli("gang", "cancel", own, stdin="n\n", code=1)
-    assert client.get_gang(own).state == "waiting"
+    assert producer.get_gang(own).state == "waiting"
     asked = cli("gang", "cancel", own, "--reason", "wrong data", stdin="y\n")
     assert f"cancel gang {own} of 3 leases, which is waiting?" in asked.stderr
-    reap(client)
+    reap(producer)
     assert shown("gang", "cancel", own, "--yes") == {"gang_id": own, "state": "cancelled"}
     behind = ("gang", "list", "--before", listed["created_at"])
     assert shown(*behind) == []
     assert shown(*behind, "--before-gang", own) == []
-    newer = client.spawn_gang(QUEUE, [{"task": "work", "count": 2}])[0].gang_id
+    newer = producer.spawn_gang(QUEUE, [{"task": "work", "count": 2}])[0].gang_id
     hint = cli("gang", "list", "--limit", "1").stderr
     assert hint.endswith(f"--before-gang {newer}\n")
     assert [each["gang_id"] for each in shown("gang", "list", *hint.split()[-4:])] == [own]
 
 
-def test_why_it_waits(client: Client, cli: Cli, shown: Callable[..., Any]) -> None:
+def test_why_it_waits(producer: Client, cli: Cli, shown: Shown) -> None:
     """The lease in the way is named, and a gang that is not spawned is told the same."""
     node = uuid4()
     spec = NodeSpec(name="n1", instance_id="1", rack=1, slots=3)
-    epoch = client.register_node(node, spec)
-    held = client.spawn_lease(QUEUE, "evaluate").lease_id
-    client.claim_task([QUEUE], node, epoch)
+    epoch = producer.register_node(node, spec)
+    held = producer.spawn_lease(QUEUE, "evaluate").lease_id
+    producer.claim_task([QUEUE], node, epoch)
     asked = ("--member", "work:3", "--together", "rack")
     gang_id = cli("gang", "spawn", QUEUE, *asked).stdout.strip()
     printed = cli("gang", "explain", gang_id).stdout
@@ -112,26 +99,26 @@ def test_why_it_waits(client: Client, cli: Cli, shown: Callable[..., Any]) -> No
     assert "  rack 1: room for 2" not in ahead
     found = shown("gang", "what-if", QUEUE, "--member", "work:2")
     assert (found["code"], found["size"]) == ("ready", 2)
-    assert len(client.list_gangs()) == 1
+    assert len(producer.list_gangs()) == 1
 
 
-def test_members_with_options_of_their_own(client: Client, cli: Cli, shown: Callable[..., Any]) -> None:
+def test_members_with_options_of_their_own(producer: Client, cli: Cli, shown: Shown) -> None:
     """What all are to have is for those that say nothing themselves."""
     members = '[{"task": "lead", "options": {"placement": {}}}, {"task": "work", "count": 2}]'
     line = ("gang", "spawn", QUEUE, "--members", members, "--placement", GPU)
     printed = cli(*line)
     gang_id = printed.stdout.strip()
     assert f"3 leases; how far it is: hwqueue gang show {gang_id}" in printed.stderr
-    asks = [client.get_lease(member.lease_id).placement for member in client.get_gang(gang_id).members]
+    asks = [producer.get_lease(member.lease_id).placement for member in producer.get_gang(gang_id).members]
     assert asks == [{}, {"resources": {"gpu": 1}}, {"resources": {"gpu": 1}}]
     from_stdin = shown("gang", "spawn", QUEUE, "--members", "-", stdin=members)
     assert len(from_stdin["members"]) == 3
 
 
-def test_a_reserved_member_is_told(client: Client, cli: Cli) -> None:
-    client.register_node(uuid4(), NodeSpec(name="n1", instance_id="1"))
+def test_a_reserved_member_is_told(producer: Client, cli: Cli) -> None:
+    producer.register_node(uuid4(), NodeSpec(name="n1", instance_id="1"))
     gang_id = cli("gang", "spawn", QUEUE, "--member", "work:2").stdout.strip()
-    reap(client)
+    reap(producer)
     rows = [line.split() for line in cli("gang", "show", gang_id).stdout.splitlines()[-2:]]
     assert [(row[0], *row[2:]) for row in rows] == [
         ("0", "reserved", "n1"),
@@ -157,6 +144,41 @@ def test_a_reserved_member_is_told(client: Client, cli: Cli) -> None:
         (("cancel", "7"), 2, "'7' is not an id"),
     ],
 )
-def test_what_is_refused(client: Client, cli: Cli, line: tuple[str, ...], code: int, said: str) -> None:
+def test_what_is_refused(producer: Client, cli: Cli, line: tuple[str, ...], code: int, said: str) -> None:
     assert said in cli("gang", *line, code=code).stderr
-    assert client.list_gangs() == []
+    assert producer.list_gangs() == []
+
+
+def test_from_spawned_to_stopped(producer: Client, cli: Cli, shown: Shown) -> None:
+    own, node_id = str(uuid4()), uuid4()
+    producer.register_node(node_id, NodeSpec(name="gpu-1", instance_id="1", labels={"gpu": True}))
+    spawned = shown(
+        *("everywhere", "spawn", QUEUE, "agent", "--params", '{"level": 3}', "--id", own),
+        *("--node-label", "gpu=true", "--mode", "once", "--on-cordoned", "--label", "app=x"),
+    )
+    assert (spawned["everywhere_id"], spawned["created"], spawned["nodes"]) == (own, True, 1)
+    again = cli(
+        *("everywhere", "spawn", QUEUE, "agent", "--params", '{"level": 3}', "--id", own),
+        *("--node-label", "gpu=true", "--mode", "once", "--on-cordoned", "--label", "app=x"),
+    )
+    assert again.stdout.strip() == own
+    assert "nodes that suit it now: 1; it was there already" in again.stderr
+    for _ in range(3):
+        producer.reap()
+    found = shown("everywhere", "show", own)
+    assert (found["mode"], found["on_cordoned"], found["reserved"]) == ("once", True, 1)
+    assert found["leases"][0]["node"] == "gpu-1"
+    assert "gpu-1" in cli("everywhere", "show", own).stdout
+    assert shown("everywhere", "show", own, "--after", str(node_id))["leases"] == []
+    [listed] = shown("everywhere", "list", "--state", "active")
+    assert (listed["everywhere_id"], listed["reserved"]) == (own, 1)
+
+    cli("everywhere", "stop", own, stdin="n\n", code=1)
+    assert producer.get_everywhere(own).state == "active"
+    asked = cli("everywhere", "stop", own, "--running", "stop", stdin="y\n")
+    assert "stop task agent, which runs on 0 nodes?" in asked.stderr
+    for _ in range(3):
+        producer.reap()
+    assert shown("everywhere", "stop", own, "--yes") == {"everywhere_id": own, "state": "stopped"}
+    assert shown("everywhere", "list", "--before", listed["created_at"]) == []
+    cli("everywhere", "show", str(uuid4()), code=3)

@@ -1,16 +1,12 @@
 """hwqueue task: set by hand, or made those of an app."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hwqueue.client import Client
-from tests.e2e.test_cli import Cli, cli, shown
-
-__all__ = ["cli", "shown"]
+from tests.e2e.conftest import Cli, Shown
 
 TASKS = """
 import hwqueue
@@ -44,7 +40,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_from_set_to_dropped(cli: Cli, shown: Callable[..., Any]) -> None:
+def test_from_set_to_dropped(cli: Cli, shown: Shown) -> None:
     assert "hwqueue task set" in cli("task", "list").output
     made = shown("task", "set", "train", '{"max_attempts": 1, "labels": null}')
     assert made == {"task": "train", "defaults": {"max_attempts": 1}}
@@ -57,7 +53,7 @@ def test_from_set_to_dropped(cli: Cli, shown: Callable[..., Any]) -> None:
         cli("task", verb, "train", code=3)
 
 
-def test_sync_makes_them_those_of_the_app(cli: Cli, shown: Callable[..., Any], app: Path, dsn: str) -> None:
+def test_sync_makes_them_those_of_the_app(cli: Cli, shown: Shown, app: Path, dsn: str) -> None:
     with Client(dsn, pool_size=1) as client:
         client.set_task("mail", {"priority": 4, "labels": {"a": "b"}})
         client.set_task("plain", {"priority": 1})
@@ -87,9 +83,7 @@ def test_sync_makes_them_those_of_the_app(cli: Cli, shown: Callable[..., Any], a
         assert "nothing to change" in cli("task", "sync", *APP, "--prune", "--dry-run").output
 
 
-def test_a_task_without_defaults_of_another_app_is_pruned(
-    shown: Callable[..., Any], app: Path, dsn: str
-) -> None:
+def test_a_task_without_defaults_of_another_app_is_pruned(shown: Shown, app: Path, dsn: str) -> None:
     with Client(dsn, pool_size=1) as client:
         client.set_task("empty")
         shown("task", "sync", *APP, "--prune")
@@ -102,9 +96,7 @@ def test_a_bad_default_names_its_task(cli: Cli, app: Path) -> None:
     assert "task train: defaults.max_attempts must be" in refused
 
 
-def test_a_gpu_task_spawned_by_sql_goes_to_the_gpu_node(
-    cli: Cli, shown: Callable[..., Any], app: Path, dsn: str
-) -> None:
+def test_a_gpu_task_spawned_by_sql_goes_to_the_gpu_node(cli: Cli, shown: Shown, app: Path, dsn: str) -> None:
     """The example of the how-to: nodes, sync, and a spawn that says nothing of GPUs."""
     cli("queue", "create", "renders")
     cli("node", "register", "cpu-1")

@@ -1,13 +1,13 @@
-"""hwqueue workflow: from a definition to the end of a run."""
+"""hwqueue workflow: from a definition to the end of a run; dry runs, items of maps, runs below others."""
 
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from rich.console import Console
@@ -15,11 +15,7 @@ from rich.console import Console
 from hwqueue.cli import run_view
 from hwqueue.client import Client
 from hwqueue.types import Claim, NodeSpec
-from tests.e2e.test_cli import Cli, cli, shown
-
-__all__ = ["cli", "shown"]
-
-pytestmark = pytest.mark.thorough
+from tests.e2e.conftest import Cli, Shown
 
 SPEC = {
     "name": "training",
@@ -68,16 +64,14 @@ def runner(dsn: str) -> Iterator[Runner]:
 
 
 @pytest.fixture
-def submitted(runner: Runner, shown: Callable[..., Any]) -> str:
+def submitted(runner: Runner, shown: Shown) -> str:
     """The id of a run of SPEC."""
     runner.client.define_workflow(SPEC)
     run_id: str = shown("workflow", "run", "training", "--input", '{"dataset": "x"}')["run_id"]
     return run_id
 
 
-def test_definitions(
-    cli: Cli, shown: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_definitions(cli: Cli, shown: Shown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("training.json").write_text(json.dumps(SPEC))
     assert "hwqueue workflow define" in cli("workflow", "list").output
@@ -121,7 +115,7 @@ def test_a_definition_says_how_often_a_task_runs(runner: Runner, cli: Cli) -> No
     assert "(sleeps)" in told
 
 
-def test_options_of_a_submission(runner: Runner, cli: Cli, shown: Callable[..., Any]) -> None:
+def test_options_of_a_submission(runner: Runner, cli: Cli, shown: Shown) -> None:
     runner.client.define_workflow(SPEC | {"affinity_tags": {"gpu": True, "zone": "a"}})
     line = ("workflow", "run", "training", "--key", "k", "--input", '{"dataset": 1}')
     first = shown(
@@ -145,9 +139,7 @@ def test_options_of_a_submission(runner: Runner, cli: Cli, shown: Callable[..., 
     assert 'affinity "override"' in refused
 
 
-def test_a_version_that_no_node_has_is_why_a_run_waits(
-    runner: Runner, cli: Cli, shown: Callable[..., Any]
-) -> None:
+def test_a_version_that_no_node_has_is_why_a_run_waits(runner: Runner, cli: Cli, shown: Shown) -> None:
     runner.client.define_workflow(SPEC | {"pin_version": True})
     refused = cli("workflow", "run", "training", code=2)
     assert "pinned to a version" in refused.output
@@ -171,7 +163,7 @@ def test_a_run_that_failed_at_its_submission_says_where_to_look(runner: Runner, 
     assert "follow it: hwqueue workflow status" in under_way
 
 
-def test_runs_are_listed_by_what_they_are(runner: Runner, cli: Cli, shown: Callable[..., Any]) -> None:
+def test_runs_are_listed_by_what_they_are(runner: Runner, cli: Cli, shown: Shown) -> None:
     assert "no such runs" in cli("workflow", "runs").stderr
     for name in ("training", "training", "other"):
         runner.client.define_workflow(SPEC | {"name": name})
@@ -216,15 +208,13 @@ def test_a_line_for_each_step(runner: Runner, cli: Cli, submitted: str) -> None:
     assert "no node" in lines[1]
 
 
-def test_json_has_the_run_and_its_steps(shown: Callable[..., Any], submitted: str) -> None:
+def test_json_has_the_run_and_its_steps(shown: Shown, submitted: str) -> None:
     found = shown("workflow", "status", submitted)
     assert (found["run_id"], found["input"]) == (submitted, {"dataset": "x"})
     assert [step["step"] for step in found["steps"]] == ["prepare", "train", "tell"]
 
 
-def test_watching_ends_as_the_run_ends(
-    runner: Runner, cli: Cli, shown: Callable[..., Any], submitted: str
-) -> None:
+def test_watching_ends_as_the_run_ends(runner: Runner, cli: Cli, shown: Shown, submitted: str) -> None:
     line = ("workflow", "status", submitted)
     assert "is running" in cli(*line, "--watch", "--timeout", "0s", code=7).stderr
     assert "--timeout goes with --watch" in cli(*line, "--timeout", "1s", code=2).stderr
@@ -244,7 +234,7 @@ def test_watching_ends_as_the_run_ends(
     assert shown(*line, "--watch", code=1)["state"] == "failed"
 
 
-def test_a_submission_may_be_watched(runner: Runner, cli: Cli, shown: Callable[..., Any]) -> None:
+def test_a_submission_may_be_watched(runner: Runner, cli: Cli, shown: Shown) -> None:
     runner.client.define_workflow({"name": "short", "steps": [{"name": "tell", "task": "tell"}]})
     line = ("workflow", "run", "short", "--key", "k", "--watch")
     late = cli(*line, "--timeout", "0s", code=7).stderr
@@ -272,7 +262,7 @@ def test_watching_on_a_terminal_redraws(
 
 
 def test_changes_are_shown_then_asked_then_made(
-    runner: Runner, cli: Cli, shown: Callable[..., Any], submitted: str
+    runner: Runner, cli: Cli, shown: Shown, submitted: str
 ) -> None:
     def states() -> list[str]:
         return [step.state for step in runner.client.list_workflow_steps(submitted)]
@@ -304,7 +294,7 @@ def test_changes_are_shown_then_asked_then_made(
 
 
 def test_an_update_is_shown_then_asked_then_made(
-    runner: Runner, cli: Cli, shown: Callable[..., Any], submitted: str
+    runner: Runner, cli: Cli, shown: Shown, submitted: str
 ) -> None:
     line = ("workflow", "update", submitted)
     west = (*line, "--tags", "zone=west", "--app-version", "2.5")
@@ -329,7 +319,7 @@ def test_an_update_is_shown_then_asked_then_made(
     assert "is running" in cli(*line, "--step", "prepare", "--any-version", "-y", code=1).stderr
 
 
-def test_a_signal_ends_a_wait(runner: Runner, cli: Cli, shown: Callable[..., Any]) -> None:
+def test_a_signal_ends_a_wait(runner: Runner, cli: Cli, shown: Shown) -> None:
     steps = [{"name": "ok", "kind": "wait", "signal": "approved"}]
     runner.client.define_workflow({"name": "release", "steps": steps})
     assert "(waits for signal approved)" in cli("workflow", "show", "release").stdout
@@ -348,9 +338,7 @@ def test_a_signal_ends_a_wait(runner: Runner, cli: Cli, shown: Callable[..., Any
     assert "--payload" in cli(*line[:4], "--payload", "{", code=2).stderr
 
 
-def test_a_retry_of_steps_and_with_another_input(
-    runner: Runner, shown: Callable[..., Any], submitted: str
-) -> None:
+def test_a_retry_of_steps_and_with_another_input(runner: Runner, shown: Shown, submitted: str) -> None:
     for step in ("prepare", "train", "tell"):
         runner.complete(step, result=step)
     retry = ("workflow", "retry", submitted)
@@ -361,3 +349,144 @@ def test_a_retry_of_steps_and_with_another_input(
     ]
     shown(*retry, "--mode", "all", "--input", '{"dataset": "y"}', "--yes")
     assert runner.claim("prepare").params == {"dataset": "y"}
+
+
+MAP = {
+    "name": "scores",
+    "steps": [{"name": "score", "kind": "map", "task": "score", "over": [1, 2, 3], "tolerate": 3}],
+}
+PINNED_TO_GPUS = """
+from hwqueue import Step, Workflow
+
+training = Workflow(name="training", affinity_tags={"gpu": True}, tasks=[Step("train", "train")])
+"""
+
+
+def test_items_of_a_map(runner: Runner, cli: Cli, shown: Shown) -> None:
+    run = str(runner.client.submit_spec(MAP).run_id)
+    runner.complete("score", result={"long": "x" * 100})
+    runner.fail("score")
+    line = ("workflow", "results", run, "score")
+    header, *lines = cli(*line).stdout.splitlines()
+    assert header.split() == [
+        *("item", "name", "state", "node", "attempt", "lasted", "returned", "lease_id"),
+    ]
+    done, broken, waits = [row.split() for row in lines]
+    assert done[:5] == ["0", "-", "completed", "gpu-1", "1"]
+    assert "xxx…" in lines[0]
+    assert "x" * 60 not in lines[0]
+    assert broken[:5] == ["1", "-", "failed", "gpu-1", "1"]
+    assert "OSError: no memory" in lines[1]
+    assert waits[:5] == ["2", "-", "pending", "-", "0"]
+    [failed] = shown(*line, "--state", "failed")
+    assert (failed["item"], failed["node_name"]) == (1, "gpu-1")
+    assert cli("lease", "show", failed["lease_id"])
+    assert shown(*line, "--limit", "1")[0]["result"] == {"long": "x" * 100}
+    assert "there may be more: --after 1" in cli(*line, "--limit", "2").stderr
+    assert [each["item"] for each in shown(*line, "--after", "1")] == [2]
+    assert [each["item"] for each in shown(*line, "--after", "-2")] == [-1]
+    assert "no such items" in cli(*line, "--state", "cancelled").stderr
+    assert "has no step other" in cli("workflow", "results", run, "other", code=2).stderr.replace('"', "")
+    told = cli("workflow", "status", run).stderr
+    assert f"items of score: hwqueue workflow results {run} score --state failed" in told
+
+
+def test_members_of_a_gang(runner: Runner, cli: Cli) -> None:
+    train = {"name": "train", "kind": "gang", "task": "train", "size": 2, "together": "rack"}
+    run = runner.client.submit_spec({"name": "ranks", "steps": [train]}).run_id
+    [step] = runner.client.list_workflow_steps(run)
+    told = cli("workflow", "status", str(run))
+    assert f"waits for gang {step.gang_id} of 2" in told.stdout
+    assert f"members of train: hwqueue workflow results {run} train" in told.stderr
+    assert f"gang of train: hwqueue gang explain {step.gang_id}" in told.stderr
+    assert str(run) in cli("gang", "show", str(step.gang_id)).stdout
+
+
+def test_a_dry_run_tells_what_each_step_asks_and_where_it_could_run(
+    runner: Runner,
+    cli: Cli,
+    shown: Shown,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    steps = [
+        {"name": "prepare", "task": "prepare"},
+        {"name": "train", "task": "train", "affinity_tags": {"gpu": True}},
+    ]
+    Path("flow.json").write_text(json.dumps({"name": "flow", "steps": steps}))
+    line = ("workflow", "check", "flow.json")
+    told = cli(*line, code=1).stdout.splitlines()
+    assert told[0].split() == ["step", "task", "queue", "matching", "free", "code"]
+    assert told[1].split()[:5] == ["prepare", "prepare", "default", "1", "1"]
+    assert told[2].split()[:5] == ["train", "train", "default", "0", "0"]
+    begin = told.index("train")
+    assert told[begin + 1] == "  step: gpu in true"
+    assert told[-1] == "  but for gpu in true: 1 node"
+    found = shown(*line, code=1)
+    assert [each["nodes_matching"] for each in found] == [1, 0]
+    whole = shown(*line, "--tags", "zone=a", code=1)
+    assert whole[1]["came_from"] == {"require": [["step"], ["submission"]]}
+    asks = 'train={"options": {"labels": {"app": "x"}}, "affinity_tags": {"gpu": true}}'
+    assert [each["nodes_matching"] for each in shown(*line, "--step", asks, code=1)] == [1, 0]
+    runner.client.define_workflow({"name": "easy", "steps": steps[:1]})
+    assert "ready" in cli("workflow", "check", "--workflow", "easy").stdout
+    Path("flows_to_check.py").write_text(PINNED_TO_GPUS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "flows_to_check", raising=False)
+    told_of_app = cli("workflow", "check", "--app", "flows_to_check:training", code=1).stdout
+    assert "workflow: gpu in true" in told_of_app
+    assert "give a FILE" in cli("workflow", "check", code=2).stderr
+    assert "give a FILE" in cli(*line, "--workflow", "easy", code=2).stderr
+    assert shown("workflow", "runs") == []
+
+
+def test_a_run_of_ones_own_id_that_is_alone(runner: Runner, cli: Cli, shown: Shown) -> None:
+    runner.client.define_workflow(SPEC)
+    line = ("workflow", "run", "training", "--input", '{"dataset": 1}', "--unique", "nightly")
+    own = str(uuid4())
+    first = shown(*line, "--run-id", own)
+    assert (first["run_id"], first["created"]) == (own, True)
+    assert shown(*line) == first | {"created": False}
+    assert own in cli(*line, "--on-conflict", "raise", code=1).stderr
+    second = shown(*line, "--on-conflict", "replace")
+    assert second["created"]
+    assert runner.client.get_workflow_run(own).state == "cancelled"
+
+
+def test_options_of_single_steps(runner: Runner, cli: Cli, shown: Shown) -> None:
+    runner.client.define_workflow(SPEC)
+    line = ("workflow", "run", "training", "--input", '{"dataset": 1}')
+    given = '{"options": {"max_attempts": 9}, "affinity_tags": {"gpu": true}}'
+    run = shown(*line, "--step", f"prepare={given}")["run_id"]
+    step = runner.client.list_workflow_steps(run)[0]
+    assert step.lease_id is not None
+    assert runner.client.get_lease(step.lease_id).max_attempts == 9
+    assert (step.placement or {})["require"][0]["label"] == "gpu"
+    assert "is not NAME=JSON" in cli(*line, "--step", "prepare", code=2).stderr
+    twice = ("--step", "prepare={}", "--step", "prepare={}")
+    assert "given twice" in cli(*line, *twice, code=2).stderr
+
+
+def test_a_run_for_later(runner: Runner, cli: Cli, shown: Shown) -> None:
+    runner.client.define_workflow(SPEC)
+    line = ("workflow", "run", "training", "--input", '{"dataset": 1}')
+    for more in (("--delay", "2h"), ("--available-at", "2100-01-01T00:00:00Z")):
+        run = shown(*line, *more)["run_id"]
+        assert runner.client.list_workflow_steps(run)[0].lease_state == "scheduled"
+        assert "◔  prepare  scheduled" in cli("workflow", "status", run).stdout
+
+
+def test_runs_below_others_are_listed(runner: Runner, shown: Shown) -> None:
+    runner.client.define_workflow({"name": "below", "steps": [{"name": "a", "task": "a"}]})
+    steps = [{"name": "n", "kind": "workflow", "workflow": "below"}]
+    above = str(runner.client.submit_spec({"name": "above", "steps": steps}).run_id)
+    runner.client.advance_workflows()
+
+    def listed(*line: str) -> list[str]:
+        return [each["run_id"] for each in shown("workflow", "runs", *line)]
+
+    [nested] = listed("--parent", above)
+    assert nested != above
+    assert listed("--root", above) == listed("--nested") == [nested]
+    assert listed("--no-nested") == [above]

@@ -10,30 +10,16 @@ from typing import IO, Any
 
 import psycopg
 import pytest
-from typer.testing import CliRunner, Result
 
-from hwqueue.cli.main import app
 from hwqueue.client import Client
+from tests.e2e.conftest import Cli
 from tests.sql.api import outlive
 
-Cli = Callable[..., Result]
 TAIL = (sys.executable, "-m", "typer", "hwqueue.cli.main", "run", "events", "tail", "--follow")
 CUT = (
     "select count(pg_terminate_backend(pid)) from pg_stat_activity"
     " where datname = current_database() and pid <> pg_backend_pid()"
 )
-
-
-@pytest.fixture
-def cli(dsn: str) -> Cli:
-    """Run `hwqueue ARGS --dsn ...`; `code` is what it must exit with."""
-
-    def run(*args: str, code: int = 0) -> Result:
-        result = CliRunner().invoke(app, ["--dsn", dsn, *args])
-        assert result.exit_code == code, (result.output, result.exception)
-        return result
-
-    return run
 
 
 def listed(cli: Cli, *args: str) -> list[Any]:

@@ -15,21 +15,15 @@ the one in its place from then on.
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import psycopg
 import pytest
 from markdown_it.token import Token
@@ -38,6 +32,7 @@ from playwright.sync_api import Page, expect
 from hwqueue.client import Client
 from hwqueue.testing import Clock
 from tests.dashboard.screenshots import browsing, chromium
+from tests.e2e.conftest import Shell
 from tests.e2e.test_serve import wait_until_ready
 from tests.e2e.worker_support import BOUND_SECONDS, wait_until
 from tests.fix_db import strict_skip
@@ -62,50 +57,6 @@ DEED = re.compile(
 HALF_A_MINUTE = timedelta(seconds=30)
 
 pytestmark = pytest.mark.embedded
-
-
-class Shell:
-    """Somebody's shell, with its jobs; it stops at the first command that fails."""
-
-    def __init__(self, folder: Path, env: dict[str, str]) -> None:
-        self._errors = (folder / "shell.log").open("w+")
-        self.process = subprocess.Popen(
-            ["bash", "--norc", "-eo", "pipefail"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-            text=True, cwd=folder, env=env, start_new_session=True,
-        )  # fmt: skip
-
-    def run(self, script: str) -> str:
-        """Run lines; what they print."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(f"{script}\necho; echo --end--\n")
-        self.process.stdin.flush()
-        printed = ""
-        for line in self.process.stdout:
-            if line == "--end--\n":
-                return printed.removesuffix("\n")
-            printed += line
-        self._errors.seek(0)
-        raise AssertionError(f"{script}\n{printed}{self._errors.read()}")
-
-    def jobs(self) -> list[list[str]]:
-        """What runs in the background, by its words."""
-        found = []
-        for child in psutil.Process(self.process.pid).children():
-            with suppress(psutil.NoSuchProcess):
-                found.append(child.cmdline())
-        return found
-
-    def workers(self) -> list[str]:
-        """The names of the nodes whose workers live."""
-        return [words[words.index("--name") + 1] for words in self.jobs() if "--name" in words]
-
-    def end(self) -> None:
-        """End it and all its jobs."""
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.communicate()
-        self._errors.close()
 
 
 def free_port() -> str:
@@ -243,16 +194,6 @@ def masked(text: str) -> str:
     for pattern, mask in MASKS:
         text = pattern.sub(mask, text)
     return "\n".join(line.rstrip() for line in text.splitlines())
-
-
-@pytest.fixture
-def shell(dsn: str, tmp_path: Path) -> Iterator[Shell]:
-    """Of somebody on whose machine hwqueue is installed."""
-    programs = Path(sys.executable).parent
-    env = os.environ | {"HWQUEUE_DSN": dsn, "PATH": f"{programs}:{os.environ['PATH']}"}
-    made = Shell(tmp_path, env)
-    yield made
-    made.end()
 
 
 @pytest.fixture

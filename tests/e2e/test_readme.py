@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from tests.e2e.test_on_call import Shell
+from tests.e2e.conftest import Shell
 from tests.e2e.worker_support import wait_until
 from tests.shell_lines import session, tokens
 
@@ -29,15 +26,6 @@ def blocks(section: str) -> list[tuple[str, str]]:
         elif token.type == "fence" and title == section:
             found.append((token.info, token.content))
     return found
-
-
-@pytest.fixture
-def shell(dsn: str, tmp_path: Path) -> Iterator[Shell]:
-    programs = Path(sys.executable).parent
-    env = os.environ | {"HWQUEUE_DSN": dsn, "PATH": f"{programs}:{os.environ['PATH']}"}
-    made = Shell(tmp_path, env)
-    yield made
-    made.end()
 
 
 def test_the_example(shell: Shell, conn: psycopg.Connection[Any], tmp_path: Path) -> None:

@@ -17,16 +17,13 @@ from typing import Any
 import pytest
 
 from hwqueue.client import Client
-from hwqueue.types import Lease, LeaseState, QueuePolicy, RetryPolicy
-from tests.e2e.worker_support import BOUND_SECONDS, wait_until
+from hwqueue.types import Lease, LeaseState, QueuePolicy
+from tests.e2e.worker_support import AT_ONCE, BOUND_SECONDS, wait_until
 from tests.shell_lines import session, tokens
-
-pytestmark = pytest.mark.thorough
 
 QUEUE = "jobs"
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 HWQUEUE = (sys.executable, "-m", "hwqueue")
-AT_ONCE = RetryPolicy(kind="fixed", base=timedelta(0))
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -41,15 +38,7 @@ def client(dsn: str) -> Iterator[Client]:
 def shell_worker(dsn: str, *more: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
     """A worker that runs commands; it is gone afterwards, and so is what it ran."""
     command = [*HWQUEUE, "--dsn", dsn, "worker", "run", "--shell", "--queue", QUEUE, *more]
-    command += [
-        "--no-detect",
-        "--name",
-        "node-1",
-        "--poll-interval",
-        "20ms",
-        "--cancel-grace",
-        "2s",
-    ]
+    command += ["--no-detect", "--name=node-1", "--poll-interval=20ms", "--cancel-grace=2s"]
     process = subprocess.Popen(command, env=os.environ | environment)
     try:
         yield process

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,9 +17,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from hwqueue import App, tracing
 from hwqueue.client import AsyncClient, Client
-from hwqueue.types import LeaseSpec, LeaseState, QueuePolicy, RetryPolicy, WorkflowRun
+from hwqueue.types import LeaseSpec, LeaseState, QueuePolicy, WorkflowRun
 from hwqueue.worker import outcome
-from tests.e2e.worker_support import QUEUE, ended, until, worker
+from tests.e2e.worker_support import AT_ONCE, QUEUE, ended, until, worker
 from tests.unit.test_worker_heartbeat import claim
 
 OWN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -37,6 +37,11 @@ assert with_headers({"priority": 1}, headers) == {"priority": 1}
 
 
 @pytest.fixture
+def policy() -> QueuePolicy:
+    return QueuePolicy(retry=AT_ONCE)
+
+
+@pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     """What has ended so far."""
     exporter = InMemorySpanExporter()
@@ -47,14 +52,6 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
     yield exporter
     provider.shutdown()
-
-
-@pytest.fixture
-async def client(dsn: str) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(dsn) as connected:
-        at_once = RetryPolicy(kind="fixed", base=timedelta(0))
-        await connected.create_queue(QUEUE, policy=QueuePolicy(retry=at_once))
-        yield connected
 
 
 def of_kind(spans: InMemorySpanExporter, kind: SpanKind) -> list[ReadableSpan]:

@@ -25,7 +25,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.test_on_call import ID, Shell
+from tests.e2e.conftest import Shell
+from tests.e2e.test_on_call import ID
 from tests.e2e.test_on_call import masked as masked_on_call
 from tests.e2e.worker_support import BOUND_SECONDS
 from tests.shell_lines import session, tokens

@@ -5,7 +5,7 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -15,11 +15,9 @@ import psycopg
 import pytest
 import uvicorn
 
-from tests.e2e.test_cli import Cli, cli, shown
+from tests.e2e.conftest import Cli, Shown
 from tests.e2e.test_worker_examples import EXAMPLES
 from tests.sql.api import outlive
-
-__all__ = ["cli", "shown"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "run" / "events.md"
 ELSEWHERE = "https://hooks.example/"
@@ -48,7 +46,7 @@ def example(monkeypatch: pytest.MonkeyPatch, secret: str) -> ModuleType:
 
 def test_the_receiver_of_the_page(
     cli: Cli,
-    shown: Callable[..., Any],
+    shown: Shown,
     monkeypatch: pytest.MonkeyPatch,
     conn: psycopg.Connection[Any],
 ) -> None:
@@ -85,7 +83,7 @@ def test_the_page_shows_the_receiver_that_runs() -> None:
         assert block in text
 
 
-def test_from_added_to_dropped(cli: Cli, shown: Callable[..., Any]) -> None:
+def test_from_added_to_dropped(cli: Cli, shown: Shown) -> None:
     assert "hwqueue webhook add" in cli("webhook", "list").output
     made = shown(
         *("webhook", "add", "pager", ELSEWHERE, "--code", "lease_completed", "--queue", "q"),

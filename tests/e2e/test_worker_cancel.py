@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -15,21 +15,15 @@ import pytest
 from hwqueue.client import AsyncClient
 from hwqueue.testing import Clock
 from hwqueue.types import Claim, Heartbeat, LeaseState, Taint
+from hwqueue.worker import session
 from hwqueue.worker.heartbeat import HeartbeatLoop
-from tests.e2e.worker_support import BOUND_SECONDS, QUEUE, ended, until, worker
+from tests.e2e.worker_support import BOUND_SECONDS, QUEUE, RARELY, ended, until, worker
 
 LISTENING = (
     "select count(*) from pg_stat_activity where pid <> pg_backend_pid()"
     " and datname = current_database() and query ~* '^listen hwqueue$'"
 )
 KINDS = ["wait-async", "wait-sync", "wait-process"]
-
-
-@pytest.fixture
-async def client(dsn: str) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(dsn) as connected:
-        await connected.create_queue(QUEUE)
-        yield connected
 
 
 async def listens(dsn: str) -> None:
@@ -98,7 +92,6 @@ async def test_a_lost_claim_stops_its_handler_and_is_not_settled(
     assert [attempt.outcome for attempt in lease.attempts] == ["expired"]
 
 
-RARELY = {"heartbeat_interval": timedelta(hours=1), "heartbeat_timeout": timedelta(hours=2)}
 STOPS: dict[str, Callable[[AsyncClient, UUID, UUID], Awaitable[object]]] = {
     "cancelled": lambda client, lease_id, _: client.cancel_lease(lease_id),
     "drained": lambda client, _, node_id: client.drain_node(node_id, deadline=timedelta(0)),
@@ -172,3 +165,36 @@ async def test_a_deregistered_node_registers_again_and_says_so(
         spawned = await client.spawn_lease(QUEUE, "add", {"a": 1, "b": 2})
         assert (await ended(client, spawned.lease_id)).result == 3
     assert "was deregistered; registering it again" in caplog.text
+
+
+@pytest.mark.parametrize("stops", [False, True], ids=["working", "stopping"])
+async def test_a_result_is_kept_until_its_claim_is_free(
+    client: AsyncClient,
+    dsn: str,
+    *,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    stops: bool,
+) -> None:
+    """A producer cancels it and leaves its transaction open: the worker goes on with other leases."""
+    monkeypatch.setattr(session, "_BUSY_WAIT_SECONDS", 0.05)
+    spawned = await client.spawn_lease(QUEUE, "wait-async", {"folder": str(tmp_path)})
+
+    def told() -> int:
+        return sum("settling it later" in record.message for record in caplog.records)
+
+    with psycopg.connect(dsn) as producer:
+        async with worker(dsn) as working:
+            await until((tmp_path / "started").exists)
+            producer.execute("select hwqueue.cancel_lease(p_lease => %s)", [spawned.lease_id])
+            (tmp_path / "go").touch()
+            await until(lambda: told() >= 2)
+            if stops:
+                working.stop()
+            else:
+                other = await client.spawn_lease(QUEUE, "wait-async", {"folder": str(tmp_path)})
+                assert (await ended(client, other.lease_id)).state is LeaseState.COMPLETED
+            producer.rollback()
+            lease = await ended(client, spawned.lease_id)
+    assert (lease.state, lease.result, lease.attempt) == (LeaseState.COMPLETED, "went", 1)

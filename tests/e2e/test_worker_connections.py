@@ -1,4 +1,4 @@
-"""Workers whose connections are cut, pooled, or told of new work."""
+"""Workers whose connections are cut, pooled, or told of new work; what wakes them."""
 
 from __future__ import annotations
 
@@ -6,25 +6,28 @@ import asyncio
 import logging
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import asyncpg
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+import hwqueue.worker.listen as listen_module
 from benchmarks.core import pooler
-from hwqueue import Worker
+from hwqueue import Client, Worker
 from hwqueue.client import AsyncClient, _pauses
 from hwqueue.client._async.runner import AsyncPoolRunner
 from hwqueue.errors import SchemaTooOld
-from hwqueue.types import Heartbeat, LeaseState, SettledAndClaimed
+from hwqueue.types import Heartbeat, LeaseState, NodeSpec, SettledAndClaimed
 from hwqueue.worker import listen as listening
 from hwqueue.worker import queues
+from hwqueue.worker.listen import Wanted, listen
 from tests.e2e.worker_app import app
 from tests.e2e.worker_support import (
     BOUND_SECONDS,
@@ -44,13 +47,6 @@ IDLE_AND_LISTENING = (
     "select 1 from hwqueue.queue_signal, pg_stat_activity where waiting_since is not null"
     " and datname = current_database() and query ~* '^listen'"
 )
-
-
-@pytest.fixture
-async def client(dsn: str) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(dsn) as connected:
-        await connected.create_queue(QUEUE)
-        yield connected
 
 
 async def test_a_worker_outlives_its_connections(
@@ -327,3 +323,61 @@ async def test_an_actor_is_not_handed_on_by_a_pooler(client: AsyncClient, bounce
         [said], [plain] = [await client.list_events(queue=q) for q in (name, f"plain-{name}")]
         assert said.actor == name
         assert plain.actor not in names
+
+
+async def test_only_what_stands_for_its_queues_and_its_node_wakes(dsn: str) -> None:
+    """Notifications come in order, so once the last one has woken, the others have not."""
+    woken = asyncio.Queue[str]()
+    nodes = {name: uuid4() for name in ("mine", "other")}
+    with Client(dsn) as client:
+        for name, node_id in nodes.items():
+            client.register_node(node_id, NodeSpec(name=name, instance_id="first"))
+        [mine, other] = [client.wake_payloads([queue])[0].payload for queue in nodes]
+        [my_node, other_node] = [client.node_wake_payload(node_id) for node_id in nodes.values()]
+    wanted = Wanted(
+        ["mine"],
+        nodes["mine"],
+        on_work=lambda: woken.put_nowait("work"),
+        on_stop=lambda: woken.put_nowait("stop"),
+    )
+    listening = asyncio.create_task(listen(dsn, wanted))
+    async with asyncio.timeout(BOUND_SECONDS):
+        # it listens, and something may have come before
+        assert [await woken.get(), await woken.get()] == ["work", "stop"]
+        async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
+            for payload in ("", "0:mine", "mine", other, other_node, mine.upper(), my_node, mine):
+                await connection.execute("select pg_notify('hwqueue', %s)", [payload])
+        assert [await woken.get(), await woken.get()] == ["stop", "work"]
+    assert woken.empty()
+    listening.cancel()
+    await asyncio.wait({listening})
+
+
+async def test_what_keeps_it_from_listening_is_said_once(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In one line, with what to grant, however often it tries."""
+    tries = asyncio.Queue[None]()
+    reasons = [
+        psycopg.errors.InsufficientPrivilege("permission denied\nLINE 1: select queue\n  ^"),
+        psycopg.OperationalError("connection refused\n\tIs the server running?"),
+    ]
+
+    async def refused(*_arguments: object) -> None:
+        tries.put_nowait(None)
+        raise reasons[0 if tries.qsize() < 4 else 1]
+
+    wanted = Wanted(["mine"], uuid4(), on_work=lambda: None, on_stop=lambda: None)
+    monkeypatch.setattr(listen_module, "_subscribe", refused)
+    monkeypatch.setattr(listen_module, "_MOST_WAIT_SECONDS", 0.01)
+    listening = asyncio.create_task(listen(dsn, wanted))
+    while tries.qsize() < 8:
+        await asyncio.sleep(0)
+    listening.cancel()
+    await asyncio.wait({listening})
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == [
+        "cannot LISTEN, polling instead and trying again: permission denied; "
+        "the login that listens needs the role hwqueue_worker",
+        "cannot LISTEN, polling instead and trying again: connection refused Is the server running?",
+    ]

@@ -1,11 +1,10 @@
-"""Gangs in real workers: handlers of two nodes begin together, and begin again together."""
+"""Gangs in real workers: handlers begin together, and again together. Everywhere tasks: once each."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 import subprocess
-from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -17,9 +16,10 @@ import pytest
 
 from hwqueue import Member
 from hwqueue.client import AsyncClient, Client
-from hwqueue.types import LeaseState, NodeSpec, QueuePolicy, RetryPolicy, SpawnedMember
+from hwqueue.types import LeaseState, NodeSpec, QueuePolicy, SpawnedMember
 from tests.direct import Direct
 from tests.e2e.worker_support import (
+    AT_ONCE,
     BOUND_SECONDS,
     QUEUE,
     ended,
@@ -32,15 +32,12 @@ from tests.e2e.worker_support import (
 from tests.parking import is_parked, parking
 
 KINDS = ["meet", "meet-sync", "meet-process", "meet-async-process"]
-AT_ONCE = RetryPolicy(kind="fixed", base=timedelta(0))
 OFTEN = timedelta(milliseconds=100)
 
 
 @pytest.fixture
-async def client(dsn: str) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(dsn) as connected:
-        await connected.create_queue(QUEUE, policy=QueuePolicy(retry=AT_ONCE))
-        yield connected
+def policy() -> QueuePolicy:
+    return QueuePolicy(retry=AT_ONCE)
 
 
 def node(number: int, **changes: Any) -> dict[str, Any]:
@@ -252,3 +249,15 @@ def test_a_worker_that_is_killed_while_it_assembles_its_gang(dsn: str, tmp_path:
     assert len(arrived(tmp_path)) == 2  # no other handler has begun
     with psycopg.connect(dsn, autocommit=True) as conn:
         assert Direct(conn).rows("verify_invariants") == []
+
+
+async def test_workers_run_it_once_each(client: AsyncClient, dsn: str) -> None:
+    often = timedelta(milliseconds=100)
+    async with worker(dsn, name="node-1", reap_interval=often):
+        spawned = await client.spawn_everywhere(QUEUE, "alone", mode="once")
+        async with worker(dsn, name="node-2"), asyncio.timeout(BOUND_SECONDS):
+            while (found := await client.get_everywhere(spawned.everywhere_id)).completed < 2:
+                await asyncio.sleep(0.02)
+    assert {lease.node for lease in found.leases} == {"node-1", "node-2"}
+    results = [(await client.get_lease(lease.lease_id)).result for lease in found.leases]
+    assert results == [True, True]  # of no gang

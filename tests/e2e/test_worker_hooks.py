@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from hwqueue import App, AsyncClient, Claim, QueuePolicy, RetryPolicy, Worker
+from hwqueue import App, AsyncClient, Claim, QueuePolicy, Worker
 from hwqueue.types import LeaseState
 from hwqueue.worker.session import NodeSession
 from tests.e2e import middleware_app
-from tests.e2e.worker_support import QUEUE, ended, settings, until, worker
+from tests.e2e.worker_support import AT_ONCE, QUEUE, ended, settings, until, worker
 
 pytestmark = pytest.mark.embedded
 
 
 @pytest.fixture
-async def client(dsn: str) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(dsn) as connected:
-        at_once = RetryPolicy(kind="fixed", base=timedelta(0), jitter=0)
-        await connected.create_queue(QUEUE, policy=QueuePolicy(max_attempts=2, retry=at_once))
-        yield connected
+def policy() -> QueuePolicy:
+    return QueuePolicy(max_attempts=2, retry=AT_ONCE)
 
 
 @pytest.mark.parametrize("task", ["sync", "async", "process", "process-async"])

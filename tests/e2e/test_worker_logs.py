@@ -8,7 +8,7 @@ import logging
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -22,20 +22,17 @@ from hwqueue.logs import JsonFormatter, TextFormatter
 from hwqueue.testing import Clock
 from hwqueue.types import LeaseState, QueuePolicy, RetryPolicy
 from tests.e2e.worker_app import picky
-from tests.e2e.worker_support import BOUND_SECONDS, QUEUE, ended, until, worker, worker_process
+from tests.e2e.worker_support import BOUND_SECONDS, QUEUE, RARELY, ended, until, worker, worker_process
 
 pytestmark = pytest.mark.embedded
 
 FIVE_SECONDS = RetryPolicy(kind="fixed", base=timedelta(seconds=5), jitter=0)
-RARELY = {"heartbeat_interval": timedelta(hours=1), "heartbeat_timeout": timedelta(hours=2)}
 FIELDS = ("lease_id", "task", "queue", "attempt")
 
 
 @pytest.fixture
-async def client(dsn: str) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(dsn) as connected:
-        await connected.create_queue(QUEUE, policy=QueuePolicy(max_attempts=3, retry=FIVE_SECONDS))
-        yield connected
+def policy() -> QueuePolicy:
+    return QueuePolicy(max_attempts=3, retry=FIVE_SECONDS)
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
-import pytest
 
 from hwqueue.client import Client
 from hwqueue.types import LeaseState, Node
@@ -35,13 +34,6 @@ async def wait(params):
 """
 
 
-@pytest.fixture
-def client(dsn: str) -> Iterator[Client]:
-    with Client(dsn) as connected:
-        connected.create_queue(QUEUE)
-        yield connected
-
-
 @contextmanager
 def hwqueue_worker(dsn: str, folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """`hwqueue worker run` in a folder with tasks; its workers end with it, as their pipe does."""
@@ -57,8 +49,8 @@ def hwqueue_worker(dsn: str, folder: Path, *options: str) -> Iterator[subprocess
             process.kill()
 
 
-def nodes(client: Client) -> dict[str, Node]:
-    return {node.name: node for node in client.list_nodes()}
+def nodes(producer: Client) -> dict[str, Node]:
+    return {node.name: node for node in producer.list_nodes()}
 
 
 def pid_of_first(process: subprocess.Popen[str]) -> int:
@@ -70,34 +62,34 @@ def pid_of_first(process: subprocess.Popen[str]) -> int:
     raise AssertionError("it said nothing")
 
 
-def test_processes_divide_the_machine_and_stop_together(client: Client, dsn: str, tmp_path: Path) -> None:
+def test_processes_divide_the_machine_and_stop_together(producer: Client, dsn: str, tmp_path: Path) -> None:
     capacity = '{"cpu_milli": 5000, "licences": 1}'
     options = ("--processes=2", "--gpu=A100:80GiBx3", f"--capacity={capacity}")
     with hwqueue_worker(dsn, tmp_path, *options) as process:
-        wait_until(lambda: len(nodes(client)) == 2)
+        wait_until(lambda: len(nodes(producer)) == 2)
         host = socket.gethostname()
-        first, second = (nodes(client)[f"{host}-{index}"] for index in (0, 1))
+        first, second = (nodes(producer)[f"{host}-{index}"] for index in (0, 1))
         assert (first.capacity["cpu_milli"], second.capacity["cpu_milli"]) == (2500, 2500)
         assert (first.capacity["licences"], second.capacity["licences"]) == (1, 0)
         assert (len(first.gpus), len(second.gpus)) == (2, 1)
-        lease_id = client.spawn_lease(QUEUE, "who", {}).lease_id
-        wait_until(is_in(client, lease_id, LeaseState.COMPLETED))
+        lease_id = producer.spawn_lease(QUEUE, "who", {}).lease_id
+        wait_until(is_in(producer, lease_id, LeaseState.COMPLETED))
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
-    assert nodes(client) == {}
+    assert nodes(producer) == {}
 
 
-def test_a_process_that_is_killed_comes_back(client: Client, dsn: str, tmp_path: Path) -> None:
+def test_a_process_that_is_killed_comes_back(producer: Client, dsn: str, tmp_path: Path) -> None:
     """And one Ctrl-C, of which its group and the supervisor hear, is a graceful stop."""
     with hwqueue_worker(dsn, tmp_path, "--processes=2", "--name=box-%i") as process:
         pid = pid_of_first(process)
-        wait_until(lambda: len(nodes(client)) == 2)
+        wait_until(lambda: len(nodes(producer)) == 2)
         assert dsn not in Path(f"/proc/{pid}/cmdline").read_text()  # everybody may read that
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: nodes(client)["box-0"].node_epoch == 2)
-        assert nodes(client)["box-1"].node_epoch == 1
-        lease_id = client.spawn_lease(QUEUE, "wait", {}).lease_id
-        wait_until(is_in(client, lease_id, LeaseState.CLAIMED))
+        wait_until(lambda: nodes(producer)["box-0"].node_epoch == 2)
+        assert nodes(producer)["box-1"].node_epoch == 1
+        lease_id = producer.spawn_lease(QUEUE, "wait", {}).lease_id
+        wait_until(is_in(producer, lease_id, LeaseState.CLAIMED))
         workers = psutil.Process(process.pid).children()
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
@@ -109,26 +101,26 @@ def test_a_process_that_is_killed_comes_back(client: Client, dsn: str, tmp_path:
         (tmp_path / "go").touch()
         assert process.wait(30) == 0
         assert "stopping now" not in process.stderr.read()
-    assert client.get_lease(lease_id).state is LeaseState.COMPLETED
+    assert producer.get_lease(lease_id).state is LeaseState.COMPLETED
 
 
-def test_workers_stop_when_their_supervisor_is_gone(client: Client, dsn: str, tmp_path: Path) -> None:
+def test_workers_stop_when_their_supervisor_is_gone(producer: Client, dsn: str, tmp_path: Path) -> None:
     with hwqueue_worker(dsn, tmp_path, "--processes=2") as process:
-        wait_until(lambda: len(nodes(client)) == 2)
+        wait_until(lambda: len(nodes(producer)) == 2)
         process.kill()
-        wait_until(lambda: nodes(client) == {})
+        wait_until(lambda: nodes(producer) == {})
 
 
-def test_changed_tasks_are_run(client: Client, dsn: str, tmp_path: Path) -> None:
+def test_changed_tasks_are_run(producer: Client, dsn: str, tmp_path: Path) -> None:
     def answer() -> object:
-        lease_id = client.spawn_lease(QUEUE, "who", {}).lease_id
-        wait_until(is_in(client, lease_id, LeaseState.COMPLETED))
-        return client.get_lease(lease_id).result
+        lease_id = producer.spawn_lease(QUEUE, "who", {}).lease_id
+        wait_until(is_in(producer, lease_id, LeaseState.COMPLETED))
+        return producer.get_lease(lease_id).result
 
     with hwqueue_worker(dsn, tmp_path, "--watch", "--name=box") as process:
         assert answer() == "first"
         (tmp_path / "tasks.py").write_text(TASKS.replace("{answer}", "second"))
-        wait_until(lambda: nodes(client).get("box") is None or nodes(client)["box"].node_epoch > 1)
+        wait_until(lambda: nodes(producer).get("box") is None or nodes(producer)["box"].node_epoch > 1)
         assert answer() == "second"
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import UUID
 
@@ -14,19 +12,25 @@ import pytest
 
 from hwqueue.client import AsyncClient
 from hwqueue.testing import Clock
-from hwqueue.types import Lease, LeaseState, QueuePolicy, RetryPolicy
+from hwqueue.types import Lease, LeaseState, QueuePolicy
 from tests.e2e.steps_app import HOUR, app
-from tests.e2e.worker_support import BOUND_SECONDS, QUEUE, ended, until, worker
+from tests.e2e.worker_support import (
+    AT_ONCE,
+    BOUND_SECONDS,
+    QUEUE,
+    ended,
+    run_one,
+    until,
+    worker,
+    worker_process,
+)
 
 ORDERS = ["order", "order-async", "order-process", "order-async-process"]
 
 
 @pytest.fixture
-async def client(dsn: str) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(dsn) as connected:
-        at_once = RetryPolicy(kind="fixed", base=HOUR * 0)
-        await connected.create_queue(QUEUE, policy=QueuePolicy(retry=at_once))
-        yield connected
+def policy() -> QueuePolicy:
+    return QueuePolicy(retry=AT_ONCE)
 
 
 def lines(folder: Path) -> list[str]:
@@ -69,12 +73,10 @@ async def test_a_handler_goes_on_behind_its_steps(
 async def test_a_step_is_called_again_within_its_attempt(
     client: AsyncClient, dsn: str, tmp_path: Path, task: str
 ) -> None:
-    lease_id = (await client.spawn_lease(QUEUE, task, {"folder": str(tmp_path)})).lease_id
-    async with worker(dsn, app):
-        lease = await ended(client, lease_id)
+    lease = await run_one(client, dsn, task, {"folder": str(tmp_path)}, of=app)
     assert (lease.result, lease.attempt, lease.attempts) == ("done", 1, ())
     assert lines(tmp_path) == ["busy"] * 3
-    told = await client.lease_logs(lease_id)
+    told = await client.lease_logs(lease.lease_id)
     assert [(one.level, one.fields) for one in told] == [
         ("warning", {"step": "ask", "calls": 1}),
         ("warning", {"step": "ask", "calls": 2}),
@@ -125,13 +127,8 @@ async def test_a_long_sleep_frees_the_slot(
 async def test_a_killed_worker_leaves_what_was_saved(client: AsyncClient, dsn: str, tmp_path: Path) -> None:
     """The next attempt does not run the first step again."""
     lease_id = (await client.spawn_lease(QUEUE, "stops-between", {"folder": str(tmp_path)})).lease_id
-    command = [sys.executable, "-m", "tests.e2e.run_steps", dsn]
-    process = await asyncio.create_subprocess_exec(*command)
-    try:
+    with worker_process(dsn, of="steps_app"):
         await until(lambda: "between" in lines(tmp_path))
-    finally:
-        process.kill()
-        await process.wait()
     assert lines(tmp_path) == ["first", "between"]
     (tmp_path / "go").touch()
     async with worker(dsn, app):
@@ -146,16 +143,12 @@ async def test_effect_and_checkpoint_commit_together(
     client: AsyncClient, dsn: str, conn: psycopg.Connection, task: str, fails: bool
 ) -> None:
     conn.execute("create table booking (lease text)")
-    lease_id = (await client.spawn_lease(QUEUE, task, {"fails": fails})).lease_id
-    async with worker(dsn, app):
-        lease = await ended(client, lease_id)
+    lease = await run_one(client, dsn, task, {"fails": fails}, of=app)
     assert lease.result is fails, "the second run finds it done"
-    assert conn.execute("select lease from booking").fetchall() == [(str(lease_id),)]
+    assert conn.execute("select lease from booking").fetchall() == [(str(lease.lease_id),)]
 
 
 async def test_what_is_no_json_names_the_step(client: AsyncClient, dsn: str) -> None:
-    lease_id = (await client.spawn_lease(QUEUE, "no-json", {}, max_attempts=1)).lease_id
-    async with worker(dsn, app):
-        lease = await ended(client, lease_id)
+    lease = await run_one(client, dsn, "no-json", {}, of=app, max_attempts=1)
     assert isinstance(lease.error, dict)
     assert "result of step 'odd'" in str(lease.error["message"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -16,23 +15,20 @@ from psycopg.conninfo import make_conninfo
 
 from hwqueue.client import Client
 from hwqueue.testing import Clock
-from hwqueue.types import Lease, LeaseState, QueuePolicy, RetryPolicy
+from hwqueue.types import Lease, LeaseState, QueuePolicy
 from hwqueue.worker.signals import SUPERSEDED
-from tests.e2e.worker_support import QUEUE, is_in, wait_until, worker_process
+from tests.e2e.worker_support import AT_ONCE, QUEUE, is_in, wait_until, worker_process
 
 KINDS = ["wait-async", "wait-sync", "wait-process"]
-AT_ONCE = RetryPolicy(kind="fixed", base=timedelta(0))
 
 
 @pytest.fixture
-def client(dsn: str) -> Iterator[Client]:
-    with Client(dsn) as connected:
-        connected.create_queue(QUEUE, policy=QueuePolicy(retry=AT_ONCE))
-        yield connected
+def policy() -> QueuePolicy:
+    return QueuePolicy(retry=AT_ONCE)
 
 
-def spawn(client: Client, task: str, folder: Path) -> UUID:
-    return client.spawn_lease(QUEUE, task, {"folder": str(folder)}).lease_id
+def spawn(producer: Client, task: str, folder: Path) -> UUID:
+    return producer.spawn_lease(QUEUE, task, {"folder": str(folder)}).lease_id
 
 
 def is_released(lease: Lease) -> bool:
@@ -42,52 +38,52 @@ def is_released(lease: Lease) -> bool:
 
 
 def test_sigterm_lets_running_handlers_finish_and_claims_no_more(
-    client: Client, dsn: str, tmp_path: Path
+    producer: Client, dsn: str, tmp_path: Path
 ) -> None:
-    running = [spawn(client, task, tmp_path) for task in KINDS[:2]]
+    running = [spawn(producer, task, tmp_path) for task in KINDS[:2]]
     with worker_process(dsn, concurrency=4) as process:
         for lease_id in running:
-            wait_until(is_in(client, lease_id, LeaseState.CLAIMED))
+            wait_until(is_in(producer, lease_id, LeaseState.CLAIMED))
         wait_until((tmp_path / "started").exists)
         process.send_signal(signal.SIGTERM)
         assert process.stderr is not None
         while "stopping" not in process.stderr.readline():
             pass
-        late = spawn(client, "wait-async", tmp_path)
+        late = spawn(producer, "wait-async", tmp_path)
         (tmp_path / "go").touch()
         assert process.wait(30) == 0
     for lease_id in running:
-        assert client.get_lease(lease_id).result == "went"
-    assert client.get_lease(late).state is LeaseState.PENDING
+        assert producer.get_lease(lease_id).result == "went"
+    assert producer.get_lease(late).state is LeaseState.PENDING
 
 
 @pytest.mark.parametrize("task", KINDS)
 def test_what_still_runs_at_the_deadline_is_cancelled_and_handed_back(
-    client: Client, dsn: str, tmp_path: Path, task: str
+    producer: Client, dsn: str, tmp_path: Path, task: str
 ) -> None:
-    lease_id = spawn(client, task, tmp_path)
+    lease_id = spawn(producer, task, tmp_path)
     with worker_process(dsn, shutdown_timeout=0.2) as process:
         wait_until((tmp_path / "started").exists)
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
     assert (tmp_path / "cancelled").exists()
-    assert is_released(client.get_lease(lease_id))
+    assert is_released(producer.get_lease(lease_id))
 
 
 def test_a_thread_that_cannot_be_stopped_does_not_hold_up_the_worker(
-    client: Client, dsn: str, tmp_path: Path
+    producer: Client, dsn: str, tmp_path: Path
 ) -> None:
-    lease_id = spawn(client, "stuck", tmp_path)
+    lease_id = spawn(producer, "stuck", tmp_path)
     with worker_process(dsn, shutdown_timeout=0.1, cancel_grace=0.1) as process:
         wait_until((tmp_path / "started").exists)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
-    assert is_released(client.get_lease(lease_id))
+    assert is_released(producer.get_lease(lease_id))
 
 
 @pytest.mark.parametrize("task", [*KINDS, "stuck"])
-def test_a_second_signal_stops_now(client: Client, dsn: str, tmp_path: Path, task: str) -> None:
-    lease_id = spawn(client, task, tmp_path)
+def test_a_second_signal_stops_now(producer: Client, dsn: str, tmp_path: Path, task: str) -> None:
+    lease_id = spawn(producer, task, tmp_path)
     with worker_process(dsn, shutdown_timeout=600, cancel_grace=600) as process:
         wait_until((tmp_path / "started").exists)
         process.send_signal(signal.SIGTERM)
@@ -96,16 +92,16 @@ def test_a_second_signal_stops_now(client: Client, dsn: str, tmp_path: Path, tas
             pass
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 1
-    assert is_released(client.get_lease(lease_id))
+    assert is_released(producer.get_lease(lease_id))
 
 
 def test_leases_of_a_killed_worker_come_back_after_the_claim_timeout(
-    client: Client, dsn: str, clock: Clock, tmp_path: Path
+    producer: Client, dsn: str, clock: Clock, tmp_path: Path
 ) -> None:
-    lease_ids = [spawn(client, task, tmp_path) for task in KINDS]
+    lease_ids = [spawn(producer, task, tmp_path) for task in KINDS]
     with worker_process(dsn) as process:
         for lease_id in lease_ids:
-            wait_until(is_in(client, lease_id, LeaseState.CLAIMED))
+            wait_until(is_in(producer, lease_id, LeaseState.CLAIMED))
         wait_until((tmp_path / "started").exists)
         children = psutil.Process(process.pid).children()
         process.kill()
@@ -114,59 +110,59 @@ def test_leases_of_a_killed_worker_come_back_after_the_claim_timeout(
     assert not any(child.is_running() for child in children)
 
     clock.advance(timedelta(seconds=20))
-    assert client.reap().expired == 0
+    assert producer.reap().expired == 0
     clock.advance(timedelta(seconds=21))
-    assert client.reap().expired == len(lease_ids)
+    assert producer.reap().expired == len(lease_ids)
 
     (tmp_path / "go").touch()
     with worker_process(dsn, name="node-2"):
         for lease_id in lease_ids:
-            wait_until(is_in(client, lease_id, LeaseState.COMPLETED))
-    assert [client.get_lease(lease_id).attempt for lease_id in lease_ids] == [2, 2, 2]
+            wait_until(is_in(producer, lease_id, LeaseState.COMPLETED))
+    assert [producer.get_lease(lease_id).attempt for lease_id in lease_ids] == [2, 2, 2]
 
 
 def test_other_workers_reap_even_when_they_do_not_claim(
-    client: Client, dsn: str, conn: psycopg.Connection, clock: Clock, tmp_path: Path
+    producer: Client, dsn: str, conn: psycopg.Connection, clock: Clock, tmp_path: Path
 ) -> None:
     # Or else a claim hint would have the idle worker ask again, and the claim would reap.
-    client.set_queue_policy(QUEUE, QueuePolicy(poll_interval=timedelta(hours=1)))
+    producer.set_queue_policy(QUEUE, QueuePolicy(poll_interval=timedelta(hours=1)))
     idle = "select 1 from hwqueue.queue_signal where waiting_since is not null"
     with worker_process(dsn, name="node-2", poll_interval=3600, reap_interval=0.1):
         wait_until(lambda: conn.execute(idle).fetchone() is not None)
-        lease_id = spawn(client, "wait-async", tmp_path)
+        lease_id = spawn(producer, "wait-async", tmp_path)
         with worker_process(dsn) as process:
             wait_until((tmp_path / "started").exists)
             process.kill()
         clock.advance(timedelta(minutes=2))
-        wait_until(is_in(client, lease_id, LeaseState.PENDING))
-    assert [attempt.outcome for attempt in client.get_lease(lease_id).attempts] == ["expired"]
+        wait_until(is_in(producer, lease_id, LeaseState.PENDING))
+    assert [attempt.outcome for attempt in producer.get_lease(lease_id).attempts] == ["expired"]
 
 
 @pytest.mark.parametrize(("leaves", "left"), [(True, 0), (False, 1)])
 def test_a_node_leaves_the_fleet_with_its_worker(
-    client: Client, dsn: str, *, leaves: bool, left: int
+    producer: Client, dsn: str, *, leaves: bool, left: int
 ) -> None:
     with worker_process(dsn, deregister_on_stop=leaves) as process:
-        wait_until(lambda: len(client.list_nodes()) == 1)
+        wait_until(lambda: len(producer.list_nodes()) == 1)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
-    assert len(client.list_nodes()) == left
+    assert len(producer.list_nodes()) == left
 
 
-def test_what_an_operator_set_keeps_a_node_whose_worker_stops(client: Client, dsn: str) -> None:
+def test_what_an_operator_set_keeps_a_node_whose_worker_stops(producer: Client, dsn: str) -> None:
     with worker_process(dsn) as process:
-        wait_until(lambda: len(client.list_nodes()) == 1)
-        client.cordon_node(client.list_nodes()[0].node_id)
+        wait_until(lambda: len(producer.list_nodes()) == 1)
+        producer.cordon_node(producer.list_nodes()[0].node_id)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
         assert process.stderr is not None
         assert "stays registered" in process.stderr.read()
-    [node] = client.list_nodes()
+    [node] = producer.list_nodes()
     assert node.cordoned
 
 
-def test_a_worker_of_the_same_name_supersedes_the_first(client: Client, dsn: str, tmp_path: Path) -> None:
-    lease_id = spawn(client, "wait-async", tmp_path)
+def test_a_worker_of_the_same_name_supersedes_the_first(producer: Client, dsn: str, tmp_path: Path) -> None:
+    lease_id = spawn(producer, "wait-async", tmp_path)
     with worker_process(dsn) as first:
         wait_until((tmp_path / "started").exists)
         with worker_process(dsn) as second:
@@ -174,16 +170,16 @@ def test_a_worker_of_the_same_name_supersedes_the_first(client: Client, dsn: str
             assert first.stderr is not None
             assert "another worker has registered as node 'node-1'" in first.stderr.read()
             (tmp_path / "go").touch()
-            wait_until(is_in(client, lease_id, LeaseState.COMPLETED))
+            wait_until(is_in(producer, lease_id, LeaseState.COMPLETED))
             second.send_signal(signal.SIGTERM)
             assert second.wait(30) == 0
-    lease = client.get_lease(lease_id)
+    lease = producer.get_lease(lease_id)
     assert [attempt.outcome for attempt in lease.attempts] == ["superseded"]
     assert lease.attempt == 2
 
 
 def test_a_worker_whose_node_is_handed_over_stops(
-    client: Client, conn: psycopg.Connection, dsn: str, tmp_path: Path
+    producer: Client, conn: psycopg.Connection, dsn: str, tmp_path: Path
 ) -> None:
     """And one that may not act for the node at all says so at once."""
     login = f"hwqueue_test_{uuid4().hex[:12]}"
@@ -191,12 +187,12 @@ def test_a_worker_whose_node_is_handed_over_stops(
         sql.SQL("create role {} login password 'x' in role hwqueue_worker").format(sql.Identifier(login))
     )
     try:
-        spawn(client, "wait-async", tmp_path)
+        spawn(producer, "wait-async", tmp_path)
         with worker_process(make_conninfo(dsn, user=login, password="x")) as process:
             wait_until((tmp_path / "started").exists)
-            [node] = client.list_nodes()
+            [node] = producer.list_nodes()
             assert node.login == login
-            client.hand_over_node(node.node_id, "hwqueue_admin")
+            producer.hand_over_node(node.node_id, "hwqueue_admin")
             assert process.wait(30) == SUPERSEDED
             assert process.stderr is not None
             said = process.stderr.read()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -18,13 +18,6 @@ from hwqueue.worker.session import NodeSession
 from tests.e2e.worker_support import BOUND_SECONDS, QUEUE, ended, until, worker
 
 _TALLY = "select from hwqueue.tally where run_id = %s and step_no = %s for update"
-
-
-@pytest.fixture
-async def client(dsn: str) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(dsn) as connected:
-        await connected.create_queue(QUEUE)
-        yield connected
 
 
 @pytest.fixture

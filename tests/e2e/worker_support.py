@@ -11,17 +11,20 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 from uuid import UUID
 
 from hwqueue import App, Worker, WorkerSettings
 from hwqueue.client import AsyncClient, Client
-from hwqueue.types import Lease, LeaseState
+from hwqueue.types import Lease, LeaseState, RetryPolicy
 from hwqueue.worker import run
 from tests.e2e.worker_app import app
 
 QUEUE = "work"
 BOUND_SECONDS = 90.0
+AT_ONCE = RetryPolicy(kind="fixed", base=timedelta(0))
+RARELY = {"heartbeat_interval": timedelta(hours=1), "heartbeat_timeout": timedelta(hours=2)}
 
 
 def settings(dsn: str, **changes: Any) -> WorkerSettings:
@@ -54,11 +57,11 @@ async def worker(dsn: str, of: App = app, /, **changes: Any) -> AsyncIterator[Wo
 
 
 @contextmanager
-def worker_process(dsn: str, **changes: Any) -> Iterator[subprocess.Popen[str]]:
-    """A worker in a process of its own; killed at the end if it still runs."""
+def worker_process(dsn: str, *, of: str = "worker_app", **changes: Any) -> Iterator[subprocess.Popen[str]]:
+    """A worker in a process of its own, with the tasks of a module here; killed at the end if it runs."""
     given = json.dumps({"dsn": dsn, **changes})
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.e2e.worker_support", given], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "tests.e2e.worker_support", of, given], stderr=subprocess.PIPE, text=True
     )
     with process:  # waits for its end, so it has to be killed before
         try:
@@ -74,6 +77,15 @@ async def ended(client: AsyncClient, lease_id: UUID) -> Lease:
         while (lease := await client.get_lease(lease_id)).state not in final:
             await asyncio.sleep(0.02)
     return lease
+
+
+async def run_one(
+    client: AsyncClient, dsn: str, task: str, params: Any = None, *, of: App = app, **options: Any
+) -> Lease:
+    """A lease of this task, once a worker has run it to its end."""
+    spawned = await client.spawn_lease(QUEUE, task, params, **options)
+    async with worker(dsn, of):
+        return await ended(client, spawned.lease_id)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -99,11 +111,11 @@ def is_in(client: Client, lease_id: UUID, state: LeaseState) -> Callable[[], boo
 def main() -> int:
     """Run a worker; spans come as seconds."""
     logging.basicConfig(level=logging.INFO)
-    given = json.loads(sys.argv[1])
+    tasks, given = import_module(f"tests.e2e.{sys.argv[1]}").app, json.loads(sys.argv[2])
     for name in given:
         if name.endswith(("_interval", "_timeout", "_grace")):
             given[name] = timedelta(seconds=given[name])
-    return run(app, settings(**given))
+    return run(tasks, settings(**given))
 
 
 if __name__ == "__main__":
