@@ -12,18 +12,38 @@ from hwqueue.types import NodeSpec
 
 
 class Awaitable:
-    """A sync client whose methods can be awaited."""
+    """A sync client whose methods can be awaited; `inline`: in the test's own thread."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Any, *, inline: bool = False) -> None:
         self._client = client
+        self._inline = inline
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self._client, name)
 
         async def call(*args: Any, **options: Any) -> Any:
+            if self._inline:
+                return method(*args, **options)
             return await asyncio.to_thread(method, *args, **options)
 
         return call
+
+    def acting_as(self, actor: str) -> "Awaitable":
+        return Awaitable(self._client.acting_as(actor))
+
+    async def __aenter__(self) -> "Awaitable":
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def of_kind(kind: str, dsn: str, **options: Any) -> AsyncClient:
+    """A client of this kind, which is not open yet."""
+    if kind == "async":
+        return AsyncClient(dsn, **options)
+    return cast(AsyncClient, Awaitable(Client(dsn, **options)))
 
 
 @pytest.fixture(params=["async", pytest.param("sync", marks=pytest.mark.thorough)])
@@ -35,12 +55,8 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 async def client(kind: str, dsn: str) -> AsyncIterator[AsyncClient]:
     """A client on the test's own database."""
-    if kind == "async":
-        async with AsyncClient(dsn, pool_size=2) as made:
-            yield made
-        return
-    with Client(dsn, pool_size=2) as sync_client:
-        yield cast(AsyncClient, Awaitable(sync_client))
+    async with of_kind(kind, dsn, pool_size=2) as made:
+        yield made
 
 
 @pytest.fixture

@@ -34,7 +34,8 @@ class Boom(Exception):
     """What the handler `boom` raises."""
 
 
-def make_app(client: Client) -> App:
+@pytest.fixture
+def app(client: Client) -> App:
     """Handlers for what a test may want; their queues are there."""
     app = App()
 
@@ -73,8 +74,7 @@ def make_app(client: Client) -> App:
     return app
 
 
-def test_all_that_is_due_runs_until_nothing_is_left(client: Client) -> None:
-    app = make_app(client)
+def test_all_that_is_due_runs_until_nothing_is_left(client: Client, app: App) -> None:
     add = app.tasks["add"].spawn(client, {"a": 1, "b": 2}).lease_id
     app.tasks["chain"].spawn(client, {"left": 2})
     later = app.tasks["add"].spawn(client, {"a": 0, "b": 0}, delay=timedelta(hours=1)).lease_id
@@ -87,10 +87,11 @@ def test_all_that_is_due_runs_until_nothing_is_left(client: Client) -> None:
     assert drain(client, app).results == []
     assert drain(client, app, scheduled=True).results == [0]
     assert client.list_nodes() == []
+    app.tasks["where"].spawn(client)
+    assert drain(client, app).results == [threading.get_ident()]
 
 
-def test_a_node_is_made_up_for_each_placement(client: Client) -> None:
-    app = make_app(client)
+def test_a_node_is_made_up_for_each_placement(client: Client, app: App) -> None:
     app.tasks["train"].spawn(client)
     app.tasks["add"].spawn(client, {"a": 1, "b": 1}, affinity_tags={"disk": "ssd"})
     app.tasks["add"].spawn(client, {"a": 1, "b": 2})
@@ -119,8 +120,7 @@ def test_a_node_is_made_up_for_each_placement(client: Client) -> None:
         {"spread": [{"domain": "node", "max_per_domain": 1, "select": {"labels": {}}}]},
     ],
 )
-def test_what_can_be_made_up(client: Client, placement: dict[str, Any]) -> None:
-    app = make_app(client)
+def test_what_can_be_made_up(client: Client, app: App, placement: dict[str, Any]) -> None:
     # a live node that suits better must not make the made-up one wait for it
     Fleet(client).add("real", labels={"zone": "a"}, cpu_milli=10)
     for _ in range(2):
@@ -129,10 +129,9 @@ def test_what_can_be_made_up(client: Client, placement: dict[str, Any]) -> None:
 
 
 def test_open_transactions_of_others_delay_a_claim(
-    client: Client, dsn: str, monkeypatch: pytest.MonkeyPatch
+    client: Client, app: App, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Affinity terms are published behind them; a drain waits for that."""
-    app = make_app(client)
     with psycopg.connect(dsn) as other:
         other.execute("select pg_current_xact_id()")
         monkeypatch.setattr("hwqueue.testing.either.time.sleep", lambda _: other.commit())
@@ -141,8 +140,7 @@ def test_open_transactions_of_others_delay_a_claim(
         assert drain(client, app).results == [2]
 
 
-def test_what_no_made_up_node_may_run_is_told(client: Client) -> None:
-    app = make_app(client)
+def test_what_no_made_up_node_may_run_is_told(client: Client, app: App) -> None:
     spawned = app.tasks["add"].spawn(client, {"a": 1, "b": 1}, placement={"require": [{"trust": "tee"}]})
     with pytest.raises(AssertionError, match=r"no made-up node may run lease .* of task 'add'"):
         drain(client, app)
@@ -150,8 +148,7 @@ def test_what_no_made_up_node_may_run_is_told(client: Client) -> None:
         run_one(client, app, lease_id=spawned.lease_id)
 
 
-def test_a_node_of_the_tests_own(client: Client) -> None:
-    app = make_app(client)
+def test_a_node_of_the_tests_own(client: Client, app: App) -> None:
     fleet = Fleet(client)
     small = fleet.add("small", labels={"zone": "a"})
     big = fleet.add("big", labels={"zone": "a"}, gpus=2, gpu_model="A100")
@@ -169,8 +166,7 @@ def test_a_node_of_the_tests_own(client: Client) -> None:
     assert drain(client, app, node=own).results == [2]
 
 
-def test_all_nodes_of_a_fleet_claim_in_turn(client: Client) -> None:
-    app = make_app(client)
+def test_all_nodes_of_a_fleet_claim_in_turn(client: Client, app: App) -> None:
     fleet = Fleet(client)
     with pytest.raises(AssertionError, match="the fleet has no nodes"):
         drain(client, app, node=fleet)
@@ -197,8 +193,7 @@ def test_all_nodes_of_a_fleet_claim_in_turn(client: Client) -> None:
     ]  # fmt: skip
 
 
-def test_a_join_of_any_is_released_by_the_first_that_ends(client: Client) -> None:
-    app = make_app(client)
+def test_a_join_of_any_is_released_by_the_first_that_ends(client: Client, app: App) -> None:
     add = Step("first", "add", queue="work", params={"a": 1, "b": 1})
     second = Step("second", "add", queue="work", params={"a": 1, "b": 2}, options={"priority": -1})
     either = Step("either", "add", queue="work", params={"a": 1, "b": 3}, after=[add, second], join="any")
@@ -206,8 +201,7 @@ def test_a_join_of_any_is_released_by_the_first_that_ends(client: Client) -> Non
     assert drain(client, app).results == [2, 4, 3]
 
 
-def test_what_a_handler_raises_comes_out(client: Client) -> None:
-    app = make_app(client)
+def test_what_a_handler_raises_comes_out(client: Client, app: App) -> None:
     lease = app.tasks["boom"].spawn(client, {"n": 1}).lease_id
     with pytest.raises(Boom):
         drain(client, app)
@@ -217,8 +211,7 @@ def test_what_a_handler_raises_comes_out(client: Client) -> None:
     assert drain(client, app).runs == ()
 
 
-def test_errors_are_collected(client: Client) -> None:
-    app = make_app(client)
+def test_errors_are_collected(client: Client, app: App) -> None:
     app.tasks["boom"].spawn(client)
     app.tasks["add"].spawn(client, {"a": 1, "b": 2})
     done = drain(client, app, raises=False)
@@ -229,8 +222,7 @@ def test_errors_are_collected(client: Client) -> None:
     assert "attempt 1: scheduled" in str(failed)
 
 
-def test_retries_run_until_the_lease_ends(client: Client) -> None:
-    app = make_app(client)
+def test_retries_run_until_the_lease_ends(client: Client, app: App) -> None:
     policy = RetryPolicy(kind="fixed", base=timedelta(hours=1))
     app.tasks["flaky"].spawn(client, {"until": 3})
     later = app.tasks["add"].spawn(client, {"a": 0, "b": 0}, delay=timedelta(hours=1)).lease_id
@@ -244,28 +236,32 @@ def test_retries_run_until_the_lease_ends(client: Client) -> None:
     assert client.get_lease(later).state is LeaseState.SCHEDULED
 
 
-def test_a_failure_without_exception_is_one(client: Client) -> None:
-    app = make_app(client)
+def test_a_failure_without_exception_is_one_and_a_rejected_lease_is_dead(client: Client, app: App) -> None:
 
     @app.task("odd", queue="work")
     def odd(params: Any) -> Any:
         return object()
 
+    @app.task("never", queue="work")
+    def never(params: Any) -> None:
+        raise Reject("never")
+
+    never.spawn(client)
+    (run,) = drain(client, app, raises=False)
+    assert run.state is LeaseState.FAILED
     odd.spawn(client)
     with pytest.raises(AssertionError, match="of task 'odd', attempt 1: failed: ResultNotJson"):
         drain(client, app)
 
 
-def test_what_never_ends_is_stopped(client: Client) -> None:
-    app = make_app(client)
+def test_what_never_ends_is_stopped(client: Client, app: App) -> None:
     app.tasks["chain"].spawn(client, {"left": 100})
     with pytest.raises(AssertionError, match="3 handlers have run and there is more"):
         drain(client, app, limit=3)
     assert run_one(client, app).result == 97
 
 
-def test_ctrl_c_ends_a_drain(client: Client) -> None:
-    app = make_app(client)
+def test_ctrl_c_ends_a_drain(client: Client, app: App) -> None:
 
     @app.task("interrupted", queue="work")
     def interrupted(params: Any) -> None:
@@ -277,8 +273,7 @@ def test_ctrl_c_ends_a_drain(client: Client) -> None:
     assert client.list_nodes() == []
 
 
-def test_one_lease_of_many(client: Client) -> None:
-    app = make_app(client)
+def test_one_lease_of_many(client: Client, app: App) -> None:
     with pytest.raises(AssertionError, match="nothing to run in 'gpu', 'work'"):
         run_one(client, app)
     first, second = (app.tasks["add"].spawn(client, {"a": n, "b": 0}).lease_id for n in (1, 2))
@@ -294,14 +289,7 @@ def test_one_lease_of_many(client: Client) -> None:
         run_one(client, app, lease_id=other)
 
 
-def test_a_sync_handler_runs_in_the_tests_thread(client: Client) -> None:
-    app = make_app(client)
-    app.tasks["where"].spawn(client)
-    assert drain(client, app).results == [threading.get_ident()]
-
-
-async def test_the_same_of_an_async_client(dsn: str, client: Client) -> None:
-    app = make_app(client)
+async def test_the_same_of_an_async_client(dsn: str, client: Client, app: App) -> None:
     async with AsyncClient(dsn) as aclient:
         await app.tasks["add"].spawn(aclient, {"a": 1, "b": 2})
         await app.tasks["train"].spawn(aclient)
@@ -312,16 +300,11 @@ async def test_the_same_of_an_async_client(dsn: str, client: Client) -> None:
         with pytest.raises(Boom):
             await run_one(aclient, app)
         await create_queues(aclient, app)
+    app.tasks["train"].spawn(client)  # the sync one in an event loop
+    assert drain(client, app, queue="gpu").results == [2]
 
 
-async def test_a_sync_client_in_an_event_loop(client: Client) -> None:
-    app = make_app(client)
-    app.tasks["train"].spawn(client)
-    assert drain(client, app).results == [2]
-
-
-def test_spawns_run_inline(client: Client) -> None:
-    app = make_app(client)
+def test_spawns_run_inline(client: Client, app: App) -> None:
     waiting = app.tasks["add"].spawn(client, {"a": 9, "b": 9}).lease_id
     with inline(app):
         spawned = app.tasks["add"].spawn(client, {"a": 1, "b": 2})
@@ -338,14 +321,15 @@ def test_spawns_run_inline(client: Client) -> None:
         assert [one.created for one in again] == [True, False]
         gpu = app.tasks["train"].spawn(client)
         assert client.get_lease(gpu.lease_id).result == 2
+        many = app.tasks["add"].spawn_many(client, [{"a": 1, "b": 2}, {"a": 2, "b": 2}])
+        assert [client.get_lease(one.lease_id).result for one in many] == [3, 4]
     assert client.get_lease(waiting).state is LeaseState.PENDING
     after = app.tasks["add"].spawn(client, {"a": 1, "b": 2})
     assert client.get_lease(after.lease_id).state is LeaseState.PENDING
     assert "spawn_lease" not in vars(Client)
 
 
-def test_what_fails_inline(client: Client) -> None:
-    app = make_app(client)
+def test_what_fails_inline(client: Client, app: App) -> None:
     with inline(app), pytest.raises(Boom):
         app.tasks["boom"].spawn(client)
     with inline(app, raises=False):
@@ -353,8 +337,7 @@ def test_what_fails_inline(client: Client) -> None:
     assert client.get_lease(spawned.lease_id).state is LeaseState.SCHEDULED
 
 
-async def test_async_spawns_run_inline(dsn: str, client: Client) -> None:
-    app = make_app(client)
+async def test_async_spawns_run_inline(dsn: str, client: Client, app: App) -> None:
     async with AsyncClient(dsn) as aclient:
         with inline(app):
             spawned = await app.tasks["train"].spawn(aclient)
@@ -364,8 +347,7 @@ async def test_async_spawns_run_inline(dsn: str, client: Client) -> None:
         assert (await aclient.get_lease(one.lease_id)).result == 3
 
 
-def test_in_a_transaction_that_is_rolled_back(dsn: str, client: Client) -> None:
-    app = make_app(client)
+def test_in_a_transaction_that_is_rolled_back(dsn: str, client: Client, app: App) -> None:
     with psycopg.connect(dsn) as connection:
         mine = Client.on(connection)
         app.tasks["add"].spawn(mine, {"a": 1, "b": 2})
@@ -379,8 +361,7 @@ def test_in_a_transaction_that_is_rolled_back(dsn: str, client: Client) -> None:
     assert client.list_nodes() == []
 
 
-def test_a_statement_that_aborts_the_transaction(dsn: str, client: Client) -> None:
-    app = make_app(client)
+def test_a_statement_that_aborts_the_transaction(dsn: str, client: Client, app: App) -> None:
     with psycopg.connect(dsn) as connection:
 
         @app.task("wrong", queue="work")
@@ -392,20 +373,7 @@ def test_a_statement_that_aborts_the_transaction(dsn: str, client: Client) -> No
             drain(Client.on(connection), app)
 
 
-def test_rejected_leases_are_dead(client: Client) -> None:
-    app = make_app(client)
-
-    @app.task("never", queue="work")
-    def never(params: Any) -> None:
-        raise Reject("never")
-
-    never.spawn(client)
-    (run,) = drain(client, app, raises=False)
-    assert run.state is LeaseState.FAILED
-
-
-def test_arguments_are_converted_as_in_a_worker(client: Client) -> None:
-    app = make_app(client)
+def test_arguments_are_converted_as_in_a_worker(client: Client, app: App) -> None:
 
     def opened(context: LeaseContext) -> int:
         return context.attempt
@@ -428,15 +396,7 @@ def test_arguments_are_converted_as_in_a_worker(client: Client) -> None:
         drain(client, app)
 
 
-def test_a_batch_of_a_task_runs_inline(client: Client) -> None:
-    app = make_app(client)
-    with inline(app):
-        batch = app.tasks["add"].spawn_many(client, [{"a": 1, "b": 2}, {"a": 2, "b": 2}])
-    assert [client.get_lease(one.lease_id).result for one in batch] == [3, 4]
-
-
-def test_middleware_and_snoozes_are_those_of_a_worker(client: Client) -> None:
-    app = make_app(client)
+def test_middleware_and_snoozes_are_those_of_a_worker(client: Client, app: App) -> None:
 
     @app.middleware
     def doubled(call_next: Any, context: LeaseContext) -> Any:
@@ -454,8 +414,7 @@ def test_middleware_and_snoozes_are_those_of_a_worker(client: Client) -> None:
         drain(client, app, scheduled=True, limit=5)
 
 
-def test_a_run_of_a_workflow_is_drained_to_its_end(client: Client) -> None:
-    app = make_app(client)
+def test_a_run_of_a_workflow_is_drained_to_its_end(client: Client, app: App) -> None:
     both = {"a": {"$result": "one"}, "b": {"$result": "two"}}
     steps = [
         {"name": "one", "task": "add", "params": {"a": 1, "b": 2}},
@@ -470,9 +429,8 @@ def test_a_run_of_a_workflow_is_drained_to_its_end(client: Client) -> None:
     assert (found.state, found.result) == ("completed", 10)
 
 
-def test_a_step_that_a_settlement_has_left_is_drained(client: Client, dsn: str) -> None:
+def test_a_step_that_a_settlement_has_left_is_drained(client: Client, app: App, dsn: str) -> None:
     """Two parents of a join are settled at once: neither session releases the child."""
-    app = make_app(client)
     steps = [
         {"name": name, "task": "add", "params": {"a": 1, "b": 2}, "after": list(after)}
         for name, after in (("a", ""), ("b", ""), ("c", "ab"))

@@ -10,6 +10,7 @@ import pytest
 from hwqueue import errors
 from hwqueue.client import AsyncClient, Client
 from hwqueue.types import Event, NodeSpec
+from tests.client.conftest import of_kind
 from tests.client.test_transactions import KINDS, async_connection, sync_connection
 from tests.sql.api import outlive
 
@@ -77,20 +78,12 @@ async def test_following(client: AsyncClient, queue: str, conn: psycopg.Connecti
 
 
 async def test_the_actor_of_a_client(kind: str, dsn: str, conn: psycopg.Connection) -> None:
-    if kind == "async":
-        async with AsyncClient(dsn, pool_size=1, actor="ann") as client:
-            await client.create_queue("q")
-            await client.acting_as("bob").pause_queue("q")
-            with pytest.raises(errors.QueueUnknown):
-                await client.acting_as("eve").pause_queue("absent")
-            await client.resume_queue("q")
-    else:
-        with Client(dsn, pool_size=1, actor="ann") as sync_client:
-            sync_client.create_queue("q")
-            sync_client.acting_as("bob").pause_queue("q")
-            with pytest.raises(errors.QueueUnknown):
-                sync_client.acting_as("eve").pause_queue("absent")
-            sync_client.resume_queue("q")
+    async with of_kind(kind, dsn, pool_size=1, actor="ann") as client:
+        await client.create_queue("q")
+        await client.acting_as("bob").pause_queue("q")
+        with pytest.raises(errors.QueueUnknown):
+            await client.acting_as("eve").pause_queue("absent")
+        await client.resume_queue("q")
     async with AsyncClient(dsn) as client:
         await client.drop_queue("q")
         assert await actors(client, "q") == ["ann", "bob", "ann", conn.info.user]

@@ -1,4 +1,4 @@
-"""Gangs, through both clients."""
+"""Gangs and everywhere tasks, through both clients."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -10,7 +10,14 @@ import pytest
 
 from hwqueue import App, Member, Placement, label
 from hwqueue.client import AsyncClient, Client
-from hwqueue.errors import BadArgument, GangExists, GangNotFound, QueueUnknown
+from hwqueue.errors import (
+    BadArgument,
+    EverywhereExists,
+    EverywhereNotFound,
+    GangExists,
+    GangNotFound,
+    QueueUnknown,
+)
 from hwqueue.types import LeaseSpec, LeaseState, SpawnedMember
 from tests.client.conftest import Node
 
@@ -90,20 +97,6 @@ async def test_one_that_starts_with_some(client: AsyncClient, queue: str, node: 
     assert (found.min_size, found.missing) == (2, 1)
     gang = await client.get_gang(row.gang_id)
     assert (gang.min_size, gang.missing, gang.reason) == (2, 1, "insufficient_capacity")
-
-
-async def test_the_others_go_on_without_a_lost_one(client: AsyncClient, queue: str, node: Node) -> None:
-    members = [Member("t", count=2)]
-    [row, _] = await client.spawn_gang(queue, members, on_lost="continue")
-    await reap(client)
-    first, second = await client.claim_task([queue], node.node_id, node.epoch, qty=2)
-    await client.release_lease(first.lease_id, first.claim_token)
-    status = await client.gang_status(second.lease_id, second.claim_token)
-    assert {member.lease_id for member in status.members if member.is_lost} == {first.lease_id}
-    await client.complete_lease(second.lease_id, second.claim_token)
-    await reap(client)
-    gang = await client.get_gang(row.gang_id)
-    assert (gang.state, gang.on_lost) == ("completed", "continue")
 
 
 async def test_why_it_waits_and_what_would_not(client: AsyncClient, queue: str, node: Node) -> None:
@@ -211,3 +204,46 @@ async def test_inside_a_transaction_of_an_async_driver(dsn: str) -> None:
 def _sizes(dsn: str) -> list[int]:
     with Client(dsn) as client:
         return [each.size for each in client.list_gangs()]
+
+
+async def test_everywhere_from_spawned_to_stopped(client: AsyncClient, queue: str, node: Node) -> None:
+    own = uuid4()
+    options: dict[str, Any] = {
+        "everywhere_id": own,
+        "mode": "once",
+        "on_unmatched": "stop",
+        "claim_timeout": timedelta(seconds=30),
+    }
+    spawned = await client.spawn_everywhere(queue, "agent", {"n": 1}, **options)
+    assert (spawned.everywhere_id, spawned.created, spawned.nodes) == (own, True, 1)
+    again = await client.spawn_everywhere(queue, "agent", {"n": 1}, **options)
+    assert (again.everywhere_id, again.created) == (own, False)
+    await reap(client)
+    found = await client.get_everywhere(own)
+    assert (found.state, found.mode, found.on_unmatched) == ("active", "once", "stop")
+    assert (found.queue, found.task_name, found.params) == (queue, "agent", {"n": 1})
+    [lease] = found.leases
+    assert (lease.node_id, lease.state, lease.starts) == (node.node_id, "reserved", 1)
+    assert (await client.get_everywhere(own, after=lease.node_id)).leases == ()
+    [claim] = await client.claim_task([queue], node.node_id, node.epoch)
+    assert claim.lease_id == lease.lease_id
+    await client.complete_lease(claim.lease_id, claim.claim_token)
+    await reap(client)
+    assert (await client.get_everywhere(own, limit=0)).completed == 1
+    assert await client.stop_everywhere(own, running="stop") == "stopping"
+    await reap(client)
+    [listed] = [e for e in await client.list_everywhere(state="stopped") if e.everywhere_id == own]
+    assert (listed.nodes, listed.running, listed.task_name) == (1, 0, "agent")
+    assert await client.list_everywhere(before=listed.created_at, state="active") == []
+
+
+async def test_everywhere_tasks_that_are_refused(client: AsyncClient, queue: str) -> None:
+    own = (await client.spawn_everywhere(queue, "agent")).everywhere_id
+    with pytest.raises(EverywhereExists):
+        await client.spawn_everywhere(queue, "other", everywhere_id=own)
+    with pytest.raises(BadArgument, match="claim_timeout"):
+        await client.spawn_everywhere(queue, "agent", claim_timeout=3)  # type: ignore[arg-type]
+    for call in (client.get_everywhere, client.stop_everywhere):
+        with pytest.raises(EverywhereNotFound):
+            await call(uuid4())
+    assert await client.stop_everywhere(own) == "stopping"

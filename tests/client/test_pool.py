@@ -1,10 +1,11 @@
-"""A client's own connections: opening, what they leave in a session, being cut off."""
+"""A client's own connections: opening, what they leave in a session, being cut off or given up."""
 
 import asyncio
 import inspect
 import os
+import threading
 import time
-from typing import Any, cast
+from typing import Any
 
 import psycopg
 import pytest
@@ -12,8 +13,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from hwqueue import errors
 from hwqueue.client import AsyncClient, Client
+from hwqueue.connections import WatchedAsyncConnection, WatchedConnection
 from hwqueue.types import NodeSpec
-from tests.client.conftest import Awaitable
+from tests.client.conftest import Awaitable, of_kind
 
 
 def test_both_clients_have_the_same_methods() -> None:
@@ -48,7 +50,7 @@ async def test_a_closed_client_says_so(dsn: str) -> None:
 
 async def test_an_unreachable_server_is_reported_at_once(kind: str, dsn: str) -> None:
     nowhere = make_conninfo(dsn, dbname="there_is_no_such_database")
-    client = AsyncClient(nowhere) if kind == "async" else Awaitable(Client(nowhere))
+    client = of_kind(kind, nowhere)
     started = time.monotonic()
     with pytest.raises(psycopg.OperationalError, match="there_is_no_such_database") as caught:
         await client.open()
@@ -58,7 +60,7 @@ async def test_an_unreachable_server_is_reported_at_once(kind: str, dsn: str) ->
 
 
 async def test_opening_twice_leaves_nothing_behind(kind: str, dsn: str, conn: psycopg.Connection) -> None:
-    client = AsyncClient(dsn) if kind == "async" else Awaitable(Client(dsn))
+    client = of_kind(kind, dsn)
     await client.open()
     await client.open()
     await client.list_queues()
@@ -83,10 +85,7 @@ def sessions(conn: psycopg.Connection) -> int:
 @pytest.mark.slow
 async def test_the_pool_is_soon_back_after_an_outage(kind: str, dsn: str, server_dsn: str) -> None:
     """By itself it would try again after 1, 3, 7, 15 ... s, whenever the server is back."""
-    if kind == "async":
-        client = AsyncClient(dsn, pool_size=1)
-    else:
-        client = cast(AsyncClient, Awaitable(Client(dsn, pool_size=1)))
+    client = of_kind(kind, dsn, pool_size=1)
     await client.open()
     await client.list_queues()
     database = conninfo_to_dict(dsn)["dbname"]
@@ -114,13 +113,11 @@ def test_a_pool_needs_a_connection(dsn: str) -> None:
 
 
 async def test_a_database_without_the_schema(kind: str, empty_dsn: str) -> None:
-    client = AsyncClient(empty_dsn) if kind == "async" else Awaitable(Client(empty_dsn))
-    await client.open()
-    for call in (client.list_queues, client.check_schema):
-        with pytest.raises(errors.SchemaTooOld) as caught:
-            await call()
-        assert "hwqueue db upgrade" in str(caught.value.hint)
-    await client.close()
+    async with of_kind(kind, empty_dsn) as client:
+        for call in (client.list_queues, client.check_schema):
+            with pytest.raises(errors.SchemaTooOld) as caught:
+                await call()
+            assert "hwqueue db upgrade" in str(caught.value.hint)
 
 
 def asked(client: Client, statement: str) -> list[Any]:
@@ -204,15 +201,11 @@ CUT = (
 async def test_connections_that_ended_while_idle_are_not_used(
     kind: str, dsn: str, conn: psycopg.Connection
 ) -> None:
-    client = AsyncClient(dsn, pool_size=3) if kind == "async" else Awaitable(Client(dsn, pool_size=3))
-    await client.open()
-    try:
+    async with of_kind(kind, dsn, pool_size=3) as client:
         await asyncio.gather(*(client.list_queues() for _ in range(6)))
         conn.execute(CUT)
         for _ in range(4):
             assert await client.list_queues() == []
-    finally:
-        await client.close()
 
 
 async def test_asking_costs_nothing_while_they_are_in_use(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,15 +262,55 @@ async def test_transactions_are_read_committed_whatever_the_default(
     kind: str, dsn: str, conn: psycopg.Connection, isolation: str
 ) -> None:
     conn.execute(f"alter database \"{conn.info.dbname}\" set default_transaction_isolation = '{isolation}'")
-    made = AsyncClient(dsn) if kind == "async" else Awaitable(Client(dsn))
-    await made.open()
-    try:
+    async with of_kind(kind, dsn) as made:
         await made.create_queue("work")
         await made.reap()
         await made.prune()
-    finally:
-        await made.close()
     with psycopg.connect(dsn) as connection:
         with pytest.raises(errors.IsolationLevel, match=isolation) as caught:
             Client.on(connection).reap()
         assert "alter role" in str(caught.value.hint)
+
+
+SLOW = "select pg_sleep(%s)"
+
+
+@pytest.mark.parametrize("kind", [WatchedConnection, WatchedAsyncConnection])
+async def test_who_waits_too_long_is_told(dsn: str, kind: Any) -> None:
+    made = kind.connect(dsn, autocommit=True)
+    connection = await made if kind is WatchedAsyncConnection else made
+    waits: Any = connection if kind is WatchedAsyncConnection else Awaitable(connection, inline=True)
+    connection.answer_within = 30.0
+    await waits.execute(SLOW, [0])
+    connection.answer_within = 0.1
+    with pytest.raises(psycopg.OperationalError):
+        await waits.execute(SLOW, [60])
+    assert connection.closed
+
+
+def test_nobody_hangs_up_once_the_answer_is_there(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The descriptor may be another connection's by then."""
+    told: list[str] = []
+
+    def hang_up(_: object) -> None:
+        told.append("begins")
+        threading.Event().wait(0.5)
+        told.append("ends")
+
+    monkeypatch.setattr("hwqueue.connections._hang_up", hang_up)
+    with WatchedConnection.connect(dsn, autocommit=True) as connection:
+        connection.answer_within = 0.05
+        connection.execute(SLOW, [0.2])
+        assert told == ["begins", "ends"]
+        connection.answer_within = None
+
+
+async def test_nor_in_an_event_loop(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hung_up: list[object] = []
+    monkeypatch.setattr("hwqueue.connections._hang_up", hung_up.append)
+    async with await WatchedAsyncConnection.connect(dsn, autocommit=True) as connection:
+        connection.answer_within = 0.5
+        for _ in range(3):
+            await connection.execute(SLOW, [0])
+        await asyncio.sleep(0.6)
+    assert hung_up == []

@@ -27,6 +27,7 @@ from sqlalchemy.pool import NullPool
 from hwqueue import errors
 from hwqueue.client import AsyncClient, Client
 from hwqueue.types import NodeSpec, SpawnResult
+from tests.client.conftest import Awaitable
 
 KINDS = ["psycopg", "psycopg dict rows", "connection", "session", "scoped session"]
 
@@ -83,6 +84,18 @@ async def async_connection(kind: str, dsn: str) -> AsyncIterator[Any]:
     await engine.dispose()
 
 
+@asynccontextmanager
+async def calling(api: str, kind: str, dsn: str) -> AsyncIterator[tuple[Any, Any]]:
+    """A client on a caller's connection, and the connection; both are awaited, whichever it is."""
+    if api == "async":
+        async with async_connection(kind, dsn) as connection:
+            yield AsyncClient.on(connection), connection
+    else:
+        with sync_connection(kind, dsn) as connection:
+            client = Client.on(connection)
+            yield Awaitable(client, inline=True), Awaitable(connection, inline=True)
+
+
 def spawned(dsn: str) -> list[Any]:
     """What is there for others to see."""
     with Client(dsn) as client:
@@ -90,26 +103,9 @@ def spawned(dsn: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_sync_spawns_commit_and_roll_back_with_the_caller(kind: str, dsn: str) -> None:
-    with sync_connection(kind, dsn) as connection:
-        client = Client.on(connection)
-        result = client.spawn_lease("work", "rolled-back", {"a": 1})
-        assert isinstance(result, SpawnResult)
-        assert client.get_lease(result.lease_id).params == {"a": 1}
-        assert spawned(dsn) == []
-        connection.rollback()
-        assert spawned(dsn) == []
-        client.spawn_lease("work", "committed")
-        assert spawned(dsn) == []
-        connection.commit()
-    assert spawned(dsn) == ["committed"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.thorough
-async def test_async_spawns_commit_and_roll_back_with_the_caller(kind: str, dsn: str) -> None:
-    async with async_connection(kind, dsn) as connection:
-        client = AsyncClient.on(connection)
+@pytest.mark.parametrize("api", ["sync", pytest.param("async", marks=pytest.mark.thorough)])
+async def test_spawns_commit_and_roll_back_with_the_caller(api: str, kind: str, dsn: str) -> None:
+    async with calling(api, kind, dsn) as (client, connection):
         result = await client.spawn_lease("work", "rolled-back", {"a": 1})
         assert isinstance(result, SpawnResult)
         assert (await client.get_lease(result.lease_id)).params == {"a": 1}
@@ -134,29 +130,10 @@ def runs(dsn: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("api", ["sync", "async"])
 @pytest.mark.thorough
-def test_sync_runs_commit_and_roll_back_with_the_caller(kind: str, dsn: str) -> None:
-    with sync_connection(kind, dsn) as connection:
-        client = Client.on(connection)
-        run = client.submit_spec(FLOW, {"n": 1}, idempotency_key="order-1")
-        assert client.get_workflow_run(run.run_id).input == {"n": 1}
-        assert runs(dsn) == []
-        connection.rollback()
-        with pytest.raises(errors.RunNotFound):
-            client.get_workflow_run(run.run_id)
-        connection.rollback()
-        assert runs(dsn) == []
-        again = client.submit_spec(FLOW, {"n": 2}, idempotency_key="order-1")  # left no key either
-        assert (again.created, runs(dsn)) == (True, [])
-        connection.commit()
-    assert runs(dsn) == [(again.run_id, "running")]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.thorough
-async def test_async_runs_commit_and_roll_back_with_the_caller(kind: str, dsn: str) -> None:
-    async with async_connection(kind, dsn) as connection:
-        client = AsyncClient.on(connection)
+async def test_runs_commit_and_roll_back_with_the_caller(api: str, kind: str, dsn: str) -> None:
+    async with calling(api, kind, dsn) as (client, connection):
         run = await client.submit_spec(FLOW, {"n": 1}, idempotency_key="order-1")
         assert (await client.get_workflow_run(run.run_id)).input == {"n": 1}
         assert runs(dsn) == []
@@ -165,7 +142,7 @@ async def test_async_runs_commit_and_roll_back_with_the_caller(kind: str, dsn: s
             await client.get_workflow_run(run.run_id)
         await connection.rollback()
         assert runs(dsn) == []
-        again = await client.submit_spec(FLOW, {"n": 2}, idempotency_key="order-1")
+        again = await client.submit_spec(FLOW, {"n": 2}, idempotency_key="order-1")  # left no key either
         assert (again.created, runs(dsn)) == (True, [])
         await connection.commit()
     assert runs(dsn) == [(again.run_id, "running")]
@@ -295,3 +272,15 @@ def test_errors_of_the_transaction_stay_the_drivers(dsn: str) -> None:
             client.spawn_lease("work", "t")
         cast(Any, connection).rollback()
         client.spawn_lease("work", "t")
+
+
+async def test_a_refused_call_says_which_role_is_needed(dsn: str) -> None:
+    async with await psycopg.AsyncConnection.connect(dsn) as connection:
+        await connection.execute("create role denied_here in role hwqueue_producer")
+        await connection.execute("set local role denied_here")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="list_leases") as caught:
+            await AsyncClient.on(connection).list_leases()
+        await connection.rollback()
+    [note] = caught.value.__notes__
+    assert note.startswith("hint: log in as one who has the role")
+    assert "hwqueue_operator looks at everything" in note

@@ -16,6 +16,7 @@ from hwqueue.client import AsyncClient, Client, _pauses
 from hwqueue.types import Claim, NodeSpec, SpawnResult
 from tests.client.conftest import Node
 
+Claims = Callable[[], Awaitable[Claim]]
 BOUND = timedelta(seconds=30)
 _LISTENING = "query = 'listen hwqueue_ended' and datname = current_database()"
 LISTENERS = f"select count(*) from pg_stat_activity where {_LISTENING}"
@@ -23,7 +24,7 @@ FLAGGED = "select count(*) from hwqueue.claim where is_awaited"
 
 
 @pytest.fixture
-def claim(client: AsyncClient, queue: str, node: Node) -> Callable[[], Awaitable[Claim]]:
+def claim(client: AsyncClient, queue: str, node: Node) -> Claims:
     """Spawn a lease and claim it."""
 
     async def make() -> Claim:
@@ -52,9 +53,7 @@ def only_notifications(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_pauses, "_MOST_SECONDS", 3600.0)
 
 
-async def test_a_lease_that_has_ended_is_returned_at_once(
-    client: AsyncClient, claim: Callable[[], Awaitable[Claim]]
-) -> None:
+async def test_a_lease_that_has_ended_is_returned_at_once(client: AsyncClient, claim: Claims) -> None:
     claimed = await claim()
     await client.complete_lease(claimed.lease_id, claimed.claim_token, result={"drawn": 7})
     lease = await client.wait(str(claimed.lease_id), timeout=timedelta(0))
@@ -63,10 +62,7 @@ async def test_a_lease_that_has_ended_is_returned_at_once(
 
 
 async def test_an_end_wakes_who_waits(
-    client: AsyncClient,
-    claim: Callable[[], Awaitable[Claim]],
-    dsn: str,
-    monkeypatch: pytest.MonkeyPatch,
+    client: AsyncClient, claim: Claims, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The notification alone does: between two looks there is an hour."""
     only_notifications(monkeypatch)
@@ -82,10 +78,7 @@ async def test_an_end_wakes_who_waits(
 
 @pytest.mark.thorough
 async def test_where_nothing_is_heard_it_polls(
-    client: AsyncClient,
-    claim: Callable[[], Awaitable[Claim]],
-    dsn: str,
-    monkeypatch: pytest.MonkeyPatch,
+    client: AsyncClient, claim: Claims, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pooler tells its clients another process id than the server's."""
     monkeypatch.setattr(_pauses, "LISTEN_AFTER_SECONDS", 0.0)
@@ -107,10 +100,7 @@ async def test_where_nothing_is_heard_it_polls(
 
 @pytest.mark.thorough
 async def test_a_lost_connection_leaves_polling(
-    client: AsyncClient,
-    claim: Callable[[], Awaitable[Claim]],
-    dsn: str,
-    monkeypatch: pytest.MonkeyPatch,
+    client: AsyncClient, claim: Claims, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_pauses, "LISTEN_AFTER_SECONDS", 0.0)
     claimed = await claim()
@@ -124,9 +114,7 @@ async def test_a_lost_connection_leaves_polling(
 
 
 @pytest.mark.thorough
-async def test_many_come_in_the_order_given(
-    client: AsyncClient, claim: Callable[[], Awaitable[Claim]]
-) -> None:
+async def test_many_come_in_the_order_given(client: AsyncClient, claim: Claims) -> None:
     claims = [await claim() for _ in range(3)]
     for claimed in reversed(claims):
         await client.complete_lease(claimed.lease_id, claimed.claim_token)
@@ -147,7 +135,7 @@ async def test_more_than_one_call_may_ask_for(client: AsyncClient, queue: str) -
 
 @pytest.mark.thorough
 async def test_as_completed_yields_the_first_to_end_first(
-    client: AsyncClient, claim: Callable[[], Awaitable[Claim]], kind: str, dsn: str
+    client: AsyncClient, claim: Claims, kind: str, dsn: str
 ) -> None:
     first, second = await claim(), await claim()
     ids = [first.lease_id, second.lease_id]
@@ -166,9 +154,7 @@ async def test_as_completed_yields_the_first_to_end_first(
     assert [lease.lease_id for lease in (one, *rest)] == ids[::-1]
 
 
-async def test_a_failure_is_raised_with_its_error(
-    client: AsyncClient, claim: Callable[[], Awaitable[Claim]]
-) -> None:
+async def test_a_failure_is_raised_with_its_error(client: AsyncClient, claim: Claims) -> None:
     claimed = await claim()
     error = {"type": "RuntimeError", "message": "smtp down"}
     await client.fail_lease(claimed.lease_id, claimed.claim_token, error=error)

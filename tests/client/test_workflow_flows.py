@@ -1,5 +1,6 @@
 """Workflows that are written as functions of an app."""
 
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -31,10 +32,10 @@ async def tell_them() -> None:
 
 
 @pytest.fixture
-def client(dsn: str) -> Client:
+def client(dsn: str) -> Iterator[Client]:
     with Client(dsn) as connected:
         connected.create_queue("work")
-    return Client(dsn)
+        yield connected
 
 
 def test_a_decorated_function_is_a_task_and_a_step() -> None:
@@ -47,15 +48,14 @@ def test_a_decorated_function_is_a_task_and_a_step() -> None:
 
 
 def test_a_run_of_decorated_functions(client: Client) -> None:
-    with client:
-        assert flow.workflow.define(client).created
-        assert [step.code for step in flow.workflow.check(client)] == ["no_nodes"] * 3
-        submitted = flow.workflow.submit(client, {"dataset": "s3://in"})
-        asked = {step.step: step.placement for step in client.list_workflow_steps(submitted.run_id)}
-        assert asked["prepare"] == asked["tell"] == {}
-        drain(client, app, node=NodeSpec(name="n", instance_id="1", labels={"gpu": True}))
-        found = client.get_workflow_run(submitted.run_id)
-        assert (found.state, found.result) == ("completed", "trained on s3://in/prepared")
+    assert flow.workflow.define(client).created
+    assert [step.code for step in flow.workflow.check(client)] == ["no_nodes"] * 3
+    submitted = flow.workflow.submit(client, {"dataset": "s3://in"})
+    asked = {step.step: step.placement for step in client.list_workflow_steps(submitted.run_id)}
+    assert asked["prepare"] == asked["tell"] == {}
+    drain(client, app, node=NodeSpec(name="n", instance_id="1", labels={"gpu": True}))
+    found = client.get_workflow_run(submitted.run_id)
+    assert (found.state, found.result) == ("completed", "trained on s3://in/prepared")
 
 
 def test_the_options_of_the_task_are_the_tasks() -> None:
@@ -130,13 +130,12 @@ def test_a_flow_takes_steps_that_are_no_functions(client: Client) -> None:
     def tell(written: int) -> str:
         return f"{written} rows"
 
-    with client:
-        tables.workflow.define(client)
-        run = flow.workflow.submit(client)
-        drained = drain(client, nightly)
-        assert [done.claim.task_name for done in drained] == [
-            "nightly.read",
-            "tables.write",
-            "nightly.tell",
-        ]
-        assert client.get_workflow_run(run.run_id).result == "3 rows"
+    tables.workflow.define(client)
+    run = flow.workflow.submit(client)
+    drained = drain(client, nightly)
+    assert [done.claim.task_name for done in drained] == [
+        "nightly.read",
+        "tables.write",
+        "nightly.tell",
+    ]
+    assert client.get_workflow_run(run.run_id).result == "3 rows"

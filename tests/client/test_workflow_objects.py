@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -87,23 +88,22 @@ TRAINING = (
 
 
 @pytest.fixture
-def client(dsn: str) -> Client:
+def client(dsn: str) -> Iterator[Client]:
     with Client(dsn) as connected:
         connected.create_queue("work")
-    return Client(dsn)
+        yield connected
 
 
 def test_a_run_of_the_builders_workflow(client: Client) -> None:
-    with client:
-        assert TRAINING.define(client).created
-        assert not TRAINING.define(client).created
-        submitted = TRAINING.submit(client, {"dataset": "s3://in"})
-        node = NodeSpec(name="n", instance_id="1", labels={"gpu": True})
-        drain(client, app, node=node)
-        found = client.get_workflow_run(submitted.run_id)
-        assert (found.state, found.result) == ("completed", "published with 8.0")
-        by_name = client.submit_workflow("training", {"dataset": "s3://in"})
-        assert client.get_workflow_run(by_name.run_id).version == 1
+    assert TRAINING.define(client).created
+    assert not TRAINING.define(client).created
+    submitted = TRAINING.submit(client, {"dataset": "s3://in"})
+    node = NodeSpec(name="n", instance_id="1", labels={"gpu": True})
+    drain(client, app, node=node)
+    found = client.get_workflow_run(submitted.run_id)
+    assert (found.state, found.result) == ("completed", "published with 8.0")
+    by_name = client.submit_workflow("training", {"dataset": "s3://in"})
+    assert client.get_workflow_run(by_name.run_id).version == 1
 
 
 def test_map_and_reduce_over_shards(client: Client) -> None:
@@ -148,12 +148,11 @@ def test_map_and_reduce_over_shards(client: Client) -> None:
         seen.append(context.result("words"))
         seen.extend(each.result for each in context.results("words"))
 
-    with client:
-        submitted = count.submit(client, {"text": "one two. three. four five six"})
-        drain(client, counting)
-        assert client.get_workflow_run(submitted.run_id).result == 6
-        words = client.list_workflow_steps(submitted.run_id)[1]
-        assert (words.kind, words.items, words.items_done, words.items_failed) == ("map", 3, 3, 0)
+    submitted = count.submit(client, {"text": "one two. three. four five six"})
+    drain(client, counting)
+    assert client.get_workflow_run(submitted.run_id).result == 6
+    words = client.list_workflow_steps(submitted.run_id)[1]
+    assert (words.kind, words.items, words.items_done, words.items_failed) == ("map", 3, 3, 0)
     words_of = [{"words": 2, "item": 0}, {"words": 1, "item": 1}, {"words": 3, "item": 2}]
     assert seen == [{"items": 3, "failed": 0}, *words_of]
 
@@ -179,13 +178,12 @@ def test_a_run_below_a_run_below_a_run(client: Client) -> None:
         .task("ten", add, params={"number": result("below"), "more": 10})
         .with_options(result=result("ten"))
     )
-    with client:
-        inner.build().define(client)
-        middle.build().define(client)
-        submitted = outer.build().submit(client, {"start": {"number": 5}})
-        drained = drain(client, adding)
-        assert [done.result for done in drained] == [6, 7, 17]
-        assert client.get_workflow_run(submitted.run_id).result == 17
+    inner.build().define(client)
+    middle.build().define(client)
+    submitted = outer.build().submit(client, {"start": {"number": 5}})
+    drained = drain(client, adding)
+    assert [done.result for done in drained] == [6, 7, 17]
+    assert client.get_workflow_run(submitted.run_id).result == 17
 
 
 def test_a_failure_below_fails_the_step(client: Client) -> None:
@@ -195,23 +193,21 @@ def test_a_failure_below_fails_the_step(client: Client) -> None:
     def work() -> None:
         raise ValueError("no rows")
 
-    with client:
-        WorkflowBuilder("inner").task("a", work).build().define(client)
-        outer = WorkflowBuilder("outer").workflow("below", "inner").task("b", work, after="below")
-        submitted = outer.build().submit(client)
-        drain(client, failing, raises=False)
-        below, after = client.list_workflow_steps(submitted.run_id)
-        assert (below.kind, below.state, below.reason) == ("workflow", "failed", "nested_failed")
-        assert (after.state, after.reason) == ("skipped", "run_failed")
+    WorkflowBuilder("inner").task("a", work).build().define(client)
+    outer = WorkflowBuilder("outer").workflow("below", "inner").task("b", work, after="below")
+    submitted = outer.build().submit(client)
+    drain(client, failing, raises=False)
+    below, after = client.list_workflow_steps(submitted.run_id)
+    assert (below.kind, below.state, below.reason) == ("workflow", "failed", "nested_failed")
+    assert (after.state, after.reason) == ("skipped", "run_failed")
 
 
 def test_each_step_asks_its_own_and_what_its_run_asks(client: Client) -> None:
-    with client:
-        submitted = TRAINING.submit(client, {"dataset": "x"}, affinity_tags={"zone": "west"})
-        asked = {
-            step.step: sorted(each["label"] for each in (step.placement or {}).get("require", []))
-            for step in client.list_workflow_steps(submitted.run_id)
-        }
+    submitted = TRAINING.submit(client, {"dataset": "x"}, affinity_tags={"zone": "west"})
+    asked = {
+        step.step: sorted(each["label"] for each in (step.placement or {}).get("require", []))
+        for step in client.list_workflow_steps(submitted.run_id)
+    }
     assert asked == {
         "prepare": ["zone"],
         "train": ["gpu", "zone"],
@@ -246,9 +242,8 @@ def test_everything_that_can_be_written_is_understood(client: Client) -> None:
         retain_completed=timedelta(days=1),
         retain_failed=timedelta(days=2),
     )
-    with client:
-        assert workflow.define(client).created
-        assert client.get_workflow("all").spec["on_failure"] == "fail_fast"
+    assert workflow.define(client).created
+    assert client.get_workflow("all").spec["on_failure"] == "fail_fast"
 
 
 @app.task("read", queue="work")
@@ -274,12 +269,11 @@ READS = Workflow(
 
 
 def test_handlers_of_drained_leases_read_their_run(client: Client) -> None:
-    with client:
-        run_id = READS.submit(client, {"n": 1}).run_id
-        drain(client, app)
-        for name in ("read", "read-async"):
-            [found] = client.step_results(run_id, name)
-            assert found.result == [{"n": 1}, {"uri": "x/prepared"}]
+    run_id = READS.submit(client, {"n": 1}).run_id
+    drain(client, app)
+    for name in ("read", "read-async"):
+        [found] = client.step_results(run_id, name)
+        assert found.result == [{"n": 1}, {"uri": "x/prepared"}]
 
 
 async def test_handlers_of_drained_leases_read_their_run_async(dsn: str) -> None:
@@ -313,10 +307,9 @@ def test_a_step_near_another_one(client: Client) -> None:
         .step(Step("d", "t", after="a", near=near(Step("a", "t"), "label:zone", away=True)))
         .build()
     )
-    with client:
-        run_id = flow.submit(client).run_id
-        drain(client, app, node=NodeSpec(name="n", instance_id="1", rack=7))
-        placements = {step.step: step.placement for step in client.list_workflow_steps(run_id)}
+    run_id = flow.submit(client).run_id
+    drain(client, app, node=NodeSpec(name="n", instance_id="1", rack=7))
+    placements = {step.step: step.placement for step in client.list_workflow_steps(run_id)}
     assert placements["b"] == {"require": [{"rack": [7]}]}
     [preferred] = (placements["c"] or {})["prefer"]
     assert preferred["weight"] == 30
@@ -334,13 +327,12 @@ def test_an_order_that_waits_for_its_payment(client: Client) -> None:
         .sleep("two-weeks", timedelta(days=14), after="prepare")
         .build()
     )
-    with client:
-        submitted = order.submit(client)
-        sent = client.signal_workflow_run(submitted.run_id, "payment", {"address": "home"}, key="click-7")
-        assert sent.created
-        drain(client, app)
-        states = {s.step: s.state for s in client.list_workflow_steps(submitted.run_id)}
-        assert states == {"paid": "completed", "prepare": "completed", "two-weeks": "running"}
+    submitted = order.submit(client)
+    sent = client.signal_workflow_run(submitted.run_id, "payment", {"address": "home"}, key="click-7")
+    assert sent.created
+    drain(client, app)
+    states = {s.step: s.state for s in client.list_workflow_steps(submitted.run_id)}
+    assert states == {"paid": "completed", "prepare": "completed", "two-weeks": "running"}
 
 
 async def test_with_an_async_client(dsn: str) -> None:
