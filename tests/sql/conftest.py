@@ -81,13 +81,6 @@ def node(api: Api) -> Node:
 
 
 @pytest.fixture
-def sound(api: Api) -> Iterator[None]:
-    """After the test all invariants hold: every tally equals its recount, among others."""
-    yield
-    assert api.rows("verify_invariants") == []
-
-
-@pytest.fixture
 def lone(api: Api) -> None:
     """No nodes are there but those that the test registers."""
     api.leave_all()

@@ -152,13 +152,14 @@ def test_what_has_room_is_reserved(api: Api, queue: str, racks: list[Node]) -> N
 def test_a_tenant_is_not_told_what_others_run(api: Api, queue: str, racks: list[Node]) -> None:
     own = api.running(queue, racks[0], tenant="film", **GPU)
     api.running(queue, racks[1], tenant="games", **GPU)
-    api.conn.execute("set hwqueue.tenant = 'film'")  # until the end of the test
+    api.conn.execute("set hwqueue.tenant = 'film'")
     member = {"placement": {**GPU["placement"], "require": [{"rack": 1}]}, "tenant": "film"}
     [place] = forecast(api, queue, 2, member)["places"]
     assert [claim["lease_id"] for claim in place["claims"]] == [str(own["lease_id"])]
     assert place["others"] == 1
     other = {"placement": {"require": [_OTHER_ZONE]}, "tenant": "film"}
     assert forecast(api, queue, 2, other)["headline"] == "train, 2 of 2: no live node may run it"
+    api.conn.execute("reset hwqueue.tenant")
 
 
 @pytest.mark.thorough
