@@ -1,10 +1,11 @@
 """The dashboard on real databases: an empty one, a seeded one, and one of the test's own."""
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import count
 from typing import Any
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
@@ -14,13 +15,18 @@ from playwright.sync_api import Browser
 from hwqueue.client import Client
 from hwqueue.serve import create_app
 from hwqueue.server import ServerSettings
+from hwqueue.types import Claim, NodeSpec
 from tests.dashboard.screenshots import browsing, chromium
 from tests.dashboard.seed import seed
-from tests.dashboard.serving import serving as listening
-from tests.dashboard.visits import Visit
+from tests.dashboard.visits import Visit, visiting
 from tests.fix_db import fresh_database, strict_skip
 
 _numbers = count(1)
+
+
+def csrf(page: str) -> str:
+    """What the first form of a page carries."""
+    return page.partition('name="csrf" value="')[2].partition('"')[0]
 
 
 class Pages(httpx.AsyncClient):
@@ -48,8 +54,7 @@ class Pages(httpx.AsyncClient):
         kind |= dict.fromkeys(("retry-step", "skip-step", "send-signal"), "step")
         kind |= {"cancel-gang": "gang"}
         asked = await self.page(str(httpx.URL(f"/do/{verb}", params={kind.get(verb, "node"): subject})))
-        token = asked.partition('name="csrf" value="')[2].partition('"')[0]
-        return await self.post(f"/do/{verb}", data={"csrf": token, "subject": subject, **fields})
+        return await self.post(f"/do/{verb}", data={"csrf": csrf(asked), "subject": subject, **fields})
 
 
 Serving = Callable[..., AbstractAsyncContextManager[Pages]]
@@ -88,6 +93,32 @@ async def pages(dsn: str) -> AsyncIterator[Pages]:
 
 
 @pytest.fixture
+async def guarded(dsn: str) -> AsyncIterator[Pages]:
+    """The dashboard of the test's own database, for who shows a token."""
+    async with serving(dsn, auth="tokens") as made:
+        yield made
+
+
+@pytest.fixture
+def lease(sql: Client) -> UUID:
+    """A lease that waits."""
+    sql.create_queue("renders")
+    return sql.spawn_lease("renders", "draw").lease_id
+
+
+def states(sql: Client, leases: Sequence[UUID]) -> list[str]:
+    """What each of them is now."""
+    return [sql.get_lease(each).state for each in leases]
+
+
+def granted(sql: Client, queue: str, **node: Any) -> Claim:
+    """What a new node is granted first."""
+    node_id = uuid4()
+    epoch = sql.register_node(node_id, NodeSpec(**{"name": "n-1", "instance_id": "1"} | node))
+    return sql.claim_task([queue], node_id, epoch)[0]
+
+
+@pytest.fixture
 def token(sql: Client) -> Callable[..., str]:
     """Make a token of the API; its secret."""
 
@@ -112,10 +143,5 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def visit(browser: Browser, dsn: str) -> Iterator[Visit]:
     """A window on the test's own database, on a laptop that asks nobody who they are."""
-    with (
-        listening(dsn) as url,
-        browser.new_context(viewport={"width": 1440, "height": 900}) as made,
-    ):
-        window = Visit(made, made.new_page(), url)
+    with visiting(browser, dsn, viewport={"width": 1440, "height": 900}) as window:
         yield window
-        assert window.complaints == []

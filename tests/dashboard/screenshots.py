@@ -30,7 +30,7 @@ from hwqueue.embedded import EmbeddedServer
 from hwqueue.schema import upgrade
 from hwqueue.testing import install_clock
 from tests.dashboard.seed import seed
-from tests.dashboard.serving import serving
+from tests.dashboard.visits import serving
 from tests.fix_db import THROWAWAY, fresh_database
 
 ROOT = Path(__file__).parents[2]

@@ -8,23 +8,15 @@ import pytest
 
 from hwqueue.client import Client
 from hwqueue.types import LeaseState, NodeSpec
-from tests.dashboard.conftest import Pages, serving
-
-HTML_FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+from tests.dashboard.conftest import Pages, csrf, serving, states
+from tests.dashboard.test_runs import STEPS, Running
 
 
 @pytest.fixture
 def node(sql: Client) -> str:
     """The name of a node that is live."""
-    sql.register_node(uuid4(), NodeSpec(name="n-1", instance_id="1"))
-    return "n-1"
-
-
-@pytest.fixture
-def lease(sql: Client) -> UUID:
-    """A lease that waits."""
-    sql.create_queue("renders")
-    return sql.spawn_lease("renders", "draw").lease_id
+    sql.register_node(uuid4(), NodeSpec(name="n-7", instance_id="1"))
+    return "n-7"
 
 
 async def test_cancel_and_requeue(pages: Pages, sql: Client, lease: UUID) -> None:
@@ -106,103 +98,110 @@ async def test_what_cannot_be_done_says_why_and_changes_nothing(
 async def test_forms_of_other_sites_are_refused(
     pages: Pages, sql: Client, node: str, headers: dict[str, str]
 ) -> None:
-    asked = await pages.page(f"/do/cordon?node={node}")
-    token = asked.partition('name="csrf" value="')[2].partition('"')[0]
-    fields = {"csrf": token, "subject": node}
+    fields = {"csrf": csrf(await pages.page(f"/do/cordon?node={node}")), "subject": node}
     assert (await pages.post("/do/cordon", data=fields, headers=headers)).status_code == 403
     assert not sql.list_nodes()[0].cordoned
 
 
-@pytest.mark.parametrize("csrf", [None, "", "x" * 64])
+@pytest.mark.parametrize("sent", [None, "", "x" * 64])
 async def test_forms_without_the_token_are_refused(
-    pages: Pages, sql: Client, node: str, csrf: str | None
+    pages: Pages, sql: Client, node: str, sent: str | None
 ) -> None:
     await pages.page("/")
-    fields = {"subject": node} | ({} if csrf is None else {"csrf": csrf})
+    fields = {"subject": node} | ({} if sent is None else {"csrf": sent})
     assert (await pages.post("/do/cordon", data=fields)).status_code == 403
+    running = Running(sql, STEPS)
+    for verb in ("cancel-run", "pause-run", "retry-all", "retry-downstream", "skip-step", "send-signal"):
+        subject = f"{running.run}{':fetch' if verb in ('skip-step', 'send-signal') else ''}"
+        answer = await pages.post(f"/do/{verb}", data=fields | {"subject": subject})
+        assert answer.status_code == 403, verb
+    assert sql.get_workflow_run(running.run).state == "running"
+    assert running.states()["fetch"] == "running"
     # nor with a token and without the cookie that it is made of
     asked = await pages.page(f"/do/cordon?node={node}")
-    token = asked.partition('name="csrf" value="')[2].partition('"')[0]
+    token = csrf(asked)
     pages.cookies.clear()
     fields = {"csrf": token, "subject": node}
     assert (await pages.post("/do/cordon", data=fields)).status_code == 403
     assert (await pages.get("/do/cordon", params=fields)).status_code in (200, 404)
-    assert not sql.list_nodes()[0].cordoned
+    assert not sql.list_nodes(name=node)[0].cordoned
 
 
-async def test_signing_in_and_who_did_it(dsn: str, sql: Client, node: str, token: Callable[..., str]) -> None:
+async def test_signing_in_and_who_did_it(
+    guarded: Pages, sql: Client, node: str, token: Callable[..., str]
+) -> None:
     secret = token("operator")
-    async with serving(dsn, auth="tokens") as pages:
-        asked = await pages.page(f"/nodes/{node}", 401)
-        assert "Token of the API" in asked
-        assert node not in asked.replace(f"/nodes/{node}", "")
-        form = asked.partition('name="csrf" value="')[2].partition('"')[0]
-        fields = {"csrf": form, "next": f"/nodes/{node}", "token": secret}
-        answer = await pages.post("/sign-in", data=fields)
-        assert (answer.status_code, answer.headers["location"]) == (303, f"/nodes/{node}")
-        session = answer.headers["set-cookie"]
-        assert "HttpOnly" in session
-        assert "SameSite=Lax" in session
-        text = await pages.page(f"/nodes/{node}")
-        assert "Sign out" in text
-        await pages.do("cordon", node)
-        event = sql.list_events(code="node_cordoned")[0]
-        assert event.actor == "token:operator-1" or event.actor.startswith("token:operator-")
-        assert event.actor.removeprefix("token:") in await pages.page("/events")
-        form = text.partition('name="csrf" value="')[2].partition('"')[0]
-        await pages.post("/sign-out", data={"csrf": form})
-        await pages.page(f"/nodes/{node}", 401)
+    asked = await guarded.page(f"/nodes/{node}", 401)
+    assert "Token of the API" in asked
+    assert node not in asked.replace(f"/nodes/{node}", "")
+    form = csrf(asked)
+    fields = {"csrf": form, "next": f"/nodes/{node}", "token": secret}
+    answer = await guarded.post("/sign-in", data=fields)
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/nodes/{node}")
+    session = answer.headers["set-cookie"]
+    assert "HttpOnly" in session
+    assert "SameSite=Lax" in session
+    text = await guarded.page(f"/nodes/{node}")
+    assert "Sign out" in text
+    await guarded.do("cordon", node)
+    event = sql.list_events(code="node_cordoned")[0]
+    assert event.actor == "token:operator-1" or event.actor.startswith("token:operator-")
+    assert event.actor.removeprefix("token:") in await guarded.page("/events")
+    form = csrf(text)
+    await guarded.post("/sign-out", data={"csrf": form})
+    await guarded.page(f"/nodes/{node}", 401)
 
 
 @pytest.mark.parametrize("away", ["https://elsewhere.example/", "//elsewhere.example", "\\\\x"])
-async def test_signing_in_leads_nowhere_else(dsn: str, token: Callable[..., str], away: str) -> None:
-    async with serving(dsn, auth="tokens") as pages:
-        asked = await pages.page("/", 401)
-        form = asked.partition('name="csrf" value="')[2].partition('"')[0]
-        fields = {"csrf": form, "next": away, "token": token("viewer")}
-        assert (await pages.post("/sign-in", data=fields)).headers["location"] == "/"
+async def test_signing_in_leads_nowhere_else(guarded: Pages, token: Callable[..., str], away: str) -> None:
+    asked = await guarded.page("/", 401)
+    form = csrf(asked)
+    fields = {"csrf": form, "next": away, "token": token("viewer")}
+    assert (await guarded.post("/sign-in", data=fields)).headers["location"] == "/"
 
 
-async def test_a_wrong_token_lets_nobody_in(dsn: str) -> None:
-    async with serving(dsn, auth="tokens") as pages:
-        asked = await pages.page("/", 401)
-        form = asked.partition('name="csrf" value="')[2].partition('"')[0]
-        for wrong in ("nonsense", "a b", "é", "x; Path=/"):
-            await pages.post("/sign-in", data={"csrf": form, "token": wrong})
-            assert "lets nobody in" in await pages.page("/", 401)
+async def test_a_wrong_token_lets_nobody_in(guarded: Pages) -> None:
+    asked = await guarded.page("/", 401)
+    form = csrf(asked)
+    for wrong in ("nonsense", "a b", "é", "x; Path=/"):
+        await guarded.post("/sign-in", data={"csrf": form, "token": wrong})
+        assert "lets nobody in" in await guarded.page("/", 401)
 
 
 async def test_who_may_only_look_sees_no_button_and_does_nothing(
-    dsn: str, sql: Client, lease: UUID, node: str, token: Callable[..., str]
+    guarded: Pages, sql: Client, lease: UUID, node: str, token: Callable[..., str]
 ) -> None:
-    headers = {"Authorization": f"Bearer {token('viewer')}"}
-    async with serving(dsn, auth="tokens") as pages:
-        pages.headers.update(headers)
-        for path in (f"/leases/{lease}", f"/nodes/{node}", "/queues/renders"):
-            text = await pages.page(path)
-            assert not re.search(r'href="/do/', text)
-        assert "changes nothing" in await pages.page(f"/do/cordon?node={node}", 403)
-        answer = await pages.post("/do/cordon", data={"subject": node})
-        assert answer.status_code == 403
-    assert not sql.list_nodes()[0].cordoned
+    running = Running(sql, STEPS)
+    guarded.headers["Authorization"] = f"Bearer {token('viewer')}"
+    of_run = (running.page, f"{running.page}/steps")
+    lists = ("/leases", "/leases?queue=renders")
+    for path in (f"/leases/{lease}", f"/nodes/{node}", "/queues/renders", *of_run, *lists):
+        text = await guarded.page(path)
+        assert not re.search(r'href="/do/|/do-all/|do-many|type="checkbox" form', text)
+    assert "changes nothing" in await guarded.page(f"/do/cordon?node={node}", 403)
+    for question in (f"/do/cancel-run?run={running.run}", "/do-all/cancel?queue=renders"):
+        await guarded.page(question, 403)
+    for form, fields in (
+        ("/do/cordon", {"subject": node}),
+        ("/do-all/cancel", {"queue": "renders"}),
+        ("/do-many/cancel", {"lease": str(lease), "sure": "yes"}),
+    ):
+        assert (await guarded.post(form, data=fields)).status_code == 403
+    assert not sql.list_nodes(name=node)[0].cordoned
+    assert states(sql, [lease]) == ["pending"]
 
 
 @pytest.mark.parametrize(("role", "tenant"), [("producer", None), ("operator", "acme")])
 async def test_who_may_not_see_everything_sees_nothing(
-    dsn: str, token: Callable[..., str], role: str, tenant: str | None
+    guarded: Pages, sql: Client, token: Callable[..., str], role: str, tenant: str | None
 ) -> None:
-    headers = {"Authorization": f"Bearer {token(role, tenant)}"}
-    async with serving(dsn, auth="tokens") as pages:
-        for path in (
-            "/",
-            "/leases",
-            "/fleet/map.json",
-            "/events",
-            "/events/stream?after=0",
-            "/try",
-        ):
-            response = await pages.get(path, headers=headers)
-            assert response.status_code == 403, path
+    run = Running(sql, STEPS).page
+    guarded.headers["Authorization"] = f"Bearer {token(role, tenant)}"
+    for path in (
+        *("/", "/leases", "/fleet/map.json", "/events", "/events/stream?after=0", "/try"),
+        *("/runs", run, f"{run}/why", "/workflows"),
+    ):
+        await guarded.page(path, 403)
 
 
 async def test_the_proxy_says_who_it_is(dsn: str, sql: Client, node: str) -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from playwright.sync_api import Browser, Locator, Route, expect
 
 from hwqueue.client import Client
 from hwqueue.types import LeaseState, NodeSpec
-from tests.dashboard.screenshots import SIZES
-from tests.dashboard.screenshots import pages as every_page
-from tests.dashboard.serving import serving
-from tests.dashboard.visits import Visit
+from tests.dashboard.conftest import granted
+from tests.dashboard.visits import Visit, serving
 
 H100 = {"require": [{"label": "gpu_model", "op": "in", "values": ["H100"]}]}
 
@@ -37,10 +35,7 @@ def test_why_is_it_pending_add_a_node_watch_it_go(visit: Visit, sql: Client) -> 
     page.get_by_role("link", name=f"…{str(lease)[-8:]}").click()
     expect(page.locator("#why .say")).to_contain_text("No live node can run it")
     # a node comes that has what it asks, and takes it
-    node = uuid4()
-    spec = NodeSpec(name="new-1", instance_id="1", labels={"gpu_model": "H100"})
-    epoch = sql.register_node(node, spec)
-    [claim] = sql.claim_task(["training"], node, epoch)
+    claim = granted(sql, "training", name="new-1", labels={"gpu_model": "H100"})
     visit.refresh()
     expect(page.locator("main .say")).to_contain_text("Runs on new-1")
     sql.complete_lease(lease, claim.claim_token)
@@ -48,9 +43,7 @@ def test_why_is_it_pending_add_a_node_watch_it_go(visit: Visit, sql: Client) -> 
     expect(page.locator("main .say")).to_contain_text("Completed")
 
 
-def test_cancel_asks_first_and_says_who_did_it(visit: Visit, sql: Client) -> None:
-    sql.create_queue("renders")
-    lease = sql.spawn_lease("renders", "draw").lease_id
+def test_cancel_asks_first_and_says_who_did_it(visit: Visit, sql: Client, lease: UUID) -> None:
     page = visit.go(f"/leases/{lease}")
     page.get_by_role("link", name="Cancel", exact=True).click()
     dialog = page.get_by_role("dialog")
@@ -70,9 +63,7 @@ def test_cancel_asks_first_and_says_who_did_it(visit: Visit, sql: Client) -> Non
     assert "done=" not in page.url
 
 
-def test_an_open_page_says_since_when_the_database_is_away(visit: Visit, sql: Client) -> None:
-    sql.create_queue("renders")
-    lease = sql.spawn_lease("renders", "draw").lease_id
+def test_an_open_page_says_since_when_the_database_is_away(visit: Visit, lease: UUID) -> None:
     page = visit.go(f"/leases/{lease}")
     banner, cancel = page.locator("#away"), page.get_by_role("link", name="Cancel", exact=True)
     expect(banner).not_to_be_visible()
@@ -107,9 +98,7 @@ def answer_after(shown: Locator, body: str) -> Callable[[Route], None]:
 def test_a_long_log_begins_at_its_end(visit: Visit, sql: Client) -> None:
     sql.create_queue("training")
     lease = sql.spawn_lease("training", "train").lease_id
-    node = uuid4()
-    epoch = sql.register_node(node, NodeSpec(name="new-1", instance_id="1"))
-    [claim] = sql.claim_task(["training"], node, epoch)
+    claim = granted(sql, "training")
     line = {"at": "2030-01-31T12:00:00Z", "fields": {"loss": 0.5}}
     lines = [line | {"line": n, "message": f"step {n}"} for n in range(1, 101)]
     sql.append_logs([{"lease_id": lease, "claim_token": claim.claim_token, "lines": lines}])
@@ -123,12 +112,8 @@ def test_a_long_log_begins_at_its_end(visit: Visit, sql: Client) -> None:
     expect(box.get_by_text("step 1", exact=True)).to_be_in_viewport()
 
 
-def test_drain_a_node(visit: Visit, sql: Client) -> None:
-    sql.create_queue("renders")
-    node = uuid4()
-    epoch = sql.register_node(node, NodeSpec(name="n-17", instance_id="1", rack=4))
-    sql.spawn_lease("renders", "draw")
-    sql.claim_task(["renders"], node, epoch)
+def test_drain_a_node(visit: Visit, sql: Client, lease: UUID) -> None:
+    granted(sql, "renders", name="n-17", rack=4)
     page = visit.go("/fleet")
     page.get_by_role("link", name="n-17").click()
     page.get_by_role("link", name="Drain").click()
@@ -214,35 +199,6 @@ def test_themes(visit: Visit, sql: Client) -> None:
     expect(page.locator("#theme")).to_have_text("light")
     page.reload()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == light
-
-
-@pytest.mark.parametrize(("size", "scheme"), [("wide", "light"), ("narrow", "dark")])
-def test_every_page_fits_and_keeps_to_the_host(browser: Browser, seeded: str, size: str, scheme: str) -> None:
-    with Client(seeded, pool_size=1) as client:
-        found = every_page(client)
-    width, height = SIZES[size]
-    with (
-        serving(seeded) as url,
-        browser.new_context(
-            viewport={"width": width, "height": height},
-            color_scheme="dark" if scheme == "dark" else "light",
-        ) as context,
-    ):
-        visit = Visit(context, context.new_page(), url)
-        for name, path in found.items():
-            page = visit.go(path)
-            page.wait_for_load_state("networkidle")
-            wide, room = page.evaluate(
-                "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
-            )
-            assert wide <= room, name
-            refused = page.evaluate(
-                "[...document.querySelectorAll('a, button')].filter((each) =>"
-                " each.checkVisibility() && !each.textContent.trim()"
-                " && !each.ariaLabel).map((each) => each.outerHTML)"
-            )
-            assert refused == [], name
-        assert visit.complaints == []
 
 
 @pytest.mark.parametrize("secure", [False, True])

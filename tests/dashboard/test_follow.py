@@ -15,8 +15,8 @@ from hwqueue.client import Client
 from hwqueue.dashboard.cookies import SESSION_COOKIE
 from hwqueue.dashboard.pages.events import MOST_ROWS
 from hwqueue.server.event_streams import BATCH
-from tests.dashboard.serving import serving
-from tests.dashboard.visits import Visit
+from tests.dashboard.conftest import csrf
+from tests.dashboard.visits import Visit, serving, visiting
 
 BOUND_SECONDS = 60.0
 
@@ -76,7 +76,7 @@ def test_who_was_away_for_long_is_told_to_look_at_the_page(dsn: str, sql: Client
 def signed_in(url: str, secret: str) -> str:
     """The cookies of a browser that has signed in with a token."""
     with httpx.Client(base_url=url) as window:
-        form = window.get("/").text.partition('name="csrf" value="')[2].partition('"')[0]
+        form = csrf(window.get("/").text)
         window.post("/sign-in", data={"csrf": form, "token": secret})
         assert SESSION_COOKIE in window.cookies
         return "; ".join(f"{name}={value}" for name, value in window.cookies.items())
@@ -172,8 +172,7 @@ def test_a_hidden_tab_has_no_stream_and_a_lost_one_is_found_again(
     browser: Browser, dsn: str, sql: Client
 ) -> None:
     sql.create_queue("renders")
-    with serving(dsn) as url, browser.new_context() as context:
-        visit = Visit(context, context.new_page(), url)
+    with visiting(browser, dsn) as visit:
         page = visit.page
         asked: list[str] = []
 
@@ -211,16 +210,3 @@ def test_a_hidden_tab_has_no_stream_and_a_lost_one_is_found_again(
         page.unroute("**/events/stream*")
         visit.complaints.clear()  # the browser's own about the 503
         assert streams() == 3
-
-
-def test_without_a_script_it_is_a_page_to_load_again(browser: Browser, dsn: str, sql: Client) -> None:
-    sql.create_queue("renders")
-    with serving(dsn) as url, browser.new_context(java_script_enabled=False) as context:
-        page = context.new_page()
-        page.goto(f"{url}/events?queue=renders")
-        assert "Load the page again" in page.content()
-        expect(page.locator("#following")).not_to_be_visible()
-        expect(page.locator("tbody tr time")).to_contain_text("UTC")
-        sql.pause_queue("renders")
-        page.reload()
-        expect(page.locator("tbody tr")).to_have_count(2)

@@ -13,13 +13,6 @@ from hwqueue.dashboard.charts import life, spark
 from hwqueue.types import Attempt, Lease, LeaseState
 
 
-def test_errors_in_one_line() -> None:
-    assert formatting.error_line({"type": "Oops", "message": "first\nsecond"}) == "Oops: first"
-    assert formatting.error_line({"reason": "cancelled", "detail": "why"}) == "cancelled: why"
-    assert formatting.error_line("text") == "text"
-    assert formatting.error_line(None) == ""
-
-
 def test_secrets_are_not_shown() -> None:
     text = formatting.pretty({"api_key": "abc", "list": [{"Password": "def"}], "number": 2**62 + 1})
     assert "abc" not in text

@@ -1,8 +1,10 @@
 """Every page on an empty database, on a full one, and with names made to break it."""
 
 import re
+from datetime import timedelta
 from html import unescape
 from html.parser import HTMLParser
+from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -10,7 +12,7 @@ import pytest
 
 from hwqueue.client import Client
 from hwqueue.types import Claim, Gpu, NodeSpec, Taint
-from tests.dashboard.conftest import Pages, serving
+from tests.dashboard.conftest import Pages, granted, serving
 from tests.dashboard.screenshots import pages as every_page
 
 TABS = (
@@ -97,6 +99,7 @@ async def test_an_empty_database_has_every_page(pages: Pages, path: str) -> None
         ("/fleet", "hwqueue worker run"),
         ("/leases", "hwqueue lease spawn"),
         ("/queues", "hwqueue queue create"),
+        ("/queues", "hwqueue task sync"),
         ("/classes", "hwqueue lease spawn"),
         ("/system", "hwqueue token create"),
         ("/webhooks", "hwqueue webhook add"),
@@ -244,9 +247,7 @@ async def test_leases_are_found_by_what_they_are_and_paged(seeded: str) -> None:
 async def test_a_suspended_lease_says_what_it_waits_for(pages: Pages, sql: Client) -> None:
     sql.create_queue("orders")
     lease_id = sql.spawn_lease("orders", "order").lease_id
-    node = uuid4()
-    epoch = sql.register_node(node, NodeSpec(name="one", instance_id="one"))
-    [claim] = sql.claim_task(["orders"], node, epoch)
+    claim = granted(sql, "orders")
     sql.save_checkpoint(lease_id, claim.claim_token, HOSTILE[:190], {"receipt": 7})
     sql.suspend_lease(lease_id, claim.claim_token, signal="packed")
     text = unescape(await pages.page(f"/leases/{lease_id}"))
@@ -317,3 +318,149 @@ async def test_without_the_database_the_last_values_stay(sql: Client, dsn: str) 
         part = await pages.get("/queues", headers={"HX-Request": "true"})
         assert "Nothing can be changed until it is back" in part.text
         assert "The database does not answer" in await pages.page("/system", 503)
+
+
+async def test_classes_beyond_the_first_hundreds_are_counted_and_can_be_opened(
+    pages: Pages, sql: Client
+) -> None:
+    sql.create_queue("many")
+    sql.spawn_leases(
+        "many",
+        [
+            {"task": "t", "options": {"placement": {"resources": {"cpu_milli": 1 + number}}}}
+            for number in range(501)
+        ],
+    )
+    text = await pages.page("/pending")
+    assert "501 leases in 501 placement classes" in text
+    text = await pages.page("/pending?page=10")
+    assert "class 501" in text
+    assert "0.501 CPU" in await pages.page("/pending/501")
+
+
+async def test_tasks_with_their_defaults_and_whether_they_are_served(pages: Pages, sql: Client) -> None:
+    sql.set_task("media/train", {"placement": {"resources": {"gpu": 1}}, "max_attempts": 1})
+    sql.set_task("mail", {"labels": {"<em>": HOSTILE}})
+    sql.set_task("plain")
+    spec = NodeSpec(name="one", instance_id="1", tasks=["mail", "other"])
+    sql.register_node(uuid4(), spec)
+    text = await pages.page("/queues")
+    check(text)
+    assert "<em>" not in text
+    rows = dict(re.findall(r'<tr id="task-([^"]+)">(.*?)</tr>', text, re.DOTALL))
+    assert list(rows) == ["mail", "media/train", "plain"]
+    assert "none has a handler" in rows["media/train"]
+    assert "none has a handler" not in rows["mail"]
+    assert "&#34;gpu&#34;: 1" in rows["media/train"]
+    assert "max attempts <code>1</code>" in rows["media/train"]
+    assert 'href="/leases?task=media%2Ftrain"' in rows["media/train"]
+    assert "none</td>" in rows["plain"]
+
+
+MINUTE = timedelta(minutes=1)
+HEADING = "What room is worth"
+
+
+def registered(sql: Client) -> None:
+    """A queue, and a node with GPUs."""
+    sql.create_queue("training")
+    gpus = [Gpu(resource_id=uuid4()) for _ in range(8)]
+    sql.register_node(uuid4(), NodeSpec(name="one", instance_id="1", gpus=gpus))
+
+
+async def test_without_a_planner_nothing_is_said(pages: Pages, sql: Client) -> None:
+    registered(sql)
+    assert HEADING not in await pages.page("/fleet")
+
+
+async def test_what_a_planner_says(pages: Pages, sql: Client) -> None:
+    registered(sql)
+    epoch = sql.lead_planner("<one>", ttl=MINUTE)
+    assert epoch is not None
+    curve = [0.0] * 50 + [0.4] * 50 + [0.81]
+    assert sql.set_prices("training", curve, ttl=MINUTE, round=1, epoch=epoch) == "set"
+    sql.note_room(gpus=8, allocated=5.5, bound=7.25, ttl=MINUTE, round=1, epoch=epoch)
+    text = await pages.page("/fleet")
+    check(text)
+    shown = " ".join(unescape(text).partition(HEADING)[2].split())
+    assert "planner <bdi><one></bdi>" in shown
+    assert "5.5 of 8 GPUs are in use. 7.2 could be at most" in shown
+    assert ">0.00<" in shown
+    assert shown.count(">0.40<") == 2
+    assert ">0.81<" in shown
+
+
+async def test_a_planner_that_has_said_nothing_yet(pages: Pages, sql: Client) -> None:
+    registered(sql)
+    assert sql.lead_planner("one", ttl=MINUTE) is not None
+    assert HEADING not in await pages.page("/fleet")
+
+
+TURN = "\u202e"  # right-to-left override: what follows in its paragraph reads backwards
+ZONE, KIND = f"{TURN}zone", f"{TURN}kind"
+TOGETHER = f"label:{ZONE}"
+WORKFLOW = {
+    "name": "training",
+    "queue": "training",
+    "affinity_tags": {KIND: "c"},
+    "steps": [{"name": "train", "task": "train"}],
+}
+# elements that hold nothing but such text
+ALONE = {"bdi", "pre", "title"}
+
+
+class Turned(HTMLParser):
+    """Where a page turns outside of an element that ends it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.found = 0
+        self.loose: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.open += [tag] if tag in ALONE else []
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ALONE:
+            self.open.remove(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.found += TURN in data
+        if TURN in data and not self.open:
+            self.loose.append(data)
+
+
+async def test_text_that_turns_is_isolated(pages: Pages, sql: Client) -> None:
+    sql.create_queue("training")
+    for name in ("n-1", "n-2"):
+        spec = NodeSpec(name=name, instance_id="1", labels={ZONE: name, KIND: name}, slots=1)
+        sql.register_node(uuid4(), spec)
+    member: dict[str, Any] = {"task": "train", "count": 2}
+    [apart] = {each.gang_id for each in sql.spawn_gang("training", [member], same=[KIND, ZONE])}
+    member["options"] = {"affinity_tags": {KIND: "c"}}
+    [nowhere] = {each.gang_id for each in sql.spawn_gang("training", [member], together=TOGETHER)}
+    run = sql.submit_spec(WORKFLOW).run_id
+    [step] = sql.list_workflow_steps(run)
+    sql.reap()
+    told = {
+        path: await turned(pages, path)
+        for path in (
+            *(f"/gangs/{apart}", f"/gangs/{apart}/why", f"/gangs/{nowhere}/why"),
+            *(f"/runs/{run}", f"/runs/{run}/why"),
+            *(f"/leases/{step.lease_id}/why", "/pending"),
+        )
+    }
+    sql.cancel_gang(nowhere, reason=ZONE)
+    sql.cancel_workflow_run(run, reason=ZONE)
+    sql.reap()
+    told |= {f"{path}, ended": await turned(pages, path) for path in (f"/runs/{run}", "/gangs")}
+    assert {path: loose for path, (_, loose) in told.items() if loose} == {}
+    assert [path for path, (found, _) in told.items() if not found] == []
+
+
+async def turned(pages: Pages, path: str) -> tuple[int, list[str]]:
+    """How often a page turns, and what of it nothing ends."""
+    page = Turned()
+    page.feed(await pages.page(path))
+    return page.found, page.loose

@@ -21,16 +21,11 @@ from hwqueue.dashboard.csrf import CsrfSigner
 from hwqueue.dashboard.sessions import MAX_PER_TOKEN, SessionStore
 from hwqueue.errors import ConfigError
 from hwqueue.server import ServerSettings
-from tests.dashboard.conftest import Pages, serving
+from tests.dashboard.conftest import Pages, csrf, serving
 
 MakeToken = Callable[..., str]
 DIGEST = hashlib.sha256(b"a token").digest()
 HTTPS = {"X-Forwarded-Proto": "https"}
-
-
-def csrf(page: str) -> str:
-    """What the first form of a page carries."""
-    return page.partition('name="csrf" value="')[2].partition('"')[0]
 
 
 async def sign_in(pages: Pages, secret: str, **options: Any) -> httpx.Response:
@@ -49,24 +44,20 @@ def cookies_of(answer: httpx.Response) -> list[str]:
 class TestCookies:
     """What browsers are given."""
 
-    async def test_the_token_is_in_none(self, dsn: str, token: MakeToken) -> None:
+    async def test_the_token_is_in_none(self, guarded: Pages, token: MakeToken) -> None:
         secret = token("operator")
-        async with serving(dsn, auth="tokens") as pages:
-            given = cookies_of(await sign_in(pages, secret))
-            await pages.page("/")
-            digest = hashlib.sha256(secret.encode()).digest()
-            for told in (secret, digest.hex(), secret.encode().hex()):
-                assert all(told not in each for each in given)
-            # nor lets what is in it anybody into the API
-            value = pages.cookies[SESSION_COOKIE]
-            pages.cookies.clear()
-            answer = await pages.get("/api/v1/me", headers={"Authorization": f"Bearer {value}"})
-            assert answer.status_code == 401
-
-    async def test_a_token_is_no_session(self, dsn: str, token: MakeToken) -> None:
-        async with serving(dsn, auth="tokens") as pages:
-            pages.cookies.set(SESSION_COOKIE, token("operator"))
-            await pages.page("/", 401)
+        given = cookies_of(await sign_in(guarded, secret))
+        await guarded.page("/")
+        digest = hashlib.sha256(secret.encode()).digest()
+        for told in (secret, digest.hex(), secret.encode().hex()):
+            assert all(told not in each for each in given)
+        # nor lets what is in it anybody into the API
+        value = guarded.cookies[SESSION_COOKIE]
+        guarded.cookies.clear()
+        answer = await guarded.get("/api/v1/me", headers={"Authorization": f"Bearer {value}"})
+        assert answer.status_code == 401
+        guarded.cookies.set(SESSION_COOKIE, secret)  # nor is a token a session
+        await guarded.page("/", 401)
 
     @pytest.mark.parametrize(
         ("settings", "headers"),
@@ -100,12 +91,13 @@ class TestCookies:
             jar["Cookie"] += f"; {session.partition(';')[0]}"
             assert (await pages.get("/", headers=jar)).status_code == 200
 
-    async def test_a_plain_one_counts_for_nothing_behind_https(self, dsn: str, token: MakeToken) -> None:
+    async def test_a_plain_one_counts_for_nothing_behind_https(
+        self, guarded: Pages, token: MakeToken
+    ) -> None:
         """Any page of a sibling domain, and anybody on the way of plain http, could set it."""
-        async with serving(dsn, auth="tokens") as pages:
-            await sign_in(pages, token("operator"))
-            await pages.page("/")
-            assert (await pages.get("/", headers=HTTPS)).status_code == 401
+        await sign_in(guarded, token("operator"))
+        await guarded.page("/")
+        assert (await guarded.get("/", headers=HTTPS)).status_code == 401
 
     async def test_on_a_laptop_they_need_no_https(self, dsn: str, token: MakeToken) -> None:
         async with serving(dsn, auth="tokens") as pages:
@@ -134,25 +126,23 @@ class TestCookies:
 class TestSessions:
     """What the server keeps."""
 
-    async def test_signing_out_ends_it_for_everybody(self, dsn: str, token: MakeToken) -> None:
-        async with serving(dsn, auth="tokens") as pages:
-            await sign_in(pages, token("operator"))
-            text = await pages.page("/")
-            stolen = {"Cookie": f"{SESSION_COOKIE}={pages.cookies[SESSION_COOKIE]}"}
-            await pages.post("/sign-out", data={"csrf": csrf(text)})
-            assert (await pages.get("/", headers=stolen)).status_code == 401
+    async def test_signing_out_ends_it_for_everybody(self, guarded: Pages, token: MakeToken) -> None:
+        await sign_in(guarded, token("operator"))
+        text = await guarded.page("/")
+        stolen = {"Cookie": f"{SESSION_COOKIE}={guarded.cookies[SESSION_COOKIE]}"}
+        await guarded.post("/sign-out", data={"csrf": csrf(text)})
+        assert (await guarded.get("/", headers=stolen)).status_code == 401
 
-    async def test_signing_in_again_ends_the_one_before(self, dsn: str, token: MakeToken) -> None:
+    async def test_signing_in_again_ends_the_one_before(self, guarded: Pages, token: MakeToken) -> None:
         secret = token("operator")
-        async with serving(dsn, auth="tokens") as pages:
-            await sign_in(pages, secret)
-            before = pages.cookies[SESSION_COOKIE]
-            text = await pages.page("/")
-            await pages.post("/sign-in", data={"csrf": csrf(text), "token": secret})
-            assert pages.cookies[SESSION_COOKIE] != before
-            stolen = {"Cookie": f"{SESSION_COOKIE}={before}"}
-            pages.cookies.clear()
-            assert (await pages.get("/", headers=stolen)).status_code == 401
+        await sign_in(guarded, secret)
+        before = guarded.cookies[SESSION_COOKIE]
+        text = await guarded.page("/")
+        await guarded.post("/sign-in", data={"csrf": csrf(text), "token": secret})
+        assert guarded.cookies[SESSION_COOKIE] != before
+        stolen = {"Cookie": f"{SESSION_COOKIE}={before}"}
+        guarded.cookies.clear()
+        assert (await guarded.get("/", headers=stolen)).status_code == 401
 
     async def test_a_revoked_token_ends_them(self, dsn: str, sql: Client, token: MakeToken) -> None:
         async with serving(dsn, auth="tokens", token_cache=timedelta(0)) as pages:

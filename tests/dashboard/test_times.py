@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from playwright.sync_api import Browser, expect
 
 from hwqueue.client import Client
 from hwqueue.dashboard import formatting
-from tests.dashboard.serving import serving
-from tests.dashboard.visits import Visit
+from tests.dashboard.visits import visiting
 
 ZONE = "Asia/Tokyo"
 
@@ -21,8 +21,7 @@ def test_in_the_readers_zone(browser: Browser, dsn: str, sql: Client) -> None:
     lease = sql.get_lease(sql.spawn_lease("renders", "draw", delay=timedelta(days=3)).lease_id)
     assert lease.available_at is not None
     there = lease.available_at.astimezone(ZoneInfo(ZONE))
-    with serving(dsn) as url, browser.new_context(timezone_id=ZONE) as context:
-        visit = Visit(context, context.new_page(), url)
+    with visiting(browser, dsn, timezone_id=ZONE) as visit:
         page = visit.go(f"/leases/{lease.lease_id}")
         when = page.locator(".say time")
         expect(when).to_have_attribute("title", formatting.exact(lease.available_at))
@@ -45,16 +44,14 @@ def test_in_the_readers_zone(browser: Browser, dsn: str, sql: Client) -> None:
         expect(page.locator("#zone")).to_have_text("UTC")
 
 
-def test_how_long_ago_stays_true(browser: Browser, dsn: str, sql: Client) -> None:
-    sql.create_queue("renders")
-    lease = sql.spawn_lease("renders", "draw").lease_id
-    with serving(dsn) as url, browser.new_context() as context:
-        visit = Visit(context, context.new_page(), url)
+def test_how_long_ago_stays_true(browser: Browser, dsn: str, lease: UUID) -> None:
+    with visiting(browser, dsn) as visit:
         # this browser's clock is a day behind
         visit.page.clock.install(time=datetime.now(UTC) - timedelta(days=1))
         page = visit.go(f"/leases/{lease}?live=off")
         when = page.locator("header time .rel").first
         expect(when).to_have_text(re.compile(r"^(now|\d+ s ago)$"))
+        expect(page.locator("#why a[href$='/why']")).to_have_count(0)  # else it takes ten minutes
         page.clock.fast_forward(10 * 60_000)
         expect(when).to_have_text("10 min ago")
         visit.go("/queues?live=off")
@@ -64,24 +61,29 @@ def test_how_long_ago_stays_true(browser: Browser, dsn: str, sql: Client) -> Non
         expect(oldest).to_have_text("1 h 30 min")
 
 
-def test_without_a_script_it_is_utc(browser: Browser, dsn: str, sql: Client) -> None:
-    sql.create_queue("renders")
-    lease = sql.get_lease(sql.spawn_lease("renders", "draw").lease_id)
-    with (
-        serving(dsn) as url,
-        browser.new_context(java_script_enabled=False, timezone_id=ZONE) as context,
-    ):
-        page = context.new_page()
-        page.goto(f"{url}/leases/{lease.lease_id}")
+def test_without_a_script_it_is_utc_and_a_page_to_load_again(
+    browser: Browser, dsn: str, sql: Client, lease: UUID
+) -> None:
+    made = sql.get_lease(lease).created_at
+    with visiting(browser, dsn, java_script_enabled=False, timezone_id=ZONE) as visit:
+        page = visit.go(f"/leases/{lease}")
         expect(page.locator("header time").first).to_contain_text(
-            re.compile(rf"^{lease.created_at:%Y-%m-%d %H:%M:%S} UTC, (now|\d+ s ago)")
+            re.compile(rf"^{made:%Y-%m-%d %H:%M:%S} UTC, (now|\d+ s ago)")
         )
         expect(page.locator("#zone")).to_have_text("UTC")
+        sql.pause_queue("renders")
+        visit.go("/events?queue=renders&code=queue_paused")
+        assert "Load the page again" in page.content()
+        expect(page.locator("#following")).not_to_be_visible()
+        expect(page.locator("tbody tr time")).to_contain_text("UTC")
+        sql.resume_queue("renders")
+        sql.pause_queue("renders")
+        page.reload()
+        expect(page.locator("tbody tr")).to_have_count(2)
 
 
 def test_charts_are_in_the_readers_zone(browser: Browser, seeded: str) -> None:
-    with serving(seeded) as url, browser.new_context(timezone_id=ZONE) as context:
-        visit = Visit(context, context.new_page(), url)
+    with visiting(browser, seeded, timezone_id=ZONE) as visit:
         page = visit.go("/queues/renders")
         first = page.locator("#table-ended td time").first
         at = datetime.fromisoformat(str(first.get_attribute("datetime")))

@@ -106,24 +106,6 @@ def test_a_label_is_typed_as_it_is_read(value: Any) -> None:
         ({"more": '{"slots": NaN}'}, "more", "NaN is no number"),
         ({"count": "0"}, "count", "spec.count"),
         ({"like": "nobody"}, "like", "no node is named"),
-    ],
-)
-async def test_what_is_wrong_with_a_node_stands_at_its_field(
-    pages: Pages, fields: dict[str, str], place: str, words: str
-) -> None:
-    text = await get(pages, "/try", fields, 422)
-    check(text)
-    assert list(wrong_in(text)) == [place]
-    assert words in wrong_in(text)[place]
-    assert f'id="try-{place}"' in text
-    assert f'aria-describedby="wrong-{place}"' in text
-    # what was typed is still there
-    assert form_of(text)[place] == fields[place]
-
-
-@pytest.mark.parametrize(
-    ("fields", "place", "words"),
-    [
         ({"placement": "{"}, "placement", "line 1, column 2"),
         ({"placement": '{"require": [{"label": "a", "op": "like"}]}'}, "placement", "require[0]"),
         ({"placement": '{"resources": {"gpu": -1}}'}, "placement", "resources"),
@@ -146,13 +128,16 @@ async def test_what_is_wrong_with_a_node_stands_at_its_field(
         ),
     ],
 )
-async def test_what_is_wrong_with_a_placement_stands_at_its_field(
+async def test_what_is_wrong_stands_at_its_field(
     pages: Pages, fields: dict[str, str], place: str, words: str
 ) -> None:
-    text = await get(pages, "/try/placement", fields, 422)
+    text = await get(pages, "/try/placement" if "placement" in fields else "/try", fields, 422)
     check(text)
     assert list(wrong_in(text)) == [place]
     assert words in wrong_in(text)[place]
+    assert f'id="try-{place}"' in text
+    assert f'aria-describedby="wrong-{place}"' in text
+    # what was typed is still there
     assert form_of(text)[place] == fields[place]
 
 

@@ -1,10 +1,19 @@
-"""A browser's window on a server."""
+"""The server in a thread of the tests, and a browser's window on it."""
 
 from __future__ import annotations
 
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
-from playwright.sync_api import BrowserContext, Page, expect
+import uvicorn
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from hwqueue.serve import create_app
+from hwqueue.server import ServerSettings
 
 expect.set_options(timeout=15_000)
 
@@ -43,3 +52,30 @@ class Visit:
         """What the clock does every five seconds."""
         with self.page.expect_response(lambda response: response.status in (200, 304)):
             self.page.keyboard.press("r")
+
+
+@contextmanager
+def serving(dsn: str, **settings: Any) -> Iterator[str]:
+    """Serve a database; the address to ask."""
+    app = create_app(ServerSettings(dsn=dsn, rate_limit=None, **settings))
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()  # from now on callers wait instead of being refused
+        port = listening.getsockname()[1]
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@contextmanager
+def visiting(browser: Browser, dsn: str, **options: Any) -> Iterator[Visit]:
+    """A window on a database that is served; nothing may go wrong in it."""
+    with serving(dsn) as url, browser.new_context(**options) as made:
+        window = Visit(made, made.new_page(), url)
+        yield window
+        assert window.complaints == [], window.complaints
