@@ -1,28 +1,13 @@
 """Commands that change all leases of a queue that a filter means."""
 
-import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from hwqueue.cli.main import app
 from hwqueue.client import Client
+from tests.e2e.conftest import Cli, Shown
 
 pytestmark = pytest.mark.thorough
-
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run(dsn: str) -> Run:
-    """Run `hwqueue ARGS --dsn ...`."""
-
-    def call(*args: str, answer: str | None = None) -> Result:
-        return CliRunner().invoke(app, ["--dsn", dsn, *args], input=answer)
-
-    return call
 
 
 @pytest.fixture
@@ -41,46 +26,43 @@ def states(dsn: str, frames: list[Any]) -> list[str]:
         return [str(client.get_lease(each).state) for each in frames]
 
 
-def test_count_then_ask_then_cancel(run: Run, dsn: str, frames: list[Any]) -> None:
+def test_count_then_ask_then_cancel(cli: Cli, dsn: str, frames: list[Any]) -> None:
     line = ("lease", "cancel", "--queue", "renders", "--label", "film=7")
-    assert run(*line, "--dry-run").stdout.split() == ["leases", "3"]
-    refused = run(*line, answer="n\n")
+    assert cli(*line, "--dry-run").stdout.split() == ["leases", "3"]
+    refused = cli(*line, stdin="n\n", code=1)
     assert "cancel 3 leases of queue renders?" in refused.output
-    assert (refused.exit_code, states(dsn, frames)) == (1, ["pending"] * 4)
-    assert run(*line, answer="y\n").exit_code == 0
+    assert states(dsn, frames) == ["pending"] * 4
+    cli(*line, stdin="y\n")
     assert states(dsn, frames) == ["cancelled"] * 3 + ["pending"]
 
 
-def test_requeue_and_delete(run: Run, dsn: str, frames: list[Any]) -> None:
-    run("lease", "cancel", "--queue", "renders", "--yes")
-    line = ("--json", "lease", "requeue", "--queue", "renders", "--label", "film=8")
-    assert json.loads(run(*line, "--yes").stdout) == {"leases": 0}  # none has failed
-    found = run(*line, "--state", "cancelled", "--yes")
-    assert json.loads(found.stdout) == {"requeued": 1, "skipped": 0}
-    found = run("--json", "lease", "delete", "--queue", "renders", "--older", "0s", "--yes")
-    assert json.loads(found.stdout) == {"deleted": 3, "skipped": 0}
-    assert json.loads(run("--json", "lease", "list").stdout)[0]["lease_id"] == str(frames[3])
+def test_requeue_and_delete(shown: Shown, frames: list[Any]) -> None:
+    shown("lease", "cancel", "--queue", "renders", "--yes")
+    line = ("lease", "requeue", "--queue", "renders", "--label", "film=8")
+    assert shown(*line, "--yes") == {"leases": 0}  # none has failed
+    assert shown(*line, "--state", "cancelled", "--yes") == {"requeued": 1, "skipped": 0}
+    found = shown("lease", "delete", "--queue", "renders", "--older", "0s", "--yes")
+    assert found == {"deleted": 3, "skipped": 0}
+    assert shown("lease", "list")[0]["lease_id"] == str(frames[3])
 
 
-def test_priority(run: Run, dsn: str, frames: list[Any]) -> None:
-    found = run("--json", "lease", "priority", "9", "--queue", "renders", "--yes")
-    assert json.loads(found.stdout) == {"changed": 4, "skipped": 0}
+def test_priority(shown: Shown, dsn: str, frames: list[Any]) -> None:
+    found = shown("lease", "priority", "9", "--queue", "renders", "--yes")
+    assert found == {"changed": 4, "skipped": 0}
     with Client(dsn) as client:
         assert {client.get_lease(each).priority for each in frames} == {9}
 
 
-def test_purge(run: Run, frames: list[Any]) -> None:
-    found = run("--json", "queue", "purge", "renders", "--yes")
-    assert json.loads(found.stdout) == {"deleted": 4, "skipped": 0}
-    assert json.loads(run("--json", "lease", "list").stdout) == []
+def test_purge(shown: Shown, frames: list[Any]) -> None:
+    assert shown("queue", "purge", "renders", "--yes") == {"deleted": 4, "skipped": 0}
+    assert shown("lease", "list") == []
 
 
-def test_list_by_label_and_key(run: Run, dsn: str, frames: list[Any]) -> None:
+def test_list_by_label_and_key(shown: Shown, dsn: str, frames: list[Any]) -> None:
     with Client(dsn) as client:
         client.spawn_lease("renders", "draw", idempotency_key="k")
-    found = json.loads(run("--json", "lease", "list", "--label", "film=8").stdout)
-    assert [each["lease_id"] for each in found] == [str(frames[3])]
-    found = json.loads(run("--json", "lease", "list", "--queue", "renders", "--key", "k").stdout)
+    assert [each["lease_id"] for each in shown("lease", "list", "--label", "film=8")] == [str(frames[3])]
+    found = shown("lease", "list", "--queue", "renders", "--key", "k")
     assert [each["idempotency_key"] for each in found] == ["k"]
 
 
@@ -94,24 +76,21 @@ def test_list_by_label_and_key(run: Run, dsn: str, frames: list[Any]) -> None:
         (("requeue", "--queue", "renders", "--limit", "3"), "--limit goes with"),
     ],
 )
-def test_lines_that_contradict_themselves(run: Run, line: tuple[str, ...], told: str) -> None:
-    result = run("lease", *line)
-    assert result.exit_code == 2
-    assert told in result.output
+def test_lines_that_contradict_themselves(cli: Cli, line: tuple[str, ...], told: str) -> None:
+    assert told in cli("lease", *line, code=2).output
 
 
-def test_move(run: Run, dsn: str, frames: list[Any]) -> None:
+def test_move(cli: Cli, shown: Shown, dsn: str, frames: list[Any]) -> None:
     with Client(dsn) as client:
         client.create_queue("night", policy={"max_params_bytes": 10})
         large = client.spawn_lease("renders", "draw", {"frame": "x" * 20}).lease_id
     line = ("lease", "move", "night")
-    found = run("--json", *line, "--queue", "renders", "--label", "film=7", "--yes")
-    assert json.loads(found.stdout) == {"moved": 3, "skipped": 0}
-    found = run("--json", *line, str(frames[3]))
-    assert json.loads(found.stdout) == [{"lease_id": str(frames[3]), "state": "pending"}]
+    found = shown(*line, "--queue", "renders", "--label", "film=7", "--yes")
+    assert found == {"moved": 3, "skipped": 0}
+    assert shown(*line, str(frames[3])) == [{"lease_id": str(frames[3]), "state": "pending"}]
     with Client(dsn) as client:
         assert {client.get_lease(each).queue for each in frames} == {"night"}
-    found = run(*line, "--queue", "renders", "--yes")
+    found = cli(*line, "--queue", "renders", "--yes")
     assert "hwqueue lease move QUEUE LEASE_ID" in found.stderr
-    assert "the limit is 10" in run(*line, str(large)).stderr
-    assert run(*line, "--queue", "renders", str(large)).exit_code == 2
+    assert "the limit is 10" in cli(*line, str(large), code=2).stderr
+    cli(*line, "--queue", "renders", str(large), code=2)

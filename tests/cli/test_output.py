@@ -137,26 +137,22 @@ def test_the_live_picture_shows_names_as_they_are() -> None:
     assert "\x1b" not in printed
 
 
-def test_errors_of_the_system_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_ctx: object) -> None:
-        raise PermissionError(13, "Permission denied", "/some/file")
+def test_errors_of_the_system_are_told_but_for_a_reader_that_went_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def told(error: OSError, *more: str) -> str:
+        def fail(_ctx: object) -> None:
+            raise error
 
-    monkeypatch.setattr("hwqueue.cli.db.named_database", fail)
-    result = CliRunner().invoke(root, ["db", "status", "--json"])
-    assert result.exit_code == 1
-    error = json.loads(result.stderr)
-    assert "/some/file" in error["error"]
-    assert "--verbose" in error["hint"]
+        monkeypatch.setattr("hwqueue.cli.db.named_database", fail)
+        result = CliRunner().invoke(root, ["db", "status", *more])
+        assert result.exit_code == 1
+        return result.stderr
 
-
-def test_a_reader_that_went_away_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_ctx: object) -> None:
-        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
-
-    monkeypatch.setattr("hwqueue.cli.db.named_database", fail)
-    result = CliRunner().invoke(root, ["db", "status"])
-    assert result.exit_code == 1
-    assert result.stderr == ""
+    denied = json.loads(told(PermissionError(13, "Permission denied", "/some/file"), "--json"))
+    assert "/some/file" in denied["error"]
+    assert "--verbose" in denied["hint"]
+    assert told(BrokenPipeError(errno.EPIPE, "Broken pipe")) == ""
 
 
 def test_no_rows() -> None:

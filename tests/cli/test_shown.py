@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import Result
 
-from hwqueue.cli.main import app
 from hwqueue.client import Client
 from hwqueue.testing import claim_one
 from hwqueue.types import (
@@ -39,15 +38,9 @@ ERROR = {"type": "OSError", "message": "no file\nnor folder", "traceback": TRACE
 
 
 @pytest.fixture
-def cli(dsn: str) -> Cli:
+def cli(cli: Callable[..., Result]) -> Cli:
     """Run `hwqueue ARGS --dsn ...` and return its stdout."""
-
-    def run(*args: str) -> str:
-        result = CliRunner().invoke(app, ["--dsn", dsn, *args])
-        assert result.exit_code == 0, (result.output, result.exception)
-        return result.stdout
-
-    return run
+    return lambda *args: cli(*args).stdout
 
 
 def names_of(kind: Any, *more: str) -> set[str]:

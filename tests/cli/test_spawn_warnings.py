@@ -1,34 +1,26 @@
 """What a spawn lacks, as commands say it on stderr: never a refusal."""
 
 import json
-from collections.abc import Callable
 from typing import cast
 from uuid import uuid4
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from hwqueue.cli import spawning
-from hwqueue.cli.main import app
 from hwqueue.client import Client
 from hwqueue.client._spawn import tell_warnings
 from hwqueue.types import NodeSpec
+from tests.e2e.conftest import Cli
 
-Run = Callable[..., Result]
 SAID = 'warning: no live node has a handler for task "trian"; did you mean train?\n'
 
 
-@pytest.fixture
-def run(dsn: str) -> Run:
-    """Run `hwqueue ARGS --dsn ...` beside a node that has task train and no GPU."""
+@pytest.fixture(autouse=True)
+def node(dsn: str) -> None:
+    """A queue, and a node that has task train and no GPU."""
     with Client(dsn) as client:
         client.create_queue("jobs")
         client.register_node(uuid4(), NodeSpec(name="n", instance_id="1", tasks=["train"]))
-
-    def call(*args: str) -> Result:
-        return CliRunner().invoke(app, ["--dsn", dsn, *args])
-
-    return call
 
 
 @pytest.mark.parametrize(
@@ -39,13 +31,12 @@ def run(dsn: str) -> Run:
         ("everywhere", "spawn", "jobs", "trian"),
     ],
 )
-def test_a_task_that_no_worker_has_is_told_with_what_was_meant(run: Run, line: list[str]) -> None:
+def test_a_task_that_no_worker_has_is_told_with_what_was_meant(cli: Cli, line: list[str]) -> None:
     for _again in range(2):  # the second time the database knows the class
-        told = run(*line)
-        assert told.exit_code == 0
+        told = cli(*line)
         assert SAID in told.stderr
         assert "warning" not in told.stdout
-    as_json = run("--json", *line)
+    as_json = cli("--json", *line)
     assert as_json.stderr == ""
     assert json.loads(as_json.stdout)["warnings"] == [SAID.removeprefix("warning: ").strip()]
 
@@ -61,18 +52,17 @@ def test_the_clients_log_does_not_say_it_again(caplog: pytest.LogCaptureFixture)
     assert "no live node has it" in caplog.text
 
 
-def test_a_spawn_that_fits_says_nothing(run: Run) -> None:
-    assert "warning" not in run("lease", "spawn", "jobs", "train").stderr
-    told = run("lease", "spawn", "jobs", "train", "--placement", '{"resources": {"gpus": 1}}')
+def test_a_spawn_that_fits_says_nothing(cli: Cli) -> None:
+    assert "warning" not in cli("lease", "spawn", "jobs", "train").stderr
+    told = cli("lease", "spawn", "jobs", "train", "--placement", '{"resources": {"gpus": 1}}')
     assert "warning: no live node has resource gpus" in told.stderr
 
 
-def test_a_command_that_no_worker_runs_is_told(run: Run) -> None:
-    told = run("run", "--queue", "jobs", "--detach", "--", "true")
-    assert told.exit_code == 0
+def test_a_command_that_no_worker_runs_is_told(cli: Cli) -> None:
+    told = cli("run", "--queue", "jobs", "--detach", "--", "true")
     assert "warning: no live node has a handler for task" in told.stderr
 
 
-def test_hints_name_commands(run: Run) -> None:
-    refused = run("lease", "spawn", "jbos", "train")
+def test_hints_name_commands(cli: Cli) -> None:
+    refused = cli("lease", "spawn", "jbos", "train", code=3)
     assert "hint: make it: hwqueue queue create jbos" in refused.stderr

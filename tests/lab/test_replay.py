@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -26,7 +27,7 @@ from hwqueue.demo.report import Report
 from hwqueue.demo.run import Driven, Watch, facts_of
 from hwqueue.demo.run import run as demo_run
 from hwqueue.planner import Planner
-from lab.replay.__main__ import app as replay
+from lab.replay.__main__ import app as app_of_replays
 from lab.replay.backlog import catch_up
 from lab.replay.bound import bound_percent
 from lab.replay.demand import backlog_jobs
@@ -35,6 +36,7 @@ from lab.replay.trace import POD_COLUMNS
 
 # Allocated GPUs in percent on the generated cluster: less than seeds 1 to 6 gave, 97.7 to 98.8.
 FLOOR_PERCENT = 97.3
+Replaying = Callable[..., Result]
 
 
 def _run(dsn: str, trace: Trace, plan: Plan) -> Report:
@@ -76,9 +78,15 @@ def scratch() -> str:
     return f"hwqueue_test_replay_{uuid4().hex[:12]}"
 
 
-def _replay(dsn: str, nodes: Path, pods: Path, *args: str) -> Result:
-    files = ("--nodes", str(nodes), "--leases", str(pods))
-    return CliRunner().invoke(replay, ["--dsn", dsn, *files, *args])
+@pytest.fixture
+def replay(dsn: str, tmp_path: Path) -> Replaying:
+    """Replay a small trace from its files."""
+    nodes, pods = map(str, _write(generate_trace(8, seed=5, demand=1.2), tmp_path))
+
+    def run(*args: str, dsn: str = dsn) -> Result:
+        return CliRunner().invoke(app_of_replays, ["--dsn", dsn, "--nodes", nodes, "--leases", pods, *args])
+
+    return run
 
 
 def test_backlog_fills_the_generated_cluster(dsn: str) -> None:
@@ -131,9 +139,8 @@ def test_backlog_with_prices(dsn: str, sharing: float | None, floor: float) -> N
     assert floor <= report.gpus_allocated_percent <= bound
 
 
-def test_backlog_beside_a_live_planner(dsn: str, tmp_path: Path) -> None:
-    nodes, pods = _write(generate_trace(8, seed=5, demand=1.2), tmp_path)
-    result = _replay(dsn, nodes, pods, "--planner", "--bound")
+def test_backlog_beside_a_live_planner(replay: Replaying) -> None:
+    result = replay("--planner", "--bound")
     assert result.exit_code == 0, (result.output, result.exception)
     for words in ("rounds; read p50", "at most", "gap", "every constraint"):
         assert words in result.stdout
@@ -177,11 +184,12 @@ def test_timed_run_ends_every_lease_as_recorded(dsn: str) -> None:
     assert report.timed.peak_gpu_percent > 0
 
 
-def test_replay_from_files_leaves_nothing_behind(dsn: str, tmp_path: Path, scratch: str) -> None:
-    nodes, pods = _write(generate_trace(10, seed=4, demand=1.2), tmp_path)
+def test_replay_from_files_leaves_nothing_behind(
+    replay: Replaying, dsn: str, tmp_path: Path, scratch: str
+) -> None:
     chart = tmp_path / "run.png"
     named = ("--database", scratch)
-    result = _replay(dsn, nodes, pods, *named, "--json", "--seeds", "1,2", "--chart", str(chart))
+    result = replay(*named, "--json", "--seeds", "1,2", "--chart", str(chart))
     assert result.exit_code == 0, (result.output, result.exception)
     content: dict[str, Any] = json.loads(result.stdout)
     assert [run["seed"] for run in content["runs"]] == [1, 2]
@@ -192,34 +200,31 @@ def test_replay_from_files_leaves_nothing_behind(dsn: str, tmp_path: Path, scrat
     assert not _exists(dsn, scratch)
 
 
-def test_replay_prints_a_report_and_an_html_chart(dsn: str, tmp_path: Path) -> None:
-    nodes, pods = _write(generate_trace(8, seed=5, demand=1.2), tmp_path)
+def test_replay_prints_a_report_and_an_html_chart(replay: Replaying, tmp_path: Path) -> None:
     chart = tmp_path / "run.html"
-    result = _replay(dsn, nodes, pods, "--ignore-gpu-spec", "--chart", str(chart))
+    result = replay("--ignore-gpu-spec", "--chart", str(chart))
     assert result.exit_code == 0, (result.output, result.exception)
     for words in ("GPUs allocated", "GPUs by model", "Why leases stay pending", "every constraint"):
         assert words in result.stdout
     assert "<svg" in chart.read_text()
 
 
-def test_in_place_only_into_an_unused_database(dsn: str, tmp_path: Path) -> None:
-    nodes, pods = _write(generate_trace(8, seed=6, demand=0.5), tmp_path)
+def test_in_place_only_into_an_unused_database(replay: Replaying, dsn: str) -> None:
     for _ in range(2):  # it clears up behind itself, so that it can be run again
-        result = _replay(dsn, nodes, pods, "--in-place")
+        result = replay("--in-place")
         assert result.exit_code == 0, (result.output, result.exception)
     CliRunner().invoke(app, ["--dsn", dsn, "queue", "create", "mine"])
-    refused = _replay(dsn, nodes, pods, "--in-place")
+    refused = replay("--in-place")
     assert refused.exit_code == 2
     assert "the database is in use: it has 1 queues" in refused.stderr
 
 
-def test_a_role_that_may_not_create_databases_is_told_what_to_do(dsn: str, tmp_path: Path) -> None:
-    nodes, pods = _write(generate_trace(8, seed=6, demand=0.5), tmp_path)
+def test_a_role_that_may_not_create_databases_is_told_what_to_do(replay: Replaying, dsn: str) -> None:
     with psycopg.connect(dsn) as connection:
         connection.execute("create role hwqueue_replay_poor login password 'poor'")
     try:
         poor = psycopg.conninfo.make_conninfo(dsn, user="hwqueue_replay_poor", password="poor")
-        refused = _replay(poor, nodes, pods)
+        refused = replay(dsn=poor)
     finally:
         with psycopg.connect(dsn) as connection:
             connection.execute("drop role hwqueue_replay_poor")
@@ -228,39 +233,37 @@ def test_a_role_that_may_not_create_databases_is_told_what_to_do(dsn: str, tmp_p
     assert "--in-place" in refused.stderr
 
 
-def test_bad_input_creates_nothing(dsn: str, tmp_path: Path, scratch: str) -> None:
-    nodes, pods = _write(generate_trace(8, seed=7, demand=0.5), tmp_path)
+def test_bad_input_creates_nothing(replay: Replaying, dsn: str, tmp_path: Path, scratch: str) -> None:
+    nodes = tmp_path / "nodes.csv"
     nodes.write_text(nodes.read_text().replace("96000", "lots", 1))
-    refused = _replay(dsn, nodes, pods, "--database", scratch, "--keep")
+    refused = replay("--database", scratch, "--keep")
     assert refused.exit_code == 2
     assert "column cpu_milli: 'lots' is not a whole number" in refused.stderr
     assert not _exists(dsn, scratch)
     for args in (["--seeds", "1,x"], ["--chart", "run.pdf"], ["--keep", "--seeds", "1,2"]):
-        assert _replay(dsn, nodes, pods, *args).exit_code == 2
+        assert replay(*args).exit_code == 2
 
 
 def test_a_chart_without_matplotlib_is_refused_at_once(
-    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    replay: Replaying, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nodes, pods = _write(generate_trace(8, seed=5, demand=1.2), tmp_path)
     find = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name)
     )
-    refused = _replay(dsn, nodes, pods, "--chart", str(tmp_path / "run.png"))
+    refused = replay("--chart", str(tmp_path / "run.png"))
     assert refused.exit_code == 2
     assert "make setup installs it" in refused.stderr
 
 
-def test_violations_fail_the_run(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes, pods = _write(generate_trace(8, seed=8, demand=0.5), tmp_path)
+def test_violations_fail_the_run(replay: Replaying, monkeypatch: pytest.MonkeyPatch) -> None:
     granted = Fleet._granted
 
     def forget_devices(self: Fleet, node: Any, claims: Any) -> Any:
         return granted(self, node, [_without_gpus(claim) for claim in claims])
 
     monkeypatch.setattr(Fleet, "_granted", forget_devices)
-    result = _replay(dsn, nodes, pods)
+    result = replay()
     assert result.exit_code == 1
     assert "violations in" in result.stdout
 
@@ -270,15 +273,14 @@ def _without_gpus(claim: Any) -> Any:
 
 
 def test_an_error_in_the_middle_of_a_run_is_told_in_one_line(
-    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scratch: str
+    replay: Replaying, dsn: str, monkeypatch: pytest.MonkeyPatch, scratch: str
 ) -> None:
-    nodes, pods = _write(generate_trace(8, seed=9, demand=0.5), tmp_path)
 
     async def lose_connection(self: Fleet, *_args: Any) -> Any:
         raise psycopg.OperationalError("the connection is lost")
 
     monkeypatch.setattr(Fleet, "poll", lose_connection)
-    result = _replay(dsn, nodes, pods, "--database", scratch)
+    result = replay("--database", scratch)
     assert result.exit_code == 1
     assert result.stderr.startswith("error: the connection is lost\n")
     assert not _exists(dsn, scratch)

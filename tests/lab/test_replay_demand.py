@@ -1,15 +1,26 @@
-"""Which jobs a run spawns, and the made-up cluster."""
+"""The parts of a replay: its jobs, the made-up cluster, the independent check, the trace files."""
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hwqueue.demo.check import (
+    JobFacts,
+    Move,
+    NodeFacts,
+    Recorded,
+    gpu_milli_in_use,
+    violations,
+)
 from hwqueue.demo.generate import add_labels, generate_trace, impossible_jobs
 from hwqueue.demo.mapping import placement
 from hwqueue.demo.model import Job, Machine, Trace
 from hwqueue.demo.timed import recording_start
 from lab.replay.demand import backlog_jobs
+from lab.replay.trace import TraceError, read_trace
 
 pytestmark = pytest.mark.embedded
 
@@ -104,3 +115,197 @@ def test_placements_say_what_a_job_needs() -> None:
     whole = placement(replace(JOB, num_gpu=4, gpu_milli=1000))
     assert whole["resources"] == {"cpu_milli": 1000, "memory_mib": 1024, "gpu": 4}
     assert len({job.name for job in impossible_jobs()}) == 4
+
+
+NODES = {"n1": NodeFacts(8000, 4096, 2, {"gpu_model": "T4", "zone": "a"})}
+JOBS = {
+    "share": JobFacts(1000, 512, 1, 600, frozenset({"T4"})),
+    "whole": JobFacts(1000, 512, 2, 1000, frozenset()),
+    "other": JobFacts(1000, 512, 1, 600, frozenset({"G2"})),
+    "zoned": JobFacts(1000, 512, 1, 100, frozenset(), {"zone": "b"}),
+    "big": JobFacts(9000, 512, 0, 0, frozenset()),
+    "fat": JobFacts(0, 9000, 0, 0, frozenset()),
+}
+
+
+def _move(lease: str, job: str, *devices: int, starts: bool = True, **changes: Any) -> Move:
+    facts = JOBS[job]
+    assignment = {
+        "cpu_milli": facts.cpu_milli,
+        "memory_mib": facts.memory_mib,
+        "gpus": [{"index": device} for device in devices],
+        "gpu_milli": facts.gpu_milli,
+    }
+    return Move("n1", lease, job, starts, assignment | changes)
+
+
+def _check(*moves: Move, gpu_milli: list[int] | None = None) -> list[str]:
+    running: dict[str, str] = {}
+    for move in moves:
+        if move.starts:
+            running[move.lease] = move.node
+        else:
+            running.pop(move.lease, None)
+    return violations(NODES, JOBS, moves, Recorded(running, {"n1": gpu_milli or [0, 0]}))
+
+
+def test_right_grants_pass() -> None:
+    assert not _check(_move("a", "share", 0), _move("b", "share", 1), gpu_milli=[600, 600])
+
+
+def test_a_device_is_free_again_after_the_end() -> None:
+    ended = _move("a", "share", 0, starts=False)
+    assert not _check(_move("a", "share", 0), ended, _move("b", "share", 0), gpu_milli=[600, 0])
+
+
+@pytest.mark.parametrize(
+    ("moves", "message"),
+    [
+        ([_move("a", "share", 0), _move("b", "share", 0)], "GPU 0 is given away to 1200 of 1000"),
+        ([_move("a", "share", 1), _move("b", "whole", 0, 1)], "GPU 1 is given away to 1600"),
+        ([_move("a", "other", 0)], "runs on model T4, but only G2 may do"),
+        ([_move("a", "zoned", 0)], "needs zone=b, but the node has a"),
+        ([_move("a", "big")], "CPU is given away to 9000 of 8000"),
+        ([_move("a", "fat")], "memory is given away to 9000 of 4096"),
+        ([_move("a", "whole", 0)], "got 1 GPUs instead of 2"),
+        ([_move("a", "whole", 0, 0)], "devices [0, 0] are not 2"),
+        ([_move("a", "share", 2)], "devices [2] are not 1 of the node's 2"),
+        ([_move("a", "share", 0, gpu_milli=500)], "got 500 of a GPU instead of 600"),
+        ([_move("a", "share", 0, cpu_milli=0)], "got cpu_milli 0 instead of 1000"),
+        ([_move("a", "share", 0), _move("a", "share", 1)], "still runs on n1"),
+        ([_move("a", "share", 0, starts=False)], "ended without running"),
+        ([replace(_move("a", "share", 0), assignment=None)], "got 0 GPUs instead of 1"),
+    ],
+)
+def test_wrong_grants_are_found(moves: list[Move], message: str) -> None:
+    assert any(message in text for text in _check(*moves))
+
+
+def test_the_database_must_agree() -> None:
+    moves = [_move("a", "share", 0)]
+    silent = Recorded({}, {"n1": [0, 0]})
+    found = violations(NODES, JOBS, moves, silent)
+    assert "lease a: runs on n1, but the database says None" in found
+    assert "n1: GPUs are used [600, 0], but the database says [0, 0]" in found
+
+
+def test_gpus_still_held() -> None:
+    moves = [
+        _move("a", "share", 0),
+        _move("b", "whole", 0, 1),
+        _move("a", "share", 0, starts=False),
+    ]
+    assert gpu_milli_in_use(JOBS, moves) == 2000
+
+
+NODE_FILE = "node,cpu_milli,memory_mib,gpu,gpu_model\nn1,96000,393216,8,G2\nn2,32000,262144,0,\n"
+POD_HEADER = (
+    "pod,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,"
+    "creation_time,scheduled_time,deletion_time\n"
+)
+POD = "p1,4000,8192,1,460,T4|G2|T4,LS,Running,10,12,99\n"
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Path:
+    path = tmp_path / "nodes.csv"
+    path.write_text(NODE_FILE)
+    return path
+
+
+@pytest.fixture
+def pods(tmp_path: Path) -> Path:
+    path = tmp_path / "pods.csv"
+    path.write_text(POD_HEADER + POD)
+    return path
+
+
+def test_reads_both_files(nodes: Path, pods: Path) -> None:
+    trace = read_trace(nodes, pods)
+    assert trace.machines == (
+        Machine("n1", 96000, 393216, 8, "G2"),
+        Machine("n2", 32000, 262144, 0, None),
+    )
+    assert trace.jobs == (Job("p1", 4000, 8192, 1, 460, ("T4", "G2"), "LS", "Running", 10, 12, 99),)
+    assert trace.gpus == 8
+    assert trace.machines[0].labels == {"pool": "gpu", "gpu_model": "G2"}
+    assert trace.machines[1].labels == {"pool": "cpu"}
+    assert trace.jobs[0].kind == "share"
+
+
+def test_published_column_names_further_columns_and_float_times(nodes: Path, pods: Path) -> None:
+    nodes.write_text("sn,cpu_milli,memory_mib,gpu,model,note\nn1,96000,393216,8,G2,hello\n")
+    pods.write_text(POD_HEADER.replace("pod,", "name,", 1) + POD.replace("10,12,99", "10.0,12.0,99.0"))
+    trace = read_trace(nodes, pods)
+    assert trace.machines[0].gpu_model == "G2"
+    assert trace.jobs[0].deleted_at == 99
+
+
+def test_ignore_gpu_spec(nodes: Path, pods: Path) -> None:
+    assert read_trace(nodes, pods, ignore_gpu_spec=True).jobs[0].gpu_models == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        ("\n", "is empty"),
+        ("node,cpu_milli\nn1,5\n", "column memory_mib, gpu, gpu_model is missing"),
+        (NODE_FILE.splitlines()[0] + "\n", "has a header but no rows"),
+        (NODE_FILE + "n3,1,1\n", "row 4: has 3 cells, but the header has 5"),
+        (NODE_FILE + "n1,1,1,0,\n", "row 4, column node: 'n1' was already in row 2"),
+        (NODE_FILE + "n3,lots,1,0,\n", "row 4, column cpu_milli: 'lots' is not a whole number"),
+        (NODE_FILE + "n3,1.5,1,0,\n", "row 4, column cpu_milli: '1.5' is not a whole number"),
+        (NODE_FILE + "n3,NaN,1,0,\n", "row 4, column cpu_milli: 'NaN' is not a whole number"),
+        (NODE_FILE + "n3,-1,1,0,\n", "row 4, column cpu_milli: '-1' is outside 0"),
+        (NODE_FILE + f"n3,1,{'9' * 40},0,\n", "row 4, column memory_mib: '999"),
+        (NODE_FILE + "n3,1,1,8,\n", "row 4, column gpu_model: '' names no model"),
+        (NODE_FILE + "n3,1,1,0,T4\n", "row 4, column gpu_model: 'T4' names a model"),
+        (NODE_FILE + ",1,1,0,\n", "row 4, column node: '' is empty"),
+        (NODE_FILE + f"{'x' * 300},1,1,0,\n", "has 300 characters"),
+        (NODE_FILE + "n\x003,1,1,0,\n", "holds control characters"),
+        (NODE_FILE.replace("gpu_model", "gpu", 1), "column gpu_model is missing"),
+        ("node," + NODE_FILE, "column node is there more than once"),
+    ],
+)
+def test_bad_node_files(nodes: Path, pods: Path, text: str, message: str) -> None:
+    nodes.write_text(text)
+    with pytest.raises(TraceError) as caught:
+        read_trace(nodes, pods)
+    assert str(caught.value).startswith(str(nodes))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("1,460", "0,460", "column gpu_milli: '460' must be 0, because num_gpu is 0"),
+        ("1,460", "1,0", "column gpu_milli: '0' must be 1 .. 1000"),
+        ("1,460", "2,460", "column gpu_milli: '460' must be 1000, because num_gpu is 2"),
+        ("1,460", "1,1001", "column gpu_milli: '1001' is outside 0 .. 1000"),
+        ("T4|G2|T4", "T4||G2", "column gpu_spec: 'T4||G2' has an empty alternative"),
+        ("LS", "Gold", "column qos: 'Gold' is not one of Guaranteed, LS, Burstable, BE"),
+        ("Running", "Lost", "column pod_phase: 'Lost' is not one of"),
+        ("10,12", "12,10", "column scheduled_time: '10' is outside 12"),
+        ("12,99", "12,11", "column deletion_time: '11' is outside 12"),
+        ("10,12,99", "10,,9", "column deletion_time: '9' is outside 10"),
+    ],
+)
+def test_bad_pod_cells(nodes: Path, pods: Path, old: str, new: str, message: str) -> None:
+    pods.write_text(POD_HEADER + POD.replace(old, new, 1))
+    with pytest.raises(TraceError) as caught:
+        read_trace(nodes, pods)
+    assert f"{pods}, row 2, {message}" in str(caught.value)
+
+
+def test_unreadable_files(nodes: Path, pods: Path, tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="cannot be read: No such file"):
+        read_trace(tmp_path / "absent.csv", pods)
+    with pytest.raises(TraceError, match="cannot be read: Is a directory"):
+        read_trace(tmp_path, pods)
+    pods.write_bytes(b"pod,\xff\xfe\n")
+    with pytest.raises(TraceError, match="byte 4 is not UTF-8"):
+        read_trace(nodes, pods)
+    pods.write_text(POD_HEADER + '"p1\n')
+    with pytest.raises(TraceError, match="is not valid CSV"):
+        read_trace(nodes, pods)

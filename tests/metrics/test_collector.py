@@ -1,7 +1,6 @@
 """The collector: every figure of the database under its name, and what if there is none."""
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -39,14 +38,6 @@ END_SESSIONS = """
 def scrape(collector: HwqueueCollector) -> Values:
     """All samples by name and labels, as Prometheus would read them."""
     return read(generate_latest(registry_for(collector)).decode())
-
-
-@pytest.fixture
-def collector(dsn: str) -> Iterator[HwqueueCollector]:
-    """Of the test's database."""
-    made = HwqueueCollector(dsn)
-    yield made
-    made.close()
 
 
 def value(values: Values, name: str, **labels: str) -> float:
