@@ -191,7 +191,7 @@ GIVEN_UP: dict[str, tuple[Happening, str, str | None]] = {
         "waiting",
         None,
     ),
-    "silent": (lambda api, *_: Clock(api.conn).advance(timedelta(hours=1)), "waiting", None),
+    "silent": (lambda api, *_: Clock(api.conn).advance(timedelta(hours=1)), "waiting", "node_changed"),
     "paused": (lambda api, _, it: api.rows("pause_queue", queue=it["queue"]), "waiting", "not_kept"),
     "switched off": (
         lambda api, _, it: api.rows("set_queue_policy", queue=it["queue"], policy={"earmarks": 0}),
