@@ -20,10 +20,12 @@ from fastapi import FastAPI
 from hwqueue.client import Client
 from hwqueue.serve import create_app
 from hwqueue.server import ServerSettings
-from hwqueue.types import NodeSpec
+from hwqueue.types import Claim, NodeSpec
 from tests.fix_db import fresh_database
 
 V1 = "/api/v1"
+NOBODY = "00000000-0000-7000-8000-000000000000"
+JSON = {"Content-Type": "application/json"}
 _numbers = count(1)
 
 
@@ -118,6 +120,19 @@ def token(sql: Client) -> Token:
     return make
 
 
+def reap(sql: Client) -> None:
+    """As upkeep does about once a second; several times, since changes make others."""
+    for _ in range(4):
+        sql.reap()
+
+
+def claims(sql: Client, queue: str, **options: Any) -> list[Claim]:
+    """What a node of its own is granted."""
+    node_id = uuid4()
+    epoch = sql.register_node(node_id, NodeSpec(name=f"n-{node_id}", instance_id="first"))
+    return sql.claim_task([queue], node_id, epoch, **options)
+
+
 @contextmanager
 def live(app: FastAPI, **options: Any) -> Iterator[str]:
     """The address of the application, served in a thread of its own."""
@@ -138,6 +153,13 @@ def live(app: FastAPI, **options: Any) -> Iterator[str]:
         thread.join()
 
 
+@pytest.fixture
+def url(dsn: str) -> Iterator[str]:
+    """A server on a socket."""
+    with live(create_app(ServerSettings(dsn=dsn, max_streams=1))) as address:
+        yield address
+
+
 def problem(response: httpx.Response, status: int, code: str | None = None) -> dict[str, Any]:
     """The problem that a response must be."""
     assert response.status_code == status, response.text
@@ -153,3 +175,16 @@ def ok(response: httpx.Response, status: int = 200) -> Any:
     """The content of a response that must have gone well."""
     assert response.status_code == status, response.text
     return response.json()
+
+
+async def paged(http: Http, url: str, **params: Any) -> list[list[Any]]:
+    """The items of every page, each found by the link of the one before."""
+    link: dict[str, str] | None = {"url": str(httpx.URL(url, params=params))}
+    found: list[list[Any]] = []
+    while link is not None:
+        response = await http.get(link["url"])
+        page = ok(response)
+        found.append(page["items"])
+        link = response.links.get("next")
+        assert (link is None) == (page["next"] is None)
+    return found

@@ -3,14 +3,12 @@
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
 from hwqueue.client import Client
 from hwqueue.errors import BY_SQLSTATE
-from hwqueue.types import NodeSpec
-from tests.server.conftest import V1, Http, Token, ok, problem
+from tests.server.conftest import V1, Http, Token, claims, ok, problem
 
 VERBS = ("count", "cancel", "requeue", "update", "delete")
 CHANGES: dict[str, Any] = {"update": {"changes": {"priority": 7}}}
@@ -44,10 +42,8 @@ async def changed(http: Http, verb: str, **body: Any) -> list[str]:
 
 def failed(sql: Client, queue: str, kind: str, **options: Any) -> str:
     """A lease that has failed for good."""
-    node = uuid4()
-    epoch = sql.register_node(node, NodeSpec(name=f"n-{node}", instance_id="one"))
     lease = sql.spawn_lease(queue, "fails", **options)
-    [claim] = sql.claim_task([queue], node, epoch, tasks=["fails"])
+    [claim] = claims(sql, queue, tasks=["fails"])
     sql.fail_lease(claim.lease_id, claim.claim_token, error={"type": kind}, retry=False)
     return str(lease.lease_id)
 

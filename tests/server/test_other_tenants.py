@@ -35,12 +35,13 @@ BODIES: dict[str, Any] = {
     "/api/v1/match": {"placement": {}},
     "/api/v1/what-if": {"nodes": [{"labels": {}}]},
     "/api/v1/queues": {"queue": "another"},
-    "/api/v1/queues/{queue}/policy": {"policy": {"max_attempts": 3}},
+    "/api/v1/queues/{queue}/policy": {"max_attempts": 3},
     "/api/v1/queues/{queue}/requeue-failed": {},
     "/api/v1/tasks/{task}": {"priority": 1},
     "/api/v1/webhooks/{webhook}": {"url": "https://hooks.example/"},
     "/api/v1/nodes/{node_id}/taint": {"key": "k", "effect": "no_schedule"},
     "/api/v1/nodes/{node_id}/untaint": {"key": "k"},
+    "/api/v1/nodes/{node_id}/hand-over": {"login": "hwqueue_worker"},
     "/api/v1/leases/{lease_id}": {"priority": 2},
     "/api/v1/workflows": {"name": "flow", "steps": [{"name": "a", "task": "t"}]},
     "/api/v1/workflows/{workflow}/runs": {"input": {}},
@@ -129,27 +130,27 @@ def test_the_document_has_the_routes() -> None:
     assert set(BODIES) <= {path for _, path in ROUTES}
 
 
-async def ask(http: Http, method: str, path: str, theirs: Theirs, **named: Any) -> httpx.Response:
+async def ask(http: Http, method: str, path: str, queue: str, **named: Any) -> httpx.Response:
     """Ask a route about a lease or a class, whatever else it needs to be asked."""
     others = {"task": "draw", "webhook": "pager", "workflow": "flow", "step": "a", "name": "packed"}
-    url = path.format(queue=theirs.queue, node_id=uuid4(), **(others | named))
+    url = path.format(**({"queue": queue, "node_id": uuid4()} | others | named))
     body = BODIES.get(path) if method != "GET" else None
     if path.removeprefix("/api/v1/leases/") in BULK:
-        body = {"filter": {"queue": theirs.queue}, **BULK[path.removeprefix("/api/v1/leases/")]}
+        body = {"filter": {"queue": queue}, **BULK[path.removeprefix("/api/v1/leases/")]}
     if (method, path) == ("POST", "/api/v1/leases"):
-        body = {"queue": theirs.queue, "task": "t"}
+        body = {"queue": queue, "task": "t"}
     if (method, path) == ("POST", "/api/v1/leases/batch"):
-        body = {"queue": theirs.queue, "leases": [{"task": "t"}]}
+        body = {"queue": queue, "leases": [{"task": "t"}]}
     if method == "POST" and path in ("/api/v1/gangs", "/api/v1/gangs/what-if"):
-        body = {"queue": theirs.queue, "members": [{"task": "t", "count": 2}]}
+        body = {"queue": queue, "members": [{"task": "t", "count": 2}]}
     if (method, path) == ("POST", "/api/v1/everywhere"):
-        body = {"queue": theirs.queue, "task": "t", "options": {"affinity_tags": {"none": 1}}}
+        body = {"queue": queue, "task": "t", "options": {"affinity_tags": {"none": 1}}}
     return await http.request(method, url, json=body)
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES, ids=lambda part: part)
 async def test_a_route_tells_nothing_of_another_tenant(
-    guarded: Http, token: Token, theirs: Theirs, method: str, path: str
+    *, guarded: Http, token: Token, sql: Client, theirs: Theirs, method: str, path: str
 ) -> None:
     """Asked about another's and about nothing, it answers word for word the same."""
     asked = (
@@ -157,13 +158,14 @@ async def test_a_route_tells_nothing_of_another_tenant(
         (theirs.done, theirs.class_id, theirs.run, theirs.gang, theirs.everywhere),
         (str(uuid4()), 10**12, str(uuid4()), str(uuid4()), str(uuid4())),
     )
+    before = sql.get_lease(theirs.lease)
     for role in ROLES:
         told = set()
         guarded.headers.update(token(role, theirs.reader))
         for lease, klass, run, gang, everywhere in asked:
             named = {"lease_id": lease, "class_id": klass, "run_id": run, "gang_id": gang}
             named["everywhere_id"] = everywhere
-            response = await ask(guarded, method, path, theirs, **named)
+            response = await ask(guarded, method, path, theirs.queue, **named)
             text = response.text.replace(lease, "ID").replace(run, "RUN").replace(gang, "GANG")
             text = text.replace(everywhere, "EVERYWHERE")
             text = re.sub(rf"\b{klass}\b", "CLASS", text)
@@ -175,6 +177,7 @@ async def test_a_route_tells_nothing_of_another_tenant(
                 del found["request_id"]
                 told.add((response.status_code, json.dumps(found)))
         assert len(told) <= 1
+    assert sql.get_lease(theirs.lease) == before
 
 
 FILTERS = {

@@ -19,7 +19,8 @@ from hwqueue.server.large_requests import LARGE_BODY_BYTES
 from hwqueue.server.pools import Pools
 from hwqueue.server.problems import _exact
 from hwqueue.types import SchemaVersion
-from tests.server.conftest import V1, Http, Serving, ok, problem
+from tests.server.conftest import JSON, NOBODY, V1, Http, Serving, ok, problem
+from tests.server.test_other_tenants import ROUTES, ask
 
 PAGE = Path(__file__).parents[2] / "docs" / "use" / "http.md"
 LEASES = f"{V1}/leases"
@@ -35,7 +36,7 @@ def test_the_page_has_the_status_of_every_code() -> None:
 @pytest.mark.parametrize("odd", ["9" * 5000, "[" * 100_000 + "]" * 100_000])
 async def test_json_that_python_cannot_read(http: Http, odd: str) -> None:
     body = f'{{"queue": "q", "task": "t", "params": {{"a": {odd}}}}}'
-    response = await http.post(LEASES, content=body, headers={"Content-Type": "application/json"})
+    response = await http.post(LEASES, content=body, headers=JSON)
     found = problem(response, 400, "QHA01")
     assert found["field"] == "body"
     assert found["hint"]
@@ -73,7 +74,7 @@ async def test_json_that_python_cannot_read(http: Http, odd: str) -> None:
 )
 async def test_the_argument_is_named(http: Http, queue: str, change: dict[str, Any], field: str) -> None:
     body = json.dumps({"queue": queue, "task": "draw"} | change)
-    response = await http.post(LEASES, content=body, headers={"Content-Type": "application/json"})
+    response = await http.post(LEASES, content=body, headers=JSON)
     assert response.status_code == 422
     assert response.json()["field"] == field, response.text
     assert ok(await http.get(LEASES, params={"queue": queue}))["items"] == []
@@ -97,14 +98,13 @@ async def test_the_argument_is_named(http: Http, queue: str, change: dict[str, A
     ],
 )
 async def test_what_is_no_request(http: Http, content: bytes) -> None:
-    response = await http.post(LEASES, content=content, headers={"Content-Type": "application/json"})
+    response = await http.post(LEASES, content=content, headers=JSON)
     assert response.status_code in (400, 422), response.text
     assert response.headers["content-type"] == "application/problem+json"
 
 
 async def test_what_is_no_json_has_no_index(http: Http) -> None:
-    headers = {"Content-Type": "application/json"}
-    found = problem(await http.post(LEASES, content=b'{"queue"', headers=headers), 422, "QHA01")
+    found = problem(await http.post(LEASES, content=b'{"queue"', headers=JSON), 422, "QHA01")
     assert found["field"] == "body"
 
 
@@ -131,7 +131,7 @@ async def test_forms_and_pages_of_others_are_no_json(http: Http) -> None:
             found = problem(response, 422, "QHA01")
             assert found["detail"] == f"body: {said}, and JSON is needed"
             assert found["hint"] == "add Content-Type: application/json"
-    response = await http.post(LEASES, content=b"7", headers={"Content-Type": "application/json"})
+    response = await http.post(LEASES, content=b"7", headers=JSON)
     assert "valid dictionary" in problem(response, 422, "QHA01")["detail"]
 
 
@@ -166,6 +166,27 @@ def test_who_may_not_is_told_what_it_takes() -> None:
 )
 async def test_no_such_route(http: Http, method: str, path: str, status: int) -> None:
     problem(await http.request(method, path), status)
+
+
+NOT_FOUND = {
+    "{lease_id}": "QHL04",
+    "{run_id}": "QHF03",
+    "{gang_id}": "QHG01",
+    "{everywhere_id}": "QHE01",
+    "{node_id}": "QHN01",
+    "{class_id}": "QHC01",
+    "{queue}": "QHQ01",
+    "{workflow}": "QHF01",
+}
+GONE = [(*route, code) for route in ROUTES for part, code in NOT_FOUND.items() if part in route[1]]
+
+
+@pytest.mark.parametrize(("method", "path", "code"), GONE)
+async def test_what_does_not_exist(http: Http, method: str, path: str, code: str) -> None:
+    named = dict.fromkeys((part[1:-1] for part in NOT_FOUND), NOBODY) | {"class_id": "9"}
+    del named["queue"]
+    found = problem(await ask(http, method, path, "nowhere", **named), 404, code)
+    assert "{lease_id}" not in path or NOBODY in found["detail"]
 
 
 async def test_what_a_path_takes_is_told(http: Http) -> None:

@@ -1,14 +1,13 @@
-"""Queues over HTTP: list, make, set, stop and let go on."""
+"""Queues over HTTP: list, make, set, stop and let go on; and the defaults of tasks."""
 
+from typing import Any
 from urllib.parse import quote
-from uuid import uuid4
 
 import httpx
 import pytest
 
 from hwqueue.client import Client
-from hwqueue.types import NodeSpec
-from tests.server.conftest import V1, Http, ok, problem
+from tests.server.conftest import V1, Http, claims, ok, problem
 
 
 async def test_from_made_to_paused(http: Http) -> None:
@@ -69,11 +68,9 @@ async def test_a_bad_policy_is_named(http: Http, queue: str) -> None:
 
 
 async def test_failed_leases_run_again(http: Http, sql: Client, queue: str) -> None:
-    node = uuid4()
-    epoch = sql.register_node(node, NodeSpec(name=str(node), instance_id="first"))
     for task in ("draw", "draw", "paint"):
         sql.spawn_lease(queue, task)
-    for claim in sql.claim_task([queue], node, epoch, qty=3):
+    for claim in claims(sql, queue, qty=3):
         sql.fail_lease(claim.lease_id, claim.claim_token, error={}, retry=False)
     url = f"{V1}/queues/{queue}/requeue-failed"
     assert ok(await http.post(url, json={"since": "2999-01-01T00:00:00Z"})) == {"requeued": 0}
@@ -81,9 +78,29 @@ async def test_failed_leases_run_again(http: Http, sql: Client, queue: str) -> N
     assert ok(await http.post(url)) == {"requeued": 2}
 
 
-async def test_a_queue_that_does_not_exist(http: Http) -> None:
-    url = f"{V1}/queues/nowhere"
-    problem(await http.get(url), 404, "QHQ01")
-    for verb in ("pause", "resume", "requeue-failed"):
-        problem(await http.post(f"{url}/{verb}"), 404, "QHQ01")
-    problem(await http.patch(f"{url}/policy", json={}), 404, "QHQ01")
+@pytest.mark.parametrize("name", ["draw", "media/film.draw", "a:b@c-d"])
+async def test_from_set_to_dropped(http: Http, sql: Client, queue: str, name: str) -> None:
+    url = f"{V1}/tasks/{name}"
+    body = {"placement": {"resources": {"gpu": 1}}, "max_attempts": 1, "labels": None}
+    stored = {"placement": {"resources": {"gpu": 1}}, "max_attempts": 1}
+    assert ok(await http.put(url, json=body)) == {"task": name, "defaults": stored}
+    tasks = {each["task"]: each for each in ok(await http.get(f"{V1}/tasks"))["items"]}
+    assert tasks[name]["defaults"] == stored
+    lease = {"queue": queue, "task": name}
+    spawned = ok(await http.post(f"{V1}/leases", json=lease), 201)
+    assert sql.get_lease(spawned["lease_id"]).max_attempts == 1
+    assert ok(await http.put(url, json={})) == {"task": name, "defaults": {}}
+    assert ok(await http.delete(url)) == {"task": name, "dropped": True}
+    assert ok(await http.delete(url)) == {"task": name, "dropped": False}
+
+
+async def test_a_slash_may_be_encoded(http: Http) -> None:
+    assert ok(await http.put(f"{V1}/tasks/media%2Ffilm", json={}))["task"] == "media/film"
+
+
+async def test_what_is_refused(http: Http) -> None:
+    url = f"{V1}/tasks/draw"
+    for body in ({"prio": 1}, {"tenant": "x"}, {"max_attempts": 0}, {"priority": 40_000}):
+        assert (await http.put(url, json=body)).status_code == 422
+    bad: dict[str, Any] = {"placement": {"requires": []}}
+    problem(await http.put(url, json=bad), 422, "QHC03")

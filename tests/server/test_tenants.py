@@ -7,7 +7,6 @@ import pytest
 from hwqueue.client import Client
 from tests.server.conftest import V1, Http, Token, ok, problem
 
-NOBODY = "00000000-0000-7000-8000-000000000000"
 FILM, GAMES = "film", "games"
 
 
@@ -61,34 +60,6 @@ async def test_lists_show_ones_own(
     response = await guarded.get(f"{V1}/leases", params={"limit": 2}, headers=film)
     assert theirs not in response.text
     assert ok(await guarded.get(response.links["next"]["url"], headers=film))["items"]
-
-
-@pytest.mark.parametrize(
-    "tried",
-    [
-        "viewer GET ",
-        "viewer GET /checkpoints",
-        "viewer GET /logs",
-        "producer PATCH ",
-        "producer POST /cancel",
-        "operator POST /requeue",
-    ],
-)
-async def test_anothers_lease_is_as_if_it_did_not_exist(
-    guarded: Http, sql: Client, token: Token, theirs: str, tried: str
-) -> None:
-    role, method, path = tried.split(" ")
-    headers, before = token(role, FILM), sql.get_lease(theirs)
-    body = {"priority": 3} if method == "PATCH" else None
-    told = []
-    for lease_id in (theirs, NOBODY):
-        url = f"{V1}/leases/{lease_id}{path}"
-        response = await guarded.request(method, url, json=body, headers=headers)
-        found = problem(response, 404, "QHL04")
-        del found["request_id"]
-        told.append(str(found).replace(lease_id, "ID"))
-    assert told[0] == told[1]
-    assert sql.get_lease(theirs) == before
 
 
 async def test_ones_own_key_is_ones_own(guarded: Http, sql: Client, queue: str, film: dict[str, str]) -> None:
