@@ -66,11 +66,6 @@ def test_where_to_listen(started: list[WorkerSettings], monkeypatch: pytest.Monk
     assert [settings.pass_environment for settings in started] == [("PGAPPNAME",), ()]
 
 
-def test_a_wrong_place_to_listen_is_refused(started: list[WorkerSettings]) -> None:
-    assert run("--listen=no place") == 2
-    assert started == []
-
-
 def test_left_out_they_are_the_defaults(started: list[WorkerSettings]) -> None:
     assert run("--name=n") == 0
     [settings] = started
@@ -91,22 +86,11 @@ def test_the_version_of_the_code(started: list[WorkerSettings], monkeypatch: pyt
     monkeypatch.setenv("HWQUEUE_APP_VERSION", "2.5")
     assert run() == 0
     assert [settings.app_version for settings in started] == ["2.4", "2.5"]
-    assert run("--label=app_version=2") != 0
 
 
 def test_upkeep_can_be_left_to_others(started: list[WorkerSettings]) -> None:
     assert run("--reap-interval=never", "--prune-interval=never") == 0
     assert (started[0].reap_interval, started[0].prune_interval) == (None, None)
-
-
-def test_nothing_else_can_be_never(started: list[WorkerSettings]) -> None:
-    assert run("--claim-timeout=never") != 0
-    assert started == []
-
-
-def test_a_bad_id_is_refused(started: list[WorkerSettings]) -> None:
-    assert run("--node-id=box-1") != 0
-    assert started == []
 
 
 def test_the_log_is_set_up_before_the_app_is_loaded(
@@ -117,8 +101,6 @@ def test_the_log_is_set_up_before_the_app_is_loaded(
     assert run("--log-format=json", "--log-level=debug", "--app=not_there:app") != 0
     assert run() == 0
     assert seen == [("json", "debug"), ("text", "info")]
-    assert run("--log-format=xml") == 2
-    assert run("--log-level=loud") == 2
 
 
 def test_isolation_is_told_to_the_worker(started: list[WorkerSettings]) -> None:
@@ -130,7 +112,6 @@ def test_isolation_is_told_to_the_worker(started: list[WorkerSettings]) -> None:
     assert settings.gpu_exclusivity == ("device_exclusive",)
     assert settings.default_cpu_isolation == "whole_core"
     assert settings.gpu_share_mode == "exclusive"
-    assert run("--default-cpu-isolation=whole_core") != 0
 
 
 def test_a_template_names_the_node(started: list[WorkerSettings]) -> None:
@@ -142,6 +123,13 @@ def test_a_template_names_the_node(started: list[WorkerSettings]) -> None:
 @pytest.mark.parametrize(
     "options",
     [
+        ["--listen=no place"],
+        ["--claim-timeout=never"],
+        ["--node-id=box-1"],
+        ["--label=app_version=2", "--app-version=2.4"],
+        ["--default-cpu-isolation=whole_core"],
+        ["--log-format=xml"],
+        ["--log-level=loud"],
         ["--name=%p"],
         ["--name=box%"],
         ["--processes=2", "--name=box"],

@@ -64,17 +64,14 @@ def test_of_gpus_in_mig_mode_the_parts_are_read(monkeypatch: pytest.MonkeyPatch)
     assert nvml.open == 0
 
 
-def test_a_gpu_in_mig_mode_without_parts_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    install_nvml(monkeypatch, FakeNvml(GPUS, empty={1}))
-    assert [str(gpu.resource_id) for gpu in detect.detect_gpus({})] == [UUIDS[0], UUIDS[2]]
-
-
-def test_parts_without_ids_are_left_out(
+def test_parts_without_ids_and_gpus_without_parts_are_left_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     install_nvml(monkeypatch, FakeNvml(OLD_PARTS))
     assert detect.detect_gpus({}) == ()
     assert "caf9b0/2/0 is no UUID; update the driver" in caplog.text
+    install_nvml(monkeypatch, FakeNvml(GPUS, empty={1}))  # a GPU in MIG mode without parts
+    assert [str(gpu.resource_id) for gpu in detect.detect_gpus({})] == [UUIDS[0], UUIDS[2]]
 
 
 @pytest.mark.parametrize(
@@ -327,6 +324,11 @@ def test_given_facts_win_over_detected_ones() -> None:
     assert node.spec.custom == {"license": 2}
     assert node.gpu_names == ("0", "1")
     assert combine(WorkerSettings(dsn="x", gpus=()), MACHINE).spec.gpus == ()
+    other = (Gpu(resource_id=UUIDS[1], model="MI300X"),)
+    labels = combine(WorkerSettings(dsn="x", gpus=other), MACHINE).spec.labels
+    assert labels == {**MACHINE.labels, "gpu_model": "MI300X"}
+    spec = combine(WorkerSettings(dsn="x", name="n", detect=False), None).spec
+    assert (spec.labels, spec.cpu_milli, spec.gpus, spec.cores) == ({}, None, (), ())
 
 
 def test_several_processes_divide_what_there_is() -> None:
@@ -360,17 +362,6 @@ def test_parts_go_where_their_device_goes() -> None:
     first, second = (positions_of_share(gpus, (index, 2)) for index in range(2))
     assert first == [0, 2, 4, 6]
     assert second == [1, 3, 5, 7]
-
-
-def test_given_gpus_decide_the_label() -> None:
-    given = (Gpu(resource_id=UUIDS[1], model="MI300X"),)
-    labels = combine(WorkerSettings(dsn="x", gpus=given), MACHINE).spec.labels
-    assert labels == {**MACHINE.labels, "gpu_model": "MI300X"}
-
-
-def test_nothing_is_declared_without_detection() -> None:
-    spec = combine(WorkerSettings(dsn="x", name="n", detect=False), None).spec
-    assert (spec.labels, spec.cpu_milli, spec.gpus, spec.cores) == ({}, None, (), ())
 
 
 def test_classes_are_declared_with_cores() -> None:

@@ -42,10 +42,7 @@ def test_a_line_of_json_has_time_level_logger_message_and_every_extra() -> None:
         **{"level": "WARNING", "logger": "shop", "message": "mail is\nlate"},
         **{"order": str(UUID(int=7)), "n": 1},
     }
-
-
-def test_an_extra_hides_nothing() -> None:
-    assert as_json(record("late", extra={"level": "none"}))["level"] == "WARNING"
+    assert as_json(record("late", extra={"level": "none"}))["level"] == "WARNING"  # it hides nothing
 
 
 def test_a_traceback_is_a_field_of_json() -> None:
@@ -65,6 +62,7 @@ def test_what_is_logged_about_a_lease_says_which() -> None:
     granted = claim("mail")
     with about(granted):
         made = record("sending\nto x")
+        assert vars(record("of another", extra={"lease_id": "other"}))["lease_id"] == "other"
     expected = {"lease_id": str(granted.lease_id), "task": "mail", "queue": "default", "attempt": 2}
     assert as_json(made).items() >= expected.items()
     first, second = TextFormatter().format(made).splitlines()
@@ -72,11 +70,6 @@ def test_what_is_logged_about_a_lease_says_which() -> None:
     assert first.endswith(f" WARNING shop: sending {fields}")
     assert second == "  to x"
     assert not hasattr(record("after"), "lease_id")
-
-
-def test_a_record_that_names_its_lease_keeps_it() -> None:
-    with about(claim("mail")):
-        assert vars(record("of another", extra={"lease_id": "other"}))["lease_id"] == "other"
 
 
 def test_names_of_others_begin_no_line() -> None:

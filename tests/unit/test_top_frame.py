@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import pytest
-
 from hwqueue.cli.top.formatting import amount, sparkline, use
 from hwqueue.cli.top.frame import frame
 from hwqueue.cli.top.summary import summary
@@ -18,18 +16,10 @@ def keys(table: Table, order: Order, wanted: str = "", **facts: object) -> list[
     return [table.key(row) for row, _cells in arranged(table, reading(**facts), order, wanted)]
 
 
-@pytest.mark.parametrize(("number", "text"), [(8.0, "8"), (3.5, "3.5"), (0, "0"), (1234.56, "1,234.6")])
-def test_amounts(number: float, text: str) -> None:
-    assert amount(number) == text
-
-
-def test_use() -> None:
+def test_amounts_shares_and_sparklines() -> None:
+    assert [amount(number) for number in (8.0, 3.5, 0, 1234.56)] == ["8", "3.5", "0", "1,234.6"]
     assert (use(1.5, 2), use(0, 0), use(0, None)) == ("1.5/2", "-", "-")
-
-
-def test_sparklines() -> None:
-    assert sparkline([0, 1, 50, 100]) == " ▁▄█"
-    assert (sparkline([0, 0]), sparkline([])) == ("  ", "")
+    assert (sparkline([0, 1, 50, 100]), sparkline([0, 0]), sparkline([])) == (" ▁▄█", "  ", "")
 
 
 def test_columns_take_turns_at_sorting() -> None:

@@ -23,7 +23,7 @@ from textual.widgets import Input  # noqa: E402
 
 from hwqueue.cli.top.screen import Facts, Top, wait_after  # noqa: E402
 
-pytestmark = [pytest.mark.embedded, pytest.mark.thorough]
+pytestmark = pytest.mark.thorough
 
 SIZE = (80, 24)
 
@@ -69,6 +69,12 @@ async def shown(
         yield pilot, source
 
 
+async def press(pilot: Pilot[None], *keys: str) -> None:
+    """Press keys, and wait until the screen shows what they do."""
+    await pilot.press(*keys)
+    await pilot.pause()
+
+
 def lines_of(pilot: Pilot[None]) -> list[str]:
     """What the terminal shows."""
     drawn = ElementTree.fromstring(pilot.app.export_screenshot(simplify=True))
@@ -111,6 +117,10 @@ async def test_what_is_seen_first() -> None:
         assert "4 Events" in text_of(pilot)
         assert first_cells(pilot) == ["mail", "renders", "reports"]
         assert "q Quit" in lines[-1]
+        await press(pilot, "4")
+        assert "queue reports was paused" in text_of(pilot)
+        await press(pilot, "question_mark")
+        assert "all about the row" in text_of(pilot)
 
 
 @pytest.mark.parametrize(
@@ -124,40 +134,27 @@ async def test_what_is_seen_first() -> None:
 )
 async def test_tables_by_number(key: str, cells: list[str]) -> None:
     async with shown(reading()) as (pilot, _source):
-        await pilot.press("4", key)
-        await pilot.pause()
+        await press(pilot, "4", key)
         assert first_cells(pilot) == cells
-
-
-async def test_events_fit_too() -> None:
-    async with shown(reading()) as (pilot, _source):
-        await pilot.press("4")
-        await pilot.pause()
-        assert "queue reports was paused" in text_of(pilot)
 
 
 async def test_sorting() -> None:
     async with shown(reading()) as (pilot, _source):
-        await pilot.press("2", "s", "s", "r")
-        await pilot.pause()
+        await press(pilot, "2", "s", "s", "r")
         assert "leases ↑" in text_of(pilot)
         assert first_cells(pilot) == ["contended", "no match", "waiting"]
 
 
 async def test_a_filter_holds_until_it_is_taken_away() -> None:
     async with shown(reading()) as (pilot, _source):
-        await pilot.press("2", "slash", "h", "1", "0", "0", "enter")
-        await pilot.pause()
+        await press(pilot, "2", "slash", "h", "1", "0", "0", "enter")
         assert first_cells(pilot) == ["no match"]
         assert "1 of 3 kinds of leases: those with 'h100'" in text_of(pilot)
-        await pilot.press("space")
-        await pilot.pause()
+        await press(pilot, "space")
         assert first_cells(pilot) == ["no match"]
-        await pilot.press("1")
-        await pilot.pause()
+        await press(pilot, "1")
         assert len(first_cells(pilot)) == 3
-        await pilot.press("2", "escape")
-        await pilot.pause()
+        await press(pilot, "2", "escape")
         assert len(first_cells(pilot)) == 3
         assert not pilot.app.query_one("#filter", Input).display
 
@@ -166,32 +163,27 @@ async def test_the_cursor_stays_on_its_row() -> None:
     """Also when rows come and go around it."""
     later = [queue("art"), queue("renders", pending=9), queue("zoo")]
     async with shown(reading(), reading(queues=later)) as (pilot, _source):
-        await pilot.press("down", "space")
-        await pilot.pause()
+        await press(pilot, "down", "space")
         assert first_cells(pilot) == ["art", "renders", "zoo"]
-        await pilot.press("enter")
-        await pilot.pause()
+        await press(pilot, "enter")
         assert "Queues: renders" in text_of(pilot)
 
 
 async def test_numbers_change_in_place() -> None:
     later = reading(queues=[queue(name, pending=77) for name in ("mail", "renders", "reports")])
     async with shown(reading(), later) as (pilot, _source):
-        await pilot.press("space")
-        await pilot.pause()
+        await press(pilot, "space")
         assert text_of(pilot).count(" 77 ") == 3
 
 
 async def test_without_an_answer_the_last_values_stay() -> None:
     gone = psycopg.OperationalError("connection refused\nIs the server running?")
     async with shown(reading(), gone, reading(queues=[queue("new")])) as (pilot, source):
-        await pilot.press("space")
-        await pilot.pause()
+        await press(pilot, "space")
         assert "NO ANSWER: connection refused" in lines_of(pilot)[0]
         assert first_cells(pilot) == ["mail", "renders", "reports"]
         assert pilot.app.screen.has_class("stale") or pilot.app.has_class("stale")
-        await pilot.press("space")
-        await pilot.pause()
+        await press(pilot, "space")
         assert "NO ANSWER" not in text_of(pilot)
         assert first_cells(pilot) == ["new"]
     assert source.is_closed
@@ -204,15 +196,12 @@ async def test_no_first_answer_either() -> None:
 
 async def test_pausing() -> None:
     async with shown(reading()) as (pilot, source):
-        await pilot.press("p")
-        await pilot.pause()
+        await press(pilot, "p")
         assert "PAUSED" in lines_of(pilot)[0]
         assert source.reads == 1
-        await pilot.press("space")
-        await pilot.pause()
+        await press(pilot, "space")
         assert source.reads == 2
-        await pilot.press("p")
-        await pilot.pause()
+        await press(pilot, "p")
         assert "PAUSED" not in text_of(pilot)
         assert source.reads == 3
 
@@ -237,19 +226,16 @@ def test_slow_answers_are_asked_for_less_often() -> None:
 
 async def test_why_a_class_waits() -> None:
     async with shown(reading()) as (pilot, source):
-        await pilot.press("2", "enter")
-        await pilot.pause()
+        await press(pilot, "2", "enter")
         await pilot.pause()
         text = text_of(pilot)
         assert source.explained == [7]
         assert "no live node can run it" in text
         assert "add a node with H100" in text
         assert "gpu_model in H100, 8 GPU" in text
-        await pilot.press("escape")
-        await pilot.pause()
+        await press(pilot, "escape")
         assert not isinstance(pilot.app.screen, Facts)
-        await pilot.press("down", "enter")
-        await pilot.pause()
+        await press(pilot, "down", "enter")
         await pilot.pause()
         assert "no answer: server closed the connection" in text_of(pilot)
 
@@ -263,18 +249,10 @@ async def test_reading_goes_on_behind_a_dialog() -> None:
         assert isinstance(pilot.app.screen, Facts)
 
 
-async def test_keys_are_listed() -> None:
-    async with shown(reading()) as (pilot, _source):
-        await pilot.press("question_mark")
-        await pilot.pause()
-        assert "all about the row" in text_of(pilot)
-
-
 async def test_nothing_to_show() -> None:
     async with shown(reading(queues=[], pending=[], nodes=[], events=[])) as (pilot, _source):
         assert "no queues; make one: hwqueue queue create NAME" in text_of(pilot)
-        await pilot.press("enter", "s", "r")
-        await pilot.pause()
+        await press(pilot, "enter", "s", "r")
 
 
 async def test_a_thousand_nodes() -> None:
@@ -284,13 +262,11 @@ async def test_a_thousand_nodes() -> None:
     cut = frozenset({"nodes"})
     both = (reading(nodes=nodes, cut=cut), reading(nodes=later, cut=cut))
     async with shown(*both) as (pilot, _source):
-        await pilot.press("3", *["pagedown"] * 5, *["up"] * 5)
-        await pilot.pause()
+        await press(pilot, "3", *["pagedown"] * 5, *["up"] * 5)
         before = first_cells(pilot)
         assert int(before[0][1:]) > 50
         assert "the first 1,000 nodes" in text_of(pilot)
-        await pilot.press("space")
-        await pilot.pause()
+        await press(pilot, "space")
         await pilot.pause()
         assert abs(int(first_cells(pilot)[0][1:]) - int(before[0][1:])) <= 1
 
@@ -298,11 +274,9 @@ async def test_a_thousand_nodes() -> None:
 async def test_odd_text_is_text() -> None:
     odd = [pending(1, "[bold]x[/] \x1b[2J", oldest_at=ago(days=3))]
     async with shown(reading(pending=odd), size=(120, 30)) as (pilot, _source):
-        await pilot.press("2")
-        await pilot.pause()
+        await press(pilot, "2")
         assert "[bold]x[/] \\x1b[2J" in text_of(pilot)
-        await pilot.press("enter")
-        await pilot.pause()
+        await press(pilot, "enter")
         assert "[bold]x[/] \\x1b[2J" in text_of(pilot)
 
 

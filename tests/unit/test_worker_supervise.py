@@ -50,24 +50,21 @@ async def until(folder: Path, *heard: str) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_stop_reaches_all_and_ends_with_0(tmp_path: Path) -> None:
-    supervisor = Supervisor(listeners(tmp_path, "polite"), 2)
-    running = asyncio.create_task(supervisor.run())
-    await until(tmp_path, "start", "start")
-    supervisor.stop()
-    assert await running == 0
-    await until(tmp_path, "start d", "start d")
-
-
-async def test_a_second_stop_is_now(tmp_path: Path) -> None:
-    supervisor = Supervisor(listeners(tmp_path, "stubborn"), 2)
+@pytest.mark.parametrize(
+    ("manners", "code", "told"), [("polite", 0, "start d"), ("stubborn", 1, "start d n")]
+)
+async def test_a_stop_reaches_all_and_a_second_one_is_now(
+    tmp_path: Path, manners: str, code: int, told: str
+) -> None:
+    supervisor = Supervisor(listeners(tmp_path, manners), 2)
     running = asyncio.create_task(supervisor.run())
     await until(tmp_path, "start", "start")
     supervisor.stop()
     await until(tmp_path, "start d", "start d")
-    supervisor.stop()
-    assert await running == 1
-    await until(tmp_path, "start d n", "start d n")
+    if code:
+        supervisor.stop()
+    assert await running == code
+    await until(tmp_path, told, told)
 
 
 async def test_one_that_dies_is_started_again(tmp_path: Path) -> None:
