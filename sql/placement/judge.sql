@@ -151,8 +151,9 @@ as $$
     array_fill(0, array[cardinality(p_node.core_ids)]))::hwqueue.node_load
 $$;
 
--- Whether a node may run leases of a class, by the static rules alone, whatever runs there. It is the
--- only place that knows all static rules. Claims cache its answer, and class_reasons explains it.
+-- Whether a node may run leases of a class, by the static rules alone, whatever runs there. Claims cache its
+-- answer and ask nothing else. A new rule also goes into what explains it: all_failures and fleet_failures
+-- (fleet/failures, fleet_failures), class_fits and part_reason (fleet/class_fleet), funnel_stages.
 -- Without p_node it answers for every node of the profile. Classes that name nodes, resources or trust
 -- domains need p_node.
 -- p_attested holds the trust domains that the node is attested for. p_gpu_ids and p_gpu_parents are its
