@@ -11,7 +11,6 @@ from tests.races.interleave import TIMEOUT, Actors, Meet
 from tests.sql.api import refusing
 
 HERE, THERE, ELSEWHERE = QUEUE, OTHER, "elsewhere"
-BROKEN = "select rule, subject from hwqueue.verify_invariants()"
 KEYED = {"unique": {"key": "k", "on_conflict": "replace"}}
 TO_THERE = {"queue": THERE}
 
