@@ -1,7 +1,5 @@
 """docs/use/web.md: its programs, and its Django project from top to bottom, as a reader does it."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import shlex
