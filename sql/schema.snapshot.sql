@@ -6161,14 +6161,6 @@ COMMENT ON COLUMN hwqueue.lease_signal.key IS 'the sender''s name for the signal
 
 COMMENT ON COLUMN hwqueue.lease_signal.taken_as IS 'the checkpoint that has the payload now; null: no wait has taken the signal yet';
 
-CREATE TABLE hwqueue.lease_transition (
-    from_state text NOT NULL,
-    to_state text NOT NULL,
-    cause text NOT NULL
-);
-
-COMMENT ON TABLE hwqueue.lease_transition IS 'the states of a lease and the only transitions between them';
-
 CREATE TABLE hwqueue.lock_stripe (
     stripe_id integer NOT NULL
 );
@@ -6903,9 +6895,6 @@ ALTER TABLE ONLY hwqueue.lease
 
 ALTER TABLE ONLY hwqueue.lease_signal
     ADD CONSTRAINT lease_signal_pkey PRIMARY KEY (lease_id, number);
-
-ALTER TABLE ONLY hwqueue.lease_transition
-    ADD CONSTRAINT lease_transition_pkey PRIMARY KEY (from_state, to_state, cause);
 
 ALTER TABLE ONLY hwqueue.lock_stripe
     ADD CONSTRAINT lock_stripe_pkey PRIMARY KEY (stripe_id);

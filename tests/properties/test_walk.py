@@ -29,6 +29,7 @@ from tests.calls import Row
 from tests.direct import Direct
 from tests.oracle.tables import violations
 from tests.properties.strategies import NODE_IDS, RESOURCE_IDS, STRANGER
+from tests.transitions import transitions
 
 WALK_CALLS = 2
 SWEEPS = {"due", "expire", "deadline"}
@@ -99,8 +100,7 @@ class Walk(RuleBasedStateMachine):
         self.states: dict[UUID, str] = {}
         self.claims: dict[UUID, int] = {}
         self.causes: set[str] = set()
-        rows = self.conn.execute("select from_state, to_state, cause from hwqueue.lease_transition")
-        self.declared = rows.fetchall()
+        self.declared = transitions()
 
     def teardown(self) -> None:
         """Leave nothing that the next walk would find."""

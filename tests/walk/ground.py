@@ -19,7 +19,7 @@ Conn = psycopg.Connection[Any]
 T = TypeVar("T")
 
 # What never changes, and what nobody decides by: the log of events.
-_LEFT_OUT = "schema_info|lease_transition|event.*|lock_stripe"
+_LEFT_OUT = "schema_info|event.*|lock_stripe"
 _TABLES = """
   select c.relname from pg_class c
   where c.relnamespace = 'hwqueue'::regnamespace and c.relkind = 'r' and c.relname !~ %s
