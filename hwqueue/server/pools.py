@@ -9,16 +9,19 @@ fails its check.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import Any
 
 import psycopg
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool
 
-from hwqueue.calls import ACT_AS
+from hwqueue.calls import ACT_AS, Call
 from hwqueue.client import AsyncClient
+from hwqueue.client._drivers import Rows
+from hwqueue.client._pooled import read_as_usual
 from hwqueue.connections import WatchedAsyncConnection, with_timeouts
 from hwqueue.server.fair_slots import FairSlots, Usage
 from hwqueue.server.large_requests import LargeClient, RunInThread
@@ -26,6 +29,7 @@ from hwqueue.server.problems import HTTPProblem
 from hwqueue.server.roles import counted_as
 from hwqueue.server.settings import ServerSettings
 from hwqueue.server.single_flight import SingleFlight
+from hwqueue.statements import statement
 from hwqueue.types import SchemaVersion
 
 # As the client's own pool (hwqueue/client/_async/runner.py): back soon after the server is.
@@ -38,6 +42,20 @@ _GRACE_SECONDS = 2.0
 _PROBE_SECONDS = 5.0
 
 _Pool = AsyncConnectionPool[WatchedAsyncConnection]
+
+
+class _Runner:
+    """A connection of the server's own: rows come in binary, which psycopg reads at least cost."""
+
+    def __init__(self, connection: WatchedAsyncConnection) -> None:
+        self.connection = connection
+
+    async def run(self, call: Call, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
+        """Make the call in the transaction of a request, which has its actor."""
+        sql = statement(call, tuple(arguments))
+        cursor = await self.connection.execute(sql, arguments, binary=True)
+        rows: Rows = await cursor.fetchall()
+        return rows
 
 
 class Pools:
@@ -140,8 +158,8 @@ async def _client(
     milliseconds = str(round(timeout.total_seconds() * 1000))
     await connection.execute(ACT_AS, {"actor": actor, "tenant": tenant or "", "timeout": milliseconds})
     if run_in_thread is not None:
-        return LargeClient.threaded(connection, run_in_thread)
-    return AsyncClient.on(connection)
+        return LargeClient.threaded(_Runner(connection), run_in_thread)
+    return AsyncClient.on(_Runner(connection))
 
 
 def _pool(
@@ -158,6 +176,7 @@ def _pool(
     """
 
     async def configure(connection: WatchedAsyncConnection) -> None:
+        read_as_usual(connection)
         connection.answer_within = timeout.total_seconds() + _GRACE_SECONDS
         await connection.set_read_only(read_only)
         # whatever the database has by default; it is said as each transaction begins
