@@ -2,6 +2,8 @@
 
 import asyncio
 from collections import Counter
+from itertools import islice
+from uuid import UUID
 
 import typer
 from rich.console import Group, RenderableType
@@ -13,8 +15,7 @@ from rich.text import Text
 from hwqueue.cli.output import cell
 from hwqueue.client import AsyncClient
 from hwqueue.demo.fleet import Fleet
-from hwqueue.demo.model import WHOLE_GPU, Job
-from hwqueue.demo.reasons import describe, why_waiting
+from hwqueue.demo.model import WHOLE_GPU
 from hwqueue.demo.report import percent
 
 SHOWN_WAITING = 4
@@ -38,7 +39,7 @@ class FleetView(View):
     def __init__(self) -> None:
         self._stage = "starting"
         self._fleet: Fleet | None = None
-        self._why: dict[str, str] = {}
+        self._why: dict[UUID, str] = {}
 
     def watch(self, stage: str, fleet: Fleet) -> None:
         """Take note of a new stage."""
@@ -50,8 +51,9 @@ class FleetView(View):
             while True:
                 await asyncio.sleep(EXPLAIN_EVERY_SECONDS)
                 if self._fleet is not None:
-                    for job in _first_waiting(self._fleet):
-                        self._why[job.name] = await why_waiting(client, job, self._fleet.queue)
+                    for lease_id in _first_waiting(self._fleet):
+                        why = await client.explain_lease(lease_id)
+                        self._why[lease_id] = f"{why.code}: {why.headline}"
 
     def __rich__(self) -> RenderableType:
         if self._fleet is None:
@@ -65,8 +67,9 @@ class FleetView(View):
 
     def _waiting(self, fleet: Fleet) -> Table:
         table = _one_line_rows(3)
-        for job in _first_waiting(fleet):
-            table.add_row(*map(cell, (job.name, describe(job), self._why.get(job.name, ""))))
+        for lease_id in _first_waiting(fleet):
+            job = fleet.ledger.jobs[lease_id]
+            table.add_row(*map(cell, (job.name, job.words, self._why.get(lease_id, ""))))
         return table
 
 
@@ -119,13 +122,13 @@ def _last_grants(fleet: Fleet) -> Table:
         job = fleet.ledger.jobs[grant.lease_id]
         devices = grant.assignment.gpus if grant.assignment else ()
         gpus = "GPU " + ",".join(str(gpu.index) for gpu in devices) if devices else ""
-        cells = (grant.job, "→", grant.machine, gpus, describe(job), f"score {grant.score:.0f}")
+        cells = (grant.job, "→", grant.machine, gpus, job.words, f"score {grant.score:.0f}")
         table.add_row(*map(cell, cells))
     return table
 
 
-def _first_waiting(fleet: Fleet) -> list[Job]:
-    return list(fleet.ledger.waiting.values())[:SHOWN_WAITING]
+def _first_waiting(fleet: Fleet) -> list[UUID]:
+    return list(islice(fleet.ledger.waiting, SHOWN_WAITING))
 
 
 def _one_line_rows(columns: int) -> Table:

@@ -64,6 +64,17 @@ class Job:
             return "cpu"
         return "share" if self.gpu_milli < WHOLE_GPU else f"{self.num_gpu} gpu"
 
+    @property
+    def words(self) -> str:
+        """What it asks for, in one line."""
+        parts = [f"{self.cpu_milli / 1000:g} cores", f"{self.memory_mib / 1024:.4g} GiB"]
+        if self.num_gpu:
+            parts.insert(0, f"{self.gpu_demand / WHOLE_GPU:g} GPU")
+        if self.gpu_models:
+            parts.append("|".join(self.gpu_models))
+        parts += [f"{key}={value}" for key, value in self.tags.items()]
+        return ", ".join(parts)
+
 
 @dataclass(frozen=True, slots=True)
 class Trace:

@@ -80,7 +80,7 @@ async def _run(
         driven = await drive(fleet, trace, watch)
         seconds = fleet.now
         watch("asking why leases are pending", fleet)
-        pending = await pending_reasons(clients[0], fleet.ledger, plan.queue)
+        pending = await pending_reasons(clients[0], fleet.ledger)
         watch("checking every claim", fleet)
         checked = await _check(clients[0], fleet, facts)
         return report.build(

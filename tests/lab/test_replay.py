@@ -96,7 +96,7 @@ def test_backlog_fills_the_generated_cluster(dsn: str) -> None:
     assert report.check.grants == report.timing.claims > 200
     assert report.gpus_allocated_percent >= FLOOR_PERCENT
     assert sum(kind.pending for kind in report.kinds) == sum(reason.leases for reason in report.pending)
-    assert "claimable" not in {reason.code for reason in report.pending}
+    assert "ready" not in {reason.code for reason in report.pending}
 
 
 # Less than seeds 1 to 6 gave: 95.8 to 98.0 (bound 98.5 to 99.2), 84.8 to 85.6 (89.9 to 90.7).
@@ -169,7 +169,7 @@ def test_backlog_with_several_connections_and_claims_of_several(dsn: str) -> Non
     report = _run(dsn, trace, Plan(seed=2, demand_percent=130, connections=4, qty=3))
     assert report.check.violations == ()
     assert report.timing.claims == report.check.grants > report.timing.claim_calls
-    assert "claimable" not in {reason.code for reason in report.pending}
+    assert "ready" not in {reason.code for reason in report.pending}
 
 
 def test_timed_run_ends_every_lease_as_recorded(dsn: str) -> None:

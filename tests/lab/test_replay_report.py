@@ -9,8 +9,6 @@ import pytest
 from hwqueue.demo import report
 from hwqueue.demo.ledger import Grant, Ledger
 from hwqueue.demo.model import Job, Machine, Plan, Trace
-from hwqueue.demo.reasons import CLAIMABLE, describe, verdict_of
-from hwqueue.types import NodeMatch, Reason
 from lab.replay.chart import write_chart
 from lab.replay.summary import Spread, summary
 
@@ -145,21 +143,6 @@ def test_charts(tmp_path: Path, timed: bool) -> None:
     assert "</svg>" in page
 
 
-def _match(*reasons: Reason) -> NodeMatch:
-    return NodeMatch(node_id=uuid4(), node_name="n", eligible=not reasons, score=0.0, reasons=reasons)
-
-
-def test_the_reason_is_that_of_the_nodes_that_come_closest() -> None:
-    label = Reason(code="label_mismatch", permanent=True, message="wrong model")
-    full = Reason(code="insufficient_capacity", permanent=False, message="in use")
-    busy = verdict_of([_match(label), _match(label, full), _match(full)])
-    assert (busy.code, busy.permanent, busy.message) == ("insufficient_capacity", False, "in use")
-    never = verdict_of([_match(label), _match(label, full)])
-    assert (never.code, never.permanent, never.message) == ("label_mismatch", True, "wrong model")
-    assert verdict_of([_match(full), _match()]).code == CLAIMABLE
-    assert verdict_of([]).code == "no_node"
-
-
-def test_describe() -> None:
-    assert describe(SHARE) == "0.5 GPU, 1 cores, 1 GiB, T4"
-    assert describe(PLAIN) == "1 cores, 1 GiB, zone=a"
+def test_what_a_job_asks_for_in_words() -> None:
+    assert SHARE.words == "0.5 GPU, 1 cores, 1 GiB, T4"
+    assert PLAIN.words == "1 cores, 1 GiB, zone=a"
