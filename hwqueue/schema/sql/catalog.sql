@@ -6,21 +6,21 @@
 with whole as (
   select n.nspowner as owner from pg_namespace n where n.nspname = 'hwqueue'
 ), acl as (
-  select o.oid, coalesce(
+  select o.catalog, o.oid, coalesce(
       json_agg(g.grantee || ': ' || a.privilege_type order by g.grantee, a.privilege_type)
         filter (where a.grantee <> o.owner),
       '[]') as grants
   from (
-    select p.oid, p.proowner as owner, coalesce(p.proacl, acldefault('f', p.proowner)) as acl
+    select p.tableoid as catalog, p.oid, p.proowner as owner, coalesce(p.proacl, acldefault('f', p.proowner)) as acl
     from pg_proc p
     where p.pronamespace = 'hwqueue'::regnamespace
     union all
-    select c.oid, c.relowner,
+    select c.tableoid, c.oid, c.relowner,
       coalesce(c.relacl, acldefault((case c.relkind when 'S' then 's' else 'r' end)::"char", c.relowner))
     from pg_class c
     where c.relnamespace = 'hwqueue'::regnamespace
     union all
-    select n.oid, n.nspowner, coalesce(n.nspacl, acldefault('n', n.nspowner))
+    select n.tableoid, n.oid, n.nspowner, coalesce(n.nspacl, acldefault('n', n.nspowner))
     from pg_namespace n
     where n.nspname = 'hwqueue'
   ) o
@@ -28,11 +28,11 @@ with whole as (
   cross join lateral (
     select case when a.grantee = 0 then 'public' else pg_get_userbyid(a.grantee)::text end as grantee
   ) g
-  group by o.oid
+  group by o.catalog, o.oid  -- a function and a table may have one oid, as after pg_upgrade
 )
 select 'schema' as kind, n.nspname::text as name, json_build_object('grants', a.grants) as facts
 from pg_namespace n
-join acl a on a.oid = n.oid
+join acl a on a.catalog = n.tableoid and a.oid = n.oid
 where n.nspname = 'hwqueue'
 union all
 select 'function', p.proname || '(' || oidvectortypes(p.proargtypes) || ')', json_build_object(
@@ -50,7 +50,7 @@ select 'function', p.proname || '(' || oidvectortypes(p.proargtypes) || ')', jso
 from pg_proc p
 cross join whole w
 join pg_language l on l.oid = p.prolang
-join acl a on a.oid = p.oid
+join acl a on a.catalog = p.tableoid and a.oid = p.oid
 where p.pronamespace = 'hwqueue'::regnamespace
 union all
 select case c.relkind when 'v' then 'view' else 'table' end, c.relname, json_build_object(
@@ -64,7 +64,7 @@ select case c.relkind when 'v' then 'view' else 'table' end, c.relname, json_bui
     'grants', a.grants)
 from pg_class c
 cross join whole w
-join acl a on a.oid = c.oid
+join acl a on a.catalog = c.tableoid and a.oid = c.oid
 where c.relnamespace = 'hwqueue'::regnamespace and c.relkind in ('r', 'p', 'v', 'm', 'f', 'S')
 union all
 select 'column', c.relname || '.' || t.attname, json_build_object(
