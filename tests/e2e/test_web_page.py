@@ -21,11 +21,13 @@ from httpx import AsyncClient as Browser
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.orm import Session
 
+from benchmarks.core.pooler import free_port
 from hwqueue.client import AsyncClient, Client
 from hwqueue.errors import LeaseNotFound
+from tests.e2e.conftest import Shell
 from tests.e2e.test_worker_examples import EXAMPLES, run_example
 from tests.e2e.worker_support import wait_until
-from tests.shell_lines import fenced, tokens, whole_lines
+from tests.shell_lines import fenced, part, tokens, whole_lines
 
 PAGE = Path(__file__).parents[2] / "docs" / "use" / "web.md"
 
@@ -36,6 +38,17 @@ def test_fastapi(dsn: str) -> None:
         "/async/orders pending",
         "/dependent/orders pending",
     ]
+
+
+def test_from_a_clone_to_an_invoice(shell: Shell, dsn: str) -> None:
+    [script] = fenced(part(PAGE, "FastAPI"), "sh")
+    lines = [line for line in script.splitlines() if not line.startswith(("pip ", "export "))]
+    text = "\n".join(lines[:-1]).replace("8000", str(free_port()))
+    shell.run(text.replace("cd docs/examples", f"cd {EXAMPLES}"))
+    with Client(dsn) as client:
+        [lease] = client.list_leases(queue="invoices")
+        wait_until(lambda: client.get_lease(lease.lease_id).finished_at is not None)
+    assert "completed" in shell.run(lines[-1])
 
 
 def test_asyncpg(dsn: str) -> None:
