@@ -126,7 +126,7 @@ POSTGRES = {
     "max_prepared_transactions", "max_slot_wal_keep_size", "max_wal_size", "n_dead_tup",
     "neon_superuser", "rds_superuser",
     "pg_cancel_backend", "pg_prepared_xacts", "pg_replication_slots", "pg_stat_statements",
-    "pg_stat_user_tables", "shared_buffers", "transaction_timeout", "wal_level", "wal_status",
+    "pg_stat_user_tables", "pg_upgrade", "shared_buffers", "transaction_timeout", "wal_level", "wal_status",
 }  # fmt: skip
 READERS = {"text": lines_of_text, "python": lines_of_python, "sql": lines_of_sql}
 
