@@ -77,7 +77,8 @@ class WorkerSettings:
             never; something else has to.
         prune_interval: Mean time between two calls of `prune`, which deletes what queues keep no
             longer, 1 s to 1 day. Many workers together prune at most twice as often. None: never.
-        shutdown_timeout: How long a graceful stop waits for running handlers, 0 to 1 day.
+        shutdown_timeout: How long a graceful stop waits for running handlers, 0 to 1 day. Leases of
+            those that go on are then handed back, and start again from their top.
         cancel_grace: How long a cancelled handler has before it is killed (process) or left
             behind (thread), 0 to 1 h.
         deregister_on_stop: Whether a graceful stop takes the node out of the fleet, so that it is
