@@ -21,7 +21,8 @@ counts from 0. They trail by a few seconds: [upkeep](../explanation/upkeep.md#fi
 `class` is the id of a placement class, or `other`: of each reason the 50 classes with most leases
 waiting are named, the others are summed up. `workflow` and `task` are names, of which 100 at most
 are told apart. All other labels but `queue` have a few fixed values, so the number of series grows
-with queues and webhooks alone: 50 for each queue, 4 kB.
+with queues and webhooks alone: 50 for each queue, 4 kB. One name has another beginning:
+`highway_tasks_pending_no_affinity_match` is what the proposal for this queue called it.
 
 | name | kind | unit | labels | meaning |
 |---|---|---|---|---|
