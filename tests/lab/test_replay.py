@@ -234,14 +234,14 @@ def test_a_role_that_may_not_create_databases_is_told_what_to_do(replay: Replayi
 
 
 def test_bad_input_creates_nothing(replay: Replaying, dsn: str, tmp_path: Path, scratch: str) -> None:
+    for args in (["--seeds", "1,x"], ["--chart", "run.pdf"], ["--keep", "--seeds", "1,2"]):
+        assert replay(*args).exit_code == 2
     nodes = tmp_path / "nodes.csv"
     nodes.write_text(nodes.read_text().replace("96000", "lots", 1))
     refused = replay("--database", scratch, "--keep")
     assert refused.exit_code == 2
     assert "column cpu_milli: 'lots' is not a whole number" in refused.stderr
     assert not _exists(dsn, scratch)
-    for args in (["--seeds", "1,x"], ["--chart", "run.pdf"], ["--keep", "--seeds", "1,2"]):
-        assert replay(*args).exit_code == 2
 
 
 def test_a_chart_without_matplotlib_is_refused_at_once(

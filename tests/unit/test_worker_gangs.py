@@ -255,6 +255,8 @@ def test_what_a_gang_says_that_may_grow() -> None:
     members = (absent, *(gang_member(n, uuid4(), address=f"10.0.0.{n}") for n in (1, 2)))
     gang = GangContext(gang_id=GANG, rank=1, size=3, min_size=2, members=members)
     assert [each.rank for each in gang.present] == [1, 2]
+    lost = {state for state in (*LeaseState, None) if replace(absent, state=state).is_lost}
+    assert lost == {LeaseState.FAILED, LeaseState.CANCELLED}  # one that waits comes back
     with pytest.raises(ConfigError, match="rank 0 is not there"):
         gang.address(0)
     with pytest.raises(ConfigError, match="2 to 3 members") as caught:

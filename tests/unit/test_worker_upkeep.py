@@ -36,10 +36,10 @@ class Session:
         self._answers = list(answers)
         self.silent = asyncio.Event()
         self.spans: list[timedelta] = []
+        self.asked: set[tuple[Any, ...]] = set()
 
-    async def call(self, method: Any, *, unless_within: timedelta, limit: int = 1) -> Answer:
-        assert method in (AsyncClient.reap, AsyncClient.prune)
-        assert limit > 0
+    async def call(self, method: Any, *, unless_within: timedelta, **limit: int) -> Answer:
+        self.asked.add((method, *limit))
         self.spans.append(unless_within)
         if not self._answers:
             self.silent.set()
@@ -56,6 +56,7 @@ async def spans_of(*answers: Answer, part: Part = reap_regularly) -> list[timede
     task = asyncio.ensure_future(part(cast(NodeSession, session), INTERVAL))
     await session.silent.wait()
     task.cancel()
+    assert session.asked == {(AsyncClient.reap,) if part is reap_regularly else (AsyncClient.prune, "limit")}
     return session.spans
 
 
