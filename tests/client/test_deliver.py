@@ -222,6 +222,7 @@ PRIVATE = (
 )
 
 
+@pytest.mark.every_variant
 @pytest.mark.parametrize("address", [*PUBLIC, *PRIVATE])
 def test_addresses_of_the_internet(address: str) -> None:
     assert is_public(ip_address(address)) is (address in PUBLIC)

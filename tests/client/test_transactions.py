@@ -131,6 +131,7 @@ def runs(dsn: str) -> list[Any]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("api", ["sync", "async"])
+@pytest.mark.every_variant
 @pytest.mark.thorough
 async def test_runs_commit_and_roll_back_with_the_caller(api: str, kind: str, dsn: str) -> None:
     async with calling(api, kind, dsn) as (client, connection):

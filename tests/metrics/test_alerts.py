@@ -302,6 +302,7 @@ def fire(folder: Path, before: Values, after: Values) -> list[Alert]:
 ALL = [*SITUATIONS, *((happens, set[str]()) for happens in NOT_YET)]
 
 
+@pytest.mark.every_variant
 @pytest.mark.parametrize(("happens", "alerts"), ALL, ids=[happens.__name__ for happens, _ in ALL])
 def test_an_alert_for_each_situation_and_none_before_its_time(
     cluster: Cluster,

@@ -176,6 +176,7 @@ def test_the_table_says_which_routes_know_tenants() -> None:
     assert {named(route) for route in api_routes() if needs_of(route)[0].tenants} == set(BY_TENANT)
 
 
+@pytest.mark.every_variant
 @pytest.mark.parametrize("role", ROLES)
 async def test_roles(guarded: Http, token: Token, role: str) -> None:
     """Each route is tried; what gets through finds nothing, or too little, to act on."""
@@ -190,6 +191,7 @@ async def test_roles(guarded: Http, token: Token, role: str) -> None:
             assert all(each in found["hint"] for each in allowed), route
 
 
+@pytest.mark.every_variant
 @pytest.mark.parametrize("role", ROLES)
 async def test_tokens_of_one_tenant(guarded: Http, token: Token, role: str) -> None:
     headers = token(role, "film")
@@ -227,6 +229,7 @@ async def test_what_is_no_token(guarded: Http, token: Token, value: str) -> None
     problem(await guarded.get(f"{V1}/me", headers=two), 400)
 
 
+@pytest.mark.every_variant
 @pytest.mark.parametrize(("cache", "status"), [(timedelta(0), 401), (timedelta(minutes=1), 200)])
 async def test_a_revoked_token(
     serving: Serving, token: Token, sql: Client, *, cache: timedelta, status: int

@@ -150,6 +150,7 @@ async def test_a_few_bytes_that_are_much_work_are_large(guarded: Http, token: To
     await sent
 
 
+@pytest.mark.every_variant
 @pytest.mark.parametrize(
     ("pool_size", "status", "words"),
     [(8, 429, "several large requests"), (2, 503, "too many large requests")],

@@ -170,6 +170,7 @@ async def test_pages_of_named_origins_may_call(serving: Serving, token: Token) -
         assert "access-control-allow-origin" not in other.headers
 
 
+@pytest.mark.every_variant
 @pytest.mark.parametrize(
     ("given", "is_kept"),
     [("abc-123", True), ("A" * 64, True), ("", False), ("a b", False), ("A" * 65, False), ('x"}', False)],

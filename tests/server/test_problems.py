@@ -181,6 +181,7 @@ NOT_FOUND = {
 GONE = [(*route, code) for route in ROUTES for part, code in NOT_FOUND.items() if part in route[1]]
 
 
+@pytest.mark.every_variant
 @pytest.mark.parametrize(("method", "path", "code"), GONE)
 async def test_what_does_not_exist(http: Http, method: str, path: str, code: str) -> None:
     named = dict.fromkeys((part[1:-1] for part in NOT_FOUND), NOBODY) | {"class_id": "9"}

@@ -120,6 +120,7 @@ def test_a_template_names_the_node(started: list[WorkerSettings]) -> None:
     assert [settings.name for settings in started] == [host, host, f"gpu-0@{host}.x"]
 
 
+@pytest.mark.every_variant
 @pytest.mark.parametrize(
     "options",
     [
