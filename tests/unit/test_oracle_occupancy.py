@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID, uuid5
 
-from tests.oracle.cluster import Cluster, Lease, Running
+from tests.oracle.cluster import Cluster, Lease, Running, Service
 from tests.oracle.facts import Node
 from tests.oracle.occupancy import Broken, Rule, broken_now
 
@@ -55,3 +55,13 @@ def test_what_is_broken_now() -> None:
     crowd = cluster([A, B], Running(first, A.node_id), Running(second, A.node_id))
     assert {item.rule for item in broken_now(crowd)} == {Rule.MAX_PER_DOMAIN}
     assert {item.lease_id for item in broken_now(crowd)} == {first.lease_id, second.lease_id}
+
+
+def test_what_a_service_keeps_away_from() -> None:
+    """In the other's failure domain, though neither lease says so."""
+    one, other = id_of("one"), id_of("other")
+    services = {one: Service("node", (other,)), other: Service(ZONE)}
+    keeps, kept = lease("keeps", "x", service_id=one), lease("kept", "y", service_id=other)
+    for there, rules in ((node("c", "z1"), {Rule.AWAY}), (B, set())):
+        running = Running(keeps, A.node_id), Running(kept, there.node_id)
+        assert {each.rule for each in broken_now(cluster([A, there], *running, services=services))} == rules
