@@ -54,7 +54,7 @@ as $$
 $$;
 
 -- What the claims of a node have allocated, computed from the claims. node_load must say the same.
--- p_with_earmarks: those that wait for room that others use (capacity/earmark) as well.
+-- p_with_earmarks: those that wait for room that others use (capacity/overbook) as well.
 create or replace function hwqueue.node_usage_of_claims(p_node hwqueue.node,
   p_with_earmarks boolean default true)
 returns table (claim_count int, cpu_used bigint, memory_used bigint, gpu_used int[], custom_used jsonb,

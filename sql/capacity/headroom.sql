@@ -51,7 +51,7 @@ as $$
     else coalesce((p_room.custom ->> substr(p_name, 8))::bigint, 0) end
 $$;
 
--- What a node has left, nothing of what is booked twice (capacity/earmark). A node does not have GPUs and
+-- What a node has left, nothing of what is booked twice (capacity/overbook). A node does not have GPUs and
 -- custom countables that it does not declare. The cpu, memory and slots that it does not declare are not
 -- counted (null).
 create or replace function hwqueue.node_headroom(p_node hwqueue.node, p_load hwqueue.node_load)

@@ -8,7 +8,7 @@
 -- 10:00:30. gpu-1 asks for work at 10:00:01 and gets it, with its devices and the token that the reservation
 -- has. One that a crash may have brought back gets another: a fetch that is lost may have told this one.
 --
--- An earmark is a reservation whose room is still in use by others (capacity/earmark). It is not fetched and
+-- An earmark is a reservation whose room is still in use by others (capacity/overbook). It is not fetched and
 -- does not expire. Once its node has room for it, upkeep backs it (back_earmarks), and its time begins.
 --
 -- Invariant: a reservation is a claim in all other respects. It counts for capacity and affinity terms, it
