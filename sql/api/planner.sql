@@ -47,7 +47,8 @@ begin
   if v_planner.holder = p_holder then
     update hwqueue.planner p set expires_at = v_until;
     return v_planner.epoch;
-  elsif v_planner.expires_at <= v_now then
+  elsif v_planner.expires_at <= v_now
+    or v_planner.expires_at > v_now + interval '2 minutes' then  -- the clock was set back
     update hwqueue.planner p
     set epoch = v_planner.epoch + 1, holder = p_holder, round = 0, expires_at = v_until;
     return v_planner.epoch + 1;

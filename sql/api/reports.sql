@@ -257,7 +257,7 @@ declare
 begin
   perform hwqueue.require_all_tenants();
   perform hwqueue.json_choice(to_jsonb(p_state), 'p_state', array['live', 'silent', 'cordoned', 'draining']),
-    hwqueue.check_limit(p_limit);
+    hwqueue.checked_limit(p_limit);
   return query select n.node_id, n.name, n.rack, w.state, w.is_live, s.seen_at, coalesce(c.claims, 0),
            coalesce(n.slots, v.concurrency), n.cpu_milli, coalesce(u.cpu_used, 0), n.memory_mib,
            coalesce(u.memory_used, 0), cardinality(n.gpu_ids), cardinality(array_positions(u.gpu_used, 0)),
@@ -318,7 +318,7 @@ begin
   v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue)).queue_id end;
   perform hwqueue.json_choice(to_jsonb(p_kind), 'p_kind', array['no_match', 'contended']),
           hwqueue.json_choice(to_jsonb(p_order), 'p_order', array['oldest', 'pending']),
-          hwqueue.check_limit(p_limit);
+          hwqueue.checked_limit(p_limit);
   v_snapshot := hwqueue.scan_nodes(v_now);
   v_fleet := hwqueue.fleet_headline(v_snapshot);
   select s.* into v_served from hwqueue.served_names(v_now) s;
@@ -377,7 +377,7 @@ declare
 begin
   perform hwqueue.require_all_tenants();
   v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue)).queue_id end;
-  perform hwqueue.check_limit(p_limit);
+  perform hwqueue.checked_limit(p_limit);
   v_ids := array(
     select c.class_id from hwqueue.placement_class c
     where c.class_id > p_after and (v_queue_id is null or c.queue_id = v_queue_id)
@@ -471,7 +471,7 @@ declare
   v_now timestamptz := hwqueue.clock();
 begin
   perform hwqueue.require_all_tenants();
-  perform hwqueue.check_limit(p_limit);
+  perform hwqueue.checked_limit(p_limit);
   return query
     select t.key, t.value, sum(k.nodes)::bigint, sum(k.live)::bigint, sum(k.claims)::bigint
     from (

@@ -54,9 +54,9 @@ begin
   v_done := v_lead.done;
   if v_lead.goes then
     -- the first only reads: what the others lock is held to the end; those that lock nodes hold up claims
-    v_done := hwqueue.run_parts('reap', case when v_done.holds then
-        '{figures,fleets,terms,due,runs,classes,claims,stops,everywhere,choices,gangs,replacements}'::text[]
-      else '{terms,due,runs,claims,stops}' end, p_limit, v_done, v_now);
+    v_done := hwqueue.run_parts('reap', (case when v_done.holds then
+        '{figures,fleets,terms,due,runs,classes,clock,claims,stops,everywhere,choices,gangs,replacements}'
+      else '{terms,due,runs,claims,stops}' end)::text[], p_limit, v_done, v_now);
     if v_done.holds then
       perform hwqueue.advance_reap_cursor(v_lead.reap_cursor, v_done.reap_cursor, v_now);
     end if;
@@ -109,8 +109,8 @@ begin
     if p_unless_within = '0' or v_pruned_at > v_now or v_pruned_at <= v_now - (case when v_done.holds
         then p_unless_within else greatest(10 * p_unless_within, interval '1 minute') end) then
       -- events last, because readers of them wait for its lock
-      v_done := hwqueue.run_parts('prune', '{leases,runs,workflows,gangs,classes,nodes,silent,unused,queues,'
-        'terms,fleets,deaths,deliveries,figures,events}', p_limit, v_done, v_now);
+      v_done := hwqueue.run_parts('prune', '{leases,old_runs,workflows,old_gangs,old_classes,nodes,silent,'
+        'unused,queues,old_terms,caches,deaths,deliveries,old_figures,events}', p_limit, v_done, v_now);
       update hwqueue.prune_cursor m set pruned_at = v_now where v_done.holds;
     end if;
   end if;

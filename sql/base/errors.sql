@@ -48,9 +48,9 @@ begin
 end
 $$;
 
--- Refuses a row limit below 1. Null means all rows.
+-- Returns a row limit, and refuses one below 1. Null means all rows.
 -- Raises: QHA01.
-create or replace function hwqueue.check_limit(p_limit int) returns void
+create or replace function hwqueue.checked_limit(p_limit int) returns int
 language plpgsql immutable
 as $$
 begin
@@ -58,6 +58,7 @@ begin
     perform hwqueue.refuse('QHA01', format('p_limit must be at least 1, got %s', p_limit),
       jsonb_build_object('field', 'p_limit'), 'give a number of rows, or null for all');
   end if;
+  return p_limit;
 end
 $$;
 
@@ -86,17 +87,6 @@ begin
     perform hwqueue.refuse('QHA01', format('%s must be %s, got %s', p_field, p_range,
       coalesce(p_span::text, 'null')), jsonb_build_object('field', p_field), p_hint);
   end if;
-end
-$$;
-
--- Returns the limit, unless check_limit refuses it.
--- Raises: QHA01.
-create or replace function hwqueue.checked_limit(p_limit int) returns int
-language plpgsql immutable
-as $$
-begin
-  perform hwqueue.check_limit(p_limit);
-  return p_limit;
 end
 $$;
 

@@ -49,7 +49,11 @@ language plpgsql volatile
   set cpu_tuple_cost = 1
 as $$
 declare
-  v_slots smallint[] := hwqueue.event_slots(p_since, p_until, hwqueue.clock());
+  v_slots smallint[] := case when p_since is not null or p_until is not null then array(
+    select distinct (d & 15)::smallint
+    from generate_series(
+      hwqueue.event_day(greatest(p_since, hwqueue.clock() - interval '15 days')),
+      hwqueue.event_day(least(p_until, hwqueue.clock()))) d) end;  -- null: any partition
 begin
   if p_after is not null then
     return query
@@ -77,18 +81,6 @@ begin
       order by e.event_id desc limit p_limit;
   end if;
 end
-$$;
-
--- Returns the partitions that can hold events between two times. Null means any partition.
-create or replace function hwqueue.event_slots(p_since timestamptz, p_until timestamptz, p_now timestamptz)
-returns smallint[]
-language sql stable
-as $$
-  select case when p_since is not null or p_until is not null then array(
-    select distinct (d & 15)::smallint
-    from generate_series(
-      hwqueue.event_day(greatest(p_since, p_now - interval '15 days')),
-      hwqueue.event_day(least(p_until, p_now))) d) end
 $$;
 
 -- Returns the id of an event that is written now. p_base is the installation's event base.

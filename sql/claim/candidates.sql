@@ -32,6 +32,7 @@ begin
     where n.node_id = p_state.node_id order by n.version desc limit 1) k
   where k.queue_ids = p_queue_ids and not k.queue_ids && p_state.pinned_queues
     and k.valid_until > p_now and k.node_moved = p_state.moved_xid and k.profile_id = p_state.profile_id
+    and k.valid_until < p_now + interval '11 seconds'  -- else the clock was set back
     and (k.cpu_milli is null or p_room.cpu_milli <= k.cpu_milli)
     and (k.memory_mib is null or p_room.memory_mib <= k.memory_mib)
     and k.profile_version = (

@@ -70,19 +70,3 @@ begin
   set claim_token = excluded.claim_token, died_at = excluded.died_at;
 end
 $$;
-
--- Deletes deaths that nobody has taken for an hour, and returns their number.
--- Locks: the rows, skip locked.
-create or replace function hwqueue.prune_deaths(p_limit int, p_now timestamptz) returns int
-language plpgsql volatile
-as $$
-declare
-  v_old uuid[] := array(
-    select d.lease_id from hwqueue.death d
-    where d.died_at < p_now - interval '1 hour'
-    order by d.died_at limit p_limit for update skip locked);
-begin
-  delete from hwqueue.death d where d.lease_id = any (v_old);
-  return cardinality(v_old);
-end
-$$;

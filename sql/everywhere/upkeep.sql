@@ -75,7 +75,7 @@ begin
   end loop;
   for v_id in
     select e.everywhere_id from hwqueue.everywhere e
-    where e.finished_at is null order by e.swept_at limit 20
+    where e.finished_at is null order by e.swept_at <= p_now, e.swept_at limit 20
   loop
     select e.* into v_everywhere from hwqueue.everywhere e
     where e.everywhere_id = v_id for no key update skip locked;

@@ -51,7 +51,9 @@ begin
         (select g.gang_id, g.tenant, g.rank, g.position from hwqueue.gang g
          join hwqueue.queue q on q.queue_id = g.queue_id and q.paused_at is null and q.dropped_at is null
          where v_step = 'try' and (g.state = 'waiting' or g.state = 'running' and g.missing > 0)
-           and g.next_try_at <= p_now
+           -- no back-off is as long as three minutes: this one is of before the clock was set back
+           and (g.next_try_at <= p_now or g.tries + g.losses > 0 and g.next_try_at
+             between p_now + interval '3 minutes' and hwqueue.never_due() - interval '1 day')
          order by g.rank, g.position limit 200 * p_limit)) d
       group by d.gang_id, d.tenant
       order by row_number() over (partition by d.tenant order by min(d.rank), min(d.position)), min(d.rank),
@@ -192,7 +194,8 @@ begin
   end if;
   select coalesce(array_agg(c.lease_id), '{}'), case
     when bool_or(q.paused_at is not null or q.dropped_at is not null or q.earmarks = 0) then 'not_kept'
-    when bool_or(n.node_id is null or n.cordoned_at is not null or n.registered_at > c.claimed_at
+    when bool_or(n.node_id is null or n.cordoned_at is not null
+      or n.registered_at > c.claimed_at and n.registered_at <= p_now  -- not before the clock was set back
       or not hwqueue.is_live(n, s, p_now) or not hwqueue.node_suits(c.class_id, n, p_now))
       then 'node_changed'
     when bool_or(c.stop_requested_at <= p_now or l.deadline <= p_now) then 'gang_incomplete'

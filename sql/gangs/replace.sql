@@ -26,6 +26,7 @@ declare
 begin
   for v_row in
     select r.* from hwqueue.replacement r where r.next_try_at <= p_now
+      or r.next_try_at > p_now + interval '15 seconds'  -- the clock was set back
     order by r.next_try_at, r.lease_id limit p_limit for no key update skip locked
   loop
     begin

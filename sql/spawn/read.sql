@@ -147,17 +147,6 @@ begin
 end
 $$;
 
--- Returns until when the option unique holds its key: infinity stands for as long as the lease is open.
--- Raises: QHA01.
-create or replace function hwqueue.unique_until(p_unique jsonb, p_now timestamptz) returns timestamptz
-language sql stable
-as $$
-  select case when jsonb_typeof(p_unique) = 'null' then null
-    when coalesce(p_unique ->> 'while', 'open') = 'open' then 'infinity'
-    else p_now + hwqueue.json_short_interval(p_unique -> 'while', 'options.unique.while', '1 second',
-      '366 days') end
-$$;
-
 -- Returns one spawn, read and checked, but for its class, which spawn_class has checked. It draws the
 -- position of the lease.
 -- A single expression, so that Postgres inlines it: one statement reads a whole batch.
@@ -190,7 +179,10 @@ as $$
     null,
     coalesce(hwqueue.json_boolean(p_options -> 'notify', 'options.notify'), true),
     case when p_options ? 'wire' then hwqueue.wire_blob(p_options -> 'wire', 'options.wire') end,
-    case when p_options ? 'unique' then hwqueue.unique_until(p_options -> 'unique', p_now) end,
+    case when coalesce(p_options -> 'unique', 'null') = 'null' then null
+      when coalesce(p_options #>> '{unique,while}', 'open') = 'open' then 'infinity'  -- as long as it is open
+      else p_now + hwqueue.json_short_interval(p_options #> '{unique,while}', 'options.unique.while',
+        '1 second', '366 days') end,
     case when p_options ? 'unique' then p_options #>> '{unique,on_conflict}' end,
     null,
     null,

@@ -68,7 +68,7 @@ declare
 begin
   case p_part
   when 'leases' then v_count := hwqueue.prune_leases(p_done.prune_cursor, p_most, p_now);
-  when 'runs' then v_count := hwqueue.prune_runs(p_most, p_now);
+  when 'old_runs' then v_count := hwqueue.prune_runs(p_most, p_now);
   when 'workflows' then
     -- definitions of ad hoc runs that are gone, once no submission that found them can still be open
     v_workflows := array(
@@ -83,11 +83,11 @@ begin
       select x.ctid from hwqueue.traced_run x
       where x.finished_at < p_now - interval '1 hour'
       limit p_most for update skip locked));
-  when 'gangs' then
+  when 'old_gangs' then
     perform hwqueue.prune_gangs(p_most), hwqueue.prune_everywhere(p_most),
       hwqueue.prune_choices(p_most, p_now);
     delete from hwqueue.postponed d where d.at <= p_now - interval '10 minutes';
-  when 'classes' then v_count := hwqueue.prune_classes(p_most);
+  when 'old_classes' then v_count := hwqueue.prune_classes(p_most);
   when 'nodes' then v_count := hwqueue.prune_nodes(p_most, p_now);
   when 'silent' then perform hwqueue.expire_nodes(p_most, p_now);
   when 'unused' then
@@ -95,8 +95,8 @@ begin
       profile_id = hwqueue.prune_profiles(m.profile_id, p_most, p_now)
     where p_done.holds;
   when 'queues' then v_count := hwqueue.purge_queues(p_most);
-  when 'terms' then v_count := hwqueue.prune_terms(p_most);
-  when 'fleets' then
+  when 'old_terms' then v_count := hwqueue.prune_terms(p_most);
+  when 'caches' then
     -- prices that ran out an hour ago: claims of a queue that no planner serves any more look for none
     for v_queue_id in
       select q.queue_id from hwqueue.queue q
@@ -119,14 +119,19 @@ begin
       where (o.live_until < p_now - interval '1 hour' or not exists (
         select from hwqueue.placement_class c where c.class_id = o.class_id))
       limit p_most for update skip locked));
-  when 'deaths' then v_count := hwqueue.prune_deaths(p_most, p_now);
+  when 'deaths' then  -- those that nobody has taken for an hour
+    delete from hwqueue.death d where d.lease_id = any (array(
+      select x.lease_id from hwqueue.death x
+      where x.died_at < p_now - interval '1 hour'
+      order by x.died_at limit p_most for update skip locked));
+    get diagnostics v_count = row_count;
   when 'deliveries' then  -- those that finished longer ago than events are kept
     delete from hwqueue.webhook_delivery x where x.delivery_id = any (array(
       select d.delivery_id from hwqueue.webhook_delivery d
       where d.finished_at < p_now - (select s.event_days * interval '1 day' from hwqueue.installation s)
       order by d.finished_at limit p_most for update skip locked));
     get diagnostics v_count = row_count;
-  when 'figures' then
+  when 'old_figures' then
     -- minutes older than a day, but for the last one: rows hold totals, and the next is read as what it adds
     delete from hwqueue.minute_stat m where m.ctid = any (array(
       select o.place
@@ -146,12 +151,13 @@ begin
         select from hwqueue.run_total y
         where y.workflow = x.workflow and y.counted_at >= p_now - interval '30 days')
       order by x.workflow, x.outcome limit p_most for update skip locked));
-  else perform hwqueue.prune_events(p_now);
+  when 'events' then perform hwqueue.prune_events(p_now);
   end case;
-  p_done.leases := p_done.leases + case when p_part in ('leases', 'runs') then v_count else 0 end;
-  p_done.classes := p_done.classes + case when p_part = 'classes' then v_count else 0 end;
+  p_done.leases := p_done.leases + case when p_part in ('leases', 'old_runs') then v_count else 0 end;
+  p_done.classes := p_done.classes + case when p_part = 'old_classes' then v_count else 0 end;
   p_done.nodes := p_done.nodes + case when p_part = 'nodes' then v_count else 0 end;
-  p_done.more := p_done.more or v_count >= case when p_part in ('classes', 'nodes') then 1 else p_most end;
+  p_done.more := p_done.more
+    or v_count >= case when p_part in ('old_classes', 'nodes') then 1 else p_most end;
   return p_done;
 end
 $$;

@@ -62,6 +62,10 @@ begin
     select c.* into v_found from hwqueue.reap_classes(v_from.judged_profile, p_most, v_until) c;
     v_from.judged_profile := v_found.next_after;
     v_more := v_found.more;
+  when 'clock' then
+    v_more := case when v_from.reaped_at > p_now + interval '5 seconds'
+      then hwqueue.move_times_back(p_most, v_from.reaped_at, p_now) else false end;
+    v_from.reaped_at := case when v_more then v_from.reaped_at else p_now end;
   when 'claims' then
     v_counts := array[hwqueue.postpone_checks(p_most, p_now, v_from.claims_from),
       hwqueue.expire_claims(p_most, p_now, v_from.claims_from, v_until)];
@@ -94,12 +98,65 @@ begin
     perform hwqueue.settle_choices(least(p_most, 100), p_now, v_from.choices_from);
   when 'gangs' then
     perform hwqueue.reap_gangs(least(p_limit, 20), v_budget / 4, p_now, v_from.changes_from);
-  else
+  when 'replacements' then
     perform hwqueue.reap_replacements(least(p_limit, 100), v_budget / 4, p_now);
   end case;
   p_done.reap_cursor := v_from;
   p_done.more := p_done.more or v_more or p_most = any (v_counts);
   return p_done;
+end
+$$;
+
+-- The clock was set back since p_was, the last reap: moves what hwqueue had computed from it back by as much,
+-- when claims expire, nodes fall silent, retries, tries on nodes and deliveries are due. Times that somebody
+-- named stay, and what was due later than the step is long. At most p_limit of each; true: there may be more.
+-- Locks: claims, node_state, entries, deliveries, all skip locked; then lease rows. Not idempotent.
+create or replace function hwqueue.move_times_back(p_limit int, p_was timestamptz, p_now timestamptz)
+returns boolean
+language plpgsql volatile
+as $$
+declare
+  v_step interval := p_was - p_now;
+  v_to timestamptz := p_was + v_step;
+  v_claims uuid[] := array(
+    select c.lease_id from hwqueue.claim c where c.expires_at > p_was and c.expires_at <= v_to
+    limit p_limit for update skip locked);
+  v_nodes uuid[] := array(
+    select s.node_id from hwqueue.node_state s
+    where s.seen_at > p_now or s.expands_until > p_was or s.node_id = any (array(
+        select r.node_id from hwqueue.everywhere_node r where r.due_at > p_was and r.due_at <= v_to))
+      or s.node_id = (select x.node_id from hwqueue.node_state x limit 1)  -- so that caches of the fleet end
+    limit p_limit for no key update skip locked);
+  v_entries hwqueue.scheduled[] := array(
+    select s from hwqueue.queue q join hwqueue.scheduled s on s.queue_id = q.queue_id
+    where s.available_at > p_was and s.available_at <= v_to and exists (
+      select from hwqueue.attempt a
+      where a.lease_id = s.lease_id and a.outcome = 'failed' and a.ended_at > p_now)
+    limit p_limit for update of s skip locked);
+  v_deliveries int;
+begin
+  update hwqueue.claim c
+  set expires_at = greatest(c.expires_at - v_step, p_now + c.claim_timeout), check_at = p_now,
+    claimed_at = c.claimed_at - case when c.claimed_at > p_now then v_step else '0' end
+  where c.lease_id = any (v_claims);
+  update hwqueue.node_state s
+  set seen_at = least(s.seen_at, p_now), moved_xid = pg_current_xact_id(),
+    expands_until = least(s.expands_until, p_now + interval '5 seconds')
+  where s.node_id = any (v_nodes);
+  update hwqueue.everywhere_node r set due_at = r.due_at - v_step
+  where r.node_id = any (v_nodes) and r.due_at > p_was and r.due_at <= v_to;
+  delete from hwqueue.scheduled s using unnest(v_entries) e
+  where s.queue_id = e.queue_id and s.available_at = e.available_at and s.lease_id = e.lease_id;
+  perform hwqueue.put_back(e.lease_id, e.attempt_count, e.claim_count, e.available_at - v_step, p_now)
+  from unnest(v_entries) e;
+  update hwqueue.webhook_delivery d
+  set available_at = d.available_at - v_step, claimed_until = d.claimed_until - v_step
+  where d.delivery_id = any (array(
+    select x.delivery_id from hwqueue.webhook_delivery x
+    where x.state = 'waiting' and x.available_at > p_now and x.available_at <= v_to
+    limit p_limit for update skip locked));
+  get diagnostics v_deliveries = row_count;
+  return p_limit in (cardinality(v_claims), cardinality(v_nodes), cardinality(v_entries), v_deliveries);
 end
 $$;
 
@@ -440,7 +497,9 @@ begin
     from (select pg_snapshot_xmin(pg_current_snapshot()) >= p_cursor.next_after_xid as ended,
             pg_snapshot_xmax(pg_current_snapshot()) < p_cursor.next_after_xid as is_foreign offset 0) x) s;
   v_next.version := p_cursor.version + 1;
-  v_next.reaped_at := p_now;
+  if p_from.reaped_at <= p_now then  -- else the clock was set back, and not all times have been moved yet
+    v_next.reaped_at := p_now;
+  end if;
   if v_ended or v_is_foreign then
     v_next.next_from := p_now;
     v_next.next_change := (select s.last_value from hwqueue.gang_change_change_id_seq s);

@@ -1,4 +1,4 @@
-"""A clock that is set back: what ends then is counted once, and reaches webhooks."""
+"""A clock that is set back: what ends then is counted once, and nothing short waits for the old time."""
 
 from collections import Counter
 from datetime import timedelta
@@ -6,8 +6,13 @@ from datetime import timedelta
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api, count_all, outlive, token
-from tests.sql.test_webhooks import made
+from tests.sql.api import Api, beat, count_all, outlive, token
+from tests.sql.gangs import GPU, gang, gpus, later, spawn
+from tests.sql.test_everywhere import Fleet, fleet
+from tests.sql.test_replaces import Swap
+from tests.sql.test_webhooks import claimed, delivery, made, settled, to_test
+
+__all__ = ["fleet"]  # a fixture
 
 SECOND = timedelta(seconds=1)
 STEPS = [2 * SECOND, 30 * SECOND, timedelta(hours=3)]
@@ -127,3 +132,79 @@ def test_what_waits_below_the_marks_of_upkeep_is_found(api: Api, clock: Clock) -
     delivery = api.value("test_webhook", name=hook)
     api.rows("reap")
     assert delivery in [row["delivery_id"] for row in api.rows("claim_deliveries", limit=1000)]
+
+
+BACK = timedelta(hours=2)
+
+
+def set_back(api: Api, clock: Clock) -> None:
+    """By two hours; upkeep looks before and after."""
+    outlive(api.conn)
+    api.rows("reap")
+    clock.advance(-BACK)
+    api.rows("reap")
+
+
+def test_claims_end_and_retries_begin_as_if_nothing_had_happened(api: Api, clock: Clock) -> None:
+    """But for times that somebody named; and each claim is at its end when it would have been."""
+    queue = api.queue(claim_timeout=60, max_attempts=3, retry={"kind": "fixed", "base": 30})
+    dead, alive = api.node(), api.node()
+    lost, held, failed = api.running(queue, dead), api.running(queue, alive), api.running(queue, alive)
+    overrun = api.running(queue, alive, max_run=100)
+    api.rows("extend_claim", **token(held), extend=timedelta(minutes=30))
+    api.rows("fail_lease", **token(failed), error={"message": "x"})
+    named = api.lease(api.spawn(queue, delay="10 minutes"))
+    hook = to_test(api)
+    [sent] = [row for row in claimed(api, limit=1000) if row["webhook"] == hook]
+    settled(api, sent, status=503)
+    set_back(api, clock)
+    for _ in range(4):
+        api.rows("heartbeat_node", **alive.who, claims=beat(overrun))
+        clock.advance(timedelta(seconds=20))
+        api.rows("reap")
+    live = {row["node_id"]: row["live"] for row in api.rows("list_nodes")}
+    assert (live[dead.node_id], live[alive.node_id]) == (False, True)
+    states = [api.state(each["lease_id"]) for each in (lost, held, failed, overrun)]
+    assert states == ["pending", "claimed", "pending", "claimed"]
+    assert api.lease(named["lease_id"])["available_at"] == named["available_at"]
+    assert delivery(api, sent)["available_at"] < clock.now()
+    api.rows("heartbeat_node", **alive.who, claims=beat(overrun))
+    clock.advance(timedelta(seconds=40))
+    api.rows("reap")
+    assert api.lease(overrun["lease_id"])["stop_reason"] == "run_time_exceeded"
+    clock.advance(timedelta(minutes=29))
+    api.rows("reap")
+    assert api.state(held["lease_id"]) == "pending"
+    assert api.rows("verify_invariants") == []
+
+
+def test_what_waits_for_room_is_tried_again(api: Api, fleet: Fleet, clock: Clock) -> None:
+    """Gangs, replacements and everywhere tasks, and a new planner leads. Room is kept for a gang."""
+    big = {"placement": {"resources": {"gpu": 2}}}
+    swap = Swap(api, placement=big["placement"])
+    waiting = spawn(api, swap.queue, 2, big)
+    for _ in range(6):  # until the next try of each is some seconds away
+        api.rows("heartbeat_node", **swap.node.who, claims=beat(swap.claim))
+        fleet.reap(timedelta(seconds=9))
+    node = fleet.node()
+    everywhere = fleet.spawn(retry={"kind": "fixed", "base": 30})
+    fleet.reap()
+    [claim] = api.claim(node, fleet.queue)
+    api.rows("fail_lease", **token(claim), error={"message": "x"})
+    full = api.node(gpus=gpus(2))
+    api.needing(fleet.queue, gpu=2)
+    assert len(api.claim(full, fleet.queue)) == 1
+    assert api.value("lead_planner", holder="lost", ttl=timedelta(minutes=1))
+    set_back(api, clock)
+    soon = clock.now() + timedelta(minutes=1)
+    assert api.value("lead_planner", holder="next")
+    assert gang(api, waiting)["next_try_at"] < soon
+    due = "select due_at from hwqueue.everywhere_node where everywhere_id = %s"
+    assert api.one(due, everywhere) < soon
+    next_try = "select next_try_at from hwqueue.replacement where lease_id = %s"
+    assert api.one(next_try, swap.new) < soon
+    kept = spawn(api, fleet.queue, 2, GPU)
+    api.reap()
+    assert (gang(api, kept)["state"], gang(api, kept)["losses"]) == ("earmarked", 0)
+    later(api, clock, [api.node(gpus=gpus(4))])
+    assert gang(api, waiting)["state"] == "reserved"
