@@ -706,7 +706,7 @@ comment on column hwqueue.claim.is_awaited is 'a session listens for the end of 
 comment on column hwqueue.claim.is_step is
   'not null: the settlement continues a run (lease.run_id); false: of an item of a map; null: no run waits '
   'for this lease';
-comment on column hwqueue.claim.gang_id is 'as in lease';
+comment on column hwqueue.claim.gang_id is 'as in lease: of an everywhere task the lease''s own id';
 comment on column hwqueue.claim.is_reserved is
   'its node has not fetched it yet; null: it has, as every claim that a node has asked for';
 comment on column hwqueue.claim.is_earmark is

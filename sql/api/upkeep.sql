@@ -18,7 +18,8 @@
 -- fail past their deadline. It reserves room for gangs that wait and for leases that replace others, starts
 -- and ends the leases of everywhere tasks, and cancels alternatives of which another was taken. It also
 -- publishes affinity terms, counts what ended for the statistics, computes which nodes suit a class, judges
--- new classes ahead of claims, and reports silent nodes and classes that no node may run.
+-- new classes ahead of claims, and reports silent nodes and classes that no node may run. When the clock was
+-- set back, it moves back what was to be soon.
 --
 -- Every part takes at most p_limit rows and skips what other sessions have locked. Judging and ending
 -- claims, which may take long, stop after one second or a quarter of statement_timeout. A part, a gang or a
@@ -30,9 +31,8 @@
 -- reaches: classes for which it computed which nodes suit them; more: a part reached its limit or used
 -- up its time, so call again.
 --
--- Locks: the reap cursor, entries, claims, node_state, all skip locked; then lease rows. Raises: QHA01,
--- QHA02.
--- Wakes: waiting workers.
+-- Locks: the reap cursor, entries, claims, node_state, deliveries, all skip locked; then lease rows.
+-- Raises: QHA01, QHA02. Wakes: waiting workers.
 create or replace function hwqueue.reap(p_limit int default 1000, p_unless_within interval default '0')
 returns table (expired int, promoted int, deadlines int, reaches int, more boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp

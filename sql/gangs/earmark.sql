@@ -1,4 +1,5 @@
--- Earmarks of gangs: room that is kept for the first gang in order until it is enough.
+-- Earmarks of gangs: room that is kept for the first gang in order until it is enough. Everywhere tasks
+-- (everywhere/nodes) and replacements (gangs/replace) book theirs by themselves.
 --
 -- gangs/change calls earmark_gang for a gang that no place has room for, and looks at it at every tick.
 -- Example: a gang of eight needs a whole GPU node for each member, and small leases take every device that
