@@ -6,22 +6,15 @@ payment = context.step("charge", charge, card, retry=Retrying(3, on=ConnectionEr
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import count
 from typing import Any
 
 from hwqueue.errors import ConfigError, LeaseError
 
-__all__ = ["Retrying", "call", "call_async"]
-
 _MOST_CALLS = 100
 _LONGEST = timedelta(minutes=5)
 _MOST_MESSAGE_CHARS = 200
-
-Log = Callable[..., object]
-"""`context.log`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,62 +70,17 @@ class Retrying:
         return float(min(self.delay.total_seconds() * self.factor ** (calls - 1), longest))
 
 
-def call(
-    name: str,
-    fn: Callable[[], Any],
-    retry: Retrying | int | None,
-    log: Log,
-    wait: Callable[[float], None],
-) -> Any:
-    """What `fn` returns in the end; each call that failed is a line of the log.
-
-    Args:
-        name: Of the step.
-        retry: None: there is one call.
-
-    Raises: What the last call has raised; ConfigError.
-    """
-    policy = _policy(retry)
-    for calls in count(1):
-        try:
-            return fn()
-        except Exception as error:
-            pause = policy.pause(calls, error)
-            if pause is None:
-                raise
-            log(_words(name, error, pause), "warning", step=name, calls=calls)
-        wait(pause)
-    raise AssertionError("unreachable")
+async def aresult(value: Any) -> Any:
+    """What a function returned; of an async one, what it returns in the end."""
+    return await value if inspect.isawaitable(value) else value
 
 
-async def call_async(
-    name: str,
-    fn: Callable[[], Any],
-    retry: Retrying | int | None,
-    log: Log,
-    wait: Callable[[float], Awaitable[None]],
-) -> Any:
-    """The same where `fn` may be async."""
-    policy = _policy(retry)
-    for calls in count(1):
-        try:
-            value = fn()
-            return await value if inspect.isawaitable(value) else value
-        except Exception as error:
-            pause = policy.pause(calls, error)
-            if pause is None:
-                raise
-            log(_words(name, error, pause), "warning", step=name, calls=calls)
-        await wait(pause)
-    raise AssertionError("unreachable")
+def plain_result(value: Any) -> Any:
+    """The twin of `aresult` in a sync context, where no function may be async."""
+    return value
 
 
-def _policy(retry: Retrying | int | None) -> Retrying:
-    if isinstance(retry, Retrying):
-        return retry
-    return Retrying(1 if retry is None else retry)
-
-
-def _words(name: str, error: Exception, pause: float) -> str:
+def words(name: str, error: Exception, pause: float) -> str:
+    """What the log says of a call that failed."""
     told = f"{type(error).__name__}: {error}"[:_MOST_MESSAGE_CHARS]
     return f"step {name!r} failed, and is called again in {pause:g} s: {told}"

@@ -9,19 +9,11 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    asynccontextmanager,
-    contextmanager,
-    nullcontext,
-)
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, NoReturn
-
-import psycopg
 
 from hwqueue.client import AsyncClient, Client
 from hwqueue.client._arguments import check_span
@@ -35,8 +27,6 @@ IN_PLACE = timedelta(seconds=30)
 
 _LONGEST = timedelta(days=3650)
 _MOST_NAME_CHARS = 190  # of 200; the rest is for the number
-_READ_COMMITTED = psycopg.IsolationLevel.READ_COMMITTED  # as `save_checkpoint` needs it
-
 
 Ask = Callable[..., Any]
 """Makes a call for the claim that runs, `ask("take_signal", name=...)`: see `make_call`."""
@@ -228,41 +218,6 @@ def checked_near(near: Near) -> Near:
     if near not in (None, "self"):
         raise BadArgument(f"near is 'self' or None, got {near!r:.100}", detail={"field": "near"})
     return near
-
-
-def transaction_on(connection: Any) -> AbstractContextManager[Any]:
-    """A transaction, or a savepoint in the caller's; nothing where that begins by itself."""
-    if isinstance(connection, psycopg.Connection):
-        return connection.transaction()
-    return nullcontext()
-
-
-def async_transaction_on(connection: Any) -> AbstractAsyncContextManager[Any]:
-    """The same of an async connection."""
-    if isinstance(connection, psycopg.AsyncConnection):
-        return connection.transaction()
-    return nullcontext()
-
-
-@contextmanager
-def connected(conninfo: str | None) -> Iterator[psycopg.Connection[Any]]:
-    """A connection of its own, which PgBouncer may stand before. None: no database is at hand."""
-    if conninfo is None:
-        connect_nowhere()
-    with psycopg.connect(conninfo, autocommit=True, prepare_threshold=None) as connection:
-        connection.isolation_level = _READ_COMMITTED
-        yield connection
-
-
-@asynccontextmanager
-async def async_connected(conninfo: str | None) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-    """The same for an async handler."""
-    if conninfo is None:
-        connect_nowhere()
-    connecting = psycopg.AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
-    async with await connecting as connection:
-        await connection.set_isolation_level(_READ_COMMITTED)
-        yield connection
 
 
 def connect_nowhere() -> NoReturn:

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 from hwqueue.app import Task
 from hwqueue.client import AsyncClient
 from hwqueue.handler import steps
+from hwqueue.handler._async.calls import async_connected
+from hwqueue.handler._sync.calls import connected
 from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 from hwqueue.handler.gang import GangContext
 from hwqueue.testing.either import at_once, is_at_once
@@ -53,7 +55,7 @@ async def run_handler(
         return [_over(one) for one in answer]
 
     if task.is_async:
-        connect = partial(steps.async_connected, conninfo)
+        connect = partial(async_connected, conninfo)
         running = acall(
             task, AsyncLeaseContext(claim=claim, gang=gang, ask=ask, connect=connect), raised.append
         )
@@ -67,9 +69,7 @@ async def run_handler(
                 return at_once(asking)
             return asyncio.run_coroutine_threadsafe(asking, loop).result()
 
-        context = LeaseContext(
-            claim=claim, gang=gang, ask=ask_and_wait, connect=partial(steps.connected, conninfo)
-        )
+        context = LeaseContext(claim=claim, gang=gang, ask=ask_and_wait, connect=partial(connected, conninfo))
         run = partial(call, task, context, raised.append)
         ended = run() if is_sync else await asyncio.to_thread(run)
     ended = ended or outcome.CANCELLED_ITSELF

@@ -14,7 +14,8 @@ from typing import Any
 
 from hwqueue.app import App, Task
 from hwqueue.errors import GangNotFound, LeaseError
-from hwqueue.handler import steps
+from hwqueue.handler._async.calls import async_connected
+from hwqueue.handler._sync.calls import connected
 from hwqueue.handler.attempt_log import numbered
 from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 from hwqueue.handler.gang import GangContext
@@ -352,7 +353,7 @@ class Runner:
             claim=claim,
             gang=execution.gang,
             ask=ask,
-            connect=partial(steps.connected, self._conninfo),
+            connect=partial(connected, self._conninfo),
             tell_progress=partial(self._session.progress.tell, claim),
             tell_line=numbered(partial(self._session.logs.tell, claim)),
         )
@@ -365,7 +366,7 @@ class Runner:
             claim=claim,
             gang=execution.gang,
             ask=lambda call, /, **arguments: self._session.ask(claim, call, arguments),
-            connect=partial(steps.async_connected, self._conninfo),
+            connect=partial(async_connected, self._conninfo),
             tell_progress=partial(self._session.progress.tell, claim),
             tell_line=numbered(partial(self._session.logs.tell, claim)),
         )

@@ -23,7 +23,7 @@ _CALLS = {
 }
 
 
-class SyncBulk(Caller):
+class Bulk(Caller):
     """Cancel, requeue, update and delete by filter, a page of leases at a time.
 
     Each page is a transaction of its own, unless the client works on your connection. A lease that

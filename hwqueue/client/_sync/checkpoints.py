@@ -14,7 +14,7 @@ from hwqueue.client._json import plain
 from hwqueue.client._sync.caller import Caller
 
 
-class SyncCheckpoints(Caller):
+class Checkpoints(Caller):
     """Save what a claim has done, suspend its lease, wake it with a signal, add work to its step.
 
     In a handler call `context.step`, `context.sleep`, `context.wait_for`, `context.add_items` and

@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from hwqueue import calls
-from hwqueue.client._sync.bulk import SyncBulk
+from hwqueue.client._sync.bulk import Bulk
 from hwqueue.client._sync.caller import Caller
-from hwqueue.client._sync.checkpoints import SyncCheckpoints
+from hwqueue.client._sync.checkpoints import Checkpoints
 from hwqueue.client._sync.claims import Claims
 from hwqueue.client._sync.events import Events
 from hwqueue.client._sync.everywhere import Everywhere
@@ -23,7 +23,7 @@ from hwqueue.client._sync.runner import PoolRunner, runner_on
 from hwqueue.client._sync.tasks import Tasks
 from hwqueue.client._sync.tokens import Tokens
 from hwqueue.client._sync.views import Views
-from hwqueue.client._sync.webhooks import SyncWebhooks
+from hwqueue.client._sync.webhooks import Webhooks
 from hwqueue.client._sync.workflows import Workflows
 from hwqueue.types import SchemaVersion
 
@@ -35,14 +35,14 @@ class Client(
     Leases,
     Gangs,
     Everywhere,
-    SyncBulk,
+    Bulk,
     Claims,
-    SyncCheckpoints,
+    Checkpoints,
     Nodes,
     Views,
     Tokens,
     Events,
-    SyncWebhooks,
+    Webhooks,
     Planning,
 ):
     """Everything the SQL functions do; the methods have their names.

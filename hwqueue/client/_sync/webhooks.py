@@ -13,7 +13,7 @@ from hwqueue.client._json import given, plain
 from hwqueue.client._sync.caller import Caller
 
 
-class SyncWebhooks(Caller):
+class Webhooks(Caller):
     """Say who is told of which events over HTTP, and look at what was sent."""
 
     def set_webhook(

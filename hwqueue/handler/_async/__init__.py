@@ -1,0 +1,1 @@
+"""The source of what both kinds of context ask: `make sync` writes `hwqueue/handler/_sync` from here."""
