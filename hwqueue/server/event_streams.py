@@ -102,20 +102,19 @@ class EventStreams:
         seen: PlaceT | None,
         *,
         check: Callable[[], Awaitable[object]],
-        fetch: Callable[[PlaceT | None], Awaitable[list[ItemT]]],
+        fetch: Callable[[PlaceT | None], Awaitable[tuple[list[ItemT], bool]]],
         place_of: Callable[[ItemT], PlaceT],
-        beginning: PlaceT,
-        has_ended: Callable[[], Awaitable[bool]] | None = None,
+        beginning: PlaceT | None = None,
     ) -> AsyncIterator[ItemT | str]:
         """Items after the place `seen` (None: from now on) as they come, and comments.
 
         Args:
             check: Raises HTTPProblem once the follower may not follow any more: the stream ends.
             fetch: The first `BATCH` items after this place, oldest first; for None the last of all.
+                And whether nothing will be added any more, which is asked before: then the stream
+                ends after the last item.
             place_of: An item's place: the id of an event, the cursor of a line.
-            beginning: The place before all items.
-            has_ended: Whether nothing will be added any more: then the stream ends after the last
-                item. None: there is no end.
+            beginning: The place before all items, where `seen` may be None.
         """
         until, idle, is_unavailable = time.monotonic() + _LIFETIME_SECONDS, 0, seen is None
         if not is_unavailable:
@@ -125,9 +124,7 @@ class EventStreams:
                 # a client that disconnects during a call does not break a connection of the pool
                 with anyio.CancelScope(shield=True):
                     await check()
-                    # asked first: what is added before the end is fetched
-                    is_last = has_ended is not None and await has_ended()
-                    found = await fetch(seen)
+                    found, is_last = await fetch(seen)
             except HTTPProblem:
                 return
             except (psycopg.Error, PoolTimeout):

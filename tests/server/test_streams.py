@@ -28,10 +28,14 @@ def _event(number: int) -> Event:
 
 
 class Script:
-    """What happens at each look, in order; then whoever follows may no more."""
+    """What happens at each look, in order; then whoever follows may no more.
 
-    def __init__(self, *looks: list[Event] | Exception) -> None:
+    Nothing is added any more once `left` looks are left.
+    """
+
+    def __init__(self, *looks: list[Event] | Exception, left: int = -1) -> None:
         self.looks = list(looks)
+        self.left = left
         self.asked: list[int | None] = []
 
     async def check(self) -> None:
@@ -39,13 +43,13 @@ class Script:
         if not self.looks:
             raise HTTPProblem(401, "revoked")
 
-    async def fetch(self, seen: int | None) -> list[Event]:
+    async def fetch(self, seen: int | None) -> tuple[list[Event], bool]:
         """The next part of the script."""
         self.asked.append(seen)
         found = self.looks.pop(0)
         if isinstance(found, Exception):
             raise found
-        return found
+        return found, len(self.looks) == self.left
 
 
 async def told(script: Script, seen: int | None) -> list[str | int]:
@@ -91,20 +95,6 @@ async def test_it_is_never_silent_for_long() -> None:
 
 
 async def test_what_is_added_before_the_end_comes() -> None:
-    script = Script([_event(5)], [_event(6)], [])
-    ends = iter([False, True])
-
-    async def has_ended() -> bool:
-        return next(ends)
-
-    following = event_streams.EventStreams(1, 1).follow(
-        4,
-        check=script.check,
-        fetch=script.fetch,
-        place_of=lambda event: event.event_id,
-        beginning=0,
-        has_ended=has_ended,
-    )
-    found = [each async for each in following]
-    assert found == [event_streams.CAUGHT_UP, _event(5), _event(6)]
+    script = Script([_event(5)], [_event(6)], [], left=1)
+    assert await told(script, 4) == [event_streams.CAUGHT_UP, 5, 6]
     assert len(script.looks) == 1

@@ -66,10 +66,10 @@ async def stream(request: Request) -> Response:
     source = reads(request)
     wanted = await _wanted(source, filters)
 
-    async def fetch(after: int | None) -> list[Event]:
-        return await source.events(limit=BATCH, after=after, **wanted)
+    async def fetch(after: int | None) -> tuple[list[Event], bool]:
+        return await source.events(limit=BATCH, after=after, **wanted), False
 
-    is_gap = len(await fetch(int(last))) == BATCH
+    is_gap = len((await fetch(int(last)))[0]) == BATCH
 
     async def told() -> AsyncIterator[bytes]:
         if is_gap:
@@ -80,7 +80,6 @@ async def stream(request: Request) -> Response:
             check=lambda: reauthenticate(request),
             fetch=fetch,
             place_of=lambda event: event.event_id,
-            beginning=0,
         )
         async for found in following:
             yield await _sse(request, source, filters, found)

@@ -8,13 +8,12 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import Field
 
-from hwqueue.server.auth import authenticate
 from hwqueue.server.dependencies import AuthenticatedRoute
 from hwqueue.server.event_streams import BATCH
 from hwqueue.server.models.base import Id, Moment, Name
 from hwqueue.server.models.derived import answer_of, list_of
 from hwqueue.server.pagination import Paged
-from hwqueue.server.routers.shared import Reader, stream_slot
+from hwqueue.server.routers.shared import Reader, followed, stream_slot
 from hwqueue.types import Event
 
 router = APIRouter(route_class=AuthenticatedRoute, prefix="/events", tags=["events"])
@@ -95,23 +94,17 @@ async def stream_events(
     nothing happens. The stream ends after ten minutes, and when the token does; browsers come back
     by themselves, and go on where they were.
     """
-    services = caller.services
 
-    async def fetch(seen: int | None) -> list[Event]:
+    async def fetch(seen: str | None) -> tuple[list[ServerSentEvent], None]:
         async with caller.read() as client:
             if seen is None:
-                return await client.list_events(final=True, limit=1)
-            return await client.list_events(**wanted.as_options(), after=seen, limit=BATCH)
+                rows = await client.list_events(final=True, limit=1)
+            else:
+                rows = await client.list_events(**wanted.as_options(), after=int(seen), limit=BATCH)
+        return [
+            ServerSentEvent(id=str(row.event_id), event=row.code, data=EventOut.model_validate(row))
+            for row in rows
+        ], None
 
-    async for found in services.streams.follow(
-        None if last_event_id is None else int(last_event_id),
-        check=lambda: authenticate(services.authenticators, request),
-        fetch=fetch,
-        place_of=lambda event: event.event_id,
-        beginning=0,
-    ):
-        if isinstance(found, str):
-            yield ServerSentEvent(comment=found)
-        else:
-            data = EventOut.model_validate(found)
-            yield ServerSentEvent(id=str(found.event_id), event=found.code, data=data)
+    async for event in followed(caller, request, last_event_id, fetch):
+        yield event

@@ -8,14 +8,13 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from hwqueue.client._ends import ENDED
 from hwqueue.errors import LeaseNotFound
-from hwqueue.server.auth import authenticate
 from hwqueue.server.dependencies import AuthenticatedRoute
 from hwqueue.server.event_streams import BATCH
 from hwqueue.server.models.base import Id
 from hwqueue.server.models.derived import answer_of
 from hwqueue.server.models.leases import LogPage
 from hwqueue.server.pagination import Paged
-from hwqueue.server.routers.shared import NO_LEASE, LeaseReader, stream_slot
+from hwqueue.server.routers.shared import NO_LEASE, LeaseReader, followed, stream_slot
 from hwqueue.types import LogLine
 
 router = APIRouter(route_class=AuthenticatedRoute, prefix="/leases", tags=["leases"])
@@ -24,7 +23,6 @@ LogLineOut = answer_of(LogLine)
 
 _CURSOR = r"^[0-9]{1,19}[.][0-9]{1,10}$"
 _BEGINNING = "0.0"
-_DELETED = "deleted"
 
 
 @router.get("/{lease_id:uuid}/logs", response_model=LogPage, responses=NO_LEASE)
@@ -77,38 +75,19 @@ async def stream_lease_logs(
     `ended`, with the lease's state, or `deleted` where it is gone. It also ends after ten minutes,
     and when the token does; browsers come back by themselves, and go on where they were.
     """
-    services = caller.services
-    ended_as: str | None = None
 
-    async def fetch(seen: str | None) -> list[LogLine]:
-        if ended_as == _DELETED:
-            return []
-        async with caller.call() as client:
-            return await client.lease_logs(lease_id, after=seen, limit=BATCH)
-
-    async def has_ended() -> bool:
-        nonlocal ended_as
+    async def fetch(seen: str | None) -> tuple[list[ServerSentEvent], str | None]:
         try:
             async with caller.call() as client:
+                # asked first: what is logged before the end is fetched
                 lease = await client.get_lease(lease_id)
+                lines = await client.lease_logs(lease_id, after=seen, limit=BATCH)
         except LeaseNotFound:
-            ended_as = _DELETED
-        else:
-            ended_as = lease.state.value if lease.state in ENDED else None
-        return ended_as is not None
+            return [], "deleted"
+        return [
+            ServerSentEvent(id=line.cursor, event=line.level, data=LogLineOut.model_validate(line))
+            for line in lines
+        ], lease.state.value if lease.state in ENDED else None
 
-    async for found in services.streams.follow(
-        last_event_id or _BEGINNING,
-        check=lambda: authenticate(services.authenticators, request),
-        fetch=fetch,
-        place_of=lambda line: line.cursor,
-        beginning=_BEGINNING,
-        has_ended=has_ended,
-    ):
-        if isinstance(found, str):
-            yield ServerSentEvent(comment=found)
-        else:
-            line = LogLineOut.model_validate(found)
-            yield ServerSentEvent(id=found.cursor, event=found.level, data=line)
-    if ended_as is not None:
-        yield ServerSentEvent(event="ended", data={"state": ended_as})
+    async for event in followed(caller, request, last_event_id or _BEGINNING, fetch):
+        yield event

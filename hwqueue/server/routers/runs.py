@@ -1,7 +1,6 @@
 """Runs of workflows: submit one of a specification, look at runs, follow and change them."""
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Annotated, Any
 
@@ -9,7 +8,6 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from hwqueue.errors import RunNotFound
-from hwqueue.server.auth import authenticate
 from hwqueue.server.dependencies import AuthenticatedRoute
 from hwqueue.server.models import workflows as models
 from hwqueue.server.models.base import Id, Moment, Tenant
@@ -23,6 +21,7 @@ from hwqueue.server.routers.shared import (
     LeaseOperator,
     LeaseReader,
     LeaseWriter,
+    followed,
     labels_of,
     own_options,
     stream_slot,
@@ -33,7 +32,6 @@ router = APIRouter(route_class=AuthenticatedRoute, prefix="/runs", tags=["runs"]
 
 RunId = Annotated[Id, Path(description="Id of the run.")]
 _PLACE = r"^[0-9a-f]{0,32}$"
-_DELETED = "deleted"
 
 
 @router.post(
@@ -257,14 +255,6 @@ async def skip_step(
     return models.RunNow(run_id=run_id, state=state)
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """A run as it is after something has changed; place: a digest of that."""
-
-    run: Any
-    place: str
-
-
 async def _run_is_there(run_id: RunId, caller: LeaseReader) -> None:
     """A stream that has begun cannot say that there is no such run."""
     async with caller.call() as client:
@@ -294,36 +284,17 @@ async def stream_run(
     run's state, or `deleted` where it is gone. It also ends after ten minutes, and when the token
     does; browsers come back by themselves.
     """
-    services = caller.services
-    ended_as: str | None = None
 
-    async def fetch(seen: str | None) -> list[_Change]:
-        nonlocal ended_as
+    async def fetch(seen: str | None) -> tuple[list[ServerSentEvent], str | None]:
         try:
             async with caller.call() as client:
                 found = await client.get_workflow_run(run_id)
         except RunNotFound:
-            ended_as = _DELETED
-            return []
+            return [], "deleted"
         run = models.RunOut.model_validate(found)
-        ended_as = None if found.finished_at is None else found.state
         place = blake2b(run.model_dump_json().encode(), digest_size=16).hexdigest()
-        return [] if place == seen else [_Change(run, place)]
+        told = [] if place == seen else [ServerSentEvent(id=place, event="run", data=run)]
+        return told, None if found.finished_at is None else found.state
 
-    async def has_ended() -> bool:
-        return ended_as is not None
-
-    async for found in services.streams.follow(
-        last_event_id or "",
-        check=lambda: authenticate(services.authenticators, request),
-        fetch=fetch,
-        place_of=lambda change: change.place,
-        beginning="",
-        has_ended=has_ended,
-    ):
-        if isinstance(found, str):
-            yield ServerSentEvent(comment=found)
-        else:
-            yield ServerSentEvent(id=found.place, event="run", data=found.run)
-    if ended_as is not None:
-        yield ServerSentEvent(event="ended", data={"state": ended_as})
+    async for event in followed(caller, request, last_event_id or "", fetch):
+        yield event

@@ -1,17 +1,19 @@
 """What routes have in common: who may call them, and what they say of what is not there."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from typing import Annotated, Any
 from uuid import UUID
 
 import psycopg
-from fastapi import Depends, Header, Query
+from fastapi import Depends, Header, Query, Request
+from fastapi.sse import ServerSentEvent
 from pydantic import BaseModel, Field
 
 from hwqueue.client._spawn import SPANS
 from hwqueue.errors import BadArgument, HwqueueError
+from hwqueue.server.auth import authenticate
 from hwqueue.server.dependencies import Caller, RequireScope
 from hwqueue.server.problems import HTTPProblem
 from hwqueue.server.roles import Scope
@@ -121,3 +123,35 @@ async def stream_slot(caller: LeaseReader) -> AsyncIterator[None]:
     """A slot for one more stream of the caller, as long as it lasts."""
     with caller.services.streams.slot(caller.principal.caller):
         yield
+
+
+async def followed(
+    caller: Caller,
+    request: Request,
+    seen: str | None,
+    fetch: Callable[[str | None], Awaitable[tuple[list[ServerSentEvent], str | None]]],
+) -> AsyncIterator[ServerSentEvent]:
+    """What comes after the event with the id `seen` (None: from now on), as `EventStreams.follow`.
+
+    Args:
+        fetch: As there; with the state that what is followed has ended in, or None. The last event
+            is then `ended`, with the state.
+    """
+    services = caller.services
+    ended_as: str | None = None
+
+    async def look(after: str | None) -> tuple[list[ServerSentEvent], bool]:
+        nonlocal ended_as
+        found, ended_as = await fetch(after)
+        return found, ended_as is not None
+
+    async for found in services.streams.follow(
+        seen,
+        check=lambda: authenticate(services.authenticators, request),
+        fetch=look,
+        place_of=lambda event: event.id or "",
+        beginning="0",
+    ):
+        yield ServerSentEvent(comment=found) if isinstance(found, str) else found
+    if ended_as is not None:
+        yield ServerSentEvent(event="ended", data={"state": ended_as})
