@@ -22,24 +22,6 @@ def read_catalog(connection: psycopg.Connection) -> Catalog:
     return catalog
 
 
-def write_manifest(path: Path, catalog: Catalog, server_major: int) -> None:
-    """Keep a catalog as the expected one: JSON with a line for each object, for its diff."""
-    objects = [
-        f"  {json.dumps([kind, name, catalog[kind][name]], sort_keys=True)}"
-        for kind in sorted(catalog)
-        for name in sorted(catalog[kind])
-    ]
-    lines = [
-        "{",
-        f' "server_major": {server_major},',
-        ' "objects": [',
-        ",\n".join(objects),
-        " ]",
-        "}",
-    ]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
 def load_manifest(path: Path) -> tuple[Catalog, int]:
     """The expected catalog, and the major version of the server that it was read from."""
     content = json.loads(path.read_text(encoding="utf-8"))

@@ -4,6 +4,7 @@ sql/schema.snapshot.sql is a dump of a fresh install, for its diff, without the 
 which stand in their own files; sql/schema.manifest.json is its catalog as facts.
 """
 
+import json
 import re
 import shutil
 import tempfile
@@ -14,7 +15,7 @@ import psycopg
 from hwqueue.embedded import EmbeddedServer
 from hwqueue.embedded.binaries import MAJOR
 from hwqueue.schema import upgrade
-from hwqueue.schema.catalog import read_catalog, write_manifest
+from hwqueue.schema.catalog import Catalog, read_catalog
 from hwqueue.schema.drift import MANIFEST
 from hwqueue.schema.files import SQL_DIR
 from tests.migrations.programs import dump
@@ -34,6 +35,17 @@ def snapshot_of(dsn: str) -> str:
     return HEADER + re.sub(r"\n{3,}", "\n\n", lines).strip() + "\n"
 
 
+def manifest_of(catalog: Catalog, server_major: int) -> str:
+    """A catalog as the expected one: JSON with a line for each object, for its diff."""
+    objects = [
+        f"  {json.dumps([kind, name, catalog[kind][name]], sort_keys=True)}"
+        for kind in sorted(catalog)
+        for name in sorted(catalog[kind])
+    ]
+    listed = ",\n".join(objects)
+    return f'{{\n "server_major": {server_major},\n "objects": [\n{listed}\n ]\n}}\n'
+
+
 def main() -> None:
     """Install into a throwaway server and write both files."""
     folder = Path(tempfile.mkdtemp(prefix="hwqueue-snapshot-"))
@@ -44,7 +56,8 @@ def main() -> None:
         upgrade(dsn)
         (SQL_DIR / SNAPSHOT).write_text(snapshot_of(dsn), encoding="utf-8")
         with psycopg.connect(dsn) as connection:
-            write_manifest(SQL_DIR / MANIFEST, read_catalog(connection), int(MAJOR))
+            manifest = manifest_of(read_catalog(connection), int(MAJOR))
+        (SQL_DIR / MANIFEST).write_text(manifest, encoding="utf-8")
     finally:
         server.stop()
         shutil.rmtree(folder)
