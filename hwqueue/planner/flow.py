@@ -152,29 +152,18 @@ def contested(wanted: Sequence[Wanted], planned: Assignment) -> dict[UUID, UUID]
     That depends on which node asks first, so two orders are tried. Nothing is contested where
     nodes do as well by themselves in both.
     """
-    options = _by_node(wanted)
-    total = _total(wanted, options, planned)
-    offers = _offers(wanted)
+    options = by_node(wanted)
+    total = total_cost(wanted, options, planned)
+    offers = offers_of(wanted)
     found: dict[UUID, UUID] = {}
     for asking in (offers, offers[::-1]):
-        alone = _chosen(wanted, asking)
-        if _total(wanted, options, alone) > total:
+        alone = chosen_alone(wanted, asking)
+        if total_cost(wanted, options, alone) > total:
             found |= {lease: node for lease, node in planned.items() if alone.get(lease) != node}
     return found
 
 
-def choose_alone(wanted: Sequence[Wanted], *, is_reversed: bool = False) -> dict[UUID, UUID]:
-    """What nodes that ask one after the other get without a plan."""
-    offers = _offers(wanted)
-    return _chosen(wanted, offers[::-1] if is_reversed else offers)
-
-
-def total_cost(wanted: Sequence[Wanted], assignment: Assignment) -> int:
-    """Of an assignment, and of the leases that have none."""
-    return _total(wanted, _by_node(wanted), assignment)
-
-
-def _offers(wanted: Sequence[Wanted]) -> list[_Asking]:
+def offers_of(wanted: Sequence[Wanted]) -> list[_Asking]:
     """Of each node what it may take."""
     offers: dict[UUID, list[_Offer]] = defaultdict(list)
     for turn, each in enumerate(wanted):
@@ -184,8 +173,8 @@ def _offers(wanted: Sequence[Wanted]) -> list[_Asking]:
     return [(node_id, room[node_id], offers[node_id]) for node_id in sorted(offers)]
 
 
-def _chosen(wanted: Sequence[Wanted], asking: Sequence[_Asking]) -> dict[UUID, UUID]:
-    """What the nodes get, which ask in this order."""
+def chosen_alone(wanted: Sequence[Wanted], asking: Sequence[_Asking]) -> dict[UUID, UUID]:
+    """What nodes get without a plan, which ask one after the other in this order."""
     lines = [_Line(list(each.leases)) for each in wanted]
     left = sum(len(each.leases) for each in wanted)
     chosen: dict[UUID, UUID] = {}
@@ -215,12 +204,15 @@ def _first(offers: Iterable[_Offer], lines: Sequence[_Line]) -> tuple[int, Lease
     return None if best is None else (best[1], best[2])
 
 
-def _by_node(wanted: Sequence[Wanted]) -> list[dict[UUID, Option]]:
+def by_node(wanted: Sequence[Wanted]) -> list[dict[UUID, Option]]:
     """Of each class its options, by node."""
     return [{option.node_id: option for option in each.options} for each in wanted]
 
 
-def _total(wanted: Sequence[Wanted], options: Sequence[Mapping[UUID, Option]], assignment: Assignment) -> int:
+def total_cost(
+    wanted: Sequence[Wanted], options: Sequence[Mapping[UUID, Option]], assignment: Assignment
+) -> int:
+    """Of an assignment, and of the leases that have none; `options`: see `by_node`."""
     total = 0
     for each, of_node in zip(wanted, options, strict=True):
         for lease in each.leases:

@@ -13,7 +13,7 @@ from benchmarks.core.run import Run
 from benchmarks.core.server import host
 from benchmarks.core.spread import Spread
 from hwqueue.planner.condense import solve_condensed
-from hwqueue.planner.flow import choose_alone, contested, plan_leases, total_cost
+from hwqueue.planner.flow import by_node, chosen_alone, contested, offers_of, plan_leases, total_cost
 from hwqueue.planner.gangs import plan_gangs
 from hwqueue.planner.model import WHOLE_GPU
 from lab.planner.made_up import Fleet, made_gangs, made_leases
@@ -117,8 +117,9 @@ def _leases(run: Run, count: int, size: tuple[int, int], seeds: list[int]) -> Fi
         more["pairs"].append(sum(len(each.options) for each in wanted))
         proposed = contested(wanted, plan)
         took.append(time.perf_counter() - began)
-        alone = total_cost(wanted, choose_alone(wanted))
-        more["saved %"].append(100 * (1 - total_cost(wanted, plan) / max(1, alone)))
+        options = by_node(wanted)
+        alone = total_cost(wanted, options, chosen_alone(wanted, offers_of(wanted)))
+        more["saved %"].append(100 * (1 - total_cost(wanted, options, plan) / max(1, alone)))
         more["reserved %"].append(100 * len(proposed) / count)
         run.tell(f"{name}, seed {seed}: {took[-1]:.3f} s")
     spreads = {key: Spread.of(values) for key, values in more.items()}

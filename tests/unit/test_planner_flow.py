@@ -11,8 +11,10 @@ from hwqueue.planner.flow import (
     Lease,
     Option,
     Wanted,
-    choose_alone,
+    by_node,
+    chosen_alone,
     contested,
+    offers_of,
     plan_leases,
     total_cost,
 )
@@ -52,7 +54,7 @@ def test_the_one_that_loses_less_goes_elsewhere() -> None:
     other = wanted(2, {GPU: 60.0, DISK: 0.0}, 4)
     plan = plan_leases([one, other])
     assert by_class(plan) == [(1, DISK), (2, GPU)]
-    assert by_class(choose_alone([one, other])) == [(1, GPU), (2, DISK)]
+    assert by_class(chosen_alone([one, other], offers_of([one, other]))) == [(1, GPU), (2, DISK)]
     assert contested([one, other], plan) == plan
 
 
@@ -77,7 +79,7 @@ def test_a_lease_waits_for_a_better_node_as_long_as_its_patience() -> None:
             options=[Option(CPU, 0.0, 1)],
         )
         assert by_class(plan_leases([full])) == expected
-        assert by_class(choose_alone([full])) == expected
+        assert by_class(chosen_alone([full], offers_of([full]))) == expected
 
 
 def test_a_rank_comes_before_the_next() -> None:
@@ -135,5 +137,6 @@ def test_no_assignment_costs_less(
         for turn, (affinities, waited, patience) in enumerate(classes)
     ]
     leases = [lease.lease_id for each in world for lease in each.leases]
-    best = min(total_cost(world, assignment) for assignment in every(leases, dict.fromkeys(nodes, room)))
-    assert total_cost(world, plan_leases(world)) == pytest.approx(best)
+    options, all_of_them = by_node(world), every(leases, dict.fromkeys(nodes, room))
+    best = min(total_cost(world, options, assignment) for assignment in all_of_them)
+    assert total_cost(world, options, plan_leases(world)) == pytest.approx(best)
