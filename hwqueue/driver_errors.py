@@ -20,6 +20,19 @@ from hwqueue.hints import in_python
 # and so are not the caller's.
 _UNREADABLE = ("22021", "22P02", "22P05")
 
+# What passes by itself, by SQLSTATE or its class. 25006 is a server that lost its rights in a failover
+# while its sockets lived on: the client closes such a connection, and the next one may reach the new
+# primary.
+PASSING = (
+    "08",  # connection
+    "25006",  # read only
+    "40",  # serialization failure, deadlock
+    "53",  # out of connections, memory or disk
+    "55P03",  # lock not available
+    "57",  # cancelled, shutting down, starting up
+    "58",  # input or output, outside of Postgres
+)
+
 # Who may call what is granted to roles (sql/grants.sql); the server does not say to which.
 _ROLE_NEEDED = (
     "log in as one who has the role for it: hwqueue_producer spawns and cancels, hwqueue_worker "

@@ -1,4 +1,4 @@
-"""Options of leases that a program has fixed: refused where they are written, not at a spawn."""
+"""Options and settings that a program has fixed: refused where they are written, not at their use."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from hwqueue.client._arguments import check_span
+from hwqueue.client._spawn import SPANS
 from hwqueue.errors import BadArgument, ConfigError
 from hwqueue.placement import PLACEMENT_KEYS
 from hwqueue.types import RetryPolicy
 
 Kind = type[BadArgument] | type[ConfigError]
-
-_SPANS = ("delay", "patience", "claim_timeout", "max_run", "timeout")
 
 
 def check_options(options: Mapping[str, Any], kind: Kind, where: str = "") -> None:
@@ -26,7 +25,7 @@ def check_options(options: Mapping[str, Any], kind: Kind, where: str = "") -> No
 
     Raises: `kind`, naming the option.
     """
-    for name in _SPANS:
+    for name in (*SPANS, "timeout"):
         check_span(options.get(name), name, kind, where)
     for name, (fits, wanted) in _WANTED.items():
         value = options.get(name)
@@ -37,6 +36,15 @@ def check_options(options: Mapping[str, Any], kind: Kind, where: str = "") -> No
         check_span(retry.base, "retry.base", kind, where)
         check_span(retry.max, "retry.max", kind, where)
     _check_placement(options.get("placement"), kind, where)
+
+
+def check_range(name: str, value: Any, low: Any, high: Any) -> None:
+    """Refuse what is no integer, or no span, from `low` to `high`. Raises: ConfigError."""
+    is_span = isinstance(low, timedelta)
+    if isinstance(value, bool) or not isinstance(value, timedelta if is_span else int):
+        raise ConfigError(f"{name} must be {'a timedelta' if is_span else 'an integer'}, not {value!r}")
+    if not low <= value <= high:
+        raise ConfigError(f"{name} must be between {low} and {high}, not {value}")
 
 
 def _check_placement(placement: Any, kind: Kind, where: str) -> None:
@@ -53,10 +61,6 @@ def _check_placement(placement: Any, kind: Kind, where: str) -> None:
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_mapping(value: Any) -> bool:
-    return isinstance(value, Mapping)
 
 
 def _is_object(value: Any) -> bool:
@@ -77,7 +81,7 @@ _WANTED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "max_attempts": (_is_int, "an int"),
     "priority": (_is_int, "an int"),
     "placement": (_is_object, "a Placement or a mapping"),
-    "affinity_tags": (_is_mapping, "a mapping"),
+    "affinity_tags": (lambda value: isinstance(value, Mapping), "a mapping"),
     "labels": (_is_texts, "a mapping of text to text"),
     "retry": (_is_object, "a RetryPolicy or a mapping"),
     "available_at": (_is_time, "a datetime or a timedelta"),

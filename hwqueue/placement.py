@@ -25,6 +25,8 @@ from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
+from hwqueue.types.base import given
+
 __all__ = [
     "Expr",
     "Label",
@@ -271,7 +273,7 @@ def selector(*parts: Expr | Mapping[str, str], **labels: str) -> Selector:
             exprs.append(part.as_json())
         else:
             equal |= part
-    return Selector.of(labels=equal, **_given(exprs=exprs or None))
+    return Selector.of(labels=equal, **given(exprs=exprs or None))
 
 
 def same(what: str) -> Selector:
@@ -305,7 +307,7 @@ class Placement:
         None: `scheduling`. grace: how long it may go on while a condition does not hold, with
         `execution` only; None: not at all.
         """
-        when = _given(during=during, grace=_seconds(grace))
+        when = given(during=during, grace=_seconds(grace))
         added = (_canonical(_expression(part) | when) for part in expressions)
         return replace(self, _require=(*self._require, *added))
 
@@ -346,7 +348,7 @@ class Placement:
         """
         if op is None:
             op = "exists" if value is None else "equal"
-        added = _given(key=key, op=op, value=value, effect=effect, seconds=seconds)
+        added = given(key=key, op=op, value=value, effect=effect, seconds=seconds)
         return replace(self, _tolerate=(*self._tolerate, _canonical(added)))
 
     def spread(
@@ -367,7 +369,7 @@ class Placement:
         the domains: `{"affinity": "honor" or "ignore", "taints": "ignore" or "honor"}`, whether
         nodes that this placement does not fit, or whose taints it does not tolerate, are left out.
         """
-        rule = _given(min_domains=min_domains, when=when)
+        rule = given(min_domains=min_domains, when=when)
         if count_nodes is not None:
             rule["count_nodes"] = dict(count_nodes)
         return self._spread_by(domain, select, max_skew=max_skew, **rule)
@@ -397,7 +399,7 @@ class Placement:
             {"value": str(value) if isinstance(value, UUID) else value, "percent": percent}
             for value, percent in percents.items()
         ]
-        return self._spread_by(domain, select, targets=targets, **_given(weight=weight))
+        return self._spread_by(domain, select, targets=targets, **given(weight=weight))
 
     def _spread_by(self, domain: str, select: Selector | Mapping[str, Any], **rule: Any) -> Placement:
         added = _canonical({"domain": domain, "select": _selector(select), **rule})
@@ -410,7 +412,7 @@ class Placement:
         `device_exclusive` or `partition_exclusive`; without a count of GPUs it asks for one. None:
         as set before, else the node's default.
         """
-        wanted = _given(cpu=cpu, gpu=gpu)
+        wanted = given(cpu=cpu, gpu=gpu)
         return replace(self, _isolation=tuple({**dict(self._isolation), **wanted}.items()))
 
     def resources(
@@ -427,7 +429,7 @@ class Placement:
         cpu_milli: thousandths of a CPU. gpu: whole devices. gpu_milli: 1..999, a share of one
         device; excludes `gpu`. custom: the node's own countables by name.
         """
-        wanted = _given(cpu_milli=cpu_milli, memory_mib=memory_mib, gpu=gpu, gpu_milli=gpu_milli) | dict(
+        wanted = given(cpu_milli=cpu_milli, memory_mib=memory_mib, gpu=gpu, gpu_milli=gpu_milli) | dict(
             custom or {}
         )
         return replace(self, _resources=tuple({**dict(self._resources), **wanted}.items()))
@@ -443,7 +445,7 @@ class Placement:
             "isolation": dict(self._isolation),
         }
         written = {key: value for key, value in members.items() if value}
-        return written | _given(strength=self._strength)
+        return written | given(strength=self._strength)
 
 
 PLACEMENT_KEYS = tuple(each.name.removeprefix("_") for each in fields(Placement))
@@ -455,7 +457,7 @@ def _target(kind: str, targets: Any, away: bool) -> Expr:
 
 
 def _elsewhere(looked_at: dict[str, Any], domain: str | None, away: bool, unknown: str | None) -> Expr:
-    return Expr.of(**looked_at, **_given(domain=domain, away=away or None, unknown=unknown))
+    return Expr.of(**looked_at, **given(domain=domain, away=away or None, unknown=unknown))
 
 
 def _seconds(span: timedelta | None) -> int | float | None:
@@ -466,11 +468,6 @@ def _seconds(span: timedelta | None) -> int | float | None:
         raise TypeError(f"grace must be a timedelta, such as timedelta(seconds=5), not {span!r}")
     seconds = span.total_seconds()
     return int(seconds) if seconds.is_integer() else seconds
-
-
-def _given(**members: Any) -> dict[str, Any]:
-    """What is not None."""
-    return {name: value for name, value in members.items() if value is not None}
 
 
 def _selector(select: Selector | Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -28,6 +28,14 @@ class Stopped(SystemExit):
 
 _told: list[int] = []
 """The codes that signals have told the program to end with."""
+
+
+async def waited(event: asyncio.Event, seconds: float | None) -> bool:
+    """Wait until an event is set, for so long at most (None: for ever); whether it is."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
 
 
 def end_on_sigterm() -> None:

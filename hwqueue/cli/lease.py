@@ -30,12 +30,6 @@ from hwqueue.types import LeaseEvent, LeaseFilter, LeaseState, LeaseSummary, Sig
 
 app = Commands("Spawn work, look at it, cancel it, run it again.")
 
-_EXIT_CODES = {
-    LeaseState.COMPLETED: ExitCode.OK,
-    LeaseState.FAILED: ExitCode.FAILED,
-    LeaseState.CANCELLED: ExitCode.CANCELLED,
-}
-
 LeaseId = Annotated[str, Argument(help="Id of the lease.")]
 MaybeIds = Annotated[list[str] | None, Argument(help="Ids of leases.")]
 
@@ -176,8 +170,7 @@ def wait(
         mention(ctx, client, wanted)
     names = ("lease_id", "state", "attempt", "finished_at", "result", "error")
     show_one(ctx, {name: getattr(lease, name) for name in names})
-    code = _EXIT_CODES[lease.state]
-    if code:
+    if code := ExitCode.of(lease.state):
         raise typer.Exit(code)
 
 

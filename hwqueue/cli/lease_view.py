@@ -16,11 +16,11 @@ from hwqueue.cli.output import fields_of, plain_text, show_one, show_rows
 from hwqueue.cli.tables import row_of
 from hwqueue.client import Client
 from hwqueue.client._ends import ENDED, timed_out
+from hwqueue.client._pauses import Pauses
 from hwqueue.text import bar, duration
 from hwqueue.types import Attempt, Lease, SavedCheckpoint
 
 _MOST_CHARS = 120
-_LOOK_EVERY_SECONDS = 1.0
 
 
 def error_line(error: Any, reason: str | None = None) -> str:
@@ -105,7 +105,7 @@ def wait_with_bar(client: Client, lease_id: UUID, timeout: timedelta | None, con
 
     Raises: WaitTimeout, LeaseNotFound.
     """
-    until = None if timeout is None else time.monotonic() + timeout.total_seconds()
+    pauses = Pauses(timeout)
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -124,8 +124,7 @@ def wait_with_bar(client: Client, lease_id: UUID, timeout: timedelta | None, con
                 said=plain_text(lease.progress.words) if lease.progress else "",
                 refresh=True,
             )
-            left = _LOOK_EVERY_SECONDS if until is None else until - time.monotonic()
-            if left <= 0:
+            if pauses.is_over:
                 raise timed_out([lease_id], timeout)
-            time.sleep(min(left, _LOOK_EVERY_SECONDS))
+            time.sleep(pauses.next(notified=False))
     return lease

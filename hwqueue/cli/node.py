@@ -316,14 +316,6 @@ def _call(
         return call(client, find_node(client, node).node_id, *args, **kwargs)
 
 
-def _state(node: Node) -> str:
-    if node.draining:
-        return "draining"
-    if node.cordoned:
-        return "cordoned"
-    return "live" if node.live else "silent"
-
-
 def _used(used: float, total: float | None) -> str | None:
     """Used of what there is; None for what the node does not count."""
     return None if total is None else f"{used:.10g}/{total:.10g}"
@@ -340,13 +332,12 @@ def _taint_text(taint: NodeTaint) -> str:
 
 
 def _facts(node: Node) -> dict[str, object]:
-    return {"state": _state(node)} | fields_of(node)
+    return {"state": node.state} | fields_of(node)
 
 
 _row = row_of(
     Node,
     "name state claims gpus_used cpu_used memory_used labels taints",
-    state=_state,
     gpus_used=lambda node: _used(sum(gpu.milli_used for gpu in node.gpus) / 1000, len(node.gpus)),
     cpu_used=_share("cpu_milli"),
     memory_used=_share("memory_mib"),

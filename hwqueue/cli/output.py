@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
 
 import psycopg
@@ -38,6 +38,11 @@ class ExitCode(IntEnum):
     SCHEMA = 4
     CANCELLED = 6
     TIMEOUT = 7
+
+    @classmethod
+    def of(cls, state: str) -> Self:
+        """Of a command that has followed a lease, or a run, to its end."""
+        return {"completed": cls.OK, "failed": cls.FAILED, "cancelled": cls.CANCELLED}[state]
 
 
 # The first that fits.

@@ -17,15 +17,10 @@ from hwqueue.cli.output import fields_of, say, show_item, show_items, show_one
 from hwqueue.cli.tables import row_of
 from hwqueue.cli.worker import AppName, app_of
 from hwqueue.client import Client
+from hwqueue.client._spawn import POLICY_SPANS
 from hwqueue.errors import ConfigError, QueueUnknown
 from hwqueue.text import age, exact_duration
 from hwqueue.types import BulkPage, BulkResult, Queue, QueueDepth
-
-# Which keys of a policy are spans, which the database returns in seconds.
-_SPANS = {
-    *("ageing_step", "claim_timeout", "patience", "poll_interval", "retain_completed"),
-    *("retain_failed", "retry.base", "retry.max", "tuning.earmark_time"),
-}
 
 app = Commands("Make, watch, stop and drop queues.")
 
@@ -166,9 +161,10 @@ def _policy_facts(policy: Mapping[str, Any]) -> dict[str, object]:
             facts |= {f"{key}.{part}": each for part, each in value.items()}
         else:
             facts[key] = value
-    for name in facts.keys() & _SPANS:
-        facts[name] = exact_duration(timedelta(seconds=facts[name]))
-    return facts
+    return {
+        name: exact_duration(timedelta(seconds=value)) if name.rpartition(".")[2] in POLICY_SPANS else value
+        for name, value in facts.items()
+    }
 
 
 def _depth_row(depth: QueueDepth) -> dict[str, object]:

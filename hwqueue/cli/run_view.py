@@ -18,11 +18,10 @@ from hwqueue.cli.output import cell, plain_text, say, show_rows
 from hwqueue.cli.tables import table_of
 from hwqueue.client import Client
 from hwqueue.client._ends import run_timed_out
-from hwqueue.errors import WaitTimeout
+from hwqueue.client._pauses import Pauses
 from hwqueue.text import duration, plural
 from hwqueue.types import WorkflowRun, WorkflowStep
 
-_LOOK_EVERY = timedelta(seconds=1)
 _MOST_EXPLAINED = 5  # pending steps: each takes a look at the fleet
 _MOST_PARENTS = 3
 _MOST_HINTS = 3  # steps with items
@@ -105,20 +104,14 @@ def names_of(client: Client, look: Look) -> Mapping[UUID, str]:
 
 
 def _looks(client: Client, run_id: UUID, timeout: timedelta | None) -> Iterator[Look]:
-    """The run once a second, the last time when it has ended. Raises: WaitTimeout."""
-    until = None if timeout is None else time.monotonic() + timeout.total_seconds()
-    look = look_at(client, run_id)
-    yield look
+    """The run about once a second, the last time when it has ended. Raises: WaitTimeout."""
+    pauses = Pauses(timeout)
+    yield (look := look_at(client, run_id))
     while look.run.finished_at is None:
-        left = _LOOK_EVERY
-        if until is not None:
-            left = min(left, timedelta(seconds=until - time.monotonic()))
-            if left <= timedelta(0):
-                raise run_timed_out(look.run, timeout)
-        with suppress(WaitTimeout):
-            client.wait_for_run(run_id, timeout=left)
-        look = look_at(client, run_id)
-        yield look
+        if pauses.is_over:
+            raise run_timed_out(look.run, timeout)
+        time.sleep(pauses.next(notified=False))
+        yield (look := look_at(client, run_id))
 
 
 def _headline(run: WorkflowRun) -> str:

@@ -62,11 +62,6 @@ from hwqueue.workflow import Workflow
 app = Commands("Define workflows, submit runs, look at them and change them.")
 
 _LONGEST = 60  # of what a step returned
-_EXIT_CODES = {
-    "completed": ExitCode.OK,
-    "failed": ExitCode.FAILED,
-    "cancelled": ExitCode.CANCELLED,
-}
 
 Name = Annotated[str, Argument(help="Name of the workflow.", autocompletion=workflow_names)]
 RunId = Annotated[str, Argument(help="Id of the run.")]
@@ -390,7 +385,7 @@ def _watch(ctx: typer.Context, client: Client, run_id: UUID, at_most: timedelta 
     look = follow(ctx, client, run_id, at_most)
     if options_of(ctx).json:
         show_one(ctx, {**fields_of(look.run), "steps": look.steps})
-    if code := _EXIT_CODES[look.run.state]:
+    if code := ExitCode.of(look.run.state):
         raise typer.Exit(code)
 
 

@@ -16,6 +16,7 @@ from psycopg.types.json import Jsonb
 
 from hwqueue.errors import BadArgument
 from hwqueue.types.base import NoSpan
+from hwqueue.types.base import given as given  # noqa: PLC0414 - for those who write JSON, too
 
 MAX_DEPTH = 200
 """Deeper nesting is refused: every reader of the payload would have to recurse as far."""
@@ -230,11 +231,6 @@ def _as_json(value: Any, field: str) -> Any:
         raise BadArgument(
             f"{field}: {error}", detail={"field": field}, hint="a plain number has no unit"
         ) from None
-
-
-def given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are not None: those that are count as not given."""
-    return {key: value for key, value in options.items() if value is not None}
 
 
 def _plain_member(key: Any, value: Any, field: str) -> Any:

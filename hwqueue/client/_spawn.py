@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any
+from datetime import timedelta
+from typing import Any, get_type_hints
 
 from hwqueue.client._arguments import check_span
 from hwqueue.client._json import given, plain
 from hwqueue.errors import BadArgument
 from hwqueue.text import one_line
-from hwqueue.types import AsMember, GangOptions, LeaseFilter, LeaseSpec
+from hwqueue.types import (
+    AsMember,
+    GangOptions,
+    LeaseFilter,
+    LeaseSpec,
+    QueuePolicy,
+    RetryPolicy,
+    SpawnOptions,
+)
 
 _log = logging.getLogger("hwqueue.spawn")
 _MOST_TOLD = 1000
 _told: set[tuple[str, str]] = set()
 
-SPANS = ("delay", "patience", "claim_timeout", "max_run")
-"""Options that are spans: `timedelta`s where Python names them, seconds in JSON."""
+
+def spans_of(options: type) -> tuple[str, ...]:
+    """The options that are spans: `timedelta`s where Python names them, seconds in JSON."""
+    hints = get_type_hints(options)
+    return tuple(name for name, hint in hints.items() if hint == timedelta | None)
+
+
+SPANS, GANG_SPANS = spans_of(SpawnOptions), spans_of(GangOptions)
+POLICY_SPANS = {*spans_of(QueuePolicy), *spans_of(RetryPolicy), "earmark_time"}
 
 
 def spawn_options(options: Mapping[str, Any], field: str) -> dict[str, Any] | None:
@@ -68,7 +84,7 @@ def gang_options(options: GangOptions, headers: Mapping[str, str]) -> dict[str, 
 
     Raises: BadArgument, for a span that is a plain number.
     """
-    for name in ("hold", "claim_timeout", "max_run"):
+    for name in GANG_SPANS:
         check_span(options.get(name), f"options.{name}")
     found: dict[str, Any] = plain(given(with_headers(options, headers)), "options")
     return found

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import Any, Generic, TypeVar
 
-from hwqueue.server.single_flight import SingleFlight
+from hwqueue.single_flight import SingleFlight
 from hwqueue.text import one_line
 
 T = TypeVar("T")

@@ -11,6 +11,7 @@ from typing import Any
 
 from hwqueue import asked as words
 from hwqueue import error_text
+from hwqueue.client._spawn import POLICY_SPANS
 from hwqueue.text import UNKNOWN, exact_duration, memory, number, size
 
 _RESOURCES = {"cpu_milli": "cores", "memory_mib": "memory", "gpu": "GPU", "gpu_milli": "GPU share"}
@@ -41,10 +42,6 @@ STATES: Mapping[str, tuple[str, str]] = {
     "earmarked": ("hourglass", "s-scheduled"),
     "reserved": ("clock", "s-scheduled"),
     "stopping": ("pause", "s-cancelled"),
-}
-_DURATIONS = {
-    *("claim_timeout", "poll_interval", "patience", "ageing_step"),
-    *("retain_completed", "retain_failed", "earmark_time"),
 }
 _MASKED = ("password", "passwd", "secret", "token", "api_key", "apikey", "authorization", "private")
 
@@ -83,7 +80,7 @@ def policy(key: str, value: Any) -> str:
         return ", ".join(f"{name} {policy(name, member)}" for name, member in value.items())
     if key.endswith("_bytes"):
         return size(value)
-    return exact_duration(timedelta(seconds=value)) if key in _DURATIONS else str(value)
+    return exact_duration(timedelta(seconds=value)) if key in POLICY_SPANS else str(value)
 
 
 def cores(milli: int | None) -> str:

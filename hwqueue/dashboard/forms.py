@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid5
 
-from hwqueue.errors import BadArgument, HwqueueError
+from hwqueue.errors import HwqueueError
 from hwqueue.text import label_value
 from hwqueue.types import ClassStats, Node, NodeGpu
 
@@ -378,10 +378,3 @@ def asks_as(row: ClassStats) -> dict[str, str]:
         "service": str(row.service_id or ""),
         "labels": "\n".join(f"{key}={value}" for key, value in row.labels.items()),
     }
-
-
-def class_number(text: str) -> int:
-    """The id of a class in an address. Raises: BadArgument."""
-    if not text.isdecimal() or len(text) > 18:
-        raise BadArgument(f"{text[:30]!r} is no placement class", hint="see the list of classes")
-    return int(text)

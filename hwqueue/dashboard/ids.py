@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from hwqueue.errors import GangNotFound, LeaseNotFound, RunNotFound
+from hwqueue.errors import BadArgument, GangNotFound, LeaseNotFound, RunNotFound
 
 _UNKNOWN = {"lease": LeaseNotFound, "run": RunNotFound, "gang": GangNotFound}
 
@@ -23,3 +23,10 @@ def uuid_or_none(text: str | None) -> UUID | None:
         return UUID(text) if text else None
     except ValueError:
         return None
+
+
+def class_number(text: str) -> int:
+    """The id of a placement class. Raises: BadArgument."""
+    if not text.removeprefix("-").isdecimal() or len(text) > 20:
+        raise BadArgument(f"{text[:30]!r} is no placement class", hint="see the list of classes")
+    return int(text)

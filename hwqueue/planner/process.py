@@ -23,6 +23,7 @@ from hwqueue.planner.program import Solution, mean_curve
 from hwqueue.planner.reading import Picture, read, read_gangs, read_places
 from hwqueue.planner.settings import Settings
 from hwqueue.planner.singles import Singles
+from hwqueue.stopping import waited
 from hwqueue.text import first_line
 
 _log = logging.getLogger("hwqueue.planner")
@@ -273,10 +274,7 @@ class Planner:
         """Wait for the next round, or until the stop."""
         seconds = max(self._settings.interval.total_seconds(), _REST * took)
         # a little more or less, so that several processes do not ask at the same moment
-        try:
-            await asyncio.wait_for(self._stopping.wait(), seconds * random.uniform(0.9, 1.1))
-        except TimeoutError:
-            return
+        await waited(self._stopping, seconds * random.uniform(0.9, 1.1))
 
 
 def _distance(before: Sequence[float], after: Sequence[float]) -> float:

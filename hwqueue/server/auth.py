@@ -23,7 +23,7 @@ from hwqueue.server.problems import HTTPProblem
 from hwqueue.server.rate_limits import RateLimits
 from hwqueue.server.roles import Principal, Role
 from hwqueue.server.settings import ServerSettings
-from hwqueue.server.single_flight import SingleFlight
+from hwqueue.single_flight import SingleFlight
 
 _FOREIGN = "pages of other sites may not call this server"
 _FOREIGN_HINT = "call it with a token from a program, or name the site with --cors-origin"

@@ -12,12 +12,14 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TypeVar
 
 import anyio
 import psycopg
 from psycopg_pool import PoolTimeout
 
+from hwqueue.client._pauses import Pauses
 from hwqueue.server.problems import HTTPProblem
 
 ItemT = TypeVar("ItemT")
@@ -30,7 +32,6 @@ CAUGHT_UP = "from here on"
 UNAVAILABLE = "the database is not there just now"
 IDLE = "nothing new"
 _POLL_SECONDS = 1.0  # between two polls
-_FIRST_WAIT_SECONDS = 0.05  # of who waits for a lease
 _IDLE_POLLS = 15  # without an event; a proxy closes what stays silent
 # Then it ends and the client comes back, with a token that is good by then.
 _LIFETIME_SECONDS = 600.0
@@ -85,17 +86,13 @@ class EventStreams:
 
         Raises: As `has_ended`.
         """
-        until, pause = time.monotonic() + at_most, _FIRST_WAIT_SECONDS
+        pauses = Pauses(timedelta(seconds=at_most))
         while not self.stopping:
             # a client that disconnects during a call does not break a connection of the pool
             with anyio.CancelScope(shield=True):
-                if await has_ended():
+                if await has_ended() or pauses.is_over:
                     return
-            left = until - time.monotonic()
-            if left <= 0:
-                return
-            await asyncio.sleep(min(pause, left))
-            pause = min(2 * pause, _POLL_SECONDS)
+            await asyncio.sleep(pauses.next(notified=False))
 
     async def follow(
         self,

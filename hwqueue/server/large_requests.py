@@ -178,12 +178,8 @@ def _errors(error: ValidationError) -> list[Any]:
 def _written(given: dict[str, Any]) -> dict[str, Any]:
     """The arguments with their JSON as text: psycopg would write it in the event loop."""
     return {
-        name: Jsonb(value.dumps(value.obj), dumps=_as_it_is)
+        name: Jsonb(value.dumps(value.obj), dumps=bytes)
         if isinstance(value, Jsonb) and value.dumps
         else value
         for name, value in given.items()
     }
-
-
-def _as_it_is(text: bytes) -> bytes:
-    return text

@@ -20,6 +20,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from hwqueue.calls import ACT_AS, Call
 from hwqueue.client import AsyncClient
+from hwqueue.client._async.runner import RECONNECT_SECONDS, try_again
 from hwqueue.client._drivers import Rows
 from hwqueue.client._pooled import read_as_usual
 from hwqueue.connections import WatchedAsyncConnection, with_timeouts
@@ -28,12 +29,10 @@ from hwqueue.server.large_requests import LargeClient, RunInThread
 from hwqueue.server.problems import HTTPProblem
 from hwqueue.server.roles import counted_as
 from hwqueue.server.settings import ServerSettings
-from hwqueue.server.single_flight import SingleFlight
+from hwqueue.single_flight import SingleFlight
 from hwqueue.statements import statement
 from hwqueue.types import SchemaVersion
 
-# As the client's own pool (hwqueue/client/_async/runner.py): back soon after the server is.
-_RECONNECT_SECONDS = 2.0
 _CONNECT_SECONDS = 5
 # Of a connection that lay idle: whether anybody is there.
 _CHECK_SECONDS = 2.0
@@ -191,8 +190,8 @@ def _pool(
         min_size=1,
         max_size=size,
         timeout=settings.pool_timeout.total_seconds(),
-        reconnect_timeout=_RECONNECT_SECONDS,
-        reconnect_failed=_try_again,
+        reconnect_timeout=RECONNECT_SECONDS,
+        reconnect_failed=try_again,
         connection_class=WatchedAsyncConnection,
         configure=configure,
         check=_check,
@@ -208,9 +207,3 @@ async def _check(connection: WatchedAsyncConnection) -> None:
         await AsyncConnectionPool.check_connection(connection)
     finally:
         connection.answer_within = usual
-
-
-async def _try_again(pool: _Pool) -> None:
-    """Connect again at once if a caller waits for a connection; else the next caller does."""
-    if pool.get_stats().get("requests_waiting"):
-        await pool.check()

@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
+from hwqueue.driver_errors import PASSING
 from hwqueue.errors import HwqueueError, OtherTenant
 from hwqueue.hints import of_error
 from hwqueue.server.fair_slots import Busy
@@ -24,8 +25,6 @@ from hwqueue.text import one_line
 MEDIA_TYPE = "application/problem+json"
 SCHEMA = "the schema of requests is at /api/v1/openapi.json"
 _TRY_AGAIN = {"Retry-After": "1"}
-# Lost connections, servers that start or stop, deadlocks, locks not given, standbys.
-_PASSING = ("08", "57P0", "53", "40001", "40P01", "55P03", "25006")
 _MAX_EXACT = 2**53 - 1
 # Of a request: answers are no larger for requests that are wrong all over.
 MOST_ERRORS = 100
@@ -239,7 +238,7 @@ def _of_the_database(request: Request, error: psycopg.Error) -> Response:
         )
     path = one_line(request.scope.get("path"))
     _log.error("request %s: SQLSTATE %s: %s", path, state, one_line(error))
-    if state.startswith(_PASSING):
+    if state.startswith(PASSING):
         return answer(
             request,
             503,

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from limits import RateLimitItem, parse
 
 from hwqueue.errors import ConfigError
+from hwqueue.options import check_range
 
 Auth = Literal["tokens", "proxy", "none"]
 
@@ -134,7 +135,7 @@ class ServerSettings:
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
             if getattr(self, name) is not None or name != "bytes_per_second":
-                _check(name, getattr(self, name), low, high)
+                check_range(name, getattr(self, name), low, high)
         self._check_auth()
         if self.public_url is not None and not _PUBLIC_URL.fullmatch(self.public_url):
             raise ConfigError(
@@ -212,12 +213,3 @@ class ServerSettings:
             )
         if "*" in self.cors_origins:
             raise ConfigError("cors_origins: name each origin; * would let in every page")
-
-
-def _check(field_name: str, value: Any, low: Any, high: Any) -> None:
-    is_span = isinstance(low, timedelta)
-    if isinstance(value, bool) or not isinstance(value, timedelta if is_span else int):
-        wanted = "a timedelta" if is_span else "an integer"
-        raise ConfigError(f"{field_name} must be {wanted}, not {value!r}")
-    if not low <= value <= high:
-        raise ConfigError(f"{field_name} must be between {low} and {high}, not {value}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from datetime import timedelta
 from enum import StrEnum
@@ -54,12 +55,12 @@ def members(value: Any) -> dict[str, Any]:
     """
     found = {each.name: getattr(value, each.name) for each in fields(value)}
     spans = {each.name: seconds(found[each.name]) for each in fields(value) if "timedelta" in str(each.type)}
-    return given(**{**found, **spans})
+    return given({**found, **spans})
 
 
-def given(**values: Any) -> dict[str, Any]:
-    """The values that are not None."""
-    return {key: value for key, value in values.items() if value is not None}
+def given(options: Mapping[str, Any] | None = None, /, **values: Any) -> dict[str, Any]:
+    """The values that are not None: those that are count as not given."""
+    return {key: value for key, value in {**(options or {}), **values}.items() if value is not None}
 
 
 class NoSpan(TypeError):

@@ -219,6 +219,13 @@ class Node:
     login: str | None = None
     instance_id: str | None = None
 
+    @property
+    def state(self) -> str:
+        """`draining`, `cordoned`, `live` or `silent`, the first that it is."""
+        if self.draining:
+            return "draining"
+        return "cordoned" if self.cordoned else "live" if self.live else "silent"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeClaim:

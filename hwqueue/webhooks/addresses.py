@@ -7,6 +7,7 @@ import socket
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 
 from hwqueue.errors import HwqueueError
+from hwqueue.single_flight import SingleFlight
 
 _NAT64 = IPv6Network("64:ff9b::/96")
 _INTERNET = IPv6Network("2000::/3")
@@ -48,7 +49,7 @@ class Resolver:
 
     def __init__(self, *, allow_private: bool) -> None:
         self._allow_private = allow_private
-        self._running: dict[tuple[str, int], asyncio.Future[list[str]]] = {}
+        self._lookups = SingleFlight[list[str]]()
 
     async def resolve(self, host: str, port: int) -> str:
         """The address to connect to, so that what was checked is what is connected to.
@@ -58,11 +59,7 @@ class Resolver:
 
         Raises: RefusedAddress, OSError when there is no such name.
         """
-        place = host, port
-        if (lookup := self._running.get(place)) is None:
-            lookup = self._running[place] = asyncio.ensure_future(_look_up(host, port))
-            lookup.add_done_callback(lambda _: self._running.pop(place))
-        addresses = await asyncio.shield(lookup)
+        addresses = await self._lookups.do((host, port), lambda: _look_up(host, port))
         for each in addresses:
             if not self._allow_private and not is_public(ip_address(each)):
                 raise RefusedAddress(

@@ -17,6 +17,7 @@ from psycopg_pool import PoolTimeout
 
 from hwqueue.client import AsyncClient
 from hwqueue.errors import HwqueueError
+from hwqueue.stopping import waited
 from hwqueue.text import first_line
 from hwqueue.types import ClaimedDelivery
 from hwqueue.webhooks.addresses import RefusedAddress, Resolver
@@ -112,11 +113,7 @@ class Deliverer:
             await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             return
         # a little more or less, so that several processes do not ask at the same moment
-        seconds = span.total_seconds() * random.uniform(0.8, 1.2)
-        try:
-            await asyncio.wait_for(self._stopping.wait(), seconds)
-        except TimeoutError:
-            return
+        await waited(self._stopping, span.total_seconds() * random.uniform(0.8, 1.2))
 
     def _http(self) -> httpx.AsyncClient:
         """Without proxies, which resolve names themselves, and without redirects.

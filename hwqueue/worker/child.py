@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 import pickle
+import pkgutil
 import runpy
 import signal
 import sys
@@ -234,10 +235,7 @@ def _load(job: Job) -> Task[..., Any]:
 
 def _load_from_app(located: str, job: Job) -> Task[..., Any]:
     """Import the app, whatever that sets up, and take its task."""
-    module, _, name = located.partition(":")
-    task: Task[..., Any] | None = getattr(importlib.import_module(module), name).tasks.get(
-        job.claim.task_name
-    )
+    task: Task[..., Any] | None = pkgutil.resolve_name(located).tasks.get(job.claim.task_name)
     if task is None:
         raise ConfigError(f"{located} has no task {job.claim.task_name!r} in a child process")
     _refuse_other_middleware(task, job, located)

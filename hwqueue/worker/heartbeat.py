@@ -12,6 +12,7 @@ from uuid import UUID
 import psycopg
 
 from hwqueue.errors import HwqueueError
+from hwqueue.stopping import waited
 from hwqueue.types import Claim
 from hwqueue.worker.runner import Runner, StopReason
 from hwqueue.worker.session import NODE_LOST, NodeSession
@@ -75,10 +76,7 @@ class HeartbeatLoop:
     async def _until_due(self) -> None:
         while (left := self._due_at - self._loop_time()) > 0:
             self._sooner.clear()
-            try:
-                async with asyncio.timeout(left):
-                    await self._sooner.wait()
-            except TimeoutError:
+            if not await waited(self._sooner, left):
                 return
 
     def _tell_late(self) -> None:

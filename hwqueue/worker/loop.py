@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import psycopg
 
 from hwqueue.errors import HwqueueError
+from hwqueue.stopping import waited
 from hwqueue.worker.heartbeat import HeartbeatLoop
 from hwqueue.worker.outcome import Ended
 from hwqueue.worker.runner import Runner
@@ -91,11 +92,7 @@ class ClaimLoop:
             return
         wait = _REFUSED_WAIT_SECONDS
         _log.error("claims are refused, trying again in %g s: %s", wait, in_one_line(error))
-        try:
-            async with asyncio.timeout(wait):
-                await self.shutdown.draining.wait()
-        except TimeoutError:
-            pass
+        await waited(self.shutdown.draining, wait)
 
     async def _idle_seconds(self, claimed: int) -> float:
         """How long to wait with free slots: a poll, or less when work is known to come sooner."""
@@ -113,8 +110,4 @@ class ClaimLoop:
 
     async def _wait(self, seconds: float | None) -> None:
         """Wait until a handler ends, new work is announced or a stop is asked for."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self.runner.wake.wait()
-        except TimeoutError:
-            pass
+        await waited(self.runner.wake, seconds)

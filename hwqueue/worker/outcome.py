@@ -60,21 +60,8 @@ class Outcome:
 
     def settle(self, claim: Claim) -> Settlement:
         """The settlement of the claim that ended so."""
-        return Settlement(
-            lease_id=claim.lease_id,
-            claim_token=claim.claim_token,
-            outcome=self.kind,
-            result=self.result,
-            error=self.error,
-            retry=self.retry,
-            retry_at=self.retry_at,
-            delay=self.delay,
-            available_at=self.available_at,
-            signal=self.signal,
-            name=self.name,
-            near=self.near,
-            traceparent=self.traceparent,
-        )
+        told = {name: getattr(self, name) for name in _TOLD}
+        return Settlement(lease_id=claim.lease_id, claim_token=claim.claim_token, outcome=self.kind, **told)
 
     def to_json(self) -> str:
         """Text that `from_json` reads back, for the way out of a child process."""
@@ -90,6 +77,9 @@ class Outcome:
             elif value is not None:
                 fields[name] = timedelta(microseconds=value)
         return cls(**fields)
+
+
+_TOLD = Outcome.__dataclass_fields__.keys() & Settlement.__dataclass_fields__.keys()
 
 
 def _spelled(value: datetime | timedelta) -> str | int:

@@ -13,6 +13,7 @@ from uuid import NAMESPACE_DNS, UUID, uuid5
 
 from hwqueue.connections import named_conninfo, with_timeouts
 from hwqueue.errors import ConfigError
+from hwqueue.options import check_range
 from hwqueue.types import Gpu
 
 _NODE_NAMESPACE = uuid5(NAMESPACE_DNS, "node.hwqueue")
@@ -21,6 +22,18 @@ _MAX_VERSION_CHARS = 100
 _PLACEHOLDER = re.compile("%[hi]")
 MOST_PROCESSES = 1000
 """How many worker processes may divide a machine."""
+_HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
+_RANGES: Mapping[str, tuple[Any, Any]] = {
+    "concurrency": (1, 10_000),
+    "rack": (0, 2**32 - 1),
+    "poll_interval": (timedelta(milliseconds=10), _HOUR),
+    "heartbeat_interval": (timedelta(milliseconds=100), _HOUR),
+    "shutdown_timeout": (timedelta(0), _DAY),
+    "cancel_grace": (timedelta(0), _HOUR),
+    "reap_interval": (timedelta(milliseconds=100), _DAY),
+    **dict.fromkeys(("heartbeat_timeout", "prune_interval", "claim_timeout"), (timedelta(seconds=1), _DAY)),
+}
+_OPTIONAL = ("rack", "reap_interval", "prune_interval", "claim_timeout")
 _CPU_CLASSES = ("best_effort", "whole_core", "strict_isolated")
 _GPU_CLASSES = ("shared", "session_exclusive", "device_exclusive", "partition_exclusive")
 
@@ -126,14 +139,19 @@ class WorkerSettings:
 
     def __post_init__(self) -> None:
         self._check_names()
-        _check_number("concurrency", self.concurrency, 1, 10_000)
-        if self.rack is not None:
-            _check_number("rack", self.rack, 0, 2**32 - 1)
+        for name, (low, high) in _RANGES.items():
+            if getattr(self, name) is not None or name not in _OPTIONAL:
+                check_range(name, getattr(self, name), low, high)
         for key, value in (self.capacity or {}).items():
-            _check_number(f"capacity.{key}", value, 0, 10**12)
+            check_range(f"capacity.{key}", value, 0, 10**12)
         self._check_isolation()
         self._check_share()
-        self._check_spans()
+        if self.heartbeat_timeout <= self.heartbeat_interval:
+            raise ConfigError(
+                f"heartbeat_timeout ({self.heartbeat_timeout}) must be longer than "
+                f"heartbeat_interval ({self.heartbeat_interval}), or the node looks dead between "
+                "two heartbeats"
+            )
 
     @property
     def isolates_cores(self) -> bool:
@@ -180,8 +198,8 @@ class WorkerSettings:
 
     def _check_share(self) -> None:
         index, count = self.share
-        _check_number("share[1]", count, 1, MOST_PROCESSES)
-        _check_number("share[0]", index, 0, count - 1)
+        check_range("share[1]", count, 1, MOST_PROCESSES)
+        check_range("share[0]", index, 0, count - 1)
         if count == 1:
             return
         if self.isolates_cores:
@@ -191,26 +209,6 @@ class WorkerSettings:
             )
         if self.node_id is not None:
             raise ConfigError("node_id: several processes of one machine need an id each")
-
-    def _check_spans(self) -> None:
-        hour, day = timedelta(hours=1), timedelta(days=1)
-        _check_span("poll_interval", self.poll_interval, timedelta(milliseconds=10), hour)
-        _check_span("heartbeat_interval", self.heartbeat_interval, timedelta(seconds=0.1), hour)
-        _check_span("heartbeat_timeout", self.heartbeat_timeout, timedelta(seconds=1), day)
-        _check_span("shutdown_timeout", self.shutdown_timeout, timedelta(0), day)
-        _check_span("cancel_grace", self.cancel_grace, timedelta(0), hour)
-        if self.reap_interval is not None:
-            _check_span("reap_interval", self.reap_interval, timedelta(seconds=0.1), day)
-        if self.prune_interval is not None:
-            _check_span("prune_interval", self.prune_interval, timedelta(seconds=1), day)
-        if self.claim_timeout is not None:
-            _check_span("claim_timeout", self.claim_timeout, timedelta(seconds=1), day)
-        if self.heartbeat_timeout <= self.heartbeat_interval:
-            raise ConfigError(
-                f"heartbeat_timeout ({self.heartbeat_timeout}) must be longer than "
-                f"heartbeat_interval ({self.heartbeat_interval}), or the node looks dead between "
-                "two heartbeats"
-            )
 
 
 def worker_conninfo(conninfo: str | None) -> str:
@@ -234,20 +232,6 @@ def name_of_template(template: str, index: int = 0) -> str:
     return _PLACEHOLDER.sub(lambda found: values[found[0]], template)
 
 
-def _check_number(field_name: str, value: int, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"{field_name} must be an integer, not {value!r}")
-    if not low <= value <= high:
-        raise ConfigError(f"{field_name} must be between {low} and {high}, not {value}")
-
-
 def _check_classes(field_name: str, classes: tuple[str, ...], known: tuple[str, ...]) -> None:
     if not isinstance(classes, tuple) or not set(classes) <= set(known):
         raise ConfigError(f"{field_name} must be a tuple of {', '.join(known)}, not {classes!r}")
-
-
-def _check_span(field_name: str, value: timedelta, low: timedelta, high: timedelta) -> None:
-    if not isinstance(value, timedelta):
-        raise ConfigError(f"{field_name} must be a timedelta, not {value!r}")
-    if not low <= value <= high:
-        raise ConfigError(f"{field_name} must be between {low} and {high}, not {value}")

@@ -8,6 +8,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from hwqueue.stopping import waited
+
 _log = logging.getLogger("hwqueue.worker")
 
 SUPERSEDED = 5
@@ -62,11 +64,7 @@ class Shutdown:
 
     async def sleep(self, seconds: float) -> None:
         """Sleep, but not beyond `now`."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self.now.wait()
-        except TimeoutError:
-            pass
+        await waited(self.now, seconds)
 
     @contextmanager
     def on_orders(self, descriptor: int) -> Iterator[None]:

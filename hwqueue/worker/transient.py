@@ -4,19 +4,8 @@ from __future__ import annotations
 
 import psycopg
 
+from hwqueue.driver_errors import PASSING
 from hwqueue.errors import HwqueueError, NodeUnknown
-
-# By SQLSTATE, or its class. 25006 is a server that lost its rights in a failover while its sockets
-# lived on: the client closes such a connection, and the next one may reach the new primary.
-_TRANSIENT = (
-    "08",  # connection
-    "25006",  # read only
-    "40",  # serialization failure, deadlock
-    "53",  # out of connections, memory or disk
-    "55P03",  # lock not available
-    "57",  # cancelled, shutting down, starting up
-    "58",  # input or output, outside of Postgres
-)
 
 # The driver has no SQLSTATE when a connection cannot be made, only words: of libpq, of the
 # server, of PgBouncer.
@@ -52,7 +41,7 @@ def is_transient(error: BaseException) -> bool:
         return False
     if error.sqlstate is None:  # the connection was lost, or there is none
         return isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
-    return error.sqlstate.startswith(_TRANSIENT)
+    return error.sqlstate.startswith(PASSING)
 
 
 def may_come_up(error: BaseException) -> bool:

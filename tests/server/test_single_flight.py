@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from hwqueue.server.single_flight import SingleFlight
+from hwqueue.single_flight import SingleFlight
 
 
 class Call:

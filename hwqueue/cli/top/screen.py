@@ -1,9 +1,8 @@
 """The live screen of `hwqueue top`. It needs Textual, so it is imported only when it is shown."""
 
 import asyncio
-import dataclasses
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -18,11 +17,13 @@ from textual.css.query import NoMatches
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static, TabbedContent, TabPane
 
-from hwqueue.cli.output import plain_text
+from hwqueue.cli.output import fields_of, plain_text
 from hwqueue.cli.top.reading import Reading, Source
 from hwqueue.cli.top.summary import summary
 from hwqueue.cli.top.tables import PENDING, TABLES, Order, Table, arranged
 from hwqueue.errors import HwqueueError
+from hwqueue.stopping import waited
+from hwqueue.text import first_line
 
 HELP = (
     ("1 2 3 4 5", "queues, what is pending and why, nodes, events, what runs"),
@@ -116,7 +117,7 @@ class Facts(ModalScreen[None]):
         try:
             text = "\n".join(map(plain_text, await later()))
         except (HwqueueError, psycopg.Error) as error:
-            text = f"no answer: {in_one_line(error)}"
+            text = f"no answer: {first_line(error) or type(error).__name__}"
         self.query_one("#later", Static).update(text + "\n")
 
     def action_leave(self) -> None:
@@ -212,7 +213,7 @@ class Top(App[None]):
             try:
                 self._reading, self._error = await self._source.read(), None
             except (HwqueueError, psycopg.Error) as error:
-                self._error = in_one_line(error)
+                self._error = first_line(error) or type(error).__name__
             self._seconds = wait_after(time.monotonic() - begun, self._interval)
             with suppress(NoMatches):  # the screen is just being taken down
                 self._draw()
@@ -220,9 +221,7 @@ class Top(App[None]):
 
     async def _wait(self) -> None:
         """A while, and then as long as it is paused; less when somebody asks."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._seconds):
-                await self._wake.wait()
+        await waited(self._wake, self._seconds)
         if self._is_paused:
             await self._wake.wait()
 
@@ -343,12 +342,7 @@ def wait_after(took: float, interval: timedelta) -> float:
 
 def facts_of(row: Any) -> list[tuple[str, str]]:
     """Every field of a row, with its name."""
-    fields: Mapping[str, Any] = {field.name: getattr(row, field.name) for field in dataclasses.fields(row)}
     return [
-        (name.replace("_", " "), plain_text(getattr(value, "words", value))) for name, value in fields.items()
+        (name.replace("_", " "), plain_text(getattr(value, "words", value)))
+        for name, value in fields_of(row).items()
     ]
-
-
-def in_one_line(error: Exception) -> str:
-    """What went wrong."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -34,7 +34,7 @@ from hwqueue.statements import statement, statement_of_texts
 
 # The pool doubles its wait between two attempts to connect, up to minutes after the server is back;
 # so it is made to give up early, and to start again while a caller waits.
-_RECONNECT_SECONDS = 2.0
+RECONNECT_SECONDS = 2.0
 
 # A connection that has been idle for longer is asked whether it still works before it is used:
 # what is in between may have dropped it without a word. One that the server has closed says so.
@@ -105,8 +105,8 @@ class AsyncPoolRunner:
             min_size=1,
             max_size=self._size,
             timeout=self._timeout,
-            reconnect_timeout=_RECONNECT_SECONDS,
-            reconnect_failed=_try_again,
+            reconnect_timeout=RECONNECT_SECONDS,
+            reconnect_failed=try_again,
             connection_class=AsyncPooled,
             configure=_configure,
             check=_check if self.hides_cuts else None,
@@ -210,7 +210,7 @@ async def _fetch(connection: AsyncPooled, sql: str, arguments: Mapping[str, Any]
     return rows
 
 
-async def _try_again(pool: AsyncConnectionPool[Any]) -> None:
+async def try_again(pool: AsyncConnectionPool[Any]) -> None:
     """Start to connect again, if a caller waits for it; else the next caller does."""
     if pool.get_stats().get("requests_waiting"):
         await pool.check()

@@ -6,10 +6,10 @@ loaded.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from hwqueue.app import App
-from hwqueue.extras import needs
+from hwqueue.extras import loader, needs
 
 with needs("django"):
     from asgiref.sync import sync_to_async
@@ -45,9 +45,5 @@ async def aspawn(task: Task[P, R_co], *args: P.args, **kwargs: P.kwargs) -> Task
     return await sync_to_async(spawn)()
 
 
-def __getattr__(name: str) -> Any:
-    if name == "load_app":
-        from hwqueue.contrib.django.loading import load_app  # noqa: PLC0415 - needs Django's apps
-
-        return load_app
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# it needs Django's apps
+__getattr__ = loader(__name__, "django", "hwqueue.contrib.django.loading", ("load_app",))

@@ -46,17 +46,10 @@ class LeaseAdmin(_ModelAdmin):
         view = self.admin_site.admin_view(self.changelist_view)
         return [path("", view, name="hwqueue_lease_changelist")]
 
-    def has_add_permission(self, _request: HttpRequest) -> bool:
-        """No."""
+    def _never(self, *_about: object, **_named: object) -> bool:
         return False
 
-    def has_change_permission(self, _request: HttpRequest, _obj: Lease | None = None) -> bool:
-        """No."""
-        return False
-
-    def has_delete_permission(self, _request: HttpRequest, _obj: Lease | None = None) -> bool:
-        """No."""
-        return False
+    has_add_permission = has_change_permission = has_delete_permission = _never
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None

@@ -13,10 +13,10 @@ from starlette.responses import JSONResponse, Response
 
 from hwqueue.dashboard import formatting
 from hwqueue.dashboard.auth import protected
+from hwqueue.dashboard.ids import class_number
 from hwqueue.dashboard.pages.asked import number, one_of
 from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import page
-from hwqueue.errors import BadArgument
 from hwqueue.types import NodeClaim, NodeCore, NodeGpu, NodeGroup, NodeUsage
 
 PAGE_SIZE = 50
@@ -122,10 +122,7 @@ async def fleet_map(request: Request) -> Response:
 @protected("/fleet/fit/{class_id}")
 async def fleet_fit(request: Request) -> Response:
     """What every node is to a placement class: 0 takes it now, 1 is full, 2 one rule away, 3 no."""
-    text = request.path_params["class_id"]
-    if not text.isdecimal() or len(text) > 19:
-        raise BadArgument(f"{text[:30]!r} is no placement class", hint="see the list of classes")
-    cached = await reads(request).fit(int(text))
+    cached = await reads(request).fit(class_number(request.path_params["class_id"]))
     return JSONResponse(
         {
             "as_of": formatting.iso(cached.at),
@@ -201,7 +198,7 @@ async def node(request: Request) -> Response:
         "node.html",
         f"Node {found.name}",
         node=found,
-        state=_state(found.live, found.cordoned, found.draining),
+        state=found.state,
         usage=row,
         claims=claims,
         shown_claims=SHOWN_CLAIMS,
@@ -225,9 +222,3 @@ def holds(claim: NodeClaim) -> str:
     classes = (given.cpu_isolation, given.gpu_exclusivity)
     alone = [each for each in classes if each not in (None, "best_effort", "shared")]
     return ", ".join([text or "a slot", *alone])
-
-
-def _state(live: bool, cordoned: bool, draining: bool) -> str:
-    if draining:
-        return "draining"
-    return "cordoned" if cordoned else "live" if live else "silent"

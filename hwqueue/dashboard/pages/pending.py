@@ -15,10 +15,10 @@ from starlette.responses import Response
 from hwqueue.alike import alike
 from hwqueue.dashboard.auth import protected
 from hwqueue.dashboard.charts import segments
+from hwqueue.dashboard.ids import class_number
 from hwqueue.dashboard.pages.asked import number, one_of, texts
 from hwqueue.dashboard.reads import MOST_CLASSES, reads
 from hwqueue.dashboard.render import page
-from hwqueue.errors import BadArgument
 from hwqueue.types import FunnelStage, PendingReason
 
 PAGE = 50
@@ -145,10 +145,7 @@ async def pending(request: Request) -> Response:
 @protected("/pending/{class_id}")
 async def placement_class(request: Request) -> Response:
     """One class: why its leases wait, and what would let them run."""
-    text = request.path_params["class_id"]
-    if not text.removeprefix("-").isdecimal() or len(text) > 20:
-        raise BadArgument(f"{text[:30]!r} is no placement class", hint="see the list of classes")
-    cached = await reads(request).explain_class(int(text))
+    cached = await reads(request).explain_class(class_number(request.path_params["class_id"]))
     why = cached.value
     return page(
         request,

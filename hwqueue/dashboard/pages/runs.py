@@ -19,7 +19,7 @@ from hwqueue.dashboard.pages.asked import Listing, number
 from hwqueue.dashboard.pages.pending import why_context
 from hwqueue.dashboard.reads import Reads, RunView, reads
 from hwqueue.dashboard.render import page
-from hwqueue.dashboard.runs.graph import Graph, Step, graph_of
+from hwqueue.dashboard.runs.graph import Graph, Step, graph_of, state_word
 from hwqueue.dashboard.runs.says import says_of
 from hwqueue.dashboard.runs.timeline import timeline_of
 from hwqueue.errors import ClassUnknown
@@ -190,19 +190,13 @@ async def items(request: Request) -> Response:
         f"Items of {step}",
         run=view.run,
         step=view.step,
-        rows=[(row, _state_of(row), _returned(row)) for row in rows],
+        rows=[(row, state_word(row), _returned(row)) for row in rows],
         nodes=len({row.node_id for row in rows} - {None}),
         more=len(view.items) > ITEMS,
         paged=after >= 0,
         states=ITEM_STATES,
         state=state or "",
     )
-
-
-def _state_of(row: StepResult) -> str:
-    """The item's state; while its lease waits for a node, the lease's."""
-    waits = row.state == "running" and row.lease_state in ("pending", "scheduled")
-    return str(row.lease_state) if waits else row.state
 
 
 def _returned(row: StepResult) -> str:

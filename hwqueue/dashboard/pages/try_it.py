@@ -16,12 +16,12 @@ from hwqueue.dashboard.forms import (
     FieldError,
     asked_by,
     asks_as,
-    class_number,
     lease_of,
     like,
     node_of,
     place_of,
 )
+from hwqueue.dashboard.ids import class_number
 from hwqueue.dashboard.pages.asked import number, texts
 from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import page

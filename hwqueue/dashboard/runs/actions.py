@@ -11,14 +11,14 @@ from hwqueue.client import AsyncClient
 from hwqueue.dashboard.action import Action, Fields, Question, typed
 from hwqueue.dashboard.forms import json_value
 from hwqueue.dashboard.reads import Reads, RunView
-from hwqueue.dashboard.runs.graph import shown
+from hwqueue.dashboard.runs.graph import state_word
 from hwqueue.errors import BadArgument
 from hwqueue.text import plural
 from hwqueue.types import RetryMode
 
 
 def _ask_cancel(view: RunView) -> Question:
-    states = Counter(shown(step) for step in view.steps)
+    states = Counter(state_word(step) for step in view.steps)
     waiting = states["pending"] + states["scheduled"]
     return Question(
         f"Cancel this run of {view.run.workflow}?",
@@ -34,7 +34,7 @@ def _ask_cancel(view: RunView) -> Question:
 
 
 def _ask_pause(view: RunView) -> Question:
-    states = Counter(shown(step) for step in view.steps)
+    states = Counter(state_word(step) for step in view.steps)
     going = states["running"] + states["pending"] + states["scheduled"]
     return Question(
         f"Pause this run of {view.run.workflow}?",
@@ -90,7 +90,7 @@ async def _view_of_step(source: Reads, subject: str) -> tuple[RunView, str]:
 def _ask_skip(found: tuple[RunView, str]) -> Question:
     view, step = found
     row = next((each for each in view.steps if each.step == step), None)
-    state = shown(row) if row else "unknown"
+    state = state_word(row) if row else "unknown"
     return Question(
         f"Skip step {step}?",
         (

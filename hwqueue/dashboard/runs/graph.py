@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from hwqueue.dashboard.runs.layout import Box, Layout, Line, lay_out, layers_of
-from hwqueue.types import StepDetail, WorkflowStep
+from hwqueue.types import StepDetail, StepResult, WorkflowStep
 
 MOST_BOXES = 200  # more are a table: nobody follows the edges of more
 _BASELINE = 4  # how far below its middle a text of 11 pixels stands
@@ -154,9 +154,7 @@ def graph_of(
     edges = tuple((parent, each["name"]) for each in given for parent in each.get("after", {}))
     at_end = tuple(each["name"] for each in given if "finally" in each)
     edges = tuple(edge for edge in edges if edge[1] not in at_end)
-    layers = layers_of(names, edges)
-    last = max((layer for name, layer in layers.items() if name not in at_end), default=-1)
-    layers |= dict.fromkeys(at_end, last + 1)
+    layers = layers_of(names, edges, at_end)
     steps = tuple(
         _step(number, each, layers[each["name"]], by_no.get(number), detail_of.get(number))
         for number, each in enumerate(given, 1)
@@ -185,7 +183,7 @@ def _step(
         name=given["name"],
         kind=given.get("kind", "task"),
         task=given.get("task", ""),
-        state=None if row is None else shown(row),
+        state=None if row is None else state_word(row),
         parents=given.get("after", {}),
         condition=_condition(given),
         at_end=given.get("finally"),
@@ -206,8 +204,8 @@ def _item_counts(row: WorkflowStep) -> dict[str, int] | None:
     return {state: count for state, count in counts.items() if count}
 
 
-def shown(row: WorkflowStep) -> str:
-    """The word for a step's state: of a released one, that of its lease."""
+def state_word(row: WorkflowStep | StepResult) -> str:
+    """The state of a step, or of an item: of a released one, that of its lease."""
     if row.state != "running":
         return row.state
     return row.lease_state if row.lease_state in ("pending", "scheduled") else "running"

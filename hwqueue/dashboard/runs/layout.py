@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -71,12 +71,12 @@ class Layout:
     lines: tuple[Line, ...]
 
 
-def layers_of(names: Sequence[str], edges: Iterable[tuple[str, str]]) -> dict[str, int]:
+def layers_of(
+    names: Sequence[str], edges: Iterable[tuple[str, str]], at_end: Collection[str] = ()
+) -> dict[str, int]:
     """The layer of each step: 0 without parents, else one below its lowest parent.
 
-    Args:
-        names: In topological order.
-        edges: (parent, child).
+    Args: As for `lay_out`.
     """
     parents = defaultdict(list)
     for source, target in edges:
@@ -84,7 +84,8 @@ def layers_of(names: Sequence[str], edges: Iterable[tuple[str, str]]) -> dict[st
     layers: dict[str, int] = {}
     for name in names:
         layers[name] = max((layers[parent] + 1 for parent in parents[name]), default=0)
-    return layers
+    last = max((layer for name, layer in layers.items() if name not in at_end), default=-1)
+    return layers | dict.fromkeys(at_end, last + 1)
 
 
 @lru_cache(maxsize=128)
@@ -100,9 +101,7 @@ def lay_out(
         edges: (parent, child), each once.
         at_end: Steps that run when all others have ended: a layer of their own below the others.
     """
-    layers = layers_of(names, edges)
-    last = max((layer for name, layer in layers.items() if name not in at_end), default=-1)
-    layers |= dict.fromkeys(at_end, last + 1)
+    layers = layers_of(names, edges, at_end)
     rows, links = _with_points(names, edges, layers)
     _order(rows, links)
     columns = _columns(rows, links)

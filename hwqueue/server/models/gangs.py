@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, create_model
+from pydantic import Field
 
 from hwqueue import types
 from hwqueue.server.models.base import (
@@ -144,20 +144,17 @@ class GangNow(Answer):
     state: types.GangState
 
 
-class _GangOf(Answer):
+SpawnedMember = answer_of(types.SpawnedMember)
+
+
+class SpawnedGang(Answer):
     """A gang that was spawned, and its members by rank."""
 
     gang_id: Id
+    members: list[SpawnedMember]  # type: ignore[valid-type]
+    warnings: Warnings
 
 
-_Members: Any = list[answer_of(types.SpawnedMember)]  # type: ignore[misc]
-SpawnedGang = create_model(
-    "SpawnedGang",
-    __base__=_GangOf,
-    __doc__=_GangOf.__doc__,
-    members=(_Members, ...),
-    warnings=(Warnings, ...),
-)
 GangOut = answer_of(types.Gang)
 GangWhy = answer_of(types.GangExplanation)
 GangAhead = answer_of(types.GangForecast)

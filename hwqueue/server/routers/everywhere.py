@@ -17,6 +17,7 @@ from hwqueue.server.routers.shared import (
     LeaseReader,
     LeaseWriter,
     own_options,
+    tell_place,
     warnings_of,
     with_spans,
 )
@@ -51,9 +52,7 @@ async def spawn_everywhere(
     options = with_spans(own_options(caller, body.options, "options"))
     async with caller.call() as client:
         spawned = await client.spawn_everywhere(body.queue, body.task, body.params, **options)
-    if not spawned.created:
-        response.status_code = 200
-    response.headers["Location"] = f"{request.url.path}/{spawned.everywhere_id}"
+    tell_place(response, f"{request.url.path}/{spawned.everywhere_id}", created=spawned.created)
     warnings = await warnings_of(caller, spawned.everywhere_id)
     return {**asdict(spawned), "warnings": warnings}
 

@@ -22,6 +22,7 @@ from hwqueue.server.routers.shared import (
     LeaseWriter,
     labels_of,
     own_options,
+    tell_place,
     warnings_of,
     with_spans,
 )
@@ -51,9 +52,7 @@ async def spawn_lease(
     options = await caller.run(lambda: own_options(caller, body.options, "options", idempotency_key))
     async with caller.call() as client:
         spawned = await client.spawn_lease(body.queue, body.task, body.params, **with_spans(options))
-    response.headers["Location"] = f"{request.url.path}/{spawned.lease_id}"
-    if not spawned.created:
-        response.status_code = 200
+    tell_place(response, f"{request.url.path}/{spawned.lease_id}", created=spawned.created)
     if spawned.warnings is None:
         return replace(spawned, warnings=await warnings_of(caller, spawned.lease_id))
     return spawned

@@ -10,7 +10,7 @@ from prometheus_client.exposition import choose_encoder
 
 from hwqueue.server.dependencies import AuthenticatedRoute
 from hwqueue.server.routers.shared import Reader
-from hwqueue.server.single_flight import SingleFlight
+from hwqueue.single_flight import SingleFlight
 
 router = APIRouter(route_class=AuthenticatedRoute, tags=["views"])
 

@@ -25,6 +25,7 @@ from hwqueue.server.routers.shared import (
     labels_of,
     own_options,
     stream_slot,
+    tell_place,
 )
 from hwqueue.types import RunState, StepState
 
@@ -54,9 +55,7 @@ async def submit_spec(
     options = await caller.run(lambda: own_options(caller, body.options, "options", idempotency_key))
     async with caller.call() as client:
         submitted = await client.submit_spec(body.spec.model_dump(), body.input, **options)
-    response.headers["Location"] = f"{request.url.path}/{submitted.run_id}"
-    if not submitted.created:
-        response.status_code = 200
+    tell_place(response, f"{request.url.path}/{submitted.run_id}", created=submitted.created)
     return submitted
 
 

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import psycopg
-from fastapi import Depends, Header, Query, Request
+from fastapi import Depends, Header, Query, Request, Response
 from fastapi.sse import ServerSentEvent
 from pydantic import BaseModel, Field
 
-from hwqueue.client._spawn import SPANS
+from hwqueue.client._spawn import GANG_SPANS, SPANS
 from hwqueue.errors import BadArgument, HwqueueError
 from hwqueue.server.auth import authenticate
 from hwqueue.server.dependencies import Caller, RequireScope
@@ -103,8 +103,15 @@ def own_options(
 
 def with_spans(options: dict[str, Any]) -> dict[str, Any]:
     """The options of a spawn or a gang with their spans as Python has them."""
-    spans = {name: timedelta(seconds=options[name]) for name in (*SPANS, "hold") if name in options}
+    spans = {name: timedelta(seconds=options[name]) for name in {*SPANS, *GANG_SPANS} if name in options}
     return options | spans
+
+
+def tell_place(response: Response, place: str, *, created: bool = True) -> None:
+    """Say where what was made is; 200 if it was there already."""
+    response.headers["Location"] = place
+    if not created:
+        response.status_code = 200
 
 
 async def warnings_of(caller: Caller, spawned_id: UUID) -> tuple[str, ...] | None:

@@ -15,6 +15,7 @@ from hwqueue.server.routers.shared import (
     Operator,
     Reader,
     own_options,
+    tell_place,
 )
 
 router = APIRouter(route_class=AuthenticatedRoute, prefix="/workflows", tags=["workflows"])
@@ -34,9 +35,7 @@ async def define_workflow(
     """Define a workflow: its next version, for new runs; runs that exist keep theirs."""
     async with caller.call() as client:
         defined = await client.define_workflow(body.model_dump())
-    response.headers["Location"] = f"{request.url.path}/{defined.workflow}"
-    if not defined.created:
-        response.status_code = 200
+    tell_place(response, f"{request.url.path}/{defined.workflow}", created=defined.created)
     return defined
 
 
@@ -116,7 +115,5 @@ async def submit_workflow(
     async with caller.call() as client:
         submitted = await client.submit_workflow(workflow, body.input, **options)
     runs = request.url.path.removesuffix(f"/workflows/{workflow}/runs")
-    response.headers["Location"] = f"{runs}/runs/{submitted.run_id}"
-    if not submitted.created:
-        response.status_code = 200
+    tell_place(response, f"{runs}/runs/{submitted.run_id}", created=submitted.created)
     return submitted
