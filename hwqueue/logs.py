@@ -55,7 +55,7 @@ class about:  # noqa: N801 - it is called like a function, and is one for each h
     """Records that this block logs, in this thread or asyncio task, are about a lease.
 
     Args:
-        tell_line: Keeps with the attempt what `hwqueue.worker.attempt_log` finds worth it.
+        tell_line: Keeps with the attempt what `hwqueue.worker.kept_records` finds worth it.
     """
 
     __slots__ = ("_before", "claim", "tell_line")

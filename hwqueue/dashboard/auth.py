@@ -48,14 +48,14 @@ _HEADERS = {
 class Viewer:
     """Who looks at the pages.
 
-    caller: As whom their streams are counted, where each caller has a limit. may_act: they see
+    counted_name: As whom their streams are counted, where each caller has a limit. may_act: they see
     the buttons, too. signed_in: with a token, here.
     """
 
     name: str
     role: str
     actor: str
-    caller: str
+    counted_name: str
     may_act: bool
     signed_in: bool
 
@@ -91,7 +91,7 @@ class AuthMiddleware:
         viewer, refusal = await self._viewer(scope, session)
         if viewer is not None:
             scope.setdefault("state", {})["actor"] = viewer.actor  # for the log
-            VIEWER.set(viewer.caller)
+            VIEWER.set(viewer.counted_name)
         signed_in = session if viewer is not None and viewer.signed_in else None
         actor = viewer.actor if viewer is not None else None
         signer = CsrfSigner(self._sessions.key, json.dumps([signed_in, actor, browser]))
@@ -164,7 +164,7 @@ def _viewer(principal: Principal, signed_in: bool) -> Viewer:
         name=principal.actor.partition(":")[2] or principal.actor,
         role=str(principal.role),
         actor=principal.actor,
-        caller=principal.caller,
+        counted_name=principal.counted_name,
         may_act=principal.has(May.OPERATE),
         signed_in=signed_in,
     )

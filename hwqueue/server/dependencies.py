@@ -120,7 +120,7 @@ async def principal_of(request: Request) -> Principal:
         services: Services = request.app.state.services
         known = await authenticate(services.authenticators, request)
         request.state.principal, request.state.actor = known, known.actor
-        await services.rate_limits.count_request(known.caller)
+        await services.rate_limits.count_request(known.counted_name)
     return known
 
 
@@ -164,7 +164,7 @@ class AuthenticatedRoute(APIRoute):
             if not is_large(body):
                 return await handle(request)
             large: LargeRequests = request.app.state.services.large_requests
-            async with large.slot(principal.caller):
+            async with large.slot(principal.counted_name):
                 request.state.run_in_thread = large.run
                 try:
                     return await handle(LargeBodyRequest(request, body, self.body_field, large.run))
@@ -182,10 +182,10 @@ async def _body_of(request: Request, principal: Principal) -> bytes:
     rate_limits: RateLimits = request.app.state.services.rate_limits
     said = request.headers.get("content-length")
     if said is not None:
-        await rate_limits.count_bytes(principal.caller, int(said))
+        await rate_limits.count_bytes(principal.counted_name, int(said))
         return await request.body()
     body = await request.body()
-    await rate_limits.count_bytes(principal.caller, len(body))
+    await rate_limits.count_bytes(principal.counted_name, len(body))
     return body
 
 

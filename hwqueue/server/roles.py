@@ -54,7 +54,7 @@ class Principal:
     address: str | None = None
 
     @property
-    def caller(self) -> str:
+    def counted_name(self) -> str:
         """Whose requests, bytes and streams are counted together."""
         return self.address or counted_as(self.actor, self.tenant)
 

@@ -9,7 +9,7 @@ import psycopg
 
 from hwqueue.calls import Call
 from hwqueue.client import AsyncClient
-from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.client._async.part import AsyncPart
 from hwqueue.client._async.runner import AsyncConnectionRunner
 from hwqueue.client._drivers import Rows
 from hwqueue.connections import in_utf8
@@ -35,5 +35,5 @@ def connecting_client(conninfo: str) -> AsyncClient:
     """An `AsyncClient` without a pool; it needs no `open` and no `close`."""
     client = AsyncClient.__new__(AsyncClient)
     client._pool = None
-    AsyncCaller.__init__(client, _ConnectingRunner(conninfo))
+    AsyncPart.__init__(client, _ConnectingRunner(conninfo))
     return client

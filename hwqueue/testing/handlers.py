@@ -19,7 +19,7 @@ from hwqueue.handler.gang import GangContext
 from hwqueue.testing.either import at_once, is_at_once
 from hwqueue.types import Checkpoint, Claim
 from hwqueue.worker import outcome
-from hwqueue.worker.handling import acall, call
+from hwqueue.worker.handling import handle, handle_async
 from hwqueue.worker.outcome import Outcome
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ async def run_handler(
 
     if task.is_async:
         connect = partial(async_connected, conninfo)
-        running = acall(
+        running = handle_async(
             task, AsyncLeaseContext(claim=claim, gang=gang, ask=ask, connect=connect), raised.append
         )
         ended = _in_a_loop(running) if is_sync else await running
@@ -70,7 +70,7 @@ async def run_handler(
             return asyncio.run_coroutine_threadsafe(asking, loop).result()
 
         context = LeaseContext(claim=claim, gang=gang, ask=ask_and_wait, connect=partial(connected, conninfo))
-        run = partial(call, task, context, raised.append)
+        run = partial(handle, task, context, raised.append)
         ended = run() if is_sync else await asyncio.to_thread(run)
     ended = ended or outcome.CANCELLED_ITSELF
     return ended, raised[0] if raised and ended.kind != "suspend" else None

@@ -34,8 +34,8 @@ from hwqueue.handler.attempt_log import MOST_LINES, Line, numbered
 from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 from hwqueue.handler.lease_facts import Report
 from hwqueue.worker import outcome
-from hwqueue.worker.attempt_log import keeping_records
-from hwqueue.worker.handling import acall, call, pin
+from hwqueue.worker.handling import handle, handle_async, pin
+from hwqueue.worker.kept_records import keeping_records
 from hwqueue.worker.outcome import Outcome
 from hwqueue.worker.process import (
     LINES,
@@ -267,7 +267,7 @@ def _run_sync(task: Task[..., Any], job: Job, reports: _Reports) -> Outcome | No
         tell_progress=reports.tell,
         tell_line=numbered(reports.tell_line),
     )
-    return call(task, context)
+    return handle(task, context)
 
 
 def _run_async(task: Task[..., Any], job: Job, reports: _Reports) -> Outcome | None:
@@ -289,7 +289,7 @@ def _run_async(task: Task[..., Any], job: Job, reports: _Reports) -> Outcome | N
             tell_progress=reports.tell,
             tell_line=numbered(reports.tell_line),
         )
-        return await acall(task, context)
+        return await handle_async(task, context)
 
     return asyncio.run(run())
 

@@ -19,7 +19,7 @@ from hwqueue.worker.outcome import Outcome
 OnError = Callable[[BaseException], object]
 
 
-def call(task: Task[..., Any], context: LeaseContext, on_error: OnError | None = None) -> Outcome | None:
+def handle(task: Task[..., Any], context: LeaseContext, on_error: OnError | None = None) -> Outcome | None:
     """Run a sync handler in this thread, on the CPUs of its lease; None when it gave way.
 
     No exception may leave the thread: a future does not take every kind, and would never be done.
@@ -43,10 +43,10 @@ def call(task: Task[..., Any], context: LeaseContext, on_error: OnError | None =
     return how if traceparent is None else outcome.traced(how, traceparent)
 
 
-async def acall(
+async def handle_async(
     task: Task[..., Any], context: AsyncLeaseContext, on_error: OnError | None = None
 ) -> Outcome | None:
-    """Run an async handler in this event loop; None when it gave way. `on_error`: as in `call`."""
+    """Run an async handler in this event loop; None when it gave way. `on_error`: as in `handle`."""
     claim = context.claim
     with about(claim, context.tell_line), tracing.handling(claim) as note:
         how: Outcome | None = None

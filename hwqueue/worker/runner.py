@@ -22,7 +22,7 @@ from hwqueue.handler.gang import GangContext
 from hwqueue.text import exact_duration
 from hwqueue.types import Claim, GangStatus
 from hwqueue.worker import outcome, process
-from hwqueue.worker.handling import acall, call
+from hwqueue.worker.handling import handle, handle_async
 from hwqueue.worker.outcome import Ended, Outcome
 from hwqueue.worker.report import tell, tell_started
 from hwqueue.worker.session import NodeSession
@@ -358,7 +358,7 @@ class Runner:
             tell_line=numbered(partial(self._session.logs.tell, claim)),
         )
         execution.cancelled = context.cancelled.set
-        return self._loop.run_in_executor(self._threads, call, execution.task, context)
+        return self._loop.run_in_executor(self._threads, handle, execution.task, context)
 
     async def _in_loop(self, execution: Execution) -> Outcome | None:
         claim = execution.claim
@@ -371,7 +371,7 @@ class Runner:
             tell_line=numbered(partial(self._session.logs.tell, claim)),
         )
         execution.cancelled = context.cancelled.set
-        return await acall(execution.task, context)
+        return await handle_async(execution.task, context)
 
     async def _in_process(self, execution: Execution) -> Outcome:
         claim, task = execution.claim, execution.task

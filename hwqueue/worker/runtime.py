@@ -20,8 +20,8 @@ from hwqueue.app import App
 from hwqueue.errors import ConfigError, HwqueueError
 from hwqueue.stopping import calling, until_told
 from hwqueue.text import exact_duration
-from hwqueue.worker.attempt_log import keeping_records
 from hwqueue.worker.heartbeat import HeartbeatLoop
+from hwqueue.worker.kept_records import keeping_records
 from hwqueue.worker.listen import Wanted, listen
 from hwqueue.worker.loop import ClaimLoop
 from hwqueue.worker.node import describe_node

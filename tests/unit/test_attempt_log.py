@@ -14,7 +14,7 @@ from hwqueue.errors import BadArgument, ConfigError
 from hwqueue.handler.attempt_log import Line, log_line, numbered
 from hwqueue.logs import LogLevel, about
 from hwqueue.testing import make_context
-from hwqueue.worker.attempt_log import keeping_records
+from hwqueue.worker.kept_records import keeping_records
 from hwqueue.worker.outbox import Item, LogOutbox
 from tests.unit.claims import claim
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Any, Literal, Unpack
 
 from hwqueue import calls, types
-from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.client._async.part import AsyncPart
 from hwqueue.client._json import plain
 from hwqueue.client._spawn import lease_filter
 from hwqueue.errors import BadArgument
@@ -22,7 +22,7 @@ _CALLS = {
 }
 
 
-class AsyncBulk(AsyncCaller):
+class AsyncBulk(AsyncPart):
     """Cancel, requeue, update and delete by filter, a page of leases at a time.
 
     Each page is a transaction of its own, unless the client works on your connection. A lease that

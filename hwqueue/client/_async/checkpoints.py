@@ -8,12 +8,12 @@ from typing import Any, Literal
 from uuid import UUID
 
 from hwqueue import calls, types
-from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.client._async.part import AsyncPart
 from hwqueue.client._items import Named, items_of
 from hwqueue.client._json import plain
 
 
-class AsyncCheckpoints(AsyncCaller):
+class AsyncCheckpoints(AsyncPart):
     """Save what a claim has done, suspend its lease, wake it with a signal, add work to its step.
 
     In a handler call `context.step`, `context.sleep`, `context.wait_for`, `context.add_items` and

@@ -9,13 +9,13 @@ from uuid import UUID
 
 from hwqueue import calls, types
 from hwqueue.client._arguments import claim_keys
-from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.client._async.part import AsyncPart
 from hwqueue.client._json import plain
 from hwqueue.client._settle import Batch
 from hwqueue.client._spawn import spawn_options
 
 
-class AsyncClaims(AsyncCaller):
+class AsyncClaims(AsyncPart):
     """Claim leases for a node and settle them.
 
     Let these calls end. One that is cut off (a lost connection, Ctrl-C) may have granted claims:

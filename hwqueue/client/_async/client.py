@@ -8,7 +8,6 @@ from typing import Any, Self
 
 from hwqueue import calls
 from hwqueue.client._async.bulk import AsyncBulk
-from hwqueue.client._async.caller import AsyncCaller
 from hwqueue.client._async.checkpoints import AsyncCheckpoints
 from hwqueue.client._async.claims import AsyncClaims
 from hwqueue.client._async.events import AsyncEvents
@@ -16,6 +15,7 @@ from hwqueue.client._async.everywhere import AsyncEverywhere
 from hwqueue.client._async.gangs import AsyncGangs
 from hwqueue.client._async.leases import AsyncLeases
 from hwqueue.client._async.nodes import AsyncNodes
+from hwqueue.client._async.part import AsyncPart
 from hwqueue.client._async.planner import AsyncPlanning
 from hwqueue.client._async.queues import AsyncQueues
 from hwqueue.client._async.runner import AsyncPoolRunner, runner_on
@@ -95,7 +95,7 @@ class AsyncClient(
         """
         client = cls.__new__(cls)
         client._pool = None
-        AsyncCaller.__init__(client, runner_on(connection), actor)
+        AsyncPart.__init__(client, runner_on(connection), actor)
         return client
 
     async def open(self) -> None:

@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from hwqueue import calls, types
-from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.client._async.part import AsyncPart
 from hwqueue.client._json import given, plain
 
 
-class AsyncEvents(AsyncCaller):
+class AsyncEvents(AsyncPart):
     """Look at what happened, and follow it."""
 
     async def list_events(

@@ -7,11 +7,11 @@ from typing import Literal, Unpack
 from uuid import UUID
 
 from hwqueue import calls, types
-from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.client._async.part import AsyncPart
 from hwqueue.client._spawn import spawn_options
 
 
-class AsyncEverywhere(AsyncCaller):
+class AsyncEverywhere(AsyncPart):
     """Spawn tasks on every node, look at them and stop them."""
 
     async def spawn_everywhere(

@@ -8,11 +8,11 @@ from typing import Any, Unpack
 from uuid import UUID
 
 from hwqueue import calls, tracing, types
-from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.client._async.part import AsyncPart
 from hwqueue.client._spawn import gang_members, gang_options
 
 
-class AsyncGangs(AsyncCaller):
+class AsyncGangs(AsyncPart):
     """Spawn gangs, look at them and cancel them."""
 
     async def spawn_gang(

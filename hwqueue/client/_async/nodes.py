@@ -8,11 +8,11 @@ from typing import Any
 from uuid import UUID
 
 from hwqueue import calls, types
-from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.client._async.part import AsyncPart
 from hwqueue.client._json import given, plain
 
 
-class AsyncNodes(AsyncCaller):
+class AsyncNodes(AsyncPart):
     """Register and steer nodes; reap and prune."""
 
     async def register_node(self, node_id: UUID | str, spec: types.NodeSpec | Mapping[str, Any]) -> int:

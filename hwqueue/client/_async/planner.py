@@ -8,11 +8,11 @@ from typing import Literal
 from uuid import UUID
 
 from hwqueue import calls, types
-from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.client._async.part import AsyncPart
 from hwqueue.client._json import given, plain
 
 
-class AsyncPlanning(AsyncCaller):
+class AsyncPlanning(AsyncPart):
     """Read what waits and what is free, price room, propose places. For planners."""
 
     async def lead_planner(self, holder: str, *, ttl: timedelta = timedelta(seconds=10)) -> int | None:

@@ -7,14 +7,14 @@ from typing import Any
 from uuid import UUID
 
 from hwqueue import calls, types
-from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.client._async.part import AsyncPart
 from hwqueue.client._json import plain
 from hwqueue.client._rows import service_policy
 
 Policy = types.QueuePolicy | Mapping[str, Any]
 
 
-class AsyncQueues(AsyncCaller):
+class AsyncQueues(AsyncPart):
     """Create, change and look at queues; say what holds for services, the `service_id` of leases."""
 
     async def create_queue(self, queue: str, *, policy: Policy | None = None) -> None:

@@ -55,7 +55,7 @@ class AsyncPooled(psycopg.AsyncConnection[Any]):
 
 
 @runtime_checkable
-class AsyncRunner(Protocol):
+class AsyncCallRunner(Protocol):
     """Makes a call and returns all its rows."""
 
     async def run(self, call: Call, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
@@ -258,7 +258,7 @@ class AsyncSqlAlchemyRunner:
         return read_rows(call, result.all())
 
 
-def runner_on(connection: Any) -> AsyncRunner:
+def runner_on(connection: Any) -> AsyncCallRunner:
     """The runner for a connection that the caller brings. Raises: BadArgument."""
     connection = async_unwrapped(connection)
     if isinstance(connection, psycopg.AsyncConnection):
@@ -270,6 +270,6 @@ def runner_on(connection: Any) -> AsyncRunner:
         return AsyncSqlAlchemyRunner(connection, is_session=False)
     if isinstance(connection, sessions):
         return AsyncSqlAlchemyRunner(connection, is_session=True)
-    if isinstance(connection, AsyncRunner):  # of another part of this package
+    if isinstance(connection, AsyncCallRunner):  # of another part of this package
         return connection
     raise refusal("AsyncClient", connection)

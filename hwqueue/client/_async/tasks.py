@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from hwqueue import calls, types
-from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.client._async.part import AsyncPart
 from hwqueue.client._json import given, plain
 
 
-class AsyncTasks(AsyncCaller):
+class AsyncTasks(AsyncPart):
     """Say which options the leases of a task have by default."""
 
     async def set_task(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from hwqueue import calls, types
-from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.client._async.part import AsyncPart
 
 
-class AsyncTokens(AsyncCaller):
+class AsyncTokens(AsyncPart):
     """Say who may use the HTTP API. The database keeps hashes; secrets are the caller's."""
 
     async def create_token(

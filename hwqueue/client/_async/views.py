@@ -7,11 +7,11 @@ from typing import Any
 from uuid import UUID
 
 from hwqueue import calls, types
-from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.client._async.part import AsyncPart
 from hwqueue.client._json import plain
 
 
-class AsyncViews(AsyncCaller):
+class AsyncViews(AsyncPart):
     """Why work is pending and what would change it, what is full, what happened to a lease."""
 
     async def pending_reasons(

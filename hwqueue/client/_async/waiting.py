@@ -18,7 +18,7 @@ import psycopg
 
 from hwqueue import calls, types
 from hwqueue.client import _pauses
-from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.client._async.part import AsyncPart
 from hwqueue.client._async.runner import AsyncPoolRunner
 from hwqueue.client._ends import ENDED, result_of, run_timed_out, timed_out, unique_ids
 from hwqueue.client._pauses import Pauses, Rate, apause
@@ -30,7 +30,7 @@ X = TypeVar("X")
 _MOST_IDS = 1000  # of one call
 
 
-class AsyncWaiting(AsyncCaller):
+class AsyncWaiting(AsyncPart):
     """Wait for leases and runs."""
 
     async def await_leases(

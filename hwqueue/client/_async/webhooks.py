@@ -8,11 +8,11 @@ from typing import Any
 from uuid import UUID
 
 from hwqueue import calls, types
-from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.client._async.part import AsyncPart
 from hwqueue.client._json import given, plain
 
 
-class AsyncWebhooks(AsyncCaller):
+class AsyncWebhooks(AsyncPart):
     """Say who is told of which events over HTTP, and look at what was sent."""
 
     async def set_webhook(

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 from uuid import UUID
 
 from hwqueue import calls, tracing, types
-from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.client._async.part import AsyncPart
 from hwqueue.client._json import aware, given, plain
 from hwqueue.client._spawn import with_headers
 
@@ -26,7 +26,7 @@ def _options(options: types.RunOptions, headers: Mapping[str, str]) -> dict[str,
     return {name: plain(value, name) for name, value in found.items()}
 
 
-class AsyncWorkflows(AsyncCaller):
+class AsyncWorkflows(AsyncPart):
     """Define workflows, submit runs of them, look at them and change them."""
 
     async def define_workflow(self, spec: types.AsJson | Mapping[str, Any]) -> types.DefinedWorkflow:

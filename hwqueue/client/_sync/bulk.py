@@ -9,7 +9,7 @@ from typing import Any, Literal, Unpack
 from hwqueue import calls, types
 from hwqueue.client._json import plain
 from hwqueue.client._spawn import lease_filter
-from hwqueue.client._sync.caller import Caller
+from hwqueue.client._sync.part import Part
 from hwqueue.errors import BadArgument
 from hwqueue.types.base import Json
 
@@ -23,7 +23,7 @@ _CALLS = {
 }
 
 
-class Bulk(Caller):
+class Bulk(Part):
     """Cancel, requeue, update and delete by filter, a page of leases at a time.
 
     Each page is a transaction of its own, unless the client works on your connection. A lease that

@@ -11,10 +11,10 @@ from uuid import UUID
 from hwqueue import calls, types
 from hwqueue.client._items import Named, items_of
 from hwqueue.client._json import plain
-from hwqueue.client._sync.caller import Caller
+from hwqueue.client._sync.part import Part
 
 
-class Checkpoints(Caller):
+class Checkpoints(Part):
     """Save what a claim has done, suspend its lease, wake it with a signal, add work to its step.
 
     In a handler call `context.step`, `context.sleep`, `context.wait_for`, `context.add_items` and

@@ -13,10 +13,10 @@ from hwqueue.client._arguments import claim_keys
 from hwqueue.client._json import plain
 from hwqueue.client._settle import Batch
 from hwqueue.client._spawn import spawn_options
-from hwqueue.client._sync.caller import Caller
+from hwqueue.client._sync.part import Part
 
 
-class Claims(Caller):
+class Claims(Part):
     """Claim leases for a node and settle them.
 
     Let these calls end. One that is cut off (a lost connection, Ctrl-C) may have granted claims:

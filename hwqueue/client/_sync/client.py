@@ -9,7 +9,6 @@ from typing import Any, Self
 
 from hwqueue import calls
 from hwqueue.client._sync.bulk import Bulk
-from hwqueue.client._sync.caller import Caller
 from hwqueue.client._sync.checkpoints import Checkpoints
 from hwqueue.client._sync.claims import Claims
 from hwqueue.client._sync.events import Events
@@ -17,6 +16,7 @@ from hwqueue.client._sync.everywhere import Everywhere
 from hwqueue.client._sync.gangs import Gangs
 from hwqueue.client._sync.leases import Leases
 from hwqueue.client._sync.nodes import Nodes
+from hwqueue.client._sync.part import Part
 from hwqueue.client._sync.planner import Planning
 from hwqueue.client._sync.queues import Queues
 from hwqueue.client._sync.runner import PoolRunner, runner_on
@@ -96,7 +96,7 @@ class Client(
         """
         client = cls.__new__(cls)
         client._pool = None
-        Caller.__init__(client, runner_on(connection), actor)
+        Part.__init__(client, runner_on(connection), actor)
         return client
 
     def open(self) -> None:

@@ -9,10 +9,10 @@ from uuid import UUID
 
 from hwqueue import calls, types
 from hwqueue.client._json import given, plain
-from hwqueue.client._sync.caller import Caller
+from hwqueue.client._sync.part import Part
 
 
-class Events(Caller):
+class Events(Part):
     """Look at what happened, and follow it."""
 
     def list_events(

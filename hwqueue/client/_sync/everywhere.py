@@ -9,10 +9,10 @@ from uuid import UUID
 
 from hwqueue import calls, types
 from hwqueue.client._spawn import spawn_options
-from hwqueue.client._sync.caller import Caller
+from hwqueue.client._sync.part import Part
 
 
-class Everywhere(Caller):
+class Everywhere(Part):
     """Spawn tasks on every node, look at them and stop them."""
 
     def spawn_everywhere(

@@ -10,10 +10,10 @@ from uuid import UUID
 
 from hwqueue import calls, tracing, types
 from hwqueue.client._spawn import gang_members, gang_options
-from hwqueue.client._sync.caller import Caller
+from hwqueue.client._sync.part import Part
 
 
-class Gangs(Caller):
+class Gangs(Part):
     """Spawn gangs, look at them and cancel them."""
 
     def spawn_gang(

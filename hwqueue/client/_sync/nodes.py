@@ -10,10 +10,10 @@ from uuid import UUID
 
 from hwqueue import calls, types
 from hwqueue.client._json import given, plain
-from hwqueue.client._sync.caller import Caller
+from hwqueue.client._sync.part import Part
 
 
-class Nodes(Caller):
+class Nodes(Part):
     """Register and steer nodes; reap and prune."""
 
     def register_node(self, node_id: UUID | str, spec: types.NodeSpec | Mapping[str, Any]) -> int:

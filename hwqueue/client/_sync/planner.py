@@ -10,10 +10,10 @@ from uuid import UUID
 
 from hwqueue import calls, types
 from hwqueue.client._json import given, plain
-from hwqueue.client._sync.caller import Caller
+from hwqueue.client._sync.part import Part
 
 
-class Planning(Caller):
+class Planning(Part):
     """Read what waits and what is free, price room, propose places. For planners."""
 
     def lead_planner(self, holder: str, *, ttl: timedelta = timedelta(seconds=10)) -> int | None:

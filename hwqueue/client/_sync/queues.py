@@ -10,12 +10,12 @@ from uuid import UUID
 from hwqueue import calls, types
 from hwqueue.client._json import plain
 from hwqueue.client._rows import service_policy
-from hwqueue.client._sync.caller import Caller
+from hwqueue.client._sync.part import Part
 
 Policy = types.QueuePolicy | Mapping[str, Any]
 
 
-class Queues(Caller):
+class Queues(Part):
     """Create, change and look at queues; say what holds for services, the `service_id` of leases."""
 
     def create_queue(self, queue: str, *, policy: Policy | None = None) -> None:

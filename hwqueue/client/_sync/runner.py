@@ -56,7 +56,7 @@ class Pooled(psycopg.Connection[Any]):
 
 
 @runtime_checkable
-class Runner(Protocol):
+class CallRunner(Protocol):
     """Makes a call and returns all its rows."""
 
     def run(self, call: Call, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
@@ -257,7 +257,7 @@ class SqlAlchemyRunner:
         return read_rows(call, result.all())
 
 
-def runner_on(connection: Any) -> Runner:
+def runner_on(connection: Any) -> CallRunner:
     """The runner for a connection that the caller brings. Raises: BadArgument."""
     connection = sync_unwrapped(connection)
     if isinstance(connection, psycopg.Connection):
@@ -269,6 +269,6 @@ def runner_on(connection: Any) -> Runner:
         return SqlAlchemyRunner(connection, is_session=False)
     if isinstance(connection, sessions):
         return SqlAlchemyRunner(connection, is_session=True)
-    if isinstance(connection, Runner):  # of another part of this package
+    if isinstance(connection, CallRunner):  # of another part of this package
         return connection
     raise refusal("Client", connection)

@@ -8,10 +8,10 @@ from typing import Any
 
 from hwqueue import calls, types
 from hwqueue.client._json import given, plain
-from hwqueue.client._sync.caller import Caller
+from hwqueue.client._sync.part import Part
 
 
-class Tasks(Caller):
+class Tasks(Part):
     """Say which options the leases of a task have by default."""
 
     def set_task(self, task: str, defaults: types.AsJson | Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -6,10 +6,10 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from hwqueue import calls, types
-from hwqueue.client._sync.caller import Caller
+from hwqueue.client._sync.part import Part
 
 
-class Tokens(Caller):
+class Tokens(Part):
     """Say who may use the HTTP API. The database keeps hashes; secrets are the caller's."""
 
     def create_token(

@@ -9,10 +9,10 @@ from uuid import UUID
 
 from hwqueue import calls, types
 from hwqueue.client._json import plain
-from hwqueue.client._sync.caller import Caller
+from hwqueue.client._sync.part import Part
 
 
-class Views(Caller):
+class Views(Part):
     """Why work is pending and what would change it, what is full, what happened to a lease."""
 
     def pending_reasons(

@@ -21,7 +21,7 @@ from hwqueue import calls, types
 from hwqueue.client import _pauses
 from hwqueue.client._ends import ENDED, result_of, run_timed_out, timed_out, unique_ids
 from hwqueue.client._pauses import Pauses, Rate, pause
-from hwqueue.client._sync.caller import Caller
+from hwqueue.client._sync.part import Part
 from hwqueue.client._sync.runner import PoolRunner
 from hwqueue.errors import ConfigError, LeaseNotFound
 
@@ -31,7 +31,7 @@ X = TypeVar("X")
 _MOST_IDS = 1000  # of one call
 
 
-class Waiting(Caller):
+class Waiting(Part):
     """Wait for leases and runs."""
 
     def await_leases(

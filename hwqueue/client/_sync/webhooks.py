@@ -10,10 +10,10 @@ from uuid import UUID
 
 from hwqueue import calls, types
 from hwqueue.client._json import given, plain
-from hwqueue.client._sync.caller import Caller
+from hwqueue.client._sync.part import Part
 
 
-class Webhooks(Caller):
+class Webhooks(Part):
     """Say who is told of which events over HTTP, and look at what was sent."""
 
     def set_webhook(

@@ -11,7 +11,7 @@ from uuid import UUID
 from hwqueue import calls, tracing, types
 from hwqueue.client._json import aware, given, plain
 from hwqueue.client._spawn import with_headers
-from hwqueue.client._sync.caller import Caller
+from hwqueue.client._sync.part import Part
 
 
 def _options(options: types.RunOptions, headers: Mapping[str, str]) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def _options(options: types.RunOptions, headers: Mapping[str, str]) -> dict[str,
     return {name: plain(value, name) for name, value in found.items()}
 
 
-class Workflows(Caller):
+class Workflows(Part):
     """Define workflows, submit runs of them, look at them and change them."""
 
     def define_workflow(self, spec: types.AsJson | Mapping[str, Any]) -> types.DefinedWorkflow:

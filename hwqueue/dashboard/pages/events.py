@@ -84,7 +84,7 @@ async def stream(request: Request) -> Response:
         async for found in following:
             yield await _sse(request, source, filters, found)
 
-    return _Stream(told(), request.app.state.streams, viewer(request).caller)
+    return _Stream(told(), request.app.state.streams, viewer(request).counted_name)
 
 
 class _Stream(EventSourceResponse):

@@ -161,7 +161,7 @@ async def get_lease(
                 [now] = await client.await_leases([lease_id])
             return now.state is None or now.state in ENDED
 
-        with caller.services.streams.slot(caller.principal.caller):
+        with caller.services.streams.slot(caller.principal.counted_name):
             await caller.services.streams.wait_until(has_ended, wait)
     async with caller.call() as client:
         return await client.get_lease(lease_id)

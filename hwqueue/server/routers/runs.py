@@ -116,7 +116,7 @@ async def get_run(
                 run = await client.get_workflow_run(run_id)
             return run.finished_at is not None
 
-        with caller.services.streams.slot(caller.principal.caller):
+        with caller.services.streams.slot(caller.principal.counted_name):
             await caller.services.streams.wait_until(has_ended, wait)
     async with caller.call() as client:
         return await client.get_workflow_run(run_id)

@@ -128,7 +128,7 @@ async def warnings_of(caller: Caller, spawned_id: UUID) -> tuple[str, ...] | Non
 
 async def stream_slot(caller: LeaseReader) -> AsyncIterator[None]:
     """A slot for one more stream of the caller, as long as it lasts."""
-    with caller.services.streams.slot(caller.principal.caller):
+    with caller.services.streams.slot(caller.principal.counted_name):
         yield
 
 

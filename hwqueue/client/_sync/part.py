@@ -12,16 +12,16 @@ from hwqueue.client._arguments import arguments, checked_actor
 from hwqueue.client._drivers import Rows
 from hwqueue.client._finish import finish
 from hwqueue.client._rows import decode, value_of
-from hwqueue.client._sync.runner import Runner
+from hwqueue.client._sync.runner import CallRunner
 from hwqueue.driver_errors import translate
 
 T = TypeVar("T")
 
 
-class Caller:
+class Part:
     """Base of the parts of the client: calls a SQL function and decodes what it returns."""
 
-    def __init__(self, runner: Runner, actor: str | None = None) -> None:
+    def __init__(self, runner: CallRunner, actor: str | None = None) -> None:
         self._runner = runner
         self._actor = None if actor is None else checked_actor(actor)
 

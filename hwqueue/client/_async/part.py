@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 
 from hwqueue.calls import Call, CallOf
 from hwqueue.client._arguments import arguments, checked_actor
-from hwqueue.client._async.runner import AsyncRunner
+from hwqueue.client._async.runner import AsyncCallRunner
 from hwqueue.client._drivers import Rows
 from hwqueue.client._finish import afinish
 from hwqueue.client._rows import decode, value_of
@@ -17,10 +17,10 @@ from hwqueue.driver_errors import translate
 T = TypeVar("T")
 
 
-class AsyncCaller:
+class AsyncPart:
     """Base of the parts of the client: calls a SQL function and decodes what it returns."""
 
-    def __init__(self, runner: AsyncRunner, actor: str | None = None) -> None:
+    def __init__(self, runner: AsyncCallRunner, actor: str | None = None) -> None:
         self._runner = runner
         self._actor = None if actor is None else checked_actor(actor)
 
