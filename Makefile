@@ -73,15 +73,16 @@ walk: setup ## Walk over all states of small worlds, every call from each
 mutants: setup ## Plant known bugs one by one: the tests must catch each (25 minutes)
 	$(BIN)/python -m tests.mutants
 
-sync: setup ## Generate the sync client from the async one
+sync: setup ## Generate the sync client and the sync half of contexts from the async ones
 	$(BIN)/python tools/async_to_sync.py
 
-reference: setup ## Generate docs/reference: sql.md, options.md, features.md and others
+reference: setup ## Generate docs/reference: sql.md, cli.md, options.md, features.md and others
 	$(BIN)/python tools/sql_reference.py
 	$(BIN)/python tools/openapi.py
 	$(BIN)/python tools/metrics_reference.py
 	$(BIN)/python tools/options_reference.py
 	$(BIN)/python tools/features_reference.py
+	$(BIN)/typer hwqueue.cli.main utils docs --name hwqueue --output docs/reference/cli.md
 
 lock: setup ## Write docker/*.lock: what the images install, by version and hash (needs PyPI)
 	$(BIN)/pip install --quiet --disable-pip-version-check 'uv>=0.9'

@@ -1,6 +1,6 @@
 """Every SQL function the client calls, one row each; a test compares them with the database.
 
-What is here and what `hwqueue.statements` makes of it is all the SQL text of the package.
+`hwqueue.statements` writes a call of one. SQL text besides: in `schema`, `doctor`, `worker.listen`.
 """
 
 from __future__ import annotations

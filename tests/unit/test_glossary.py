@@ -229,6 +229,7 @@ def test_explanations_name_what_is_there() -> None:
     # of tests the names of files only: a name that is left over in one would hide that it is gone
     known |= {path.stem for path in (*sources, *ROOT.glob("tests/**/*.py"))}
     pages = [
+        ROOT / "hwqueue" / "README.md",
         ROOT / "sql" / "README.md",
         *ROOT.glob("docs/explanation/*.md"),
         *ROOT.glob("docs/run/*.md"),

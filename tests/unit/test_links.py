@@ -115,3 +115,10 @@ def test_a_file_that_is_gone_is_found_in_the_map() -> None:
     page = "## By subject\n| a | `sql/test_reap.py`, `test_gone.py` | `races/test_m*.py` |\n"
     there = [bool(list(path.parent.glob(path.name))) for _, path in named_tests(page)]
     assert there == [True, False, True]
+
+
+def test_the_map_of_the_package_names_every_room() -> None:
+    page = (ROOT / "hwqueue" / "README.md").read_text(encoding="utf-8")
+    named = {name.partition("/")[0] for name in re.findall(r"`([\w/]+)`", page)}
+    rooms = {path.stem for path in (ROOT / "hwqueue").iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert rooms - named - {"__init__", "__pycache__"} == set()

@@ -51,6 +51,7 @@ def test_nothing_else_is_in_it(wheel: Path) -> None:
         "pytest_hwqueue.py",
     }
     assert not [name for name in packed if name.startswith(("hwqueue/replay", "hwqueue/lab"))]
+    assert "hwqueue/README.md" not in packed
     assert "hwqueue/demo/run.py" in packed
 
 
