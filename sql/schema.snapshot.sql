@@ -1351,7 +1351,7 @@ COMMENT ON COLUMN hwqueue.claim.is_awaited IS 'a session listens for the end of 
 
 COMMENT ON COLUMN hwqueue.claim.is_step IS 'not null: the settlement continues a run (lease.run_id); false: of an item of a map; null: no run waits for this lease';
 
-COMMENT ON COLUMN hwqueue.claim.gang_id IS 'as in lease';
+COMMENT ON COLUMN hwqueue.claim.gang_id IS 'as in lease: of an everywhere task the lease''s own id';
 
 COMMENT ON COLUMN hwqueue.claim.is_reserved IS 'its node has not fetched it yet; null: it has, as every claim that a node has asked for';
 
@@ -1525,9 +1525,6 @@ CREATE FUNCTION hwqueue.check_gang_options(p_options jsonb, p_field text) RETURN
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.check_limit(p_limit integer) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_lists(p_value jsonb, p_maps text[], p_name text, p_field text) RETURNS void
@@ -2234,9 +2231,6 @@ CREATE FUNCTION hwqueue.event_page(p_after bigint, p_below bigint, p_code text, 
     SET enable_bitmapscan TO 'off'
     SET jit TO 'off'
     SET cpu_tuple_cost TO '1';
-
-CREATE FUNCTION hwqueue.event_slots(p_since timestamp with time zone, p_until timestamp with time zone, p_now timestamp with time zone) RETURNS smallint[]
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.everywhere_fit(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql STABLE;
@@ -3482,6 +3476,9 @@ CREATE FUNCTION hwqueue.move_keys(p_leases uuid[], p_queue hwqueue.queue) RETURN
 CREATE FUNCTION hwqueue.move_terms() RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.move_times_back(p_limit integer, p_was timestamp with time zone, p_now timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, p_affinity double precision) RETURNS boolean
     LANGUAGE sql STABLE;
 
@@ -4029,9 +4026,6 @@ CREATE FUNCTION hwqueue.prune_classes(p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_counts(p_limit integer) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.prune_deaths(p_limit integer, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone) RETURNS void
@@ -5339,9 +5333,6 @@ CREATE FUNCTION hwqueue.unfull_mask(p_none bit varying) RETURNS bit varying
 
 CREATE FUNCTION hwqueue.unique_key(p_options jsonb) RETURNS text
     LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.unique_until(p_unique jsonb, p_now timestamp with time zone) RETURNS timestamp with time zone
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.unknown_fails(p_expr jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -7943,8 +7934,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_gang_options(p_options jsonb, p_field text)
 
 REVOKE ALL ON FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_limit(p_limit integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.check_lists(p_value jsonb, p_maps text[], p_name text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_login(p_node uuid, p_login text) FROM PUBLIC;
@@ -8308,8 +8297,6 @@ REVOKE ALL ON FUNCTION hwqueue.event_codes(p_codes jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.event_day(p_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.event_page(p_after bigint, p_below bigint, p_code text, p_filter hwqueue.event, p_since timestamp with time zone, p_until timestamp with time zone, p_limit integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.event_slots(p_since timestamp with time zone, p_until timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.everywhere_fit(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9004,6 +8991,8 @@ REVOKE ALL ON FUNCTION hwqueue.move_keys(p_leases uuid[], p_queue hwqueue.queue)
 
 REVOKE ALL ON FUNCTION hwqueue.move_terms() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.move_times_back(p_limit integer, p_was timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, p_affinity double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.my_tenants() FROM PUBLIC;
@@ -9337,8 +9326,6 @@ REVOKE ALL ON FUNCTION hwqueue.prune_choices(p_limit integer, p_now timestamp wi
 REVOKE ALL ON FUNCTION hwqueue.prune_classes(p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_counts(p_limit integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.prune_deaths(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_events(p_now timestamp with time zone) FROM PUBLIC;
 
@@ -10124,8 +10111,6 @@ REVOKE ALL ON FUNCTION hwqueue.undated_taints(p_taints jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.unfull_mask(p_none bit varying) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unique_key(p_options jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.unique_until(p_unique jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unknown_fails(p_expr jsonb) FROM PUBLIC;
 
