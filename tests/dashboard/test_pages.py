@@ -99,7 +99,7 @@ async def test_an_empty_database_has_every_page(pages: Pages, path: str) -> None
         ("/fleet", "hwqueue worker run"),
         ("/leases", "hwqueue lease spawn"),
         ("/queues", "hwqueue queue create"),
-        ("/queues", "hwqueue task sync"),
+        pytest.param("/queues", "hwqueue task sync", marks=pytest.mark.every_variant),
         ("/classes", "hwqueue lease spawn"),
         ("/system", "hwqueue token create"),
         ("/webhooks", "hwqueue webhook add"),

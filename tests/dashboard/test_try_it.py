@@ -106,7 +106,7 @@ def test_a_label_is_typed_as_it_is_read(value: Any) -> None:
         ({"more": '{"slots": NaN}'}, "more", "NaN is no number"),
         ({"count": "0"}, "count", "spec.count"),
         ({"like": "nobody"}, "like", "no node is named"),
-        ({"placement": "{"}, "placement", "line 1, column 2"),
+        pytest.param({"placement": "{"}, "placement", "line 1, column 2", marks=pytest.mark.every_variant),
         ({"placement": '{"require": [{"label": "a", "op": "like"}]}'}, "placement", "require[0]"),
         ({"placement": '{"resources": {"gpu": -1}}'}, "placement", "resources"),
         ({"placement": "{}", "queue": "nobody"}, "queue", "nobody"),
