@@ -242,7 +242,8 @@ async def is_gone(client: AsyncClient, lease_id: object) -> bool:
 
 
 async def test_finished_leases_go_by_themselves(client: AsyncClient, dsn: str) -> None:
-    await client.set_queue_policy(QUEUE, QueuePolicy(retain_completed=timedelta(0)))
+    # zero would be another thing: it is gone when it completes, without a prune
+    await client.set_queue_policy(QUEUE, QueuePolicy(retain_completed=timedelta(milliseconds=1)))
     spawned = await client.spawn_lease(QUEUE, "add", {"a": 1, "b": 2})
     often = {"prune_interval": timedelta(seconds=1), "reap_interval": timedelta(seconds=0.1)}
     async with worker(dsn, **often), asyncio.timeout(BOUND_SECONDS):
