@@ -174,7 +174,7 @@ begin
         v_workflow.settings -> 'tenant', v_run.run_id, to_json(v_run.tenant)),
       '{"field": "spec.tenant"}', 'leave out spec.tenant: added steps have the tenant of the run');
   end if;
-  -- as in go_on_nested
+  -- as in follow_nested
   perform set_config('hwqueue.tenant', '', true) where v_tenant <> '';
   v_nested := hwqueue.read_nested_run(v_run, v_workflow, v_run.input, v_lease.step_no, v_now);
   run_id := v_nested.run_id;

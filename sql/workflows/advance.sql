@@ -203,7 +203,7 @@ begin
     return hwqueue.sweep_items(p_run, p_step, p_now);
   elsif p_kind = 'nested' then
     return case when p_step = 0 then hwqueue.follow_parent(p_run)
-      else hwqueue.go_on_nested(p_run, p_step) end;
+      else hwqueue.follow_nested(p_run, p_step) end;
   elsif p_kind = 'count' and p_step = 0 then
     perform hwqueue.count_work(p_run, 0, 0, 0, p_now)
     -- not when the tally is held: that would only leave another arrival
@@ -224,7 +224,7 @@ begin
     cross join lateral hwqueue.count_parents(p_run, p_step, d.is_any, row(0, 0, 0, 0, 0), true, p_now,
       r.tenant) c
     where r.run_id = p_run and d.step_no = p_step;
-    return hwqueue.carry_on(p_run, case v_due.verdict
+    return hwqueue.advance_run_by_id(p_run, case v_due.verdict
       when 'release' then hwqueue.new_progress(p_released => array[p_step])
       when 'skip' then hwqueue.new_progress(p_skipped => array[p_step], p_reasons => array[v_due.reason])
       else hwqueue.new_progress() end, v_due.closed, true, p_now);
@@ -246,7 +246,7 @@ begin
     end if;
     return 0;
   end if;
-  return hwqueue.carry_on(p_run, case p_kind
+  return hwqueue.advance_run_by_id(p_run, case p_kind
     when 'release' then hwqueue.new_progress(p_released => array[p_step])
     else hwqueue.new_progress(p_skipped => array[p_step], p_reasons => array[v_gone.reason]) end,
     v_gone.arrivals, true, p_now);
@@ -254,7 +254,7 @@ end
 $$;
 
 -- Hands a wait that is open its oldest signal. Returns whether it did; null: another session holds the step.
--- Locks: the step and the signal, skip locked; then as step_over. Wakes: waiting workers.
+-- Locks: the step and the signal, skip locked; then as end_step. Wakes: waiting workers.
 create or replace function hwqueue.deliver_signal(p_run uuid, p_step int, p_name text, p_is_short boolean)
 returns boolean
 language plpgsql volatile
@@ -275,7 +275,7 @@ begin
   if v_taken.payload is null then
     return case when not v_taken.is_held then false end;
   end if;
-  return hwqueue.step_over(p_run, p_step, row('completed', null, null, v_taken.payload, null), p_is_short,
+  return hwqueue.end_step(p_run, p_step, row('completed', null, null, v_taken.payload, null), p_is_short,
     hwqueue.clock());
 end
 $$;
@@ -316,7 +316,7 @@ begin
       where s.run_id = p_run and s.state = 'held'
       order by s.step_no limit 1000 for no key update skip locked);
     if v_held <> '{}' then
-      v_released := hwqueue.carry_on(p_run, hwqueue.new_progress(p_released => v_held),
+      v_released := hwqueue.advance_run_by_id(p_run, hwqueue.new_progress(p_released => v_held),
         cardinality(v_held), true, p_now);
     end if;
     v_released := v_released + hwqueue.advance_maps(p_run, p_now);
@@ -409,7 +409,7 @@ begin
         jsonb_build_object('run_id', v_step.run_id, 'workflow', v_found.workflow, 'step', v_found.name,
           'signal', v_found.settings ->> 'signal'));
     end if;
-    perform hwqueue.step_over(v_step.run_id, v_step.step_no, row(v_state,
+    perform hwqueue.end_step(v_step.run_id, v_step.step_no, row(v_state,
       case when v_found.kind = 'wait' and v_payload is null then 'timeout' end, null, v_payload, null), true,
       hwqueue.clock());
     v_count := v_count + 1;

@@ -1,15 +1,15 @@
 -- The ends of steps and of runs.
 --
 -- Whatever ends the lease of a step calls step_ended or steps_ended: settlements, expiry, deadlines,
--- cancellations, dropped queues. Whatever ends a step without a lease calls step_over. Example: the last
--- step of a run completes. Its end makes the open work of the run 0, and finish_run releases the finally
--- steps, or ends the run.
+-- cancellations, dropped queues. Whatever ends a step without a lease calls end_step. All three call
+-- advance_run. Example: the last step of a run completes. Its end makes the open work of the run 0, and
+-- finish_run releases the finally steps, or ends the run.
 --
 -- Invariant: a run ends once, and only when no step is open: the session that ends it holds its tally and
 -- its row.
 
--- Carries on with the run of a lease that has ended. p_is_short: the caller's transaction ends with its
--- call. A lease whose step an operator has ended already changes nothing.
+-- Ends the step of a lease that has ended, and advances its run. p_is_short: the caller's transaction ends
+-- with its call. A lease whose step an operator has ended already changes nothing.
 -- Children of a completed step that come after it alone are due at once, and the definition has their list:
 -- a chain reads no edges.
 -- Locks: the step; then tallies, steps and the run, skip locked. Not idempotent. Wakes: waiting workers.
@@ -31,7 +31,7 @@ begin
   where l.lease_id = p_lease and s.run_id = l.run_id and s.step_no = l.step_no and s.state = 'running'
   returning s.step_no, r as run, d.children into v_found;
   if found then
-    perform hwqueue.carry_run(v_found.run, case
+    perform hwqueue.advance_run(v_found.run, case
       when p_state = 'completed' and v_found.children is not null
         then hwqueue.new_progress(p_released => v_found.children)
       else hwqueue.new_progress(array[v_found.step_no], array[p_state]) end, 1, p_is_short, v_now);
@@ -64,7 +64,7 @@ begin
     from ended e group by e.run_id order by e.run_id
   loop
     v_done := v_done + cardinality(v_item.steps);
-    perform hwqueue.carry_on(v_item.run_id, hwqueue.new_progress(v_item.steps,
+    perform hwqueue.advance_run_by_id(v_item.run_id, hwqueue.new_progress(v_item.steps,
       array_fill(p_state, array[cardinality(v_item.steps)])), cardinality(v_item.steps), p_is_short, v_now);
   end loop;
   if v_done < cardinality(p_leases) then
@@ -136,11 +136,11 @@ begin
 end
 $$;
 
--- Ends a step that is open, and has no lease or has items, as the verdict says, and carries on with its run.
+-- Ends a step that is open, and has no lease or has items, as the verdict says, and advances its run.
 -- False: it has ended already.
 -- Locks: the step, which the caller may hold; then tallies, steps and the run, skip locked. Not idempotent.
 -- Wakes: waiting workers.
-create or replace function hwqueue.step_over(p_run uuid, p_step int, p_verdict hwqueue.step_verdict,
+create or replace function hwqueue.end_step(p_run uuid, p_step int, p_verdict hwqueue.step_verdict,
   p_is_short boolean, p_now timestamptz) returns boolean
 language plpgsql volatile
 as $$
@@ -154,8 +154,8 @@ begin
   if not found then
     return false;
   end if;
-  perform hwqueue.carry_on(p_run, hwqueue.new_progress(array[p_step], array[p_verdict.state]), 1, p_is_short,
-    p_now);
+  perform hwqueue.advance_run_by_id(p_run, hwqueue.new_progress(array[p_step], array[p_verdict.state]), 1,
+    p_is_short, p_now);
   return true;
 end
 $$;
@@ -166,7 +166,7 @@ $$;
 -- how many items it has let in; the end of the map counts as one.
 -- A transaction that may stay open (not p_is_short) leaves its count as an arrival: with the tally it would
 -- hold up the window. p_tenant: as in arrive.
--- Locks: the tally of the map, skip locked; as fill_map and step_over. Not idempotent. Wakes: waiting
+-- Locks: the tally of the map, skip locked; as fill_map and end_step. Not idempotent. Wakes: waiting
 -- workers.
 create or replace function hwqueue.advance_map(p_run uuid, p_step int, p_delta hwqueue.tally_delta,
   p_is_short boolean, p_now timestamptz, p_tenant text default null) returns int
@@ -225,7 +225,7 @@ begin
       perform hwqueue.leave_arrivals(p_run, array[p_step], 'item', '{}', p_now);
     end if;
   elsif v_tally.arrived = v_tally.need and v_open_runs = 0 then
-    perform hwqueue.step_over(p_run, p_step, hwqueue.map_verdict(v_run, v_map, v_defined, v_tally),
+    perform hwqueue.end_step(p_run, p_step, hwqueue.map_verdict(v_run, v_map, v_defined, v_tally),
       p_is_short, p_now);
     return v_tally.need - v_before + 1;
   end if;
@@ -271,27 +271,29 @@ begin
 end
 $$;
 
--- Carries on with a run, and counts what that does to its open work. p_closed: how many open steps the
--- caller has ended, or taken arrivals of. Returns how many it has opened.
--- Locks and wakes: as go_on; the tally of the open work, skip locked. Not idempotent.
-create or replace function hwqueue.carry_on(p_run uuid, p_progress hwqueue.run_progress, p_closed int,
-  p_is_short boolean, p_now timestamptz) returns int
+-- advance_run, of a run that the caller has not read.
+-- Locks and wakes: as advance_run. Not idempotent.
+create or replace function hwqueue.advance_run_by_id(p_run uuid, p_progress hwqueue.run_progress,
+  p_closed int, p_is_short boolean, p_now timestamptz) returns int
 language sql volatile
 as $$
   select coalesce((
-    select hwqueue.carry_run(r, p_progress, p_closed, p_is_short, p_now)
+    select hwqueue.advance_run(r, p_progress, p_closed, p_is_short, p_now)
     from hwqueue.run r where r.run_id = p_run), 0)
 $$;
 
--- The same of a run that the caller has read.
-create or replace function hwqueue.carry_run(p_run hwqueue.run, p_progress hwqueue.run_progress,
+-- Lets a run go on after steps have ended or have become due (follow_ends), then counts its open work
+-- (count_work). step_ended calls it; those that have only the id of the run call advance_run_by_id. p_closed:
+-- how many open steps the caller has ended, or taken arrivals of. Returns how many it has opened.
+-- Locks and wakes: as follow_ends; the tally of the open work, skip locked. Not idempotent.
+create or replace function hwqueue.advance_run(p_run hwqueue.run, p_progress hwqueue.run_progress,
   p_closed int, p_is_short boolean, p_now timestamptz) returns int
 language plpgsql volatile
 as $$
 declare
   p hwqueue.run_progress;
 begin
-  p := hwqueue.go_on(p_run, p_progress, p_is_short, p_now);
+  p := hwqueue.follow_ends(p_run, p_progress, p_is_short, p_now);
   -- a step that releases one other leaves the open work as it was
   if p.opened <> p_closed + p.closed or p.failed > 0 then
     perform hwqueue.count_work(p_run.run_id, p.opened, p_closed + p.closed, p.failed, p_now, p_run.tenant);
@@ -354,7 +356,8 @@ begin
     if v_final <> '{}' then
       update hwqueue.run r set is_finishing = true, stops = false  -- but for a later cancel
       where r.run_id = p_run returning r.* into v_run;
-      p := hwqueue.go_on(v_run, hwqueue.new_progress(p_released => v_final, p_most => 5000), true, p_now);
+      p := hwqueue.follow_ends(v_run, hwqueue.new_progress(p_released => v_final, p_most => 5000), true,
+        p_now);
       update hwqueue.tally t set need = t.need + p.opened - p.closed, failed = t.failed + p.failed
       where t.run_id = p_run and t.step_no = 0 and t.part = 0;
       if p.opened > 0 then
@@ -432,10 +435,10 @@ as $$
   order by s.ended_at, s.step_no limit 1
 $$;
 
--- Ends the step that a nested run is, once that run has ended, and carries on with the run above. An arrival
--- is left where another session holds the step; a step that does not wait for this run stays as it is.
+-- Ends the step that a nested run is, once that run has ended, and advances the run above. An arrival is
+-- left where another session holds the step; a step that does not wait for this run stays as it is.
 -- Returns whether it has ended the step.
--- Locks: the step above, skip locked; then as step_over. Idempotent. Wakes: waiting workers.
+-- Locks: the step above, skip locked; then as end_step. Idempotent. Wakes: waiting workers.
 create or replace function hwqueue.end_parent_step(p_run hwqueue.run, p_now timestamptz) returns boolean
 language plpgsql volatile
 as $$
@@ -448,7 +451,7 @@ begin
     perform hwqueue.leave_arrivals(p_run.parent_run_id, array[p_run.parent_step_no], 'nested', '{}', p_now);
     return false;
   end if;
-  return hwqueue.step_over(p_run.parent_run_id, p_run.parent_step_no, row(p_run.state,
+  return hwqueue.end_step(p_run.parent_run_id, p_run.parent_step_no, row(p_run.state,
     case when p_run.state <> 'completed' then 'nested_' || p_run.state end,
     case when p_run.state <> 'completed' then jsonb_strip_nulls(jsonb_build_object('run_id', p_run.run_id,
       'workflow', p_run.name, 'reason', p_run.reason, 'detail', p_run.detail,

@@ -6,7 +6,7 @@
 -- it.
 --
 -- Invariant: begin_other does not raise for what a run contains: a step that cannot begin fails, with the
--- reason in its row. A step of these kinds ends by step_over (workflows/ending), or at once. A session that
+-- reason in its row. A step of these kinds ends by end_step (workflows/ending), or at once. A session that
 -- begins or ends a wait holds its row, and so does one that hands it a signal (workflows/advance). Each looks
 -- in a statement after the lock; a sender that meets a step which is not open, or misses its row, leaves an
 -- arrival of kind `signal`. So a signal and a wait that meet find each other, whichever commits first.

@@ -1,11 +1,11 @@
 -- Nested runs: steps of kind `workflow`, each of which is a run of another workflow.
 --
 -- A release submits nothing, so that a settlement stays short: it leaves an arrival of kind `nested`, and
--- advance_workflows calls go_on_nested. Example: the step "load" of a run is released. The sweep binds its
+-- advance_workflows calls follow_nested. Example: the step "load" of a run is released. The sweep binds its
 -- input, submits a run of "nightly-load" one level below, and writes its id into the step. When that run
 -- ends, finish_run ends the step in the same transaction, and what comes after it is released.
 --
--- An arrival says no more than "compare the two": go_on_nested looks from a step at the run below,
+-- An arrival says no more than "compare the two": follow_nested looks from a step at the run below,
 -- follow_parent (step 0) from a run at the one above. What to do is read from their states at that time, so
 -- an arrival too many changes nothing.
 --
@@ -16,12 +16,12 @@
 -- A task may wait for runs, too, that its handler has added (api/children.add_steps). They end by the same
 -- arrivals; the step ends when its items and all these have (workflows/ending.advance_map).
 
--- Goes on with a step that is a nested run: opens the run or retries it, or ends the step after it. Of a step
--- to which runs were added it retries up to 100 of them, unless its run stops. Returns 1 if it has done
--- something of that, else 0.
+-- Does what is due at a step that is a nested run: opens the run or retries it, or ends the step after it.
+-- Of a step to which runs were added it retries up to 100 of them, unless its run stops. Returns 1 if it has
+-- done something of that, else 0.
 -- Locks: the step and its arrivals, skip locked; then as open_nested, retry_nested and end_parent_step.
 -- Idempotent. Wakes: waiting workers.
-create or replace function hwqueue.go_on_nested(p_run uuid, p_step int) returns int
+create or replace function hwqueue.follow_nested(p_run uuid, p_step int) returns int
 language plpgsql volatile
 as $$
 declare
@@ -75,7 +75,7 @@ begin
     return case when v_nested.finished_at is null then 0
       else hwqueue.end_parent_step(v_nested, hwqueue.clock())::int end;
   elsif v_stops then
-    return hwqueue.step_over(p_run, p_step, row('cancelled', 'run_stopped', null, null, null), true,
+    return hwqueue.end_step(p_run, p_step, row('cancelled', 'run_stopped', null, null, null), true,
       hwqueue.clock())::int;
   end if;
   -- any worker sweeps, also one limited to a tenant; what is submitted here is its parent's, not the worker's
@@ -159,7 +159,7 @@ begin
     end;
   end if;
   update hwqueue.step s set nested_mode = null where s.run_id = p_run.run_id and s.step_no = p_step.step_no;
-  return hwqueue.step_over(p_run.run_id, p_step.step_no, v_verdict, true, hwqueue.clock())::int;
+  return hwqueue.end_step(p_run.run_id, p_step.step_no, v_verdict, true, hwqueue.clock())::int;
 end
 $$;
 
@@ -273,7 +273,7 @@ begin
   if v_run.finished_at is not null or v_run.run_id is null then
     return 0;
   end if;
-  select r.* into v_parent from hwqueue.run r  -- after the lock, as in go_on_nested
+  select r.* into v_parent from hwqueue.run r  -- after the lock, as in follow_nested
   where r.run_id = v_run.parent_run_id;
   v_stops := v_parent.stops or not exists (
     select from hwqueue.awaited_runs(v_run.parent_run_id) w where w.nested_run_id = p_run);

@@ -259,7 +259,7 @@ $$;
 
 -- Releases and skips the first steps of a run, or of its next attempt. The tally of its open work begins at
 -- 0. A run without open work ends at once.
--- Locks: as carry_on. The caller has written the run, or holds it.
+-- Locks: as advance_run. The caller has written the run, or holds it.
 create or replace function hwqueue.open_run(p_run hwqueue.run, p_released int[], p_skipped int[],
   p_reasons text[], p_now timestamptz) returns void
 language plpgsql volatile
@@ -267,7 +267,7 @@ as $$
 declare
   p hwqueue.run_progress;
 begin
-  p := hwqueue.go_on(p_run, hwqueue.new_progress(p_released => p_released, p_skipped => p_skipped,
+  p := hwqueue.follow_ends(p_run, hwqueue.new_progress(p_released => p_released, p_skipped => p_skipped,
     p_reasons => p_reasons, p_most => 5000), true, p_now);
   perform hwqueue.count_work(p_run.run_id, p.opened, p.closed, p.failed, p_now);
 end
