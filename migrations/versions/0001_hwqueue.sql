@@ -1249,7 +1249,8 @@ comment on column hwqueue.workflow_step.class_no is
   'steps of equal numbers ask the same placement: their leases share a class; null: it spawns none';
 comment on column hwqueue.workflow_step.is_any is 'released by the first edge that holds, not by the last';
 comment on column hwqueue.workflow_step.on_failure is
-  'of its leases: fail_run, go_on (children may pick it up; the run ends failed) or ignore';
+  'what its failure does: fail_run (as its run says), go_on (other branches go on; the run ends failed) or '
+  'ignore: from on_failure of step and definition (fail, continue, ignore), and edges that want its failure';
 comment on column hwqueue.workflow_step.runs_at_end is
   'a finally step: runs once when all else has ended, if the run completed, failed, was cancelled, or in '
   'any case (ended)';
@@ -1429,7 +1430,7 @@ comment on column hwqueue.tally.failed is
   'of those unmet, the ones that failed or were cancelled; of open work: failures that nothing ignores; of '
   'items: those that failed';
 comment on column hwqueue.tally.skipped is
-  'of those unmet, the ones that were skipped; of items: those that were cancelled';
+  'of those unmet, the ones in state skipped; of items, which are never skipped: those that were cancelled';
 comment on column hwqueue.tally.is_decided is 'the step was released or skipped';
 comment on column hwqueue.tally.low is
   'of items: while more of them are open, their ends are counted and nothing else; null: parents or open '
@@ -1469,7 +1470,7 @@ comment on column hwqueue.arrival.after_xid is
   'of kind state: transactions below this one may have read the state before';
 comment on column hwqueue.arrival.tenant is 'that of the run: sweeps take turns';
 
--- Its items are counted in the tally of its step, part 1.
+-- Its items are counted in the tally of its step, in the part above 0.
 create table hwqueue.map (
   run_id uuid not null,
   step_no int not null,
@@ -1544,7 +1545,7 @@ create table hwqueue.tenant_work (
   primary key (tenant)
 ) with (fillfactor = 50);
 comment on table hwqueue.tenant_work is
-  'open steps and nested runs of tenants that have more than a thousand';
+  'steps of open runs, and open nested runs, of tenants that have a thousand steps or more';
 comment on column hwqueue.tenant_work.tenant is 'empty: runs without a tenant';
 
 

@@ -278,8 +278,8 @@ $$;
 -- failed_and_downstream, all. steps: names; these and all that come after them, and all that has not
 -- completed. input: only with mode all.
 -- Locks: the run; its unique key; a row of tenant_work and outcomes, skip locked. Raises: QHF03, QHF04,
--- QHF06, QHT02 if another run has its unique key, QHT03 if the tenant has too many open steps, QHA01, QHA02.
--- Not idempotent.
+-- QHF06, QHT02 if another run has its unique key, QHT03 if the tenant's open runs have too many steps,
+-- QHA01, QHA02. Not idempotent.
 -- Wakes: waiting workers.
 create or replace function hwqueue.retry_workflow_run(p_run uuid, p_options jsonb default '{}') returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -289,11 +289,12 @@ as $$
 declare
   v_run hwqueue.run := hwqueue.lock_run(p_run);
   v_steps int[] := hwqueue.read_retry(v_run, p_options);
+  v_count int := (select count(*) from hwqueue.step s where s.run_id = p_run);
 begin
   if v_run.policy ? 'unique' then
     perform hwqueue.take_unique_run(v_run, 'raise');
   end if;
-  perform hwqueue.admit_work(v_run.tenant, cardinality(v_steps), 0);
+  perform hwqueue.admit_work(v_run.tenant, v_count, 0);
   perform hwqueue.note_event('workflow_run_retried',
     format('run of workflow %s is retried: %s steps', v_run.name, cardinality(v_steps)),
     jsonb_build_object('run_id', p_run, 'workflow', v_run.name, 'from', v_run.state,

@@ -162,7 +162,8 @@ end
 $$;
 
 -- Refuses steps and nested runs that are too many for a tenant, else counts them until upkeep counts again.
--- It may have 200,000 open steps and 20,000 nested runs; '', runs without a tenant, ten times as many.
+-- Its open runs may have 200,000 steps, in whatever state, and 20,000 of them may be nested; '', runs without
+-- a tenant, ten times as many. A tenant without a row has few, or upkeep has not counted them yet.
 -- Locks: a row of tenant_work, skip locked. Raises: QHT03.
 create or replace function hwqueue.admit_work(p_tenant text, p_steps int, p_nested int) returns void
 language plpgsql volatile
@@ -174,8 +175,8 @@ begin
   select w.* into v_work from hwqueue.tenant_work w where w.tenant = p_tenant;
   if found then
     if v_work.steps + p_steps > 200000 * v_times then
-      perform hwqueue.refuse_more('open steps', v_work.steps, 200000 * v_times, p_tenant,
-        'submit more when some have ended, or cancel runs: hwqueue workflow cancel');
+      perform hwqueue.refuse_more('steps in open runs', v_work.steps, 200000 * v_times, p_tenant,
+        'submit more when some runs have ended, or cancel runs: hwqueue workflow cancel');
     elsif p_nested * v_work.nested >= 20000 * v_times then
       perform hwqueue.refuse_more('open nested runs', v_work.nested, 20000 * v_times, p_tenant,
         'start more when some have ended, or put their steps into one workflow');
@@ -501,8 +502,11 @@ as $$
       then jsonb_build_object('placement', p_settings -> 'placement') else '{}' end
 $$;
 
--- Counts open steps and nested runs of each tenant again. Those with less than a thousand have no row. Nobody
--- waits for it: a count is off by what begin_run admitted since, in several sessions at once.
+-- Counts the steps of open runs, and nested runs, of each tenant again. Those with less than a thousand have
+-- no row. A step that waits counts, and so does one that has ended while its run is open: as admit_work adds
+-- them. That reads the open runs and a key for each of their definitions, and no step. Items and members are
+-- leases, and not counted. Nobody waits for it: a count is off by what begin_run admitted since, in several
+-- sessions at once.
 -- Locks: rows of tenant_work, skip locked.
 create or replace function hwqueue.count_tenant_work() returns void
 language plpgsql volatile
@@ -511,11 +515,15 @@ declare
   v_free text[] := array(select w.tenant from hwqueue.tenant_work w for update skip locked);
 begin
   with open as materialized (
-    select r.tenant, sum(t.need - t.arrived) as steps, count(r.parent_run_id) as nested
-    from hwqueue.run r
-    join hwqueue.tally t on t.run_id = r.run_id and t.step_no = 0 and t.part = 0
-    where r.finished_at is null
-    group by r.tenant having greatest(sum(t.need - t.arrived), count(r.parent_run_id)) >= 1000
+    select d.tenant, sum(d.runs * l.step_no) as steps, sum(d.nested) as nested
+    from (
+      select r.tenant, r.workflow_id, count(*) as runs, count(r.parent_run_id) as nested
+      from hwqueue.run r where r.finished_at is null
+      group by r.tenant, r.workflow_id) d
+    cross join lateral (  -- steps are numbered from 1: the last number is how many
+      select x.step_no from hwqueue.workflow_step x
+      where x.workflow_id = d.workflow_id order by x.step_no desc limit 1) l
+    group by d.tenant having sum(d.runs * l.step_no) >= 1000  -- of nested runs there are no more
   ), gone as (
     delete from hwqueue.tenant_work w
     where w.tenant = any (v_free) and w.tenant not in (select o.tenant from open o)

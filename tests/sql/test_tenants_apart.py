@@ -262,6 +262,28 @@ def test_open_work_of_a_tenant_is_bounded(api: Api, queue: str, clock: Clock) ->
     assert found["error"]["code"] == "QHT03"
 
 
+def test_steps_that_wait_are_open_work_of_their_tenant(api: Api, queue: str, clock: Clock) -> None:
+    """Until their run has ended: else a run with one first step were work without a bound."""
+    mine = {"tenant": f"t-{queue}"}
+    spec = {"name": "deep", "queue": queue, "steps": [step("a"), *(step(f"s{n}", "a") for n in range(999))]}
+    counted = "select steps from hwqueue.tenant_work where tenant = %s"
+    runs = [api.row("submit_spec", spec=spec, options=mine)["run_id"] for _ in range(2)]
+    clock.advance(20 * SECOND)
+    api.reap()
+    assert api.one(counted, mine["tenant"]) == 2000
+    api.conn.execute("update hwqueue.tenant_work set steps = 199001")
+    refusal = api.refused("QHT03", "submit_spec", spec=spec, options=mine)
+    assert refusal.detail["what"] == "steps in open runs"
+    api.rows("cancel_workflow_run", run=runs[0])
+    clock.advance(20 * SECOND)
+    api.reap()
+    assert api.one(counted, mine["tenant"]) == 1000
+    api.rows("cancel_workflow_run", run=runs[1])
+    clock.advance(20 * SECOND)
+    api.reap()
+    assert api.one("select count(*) from hwqueue.tenant_work where tenant = %s", mine["tenant"]) == 0
+
+
 def test_what_is_retried_is_open_work_again(api: Api, queue: str, clock: Clock) -> None:
     """Else runs that were cancelled were work without a bound, kept for later."""
     mine = {"tenant": f"t-{queue}"}
