@@ -308,13 +308,14 @@ def retry(
     mode: Annotated[
         RetryMode | None,
         Option(
-            help="failed: all that has not completed. failed_and_downstream: and what comes after. "
-            "all: every step.",
+            help="failed: steps that have not completed, and what comes after them, but for joins "
+            '"any" that have completed. failed_and_downstream: these, too. all: every step.',
             show_default="failed",
         ),
     ] = None,
     step: Annotated[
-        list[str] | None, Option(help="Instead of a mode: this step, and all after it; repeatable.")
+        list[str] | None,
+        Option(help="Instead of a mode: this step, what has not completed, and all after these; repeatable."),
     ] = None,
     input_: Annotated[
         str | None, Option("--input", help="With --mode all: another input; JSON or a file.")

@@ -40,6 +40,7 @@ class Hooks:
 
         The `hwqueue.Claim` says which attempt of which lease; `error` is a mapping of `type`,
         `message` and, if the handler raised, `traceback`. Called after the failure was committed.
+        `on_failure` of a workflow is another thing: what its runs do when a step has failed.
         """
         return self._add("failure", hook)
 

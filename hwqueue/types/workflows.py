@@ -16,10 +16,19 @@ RunState = Literal["running", "paused", "failing", "cancelling", "completed", "f
 """The state of a run; the last three are ends."""
 
 StepState = Literal["waiting", "running", "completed", "failed", "cancelled", "skipped"]
-"""The state of a step; `running` means that its lease waits or runs."""
+"""The state of a step as people see it; `running` means that its lease waits or runs.
+
+SQL has one more, `held`: due in a run that is paused. It is shown as `waiting`, with the reason
+`run_paused`. `skipped`: its run goes past it, for the reason in its row. A step that an operator
+ended by `skip_step` is `completed`, with the reason `operator`.
+"""
 
 RetryMode = Literal["failed", "failed_and_downstream", "all"]
-"""Which steps a retry runs again."""
+"""Which steps a retry runs again.
+
+`failed_and_downstream`: those that have not completed, and all that come after them, completed or
+not. `failed`: the same, but a join `any` that has completed stays. `all`: every step.
+"""
 
 
 class RunOptions(TypedDict, total=False):

@@ -83,16 +83,18 @@ begin
 end
 $$;
 
--- The steps of a run in topological order. state: waiting, running (its lease waits or runs), completed,
--- failed, cancelled or skipped. lease_id: null until the step is released. lease_state, node_id, result and
--- error: of its lease; an operator's skip_step may have set the result. waits_for: parents that have not
--- ended. placement: what its lease asks. came_from: the same keys, with the levels that ask for each part, as
--- in check_workflow, or "near train -> rack 7"; a part that none of them asks any more came from its
--- task. kind: task, map, gang, sleep, wait or workflow; due_at: when a sleep ends or a wait times out;
--- headline: what it waits for, in words, where it is no task. items: the length of a map's list, the size of
--- a gang, or how many items a step has added to itself (add_items); items_done, items_failed: how many have
--- ended, and how many of these failed. nested_run_id: the run that a step of kind workflow is, null until it
--- begins. gang_id: the gang that a step of kind gang is, likewise; explain_gang says why it waits.
+-- The steps of a run in topological order. state: waiting (with the reason run_paused: due, and held while
+-- its run is paused), running (its lease waits or runs), completed, failed, cancelled or skipped (its run
+-- goes past it; after skip_step a step is completed instead). lease_id: null until the step is released.
+-- lease_state, node_id, result and error: of its lease; an operator's skip_step may have set the result.
+-- waits_for: parents that have not ended. placement: what its lease asks. came_from: the same keys, with the
+-- levels that ask for each part, as in check_workflow, or "near train -> rack 7"; a part that none of them
+-- asks any more came from its task. kind: task, map, gang, sleep, wait or workflow; due_at: when a sleep ends
+-- or a wait times out; headline: what it waits for, in words, where it is no task. items: the length of a
+-- map's list, the size of a gang, or how many items a step has added to itself (add_items); items_done,
+-- items_failed: how many have ended, and how many of these failed. nested_run_id: the run that a step of kind
+-- workflow is, null until it begins. gang_id: the gang that a step of kind gang is, likewise; explain_gang
+-- says why it waits.
 -- Raises: QHF03.
 create or replace function hwqueue.list_workflow_steps(p_run uuid)
 returns table (step_no int, step text, state text, reason text, task_name text, queue text, placement jsonb,
@@ -274,9 +276,10 @@ $$;
 -- Runs steps of a run that has ended again, and returns its state. Their leases keep their ids, with
 -- attempts counted from 0; results of other steps stay. A deadline of the run is over, and so is the time
 -- from which it was submitted.
--- p_options: {"mode", "steps", "input"}. mode: failed (all that has not completed; the default),
--- failed_and_downstream, all. steps: names; these and all that come after them, and all that has not
--- completed. input: only with mode all.
+-- p_options: {"mode", "steps", "input"}. mode: failed_and_downstream: steps that have not completed, and all
+-- that come after them, completed or not; failed, the default: the same, but a join `any` that has completed
+-- stays; all: every step. Finally steps run again in each mode. steps: names, instead of a mode: these, those
+-- that have not completed, and all that come after them. input: only with mode all.
 -- Locks: the run; its unique key; a row of tenant_work and outcomes, skip locked. Raises: QHF03, QHF04,
 -- QHF06, QHT02 if another run has its unique key, QHT03 if the tenant's open runs have too many steps,
 -- QHA01, QHA02. Not idempotent.
@@ -349,9 +352,11 @@ end
 $$;
 
 -- Declares a step completed that waits or sleeps, with a result that others may bind, and returns the run's
--- state. Its lease is cancelled if it waits for a node; a claimed one is refused. A nested run is cancelled.
--- Parents that have not ended are counted as before, and what they decide finds a step that has ended. So the
--- step's own tally is left alone: an open settlement may hold it.
+-- state. The step's state is completed, its reason operator; the state skipped, of steps that their run goes
+-- past by itself, is another thing. Its lease is cancelled if it
+-- waits for a node; a claimed one is refused. A nested run is cancelled. Parents that have not ended are
+-- counted as before, and what they decide finds a step that has ended. So the step's own tally is left alone:
+-- an open settlement may hold it.
 -- Locks: the run, the step, the entry; then as advance_workflows. It waits up to five seconds (or
 -- lock_timeout) for a settlement that has released the step and is still open. Raises: QHF03, QHF04, QHF06,
 -- QHL07, QHL09, QHA01, QHA02. Not idempotent. Wakes: waiting workers.

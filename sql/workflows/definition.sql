@@ -57,8 +57,6 @@ end
 $$;
 
 -- Writes a definition in normal form with its steps and edges, and returns it.
--- on_failure of a step becomes fail_run, go_on or ignore there: what the definition says, and whether an edge
--- picks its failure up, is decided in it (workflow_step.on_failure).
 -- Raises: 23505 when the name has that version already. Not idempotent.
 create or replace function hwqueue.write_workflow(p_spec jsonb, p_version int, p_now timestamptz)
 returns hwqueue.workflow

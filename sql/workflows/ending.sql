@@ -1,9 +1,8 @@
 -- The ends of steps and of runs.
 --
 -- Whatever ends the lease of a step calls step_ended or steps_ended: settlements, expiry, deadlines,
--- cancellations, dropped queues. Whatever ends a step without a lease calls end_step. All three call
--- advance_run. Example: the last step of a run completes. Its end makes the open work of the run 0, and
--- finish_run releases the finally steps, or ends the run.
+-- cancellations, dropped queues. Whatever ends a step without a lease calls end_step. All call advance_run.
+-- Example: the end of a run's last step makes its open work 0: finish_run releases finally steps, or ends it.
 --
 -- Invariant: a run ends once, and only when no step is open: the session that ends it holds its tally and
 -- its row.
@@ -271,8 +270,7 @@ begin
 end
 $$;
 
--- advance_run, of a run that the caller has not read.
--- Locks and wakes: as advance_run. Not idempotent.
+-- The same as advance_run, of a run that the caller has not read.
 create or replace function hwqueue.advance_run_by_id(p_run uuid, p_progress hwqueue.run_progress,
   p_closed int, p_is_short boolean, p_now timestamptz) returns int
 language sql volatile
@@ -282,8 +280,7 @@ as $$
     from hwqueue.run r where r.run_id = p_run), 0)
 $$;
 
--- Lets a run go on after steps have ended or have become due (follow_ends), then counts its open work
--- (count_work). step_ended calls it; those that have only the id of the run call advance_run_by_id. p_closed:
+-- Does what follows from steps that have ended or are due, and counts the open work of their run. p_closed:
 -- how many open steps the caller has ended, or taken arrivals of. Returns how many it has opened.
 -- Locks and wakes: as follow_ends; the tally of the open work, skip locked. Not idempotent.
 create or replace function hwqueue.advance_run(p_run hwqueue.run, p_progress hwqueue.run_progress,

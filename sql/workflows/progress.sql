@@ -1,18 +1,16 @@
 -- What follows from the end of a step: children that are released or skipped, a run that fails.
 --
--- advance_run (workflows/ending) calls follow_ends when steps have ended, and for what a sweep has taken;
--- open_run when a run begins, or begins again; finish_run for finally steps. Example: "train" failed. Its
--- child "publish" wants it completed and is skipped; "report" comes after publish in any case and is
--- released.
+-- advance_run (workflows/ending) calls follow_ends when steps have ended, open_run when a run begins or is
+-- retried, finish_run for finally steps. Example: "train" failed. Its child "publish" wants it completed and
+-- is skipped; "report" comes after publish in any case and is released.
 --
 -- Invariant: no settlement waits. Each row of a run is locked with skip locked; what that misses is left as
 -- an arrival.
 
 -- Does what follows from steps that have ended, until nothing more follows: counts them for their children,
 -- skips and releases what is due. Returns what that adds to the open work (opened, closed, failed).
--- A failed step lets the run fail where its definition says fail_run (key `fail` of a specification); go_on
--- (`continue`) lets the others run, and one that ignores its failure has completed. While a run fails or is
--- cancelled nothing is released.
+-- A failed step with fail_run (`fail` of a specification), not go_on (`continue`), lets the run fail; one
+-- that ignores its failure has completed. While a run fails or is cancelled nothing is released.
 -- Locks: tallies, steps and the run, skip locked; new rows. Not idempotent. Wakes: waiting workers.
 create or replace function hwqueue.follow_ends(p_run hwqueue.run, p_progress hwqueue.run_progress,
   p_is_short boolean, p_now timestamptz) returns hwqueue.run_progress

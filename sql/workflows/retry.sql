@@ -162,10 +162,10 @@ begin
 end
 $$;
 
--- Returns the steps that a retry runs again. Mode failed: all that have not completed, and those that came
--- after them by an edge for failures. failed_and_downstream: all that come after them. all: every step.
--- p_named: these steps, all that come after them, and all that have not completed. Finally steps run once
--- in each attempt.
+-- Returns the steps that a retry runs again. Mode failed_and_downstream: those that have not completed, and
+-- all that come after them, by whatever edge, completed or not. failed: the same, but a join `any` that has
+-- completed stays, with what comes after it alone. all: every step. p_named: these count as not completed, in
+-- mode failed_and_downstream. Finally steps run once in each attempt.
 create or replace function hwqueue.retried_steps(p_run hwqueue.run, p_mode text, p_named int[]) returns int[]
 language plpgsql volatile
 as $$

@@ -162,8 +162,7 @@ end
 $$;
 
 -- Refuses steps and nested runs that are too many for a tenant, else counts them until upkeep counts again.
--- Its open runs may have 200,000 steps, in whatever state, and 20,000 of them may be nested; '', runs without
--- a tenant, ten times as many. A tenant without a row has few, or upkeep has not counted them yet.
+-- Its open runs may have 200,000 steps, 20,000 be nested; '', runs without a tenant, ten times as many.
 -- Locks: a row of tenant_work, skip locked. Raises: QHT03.
 create or replace function hwqueue.admit_work(p_tenant text, p_steps int, p_nested int) returns void
 language plpgsql volatile
@@ -502,11 +501,9 @@ as $$
       then jsonb_build_object('placement', p_settings -> 'placement') else '{}' end
 $$;
 
--- Counts the steps of open runs, and nested runs, of each tenant again. Those with less than a thousand have
--- no row. A step that waits counts, and so does one that has ended while its run is open: as admit_work adds
--- them. That reads the open runs and a key for each of their definitions, and no step. Items and members are
--- leases, and not counted. Nobody waits for it: a count is off by what begin_run admitted since, in several
--- sessions at once.
+-- Counts the steps of open runs, ended ones among them, and nested runs of each tenant again, as admit_work
+-- adds them. It reads no step. Tenants with less than a thousand have no row. Nobody waits for it: a count is
+-- off by what begin_run admitted since, in several sessions at once.
 -- Locks: rows of tenant_work, skip locked.
 create or replace function hwqueue.count_tenant_work() returns void
 language plpgsql volatile
@@ -515,15 +512,14 @@ declare
   v_free text[] := array(select w.tenant from hwqueue.tenant_work w for update skip locked);
 begin
   with open as materialized (
-    select d.tenant, sum(d.runs * l.step_no) as steps, sum(d.nested) as nested
+    select d.tenant, sum(d.runs * l.steps) as steps, sum(d.nested) as nested
     from (
       select r.tenant, r.workflow_id, count(*) as runs, count(r.parent_run_id) as nested
       from hwqueue.run r where r.finished_at is null
       group by r.tenant, r.workflow_id) d
-    cross join lateral (  -- steps are numbered from 1: the last number is how many
-      select x.step_no from hwqueue.workflow_step x
-      where x.workflow_id = d.workflow_id order by x.step_no desc limit 1) l
-    group by d.tenant having sum(d.runs * l.step_no) >= 1000  -- of nested runs there are no more
+    cross join lateral (select max(x.step_no) as steps from hwqueue.workflow_step x
+                        where x.workflow_id = d.workflow_id) l  -- numbered from 1
+    group by d.tenant having sum(d.runs * l.steps) >= 1000  -- of nested runs there are no more
   ), gone as (
     delete from hwqueue.tenant_work w
     where w.tenant = any (v_free) and w.tenant not in (select o.tenant from open o)

@@ -359,8 +359,9 @@ class AsyncWorkflows(AsyncPart):
         """Run steps of a run that has ended again, under the same lease ids.
 
         Args:
-            mode: None: `failed`, all that has not completed.
-            steps: Instead of a mode: these, and all that come after them.
+            mode: None: `failed`, see `RetryMode`.
+            steps: Instead of a mode: these, those that have not completed, and all that come
+                after them.
             input: A new one, with mode `all`; None: as it was.
 
         Raises: RunNotFound, WrongRunState, StepUnknown, BadArgument, IsolationLevel.
@@ -372,7 +373,7 @@ class AsyncWorkflows(AsyncPart):
     async def skip_step(
         self, run_id: UUID | str, step: str, *, result: types.Json = None, reason: str | None = None
     ) -> types.RunState:
-        """Declare a step completed that nobody has claimed.
+        """Declare a step completed that nobody has claimed; its reason is then `operator`.
 
         Args:
             result: What other steps that bind its result get.

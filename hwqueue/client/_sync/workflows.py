@@ -356,8 +356,9 @@ class Workflows(Part):
         """Run steps of a run that has ended again, under the same lease ids.
 
         Args:
-            mode: None: `failed`, all that has not completed.
-            steps: Instead of a mode: these, and all that come after them.
+            mode: None: `failed`, see `RetryMode`.
+            steps: Instead of a mode: these, those that have not completed, and all that come
+                after them.
             input: A new one, with mode `all`; None: as it was.
 
         Raises: RunNotFound, WrongRunState, StepUnknown, BadArgument, IsolationLevel.
@@ -369,7 +370,7 @@ class Workflows(Part):
     def skip_step(
         self, run_id: UUID | str, step: str, *, result: types.Json = None, reason: str | None = None
     ) -> types.RunState:
-        """Declare a step completed that nobody has claimed.
+        """Declare a step completed that nobody has claimed; its reason is then `operator`.
 
         Args:
             result: What other steps that bind its result get.

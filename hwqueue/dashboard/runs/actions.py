@@ -172,11 +172,11 @@ ACTIONS: Mapping[str, Action[Any]] = {
         "failed",
         "Retry this run of {}?",
         "Retry",
-        "Retried: what had not completed runs again.",
+        "Retried: what had not completed runs again, and what comes after it.",
     ),
     "retry-downstream": _retry(
         "failed_and_downstream",
-        "Retry this run of {}, with all that comes after what failed?",
+        'Retry this run of {}, with joins "any" that have completed?',
         "Retry with what follows",
         "Retried: what had not completed runs again, and all that comes after it.",
     ),

@@ -142,13 +142,14 @@ class CancelRunRequest(Request):
 
 
 class RetryRequest(Request):
-    """Which steps run again; without any, those that have not completed."""
+    """Which steps run again; without any, those of mode `failed`."""
 
     model_config = example(steps=["train"])
 
     mode: types.RetryMode | None = None
     steps: Annotated[list[StepName], Field(min_length=1, max_length=5000)] | None = Field(
-        default=None, description="Instead of a mode: these, and all that come after them."
+        default=None,
+        description="Instead of a mode: these, those that have not completed, and all after them.",
     )
     input: Annotated[Any, Field(description="With mode `all`: another input; null: as it was.")] = None
 
