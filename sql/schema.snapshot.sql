@@ -711,6 +711,60 @@ CREATE FUNCTION hwqueue.advance_maps(p_run uuid, p_now timestamp with time zone)
 CREATE FUNCTION hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE TABLE hwqueue.run (
+    run_id uuid NOT NULL,
+    workflow_id bigint NOT NULL,
+    name text NOT NULL,
+    tenant text NOT NULL,
+    input jsonb NOT NULL,
+    level jsonb NOT NULL,
+    policy jsonb NOT NULL,
+    headers jsonb NOT NULL,
+    labels jsonb NOT NULL,
+    priority smallint,
+    state text NOT NULL,
+    reason text,
+    detail jsonb,
+    stops boolean DEFAULT false NOT NULL,
+    is_finishing boolean DEFAULT false NOT NULL,
+    attempt integer DEFAULT 1 NOT NULL,
+    root_run_id uuid NOT NULL,
+    deadline timestamp with time zone,
+    result jsonb,
+    submitted_at timestamp with time zone NOT NULL,
+    finished_at timestamp with time zone,
+    prune_at timestamp with time zone,
+    parent_run_id uuid,
+    parent_step_no integer,
+    depth smallint DEFAULT 0 NOT NULL,
+    CONSTRAINT run_state_check CHECK ((state = ANY (ARRAY['running'::text, 'paused'::text, 'failing'::text, 'cancelling'::text, 'completed'::text, 'failed'::text, 'cancelled'::text])))
+)
+WITH (fillfactor='80');
+
+COMMENT ON TABLE hwqueue.run IS 'one execution of a workflow; the settlement of a step does not write it';
+
+COMMENT ON COLUMN hwqueue.run.level IS 'where all its steps are to run, as workflow and submission ask';
+
+COMMENT ON COLUMN hwqueue.run.policy IS 'on_failure, retain and result, from its definition';
+
+COMMENT ON COLUMN hwqueue.run.reason IS 'why it is not running, or did not complete';
+
+COMMENT ON COLUMN hwqueue.run.stops IS 'steps that run are asked to stop, and none is released';
+
+COMMENT ON COLUMN hwqueue.run.is_finishing IS 'its finally steps are released: the next end is the last';
+
+COMMENT ON COLUMN hwqueue.run.attempt IS 'from 1; retry_workflow_run adds one';
+
+COMMENT ON COLUMN hwqueue.run.parent_run_id IS 'the run whose step this is; null: it was submitted';
+
+COMMENT ON COLUMN hwqueue.run.depth IS 'how many runs are above it';
+
+CREATE FUNCTION hwqueue.advance_run(p_run hwqueue.run, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone) RETURNS integer
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.advance_run_by_id(p_run uuid, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone) RETURNS integer
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.advance_workflows(p_limit integer DEFAULT 200) RETURNS TABLE(folded integer, released integer, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -857,7 +911,7 @@ COMMENT ON COLUMN hwqueue.tally.unmet IS 'parents whose edge does not hold; of i
 
 COMMENT ON COLUMN hwqueue.tally.failed IS 'of those unmet, the ones that failed or were cancelled; of open work: failures that nothing ignores; of items: those that failed';
 
-COMMENT ON COLUMN hwqueue.tally.skipped IS 'of those unmet, the ones that were skipped; of items: those that were cancelled';
+COMMENT ON COLUMN hwqueue.tally.skipped IS 'of those unmet, the ones in state skipped; of items, which are never skipped: those that were cancelled';
 
 COMMENT ON COLUMN hwqueue.tally.is_decided IS 'the step was released or skipped';
 
@@ -1057,54 +1111,6 @@ COMMENT ON COLUMN hwqueue.lease.tenant IS 'that of the run whose step this is; n
 CREATE FUNCTION hwqueue.begin_adding(p_lease hwqueue.lease) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE TABLE hwqueue.run (
-    run_id uuid NOT NULL,
-    workflow_id bigint NOT NULL,
-    name text NOT NULL,
-    tenant text NOT NULL,
-    input jsonb NOT NULL,
-    level jsonb NOT NULL,
-    policy jsonb NOT NULL,
-    headers jsonb NOT NULL,
-    labels jsonb NOT NULL,
-    priority smallint,
-    state text NOT NULL,
-    reason text,
-    detail jsonb,
-    stops boolean DEFAULT false NOT NULL,
-    is_finishing boolean DEFAULT false NOT NULL,
-    attempt integer DEFAULT 1 NOT NULL,
-    root_run_id uuid NOT NULL,
-    deadline timestamp with time zone,
-    result jsonb,
-    submitted_at timestamp with time zone NOT NULL,
-    finished_at timestamp with time zone,
-    prune_at timestamp with time zone,
-    parent_run_id uuid,
-    parent_step_no integer,
-    depth smallint DEFAULT 0 NOT NULL,
-    CONSTRAINT run_state_check CHECK ((state = ANY (ARRAY['running'::text, 'paused'::text, 'failing'::text, 'cancelling'::text, 'completed'::text, 'failed'::text, 'cancelled'::text])))
-)
-WITH (fillfactor='80');
-
-COMMENT ON TABLE hwqueue.run IS 'one execution of a workflow; the settlement of a step does not write it';
-
-COMMENT ON COLUMN hwqueue.run.level IS 'where all its steps are to run, as workflow and submission ask';
-
-COMMENT ON COLUMN hwqueue.run.policy IS 'on_failure, retain and result, from its definition';
-
-COMMENT ON COLUMN hwqueue.run.reason IS 'why it is not running, or did not complete';
-
-COMMENT ON COLUMN hwqueue.run.stops IS 'steps that run are asked to stop, and none is released';
-
-COMMENT ON COLUMN hwqueue.run.is_finishing IS 'its finally steps are released: the next end is the last';
-
-COMMENT ON COLUMN hwqueue.run.attempt IS 'from 1; retry_workflow_run adds one';
-
-COMMENT ON COLUMN hwqueue.run.parent_run_id IS 'the run whose step this is; null: it was submitted';
-
-COMMENT ON COLUMN hwqueue.run.depth IS 'how many runs are above it';
-
 CREATE FUNCTION hwqueue.begin_failing(p_run hwqueue.run, p_step integer, p_name text, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
@@ -1173,7 +1179,7 @@ COMMENT ON COLUMN hwqueue.workflow_step.class_no IS 'steps of equal numbers ask 
 
 COMMENT ON COLUMN hwqueue.workflow_step.is_any IS 'released by the first edge that holds, not by the last';
 
-COMMENT ON COLUMN hwqueue.workflow_step.on_failure IS 'of its leases: fail_run, go_on (children may pick it up; the run ends failed) or ignore';
+COMMENT ON COLUMN hwqueue.workflow_step.on_failure IS 'what its failure does: fail_run (as its run says), go_on (other branches go on; the run ends failed) or ignore: from on_failure of step and definition (fail, continue, ignore), and edges that want its failure';
 
 COMMENT ON COLUMN hwqueue.workflow_step.runs_at_end IS 'a finally step: runs once when all else has ended, if the run completed, failed, was cancelled, or in any case (ended)';
 
@@ -1484,12 +1490,6 @@ CREATE FUNCTION hwqueue.capacity_failures(p_class hwqueue.placement_class) RETUR
 
 CREATE FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone) RETURNS TABLE(class_id bigint, part text, mask bit varying)
     LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.carry_on(p_run uuid, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone) RETURNS integer
-    LANGUAGE sql;
-
-CREATE FUNCTION hwqueue.carry_run(p_run hwqueue.run, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone) RETURNS integer
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.check_changes(p_changes jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
@@ -2180,6 +2180,9 @@ CREATE FUNCTION hwqueue.end_overrun(p_claim hwqueue.claim, p_now timestamp with 
 CREATE FUNCTION hwqueue.end_parent_step(p_run hwqueue.run, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.end_step(p_run uuid, p_step integer, p_verdict hwqueue.step_verdict, p_is_short boolean, p_now timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone) RETURNS uuid[]
     LANGUAGE plpgsql;
 
@@ -2579,6 +2582,12 @@ CREATE FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hw
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'force_custom_plan';
 
+CREATE FUNCTION hwqueue.follow_ends(p_run hwqueue.run, p_progress hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone) RETURNS hwqueue.run_progress
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.follow_nested(p_run uuid, p_step integer) RETURNS integer
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.follow_parent(p_run uuid) RETURNS integer
     LANGUAGE plpgsql;
 
@@ -2678,12 +2687,6 @@ CREATE FUNCTION hwqueue.get_workflow_run(p_run uuid) RETURNS TABLE(run_id uuid, 
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off';
-
-CREATE FUNCTION hwqueue.go_on(p_run hwqueue.run, p_progress hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone) RETURNS hwqueue.run_progress
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.go_on_nested(p_run uuid, p_step integer) RETURNS integer
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.going_metrics(p_now timestamp with time zone) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql STABLE
@@ -4988,9 +4991,6 @@ CREATE FUNCTION hwqueue.step_error(p_step hwqueue.step, p_of_lease jsonb) RETURN
 CREATE FUNCTION hwqueue.step_origins(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_defaults jsonb, p_placement jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.step_over(p_run uuid, p_step integer, p_verdict hwqueue.step_verdict, p_is_short boolean, p_now timestamp with time zone) RETURNS boolean
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads integer[], p_run_if jsonb, p_most integer, OUT params jsonb, OUT bad jsonb) RETURNS record
     LANGUAGE plpgsql;
 
@@ -6698,7 +6698,7 @@ CREATE TABLE hwqueue.tenant_work (
 )
 WITH (fillfactor='50');
 
-COMMENT ON TABLE hwqueue.tenant_work IS 'open steps and nested runs of tenants that have more than a thousand';
+COMMENT ON TABLE hwqueue.tenant_work IS 'steps of open runs, and open nested runs, of tenants that have a thousand steps or more';
 
 COMMENT ON COLUMN hwqueue.tenant_work.tenant IS 'empty: runs without a tenant';
 
@@ -7729,6 +7729,10 @@ REVOKE ALL ON FUNCTION hwqueue.advance_maps(p_run uuid, p_now timestamp with tim
 
 REVOKE ALL ON FUNCTION hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.advance_run(p_run hwqueue.run, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.advance_run_by_id(p_run uuid, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.advance_workflows(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.advance_workflows(p_limit integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.advance_workflows(p_limit integer) TO hwqueue_admin;
@@ -7905,10 +7909,6 @@ GRANT ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text) TO 
 REVOKE ALL ON FUNCTION hwqueue.capacity_failures(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.carry_on(p_run uuid, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.carry_run(p_run hwqueue.run, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_changes(p_changes jsonb) FROM PUBLIC;
 
@@ -8284,6 +8284,8 @@ REVOKE ALL ON FUNCTION hwqueue.end_overrun(p_claim hwqueue.claim, p_now timestam
 
 REVOKE ALL ON FUNCTION hwqueue.end_parent_step(p_run hwqueue.run, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.end_step(p_run uuid, p_step integer, p_verdict hwqueue.step_verdict, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_numbers integer[], OUT leases jsonb, OUT held integer) FROM PUBLIC;
@@ -8447,6 +8449,10 @@ REVOKE ALL ON FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) FROM PUBLI
 
 REVOKE ALL ON FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_reach double precision, p_known jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.follow_ends(p_run hwqueue.run, p_progress hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.follow_nested(p_run uuid, p_step integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.follow_parent(p_run uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.forget_bound() FROM PUBLIC;
@@ -8519,10 +8525,6 @@ REVOKE ALL ON FUNCTION hwqueue.get_workflow_run(p_run uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.get_workflow_run(p_run uuid) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.get_workflow_run(p_run uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.get_workflow_run(p_run uuid) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.go_on(p_run hwqueue.run, p_progress hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.go_on_nested(p_run uuid, p_step integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.going_metrics(p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9898,8 +9900,6 @@ REVOKE ALL ON FUNCTION hwqueue.step_ended(p_lease uuid, p_state text, p_is_short
 REVOKE ALL ON FUNCTION hwqueue.step_error(p_step hwqueue.step, p_of_lease jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_origins(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_defaults jsonb, p_placement jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.step_over(p_run uuid, p_step integer, p_verdict hwqueue.step_verdict, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads integer[], p_run_if jsonb, p_most integer, OUT params jsonb, OUT bad jsonb) FROM PUBLIC;
 
