@@ -36,7 +36,9 @@ _PAGE_OF_FILE = {file: f"docs/{page}.md" for page, file in REPOSITORY_PAGES.item
     "README.md": "docs/index.md"
 }
 # Pages for people with a checkout, which the site does not have: it names them.
-_OF_A_CHECKOUT = re.compile(r"\[([^\]]*)\]\((?:\.\./)*((?:hwqueue|lab|tests|benchmarks)/[\w/]+\.md)(?:#[^)\s]*)?\)")
+_OF_A_CHECKOUT = re.compile(
+    r"\[([^\]]*)\]\((?:\.\./)*((?:hwqueue|lab|tests|benchmarks)/[\w/]+\.md)(?:#[^)\s]*)?\)"
+)
 _LINK = re.compile(r"\]\((?!\w+:|#)([^)\s#]+)(#[^)\s]*)?\)")
 
 

@@ -39,6 +39,7 @@ async def talk(folder: str, context: AsyncLeaseContext) -> None:
     fail()
 
 
+@app.task("talk-process", process=True)
 def talk_until(folder: str, context: LeaseContext) -> None:
     """The same in a thread or a process."""
     say(context)
@@ -47,14 +48,7 @@ def talk_until(folder: str, context: LeaseContext) -> None:
     fail()
 
 
-@app.task("talk-sync")
-def talk_sync(folder: str, context: LeaseContext) -> None:
-    talk_until(folder, context)
-
-
-@app.task("talk-process", process=True)
-def talk_process(folder: str, context: LeaseContext) -> None:
-    talk_until(folder, context)
+app.task("talk-sync")(talk_until.handler)
 
 
 @app.task("chatter", process=True)

@@ -21,16 +21,6 @@ async def doubles_async(call_next: Any, context: AsyncLeaseContext) -> Any:
     return await call_next(context.with_params(context.params * 2)) + 1
 
 
-@app.task("sync")
-def sync(params: int) -> int:
-    return params
-
-
-@app.task("async")
-async def in_loop(params: int) -> int:
-    return params
-
-
 @app.task("process", process=True)
 def in_process(params: int) -> int:
     return params
@@ -39,6 +29,10 @@ def in_process(params: int) -> int:
 @app.task("process-async", process=True)
 async def in_process_async(params: int) -> int:
     return params
+
+
+app.task("sync")(in_process.handler)
+app.task("async")(in_process_async.handler)
 
 
 @app.task("fail")

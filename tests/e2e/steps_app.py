@@ -21,6 +21,7 @@ def note(params: dict[str, Any], line: str) -> str:
     return line
 
 
+@app.task("order-process", process=True)
 def order(params: dict[str, Any], context: LeaseContext) -> dict[str, Any]:
     paid = context.step("charge", note, params, "charge")
     try:
@@ -31,14 +32,10 @@ def order(params: dict[str, Any], context: LeaseContext) -> dict[str, Any]:
     return {"paid": paid, "packed": packed, "again": again}
 
 
-app.task("order")(order)
+app.task("order")(order.handler)
 
 
-@app.task("order-process", process=True)
-def order_process(params: dict[str, Any], context: LeaseContext) -> dict[str, Any]:
-    return order(params, context)
-
-
+@app.task("order-async-process", process=True)
 async def order_async(params: dict[str, Any], context: AsyncLeaseContext) -> dict[str, Any]:
     paid = await context.step("charge", note, params, "charge")
     try:
@@ -49,12 +46,7 @@ async def order_async(params: dict[str, Any], context: AsyncLeaseContext) -> dic
     return {"paid": paid, "packed": packed, "again": again}
 
 
-app.task("order-async")(order_async)
-
-
-@app.task("order-async-process", process=True)
-async def order_async_process(params: dict[str, Any], context: AsyncLeaseContext) -> dict[str, Any]:
-    return await order_async(params, context)
+app.task("order-async")(order_async.handler)
 
 
 def busy(params: dict[str, Any]) -> str:
@@ -68,24 +60,18 @@ def busy(params: dict[str, Any]) -> str:
 PATIENT = Retrying(3, timedelta(milliseconds=1), on=ConnectionError)
 
 
-@app.task("flaky")
+@app.task("flaky-process", process=True)
 def flaky(params: dict[str, Any], context: LeaseContext) -> Any:
     return context.step("ask", busy, params, retry=PATIENT)
 
 
-@app.task("flaky-process", process=True)
-def flaky_process(params: dict[str, Any], context: LeaseContext) -> Any:
-    return context.step("ask", busy, params, retry=PATIENT)
-
-
-@app.task("flaky-async")
+@app.task("flaky-async-process", process=True)
 async def flaky_async(params: dict[str, Any], context: AsyncLeaseContext) -> Any:
     return await context.step("ask", busy, params, retry=PATIENT)
 
 
-@app.task("flaky-async-process", process=True)
-async def flaky_async_process(params: dict[str, Any], context: AsyncLeaseContext) -> Any:
-    return await context.step("ask", busy, params, retry=PATIENT)
+app.task("flaky")(flaky.handler)
+app.task("flaky-async")(flaky_async.handler)
 
 
 @app.task("nap")

@@ -398,32 +398,24 @@ def test_a_token_without_an_end_is_warned_of(cli: Cli) -> None:
     assert "never ends" not in limited.stderr
 
 
-def test_a_call_without_its_role_says_what_to_grant(conn: psycopg.Connection[Any], dsn: str) -> None:
-    login = f"hwqueue_test_nobody_{uuid.uuid4().hex[:12]}"
-    conn.execute(f"create role {login} login password 'x'")
-    try:
-        mine = psycopg.conninfo.make_conninfo(dsn, user=login, password="x")
-        result = CliRunner().invoke(app, ["--dsn", mine, "queue", "list"])
-    finally:
-        conn.execute(f"drop role {login}")
-    assert result.exit_code == 1
-    assert "permission denied" in result.stderr
-    assert "hint: log in as one who has the role for it" in result.stderr
-    assert "hwqueue_operator" in result.stderr
-
-
-def test_an_installation_without_its_right_says_what_to_grant(empty_dsn: str) -> None:
+def test_who_lacks_a_right_is_told_what_to_grant(dsn: str, empty_dsn: str) -> None:
     login = f"hwqueue_test_nobody_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(empty_dsn, autocommit=True) as admin:
         admin.execute(f"create role {login} login password 'x'")
+        mine, empty = (
+            psycopg.conninfo.make_conninfo(at, user=login, password="x") for at in (dsn, empty_dsn)
+        )
         try:
-            mine = psycopg.conninfo.make_conninfo(empty_dsn, user=login, password="x")
-            result = CliRunner().invoke(app, ["--dsn", mine, "db", "upgrade"])
+            called = CliRunner().invoke(app, ["--dsn", mine, "queue", "list"])
+            installed = CliRunner().invoke(app, ["--dsn", empty, "db", "upgrade"])
         finally:
             admin.execute(f"drop role {login}")
-    assert result.exit_code == 1
-    assert "permission denied for database" in result.stderr
-    assert "grant create on database NAME to LOGIN" in result.stderr
+    assert called.exit_code == installed.exit_code == 1
+    assert "permission denied" in called.stderr
+    assert "hint: log in as one who has the role for it" in called.stderr
+    assert "hwqueue_operator" in called.stderr
+    assert "permission denied for database" in installed.stderr
+    assert "grant create on database NAME to LOGIN" in installed.stderr
 
 
 def test_a_node_is_shown_in_json_throughout(cli: Cli) -> None:

@@ -64,6 +64,8 @@ async def paint_async(params: dict[str, Any], context: AsyncLeaseContext) -> Non
     context.progress(1)
 
 
+# Of two tasks with one handler the one in a process is decorated: a child finds it by its name.
+@app.task("paint-process", process=True)
 def paint_until(params: dict[str, Any], context: LeaseContext) -> None:
     paint(params, context)
     while not has(params, "go"):
@@ -71,29 +73,16 @@ def paint_until(params: dict[str, Any], context: LeaseContext) -> None:
     context.progress(1)
 
 
-@app.task("paint-sync")
-def paint_sync(params: dict[str, Any], context: LeaseContext) -> None:
-    paint_until(params, context)
+app.task("paint-sync")(paint_until.handler)
 
 
-@app.task("paint-process", process=True)
-def paint_process(params: dict[str, Any], context: LeaseContext) -> None:
-    paint_until(params, context)
-
-
+@app.task("cpus-process", process=True)
 def cpus(_params: Any, context: LeaseContext) -> dict[str, Any]:
     assert context.assignment is not None
     return {"given": context.assignment.cpus, "on": sorted(os.sched_getaffinity(0))}
 
 
-@app.task("cpus")
-def cpus_of_thread(params: Any, context: LeaseContext) -> dict[str, Any]:
-    return cpus(params, context)
-
-
-@app.task("cpus-process", process=True)
-def cpus_of_process(params: Any, context: LeaseContext) -> dict[str, Any]:
-    return cpus(params, context)
+app.task("cpus")(cpus.handler)
 
 
 @app.task("tell")
@@ -135,14 +124,12 @@ async def exit_worker(params: Any) -> None:
     raise SystemExit(7)
 
 
-@app.task("cancel-itself")
+@app.task("cancel-itself-process", process=True)
 def cancel_itself(params: Any) -> None:
     raise asyncio.CancelledError
 
 
-@app.task("cancel-itself-process", process=True)
-def cancel_itself_in_a_process(params: Any) -> None:
-    raise asyncio.CancelledError
+app.task("cancel-itself")(cancel_itself.handler)
 
 
 @app.task("slow", timeout=timedelta(milliseconds=100))
@@ -324,7 +311,7 @@ def drawn(lines: list[str], folder: str, size: Size, at: datetime, by: UUID) -> 
     return Picture(f"{folder}/1", size, at, by)
 
 
-@app.task("draw", queue="work", priority=7, labels={"kind": "picture"})
+@app.task("draw-process", queue="work", process=True)
 def draw(
     context: LeaseContext,
     folder: str,
@@ -335,7 +322,7 @@ def draw(
     return drawn(lines, folder, size, at, context.lease_id)
 
 
-@app.task("draw-async", queue="work")
+@app.task("draw-process-async", queue="work", process=True)
 async def draw_async(
     context: AsyncLeaseContext,
     folder: str,
@@ -346,26 +333,8 @@ async def draw_async(
     return drawn(lines, folder, size, at, context.lease_id)
 
 
-@app.task("draw-process", queue="work", process=True)
-def draw_process(
-    context: LeaseContext,
-    folder: str,
-    at: datetime,
-    size: Size = Size.SMALL,
-    lines: list[str] = Depends(journal),
-) -> Picture:
-    return drawn(lines, folder, size, at, context.lease_id)
-
-
-@app.task("draw-process-async", queue="work", process=True)
-async def draw_process_async(
-    context: AsyncLeaseContext,
-    folder: str,
-    at: datetime,
-    size: Size = Size.SMALL,
-    lines: list[str] = Depends(journal_async),
-) -> Picture:
-    return drawn(lines, folder, size, at, context.lease_id)
+app.task("draw", queue="work", priority=7, labels={"kind": "picture"})(draw.handler)
+app.task("draw-async", queue="work")(draw_async.handler)
 
 
 @app.task("picky-about-errors", queue="work", retry_on=OSError)
@@ -380,9 +349,7 @@ def picky_process() -> None:
     raise ValueError("for good")
 
 
-@app.task("picky-thread", queue="work", no_retry_on=ValueError)
-def picky_thread() -> None:
-    raise ValueError("for good")
+app.task("picky-thread", queue="work", no_retry_on=ValueError)(picky_process.handler)
 
 
 @app.task("read-run")
@@ -407,16 +374,13 @@ async def read_run_async(context: AsyncLeaseContext) -> dict[str, Any]:
     }
 
 
-@app.task("add-items")
+@app.task("add-items-process", process=True)
 def add_items(context: LeaseContext) -> list[int]:
     items = [{"name": f"i{n}", "params": {"a": n, "b": n}} for n in range(3)]
     return [each.item for each in context.add_items(items, task="add")]
 
 
-@app.task("add-items-process", process=True)
-def add_items_in_a_process(context: LeaseContext) -> list[int]:
-    items = [{"name": f"i{n}", "params": {"a": n, "b": n}} for n in range(3)]
-    return [each.item for each in context.add_items(items, task="add")]
+app.task("add-items")(add_items.handler)
 
 
 @app.task("add-items-async")
@@ -458,7 +422,7 @@ def told(gang: GangContext) -> dict[str, Any]:
     }
 
 
-@app.task("meet")
+@app.task("meet-async-process", process=True)
 async def meet(params: dict[str, Any], context: AsyncLeaseContext) -> dict[str, Any]:
     """Run until all members of the gang do."""
     gang = arrive(params, context)
@@ -467,7 +431,7 @@ async def meet(params: dict[str, Any], context: AsyncLeaseContext) -> dict[str, 
     return told(gang)
 
 
-@app.task("meet-sync")
+@app.task("meet-process", process=True)
 def meet_sync(params: dict[str, Any], context: LeaseContext) -> dict[str, Any]:
     gang = arrive(params, context)
     while not met(params, gang):
@@ -476,16 +440,8 @@ def meet_sync(params: dict[str, Any], context: LeaseContext) -> dict[str, Any]:
     return told(gang)
 
 
-@app.task("meet-process", process=True)
-def meet_process(params: dict[str, Any], context: LeaseContext) -> dict[str, Any]:
-    found: dict[str, Any] = meet_sync(params, context)
-    return found
-
-
-@app.task("meet-async-process", process=True)
-async def meet_async_process(params: dict[str, Any], context: AsyncLeaseContext) -> dict[str, Any]:
-    found: dict[str, Any] = await meet(params, context)
-    return found
+app.task("meet")(meet.handler)
+app.task("meet-sync")(meet_sync.handler)
 
 
 @app.task("alone")

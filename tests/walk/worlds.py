@@ -6,6 +6,7 @@ planned.
 """
 
 from datetime import timedelta
+from typing import Any
 
 from tests.walk import more_steps as m
 from tests.walk import operators as o
@@ -20,6 +21,21 @@ from tests.walk.proposals import PROPOSALS_OF_ALL
 from tests.walk.replaces import IN_PLACE, MOVED, OVERLAP
 from tests.walk.silent import LOST, SILENT
 from tests.walk.world import IN_ZONE, World, every, gpus, leases_of, needs, require, spread
+
+
+def _of_three(name: str, lost: s.Step, *first: s.Step, **gang: Any) -> World:
+    """A gang of three that runs, and loses members."""
+    claims = [s.Claim("n", 2), s.Claim("m")]
+    return World(
+        name,
+        nodes={"n": gpus(2, "n"), "m": gpus(1, "m")},
+        leases={"s": needs(gpu=1)},
+        gangs={"g": {"members": "abc", "each": needs(gpu=1), **gang}},
+        first=[s.Reap(), *claims, *first],
+        steps=[*claims, s.Fail("a"), lost, s.Complete("c"), o.Restart("m"), s.Wait(), s.Reap()],
+        near=3,
+    )
+
 
 _WORLDS = [
     # Whoever asks gets the best that is there; tokens fence; a lease that is put back goes to the end.
@@ -334,43 +350,9 @@ _WORLDS = [
         near=3,
     ),
     # All three run, and one is lost: with `replace` the others go on, and it is placed again.
-    World(
-        "replaced",
-        nodes={"n": gpus(2, "n"), "m": gpus(1, "m")},
-        leases={"s": needs(gpu=1)},
-        gangs={"g": {"members": "abc", "each": needs(gpu=1), "on_lost": "replace"}},
-        first=[s.Reap(), s.Claim("n", 2), s.Claim("m"), s.Reap()],
-        steps=[
-            s.Claim("n", 2),
-            s.Claim("m"),
-            s.Fail("a"),
-            s.GiveUp("b"),
-            s.Complete("c"),
-            o.Restart("m"),
-            s.Wait(),
-            s.Reap(),
-        ],
-        near=3,
-    ),
+    _of_three("replaced", s.GiveUp("b"), s.Reap(), on_lost="replace"),
     # All three run, and those that are lost do not come back; one that is left alone does not go on.
-    World(
-        "left_behind",
-        nodes={"n": gpus(2, "n"), "m": gpus(1, "m")},
-        leases={"s": needs(gpu=1)},
-        gangs={"g": {"members": "abc", "each": needs(gpu=1), "on_lost": "continue", "min_size": 2}},
-        first=[s.Reap(), s.Claim("n", 2), s.Claim("m")],
-        steps=[
-            s.Claim("n", 2),
-            s.Claim("m"),
-            s.Fail("a"),
-            s.Release("b"),
-            s.Complete("c"),
-            o.Restart("m"),
-            s.Wait(),
-            s.Reap(),
-        ],
-        near=3,
-    ),
+    _of_three("left_behind", s.Release("b"), on_lost="continue", min_size=2),
     # Two of three run, and the third joins once the lease that is in its way has ended.
     World(
         "joined",
