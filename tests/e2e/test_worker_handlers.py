@@ -15,8 +15,7 @@ from hwqueue import App, Retry, Snooze, errors
 from hwqueue.client import AsyncClient
 from hwqueue.testing import Clock
 from hwqueue.types import Lease, LeaseState, QueuePolicy, SettledAndClaimed
-from tests.e2e import worker_app
-from tests.e2e.worker_app import Picture, Size
+from tests.e2e.worker_app import Picture, Size, app
 from tests.e2e.worker_support import AT_ONCE, BOUND_SECONDS, QUEUE, ended, run_one, until, worker
 
 
@@ -252,12 +251,7 @@ async def test_finished_leases_go_by_themselves(client: AsyncClient, dsn: str) -
 
 
 AT = datetime(2030, 1, 2, tzinfo=UTC)
-KINDS = [
-    worker_app.draw,
-    worker_app.draw_async,
-    worker_app.draw_process,
-    worker_app.draw_process_async,
-]
+KINDS = [app.tasks[f"draw{kind}"] for kind in ("", "-async", "-process", "-process-async")]
 
 
 @pytest.mark.parametrize("draw", KINDS, ids=lambda task: str(task.name))
@@ -286,7 +280,7 @@ async def test_params_that_do_not_fit_fail_at_once(client: AsyncClient, dsn: str
 
 
 async def test_a_batch_has_the_defaults_of_the_task(client: AsyncClient, dsn: str, tmp_path: Path) -> None:
-    draw, folder = worker_app.draw, str(tmp_path)
+    draw, folder = app.tasks["draw"], str(tmp_path)
     urgent = draw.with_options(priority=9)
     spawned = await draw.spawn_many(
         client, [{"folder": folder, "at": AT}, urgent.spec(folder, AT, Size.LARGE)]
@@ -299,18 +293,12 @@ async def test_a_batch_has_the_defaults_of_the_task(client: AsyncClient, dsn: st
 
 
 @pytest.mark.parametrize(
-    ("task", "attempts"),
-    [
-        (worker_app.picky_about_errors, 2),
-        (worker_app.picky_process, 1),
-        (worker_app.picky_thread, 1),
-    ],
-    ids=lambda value: getattr(value, "name", None),
+    ("task", "attempts"), [("picky-about-errors", 2), ("picky-process", 1), ("picky-thread", 1)]
 )
 async def test_exceptions_that_are_not_retried_end_the_lease(
-    client: AsyncClient, dsn: str, task: Any, attempts: int
+    client: AsyncClient, dsn: str, task: str, attempts: int
 ) -> None:
-    spawned = await task.spawn(client)
+    spawned = await app.tasks[task].spawn(client)
     async with worker(dsn):
         lease = await ended(client, spawned.lease_id)
     assert (lease.state, lease.attempt) == (LeaseState.FAILED, attempts)
