@@ -13,7 +13,6 @@ import itertools
 import json
 import os
 import pickle
-import pkgutil
 import runpy
 import signal
 import sys
@@ -235,7 +234,9 @@ def _load(job: Job) -> Task[..., Any]:
 
 def _load_from_app(located: str, job: Job) -> Task[..., Any]:
     """Import the app, whatever that sets up, and take its task."""
-    task: Task[..., Any] | None = pkgutil.resolve_name(located).tasks.get(job.claim.task_name)
+    module, _, name = located.partition(":")
+    app = getattr(importlib.import_module(module), name)
+    task: Task[..., Any] | None = app.tasks.get(job.claim.task_name)
     if task is None:
         raise ConfigError(f"{located} has no task {job.claim.task_name!r} in a child process")
     _refuse_other_middleware(task, job, located)

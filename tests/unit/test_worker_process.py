@@ -33,7 +33,7 @@ GRACE = timedelta(seconds=30)
 async def run(
     granted: Claim, *, gpu_names: tuple[str, ...] = (), grace: timedelta = GRACE, of: App = app
 ) -> Outcome:
-    job = job_for(of.tasks[granted.task_name], granted)
+    job = job_for(of.tasks[granted.task_name], granted, of.child_import)
     environment = environment_for(granted, gpu_names)
     return await run_in_process(job, environment, grace, asyncio.Event())
 
@@ -150,12 +150,20 @@ async def test_failures_say_what_happened(task: str, kind: str, message: str, re
 def undecorated(params: Any) -> None: ...
 
 
-async def test_a_handler_that_the_child_cannot_find_fails() -> None:
+async def test_a_handler_that_the_child_cannot_find_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = App()
     other.task("elsewhere", process=True)(undecorated)
     ended = await run(claim("elsewhere"), of=other)
     assert ended.error is not None
     assert "has no task 'undecorated'" in ended.error["message"]
+    # no name that an import statement could have; a worker takes it
+    (tmp_path / "my-app.py").write_text("import hwqueue\napp = hwqueue.App()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    other.child_import = "my-app:app"
+    ended = await run(claim("elsewhere"), of=other)
+    assert "my-app:app has no task 'elsewhere'" in str(ended.error)
 
 
 @pytest.fixture
