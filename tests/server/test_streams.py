@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from unittest.mock import Mock
 
 import psycopg
 import pytest
+from fastapi.sse import ServerSentEvent
 
 from hwqueue.server import event_streams
 from hwqueue.server.problems import HTTPProblem
-from hwqueue.types import Event
+from hwqueue.server.routers import shared
 
 
-def _event(number: int) -> Event:
-    return Event(
-        event_id=number,
-        at=datetime(2026, 1, 1, tzinfo=UTC),
-        code="queue_paused",
-        lease_id=None,
-        node_id=None,
-        queue="renders",
-        class_id=None,
-        actor="ada",
-        message="queue renders is paused",
-        detail=None,
-    )
+def _event(number: int) -> ServerSentEvent:
+    return ServerSentEvent(id=str(number))
 
 
 class Script:
@@ -33,7 +23,7 @@ class Script:
     Nothing is added any more once `left` looks are left.
     """
 
-    def __init__(self, *looks: list[Event] | Exception, left: int = -1) -> None:
+    def __init__(self, *looks: list[ServerSentEvent] | Exception, left: int = -1) -> None:
         self.looks = list(looks)
         self.left = left
         self.asked: list[int | None] = []
@@ -43,7 +33,7 @@ class Script:
         if not self.looks:
             raise HTTPProblem(401, "revoked")
 
-    async def fetch(self, seen: int | None) -> tuple[list[Event], bool]:
+    async def fetch(self, seen: int | None) -> tuple[list[ServerSentEvent], bool]:
         """The next part of the script."""
         self.asked.append(seen)
         found = self.looks.pop(0)
@@ -58,10 +48,10 @@ async def told(script: Script, seen: int | None) -> list[str | int]:
         seen,
         check=script.check,
         fetch=script.fetch,
-        place_of=lambda event: event.event_id,
+        place_of=lambda event: int(event.id or 0),
         beginning=0,
     )
-    return [each if isinstance(each, str) else each.event_id async for each in following]
+    return [each if isinstance(each, str) else int(each.id or 0) async for each in following]
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +80,7 @@ async def test_it_says_when_the_database_is_away_and_when_it_is_back() -> None:
 
 
 async def test_it_is_never_silent_for_long() -> None:
-    looks: list[list[Event]] = [[]] * 31
+    looks: list[list[ServerSentEvent]] = [[]] * 31
     assert (await told(Script(*looks), 2)).count(event_streams.IDLE) == 2
 
 
@@ -98,3 +88,16 @@ async def test_what_is_added_before_the_end_comes() -> None:
     script = Script([_event(5)], [_event(6)], [], left=1)
     assert await told(script, 4) == [event_streams.CAUGHT_UP, 5, 6]
     assert len(script.looks) == 1
+
+
+async def test_an_end_is_told_only_after_all_that_was_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who may follow no more between two looks comes back for the rest, and is told then."""
+    script = Script([_event(5)] * event_streams.BATCH)
+    monkeypatch.setattr(shared, "authenticate", lambda *_: script.check())
+
+    async def fetch(seen: str | None) -> tuple[list[ServerSentEvent], str]:
+        return (await script.fetch(int(seen or 0)))[0], "completed"
+
+    caller = Mock(services=Mock(streams=event_streams.EventStreams(1, 1)))
+    found = [each async for each in shared.followed(caller, Mock(), "4", fetch)]
+    assert (len(found), found[-1].event) == (1 + event_streams.BATCH, None)

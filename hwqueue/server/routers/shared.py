@@ -15,6 +15,7 @@ from hwqueue.client._spawn import GANG_SPANS, SPANS
 from hwqueue.errors import BadArgument, HwqueueError
 from hwqueue.server.auth import authenticate
 from hwqueue.server.dependencies import Caller, RequireScope
+from hwqueue.server.event_streams import BATCH
 from hwqueue.server.problems import HTTPProblem
 from hwqueue.server.roles import Scope
 
@@ -149,7 +150,9 @@ async def followed(
 
     async def look(after: str | None) -> tuple[list[ServerSentEvent], bool]:
         nonlocal ended_as
-        found, ended_as = await fetch(after)
+        found, state = await fetch(after)
+        # a full look may not be the last: who is cut off after it is not told of an end
+        ended_as = state if len(found) < BATCH else None
         return found, ended_as is not None
 
     async for found in services.streams.follow(
