@@ -119,25 +119,35 @@ declare
   v_step interval := p_was - p_now;
   v_to timestamptz := p_was + v_step;
   v_claims uuid[] := array(
-    select c.lease_id from hwqueue.claim c where c.expires_at > p_was and c.expires_at <= v_to
+    select c.lease_id from hwqueue.claim c
+    where c.expires_at > greatest(p_was, p_now + c.claim_timeout) and c.expires_at <= v_to
     limit p_limit for update skip locked);
   v_nodes uuid[] := array(
     select s.node_id from hwqueue.node_state s
     where s.seen_at > p_now or s.expands_until > p_was or s.node_id = any (array(
         select r.node_id from hwqueue.everywhere_node r where r.due_at > p_was and r.due_at <= v_to))
       or s.node_id = (select x.node_id from hwqueue.node_state x limit 1)  -- so that caches of the fleet end
-    limit p_limit for no key update skip locked);
+    limit p_limit + 1 for no key update skip locked);
   v_entries hwqueue.scheduled[] := array(
     select s from hwqueue.queue q join hwqueue.scheduled s on s.queue_id = q.queue_id
-    where s.available_at > p_was and s.available_at <= v_to and exists (
-      select from hwqueue.attempt a
-      where a.lease_id = s.lease_id and a.outcome = 'failed' and a.ended_at > p_now)
+    where s.available_at > p_was and s.available_at <= v_to and s.attempt_count > 0 and (
+      select a.outcome = 'failed' and a.ended_at > p_now and s.available_at  -- nobody named another time
+        between case when a.ended_at > p_was + interval '5 seconds' then p_was  -- an earlier step moved it
+          else a.ended_at + (1 - (r.retry ->> 'jitter')::float8) * r.longest end and a.ended_at + r.longest
+      from hwqueue.lease l
+      join hwqueue.attempt a on a.lease_id = l.lease_id and a.claim_token = l.claim_token
+      cross join lateral (select coalesce(l.retry, q.retry) as retry, hwqueue.retry_delay(
+          coalesce(l.retry, q.retry) || '{"jitter": 0}', a.attempt) as longest offset 0) r
+      where l.lease_id = s.lease_id)
     limit p_limit for update of s skip locked);
   v_deliveries int;
 begin
   update hwqueue.claim c
   set expires_at = greatest(c.expires_at - v_step, p_now + c.claim_timeout), check_at = p_now,
-    claimed_at = c.claimed_at - case when c.claimed_at > p_now then v_step else '0' end
+    claimed_at = c.claimed_at - v_step, stop_requested_at = case
+      when c.stop_requested_at between p_now and p_was then p_now else c.stop_requested_at end,
+    stop_by = case when c.stop_reason = 'run_time_exceeded' then least(c.stop_by, p_now + c.claim_timeout)
+      else c.stop_by end
   where c.lease_id = any (v_claims);
   update hwqueue.node_state s
   set seen_at = least(s.seen_at, p_now), moved_xid = pg_current_xact_id(),
@@ -156,7 +166,7 @@ begin
     where x.state = 'waiting' and x.available_at > p_now and x.available_at <= v_to
     limit p_limit for update skip locked));
   get diagnostics v_deliveries = row_count;
-  return p_limit in (cardinality(v_claims), cardinality(v_nodes), cardinality(v_entries), v_deliveries);
+  return p_limit in (cardinality(v_claims), cardinality(v_nodes) - 1, cardinality(v_entries), v_deliveries);
 end
 $$;
 
