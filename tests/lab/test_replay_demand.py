@@ -7,14 +7,7 @@ from typing import Any
 
 import pytest
 
-from hwqueue.demo.check import (
-    JobFacts,
-    Move,
-    NodeFacts,
-    Recorded,
-    gpu_milli_in_use,
-    violations,
-)
+from hwqueue.demo.check import JobFacts, Move, NodeFacts, Recorded, gpu_milli_in_use, violations
 from hwqueue.demo.generate import add_labels, generate_trace, impossible_jobs
 from hwqueue.demo.mapping import placement
 from hwqueue.demo.model import Job, Machine, Trace
@@ -32,29 +25,17 @@ def _trace(jobs: int, gpus: int) -> Trace:
     return Trace(machines=(Machine("n", 8000, 8192, gpus, "T4"),), jobs=named)
 
 
-def test_demand_takes_each_job_before_it_draws_again() -> None:
-    chosen = backlog_jobs(_trace(10, gpus=8), demand_percent=130, seed=1)
-    counts = Counter(job.name for job in chosen)
+def test_demand_takes_each_job_once_before_it_draws_again_by_the_seed() -> None:
+    trace = _trace(10, gpus=8)
+    chosen = backlog_jobs(trace, demand_percent=130, seed=1)
     assert sum(job.gpu_demand for job in chosen) == 10_500  # first sum at or over 1.3 x 8 GPUs
-    assert len(counts) == 10
-
-
-def test_demand_below_the_trace_takes_a_part_of_it() -> None:
-    chosen = backlog_jobs(_trace(100, gpus=4), demand_percent=50, seed=1)
-    assert len(chosen) == len({job.name for job in chosen}) == 4
-
-
-def test_the_seed_decides() -> None:
-    trace = _trace(50, gpus=16)
-    first = backlog_jobs(trace, demand_percent=130, seed=1)
-    assert first == backlog_jobs(trace, demand_percent=130, seed=1)
-    assert first != backlog_jobs(trace, demand_percent=130, seed=2)
-
-
-def test_without_gpu_demand_each_job_runs_once() -> None:
-    trace = _trace(5, gpus=4)
+    assert len({job.name for job in chosen}) == 10
+    assert chosen == backlog_jobs(trace, demand_percent=130, seed=1)
+    assert chosen != backlog_jobs(trace, demand_percent=130, seed=2)
+    part = backlog_jobs(_trace(100, gpus=4), demand_percent=50, seed=1)
+    assert len(part) == len({job.name for job in part}) == 4
     cpu_only = replace(trace, jobs=tuple(replace(j, num_gpu=0, gpu_milli=0) for j in trace.jobs))
-    assert len(backlog_jobs(cpu_only, demand_percent=130, seed=1)) == 5
+    assert len(backlog_jobs(cpu_only, demand_percent=130, seed=1)) == 10
 
 
 def test_recording_starts_with_the_first_busy_day() -> None:
@@ -149,11 +130,8 @@ def _check(*moves: Move, gpu_milli: list[int] | None = None) -> list[str]:
     return violations(NODES, JOBS, moves, Recorded(running, {"n1": gpu_milli or [0, 0]}))
 
 
-def test_right_grants_pass() -> None:
+def test_right_grants_pass_and_a_device_is_free_again_after_the_end() -> None:
     assert not _check(_move("a", "share", 0), _move("b", "share", 1), gpu_milli=[600, 600])
-
-
-def test_a_device_is_free_again_after_the_end() -> None:
     ended = _move("a", "share", 0, starts=False)
     assert not _check(_move("a", "share", 0), ended, _move("b", "share", 0), gpu_milli=[600, 0])
 
@@ -190,11 +168,7 @@ def test_the_database_must_agree() -> None:
 
 
 def test_gpus_still_held() -> None:
-    moves = [
-        _move("a", "share", 0),
-        _move("b", "whole", 0, 1),
-        _move("a", "share", 0, starts=False),
-    ]
+    moves = [_move("a", "share", 0), _move("b", "whole", 0, 1), _move("a", "share", 0, starts=False)]
     assert gpu_milli_in_use(JOBS, moves) == 2000
 
 

@@ -91,13 +91,10 @@ def test_the_oldest_gang_is_not_passed_by() -> None:
     assert planned(gangs((6, 8), (2, 8), (4, 8)), rack("a", *[8] * 5)) == {2: "a"}
 
 
-def test_a_rank_comes_before_the_next() -> None:
+def test_a_rank_comes_before_the_next_and_of_a_shape_the_oldest() -> None:
     urgent = gangs((3, 8), rank=-5)
     others = gangs((4, 8), (4, 8), start=1)
     assert planned([*urgent, *others], rack("a", *[8] * 4)) == {0: "a"}
-
-
-def test_the_oldest_of_a_shape_come_first() -> None:
     found = planned(gangs(*[(2, 8)] * 5), rack("a", *[8] * 4), rack("b", *[8] * 3))
     assert sorted(found) == [0, 1, 2]
 
