@@ -20,7 +20,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from hwqueue.calls import ACT_AS, Call
 from hwqueue.client import AsyncClient
-from hwqueue.client._async.runner import RECONNECT_SECONDS, try_again
+from hwqueue.client._async.runner import RECONNECT_SECONDS, fetch, try_again
 from hwqueue.client._drivers import Rows
 from hwqueue.client._pooled import read_as_usual
 from hwqueue.connections import WatchedAsyncConnection, with_timeouts
@@ -51,10 +51,7 @@ class _Runner:
 
     async def run(self, call: Call, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
         """Make the call in the transaction of a request, which has its actor."""
-        sql = statement(call, tuple(arguments))
-        cursor = await self.connection.execute(sql, arguments, binary=True)
-        rows: Rows = await cursor.fetchall()
-        return rows
+        return await fetch(self.connection, statement(call, tuple(arguments)), arguments)
 
 
 class Pools:

@@ -139,12 +139,12 @@ class AsyncPoolRunner:
         async with self._pool.connection() as connection:
             try:
                 if actor is None and connection.isolation_level is None:
-                    return await _fetch(connection, sql, arguments)
+                    return await fetch(connection, sql, arguments)
                 async with connection.transaction():
                     if actor is not None:
                         # it ends with the transaction, so no pooler hands it on
                         await connection.execute(SET_ACTOR, {"actor": actor})
-                    return await _fetch(connection, sql, arguments)
+                    return await fetch(connection, sql, arguments)
             except psycopg.errors.ReadOnlySqlTransaction:
                 # The server has become a standby; a new connection may reach the new primary.
                 await connection.close()
@@ -190,7 +190,7 @@ async def _configure(connection: AsyncPooled) -> None:
     Nothing is set in the session, which may be a pooler's.
     """
     read_as_usual(connection)
-    [[isolation]] = await _fetch(connection, DEFAULT_ISOLATION, {})
+    [[isolation]] = await fetch(connection, DEFAULT_ISOLATION, {})
     if isolation != READ_COMMITTED:
         await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
     connection.used_at = time.monotonic()
@@ -203,7 +203,7 @@ async def _check(connection: AsyncPooled) -> None:
         await AsyncConnectionPool.check_connection(connection)
 
 
-async def _fetch(connection: AsyncPooled, sql: str, arguments: Mapping[str, Any]) -> Rows:
+async def fetch(connection: psycopg.AsyncConnection[Any], sql: str, arguments: Mapping[str, Any]) -> Rows:
     """The rows in binary: settings of the session change how times and the like are written."""
     cursor = await connection.execute(sql, arguments, binary=True)
     rows: Rows = await cursor.fetchall()

@@ -140,12 +140,12 @@ class PoolRunner:
         with self._pool.connection() as connection:
             try:
                 if actor is None and connection.isolation_level is None:
-                    return _fetch(connection, sql, arguments)
+                    return fetch(connection, sql, arguments)
                 with connection.transaction():
                     if actor is not None:
                         # it ends with the transaction, so no pooler hands it on
                         connection.execute(SET_ACTOR, {"actor": actor})
-                    return _fetch(connection, sql, arguments)
+                    return fetch(connection, sql, arguments)
             except psycopg.errors.ReadOnlySqlTransaction:
                 # The server has become a standby; a new connection may reach the new primary.
                 connection.close()
@@ -189,7 +189,7 @@ def _configure(connection: Pooled) -> None:
     Nothing is set in the session, which may be a pooler's.
     """
     read_as_usual(connection)
-    [[isolation]] = _fetch(connection, DEFAULT_ISOLATION, {})
+    [[isolation]] = fetch(connection, DEFAULT_ISOLATION, {})
     if isolation != READ_COMMITTED:
         connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
     connection.used_at = time.monotonic()
@@ -202,7 +202,7 @@ def _check(connection: Pooled) -> None:
         ConnectionPool.check_connection(connection)
 
 
-def _fetch(connection: Pooled, sql: str, arguments: Mapping[str, Any]) -> Rows:
+def fetch(connection: psycopg.Connection[Any], sql: str, arguments: Mapping[str, Any]) -> Rows:
     """The rows in binary: settings of the session change how times and the like are written."""
     cursor = connection.execute(sql, arguments, binary=True)
     rows: Rows = cursor.fetchall()
