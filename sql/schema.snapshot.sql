@@ -3122,6 +3122,9 @@ CREATE FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer DEFAULT 
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.lease_details(p_ids uuid[]) RETURNS TABLE(lease_id uuid, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, params jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, assignment jsonb, result jsonb, error jsonb, attempts jsonb, idempotency_key text, stop_reason text, wire bytea, progress jsonb)
+    LANGUAGE sql STABLE;
+
 CREATE TABLE hwqueue.outcome (
     lease_id uuid NOT NULL,
     queue_id integer NOT NULL,
@@ -8780,6 +8783,8 @@ REVOKE ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) 
 GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.lease_details(p_ids uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_end(p_lease uuid) FROM PUBLIC;
 

@@ -402,28 +402,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
   perform hwqueue.find_lease(p_lease);
-  return query select l.lease_id, q.name, l.task_name, hwqueue.lease_state(l.lease_id),
-           l.priority, c.tenant, c.service_id,
-           c.labels, c.placement, l.params, l.headers, coalesce(r.attempt, o.attempt, l.attempt_count),
-             coalesce(l.max_attempts, q.max_attempts),
-           hwqueue.real_time(l.available_at), l.deadline, l.created_at,
-           coalesce(r.claimed_at, o.claimed_at, l.claimed_at), o.finished_at,
-           hwqueue.real_time(r.expires_at), coalesce(r.node_id, o.node_id, l.node_id),
-           nullif(coalesce(r.claim_token, o.claim_token, l.claim_token), 0),
-           coalesce(r.assignment, o.assignment), o.result, o.error,
-           coalesce((select jsonb_agg(jsonb_build_object('attempt', a.attempt, 'claim_token', a.claim_token,
-               'node_id', a.node_id, 'assignment', a.assignment, 'outcome', a.outcome,
-               'claimed_at', a.claimed_at, 'ended_at', a.ended_at, 'error', a.error,
-               'progress', hwqueue.progress_of(a.lease_id, a.claim_token)) order by a.claim_token)
-                     from hwqueue.attempt a where a.lease_id = l.lease_id), '[]'),
-           l.idempotency_key, r.stop_reason, l.wire,
-           hwqueue.progress_of(l.lease_id, coalesce(r.claim_token, o.claim_token))
-    from hwqueue.lease l
-    join hwqueue.queue q on q.queue_id = l.queue_id
-    join hwqueue.placement_class c on c.class_id = l.class_id
-    left join hwqueue.claim r on r.lease_id = l.lease_id
-    left join hwqueue.outcome o on o.lease_id = l.lease_id
-    where l.lease_id = p_lease;
+  return query select d.* from hwqueue.lease_details(array[p_lease]) d;
   if not found then  -- pruned since
     perform hwqueue.find_lease(p_lease);
   end if;
@@ -538,13 +517,10 @@ begin
       case when p_before > v_newest then p_before end);
   end if;
   return query
-    select g.lease_id, g.queue, g.task_name, g.state, g.priority, g.tenant, g.service_id,
-           g.labels, g.placement, g.headers,
-           g.attempt, g.max_attempts, g.available_at, g.deadline, g.created_at, g.claimed_at, g.finished_at,
-             g.expires_at, g.node_id,
-           g.claim_token, g.error, g.idempotency_key, g.stop_reason
-    from unnest(v_ids) with ordinality i(lease_id, ordinality)
-    cross join lateral hwqueue.get_lease(i.lease_id) g
-    order by i.ordinality;
+    select d.lease_id, d.queue, d.task_name, d.state, d.priority, d.tenant, d.service_id, d.labels,
+           d.placement, d.headers, d.attempt, d.max_attempts, d.available_at, d.deadline, d.created_at,
+           d.claimed_at, d.finished_at, d.expires_at, d.node_id, d.claim_token, d.error, d.idempotency_key,
+           d.stop_reason
+    from hwqueue.lease_details(v_ids) d order by d.lease_id >= v_newest, d.lease_id desc;
 end
 $$;

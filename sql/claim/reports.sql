@@ -55,6 +55,39 @@ as $$
   from hwqueue.progress p where p.lease_id = p_lease and p.claim_token = p_token
 $$;
 
+-- What get_lease tells, of each of these leases that exists.
+create or replace function hwqueue.lease_details(p_ids uuid[])
+returns table (lease_id uuid, queue text, task_name text, state text, priority smallint,
+  tenant text, service_id uuid, labels jsonb, placement jsonb, params jsonb, headers jsonb,
+  attempt smallint, max_attempts smallint, available_at timestamptz, deadline timestamptz,
+  created_at timestamptz, claimed_at timestamptz, finished_at timestamptz, expires_at timestamptz,
+  node_id uuid, claim_token bigint, assignment jsonb, result jsonb, error jsonb, attempts jsonb,
+  idempotency_key text, stop_reason text, wire bytea, progress jsonb)
+language sql stable
+as $$
+  select l.lease_id, q.name, l.task_name, hwqueue.lease_state(l.lease_id), l.priority, c.tenant,
+         c.service_id, c.labels, c.placement, l.params, l.headers,
+         coalesce(r.attempt, o.attempt, l.attempt_count), coalesce(l.max_attempts, q.max_attempts),
+         hwqueue.real_time(l.available_at), l.deadline, l.created_at,
+         coalesce(r.claimed_at, o.claimed_at, l.claimed_at), o.finished_at,
+         hwqueue.real_time(r.expires_at), coalesce(r.node_id, o.node_id, l.node_id),
+         nullif(coalesce(r.claim_token, o.claim_token, l.claim_token), 0),
+         coalesce(r.assignment, o.assignment), o.result, o.error,
+         coalesce((select jsonb_agg(jsonb_build_object('attempt', a.attempt, 'claim_token', a.claim_token,
+             'node_id', a.node_id, 'assignment', a.assignment, 'outcome', a.outcome,
+             'claimed_at', a.claimed_at, 'ended_at', a.ended_at, 'error', a.error,
+             'progress', hwqueue.progress_of(a.lease_id, a.claim_token)) order by a.claim_token)
+                   from hwqueue.attempt a where a.lease_id = l.lease_id), '[]'),
+         l.idempotency_key, r.stop_reason, l.wire,
+         hwqueue.progress_of(l.lease_id, coalesce(r.claim_token, o.claim_token))
+  from unnest(p_ids) i(lease_id)
+  join hwqueue.lease l on l.lease_id = i.lease_id
+  join hwqueue.queue q on q.queue_id = l.queue_id
+  join hwqueue.placement_class c on c.class_id = l.class_id
+  left join hwqueue.claim r on r.lease_id = l.lease_id
+  left join hwqueue.outcome o on o.lease_id = l.lease_id
+$$;
+
 -- Checks the log lines of claims: at most 1,000 claims, and at most 1,000 lines of each, which are {"line",
 -- "at", "level", "message", "fields"}, the first two of them required. Raises: QHA01, naming the element.
 create or replace function hwqueue.check_logs(p_logs jsonb) returns void
