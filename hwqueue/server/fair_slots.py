@@ -2,8 +2,10 @@
 
 Slots are counted by tenant, or by actor where there is none, so that another token buys nothing.
 The last free slot goes to who holds none. While two or more hold slots or wait for one, each has
-half of them at most; and fewer, down to one, the more times longer its requests take than those of
-others: a submission of a large run keeps a processor busy for as long as it holds its slot.
+half of them at most; and fewer the more times longer its requests take than those of others, and
+the busier the machine is: the database takes longer then to answer a statement that does nothing.
+There is always one slot, but for requests that take long on a busy machine: a quarter of the time,
+for a gang of a thousand keeps a core from all others as long as it holds its slot.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 
 from psycopg_pool import PoolTimeout
 
@@ -31,19 +34,33 @@ class Busy(PoolTimeout):
 
 
 # Requests that take no longer than this are quick, whatever those of others take.
-_QUICK_SECONDS = 0.025
+_QUICK_SECONDS = 0.01
+# How much longer than at best a statement that does nothing takes before a machine counts as busy.
+_IDLE_SECONDS = 0.0005
 # How long somebody counts as being there after a request, for those whose requests take longer.
 _PRESENT_SECONDS = 1.0
 _REMEMBERED_SECONDS = 60.0
 # What a request counts of those before it: after ten of them a tenth.
 _KEPT = 0.8
+# The same of such statements, whose times vary more.
+_KEPT_ANSWERS = 0.95
+# The least part of the time that somebody has a slot.
+_LEAST = 0.25
 
 
 @dataclass(slots=True)
 class _Use:
+    """What is known of a holder.
+
+    load: slots held on the average of the last second before `last`, all pools together.
+    answer: seconds until the database answers a statement that does nothing.
+    """
+
     last: float
     seconds: float = 0.0
     squares: float = 0.0
+    load: float = 0.0
+    answer: float = 0.0
 
     @property
     def mean(self) -> float:
@@ -57,11 +74,14 @@ class Usage:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self._uses: dict[str, _Use] = {}  # who had the last request stands last
+        self._best_answer = math.inf
 
     def note(self, holder: str, seconds: float) -> None:
         """A request of this holder has ended, after these seconds."""
         now = self.clock()
         use = self._uses.pop(holder, None) or _Use(now)
+        # an average of the last second fades by e in each second
+        use.load = use.load * math.exp(use.last - now) + 1 - math.exp(-seconds)
         use.last = now
         use.seconds = _KEPT * use.seconds + seconds
         use.squares = _KEPT * use.squares + seconds * seconds
@@ -69,12 +89,39 @@ class Usage:
         while now - (oldest := next(iter(self._uses.items())))[1].last > _REMEMBERED_SECONDS:
             del self._uses[oldest[0]]
 
-    def times_longer(self) -> dict[str, float]:
-        """How many times longer somebody's requests take than the quickest of those who are there."""
+    def note_answer(self, holder: str, seconds: float) -> None:
+        """The database took so long to answer a statement that does nothing."""
+        self._best_answer = min(1.0001 * self._best_answer, seconds)
+        if use := self._uses.get(holder):
+            use.answer += (1 - _KEPT_ANSWERS) * (seconds - use.answer)
+
+    def shares(self, size: int, here: Set[str]) -> Callable[[str], float]:
+        """The most of these slots that somebody may have on the average of a second.
+
+        here: Who holds or waits for one now; others are there for a second after a request.
+        """
         now = self.clock()
-        there = [use.mean for use in self._uses.values() if now - use.last < _PRESENT_SECONDS]
-        quick = max(_QUICK_SECONDS, min(there, default=math.inf))
-        return {holder: use.mean / quick for holder, use in self._uses.items() if use.mean > quick}
+        there = list(takewhile(lambda use: now - use.last < _PRESENT_SECONDS, reversed(self._uses.values())))
+        quick = max(_QUICK_SECONDS, min((use.mean for use in there), default=math.inf))
+
+        def share(holder: str) -> float:
+            use = self._uses.get(holder) or _Use(now)
+            others = [each.answer for each in there if each is not use]
+            if not others and here <= {holder}:
+                return size
+            longer = max(1.0, use.mean / quick)
+            busy = max(1.0, (max(others, default=0.0) - self._best_answer) / _IDLE_SECONDS)
+            least = 1.0 if longer < 2 else _LEAST
+            return max(least, max(1.0, size // 2 / longer) / busy**2)
+
+        return share
+
+    def pause(self, holder: str, share: float) -> float:
+        """Seconds until somebody will have held no more than its share of a slot on the average."""
+        use = self._uses.get(holder)
+        if use is None or share >= 1 or not use.load:
+            return 0.0
+        return max(0.0, math.log(use.load / share) - (self.clock() - use.last))
 
 
 class FairSlots:
@@ -88,6 +135,7 @@ class FairSlots:
         self._usage = usage
         self._held = Counter[str]()
         self._waiting: list[tuple[str, asyncio.Future[None]]] = []
+        self._later: asyncio.TimerHandle | None = None
 
     @asynccontextmanager
     async def slot(self, holder: str) -> AsyncIterator[None]:
@@ -134,6 +182,7 @@ class FairSlots:
             self._waiting.remove(chosen)
             self._held[chosen[0]] += 1
             chosen[1].set_result(None)
+        self._look_again()
 
     def _able(self) -> list[tuple[str, asyncio.Future[None]]]:
         """Those who wait and may have one of the slots that are free now."""
@@ -141,15 +190,24 @@ class FairSlots:
         return [
             (holder, asked)
             for holder, asked in self._waiting
-            if free > (self._held[holder] > 0) and self._held[holder] < share(holder)
+            if free > (self._held[holder] > 0)
+            and self._held[holder] < max(1, round(share(holder)))
+            and not self._usage.pause(holder, share(holder))
         ]
 
-    def _shares(self) -> Callable[[str], int]:
+    def _look_again(self) -> None:
+        """Hand out again as soon as somebody has paused, or others are gone: nothing else may happen."""
+        if self._later is not None:
+            self._later.cancel()
+        if self._waiting and self._held.total() < self._size:
+            share = self._shares()
+            pauses = {self._usage.pause(holder, share(holder)) for holder, _ in self._waiting} - {0.0}
+            after = min(pauses, default=_PRESENT_SECONDS)
+            self._later = asyncio.get_running_loop().call_later(after, self._hand_out)
+
+    def _shares(self) -> Callable[[str], float]:
         """The most slots that a holder may have."""
-        holders = {*self._held, *(holder for holder, _ in self._waiting)}
-        half, longer = self._size // 2, self._usage.times_longer()
-        most = self._size if len(holders) < 2 else max(1, half)
-        return lambda holder: max(1, round(half / longer[holder])) if holder in longer else most
+        return self._usage.shares(self._size, {*self._held, *(holder for holder, _ in self._waiting)})
 
     def _busy(self, holder: str) -> Busy:
         held, waiting = self._held[holder], [name for name, _ in self._waiting].count(holder)

@@ -66,9 +66,9 @@ class Pools:
         # one more than callers may have: whose token it is must be known before anything else
         self._calls = _pool("calls", settings, settings.pool_size + 1, settings.call_timeout)
         self._reads = _pool("reads", settings, settings.read_pool_size, settings.read_timeout, read_only=True)
-        usage = Usage()
+        self._usage = Usage()
         self._call_slots, self._read_slots = (
-            FairSlots(size, settings.pool_timeout.total_seconds(), f"connections for {what}", usage)
+            FairSlots(size, settings.pool_timeout.total_seconds(), f"connections for {what}", self._usage)
             for what, size in (("calls", settings.pool_size), ("reads", settings.read_pool_size))
         )
         self._probes = SingleFlight[SchemaVersion]()
@@ -123,7 +123,7 @@ class Pools:
         """The same without a slot: for what the server itself asks; nothing of it takes long."""
         async with self._calls.connection() as connection:
             try:
-                yield await _client(connection, actor, tenant, self._call_timeout, run_in_thread)
+                yield await self._client(connection, actor, tenant, self._call_timeout, run_in_thread)
             except psycopg.errors.ReadOnlySqlTransaction:
                 # The server has become a standby; a new connection may reach the new primary.
                 await connection.close()
@@ -141,21 +141,23 @@ class Pools:
             self._read_slots.slot(counted_as(actor, tenant)),
             self._reads.connection() as connection,
         ):
-            yield await _client(connection, actor, tenant, self._read_timeout, run_in_thread)
+            yield await self._client(connection, actor, tenant, self._read_timeout, run_in_thread)
 
-
-async def _client(
-    connection: WatchedAsyncConnection,
-    actor: str,
-    tenant: str | None,
-    timeout: timedelta,
-    run_in_thread: RunInThread | None,
-) -> AsyncClient:
-    milliseconds = str(round(timeout.total_seconds() * 1000))
-    await connection.execute(ACT_AS, {"actor": actor, "tenant": tenant or "", "timeout": milliseconds})
-    if run_in_thread is not None:
-        return LargeClient.threaded(_Runner(connection), run_in_thread)
-    return AsyncClient.on(_Runner(connection))
+    async def _client(
+        self,
+        connection: WatchedAsyncConnection,
+        actor: str,
+        tenant: str | None,
+        timeout: timedelta,
+        run_in_thread: RunInThread | None,
+    ) -> AsyncClient:
+        milliseconds = str(round(timeout.total_seconds() * 1000))
+        begun = self._usage.clock()
+        await connection.execute(ACT_AS, {"actor": actor, "tenant": tenant or "", "timeout": milliseconds})
+        self._usage.note_answer(counted_as(actor, tenant), self._usage.clock() - begun)
+        if run_in_thread is not None:
+            return LargeClient.threaded(_Runner(connection), run_in_thread)
+        return AsyncClient.on(_Runner(connection))
 
 
 def _pool(

@@ -55,6 +55,12 @@ class Requests:
             each.set()
         await settled()
 
+    async def pass_(self, seconds: float) -> None:
+        """Time passes, and those who wait are looked at, as a timer would."""
+        self.now += seconds
+        self.slots._hand_out()
+        await settled()
+
     async def leave(self, holder: str) -> None:
         """All of them are broken off, as when a client disconnects."""
         for name, task in self._tasks:
@@ -81,7 +87,9 @@ async def test_alone_one_has_all_but_one_and_beside_others_half(count: int) -> N
         await asked.end("a")
         assert asked.running.total() <= 8
     # one is left to a third
-    assert asked.running == ({"a": 4, "b": 3} if count == 50 else {"a": 0, "b": 7})
+    assert asked.running == ({"a": 4, "b": 3} if count == 50 else {"a": 0, "b": 4})
+    await asked.pass_(2)  # a had no request lately
+    assert asked.running["b"] == (3 if count == 50 else 7)
 
 
 @pytest.mark.parametrize(("size", "share"), [(1, 1), (2, 1), (3, 1), (8, 4), (9, 4)])
@@ -91,6 +99,7 @@ async def test_half_is_at_least_one(size: int, share: int) -> None:
     await asked.come("a", 20)
     assert asked.running["a"] == (share if size > 1 else 0)
     await asked.end("b")
+    await asked.pass_(2)
     assert asked.running["a"] == max(1, size - 1)
 
 
@@ -122,6 +131,30 @@ async def test_the_longer_its_requests_take_the_fewer_it_has_beside_others() -> 
     assert set(asked.slots._usage._uses) == {"long", "quick"}  # no others are remembered
 
 
+@pytest.mark.parametrize(("busy", "quick_ones"), [(False, 4), (True, 1)])
+async def test_on_a_busy_machine_long_requests_pause(busy: bool, quick_ones: int) -> None:
+    asked = Requests(8)
+    usage = asked.slots._usage
+    for answer in (0.0002, 0.0017 if busy else 0.0006):
+        for _ in range(100):
+            for holder, seconds in {"quick": 0.01, "long": 0.5}.items():
+                usage.note(holder, seconds)
+                usage.note_answer(holder, answer)
+    await asked.pass_(9)
+    usage.note("quick", 0.01)
+    await asked.come("long", 2)
+    assert asked.running["long"] == 1
+    asked.now += 0.5
+    usage.note("quick", 0.01)
+    await asked.end("long")  # it had a slot for 0.39 of the last second, and may have it for a quarter
+    await asked.come("quick", 9)
+    assert asked.running == {"long": not busy, "quick": quick_ones}
+    await asked.pass_(0.4)
+    assert asked.running["long"] == (not busy)
+    await asked.pass_(0.1)
+    assert asked.running["long"] == 1
+
+
 async def test_who_waits_counts_as_being_there() -> None:
     asked = Requests(3)
     for holder in "abc":
@@ -131,7 +164,9 @@ async def test_who_waits_counts_as_being_there() -> None:
     await asked.end("b")
     await asked.end("c")
     assert asked.running == {"a": 1, "d": 1, "b": 0, "c": 0}  # not two of three
+    asked.now += 2
     await asked.leave("d")
+    await asked.pass_(2)
     assert asked.running["a"] == 2
 
 
@@ -154,9 +189,11 @@ async def test_who_leaves_takes_nothing_along() -> None:
     await asked.come("a", 20)
     await asked.come("b", 20)
     await asked.leave("a")
+    await asked.pass_(2)
     assert asked.running == {"a": 0, "b": 3}
     await asked.leave("b")
     assert (asked.slots._held, asked.slots._waiting) == ({}, [])
+    asked.now += 2
     # one that leaves in the moment in which it gets its slot
     await asked.come("a", 3)
     late = asyncio.ensure_future(asked.slots.slot("b").__aenter__())
