@@ -1,9 +1,9 @@
 """Write docs/reference/options.md: every option, read from what checks it.
 
 Keys, types, ranges and defaults of spawns, retries and policies come from the SQL functions that
-read them, settings of workers from `WorkerSettings` and the command line; meanings and examples
-from tools/options.toml. `python tools/options_reference.py` writes the page, `--check` fails when
-it is out of date.
+read them, settings of workers from `WorkerSettings` and the command line; what options mean from
+hwqueue/meanings.toml, examples from tools/options.toml. `python tools/options_reference.py` writes
+the page, `--check` fails when it is out of date.
 """
 
 import inspect
@@ -21,18 +21,24 @@ from typer.main import get_command
 
 from hwqueue.app import App
 from hwqueue.cli.main import app
+from hwqueue.meanings import attributes, meanings, text_of
 from hwqueue.schema.files import SQL_DIR
 from hwqueue.text import duration
 from hwqueue.worker import WorkerSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference" / "options.md"
-Kind = Literal["spawn", "retry", "policy", "tuning", "task", "app", "submit", "step"]
+Kind = Literal[
+    *("spawn", "unique", "replaces", "retry", "policy", "tuning"),
+    *("task", "app", "gang", "everywhere", "submit", "step"),
+]
+# The options of these are those of a spawn where they say nothing else.
+_AS_SPAWN = ("task", "gang", "everywhere", "submit", "step")
 
 INTRODUCTION = """# Options
 
-<!-- Generated from `sql/`, `hwqueue/worker/settings.py` and `tools/options.toml` by
-`make reference`; do not edit. -->
+<!-- Generated from `sql/`, `hwqueue/meanings.toml`, `hwqueue/worker/settings.py` and
+`tools/options.toml` by `make reference`; do not edit. -->
 
 Types are those of JSON. A *span* is a number of seconds, or text such as `"1 hour 30 minutes"`
 without months; HTTP takes seconds alone, the command line `90s`, `5m`, `1h30m` or `2d`. Python
@@ -66,6 +72,64 @@ POST /api/v1/leases
 ```
 
 A batch has them in each element: `{"task": ..., "params": ..., "options": {...}}`.
+"""
+UNIQUE = """
+### Unique
+
+The value of `unique`. In Python `Unique(key="customer-7", hold=timedelta(hours=1))`, where `hold`
+is `while`, and None is open.
+"""
+REPLACES = """
+### Replaces
+
+The value of `replaces`. In Python `Replaces(lease=lease_id, then="requeue")`.
+"""
+GANG = """
+## Gang
+
+```sql
+select * from hwqueue.spawn_gang('training', '[{"task": "train", "count": 4}]',
+  '{"together": "rack", "priority": 5}');
+```
+
+```python
+client.spawn_gang("training", [{"task": "train", "count": 4}], together="rack", priority=5)
+```
+
+```sh
+hwqueue gang spawn training --member train:4 --together rack --priority 5
+```
+
+```text
+POST /api/v1/gangs
+{"queue": "training", "members": [{"task": "train", "count": 4}],
+ "options": {"together": "rack", "priority": 5}}
+```
+
+From `priority` on they are options of each member that says nothing itself. A member may have those
+of a spawn in its `options`, but for the times and keys, `patience` and `notify`.
+"""
+EVERYWHERE = """
+## Everywhere task
+
+```sql
+select * from hwqueue.spawn_everywhere('ops', 'agent', '{}', '{"mode": "once", "priority": 5}');
+```
+
+```python
+client.spawn_everywhere("ops", "agent", mode="once", priority=5)
+```
+
+```sh
+hwqueue everywhere spawn ops agent --mode once --priority 5
+```
+
+```text
+POST /api/v1/everywhere
+{"queue": "ops", "task": "agent", "options": {"mode": "once", "priority": 5}}
+```
+
+From `placement` on they are options of each lease.
 """
 RETRY = """
 ## Retry
@@ -199,6 +263,15 @@ hwqueue worker run --app tasks:app --queue renders --concurrency 4
 | setting | default | flag | meaning |
 |---|---|---|---|
 """
+# The SQL functions that read what the table of keys does not have, by kind; and the files that say
+# which options of a spawn a kind has besides its own.
+_READ_BY: Mapping[str, tuple[str, str]] = {
+    "retry": ("base/options.sql", "normalise_retry"),
+    "unique": ("spawn/read.sql", "unique_key"),
+    "replaces": ("spawn/replace.sql", "replaces_of"),
+}
+_SHARED = {"gang": "gangs/spawn.sql", "everywhere": "everywhere/define.sql"}
+_WITHOUT_EXAMPLES = ("task", "step", "tuning", "unique", "replaces")
 # Flags that are not called as their setting.
 _FLAGS = {
     "dsn": "--dsn",
@@ -258,13 +331,13 @@ def _list(text: str, pattern: str) -> list[str]:
 def keys(kind: Kind) -> list[str]:
     """The keys that the SQL functions take, in their order."""
     if table := known_keys().get(kind):
-        return list(table)
+        return [*table, *_list(_sql(_SHARED[kind]), r"v_own \|\| ")] if kind in _SHARED else list(table)
     if kind == "spawn":
         text = _sql("spawn/read.sql")
         own = _list(_function(text, "own_options"), r"select ")
         return [*_list(text, r"v_class_options text\[\] := "), *own]
-    if kind == "retry":
-        return _list(_reader(kind), r"check_object\(p_retry, ")
+    if kind in _READ_BY:
+        return _list(_reader(kind), r"check_object\([pv]_\w+, ")
     told = set(inspect.signature(App.task).parameters) - {"self", "name"}
     return sorted(told - set(keys("task")))
 
@@ -283,8 +356,8 @@ def _rule(kind: Kind, key: str) -> list[Any] | None:
 
 def _reader(kind: Kind) -> str:
     """The SQL that reads the options of a kind that the table does not have."""
-    if kind == "retry":
-        return _function(_sql("base/options.sql"), "normalise_retry")
+    if kind in _READ_BY:
+        return _function(_sql(_READ_BY[kind][0]), _READ_BY[kind][1])
     return _sql("spawn/read.sql")
 
 
@@ -312,7 +385,8 @@ def _type_of(rule: list[Any]) -> str:
         least = f"{least} seconds" if isinstance(least, int) and least else str(least)
         return _TYPES["short_interval"].format(least, most or "ten years")
     if name == "choice":
-        return " or ".join(f"`{word}`" for word in least)
+        *words, last = (f"`{word}`" for word in least)
+        return f"{', '.join(words)} or {last}"
     return _TYPES.get(name, "").format(*([most] if name == "text" else [least, most]))
 
 
@@ -323,7 +397,7 @@ def _default(kind: Kind, key: str) -> str:
     if rule := _rule(kind, key):
         return _default_of(rule, known_keys()["policy"]["tuning"][3].get(key))
     found = re.search(
-        rf"coalesce\(hwqueue\.json_\w+\(p_\w+ -> '{key}'[^)]*\),\s*(?:interval )?'?([\w. ]+)'?\)",
+        rf"coalesce\(hwqueue\.json_\w+\([pv]_\w+ -> '{key}'[^)]*\),\s*(?:interval )?'?([\w. ]+)'?\)",
         _reader(kind),
     )
     return found[1] if found else ""
@@ -339,21 +413,24 @@ def _default_of(rule: list[Any], tuned: Any) -> str:
 
 
 def options(kind: Kind) -> list[Option]:
-    """The options of a kind, in the order of tools/options.toml.
+    """The options of a kind, in the order of the SQL functions.
 
-    Raises: SystemExit, if the file names others than the SQL functions take.
+    Raises: SystemExit, if the two files name others than these functions take, or leave one out.
     """
     file = tomllib.loads((ROOT / "tools" / "options.toml").read_text(encoding="utf-8"))
-    told = {key: file["spawn"].get(about.get("like", ""), {}) | about for key, about in file[kind].items()}
-    if set(told) != set(keys(kind)):
-        wrong = ", ".join(sorted(set(told) ^ set(keys(kind))))
-        sys.exit(f"tools/options.toml and the SQL functions do not agree on [{kind}]: {wrong}")
+    own, spawn = file.get(kind, {}), file["spawn"] if kind in _AS_SPAWN else {}
+    wanted, said = set(keys(kind)), meanings()[kind].keys()
+    shared = meanings()["spawn"].keys() if kind in _AS_SPAWN else set()
+    if wrong := (said | own.keys()) - wanted | wanted - said - shared:
+        at = f"hwqueue/meanings.toml, tools/options.toml and the SQL functions do not agree on [{kind}]"
+        sys.exit(f"{at}: {', '.join(sorted(wrong))}")
+    told = {key: spawn.get(key, {}) | own.get(key, {}) for key in keys(kind)}
     return [
         Option(
             key=key,
             type=about.get("type") or _type(kind, key) or _type("spawn", key),
             default=about.get("default") or _default(kind, key) or _default("spawn", key),
-            meaning=about["meaning"],
+            meaning=text_of(kind, key),
             **{name: about.get(name, "") for name in ("json", "python", "cli")},
         )
         for key, about in told.items()
@@ -366,7 +443,10 @@ def _rows(found: list[Option]) -> str:
     return "".join(lines)
 
 
-def _examples(found: list[Option]) -> str:
+def _examples(kind: Kind, found: list[Option]) -> str:
+    """The examples of options; of gangs and everywhere tasks those that a spawn does not have."""
+    if kind in ("gang", "everywhere"):
+        found = [o for o in found if o.key in meanings()[kind]]
     columns = [name for name in ("json", "python", "cli") if any(getattr(o, name) for o in found)]
     heads = {"json": "SQL, HTTP", "python": "Python", "cli": "command line"}
     lines = [
@@ -383,14 +463,6 @@ def _cell(option: Option, column: str) -> str:
     return f"`{text}`" if text else ""
 
 
-def worker_meanings() -> Mapping[str, str]:
-    """The attributes in the docstring of WorkerSettings."""
-    text = inspect.getdoc(WorkerSettings) or ""
-    part = text.partition("Attributes:\n")[2].partition("\nRaises:")[0]
-    found = re.findall(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", part, re.M | re.S)
-    return {name: " ".join(meaning.split()) for name, meaning in found}
-
-
 def worker_flags() -> Mapping[str, str]:
     """The flag of each setting that has one."""
     worker: Any = get_command(app)
@@ -401,12 +473,12 @@ def worker_flags() -> Mapping[str, str]:
 
 
 def _worker_rows() -> str:
-    meanings, flags, lines = worker_meanings(), worker_flags(), []
+    about, flags, lines = attributes(WorkerSettings), worker_flags(), []
     for each in fields(WorkerSettings):
         default = "the host's" if each.name == "name" else _plain(each.default)
         default = "`{}`" if each.name == "labels" else default
         flag = f"`{flags[each.name]}`" if each.name in flags else ""
-        lines.append(f"| `{each.name}` | {default} | {flag} | {meanings[each.name]} |\n")
+        lines.append(f"| `{each.name}` | {default} | {flag} | {about[each.name]} |\n")
     return "".join(lines)
 
 
@@ -433,8 +505,12 @@ def page() -> str:
     parts = [INTRODUCTION]
     sections: tuple[tuple[str, Kind], ...] = (
         (SPAWN, "spawn"),
+        (UNIQUE, "unique"),
+        (REPLACES, "replaces"),
         (TASK, "task"),
         (APP, "app"),
+        (GANG, "gang"),
+        (EVERYWHERE, "everywhere"),
         (SUBMIT, "submit"),
         (STEP, "step"),
         (RETRY, "retry"),
@@ -446,7 +522,7 @@ def page() -> str:
         parts += [
             text,
             _rows(found),
-            "" if kind in ("task", "step", "tuning") else _examples(found),
+            "" if kind in _WITHOUT_EXAMPLES else _examples(kind, found),
         ]
     return "".join([*parts, retention, WORKER, _worker_rows()])
 

@@ -14,8 +14,10 @@ from hwqueue.cli.completion import queue_names
 from hwqueue.cli.groups import Only
 from hwqueue.cli.inputs import moment_before, pairs
 from hwqueue.cli.output import say, show_one
+from hwqueue.cli.spawning import A_LABEL
 from hwqueue.client import Client
 from hwqueue.errors import ConfigError
+from hwqueue.meanings import meaning
 from hwqueue.text import plural
 from hwqueue.types import BulkResult, LeaseFilter, LeaseState
 
@@ -35,12 +37,10 @@ Queue = Annotated[str, Option("--queue", help="Of this queue.", autocompletion=q
 class Filter:
     """Which leases a command means."""
 
-    state: Annotated[LeaseState | None, Option(help="Only in this state.")] = None
-    task: Annotated[str | None, Option(help="Only of this task.")] = None
-    label: Annotated[list[str] | None, Option(help="Only with this label, key=value; repeatable.")] = None
-    error: Annotated[
-        str | None, Option(help="Only those whose error is of this type, such as TimeoutError.")
-    ] = None
+    state: Annotated[LeaseState | None, Option(help=meaning("leases.state"))] = None
+    task: Annotated[str | None, Option(help=meaning("leases.task"))] = None
+    label: Annotated[list[str] | None, Option(help=meaning("leases.labels", A_LABEL))] = None
+    error: Annotated[str | None, Option(help=meaning("leases.error_type"))] = None
     older: Annotated[
         str | None,
         Option(
@@ -48,7 +48,7 @@ class Filter:
             " a time.",
         ),
     ] = None
-    tenant: Annotated[str | None, Option(help="Only of this tenant.")] = None
+    tenant: Annotated[str | None, Option(help=meaning("leases.tenant"))] = None
 
     def as_filter(self) -> LeaseFilter:
         """What was typed, as a client takes it, but for `older`. Raises: ConfigError."""
@@ -69,7 +69,7 @@ FilterOfOpen = Annotated[Filter, Only("state", "task", "label", "older", "tenant
 class FilterOfFailed(Filter):
     """The same, of failed leases unless told otherwise."""
 
-    state: Annotated[LeaseState | None, Option(help="Only in this state.")] = LeaseState.FAILED
+    state: Annotated[LeaseState | None, Option(help=meaning("leases.state"))] = LeaseState.FAILED
 
 
 @dataclass(frozen=True, kw_only=True)

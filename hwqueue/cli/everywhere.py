@@ -14,6 +14,7 @@ from hwqueue.cli.options import options_of
 from hwqueue.cli.output import plain_text, say, show_item, show_items, show_one, show_rows
 from hwqueue.cli.tables import row_of
 from hwqueue.client import Client
+from hwqueue.meanings import meaning
 from hwqueue.text import plural
 from hwqueue.types import EverywhereLease, EverywhereState, EverywhereSummary, EverywhereTask
 
@@ -33,16 +34,14 @@ def spawn(
     params: Annotated[str, Option(help="What the task gets: JSON or a file.")] = "{}",
     mode: Annotated[
         Literal["once", "always"] | None,
-        Option(help="One lease a node, or another one whenever it has ended.", show_default="always"),
+        Option(help=meaning("everywhere.mode"), show_default="always"),
     ] = None,
     on_unmatched: Annotated[
         Literal["keep", "stop"] | None,
-        Option(help="What a running lease does whose node does not suit any more.", show_default="keep"),
+        Option(help=meaning("everywhere.on_unmatched"), show_default="keep"),
     ] = None,
-    on_cordoned: Annotated[bool, Option("--on-cordoned", help="On cordoned nodes, too.")] = False,
-    everywhere_id: Annotated[
-        str | None, Option("--id", help="An id of your own: the same id spawns only once.")
-    ] = None,
+    on_cordoned: Annotated[bool, Option("--on-cordoned", help=meaning("everywhere.on_cordoned"))] = False,
+    everywhere_id: Annotated[str | None, Option("--id", help=meaning("everywhere.everywhere_id"))] = None,
     flags: Annotated[
         spawning.Flags, Only("placement", "node_label", "priority", "label", "max_attempts", "tenant")
     ],

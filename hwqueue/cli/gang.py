@@ -19,6 +19,7 @@ from hwqueue.cli.output import plain_text, say, show_item, show_items, show_one,
 from hwqueue.cli.tables import row_of
 from hwqueue.client import Client
 from hwqueue.errors import ConfigError
+from hwqueue.meanings import meaning
 from hwqueue.text import duration, plural
 from hwqueue.types import Gang, GangMember, GangState, GangSummary
 from hwqueue.types.base import given
@@ -42,18 +43,13 @@ class Members:
     ] = None
     min_size: Annotated[
         int | None,
-        Option(help="How many must start together; the others join when there is room.", show_default="all"),
+        Option(help=meaning("gang.min_size"), show_default="all"),
     ] = None
     together: Annotated[
         list[str] | None,
-        Option(
-            help="All in one node, rack or label:KEY; repeatable: the first with room."
-            " fleet as the last one: else anywhere.",
-        ),
+        Option(help=meaning("gang.together", "Repeatable.")),
     ] = None
-    same: Annotated[
-        list[str] | None, Option(help="Node label whose values they have in common; repeatable.")
-    ] = None
+    same: Annotated[list[str] | None, Option(help=meaning("gang.same", "Repeatable."))] = None
 
     def options(self) -> dict[str, Any]:
         """What holds for all of them, as a client takes it."""
@@ -67,6 +63,13 @@ class Members:
         """Each, with what all ask of their nodes. Raises: ConfigError."""
         shared = given(**flags.asked_of_nodes())
         return [_with_options(each, shared) for each in _members(self.member or [], self.members)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Flags(spawning.Flags):
+    """The options that a gang has as a spawn has them; what its deadline means is its own."""
+
+    deadline: Annotated[str | None, Option(help=meaning("gang.deadline", spawning.A_MOMENT))] = None
 
 
 _EXAMPLE_ID = "01890a5d-ac96-774b-bcce-b302099a8057"
@@ -84,18 +87,12 @@ def spawn(
     gang: Members,
     on_lost: Annotated[
         Literal["stop", "replace", "continue"] | None,
-        Option(
-            help="When one is lost, and too few are left: the others start again with it, or go on "
-            "while it is placed again; continue: they go on without it.",
-            show_default="stop",
-        ),
+        Option(help=meaning("gang.on_lost"), show_default="stop"),
     ] = None,
-    hold: Annotated[
-        str | None, Option(help="How long nodes have to fetch their members.", show_default="30s")
-    ] = None,
-    gang_id: Annotated[str | None, Option(help="An id of your own: the same id spawns only once.")] = None,
+    hold: Annotated[str | None, Option(help=meaning("gang.hold"), show_default="30s")] = None,
+    gang_id: Annotated[str | None, Option(help=meaning("gang.gang_id"))] = None,
     flags: Annotated[
-        spawning.Flags,
+        _Flags,
         Only(
             *("placement", "node_label", "priority", "label", "deadline", "max_run"),
             *("max_attempts", "tenant", "one_of"),

@@ -25,6 +25,7 @@ from hwqueue.cli.output import ExitCode, fields_of, say, say_more, show_item, sh
 from hwqueue.cli.tables import row_of
 from hwqueue.client import Client
 from hwqueue.errors import ConfigError, LeaseError
+from hwqueue.meanings import meaning
 from hwqueue.text import duration
 from hwqueue.types import LeaseEvent, LeaseFilter, LeaseState, LeaseSummary, SignalSent, SpawnResult
 
@@ -65,8 +66,8 @@ def list_(
     *,
     queue: bulk.MaybeQueue = None,
     wanted: Annotated[bulk.Filter, Only("state", "task", "label", "error")],
-    key: Annotated[str | None, Option(help="With --queue: the lease with this idempotency key.")] = None,
-    tenant: Annotated[str | None, Option(help="Only of this tenant.")] = None,
+    key: Annotated[str | None, Option(help=meaning("leases.idempotency_key"))] = None,
+    tenant: Annotated[str | None, Option(help=meaning("leases.tenant"))] = None,
     limit: Annotated[int, Option(min=1, max=1000, help="At most this many.")] = 50,
     before: Annotated[
         str | None, Option(help="Older than this lease: the last id of the page before.")
@@ -262,7 +263,7 @@ def delete(ctx: typer.Context, queue: bulk.Queue, *, wanted: bulk.Filter, care: 
 @app.command("hwqueue lease priority 10 --queue renders --label film=7")
 def priority(
     ctx: typer.Context,
-    value: Annotated[int, Argument(help="Higher runs first.")],
+    value: Annotated[int, Argument(help=meaning("spawn.priority"))],
     queue: bulk.Queue,
     *,
     wanted: bulk.FilterOfOpen,

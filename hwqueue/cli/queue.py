@@ -19,11 +19,13 @@ from hwqueue.cli.worker import AppName, app_of
 from hwqueue.client import Client
 from hwqueue.client._spawn import POLICY_SPANS
 from hwqueue.errors import ConfigError, QueueUnknown
+from hwqueue.meanings import meanings
 from hwqueue.text import age, exact_duration
 from hwqueue.types import BulkPage, BulkResult, Queue, QueueDepth
 
 app = Commands("Make, watch, stop and drop queues.")
 
+_KEYS = f"keys {', '.join(meanings()['policy'])}"
 Name = Annotated[str, Argument(help="Name of the queue.", autocompletion=queue_names)]
 
 
@@ -31,7 +33,7 @@ Name = Annotated[str, Argument(help="Name of the queue.", autocompletion=queue_n
 def create(
     ctx: typer.Context,
     name: Annotated[str | None, Argument(help="Name of the queue; or give --app.")] = None,
-    policy: Annotated[str | None, Option(help="Policy as JSON, or a file that holds it.")] = None,
+    policy: Annotated[str | None, Option(help=f"Policy as JSON, or a file that holds it; {_KEYS}.")] = None,
     app_name: AppName = None,
 ) -> None:
     """Make a queue, or with --app those that the app's tasks name; what exists is left as it is.
@@ -130,7 +132,7 @@ def policy(
     ctx: typer.Context,
     name: Name,
     changes: Annotated[
-        str | None, Argument(help="What to change, as JSON or a file; leave out to look.")
+        str | None, Argument(help=f"What to change, as JSON or a file; leave out to look; {_KEYS}.")
     ] = None,
 ) -> None:
     """Show a queue's policy, or change parts of it."""

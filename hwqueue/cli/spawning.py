@@ -14,10 +14,17 @@ from hwqueue.cli.inputs import identifier, json_object, labels, moment_after, pa
 from hwqueue.cli.output import say
 from hwqueue.client import Client
 from hwqueue.errors import HwqueueError
+from hwqueue.meanings import meaning
 from hwqueue.types import Replaces, SpawnOptions, SpawnResult, Unique
 from hwqueue.types.base import given
 
 _client_log = logging.getLogger("hwqueue.spawn")
+
+# How people type what is JSON elsewhere.
+A_LABEL = "As key=value; repeatable."
+A_TAG = "As key=value, or several as JSON; repeatable."
+A_MOMENT = "As a time, or a span from now such as 2h."
+AN_OBJECT = "As JSON, or a file."
 
 OnConflict = Literal["keep", "replace", "raise"]
 _SERVICE = "service:"
@@ -27,37 +34,28 @@ _SERVICE = "service:"
 class Flags:
     """The options of a spawn, or of several leases that share them."""
 
-    placement: Annotated[str | None, Option(help="What it asks of a node: JSON or a file.")] = None
+    placement: Annotated[str | None, Option(help=meaning("spawn.placement", AN_OBJECT))] = None
     node_label: Annotated[
         list[str] | None,
-        Option(
-            "--node-label",
-            "--tags",
-            help="Label that the node must have, key=value, or several as JSON; goes with --placement.",
-        ),
+        Option("--node-label", "--tags", help=meaning("spawn.affinity_tags", A_TAG)),
     ] = None
-    priority: Annotated[int | None, Option(help="Higher runs first.")] = None
-    label: Annotated[list[str] | None, Option(help="Label of the lease, key=value; repeatable.")] = None
-    delay: Annotated[str | None, Option(help="Not before this span, such as 10m.")] = None
-    deadline: Annotated[
-        str | None, Option(help="Fails if nobody has claimed it by this time, or within this span: 2h.")
-    ] = None
-    max_run: Annotated[
-        str | None, Option(help="An attempt that runs longer than this span is stopped: 2h.")
-    ] = None
-    patience: Annotated[str | None, Option(help="How long it waits for a node that it prefers: 30s.")] = None
-    max_attempts: Annotated[int | None, Option(help="Attempts before it is dead.")] = None
-    key: Annotated[str | None, Option(help="Idempotency key: the same key spawns only once.")] = None
-    unique: Annotated[str | None, Option(help="At most one open lease has this key.")] = None
+    priority: Annotated[int | None, Option(help=meaning("spawn.priority"))] = None
+    label: Annotated[list[str] | None, Option(help=meaning("spawn.labels", A_LABEL))] = None
+    delay: Annotated[str | None, Option(help=meaning("spawn.delay", "Such as 10m."))] = None
+    deadline: Annotated[str | None, Option(help=meaning("spawn.deadline", A_MOMENT))] = None
+    max_run: Annotated[str | None, Option(help=meaning("spawn.max_run", "Such as 2h."))] = None
+    patience: Annotated[str | None, Option(help=meaning("spawn.patience", "Such as 30s."))] = None
+    max_attempts: Annotated[int | None, Option(help=meaning("spawn.max_attempts"))] = None
+    key: Annotated[str | None, Option(help=meaning("spawn.idempotency_key"))] = None
+    unique: Annotated[str | None, Option(help=meaning("spawn.unique"))] = None
     unique_for: Annotated[
-        str | None,
-        Option(help="With --unique: not while it is open, but this span."),
+        str | None, Option(help=meaning("unique.while", "Goes with --unique, such as 1h."))
     ] = None
-    on_conflict: Annotated[
-        OnConflict, Option(help="With --unique: what to do with the lease that has the key.")
-    ] = "keep"
-    tenant: Annotated[str | None, Option(help="Whose work it is.")] = None
-    one_of: Annotated[str | None, Option(help="Id that alternatives share: the first with room runs.")] = None
+    on_conflict: Annotated[OnConflict, Option(help=meaning("unique.on_conflict", "Goes with --unique."))] = (
+        "keep"
+    )
+    tenant: Annotated[str | None, Option(help=meaning("spawn.tenant"))] = None
+    one_of: Annotated[str | None, Option(help=meaning("spawn.one_of"))] = None
 
     def asked_of_nodes(self) -> dict[str, Any]:
         """What it asks of its node, as a client takes it. Raises: ConfigError."""
@@ -93,15 +91,13 @@ class Replacing:
     """Whose place a lease takes."""
 
     replaces: Annotated[
-        str | None,
-        Option(help="Id of the lease whose place it takes, or service:ID."),
+        str | None, Option(help=meaning("spawn.replaces", "As the id of the lease, or service:ID."))
     ] = None
     then: Annotated[
-        Literal["cancel", "requeue"],
-        Option(help="With --replaces: the replaced lease is cancelled, or runs again elsewhere."),
+        Literal["cancel", "requeue"], Option(help=meaning("replaces.then", "Goes with --replaces."))
     ] = "cancel"
     overlap: Annotated[
-        bool, Option("--overlap", help="With --replaces: stop it once this one runs, if both fit.")
+        bool, Option("--overlap", help=meaning("replaces.overlap", "Goes with --replaces."))
     ] = False
 
     def option(self) -> Replaces | None:

@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 from typer import Argument, Option
 
 from hwqueue.cli.inputs import identifier, json_object, labels, moment_after, pairs
-from hwqueue.cli.spawning import OnConflict
+from hwqueue.cli.spawning import A_LABEL, A_MOMENT, A_TAG, AN_OBJECT, OnConflict
 from hwqueue.errors import ConfigError
+from hwqueue.meanings import meaning
 from hwqueue.types import RunOptions, Unique
 
 Mode = Literal["and", "override", "replace"]
@@ -22,51 +23,28 @@ AppName = Annotated[str | None, Option("--app", help="module:name of a hwqueue.W
 class Flags:
     """The options of a submission."""
 
-    version: Annotated[int | None, Option(min=1, help="The newest unless given.")] = None
+    version: Annotated[int | None, Option(min=1, help=meaning("submit.version"))] = None
     tags: Annotated[
         list[str] | None,
-        Option(
-            "--tags",
-            "--node-label",
-            help="Label that the node of every step must have, key=value, or several as JSON.",
-        ),
+        Option("--tags", "--node-label", help=meaning("submit.affinity_tags", A_TAG)),
     ] = None
-    placement: Annotated[str | None, Option(help="What every step asks of its node: JSON or a file.")] = None
-    affinity: Annotated[
-        Mode | None,
-        Option(
-            help="What --tags and --placement do to those of the workflow: both must hold (and), "
-            "these replace them key by key, or altogether.",
-            show_default="and",
-        ),
-    ] = None
-    step: Annotated[
-        list[str] | None,
-        Option(help="What one step asks, NAME=JSON: affinity_tags, placement, options; repeatable."),
-    ] = None
-    priority: Annotated[int | None, Option(help="Higher runs first.")] = None
-    label: Annotated[
-        list[str] | None, Option(help="Label of the run and its leases, key=value; repeatable.")
-    ] = None
-    deadline: Annotated[
-        str | None, Option(help="Fails if it has not ended by this time, or within this span: 2h.")
-    ] = None
+    placement: Annotated[str | None, Option(help=meaning("submit.placement", AN_OBJECT))] = None
+    affinity: Annotated[Mode | None, Option(help=meaning("submit.affinity"), show_default="and")] = None
+    step: Annotated[list[str] | None, Option(help=meaning("submit.steps", "As NAME=JSON; repeatable."))] = (
+        None
+    )
+    priority: Annotated[int | None, Option(help=meaning("submit.priority"))] = None
+    label: Annotated[list[str] | None, Option(help=meaning("submit.labels", A_LABEL))] = None
+    deadline: Annotated[str | None, Option(help=meaning("submit.deadline", A_MOMENT))] = None
     available_at: Annotated[
-        str | None,
-        Option(
-            "--available-at", "--delay", help="No step begins before this time, or this span from now: 2h."
-        ),
+        str | None, Option("--available-at", "--delay", help=meaning("submit.available_at", A_MOMENT))
     ] = None
-    key: Annotated[str | None, Option(help="Idempotency key: the same key submits only once.")] = None
-    unique: Annotated[str | None, Option(help="At most one open run of the workflow has this key.")] = None
-    on_conflict: Annotated[
-        OnConflict, Option(help="With --unique: what to do with the run that has the key.")
-    ] = "keep"
-    run_id: Annotated[str | None, Option(help="An id of your own for the run.")] = None
-    tenant: Annotated[str | None, Option(help="Whose work it is.")] = None
-    app_version: Annotated[
-        str | None, Option(help="Version of the code that runs the steps: of workers with this one.")
-    ] = None
+    key: Annotated[str | None, Option(help=meaning("submit.idempotency_key"))] = None
+    unique: Annotated[str | None, Option(help=meaning("submit.unique"))] = None
+    on_conflict: Annotated[OnConflict, Option(help="Goes with --unique, which says what it does.")] = "keep"
+    run_id: Annotated[str | None, Option(help=meaning("submit.run_id"))] = None
+    tenant: Annotated[str | None, Option(help=meaning("submit.tenant"))] = None
+    app_version: Annotated[str | None, Option(help=meaning("submit.app_version"))] = None
 
     def options(self) -> RunOptions:
         """What was typed, as a client takes it. Raises: ConfigError."""

@@ -16,6 +16,7 @@ from hwqueue.cli.tables import row_of
 from hwqueue.cli.worker import AppName, app_of
 from hwqueue.client import Client
 from hwqueue.errors import HwqueueError
+from hwqueue.handler.task import TASK_OPTIONS
 from hwqueue.types import KnownTask
 
 app = Commands("Options that the leases of a task have by default.")
@@ -48,8 +49,7 @@ def set_(
     defaults: Annotated[
         str,
         Argument(
-            help="All of them: JSON, a file, or - for stdin; keys placement, affinity_tags, "
-            "labels, patience, priority, max_attempts, retry, claim_timeout, max_run.",
+            help=f"All of them: JSON, a file, or - for stdin; keys {', '.join(TASK_OPTIONS)}.",
         ),
     ],
 ) -> None:

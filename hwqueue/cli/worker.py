@@ -21,8 +21,10 @@ from hwqueue.cli.groups import Commands
 from hwqueue.cli.inputs import identifier, json_object, labels, span
 from hwqueue.cli.needed import required
 from hwqueue.cli.options import PROCESS_DSN, options_of
+from hwqueue.cli.spawning import A_TAG
 from hwqueue.errors import ConfigError
 from hwqueue.logs import LogFormat, LogLevel
+from hwqueue.meanings import attributes
 from hwqueue.stopping import importing, until_told
 from hwqueue.types.base import given
 from hwqueue.worker import WorkerSettings
@@ -49,6 +51,13 @@ AppName = Annotated[str | None, Option("--app", help="module:name of the hwqueue
 _TOLD_BY = {"--dsn": PROCESS_DSN, "--listen": "HWQUEUE_LISTEN"}
 
 
+def _setting(name: str, *more: str, none: str = "Left out") -> str:
+    """What a setting means, then more sentences; none: how people type None."""
+    # python -OO drops docstrings; an empty tuple is nothing that people could type
+    text = attributes(WorkerSettings).get(name, "").partition(" `()`:")[0]
+    return " ".join([text.replace("None:", f"{none}:"), *more])
+
+
 @app.command("hwqueue worker run --app tasks:app --queue renders --label gpu=true --label region=us-east")
 @until_told()
 def run(
@@ -65,33 +74,20 @@ def run(
     ] = False,
     queue: Annotated[
         list[str] | None,
-        Option(
-            help="Queue to claim from; repeatable. Those that the app's tasks name, if left out.",
-            autocompletion=queue_names,
-        ),
+        Option(help=_setting("queues", "Repeatable."), autocompletion=queue_names),
     ] = None,
-    label: Annotated[
-        list[str] | None,
-        Option(
-            "--label",
-            "--tags",
-            help="Label of the node, key=value, or several as JSON; wins over a detected one; repeatable.",
-        ),
-    ] = None,
+    label: Annotated[list[str] | None, Option("--label", "--tags", help=_setting("labels", A_TAG))] = None,
     app_version: Annotated[
         str | None,
-        Option(
-            envvar="HWQUEUE_APP_VERSION",
-            show_envvar=True,
-            help="Version of the code, for runs of workflows that are pinned to one: the node label "
-            "app_version.",
-        ),
+        Option(envvar="HWQUEUE_APP_VERSION", show_envvar=True, help=_setting("app_version")),
     ] = None,
     name: Annotated[
         str | None,
         Option(
-            help="Name of the node: %h is the host's, %i the index of the process. %h if left out, "
-            "%h-%i with --processes.",
+            help=_setting(
+                "name",
+                "%h is the host's, %i the index of the process. %h if left out, %h-%i with --processes.",
+            ),
         ),
     ] = None,
     processes: Annotated[
@@ -109,66 +105,37 @@ def run(
     watch_dir: Annotated[
         list[Path] | None, Option(help="Watch this folder or file instead of here; repeatable.")
     ] = None,
-    capacity: Annotated[str | None, Option(help="cpu_milli, memory_mib, your own countables; JSON.")] = None,
+    capacity: Annotated[str | None, Option(help=_setting("capacity", "As JSON, or a file."))] = None,
     gpu: Annotated[
         list[str] | None,
-        Option(
-            help="MODEL[:MEMORY][xN], as A100:80GiBx4: its GPUs, in PCI bus order, instead of the "
-            "detected ones; repeatable.",
-        ),
+        Option(help=_setting("gpus", "As MODEL[:MEMORY][xN], such as A100:80GiBx4; repeatable.")),
     ] = None,
-    rack: Annotated[int | None, Option(min=0, help="Number of its rack.")] = None,
+    rack: Annotated[int | None, Option(min=0, help=_setting("rack"))] = None,
     no_detect: Annotated[
-        bool, Option("--no-detect", help="Look up no labels, capacity or GPUs of this machine.")
+        bool, Option("--no-detect", help="Read no labels, capacity, cores and GPUs from the machine.")
     ] = False,
-    cpu_isolation: Annotated[
-        list[str] | None, Option(help="whole_core or strict_isolated, honoured; repeatable.")
-    ] = None,
+    cpu_isolation: Annotated[list[str] | None, Option(help=_setting("cpu_isolation", "Repeatable."))] = None,
     gpu_exclusivity: Annotated[
-        list[str] | None,
-        Option(help="session_exclusive, device_exclusive or partition_exclusive, honoured; repeatable."),
+        list[str] | None, Option(help=_setting("gpu_exclusivity", "Repeatable."))
     ] = None,
-    default_cpu_isolation: Annotated[str | None, Option(help="Class of leases that ask for none.")] = None,
-    gpu_share_mode: Annotated[
-        str | None, Option(help="exclusive: one lease per GPU; fractional: shares.")
-    ] = None,
-    concurrency: Annotated[int, Option(min=1, max=10_000, help="Leases that run at once.")] = 10,
-    claim_timeout: Annotated[str | None, Option(help="A claim ends this long after its last beat.")] = None,
-    shutdown_timeout: Annotated[str, Option(help="How long a stop waits for what runs.")] = "30s",
-    cancel_grace: Annotated[str, Option(help="How long a cancelled handler has before it is killed.")] = "5s",
-    poll_interval: Annotated[str, Option(help="Mean wait before an idle worker asks again.")] = "1s",
-    reap_interval: Annotated[
-        str, Option(help="Mean time between looks for what dead workers left; or never.")
-    ] = "5s",
-    prune_interval: Annotated[
-        str, Option(help="Mean time between deletions of what is kept no longer; or never.")
-    ] = "1m",
-    node_id: Annotated[str | None, Option(help="Id of the node; made from its name if left out.")] = None,
+    default_cpu_isolation: Annotated[str | None, Option(help=_setting("default_cpu_isolation"))] = None,
+    gpu_share_mode: Annotated[str | None, Option(help=_setting("gpu_share_mode"))] = None,
+    concurrency: Annotated[int, Option(min=1, max=10_000, help=_setting("concurrency"))] = 10,
+    claim_timeout: Annotated[str | None, Option(help=_setting("claim_timeout"))] = None,
+    shutdown_timeout: Annotated[str, Option(help=_setting("shutdown_timeout"))] = "30s",
+    cancel_grace: Annotated[str, Option(help=_setting("cancel_grace"))] = "5s",
+    poll_interval: Annotated[str, Option(help=_setting("poll_interval"))] = "1s",
+    reap_interval: Annotated[str, Option(help=_setting("reap_interval", none="With never"))] = "5s",
+    prune_interval: Annotated[str, Option(help=_setting("prune_interval", none="With never"))] = "1m",
+    node_id: Annotated[str | None, Option(help=_setting("node_id"))] = None,
     listen: Annotated[
-        str,
-        Option(
-            envvar="HWQUEUE_LISTEN",
-            show_envvar=True,
-            help="Where to LISTEN for new work: auto (at --dsn), off, or a direct connection if --dsn "
-            "is a pooler's.",
-        ),
+        str, Option(envvar="HWQUEUE_LISTEN", show_envvar=True, help=_setting("listen"))
     ] = "auto",
     sync_dsn: Annotated[
-        str | None,
-        Option(
-            envvar="HWQUEUE_SYNC_DSN",
-            show_envvar=True,
-            help="Login with hwqueue_operator that sets the defaults of the app's tasks at the start, "
-            "where that of --dsn may not.",
-        ),
+        str | None, Option(envvar="HWQUEUE_SYNC_DSN", show_envvar=True, help=_setting("sync_dsn"))
     ] = None,
-    deregister_on_stop: Annotated[
-        bool, Option(help="Take the node out of the fleet at a graceful stop, unless operators keep it.")
-    ] = True,
-    pass_env: Annotated[
-        list[str] | None,
-        Option(help="Variable that handlers in processes get although it is PG* or HWQUEUE_*; repeatable."),
-    ] = None,
+    deregister_on_stop: Annotated[bool, Option(help=_setting("deregister_on_stop"))] = True,
+    pass_env: Annotated[list[str] | None, Option(help=_setting("pass_environment", "Repeatable."))] = None,
     log_format: Annotated[
         LogFormat, Option(help="text; json: one object in a line, with all fields.")
     ] = "text",

@@ -36,11 +36,13 @@ from hwqueue.cli.output import (
     show_rows,
 )
 from hwqueue.cli.run_view import follow, look_at, names_of, shown_steps
+from hwqueue.cli.spawning import A_LABEL
 from hwqueue.cli.tables import row_of
 from hwqueue.cli.worker import load_named
 from hwqueue.client import Client
 from hwqueue.connections import in_utf8
 from hwqueue.errors import ConfigError
+from hwqueue.meanings import meaning
 from hwqueue.text import duration, plural
 from hwqueue.types import (
     DefinedWorkflow,
@@ -189,21 +191,16 @@ def runs(
     *,
     workflow: Annotated[
         str | None,
-        Option("--workflow", help="Only of the workflow of this name.", autocompletion=workflow_names),
+        Option("--workflow", help=meaning("runs.workflow"), autocompletion=workflow_names),
     ] = None,
-    state: Annotated[RunState | None, Option(help="Only in this state.")] = None,
-    label: Annotated[
-        list[str] | None, Option("--label", help="Only with this label, key=value; repeatable.")
-    ] = None,
-    tenant: Annotated[str | None, Option(help="Only of this tenant.")] = None,
-    parent: Annotated[str | None, Option(help="Only runs that are steps of this run.")] = None,
-    root: Annotated[str | None, Option(help="Only runs that are below this run.")] = None,
-    nested: Annotated[
-        bool | None,
-        Option("--nested/--no-nested", help="Only runs that are steps of others, or none of these."),
-    ] = None,
+    state: Annotated[RunState | None, Option(help=meaning("runs.state"))] = None,
+    label: Annotated[list[str] | None, Option("--label", help=meaning("runs.labels", A_LABEL))] = None,
+    tenant: Annotated[str | None, Option(help=meaning("runs.tenant"))] = None,
+    parent: Annotated[str | None, Option(help=meaning("runs.parent_run_id"))] = None,
+    root: Annotated[str | None, Option(help=meaning("runs.root_run_id"))] = None,
+    nested: Annotated[bool | None, Option("--nested/--no-nested", help=meaning("runs.is_nested"))] = None,
     since: Annotated[
-        str | None, Option(help="Not submitted before this time, or this span ago: 2h, 3d.")
+        str | None, Option(help=meaning("runs.submitted_from", "As a time, or a span ago such as 3d."))
     ] = None,
     limit: Annotated[int, Option(min=1, max=10_000, help="At most this many.")] = 50,
     before: Annotated[str | None, Option(help="Older than this run: the last id of the page before.")] = None,

@@ -14,11 +14,13 @@ from hwqueue.cli.connect import ask, open_client
 from hwqueue.cli.inputs import identifier, json_object, json_value, labels
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, plain_text, say, show_items
+from hwqueue.cli.spawning import A_TAG, AN_OBJECT
 from hwqueue.cli.submitting import Mode
 from hwqueue.cli.tables import row_of
 from hwqueue.cli.worker import load_named
 from hwqueue.client import Client
 from hwqueue.errors import ConfigError
+from hwqueue.meanings import meaning
 from hwqueue.text import plural
 from hwqueue.types import CheckedStep, PreviewedStep, StepChanges, UpdatedStep
 from hwqueue.workflow import Workflow
@@ -109,29 +111,11 @@ class Changes:
 
     tags: Annotated[
         list[str] | None,
-        Option(
-            "--tags",
-            "--node-label",
-            help="Label that the nodes must have, key=value, or several as JSON;"
-            ' {"key": null} takes one away, with --affinity override.',
-        ),
+        Option("--tags", "--node-label", help=meaning("update.affinity_tags", A_TAG)),
     ] = None
-    placement: Annotated[
-        str | None, Option(help="What else the steps ask of their nodes: JSON or a file.")
-    ] = None
-    affinity: Annotated[
-        Mode | None,
-        Option(
-            help="What --tags and --placement do to what the steps asked at submission: both must"
-            " hold (and), these replace it key by key, or altogether. Alone it takes those of a"
-            " former update away.",
-            show_default="and",
-        ),
-    ] = None
-    app_version: Annotated[
-        str | None,
-        Option(help="Version of the code that the steps are pinned to."),
-    ] = None
+    placement: Annotated[str | None, Option(help=meaning("update.placement", AN_OBJECT))] = None
+    affinity: Annotated[Mode | None, Option(help=meaning("update.affinity"), show_default="and")] = None
+    app_version: Annotated[str | None, Option(help=meaning("update.app_version"))] = None
     any_version: Annotated[
         bool,
         Option("--any-version", help="Pin the steps to no version of the code."),

@@ -86,14 +86,15 @@ class TaskDefaults:
 
     def options(self) -> SpawnOptions:
         """What a spawn is given of it."""
-        return cast("SpawnOptions", {name: getattr(self, name) for name in _SPAWNED})
+        return cast("SpawnOptions", {name: getattr(self, name) for name in TASK_OPTIONS})
 
     def as_json(self) -> dict[str, Any]:
         """What `set_task` takes: the options of a spawn without what is None, spans in seconds."""
         return cast("dict[str, Any]", plain(given(self.options()), "defaults"))
 
 
-_SPAWNED = [each.name for each in fields(TaskDefaults) if each.name in SpawnOptions.__annotations__]
+TASK_OPTIONS = [each.name for each in fields(TaskDefaults) if each.name in SpawnOptions.__annotations__]
+"""The options of a spawn that a task has defaults of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -65,7 +65,7 @@ class WorkerSettings:
         capacity: What may be set aside: `cpu_milli`, `memory_mib` and custom countables, integers
             from 0 to 10**12. None: detected (see `detect`); `{}`: nothing is counted.
         gpus: The node's GPUs, whole ones in PCI bus order, parts of them (MIG) anywhere. None:
-            detected, parts included; `()`: it has none.
+            detected, parts included. `()`: it has none.
         rack: Number of the rack, 0 to 2**32 - 1. None: unknown.
         detect: Whether labels, capacity, cores and GPUs that are not given are read from the
             machine.
@@ -76,7 +76,8 @@ class WorkerSettings:
             "device_exclusive", "partition_exclusive".
         default_cpu_isolation: The class of leases that ask for none; one of those honoured. None:
             best_effort.
-        gpu_share_mode: "exclusive": every GPU has one lease at a time. None: "fractional".
+        gpu_share_mode: "exclusive": every GPU has one lease at a time; "fractional": leases may
+            share one. None: "fractional".
         concurrency: Handlers that run at once, 1 to 10000.
         poll_interval: Mean wait before an idle worker asks again, 10 ms to 1 h.
         claim_timeout: How long a claim lives without a heartbeat, 1 s to 1 day. None: as the
@@ -86,10 +87,11 @@ class WorkerSettings:
         heartbeat_timeout: Silence after which the node counts as dead, longer than
             `heartbeat_interval`.
         reap_interval: Mean time between two calls of `reap`, which brings back the leases of dead
-            workers, 100 ms to 1 day. Many workers together reap at most five times as often. None:
-            never; something else has to.
+            workers, 100 ms to 1 day. Many workers together reap at most five times as often. None: it
+            does not; something else has to.
         prune_interval: Mean time between two calls of `prune`, which deletes what queues keep no
-            longer, 1 s to 1 day. Many workers together prune at most twice as often. None: never.
+            longer, 1 s to 1 day. Many workers together prune at most twice as often. None: it
+            does not.
         shutdown_timeout: How long a graceful stop waits for running handlers, 0 to 1 day. Leases of
             those that go on are then handed back, and start again from their top.
         cancel_grace: How long a cancelled handler has before it is killed (process) or left

@@ -87,7 +87,9 @@ Id = Annotated[UUID, BeforeValidator(_id), Field(examples=[EXAMPLE_ID])]
 """A UUID in its usual form."""
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Seconds = Annotated[float, Field(strict=True, ge=0, le=TEN_YEARS, allow_inf_nan=False)]
+Seconds = Annotated[
+    float, Field(strict=True, ge=0, le=TEN_YEARS, allow_inf_nan=False, description="Seconds.")
+]
 """A span."""
 
 BigInt = Annotated[

@@ -9,12 +9,13 @@ from pydantic import Field
 from hwqueue import types
 from hwqueue.server.models.base import Answer, Flag, Id, Name, Request, Task, example
 from hwqueue.server.models.derived import answer_of, list_of
-from hwqueue.server.models.leases import SPAWN_KINDS
+from hwqueue.server.models.leases import OF_TOKEN, SPAWN_KINDS
 from hwqueue.server.models.options import options_of
 
 
 @options_of(
     types.EverywhereOptions,
+    "everywhere",
     common=SPAWN_KINDS,
     kinds={
         "mode": Literal["once", "always"],
@@ -22,16 +23,9 @@ from hwqueue.server.models.options import options_of
         "on_cordoned": Flag,
     },
     notes={
-        "everywhere_id": "Yours; the same id and content is the same everywhere task.",
-        "mode": "`always` (default): when a lease has ended, its node gets another one. `once`: none.",
-        "on_unmatched": "A running lease whose node does not suit any more goes on (`keep`, the "
-        "default), or is asked to `stop`.",
-        "on_cordoned": "true: on cordoned nodes, too.",
-        "affinity_tags": "Node labels must contain them.",
-        "tenant": "A token of one tenant sets it.",
-        "labels": "Of the leases, not of their nodes.",
-        "headers": "Carried along, not interpreted.",
-        "claim_timeout": "Seconds from a claim's last heartbeat to its end.",
+        "mode": "null: `always`.",
+        "on_unmatched": "null: `keep`.",
+        "tenant": OF_TOKEN,
     },
 )
 class EverywhereOptions(Request):

@@ -18,7 +18,7 @@ from hwqueue.server.models.base import (
     example,
 )
 from hwqueue.server.models.derived import Warnings, answer_of, list_of
-from hwqueue.server.models.leases import SPAWN_KINDS, Reason
+from hwqueue.server.models.leases import OF_TOKEN, SPAWN_KINDS, Reason
 from hwqueue.server.models.options import options_of
 
 MOST_MEMBERS = 1000
@@ -30,6 +30,7 @@ _Keys = Annotated[list[Annotated[str, Field(max_length=253)]], Field(max_length=
 
 @options_of(
     types.GangOptions,
+    "gang",
     common=SPAWN_KINDS,
     kinds={
         "min_size": Annotated[Whole, Field(ge=1, le=MOST_MEMBERS)],
@@ -38,30 +39,8 @@ _Keys = Annotated[list[Annotated[str, Field(max_length=253)]], Field(max_length=
         "on_lost": Literal["stop", "replace", "continue"],
         "hold": Annotated[Seconds, Field(ge=1, le=3600)],
     },
-    notes={
-        "gang_id": "Yours; one that exists is an error.",
-        "min_size": "How many members must start together; the others join when there is room. "
-        "Null: all. It goes with no deadline.",
-        "together": "All members run in one place of this domain (`node`, `rack` or "
-        "`label:KEY`); of several, of the first that has room. `fleet` as the last of several: "
-        "anywhere, where none has.",
-        "same": Field(
-            default=None,
-            description="Node labels whose values all members' nodes have in common.",
-            examples=[["gpu_model"]],
-        ),
-        "on_lost": "When a running member waits again, and fewer than `min_size` are left: "
-        "the others `stop`, and start again with it, or it is placed again beside them "
-        "(`replace`). Or it has failed, and the others `continue` while enough are left.",
-        "hold": "How long nodes have to fetch their members.",
-        "one_of": "An id that alternatives share: the first with room runs, the others are cancelled.",
-        "tenant": "A token of one tenant sets it.",
-        "labels": "Of the leases, not of their nodes.",
-        "headers": "Carried along, not interpreted.",
-        "claim_timeout": "Seconds from a claim's last heartbeat to its end.",
-        "max_run": "How long a member may run; then its attempt fails.",
-        "deadline": "Not claimed by then, a member fails: a time, or seconds from now.",
-    },
+    notes={"min_size": "null: all.", "tenant": OF_TOKEN},
+    examples={"same": ["gpu_model"]},
 )
 class GangOptions(Request):
     __doc__ = (
@@ -88,6 +67,7 @@ _NOT_OF_MEMBERS = frozenset(
 
 @options_of(
     types.SpawnOptions,
+    "spawn",
     only=[name for name in types.SpawnOptions.__annotations__ if name not in _NOT_OF_MEMBERS],
     common=SPAWN_KINDS,
 )

@@ -23,64 +23,50 @@ from hwqueue.server.models.base import (
     example,
 )
 from hwqueue.server.models.derived import answer_of, list_of
-from hwqueue.server.models.options import options_of
+from hwqueue.server.models.options import options_of, told
 
 MAX_BATCH = 5000
 
-Priority = Annotated[Whole, Field(ge=-32768, le=32767, description="Higher runs first.")]
+Priority = Annotated[Whole, Field(ge=-32768, le=32767)]
 Key = Annotated[str, Field(min_length=1, max_length=255)]
 _IdAsText = Annotated[Id, PlainSerializer(str)]  # in an object that is handed on as JSON
 ErrorType = Annotated[str, Field(min_length=1, max_length=200, examples=["TimeoutError"])]
 Reason = Annotated[str, Field(max_length=1000, examples=["wrong frame"])]
-Wire = Annotated[
-    str,
-    Field(
-        min_length=1,
-        description="A params blob, ANDed with the placement: hex after `\\x`, else base64.",
-    ),
-]
+Wire = Annotated[str, Field(min_length=1, description="Hex after `\\x`, else base64.")]
 
 
+@told("retry")
 class Retry(Request):
     """When a failed lease runs again."""
 
     kind: Literal["exponential", "fixed", "none"] = "exponential"
-    base: Seconds | None = Field(default=None, description="Wait before attempt 2.")
-    factor: Annotated[Number, Field(ge=1, le=100)] | None = Field(
-        default=None, description="Growth of the wait from attempt to attempt."
-    )
-    max: Seconds | None = Field(default=None, description="Longest wait.")
-    jitter: Annotated[Number, Field(ge=0, le=1)] | None = Field(
-        default=None, description="The part of a wait that is random."
-    )
+    base: Seconds | None = None
+    factor: Annotated[Number, Field(ge=1, le=100)] | None = None
+    max: Seconds | None = None
+    jitter: Annotated[Number, Field(ge=0, le=1)] | None = None
 
 
+@told("unique")
 class Unique(Request):
     """At most one lease of a key in a queue of a tenant."""
 
     key: Annotated[str, Field(min_length=1, max_length=255)]
-    while_: Annotated[
-        Literal["open"] | Seconds,
-        Field(alias="while", description="`open`, or a span in seconds from the spawn on."),
-    ] = "open"
+    while_: Annotated[Literal["open"] | Seconds, Field(alias="while")] = "open"
     on_conflict: Literal["keep", "replace", "raise"] = "keep"
 
 
+@told("replaces")
 class Replaces(Request):
     """Whose place a lease takes: that of a lease, or of one of a service."""
 
     lease: _IdAsText | None = None
-    service: _IdAsText | None = Field(
-        default=None, description="One of it that is older, the one that has run longest first."
-    )
-    then: Literal["cancel", "requeue"] = Field(
-        default="cancel",
-        description="The replaced lease ends (cancel), or runs again elsewhere.",
-    )
-    overlap: bool = Field(
-        default=False, description="It is asked to stop once this one runs, where both have room."
-    )
+    service: _IdAsText | None = None
+    then: Literal["cancel", "requeue"] = "cancel"
+    overlap: bool = False
 
+
+OF_TOKEN = "A token of one tenant sets it."
+TAGS = {"gpu": True, "region": "us-east"}
 
 # What the types of `hwqueue.types.SpawnOptions` do not say. An option without bounds needs no line.
 SPAWN_KINDS = {
@@ -101,33 +87,10 @@ SPAWN_KINDS = {
 
 @options_of(
     types.SpawnOptions,
+    "spawn",
     kinds=SPAWN_KINDS,
-    notes={
-        "lease_id": "Yours; one that exists is an error.",
-        "affinity_tags": Field(
-            default=None,
-            description="Node labels must contain them; ANDed with the placement.",
-            examples=[{"gpu": True, "region": "us-east"}],
-        ),
-        "affinity_with": "Prefer this node.",
-        "anti_affinity_with": "Prefer any other node.",
-        "tenant": "A token of one tenant sets it.",
-        "labels": "Of the lease, not of its node.",
-        "available_at": "Not claimable before: a time, or seconds from now.",
-        "delay": "The same from now, in seconds.",
-        "claim_timeout": "Seconds from a claim's last heartbeat to its end.",
-        "deadline": "Not claimed by then, it fails: a time, or seconds from now.",
-        "patience": "How long it waits for a better node, at most.",
-        "max_run": "How long it may run; then it is asked to stop, and its attempt fails.",
-        "idempotency_key": "The same key with the same content returns the first lease. As the header "
-        "`Idempotency-Key`.",
-        "unique": "While a lease holds the key, no other has it.",
-        "headers": "Carried along, not interpreted.",
-        "notify": "false: found at the next poll.",
-        "one_of": "An id that alternatives share: the first that is claimed or reserved "
-        "runs, the others are cancelled. Not with `unique`.",
-        "replaces": "It takes the place of another lease, on its node and in its room.",
-    },
+    notes={"tenant": OF_TOKEN, "idempotency_key": "As the header `Idempotency-Key`."},
+    examples={"affinity_tags": TAGS},
 )
 class SpawnOptions(Request):
     """Options of a spawn; null counts as not given."""
@@ -135,13 +98,10 @@ class SpawnOptions(Request):
 
 @options_of(
     types.LeaseChanges,
+    "change",
     common=SPAWN_KINDS,
     kinds={"queue": Name},
-    notes={
-        "priority": "null: as it is.",
-        "available_at": "null: as it is.",
-        "queue": "It moves there; null: as it is.",
-    },
+    notes=dict.fromkeys(("priority", "available_at", "queue"), "null: as it is."),
 )
 class LeaseChanges(Request):
     """What may change of a lease that is not claimed; what is left out stays, null takes away.
@@ -155,14 +115,10 @@ class LeaseChanges(Request):
 
 @options_of(
     types.LeaseFilter,
+    "leases",
     common=SPAWN_KINDS,
     kinds={"state": types.LeaseState, "task": Task, "error_type": ErrorType},
-    notes={
-        "state": "One that the call can change.",
-        "node_id": "Only what runs there now.",
-        "labels": "Leases that have all of these.",
-        "error_type": "What kind the last error was.",
-    },
+    notes={"state": "One that the call can change."},
 )
 class LeaseFilter(Request):
     """Which leases of a queue are meant; what is left out or null means any."""

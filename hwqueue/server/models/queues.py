@@ -20,12 +20,13 @@ from hwqueue.server.models.base import (
 )
 from hwqueue.server.models.derived import answer_of, list_of
 from hwqueue.server.models.leases import Retry
-from hwqueue.server.models.options import options_of
+from hwqueue.server.models.options import options_of, told
 
 Weight = Annotated[Number, Field(ge=0, le=1000)]
 Bytes = Annotated[Whole, Field(ge=1, le=104_857_600)]
 
 
+@told("tuning")
 class Tuning(Request):
     """What experts may set; what is left out or null stays, or is at its default."""
 
@@ -40,6 +41,7 @@ class Tuning(Request):
 
 @options_of(
     types.QueuePolicy,
+    "policy",
     kinds={
         "claim_timeout": Annotated[Seconds, Field(ge=1)],
         "max_attempts": Annotated[Whole, Field(ge=1, le=1000)],
@@ -51,24 +53,8 @@ class Tuning(Request):
         "everywhere_limit": Annotated[Whole, Field(ge=0, le=1000)],
         "tuning": Tuning,
     },
-    notes={
-        "claim_timeout": "A claim ends so long after its last heartbeat.",
-        "poll_interval": "How often idle workers ask.",
-        "patience": "How long a lease waits for a better node, at most.",
-        "ageing_step": "Waiting so long is worth one priority; 0: off.",
-        "retain_completed": "How long completed and cancelled leases are kept; 0: a lease that "
-        "completes is gone at once, with its result; one with an idempotency key a minute or "
-        "so later.",
-        "retain_failed": "How long failed leases are kept.",
-        "failure_domain": Field(
-            default=None,
-            description="What counts as one place: `node`, `rack` or `label:KEY`.",
-            examples=["rack"],
-        ),
-        "earmarks": "How many gangs may have room kept for them on nodes that they could share; 0: none.",
-        "everywhere_tenants": "Tenants whose callers may spawn everywhere tasks; `*`: all.",
-        "everywhere_limit": "How many everywhere tasks each such tenant may have.",
-    },
+    notes={"failure_domain": "`node`, `rack` or `label:KEY`."},
+    examples={"failure_domain": "rack"},
 )
 class QueuePolicy(Request):
     """How a queue treats its leases; what is left out or null stays, or is at its default."""

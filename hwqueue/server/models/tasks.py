@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from hwqueue import types
+from hwqueue.handler.task import TASK_OPTIONS
 from hwqueue.server.models.base import (
     Answer,
     Object,
@@ -16,21 +17,7 @@ from hwqueue.server.models.leases import SPAWN_KINDS
 from hwqueue.server.models.options import options_of
 
 
-@options_of(
-    types.SpawnOptions,
-    only=(
-        *("placement", "affinity_tags", "labels", "patience", "priority"),
-        *("max_attempts", "retry", "claim_timeout", "max_run"),
-    ),
-    common=SPAWN_KINDS,
-    notes={
-        "affinity_tags": "Node labels must contain them; ANDed with the placement.",
-        "labels": "Of the leases, not of their nodes.",
-        "patience": "How long a lease waits for a better node, at most.",
-        "claim_timeout": "Seconds from a claim's last heartbeat to its end.",
-        "max_run": "How long a lease may run; then its attempt fails.",
-    },
-)
+@options_of(types.SpawnOptions, "task", only=TASK_OPTIONS, common=SPAWN_KINDS)
 class TaskDefaults(Request):
     """Options of the task's later spawns, all of them; what is left out or null has no default."""
 

@@ -16,7 +16,7 @@ from hwqueue.server.models.base import (
     example,
 )
 from hwqueue.server.models.derived import answer_of, list_of
-from hwqueue.server.models.leases import SPAWN_KINDS, Reason
+from hwqueue.server.models.leases import OF_TOKEN, SPAWN_KINDS, TAGS, Reason
 from hwqueue.server.models.options import options_of
 
 _PATTERN = r"^[a-z0-9_-]{1,100}$"
@@ -48,6 +48,7 @@ class WorkflowSpec(Request):
 
 @options_of(
     types.RunOptions,
+    "submit",
     common=SPAWN_KINDS,
     kinds={
         "version": Version,
@@ -55,28 +56,8 @@ class WorkflowSpec(Request):
         "unique": Object,
         "steps": dict[str, Object],
     },
-    notes={
-        "version": "Of a named workflow; the newest unless given.",
-        "affinity_tags": Field(
-            default=None,
-            description="Labels that the node of every step must have.",
-            examples=[{"gpu": True, "region": "us-east"}],
-        ),
-        "placement": "What every step asks of its node.",
-        "affinity": "What these do to the workflow's: both must hold (`and`), they replace them"
-        " key by key, or altogether.",
-        "tenant": "A token of one tenant sets it.",
-        "labels": "Of the run and its leases.",
-        "headers": "Carried along with each lease.",
-        "deadline": "Not ended by then, it fails: a time, or seconds from now.",
-        "available_at": "When its first steps may begin, a time or seconds from now; else at once.",
-        "delay": "The same from now, in seconds.",
-        "idempotency_key": "The same key with the same content returns the first run. As the header "
-        "`Idempotency-Key`.",
-        "app_version": "Version of the code that runs the steps: the label app_version of nodes.",
-        "run_id": "Yours; one that exists is an error.",
-        "steps": "Of single steps, by name: affinity_tags, placement, wire, options.",
-    },
+    notes={"tenant": OF_TOKEN, "idempotency_key": "As the header `Idempotency-Key`."},
+    examples={"affinity_tags": TAGS},
 )
 class RunOptions(Request):
     """Options of a submission; null counts as not given."""
@@ -84,19 +65,10 @@ class RunOptions(Request):
 
 @options_of(
     types.StepChanges,
+    "update",
     common=SPAWN_KINDS,
     kinds={"affinity": Literal["and", "override", "replace"]},
-    notes={
-        "affinity_tags": Field(
-            default=None,
-            description="Labels that the nodes must have; null of one takes it away, with `override`.",
-            examples=[{"region": "us-west"}],
-        ),
-        "placement": "What else the steps ask of their nodes.",
-        "affinity": "What these do to what the steps asked at submission: both must hold"
-        " (`and`), they replace it key by key, or altogether.",
-        "app_version": "Version of the code that the steps are pinned to; null: none.",
-    },
+    examples={"affinity_tags": {"region": "us-west"}},
 )
 class StepChanges(Request):
     """What may change of steps that were not released; what is left out stays as it is.

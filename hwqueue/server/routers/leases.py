@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from hwqueue.client._ends import ENDED
+from hwqueue.meanings import meaning
 from hwqueue.server.dependencies import AuthenticatedRoute
 from hwqueue.server.models import leases as models
 from hwqueue.server.models.base import Id, Moment, Name, Task, Tenant
@@ -102,16 +103,16 @@ async def list_leases(
     task: Task | None = None,
     tenant: Tenant | None = None,
     service_id: Id | None = None,
-    node_id: Annotated[Id | None, Query(description="Only what runs there now.")] = None,
+    node_id: Annotated[Id | None, Query(description=meaning("leases.node_id"))] = None,
     label: Labelled = None,
     idempotency_key: Annotated[
-        models.Key | None, Query(description="The lease that was spawned with it; needs `queue`.")
+        models.Key | None, Query(description=meaning("leases.idempotency_key"))
     ] = None,
     created_from: Moment | None = None,
     created_before: Moment | None = None,
     finished_from: Moment | None = None,
     finished_before: Moment | None = None,
-    error_type: Annotated[models.ErrorType | None, Query(description="What kind the last error was.")] = None,
+    error_type: Annotated[models.ErrorType | None, Query(description=meaning("leases.error_type"))] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     before: Annotated[Id | None, Query(description="Cursor: `next` of the page before.")] = None,
 ) -> Any:

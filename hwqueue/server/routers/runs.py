@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from hwqueue.errors import RunNotFound
+from hwqueue.meanings import meaning
 from hwqueue.server.dependencies import AuthenticatedRoute
 from hwqueue.server.models import workflows as models
 from hwqueue.server.models.base import Id, Moment, Tenant
@@ -70,11 +71,9 @@ async def list_runs(
     label: Labelled = None,
     submitted_from: Moment | None = None,
     submitted_before: Moment | None = None,
-    parent_run_id: Annotated[Id | None, Query(description="Only runs that are steps of this one.")] = None,
-    root_run_id: Annotated[Id | None, Query(description="Only runs that are below this one.")] = None,
-    is_nested: Annotated[
-        bool | None, Query(description="Only runs that are steps of others; false: none of these.")
-    ] = None,
+    parent_run_id: Annotated[Id | None, Query(description=meaning("runs.parent_run_id"))] = None,
+    root_run_id: Annotated[Id | None, Query(description=meaning("runs.root_run_id"))] = None,
+    is_nested: Annotated[bool | None, Query(description=meaning("runs.is_nested"))] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     before: Annotated[Id | None, Query(description="Cursor: `next` of the page before.")] = None,
 ) -> Any:
