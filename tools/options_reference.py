@@ -28,10 +28,10 @@ from hwqueue.worker import WorkerSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference" / "options.md"
-Kind = Literal[
-    *("spawn", "unique", "replaces", "retry", "policy", "tuning"),
-    *("task", "app", "gang", "everywhere", "submit", "step"),
-]
+Kind = (
+    Literal["spawn", "unique", "replaces", "retry", "policy", "tuning"]
+    | Literal["task", "app", "gang", "everywhere", "submit", "step"]
+)
 # The options of these are those of a spawn where they say nothing else.
 _AS_SPAWN = ("task", "gang", "everywhere", "submit", "step")
 
@@ -272,6 +272,21 @@ _READ_BY: Mapping[str, tuple[str, str]] = {
 }
 _SHARED = {"gang": "gangs/spawn.sql", "everywhere": "everywhere/define.sql"}
 _WITHOUT_EXAMPLES = ("task", "step", "tuning", "unique", "replaces")
+# The parts of the page that have a table of options.
+SECTIONS: Mapping[Kind, str] = {
+    "spawn": SPAWN,
+    "unique": UNIQUE,
+    "replaces": REPLACES,
+    "task": TASK,
+    "app": APP,
+    "gang": GANG,
+    "everywhere": EVERYWHERE,
+    "submit": SUBMIT,
+    "step": STEP,
+    "retry": RETRY,
+    "policy": POLICY,
+    "tuning": TUNING,
+}
 # Flags that are not called as their setting.
 _FLAGS = {
     "dsn": "--dsn",
@@ -503,21 +518,7 @@ def page() -> str:
     assert expiry
     retention = RETENTION.format(event_days=days[1], node_days=int(expiry[1]) // 24, **kept)
     parts = [INTRODUCTION]
-    sections: tuple[tuple[str, Kind], ...] = (
-        (SPAWN, "spawn"),
-        (UNIQUE, "unique"),
-        (REPLACES, "replaces"),
-        (TASK, "task"),
-        (APP, "app"),
-        (GANG, "gang"),
-        (EVERYWHERE, "everywhere"),
-        (SUBMIT, "submit"),
-        (STEP, "step"),
-        (RETRY, "retry"),
-        (POLICY, "policy"),
-        (TUNING, "tuning"),
-    )
-    for text, kind in sections:
+    for kind, text in SECTIONS.items():
         found = options(kind)
         parts += [
             text,

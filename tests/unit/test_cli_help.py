@@ -27,18 +27,12 @@ COMMANDS = dict(_commands(get_command(app), "hwqueue"))
 
 
 @pytest.mark.parametrize("path", COMMANDS)
-def test_help_has_an_example(path: str) -> None:
-    command = COMMANDS[path]
-    assert command.help
-    assert command.epilog
-    assert command.epilog.startswith("Example: ")
-    assert path in command.epilog
-
-
-@pytest.mark.parametrize("path", COMMANDS)
-def test_no_text_is_drawn_as_an_emoji(path: str) -> None:
+def test_help_has_an_example_and_no_text_is_drawn_as_an_emoji(path: str) -> None:
     """Typer replaces `:NAME:` where NAME is that of an emoji, such as key."""
     command = COMMANDS[path]
+    assert command.help
+    assert command.epilog.startswith("Example: ")
+    assert path in command.epilog
     helps = [getattr(parameter, "help", None) for parameter in command.params]
     for text in filter(None, [command.help, command.epilog, *helps]):
         assert Emoji.replace(text) == text

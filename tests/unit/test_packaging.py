@@ -38,7 +38,7 @@ def test_every_sql_file_and_migration_is_in_it(wheel: Path) -> None:
             assert path.relative_to(ROOT).as_posix() in packed
     assert "hwqueue/contrib/django/migrations/0001_schema.py" in packed
     assert "hwqueue/contrib/django/templates/admin/hwqueue/lease/change_list.html" in packed
-    assert "hwqueue/py.typed" in packed
+    assert {"hwqueue/py.typed", "hwqueue/meanings.toml"} <= packed
     assert "hwqueue/schema/sql/catalog.sql" in packed
 
 
