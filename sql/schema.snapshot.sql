@@ -204,7 +204,9 @@ CREATE TYPE hwqueue.queue_head AS (
 	checked bigint[],
 	queue_ids integer[],
 	drops_completed boolean,
-	is_tried boolean
+	is_tried boolean,
+	ctids tid[],
+	is_over boolean
 );
 
 CREATE TYPE hwqueue.queue_tuning AS (

@@ -38,6 +38,7 @@ declare
   v_mover hwqueue.ready;  -- a random one of those granted, so each class has its turn
   v_granted record;
   v_changed boolean := false;
+  v_moves boolean;
 begin
   if (v_state.node_epoch = p_request.node_epoch and v_state.login = session_user) is not true then
     perform hwqueue.lock_node(p_request.node_id, coalesce(p_request.node_epoch, 0));  -- says why
@@ -71,11 +72,21 @@ begin
     and (not v_state.has_limits
       or hwqueue.shortage(v_queue_head.most_cpu_milli, v_queue_head.most_memory_mib, v_room) = 0);
   while v_left > 0 loop
-    v_chosen := hwqueue.choose_entries(p_request, v_state, v_queue_head, v_room, v_left, v_promoted,
-      v_at_mark, v_picked);
-    v_promoted := v_chosen.promoted;
-    v_at_mark := v_chosen.at_mark and not v_state.has_limits;  -- after it others may fit
-    v_picked := v_chosen.picked;
+    if v_left = p_request.qty and p_queue_head.ctids <> '{}' then  -- locked by claim_at_head
+      v_picked.ctids := p_queue_head.ctids;
+      v_at_mark := false;
+    else
+      if p_queue_head.is_over and v_promoted is null then
+        v_promoted := hwqueue.promote_due(p_request.queue_ids, v_left + 20, p_request.now);
+        v_at_mark := v_at_mark and v_promoted = 0;
+      end if;
+      exit when p_queue_head.is_over and v_promoted = 0;
+      v_chosen := hwqueue.choose_entries(p_request, v_state, v_queue_head, v_room, v_left, v_promoted,
+        v_at_mark, v_picked);
+      v_promoted := v_chosen.promoted;
+      v_at_mark := v_chosen.at_mark and not v_state.has_limits;  -- after it others may fit
+      v_picked := v_chosen.picked;
+    end if;
     v_ctids := v_picked.ctids;
     exit when v_ctids = '{}';
     score := coalesce(v_picked.score, 0);
@@ -114,9 +125,12 @@ begin
   if v_changed then
     perform hwqueue.write_load(v_load);
   end if;
-  if v_left = p_request.qty or p_moves
+  -- marks move by what was granted, not by what was asked for
+  v_moves := p_moves
+    and hwqueue.should_advance_low_water(32 * (p_request.qty - v_left) / least(p_request.qty, 32));
+  if v_left = p_request.qty or v_moves
      or p_request.now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
-    perform hwqueue.after_claim(v_state, p_request.queue_ids, v_mover, v_left < p_request.qty, p_moves,
+    perform hwqueue.after_claim(v_state, p_request.queue_ids, v_mover, v_left < p_request.qty, v_moves,
       p_drawn, p_request.now);
   end if;
 end

@@ -1,17 +1,20 @@
--- The fast path of a claim: one lease from the queue head, in three statements
+-- The fast path of a claim: leases from the queue head, one of them in three statements
 -- after the one that locks the node.
 --
 -- claim_task and settle_and_claim (api/claims) call claim_at_head before anything else. An example: a
 -- CPU node asks for one lease of `mail`, where all of its classes score the same. The first entry after
 -- the queue's low-water mark is the best one, so the claim reads the head, deletes that entry and writes
--- the claim. When any condition fails it returns no lease and claim_general (claim/claim) goes on.
+-- the claim. A worker with 16 free slots asks for 16: their entries are locked here, and claim_general
+-- (claim/claim) grants them. It also goes on when any condition fails.
 --
 -- Invariant: it never passes over a better entry, except one that another session has locked.
 
--- Grants one lease at the head of a node's queues. No lease_id: the fast path does not apply, or found
--- nothing. It applies to one lease (p_qty 1) on a node without limits, where the first entry after the
--- low-water mark is the best one and no class of the node must be checked (must_be_checked).
--- queue_head: what it has read of the queues. Where that is_tried, other sessions hold what is there.
+-- Grants one lease at the head of a node's queues, or locks the entries of several there. No lease_id and
+-- no ctids: the fast path does not apply, or found nothing. It applies to a node without limits, where the
+-- first entry after the low-water mark is the best one and no class of the node must be checked
+-- (must_be_checked).
+-- queue_head: what it has read of the queues. Where that is_tried, other sessions hold what else is there
+-- near the mark; is_over: in all of these queues nothing else waits. p_qty: null if the node may not claim.
 -- p_moves, p_drawn: as in claim_general.
 -- Locks: the caller holds node_state; scheduled and ready entries, skip locked; now and then the
 -- low-water marks, skip locked. Not idempotent.
@@ -31,7 +34,7 @@ declare
   v_since timestamptz;
   v_is_step boolean;
 begin
-  if (p_qty = 1 and p_state.login = session_user and p_state.on_fast_path and not p_state.has_limits
+  if (p_qty > 0 and p_state.login = session_user and p_state.on_fast_path and not p_state.has_limits
       and not p_state.awaits_terms and cardinality(p_queues) <= 16
       and hwqueue.is_this_life(p_state.server_started_at, p_state.recovered_to, p_state.storage_path)
       ) is not true then
@@ -41,7 +44,7 @@ begin
   if cardinality(p_queues) = 1 then
     select q.* into v_head from hwqueue.read_queue_head(p_queues[1], p_state.profile_id,
       p_state.classes_seen, p_state.classes_unseen) q;
-    if p_state.met_blocked and v_head.first_is_best and not v_head.takes_first then
+    if p_state.met_blocked and p_qty = 1 and v_head.first_is_best and not v_head.takes_first then
       v_head := hwqueue.read_past_blocked(p_state, v_head, v_now);
     end if;
   else
@@ -55,7 +58,7 @@ begin
     and hwqueue.promote_if_due(p_queues, v_head.queue_ids, 20, v_now) > 0 then
     return;
   end if;
-  if v_is_tried then
+  if v_is_tried and p_qty = 1 then
     delete from hwqueue.ready r using hwqueue.lease l
     where r.ctid = case when cardinality(v_head.classes) = 1 then (
         select x.ctid from hwqueue.ready x
@@ -79,6 +82,31 @@ begin
       v_since, v_is_step;
   end if;
   if lease_id is null then
+    if v_is_tried and p_qty > 1 then
+      v_head.ctids := case when cardinality(v_head.classes) = 1 then array(
+          select x.ctid from hwqueue.ready x
+          where x.class_id = v_head.classes[1] and x.tier = 0 and x.rank = v_head.rank
+            and x.position between v_head.position and v_head.last
+            and (x.deadline is null or x.deadline > v_now)
+          order by x.position limit p_qty for update skip locked)
+        else array(
+          select x.ctid from hwqueue.ready x
+          where x.queue_id = v_head.queue_id and x.tier = 0 and x.rank = v_head.rank
+            and x.position between v_head.position
+              and v_head.last + case when cardinality(p_queues) = 1 then 8 * p_qty else 0 end
+            and x.class_id = any (v_head.classes) and (x.deadline is null or x.deadline > v_now)
+          order by x.position limit p_qty for update skip locked) end;
+    end if;
+    v_head.is_over := v_head.is_over and (v_is_tried or v_head.tier is null) and not p_state.met_blocked
+      and coalesce(cardinality(v_head.ctids), 0) < p_qty;
+    if v_head.is_over then  -- by itself: any other claim has no statement for it
+      v_head.is_over := (
+        select r.position from hwqueue.ready r
+        where r.queue_id = v_head.queue_id
+          and (r.tier, r.rank, r.position) >= (0, v_head.rank, v_head.position)
+          and (v_head.ctids is null or r.ctid <> all (v_head.ctids))
+        order by r.tier, r.rank, r.position limit 1) is null;
+    end if;
     queue_head := v_head;
     queue_head.is_tried := v_is_tried;
     return;
@@ -101,6 +129,7 @@ $$;
 -- queue is unknown or paused.
 -- tier, rank, position: the queue's low-water mark. marks: how many it has; most queues have one tier
 -- and rank. drops_completed: the queue keeps no completed leases.
+-- is_over: no other queue has an entry.
 -- first_is_best: all classes of the profile there score the same, it has judged all that exist, and no entry
 -- is before the low-water mark. So the next lease is the first one of those classes from there on.
 -- takes_first: also, none of them must be checked (must_be_checked), and they are 200 at most.
@@ -124,7 +153,7 @@ as $$
               when w.is_blocked then w.positions[1] + 1031
               else 9223372036854775807 end,
          f.first_is_best, f.first_is_best and e.checked = '{}' and cardinality(e.classes) <= 200, e.checked,
-         array[q.queue_id], q.retain_completed = '0', false
+         array[q.queue_id], q.retain_completed = '0', false, null::tid[], true
   from hwqueue.queue q
   left join lateral (  -- limit: as a plain join it may read all queues of the profile
     select x.* from hwqueue.profile_queue x
@@ -172,7 +201,8 @@ as $$
            then lead(k.position) over o - 1 end),
          null::boolean, bool_and(k.is_known) over () and count(*) over () = cardinality(p_queues)
            and k.tier = 0, null::bigint[], array_agg(k.queue_id) over (),
-         k.drops_completed, false
+         k.drops_completed, false, null::tid[], bool_and(k.is_known) over ()
+           and count(*) over () = cardinality(p_queues) and lead(k.tier) over o is null
   from (
     select l.queue_id, l.name, l.claim_timeout, l.window_size, l.classes, l.task_names, l.most_cpu_milli,
            l.most_memory_mib, l.marks, l.drops_completed,
@@ -218,10 +248,11 @@ begin
   if not p_granted then
     -- claims of other nodes that have been expired for as long as their timeout, of the 20 oldest, and only
     -- those without an assignment: this transaction may stay open, so it must not lock their nodes
-    v_from := hwqueue.claims_scan_start();
+    -- not claims_scan_start: a function with a subselect is planned in each transaction
+    v_from := (select m.claims_from from hwqueue.reap_cursor m order by m.version desc limit 1);
     v_oldest := array(
       select c.lease_id from hwqueue.claim c
-      where c.check_at between v_from and p_now order by c.check_at limit 20);
+      where c.check_at between coalesce(v_from, '-infinity') and p_now order by c.check_at limit 20);
     if v_oldest <> '{}' then
       for v_claim in
         select c.*

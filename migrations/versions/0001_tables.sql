@@ -2353,7 +2353,9 @@ create type hwqueue.queue_head as (
   checked bigint[],
   queue_ids int[],
   drops_completed boolean,
-  is_tried boolean  -- this claim has tried to lock an entry there, in vain
+  is_tried boolean,  -- this claim has tried to lock entries there, and got no more than ctids
+  ctids tid[],
+  is_over boolean  -- nothing else waits in the queues of the claim
 );
 
 -- Where scans start: the heads of the queues that have entries, the first of all first. are_blocked: which
