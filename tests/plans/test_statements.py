@@ -94,6 +94,23 @@ def test_statements_of_a_batch(api: Api, retain: int, expected: int) -> None:
         assert statements(api, call) == (expected, [])
 
 
+@pytest.mark.parametrize("queues", [1, 2])
+def test_statements_of_a_claim_of_several(api: Api, queues: int) -> None:
+    """However many wait; where nothing else does, no class is compared."""
+    node, names = at_work(api, "plain", queues)
+    last = names[-1]
+    for name in names:
+        while api.claim(node, name, qty=99):
+            pass
+    found = []
+    for waiting in (0, 2, 8):
+        batch(api, last, [{}] * waiting)
+        count, rows = statements(api, lambda: api.claim(node, *names, qty=8))
+        assert len(rows) == waiting
+        found.append(count)
+    assert found == [13, 7 + queues, 5 + queues]
+
+
 # Settled second in its run: a link of a chain, a parent of a join, the last step of a run.
 SECOND: dict[str, list[Row]] = {
     "link": [step("a"), step("b", "a"), step("c", "b")],

@@ -68,13 +68,15 @@ def test_only_tasks_that_it_has_handlers_for(api: Api, queue: str, node: Node) -
 
 
 def test_several_queues(api: Api) -> None:
-    """One order over all of them; a queue named twice is one queue."""
+    """One order over all of them; a queue named twice is one queue. At last all classes are known."""
     one, two, node = api.queue(claim_timeout=60), api.queue(claim_timeout=120), api.node()
-    leases = [api.spawn(queue) for queue in (one, two, one)]
-    rows = api.claim(node, one, two, one, qty=5)
-    assert [row["lease_id"] for row in rows] == leases
-    assert [row["queue"] for row in rows] == [one, two, one]
-    assert rows[1]["expires_at"] - rows[0]["expires_at"] == timedelta(seconds=60)
+    for queues in ([one, two, one], [one, two], [two, one]):
+        leases = [api.spawn(queue) for queue in queues]
+        rows = api.claim(node, one, two, *queues[2:], qty=5)
+        assert [row["lease_id"] for row in rows] == leases
+        assert [row["queue"] for row in rows] == queues
+        times = {row["queue"]: row["expires_at"] for row in rows}
+        assert times[two] - times[one] == timedelta(seconds=60)
 
 
 def test_a_timeout_of_the_call(api: Api, clock: Clock) -> None:

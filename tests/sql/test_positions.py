@@ -7,6 +7,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Row
+from tests.plans.backlog import batch
 from tests.sql.api import Api, outlive, token
 
 _WRONG = "select hwqueue.count_wrong_marks()"
@@ -49,6 +50,22 @@ def test_new_leases_are_claimed_when_the_sequence_was_set_back(
             api.rows("complete_lease", **token(api.running(queue, node)))
         producer.commit()
     assert api.claimed(node, queue) == [late]
+
+
+def test_marks_move_by_what_is_granted(api: Api, conn: psycopg.Connection) -> None:
+    """A worker asks for all its free slots, of which most stay free."""
+    conn.execute(
+        "create or replace function hwqueue.should_advance_low_water(p_qty int) returns boolean"
+        " language sql volatile as 'select p_qty >= 32'"
+    )
+    queue, node = api.queue(), api.node()
+    for granted in (1, 32):
+        outlive(conn)
+        before = conn.execute("select max(version) from hwqueue.position_horizon").fetchone()
+        batch(api, queue, [{}] * granted)
+        assert len(api.claim(node, queue, qty=32)) == granted
+        after = conn.execute("select max(version) from hwqueue.position_horizon").fetchone()
+        assert (after == before) == (granted == 1)
 
 
 def test_a_reserved_lease_keeps_its_position_to_itself(
