@@ -55,7 +55,7 @@ as $$
   from hwqueue.progress p where p.lease_id = p_lease and p.claim_token = p_token
 $$;
 
--- What get_lease tells, of each of these leases that exists.
+-- What get_lease tells, of each of these leases that exists. offset 0: by key, whatever the statistics say.
 create or replace function hwqueue.lease_details(p_ids uuid[])
 returns table (lease_id uuid, queue text, task_name text, state text, priority smallint,
   tenant text, service_id uuid, labels jsonb, placement jsonb, params jsonb, headers jsonb,
@@ -81,7 +81,7 @@ as $$
          l.idempotency_key, r.stop_reason, l.wire,
          hwqueue.progress_of(l.lease_id, coalesce(r.claim_token, o.claim_token))
   from unnest(p_ids) i(lease_id)
-  join hwqueue.lease l on l.lease_id = i.lease_id
+  cross join lateral (select * from hwqueue.lease x where x.lease_id = i.lease_id offset 0) l
   join hwqueue.queue q on q.queue_id = l.queue_id
   join hwqueue.placement_class c on c.class_id = l.class_id
   left join hwqueue.claim r on r.lease_id = l.lease_id

@@ -7,6 +7,7 @@ from psycopg.types.json import Jsonb
 from tests.calls import Row
 from tests.flows import Flow, each, fail, finish, finish_all, gang, step
 from tests.patience import looks
+from tests.plans.backlog import multiply
 from tests.plans.explain import explained
 from tests.sql.api import Api, settlement
 
@@ -69,6 +70,16 @@ def test_a_class_is_found_by_its_digest(api: Api, function: str) -> None:
     with explained(api.conn) as work:
         api.rows(function, **calls[function])
     assert work.rows_read("placement_class") <= 10
+
+
+def test_a_list_finds_its_leases_by_key(api: Api) -> None:
+    queue = api.queue()
+    api.spawn(queue)
+    api.conn.execute("analyze")  # a class has one lease, say the statistics from now on
+    multiply(api.conn, queue, 5_000)
+    with explained(api.conn) as work:
+        assert len(api.rows("list_leases", limit=5)) == 5
+    assert work.rows_read("lease") <= 5 * 5
 
 
 def test_claims_look_at_their_queue_alone(api: Api) -> None:
