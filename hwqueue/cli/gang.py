@@ -19,7 +19,6 @@ from hwqueue.cli.output import plain_text, say, show_item, show_items, show_one,
 from hwqueue.cli.tables import row_of
 from hwqueue.client import Client
 from hwqueue.errors import ConfigError
-from hwqueue.meanings import meaning
 from hwqueue.text import duration, plural
 from hwqueue.types import Gang, GangMember, GangState, GangSummary
 from hwqueue.types.base import given
@@ -43,13 +42,13 @@ class Members:
     ] = None
     min_size: Annotated[
         int | None,
-        Option(help=meaning("gang.min_size"), show_default="all"),
+        Option(help=spawning.typed("gang.min_size"), show_default="all"),
     ] = None
     together: Annotated[
         list[str] | None,
-        Option(help=meaning("gang.together", "Repeatable.")),
+        Option(help=spawning.typed("gang.together", "Repeatable.")),
     ] = None
-    same: Annotated[list[str] | None, Option(help=meaning("gang.same", "Repeatable."))] = None
+    same: Annotated[list[str] | None, Option(help=spawning.typed("gang.same", "Repeatable."))] = None
 
     def options(self) -> dict[str, Any]:
         """What holds for all of them, as a client takes it."""
@@ -69,7 +68,7 @@ class Members:
 class _Flags(spawning.Flags):
     """The options that a gang has as a spawn has them; what its deadline means is its own."""
 
-    deadline: Annotated[str | None, Option(help=meaning("gang.deadline", spawning.A_MOMENT))] = None
+    deadline: Annotated[str | None, Option(help=spawning.typed("gang.deadline", spawning.A_MOMENT))] = None
 
 
 _EXAMPLE_ID = "01890a5d-ac96-774b-bcce-b302099a8057"
@@ -87,10 +86,10 @@ def spawn(
     gang: Members,
     on_lost: Annotated[
         Literal["stop", "replace", "continue"] | None,
-        Option(help=meaning("gang.on_lost"), show_default="stop"),
+        Option(help=spawning.typed("gang.on_lost"), show_default="stop"),
     ] = None,
-    hold: Annotated[str | None, Option(help=meaning("gang.hold"), show_default="30s")] = None,
-    gang_id: Annotated[str | None, Option(help=meaning("gang.gang_id"))] = None,
+    hold: Annotated[str | None, Option(help=spawning.typed("gang.hold"), show_default="30s")] = None,
+    gang_id: Annotated[str | None, Option(help=spawning.typed("gang.gang_id"))] = None,
     flags: Annotated[
         _Flags,
         Only(

@@ -1,6 +1,7 @@
 """The options of a spawn, as people type them."""
 
 import logging
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, cast
@@ -26,36 +27,48 @@ A_TAG = "As key=value, or several as JSON; repeatable."
 A_MOMENT = "As a time, or a span from now such as 2h."
 AN_OBJECT = "As JSON, or a file."
 
+# Options that texts about others name, by what people type.
+_FLAGS = {"idempotency_key": "--key"} | {
+    name: f"--{name.replace('_', '-')}"
+    for name in ("deadline", "delay", "min_size", "on_conflict", "one_of", "unique")
+}
+
 OnConflict = Literal["keep", "replace", "raise"]
 _SERVICE = "service:"
+
+
+def typed(name: str, *more: str) -> str:
+    """What an option means, as `meaning` has it; others are called by their flags, if they have one."""
+    text = re.sub(r" Excludes `\w+`\.|, `available_at`", "", meaning(name, *more))
+    return re.sub(r"`(\w+)`", lambda found: f"`{_FLAGS.get(found[1], found[1])}`", text)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
     """The options of a spawn, or of several leases that share them."""
 
-    placement: Annotated[str | None, Option(help=meaning("spawn.placement", AN_OBJECT))] = None
+    placement: Annotated[str | None, Option(help=typed("spawn.placement", AN_OBJECT))] = None
     node_label: Annotated[
         list[str] | None,
-        Option("--node-label", "--tags", help=meaning("spawn.affinity_tags", A_TAG)),
+        Option("--node-label", "--tags", help=typed("spawn.affinity_tags", A_TAG)),
     ] = None
-    priority: Annotated[int | None, Option(help=meaning("spawn.priority"))] = None
-    label: Annotated[list[str] | None, Option(help=meaning("spawn.labels", A_LABEL))] = None
-    delay: Annotated[str | None, Option(help=meaning("spawn.delay", "Such as 10m."))] = None
-    deadline: Annotated[str | None, Option(help=meaning("spawn.deadline", A_MOMENT))] = None
-    max_run: Annotated[str | None, Option(help=meaning("spawn.max_run", "Such as 2h."))] = None
-    patience: Annotated[str | None, Option(help=meaning("spawn.patience", "Such as 30s."))] = None
-    max_attempts: Annotated[int | None, Option(help=meaning("spawn.max_attempts"))] = None
-    key: Annotated[str | None, Option(help=meaning("spawn.idempotency_key"))] = None
-    unique: Annotated[str | None, Option(help=meaning("spawn.unique"))] = None
+    priority: Annotated[int | None, Option(help=typed("spawn.priority"))] = None
+    label: Annotated[list[str] | None, Option(help=typed("spawn.labels", A_LABEL))] = None
+    delay: Annotated[str | None, Option(help=typed("spawn.delay", "Such as 10m."))] = None
+    deadline: Annotated[str | None, Option(help=typed("spawn.deadline", A_MOMENT))] = None
+    max_run: Annotated[str | None, Option(help=typed("spawn.max_run", "Such as 2h."))] = None
+    patience: Annotated[str | None, Option(help=typed("spawn.patience", "Such as 30s."))] = None
+    max_attempts: Annotated[int | None, Option(help=typed("spawn.max_attempts"))] = None
+    key: Annotated[str | None, Option(help=typed("spawn.idempotency_key"))] = None
+    unique: Annotated[str | None, Option(help=typed("spawn.unique"))] = None
     unique_for: Annotated[
-        str | None, Option(help=meaning("unique.while", "Goes with --unique, such as 1h."))
+        str | None, Option(help=typed("unique.while", "Goes with --unique, such as 1h."))
     ] = None
-    on_conflict: Annotated[OnConflict, Option(help=meaning("unique.on_conflict", "Goes with --unique."))] = (
+    on_conflict: Annotated[OnConflict, Option(help=typed("unique.on_conflict", "Goes with --unique."))] = (
         "keep"
     )
-    tenant: Annotated[str | None, Option(help=meaning("spawn.tenant"))] = None
-    one_of: Annotated[str | None, Option(help=meaning("spawn.one_of"))] = None
+    tenant: Annotated[str | None, Option(help=typed("spawn.tenant"))] = None
+    one_of: Annotated[str | None, Option(help=typed("spawn.one_of"))] = None
 
     def asked_of_nodes(self) -> dict[str, Any]:
         """What it asks of its node, as a client takes it. Raises: ConfigError."""
@@ -91,14 +104,14 @@ class Replacing:
     """Whose place a lease takes."""
 
     replaces: Annotated[
-        str | None, Option(help=meaning("spawn.replaces", "As the id of the lease, or service:ID."))
+        str | None, Option(help=typed("spawn.replaces", "As the id of the lease, or service:ID."))
     ] = None
     then: Annotated[
-        Literal["cancel", "requeue"], Option(help=meaning("replaces.then", "Goes with --replaces."))
+        Literal["cancel", "requeue"], Option(help=typed("replaces.then", "Goes with --replaces."))
     ] = "cancel"
-    overlap: Annotated[
-        bool, Option("--overlap", help=meaning("replaces.overlap", "Goes with --replaces."))
-    ] = False
+    overlap: Annotated[bool, Option("--overlap", help=typed("replaces.overlap", "Goes with --replaces."))] = (
+        False
+    )
 
     def option(self) -> Replaces | None:
         """The same as a client takes it. Raises: ConfigError."""

@@ -6,9 +6,8 @@ from typing import Annotated, Any, Literal
 from typer import Argument, Option
 
 from hwqueue.cli.inputs import identifier, json_object, labels, moment_after, pairs
-from hwqueue.cli.spawning import A_LABEL, A_MOMENT, A_TAG, AN_OBJECT, OnConflict
+from hwqueue.cli.spawning import A_LABEL, A_MOMENT, A_TAG, AN_OBJECT, OnConflict, typed
 from hwqueue.errors import ConfigError
-from hwqueue.meanings import meaning
 from hwqueue.types import RunOptions, Unique
 
 Mode = Literal["and", "override", "replace"]
@@ -23,28 +22,26 @@ AppName = Annotated[str | None, Option("--app", help="module:name of a hwqueue.W
 class Flags:
     """The options of a submission."""
 
-    version: Annotated[int | None, Option(min=1, help=meaning("submit.version"))] = None
+    version: Annotated[int | None, Option(min=1, help=typed("submit.version"))] = None
     tags: Annotated[
         list[str] | None,
-        Option("--tags", "--node-label", help=meaning("submit.affinity_tags", A_TAG)),
+        Option("--tags", "--node-label", help=typed("submit.affinity_tags", A_TAG)),
     ] = None
-    placement: Annotated[str | None, Option(help=meaning("submit.placement", AN_OBJECT))] = None
-    affinity: Annotated[Mode | None, Option(help=meaning("submit.affinity"), show_default="and")] = None
-    step: Annotated[list[str] | None, Option(help=meaning("submit.steps", "As NAME=JSON; repeatable."))] = (
-        None
-    )
-    priority: Annotated[int | None, Option(help=meaning("submit.priority"))] = None
-    label: Annotated[list[str] | None, Option(help=meaning("submit.labels", A_LABEL))] = None
-    deadline: Annotated[str | None, Option(help=meaning("submit.deadline", A_MOMENT))] = None
+    placement: Annotated[str | None, Option(help=typed("submit.placement", AN_OBJECT))] = None
+    affinity: Annotated[Mode | None, Option(help=typed("submit.affinity"), show_default="and")] = None
+    step: Annotated[list[str] | None, Option(help=typed("submit.steps", "As NAME=JSON; repeatable."))] = None
+    priority: Annotated[int | None, Option(help=typed("submit.priority"))] = None
+    label: Annotated[list[str] | None, Option(help=typed("submit.labels", A_LABEL))] = None
+    deadline: Annotated[str | None, Option(help=typed("submit.deadline", A_MOMENT))] = None
     available_at: Annotated[
-        str | None, Option("--available-at", "--delay", help=meaning("submit.available_at", A_MOMENT))
+        str | None, Option("--available-at", "--delay", help=typed("submit.available_at", A_MOMENT))
     ] = None
-    key: Annotated[str | None, Option(help=meaning("submit.idempotency_key"))] = None
-    unique: Annotated[str | None, Option(help=meaning("submit.unique"))] = None
+    key: Annotated[str | None, Option(help=typed("submit.idempotency_key"))] = None
+    unique: Annotated[str | None, Option(help=typed("submit.unique"))] = None
     on_conflict: Annotated[OnConflict, Option(help="Goes with --unique, which says what it does.")] = "keep"
-    run_id: Annotated[str | None, Option(help=meaning("submit.run_id"))] = None
-    tenant: Annotated[str | None, Option(help=meaning("submit.tenant"))] = None
-    app_version: Annotated[str | None, Option(help=meaning("submit.app_version"))] = None
+    run_id: Annotated[str | None, Option(help=typed("submit.run_id"))] = None
+    tenant: Annotated[str | None, Option(help=typed("submit.tenant"))] = None
+    app_version: Annotated[str | None, Option(help=typed("submit.app_version"))] = None
 
     def options(self) -> RunOptions:
         """What was typed, as a client takes it. Raises: ConfigError."""

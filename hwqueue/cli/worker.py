@@ -49,13 +49,17 @@ or run commands of hwqueue run alone: hwqueue worker run --shell"""
 AppName = Annotated[str | None, Option("--app", help="module:name of the hwqueue.App.")]
 
 _TOLD_BY = {"--dsn": PROCESS_DSN, "--listen": "HWQUEUE_LISTEN"}
+# What texts about settings name, and what people type.
+_TYPED = {'"': "`", "`dsn`": "`--dsn`", "`name`": "`--name`", "`detect`": "detection"}
 
 
 def _setting(name: str, *more: str, none: str = "Left out") -> str:
     """What a setting means, then more sentences; none: how people type None."""
     # python -OO drops docstrings; an empty tuple is nothing that people could type
     text = attributes(WorkerSettings).get(name, "").partition(" `()`:")[0]
-    return " ".join([text.replace("None:", f"{none}:"), *more])
+    for setting, typed in {**_TYPED, "None:": f"{none}:"}.items():
+        text = text.replace(setting, typed)
+    return " ".join([text, *more])
 
 
 @app.command("hwqueue worker run --app tasks:app --queue renders --label gpu=true --label region=us-east")

@@ -52,8 +52,8 @@ class WorkerSettings:
         listen: Where to LISTEN for new work, which only shortens waits, on one connection more.
             "auto": at `dsn`, if notifications come through; else the worker says so and polls.
             "off": nowhere. Else the connection string of a direct connection.
-        sync_dsn: Connection string of a login that may set the defaults of tasks
-            (`hwqueue_operator`): the worker sets those of its app with it when it starts. None: it
+        sync_dsn: Connection string of a login with `hwqueue_operator`, which may set the defaults of
+            tasks: the worker sets those of its app with it when it starts. None: it
             tries with its own login.
         queues: Queues to claim from, in no order; none: those that the app's tasks name.
         name: The node's name, unique in the database, at most 253 characters. One live worker per

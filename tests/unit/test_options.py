@@ -15,6 +15,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from hwqueue import App, types
+from hwqueue.cli.spawning import typed
 from hwqueue.client._async.workflows import _options as submit_options
 from hwqueue.client._spawn import gang_options, spawn_options
 from hwqueue.meanings import attributes, meaning, meanings
@@ -155,7 +156,7 @@ def test_a_flag_has_an_example_and_says_what_it_means(
         for option in filter(lambda each: each.cli, PAGE[kind].values()):
             line = shlex.split(option.cli)
             command.make_context("it", [*arguments, *line])
-            told[flags[line[0]].opts[0]].append(meaning(f"{kind}.{option.key}"))
+            told[flags[line[0]].opts[0]].append(typed(f"{kind}.{option.key}"))
     assert {name for name in told if not told[name]} - {"--help"} == others
     for name in told.keys() - others - {"--help"}:
         assert flags[name].help.startswith(tuple(told[name])), name
@@ -185,7 +186,8 @@ def test_a_setting_of_a_worker_has_a_meaning_and_its_flag_says_it() -> None:
     assert {"--queue", "--label", "--pass-env"} <= set(flags.values())
     helps = {name: each.help for each in command_of("worker run").params for name in each.opts}
     for name in flags.keys() - {"dsn", "detect", "share"}:  # of all commands; the other way round; a number
-        assert helps[flags[name]].startswith(told[name].partition(" None:")[0]), name
+        as_typed = told[name].replace("`detect`", "detection").replace('"', "`")
+        assert helps[flags[name]].replace("`--", "`").startswith(as_typed.partition(" None:")[0]), name
 
 
 @pytest.fixture
@@ -207,10 +209,14 @@ def give(conn: psycopg.Connection, kind: str, options: Any) -> None:
     conn.execute(call, [Jsonb(options)])
 
 
-def test_sql_takes_every_example(film: psycopg.Connection) -> None:
+def test_sql_takes_every_example_and_no_other_key(film: psycopg.Connection) -> None:
     for kind in CALLS:
         for option in filter(lambda each: each.json, PAGE[kind].values()):
             give(film, kind, in_sql(option))
+        with pytest.raises(psycopg.Error) as refused:
+            give(film, kind, {"none": 1})
+        hint = refused.value.diag.message_hint or ""
+        assert set(hint.removeprefix("allowed keys: ").split(", ")) == set(tools.keys(kind)), kind
 
 
 def test_the_ranges_are_those_of_sql(film: psycopg.Connection) -> None:
@@ -243,14 +249,6 @@ def takes(conn: psycopg.Connection, kind: str, options: Any) -> bool:
     except psycopg.Error:
         return False
     return True
-
-
-def test_sql_takes_no_other(film: psycopg.Connection) -> None:
-    for kind in CALLS:
-        with pytest.raises(psycopg.Error) as refused:
-            give(film, kind, {"none": 1})
-        hint = refused.value.diag.message_hint or ""
-        assert set(hint.removeprefix("allowed keys: ").split(", ")) == set(tools.keys(kind)), kind
 
 
 def test_the_defaults_are_those_of_a_new_queue(conn: psycopg.Connection) -> None:

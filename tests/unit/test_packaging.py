@@ -46,10 +46,7 @@ def test_nothing_else_is_in_it(wheel: Path) -> None:
     """The laboratory, benchmarks and tests stay in the checkout."""
     packed = zipfile.ZipFile(wheel).namelist()
     tops = {name.partition("/")[0] for name in packed}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {
-        "hwqueue",
-        "pytest_hwqueue.py",
-    }
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"hwqueue", "pytest_hwqueue.py"}
     assert not [name for name in packed if name.startswith(("hwqueue/replay", "hwqueue/lab"))]
     assert "hwqueue/README.md" not in packed
     assert "hwqueue/demo/run.py" in packed

@@ -68,6 +68,7 @@ class RunOptions(Request):
     "update",
     common=SPAWN_KINDS,
     kinds={"affinity": Literal["and", "override", "replace"]},
+    notes={"app_version": "null: none."},
     examples={"affinity_tags": {"region": "us-west"}},
 )
 class StepChanges(Request):

@@ -73,7 +73,7 @@ async def list_runs(
     submitted_before: Moment | None = None,
     parent_run_id: Annotated[Id | None, Query(description=meaning("runs.parent_run_id"))] = None,
     root_run_id: Annotated[Id | None, Query(description=meaning("runs.root_run_id"))] = None,
-    is_nested: Annotated[bool | None, Query(description=meaning("runs.is_nested"))] = None,
+    is_nested: Annotated[bool | None, Query(description=meaning("runs.is_nested", "true: steps."))] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     before: Annotated[Id | None, Query(description="Cursor: `next` of the page before.")] = None,
 ) -> Any:
