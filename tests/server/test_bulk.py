@@ -93,6 +93,7 @@ async def test_what_another_session_holds_is_named(
         ("QHA01", "filter.state", {"filter": {"queue": "Q", "state": "gone"}}),
         ("QHA01", "filter.film", {"filter": {"queue": "Q", "film": "7"}}),
         ("QHA01", "filter.created_from", {"filter": {"queue": "Q", "created_from": "yesterday"}}),
+        ("QHA01", "filter.created_before", {"filter": {"queue": "Q", "created_before": 3600}}),
         ("QHA01", "filter.labels.a", {"filter": {"queue": "Q", "labels": {"a": 1}}}),
         ("QHA01", "limit", {"limit": 0}),
         ("QHA01", "limit", {"limit": 10_001}),

@@ -11,6 +11,7 @@ from hwqueue.server.models.base import (
     Answer,
     Id,
     Labels,
+    Moment,
     Name,
     Number,
     Object,
@@ -117,7 +118,8 @@ class LeaseChanges(Request):
     types.LeaseFilter,
     "leases",
     common=SPAWN_KINDS,
-    kinds={"state": types.LeaseState, "task": Task, "error_type": ErrorType},
+    kinds={"state": types.LeaseState, "task": Task, "error_type": ErrorType}
+    | dict.fromkeys(("created_from", "created_before", "finished_from", "finished_before"), Moment),
     notes={"state": "One that the call can change."},
 )
 class LeaseFilter(Request):
