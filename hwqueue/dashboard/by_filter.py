@@ -151,7 +151,7 @@ def in_words(filters: Mapping[str, str], states: Sequence[str]) -> str:
             ("tenant", "of tenant"),
             ("service", "of service"),
             ("node", "running on node"),
-            ("error", "whose last error is"),
+            ("error", "that ended with the error"),
         )
         if filters.get(name)
     ]

@@ -135,7 +135,7 @@ class LeaseFilter(TypedDict, total=False):
     idempotency_key: The lease that was spawned with it; needs the queue.
     created_from, created_before, finished_from, finished_before: From this time on, before it; a
         timedelta below zero is how long ago, by the database's clock.
-    error_type: What kind the last error was, such as `TimeoutError`.
+    error_type: What kind of error they ended with, such as `TimeoutError`.
     """
 
     state: LeaseState | str | None

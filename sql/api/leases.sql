@@ -488,8 +488,8 @@ $$;
 -- p_filter: {"queue", "state", "task", "tenant", "service", "node", "labels", "idempotency_key",
 -- "created_from", "created_before", "finished_from", "finished_before", "error_type"}, all of them
 -- optional. "node": only those that run there now. "tenant": "" means those without one. "labels": those
--- that have all of these. "idempotency_key" needs "queue". "error_type": what "type" of their last error
--- is, as workers report it. p_limit: from 1 to 10,000.
+-- that have all of these. "idempotency_key" needs "queue". "error_type": the "type" of the error that
+-- they ended with, as workers report it. p_limit: from 1 to 10,000.
 -- Ids that this server makes carry their time (version 7). Ids of a producer's own that lie above those
 -- of tomorrow, as most random ones do, come after all others.
 -- A filter that few of many leases meet reads the many: bound it by a statement timeout.
