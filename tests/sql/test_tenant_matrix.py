@@ -45,6 +45,7 @@ _UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 class Things:
     """What a tenant has, or what nobody has."""
 
+    queue: str
     tenant: str
     lease: UUID
     done: UUID
@@ -68,31 +69,28 @@ class Things:
         return re.sub(rf"\b{self.class_id}\b", "CLASS", text)
 
 
-@pytest.fixture
-def queue(api: Api) -> str:
-    """A queue that all tenants use."""
-    return api.queue()
-
-
-@pytest.fixture
-def things(api: Api, queue: str) -> dict[str, Things]:
-    """What each of two tenants has: leases that wait, run and failed, a service, a node's claim."""
-    return {tenant: _made(api, queue, tenant) for tenant in TENANTS}
-
-
 @pytest.fixture(scope="module")
 def kept() -> dict[str, Things]:
-    """What stays from test to test, for those that change nothing."""
+    """What stays from test to test."""
     return {}
 
 
 @pytest.fixture
-def standing(api: Api, kept: dict[str, Things]) -> dict[str, Things]:
-    """The same as things, made once: of tests that change nothing."""
+def things(api: Api, kept: dict[str, Things]) -> dict[str, Things]:
+    """What each of two tenants has: leases that wait, run and failed, a service, a node's claim.
+
+    Made once, since no test changes it.
+    """
     if not kept:
         queue = api.queue()
         kept.update({tenant: _made(api, queue, tenant) for tenant in TENANTS})
     return kept
+
+
+@pytest.fixture
+def queue(things: dict[str, Things]) -> str:
+    """The queue that all tenants use."""
+    return things[FILM].queue
 
 
 def _made(api: Api, queue: str, tenant: str) -> Things:
@@ -114,7 +112,7 @@ def _made(api: Api, queue: str, tenant: str) -> Things:
     api.rows("set_queue_policy", queue=queue, policy={"everywhere_tenants": ["*"]})
     everywhere = api.row("spawn_everywhere", queue=queue, task=task, options=options)
     ids = (run, member["gang_id"], everywhere["everywhere_id"])
-    return Things(tenant, lease, done, service, node.node_id, class_id, *ids)
+    return Things(queue, tenant, lease, done, service, node.node_id, class_id, *ids)
 
 
 NESTED: Row = {"name": "n", "kind": "workflow", "workflow": "shared"}
@@ -125,7 +123,7 @@ def nobodys(like: Things) -> Things:
     """Ids and names that do not exist; the lease's comes right after the one that is like it."""
     lease = UUID(int=like.lease.int ^ 1)
     ids = (uuid4(), uuid4(), uuid4())
-    return Things("nobody", lease, uuid4(), uuid4(), uuid4(), 10**12, *ids)
+    return Things(like.queue, "nobody", lease, uuid4(), uuid4(), uuid4(), 10**12, *ids)
 
 
 def _placements(its: Things) -> list[Row]:
@@ -380,7 +378,7 @@ def test_anothers_is_answered_as_what_does_not_exist(
 
 @pytest.mark.parametrize("function", ["update_steps", "preview_update"])
 def test_an_update_of_a_nested_run_asks_nothing_about_another(
-    api: Api, queue: str, standing: dict[str, Things], function: str
+    api: Api, queue: str, things: dict[str, Things], function: str
 ) -> None:
     steps = [{"name": "a", "task": "t"}, NESTED | {"after": ["a"]}]
     spec = {"name": "its", "queue": queue, "steps": steps}
@@ -389,7 +387,7 @@ def test_an_update_of_a_nested_run_asks_nothing_about_another(
     def call(its: Things) -> list[Row]:
         return [{"run": run, "changes": {"placement": each}} for each in _placements(its)]
 
-    for told in told_apart(api, FILM, standing, function, call):
+    for told in told_apart(api, FILM, things, function, call):
         assert "QHA03" in told
 
 
@@ -460,13 +458,13 @@ def test_lists_name_nothing_of_another(
 @pytest.mark.parametrize("caller", TENANTS)
 @pytest.mark.parametrize("function", sorted(REFUSED))
 def test_what_is_about_all_tenants_is_refused(
-    api: Api, queue: str, standing: dict[str, Things], function: str, caller: str
+    api: Api, queue: str, things: dict[str, Things], function: str, caller: str
 ) -> None:
     """In the same words whatever it is asked about, and before anything is looked up."""
-    theirs = other_than(caller, standing)
+    theirs = other_than(caller, things)
     required = api.conn.execute(_REQUIRED, [function]).fetchall()
     told, before = set(), api.contents()
-    for its, name in ((theirs, queue), (nobodys(theirs), "none"), (standing[caller], queue)):
+    for its, name in ((theirs, queue), (nobodys(theirs), "none"), (things[caller], queue)):
         ids = {"p_queue": name, "p_node": its.node, "p_class": its.class_id, "p_lease": its.lease}
         call = sql.SQL("select * from hwqueue.{}({})").format(
             sql.Identifier(function),
