@@ -26,6 +26,7 @@ class Scene:
 
     def __init__(self, direct: Direct, producer: Actor, counted: bool) -> None:
         self.direct = direct
+        direct.conn.execute("set lock_timeout = '100ms'")  # all of it is waited out
         self.node = register(direct, capacity=CAPACITY if counted else {})
         needs = {"placement": COUNTED} if counted else {}
         for _ in range(3):

@@ -77,6 +77,7 @@ def test_an_update_does_not_wait_for_ever(direct: Direct, one: Actor) -> None:
     flow = Flow(direct, [step("a"), step("b", "a"), step("c", "b")])
     claims = flow.claims()
     flow.settle(claims["a"], one.direct)
+    direct.conn.execute("set lock_timeout = '100ms'")
     with refusing("QHL09"):
         update(flow, direct)
     assert update(flow, direct, steps=["c"])["c"]["changed"]

@@ -404,6 +404,7 @@ def test_a_step_that_an_open_settlement_has_released(direct: Direct, one: Actor)
     flow = Flow(direct, steps)
     claims = flow.claims()
     finish(one.direct, claims["a"])
+    direct.conn.execute("set lock_timeout = '100ms'")
     for name in ("b", "m"):
         with refusing("QHL09"):
             direct.rows("skip_step", run=flow.run, step=name)
