@@ -145,9 +145,15 @@ def plant(dsn: str) -> Plants:
         found = plants(connection)
         connection.execute("set local client_min_messages = error")
         connection.execute(found.script.encode())
+    come_first(dsn)
+    return found
+
+
+def come_first(dsn: str) -> None:
+    """Put what is in the database before what is built in; a copy of it does not have that."""
+    with psycopg.connect(dsn) as connection:
         name = sql.Identifier(connection.info.dbname)
         connection.execute(sql.SQL("alter database {} set search_path = public, pg_catalog").format(name))
-    return found
 
 
 def times_run(dsn: str) -> int:

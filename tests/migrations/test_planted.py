@@ -1,11 +1,12 @@
 """What others left in a schema of the search_path is not run by whoever installs or upgrades."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from importlib import import_module
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from hwqueue import Client
 from hwqueue.doctor import examine
@@ -16,7 +17,8 @@ from hwqueue.schema.bundle import OWNER
 from hwqueue.schema.files import Sources
 from hwqueue.schema.session import Standing, read_standing
 from hwqueue.testing import install_clock
-from tests.migrations.planted import Plants, plant, times_run
+from tests.fix_db import fresh_database
+from tests.migrations.planted import Plants, come_first, plant, times_run
 from tests.migrations.programs import run_psql
 from tests.migrations.test_owner import login
 
@@ -25,10 +27,20 @@ pytestmark = pytest.mark.every_variant
 ALL_OR_NOTHING = ("-1", "-v", "ON_ERROR_STOP=1")
 
 
+@pytest.fixture(scope="module")
+def grown(server_dsn: str) -> Iterator[tuple[str, Plants]]:
+    """The name of a database that is empty but for what somebody left in it, and what that is."""
+    with fresh_database(server_dsn) as made:
+        found = plant(made)
+        yield str(conninfo_to_dict(made)["dbname"]), found
+
+
 @pytest.fixture
-def planted(empty_dsn: str) -> Plants:
-    """The empty database, with what somebody left in it."""
-    return plant(empty_dsn)
+def planted(server_dsn: str, grown: tuple[str, Plants]) -> Iterator[str]:
+    """A copy of it."""
+    with fresh_database(server_dsn, grown[0]) as made:
+        come_first(made)
+        yield made
 
 
 @pytest.mark.parametrize(
@@ -41,19 +53,21 @@ def planted(empty_dsn: str) -> Plants:
         "select set_config('a.b', 'c', true)",
     ],
 )
-def test_what_is_planted_runs_when_nothing_is_pinned(empty_dsn: str, planted: Plants, statement: str) -> None:
-    assert planted.functions > 2000
-    assert planted.operators > 1000
-    with psycopg.connect(empty_dsn) as connection, pytest.raises(psycopg.Error, match="planted"):
+def test_what_is_planted_runs_when_nothing_is_pinned(
+    grown: tuple[str, Plants], planted: str, statement: str
+) -> None:
+    assert grown[1].functions > 2000
+    assert grown[1].operators > 1000
+    with psycopg.connect(planted) as connection, pytest.raises(psycopg.Error, match="planted"):
         connection.execute(statement.encode())
-    assert times_run(empty_dsn) == 1
+    assert times_run(planted) == 1
 
 
-def test_a_fresh_install_runs_nothing_planted(empty_dsn: str, planted: Plants) -> None:
-    assert upgrade(empty_dsn).changed
-    assert not upgrade(empty_dsn).changed
-    assert check(empty_dsn).ok
-    assert times_run(empty_dsn) == 0
+def test_a_fresh_install_runs_nothing_planted(planted: str) -> None:
+    assert upgrade(planted).changed
+    assert not upgrade(planted).changed
+    assert check(planted).ok
+    assert times_run(planted) == 0
 
 
 def test_an_upgrade_runs_nothing_planted(empty_dsn: str, next_release: Sources) -> None:
@@ -65,16 +79,16 @@ def test_an_upgrade_runs_nothing_planted(empty_dsn: str, next_release: Sources) 
     assert times_run(empty_dsn) == 0
 
 
-def test_the_script_runs_nothing_planted(empty_dsn: str, planted: Plants) -> None:
-    run = run_psql(empty_dsn, install_script(), *ALL_OR_NOTHING)
+def test_the_script_runs_nothing_planted(planted: str) -> None:
+    run = run_psql(planted, install_script(), *ALL_OR_NOTHING)
     assert run.returncode == 0, run.stderr
-    assert check(empty_dsn).ok
-    assert times_run(empty_dsn) == 0
+    assert check(planted).ok
+    assert times_run(planted) == 0
 
 
-def test_a_check_of_an_empty_database_runs_nothing_planted(empty_dsn: str, planted: Plants) -> None:
-    assert check(empty_dsn).installed is None
-    assert times_run(empty_dsn) == 0
+def test_a_check_of_an_empty_database_runs_nothing_planted(planted: str) -> None:
+    assert check(planted).installed is None
+    assert times_run(planted) == 0
 
 
 def test_clients_run_nothing_planted(dsn: str) -> None:
