@@ -42,9 +42,10 @@ def test_completions_find_leases_by_key(api: Api, counted: bool) -> None:
     queue, node = api.queue(), api.node(capacity={"cpu_milli": 10**6} if counted else {})
     needs = {"resources": {"cpu_milli": 1}}
     claims = [api.running(queue, node, placement=needs) for _ in range(5)]
-    for _ in range(MANY):
-        api.spawn(queue)
-        api.running(api.queue(), node)
+    other, many = api.queue(), [{"task": "work"}] * MANY
+    for each_queue in (queue, other):
+        api.rows("spawn_leases", queue=each_queue, leases=many)
+    assert len(api.claim(node, other, qty=MANY)) == MANY
     with explained(api.conn) as work:
         finish_all(api, claims)
     assert work.rows_read("lease") <= 2 * len(claims)  # found, then updated
