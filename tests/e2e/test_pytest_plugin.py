@@ -56,8 +56,9 @@ def left_behind(server_dsn: str, folder: Path) -> list[str]:
 
 @pytest.fixture
 def project(pytester: pytest.Pytester, server_dsn: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty project whose tests use the server under test."""
+    """An empty project on the server under test, without plugins that other projects may not have."""
     monkeypatch.setenv("HWQUEUE_TEST_DSN", server_dsn)
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:schemathesis -p no:hypothesispytest")
     pytester.makeini("[pytest]\nfilterwarnings = error\nasyncio_default_fixture_loop_scope = function")
     return pytester.path
 
@@ -134,7 +135,7 @@ def test_who_uses_no_fixture_pays_nothing(pytester: pytest.Pytester, project: Pa
             assert not {"hwqueue", "psycopg", "alembic"} & set(sys.modules)
         """
     )
-    pytester.runpytest_subprocess("-p", "no:schemathesis").assert_outcomes(passed=1)
+    pytester.runpytest_subprocess().assert_outcomes(passed=1)
 
 
 def test_a_server_comes_along(
@@ -234,9 +235,7 @@ def test_message(hwqueue_client):
 
 
 @pytest.mark.skipif(not PAGE.exists(), reason="no checkout")
-def test_the_examples(pytester: pytest.Pytester, server_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HWQUEUE_TEST_DSN", server_dsn)
-    pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function")
+def test_the_examples(pytester: pytest.Pytester, project: Path) -> None:
     files = {}
     for token in tokens(PAGE):
         if token.type == "fence" and token.info == "python":
@@ -244,7 +243,7 @@ def test_the_examples(pytester: pytest.Pytester, server_dsn: str, monkeypatch: p
         elif token.type == "fence" and token.info == "text":
             files["test_message.py"] = MESSAGE.format(said=token.content.rstrip("\n"))
     for name, content in files.items():
-        (pytester.path / name).write_text(content, encoding="utf-8")
+        (project / name).write_text(content, encoding="utf-8")
     tests = sum(content.count("\ndef test_") for content in files.values())
     assert tests >= 12
     # one of them is run twice, with the same order: the first is rolled back

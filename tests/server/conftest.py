@@ -1,6 +1,8 @@
 """The application on a real database, asked without a network.
 
-One database for each file of tests; each test keeps to queues and nodes of its own.
+One database for each file of tests, and one event loop: the file's tests share the connections of
+its servers, for to plan what a new one calls takes longer than most tests. Each test keeps to
+queues and nodes of its own.
 """
 
 import hashlib
@@ -9,11 +11,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from itertools import count
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import httpx
 import pytest
+import pytest_asyncio
 import uvicorn
 from fastapi import FastAPI
 
@@ -55,38 +59,66 @@ def dsn(database: str) -> str:
     return database
 
 
-@pytest.fixture
-def serving(dsn: str) -> Serving:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests of a file in one event loop."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and pytest_asyncio.is_async_test(item):
+            item.add_marker(pytest.mark.asyncio(loop_scope="module"), append=False)
+
+
+@asynccontextmanager
+async def served(dsn: str, /, **changes: Any) -> AsyncIterator[FastAPI]:
+    """The application, connected."""
+    settings: dict[str, Any] = {"dsn": dsn, "pool_size": 2, "rate_limit": None}
+    app = create_app(ServerSettings(**{**settings, **changes}))
+    async with app.router.lifespan_context(app):
+        yield app
+
+
+@pytest.fixture(scope="module")
+def serving(database: str) -> Serving:
     """Serve with other settings."""
 
     @asynccontextmanager
     async def serve(**changes: Any) -> AsyncIterator[Http]:
-        settings: dict[str, Any] = {"dsn": dsn, "pool_size": 2, "rate_limit": None}
-        app = create_app(ServerSettings(**{**settings, **changes}))
-        async with app.router.lifespan_context(app), Http(app) as http:
+        async with served(database, **changes) as app, Http(app) as http:
             yield http
 
     return serve
 
 
-@pytest.fixture
-async def http(serving: Serving) -> AsyncIterator[Http]:
-    """A server as on a laptop: it asks nobody who they are."""
-    async with serving() as client:
-        yield client
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def on_a_laptop(database: str) -> AsyncIterator[FastAPI]:
+    """A server that asks nobody who they are."""
+    async with served(database) as app:
+        yield app
 
 
-@pytest.fixture
-async def guarded(serving: Serving) -> AsyncIterator[Http]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def with_tokens(database: str) -> AsyncIterator[FastAPI]:
     """A server that lets in bearers of tokens alone."""
-    async with serving(auth="tokens") as client:
+    async with served(database, auth="tokens") as app:
+        yield app
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def http(on_a_laptop: FastAPI) -> AsyncIterator[Http]:
+    """A client of the file's server that asks nobody who they are."""
+    async with Http(on_a_laptop) as client:
         yield client
 
 
-@pytest.fixture
-def sql(dsn: str) -> Iterator[Client]:
+@pytest_asyncio.fixture(loop_scope="module")
+async def guarded(with_tokens: FastAPI) -> AsyncIterator[Http]:
+    """A client of the file's server that lets in bearers of tokens alone."""
+    async with Http(with_tokens) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def sql(database: str) -> Iterator[Client]:
     """The functions themselves, to set things up and to look."""
-    with Client(dsn, pool_size=1) as client:
+    with Client(database, pool_size=1) as client:
         yield client
 
 

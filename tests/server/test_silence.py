@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import psycopg
 import pytest
+import pytest_asyncio
 import tenacity
 
 from hwqueue.client import Client
@@ -23,7 +24,7 @@ def way(dsn: str) -> Iterator[Relay]:
         yield made
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def impatient(
     serving: Serving, way: Relay, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Http]:
