@@ -26,6 +26,82 @@ DELIVERIES = """
 """
 
 
+BACK = timedelta(hours=2)
+
+
+def set_back(api: Api, clock: Clock, **limit: int) -> None:
+    """By two hours; upkeep looks before and, until there is no more, after."""
+    outlive(api.conn)
+    api.rows("reap")
+    clock.advance(-BACK)
+    for _ in range(1000):
+        outlive(api.conn)
+        api.rows("reap", **limit)
+        if api.one("select max(reaped_at) <= hwqueue.clock() from hwqueue.reap_cursor"):
+            return
+    raise AssertionError("upkeep goes on for ever")
+
+
+def test_claims_end_and_retries_begin_as_if_nothing_had_happened(api: Api, clock: Clock) -> None:
+    """But for times that somebody named; and each claim is at its end when it would have been.
+
+    It is the first in its file, for a row a call is moved back: there are few as yet.
+    """
+    queue = api.queue(claim_timeout=60, max_attempts=3, retry={"kind": "fixed", "base": 30})
+    dead, alive = api.node(), api.node()
+    old = api.running(queue, alive, max_run=4 * 3600)
+    api.rows("extend_claim", **token(old), extend=timedelta(hours=5))
+    clock.advance(timedelta(hours=3))
+    lost, held, failed = api.running(queue, dead), api.running(queue, alive), api.running(queue, alive)
+    overrun = api.running(queue, alive, max_run=100)
+    api.rows("extend_claim", **token(held), extend=timedelta(minutes=30))
+    api.rows("fail_lease", **token(failed), error={"message": "x"})
+    slept, named, changed = (api.running(queue, alive) for _ in range(3))
+    soon, later = clock.now() + SECOND, clock.now() + timedelta(minutes=9)
+    for claim, retry_at in ((slept, soon), (named, later), (changed, None)):
+        api.rows("fail_lease", **token(claim), error={"message": "x"}, retry_at=retry_at)
+    api.rows("update_lease", lease=changed["lease_id"], changes={"available_at": later.isoformat()})
+    clock.advance(2 * SECOND)
+    api.rows("reap")
+    [again] = api.claim(alive, queue)
+    api.rows("release_lease", **token(again), delay=timedelta(minutes=9))
+    waiting = [api.spawn(queue, delay="10 minutes"), *(each["lease_id"] for each in (slept, named, changed))]
+    named_times = [api.lease(lease)["available_at"] for lease in waiting]
+    cancelled = api.running(queue, alive)
+    api.rows("cancel_lease", lease=cancelled["lease_id"])
+    hook = to_test(api)
+    [sent] = [row for row in claimed(api, limit=1000) if row["webhook"] == hook]
+    settled(api, sent, status=503)
+    for _ in range(2):
+        set_back(api, clock, limit=1)
+    assert clock.now() - api.lease(old["lease_id"])["claimed_at"] >= timedelta(hours=3)
+    assert api.verdicts(alive, cancelled) == ["cancelled"]
+    for _ in range(4):
+        api.rows("heartbeat_node", **alive.who, claims=beat(overrun))
+        clock.advance(timedelta(seconds=20))
+        api.rows("reap")
+    live = {row["node_id"]: row["live"] for row in api.rows("list_nodes")}
+    assert (live[dead.node_id], live[alive.node_id]) == (False, True)
+    states = [api.state(each["lease_id"]) for each in (lost, held, failed, overrun)]
+    assert states == ["pending", "claimed", "pending", "claimed"]
+    assert [api.lease(lease)["available_at"] for lease in waiting] == named_times
+    assert delivery(api, sent)["available_at"] < clock.now()
+    api.rows("heartbeat_node", **alive.who, claims=beat(overrun))
+    clock.advance(timedelta(seconds=40))
+    api.rows("reap")
+    assert api.lease(overrun["lease_id"])["stop_reason"] == "run_time_exceeded"
+    set_back(api, clock)
+    for seconds in (40, 21):  # it goes on for a claim timeout
+        api.rows("heartbeat_node", **alive.who, claims=beat(overrun))
+        clock.advance(timedelta(seconds=seconds))
+    api.rows("reap")
+    assert api.state(overrun["lease_id"]) == "scheduled"
+    clock.advance(timedelta(minutes=29))
+    api.rows("reap")
+    assert api.state(held["lease_id"]) == "pending"
+    assert api.rows("verify_invariants") == []
+
+
 class Line:
     """A queue whose completions a webhook is told of."""
 
@@ -132,79 +208,6 @@ def test_what_waits_below_the_marks_of_upkeep_is_found(api: Api, clock: Clock) -
     delivery = api.value("test_webhook", name=hook)
     api.rows("reap")
     assert delivery in [row["delivery_id"] for row in api.rows("claim_deliveries", limit=1000)]
-
-
-BACK = timedelta(hours=2)
-
-
-def set_back(api: Api, clock: Clock, **limit: int) -> None:
-    """By two hours; upkeep looks before and, until there is no more, after."""
-    outlive(api.conn)
-    api.rows("reap")
-    clock.advance(-BACK)
-    for _ in range(1000):
-        outlive(api.conn)
-        api.rows("reap", **limit)
-        if api.one("select max(reaped_at) <= hwqueue.clock() from hwqueue.reap_cursor"):
-            return
-    raise AssertionError("upkeep goes on for ever")
-
-
-def test_claims_end_and_retries_begin_as_if_nothing_had_happened(api: Api, clock: Clock) -> None:
-    """But for times that somebody named; and each claim is at its end when it would have been."""
-    queue = api.queue(claim_timeout=60, max_attempts=3, retry={"kind": "fixed", "base": 30})
-    dead, alive = api.node(), api.node()
-    old = api.running(queue, alive, max_run=4 * 3600)
-    api.rows("extend_claim", **token(old), extend=timedelta(hours=5))
-    clock.advance(timedelta(hours=3))
-    lost, held, failed = api.running(queue, dead), api.running(queue, alive), api.running(queue, alive)
-    overrun = api.running(queue, alive, max_run=100)
-    api.rows("extend_claim", **token(held), extend=timedelta(minutes=30))
-    api.rows("fail_lease", **token(failed), error={"message": "x"})
-    slept, named, changed = (api.running(queue, alive) for _ in range(3))
-    soon, later = clock.now() + SECOND, clock.now() + timedelta(minutes=9)
-    for claim, retry_at in ((slept, soon), (named, later), (changed, None)):
-        api.rows("fail_lease", **token(claim), error={"message": "x"}, retry_at=retry_at)
-    api.rows("update_lease", lease=changed["lease_id"], changes={"available_at": later.isoformat()})
-    clock.advance(2 * SECOND)
-    api.rows("reap")
-    [again] = api.claim(alive, queue)
-    api.rows("release_lease", **token(again), delay=timedelta(minutes=9))
-    waiting = [api.spawn(queue, delay="10 minutes"), *(each["lease_id"] for each in (slept, named, changed))]
-    named_times = [api.lease(lease)["available_at"] for lease in waiting]
-    cancelled = api.running(queue, alive)
-    api.rows("cancel_lease", lease=cancelled["lease_id"])
-    hook = to_test(api)
-    [sent] = [row for row in claimed(api, limit=1000) if row["webhook"] == hook]
-    settled(api, sent, status=503)
-    for _ in range(2):
-        set_back(api, clock, limit=1)
-    assert clock.now() - api.lease(old["lease_id"])["claimed_at"] >= timedelta(hours=3)
-    assert api.verdicts(alive, cancelled) == ["cancelled"]
-    for _ in range(4):
-        api.rows("heartbeat_node", **alive.who, claims=beat(overrun))
-        clock.advance(timedelta(seconds=20))
-        api.rows("reap")
-    live = {row["node_id"]: row["live"] for row in api.rows("list_nodes")}
-    assert (live[dead.node_id], live[alive.node_id]) == (False, True)
-    states = [api.state(each["lease_id"]) for each in (lost, held, failed, overrun)]
-    assert states == ["pending", "claimed", "pending", "claimed"]
-    assert [api.lease(lease)["available_at"] for lease in waiting] == named_times
-    assert delivery(api, sent)["available_at"] < clock.now()
-    api.rows("heartbeat_node", **alive.who, claims=beat(overrun))
-    clock.advance(timedelta(seconds=40))
-    api.rows("reap")
-    assert api.lease(overrun["lease_id"])["stop_reason"] == "run_time_exceeded"
-    set_back(api, clock)
-    for seconds in (40, 21):  # it goes on for a claim timeout
-        api.rows("heartbeat_node", **alive.who, claims=beat(overrun))
-        clock.advance(timedelta(seconds=seconds))
-    api.rows("reap")
-    assert api.state(overrun["lease_id"]) == "scheduled"
-    clock.advance(timedelta(minutes=29))
-    api.rows("reap")
-    assert api.state(held["lease_id"]) == "pending"
-    assert api.rows("verify_invariants") == []
 
 
 def test_what_waits_for_room_is_tried_again(api: Api, fleet: Fleet, clock: Clock) -> None:
