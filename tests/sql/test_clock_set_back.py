@@ -42,11 +42,9 @@ def set_back(api: Api, clock: Clock, **limit: int) -> None:
     raise AssertionError("upkeep goes on for ever")
 
 
+# the first test here: upkeep moves a row back a call, and of other tests there are none yet
 def test_claims_end_and_retries_begin_as_if_nothing_had_happened(api: Api, clock: Clock) -> None:
-    """But for times that somebody named; and each claim is at its end when it would have been.
-
-    It is the first in its file, for a row a call is moved back: there are few as yet.
-    """
+    """But for times that somebody named; and each claim is at its end when it would have been."""
     queue = api.queue(claim_timeout=60, max_attempts=3, retry={"kind": "fixed", "base": 30})
     dead, alive = api.node(), api.node()
     old = api.running(queue, alive, max_run=4 * 3600)
