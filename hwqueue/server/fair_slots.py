@@ -4,7 +4,7 @@ Slots are counted by tenant, or by actor where there is none, so that another to
 The last free slot goes to who holds none. While two or more hold slots or wait for one, each has
 half of them at most; and fewer the more times longer its requests take than those of others, and
 the busier the machine is: the database takes longer then to answer a statement that does nothing.
-There is always one slot, but for requests that take long on a busy machine: a quarter of the time,
+There is always one slot, but for requests that take long on a busy machine: they pause in between,
 for a gang of a thousand keeps a core from all others as long as it holds its slot.
 """
 
@@ -14,7 +14,7 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Set
+from collections.abc import AsyncIterator, Callable, Mapping, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import takewhile
@@ -35,8 +35,11 @@ class Busy(PoolTimeout):
 
 # Requests that take no longer than this are quick, whatever those of others take.
 _QUICK_SECONDS = 0.01
-# How much longer than at best a statement that does nothing takes before a machine counts as busy.
+# How much longer than at best a statement that does nothing takes before a machine counts as busy,
+# or twice as long as at best: the network is not always equally quick.
 _IDLE_SECONDS = 0.0005
+# No such statement says more than this: a database that stood still for seconds is soon forgotten.
+_BUSIEST = 10.0
 # How long somebody counts as being there after a request, for those whose requests take longer.
 _PRESENT_SECONDS = 1.0
 _REMEMBERED_SECONDS = 60.0
@@ -53,14 +56,15 @@ class _Use:
     """What is known of a holder.
 
     load: slots held on the average of the last second before `last`, all pools together.
-    answer: seconds until the database answers a statement that does nothing.
+    busy: how busy the database seemed: 0 at best, from 1 on it is; as far as is `known`, 0 to 1.
     """
 
-    last: float
+    last: float = -math.inf
     seconds: float = 0.0
     squares: float = 0.0
     load: float = 0.0
-    answer: float = 0.0
+    busy: float = 0.0
+    known: float = 0.0
 
     @property
     def mean(self) -> float:
@@ -75,11 +79,12 @@ class Usage:
         self.clock = clock
         self._uses: dict[str, _Use] = {}  # who had the last request stands last
         self._best_answer = math.inf
+        self._answered = clock()
 
     def note(self, holder: str, seconds: float) -> None:
         """A request of this holder has ended, after these seconds."""
         now = self.clock()
-        use = self._uses.pop(holder, None) or _Use(now)
+        use = self._uses.pop(holder, _Use(now))
         # an average of the last second fades by e in each second
         use.load = use.load * math.exp(use.last - now) + 1 - math.exp(-seconds)
         use.last = now
@@ -91,9 +96,19 @@ class Usage:
 
     def note_answer(self, holder: str, seconds: float) -> None:
         """The database took so long to answer a statement that does nothing."""
-        self._best_answer = min(1.0001 * self._best_answer, seconds)
+        now = self.clock()
+        # two to three times as long each minute: the next server, or its network, may be slower
+        drift = 1 + (now - self._answered) / _REMEMBERED_SECONDS
+        best = self._best_answer = min(drift * self._best_answer, seconds)
+        self._answered = now
         if use := self._uses.get(holder):
-            use.answer += (1 - _KEPT_ANSWERS) * (seconds - use.answer)
+            busy = min((seconds - best) / max(_IDLE_SECONDS, best), _BUSIEST)
+            use.busy += (1 - _KEPT_ANSWERS) * (busy - use.busy)
+            use.known += (1 - _KEPT_ANSWERS) * (1 - use.known)
+
+    def of(self, holder: str) -> _Use:
+        """What is known of this holder."""
+        return self._uses.get(holder) or _Use()
 
     def shares(self, size: int, here: Set[str]) -> Callable[[str], float]:
         """The most of these slots that somebody may have on the average of a second.
@@ -103,14 +118,17 @@ class Usage:
         now = self.clock()
         there = list(takewhile(lambda use: now - use.last < _PRESENT_SECONDS, reversed(self._uses.values())))
         quick = max(_QUICK_SECONDS, min((use.mean for use in there), default=math.inf))
+        all_busy, all_known = sum(use.busy for use in there), sum(use.known for use in there)
 
         def share(holder: str) -> float:
-            use = self._uses.get(holder) or _Use(now)
-            others = [each.answer for each in there if each is not use]
-            if not others and here <= {holder}:
+            use = self.of(holder)
+            is_there = now - use.last < _PRESENT_SECONDS
+            if len(there) == is_there and here <= {holder}:
                 return size
             longer = max(1.0, use.mean / quick)
-            busy = max(1.0, (max(others, default=0.0) - self._best_answer) / _IDLE_SECONDS)
+            # as others find it, who is new counting less
+            known = max(1.0, all_known - is_there * use.known)
+            busy = max(1.0, (all_busy - is_there * use.busy) / known)
             least = 1.0 if longer < 2 else _LEAST
             return max(least, max(1.0, size // 2 / longer) / busy**2)
 
@@ -118,14 +136,14 @@ class Usage:
 
     def pause(self, holder: str, share: float) -> float:
         """Seconds until somebody will have held no more than its share of a slot on the average."""
-        use = self._uses.get(holder)
-        if use is None or share >= 1 or not use.load:
+        use = self.of(holder)
+        if share >= 1 or not use.load:
             return 0.0
         return max(0.0, math.log(use.load / share) - (self.clock() - use.last))
 
 
 class FairSlots:
-    """A number of slots. The next one goes to who holds the fewest, of those to who came first."""
+    """A number of slots. The next one goes to who holds the fewest, of those to who had none for longest."""
 
     def __init__(self, size: int, max_wait: float, what: str, usage: Usage) -> None:
         """`what`: what they are slots for, in words: "connections for calls"."""
@@ -176,34 +194,33 @@ class FairSlots:
         self._hand_out()  # who is alone now may have more
 
     def _hand_out(self) -> None:
-        """Give each free slot to somebody who waits and may have it."""
-        while able := self._able():
-            chosen = min(able, key=lambda each: self._held[each[0]])
+        """Give each free slot to somebody who waits and may have it; look again when that may change."""
+        if self._later is not None:
+            self._later.cancel()
+        if not self._waiting or self._held.total() == self._size:
+            return
+        share = self._shares()
+        shares = {holder: share(holder) for holder in dict(self._waiting)}
+        pauses = {holder: self._usage.pause(holder, each) for holder, each in shares.items()}
+        most = {holder: 0 if pauses[holder] else max(1, round(each)) for holder, each in shares.items()}
+        while able := self._able(most):
+            chosen = min(able, key=lambda each: (self._held[each[0]], self._usage.of(each[0]).last))
             self._waiting.remove(chosen)
             self._held[chosen[0]] += 1
             chosen[1].set_result(None)
-        self._look_again()
-
-    def _able(self) -> list[tuple[str, asyncio.Future[None]]]:
-        """Those who wait and may have one of the slots that are free now."""
-        free, share = self._size - self._held.total(), self._shares()
-        return [
-            (holder, asked)
-            for holder, asked in self._waiting
-            if free > (self._held[holder] > 0)
-            and self._held[holder] < max(1, round(share(holder)))
-            and not self._usage.pause(holder, share(holder))
-        ]
-
-    def _look_again(self) -> None:
-        """Hand out again as soon as somebody has paused, or others are gone: nothing else may happen."""
-        if self._later is not None:
-            self._later.cancel()
         if self._waiting and self._held.total() < self._size:
-            share = self._shares()
-            pauses = {self._usage.pause(holder, share(holder)) for holder, _ in self._waiting} - {0.0}
-            after = min(pauses, default=_PRESENT_SECONDS)
+            # somebody has paused, or others are gone
+            after = min([_PRESENT_SECONDS, *filter(None, pauses.values())])
             self._later = asyncio.get_running_loop().call_later(after, self._hand_out)
+
+    def _able(self, most: Mapping[str, int]) -> list[tuple[str, asyncio.Future[None]]]:
+        """Those who wait and may have one of the slots that are free now."""
+        free = self._size - self._held.total()
+        return [
+            each
+            for each in self._waiting
+            if free > (self._held[each[0]] > 0) and self._held[each[0]] < most[each[0]]
+        ]
 
     def _shares(self) -> Callable[[str], float]:
         """The most slots that a holder may have."""
@@ -212,8 +229,9 @@ class FairSlots:
     def _busy(self, holder: str) -> Busy:
         held, waiting = self._held[holder], [name for name, _ in self._waiting].count(holder)
         others, share = self._held.total() - held, self._shares()(holder)
+        pauses = self._usage.pause(holder, share) > 0
         return Busy(
             f"of {self._size} {self._what} you hold {held}, and others hold {others}; "
-            f"{waiting} of your requests wait",
-            is_own=share < self._size and held >= share,
+            f"{waiting} of your requests wait{', for long ones pause on a busy machine' if pauses else ''}",
+            is_own=pauses or (share < self._size and held >= share),
         )
