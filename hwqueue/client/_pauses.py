@@ -91,6 +91,10 @@ class Rate:
         self._left, self._counted_at = min(self._burst, self._left + gained) - 1, now
         return max(0.0, -self._left / self._per_second)
 
+    def give_back(self) -> None:
+        """One that was taken does not count."""
+        self._left = min(self._burst, self._left + 1)
+
 
 async def apause(seconds: float) -> None:
     """Sleep in the event loop."""

@@ -4,8 +4,8 @@ A notification is a hint and may be lost: polling is the truth. Through PgBounce
 mode LISTEN succeeds and hears nothing, so a worker first sends a notification to itself.
 
 Any login of the database may NOTIFY, and hear what others send. So payloads are digests that the
-database makes of queues, and of the node, for who may work on them; others are passed over, and
-wake-ups have a rate.
+database makes of queues, and of the node, for who may work on them; others are passed over. Who
+repeats one wakes a worker at a rate: for claims that find nothing, and for heartbeats.
 """
 
 from __future__ import annotations
@@ -88,6 +88,10 @@ class WakeUps:
         else:
             self._wakes()
 
+    def give_back(self) -> None:
+        """There was reason for one: it does not count."""
+        self._rate.give_back()
+
     def close(self) -> None:
         """Forget what is arranged."""
         if self._later is not None:
@@ -112,14 +116,13 @@ async def listen(conninfo: str, wanted: Wanted) -> None:
         wait=wait_random_exponential(multiplier=0.5, max=_MOST_WAIT_SECONDS),
         before_sleep=_Failures().tell,
     )
-    work = WakeUps(wanted.on_work)
     stop = WakeUps(wanted.on_stop, per_second=_STOPS_PER_SECOND)
     is_told = False
     try:
         while True:
             subscribed: _Subscription | None = await connecting(_subscribe, conninfo, wanted)
             if subscribed is not None:
-                await _follow(subscribed, work, stop)
+                await _follow(subscribed, wanted.on_work, stop)
                 continue
             if not is_told:
                 _log.warning(
@@ -130,20 +133,19 @@ async def listen(conninfo: str, wanted: Wanted) -> None:
                 is_told = True
             await asyncio.sleep(_TRY_AGAIN_SECONDS)
     finally:
-        work.close()
         stop.close()
 
 
-async def _follow(subscribed: _Subscription, work: WakeUps, stop: WakeUps) -> None:
+async def _follow(subscribed: _Subscription, on_work: Callable[[], None], stop: WakeUps) -> None:
     """Pass wake-ups on until the connection is lost."""
     _log.info("listening for new work")
-    work.wake()  # something may have come while nobody listened
+    on_work()  # something may have come while nobody listened
     stop.wake()
     try:
         async with subscribed.connection as connection:
             async for notification in connection.notifies():
                 if notification.payload in subscribed.work:
-                    work.wake()
+                    on_work()
                 elif notification.payload == subscribed.stop:
                     stop.wake()
     except psycopg.Error as error:

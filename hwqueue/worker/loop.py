@@ -12,6 +12,7 @@ import psycopg
 from hwqueue.errors import HwqueueError
 from hwqueue.stopping import waited
 from hwqueue.worker.heartbeat import HeartbeatLoop
+from hwqueue.worker.listen import WakeUps
 from hwqueue.worker.outcome import Ended
 from hwqueue.worker.runner import Runner
 from hwqueue.worker.session import NODE_LOST, NodeSession, in_one_line
@@ -21,6 +22,7 @@ _log = logging.getLogger("hwqueue.worker")
 
 _HINT_EVERY_SECONDS = 5.0
 _REFUSED_WAIT_SECONDS = 5.0
+_LOOK_AGAIN_SECONDS = 0.02
 
 
 @dataclass(slots=True)
@@ -33,6 +35,7 @@ class ClaimLoop:
     Attributes:
         heartbeat: Told about new claims.
         poll_seconds: Mean wait of an idle worker between two claims.
+        wake_ups: How often announced work may wake it for nothing.
     """
 
     session: NodeSession
@@ -40,6 +43,7 @@ class ClaimLoop:
     heartbeat: HeartbeatLoop
     shutdown: Shutdown
     poll_seconds: float
+    wake_ups: WakeUps
     _hint_at: float = 0.0
 
     async def run(self) -> None:
@@ -53,6 +57,11 @@ class ClaimLoop:
             is_idle = not draining.is_set() and runner.free > 0
             waits = [await self._idle_seconds(claimed) if is_idle else None, runner.due_in]
             await self._wait(min((wait for wait in waits if wait is not None), default=None))
+
+    def hear(self) -> None:
+        """Work is announced: claim once more, unless that comes anyway."""
+        if self.runner.free > 0 and not self.runner.wake.is_set():
+            self.wake_ups.wake()
 
     async def _round(self) -> int:
         """Settle and claim once; how many leases were claimed."""
@@ -77,6 +86,8 @@ class ClaimLoop:
             self.runner.hand_back(claims)
             self.runner.wake.set()
             return 0
+        if claims:
+            self.wake_ups.give_back()
         for claim in claims:
             self.runner.start(claim)
         self.heartbeat.watch(claims)
@@ -95,10 +106,16 @@ class ClaimLoop:
         await waited(self.shutdown.draining, wait)
 
     async def _idle_seconds(self, claimed: int) -> float:
-        """How long to wait with free slots: a poll, or less when work is known to come sooner."""
+        """How long to wait with free slots: a poll, or less when work is known to come sooner.
+
+        Work is announced only after a claim that found none. So one that found some is followed by
+        another soon, if no handler ends before that.
+        """
         wait = self.poll_seconds * random.uniform(0.5, 1.5)
+        if claimed:
+            return min(wait, _LOOK_AGAIN_SECONDS)
         now = asyncio.get_running_loop().time()
-        if claimed or now < self._hint_at:
+        if now < self._hint_at:
             return wait
         self._hint_at = now + _HINT_EVERY_SECONDS
         try:

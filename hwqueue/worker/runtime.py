@@ -22,7 +22,7 @@ from hwqueue.stopping import calling, until_told
 from hwqueue.text import exact_duration
 from hwqueue.worker.heartbeat import HeartbeatLoop
 from hwqueue.worker.kept_records import keeping_records
-from hwqueue.worker.listen import Wanted, listen
+from hwqueue.worker.listen import WakeUps, Wanted, listen
 from hwqueue.worker.loop import ClaimLoop
 from hwqueue.worker.node import describe_node
 from hwqueue.worker.process import environment_of_gpus
@@ -187,12 +187,13 @@ class Worker:
         """Run the loops until drained or told to stop now, then hand back what is left."""
         heartbeat = HeartbeatLoop(session, runner, self._longest_heartbeat_wait())
         poll_seconds = self._settings.poll_interval.total_seconds()
-        loop = ClaimLoop(session, runner, heartbeat, self._shutdown, poll_seconds)
+        wake_ups = WakeUps(runner.wake.set)
+        loop = ClaimLoop(session, runner, heartbeat, self._shutdown, poll_seconds, wake_ups)
         parts = (
             loop.run(),
             heartbeat.run(),
             self._enforce_deadline(runner),
-            self._listen(session, runner, heartbeat),
+            self._listen(session, loop),
             session.progress.run(),
             session.logs.run(),
             advance_after_steps(session),
@@ -265,7 +266,7 @@ class Worker:
         what = "is deregistered" if left else "stays registered: claims or operators keep it"
         _log.info("node %s %s", session.node_id, what)
 
-    async def _listen(self, session: NodeSession, runner: Runner, heartbeat: HeartbeatLoop) -> None:
+    async def _listen(self, session: NodeSession, loop: ClaimLoop) -> None:
         """Wake the claim loop and the heartbeat by LISTEN, where there is a connection for it."""
         settings = self._settings
         if settings.listen == "off":
@@ -273,7 +274,7 @@ class Worker:
             await asyncio.Event().wait()
         else:
             conninfo = worker_conninfo(settings.dsn if settings.listen == "auto" else settings.listen)
-            wanted = Wanted(settings.queues, session.node_id, on_work=runner.wake.set, on_stop=heartbeat.ask)
+            wanted = Wanted(settings.queues, session.node_id, on_work=loop.hear, on_stop=loop.heartbeat.ask)
             await listen(conninfo, wanted)
 
     def _longest_heartbeat_wait(self) -> timedelta:

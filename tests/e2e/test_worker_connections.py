@@ -89,11 +89,13 @@ async def test_a_read_only_server_is_left_for_a_writable_one(
 
 @pytest.mark.parametrize("listen", ["auto", "{dsn}"])
 async def test_a_notification_ends_the_wait(
-    client: AsyncClient, dsn: str, conn: psycopg.Connection, listen: str
+    client: AsyncClient, dsn: str, conn: psycopg.Connection, tmp_path: Path, listen: str
 ) -> None:
     never = timedelta(hours=1)
     async with worker(dsn, listen=listen.format(dsn=dsn), poll_interval=never):
         await until(lambda: conn.execute(IDLE_AND_LISTENING).fetchone() is not None)
+        await client.spawn_lease(QUEUE, "wait-async", {"folder": str(tmp_path)})
+        await until((tmp_path / "started").exists)  # it leaves slots free
         for number in range(3):  # the worker has found nothing before each of them
             spawned = await client.spawn_lease(QUEUE, "add", {"a": number, "b": 0})
             assert (await ended(client, spawned.lease_id)).result == number

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 from uuid import UUID
 
 import psycopg
@@ -13,6 +14,9 @@ from hwqueue.client import _pauses
 from hwqueue.client._sync import waiting
 from hwqueue.types import AwaitedLease, LeaseState
 from hwqueue.worker.listen import WakeUps
+from hwqueue.worker.loop import ClaimLoop
+from hwqueue.worker.signals import Shutdown
+from tests.unit.claims import claim
 
 
 class Loop:
@@ -60,6 +64,30 @@ async def test_after_closing_nothing_comes() -> None:
     for _ in range(100):
         await asyncio.sleep(0)
     assert loop.calls == 1
+
+
+async def test_only_claims_that_find_nothing_use_up_wake_ups() -> None:
+    runner = Mock(free=1, wake=asyncio.Event(), take_ended=list)
+    session = Mock(in_doubt=False, settle_and_claim=AsyncMock(return_value=[claim("any")]))
+    wake_ups = WakeUps(runner.wake.set, burst=2, per_second=1e-6)
+    loop = ClaimLoop(session, runner, Mock(), Shutdown(), poll_seconds=3600.0, wake_ups=wake_ups)
+
+    async def claims_once() -> bool:
+        for _ in range(1000):  # one claim answers all of them
+            loop.hear()
+        is_woken: bool = runner.wake.is_set()
+        runner.wake.clear()
+        await loop._round()
+        return is_woken
+
+    assert [await claims_once() for _ in range(5)] == [True] * 5
+    assert await loop._idle_seconds(claimed=1) < 1  # then one finds nothing, and work is announced
+    session.settle_and_claim.return_value = []
+    runner.free = 0  # the end of a handler claims
+    assert not await claims_once()
+    runner.free = 1
+    assert [await claims_once() for _ in range(3)] == [True, True, False]
+    wake_ups.close()
 
 
 class Repeats:
