@@ -5,6 +5,6 @@ from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 from hwqueue.worker.settings import WorkerSettings
 
 with needs("worker"):
-    from hwqueue.worker.runtime import Worker, run
+    from hwqueue.worker.runtime import Worker, run, spare_collector
 
-__all__ = ["AsyncLeaseContext", "LeaseContext", "Worker", "WorkerSettings", "run"]
+__all__ = ["AsyncLeaseContext", "LeaseContext", "Worker", "WorkerSettings", "run", "spare_collector"]

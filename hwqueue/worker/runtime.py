@@ -51,6 +51,9 @@ def spare_collector() -> None:
 
     What an app has imported lives as long as its worker. To look at it again and again was a tenth
     of what quick handlers cost. What handlers leave behind is collected as before.
+
+    `run` calls it, a `Worker` does not: what its program drops later would not be freed where it
+    refers to itself. A program that is there for its worker calls this once, after its imports.
     """
     gc.collect()
     gc.freeze()
@@ -187,8 +190,7 @@ class Worker:
         """Run the loops until drained or told to stop now, then hand back what is left."""
         heartbeat = HeartbeatLoop(session, runner, self._longest_heartbeat_wait())
         poll_seconds = self._settings.poll_interval.total_seconds()
-        wake_ups = WakeUps(runner.wake.set)
-        loop = ClaimLoop(session, runner, heartbeat, self._shutdown, poll_seconds, wake_ups)
+        loop = ClaimLoop(session, runner, heartbeat, self._shutdown, poll_seconds, WakeUps(runner.wake.set))
         parts = (
             loop.run(),
             heartbeat.run(),
