@@ -1595,7 +1595,7 @@ CREATE FUNCTION hwqueue.check_result(p_lease uuid, p_result jsonb, p_field text)
 CREATE FUNCTION hwqueue.check_settlement(p_settlement jsonb, p_field text) RETURNS void
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.check_settlements(p_settle jsonb) RETURNS integer
+CREATE FUNCTION hwqueue.check_settlements(p_settle jsonb) RETURNS bigint[]
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_span(p_span interval, p_field text, p_min interval, p_max interval, p_range text, p_hint text) RETURNS void
@@ -1888,7 +1888,7 @@ CREATE FUNCTION hwqueue.compare_tasks(p_defaults jsonb) RETURNS TABLE(task text,
 CREATE FUNCTION hwqueue.compare_versions(p_left text, p_right text) RETURNS integer
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.complete_claims(p_lease_ids uuid[], p_tokens bigint[], p_node uuid, p_has_limits boolean) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text)
+CREATE FUNCTION hwqueue.complete_alone(p_node uuid, p_token bigint, p_item jsonb) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb DEFAULT NULL::jsonb) RETURNS text
@@ -2167,7 +2167,7 @@ CREATE FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error
 CREATE FUNCTION hwqueue.end_completed_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_holds boolean, p_result jsonb) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[], p_node uuid) RETURNS integer[]
+CREATE FUNCTION hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[], p_node uuid, p_settle jsonb) RETURNS integer[]
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.end_due_steps(p_limit integer, p_from timestamp with time zone) RETURNS integer
@@ -4813,10 +4813,7 @@ CREATE FUNCTION hwqueue.settle_delivery(p_delivery uuid, p_attempt integer, p_re
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.settle_each(p_node uuid, p_settle jsonb) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text)
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.settle_lists(p_node uuid, p_has_limits boolean, p_given integer, p_settle jsonb, p_completed uuid[], p_completed_tokens bigint[]) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text)
+CREATE FUNCTION hwqueue.settle_lists(p_node uuid, p_has_limits boolean, p_settle jsonb, p_plain bigint[], p_completed uuid[], p_completed_tokens bigint[]) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text)
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb) RETURNS text
@@ -8121,7 +8118,7 @@ GRANT ALL ON FUNCTION hwqueue.compare_tasks(p_defaults jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.compare_versions(p_left text, p_right text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.complete_claims(p_lease_ids uuid[], p_tokens bigint[], p_node uuid, p_has_limits boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.complete_alone(p_node uuid, p_token bigint, p_item jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb) TO hwqueue_worker;
@@ -8279,7 +8276,7 @@ REVOKE ALL ON FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, 
 
 REVOKE ALL ON FUNCTION hwqueue.end_completed_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_holds boolean, p_result jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[], p_node uuid) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[], p_node uuid, p_settle jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_due_steps(p_limit integer, p_from timestamp with time zone) FROM PUBLIC;
 
@@ -9794,9 +9791,7 @@ REVOKE ALL ON FUNCTION hwqueue.settle_delivery(p_delivery uuid, p_attempt intege
 GRANT ALL ON FUNCTION hwqueue.settle_delivery(p_delivery uuid, p_attempt integer, p_result jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.settle_delivery(p_delivery uuid, p_attempt integer, p_result jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.settle_each(p_node uuid, p_settle jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.settle_lists(p_node uuid, p_has_limits boolean, p_given integer, p_settle jsonb, p_completed uuid[], p_completed_tokens bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.settle_lists(p_node uuid, p_has_limits boolean, p_settle jsonb, p_plain bigint[], p_completed uuid[], p_completed_tokens bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb) FROM PUBLIC;
 

@@ -18,7 +18,7 @@ _CLAIM = tuple(types.Claim.__dataclass_fields__)
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Settlements: as lists if all are done and have no result, which costs half; else as JSON.
+    """Settlements: as lists if all are done and have no result, which costs less; else as JSON.
 
     All or none, so that they are settled, and errors count them, in the order given.
 

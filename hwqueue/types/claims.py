@@ -103,7 +103,7 @@ class Settlement:
 
     Attributes:
         traceparent: Of a step: W3C trace context of its span, which the steps after it are linked
-            to. A completion without it costs half.
+            to. A completion without it costs much less.
     """
 
     lease_id: UUID | str

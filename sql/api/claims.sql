@@ -72,10 +72,9 @@ $$;
 -- holds is busy and stays as it is; settle it again later.
 -- p_settle: [{"lease_id", "claim_token", "outcome": "complete"|"fail"|"release", ...}], and with these
 -- result; error, retry, retry_at; delay or available_at; of a step, traceparent: the W3C trace context of its
--- span, which the steps after it are linked to. p_completed, p_completed_tokens: leases that are
--- done and have no result, as complete_leases takes them. These cost half of what they cost in p_settle.
--- Only those that could not be completed get a row, with ordinals after p_settle's. With p_qty 0 it
--- settles only.
+-- span, which the steps after it are linked to. p_completed, p_completed_tokens: leases that are done and
+-- have no result, as complete_leases takes them. Only those that could not be completed get a row, with
+-- ordinals after p_settle's. With p_qty 0 it settles only.
 -- Locks: node_state, once; its claims by lease_id; then as claim_task.
 -- Raises: QHQ01, QHN01, QHN03, QHN04, QHA01, QHA02. Not idempotent.
 create or replace function hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb,
@@ -91,10 +90,9 @@ as $$
 declare
   v_completed int := hwqueue.check_completions(p_completed, p_completed_tokens, 'p_completed',
     'p_completed_tokens');
-  v_given int := 0;
-  v_moves boolean := case when p_qty is distinct from 0
-    then hwqueue.check_request(p_queues, p_qty, p_claim_timeout) and hwqueue.should_advance_low_water(p_qty)
-    else false end;
+  v_plain bigint[];
+  v_moves boolean := p_qty is distinct from 0 and hwqueue.check_request(p_queues, p_qty, p_claim_timeout)
+    and hwqueue.should_advance_low_water(p_qty);
   v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
   v_state hwqueue.node_state;
   v_head record;
@@ -103,22 +101,31 @@ begin
   if current_setting('transaction_isolation') <> 'read committed' then
     perform hwqueue.require_read_committed();
   end if;
-  if p_settle <> '[]' then
-    v_given := hwqueue.check_settlements(p_settle);
-  end if;
+  v_plain := case when p_settle <> '[]' then hwqueue.check_settlements(p_settle) else '{}' end;
   select s.* into v_state from hwqueue.node_state s where s.node_id = p_node for no key update;
   if (v_state.node_epoch = p_epoch and v_state.login = session_user) is not true then
     perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0));  -- raises why not
   end if;
-  if v_completed = 1 and v_given = 0 then  -- most calls, so without a statement for it
-    v_completed := case when hwqueue.end_completed_claim(p_completed[1], p_completed_tokens[1], p_node,
-        false, false, null) then 0 else 1 end;
+  if v_completed = 1 and v_plain = '{}' then  -- most calls, so without a statement for it
+    v_completed := (not hwqueue.end_completed_claim(p_completed[1], p_completed_tokens[1], p_node, false,
+      false, null))::int;
+  elsif v_completed = 0 and cardinality(v_plain) = 1 and v_plain[1] is not null
+    and hwqueue.complete_alone(p_node, v_plain[1], p_settle -> 0) then
+    v_plain := '{}';
+    kind := 'settled';
+    ordinal := 1;
+    lease_id := p_settle -> 0 ->> 'lease_id';
+    verdict := 'ok';
+    state := 'completed';
+    return next;
+    ordinal := null;
+    verdict := null;
   end if;
-  if v_completed + v_given > 0 then
+  if v_completed > 0 or v_plain <> '{}' then
     return query
       select 'settled', e.ordinal, e.lease_id, e.verdict, e.state, null::bigint, null::smallint, null::text,
              null::text, null::jsonb, null::jsonb, null::float8, null::timestamptz, null::jsonb
-      from hwqueue.settle_lists(p_node, v_state.has_limits, v_given, p_settle, p_completed,
+      from hwqueue.settle_lists(p_node, v_state.has_limits, p_settle, v_plain, p_completed,
         p_completed_tokens) e;
   end if;
   if p_qty = 0 then
@@ -213,7 +220,6 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_nodes uuid[];
-  v_has_limits boolean;
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_completions(p_lease_ids, p_tokens, 'p_lease_ids',
     'p_tokens');
@@ -226,10 +232,10 @@ begin
       where x.lease_id = i.lease_id and x.claim_token = i.claim_token
         and hwqueue.is_own(x.login) offset 0) c);
   perform 1 from hwqueue.node_state s where s.node_id = any (v_nodes) order by s.node_id for no key update;
-  v_has_limits := exists (select from hwqueue.node_state s where s.node_id = any (v_nodes) and s.has_limits);
   return query
-    select c.ordinal, c.lease_id, c.verdict, c.state
-    from hwqueue.complete_claims(p_lease_ids, p_tokens, null, v_has_limits) c;
+    select c.* from hwqueue.settle_lists(null,
+      exists (select from hwqueue.node_state s where s.node_id = any (v_nodes) and s.has_limits), '[]', '{}',
+      p_lease_ids, p_tokens) c order by c.ordinal;
 end
 $$;
 

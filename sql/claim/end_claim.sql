@@ -183,11 +183,13 @@ begin
 end
 $$;
 
--- Like end_completed_claim for many, in one statement: claims that have no room allocated, no counters of
--- affinity terms and no result. With p_node only that node's, else only the caller's. It skips claims that
--- other sessions hold. Returns the ordinals, in the lists, of those that it completed.
+-- Like end_completed_claim for many, in one statement: claims that have no room allocated and no counters of
+-- affinity terms. With p_node only that node's, else only the caller's. It skips claims that other sessions
+-- hold, and results that their queue does not allow: p_settle has them, at the same ordinals. Returns the
+-- ordinals, in the lists, of those that it completed.
 -- Locks: the claims by lease_id; the rows of leases that go; as steps_ended. Not idempotent.
-create or replace function hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[], p_node uuid)
+create or replace function hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[], p_node uuid,
+  p_settle jsonb)
 returns int[]
 language plpgsql volatile
 as $$
@@ -208,13 +210,16 @@ begin
       and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login))
       and c.assignment is null and c.term_deltas is null
       and (c.xmax = '0' or hwqueue.is_unlocked(c.xmax))
+      and (p_settle = '[]' or octet_length(format('%s', p_settle -> (i.ordinal - 1) -> 'result')) <= (
+        select q.max_result_bytes from hwqueue.queue q where q.queue_id = c.queue_id))
     returning i.ordinal, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.node_id, c.claimed_at,
       c.eligible_at, c.is_awaited, c.is_step, c.gang_id
   ), noted as (
     insert into hwqueue.outcome (lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
-      attempt, state, eligible_at, is_step)
-    select e.lease_id, e.queue_id, v_now, e.claimed_at, e.claim_token, e.node_id, e.attempt,
-           'completed', e.eligible_at, case when e.is_step is not null then true end
+      attempt, state, result, eligible_at, is_step)
+    select e.lease_id, e.queue_id, v_now, e.claimed_at, e.claim_token, e.node_id, e.attempt, 'completed',
+           case when e.eligible_at is null then nullif(p_settle -> (e.ordinal - 1) -> 'result', 'null') end,
+           e.eligible_at, case when e.is_step is not null then true end
     from ended e
   )
   select coalesce(array_agg(e.ordinal), '{}'), array_agg(e.lease_id) filter (where e.eligible_at is not null),

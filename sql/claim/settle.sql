@@ -5,56 +5,113 @@
 --   complete_lease ----------------> end_completed_claim; if that is false, settle_one
 --   fail_lease, release_lease,
 --   suspend_lease -----------------> settle_one, which raises the error of a verdict
---   complete_leases ---------------> complete_claims
 --   settle_and_claim --------------> one completion: end_completed_claim; what else: settle_lists
---   settle_lists ------------------> settle_each, then complete_claims
---   complete_claims ---------------> end_completed_claims, in one statement; the rest one by one; what is
---                                    left then, for its verdicts: settle_each
---   settle_one, settle_each -------> settle_claim, and from there end_completed_claim or end_claim
+--   complete_leases ---------------> settle_lists
+--   settle_lists ------------------> end_completed_claims, in one statement; the rest one by one: completions
+--                                    end_completed_claim, what is left then settle_claim
+--   settle_one --------------------> settle_claim, and from there end_completed_claim or end_claim
 --
 -- Invariant: a claim is settled once, by the token that it was granted with and by its own login. What
 -- waits for another session's lock waits for a bounded time. All verdicts come from settle_claim.
 
--- Settles the lists of a settle_and_claim, except a single completion: p_settle (p_given elements), then
--- p_completed.
--- Locks: the caller holds node_state; its claims by lease_id. Not idempotent.
-create or replace function hwqueue.settle_lists(p_node uuid, p_has_limits boolean, p_given int,
-  p_settle jsonb, p_completed uuid[], p_completed_tokens bigint[])
+-- Settles p_settle, of which check_settlements returned p_plain, then p_completed: claims of a node; p_node
+-- null: of the caller. Where no room is allocated, completions go in one statement, unless a lease is named
+-- twice: then its first mention counts. The rest goes one by one. It waits once for all claims that other
+-- sessions hold, for less than a second (or lock_timeout), so that it never holds up a node for longer than
+-- deadlock_timeout. A claim that is still held then is busy. Returns a row for each of p_settle, and for each
+-- of p_completed that was not completed.
+-- traceparent, of the span of an attempt, is a setting while its claim ends: step_ended keeps it.
+-- Locks: the caller holds node_state; the claims by lease_id, skip locked; the rows of leases that go back.
+-- Raises QHA01 for a result that is too large. Not idempotent.
+create or replace function hwqueue.settle_lists(p_node uuid, p_has_limits boolean, p_settle jsonb,
+  p_plain bigint[], p_completed uuid[], p_completed_tokens bigint[])
 returns table (ordinal int, lease_id uuid, verdict text, state text)
 language plpgsql volatile
 as $$
 declare
-  v_completed int := cardinality(p_completed);
+  v_given int := cardinality(p_plain);
+  v_leases uuid[] := p_completed[:];  -- a slice begins at 1
+  v_tokens bigint[] := p_plain || p_completed_tokens[:];
+  v_token bigint;
+  v_item jsonb;
+  v_result record;
   v_held uuid[];
+  v_busy int[] := '{}';
+  v_done int[] := '{}';
+  v_rest int[];
+  v_has_waited boolean := false;
+  v_is_traced boolean := false;
 begin
+  if v_given > 0 then
+    v_leases := array(
+      select (e.value ->> 'lease_id')::uuid
+      from jsonb_array_elements(p_settle) with ordinality e order by e.ordinality) || v_leases;
+  end if;
   -- wait before holding any claim: a session that cancels several leases may want one of these next
-  if p_given > 0 and v_completed > 0 then
-    v_held := p_completed || array(
-      select (e.value ->> 'lease_id')::uuid from jsonb_array_elements(p_settle) e);
+  if v_given > 0 and p_completed <> '{}' then
     v_held := array(
       select c.lease_id from hwqueue.claim c
-      where c.lease_id = any (v_held) and c.xmax <> '0' and not hwqueue.is_unlocked(c.xmax));
+      where c.lease_id = any (v_leases) and c.xmax <> '0' and not hwqueue.is_unlocked(c.xmax));
     if v_held <> '{}' then
       perform hwqueue.await_claims(v_held, '900ms');
     end if;
   end if;
-  if p_given > 0 then
-    return query select e.ordinal, e.lease_id, e.verdict, e.state
-      from hwqueue.settle_each(p_node, p_settle) e;
+  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
+  if not p_has_limits and (array_position(p_plain, null) is null
+    or cardinality(v_leases) = (select count(distinct l) from unnest(v_leases) l)) then
+    v_done := hwqueue.end_completed_claims(v_leases, v_tokens, p_node, p_settle);
+    return query select d, v_leases[d], 'ok', 'completed' from unnest(v_done) d where d <= v_given;
   end if;
-  if v_completed > 0 then
-    return query
-      select p_given + c.ordinal, c.lease_id, c.verdict, c.state
-      from hwqueue.complete_claims(p_completed, p_completed_tokens, p_node, p_has_limits) c;
+  v_rest := array(select n from generate_subscripts(v_leases, 1) n
+    where cardinality(v_done) < cardinality(v_leases) and n <> all (v_done) order by v_leases[n], n);
+  loop
+    foreach ordinal in array v_rest loop
+      lease_id := v_leases[ordinal];
+      v_item := coalesce(p_settle -> (ordinal - 1), '{"outcome": "complete"}');
+      v_token := coalesce(v_tokens[ordinal], (v_item ->> 'claim_token')::numeric::bigint);
+      if v_is_traced or v_item ? 'traceparent' then
+        v_is_traced := v_item ? 'traceparent';
+        perform set_config('hwqueue.traceparent', coalesce(v_item ->> 'traceparent', ''), true);
+      end if;
+      if v_item ? 'result' then
+        perform hwqueue.check_result(lease_id, nullif(v_item -> 'result', 'null'),
+          format('p_settle[%s].result', ordinal - 1));
+      end if;
+      if v_item ->> 'outcome' = 'complete' and hwqueue.end_completed_claim(lease_id, v_token, p_node, false,
+        false, nullif(v_item -> 'result', 'null')) then
+        verdict := 'ok';
+        state := 'completed';
+      else
+        v_result := hwqueue.settle_claim(lease_id, v_token, v_item, true, hwqueue.clock(), p_node);
+        verdict := case v_result.verdict when 'unknown' then 'lost' when 'foreign' then 'bad_token'
+          else v_result.verdict end;
+        state := v_result.state;
+      end if;
+      if verdict = 'busy' and not v_has_waited then
+        v_busy := v_busy || ordinal;
+      elsif ordinal <= v_given or verdict <> 'ok' then
+        return next;
+      end if;
+    end loop;
+    exit when v_has_waited or v_busy = '{}';
+    v_rest := v_busy;
+    v_has_waited := true;
+    perform hwqueue.await_claims(array(select v_leases[n] from unnest(v_rest) n), '900ms');
+  end loop;
+  if v_is_traced then
+    perform set_config('hwqueue.traceparent', '', true);
   end if;
 end
 $$;
 
--- Checks a batch before anything is locked. Returns its length. Raises QHA01, naming the element.
-create or replace function hwqueue.check_settlements(p_settle jsonb) returns int
+-- Checks a batch before anything is locked, all but the size of its results. Returns for each element its
+-- token if it completes a claim and is written as usual: short, without a trace, the id in small letters. For
+-- others it returns null. Raises QHA01, naming the element.
+create or replace function hwqueue.check_settlements(p_settle jsonb) returns bigint[]
 language plpgsql stable
 as $$
 declare
+  v_plain bigint[];
   v_item jsonb;
   v_field text;
 begin
@@ -62,61 +119,42 @@ begin
     perform hwqueue.refuse('QHA01', 'p_settle must be a JSON array', jsonb_build_object('field', 'p_settle'),
       'for example [{"lease_id": "...", "claim_token": 1, "outcome": "complete"}]');
   end if;
-  for v_item, v_field in
-    select e.value, format('p_settle[%s]', e.ordinality - 1)
-    from jsonb_array_elements(p_settle) with ordinality e
-  loop
-    perform hwqueue.check_settlement(v_item, v_field), hwqueue.check_claim(v_item, v_field);
-    perform hwqueue.check_result((v_item ->> 'lease_id')::uuid, nullif(v_item -> 'result', 'null'),
-        v_field || '.result');
-  end loop;
-  return jsonb_array_length(p_settle);
+  v_plain := array(
+    select case when jsonb_typeof(e.value -> 'lease_id') = 'string'
+        and jsonb_typeof(e.value -> 'claim_token') = 'number' then case
+      when e.value - array['lease_id', 'claim_token', 'result'] = '{"outcome": "complete"}'
+        and (e.value -> 'claim_token')::numeric between 0 and 9223372036854775807
+        and (e.value -> 'claim_token')::numeric % 1 = 0
+        -- three conditions, because one pattern with counted repeats takes three times as long
+        and e.value ->> 'lease_id' like '________-____-____-____-____________'
+        and e.value ->> 'lease_id' !~ '[^0-9a-f-]'
+        and length(replace(e.value ->> 'lease_id', '-', '')) = 32
+        and not hwqueue.may_be_long(e.value)
+      then (e.value -> 'claim_token')::bigint end end
+    from jsonb_array_elements(p_settle) with ordinality e order by e.ordinality);
+  if array_position(v_plain, null) is not null then
+    for v_item, v_field in
+      select e.value, format('p_settle[%s]', e.ordinality - 1)
+      from jsonb_array_elements(p_settle) with ordinality e where v_plain[e.ordinality] is null
+    loop
+      perform hwqueue.check_settlement(v_item, v_field), hwqueue.check_claim(v_item, v_field);
+    end loop;
+  end if;
+  return v_plain;
 end
 $$;
 
--- Completes what it can; returns the others with the reason. With p_node only that node's claims.
--- Where no room is allocated, most go in one statement. The rest goes one by one, and what is left then
--- goes to settle_each for its verdict.
--- Locks: the caller holds node_state; the claims by lease_id, as settle_each. Not idempotent.
-create or replace function hwqueue.complete_claims(p_lease_ids uuid[], p_tokens bigint[], p_node uuid,
-  p_has_limits boolean)
-returns table (ordinal int, lease_id uuid, verdict text, state text)
+-- Completes the one claim that a call settles, by what check_settlements made of it.
+-- Locks, raises: as settle_lists.
+create or replace function hwqueue.complete_alone(p_node uuid, p_token bigint, p_item jsonb) returns boolean
 language plpgsql volatile
 as $$
 declare
-  v_done int[] := '{}';
-  v_item record;
+  v_lease uuid := p_item ->> 'lease_id';
+  v_result jsonb := nullif(p_item -> 'result', 'null');
 begin
-  if not p_has_limits then
-    v_done := hwqueue.end_completed_claims(p_lease_ids, p_tokens, p_node);
-  end if;
-  if cardinality(v_done) < cardinality(p_lease_ids) then
-    for v_item in
-      select i.lease_id, i.claim_token, i.ordinality::int as ordinal
-      from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
-      where i.ordinality <> all (v_done) order by i.lease_id, i.ordinality
-    loop
-      if hwqueue.end_completed_claim(v_item.lease_id, v_item.claim_token, p_node, false, false, null) then
-        v_done := v_done || v_item.ordinal;
-      end if;
-    end loop;
-  end if;
-  if cardinality(v_done) < cardinality(p_lease_ids) then
-    return query
-      with rest as (
-        select i.lease_id, i.claim_token, i.ordinality::int as ordinal,
-               row_number() over (order by i.ordinality) as place
-        from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
-        where i.ordinality <> all (v_done)
-      )
-      select r.ordinal, r.lease_id, s.verdict, s.state
-      from hwqueue.settle_each(p_node, (
-        select jsonb_agg(jsonb_build_object('lease_id', r.lease_id, 'claim_token', r.claim_token,
-                 'outcome', 'complete') order by r.place)
-        from rest r)) s
-      join rest r on r.place = s.ordinal
-      where s.verdict <> 'ok' order by r.ordinal;
-  end if;
+  perform hwqueue.check_result(v_lease, v_result, 'p_settle[0].result');
+  return hwqueue.end_completed_claim(v_lease, p_token, p_node, false, false, v_result);
 end
 $$;
 
@@ -144,66 +182,6 @@ begin
       jsonb_build_object('field', p_tokens_name), 'pass each claim_token as claim_task gave it');
   end if;
   return cardinality(p_lease_ids);
-end
-$$;
-
--- Settles a batch one by one, by lease_id: claims of a node; p_node null: of any. The caller has locked
--- node_state of all these nodes. It waits once for all claims that other sessions hold, for less than a
--- second (or lock_timeout): it never holds up a node for longer than deadlock_timeout. A claim that is still
--- held then is busy.
--- traceparent, of the span of an attempt, is a setting while its claim ends: step_ended keeps it.
--- Locks: the claims by lease_id, skip locked; the rows of leases that go back. Not idempotent.
-create or replace function hwqueue.settle_each(p_node uuid, p_settle jsonb)
-returns table (ordinal int, lease_id uuid, verdict text, state text)
-language plpgsql volatile
-as $$
-declare
-  v_item jsonb;
-  v_result record;
-  v_busy int[];
-  v_leases uuid[] := '{}';
-  v_is_traced boolean := false;
-begin
-  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
-  loop
-    for v_item, ordinal in
-      select e.value, e.ordinality from jsonb_array_elements(p_settle) with ordinality e
-      where v_busy is null or e.ordinality = any (v_busy)
-      order by (e.value ->> 'lease_id')::uuid, e.ordinality
-    loop
-      lease_id := v_item ->> 'lease_id';
-      if v_is_traced or v_item ? 'traceparent' then
-        v_is_traced := v_item ? 'traceparent';
-        perform set_config('hwqueue.traceparent', coalesce(v_item ->> 'traceparent', ''), true);
-      end if;
-      if v_item ->> 'outcome' = 'complete' and not v_item ? 'result'
-         and hwqueue.end_completed_claim(lease_id, (v_item ->> 'claim_token')::numeric::bigint, p_node,
-           false, false, null) then
-        verdict := 'ok';
-        state := 'completed';
-        return next;
-        continue;
-      end if;
-      v_result := hwqueue.settle_claim(lease_id, (v_item ->> 'claim_token')::numeric::bigint, v_item, true,
-        hwqueue.clock(), p_node);
-      verdict := case v_result.verdict when 'unknown' then 'lost' when 'foreign' then 'bad_token'
-        else v_result.verdict end;
-      state := v_result.state;
-      if verdict = 'busy' and v_busy is null then
-        v_leases := v_leases || lease_id;
-      else
-        return next;
-      end if;
-    end loop;
-    exit when v_busy is not null or v_leases = '{}';
-    v_busy := array(
-      select e.ordinality from jsonb_array_elements(p_settle) with ordinality e
-      where (e.value ->> 'lease_id')::uuid = any (v_leases));
-    perform hwqueue.await_claims(v_leases, '900ms');
-  end loop;
-  if v_is_traced then
-    perform set_config('hwqueue.traceparent', '', true);
-  end if;
 end
 $$;
 

@@ -22,7 +22,7 @@ declare
 begin
   update hwqueue.step s
   set state = p_state, ended_at = v_now,
-    -- settle_each; of no more, because the headers of what comes after it repeat it
+    -- settle_lists; of no more, because the headers of what comes after it repeat it
     traceparent = nullif(left(current_setting('hwqueue.traceparent', true), 200), '')
   from hwqueue.lease l
   join hwqueue.run r on r.run_id = l.run_id

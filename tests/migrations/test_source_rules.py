@@ -35,7 +35,7 @@ MAX_FUNCTION_LINES = 120
 MAX_WIDTH = 110
 MAX_PARAMETERS = 8  # what belongs together is one composite type, or a JSON object of a caller's
 MORE_PARAMETERS = {
-    # called by name; a completion without a result costs half as an array element as in p_settle
+    # called by name; a completion without a result costs less as an array element than in p_settle
     "settle_and_claim",
 }
 

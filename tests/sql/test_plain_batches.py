@@ -1,4 +1,4 @@
-"""Completions without results as two lists do the same as in p_settle, where each gets a row."""
+"""Completions as two lists do the same as in p_settle, where each gets a row and has its result."""
 
 from uuid import UUID
 
@@ -92,14 +92,14 @@ def test_what_is_written(api: Api, as_lists: bool, counted: bool, size: int) -> 
     node = api.node(capacity={"cpu_milli": 10**6} if counted else {})
     claims = [api.running(queue, node, **NEEDS) for _ in range(size)]
     one = api.running(queue, node, **NEEDS)
-    api.rows("complete_lease", **token(one))
-    settlements = [] if as_lists else [settlement(claim) for claim in reversed(claims)]
+    more = {} if as_lists else {"result": {"n": 1}}
+    api.rows("complete_lease", **token(one), **more)
+    settlements = [] if as_lists else [settlement(claim, **more) for claim in reversed(claims)]
     verdicts = settle(api, node, settlements, claims if as_lists else [])
     assert set(verdicts.values()) == {("ok", "completed")}
     own = {"lease_id", "claim_token", "position", "created_at", "available_at", "claimed_at"}
     expected = {k: v for k, v in api.lease(one["lease_id"]).items() if k not in own}
-    for claim in claims:
-        lease = api.lease(claim["lease_id"])
+    for lease, claim in ((api.lease(claim["lease_id"]), claim) for claim in claims):
         assert lease["claim_token"] == claim["claim_token"]
         assert {k: v for k, v in lease.items() if k not in own} == expected
     assert finished(api, queue) == {c["lease_id"]: "completed" for c in [*claims, one]}
