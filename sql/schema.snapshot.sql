@@ -4108,7 +4108,7 @@ CREATE FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_
 CREATE FUNCTION hwqueue.put_back_in_line(p_lease hwqueue.lease, p_claim_count integer, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.queue_counts(p_queue_id integer, p_now timestamp with time zone) RETURNS TABLE(queue text, pending bigint, scheduled bigint, running bigint, stopping bigint, expired bigint, oldest_at timestamp with time zone, next_at timestamp with time zone, paused_at timestamp with time zone)
+CREATE FUNCTION hwqueue.queue_counts(p_all boolean, p_id integer, p_now timestamp with time zone) RETURNS TABLE(queue text, pending bigint, scheduled bigint, running bigint, stopping bigint, expired bigint, oldest_at timestamp with time zone, next_at timestamp with time zone, paused_at timestamp with time zone)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.queue_depth(p_queue text DEFAULT NULL::text) RETURNS TABLE(queue text, pending bigint, scheduled bigint, running bigint, stopping bigint, expired bigint, oldest_at timestamp with time zone, next_at timestamp with time zone, paused_at timestamp with time zone)
@@ -4116,7 +4116,10 @@ CREATE FUNCTION hwqueue.queue_depth(p_queue text DEFAULT NULL::text) RETURNS TAB
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET max_parallel_workers_per_gather TO '0'
     SET jit TO 'off'
-    SET plan_cache_mode TO 'force_custom_plan';
+    SET plan_cache_mode TO 'force_custom_plan'
+    SET enable_indexscan TO 'off'
+    SET enable_nestloop TO 'off'
+    SET enable_sort TO 'off';
 
 CREATE FUNCTION hwqueue.queue_name(p_queue_id integer) RETURNS text
     LANGUAGE sql STABLE;
@@ -9365,7 +9368,7 @@ REVOKE ALL ON FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p
 
 REVOKE ALL ON FUNCTION hwqueue.put_back_in_line(p_lease hwqueue.lease, p_claim_count integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.queue_counts(p_queue_id integer, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.queue_counts(p_all boolean, p_id integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.queue_depth(p_queue text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.queue_depth(p_queue text) TO hwqueue_operator;

@@ -10,7 +10,6 @@
 --
 -- The number of rows grows with the number of queues and webhooks alone: nodes are summed up, and only the 50
 -- placement classes of each reason with most unmet leases and the 50 workflows with most runs are named.
---
 -- Raises: QHA03.
 create or replace function hwqueue.metrics() returns table (name text, labels jsonb, value double precision)
 language sql volatile security definer set search_path = pg_catalog, pg_temp
@@ -29,7 +28,7 @@ as $$
   from (select hwqueue.clock() as now) t
   cross join lateral (
     select s.name, jsonb_build_object('queue', d.queue) || s.labels, s.value
-    from hwqueue.queue_counts(null, t.now) d
+    from hwqueue.queue_counts(true, null, t.now) d
     cross join lateral (values
       ('hwqueue_leases', '{"state": "pending"}'::jsonb, d.pending::double precision),
       ('hwqueue_leases', '{"state": "scheduled"}', d.scheduled),
@@ -107,7 +106,6 @@ $$;
 -- claims: claims that ended in any way; failed: leases that are dead; retried: claims that did not
 -- complete and whose lease went back to the queue; wait, run: of completed leases, the time in seconds
 -- that half (p50) or 95 of 100 (p95) did not exceed.
---
 -- Raises: QHQ01, QHA01, QHA03.
 create or replace function hwqueue.throughput(p_queue text default null, p_minutes int default 60)
 returns table (minute timestamptz, claims bigint, completed bigint, failed bigint, cancelled bigint,
@@ -179,7 +177,6 @@ $$;
 --
 -- Built from the lease, its attempts, its outcome and where it is now, so the time at which an earlier
 -- retry became claimable is not known.
---
 -- Raises: QHL04.
 create or replace function hwqueue.lease_history(p_lease uuid)
 returns table (lease_id uuid, ordinal int, at timestamptz, event text, attempt int,
@@ -241,7 +238,6 @@ $$;
 -- leases that run there; profile_id: the same for nodes that may run the same.
 --
 -- Ordered by name: pass the last node_name of a page as p_after of the next.
---
 -- Raises: QHA01, QHA03.
 create or replace function hwqueue.node_usage(p_state text default null, p_limit int default null,
   p_after text default null)
@@ -294,7 +290,6 @@ $$;
 -- where none matches, the live nodes that only the part named in message keeps out. words: what the
 -- class asks. words and message are written for the first 500 rows, because they take long; what was
 -- probably meant by a name that no live node has for the first 10.
---
 -- Raises: QHQ01, QHA01, QHA03.
 create or replace function hwqueue.pending_reasons(
   p_queue text default null, p_kind text default null, p_class bigint default null,
@@ -357,9 +352,7 @@ $$;
 -- resources or trust domains: nodes). reach: the share of the nodes that suit it, as upkeep computed it
 -- last or a claim first estimated it; null before both. words: what the class asks, for the first 500
 -- rows, because they take long to write.
---
 -- Ordered by id: pass the last class_id of a page as p_after of the next.
---
 -- Raises: QHQ01, QHA01, QHA03.
 create or replace function hwqueue.placement_class_stats(p_queue text default null, p_after bigint default 0,
   p_limit int default 100)
@@ -407,10 +400,8 @@ end
 $$;
 
 -- Returns leases that run, those claimed first at the top, each with what its handler reported last.
---
 -- progress: {"fraction", "done", "total", "message", "reported_at"}; null: nothing reported. p_limit: from 1
 -- to 10,000. The claims are read once; leases, nodes and progress by key, for p_limit rows.
---
 -- Raises: QHA01, QHA03.
 create or replace function hwqueue.running_leases(p_limit int default 100)
 returns table (lease_id uuid, queue text, task_name text, tenant text, attempt int,
@@ -435,32 +426,40 @@ end
 $$;
 
 -- Returns what waits and runs in each queue, or in p_queue.
---
 -- oldest_at: since when the oldest ready lease has been claimable; next_at: when the next scheduled
 -- lease becomes claimable; stopping: running leases that were asked to stop; expired: claims whose time
 -- is over and that reap has not ended yet.
---
 -- Raises: QHQ01, QHA03.
 create or replace function hwqueue.queue_depth(p_queue text default null)
 returns table (queue text, pending bigint, scheduled bigint, running bigint,
   stopping bigint, expired bigint, oldest_at timestamptz, next_at timestamptz, paused_at timestamptz)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
   set max_parallel_workers_per_gather = 0 set jit = off set plan_cache_mode = force_custom_plan
+  set enable_indexscan = off set enable_nestloop = off set enable_sort = off
 as $$
 declare
   v_queue_id int;  -- a variable: an expression as argument would keep Postgres from inlining queue_counts
   v_now timestamptz := hwqueue.clock();
 begin
   perform hwqueue.require_all_tenants();
-  v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue)).queue_id end;
-  return query select d.* from hwqueue.queue_counts(v_queue_id, v_now) d order by d.queue;
+  -- Plans that are kept: all is read and hashed, one queue by its index, whatever the statistics say.
+  -- Where much waits, planning costs little, and who has most of it is counted faster without the index.
+  if p_queue is null
+    or (select c.reltuples <= 10000 from pg_class c where c.oid = 'hwqueue.ready'::regclass) then
+    perform set_config('plan_cache_mode', 'force_generic_plan', true);
+  end if;
+  if p_queue is null then
+    return query select d.* from hwqueue.queue_counts(true, null, v_now) d order by d.queue;
+  else
+    v_queue_id := (hwqueue.find_queue(p_queue)).queue_id;
+    return query select d.* from hwqueue.queue_counts(false, v_queue_id, v_now) d;
+  end if;
 end
 $$;
 
 -- Returns how many nodes have each value of each label, how many of them are live and not cordoned, and
 -- how many leases run on them. The values that most nodes share come first, since a label that names
 -- single nodes would fill the list. p_label: this label only.
---
 -- Raises: QHA01, QHA03.
 create or replace function hwqueue.tag_distribution(p_label text default null, p_limit int default 100)
 returns table (label text, value jsonb, nodes bigint, live bigint, claims bigint)

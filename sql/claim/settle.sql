@@ -56,14 +56,19 @@ begin
       perform hwqueue.await_claims(v_held, '900ms');
     end if;
   end if;
-  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   if not p_has_limits and (array_position(p_plain, null) is null
     or cardinality(v_leases) = (select count(distinct l) from unnest(v_leases) l)) then
     v_done := hwqueue.end_completed_claims(v_leases, v_tokens, p_node, p_settle);
-    return query select d, v_leases[d], 'ok', 'completed' from unnest(v_done) d where d <= v_given;
+    if v_given > 0 then
+      return query select d, v_leases[d], 'ok', 'completed' from unnest(v_done) d where d <= v_given;
+    end if;
+    if cardinality(v_done) = cardinality(v_leases) then
+      return;
+    end if;
   end if;
-  v_rest := array(select n from generate_subscripts(v_leases, 1) n
-    where cardinality(v_done) < cardinality(v_leases) and n <> all (v_done) order by v_leases[n], n);
+  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
+  v_rest := array(
+    select n from generate_subscripts(v_leases, 1) n where n <> all (v_done) order by v_leases[n], n);
   loop
     foreach ordinal in array v_rest loop
       lease_id := v_leases[ordinal];

@@ -136,8 +136,9 @@ as $$
          coalesce(hwqueue.seconds_since(min(f.seen_at), p_now), 0) from fleet f
 $$;
 
--- Returns what waits and runs in one queue, or in each (p_queue_id null): the columns of queue_depth.
-create or replace function hwqueue.queue_counts(p_queue_id int, p_now timestamptz)
+-- Returns what waits and runs in each queue (p_all, a constant), or in one: the columns of queue_depth. Of a
+-- range of one id, unknown yet, the planner expects few rows whatever the statistics say: it takes the index.
+create or replace function hwqueue.queue_counts(p_all boolean, p_id int, p_now timestamptz)
 returns table (queue text, pending bigint, scheduled bigint, running bigint, stopping bigint, expired bigint,
                oldest_at timestamptz, next_at timestamptz, paused_at timestamptz)
 language sql stable
@@ -148,17 +149,17 @@ as $$
   from hwqueue.queue q
   left join (
     select e.queue_id, count(*) as leases, min(e.eligible_at) as oldest_at from hwqueue.ready e
-    where (p_queue_id is null or e.queue_id = p_queue_id) group by e.queue_id) r on r.queue_id = q.queue_id
+    where (p_all or e.queue_id between p_id and p_id) group by e.queue_id) r on r.queue_id = q.queue_id
   left join (
     select e.queue_id, count(*) as leases, hwqueue.real_time(min(e.available_at)) as next_at
     from hwqueue.scheduled e
-    where (p_queue_id is null or e.queue_id = p_queue_id) group by e.queue_id) d on d.queue_id = q.queue_id
+    where (p_all or e.queue_id between p_id and p_id) group by e.queue_id) d on d.queue_id = q.queue_id
   left join (
     select e.queue_id, count(*) as leases, count(*) filter (where e.stop_requested_at <= p_now) as stopping,
            count(*) filter (where e.expires_at <= p_now) as expired
     from hwqueue.claim e
-    where (p_queue_id is null or e.queue_id = p_queue_id) group by e.queue_id) c on c.queue_id = q.queue_id
-  where q.dropped_at is null and (p_queue_id is null or q.queue_id = p_queue_id)
+    where (p_all or e.queue_id between p_id and p_id) group by e.queue_id) c on c.queue_id = q.queue_id
+  where q.dropped_at is null and (p_all or q.queue_id = p_id)
 $$;
 
 -- Returns all that has ever ended in each queue, and all runs by workflow, as far as roll_up has counted.

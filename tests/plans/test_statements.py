@@ -120,7 +120,7 @@ SECOND: dict[str, list[Row]] = {
 
 
 @pytest.mark.parametrize(
-    ("place", "expected"), [("link", [11, 20]), ("parent", [14, 23]), ("last", [15, 24])]
+    ("place", "expected"), [("link", [11, 14]), ("parent", [14, 17]), ("last", [14, 17])]
 )
 def test_statements_of_steps(api: Api, place: str, expected: list[int]) -> None:
     """Of a completion, and of a settlement as workers make it, which claims nothing."""

@@ -37,6 +37,17 @@ def test_claims_find_leases_by_key(api: Api, qty: int) -> None:
     assert work.rows_read("lease") <= 2 * qty  # found, then updated
 
 
+def test_one_queue_is_counted_by_index(api: Api) -> None:
+    queue, other = api.queue(), api.queue()
+    api.spawn(queue)
+    for _ in range(MANY):
+        assert api.row("queue_depth", queue=queue)["pending"] == 1
+        api.spawn(other)
+    with explained(api.conn) as work:
+        api.rows("queue_depth", queue=queue)
+    assert work.rows_read("ready") == 1
+
+
 @pytest.mark.parametrize("counted", [False, True])
 def test_completions_find_leases_by_key(api: Api, counted: bool) -> None:
     queue, node = api.queue(), api.node(capacity={"cpu_milli": 10**6} if counted else {})
