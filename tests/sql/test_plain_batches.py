@@ -92,7 +92,7 @@ def test_what_is_written(api: Api, as_lists: bool, counted: bool, size: int) -> 
     node = api.node(capacity={"cpu_milli": 10**6} if counted else {})
     claims = [api.running(queue, node, **NEEDS) for _ in range(size)]
     one = api.running(queue, node, **NEEDS)
-    more = {} if as_lists else {"result": {"n": 1}}
+    more: Row = {} if as_lists else {"result": {"n": 1}}
     api.rows("complete_lease", **token(one), **more)
     settlements = [] if as_lists else [settlement(claim, **more) for claim in reversed(claims)]
     verdicts = settle(api, node, settlements, claims if as_lists else [])
