@@ -5,12 +5,12 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 from hwqueue.dashboard import formatting
 from hwqueue.dashboard.charts import life, spark
 from hwqueue.types import Attempt, Lease, LeaseState
+from tests.unit.claims import bare
 
 
 def test_secrets_are_not_shown() -> None:
@@ -58,7 +58,7 @@ def test_the_life_of_a_lease_is_drawn_without_gaps() -> None:
         ended_at=at(30),
         error=None,
     )
-    lease = _lease(attempts=(attempt,), created_at=at(0), available_at=at(40))
+    lease = bare(Lease, state=LeaseState.PENDING, attempts=(attempt,), created_at=at(0), available_at=at(40))
     first, second = life(lease, at(100))
     assert [(part.state, part.left, part.width) for part in first.stretches] == [
         ("pending", 0, 10),
@@ -75,8 +75,3 @@ def test_the_life_of_a_lease_is_drawn_without_gaps() -> None:
     last = life(done, at(100))[-1].stretches
     assert [part.state for part in last] == ["scheduled", "pending", "completed"]
     assert last[-1].left + last[-1].width == 100
-
-
-def _lease(**given: Any) -> Lease:
-    facts: dict[str, Any] = dict.fromkeys(Lease.__dataclass_fields__)
-    return Lease(**{**facts, "state": LeaseState.PENDING, **given})

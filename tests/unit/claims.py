@@ -30,11 +30,15 @@ def claim(task: str, params: Any = None, assignment: Assignment | None = None, *
     )
 
 
+def bare(kind: Any, /, **said: Any) -> Any:
+    """A row of which nothing else is known: what is not said is None."""
+    return kind(**{**dict.fromkeys(field.name for field in fields(kind)), **said})
+
+
 def lease(task: str, *, state: LeaseState, result: Any = None) -> Lease:
     """A lease that has ended; what is not given is None."""
-    nothing: dict[str, Any] = dict.fromkeys(field.name for field in fields(Lease))
-    own = {"lease_id": uuid4(), "task_name": task, "state": state, "result": result}
-    return Lease(**{**nothing, **own})
+    found: Lease = bare(Lease, lease_id=uuid4(), task_name=task, state=state, result=result)
+    return found
 
 
 async def unanswered(_claim: Claim, call: str, _arguments: Mapping[str, Any]) -> Any:

@@ -13,17 +13,17 @@ from hwqueue.dashboard.pages.pending import worst
 from hwqueue.dashboard.pages.queues import worst_queue
 from hwqueue.driver_errors import CONNECTION_ADVICE, hint_of
 from hwqueue.types import Event, PendingReason, QueueDepth
+from tests.unit.claims import bare
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-def row(class_id: int, pending: int, **said: Any) -> PendingReason:
+def row(class_id: int, pending: int, **said: Any) -> Any:
     """Leases of a class that wait, the older the higher its id."""
-    fields: dict[str, Any] = dict.fromkeys(PendingReason.__dataclass_fields__)
     given = {"queue": "q", "task_name": "draw", "words": "1 GPU", "tenant": "", "resources": {}}
     oldest = NOW - timedelta(hours=class_id)
     facts = {"class_id": class_id, "pending": pending, "oldest_at": oldest, "nodes_matching": 0}
-    return PendingReason(**{**fields, **given, **facts, **said})
+    return bare(PendingReason, **{**given, **facts, **said})
 
 
 def test_classes_that_differ_in_what_is_not_said_are_one_row() -> None:
@@ -42,10 +42,8 @@ def test_what_no_node_may_run_comes_first_then_what_has_most_leases() -> None:
 
 
 def test_queues_begin_with_what_nobody_goes_on_with() -> None:
-    fields: dict[str, Any] = dict.fromkeys(QueueDepth.__dataclass_fields__)
-
-    def depth(name: str, **said: Any) -> QueueDepth:
-        return QueueDepth(**{**fields, "queue": name, "pending": 0, "expired": 0, **said})
+    def depth(name: str, **said: Any) -> Any:
+        return bare(QueueDepth, **{"queue": name, "pending": 0, "expired": 0, **said})
 
     idle, late = depth("idle"), depth("late", pending=1, oldest_at=NOW)
     paused = depth("paused", pending=1, paused_at=NOW, oldest_at=NOW + timedelta(hours=1))
@@ -54,12 +52,10 @@ def test_queues_begin_with_what_nobody_goes_on_with() -> None:
 
 
 def test_events_about_each_class_of_a_task_are_one() -> None:
-    fields: dict[str, Any] = dict.fromkeys(Event.__dataclass_fields__)
-
-    def event(number: int, code: str, asks: str, reason: str = "label_mismatch") -> Event:
+    def event(number: int, code: str, asks: str, reason: str = "label_mismatch") -> Any:
         said = f"no live node matches leases of task draw that ask for {asks}: {reason}"
-        given = {"event_id": number, "code": code, "queue": "q", "message": said}
-        return Event(**{**fields, **given, "detail": {"reason": reason}})
+        detail = {"reason": reason}
+        return bare(Event, event_id=number, code=code, queue="q", message=said, detail=detail)
 
     unmatched = [event(each, "class_unmatched", f"{each} GPU") for each in range(9, 4, -1)]
     other = event(4, "class_unmatched", "1 GPU", "label_missing")

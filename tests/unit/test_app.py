@@ -103,23 +103,19 @@ def test_an_app_may_have_the_tasks_of_another() -> None:
         app.include(other)
 
 
-def test_a_process_handler_must_be_importable() -> None:
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"process": True}, "at the top of its module"),
+        ({"timeout": timedelta(0)}, "timeout must be more than zero"),
+        ({"retry_on": "OSError"}, "'odd': OSError is no exception to retry on"),
+    ],
+)
+def test_options_of_a_task_that_cannot_be(options: dict[str, Any], said: str) -> None:
     def nested(params: Any) -> None: ...
 
-    with pytest.raises(ConfigError, match="at the top of its module"):
-        App().task("nested", process=True)(nested)
-
-
-def test_a_timeout_is_more_than_zero() -> None:
-    with pytest.raises(ConfigError, match="timeout must be more than zero"):
-        App().task("never", timeout=timedelta(0))(lambda params: None)
-
-
-def test_retry_takes_one_time_with_a_zone() -> None:
-    with pytest.raises(ConfigError, match="after or at"):
-        Retry(after=timedelta(1), at=datetime.now(UTC))
-    with pytest.raises(ConfigError, match="time zone"):
-        Retry(at=datetime(2030, 1, 1))
+    with pytest.raises(ConfigError, match=said):
+        App().task("odd", **options)(nested)
 
 
 def test_arguments_and_options_of_a_spawn_are_separate() -> None:
@@ -219,12 +215,6 @@ def test_exceptions_decide_on_another_attempt(only: Any, never: Any, error: Exce
     assert task.may_retry(error) is may
 
 
-def test_only_exceptions_can_be_retried_on() -> None:
-    retry_on: Any = "OSError"
-    with pytest.raises(ConfigError, match="'picky': OSError is no exception to retry on"):
-        App().task("picky", retry_on=retry_on)
-
-
 def test_a_result_is_read_as_what_the_handler_returns() -> None:
     @App().task("at")
     def at(frame: int) -> datetime:
@@ -241,15 +231,17 @@ def test_a_result_is_read_as_what_the_handler_returns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("kind", "given", "said"),
     [
-        ({}, "after or at, one of them"),
-        ({"after": timedelta(1), "at": datetime.now(UTC)}, "after or at, one of them"),
-        ({"after": timedelta(0)}, "more than zero"),
-        ({"after": timedelta(days=3651)}, "at most 3650 days"),
-        ({"at": datetime(2030, 1, 1)}, "time zone"),
+        (Snooze, {}, "after or at, one of them"),
+        (Snooze, {"after": timedelta(1), "at": datetime.now(UTC)}, "after or at, one of them"),
+        (Snooze, {"after": timedelta(0)}, "more than zero"),
+        (Snooze, {"after": timedelta(days=3651)}, "at most 3650 days"),
+        (Snooze, {"at": datetime(2030, 1, 1)}, "time zone"),
+        (Retry, {"after": timedelta(1), "at": datetime.now(UTC)}, "after or at"),
+        (Retry, {"at": datetime(2030, 1, 1)}, "time zone"),
     ],
 )
-def test_snooze_takes_one_time_that_is_to_come(given: dict[str, Any], said: str) -> None:
+def test_another_time_is_one_that_is_to_come(kind: Any, given: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        Snooze(**given)
+        kind(**given)

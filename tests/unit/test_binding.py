@@ -48,10 +48,6 @@ async def run_async(handler: Any, params: Any) -> Any:
     return await bind(handler).run_async(handler, context)
 
 
-def whole_unannotated(params):  # type: ignore[no-untyped-def]
-    return params
-
-
 def whole_with_context(params, context):  # type: ignore[no-untyped-def]
     return (params, context.attempt)
 
@@ -85,7 +81,7 @@ def whole_positional(params: Mapping[str, Any], /) -> Any:
 @pytest.mark.parametrize(
     ("handler", "returned"),
     [
-        (whole_unannotated, {"a": 1}),
+        (lambda params: params, {"a": 1}),
         (whole_with_context, ({"a": 1}, 2)),
         (whole_unused, {"a": 1}),
         (whole_mapping, {"a": 1}),
@@ -133,16 +129,8 @@ def rest(frame: int, **sizes: float) -> Any:
 def rest_and_context(context: LeaseContext, **sizes: float) -> None: ...
 
 
-def nothing() -> Any:
-    return "ran"
-
-
 def positional(a: int, /, b: int) -> Any:
     return (a, b)
-
-
-def many(a, b, c):  # type: ignore[no-untyped-def]
-    return (a, b, c)
 
 
 @pytest.mark.parametrize(
@@ -156,9 +144,9 @@ def many(a, b, c):  # type: ignore[no-untyped-def]
             (2, 7, Picture("a"), "intro"),
         ),
         (rest, (1,), {"wide": 2}, {"frame": 1, "wide": 2}, (1, {"wide": 2.0})),
-        (nothing, (), {}, {}, "ran"),
+        (lambda: "ran", (), {}, {}, "ran"),
         (positional, (1, 2), {}, {"a": 1, "b": 2}, (1, 2)),
-        (many, (1, [2]), {"c": None}, {"a": 1, "b": [2], "c": None}, (1, [2], None)),
+        (lambda a, b, c: (a, b, c), (1, [2]), {"c": None}, {"a": 1, "b": [2], "c": None}, (1, [2], None)),
     ],
 )
 def test_arguments_go_by_name(
@@ -213,14 +201,6 @@ def test_params_name_nothing_that_is_injected() -> None:
         run(rest_and_context, {"context": 1})
 
 
-def one_unannotated(frame):  # type: ignore[no-untyped-def]
-    ...
-
-
-def two_unannotated(frame, scene):  # type: ignore[no-untyped-def]
-    ...
-
-
 def odd_context(params: dict[str, Any], ctx):  # type: ignore[no-untyped-def]
     ...
 
@@ -240,8 +220,8 @@ async def wrong_context(context: LeaseContext, frame: int) -> None: ...
 @pytest.mark.parametrize(
     ("handler", "said"),
     [
-        (one_unannotated, r"\(frame\) may mean \(params\), \(params, context\) or arguments by"),
-        (two_unannotated, r"\(frame, scene\) may mean"),
+        (lambda frame: None, r"\(frame\) may mean \(params\), \(params, context\) or arguments by"),
+        (lambda frame, scene: None, r"\(frame, scene\) may mean"),
         (odd_context, r"ctx\) may mean"),
         (starred, r"a handler's arguments have names, unlike the \* of"),
         (unreadable, "its annotations cannot be read: name 'Path' is not defined"),

@@ -148,29 +148,23 @@ def test_ids_and_pairs() -> None:
         ("some_tasks:number", "is a int; an hwqueue.App is needed"),
     ],
 )
-def test_bad_apps(name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _write_tasks(tmp_path, monkeypatch)
-    with pytest.raises(ConfigError) as caught:
-        load_app(name)
-    assert message in str(caught.value)
-
-
-def test_an_app_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _write_tasks(tmp_path, monkeypatch)
-    assert list(load_app("some_tasks:app").tasks) == ["hello"]
-
-
-def _write_tasks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / "some_tasks.py").write_text(
+def test_an_app_in_the_current_folder_and_bad_ones(
+    name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "some_tasks.py").write_text(
         "from hwqueue.app import App\n"
         "app = App()\n"
         "number = 7\n"
         "@app.task('hello')\n"
         "def hello(params): return params\n"
     )
-    monkeypatch.chdir(folder)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])  # load_app adds to it
     monkeypatch.delitem(sys.modules, "some_tasks", raising=False)
+    assert list(load_app("some_tasks:app").tasks) == ["hello"]
+    with pytest.raises(ConfigError) as caught:
+        load_app(name)
+    assert message in str(caught.value)
 
 
 def test_a_command_says_which_extra_brings_what_is_missing() -> None:

@@ -14,6 +14,7 @@ from hwqueue.doctor import Finding, Level, server, work
 from hwqueue.doctor.facts import Holder, Server, Skew, Table, Work
 from hwqueue.schema.bundle import ROLES
 from hwqueue.types import BrokenInvariant, KnownTask, NodeUsage, PendingReason, Queue, Webhook
+from tests.unit.claims import bare
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 GOOD = Server(
@@ -58,14 +59,8 @@ BUSY = Work(
 
 def node(name: str) -> NodeUsage:
     """A node that is silent."""
-    fields: dict[str, Any] = dict.fromkeys(NodeUsage.__dataclass_fields__)
-    return NodeUsage(**{**fields, "node_name": name, "state": "silent"})
-
-
-def hook(**said: Any) -> Webhook:
-    """A webhook that was told of nothing yet."""
-    fields: dict[str, Any] = dict.fromkeys(Webhook.__dataclass_fields__)
-    return Webhook(**{**fields, "name": "pager", **said})
+    found: NodeUsage = bare(NodeUsage, node_name=name, state="silent")
+    return found
 
 
 def unset(task: str) -> KnownTask:
@@ -73,10 +68,9 @@ def unset(task: str) -> KnownTask:
     return KnownTask(task=task, defaults={}, served=True, set_at=None, set_by=None)
 
 
-def reason(**said: Any) -> PendingReason:
+def reason(**said: Any) -> Any:
     """Why leases of a class are pending."""
-    fields: dict[str, Any] = dict.fromkeys(PendingReason.__dataclass_fields__)
-    return PendingReason(**{**fields, "queue": "q", "task_name": "draw", "pending": 7, **said})
+    return bare(PendingReason, **{"queue": "q", "task_name": "draw", "pending": 7, **said})
 
 
 def levels(found: Finding | list[Finding]) -> set[Level]:
@@ -115,16 +109,9 @@ def test_a_check_of_the_server(
     assert advice in found.advice
 
 
-def test_every_check_of_the_server_can_fail() -> None:
-    assert set(server.CHECKS) <= {check for check, *_ in SERVER}
-
-
-def test_local_commits_are_fine_without_a_standby() -> None:
+def test_who_needs_no_standby_and_who_no_role() -> None:
     alone = replace(GOOD, synchronous_commit="local", has_standby=False)
     assert levels(server.durability(alone)) == {Level.OK}
-
-
-def test_the_owner_needs_no_role() -> None:
     assert levels(server.login(replace(GOOD, roles_held=(), owns_schema=True))) == {Level.OK}
 
 
@@ -202,8 +189,18 @@ WORK: list[tuple[Callable[[Work], Finding], dict[str, Any], Level, str]] = [
     (work.pruning, {"hwqueue_prune_lag_seconds": 9000}, Level.WARN, "hwqueue.prune()"),
     (work.terms, {"hwqueue_terms_unpublished": 2}, Level.WARN, "vacuum horizon"),
     (work.webhooks, {"hwqueue_webhook_oldest_seconds": 2000}, Level.WARN, "hwqueue webhook run"),
-    (work.webhooks, {"webhooks": (hook(failing_since=NOW),)}, Level.WARN, "deliveries pager"),
-    (work.webhooks, {"webhooks": (hook(paused_reason="gone"),)}, Level.WARN, "webhook resume"),
+    (
+        work.webhooks,
+        {"webhooks": (bare(Webhook, name="pager", failing_since=NOW),)},
+        Level.WARN,
+        "deliveries pager",
+    ),
+    (
+        work.webhooks,
+        {"webhooks": (bare(Webhook, name="pager", paused_reason="gone"),)},
+        Level.WARN,
+        "webhook resume",
+    ),
     (work.statistics, {"hwqueue_statistics_lag_seconds": 400}, Level.WARN, "monitoring.md"),
     (work.tasks, {"tasks": (unset("train"),)}, Level.WARN, "hwqueue task sync"),
 ]
@@ -221,7 +218,8 @@ def test_a_check_of_the_work(
     assert advice in found.advice
 
 
-def test_every_check_of_the_work_can_fail() -> None:
+def test_every_check_can_fail() -> None:
+    assert set(server.CHECKS) <= {check for check, *_ in SERVER}
     assert set(work.CHECKS) == {check for check, *_ in WORK}
 
 

@@ -13,6 +13,7 @@ from hwqueue.dashboard.runs.graph import MOST_BOXES, Graph, count_states, graph_
 from hwqueue.dashboard.runs.says import says_of
 from hwqueue.dashboard.runs.timeline import Timeline, timeline_of
 from hwqueue.types import Attempt, StepDetail, WorkflowRun, WorkflowStep
+from tests.unit.claims import bare
 
 START = datetime(2030, 1, 31, 12, tzinfo=UTC)
 NODE = uuid4()
@@ -32,30 +33,19 @@ def at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-def run(state: Any = "running", **more: Any) -> WorkflowRun:
+def run(state: Any = "running", **more: Any) -> Any:
     """A run that was submitted at the start."""
-    given: dict[str, Any] = {
-        **{"run_id": uuid4(), "workflow": "training", "version": 1},
-        **{"state": state, "reason": None, "detail": None, "tenant": "", "labels": {}},
-        **{"headers": {}, "priority": None, "input": {}, "result": None, "attempt": 1},
-        **{"deadline": None, "submitted_at": START, "finished_at": None, "step_counts": {}},
-        **{"parent_run_id": None, "root_run_id": uuid4()},
-    }
-    return WorkflowRun(**(given | more))
+    given = {"run_id": uuid4(), "workflow": "training", "version": 1, "state": state, "tenant": ""}
+    given |= {"input": {}, "attempt": 1, "submitted_at": START, "step_counts": {}, "root_run_id": uuid4()}
+    return bare(WorkflowRun, **(given | {"labels": {}, "headers": {}} | more))
 
 
 def row(number: int, state: Any = "waiting", lease_state: str | None = None, **more: Any) -> Any:
     """A step of the run."""
     name = SPEC["steps"][number - 1]["name"]
-    given: dict[str, Any] = {
-        **{"step_no": number, "step": name, "state": state, "reason": None, "task_name": name},
-        **{"queue": "q", "placement": {}, "lease_id": None, "lease_state": lease_state},
-        **{"node_id": None, "attempt": None, "result": None, "error": None, "ended_at": None},
-        **{"waits_for": (), "came_from": None, "kind": "task", "due_at": None},
-        **{"headline": None, "items": None, "items_done": None, "items_failed": None},
-        **{"nested_run_id": None},
-    }
-    return WorkflowStep(**(given | more))
+    given = {"step_no": number, "step": name, "state": state, "task_name": name, "queue": "q"}
+    given |= {"lease_state": lease_state, "placement": {}, "waits_for": (), "kind": "task"}
+    return bare(WorkflowStep, **(given | more))
 
 
 def detail(number: int, *seconds: float | None, attempts: tuple[Attempt, ...] = ()) -> StepDetail:

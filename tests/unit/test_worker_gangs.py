@@ -243,15 +243,7 @@ def test_what_a_gang_says_of_its_members() -> None:
 
 def test_what_a_gang_says_that_may_grow() -> None:
     """Its first member was lost: the others run, and know how many they may become."""
-    absent = GangMember(
-        ordinal=0,
-        lease_id=uuid4(),
-        state=LeaseState.SCHEDULED,
-        node_id=None,
-        node=None,
-        labels={},
-        reserved_until=None,
-    )
+    absent = replace(gang_member(0, uuid4()), state=LeaseState.SCHEDULED, node_id=None, node=None)
     members = (absent, *(gang_member(n, uuid4(), address=f"10.0.0.{n}") for n in (1, 2)))
     gang = GangContext(gang_id=GANG, rank=1, size=3, min_size=2, members=members)
     assert [each.rank for each in gang.present] == [1, 2]

@@ -25,6 +25,7 @@ def test_what_stays_is_not(sqlstate: str) -> None:
 def test_a_lost_connection_passes_and_a_refusal_does_not() -> None:
     assert is_transient(psycopg.OperationalError("server closed the connection unexpectedly"))
     assert is_transient(psycopg_pool.PoolTimeout("no connection after 30 s"))
+    assert may_come_up(psycopg.errors.ConnectionTimeout("no answer"))
     assert is_transient(errors.NodeUnknown("deregistered"))
     assert not is_transient(errors.BadArgument("no"))
     assert not is_transient(ValueError("no"))
@@ -43,10 +44,6 @@ def test_a_lost_connection_passes_and_a_refusal_does_not() -> None:
 )
 def test_a_server_may_come_up(words: str) -> None:
     assert may_come_up(psycopg.OperationalError(f"connection failed: {words}"))
-
-
-def test_a_slow_server_may_come_up() -> None:
-    assert may_come_up(psycopg.errors.ConnectionTimeout("no answer"))
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,8 @@ def test_what_is_left_is_reaped_at_once(caplog: pytest.LogCaptureFixture) -> Non
 def test_a_refusal_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
     asyncio.run(spans_of(HwqueueError("no"), result(0, more=False)))
     assert "reap was refused: no" in caplog.text
+    asyncio.run(spans_of(HwqueueError("no"), removed(0, more=False), part=prune_regularly))
+    assert "prune was refused: no" in caplog.text
 
 
 def test_pruning_goes_on_while_there_is_more() -> None:
@@ -90,8 +92,3 @@ def test_a_turn_of_pruning_ends() -> None:
     spans = asyncio.run(spans_of(*[removed(5000, more=True)] * 100, part=prune_regularly))
     assert spans.count(INTERVAL / 2) == 2
     assert spans.index(INTERVAL / 2, 1) == 60
-
-
-def test_a_refused_prune_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    asyncio.run(spans_of(HwqueueError("no"), removed(0, more=False), part=prune_regularly))
-    assert "prune was refused: no" in caplog.text

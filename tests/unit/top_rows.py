@@ -17,6 +17,7 @@ from hwqueue.types import (
     QueueDepth,
     RunningLease,
 )
+from tests.unit.claims import bare
 
 NOW = datetime(2026, 3, 1, 12, 4, 10, tzinfo=UTC)
 
@@ -111,7 +112,8 @@ def running(number: int, task: str, **said: Any) -> RunningLease:
 def minutes(*completed: int) -> Sequence[Minute]:
     """Minutes up to this one, with so many completed leases."""
     return [
-        Minute(
+        bare(
+            Minute,
             minute=ago(minutes=len(completed) - number),
             claims=many,
             completed=many,
@@ -119,10 +121,6 @@ def minutes(*completed: int) -> Sequence[Minute]:
             cancelled=0,
             retried=1,
             expired=0,
-            wait_p50=None,
-            wait_p95=None,
-            run_p50=None,
-            run_p95=None,
         )
         for number, many in enumerate(completed, start=1)
     ]
