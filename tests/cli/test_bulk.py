@@ -46,24 +46,17 @@ def test_requeue_and_delete(shown: Shown, frames: list[Any]) -> None:
     assert shown("lease", "list")[0]["lease_id"] == str(frames[3])
 
 
-def test_priority(shown: Shown, dsn: str, frames: list[Any]) -> None:
+def test_list_by_label_and_key_then_priority_then_purge(shown: Shown, dsn: str, frames: list[Any]) -> None:
+    assert [each["lease_id"] for each in shown("lease", "list", "--label", "film=8")] == [str(frames[3])]
     found = shown("lease", "priority", "9", "--queue", "renders", "--yes")
     assert found == {"changed": 4, "skipped": 0}
     with Client(dsn) as client:
         assert {client.get_lease(each).priority for each in frames} == {9}
-
-
-def test_purge(shown: Shown, frames: list[Any]) -> None:
-    assert shown("queue", "purge", "renders", "--yes") == {"deleted": 4, "skipped": 0}
-    assert shown("lease", "list") == []
-
-
-def test_list_by_label_and_key(shown: Shown, dsn: str, frames: list[Any]) -> None:
-    with Client(dsn) as client:
         client.spawn_lease("renders", "draw", idempotency_key="k")
-    assert [each["lease_id"] for each in shown("lease", "list", "--label", "film=8")] == [str(frames[3])]
     found = shown("lease", "list", "--queue", "renders", "--key", "k")
     assert [each["idempotency_key"] for each in found] == ["k"]
+    assert shown("queue", "purge", "renders", "--yes") == {"deleted": 5, "skipped": 0}
+    assert shown("lease", "list") == []
 
 
 @pytest.mark.parametrize(

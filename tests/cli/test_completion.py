@@ -55,12 +55,6 @@ def test_names_in_the_database(
     monkeypatch.setenv("HWQUEUE_DSN", "host=127.0.0.1 port=1 dbname=gone")
     offline = names if "--code" in line else []
     assert sorted(offered(line)) == offline
-
-
-def test_the_line_says_which_database(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Client(dsn) as client:
-        client.create_queue("mail")
-    monkeypatch.setenv("HWQUEUE_DSN", "host=127.0.0.1 port=1 dbname=gone")
     assert offered(f"--dsn='{dsn}' queue show m") == ["mail"]
 
 

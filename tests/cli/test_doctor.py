@@ -61,6 +61,14 @@ def test_a_fresh_installation_has_no_queue_and_no_worker(dsn: str) -> None:
     assert not_well - of_the_server == {"queues", "workers"}
     assert result["invariants"].level is Level.OK
     assert "invariants" not in found(dsn)
+    # the command prints lines or JSON
+    told = runner.invoke(app, ["--dsn", dsn, "doctor"])
+    assert "WARN  queues: there are none\n      -> make one: hwqueue queue create NAME\n" in told.stdout
+    failed = "FAIL " in told.stdout
+    assert told.exit_code == int(failed)
+    report = json.loads(runner.invoke(app, ["--dsn", dsn, "--json", "doctor"]).stdout)
+    assert report["ok"] is not failed
+    assert {"check", "level", "message", "advice"} == set(report["findings"][0])
 
 
 def test_an_installation_at_work(dsn: str) -> None:
@@ -114,9 +122,7 @@ def test_what_holds_back_vacuum(dsn: str, conn: psycopg.Connection) -> None:
         names = {holder.name for holder in read_holders(conn, -1)}
         assert str(reader.info.backend_pid) in names
         assert str(reader.info.backend_pid) not in {h.name for h in read_holders(conn, 3600)}
-
-
-def test_a_slot_that_nobody_reads(conn: psycopg.Connection) -> None:
+    # a slot that nobody reads
     slot = f"hwqueue_{conn.info.backend_pid}"
     conn.execute("select pg_create_physical_replication_slot(%s)", [slot])
     try:
@@ -132,15 +138,17 @@ def test_no_schema_and_no_database(empty_dsn: str) -> None:
     nowhere = make_conninfo(empty_dsn, dbname="no_such_database")
     assert list(found(nowhere)) == ["packages", "connection"]
     assert found(nowhere)["connection"].level is Level.FAIL
+    told = runner.invoke(app, ["--dsn", empty_dsn, "doctor"])
+    assert told.exit_code == 1
+    assert "FAIL  schema: there is none" in told.stdout
 
 
-def test_a_server_that_only_reads(dsn: str) -> None:
+def test_a_server_that_only_reads_and_a_schema_that_is_older_or_changed(
+    dsn: str, conn: psycopg.Connection
+) -> None:
     reads = make_conninfo(dsn, options="-c default_transaction_read_only=on")
     assert list(found(reads)) == ["packages", "connection", "primary"]
     assert found(reads)["primary"].level is Level.FAIL
-
-
-def test_a_schema_that_is_older_or_changed(dsn: str, conn: psycopg.Connection) -> None:
     conn.execute("drop index hwqueue.placement_class_anchors")
     assert "placement_class_anchors: missing" in found(dsn)["drift"].message
     conn.execute("update hwqueue.schema_info set bundle_sha256 = 'of another release'")
@@ -163,19 +171,3 @@ def test_a_pooler_is_noticed(dsn: str, bouncer: str) -> None:
     for at, level in ((dsn, Level.OK), (bouncer, Level.WARN)):
         with psycopg.connect(at, autocommit=True, prepare_threshold=None) as connection:
             assert pooler(connection, at, within=0.5).level is level
-
-
-def test_the_command_prints_lines_or_json(dsn: str) -> None:
-    result = runner.invoke(app, ["--dsn", dsn, "doctor"])
-    assert "WARN  queues: there are none\n      -> make one: hwqueue queue create NAME\n" in (result.stdout)
-    failed = "FAIL " in result.stdout
-    assert result.exit_code == int(failed)
-    report = json.loads(runner.invoke(app, ["--dsn", dsn, "--json", "doctor"]).stdout)
-    assert report["ok"] is not failed
-    assert {"check", "level", "message", "advice"} == set(report["findings"][0])
-
-
-def test_what_fails_is_the_exit_code(empty_dsn: str) -> None:
-    result = runner.invoke(app, ["--dsn", empty_dsn, "doctor"])
-    assert result.exit_code == 1
-    assert "FAIL  schema: there is none" in result.stdout

@@ -68,6 +68,8 @@ def test_rows_line_up_in_a_pipe() -> None:
         "b        yes     -",
     ]
     assert json.loads(rows_printed(rows, Options(json=True)))[0]["policy"] == {"a": 90.0}
+    assert rows_printed([], Options()) == ""
+    assert json.loads(rows_printed([], Options(json=True))) == []
 
 
 HOSTILE = "[/bold] [red]x \x1b[2J\x9b0m :smile: [not closed"
@@ -153,11 +155,6 @@ def test_errors_of_the_system_are_told_but_for_a_reader_that_went_away(
     assert "/some/file" in denied["error"]
     assert "--verbose" in denied["hint"]
     assert told(BrokenPipeError(errno.EPIPE, "Broken pipe")) == ""
-
-
-def test_no_rows() -> None:
-    assert rows_printed([], Options()) == ""
-    assert json.loads(rows_printed([], Options(json=True))) == []
 
 
 def test_json_of_what_the_queue_returns() -> None:

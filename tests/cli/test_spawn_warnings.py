@@ -56,13 +56,8 @@ def test_a_spawn_that_fits_says_nothing(cli: Cli) -> None:
     assert "warning" not in cli("lease", "spawn", "jobs", "train").stderr
     told = cli("lease", "spawn", "jobs", "train", "--placement", '{"resources": {"gpus": 1}}')
     assert "warning: no live node has resource gpus" in told.stderr
-
-
-def test_a_command_that_no_worker_runs_is_told(cli: Cli) -> None:
+    # a command that no worker runs
     told = cli("run", "--queue", "jobs", "--detach", "--", "true")
     assert "warning: no live node has a handler for task" in told.stderr
-
-
-def test_hints_name_commands(cli: Cli) -> None:
     refused = cli("lease", "spawn", "jbos", "train", code=3)
     assert "hint: make it: hwqueue queue create jbos" in refused.stderr

@@ -61,7 +61,7 @@ def test_raw_bytes_are_never_taken_for_text(vector: Vector, tmp_path: Path) -> N
         assert json.loads(result.stdout) == vector.parsed
 
 
-def test_for_people() -> None:
+def test_for_people_and_what_it_means() -> None:
     assert run("decode", TEXTS[0]).stdout.splitlines() == [
         "category  strength   direction  target_type  target",
         "topology  preferred  away       rack_id      42",
@@ -72,9 +72,6 @@ def test_for_people() -> None:
     empty = run("decode", "")
     assert empty.stderr == "no affinity\n"
     assert empty.stdout.splitlines()[0] == "cpu_isolation    -"
-
-
-def test_what_it_means() -> None:
     assert json.loads(run("decode", TEXTS[0], "--placement").stdout) == {
         "prefer": [{"when": [{"away": True, "rack": [42]}], "weight": 100}],
         "isolation": {"cpu": "whole_core"},

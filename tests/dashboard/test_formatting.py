@@ -20,22 +20,14 @@ def test_secrets_are_not_shown() -> None:
     assert str(2**62 + 1) in text
 
 
-def test_settings_are_written_exactly() -> None:
+def test_settings_are_written_exactly_and_names_sort_as_people_count() -> None:
     assert formatting.policy("claim_timeout", 90) == "1 min 30 s"
     assert formatting.policy("max_params_bytes", 65_536) == "64 KiB"
     assert formatting.policy("plain", True) == "yes"
     assert formatting.policy("earmarks", 200) == "200"
     tuning = {"notify": True, "window_size": 200, "earmark_time": 600}
     assert formatting.policy("tuning", tuning) == "notify yes, window_size 200, earmark_time 10 min"
-
-
-def test_names_sort_as_people_count() -> None:
     assert sorted(["n-10", "n-9", "m"], key=formatting.natural) == ["m", "n-9", "n-10"]
-
-
-def test_a_line_has_gaps_where_nothing_is_known() -> None:
-    assert len(spark([1.0, 2.0, None, 3.0, 4.0])) == 2
-    assert spark([1.0]) == []
 
 
 def test_the_vendored_files_are_what_the_manifest_says() -> None:
@@ -43,7 +35,9 @@ def test_the_vendored_files_are_what_the_manifest_says() -> None:
     subprocess.run([sys.executable, str(script)], check=True)
 
 
-def test_the_life_of_a_lease_is_drawn_without_gaps() -> None:
+def test_a_line_has_gaps_where_nothing_is_known_and_the_life_of_a_lease_none() -> None:
+    assert len(spark([1.0, 2.0, None, 3.0, 4.0])) == 2
+    assert spark([1.0]) == []
     start = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
     def at(seconds: int) -> datetime:

@@ -19,8 +19,10 @@ from hwqueue.cli.lease_view import wait_with_bar
 from hwqueue.cli.main import app
 from hwqueue.client import Client
 from hwqueue.errors import WaitTimeout
-from hwqueue.types import NodeSpec
+from hwqueue.testing import claim_one
+from hwqueue.types import LeaseState
 from tests.e2e.conftest import Cli, Shown
+from tests.e2e.worker_support import is_in, wait_until
 
 GPU_NODE = ("--tags", '{"gpu_model": "T4"}', "--capacity", '{"cpu_milli": 8000}', "--gpu", "T4")
 
@@ -88,7 +90,7 @@ def test_a_lease_from_spawn_to_requeue(cli: Cli, shown: Shown) -> None:
     assert again == {"requeued": 0}
 
 
-def test_one_that_cannot_be_cancelled_holds_back_no_other(cli: Cli, shown: Shown) -> None:
+def test_one_that_cannot_be_cancelled_holds_back_no_other(cli: Cli, shown: Shown, dsn: str) -> None:
     cli("queue", "create", "renders")
     ids = [shown("lease", "spawn", "renders", "draw")["lease_id"] for _ in range(2)]
     unknown = "01890a5d-ac96-774b-bcce-b302099a8057"
@@ -97,30 +99,22 @@ def test_one_that_cannot_be_cancelled_holds_back_no_other(cli: Cli, shown: Shown
     assert [row["state"] for row in rows] == ["cancelled", None, "cancelled"]
     assert [row["error"] is None for row in rows] == [True, False, True]
     assert [shown("lease", "show", lease_id)["state"] for lease_id in ids] == ["cancelled"] * 2
-
-
-def test_cancelling_a_running_lease_says_that_it_was_asked(cli: Cli, shown: Shown, dsn: str) -> None:
-    cli("queue", "create", "renders")
+    # one that runs was asked to stop
     ids = [shown("lease", "spawn", "renders", "draw")["lease_id"] for _ in range(2)]
-    node_id = uuid.uuid4()
     with Client(dsn) as client:
-        epoch = client.register_node(node_id, NodeSpec(name="n", instance_id="1"))
-        assert len(client.claim_task(["renders"], node_id, epoch, qty=2)) == 2
+        for _ in ids:
+            claim_one(client, "renders")
     assert "asked to stop" in cli("lease", "cancel", ids[0]).stdout
     assert shown("lease", "cancel", ids[1])[0]["state"] == "claimed"
 
 
-def test_delayed_leases_are_scheduled(cli: Cli, shown: Shown) -> None:
-    cli("queue", "create", "renders")
-    assert shown("lease", "spawn", "renders", "draw", "--delay", "10m")["state"] == "scheduled"
-
-
-def test_pages_of_leases(cli: Cli, shown: Shown) -> None:
+def test_pages_of_leases_and_one_for_later(cli: Cli, shown: Shown) -> None:
     cli("queue", "create", "renders")
     ids = [shown("lease", "spawn", "renders", "draw")["lease_id"] for _ in range(3)]
     first = shown("lease", "list", "--limit", "2")
     rest = shown("lease", "list", "--limit", "2", "--before", first[-1]["lease_id"])
     assert [row["lease_id"] for row in first + rest] == ids[::-1]
+    assert shown("lease", "spawn", "renders", "draw", "--delay", "10m")["state"] == "scheduled"
 
 
 def test_taints_and_trust(cli: Cli, shown: Shown) -> None:
@@ -174,7 +168,7 @@ def test_services(cli: Cli, shown: Shown) -> None:
     cli("service", "show", "billing", code=2)
 
 
-def test_a_node_from_register_to_deregister(cli: Cli, shown: Shown) -> None:
+def test_a_node_from_register_to_deregister(cli: Cli, shown: Shown, tmp_path: Path) -> None:
     made = shown("node", "register", "box-1", *GPU_NODE, "--gpu", "T4", "--rack", "7")
     assert made["node_epoch"] == 1
     node = shown("node", "show", "box-1")
@@ -182,6 +176,7 @@ def test_a_node_from_register_to_deregister(cli: Cli, shown: Shown) -> None:
     assert [gpu["model"] for gpu in node["gpus"]] == ["T4", "T4"]
     assert node["rack"] == 7
     assert node["state"] == "live"
+    assert "NodeIsolation(" not in cli("node", "show", "box-1").stdout
     assert shown("node", "show", made["node_id"])["name"] == "box-1"
     for command, state in (
         (["cordon", "box-1"], "cordoned"),
@@ -192,9 +187,6 @@ def test_a_node_from_register_to_deregister(cli: Cli, shown: Shown) -> None:
         assert shown("node", "list")[0]["state"] == state
     cli("node", "deregister", "box-1")
     assert shown("node", "list") == []
-
-
-def test_register_from_a_file(cli: Cli, shown: Shown, tmp_path: Path) -> None:
     file = tmp_path / "node.json"
     file.write_text('{"labels": {"zone": "a"}, "slots": 2}')
     cli("node", "register", "box-1", "--spec", str(file))
@@ -325,26 +317,13 @@ def test_a_worker_process_runs_a_lease_and_stops_on_sigterm(
     )
     worker = subprocess.Popen(command, cwd=tmp_path)
     try:
-        _wait_for_completion(dsn, lease_id)
+        with Client(dsn) as client:
+            wait_until(is_in(client, uuid.UUID(lease_id), LeaseState.COMPLETED))
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(timeout=20) == 0
     finally:
         worker.kill()
     assert shown("lease", "show", lease_id)["result"] == 5
-
-
-def _wait_for_completion(dsn: str, lease_id: str) -> None:
-    """Ask until the lease is completed; a minute is far more than it takes."""
-    query = (
-        "select bool_or(state = 'completed') from"
-        " (select (hwqueue.get_lease(p_lease => %s)).state, pg_sleep(0.05)) as seen"
-    )
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        for _ in range(600):
-            row = connection.execute(query, [lease_id]).fetchone()
-            if row is not None and row[0]:
-                return
-    raise AssertionError(f"lease {lease_id} was not completed")
 
 
 def test_why_it_is_pending(cli: Cli, shown: Shown) -> None:
@@ -418,18 +397,11 @@ def test_who_lacks_a_right_is_told_what_to_grant(dsn: str, empty_dsn: str) -> No
     assert "grant create on database NAME to LOGIN" in installed.stderr
 
 
-def test_a_node_is_shown_in_json_throughout(cli: Cli) -> None:
-    cli("node", "register", "box")
-    assert "NodeIsolation(" not in cli("node", "show", "box").stdout
-
-
 def test_progress_is_shown(cli: Cli, shown: Shown, dsn: str) -> None:
     cli("queue", "create", "renders")
     lease_id = shown("lease", "spawn", "renders", "draw")["lease_id"]
     with Client(dsn) as client:
-        node_id = uuid.uuid4()
-        epoch = client.register_node(node_id, NodeSpec(name="n", instance_id="i"))
-        [claim] = client.claim_task(["renders"], node_id, epoch)
+        claim = claim_one(client, "renders")
         said = {"lease_id": lease_id, "claim_token": claim.claim_token, "message": "tile\x1b 3"}
         assert client.report_progress([said | {"done": 3, "total": 4}]) == 1
         screen = Console(file=io.StringIO(), force_terminal=True, width=100)
@@ -450,9 +422,7 @@ def test_log_lines_are_shown(cli: Cli, shown: Shown, dsn: str) -> None:
     lease_id = shown("lease", "spawn", "renders", "draw")["lease_id"]
     assert cli("lease", "logs", lease_id).stderr == "no log lines\n"
     with Client(dsn) as client:
-        node_id = uuid.uuid4()
-        epoch = client.register_node(node_id, NodeSpec(name="n", instance_id="i"))
-        [claim] = client.claim_task(["renders"], node_id, epoch)
+        claim = claim_one(client, "renders")
         at = datetime(2030, 1, 31, 12, tzinfo=UTC).isoformat()
         lines: list[dict[str, Any]] = [
             {"line": 7, "at": at, "message": "tile\x1b 3\nof 4", "fields": {"tile": 3}},
@@ -480,9 +450,7 @@ def test_waiting_tells_how_a_lease_ended(cli: Cli, shown: Shown, dsn: str) -> No
     cli("queue", "create", "renders")
     ids = [shown("lease", "spawn", "renders", "draw", "--max-attempts", "1")["lease_id"] for _ in range(3)]
     with Client(dsn) as client:
-        node_id = uuid.uuid4()
-        epoch = client.register_node(node_id, NodeSpec(name="n", instance_id="i"))
-        done, failed = client.claim_task(["renders"], node_id, epoch, qty=2)
+        done, failed = claim_one(client, "renders"), claim_one(client, "renders")
         client.complete_lease(done.lease_id, done.claim_token, result={"drawn": 7})
         client.fail_lease(failed.lease_id, failed.claim_token, error={"message": "no paint"})
     assert shown("lease", "wait", str(done.lease_id))["result"] == {"drawn": 7}

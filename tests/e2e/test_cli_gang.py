@@ -152,19 +152,16 @@ def test_what_is_refused(producer: Client, cli: Cli, line: tuple[str, ...], code
 def test_from_spawned_to_stopped(producer: Client, cli: Cli, shown: Shown) -> None:
     own, node_id = str(uuid4()), uuid4()
     producer.register_node(node_id, NodeSpec(name="gpu-1", instance_id="1", labels={"gpu": True}))
-    spawned = shown(
+    line = (
         *("everywhere", "spawn", QUEUE, "agent", "--params", '{"level": 3}', "--id", own),
         *("--node-label", "gpu=true", "--mode", "once", "--on-cordoned", "--label", "app=x"),
     )
+    spawned = shown(*line)
     assert (spawned["everywhere_id"], spawned["created"], spawned["nodes"]) == (own, True, 1)
-    again = cli(
-        *("everywhere", "spawn", QUEUE, "agent", "--params", '{"level": 3}', "--id", own),
-        *("--node-label", "gpu=true", "--mode", "once", "--on-cordoned", "--label", "app=x"),
-    )
+    again = cli(*line)
     assert again.stdout.strip() == own
     assert "nodes that suit it now: 1; it was there already" in again.stderr
-    for _ in range(3):
-        producer.reap()
+    reap(producer)
     found = shown("everywhere", "show", own)
     assert (found["mode"], found["on_cordoned"], found["reserved"]) == ("once", True, 1)
     assert found["leases"][0]["node"] == "gpu-1"
@@ -177,8 +174,7 @@ def test_from_spawned_to_stopped(producer: Client, cli: Cli, shown: Shown) -> No
     assert producer.get_everywhere(own).state == "active"
     asked = cli("everywhere", "stop", own, "--running", "stop", stdin="y\n")
     assert "stop task agent, which runs on 0 nodes?" in asked.stderr
-    for _ in range(3):
-        producer.reap()
+    reap(producer)
     assert shown("everywhere", "stop", own, "--yes") == {"everywhere_id": own, "state": "stopped"}
     assert shown("everywhere", "list", "--before", listed["created_at"]) == []
     cli("everywhere", "show", str(uuid4()), code=3)

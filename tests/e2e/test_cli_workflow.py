@@ -104,17 +104,6 @@ def test_definitions(cli: Cli, shown: Shown, tmp_path: Path, monkeypatch: pytest
     assert "hwqueue workflow define FILE" in refused
 
 
-def test_a_definition_says_how_often_a_task_runs(runner: Runner, cli: Cli) -> None:
-    each = {"name": "score", "kind": "map", "task": "score", "over": [1, 2]}
-    ranks = {"name": "train", "kind": "gang", "task": "train", "size": 4, "after": ["score"]}
-    rest = {"name": "rest", "kind": "sleep", "for": 60}
-    runner.client.define_workflow({"name": "ranks", "steps": [each, ranks, rest]})
-    told = cli("workflow", "show", "ranks").stdout
-    assert "score (for each item)" in told
-    assert "train (a gang of 4)" in told
-    assert "(sleeps)" in told
-
-
 def test_options_of_a_submission(runner: Runner, cli: Cli, shown: Shown) -> None:
     runner.client.define_workflow(SPEC | {"affinity_tags": {"gpu": True, "zone": "a"}})
     line = ("workflow", "run", "training", "--key", "k", "--input", '{"dataset": 1}')

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from hwqueue.client import Client
-from tests.e2e.conftest import Cli
+from tests.e2e.conftest import Cli, Shown
 from tests.sql.api import outlive
 
 TAIL = (sys.executable, "-m", "typer", "hwqueue.cli.main", "run", "events", "tail", "--follow")
@@ -22,34 +22,30 @@ CUT = (
 )
 
 
-def listed(cli: Cli, *args: str) -> list[Any]:
-    """What `events list --json` prints."""
-    found = json.loads(cli("--json", "events", "list", *args).stdout)
-    assert isinstance(found, list)
-    return found
+def test_list(cli: Cli, shown: Shown) -> None:
+    def listed(*args: str) -> list[Any]:
+        return list(shown("events", "list", *args))
 
-
-def test_list(cli: Cli) -> None:
     cli("queue", "create", "renders")
     cli("node", "register", "box-1")
     cli("node", "cordon", "box-1")
-    cordoned, registered, created, *_ = listed(cli)
+    cordoned, registered, created, *_ = listed()
     assert [event["code"] for event in (cordoned, registered, created)] == [
         "node_cordoned",
         "node_registered",
         "queue_created",
     ]
     assert {event["actor"] for event in (cordoned, registered)} == {getpass.getuser()}
-    assert listed(cli, "--node", "box-1") == [cordoned, registered]
-    assert listed(cli, "--node", cordoned["node_id"], "--limit", "1") == [cordoned]
+    assert listed("--node", "box-1") == [cordoned, registered]
+    assert listed("--node", cordoned["node_id"], "--limit", "1") == [cordoned]
     both = ("--code", "node_cordoned", "--code", "queue_created")
-    assert listed(cli, *both) == [cordoned, created]
-    assert listed(cli, "--queue", "renders", "--actor", getpass.getuser()) == [created]
-    assert listed(cli, "--before", str(registered["event_id"]))[0] == created
-    assert listed(cli, "--since", "1h", "--code", "node_cordoned") == [cordoned]
-    assert listed(cli, "--until", "1h") == []
-    assert listed(cli, "--since", cordoned["at"])[-1] == cordoned
-    assert listed(cli, "--class", "1") == []
+    assert listed(*both) == [cordoned, created]
+    assert listed("--queue", "renders", "--actor", getpass.getuser()) == [created]
+    assert listed("--before", str(registered["event_id"]))[0] == created
+    assert listed("--since", "1h", "--code", "node_cordoned") == [cordoned]
+    assert listed("--until", "1h") == []
+    assert listed("--since", cordoned["at"])[-1] == cordoned
+    assert listed("--class", "1") == []
     text = cli("events", "list", "--queue", "renders").stdout
     assert "queue renders is created" in text
     assert "queue=renders" in text

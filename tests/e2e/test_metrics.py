@@ -19,6 +19,7 @@ import pytest
 import tenacity
 from prometheus_client.parser import text_string_to_metric_families
 
+from benchmarks.core.pooler import free_port
 from hwqueue.client import Client
 
 GONE = "host=127.0.0.1 port=1"
@@ -26,9 +27,9 @@ BOUND_SECONDS = 60.0
 PROGRAM = "from hwqueue.cli.main import app; app()"
 
 
-def hwqueue(*arguments: str) -> subprocess.CompletedProcess[str]:
+def hwqueue(*arguments: str, program: str = PROGRAM) -> subprocess.CompletedProcess[str]:
     """Run the program to its end."""
-    command = [sys.executable, "-c", PROGRAM, *arguments]
+    command = [sys.executable, "-c", program, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -59,8 +60,7 @@ def test_print_when_the_database_is_gone() -> None:
 def test_without_the_extra() -> None:
     """Everything else works, and this says what is missing."""
     program = f"import sys; sys.modules['prometheus_client'] = None; {PROGRAM}"
-    command = [sys.executable, "-c", program, "--dsn", GONE, "metrics", "print"]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    run = hwqueue("--dsn", GONE, "metrics", "print", program=program)
     assert run.returncode == 2
     assert "pip install 'hwqueue[metrics]'" in run.stderr
 
@@ -68,15 +68,9 @@ def test_without_the_extra() -> None:
 @contextmanager
 def serving(dsn: str, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """An exporter in a process of its own, and its address."""
-    with socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-c", PROGRAM, "--dsn", dsn]
-    process = subprocess.Popen(
-        [*command, "metrics", "serve", "--port", str(port), *options],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, "-c", PROGRAM, "--dsn", dsn, "metrics", "serve"]
+    command += ["--port", str(free_port())]
+    process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
     with process:
         try:
             assert process.stderr is not None

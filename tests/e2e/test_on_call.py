@@ -16,7 +16,6 @@ the one in its place from then on.
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -29,6 +28,7 @@ import pytest
 from markdown_it.token import Token
 from playwright.sync_api import Page, expect
 
+from benchmarks.core.pooler import free_port
 from hwqueue.client import Client
 from hwqueue.testing import Clock
 from tests.dashboard.screenshots import browsing, chromium
@@ -59,12 +59,6 @@ HALF_A_MINUTE = timedelta(seconds=30)
 pytestmark = pytest.mark.embedded
 
 
-def free_port() -> str:
-    """A port that nobody listens on at this moment."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return str(free.getsockname()[1])
-
-
 @dataclass
 class Story:
     """How to do each step, and what has happened so far."""
@@ -75,7 +69,7 @@ class Story:
     shell: Shell
     page: Page
     folder: Path
-    port: str = field(default_factory=free_port)
+    port: str = field(default_factory=lambda: str(free_port()))
     ids: dict[str, str] = field(default_factory=dict)
     history: list[Values] = field(default_factory=list)
     alerts: set[str] = field(default_factory=set)

@@ -7,8 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -101,23 +100,21 @@ class Process:
 @pytest.fixture
 def planner() -> Iterator[Callable[..., Process]]:
     """Starts planners; all are gone at the end."""
-    with _started() as start:
-        yield start
-
-
-@contextmanager
-def _started() -> Iterator[Callable[..., Process]]:
     started: list[Process] = []
 
     def start(dsn: str, *arguments: str) -> Process:
         started.append(Process(dsn, *arguments))
         return started[-1]
 
-    try:
-        yield start
-    finally:
-        for process in started:
-            process.close()
+    yield start
+    for process in started:
+        process.close()
+
+
+def ran(dsn: str, *arguments: str, program: str = PROGRAM) -> subprocess.CompletedProcess[str]:
+    """A planner that has ended by itself."""
+    command = [sys.executable, "-c", program, "--dsn", dsn, "planner", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_one_leads_and_the_other_follows(filled: tuple[str, Placed], planner: Callable[..., Process]) -> None:
@@ -168,8 +165,7 @@ def test_a_database_that_comes_back(
 def test_once(filled: tuple[str, Placed]) -> None:
     """What a round found, and the lead is free again."""
     dsn, _node = filled
-    command = [sys.executable, "-c", PROGRAM, "--dsn", dsn, "planner", "--once"]
-    run = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+    run = ran(dsn, "--once", "--json")
     assert run.returncode == 0, run.stderr
     found = json.loads(run.stdout)
     assert (found["epoch"], found["leases"], found["gpus"]) == (1, 26, 4)
@@ -177,25 +173,24 @@ def test_once(filled: tuple[str, Placed]) -> None:
     assert 3.5 < found["bound"] == found["gap"] <= 4
     with Client(dsn) as client:
         assert client.lead_planner(ANOTHER, ttl=timedelta(minutes=1)) == 2
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    run = ran(dsn, "--once")
     assert (run.returncode, run.stdout) == (0, "")
     assert "another process leads" in run.stderr
 
 
 def test_who_leads(filled: tuple[str, Placed]) -> None:
     dsn, _node = filled
-    command = [sys.executable, "-c", PROGRAM, "--dsn", dsn, "planner", "--status"]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    run = ran(dsn, "--status")
     assert (run.returncode, run.stdout) == (0, "")
     assert "no planner leads" in run.stderr
     with Client(dsn) as client:
         client.lead_planner(ANOTHER, ttl=timedelta(minutes=1))
         client.set_prices("training", [0.5] * 101, ttl=timedelta(minutes=1), round=1, epoch=1)
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    run = ran(dsn, "--status")
     assert run.returncode == 0, run.stderr
     assert re.search(rf"holder +{ANOTHER}\n", run.stdout)
     assert "training until" in run.stdout
-    run = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+    run = ran(dsn, "--status", "--json")
     assert json.loads(run.stdout)["prices"][0]["device_worth"] == [0.5] * 101
 
 
@@ -203,16 +198,14 @@ def test_who_leads(filled: tuple[str, Placed]) -> None:
     "options", [["--interval", "1ms"], ["--ttl", "2h"], ["--ttl", "0s"], ["--interval", "soon"]]
 )
 def test_what_is_refused(dsn: str, options: list[str]) -> None:
-    command = [sys.executable, "-c", PROGRAM, "--dsn", dsn, "planner", *options]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    run = ran(dsn, *options)
     assert run.returncode == 2
     assert options[0] in run.stderr
 
 
 def test_without_the_extra() -> None:
     program = f"import sys; sys.modules['ortools'] = None; {PROGRAM}"
-    command = [sys.executable, "-c", program, "--dsn", "host=127.0.0.1 port=1", "planner"]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    run = ran("host=127.0.0.1 port=1", program=program)
     assert run.returncode == 2
     assert "pip install 'hwqueue[planner]'" in run.stderr
 
@@ -373,17 +366,27 @@ HOLD = timedelta(seconds=3)
 
 
 class Rounds:
-    """Rounds of single leases alone; `now` is the planner's own clock."""
+    """Rounds of single leases alone, in a world; `now` is the planner's own clock."""
 
-    def __init__(self, client: AsyncClient, epoch: int, queue: str) -> None:
-        self.now = 0.0
+    def __init__(self, client: AsyncClient, epoch: int, world: World) -> None:
+        self.now, self.world = 0.0, world
         self._epoch, self._number = epoch, 0
-        settings = Settings(queues=[queue], lease_hold=HOLD)
+        settings = Settings(queues=["rounds"], lease_hold=HOLD)
         self.singles = Singles(client, settings, lambda: False, lambda: self.now)
 
     async def another(self) -> dict[str, int]:
         self._number += 1
         return dict(await self.singles.assign(self._number, self._epoch))
+
+
+@pytest.fixture
+async def rounds(dsn: str, producer: Client, clock: Clock) -> AsyncIterator[Rounds]:
+    """Of a planner that leads, while the database's clock stands still."""
+    clock.freeze()
+    epoch = producer.lead_planner("me", ttl=timedelta(hours=1))
+    assert epoch is not None
+    async with AsyncClient(dsn, pool_size=1) as planning:
+        yield Rounds(planning, epoch, World(producer, "rounds"))
 
 
 def expire(client: Client, clock: Clock, world: World) -> None:
@@ -394,71 +397,45 @@ def expire(client: Client, clock: Clock, world: World) -> None:
         client.heartbeat_node(node_id, epoch)
 
 
-def test_what_is_not_fetched_is_reserved_once(dsn: str, clock: Clock) -> None:
+async def test_what_is_not_fetched_is_reserved_once(producer: Client, clock: Clock, rounds: Rounds) -> None:
     """And its nodes get nothing else for 19 times as long as they held it."""
-    clock.freeze()
-
-    async def rounds(client: Client, world: World, epoch: int) -> None:
-        async with AsyncClient(dsn, pool_size=1) as planning:
-            each = Rounds(planning, epoch, "once")
-            assert await each.another() == {"proposed": 2, "reserved": 2}
-            each.now = 1.0
-            assert await each.another() == {}  # they are in no queue now
-            expire(client, clock, world)
-            each.now = 3.0
-            assert await each.another() == {"expired": 2}
-            for lease in world.affinity:
-                client.cancel_lease(lease)
-            world.spawn()
-            each.now = 3.0 + 19 * 3.0 - 1
-            assert (await each.another(), each.singles.resting) == ({}, 2)
-            each.now += 1
-            assert await each.another() == {"proposed": 2, "reserved": 2}
-            assert each.singles.resting == 0
-            world.value()
-            assert await each.another() == {"fetched": 2}
-
-    with Client(dsn) as client:
-        epoch = client.lead_planner("me", ttl=timedelta(hours=1))
-        assert epoch is not None
-        asyncio.run(rounds(client, World(client, "once"), epoch))
+    world = rounds.world
+    assert await rounds.another() == {"proposed": 2, "reserved": 2}
+    rounds.now = 1.0
+    assert await rounds.another() == {}  # they are in no queue now
+    expire(producer, clock, world)
+    rounds.now = 3.0
+    assert await rounds.another() == {"expired": 2}
+    for lease in world.affinity:
+        producer.cancel_lease(lease)
+    world.spawn()
+    rounds.now = 3.0 + 19 * 3.0 - 1
+    assert (await rounds.another(), rounds.singles.resting) == ({}, 2)
+    rounds.now += 1
+    assert await rounds.another() == {"proposed": 2, "reserved": 2}
+    assert rounds.singles.resting == 0
+    world.value()
+    assert await rounds.another() == {"fetched": 2}
 
 
-def test_a_lease_that_came_back_is_left_to_claims(dsn: str, clock: Clock) -> None:
+async def test_a_lease_that_came_back_is_left_to_claims(
+    producer: Client, clock: Clock, rounds: Rounds
+) -> None:
     """However long it waits, and though no node had room for it meanwhile."""
-    clock.freeze()
-
-    async def rounds(client: Client, world: World, epoch: int) -> None:
-        async with AsyncClient(dsn, pool_size=1) as planning:
-            each = Rounds(planning, epoch, "back")
-            assert (await each.another())["reserved"] == 2
-            expire(client, clock, world)
-            assert await each.another() == {"expired": 2}
-            for node_id, _epoch in world.nodes:  # the plan sees neither leases nor nodes
-                client.cordon_node(node_id)
-            assert await each.another() == {}
-            for node_id, _epoch in world.nodes:
-                client.uncordon_node(node_id)
-            each.now = 1000.0
-            assert (await each.another(), each.singles.resting) == ({}, 0)
-            assert world.value() == pytest.approx(100 * 100 / 190)
-
-    with Client(dsn) as client:
-        epoch = client.lead_planner("me", ttl=timedelta(hours=1))
-        assert epoch is not None
-        asyncio.run(rounds(client, World(client, "back"), epoch))
+    world = rounds.world
+    assert (await rounds.another())["reserved"] == 2
+    expire(producer, clock, world)
+    assert await rounds.another() == {"expired": 2}
+    for node_id, _epoch in world.nodes:  # the plan sees neither leases nor nodes
+        producer.cordon_node(node_id)
+    assert await rounds.another() == {}
+    for node_id, _epoch in world.nodes:
+        producer.uncordon_node(node_id)
+    rounds.now = 1000.0
+    assert (await rounds.another(), rounds.singles.resting) == ({}, 0)
+    assert world.value() == pytest.approx(100 * 100 / 190)
 
 
-def test_a_round_reserves_a_bounded_number(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_round_reserves_a_bounded_number(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hwqueue.planner.singles._MOST", 1)
-
-    async def rounds(epoch: int) -> None:
-        async with AsyncClient(dsn, pool_size=1) as planning:
-            each = Rounds(planning, epoch, "few")
-            assert await each.another() == {"proposed": 2, "too_many": 1, "reserved": 1}
-
-    with Client(dsn) as client:
-        World(client, "few")
-        epoch = client.lead_planner("me", ttl=timedelta(hours=1))
-        assert epoch is not None
-        asyncio.run(rounds(epoch))
+    assert await rounds.another() == {"proposed": 2, "too_many": 1, "reserved": 1}

@@ -18,6 +18,7 @@ import pytest
 import tenacity
 from typer.testing import CliRunner
 
+from benchmarks.core.pooler import free_port
 from hwqueue.cli.main import app
 from tests.fix_db import strict_skip
 
@@ -29,8 +30,7 @@ BOUND_SECONDS = 60.0
 @contextmanager
 def server(dsn: str, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server that is ready, and its address."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-c", "from hwqueue.cli.main import app; app()", "--dsn", dsn]
     command += ["serve", "--port", str(port)]
     process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from benchmarks.core.pooler import free_port
 from hwqueue import Client
 from tests.e2e.test_serve import cli, server, wait_until_ready
 from tests.fix_db import strict_skip
@@ -77,8 +77,7 @@ def nginx(folder: Path, text: Callable[[int], str]) -> Iterator[str]:
     program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
         strict_skip("nginx is not installed: apt-get install nginx")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     (folder / "nginx.conf").write_text(text(port), encoding="utf-8")
     command = [program, "-p", str(folder), "-e", "stderr", "-c", "nginx.conf"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:

@@ -19,6 +19,7 @@ from hwqueue import App, tracing
 from hwqueue.client import AsyncClient, Client
 from hwqueue.types import LeaseSpec, LeaseState, QueuePolicy, WorkflowRun
 from hwqueue.worker import outcome
+from tests.e2e.worker_app import app as worker_app
 from tests.e2e.worker_support import AT_ONCE, QUEUE, ended, until, worker
 from tests.unit.test_worker_heartbeat import claim
 
@@ -165,11 +166,13 @@ def of_step(spans: InMemorySpanExporter, step: str) -> list[ReadableSpan]:
     return [span for span in consumers if (span.attributes or {})["hwqueue.step"] == step]
 
 
-async def run_through(client: AsyncClient, dsn: str, steps: list[dict[str, Any]]) -> WorkflowRun:
+async def run_through(
+    client: AsyncClient, dsn: str, steps: list[dict[str, Any]], of: App = worker_app
+) -> WorkflowRun:
     """Submit a run of these steps, and work until it has ended."""
     spec = {"name": "linked", "queue": QUEUE, "steps": steps}
     run = await client.submit_spec(spec)
-    async with worker(dsn):
+    async with worker(dsn, of):
         return await client.wait_for_run(run.run_id, timeout=timedelta(seconds=60))
 
 
@@ -220,9 +223,7 @@ async def test_a_handler_that_returns_nothing_is_linked_to_as_well(
         """Do nothing."""
 
     steps = [{"name": "one", "task": "quiet"}, {"name": "two", "task": "quiet", "after": ["one"]}]
-    run = await client.submit_spec({"name": "silent", "queue": QUEUE, "steps": steps})
-    async with worker(dsn, app):
-        await client.wait_for_run(run.run_id, timeout=timedelta(seconds=60))
+    await run_through(client, dsn, steps, app)
     [submission] = of_kind(spans, SpanKind.PRODUCER)
     [one], [two] = of_step(spans, "one"), of_step(spans, "two")
     assert linked(two) == [own_id(submission), own_id(one)]

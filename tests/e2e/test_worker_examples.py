@@ -40,29 +40,53 @@ def run_example(name: str, dsn: str) -> str:
     return done.stdout
 
 
-def test_quickstart(dsn: str) -> None:
-    assert run_example("quickstart.py", dsn) == "completed hello world, this is attempt 1\n"
+@pytest.mark.every_variant
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [
+        ("quickstart", ["completed hello world, this is attempt 1"]),
+        (
+            "progress",
+            [
+                *("100 %, 3 of 3: frame 2", "25 %, 1 of 4"),
+                *("claimed", "fetch cancelled", "cancelled", "draw cancelled"),
+            ],
+        ),
+        (
+            "log_lines",
+            [
+                "info baking {'texture': 'sky.jpg'}",
+                "warning no alpha channel {'texture': 'sky.jpg'}",
+                "warning slow path {'logger': 'codec'}",
+            ],
+        ),
+        ("sqlalchemy_outbox", ["1 order, 1 lease"]),
+        (
+            "hooks",
+            [
+                *("start", "attempt 1 of ask failed: no answer", "ask is dead: LookupError", "stop"),
+                *["completed 1 loaded once for each worker"] * 2,
+                "failed 1 None",
+            ],
+        ),
+        (
+            "middleware_sentry",
+            ["mail 1 ConnectionError smtp down", "mail-async 1 ConnectionError smtp down, too"],
+        ),
+        ("middleware_prometheus", ["draw  1.0", "fetch ConnectionError 1.0"]),
+        ("session_per_lease", ["completed invoice of one lamp", "failed None", "1 invoice"]),
+        ("middleware_django", ["2 leases, 2 connections"]),
+    ],
+)
+def test_an_example_prints(dsn: str, monkeypatch: pytest.MonkeyPatch, name: str, printed: list[str]) -> None:
+    monkeypatch.setenv("METRICS_PORT", "0")
+    assert run_example(f"{name}.py", dsn).splitlines() == printed
 
 
 def test_results(dsn: str) -> None:
     lines = run_example("results.py", dsn).splitlines()
     assert sorted(lines[:3]) == ["2 completed", "3 completed", "four failed"]
     assert lines[3:] == ["9", "ValueError"]
-
-
-def test_progress(dsn: str) -> None:
-    assert run_example("progress.py", dsn).splitlines() == [
-        *("100 %, 3 of 3: frame 2", "25 %, 1 of 4"),
-        *("claimed", "fetch cancelled", "cancelled", "draw cancelled"),
-    ]
-
-
-def test_log_lines(dsn: str) -> None:
-    assert run_example("log_lines.py", dsn).splitlines() == [
-        "info baking {'texture': 'sky.jpg'}",
-        "warning no alpha channel {'texture': 'sky.jpg'}",
-        "warning slow path {'logger': 'codec'}",
-    ]
 
 
 def test_durable_steps(dsn: str) -> None:
@@ -86,26 +110,6 @@ def test_gang_training(dsn: str) -> None:
     assert said in page
 
 
-def test_sqlalchemy_outbox(dsn: str) -> None:
-    assert run_example("sqlalchemy_outbox.py", dsn) == "1 order, 1 lease\n"
-
-
-def test_hooks(dsn: str) -> None:
-    assert run_example("hooks.py", dsn).splitlines() == [
-        *("start", "attempt 1 of ask failed: no answer", "ask is dead: LookupError", "stop"),
-        "completed 1 loaded once for each worker",
-        "completed 1 loaded once for each worker",
-        "failed 1 None",
-    ]
-
-
-def test_middleware_sentry(dsn: str) -> None:
-    assert run_example("middleware_sentry.py", dsn).splitlines() == [
-        "mail 1 ConnectionError smtp down",
-        "mail-async 1 ConnectionError smtp down, too",
-    ]
-
-
 def test_middleware_structlog(dsn: str) -> None:
     lines = [json.loads(line) for line in run_example("middleware_structlog.py", dsn).splitlines()]
     assert all(UUID(line.pop("lease_id")) for line in lines)
@@ -113,24 +117,6 @@ def test_middleware_structlog(dsn: str) -> None:
         {"attempt": 1, "event": "drawing", "frame": 7, "task": "draw"},
         {"attempt": 1, "event": "drawing", "frame": 8, "task": "draw-async"},
     ]
-
-
-def test_middleware_prometheus(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("METRICS_PORT", "0")
-    assert run_example("middleware_prometheus.py", dsn).splitlines() == [
-        "draw  1.0",
-        "fetch ConnectionError 1.0",
-    ]
-
-
-def test_session_per_lease(dsn: str) -> None:
-    assert run_example("session_per_lease.py", dsn).splitlines() == [
-        *("completed invoice of one lamp", "failed None", "1 invoice")
-    ]
-
-
-def test_middleware_django(dsn: str) -> None:
-    assert run_example("middleware_django.py", dsn) == "2 leases, 2 connections\n"
 
 
 @pytest.mark.parametrize(

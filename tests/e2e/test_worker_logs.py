@@ -211,16 +211,18 @@ async def test_a_lease_without_its_tasks_defaults_is_told_once(
     assert len(lines(caplog, "without the task's defaults")) == 1
 
 
-async def test_a_lease_with_its_tasks_defaults_is_not_told(
+async def test_a_lease_and_a_database_with_the_tasks_defaults_are_not_told(
     client: AsyncClient, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     spawned = [await picky.spawn(client, queue=QUEUE)]
     await client.set_task("picky", picky.defaults)
     spawned.append(await client.spawn_lease(QUEUE, "picky"))
     async with worker(dsn, labels={"gpu": True}):
+        await line(caplog, "registered, epoch")
         for one in spawned:
             await ended(client, one.lease_id)
     assert lines(caplog, "without the task's defaults") == []
+    assert lines(caplog, "other defaults in the database") == []
 
 
 async def test_other_defaults_in_the_database_are_told_at_the_start(
@@ -269,15 +271,6 @@ async def test_a_worker_that_may_not_set_them_says_so_or_has_a_login_for_it(
         await line(caplog, "--sync-dsn may not set the tasks' defaults")
     async with worker(plain, sync_dsn=dsn):
         await line(caplog, "the database has the defaults of")
-
-
-async def test_the_same_defaults_in_the_database_are_not_told(
-    client: AsyncClient, dsn: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    await client.set_task("picky", picky.defaults)
-    async with worker(dsn):
-        await line(caplog, "registered, epoch")
-    assert lines(caplog, "other defaults in the database") == []
 
 
 async def test_a_queue_that_is_missing_alone_is_told_so(dsn: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -99,9 +100,8 @@ async def test_a_refusal_ends_nothing(
     run = (await client.submit_spec(chain)).run_id
     async with worker(dsn, reap_interval=None):
         await until(lambda: caplog.text.count("advance_workflows was refused: not now") > 1)
-        async with asyncio.timeout(BOUND_SECONDS):
-            while (await client.get_workflow_run(run)).state != "completed":
-                await asyncio.sleep(0.02)
+        done = await client.wait_for_run(run, timeout=timedelta(seconds=BOUND_SECONDS))
+        assert done.state == "completed"
 
 
 @pytest.mark.parametrize("task", ["read-run", "read-run-async"])
@@ -127,9 +127,8 @@ async def test_a_handler_adds_items_to_its_step(client: AsyncClient, dsn: str, t
     """Nobody reaps: the worker itself spawns what its handler has added."""
     run = (await client.submit_spec(flow("add", {"name": "a", "task": task}))).run_id
     async with worker(dsn, reap_interval=None):
-        async with asyncio.timeout(BOUND_SECONDS):
-            while (await client.get_workflow_run(run)).state != "completed":
-                await asyncio.sleep(0.02)
+        done = await client.wait_for_run(run, timeout=timedelta(seconds=BOUND_SECONDS))
+        assert done.state == "completed"
     [step] = await client.list_workflow_steps(run)
     assert (step.result, step.items, step.items_done) == ([0, 1, 2], 3, 3)
     found = await client.step_results(run, "a")

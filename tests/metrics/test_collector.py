@@ -166,10 +166,7 @@ def test_what_the_figures_say(busy: Api, collector: HwqueueCollector) -> None:
     ]
     found = [(value(values, name, **labels), name, labels) for _, name, labels in expected]
     assert found == expected
-
-
-def test_what_unmet_leases_ask_for(busy: Api, collector: HwqueueCollector) -> None:
-    values = scrape(collector)
+    # what unmet leases ask for
     [unmet] = [
         dict(labels)
         for name, labels in values
@@ -189,7 +186,11 @@ def test_what_unmet_leases_ask_for(busy: Api, collector: HwqueueCollector) -> No
     }
 
 
-def test_only_the_largest_classes_are_named(busy: Api, collector: HwqueueCollector) -> None:
+def test_only_the_largest_classes_and_workflows_are_named(busy: Api, collector: HwqueueCollector) -> None:
+    """Ad hoc runs may have any name; what is not named is counted together."""
+    for number in range(51):
+        steps = [{"name": "a", "task": "t"}]
+        busy.row("submit_spec", spec={"name": f"w{number:02}", "queue": "films", "steps": steps})
     for number in range(55):
         options = {"placement": {"require": [{"label": f"l{number}", "op": "exists"}]}}
         busy.rows("spawn_leases", queue="q", leases=[{"task": "t", "options": options}] * (2 + number))
@@ -199,14 +200,6 @@ def test_only_the_largest_classes_are_named(busy: Api, collector: HwqueueCollect
     other = {"queue": "", "class": "other", "reason": "no_match"}
     assert value(values, "hwqueue_unmet_leases", **other) == sum([2, 2, 3, 4, 5, 6])
     assert value(values, "highway_tasks_pending_no_affinity_match", queue="q") == 2 + sum(range(2, 57))
-
-
-def test_only_the_workflows_with_most_runs_are_named(busy: Api, collector: HwqueueCollector) -> None:
-    """Ad hoc runs may have any name; what is not named is counted together."""
-    for number in range(51):
-        steps = [{"name": "a", "task": "t"}]
-        busy.row("submit_spec", spec={"name": f"w{number:02}", "queue": "films", "steps": steps})
-    values = scrape(collector)
     series = [dict(labels) for name, labels in values if name == "hwqueue_workflow_runs"]
     named = {labels["workflow"] for labels in series}
     assert len(named) == 51

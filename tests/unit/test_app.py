@@ -44,14 +44,6 @@ def test_a_task_knows_its_kind_and_arguments() -> None:
     assert (list(plain.binding.injected), list(aware.binding.injected)) == ([], ["context"])
 
 
-def test_calling_a_task_calls_its_handler() -> None:
-    @App().task("double")
-    def double(params: int) -> int:
-        return 2 * params
-
-    assert double(21) == 42
-
-
 def test_spawn_takes_the_tasks_defaults_and_lets_the_caller_override() -> None:
     @App().task("train", queue="gpu", max_attempts=2, placement={"require": []})
     def train(params: Any) -> None: ...
@@ -221,7 +213,7 @@ def test_a_result_is_read_as_what_the_handler_returns() -> None:
         return datetime(2030, 1, 1, tzinfo=UTC)
 
     done = lease("at", state=LeaseState.COMPLETED, result="2030-01-01T00:00:00+00:00")
-    assert at.result_of(done) == at(1)
+    assert at.result_of(done) == at(1)  # calling a task calls its handler
     with pytest.raises(BadArgument, match="'at': result must be a time in ISO 8601, not 3"):
         at.result_of(lease("at", state=LeaseState.COMPLETED, result=3))
     with pytest.raises(BadArgument, match="of task at is failed: it has no result"):

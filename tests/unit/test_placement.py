@@ -196,10 +196,17 @@ def test_requirements_that_must_hold_while_the_lease_runs() -> None:
     }
 
 
-def test_the_last_word_on_isolation_counts() -> None:
+def test_the_last_word_on_isolation_and_strength_counts() -> None:
     placement = Placement().isolation(cpu="best_effort", gpu="shared").isolation(cpu="whole_core")
     assert placement.as_json() == {"isolation": {"cpu": "whole_core", "gpu": "shared"}}
     assert Placement().isolation().as_json() == {}
+    once = Placement().prefer(rack(1)).strength(5)
+    assert once.as_json() == {
+        "prefer": [{"weight": 100, "when": [{"rack": [1]}]}],
+        "strength": 5,
+    }
+    assert once.strength(100).as_json()["strength"] == 100
+    assert once.as_json()["strength"] == 5
 
 
 def test_a_whole_placement() -> None:
@@ -224,16 +231,6 @@ def test_a_whole_placement() -> None:
         ],
         "resources": {"cpu_milli": 4000, "gpu": 1, "licence": 1},
     }
-
-
-def test_the_last_word_on_strength_counts() -> None:
-    once = Placement().prefer(rack(1)).strength(5)
-    assert once.as_json() == {
-        "prefer": [{"weight": 100, "when": [{"rack": [1]}]}],
-        "strength": 5,
-    }
-    assert once.strength(100).as_json()["strength"] == 100
-    assert once.as_json()["strength"] == 5
 
 
 def test_what_asks_nothing_is_left_out() -> None:

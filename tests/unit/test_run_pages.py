@@ -114,6 +114,10 @@ def test_a_kind_without_a_sign_is_said_by_its_name() -> None:
     found = graph_of({"steps": steps}).steps
     assert [step.has_sign for step in found] == [False, True, False]
     assert found[2].words == "approval; approval"
+    [step] = graph_of({"steps": [{"name": "score", "kind": "map"}]}).steps
+    assert step.words == "score; a task for each item"
+    [step] = graph_of({"steps": [{"name": "score", "kind": "of a later release"}]}).steps
+    assert step.words == "score; of a later release"
 
 
 def test_words_for_who_cannot_see_the_picture() -> None:
@@ -135,14 +139,6 @@ def test_conditions_in_short() -> None:
     assert step.condition == (
         "released by the first of its parents; skipped unless input.size gte 10 and train.ok.0 exists"
     )
-
-
-def test_kinds_and_items_have_room() -> None:
-    """A step of another kind is drawn, whatever it is."""
-    [step] = graph_of({"steps": [{"name": "score", "kind": "map"}]}).steps
-    assert step.words == "score; a task for each item"
-    [step] = graph_of({"steps": [{"name": "score", "kind": "of a later release"}]}).steps
-    assert step.words == "score; of a later release"
 
 
 def test_too_many_steps_are_not_drawn() -> None:
