@@ -366,10 +366,13 @@ async def test_what_a_planner_says(pages: Pages, sql: Client) -> None:
     sql.create_queue("training")
     gpus = [Gpu(resource_id=uuid4()) for _ in range(8)]
     sql.register_node(uuid4(), NodeSpec(name="one", instance_id="1", gpus=gpus))
+    forget = pages.app.state.dashboard.reads.forget
     assert HEADING not in await pages.page("/fleet")
     epoch = sql.lead_planner("<one>", ttl=MINUTE)
     assert epoch is not None
+    forget()
     assert HEADING not in await pages.page("/fleet")
+    forget()
     curve = [0.0] * 50 + [0.4] * 50 + [0.81]
     assert sql.set_prices("training", curve, ttl=MINUTE, round=1, epoch=epoch) == "set"
     sql.note_room(gpus=8, allocated=5.5, bound=7.25, ttl=MINUTE, round=1, epoch=epoch)
