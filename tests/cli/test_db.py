@@ -128,7 +128,7 @@ def test_the_schema_is_dropped_by_who_names_the_database(empty_dsn: str) -> None
         assert connection.execute(schemas).fetchall() == []
 
 
-def test_drift_and_an_upgrade_that_is_due_exit_with_4(dsn: str) -> None:
+def test_drift_is_listed_and_exits_with_4(dsn: str) -> None:
     assert runner.invoke(app, ["--dsn", dsn, "db", "check"]).exit_code == 0
     with psycopg.connect(dsn) as connection:
         connection.execute("drop index hwqueue.placement_class_anchors")
@@ -139,7 +139,9 @@ def test_drift_and_an_upgrade_that_is_due_exit_with_4(dsn: str) -> None:
     assert [(row["kind"], row["name"], row["problem"]) for row in report["drifts"]] == [
         ("index", "placement_class_anchors", "missing")
     ]
-    # of another release nothing is compared
+
+
+def test_an_upgrade_that_is_due_is_told_and_exits_with_4(dsn: str) -> None:
     with psycopg.connect(dsn) as connection:
         connection.execute("update hwqueue.schema_info set bundle_sha256 = 'of another release'")
     result = runner.invoke(app, ["--dsn", dsn, "--json", "db", "check"])

@@ -171,9 +171,7 @@ def test_a_command_says_which_extra_brings_what_is_missing() -> None:
     with pytest.raises(ConfigError, match="is not installed") as refused, required("webhooks"):
         import_module("nothing_like_it")
     assert refused.value.hint == "pip install 'hwqueue[webhooks]'"
-
-
-def test_a_module_of_this_package_is_brought_by_no_extra() -> None:
+    # a module of this package is brought by none
     with pytest.raises(ModuleNotFoundError, match="nothing_like_it"), required("webhooks"):
         import_module("hwqueue.nothing_like_it")
 
