@@ -166,7 +166,10 @@ def test_what_the_figures_say(busy: Api, collector: HwqueueCollector) -> None:
     ]
     found = [(value(values, name, **labels), name, labels) for _, name, labels in expected]
     assert found == expected
-    # what unmet leases ask for
+
+
+def test_what_unmet_leases_ask_for(busy: Api, collector: HwqueueCollector) -> None:
+    values = scrape(collector)
     [unmet] = [
         dict(labels)
         for name, labels in values
