@@ -222,8 +222,10 @@ async def test_a_handler_that_returns_nothing_is_linked_to_as_well(
     async def quiet() -> None:
         """Do nothing."""
 
-    steps = [{"name": "one", "task": "quiet"}, {"name": "two", "task": "quiet", "after": ["one"]}]
-    await run_through(client, dsn, steps, app)
+    quietly = {"task": "quiet"}
+    await run_through(
+        client, dsn, [{"name": "one"} | quietly, {"name": "two", "after": ["one"]} | quietly], app
+    )
     [submission] = of_kind(spans, SpanKind.PRODUCER)
     [one], [two] = of_step(spans, "one"), of_step(spans, "two")
     assert linked(two) == [own_id(submission), own_id(one)]
