@@ -51,8 +51,8 @@ begin
     select q.* into v_head from hwqueue.read_queue_heads(p_queues, p_state.profile_id,
       p_state.classes_seen, p_state.classes_unseen, p_state.pinned_queues) q;
   end if;
-  v_is_tried := v_head.takes_first and v_head.queue_id <> all (p_state.pinned_queues)
-    and (p_tasks is null or cardinality(v_head.task_names) <= 50 and v_head.task_names <@ p_tasks);
+  v_is_tried := coalesce(v_head.takes_first and v_head.queue_id <> all (p_state.pinned_queues)
+    and (p_tasks is null or cardinality(v_head.task_names) <= 50 and v_head.task_names <@ p_tasks), false);
   if v_is_tried and current_setting('hwqueue.recent_due_scan', true)
       is distinct from hwqueue.recent_due_scan(p_queues, v_now)
     and hwqueue.promote_if_due(p_queues, v_head.queue_ids, 20, v_now) > 0 then

@@ -42,14 +42,16 @@ def test_it_waits_for_the_next_tenth_of_a_second(api: Api, clock: Clock, call: s
     assert api.rows(call, **node.who, queues=[queue], qty=qty, **settle)[0]["lease_id"] == urgent
 
 
-@pytest.mark.parametrize("qty", [1, 3])
-def test_a_claim_that_finds_nothing_else_looks(api: Api, clock: Clock, qty: int) -> None:
+@pytest.mark.parametrize(("qty", "others"), [(1, 0), (3, 0), (3, 1)])
+def test_a_claim_that_finds_nothing_else_looks(api: Api, clock: Clock, qty: int, others: int) -> None:
     queue, node = at_work(api, clock)
     assert len(api.claim(node, queue, qty=8)) == 8
-    due = due_in(api, clock, queue, SHORT)
-    assert api.claim(node, queue, qty=qty) == []
-    clock.advance(2 * SHORT)
-    assert api.claimed(node, queue, qty=qty) == [due]
+    queues = [queue, *(api.queue() for _ in range(others))]
+    for wait in (2 * SHORT, TENTH):
+        due = due_in(api, clock, queue, SHORT)
+        assert api.claim(node, *queues, qty=qty) == []
+        clock.advance(wait)
+        assert api.claimed(node, *queues, qty=qty) == [due]
 
 
 def test_a_batch_that_finds_too_little_looks(api: Api, clock: Clock) -> None:
@@ -65,13 +67,11 @@ def test_each_list_of_queues_is_looked_at(api: Api, clock: Clock) -> None:
     queue, node = at_work(api, clock)
     other = api.queue()
     api.spawn(other)
-    urgent = due_in(api, clock, other, SHORT, priority=5)
-    clock.advance(2 * SHORT)
-    assert api.claim(node, queue)
-    assert api.claimed(node, other) == [urgent]
-    urgent = due_in(api, clock, other, SHORT, priority=5)
-    clock.advance(2 * SHORT)
-    assert api.claimed(node, queue, other) == [urgent]
+    for asked in ([other], [queue, other]):
+        urgent = due_in(api, clock, other, SHORT, priority=5)
+        clock.advance(2 * SHORT)
+        assert api.claim(node, queue)
+        assert api.claimed(node, *asked) == [urgent]
 
 
 @pytest.mark.parametrize("call", ["claim_task", "settle_and_claim"])
