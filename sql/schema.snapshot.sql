@@ -4119,7 +4119,8 @@ CREATE FUNCTION hwqueue.queue_depth(p_queue text DEFAULT NULL::text) RETURNS TAB
     SET plan_cache_mode TO 'force_custom_plan'
     SET enable_indexscan TO 'off'
     SET enable_nestloop TO 'off'
-    SET enable_sort TO 'off';
+    SET enable_sort TO 'off'
+    SET enable_seqscan TO 'on';
 
 CREATE FUNCTION hwqueue.queue_name(p_queue_id integer) RETURNS text
     LANGUAGE sql STABLE;

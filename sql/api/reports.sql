@@ -435,7 +435,7 @@ returns table (queue text, pending bigint, scheduled bigint, running bigint,
   stopping bigint, expired bigint, oldest_at timestamptz, next_at timestamptz, paused_at timestamptz)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
   set max_parallel_workers_per_gather = 0 set jit = off set plan_cache_mode = force_custom_plan
-  set enable_indexscan = off set enable_nestloop = off set enable_sort = off
+  set enable_indexscan = off set enable_nestloop = off set enable_sort = off set enable_seqscan = on
 as $$
 declare
   v_queue_id int;  -- a variable: an expression as argument would keep Postgres from inlining queue_counts
@@ -446,7 +446,8 @@ begin
   -- Where much waits, planning costs little, and who has most of it is counted faster without the index.
   if p_queue is null
     or (select c.reltuples <= 10000 from pg_class c where c.oid = 'hwqueue.ready'::regclass) then
-    perform set_config('plan_cache_mode', 'force_generic_plan', true);
+    perform set_config('plan_cache_mode', 'force_generic_plan', true),
+      set_config('enable_seqscan', case when p_queue is null then 'on' else 'off' end, true);
   end if;
   if p_queue is null then
     return query select d.* from hwqueue.queue_counts(true, null, v_now) d order by d.queue;

@@ -40,12 +40,14 @@ def test_claims_find_leases_by_key(api: Api, qty: int) -> None:
 def test_one_queue_is_counted_by_index(api: Api) -> None:
     queue, other = api.queue(), api.queue()
     api.spawn(queue)
-    for _ in range(MANY):
+    for _ in range(20):
         assert api.row("queue_depth", queue=queue)["pending"] == 1
         api.spawn(other)
+        api.conn.execute("analyze hwqueue.ready")
     with explained(api.conn) as work:
         api.rows("queue_depth", queue=queue)
     assert work.rows_read("ready") == 1
+    assert api.conn.execute("show enable_seqscan").fetchone() == ("on",)
 
 
 @pytest.mark.parametrize("counted", [False, True])
