@@ -12,7 +12,8 @@ from tests.flows import Flow, each, finish, step
 from tests.plans.backlog import batch
 from tests.plans.conftest import MARKS_STAY, NO_DUE_LOOKS
 from tests.plans.explain import explained
-from tests.sql.api import Api, Node, completed
+from tests.races.marks import FAR, NOWHERE
+from tests.sql.api import Api, Node, completed, outlive
 
 AWAY = {"leases": {"labels": {"app": "db"}}, "domain": "rack", "away": True}
 KINDS: dict[str, dict[str, Any]] = {
@@ -82,7 +83,7 @@ def test_statements(api: Api, kind: str, queues: int, expected: list[int], retai
     assert found == [expected[0], expected[1] + more, expected[2] + more]
 
 
-@pytest.mark.parametrize(("retain", "expected"), [(86400, 7), (0, 8)])
+@pytest.mark.parametrize(("retain", "expected"), [(86400, 6), (0, 7)])
 def test_statements_of_a_batch(api: Api, retain: int, expected: int) -> None:
     """However many there are, all that go cost one statement more."""
     node, [name] = at_work(api, "plain", 1, retain_completed=retain)
@@ -186,6 +187,20 @@ def test_behind_what_is_blocked(api: Api, why: str, expected: int, alone: int) -
         api.rows("cancel_lease", lease=lease)
     claim_statements(api, node, queue, 4)
     assert (max(found), max(claim_statements(api, node, queue, 4))) == (expected, alone)
+
+
+def test_behind_what_others_run(api: Api) -> None:
+    """A claim looks for its only class from that one's low-water mark on: one statement more."""
+    queue, node = api.queue(), api.node()
+    api.spawn(queue, **NOWHERE)
+    for _ in range(2):
+        api.conn.execute(FAR)
+    batch(api, queue, [{}] * 40)
+    outlive(api.conn)
+    api.conn.execute(MARKS_STAY.replace("false", "true"))
+    claim_statements(api, node, queue, 4)
+    api.conn.execute(MARKS_STAY)
+    assert claim_statements(api, node, queue, 2) == [5, 5]
 
 
 def test_a_registration_without_everywhere_tasks(api: Api) -> None:
