@@ -219,22 +219,22 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
-  v_nodes uuid[];
+  v_has_limits boolean;
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_completions(p_lease_ids, p_tokens, 'p_lease_ids',
     'p_tokens');
   -- all of their nodes, because an assignment may change until node_state is locked
-  v_nodes := array(
-    select distinct c.node_id
-    from unnest(p_lease_ids, p_tokens) i(lease_id, claim_token)
-    cross join lateral (
-      select x.node_id from hwqueue.claim x
-      where x.lease_id = i.lease_id and x.claim_token = i.claim_token
-        and hwqueue.is_own(x.login) offset 0) c);
-  perform 1 from hwqueue.node_state s where s.node_id = any (v_nodes) order by s.node_id for no key update;
+  select coalesce(bool_or(n.has_limits), false) into v_has_limits
+  from (
+    select s.has_limits from hwqueue.node_state s
+    where s.node_id = any (array(
+      select c.node_id from unnest(p_lease_ids, p_tokens) i(lease_id, claim_token)
+      cross join lateral (
+        select x.node_id from hwqueue.claim x where x.lease_id = i.lease_id
+          and x.claim_token = i.claim_token and hwqueue.is_own(x.login) offset 0) c))
+    order by s.node_id for no key update) n;
   return query
-    select c.* from hwqueue.settle_lists(null,
-      exists (select from hwqueue.node_state s where s.node_id = any (v_nodes) and s.has_limits), '[]', '{}',
+    select c.* from hwqueue.settle_lists(null, v_has_limits, '[]', '{}',
       p_lease_ids, p_tokens) c order by c.ordinal;
 end
 $$;
