@@ -13,7 +13,9 @@
 --
 -- Read look_at_replacement, then try_replacement.
 
--- Looks at up to p_limit leases that are to take a place. Stops after p_budget, but looks at one first.
+-- Looks at up to p_limit leases that are to take a place, tenants in turn, of the 10 * p_limit that are due
+-- for longest. Stops after p_budget, but looks at one first. Where some are left, those that wait on go
+-- behind them.
 -- Locks: rows of replacement, skip locked; as look_at_replacement.
 create or replace function hwqueue.reap_replacements(p_limit int, p_budget interval, p_now timestamptz)
 returns void
@@ -21,23 +23,31 @@ language plpgsql volatile
 as $$
 declare
   v_row hwqueue.replacement;
-  v_next timestamptz;
+  v_seen uuid[] := '{}';
   v_until timestamptz := clock_timestamp() + p_budget;
 begin
   for v_row in
-    select r.* from hwqueue.replacement r where r.next_try_at <= p_now
-      or r.next_try_at > p_now + interval '15 seconds'  -- the clock was set back
-    order by r.next_try_at, r.lease_id limit p_limit for no key update skip locked
+    select r.* from (
+      select w.lease_id, row_number() over (partition by c.tenant order by w.next_try_at, w.lease_id) as turn
+      from (select x.* from hwqueue.replacement x where x.next_try_at <= p_now
+              or x.next_try_at > p_now + interval '15 seconds'  -- the clock was set back
+            order by x.next_try_at, x.lease_id limit 10 * p_limit) w
+      left join hwqueue.lease l using (lease_id) left join hwqueue.placement_class c using (class_id)) d
+    join hwqueue.replacement r using (lease_id)
+    order by d.turn, r.next_try_at limit p_limit for no key update of r skip locked
   loop
+    v_seen := v_seen || v_row.lease_id;
     begin
       perform hwqueue.look_at_replacement(v_row, p_now);
     exception when query_canceled or others then  -- undone alone, and the others go on
-      v_next := hwqueue.postpone('replacement', v_row.lease_id, sqlstate, sqlerrm, p_now);
-      update hwqueue.replacement r set reason = 'upkeep_postponed', tries = r.tries + 1, next_try_at = v_next
+      update hwqueue.replacement r set reason = 'upkeep_postponed', tries = r.tries + 1,
+        next_try_at = hwqueue.postpone('replacement', v_row.lease_id, sqlstate, sqlerrm, p_now)
       where r.lease_id = v_row.lease_id;
     end;
     exit when clock_timestamp() >= v_until or hwqueue.is_time_up();
   end loop;
+  update hwqueue.replacement r set next_try_at = p_now where r.lease_id = any (v_seen)
+    and r.next_try_at < p_now and (cardinality(v_seen) = p_limit or clock_timestamp() >= v_until);
 end
 $$;
 
@@ -217,10 +227,8 @@ as $$
   join hwqueue.placement_class own on own.class_id = p_lease.class_id
   where p_row.service_id is not null and l.created_at < p_lease.created_at and l.gang_id is null
     and l.run_id is null and k.tenant = own.tenant
-    and not exists (
-      select from hwqueue.replacement x where x.old_lease = o.lease_id)
-    and not exists (
-      select from hwqueue.replacement x where x.lease_id = o.lease_id)
+    and not exists (select from hwqueue.replacement x where x.old_lease = o.lease_id)
+    and not exists (select from hwqueue.replacement x where x.lease_id = o.lease_id)
   order by o.turn, o.since, o.lease_id limit 1
 $$;
 
@@ -293,8 +301,7 @@ declare
   v_claim hwqueue.claim;
 begin
   if p_row.state = 'held' then
-    select l.* into v_old from hwqueue.lease l
-    where l.lease_id = p_row.old_lease;
+    select l.* into v_old from hwqueue.lease l where l.lease_id = p_row.old_lease;
     if v_old.available_at = hwqueue.never_due() and (hwqueue.lease_end(v_old.lease_id)).state is null then
       v_entry := hwqueue.take_free_entry(v_old.lease_id);
       if v_entry.lease_id is null then

@@ -338,6 +338,22 @@ def test_gangs_take_turns_by_tenant(api: Api, machines: list[Node], step: str) -
     assert machines
 
 
+def test_replacements_take_turns_by_tenant(api: Api, queue: str, clock: Clock) -> None:
+    """Nor do those that wait on keep the ones behind them from their turn."""
+
+    def replacing(tenant: str) -> UUID:
+        clock.advance(SECOND)
+        old = api.spawn(queue, tenant=tenant)
+        return api.spawn(queue, tenant=tenant, replaces={"lease": str(old)})
+
+    leases = [*(replacing("a") for _ in range(5)), replacing("b")]
+    for seen in range(2, 7):
+        clock.advance(SECOND)
+        api.rows("reap", limit=2)
+        states = [api.state(lease) for lease in leases]
+        assert (states.count("pending"), states[0], states[-1]) == (seen, "pending", "pending")
+
+
 def test_what_ends_says_whose_it_is(api: Api) -> None:
     """An item that has ended, and a parent of a join, where another session may hold the count."""
     mine, left = {"tenant": "a"}, "select kind, tenant from hwqueue.arrival where run_id = %s"
