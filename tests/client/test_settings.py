@@ -46,6 +46,9 @@ FORMS = {
     "client_encoding": ("LATIN1",),
     "default_transaction_isolation": ("serializable", "repeatable read"),
     "default_transaction_deferrable": ("on",),
+    "quote_all_identifiers": ("on",),
+    "standard_conforming_strings": ("off",),
+    "array_nulls": ("off",),
 }
 EACH = [(name, value) for name, values in FORMS.items() for value in values]
 WORST = [(name, values[0]) for name, values in FORMS.items()]
@@ -195,6 +198,12 @@ def test_programs_say_the_same(dsn: str, conn: psycopg.Connection, seen: Seen) -
     assert findings["isolation"].level is Level.WARN
     assert "serializable" in findings["isolation"].message
     assert findings["encoding"].level is Level.OK
+
+
+def test_an_upgrade_makes_the_same(empty_dsn: str) -> None:
+    with psycopg.connect(empty_dsn, autocommit=True) as conn, set_to(conn, *WORST):
+        upgrade(empty_dsn)
+    assert check(empty_dsn).drifts == ()
 
 
 def lines(seen: Seen) -> list[tuple[str, ...]]:

@@ -6,3 +6,4 @@ set local datestyle = 'ISO, YMD';
 set local intervalstyle = 'postgres';
 set local extra_float_digits = 1;
 set local bytea_output = 'hex';
+set local quote_all_identifiers = off;
