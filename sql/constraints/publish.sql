@@ -148,7 +148,8 @@ begin
 end
 $$;
 
--- Takes the next step for up to p_limit terms that are not published. pending: some are left.
+-- Takes the next step for up to p_limit terms that are not published, tenants in turn, of the 50 * p_limit
+-- oldest (write_terms, too). pending: some are left.
 -- p_holds: whether running claims may be locked until the caller's transaction ends, to count them. A
 -- claim leaves that to reap, since its transaction may stay open. After ten seconds it locks them all the
 -- same, because it may be that no worker calls reap. Null: publish nothing, since the caller has counted a
@@ -176,8 +177,11 @@ begin
     insert into hwqueue.lock_stripe (stripe_id) select g from generate_series(0, 16383) g;
   end if;
   for v_term in
-    select t.* from hwqueue.affinity_term t where t.published_at is null
-    order by t.term_id limit p_limit
+    select t.* from (
+      select x.term_id, row_number() over (partition by x.spec #> '{all,0,tenants}' order by x.term_id) turn
+      from (select y.term_id, y.spec from hwqueue.affinity_term y where y.published_at is null
+            order by y.term_id limit 50 * p_limit) x) d
+    join hwqueue.affinity_term t using (term_id) order by d.turn, t.term_id limit p_limit
   loop
     -- written by this transaction: no other can see it yet
     continue when v_term.written_xid = pg_current_xact_id();
@@ -301,9 +305,12 @@ language plpgsql volatile
 as $$
 declare
   v_classes bigint[] := array(
-    select c.class_id from hwqueue.placement_class c
-    where c.terms <> '[]' and not c.terms_written order by c.class_id limit p_limit
-    for no key update skip locked);
+    select c.class_id from (
+      select x.class_id, row_number() over (partition by x.tenant order by x.class_id) as turn
+      from (select y.class_id, y.tenant from hwqueue.placement_class y
+            where y.terms <> '[]' and not y.terms_written order by y.class_id limit 50 * p_limit) x) d
+    join hwqueue.placement_class c using (class_id)
+    where not c.terms_written order by d.turn, c.class_id limit p_limit for no key update of c skip locked);
 begin
   if v_classes = '{}' then
     return;

@@ -11,6 +11,7 @@ from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.flows import Flow, each, step
 from tests.nests import nested
+from tests.patience import looks
 from tests.sql.api import Api, Node
 from tests.sql.gangs import gang, nodes, spawn
 from tests.sql.test_everywhere import Fleet, fleet
@@ -352,6 +353,29 @@ def test_replacements_take_turns_by_tenant(api: Api, queue: str, clock: Clock) -
         api.rows("reap", limit=2)
         states = [api.state(lease) for lease in leases]
         assert (states.count("pending"), states[0], states[-1]) == (seen, "pending", "pending")
+
+
+def test_terms_take_turns_by_tenant(api: Api, queue: str) -> None:
+    """One that nobody knows yet waits for few of another tenant's, however many these are."""
+
+    def spawn_apart(tenant: str, count: int) -> None:
+        for _ in range(count):
+            away = {"leases": {"labels": {"app": str(uuid4())}}, "domain": "rack", "away": True}
+            api.spawn(queue, tenant=tenant, placement={"require": [away]})
+
+    def published(tenant: str) -> int:
+        where = "published_at is not null and spec #>> '{all,0,tenants,0}' = %s"
+        return int(api.one(f"select count(*) from hwqueue.affinity_term where {where}", tenant))
+
+    spawn_apart("many", 12)
+    api.rows("reap")  # writes them
+    spawn_apart("many", 12)
+    spawn_apart("few", 1)
+    for _ in looks():
+        api.rows("reap", limit=2)
+        if published("few"):
+            break
+    assert published("many") <= 2
 
 
 def test_what_ends_says_whose_it_is(api: Api) -> None:
