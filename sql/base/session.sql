@@ -111,7 +111,7 @@ as $$ select pg_visible_in_snapshot(p_xid, pg_current_snapshot())
   and p_xid is distinct from pg_current_xact_id_if_assigned() $$;
 
 -- Returns a stored next_xid, or '0' (nothing seen) if it lies beyond this server's transaction ids, as
--- in a restored dump.
+-- in a restored dump. So with any other stored id, but those of the caller's own transaction.
 create or replace function hwqueue.valid_next_xid(p_mark xid8) returns xid8
 language sql stable
 as $$ select case when p_mark > pg_snapshot_xmax(pg_current_snapshot()) then '0'::xid8 else p_mark end $$;

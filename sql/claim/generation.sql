@@ -29,9 +29,10 @@ $$;
 -- Records which server this is, and returns the generation. On another server transaction ids mean
 -- something else, so everything that was judged by them is judged again, and sequences may lag behind
 -- the tables. The new generation follows from the row and the server alone, so a session that cannot
--- lock the row uses it unwritten. Locks: the installation's row, skip locked; on another server the rows of
--- queue (dropped ones), profile, profile_queue, node_state, placement_class, term_counter and what is
--- cached of the fleet.
+-- lock the row uses it unwritten. What classes, counters and arrivals make long is left to upkeep, which
+-- knows an id of another server by being above all of this one (reap_part, prune_counts, stamp_retired,
+-- sweep_arrivals, publish_terms). Locks: the installation's row, skip locked; on another server the rows of
+-- profile, profile_queue, node_state and what is cached of the fleet.
 create or replace function hwqueue.note_server(p_timeline int) returns bigint
 language plpgsql volatile
 as $$
@@ -57,20 +58,12 @@ begin
     perform hwqueue.note_generation(v_row.generation >> 40, v_next >> 40);
   end if;
   if v_row.system_identifier <> v_system then
-    update hwqueue.placement_class c set created_xid = '0', retired_before = null;
-    update hwqueue.queue q set dropped_before = null where q.dropped_before is not null;
     update hwqueue.profile p set classes_seen = '0', classes_unseen = '{}', judged_xid = null,
       judged_class = null;
     update hwqueue.profile_queue s set classes_seen = '0', classes_unseen = '{}';
-    update hwqueue.affinity_term t set publish_after_xid = null, written_xid = '1'
-      where t.published_at is null;
     update hwqueue.node_state n
     set classes_seen = '0', classes_unseen = '{}', judged_xid = null, judged_class = null, moved_xid = '0';
-    update hwqueue.term_counter k set dropped_xid = '0' where k.dropped_xid is not null;
     update hwqueue.ignored_label o set unseen = '{}', next_xid = '0';
-    update hwqueue.workflow w set retired_before = null where w.retired_before is not null;
-    update hwqueue.arrival a set after_xid = null, at = hwqueue.clock()  -- no mark of reap is above that
-      where a.after_xid is not null;
     delete from hwqueue.spread_fleet f;
     delete from hwqueue.spread_floor f;
     delete from hwqueue.class_range r;
@@ -147,7 +140,8 @@ $$;
 
 -- Resets the low-water marks, which claims then advance again, and sets the sequence of positions above
 -- all that were drawn, those of single leases that are reserved among them: they go back to where they were
--- in line (put_back_in_line). Writes an event. In this order: transactions that drew low positions may still
+-- in line (put_back_in_line). Marks that are left after upkeep_budget are reset when they are found wrong
+-- (reap_positions). Writes an event. In this order: transactions that drew low positions may still
 -- be open, so the position horizon waits for them before low-water marks pass anything. A low-water mark,
 -- or the horizon, that another session holds is skipped: the next reap tries again. False: another
 -- session holds the horizon. Locks: the horizon and the low-water marks, skip locked.
@@ -166,6 +160,7 @@ declare
   v_version bigint;
   v_marks hwqueue.low_water;
   v_reset int := 0;
+  v_until timestamptz := clock_timestamp() + hwqueue.upkeep_budget();
 begin
   perform setval('hwqueue.ready_position_seq', v_most);
   select h.version into v_version from hwqueue.position_horizon h
@@ -185,6 +180,7 @@ begin
     where w.queue_id = v_marks.queue_id and w.class_id = v_marks.class_id and w.version = v_marks.version;
     perform hwqueue.write_first_low_water(v_marks.queue_id, v_marks.class_id, v_marks.version + 1);
     v_reset := v_reset + 1;
+    exit when clock_timestamp() >= v_until;
   end loop;
   perform hwqueue.note_event('positions_repaired',
     format('%s low-water marks start anew, positions go on at %s', v_reset, v_most),

@@ -207,7 +207,8 @@ begin
         where t.term_id = v_term.term_id;
     elsif not v_is_over then
       update hwqueue.affinity_term t set publish_after_xid = pg_snapshot_xmax(pg_current_snapshot())
-      where t.term_id = v_term.term_id and v_term.publish_after_xid is null;
+      where t.term_id = v_term.term_id
+        and coalesce(hwqueue.valid_next_xid(v_term.publish_after_xid), '0') = '0';
     elsif p_holds is not null and hwqueue.publish_term(
       v_term, p_holds or v_term.created_at + interval '10 seconds' <= p_now, p_now) then
       perform hwqueue.note_event('term_published',

@@ -207,19 +207,19 @@ end
 $$;
 
 -- True if there are classes that a judge which has seen this has not judged. Ordered, so that each half
--- is one index probe: mostly there is nothing, and a scan would read every class to find that out.
+-- is one index probe: mostly there is nothing, and a scan would read all. Ids above are of another server.
 create or replace function hwqueue.has_new_classes(p_seen xid8, p_unseen xid8[]) returns boolean
 language plpgsql stable
 as $$
 begin
   return (select c.class_id from hwqueue.placement_class c
-          where c.created_xid >= p_seen order by c.created_xid limit 1) is not null
+          where c.created_xid >= p_seen and c.created_xid <= greatest(pg_snapshot_xmax(pg_current_snapshot()),
+            pg_current_xact_id_if_assigned()) order by c.created_xid limit 1) is not null
       or (select x.class_id from unnest(p_unseen) u(xid)
           cross join lateral (
             select c.class_id from hwqueue.placement_class c
             where c.created_xid >= u.xid and c.created_xid <= u.xid
-            order by c.created_xid limit 1) x
-          limit 1) is not null;
+            order by c.created_xid limit 1) x limit 1) is not null;
 end
 $$;
 
@@ -230,8 +230,7 @@ language plpgsql stable
 as $$
 begin
   return case when p_unseen = '{}' then p_unseen else array(
-    select u from unnest(p_unseen) u
-    where not hwqueue.has_ended(u) or exists (
+    select u from unnest(p_unseen) u where not hwqueue.has_ended(u) or exists (
       select 1 from hwqueue.placement_class c where c.created_xid = u)) end;
 end
 $$;
@@ -280,6 +279,7 @@ begin
         (select false, c.created_xid, c.class_id, c.cost from hwqueue.placement_class c
          where (c.created_xid, c.class_id)
              > (v_from.next_xid, case when v_from.next_xid = v_from.xid then v_from.class_id else -1 end)
+           and c.created_xid <= pg_snapshot_xmax(pg_current_snapshot())  -- (has_new_classes)
            and c.created_xid is distinct from v_own and c.is_pinned = p_pinned and c.anchors && p_anchors
            and not c.waits and (c.terms = '[]' or hwqueue.has_published_terms(c.terms))
          order by c.created_xid, c.class_id limit p_limit)

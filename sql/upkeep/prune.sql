@@ -422,16 +422,19 @@ begin
     update hwqueue.placement_class c set retired_before = pg_current_xact_id()
     where c.class_id = any (array(
       select o.class_id from hwqueue.placement_class o
-      where o.retired_at is not null and o.retired_before is null limit p_limit for update skip locked))
+      where o.retired_at is not null and coalesce(hwqueue.valid_next_xid(o.retired_before), '0') = '0'
+      limit p_limit for update skip locked))
   ), queues as (
     update hwqueue.queue q set dropped_before = pg_current_xact_id()
     where q.queue_id = any (array(
       select o.queue_id from hwqueue.queue o
-      where o.dropped_at is not null and o.dropped_before is null limit p_limit for update skip locked))
+      where o.dropped_at is not null and coalesce(hwqueue.valid_next_xid(o.dropped_before), '0') = '0'
+      limit p_limit for update skip locked))
   )
   update hwqueue.workflow w set retired_before = pg_current_xact_id()
   where w.workflow_id = any (array(
     select o.workflow_id from hwqueue.workflow o
-    where o.retired_at is not null and o.retired_before is null limit p_limit for update skip locked));
+    where o.retired_at is not null and coalesce(hwqueue.valid_next_xid(o.retired_before), '0') = '0'
+      limit p_limit for update skip locked));
 end
 $$;

@@ -78,6 +78,11 @@ declare
       and l.pid is distinct from pg_backend_pid()
       and l.database = (select d.oid from pg_database d where d.datname = current_database()));
 begin
+  update hwqueue.term_counter k set dropped_xid = '0' where k.ctid = any (array(  -- lowered on another server
+    select o.ctid from hwqueue.term_counter o
+    where o.dropped_xid > pg_snapshot_xmax(pg_current_snapshot())
+      and o.dropped_xid is distinct from pg_current_xact_id_if_assigned()
+    limit p_limit for update skip locked));
   delete from hwqueue.term_counter k where k.ctid = any (array(
     select o.ctid from hwqueue.term_counter o
     where (o.leases = 0 and o.holders = 0 and (o.dropped_xid is null or v_is_known

@@ -61,7 +61,13 @@ begin
     perform hwqueue.split_profiles(p_most);
     select c.* into v_found from hwqueue.reap_classes(v_from.judged_profile, p_most, v_until) c;
     v_from.judged_profile := v_found.next_after;
-    v_more := v_found.more;
+    update hwqueue.placement_class c set created_xid = pg_current_xact_id()  -- those of another server
+    where c.class_id = any (array(
+      select x.class_id from hwqueue.placement_class x
+      where x.created_xid > pg_snapshot_xmax(pg_current_snapshot())
+        and x.created_xid is distinct from pg_current_xact_id_if_assigned()
+      order by x.created_xid limit p_most for no key update skip locked));
+    v_more := v_found.more or found;
   when 'clock' then
     v_more := case when v_from.reaped_at > p_now + interval '5 seconds'
       then hwqueue.move_times_back(p_most, v_from.reaped_at, p_now) else false end;
@@ -310,22 +316,17 @@ declare
   v_count int := 0;
 begin
   for v_node_id in
-    select s.node_id
-    from hwqueue.node n
-    join hwqueue.node_state s on s.node_id = n.node_id
+    select s.node_id from hwqueue.node n join hwqueue.node_state s on s.node_id = n.node_id
     where (n.taints || n.operator_taints) @> '[{"effect": "no_execute"}]' and n.deregistered_at is null
     for no key update of s skip locked
   loop
     select n.* into v_node from hwqueue.node n where n.node_id = v_node_id;
     v_leases := array(
-      select c.lease_id
-      from hwqueue.claim c
-      join hwqueue.placement_class k on k.class_id = c.class_id
+      select c.lease_id from hwqueue.claim c join hwqueue.placement_class k on k.class_id = c.class_id
       where c.node_id = v_node_id and c.stop_requested_at is null
         and (hwqueue.first_stop_at(v_node.taints || v_node.operator_taints, k.tolerate,
             c.claimed_at)).stop_at is not null
-      limit p_limit - v_count
-      for update of c skip locked);
+      limit p_limit - v_count for update of c skip locked);
     perform hwqueue.set_stops(v_node, v_leases, p_now);
     v_count := v_count + cardinality(v_leases);
     exit when v_count >= p_limit;

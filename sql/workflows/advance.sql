@@ -45,7 +45,7 @@ begin
          where a.after_xid is not null and a.arrival_id >= v_ends.first and a.arrival_id < v_middle
          order by a.arrival_id limit 5 * p_limit)) k
       group by k.run_id
-      order by bool_and(k.after_xid <= v_oldest) desc,
+      order by bool_and(hwqueue.valid_next_xid(k.after_xid) <= v_oldest) desc,
                row_number() over (partition by min(k.tenant) order by min(k.turn), min(k.arrival_id)),
                min(k.turn), min(k.arrival_id) limit p_limit);
   end if;

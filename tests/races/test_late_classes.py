@@ -22,6 +22,9 @@ _AHEAD = [
 FAR_AHEAD = 4 * 10**12  # no transaction of this server has such an id
 MANY = 1200  # more than two batches
 
+_STILL_AHEAD = """
+  select count(*) from hwqueue.placement_class where created_xid > pg_snapshot_xmax(pg_current_snapshot())
+"""
 _BEHIND = """
   select count(*) from hwqueue.profile p
   where hwqueue.has_new_classes(p.classes_seen, p.classes_unseen)
@@ -53,6 +56,15 @@ def drain(direct: Direct, node: Node, qty: int = 1000) -> list[UUID]:
     while found := ids(direct.claim(QUEUE, *node, qty=qty)):
         got += found
     return got
+
+
+def become_another(direct: Direct) -> None:
+    """Let it look as if this server had not been there before."""
+    direct.conn.execute(
+        "update hwqueue.installation set system_identifier = system_identifier + 1,"
+        " server_started_at = server_started_at - interval '1 hour'"
+    )
+    direct.conn.execute("update hwqueue.node_state set server_started_at = null")
 
 
 @pytest.mark.parametrize("pinned", [False, True])
@@ -222,13 +234,28 @@ def test_a_restored_dump_starts_again(direct: Direct, node: Node) -> None:
     assert ids(direct.claim(QUEUE, *node)) == old[:1]
     for statement in _AHEAD:
         direct.conn.execute(statement)
-    direct.conn.execute(
-        "update hwqueue.installation set system_identifier = system_identifier + 1,"
-        " server_started_at = server_started_at - interval '1 hour'"
-    )
-    direct.conn.execute("update hwqueue.node_state set server_started_at = null")
+    become_another(direct)
     new = [direct.spawn(QUEUE, label(str(uuid4())))["lease_id"]]
     assert drain(direct, node) == [*old[1:], *new]
+    assert direct.conn.execute(_BEHIND).fetchall() == [(0,)]
+
+
+def test_many_classes_of_a_restored_dump(direct: Direct, node: Node) -> None:
+    """Upkeep gives them ids of this server, a thousand in a call; nobody waits for that."""
+    leases = spawn_many(direct, "old", MANY)
+    got = ids(direct.claim(QUEUE, *node))
+    for statement in _AHEAD:
+        direct.conn.execute(statement)
+    become_another(direct)
+    leases += [new := direct.spawn(QUEUE, label("new"))["lease_id"]]
+    got += ids(direct.claim(QUEUE, *node))
+    assert direct.conn.execute(_STILL_AHEAD).fetchall() == [(MANY,)]
+    got += drain(direct, node)
+    assert new in got
+    for left in (MANY - 1000, 0):
+        direct.reap()
+        assert direct.conn.execute(_STILL_AHEAD).fetchall() == [(left,)]
+    assert sorted(got + drain(direct, node)) == sorted(leases)
     assert direct.conn.execute(_BEHIND).fetchall() == [(0,)]
 
 
@@ -321,10 +348,7 @@ def test_a_restored_dump_is_tidied_up(direct: Direct) -> None:
         "update hwqueue.placement_class set retired_at = now(), retired_before = %s::text::xid8",
         [FAR_AHEAD],
     )
-    direct.conn.execute(
-        "update hwqueue.installation set system_identifier = system_identifier + 1,"
-        " server_started_at = server_started_at - interval '1 hour'"
-    )
+    become_another(direct)
     direct.reap()
     prune(direct)
     assert set(direct.conn.execute("select name from hwqueue.queue")) == {(QUEUE,), (OTHER,)}
