@@ -4043,7 +4043,7 @@ CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone) RETURNS voi
 CREATE FUNCTION hwqueue.prune_everywhere(p_limit integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.prune_gangs(p_limit integer) RETURNS integer
+CREATE FUNCTION hwqueue.prune_gangs(p_limit integer, p_ended uuid[] DEFAULT '{}'::uuid[]) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_leases(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone) RETURNS integer
@@ -9341,7 +9341,7 @@ REVOKE ALL ON FUNCTION hwqueue.prune_events(p_now timestamp with time zone) FROM
 
 REVOKE ALL ON FUNCTION hwqueue.prune_everywhere(p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_gangs(p_limit integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.prune_gangs(p_limit integer, p_ended uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_leases(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 

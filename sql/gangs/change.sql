@@ -459,10 +459,10 @@ begin
 end
 $$;
 
--- Deletes gangs none of whose leases is left, of the p_limit that ended first and the p_limit oldest ones of
--- dropped queues, and returns how many.
+-- Deletes gangs none of whose leases is left, of the p_limit that ended first, the p_limit oldest ones of
+-- dropped queues and those of p_ended that have ended, and returns how many.
 -- Locks: the gangs, skip locked.
-create or replace function hwqueue.prune_gangs(p_limit int) returns int
+create or replace function hwqueue.prune_gangs(p_limit int, p_ended uuid[] default '{}') returns int
 language plpgsql volatile
 as $$
 declare
@@ -473,12 +473,13 @@ declare
     (select g.gang_id from hwqueue.gang g
      where g.state = 'waiting' and not exists (
        select from hwqueue.queue q where q.queue_id = g.queue_id and q.dropped_at is null)
-     order by g.rank, g.position limit p_limit));
+     order by g.rank, g.position limit p_limit)
+    union all
+    select g.gang_id from hwqueue.gang g where g.gang_id = any (p_ended) and g.finished_at is not null);
   v_gangs uuid[] := array(
     select g.gang_id from hwqueue.gang g
     where g.gang_id = any (v_old) and not exists (
-      select from hwqueue.gang_member m
-      join hwqueue.lease l on l.lease_id = m.lease_id
+      select from hwqueue.gang_member m join hwqueue.lease l on l.lease_id = m.lease_id
       where m.gang_id = g.gang_id)
     order by g.gang_id for update skip locked);
 begin

@@ -7,8 +7,8 @@
 -- Invariant: a choice is settled when none of its alternatives is open but the one that was taken; one that
 -- is added later makes it unsettled again (spawn/choice).
 
--- Cancels the leases and gangs that were not taken of up to p_limit choices, those that were taken first.
--- p_from: none was taken before.
+-- Cancels the leases and gangs that were not taken of up to p_limit choices, of the 50 * p_limit that were
+-- taken first; tenants take turns. p_from: none was taken before.
 -- Locks: the choices, entries and gangs, all skip locked.
 create or replace function hwqueue.settle_choices(p_limit int, p_now timestamptz,
   p_from timestamptz default '-infinity') returns void
@@ -24,10 +24,14 @@ declare
   v_left int;
 begin
   for v_choice in
-    select h.* from hwqueue.choice h
-    where h.taken is not null and h.settled_at is null and h.taken_at >= p_from
-      and not hwqueue.is_put_off('choice', h.choice_id, p_now)
-    order by h.taken_at limit p_limit for no key update skip locked
+    select h.* from (
+      select w.choice_id, row_number() over (partition by w.tenant order by w.taken_at) as turn
+      from (select x.* from hwqueue.choice x
+            where x.taken is not null and x.settled_at is null and x.taken_at >= p_from
+              and not hwqueue.is_put_off('choice', x.choice_id, p_now)
+            order by x.taken_at limit 50 * p_limit) w) d
+    join hwqueue.choice h using (choice_id) where h.settled_at is null
+    order by d.turn, h.taken_at limit p_limit for no key update of h skip locked
   loop
     begin
       select coalesce(array_agg(m.member_id) filter (where not m.is_gang), '{}'),
@@ -47,8 +51,7 @@ begin
           v_choice.taken, 'detail', format('of its alternatives %s was taken', v_choice.taken));
         perform hwqueue.end_waiting(v_ended, 'cancelled', v_why, hwqueue.clock());
         perform hwqueue.note_leases('lease_cancelled', v_ended,
-          format('cancelled: of its alternatives %s was taken', v_choice.taken),
-          v_why - 'detail');
+          format('cancelled: of its alternatives %s was taken', v_choice.taken), v_why - 'detail');
       end if;
       for v_gang in
         select g.* from hwqueue.gang g
@@ -61,9 +64,7 @@ begin
         perform hwqueue.note_gang(v_gang, 'cancelling');
         v_left := v_left - 1;
       end loop;
-      if v_left = 0 then
-        update hwqueue.choice h set settled_at = p_now where h.choice_id = v_choice.choice_id;
-      end if;
+      update hwqueue.choice h set settled_at = p_now where h.choice_id = v_choice.choice_id and v_left = 0;
     exception when query_canceled or others then  -- undone alone, and the others go on
       perform hwqueue.postpone('choice', v_choice.choice_id, sqlstate, sqlerrm, p_now);
     end;
@@ -80,12 +81,10 @@ language plpgsql volatile
 as $$
 declare
   v_old uuid[] := array(
-    select h.choice_id from hwqueue.choice h
-    where h.checked_at <= p_now - interval '10 minutes'
+    select h.choice_id from hwqueue.choice h where h.checked_at <= p_now - interval '10 minutes'
     order by h.checked_at limit p_limit for update skip locked);
   v_gone uuid[] := array(
-    select o.choice_id from unnest(v_old) o(choice_id)
-    where not exists (
+    select o.choice_id from unnest(v_old) o(choice_id) where not exists (
       select from hwqueue.choice_member m
       left join hwqueue.lease l on not m.is_gang and l.lease_id = m.member_id
       left join hwqueue.gang g on m.is_gang and g.gang_id = m.member_id
@@ -128,8 +127,7 @@ as $$
   select 'choice_taken', x.member_id, jsonb_build_object('one_of', x.choice_id, 'taken', h.taken)
   from (
     select l.lease_id as member_id, l.choice_id
-    from hwqueue.claim c
-    join hwqueue.lease l on l.lease_id = c.lease_id
+    from hwqueue.claim c join hwqueue.lease l on l.lease_id = c.lease_id
     where l.choice_id is not null
     union all
     select g.gang_id, g.choice_id from hwqueue.gang g
@@ -139,8 +137,7 @@ as $$
   union all
   -- claims look at the choice of a lease when its class says that it has one
   select 'choice_class', l.lease_id, jsonb_build_object('one_of', l.choice_id, 'class_id', l.class_id)
-  from hwqueue.lease l
-  join hwqueue.placement_class c on c.class_id = l.class_id
+  from hwqueue.lease l join hwqueue.placement_class c on c.class_id = l.class_id
   left join hwqueue.choice_member m on m.choice_id = l.choice_id and m.member_id = l.lease_id
   where l.gang_id is null
     and (c.is_choice <> (l.choice_id is not null) or c.is_choice and m.member_id is null)

@@ -99,8 +99,7 @@ begin
   when 'caches' then
     -- prices that ran out an hour ago: claims of a queue that no planner serves any more look for none
     for v_queue_id in
-      select q.queue_id from hwqueue.queue q
-      where q.has_prices and not exists (
+      select q.queue_id from hwqueue.queue q where q.has_prices and not exists (
         select from hwqueue.queue_price p
         where p.queue_id = q.queue_id and p.worth_until > p_now - interval '1 hour')
       order by q.queue_id for no key update skip locked
@@ -111,8 +110,7 @@ begin
     end loop;
     -- facts that no claim has used for an hour: one that needs them computes them again
     delete from hwqueue.spread_fleet f where f.ctid = any (array(
-      select o.ctid from hwqueue.spread_fleet o
-      where o.live_until < p_now - interval '1 hour'
+      select o.ctid from hwqueue.spread_fleet o where o.live_until < p_now - interval '1 hour'
       limit p_most for update skip locked));
     delete from hwqueue.class_range r where r.ctid = any (array(
       select o.ctid from hwqueue.class_range o

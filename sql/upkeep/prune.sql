@@ -238,8 +238,7 @@ begin
       where c.queue_id = v_queue_id limit v_left for update skip locked), v_left);
     continue when exists (select 1 from hwqueue.placement_class c where c.queue_id = v_queue_id);
     v_profiles := array(
-      select p.profile_id from hwqueue.profile p
-      where p.profile_id = any (array(
+      select p.profile_id from hwqueue.profile p where p.profile_id = any (array(
         select s.profile_id from hwqueue.profile_queue s where s.queue_id = v_queue_id))
       for no key update skip locked);
     delete from hwqueue.profile_queue s where s.queue_id = v_queue_id and s.profile_id = any (v_profiles);
@@ -378,18 +377,19 @@ end
 $$;
 
 -- Deletes leases with all that hangs on them (keys, outcomes, attempts, checkpoints, signals, progress, log
--- lines), and returns their number.
--- Locks: the caller holds their entries or outcomes; the lease rows.
+-- lines; gangs that have none left), and returns their number.
+-- Locks: the caller holds their entries or outcomes; the lease rows; gangs, skip locked.
 create or replace function hwqueue.remove_leases(p_leases uuid[]) returns int
 language plpgsql volatile
 as $$
+declare
+  v_gangs uuid[] := array(select distinct l.gang_id from hwqueue.lease l where l.lease_id = any (p_leases));
 begin
   if p_leases = '{}' then
     return 0;
   end if;
   delete from hwqueue.idempotency i where i.ctid = any (array(
-    select k.place from hwqueue.spawned_keys(p_leases) s
-    cross join lateral (
+    select k.place from hwqueue.spawned_keys(p_leases) s cross join lateral (
       select x.ctid as place from hwqueue.idempotency x
       where x.tenant = s.tenant and x.queue_id = s.queue_id
         and x.idempotency_key = s.idempotency_key and x.lease_id = s.lease_id
@@ -403,6 +403,7 @@ begin
   -- after the lease, whose row a report and new log lines hold
   delete from hwqueue.progress p where p.lease_id = any (p_leases);
   delete from hwqueue.attempt_log g where g.lease_id = any (p_leases);
+  perform hwqueue.prune_gangs(0, v_gangs);  -- prune may not come to them behind gangs that are kept
   return cardinality(p_leases);
 end
 $$;

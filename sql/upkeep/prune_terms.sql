@@ -52,8 +52,7 @@ begin
   delete from hwqueue.affinity_term t where t.term_id = any (v_terms);
   -- floors of terms that are gone, and those that are too old to be used (cached_skew_reason)
   delete from hwqueue.spread_floor f where f.ctid = any (array(
-    select o.ctid from hwqueue.spread_floor o
-    where (hwqueue.is_old_floor(o.next_xid) or not exists (
+    select o.ctid from hwqueue.spread_floor o where (hwqueue.is_old_floor(o.next_xid) or not exists (
       select 1 from hwqueue.affinity_term t where t.term_id = o.term_id))
       limit p_limit for update skip locked));
   perform hwqueue.prune_counts(p_limit);

@@ -391,6 +391,20 @@ def test_a_deadline_is_that_of_a_second_start_too(api: Api, racks: list[Node], c
     assert job.now("state", "reason") == ("failed", "deadline_exceeded")
 
 
+def test_a_gang_goes_though_those_before_it_are_kept(api: Api, racks: list[Node], clock: Clock) -> None:
+    kept = Gang(api, racks, 9, queue=api.queue(retain_completed=timedelta(days=900).total_seconds()))
+    for each in (kept, job := Gang(api, racks, 9)):
+        api.value("cancel_gang", gang=each.id)
+        reap(api)
+    clock.advance(timedelta(days=60))
+    for _ in looks():
+        api.rows("prune", limit=1)
+        if api.conn.execute("select from hwqueue.lease where gang_id = %s", [job.id]).rowcount == 0:
+            break
+    api.refused("QHG01", "get_gang", gang=job.id)
+    assert kept.state == "cancelled"
+
+
 def test_a_dropped_queue_takes_its_gangs_along(api: Api, racks: list[Node]) -> None:
     job = Gang(api, racks, 2)
     api.rows("drop_queue", queue=job.queue, force=True)

@@ -355,6 +355,16 @@ def test_replacements_take_turns_by_tenant(api: Api, queue: str, clock: Clock) -
         assert (states.count("pending"), states[0], states[-1]) == (seen, "pending", "pending")
 
 
+def test_choices_take_turns_by_tenant(api: Api, queue: str) -> None:
+    node, others = api.node(), []
+    for tenant in "aaab":
+        choice = str(uuid4())
+        pair = {api.spawn(queue, tenant=tenant, one_of=choice) for _ in range(2)}
+        others += pair - set(api.claimed(node, queue))
+    api.rows("reap", limit=2)
+    assert [api.state(lease) for lease in others] == ["cancelled", "pending", "pending", "cancelled"]
+
+
 def test_terms_take_turns_by_tenant(api: Api, queue: str) -> None:
     """One that nobody knows yet waits for few of another tenant's, however many these are."""
 
