@@ -520,6 +520,7 @@ CREATE TABLE hwqueue.placement_class (
     cost integer DEFAULT 1 NOT NULL,
     max_run interval,
     is_choice boolean DEFAULT false NOT NULL,
+    asked bytea,
     CONSTRAINT placement_class_cost_check CHECK ((cost > 0)),
     CONSTRAINT placement_class_cpu_milli_check CHECK ((cpu_milli >= 0)),
     CONSTRAINT placement_class_gpu_count_check CHECK ((gpu_count >= 0)),
@@ -560,6 +561,8 @@ COMMENT ON COLUMN hwqueue.placement_class.cost IS 'what judging a node for it co
 COMMENT ON COLUMN hwqueue.placement_class.max_run IS 'how long a lease may run; then it is asked to stop, and its attempt fails; null: as long as it takes';
 
 COMMENT ON COLUMN hwqueue.placement_class.is_choice IS 'its leases are alternatives: each claim of one has to be the first of its choice';
+
+COMMENT ON COLUMN hwqueue.placement_class.asked IS 'digest of the options of the spawn that wrote it, as they were given: the next one need not read them';
 
 CREATE FUNCTION hwqueue.able_node(p_class hwqueue.placement_class, p_profile_id bigint, p_without uuid[], p_node uuid, p_now timestamp with time zone) RETURNS uuid
     LANGUAGE plpgsql STABLE;
@@ -2399,7 +2402,7 @@ CREATE FUNCTION hwqueue.find_adhoc(p_spec jsonb, p_now timestamp with time zone)
 CREATE FUNCTION hwqueue.find_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_queue_head hwqueue.queue_head, p_window integer, p_is_behind boolean, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT seen hwqueue.seen_entries) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.find_class(p_content hwqueue.class_content) RETURNS bigint
+CREATE FUNCTION hwqueue.find_class(p_content hwqueue.class_content, p_asked bytea DEFAULT NULL::bytea) RETURNS bigint
     LANGUAGE plpgsql
     SET enable_seqscan TO 'off';
 
@@ -3067,9 +3070,6 @@ CREATE FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[]) RETURNS T
 
 CREATE FUNCTION hwqueue.keys_of(p_kind text) RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_defaults jsonb) RETURNS bigint
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.kind_keys(p_kind text) RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -4176,9 +4176,6 @@ CREATE FUNCTION hwqueue.read_log_place(p_after text, OUT claim_token bigint, OUT
 CREATE FUNCTION hwqueue.read_map(p_step jsonb, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.read_max_run(p_options jsonb, p_field text) RETURNS interval
-    LANGUAGE sql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.read_near(p_near jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -4221,7 +4218,7 @@ CREATE FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_
 CREATE FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_max_params_bytes integer, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone) RETURNS hwqueue.spawn_request[]
+CREATE FUNCTION hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone, p_index integer DEFAULT 0) RETURNS hwqueue.spawn_request[]
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.read_state_page(p_filter hwqueue.lease_filter, p_limit integer, p_cursor jsonb) RETURNS hwqueue.lease_page
@@ -4345,9 +4342,6 @@ CREATE FUNCTION hwqueue.refuse_depth(p_value jsonb, p_field text, p_code text) R
 
 CREATE FUNCTION hwqueue.refuse_duplicates(p_ids integer[], p_what text, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.refuse_element(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_epoch(p_node uuid, p_node_epoch bigint, p_epoch bigint) RETURNS void
     LANGUAGE plpgsql;
@@ -7371,6 +7365,8 @@ CREATE INDEX outcome_finished ON hwqueue.outcome USING btree (queue_id, state, f
 
 CREATE INDEX placement_class_anchors ON hwqueue.placement_class USING gin (anchors);
 
+CREATE INDEX placement_class_asked ON hwqueue.placement_class USING btree (asked) WHERE (asked IS NOT NULL);
+
 CREATE INDEX placement_class_asks ON hwqueue.placement_class USING gin (terms jsonb_path_ops) WHERE (terms <> '[]'::jsonb);
 
 CREATE INDEX placement_class_bounded ON hwqueue.placement_class USING btree (queue_id, max_run) WHERE (max_run IS NOT NULL);
@@ -8393,7 +8389,7 @@ REVOKE ALL ON FUNCTION hwqueue.find_adhoc(p_spec jsonb, p_now timestamp with tim
 
 REVOKE ALL ON FUNCTION hwqueue.find_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_queue_head hwqueue.queue_head, p_window integer, p_is_behind boolean, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT seen hwqueue.seen_entries) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.find_class(p_content hwqueue.class_content) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.find_class(p_content hwqueue.class_content, p_asked bytea) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_class_heads(p_eligible hwqueue.profile_queue, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, OUT seen hwqueue.seen_entries) FROM PUBLIC;
 
@@ -8745,8 +8741,6 @@ REVOKE ALL ON FUNCTION hwqueue.kept_out_words(p_domain text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.keys_of(p_kind text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_defaults jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.kind_keys(p_kind text) FROM PUBLIC;
 
@@ -9411,8 +9405,6 @@ REVOKE ALL ON FUNCTION hwqueue.read_log_place(p_after text, OUT claim_token bigi
 
 REVOKE ALL ON FUNCTION hwqueue.read_map(p_step jsonb, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_max_run(p_options jsonb, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.read_near(p_near jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_nested_run(p_run hwqueue.run, p_workflow hwqueue.workflow, p_input jsonb, p_step integer, p_now timestamp with time zone) FROM PUBLIC;
@@ -9441,7 +9433,7 @@ REVOKE ALL ON FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task t
 
 REVOKE ALL ON FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_max_params_bytes integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone, p_index integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_state_page(p_filter hwqueue.lease_filter, p_limit integer, p_cursor jsonb) FROM PUBLIC;
 
@@ -9523,8 +9515,6 @@ REVOKE ALL ON FUNCTION hwqueue.refuse(p_code text, p_message text, p_detail json
 REVOKE ALL ON FUNCTION hwqueue.refuse_depth(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_duplicates(p_ids integer[], p_what text, p_field text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.refuse_element(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_epoch(p_node uuid, p_node_epoch bigint, p_epoch bigint) FROM PUBLIC;
 

@@ -40,14 +40,7 @@ declare
   v_gang hwqueue.gang := v_read.gang;
   v_spawns hwqueue.spawn_request[];
 begin
-  begin
-    v_spawns := hwqueue.read_spawns(v_queue, v_read.elements, v_now);
-  exception when others then
-    if sqlstate like 'QH%' then
-      perform hwqueue.refuse_element(v_queue, v_read.elements, v_now);
-    end if;
-    raise;  -- no fault of an element
-  end;
+  v_spawns := hwqueue.read_spawns(v_queue, v_read.elements, v_now);
   if hwqueue.my_tenants() is not null then
     perform hwqueue.check_own_spawns(v_spawns, true);
   end if;

@@ -46,8 +46,10 @@ begin
 end
 $$;
 
--- Spawns a batch [{"task", "params", "options"}], all or nothing, each with the defaults of its task.
--- Elements with equal idempotency keys are one lease. ordinal is the element's place in the batch, from 1.
+-- Spawns a batch [{"task", "params", "options"}], all or nothing, each with the defaults of its task. Many
+-- leases of few kinds are faster as {"kinds": [{"task", "options"}], "each": [params], "of": [kind of each]}:
+-- of counts from 0, and one kind needs none. Elements with equal idempotency keys are one lease. ordinal is
+-- the element's place in the batch, from 1.
 -- Locks: its idempotency keys, then its choices, both sorted. Raises: as spawn_lease, with the element's
 -- index (from 0) in the detail. Idempotent: per idempotency key. Wakes: waiting workers, once.
 create or replace function hwqueue.spawn_leases(p_queue text, p_leases jsonb)
@@ -62,19 +64,16 @@ declare
   v_now timestamptz := hwqueue.clock();
   v_spawns hwqueue.spawn_request[];
 begin
-  if jsonb_typeof(p_leases) is distinct from 'array' then
+  if jsonb_typeof(p_leases) is distinct from 'array' and (jsonb_path_exists(p_leases,
+      '$ ? (@.each.type() == "array" && @.kinds.type() == "array" && !exists(@.kinds[*].params)
+        && (@.kinds.size() == 1 && !exists(@.of) || @.of.type() == "array" && @.of.size() == @.each.size()
+        && !exists(@.of[*] ? (@.type() != "number" || !(@ >= 0 && @ < $.kinds.size() && @ == @.floor())))))')
+      and p_leases - array['kinds', 'each', 'of'] = '{}') is not true then
     perform hwqueue.refuse('QHA01',
-      format('leases must be a JSON array, got %s', coalesce(jsonb_typeof(p_leases), 'null')),
+      format('leases must be a JSON array, or few kinds, got %s', coalesce(jsonb_typeof(p_leases), 'null')),
       jsonb_build_object('field', 'leases'), 'pass [{"task": "...", "params": {}, "options": {}}, ...]');
   end if;
-  begin
-    v_spawns := hwqueue.read_spawns(v_queue, p_leases, v_now);
-  exception when others then
-    if sqlstate like 'QH%' then
-      perform hwqueue.refuse_element(v_queue, p_leases, v_now);
-    end if;
-    raise;  -- no fault of an element
-  end;
+  v_spawns := hwqueue.read_spawns(v_queue, p_leases, v_now);
   v_spawns := hwqueue.write_spawns(v_spawns, v_queue, v_now);
   if hwqueue.my_tenants() is not null then
     perform hwqueue.check_own_spawns(v_spawns, true);

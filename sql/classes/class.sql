@@ -46,14 +46,6 @@ as $$
     when p_task <> all (p_tasks) then jsonb_build_object('task', p_task) end
 $$;
 
--- Returns the option max_run, how long a lease may run.
--- Raises: QHA01.
-create or replace function hwqueue.read_max_run(p_options jsonb, p_field text) returns interval
-language sql immutable
-as $$
-  select hwqueue.json_short_interval(p_options -> 'max_run', p_field || '.max_run', '1 second', '366 days')
-$$;
-
 -- Returns the digest that classes of equal content share.
 create or replace function hwqueue.class_digest(p_content hwqueue.class_content) returns bytea
 language sql stable
@@ -120,39 +112,46 @@ begin
 end
 $$;
 
--- Returns the id of the class with this content: a committed one, or one of this transaction, else one
--- that it writes.
+-- Returns the id of the class with this content: a committed one, or one of this transaction, else one that
+-- it writes. p_asked: the digest of a spawn's words; without content the class that has it, or null.
 -- Locks: the new row. Above read committed also the class found, for key share. Raises: 40001 there.
-create or replace function hwqueue.find_class(p_content hwqueue.class_content) returns bigint
+create or replace function hwqueue.find_class(p_content hwqueue.class_content, p_asked bytea default null)
+returns bigint
 language plpgsql volatile
   set enable_seqscan = off  -- the plan may be kept until there are many classes
 as $$
 declare
   -- assigned before the lookup: prune_classes waits for transactions that may have found a class
   v_xid xid8 := pg_current_xact_id();
-  v_digest bytea := hwqueue.class_digest(p_content);
+  v_is_asked boolean := p_content is null;
+  v_digest bytea := case when not v_is_asked then hwqueue.class_digest(p_content) end;
   v_class_id bigint;
   v_class hwqueue.placement_class;
 begin
-  select c.class_id into v_class_id from hwqueue.placement_class c
-  where c.digest = v_digest and c.retired_at is null
-  order by c.class_id + 0 limit 1;  -- found by its digest, never by going through the ids
-  if v_class_id is null then
+  if v_is_asked then  -- by a digest, never by going through the ids
+    select c.class_id into v_class_id from hwqueue.placement_class c
+    where c.asked = p_asked and c.retired_at is null order by c.class_id + 0 limit 1;
+  else
+    select c.class_id into v_class_id from hwqueue.placement_class c
+    where c.digest = v_digest and c.retired_at is null order by c.class_id + 0 limit 1;
+  end if;
+  if v_class_id is null and not v_is_asked then
     v_class := hwqueue.draft_class(p_content, hwqueue.service_away_from(p_content.service_id));
     insert into hwqueue.placement_class as c (
       digest, queue_id, task_name, tenant, service_id, labels, placement, required, preferred,
       anchors, is_pinned, cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, cpu_isolation,
       gpu_exclusivity, tolerate, trusts, spread, terms, away_from, patience, target, cost, max_run,
-      is_choice, created_xid, created_at)
+      is_choice, created_xid, created_at, asked)
     values (
       v_digest, v_class.queue_id, v_class.task_name, v_class.tenant, v_class.service_id,
       v_class.labels, v_class.placement, v_class.required, v_class.preferred, v_class.anchors,
       v_class.is_pinned, v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli,
       v_class.gpu_wanted, v_class.custom, v_class.cpu_isolation, v_class.gpu_exclusivity, v_class.tolerate,
       v_class.trusts, v_class.spread, v_class.terms, v_class.away_from, v_class.patience, v_class.target,
-      v_class.cost, v_class.max_run, v_class.is_choice, v_xid, hwqueue.clock())
+      v_class.cost, v_class.max_run, v_class.is_choice, v_xid, hwqueue.clock(), p_asked)
     returning c.class_id into v_class_id;
-  elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+  elsif v_class_id is not null
+    and current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
     -- an older snapshot may show a class that is retired by now: lock it, or fail with 40001
     perform 1 from hwqueue.placement_class c where c.class_id = v_class_id for key share;
   end if;

@@ -4,37 +4,9 @@
 -- rows, which spawn/write inserts. Options are of two kinds: those that every lease has for itself
 -- (own_options), and those that make its class.
 -- A batch usually has few kinds of leases. So read_spawns finds the class once per kind, and reads the
--- own options of all elements in one statement. It therefore knows that an element is at fault but not
--- which. refuse_element then reads them one by one.
+-- own options of all elements in one statement. It therefore knows that an element is at fault but not which,
+-- and then reads them one by one.
 -- Read read_single_spawn first, then spawn_class and read_spawn, then read_spawns.
-
--- Refuses the first element of a batch that is at fault, with its index.
--- Locks: new classes. Raises: as read_spawns, with the index.
-create or replace function hwqueue.refuse_element(p_queue hwqueue.queue, p_leases jsonb, p_now timestamptz)
-returns void
-language plpgsql volatile
-as $$
-declare
-  v_code text;
-  v_message text;
-  v_detail text;
-  v_hint text;
-begin
-  for v_index in 0 .. jsonb_array_length(p_leases) - 1 loop
-    begin
-      perform hwqueue.read_spawns(p_queue, jsonb_build_array(p_leases -> v_index), p_now);
-    exception when others then
-      get stacked diagnostics v_code = returned_sqlstate, v_message = message_text,
-        v_detail = pg_exception_detail, v_hint = pg_exception_hint;
-      if v_code not like 'QH%' then
-        raise;
-      end if;
-      perform hwqueue.refuse(v_code, format('leases[%s]: %s', v_index, v_message),
-        v_detail::jsonb || jsonb_build_object('index', v_index), v_hint);
-    end;
-  end loop;
-end
-$$;
 
 -- Returns what an element of a batch shares with others: all but its params and own options. An element
 -- that is no object stays as it is.
@@ -48,60 +20,94 @@ as $$
     else p_element - 'params' end
 $$;
 
--- Returns the class of a kind, and writes it if it is new. p_defaults: those of its task.
--- Locks: the new row. Raises: QHA01, QHC03, QHC04, QHW01, naming the field.
-create or replace function hwqueue.kind_class(p_queue_id int, p_kind jsonb, p_defaults jsonb) returns bigint
+-- Reads and checks a batch, in its order: a list, or {"kinds", "each", "of"} as spawn_leases lets it in. Each
+-- kind is checked, and the defaults of its task and its class found, once. p_index: of the first element.
+-- Locks: new classes. Raises: QHA01, QHC03, QHC04, QHW01, with the index of the first element at fault.
+create or replace function hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamptz,
+  p_index int default 0) returns hwqueue.spawn_request[]
 language plpgsql volatile
 as $$
 declare
-  v_kind jsonb := hwqueue.check_object(p_kind, array['task', 'params', 'options'], 'lease');
-begin
-  return hwqueue.spawn_class(p_queue_id, hwqueue.json_text(v_kind -> 'task', 'task', 200),
-    hwqueue.class_options(hwqueue.with_defaults(coalesce(nullif(v_kind -> 'options', 'null'), '{}'),
-      p_defaults)));
-end
-$$;
-
--- Reads and checks a batch, in its order. Each kind of element is checked, and the defaults of its task
--- and its class found, once.
--- Locks: new classes. Raises: QHA01, QHC03, QHC04, QHW01, naming the field, not the element.
-create or replace function hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamptz)
-returns hwqueue.spawn_request[]
-language plpgsql volatile
-as $$
-declare
-  v_lease_ids uuid[] := hwqueue.new_ids(jsonb_array_length(p_leases));
+  v_is_list boolean := jsonb_typeof(p_leases) = 'array';
+  v_each jsonb := case when v_is_list then p_leases else p_leases -> 'each' end;
+  v_lease_ids uuid[] := hwqueue.new_ids(jsonb_array_length(v_each));
+  v_kinds jsonb[];
+  v_of int[];  -- the kind of each, from 1
   v_class_ids bigint[];
+  v_tasks text[];
   v_defaults jsonb;  -- by task; null: none of them has any
+  v_has_own boolean;  -- a kind has options that are no part of its class, or an element has
+  v_code text;
+  v_message text;
+  v_detail text;
+  v_hint text;
 begin
-  select array_agg(u.class_id order by u.ordinal),
-         jsonb_object_agg(u.task, u.defaults) filter (where u.defaults <> '{}')
-  into v_class_ids, v_defaults
-  from (select k.class_id, o.ordinal, k.task, case when o.nth = 1 then k.defaults end as defaults
-        from (select hwqueue.kind_class(p_queue.queue_id, d.kind, d.defaults) as class_id,
-                     d.ordinals, d.task, d.defaults
-              from (select e.kind, e.ordinals, n.task, (select t.defaults from hwqueue.task t
-                      where t.name = n.task) as defaults
-                    from (select hwqueue.spawn_kind(i.value) as kind, array_agg(i.ordinality) as ordinals
-                          from jsonb_array_elements(p_leases) with ordinality i group by 1
-                          order by min(i.ordinality)) e
-                    -- of text only: the text of other values may be too long for the server
-                    cross join lateral (select case jsonb_typeof(e.kind -> 'task')
-                        when 'string' then e.kind ->> 'task' end as task) n
-                    offset 0) d) k,  -- a fence: defaults are read once, not wherever they are used
-             unnest(k.ordinals) with ordinality o(ordinal, nth)
-        offset 0) u;  -- a fence: the sort has no arrays of ordinals in its rows
-  return array(
-    select hwqueue.read_spawn(e.ordinal, v_lease_ids[e.ordinal], v_class_ids[e.ordinal], e.task, e.params,
-      e.options, p_queue.max_params_bytes, p_now)
-    from (
-      select i.ordinality::int as ordinal, i.value ->> 'task' as task, i.value -> 'params' as params,
-        case when v_defaults is not null then hwqueue.with_defaults(nullif(i.value -> 'options', 'null'),
-               v_defaults -> (i.value ->> 'task'))
-             when i.value -> 'options' ?| hwqueue.spawn_options() then i.value -> 'options' end as options
-      from jsonb_array_elements(p_leases) with ordinality i
-      offset 0) e  -- a fence: each value is extracted once, not wherever it is used
-    order by e.ordinal);
+  if v_is_list then
+    select array_agg(u.number order by u.ordinal),
+           array_agg(u.kind order by u.ordinal) filter (where u.ordinal = u.first), bool_or(u.has_own)
+    into v_of, v_kinds, v_has_own
+    from (select g.number, g.kind, g.first, g.has_own, o as ordinal
+          from (select row_number() over (order by k.ordinals[1])::int as number, k.ordinals[1] as first, k.*
+                from (select hwqueue.spawn_kind(i.value) as kind, array_agg(i.ordinality) as ordinals,
+                             bool_or(i.value -> 'options' ?| hwqueue.spawn_options()) as has_own
+                      from jsonb_array_elements(p_leases) with ordinality i group by 1) k) g,
+               unnest(g.ordinals) o
+          offset 0) u;  -- a fence: the sort has no arrays of ordinals in its rows
+  else
+    v_kinds := array(select k from jsonb_array_elements(p_leases -> 'kinds') k);
+    v_of := case when p_leases ? 'of'
+      then array(select o::int + 1 from jsonb_array_elements_text(p_leases -> 'of') o)
+      else array_fill(1, array[cardinality(v_lease_ids)]) end;
+    v_has_own := (select bool_or(k -> 'options' ?| hwqueue.spawn_options()) from unnest(v_kinds) k);
+  end if;
+  select array_agg(hwqueue.spawn_class(p_queue.queue_id, hwqueue.json_text(hwqueue.check_object(d.kind,
+             array['task', 'params', 'options'], 'lease') -> 'task', 'task', 200), hwqueue.class_options(
+           hwqueue.with_defaults(coalesce(nullif(d.kind -> 'options', 'null'), '{}'), d.defaults)))
+           order by d.number),
+         array_agg(d.task order by d.number),
+         jsonb_object_agg(d.task, d.defaults) filter (where d.defaults <> '{}')
+  into v_class_ids, v_tasks, v_defaults
+  from (select k.*, n.task, (select t.defaults from hwqueue.task t where t.name = n.task) as defaults
+        from unnest(v_kinds) with ordinality k(kind, number)
+        cross join lateral (  -- of text only: the text of other values may be too long for the server
+          select case jsonb_typeof(k.kind -> 'task') when 'string' then k.kind ->> 'task' end as task) n
+        offset 0) d;  -- a fence: defaults are read once, not wherever they are used
+  if v_has_own or v_defaults is not null then
+    return array(
+      select hwqueue.read_spawn(e.ordinal, v_lease_ids[e.ordinal], v_class_ids[e.kind], v_tasks[e.kind],
+        e.params, e.options, p_queue.max_params_bytes, p_now)
+      from (
+        select i.ordinality::int as ordinal, v_of[i.ordinality] as kind,
+          case when v_is_list then i.value -> 'params' else i.value end as params,
+          case when v_defaults is not null then hwqueue.with_defaults(nullif(n.options, 'null'),
+                 v_defaults -> v_tasks[v_of[i.ordinality]])
+               when n.options ?| hwqueue.spawn_options() then n.options end as options
+        from jsonb_array_elements(v_each) with ordinality i
+        cross join lateral (
+          select case when v_is_list then i.value else v_kinds[v_of[i.ordinality]] end -> 'options' as options
+          offset 0) n
+        offset 0) e);  -- fences: each value is extracted once, not wherever it is used
+  end if;
+  return array(  -- with a constant null, as read_single_spawn
+    select hwqueue.read_spawn(i.ordinality::int, v_lease_ids[i.ordinality], v_class_ids[v_of[i.ordinality]],
+      v_tasks[v_of[i.ordinality]], case when v_is_list then i.value -> 'params' else i.value end, null,
+      p_queue.max_params_bytes, p_now)
+    from jsonb_array_elements(v_each) with ordinality i);
+exception when others then
+  get stacked diagnostics v_code = returned_sqlstate, v_message = message_text,
+    v_detail = pg_exception_detail, v_hint = pg_exception_hint;
+  if v_code not like 'QH%' then
+    raise;  -- no fault of an element
+  elsif cardinality(v_lease_ids) > 1 then
+    for v_index in 0 .. cardinality(v_lease_ids) - 1 loop
+      perform hwqueue.read_spawns(p_queue, jsonb_build_array(case when v_is_list then p_leases -> v_index
+          else v_kinds[v_of[v_index + 1]] || jsonb_build_object('params', v_each -> v_index) end),
+        p_now, v_index);
+    end loop;
+    raise;
+  end if;
+  perform hwqueue.refuse(v_code, format('leases[%s]: %s', p_index, v_message),
+    v_detail::jsonb || jsonb_build_object('index', p_index), v_hint);
 end
 $$;
 
@@ -184,10 +190,7 @@ as $$
       else p_now + hwqueue.json_short_interval(p_options #> '{unique,while}', 'options.unique.while',
         '1 second', '366 days') end,
     case when p_options ? 'unique' then p_options #>> '{unique,on_conflict}' end,
-    null,
-    null,
-    null,
-    null,
+    null, null, null, null,
     case when p_options ? 'one_of' then hwqueue.choice_of(p_options) end,
     case when p_options ? 'replaces' then hwqueue.replaces_of(p_options) end,
     null
@@ -219,8 +222,7 @@ create or replace function hwqueue.own_options() returns text[]
 language sql immutable parallel safe
 as $$
   select array['lease_id', 'priority', 'available_at', 'delay', 'max_attempts', 'retry', 'claim_timeout',
-    'deadline', 'idempotency_key', 'unique', 'headers', 'notify', 'one_of',
-    'replaces']
+    'deadline', 'idempotency_key', 'unique', 'headers', 'notify', 'one_of', 'replaces']
 $$;
 
 -- Returns the options that read_spawn reads: a lease's own, and the params blob, which is stored as it
@@ -240,28 +242,34 @@ as $$
 $$;
 
 -- Returns a spawn's options with the defaults of its task. An option that is given replaces the default of
--- its name as a whole; null, too. Options that are no object stay as they are, for others to refuse.
--- A single expression, so that Postgres inlines it.
+-- its name as a whole; null, too. Options that are no object stay as they are. Postgres inlines it.
 create or replace function hwqueue.with_defaults(p_options jsonb, p_defaults jsonb) returns jsonb
 language sql immutable parallel safe
 as $$
   select case when p_defaults is null then p_options
     when jsonb_typeof(p_options) = 'object' then p_defaults || p_options
-    when p_options is null then p_defaults
-    else p_options end
+    else coalesce(p_options, p_defaults) end
 $$;
 
--- Returns the class of a spawn, and writes it if it is new. p_options comes from class_options.
+-- Returns the class of a spawn, and writes it if it is new. p_options: from class_options. The words of an
+-- earlier spawn are not read again.
 -- Locks: the new row. Raises: QHA01, QHC03, QHC04, QHW01, naming the field.
 create or replace function hwqueue.spawn_class(p_queue_id int, p_task text, p_options jsonb) returns bigint
 language plpgsql volatile
 as $$
+declare
+  v_asked bytea;
+  v_class_id bigint;
 begin
   perform hwqueue.check_name(p_task, 'task', 200);
   if p_options = '{}' then
     return hwqueue.find_class(row(p_queue_id, p_task, '', null, '{}', '{}', null, null, null, false));
+  elsif not hwqueue.may_be_long(p_options) then
+    v_asked := sha256(convert_to(jsonb_build_array(p_queue_id, p_task, p_options)::text, 'UTF8'));
+    v_class_id := hwqueue.find_class(null, v_asked);
   end if;
-  return hwqueue.find_class(hwqueue.spawn_content(p_queue_id, p_task, p_options));
+  return coalesce(v_class_id,
+    hwqueue.find_class(hwqueue.spawn_content(p_queue_id, p_task, p_options), v_asked));
 end
 $$;
 

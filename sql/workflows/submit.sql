@@ -428,8 +428,7 @@ begin
       jsonb_build_object('step', p_step ->> 'name', 'field', v_field,
         'level', case when v_step is null then '["step", "submission"]' else jsonb_build_array(
           case when hwqueue.contradicts(hwqueue.shared_level(p_workflow.settings, p_run.level), v_step,
-              v_mode) then 'workflow'
-            when p_run.parent_run_id is not null then 'parent' else 'submission' end,
+            v_mode) then 'workflow' when p_run.parent_run_id is not null then 'parent' else 'submission' end,
           case when hwqueue.contradicts(p_run.level, v_defined, v_mode) then 'step'
             else 'submission' end) end,
         'left', p_run.level, 'right', coalesce(v_step, p_step)),
@@ -442,7 +441,8 @@ begin
     hwqueue.json_uuid(v_options -> 'service_id', v_field || '.options.service_id'),
     p_run.labels || hwqueue.check_labels(v_options -> 'labels', v_field || '.options.labels'),
     v_placement, hwqueue.json_interval(v_options -> 'patience', v_field || '.options.patience'),
-    null, hwqueue.read_max_run(v_options, v_field || '.options'), false)::hwqueue.class_content;
+    null, hwqueue.json_short_interval(v_options -> 'max_run', v_field || '.options.max_run', '1 second',
+      '366 days'), false)::hwqueue.class_content;
 end
 $$;
 

@@ -28,6 +28,43 @@ def test_rows_come_in_the_order_given(api: Api, queue: str) -> None:
     assert api.claimed(api.node(), queue, qty=30) == [leases[0], *leases[2:]]
 
 
+KINDS = [{"task": "a"}, {"task": "b", "options": {"affinity_tags": {"gpu": True}}}]
+
+
+def test_kinds_with_the_params_of_each(api: Api, queue: str) -> None:
+    """They are what the elements one by one would be, in the order of each."""
+    own = [*KINDS, {"task": "c", "options": {"priority": 3, "delay": 60}}]
+    for kinds, of in ((KINDS, [1, 0, 1]), (own, [2, 0, 1]), (KINDS[:1], None)):
+        batch = {"kinds": kinds, "each": [{"n": n} for n in range(3)]} | ({"of": of} if of else {})
+        rows = api.rows("spawn_leases", queue=queue, leases=batch)
+        alike = [kinds[n] | {"params": {"n": i}} for i, n in enumerate(of or [0] * 3)]
+        spawned = [api.lease(row["lease_id"]) for row in rows]
+        same = [api.lease(row["lease_id"]) for row in api.rows("spawn_leases", queue=queue, leases=alike)]
+        told = ("task_name", "params", "placement", "priority", "state")
+        assert [[one[key] for key in told] for one in spawned] == [[one[key] for key in told] for one in same]
+        assert [row["ordinal"] for row in rows] == [1, 2, 3]
+    kinds = [*KINDS, {"task": "c", "options": {"priority": "high"}}]
+    batch = {"kinds": kinds, "each": [{}] * 3, "of": [0, 2, 2]}
+    refusal = api.refused("QHA01", "spawn_leases", queue=queue, leases=batch)
+    assert (refusal.field, refusal.detail["index"]) == ("options.priority", 1)
+
+
+def test_options_in_the_same_words_are_read_once(api: Api, queue: str) -> None:
+    """Their class is found by these words, in others by what they say; a retired one is not."""
+    words = ({"affinity_tags": {"gpu": True}}, {"placement": {"require": [{"tags": {"gpu": True}}]}})
+
+    def classes() -> list[int]:
+        rows = api.rows("spawn_leases", queue=queue, leases=[item(**each) for each in (*words, *words)])
+        query = "select class_id from hwqueue.lease where lease_id = %s"
+        return [api.one(query, row["lease_id"]) for row in rows]
+
+    assert len({*classes(), *classes()}) == 1
+    api.conn.execute("update hwqueue.placement_class set asked = 'other'")
+    assert len({*classes(), *classes()}) == 1
+    api.conn.execute("update hwqueue.placement_class set retired_at = now()")
+    assert len({*classes(), *classes()}) == 1
+
+
 def test_equal_keys_are_one_lease(api: Api, queue: str) -> None:
     first = api.spawn(queue, idempotency_key="old")
     batch = [
@@ -88,7 +125,12 @@ def test_a_key_with_other_content_and_an_id_that_is_taken(api: Api) -> None:
 
 
 def test_a_batch_is_an_array_for_a_queue(api: Api) -> None:
-    wrong: tuple[Any, ...] = (None, {}, "x", 1)
+    two: dict[str, Any] = {"kinds": KINDS, "each": [{}, {}]}
+    wrong: tuple[Any, ...] = (
+        *(None, {}, "x", 1, {"each": [{}]}, two, two | {"kinds": KINDS[:1], "extra": 1}),
+        *(two | {"of": of} for of in ([0], [0, 2], [0, -1], [0, 0.5], [0, "0"], [0, None], 0)),
+        two | {"kinds": [{"task": "a", "params": {}}]},
+    )
     for leases in wrong:
         assert api.fault("spawn_leases", queue=api.queue(), leases=leases) == "leases"
     refusal = api.refused("QHQ01", "spawn_leases", queue="nowhere", leases=[item()])

@@ -200,13 +200,15 @@ create table hwqueue.placement_class (
   is_woken boolean not null default false,
   cost int not null default 1 check (cost > 0),
   max_run interval,
-  is_choice boolean not null default false
+  is_choice boolean not null default false,
+  asked bytea
 );
 create index placement_class_anchors on hwqueue.placement_class using gin (anchors);
 create index placement_class_labels on hwqueue.placement_class using gin (labels jsonb_path_ops);
 create index placement_class_asks on hwqueue.placement_class using gin (terms jsonb_path_ops)
   where terms <> '[]';
 alter table hwqueue.placement_class add primary key (class_id);
+create index placement_class_asked on hwqueue.placement_class (asked) where asked is not null;
 create index placement_class_bounded on hwqueue.placement_class (queue_id, max_run) where max_run is not null;
 create index placement_class_created on hwqueue.placement_class (created_xid, class_id);
 create index placement_class_digest on hwqueue.placement_class (digest);
@@ -248,6 +250,8 @@ comment on column hwqueue.placement_class.cost is
   'what judging a node for it costs at most, in plain expressions (placement_cost)';
 comment on column hwqueue.placement_class.max_run is
   'how long a lease may run; then it is asked to stop, and its attempt fails; null: as long as it takes';
+comment on column hwqueue.placement_class.asked is
+  'digest of the options of the spawn that wrote it, as they were given: the next one need not read them';
 comment on column hwqueue.placement_class.is_choice is
   'its leases are alternatives: each claim of one has to be the first of its choice';
 
