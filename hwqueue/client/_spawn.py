@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, get_type_hints
 
@@ -24,6 +25,10 @@ from hwqueue.types import (
 _log = logging.getLogger("hwqueue.spawn")
 _MOST_TOLD = 1000
 _told: set[tuple[str, str]] = set()
+BATCH = 1000
+"""How many leases go in one call, if they may go in several."""
+# What leases of one batch have in common, or lock in an order: not to be cut up
+_IN_ONE_CALL = frozenset({"idempotency_key", "unique", "lease_id", "one_of", "replaces"})
 
 
 def spans_of(options: type) -> tuple[str, ...]:
@@ -69,6 +74,33 @@ def spawn_item(
         options = with_headers(lease.get("options") or {}, headers)
         return {**lease, "options": plain(given(options), f"{field}.options")} if options else lease
     return lease
+
+
+def spawn_batches(items: Sequence[Any]) -> list[Sequence[Any]]:
+    """The elements of a batch cut into what may go in calls of their own, one after the other."""
+    options = [each["options"] for each in items if isinstance(each, dict) and each.get("options")]
+    if not all(isinstance(each, Mapping) and _IN_ONE_CALL.isdisjoint(each) for each in options):
+        return [items]
+    return [items[start : start + BATCH] for start in range(0, len(items), BATCH)]
+
+
+def spawn_batch(items: Sequence[Any]) -> Any:
+    """The elements as kinds and the params of each, for the server to read less; many kinds as they are."""
+    kinds: dict[str, tuple[int, Any]] = {}
+    of: list[int] = []
+    try:
+        for each in items:
+            kind = {"task": each["task"], "options": each.get("options") or {}}
+            of.append(kinds.setdefault(json.dumps(kind), (len(kinds), kind))[0])
+            if len(kinds) > len(items) // 10 or each.keys() - {"task", "params", "options"}:
+                return items
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return items  # as their refusal is to name them
+    batch = {
+        "kinds": [kind for _, kind in kinds.values()],
+        "each": [each.get("params", {}) for each in items],
+    }
+    return batch | ({"of": of} if len(kinds) > 1 else {}) if kinds else items
 
 
 def tell_warnings(task: str, warnings: Iterable[str] | None) -> None:

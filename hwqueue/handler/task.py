@@ -7,42 +7,16 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import (
-    Any,
-    Concatenate,
-    Generic,
-    ParamSpec,
-    Protocol,
-    Self,
-    TypeVar,
-    Unpack,
-    cast,
-    overload,
-)
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
-from hwqueue.client import (
-    AsyncClient,
-    AsyncSpawned,
-    AsyncTaskSpawned,
-    Client,
-    Spawned,
-    TaskSpawned,
-)
+from hwqueue.client import AsyncClient, AsyncSpawned, AsyncTaskSpawned, Client, Spawned, TaskSpawned
 from hwqueue.client._json import given, plain
 from hwqueue.errors import BadArgument
 from hwqueue.handler.binding import Binding, Handler
 from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 from hwqueue.handler.middleware import Middleware
 from hwqueue.options import check_options
-from hwqueue.types import (
-    AsJson,
-    Json,
-    Lease,
-    LeaseSpec,
-    LeaseState,
-    RetryPolicy,
-    SpawnOptions,
-)
+from hwqueue.types import AsJson, Json, Lease, LeaseSpec, LeaseState, RetryPolicy, SpawnOptions
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
@@ -210,14 +184,10 @@ class Task(Generic[P, R_co]):
 
         Raises: BadArgument, when the arguments do not fit the handler.
         """
-        return self._spec(self.binding.pack(args, kwargs))
+        return self._spec(self.binding.pack(args, kwargs), self._spawn_options())
 
-    def _spec(self, params: Json) -> LeaseSpec:
-        return LeaseSpec(
-            task=self.name,
-            params={} if params is None else params,
-            options=self._spawn_options(),
-        )
+    def _spec(self, params: Json, options: SpawnOptions) -> LeaseSpec:
+        return LeaseSpec(task=self.name, params={} if params is None else params, options=options)
 
     @overload
     def spawn_many(
@@ -232,7 +202,7 @@ class Task(Generic[P, R_co]):
     def spawn_many(
         self, client: AsyncClient | Client, leases: Iterable[LeaseSpec | Mapping[str, Any]]
     ) -> Coroutine[Any, Any, list[AsyncTaskSpawned[R_co]]] | list[TaskSpawned[R_co]]:
-        """Spawn leases of this task in one statement, all or nothing.
+        """Spawn leases of this task in one transaction, all or nothing.
 
         Args:
             leases: The arguments of each, as a mapping, which only the database's answer and this
@@ -246,17 +216,18 @@ class Task(Generic[P, R_co]):
             Else as `spawn_leases`.
         SQL: spawn_leases. Safe inside your transaction: yes, waits for nobody.
         """
-        specs = [self._checked(each, index) for index, each in enumerate(leases)]
+        options = self._spawn_options()
+        specs = [self._checked(each, index, options) for index, each in enumerate(leases)]
         call = partial(client.spawn_leases, self.defaults.queue, specs)
         return cast("list[TaskSpawned[R_co]]", self._reading(call))
 
-    def _checked(self, lease: LeaseSpec | Mapping[str, Any], index: int) -> LeaseSpec:
+    def _checked(self, lease: LeaseSpec | Mapping[str, Any], index: int, options: SpawnOptions) -> LeaseSpec:
         """One lease of a batch."""
         try:
             if not isinstance(lease, LeaseSpec):
                 whole = self.binding.whole is not None
                 packed = self.binding.pack((lease,), {}) if whole else self.binding.pack((), lease)
-                return self._spec(packed)
+                return self._spec(packed, options)
             if lease.task != self.name:
                 raise BadArgument(f"a lease of {lease.task!r} in a batch of task {self.name!r}")
         except BadArgument as error:

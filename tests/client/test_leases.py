@@ -4,10 +4,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
 
 from hwqueue import errors
-from hwqueue.client import AsyncClient
+from hwqueue.client import AsyncClient, _spawn
 from hwqueue.errors import BadArgument
 from hwqueue.placement import Placement, label, tags
 from hwqueue.types import (
@@ -154,6 +155,51 @@ async def test_a_bad_element_undoes_the_batch(client: AsyncClient, queue: str) -
     assert caught.value.detail["index"] == 1
     assert caught.value.field == "options.priority"
     assert await client.list_leases(queue=queue) == []
+
+
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What each call of spawn_leases was given, of which none takes more than 20."""
+    monkeypatch.setattr(_spawn, "BATCH", 20)
+    seen: list[Any] = []
+    compact = _spawn.spawn_batch
+    monkeypatch.setattr(_spawn, "spawn_batch", lambda items: seen.append(compact(items)) or seen[-1])
+    return seen
+
+
+@pytest.mark.parametrize("actor", [None, "ada"])
+async def test_many_go_in_several_calls_in_one_transaction(
+    client: AsyncClient, queue: str, batches: list[Any], dsn: str, actor: str | None
+) -> None:
+    """Also as kinds with the params of each; in the order given, and all or nothing."""
+    acting = client if actor is None else client.acting_as(actor)
+    many = [LeaseSpec(task=f"t{n % 2}", params={"n": n}, options={"priority": n % 2}) for n in range(60)]
+    spawned = await acting.spawn_leases(queue, many)
+    assert [batch["of"] for batch in batches] == [[0, 1] * 10] * 3
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as conn:
+        cursor = await conn.execute(
+            "select l.lease_id, l.task_name, l.priority, l.params, count(*) over (partition by l.xmin::text)"
+            " from hwqueue.lease l order by l.position"
+        )
+        rows = await cursor.fetchall()
+    assert rows == [
+        (one.lease_id, each.task, each.options["priority"], each.params, 60)
+        for one, each in zip(spawned, many, strict=True)
+    ]
+    for bad in ("x", object()):  # the server refuses it, or the client
+        many[41] = LeaseSpec(task="t1", options={"priority": bad})
+        with pytest.raises(BadArgument, match=r"leases\[41\]"):
+            await acting.spawn_leases(queue, many)
+    assert len(await client.list_leases(queue=queue, limit=1000)) == 60
+
+
+async def test_what_may_share_a_key_goes_in_one_call(
+    client: AsyncClient, queue: str, batches: list[Any]
+) -> None:
+    many = [LeaseSpec(task="t", options={"idempotency_key": f"k{n % 25}"}) for n in range(50)]
+    spawned = await client.spawn_leases(queue, many)
+    assert [len(batch) for batch in batches] == [50]
+    assert len({one.lease_id for one in spawned}) == 25
 
 
 REFUSED: list[tuple[dict[str, Any], type[errors.HwqueueError], str]] = [

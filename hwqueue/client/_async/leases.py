@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Unpack
 from uuid import UUID
 
 from hwqueue import calls, tracing, types
+from hwqueue.client import _spawn
+from hwqueue.client._async.runner import AsyncPoolRunner
 from hwqueue.client._async.waiting import AsyncSpawned, AsyncWaiting
 from hwqueue.client._json import given, plain
-from hwqueue.client._spawn import lease_filter, spawn_item, spawn_options, tell_warnings, with_headers
+from hwqueue.errors import BadArgument, HwqueueError
 
 
 class AsyncLeases(AsyncWaiting):
@@ -39,15 +42,18 @@ class AsyncLeases(AsyncWaiting):
                 p_queue=queue,
                 p_task=task,
                 p_params=params,
-                p_options=spawn_options(with_headers(options, headers), "options"),
+                p_options=_spawn.spawn_options(_spawn.with_headers(options, headers), "options"),
             )
-        tell_warnings(task, spawned.warnings)
+        _spawn.tell_warnings(task, spawned.warnings)
         return AsyncSpawned.of(spawned, self)
 
     async def spawn_leases(
         self, queue: str, leases: Iterable[types.LeaseSpec | Mapping[str, Any]]
     ) -> list[AsyncSpawned]:
-        """Spawn a batch in one statement, all or nothing; the results are in the order given.
+        """Spawn a batch in one transaction, all or nothing; the results are in the order given.
+
+        Many go in several calls, each sent while the server works on the one before; on your own
+        connection, and with keys or ids that they may share, in one.
 
         Args:
             leases: `LeaseSpec`s or mappings of `task`, `params`, `options`.
@@ -56,9 +62,24 @@ class AsyncLeases(AsyncWaiting):
         SQL: spawn_leases. Safe inside your transaction: yes, waits for nobody.
         """
         with tracing.spawning(queue, None) as headers:
-            items = [spawn_item(lease, f"leases[{index}]", headers) for index, lease in enumerate(leases)]
-            spawned = await self._rows(calls.SPAWN_LEASES, p_queue=queue, p_leases=items)
+            items = [
+                _spawn.spawn_item(each, f"leases[{index}]", headers) for index, each in enumerate(leases)
+            ]
+            spawned = await self._spawn_items(queue, items)
         return [AsyncSpawned.of(one, self) for one in spawned]
+
+    async def _spawn_items(self, queue: str, items: Sequence[Any]) -> list[types.SpawnResult]:
+        batches = _spawn.spawn_batches(items)
+        if len(batches) > 1 and isinstance(self._runner, AsyncPoolRunner):
+            given = ({"p_queue": queue, "p_leases": _spawn.spawn_batch(batch)} for batch in batches)
+            with suppress(HwqueueError):  # all is undone; one call says which one of all is at fault
+                return await self._rows_of_all(calls.SPAWN_LEASES, given)
+        try:
+            return await self._rows(calls.SPAWN_LEASES, p_queue=queue, p_leases=_spawn.spawn_batch(items))
+        except BadArgument as error:
+            if error.__cause__ is not None:  # the server's
+                raise
+        return await self._rows(calls.SPAWN_LEASES, p_queue=queue, p_leases=items)  # refused by its own name
 
     async def spawn_warnings(self, spawned_id: UUID | str) -> list[str]:
         """What keeps every live node from what was just spawned, a sentence each.
@@ -134,7 +155,7 @@ class AsyncLeases(AsyncWaiting):
         """
         return await self._rows(
             calls.LIST_LEASES,
-            p_filter=lease_filter(queue, wanted),
+            p_filter=_spawn.lease_filter(queue, wanted),
             p_limit=limit,
             p_before=before,
         )

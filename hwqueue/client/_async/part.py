@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Self, TypeVar
 
 from hwqueue.calls import Call, CallOf
 from hwqueue.client._arguments import arguments, checked_actor
-from hwqueue.client._async.runner import AsyncCallRunner
+from hwqueue.client._async.runner import AsyncCallRunner, AsyncPoolRunner
 from hwqueue.client._drivers import Rows
 from hwqueue.client._finish import afinish
 from hwqueue.client._rows import decode, value_of
@@ -49,6 +49,13 @@ class AsyncPart:
     async def _rows(self, call: CallOf[T], **values: Any) -> list[T]:
         """The rows of a call."""
         return decode(call, await self._call(call, **values))
+
+    async def _rows_of_all(self, call: CallOf[T], each: Iterable[Mapping[str, Any]]) -> list[T]:
+        """The rows of calls in one transaction of their own, for which the runner is a pool."""
+        assert isinstance(self._runner, AsyncPoolRunner)
+        given = (arguments(call, values) for values in each)
+        with translate():
+            return decode(call, await afinish(self._runner.run(call, {}, self._actor, given)))
 
     async def _row(self, call: CallOf[T], **values: Any) -> T:
         """The row of a call that always returns one."""

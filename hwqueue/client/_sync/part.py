@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Self, TypeVar
 
 from hwqueue.calls import Call, CallOf
@@ -12,7 +12,7 @@ from hwqueue.client._arguments import arguments, checked_actor
 from hwqueue.client._drivers import Rows
 from hwqueue.client._finish import finish
 from hwqueue.client._rows import decode, value_of
-from hwqueue.client._sync.runner import CallRunner
+from hwqueue.client._sync.runner import CallRunner, PoolRunner
 from hwqueue.driver_errors import translate
 
 T = TypeVar("T")
@@ -50,6 +50,13 @@ class Part:
     def _rows(self, call: CallOf[T], **values: Any) -> list[T]:
         """The rows of a call."""
         return decode(call, self._call(call, **values))
+
+    def _rows_of_all(self, call: CallOf[T], each: Iterable[Mapping[str, Any]]) -> list[T]:
+        """The rows of calls in one transaction of their own, for which the runner is a pool."""
+        assert isinstance(self._runner, PoolRunner)
+        given = (arguments(call, values) for values in each)
+        with translate():
+            return decode(call, finish(self._runner.run(call, {}, self._actor, given)))
 
     def _row(self, call: CallOf[T], **values: Any) -> T:
         """The row of a call that always returns one."""

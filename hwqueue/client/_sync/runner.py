@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Protocol, runtime_checkable
 
@@ -40,6 +41,8 @@ RECONNECT_SECONDS = 2.0
 # A connection that has been idle for longer is asked whether it still works before it is used:
 # what is in between may have dropped it without a word. One that the server has closed says so.
 _IDLE_SECONDS = 30.0
+
+Each = Iterable[Mapping[str, Any]] | None
 
 # Pools of a process that this one is a fork of; to free one would close what is the parent's.
 _inherited: list[object] = []
@@ -124,8 +127,13 @@ class PoolRunner:
             self._pool.close()
             self._pool = None
 
-    def run(self, call: Call, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
-        """Make the call on a connection of the pool, in a transaction of its own."""
+    def run(
+        self, call: Call, arguments: Mapping[str, Any], actor: str | None = None, each: Each = None
+    ) -> Rows:
+        """Make the call on a connection of the pool, in a transaction of its own.
+
+        With `each` one for each of these: the next is sent while the server is at the one before.
+        """
         sql = statement(call, tuple(arguments))
         if self._pool is None:
             raise ConfigError(
@@ -139,12 +147,14 @@ class PoolRunner:
             )
         with self._pool.connection() as connection:
             try:
-                if actor is None and connection.isolation_level is None:
+                if actor is None and each is None and connection.isolation_level is None:
                     return fetch(connection, sql, arguments)
                 with connection.transaction():
                     if actor is not None:
                         # it ends with the transaction, so no pooler hands it on
                         connection.execute(SET_ACTOR, {"actor": actor})
+                    if each is not None:
+                        return _fetch_all(connection, call, each)
                     return fetch(connection, sql, arguments)
             except psycopg.errors.ReadOnlySqlTransaction:
                 # The server has become a standby; a new connection may reach the new primary.
@@ -207,6 +217,18 @@ def fetch(connection: psycopg.Connection[Any], sql: str, arguments: Mapping[str,
     cursor = connection.execute(sql, arguments, binary=True)
     rows: Rows = cursor.fetchall()
     return rows
+
+
+def _fetch_all(connection: Pooled, call: Call, each: Iterable[Mapping[str, Any]]) -> Rows:
+    with connection.pipeline() as pipeline:
+        try:
+            every = ((statement(call, tuple(given)), given) for given in each)
+            sent = [connection.execute(*one, binary=True) for one in every]
+            return [row for cursor in sent for row in cursor.fetchall()]
+        except psycopg.Error:
+            with suppress(psycopg.Error):  # of those behind it, which psycopg would log
+                pipeline.sync()
+            raise
 
 
 def try_again(pool: ConnectionPool[Any]) -> None:
