@@ -9,8 +9,9 @@ from typing import Any
 import psycopg
 from psycopg.types.json import Jsonb
 
-from benchmarks.core.fill import QUEUE, Lease, spawn
+from benchmarks.core.fill import QUEUE, Lease
 from benchmarks.core.floor import COPY, INSERT
+from hwqueue.client._spawn import spawn_batch
 
 Payload = Mapping[str, Any]
 
@@ -18,6 +19,7 @@ _SPAWN = """
     select lease_id from hwqueue.spawn_lease(
       p_queue => %s, p_task => %s, p_params => %s, p_options => %s)
 """
+_SPAWN_BATCH = "select ordinal, lease_id from hwqueue.spawn_leases(p_queue => %s, p_leases => %s)"
 
 
 class _Producer:
@@ -109,22 +111,32 @@ class BulkCopySession(_Producer):
 
 @dataclass(frozen=True)
 class BulkSpawn:
-    """Opens sessions that spawn all the given leases in a step, at most 1000."""
+    """Opens sessions that spawn all the given leases in a step, `calls` times, as the client does."""
 
     dsn: str
     leases: tuple[Lease, ...]
+    calls: int = 1
 
     def __call__(self, number: int) -> "BulkSpawnSession":
-        return BulkSpawnSession(self.dsn, self.leases)
+        return BulkSpawnSession(self.dsn, self.leases, self.calls)
 
 
 class BulkSpawnSession(_Producer):
-    """Spawns with spawn_leases."""
+    """Spawns with spawn_leases; several calls are one transaction, each sent before one is answered."""
 
-    def __init__(self, dsn: str, leases: tuple[Lease, ...]) -> None:
+    def __init__(self, dsn: str, leases: tuple[Lease, ...], calls: int) -> None:
         super().__init__(dsn)
         self._leases = leases
+        self._calls = calls
 
     def step(self) -> int:
-        """Spawn the batch."""
-        return len(spawn(self.connection, self._leases))
+        """Spawn the batch, so many times."""
+        if self._calls == 1:
+            return len(self._spawn().fetchall())
+        with self.connection.transaction(), self.connection.pipeline():
+            sent = [self._spawn() for _ in range(self._calls)]
+            return sum(len(cursor.fetchall()) for cursor in sent)
+
+    def _spawn(self) -> psycopg.Cursor[Any]:
+        values = [QUEUE, Jsonb(spawn_batch(self._leases))]
+        return self.connection.execute(_SPAWN_BATCH, values, prepare=True)

@@ -22,6 +22,7 @@ from benchmarks.core.run import Run
 from benchmarks.core.server import calm_down, database, machine
 
 BULK = 1000
+CALLS = 8
 BULK_AIM = at_least(0.4)
 # What the leases of a batch ask for; plain ones bring nothing but their params.
 KINDS: dict[str, Sequence[dict[str, Any]]] = {
@@ -41,16 +42,22 @@ def spawns(ctx: typer.Context, *, seconds: Seconds = 5, rounds: Rounds = 3) -> A
         singles |= {name: SingleSpawn(dsn, tuple(_leases(name, 10))) for name in KINDS}
         bulks: dict[str, Opener] = {"COPY": BulkCopy(dsn, tuple([payload()] * BULK))}
         bulks |= {name: BulkSpawn(dsn, tuple(_leases(name, BULK))) for name in KINDS}
+        many: dict[str, Opener] = {"COPY": BulkCopy(dsn, tuple([payload()] * BULK * CALLS))}
+        many |= {name: BulkSpawn(dsn, tuple(_leases(name, BULK)), CALLS) for name in KINDS}
         figures = (
             *_compare(run, dsn, "spawn_lease / INSERT", singles, None, seconds=seconds, rounds=rounds),
-            *_compare(
-                run,
-                dsn,
-                f"spawn_leases of {BULK} / COPY",
-                bulks,
-                BULK_AIM,
-                seconds=seconds,
-                rounds=rounds,
+            *(
+                each
+                for what, sides in {"": bulks, f" in {CALLS} calls at once": many}.items()
+                for each in _compare(
+                    run,
+                    dsn,
+                    f"spawn_leases of {BULK}{what} / COPY",
+                    sides,
+                    BULK_AIM,
+                    seconds=seconds,
+                    rounds=rounds,
+                )
             ),
         )
         return Answer("spawns", "spawning / writing into a bare table", figures, ctx.params, machine(dsn))

@@ -86,12 +86,13 @@ def spawn_batches(items: Sequence[Any]) -> list[Sequence[Any]]:
 
 def spawn_batch(items: Sequence[Any]) -> Any:
     """The elements as kinds and the params of each, for the server to read less; many kinds as they are."""
-    kinds: dict[str, tuple[int, Any]] = {}
+    kinds: dict[tuple[Any, str], tuple[int, Any]] = {}
     of: list[int] = []
     try:
         for each in items:
             kind = {"task": each["task"], "options": each.get("options") or {}}
-            of.append(kinds.setdefault(json.dumps(kind), (len(kinds), kind))[0])
+            words = json.dumps(kind["options"]) if kind["options"] else ""
+            of.append(kinds.setdefault((kind["task"], words), (len(kinds), kind))[0])
             if len(kinds) > len(items) // 10 or each.keys() - {"task", "params", "options"}:
                 return items
     except (LookupError, TypeError, ValueError, AttributeError):

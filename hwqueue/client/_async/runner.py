@@ -214,17 +214,22 @@ async def _check(connection: AsyncPooled) -> None:
 
 
 async def fetch(connection: psycopg.AsyncConnection[Any], sql: str, arguments: Mapping[str, Any]) -> Rows:
-    """The rows in binary: settings of the session change how times and the like are written."""
-    cursor = await connection.execute(sql, arguments, binary=True)
-    rows: Rows = await cursor.fetchall()
+    """The rows of a statement."""
+    rows: Rows = await (await ask(connection, sql, arguments)).fetchall()
     return rows
+
+
+async def ask(
+    connection: psycopg.AsyncConnection[Any], sql: str, arguments: Mapping[str, Any]
+) -> psycopg.AsyncCursor[Any]:
+    """The answer in binary: settings of the session change how times and the like are written."""
+    return await connection.execute(sql, arguments, binary=True)
 
 
 async def _fetch_all(connection: AsyncPooled, call: Call, each: Iterable[Mapping[str, Any]]) -> Rows:
     async with connection.pipeline() as pipeline:
         try:
-            every = ((statement(call, tuple(given)), given) for given in each)
-            sent = [await connection.execute(*one, binary=True) for one in every]
+            sent = [await ask(connection, statement(call, tuple(given)), given) for given in each]
             return [row for cursor in sent for row in await cursor.fetchall()]
         except psycopg.Error:
             with suppress(psycopg.Error):  # of those behind it, which psycopg would log

@@ -213,17 +213,20 @@ def _check(connection: Pooled) -> None:
 
 
 def fetch(connection: psycopg.Connection[Any], sql: str, arguments: Mapping[str, Any]) -> Rows:
-    """The rows in binary: settings of the session change how times and the like are written."""
-    cursor = connection.execute(sql, arguments, binary=True)
-    rows: Rows = cursor.fetchall()
+    """The rows of a statement."""
+    rows: Rows = (ask(connection, sql, arguments)).fetchall()
     return rows
+
+
+def ask(connection: psycopg.Connection[Any], sql: str, arguments: Mapping[str, Any]) -> psycopg.Cursor[Any]:
+    """The answer in binary: settings of the session change how times and the like are written."""
+    return connection.execute(sql, arguments, binary=True)
 
 
 def _fetch_all(connection: Pooled, call: Call, each: Iterable[Mapping[str, Any]]) -> Rows:
     with connection.pipeline() as pipeline:
         try:
-            every = ((statement(call, tuple(given)), given) for given in each)
-            sent = [connection.execute(*one, binary=True) for one in every]
+            sent = [ask(connection, statement(call, tuple(given)), given) for given in each]
             return [row for cursor in sent for row in cursor.fetchall()]
         except psycopg.Error:
             with suppress(psycopg.Error):  # of those behind it, which psycopg would log
