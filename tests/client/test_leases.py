@@ -163,7 +163,12 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(_spawn, "BATCH", 20)
     seen: list[Any] = []
     compact = _spawn.spawn_batch
-    monkeypatch.setattr(_spawn, "spawn_batch", lambda items: seen.append(compact(items)) or seen[-1])
+
+    def noted(items: Any) -> Any:
+        seen.append(compact(items))
+        return seen[-1]
+
+    monkeypatch.setattr(_spawn, "spawn_batch", noted)
     return seen
 
 

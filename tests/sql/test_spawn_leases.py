@@ -28,7 +28,7 @@ def test_rows_come_in_the_order_given(api: Api, queue: str) -> None:
     assert api.claimed(api.node(), queue, qty=30) == [leases[0], *leases[2:]]
 
 
-KINDS = [{"task": "a"}, {"task": "b", "options": {"affinity_tags": {"gpu": True}}}]
+KINDS: list[dict[str, Any]] = [{"task": "a"}, {"task": "b", "options": {"affinity_tags": {"gpu": True}}}]
 
 
 def test_kinds_with_the_params_of_each(api: Api, queue: str) -> None:
@@ -44,8 +44,8 @@ def test_kinds_with_the_params_of_each(api: Api, queue: str) -> None:
         assert [[one[key] for key in told] for one in spawned] == [[one[key] for key in told] for one in same]
         assert [row["ordinal"] for row in rows] == [1, 2, 3]
     kinds = [*KINDS, {"task": "c", "options": {"priority": "high"}}]
-    batch = {"kinds": kinds, "each": [{}] * 3, "of": [0, 2, 2]}
-    refusal = api.refused("QHA01", "spawn_leases", queue=queue, leases=batch)
+    wrong = {"kinds": kinds, "each": [{}] * 3, "of": [0, 2, 2]}
+    refusal = api.refused("QHA01", "spawn_leases", queue=queue, leases=wrong)
     assert (refusal.field, refusal.detail["index"]) == ("options.priority", 1)
 
 
