@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar, cast
 
 import typer
 from typer import Option
@@ -125,6 +125,7 @@ def run(
     default_cpu_isolation: Annotated[str | None, Option(help=_setting("default_cpu_isolation"))] = None,
     gpu_share_mode: Annotated[str | None, Option(help=_setting("gpu_share_mode"))] = None,
     concurrency: Annotated[int, Option(min=1, max=10_000, help=_setting("concurrency"))] = 10,
+    claim_ahead: Annotated[str, Option(help=_setting("claim_ahead"))] = "auto",
     claim_timeout: Annotated[str | None, Option(help=_setting("claim_timeout"))] = None,
     shutdown_timeout: Annotated[str, Option(help=_setting("shutdown_timeout"))] = "30s",
     cancel_grace: Annotated[str, Option(help=_setting("cancel_grace"))] = "5s",
@@ -171,6 +172,7 @@ def run(
         default_cpu_isolation=default_cpu_isolation,
         gpu_share_mode=gpu_share_mode,
         concurrency=concurrency,
+        claim_ahead=int(claim_ahead) if claim_ahead.isdecimal() else cast(Literal["auto"], claim_ahead),
         deregister_on_stop=deregister_on_stop,
         reap_interval=_span_or_never(reap_interval, "--reap-interval"),
         prune_interval=_span_or_never(prune_interval, "--prune-interval"),

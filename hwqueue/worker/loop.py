@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from dataclasses import dataclass
 
 import psycopg
@@ -65,14 +66,17 @@ class ClaimLoop:
 
     async def _round(self) -> int:
         """Settle and claim once; how many leases were claimed."""
-        quantity = 0 if self.shutdown.draining.is_set() else self.runner.free
         ended = self.runner.take_ended()
+        quantity = 0 if self.shutdown.draining.is_set() else self.runner.wanted
         if not ended and quantity == 0:
             return 0
         try:
             if quantity and self.session.in_doubt:
                 await self.heartbeat.beat()
+            asked_at = time.monotonic()
             claims = await self.session.settle_and_claim(ended, quantity)
+            asked = quantity if self.runner.is_quick else 0  # beside what takes long a claim says little
+            self.runner.ahead.answered(asked, claims, time.monotonic() - asked_at)
         except NODE_LOST:
             raise
         except (HwqueueError, psycopg.Error) as error:
@@ -88,8 +92,7 @@ class ClaimLoop:
             return 0
         if claims:
             self.wake_ups.give_back()
-        for claim in claims:
-            self.runner.start(claim)
+        self.runner.take(claims)
         self.heartbeat.watch(claims)
         self.session.reports.started(claims)
         return len(claims)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
@@ -22,6 +22,7 @@ from hwqueue.handler.gang import GangContext
 from hwqueue.text import exact_duration
 from hwqueue.types import Claim, GangStatus
 from hwqueue.worker import outcome, process
+from hwqueue.worker.ahead import Ahead
 from hwqueue.worker.handling import handle, handle_async
 from hwqueue.worker.outcome import Ended, Outcome
 from hwqueue.worker.report import tell, tell_started
@@ -29,6 +30,7 @@ from hwqueue.worker.session import NodeSession
 from hwqueue.worker.settings import WorkerSettings, worker_conninfo
 
 _JITTER = 0.1
+_MOST_CLAIMED = 1000  # in a call
 
 
 class StopReason(Enum):
@@ -47,6 +49,7 @@ class Execution:
 
     Attributes:
         began: When, in seconds of the event loop's clock.
+        is_short: Whether it is known to end soon, and so to make room for what waits.
         gang: What the handler is told about its gang.
         waits: The handler has not begun: other members of its gang are not there.
         is_over: Its attempt has failed by timeout; the thread still runs, and holds its slot.
@@ -55,6 +58,7 @@ class Execution:
     claim: Claim
     task: Task[..., Any]
     began: float
+    is_short: bool
     future: asyncio.Future[Any] = field(init=False)
     gang: GangContext | None = None
     waits: bool = False
@@ -120,6 +124,7 @@ class Runner:
 
     Attributes:
         wake: Set whenever a handler has ended.
+        ahead: What was claimed ahead of free slots.
     """
 
     def __init__(
@@ -141,6 +146,7 @@ class Runner:
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="hwqueue-handler")
         self._running: dict[int, Execution] = {}
+        self.ahead = Ahead(settings.concurrency, settings.most_ahead, self._loop.time)
         self._ended: list[Ended] = []
         self._settling: list[Ended] = []
         self._put_off: list[Ended] = []
@@ -150,6 +156,17 @@ class Runner:
     def free(self) -> int:
         """How many more handlers may start."""
         return self._settings.concurrency - len(self._running)
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether all that runs is short."""
+        return all(one.is_short for one in self._running.values())
+
+    @property
+    def wanted(self) -> int:
+        """How many leases to ask for: for free slots, and ahead of them while all that runs is short."""
+        room = self.ahead.room if self.is_quick else 0
+        return min(max(0, self.free - len(self.ahead.waiting)) + room, _MOST_CLAIMED)
 
     @property
     def running(self) -> Collection[Execution]:
@@ -163,25 +180,27 @@ class Runner:
 
     @property
     def held(self) -> list[Claim]:
-        """The claims to be kept: of what runs, and of what has ended and is not settled yet."""
+        """The claims to be kept: of what runs or will, and of what is not settled yet."""
         running = [one.claim for one in self.running if one.is_held]
         left = self._settling + self._ended + self._put_off
-        return running + [ended.claim for ended in left]
+        return running + self.ahead.claims + [ended.claim for ended in left]
 
     @property
     def has_ended(self) -> bool:
-        """Whether anything is to be settled, now or later."""
-        return bool(self._ended or self._put_off)
+        """Whether anything is to be settled, now or later; what has not begun will be."""
+        return bool(self._ended or self._put_off or self.ahead.waiting)
 
     @property
     def due_in(self) -> float | None:
-        """Seconds until `take_ended` returns what was put off; None when nothing was."""
-        return max(0.0, self._put_off_until - self._loop.time()) if self._put_off else None
+        """Seconds until `take_ended` returns what was put off or waits too long; None: nothing does."""
+        put_off = max(0.0, self._put_off_until - self._loop.time()) if self._put_off else None
+        return min((due for due in (put_off, self.ahead.due_in) if due is not None), default=None)
 
     def take_ended(self) -> list[Ended]:
         """What ended since the last call, and what is due again; held until `forget_settled`."""
+        self.hand_back(self.ahead.drop_late())
         self._settling, self._ended = self._ended, []
-        if self.due_in == 0:
+        if self._put_off_until <= self._loop.time():
             self._settling, self._put_off = self._settling + self._put_off, []
         return self._settling
 
@@ -197,15 +216,35 @@ class Runner:
     def hand_back(self, claims: Collection[Claim]) -> None:
         """Let claims that were never started be released."""
         self._ended.extend(Ended(claim, outcome.RELEASED) for claim in claims)
+        if claims:
+            self.wake.set()
 
-    def start(self, claim: Claim, gathered: Execution | None = None) -> None:
+    def take(self, claims: Sequence[Claim]) -> None:
+        """Start what was granted, as far as slots are free; the others wait for the next ones."""
+        fit = max(0, self.free - len(self.ahead.waiting))
+        for claim in claims[:fit]:
+            self.start(claim, self.ahead.is_short(claim))
+        self.ahead.wait(claims[fit:])
+        self._fill()
+
+    def _fill(self) -> None:
+        """Start what waits; where only what takes long would make room, hand it back."""
+        if not self.ahead.waiting:
+            return
+        while self.free > 0 and not self._session.in_doubt and (ahead := self.ahead.take()) is not None:
+            self.start(*ahead)
+        if self.free == 0 and not any(one.is_short for one in self._running.values()):
+            self.hand_back(self.ahead.drop())
+
+    def start(self, claim: Claim, is_short: bool = False, gathered: Execution | None = None) -> None:
         """Start the handler of a claim; of a member of a gang once all members are there.
 
         Args:
+            is_short: See `Execution`.
             gathered: The member whose gang is there.
         """
         task = self._app.tasks[claim.task_name]
-        execution = gathered or Execution(claim, task, self._loop.time())
+        execution = gathered or Execution(claim, task, self._loop.time(), is_short)
         self._running[id(execution)] = execution
         if gathered is None:
             tell_started(claim)
@@ -250,7 +289,7 @@ class Runner:
             execution.waits = False
             execution.gang = gathering.result()
             execution.began = self._loop.time()
-            self.start(execution.claim, execution)
+            self.start(execution.claim, gathered=execution)
             return
         del self._running[id(execution)]
         if isinstance(error, LeaseError):
@@ -261,21 +300,33 @@ class Runner:
             refusal = error if execution.reason is None else None
             how = outcome.of_exception(refusal) if refusal else outcome.RELEASED
             self._ended.append(Ended(execution.claim, how))
+        self._fill()
         self.wake.set()
 
     def stop_waiting(self, reason: StopReason) -> None:
-        """Give up what waits for its gang."""
+        """Give up what waits for a slot, or for its gang."""
+        self._give_up(lambda _claim: reason)
         for execution in self.running:
             if execution.waits:
                 execution.stop(reason)
 
     def stop_all(self, reason: StopReason) -> None:
-        """Ask all running handlers to stop."""
+        """Ask all running handlers to stop; what waits for a slot does not start."""
+        self._give_up(lambda _claim: reason)
         for execution in self.running:
             execution.stop(reason)
 
+    def _give_up(self, reason_of: Callable[[Claim], StopReason | None]) -> None:
+        """Let what waits for a slot go, unless there is no reason to."""
+        for claim in self.ahead.drop(reason_of):
+            if reason_of(claim) is StopReason.LOST:
+                _tell_lost(claim)
+            else:
+                self.hand_back([claim])
+
     def stop_claims(self, reasons: dict[tuple[Any, int], StopReason]) -> None:
         """Ask those of the given (lease id, claim token) to stop, unless they were already."""
+        self._give_up(lambda claim: reasons.get((claim.lease_id, claim.claim_token)))
         for execution in self.running:
             claim = execution.claim
             reason = reasons.get((claim.lease_id, claim.claim_token))
@@ -298,7 +349,7 @@ class Runner:
         """What is left at the very end: not yet settled, or still running and to be released."""
         running = [one.claim for one in self.running if one.is_held]
         left = self._settling + self._ended + self._put_off
-        return left + [Ended(claim, outcome.RELEASED) for claim in running]
+        return left + [Ended(claim, outcome.RELEASED) for claim in running + self.ahead.claims]
 
     def _on_timeout(self, execution: Execution) -> None:
         """Ask the handler to stop. A thread may not, so its attempt fails at once."""
@@ -309,6 +360,7 @@ class Runner:
         in_thread = not (execution.task.is_async or execution.task.process)
         if is_first and in_thread:
             execution.is_over = True
+            execution.is_short = False
             self._keep(execution, execution.timed_out)
             self.wake.set()
 
@@ -318,17 +370,16 @@ class Runner:
             execution.timer.cancel()
         if execution.is_over:
             self._tell_late(execution)
-            self.wake.set()
-            return
-        ended = execution.conclude()
-        if ended is None:
+        elif (ended := execution.conclude()) is None:
             _tell_lost(execution.claim)
         else:
             self._keep(execution, ended)
+        self._fill()
         self.wake.set()
 
     def _keep(self, execution: Execution, how: Outcome) -> None:
         lasted = self._loop.time() - execution.began
+        self.ahead.ran(execution.claim.task_name, lasted)
         despite = how.kind == "complete" and execution.reason is StopReason.CANCELLED
         self._ended.append(Ended(execution.claim, how, lasted, despite))
 

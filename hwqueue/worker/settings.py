@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 from uuid import NAMESPACE_DNS, UUID, uuid5
 
 from hwqueue.connections import named_conninfo, with_timeouts
@@ -79,6 +79,8 @@ class WorkerSettings:
         gpu_share_mode: "exclusive": every GPU has one lease at a time; "fractional": leases may
             share one. None: "fractional".
         concurrency: Handlers that run at once, 1 to 10000.
+        claim_ahead: How many leases of short tasks may be claimed before a slot is free for them, 0
+            to 10000. "auto": 64, or eight for each slot and 1000 at most; mostly it is fewer.
         poll_interval: Mean wait before an idle worker asks again, 10 ms to 1 h.
         claim_timeout: How long a claim lives without a heartbeat, 1 s to 1 day. None: as the
             lease or its queue says.
@@ -127,6 +129,7 @@ class WorkerSettings:
     default_cpu_isolation: str | None = None
     gpu_share_mode: str | None = None
     concurrency: int = 10
+    claim_ahead: int | Literal["auto"] = "auto"
     poll_interval: timedelta = timedelta(seconds=1)
     claim_timeout: timedelta | None = None
     heartbeat_interval: timedelta = timedelta(seconds=15)
@@ -144,6 +147,8 @@ class WorkerSettings:
         for name, (low, high) in _RANGES.items():
             if getattr(self, name) is not None or name not in _OPTIONAL:
                 check_range(name, getattr(self, name), low, high)
+        if self.claim_ahead != "auto":
+            check_range("claim_ahead", self.claim_ahead, 0, 10_000)
         for key, value in (self.capacity or {}).items():
             check_range(f"capacity.{key}", value, 0, 10**12)
         self._check_isolation()
@@ -159,6 +164,11 @@ class WorkerSettings:
     def isolates_cores(self) -> bool:
         """Whether leases may have whole cores of the node to themselves."""
         return any(kind != "best_effort" for kind in self.cpu_isolation)
+
+    @property
+    def most_ahead(self) -> int:
+        """How many leases may be claimed ahead of free slots."""
+        return min(max(8 * self.concurrency, 64), 1000) if self.claim_ahead == "auto" else self.claim_ahead
 
     @property
     def effective_node_id(self) -> UUID:

@@ -191,6 +191,29 @@ async def test_no_more_handlers_run_than_its_concurrency(client: AsyncClient, ds
     assert most == 3
 
 
+async def test_what_waits_ahead_of_a_slot_goes_back_without_an_attempt(client: AsyncClient, dsn: str) -> None:
+    app, go = App(), asyncio.Event()
+    ran: list[int] = []
+
+    @app.task("frame")
+    async def frame(n: int) -> None:
+        ran.append(n)
+        if n == 30:
+            await go.wait()
+
+    batch = [{"task": "frame", "params": {"n": n}} for n in range(60)]
+    spawned = await client.spawn_leases(QUEUE, batch)
+    async with worker(dsn, app, concurrency=1):
+        await until(lambda: len(ran) == 31)  # it was quick until now, so others wait behind it
+        async with worker(dsn, app, name="node-2", concurrency=1):
+            await until(lambda: len(ran) == 60)
+            go.set()
+            leases = [await ended(client, one.lease_id) for one in spawned]
+    assert (ran[:31], sorted(ran)) == (list(range(31)), list(range(60)))
+    assert {(lease.state, lease.attempt) for lease in leases} == {(LeaseState.COMPLETED, 1)}
+    assert "released" in {attempt.outcome for lease in leases for attempt in lease.attempts}
+
+
 async def test_retry_counts_by_the_clock_of_the_database(client: AsyncClient, dsn: str, clock: Clock) -> None:
     clock.freeze(datetime(2035, 1, 1, tzinfo=UTC))  # of this machine's nobody asks
     odd, app = datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-2))), App()

@@ -48,6 +48,6 @@ async def unanswered(_claim: Claim, call: str, _arguments: Mapping[str, Any]) ->
 
 def make_runner(app: App, *, ask: Any = unanswered, **settings: Any) -> Runner:
     """A runner without a database: what handlers ask goes to `ask`, what they say nowhere."""
-    session = Mock(ask=ask)
+    session = Mock(ask=ask, in_doubt=False)
     told = WorkerSettings(**{"concurrency": 1, "cancel_grace": timedelta(seconds=1), **settings})
     return Runner(app, told, session, now=asyncio.Event(), gpu_names=())

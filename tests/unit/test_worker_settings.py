@@ -35,6 +35,8 @@ def test_the_node_id_belongs_to_the_name() -> None:
         ("concurrency", 10_001),
         ("concurrency", 1.5),
         ("concurrency", True),
+        ("claim_ahead", -1),
+        ("claim_ahead", "many"),
         ("share", (0, 0)),
         ("share", (2, 2)),
         ("share", (-1, 2)),
