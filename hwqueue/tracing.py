@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from hwqueue.types import Claim, EndedRun
 
-__all__ = ["handling", "is_on", "run_ended", "spawning", "submitting"]
+__all__ = ["UNTRACED", "handling", "is_on", "run_ended", "spawning", "submitting"]
 
 
 class _Ended(Protocol):
@@ -41,7 +41,8 @@ Note = Callable[[_Ended | None], str | None]
 Returns the `traceparent` of its span where the steps after it are to be linked to it.
 """
 
-_UNTRACED: AbstractContextManager[Note] = nullcontext(lambda _how: None)
+UNTRACED: AbstractContextManager[Note] = nullcontext(lambda _how: None)
+"""What `handling` returns while nothing is traced."""
 
 
 @contextmanager
@@ -129,11 +130,7 @@ def handling(claim: Claim) -> AbstractContextManager[Note]:
 
     Yields: To be called with how the handler ended.
     """
-    # as is_on, without its call: what quick handlers do not use costs them nothing, and to make a
-    # span takes a tenth of a worker of such
-    if _PROPAGATOR is None or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
-        return _UNTRACED
-    return _span(claim, _PROPAGATOR)
+    return _span(claim, _PROPAGATOR) if _PROPAGATOR is not None and is_on() else UNTRACED
 
 
 @contextmanager

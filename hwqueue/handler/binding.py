@@ -28,7 +28,6 @@ from hwqueue.convert import (
     reader_of,
 )
 from hwqueue.errors import BadArgument, ConfigError
-from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 from hwqueue.handler.depends import (
     CONTEXT,
     UNREADABLE,
@@ -131,7 +130,7 @@ class Binding:
         if self.whole is not None:
             return {self.whole: self.members[self.whole](params)}
         read = read_members(params, self.members, self.required, self.rest)
-        if taken := sorted(read.keys() & self.injected.keys()):
+        if self.injected and (taken := sorted(read.keys() & self.injected.keys())):
             raise Misfit("is injected, it cannot be given", f".{taken[0]}")
         return read
 
@@ -143,7 +142,7 @@ class Binding:
         except RecursionError:
             raise BadParams("params are nested too deep to be read") from None
 
-    def run(self, handler: Handler, context: LeaseContext) -> Any:
+    def run(self, handler: Handler, context: Any) -> Any:
         """Call a sync handler for the lease of a context, and close its dependencies.
 
         Raises: BadParams, and what the handler or a dependency raises.
@@ -161,7 +160,7 @@ class Binding:
                 raise
         raise failed or AssertionError  # a dependency swallowed it, which does not complete a lease
 
-    async def run_async(self, handler: Handler, context: AsyncLeaseContext) -> Any:
+    async def run_async(self, handler: Handler, context: Any) -> Any:
         """`run`, for an async handler; many params are read in a thread, beside the event loop."""
         params = context.claim.params
         if self.is_converted and _has_many_values(params):

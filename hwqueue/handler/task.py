@@ -254,7 +254,7 @@ class Task(Generic[P, R_co]):
             raise BadArgument(f"{where} is {lease.state.value}: it has no result")
         return self.binding.read_result(lease.result)
 
-    def run(self, context: LeaseContext) -> Any:
+    def run(self, context: Any) -> Any:
         """Run a sync handler for the lease of a context; for workers.
 
         Raises: BadParams, and what the handler or a dependency raises.
@@ -262,8 +262,13 @@ class Task(Generic[P, R_co]):
         handle = partial(self.binding.run, self.handler)
         return self.middleware.around(handle, is_async=False)(context)
 
-    def run_async(self, context: AsyncLeaseContext) -> Coroutine[Any, Any, Any]:
-        """`run`, for an async handler."""
+    @property
+    def takes_context(self) -> bool:
+        """Whether the handler, or what is around it, is given the context of its lease."""
+        return bool(self.binding.injected) or bool(self.middleware.names(is_async=self.is_async))
+
+    def run_async(self, context: Any) -> Coroutine[Any, Any, Any]:
+        """`run`, for an async handler. Without `takes_context` only the claim is looked at."""
         handle = partial(self.binding.run_async, self.handler)
         running: Coroutine[Any, Any, Any] = self.middleware.around(handle, is_async=True)(context)
         return running

@@ -10,7 +10,6 @@ from typing import Any
 
 from hwqueue import tracing
 from hwqueue.app import Cancelled, Task
-from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 from hwqueue.logs import about
 from hwqueue.types import Claim
 from hwqueue.worker import outcome
@@ -19,12 +18,13 @@ from hwqueue.worker.outcome import Outcome
 OnError = Callable[[BaseException], object]
 
 
-def handle(task: Task[..., Any], context: LeaseContext, on_error: OnError | None = None) -> Outcome | None:
+def handle(task: Task[..., Any], context: Any, on_error: OnError | None = None) -> Outcome | None:
     """Run a sync handler in this thread, on the CPUs of its lease; None when it gave way.
 
     No exception may leave the thread: a future does not take every kind, and would never be done.
 
     Args:
+        context: For a task that takes none, what has its `claim` and `tell_line` will do.
         on_error: Told what the handler raised.
     """
     claim = context.claim
@@ -44,11 +44,11 @@ def handle(task: Task[..., Any], context: LeaseContext, on_error: OnError | None
 
 
 async def handle_async(
-    task: Task[..., Any], context: AsyncLeaseContext, on_error: OnError | None = None
+    task: Task[..., Any], context: Any, on_error: OnError | None = None, *, is_traced: bool = True
 ) -> Outcome | None:
-    """Run an async handler in this event loop; None when it gave way. `on_error`: as in `handle`."""
+    """`handle`, for an async handler in this event loop."""
     claim = context.claim
-    with about(claim, context.tell_line), tracing.handling(claim) as note:
+    with about(claim, context.tell_line), tracing.handling(claim) if is_traced else tracing.UNTRACED as note:
         how: Outcome | None = None
         try:
             how = outcome.of_result(await task.run_async(context))

@@ -95,7 +95,8 @@ def traced(how: Outcome | None, traceparent: str) -> Outcome | None:
 
 
 RELEASED = Outcome(kind="release")
-_COMPLETED = Outcome(kind="complete")
+COMPLETED = Outcome(kind="complete")
+"""Of handlers that return nothing; they are settled for less than those with a result."""
 
 
 class Ended(NamedTuple):
@@ -117,7 +118,7 @@ class Ended(NamedTuple):
 def of_result(result: Any) -> Outcome:
     """The handler returned: complete, or fail when the result has no JSON form in Postgres."""
     if result is None:
-        return _COMPLETED
+        return COMPLETED
     try:
         result = jsonable(result, "result")
     except BadArgument as error:

@@ -70,12 +70,15 @@ class Reports:
             if (task.defaults.max_attempts, task.defaults.placement) != (None, None)
         }
 
-    def settled(self, ended: Iterable[Ended], answers: Iterable[Settled]) -> None:
-        """A batch was settled; the answers are in its order."""
+    def settled(self, ended: Sequence[Ended], answers: Mapping[int, Settled]) -> None:
+        """A batch was settled; the answers are by place, from 1, and what has none is completed."""
         failed: list[Answered] = []
         tells_completed = _log.isEnabledFor(logging.INFO)
-        for one, answer in zip(ended, answers, strict=False):
-            if answer.verdict is Verdict.BUSY:
+        for place in range(1, len(ended) + 1) if tells_completed else answers:
+            one, answer = ended[place - 1], answers.get(place)
+            if answer is None:
+                _tell_completed(one)
+            elif answer.verdict is Verdict.BUSY:
                 tell(logging.WARNING, one.claim, ": another session holds its claim; settling it later")
             elif answer.verdict is not Verdict.OK:
                 _tell_verdict(one, answer)

@@ -12,6 +12,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+from hwqueue import tracing
 from hwqueue.app import App, Task
 from hwqueue.errors import GangNotFound, LeaseError
 from hwqueue.handler._async.calls import async_connected
@@ -19,6 +20,7 @@ from hwqueue.handler._sync.calls import connected
 from hwqueue.handler.attempt_log import numbered
 from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 from hwqueue.handler.gang import GangContext
+from hwqueue.logs import TellLine
 from hwqueue.text import exact_duration
 from hwqueue.types import Claim, GangStatus
 from hwqueue.worker import outcome, process
@@ -51,6 +53,7 @@ class Execution:
         began: When, in seconds of the event loop's clock.
         is_short: Whether it is known to end soon, and so to make room for what waits.
         gang: What the handler is told about its gang.
+        tell_line: Keeps log lines of a handler that takes no context.
         waits: The handler has not begun: other members of its gang are not there.
         is_over: Its attempt has failed by timeout; the thread still runs, and holds its slot.
     """
@@ -59,6 +62,7 @@ class Execution:
     task: Task[..., Any]
     began: float
     is_short: bool
+    tell_line: TellLine | None = None
     future: asyncio.Future[Any] = field(init=False)
     gang: GangContext | None = None
     waits: bool = False
@@ -138,6 +142,7 @@ class Runner:
     ) -> None:
         self.wake = asyncio.Event()
         self._app = app
+        self._tasks = app.tasks
         self._settings = settings
         self._session = session
         self._now = now
@@ -147,6 +152,7 @@ class Runner:
         self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="hwqueue-handler")
         self._running: dict[int, Execution] = {}
         self.ahead = Ahead(settings.concurrency, settings.most_ahead, self._loop.time)
+        self._is_traced = tracing.is_on()
         self._ended: list[Ended] = []
         self._settling: list[Ended] = []
         self._put_off: list[Ended] = []
@@ -221,6 +227,7 @@ class Runner:
 
     def take(self, claims: Sequence[Claim]) -> None:
         """Start what was granted, as far as slots are free; the others wait for the next ones."""
+        self._is_traced = tracing.is_on()
         fit = max(0, self.free - len(self.ahead.waiting))
         for claim in claims[:fit]:
             self.start(claim, self.ahead.is_short(claim))
@@ -243,7 +250,7 @@ class Runner:
             is_short: See `Execution`.
             gathered: The member whose gang is there.
         """
-        task = self._app.tasks[claim.task_name]
+        task = self._tasks[claim.task_name]
         execution = gathered or Execution(claim, task, self._loop.time(), is_short)
         self._running[id(execution)] = execution
         if gathered is None:
@@ -254,9 +261,11 @@ class Runner:
         if task.process:
             execution.future = self._loop.create_task(self._in_process(execution))
         elif task.is_async:
-            execution.future = self._loop.create_task(self._in_loop(execution))
+            running = handle_async(task, self._context(execution), is_traced=self._is_traced)
+            execution.future = self._loop.create_task(running)
         else:
-            execution.future = self._in_thread(execution)
+            run = partial(handle, task, self._context(execution))
+            execution.future = self._loop.run_in_executor(self._threads, run)
         timeout = task.defaults.timeout
         if timeout is not None:
             execution.timer = self._loop.call_later(timeout.total_seconds(), self._on_timeout, execution)
@@ -393,36 +402,29 @@ class Runner:
             exact_duration(execution.task.defaults.timeout),
         )
 
-    def _in_thread(self, execution: Execution) -> asyncio.Future[Outcome | None]:
-        claim = execution.claim
+    def _context(self, execution: Execution) -> LeaseContext | AsyncLeaseContext | Execution:
+        """What a handler is told; where neither it nor what is around it asks, the execution will do."""
+        claim, task, loop = execution.claim, execution.task, self._loop
+        if not task.takes_context:
+            if self._app.keep_logs is not None:
+                execution.tell_line = numbered(partial(self._session.logs.tell, claim))
+            return execution
 
         def ask(call: str, /, **arguments: Any) -> Any:
             asked = self._session.ask(claim, call, arguments)
-            return asyncio.run_coroutine_threadsafe(asked, self._loop).result()
+            return asked if task.is_async else asyncio.run_coroutine_threadsafe(asked, loop).result()
 
-        context = LeaseContext(
+        kind: Any = AsyncLeaseContext if task.is_async else LeaseContext
+        context: LeaseContext | AsyncLeaseContext = kind(
             claim=claim,
             gang=execution.gang,
             ask=ask,
-            connect=partial(connected, self._conninfo),
+            connect=partial(async_connected if task.is_async else connected, self._conninfo),
             tell_progress=partial(self._session.progress.tell, claim),
             tell_line=numbered(partial(self._session.logs.tell, claim)),
         )
         execution.cancelled = context.cancelled.set
-        return self._loop.run_in_executor(self._threads, handle, execution.task, context)
-
-    async def _in_loop(self, execution: Execution) -> Outcome | None:
-        claim = execution.claim
-        context = AsyncLeaseContext(
-            claim=claim,
-            gang=execution.gang,
-            ask=lambda call, /, **arguments: self._session.ask(claim, call, arguments),
-            connect=partial(async_connected, self._conninfo),
-            tell_progress=partial(self._session.progress.tell, claim),
-            tell_line=numbered(partial(self._session.logs.tell, claim)),
-        )
-        execution.cancelled = context.cancelled.set
-        return await handle_async(execution.task, context)
+        return context
 
     async def _in_process(self, execution: Execution) -> Outcome:
         claim, task = execution.claim, execution.task

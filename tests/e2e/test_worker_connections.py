@@ -23,11 +23,13 @@ from benchmarks.core import pooler
 from hwqueue import Client, Worker
 from hwqueue.client import AsyncClient, _pauses
 from hwqueue.client._async.runner import AsyncPoolRunner
+from hwqueue.client._drivers import Rows
 from hwqueue.errors import SchemaTooOld
-from hwqueue.types import Heartbeat, LeaseState, NodeSpec, SettledAndClaimed
+from hwqueue.types import Heartbeat, LeaseState, NodeSpec
 from hwqueue.worker import listen as listening
 from hwqueue.worker import queues
 from hwqueue.worker.listen import Wanted, listen
+from hwqueue.worker.session import NodeClient
 from tests.e2e.worker_app import app
 from tests.e2e.worker_support import (
     BOUND_SECONDS,
@@ -209,22 +211,22 @@ async def test_after_an_outage_a_heartbeat_comes_before_the_next_claim(
 def record_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the database has answered: beat, and claim if that was asked for after a "cut"."""
     said: list[str] = []
-    heartbeat_node, settle_and_claim = AsyncClient.heartbeat_node, AsyncClient.settle_and_claim
+    heartbeat_node, settle_batch = AsyncClient.heartbeat_node, NodeClient.settle_batch
 
     async def beat(self: AsyncClient, *args: Any, **options: Any) -> list[Heartbeat]:
         answer = await heartbeat_node(self, *args, **options)
         said.append("beat")
         return answer
 
-    async def claim(self: AsyncClient, *args: Any, **options: Any) -> SettledAndClaimed:
+    async def claim(self: NodeClient, *args: Any, **options: Any) -> Rows:
         is_later = "cut" in said
-        answer = await settle_and_claim(self, *args, **options)
+        answer = await settle_batch(self, *args, **options)
         if is_later and options["qty"]:
             said.append("claim")
         return answer
 
     monkeypatch.setattr(AsyncClient, "heartbeat_node", beat)
-    monkeypatch.setattr(AsyncClient, "settle_and_claim", claim)
+    monkeypatch.setattr(NodeClient, "settle_batch", claim)
     return said
 
 

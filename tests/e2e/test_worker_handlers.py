@@ -13,8 +13,10 @@ import pytest
 
 from hwqueue import App, Retry, Snooze, errors
 from hwqueue.client import AsyncClient
+from hwqueue.client._drivers import Rows
 from hwqueue.testing import Clock
-from hwqueue.types import Lease, LeaseState, QueuePolicy, SettledAndClaimed
+from hwqueue.types import Lease, LeaseState, QueuePolicy
+from hwqueue.worker.session import NodeClient
 from tests.e2e.worker_app import Picture, Size, app
 from tests.e2e.worker_support import AT_ONCE, BOUND_SECONDS, QUEUE, ended, run_one, until, worker
 
@@ -126,14 +128,14 @@ async def test_a_result_is_given_up_only_if_it_cannot_be_kept(
     client: AsyncClient, dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Any other refusal leaves the lease to its timeout, and says why."""
-    settle_and_claim = AsyncClient.settle_and_claim
+    settle_batch = NodeClient.settle_batch
 
-    async def refuse_results(self: AsyncClient, *args: Any, **options: Any) -> SettledAndClaimed:
-        if any(settlement.outcome == "complete" for settlement in args[2]):
+    async def refuse_results(self: NodeClient, *args: Any, **options: Any) -> Rows:
+        if any(item["outcome"] == "complete" for item in args[2].items):
             raise psycopg.errors.InsufficientPrivilege("may not write")
-        return await settle_and_claim(self, *args, **options)
+        return await settle_batch(self, *args, **options)
 
-    monkeypatch.setattr(AsyncClient, "settle_and_claim", refuse_results)
+    monkeypatch.setattr(NodeClient, "settle_batch", refuse_results)
     spawned = await client.spawn_lease(QUEUE, "add", {"a": 1, "b": 2})
     async with worker(dsn):
         await until(lambda: "it comes back by its timeout: may not write" in caplog.text)

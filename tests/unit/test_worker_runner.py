@@ -24,7 +24,7 @@ from hwqueue.worker.runner import Runner, StopReason
 from tests.unit.claims import claim, make_runner
 
 LEASES = 20
-MOST_CALLS = 30  # of hwqueue, for a lease whose handler takes the params alone
+MOST_CALLS = 25  # of hwqueue, for a lease whose handler takes the params alone
 
 go = threading.Event()
 app = App()
@@ -150,7 +150,7 @@ async def test_completing_in_spite_of_a_cancel_is_told(caplog: pytest.LogCapture
         await woken(made)
         ended = made.take_ended()
     done = Settled(ordinal=1, lease_id=one.lease_id, verdict=Verdict.OK, state=LeaseState.COMPLETED)
-    Reports(app, unasked).settled(ended, [done])
+    Reports(app, unasked).settled(ended, {1: done})
     assert "of task stubborn completed although asked to stop, in 0." in caplog.text
 
 
