@@ -55,10 +55,7 @@ class Recorded:
 
 
 def violations(
-    nodes: Mapping[str, NodeFacts],
-    jobs: Mapping[str, JobFacts],
-    moves: Iterable[Move],
-    recorded: Recorded,
+    nodes: Mapping[str, NodeFacts], jobs: Mapping[str, JobFacts], moves: Iterable[Move], recorded: Recorded
 ) -> list[str]:
     """Return one sentence for every rule that was broken; an empty list is a clean run."""
     found: list[str] = []

@@ -111,12 +111,7 @@ class Fleet:
         settlements = [self._settlement(grant) for grant in ended]
         before = time.perf_counter()
         outcome = await client.settle_and_claim(
-            node.node_id,
-            node.epoch,
-            settlements,
-            [self.queue],
-            qty=1,
-            claim_timeout=mapping.FOREVER,
+            node.node_id, node.epoch, settlements, [self.queue], qty=1, claim_timeout=mapping.FOREVER
         )
         self.ledger.settled_in(1000 * (time.perf_counter() - before))
         for grant, settled in zip(ended, outcome.settled, strict=True):

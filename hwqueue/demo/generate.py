@@ -88,12 +88,7 @@ ZONES = ("east-1", "east-2", "west-1")
 
 
 def generate_trace(
-    nodes: int,
-    *,
-    seed: int,
-    demand: float = 1.0,
-    span: int = 0,
-    sharing: float | None = None,
+    nodes: int, *, seed: int, demand: float = 1.0, span: int = 0, sharing: float | None = None
 ) -> Trace:
     """Generate a cluster of about `nodes` machines and jobs that ask for `demand` times its GPUs.
 
@@ -133,10 +128,7 @@ def add_labels(trace: Trace, *, seed: int) -> Trace:
     machines = tuple(
         replace(
             machine,
-            extra_labels={
-                "zone": ZONES[number % len(ZONES)],
-                "disk": "nvme" if number % 2 else "sata",
-            },
+            extra_labels={"zone": ZONES[number % len(ZONES)], "disk": "nvme" if number % 2 else "sata"},
         )
         for number, machine in enumerate(trace.machines)
     )

@@ -231,10 +231,7 @@ def percent(part: float, whole: float) -> float:
 
 
 def _timed_figures(
-    ledger: Ledger,
-    line: Sequence[tuple[float, float]],
-    speedup: float,
-    arrival: Callable[[Job], float],
+    ledger: Ledger, line: Sequence[tuple[float, float]], speedup: float, arrival: Callable[[Job], float]
 ) -> TimedFigures:
     waits = [
         max(0.0, entry.at - arrival(ledger.jobs[entry.grant.lease_id])) * speedup

@@ -145,12 +145,7 @@ def facts_of(trace: Trace) -> Facts:
     }
     jobs = {
         job.name: check.JobFacts(
-            job.cpu_milli,
-            job.memory_mib,
-            job.num_gpu,
-            job.gpu_milli,
-            frozenset(job.gpu_models),
-            job.tags,
+            job.cpu_milli, job.memory_mib, job.num_gpu, job.gpu_milli, frozenset(job.gpu_models), job.tags
         )
         for job in trace.jobs
     }

@@ -167,8 +167,7 @@ class EmbeddedServer:
         password, port = self._read("password"), self._port(self._postmaster())
         if password is None or port is None:
             raise EmbeddedError(
-                f"no embedded server was set up in {self.data_dir}",
-                hint="start one: hwqueue db start",
+                f"no embedded server was set up in {self.data_dir}", hint="start one: hwqueue db start"
             )
         return f"postgresql://{USER}:{password}@{HOST}:{port}/{DATABASE}?{_PLAIN}"
 
@@ -247,11 +246,7 @@ class EmbeddedServer:
 
     def _refuse_foreign_folder(self) -> None:
         """Refuse a folder that someone or something else filled."""
-        user, owner, linked_by = (
-            os.geteuid(),
-            self.data_dir.stat().st_uid,
-            self.data_dir.lstat().st_uid,
-        )
+        user, owner, linked_by = (os.geteuid(), self.data_dir.stat().st_uid, self.data_dir.lstat().st_uid)
         if owner == user and linked_by not in (0, user):
             owner = linked_by  # who made the link decides where it leads
         if owner != user:
@@ -306,12 +301,7 @@ class EmbeddedServer:
         """Start on one port and wait until it takes connections."""
         wait = ("-w", "-t", str(_SETTLE_S))
         answer = self._pg_ctl(
-            "start",
-            *wait,
-            "-l",
-            f"{self._data.name}/{self._log_file.name}",
-            "-o",
-            self._options(port),
+            "start", *wait, "-l", f"{self._data.name}/{self._log_file.name}", "-o", self._options(port)
         )
         if answer.returncode != 0:
             log = self._read("data/server.log")

@@ -18,25 +18,9 @@ from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from hwqueue.convert import (
-    Misfit,
-    Reader,
-    is_mapping,
-    is_record,
-    jsonable,
-    read_members,
-    reader_of,
-)
+from hwqueue.convert import Misfit, Reader, is_mapping, is_record, jsonable, read_members, reader_of
 from hwqueue.errors import BadArgument, ConfigError
-from hwqueue.handler.depends import (
-    CONTEXT,
-    UNREADABLE,
-    Source,
-    hints_of,
-    resolve,
-    resolve_async,
-    source_of,
-)
+from hwqueue.handler.depends import CONTEXT, UNREADABLE, Source, hints_of, resolve, resolve_async, source_of
 from hwqueue.types import Json, SpawnOptions
 
 Handler = Callable[..., Any]

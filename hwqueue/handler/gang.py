@@ -56,8 +56,7 @@ class GangContext:
         """
         if not 0 <= rank < len(self.members):
             raise BadArgument(
-                f"the gang has ranks 0 to {len(self.members) - 1}, not {rank}",
-                detail={"field": "rank"},
+                f"the gang has ranks 0 to {len(self.members) - 1}, not {rank}", detail={"field": "rank"}
             )
         member = self.members[rank]
         if member.node is None:

@@ -117,11 +117,7 @@ class Task(Generic[P, R_co]):
         """
         check_options(options, BadArgument)
         defaults = self.defaults if queue is None else replace(self.defaults, queue=queue)
-        return replace(
-            self,
-            defaults=defaults,
-            options=SpawnOptions(**{**self.options, **options}),
-        )
+        return replace(self, defaults=defaults, options=SpawnOptions(**{**self.options, **options}))
 
     @overload
     def spawn(

@@ -10,13 +10,7 @@ from hwqueue.schema.bundle import ROLES
 from hwqueue.schema.catalog import Catalog, load_manifest, read_catalog
 from hwqueue.schema.files import SHIPPED, Sources
 from hwqueue.schema.session import act_as_owner, pin, read_standing, refuse_strangers_schema
-from hwqueue.schema.state import (
-    Installed,
-    head_revision,
-    is_current,
-    known_revisions,
-    read_installed,
-)
+from hwqueue.schema.state import Installed, head_revision, is_current, known_revisions, read_installed
 
 MANIFEST = "schema.manifest.json"
 

@@ -92,10 +92,7 @@ def read_standing(connection: psycopg.Connection, roles: Sequence[str]) -> Stand
     """Ask what the user may do."""
     is_right = connection.info.server_version >= _ROLES_CHECKED_BY_SET
     text = sql.SQL(statement("standing")).format(
-        roles=list(roles),
-        owner=OWNER,
-        set="SET" if is_right else "MEMBER",
-        any_creator=not is_right,
+        roles=list(roles), owner=OWNER, set="SET" if is_right else "MEMBER", any_creator=not is_right
     )
     with connection.cursor(row_factory=class_row(Standing)) as cursor:
         [standing] = cursor.execute(text).fetchall()

@@ -65,10 +65,7 @@ def read_version(connection: psycopg.Connection) -> SchemaVersion | None:
     SQL: hwqueue.schema_version.
     """
     try:
-        with (
-            connection.transaction(),
-            connection.cursor(row_factory=class_row(SchemaVersion)) as cursor,
-        ):
+        with connection.transaction(), connection.cursor(row_factory=class_row(SchemaVersion)) as cursor:
             return cursor.execute(statement("version")).fetchone()
     except (psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedFunction):
         return None
@@ -109,8 +106,7 @@ def require_compatible(connection: psycopg.Connection) -> None:
     installed = read_version(connection)
     if installed is None:
         raise SchemaTooOld(
-            f"database {connection.info.dbname} has no hwqueue schema",
-            hint="install it: hwqueue db upgrade",
+            f"database {connection.info.dbname} has no hwqueue schema", hint="install it: hwqueue db upgrade"
         )
     refuse_incompatible(installed)
 

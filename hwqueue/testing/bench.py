@@ -122,11 +122,7 @@ class Bench:
         task = self._app.tasks[claim.task_name]
         gang = await self._gather(claim) if _is_member(claim) else None
         ended, exception = await run_handler(
-            task,
-            claim,
-            self._client,
-            gang=gang,
-            skips_waits=claim.lease_id in self._brought_forward,
+            task, claim, self._client, gang=gang, skips_waits=claim.lease_id in self._brought_forward
         )
         self._brought_forward.discard(claim.lease_id)
         node = self._held[claim.lease_id]

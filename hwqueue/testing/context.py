@@ -12,15 +12,7 @@ from hwqueue.handler import steps
 from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 from hwqueue.handler.gang import GangContext
 from hwqueue.handler.steps import Memory
-from hwqueue.types import (
-    AddedItem,
-    Assignment,
-    Checkpoint,
-    Claim,
-    Json,
-    SignalTaken,
-    SubmittedRun,
-)
+from hwqueue.types import AddedItem, Assignment, Checkpoint, Claim, Json, SignalTaken, SubmittedRun
 
 _CLAIM_TIMEOUT = timedelta(minutes=1)
 

@@ -22,12 +22,7 @@ from hwqueue.schema import upgrade
 Prepare = Callable[[str], object]
 
 # The server's data is thrown away: speed matters, a crash does not.
-THROWAWAY = {
-    "fsync": "off",
-    "full_page_writes": "off",
-    "max_connections": "200",
-    "shared_buffers": "256MB",
-}
+THROWAWAY = {"fsync": "off", "full_page_writes": "off", "max_connections": "200", "shared_buffers": "256MB"}
 _OPEN_SERVER_BYTES = 2 * 2**30
 
 

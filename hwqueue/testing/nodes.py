@@ -62,12 +62,7 @@ class Fleet:
         return tuple(self._nodes.values())
 
     def add(
-        self,
-        name: str,
-        *,
-        gpus: int | Iterable[Gpu] = (),
-        gpu_model: str | None = None,
-        **spec: Any,
+        self, name: str, *, gpus: int | Iterable[Gpu] = (), gpu_model: str | None = None, **spec: Any
     ) -> MadeUpNode:
         """Register a node.
 
@@ -157,20 +152,13 @@ def nodes_for_gang(
     if domain == "node":
         placements = [_all_in_one(placements)]
     made = [node_for(placement, str(uuid4())) for placement in placements]
-    keys = [
-        *same,
-        *([domain.removeprefix("label:")] if domain not in (None, "node", "rack") else []),
-    ]
+    keys = [*same, *([domain.removeprefix("label:")] if domain not in (None, "node", "rack") else [])]
     shared = {key: next((spec.labels[key] for _, spec in made if key in spec.labels), "test") for key in keys}
     rack = next((spec.rack for _, spec in made if spec.rack is not None), 1)
     return [
         (
             node_id,
-            replace(
-                spec,
-                labels={**spec.labels, **shared},
-                rack=rack if domain == "rack" else spec.rack,
-            ),
+            replace(spec, labels={**spec.labels, **shared}, rack=rack if domain == "rack" else spec.rack),
         )
         for node_id, spec in made
     ]

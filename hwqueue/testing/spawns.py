@@ -97,11 +97,7 @@ async def assert_not_spawned(
 
 @of_either
 async def claim_one(
-    client: AsyncClient,
-    queue: str,
-    *,
-    tasks: Sequence[str] | None = None,
-    node: NodeSpec | None = None,
+    client: AsyncClient, queue: str, *, tasks: Sequence[str] | None = None, node: NodeSpec | None = None
 ) -> Claim:
     """Claim what a worker would get next, as a new node that nothing else runs on.
 

@@ -68,11 +68,7 @@ def _read_device(amdsmi: Any, index: int, handle: Any) -> _Device | None:
     except amdsmi.AmdSmiException as error:
         _log.warning("GPU %d%s is not declared: %s", index, name and f" ({name})", error)
         return None
-    return name, Gpu(
-        resource_id=_id_of(name),
-        model=None if model == "N/A" else model,
-        memory_mib=memory_mib,
-    )
+    return name, Gpu(resource_id=_id_of(name), model=None if model == "N/A" else model, memory_mib=memory_mib)
 
 
 def _memory_mib(amdsmi: Any, handle: Any) -> int | None:

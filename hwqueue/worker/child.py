@@ -36,14 +36,7 @@ from hwqueue.worker import outcome
 from hwqueue.worker.handling import handle, handle_async, pin
 from hwqueue.worker.kept_records import keeping_records
 from hwqueue.worker.outcome import Outcome
-from hwqueue.worker.process import (
-    LINES,
-    OUTCOME,
-    PROGRESS,
-    QUESTION,
-    SIZE_BYTES,
-    Job,
-)
+from hwqueue.worker.process import LINES, OUTCOME, PROGRESS, QUESTION, SIZE_BYTES, Job
 
 _PAUSE_SECONDS = 0.25  # between two messages of a kind
 

@@ -134,13 +134,7 @@ def of_exception(error: BaseException, *, may_retry: bool = True) -> Outcome:
         may_retry: What the task says of such exceptions; `Retry` and `Reject` say it themselves.
     """
     if wait := wait_of(error):
-        return Outcome(
-            kind="suspend",
-            name=wait.name,
-            signal=wait.signal,
-            delay=wait.timeout,
-            near=wait.near,
-        )
+        return Outcome(kind="suspend", name=wait.name, signal=wait.signal, delay=wait.timeout, near=wait.near)
     if isinstance(error, Snooze):
         return Outcome(kind="release", delay=error.after, available_at=error.at, message=str(error))
     retry_at: datetime | timedelta | None = None

@@ -149,11 +149,7 @@ def environment_of_gpus(names: Iterable[str]) -> dict[str, str]:
 
 
 async def run_in_process(
-    job: Job,
-    environment: Mapping[str, str],
-    grace: timedelta,
-    now: asyncio.Event,
-    told: Told | None = None,
+    job: Job, environment: Mapping[str, str], grace: timedelta, now: asyncio.Event, told: Told | None = None
 ) -> Outcome:
     """Run a handler in a child process until it ends; what it started ends with it.
 

@@ -430,11 +430,7 @@ class Runner:
         claim, task = execution.claim, execution.task
         return await process.run_in_process(
             process.job_for(
-                task,
-                claim,
-                self._app.child_import_of(task.name),
-                self._app.keep_logs,
-                execution.gang,
+                task, claim, self._app.child_import_of(task.name), self._app.keep_logs, execution.gang
             ),
             process.environment_for(claim, self._gpu_names, self._settings.pass_environment),
             self._settings.cancel_grace,

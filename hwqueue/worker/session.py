@@ -32,23 +32,9 @@ from hwqueue.client._json import plain as as_json
 from hwqueue.client._settle import MAX_COMPLETED, Batch, read_answer
 from hwqueue.connections import with_timeouts
 from hwqueue.driver_errors import translate
-from hwqueue.errors import (
-    BadArgument,
-    HwqueueError,
-    NodeNotYours,
-    NodeSuperseded,
-    NodeUnknown,
-    QueueUnknown,
-)
+from hwqueue.errors import BadArgument, HwqueueError, NodeNotYours, NodeSuperseded, NodeUnknown, QueueUnknown
 from hwqueue.handler import steps
-from hwqueue.types import (
-    Claim,
-    Death,
-    Heartbeat,
-    LeaseOutlook,
-    NodeSpec,
-    Verdict,
-)
+from hwqueue.types import Claim, Death, Heartbeat, LeaseOutlook, NodeSpec, Verdict
 from hwqueue.worker import outcome
 from hwqueue.worker.node import announceable
 from hwqueue.worker.outbox import LogOutbox, ProgressOutbox
@@ -69,11 +55,7 @@ _LONGEST_WAIT_SECONDS = 30.0
 _SYNC_CONNECT_SECONDS = 5
 _BUSY_WAIT_SECONDS = 5.0  # each try may hold the node up for nearly a second
 _LAST_CALLS_SECONDS = 1.0
-_REFUSALS = {
-    "complete": "ResultRefused",
-    "suspend": "SuspensionRefused",
-    "release": "SnoozeRefused",
-}
+_REFUSALS = {"complete": "ResultRefused", "suspend": "SuspensionRefused", "release": "SnoozeRefused"}
 
 NODE_LOST = (NodeSuperseded, NodeNotYours)
 """What says that this worker may not act for its node any more; the session stops it."""
@@ -133,12 +115,7 @@ class NodeSession:
     """
 
     def __init__(
-        self,
-        client: NodeClient,
-        settings: WorkerSettings,
-        spec: NodeSpec,
-        app: App,
-        shutdown: Shutdown,
+        self, client: NodeClient, settings: WorkerSettings, spec: NodeSpec, app: App, shutdown: Shutdown
     ) -> None:
         self.node_id = settings.effective_node_id
         self.epoch = 0
@@ -312,8 +289,7 @@ class NodeSession:
     async def take_deaths(self, limit: int) -> list[Death]:
         """Leases that died without a handler, of what this worker serves. SQL: take_deaths."""
         return await self._call(
-            "take deaths",
-            lambda client: client.take_deaths(self.node_id, self.epoch, limit=limit),
+            "take deaths", lambda client: client.take_deaths(self.node_id, self.epoch, limit=limit)
         )
 
     async def leave(self) -> bool:

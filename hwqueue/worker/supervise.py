@@ -43,10 +43,7 @@ class Supervisor:
     """
 
     def __init__(
-        self,
-        command: Callable[[int], Sequence[str]],
-        processes: int,
-        watched: Collection[Path] = (),
+        self, command: Callable[[int], Sequence[str]], processes: int, watched: Collection[Path] = ()
     ) -> None:
         self._command = command
         self._count = processes

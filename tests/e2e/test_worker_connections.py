@@ -31,14 +31,7 @@ from hwqueue.worker import queues
 from hwqueue.worker.listen import Wanted, listen
 from hwqueue.worker.session import NodeClient
 from tests.e2e.worker_app import app
-from tests.e2e.worker_support import (
-    BOUND_SECONDS,
-    QUEUE,
-    ended,
-    settings,
-    until,
-    worker,
-)
+from tests.e2e.worker_support import BOUND_SECONDS, QUEUE, ended, settings, until, worker
 from tests.fix_db import strict_skip
 
 CUT = (  # and wait until they are gone
@@ -52,11 +45,7 @@ IDLE_AND_LISTENING = (
 
 
 async def test_a_worker_outlives_its_connections(
-    client: AsyncClient,
-    dsn: str,
-    conn: psycopg.Connection,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    client: AsyncClient, dsn: str, conn: psycopg.Connection, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     running = await client.spawn_lease(QUEUE, "wait-async", {"folder": str(tmp_path)})
     async with worker(dsn):
@@ -115,11 +104,7 @@ async def test_a_listener_that_is_cut_off_listens_again(
 
 
 async def test_a_listener_behind_a_pooler_says_once_that_it_hears_nothing(
-    bouncer: str,
-    client: AsyncClient,
-    *,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    bouncer: str, client: AsyncClient, *, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(listening, "_ANSWER_SECONDS", 0.2)
     monkeypatch.setattr(listening, "_TRY_AGAIN_SECONDS", 0.01)
@@ -165,10 +150,7 @@ async def test_a_worker_that_is_told_not_to_listen_polls(
 
 
 async def test_an_unknown_queue_is_waited_for(
-    client: AsyncClient,
-    dsn: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    client: AsyncClient, dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(queues, "_ASK_AGAIN_SECONDS", 0.05)
     for others in ((), (QUEUE,)):
@@ -189,11 +171,7 @@ def is_logged(caplog: pytest.LogCaptureFixture, words: str) -> bool:
 
 
 async def test_after_an_outage_a_heartbeat_comes_before_the_next_claim(
-    client: AsyncClient,
-    dsn: str,
-    conn: psycopg.Connection,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    client: AsyncClient, dsn: str, conn: psycopg.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or the worker may be given again, as expired, what its handlers still run."""
     said = record_calls(monkeypatch)

@@ -102,10 +102,7 @@ def test_durable_steps(dsn: str) -> None:
 def test_gang_training(dsn: str) -> None:
     """Rank 1 connects to where the roster says that rank 0 is."""
     said = run_example("gang_training.py", dsn)
-    assert said.splitlines() == [
-        *(f"rank {rank} of 2: the sum is 3" for rank in (0, 1)),
-        "on node-1 node-2",
-    ]
+    assert said.splitlines() == [*(f"rank {rank} of 2: the sum is 3" for rank in (0, 1)), "on node-1 node-2"]
     page = (DOCS / "use" / "gangs.md").read_text()
     assert said in page
 

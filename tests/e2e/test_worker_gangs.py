@@ -190,9 +190,7 @@ def test_both_run_again_after_a_node_was_killed(dsn: str, tmp_path: Path) -> Non
     with Client(dsn) as client, ExitStack() as running:
         client.create_queue(QUEUE, policy=QueuePolicy(retry=AT_ONCE))
         processes = {
-            f"node-{number}": running.enter_context(
-                worker_process(dsn, **node(number, **quick)),
-            )
+            f"node-{number}": running.enter_context(worker_process(dsn, **node(number, **quick)))
             for number in (1, 2)
         }
         members = client.spawn_gang(QUEUE, [Member("meet-sync", params, count=2)])

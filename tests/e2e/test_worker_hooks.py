@@ -133,11 +133,7 @@ async def test_a_hook_that_raises_changes_nothing(
         lease = await ended(client, spawned.lease_id)
     assert (lease.state, lease.result) == (LeaseState.COMPLETED, "done")
     lines = [one.getMessage() for one in caplog.records if " raised; " in one.getMessage()]
-    assert [line.split("(")[1].split(")")[0] for line in lines] == [
-        "on_start",
-        "on_failure",
-        "on_stop",
-    ]
+    assert [line.split("(")[1].split(")")[0] for line in lines] == ["on_start", "on_failure", "on_stop"]
 
 
 async def test_hooks_frame_the_work(client: AsyncClient, dsn: str) -> None:
@@ -178,11 +174,7 @@ async def test_a_stop_does_not_wait_for_a_hook_of_the_start(dsn: str) -> None:
 
 
 async def test_a_hook_of_the_stop_has_a_bounded_time(
-    client: AsyncClient,
-    dsn: str,
-    *,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    client: AsyncClient, dsn: str, *, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("hwqueue.worker.runtime._STOP_HOOKS_SECONDS", 0.01)
     app = App()

@@ -142,10 +142,7 @@ async def test_a_snoozed_lease_is_told_and_uses_no_attempt(
     async with worker(dsn):
         record = await line(caplog, "is snoozed")
         lease = await client.get_lease(spawned.lease_id)
-        assert (lease.state, lease.available_at) == (
-            LeaseState.SCHEDULED,
-            clock.now() + timedelta(minutes=1),
-        )
+        assert (lease.state, lease.available_at) == (LeaseState.SCHEDULED, clock.now() + timedelta(minutes=1))
         clock.advance(timedelta(minutes=1))
         lease = await ended(client, spawned.lease_id)
     assert record.getMessage().endswith(r"of task snooze is snoozed, again in 1 min: not\nyet")

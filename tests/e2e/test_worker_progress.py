@@ -37,11 +37,7 @@ async def test_progress_is_shown_while_it_runs_and_after(
 
 @pytest.mark.parametrize("task", ["talk", "talk-sync", "talk-process"])
 async def test_lines_are_shown_while_it_runs_and_after(
-    client: AsyncClient,
-    dsn: str,
-    tmp_path: Path,
-    task: str,
-    caplog: pytest.LogCaptureFixture,
+    client: AsyncClient, dsn: str, tmp_path: Path, task: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     spawned = await client.spawn_lease(QUEUE, task, {"folder": str(tmp_path)})

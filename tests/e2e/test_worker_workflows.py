@@ -113,13 +113,7 @@ async def test_a_handler_reads_its_run(client: AsyncClient, dsn: str, task: str)
         while (lease := await lease_of(client, run, "b")) is None:
             await asyncio.sleep(0.01)
         read = await ended(client, lease)
-    assert read.result == {
-        "run": str(run),
-        "step": "b",
-        "input": {"n": 1},
-        "result": 3,
-        "all": [[0, 3]],
-    }
+    assert read.result == {"run": str(run), "step": "b", "input": {"n": 1}, "result": 3, "all": [[0, 3]]}
 
 
 @pytest.mark.parametrize("task", ["add-items", "add-items-process", "add-items-async"])

@@ -13,14 +13,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from hwqueue.app import App
-from hwqueue.errors import (
-    BadArgument,
-    ConfigError,
-    GangNotFound,
-    HwqueueError,
-    LeaseCancelled,
-    LeaseLost,
-)
+from hwqueue.errors import BadArgument, ConfigError, GangNotFound, HwqueueError, LeaseCancelled, LeaseLost
 from hwqueue.handler.gang import GangContext
 from hwqueue.testing import make_context
 from hwqueue.types import Claim, GangMember, GangStatus, LeaseState
@@ -87,12 +80,7 @@ def gang_member(ordinal: int, lease_id: UUID, **labels: Any) -> GangMember:
 def status(one: Claim, *, retry_after: timedelta | None = None) -> GangStatus:
     members = (gang_member(0, uuid4()), gang_member(1, one.lease_id))
     return GangStatus(
-        gang_id=GANG,
-        ready=retry_after is None,
-        size=2,
-        min_size=2,
-        members=members,
-        retry_after=retry_after,
+        gang_id=GANG, ready=retry_after is None, size=2, min_size=2, members=members, retry_after=retry_after
     )
 
 
@@ -219,10 +207,7 @@ async def test_what_the_database_refuses_fails_the_attempt() -> None:
 
 
 def test_what_a_gang_says_of_its_members() -> None:
-    members = (
-        gang_member(0, uuid4(), address="10.0.0.1", ip="::1"),
-        gang_member(1, uuid4(), address=7),
-    )
+    members = (gang_member(0, uuid4(), address="10.0.0.1", ip="::1"), gang_member(1, uuid4(), address=7))
     gang = GangContext(gang_id=GANG, rank=1, size=2, members=members)
     assert gang.address() == "10.0.0.1"
     assert gang.address(0, label="ip") == "::1"

@@ -87,18 +87,13 @@ async def test_two_runs_of_one_lease_are_told_apart(runner: Runner) -> None:
     runner.start(claim("wait", 2))
     await asyncio.sleep(0)
     await beating.beat()
-    assert {one.claim.claim_token: one.reason for one in runner.running} == {
-        1: StopReason.LOST,
-        2: None,
-    }
+    assert {one.claim.claim_token: one.reason for one in runner.running} == {1: StopReason.LOST, 2: None}
     await beating.beat()
     assert session.heard == [[1, 2], [2]]
     go.set()
 
 
-async def test_a_handler_that_completed_its_lease_goes_on_and_hurries_no_heartbeat(
-    runner: Runner,
-) -> None:
+async def test_a_handler_that_completed_its_lease_goes_on_and_hurries_no_heartbeat(runner: Runner) -> None:
     session = Session({1: Verdict.FINISHED})
     beating = heartbeat(session, runner)
     runner.start(done := claim("wait", 1, seconds=1))

@@ -75,14 +75,7 @@ def test_without_gpus_of_its_own_a_lease_sees_none(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_workers_credentials_are_not_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    hidden = (
-        "PGPASSWORD",
-        "PGPASSFILE",
-        "PGSERVICEFILE",
-        "PGHOST",
-        "HWQUEUE_DSN",
-        "HWQUEUE_LISTEN",
-    )
+    hidden = ("PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE", "PGHOST", "HWQUEUE_DSN", "HWQUEUE_LISTEN")
     for name in (*hidden, "HOME_OF_THE_TEST"):
         monkeypatch.setenv(name, "secret")
     seen = environment_for(claim("see"), ())
@@ -109,9 +102,7 @@ async def test_a_report_in_many_pieces_is_put_together() -> None:
     assert told == [{"fraction": 1}]
 
 
-async def test_a_report_that_is_too_large_kills_the_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_report_that_is_too_large_kills_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "_MOST_REPORTED_BYTES", 100_000)
     ended = await run(claim("see", "x" * 3_000_000))
     assert ended.error is not None

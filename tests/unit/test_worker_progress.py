@@ -98,9 +98,7 @@ async def test_what_is_refused_is_dropped(caplog: pytest.LogCaptureFixture) -> N
     assert caplog.messages == ["progress was not recorded: no"]
 
 
-async def test_a_report_that_is_refused_takes_no_others_with_it(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_report_that_is_refused_takes_no_others_with_it(caplog: pytest.LogCaptureFixture) -> None:
     sent: list[Report] = []
 
     async def send(reports: Sequence[Report]) -> None:
