@@ -159,29 +159,10 @@ CREATE TYPE hwqueue.pending_class AS (
 	turn bigint
 );
 
-CREATE TABLE hwqueue.ready (
-    queue_id integer NOT NULL,
-    tier smallint NOT NULL,
-    attempt_count smallint NOT NULL,
-    claim_count integer NOT NULL,
-    rank bigint NOT NULL,
-    "position" bigint NOT NULL,
-    class_id bigint NOT NULL,
-    lease_id uuid NOT NULL,
-    eligible_at timestamp with time zone NOT NULL,
-    deadline timestamp with time zone
-)
-WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1');
-
-COMMENT ON TABLE hwqueue.ready IS 'a lease that is claimable now; rows are inserted and deleted, never updated';
-
-COMMENT ON COLUMN hwqueue.ready.claim_count IS 'claims granted so far: the lower 40 bits of the next token, less one';
-
 CREATE TYPE hwqueue.picked_entries AS (
 	ctids tid[],
 	score double precision,
 	term_deltas jsonb,
-	entry hwqueue.ready,
 	on_fast_path boolean
 );
 
@@ -237,10 +218,7 @@ CREATE TYPE hwqueue.scan_starts AS (
 	ranks bigint[],
 	positions bigint[],
 	are_blocked boolean[],
-	by_class boolean,
-	class_tiers smallint[],
-	class_ranks bigint[],
-	class_positions bigint[]
+	by_class boolean
 );
 
 CREATE TYPE hwqueue.scored_classes AS (
@@ -589,30 +567,6 @@ CREATE FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb) R
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE TABLE hwqueue.node_load (
-    node_id uuid NOT NULL,
-    version bigint NOT NULL,
-    updates integer DEFAULT 0 NOT NULL,
-    claim_count integer DEFAULT 0 NOT NULL,
-    cpu_used bigint DEFAULT 0 NOT NULL,
-    memory_used bigint DEFAULT 0 NOT NULL,
-    gpu_used integer[] DEFAULT '{}'::integer[] NOT NULL,
-    custom_used jsonb DEFAULT '{}'::jsonb NOT NULL,
-    core_used integer[] DEFAULT '{}'::integer[] NOT NULL
-)
-WITH (fillfactor='40', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.05');
-
-COMMENT ON TABLE hwqueue.node_load IS 'what claims have allocated on a node; the newest version counts';
-
-COMMENT ON COLUMN hwqueue.node_load.claim_count IS 'claims that allocated something; the others are not counted';
-
-COMMENT ON COLUMN hwqueue.node_load.gpu_used IS 'thousandths in use, device by device, in the order of node.gpu_ids';
-
-COMMENT ON COLUMN hwqueue.node_load.core_used IS 'thousandths in use, core by core, in the order of node.core_ids';
-
-CREATE FUNCTION hwqueue.add_loads(p_load hwqueue.node_load, p_other hwqueue.node_load, p_sign integer) RETURNS hwqueue.node_load
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.add_steps(p_lease uuid, p_token bigint, p_spec jsonb) RETURNS TABLE(run_id uuid, created boolean, state text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -682,6 +636,30 @@ COMMENT ON COLUMN hwqueue.node.core_ids IS 'cores that are counted one by one, i
 
 COMMENT ON COLUMN hwqueue.node.gpu_parents IS 'of each device, the one that it is a part of; null: a whole device; empty: all are whole';
 
+CREATE TABLE hwqueue.node_load (
+    node_id uuid NOT NULL,
+    version bigint NOT NULL,
+    updates integer DEFAULT 0 NOT NULL,
+    claim_count integer DEFAULT 0 NOT NULL,
+    cpu_used bigint DEFAULT 0 NOT NULL,
+    memory_used bigint DEFAULT 0 NOT NULL,
+    gpu_used integer[] DEFAULT '{}'::integer[] NOT NULL,
+    custom_used jsonb DEFAULT '{}'::jsonb NOT NULL,
+    core_used integer[] DEFAULT '{}'::integer[] NOT NULL
+)
+WITH (fillfactor='40', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.node_load IS 'what claims have allocated on a node; the newest version counts';
+
+COMMENT ON COLUMN hwqueue.node_load.claim_count IS 'claims that allocated something; the others are not counted';
+
+COMMENT ON COLUMN hwqueue.node_load.gpu_used IS 'thousandths in use, device by device, in the order of node.gpu_ids';
+
+COMMENT ON COLUMN hwqueue.node_load.core_used IS 'thousandths in use, core by core, in the order of node.core_ids';
+
+CREATE FUNCTION hwqueue.add_uses(p_load hwqueue.node_load, p_node hwqueue.node, p_assignments jsonb[], p_sign integer) RETURNS hwqueue.node_load
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.admit_class(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, OUT term_deltas jsonb, OUT reason text, OUT is_named boolean) RETURNS record
     LANGUAGE plpgsql;
 
@@ -703,6 +681,24 @@ CREATE FUNCTION hwqueue.adopted_devices(p_class hwqueue.placement_class, p_node 
 
 CREATE FUNCTION hwqueue.advance_horizon(p_drawn bigint) RETURNS void
     LANGUAGE plpgsql;
+
+CREATE TABLE hwqueue.ready (
+    queue_id integer NOT NULL,
+    tier smallint NOT NULL,
+    attempt_count smallint NOT NULL,
+    claim_count integer NOT NULL,
+    rank bigint NOT NULL,
+    "position" bigint NOT NULL,
+    class_id bigint NOT NULL,
+    lease_id uuid NOT NULL,
+    eligible_at timestamp with time zone NOT NULL,
+    deadline timestamp with time zone
+)
+WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1');
+
+COMMENT ON TABLE hwqueue.ready IS 'a lease that is claimable now; rows are inserted and deleted, never updated';
+
+COMMENT ON COLUMN hwqueue.ready.claim_count IS 'claims granted so far: the lower 40 bits of the next token, less one';
 
 CREATE FUNCTION hwqueue.advance_low_water(p_entry hwqueue.ready) RETURNS void
     LANGUAGE plpgsql;
@@ -854,7 +850,7 @@ CREATE FUNCTION hwqueue.alike_nodes(p_node_ids uuid[], p_classes hwqueue.placeme
 CREATE FUNCTION hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone) RETURNS SETOF hwqueue.failure
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.allocate_for_class(p_class_id bigint, p_node hwqueue.node, INOUT p_load hwqueue.node_load, OUT assignment jsonb) RETURNS record
+CREATE FUNCTION hwqueue.allocate_for_class(p_class hwqueue.placement_class, p_node hwqueue.node, p_room hwqueue.headroom, INOUT p_load hwqueue.node_load, OUT assignment jsonb) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.allocate_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], p_cores integer[], INOUT p_load hwqueue.node_load, OUT assignment jsonb) RETURNS record
@@ -1282,7 +1278,7 @@ COMMENT ON COLUMN hwqueue.node_candidates.valid_until IS 'when the first lease r
 CREATE FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, OUT blocked bigint[], OUT lasting bigint[], OUT known hwqueue.node_candidates) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.booked_load(p_node hwqueue.node, p_leases uuid[]) RETURNS hwqueue.node_load
+CREATE FUNCTION hwqueue.booked_on(p_node uuid, p_leases uuid[]) RETURNS jsonb[]
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue."both"(p_classes bigint[], p_others bigint[]) RETURNS bigint[]
@@ -1677,32 +1673,32 @@ COMMENT ON COLUMN hwqueue.profile_queue.checked IS 'those of classes that are to
 
 COMMENT ON COLUMN hwqueue.profile_queue.classes_unseen IS 'that of the profile';
 
-CREATE FUNCTION hwqueue.choose_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) RETURNS record
+CREATE FUNCTION hwqueue.choose_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.choose_by_score(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean, p_only bigint[] DEFAULT NULL::bigint[], p_before hwqueue.later_class DEFAULT NULL::hwqueue.later_class) RETURNS hwqueue.picked_entries
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.choose_checked(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_asks boolean, p_limit integer, p_window integer, p_probe integer, p_before hwqueue.later_class, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) RETURNS record
+CREATE FUNCTION hwqueue.choose_checked(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_asks boolean, p_limit integer, p_window integer, p_probe integer, p_before hwqueue.later_class, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT blocked bigint[], OUT is_new boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.choose_cores(p_node hwqueue.node, p_used integer[], p_cpu_milli bigint, p_isolation text) RETURNS integer[]
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, p_wanted uuid[], p_exclusivity text, p_room hwqueue.headroom) RETURNS integer[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.choose_entries(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_room hwqueue.headroom, p_left integer, INOUT promoted integer, INOUT at_mark boolean, INOUT picked hwqueue.picked_entries) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.choose_from_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
+CREATE FUNCTION hwqueue.choose_from_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.choose_seen(p_request hwqueue.claim_request, p_seen hwqueue.seen_entries, p_limit integer, p_node hwqueue.node, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
+CREATE FUNCTION hwqueue.choose_seen(p_request hwqueue.claim_request, p_seen hwqueue.seen_entries, p_limit integer, p_node hwqueue.node, OUT ctids tid[], OUT term_deltas jsonb, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb, p_held jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, OUT queue_head hwqueue.queue_head, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone) RETURNS record
     LANGUAGE plpgsql;
@@ -1810,6 +1806,9 @@ CREATE FUNCTION hwqueue.class_changes(p_changes jsonb) RETURNS text[]
 CREATE FUNCTION hwqueue.class_digest(p_content hwqueue.class_content) RETURNS bytea
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.class_entries(p_class_id bigint, p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone) RETURNS TABLE("position" bigint, place tid)
+    LANGUAGE sql STABLE;
+
 CREATE TABLE hwqueue.class_mask (
     class_id bigint NOT NULL,
     digest bigint NOT NULL,
@@ -1856,14 +1855,14 @@ CREATE FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hw
 CREATE FUNCTION hwqueue.class_scan_start(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.class_scan_starts(p_classes bigint[], p_from hwqueue.scan_starts) RETURNS hwqueue.scan_starts
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.class_score(p_class_id bigint, p_node hwqueue.node, p_room hwqueue.headroom, p_queue hwqueue.queue, p_worth double precision[], p_now timestamp with time zone) RETURNS double precision
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.class_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) RETURNS integer
     LANGUAGE plpgsql STABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.class_start(p_class_id bigint, p_from hwqueue.scan_starts) RETURNS TABLE(tier smallint, rank bigint, "position" bigint)
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.class_strength(p_class hwqueue.placement_class) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -1933,9 +1932,6 @@ CREATE FUNCTION hwqueue.contradicts(p_outer jsonb, p_inner jsonb, p_mode text) R
 CREATE FUNCTION hwqueue.cordon_node(p_node uuid) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
-
-CREATE FUNCTION hwqueue.cores_of(p_assignment jsonb) RETURNS TABLE(core integer, milli integer)
-    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.count_added_runs(p_run uuid, p_step integer, OUT open integer, OUT failed integer, OUT cancelled integer) RETURNS record
     LANGUAGE sql STABLE;
@@ -2435,7 +2431,7 @@ CREATE FUNCTION hwqueue.find_queue(p_queue text) RETURNS hwqueue.queue
 CREATE FUNCTION hwqueue.find_run(p_run uuid) RETURNS hwqueue.run
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.find_score_group(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) RETURNS record
+CREATE FUNCTION hwqueue.find_score_group(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT takes integer) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.find_spawn_queue(p_queue text, p_task text) RETURNS hwqueue.spawn_target
@@ -2701,16 +2697,13 @@ CREATE FUNCTION hwqueue.going_metrics(p_now timestamp with time zone) RETURNS TA
 CREATE FUNCTION hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.gpu_share(p_gpu_count integer, p_gpu_milli integer, p_room hwqueue.headroom) RETURNS double precision
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.gpu_shortage(p_gpu_count integer, p_gpu_milli integer, p_gpu_wanted uuid[], p_room hwqueue.headroom, p_gpu_exclusivity text) RETURNS integer
     LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.grant_batch(p_request hwqueue.claim_request, p_ctids tid[], p_state hwqueue.node_state, p_generation bigint) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, expires_at timestamp with time zone)
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.grant_single(p_request hwqueue.claim_request, p_picked hwqueue.picked_entries, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_node hwqueue.node, p_load hwqueue.node_load, p_generation bigint, OUT entry hwqueue.ready, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone, OUT assignment jsonb, OUT load hwqueue.node_load) RETURNS record
+CREATE FUNCTION hwqueue.grant_single(p_request hwqueue.claim_request, p_picked hwqueue.picked_entries, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_node hwqueue.node, p_load hwqueue.node_load, p_room hwqueue.headroom, p_generation bigint, OUT entry hwqueue.ready, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone, OUT assignment jsonb, OUT load hwqueue.node_load) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text) RETURNS void
@@ -3298,7 +3291,7 @@ CREATE FUNCTION hwqueue.listed_origins(p_run hwqueue.run) RETURNS jsonb
 CREATE FUNCTION hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.node_load) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid) RETURNS tid
+CREATE FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, OUT place tid, OUT lease_id uuid, OUT claim_count integer) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lock_choice(p_choice uuid, p_taker uuid) RETURNS boolean
@@ -3649,10 +3642,7 @@ CREATE FUNCTION hwqueue.node_usage(p_state text DEFAULT NULL::text, p_limit inte
     SET jit TO 'off'
     SET plan_cache_mode TO 'force_custom_plan';
 
-CREATE FUNCTION hwqueue.node_usage_of(p_node hwqueue.node, p_assignments jsonb[]) RETURNS TABLE(claim_count integer, cpu_used bigint, memory_used bigint, gpu_used integer[], custom_used jsonb, core_used integer[])
-    LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node, p_with_earmarks boolean DEFAULT true) RETURNS TABLE(claim_count integer, cpu_used bigint, memory_used bigint, gpu_used integer[], custom_used jsonb, core_used integer[])
+CREATE FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node, p_with_earmarks boolean DEFAULT true) RETURNS hwqueue.node_load
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.node_wake_payload(p_node uuid) RETURNS text
@@ -3820,9 +3810,6 @@ CREATE FUNCTION hwqueue.ordered_items(p_leases uuid[], p_tokens bigint[]) RETURN
 
 CREATE FUNCTION hwqueue.overbooked_nodes(p_node_ids uuid[]) RETURNS SETOF uuid
     LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.own_fit(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom) RETURNS double precision
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.own_options() RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -4708,9 +4695,6 @@ CREATE FUNCTION hwqueue.scan_nodes(p_now timestamp with time zone) RETURNS hwque
 CREATE FUNCTION hwqueue.scan_range(p_class hwqueue.placement_class, p_now timestamp with time zone) RETURNS hwqueue.class_range
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.scan_start_of(p_from hwqueue.scan_starts, p_index integer, p_tier smallint, p_rank bigint) RETURNS bigint
-    LANGUAGE sql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.schema_version() RETURNS TABLE(revision text, bundle_sha256 text, package_version text)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -5539,7 +5523,7 @@ CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.worth_gain(p_gpu_count integer, p_gpu_milli integer, p_room hwqueue.headroom, p_worth double precision[]) RETURNS double precision
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.would_start_group(p_class hwqueue.placement_class, p_facts jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
@@ -7703,13 +7687,13 @@ REVOKE ALL ON FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items j
 GRANT ALL ON FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.add_loads(p_load hwqueue.node_load, p_other hwqueue.node_load, p_sign integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.add_steps(p_lease uuid, p_token bigint, p_spec jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.add_steps(p_lease uuid, p_token bigint, p_spec jsonb) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.add_steps(p_lease uuid, p_token bigint, p_spec jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_class hwqueue.placement_class, INOUT p_terms jsonb, p_nodes jsonb, OUT index integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.add_uses(p_load hwqueue.node_load, p_node hwqueue.node, p_assignments jsonb[], p_sign integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.admit_class(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, OUT term_deltas jsonb, OUT reason text, OUT is_named boolean) FROM PUBLIC;
 
@@ -7748,7 +7732,7 @@ REVOKE ALL ON FUNCTION hwqueue.alike_nodes(p_node_ids uuid[], p_classes hwqueue.
 
 REVOKE ALL ON FUNCTION hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.allocate_for_class(p_class_id bigint, p_node hwqueue.node, INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.allocate_for_class(p_class hwqueue.placement_class, p_node hwqueue.node, p_room hwqueue.headroom, INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.allocate_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], p_cores integer[], INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
 
@@ -7841,7 +7825,7 @@ REVOKE ALL ON FUNCTION hwqueue.binding_steps(p_value jsonb, p_field text, p_of_i
 
 REVOKE ALL ON FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, OUT blocked bigint[], OUT lasting bigint[], OUT known hwqueue.node_candidates) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.booked_load(p_node hwqueue.node, p_leases uuid[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.booked_on(p_node uuid, p_leases uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue."both"(p_classes bigint[], p_others bigint[]) FROM PUBLIC;
 
@@ -8013,11 +7997,11 @@ REVOKE ALL ON FUNCTION hwqueue.choice_of(p_options jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.choice_story(p_lease hwqueue.lease, p_headline text, p_code text, OUT headline text, OUT code text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.choose_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.choose_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.choose_by_score(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean, p_only bigint[], p_before hwqueue.later_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.choose_checked(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_asks boolean, p_limit integer, p_window integer, p_probe integer, p_before hwqueue.later_class, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.choose_checked(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_asks boolean, p_limit integer, p_window integer, p_probe integer, p_before hwqueue.later_class, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.choose_cores(p_node hwqueue.node, p_used integer[], p_cpu_milli bigint, p_isolation text) FROM PUBLIC;
 
@@ -8025,9 +8009,9 @@ REVOKE ALL ON FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, 
 
 REVOKE ALL ON FUNCTION hwqueue.choose_entries(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_room hwqueue.headroom, p_left integer, INOUT promoted integer, INOUT at_mark boolean, INOUT picked hwqueue.picked_entries) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.choose_from_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.choose_from_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.choose_seen(p_request hwqueue.claim_request, p_seen hwqueue.seen_entries, p_limit integer, p_node hwqueue.node, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.choose_seen(p_request hwqueue.claim_request, p_seen hwqueue.seen_entries, p_limit integer, p_node hwqueue.node, OUT ctids tid[], OUT term_deltas jsonb, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb, p_held jsonb) FROM PUBLIC;
 
@@ -8076,6 +8060,8 @@ REVOKE ALL ON FUNCTION hwqueue.class_changes(p_changes jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_digest(p_content hwqueue.class_content) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.class_entries(p_class_id bigint, p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_most integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) FROM PUBLIC;
@@ -8094,11 +8080,11 @@ REVOKE ALL ON FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_
 
 REVOKE ALL ON FUNCTION hwqueue.class_scan_start(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_scan_starts(p_classes bigint[], p_from hwqueue.scan_starts) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.class_score(p_class_id bigint, p_node hwqueue.node, p_room hwqueue.headroom, p_queue hwqueue.queue, p_worth double precision[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.class_start(p_class_id bigint, p_from hwqueue.scan_starts) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_strength(p_class hwqueue.placement_class) FROM PUBLIC;
 
@@ -8143,8 +8129,6 @@ REVOKE ALL ON FUNCTION hwqueue.contradicts(p_outer jsonb, p_inner jsonb, p_mode 
 REVOKE ALL ON FUNCTION hwqueue.cordon_node(p_node uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.cores_of(p_assignment jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_added_runs(p_run uuid, p_step integer, OUT open integer, OUT failed integer, OUT cancelled integer) FROM PUBLIC;
 
@@ -8409,7 +8393,7 @@ REVOKE ALL ON FUNCTION hwqueue.find_queue(p_queue text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_run(p_run uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.find_score_group(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.find_score_group(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT takes integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_spawn_queue(p_queue text, p_task text) FROM PUBLIC;
 
@@ -8532,13 +8516,11 @@ REVOKE ALL ON FUNCTION hwqueue.going_metrics(p_now timestamp with time zone) FRO
 
 REVOKE ALL ON FUNCTION hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.gpu_share(p_gpu_count integer, p_gpu_milli integer, p_room hwqueue.headroom) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.gpu_shortage(p_gpu_count integer, p_gpu_milli integer, p_gpu_wanted uuid[], p_room hwqueue.headroom, p_gpu_exclusivity text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.grant_batch(p_request hwqueue.claim_request, p_ctids tid[], p_state hwqueue.node_state, p_generation bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.grant_single(p_request hwqueue.claim_request, p_picked hwqueue.picked_entries, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_node hwqueue.node, p_load hwqueue.node_load, p_generation bigint, OUT entry hwqueue.ready, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone, OUT assignment jsonb, OUT load hwqueue.node_load) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.grant_single(p_request hwqueue.claim_request, p_picked hwqueue.picked_entries, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_node hwqueue.node, p_load hwqueue.node_load, p_room hwqueue.headroom, p_generation bigint, OUT entry hwqueue.ready, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone, OUT assignment jsonb, OUT load hwqueue.node_load) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text) TO hwqueue_operator;
@@ -8902,7 +8884,7 @@ REVOKE ALL ON FUNCTION hwqueue.listed_origins(p_run hwqueue.run) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, OUT place tid, OUT lease_id uuid, OUT claim_count integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_choice(p_choice uuid, p_taker uuid) FROM PUBLIC;
 
@@ -9077,8 +9059,6 @@ REVOKE ALL ON FUNCTION hwqueue.node_usage(p_state text, p_limit integer, p_after
 GRANT ALL ON FUNCTION hwqueue.node_usage(p_state text, p_limit integer, p_after text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.node_usage(p_state text, p_limit integer, p_after text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.node_usage_of(p_node hwqueue.node, p_assignments jsonb[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node, p_with_earmarks boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_wake_payload(p_node uuid) FROM PUBLIC;
@@ -9188,8 +9168,6 @@ REVOKE ALL ON FUNCTION hwqueue.order_named_steps(p_steps jsonb[]) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.ordered_items(p_leases uuid[], p_tokens bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.overbooked_nodes(p_node_ids uuid[]) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.own_fit(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.own_options() FROM PUBLIC;
 
@@ -9707,8 +9685,6 @@ REVOKE ALL ON FUNCTION hwqueue.scan_floor(p_term_id bigint, p_places text[]) FRO
 REVOKE ALL ON FUNCTION hwqueue.scan_nodes(p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.scan_range(p_class hwqueue.placement_class, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.scan_start_of(p_from hwqueue.scan_starts, p_index integer, p_tier smallint, p_rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.schema_version() FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_producer;

@@ -2363,18 +2363,14 @@ create type hwqueue.queue_head as (
 );
 
 -- Where scans start: the heads of the queues that have entries, the first of all first. are_blocked: which
--- queues have a blocked head. by_class: start each class at its own mark; class_scan_starts then fills
--- class_* for a list of classes.
+-- queues have a blocked head. by_class: each class starts elsewhere (class_start).
 create type hwqueue.scan_starts as (
   queue_ids int[],
   tiers smallint[],
   ranks bigint[],
   positions bigint[],
   are_blocked boolean[],
-  by_class boolean,
-  class_tiers smallint[],
-  class_ranks bigint[],
-  class_positions bigint[]
+  by_class boolean
 );
 
 -- The first of some entries: its lease, and since when that could be claimed.
@@ -2410,13 +2406,11 @@ create type hwqueue.later_class as (
   rank bigint
 );
 
--- Entries that a claim has chosen, by ctid. One that the claim has deleted already stands in entry.
--- on_fast_path: the claim may try the queue head again.
+-- Entries that a claim has chosen, by ctid. on_fast_path: the claim may try the queue head again.
 create type hwqueue.picked_entries as (
   ctids tid[],
   score double precision,
   term_deltas jsonb,
-  entry hwqueue.ready,
   on_fast_path boolean
 );
 

@@ -158,8 +158,8 @@ begin
     select b.rule, n.node_id::text, b.detail
     from hwqueue.node n
     cross join lateral (
-      select hwqueue.read_load(n.node_id) as load, to_jsonb(u) as counted
-      from hwqueue.node_usage_of_claims(n) u offset 0) w
+      select hwqueue.read_load(n.node_id) as load,
+             to_jsonb(hwqueue.node_usage_of_claims(n)) - array['version', 'updates'] as counted offset 0) w
     cross join lateral (
       select 'node_load' as rule, jsonb_build_object('written',
              to_jsonb(w.load) - array['node_id', 'version', 'updates'], 'counted', w.counted) as detail
@@ -167,7 +167,7 @@ begin
          or (w.load).version = 0 and (w.counted ->> 'claim_count')::int > 0
       union all
       select 'capacity', jsonb_build_object('cpu_milli', n.cpu_milli, 'memory_mib', n.memory_mib, 'slots',
-             n.slots, 'custom', n.custom, 'used', to_jsonb(u))
+             n.slots, 'custom', n.custom, 'used', to_jsonb(u) - array['node_id', 'version', 'updates'])
       from hwqueue.node_usage_of_claims(n, false) u  -- without earmarks
       where u.cpu_used > n.cpu_milli or u.memory_used > n.memory_mib or u.claim_count > n.slots
         or not 1000 >= all (u.gpu_used)

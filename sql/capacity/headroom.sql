@@ -118,22 +118,29 @@ $$;
 -- order. Wanted devices come first.
 create or replace function hwqueue.choose_devices(p_count int, p_milli int, p_wanted uuid[],
   p_exclusivity text, p_room hwqueue.headroom) returns int[]
-language sql immutable parallel safe
+language plpgsql immutable parallel safe
 as $$
-  select case when count(*) = p_count
-              and not exists (  -- a wanted device of this node that is not free
-                select 1 from unnest(p_room.gpu_ids) with ordinality d(id, position)
-                where d.id = any (p_wanted) and d.position <> all (coalesce(array_agg(c.position), '{}')))
-         then coalesce(array_agg(c.position::int order by c.position), '{}') end
-  from (
-    select f.position
-    from unnest(case when p_exclusivity = 'partition_exclusive' then p_room.gpu_parts
-      else p_room.gpu_free end, p_room.gpu_ids)
-      with ordinality f(free, id, position)
-    where f.free >= case when p_milli > 0 then p_milli else 1000 end
-    order by (f.id = any (p_wanted)) desc, f.free, f.position
-    limit p_count
-  ) c
+begin
+  if p_count = 1 and p_milli = 0 and cardinality(p_wanted) = 0 and 1000 = any (p_room.gpu_free)
+    and p_exclusivity is distinct from 'partition_exclusive' then
+    return array[array_position(p_room.gpu_free, 1000)];  -- most by far: without a query
+  end if;
+  return (  -- in PL/pgSQL, which keeps the plan
+    select case when count(*) = p_count
+                and not exists (  -- a wanted device of this node that is not free
+                  select 1 from unnest(p_room.gpu_ids) with ordinality d(id, position)
+                  where d.id = any (p_wanted) and d.position <> all (coalesce(array_agg(c.position), '{}')))
+           then coalesce(array_agg(c.position::int order by c.position), '{}') end
+    from (
+      select f.position
+      from unnest(case when p_exclusivity = 'partition_exclusive' then p_room.gpu_parts
+        else p_room.gpu_free end, p_room.gpu_ids)
+        with ordinality f(free, id, position)
+      where f.free >= case when p_milli > 0 then p_milli else 1000 end
+      order by (f.id = any (p_wanted)) desc, f.free, f.position
+      limit p_count
+    ) c);
+end
 $$;
 
 -- Custom countables of which a class needs more than there is; null when there is enough.
@@ -172,12 +179,11 @@ create or replace function hwqueue.gpu_shortage(p_gpu_count int, p_gpu_milli int
 language sql stable parallel safe
 as $$
   select case when p_gpu_count = 0 then 0
-    when p_gpu_wanted <> '{}' and hwqueue.choose_devices(
+    when case when p_gpu_exclusivity = 'partition_exclusive' then p_gpu_count > p_room.gpu_parts_free
+      when p_gpu_milli > 0 then p_gpu_milli > p_room.gpu_most
+      else p_gpu_count > p_room.gpu_whole end then 8
+    when cardinality(p_gpu_wanted) > 0 and hwqueue.choose_devices(
       p_gpu_count, p_gpu_milli, p_gpu_wanted, p_gpu_exclusivity, p_room) is null then 8
-    when p_gpu_exclusivity = 'partition_exclusive' then
-      case when p_gpu_count > p_room.gpu_parts_free then 8 else 0 end
-    when p_gpu_milli > 0 and p_gpu_milli > p_room.gpu_most then 8
-    when p_gpu_milli = 0 and p_gpu_count > p_room.gpu_whole then 8
     else 0 end
 $$;
 

@@ -63,39 +63,13 @@ begin
 end
 $$;
 
--- What these leases have booked on a node, as a load.
-create or replace function hwqueue.booked_load(p_node hwqueue.node, p_leases uuid[]) returns hwqueue.node_load
+-- What these leases have booked on a node: their assignments.
+create or replace function hwqueue.booked_on(p_node uuid, p_leases uuid[]) returns jsonb[]
 language sql stable
 as $$
-  select row(p_node.node_id, 0, 0, u.claim_count, u.cpu_used, u.memory_used, u.gpu_used,
-    u.custom_used, u.core_used)::hwqueue.node_load
-  from hwqueue.node_usage_of(p_node, array(
+  select array(
     select c.assignment from hwqueue.claim c
-    where c.lease_id = any (p_leases) and c.node_id = p_node.node_id and c.assignment is not null)) u
-$$;
-
--- A load with another one of the same node added (p_sign 1) or taken off (-1).
-create or replace function hwqueue.add_loads(p_load hwqueue.node_load, p_other hwqueue.node_load, p_sign int)
-returns hwqueue.node_load
-language plpgsql immutable
-as $$
-declare
-  v_load hwqueue.node_load := p_load;
-begin
-  v_load.claim_count := v_load.claim_count + p_sign * p_other.claim_count;
-  v_load.cpu_used := v_load.cpu_used + p_sign * p_other.cpu_used;
-  v_load.memory_used := v_load.memory_used + p_sign * p_other.memory_used;
-  v_load.gpu_used := array(
-    select u.used + p_sign * u.other
-    from unnest(p_load.gpu_used, p_other.gpu_used) with ordinality u(used, other, position)
-    order by u.position);
-  v_load.core_used := array(
-    select u.used + p_sign * u.other
-    from unnest(p_load.core_used, p_other.core_used) with ordinality u(used, other, position)
-    order by u.position);
-  v_load.custom_used := hwqueue.add_amounts(p_load.custom_used, p_other.custom_used, p_sign);
-  return v_load;
-end
+    where c.lease_id = any (p_leases) and c.node_id = p_node and c.assignment is not null)
 $$;
 
 -- Whether a load fits into a node: each amount, each device and each core. One expression without subqueries,

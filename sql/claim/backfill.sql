@@ -73,11 +73,12 @@ as $$
 declare
   v_node hwqueue.node := hwqueue.read_node(p_state.node_id);
   v_passed uuid[] := hwqueue.later_earmarks(p_state.node_id, p_before.tier, p_before.rank);
-  v_kept hwqueue.node_load := hwqueue.booked_load(v_node, v_passed);
-  v_load hwqueue.node_load := hwqueue.add_loads(hwqueue.read_load(p_state.node_id), v_kept, -1);
+  v_kept jsonb[] := hwqueue.booked_on(p_state.node_id, v_passed);
+  v_load hwqueue.node_load := hwqueue.add_uses(hwqueue.read_load(p_state.node_id), v_node, v_kept, -1);
   v_generation bigint := hwqueue.node_generation(p_state.node_id);
   v_classes bigint[];
   v_left int;
+  v_room hwqueue.headroom;
   v_picked hwqueue.picked_entries;
   v_granted record;
   v_changed boolean := false;
@@ -93,9 +94,9 @@ begin
       where c.node_id = p_state.node_id and c.lease_id <> all (v_passed))
     from hwqueue.served v where v.node_id = p_state.node_id)) end;
   while v_left > 0 loop
+    v_room := hwqueue.node_headroom(v_node, v_load);
     begin
-      v_picked := hwqueue.choose_by_score(p_request, p_state, hwqueue.node_headroom(v_node, v_load), 1, '{}',
-        false, v_classes, p_before);
+      v_picked := hwqueue.choose_by_score(p_request, p_state, v_room, 1, '{}', false, v_classes, p_before);
       if v_picked.ctids <> '{}' and cardinality(v_passed) > cardinality(array(
           select c.lease_id from hwqueue.claim c
           where c.lease_id = any (v_passed) and c.is_earmark for update skip locked)) then
@@ -105,7 +106,8 @@ begin
       v_picked.ctids := '{}';
     end;
     exit when v_picked.ctids = '{}';
-    v_granted := hwqueue.grant_single(p_request, v_picked, p_state, null, v_node, v_load, v_generation);
+    v_granted := hwqueue.grant_single(p_request, v_picked, p_state, null, v_node, v_load, v_room,
+      v_generation);
     v_left := v_left - 1;
     v_load := v_granted.load;
     v_changed := v_changed or v_granted.assignment is not null;
@@ -114,7 +116,7 @@ begin
       v_granted.expires_at, v_granted.assignment;
   end loop;
   if v_changed then
-    perform hwqueue.write_load(hwqueue.add_loads(v_load, v_kept, 1));
+    perform hwqueue.write_load(hwqueue.add_uses(v_load, v_node, v_kept, 1));
   end if;
 end
 $$;

@@ -230,23 +230,24 @@ declare
   v_now timestamptz := p_request.now;
   v_attested text[] := hwqueue.attested_at(p_node, v_now);
 begin
-  select coalesce(array_agg(f.class_id order by f.score desc, f.class_id), '{}'),
-         coalesce(array_agg(f.score order by f.score desc, f.class_id), '{}'),
-           coalesce(array_agg(f.class_id) filter (where f.is_checked), '{}')
+  select coalesce(array_agg(f.class_id), '{}'), coalesce(array_agg(f.score), '{}'),
+         coalesce(array_agg(f.class_id) filter (where f.is_checked), '{}')
   into fit.classes, fit.scores, fit.checked
   from (
     select e.class_id, e.is_checked,
            case when e.affinity is null then hwqueue.class_score(e.class_id, p_node, p_room, q.queue, q.worth,
                v_now)
                 else hwqueue.lease_score(q.weight_affinity, q.weight_fit, q.weight_spread, e.affinity,
-                  hwqueue.fit_score(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, r.reach, p_room,
-                    q.worth), 0) end as score
+                  hwqueue.fit_score(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, case
+                      when e.gpu_count > 0 and p_room.gpu_total > 0 then (
+                        select s.reach from hwqueue.class_fleet s where s.class_id = e.class_id) end,
+                    p_room, q.worth), 0) end as score
     from (  -- fenced: the prices once a queue, and only if it has some and the node devices
       select o as queue, o.queue_id, (o.tuning).*,
              case when o.has_prices and p_room.gpu_total > 0 then hwqueue.queue_worth(o, v_now) end as worth
       from hwqueue.queue o where o.queue_id = any (p_request.queue_ids)
       offset 0) q
-    cross join lateral (
+    cross join lateral (  -- fenced: what follows once, not for each table
       select * from hwqueue.eligible_classes(p_node.profile_id, p_node.node_id, q.queue_id, p_only)
       union all
       select c.class_id, x.affinity, c.task_name, hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib,
@@ -262,10 +263,7 @@ begin
       where (c.queue_id = q.queue_id) is true and not exists (  -- cached by another session meanwhile
         select from hwqueue.profile_eligibility o
         where o.profile_id = p_node.profile_id and o.queue_id = q.queue_id and o.class_id = c.class_id)
-    ) e
-    left join lateral (  -- fenced: by its key, not all of them for each class
-      select s.reach from hwqueue.class_fleet s
-      where s.class_id = e.class_id and e.gpu_count > 0 and p_room.gpu_total > 0 offset 0) r on true
+      offset 0) e
     where (p_request.tasks is null or e.task_name = any (p_request.tasks))
       and (p_without = '{}' or e.class_id not in (select unnest(p_without)))
       -- scoring these is slow, so only if one of them is ready
@@ -274,8 +272,9 @@ begin
         order by r.tier, r.rank, r.position limit 1))
       and hwqueue.shortage(e.cpu_milli, e.memory_mib, p_room, e.custom, e.cpu_isolation) = 0
       and hwqueue.gpu_shortage(e.gpu_count, e.gpu_milli, e.gpu_wanted, p_room, e.gpu_exclusivity) = 0
-      and (e.trusts <@ v_attested or hwqueue.is_still_attested_for(e.class_id, p_node, v_attested))
-  ) f;
+      and (e.trusts = '{}' or e.trusts <@ v_attested
+        or hwqueue.is_still_attested_for(e.class_id, p_node, v_attested))
+    order by score desc, e.class_id) f;
 end
 $$;
 

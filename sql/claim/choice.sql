@@ -14,16 +14,17 @@
 
 -- Locks the oldest entry of a class of alternatives that may be claimed: between two positions of a tier and
 -- rank, as choose_seen has it, and of a choice of which no other lease was taken. It writes that this one
--- is. Returns the ctid of the entry; null: there is none, or other sessions hold it or its choice.
+-- is. Returns the entry; null: there is none, or other sessions hold it or its choice.
 -- Locks: the entry and its choice, skip locked. Not idempotent.
 create or replace function hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint,
-  p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamptz, p_lease uuid) returns tid
+  p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamptz, p_lease uuid,
+  out place tid, out lease_id uuid, out claim_count int)
 language plpgsql volatile
 as $$
 declare
   v_found record;
 begin
-  select x.ctid as place, x.lease_id, h.choice_id into v_found
+  select x.ctid as place, x.lease_id, x.claim_count, h.choice_id into v_found
   from hwqueue.ready x
   join hwqueue.lease l on l.lease_id = x.lease_id
   join hwqueue.choice h on h.choice_id = l.choice_id
@@ -38,7 +39,9 @@ begin
     update hwqueue.choice h set taken = v_found.lease_id, taken_at = hwqueue.clock()
     where h.choice_id = v_found.choice_id and h.taken is null;
   end if;
-  return v_found.place;
+  place := v_found.place;
+  lease_id := v_found.lease_id;
+  claim_count := v_found.claim_count;
 end
 $$;
 

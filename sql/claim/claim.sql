@@ -49,7 +49,7 @@ begin
   p_request.now := hwqueue.clock();
   v_state.awaits_terms := v_state.awaits_terms
     and hwqueue.take_publish_step(p_request.node_id, p_request.now);
-  if cardinality(p_request.queues) > 1 then
+  if cardinality(p_request.queues) > 1 or not v_state.on_fast_path then
     v_queue_head := null;
   elsif v_queue_head.first_is_best is null then  -- not read yet, or by read_past_blocked, in vain
     select q.* into v_queue_head
@@ -102,7 +102,7 @@ begin
       v_left := v_left - cardinality(v_ctids);
       continue;
     end if;
-    v_granted := hwqueue.grant_single(p_request, v_picked, v_state, v_queue_head, v_node, v_load,
+    v_granted := hwqueue.grant_single(p_request, v_picked, v_state, v_queue_head, v_node, v_load, v_room,
       v_generation);
     v_left := v_left - 1;
     v_mover := case when p_moves and random() * (p_request.qty - v_left) < 1
@@ -141,8 +141,7 @@ $$;
 -- only queue, then compares all classes. When these find nothing it promotes what fell due, unless this
 -- claim has done so, and tries again. p_left: how many leases are not granted yet.
 -- picked: on_fast_path goes false when nothing could be had at the head, so that the next call of the
--- claim does not try there again. entry: the row of a single entry, if it is deleted already. term_deltas:
--- what its claim adds to the counters.
+-- claim does not try there again. term_deltas: what its claim adds to the counters.
 -- Locks and raises: what choose_by_score and promote_due do.
 create or replace function hwqueue.choose_entries(p_request hwqueue.claim_request,
   p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_room hwqueue.headroom, p_left int,
@@ -185,7 +184,7 @@ begin
     v_queue_head := case
       when at_mark or p_left = p_request.qty and coalesce(promoted, 0) = 0 then p_queue_head end;
     v_queue_head.is_tried := v_has_tried;
-    picked := row('{}', 0, null, null, picked.on_fast_path)::hwqueue.picked_entries;
+    picked := row('{}', 0, null, picked.on_fast_path)::hwqueue.picked_entries;
     v_blocked := '{}';
     v_is_new := false;
     if picked.on_fast_path and not (v_has_tried and v_is_few) then
@@ -197,7 +196,7 @@ begin
       if v_eligible.checked is not null then
         v_taken := hwqueue.choose_at_head(p_request, v_eligible, p_state, v_queue_head,
           p_queue_head.window_size, p_room, v_limit);
-        picked := row(v_taken.ctids, 0, v_taken.term_deltas, v_taken.entry, true)::hwqueue.picked_entries;
+        picked := row(v_taken.ctids, 0, v_taken.term_deltas, true)::hwqueue.picked_entries;
         v_blocked := v_taken.blocked;
         v_is_new := v_taken.is_new;
       end if;
@@ -219,7 +218,7 @@ end
 $$;
 
 -- Locks the best entries of all classes that the node may run, up to p_limit of one score. No ctids: there
--- are none. entry: the only one, if it is deleted already.
+-- are none.
 -- p_without: classes that this claim has found blocked. p_is_new: one of them waits for the publication
 -- of an affinity term. p_only: of these classes; null: of all. p_before: those before its tier and rank.
 -- A new profile has not judged all classes yet: while nothing is found, up to eight batches are judged.
@@ -287,7 +286,6 @@ begin
       v_picked.ctids := v_taken.ctids;
       v_picked.score := v_taken.score;
       v_picked.term_deltas := v_taken.term_deltas;
-      v_picked.entry := v_taken.entry;
       v_without := v_without || v_taken.blocked;
       v_asks := true;
       v_is_new := v_is_new or v_taken.is_new;
@@ -320,7 +318,7 @@ as $$
 $$;
 
 -- Takes a step in the publication of affinity terms, while the claim holds what it has picked. The step
--- may move ready entries to other classes (assign_target_class). So a single entry is deleted first, and
+-- may move ready entries to other classes (assign_target_class). So a single entry is away meanwhile, and
 -- of several those before the first moved one stay picked.
 -- published: how many terms were published. some_moved: nothing is left of what was picked.
 -- Locks as publish_terms.
@@ -330,13 +328,17 @@ language plpgsql volatile
 as $$
 declare
   v_first_moved bigint;
+  v_entry hwqueue.ready;
 begin
   some_moved := false;
-  if picked.entry is null and cardinality(picked.ctids) = 1 then
-    delete from hwqueue.ready r where r.ctid = picked.ctids[1] returning r into picked.entry;
+  if cardinality(picked.ctids) = 1 then
+    delete from hwqueue.ready r where r.ctid = picked.ctids[1] returning r.* into v_entry;
   end if;
   published := (hwqueue.publish_terms(2, case when picked.ctids = '{}' then false end, p_now)).published;
-  if picked.entry is null then
+  if v_entry.lease_id is not null then
+    insert into hwqueue.ready as r overriding system value select v_entry.*
+    returning array[r.ctid] into picked.ctids;
+  else
     select p.n into v_first_moved from unnest(picked.ctids) with ordinality p(place, n)
     where not exists (select from hwqueue.ready r where r.ctid = p.place) order by p.n limit 1;
     if found then

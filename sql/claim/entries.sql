@@ -8,41 +8,45 @@
 -- Invariant: all locks are taken with `skip locked`, so no claim waits for another one's entries. An
 -- entry is checked for its class again under its lock, because assign_target_class may have changed it.
 
--- Turns one entry, locked or deleted already, into a claim, and allocates what its class asks for. The
+-- Turns one entry, which the caller has locked, into a claim, and allocates what its class asks for. The
 -- caller writes load back once, after its last grant. entry: the row of `ready` that is gone.
 -- Not idempotent.
 create or replace function hwqueue.grant_single(p_request hwqueue.claim_request,
   p_picked hwqueue.picked_entries, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head,
-  p_node hwqueue.node, p_load hwqueue.node_load, p_generation bigint, out entry hwqueue.ready,
-  out claim_token bigint, out attempt smallint, out queue text, out task_name text, out params jsonb,
-  out headers jsonb, out expires_at timestamptz, out assignment jsonb, out load hwqueue.node_load)
+  p_node hwqueue.node, p_load hwqueue.node_load, p_room hwqueue.headroom, p_generation bigint,
+  out entry hwqueue.ready, out claim_token bigint, out attempt smallint, out queue text, out task_name text,
+  out params jsonb, out headers jsonb, out expires_at timestamptz, out assignment jsonb,
+  out load hwqueue.node_load)
 language plpgsql volatile
 as $$
 declare
   v_now timestamptz := p_request.now;
+  v_gone record;
   v_timeout interval;
   v_eligible_at timestamptz;
-  v_is_step boolean;
   v_taken record;
 begin
-  entry := p_picked.entry;
-  if entry.lease_id is null then
-    delete from hwqueue.ready r where r.ctid = p_picked.ctids[1] returning r.* into entry;
-  end if;
-  select l.task_name, l.params, l.headers,
-         coalesce(l.claim_timeout, p_request.claim_timeout, p_queue_head.claim_timeout),
-         case when p_queue_head.drops_completed is distinct from false and l.idempotency_key is null
-           and l.run_id is null then greatest(l.available_at, l.created_at) end,
-         case when l.run_id is not null then l.item_no is null end
-  into task_name, params, headers, v_timeout, v_eligible_at, v_is_step
-  from hwqueue.lease l where l.lease_id = entry.lease_id;
+  delete from hwqueue.ready r using hwqueue.lease l, hwqueue.placement_class c
+  where r.ctid = p_picked.ctids[1] and l.lease_id = r.lease_id and c.class_id = r.class_id
+  returning r as entry, c as class, l.task_name, l.params, l.headers,
+    coalesce(l.claim_timeout, p_request.claim_timeout, p_queue_head.claim_timeout) as claim_timeout,
+    case when p_queue_head.drops_completed is distinct from false and l.idempotency_key is null
+      and l.run_id is null then greatest(l.available_at, l.created_at) end as eligible_at,
+    case when l.run_id is not null then l.item_no is null end as is_step
+  into v_gone;
+  entry := v_gone.entry;
   load := p_load;
   if p_state.has_limits then
-    v_taken := hwqueue.allocate_for_class(entry.class_id, p_node, p_load);
+    v_taken := hwqueue.allocate_for_class(v_gone.class, p_node, p_room, p_load);
     load := v_taken.p_load;
     assignment := v_taken.assignment;
   end if;
   queue := p_queue_head.name;
+  task_name := v_gone.task_name;
+  params := v_gone.params;
+  headers := v_gone.headers;
+  v_timeout := v_gone.claim_timeout;
+  v_eligible_at := v_gone.eligible_at;
   if p_queue_head.queue_id is null then
     select q.name, coalesce(v_timeout, q.claim_timeout),
            case when q.retain_completed = '0' then v_eligible_at end
@@ -57,7 +61,7 @@ begin
     is_step)
   values (entry.lease_id, entry.queue_id, entry.class_id, p_state.node_id, p_state.node_epoch,
     claim_token, attempt, v_timeout, v_now, expires_at, expires_at, assignment, p_picked.term_deltas,
-    p_state.login, v_eligible_at, v_is_step);
+    p_state.login, v_eligible_at, v_gone.is_step);
 end
 $$;
 
@@ -173,36 +177,33 @@ declare
   v_is_blocked boolean := (  -- as the last claims that advanced the queue's marks found it
     select w.version < w.blocked_to_version from hwqueue.low_water w
     where w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1);
-  v_from hwqueue.scan_starts;
+  v_from hwqueue.scan_starts := (array[p_queue_id], array[p_from_tier], array[p_from_rank],
+    array[p_from_position], array[coalesce(v_is_blocked, false)], v_is_blocked);
   v_depth int := p_limit;
   v_seen tid[];
   v_ctids tid[];
 begin
-  if v_is_blocked then
-    v_from := hwqueue.class_scan_starts(p_classes, (array[p_queue_id], array[p_from_tier],
-      array[p_from_rank], array[p_from_position], array[true], true, null, null, null));
-  end if;
   if cardinality(p_classes) = 1 then
+    if v_is_blocked then
+      select s.* into p_from_tier, p_from_rank, p_from_position
+      from hwqueue.class_start(p_classes[1], v_from) s;
+    end if;
     return array(
       select r.ctid from hwqueue.ready r
       where r.class_id = p_classes[1] and (r.deadline is null or r.deadline > p_now)
-        and (r.tier, r.rank, r.position)
-            >= (coalesce(v_from.class_tiers[1], p_from_tier), coalesce(v_from.class_ranks[1], p_from_rank),
-                coalesce(v_from.class_positions[1], p_from_position))
+        and (r.tier, r.rank, r.position) >= (p_from_tier, p_from_rank, p_from_position)
       order by r.tier, r.rank, r.position limit p_limit
       for update skip locked);
   end if;
   loop
     v_seen := array(
       select h.place
-      from unnest(p_classes, v_from.class_tiers, v_from.class_ranks, v_from.class_positions)
-           k(class_id, tier, rank, position)
+      from unnest(p_classes) k(class_id)
+      cross join lateral hwqueue.class_start(k.class_id, v_from) s
       cross join lateral (
         select x.ctid as place, x.tier, x.rank, x.position from hwqueue.ready x
         where x.class_id = k.class_id and (x.deadline is null or x.deadline > p_now)
-          and (x.tier, x.rank, x.position)
-              >= (coalesce(k.tier, p_from_tier), coalesce(k.rank, p_from_rank),
-                  coalesce(k.position, p_from_position))
+          and (x.tier, x.rank, x.position) >= (s.tier, s.rank, s.position)
         order by x.tier, x.rank, x.position limit v_depth
       ) h
       order by h.tier, h.rank, h.position limit v_depth);
@@ -220,8 +221,8 @@ begin
 end
 $$;
 
--- Takes the oldest of these entries that can be had. Of a class that must be checked it takes one and
--- deletes it (entry). Of other classes it locks up to p_limit that follow each other. It passes over an
+-- Locks the oldest of these entries that can be had: of a class that must be checked one, of other classes
+-- up to p_limit that follow each other. It passes over an
 -- entry that another session holds: whether that one has waited its patience says nothing about younger
 -- ones.
 -- blocked: the class that may not run here now, with its reason; nothing is taken then. The reason
@@ -231,8 +232,8 @@ $$;
 -- lock_alternative; class rows that a start wakes, skip locked. Not idempotent.
 create or replace function hwqueue.choose_seen(p_request hwqueue.claim_request,
   p_seen hwqueue.seen_entries, p_limit int, p_node hwqueue.node,
-  out ctids tid[], out term_deltas jsonb, out entry hwqueue.ready, out blocked bigint, out reason text,
-  out later_tier smallint, out later_rank bigint)
+  out ctids tid[], out term_deltas jsonb, out blocked bigint, out reason text, out later_tier smallint,
+  out later_rank bigint)
 language plpgsql volatile
 as $$
 declare
@@ -248,8 +249,7 @@ declare
   v_head hwqueue.entry_ref;
   v_after timestamptz;
   v_verdict record;
-  v_place tid;
-  v_gone record;
+  v_entry record;
 begin
   ctids := '{}';
   if v_is_checked is null then  -- by itself: mostly no statement is needed
@@ -300,30 +300,25 @@ begin
           return;
         end if;
         if v_verdict.is_choice then
-          v_place := hwqueue.lock_alternative(p_request, v_classes[v_first], p_seen, v_positions[v_first],
+          v_entry := hwqueue.lock_alternative(p_request, v_classes[v_first], p_seen, v_positions[v_first],
             v_positions[v_last], v_verdict.since, v_verdict.only_lease);
-          delete from hwqueue.ready r where r.ctid = v_place
-          returning r.ctid as place, r as entry into v_gone;
         else
-          delete from hwqueue.ready r where r.ctid = (
-            select x.ctid from hwqueue.ready x
-            where x.class_id = v_classes[v_first] and x.tier = p_seen.tier and x.rank = p_seen.rank
-              and x.position between v_positions[v_first] and v_positions[v_last]
-              and (x.deadline is null or x.deadline > v_now)
-              and (v_verdict.since is null or x.eligible_at <= v_verdict.since)
-              and (v_verdict.only_lease is null or x.lease_id = v_verdict.only_lease)
-            order by x.position limit 1 for update skip locked)
-          returning r.ctid as place, r as entry into v_gone;
+          select x.ctid as place, x.lease_id, x.claim_count into v_entry from hwqueue.ready x
+          where x.class_id = v_classes[v_first] and x.tier = p_seen.tier and x.rank = p_seen.rank
+            and x.position between v_positions[v_first] and v_positions[v_last]
+            and (x.deadline is null or x.deadline > v_now)
+            and (v_verdict.since is null or x.eligible_at <= v_verdict.since)
+            and (v_verdict.only_lease is null or x.lease_id = v_verdict.only_lease)
+          order by x.position limit 1 for update skip locked;
         end if;
-        if found then
-          ctids := array[v_gone.place];
-          entry := v_gone.entry;
+        if v_entry.place is not null then
+          ctids := array[v_entry.place];
           term_deltas := hwqueue.add_counts(v_verdict.term_deltas, 1);
           if v_verdict.is_named then
-            perform hwqueue.wake_classes_of_lease(entry.lease_id);
+            perform hwqueue.wake_classes_of_lease(v_entry.lease_id);
           end if;
           if v_verdict.is_lasting then  -- for reap
-            perform hwqueue.note_lasting(entry.lease_id, entry.claim_count);
+            perform hwqueue.note_lasting(v_entry.lease_id, v_entry.claim_count);
           end if;
           return;
         end if;

@@ -121,7 +121,7 @@ begin
     select q.queue_id from hwqueue.queue q
     where q.dropped_at is null and q.paused_at is null
       and coalesce(q.name = any (v_served.queues), q.queue_id = v_queue_id)), 100);
-  v_load := hwqueue.add_loads(hwqueue.read_load(p_node), hwqueue.booked_load(v_node,
+  v_load := hwqueue.add_uses(hwqueue.read_load(p_node), v_node, hwqueue.booked_on(p_node,
     hwqueue.later_earmarks(p_node, v_own.tier, v_own.rank)), -1);
   return exists (
     select from (

@@ -16,16 +16,14 @@
 create or replace function hwqueue.choose_from_groups(p_request hwqueue.claim_request,
   p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts,
   p_before hwqueue.later_class, p_limit int, p_window int, p_probe int,
-  out ctids tid[], out score double precision, out term_deltas jsonb, out entry hwqueue.ready,
-  out blocked bigint, out reason text, out later_tier smallint, out later_rank bigint)
+  out ctids tid[], out score double precision, out term_deltas jsonb, out blocked bigint, out reason text,
+  out later_tier smallint, out later_rank bigint)
 language plpgsql volatile
 as $$
 declare
   v_group record;
   v_limit int;
-  v_sees boolean;
   v_depth int;
-  v_from hwqueue.scan_starts;
   v_seen hwqueue.seen_entries;
   v_taken record;
   v_after_tier smallint;
@@ -36,33 +34,23 @@ begin
   while ctids = '{}' and blocked is null and p_from.queue_ids is not null loop
     v_group := hwqueue.find_score_group(p_request, p_fit, v_after_tier, v_after_rank, score, p_from, p_window,
       p_probe);
-    exit when v_group.classes is null or (v_group.tier, v_group.rank) >= (p_before.tier, p_before.rank);
+    exit when v_group.tier is null or (v_group.tier, v_group.rank) >= (p_before.tier, p_before.rank);
     score := v_group.score;
     v_limit := least(p_limit, v_group.takes);
     v_seen.tier := v_group.tier;
     v_seen.rank := v_group.rank;
     v_seen.positions := v_group.positions;
     v_seen.classes := v_group.seen_classes;
-    v_sees := v_seen.positions is not null and (v_group.is_head is not true or v_limit = 1
-        or v_seen.classes[1] = any (p_fit.checked));
-    v_depth := case when v_sees then 0 else v_limit end;
+    v_depth := case when v_seen.positions is null then v_limit else 0 end;
     loop
-      if v_depth > 0 then
-        v_from := hwqueue.class_scan_starts(v_group.classes, p_from);
-      end if;
       if v_depth > 0 and p_fit.checked = '{}' then
         ctids := array(
           select r.ctid
           from (
             select h.place
-            from unnest(v_group.classes) with ordinality k(class_id, ordinality)
-            cross join lateral (
-              select x.ctid as place, x.position from hwqueue.ready x
-              where x.class_id = k.class_id and x.tier = v_seen.tier and x.rank = v_seen.rank
-                and x.position >= hwqueue.scan_start_of(v_from, k.ordinality::int, v_seen.tier, v_seen.rank)
-                and (x.deadline is null or x.deadline > p_request.now)
-              order by x.position limit v_depth
-            ) h
+            from unnest(v_group.classes) k(class_id)
+            cross join lateral hwqueue.class_entries(k.class_id, p_from, v_seen.tier, v_seen.rank, v_depth,
+              p_request.now) h
             order by h.position limit v_depth
           ) c
           join hwqueue.ready r on r.ctid = c.place
@@ -78,21 +66,15 @@ begin
           into v_seen.positions, v_seen.classes
           from (
             select h.position, k.class_id
-            from unnest(v_group.classes) with ordinality k(class_id, ordinality)
-            cross join lateral (
-              select x.position from hwqueue.ready x
-              where x.class_id = k.class_id and x.tier = v_seen.tier and x.rank = v_seen.rank
-                and x.position >= hwqueue.scan_start_of(v_from, k.ordinality::int, v_seen.tier, v_seen.rank)
-                and (x.deadline is null or x.deadline > p_request.now)
-              order by x.position limit v_depth
-            ) h
+            from unnest(v_group.classes) k(class_id)
+            cross join lateral hwqueue.class_entries(k.class_id, p_from, v_seen.tier, v_seen.rank, v_depth,
+              p_request.now) h
             order by h.position limit v_depth
           ) c;
         end if;
         v_taken := hwqueue.choose_seen(p_request, v_seen, v_limit, p_node);
         ctids := v_taken.ctids;
         term_deltas := v_taken.term_deltas;
-        entry := v_taken.entry;
         blocked := v_taken.blocked;
         reason := v_taken.reason;
         later_tier := v_taken.later_tier;
@@ -109,109 +91,124 @@ begin
 end
 $$;
 
+-- The oldest entries of a class in a tier and rank, from its low-water mark there on, if its queue is
+-- blocked, else from the head of its queue on. In a tier and rank before that head nothing lives and nothing
+-- is read. Inlined.
+create or replace function hwqueue.class_entries(p_class_id bigint, p_from hwqueue.scan_starts,
+  p_tier smallint, p_rank bigint, p_limit int, p_now timestamptz)
+returns table ("position" bigint, place tid)
+language sql stable
+as $$
+  select x.position, x.ctid from hwqueue.ready x
+  where x.class_id = p_class_id and x.tier = p_tier and x.rank = p_rank and x.position >= (
+      select greatest(case when (p_tier, p_rank) > (p_from.tiers[q.n], p_from.ranks[q.n]) then 0
+          when (p_tier, p_rank) = (p_from.tiers[q.n], p_from.ranks[q.n]) then p_from.positions[q.n]
+          else 9223372036854775807 end,
+        case when p_from.are_blocked[q.n] then (
+          select case when w.tiers = array[p_tier] and w.ranks = array[p_rank] then w.positions[1]
+            else hwqueue.low_water_at(w, p_tier, p_rank) end
+          from hwqueue.low_water w
+          where w.queue_id = p_from.queue_ids[q.n] and w.class_id = p_class_id
+          order by w.version desc limit 1) end)
+      from (
+        select case when not p_from.by_class or cardinality(p_from.queue_ids) = 1 then 1
+          else array_position(p_from.queue_ids, (
+            select c.queue_id from hwqueue.placement_class c where c.class_id = p_class_id)) end as n
+        offset 0) q)
+    and (x.deadline is null or x.deadline > p_now)
+  order by x.position limit p_limit
+$$;
+
 -- Returns the best score group that has an entry, by tier, rank and score (higher first); with
 -- p_after_*, the best one after that group.
 -- p_fit: what may be claimed. p_from: where scans start, past the dead tuples of what was claimed.
--- It compares the heads of the first p_probe classes. With more classes than that, or than 16, it first
--- reads p_window entries at each queue's head: these have the best tier and rank, and only a class with
--- a better score could come first. It skips the window when the queue head is blocked and the window would
--- cross many dead tuples, unless there are more classes than p_probe.
--- classes: of the group. positions, seen_classes: entries that it saw there, oldest first. is_head: it
--- saw the oldest one alone. takes: how many may be taken at once, because something older may not have
--- been read; null: any number.
+-- It compares the heads of the first p_probe classes, mostly only until one is in the first tier and rank
+-- that there may be. Where there are more classes, or many score best, it first reads p_window entries at
+-- each queue's head: these have the best tier and rank, and only a class with a better score could come
+-- first.
+-- classes: of the group. positions, seen_classes: entries that it saw there, oldest first; null: none.
+-- takes: how many may be taken at once, because something older may not have been read; null: any number.
 create or replace function hwqueue.find_score_group(p_request hwqueue.claim_request,
   p_fit hwqueue.scored_classes, p_after_tier smallint, p_after_rank bigint, p_after_score double precision,
   p_from hwqueue.scan_starts, p_window int, p_probe int, out tier smallint, out rank bigint,
   out score double precision, out classes bigint[], out positions bigint[], out seen_classes bigint[],
-  out is_head boolean, out takes int)
+  out takes int)
 language plpgsql stable
 as $$
 declare
   v_now timestamptz := p_request.now;
-  v_classes bigint[] := p_fit.classes;
-  v_scores double precision[] := p_fit.scores;
-  v_reads_window boolean := p_after_tier is null and cardinality(p_fit.classes) > least(16, p_probe);
+  v_classes bigint[] := p_fit.classes[1 : p_probe];
+  v_scores double precision[] := p_fit.scores[1 : p_probe];
+  v_is_cut boolean := cardinality(p_fit.classes) > p_probe;
+  v_tier smallint := p_from.tiers[1];  -- the first that there may be
+  v_rank bigint := p_from.ranks[1];
+  v_above double precision;  -- of classes there only those with scores between these
+  v_below double precision;
   v_window record;
   v_head record;
-  v_from hwqueue.scan_starts := p_from;
-  v_start bigint;
+  v_goes_on boolean;
+  v_group int[];
 begin
-  if v_reads_window and true = any (p_from.are_blocked) and cardinality(v_classes) <= p_probe then
-    -- only where its entries lie close together, in the tier and rank of the head
-    select bool_and(w.seen = p_window) into v_reads_window
-    from unnest(p_from.queue_ids, p_from.tiers, p_from.ranks, p_from.positions)
-         q(queue_id, tier, rank, position)
-    cross join lateral (
-      select count(*) as seen from (
-        select from hwqueue.ready r
-        where r.queue_id = q.queue_id and r.tier = q.tier and r.rank = q.rank
-          and r.position between q.position and q.position + 4095
-        order by r.position limit p_window) e) w;
-  end if;
-  if v_reads_window then
-    v_window := hwqueue.find_group_in_window(v_classes, v_scores, p_from, p_window, v_now);
+  if p_after_tier is null
+    and (v_is_cut or v_scores[17] = v_scores[1] and true <> all (p_from.are_blocked)) then
+    v_window := hwqueue.find_group_in_window(p_fit.classes, p_fit.scores, p_from, p_window, v_now);
     tier := v_window.tier;
     rank := v_window.rank;
     score := v_window.score;
     positions := v_window.positions;
     seen_classes := v_window.classes;
     takes := v_window.takes;
-    for i in 1 .. least(cardinality(v_classes), p_probe) loop
-      exit when tier is null or v_scores[i] <= score or cardinality(p_from.queue_ids) > 1;
-      if p_from.by_class and i % 16 = 1 then  -- mostly one of the first 16 has an entry
-        v_from := hwqueue.class_scan_starts(v_classes[i : i + 15], p_from);
-      end if;
-      -- not inside the statement, which Postgres before 18 would plan each time; ordered for the index
-      -- by class
-      v_start := hwqueue.scan_start_of(v_from, (i - 1) % 16 + 1, tier, rank);
-      perform 1 from hwqueue.ready r
-      where r.class_id = v_classes[i] and r.tier = find_score_group.tier and r.rank = find_score_group.rank
-        and r.position >= v_start and (r.deadline is null or r.deadline > v_now) order by r.position limit 1;
-      if found then
-        score := v_scores[i];
-        positions := null;
-      end if;
-    end loop;
+    if tier is not null and cardinality(p_from.queue_ids) = 1 then
+      v_tier := tier;
+      v_rank := rank;
+    end if;
+    v_above := case when (tier, rank) = (v_tier, v_rank) then score end;
+  elsif (p_after_tier, p_after_rank) >= (v_tier, v_rank) then
+    v_tier := p_after_tier;
+    v_rank := p_after_rank;
+    v_below := p_after_score;
   end if;
-  if tier is null or cardinality(p_from.queue_ids) > 1 then
-    -- nothing in the window; or several queues, where a head behind one window may come before another's:
+  -- ordered as the list is: mostly one of the first has an entry
+  select v_tier as tier, v_rank as rank, k.score, h.position into v_head
+  from unnest(v_classes, v_scores) k(class_id, score)
+  cross join lateral hwqueue.class_entries(k.class_id, p_from, v_tier, v_rank, 1, v_now) h
+  where (k.score > v_above) is not false and (k.score < v_below) is not false limit 1;
+  v_goes_on := not found and (tier is null or cardinality(p_from.queue_ids) > 1);
+  if v_goes_on and cardinality(p_from.queue_ids) = 1 then
+    perform 1 from hwqueue.ready r
+    where r.queue_id = p_from.queue_ids[1] and (r.tier, r.rank) > (v_tier, v_rank)
+    order by r.tier, r.rank, r.position limit 1;
+    v_goes_on := found;
+  end if;
+  if v_goes_on then
     -- the first of all class heads by tier, rank, score and age, with an index probe for each class
-    v_from := hwqueue.class_scan_starts(v_classes[1 : p_probe], p_from);
-    select h.tier, h.rank, h.position, k.class_id, k.score into v_head
-    from (
-      select c.class_id, c.score, coalesce(c.tier, p_from.tiers[1]) as tier,
-             coalesce(c.rank, p_from.ranks[1]) as rank,
-             coalesce(c.position, p_from.positions[1]) as position,
-             p_after_rank + (c.score >= p_after_score)::int as after_rank
-      from unnest(v_classes[1 : p_probe], v_scores[1 : p_probe], v_from.class_tiers, v_from.class_ranks,
-           v_from.class_positions) c(class_id, score, tier, rank, position)) k
-    cross join lateral (select (p_after_tier, k.after_rank) > (k.tier, k.rank) as is_after) a
+    select h.tier, h.rank, k.score, h.position into v_head
+    from unnest(v_classes, v_scores) k(class_id, score)
+    cross join lateral hwqueue.class_start(k.class_id, p_from) s
+    cross join lateral (
+      select p_after_rank + (k.score >= p_after_score)::int as rank) a
     cross join lateral (
       select r.tier, r.rank, r.position from hwqueue.ready r
       where r.class_id = k.class_id and (r.deadline is null or r.deadline > v_now)
-        and (r.tier, r.rank, r.position) >= (case when a.is_after then p_after_tier else k.tier end,
-          case when a.is_after then k.after_rank else k.rank end,
-          case when a.is_after then 0 else k.position end)
+        and (r.tier, r.rank, r.position) >= (
+          case when (p_after_tier, a.rank) > (s.tier, s.rank) then p_after_tier else s.tier end,
+          case when (p_after_tier, a.rank) > (s.tier, s.rank) then a.rank else s.rank end,
+          case when (p_after_tier, a.rank) > (s.tier, s.rank) then 0 else s.position end)
       order by r.tier, r.rank, r.position limit 1) h
     order by h.tier, h.rank, k.score desc, h.position limit 1;
-    if tier is null or (v_head.tier, v_head.rank, -v_head.score, v_head.position)
-                       < (tier, rank, -score, coalesce(positions[1], 9223372036854775807)) then
-      tier := v_head.tier;
-      rank := v_head.rank;
-      score := v_head.score;
-      positions := array[v_head.position];
-      seen_classes := array[v_head.class_id];
-      is_head := true;
-      takes := case when cardinality(v_classes) > p_probe and cardinality(p_from.queue_ids) > 1 then 1 end;
-    end if;
   end if;
-  if tier is not null then
-    classes := array(select k.class_id
-        from unnest(v_classes[1 : p_probe], v_scores[1 : p_probe]) k(class_id, score)
-      where k.score = find_score_group.score);
-    if cardinality(v_classes) > p_probe and positions is not null then
-      classes := array(select distinct c from unnest(classes || seen_classes) c);
-    end if;
+  if tier is null
+    or (v_head.tier, v_head.rank, -v_head.score, v_head.position) < (tier, rank, -score, positions[1]) then
+    tier := v_head.tier;
+    rank := v_head.rank;
+    score := v_head.score;
+    positions := null;
+    takes := case when v_is_cut and cardinality(p_from.queue_ids) > 1 then 1 end;
+  end if;
+  v_group := array_positions(v_scores, score);
+  classes := coalesce(v_classes[v_group[1] : v_group[cardinality(v_group)]], '{}');
+  if v_is_cut and positions is not null then
+    classes := array(select distinct c from unnest(classes || seen_classes) c);
   end if;
 end
 $$;

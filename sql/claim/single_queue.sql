@@ -20,7 +20,7 @@
 create or replace function hwqueue.choose_at_head(p_request hwqueue.claim_request,
   p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head,
   p_window int, p_room hwqueue.headroom, p_limit int, out ctids tid[], out term_deltas jsonb,
-  out entry hwqueue.ready, out blocked bigint[], out meets boolean, out is_new boolean)
+  out blocked bigint[], out meets boolean, out is_new boolean)
 language plpgsql volatile
 as $$
 declare
@@ -110,7 +110,6 @@ begin
     v_taken := hwqueue.choose_seen(p_request, v_seen, p_limit, hwqueue.claiming_node(p_state, v_now));
     ctids := v_taken.ctids;
     term_deltas := v_taken.term_deltas;
-    entry := v_taken.entry;
     if v_taken.blocked is not null then
       meets := true;
       if v_taken.reason <> 'later' then  -- choose_by_score knows what comes before it
@@ -295,7 +294,7 @@ $$;
 create or replace function hwqueue.choose_checked(p_request hwqueue.claim_request,
   p_fit hwqueue.scored_classes, p_node hwqueue.node, p_asks boolean, p_limit int, p_window int, p_probe int,
   p_before hwqueue.later_class, out ctids tid[], out score double precision, out term_deltas jsonb,
-  out entry hwqueue.ready, out blocked bigint[], out is_new boolean)
+  out blocked bigint[], out is_new boolean)
 language plpgsql volatile
 as $$
 declare
@@ -356,7 +355,6 @@ begin
       ctids := v_try.ctids;
       score := v_try.score;
       term_deltas := v_try.term_deltas;
-      entry := v_try.entry;
       exit when ctids <> '{}' or v_later = '{}'
         or (v_next.tier, v_next.rank) = (p_before.tier, p_before.rank);
       -- all before that tier and rank has been tried

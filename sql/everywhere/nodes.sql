@@ -153,8 +153,7 @@ $$;
 create or replace function hwqueue.may_earmark(p_class_id bigint, p_node uuid) returns boolean
 language sql stable
 as $$
-  select hwqueue.class_shortage(c, n, row(p_node, 0, 0, u.claim_count, u.cpu_used, u.memory_used,
-           u.gpu_used, u.custom_used, u.core_used)::hwqueue.node_load) = 0
+  select hwqueue.class_shortage(c, n, hwqueue.add_uses(hwqueue.idle_load(n), n, l.assignments, 1)) = 0
          and (v.concurrency <= l.leases) is not true
   from hwqueue.node n
   join hwqueue.placement_class c on c.class_id = p_class_id
@@ -164,7 +163,6 @@ as $$
              '{}') as assignments
     from hwqueue.claim x
     where x.node_id = p_node and hwqueue.is_everywhere(x.lease_id, x.gang_id)) l
-  cross join lateral hwqueue.node_usage_of(n, l.assignments) u
   where n.node_id = p_node
 $$;
 

@@ -32,11 +32,7 @@ begin
   into v_assignments, v_claims
   from hwqueue.claim c
   where c.node_id = p_node and c.lease_id <> all (p_without);
-  v_load := hwqueue.idle_load(v_node);
-  select u.claim_count, u.cpu_used, u.memory_used, u.gpu_used, u.custom_used, u.core_used
-  into v_load.claim_count, v_load.cpu_used, v_load.memory_used, v_load.gpu_used, v_load.custom_used,
-    v_load.core_used
-  from hwqueue.node_usage_of(v_node, coalesce(v_assignments, '{}')) u;
+  v_load := hwqueue.add_uses(hwqueue.idle_load(v_node), v_node, coalesce(v_assignments, '{}'), 1);
   v_places := (  -- null: no limit
     select v.concurrency from hwqueue.served v where v.node_id = p_node) - v_claims;
   if p_class_nos = '{}' then

@@ -220,9 +220,11 @@ begin
     or not p_waits and hwqueue.class_shortage(v_class, v_node, v_load) > 0 then
     return 'insufficient_capacity';
   elsif not p_waits then
-    v_taken := hwqueue.allocate_for_class(v_class.class_id, v_node, v_load);
+    v_taken := hwqueue.allocate_for_class(v_class, v_node,
+      hwqueue.node_headroom(v_node, v_load), v_load);
   else
-    v_taken := hwqueue.earmark_room(v_class, v_node, hwqueue.booked_load(v_node, v_staying), v_load);
+    v_taken := hwqueue.earmark_room(v_class, v_node, hwqueue.add_uses(hwqueue.idle_load(v_node), v_node,
+      hwqueue.booked_on(p_node, v_staying), 1), v_load);
     if not v_taken.fits then
       return 'insufficient_capacity';
     end if;

@@ -410,11 +410,8 @@ begin
   update hwqueue.node_state s
   set node_epoch = p_epoch, seen_at = p_now
   where s.node_id = p_node.node_id;
-  v_load := hwqueue.read_load(p_node.node_id);
-  select u.claim_count, u.cpu_used, u.memory_used, u.gpu_used, u.custom_used, u.core_used
-  into v_load.claim_count, v_load.cpu_used, v_load.memory_used, v_load.gpu_used, v_load.custom_used,
-    v_load.core_used
-  from hwqueue.node_usage_of_claims(p_node) u;
+  v_load := hwqueue.node_usage_of_claims(p_node);
+  select u.version, u.updates into v_load.version, v_load.updates from hwqueue.read_load(p_node.node_id) u;
   perform hwqueue.write_load(v_load);
   return v_lasting;
 end

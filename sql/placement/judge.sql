@@ -76,69 +76,53 @@ as $$
     then hwqueue.class_affinity(p_class, p_labels, p_rack, p_node, p_resources, null, p_taints) end
 $$;
 
--- Returns the share of a node's free GPUs that a class would take, from 0 to 1.
-create or replace function hwqueue.gpu_share(p_gpu_count int, p_gpu_milli int, p_room hwqueue.headroom)
-returns double precision
-language sql immutable parallel safe
+-- Returns what a class gains on a device, in devices: what it takes, less what the device loses of its
+-- worth. p_worth: the curve of set_prices, what a device with 0, 10, ... 1000 thousandths left is worth.
+-- Below 0: others that wait would use the room better. It finds the same device as fit_score.
+create or replace function hwqueue.worth_gain(p_gpu_count int, p_gpu_milli int, p_room hwqueue.headroom,
+  p_worth double precision[]) returns double precision
+language plpgsql immutable parallel safe
 as $$
-  select p_gpu_count * case when p_gpu_milli > 0 then p_gpu_milli else 1000 end
-    / greatest(p_room.gpu_total, 1)::double precision
+declare
+  v_left int := p_room.gpu_sorted[width_bucket(p_gpu_milli - 1, p_room.gpu_sorted) + 1];
+begin
+  return case when p_gpu_milli = 0 then least(p_gpu_count, 8) * (1 - p_worth[101])
+    else p_gpu_milli / 1000::double precision + p_worth[(v_left - p_gpu_milli) / 10 + 1]
+      - p_worth[v_left / 10 + 1] end;
+end
 $$;
 
--- Returns how well a class uses what a node has left, from 0 to 100, by itself: whatever else waits. A
--- node with GPUs is filled in this order.
+-- Returns how well a class uses what a node has left, from 0 to 100. 0 without GPUs on either side. Null for
+-- a share that no device has room for now. A node with GPUs is filled in this order.
 -- Work that few nodes could take (reach) and work with many GPUs comes first. Next comes work that
 -- leaves enough cpu and memory for the node's other GPUs (balance), then the least residue on the
 -- device. Work without GPUs scores 0: it gets a GPU node only when no work with GPUs fits. The weights
 -- were searched on the OpenB trace (docs/explanation/choosing.md).
--- One expression without subqueries, so that the planner inlines it. width_bucket finds the fullest
--- device that a share still fits on, in the sorted list of what the devices have left.
-create or replace function hwqueue.own_fit(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count int,
-  p_gpu_milli int, p_reach double precision, p_room hwqueue.headroom) returns double precision
-language sql immutable parallel safe
-as $$
-  select 14 + 3.5::double precision * least(p_gpu_count, 8) + 56 * (1 - coalesce(p_reach, 1))
-    + 14 * greatest(-1, least(0,
-        hwqueue.gpu_share(p_gpu_count, p_gpu_milli, p_room)
-          - p_cpu_milli / greatest(p_room.cpu_milli, 1)::double precision,
-        hwqueue.gpu_share(p_gpu_count, p_gpu_milli, p_room)
-          - p_memory_mib / greatest(p_room.memory_mib, 1)::double precision))
-    + case when p_gpu_milli = 0 then 0.35 else 0.35 * (1 - (
-        p_room.gpu_sorted[width_bucket(p_gpu_milli - 1, p_room.gpu_sorted) + 1] - p_gpu_milli) / 1000.0) end
-$$;
-
--- Returns what a class gains on a device, in devices: what it takes, less what the device loses of its
--- worth. p_worth: the curve of set_prices, what a device with 0, 10, ... 1000 thousandths left is worth.
--- Below 0: others that wait would use the room better. One expression, as own_fit; it finds the same
--- device.
-create or replace function hwqueue.worth_gain(p_gpu_count int, p_gpu_milli int, p_room hwqueue.headroom,
-  p_worth double precision[]) returns double precision
-language sql immutable parallel safe
-as $$
-  select case when p_gpu_milli = 0 then least(p_gpu_count, 8) * (1 - p_worth[101])
-    else p_gpu_milli / 1000::double precision
-      + p_worth[(p_room.gpu_sorted[width_bucket(p_gpu_milli - 1, p_room.gpu_sorted) + 1]
-        - p_gpu_milli) / 10 + 1]
-      - p_worth[p_room.gpu_sorted[width_bucket(p_gpu_milli - 1, p_room.gpu_sorted) + 1] / 10 + 1] end
-$$;
-
--- Returns how well a class uses what a node has left, from 0 to 100: own_fit. Where the queue has prices
--- (p_worth, see queue_worth) reach weighs 21 instead of 56, and each device that the class gains adds 42:
--- reach only guesses what others could use, the prices know it. 0 without GPUs on either side. With prices a
--- class with GPUs stays above those without. Null for a share that no device has room for now.
+-- Where the queue has prices (p_worth, see queue_worth) reach weighs 21 instead of 56, and each device that
+-- the class gains adds 42: reach only guesses what others could use, the prices know it. With prices a class
+-- with GPUs stays above those without.
+-- One expression without subqueries, which the planner inlines, and short: a claim begins by making it ready.
+-- width_bucket finds the fullest device that a share still fits on, in the sorted list of what they have
+-- left.
 create or replace function hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count int,
   p_gpu_milli int, p_reach double precision, p_room hwqueue.headroom,
   p_worth double precision[] default null) returns double precision
 language sql immutable parallel safe
 as $$
   select case when p_gpu_count = 0 or p_room.gpu_total = 0 then 0
-    when p_worth is null then
-      hwqueue.own_fit(p_cpu_milli, p_memory_mib, p_gpu_count, p_gpu_milli, p_reach, p_room)
-    when p_gpu_milli <= p_room.gpu_most then
-      least(100, greatest(0.01,
-        hwqueue.own_fit(p_cpu_milli, p_memory_mib, p_gpu_count, p_gpu_milli, null, p_room)
-          + 21 * (1 - coalesce(p_reach, 1))
-          + 42 * hwqueue.worth_gain(p_gpu_count, p_gpu_milli, p_room, p_worth)))
+    when p_gpu_milli <= p_room.gpu_most then least(100, greatest(0.01,
+      14 + 3.5::double precision * least(p_gpu_count, 8)
+      + case when p_worth is null then 56 else 21 end * (1 - coalesce(p_reach, 1))
+      + 14 * greatest(-1, least(0,
+          p_gpu_count * case when p_gpu_milli > 0 then p_gpu_milli else 1000 end
+            / greatest(p_room.gpu_total, 1)::double precision
+          - greatest(p_cpu_milli / greatest(p_room.cpu_milli, 1)::double precision,
+              p_memory_mib / greatest(p_room.memory_mib, 1)::double precision)))
+      + case when p_gpu_milli = 0 then 0.35::double precision else 0.35::double precision * (1 - (
+          p_room.gpu_sorted[width_bucket(p_gpu_milli - 1, p_room.gpu_sorted) + 1] - p_gpu_milli)
+            / 1000::double precision) end
+      + case when p_worth is null then 0
+          else 42 * hwqueue.worth_gain(p_gpu_count, p_gpu_milli, p_room, p_worth) end))
   end
 $$;
 

@@ -16,43 +16,36 @@
 -- would then step over all entries of that class claimed since. Claims use the marks of classes until
 -- the queue head has moved for a while (low_water.blocked_to_version).
 
--- Adds to p_from where scans of each of these classes start, if the starts differ: at the class's own
--- low-water mark, or at the head of its queue. A class of a queue that was empty starts behind every
--- position, so it is never scanned.
-create or replace function hwqueue.class_scan_starts(p_classes bigint[], p_from hwqueue.scan_starts)
-returns hwqueue.scan_starts
-language plpgsql volatile
+-- Where scans of a class start: at the head of its queue or, where that is blocked, at the class's own
+-- low-water mark; where the starts do not differ, at the first head of all. A class of a queue that was empty
+-- starts behind every position, so it is never scanned. Inlined.
+create or replace function hwqueue.class_start(p_class_id bigint, p_from hwqueue.scan_starts)
+returns table (tier smallint, rank bigint, "position" bigint)
+language sql stable
 as $$
-begin
-  if p_from.by_class then
-    select array_agg(f.tier order by k.ordinality), array_agg(f.rank order by k.ordinality),
-           array_agg(f.position order by k.ordinality)
-    into p_from.class_tiers, p_from.class_ranks, p_from.class_positions
-    from unnest(p_classes) with ordinality k(class_id, ordinality)
-    cross join lateral (
-      select case when cardinality(p_from.queue_ids) = 1 then 1 else array_position(p_from.queue_ids, (
-        select c.queue_id from hwqueue.placement_class c
-        where c.class_id = k.class_id)) end as number offset 0) q  -- fenced, so that it is evaluated once
-    cross join lateral (
-      select coalesce(p_from.tiers[q.number], 32767::smallint) as tier,
-             coalesce(p_from.ranks[q.number], 0) as rank,
-             coalesce(p_from.positions[q.number], 0) as position) s
-    left join lateral (
-      select w.tiers, w.ranks, w.positions from hwqueue.low_water w
-      where p_from.are_blocked[q.number] and w.queue_id = p_from.queue_ids[q.number]
-        and w.class_id = k.class_id
-      order by w.version desc limit 1) w on true
-    cross join lateral (
-      select s.tier, s.rank, greatest(s.position, w.positions[1]) as position
-      -- most queues have one tier and rank
-      where w.tiers is null or w.tiers = array[s.tier] and w.ranks = array[s.rank]
-      union all
-      select x.tier, x.rank, x.position
-      from hwqueue.class_scan_start(k.class_id, w.tiers, w.ranks, w.positions, s.tier, s.rank, s.position) x
-      where w.tiers <> array[s.tier] or w.ranks <> array[s.rank]) f;
-  end if;
-  return p_from;
-end
+  select f.tier, f.rank, f.position
+  from (
+    select case when not p_from.by_class or cardinality(p_from.queue_ids) = 1 then 1
+      else array_position(p_from.queue_ids, (
+        select c.queue_id from hwqueue.placement_class c where c.class_id = p_class_id)) end as number
+    offset 0) q  -- fenced, so that it is evaluated once
+  cross join lateral (
+    select coalesce(p_from.tiers[q.number], 32767::smallint) as tier,
+           coalesce(p_from.ranks[q.number], 0) as rank,
+           coalesce(p_from.positions[q.number], 0) as position) s
+  left join lateral (
+    select w.tiers, w.ranks, w.positions from hwqueue.low_water w
+    where p_from.are_blocked[q.number] and w.queue_id = p_from.queue_ids[q.number]
+      and w.class_id = p_class_id
+    order by w.version desc limit 1) w on true
+  cross join lateral (
+    select s.tier, s.rank, greatest(s.position, w.positions[1]) as position
+    -- most queues have one tier and rank
+    where w.tiers is null or w.tiers = array[s.tier] and w.ranks = array[s.rank]
+    union all
+    select x.tier, x.rank, x.position
+    from hwqueue.class_scan_start(p_class_id, w.tiers, w.ranks, w.positions, s.tier, s.rank, s.position) x
+    where w.tiers <> array[s.tier] or w.ranks <> array[s.rank]) f
 $$;
 
 -- The tier, rank and position from which to scan a class, at or after p_tier, p_rank and p_position: no
@@ -172,7 +165,7 @@ $$;
 -- Moves the low-water mark of a claimed entry's tier and rank to the first entry that lives there, but
 -- not past the horizon. The queue is head-of-line blocked when its head is in an earlier tier or rank
 -- than the claimed entry, or more than 1,000 positions before it. Then this notes so in the queue's row
--- of low_water (blocked_to_version), and moves the mark of the entry's class, too (class_scan_starts). A
+-- of low_water (blocked_to_version), and moves the mark of the entry's class, too (class_start). A
 -- class made for one lease gets no mark: it may get an entry that another class had
 -- (assign_target_class), at an old position.
 -- Locks: the newest row of the queue's marks, skip locked; the session that holds it may write those of
@@ -229,15 +222,22 @@ end
 $$;
 
 -- Where scans of p_class_count classes of these queues start. The starts differ by class when a queue
--- head is blocked or the queue heads are far apart. Looking up the start of one class
--- (class_scan_starts) takes as long as stepping over some ten dead index entries.
+-- head is blocked or the queue heads are far apart. Looking up the start of one class (class_start) takes as
+-- long as stepping over some ten dead index entries.
 create or replace function hwqueue.queue_scan_starts(p_queue_ids int[], p_class_count int)
 returns hwqueue.scan_starts
 language plpgsql volatile
 as $$
 declare
   v_from hwqueue.scan_starts;
+  v_head record;
 begin
+  if cardinality(p_queue_ids) = 1 then
+    v_head := hwqueue.first_live_entry(p_queue_ids[1]);
+    return case when v_head.tier is not null then
+      row(p_queue_ids, array[v_head.tier], array[v_head.rank], array[v_head.position],
+        array[v_head.is_blocked], v_head.is_blocked)::hwqueue.scan_starts end;
+  end if;
   select array_agg(f.queue_id), array_agg(f.tier), array_agg(f.rank), array_agg(f.position),
          array_agg(f.is_blocked),
          bool_or(f.is_blocked) or min(f.tier) <> max(f.tier) or min(f.rank) <> max(f.rank)
@@ -252,26 +252,10 @@ begin
 end
 $$;
 
--- The position from which to scan the class at p_index of the list in a tier and rank. In a tier and
--- rank before the start of the class no entry lives, so the scan reads nothing there.
-create or replace function hwqueue.scan_start_of(p_from hwqueue.scan_starts, p_index int, p_tier smallint,
-  p_rank bigint) returns bigint
-language sql immutable
-as $$
-  select case
-    when (p_tier, p_rank) > (f.tier, f.rank) then 0
-    when (p_tier, p_rank) = (f.tier, f.rank) then f.position
-    else 9223372036854775807 end
-  from (
-    select coalesce(p_from.class_tiers[p_index], p_from.tiers[1]) as tier,
-           coalesce(p_from.class_ranks[p_index], p_from.ranks[1]) as rank,
-           coalesce(p_from.class_positions[p_index], p_from.positions[1]) as position) f
-$$;
-
 -- The head of a queue: its first entry, which other sessions may have locked. Reads each tier and rank
 -- from its low-water mark on, and everything between those that have one. All null when the queue is
 -- empty.
--- is_blocked: the queue is head-of-line blocked (class_scan_starts). p_or_mark: when the queue has a single
+-- is_blocked: the queue is head-of-line blocked (class_start). p_or_mark: when the queue has a single
 -- mark and no entry comes before it, returns the mark itself and sets is_mark; the queue head is there
 -- or later.
 create or replace function hwqueue.first_live_entry(p_queue_id int, p_or_mark boolean default false,
@@ -303,10 +287,12 @@ begin
       order by r.rank, r.position limit 1;
     end if;
     if tier is null and not v_same then
-      select r.tier, r.rank, r.position into tier, rank, "position"
-      from hwqueue.ready r
-      where r.queue_id = p_queue_id and r.tier > coalesce(v_from, -1) and r.tier < v_to
-      order by r.tier, r.rank, r.position limit 1;
+      if v_to > coalesce(v_from, -1) + 1 then  -- mostly all is in tier 0
+        select r.tier, r.rank, r.position into tier, rank, "position"
+        from hwqueue.ready r
+        where r.queue_id = p_queue_id and r.tier > coalesce(v_from, -1) and r.tier < v_to
+        order by r.tier, r.rank, r.position limit 1;
+      end if;
       if tier is null then
         select r.tier, r.rank, r.position into tier, rank, "position"
         from hwqueue.ready r

@@ -55,7 +55,6 @@ begin
     return;
   end if;
   next := case when cardinality(v_ids) >= p_limit then v_ids[p_limit] end;
-  v_from := hwqueue.class_scan_starts(v_ids, v_from);
   items := array(
     select jsonb_build_object('class_id', c.class_id, 'ready', n.ready, 'cpu_milli', c.cpu_milli,
       'memory_mib', c.memory_mib, 'gpus', c.gpu_count, 'gpu_milli', c.gpu_milli, 'profiles', (
@@ -63,15 +62,12 @@ begin
         where e.class_id = c.class_id))
     from unnest(v_ids) with ordinality k(class_id, turn)
     join hwqueue.placement_class c on c.class_id = k.class_id and c.gpu_count > 0
+    cross join lateral hwqueue.class_start(k.class_id, v_from) s
     cross join lateral (
       select count(*) as ready
       from (
         select 1 from hwqueue.ready r
-        where r.class_id = k.class_id
-          and (r.tier, r.rank, r.position) >= (
-            coalesce(v_from.class_tiers[k.turn], v_from.tiers[1]),
-            coalesce(v_from.class_ranks[k.turn], v_from.ranks[1]),
-            coalesce(v_from.class_positions[k.turn], v_from.positions[1]))
+        where r.class_id = k.class_id and (r.tier, r.rank, r.position) >= (s.tier, s.rank, s.position)
         order by r.tier, r.rank, r.position limit p_most) x) n
     where n.ready > 0
     order by k.turn);
