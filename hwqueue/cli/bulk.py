@@ -45,7 +45,7 @@ class Filter:
         str | None,
         Option(
             help="Only those that ended, or were spawned if they are open, this span ago: 2h; or before"
-            " a time.",
+            " a time."
         ),
     ] = None
     tenant: Annotated[str | None, Option(help=meaning("leases.tenant"))] = None

@@ -54,13 +54,7 @@ def demo(
     if remove:
         say(ctx, f"its nodes and queue {QUEUE!r} are gone")
         return
-    plan = Plan(
-        seed=seed,
-        speedup=SPEEDUP,
-        queue=QUEUE,
-        scope=QUEUE,
-        node_prefix=NODE_PREFIX,
-    )
+    plan = Plan(seed=seed, speedup=SPEEDUP, queue=QUEUE, scope=QUEUE, node_prefix=NODE_PREFIX)
     report = _show(ctx, dsn, trace, plan)
     with Client(dsn, pool_size=1) as client:
         newest = client.list_leases(queue=QUEUE, state="pending", limit=1)

@@ -33,12 +33,10 @@ def spawn(
     *,
     params: Annotated[str, Option(help="What the task gets: JSON or a file.")] = "{}",
     mode: Annotated[
-        Literal["once", "always"] | None,
-        Option(help=meaning("everywhere.mode"), show_default="always"),
+        Literal["once", "always"] | None, Option(help=meaning("everywhere.mode"), show_default="always")
     ] = None,
     on_unmatched: Annotated[
-        Literal["keep", "stop"] | None,
-        Option(help=meaning("everywhere.on_unmatched"), show_default="keep"),
+        Literal["keep", "stop"] | None, Option(help=meaning("everywhere.on_unmatched"), show_default="keep")
     ] = None,
     on_cordoned: Annotated[bool, Option("--on-cordoned", help=meaning("everywhere.on_cordoned"))] = False,
     everywhere_id: Annotated[str | None, Option("--id", help=meaning("everywhere.everywhere_id"))] = None,

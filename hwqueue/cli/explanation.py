@@ -45,11 +45,7 @@ def counted(number: int) -> str:
 
 def _lines(found: LeaseExplanation, nodes: int) -> Iterator[Text]:
     yield Text.assemble(
-        ("lease ", "bold"),
-        f"{found.lease_id} is ",
-        (found.state.value, "bold"),
-        " in ",
-        cell(found.queue),
+        ("lease ", "bold"), f"{found.lease_id} is ", (found.state.value, "bold"), " in ", cell(found.queue)
     )
     yield cell(found.headline)
     if found.released:
@@ -62,8 +58,7 @@ def _lines(found: LeaseExplanation, nodes: int) -> Iterator[Text]:
     yield _fact("code", found.code if found.code == "ready" else f"{found.code}, {kind}")
     yield _fact("asks", found.words)
     yield _fact(
-        "pending",
-        f"{counted(found.pending)} of its class; {counted(found.position or 0)} in line before it",
+        "pending", f"{counted(found.pending)} of its class; {counted(found.position or 0)} in line before it"
     )
     yield _fact(
         "nodes",
@@ -132,11 +127,7 @@ def show_gang_explanation(ctx: typer.Context, found: GangExplanation | GangForec
 def _gang_lines(found: GangExplanation | GangForecast, places: int) -> Iterator[Text]:
     if isinstance(found, GangExplanation):
         yield Text.assemble(
-            ("gang ", "bold"),
-            f"{found.gang_id} is ",
-            (found.state, "bold"),
-            " in ",
-            cell(found.queue),
+            ("gang ", "bold"), f"{found.gang_id} is ", (found.state, "bold"), " in ", cell(found.queue)
         )
     yield cell(found.headline)
     if found.kinds:

@@ -40,23 +40,13 @@ class Members:
         str | None,
         Option(help="Instead: a list of task, params, count and options; JSON, a file, or - for stdin."),
     ] = None
-    min_size: Annotated[
-        int | None,
-        Option(help=spawning.typed("gang.min_size"), show_default="all"),
-    ] = None
-    together: Annotated[
-        list[str] | None,
-        Option(help=spawning.typed("gang.together", "Repeatable.")),
-    ] = None
+    min_size: Annotated[int | None, Option(help=spawning.typed("gang.min_size"), show_default="all")] = None
+    together: Annotated[list[str] | None, Option(help=spawning.typed("gang.together", "Repeatable."))] = None
     same: Annotated[list[str] | None, Option(help=spawning.typed("gang.same", "Repeatable."))] = None
 
     def options(self) -> dict[str, Any]:
         """What holds for all of them, as a client takes it."""
-        return {
-            "min_size": self.min_size,
-            "together": self.together or None,
-            "same": self.same or None,
-        }
+        return {"min_size": self.min_size, "together": self.together or None, "same": self.same or None}
 
     def wanted(self, flags: spawning.Flags) -> list[dict[str, Any]]:
         """Each, with what all ask of their nodes. Raises: ConfigError."""
@@ -200,8 +190,7 @@ def _members(typed: list[str], listed: str | None) -> list[dict[str, Any]]:
     """The members as `spawn_gang` takes them. Raises: ConfigError."""
     if bool(typed) is (listed is not None):
         raise ConfigError(
-            "give members: --member for each kind, or all by --members",
-            hint="such as --member train:4",
+            "give members: --member for each kind, or all by --members", hint="such as --member train:4"
         )
     if listed is None:
         return [_member(text) for text in typed]

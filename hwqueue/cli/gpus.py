@@ -26,11 +26,7 @@ def gpus_of(specs: Sequence[str], node_name: str) -> tuple[Gpu, ...]:
     if len(kinds) > _MOST:
         raise ConfigError(f"--gpu: {len(kinds)} devices; a node has at most {_MOST}")
     return tuple(
-        Gpu(
-            resource_id=uuid5(_NAMESPACE, f"{node_name}/{place}"),
-            model=model,
-            memory_mib=memory_mib,
-        )
+        Gpu(resource_id=uuid5(_NAMESPACE, f"{node_name}/{place}"), model=model, memory_mib=memory_mib)
         for place, (model, memory_mib) in enumerate(kinds)
     )
 

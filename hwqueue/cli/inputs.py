@@ -157,8 +157,7 @@ def taint_of(text: str, name: str) -> Taint:
     key, _, value = what.partition("=")
     if not colon or not key:
         raise ConfigError(
-            f"{name}: {text[:80]!r} is not KEY=VALUE:EFFECT",
-            hint="such as dedicated=film:no_schedule",
+            f"{name}: {text[:80]!r} is not KEY=VALUE:EFFECT", hint="such as dedicated=film:no_schedule"
         )
     return Taint(key=key, value=value or None, effect=effect)
 

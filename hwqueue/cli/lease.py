@@ -94,10 +94,7 @@ def list_(
 
 
 @app.command("hwqueue lease show 01890a5d-ac96-774b-bcce-b302099a8057 --json")
-def show(
-    ctx: typer.Context,
-    lease_id: LeaseId,
-) -> None:
+def show(ctx: typer.Context, lease_id: LeaseId) -> None:
     """Show all that is known about a lease, its failed attempts included."""
     with open_client(ctx) as client:
         lease = client.get_lease(identifier(lease_id, "LEASE_ID"))
@@ -188,10 +185,7 @@ def explain(
 
 
 @app.command("hwqueue lease history 01890a5d-ac96-774b-bcce-b302099a8057")
-def history(
-    ctx: typer.Context,
-    lease_id: LeaseId,
-) -> None:
+def history(ctx: typer.Context, lease_id: LeaseId) -> None:
     """Show the life line of a lease: spawned, waited, claimed where, how each attempt ended."""
     found = ask(ctx, Client.lease_history, identifier(lease_id, "LEASE_ID"))
     row = row_of(

@@ -173,10 +173,7 @@ def deregister(ctx: typer.Context, node: NodeName) -> None:
 
 
 @app.command("hwqueue node expiry 3d")
-def expiry(
-    ctx: typer.Context,
-    after: Annotated[str, Argument(help="A span, or never.")],
-) -> None:
+def expiry(ctx: typer.Context, after: Annotated[str, Argument(help="A span, or never.")]) -> None:
     """Set how long a node may be silent before it is deregistered; 7 d at first.
 
     A node stays that holds claims, or that was cordoned, tainted or attested.

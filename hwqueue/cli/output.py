@@ -95,11 +95,7 @@ def say_more(ctx: typer.Context, page: Sequence[object], limit: int, after: str)
 
 
 def show_item(
-    ctx: typer.Context,
-    item: Item,
-    facts: Callable[[Item], Row],
-    *,
-    fields: Callable[[Item], Row] = fields_of,
+    ctx: typer.Context, item: Item, facts: Callable[[Item], Row], *, fields: Callable[[Item], Row] = fields_of
 ) -> None:
     """Print one thing that the client returned: `facts` for a person, all its `fields` as JSON."""
     show_one(ctx, (fields if options_of(ctx).json else facts)(item))

@@ -38,8 +38,7 @@ def set_(
         raise ConfigError("--away-from and --away-from-none exclude each other")
     services = [identifier(each, "--away-from") for each in away_from or []]
     policy = ServicePolicy(
-        failure_domain=failure_domain,
-        anti_affinity_services=services if away_from or nothing_away else None,
+        failure_domain=failure_domain, anti_affinity_services=services if away_from or nothing_away else None
     )
     show_one(ctx, _facts(ask(ctx, Client.set_service_policy, identifier(service, "SERVICE"), policy)))
 

@@ -49,8 +49,7 @@ class Flags:
 
     placement: Annotated[str | None, Option(help=typed("spawn.placement", AN_OBJECT))] = None
     node_label: Annotated[
-        list[str] | None,
-        Option("--node-label", "--tags", help=typed("spawn.affinity_tags", A_TAG)),
+        list[str] | None, Option("--node-label", "--tags", help=typed("spawn.affinity_tags", A_TAG))
     ] = None
     priority: Annotated[int | None, Option(help=typed("spawn.priority"))] = None
     label: Annotated[list[str] | None, Option(help=typed("spawn.labels", A_LABEL))] = None

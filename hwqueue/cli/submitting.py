@@ -24,8 +24,7 @@ class Flags:
 
     version: Annotated[int | None, Option(min=1, help=typed("submit.version"))] = None
     tags: Annotated[
-        list[str] | None,
-        Option("--tags", "--node-label", help=typed("submit.affinity_tags", A_TAG)),
+        list[str] | None, Option("--tags", "--node-label", help=typed("submit.affinity_tags", A_TAG))
     ] = None
     placement: Annotated[str | None, Option(help=typed("submit.placement", AN_OBJECT))] = None
     affinity: Annotated[Mode | None, Option(help=typed("submit.affinity"), show_default="and")] = None

@@ -47,10 +47,7 @@ def set_(
     ctx: typer.Context,
     name: Name,
     defaults: Annotated[
-        str,
-        Argument(
-            help=f"All of them: JSON, a file, or - for stdin; keys {', '.join(TASK_OPTIONS)}.",
-        ),
+        str, Argument(help=f"All of them: JSON, a file, or - for stdin; keys {', '.join(TASK_OPTIONS)}.")
     ],
 ) -> None:
     """Set the defaults of a task for later spawns; options of a spawn win over them."""

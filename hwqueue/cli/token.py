@@ -47,14 +47,7 @@ def create(
         typer.echo(secret)
         return
     show_one(
-        ctx,
-        {
-            "name": name,
-            "role": role,
-            "tenant": tenant,
-            "expires_at": made.expires_at,
-            "token": secret,
-        },
+        ctx, {"name": name, "role": role, "tenant": tenant, "expires_at": made.expires_at, "token": secret}
     )
     say(ctx, "keep the token: it is not shown again")
 

@@ -219,10 +219,7 @@ def run(
     if not timedelta(0) < longest <= timedelta(minutes=9):
         raise ConfigError(f"--timeout must be above 0 and at most 9m, got {timeout}")
     limits = Limits(
-        timeout=longest,
-        concurrency=concurrency,
-        allow_private=allow_private,
-        allow_http=allow_http,
+        timeout=longest, concurrency=concurrency, allow_private=allow_private, allow_http=allow_http
     )
     if not options_of(ctx).verbose:
         # at INFO httpx logs URLs, which may hold secrets

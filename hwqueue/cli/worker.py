@@ -77,13 +77,11 @@ def run(
         ),
     ] = False,
     queue: Annotated[
-        list[str] | None,
-        Option(help=_setting("queues", "Repeatable."), autocompletion=queue_names),
+        list[str] | None, Option(help=_setting("queues", "Repeatable."), autocompletion=queue_names)
     ] = None,
     label: Annotated[list[str] | None, Option("--label", "--tags", help=_setting("labels", A_TAG))] = None,
     app_version: Annotated[
-        str | None,
-        Option(envvar="HWQUEUE_APP_VERSION", show_envvar=True, help=_setting("app_version")),
+        str | None, Option(envvar="HWQUEUE_APP_VERSION", show_envvar=True, help=_setting("app_version"))
     ] = None,
     name: Annotated[
         str | None,
@@ -91,7 +89,7 @@ def run(
             help=_setting(
                 "name",
                 "%h is the host's, %i the index of the process. %h if left out, %h-%i with --processes.",
-            ),
+            )
         ),
     ] = None,
     processes: Annotated[

@@ -14,14 +14,7 @@ from hwqueue.cli import submitting, workflow_placement
 from hwqueue.cli.completion import workflow_names
 from hwqueue.cli.connect import P, ask, connection_string, open_client
 from hwqueue.cli.groups import Commands
-from hwqueue.cli.inputs import (
-    identifier,
-    json_object,
-    json_value,
-    moment_before,
-    pairs,
-    span,
-)
+from hwqueue.cli.inputs import identifier, json_object, json_value, moment_before, pairs, span
 from hwqueue.cli.lease_view import error_line
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import (
@@ -81,10 +74,7 @@ class Care:
 
 @app.command("hwqueue workflow define training.json")
 def define(
-    ctx: typer.Context,
-    spec: submitting.SpecFile = None,
-    *,
-    app_name: submitting.AppName = None,
+    ctx: typer.Context, spec: submitting.SpecFile = None, *, app_name: submitting.AppName = None
 ) -> None:
     """Define a workflow; one that means the same as its newest version changes nothing.
 
@@ -190,8 +180,7 @@ def runs(
     ctx: typer.Context,
     *,
     workflow: Annotated[
-        str | None,
-        Option("--workflow", help=meaning("runs.workflow"), autocompletion=workflow_names),
+        str | None, Option("--workflow", help=meaning("runs.workflow"), autocompletion=workflow_names)
     ] = None,
     state: Annotated[RunState | None, Option(help=meaning("runs.state"))] = None,
     label: Annotated[list[str] | None, Option("--label", help=meaning("runs.labels", A_LABEL))] = None,
@@ -225,13 +214,7 @@ def runs(
 
 
 @app.command("hwqueue workflow status 01890a5d-ac96-774b-bcce-b302099a8057 --watch")
-def status(
-    ctx: typer.Context,
-    run_id: RunId,
-    *,
-    watch: Watch = False,
-    timeout: AtMost = None,
-) -> None:
+def status(ctx: typer.Context, run_id: RunId, *, watch: Watch = False, timeout: AtMost = None) -> None:
     """Show a run and its steps, a line for each: where it ran, or what it waits for.
 
     With --watch it exits with 0 if the run has completed, with 1 if it has failed, with 6 if it

@@ -110,16 +110,14 @@ class Changes:
     """What steps ask of their nodes from now on."""
 
     tags: Annotated[
-        list[str] | None,
-        Option("--tags", "--node-label", help=meaning("update.affinity_tags", A_TAG)),
+        list[str] | None, Option("--tags", "--node-label", help=meaning("update.affinity_tags", A_TAG))
     ] = None
     placement: Annotated[str | None, Option(help=meaning("update.placement", AN_OBJECT))] = None
     affinity: Annotated[Mode | None, Option(help=meaning("update.affinity"), show_default="and")] = None
     app_version: Annotated[str | None, Option(help=meaning("update.app_version"))] = None
-    any_version: Annotated[
-        bool,
-        Option("--any-version", help="Pin the steps to no version of the code."),
-    ] = False
+    any_version: Annotated[bool, Option("--any-version", help="Pin the steps to no version of the code.")] = (
+        False
+    )
 
     def given(self) -> StepChanges:
         """What is given, as a client takes it. Raises: ConfigError."""

@@ -62,12 +62,7 @@ async def test_assignments_say_what_was_set_aside(client: AsyncClient, queue: st
 async def test_claims_take_tasks_quantity_and_timeout(client: AsyncClient, queue: str, node: Node) -> None:
     await client.spawn_leases(queue, [LeaseSpec(task=task) for task in ("a", "b", "b", "b")])
     claims = await client.claim_task(
-        [queue],
-        str(node.node_id),
-        node.epoch,
-        qty=2,
-        tasks=["b"],
-        claim_timeout=timedelta(hours=1),
+        [queue], str(node.node_id), node.epoch, qty=2, tasks=["b"], claim_timeout=timedelta(hours=1)
     )
     assert [claim.task_name for claim in claims] == ["b", "b"]
     assert claims[0].expires_at > datetime.now(UTC) + timedelta(minutes=59)
@@ -154,11 +149,7 @@ async def test_settle_and_claim(client: AsyncClient, queue: str, node: Node) -> 
         Settlement.fail(first[1].lease_id, first[1].claim_token, error={"m": 1}, retry=False),
         Settlement.fail(first[0].lease_id, first[0].claim_token, error={}, retry=False),  # too late
         Settlement.release(first[2].lease_id, first[2].claim_token, delay=timedelta(hours=1)),
-        {
-            "lease_id": first[3].lease_id,
-            "claim_token": first[3].claim_token + 1,
-            "outcome": "complete",
-        },
+        {"lease_id": first[3].lease_id, "claim_token": first[3].claim_token + 1, "outcome": "complete"},
     ]
     answer = await client.settle_and_claim(node.node_id, node.epoch, settlements, [queue], qty=5)
     assert [(s.ordinal, s.verdict, s.state) for s in answer.settled] == [
@@ -234,9 +225,5 @@ async def test_a_hint_says_when_and_why(client: AsyncClient, queue: str, node: N
 async def test_adopting_running_work(client: AsyncClient, queue: str, node: Node) -> None:
     adopted = await client.adopt_lease(queue, node.node_id, "t", {"pid": 7}, labels={"a": "b"})
     lease = await client.get_lease(adopted.lease_id)
-    assert (lease.state, lease.node_id, lease.claim_token) == (
-        "claimed",
-        node.node_id,
-        adopted.claim_token,
-    )
+    assert (lease.state, lease.node_id, lease.claim_token) == ("claimed", node.node_id, adopted.claim_token)
     assert await client.complete_lease(adopted.lease_id, adopted.claim_token) == "completed"

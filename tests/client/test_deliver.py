@@ -238,9 +238,7 @@ async def test_one_private_address_among_others_is_enough(monkeypatch: pytest.Mo
     assert await Resolver(allow_private=True).resolve("rebinds.example", 443) == "8.8.8.8"
 
 
-async def test_a_name_that_nobody_answers_for_takes_one_thread(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_name_that_nobody_answers_for_takes_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the few that look names up, so that other receivers are found meanwhile."""
     asked, answered = [], asyncio.Event()
 

@@ -177,10 +177,7 @@ def test_all_nodes_of_a_fleet_claim_in_turn(client: Client, app: App) -> None:
     app.tasks["add"].spawn(client, {"a": 1, "b": 1})
     unmet = app.tasks["train"].spawn(client, placement={"resources": {"gpu": 3}})
     drained = drain(client, app, node=fleet)
-    assert {run.claim.task_name: run.node.name for run in drained} == {
-        "add": "small",
-        "train": "big",
-    }
+    assert {run.claim.task_name: run.node.name for run in drained} == {"add": "small", "train": "big"}
     assert client.get_lease(unmet.lease_id).state is LeaseState.PENDING
     assert {node.name for node in client.list_nodes()} == {"small", "big"}
     last = app.tasks["train"].spawn(client)

@@ -86,10 +86,7 @@ def test_one_that_fails(client: Client, app: App) -> None:
     with pytest.raises(ValueError, match="at first"):
         drain(client, app, node=fleet)
     gang = client.get_gang(gang_id)
-    assert {member.state for member in gang.members} <= {
-        LeaseState.SCHEDULED,
-        LeaseState.COMPLETED,
-    }
+    assert {member.state for member in gang.members} <= {LeaseState.SCHEDULED, LeaseState.COMPLETED}
     assert drain(client, app, node=fleet).results == []  # it has lost a member
     results = drain(client, app, node=fleet, retries=True).results
     assert 2 in results

@@ -81,10 +81,7 @@ async def asyncpg_connection(kind: str, dsn: str, **options: Any) -> AsyncIterat
         finally:
             await connection.close()
     else:
-        async with (
-            asyncpg.create_pool(**place(dsn), min_size=1, max_size=1) as pool,
-            pool.acquire() as lent,
-        ):
+        async with asyncpg.create_pool(**place(dsn), min_size=1, max_size=1) as pool, pool.acquire() as lent:
             yield lent
 
 
@@ -243,10 +240,7 @@ def with_each_type(client: Client) -> None:
 
 @pytest.mark.parametrize("kind", SYNC)
 def test_sync_errors_are_those_of_psycopg(kind: str, dsn: str) -> None:
-    with (
-        Client(dsn) as own,
-        pytest.raises(errors.BadArgument) as expected,
-    ):
+    with Client(dsn) as own, pytest.raises(errors.BadArgument) as expected:
         own.spawn_lease("work", "t", labels={"a": 1})  # type: ignore[dict-item]
     with sync_connection(kind, dsn) as connection:
         client = Client.on(connection)

@@ -29,11 +29,7 @@ async def test_events_are_typed(client: AsyncClient, queue: str) -> None:
     await client.cancel_lease(lease, reason="not needed")
     cancelled, registered, created = await client.list_events(limit=3)
     assert type(cancelled) is Event
-    assert (cancelled.code, cancelled.lease_id, cancelled.queue) == (
-        "lease_cancelled",
-        lease,
-        queue,
-    )
+    assert (cancelled.code, cancelled.lease_id, cancelled.queue) == ("lease_cancelled", lease, queue)
     assert cancelled.at.tzinfo is not None
     assert (cancelled.node_id, cancelled.class_id) == (None, None)
     assert cancelled.message.endswith("not needed")

@@ -11,15 +11,7 @@ from hwqueue.calls import CALLS
 from hwqueue.statements import column_types
 from hwqueue.text import duration, plural
 
-_READ_AS = (
-    "jsonb",
-    "uuid",
-    "uuid[]",
-    "bytea",
-    "timestamp with time zone",
-    "interval",
-    "double precision",
-)
+_READ_AS = ("jsonb", "uuid", "uuid[]", "bytea", "timestamp with time zone", "interval", "double precision")
 Described = dict[str, tuple[dict[str, str], int, tuple[str, ...]]]
 
 
@@ -101,8 +93,7 @@ def test_a_duration_is_spelled_as_in_sql(conn: psycopg.Connection) -> None:
 )
 @given(
     st.lists(
-        st.timedeltas(-SECOND, 90 * SECOND) | st.timedeltas(-SECOND, timedelta(days=10_000)),
-        min_size=10,
+        st.timedeltas(-SECOND, 90 * SECOND) | st.timedeltas(-SECOND, timedelta(days=10_000)), min_size=10
     )
 )
 def test_any_duration_is_spelled_as_in_sql(conn: psycopg.Connection, spans: list[timedelta]) -> None:

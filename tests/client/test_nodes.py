@@ -183,12 +183,7 @@ async def test_service_policies(client: AsyncClient) -> None:
 
 async def test_matches_say_why_not(client: AsyncClient, queue: str, node: Node) -> None:
     (fits,) = await client.match_nodes(Placement().require(tags(gpu=True)), queue=queue)
-    assert (fits.node_id, fits.node_name, fits.eligible, fits.reasons) == (
-        node.node_id,
-        "n1",
-        True,
-        (),
-    )
+    assert (fits.node_id, fits.node_name, fits.eligible, fits.reasons) == (node.node_id, "n1", True, ())
     (misses,) = await client.match_nodes({"require": [{"tags": {"zone": "b"}}]})
     assert not misses.eligible
     (reason,) = misses.reasons

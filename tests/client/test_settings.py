@@ -146,12 +146,7 @@ async def callers(dsn: str) -> AsyncIterator[dict[str, Any]]:
                 for name in ("uuid", "timestamptz", "interval", "float8", "bytea", "numeric"):
                     odd.adapters.register_loader(name, Odd)
                 set_json_loads(lambda _: "odd", odd)
-                blocking = {
-                    "RawCursor": raw,
-                    "loaders": odd,
-                    "psycopg2": older,
-                    "SQLAlchemy": wrapped,
-                }
+                blocking = {"RawCursor": raw, "loaders": odd, "psycopg2": older, "SQLAlchemy": wrapped}
                 yield {
                     "AsyncConnection": AsyncClient.on(plain),
                     "asyncpg": AsyncClient.on(of_asyncpg),

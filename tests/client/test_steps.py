@@ -13,15 +13,7 @@ from hwqueue import App, Cancelled, Reject, Retry, Retrying, Snooze, Suspended
 from hwqueue.client import AsyncClient, Client
 from hwqueue.errors import BadArgument, ConfigError, LeaseLost
 from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
-from hwqueue.testing import (
-    claim_one,
-    drain,
-    inline,
-    make_async_context,
-    make_claim,
-    make_context,
-    run_one,
-)
+from hwqueue.testing import claim_one, drain, inline, make_async_context, make_claim, make_context, run_one
 from hwqueue.types import LeaseState
 from hwqueue.worker.outcome import Outcome
 

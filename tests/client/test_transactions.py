@@ -15,12 +15,7 @@ from django.db.utils import ConnectionHandler
 from django.utils.connection import ConnectionProxy
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
-from sqlalchemy.ext.asyncio import (
-    AsyncSession,
-    async_scoped_session,
-    async_sessionmaker,
-    create_async_engine,
-)
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
 

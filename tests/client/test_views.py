@@ -46,12 +46,7 @@ async def test_what_is_there_and_in_use(client: AsyncClient, queue: str) -> None
     [depth] = await client.queue_depth(queue=queue)
     assert (depth.pending, depth.running, depth.oldest_at) == (0, 1, None)
     [usage] = await client.node_usage(state="live", limit=5)
-    assert (usage.node_id, usage.claims, usage.gpu_milli_used, usage.gpus_free) == (
-        node_id,
-        1,
-        1000,
-        0,
-    )
+    assert (usage.node_id, usage.claims, usage.gpu_milli_used, usage.gpus_free) == (node_id, 1, 1000, 0)
     assert await client.node_usage(after="n") == []
     [tag] = await client.tag_distribution(label="zone")
     assert (tag.value, tag.nodes, tag.live, tag.claims) == ("a", 1, 1, 1)

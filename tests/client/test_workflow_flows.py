@@ -133,9 +133,5 @@ def test_a_flow_takes_steps_that_are_no_functions(client: Client) -> None:
     tables.workflow.define(client)
     run = flow.workflow.submit(client)
     drained = drain(client, nightly)
-    assert [done.claim.task_name for done in drained] == [
-        "nightly.read",
-        "tables.write",
-        "nightly.tell",
-    ]
+    assert [done.claim.task_name for done in drained] == ["nightly.read", "tables.write", "nightly.tell"]
     assert client.get_workflow_run(run.run_id).result == "3 rows"

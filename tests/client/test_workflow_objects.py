@@ -22,17 +22,7 @@ from hwqueue import (
 from hwqueue.client import AsyncClient
 from hwqueue.errors import ConfigError, PlacementContradictory
 from hwqueue.testing import drain
-from hwqueue.workflow import (
-    completed,
-    ended,
-    item,
-    literal,
-    near,
-    result,
-    results,
-    run,
-    run_input,
-)
+from hwqueue.workflow import completed, ended, item, literal, near, result, results, run, run_input
 
 pytestmark = pytest.mark.thorough
 
@@ -62,12 +52,7 @@ def tell(run_id: str) -> None:
 TRAINING = (
     WorkflowBuilder("training")
     .with_affinity(gpu=True)
-    .task(
-        "prepare",
-        prepare,
-        params={"dataset": run_input("dataset")},
-        override_affinity={"gpu": None},
-    )
+    .task("prepare", prepare, params={"dataset": run_input("dataset")}, override_affinity={"gpu": None})
     .task(
         "train",
         train,
@@ -76,10 +61,7 @@ TRAINING = (
         claim_timeout=timedelta(minutes=2),
     )
     .task(
-        "publish",
-        publish,
-        params={"loss": result("train", "loss")},
-        run_if=[result("train", "loss") < 100],
+        "publish", publish, params={"loss": result("train", "loss")}, run_if=[result("train", "loss") < 100]
     )
     .task("tell", tell, final="ended", params={"run_id": run("id")}, replace_affinity=True)
     .with_options(result=result("publish"), retain_completed=timedelta(days=1))
@@ -125,17 +107,9 @@ def test_map_and_reduce_over_shards(client: Client) -> None:
     count = (
         WorkflowBuilder("count")
         .task("split", split, params={"text": run_input("text")})
-        .map(
-            "words",
-            count_words,
-            over=result("split", "shards"),
-            params={"shard": item()},
-            max_parallel=2,
-        )
+        .map("words", count_words, over=result("split", "shards"), params={"shard": item()}, max_parallel=2)
         .task(
-            "total",
-            add_up,
-            params={"counts": results("words", "words"), "numbers": results("words", "item")},
+            "total", add_up, params={"counts": results("words", "words"), "numbers": results("words", "item")}
         )
         .task("look", "look", after="words", queue="work")
         .with_options(result=result("total"))
@@ -208,12 +182,7 @@ def test_each_step_asks_its_own_and_what_its_run_asks(client: Client) -> None:
         step.step: sorted(each["label"] for each in (step.placement or {}).get("require", []))
         for step in client.list_workflow_steps(submitted.run_id)
     }
-    assert asked == {
-        "prepare": ["zone"],
-        "train": ["gpu", "zone"],
-        "publish": ["gpu", "zone"],
-        "tell": [],
-    }
+    assert asked == {"prepare": ["zone"], "train": ["gpu", "zone"], "publish": ["gpu", "zone"], "tell": []}
 
 
 def test_what_contradicts_the_run_is_refused_at_submission(client: Client) -> None:

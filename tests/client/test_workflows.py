@@ -160,12 +160,7 @@ async def test_unique_runs(client: AsyncClient, queue: str) -> None:
     await client.define_workflow({"name": "film", "queue": queue, "steps": STEPS})
     unique = Unique(key="k", on_conflict="replace")
     first, second, third = await client.submit_workflows(
-        "film",
-        [
-            {"input": {"n": 1}},
-            {"input": {"n": 2}, "options": {"unique": unique}},
-            {"input": {"n": 3}},
-        ],
+        "film", [{"input": {"n": 1}}, {"input": {"n": 2}, "options": {"unique": unique}}, {"input": {"n": 3}}]
     )
     assert [one.created for one in (first, second, third)] == [True] * 3
     assert await client.run_input(third.run_id) == {"n": 3}

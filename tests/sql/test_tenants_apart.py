@@ -356,7 +356,7 @@ def test_replacements_take_turns_by_tenant(api: Api, queue: str, clock: Clock) -
 
 
 def test_choices_take_turns_by_tenant(api: Api, queue: str) -> None:
-    node, others = api.node(), []
+    node, others = api.node(), list[UUID]()
     for tenant in "aaab":
         choice = str(uuid4())
         pair = {api.spawn(queue, tenant=tenant, one_of=choice) for _ in range(2)}

@@ -19,10 +19,7 @@ def test_parts_are_under_those_who_ask_them() -> None:
         "require": [rule("kernel", "in", "6.8"), rule("nvlink", "exists"), rule("zone", "in", "b")],
         "resources": {"gpu": 4, "memory_mib": 4096},
         "isolation": {"gpu": "device_exclusive"},
-        "prefer": [
-            {"when": [{"rack": [7]}], "weight": 100},
-            {"when": [{"node": ["x"]}], "weight": -9},
-        ],
+        "prefer": [{"when": [{"rack": [7]}], "weight": 100}, {"when": [{"node": ["x"]}], "weight": -9}],
         "strength": 5,
     }
     came_from = {

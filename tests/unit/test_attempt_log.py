@@ -98,9 +98,7 @@ async def test_the_last_lines_of_each_claim_are_sent_together() -> None:
     assert [item["lease_id"] for items in sent for item in items] == [str(one.lease_id) for one in claims]
 
 
-async def test_lines_that_are_refused_take_no_others_with_them(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_lines_that_are_refused_take_no_others_with_them(caplog: pytest.LogCaptureFixture) -> None:
     sent: list[Item] = []
 
     async def send(items: Sequence[Item]) -> None:
@@ -120,11 +118,7 @@ async def test_lines_that_are_refused_take_no_others_with_them(
 
 @pytest.mark.parametrize(
     ("level", "kept"),
-    [
-        (None, []),
-        ("warning", ["warning", "error"]),
-        ("debug", ["debug", "info", "warning", "error"]),
-    ],
+    [(None, []), ("warning", ["warning", "error"]), ("debug", ["debug", "info", "warning", "error"])],
 )
 def test_records_of_handlers_are_kept_from_a_level_on(
     level: LogLevel | None, kept: list[str], caplog: pytest.LogCaptureFixture

@@ -40,11 +40,7 @@ def test_the_table_has_a_row_per_function() -> None:
 
 def test_the_client_holds_no_other_sql() -> None:
     package = Path(hwqueue.__file__).parent
-    for file in [
-        *package.glob("types/*.py"),
-        package / "driver_errors.py",
-        *package.glob("client/**/*.py"),
-    ]:
+    for file in [*package.glob("types/*.py"), package / "driver_errors.py", *package.glob("client/**/*.py")]:
         for constant in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(constant, ast.Constant) and isinstance(constant.value, str):
                 assert not constant.value.lower().startswith(("select ", "update ", "insert "))
@@ -158,9 +154,7 @@ def test_paths_are_made_of_what_is_refused_alone() -> None:
     assert path.written == 1
 
 
-def test_json_that_is_too_large_is_refused_before_it_is_sent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_json_that_is_too_large_is_refused_before_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hwqueue.client._json.MAX_BYTES", 10)
     wrapped = jsonb({"a": "x" * 20}, "params")
     assert wrapped.dumps is not None

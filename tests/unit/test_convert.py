@@ -127,10 +127,7 @@ NESTED = Scene("end", [Light(Colour.RED)], Scene("start"))
         (
             Shot,
             Shot(Camera(at=AT, viewAngle=1.5), Lens(50)),
-            {
-                "camera": {"at": "2030-01-02T03:04:05.000678Z", "viewAngle": 1.5},
-                "lens": {"length": 50},
-            },
+            {"camera": {"at": "2030-01-02T03:04:05.000678Z", "viewAngle": 1.5}, "lens": {"length": 50}},
         ),
     ],
 )

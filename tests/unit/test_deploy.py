@@ -122,10 +122,7 @@ def test_systemd_understands_a_unit(unit: Path, tmp_path: Path) -> None:
     copy = tmp_path / unit.name.replace("@", "@1")
     copy.write_text(text, encoding="utf-8")
     run = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(copy)],
-        capture_output=True,
-        text=True,
-        check=False,
+        ["systemd-analyze", "verify", "--man=no", str(copy)], capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
     assert copy.name not in run.stderr  # unknown settings are only warned of
@@ -278,10 +275,7 @@ def test_kubectl_puts_the_images_in() -> None:
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not installed")
     built = subprocess.run(
-        ["kubectl", "kustomize", str(DEPLOY / "kubernetes")],
-        capture_output=True,
-        text=True,
-        check=True,
+        ["kubectl", "kustomize", str(DEPLOY / "kubernetes")], capture_output=True, text=True, check=True
     )
     images = re.findall(r"image: (\S+)", built.stdout)
     assert len(images) == 4

@@ -161,9 +161,7 @@ def test_a_device_that_fails_is_left_out_alone(
     assert nvml.open == 0
 
 
-def test_memory_that_is_shared_with_the_machine_has_no_size(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_memory_that_is_shared_with_the_machine_has_no_size(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = FakeNvml(GPUS)
 
     def not_supported(_handle: object) -> int:
@@ -332,10 +330,7 @@ def test_several_processes_divide_what_there_is() -> None:
     """Nothing twice, nothing lost, and each sees its own GPUs alone."""
     gpus = tuple(Gpu(resource_id=UUID(int=n), model="T4") for n in range(5))
     machine = replace(
-        MACHINE,
-        gpus=gpus,
-        gpu_names=tuple("01234"),
-        capacity={"cpu_milli": 8000, "memory_mib": 10},
+        MACHINE, gpus=gpus, gpu_names=tuple("01234"), capacity={"cpu_milli": 8000, "memory_mib": 10}
     )
     nodes = [
         combine(WorkerSettings(dsn="x", name=f"n-{index}", share=(index, 4)), machine) for index in range(4)

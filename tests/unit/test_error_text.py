@@ -55,11 +55,7 @@ COUNTED: list[tuple[Any, str | None, str | None]] = [
         "items_failed",
         f"1 of 200 items failed: {ITEM}",
     ),
-    (
-        {"items": 2000, "failed": 1200, "tolerated": 0},
-        "items_failed",
-        "1,200 of 2,000 items failed",
-    ),
+    ({"items": 2000, "failed": 1200, "tolerated": 0}, "items_failed", "1,200 of 2,000 items failed"),
     (
         {"items": 4, "failed": 1, "gang_id": "0195", "first_error": "item 0: Oops"},
         "gang_failed",

@@ -99,11 +99,7 @@ def test_sqlalchemy_wrapping_is_looked_through() -> None:
 
 
 def test_what_is_not_about_the_queue_stays_what_it_is() -> None:
-    for error in (
-        psycopg.OperationalError("connection lost"),
-        Refusal("40001", "try again"),
-        KeyError("x"),
-    ):
+    for error in (psycopg.OperationalError("connection lost"), Refusal("40001", "try again"), KeyError("x")):
         assert translated(error) is error
 
 

@@ -33,11 +33,7 @@ def functions_in(statements: list[ast.stmt]) -> Iterator[Function]:
     for statement in statements:
         if isinstance(statement, Function):
             yield statement
-        branches = [
-            statement,
-            *getattr(statement, "handlers", ()),
-            *getattr(statement, "cases", ()),
-        ]
+        branches = [statement, *getattr(statement, "handlers", ()), *getattr(statement, "cases", ())]
         for branch in branches:
             for name in ("body", "orelse", "finalbody"):
                 yield from functions_in(getattr(branch, name, []))

@@ -35,10 +35,7 @@ def test_no_face_is_told_to_call_sql(code: str, function: str) -> None:
     assert "select" not in hint
     assert "client" in hint
     error = BY_SQLSTATE[code]("no", sqlstate=code, detail=facts, hint=hint)
-    faces: tuple[tuple[Literal["cli", "http"], str], ...] = (
-        ("cli", "hwqueue "),
-        ("http", "/api/v1/"),
-    )
+    faces: tuple[tuple[Literal["cli", "http"], str], ...] = (("cli", "hwqueue "), ("http", "/api/v1/"))
     for face, word in faces:
         worded = of_error(error, face)
         assert worded is not None

@@ -57,17 +57,7 @@ def named_pages(text: str) -> list[str]:
 
 
 def test_code_names_pages_that_exist() -> None:
-    folders = (
-        "deploy",
-        "docs",
-        "hwqueue",
-        "lab",
-        "migrations",
-        "monitoring",
-        "sql",
-        "tests",
-        "tools",
-    )
+    folders = ("deploy", "docs", "hwqueue", "lab", "migrations", "monitoring", "sql", "tests", "tools")
     listed = ["git", "ls-files", *(f"{folder}/*" for folder in folders)]
     names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     suffixes = (".py", ".sql", ".yml", ".yaml", ".conf", ".ipynb", ".toml")

@@ -125,9 +125,7 @@ def _root_is_kept() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_root_is_kept")
-def test_the_root_logger_is_set_up_and_noise_is_left_out(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_root_logger_is_set_up_and_noise_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert logs.settings_in_force() is None
     logs.set_up(logs.LogSettings("json", "info"))
     logging.getLogger("alembic.runtime.plugins").info("setting up a plugin")

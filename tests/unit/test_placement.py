@@ -132,10 +132,7 @@ def test_selectors(found: Selector, expected: dict[str, Any] | str) -> None:
             Placement().tolerate("k", effect="no_execute", seconds=0),
             {"key": "k", "op": "exists", "effect": "no_execute", "seconds": 0},
         ),
-        (
-            Placement().spread("rack", select=WEB),
-            {"domain": "rack", "max_skew": 1, "select": WEB_JSON},
-        ),
+        (Placement().spread("rack", select=WEB), {"domain": "rack", "max_skew": 1, "select": WEB_JSON}),
         (
             Placement().spread("rack", select=WEB_JSON, max_skew=2, min_domains=3),
             {"domain": "rack", "max_skew": 2, "select": WEB_JSON, "min_domains": 3},
@@ -201,10 +198,7 @@ def test_the_last_word_on_isolation_and_strength_counts() -> None:
     assert placement.as_json() == {"isolation": {"cpu": "whole_core", "gpu": "shared"}}
     assert Placement().isolation().as_json() == {}
     once = Placement().prefer(rack(1)).strength(5)
-    assert once.as_json() == {
-        "prefer": [{"weight": 100, "when": [{"rack": [1]}]}],
-        "strength": 5,
-    }
+    assert once.as_json() == {"prefer": [{"weight": 100, "when": [{"rack": [1]}]}], "strength": 5}
     assert once.strength(100).as_json()["strength"] == 100
     assert once.as_json()["strength"] == 5
 

@@ -41,9 +41,7 @@ def test_few_pools_are_left_alone(made: tuple[list[Pool], list[Demand]]) -> None
     assert same.bound == pytest.approx(alone.bound, rel=1e-4)
 
 
-def test_no_assignment_exceeds_the_bound_of_the_condensed(
-    made: tuple[list[Pool], list[Demand]],
-) -> None:
+def test_no_assignment_exceeds_the_bound_of_the_condensed(made: tuple[list[Pool], list[Demand]]) -> None:
     pools, demands = made
     alone = Program(pools, demands).solve()
     fewer = solve_condensed(pools, demands, most=8, seconds=60)

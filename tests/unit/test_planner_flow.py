@@ -127,13 +127,7 @@ def test_no_assignment_costs_less(
 ) -> None:
     nodes = (GPU, DISK, CPU)
     world = [
-        wanted(
-            turn + 1,
-            dict(zip(nodes, affinities, strict=True)),
-            *waited,
-            patience=patience,
-            room=room,
-        )
+        wanted(turn + 1, dict(zip(nodes, affinities, strict=True)), *waited, patience=patience, room=room)
         for turn, (affinities, waited, patience) in enumerate(classes)
     ]
     leases = [lease.lease_id for each in world for lease in each.leases]

@@ -5,14 +5,7 @@ from itertools import combinations, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwqueue.dashboard.runs.layout import (
-    BOX_HEIGHT,
-    BOX_WIDTH,
-    Layout,
-    Line,
-    lay_out,
-    layers_of,
-)
+from hwqueue.dashboard.runs.layout import BOX_HEIGHT, BOX_WIDTH, Layout, Line, lay_out, layers_of
 
 Graph = tuple[tuple[str, ...], tuple[tuple[str, str], ...]]
 

@@ -240,10 +240,7 @@ def test_a_step_without_a_lease_has_times(
 
 def test_a_step_that_never_began_has_no_times() -> None:
     found = lines(detail(1, 0, 0, 10, 50), detail(2), ended=50, fetch=("failed", None))
-    assert spans(replace(found, bars=found.bars), 1) == [
-        ("pending", 0, 20, False),
-        ("ran", 20, 100, False),
-    ]
+    assert spans(replace(found, bars=found.bars), 1) == [("pending", 0, 20, False), ("ran", 20, 100, False)]
     skipped = lines(detail(2), ended=50, fetch=("failed", None), train=("skipped", None))
     assert spans(skipped, 2) == []
 
@@ -275,10 +272,7 @@ def test_what_a_run_does() -> None:
         "train waits for a node.",
     )
     assert says(run(), row(1, "running", "scheduled")) == ("Waits for its time: fetch.", "")
-    assert says(run(), row(1)) == (
-        "Waits for upkeep, which releases the steps that are due.",
-        "",
-    )
+    assert says(run(), row(1)) == ("Waits for upkeep, which releases the steps that are due.", "")
     assert says(run("paused"), going, row(2, reason="run_paused")) == (
         "Paused: 1 step that is due is held.",
         "Runs fetch on n-1.",
@@ -293,10 +287,7 @@ def test_how_a_run_ended() -> None:
     over: dict[str, Any] = {"finished_at": at(90)}
     assert says(run("completed", **over), row(1, "completed")) == ("Completed in 1 min.", "")
     failed = row(1, "failed", error={"type": "OutOfMemory", "message": "killed"})
-    assert says(run("failed", **over), failed) == (
-        "Failed after 1 min at step fetch",
-        "OutOfMemory: killed",
-    )
+    assert says(run("failed", **over), failed) == ("Failed after 1 min at step fetch", "OutOfMemory: killed")
     assert says(run("failed", reason="deadline_exceeded", **over), row(1)) == (
         "Failed after 1 min.",
         "deadline exceeded",

@@ -15,15 +15,7 @@ import pytest
 
 from hwqueue.cli.worker import load_app
 from hwqueue.errors import ConfigError
-from hwqueue.stopping import (
-    SIGNALS,
-    Stopped,
-    calling,
-    handled_by,
-    importing,
-    told_first,
-    until_told,
-)
+from hwqueue.stopping import SIGNALS, Stopped, calling, handled_by, importing, told_first, until_told
 
 # An app that swallows what is raised while it is imported.
 SWALLOWING = """
@@ -74,10 +66,7 @@ def test_a_signal_ends_what_has_not_taken_it_over(number: signal.Signals) -> Non
 @pytest.mark.parametrize("number", SIGNALS)
 def test_what_is_told_first_keeps_the_signal_from_nobody(number: signal.Signals) -> None:
     heard: list[object] = []
-    with (
-        handled_by(lambda given, _: heard.append(given)),
-        told_first(lambda: heard.append("told")),
-    ):
+    with handled_by(lambda given, _: heard.append(given)), told_first(lambda: heard.append("told")):
         os.kill(os.getpid(), number)
     assert heard == ["told", number]
 

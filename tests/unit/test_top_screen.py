@@ -56,9 +56,7 @@ class FakeSource:
 
 @asynccontextmanager
 async def shown(
-    *readings: Reading | Exception,
-    size: tuple[int, int] = SIZE,
-    interval: timedelta = timedelta(hours=1),
+    *readings: Reading | Exception, size: tuple[int, int] = SIZE, interval: timedelta = timedelta(hours=1)
 ) -> AsyncIterator[tuple[Pilot[None], FakeSource]]:
     """The screen with these readings; another one is read when `space` is pressed."""
     source = FakeSource(*readings)

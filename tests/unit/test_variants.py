@@ -14,8 +14,7 @@ def item(nodeid: str, *marks: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("count", "most", "left"),
-    [(1, 2, [0]), (2, 2, [0, 1]), (3, 2, [0, 2]), (11, 3, [0, 4, 8]), (5, 1, [0])],
+    ("count", "most", "left"), [(1, 2, [0]), (2, 2, [0, 1]), (3, 2, [0, 2]), (11, 3, [0, 4, 8]), (5, 1, [0])]
 )
 def test_they_are_spread_evenly(count: int, most: int, left: list[int]) -> None:
     items = [item(f"test_it.py::test_one[{number}]") for number in range(count)]

@@ -108,9 +108,7 @@ class Repeats:
         """Nothing to close."""
 
 
-def test_a_repeated_end_wakes_who_waits_a_burst_and_then_at_the_rate(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_repeated_end_wakes_who_waits_a_burst_and_then_at_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     paused: list[float] = []
     connection: Any = Repeats()
     monkeypatch.setattr(waiting, "pause", paused.append)

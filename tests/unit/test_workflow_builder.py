@@ -81,12 +81,7 @@ def test_the_builder_and_the_constructor_write_the_same() -> None:
                 "affinity": "override",
                 "options": {"max_attempts": 2},
             },
-            {
-                "name": "train",
-                "task": "train",
-                "after": ["prepare"],
-                "options": {"max_attempts": 3},
-            },
+            {"name": "train", "task": "train", "after": ["prepare"], "options": {"max_attempts": 3}},
         ],
     }
 
@@ -320,20 +315,10 @@ def test_a_step_for_the_failure_of_the_run() -> None:
         WorkflowBuilder("w")
         .task("train", "train")
         .task("tell", prepare_data, params={"why": run("id")}, queue="mail", final="failed", **places)
-        .task(
-            "stop",
-            "stop",
-            override_affinity={"gpu": False},
-            run_if=run_input("loud"),
-            final="failed",
-        )
+        .task("stop", "stop", override_affinity={"gpu": False}, run_if=run_input("loud"), final="failed")
     )
     assert specification(built) == specification(same)
-    assert [step.get("finally") for step in specification(built)["steps"]] == [
-        None,
-        "failed",
-        "failed",
-    ]
+    assert [step.get("finally") for step in specification(built)["steps"]] == [None, "failed", "failed"]
 
 
 def test_waits_and_sleeps_say_how_they_fail_and_when_they_run() -> None:
@@ -360,12 +345,7 @@ def test_steps_that_wait() -> None:
     )
     assert built.as_json()["steps"] == [
         {"name": "pause", "kind": "sleep", "for": 300.0},
-        {
-            "name": "open",
-            "kind": "sleep",
-            "until": {"$result": "pause", "path": ["opens_at"]},
-            "join": "any",
-        },
+        {"name": "open", "kind": "sleep", "until": {"$result": "pause", "path": ["opens_at"]}, "join": "any"},
         {
             "name": "year",
             "kind": "sleep",

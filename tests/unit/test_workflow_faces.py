@@ -14,14 +14,8 @@ OF_PAGES = "for the pages of the dashboard; what it is made of can be read elsew
 OF_WORKERS = "workers call it, through their Python client"
 OF_CLAIMS = "a handler calls it with the token of its claim"
 WITHOUT = {
-    (
-        "submit_spec",
-        "the command line",
-    ): "define the file, then run it: a name is to be found again",
-    (
-        "submit_workflows",
-        "the command line",
-    ): "a loop of `workflow run --key` does not submit twice",
+    ("submit_spec", "the command line"): "define the file, then run it: a name is to be found again",
+    ("submit_workflows", "the command line"): "a loop of `workflow run --key` does not submit twice",
     ("submit_workflows", "HTTP"): "a request for each, with an Idempotency-Key",
     ("run_input", "the command line"): "`workflow status --json` has the input",
     ("run_input", "HTTP"): "`GET /runs/{run_id}` has the input",
@@ -45,11 +39,7 @@ WITHOUT = {
     **{
         (function, face): OF_PAGES
         for face in ("the command line", "HTTP")
-        for function in (
-            "get_run_workflow",
-            "list_step_details",
-            "summarise_runs",
-        )
+        for function in ("get_run_workflow", "list_step_details", "summarise_runs")
     },
 }
 

@@ -8,15 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from hwqueue.cli.top.reading import Reading
-from hwqueue.types import (
-    Event,
-    Minute,
-    NodeUsage,
-    PendingReason,
-    Progress,
-    QueueDepth,
-    RunningLease,
-)
+from hwqueue.types import Event, Minute, NodeUsage, PendingReason, Progress, QueueDepth, RunningLease
 from tests.unit.claims import bare
 
 NOW = datetime(2026, 3, 1, 12, 4, 10, tzinfo=UTC)

@@ -51,11 +51,7 @@ def _nodes(reading: Reading) -> str:
     parts = [f"{number} ({', '.join(f'{many:,} {state}' for state, many in states.most_common())})"]
     for name, used_milli, total in (
         ("CPU", sum(node.cpu_used for node in nodes), sum(node.cpu_milli or 0 for node in nodes)),
-        (
-            "GPU",
-            sum(node.gpu_milli_used for node in nodes),
-            1000 * sum(node.gpus for node in nodes),
-        ),
+        ("GPU", sum(node.gpu_milli_used for node in nodes), 1000 * sum(node.gpus for node in nodes)),
     ):
         if total:
             in_use = use(used_milli / 1000, total / 1000)
