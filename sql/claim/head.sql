@@ -47,9 +47,10 @@ begin
     if p_state.met_blocked and p_qty = 1 and v_head.first_is_best and not v_head.takes_first then
       v_head := hwqueue.read_past_blocked(p_state, v_head, v_now);
     elsif v_head.last = v_head.position + 1031 and cardinality(v_head.classes) = 1 then  -- at its own mark
-      v_head.position := greatest(v_head.position, (select case
-          when m.tiers = '{0}' and m.ranks = array[v_head.rank] then m.positions[1] end from hwqueue.low_water m
-        where m.queue_id = v_head.queue_id and m.class_id = v_head.classes[1] order by m.version desc limit 1));
+      v_head.position := greatest(v_head.position, (
+        select case when m.tiers = '{0}' and m.ranks = array[v_head.rank] then m.positions[1] end
+        from hwqueue.low_water m where m.class_id = v_head.classes[1] and m.queue_id = v_head.queue_id
+        order by m.version desc limit 1));
       v_head.last := v_head.position + 1031;
     end if;
   else
