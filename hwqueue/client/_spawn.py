@@ -95,7 +95,7 @@ def spawn_batch(items: Sequence[Any]) -> Any:
             of.append(kinds.setdefault((kind["task"], words), (len(kinds), kind))[0])
             if len(kinds) > len(items) // 10 or each.keys() - {"task", "params", "options"}:
                 return items
-    except (LookupError, TypeError, ValueError, AttributeError):
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
         return items  # as their refusal is to name them
     batch = {
         "kinds": [kind for _, kind in kinds.values()],

@@ -34,6 +34,7 @@ class Ahead:
         slots: Handlers that run at once.
         most: Leases ahead, at most.
         clock: Seconds, ever rising.
+        once: Tasks whose leases have one attempt: a worker that is killed would use it up.
         waiting: Each with the time until which it may wait and whether it is short, the next one
             first.
     """
@@ -41,6 +42,7 @@ class Ahead:
     slots: int
     most: int
     clock: Callable[[], float]
+    once: Collection[str] = ()
     waiting: deque[tuple[Claim, float, bool]] = field(default_factory=deque)
     _lasted: dict[str, float] = field(default_factory=dict)
     _lasts: float = 0.0
@@ -76,6 +78,7 @@ class Ahead:
         are there.
         """
         is_plain = claim.assignment is None and (claim.headers is None or "gang_id" not in claim.headers)
+        is_plain = is_plain and claim.task_name not in self.once
         return is_plain and self._lasted.get(claim.task_name, math.inf) <= _SHORT_SECONDS
 
     def answered(self, asked: int, claims: Collection[Claim], seconds: float) -> None:
@@ -94,7 +97,8 @@ class Ahead:
         elif others or len(claims) < asked or self.clock() < self._closed_until:
             self._window = 0
         else:
-            run = self.slots * _CALLS * self._answer_takes / max(self._lasts, 1e-6)
+            # a call may have waited for a server that was away
+            run = self.slots * min(_CALLS * self._answer_takes, _WAITS_SECONDS / 2) / max(self._lasts, 1e-6)
             self._window = min(2 * self._window + self.slots, round(run))
 
     def close(self) -> None:

@@ -67,11 +67,13 @@ class ClaimLoop:
     async def _round(self) -> int:
         """Settle and claim once; how many leases were claimed."""
         ended = self.runner.take_ended()
-        quantity = 0 if self.shutdown.draining.is_set() else self.runner.wanted
-        if not ended and quantity == 0:
+        is_draining = self.shutdown.draining.is_set()
+        quantity = 0 if is_draining else self.runner.wanted
+        waits = self.session.in_doubt and not is_draining and bool(self.runner.ahead.waiting)
+        if not ended and quantity == 0 and not waits:
             return 0
         try:
-            if quantity and self.session.in_doubt:
+            if waits or (quantity and self.session.in_doubt):  # what is ahead starts after it, too
                 await self.heartbeat.beat()
             asked_at = time.monotonic()
             claims = await self.session.settle_and_claim(ended, quantity)

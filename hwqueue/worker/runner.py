@@ -151,7 +151,8 @@ class Runner:
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="hwqueue-handler")
         self._running: dict[int, Execution] = {}
-        self.ahead = Ahead(settings.concurrency, settings.most_ahead, self._loop.time)
+        once = {name for name, task in app.tasks.items() if task.defaults.max_attempts == 1}
+        self.ahead = Ahead(settings.concurrency, settings.most_ahead, self._loop.time, once)
         self._is_traced = tracing.is_on()
         self._ended: list[Ended] = []
         self._settling: list[Ended] = []
@@ -238,7 +239,8 @@ class Runner:
         """Start what waits; where only what takes long would make room, hand it back."""
         if not self.ahead.waiting:
             return
-        while self.free > 0 and not self._session.in_doubt and (ahead := self.ahead.take()) is not None:
+        may_start = not (self._session.in_doubt or self._now.is_set())  # now: the node may be lost
+        while may_start and self.free > 0 and (ahead := self.ahead.take()) is not None:
             self.start(*ahead)
         if self.free == 0 and not any(one.is_short for one in self._running.values()):
             self.hand_back(self.ahead.drop())
@@ -309,8 +311,8 @@ class Runner:
             refusal = error if execution.reason is None else None
             how = outcome.of_exception(refusal) if refusal else outcome.RELEASED
             self._ended.append(Ended(execution.claim, how))
-        self._fill()
         self.wake.set()
+        self._fill()
 
     def stop_waiting(self, reason: StopReason) -> None:
         """Give up what waits for a slot, or for its gang."""
@@ -383,8 +385,8 @@ class Runner:
             _tell_lost(execution.claim)
         else:
             self._keep(execution, ended)
-        self._fill()
         self.wake.set()
+        self._fill()
 
     def _keep(self, execution: Execution, how: Outcome) -> None:
         lasted = self._loop.time() - execution.began

@@ -67,7 +67,8 @@ begin
   if jsonb_typeof(p_leases) is distinct from 'array' and (jsonb_path_exists(p_leases,
       '$ ? (@.each.type() == "array" && @.kinds.type() == "array" && !exists(@.kinds[*].params)
         && (@.kinds.size() == 1 && !exists(@.of) || @.of.type() == "array" && @.of.size() == @.each.size()
-        && !exists(@.of[*] ? (@.type() != "number" || !(@ >= 0 && @ < $.kinds.size() && @ == @.floor())))))')
+        && !exists(@.of[*].type() ? (@ != "number"))
+        && !exists(@.of[*] ? (!(@ >= 0 && @ < $.kinds.size() && @ == @.floor())))))')
       and p_leases - array['kinds', 'each', 'of'] = '{}') is not true then
     perform hwqueue.refuse('QHA01',
       format('leases must be a JSON array, or few kinds, got %s', coalesce(jsonb_typeof(p_leases), 'null')),

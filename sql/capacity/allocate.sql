@@ -155,7 +155,7 @@ begin
       where t.milli > 0
       having count(*) > 0);
   end if;
-  foreach v_device in array coalesce(p_devices, '{}') loop
+  foreach v_device in array array(select d from unnest(p_devices) d order by d) loop
     v_gpus := coalesce(v_gpus, '[]') || jsonb_build_object(
       'index', v_device - 1, 'resource_id', p_node.gpu_ids[v_device], 'model', p_node.gpu_models[v_device]);
   end loop;

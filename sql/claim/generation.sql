@@ -174,7 +174,7 @@ begin
   for v_marks in
     select w.* from hwqueue.low_water w where w.positions <> case w.class_id when 0
            then '{0}' else '{}' end::bigint[]
-    for update skip locked
+    order by w.class_id for update skip locked  -- those of queues first
   loop
     delete from hwqueue.low_water w
     where w.queue_id = v_marks.queue_id and w.class_id = v_marks.class_id and w.version = v_marks.version;

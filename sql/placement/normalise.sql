@@ -2,7 +2,7 @@
 -- Spawns, updates, dry runs and match_nodes call normalise_placement. Placements with equal meaning have
 -- equal normal forms, as far as the grammar can tell. So equal leases share a placement class, and its
 -- digest stays small and stable. Whatever changes a normal form changes digests, and makes new classes
--- beside the existing ones.
+-- beside the existing ones; its revision sets placement_class.asked to null.
 -- Every error names the field at fault and an example of what to write. docs/reference/placement.md is
 -- the grammar for users.
 -- Read normalise_placement first, then normalise_expr, which hands each kind of expression to its own

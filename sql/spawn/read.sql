@@ -56,14 +56,15 @@ begin
   else
     v_kinds := array(select k from jsonb_array_elements(p_leases -> 'kinds') k);
     v_of := case when p_leases ? 'of'
-      then array(select o::int + 1 from jsonb_array_elements_text(p_leases -> 'of') o)
+      then array(select o::numeric::int + 1 from jsonb_array_elements_text(p_leases -> 'of') o)
       else array_fill(1, array[cardinality(v_lease_ids)]) end;
     v_has_own := (select bool_or(k -> 'options' ?| hwqueue.spawn_options()) from unnest(v_kinds) k);
   end if;
-  select array_agg(hwqueue.spawn_class(p_queue.queue_id, hwqueue.json_text(hwqueue.check_object(d.kind,
-             array['task', 'params', 'options'], 'lease') -> 'task', 'task', 200), hwqueue.class_options(
-           hwqueue.with_defaults(coalesce(nullif(d.kind -> 'options', 'null'), '{}'), d.defaults)))
-           order by d.number),
+  select array_agg(case when v_is_list or d.number = any (v_of) then hwqueue.spawn_class(p_queue.queue_id,
+             hwqueue.json_text(hwqueue.check_object(d.kind, array['task', 'params', 'options'], 'lease')
+               -> 'task', 'task', 200), hwqueue.class_options(hwqueue.with_defaults(
+               coalesce(nullif(d.kind -> 'options', 'null'), '{}'), d.defaults))) end
+           order by d.number),  -- a kind that no element has is not read
          array_agg(d.task order by d.number),
          jsonb_object_agg(d.task, d.defaults) filter (where d.defaults <> '{}')
   into v_class_ids, v_tasks, v_defaults
@@ -101,6 +102,7 @@ exception when others then
   elsif cardinality(v_lease_ids) > 1 then
     for v_index in 0 .. cardinality(v_lease_ids) - 1 loop
       perform hwqueue.read_spawns(p_queue, jsonb_build_array(case when v_is_list then p_leases -> v_index
+          when jsonb_typeof(v_kinds[v_of[v_index + 1]]) <> 'object' then v_kinds[v_of[v_index + 1]]
           else v_kinds[v_of[v_index + 1]] || jsonb_build_object('params', v_each -> v_index) end),
         p_now, v_index);
     end loop;

@@ -35,8 +35,7 @@ begin
       select d.parent from unnest(p_node.gpu_ids, p_node.gpu_parents) d(id, parent)
       where d.id = any (v_exclusive_ids));
     v_devices := array(
-      select d.position::int
-      from unnest(p_node.gpu_ids, p_node.gpu_parents, p_load.gpu_used)
+      select d.position::int from unnest(p_node.gpu_ids, p_node.gpu_parents, p_load.gpu_used)
         with ordinality d(id, parent, used, position)
       where (v_requested = '{}' or d.id = any (v_requested)) and d.parent is null
         and (d.id = any (v_exclusive_ids)) is not true

@@ -117,8 +117,7 @@ as $$
   ), known as materialized (
     select t.name, count(*) over () as tenants from (select * from tenant limit 1000) t
   ), own as (
-    select a.tenant, a.run_id, a.step_no, a.kind, min(a.at) as at
-    from known t
+    select a.tenant, a.run_id, a.step_no, a.kind, min(a.at) as at from known t
     cross join lateral (
       select * from hwqueue.arrival x
       where x.tenant = t.name and x.at >= p_from and x.after_xid is null
@@ -162,8 +161,7 @@ declare
 begin
   if v_fresh <> '{}' then
     v_later := pg_current_xact_id();
-    update hwqueue.arrival a set after_xid = v_later
-    where a.arrival_id in (
+    update hwqueue.arrival a set after_xid = v_later where a.arrival_id in (
       select x.arrival_id from hwqueue.arrival x where x.arrival_id = any (v_fresh) for update skip locked);
   end if;
 end
@@ -305,7 +303,9 @@ begin
   -- after the lock: a change that leaves an arrival later is not among these
   select r.* into v_run from hwqueue.run r where r.run_id = p_run;
   v_is_last := (
-    select bool_and(coalesce(a.after_xid <= pg_snapshot_xmin(pg_current_snapshot()), false))
+    select bool_and(coalesce(a.after_xid <= pg_snapshot_xmin(pg_current_snapshot())
+      or a.after_xid > pg_snapshot_xmax(pg_current_snapshot())  -- of another server (valid_next_xid)
+        and a.after_xid is distinct from pg_current_xact_id_if_assigned(), false))
     from unnest(v_arrivals) a);
   -- statements after that snapshot: they see all that the transactions it calls ended have written
   if v_run.finished_at is not null or v_run.run_id is null then

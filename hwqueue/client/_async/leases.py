@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Unpack
 from uuid import UUID
@@ -70,15 +69,20 @@ class AsyncLeases(AsyncWaiting):
 
     async def _spawn_items(self, queue: str, items: Sequence[Any]) -> list[types.SpawnResult]:
         batches = _spawn.spawn_batches(items)
+        refused = None
         if len(batches) > 1 and isinstance(self._runner, AsyncPoolRunner):
             given = ({"p_queue": queue, "p_leases": _spawn.spawn_batch(batch)} for batch in batches)
-            with suppress(HwqueueError):  # all is undone; one call says which one of all is at fault
+            try:
                 return await self._rows_of_all(calls.SPAWN_LEASES, given)
+            except HwqueueError as error:  # all is undone; one call says which one of all is at fault
+                refused = error
         try:
             return await self._rows(calls.SPAWN_LEASES, p_queue=queue, p_leases=_spawn.spawn_batch(items))
         except BadArgument as error:
             if error.__cause__ is not None:  # the server's
                 raise
+            if refused is not None and refused.__cause__ is not None:  # they are too large only together
+                raise refused from None
         return await self._rows(calls.SPAWN_LEASES, p_queue=queue, p_leases=items)  # refused by its own name
 
     async def spawn_warnings(self, spawned_id: UUID | str) -> list[str]:
