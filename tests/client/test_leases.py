@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from hwqueue import errors
-from hwqueue.client import AsyncClient, _spawn
+from hwqueue.client import AsyncClient, _json, _spawn
 from hwqueue.errors import BadArgument
 from hwqueue.placement import Placement, label, tags
 from hwqueue.types import (
@@ -159,8 +159,9 @@ async def test_a_bad_element_undoes_the_batch(client: AsyncClient, queue: str) -
 
 @pytest.fixture
 def batches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What each call of spawn_leases was given, of which none takes more than 20."""
+    """What each call of spawn_leases was given, of which none takes more than 20, or 4000 bytes."""
     monkeypatch.setattr(_spawn, "BATCH", 20)
+    monkeypatch.setattr(_json, "MAX_BYTES", 4000)
     seen: list[Any] = []
     compact = _spawn.spawn_batch
 
@@ -195,6 +196,9 @@ async def test_many_go_in_several_calls_in_one_transaction(
         many[41] = LeaseSpec(task="t1", options={"priority": bad})
         with pytest.raises(BadArgument, match=r"leases\[41\]"):
             await acting.spawn_leases(queue, many)
+    refused = LeaseSpec(task="t", params={"long": 100 * "x"}, options={"priority": "x"})
+    with pytest.raises(BadArgument, match="priority"):  # and not the size of all together
+        await acting.spawn_leases(queue, [refused] * 60)
     assert len(await client.list_leases(queue=queue, limit=1000)) == 60
 
 

@@ -5,12 +5,15 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from hwqueue.app import App
 from hwqueue.types import Assignment, Claim
+from hwqueue.worker.loop import ClaimLoop
 from hwqueue.worker.runner import Runner, StopReason
+from hwqueue.worker.signals import Shutdown
 from tests.unit.claims import bare, make_runner
 from tests.unit.claims import claim as any_claim
 
@@ -25,6 +28,7 @@ async def wait(params: asyncio.Event | None) -> None:
 
 app.task("slow")(wait.handler)
 app.task("new")(wait.handler)
+app.task("once", max_attempts=1)(wait.handler)
 
 
 def claim(task: str = "quick", params: Any = None, seconds: float = 60.0, **changes: Any) -> Claim:
@@ -40,8 +44,9 @@ OF_A_GANG = {"headers": {"gang_id": "1"}}
 async def runner() -> AsyncIterator[Runner]:
     """Two slots; calls take as long as eight handlers of `quick`, and `slow` is no short task."""
     made = make_runner(app, concurrency=2)
-    made.ahead._lasted |= {"quick": 0.001, "slow": 0.06}
+    made.ahead._lasted |= {"quick": 0.001, "slow": 0.06, "once": 0.001}
     made.ahead._lasts, made.ahead._answer_takes = 0.001, 0.008
+    made.ahead.clock = lambda: 1000.0  # nothing waits too long by itself
     yield made
     made.stop_all(StopReason.SHUTDOWN)
     await made.wait(30)
@@ -68,10 +73,15 @@ async def test_what_may_be_ahead_grows_to_what_runs_in_two_calls(runner: Runner)
     assert answered(runner, 2, claim()) == 0  # the queue is nearly empty: the rest is for other workers
 
 
-@pytest.mark.parametrize("other", [COUNTED, OF_A_GANG, {"task": "slow"}, {"seconds": 1.0}])
-async def test_what_is_counted_takes_long_or_ends_soon_ends_it_for_a_while(
-    runner: Runner, other: dict[str, Any]
-) -> None:
+async def test_a_call_that_a_server_kept_waiting_counts_for_half_a_second_at_most(runner: Runner) -> None:
+    runner.ahead._lasts = 0.05
+    for _ in range(9):
+        runner.ahead.answered(1, [claim()], 60.0)
+    assert runner.ahead.room == 20  # what runs in it on two slots
+
+
+@pytest.mark.parametrize("other", [COUNTED, OF_A_GANG, {"task": "slow"}, {"task": "once"}, {"seconds": 1.0}])
+async def test_what_must_not_wait_there_ends_it_for_a_while(runner: Runner, other: dict[str, Any]) -> None:
     now = runner.ahead.clock()
     assert answered(runner, 2, claim(), claim()) == 2
     assert answered(runner, 2, claim(), claim(**other)) == answered(runner, 2, claim(), claim()) == 0
@@ -106,7 +116,7 @@ async def test_what_has_waited_too_long_goes_back_with_all_others(runner: Runner
 
 async def test_what_is_ahead_starts_when_a_handler_ends_unless_its_claim_is_in_doubt(runner: Runner) -> None:
     session: Any = runner._session
-    go = [asyncio.Event() for _ in range(4)]
+    go = [asyncio.Event() for _ in range(6)]
     claims = [claim(params=each) for each in go]
     runner.take(claims)
     assert ([one.claim for one in runner.running], runner.held) == (claims[:2], claims)
@@ -117,9 +127,13 @@ async def test_what_is_ahead_starts_when_a_handler_ends_unless_its_claim_is_in_d
     go[0].set()
     await ends(runner)
     assert [one.claim for one in runner.running] == [claims[2]]
-    session.in_doubt = False  # a heartbeat has told that it is still here
-    runner.take([])
-    assert [one.claim for one in runner.running] == claims[2:]
+    go[2].set()
+    await ends(runner)
+    assert (len(runner.take_ended()), runner.wanted) == (3, 0)
+    session.settle_and_claim = AsyncMock(return_value=[])
+    heartbeat = Mock(beat=AsyncMock(side_effect=lambda: setattr(session, "in_doubt", False)))
+    await ClaimLoop(session, runner, heartbeat, Shutdown(), 3600.0, Mock())._round()
+    assert [one.claim for one in runner.running] == claims[3:5]  # the node is known to live
 
 
 async def test_a_worker_asks_for_more_than_its_slots_while_all_that_runs_is_short(runner: Runner) -> None:
@@ -147,8 +161,12 @@ async def test_at_a_stop_what_is_ahead_goes_back_at_once(runner: Runner) -> None
     runner.take(claims)
     assert [one.claim for one in runner.abandon()] == claims  # if nobody does it before the end
     assert runner.has_ended  # the loop goes on until they are settled
+    runner._now.set()
+    claims[0].params.set()
+    await ends(runner)
+    assert [one.claim for one in runner.running] == [claims[1]]  # the node may be lost
     runner.stop_waiting(StopReason.SHUTDOWN)
-    assert [one.claim for one in runner.take_ended()] == claims[2:]
+    assert [one.claim for one in runner.take_ended()] == [claims[0], *claims[2:]]
     assert runner.wake.is_set()
 
 
