@@ -10,6 +10,7 @@ from tests.patience import looks
 from tests.plans.backlog import batch, fill, warm
 from tests.plans.conftest import leave_alone
 from tests.plans.explain import explained
+from tests.races.marks import NOWHERE
 from tests.sql.api import Api, Node, count_all, outlive
 
 MANY = 2000
@@ -112,6 +113,24 @@ def test_waiting_for_a_better_node(api: Api) -> None:
         scans = [scan for scan in claim.scans("ready") if scan.get("Index Name") == "ready_class"]
         assert scans
         assert sum(int(scan["Shared Hit Blocks"]) for scan in scans) <= PAGES
+
+
+@pytest.mark.usefixtures("old_snapshot", "eager_marks")
+def test_later_ranks_behind_what_may_not_run(api: Api) -> None:
+    """Classes start at their own marks: nobody walks what was claimed of all of them."""
+    node, queue = api.node(labels={"zone": "a"}), api.queue(patience=0)
+    better = {"placement": {"prefer": [{"weight": 100, "when": {"tags": {"zone": "a"}}}]}}
+    api.spawn(queue, **NOWHERE)
+    for _ in range(20):
+        batch(api, queue, [{"priority": -1}, {"priority": -1, **better}] * (MANY // 20))
+        outlive(api.conn)  # other tests' transactions hold marks back
+        while api.claim(node, queue, qty=100):
+            pass
+    batch(api, queue, [{"priority": -1}])
+    with explained(api.conn) as claim:
+        assert len(api.claim(node, queue)) == 1
+    scans = [scan for scan in claim.scans("ready") if scan.get("Index Name") == "ready_pkey"]
+    assert max(int(scan["Shared Hit Blocks"]) for scan in scans) <= PAGES
 
 
 @pytest.mark.usefixtures("old_snapshot")

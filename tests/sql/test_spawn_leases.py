@@ -8,6 +8,7 @@ import pytest
 
 from tests.calls import TASK
 from tests.sql.api import Api
+from tests.sql.test_tenants_apart import limited
 
 
 def item(task: str = TASK, params: Any = None, **options: Any) -> dict[str, Any]:
@@ -34,10 +35,10 @@ KINDS: list[dict[str, Any]] = [{"task": "a"}, {"task": "b", "options": {"affinit
 def test_kinds_with_the_params_of_each(api: Api, queue: str) -> None:
     """They are what the elements one by one would be, in the order of each."""
     own = [*KINDS, {"task": "c", "options": {"priority": 3, "delay": 60}}]
-    for kinds, of in ((KINDS, [1, 0, 1]), (own, [2, 0, 1]), (KINDS[:1], None)):
+    for kinds, of in ((KINDS, [1.0, 0, 1]), (own, [2, 0, 1]), (KINDS[:1], None)):
         batch = {"kinds": kinds, "each": [{"n": n} for n in range(3)]} | ({"of": of} if of else {})
         rows = api.rows("spawn_leases", queue=queue, leases=batch)
-        alike = [kinds[n] | {"params": {"n": i}} for i, n in enumerate(of or [0] * 3)]
+        alike = [kinds[int(n)] | {"params": {"n": i}} for i, n in enumerate(of or [0] * 3)]
         spawned = [api.lease(row["lease_id"]) for row in rows]
         same = [api.lease(row["lease_id"]) for row in api.rows("spawn_leases", queue=queue, leases=alike)]
         told = ("task_name", "params", "placement", "priority", "state")
@@ -47,6 +48,16 @@ def test_kinds_with_the_params_of_each(api: Api, queue: str) -> None:
     wrong = {"kinds": kinds, "each": [{}] * 3, "of": [0, 2, 2]}
     refusal = api.refused("QHA01", "spawn_leases", queue=queue, leases=wrong)
     assert (refusal.field, refusal.detail["index"]) == ("options.priority", 1)
+
+
+def test_kinds_that_nothing_is_of(api: Api, queue: str) -> None:
+    """They are neither read nor written, whoever's they are."""
+    kinds = [KINDS[0] | {"options": {"tenant": tenant}} for tenant in ("mine", "another's")]
+    with limited(api, "mine"):
+        batch = {"kinds": [{"task": 7}, *kinds], "each": [{}, {}], "of": [1, 1]}
+        assert len(api.rows("spawn_leases", queue=queue, leases=batch)) == 2
+    classes = "select array_agg(tenant) from hwqueue.placement_class where tenant in ('mine', 'another''s')"
+    assert api.one(classes) == ["mine"]
 
 
 def test_options_in_the_same_words_are_read_once(api: Api, queue: str) -> None:
@@ -131,7 +142,7 @@ def test_a_batch_is_an_array_for_a_queue(api: Api) -> None:
     two: dict[str, Any] = {"kinds": KINDS, "each": [{}, {}]}
     wrong: tuple[Any, ...] = (
         *(None, {}, "x", 1, {"each": [{}]}, two, two | {"kinds": KINDS[:1], "extra": 1}),
-        *(two | {"of": of} for of in ([0], [0, 2], [0, -1], [0, 0.5], [0, "0"], [0, None], 0)),
+        *(two | {"of": of} for of in ([0], [0, 2], [0, -1], [0, 0.5], [0, "0"], [0, None], 0, [[1], 0])),
         two | {"kinds": [{"task": "a", "params": {}}]},
     )
     for leases in wrong:

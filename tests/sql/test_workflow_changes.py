@@ -110,6 +110,16 @@ def test_a_paused_run_holds_what_becomes_due(api: Api) -> None:
     assert flow.state == "completed"
 
 
+def test_a_change_from_another_server_is_over(api: Api) -> None:
+    """No transaction here waits for an id that is above all of this server's."""
+    flow = Flow(api, [step("a")])
+    api.rows("pause_workflow_run", run=flow.run)
+    api.conn.execute("update hwqueue.arrival set after_xid = '9000000000' where run_id = %s", [flow.run])
+    api.reap()
+    assert api.one("select count(*) from hwqueue.arrival where run_id = %s", flow.run) == 0
+    assert flow.state == "paused"
+
+
 def test_a_cancel_or_a_failure_of_a_paused_run_drops_what_was_held(api: Api) -> None:
     flow, failing = (Flow(api, [step("a"), *more, step("b", "a")]) for more in ([], [step("x")]))
     for each_flow in (flow, failing):
