@@ -24,6 +24,7 @@ _log = logging.getLogger("hwqueue.worker")
 _HINT_EVERY_SECONDS = 5.0
 _REFUSED_WAIT_SECONDS = 5.0
 _LOOK_AGAIN_SECONDS = 0.02
+_LOOK_ONCE_MORE_SECONDS = 0.2
 
 
 @dataclass(slots=True)
@@ -46,6 +47,7 @@ class ClaimLoop:
     poll_seconds: float
     wake_ups: WakeUps
     _hint_at: float = 0.0
+    _is_once_more: bool = True
 
     async def run(self) -> None:
         """Run until drained: asked to stop, and nothing runs or waits to be settled."""
@@ -57,7 +59,7 @@ class ClaimLoop:
                 continue
             is_idle = not draining.is_set() and runner.free > 0
             waits = [await self._idle_seconds(claimed) if is_idle else None, runner.due_in]
-            await self._wait(min((wait for wait in waits if wait is not None), default=None))
+            await waited(runner.wake, min((wait for wait in waits if wait is not None), default=None))
 
     def hear(self) -> None:
         """Work is announced: claim once more, unless that comes anyway."""
@@ -94,6 +96,7 @@ class ClaimLoop:
             return 0
         if claims:
             self.wake_ups.give_back()
+            self._is_once_more = True
         self.runner.take(claims)
         self.heartbeat.watch(claims)
         self.session.reports.started(claims)
@@ -105,6 +108,7 @@ class ClaimLoop:
             _log.warning("settling %d leases one by one: %s", len(ended), in_one_line(error))
             for one in ended:
                 await self.session.settle(one)
+            self.runner.wake.set()  # nothing was claimed, or the last of all has ended
             return
         wait = _REFUSED_WAIT_SECONDS
         _log.error("claims are refused, trying again in %g s: %s", wait, in_one_line(error))
@@ -114,11 +118,14 @@ class ClaimLoop:
         """How long to wait with free slots: a poll, or less when work is known to come sooner.
 
         Work is announced only after a claim that found none. So one that found some is followed by
-        another soon, if no handler ends before that.
+        another soon, if no handler ends before that. What is spawned during the first that finds
+        none is neither found nor announced: another one follows, once.
         """
         wait = self.poll_seconds * random.uniform(0.5, 1.5)
         if claimed:
             return min(wait, _LOOK_AGAIN_SECONDS)
+        if self._is_once_more:
+            self._is_once_more, wait = False, min(wait, _LOOK_ONCE_MORE_SECONDS)
         now = asyncio.get_running_loop().time()
         if now < self._hint_at:
             return wait
@@ -129,7 +136,3 @@ class ClaimLoop:
             _log.warning("no hint when to claim next: %s", error)
             return wait
         return wait if hint is None else min(wait, hint)
-
-    async def _wait(self, seconds: float | None) -> None:
-        """Wait until a handler ends, new work is announced or a stop is asked for."""
-        await waited(self.runner.wake, seconds)

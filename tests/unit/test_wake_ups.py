@@ -68,7 +68,8 @@ async def test_after_closing_nothing_comes() -> None:
 
 async def test_only_claims_that_find_nothing_use_up_wake_ups() -> None:
     runner = Mock(free=1, wake=asyncio.Event(), take_ended=list)
-    session = Mock(in_doubt=False, settle_and_claim=AsyncMock(return_value=[claim("any")]))
+    settled = AsyncMock(return_value=[claim("any")])
+    session = Mock(in_doubt=False, settle_and_claim=settled, retry_after=AsyncMock(return_value=None))
     wake_ups = WakeUps(runner.wake.set, burst=2, per_second=1e-6)
     loop = ClaimLoop(session, runner, Mock(), Shutdown(), poll_seconds=3600.0, wake_ups=wake_ups)
 
@@ -82,7 +83,9 @@ async def test_only_claims_that_find_nothing_use_up_wake_ups() -> None:
 
     assert [await claims_once() for _ in range(5)] == [True] * 5
     assert await loop._idle_seconds(claimed=1) < 1  # then one finds nothing, and work is announced
-    session.settle_and_claim.return_value = []
+    settled.return_value = []
+    # what is spawned while that one runs is neither found nor announced: one more looks for it
+    assert [await loop._idle_seconds(claimed=0) < 1 for _ in range(3)] == [True, False, False]
     runner.free = 0  # the end of a handler claims
     assert not await claims_once()
     runner.free = 1

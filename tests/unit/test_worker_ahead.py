@@ -10,6 +10,7 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 
 from hwqueue.app import App
+from hwqueue.errors import BadArgument
 from hwqueue.types import Assignment, Claim
 from hwqueue.worker.loop import ClaimLoop
 from hwqueue.worker.runner import Runner, StopReason
@@ -168,6 +169,16 @@ async def test_at_a_stop_what_is_ahead_goes_back_at_once(runner: Runner) -> None
     runner.stop_waiting(StopReason.SHUTDOWN)
     assert [one.claim for one in runner.take_ended()] == [claims[0], *claims[2:]]
     assert runner.wake.is_set()
+
+
+async def test_a_stop_is_over_even_if_its_last_settlement_was_refused(runner: Runner) -> None:
+    session: Any = runner._session
+    session.settle_and_claim, session.settle = AsyncMock(side_effect=BadArgument("no")), AsyncMock()
+    runner.hand_back([claim()])
+    shutdown = Shutdown()
+    shutdown.drain()
+    await asyncio.wait_for(ClaimLoop(session, runner, Mock(), shutdown, 3600.0, Mock()).run(), 30)
+    assert session.settle.await_count == 1
 
 
 async def test_once_all_slots_have_what_takes_long_the_others_go_back(runner: Runner) -> None:
