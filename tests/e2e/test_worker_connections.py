@@ -27,11 +27,12 @@ from hwqueue.client._drivers import Rows
 from hwqueue.errors import SchemaTooOld
 from hwqueue.types import Heartbeat, LeaseState, NodeSpec
 from hwqueue.worker import listen as listening
+from hwqueue.worker import loop as claims
 from hwqueue.worker import queues
 from hwqueue.worker.listen import Wanted, listen
 from hwqueue.worker.session import NodeClient
 from tests.e2e.worker_app import app
-from tests.e2e.worker_support import BOUND_SECONDS, QUEUE, ended, settings, until, worker
+from tests.e2e.worker_support import BOUND_SECONDS, QUEUE, RARELY, ended, settings, until, worker
 from tests.fix_db import strict_skip
 
 CUT = (  # and wait until they are gone
@@ -80,16 +81,25 @@ async def test_a_read_only_server_is_left_for_a_writable_one(
 
 @pytest.mark.parametrize("listen", ["auto", "{dsn}"])
 async def test_a_notification_ends_the_wait(
-    client: AsyncClient, dsn: str, conn: psycopg.Connection, tmp_path: Path, listen: str
+    client: AsyncClient,
+    dsn: str,
+    conn: psycopg.Connection,
+    *,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    listen: str,
 ) -> None:
     never = timedelta(hours=1)
+    monkeypatch.setattr(claims, "_LOOK_ONCE_MORE_SECONDS", never.total_seconds())
     async with worker(dsn, listen=listen.format(dsn=dsn), poll_interval=never):
-        await until(lambda: conn.execute(IDLE_AND_LISTENING).fetchone() is not None)
-        await client.spawn_lease(QUEUE, "wait-async", {"folder": str(tmp_path)})
-        await until((tmp_path / "started").exists)  # it leaves slots free
-        for number in range(3):  # the worker has found nothing before each of them
-            spawned = await client.spawn_lease(QUEUE, "add", {"a": number, "b": 0})
-            assert (await ended(client, spawned.lease_id)).result == number
+        for number in range(4):  # the worker has found nothing before each of them
+            await until(lambda: conn.execute(IDLE_AND_LISTENING).fetchone() is not None)
+            if number == 0:
+                await client.spawn_lease(QUEUE, "wait-async", {"folder": str(tmp_path)})
+                await until((tmp_path / "started").exists)  # it leaves slots free
+            else:
+                spawned = await client.spawn_lease(QUEUE, "add", {"a": number, "b": 0})
+                assert (await ended(client, spawned.lease_id)).result == number
 
 
 async def test_a_listener_that_is_cut_off_listens_again(
@@ -175,9 +185,8 @@ async def test_after_an_outage_a_heartbeat_comes_before_the_next_claim(
 ) -> None:
     """Or the worker may be given again, as expired, what its handlers still run."""
     said = record_calls(monkeypatch)
-    rarely = {"heartbeat_interval": timedelta(hours=1), "heartbeat_timeout": timedelta(hours=2)}
     await client.spawn_lease(QUEUE, "wait-async", {"folder": str(tmp_path)})
-    async with worker(dsn, **rarely):
+    async with worker(dsn, **RARELY):
         await until((tmp_path / "started").exists)
         assert "beat" not in said
         conn.execute(CUT)
@@ -276,15 +285,7 @@ async def test_a_wait_through_pgbouncer_polls(
 ) -> None:
     """It notices that nothing would be heard, and polls alone."""
     monkeypatch.setattr(_pauses, "LISTEN_AFTER_SECONDS", 0.0)
-    listened: list[object] = []
-    listen = AsyncPoolRunner.listen
-
-    async def watched(self: AsyncPoolRunner, statement: str) -> object:
-        heard = await listen(self, statement)
-        listened.append(heard)
-        return heard
-
-    monkeypatch.setattr(AsyncPoolRunner, "listen", watched)
+    listened = count_calls(monkeypatch, AsyncPoolRunner, "listen")
     async with AsyncClient(bouncer) as producer:
         spawned = await producer.spawn_lease(QUEUE, "add", {"a": 1, "b": 2})
         waiting = asyncio.create_task(spawned.result(timeout=timedelta(seconds=BOUND_SECONDS)))
