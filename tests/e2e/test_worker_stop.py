@@ -125,9 +125,9 @@ def test_other_workers_reap_even_when_they_do_not_claim(
     producer: Client, dsn: str, conn: psycopg.Connection, clock: Clock, tmp_path: Path
 ) -> None:
     # Or else a claim hint would have the idle worker ask again, and the claim would reap.
-    producer.set_queue_policy(QUEUE, QueuePolicy(poll_interval=timedelta(hours=1)))
+    producer.create_queue("empty", policy=QueuePolicy(poll_interval=timedelta(hours=1)))
     idle = "select 1 from hwqueue.queue_signal where waiting_since is not null"
-    with worker_process(dsn, name="node-2", poll_interval=3600, reap_interval=0.1):
+    with worker_process(dsn, name="node-2", queues=["empty"], poll_interval=3600, reap_interval=0.1):
         wait_until(lambda: conn.execute(idle).fetchone() is not None)
         lease_id = spawn(producer, "wait-async", tmp_path)
         with worker_process(dsn) as process:

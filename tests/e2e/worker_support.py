@@ -112,6 +112,7 @@ def main() -> int:
     """Run a worker; spans come as seconds."""
     logging.basicConfig(level=logging.INFO)
     tasks, given = import_module(f"tests.e2e.{sys.argv[1]}").app, json.loads(sys.argv[2])
+    given["queues"] = tuple(given.get("queues", [QUEUE]))
     for name in given:
         if name.endswith(("_interval", "_timeout", "_grace")):
             given[name] = timedelta(seconds=given[name])
