@@ -178,7 +178,8 @@ def example(**content: Any) -> ConfigDict:
 class Request(BaseModel):
     """Base of what callers send: nothing unknown, nothing converted."""
 
-    model_config = ConfigDict(extra="forbid")
+    # frozen ones have a hash, and what has none is copied by pydantic for each that leaves it out
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Answer(BaseModel):
