@@ -6,10 +6,12 @@ queues and nodes of its own.
 """
 
 import hashlib
+import json
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ import pytest
 import pytest_asyncio
 import uvicorn
 from fastapi import FastAPI
+from fastapi._compat import ModelField
+from jsonschema_rs import validator_for
 
 from hwqueue.client import Client
 from hwqueue.serve import create_app
@@ -40,6 +44,22 @@ class Http(httpx.AsyncClient):
         transport = httpx.ASGITransport(app=app, client=(address, 5000))
         super().__init__(transport=transport, base_url="http://localhost", **options)
         self.app = app
+
+
+_form_of = cache(lambda field: validator_for(field._type_adapter.json_schema()))
+
+
+@pytest.fixture(autouse=True)
+def answers_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is answered fits the OpenAPI document: the server does not look."""
+    write = ModelField.serialize_json
+
+    def checked(field: ModelField, value: Any, **options: Any) -> bytes:
+        content = write(field, value, **options)
+        _form_of(field).validate(json.loads(content))
+        return content
+
+    monkeypatch.setattr(ModelField, "serialize_json", checked)
 
 
 Serving = Callable[..., AbstractAsyncContextManager[Http]]

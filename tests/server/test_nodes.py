@@ -24,7 +24,6 @@ async def test_all_of_a_node_is_told(http: Http, sql: Client) -> None:
     sql.attest_node(node_id, "vault")
     node = ok(await http.get(f"{V1}/nodes/{node_id}"))
     assert (node["name"], node["rack"], node["live"], node["claims"]) == ("big", 7, True, 0)
-    assert isinstance(node["node_epoch"], str)
     assert node["capacity"] == {"cpu_milli": 8000}
     assert node["gpus"] == [{"resource_id": str(gpu), "model": "A100", "memory_mib": 81920, "milli_used": 0}]
     [attestation] = node["attestations"]

@@ -6,7 +6,6 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, assume, settings
@@ -33,19 +32,14 @@ ALSO_A_NAME = ("/api/v1/workflows/check",)
 @pytest.fixture(scope="module")
 def address(database: str) -> Iterator[str]:
     """A server in a thread of its own, with a queue of the name that the examples use."""
-    with pytest.MonkeyPatch.context() as patch:
+    told = ServerSettings(dsn=database, auth="tokens", rate_limit=None, token_cache=timedelta(minutes=5))
+    with pytest.MonkeyPatch.context() as patch, Client(database, pool_size=1) as client:
         # one of the checks is that tokens which nobody knows are refused
         patch.setattr("hwqueue.server.rate_limits._UNKNOWN_TOKENS", parse("100000/second"))
-        yield from _served(database)
-
-
-def _served(database: str) -> Iterator[str]:
-    with Client(database, pool_size=1) as client:
         client.create_queue("renders")
         client.create_token("admin", hashlib.sha256(SECRET.encode()).digest(), "admin")
-    told = ServerSettings(dsn=database, auth="tokens", rate_limit=None, token_cache=timedelta(minutes=5))
-    with live(create_app(told)) as url:
-        yield url
+        with live(create_app(told)) as url:
+            yield url
 
 
 @DOCUMENT.parametrize()
@@ -76,7 +70,3 @@ def _is_long(wait: Any) -> bool:
     with suppress(TypeError, ValueError):
         return float(wait) > 1  # numbers come as text, too
     return False
-
-
-def test_it_is_there(address: str) -> None:
-    assert httpx.get(f"{address}/readyz").status_code == 200

@@ -14,6 +14,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainSerializer,
     StrictBool,
     StrictInt,
     ValidatorFunctionWrapHandler,
@@ -60,10 +61,6 @@ def _id(value: Any) -> Any:
     return value
 
 
-def _text_of_number(value: Any) -> Any:
-    return str(value) if isinstance(value, int) else value
-
-
 Moment = Annotated[AwareDatetime, BeforeValidator(_moment), Field(examples=["2030-01-31T12:00:00Z"])]
 """A time, RFC 3339 with an offset."""
 
@@ -93,8 +90,8 @@ Seconds = Annotated[
 """A span."""
 
 BigInt = Annotated[
-    str,
-    BeforeValidator(_text_of_number),
+    int,
+    PlainSerializer(str),
     WithJsonSchema(
         {
             "type": "string",
@@ -183,6 +180,4 @@ class Request(BaseModel):
 
 
 class Answer(BaseModel):
-    """Base of what they get, made from the client's dataclasses."""
-
-    model_config = ConfigDict(from_attributes=True)
+    """Base of what they get that is no row of the client's."""

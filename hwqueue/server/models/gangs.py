@@ -7,16 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from hwqueue import types
-from hwqueue.server.models.base import (
-    Answer,
-    Id,
-    Name,
-    Request,
-    Seconds,
-    Task,
-    Whole,
-    example,
-)
+from hwqueue.server.models.base import Answer, Id, Name, Request, Seconds, Task, Whole, example
 from hwqueue.server.models.derived import Warnings, answer_of, list_of
 from hwqueue.server.models.leases import OF_TOKEN, SPAWN_KINDS, Reason
 from hwqueue.server.models.options import options_of

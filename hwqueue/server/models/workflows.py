@@ -7,14 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from hwqueue import types
-from hwqueue.server.models.base import (
-    Answer,
-    Id,
-    Object,
-    Request,
-    Whole,
-    example,
-)
+from hwqueue.server.models.base import Answer, Id, Object, Request, Whole, example
 from hwqueue.server.models.derived import answer_of, list_of
 from hwqueue.server.models.leases import OF_TOKEN, SPAWN_KINDS, TAGS, Reason
 from hwqueue.server.models.options import options_of

@@ -11,7 +11,7 @@ from pydantic import Field
 from hwqueue.server.dependencies import AuthenticatedRoute
 from hwqueue.server.event_streams import BATCH
 from hwqueue.server.models.base import Id, Moment, Name
-from hwqueue.server.models.derived import answer_of, list_of
+from hwqueue.server.models.derived import list_of, written
 from hwqueue.server.pagination import Paged
 from hwqueue.server.routers.shared import Reader, followed, stream_slot
 from hwqueue.types import Event
@@ -19,7 +19,6 @@ from hwqueue.types import Event
 router = APIRouter(route_class=AuthenticatedRoute, prefix="/events", tags=["events"])
 
 EventId = Annotated[int, Query(ge=0, le=2**63 - 1)]
-EventOut = answer_of(Event)
 
 # Without NUL. What the database refuses is refused here: a stream that has begun cannot say so.
 _TEXT = r"^[^\x00]*$"
@@ -102,8 +101,7 @@ async def stream_events(
             else:
                 rows = await client.list_events(**wanted.as_options(), after=int(seen), limit=BATCH)
         return [
-            ServerSentEvent(id=str(row.event_id), event=row.code, data=EventOut.model_validate(row))
-            for row in rows
+            ServerSentEvent(id=str(row.event_id), event=row.code, raw_data=written(row)) for row in rows
         ], None
 
     async for event in followed(caller, request, last_event_id, fetch):

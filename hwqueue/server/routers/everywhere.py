@@ -1,6 +1,5 @@
 """Everywhere tasks: spawn them, look at them, stop them."""
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -8,6 +7,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from hwqueue.server.dependencies import AuthenticatedRoute, Caller
 from hwqueue.server.models import everywhere as models
 from hwqueue.server.models.base import Id, Moment
+from hwqueue.server.models.derived import with_more
 from hwqueue.server.pagination import Paged
 from hwqueue.server.problems import HTTPProblem
 from hwqueue.server.roles import Scope
@@ -53,8 +53,7 @@ async def spawn_everywhere(
     async with caller.call() as client:
         spawned = await client.spawn_everywhere(body.queue, body.task, body.params, **options)
     tell_place(response, f"{request.url.path}/{spawned.everywhere_id}", created=spawned.created)
-    warnings = await warnings_of(caller, spawned.everywhere_id)
-    return {**asdict(spawned), "warnings": warnings}
+    return with_more(spawned, warnings=await warnings_of(caller, spawned.everywhere_id))
 
 
 @router.get("", response_model=models.EverywherePage)

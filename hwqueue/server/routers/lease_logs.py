@@ -11,15 +11,12 @@ from hwqueue.errors import LeaseNotFound
 from hwqueue.server.dependencies import AuthenticatedRoute
 from hwqueue.server.event_streams import BATCH
 from hwqueue.server.models.base import Id
-from hwqueue.server.models.derived import answer_of
+from hwqueue.server.models.derived import written
 from hwqueue.server.models.leases import LogPage
 from hwqueue.server.pagination import Paged
 from hwqueue.server.routers.shared import NO_LEASE, LeaseReader, followed, stream_slot
-from hwqueue.types import LogLine
 
 router = APIRouter(route_class=AuthenticatedRoute, prefix="/leases", tags=["leases"])
-
-LogLineOut = answer_of(LogLine)
 
 _CURSOR = r"^[0-9]{1,19}[.][0-9]{1,10}$"
 _BEGINNING = "0.0"
@@ -85,8 +82,7 @@ async def stream_lease_logs(
         except LeaseNotFound:
             return [], "deleted"
         return [
-            ServerSentEvent(id=line.cursor, event=line.level, data=LogLineOut.model_validate(line))
-            for line in lines
+            ServerSentEvent(id=line.cursor, event=line.level, raw_data=written(line)) for line in lines
         ], lease.state.value if lease.state in ENDED else None
 
     async for event in followed(caller, request, last_event_id or _BEGINNING, fetch):

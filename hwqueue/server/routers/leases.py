@@ -89,8 +89,7 @@ async def spawn_leases(body: models.SpawnBatch, caller: LeaseWriter, request: Re
         ]
     )
     async with caller.call() as client:
-        spawned = await client.spawn_leases(body.queue, leases)
-    return {"items": spawned}
+        return {"items": await client.spawn_leases(body.queue, leases)}
 
 
 @router.get("", response_model=models.LeasePage, responses=NO_QUEUE)

@@ -5,9 +5,9 @@ from typing import Any
 from fastapi import APIRouter
 
 from hwqueue.server.dependencies import AuthenticatedRoute
+from hwqueue.server.models.derived import with_more
 from hwqueue.server.models.nodes import Match, MatchRequest
 from hwqueue.server.routers.shared import NO_QUEUE, Matcher
-from hwqueue.types import MatchPage
 
 router = APIRouter(route_class=AuthenticatedRoute, tags=["placement"])
 
@@ -23,4 +23,4 @@ async def match_nodes(body: MatchRequest, caller: Matcher) -> Any:
         found = await client.match_page(body.placement, **asked)
     end = body.skip + len(found.items)
     following = end if found.items and end < found.nodes else None
-    return {name: getattr(found, name) for name in MatchPage.__dataclass_fields__} | {"next": following}
+    return with_more(found, next=following)

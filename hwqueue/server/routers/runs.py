@@ -12,6 +12,7 @@ from hwqueue.meanings import meaning
 from hwqueue.server.dependencies import AuthenticatedRoute
 from hwqueue.server.models import workflows as models
 from hwqueue.server.models.base import Id, Moment, Tenant
+from hwqueue.server.models.derived import written
 from hwqueue.server.pagination import Paged
 from hwqueue.server.routers.shared import (
     NO_QUEUE,
@@ -210,8 +211,7 @@ async def preview_retry(run_id: RunId, caller: LeaseWriter, body: models.RetryRe
     """The steps that a retry with this body would run again; nothing is changed."""
     given = body or models.RetryRequest()
     async with caller.read() as client:
-        steps = await client.preview_retry(run_id, mode=given.mode, steps=given.steps)
-    return {"items": steps}
+        return {"items": await client.preview_retry(run_id, mode=given.mode, steps=given.steps)}
 
 
 @router.post("/{run_id:uuid}/update", response_model=models.UpdatedSteps, responses=NO_RUN | WRONG_RUN_STATE)
@@ -222,8 +222,7 @@ async def update_steps(run_id: RunId, body: models.UpdateStepsRequest, caller: L
     """
     changes = await caller.run(lambda: body.changes.model_dump(exclude_unset=True))
     async with caller.call() as client:
-        steps = await client.update_steps(run_id, steps=body.steps, **changes)
-    return {"items": steps}
+        return {"items": await client.update_steps(run_id, steps=body.steps, **changes)}
 
 
 @router.post(
@@ -235,8 +234,7 @@ async def preview_update(run_id: RunId, body: models.UpdateStepsRequest, caller:
     """Where the steps could run after an update with this body; nothing is changed."""
     changes = await caller.run(lambda: body.changes.model_dump(exclude_unset=True))
     async with caller.read() as client:
-        steps = await client.preview_update(run_id, steps=body.steps, **changes)
-    return {"items": steps}
+        return {"items": await client.preview_update(run_id, steps=body.steps, **changes)}
 
 
 @router.post("/{run_id:uuid}/steps/{step}/skip", responses=NO_RUN | WRONG_RUN_STATE)
@@ -289,9 +287,9 @@ async def stream_run(
                 found = await client.get_workflow_run(run_id)
         except RunNotFound:
             return [], "deleted"
-        run = models.RunOut.model_validate(found)
-        place = blake2b(run.model_dump_json().encode(), digest_size=16).hexdigest()
-        told = [] if place == seen else [ServerSentEvent(id=place, event="run", data=run)]
+        run = written(found)
+        place = blake2b(run.encode(), digest_size=16).hexdigest()
+        told = [] if place == seen else [ServerSentEvent(id=place, event="run", raw_data=run)]
         return told, None if found.finished_at is None else found.state
 
     async for event in followed(caller, request, last_event_id or "", fetch):

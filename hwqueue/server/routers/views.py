@@ -49,8 +49,7 @@ async def throughput(
 ) -> Any:
     """What ended in each of the last minutes, oldest first; the last one is not over."""
     async with caller.read() as client:
-        found = await client.throughput(queue, minutes=minutes)
-    return {"items": found}
+        return {"items": await client.throughput(queue, minutes=minutes)}
 
 
 @router.get("/node-usage", response_model=list_of(types.NodeUsage, pages=True))
@@ -79,8 +78,7 @@ async def tag_distribution(
 ) -> Any:
     """How many nodes have each value of a label, or of all; the commonest first."""
     async with caller.read() as client:
-        found = await client.tag_distribution(label=label, limit=limit)
-    return {"items": found}
+        return {"items": await client.tag_distribution(label=label, limit=limit)}
 
 
 @router.get("/classes", response_model=list_of(types.ClassStats, pages=True), responses=NO_QUEUE)
