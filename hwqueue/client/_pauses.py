@@ -13,9 +13,6 @@ from hwqueue.errors import BadArgument
 LISTEN_AFTER_SECONDS = 0.5
 """A wait that is over by then only polls: a connection of its own would cost more."""
 
-WAKES_AT_ONCE = 20  # after a quiet time
-WAKES_PER_SECOND = 20.0
-
 _FIRST_SECONDS = 0.02
 _GROWTH = 1.5
 _MOST_SECONDS = 1.0
@@ -73,10 +70,7 @@ class Rate:
     """
 
     def __init__(
-        self,
-        burst: int = WAKES_AT_ONCE,
-        per_second: float = WAKES_PER_SECOND,
-        clock: Callable[[], float] = time.monotonic,
+        self, burst: int = 20, per_second: float = 20.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._clock = clock
         self._burst = burst
@@ -90,10 +84,6 @@ class Rate:
         gained = (now - self._counted_at) * self._per_second
         self._left, self._counted_at = min(self._burst, self._left + gained) - 1, now
         return max(0.0, -self._left / self._per_second)
-
-    def give_back(self) -> None:
-        """One that was taken does not count."""
-        self._left = min(self._burst, self._left + 1)
 
 
 async def apause(seconds: float) -> None:

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID, uuid4
 
 import psycopg
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from hwqueue.client import AsyncClient
-from hwqueue.client._pauses import WAKES_AT_ONCE, WAKES_PER_SECOND, Rate
+from hwqueue.client._pauses import Rate
 from hwqueue.connections import in_utf8
 from hwqueue.errors import HwqueueError
 from hwqueue.text import first_line
@@ -43,54 +44,34 @@ class Wanted:
     on_stop: Callable[[], None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Subscription:
-    """A connection that listens, and the payloads that matter."""
-
-    connection: psycopg.AsyncConnection
-    work: frozenset[str]
-    stop: str
-
+_Listening = tuple[psycopg.AsyncConnection, dict[str, Callable[[], None]]]  # and whom a payload wakes
 
 CHANNEL = "hwqueue"
 _STOPS_PER_SECOND = 2.0
+_FIRST_INTERVAL = 0.005  # seconds
+_LONGEST_INTERVAL = 0.5
 _ANSWER_SECONDS = 5.0
 _TRY_AGAIN_SECONDS = 300.0
 _MOST_WAIT_SECONDS = 60.0
 
 
 class WakeUps:
-    """Passes wake-ups on: up to `burst` at once, then `per_second`; those between are one.
+    """Passes wake-ups on as soon as each may be; those between are one.
 
     Args:
         wakes: What is called.
-        clock: Seconds, ever rising; None: those of the running loop.
+        wait: Seconds until it may be.
     """
 
-    def __init__(
-        self,
-        wakes: Callable[[], None],
-        *,
-        burst: int = WAKES_AT_ONCE,
-        per_second: float = WAKES_PER_SECOND,
-        clock: Callable[[], float] | None = None,
-    ) -> None:
+    def __init__(self, wakes: Callable[[], None], wait: Callable[[], float]) -> None:
         self._wakes = wakes
-        self._rate = Rate(burst, per_second, clock or asyncio.get_running_loop().time)
+        self._wait = wait
         self._later: asyncio.TimerHandle | None = None
 
     def wake(self) -> None:
-        """Call it now, or as soon as the rate allows if that is not yet arranged."""
-        if self._later is not None:
-            return
-        if wait := self._rate.take():
-            self._later = asyncio.get_running_loop().call_later(wait, self._wake_late)
-        else:
-            self._wakes()
-
-    def give_back(self) -> None:
-        """There was reason for one: it does not count."""
-        self._rate.give_back()
+        """Call it as soon as it may be, if that is not yet arranged."""
+        if self._later is None:
+            self._later = asyncio.get_running_loop().call_later(self._wait(), self._wake_late)
 
     def close(self) -> None:
         """Forget what is arranged."""
@@ -99,8 +80,43 @@ class WakeUps:
             self._later = None
 
     def _wake_late(self) -> None:
-        self._later = None
+        self.close()
         self._wakes()
+
+
+class Announced(WakeUps):
+    """Work is announced: claim at once, unless the last claims for such work found none.
+
+    All idle workers hear of a lease, and one gets it. The others look again at intervals that grow,
+    so the next ones are left to that one. If it has no free slot any more, may not run the next one,
+    or is stopped, another finds that at its next look, and is among the first again.
+    """
+
+    def __init__(self, wakes: Callable[[], None]) -> None:
+        super().__init__(wakes, self._due_in)
+        self._clock = asyncio.get_running_loop().time
+        self._interval = 0.0
+        self._next_at = self._clock()
+        self._is_heard = False
+
+    def begin(self) -> bool:
+        """A claim begins, which is for all that was announced; whether anything was."""
+        self.close()
+        is_heard, self._is_heard = self._is_heard, False
+        return is_heard
+
+    def answered(self, found: object, is_heard: bool) -> None:
+        """A claim that `begin` was called for has found something, or not."""
+        if found:
+            self.close()
+            self._interval, self._next_at = self._interval / 2, self._clock()
+        elif is_heard:
+            self._interval = min(max(4 * self._interval, _FIRST_INTERVAL), _LONGEST_INTERVAL)
+            self._next_at = self._clock() + self._interval * random.uniform(0.5, 1)
+
+    def _due_in(self) -> float:
+        self._is_heard = True
+        return max(0.0, self._next_at - self._clock())
 
 
 async def listen(conninfo: str, wanted: Wanted) -> None:
@@ -116,13 +132,14 @@ async def listen(conninfo: str, wanted: Wanted) -> None:
         wait=wait_random_exponential(multiplier=0.5, max=_MOST_WAIT_SECONDS),
         before_sleep=_Failures().tell,
     )
-    stop = WakeUps(wanted.on_stop, per_second=_STOPS_PER_SECOND)
+    stop = WakeUps(wanted.on_stop, Rate(per_second=_STOPS_PER_SECOND).take)
+    wanted = replace(wanted, on_stop=stop.wake)
     is_told = False
     try:
         while True:
-            subscribed: _Subscription | None = await connecting(_subscribe, conninfo, wanted)
-            if subscribed is not None:
-                await _follow(subscribed, wanted.on_work, stop)
+            listening: _Listening | None = await connecting(_subscribe, conninfo, wanted)
+            if listening is not None:
+                await _follow(*listening)
                 continue
             if not is_told:
                 _log.warning(
@@ -136,23 +153,21 @@ async def listen(conninfo: str, wanted: Wanted) -> None:
         stop.close()
 
 
-async def _follow(subscribed: _Subscription, on_work: Callable[[], None], stop: WakeUps) -> None:
+async def _follow(listening: psycopg.AsyncConnection, wakes: dict[str, Callable[[], None]]) -> None:
     """Pass wake-ups on until the connection is lost."""
     _log.info("listening for new work")
-    on_work()  # something may have come while nobody listened
-    stop.wake()
+    for wake in dict.fromkeys(wakes.values()):
+        wake()  # something may have come while nobody listened
     try:
-        async with subscribed.connection as connection:
+        async with listening as connection:
             async for notification in connection.notifies():
-                if notification.payload in subscribed.work:
-                    on_work()
-                elif notification.payload == subscribed.stop:
-                    stop.wake()
+                if notification.payload in wakes:
+                    wakes[notification.payload]()
     except psycopg.Error as error:
         _log.warning("LISTEN was cut off, polling until it is back: %s", error)
 
 
-async def _subscribe(conninfo: str, wanted: Wanted) -> _Subscription | None:
+async def _subscribe(conninfo: str, wanted: Wanted) -> _Listening | None:
     """Listen to what the notifications carry; None: nothing comes through."""
     connection = await _connect(conninfo)
     try:
@@ -160,13 +175,13 @@ async def _subscribe(conninfo: str, wanted: Wanted) -> _Subscription | None:
             await connection.close()
             return None
         client = AsyncClient.on(connection)
-        wakes = await client.wake_payloads(list(wanted.queues))
-        stop = await client.node_wake_payload(wanted.node_id)
+        wakes = {one.payload: wanted.on_work for one in await client.wake_payloads(list(wanted.queues))}
+        wakes[await client.node_wake_payload(wanted.node_id)] = wanted.on_stop
         await connection.execute(f"listen {CHANNEL}")
     except BaseException:
         await connection.close()
         raise
-    return _Subscription(connection, frozenset(wake.payload for wake in wakes), stop)
+    return connection, wakes
 
 
 async def _connect(conninfo: str) -> psycopg.AsyncConnection:

@@ -13,7 +13,7 @@ import psycopg
 from hwqueue.errors import HwqueueError
 from hwqueue.stopping import waited
 from hwqueue.worker.heartbeat import HeartbeatLoop
-from hwqueue.worker.listen import WakeUps
+from hwqueue.worker.listen import Announced
 from hwqueue.worker.outcome import Ended
 from hwqueue.worker.runner import Runner
 from hwqueue.worker.session import NODE_LOST, NodeSession, in_one_line
@@ -37,7 +37,7 @@ class ClaimLoop:
     Attributes:
         heartbeat: Told about new claims.
         poll_seconds: Mean wait of an idle worker between two claims.
-        wake_ups: How often announced work may wake it for nothing.
+        announced: Wakes it for work that is announced.
     """
 
     session: NodeSession
@@ -45,7 +45,7 @@ class ClaimLoop:
     heartbeat: HeartbeatLoop
     shutdown: Shutdown
     poll_seconds: float
-    wake_ups: WakeUps
+    announced: Announced
     _hint_at: float = 0.0
     _is_once_more: bool = True
 
@@ -64,7 +64,7 @@ class ClaimLoop:
     def hear(self) -> None:
         """Work is announced: claim once more, unless that comes anyway."""
         if self.runner.free > 0 and not self.runner.wake.is_set():
-            self.wake_ups.wake()
+            self.announced.wake()
 
     async def _round(self) -> int:
         """Settle and claim once; how many leases were claimed."""
@@ -77,6 +77,7 @@ class ClaimLoop:
         try:
             if waits or (quantity and self.session.in_doubt):  # what is ahead starts after it, too
                 await self.heartbeat.beat()
+            is_heard = self.announced.begin()
             asked_at = time.monotonic()
             claims = await self.session.settle_and_claim(ended, quantity)
             asked = quantity if self.runner.is_quick else 0  # beside what takes long a claim says little
@@ -94,8 +95,9 @@ class ClaimLoop:
             self.runner.hand_back(claims)
             self.runner.wake.set()
             return 0
+        if quantity:
+            self.announced.answered(claims, is_heard)
         if claims:
-            self.wake_ups.give_back()
             self._is_once_more = True
         self.runner.take(claims)
         self.heartbeat.watch(claims)

@@ -22,7 +22,7 @@ from hwqueue.stopping import calling, until_told
 from hwqueue.text import exact_duration
 from hwqueue.worker.heartbeat import HeartbeatLoop
 from hwqueue.worker.kept_records import keeping_records
-from hwqueue.worker.listen import WakeUps, Wanted, listen
+from hwqueue.worker.listen import Announced, Wanted, listen
 from hwqueue.worker.loop import ClaimLoop
 from hwqueue.worker.node import describe_node
 from hwqueue.worker.process import environment_of_gpus
@@ -190,7 +190,7 @@ class Worker:
         """Run the loops until drained or told to stop now, then hand back what is left."""
         heartbeat = HeartbeatLoop(session, runner, self._longest_heartbeat_wait())
         poll_seconds = self._settings.poll_interval.total_seconds()
-        loop = ClaimLoop(session, runner, heartbeat, self._shutdown, poll_seconds, WakeUps(runner.wake.set))
+        loop = ClaimLoop(session, runner, heartbeat, self._shutdown, poll_seconds, Announced(runner.wake.set))
         parts = (
             loop.run(),
             heartbeat.run(),
