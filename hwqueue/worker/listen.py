@@ -109,7 +109,7 @@ class Announced(WakeUps):
         """A claim that `begin` was called for has found something, or not."""
         if found:
             self.close()
-            self._interval, self._next_at = self._interval / 2, self._clock()
+            self._interval, self._next_at = self._interval / 4, self._clock()
         elif is_heard:
             self._interval = min(max(4 * self._interval, _FIRST_INTERVAL), _LONGEST_INTERVAL)
             self._next_at = self._clock() + self._interval * random.uniform(0.5, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -32,17 +33,31 @@ from hwqueue.worker import queues
 from hwqueue.worker.listen import Wanted, listen
 from hwqueue.worker.session import NodeClient
 from tests.e2e.worker_app import app
-from tests.e2e.worker_support import BOUND_SECONDS, QUEUE, RARELY, ended, settings, until, worker
+from tests.e2e.worker_support import (
+    BOUND_SECONDS,
+    QUEUE,
+    RARELY,
+    ended,
+    settings,
+    until,
+    worker,
+    worker_process,
+)
 from tests.fix_db import strict_skip
 
 CUT = (  # and wait until they are gone
     "select pg_terminate_backend(pid, 10000) from pg_stat_activity"
     " where datname = current_database() and pid <> pg_backend_pid()"
 )
-IDLE_AND_LISTENING = (
-    "select 1 from hwqueue.queue_signal, pg_stat_activity where waiting_since is not null"
-    " and datname = current_database() and query ~* '^listen'"
-)
+
+
+def is_waited_for(conn: psycopg.Connection, listeners: int = 1) -> bool:
+    """Whether a worker has found nothing, so that the next spawn notifies, and as many listen."""
+    query = (
+        "select 1 from hwqueue.queue_signal, pg_stat_activity where waiting_since is not null"
+        " and datname = current_database() and query ~* '^listen' having count(*) = %s"
+    )
+    return conn.execute(query, [listeners]).fetchone() is not None
 
 
 async def test_a_worker_outlives_its_connections(
@@ -93,11 +108,24 @@ async def test_a_notification_ends_the_wait(
     monkeypatch.setattr(claims, "_LOOK_ONCE_MORE_SECONDS", never.total_seconds())
     async with worker(dsn, listen=listen.format(dsn=dsn), poll_interval=never):
         for number in range(4):  # the worker has found nothing before each of them
-            await until(lambda: conn.execute(IDLE_AND_LISTENING).fetchone() is not None)
+            await until(partial(is_waited_for, conn))
             if number == 0:
                 await client.spawn_lease(QUEUE, "wait-async", {"folder": str(tmp_path)})
                 await until((tmp_path / "started").exists)  # it leaves slots free
             else:
+                spawned = await client.spawn_lease(QUEUE, "add", {"a": number, "b": 0})
+                assert (await ended(client, spawned.lease_id)).result == number
+
+
+async def test_beside_a_worker_that_is_stopped_another_takes_what_is_announced(
+    client: AsyncClient, dsn: str, conn: psycopg.Connection
+) -> None:
+    with worker_process(dsn, name="stopped", listen="auto", poll_interval=3600) as other:
+        async with worker(dsn, listen="auto", poll_interval=timedelta(hours=1)):
+            for number in range(20):
+                await until(partial(is_waited_for, conn, 2))
+                if number == 10:
+                    other.send_signal(signal.SIGSTOP)
                 spawned = await client.spawn_lease(QUEUE, "add", {"a": number, "b": 0})
                 assert (await ended(client, spawned.lease_id)).result == number
 

@@ -122,7 +122,8 @@ def test_a_flood_wakes_a_burst_and_then_at_the_rate(clock: Clock) -> None:
 
 async def test_a_claim_for_announced_work_that_finds_nothing_puts_the_next_one_off(clock: Clock) -> None:
     runner = Mock(free=1, wanted=1, wake=asyncio.Event(), take_ended=list)
-    session = Mock(in_doubt=False, settle_and_claim=AsyncMock(return_value=[]))
+    settled = AsyncMock(return_value=[])
+    session = Mock(in_doubt=False, settle_and_claim=settled, retry_after=AsyncMock(return_value=None))
     loop = ClaimLoop(session, runner, Mock(), Shutdown(), 3600.0, Announced(runner.wake.set))
 
     async def claims_at_once() -> bool:
@@ -137,10 +138,10 @@ async def test_a_claim_for_announced_work_that_finds_nothing_puts_the_next_one_o
     for _ in range(9):
         await loop._round()  # polls
     assert [await claims_at_once() for _ in range(3)] == [True, False, False]
-    session.settle_and_claim.return_value = [claim("any")]
+    settled.return_value = [claim("any")]
     assert [await claims_at_once() for _ in range(3)] == [False, True, True]
     assert await loop._idle_seconds(claimed=1) < 1  # then one finds nothing, and work is announced
-    session.settle_and_claim.return_value = []
+    settled.return_value = []
     # what is spawned while that one runs is neither found nor announced: one more looks for it
     assert [await loop._idle_seconds(claimed=0) < 1 for _ in range(3)] == [True, False, False]
     runner.free = 0  # the end of a handler claims
