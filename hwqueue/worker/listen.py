@@ -85,7 +85,7 @@ class WakeUps:
 
 
 class Announced(WakeUps):
-    """Work is announced: claim at once, unless the last claims for such work found none.
+    """Wakes for announced work: at once, unless the last claims for such work found none.
 
     All idle workers hear of a lease, and one gets it. The others look again at intervals that grow,
     so the next ones are left to that one. If it has no free slot any more, may not run the next one,
@@ -107,7 +107,7 @@ class Announced(WakeUps):
 
     def answered(self, found: object, is_heard: bool) -> None:
         """A claim that `begin` was called for has found something, or not."""
-        if found:
+        if found:  # it stays among the first while half of its looks find something
             self.close()
             self._interval, self._next_at = self._interval / 4, self._clock()
         elif is_heard:

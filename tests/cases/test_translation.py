@@ -103,14 +103,7 @@ def in_(label: str, *values: str) -> dict[str, Any]:
         ),
         (
             "k8s-pa-056",
-            {
-                "prefer": [
-                    {
-                        "weight": 5,
-                        "when": {"leases": S1, "domain": "label:region", "tenants": TEAM_1},
-                    }
-                ]
-            },
+            {"prefer": [{"weight": 5, "when": {"leases": S1, "domain": "label:region", "tenants": TEAM_1}}]},
         ),
         ("k8s-ts-001", {"spread": [{"domain": "label:zone", "max_skew": 1, "select": FOO}]}),
         (
@@ -119,10 +112,7 @@ def in_(label: str, *values: str) -> dict[str, Any]:
         ),
         (
             "k8s-ts-018",
-            {
-                "require": [in_("foo", "")],
-                "spread": [{"domain": "label:node", "max_skew": 1, "select": FOO}],
-            },
+            {"require": [in_("foo", "")], "spread": [{"domain": "label:node", "max_skew": 1, "select": FOO}]},
         ),
         (
             "k8s-ts-021",
@@ -138,14 +128,8 @@ def in_(label: str, *values: str) -> dict[str, Any]:
                 ],
             },
         ),
-        (
-            "k8s-ts-043",
-            {"spread": [{"domain": "node", "max_skew": 3, "select": FOO, "when": "prefer"}]},
-        ),
-        (
-            "k8s-ts-041",
-            {"spread": [{"domain": "node", "max_skew": 1, "select": NOTHING, "when": "prefer"}]},
-        ),
+        ("k8s-ts-043", {"spread": [{"domain": "node", "max_skew": 3, "select": FOO, "when": "prefer"}]}),
+        ("k8s-ts-041", {"spread": [{"domain": "node", "max_skew": 1, "select": NOTHING, "when": "prefer"}]}),
         # min_domains of a soft constraint means nothing
         (
             "k8s-ts-053",
@@ -158,15 +142,7 @@ def in_(label: str, *values: str) -> dict[str, Any]:
         ("dv-006", {"tolerate": [{"op": "exists"}]}),
         (
             "nm-co-066",
-            {
-                "spread": [
-                    {
-                        "domain": "node",
-                        "max_per_domain": 1,
-                        "select": {"labels": {"case.job": "foo"}},
-                    }
-                ]
-            },
+            {"spread": [{"domain": "node", "max_per_domain": 1, "select": {"labels": {"case.job": "foo"}}}]},
         ),
         ("nm-co-068", {}),
         (
@@ -188,10 +164,7 @@ def in_(label: str, *values: str) -> dict[str, Any]:
                 "spread": [
                     {
                         "domain": "label:node.datacenter",
-                        "targets": [
-                            {"value": "dc1", "percent": 50},
-                            {"value": "dc2", "percent": 50},
-                        ],
+                        "targets": [{"value": "dc1", "percent": 50}, {"value": "dc2", "percent": 50}],
                         "weight": 100,
                         "select": WEB,
                     }
@@ -248,11 +221,7 @@ def test_running_leases_carry_their_rules() -> None:
     translated = translate(SHIPPED["k8s-pa-018"])
     [running] = translated.running
     assert running.placement["require"] == [
-        {
-            "leases": {"exprs": [{"label": key, "op": "exists"}]},
-            "domain": "label:zone",
-            "away": True,
-        }
+        {"leases": {"exprs": [{"label": key, "op": "exists"}]}, "domain": "label:zone", "away": True}
         for key in ("abc", "def")
     ]
     assert running.options["labels"] == {"def": "", "xyz": ""}
@@ -326,10 +295,7 @@ def test_a_malformed_selector_is_refused() -> None:
             {"namespace_selector": {"exprs": [{"key": "team", "op": "NotIn", "values": ["1"]}]}},
             ["mine", "t2", "theirs"],
         ),
-        (
-            {"namespace_selector": {"exprs": [{"key": "team", "op": "Exists"}]}},
-            ["t1", "t2"],
-        ),
+        ({"namespace_selector": {"exprs": [{"key": "team", "op": "Exists"}]}}, ["t1", "t2"]),
     ],
 )
 def test_namespaces(term: Mapping[str, Any], tenants: list[str] | str | None) -> None:
@@ -426,8 +392,7 @@ def test_tolerations(toleration: Mapping[str, Any], translated: Mapping[str, Any
 
 
 @pytest.mark.parametrize(
-    ("value", "is_on"),
-    [(None, True), ("true", True), ("F", False), ("0", False), ("no", True), ("", True)],
+    ("value", "is_on"), [(None, True), ("true", True), ("F", False), ("0", False), ("no", True), ("", True)]
 )
 def test_distinct_hosts_is_off_for_what_is_false_only(value: str | None, is_on: bool) -> None:
     """An unparsable boolean means on."""
@@ -437,10 +402,7 @@ def test_distinct_hosts_is_off_for_what_is_false_only(value: str | None, is_on: 
 
 def test_the_limit_of_distinct_property() -> None:
     """It is 1 unless given; a node without the property takes nothing."""
-    lease = {
-        "job": "j",
-        "distinct_property": [{"key": "rack", "scope": "job", "limit": 2}],
-    }
+    lease = {"job": "j", "distinct_property": [{"key": "rack", "scope": "job", "limit": 2}]}
     nodes = [{"name": "n1", "labels": {"rack": "r"}}, {"name": "n2", "labels": {}}]
     running = [{"node": "n1", "labels": {}, "job": "j", "group": "g"}]
     case = made("distinct_property", lease, nodes=nodes, running=running)

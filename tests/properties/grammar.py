@@ -101,8 +101,7 @@ _timed = st.fixed_dictionaries(
 _tolerations = st.one_of(
     st.fixed_dictionaries({"op": st.just("exists")}, optional={"key": _taint_keys, "effect": _effects}),
     st.fixed_dictionaries(
-        {"key": _taint_keys},
-        optional={"op": st.just("equal"), "value": _texts, "effect": _effects},
+        {"key": _taint_keys}, optional={"op": st.just("equal"), "value": _texts, "effect": _effects}
     ),
     st.fixed_dictionaries(
         {
@@ -138,27 +137,14 @@ _shares = st.one_of(
 spreads: Exprs = st.one_of(
     st.fixed_dictionaries(
         {"domain": _domains, "select": selectors, "max_skew": st.integers(1, 3)},
-        optional={
-            "min_domains": st.integers(1, 3),
-            "when": st.just("require"),
-            "count_nodes": _node_rules,
-        },
+        optional={"min_domains": st.integers(1, 3), "when": st.just("require"), "count_nodes": _node_rules},
     ),
     st.fixed_dictionaries(
-        {
-            "domain": _domains,
-            "select": selectors,
-            "max_skew": st.integers(1, 3),
-            "when": st.just("prefer"),
-        },
+        {"domain": _domains, "select": selectors, "max_skew": st.integers(1, 3), "when": st.just("prefer")},
         optional={"count_nodes": _node_rules},
     ),
     st.fixed_dictionaries(
-        {
-            "domain": _domains | st.just("fleet"),
-            "select": selectors,
-            "max_per_domain": st.integers(1, 3),
-        }
+        {"domain": _domains | st.just("fleet"), "select": selectors, "max_per_domain": st.integers(1, 3)}
     ),
     st.builds(
         lambda shares, rest: shares | rest,
