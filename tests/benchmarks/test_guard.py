@@ -36,10 +36,7 @@ def test_what_has_no_limit_may_not_be() -> None:
 
 
 def test_limits_are_made_of_the_largest_attempt() -> None:
-    attempts = [
-        {"claim": {"pages": 3, "rows: a": 1}},
-        {"claim": {"pages": 4}, "other": {"pages": 1}},
-    ]
+    attempts = [{"claim": {"pages": 3, "rows: a": 1}}, {"claim": {"pages": 4}, "other": {"pages": 1}}]
     assert limits.largest(attempts) == {
         "claim": {"pages": 4, "rows: a": 1}, "other": {"pages": 1}
     }  # fmt: skip

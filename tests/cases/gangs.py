@@ -115,8 +115,7 @@ def decide(direct: Direct, case: Case) -> str:
     nodes = case.nodes or ({"name": "somewhere"},)
     epochs = {
         node["name"]: direct.register(
-            node_id(node["name"]),
-            {"name": node["name"], "instance_id": "case", "capacity": _amounts(node)},
+            node_id(node["name"]), {"name": node["name"], "instance_id": "case", "capacity": _amounts(node)}
         )
         for node in nodes
     }

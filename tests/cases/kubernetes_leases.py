@@ -72,10 +72,7 @@ def _requirement(item: Item) -> dict[str, Any]:
 
 
 def _term(case: Case, owner: Item, term: Item) -> dict[str, Any]:
-    translated = {
-        "leases": selector(term.get("selector")),
-        "domain": domain(case, term["topology_key"]),
-    }
+    translated = {"leases": selector(term.get("selector")), "domain": domain(case, term["topology_key"])}
     listed, chosen = term.get("namespaces") or [], term.get("namespace_selector")
     if chosen is None:
         # no namespace field at all: the owner's own, which is hwqueue's default, too

@@ -9,11 +9,7 @@ from typing import Any
 
 from tests.cases.model import Case, Item
 
-EFFECTS = {
-    "NoSchedule": "no_schedule",
-    "PreferNoSchedule": "prefer_no_schedule",
-    "NoExecute": "no_execute",
-}
+EFFECTS = {"NoSchedule": "no_schedule", "PreferNoSchedule": "prefer_no_schedule", "NoExecute": "no_execute"}
 # Gives running leases leave to stay, whatever the node's taints: the case says that they run.
 TOLERATE_ALL = {"op": "exists"}
 _OPS = {"Equal": "equal", "Exists": "exists", "Gt": "gt", "Lt": "lt"}

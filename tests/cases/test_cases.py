@@ -136,10 +136,7 @@ def preferring(stage: str, lease: Mapping[str, Any], expect: Mapping[str, Any]) 
 
 
 IN_A = {"labels": [{"key": "zone", "op": "In", "values": ["a"]}]}
-NOT_VALID = {
-    "topology_key": "zone",
-    "selector": {"exprs": [{"key": "a", "op": "Gt", "values": ["1"]}]},
-}
+NOT_VALID = {"topology_key": "zone", "selector": {"exprs": [{"key": "a", "op": "Gt", "values": ["1"]}]}}
 LIKE_A = {"key": "zone", "op": "=", "value": "a"}
 RATHER = {
     "refused": preferring(

@@ -28,11 +28,7 @@ def _both(name: str, stage: Stage) -> dict[str, Stage]:
 
 
 # A spread counts nodes by what the lease requires of them: its stage takes in the other filters.
-_SPREAD = (
-    kubernetes.required_node_affinity,
-    kubernetes_taints.tolerations,
-    kubernetes_leases.spread,
-)
+_SPREAD = (kubernetes.required_node_affinity, kubernetes_taints.tolerations, kubernetes_leases.spread)
 STAGES: Mapping[str, Stage] = {
     **_both("node_affinity", Stage((kubernetes.node_affinity,))),
     "score:node_affinity:raw": Stage((kubernetes.node_affinity,), is_score=True),

@@ -87,9 +87,7 @@ def test_what_users_wrote_begins_no_line_in_a_pipe() -> None:
     assert str(output.cell(reason)) == escaped
 
 
-def test_an_error_of_several_lines_has_one_at_the_margin(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_error_of_several_lines_has_one_at_the_margin(capsys: pytest.CaptureFixture[str]) -> None:
     report_error(errors.BadArgument("no\nerror: FAKE\x1b[2J", hint="a\nb"), Options())
     assert capsys.readouterr().err == "error: no\n  error: FAKE\\x1b[2J\nhint: a\n  b\n"
 
@@ -104,9 +102,7 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch, command: Callable[..., None])
     return re.sub(r"\x1b\[[01]m", "", result.stdout)  # bold, and its end
 
 
-def test_what_users_wrote_is_no_markup_and_moves_no_cursor(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_users_wrote_is_no_markup_and_moves_no_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
     def rows(ctx: typer.Context) -> None:
         show_rows(ctx, [{"task": HOSTILE}])
 

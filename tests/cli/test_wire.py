@@ -54,10 +54,7 @@ def test_text_is_typed_piped_or_in_a_file(text: str, tmp_path: Path) -> None:
 def test_raw_bytes_are_never_taken_for_text(vector: Vector, tmp_path: Path) -> None:
     file = tmp_path / "blob"
     file.write_bytes(vector.blob)
-    for result in (
-        run("decode", str(file), "--json"),
-        run("decode", "-", "--json", stdin=vector.blob),
-    ):
+    for result in (run("decode", str(file), "--json"), run("decode", "-", "--json", stdin=vector.blob)):
         assert json.loads(result.stdout) == vector.parsed
 
 

@@ -48,8 +48,7 @@ class Pages(httpx.AsyncClient):
         kind = {"cancel": "lease", "requeue": "lease", "pause": "queue", "resume": "queue"}
         kind |= dict.fromkeys(("pause-webhook", "resume-webhook", "test-webhook", "redeliver"), "webhook")
         kind |= dict.fromkeys(
-            ("cancel-run", "pause-run", "resume-run", "retry-run", "retry-downstream", "retry-all"),
-            "run",
+            ("cancel-run", "pause-run", "resume-run", "retry-run", "retry-downstream", "retry-all"), "run"
         )
         kind |= dict.fromkeys(("retry-step", "skip-step", "send-signal"), "step")
         kind |= {"cancel-gang": "gang"}

@@ -111,8 +111,7 @@ def picture(page: Page, url: str, path: Path) -> None:
     page.wait_for_timeout(300)
     width, height = page.evaluate("[innerWidth, document.documentElement.scrollHeight]")
     taken = page.screenshot(
-        full_page=True,
-        clip={"x": 0, "y": 0, "width": width, "height": min(height, TALLEST)},
+        full_page=True, clip={"x": 0, "y": 0, "width": width, "height": min(height, TALLEST)}
     )
     # a palette is a third of the size; this way of choosing it keeps colours that are rare
     image = Image.open(BytesIO(taken)).convert("RGB")

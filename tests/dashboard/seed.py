@@ -48,12 +48,7 @@ TRAINING: dict[str, Any] = {
             "placement": _asks({"gpu": 4}, _label("gpu_model", "A100")),
             "options": {"max_attempts": 3, "retry": {"kind": "fixed", "base": 0}},
         },
-        {
-            "name": "train-small",
-            "task": "train",
-            "after": ["clean"],
-            "placement": _asks({"gpu": 1}),
-        },
+        {"name": "train-small", "task": "train", "after": ["clean"], "placement": _asks({"gpu": 1})},
         {
             "name": "evaluate",
             "task": "evaluate",
@@ -81,7 +76,7 @@ SCORING: dict[str, Any] = {
             "over": {"$input": ["shards"]},
             "params": {"shard": {"$item": []}},
             "tolerate": 1,
-        },
+        }
     ],
 }
 INDEXING: dict[str, Any] = {
@@ -111,13 +106,7 @@ RELEASING: dict[str, Any] = {
         },
         {"name": "index", "kind": "workflow", "workflow": "nightly-index", "after": ["list"]},
         {"name": "cool-down", "kind": "sleep", "for": "6 h", "after": ["list"]},
-        {
-            "name": "approve",
-            "kind": "wait",
-            "signal": "approved",
-            "timeout": "2 d",
-            "after": ["list"],
-        },
+        {"name": "approve", "kind": "wait", "signal": "approved", "timeout": "2 d", "after": ["list"]},
         {"name": "release", "task": "release", "after": ["score", "index", "cool-down", "approve"]},
     ],
 }
@@ -356,12 +345,7 @@ def scoring(client: Client, machines: Sequence[Machine], clock: Clock | None) ->
     client.advance_workflows()
 
 
-def drive(
-    client: Client,
-    machines: Sequence[Machine],
-    clock: Clock | None,
-    ends: dict[str, bool],
-) -> None:
+def drive(client: Client, machines: Sequence[Machine], clock: Clock | None, ends: dict[str, bool]) -> None:
     """Let steps run, each for a while. ends: False: the first claim of the step fails."""
     failed: set[str] = set()
     while True:

@@ -208,10 +208,7 @@ def test_a_browser_keeps_a_session_until_it_signs_out(
     """Browsers take this machine for safe, and keep secure cookies without https, too."""
     sql.create_queue("renders")
     secret = token("operator")
-    with (
-        serving(dsn, auth="tokens", secure_cookies=secure) as url,
-        browser.new_context() as window,
-    ):
+    with serving(dsn, auth="tokens", secure_cookies=secure) as url, browser.new_context() as window:
         page = window.new_page()
         page.goto(f"{url}/queues/renders")
         page.get_by_label("Token of the API").fill(secret)

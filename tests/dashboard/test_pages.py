@@ -15,17 +15,7 @@ from hwqueue.types import Claim, Gpu, NodeSpec, Taint
 from tests.dashboard.conftest import Pages, granted, serving
 from tests.dashboard.screenshots import pages as every_page
 
-TABS = (
-    "/",
-    "/pending",
-    "/fleet",
-    "/fleet?view=map",
-    "/leases",
-    "/queues",
-    "/classes",
-    "/try",
-    "/events",
-)
+TABS = ("/", "/pending", "/fleet", "/fleet?view=map", "/leases", "/queues", "/classes", "/try", "/events")
 ALWAYS = (
     *TABS,
     "/system",
@@ -215,9 +205,7 @@ async def test_what_is_not_there_says_so(pages: Pages) -> None:
     assert response.headers["content-type"] == "application/problem+json"
 
 
-async def test_a_refresh_gets_the_main_element_alone_and_nothing_when_nothing_changed(
-    seeded: str,
-) -> None:
+async def test_a_refresh_gets_the_main_element_alone_and_nothing_when_nothing_changed(seeded: str) -> None:
     async with serving(seeded) as pages:
         part = await pages.get("/queues", headers={"HX-Request": "true"})
         assert part.text.startswith("<main")

@@ -197,8 +197,7 @@ async def test_a_node_like_one_that_is_there(pages: Pages, sql: Client) -> None:
 async def test_a_node_like_one_that_is_there_made_to_fit(pages: Pages, sql: Client) -> None:
     sql.create_queue("training")
     sql.register_node(
-        uuid4(),
-        NodeSpec(name="n-1", instance_id="1", labels={"zone": "b", "driver": 7}, cpu_milli=4000),
+        uuid4(), NodeSpec(name="n-1", instance_id="1", labels={"zone": "b", "driver": 7}, cpu_milli=4000)
     )
     sql.spawn_lease(
         "training",

@@ -134,10 +134,7 @@ def test_taints_and_trust(cli: Cli, shown: Shown) -> None:
         cli("node", "taint", "box-1", bad, code=2)
     cli("node", "attest", "box-1", "acme.prod", "--expires-at", "2100-01-01T00:00:00Z")
     [attestation] = shown("node", "show", "box-1")["attestations"]
-    assert (attestation["domain"], attestation["expires_at"]) == (
-        "acme.prod",
-        "2100-01-01T00:00:00+00:00",
-    )
+    assert (attestation["domain"], attestation["expires_at"]) == ("acme.prod", "2100-01-01T00:00:00+00:00")
     cli("node", "attest", "box-1", "acme.prod", "--expires-at", "tomorrow", code=2)
     assert "hwqueue node confirm" in cli("node", "hand-over", "box-1", "hwqueue_worker").stderr
     facts = shown("node", "show", "box-1")

@@ -120,10 +120,7 @@ def test_a_reserved_member_is_told(producer: Client, cli: Cli) -> None:
     gang_id = cli("gang", "spawn", QUEUE, "--member", "work:2").stdout.strip()
     reap(producer)
     rows = [line.split() for line in cli("gang", "show", gang_id).stdout.splitlines()[-2:]]
-    assert [(row[0], *row[2:]) for row in rows] == [
-        ("0", "reserved", "n1"),
-        ("1", "reserved", "n1"),
-    ]
+    assert [(row[0], *row[2:]) for row in rows] == [("0", "reserved", "n1"), ("1", "reserved", "n1")]
 
 
 @pytest.mark.parametrize(

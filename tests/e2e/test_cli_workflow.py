@@ -92,10 +92,7 @@ def test_definitions(cli: Cli, shown: Shown, tmp_path: Path, monkeypatch: pytest
     cli("queue", "create", "default")
     cli("workflow", "run", "training", "--version", "1", "--input", '{"dataset": "x"}')
     found = shown("workflow", "versions", "training", "none")
-    assert [(each["version"], each["run_counts"]) for each in found] == [
-        (2, {}),
-        (1, {"running": 1}),
-    ]
+    assert [(each["version"], each["run_counts"]) for each in found] == [(2, {}), (1, {"running": 1})]
     assert "1 running" in cli("workflow", "versions", "training").stdout
     assert "no workflow" in cli("workflow", "versions", "none").stderr
     told = cli("workflow", "show", "training", "--version", "1").stdout
@@ -357,9 +354,7 @@ def test_items_of_a_map(runner: Runner, cli: Cli, shown: Shown) -> None:
     runner.fail("score")
     line = ("workflow", "results", run, "score")
     header, *lines = cli(*line).stdout.splitlines()
-    assert header.split() == [
-        *("item", "name", "state", "node", "attempt", "lasted", "returned", "lease_id"),
-    ]
+    assert header.split() == [*("item", "name", "state", "node", "attempt", "lasted", "returned", "lease_id")]
     done, broken, waits = [row.split() for row in lines]
     assert done[:5] == ["0", "-", "completed", "gpu-1", "1"]
     assert "xxx…" in lines[0]
@@ -392,11 +387,7 @@ def test_members_of_a_gang(runner: Runner, cli: Cli) -> None:
 
 
 def test_a_dry_run_tells_what_each_step_asks_and_where_it_could_run(
-    runner: Runner,
-    cli: Cli,
-    shown: Shown,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    runner: Runner, cli: Cli, shown: Shown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     steps = [

@@ -41,11 +41,7 @@ def shop(dsn: str, *arguments: str) -> dict[str, Any]:
 def manage(dsn: str, *arguments: str) -> str:
     """Run a command of the project to its end; what it said on both streams."""
     done = subprocess.run(
-        **shop(dsn, *arguments),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=180,
-        check=False,
+        **shop(dsn, *arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=180, check=False
     )
     assert done.returncode == 0, done.stdout
     return str(done.stdout)

@@ -309,10 +309,7 @@ class World:
         """The two leases."""
         spawned = []
         for strength, weights in ((100, {"gpu": 100, "disk": 90}), (50, {"gpu": 100})):
-            placement = {
-                "strength": strength,
-                "prefer": [_prefers(*one) for one in weights.items()],
-            }
+            placement = {"strength": strength, "prefer": [_prefers(*one) for one in weights.items()]}
             lease = self._client.spawn_lease(self._queue, "train", placement=placement).lease_id
             total = sum(weights.values())
             self.affinity[lease] = [strength * weights.get(kind, 0) / total for kind in ("gpu", "disk")]

@@ -19,11 +19,7 @@ def run(heading: str, dsn: str) -> list[str]:
     """The lines that the program below a heading prints."""
     [program] = fenced(part(PAGE, heading), "python")
     done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={"HWQUEUE_DSN": dsn},
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", program], env={"HWQUEUE_DSN": dsn}, capture_output=True, text=True, check=True
     )
     return done.stdout.splitlines()
 

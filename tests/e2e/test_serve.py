@@ -168,12 +168,7 @@ def test_elsewhere_than_on_this_machine_callers_need_a_token(dsn: str) -> None:
 @pytest.mark.embedded
 @pytest.mark.parametrize(
     "options",
-    [
-        ["--auth", "proxy"],
-        ["--auth", "maybe"],
-        ["--auth", "tokens", "--no-auth"],
-        ["--rate-limit", "x"],
-    ],
+    [["--auth", "proxy"], ["--auth", "maybe"], ["--auth", "tokens", "--no-auth"], ["--rate-limit", "x"]],
 )
 def test_options_that_do_not_fit(dsn: str, options: list[str]) -> None:
     cli(dsn, "serve", *options, code=2)

@@ -96,10 +96,7 @@ def test_it_runs_as_if_it_ran_here(client: Client, dsn: str, run: Run, tmp_path:
     assert json.loads(first) == [list(words), told, str(tmp_path), ""]
     assert last == "no newline"
     lease = only_lease(client)
-    assert done.stderr.splitlines() == [
-        f"lease {lease.lease_id} in queue {QUEUE}; Ctrl-C cancels it",
-        "30%",
-    ]
+    assert done.stderr.splitlines() == [f"lease {lease.lease_id} in queue {QUEUE}; Ctrl-C cancels it", "30%"]
     assert (lease.state, lease.result) == (LeaseState.COMPLETED, {"exit_status": 0})
 
 

@@ -120,11 +120,7 @@ def test_a_batch_is_one_span(dsn: str, spans: InMemorySpanExporter) -> None:
         leases = [client.get_lease(lease.lease_id) for lease in (first, second, third)]
     [producer] = of_kind(spans, SpanKind.PRODUCER)
     headers = [lease.headers or {} for lease in leases]
-    assert [sorted(given) for given in headers] == [
-        ["traceparent"],
-        ["traceparent", "x"],
-        ["traceparent"],
-    ]
+    assert [sorted(given) for given in headers] == [["traceparent"], ["traceparent", "x"], ["traceparent"]]
     assert f"{own_id(producer):016x}" in headers[0]["traceparent"]
     assert headers[2]["traceparent"] == OWN
 
@@ -197,13 +193,7 @@ async def test_steps_are_linked_to_the_attempts_that_ended_their_parents(
     *failed, left = of_step(spans, "left")
     [join], [last] = of_step(spans, "join"), of_step(spans, "last")
     assert len(failed) == 2
-    expected = {
-        first: [],
-        left: [first],
-        right: [first],
-        join: [left, right],
-        last: [join],
-    }
+    expected = {first: [], left: [first], right: [first], join: [left, right], last: [join]}
     for span, parents in expected.items():
         links = set(linked(span)) - {own_id(submission)}
         assert links == {own_id(parent) for parent in parents}, span.name

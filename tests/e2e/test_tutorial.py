@@ -38,10 +38,7 @@ READS = ("hwqueue lease list", "hwqueue lease explain", "hwqueue pending", "hwqu
 SPAN = re.compile(r"\b\d+(\.\d+)? s\b")
 PYTEST_SPAN = re.compile(r"\b\d+\.\d+s\b")
 
-pytestmark = [
-    pytest.mark.embedded,
-    pytest.mark.skipif(not PAGE.exists(), reason="no checkout"),
-]
+pytestmark = [pytest.mark.embedded, pytest.mark.skipif(not PAGE.exists(), reason="no checkout")]
 
 
 @dataclass

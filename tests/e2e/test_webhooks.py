@@ -45,10 +45,7 @@ def example(monkeypatch: pytest.MonkeyPatch, secret: str) -> ModuleType:
 
 
 def test_the_receiver_of_the_page(
-    cli: Cli,
-    shown: Shown,
-    monkeypatch: pytest.MonkeyPatch,
-    conn: psycopg.Connection[Any],
+    cli: Cli, shown: Shown, monkeypatch: pytest.MonkeyPatch, conn: psycopg.Connection[Any]
 ) -> None:
     """It takes what is signed, and what is sent again once; after a rotation both secrets do."""
     secret = cli("webhook", "add", "pager", ELSEWHERE, "--code", "queue_paused", "--bare").stdout

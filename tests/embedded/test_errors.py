@@ -155,11 +155,7 @@ def test_wheel_not_installed(server: EmbeddedServer, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(
     ("mode", "content"),
-    [
-        (0o644, b"#!/bin/sh\nexit 0\n"),
-        (0o755, b"\x7fELF of another machine"),
-        (0o755, b"#!/bin/false\n"),
-    ],
+    [(0o644, b"#!/bin/sh\nexit 0\n"), (0o755, b"\x7fELF of another machine"), (0o755, b"#!/bin/false\n")],
     ids=["not executable", "another machine", "fails"],
 )
 def test_binaries_that_cannot_run(
@@ -191,10 +187,7 @@ def test_somebody_else_keeps_the_lock(
     folder.mkdir()
     monkeypatch.setattr(server_module, "_LOCK_NOTE_S", 0.01)
     monkeypatch.setattr(server_module, "_LOCK_S", 0.01)
-    with (
-        FileLock(folder / "lock"),
-        pytest.raises(EmbeddedError, match="another process has held"),
-    ):
+    with FileLock(folder / "lock"), pytest.raises(EmbeddedError, match="another process has held"):
         server_in(folder).ensure_running()
     assert "waiting for another process" in caplog.text
 

@@ -257,10 +257,7 @@ def test_runs_for_an_ordinary_user(open_folder: Path) -> None:
     (open_folder / "home").mkdir()
     os.chown(open_folder / "home", 65534, 65534)
     run = subprocess.run(
-        [sys.executable, "-c", ORDINARY_USER, str(open_folder)],
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-c", ORDINARY_USER, str(open_folder)], capture_output=True, text=True, check=False
     )
     assert run.stdout.strip() == "42", run.stderr
     assert (open_folder / "home" / "server" / "data").stat().st_uid == 65534

@@ -75,10 +75,7 @@ def skip_unless_at_hand(peer: Peer) -> None:
 def test_jobs_are_claimed_once(queue: SqlPeer, queue_dsn: str) -> None:
     queue.fill(queue_dsn, 8)
     assert queue.waiting(queue_dsn) == 8
-    with (
-        closing(queue.connect(queue_dsn, 0)) as one,
-        closing(queue.connect(queue_dsn, 1)) as other,
-    ):
+    with closing(queue.connect(queue_dsn, 0)) as one, closing(queue.connect(queue_dsn, 1)) as other:
         claimed = one.claim(3)
         assert len(claimed) == min(3, queue.best_batch)
         also = other.claim(1)
@@ -247,10 +244,7 @@ def test_each_task_of_a_map_is_completed_once(peer: Pgflow, empty_dsn: str) -> N
         psycopg.connect(empty_dsn, autocommit=True) as connection,
     ):
         assert [one.step(), other.step(), one.step()] == [2, 2, 1]
-        assert dict(connection.execute(STATES, [run]).fetchall()) == {
-            "each": "completed",
-            "last": "started",
-        }
+        assert dict(connection.execute(STATES, [run]).fetchall()) == {"each": "completed", "last": "started"}
         assert other.step() == 1
         assert connection.execute(STATUS).fetchall() == [("completed", 6)]
         assert connection.execute(RUN, [run]).fetchall() == [("completed",)]

@@ -86,10 +86,7 @@ def test_placements_say_what_a_job_needs() -> None:
     assert any(job.prefer_tags for job in labelled.jobs)
     job = replace(JOB, gpu_models=("T4", "P100"), tags={"zone": "a"}, prefer_tags={"disk": "nvme"})
     assert placement(job) == {
-        "require": [
-            {"label": "gpu_model", "op": "in", "values": ["T4", "P100"]},
-            {"tags": {"zone": "a"}},
-        ],
+        "require": [{"label": "gpu_model", "op": "in", "values": ["T4", "P100"]}, {"tags": {"zone": "a"}}],
         "prefer": [{"weight": 100, "when": {"tags": {"disk": "nvme"}}}],
         "resources": {"cpu_milli": 1000, "memory_mib": 1024, "gpu_milli": 500},
     }
@@ -196,10 +193,7 @@ def pods(tmp_path: Path) -> Path:
 
 def test_reads_both_files(nodes: Path, pods: Path) -> None:
     trace = read_trace(nodes, pods)
-    assert trace.machines == (
-        Machine("n1", 96000, 393216, 8, "G2"),
-        Machine("n2", 32000, 262144, 0, None),
-    )
+    assert trace.machines == (Machine("n1", 96000, 393216, 8, "G2"), Machine("n2", 32000, 262144, 0, None))
     assert trace.jobs == (Job("p1", 4000, 8192, 1, 460, ("T4", "G2"), "LS", "Running", 10, 12, 99),)
     assert trace.gpus == 8
     assert trace.machines[0].labels == {"pool": "gpu", "gpu_model": "G2"}

@@ -13,14 +13,7 @@ from benchmarks.core.spread import Spread
 from lab.peers.naive import Naive
 from lab.soak import bystander
 from lab.soak.figures import Minute, furthest_behind, latency_kept, rate_kept, tables
-from lab.soak.pace import (
-    LOOKUP_SECONDS,
-    PROBE_SECONDS,
-    SPAWN_BATCH,
-    Claims,
-    Pace,
-    keep_pace,
-)
+from lab.soak.pace import LOOKUP_SECONDS, PROBE_SECONDS, SPAWN_BATCH, Claims, Pace, keep_pace
 from lab.soak.question import soak
 from lab.soak.sizes import Size, sizes
 from tests.benchmarks.asking import ask

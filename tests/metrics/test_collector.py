@@ -81,11 +81,7 @@ def busy(conn: psycopg.Connection[Any], clock: Clock) -> Api:
     members = [{"task": "t", "count": 2, "options": {"placement": {"resources": {"gpu": 3}}}}]
     api.rows("spawn_gang", queue="gangs", members=Jsonb(members))
     api.rows("spawn_everywhere", queue="gangs", task="agent", options={"max_attempts": 1})
-    planned = {
-        "ttl": timedelta(hours=1),
-        "round": 1,
-        "epoch": api.value("lead_planner", holder="p"),
-    }
+    planned = {"ttl": timedelta(hours=1), "round": 1, "epoch": api.value("lead_planner", holder="p")}
     api.rows("set_prices", queue="q", prices={"device_worth": [0.5] * 101}, **planned)
     figures = {"leases": {"fetched": 3}, "seconds": {"read": 0.25}, "resting": 1}
     room = {"gpus": 2, "allocated": 0.5, "bound": 1.5, **figures}

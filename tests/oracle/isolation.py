@@ -89,10 +89,7 @@ def may_run(placement: Mapping[str, Any], node: IsolatingNode, running: Sequence
 
 
 def misgiven(
-    placement: Mapping[str, Any],
-    node: IsolatingNode,
-    others: Sequence[Assignment],
-    given: Assignment,
+    placement: Mapping[str, Any], node: IsolatingNode, others: Sequence[Assignment], given: Assignment
 ) -> list[str]:
     """What is wrong with what a claim was just given, others running already."""
     wrong = _misgiven_devices(placement, node, others, given)
@@ -113,10 +110,7 @@ def misgiven(
 
 
 def _misgiven_cores(
-    placement: Mapping[str, Any],
-    node: IsolatingNode,
-    use: Mapping[int, int],
-    taken: Mapping[int, int],
+    placement: Mapping[str, Any], node: IsolatingNode, use: Mapping[int, int], taken: Mapping[int, int]
 ) -> list[str]:
     """Amounts, and whether there was a choice that leaves more to others."""
     assert node.cores is not None
@@ -200,10 +194,7 @@ def _devices_asked(placement: Mapping[str, Any]) -> int:
 
 
 def _misgiven_devices(
-    placement: Mapping[str, Any],
-    node: IsolatingNode,
-    others: Sequence[Assignment],
-    given: Assignment,
+    placement: Mapping[str, Any], node: IsolatingNode, others: Sequence[Assignment], given: Assignment
 ) -> list[str]:
     devices = [UUID(gpu["resource_id"]) for gpu in given.get("gpus", ())]
     if len(set(devices)) != len(devices) or len(devices) != _devices_asked(placement):

@@ -13,10 +13,7 @@ from tests.properties.strategies import NODE_IDS, node_specs
 
 CONTRADICTORY = "QHC04"
 # affinity alone, so that the score is the documented number
-ONLY_AFFINITY = {
-    "tuning": {"weight_affinity": 1, "weight_fit": 0, "weight_spread": 0},
-    "patience": 0,
-}
+ONLY_AFFINITY = {"tuning": {"weight_affinity": 1, "weight_fit": 0, "weight_spread": 0}, "patience": 0}
 
 Specs = list[dict[str, Any]]
 clusters: st.SearchStrategy[Specs] = st.tuples(*map(node_specs, range(3))).map(list)

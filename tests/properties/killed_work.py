@@ -20,11 +20,7 @@ from tests.direct import Direct
 from tests.properties.strategies import IDS
 
 QUEUE = "killed"
-POLICY = {
-    "claim_timeout": 30,
-    "max_attempts": 100,
-    "retry": {"kind": "fixed", "base": 1, "jitter": 0},
-}
+POLICY = {"claim_timeout": 30, "max_attempts": 100, "retry": {"kind": "fixed", "base": 1, "jitter": 0}}
 GPUS = 2
 NODES = tuple(uuid5(IDS, f"killed-node-{number}") for number in range(4))
 GPU: Row = {"placement": {"resources": {"gpu": 1}}}
@@ -32,10 +28,7 @@ SOON: Row = {"max_run": 20}
 MOST_OPEN = 30
 # The claim is lost, cancelled, finished, held by another session; the lease is gone, claimed; the
 # node is gone, superseded; the gang, the everywhere task is gone.
-DOCUMENTED = {
-    *("QHL01", "QHL02", "QHL03", "QHL04", "QHL07", "QHL09"),
-    *("QHN01", "QHN03", "QHG01", "QHE01"),
-}
+DOCUMENTED = {*("QHL01", "QHL02", "QHL03", "QHL04", "QHL07", "QHL09"), *("QHN01", "QHN03", "QHG01", "QHE01")}
 NOTES = """
 create schema storm;
 create table storm.handler (

@@ -7,15 +7,7 @@ from uuid import UUID, uuid5
 
 from tests.direct import Direct
 from tests.oracle.facts import Node
-from tests.properties.strategies import (
-    IDS,
-    NODE_IDS,
-    PATTERNS,
-    RANGES,
-    RESOURCE_IDS,
-    TEXTS,
-    VERSIONS,
-)
+from tests.properties.strategies import IDS, NODE_IDS, PATTERNS, RANGES, RESOURCE_IDS, TEXTS, VERSIONS
 
 _TEXTS = ("abc", "a,b", "-", "1.", ".5", "00", "v2", "x" * 256, "x" * 257, "12.5 ", "1_0")
 _VERSIONS = ("1.2", "1.2.4", "2.0.0", "2.0.0-beta", "1.2.3-rc.10", "1.2.3-alpha", "0.9", "v")

@@ -24,10 +24,7 @@ SERVICE_POLICIES: dict[UUID, Options] = {
     SERVICES[0]: {"failure_domain": "label:zone"},
     SERVICES[1]: {"failure_domain": "node", "anti_affinity_services": [str(SERVICES[0])]},
 }
-KNOWN_SERVICES = {
-    SERVICES[0]: Service("label:zone"),
-    SERVICES[1]: Service("node", (SERVICES[0],)),
-}
+KNOWN_SERVICES = {SERVICES[0]: Service("label:zone"), SERVICES[1]: Service("node", (SERVICES[0],))}
 ADOPTED: Options = {"labels": {"app": "adopted"}, "tenant": "adopted"}  # nothing asks about these
 TAINTS = (
     {"key": "dedicated", "value": "batch", "effect": "no_schedule"},
@@ -133,10 +130,7 @@ def _lasting(choose: Random, requirement: Options) -> Options:
 
 def _requirement(choose: Random, others: Sequence[UUID]) -> Options:
     domain = choose.choice(_DOMAINS)
-    about: Options = {
-        "leases": {"labels": {"app": choose.choice(_APPS)}},
-        "domain": domain,
-    }
+    about: Options = {"leases": {"labels": {"app": choose.choice(_APPS)}}, "domain": domain}
     if choose.random() < 0.2:
         about["tenants"] = "*"
     match choose.randrange(9):

@@ -175,11 +175,7 @@ def _patterns(asked: Any) -> int:
 
 strengths = st.sampled_from([1, 5, 50.0, 100, None])
 placements = st.fixed_dictionaries(
-    {
-        "require": st.lists(exprs, max_size=2),
-        "prefer": preferences,
-        "resources": resources,
-    },
+    {"require": st.lists(exprs, max_size=2), "prefer": preferences, "resources": resources},
     optional={"strength": strengths},
 ).filter(lambda asked: _patterns(asked) <= MOST_PATTERNS)
 
@@ -200,9 +196,7 @@ competing = st.fixed_dictionaries(
             ]
         ),
         "require": st.one_of(
-            st.just([]),
-            st.just([]),
-            st.sampled_from(DEVICES).map(lambda device: [{"resource": device}]),
+            st.just([]), st.just([]), st.sampled_from(DEVICES).map(lambda device: [{"resource": device}])
         ),
     }
 )

@@ -42,10 +42,7 @@ class Counter:
 )
 @settings(max_examples=10)
 def test_each_gets_one_of_the_best(
-    dsn: str,
-    capacity: dict[str, int],
-    priorities: list[int],
-    shape: tuple[int, int],
+    dsn: str, capacity: dict[str, int], priorities: list[int], shape: tuple[int, int]
 ) -> None:
     """A claim passes by what the others hold at that moment, and nothing else."""
     with psycopg.connect(dsn, autocommit=True) as conn:

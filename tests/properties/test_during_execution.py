@@ -88,10 +88,7 @@ class World:
     """Two nodes, three leases that run there, and one that may have to leave."""
 
     def __init__(
-        self,
-        conn: psycopg.Connection,
-        specs: list[dict[str, Any]],
-        there: list[tuple[int, dict[str, str]]],
+        self, conn: psycopg.Connection, specs: list[dict[str, Any]], there: list[tuple[int, dict[str, str]]]
     ) -> None:
         self.api, self.direct = Api(conn), Direct(conn)
         self.queue = QUEUE.format(next(_examples))

@@ -53,8 +53,7 @@ _LEFT = """
 
 
 @pytest.mark.parametrize(
-    "kills",
-    [30, pytest.param(int(os.environ.get("HWQUEUE_KILLED", "300")), marks=pytest.mark.slow)],
+    "kills", [30, pytest.param(int(os.environ.get("HWQUEUE_KILLED", "300")), marks=pytest.mark.slow)]
 )
 def test_killed_processes(dsn: str, conn: Conn, kills: int) -> None:
     """Nodes, upkeep, a producer and two planners; in the end what is left can be worked off."""

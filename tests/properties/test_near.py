@@ -30,10 +30,7 @@ class Drawn:
 
 
 drawn = st.builds(
-    Drawn,
-    st.sampled_from([None, 1, 2, 3]),
-    st.sampled_from([None, "east", "west"]),
-    st.booleans(),
+    Drawn, st.sampled_from([None, 1, 2, 3]), st.sampled_from([None, "east", "west"]), st.booleans()
 )
 
 

@@ -90,23 +90,14 @@ terms = st.one_of(
 )
 spreads = st.one_of(
     st.builds(
-        lambda domain, skew, selector, more: {
-            "domain": domain,
-            "max_skew": skew,
-            "select": selector,
-            **more,
-        },
+        lambda domain, skew, selector, more: {"domain": domain, "max_skew": skew, "select": selector, **more},
         domains,
         st.integers(1, 2),
         selectors,
         some(min_domains=st.just(2), count_nodes=st.just({"affinity": "ignore"})),
     ),
     st.builds(
-        lambda domain, most, selector: {
-            "domain": domain,
-            "max_per_domain": most,
-            "select": selector,
-        },
+        lambda domain, most, selector: {"domain": domain, "max_per_domain": most, "select": selector},
         domains,
         st.integers(1, 2),
         selectors,
@@ -143,10 +134,7 @@ runs = st.lists(st.tuples(places, holders, st.booleans()), max_size=4).map(
 @settings(max_examples=min(150, settings().max_examples))
 @given(specs=specs, running=runs, new=newcomers)
 def test_claim_match_and_oracle_agree(
-    conn: psycopg.Connection,
-    specs: list[Options],
-    running: list[tuple[int, Options, bool]],
-    new: Options,
+    conn: psycopg.Connection, specs: list[Options], running: list[tuple[int, Options, bool]], new: Options
 ) -> None:
     """Whatever runs, wherever, and is leaving or not."""
     direct = Direct(conn)

@@ -124,11 +124,7 @@ askings = st.builds(
 
 @given(asked=leases, spec=specs, policy=policies, asking=askings)
 def test_the_documented_order(
-    conn: psycopg.Connection,
-    asked: list[Ask],
-    spec: Row,
-    policy: Row,
-    asking: Asking,
+    conn: psycopg.Connection, asked: list[Ask], spec: Row, policy: Row, asking: Asking
 ) -> None:
     """Lease by lease; and a batch is what as many single claims give."""
     api = Api(conn)

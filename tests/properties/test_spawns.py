@@ -72,9 +72,7 @@ params = mostly(st.sampled_from([None, {}, {"n": 1}, [1.50]]), "x" * 60)
 own = st.fixed_dictionaries({}, optional={"params": params})
 batches = st.lists(kinds, min_size=1, max_size=3).flatmap(
     lambda some: st.lists(
-        st.builds(lambda kind, params: kind | params, st.sampled_from(some), own),
-        min_size=1,
-        max_size=6,
+        st.builds(lambda kind, params: kind | params, st.sampled_from(some), own), min_size=1, max_size=6
     )
 )
 

@@ -31,14 +31,7 @@ from tests.oracle.tables import cluster_of
 from tests.own_server import OwnServer, own_server
 from tests.properties.storm_sessions import Session, Storm, stop_everywhere
 from tests.properties.storm_watch import faults, install_notes, look, stamp
-from tests.properties.storm_work import (
-    KNOWN_SERVICES,
-    NODES,
-    POLICY,
-    QUEUE,
-    SERVICE_POLICIES,
-    Options,
-)
+from tests.properties.storm_work import KNOWN_SERVICES, NODES, POLICY, QUEUE, SERVICE_POLICIES, Options
 from tests.races.terms import publish
 
 SESSIONS = 6

@@ -112,11 +112,7 @@ def test_every_toleration_with_every_taint(conn: psycopg.Connection) -> None:
     wish=st.sampled_from([(False, 100), (True, 100), (False, 30), (True, 30)]),
 )
 def test_what_may_come_and_how_it_scores(
-    conn: psycopg.Connection,
-    own: Items,
-    operators: Items,
-    tolerate: Items,
-    wish: tuple[bool, int],
+    conn: psycopg.Connection, own: Items, operators: Items, tolerate: Items, wish: tuple[bool, int]
 ) -> None:
     """wish: whether the lease prefers the node, and the strength."""
     prefers, strength = wish

@@ -159,8 +159,7 @@ needs = st.fixed_dictionaries(
         "memory_mib": st.sampled_from([0, 512, 2048]),
         "gpus": st.sampled_from([(0, 0), (1, 0), (2, 0), (1, 300), (1, 500)]),
         "custom": st.one_of(
-            st.none(),
-            st.dictionaries(st.sampled_from(["license", "tape"]), st.integers(0, 2), min_size=1),
+            st.none(), st.dictionaries(st.sampled_from(["license", "tape"]), st.integers(0, 2), min_size=1)
         ),
         "cpu_isolation": st.sampled_from([None, "whole_core", "strict_isolated"]),
         "gpu_exclusivity": st.sampled_from([None, "device_exclusive", "partition_exclusive"]),

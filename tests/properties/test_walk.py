@@ -33,11 +33,7 @@ from tests.transitions import transitions
 
 WALK_CALLS = 2
 SWEEPS = {"due", "expire", "deadline"}
-QUEUE_POLICY = {
-    "retry": {"kind": "fixed", "base": 1, "jitter": 0},
-    "max_attempts": 3,
-    "claim_timeout": 30,
-}
+QUEUE_POLICY = {"retry": {"kind": "fixed", "base": 1, "jitter": 0}, "max_attempts": 3, "claim_timeout": 30}
 SPEC = {
     "instance_id": "first",
     "labels": {"zone": "a"},

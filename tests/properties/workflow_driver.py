@@ -105,12 +105,7 @@ class Driver:
     """Runs one workflow to its end, as chance has it."""
 
     def __init__(
-        self,
-        sessions: list[Session],
-        workflow: Workflow,
-        chance: Random,
-        *,
-        cancels: bool = False,
+        self, sessions: list[Session], workflow: Workflow, chance: Random, *, cancels: bool = False
     ) -> None:
         self.desk, *self.sessions = sessions
         self.looks = self.desk.calls
@@ -412,10 +407,7 @@ class Driver:
         """Send a wait its signal."""
         if self._operate(session, "signal_workflow_run", name=name, payload=1):
             self.unsent.discard(name)
-            session.did(
-                lambda: self.history.sent.add((self.flow.run, name)),
-                lambda: self.unsent.add(name),
-            )
+            session.did(lambda: self.history.sent.add((self.flow.run, name)), lambda: self.unsent.add(name))
 
     # What has come of it.
 

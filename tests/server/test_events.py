@@ -152,8 +152,7 @@ def test_a_stream_ends_with_its_token(dsn: str, sql: Client, token: Token, queue
 
 
 @pytest.mark.parametrize(
-    "params",
-    [{"actor": "nul\0"}, {"code": ["a", "nul\0"]}, {"code": ""}, {"code": "a" * 101}],
+    "params", [{"actor": "nul\0"}, {"code": ["a", "nul\0"]}, {"code": ""}, {"code": "a" * 101}]
 )
 @pytest.mark.parametrize("path", ["", "/stream"])
 async def test_what_cannot_be_asked(http: Http, path: str, params: dict[str, Any]) -> None:

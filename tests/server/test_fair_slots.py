@@ -237,10 +237,7 @@ async def test_tokens_of_a_tenant_share_its_connections(
         body = {"queue": queue, "task": "draw"}
         return await http.post(f"{V1}/leases", json=body, headers=headers)
 
-    async with (
-        serving(auth="tokens", pool_size=4, read_pool_size=4) as http,
-        AsyncExitStack() as on,
-    ):
+    async with serving(auth="tokens", pool_size=4, read_pool_size=4) as http, AsyncExitStack() as on:
         pools: Pools = http.app.state.services.pools
         hold, slots = getattr(pools, kind), getattr(pools, f"_{kind}_slots")
         slots._max_wait = 0.01

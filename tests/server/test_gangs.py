@@ -191,10 +191,7 @@ async def test_everywhere_from_spawned_to_stopped(http: Http, sql: Client, queue
 
 async def test_everywhere_what_is_refused(http: Http, queue: str) -> None:
     body: dict[str, Any] = {"queue": queue, "task": "agent"}
-    for options, field in (
-        ({"patience": 2}, "options.patience"),
-        ({"mode": "often"}, "options.mode"),
-    ):
+    for options, field in (({"patience": 2}, "options.patience"), ({"mode": "often"}, "options.mode")):
         found = problem(await http.post(EVERYWHERE, json=body | {"options": options}), 422, "QHA01")
         assert found["field"] == field
     problem(await http.post(EVERYWHERE, json=body | {"queue": "none"}), 404, "QHQ01")

@@ -192,7 +192,7 @@ FILTERS = {
     if any(each["in"] == "query" for each in route.get("parameters", ()))
 }
 HARMLESS = {"queue", "state", "limit", "kind", "order", "minutes", "label", "code", "wait"} | {
-    *("attempt", "last", "workflow", "version", "is_nested"),
+    *("attempt", "last", "workflow", "version", "is_nested")
 }
 """Filters that name nothing of a tenant's: queues, nodes and labels belong to nobody."""
 TIMES = (

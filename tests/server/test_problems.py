@@ -65,10 +65,7 @@ async def test_json_that_python_cannot_read(http: Http, odd: str) -> None:
         ({"options": {"tenant": "nul\0"}}, "options.tenant"),
         ({"params": {"a": "nul\0"}}, "params.a"),
         ({"params": {"a": "\ud800"}}, "params.a"),
-        (
-            {"options": {"placement": {"require": [{"rack": -1}]}}},
-            "options.placement.require[0].rack[0]",
-        ),
+        ({"options": {"placement": {"require": [{"rack": -1}]}}}, "options.placement.require[0].rack[0]"),
         ({"options": {"delay": 5, "available_at": "2030-01-31T12:00:00Z"}}, "options.delay"),
     ],
 )

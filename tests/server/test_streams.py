@@ -45,11 +45,7 @@ class Script:
 async def told(script: Script, seen: int | None) -> list[str | int]:
     """All that a follower is told: ids of events, and comments."""
     following = event_streams.EventStreams(1, 1).follow(
-        seen,
-        check=script.check,
-        fetch=script.fetch,
-        place_of=lambda event: int(event.id or 0),
-        beginning=0,
+        seen, check=script.check, fetch=script.fetch, place_of=lambda event: int(event.id or 0), beginning=0
     )
     return [each if isinstance(each, str) else int(each.id or 0) async for each in following]
 

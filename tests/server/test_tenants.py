@@ -25,10 +25,7 @@ def theirs(sql: Client, queue: str) -> str:
 async def test_the_tenant_is_the_tokens(guarded: Http, sql: Client, queue: str, film: dict[str, str]) -> None:
     body: dict[str, Any] = {"queue": queue, "task": "draw"}
     one = ok(await guarded.post(f"{V1}/leases", json=body, headers=film), 201)["lease_id"]
-    batch = {
-        "queue": queue,
-        "leases": [{"task": "draw"}, {"task": "b", "options": {"tenant": FILM}}],
-    }
+    batch = {"queue": queue, "leases": [{"task": "draw"}, {"task": "b", "options": {"tenant": FILM}}]}
     two = ok(await guarded.post(f"{V1}/leases/batch", json=batch, headers=film), 201)["items"]
     for lease_id in (one, *(lease["lease_id"] for lease in two)):
         assert sql.get_lease(lease_id).tenant == FILM

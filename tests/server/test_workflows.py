@@ -59,10 +59,7 @@ async def test_from_defined_to_completed(http: Http, sql: Client, queue: str) ->
     assert answer.headers["location"] == f"{RUNS}/{run['run_id']}"
     settle(sql, queue)
     steps = ok(await http.get(f"{RUNS}/{run['run_id']}/steps"))["items"]
-    assert [(step["step"], step["state"]) for step in steps] == [
-        ("a", "completed"),
-        ("b", "running"),
-    ]
+    assert [(step["step"], step["state"]) for step in steps] == [("a", "completed"), ("b", "running")]
     assert (steps[0]["result"], steps[1]["waits_for"]) == ({"done": 1}, [])
     settle(sql, queue)
     found = ok(await http.get(f"{RUNS}/{run['run_id']}?wait=1"))
@@ -201,10 +198,7 @@ async def test_changes(http: Http, sql: Client, queue: str) -> None:
     assert ok(await http.get(run))["reason"] == "step_failed"
     problem(await http.post(f"{run}/cancel"), 409, "QHF04")
     preview = ok(await http.post(f"{run}/retry/preview", json={"mode": "all"}))["items"]
-    assert [(step["step"], step["state"]) for step in preview] == [
-        ("a", "failed"),
-        ("b", "skipped"),
-    ]
+    assert [(step["step"], step["state"]) for step in preview] == [("a", "failed"), ("b", "skipped")]
     problem(await http.post(f"{run}/retry/preview", json={"steps": ["none"]}), 422, "QHF06")
     assert ok(await http.get(run))["state"] == "failed", "a preview changes nothing"
     step = ok(await http.get(f"{run}/steps"))["items"][0]
@@ -231,10 +225,7 @@ async def test_items_come_in_pages(http: Http, sql: Client, queue: str) -> None:
     url = f"{run}/steps/m/results"
     first = await http.get(url, params={"limit": 2})
     page = ok(first)
-    assert [(each["item"], each["state"]) for each in page["items"]] == [
-        (0, "completed"),
-        (1, "failed"),
-    ]
+    assert [(each["item"], each["state"]) for each in page["items"]] == [(0, "completed"), (1, "failed")]
     done, broken = page["items"]
     assert (done["result"], done["attempt"], done["lease_state"]) == ({"done": 1}, 1, "completed")
     assert done["node_name"] == f"n-{done['node_id']}"

@@ -45,12 +45,7 @@ names = st.one_of(
 slips = st.sampled_from([0] * 12 + [-1, 1, 250, 0x1000])
 entries = st.one_of(
     st.builds(
-        entry,
-        st.sampled_from([1, 2, 3]),
-        st.sampled_from([1, 2, 0x81, 0x82]),
-        st.just(1),
-        ids,
-        st.just(0),
+        entry, st.sampled_from([1, 2, 3]), st.sampled_from([1, 2, 0x81, 0x82]), st.just(1), ids, st.just(0)
     ),
     st.builds(entry, st.just(3), st.sampled_from([1, 2, 0x81, 0x82]), st.just(6), racks, st.just(0)),
     st.builds(entry, st.just(4), st.sampled_from([1, 1, 1, 2, 0x81]), st.just(5), names, st.just(0)),
