@@ -37,11 +37,7 @@ def test_a_number_is_at_its_budget_or_a_little_below(present: int, budget: int, 
 def test_a_budget_that_is_written_holds(number: int) -> None:
     written = {"lines": {"sql": budgets.rounded(number)}}
     assert faults({"lines": {"sql": number}}, written) == []
-
-
-def test_numbers_and_budgets_are_the_same_ones() -> None:
-    one, other = {"docs": {"pages": 1}}, {"docs": {"words": 1}}
-    assert len(faults(one, other)) == 2
+    assert len(faults({"docs": {"pages": 1}}, written)) == 2  # both sides name the same ones
 
 
 def test_what_a_call_reaches_and_short_functions_with_one_caller() -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
 from hwqueue.cli.run_view import _headline, _why, items_text
-from tests.unit.test_run_pages import row, run
+from tests.unit.test_run_pages import NODE, row, run
 
 
 @pytest.mark.parametrize(
@@ -24,21 +23,15 @@ def test_items(items: int | None, done: int | None, failed: int | None, text: st
     assert items_text(row(1, items=items, items_done=done, items_failed=failed)) == text
 
 
-def test_nested_run_and_what_it_waits_for() -> None:
-    nested = uuid4()
-    step = row(1, "running", kind="workflow", nested_run_id=nested, headline="waits for a run")
-    assert _why(step, {}) == f"run {nested}; waits for a run"
+def test_why_a_step_waits() -> None:
+    step = row(1, "running", kind="workflow", nested_run_id=NODE, headline="waits for a run")
+    assert _why(step, {}) == f"run {NODE}; waits for a run"
     assert _why(row(1), {}) is None
-
-
-def test_the_counts_of_items_are_told_once() -> None:
     items: dict[str, Any] = {"items": 3, "items_done": 1, "items_failed": 0}
     assert _why(row(1, "running", headline="1 of 3 items have ended", **items), {}) == "1/3 items"
 
 
 def test_headline_names_the_run_above() -> None:
-    above = uuid4()
-    assert f"training version 1, a step of run {above}: running" in _headline(
-        run(parent_run_id=above, step_counts={"running": 1})
-    )
+    told = _headline(run(parent_run_id=NODE, step_counts={"running": 1}))
+    assert f"training version 1, a step of run {NODE}: running" in told
     assert "a step of" not in _headline(run(step_counts={"running": 1}))

@@ -14,6 +14,7 @@ from typer.main import get_command
 
 from hwqueue.cli.main import app
 from tests.shell_lines import calls, commands, mentions
+from tests.transitions import transitions
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -114,3 +115,10 @@ def test_targets_of_make() -> None:
         for line in [*commands(page), *mentions(page)]:
             if found := re.match(r"make ([a-z-]+)", line):
                 assert f"\n{found[1]}:" in makefile, f"{page.name}: {line}"
+
+
+def test_the_picture_in_the_readme_has_every_way_between_states() -> None:
+    drawn = set(re.findall(r"^ +(\S+) --> (\w+):", (ROOT / "README.md").read_text(), re.M))
+    rows = transitions()
+    assert rows
+    assert drawn == {("[*]" if origin == "none" else origin, target) for origin, target, _ in rows}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -73,31 +72,3 @@ def test_no_feature_is_there_twice() -> None:
     names = [feature.name for feature in FEATURES]
     assert len(names) > 60
     assert sorted(names) == sorted(set(names))
-
-
-@pytest.mark.parametrize(
-    ("change", "fault"),
-    [
-        ({"has": "soon"}, "soon is no answer"),
-        ({"says": "it is there"}, "no page describes it"),
-        ({"says": "[here](nowhere.md)"}, "no such page or heading: nowhere.md"),
-        ({"says": "[here](options.md#rabbits)"}, "no such page or heading: options.md#rabbits"),
-        ({"says": "[here](options.md#spawn). Missing: all of it"}, "what is missing belongs"),
-        ({"has": "in part"}, "what is missing belongs"),
-        ({"tests": ()}, "no test shows it"),
-        ({"tests": ("tests/nowhere.py::test_it",)}, "no such test: tests/nowhere.py::test_it"),
-        ({"tests": ("tests/unit/test_features.py::faults",)}, "no such test: "),
-        ({"tests": ("tests/server/test_auth.py::test_the_proxy_is_believed",)}, "no such test: "),
-    ],
-)
-def test_a_row_that_promises_too_much_is_seen(change: dict[str, Any], fault: str) -> None:
-    good = tools.Feature(
-        group="Spawn",
-        name="priority",
-        has="yes",
-        says="[options](options.md#spawn)",
-        tests=("tests/server/test_auth.py::TestProxy::test_the_proxy_is_believed",),
-    )
-    assert faults(good) == []
-    [found] = faults(replace(good, **change))
-    assert found.startswith(fault)

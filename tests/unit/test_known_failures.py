@@ -57,20 +57,3 @@ def test_what_gangs_hold_names_rules_and_tests() -> None:
     for name in re.findall(r"`([^`]*)`", " ".join(rows)):
         file, _, test = name.partition("::")
         assert test in names_in(file) if test else name in re.split(r",\s", rules[1]), name
-
-
-KNOWN = "tests/unit/test_known_failures.py::test_the_page_has_them"
-GOOD = f"Reported of X: [#1](https://x.org/1).\n\nOurs does not.\n\n```text\n{KNOWN}\n```\n"
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "fault"),
-    [
-        ("Reported of X: [#1](https://x.org/1)", "It is so", "no thread reports it"),
-        (KNOWN, "", "no test shows it"),
-        (KNOWN, "tests/nowhere.py::test_it", "no such test: tests/nowhere.py::test_it"),
-    ],
-)
-def test_a_section_that_shows_nothing_is_seen(old: str, new: str, fault: str) -> None:
-    assert faults(GOOD) == []
-    assert faults(GOOD.replace(old, new)) == [fault]

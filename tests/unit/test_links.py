@@ -78,11 +78,6 @@ def test_code_names_pages_that_exist() -> None:
     assert lost == []
 
 
-def test_a_page_in_code_is_found() -> None:
-    named = "docs/" + "run/gone.md#a"
-    assert named_pages(f"-- see {named}, ../docs/x.md") == [named]
-
-
 def named_tests(page: str) -> Iterator[tuple[str, Path]]:
     """The files of tests that the rows by subject name; in a cell the first says the folder."""
     rows = re.findall(r"^\| (.*) \|$", page.partition("## By subject")[2], re.M)

@@ -19,11 +19,7 @@ def item(nodeid: str, *marks: str) -> Any:
 def test_they_are_spread_evenly(count: int, most: int, left: list[int]) -> None:
     items = [item(f"test_it.py::test_one[{number}]") for number in range(count)]
     others = [item("test_it.py::test_other"), item("test_it.py::test_third[a]")]
+    others += [item(f"test_it.py::test_each[{number}]", "every_variant") for number in range(9)]
     gone = surplus(cast(list[pytest.Item], items + others), most)
     assert [number for number, one in enumerate(items) if one not in gone] == left
     assert not any(one in gone for one in others)
-
-
-def test_every_variant_is_left_where_each_is_about_something_else() -> None:
-    items = [item(f"test_it.py::test_one[{number}]", "every_variant") for number in range(9)]
-    assert surplus(cast(list[pytest.Item], items), 2) == []

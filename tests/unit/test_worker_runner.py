@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sys
 import threading
@@ -18,7 +19,7 @@ import pytest
 
 from hwqueue.app import App
 from hwqueue.types import LeaseOutlook, LeaseState, Settled, Verdict
-from hwqueue.worker import LeaseContext
+from hwqueue.worker import LeaseContext, Worker, WorkerSettings, spare_collector
 from hwqueue.worker.report import Reports
 from hwqueue.worker.runner import Runner, StopReason
 from tests.unit.claims import claim, make_runner
@@ -172,3 +173,22 @@ async def test_a_lease_costs_few_calls_beside_its_handler() -> None:
             sys.setprofile(None)
         assert [ended.how.kind for ended in made.take_ended()] == ["complete"] * LEASES
     assert sum(seen.values()) <= MOST_CALLS * LEASES, seen.most_common()
+
+
+def test_what_is_imported_is_not_collected_again_and_again() -> None:
+    gc.unfreeze()
+    try:
+        spare_collector()
+        kept = gc.get_freeze_count()
+        assert kept > 10_000
+        assert len(gc.get_objects()) < kept / 10
+    finally:
+        gc.unfreeze()
+
+
+async def test_a_worker_in_a_program_leaves_collections_to_it() -> None:
+    frozen = gc.get_freeze_count()
+    worker = Worker(app, WorkerSettings(dsn="", detect=False))
+    worker.stop()
+    await worker.run()
+    assert gc.get_freeze_count() <= frozen
