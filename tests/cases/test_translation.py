@@ -8,17 +8,14 @@ import pytest
 from tests.cases import run
 from tests.cases.fleet import glob
 from tests.cases.kubernetes_leases import domain, selector
-from tests.cases.model import DEFAULT_FOLDER, JOB, NAME, NOTHING, Case, lease_id, node_id, read_cases
+from tests.cases.model import DEFAULT_FOLDER, NAME, NOTHING, Case, lease_id, node_id, read_cases
 from tests.cases.nomad_leases import distinct_hosts
-from tests.cases.support import needs
 from tests.cases.translate import translate
 
 SHIPPED = {case.case_id: case for case in read_cases(DEFAULT_FOLDER)}
 S1 = {"exprs": [{"label": "security", "op": "in", "values": ["S1"]}]}
 FOO = {"exprs": [{"label": "foo", "op": "exists"}]}
 TEAM_1 = ["subteam1.team1", "subteam2.team1", "subteam2.team2"]
-DEDICATED = {"key": "dedicated", "op": "equal", "value": "user1", "effect": "no_schedule"}
-SLA = {"key": "node.kubernetes.io/sla", "effect": "no_schedule"}
 WEB = {"labels": {"case.job": "j", "case.group": "web"}}
 GATE = {"taint_comparison_operators": True}
 
@@ -53,187 +50,35 @@ def in_(label: str, *values: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("case_id", "placement"),
+    ("case_id", "part", "translated"),
     [
-        ("k8s-pa-001", {}),
-        (
-            "k8s-pa-006",
-            {
-                "require": [
-                    {
-                        "leases": {
-                            "exprs": [
-                                {"label": "service", "op": "exists"},
-                                {"label": "wrongkey", "op": "does_not_exist"},
-                            ]
-                        },
-                        "domain": "label:region",
-                    },
-                    {
-                        "leases": {
-                            "exprs": [
-                                in_("service", "securityscan"),
-                                {"label": "service", "op": "not_in", "values": ["WrongValue"]},
-                            ]
-                        },
-                        "domain": "label:region",
-                    },
-                ]
-            },
-        ),
-        (
-            "k8s-pa-008",
-            {
-                "require": [
-                    {
-                        "leases": {"exprs": [in_("service", "securityscan", "value2")]},
-                        "domain": "label:region",
-                    },
-                    {
-                        "leases": {"exprs": [in_("service", "antivirusscan", "value2")]},
-                        "domain": "label:node",
-                        "away": True,
-                    },
-                ]
-            },
-        ),
-        (
-            "k8s-pa-046",
-            {"prefer": [{"weight": 5, "when": {"leases": S1, "domain": "label:az", "away": True}}]},
-        ),
         (
             "k8s-pa-056",
-            {"prefer": [{"weight": 5, "when": {"leases": S1, "domain": "label:region", "tenants": TEAM_1}}]},
-        ),
-        ("k8s-ts-001", {"spread": [{"domain": "label:zone", "max_skew": 1, "select": FOO}]}),
-        (
-            "k8s-ts-016",
-            {"spread": [{"domain": "label:zone", "max_skew": 2, "select": FOO, "min_domains": 3}]},
-        ),
-        (
-            "k8s-ts-018",
-            {"require": [in_("foo", "")], "spread": [{"domain": "label:node", "max_skew": 1, "select": FOO}]},
+            "prefer",
+            {"weight": 5, "when": {"leases": S1, "domain": "label:region", "tenants": TEAM_1}},
         ),
         (
             "k8s-ts-021",
-            {
-                "require": [{"any": [[in_("foo", "")]]}],
-                "spread": [
-                    {
-                        "domain": "label:node",
-                        "max_skew": 1,
-                        "select": FOO,
-                        "count_nodes": {"affinity": "ignore"},
-                    }
-                ],
-            },
+            "spread",
+            {"domain": "label:node", "max_skew": 1, "select": FOO, "count_nodes": {"affinity": "ignore"}},
         ),
-        ("k8s-ts-043", {"spread": [{"domain": "node", "max_skew": 3, "select": FOO, "when": "prefer"}]}),
-        ("k8s-ts-041", {"spread": [{"domain": "node", "max_skew": 1, "select": NOTHING, "when": "prefer"}]}),
         # min_domains of a soft constraint means nothing
-        (
-            "k8s-ts-053",
-            {"spread": [{"domain": "label:node", "max_skew": 2, "select": FOO, "when": "prefer"}]},
-        ),
-        ("k8s-ta-001", {}),
-        ("k8s-ta-011", {"tolerate": [{**SLA, "op": "gt", "value": "750"}]}),
-        ("k8s-ta-016", {}),
-        ("k8s-ta-018", {"tolerate": [DEDICATED]}),
-        ("dv-006", {"tolerate": [{"op": "exists"}]}),
-        (
-            "nm-co-066",
-            {"spread": [{"domain": "node", "max_per_domain": 1, "select": {"labels": {"case.job": "foo"}}}]},
-        ),
-        ("nm-co-068", {}),
-        (
-            "nm-co-078",
-            {
-                "spread": [
-                    {
-                        "domain": "label:meta.rack",
-                        "max_per_domain": 1,
-                        "select": {"labels": {"case.job": "j", "case.group": "example"}},
-                    }
-                ]
-            },
-        ),
+        ("k8s-ts-053", "spread", {"domain": "label:node", "max_skew": 2, "select": FOO, "when": "prefer"}),
         # `*` is what the others leave
         (
             "nm-as-011",
+            "spread",
             {
-                "spread": [
-                    {
-                        "domain": "label:node.datacenter",
-                        "targets": [{"value": "dc1", "percent": 50}, {"value": "dc2", "percent": 50}],
-                        "weight": 100,
-                        "select": WEB,
-                    }
-                ]
+                "domain": "label:node.datacenter",
+                "targets": [{"value": "dc1", "percent": 50}, {"value": "dc2", "percent": 50}],
+                "weight": 100,
+                "select": WEB,
             },
         ),
-        (
-            "nm-as-013",
-            {
-                "prefer": [
-                    {
-                        "weight": 100,
-                        "when": {
-                            "leases": {"labels": {"case.job": "foo", "case.group": "web"}},
-                            "domain": "node",
-                            "away": True,
-                        },
-                    }
-                ]
-            },
-        ),
-        ("fleet-003", {"require": [{"node": str(node_id("XYZ"))}]}),
-        (
-            "fleet-008",
-            {
-                "require": [
-                    {"lease": str(lease_id("pong.service")), "domain": "node"},
-                    {"lease": str(lease_id("ping.service")), "domain": "node"},
-                ]
-            },
-        ),
-        (
-            "fleet-028",
-            {
-                "require": [
-                    {
-                        "leases": {"exprs": [{"label": NAME, "op": "in", "values": ["foo@a.service"]}]},
-                        "domain": "node",
-                        "away": True,
-                    }
-                ]
-            },
-        ),
-        ("fleet-031", {}),
     ],
 )
-def test_shipped_cases(case_id: str, placement: Mapping[str, Any]) -> None:
-    """The incoming lease's placement."""
-    assert translate(SHIPPED[case_id]).placement == placement
-
-
-def test_running_leases_carry_their_rules() -> None:
-    """Symmetry is a rule of what runs; a namespace is a tenant, a terminating one is leaving."""
-    translated = translate(SHIPPED["k8s-pa-018"])
-    [running] = translated.running
-    assert running.placement["require"] == [
-        {"leases": {"exprs": [{"label": key, "op": "exists"}]}, "domain": "label:zone", "away": True}
-        for key in ("abc", "def")
-    ]
-    assert running.options["labels"] == {"def": "", "xyz": ""}
-    assert running.options["tenant"] == translated.lease["tenant"] == "default"
-    assert [lease.options["tenant"] for lease in translate(SHIPPED["k8s-ts-003"]).running] == [
-        "ns1",
-        "ns2",
-        "default",
-        "default",
-    ]
-    leaving = [lease.is_leaving for lease in translate(SHIPPED["nm-co-078"]).running]
-    assert leaving == [False, False, False, True]
+def test_what_upstreams_answers_do_not_show(case_id: str, part: str, translated: Mapping[str, Any]) -> None:
+    assert translate(SHIPPED[case_id]).placement[part] == [translated]
 
 
 def test_running_leases_tolerate_the_taints_of_their_node() -> None:
@@ -474,28 +319,3 @@ def test_machine_of_a_unit_that_does_not_run() -> None:
     translated = translate(case)
     assert len({adopted.options["lease_id"] for adopted in translated.running}) == len(running)
     assert run.ask_oracle(case, translated).feasible == {"n1"}
-
-
-def test_jobs_become_labels() -> None:
-    """So that selectors can name them; what has no job has no such label."""
-    translated = translate(SHIPPED["nm-co-071"])
-    assert [lease.options["labels"][JOB] for lease in translated.running] == ["foo", "bar"]
-    assert JOB not in translate(SHIPPED["k8s-pa-003"]).lease["labels"]
-
-
-@pytest.mark.parametrize(
-    ("case_id", "features"),
-    [
-        ("k8s-na-018", set()),
-        ("k8s-pa-008", {"requirements about other leases"}),
-        ("k8s-pa-046", {"preferences about other leases"}),
-        ("k8s-ts-023", {"taints and tolerations", "spread"}),
-        ("k8s-ts-043", {"spread as a preference"}),
-        ("nm-co-066", {"spread"}),
-        ("fleet-011", set()),
-        ("fleet-021", {"replaces"}),
-    ],
-)
-def test_needs(case_id: str, features: set[str]) -> None:
-    """What must be served before the case can run."""
-    assert set(needs(SHIPPED[case_id])) == features
