@@ -59,18 +59,15 @@ def test_list_by_label_and_key_then_priority_then_purge(shown: Shown, dsn: str, 
     assert shown("lease", "list") == []
 
 
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
+def test_lines_that_contradict_themselves(cli: Cli) -> None:
+    for line, told in (
         (("cancel",), "give ids of leases, or --queue"),
         (("cancel", "01890a5d-ac96-774b-bcce-b302099a8057", "--task", "t"), "filters go with"),
         (("cancel", "--queue", "renders", "--state", "failed"), "--state: give one of scheduled"),
         (("requeue", "--failed", "renders", "--label", "a=b"), "--failed goes with"),
         (("requeue", "--queue", "renders", "--limit", "3"), "--limit goes with"),
-    ],
-)
-def test_lines_that_contradict_themselves(cli: Cli, line: tuple[str, ...], told: str) -> None:
-    assert told in cli("lease", *line, code=2).output
+    ):
+        assert told in cli("lease", *line, code=2).output
 
 
 def test_move(cli: Cli, shown: Shown, dsn: str, frames: list[Any]) -> None:

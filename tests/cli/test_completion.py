@@ -25,9 +25,15 @@ def offered(line: str) -> list[str]:
     return result.stdout.split()
 
 
-@pytest.mark.parametrize(
-    ("line", "names"),
-    [
+def test_names_in_the_database(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Client(dsn) as client:
+        for queue in ("mail", "renders", "reports"):
+            client.create_queue(queue)
+        for name in ("training", "mailing"):
+            client.define_workflow({"name": name, "steps": [{"name": "a", "task": "t"}]})
+        node = "0197f3a2-7c1e-7000-8000-000000000001"
+        client.register_node(node, NodeSpec(name="gpu-1", instance_id="1"))
+    lines: list[tuple[str, list[str]]] = [
         ("queue show re", ["renders", "reports"]),
         ("lease spawn rep", ["reports"]),
         ("lease list --queue ", ["mail", "renders", "reports"]),
@@ -38,23 +44,12 @@ def offered(line: str) -> list[str]:
         ("workflow run tr", ["training"]),
         ("workflow runs --workflow ", ["mailing", "training"]),
         ("queue show nothing", []),
-    ],
-)
-def test_names_in_the_database(
-    dsn: str, monkeypatch: pytest.MonkeyPatch, line: str, names: list[str]
-) -> None:
-    with Client(dsn) as client:
-        for queue in ("mail", "renders", "reports"):
-            client.create_queue(queue)
-        for name in ("training", "mailing"):
-            client.define_workflow({"name": name, "steps": [{"name": "a", "task": "t"}]})
-        node = "0197f3a2-7c1e-7000-8000-000000000001"
-        client.register_node(node, NodeSpec(name="gpu-1", instance_id="1"))
-    monkeypatch.setenv("HWQUEUE_DSN", dsn)
-    assert sorted(offered(line)) == names
-    monkeypatch.setenv("HWQUEUE_DSN", "host=127.0.0.1 port=1 dbname=gone")
-    offline = names if "--code" in line else []
-    assert sorted(offered(line)) == offline
+    ]
+    for line, names in lines:
+        monkeypatch.setenv("HWQUEUE_DSN", dsn)
+        assert sorted(offered(line)) == names
+        monkeypatch.setenv("HWQUEUE_DSN", "host=127.0.0.1 port=1 dbname=gone")
+        assert sorted(offered(line)) == (names if "--code" in line else [])
     assert offered(f"--dsn='{dsn}' queue show m") == ["mail"]
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -44,6 +45,8 @@ def facts(*line: str) -> dict[str, object]:
 
 def test_the_embedded_server_from_first_start_to_stop(embedded: EmbeddedServer) -> None:
     assert facts("db", "status")["running"] is False
+    lines = runner.invoke(app, ["db", "status"]).stdout.splitlines()
+    assert lines[:2] == ["server    embedded", "running   no"]
     assert not embedded.data_dir.exists()
 
     started = facts("db", "start")
@@ -77,12 +80,6 @@ def test_the_embedded_server_from_first_start_to_stop(embedded: EmbeddedServer) 
     assert "stopped" in runner.invoke(app, ["db", "stop"]).stderr
     assert "not running" in runner.invoke(app, ["db", "stop"]).stderr
     assert facts("db", "stop") == {"stopped": False}
-
-
-def test_text_lines_up_for_a_pipe(embedded: EmbeddedServer) -> None:
-    lines = runner.invoke(app, ["db", "status"]).stdout.splitlines()
-    assert lines[0] == "server    embedded"
-    assert lines[1] == "running   no"
 
 
 def test_an_error_of_the_server_is_told_with_its_fix(embedded: EmbeddedServer) -> None:
@@ -128,49 +125,50 @@ def test_the_schema_is_dropped_by_who_names_the_database(empty_dsn: str) -> None
         assert connection.execute(schemas).fetchall() == []
 
 
-def test_drift_is_listed_and_exits_with_4(dsn: str) -> None:
+def test_drift_and_an_upgrade_that_is_due_are_told_and_exit_with_4(dsn: str) -> None:
+    def checked() -> dict[str, Any]:
+        result = runner.invoke(app, ["--dsn", dsn, "--json", "db", "check"])
+        assert result.exit_code == 4
+        return dict(json.loads(result.stdout))
+
     assert runner.invoke(app, ["--dsn", dsn, "db", "check"]).exit_code == 0
-    with psycopg.connect(dsn) as connection:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        [own] = connection.execute("select bundle_sha256 from hwqueue.schema_info").fetchall()
+        connection.execute("update hwqueue.schema_info set bundle_sha256 = 'of another release'")
+        report = checked()
+        assert (report["ok"], report["current"], report["drifts"]) == (False, False, [])
+        assert report["installed"]["bundle_sha256"] == "of another release"
+        connection.execute("update hwqueue.schema_info set bundle_sha256 = %s", own)
         connection.execute("drop index hwqueue.placement_class_anchors")
-    result = runner.invoke(app, ["--dsn", dsn, "--json", "db", "check"])
-    assert result.exit_code == 4
-    report = json.loads(result.stdout)
+    report = checked()
     assert (report["ok"], report["current"]) == (False, True)
     assert [(row["kind"], row["name"], row["problem"]) for row in report["drifts"]] == [
         ("index", "placement_class_anchors", "missing")
     ]
 
 
-def test_an_upgrade_that_is_due_is_told_and_exits_with_4(dsn: str) -> None:
-    with psycopg.connect(dsn) as connection:
-        connection.execute("update hwqueue.schema_info set bundle_sha256 = 'of another release'")
-    result = runner.invoke(app, ["--dsn", dsn, "--json", "db", "check"])
-    assert result.exit_code == 4
-    report = json.loads(result.stdout)
-    assert (report["ok"], report["current"], report["drifts"]) == (False, False, [])
-    assert report["installed"]["bundle_sha256"] == "of another release"
-
-
-COMMANDS = ("db check", "db upgrade", "queue list", "worker run --shell --queue q", "demo")
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_revision_from_before_the_first_release_is_told(dsn: str, command: str) -> None:
+def test_a_revision_from_before_the_first_release_is_told(dsn: str) -> None:
     with psycopg.connect(dsn) as connection:
         connection.execute("update hwqueue.schema_info set revision = '0018_remembered'")
-    result = runner.invoke(app, ["--dsn", dsn, *command.split()])
-    assert result.exit_code == 4
-    *_, error, hint = result.stderr.splitlines()
-    assert "revision 0018_remembered, from before the first release" in error
-    assert "to keep its leases" in hint
-    assert "an upgrade is due" not in result.output
-    assert result.stdout == ""
+    for command in ("db check", "db upgrade", "queue list", "worker run --shell --queue q", "demo"):
+        result = runner.invoke(app, ["--dsn", dsn, *command.split()])
+        assert result.exit_code == 4
+        *_, error, hint = result.stderr.splitlines()
+        assert "revision 0018_remembered, from before the first release" in error
+        assert "to keep its leases" in hint
+        assert "an upgrade is due" not in result.output
+        assert result.stdout == ""
 
 
-def test_roles_are_not_left_out_later(dsn: str) -> None:
-    result = runner.invoke(app, ["--dsn", dsn, "db", "upgrade", "--no-roles"])
-    assert result.exit_code == 2
-    assert "hint: leave out --no-roles" in result.stderr
+def test_what_is_not_done_to_a_server_of_ones_own(dsn: str) -> None:
+    for line, told in (
+        (["upgrade", "--no-roles"], "hint: leave out --no-roles"),
+        (["start"], "does not manage"),
+        (["stop"], "does not manage"),
+    ):
+        result = runner.invoke(app, ["--dsn", dsn, "db", *line])
+        assert result.exit_code == 2
+        assert told in result.stderr
 
 
 def test_an_unreachable_server_is_told_in_a_line() -> None:
@@ -182,17 +180,15 @@ def test_an_unreachable_server_is_told_in_a_line() -> None:
         assert "port 1 failed" in json.loads(result.stderr)["error"]
 
 
-@pytest.mark.parametrize("command", ["url", "status"])
 def test_an_empty_name_is_no_name_for_the_embedded_server(
-    command: str, embedded: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+    embedded: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused = runner.invoke(app, ["db", command, "--dsn", ""])
-    assert refused.exit_code == 2
-    assert "--dsn is empty" in refused.stderr
-    monkeypatch.setenv("HWQUEUE_DSN", " ")
-    refused = runner.invoke(app, ["db", command])
-    assert refused.exit_code == 2
-    assert "HWQUEUE_DSN is empty" in refused.stderr
+    for name, more in (("--dsn", ["--dsn", ""]), ("HWQUEUE_DSN", [])):
+        for command in ("url", "status"):
+            refused = runner.invoke(app, ["db", command, *more])
+            assert refused.exit_code == 2
+            assert f"{name} is empty" in refused.stderr
+        monkeypatch.setenv("HWQUEUE_DSN", " ")
     assert not embedded.data_dir.exists()
 
 
@@ -202,13 +198,6 @@ def test_a_missing_schema_exits_with_4(empty_dsn: str) -> None:
     error = json.loads(result.stderr)
     assert error["sqlstate"] == "QHS01"
     assert error["hint"] == "install it: hwqueue db upgrade"
-
-
-@pytest.mark.parametrize("command", ["start", "stop"])
-def test_other_servers_are_not_ours_to_run(command: str, dsn: str) -> None:
-    result = runner.invoke(app, ["db", command, "--dsn", dsn])
-    assert result.exit_code == 2
-    assert "does not manage" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -203,25 +203,6 @@ def test_verbose_shows_where_an_error_came_from(capsys: pytest.CaptureFixture[st
     assert "test_output.py" in capsys.readouterr().err
 
 
-def every_command(group: typer.core.TyperGroup, path: str = "hwqueue") -> dict[str, str]:
-    """The help epilog of each command, by its full name."""
-    found: dict[str, str] = {}
-    for name, command in group.commands.items():
-        if isinstance(command, typer.core.TyperGroup):
-            found |= every_command(command, f"{path} {name}")
-        else:
-            found[f"{path} {name}"] = command.epilog or ""
-    return found
-
-
-def test_every_command_has_an_example() -> None:
-    group = typer.main.get_command(root)
-    assert isinstance(group, typer.core.TyperGroup)
-    commands = every_command(group)
-    assert "hwqueue db start" in commands
-    assert [name for name, epilog in commands.items() if name not in epilog] == []
-
-
 def test_a_drift_reads_as_a_sentence() -> None:
     drift = Drift("function", "clock()", "differs", {"volatility": ("v", "s")})
     assert str(drift) == "function clock(): differs; volatility is 's', not 'v'"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,9 +46,19 @@ def names_of(kind: Any, *more: str) -> set[str]:
     return {field.name for field in dataclasses.fields(kind)} | set(more)
 
 
-@pytest.mark.parametrize(
-    ("line", "names"),
-    [
+def test_json_has_every_field_of_what_the_client_returned(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    steps = [{"name": "a", "task": "t", "queue": "renders"}]
+    Path("film.json").write_text(json.dumps({"name": "film", "steps": steps}))
+    cli("queue", "create", "renders")
+    cli("workflow", "define", "film.json")
+    cli("workflow", "run", "film")
+    cli("lease", "spawn", "renders", "draw")
+    cli("node", "register", "box", "--tags", '{"zone": "a"}')
+    cli("token", "create", "ci", "--role", "viewer")
+    for line, names in (
         ("queue list", names_of(Queue)),
         ("queue show renders", names_of(Queue)),
         ("lease list", names_of(LeaseSummary)),
@@ -64,22 +73,9 @@ def names_of(kind: Any, *more: str) -> set[str]:
         ("workflow define film.json", names_of(DefinedWorkflow)),
         ("workflow run film", names_of(SubmittedRun)),
         ("workflow runs", names_of(RunSummary)),
-    ],
-)
-def test_json_has_every_field_of_what_the_client_returned(
-    cli: Cli, line: str, names: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    steps = [{"name": "a", "task": "t", "queue": "renders"}]
-    Path("film.json").write_text(json.dumps({"name": "film", "steps": steps}))
-    cli("queue", "create", "renders")
-    cli("workflow", "define", "film.json")
-    cli("workflow", "run", "film")
-    cli("lease", "spawn", "renders", "draw")
-    cli("node", "register", "box", "--tags", '{"zone": "a"}')
-    cli("token", "create", "ci", "--role", "viewer")
-    found = json.loads(cli("--json", *line.split()))
-    assert set(found[0] if isinstance(found, list) else found) == names
+    ):
+        found = json.loads(cli("--json", *line.split()))
+        assert set(found[0] if isinstance(found, list) else found) == names, line
 
 
 def test_json_holds_numbers_as_numbers(cli: Cli) -> None:
@@ -103,19 +99,13 @@ def test_spans_of_a_policy_are_in_units(cli: Cli) -> None:
     assert json.loads(cli("queue", "policy", "renders", "--json"))["claim_timeout"] == 90
 
 
-def failed_once(dsn: str, *, max_attempts: int) -> uuid.UUID:
-    """A lease whose first attempt failed."""
-    with Client(dsn) as client:
-        client.create_queue("renders")
-        spawned = client.spawn_lease("renders", "draw", max_attempts=max_attempts)
-        claim = claim_one(client, "renders")
-        client.fail_lease(claim.lease_id, claim.claim_token, error=ERROR)
-        return spawned.lease_id
-
-
 @pytest.mark.parametrize("max_attempts", [1, 5])
 def test_a_traceback_is_shown_in_lines(cli: Cli, dsn: str, max_attempts: int) -> None:
-    lease_id = failed_once(dsn, max_attempts=max_attempts)
+    with Client(dsn) as client:
+        client.create_queue("renders")
+        lease_id = client.spawn_lease("renders", "draw", max_attempts=max_attempts).lease_id
+        claim = claim_one(client, "renders")
+        client.fail_lease(claim.lease_id, claim.claim_token, error=ERROR)
     shown = cli("lease", "show", str(lease_id))
     facts, _, attempt = shown.partition("\n\n")
     values = dict([*line.split(maxsplit=1), ""][:2] for line in facts.splitlines())
