@@ -35,9 +35,7 @@ def alike(rows: Iterable[PendingReason]) -> list[Alike]:
 def _merged(group: list[PendingReason]) -> PendingReason:
     largest = max(group, key=lambda row: row.pending)
     return replace(
-        largest,
-        pending=sum(row.pending for row in group),
-        oldest_at=min(row.oldest_at for row in group),
+        largest, pending=sum(row.pending for row in group), oldest_at=min(row.oldest_at for row in group)
     )
 
 

@@ -79,10 +79,7 @@ def _parts(error: Mapping[str, Any], code: Any, reason: str | None) -> list[Any]
     if "run_id" in error and "workflow" in error:
         how = (reason or "nested_failed").removeprefix("nested_").replace("_", " ")
         why = detail or error.get("reason")
-        return [
-            f"run of workflow {error['workflow']} {how}",
-            None if "first_error" in error else why,
-        ]
+        return [f"run of workflow {error['workflow']} {how}", None if "first_error" in error else why]
     if message or (kind and not code):
         return [str(kind or "").removeprefix(_OURS), message or detail]
     if code:

@@ -24,8 +24,7 @@ def needs(extra: str) -> Iterator[None]:
         if error.name is None or error.name.partition(".")[0] == "hwqueue":
             raise  # nothing that an extra would bring
         raise ModuleNotFoundError(
-            f"{error.name} is not installed: pip install 'hwqueue[{extra}]'",
-            name=error.name,
+            f"{error.name} is not installed: pip install 'hwqueue[{extra}]'", name=error.name
         ) from error
 
 

@@ -141,10 +141,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str, skipkeys=True)
 
 
-_FORMATTERS: Mapping[LogFormat, type[logging.Formatter]] = {
-    "text": TextFormatter,
-    "json": JsonFormatter,
-}
+_FORMATTERS: Mapping[LogFormat, type[logging.Formatter]] = {"text": TextFormatter, "json": JsonFormatter}
 
 
 def set_up(settings: LogSettings) -> None:

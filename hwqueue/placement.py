@@ -207,11 +207,7 @@ def trust(domain: str) -> Expr:
 
 
 def lease(
-    lease_id: UUID | str,
-    *,
-    domain: str | None = None,
-    away: bool = False,
-    unknown: str | None = None,
+    lease_id: UUID | str, *, domain: str | None = None, away: bool = False, unknown: str | None = None
 ) -> Expr:
     """Where this lease runs, or else last succeeded; with `away`, not where it runs.
 
@@ -222,11 +218,7 @@ def lease(
 
 
 def service(
-    service_id: UUID | str,
-    *,
-    domain: str | None = None,
-    away: bool = False,
-    unknown: str | None = None,
+    service_id: UUID | str, *, domain: str | None = None, away: bool = False, unknown: str | None = None
 ) -> Expr:
     """Where leases of this service run; with `away`, where none does.
 

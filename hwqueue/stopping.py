@@ -45,8 +45,7 @@ def end_on_sigterm() -> None:
 
 @contextmanager
 def handled_by(
-    handler: Callable[[int, FrameType | None], object],
-    numbers: Sequence[signal.Signals] = SIGNALS,
+    handler: Callable[[int, FrameType | None], object], numbers: Sequence[signal.Signals] = SIGNALS
 ) -> Iterator[None]:
     """Let a function handle signals while the block runs; what did so before does so again then.
 

@@ -456,7 +456,5 @@ def _check_members(value: Any, known: set[str], path: str) -> None:
 
 def _bad_value(path: str, wanted: str) -> BadArgument:
     return BadArgument(
-        f"{path} must be {wanted}",
-        detail={"field": path},
-        hint="`hwqueue wire decode --json` shows the form",
+        f"{path} must be {wanted}", detail={"field": path}, hint="`hwqueue wire decode --json` shows the form"
     )

@@ -10,12 +10,7 @@ from typing import Any
 import psycopg
 
 from hwqueue.calls import Call
-from hwqueue.client._drivers import (
-    is_asyncpg,
-    is_psycopg2,
-    positional,
-    texts,
-)
+from hwqueue.client._drivers import is_asyncpg, is_psycopg2, positional, texts
 from hwqueue.errors import BadArgument
 from hwqueue.statements import statement_of_texts
 
@@ -82,9 +77,7 @@ def refusal(client: str, connection: Any) -> BadArgument:
         why = ", which is one for asyncio"
         hint = "AsyncClient.on(...) works on it; Client.on takes the others"
     return BadArgument(
-        f"{client} cannot work on a {_name(connection)}{why}",
-        detail={"field": "connection"},
-        hint=hint,
+        f"{client} cannot work on a {_name(connection)}{why}", detail={"field": "connection"}, hint=hint
     )
 
 

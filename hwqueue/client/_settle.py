@@ -48,10 +48,7 @@ class Batch:
         told, claimed = read_answer(rows)
         settled = {
             ordinal: types.Settled(
-                ordinal=ordinal,
-                lease_id=lease_id,
-                verdict=types.Verdict.OK,
-                state=types.LeaseState.COMPLETED,
+                ordinal=ordinal, lease_id=lease_id, verdict=types.Verdict.OK, state=types.LeaseState.COMPLETED
             )
             for ordinal, lease_id in enumerate(self.completed, 1)
         } | told

@@ -48,17 +48,9 @@ class Dashboard:
     """The pages and what they hold open: `app` answers for as long as `lifespan` lasts."""
 
     def __init__(
-        self,
-        settings: ServerSettings,
-        authenticators: Sequence[Authenticator],
-        streams: EventStreams,
+        self, settings: ServerSettings, authenticators: Sequence[Authenticator], streams: EventStreams
     ) -> None:
-        own = replace(
-            settings,
-            pool_size=2,
-            read_pool_size=_READ_CONNECTIONS,
-            read_timeout=_READ_TIMEOUT,
-        )
+        own = replace(settings, pool_size=2, read_pool_size=_READ_CONNECTIONS, read_timeout=_READ_TIMEOUT)
         self.pools = Pools(own)
         self._sessions = SessionStore(settings)
         self.app = Starlette(
@@ -73,10 +65,7 @@ class Dashboard:
             middleware=[
                 Middleware(GZipMiddleware, minimum_size=1000),
                 Middleware(
-                    AuthMiddleware,
-                    authenticators=authenticators,
-                    settings=settings,
-                    sessions=self._sessions,
+                    AuthMiddleware, authenticators=authenticators, settings=settings, sessions=self._sessions
                 ),
             ],
             exception_handlers={

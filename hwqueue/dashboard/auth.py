@@ -19,13 +19,7 @@ from hwqueue.dashboard.cookies import CSRF_COOKIE, SESSION_COOKIE, Cookies
 from hwqueue.dashboard.csrf import CsrfSigner
 from hwqueue.dashboard.reading import VIEWER
 from hwqueue.dashboard.sessions import SessionStore
-from hwqueue.server.auth import (
-    SESSION_TOKEN,
-    Authenticator,
-    BearerTokens,
-    authenticate,
-    unauthorised,
-)
+from hwqueue.server.auth import SESSION_TOKEN, Authenticator, BearerTokens, authenticate, unauthorised
 from hwqueue.server.problems import HTTPProblem
 from hwqueue.server.roles import Principal
 from hwqueue.server.roles import Scope as May

@@ -207,12 +207,7 @@ async def act(request: Request) -> Response:
         if filters["node"]:
             wanted["node_id"] = (await find_node(client, filters["node"])).node_id
         done = await client.change_page(
-            action.call,
-            filters["queue"],
-            cursor=_cursor(fields),
-            page_size=PAGE_SIZE,
-            **own,
-            **wanted,
+            action.call, filters["queue"], cursor=_cursor(fields), page_size=PAGE_SIZE, **own, **wanted
         )
     source.forget()
     changed = _number(fields, "changed") + len(done.changed)

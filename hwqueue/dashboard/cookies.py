@@ -29,12 +29,7 @@ class Cookies:
 
     def set_header(self, name: str, value: str) -> str:
         """The header that sets a cookie for our pages alone, until the browser is closed."""
-        parts = [
-            f"{self._full_name(name)}={value}",
-            f"Path={self._path}",
-            "HttpOnly",
-            "SameSite=Lax",
-        ]
+        parts = [f"{self._full_name(name)}={value}", f"Path={self._path}", "HttpOnly", "SameSite=Lax"]
         return "; ".join([*parts, "Secure"] if self.is_secure else parts)
 
     def delete_header(self, name: str) -> str:

@@ -360,11 +360,7 @@ class _Wanted:
             self.labels.setdefault(key, True)
         elif op in ("contains_all", "contains_any"):
             self.labels[key] = list(values) if op == "contains_all" else [values[0]]
-        elif op not in (
-            "in",
-            "not_in",
-            "does_not_exist",
-        ):  # a node that lacks it meets the last two
+        elif op not in ("in", "not_in", "does_not_exist"):  # a node that lacks it meets the last two
             self.left_out.append(expr)
 
 

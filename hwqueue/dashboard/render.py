@@ -44,14 +44,7 @@ _FILTERS = (
     *(text.duration, text.exact_duration, text.milliseconds, text.age, text.ago),
     *(formatting.absolute, formatting.exact, formatting.iso, formatting.short, formatting.cores),
     *(formatting.policy, formatting.pretty, formatting.error_line, folded),
-    *(
-        formatting.glyph,
-        formatting.tone,
-        formatting.asks,
-        formatting.asked,
-        charts.spark,
-        charts.share,
-    ),
+    *(formatting.glyph, formatting.tone, formatting.asks, formatting.asked, charts.spark, charts.share),
     *(charts.segments, count_states),
 )
 

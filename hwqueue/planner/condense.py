@@ -36,8 +36,7 @@ def solve_condensed(
     groups = grouped(pools, demands, most)
     number_of = {pool: number for number, group in enumerate(groups) for pool in group}
     found = Program(
-        [_together([pools[pool] for pool in group]) for group in groups],
-        _merged(demands, number_of),
+        [_together([pools[pool] for pool in group]) for group in groups], _merged(demands, number_of)
     ).solve(exact=exact, seconds=seconds)
     curves = [found.curves[number_of[pool]] for pool in range(len(pools))]
     return replace(found, curves=curves)

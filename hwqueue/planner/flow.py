@@ -315,8 +315,7 @@ class _Arcs:
         )
         counts = np.array([len(leases) for leases in stage.values()], np.int64)
         solver.set_nodes_supplies(
-            _vertices(np.zeros(1), first + np.array(list(stage))),
-            np.append(-counts.sum(), counts),
+            _vertices(np.zeros(1), first + np.array(list(stage))), np.append(-counts.sum(), counts)
         )
         status = solver.solve()
         if status != solver.OPTIMAL:

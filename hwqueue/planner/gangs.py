@@ -70,10 +70,7 @@ class Need:
             return 0
         found = [
             mine // theirs
-            for mine, theirs in (
-                (self.cpu_milli, other.cpu_milli),
-                (self.memory_mib, other.memory_mib),
-            )
+            for mine, theirs in ((self.cpu_milli, other.cpu_milli), (self.memory_mib, other.memory_mib))
             if theirs
         ]
         if other.share:

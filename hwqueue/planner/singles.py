@@ -121,10 +121,7 @@ class Singles:
 
     def _without_resting(self, wanted: Iterable[Wanted]) -> list[Wanted]:
         return [
-            replace(
-                each,
-                options=[one for one in each.options if one.node_id not in self._resting],
-            )
+            replace(each, options=[one for one in each.options if one.node_id not in self._resting])
             for each in wanted
         ]
 
@@ -141,11 +138,7 @@ class Singles:
         return left[:room]
 
     async def _reserve(
-        self,
-        fence: tuple[int, int],
-        places: Sequence[tuple[UUID, UUID]],
-        until: float,
-        counts: Counter[str],
+        self, fence: tuple[int, int], places: Sequence[tuple[UUID, UUID]], until: float, counts: Counter[str]
     ) -> None:
         number, epoch = fence
         for start in range(0, len(places), _AT_ONCE):

@@ -141,12 +141,7 @@ class WorkflowBuilder:
         return self.step(Wait(name, signal, timeout, on_timeout, **options))
 
     def on_failure(
-        self,
-        name: str,
-        task: Task[..., Any] | str,
-        *,
-        run_if: RunIf = (),
-        **options: Unpack[AskedOptions],
+        self, name: str, task: Task[..., Any] | str, *, run_if: RunIf = (), **options: Unpack[AskedOptions]
     ) -> WorkflowBuilder:
         """Add a step that runs once when all else has ended, if the run is to fail: a `task` with
         `final="failed"`, which has no `after`.

@@ -115,11 +115,7 @@ class AsyncBulk(AsyncPart):
         elif reason is not None:
             raise BadArgument("only cancel takes a reason", detail={"field": "reason"})
         return await self._row(
-            _CALLS[action],
-            p_filter=lease_filter(queue, wanted),
-            p_limit=page_size,
-            p_cursor=cursor,
-            **own,
+            _CALLS[action], p_filter=lease_filter(queue, wanted), p_limit=page_size, p_cursor=cursor, **own
         )
 
     async def cancel_leases(

@@ -71,11 +71,7 @@ class AsyncCheckpoints(AsyncPart):
         SQL: take_signal. Safe inside your transaction: yes, as `save_checkpoint`.
         """
         return await self._row(
-            calls.TAKE_SIGNAL,
-            p_lease=lease_id,
-            p_token=claim_token,
-            p_signal=signal,
-            p_name=name,
+            calls.TAKE_SIGNAL, p_lease=lease_id, p_token=claim_token, p_signal=signal, p_name=name
         )
 
     async def suspend_lease(
@@ -128,11 +124,7 @@ class AsyncCheckpoints(AsyncPart):
             nor settled until it ends.
         """
         return await self._row(
-            calls.SIGNAL_LEASE,
-            p_lease=lease_id,
-            p_name=name,
-            p_payload=payload,
-            p_key=key,
+            calls.SIGNAL_LEASE, p_lease=lease_id, p_name=name, p_payload=payload, p_key=key
         )
 
     async def lease_checkpoints(
@@ -171,10 +163,7 @@ class AsyncCheckpoints(AsyncPart):
             then the claim can be neither settled nor heartbeated.
         """
         return await self._rows(
-            calls.ADD_ITEMS,
-            p_lease=lease_id,
-            p_token=claim_token,
-            p_items=items_of(items, task),
+            calls.ADD_ITEMS, p_lease=lease_id, p_token=claim_token, p_items=items_of(items, task)
         )
 
     async def add_steps(
@@ -191,8 +180,5 @@ class AsyncCheckpoints(AsyncPart):
         SQL: add_steps. Safe inside your transaction: as `add_items`.
         """
         return await self._row(
-            calls.ADD_STEPS,
-            p_lease=lease_id,
-            p_token=claim_token,
-            p_spec=plain(spec, "spec"),
+            calls.ADD_STEPS, p_lease=lease_id, p_token=claim_token, p_spec=plain(spec, "spec")
         )

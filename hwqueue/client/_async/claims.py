@@ -236,11 +236,7 @@ class AsyncClaims(AsyncPart):
         """
         items = [{"lease_id": str(lease_id), "claim_token": token} for lease_id, token in claims]
         return await self._rows(
-            calls.HEARTBEAT_NODE,
-            p_node=node_id,
-            p_epoch=node_epoch,
-            p_claims=items,
-            p_extend=extend,
+            calls.HEARTBEAT_NODE, p_node=node_id, p_epoch=node_epoch, p_claims=items, p_extend=extend
         )
 
     async def claim_hint(self, queues: Sequence[str], node_id: UUID | str) -> types.ClaimHint:
@@ -263,9 +259,7 @@ class AsyncClaims(AsyncPart):
         SQL: lease_outlook. Safe inside your transaction: yes.
         """
         return await self._rows(
-            calls.LEASE_OUTLOOK,
-            p_node=node_id,
-            p_lease_ids=[str(lease_id) for lease_id in lease_ids],
+            calls.LEASE_OUTLOOK, p_node=node_id, p_lease_ids=[str(lease_id) for lease_id in lease_ids]
         )
 
     async def take_deaths(self, node_id: UUID | str, epoch: int, *, limit: int = 100) -> list[types.Death]:

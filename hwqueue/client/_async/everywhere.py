@@ -50,19 +50,10 @@ class AsyncEverywhere(AsyncPart):
         Raises: EverywhereNotFound, BadArgument.
         SQL: get_everywhere. Safe inside your transaction: yes.
         """
-        return await self._row(
-            calls.GET_EVERYWHERE,
-            p_everywhere=everywhere_id,
-            p_limit=limit,
-            p_after=after,
-        )
+        return await self._row(calls.GET_EVERYWHERE, p_everywhere=everywhere_id, p_limit=limit, p_after=after)
 
     async def list_everywhere(
-        self,
-        *,
-        state: types.EverywhereState | None = None,
-        limit: int = 50,
-        before: datetime | None = None,
+        self, *, state: types.EverywhereState | None = None, limit: int = 50, before: datetime | None = None
     ) -> list[types.EverywhereSummary]:
         """Everywhere tasks, newest first.
 

@@ -73,11 +73,7 @@ class AsyncGangs(AsyncPart):
         SQL: list_gangs. Safe inside your transaction: yes.
         """
         return await self._rows(
-            calls.LIST_GANGS,
-            p_state=state,
-            p_limit=limit,
-            p_before=before,
-            p_before_gang=before_gang,
+            calls.LIST_GANGS, p_state=state, p_limit=limit, p_before=before, p_before_gang=before_gang
         )
 
     async def explain_gang(self, gang_id: UUID | str) -> types.GangExplanation:

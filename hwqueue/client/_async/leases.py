@@ -130,12 +130,7 @@ class AsyncLeases(AsyncWaiting):
         SQL: lease_logs. Safe inside your transaction: yes.
         """
         return await self._rows(
-            calls.LEASE_LOGS,
-            p_lease=lease_id,
-            p_after=after,
-            p_limit=limit,
-            p_attempt=attempt,
-            p_last=last,
+            calls.LEASE_LOGS, p_lease=lease_id, p_after=after, p_limit=limit, p_attempt=attempt, p_last=last
         )
 
     async def list_leases(
@@ -158,10 +153,7 @@ class AsyncLeases(AsyncWaiting):
         SQL: list_leases. Safe inside your transaction: yes.
         """
         return await self._rows(
-            calls.LIST_LEASES,
-            p_filter=_spawn.lease_filter(queue, wanted),
-            p_limit=limit,
-            p_before=before,
+            calls.LIST_LEASES, p_filter=_spawn.lease_filter(queue, wanted), p_limit=limit, p_before=before
         )
 
     async def find_lease(

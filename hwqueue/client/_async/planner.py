@@ -50,12 +50,7 @@ class AsyncPlanning(AsyncPart):
         SQL: planner_view. Safe inside your transaction: yes.
         """
         return await self._rows(
-            calls.PLANNER_VIEW,
-            p_part=part,
-            p_queue=queue,
-            p_after=after,
-            p_limit=limit,
-            p_most=most,
+            calls.PLANNER_VIEW, p_part=part, p_queue=queue, p_after=after, p_limit=limit, p_most=most
         )
 
     async def set_prices(
@@ -180,11 +175,7 @@ class AsyncPlanning(AsyncPart):
             "resting": resting,
         }
         return await self._value(
-            calls.NOTE_ROOM,
-            p_room=plain(given(found), "room"),
-            p_ttl=ttl,
-            p_round=round,
-            p_epoch=epoch,
+            calls.NOTE_ROOM, p_room=plain(given(found), "room"), p_ttl=ttl, p_round=round, p_epoch=epoch
         )
 
     async def planner_status(self) -> types.PlannerStatus | None:

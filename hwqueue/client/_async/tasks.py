@@ -81,10 +81,7 @@ class AsyncTasks(AsyncPart):
         """
         declared = {name: plain(each, name) for name, each in tasks.items()}
         return await self._rows(
-            calls.SYNC_TASKS,
-            p_defaults=declared,
-            p_version=version,
-            p_forces=force or None,
+            calls.SYNC_TASKS, p_defaults=declared, p_version=version, p_forces=force or None
         )
 
     async def drop_task(self, task: str) -> bool:

@@ -31,12 +31,7 @@ class AsyncViews(AsyncPart):
         SQL: pending_reasons. Safe inside your transaction: yes.
         """
         return await self._rows(
-            calls.PENDING_REASONS,
-            p_queue=queue,
-            p_kind=kind,
-            p_class=class_id,
-            p_order=order,
-            p_limit=limit,
+            calls.PENDING_REASONS, p_queue=queue, p_kind=kind, p_class=class_id, p_order=order, p_limit=limit
         )
 
     async def queue_depth(self, *, queue: str | None = None) -> list[types.QueueDepth]:

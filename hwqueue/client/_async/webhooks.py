@@ -98,12 +98,7 @@ class AsyncWebhooks(AsyncPart):
         return await self._value(calls.TEST_WEBHOOK, p_name=name)
 
     async def list_deliveries(
-        self,
-        name: str,
-        *,
-        state: str | None = None,
-        limit: int = 100,
-        before: UUID | str | None = None,
+        self, name: str, *, state: str | None = None, limit: int = 100, before: UUID | str | None = None
     ) -> list[types.Delivery]:
         """What is to be sent to a webhook or was, newest first.
 
@@ -116,11 +111,7 @@ class AsyncWebhooks(AsyncPart):
         SQL: list_deliveries. Safe inside your transaction: yes.
         """
         return await self._rows(
-            calls.LIST_DELIVERIES,
-            p_name=name,
-            p_state=state,
-            p_limit=limit,
-            p_before=before,
+            calls.LIST_DELIVERIES, p_name=name, p_state=state, p_limit=limit, p_before=before
         )
 
     async def redeliver(self, name: str, delivery: UUID | str | None = None, *, limit: int = 1000) -> int:
@@ -177,8 +168,5 @@ class AsyncWebhooks(AsyncPart):
             {"status": status, "response": response, "error": error, "retry_after": retry_after}
         )
         return await self._value(
-            calls.SETTLE_DELIVERY,
-            p_delivery=delivery,
-            p_attempt=attempt,
-            p_result=plain(result, "result"),
+            calls.SETTLE_DELIVERY, p_delivery=delivery, p_attempt=attempt, p_result=plain(result, "result")
         )

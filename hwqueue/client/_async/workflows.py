@@ -104,9 +104,7 @@ class AsyncWorkflows(AsyncPart):
                 for one in runs
             ]
             return await self._rows(
-                calls.SUBMIT_WORKFLOWS,
-                p_workflow=workflow,
-                p_runs=plain(given_runs, "runs"),
+                calls.SUBMIT_WORKFLOWS, p_workflow=workflow, p_runs=plain(given_runs, "runs")
             )
 
     async def submit_spec(
@@ -129,10 +127,7 @@ class AsyncWorkflows(AsyncPart):
         name = written.get("name") if isinstance(written, Mapping) else None
         with tracing.submitting(name) as headers:
             return await self._row(
-                calls.SUBMIT_SPEC,
-                p_spec=written,
-                p_input=input,
-                p_options=_options(options, headers),
+                calls.SUBMIT_SPEC, p_spec=written, p_input=input, p_options=_options(options, headers)
             )
 
     async def check_workflow(
@@ -256,10 +251,7 @@ class AsyncWorkflows(AsyncPart):
             "is_nested": is_nested,
         }
         return await self._rows(
-            calls.LIST_WORKFLOW_RUNS,
-            p_filter=plain(given(wanted), "filter"),
-            p_limit=limit,
-            p_before=before,
+            calls.LIST_WORKFLOW_RUNS, p_filter=plain(given(wanted), "filter"), p_limit=limit, p_before=before
         )
 
     async def get_run_workflow(self, run_id: UUID | str) -> types.WorkflowDefinition:
@@ -298,11 +290,7 @@ class AsyncWorkflows(AsyncPart):
         return await self._rows(calls.SUMMARISE_RUNS, p_run_ids=list(run_ids))
 
     async def preview_retry(
-        self,
-        run_id: UUID | str,
-        *,
-        mode: types.RetryMode | None = None,
-        steps: Iterable[str] | None = None,
+        self, run_id: UUID | str, *, mode: types.RetryMode | None = None, steps: Iterable[str] | None = None
     ) -> list[types.RetriedStep]:
         """The steps that `retry_workflow_run` would run again; nothing is changed.
 
@@ -398,11 +386,7 @@ class AsyncWorkflows(AsyncPart):
         SQL: signal_workflow_run. Safe inside your transaction: yes.
         """
         return await self._row(
-            calls.SIGNAL_WORKFLOW_RUN,
-            p_run=run_id,
-            p_name=name,
-            p_payload=payload,
-            p_key=key,
+            calls.SIGNAL_WORKFLOW_RUN, p_run=run_id, p_name=name, p_payload=payload, p_key=key
         )
 
     async def advance_workflows(self, *, limit: int = 200) -> types.AdvanceResult:
@@ -430,11 +414,7 @@ class AsyncWorkflows(AsyncPart):
         return await self._rows(calls.TAKE_ENDED_RUNS, p_limit=limit)
 
     async def update_steps(
-        self,
-        run_id: UUID | str,
-        *,
-        steps: Iterable[str] | None = None,
-        **changes: Unpack[types.StepChanges],
+        self, run_id: UUID | str, *, steps: Iterable[str] | None = None, **changes: Unpack[types.StepChanges]
     ) -> list[types.UpdatedStep]:
         """Change where steps of a run may run that were not released.
 
@@ -459,11 +439,7 @@ class AsyncWorkflows(AsyncPart):
         )
 
     async def preview_update(
-        self,
-        run_id: UUID | str,
-        *,
-        steps: Iterable[str] | None = None,
-        **changes: Unpack[types.StepChanges],
+        self, run_id: UUID | str, *, steps: Iterable[str] | None = None, **changes: Unpack[types.StepChanges]
     ) -> list[types.PreviewedStep]:
         """What `update_steps` would make of the steps, and where each could run; changes nothing.
 

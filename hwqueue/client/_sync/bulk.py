@@ -116,11 +116,7 @@ class Bulk(Part):
         elif reason is not None:
             raise BadArgument("only cancel takes a reason", detail={"field": "reason"})
         return self._row(
-            _CALLS[action],
-            p_filter=lease_filter(queue, wanted),
-            p_limit=page_size,
-            p_cursor=cursor,
-            **own,
+            _CALLS[action], p_filter=lease_filter(queue, wanted), p_limit=page_size, p_cursor=cursor, **own
         )
 
     def cancel_leases(

@@ -72,11 +72,7 @@ class Checkpoints(Part):
         SQL: take_signal. Safe inside your transaction: yes, as `save_checkpoint`.
         """
         return self._row(
-            calls.TAKE_SIGNAL,
-            p_lease=lease_id,
-            p_token=claim_token,
-            p_signal=signal,
-            p_name=name,
+            calls.TAKE_SIGNAL, p_lease=lease_id, p_token=claim_token, p_signal=signal, p_name=name
         )
 
     def suspend_lease(
@@ -128,13 +124,7 @@ class Checkpoints(Part):
         SQL: signal_lease. Safe inside your transaction: yes, but the lease is neither claimable
             nor settled until it ends.
         """
-        return self._row(
-            calls.SIGNAL_LEASE,
-            p_lease=lease_id,
-            p_name=name,
-            p_payload=payload,
-            p_key=key,
-        )
+        return self._row(calls.SIGNAL_LEASE, p_lease=lease_id, p_name=name, p_payload=payload, p_key=key)
 
     def lease_checkpoints(self, lease_id: UUID | str, *, limit: int = 100) -> list[types.SavedCheckpoint]:
         """What the handler of a lease has saved, for people: names, times, sizes; the last first.
@@ -170,10 +160,7 @@ class Checkpoints(Part):
             then the claim can be neither settled nor heartbeated.
         """
         return self._rows(
-            calls.ADD_ITEMS,
-            p_lease=lease_id,
-            p_token=claim_token,
-            p_items=items_of(items, task),
+            calls.ADD_ITEMS, p_lease=lease_id, p_token=claim_token, p_items=items_of(items, task)
         )
 
     def add_steps(
@@ -189,9 +176,4 @@ class Checkpoints(Part):
         Raises: As `add_items` and `submit_spec`; WrongRunState when the run of the lease stops.
         SQL: add_steps. Safe inside your transaction: as `add_items`.
         """
-        return self._row(
-            calls.ADD_STEPS,
-            p_lease=lease_id,
-            p_token=claim_token,
-            p_spec=plain(spec, "spec"),
-        )
+        return self._row(calls.ADD_STEPS, p_lease=lease_id, p_token=claim_token, p_spec=plain(spec, "spec"))

@@ -237,11 +237,7 @@ class Claims(Part):
         """
         items = [{"lease_id": str(lease_id), "claim_token": token} for lease_id, token in claims]
         return self._rows(
-            calls.HEARTBEAT_NODE,
-            p_node=node_id,
-            p_epoch=node_epoch,
-            p_claims=items,
-            p_extend=extend,
+            calls.HEARTBEAT_NODE, p_node=node_id, p_epoch=node_epoch, p_claims=items, p_extend=extend
         )
 
     def claim_hint(self, queues: Sequence[str], node_id: UUID | str) -> types.ClaimHint:
@@ -262,9 +258,7 @@ class Claims(Part):
         SQL: lease_outlook. Safe inside your transaction: yes.
         """
         return self._rows(
-            calls.LEASE_OUTLOOK,
-            p_node=node_id,
-            p_lease_ids=[str(lease_id) for lease_id in lease_ids],
+            calls.LEASE_OUTLOOK, p_node=node_id, p_lease_ids=[str(lease_id) for lease_id in lease_ids]
         )
 
     def take_deaths(self, node_id: UUID | str, epoch: int, *, limit: int = 100) -> list[types.Death]:

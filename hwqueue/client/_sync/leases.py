@@ -131,12 +131,7 @@ class Leases(Waiting):
         SQL: lease_logs. Safe inside your transaction: yes.
         """
         return self._rows(
-            calls.LEASE_LOGS,
-            p_lease=lease_id,
-            p_after=after,
-            p_limit=limit,
-            p_attempt=attempt,
-            p_last=last,
+            calls.LEASE_LOGS, p_lease=lease_id, p_after=after, p_limit=limit, p_attempt=attempt, p_last=last
         )
 
     def list_leases(
@@ -159,10 +154,7 @@ class Leases(Waiting):
         SQL: list_leases. Safe inside your transaction: yes.
         """
         return self._rows(
-            calls.LIST_LEASES,
-            p_filter=_spawn.lease_filter(queue, wanted),
-            p_limit=limit,
-            p_before=before,
+            calls.LIST_LEASES, p_filter=_spawn.lease_filter(queue, wanted), p_limit=limit, p_before=before
         )
 
     def find_lease(

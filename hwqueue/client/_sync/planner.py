@@ -51,12 +51,7 @@ class Planning(Part):
         SQL: planner_view. Safe inside your transaction: yes.
         """
         return self._rows(
-            calls.PLANNER_VIEW,
-            p_part=part,
-            p_queue=queue,
-            p_after=after,
-            p_limit=limit,
-            p_most=most,
+            calls.PLANNER_VIEW, p_part=part, p_queue=queue, p_after=after, p_limit=limit, p_most=most
         )
 
     def set_prices(
@@ -181,11 +176,7 @@ class Planning(Part):
             "resting": resting,
         }
         return self._value(
-            calls.NOTE_ROOM,
-            p_room=plain(given(found), "room"),
-            p_ttl=ttl,
-            p_round=round,
-            p_epoch=epoch,
+            calls.NOTE_ROOM, p_room=plain(given(found), "room"), p_ttl=ttl, p_round=round, p_epoch=epoch
         )
 
     def planner_status(self) -> types.PlannerStatus | None:

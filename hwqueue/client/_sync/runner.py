@@ -14,20 +14,10 @@ import psycopg
 from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool
 
-from hwqueue.calls import (
-    BACKEND_PID,
-    DEFAULT_ISOLATION,
-    SET_ACTOR,
-    Call,
-)
+from hwqueue.calls import BACKEND_PID, DEFAULT_ISOLATION, SET_ACTOR, Call
 from hwqueue.client._arguments import check_span
 from hwqueue.client._drivers import Psycopg2Runner, Rows, check_encoding, is_psycopg2, read_rows, texts
-from hwqueue.client._foreign import (
-    SqlAlchemyForm,
-    refusal,
-    sync_sqlalchemy,
-    sync_unwrapped,
-)
+from hwqueue.client._foreign import SqlAlchemyForm, refusal, sync_sqlalchemy, sync_unwrapped
 from hwqueue.client._pooled import READ_COMMITTED, read_as_usual, says_something
 from hwqueue.connections import in_utf8, named_conninfo
 from hwqueue.driver_errors import connecting

@@ -79,12 +79,7 @@ class Tasks(Part):
         SQL: sync_tasks. Safe inside your transaction: yes.
         """
         declared = {name: plain(each, name) for name, each in tasks.items()}
-        return self._rows(
-            calls.SYNC_TASKS,
-            p_defaults=declared,
-            p_version=version,
-            p_forces=force or None,
-        )
+        return self._rows(calls.SYNC_TASKS, p_defaults=declared, p_version=version, p_forces=force or None)
 
     def drop_task(self, task: str) -> bool:
         """Drop the defaults of a task; its leases stay, and it can be spawned as before.

@@ -97,12 +97,7 @@ class Webhooks(Part):
         return self._value(calls.TEST_WEBHOOK, p_name=name)
 
     def list_deliveries(
-        self,
-        name: str,
-        *,
-        state: str | None = None,
-        limit: int = 100,
-        before: UUID | str | None = None,
+        self, name: str, *, state: str | None = None, limit: int = 100, before: UUID | str | None = None
     ) -> list[types.Delivery]:
         """What is to be sent to a webhook or was, newest first.
 
@@ -114,13 +109,7 @@ class Webhooks(Part):
         Raises: WebhookUnknown, BadArgument.
         SQL: list_deliveries. Safe inside your transaction: yes.
         """
-        return self._rows(
-            calls.LIST_DELIVERIES,
-            p_name=name,
-            p_state=state,
-            p_limit=limit,
-            p_before=before,
-        )
+        return self._rows(calls.LIST_DELIVERIES, p_name=name, p_state=state, p_limit=limit, p_before=before)
 
     def redeliver(self, name: str, delivery: UUID | str | None = None, *, limit: int = 1000) -> int:
         """Have a delivery sent again, whatever became of it; None: the dead ones.
@@ -176,8 +165,5 @@ class Webhooks(Part):
             {"status": status, "response": response, "error": error, "retry_after": retry_after}
         )
         return self._value(
-            calls.SETTLE_DELIVERY,
-            p_delivery=delivery,
-            p_attempt=attempt,
-            p_result=plain(result, "result"),
+            calls.SETTLE_DELIVERY, p_delivery=delivery, p_attempt=attempt, p_result=plain(result, "result")
         )

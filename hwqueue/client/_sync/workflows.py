@@ -100,11 +100,7 @@ class Workflows(Part):
                 {"input": one.get("input"), "options": _options(one.get("options", {}), headers)}
                 for one in runs
             ]
-            return self._rows(
-                calls.SUBMIT_WORKFLOWS,
-                p_workflow=workflow,
-                p_runs=plain(given_runs, "runs"),
-            )
+            return self._rows(calls.SUBMIT_WORKFLOWS, p_workflow=workflow, p_runs=plain(given_runs, "runs"))
 
     def submit_spec(
         self,
@@ -126,10 +122,7 @@ class Workflows(Part):
         name = written.get("name") if isinstance(written, Mapping) else None
         with tracing.submitting(name) as headers:
             return self._row(
-                calls.SUBMIT_SPEC,
-                p_spec=written,
-                p_input=input,
-                p_options=_options(options, headers),
+                calls.SUBMIT_SPEC, p_spec=written, p_input=input, p_options=_options(options, headers)
             )
 
     def check_workflow(
@@ -253,10 +246,7 @@ class Workflows(Part):
             "is_nested": is_nested,
         }
         return self._rows(
-            calls.LIST_WORKFLOW_RUNS,
-            p_filter=plain(given(wanted), "filter"),
-            p_limit=limit,
-            p_before=before,
+            calls.LIST_WORKFLOW_RUNS, p_filter=plain(given(wanted), "filter"), p_limit=limit, p_before=before
         )
 
     def get_run_workflow(self, run_id: UUID | str) -> types.WorkflowDefinition:
@@ -295,11 +285,7 @@ class Workflows(Part):
         return self._rows(calls.SUMMARISE_RUNS, p_run_ids=list(run_ids))
 
     def preview_retry(
-        self,
-        run_id: UUID | str,
-        *,
-        mode: types.RetryMode | None = None,
-        steps: Iterable[str] | None = None,
+        self, run_id: UUID | str, *, mode: types.RetryMode | None = None, steps: Iterable[str] | None = None
     ) -> list[types.RetriedStep]:
         """The steps that `retry_workflow_run` would run again; nothing is changed.
 
@@ -394,13 +380,7 @@ class Workflows(Part):
             this name, BadArgument, IsolationLevel.
         SQL: signal_workflow_run. Safe inside your transaction: yes.
         """
-        return self._row(
-            calls.SIGNAL_WORKFLOW_RUN,
-            p_run=run_id,
-            p_name=name,
-            p_payload=payload,
-            p_key=key,
-        )
+        return self._row(calls.SIGNAL_WORKFLOW_RUN, p_run=run_id, p_name=name, p_payload=payload, p_key=key)
 
     def advance_workflows(self, *, limit: int = 200) -> types.AdvanceResult:
         """Do what settlements of steps had to leave; `reap` does it, too.
@@ -427,11 +407,7 @@ class Workflows(Part):
         return self._rows(calls.TAKE_ENDED_RUNS, p_limit=limit)
 
     def update_steps(
-        self,
-        run_id: UUID | str,
-        *,
-        steps: Iterable[str] | None = None,
-        **changes: Unpack[types.StepChanges],
+        self, run_id: UUID | str, *, steps: Iterable[str] | None = None, **changes: Unpack[types.StepChanges]
     ) -> list[types.UpdatedStep]:
         """Change where steps of a run may run that were not released.
 
@@ -456,11 +432,7 @@ class Workflows(Part):
         )
 
     def preview_update(
-        self,
-        run_id: UUID | str,
-        *,
-        steps: Iterable[str] | None = None,
-        **changes: Unpack[types.StepChanges],
+        self, run_id: UUID | str, *, steps: Iterable[str] | None = None, **changes: Unpack[types.StepChanges]
     ) -> list[types.PreviewedStep]:
         """What `update_steps` would make of the steps, and where each could run; changes nothing.
 

@@ -10,13 +10,7 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 
-from hwqueue.contrib.django.compat import (
-    InvalidTask,
-    Task,
-    TaskError,
-    TaskResult,
-    TaskResultStatus,
-)
+from hwqueue.contrib.django.compat import InvalidTask, Task, TaskError, TaskResult, TaskResultStatus
 from hwqueue.error_text import error_line
 from hwqueue.types import Json, Lease, LeaseState
 
@@ -62,9 +56,7 @@ def _as_spawned(task: Task, lease: Lease) -> Task:
     later = due is not None and due > lease.created_at and not lease.attempts
     try:
         return task.using(
-            queue_name=lease.queue,
-            priority=lease.priority,
-            run_after=_local(due) if due and later else None,
+            queue_name=lease.queue, priority=lease.priority, run_after=_local(due) if due and later else None
         )
     except InvalidTask:  # an operator has given it a priority that Django has not, say
         return task

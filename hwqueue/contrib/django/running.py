@@ -9,13 +9,7 @@ from hwqueue.app import App
 from hwqueue.contrib.django.compat import TaskResult, task_finished, task_started
 from hwqueue.contrib.django.connecting import client, close_old_connections
 from hwqueue.contrib.django.results import result_of, set_successful
-from hwqueue.contrib.django.tasks import (
-    DEFAULTS,
-    HwqueueBackend,
-    HwqueueTask,
-    HwqueueTaskContext,
-    task_of,
-)
+from hwqueue.contrib.django.tasks import DEFAULTS, HwqueueBackend, HwqueueTask, HwqueueTaskContext, task_of
 from hwqueue.convert import jsonable
 from hwqueue.errors import BadArgument, LeaseNotFound
 from hwqueue.handler.context import LeaseContext

@@ -27,11 +27,7 @@ async def jump(request: Request) -> Response:
     if lease_id is not None:
         if lease_id in names.value:
             return RedirectResponse(links("nodes", names.value[lease_id]), 303)
-        for place, find in (
-            ("leases", source.lease),
-            ("runs", source.run),
-            ("gangs", source.gang),
-        ):
+        for place, find in (("leases", source.lease), ("runs", source.run), ("gangs", source.gang)):
             with suppress(LeaseNotFound, RunNotFound, GangNotFound):
                 await find(lease_id)
                 return RedirectResponse(links(place, lease_id), 303)

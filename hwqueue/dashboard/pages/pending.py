@@ -73,12 +73,7 @@ def grouped(rows: Iterable[PendingReason], key: Callable[[PendingReason], str]) 
     for row in rows:
         groups[key(row)].append(row)
     made = [
-        Group(
-            name,
-            sum(row.pending for row in members),
-            len(members),
-            min(row.oldest_at for row in members),
-        )
+        Group(name, sum(row.pending for row in members), len(members), min(row.oldest_at for row in members))
         for name, members in groups.items()
     ]
     return sorted(made, key=lambda group: (-group.leases, group.name))

@@ -48,13 +48,7 @@ async def runs(request: Request) -> Response:
         before=uuid_or_none(request.query_params.get("before")),
         limit=listing.size + 1,
     )
-    return page(
-        request,
-        "runs.html",
-        "Runs",
-        progress=progress,
-        **listing.shown(rows),
-    )
+    return page(request, "runs.html", "Runs", progress=progress, **listing.shown(rows))
 
 
 @protected("/runs/{run}")

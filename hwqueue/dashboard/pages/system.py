@@ -39,12 +39,7 @@ async def webhooks(request: Request) -> Response:
     cached = await reads(request).webhooks()
     rows = sorted(
         cached.value,
-        key=lambda row: (
-            not (row.failing_since or row.paused_at),
-            -row.dead,
-            -row.waiting,
-            row.name,
-        ),
+        key=lambda row: (not (row.failing_since or row.paused_at), -row.dead, -row.waiting, row.name),
     )
     return page(request, "webhooks.html", "Webhooks", read=[cached], rows=rows)
 

@@ -142,9 +142,7 @@ def count_states(states: Iterable[str] | Mapping[str, int]) -> list[tuple[str, i
 
 
 def graph_of(
-    spec: Mapping[str, Any],
-    rows: Sequence[WorkflowStep] = (),
-    details: Sequence[StepDetail] = (),
+    spec: Mapping[str, Any], rows: Sequence[WorkflowStep] = (), details: Sequence[StepDetail] = ()
 ) -> Graph:
     """The graph of a specification in normal form, with the states of a run's steps if given."""
     by_no = {row.step_no: row for row in rows}
@@ -172,11 +170,7 @@ def graph_of(
 
 
 def _step(
-    number: int,
-    given: Mapping[str, Any],
-    layer: int,
-    row: WorkflowStep | None,
-    detail: StepDetail | None,
+    number: int, given: Mapping[str, Any], layer: int, row: WorkflowStep | None, detail: StepDetail | None
 ) -> Step:
     return Step(
         no=number,

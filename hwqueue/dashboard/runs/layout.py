@@ -90,9 +90,7 @@ def layers_of(
 
 @lru_cache(maxsize=128)
 def lay_out(
-    names: tuple[str, ...],
-    edges: tuple[tuple[str, str], ...],
-    at_end: tuple[str, ...] = (),
+    names: tuple[str, ...], edges: tuple[tuple[str, str], ...], at_end: tuple[str, ...] = ()
 ) -> Layout:
     """Where each step and each edge goes; the last graphs are kept, since their pages come again.
 

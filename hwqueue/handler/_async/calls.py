@@ -133,13 +133,7 @@ class AsyncContextCalls(LeaseFacts):
 
     @overload
     async def step(
-        self,
-        name: str,
-        fn: Callable[..., Any],
-        /,
-        *args: Any,
-        retry: Retrying | int | None,
-        **kwargs: Any,
+        self, name: str, fn: Callable[..., Any], /, *args: Any, retry: Retrying | int | None, **kwargs: Any
     ) -> Json: ...
     @overload
     async def step(self, name: str, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Json: ...

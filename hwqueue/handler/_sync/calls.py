@@ -134,13 +134,7 @@ class ContextCalls(LeaseFacts):
 
     @overload
     def step(
-        self,
-        name: str,
-        fn: Callable[..., Any],
-        /,
-        *args: Any,
-        retry: Retrying | int | None,
-        **kwargs: Any,
+        self, name: str, fn: Callable[..., Any], /, *args: Any, retry: Retrying | int | None, **kwargs: Any
     ) -> Json: ...
     @overload
     def step(self, name: str, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Json: ...

@@ -20,10 +20,6 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Lease",
             fields=[("lease_id", models.UUIDField(primary_key=True, serialize=False))],
-            options={
-                "verbose_name": "lease",
-                "managed": False,
-                "default_permissions": ("view",),
-            },
+            options={"verbose_name": "lease", "managed": False, "default_permissions": ("view",)},
         ),
     )
