@@ -114,13 +114,11 @@ def sync_connection(kind: str, dsn: str) -> Iterator[Any]:
 async def spawn(kind: str, connection: Any, frame: int) -> UUID:
     """Spawn through whatever it is."""
     if kind == "run_sync":  # what an AsyncSession lets sync code have
-
-        def spawn_in(session: Session) -> UUID:
-            return draw.spawn(Client.on(session), frame=frame).lease_id
-
-        lease_id: UUID = await connection.run_sync(spawn_in)
-        return lease_id
-    return (await draw.spawn(AsyncClient.on(connection), frame=frame)).lease_id
+        spawned = await connection.run_sync(lambda session: draw.spawn(Client.on(session), frame=frame))
+    else:
+        spawned = await draw.spawn(AsyncClient.on(connection), frame=frame)
+    lease_id: UUID = spawned.lease_id
+    return lease_id
 
 
 def frames(dsn: str) -> list[Any]:
@@ -215,7 +213,14 @@ async def test_types_are_those_of_postgres(dsn: str, conn: psycopg.Connection) -
     try:
         with sync_connection("psycopg2", dsn) as connection:
             connection.cursor().execute("set search_path = public, pg_catalog")
-            with_each_type(Client.on(connection))
+            blocking = Client.on(connection)  # with arguments and columns of each type
+            lease_id = blocking.spawn_lease("work", "t", {"a": 1}).lease_id
+            assert blocking.get_lease(lease_id).params == {"a": 1}
+            assert blocking.list_leases(queue="work")
+            blocking.create_token("ci", bytes(32), "viewer")
+            blocking.set_webhook("hook", "https://hooks.example/")
+            blocking.rotate_webhook("hook")
+            blocking.cancel_leases("work")
         async with asyncpg_connection("asyncpg", dsn) as connection:
             await connection.execute("set search_path = public, pg_catalog")
             client = AsyncClient.on(connection)
@@ -225,17 +230,6 @@ async def test_types_are_those_of_postgres(dsn: str, conn: psycopg.Connection) -
         conn.execute("drop function public.planted() cascade")
         for name in planted:
             conn.execute(f"drop domain public.{name}")
-
-
-def with_each_type(client: Client) -> None:
-    """Calls with arguments and columns of each type."""
-    spawned = client.spawn_lease("work", "t", {"a": 1})
-    assert client.get_lease(spawned.lease_id).params == {"a": 1}
-    assert client.list_leases(queue="work")
-    client.create_token("ci", bytes(32), "viewer")
-    client.set_webhook("hook", "https://hooks.example/")
-    client.rotate_webhook("hook")
-    client.cancel_leases("work")
 
 
 @pytest.mark.parametrize("kind", SYNC)

@@ -37,6 +37,13 @@ def test_both_clients_have_the_same_methods() -> None:
         assert inspect.getdoc(getattr(AsyncClient, name)), name
 
 
+# Sessions of others in the database.
+OTHERS = (
+    "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+    " and backend_type = 'client backend'"
+)
+
+
 async def test_a_closed_client_says_so(dsn: str) -> None:
     client = AsyncClient(dsn)
     with pytest.raises(errors.ConfigError, match="not open"):
@@ -46,6 +53,8 @@ async def test_a_closed_client_says_so(dsn: str) -> None:
     await client.close()
     with pytest.raises(errors.ConfigError, match="not open"):
         await client.list_queues()
+    with pytest.raises(errors.ConfigError, match="at least 1"):
+        Client(dsn, pool_size=0)
 
 
 async def test_an_unreachable_server_is_reported_at_once(kind: str, dsn: str) -> None:
@@ -66,20 +75,10 @@ async def test_opening_twice_leaves_nothing_behind(kind: str, dsn: str, conn: ps
     await client.list_queues()
     await client.close()
     for _ in range(1000):
-        if sessions(conn) == 0:
+        if conn.execute(f"select count(*) {OTHERS}").fetchone() == (0,):
             return
         await asyncio.sleep(0.01)
     raise AssertionError("a session is left")
-
-
-def sessions(conn: psycopg.Connection) -> int:
-    """How many others there are in the database."""
-    row = conn.execute(
-        "select count(*) from pg_stat_activity where datname = current_database()"
-        " and pid <> pg_backend_pid() and backend_type = 'client backend'"
-    ).fetchone()
-    assert row is not None
-    return int(row[0])
 
 
 @pytest.mark.slow
@@ -107,11 +106,6 @@ async def test_the_pool_is_soon_back_after_an_outage(kind: str, dsn: str, server
     await client.close()
 
 
-def test_a_pool_needs_a_connection(dsn: str) -> None:
-    with pytest.raises(errors.ConfigError, match="at least 1"):
-        Client(dsn, pool_size=0)
-
-
 async def test_a_database_without_the_schema(kind: str, empty_dsn: str) -> None:
     async with of_kind(kind, empty_dsn) as client:
         for call in (client.list_queues, client.check_schema):
@@ -134,12 +128,8 @@ def test_nothing_is_left_in_the_session(dsn: str, conn: psycopg.Connection) -> N
         for _ in range(8):
             client.list_queues()
         assert asked(client, statements) == [(0,)]
-        sessions = conn.execute(
-            "select count(*), count(*) filter (where state <> 'idle') from pg_stat_activity"
-            " where datname = current_database() and pid <> pg_backend_pid()"
-            " and backend_type = 'client backend'"
-        ).fetchone()
-        assert sessions == (1, 0)
+        counts = conn.execute(f"select count(*), count(*) filter (where state <> 'idle') {OTHERS}")
+        assert counts.fetchone() == (1, 0)
     with Client(dsn, pool_size=1, prepare=True) as client:
         for _ in range(8):
             client.list_queues()
@@ -191,19 +181,12 @@ def test_a_server_that_turned_read_only_is_left(dsn: str, conn: psycopg.Connecti
         assert asked(client, session) != before
 
 
-CUT = (
-    "select count(pg_terminate_backend(pid, 10000)) from pg_stat_activity"
-    " where datname = current_database() and pid <> pg_backend_pid()"
-    " and backend_type = 'client backend'"
-)
-
-
 async def test_connections_that_ended_while_idle_are_not_used(
     kind: str, dsn: str, conn: psycopg.Connection
 ) -> None:
     async with of_kind(kind, dsn, pool_size=3) as client:
         await asyncio.gather(*(client.list_queues() for _ in range(6)))
-        conn.execute(CUT)
+        conn.execute(f"select count(pg_terminate_backend(pid, 10000)) {OTHERS}")
         for _ in range(4):
             assert await client.list_queues() == []
 
@@ -224,16 +207,20 @@ async def test_asking_costs_nothing_while_they_are_in_use(dsn: str, monkeypatch:
         assert len(asked) == 1
 
 
-def test_a_fork_does_not_use_the_connections_of_its_parent(dsn: str) -> None:
+@pytest.mark.parametrize("first", ["uses", "closes"])
+def test_a_fork_does_not_use_the_connections_of_its_parent(dsn: str, first: str) -> None:
     with Client(dsn, pool_size=2) as client:
         client.create_queue("q")
         child = os.fork()
         if child == 0:  # no test code may run on from here
             code = 1
             try:
-                with pytest.raises(errors.ConfigError, match="fork") as caught:
-                    client.list_queues()
-                assert "open()" in str(caught.value.hint)
+                if first == "closes":
+                    client.close()
+                else:
+                    with pytest.raises(errors.ConfigError, match="fork") as caught:
+                        client.list_queues()
+                    assert "open()" in str(caught.value.hint)
                 client.open()
                 client.create_queue("of-the-child")
                 client.close()
@@ -242,19 +229,6 @@ def test_a_fork_does_not_use_the_connections_of_its_parent(dsn: str) -> None:
                 os._exit(code)
         assert os.waitpid(child, 0)[1] == 0
         assert {queue.queue for queue in client.list_queues()} == {"q", "of-the-child"}
-
-
-def test_a_fork_may_close_what_is_its_parents(dsn: str) -> None:
-    with Client(dsn, pool_size=1) as client:
-        child = os.fork()
-        if child == 0:
-            try:
-                client.close()
-            finally:
-                os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-        assert client.list_queues() == []
-        assert client._pool is not None
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "repeatable read"])

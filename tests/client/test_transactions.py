@@ -243,19 +243,16 @@ async def test_a_connection_of_the_other_kind_is_refused(kind: str, dsn: str) ->
     assert "AsyncClient.on(...) works on it" in (at.value.hint or "")
 
 
-def test_other_objects_are_refused(dsn: str) -> None:
+def test_other_objects_and_drivers_are_refused(dsn: str) -> None:
     with psycopg.connect(dsn) as connection, pytest.raises(errors.BadArgument) as caught:
         AsyncClient.on(connection)
     assert caught.value.field == "connection"
     with pytest.raises(errors.BadArgument, match=r"builtins\.str") as caught:
         Client.on(dsn)
     assert "select hwqueue.spawn_lease" in (caught.value.hint or "")
-
-
-def test_other_drivers_are_refused() -> None:
     engine = sqlalchemy.create_engine("sqlite://")
-    with engine.connect() as connection, pytest.raises(errors.BadArgument, match="sqlite"):
-        Client.on(connection).list_queues()
+    with engine.connect() as other, pytest.raises(errors.BadArgument, match="sqlite"):
+        Client.on(other).list_queues()
     engine.dispose()
 
 

@@ -67,22 +67,17 @@ async def claimants(
     return able
 
 
-async def test_default_behavior(client: AsyncClient, queue: str, workers: dict[str, Node]) -> None:
-    workflow = await client.submit_workflow("test_default")
-    found = await claimants(client, workers, queue, workflow.run_id)
-    assert found == [set(FLEET)] * 3
-
-
-async def test_specific_affinity(client: AsyncClient, queue: str, workers: dict[str, Node]) -> None:
-    workflow = await client.submit_workflow("test_gpu", affinity_tags={"gpu": True})
-    found = await claimants(client, workers, queue, workflow.run_id)
-    assert found == [{"gpu-west", "gpu-east"}] * 3
-
-
-async def test_multi_tag_affinity(client: AsyncClient, queue: str, workers: dict[str, Node]) -> None:
-    workflow = await client.submit_workflow("test_multi", affinity_tags={"gpu": True, "region": "us-east"})
-    found = await claimants(client, workers, queue, workflow.run_id)
-    assert found == [{"gpu-east"}] * 3
+async def test_a_workflow_runs_on_workers_that_have_all_its_tags(
+    client: AsyncClient, queue: str, workers: dict[str, Node]
+) -> None:
+    cases: list[tuple[str, dict[str, Any] | None, set[str]]] = [
+        ("test_default", None, set(FLEET)),
+        ("test_gpu", {"gpu": True}, {"gpu-west", "gpu-east"}),
+        ("test_multi", {"gpu": True, "region": "us-east"}, {"gpu-east"}),
+    ]
+    for workflow, asked, able in cases:
+        run = await client.submit_workflow(workflow, affinity_tags=asked)
+        assert await claimants(client, workers, queue, run.run_id) == [able] * 3, workflow
 
 
 async def test_no_matching_workers(client: AsyncClient, queue: str, workers: dict[str, Node]) -> None:

@@ -183,12 +183,9 @@ def test_each_step_asks_its_own_and_what_its_run_asks(client: Client) -> None:
         for step in client.list_workflow_steps(submitted.run_id)
     }
     assert asked == {"prepare": ["zone"], "train": ["gpu", "zone"], "publish": ["gpu", "zone"], "tell": []}
-
-
-def test_what_contradicts_the_run_is_refused_at_submission(client: Client) -> None:
     step = Step("report", "report", affinity_tags={"gpu": False})
     workflow = Workflow(name="w", tasks=[step], affinity_tags={"gpu": True}, queue="work")
-    with client, pytest.raises(PlacementContradictory, match="report"):
+    with pytest.raises(PlacementContradictory, match="report"):
         workflow.submit(client)
 
 
@@ -245,9 +242,10 @@ def test_handlers_of_drained_leases_read_their_run(client: Client) -> None:
         assert found.result == [{"n": 1}, {"uri": "x/prepared"}]
 
 
-async def test_handlers_of_drained_leases_read_their_run_async(dsn: str) -> None:
+async def test_the_same_of_an_async_client(dsn: str) -> None:
     async with AsyncClient(dsn) as client:
         await client.create_queue("work")
+        assert (await TRAINING.define(client)).created
         run_id = (await READS.submit(client, {"n": 1})).run_id
         await drain(client, app)
         for name in ("read", "read-async"):
@@ -302,10 +300,3 @@ def test_an_order_that_waits_for_its_payment(client: Client) -> None:
     drain(client, app)
     states = {s.step: s.state for s in client.list_workflow_steps(submitted.run_id)}
     assert states == {"paid": "completed", "prepare": "completed", "two-weeks": "running"}
-
-
-async def test_with_an_async_client(dsn: str) -> None:
-    async with AsyncClient(dsn) as client:
-        await client.create_queue("work")
-        assert (await TRAINING.define(client)).created
-        assert (await TRAINING.submit(client, {"dataset": "x"})).created
