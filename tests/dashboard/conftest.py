@@ -78,6 +78,13 @@ def seeded(server_dsn: str, template: str) -> Iterator[str]:
 
 
 @pytest.fixture
+async def shown(seeded: str) -> AsyncIterator[Pages]:
+    """The dashboard of the seeded database."""
+    async with serving(seeded) as made:
+        yield made
+
+
+@pytest.fixture
 def sql(dsn: str) -> Iterator[Client]:
     """The functions, on the test's own database."""
     with Client(dsn, pool_size=1) as client:

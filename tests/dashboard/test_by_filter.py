@@ -123,9 +123,8 @@ async def test_the_list_offers_what_fits_its_filter(pages: Pages, films: list[UU
     assert "No lease fits" in await pages.page("/leases?queue=renders&error=TimeoutError")
 
 
-@pytest.mark.parametrize(
-    ("path", "status", "words"),
-    [
+async def test_what_cannot_be_asked(pages: Pages, films: list[UUID]) -> None:
+    for path, status, words in (
         ("/do-all/cancel", 422, "no queue is named"),
         ("/do-all/cancel?queue=renders&state=failed", 422, "cannot be done to leases"),
         ("/do-all/explode?queue=renders", 404, "There is no page"),
@@ -133,17 +132,12 @@ async def test_the_list_offers_what_fits_its_filter(pages: Pages, films: list[UU
         ("/do-all/cancel?queue=renders&node=gone", 404, "no node is named"),
         ("/do-all/cancel?queue=renders&label=film", 422, "is not key=value"),
         ("/leases?label=film", 422, "is not key=value"),
-    ],
-)
-async def test_what_cannot_be_asked(
-    *, pages: Pages, films: list[UUID], path: str, status: int, words: str
-) -> None:
-    assert words in await pages.page(path, status)
+    ):
+        assert words in await pages.page(path, status), path
 
 
-@pytest.mark.parametrize(
-    ("verb", "change", "words"),
-    [
+async def test_what_cannot_be_done(pages: Pages, sql: Client, films: list[UUID]) -> None:
+    wrong: list[tuple[str, dict[str, str], str]] = [
         ("priority", {"priority": "high"}, "must be a whole number"),
         ("priority", {"priority": "40000"}, "priority"),
         ("move", {"to": ""}, "no queue was chosen"),
@@ -152,16 +146,13 @@ async def test_what_cannot_be_asked(
         ("cancel", {"cursor": "{}"}, "cursor does not belong"),
         ("cancel", {"csrf": "x"}, "the form is out of date"),
         ("cancel", {"queue": ""}, "no queue is named"),
-    ],
-)
-async def test_what_cannot_be_done(
-    *, pages: Pages, sql: Client, films: list[UUID], verb: str, change: dict[str, str], words: str
-) -> None:
-    fields = fields_of(await ask(pages, verb, **FILM))
-    answer = await pages.post(f"/do-all/{verb}", data=fields | change)
-    assert 400 <= answer.status_code < 500
-    assert words in html.unescape(answer.text)
-    assert set(states(sql, films)) == {"pending"}
+    ]
+    for verb, change, words in wrong:
+        fields = fields_of(await ask(pages, verb, **FILM))
+        answer = await pages.post(f"/do-all/{verb}", data=fields | change)
+        assert 400 <= answer.status_code < 500, (verb, change)
+        assert words in html.unescape(answer.text), (verb, change)
+        assert set(states(sql, films)) == {"pending"}
 
 
 @pytest.fixture
@@ -243,23 +234,17 @@ async def test_the_database_goes_away_in_the_middle(
     assert len(tried) == 2
 
 
-@pytest.mark.parametrize(
-    ("verb", "leases", "status", "words"),
-    [
+async def test_what_cannot_be_asked_of_some(pages: Pages, leases: list[UUID]) -> None:
+    wrong: list[tuple[str, list[object], int, str]] = [
         ("cancel", [], 422, "no lease was chosen"),
         ("cancel", ["x"], 404, "is no lease id"),
         ("cancel", [uuid4() for _ in range(201)], 422, "more than 200"),
         ("explode", [uuid4()], 404, "There is no page"),
-    ],
-)
-async def test_what_cannot_be_asked_of_some(
-    *, pages: Pages, sql: Client, verb: str, leases: list[object], status: int, words: str
-) -> None:
-    sql.create_queue("renders")
-    sql.spawn_lease("renders", "draw")
-    answer = await post(pages, verb, leases)
-    assert answer.status_code == status
-    assert words in answer.text
+    ]
+    for verb, chosen, status, words in wrong:
+        answer = await post(pages, verb, chosen)
+        assert answer.status_code == status
+        assert words in answer.text
 
 
 async def test_forged_forms_are_refused(

@@ -8,8 +8,6 @@ from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
-import pytest
-
 from hwqueue.client import Client
 from hwqueue.types import Claim, Gpu, NodeSpec, Taint
 from tests.dashboard.conftest import Pages, granted, serving
@@ -70,39 +68,36 @@ def check(text: str) -> None:
     assert {"main", "nav", "header"} <= checker.landmarks
 
 
-@pytest.mark.parametrize("path", ALWAYS)
-async def test_an_empty_database_has_every_page(pages: Pages, path: str) -> None:
-    response = await pages.get(path)
-    assert response.status_code == 200, response.text
-    check(response.text)
-    policy = response.headers["content-security-policy"]
-    assert policy.startswith("default-src 'self';")
-    assert "unsafe" not in policy
-    assert "frame-ancestors 'none'" in policy
+async def test_an_empty_database_has_every_page(pages: Pages) -> None:
+    for path in ALWAYS:
+        response = await pages.get(path)
+        assert response.status_code == 200, response.text
+        check(response.text)
+        policy = response.headers["content-security-policy"]
+        assert policy.startswith("default-src 'self';")
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
 
 
-@pytest.mark.parametrize(
-    ("path", "command"),
-    [
+async def test_an_empty_page_says_what_to_type(pages: Pages) -> None:
+    for path, command in (
         ("/", "hwqueue queue create"),
         ("/pending", "hwqueue worker run"),
         ("/fleet", "hwqueue worker run"),
         ("/leases", "hwqueue lease spawn"),
         ("/queues", "hwqueue queue create"),
-        pytest.param("/queues", "hwqueue task sync", marks=pytest.mark.every_variant),
+        ("/queues", "hwqueue task sync"),
         ("/classes", "hwqueue lease spawn"),
         ("/system", "hwqueue token create"),
         ("/webhooks", "hwqueue webhook add"),
         ("/gangs", "hwqueue gang spawn"),
         ("/try", "hwqueue node what-if"),
         ("/try/placement", "hwqueue match"),
-    ],
-)
-async def test_an_empty_page_says_what_to_type(pages: Pages, path: str, command: str) -> None:
-    assert command in await pages.page(path)
+    ):
+        assert command in await pages.page(path), path
 
 
-async def test_a_full_database_has_every_page(seeded: str) -> None:
+async def test_a_full_database_has_every_page(seeded: str, shown: Pages) -> None:
     with Client(seeded, pool_size=1) as client:
         found = every_page(client)
         states = {
@@ -111,18 +106,14 @@ async def test_a_full_database_has_every_page(seeded: str) -> None:
         }
         nodes = [node.name for node in client.list_nodes()]
         classes = [row.class_id for row in client.pending_reasons()]
-    async with serving(seeded) as pages:
-        for path in (*found.values(), f"{found['gang']}/why"):
-            check(await pages.page(path))
-        for state, lease_id in states.items():
-            text = await pages.page(f"/leases/{lease_id}")
-            check(text)
-            assert state in text
-            check(await pages.page(f"/leases/{lease_id}/why"))
-        for node in nodes[::5]:
-            check(await pages.page(f"/nodes/{node}"))
-        for class_id in classes:
-            check(await pages.page(f"/pending/{class_id}"))
+    whys = (f"/leases/{lease_id}/why" for lease_id in states.values())
+    of_nodes, of_classes = (f"/nodes/{node}" for node in nodes[::5]), (f"/pending/{each}" for each in classes)
+    for path in (*found.values(), f"{found['gang']}/why", *whys, *of_nodes, *of_classes):
+        check(await shown.page(path))
+    for state, lease_id in states.items():
+        text = await shown.page(f"/leases/{lease_id}")
+        check(text)
+        assert state in text
 
 
 def say_all(sql: Client, claim: Claim) -> None:
@@ -205,31 +196,29 @@ async def test_what_is_not_there_says_so(pages: Pages) -> None:
     assert response.headers["content-type"] == "application/problem+json"
 
 
-async def test_a_refresh_gets_the_main_element_alone_and_nothing_when_nothing_changed(seeded: str) -> None:
-    async with serving(seeded) as pages:
-        part = await pages.get("/queues", headers={"HX-Request": "true"})
-        assert part.text.startswith("<main")
-        again = {"HX-Request": "true", "If-None-Match": part.headers["etag"]}
-        assert (await pages.get("/queues", headers=again)).status_code == 304
-        whole = await pages.get("/queues")
-        assert part.text.strip() in whole.text
+async def test_a_refresh_gets_the_main_element_alone_and_nothing_when_nothing_changed(shown: Pages) -> None:
+    part = await shown.get("/queues", headers={"HX-Request": "true"})
+    assert part.text.startswith("<main")
+    again = {"HX-Request": "true", "If-None-Match": part.headers["etag"]}
+    assert (await shown.get("/queues", headers=again)).status_code == 304
+    whole = await shown.get("/queues")
+    assert part.text.strip() in whole.text
 
 
-async def test_leases_are_found_by_what_they_are_and_paged(seeded: str) -> None:
-    async with serving(seeded) as pages:
-        text = await pages.page("/leases?state=failed")
-        assert "OutOfMemory" in text
-        assert "completed" not in re.findall(r'<tr id="lease.*?</tr>', text, re.DOTALL)[0]
-        assert "No lease fits" in await pages.page("/leases?task=nobody")
-        assert "nobody" in await pages.page("/leases?queue=nobody", 404)
-        seen: list[str] = []
-        path: str | None = "/leases?queue=nightly"
-        while path:
-            text = await pages.page(path)
-            seen += re.findall(r'<tr id="lease-([^"]+)"', text)
-            link = re.search(r'<a class="button" href="([^"]+)">Next', text)
-            path = unescape(link[1]) if link else None
-        assert len(seen) == len(set(seen)) == 61
+async def test_leases_are_found_by_what_they_are_and_paged(shown: Pages) -> None:
+    text = await shown.page("/leases?state=failed")
+    assert "OutOfMemory" in text
+    assert "completed" not in re.findall(r'<tr id="lease.*?</tr>', text, re.DOTALL)[0]
+    assert "No lease fits" in await shown.page("/leases?task=nobody")
+    assert "nobody" in await shown.page("/leases?queue=nobody", 404)
+    seen: list[str] = []
+    path: str | None = "/leases?queue=nightly"
+    while path:
+        text = await shown.page(path)
+        seen += re.findall(r'<tr id="lease-([^"]+)"', text)
+        link = re.search(r'<a class="button" href="([^"]+)">Next', text)
+        path = unescape(link[1]) if link else None
+    assert len(seen) == len(set(seen)) == 61
 
 
 async def test_a_suspended_lease_says_what_it_waits_for(pages: Pages, sql: Client) -> None:
@@ -246,36 +235,34 @@ async def test_a_suspended_lease_says_what_it_waits_for(pages: Pages, sql: Clien
     assert "Suspended" not in await pages.page(f"/leases/{lease_id}")
 
 
-async def test_pending_is_grouped_and_filtered(seeded: str) -> None:
-    async with serving(seeded) as pages:
-        text = await pages.page("/pending?kind=no+match")
-        assert "gpu_model in H100" in text
-        assert "8 GPU, 16 CPU" not in text
-        assert "8 GPU, 16 CPU" in await pages.page("/pending?kind=contended&queue=training")
-        text = await pages.page("/pending?asks=h100")
-        assert len(re.findall(r'<tr id="class-', text)) == 1
-        assert "No class fits" in await pages.page("/pending?asks=nothing+like+it")
+async def test_pending_is_grouped_and_filtered(shown: Pages) -> None:
+    text = await shown.page("/pending?kind=no+match")
+    assert "gpu_model in H100" in text
+    assert "8 GPU, 16 CPU" not in text
+    assert "8 GPU, 16 CPU" in await shown.page("/pending?kind=contended&queue=training")
+    text = await shown.page("/pending?asks=h100")
+    assert len(re.findall(r'<tr id="class-', text)) == 1
+    assert "No class fits" in await shown.page("/pending?asks=nothing+like+it")
 
 
-async def test_a_class_says_what_keeps_it_and_what_would_help(seeded: str) -> None:
+async def test_a_class_says_what_keeps_it_and_what_would_help(seeded: str, shown: Pages) -> None:
     with Client(seeded, pool_size=1) as client:
         row = next(each for each in client.pending_reasons() if "H100" in (each.words or ""))
         why = client.explain_class(row.class_id)
-    async with serving(seeded) as pages:
-        text = unescape(await pages.page(f"/pending/{row.class_id}"))
-        assert why.headline[1:] in text
-        assert "label_mismatch" in text
-        assert all(each.words in text for each in why.help)
-        assert all(f"/nodes/{each.node}" in text for each in why.nearest)
-        assert all(str(each.lease_id) in text for each in why.leases)
-        fit = (await pages.get(f"/fleet/fit/{row.class_id}")).json()
-        assert len(fit["name"]) == why.nodes_registered
-        assert 0 not in fit["verdict"]
-        places = (await pages.get("/fleet/map.json")).json()
-        assert {len(column) for name, column in places.items() if name != "as_of"} == {48}
+    text = unescape(await shown.page(f"/pending/{row.class_id}"))
+    assert why.headline[1:] in text
+    assert "label_mismatch" in text
+    assert all(each.words in text for each in why.help)
+    assert all(f"/nodes/{each.node}" in text for each in why.nearest)
+    assert all(str(each.lease_id) in text for each in why.leases)
+    fit = (await shown.get(f"/fleet/fit/{row.class_id}")).json()
+    assert len(fit["name"]) == why.nodes_registered
+    assert 0 not in fit["verdict"]
+    places = (await shown.get("/fleet/map.json")).json()
+    assert {len(column) for name, column in places.items() if name != "as_of"} == {48}
 
 
-async def test_a_node_shows_what_holds_its_devices(seeded: str) -> None:
+async def test_a_node_shows_what_holds_its_devices(seeded: str, shown: Pages) -> None:
     with Client(seeded, pool_size=1) as client:
         claim = next(
             each
@@ -286,8 +273,7 @@ async def test_a_node_shows_what_holds_its_devices(seeded: str) -> None:
         lease = client.get_lease(claim.lease_id)
         assert lease.node_id is not None
         node = client.list_nodes(node_id=lease.node_id)[0]
-    async with serving(seeded) as pages:
-        text = await pages.page(f"/nodes/{node.name}")
+    text = await shown.page(f"/nodes/{node.name}")
     device = text.partition("<h2>Devices</h2>")[2].partition("</section>")[0]
     assert str(claim.lease_id) in device
 

@@ -276,21 +276,24 @@ SIGNALS: list[dict[str, Any]] = [
 
 async def test_the_signals_of_a_run(pages: Pages, sql: Client) -> None:
     running = Running(sql, SIGNALS)
-    text = await pages.page(running.page)
-    panel = text.partition('aria-label="Signals"')[2].partition("</section>")[0]
-    assert "0 sent" in panel
-    assert panel.count('<tr id="wait-') == 3
-    assert panel.count("/do/send-signal?") == 3
+
+    async def panel() -> str:
+        text = await pages.page(running.page)
+        assert HOSTILE not in text
+        return text.partition('aria-label="Signals"')[2].partition("</section>")[0]
+
+    told = await panel()
+    assert "0 sent" in told
+    assert told.count('<tr id="wait-') == 3
+    assert told.count("/do/send-signal?") == 3
     sql.signal_workflow_run(running.run, "approved", {"by": "ann"}, key=HOSTILE)
     sql.signal_workflow_run(running.run, "approved", {"by": "bob"})
-    text = await pages.page(running.page)
-    panel = text.partition('aria-label="Signals"')[2].partition("</section>")[0]
-    assert "2 sent, 1 not taken yet" in panel
-    newer, older = (row.partition("</tr>")[0] for row in panel.split('<tr id="signal-')[1:])
+    told = await panel()
+    assert "2 sent, 1 not taken yet" in told
+    newer, older = (row.partition("</tr>")[0] for row in told.split('<tr id="signal-')[1:])
     assert "no step yet" in newer
     assert "<bdi>&lt;script&gt;" in older
     assert 'data-l="taken by"><bdi>approve</bdi>' in older
-    assert HOSTILE not in text
     other = sql.submit_spec({"name": "other", "queue": "flow", "steps": [STEPS[0]]}).run_id
     assert 'aria-label="Signals"' not in await pages.page(f"/runs/{other}")
 

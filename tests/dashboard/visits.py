@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import uvicorn
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect
 
 from hwqueue.serve import create_app
 from hwqueue.server import ServerSettings
@@ -33,15 +33,13 @@ class Visit:
         self.page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
         self.page.on("request", self._request)
 
-    def _console(self, message: object) -> None:
-        kind, text = getattr(message, "type", ""), getattr(message, "text", "")
-        if kind in ("error", "warning"):
-            self.complaints.append(f"{kind}: {text}")
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(f"{message.type}: {message.text}")
 
-    def _request(self, request: object) -> None:
-        address = str(getattr(request, "url", ""))
-        if not address.startswith((self.url, "data:", "blob:")):
-            self.complaints.append(f"left the host: {address}")
+    def _request(self, request: Request) -> None:
+        if not request.url.startswith((self.url, "data:", "blob:")):
+            self.complaints.append(f"left the host: {request.url}")
 
     def go(self, path: str) -> Page:
         """Open a page."""
