@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from hwqueue.serve import create_app
 from hwqueue.server.dependencies import AuthenticatedRoute, RequireScope
 from hwqueue.server.routers import ROUTERS, metrics
 from hwqueue.server.settings import ServerSettings
-from tests.server.conftest import NOBODY, V1, Http, Serving, Token, ok, problem
+from tests.server.conftest import JSON, NOBODY, V1, Http, Serving, Token, ok, problem
 
 PRODUCER, VIEWER, OPERATOR, ADMIN = "producer", "viewer", "operator", "admin"
 ROLES = (PRODUCER, VIEWER, OPERATOR, ADMIN)
@@ -156,13 +157,6 @@ def test_every_route_declares_its_scope() -> None:
     assert [named(route) for route in api_routes() if not isinstance(route, AuthenticatedRoute)] == []
 
 
-def test_a_route_without_a_scope_would_be_found() -> None:
-    async def open_door() -> None:
-        """Nothing is asked."""
-
-    assert needs_of(APIRoute("/open", open_door, methods=["GET"])) == []
-
-
 def test_the_table_has_every_route_of_the_app() -> None:
     assert {named(route) for route in api_routes()} == set(MAY)
     described = create_app(ServerSettings(dsn="")).openapi()["paths"]
@@ -170,9 +164,6 @@ def test_the_table_has_every_route_of_the_app() -> None:
     known = {re.sub(r":\w+}", "}", route).replace(" ", f" {V1}") for route in MAY}
     outside = {"GET /healthz", "GET /readyz", "GET /metrics"}
     assert in_the_app == known - {f"GET {V1}/metrics"} | outside
-
-
-def test_the_table_says_which_routes_know_tenants() -> None:
     assert {named(route) for route in api_routes() if needs_of(route)[0].tenants} == set(BY_TENANT)
 
 
@@ -203,22 +194,18 @@ async def test_tokens_of_one_tenant(guarded: Http, token: Token, role: str) -> N
             problem(response, 403)
 
 
-async def test_nobody_gets_in_without_a_token(guarded: Http) -> None:
+async def test_nobody_gets_in_or_sends_anything_without_a_token(guarded: Http) -> None:
     for route in MAY:
         response = await ask(guarded, route)
         problem(response, 401)
         assert response.headers["www-authenticate"].startswith("Bearer")
-
-
-async def test_nobody_sends_anything_without_a_token(guarded: Http) -> None:
     read = []
 
     async def pieces() -> AsyncIterator[bytes]:
         read.append(True)
         yield b"no JSON"
 
-    headers = {"Content-Type": "application/json"}
-    problem(await guarded.post(f"{V1}/leases", content=pieces(), headers=headers), 401)
+    problem(await guarded.post(f"{V1}/leases", content=pieces(), headers=JSON), 401)
     assert not read
 
 
@@ -258,29 +245,24 @@ async def test_who_one_is(guarded: Http, token: Token) -> None:
 class TestProxy:
     """Headers of a reverse proxy."""
 
-    AUTH = {  # noqa: RUF012
-        "auth": "proxy",
-        "proxy_networks": ("10.0.0.0/8", "::1/128"),
-        "proxy_tenant_required": False,
-    }
+    NETWORKS = ("10.0.0.0/8", "::1/128")
+    AUTH = {"auth": "proxy", "proxy_networks": NETWORKS, "proxy_tenant_required": False}  # noqa: RUF012
     ALICE = {"X-Forwarded-User": "alice", "X-Forwarded-Role": "operator"}  # noqa: RUF012
 
-    async def test_the_proxy_is_believed(self, serving: Serving) -> None:
-        async with serving(**self.AUTH) as http, Http(http.app, "10.1.2.3") as proxy:
-            me = ok(await proxy.get(f"{V1}/me", headers=self.ALICE))
-            assert (me["actor"], me["role"], me["tenant"]) == ("user:alice", "operator", None)
-            tenant = self.ALICE | {"X-Forwarded-Tenant": "film"}
-            assert ok(await proxy.get(f"{V1}/me", headers=tenant))["tenant"] == "film"
-
-    async def test_others_are_not(self, serving: Serving) -> None:
+    async def test_the_proxy_is_believed(self, serving: Serving, token: Token) -> None:
+        viewer = token(VIEWER)
         async with serving(**self.AUTH) as http:
+            for address in ("10.1.2.3", "::ffff:10.1.2.3"):  # a socket for IPv6 takes IPv4, too
+                async with Http(http.app, address) as proxy:
+                    me = ok(await proxy.get(f"{V1}/me", headers=self.ALICE))
+                    assert (me["actor"], me["role"], me["tenant"]) == ("user:alice", "operator", None)
+                    for tenant in ("film", "*"):  # where none is required, a star is one
+                        headers = self.ALICE | {"X-Forwarded-Tenant": tenant}
+                        assert ok(await proxy.get(f"{V1}/me", headers=headers))["tenant"] == tenant
             for address in ("11.1.2.3", "127.0.0.1", "::ffff:11.1.2.3", "::", "not an address"):
                 async with Http(http.app, address) as stranger:
                     problem(await stranger.get(f"{V1}/me", headers=self.ALICE), 401)
-
-    async def test_a_socket_for_ipv6_takes_ipv4_too(self, serving: Serving) -> None:
-        async with serving(**self.AUTH) as http, Http(http.app, "::ffff:10.1.2.3") as proxy:
-            assert ok(await proxy.get(f"{V1}/me", headers=self.ALICE))["actor"] == "user:alice"
+            assert ok(await http.get(f"{V1}/me", headers=viewer))["role"] == VIEWER
 
     async def test_a_user_without_a_tenant_is_refused_unless_told_otherwise(self, serving: Serving) -> None:
         settings = {**self.AUTH}
@@ -292,98 +274,61 @@ class TestProxy:
                 headers = self.ALICE | {"X-Forwarded-Tenant": said}
                 assert ok(await proxy.get(f"{V1}/me", headers=headers))["tenant"] == tenant
 
-    async def test_where_none_is_required_a_star_is_a_tenant(self, serving: Serving) -> None:
-        async with serving(**self.AUTH) as http, Http(http.app, "10.1.2.3") as proxy:
-            headers = self.ALICE | {"X-Forwarded-Tenant": "*"}
-            assert ok(await proxy.get(f"{V1}/me", headers=headers))["tenant"] == "*"
-
-    @pytest.mark.parametrize(
-        ("given", "status"),
-        [
-            ([], 401),
-            ([("X-Hwqueue-Proxy-Secret", "")], 401),
-            ([("X-Hwqueue-Proxy-Secret", "s" * 31)], 401),
-            ([("X-Hwqueue-Proxy-Secret", "é" * 32)], 401),
-            ([("X-Hwqueue-Proxy-Secret", "s" * 32)], 200),
-            ([("X-Hwqueue-Proxy-Secret", "s" * 32)] * 2, 400),
-        ],
-    )
-    async def test_an_address_is_not_enough_where_there_is_a_secret(
-        self, serving: Serving, given: list[tuple[str, str]], status: int
-    ) -> None:
+    async def test_an_address_is_not_enough_where_there_is_a_secret(self, serving: Serving) -> None:
         settings = {**self.AUTH, "proxy_secret": "s" * 32}
-        headers = [(name, value.encode()) for name, value in [*self.ALICE.items(), *given]]
+        wrong: list[list[str]] = [[], [""], ["s" * 31], ["é" * 32]]
+        tried = [*((each, 401) for each in wrong), (["s" * 32], 200), (["s" * 32] * 2, 400)]
         async with serving(**settings) as http:
-            async with Http(http.app, "10.1.2.3") as proxy:
-                sent = [(name.encode(), value) for name, value in headers]
-                assert (await proxy.get(f"{V1}/me", headers=sent)).status_code == status
-            async with Http(http.app, "11.1.2.3") as stranger:
-                answer = await stranger.get(f"{V1}/me", headers=sent)
-                assert answer.status_code == 401
+            for secrets, status in tried:
+                given = [*self.ALICE.items(), *(("X-Hwqueue-Proxy-Secret", each) for each in secrets)]
+                sent = [(name.encode(), value.encode()) for name, value in given]
+                for address, expected in (("10.1.2.3", status), ("11.1.2.3", 401)):
+                    async with Http(http.app, address) as caller:
+                        answer = await caller.get(f"{V1}/me", headers=sent)
+                        assert answer.status_code == expected, (secrets, address)
 
-    @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-    @pytest.mark.parametrize("path", [f"{V1}/events/stream", "/events/stream?after=0"])
-    async def test_pages_of_others_open_no_streams(self, serving: Serving, site: str, path: str) -> None:
-        given = self.ALICE | {"Sec-Fetch-Site": site, "Sec-Fetch-Dest": "image"}
+    async def test_pages_of_others_open_no_streams(self, serving: Serving) -> None:
+        tried = product(("cross-site", "same-site"), (("no-cors", "image"), ("navigate", "iframe")))
         async with serving(**self.AUTH) as http, Http(http.app, "10.1.2.3") as proxy:
-            for mode, dest in (("no-cors", "image"), ("navigate", "iframe")):
-                fetch = {"Sec-Fetch-Mode": mode, "Sec-Fetch-Dest": dest}
-                async with asyncio.timeout(60):
-                    assert (await proxy.get(path, headers=given | fetch)).status_code == 403
+            for site, (mode, dest) in tried:
+                fetch = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode, "Sec-Fetch-Dest": dest}
+                for path in (f"{V1}/events/stream", "/events/stream?after=0"):
+                    async with asyncio.timeout(60):
+                        answer = await proxy.get(path, headers=self.ALICE | fetch)
+                        assert answer.status_code == 403, (path, fetch)
 
-    @pytest.mark.parametrize(
-        ("headers", "status"),
-        [
-            ([], 401),
-            ([("X-Forwarded-Role", "admin")], 401),
-            ([("X-Forwarded-User", "alice")], 403),
-            ([("X-Forwarded-User", "alice"), ("X-Forwarded-Role", "king")], 403),
-            ([("X-Forwarded-User", ""), ("X-Forwarded-Role", "admin")], 403),
-            ([*ALICE.items(), ("X-Forwarded-Role", "admin")], 400),
-            ([*ALICE.items(), ("X-Forwarded-User", "bob")], 400),
-            ([*ALICE.items(), ("X-Forwarded-Tenant", "")], 403),
-        ],
-    )
-    async def test_what_is_missing_or_doubled_lets_nobody_in(
-        self, serving: Serving, headers: list[tuple[str, str]], status: int
-    ) -> None:
+    async def test_what_is_missing_or_doubled_lets_nobody_in(self, serving: Serving) -> None:
+        alice = [*self.ALICE.items()]
         async with serving(**self.AUTH) as http, Http(http.app, "10.1.2.3") as proxy:
-            problem(await proxy.get(f"{V1}/me", headers=headers), status)
+            for headers, status in (
+                ([], 401),
+                ([("X-Forwarded-Role", "admin")], 401),
+                ([("X-Forwarded-User", "alice")], 403),
+                ([("X-Forwarded-User", "alice"), ("X-Forwarded-Role", "king")], 403),
+                ([("X-Forwarded-User", ""), ("X-Forwarded-Role", "admin")], 403),
+                ([*alice, ("X-Forwarded-Role", "admin")], 400),
+                ([*alice, ("X-Forwarded-User", "bob")], 400),
+                ([*alice, ("X-Forwarded-Tenant", "")], 403),
+            ):
+                problem(await proxy.get(f"{V1}/me", headers=headers), status)
 
-    @pytest.mark.parametrize(
-        "headers",
-        [
-            {"Sec-Fetch-Site": "cross-site"},
-            {"Sec-Fetch-Site": "same-site"},
-            {"Origin": "https://evil.example"},
-            {"Origin": "null"},
-        ],
-    )
-    async def test_pages_of_others_do_nothing_in_a_users_name(
-        self, serving: Serving, headers: dict[str, str]
-    ) -> None:
+    async def test_pages_of_others_do_nothing_in_a_users_name(self, serving: Serving) -> None:
+        url = f"{V1}/queues/{UNKNOWN_QUEUE}/pause"
         async with serving(**self.AUTH) as http, Http(http.app, "10.1.2.3") as proxy:
-            url, given = f"{V1}/queues/q/pause", self.ALICE | headers
-            problem(await proxy.post(url, headers=given), 403)
-            ok(await proxy.get(f"{V1}/me", headers=given))
-
-    @pytest.mark.parametrize(
-        "headers",
-        [
-            {"Sec-Fetch-Site": "same-origin", "Origin": "https://queue.example"},
-            {"Origin": "http://localhost"},
-            {"Origin": "http://queue.example", "X-Forwarded-Host": "queue.example"},
-        ],
-    )
-    async def test_pages_of_its_own_do(self, serving: Serving, headers: dict[str, str]) -> None:
-        async with serving(**self.AUTH) as http, Http(http.app, "10.1.2.3") as proxy:
-            url = f"{V1}/queues/{UNKNOWN_QUEUE}/pause"
-            problem(await proxy.post(url, headers=self.ALICE | headers), 404, "QHQ01")
-
-    async def test_tokens_work_beside_it(self, serving: Serving, token: Token) -> None:
-        headers = token(VIEWER)
-        async with serving(**self.AUTH) as http:
-            assert ok(await http.get(f"{V1}/me", headers=headers))["role"] == VIEWER
+            for headers in (
+                {"Sec-Fetch-Site": "cross-site"},
+                {"Sec-Fetch-Site": "same-site"},
+                {"Origin": "https://evil.example"},
+                {"Origin": "null"},
+            ):
+                problem(await proxy.post(url, headers=self.ALICE | headers), 403)
+                ok(await proxy.get(f"{V1}/me", headers=self.ALICE | headers))
+            for headers in (  # those of its own do
+                {"Sec-Fetch-Site": "same-origin", "Origin": "https://queue.example"},
+                {"Origin": "http://localhost"},
+                {"Origin": "http://queue.example", "X-Forwarded-Host": "queue.example"},
+            ):
+                problem(await proxy.post(url, headers=self.ALICE | headers), 404, "QHQ01")
 
 
 class TestOpen:

@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx
 import psycopg
-import pytest
 import tenacity
 from starlette.requests import HTTPConnection
 
@@ -151,18 +150,12 @@ def test_a_stream_ends_with_its_token(dsn: str, sql: Client, token: Token, queue
         assert told_last is None
 
 
-@pytest.mark.parametrize(
-    "params", [{"actor": "nul\0"}, {"code": ["a", "nul\0"]}, {"code": ""}, {"code": "a" * 101}]
-)
-@pytest.mark.parametrize("path", ["", "/stream"])
-async def test_what_cannot_be_asked(http: Http, path: str, params: dict[str, Any]) -> None:
-    problem(await http.get(f"{V1}/events{path}", params=params), 422, "QHA01")
-
-
-@pytest.mark.parametrize("given", ["x", "-1", "1" * 30])
-async def test_a_bad_last_id(http: Http, given: str) -> None:
-    response = await http.get(f"{V1}/events/stream", headers={"Last-Event-ID": given})
-    problem(response, 422, "QHA01")
+async def test_what_cannot_be_asked(http: Http) -> None:
+    for params in ({"actor": "nul\0"}, {"code": ["a", "nul\0"]}, {"code": ""}, {"code": "a" * 101}):
+        for path in ("", "/stream"):
+            problem(await http.get(f"{V1}/events{path}", params=params), 422, "QHA01")
+    for last in ("x", "-1", "1" * 30):
+        problem(await http.get(f"{V1}/events/stream", headers={"Last-Event-ID": last}), 422, "QHA01")
 
 
 def log(sql: Client, claim: Mapping[str, Any], line: int, level: str = "info") -> None:

@@ -101,14 +101,6 @@ async def test_why_it_waits(http: Http, sql: Client, queue: str) -> None:
     sql.cancel_gang(gang_id)
 
 
-async def test_a_gang_is_cancelled(http: Http, sql: Client, queue: str) -> None:
-    url = f"{GANGS}/{(await spawned(http, queue))['gang_id']}"
-    assert ok(await http.post(f"{url}/cancel", json={"reason": "no"}))["state"] == "cancelling"
-    reap(sql)
-    assert ok(await http.post(f"{url}/cancel"))["state"] == "cancelled"
-    assert ok(await http.get(url))["finished_at"] is not None
-
-
 @pytest.mark.parametrize(
     ("members", "options", "field"),
     [
@@ -132,13 +124,18 @@ async def test_what_is_refused(
     assert problem(await http.post(GANGS, json=body), 422, "QHA01")["field"] == field
 
 
-async def test_an_id_is_taken_once(http: Http, queue: str) -> None:
+async def test_an_id_is_taken_once_and_a_gang_is_cancelled(http: Http, sql: Client, queue: str) -> None:
     gang_id = str(uuid4())
     assert (await spawned(http, queue, gang_id=gang_id))["gang_id"] == gang_id
     body = {"queue": queue, "members": TWO, "options": {"gang_id": gang_id}}
     found = problem(await http.post(GANGS, json=body), 409, "QHG02")
     assert found["field"] == "options.gang_id"
     problem(await http.post(GANGS, json=body | {"queue": "none"}), 404, "QHQ01")
+    url = f"{GANGS}/{gang_id}"
+    assert ok(await http.post(f"{url}/cancel", json={"reason": "no"}))["state"] == "cancelling"
+    reap(sql)
+    assert ok(await http.post(f"{url}/cancel"))["state"] == "cancelled"
+    assert ok(await http.get(url))["finished_at"] is not None
 
 
 async def test_a_token_of_a_tenant(guarded: Http, token: Token, queue: str) -> None:
@@ -191,9 +188,9 @@ async def test_everywhere_from_spawned_to_stopped(http: Http, sql: Client, queue
 
 async def test_everywhere_what_is_refused(http: Http, queue: str) -> None:
     body: dict[str, Any] = {"queue": queue, "task": "agent"}
-    for options, field in (({"patience": 2}, "options.patience"), ({"mode": "often"}, "options.mode")):
-        found = problem(await http.post(EVERYWHERE, json=body | {"options": options}), 422, "QHA01")
-        assert found["field"] == field
+    for name, value in (("patience", 2), ("mode", "often")):
+        found = problem(await http.post(EVERYWHERE, json=body | {"options": {name: value}}), 422, "QHA01")
+        assert found["field"] == f"options.{name}"
     problem(await http.post(EVERYWHERE, json=body | {"queue": "none"}), 404, "QHQ01")
 
 

@@ -39,7 +39,10 @@ async def test_a_request_that_does_not_arrive(serving: Serving) -> None:
 
 async def test_what_one_has_already_is_not_sent_again(http: Http, sql: Client, queue: str, node: str) -> None:
     lease = sql.spawn_lease(queue, "draw").lease_id
-    for path in (f"leases/{lease}", f"leases?queue={queue}", f"nodes/{node}", f"queues/{queue}"):
+    spec = {"name": queue, "queue": queue, "steps": [{"name": "a", "task": "t"}]}
+    one, of_queue = f"leases/{lease}", f"leases?queue={queue}"
+    run = f"runs/{sql.submit_spec(spec).run_id}"
+    for path in (one, of_queue, f"nodes/{node}", f"queues/{queue}", run):
         url = f"{V1}/{path}"
         first = await http.get(url)
         tag = first.headers["etag"]

@@ -83,9 +83,8 @@ async def test_placements_do_not_look_at_others(
     guarded: Http, queue: str, film: dict[str, str], field: str, placement: dict[str, Any]
 ) -> None:
     spec = {"task": "draw", "options": {"placement": placement}}
-    own = ok(await guarded.post(f"{V1}/leases", json={"queue": queue, "task": "own"}, headers=film), 201)[
-        "lease_id"
-    ]
+    made = await guarded.post(f"{V1}/leases", json={"queue": queue, "task": "own"}, headers=film)
+    own = ok(made, 201)["lease_id"]
     for method, path, body, where in (
         ("POST", "", {"queue": queue, **spec}, "options"),
         ("POST", "/batch", {"queue": queue, "leases": [spec]}, "leases[0].options"),
@@ -97,16 +96,15 @@ async def test_placements_do_not_look_at_others(
     assert [lease["lease_id"] for lease in page["items"]] == [own]
 
 
-async def test_placements_of_who_sees_all_tenants_may(guarded: Http, token: Token, queue: str) -> None:
-    body = {"queue": queue, "task": "draw", "options": {"placement": {"require": [ALL]}}}
-    ok(await guarded.post(f"{V1}/leases", json=body, headers=token("producer")), 201)
-
-
-@pytest.mark.parametrize("tenants", [None, [FILM]])
 async def test_placements_may_look_at_ones_own(
-    guarded: Http, queue: str, film: dict[str, str], tenants: list[str] | None
+    guarded: Http, token: Token, queue: str, film: dict[str, str]
 ) -> None:
-    term = {"leases": {"labels": {}}, "domain": "node", "away": True, "tenants": tenants}
-    options = {"placement": {"require": [term, {"tags": {"leases": 1, "tenants": "*"}}]}}
-    body = {"queue": queue, "task": "draw", "options": options}
-    ok(await guarded.post(f"{V1}/leases", json=body, headers=film), 201)
+    term = {"leases": {"labels": {}}, "domain": "node", "away": True}
+    named = {"tags": {"leases": 1, "tenants": "*"}}
+    for require, headers in (
+        ([term | {"tenants": None}, named], film),
+        ([term | {"tenants": [FILM]}, named], film),
+        ([ALL], token("producer")),
+    ):
+        body = {"queue": queue, "task": "draw", "options": {"placement": {"require": require}}}
+        ok(await guarded.post(f"{V1}/leases", json=body, headers=headers), 201)
