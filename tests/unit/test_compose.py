@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
 from psycopg.conninfo import conninfo_to_dict
-from typer.core import TyperGroup
 
 import hwqueue
-from hwqueue.cli.main import app
+from tests.unit.test_doc_commands import parse
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docker-compose.yml"
@@ -31,26 +29,9 @@ def services() -> dict[str, Any]:
     return content["services"]
 
 
-def command_of(words: list[str]) -> tuple[Any, list[str]]:
-    """The command that a line names, and what is left of the line for it to parse."""
-    command: Any = typer.main.get_command(app)
-    rest = list(words)
-    while isinstance(command, TyperGroup):
-        command = command.commands[rest.pop(0)]
-    return command, rest
-
-
 @pytest.mark.parametrize("name", ["migrate", "queues", "api", *NODES])
 def test_the_program_takes_the_command(services: dict[str, Any], name: str) -> None:
-    command, rest = command_of(services[name]["command"])
-    context = command.make_context("hwqueue", rest)
-    assert not context.args
-
-
-def test_a_wrong_option_would_be_found() -> None:
-    command, rest = command_of(["worker", "run", "--no-such-option"])
-    with pytest.raises(Exception, match="no-such-option"):
-        command.make_context("hwqueue", rest)
+    parse(services[name]["command"])
 
 
 def test_it_waits_for_what_it_needs(services: dict[str, Any]) -> None:

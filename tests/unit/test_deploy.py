@@ -298,6 +298,8 @@ def stages() -> dict[str, tuple[str, str]]:
 
 def test_there_is_an_image_for_each_role() -> None:
     found = stages()
+    for line in re.findall(r"^COPY ([^-].*)$", DOCKERFILE.read_text(encoding="utf-8"), re.M):
+        assert all((ROOT / source).exists() for source in line.split()[:-1]), line
     assert list(found)[2:] == ["worker", "migrate", "server"]
     assert found["migrate"][0] == "worker"
     # each is made from `base`, whose first process passes signals on and reaps; containers of
@@ -315,11 +317,6 @@ def test_an_image_runs_a_command_that_exists(name: str) -> None:
     [words] = re.findall(r"^CMD (\[.*\])$", stages()[name][1], re.M)
     command = [word for word in yaml.safe_load(words) if word != "--help"]
     parse(command, whole=False)
-
-
-def test_files_of_the_images_exist() -> None:
-    for line in re.findall(r"^COPY ([^-].*)$", DOCKERFILE.read_text(encoding="utf-8"), re.M):
-        assert all((ROOT / source).exists() for source in line.split()[:-1]), line
 
 
 # Single sign-on

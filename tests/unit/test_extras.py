@@ -76,14 +76,14 @@ def bare(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_producer_needs_no_extra(dsn: str) -> None:
-    run = bare(SPAWN, dsn)
-    assert run.stdout == "pending\n", run.stderr
-
-
-def test_nor_does_a_typed_spawn(dsn: str) -> None:
-    run = bare(TYPED, dsn)
-    assert run.stdout == "{'frame': 1, 'scene': {'name': 'intro'}}\n", run.stderr
+@pytest.mark.parametrize(
+    ("code", "printed"),
+    [(SPAWN, "pending\n"), (TYPED, "{'frame': 1, 'scene': {'name': 'intro'}}\n")],
+    ids=["plain", "typed"],
+)
+def test_a_producer_needs_no_extra(dsn: str, code: str, printed: str) -> None:
+    run = bare(code, dsn)
+    assert run.stdout == printed, run.stderr
 
 
 @pytest.mark.parametrize(("code", "extra"), PARTS)

@@ -72,11 +72,6 @@ def test_what_is_logged_about_a_lease_says_which() -> None:
     assert not hasattr(record("after"), "lease_id")
 
 
-def test_names_of_others_begin_no_line() -> None:
-    with about(claim("mail\nERROR forged")):
-        assert r"task=mail\nERROR forged" in TextFormatter().format(record("x"))
-
-
 def test_what_an_exception_says_begins_no_line_and_moves_no_cursor() -> None:
     forged = "2030-01-02 03:04:05,678 ERROR shop: forged"
     try:
@@ -89,6 +84,8 @@ def test_what_an_exception_says_begins_no_line_and_moves_no_cursor() -> None:
     assert all(line.startswith("  ") for line in others)
     assert {each for each in text if not each.isprintable()} == {"\n"}
     assert r"\x1b[2J\x07" in text
+    with about(claim("mail\nERROR forged")):
+        assert r"task=mail\nERROR forged" in TextFormatter().format(record("x"))
 
 
 async def test_asyncio_tasks_and_threads_are_told_apart() -> None:

@@ -18,6 +18,7 @@ from tests.unit.claims import claim
 @pytest.mark.parametrize("result", [None, 1, "ü", [1, {"a": None}], 0.5, True])
 def test_json_completes(result: Any) -> None:
     assert outcome.of_result(result) == Outcome(kind="complete", result=result)
+    assert outcome.of_result([result, timedelta(seconds=2)]).result == [result, 2.0]
 
 
 def nested() -> list[Any]:
@@ -68,33 +69,25 @@ def test_a_broken_message_does_not_hide_the_failure() -> None:
     assert "ZeroDivisionError in __str__" in error["message"]
 
 
-def test_reject_is_for_good() -> None:
+def test_what_is_for_good_and_what_is_not() -> None:
     assert raised(Reject("bad input")).retry is False
-
-
-def test_a_command_leaves_its_exit_status() -> None:
+    ended = raised(BadParams("params.frame is missing"))
+    assert ended.retry is False
+    assert ended.error == {"type": "BadParams", "message": "params.frame is missing"}
     ended = raised(CommandFailed("exit status 7: no \0 data", 7))
     message = "exit status 7: no \\0 data"
     assert ended.error == {"type": "CommandFailed", "message": message, "exit_status": 7}
     assert ended.retry
-
-
-def test_params_that_do_not_fit_are_for_good() -> None:
-    ended = raised(BadParams("params.frame is missing"))
-    assert ended.retry is False
-    assert ended.error == {"type": "BadParams", "message": "params.frame is missing"}
-
-
-def test_a_task_may_refuse_another_attempt() -> None:
     assert outcome.of_exception(ValueError(), may_retry=False).retry is False
     assert outcome.of_exception(Retry(), may_retry=False).retry is True
 
 
-def test_a_dataclass_becomes_json() -> None:
-    assert outcome.of_result([timedelta(seconds=2)]).result == [2.0]
-
-
 def test_retry_names_its_time() -> None:
+    class Odd(Retry):
+        def __init__(self) -> None:
+            """Says nothing, so the policy does."""
+
+    assert raised(Odd()).retry_at is None
     at = datetime(2030, 1, 1, tzinfo=UTC)
     assert raised(Retry("later", at=at)).retry_at == at
     assert raised(Retry()).retry_at is None
@@ -119,14 +112,6 @@ def test_retry_names_its_time() -> None:
 def test_times_that_nobody_can_settle_with(kind: type[Exception], wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=kind.__name__):
         kind("later", **wrong)
-
-
-def test_what_a_subclass_does_not_say_is_the_policys() -> None:
-    class Odd(Retry):
-        def __init__(self) -> None:
-            pass
-
-    assert raised(Odd()).retry_at is None
 
 
 def test_snooze_releases_until_its_time() -> None:

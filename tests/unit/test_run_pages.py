@@ -209,11 +209,8 @@ def test_a_completed_attempt_that_ran_again_is_no_lost_one() -> None:
         ("pending", 50, 60, False),
         ("ran", 60, 100, True),
     ]
-
-
-def test_a_step_that_waits_for_a_node_goes_on() -> None:
-    found = lines(detail(1, 0, 20), fetch=("running", "pending"))
-    assert spans(found, 1) == [("pending", 20, 100, True)]
+    waits = lines(detail(1, 0, 20), fetch=("running", "pending"))
+    assert spans(waits, 1) == [("pending", 20, 100, True)]
 
 
 @pytest.mark.parametrize(

@@ -60,16 +60,6 @@ def test_the_summary() -> None:
     ]
 
 
-def test_the_summary_of_nothing() -> None:
-    empty = reading(queues=[], pending=[], nodes=[], minutes=minutes(0))
-    assert summary(empty) == [
-        "leases  0 pending, 0 running, 0 scheduled",
-        "stuck   nothing",
-        "nodes   none",
-        "ended   nothing yet",
-    ]
-
-
 def test_what_was_not_read_is_not_hidden() -> None:
     lines = summary(reading(cut=frozenset({"pending", "nodes"})))
     assert lines[1] == "stuck   at least 412 that no node may run, at least 80 whose nodes are busy"
@@ -86,25 +76,23 @@ def test_a_frame_is_cut_at_its_width_and_rows() -> None:
     assert not any("zone in a" in line for line in lines)
 
 
-def test_a_frame_of_nothing_says_what_to_do() -> None:
+def test_nothing_is_said_with_what_to_do() -> None:
     empty = reading(queues=[], pending=[], nodes=[], events=[], running=[], minutes=minutes(0))
-    assert frame(empty, rows=5).splitlines()[5:] == [
-        "",
-        "Queues",
-        "  no queues; make one: hwqueue queue create NAME",
-        "",
-        "Pending",
-        "  nothing waits",
-        "",
-        "Nodes",
-        "  no nodes; run a worker: hwqueue worker run --help",
-        "",
-        "Events",
-        "  no events",
-        "",
-        "Running",
-        "  nothing runs",
+    assert summary(empty) == [
+        "leases  0 pending, 0 running, 0 scheduled",
+        "stuck   nothing",
+        "nodes   none",
+        "ended   nothing yet",
     ]
+    hints = {
+        "Queues": "no queues; make one: hwqueue queue create NAME",
+        "Pending": "nothing waits",
+        "Nodes": "no nodes; run a worker: hwqueue worker run --help",
+        "Events": "no events",
+        "Running": "nothing runs",
+    }
+    told = [line for title, hint in hints.items() for line in ("", title, f"  {hint}")]
+    assert frame(empty, rows=5).splitlines()[5:] == told
 
 
 def test_running_leases_have_bars() -> None:
@@ -119,12 +107,8 @@ def test_running_leases_have_bars() -> None:
 
 def test_running_leases_are_sorted_by_how_far_they_have_come() -> None:
     column = [column.title for column in RUNNING.columns].index("progress")
-    found = arranged(
-        RUNNING,
-        reading(running=[running(1, "a", fraction=0.9), running(2, "b"), running(3, "c", fraction=0.1)]),
-        Order(column),
-        "",
-    )
+    rows = [running(1, "a", fraction=0.9), running(2, "b"), running(3, "c", fraction=0.1)]
+    found = arranged(RUNNING, reading(running=rows), Order(column), "")
     assert [row.task_name for row, _ in found] == ["c", "a", "b"]
 
 

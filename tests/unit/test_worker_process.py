@@ -44,7 +44,7 @@ async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_handler_gets_its_params_and_context() -> None:
+async def test_a_handler_gets_its_params_and_context(monkeypatch: pytest.MonkeyPatch) -> None:
     params = {"a": [1, "ü"], "large": "x" * 3_000_000}
     ended = await run(claim("see", params))
     assert ended.kind == "complete"
@@ -52,9 +52,8 @@ async def test_a_handler_gets_its_params_and_context() -> None:
     assert ended.result["attempt"] == 2
     assert ended.result["pid"] != os.getpid()
     assert ended.result["stdin"] == ""
-
-
-async def test_an_async_handler_runs_in_a_loop_of_its_own() -> None:
+    monkeypatch.setattr(process, "_PARSED_AT_ONCE_BYTES", 100)
+    assert (await run(claim("see", "x" * 1000))).result["params"] == "x" * 1000
     granted = claim("see-async")
     assert (await run(granted)).result == str(granted.lease_id)
 
@@ -108,11 +107,6 @@ async def test_a_report_that_is_too_large_kills_the_process(monkeypatch: pytest.
     assert ended.error is not None
     assert (ended.error["type"], ended.retry) == ("ResultRefused", False)
     assert "more than 100000" in ended.error["message"]
-
-
-async def test_a_large_report_comes_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "_PARSED_AT_ONCE_BYTES", 100)
-    assert (await run(claim("see", "x" * 1000))).result["params"] == "x" * 1000
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,6 @@ from hwqueue.workflow import (
     run_input,
 )
 
-THREE_TIMES = {"max_attempts": 3}
 app = App()
 
 
@@ -242,13 +241,10 @@ def test_items_near_items() -> None:
     assert "match" not in near("a").as_json()
 
 
-def test_a_step_may_be_named_by_itself() -> None:
-    a = Step("a", "task")
+def test_options_of_a_step() -> None:
+    a = Step("a", "task")  # may be named by itself
     b = Step("b", "task", after=a, params={"x": result(a)})
     assert Workflow(name="w", tasks=[a, b]).as_json()["steps"][1]["after"] == ["a"]
-
-
-def test_options_of_a_step() -> None:
     step = only_step(options={"claim_timeout": timedelta(minutes=2), "priority": None})
     assert step["options"] == {"claim_timeout": 120.0}
     with pytest.raises(ConfigError, match="step 'a': unique is no option of a step"):
@@ -286,6 +282,8 @@ def test_runs_are_pinned_to_a_version(pin: bool | str) -> None:
     assert flow.workflow.as_json() == specification(builder)
     no_pin = Workflow(name="w", tasks=[Step("a", "a")], pin_version=False)
     assert "pin_version" not in no_pin.as_json()
+    kept = builder.with_options(retain_failed=timedelta(days=1))
+    assert specification(kept)["retain"] == {"failed": 86400.0}
 
 
 @pytest.mark.parametrize(
@@ -296,11 +294,6 @@ def test_runs_are_pinned_to_a_version(pin: bool | str) -> None:
 def test_options_of_a_workflow_that_cannot_be(said: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         Workflow(name="w", tasks=[Step("a", "a")], **said)
-
-
-def test_how_long_runs_are_kept() -> None:
-    kept = WorkflowBuilder("w").task("a", "t").with_options(retain_failed=timedelta(days=1))
-    assert specification(kept)["retain"] == {"failed": 86400.0}
 
 
 def test_a_step_for_the_failure_of_the_run() -> None:
