@@ -63,7 +63,7 @@ class ClaimLoop:
 
     def hear(self) -> None:
         """Work is announced: claim once more, unless that comes anyway."""
-        if self.runner.free > 0 and not self.runner.wake.is_set():
+        if self.runner.free > 0:
             self.announced.wake()
 
     async def _round(self) -> int:
