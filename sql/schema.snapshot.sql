@@ -394,6 +394,9 @@ CREATE TABLE hwqueue.reap_cursor (
     next_change bigint DEFAULT 0 NOT NULL,
     kept_from bigint DEFAULT 0 NOT NULL,
     next_arrival bigint DEFAULT 0 NOT NULL,
+    gangs_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    replacements_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    terms_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     clock_steps hwqueue.clock_step[] DEFAULT '{}'::hwqueue.clock_step[] NOT NULL
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
@@ -441,6 +444,10 @@ COMMENT ON COLUMN hwqueue.reap_cursor.changes_from IS 'no change of a gang has a
 COMMENT ON COLUMN hwqueue.reap_cursor.next_change IS 'only transactions below next_after_xid can still insert a lower change_id; likewise next_arrival';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.kept_from IS 'no arrival has a lower arrival_id, and none can get one';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.gangs_from IS 'no gang that waits has an earlier next_try_at, and none can get one; likewise replacements_from';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.terms_from IS 'no class with terms to be written and no unpublished term has an earlier created_at, and none can get one';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.clock_steps IS 'those of the last day, and those that a webhook has yet to go through';
 
@@ -2743,7 +2750,7 @@ CREATE FUNCTION hwqueue.has_published_terms(p_terms jsonb) RETURNS boolean
 CREATE FUNCTION hwqueue.has_stale_policy(p_class hwqueue.placement_class) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.has_unpublished_terms() RETURNS boolean
+CREATE FUNCTION hwqueue.has_unpublished_terms(p_is_due boolean DEFAULT false) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb DEFAULT '[]'::jsonb, p_extend interval DEFAULT NULL::interval) RETURNS TABLE(lease_id uuid, verdict text, expires_at timestamp with time zone, claim_token bigint)
@@ -4257,7 +4264,7 @@ CREATE FUNCTION hwqueue.reap_everywhere(p_limit integer, p_budget interval, p_no
 CREATE FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, OUT fleets integer, OUT next_after bigint, OUT look hwqueue.fleet_snapshot) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_gangs(p_limit integer, p_budget interval, p_now timestamp with time zone, p_from bigint DEFAULT 0) RETURNS integer
+CREATE FUNCTION hwqueue.reap_gangs(p_limit integer, p_budget interval, p_now timestamp with time zone, p_from bigint DEFAULT 0, p_due_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap_lasting(p_after uuid, p_limit integer, p_now timestamp with time zone) RETURNS uuid
@@ -4269,7 +4276,7 @@ CREATE FUNCTION hwqueue.reap_part(p_part text, p_most integer, p_limit integer, 
 CREATE FUNCTION hwqueue.reap_positions(p_sweeps boolean) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_replacements(p_limit integer, p_budget interval, p_now timestamp with time zone) RETURNS void
+CREATE FUNCTION hwqueue.reap_replacements(p_limit integer, p_budget interval, p_now timestamp with time zone, p_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap_scheduled(p_limit integer, p_now timestamp with time zone) RETURNS integer
@@ -5552,7 +5559,7 @@ CREATE FUNCTION hwqueue.write_run(p_workflow hwqueue.workflow, p_input jsonb, p_
 CREATE FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS hwqueue.spawn_request[]
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.write_terms(p_limit integer, p_now timestamp with time zone) RETURNS void
+CREATE FUNCTION hwqueue.write_terms(p_class_ids bigint[], p_limit integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_workflow(p_spec jsonb, p_version integer, p_now timestamp with time zone) RETURNS hwqueue.workflow
@@ -7315,6 +7322,8 @@ CREATE INDEX gang_change_gang ON hwqueue.gang_change USING btree (gang_id);
 
 CREATE INDEX gang_created ON hwqueue.gang USING btree (created_at, gang_id);
 
+CREATE INDEX gang_due ON hwqueue.gang USING btree (next_try_at) WHERE ((state = 'waiting'::text) OR ((state = 'running'::text) AND (missing > 0)));
+
 CREATE INDEX gang_earmarked ON hwqueue.gang USING btree (rank, "position") WHERE (state = 'earmarked'::text);
 
 CREATE INDEX gang_finished ON hwqueue.gang USING btree (finished_at) WHERE (finished_at IS NOT NULL);
@@ -7367,7 +7376,7 @@ CREATE INDEX placement_class_retired ON hwqueue.placement_class USING btree (ret
 
 CREATE INDEX placement_class_service ON hwqueue.placement_class USING btree (service_id) WHERE (service_id IS NOT NULL);
 
-CREATE INDEX placement_class_terms ON hwqueue.placement_class USING btree (class_id) WHERE ((terms <> '[]'::jsonb) AND (NOT terms_written));
+CREATE INDEX placement_class_terms ON hwqueue.placement_class USING btree (created_at, class_id) WHERE ((terms <> '[]'::jsonb) AND (NOT terms_written));
 
 CREATE INDEX placement_class_waits ON hwqueue.placement_class USING btree (class_id) WHERE waits;
 
@@ -7423,7 +7432,7 @@ CREATE INDEX term_counter_place ON hwqueue.term_counter USING btree (term_id, pl
 
 CREATE UNIQUE INDEX term_digest ON hwqueue.affinity_term USING btree (digest);
 
-CREATE INDEX term_unpublished ON hwqueue.affinity_term USING btree (term_id) WHERE (published_at IS NULL);
+CREATE INDEX term_unpublished ON hwqueue.affinity_term USING btree (created_at, term_id) WHERE (published_at IS NULL);
 
 CREATE INDEX undone_end_finished ON hwqueue.undone_end USING btree (finished_at);
 
@@ -8548,7 +8557,7 @@ REVOKE ALL ON FUNCTION hwqueue.has_published_terms(p_terms jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_stale_policy(p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.has_unpublished_terms() FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.has_unpublished_terms(p_is_due boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval) TO hwqueue_worker;
@@ -9444,7 +9453,7 @@ REVOKE ALL ON FUNCTION hwqueue.reap_everywhere(p_limit integer, p_budget interva
 
 REVOKE ALL ON FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, OUT fleets integer, OUT next_after bigint, OUT look hwqueue.fleet_snapshot) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_gangs(p_limit integer, p_budget interval, p_now timestamp with time zone, p_from bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_gangs(p_limit integer, p_budget interval, p_now timestamp with time zone, p_from bigint, p_due_from timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_lasting(p_after uuid, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9452,7 +9461,7 @@ REVOKE ALL ON FUNCTION hwqueue.reap_part(p_part text, p_most integer, p_limit in
 
 REVOKE ALL ON FUNCTION hwqueue.reap_positions(p_sweeps boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_replacements(p_limit integer, p_budget interval, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_replacements(p_limit integer, p_budget interval, p_now timestamp with time zone, p_from timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_scheduled(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -10239,7 +10248,7 @@ REVOKE ALL ON FUNCTION hwqueue.write_run(p_workflow hwqueue.workflow, p_input js
 
 REVOKE ALL ON FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.write_terms(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.write_terms(p_class_ids bigint[], p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_workflow(p_spec jsonb, p_version integer, p_now timestamp with time zone) FROM PUBLIC;
 

@@ -216,7 +216,7 @@ create index placement_class_digest on hwqueue.placement_class (digest);
 create index placement_class_queue on hwqueue.placement_class (queue_id);
 create index placement_class_retired on hwqueue.placement_class (retired_at) where retired_at is not null;
 create index placement_class_service on hwqueue.placement_class (service_id) where service_id is not null;
-create index placement_class_terms on hwqueue.placement_class (class_id)
+create index placement_class_terms on hwqueue.placement_class (created_at, class_id)
   where terms <> '[]' and not terms_written;
 create index placement_class_waits on hwqueue.placement_class (class_id) where waits;
 comment on table hwqueue.placement_class is
@@ -905,7 +905,7 @@ create index term_anchors on hwqueue.affinity_term using gin (anchors);
 alter table hwqueue.affinity_term add primary key (term_id);
 create unique index term_digest on hwqueue.affinity_term (digest);
 -- for the steps that bring terms into force
-create index term_unpublished on hwqueue.affinity_term (term_id) where published_at is null;
+create index term_unpublished on hwqueue.affinity_term (created_at, term_id) where published_at is null;
 comment on table hwqueue.affinity_term is
   'a selection of leases, and the domain (node, rack, label) in which they are counted';
 comment on column hwqueue.affinity_term.written_xid is
@@ -1589,6 +1589,8 @@ create table hwqueue.gang (
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.05);
 -- Pages of list_gangs, and counts of gangs that have not ended.
 create index gang_created on hwqueue.gang (created_at, gang_id);
+create index gang_due on hwqueue.gang (next_try_at)
+  where state = 'waiting' or state = 'running' and missing > 0;
 create index gang_earmarked on hwqueue.gang (rank, position) where state = 'earmarked';
 create index gang_finished on hwqueue.gang (finished_at) where finished_at is not null;
 create index gang_open on hwqueue.gang (state, created_at) where finished_at is null;
@@ -1872,6 +1874,9 @@ create table hwqueue.reap_cursor (
   next_change bigint not null default 0,
   kept_from bigint not null default 0,
   next_arrival bigint not null default 0,
+  gangs_from timestamptz not null default '-infinity',
+  replacements_from timestamptz not null default '-infinity',
+  terms_from timestamptz not null default '-infinity',
   clock_steps hwqueue.clock_step[] not null default '{}',
   primary key (version)
 ) with (autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
@@ -1915,6 +1920,10 @@ comment on column hwqueue.reap_cursor.next_change is
 comment on column hwqueue.reap_cursor.clock_steps is
   'those of the last day, and those that a webhook has yet to go through';
 comment on column hwqueue.reap_cursor.kept_from is 'no arrival has a lower arrival_id, and none can get one';
+comment on column hwqueue.reap_cursor.gangs_from is
+  'no gang that waits has an earlier next_try_at, and none can get one; likewise replacements_from';
+comment on column hwqueue.reap_cursor.terms_from is
+  'no class with terms to be written and no unpublished term has an earlier created_at, and none can get one';
 insert into hwqueue.reap_cursor (version) values (0);
 
 -- When prune last ran, and how far it has looked for classes and profiles that nothing needs. Any number

@@ -83,8 +83,10 @@ as $$
     from hwqueue.schema_info i left join hwqueue.prune_cursor c on true
     union all
     select 'hwqueue_terms_unpublished', '{}', count(*)
-    from (
-      select 1 from hwqueue.affinity_term t where t.published_at is null
+    from mark m
+    cross join lateral (
+      select 1 from hwqueue.affinity_term t
+      where t.published_at is null and t.created_at >= coalesce(m.terms_from, '-infinity')
       limit 10000) t
     union all
     select 'hwqueue_claims_overdue', '{}', count(*)

@@ -38,12 +38,10 @@ begin
     select r.classes, r.term_id, p.place, r.use = 'away' and t.published_at is not null as lasts
     from (  -- classes often share a term: each term is evaluated once
       select c.term_id, c.use, c.most, c.is_self, array_agg(c.class_id) as classes
-      from hwqueue.class_rule c
-      where c.class_id = any (p_classes) and c.lease_id is null
+      from hwqueue.class_rule c where c.class_id = any (p_classes) and c.lease_id is null
       group by c.term_id, c.use, c.most, c.is_self) r
     cross join lateral (
-      select * from hwqueue.affinity_term x
-      where x.term_id = r.term_id offset 0) t
+      select * from hwqueue.affinity_term x where x.term_id = r.term_id offset 0) t
     cross join lateral (
       select hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels) as place offset 0) p
     cross join lateral (
@@ -78,20 +76,17 @@ begin
       select unnest(r.classes)
       from (
         select c.term_id, c.use, c.lease_id, array_agg(c.class_id) as classes
-        from hwqueue.class_rule c
-        where c.class_id = any (p_classes) and c.lease_id is not null
+        from hwqueue.class_rule c where c.class_id = any (p_classes) and c.lease_id is not null
         group by c.term_id, c.use, c.lease_id) r
       cross join lateral (
-        select * from hwqueue.affinity_term x
-        where x.term_id = r.term_id offset 0) t
+        select * from hwqueue.affinity_term x where x.term_id = r.term_id offset 0) t
       cross join lateral (
         select hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels) as place offset 0) p
       left join lateral (
         select c.node_id, c.stop_requested_at <= p_now is not true and c.expires_at > p_now as stays
         from hwqueue.claim c where c.lease_id = r.lease_id offset 0) runs on true
       left join lateral (
-        select o.node_id from hwqueue.outcome o
-        where runs.node_id is null and o.lease_id = r.lease_id
+        select o.node_id from hwqueue.outcome o where runs.node_id is null and o.lease_id = r.lease_id
           and (o.state = 'completed') is true offset 0) ran on true
       left join lateral (
         select hwqueue.domain_value(t.domain, n.node_id, n.rack, n.labels) as place
@@ -112,8 +107,7 @@ begin
            t.term_id, p.place, t.use = 'away' and n.holders > 0 as lasts
     from (
       select c.term_id, array_agg(c.class_id) as classes
-      from hwqueue.class_term c where c.class_id = any (p_classes)
-      group by c.term_id) m
+      from hwqueue.class_term c where c.class_id = any (p_classes) group by c.term_id) m
     cross join lateral (
       select x.*, (x.spec #>> '{all,0,lease}')::uuid as target from hwqueue.affinity_term x
       where x.term_id = m.term_id offset 0) t

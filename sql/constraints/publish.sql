@@ -55,8 +55,7 @@ begin
   end if;
   for v_class in
     select c.* from hwqueue.placement_class c
-    where c.class_id = any (p_class_ids) and hwqueue.has_stale_policy(c)
-    order by c.class_id
+    where c.class_id = any (p_class_ids) and hwqueue.has_stale_policy(c) order by c.class_id
   loop
     v_class.away_from := hwqueue.service_away_from(v_class.service_id);
     v_class := hwqueue.bind_terms(v_class);
@@ -70,9 +69,11 @@ begin
       perform hwqueue.recount_claims(null, v_class.class_id);
     end if;
     update hwqueue.affinity_term t
-    set published_at = null, publish_after_xid = null, written_xid = pg_current_xact_id()
+    set published_at = null, publish_after_xid = null, written_xid = pg_current_xact_id(),
+      created_at = hwqueue.clock()
     where t.digest in (select (s.value ->> 'digest')::bigint from jsonb_array_elements(v_class.terms) s);
   end loop;
+  perform hwqueue.write_terms(p_class_ids, null);
 end
 $$;
 
@@ -127,8 +128,7 @@ begin
     -- then calls again
     where e.ctid = any (array(
       select o.ctid from hwqueue.node_eligibility o
-      where o.class_id = any (p_class_ids) and not o.is_checked
-      for update skip locked));
+      where o.class_id = any (p_class_ids) and not o.is_checked for update skip locked));
   end if;
   v_profile_ids := array(
     select distinct e.profile_id from hwqueue.profile_eligibility e
@@ -165,6 +165,8 @@ declare
   v_changed boolean;
   v_classes bigint[];  -- those that the term selects
   v_new bigint[];
+  v_from timestamptz := coalesce((
+    select m.terms_from from hwqueue.reap_cursor m order by m.version desc limit 1), '-infinity');
 begin
   published := 0;
   pending := true;
@@ -172,16 +174,22 @@ begin
   if not found then
     return;
   end if;
-  perform hwqueue.write_terms(p_limit, p_now);
+  perform hwqueue.write_terms(array(
+    select x.class_id from (
+      select y.class_id, y.tenant from hwqueue.placement_class y
+      where y.terms <> '[]' and not y.terms_written and y.created_at >= v_from
+      order by y.created_at, y.class_id limit 50 * p_limit) x
+    order by row_number() over (partition by x.tenant order by x.class_id), x.class_id), p_limit);
   if hwqueue.has_unpublished_terms() and not exists (select 1 from hwqueue.lock_stripe g) then
     insert into hwqueue.lock_stripe (stripe_id) select g from generate_series(0, 16383) g;
   end if;
   for v_term in
     select t.* from (
-      select x.term_id, row_number() over (partition by x.spec #> '{all,0,tenants}' order by x.term_id) turn
-      from (select y.term_id, y.spec from hwqueue.affinity_term y where y.published_at is null
-            order by y.term_id limit 50 * p_limit) x) d
-    join hwqueue.affinity_term t using (term_id) order by d.turn, t.term_id limit p_limit
+      select y.* from hwqueue.affinity_term y
+      where y.published_at is null and y.created_at >= v_from
+      order by y.created_at, y.term_id limit 50 * p_limit) t
+    order by row_number() over (partition by t.spec #> '{all,0,tenants}' order by t.term_id), t.term_id
+    limit p_limit
   loop
     -- written by this transaction: no other can see it yet
     continue when v_term.written_xid = pg_current_xact_id();
@@ -248,8 +256,7 @@ begin
     return false;
   end if;
   v_claims := array(
-    select c.lease_id
-    from hwqueue.claim c
+    select c.lease_id from hwqueue.claim c
     join hwqueue.placement_class k on k.class_id = c.class_id
     where c.class_id = any (array(
         select m.class_id from hwqueue.class_term m where m.term_id = p_term.term_id
@@ -297,21 +304,19 @@ as $$
       and x is distinct from pg_current_xact_id_if_assigned())
 $$;
 
--- Writes the rows for the terms of up to p_limit new classes, and the rules of these (class_rule): what a
--- class must meet in a node's own place, so that one statement can check many classes (blocked_classes).
--- Skips classes that another session has locked: it may be waking them.
+-- Writes the rows for the terms of up to p_limit of these classes, the first ones, and the rules of these
+-- (class_rule): what a class must meet in a node's own place, so that one statement can check many classes
+-- (blocked_classes). Skips classes that another session has locked: it may be waking them.
 -- Locks: the caller holds the installation's row; class rows, skip locked.
-create or replace function hwqueue.write_terms(p_limit int, p_now timestamptz) returns void
+create or replace function hwqueue.write_terms(p_class_ids bigint[], p_limit int) returns void
 language plpgsql volatile
 as $$
 declare
   v_classes bigint[] := array(
-    select c.class_id from (
-      select x.class_id, row_number() over (partition by x.tenant order by x.class_id) as turn
-      from (select y.class_id, y.tenant from hwqueue.placement_class y
-            where y.terms <> '[]' and not y.terms_written order by y.class_id limit 50 * p_limit) x) d
+    select c.class_id from unnest(p_class_ids) with ordinality u(class_id, turn)
     join hwqueue.placement_class c using (class_id)
-    where not c.terms_written order by d.turn, c.class_id limit p_limit for no key update of c skip locked);
+    where c.terms <> '[]' and not c.terms_written
+    order by u.turn limit p_limit for no key update of c skip locked);
 begin
   if v_classes = '{}' then
     return;
@@ -319,9 +324,8 @@ begin
   insert into hwqueue.affinity_term (digest, spec, use, domain, anchors, written_xid, created_at)
   select distinct on (s.value ->> 'digest') (s.value ->> 'digest')::bigint, s.value -> 'spec',
          s.value #>> '{spec,use}', hwqueue.term_domain(s.value -> 'spec'),
-         hwqueue.term_anchors(s.value -> 'spec'), '0'::xid8, p_now
-  from hwqueue.placement_class c, jsonb_array_elements(c.terms) s
-  where c.class_id = any (v_classes)
+         hwqueue.term_anchors(s.value -> 'spec'), '0'::xid8, hwqueue.clock()
+  from hwqueue.placement_class c, jsonb_array_elements(c.terms) s where c.class_id = any (v_classes)
   on conflict do nothing;
   delete from hwqueue.class_rule r where r.class_id = any (v_classes);
   insert into hwqueue.class_rule (class_id, term_id, use, most, is_self, lease_id)
@@ -341,8 +345,7 @@ begin
       select e.value ->> 'term', coalesce(e.value ->> 'max_per_domain', e.value ->> 'max_skew')::bigint
       from jsonb_array_elements(c.spread) e
       where not e.value ?| array['targets', 'when', 'tally']
-    ) r
-    where r.index::bigint = s.ordinality - 1) d on true
+    ) r where r.index::bigint = s.ordinality - 1) d on true
   where c.class_id = any (v_classes);
   update hwqueue.placement_class c
   set terms_written = true, is_woken = true, waits = hwqueue.waits_for_start(c),
@@ -353,21 +356,28 @@ begin
 end
 $$;
 
--- True if terms are not published yet.
-create or replace function hwqueue.has_unpublished_terms() returns boolean
+-- True if terms are not published yet. With p_is_due: if a step for them is due, which is none while the
+-- oldest wait for open transactions.
+create or replace function hwqueue.has_unpublished_terms(p_is_due boolean default false) returns boolean
 language plpgsql stable
 as $$
+declare
+  v_from timestamptz := coalesce((
+    select m.terms_from from hwqueue.reap_cursor m order by m.version desc limit 1), '-infinity');
 begin
   return exists (
       select 1 from hwqueue.placement_class c
-      where c.terms <> '[]' and not c.terms_written order by c.class_id limit 1)
+      where c.terms <> '[]' and not c.terms_written and c.created_at >= v_from order by c.created_at limit 1)
     or exists (
-      select 1 from hwqueue.affinity_term t where t.published_at is null order by t.term_id limit 1);
+      select 1 from (
+        select t.publish_after_xid from hwqueue.affinity_term t
+        where t.published_at is null and t.created_at >= v_from order by t.created_at, t.term_id limit 2) t
+      where not p_is_due or t.publish_after_xid is null or hwqueue.no_open_xid_below(t.publish_after_xid));
 end
 $$;
 
 -- Takes a step for new terms if one is due, and returns whether any term is left, on a node that has met an
--- unpublished term (awaits_terms). None is due while the oldest terms wait for open transactions.
+-- unpublished term (awaits_terms).
 -- Locks: the caller holds node_state; then as publish_terms.
 create or replace function hwqueue.take_publish_step(p_node uuid, p_now timestamptz) returns boolean
 language plpgsql volatile
@@ -377,16 +387,7 @@ begin
     update hwqueue.node_state s set awaits_terms = false where s.node_id = p_node;
     return false;
   end if;
-  if exists (
-      select 1 from hwqueue.placement_class c
-      where c.terms <> '[]' and not c.terms_written order by c.class_id limit 1)
-    or exists (
-      select 1 from (
-        select t.publish_after_xid from hwqueue.affinity_term t
-        where t.published_at is null order by t.term_id limit 2) t
-      where t.publish_after_xid is null or hwqueue.no_open_xid_below(t.publish_after_xid)) then
-    perform hwqueue.publish_terms(2, false, p_now);
-  end if;
+  perform hwqueue.publish_terms(2, false, p_now) where hwqueue.has_unpublished_terms(true);
   return true;
 end
 $$;

@@ -156,8 +156,7 @@ as $$
         select k.class_id, hwqueue.term_domain(t.value -> 'spec') as domain
         from (select distinct c.class_id from hwqueue.claim c) u
         cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
-          select x.class_id, x.terms from hwqueue.placement_class x
-          where x.class_id = u.class_id offset 0) k
+          select x.class_id, x.terms from hwqueue.placement_class x where x.class_id = u.class_id offset 0) k
         cross join lateral jsonb_array_elements(k.terms) t
         where t.value #>> '{spec,use}' = 'away'
           and (hwqueue.term_selects(t.value -> 'spec', p_class)

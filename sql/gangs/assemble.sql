@@ -32,8 +32,7 @@ declare
     select s from hwqueue.gang_member m
     join hwqueue.scheduled s on s.queue_id = p_gang.queue_id
       and s.available_at = hwqueue.never_due() and s.lease_id = m.lease_id
-    where m.gang_id = p_gang.gang_id
-    order by m.ordinal for update of s skip locked);
+    where m.gang_id = p_gang.gang_id order by m.ordinal for update of s skip locked);
   v_waiting int := cardinality(v_entries);
   v_needed int := hwqueue.members_needed(p_gang, v_waiting);
   v_count int := case when p_is_earmark then v_needed else v_waiting end;
@@ -57,8 +56,7 @@ begin
       from hwqueue.gang_places(array(select e.class_id from unnest(v_entries[: v_count]) e), p_gang.together,
         p_gang.same, p_gang.place, p_first, p_is_earmark, p_now) with ordinality g
       cross join (values (false), (true)) i(is_all)
-      where not i.is_all or cardinality(g.node_ids) > v_count
-      order by g.ordinality, i.is_all
+      where not i.is_all or cardinality(g.node_ids) > v_count order by g.ordinality, i.is_all
     loop
       begin
         v_reason := case when not p_is_earmark
@@ -132,8 +130,7 @@ as $$
 declare
   v_locked uuid[] := array(
     select s.node_id from hwqueue.node_state s
-    where s.node_id = any (p_node_ids)
-    order by s.node_id for no key update skip locked);
+    where s.node_id = any (p_node_ids) order by s.node_id for no key update skip locked);
   v_nodes uuid[] := array(
     select i.node_id from unnest(p_node_ids) with ordinality i(node_id, turn)
     where i.node_id = any (v_locked) order by i.turn);

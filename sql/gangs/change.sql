@@ -16,16 +16,21 @@
 -- Looks at up to p_limit gangs that have changed and at those that are earmarked, then tries to assemble up
 -- to p_limit that wait, or that run and lack members. Each of the three stops after p_budget, but does one
 -- first. Tenants take turns among the first 200 * p_limit changes and gangs: the first gang of each, then the
--- second of each, in order of rank and age. p_from: no change is older. One that is cut short by
--- statement_timeout, or fails, is undone alone and postponed. Returns how many it has looked at or tried.
+-- second of each, in order of rank and age. p_from: no change is older; p_due_from: no gang is due earlier.
+-- One that is cut short by statement_timeout, or fails, is undone alone and postponed. Returns how many it
+-- has looked at or tried.
 -- One session does it at a time: the one that leads upkeep.
 -- Locks: the gang, skip locked; as look_at_gang, look_at_earmark and assemble_gang.
 create or replace function hwqueue.reap_gangs(p_limit int, p_budget interval, p_now timestamptz,
-  p_from bigint default 0) returns int
+  p_from bigint default 0, p_due_from timestamptz default '-infinity') returns int
 language plpgsql volatile
 as $$
 declare
   v_step text;
+  -- no back-off is as long as three minutes: this one is of before the clock was set back
+  v_late timestamptz := p_now + interval '3 minutes';
+  v_never timestamptz := hwqueue.never_due() - interval '1 day';
+  v_due hwqueue.gang[];
   v_gang_id uuid;
   v_gang hwqueue.gang;
   v_next timestamptz;
@@ -34,26 +39,31 @@ declare
 begin
   foreach v_step in array '{change,earmark,try}'::text[] loop
     v_until := clock_timestamp() + p_budget;
+    v_due := case when v_step = 'try' then array(
+      select g from hwqueue.gang g
+      where (g.state = 'waiting' or g.state = 'running' and g.missing > 0) and g.next_try_at >= p_due_from
+        and (g.next_try_at <= p_now or g.tries + g.losses > 0 and g.next_try_at between v_late and v_never)
+      order by g.next_try_at limit 200 * p_limit + 1) end;
     for v_gang_id in
-      select d.gang_id
-      from (
+      select d.gang_id from (
         (select x.gang_id, g.tenant, 0 as rank, x.change_id as position
          from hwqueue.gang_change x
          cross join lateral (  -- without one it is of an everywhere task (reap_everywhere)
-           select y.tenant from hwqueue.gang y
-           where y.gang_id = x.gang_id offset 0) g
-         where v_step = 'change' and x.change_id >= p_from
-         order by x.change_id limit 200 * p_limit)
+           select y.tenant from hwqueue.gang y where y.gang_id = x.gang_id offset 0) g
+         where v_step = 'change' and x.change_id >= p_from order by x.change_id limit 200 * p_limit)
         union all
         (select g.gang_id, g.tenant, g.rank, g.position from hwqueue.gang g
          where v_step = 'earmark' and g.state = 'earmarked')
         union all
-        (select g.gang_id, g.tenant, g.rank, g.position from hwqueue.gang g
+        (select g.gang_id, g.tenant, g.rank, g.position from unnest(v_due) g
          join hwqueue.queue q on q.queue_id = g.queue_id and q.paused_at is null and q.dropped_at is null
-         where v_step = 'try' and (g.state = 'waiting' or g.state = 'running' and g.missing > 0)
-           -- no back-off is as long as three minutes: this one is of before the clock was set back
-           and (g.next_try_at <= p_now or g.tries + g.losses > 0 and g.next_try_at
-             between p_now + interval '3 minutes' and hwqueue.never_due() - interval '1 day')
+         where cardinality(v_due) <= 200 * p_limit)
+        union all
+        (select g.gang_id, g.tenant, g.rank, g.position from hwqueue.gang g  -- so many that order counts
+         join hwqueue.queue q on q.queue_id = g.queue_id and q.paused_at is null and q.dropped_at is null
+         where cardinality(v_due) > 200 * p_limit and (g.state = 'waiting' or g.state = 'running'
+             and g.missing > 0) and (g.next_try_at <= p_now or g.tries + g.losses > 0
+             and g.next_try_at between v_late and v_never)
          order by g.rank, g.position limit 200 * p_limit)) d
       group by d.gang_id, d.tenant
       order by row_number() over (partition by d.tenant order by min(d.rank), min(d.position)), min(d.rank),
@@ -107,8 +117,7 @@ declare
 begin
   -- some of its members go on
   v_goes_on := p_gang.state = 'waiting' and exists (
-    select from hwqueue.gang_member m
-    join hwqueue.claim c on c.lease_id = m.lease_id
+    select from hwqueue.gang_member m join hwqueue.claim c on c.lease_id = m.lease_id
     where m.gang_id = p_gang.gang_id);
   if v_reason = 'insufficient_capacity' then
     v_reason := hwqueue.take_room_back(p_gang, v_goes_on, false, v_reason, p_now);
@@ -150,8 +159,7 @@ begin
     where g.state = 'earmarked'
       and (g.rank > p_gang.rank
         or p_goes_on and ((g.rank, g.position) > (p_gang.rank, p_gang.position) or exists (
-        select from hwqueue.gang_member m
-        join hwqueue.claim c on c.lease_id = m.lease_id
+        select from hwqueue.gang_member m join hwqueue.claim c on c.lease_id = m.lease_id
         join hwqueue.claim own on own.node_id = c.node_id and own.gang_id = p_gang.gang_id
         where m.gang_id = g.gang_id)))
     order by g.rank desc, g.position desc for no key update skip locked
@@ -207,8 +215,7 @@ begin
   join hwqueue.lease l on l.lease_id = m.lease_id
   join hwqueue.queue q on q.queue_id = c.queue_id
   join hwqueue.node_state s on s.node_id = c.node_id
-  left join hwqueue.node n on n.node_id = c.node_id
-    and n.deregistered_at is null
+  left join hwqueue.node n on n.node_id = c.node_id and n.deregistered_at is null
   where m.gang_id = p_gang.gang_id;
   if v_fault is null then
     v_fault := case when not hwqueue.lock_choice(p_gang.choice_id, p_gang.gang_id) then 'busy'
@@ -336,8 +343,7 @@ begin
       select s.lease_id from hwqueue.gang_member m
       join hwqueue.scheduled s on s.queue_id = p_gang.queue_id
         and s.available_at = hwqueue.never_due() and s.lease_id = m.lease_id
-      where m.gang_id = p_gang.gang_id
-      order by s.lease_id limit 100 for update of s skip locked);
+      where m.gang_id = p_gang.gang_id order by s.lease_id limit 100 for update of s skip locked);
     if v_leases = '{}' then  -- others hold them all: a later tick looks again
       insert into hwqueue.gang_change (gang_id) values (p_gang.gang_id);
       exit;
@@ -374,7 +380,7 @@ begin
           when v_is_loss and g.losses = 0 and v_found.running > 0 then p_now  -- before others take its room
           when v_is_loss
             then p_now + least(interval '1 second' * 2 ^ least(g.losses, 7), interval '2 minutes')
-          else g.next_try_at end,
+          else greatest(g.next_try_at, p_now) end,  -- not below the mark of reap
         started_at = case when v_next in ('running', 'completed')
           then coalesce(g.started_at, (  -- when the last was fetched of those that run or have ended
             select max(coalesce(c.claimed_at, o.claimed_at))
@@ -404,8 +410,7 @@ language sql stable
 as $$
   select case
     when p_gang.state <> 'cancelling' and exists (
-      select from hwqueue.gang_member m
-      join hwqueue.outcome o on o.lease_id = m.lease_id
+      select from hwqueue.gang_member m join hwqueue.outcome o on o.lease_id = m.lease_id
       where m.gang_id = p_gang.gang_id and o.state = 'failed'
         and o.error ->> 'reason' = 'deadline_exceeded') then 'deadline_exceeded'
     when p_gang.on_lost = 'continue' and p_gang.state = 'running' then 'too_few_left'
@@ -480,8 +485,7 @@ declare
     select g.gang_id from hwqueue.gang g
     where g.gang_id = any (v_old) and not exists (
       select from hwqueue.gang_member m join hwqueue.lease l on l.lease_id = m.lease_id
-      where m.gang_id = g.gang_id)
-    order by g.gang_id for update skip locked);
+      where m.gang_id = g.gang_id) order by g.gang_id for update skip locked);
 begin
   delete from hwqueue.gang_member m where m.gang_id = any (v_gangs);
   delete from hwqueue.gang_change c where c.gang_id = any (v_gangs);

@@ -15,6 +15,13 @@ create or replace function hwqueue.settle_choices(p_limit int, p_now timestamptz
 language plpgsql volatile
 as $$
 declare
+  v_taken uuid[] := array(
+    select w.choice_id
+    from (select x.* from hwqueue.choice x
+          where x.taken is not null and x.settled_at is null and x.taken_at >= p_from
+            and not hwqueue.is_put_off('choice', x.choice_id, p_now)
+          order by x.taken_at limit 50 * p_limit) w
+    order by row_number() over (partition by w.tenant order by w.taken_at), w.taken_at);
   v_choice hwqueue.choice;
   v_leases uuid[];
   v_gangs uuid[];
@@ -24,14 +31,8 @@ declare
   v_left int;
 begin
   for v_choice in
-    select h.* from (
-      select w.choice_id, row_number() over (partition by w.tenant order by w.taken_at) as turn
-      from (select x.* from hwqueue.choice x
-            where x.taken is not null and x.settled_at is null and x.taken_at >= p_from
-              and not hwqueue.is_put_off('choice', x.choice_id, p_now)
-            order by x.taken_at limit 50 * p_limit) w) d
-    join hwqueue.choice h using (choice_id) where h.settled_at is null
-    order by d.turn, h.taken_at limit p_limit for no key update of h skip locked
+    select h.* from hwqueue.choice h where h.choice_id = any (v_taken) and h.settled_at is null
+    order by array_position(v_taken, h.choice_id) limit p_limit for no key update skip locked
   loop
     begin
       select coalesce(array_agg(m.member_id) filter (where not m.is_gang), '{}'),

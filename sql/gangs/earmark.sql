@@ -30,8 +30,7 @@ declare
 begin
   v_class_ids := v_class_ids[: hwqueue.members_needed(p_gang, cardinality(v_class_ids))];
   if v_most = 0 or p_gang.earmark_after > p_now or exists (
-      select from hwqueue.gang_member m
-      join hwqueue.claim c on c.lease_id = m.lease_id
+      select from hwqueue.gang_member m join hwqueue.claim c on c.lease_id = m.lease_id
       where m.gang_id = p_gang.gang_id) then
     return 'insufficient_capacity';
   elsif not exists (

@@ -38,8 +38,7 @@ begin
   if v_queue.paused_at is not null or v_queue.dropped_at is not null then
     return 'blocked';
   elsif not exists (
-      select from hwqueue.node n
-      join hwqueue.node_state s on s.node_id = n.node_id
+      select from hwqueue.node n join hwqueue.node_state s on s.node_id = n.node_id
       left join hwqueue.served v on v.node_id = n.node_id
       where n.node_id = p_node and n.deregistered_at is null
         and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)

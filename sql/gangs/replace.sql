@@ -14,27 +14,28 @@
 -- Read look_at_replacement, then try_replacement.
 
 -- Looks at up to p_limit leases that are to take a place, tenants in turn, of the 10 * p_limit that are due
--- for longest. Stops after p_budget, but looks at one first. Where some are left, those that wait on go
--- behind them.
+-- for longest. Stops after p_budget, but looks at one first. Where some are left, or after ten seconds, those
+-- that wait on go behind the others. p_from: none is due earlier.
 -- Locks: rows of replacement, skip locked; as look_at_replacement.
-create or replace function hwqueue.reap_replacements(p_limit int, p_budget interval, p_now timestamptz)
-returns void
+create or replace function hwqueue.reap_replacements(p_limit int, p_budget interval, p_now timestamptz,
+  p_from timestamptz default '-infinity') returns void
 language plpgsql volatile
 as $$
 declare
+  v_due uuid[] := array(
+    select w.lease_id
+    from (select x.* from hwqueue.replacement x where x.next_try_at >= p_from and (x.next_try_at <= p_now
+            or x.next_try_at > p_now + interval '15 seconds')  -- the clock was set back
+          order by x.next_try_at, x.lease_id limit 10 * p_limit) w
+    left join hwqueue.lease l using (lease_id) left join hwqueue.placement_class c using (class_id)
+    order by row_number() over (partition by c.tenant order by w.next_try_at, w.lease_id), w.next_try_at);
   v_row hwqueue.replacement;
   v_seen uuid[] := '{}';
   v_until timestamptz := clock_timestamp() + p_budget;
 begin
   for v_row in
-    select r.* from (
-      select w.lease_id, row_number() over (partition by c.tenant order by w.next_try_at, w.lease_id) as turn
-      from (select x.* from hwqueue.replacement x where x.next_try_at <= p_now
-              or x.next_try_at > p_now + interval '15 seconds'  -- the clock was set back
-            order by x.next_try_at, x.lease_id limit 10 * p_limit) w
-      left join hwqueue.lease l using (lease_id) left join hwqueue.placement_class c using (class_id)) d
-    join hwqueue.replacement r using (lease_id)
-    order by d.turn, r.next_try_at limit p_limit for no key update of r skip locked
+    select r.* from hwqueue.replacement r where r.lease_id = any (v_due)
+    order by array_position(v_due, r.lease_id) limit p_limit for no key update skip locked
   loop
     v_seen := v_seen || v_row.lease_id;
     begin
@@ -46,8 +47,9 @@ begin
     end;
     exit when clock_timestamp() >= v_until or hwqueue.is_time_up();
   end loop;
-  update hwqueue.replacement r set next_try_at = p_now where r.lease_id = any (v_seen)
-    and r.next_try_at < p_now and (cardinality(v_seen) = p_limit or clock_timestamp() >= v_until);
+  update hwqueue.replacement r set next_try_at = p_now
+  where r.lease_id = any (v_seen) and r.next_try_at >= p_from and r.next_try_at < p_now - case
+      when cardinality(v_seen) < p_limit and clock_timestamp() < v_until then '10 s' else '0' end::interval;
 end
 $$;
 

@@ -182,8 +182,7 @@ as $$
     select x.node_id, x.rack, x.labels, case when p_same <> '{}' then (
              select string_agg(k || '=' || (x.labels ->> k), ', ' order by k)
              from unnest(p_same) k) end as alike
-    from hwqueue.node x
-    where x.deregistered_at is null and x.labels ?& p_same) n
+    from hwqueue.node x where x.deregistered_at is null and x.labels ?& p_same) n
   cross join unnest(case when p_together = '{}' then '{fleet}' else p_together end)
     with ordinality d(domain, ordinality)
   cross join lateral (

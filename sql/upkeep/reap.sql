@@ -103,9 +103,10 @@ begin
   when 'choices' then
     perform hwqueue.settle_choices(least(p_most, 100), p_now, v_from.choices_from);
   when 'gangs' then
-    perform hwqueue.reap_gangs(least(p_limit, 20), v_budget / 4, p_now, v_from.changes_from);
+    perform hwqueue.reap_gangs(least(p_limit, 20), v_budget / 4, p_now, v_from.changes_from,
+      v_from.gangs_from);
   when 'replacements' then
-    perform hwqueue.reap_replacements(least(p_limit, 100), v_budget / 4, p_now);
+    perform hwqueue.reap_replacements(least(p_limit, 100), v_budget / 4, p_now, v_from.replacements_from);
   end case;
   p_done.reap_cursor := v_from;
   p_done.more := p_done.more or v_more or p_most = any (v_counts);
@@ -435,7 +436,8 @@ begin
     v_from.full_scan_at := p_now;
     v_from := jsonb_populate_record(v_from, '{"claims_from": "-infinity", "deadlines_from": "-infinity",
       "scheduled_from": "-infinity", "arrivals_from": "-infinity", "steps_from": "-infinity",
-      "choices_from": "-infinity", "deliveries_from": "-infinity", "changes_from": 0, "kept_from": 0}');
+      "choices_from": "-infinity", "deliveries_from": "-infinity", "gangs_from": "-infinity",
+      "replacements_from": "-infinity", "terms_from": "-infinity", "changes_from": 0, "kept_from": 0}');
   end if;
   done.reap_cursor := v_from;
 end
@@ -452,61 +454,65 @@ language plpgsql volatile
 as $$
 declare
   v_next hwqueue.reap_cursor := p_from;
-  v_ended boolean;  -- the transactions of the moment that was noted
-  v_is_foreign boolean;
+  -- an earlier statement than the rows are read in: these see what the ended transactions wrote
+  v_ended boolean := pg_snapshot_xmin(pg_current_snapshot()) >= p_cursor.next_after_xid;
+  v_is_foreign boolean := pg_snapshot_xmax(pg_current_snapshot()) < p_cursor.next_after_xid;
+  v_mark timestamptz := case when v_ended then p_cursor.next_from end;
 begin
-  -- one statement, one MVCC snapshot: it sees what the ended transactions wrote
-  select s.ended, s.is_foreign,
-    least(coalesce(s.mark, p_cursor.claims_from), (
-      select c.check_at from hwqueue.claim c
-      where c.check_at >= p_from.claims_from and c.check_at < p_cursor.next_from
-      order by c.check_at limit 1)),
-    least(coalesce(s.mark, p_cursor.deadlines_from), (
+  select least(coalesce(v_mark, p_cursor.claims_from), (
+      select c.check_at from hwqueue.claim c where c.check_at >= p_from.claims_from
+        and c.check_at < p_cursor.next_from order by c.check_at limit 1)),
+    least(coalesce(v_mark, p_cursor.deadlines_from), (
       select greatest(r.deadline, r.eligible_at) from hwqueue.ready r
       where r.deadline is not null and greatest(r.deadline, r.eligible_at) >= p_from.deadlines_from
         and greatest(r.deadline, r.eligible_at) < p_cursor.next_from
       order by greatest(r.deadline, r.eligible_at) limit 1)),
-    least(coalesce(s.mark, p_cursor.scheduled_from), (
+    least(coalesce(v_mark, p_cursor.scheduled_from), (
       select min(f.available_at) from hwqueue.queue q
       cross join lateral (
         select e.available_at from hwqueue.scheduled e
         where e.queue_id = q.queue_id and e.available_at >= p_from.scheduled_from
           and e.available_at < p_cursor.next_from order by e.available_at limit 1) f)),
-    least(coalesce(s.mark, p_cursor.arrivals_from), (
-      select a.at from hwqueue.arrival a
-      where a.at >= p_from.arrivals_from and a.at < p_cursor.next_from and a.after_xid is null
-      order by a.at limit 1)),
-    least(coalesce(s.mark, p_cursor.steps_from), (
-      select t.due_at from hwqueue.step t
-      where t.due_at >= p_from.steps_from and t.due_at < p_cursor.next_from
-      order by t.due_at limit 1)),
-    least(coalesce(s.mark, p_cursor.choices_from), (
+    least(coalesce(v_mark, p_cursor.arrivals_from), (
+      select a.at from hwqueue.arrival a where a.at >= p_from.arrivals_from
+        and a.at < p_cursor.next_from and a.after_xid is null order by a.at limit 1)),
+    least(coalesce(v_mark, p_cursor.steps_from), (
+      select t.due_at from hwqueue.step t where t.due_at >= p_from.steps_from
+        and t.due_at < p_cursor.next_from order by t.due_at limit 1)),
+    least(coalesce(v_mark, p_cursor.choices_from), (
       select h.taken_at from hwqueue.choice h
-      where h.taken is not null and h.settled_at is null
-        and h.taken_at >= p_from.choices_from and h.taken_at < p_cursor.next_from
-      order by h.taken_at limit 1)),
-    least(coalesce(s.mark, p_cursor.deliveries_from), (
+      where h.taken is not null and h.settled_at is null and h.taken_at >= p_from.choices_from
+        and h.taken_at < p_cursor.next_from order by h.taken_at limit 1)),
+    least(coalesce(v_mark, p_cursor.deliveries_from), (
       select min(f.available_at) from hwqueue.webhook w
       cross join lateral (
         select d.available_at from hwqueue.webhook_delivery d
-        where d.webhook_id = w.webhook_id and d.state = 'waiting'
-          and d.available_at >= p_from.deliveries_from and d.available_at < p_cursor.next_from
-        order by d.available_at limit 1) f)),
-    least(case when s.ended then p_cursor.next_change else p_cursor.changes_from end, (
-      select g.change_id from hwqueue.gang_change g
-      where g.change_id >= p_from.changes_from and g.change_id < p_cursor.next_change
-      order by g.change_id limit 1)),
-    least(case when s.ended then p_cursor.next_arrival else p_cursor.kept_from end, (
-      select a.arrival_id from hwqueue.arrival a
-      where a.arrival_id >= p_from.kept_from and a.arrival_id < p_cursor.next_arrival
-      order by a.arrival_id limit 1))
-  into v_ended, v_is_foreign, v_next.claims_from, v_next.deadlines_from, v_next.scheduled_from,
-    v_next.arrivals_from, v_next.steps_from, v_next.choices_from, v_next.deliveries_from,
-    v_next.changes_from, v_next.kept_from
-  from (
-    select x.ended, x.is_foreign, case when x.ended then p_cursor.next_from end as mark
-    from (select pg_snapshot_xmin(pg_current_snapshot()) >= p_cursor.next_after_xid as ended,
-            pg_snapshot_xmax(pg_current_snapshot()) < p_cursor.next_after_xid as is_foreign offset 0) x) s;
+        where d.webhook_id = w.webhook_id and d.state = 'waiting' and d.available_at >= p_from.deliveries_from
+          and d.available_at < p_cursor.next_from order by d.available_at limit 1) f)),
+    least(coalesce(v_mark, p_cursor.gangs_from), (
+      select g.next_try_at from hwqueue.gang g
+      where (g.state = 'waiting' or g.state = 'running' and g.missing > 0)
+        and g.next_try_at >= p_from.gangs_from and g.next_try_at < p_cursor.next_from
+      order by g.next_try_at limit 1)),
+    least(coalesce(v_mark, p_cursor.replacements_from), (
+      select e.next_try_at from hwqueue.replacement e where e.next_try_at >= p_from.replacements_from
+        and e.next_try_at < p_cursor.next_from order by e.next_try_at limit 1)),
+    least(coalesce(v_mark, p_cursor.terms_from), (
+      select c.created_at from hwqueue.placement_class c
+      where c.terms <> '[]' and not c.terms_written and c.created_at >= p_from.terms_from
+        and c.created_at < p_cursor.next_from order by c.created_at limit 1), (
+      select t.created_at from hwqueue.affinity_term t
+      where t.published_at is null and t.created_at >= p_from.terms_from
+        and t.created_at < p_cursor.next_from order by t.created_at limit 1)),
+    least(case when v_ended then p_cursor.next_change else p_cursor.changes_from end, (
+      select g.change_id from hwqueue.gang_change g where g.change_id >= p_from.changes_from
+        and g.change_id < p_cursor.next_change order by g.change_id limit 1)),
+    least(case when v_ended then p_cursor.next_arrival else p_cursor.kept_from end, (
+      select a.arrival_id from hwqueue.arrival a where a.arrival_id >= p_from.kept_from
+        and a.arrival_id < p_cursor.next_arrival order by a.arrival_id limit 1))
+  into v_next.claims_from, v_next.deadlines_from, v_next.scheduled_from, v_next.arrivals_from,
+    v_next.steps_from, v_next.choices_from, v_next.deliveries_from, v_next.gangs_from,
+    v_next.replacements_from, v_next.terms_from, v_next.changes_from, v_next.kept_from;
   v_next.version := p_cursor.version + 1;
   if p_from.reaped_at <= p_now then  -- else the clock was set back, and not all times have been moved yet
     v_next.reaped_at := p_now;

@@ -16,18 +16,10 @@ from tests.sql.api import Api, Node, count_all, outlive
 MANY = 2000
 PAGES = 20  # that the dead entries may cost a call; walking those of one scan costs 30 and more
 
-DUE = """
-  update hwqueue.scheduled set available_at = clock_timestamp()
-  where queue_id = (select queue_id from hwqueue.queue where name = %(queue)s);
-"""
-SILENT = """
-  update hwqueue.claim set expires_at = clock_timestamp(), check_at = clock_timestamp()
-  where queue_id = (select queue_id from hwqueue.queue where name = %(queue)s)
-"""
-LATE = """
-  update hwqueue.ready set deadline = clock_timestamp(), eligible_at = clock_timestamp()
-  where queue_id = (select queue_id from hwqueue.queue where name = %(queue)s)
-"""
+OF = " where queue_id = (select queue_id from hwqueue.queue where name = %s)"
+DUE = "update hwqueue.scheduled set available_at = clock_timestamp()" + OF
+SILENT = "update hwqueue.claim set expires_at = clock_timestamp(), check_at = clock_timestamp()" + OF
+LATE = "update hwqueue.ready set deadline = clock_timestamp(), eligible_at = clock_timestamp()" + OF
 
 
 @pytest.fixture(scope="module")
@@ -80,12 +72,12 @@ def test_upkeep(api: Api, conn: psycopg.Connection) -> None:
     deadline = "2100-01-01T00:00:00Z"
     for _ in range(MANY // 500):
         batch(api, busy, [{"delay": 3600, "deadline": deadline}] * 500)
-    conn.execute(DUE, {"queue": busy})
+    conn.execute(DUE, [busy])
     assert reaped(api, "promoted") >= MANY
     assert sum(len(api.claim(node, busy, qty=1000)) for _ in range(2)) == MANY
-    conn.execute(SILENT, {"queue": busy})
+    conn.execute(SILENT, [busy])
     assert reaped(api, "expired") == MANY
-    conn.execute(LATE, {"queue": busy})
+    conn.execute(LATE, [busy])
     assert reaped(api, "deadlines") == MANY
     for _ in looks():  # the marks get there, whatever holds them back for a while
         after = pages(api, node, idle)
@@ -146,7 +138,7 @@ def test_asking_who_is_about_to_leave(api: Api, conn: psycopg.Connection) -> Non
     batch(api, other, [{"max_attempts": 1}] * MANY)
     while api.claim(busy, other, qty=1000):
         pass
-    conn.execute(SILENT, {"queue": other})
+    conn.execute(SILENT, [other])
     assert reaped(api, "expired") == MANY
     catch_up(api)
     assert api.claim(node, queue) == []
@@ -166,6 +158,26 @@ CAME_AND_WENT = {
       select gen_random_uuid(), '', gen_random_uuid(), clock_timestamp(), 'infinity'
       from generate_series(1, %(many)s);
       update hwqueue.choice set settled_at = clock_timestamp()""",
+    "reap: replacement": """
+      insert into hwqueue.replacement (lease_id, old_goes, is_overlapping, next_try_at, created_at)
+      select gen_random_uuid(), '', false, clock_timestamp(), now() from generate_series(1, %(many)s);
+      delete from hwqueue.replacement""",
+    "reap: gang": """
+      insert into hwqueue.gang (gang_id, queue_id, tenant, size, rank, on_lost, hold, state, next_try_at,
+        created_at, together, same)
+      select gen_random_uuid(), q.queue_id, '', 1, 0, 'stop', '0', 'waiting', clock_timestamp(), now(), '{}',
+        '{}' from (select queue_id from hwqueue.queue limit 1) q cross join generate_series(1, %(many)s);
+      update hwqueue.gang set state = 'completed', finished_at = now()""",
+    "reap: affinity_term": """
+      insert into hwqueue.affinity_term (digest, spec, use, domain, anchors, written_xid, created_at)
+      select n, '{}', 'away', 'node', '{}', '0', clock_timestamp() from generate_series(1, %(many)s) n;
+      update hwqueue.affinity_term set published_at = now()""",
+    "reap: placement_class": """
+      insert into hwqueue.placement_class (digest, queue_id, task_name, tenant, labels, placement, required,
+        preferred, anchors, is_pinned, created_xid, created_at, terms)
+      select '', 0, 't', '', '{}', '{}', '[]', '[]', '{}', false, pg_current_xact_id(), clock_timestamp(),
+        '[{}]' from generate_series(1, %(many)s);
+      update hwqueue.placement_class set terms_written = true where queue_id = 0""",
     "claim_deliveries: webhook_delivery": """
       insert into hwqueue.webhook_delivery (delivery_id, webhook_id, code, body, state,
         created_at, available_at)
@@ -184,26 +196,21 @@ CAME_AND_WENT = {
       from generate_series(1, %(many)s) n;
       delete from hwqueue.arrival""",
 }
-# Enough for a sweep to take turns by tenant: a count at a tally that is held.
-LEFT = """
-  insert into hwqueue.arrival (run_id, step_no, kind, at, tenant)
-  select gen_random_uuid(), 0, 'count', clock_timestamp(), 'a' || n % 2
-  from generate_series(1, 40) n
-"""
 
 
 @pytest.mark.usefixtures("old_snapshot")
 @pytest.mark.parametrize("what", CAME_AND_WENT)
 def test_what_upkeep_hands_out(api: Api, conn: psycopg.Connection, what: str) -> None:
-    """Changes of gangs, choices that were taken, deliveries, arrivals; once it has caught up."""
+    """Changes of gangs, choices that were taken, deliveries, terms, and so on; once it has caught up."""
     call, table = what.split(": ")[:2]
     options = {"codes": ["lease_failed"]}
     api.rows("set_webhook", name="w", url="https://example.com", options=options)
 
     def pages() -> int:
         catch_up(api)
-        if table == "arrival":
-            conn.execute(LEFT)
+        if table in ("arrival", "choice", "replacement"):  # some are left; a sweep takes turns by tenant
+            left, many = ("advance_workflows: arrival", 40) if table == "arrival" else (what, 3)
+            conn.execute(CAME_AND_WENT[left].split(";\n")[0].encode(), {"many": many})
         api.rows(call, limit=1)  # what is gone for everybody is walked over once
         with explained(conn) as work:
             api.rows(call, limit=1)

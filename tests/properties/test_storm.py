@@ -269,7 +269,7 @@ def calm(conn: psycopg.Connection[Any], storm: Storm) -> None:
     idle = 0
     while idle < 3:
         conn.execute("update hwqueue.test_clock set offset_by = offset_by + interval '20 s'")
-        conn.execute("update hwqueue.gang set next_try_at = '-infinity' where state = 'waiting'")
+        conn.execute("update hwqueue.gang set next_try_at = hwqueue.clock() where state = 'waiting'")
         direct.reap()
         for node in NODES:
             direct.heartbeat(node, storm.epochs[node], [])

@@ -168,7 +168,7 @@ class Driver:
             for live in self.nodes:  # time may have passed
                 self.looks.rows("heartbeat_node", node=live.node_id, epoch=live.epoch, claims=[])
             self.looks.conn.execute(  # not those that an open cancellation holds
-                "update hwqueue.gang set next_try_at = '-infinity' where gang_id in"
+                "update hwqueue.gang set next_try_at = hwqueue.clock() where gang_id in"
                 " (select gang_id from hwqueue.gang for update skip locked)"
             )
             self.looks.rows("reap")

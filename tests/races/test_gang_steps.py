@@ -47,7 +47,7 @@ def test_a_member_ends_while_another_one_is_lost(direct: Direct, one: Actor, com
         one.rollback()
         finish(direct, claim)
     direct.rows("reap")
-    direct.conn.execute("update hwqueue.gang set next_try_at = '-infinity'")
+    direct.conn.execute("update hwqueue.gang set next_try_at = hwqueue.clock()")
     [(_, again)] = started(flow, nodes).values()
     assert again["lease_id"] == lost["lease_id"]
     assert (flow.steps()["train"]["items_done"], flow.states()["train"]) == (1, "running")

@@ -43,7 +43,7 @@ def reap(direct: Direct, times: int = 3) -> None:
 
 def look_again(direct: Direct) -> None:
     """Reap as after the back-off of all gangs."""
-    direct.conn.execute("update hwqueue.gang set next_try_at = '-infinity'")
+    direct.conn.execute("update hwqueue.gang set next_try_at = hwqueue.clock()")
     reap(direct)
 
 
@@ -207,7 +207,7 @@ def test_a_session_that_ends_in_the_middle_of_assembling(
             tick.result(TIMEOUT)
             assert gang(direct, gang_id)["reason"] == "upkeep_postponed"
             direct.conn.execute("update hwqueue.postponed set next_try_at = now()")
-            direct.conn.execute("update hwqueue.gang set next_try_at = now()")
+            direct.conn.execute("update hwqueue.gang set next_try_at = hwqueue.clock()")
     assert (gang(direct, gang_id)["state"], broken(direct)) == ("waiting", [])
     reap(direct)
     assert len(fetched(direct, nodes)) == 3

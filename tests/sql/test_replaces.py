@@ -104,7 +104,7 @@ def test_nothing_stops_where_the_new_one_may_not_run(api: Api, options: Row, why
     assert why in headline(api, swap.new)
     assert swap.stop_reason() is None
     api.rows("complete_lease", **token(swap.claim))
-    api.conn.execute("update hwqueue.replacement set next_try_at = '-infinity'")
+    api.conn.execute("update hwqueue.replacement set next_try_at = hwqueue.clock()")
     reap(api)  # what it was to replace has ended: it runs wherever it may
     assert api.state(swap.new) == "pending"
 

@@ -82,7 +82,7 @@ def _looked_at(gang: GangSeen, leases: Expected, seen: Seen) -> GangSeen:
     is_same = (state, missing) == (gang.state, gang.missing)
     if is_same and not is_ending and not (is_left and gang.has_started):
         return gang
-    changed = replace(gang, state=state, missing=missing)
+    changed = replace(gang, state=state, missing=missing, next_try_at=max(gang.next_try_at, seen.now))
     if state in ("running", "completed"):
         changed = replace(changed, has_started=True)
     elif is_left:
