@@ -137,7 +137,8 @@ $$;
 -- and rank. drops_completed: the queue keeps no completed leases.
 -- is_over: no other queue has an entry.
 -- first_is_best: all classes of the profile there score the same, it has judged all that exist, and no entry
--- is before the low-water mark. So the next lease is the first one of those classes from there on.
+-- is before the low-water mark. So the next lease is the first one of those classes from there on. Classes of
+-- another server count as not judged, until reap has stamped them (reap_part): no claim pays for a bound.
 -- takes_first: also, none of them must be checked (must_be_checked), and they are 200 at most.
 -- last: where the scan for it ends, because it crosses entries of other classes and, where the queue is
 -- head-of-line blocked, dead tuples.

@@ -89,7 +89,8 @@ def test_a_reserved_lease_keeps_its_position_to_itself(
 
 
 def test_leases_below_a_mark_are_found_by_the_sweep(api: Api, conn: psycopg.Connection, clock: Clock) -> None:
-    """Spawned before anybody noticed; the marks speak for positions that are drawn again."""
+    """Spawned before anybody noticed; the marks speak for other positions. A sweep does what it can."""
+    conn.execute("create or replace function hwqueue.upkeep_budget() returns interval return interval '0'")
     queue, node = api.queue(), api.node()
     api.rows("reap")
     move_marks(api, conn, queue)
@@ -100,9 +101,12 @@ def test_leases_below_a_mark_are_found_by_the_sweep(api: Api, conn: psycopg.Conn
     assert conn.execute(_WRONG).fetchone() == (1,)
     api.rows("reap")
     assert conn.execute(_WRONG).fetchone() == (1,), "swept too often"
-    clock.advance(timedelta(minutes=6))
-    api.rows("reap")
-    assert conn.execute(_WRONG).fetchone() == (0,)
+    move_marks(api, conn, api.queue())  # more than one
+    while conn.execute(_WRONG).fetchone() != (0,):
+        before = len(repairs(api))
+        clock.advance(timedelta(minutes=6))
+        api.rows("reap")
+        assert [event["detail"]["marks"] for event in repairs(api)[:-before]] == [1]
     assert [row["lease_id"] for row in api.claim(node, queue)] == [lease]
 
 
