@@ -3432,7 +3432,8 @@ CREATE FUNCTION hwqueue.match_nodes(p_placement jsonb DEFAULT NULL::jsonb, p_opt
 
 CREATE FUNCTION hwqueue.match_page(p_placement jsonb DEFAULT NULL::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_limit integer DEFAULT 100, p_skip integer DEFAULT 0) RETURNS TABLE(nodes integer, eligible integer, reasons jsonb, items jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp';
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET extra_float_digits TO '1';
 
 CREATE FUNCTION hwqueue.match_question(p_placement jsonb, p_options jsonb, OUT for_queue hwqueue.queue, OUT for_class hwqueue.placement_class, OUT reach double precision, OUT node_names text[]) RETURNS record
     LANGUAGE plpgsql;
@@ -3959,7 +3960,8 @@ CREATE FUNCTION hwqueue.planner_rooms(p_gangs uuid[]) RETURNS TABLE(place text, 
 
 CREATE FUNCTION hwqueue.planner_status() RETURNS TABLE(holder text, epoch bigint, leads_until timestamp with time zone, gpus double precision, allocated double precision, bound double precision, prices jsonb, leases jsonb, seconds jsonb, resting integer)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp';
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET extra_float_digits TO '1';
 
 CREATE FUNCTION hwqueue.planner_view(p_part text, p_queue text DEFAULT NULL::text, p_after text DEFAULT NULL::text, p_limit integer DEFAULT 1000, p_most integer DEFAULT 10000) RETURNS TABLE(item jsonb, next text)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3969,7 +3971,8 @@ CREATE FUNCTION hwqueue.planner_view(p_part text, p_queue text DEFAULT NULL::tex
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
-    SET jit TO 'off';
+    SET jit TO 'off'
+    SET extra_float_digits TO '1';
 
 CREATE FUNCTION hwqueue.postpone(p_part text, p_item uuid, p_state text, p_message text, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql;
@@ -4120,7 +4123,8 @@ CREATE FUNCTION hwqueue.queue_name(p_queue_id integer) RETURNS text
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) RETURNS jsonb
-    LANGUAGE sql STABLE;
+    LANGUAGE sql STABLE
+    SET extra_float_digits TO '1';
 
 CREATE FUNCTION hwqueue.queue_scan_starts(p_queue_ids integer[], p_class_count integer) RETURNS hwqueue.scan_starts
     LANGUAGE plpgsql;

@@ -379,7 +379,7 @@ $$;
 create or replace function hwqueue.match_page(p_placement jsonb default null, p_options jsonb default '{}',
   p_limit int default 100, p_skip int default 0)
 returns table (nodes int, eligible int, reasons jsonb, items jsonb)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set extra_float_digits = 1
 as $$
 begin
   if (p_limit between 1 and 10000 and p_skip between 0 and 1000000) is not true then

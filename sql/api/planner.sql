@@ -82,7 +82,7 @@ returns table (item jsonb, next text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   -- one plan, by index: a table that is small now may be large before the session ends
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off set extra_float_digits = 1
 as $$
 declare
   v_items jsonb[];
@@ -352,7 +352,7 @@ $$;
 create or replace function hwqueue.planner_status()
 returns table (holder text, epoch bigint, leads_until timestamptz, gpus double precision,
   allocated double precision, bound double precision, prices jsonb, leases jsonb, seconds jsonb, resting int)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set extra_float_digits = 1
 as $$
 declare
   v_now timestamptz := hwqueue.clock();

@@ -18,7 +18,7 @@ language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
   select hwqueue.require_all_tenants();
   with mark as (
-    select m.claims_from, greatest(m.reaped_at, i.applied_at) as reaped_at,
+    select m.claims_from, m.terms_from, greatest(m.reaped_at, i.applied_at) as reaped_at,
            greatest(m.counted_to, i.applied_at) as counted_to
     from hwqueue.schema_info i
     left join lateral (

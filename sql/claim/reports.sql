@@ -50,8 +50,8 @@ $$;
 create or replace function hwqueue.progress_of(p_lease uuid, p_token bigint) returns jsonb
 language sql stable
 as $$
-  select jsonb_build_object('fraction', p.fraction, 'done', p.done, 'total', p.total, 'message', p.message,
-    'reported_at', p.reported_at)
+  select jsonb_build_object('fraction', p.fraction::numeric, 'done', p.done, 'total', p.total,
+    'message', p.message, 'reported_at', p.reported_at)
   from hwqueue.progress p where p.lease_id = p_lease and p.claim_token = p_token
 $$;
 

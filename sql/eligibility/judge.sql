@@ -66,8 +66,8 @@ begin
       v_profile.anchors, false, c_limit)).batch;
     perform hwqueue.rebind_classes(v_batch, false), hwqueue.note_selected(v_batch);
     select coalesce(jsonb_agg(jsonb_build_object('class_id', c.class_id, 'affinity',
-      hwqueue.fixed_affinity(c, v_profile.labels, v_profile.rack, null, '{}', v_profile.taints))), '[]')
-    into extra
+      hwqueue.fixed_affinity(c, v_profile.labels, v_profile.rack, null, '{}', v_profile.taints)::numeric)),
+      '[]') into extra
     from unnest(v_batch) u(class_id)
     join hwqueue.placement_class c on c.class_id = u.class_id
     where hwqueue.suits(c, v_profile, null, '{}')

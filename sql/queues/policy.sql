@@ -61,8 +61,9 @@ end
 $$;
 
 -- A queue's policy as JSON, in the form that create_queue and set_queue_policy take; spans in seconds.
+-- What is compared and shown depends on no setting of the session, here and where extra_float_digits is set.
 create or replace function hwqueue.queue_policy(p_queue hwqueue.queue) returns jsonb
-language sql stable
+language sql stable set extra_float_digits = 1
 as $$
   select hwqueue.read_object(jsonb_object_agg(k.key, r.row -> k.key), 'policy', 'policy')
   from (select to_jsonb(p_queue) as row offset 0) r

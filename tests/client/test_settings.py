@@ -42,7 +42,7 @@ FORMS = {
     "IntervalStyle": ("sql_standard", "postgres_verbose", "iso_8601"),
     "TimeZone": ("Europe/Berlin", "Asia/Kathmandu"),
     "bytea_output": ("escape",),
-    "extra_float_digits": ("0",),
+    "extra_float_digits": ("-15", "0"),
     "client_encoding": ("LATIN1",),
     "default_transaction_isolation": ("serializable", "repeatable read"),
     "default_transaction_deferrable": ("on",),
