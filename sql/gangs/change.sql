@@ -59,7 +59,7 @@ begin
          join hwqueue.queue q on q.queue_id = g.queue_id and q.paused_at is null and q.dropped_at is null
          where cardinality(v_due) <= 200 * p_limit)
         union all
-        (select g.gang_id, g.tenant, g.rank, g.position from hwqueue.gang g  -- more than are read at once: in order
+        (select g.gang_id, g.tenant, g.rank, g.position from hwqueue.gang g  -- too many to read: in order
          join hwqueue.queue q on q.queue_id = g.queue_id and q.paused_at is null and q.dropped_at is null
          where cardinality(v_due) > 200 * p_limit and (g.state = 'waiting' or g.state = 'running'
              and g.missing > 0) and (g.next_try_at <= p_now or g.tries + g.losses > 0
