@@ -105,6 +105,14 @@ CREATE TYPE hwqueue.headroom AS (
 	gpu_parts_free integer
 );
 
+CREATE TYPE hwqueue.held_by AS ENUM (
+    'time',
+    'team',
+    'node',
+    'place',
+    'signal'
+);
+
 CREATE TYPE hwqueue.judging_progress AS (
 	next_xid xid8,
 	unseen xid8[],
@@ -1476,7 +1484,7 @@ CREATE FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text DEFAULT NULL
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.cancel_reserved_entry(p_lease uuid, p_queue_id integer, p_error jsonb) RETURNS boolean
+CREATE FUNCTION hwqueue.cancel_reserved_entry(p_lease uuid, p_error jsonb) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.cancel_run(p_run hwqueue.run, p_reason text) RETURNS void
@@ -3527,9 +3535,6 @@ CREATE FUNCTION hwqueue.needs_of(p_class hwqueue.placement_class, p_bits integer
 CREATE FUNCTION hwqueue.nested_workflow(p_settings jsonb, p_tenant text) RETURNS hwqueue.workflow
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.never_due() RETURNS timestamp with time zone
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.new_event_id(p_base bigint) RETURNS bigint
     LANGUAGE sql;
 
@@ -4099,7 +4104,7 @@ CREATE FUNCTION hwqueue.publish_while_holding(INOUT picked hwqueue.picked_entrie
 CREATE FUNCTION hwqueue.purge_queues(p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS text
+CREATE FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_held_by hwqueue.held_by DEFAULT NULL::hwqueue.held_by) RETURNS text
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.put_back_in_line(p_lease hwqueue.lease, p_claim_count integer, p_now timestamp with time zone) RETURNS text
@@ -4242,9 +4247,6 @@ CREATE FUNCTION hwqueue.readable_run(p_run uuid, p_lease uuid) RETURNS hwqueue.r
 
 CREATE FUNCTION hwqueue.ready_classes(p_queue_id integer, p_after bigint, p_limit integer, p_most integer, OUT items jsonb[], OUT next text) RETURNS record
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.real_time(p_at timestamp with time zone) RETURNS timestamp with time zone
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.reap(p_limit integer DEFAULT 1000, p_unless_within interval DEFAULT '00:00:00'::interval) RETURNS TABLE(expired integer, promoted integer, deadlines integer, reaches integer, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4528,15 +4530,17 @@ CREATE TABLE hwqueue.scheduled (
     tier smallint NOT NULL,
     attempt_count smallint NOT NULL,
     claim_count integer NOT NULL,
+    held_by hwqueue.held_by DEFAULT 'time'::hwqueue.held_by NOT NULL,
     rank bigint NOT NULL,
     class_id bigint NOT NULL,
     lease_id uuid NOT NULL,
     available_at timestamp with time zone NOT NULL,
-    deadline timestamp with time zone
+    deadline timestamp with time zone,
+    CONSTRAINT scheduled_check CHECK (((available_at < 'infinity'::timestamp with time zone) = (held_by = 'time'::hwqueue.held_by)))
 )
 WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0');
 
-COMMENT ON TABLE hwqueue.scheduled IS 'a lease that is not claimable before available_at';
+COMMENT ON TABLE hwqueue.scheduled IS 'a lease that waits for what held_by says, and until available_at';
 
 CREATE FUNCTION hwqueue.reserve_member(p_entry hwqueue.scheduled, p_node uuid, p_gang_id uuid, p_hold interval, p_is_step boolean, p_waits boolean, p_without uuid, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
@@ -7896,7 +7900,7 @@ REVOKE ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_li
 GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.cancel_reserved_entry(p_lease uuid, p_queue_id integer, p_error jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.cancel_reserved_entry(p_lease uuid, p_error jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cancel_run(p_run hwqueue.run, p_reason text) FROM PUBLIC;
 
@@ -9018,8 +9022,6 @@ REVOKE ALL ON FUNCTION hwqueue.needs_of(p_class hwqueue.placement_class, p_bits 
 
 REVOKE ALL ON FUNCTION hwqueue.nested_workflow(p_settings jsonb, p_tenant text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.never_due() FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.new_event_id(p_base bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.new_id() FROM PUBLIC;
@@ -9350,7 +9352,7 @@ REVOKE ALL ON FUNCTION hwqueue.publish_while_holding(INOUT picked hwqueue.picked
 
 REVOKE ALL ON FUNCTION hwqueue.purge_queues(p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_since timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_since timestamp with time zone, p_held_by hwqueue.held_by) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.put_back_in_line(p_lease hwqueue.lease, p_claim_count integer, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9441,8 +9443,6 @@ REVOKE ALL ON FUNCTION hwqueue.read_workflow(p_spec jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.readable_run(p_run uuid, p_lease uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ready_classes(p_queue_id integer, p_after bigint, p_limit integer, p_most integer, OUT items jsonb[], OUT next text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.real_time(p_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval) TO hwqueue_worker;

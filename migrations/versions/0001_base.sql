@@ -591,22 +591,27 @@ comment on table hwqueue.ready is
 comment on column hwqueue.ready.claim_count is
   'claims granted so far: the lower 40 bits of the next token, less one';
 
--- Rows are inserted and deleted; only class_id is ever updated.
+-- What an entry waits for: a time; room for its gang (team), on the node of an everywhere task (node), or of
+-- the lease that it replaces (place, and that one's, once held back); a signal that may come at any time.
+create type hwqueue.held_by as enum ('time', 'team', 'node', 'place', 'signal');
+
+-- Rows are inserted and deleted; only class_id is ever updated. held_by fills a gap before rank.
 create table hwqueue.scheduled (
   queue_id int not null,
   tier smallint not null,
   attempt_count smallint not null,
   claim_count int not null,
+  held_by hwqueue.held_by not null default 'time',
   rank bigint not null,
   class_id bigint not null,
   lease_id uuid not null,
-  available_at timestamptz not null,
+  available_at timestamptz not null check ((available_at < 'infinity') = (held_by = 'time')),
   deadline timestamptz,
   primary key (queue_id, available_at, lease_id)
 ) with (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.02,
         autovacuum_vacuum_insert_threshold = -1, autovacuum_vacuum_cost_delay = 0);
 create index scheduled_deadline on hwqueue.scheduled (deadline) where deadline is not null;
-comment on table hwqueue.scheduled is 'a lease that is not claimable before available_at';
+comment on table hwqueue.scheduled is 'a lease that waits for what held_by says, and until available_at';
 
 -- A producer's key, which promises that the content is the same. It lives as long as the lease.
 create table hwqueue.idempotency (
@@ -1554,8 +1559,8 @@ comment on column hwqueue.tenant_work.tenant is 'empty: runs without a tenant';
 
 
 -- == Gangs ==
--- Leases that start together or not at all. Members that wait are scheduled for a time that never comes
--- (never_due); a reservation is a claim that its node has not fetched yet. An earmark is one whose room is
+-- Leases that start together or not at all. Members that wait are scheduled, held by their
+-- team; a reservation is a claim that its node has not fetched yet. An earmark is one whose room is
 -- still in use: its node takes no other work into that room, and fetches the claim once the room is free.
 
 create table hwqueue.gang (

@@ -74,7 +74,7 @@ begin
                  when c.is_earmark then 'earmarked' when c.is_reserved then 'reserved'
                  when c.lease_id is not null then 'running' else 'waiting' end, 'reason', r.reason,
                'starts', r.starts, 'failures', r.failures, 'due_at',
-               case when c.lease_id is null then r.due_at end) order by r.node_id), '[]')
+               case when c.lease_id is null then nullif(r.due_at, 'infinity') end) order by r.node_id), '[]')
             from (select x.* from hwqueue.everywhere_node x
                   where x.everywhere_id = v_row.everywhere_id and (p_after is null or x.node_id > p_after)
                   order by x.node_id limit p_limit) r

@@ -63,7 +63,7 @@ begin
     (select min(q.poll_interval) from hwqueue.queue q where q.queue_id = any (v_queue_ids)),
     (select min(s.available_at) - v_now from unnest(v_queue_ids) q(queue_id)
      cross join lateral (select d.available_at from hwqueue.scheduled d
-                         where d.queue_id = q.queue_id
+                         where d.queue_id = q.queue_id and d.held_by = 'time'
                          order by d.available_at limit 1) s)), interval '1 second'));
   return next;
 end
@@ -90,7 +90,7 @@ begin
   perform hwqueue.check_login(p_node, (select s.login from hwqueue.node_state s where s.node_id = p_node));
   return query
     select l.lease_id, w.state, coalesce(l.max_attempts, q.max_attempts)::int, l.max_attempts::int,
-           case when w.state = 'scheduled' and hwqueue.real_time(l.available_at) is not null
+           case when w.state = 'scheduled' and l.available_at < 'infinity'
              then greatest(l.available_at - v_now, interval '0') end,
              c.placement
     from hwqueue.lease l
@@ -198,8 +198,8 @@ begin
   if state <> 'pending' then
     select s.headline, s.code into headline, code
     from hwqueue.lease_story(v_lease, v_claim, v_end, state, as_of) s;
-    waits_until := hwqueue.real_time(case state when 'claimed' then v_claim.expires_at
-      when 'scheduled' then v_lease.available_at end);
+    waits_until := nullif(case state when 'claimed' then v_claim.expires_at
+      when 'scheduled' then v_lease.available_at end, 'infinity');
   else
     select r.* into v_entry from hwqueue.ready r
     where r.queue_id = v_lease.queue_id and r.tier = v_lease.tier and r.rank = v_lease.rank

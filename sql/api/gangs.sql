@@ -45,7 +45,7 @@ begin
     perform hwqueue.check_own_spawns(v_spawns, true);
   end if;
   for v_index in 1 .. cardinality(v_spawns) loop
-    v_spawns[v_index].available_at := hwqueue.never_due();
+    v_spawns[v_index].available_at := 'infinity';
     v_spawns[v_index].gang_id := v_gang.gang_id;
   end loop;
   v_gang.size := cardinality(v_spawns);
@@ -157,8 +157,8 @@ declare
   v_class_ids bigint[] := array(  -- of the members that wait
     select s.class_id
     from hwqueue.gang_member m
-    join hwqueue.scheduled s on s.queue_id = v_gang.queue_id
-      and s.available_at = hwqueue.never_due() and s.lease_id = m.lease_id
+    join hwqueue.scheduled s
+      on (s.queue_id, s.available_at, s.lease_id) = (v_gang.queue_id, 'infinity', m.lease_id)
     where m.gang_id = v_gang.gang_id order by m.ordinal);
   v_members record;
   v_found record;

@@ -158,7 +158,8 @@ begin
   set priority = v_priority, deadline = v_deadline, class_id = v_class_id,
       near_node = case when not v_asks then l.near_node end,
       rank = case when v_queue.queue_id <> l.queue_id
-        then hwqueue.lease_rank(v_queue.ageing_step, greatest(l.available_at, l.created_at), v_priority)
+        then hwqueue.lease_rank(v_queue.ageing_step, greatest(nullif(l.available_at, 'infinity'),
+          l.created_at), v_priority)
         else l.rank + l.priority - v_priority end,
       queue_id = coalesce(v_queue.queue_id, l.queue_id),
       wire = case when v_asks then hwqueue.wire_blob(p_changes -> 'wire', 'changes.wire') else l.wire end
@@ -171,7 +172,7 @@ begin
   return hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, v_at, v_now,
     -- its patience goes on; with a deadline, reap finds it by the time of this call
     case when not p_changes ? 'available_at' and v_deadline is null and v_entry.available_at <= v_now
-      then v_entry.available_at end);
+      then v_entry.available_at end, case when v_at = v_entry.available_at then v_entry.held_by end);
 end
 $$;
 

@@ -533,7 +533,7 @@ begin
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'ask for fewer');
   return query
     select r.lease_id, q.name, l.task_name, c.tenant, c.service_id, r.claim_token, r.attempt,
-           r.claimed_at, hwqueue.real_time(r.expires_at),
+           r.claimed_at, nullif(r.expires_at, 'infinity'),
            r.stop_reason, r.stop_by, r.assignment
     from hwqueue.claim r
     join hwqueue.lease l on l.lease_id = r.lease_id

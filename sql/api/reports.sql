@@ -201,7 +201,7 @@ begin
           (a.ended_at, 4, a.outcome, a.error)) x(at, turn, event, detail)
       where a.lease_id = p_lease
       union all
-      select hwqueue.real_time(l.available_at), 5, 'scheduled', null, null, null, null
+      select nullif(l.available_at, 'infinity'), 5, 'scheduled', null, null, null, null
       from hwqueue.lease l
       join hwqueue.scheduled d on d.queue_id = l.queue_id
         and d.available_at = l.available_at and d.lease_id = l.lease_id
@@ -416,7 +416,7 @@ begin
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'ask for fewer');
   return query
     select r.lease_id, q.name, l.task_name, c.tenant, r.attempt::int, n.name, r.claimed_at,
-           hwqueue.real_time(r.expires_at), r.stop_reason, hwqueue.progress_of(r.lease_id, r.claim_token)
+           nullif(r.expires_at, 'infinity'), r.stop_reason, hwqueue.progress_of(r.lease_id, r.claim_token)
     from (select o.* from hwqueue.claim o
           order by o.claimed_at, o.lease_id limit p_limit) r
     join hwqueue.lease l on l.lease_id = r.lease_id

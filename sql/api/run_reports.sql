@@ -77,7 +77,7 @@ declare
 begin
   return query
     select d.step_no, d.name, s.class_id, v_words ->> s.class_id::text,
-      coalesce(l.created_at, (v_begun ->> d.step_no::text)::timestamptz), hwqueue.real_time(l.available_at),
+      coalesce(l.created_at, (v_begun ->> d.step_no::text)::timestamptz), nullif(l.available_at, 'infinity'),
       coalesce(k.claimed_at, o.claimed_at), coalesce(o.finished_at, s.ended_at),
       coalesce((
         select jsonb_agg(jsonb_build_object('attempt', a.attempt, 'claim_token', a.claim_token, 'node_id',

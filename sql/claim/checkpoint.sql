@@ -134,7 +134,7 @@ $$;
 
 -- Opens the wait with which a claim ends, or opens it again with the time that it had, and returns when the
 -- lease is to be claimable: {"name", "signal", "delay", "available_at"}. That is now if the signal is there
--- already; without a timeout never (real_time).
+-- already; without a timeout infinity.
 -- Locks: the caller holds the claim, for update; the checkpoint. Raises: QHA01.
 create or replace function hwqueue.open_wait(p_claim hwqueue.claim, p_wait jsonb, p_now timestamptz)
 returns timestamptz
@@ -157,7 +157,7 @@ begin
              where s.lease_id = p_claim.lease_id and s.name = v_signal and s.taken_as is null) then
     return p_now;
   end if;
-  return greatest(p_now, coalesce(v_until, hwqueue.never_due() - interval '1 day'));
+  return greatest(p_now, coalesce(v_until, 'infinity'));
 end
 $$;
 

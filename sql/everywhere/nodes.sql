@@ -46,7 +46,7 @@ begin
   if v_state in ('scheduled', 'pending') then
     v_due_at := coalesce(v_retry_at, v_row.due_at);
     if v_fit = 'never' then  -- it is cancelled; of one that was stopped the row stays, and tells how it ended
-      v_is_cancelled := hwqueue.cancel_reserved_entry(v_row.lease_id, p_everywhere.queue_id,
+      v_is_cancelled := hwqueue.cancel_reserved_entry(v_row.lease_id,
         jsonb_build_object('reason', case when p_everywhere.stopped_at is null then 'node_unmatched'
           else 'everywhere_stopped' end, 'everywhere_id', v_row.everywhere_id, 'node_id', p_node));
       delete from hwqueue.everywhere_node r
@@ -88,7 +88,7 @@ begin
   v_spawn := hwqueue.read_spawn(1, hwqueue.new_id(), p_everywhere.class_id, p_everywhere.task_name,
     p_everywhere.params, p_everywhere.options, 2147483647, p_now);
   v_spawn.gang_id := v_spawn.lease_id;
-  v_spawn.available_at := hwqueue.never_due();
+  v_spawn.available_at := 'infinity';
   perform hwqueue.write_spawns(array[v_spawn], v_queue, p_now);
   insert into hwqueue.everywhere_node as r (everywhere_id, node_id, lease_id)
   values (p_everywhere.everywhere_id, p_node, v_spawn.lease_id) on conflict (everywhere_id, node_id) do update
@@ -116,8 +116,8 @@ declare
   v_is_soon boolean;
 begin
   select s.* into v_entry from hwqueue.scheduled s
-  where s.queue_id = p_everywhere.queue_id and s.available_at = hwqueue.never_due()
-    and s.lease_id = p_row.lease_id for update skip locked;
+  where (s.queue_id, s.available_at, s.lease_id) = (p_everywhere.queue_id, 'infinity', p_row.lease_id)
+  for update skip locked;
   if found then
     v_reason := case when not exists (
         select from hwqueue.node_state s where s.node_id = p_row.node_id and s.expands_until > p_now)
@@ -230,19 +230,14 @@ $$;
 -- Cancels a lease that waits for a reservation, and deletes its changes. False: another session holds its
 -- entry, or there is none.
 -- Locks: the entry, skip locked.
-create or replace function hwqueue.cancel_reserved_entry(p_lease uuid, p_queue_id int, p_error jsonb)
-returns boolean
+create or replace function hwqueue.cancel_reserved_entry(p_lease uuid, p_error jsonb) returns boolean
 language plpgsql volatile
 as $$
 begin
-  perform 1 from hwqueue.scheduled s where s.queue_id = p_queue_id and s.available_at = hwqueue.never_due()
-    and s.lease_id = p_lease for update skip locked;
-  if not found then
+  if (hwqueue.take_free_entry(p_lease)).lease_id is null then
     return false;
   end if;
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
-  delete from hwqueue.scheduled s where s.queue_id = p_queue_id and s.available_at = hwqueue.never_due()
-    and s.lease_id = p_lease;
   perform hwqueue.end_waiting(array[p_lease], 'cancelled', p_error, hwqueue.clock());
   perform hwqueue.note_leases('lease_cancelled', array[p_lease],
     'cancelled: it is to run on no node any more', p_error);

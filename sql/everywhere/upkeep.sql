@@ -57,9 +57,7 @@ begin
       v_count := v_count + hwqueue.look_if_free(v_row.everywhere_id, v_row.node_id, p_now)::int;
     else  -- it belongs to no node, because it was requeued after another one had followed it
       delete from hwqueue.gang_change c where c.gang_id = v_lease_id;
-      perform hwqueue.cancel_reserved_entry(v_lease_id, l.queue_id,
-        jsonb_build_object('reason', 'everywhere_replaced'))
-      from hwqueue.lease l where l.lease_id = v_lease_id;
+      perform hwqueue.cancel_reserved_entry(v_lease_id, jsonb_build_object('reason', 'everywhere_replaced'));
     end if;
     v_more := v_more or v_count >= p_limit or clock_timestamp() >= v_until;
     exit when clock_timestamp() >= v_until;

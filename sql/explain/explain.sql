@@ -135,7 +135,7 @@ begin
                 where a.lease_id = p_lease.lease_id order by a.claim_token desc limit 1);
   end if;
   if v_wait.name is not null and p_lease.available_at > p_now
-    and (v_wait.signal is not null or p_lease.available_at < hwqueue.never_due()) then
+    and (v_wait.signal is not null or p_lease.available_at < 'infinity') then
     headline := 'suspended: its handler ' || case when v_wait.signal is null
       then format('goes on in %s', hwqueue.span_words(p_lease.available_at - p_now))
       else format('waits for signal %s', to_json(v_wait.signal))
@@ -185,7 +185,7 @@ begin
              else format('was asked to stop %s ago',
                hwqueue.span_words(p_now - p_claim.stop_requested_at)) end,
            p_claim.stop_reason, coalesce(': ' || left(p_claim.stop_detail, 400), '')) end;
-  elsif p_state = 'scheduled' and p_lease.available_at = hwqueue.never_due() then
+  elsif p_state = 'scheduled' and p_lease.available_at = 'infinity' then
     headline := coalesce(hwqueue.replacement_words(p_lease.lease_id), 'scheduled');
   elsif p_state = 'scheduled' then
     headline := case when p_lease.available_at > p_now then format('scheduled: claimable in %s',

@@ -225,7 +225,7 @@ language sql stable
 as $$
   select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('lease_id', c.lease_id, 'task', k.task_name,
          'queue', q.name, 'service_id', k.service_id,
-           'node', n.name, 'since', c.claimed_at, 'expires_at', hwqueue.real_time(c.expires_at), 'stopping',
+           'node', n.name, 'since', c.claimed_at, 'expires_at', nullif(c.expires_at, 'infinity'), 'stopping',
              nullif(c.stop_requested_at <= p_now is true, false),
            'holds', case when p_amounts then hwqueue.resource_words(jsonb_strip_nulls(jsonb_build_object(
              'cpu_milli', c.assignment -> 'cpu_milli', 'memory_mib', c.assignment -> 'memory_mib',

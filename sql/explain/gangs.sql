@@ -354,7 +354,7 @@ begin
     headline := headline
       || case when code = 'ready' and p_gang.reason is not null then
           ', which the last try did not find: it came since, or kinds of members share nodes' else '' end
-      || case when hwqueue.real_time(p_gang.next_try_at) is null then '; ' || hwqueue.gang_wait_words(p_gang)
+      || case when p_gang.next_try_at = 'infinity' then '; ' || hwqueue.gang_wait_words(p_gang)
         when p_gang.next_try_at > p_now then format('; the next try is in %s',
           hwqueue.span_words(p_gang.next_try_at - p_now)) else '; the next try is at the next reap' end;
   end if;

@@ -151,7 +151,7 @@ as $$
     select e.queue_id, count(*) as leases, min(e.eligible_at) as oldest_at from hwqueue.ready e
     where (p_all or e.queue_id between p_id and p_id) group by e.queue_id) r on r.queue_id = q.queue_id
   left join (
-    select e.queue_id, count(*) as leases, hwqueue.real_time(min(e.available_at)) as next_at
+    select e.queue_id, count(*) as leases, nullif(min(e.available_at), 'infinity') as next_at
     from hwqueue.scheduled e
     where (p_all or e.queue_id between p_id and p_id) group by e.queue_id) d on d.queue_id = q.queue_id
   left join (

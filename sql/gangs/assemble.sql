@@ -30,8 +30,8 @@ as $$
 declare
   v_entries hwqueue.scheduled[] := array(
     select s from hwqueue.gang_member m
-    join hwqueue.scheduled s on s.queue_id = p_gang.queue_id
-      and s.available_at = hwqueue.never_due() and s.lease_id = m.lease_id
+    join hwqueue.scheduled s
+      on (s.queue_id, s.available_at, s.lease_id) = (p_gang.queue_id, 'infinity', m.lease_id)
     where m.gang_id = p_gang.gang_id order by m.ordinal for update of s skip locked);
   v_waiting int := cardinality(v_entries);
   v_needed int := hwqueue.members_needed(p_gang, v_waiting);
@@ -190,7 +190,7 @@ declare
   v_entered record;
   v_deltas jsonb;
   v_taken record;
-  v_until timestamptz := coalesce(p_now + p_hold, hwqueue.never_due());
+  v_until timestamptz := coalesce(p_now + p_hold, 'infinity');
 begin
   select s.* into v_state from hwqueue.node_state s where s.node_id = p_node;
   select n.* into v_node from hwqueue.node n

@@ -29,7 +29,6 @@ declare
   v_step text;
   -- no back-off is as long as three minutes: this one is of before the clock was set back
   v_late timestamptz := p_now + interval '3 minutes';
-  v_never timestamptz := hwqueue.never_due() - interval '1 day';
   v_due hwqueue.gang[];
   v_gang_id uuid;
   v_gang hwqueue.gang;
@@ -42,7 +41,8 @@ begin
     v_due := case when v_step = 'try' then array(
       select g from hwqueue.gang g
       where (g.state = 'waiting' or g.state = 'running' and g.missing > 0) and g.next_try_at >= p_due_from
-        and (g.next_try_at <= p_now or g.tries + g.losses > 0 and g.next_try_at between v_late and v_never)
+        and (g.next_try_at <= p_now
+          or g.tries + g.losses > 0 and g.next_try_at > v_late and g.next_try_at < 'infinity')
       order by g.next_try_at limit 200 * p_limit + 1) end;
     for v_gang_id in
       select d.gang_id from (
@@ -63,7 +63,7 @@ begin
          join hwqueue.queue q on q.queue_id = g.queue_id and q.paused_at is null and q.dropped_at is null
          where cardinality(v_due) > 200 * p_limit and (g.state = 'waiting' or g.state = 'running'
              and g.missing > 0) and (g.next_try_at <= p_now or g.tries + g.losses > 0
-             and g.next_try_at between v_late and v_never)
+             and g.next_try_at > v_late and g.next_try_at < 'infinity')
          order by g.rank, g.position limit 200 * p_limit)) d
       group by d.gang_id, d.tenant
       order by row_number() over (partition by d.tenant order by min(d.rank), min(d.position)), min(d.rank),
@@ -341,8 +341,8 @@ begin
     -- their ends are changes of the gang, so a later tick looks again; of a step they end its items
     v_leases := array(
       select s.lease_id from hwqueue.gang_member m
-      join hwqueue.scheduled s on s.queue_id = p_gang.queue_id
-        and s.available_at = hwqueue.never_due() and s.lease_id = m.lease_id
+      join hwqueue.scheduled s
+        on (s.queue_id, s.available_at, s.lease_id) = (p_gang.queue_id, 'infinity', m.lease_id)
       where m.gang_id = p_gang.gang_id order by s.lease_id limit 100 for update of s skip locked);
     if v_leases = '{}' then  -- others hold them all: a later tick looks again
       insert into hwqueue.gang_change (gang_id) values (p_gang.gang_id);
@@ -350,7 +350,7 @@ begin
     end if;
     lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
     delete from hwqueue.scheduled s where s.queue_id = p_gang.queue_id
-      and s.available_at = hwqueue.never_due() and s.lease_id = any (v_leases);
+      and s.available_at = 'infinity' and s.lease_id = any (v_leases);
     v_steps := hwqueue.end_waiting(v_leases, 'cancelled', jsonb_build_object('reason', 'gang_incomplete',
       'gang_id', p_gang.gang_id, 'detail', p_gang.reason), hwqueue.clock());
     perform hwqueue.note_leases('lease_cancelled', v_leases, 'cancelled: its gang has ended',
@@ -368,7 +368,7 @@ begin
   v_is_ending := v_next = 'running' and v_missing > 0 and p_gang.size - v_found.failed - v_found.cancelled
     > v_missing + v_found.reserved + v_found.running;
   if v_next <> p_gang.state or v_missing <> p_gang.missing
-    or v_is_ending and p_gang.next_try_at < hwqueue.never_due()
+    or v_is_ending and p_gang.next_try_at < 'infinity'
     or v_next = 'waiting' and v_found.running = 0  -- no one is left there
       and (p_gang.place is not null or p_gang.started_at is not null) then
     update hwqueue.gang g
@@ -376,7 +376,7 @@ begin
         reason = case when v_next in ('cancelling', 'failed') then hwqueue.ending_reason(g) else g.reason end,
         place = case when v_next = 'waiting' and v_found.running = 0 then null else g.place end,
         next_try_at = case
-          when v_is_ending then hwqueue.never_due()
+          when v_is_ending then 'infinity'
           when v_is_loss and g.losses = 0 and v_found.running > 0 then p_now  -- before others take its room
           when v_is_loss
             then p_now + least(interval '1 second' * 2 ^ least(g.losses, 7), interval '2 minutes')
@@ -505,7 +505,7 @@ as $$
   from hwqueue.lease l
   left join hwqueue.ready r on r.class_id = l.class_id and r.lease_id = l.lease_id
   left join hwqueue.scheduled s on s.lease_id = l.lease_id
-  where l.gang_id is not null and (r.lease_id is not null or s.available_at <> hwqueue.never_due())
+  where l.gang_id is not null and (r.lease_id is not null or s.held_by not in ('team', 'node'))
   union all
   -- a gang that waits holds nothing; one that is reserved or runs holds room for all members that it needs,
   -- and knows how many others it lacks; it lacks one for good only if it goes on without it

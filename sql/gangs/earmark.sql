@@ -24,8 +24,8 @@ declare
   v_most int := (select q.earmarks from hwqueue.queue q where q.queue_id = p_gang.queue_id);
   v_class_ids bigint[] := array(
     select s.class_id from hwqueue.gang_member m
-    join hwqueue.scheduled s on s.queue_id = p_gang.queue_id
-      and s.available_at = hwqueue.never_due() and s.lease_id = m.lease_id
+    join hwqueue.scheduled s
+      on (s.queue_id, s.available_at, s.lease_id) = (p_gang.queue_id, 'infinity', m.lease_id)
     where m.gang_id = p_gang.gang_id order by m.ordinal);
 begin
   v_class_ids := v_class_ids[: hwqueue.members_needed(p_gang, cardinality(v_class_ids))];

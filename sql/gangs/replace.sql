@@ -5,8 +5,8 @@
 -- to stop. Nobody else gets that room. Once A has ended B's reservation is backed, and gpu-1 fetches it with
 -- its next claim. If gpu-1 may not run B, nothing is stopped.
 --
--- A lease that waits is not cancelled before the new one is claimed: it is held back (scheduled for a time
--- that never comes), and the new one waits in its stead. All locks are taken with skip locked.
+-- A lease that waits is not cancelled before the new one is claimed: it is held back (scheduled, held
+-- by its place), and the new one waits in its stead. All locks are taken with skip locked.
 --
 -- Invariant: of the two at most one is where claims find it until the new one runs; with overlaps, until the
 -- old one has stopped.
@@ -78,8 +78,9 @@ begin
     or p_row.state in ('held', 'overlapping') and v_has_run then
     perform hwqueue.finish_replacement(p_row, v_has_run, p_now);
   elsif p_row.state = 'stopping' and v_claim.is_reserved is null
-    or p_row.state = 'waiting' and (v_claim.lease_id is not null
-      or v_lease.available_at <> hwqueue.never_due()) then
+    or p_row.state = 'waiting' and not exists (
+      select from hwqueue.scheduled s where s.held_by = 'place'
+        and (s.queue_id, s.available_at, s.lease_id) = (v_lease.queue_id, 'infinity', p_row.lease_id)) then
     delete from hwqueue.replacement r  -- it was fetched, waits in line, or was changed: nothing is left to do
     where r.lease_id = p_row.lease_id;
   elsif p_row.state = 'waiting' then
@@ -146,8 +147,8 @@ begin
     return 'old_waits';
   end if;
   select s.* into v_entry from hwqueue.scheduled s
-  where s.queue_id = p_lease.queue_id and s.available_at = hwqueue.never_due()
-    and s.lease_id = p_row.lease_id for update skip locked;
+  where (s.queue_id, s.available_at, s.lease_id) = (p_lease.queue_id, 'infinity', p_row.lease_id)
+    and s.held_by = 'place' for update skip locked;
   if not found then
     return 'busy';
   elsif v_state = 'claimed' then
@@ -184,8 +185,8 @@ begin
     if v_old_entry.lease_id is null then
       return 'busy';
     end if;
-    perform hwqueue.put_back(v_old, v_old_entry.attempt_count, v_old_entry.claim_count, hwqueue.never_due(),
-      p_now);
+    perform hwqueue.put_back(v_old, v_old_entry.attempt_count, v_old_entry.claim_count, 'infinity', p_now,
+      p_held_by => 'place');
     perform hwqueue.note_leases('lease_updated', array[v_old],
       format('held back: lease %s takes its place once it is claimed', p_row.lease_id),
       jsonb_build_object('lease_id', p_row.lease_id));
@@ -198,9 +199,6 @@ begin
   delete from hwqueue.scheduled s
   where s.queue_id = v_entry.queue_id and s.available_at = v_entry.available_at
     and s.lease_id = v_entry.lease_id;
-  update hwqueue.lease l set rank = hwqueue.lease_rank(q.ageing_step, l.created_at, l.priority)
-  from hwqueue.queue q
-  where l.lease_id = p_row.lease_id and q.queue_id = l.queue_id;
   perform hwqueue.put_back(p_row.lease_id, v_entry.attempt_count, v_entry.claim_count, p_now, p_now);
   return null;
 end
@@ -232,34 +230,6 @@ as $$
     and not exists (select from hwqueue.replacement x where x.old_lease = o.lease_id)
     and not exists (select from hwqueue.replacement x where x.lease_id = o.lease_id)
   order by o.turn, o.since, o.lease_id limit 1
-$$;
-
--- Takes a waiting lease out of line, unless another session holds its entry. For one that was pending
--- available_at says since when.
--- Locks: the entry, skip locked. Not idempotent.
-create or replace function hwqueue.take_free_entry(p_lease uuid) returns hwqueue.scheduled
-language plpgsql volatile
-as $$
-declare
-  v_entry hwqueue.scheduled;
-begin
-  delete from hwqueue.ready r where r.ctid = (
-    select y.ctid from hwqueue.lease l
-    join hwqueue.ready y on y.queue_id = l.queue_id and y.tier = l.tier
-      and y.rank = l.rank and y.position = l.position and y.lease_id = l.lease_id
-    where l.lease_id = p_lease for update of y skip locked)
-  returning r.queue_id, r.tier, r.attempt_count, r.claim_count, r.rank, r.class_id, r.lease_id,
-    r.eligible_at, r.deadline
-  into v_entry;
-  if not found then
-    delete from hwqueue.scheduled s where s.ctid = (
-      select y.ctid from hwqueue.lease l
-      join hwqueue.scheduled y on y.queue_id = l.queue_id
-        and y.available_at = l.available_at and y.lease_id = l.lease_id
-      where l.lease_id = p_lease for update of y skip locked) returning s.* into v_entry;
-  end if;
-  return v_entry;
-end
 $$;
 
 -- Asks the claim of the old lease to stop: as a cancellation, or, when it is to run again, as a drain would.
@@ -298,14 +268,16 @@ create or replace function hwqueue.finish_replacement(p_row hwqueue.replacement,
 language plpgsql volatile
 as $$
 declare
-  v_old hwqueue.lease;
   v_entry hwqueue.scheduled;
   v_claim hwqueue.claim;
 begin
   if p_row.state = 'held' then
-    select l.* into v_old from hwqueue.lease l where l.lease_id = p_row.old_lease;
-    if v_old.available_at = hwqueue.never_due() and (hwqueue.lease_end(v_old.lease_id)).state is null then
-      v_entry := hwqueue.take_free_entry(v_old.lease_id);
+    if exists (
+        select from hwqueue.lease l
+        join hwqueue.scheduled s
+          on (s.queue_id, s.available_at, s.lease_id) = (l.queue_id, 'infinity', l.lease_id)
+        where l.lease_id = p_row.old_lease and s.held_by = 'place') then
+      v_entry := hwqueue.take_free_entry(p_row.old_lease);
       if v_entry.lease_id is null then
         return;
       elsif p_has_run and p_row.old_goes = 'cancel' then
@@ -317,7 +289,7 @@ begin
             format('cancelled: lease %s has taken its place', p_row.lease_id),
             jsonb_build_object('reason', 'replaced', 'lease_id', p_row.lease_id));
       else
-        perform hwqueue.put_back(v_old.lease_id, v_entry.attempt_count, v_entry.claim_count,
+        perform hwqueue.put_back(p_row.old_lease, v_entry.attempt_count, v_entry.claim_count,
           greatest(p_row.old_at, p_now), p_now,
           case when v_entry.deadline is null and p_row.old_at <= p_now then p_row.old_at end);
       end if;
@@ -341,7 +313,7 @@ begin
 end
 $$;
 
--- Says what a lease waits for that is scheduled for a time that never comes: for the place of another one, or
+-- Says what a lease waits for that is held by a place: for the place of another one, or
 -- for the lease that is to take its own. Null: neither.
 create or replace function hwqueue.replacement_words(p_lease uuid) returns text
 language sql stable
@@ -366,16 +338,13 @@ as $$
   order by (r.lease_id = p_lease)::int limit 1
 $$;
 
--- Returns leases that wait for a time that never comes although nothing would end that, for
--- verify_invariants.
+-- Returns leases that a place holds back although nothing would end that, for verify_invariants.
 create or replace function hwqueue.broken_replacements() returns table (rule text, subject uuid, detail jsonb)
 language sql stable
 as $$
   select 'held_lease', s.lease_id, jsonb_build_object('queue_id', s.queue_id)
   from hwqueue.scheduled s
-  join hwqueue.lease l on l.lease_id = s.lease_id
-  where s.available_at = hwqueue.never_due() and l.gang_id is null
-    and not exists (
+  where s.held_by = 'place' and not exists (
       select from hwqueue.replacement r where (r.lease_id = s.lease_id and r.state = 'waiting'
           or r.old_lease = s.lease_id and r.state = 'held'))
 $$;

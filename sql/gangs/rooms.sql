@@ -287,8 +287,8 @@ begin
   v_ids := array(
     select distinct s.class_id from hwqueue.gang g
     join hwqueue.gang_member m on m.gang_id = g.gang_id
-    join hwqueue.scheduled s on s.queue_id = g.queue_id
-      and s.available_at = hwqueue.never_due() and s.lease_id = m.lease_id
+    join hwqueue.scheduled s
+      on (s.queue_id, s.available_at, s.lease_id) = (g.queue_id, 'infinity', m.lease_id)
     where g.gang_id = any (p_gangs) and g.state = 'waiting'
       and g.together[1] is not distinct from v_first.together[1]
       and g.same @> v_first.same and g.same <@ v_first.same

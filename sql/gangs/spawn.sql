@@ -1,7 +1,7 @@
 -- Spawning gangs: the options of a gang, its members, and their roster.
 --
 -- api/gangs.spawn_gang calls read_gang, and writes the gang (spawn/gang). Example: {"task": "train", "count":
--- 4} becomes four leases of one class, scheduled for a time that never comes. Nothing claims them one by one;
+-- 4} becomes four leases of one class, scheduled, and held by their team. Nothing claims them one by one;
 -- gangs/assemble takes all four at once. Most others here say in words what a gang waits for.
 
 -- Reads a gang. gang: its row, but for its queue, its rank and its size. elements: its members as
@@ -164,7 +164,7 @@ as $$
           select distinct c.node_id from hwqueue.gang_member m
           join hwqueue.claim c on c.lease_id = m.lease_id
           where m.gang_id = p_gang.gang_id) as node_ids) e)
-    when p_gang.state = 'running' and p_gang.next_try_at = hwqueue.never_due() then
+    when p_gang.state = 'running' and p_gang.next_try_at = 'infinity' then
       'others have completed, so it joins no more'
     when p_gang.state = 'waiting' and not hwqueue.may_be_tried(p_gang, hwqueue.clock()) then
       'it may start at ' || to_char(p_gang.next_try_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"')

@@ -8,17 +8,6 @@
 -- take_entry. The invariant: a session that deletes a lease's row from one of these tables inserts one
 -- into another, in the same transaction. Only prune deletes outcomes for good.
 
--- For when members of gangs that wait are scheduled: no clock gets there, and clients can read it in any
--- time zone, other than infinity.
-create or replace function hwqueue.never_due() returns timestamptz
-language sql immutable parallel safe
-as $$ select timestamptz '9999-01-01 00:00:00+00' $$;
-
--- A time as people read it: null for never_due, and for when a wait without a timeout ends.
-create or replace function hwqueue.real_time(p_at timestamptz) returns timestamptz
-language sql immutable parallel safe
-as $$ select case when p_at < timestamptz '9998-01-01 00:00:00+00' then p_at end $$;
-
 -- Writes the outcome of leases that were waiting, and returns those of them that are steps of runs, for
 -- steps_ended. The caller has deleted their entries, and read the clock after that. p_error null: they
 -- passed their deadline. The caller holds the entries. Not idempotent.
@@ -161,7 +150,7 @@ begin
     delete from hwqueue.ready r
     where r.queue_id = v_lease.queue_id and r.tier = v_lease.tier and r.rank = v_lease.rank
       and r.position = v_lease.position and r.lease_id = p_lease
-    returning r.queue_id, r.tier, r.attempt_count, r.claim_count, r.rank, r.class_id, r.lease_id,
+    returning r.queue_id, r.tier, r.attempt_count, r.claim_count, 'time', r.rank, r.class_id, r.lease_id,
       r.eligible_at, r.deadline
     into v_entry;
     if not found then
@@ -176,6 +165,34 @@ begin
   perform hwqueue.refuse('XX000', format('lease %s is open but waits and runs nowhere', p_lease),
     jsonb_build_object('lease_id', p_lease), 'the tables contradict each other: please report this');
   return null;
+end
+$$;
+
+-- Takes a waiting lease out of line, unless another session holds its entry. For one that was pending
+-- available_at says since when.
+-- Locks: the entry, skip locked. Not idempotent.
+create or replace function hwqueue.take_free_entry(p_lease uuid) returns hwqueue.scheduled
+language plpgsql volatile
+as $$
+declare
+  v_entry hwqueue.scheduled;
+begin
+  delete from hwqueue.ready r where r.ctid = (
+    select y.ctid from hwqueue.lease l
+    join hwqueue.ready y on y.queue_id = l.queue_id and y.tier = l.tier
+      and y.rank = l.rank and y.position = l.position and y.lease_id = l.lease_id
+    where l.lease_id = p_lease for update of y skip locked)
+  returning r.queue_id, r.tier, r.attempt_count, r.claim_count, 'time', r.rank, r.class_id, r.lease_id,
+    r.eligible_at, r.deadline
+  into v_entry;
+  if not found then
+    delete from hwqueue.scheduled s where s.ctid = (
+      select y.ctid from hwqueue.lease l
+      join hwqueue.scheduled y on y.queue_id = l.queue_id
+        and y.available_at = l.available_at and y.lease_id = l.lease_id
+      where l.lease_id = p_lease for update of y skip locked) returning s.* into v_entry;
+  end if;
+  return v_entry;
 end
 $$;
 

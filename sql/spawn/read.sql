@@ -113,7 +113,7 @@ exception when others then
 end
 $$;
 
--- Returns the time from which a spawn is claimable, for options that name one.
+-- Returns the time from which a spawn is claimable, for options that name one, or say that none lets it.
 -- Raises: QHA01.
 create or replace function hwqueue.spawn_time(p_options jsonb, p_now timestamptz) returns timestamptz
 language plpgsql stable
@@ -126,7 +126,8 @@ begin
     perform hwqueue.refuse('QHA01', 'options has both delay and available_at',
       jsonb_build_object('field', 'options.delay'), 'give one of them');
   end if;
-  return coalesce(v_at, p_now + v_delay, p_now);
+  return case when p_options ->> 'replaces' is not null then 'infinity'
+    else coalesce(v_at, p_now + v_delay, p_now) end;
 end
 $$;
 
@@ -180,8 +181,8 @@ as $$
     case when p_options ? 'retry' then hwqueue.normalise_retry(p_options -> 'retry', 'options.retry') end,
     hwqueue.json_short_interval(p_options -> 'claim_timeout', 'options.claim_timeout', '1 second', '30 days'),
     hwqueue.json_moment(p_options -> 'deadline', 'options.deadline', p_now),
-    case when p_options ?| array['delay', 'available_at'] then hwqueue.spawn_time(p_options, p_now)
-      else p_now end,
+    case when p_options ?| array['delay', 'available_at', 'replaces']
+      then hwqueue.spawn_time(p_options, p_now) else p_now end,
     case when p_options ? 'unique' then hwqueue.unique_key(p_options)
       else hwqueue.json_text(p_options -> 'idempotency_key', 'options.idempotency_key', 255) end,
     null,

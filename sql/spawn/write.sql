@@ -85,19 +85,10 @@ begin
            bool_or(s.replaces is not null), bool_or(s.notify and s.available_at <= p_now)
     into v_has_keys, v_has_own_ids, v_has_choices, v_has_replaces, v_must_wake from unnest(p_spawns) s;
   end if;
-  if v_has_replaces then
-    for v_index in 1 .. cardinality(v_spawns) loop
-      if v_spawns[v_index].replaces is not null then
-        v_spawns[v_index].available_at := hwqueue.never_due();
-      end if;
-    end loop;
-  end if;
   v_fresh := v_spawns;
   if v_has_keys then
     v_spawns := hwqueue.reserve_keys(v_spawns, p_queue, p_now);
     v_fresh := array(select s from unnest(v_spawns) s where s.stands_for is null order by s.ordinal);
-  end if;
-  if v_has_keys or v_has_replaces then
     v_must_wake := exists (select 1 from unnest(v_fresh) s where s.notify and s.available_at <= p_now);
   end if;
   if v_has_choices then
@@ -201,18 +192,19 @@ begin
   from unnest(p_spawns) s where s.available_at <= p_now;
   get diagnostics v_ready = row_count;
   if v_ready < cardinality(p_spawns) then
-    insert into hwqueue.scheduled (queue_id, tier, attempt_count, claim_count, rank, class_id,
+    insert into hwqueue.scheduled (queue_id, tier, attempt_count, claim_count, held_by, rank, class_id,
       lease_id, available_at, deadline)
-    select p_queue.queue_id, 0, 0, 0,
-      hwqueue.lease_rank(p_queue.ageing_step, s.available_at, s.priority), s.class_id, s.lease_id,
-      s.available_at, s.deadline
+    select p_queue.queue_id, 0, 0, 0, (case when s.available_at < 'infinity' then 'time'
+        when s.replaces is not null then 'place' when s.gang_id = s.lease_id then 'node' else 'team' end
+      )::hwqueue.held_by, hwqueue.lease_rank(p_queue.ageing_step, coalesce(nullif(s.available_at, 'infinity'),
+        p_now), s.priority), s.class_id, s.lease_id, s.available_at, s.deadline
     from unnest(p_spawns) s where s.available_at > p_now;
   end if;
   insert into hwqueue.lease (lease_id, queue_id, class_id, task_name, params, headers, priority,
     tier, rank, position, max_attempts, retry, claim_timeout, deadline, idempotency_key, available_at,
     created_at, wire, run_id, step_no, item_no, gang_id, choice_id, tenant)
   select s.lease_id, p_queue.queue_id, s.class_id, s.task_name, s.params, s.headers, s.priority, 0,
-    hwqueue.lease_rank(p_queue.ageing_step, greatest(s.available_at, p_now), s.priority),
+    hwqueue.lease_rank(p_queue.ageing_step, greatest(nullif(s.available_at, 'infinity'), p_now), s.priority),
     case when s.available_at <= p_now then s.position else 0 end, s.max_attempts, s.retry, s.claim_timeout,
     s.deadline, s.idempotency_key, s.available_at, p_now, s.wire, s.run_id, s.step_no,
     s.item_no, s.gang_id, s.choice_id, s.tenant
@@ -220,14 +212,15 @@ begin
 end
 $$;
 
--- Makes an open lease claimable again at p_at, with a new position and the rank that it always had. A
--- member of a gang waits for its gang instead, the lease of an everywhere task for room on its node.
--- p_since: since when it has been claimable, if it was. Returns the new state. Wakes waiting workers
--- when the lease is claimable at once.
+-- Makes an open lease claimable again at p_at, with a new position and the rank that it always had;
+-- infinity: when something else than a time lets it, p_held_by, null: a signal. A member of a gang waits for
+-- its gang instead, the lease of an everywhere task for room on its node. p_since: since when it has been
+-- claimable, if it was. Returns the new state. Wakes waiting workers when the lease is claimable at once.
 -- Locks: the lease row; its class, skip locked, if that waits. The caller has deleted its former entry.
 -- Not idempotent.
 create or replace function hwqueue.put_back(p_lease uuid, p_attempt_count int, p_claim_count int,
-  p_at timestamptz, p_now timestamptz, p_since timestamptz default null) returns text
+  p_at timestamptz, p_now timestamptz, p_since timestamptz default null,
+  p_held_by hwqueue.held_by default null) returns text
 language plpgsql volatile
 as $$
 declare
@@ -238,13 +231,15 @@ begin
   select l.* into v_lease from hwqueue.lease l where l.lease_id = p_lease for no key update;
   if v_lease.gang_id is not null then
     insert into hwqueue.gang_change (gang_id, retry_at)
-    values (v_lease.gang_id, nullif(p_at, hwqueue.never_due()));
-    p_at := hwqueue.never_due();
+    values (v_lease.gang_id, case when p_held_by is null then p_at end);
+    p_at := 'infinity';
+    p_held_by := case when v_lease.gang_id = p_lease then 'node' else 'team' end;
   end if;
   if p_at > p_now then
-    insert into hwqueue.scheduled (queue_id, tier, attempt_count, claim_count, rank, class_id,
+    insert into hwqueue.scheduled (queue_id, tier, attempt_count, claim_count, held_by, rank, class_id,
       lease_id, available_at, deadline)
-    values (v_lease.queue_id, v_lease.tier, p_attempt_count, p_claim_count, v_lease.rank,
+    values (v_lease.queue_id, v_lease.tier, p_attempt_count, p_claim_count, coalesce(p_held_by,
+      case when p_at < 'infinity' then 'time' else 'signal' end::hwqueue.held_by), v_lease.rank,
       v_lease.class_id, p_lease, p_at, v_lease.deadline);
   else
     insert into hwqueue.ready as r (queue_id, tier, attempt_count, claim_count, rank, class_id,

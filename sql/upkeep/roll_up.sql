@@ -187,9 +187,8 @@ begin
   with ended as (
     select f.queue_id, s.state as finished, null::text as outcome, false as retried,
            case when f.eligible_at is not null or l.lease_id is not null  -- of completed ones
-                then greatest(extract(epoch
-                    from f.claimed_at - coalesce(f.eligible_at, greatest(l.available_at, l.created_at))),
-                  0)::double precision
+                then extract(epoch from f.claimed_at - least(f.claimed_at,
+                  coalesce(f.eligible_at, greatest(l.available_at, l.created_at))))::double precision
                 end as waited,
            case when f.eligible_at is not null or l.lease_id is not null
              then extract(epoch from f.finished_at - f.claimed_at)::double precision end as ran

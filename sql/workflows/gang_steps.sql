@@ -77,7 +77,7 @@ begin
     v_ids := hwqueue.new_ids(p_map.items);
     v_headers := v_request.headers
       || jsonb_build_object('gang_id', v_gang.gang_id, 'gang_size', p_map.items);
-    v_request.available_at := hwqueue.never_due();
+    v_request.available_at := 'infinity';
     v_request.gang_id := v_gang.gang_id;
     for v_rank in 0 .. p_map.items - 1 loop
       v_request.lease_id := coalesce((v_known ->> v_rank::text)::uuid, v_ids[v_rank + 1]);

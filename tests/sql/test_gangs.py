@@ -210,7 +210,7 @@ def test_the_list_and_what_verify_invariants_finds(api: Api, racks: list[Node]) 
     api.refused("QHA01", "list_gangs", state="sleeping")
     node = gang(api, reserved.id)["members"][0]["node_id"]
     breaks: list[tuple[str, LiteralString, Any]] = [
-        ("gang_entry", "scheduled set available_at = now() where lease_id", waiting.leases[0]),
+        ("gang_entry", "scheduled set held_by = 'place' where lease_id", waiting.leases[0]),
         ("gang_members", "gang set state = 'running' where gang_id", waiting.id),
         ("gang_reserved", "node_state set has_reserved = false where node_id", node),
     ]

@@ -26,7 +26,7 @@ OF_ALL = (
     *("list_leases", "list_gangs", "list_everywhere", "queue_depth", "running_leases"),
     *("pending_reasons", "list_events", "list_nodes"),
 )
-YEAR = re.compile(r"\b(20[3-9]\d|2[1-9]\d\d|[3-9]\d{3})-\d\d-\d\d\b")
+YEAR = re.compile(r"\binfinity\b|\b(20[3-9]\d|2[1-9]\d\d|[3-9]\d{3})-\d\d-\d\d\b")
 SPAN = re.compile(r"\b\d{4,} d\b|\b\d{4,} days\b")
 
 

@@ -179,7 +179,7 @@ def _normals(seen: Seen, memory: float) -> Callable[[str, Any], Any]:
             return True
         if column in _MARKS:
             return 0 if value == "-infinity" else bisect_left(moments, time(value))
-        if column.endswith(("_at", "_until", "_by", "deadline")) and isinstance(value, str):
+        if column.endswith(("_at", "_until", "s_by", "n_by", "deadline")) and isinstance(value, str):
             return _seconds(seen, value, memory if column in _AGES else 0)
         return value
 

@@ -18,7 +18,7 @@ Row = dict[str, Any]
 Dump = Mapping[str, list[Row]]
 WAITING = ("pending", "scheduled")
 FINISHED = ("completed", "failed", "cancelled")
-NEVER = datetime(9999, 1, 1, tzinfo=UTC)  # when a member that waits for its gang is due
+NEVER = datetime.max.replace(tzinfo=UTC)  # when a member that waits for its gang is due
 
 
 @dataclass(frozen=True)
@@ -343,7 +343,7 @@ class Seen:
 
 def time(text: str) -> datetime:
     """A moment as the rows have it."""
-    return datetime.fromisoformat(text)
+    return NEVER if text == "infinity" else datetime.fromisoformat(text)
 
 
 def span(text: str) -> timedelta:
