@@ -3455,9 +3455,6 @@ CREATE FUNCTION hwqueue.may_be_missing(p_gang hwqueue.gang) RETURNS integer
 CREATE FUNCTION hwqueue.may_be_tried(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.may_earmark(p_class_id bigint, p_node uuid) RETURNS boolean
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.may_not_go_on(p_everywhere hwqueue.everywhere) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -4502,6 +4499,26 @@ CREATE FUNCTION hwqueue.requirement_text(p_expr jsonb) RETURNS text
 CREATE FUNCTION hwqueue.reservation_must_be_checked(p_class hwqueue.placement_class) RETURNS boolean
     LANGUAGE plpgsql;
 
+CREATE TABLE hwqueue.scheduled (
+    queue_id integer NOT NULL,
+    tier smallint NOT NULL,
+    attempt_count smallint NOT NULL,
+    claim_count integer NOT NULL,
+    held_by hwqueue.held_by DEFAULT 'time'::hwqueue.held_by NOT NULL,
+    rank bigint NOT NULL,
+    class_id bigint NOT NULL,
+    lease_id uuid NOT NULL,
+    available_at timestamp with time zone NOT NULL,
+    deadline timestamp with time zone,
+    CONSTRAINT scheduled_check CHECK (((available_at < 'infinity'::timestamp with time zone) = (held_by = 'time'::hwqueue.held_by)))
+)
+WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0');
+
+COMMENT ON TABLE hwqueue.scheduled IS 'a lease that waits for what held_by says, and until available_at';
+
+CREATE FUNCTION hwqueue.reserve(p_entry hwqueue.scheduled, p_node uuid, p_hold interval, p_waits boolean, p_without uuid[], p_now timestamp with time zone) RETURNS text
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.reserve_gang(p_gang uuid, p_place text, p_round bigint, p_epoch bigint) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4524,26 +4541,6 @@ CREATE FUNCTION hwqueue.reserve_leases(p_places jsonb, p_hold interval, p_round 
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
-
-CREATE TABLE hwqueue.scheduled (
-    queue_id integer NOT NULL,
-    tier smallint NOT NULL,
-    attempt_count smallint NOT NULL,
-    claim_count integer NOT NULL,
-    held_by hwqueue.held_by DEFAULT 'time'::hwqueue.held_by NOT NULL,
-    rank bigint NOT NULL,
-    class_id bigint NOT NULL,
-    lease_id uuid NOT NULL,
-    available_at timestamp with time zone NOT NULL,
-    deadline timestamp with time zone,
-    CONSTRAINT scheduled_check CHECK (((available_at < 'infinity'::timestamp with time zone) = (held_by = 'time'::hwqueue.held_by)))
-)
-WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0');
-
-COMMENT ON TABLE hwqueue.scheduled IS 'a lease that waits for what held_by says, and until available_at';
-
-CREATE FUNCTION hwqueue.reserve_member(p_entry hwqueue.scheduled, p_node uuid, p_gang_id uuid, p_hold interval, p_is_step boolean, p_waits boolean, p_without uuid, p_now timestamp with time zone) RETURNS text
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reserve_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
@@ -8970,8 +8967,6 @@ REVOKE ALL ON FUNCTION hwqueue.may_be_missing(p_gang hwqueue.gang) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.may_be_tried(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.may_earmark(p_class_id bigint, p_node uuid) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.may_not_go_on(p_everywhere hwqueue.everywhere) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.members_needed(p_gang hwqueue.gang, p_waiting integer) FROM PUBLIC;
@@ -9597,6 +9592,8 @@ REVOKE ALL ON FUNCTION hwqueue.requirement_text(p_expr jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reservation_must_be_checked(p_class hwqueue.placement_class) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.reserve(p_entry hwqueue.scheduled, p_node uuid, p_hold interval, p_waits boolean, p_without uuid[], p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.reserve_gang(p_gang uuid, p_place text, p_round bigint, p_epoch bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.reserve_gang(p_gang uuid, p_place text, p_round bigint, p_epoch bigint) TO hwqueue_planner;
 GRANT ALL ON FUNCTION hwqueue.reserve_gang(p_gang uuid, p_place text, p_round bigint, p_epoch bigint) TO hwqueue_admin;
@@ -9606,8 +9603,6 @@ REVOKE ALL ON FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_
 REVOKE ALL ON FUNCTION hwqueue.reserve_leases(p_places jsonb, p_hold interval, p_round bigint, p_epoch bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.reserve_leases(p_places jsonb, p_hold interval, p_round bigint, p_epoch bigint) TO hwqueue_planner;
 GRANT ALL ON FUNCTION hwqueue.reserve_leases(p_places jsonb, p_hold interval, p_round bigint, p_epoch bigint) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.reserve_member(p_entry hwqueue.scheduled, p_node uuid, p_gang_id uuid, p_hold interval, p_is_step boolean, p_waits boolean, p_without uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reserve_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone) FROM PUBLIC;
 

@@ -1,9 +1,9 @@
 -- Reservations: claims that a node has not fetched yet.
 --
--- gangs/assemble writes them: the room of all members of a gang is booked in one transaction, on several
--- nodes, and the next claim of each node fetches its members. So do everywhere/nodes, for the lease that an
--- everywhere task has on a node, gangs/replace, for leases that take the place of others, and gangs/planned,
--- for leases that a planner assigns to a node. claim_task and settle_and_claim (api/claims) call
+-- reserve writes them. gangs/assemble books the room of all members of a gang in one transaction, on several
+-- nodes, and the next claim of each node fetches its members; everywhere/nodes that of the lease that an
+-- everywhere task has on a node, gangs/replace of leases that take the place of others, and gangs/planned of
+-- leases that a planner assigns to a node. claim_task and settle_and_claim (api/claims) call
 -- fetch_reserved before they look for other work. Example: member 3 of a gang is reserved on gpu-1 until
 -- 10:00:30. gpu-1 asks for work at 10:00:01 and gets it, with its devices and the token that the reservation
 -- has. One that a crash may have brought back gets another: a fetch that is lost may have told this one.
@@ -14,6 +14,113 @@
 -- Invariant: a reservation is a claim in all other respects. It counts for capacity and affinity terms, it
 -- expires, and its end puts the lease back (end_claim), but uses up no attempt. One of a single lease may be
 -- fetched as long as nobody has ended it.
+
+-- Books room for a lease on a node, as only this does: writes the claim of its entry, reserved, with what it
+-- allocates and counts there, and deletes the entry. Returns null, or why the node cannot have it: then
+-- nothing is written. The checks are those of a claim, read after the node was locked.
+-- p_hold: how long the node has for fetching it; null: it is an earmark, fetched only when it is backed.
+-- p_waits: the room may be in use until then by what does not stay: others than its gang, on a node of an
+-- everywhere task others than these.
+-- p_without: claims that are asked to stop for it; then these alone do not stay, and terms do not count them.
+-- Locks: the caller holds node_state and the entry; as decide_class. Not idempotent.
+create or replace function hwqueue.reserve(p_entry hwqueue.scheduled, p_node uuid, p_hold interval,
+  p_waits boolean, p_without uuid[], p_now timestamptz) returns text
+language plpgsql volatile
+as $$
+declare
+  v_lease hwqueue.lease;
+  v_node hwqueue.node;
+  v_class hwqueue.placement_class;
+  v_load hwqueue.node_load;
+  v_is_met boolean;  -- by the earmark of another gang
+  v_staying uuid[];
+  v_claims bigint;
+  v_entered record;
+  v_deltas jsonb;
+  v_taken record;
+  v_until timestamptz := coalesce(p_now + p_hold, 'infinity');
+begin
+  select n.* into v_node from hwqueue.node n
+  join hwqueue.node_state s on s.node_id = n.node_id
+  where n.node_id = p_node and n.deregistered_at is null
+    and (n.cordoned_at is null or hwqueue.runs_on_cordoned(p_entry.lease_id))
+    and hwqueue.is_live(n, s, p_now);
+  if not found or not hwqueue.node_suits(p_entry.class_id, v_node, p_now) then
+    return 'does_not_suit';
+  end if;
+  select l.* into v_lease from hwqueue.lease l where l.lease_id = p_entry.lease_id;
+  select c.* into v_class from hwqueue.placement_class c where c.class_id = p_entry.class_id;
+  v_load := hwqueue.read_load(p_node);
+  select coalesce(bool_or(c.is_earmark and c.gang_id is distinct from v_lease.gang_id), false),
+         coalesce(array_agg(c.lease_id) filter (where case when p_without is not null
+           then c.lease_id <> all (p_without) when hwqueue.is_everywhere(v_lease.lease_id, v_lease.gang_id)
+           then hwqueue.is_everywhere(c.lease_id, c.gang_id) else c.gang_id = v_lease.gang_id end), '{}'),
+         count(*)
+  into v_is_met, v_staying, v_claims
+  from hwqueue.claim c where c.node_id = p_node;
+  if p_waits then
+    v_claims := cardinality(v_staying);
+  end if;
+  if p_hold is null and p_without is null and v_is_met
+    or v_claims >= (select v.concurrency from hwqueue.served v where v.node_id = p_node)
+    or not p_waits and hwqueue.class_shortage(v_class, v_node, v_load) > 0 then
+    return 'insufficient_capacity';
+  elsif not p_waits then
+    v_taken := hwqueue.allocate_for_class(v_class, v_node,
+      hwqueue.node_headroom(v_node, v_load), v_load);
+  else
+    v_taken := hwqueue.earmark_room(v_class, v_node, hwqueue.add_uses(hwqueue.idle_load(v_node), v_node,
+      hwqueue.booked_on(p_node, v_staying), 1), v_load);
+    if not v_taken.fits then
+      return 'insufficient_capacity';
+    end if;
+  end if;
+  if hwqueue.reservation_must_be_checked(v_class) then
+    if p_without is null then
+      v_entered := hwqueue.admit_class(v_class, p_entry.lease_id, v_node, true, p_now);
+    else
+      begin
+        perform hwqueue.remove_claim(w) from unnest(p_without) w;
+        v_entered := hwqueue.admit_class(v_class, p_entry.lease_id, v_node, true, p_now);
+        perform hwqueue.abort_subtransaction();
+      exception when sqlstate 'HWX01' then  -- the claims are there again
+      end;
+    end if;
+    if v_entered.reason is not null then
+      return v_entered.reason;
+    end if;
+    v_deltas := hwqueue.add_counts(v_entered.term_deltas, 1);
+    if v_entered.is_named then
+      perform hwqueue.wake_classes_of_lease(p_entry.lease_id);
+    end if;
+  end if;
+  if hwqueue.is_lasting(v_class) then
+    perform hwqueue.note_lasting(p_entry.lease_id, p_entry.claim_count);
+  end if;
+  if v_taken.assignment is not null then
+    perform hwqueue.write_load(v_taken.p_load);
+  end if;
+  delete from hwqueue.scheduled s
+  where (s.queue_id, s.available_at, s.lease_id) = (p_entry.queue_id, p_entry.available_at, p_entry.lease_id);
+  insert into hwqueue.claim (lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
+    attempt, claim_timeout, claimed_at, expires_at, check_at, assignment, term_deltas, login, gang_id,
+    eligible_at, is_reserved, is_earmark, is_step)
+  select p_entry.lease_id, p_entry.queue_id, p_entry.class_id, p_node, s.node_epoch,
+         hwqueue.next_token(hwqueue.current_generation(), p_entry.claim_count),
+         p_entry.attempt_count + 1, q.claim_timeout, p_now, v_until, v_until, v_taken.assignment, v_deltas,
+         s.login, v_lease.gang_id, case when p_entry.held_by = 'time' and q.retain_completed = '0'
+           and v_lease.idempotency_key is null and v_lease.run_id is null  -- as grant_single
+           then greatest(v_lease.available_at, v_lease.created_at) end,
+         true, case when p_hold is null then true end,
+         case when v_lease.run_id is not null then v_lease.item_no is null end
+  from hwqueue.queue q
+  join hwqueue.node_state s on s.node_id = p_node
+  where q.queue_id = p_entry.queue_id;
+  update hwqueue.node_state s set has_reserved = true, backfill_until = null
+  where s.node_id = p_node and (not s.has_reserved or p_hold is null and s.backfill_until is not null);
+  return null;
+end
+$$;
 
 -- Returns reservations of a node as claims that begin now, up to the number that is asked for, of the queues
 -- and tasks that are asked for. One that the node may not run any more is released: its gang is placed again.
@@ -165,6 +272,7 @@ $$;
 -- No node is locked, but for terms: room that is free for an earmark stays free for it, unless a claim passes
 -- it (claim_over_earmarks). That claim holds it, so room is looked for once more when all are locked.
 -- Locks: claims by lease_id; for those with terms, then node_state; all skip locked; those of admit_class.
+-- Wakes: waiting workers.
 create or replace function hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p_now timestamptz)
 returns text
 language plpgsql volatile
@@ -216,6 +324,7 @@ begin
           term_deltas = v_deltas
       where c.lease_id = v_claim.lease_id;
     end loop;
+    perform hwqueue.wake_workers(q) from hwqueue.queue q where q.queue_id = v_claim.queue_id;
     return null;
   exception when sqlstate 'HWX01' then  -- what it has written is undone, and its locks are released
     return v_reason;

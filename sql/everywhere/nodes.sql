@@ -14,7 +14,7 @@
 -- it, or starts the next one. One that waits is cancelled, stays until its node is there again, or until its
 -- retry is due, or its room is reserved. Deletes the changes of the lease first, and reads its state after.
 -- Locks: the caller holds node_state, if the node has one; its claim, its entry, skip locked; as
--- reserve_member. Idempotent.
+-- reserve. Idempotent.
 create or replace function hwqueue.look_at_node(p_everywhere hwqueue.everywhere, p_node uuid,
   p_now timestamptz) returns void
 language plpgsql volatile
@@ -100,11 +100,11 @@ end
 $$;
 
 -- Tries to reserve the room of a waiting lease on its node. Without room, or while leases wait that come
--- before it, it is earmarked, where that helps (may_earmark): what becomes free there goes to nobody that
--- comes after it. A node that has just registered asks nobody who comes before. Else the next try is after 1,
--- 2, 4, 8, then 15 seconds; at the next tick when others held what it needs. A reservation lasts for a minute
--- and is extended while the node lives.
--- Locks: the caller holds node_state; the entry, skip locked; as reserve_member. Wakes: waiting workers.
+-- before it, it is earmarked, unless other everywhere tasks leave it no room: what becomes free there goes to
+-- nobody that comes after it. A node that has just registered asks nobody who comes before. Else the next try
+-- is after 1, 2, 4, 8, then 15 seconds; at the next tick when others held what it needs. A reservation lasts
+-- for a minute and is extended while the node lives.
+-- Locks: the caller holds node_state; the entry, skip locked; as reserve. Wakes: waiting workers.
 create or replace function hwqueue.try_on_node(p_everywhere hwqueue.everywhere,
   p_row hwqueue.everywhere_node, p_now timestamptz) returns void
 language plpgsql volatile
@@ -122,15 +122,12 @@ begin
     v_reason := case when not exists (
         select from hwqueue.node_state s where s.node_id = p_row.node_id and s.expands_until > p_now)
         and hwqueue.earlier_waits(p_row.lease_id, p_row.node_id, p_now) then 'earlier_waits'
-      else hwqueue.reserve_member(v_entry, p_row.node_id, p_row.lease_id, hwqueue.everywhere_hold(), null,
-        false, null, p_now) end;
-    if v_reason in ('insufficient_capacity', 'earlier_waits')
-      and hwqueue.may_earmark(v_entry.class_id, p_row.node_id) and not exists (
+      else hwqueue.reserve(v_entry, p_row.node_id, hwqueue.everywhere_hold(), false, null, p_now) end;
+    if v_reason in ('insufficient_capacity', 'earlier_waits') and not exists (
         select from hwqueue.everywhere_node r
         where r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id
           and r.earmark_after > p_now) then
-      v_is_earmarked := hwqueue.reserve_member(v_entry, p_row.node_id, p_row.lease_id, null, null, true, null,
-        p_now) is null;
+      v_is_earmarked := hwqueue.reserve(v_entry, p_row.node_id, null, true, null, p_now) is null;
     end if;
   end if;
   v_is_soon := v_reason in ('busy', 'unpublished', 'cache_miss');
@@ -146,24 +143,6 @@ begin
     perform hwqueue.wake_workers(q) from hwqueue.queue q where q.queue_id = p_everywhere.queue_id;
   end if;
 end
-$$;
-
--- Whether a node could hold a lease of a class beside the leases of everywhere tasks that it has, once all
--- else has ended. If not, an earmark would keep room free for nothing.
-create or replace function hwqueue.may_earmark(p_class_id bigint, p_node uuid) returns boolean
-language sql stable
-as $$
-  select hwqueue.class_shortage(c, n, hwqueue.add_uses(hwqueue.idle_load(n), n, l.assignments, 1)) = 0
-         and (v.concurrency <= l.leases) is not true
-  from hwqueue.node n
-  join hwqueue.placement_class c on c.class_id = p_class_id
-  left join hwqueue.served v on v.node_id = p_node
-  cross join lateral (
-    select count(*) as leases, coalesce(array_agg(x.assignment) filter (where x.assignment is not null),
-             '{}') as assignments
-    from hwqueue.claim x
-    where x.node_id = p_node and hwqueue.is_everywhere(x.lease_id, x.gang_id)) l
-  where n.node_id = p_node
 $$;
 
 -- How long a reservation of an everywhere task lasts unless it is extended.
@@ -200,8 +179,6 @@ begin
         where r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
         return hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock());
       end if;
-      perform hwqueue.wake_workers(q) from hwqueue.queue q
-      where q.queue_id = v_claim.queue_id and v_reason is null;
     else
       update hwqueue.claim c set expires_at = p_now + hwqueue.everywhere_hold()
       where c.lease_id = p_row.lease_id;

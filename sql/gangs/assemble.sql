@@ -7,12 +7,12 @@
 -- aborted, and its locks go with it.
 --
 -- A gang may also be earmarked (gangs/earmark): then its members are reserved where they would have room once
--- what runs there has ended. reserve_member writes every reservation, of single leases too.
+-- what runs there has ended.
 --
 -- Invariant: at each commit a gang has room for as many members as it needs or for none. So two gangs never
 -- hold a part each. All locks are taken with skip locked, so assembling waits for nobody.
 --
--- Read assemble_gang, reserve_members, reserve_member, then try_proposal.
+-- Read assemble_gang, reserve_members, then try_proposal.
 
 -- Reserves room for the members of a gang that wait: for all of them, else, by their ordinals, for as many as
 -- it needs. Where it needs one it has started: then for half of them, and so on down to one. With
@@ -122,7 +122,7 @@ $$;
 -- p_is_earmark each node takes as many as fit now, then each those that would fit if nothing ran there.
 -- Returns null when all have room, else why not. What it has written until then is for the caller to undo.
 -- Raises: 57014 when its time is up, before statement_timeout does.
--- Locks: node_state by node_id, skip locked; as reserve_member.
+-- Locks: node_state by node_id, skip locked; as reserve.
 create or replace function hwqueue.reserve_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[],
   p_node_ids uuid[], p_is_earmark boolean, p_now timestamptz) returns text
 language plpgsql volatile
@@ -155,115 +155,14 @@ begin
       if v_turn > v_turns then
         return v_reason;
       end if;
-      v_verdict := hwqueue.reserve_member(v_entry, v_nodes[1 + (v_turn - 1) % cardinality(v_nodes)],
-        p_gang.gang_id, case when not p_is_earmark then p_gang.hold end,
-        case when p_gang.run_id is not null then false end, v_turn > cardinality(v_nodes), null, p_now);
+      v_verdict := hwqueue.reserve(v_entry, v_nodes[1 + (v_turn - 1) % cardinality(v_nodes)],
+        case when not p_is_earmark then p_gang.hold end, v_turn > cardinality(v_nodes), null, p_now);
       exit when v_verdict is null;
       v_turn := v_turn + 1;
-      v_reason := case when v_verdict = 'insufficient_capacity' then v_reason else v_verdict end;
+      v_reason := case when v_verdict in ('insufficient_capacity', 'does_not_suit') then v_reason
+        else v_verdict end;
     end loop;
   end loop;
-  return null;
-end
-$$;
-
--- Writes a reservation: the claim of one entry on one node, with what it allocates and counts there. The
--- entry is deleted. Returns null, or why the node cannot have it: then nothing is written. The checks are
--- those of a claim, read after the node was locked.
--- p_hold: how long the node has for fetching it; null: it is an earmark, fetched only when it is backed.
--- p_waits: the room may be in use until then: beside it stay the claims of its gang, or, of a lease that
--- takes the place of p_without, all but that one and those that are asked to stop for others.
--- p_is_step: as in claim.
--- Locks: the caller holds node_state and the entry; as decide_class. Not idempotent.
-create or replace function hwqueue.reserve_member(p_entry hwqueue.scheduled, p_node uuid, p_gang_id uuid,
-  p_hold interval, p_is_step boolean, p_waits boolean, p_without uuid, p_now timestamptz) returns text
-language plpgsql volatile
-as $$
-declare
-  v_state hwqueue.node_state;
-  v_node hwqueue.node;
-  v_class hwqueue.placement_class;
-  v_load hwqueue.node_load;
-  v_is_met boolean;  -- by the earmark of another gang
-  v_staying uuid[];
-  v_claims bigint;
-  v_entered record;
-  v_deltas jsonb;
-  v_taken record;
-  v_until timestamptz := coalesce(p_now + p_hold, 'infinity');
-begin
-  select s.* into v_state from hwqueue.node_state s where s.node_id = p_node;
-  select n.* into v_node from hwqueue.node n
-  where n.node_id = p_node and n.deregistered_at is null
-    and (n.cordoned_at is null or hwqueue.runs_on_cordoned(p_entry.lease_id))
-    and hwqueue.is_live(n, v_state, p_now);
-  if not found or not hwqueue.node_suits(p_entry.class_id, v_node, p_now) then
-    return case when p_without is null then 'insufficient_capacity' else 'does_not_suit' end;
-  end if;
-  select c.* into v_class from hwqueue.placement_class c where c.class_id = p_entry.class_id;
-  v_load := hwqueue.read_load(p_node);
-  select coalesce(bool_or(c.is_earmark and c.gang_id is distinct from p_gang_id), false),
-         coalesce(array_agg(c.lease_id) filter (where case when p_without is null then c.gang_id = p_gang_id
-           else c.lease_id <> p_without and not exists (
-             select from hwqueue.replacement r where r.old_lease = c.lease_id
-               and r.old_token = c.claim_token and r.state = 'stopping') end), '{}'), count(*)
-  into v_is_met, v_staying, v_claims
-  from hwqueue.claim c where c.node_id = p_node;
-  if p_waits then
-    v_claims := cardinality(v_staying);
-  end if;
-  if p_hold is null and p_without is null and v_is_met
-    or v_claims >= (select v.concurrency from hwqueue.served v where v.node_id = p_node)
-    or not p_waits and hwqueue.class_shortage(v_class, v_node, v_load) > 0 then
-    return 'insufficient_capacity';
-  elsif not p_waits then
-    v_taken := hwqueue.allocate_for_class(v_class, v_node,
-      hwqueue.node_headroom(v_node, v_load), v_load);
-  else
-    v_taken := hwqueue.earmark_room(v_class, v_node, hwqueue.add_uses(hwqueue.idle_load(v_node), v_node,
-      hwqueue.booked_on(p_node, v_staying), 1), v_load);
-    if not v_taken.fits then
-      return 'insufficient_capacity';
-    end if;
-  end if;
-  if hwqueue.reservation_must_be_checked(v_class) then
-    if p_without is null then
-      v_entered := hwqueue.admit_class(v_class, p_entry.lease_id, v_node, true, p_now);
-    else
-      begin
-        perform hwqueue.remove_claim(p_without);
-        v_entered := hwqueue.admit_class(v_class, p_entry.lease_id, v_node, true, p_now);
-        perform hwqueue.abort_subtransaction();
-      exception when sqlstate 'HWX01' then  -- the claim is there again
-      end;
-    end if;
-    if v_entered.reason is not null then
-      return v_entered.reason;
-    end if;
-    v_deltas := hwqueue.add_counts(v_entered.term_deltas, 1);
-    if v_entered.is_named then
-      perform hwqueue.wake_classes_of_lease(p_entry.lease_id);
-    end if;
-  end if;
-  if hwqueue.is_lasting(v_class) then
-    perform hwqueue.note_lasting(p_entry.lease_id, p_entry.claim_count);
-  end if;
-  if v_taken.assignment is not null then
-    perform hwqueue.write_load(v_taken.p_load);
-  end if;
-  delete from hwqueue.scheduled s
-  where s.queue_id = p_entry.queue_id and s.available_at = p_entry.available_at
-    and s.lease_id = p_entry.lease_id;
-  insert into hwqueue.claim (lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
-    attempt, claim_timeout, claimed_at, expires_at, check_at, assignment, term_deltas, login, gang_id,
-    is_reserved, is_earmark, is_step)
-  select p_entry.lease_id, p_entry.queue_id, p_entry.class_id, p_node, v_state.node_epoch,
-         hwqueue.next_token(hwqueue.current_generation(), p_entry.claim_count),
-         p_entry.attempt_count + 1, q.claim_timeout, p_now, v_until, v_until, v_taken.assignment, v_deltas,
-         v_state.login, p_gang_id, true, case when p_hold is null then true end, p_is_step
-  from hwqueue.queue q where q.queue_id = p_entry.queue_id;
-  update hwqueue.node_state s set has_reserved = true, backfill_until = null
-  where s.node_id = p_node and (not s.has_reserved or p_hold is null and s.backfill_until is not null);
   return null;
 end
 $$;

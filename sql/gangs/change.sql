@@ -225,7 +225,6 @@ begin
       update hwqueue.gang g set state = 'reserved', reason = null, starts_by = null
       where g.gang_id = p_gang.gang_id;
       perform hwqueue.note_gang(p_gang, 'reserved'), hwqueue.try_those_behind(p_now);
-      perform hwqueue.wake_workers(q) from hwqueue.queue q where q.queue_id = p_gang.queue_id;
       return;
     elsif v_fault = 'insufficient_capacity' then
       -- until then others may use its room (claim/backfill); a node that is locked learns it at a later tick

@@ -38,12 +38,10 @@ begin
   if v_queue.paused_at is not null or v_queue.dropped_at is not null then
     return 'blocked';
   elsif not exists (
-      select from hwqueue.node n join hwqueue.node_state s on s.node_id = n.node_id
+      select from hwqueue.node n
       left join hwqueue.served v on v.node_id = n.node_id
       where n.node_id = p_node and n.deregistered_at is null
-        and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
-        and hwqueue.unserved_part(v.queues, v.tasks, v_queue.name, v_lease.task_name) is null
-        and hwqueue.node_suits(v_lease.class_id, n, p_now)) then
+        and hwqueue.unserved_part(v.queues, v.tasks, v_queue.name, v_lease.task_name) is null) then
     return 'does_not_suit';
   end if;
   perform 1 from hwqueue.node_state s where s.node_id = p_node for no key update skip locked;
@@ -55,14 +53,9 @@ begin
     v_reason := case
       when v_entry.lease_id is null or v_entry.class_id <> v_lease.class_id then 'busy'  -- or it was changed
       when v_entry.available_at > p_now or v_entry.deadline <= p_now then 'taken'
-      else hwqueue.reserve_member(v_entry, p_node, null, p_hold,
-        case when v_lease.run_id is not null then v_lease.item_no is null end, false, null, p_now) end;
+      else hwqueue.reserve(v_entry, p_node, p_hold, false, null, p_now) end;
     if v_reason is not null then
       perform hwqueue.abort_subtransaction();
-    elsif v_queue.retain_completed = '0' and v_lease.idempotency_key is null and v_lease.run_id is null then
-      update hwqueue.claim c  -- as grant_single
-      set eligible_at = greatest(v_lease.available_at, v_lease.created_at)
-      where c.lease_id = p_lease;
     end if;
   exception when sqlstate 'HWX01' then  -- the entry is there again, and its lock is released
   end;
@@ -71,7 +64,7 @@ begin
   end if;
   return case when v_reason is null then 'reserved'
     when v_reason = 'insufficient_capacity' then 'no_room'
-    when v_reason in ('taken', 'busy') then v_reason
+    when v_reason in ('taken', 'busy', 'does_not_suit') then v_reason
     when v_reason in ('unpublished', 'cache_miss') then 'busy'
     else 'blocked' end;
 end

@@ -1,7 +1,7 @@
 -- Replacing: a lease takes the place of another one, on its node and in its room.
 --
 -- reap calls reap_replacements. Example: B replaces A, which runs on gpu-1 with two GPUs. In one transaction
--- upkeep tries what B would get on gpu-1 if A were gone, books it as an earmark (reserve_member), and asks A
+-- upkeep tries what B would get on gpu-1 if A were gone, books it as an earmark (reserve), and asks A
 -- to stop. Nobody else gets that room. Once A has ended B's reservation is backed, and gpu-1 fetches it with
 -- its next claim. If gpu-1 may not run B, nothing is stopped.
 --
@@ -112,8 +112,6 @@ begin
       return;
     end if;
     v_reason := hwqueue.back_earmarks(array[p_row.lease_id], '30 seconds', p_now);
-    perform hwqueue.wake_workers(q) from hwqueue.queue q
-    where q.queue_id = v_claim.queue_id and v_reason is null;
     update hwqueue.replacement r set reason = v_reason
     where r.lease_id = p_row.lease_id and r.reason is distinct from v_reason;
   end if;
@@ -125,7 +123,7 @@ $$;
 -- is held back. Returns null when it has, else why not; then nothing is written:
 -- busy: others hold what it needs. old_waits: the old lease is to take a place itself, or is being replaced.
 -- does_not_suit, insufficient_capacity and reasons of terms: the node may not run the new one.
--- Locks: the entries of both, node_state and the claim, all skip locked; as reserve_member. Not idempotent.
+-- Locks: the entries of both, node_state and the claim, all skip locked; as reserve. Not idempotent.
 create or replace function hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwqueue.lease,
   p_now timestamptz) returns text
 language plpgsql volatile
@@ -164,11 +162,13 @@ begin
     if not found then
       return 'busy';
     elsif p_row.is_overlapping then
-      v_is_beside := hwqueue.reserve_member(v_entry, v_node_id, null, '30 seconds', null, false, null, p_now)
-        is null;
+      v_is_beside := hwqueue.reserve(v_entry, v_node_id, '30 seconds', false, null, p_now) is null;
     end if;
     if not v_is_beside then
-      v_reason := hwqueue.reserve_member(v_entry, v_node_id, null, null, null, true, v_old, p_now);
+      v_reason := hwqueue.reserve(v_entry, v_node_id, null, true, v_old || array(  -- those that stop, too
+          select c.lease_id from hwqueue.claim c
+          join hwqueue.replacement r on r.old_lease = c.lease_id and r.old_token = c.claim_token
+          where c.node_id = v_node_id and r.state = 'stopping'), p_now);
       if v_reason is not null then
         return v_reason;
       end if;
