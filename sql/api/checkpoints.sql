@@ -150,7 +150,7 @@ begin
   created := hwqueue.store_signal(p_lease, p_name, p_key, coalesce(p_payload, 'null'), v_now);
   if created and state = 'scheduled'
      and (hwqueue.suspension_of(hwqueue.find_lease(p_lease))).signal = p_name then
-    v_entry := hwqueue.take_entry(p_lease);
+    v_entry := hwqueue.take_free_entry(p_lease);
     state := hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, v_now, v_now);
   end if;
   return next;

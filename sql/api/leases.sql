@@ -208,7 +208,7 @@ begin
     end if;
     return 'cancelled';
   end if;
-  select c.* into v_claim from hwqueue.claim c where c.lease_id = p_lease for update;
+  select c.* into v_claim from hwqueue.claim c where c.lease_id = p_lease for no key update;
   update hwqueue.claim c
   set stop_requested_at = least(c.stop_requested_at, v_now), stop_reason = 'cancelled',
     stop_detail = p_reason,

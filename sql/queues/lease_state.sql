@@ -126,45 +126,14 @@ end
 $$;
 
 -- Deletes the waiting entry of an open lease from ready or scheduled and returns it, which keeps other
--- sessions off the lease until the caller commits. Returns null when the lease is finished or claimed
--- (the claim is then locked). Entries move between the tables while this reads them, so it reads again
--- until it has one. The session that moved the entry has committed by then.
--- Locks: the entry or the claim. Not idempotent.
--- Raises: QHL04.
+-- sessions off the lease until the caller commits. Null when the lease is finished or claimed, which is held.
+-- Locks: the entry or the claim. Not idempotent. Raises: QHL04.
 create or replace function hwqueue.take_entry(p_lease uuid) returns hwqueue.scheduled
 language plpgsql volatile
 as $$
-declare
-  v_lease hwqueue.lease;
-  v_entry hwqueue.scheduled;
 begin
-  for v_try in 1 .. 100 loop
-    v_lease := hwqueue.find_lease(p_lease);
-    if (hwqueue.lease_end(p_lease)).state is not null then
-      return null;
-    end if;
-    perform 1 from hwqueue.claim c where c.lease_id = p_lease for update;
-    if found then
-      return null;
-    end if;
-    delete from hwqueue.ready r
-    where r.queue_id = v_lease.queue_id and r.tier = v_lease.tier and r.rank = v_lease.rank
-      and r.position = v_lease.position and r.lease_id = p_lease
-    returning r.queue_id, r.tier, r.attempt_count, r.claim_count, 'time', r.rank, r.class_id, r.lease_id,
-      r.eligible_at, r.deadline
-    into v_entry;
-    if not found then
-      delete from hwqueue.scheduled s
-      where s.queue_id = v_lease.queue_id and s.available_at = v_lease.available_at and s.lease_id = p_lease
-      returning s.* into v_entry;
-    end if;
-    if found then
-      return v_entry;
-    end if;
-  end loop;
-  perform hwqueue.refuse('XX000', format('lease %s is open but waits and runs nowhere', p_lease),
-    jsonb_build_object('lease_id', p_lease), 'the tables contradict each other: please report this');
-  return null;
+  return case when hwqueue.hold_state(p_lease) in ('pending', 'scheduled')
+    then hwqueue.take_free_entry(p_lease) end;
 end
 $$;
 
@@ -197,8 +166,8 @@ end
 $$;
 
 -- Holds the row that says where a lease is until the caller commits: nobody can claim it, settle it or make
--- it due meanwhile. Returns its state. Like take_entry it reads again while the row moves. An outcome is not
--- held.
+-- it due meanwhile. Returns its state. Entries move between the tables while this reads them, so it reads
+-- again until it has one; the session that moved it has committed by then. An outcome is not held.
 -- Locks: the entry or the claim.
 -- Raises: QHL04.
 create or replace function hwqueue.hold_state(p_lease uuid) returns text
