@@ -55,12 +55,13 @@ create or replace function hwqueue.next_token(p_generation bigint, p_claims int)
 language sql immutable parallel safe
 as $$ select p_generation + 2::bigint * p_claims + least(p_claims, 1) $$;
 
--- How often a lease counts as claimed when the claim with this token is over: as often as in this
--- generation, but once at least. Tokens of other generations are below all of this one.
+-- How often a lease counts as claimed when the claim with this token is over (0: it had none): as often as in
+-- this generation, but once at least. Tokens of other generations are below all of this one.
 create or replace function hwqueue.claims_until(p_token bigint) returns int
 language sql volatile
 as $$
-  select least(greatest((p_token - hwqueue.this_generation()) >> 1, 0), 1073741823)::int + 1
+  select least(greatest((p_token - hwqueue.this_generation()) >> 1, 0), 1073741823)::int
+    + least(p_token, 1)::int
 $$;
 
 -- The generation of this life of the server, not noted.
