@@ -66,25 +66,21 @@ async def test_a_raw_placement_is_as_good(client: AsyncClient, queue: str) -> No
     assert leases[0].placement == leases[1].placement
 
 
-@pytest.mark.parametrize(
-    ("options", "field"),
-    [
+@pytest.mark.thorough
+async def test_a_span_without_a_unit_is_refused(client: AsyncClient, queue: str) -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"delay": 5}, "options.delay"),
         ({"patience": 0.5}, "options.patience"),
         ({"claim_timeout": 5}, "options.claim_timeout"),
         ({"retry": RetryPolicy(base=5)}, "options.retry"),  # type: ignore[arg-type]
         ({"unique": Unique(key="k", hold=5)}, "options.unique"),  # type: ignore[arg-type]
-    ],
-)
-@pytest.mark.thorough
-async def test_a_span_without_a_unit_is_refused(
-    client: AsyncClient, queue: str, options: dict[str, Any], field: str
-) -> None:
-    with pytest.raises(errors.BadArgument, match=r"timedelta\(seconds=") as caught:
-        await client.spawn_lease(queue, "t", **options)
-    assert caught.value.field == field
-    with pytest.raises(errors.BadArgument, match=r"timedelta\(seconds="):
-        await client.spawn_leases(queue, [LeaseSpec(task="t", options=options)])
+    ]
+    for options, field in wrong:
+        with pytest.raises(errors.BadArgument, match=r"timedelta\(seconds=") as caught:
+            await client.spawn_lease(queue, "t", **options)
+        assert caught.value.field == field
+        with pytest.raises(errors.BadArgument, match=r"timedelta\(seconds="):
+            await client.spawn_leases(queue, [LeaseSpec(task="t", options=options)])
     assert await client.list_leases(queue=queue) == []
 
 
