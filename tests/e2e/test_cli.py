@@ -39,10 +39,8 @@ def test_a_queue_from_create_to_drop(cli: Cli, shown: Shown) -> None:
     cli("lease", "spawn", "renders", "draw")
     again = cli("queue", "create", "renders", "--policy", '{"max_attempts": 3}', code=1)
     assert "hint: leave out --policy, or change it: hwqueue queue policy renders" in again.stderr
-    refused = cli("queue", "drop", "renders", code=1)
-    assert "hint: wait until it is, or lose its leases: hwqueue queue drop renders --force" in (
-        refused.stderr
-    )
+    refused = cli("queue", "drop", "renders", code=1).stderr
+    assert "hint: wait until it is, or lose its leases: hwqueue queue drop renders --force" in refused
     cli("queue", "drop", "renders", "--force")
     assert shown("queue", "list") == []
 
@@ -90,31 +88,27 @@ def test_a_lease_from_spawn_to_requeue(cli: Cli, shown: Shown) -> None:
     assert again == {"requeued": 0}
 
 
-def test_one_that_cannot_be_cancelled_holds_back_no_other(cli: Cli, shown: Shown, dsn: str) -> None:
+def test_lists_have_pages_and_one_that_cannot_be_cancelled_holds_back_no_other(
+    cli: Cli, shown: Shown, dsn: str
+) -> None:
     cli("queue", "create", "renders")
-    ids = [shown("lease", "spawn", "renders", "draw")["lease_id"] for _ in range(2)]
+    ids = [shown("lease", "spawn", "renders", "draw")["lease_id"] for _ in range(4)]
+    first = shown("lease", "list", "--limit", "3")
+    rest = shown("lease", "list", "--limit", "3", "--before", first[-1]["lease_id"])
+    assert [row["lease_id"] for row in first + rest] == ids[::-1]
+    assert shown("lease", "spawn", "renders", "draw", "--delay", "10m")["state"] == "scheduled"
     unknown = "01890a5d-ac96-774b-bcce-b302099a8057"
     result = cli("lease", "cancel", ids[0], unknown, ids[1], "--json", code=1)
     rows = json.loads(result.stdout)
     assert [row["state"] for row in rows] == ["cancelled", None, "cancelled"]
     assert [row["error"] is None for row in rows] == [True, False, True]
-    assert [shown("lease", "show", lease_id)["state"] for lease_id in ids] == ["cancelled"] * 2
+    assert [shown("lease", "show", lease_id)["state"] for lease_id in ids[:2]] == ["cancelled"] * 2
     # one that runs was asked to stop
-    ids = [shown("lease", "spawn", "renders", "draw")["lease_id"] for _ in range(2)]
     with Client(dsn) as client:
-        for _ in ids:
+        for _ in range(2):
             claim_one(client, "renders")
-    assert "asked to stop" in cli("lease", "cancel", ids[0]).stdout
-    assert shown("lease", "cancel", ids[1])[0]["state"] == "claimed"
-
-
-def test_pages_of_leases_and_one_for_later(cli: Cli, shown: Shown) -> None:
-    cli("queue", "create", "renders")
-    ids = [shown("lease", "spawn", "renders", "draw")["lease_id"] for _ in range(3)]
-    first = shown("lease", "list", "--limit", "2")
-    rest = shown("lease", "list", "--limit", "2", "--before", first[-1]["lease_id"])
-    assert [row["lease_id"] for row in first + rest] == ids[::-1]
-    assert shown("lease", "spawn", "renders", "draw", "--delay", "10m")["state"] == "scheduled"
+    assert "asked to stop" in cli("lease", "cancel", ids[2]).stdout
+    assert shown("lease", "cancel", ids[3])[0]["state"] == "claimed"
 
 
 def test_taints_and_trust(cli: Cli, shown: Shown) -> None:
@@ -253,9 +247,8 @@ def test_what_if(cli: Cli, shown: Shown, tmp_path: Path) -> None:
     cli("node", "what-if", "--label", "gpu", code=2)
 
 
-@pytest.mark.parametrize(
-    ("args", "code", "sqlstate", "words"),
-    [
+def test_errors_name_what_is_wrong(cli: Cli) -> None:
+    lines: list[tuple[list[str], int, str | None, str]] = [
         (["queue", "show", "absent"], 3, "QHQ01", "absent"),
         (["lease", "spawn", "absent", "draw"], 3, "QHQ01", "absent"),
         (["lease", "show", str(uuid.UUID(int=7))], 3, "QHL04", "7"),
@@ -275,18 +268,15 @@ def test_what_if(cli: Cli, shown: Shown, tmp_path: Path) -> None:
         (["events", "tail", "--follow", "--code", "x"], 2, None, "one of queue_created, "),
         (["token", "create", "ci", "--role", "root"], 2, "QHA01", 'error": "role must be'),
         (["queue", "pause", "absent"], 3, "QHQ01", "hwqueue queue create absent"),
-    ],
-)
-def test_errors_name_what_is_wrong(
-    cli: Cli, args: list[str], code: int, sqlstate: str | None, words: str
-) -> None:
-    result = cli("--json", *args, code=code)
-    error = json.loads(result.stderr)
-    assert error["sqlstate"] == sqlstate
-    assert words in json.dumps(error)
-    assert result.stdout == ""
-    plain = cli(*args, code=code)
-    assert plain.stderr.startswith("error: ")
+    ]
+    for args, code, sqlstate, words in lines:
+        result = cli("--json", *args, code=code)
+        error = json.loads(result.stderr)
+        assert (args, error["sqlstate"]) == (args, sqlstate)
+        assert words in json.dumps(error)
+        assert result.stdout == ""
+        plain = cli(*args, code=code)
+        assert plain.stderr.startswith("error: "), args
 
 
 def test_no_schema_is_exit_code_4(empty_dsn: str) -> None:

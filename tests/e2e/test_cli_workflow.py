@@ -194,16 +194,13 @@ def test_a_line_for_each_step(runner: Runner, cli: Cli, submitted: str) -> None:
     assert "no node" in lines[1]
 
 
-def test_json_has_the_run_and_its_steps(shown: Shown, submitted: str) -> None:
-    found = shown("workflow", "status", submitted)
-    assert (found["run_id"], found["input"]) == (submitted, {"dataset": "x"})
-    assert [step["step"] for step in found["steps"]] == ["prepare", "train", "tell"]
-
-
 def test_watching_ends_as_the_run_ends(runner: Runner, cli: Cli, shown: Shown, submitted: str) -> None:
     line = ("workflow", "status", submitted)
     assert "is running" in cli(*line, "--watch", "--timeout", "0s", code=7).stderr
     assert "--timeout goes with --watch" in cli(*line, "--timeout", "1s", code=2).stderr
+    found = shown(*line)
+    assert (found["run_id"], found["input"]) == (submitted, {"dataset": "x"})
+    assert [step["step"] for step in found["steps"]] == ["prepare", "train", "tell"]
 
     def work() -> None:
         runner.complete("prepare", result="s3")
@@ -446,11 +443,6 @@ def test_options_of_single_steps(runner: Runner, cli: Cli, shown: Shown) -> None
     assert "is not NAME=JSON" in cli(*line, "--step", "prepare", code=2).stderr
     twice = ("--step", "prepare={}", "--step", "prepare={}")
     assert "given twice" in cli(*line, *twice, code=2).stderr
-
-
-def test_a_run_for_later(runner: Runner, cli: Cli, shown: Shown) -> None:
-    runner.client.define_workflow(SPEC)
-    line = ("workflow", "run", "training", "--input", '{"dataset": 1}')
     for more in (("--delay", "2h"), ("--available-at", "2100-01-01T00:00:00Z")):
         run = shown(*line, *more)["run_id"]
         assert runner.client.list_workflow_steps(run)[0].lease_state == "scheduled"

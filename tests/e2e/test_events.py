@@ -51,18 +51,10 @@ def test_list(cli: Cli, shown: Shown) -> None:
     assert "queue=renders" in text
 
 
-@pytest.mark.parametrize(
-    ("args", "code"),
-    [
-        (["--since", "yesterday"], 2),
-        (["--lease", "seven"], 2),
-        (["--node", "absent"], 3),
-        (["--limit", "0"], 2),
-        (["--since", "9999999999d"], 2),
-    ],
-)
-def test_what_cannot_be_listed(cli: Cli, args: list[str], code: int) -> None:
-    cli("events", "list", *args, code=code)
+def test_what_cannot_be_listed(cli: Cli) -> None:
+    for wrong in "--since yesterday", "--lease seven", "--limit 0", "--since 9999999999d":
+        cli("events", "list", *wrong.split(), code=2)
+    cli("events", "list", "--node", "absent", code=3)
 
 
 def test_the_tail_without_following(cli: Cli) -> None:

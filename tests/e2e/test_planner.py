@@ -194,18 +194,13 @@ def test_who_leads(filled: tuple[str, Placed]) -> None:
     assert json.loads(run.stdout)["prices"][0]["device_worth"] == [0.5] * 101
 
 
-@pytest.mark.parametrize(
-    "options", [["--interval", "1ms"], ["--ttl", "2h"], ["--ttl", "0s"], ["--interval", "soon"]]
-)
-def test_what_is_refused(dsn: str, options: list[str]) -> None:
-    run = ran(dsn, *options)
-    assert run.returncode == 2
-    assert options[0] in run.stderr
-
-
-def test_without_the_extra() -> None:
-    program = f"import sys; sys.modules['ortools'] = None; {PROGRAM}"
-    run = ran("host=127.0.0.1 port=1", program=program)
+def test_what_is_refused() -> None:
+    nowhere = "host=127.0.0.1 port=1"
+    for options in (["--interval", "1ms"], ["--ttl", "2h"], ["--ttl", "0s"], ["--interval", "soon"]):
+        run = ran(nowhere, *options)
+        assert run.returncode == 2
+        assert options[0] in run.stderr
+    run = ran(nowhere, program=f"import sys; sys.modules['ortools'] = None; {PROGRAM}")
     assert run.returncode == 2
     assert "pip install 'hwqueue[planner]'" in run.stderr
 

@@ -113,26 +113,20 @@ def test_its_exit_status_is_that_of_the_last_attempt(client: Client, dsn: str, r
     assert (lease.state, lease.error) == (LeaseState.FAILED, error)
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("--", "/no/such"), (127, "cannot start '/no/such'")),
-        (("--", "/"), (126, "cannot start '/'")),
-        (("--cwd", "/no/such", "--", "true"), (126, "cannot work in '/no/such'")),
-        (("--", "sh", "-c", "kill -9 $$"), (137, "killed by signal 9")),
-        (("--timeout", "300ms", "--", "sleep", "60"), (124, "ran longer than 0.3 s")),
-    ],
-    ids=["no program", "no file to run", "no folder", "a signal", "too long"],
-)
-def test_what_comes_to_no_good_end(
-    client: Client, dsn: str, run: Run, words: tuple[str, ...], told: tuple[int, str]
-) -> None:
-    status, message = told
+def test_what_comes_to_no_good_end(client: Client, dsn: str, run: Run) -> None:
     with shell_worker(dsn):
-        done = run("--max-attempts", "1", *words)
-    assert done.returncode == status, done.stderr
-    assert message in done.stderr
-    assert only_lease(client).error["exit_status"] == status
+        for words, status, message in (
+            (("--", "/no/such"), 127, "cannot start '/no/such'"),
+            (("--", "/"), 126, "cannot start '/'"),
+            (("--cwd", "/no/such", "--", "true"), 126, "cannot work in '/no/such'"),
+            (("--", "sh", "-c", "kill -9 $$"), 137, "killed by signal 9"),
+            (("--timeout", "300ms", "--", "sleep", "60"), 124, "ran longer than 0.3 s"),
+        ):
+            done = run("--max-attempts", "1", *words)
+            assert done.returncode == status, done.stderr
+            assert message in done.stderr
+            assert only_lease(client).error["exit_status"] == status
+            client.delete_leases(QUEUE, state="failed")
 
 
 def test_what_is_no_command_is_dead_at_once(client: Client, dsn: str) -> None:
@@ -217,23 +211,19 @@ def test_without_shell_nothing_is_run(client: Client, dsn: str, run: Run) -> Non
     assert "hwqueue worker run --shell" in refused.stderr
 
 
-def test_it_runs_beside_the_tasks_of_an_app(client: Client, dsn: str, run: Run) -> None:
+def test_it_prints_what_the_command_prints(client: Client, dsn: str, run: Run) -> None:
+    """Beside the tasks of an app: long lines in pieces; options of the command are its own."""
+    script = "import sys; sys.stdout.write('é' * 5000 + '\\n' + chr(0) + 'end')"
+    objects = [*HWQUEUE, "--dsn", dsn, "--json", "run", "--queue", QUEUE, "--", "echo", "a"]
     with shell_worker(dsn, "--app", "tests.e2e.worker_app:app"):
         added = client.spawn_lease(QUEUE, "add", {"a": 1, "b": 2})
-        assert run("--", "true").returncode == 0
-        assert added.result(timeout=timedelta(seconds=BOUND_SECONDS)) == 3
-
-
-def test_long_output_comes_in_pieces(client: Client, dsn: str, run: Run) -> None:
-    script = "import sys; sys.stdout.write('é' * 5000 + '\\n' + chr(0) + 'end')"
-    with shell_worker(dsn):
         done = run("--", sys.executable, "-c", script)
-    assert done.stdout == f"{'é' * 2048}\n{'é' * 2048}\n{'é' * 904}\n\\0end\n"
-
-
-def test_options_of_the_command_are_its_own(client: Client, dsn: str, run: Run) -> None:
-    with shell_worker(dsn):
+        assert done.stdout == f"{'é' * 2048}\n{'é' * 2048}\n{'é' * 904}\n\\0end\n"
         assert run("echo", "--json", "-v", "--dsn", "x").stdout == "--json -v --dsn x\n"
+        done = subprocess.run(objects, capture_output=True, text=True, timeout=60, check=True)
+        said, ended = map(json.loads, done.stdout.splitlines())
+        assert (said["message"], ended["state"]) == ("a", "completed")
+        assert added.result(timeout=timedelta(seconds=BOUND_SECONDS)) == 3
 
 
 def test_the_page_shows_what_happens(client: Client, dsn: str) -> None:
@@ -261,11 +251,3 @@ def happens(block: str, dsn: str) -> None:
         )
         told = _ID.sub("ID", done.stdout).splitlines()
         assert told == [_ID.sub("ID", line) for line in printed]
-
-
-def test_lines_are_objects_with_json(client: Client, dsn: str) -> None:
-    line = [*HWQUEUE, "--dsn", dsn, "--json", "run", "--queue", QUEUE, "--", "echo", "a"]
-    with shell_worker(dsn):
-        done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True)
-    said, ended = map(json.loads, done.stdout.splitlines())
-    assert (said["message"], ended["state"]) == ("a", "completed")

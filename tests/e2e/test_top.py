@@ -130,8 +130,6 @@ def test_one_frame(client: AsyncClient, dsn: str) -> None:
     assert content["cut"] == []
 
 
-@pytest.mark.parametrize(
-    "options", [["--interval", "100ms"], ["--interval", "soon"], ["--json"], ["--rows", "0"]]
-)
-def test_bad_options(dsn: str, options: list[str]) -> None:
-    assert CliRunner().invoke(app, ["--dsn", dsn, "top", *options]).exit_code == 2
+def test_bad_options(dsn: str) -> None:
+    for wrong in "--interval 100ms", "--interval soon", "--json", "--rows 0":
+        assert CliRunner().invoke(app, ["--dsn", dsn, "top", *wrong.split()]).exit_code == 2, wrong

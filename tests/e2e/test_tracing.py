@@ -299,18 +299,12 @@ async def test_a_step_of_a_run_that_was_not_traced_is_linked_to_nothing(
     assert await client.take_ended_runs() == []
 
 
-def test_without_a_provider_nothing_is_sent(dsn: str) -> None:
+def test_without_a_provider_or_the_extra_nothing_is_sent(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with Client(dsn) as client:
         client.create_queue(QUEUE)
         lease = client.spawn_lease(QUEUE, "a")
         assert client.get_lease(lease.lease_id).headers is None
-
-
-def test_without_a_provider_a_handler_costs_no_span(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace, "get_tracer", None)  # to call it would be an error
     with tracing.handling(claim("add", 1)) as note:
         note(outcome.failure("Refused", "no"))
-
-
-def test_without_the_extra_nothing_happens() -> None:
     subprocess.run([sys.executable, "-c", WITHOUT], check=True)

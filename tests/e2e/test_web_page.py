@@ -32,14 +32,6 @@ from tests.shell_lines import fenced, part, tokens, whole_lines
 PAGE = Path(__file__).parents[2] / "docs" / "use" / "web.md"
 
 
-def test_fastapi(dsn: str) -> None:
-    assert run_example("web_fastapi.py", dsn).splitlines() == [
-        "/orders pending",
-        "/async/orders pending",
-        "/dependent/orders pending",
-    ]
-
-
 def test_from_a_clone_to_an_invoice(shell: Shell, dsn: str) -> None:
     [script] = fenced(part(PAGE, "FastAPI"), "sh")
     lines = [line for line in script.splitlines() if not line.startswith(("pip ", "export "))]
@@ -51,13 +43,15 @@ def test_from_a_clone_to_an_invoice(shell: Shell, dsn: str) -> None:
     assert "completed" in shell.run(lines[-1])
 
 
-def test_asyncpg(dsn: str) -> None:
-    assert run_example("web_asyncpg.py", dsn) == "/orders pending\n"
-
-
-@pytest.mark.parametrize("name", ["web_flask", "web_flask_sqlalchemy"])
-def test_flask(dsn: str, name: str) -> None:
-    assert run_example(f"{name}.py", dsn) == "/orders pending\n"
+@pytest.mark.parametrize(
+    ("name", "ways"),
+    [
+        ("web_fastapi", ["/orders", "/async/orders", "/dependent/orders"]),
+        *((name, ["/orders"]) for name in ("web_asyncpg", "web_flask", "web_flask_sqlalchemy")),
+    ],
+)
+def test_a_program_of_the_page(dsn: str, name: str, ways: list[str]) -> None:
+    assert run_example(f"{name}.py", dsn) == "".join(f"{way} pending\n" for way in ways)
 
 
 def test_the_page_shows_what_the_programs_have() -> None:
