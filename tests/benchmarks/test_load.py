@@ -79,12 +79,9 @@ def test_the_time_that_it_took_to_find_nothing_does_not_count() -> None:
     assert load.seconds < 2
 
 
-def test_nothing_to_do_is_an_error() -> None:
+def test_nothing_to_do_is_an_error_and_that_of_a_session_is_told() -> None:
     with pytest.raises(RanDryError):
         drive(Countdown(0), connections=1, seconds=1)
-
-
-def test_the_error_of_a_session_is_told() -> None:
     with pytest.raises(ConnectionRefusedError):
         drive(Refused(), connections=3, seconds=1)
 

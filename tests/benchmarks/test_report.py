@@ -22,13 +22,10 @@ def test_ratios_are_taken_round_by_round() -> None:
         Spread.of_ratios([1, 2], [1])
 
 
-@pytest.mark.parametrize(("percent", "value"), [(0, 1), (50, 50), (99, 99), (100, 100)])
-def test_percentiles(percent: float, value: float) -> None:
-    assert percentile(range(1, 101), percent) == value
-    assert percentile([7], percent) == 7
-
-
-def test_percentiles_of_few_values() -> None:
+def test_percentiles() -> None:
+    for percent, value in ((0, 1), (50, 50), (99, 99), (100, 100)):
+        assert percentile(range(1, 101), percent) == value
+        assert percentile([7], percent) == 7
     assert percentile([1, 2, 3, 4, 5], 50) == 3
     assert percentile(range(1, 150), 99) == 148
 

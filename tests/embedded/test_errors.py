@@ -37,6 +37,8 @@ def test_port_taken(server: EmbeddedServer) -> None:
             server.start(port)
         assert "--port" in (caught.value.hint or "")
     assert server.start(port).port == port
+    with pytest.raises(PortTaken, match=f"already runs on port {port}"):
+        server.start(port + 1)
 
 
 def test_last_port_taken_since(server: EmbeddedServer) -> None:
@@ -52,13 +54,6 @@ def test_last_port_taken_since(server: EmbeddedServer) -> None:
     assert moved != port
     server.stop()
     assert server.start().port == moved
-
-
-def test_running_on_another_port(server: EmbeddedServer) -> None:
-    port = server.start().port
-    assert port is not None
-    with pytest.raises(PortTaken, match=f"already runs on port {port}"):
-        server.start(port + 1)
 
 
 def test_folder_with_something_else_in_it(open_folder: Path, server_in: MakeServer) -> None:

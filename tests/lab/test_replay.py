@@ -260,16 +260,12 @@ def test_violations_fail_the_run(replay: Replaying, monkeypatch: pytest.MonkeyPa
     granted = Fleet._granted
 
     def forget_devices(self: Fleet, node: Any, claims: Any) -> Any:
-        return granted(self, node, [_without_gpus(claim) for claim in claims])
+        return granted(self, node, [replace(claim, assignment=None) for claim in claims])
 
     monkeypatch.setattr(Fleet, "_granted", forget_devices)
     result = replay()
     assert result.exit_code == 1
     assert "violations in" in result.stdout
-
-
-def _without_gpus(claim: Any) -> Any:
-    return replace(claim, assignment=None)
 
 
 def test_an_error_in_the_middle_of_a_run_is_told_in_one_line(

@@ -131,6 +131,7 @@ def test_right_grants_pass_and_a_device_is_free_again_after_the_end() -> None:
     assert not _check(_move("a", "share", 0), _move("b", "share", 1), gpu_milli=[600, 600])
     ended = _move("a", "share", 0, starts=False)
     assert not _check(_move("a", "share", 0), ended, _move("b", "share", 0), gpu_milli=[600, 0])
+    assert gpu_milli_in_use(JOBS, [_move("a", "share", 0), _move("b", "whole", 0, 1), ended]) == 2000
 
 
 @pytest.mark.parametrize(
@@ -164,11 +165,6 @@ def test_the_database_must_agree() -> None:
     assert "n1: GPUs are used [600, 0], but the database says [0, 0]" in found
 
 
-def test_gpus_still_held() -> None:
-    moves = [_move("a", "share", 0), _move("b", "whole", 0, 1), _move("a", "share", 0, starts=False)]
-    assert gpu_milli_in_use(JOBS, moves) == 2000
-
-
 NODE_FILE = "node,cpu_milli,memory_mib,gpu,gpu_model\nn1,96000,393216,8,G2\nn2,32000,262144,0,\n"
 POD_HEADER = (
     "pod,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,"
@@ -199,6 +195,7 @@ def test_reads_both_files(nodes: Path, pods: Path) -> None:
     assert trace.machines[0].labels == {"pool": "gpu", "gpu_model": "G2"}
     assert trace.machines[1].labels == {"pool": "cpu"}
     assert trace.jobs[0].kind == "share"
+    assert read_trace(nodes, pods, ignore_gpu_spec=True).jobs[0].gpu_models == ()
 
 
 def test_published_column_names_further_columns_and_float_times(nodes: Path, pods: Path) -> None:
@@ -207,10 +204,6 @@ def test_published_column_names_further_columns_and_float_times(nodes: Path, pod
     trace = read_trace(nodes, pods)
     assert trace.machines[0].gpu_model == "G2"
     assert trace.jobs[0].deleted_at == 99
-
-
-def test_ignore_gpu_spec(nodes: Path, pods: Path) -> None:
-    assert read_trace(nodes, pods, ignore_gpu_spec=True).jobs[0].gpu_models == ()
 
 
 @pytest.mark.parametrize(

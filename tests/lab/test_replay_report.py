@@ -91,30 +91,24 @@ def test_figures_of_a_timed_run() -> None:
     assert made.never_scheduled_but_ran == 1
 
 
-def test_claims_are_leases_however_many_a_call_brings() -> None:
-    ledger = Ledger(machines={machine.name: machine for machine in MACHINES})
+def test_what_a_ledger_counts() -> None:
+    machines = {machine.name: machine for machine in MACHINES}
+    ledger = Ledger(machines=machines)
     for _ in range(3):
         ledger.granted(_grant(uuid4(), "c", "plain"), PLAIN, 1.0)
     ledger.polled(5.0, 3)
     timing = report.timing(ledger, 2.0, paced=False)
+    # claims are leases, however many a call brings
     assert (timing.claims, timing.claim_calls, timing.claims_per_second) == (3, 1, 1.5)
-
-
-def test_a_lease_past_its_deadline_waits_no_more_unless_it_was_granted_just_before() -> None:
-    ledger = Ledger(machines={machine.name: machine for machine in MACHINES})
-    lease_id = uuid4()
+    ledger, lease_id = Ledger(machines=machines), uuid4()
     ledger.spawned(lease_id, PLAIN)
     ledger.deadline_passed(lease_id)
     assert (len(ledger.waiting), len(ledger.lapsed)) == (0, 1)
-    ledger.granted(_grant(lease_id, "c", "plain"), PLAIN, 1.0)
+    ledger.granted(_grant(lease_id, "c", "plain"), PLAIN, 1.0)  # just before
     assert (len(ledger.running), len(ledger.lapsed)) == (1, 0)
-
-
-def test_a_claim_seen_before_its_spawn_does_not_wait() -> None:
-    ledger = Ledger(machines={machine.name: machine for machine in MACHINES})
-    lease_id = uuid4()
-    ledger.granted(_grant(lease_id, "c", "plain"), PLAIN, 1.0)
-    ledger.spawned(lease_id, PLAIN)
+    early = uuid4()  # claimed before its spawn is seen
+    ledger.granted(_grant(early, "c", "plain"), PLAIN, 1.0)
+    ledger.spawned(early, PLAIN)
     assert not ledger.waiting
 
 
