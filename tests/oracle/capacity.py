@@ -72,16 +72,6 @@ def check_usage(nodes: Iterable[Node], claims: Sequence[Claim], kept: Mapping[UU
     return broken
 
 
-def check_requirements(nodes: Iterable[Node], claims: Iterable[Claim]) -> list[str]:
-    """Claims on nodes that do not meet their `require`; meaningful while no node is edited."""
-    by_id = {node.node_id: node for node in nodes}
-    return [
-        f"lease {claim.lease_id} runs on {claim.node_id}, which it may not"
-        for claim in claims
-        if not holds(claim.placement.get("require", []), by_id[claim.node_id])
-    ]
-
-
 def _asked(placement: Mapping[str, Any]) -> Mapping[str, int]:
     resources: Mapping[str, int] = placement.get("resources") or {}
     return resources

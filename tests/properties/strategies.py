@@ -15,7 +15,6 @@ STRANGER = str(uuid5(IDS, "nobody registered this one"))
 RESOURCE_IDS = tuple(str(uuid5(IDS, f"resource-{number}")) for number in range(3))
 DEVICES = tuple(str(uuid5(IDS, f"gpu-{node}-{index}")) for node in range(2) for index in (0, 1))
 KEYS = ("arch", "zone", "v", "set")
-CUSTOM = ("license", "tape")
 
 TEXTS = ("", "a", "b", "a100", "10", "-12.5", "0206", "+5", "1e3", " 7", "true", "é")
 VERSIONS = ("1", "1.2.3", "1.2.3-rc.1", "1.2.3-rc.2", "1.2.3beta1", "v2.0", "2.0.0+ent", "1.2.3.4")
