@@ -24,7 +24,7 @@ BARE = """
 ROW = "select bare_row() from generate_series(1, %(events)s)"
 ABOUT: Mapping[str, str] = {
     "a queue": (
-        "select hwqueue.note_event('queue_paused', 'queue q is paused', 0, p_queue => 'q')"
+        "select hwqueue.note_event('queue_paused', 'queue q is paused', p_queue => 'q')"
         " from generate_series(1, %(events)s)"
     ),
     "a lease": (
