@@ -1460,6 +1460,9 @@ CREATE FUNCTION hwqueue.cached_range(p_class_id bigint, p_now timestamp with tim
 CREATE FUNCTION hwqueue.cached_skew_reason(p_spread jsonb, p_fact jsonb, p_digest bigint, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.cancel_claims(p_leases uuid[], p_why text, p_message text, p_detail jsonb DEFAULT '{"reason": "cancelled"}'::jsonb, p_node uuid DEFAULT NULL::uuid) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text DEFAULT NULL::text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -2199,9 +2202,6 @@ CREATE FUNCTION hwqueue.end_parent_step(p_run hwqueue.run, p_now timestamp with 
 CREATE FUNCTION hwqueue.end_step(p_run uuid, p_step integer, p_verdict hwqueue.step_verdict, p_is_short boolean, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone) RETURNS uuid[]
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_numbers integer[], OUT leases jsonb, OUT held integer) RETURNS record
     LANGUAGE plpgsql;
 
@@ -2341,9 +2341,6 @@ CREATE FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend inte
 
 CREATE FUNCTION hwqueue.facts_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.fail_late(p_leases uuid[], p_now timestamp with time zone) RETURNS integer
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean DEFAULT true, p_retry_at timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS text
     LANGUAGE sql SECURITY DEFINER
@@ -2597,6 +2594,9 @@ CREATE FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) RETURNS bigint
 CREATE FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_reach double precision, p_known jsonb, p_now timestamp with time zone) RETURNS TABLE(node_id uuid, score double precision)
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'force_custom_plan';
+
+CREATE FUNCTION hwqueue.follow_ended(p_is_short boolean) RETURNS void
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.follow_ends(p_run hwqueue.run, p_progress hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
@@ -2977,9 +2977,6 @@ CREATE FUNCTION hwqueue.isolated_resources(p_isolation jsonb, p_resources jsonb,
 CREATE FUNCTION hwqueue.isolation_conflicts(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) RETURNS TABLE(code text, message text, predicate jsonb)
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.item_ended(p_lease uuid, p_state text, p_is_short boolean) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue.workflow_step, p_task text, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
     LANGUAGE sql;
 
@@ -3168,6 +3165,9 @@ COMMENT ON COLUMN hwqueue.outcome.assignment IS 'what was allocated for the last
 
 CREATE FUNCTION hwqueue.lease_end(p_lease uuid) RETURNS hwqueue.outcome
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.lease_ended(p_leases uuid[], p_state text, p_error jsonb, p_message text, p_detail jsonb DEFAULT NULL::jsonb, p_claim hwqueue.claim DEFAULT NULL::hwqueue.claim, p_now timestamp with time zone DEFAULT NULL::timestamp with time zone, p_follows boolean DEFAULT false) RETURNS void
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lease_fact(p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
@@ -3514,9 +3514,6 @@ CREATE FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_
 CREATE FUNCTION hwqueue.near_origin(p_near jsonb, p_part jsonb) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.near_placement(p_near jsonb, p_places jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.near_places(p_run uuid, p_near jsonb, p_item integer DEFAULT NULL::integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
@@ -3734,8 +3731,8 @@ CREATE FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boole
 CREATE FUNCTION hwqueue.note_bound(p_bytes bigint) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.note_deaths(p_leases uuid[], p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
+CREATE FUNCTION hwqueue.note_ended(p_leases uuid[], p_state text, p_has_steps boolean) RETURNS text
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.note_event(p_code text, p_message text, p_detail jsonb DEFAULT NULL::jsonb, p_node uuid DEFAULT NULL::uuid, p_queue text DEFAULT NULL::text, p_class bigint DEFAULT NULL::bigint) RETURNS void
     LANGUAGE plpgsql;
@@ -4978,9 +4975,6 @@ CREATE FUNCTION hwqueue.step_class(p_workflow hwqueue.workflow, p_run hwqueue.ru
 CREATE FUNCTION hwqueue.step_content(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_target hwqueue.spawn_target) RETURNS hwqueue.class_content
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.step_ended(p_lease uuid, p_state text, p_is_short boolean) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.step_error(p_step hwqueue.step, p_of_lease jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
@@ -5001,20 +4995,17 @@ CREATE FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer DE
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off';
 
-CREATE FUNCTION hwqueue.steps_ended(p_leases uuid[], p_state text, p_is_short boolean DEFAULT false) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.still_attested(p_domains text[], p_until timestamp with time zone[], p_now timestamp with time zone) RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.stop_claims(p_leases uuid[], p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text DEFAULT 'keep'::text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.stop_items(p_run uuid, p_step integer, p_limit integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.stop_leases(p_leases uuid[]) RETURNS uuid[]
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.stop_members(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
@@ -5510,7 +5501,7 @@ CREATE FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options js
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_current bigint, OUT verdict text, OUT state text) RETURNS record
+CREATE FUNCTION hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_node uuid, OUT verdict text, OUT state text) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.wire_blob(p_value jsonb, p_field text) RETURNS bytea
@@ -7883,6 +7874,8 @@ REVOKE ALL ON FUNCTION hwqueue.cached_range(p_class_id bigint, p_now timestamp w
 
 REVOKE ALL ON FUNCTION hwqueue.cached_skew_reason(p_spread jsonb, p_fact jsonb, p_digest bigint, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.cancel_claims(p_leases uuid[], p_why text, p_message text, p_detail jsonb, p_node uuid) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text) TO hwqueue_operator;
@@ -8286,8 +8279,6 @@ REVOKE ALL ON FUNCTION hwqueue.end_parent_step(p_run hwqueue.run, p_now timestam
 
 REVOKE ALL ON FUNCTION hwqueue.end_step(p_run uuid, p_step integer, p_verdict hwqueue.step_verdict, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_numbers integer[], OUT leases jsonb, OUT held integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ending_reason(p_gang hwqueue.gang) FROM PUBLIC;
@@ -8360,8 +8351,6 @@ GRANT ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_exten
 GRANT ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.facts_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.fail_late(p_leases uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean, p_retry_at timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean, p_retry_at timestamp with time zone) TO hwqueue_worker;
@@ -8448,6 +8437,8 @@ REVOKE ALL ON FUNCTION hwqueue.fleet_headline(p_snapshot hwqueue.fleet_snapshot)
 REVOKE ALL ON FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_reach double precision, p_known jsonb, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.follow_ended(p_is_short boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.follow_ends(p_run hwqueue.run, p_progress hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8672,8 +8663,6 @@ REVOKE ALL ON FUNCTION hwqueue.isolated_resources(p_isolation jsonb, p_resources
 
 REVOKE ALL ON FUNCTION hwqueue.isolation_conflicts(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.item_ended(p_lease uuid, p_state text, p_is_short boolean) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue.workflow_step, p_task text, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[], OUT stopped integer) FROM PUBLIC;
@@ -8780,6 +8769,8 @@ GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) T
 REVOKE ALL ON FUNCTION hwqueue.lease_details(p_ids uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_end(p_lease uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.lease_ended(p_leases uuid[], p_state text, p_error jsonb, p_message text, p_detail jsonb, p_claim hwqueue.claim, p_now timestamp with time zone, p_follows boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_fact(p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9005,8 +8996,6 @@ REVOKE ALL ON FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.pla
 
 REVOKE ALL ON FUNCTION hwqueue.near_origin(p_near jsonb, p_part jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.near_placement(p_near jsonb, p_places jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.near_places(p_run uuid, p_near jsonb, p_item integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.nearest_name(p_name text, p_names text[]) FROM PUBLIC;
@@ -9125,7 +9114,7 @@ REVOKE ALL ON FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocke
 
 REVOKE ALL ON FUNCTION hwqueue.note_bound(p_bytes bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_deaths(p_leases uuid[], p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.note_ended(p_leases uuid[], p_state text, p_has_steps boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_event(p_code text, p_message text, p_detail jsonb, p_node uuid, p_queue text, p_class bigint) FROM PUBLIC;
 
@@ -9875,8 +9864,6 @@ REVOKE ALL ON FUNCTION hwqueue.step_class(p_workflow hwqueue.workflow, p_run hwq
 
 REVOKE ALL ON FUNCTION hwqueue.step_content(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_target hwqueue.spawn_target) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.step_ended(p_lease uuid, p_state text, p_is_short boolean) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.step_error(p_step hwqueue.step, p_of_lease jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_origins(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_defaults jsonb, p_placement jsonb) FROM PUBLIC;
@@ -9893,11 +9880,7 @@ GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after inte
 GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text) TO hwqueue_worker;
 
-REVOKE ALL ON FUNCTION hwqueue.steps_ended(p_leases uuid[], p_state text, p_is_short boolean) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.still_attested(p_domains text[], p_until timestamp with time zone[], p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.stop_claims(p_leases uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text) TO hwqueue_producer;
@@ -9905,6 +9888,8 @@ GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text)
 GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.stop_items(p_run uuid, p_step integer, p_limit integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.stop_leases(p_leases uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stop_members(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -10211,7 +10196,7 @@ GRANT ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_opti
 GRANT ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_current bigint, OUT verdict text, OUT state text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_node uuid, OUT verdict text, OUT state text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.wire_blob(p_value jsonb, p_field text) FROM PUBLIC;
 

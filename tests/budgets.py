@@ -28,7 +28,11 @@ NOTES = {
     "sql_lines": "hand-written, by folder; around: what stands beside the folders",
     "reach_functions": "how many functions a call may run, by the static call graph",
     "reach_files": "and in how many files these stand",
+    "below_functions": "the same without what stands above claims: runs, teams and everywhere tasks",
+    "below_files": "and in how many files these stand",
+    "below_chain": "and how many of them call each other in a row, at most",
 }
+ABOVE = ("gangs", "everywhere", "workflows")
 REACHING = ("spawn_lease", "claim_task", "settle_and_claim", "complete_lease", "reap")
 SHORT = 25
 
@@ -37,7 +41,7 @@ Budgets = dict[str, dict[str, int]]
 
 def measured(known: dict[str, Function]) -> Budgets:
     """The present numbers."""
-    reached = {name: reach(known, name) for name in REACHING}
+    below = {key: function for key, function in known.items() if function.layer not in ABOVE}
     return {
         "lines": {
             "hwqueue": lines_below("hwqueue", "*.py", without="_sync"),
@@ -59,10 +63,11 @@ def measured(known: dict[str, Function]) -> Budgets:
             if folder.is_dir()
         }
         | {"around": sum(map(lines_in, SQL_DIR.glob("[!s]*.sql")))},
-        "reach_functions": {name: len(found) for name, found in reached.items()},
-        "reach_files": {
-            name: len({known[called].module for called in found}) for name, found in reached.items()
-        },
+        "reach_functions": {name: len(reach(known, name)) for name in REACHING},
+        "reach_files": {name: files(known, name) for name in REACHING},
+        "below_functions": {name: len(reach(below, name)) for name in REACHING},
+        "below_files": {name: files(below, name) for name in REACHING},
+        "below_chain": {name: chain(below, name, {}) for name in REACHING},
     }
 
 
@@ -100,6 +105,20 @@ def reach(known: dict[str, Function], name: str) -> set[str]:
             found.add(called)
             left += known[called].calls & known.keys()
     return found
+
+
+def files(known: dict[str, Function], name: str) -> int:
+    """In how many files stands what a call may run."""
+    return len({known[called].module for called in reach(known, name)})
+
+
+def chain(known: dict[str, Function], name: str, lengths: dict[str, int]) -> int:
+    """The longest row of functions that call each other; one that calls itself again counts once."""
+    if name not in lengths:
+        lengths[name] = 0
+        called = known[name].calls & known.keys()
+        lengths[name] = 1 + max((chain(known, each, lengths) for each in sorted(called)), default=0)
+    return lengths[name]
 
 
 def short_with_one_caller(known: dict[str, Function]) -> list[str]:

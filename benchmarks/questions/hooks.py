@@ -39,14 +39,16 @@ _DAY = 86_400
 _DEFINITION = "select pg_get_functiondef(p.oid) from pg_proc p where p.oid = %s::regproc"
 # What a function does only for steps: how often, and what it looks like.
 _STEPS_ALONE = re.compile(
-    r"\n  if (?:v_is_step|p_claim\.is_step|v_steps is not null|v_items is not null) then\n"
-    r".*?\n  end if;",
+    r"\n  if (?:v_is_step is not null|v_of_runs is not null"
+    r"|current_setting\('hwqueue.ended'\) <> '') then\n.*?\n  end if;"
+    r"|\n  v_ended text := set_config\('hwqueue.ended', '', true\);",
     re.DOTALL,
 )
 _HOOKED = {
-    "hwqueue.end_claim": 1,
+    "hwqueue.claim_task": 2,
+    "hwqueue.complete_lease": 2,
     "hwqueue.end_completed_claim": 1,
-    "hwqueue.end_completed_claims": 2,
+    "hwqueue.end_completed_claims": 1,
 }
 
 

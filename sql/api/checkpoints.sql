@@ -107,8 +107,8 @@ language sql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
-  select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'suspend', 'signal', p_signal,
-    'name', p_name, 'near', p_near, 'available_at', case
+  select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'suspend',
+    'signal', p_signal, 'name', p_name, 'near', p_near, 'available_at', case
       when p_until between '0001-01-01 00:00:00+00' and '9999-12-31 23:59:59.999999+00'
         then to_char(p_until at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') else p_until::text end))
 $$;

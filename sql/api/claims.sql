@@ -30,6 +30,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off set jit = off
 as $$
 declare
+  v_ended text := set_config('hwqueue.ended', '', true);  -- filled by note_ended
   v_moves boolean := hwqueue.check_request(p_queues, p_qty, p_claim_timeout)
     and hwqueue.should_advance_low_water(p_qty);
   v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
@@ -43,6 +44,7 @@ begin
     return query select f.* from hwqueue.claim_beside_reserved(
       row(p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null, null), v_state, v_moves,
       v_drawn) f;
+    perform hwqueue.follow_ended(false);
     return;
   end if;
   v_head := hwqueue.claim_at_head(v_state, p_queues, case when v_state.node_epoch = p_epoch then p_qty end,
@@ -64,6 +66,9 @@ begin
     select g.*
     from hwqueue.claim_general(row(p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null, null),
       v_state, v_head.queue_head, v_moves, v_drawn) g;
+  if current_setting('hwqueue.ended') <> '' then
+    perform hwqueue.follow_ended(false);
+  end if;
 end
 $$;
 
@@ -88,6 +93,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off set jit = off
 as $$
 declare
+  v_ended text := set_config('hwqueue.ended', '', true);  -- filled by note_ended
   v_completed int := hwqueue.check_completions(p_completed, p_completed_tokens, 'p_completed',
     'p_completed_tokens');
   v_plain bigint[];
@@ -128,6 +134,9 @@ begin
       from hwqueue.settle_lists(p_node, v_state.has_limits, p_settle, v_plain, p_completed,
         p_completed_tokens) e;
   end if;
+  if current_setting('hwqueue.ended') <> '' then
+    perform hwqueue.follow_ended(true);
+  end if;
   if p_qty = 0 then
     return;
   elsif v_state.has_reserved then
@@ -137,6 +146,7 @@ begin
       from hwqueue.claim_beside_reserved(
         row(p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null, null), v_state,
         v_moves, v_drawn) f;
+    perform hwqueue.follow_ended(false);
     return;
   end if;
   v_head := hwqueue.claim_at_head(v_state, p_queues, case when v_state.node_epoch = p_epoch then p_qty end,
@@ -161,6 +171,9 @@ begin
            c.task_name, c.params, c.headers, c.score, c.expires_at, c.assignment
     from hwqueue.claim_general(row(p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null, null),
       v_state, v_head.queue_head, v_moves, v_drawn) c;
+  if current_setting('hwqueue.ended') <> '' then
+    perform hwqueue.follow_ended(false);
+  end if;
 end
 $$;
 
@@ -177,7 +190,9 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
+  v_ended text := set_config('hwqueue.ended', '', true);  -- filled by note_ended
   v_result jsonb := nullif(p_result, 'null');
+  v_holds_node boolean;
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
     perform hwqueue.require_read_committed();
@@ -185,22 +200,33 @@ begin
   if v_result is not null then
     perform hwqueue.check_result(p_lease, v_result, 'result');
   end if;
-  if hwqueue.end_completed_claim(p_lease, p_token, null, true, false, v_result) then
-    return 'completed';
+  if not hwqueue.end_completed_claim(p_lease, p_token, null, true, false, v_result) then
+    loop
+      -- Only for a claim that allocated something: another one is held by a session, and waiting for that
+      -- with node_state locked would hold up the node's claims. Read without a lock: if the lease is granted
+      -- again before node_state is locked, the token does not match.
+      perform 1 from hwqueue.node_state s
+      where s.node_id = (
+        select c.node_id from hwqueue.claim c where c.lease_id = p_lease
+          and c.claim_token = p_token and c.assignment is not null and hwqueue.is_own(c.login))
+      for no key update;
+      v_holds_node := found;
+      exit when v_holds_node and hwqueue.end_completed_claim(p_lease, p_token, null, false, false, v_result);
+      perform 1 from hwqueue.claim c  -- this session may hold it already
+      where c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or v_holds_node)
+        and hwqueue.is_own(c.login) for update skip locked;
+      exit when found
+        and hwqueue.end_completed_claim(p_lease, p_token, null, not v_holds_node, true, v_result);
+      perform hwqueue.require_claim(p_lease, p_token);
+      if not hwqueue.await_claims(array[p_lease], '5s') then
+        perform hwqueue.refuse_settlement(p_lease, p_token, 'busy', 'claimed');
+      end if;
+    end loop;
   end if;
-  -- Only for a claim that allocated something: another one is held by a session, and waiting for that
-  -- with node_state locked would hold up the node's claims. Read without a lock: if the lease is granted
-  -- again before node_state is locked, the token does not match.
-  perform 1 from hwqueue.node_state s
-  where s.node_id = (
-    select c.node_id from hwqueue.claim c where c.lease_id = p_lease
-      and c.claim_token = p_token and c.assignment is not null and hwqueue.is_own(c.login))
-  for no key update;
-  if found and hwqueue.end_completed_claim(p_lease, p_token, null, false, false, v_result) then
-    return 'completed';
+  if current_setting('hwqueue.ended') <> '' then
+    perform hwqueue.follow_ended(false);
   end if;
-  return hwqueue.settle_one(p_lease, p_token, case when v_result is null then '{"outcome": "complete"}'
-    else jsonb_build_object('outcome', 'complete', 'result', v_result) end);
+  return 'completed';
 end
 $$;
 
@@ -219,6 +245,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
+  v_ended text := set_config('hwqueue.ended', '', true);  -- filled by note_ended
   v_has_limits boolean;
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_completions(p_lease_ids, p_tokens, 'p_lease_ids',
@@ -236,6 +263,9 @@ begin
   return query
     select c.* from hwqueue.settle_lists(null, v_has_limits, '[]', '{}',
       p_lease_ids, p_tokens) c order by c.ordinal;
+  if current_setting('hwqueue.ended') <> '' then
+    perform hwqueue.follow_ended(false);
+  end if;
 end
 $$;
 
@@ -529,7 +559,7 @@ begin
     join hwqueue.lease l on l.lease_id = d.lease_id
     join hwqueue.placement_class k on k.class_id = l.class_id
     where d.died_at > v_now - interval '1 hour'
-      and (q.name <> all (v.queues) or d.task_name <> all (v.tasks)) is not true  -- as note_deaths
+      and (q.name <> all (v.queues) or d.task_name <> all (v.tasks)) is not true  -- as lease_ended
       and (k.trusts = '{}' or hwqueue.is_still_attested_for(k.class_id, n, hwqueue.attested_at(n, v_now)))
     order by d.died_at, d.lease_id limit p_limit for update of d skip locked);
   return query

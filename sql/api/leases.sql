@@ -187,39 +187,25 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
+  v_ended text := set_config('hwqueue.ended', '', true);  -- filled by note_ended
   v_claim hwqueue.claim;
   v_entry hwqueue.scheduled;
-  v_steps uuid[];
   v_state text;
-  v_now timestamptz;
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_payload(to_jsonb(p_reason), 'p_reason', 1024);
   v_entry := hwqueue.take_entry(p_lease);
-  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
-  v_now := hwqueue.clock();
   if v_entry.lease_id is not null then
-    v_steps := hwqueue.end_waiting(array[p_lease], 'cancelled',
-        jsonb_build_object('reason', 'cancelled', 'detail', p_reason), v_now);
-    perform hwqueue.note_leases('lease_cancelled', array[p_lease],
-        concat_ws(': ', 'cancelled while it waited', p_reason));
-    if v_steps <> '{}' then
-      perform hwqueue.steps_ended(v_steps, 'cancelled');
-    end if;
+    perform hwqueue.lease_ended(array[p_lease], 'cancelled', jsonb_build_object('reason', 'cancelled',
+      'detail', p_reason), concat_ws(': ', 'cancelled while it waited', p_reason));
+    perform hwqueue.follow_ended(false);
     return 'cancelled';
   end if;
   select c.* into v_claim from hwqueue.claim c where c.lease_id = p_lease for no key update;
-  update hwqueue.claim c
-  set stop_requested_at = least(c.stop_requested_at, v_now), stop_reason = 'cancelled',
-    stop_detail = p_reason,
-      expires_at = least(c.expires_at, v_now + c.claim_timeout),
-        check_at = least(c.check_at, v_now + c.claim_timeout)
-  where c.lease_id = p_lease;
   if found then
     if v_claim.stop_reason is distinct from 'cancelled' then
-      perform hwqueue.note_leases('claim_stop_requested', array[p_lease],
-          concat_ws(': ', 'asked to stop: cancelled', p_reason), '{"reason": "cancelled"}', v_claim.node_id);
-      perform hwqueue.wake_node(v_claim.node_id, v_claim.login);
+      perform hwqueue.cancel_claims(array[p_lease], p_reason, concat_ws(': ', 'cancelled', p_reason),
+        p_node => v_claim.node_id);
     end if;
     return 'claimed';
   end if;

@@ -26,6 +26,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
+  v_ends text := set_config('hwqueue.ended', '', true);  -- filled by note_ended
   v_node hwqueue.node;
   v_old hwqueue.node;
   v_state hwqueue.node_state;
@@ -86,6 +87,7 @@ begin
   if v_epoch > 1 and not v_keep then
     v_ended := hwqueue.end_older_claims(p_node, v_epoch, v_now);
   end if;
+  perform hwqueue.follow_ended(false);
   v_lasting := hwqueue.recount_node(v_node, v_epoch, v_now,
     (v_old.profile_id, v_old.resources, v_old.gpu_ids, v_old.gpu_parents)
       is distinct from (v_node.profile_id, v_node.resources, v_node.gpu_ids, v_node.gpu_parents));
@@ -188,6 +190,7 @@ create or replace function hwqueue.deregister_node(p_node uuid) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+  v_ends text := set_config('hwqueue.ended', '', true);  -- filled by note_ended
   v_node hwqueue.node;
   v_ended int;
   v_state hwqueue.node_state;
@@ -199,6 +202,7 @@ begin
   v_node := hwqueue.read_node(p_node);
   v_now := hwqueue.clock();
   v_ended := hwqueue.end_older_claims(p_node, v_state.node_epoch + 1, v_now);
+  perform hwqueue.follow_ended(false);
   delete from hwqueue.attestation a where a.node_id = p_node;
   update hwqueue.node_state s set login = null where s.node_id = p_node;
   perform hwqueue.leave_fleet(v_node, format('%s claims ended', v_ended),
@@ -215,6 +219,7 @@ create or replace function hwqueue.deregister_own_node(p_node uuid, p_epoch bigi
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+  v_ends text := set_config('hwqueue.ended', '', true);  -- filled by note_ended
   v_node hwqueue.node;
 begin
   perform hwqueue.require_read_committed();
@@ -226,6 +231,7 @@ begin
     return false;
   end if;
   perform hwqueue.end_older_claims(p_node, p_epoch + 1, hwqueue.clock());
+  perform hwqueue.follow_ended(false);
   perform hwqueue.leave_fleet(v_node, 'its worker stopped', '{"reason": "stopped"}', hwqueue.clock());
   return true;
 end

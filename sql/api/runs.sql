@@ -402,10 +402,8 @@ begin
           select o from unnest(v_open) o where o <> all (v_taken) limit 1)),
         'cancel the lease, and skip the step when it has ended');
     elsif v_taken <> '{}' then
-      lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
-      perform hwqueue.end_waiting(v_taken, 'cancelled',
-          '{"reason": "cancelled", "detail": "its step was declared completed"}', hwqueue.clock()),
-        hwqueue.note_leases('lease_cancelled', v_taken, 'cancelled: its step was declared completed');
+      perform hwqueue.lease_ended(v_taken, 'cancelled', '{"reason": "cancelled", "detail": "its step was '
+        'declared completed"}', 'cancelled: its step was declared completed', p_follows => true);
     end if;
   end if;
   v_now := hwqueue.clock();

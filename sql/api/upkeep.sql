@@ -41,6 +41,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
+  v_ended text := set_config('hwqueue.ended', '', true);  -- filled by note_ended
   v_now timestamptz;
   v_lead record;
   v_done hwqueue.upkeep_done;
@@ -88,6 +89,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
+  v_ended text := set_config('hwqueue.ended', '', true);  -- filled by note_ended
   v_now timestamptz;
   v_pruned_at timestamptz;
   v_done hwqueue.upkeep_done := hwqueue.nothing_done(false);

@@ -436,3 +436,8 @@ begin
       from (select distinct e.value from jsonb_array_elements(v_array) e) s);
 end
 $$;
+
+-- Returns {key: value}, or {} for a value that is null.
+create or replace function hwqueue.present(p_key text, p_value jsonb) returns jsonb
+language sql immutable parallel safe
+as $$ select case when p_value is null then '{}' else jsonb_build_object(p_key, p_value) end $$;

@@ -186,8 +186,8 @@ declare
   v_near uuid;
 begin
   v_wishes := array(
-    select case when n is not null then hwqueue.normalise_placement(
-      hwqueue.near_placement('{"what": "node"}', jsonb_build_array(n)), 'near') end
+    select case when n is not null
+      then format('{"prefer": [{"when": [{"node": ["%s"]}], "weight": 100}]}', n)::jsonb end
     from unnest(array[p_node, v_before]) with ordinality i(n, turn) order by i.turn);
   select c.* into v_class
   from hwqueue.lease l

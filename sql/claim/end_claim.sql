@@ -30,6 +30,8 @@ declare
     when p_claim.is_reserved or v_outcome = 'released' and not v_cancelled then 1 else 0 end;
   v_state text := case when v_cancelled then 'cancelled' else 'failed' end;
   v_lease hwqueue.lease;
+  v_message text;
+  v_detail jsonb;
 begin
   if p_claim.gang_id <> p_claim.lease_id and p_next is not null and hwqueue.is_left_behind(p_claim) then
     p_next := null;
@@ -54,35 +56,16 @@ begin
     return hwqueue.put_back(p_claim.lease_id, v_attempts,
       hwqueue.claims_until(p_claim.claim_token), coalesce(p_next, p_now), p_now);
   end if;
-  if p_claim.gang_id is not null then
-    insert into hwqueue.gang_change (gang_id) values (p_claim.gang_id);
-  end if;
-  insert into hwqueue.outcome (lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
-    attempt, state, assignment, error, is_step)
-  values (p_claim.lease_id, p_claim.queue_id, p_now, p_claim.claimed_at, p_claim.claim_token,
-    p_claim.node_id, v_attempts, v_state, p_claim.assignment,
-    coalesce(p_error, case when v_cancelled
-      then jsonb_build_object('reason', 'cancelled', 'detail', p_claim.stop_detail) end),
-    case when p_claim.is_step is not null then true end);
-  if p_claim.is_awaited then
-    perform hwqueue.notify_ended(array[p_claim.lease_id]);
-  end if;
-  if p_outcome in ('expired', 'superseded') and not v_cancelled then
-    perform hwqueue.note_deaths(array[p_claim.lease_id], p_now);
-  end if;
-  perform hwqueue.note_leases(case when v_cancelled then 'lease_cancelled' else 'lease_failed' end,
-    array[p_claim.lease_id],
-    case when v_cancelled and p_claim.is_reserved then 'cancelled while it was reserved'
-      when v_cancelled then 'cancelled while it ran'
-      else format('dead after attempt %s, which ended %s', p_claim.attempt, p_outcome)
-        || coalesce(': ' || hwqueue.error_words(p_error), '') end, jsonb_build_object('attempt',
-        p_claim.attempt, 'outcome', p_outcome,
-      'error', left(p_error ->> 'message', 200)), p_claim.node_id);
-  if p_claim.is_step then
-    perform hwqueue.step_ended(p_claim.lease_id, v_state, false);
-  elsif not p_claim.is_step then
-    perform hwqueue.item_ended(p_claim.lease_id, v_state, false);
-  end if;
+  v_detail := jsonb_build_object('attempt', p_claim.attempt, 'outcome', p_outcome,
+    'error', left(p_error ->> 'message', 200));
+  v_message := case when v_cancelled and p_claim.is_reserved then 'cancelled while it was reserved'
+    when v_cancelled then 'cancelled while it ran'
+    else format('dead after attempt %s, which ended %s', p_claim.attempt, p_outcome)
+      || coalesce(': ' || hwqueue.error_words(p_error), '') end;
+  p_claim.attempt := v_attempts;
+  perform hwqueue.lease_ended(array[p_claim.lease_id], v_state, coalesce(p_error, case when v_cancelled
+      then jsonb_build_object('reason', 'cancelled', 'detail', p_claim.stop_detail) end), v_message, v_detail,
+    p_claim, p_now);
   return v_state;
 end
 $$;
@@ -141,6 +124,7 @@ declare
   v_is_awaited boolean;
   v_is_step boolean;
   v_gang_id uuid;
+  v_noted text;
 begin
   delete from hwqueue.claim c
   where c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or not p_is_plain)
@@ -170,11 +154,8 @@ begin
   if v_is_awaited then
     perform hwqueue.notify_ended(array[p_lease]);
   end if;
-  if v_is_step then
-    -- of a node that settles, the transaction ends with the call; a handler's own may stay open
-    perform hwqueue.step_ended(p_lease, 'completed', p_node is not null);
-  elsif not v_is_step then
-    perform hwqueue.item_ended(p_lease, 'completed', p_node is not null);
+  if v_is_step is not null then
+    v_noted := hwqueue.note_ended(array[p_lease], 'completed', v_is_step);
   end if;
   if v_gang_id is not null then
     insert into hwqueue.gang_change (gang_id) values (v_gang_id);
@@ -187,7 +168,7 @@ $$;
 -- affinity terms. With p_node only that node's, else only the caller's. It skips claims that other sessions
 -- hold, and results that their queue does not allow: p_settle has them, at the same ordinals. Returns the
 -- ordinals, in the lists, of those that it completed.
--- Locks: the claims by lease_id; the rows of leases that go; as steps_ended. Not idempotent.
+-- Locks: the claims by lease_id; the rows of leases that go; new rows. Not idempotent.
 create or replace function hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[], p_node uuid,
   p_settle jsonb)
 returns int[]
@@ -198,9 +179,10 @@ declare
   v_done int[];
   v_gone uuid[];
   v_awaited uuid[];
-  v_steps uuid[];
-  v_items uuid[];
+  v_of_runs uuid[];
+  v_has_steps boolean;
   v_gangs uuid[];
+  v_noted text;
 begin
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   v_now := hwqueue.clock();
@@ -223,21 +205,18 @@ begin
     from ended e
   )
   select coalesce(array_agg(e.ordinal), '{}'), array_agg(e.lease_id) filter (where e.eligible_at is not null),
-         array_agg(e.lease_id) filter (where e.is_awaited), array_agg(e.lease_id) filter (where e.is_step),
-         array_agg(e.lease_id) filter (where not e.is_step),
+         array_agg(e.lease_id) filter (where e.is_awaited),
+         array_agg(e.lease_id) filter (where e.is_step is not null), bool_or(e.is_step),
          array_agg(distinct e.gang_id) filter (where e.gang_id is not null)
-  into v_done, v_gone, v_awaited, v_steps, v_items, v_gangs from ended e;
+  into v_done, v_gone, v_awaited, v_of_runs, v_has_steps, v_gangs from ended e;
   if v_awaited is not null then
     perform hwqueue.notify_ended(v_awaited);
   end if;
   if v_gone is not null then
     delete from hwqueue.lease l where l.lease_id = any (v_gone);
   end if;
-  if v_steps is not null then
-    perform hwqueue.steps_ended(v_steps, 'completed', p_node is not null);
-  end if;
-  if v_items is not null then
-    perform hwqueue.items_ended(v_items, 'completed', p_node is not null);
+  if v_of_runs is not null then
+    v_noted := hwqueue.note_ended(v_of_runs, 'completed', v_has_steps);
   end if;
   if v_gangs is not null then
     insert into hwqueue.gang_change (gang_id) select g from unnest(v_gangs) g;

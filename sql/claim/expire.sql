@@ -249,10 +249,11 @@ begin
   if v_late = '{}' then
     return 0;
   end if;
-  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   delete from hwqueue.ready r using unnest(v_late) v
   where r.queue_id = v.queue_id and r.tier = v.tier and r.rank = v.rank and r.position = v.position;
-  return hwqueue.fail_late(array(select v.lease_id from unnest(v_late) v), hwqueue.clock());
+  perform hwqueue.lease_ended(array(select v.lease_id from unnest(v_late) v), 'failed', null,
+    'not claimed by its deadline');
+  return cardinality(v_late);
 end
 $$;
 
@@ -270,26 +271,10 @@ begin
   if v_late = '{}' then
     return 0;
   end if;
-  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   delete from hwqueue.scheduled s using unnest(v_late) v
   where s.queue_id = v.queue_id and s.available_at = v.available_at and s.lease_id = v.lease_id;
-  return hwqueue.fail_late(array(select v.lease_id from unnest(v_late) v), hwqueue.clock());
-end
-$$;
-
--- Fails leases whose entries the caller has locked and deleted, and returns their number. p_now: read
--- after that. Not idempotent.
-create or replace function hwqueue.fail_late(p_leases uuid[], p_now timestamptz) returns int
-language plpgsql volatile
-as $$
-declare
-  v_steps uuid[] := hwqueue.end_waiting(p_leases, 'failed', null, p_now);
-begin
-  perform hwqueue.note_deaths(p_leases, p_now);
-  perform hwqueue.note_leases('lease_deadline_exceeded', p_leases, 'not claimed by its deadline');
-  if v_steps <> '{}' then
-    perform hwqueue.steps_ended(v_steps, 'failed');
-  end if;
-  return cardinality(p_leases);
+  perform hwqueue.lease_ended(array(select v.lease_id from unnest(v_late) v), 'failed', null,
+    'not claimed by its deadline');
+  return cardinality(v_late);
 end
 $$;

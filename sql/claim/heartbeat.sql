@@ -79,15 +79,9 @@ create or replace function hwqueue.require_claim(p_lease uuid, p_token bigint) r
 language plpgsql volatile
 as $$
 declare
-  v_running bigint;
-  v_is_own boolean;
-  v_why record;
+  v_why record := hwqueue.why_not_settled(p_lease, p_token, null);
 begin
-  select c.claim_token, hwqueue.is_own(c.login) into v_running, v_is_own
-  from hwqueue.claim c where c.lease_id = p_lease;
-  if v_running is distinct from p_token or not v_is_own then
-    select w.verdict, w.state into v_why
-    from hwqueue.why_not_settled(p_lease, p_token, v_running) w;
+  if v_why.verdict <> 'busy' then
     perform hwqueue.refuse_settlement(p_lease, p_token, v_why.verdict, v_why.state);
   end if;
 end

@@ -2,9 +2,9 @@
 --
 -- Which function calls which; those that end a claim are in claim/end_claim:
 --
---   complete_lease ----------------> end_completed_claim; if that is false, settle_one
+--   complete_lease ----------------> end_completed_claim, until it is true or require_claim raises
 --   fail_lease, release_lease,
---   suspend_lease -----------------> settle_one, which raises the error of a verdict
+--   suspend_lease -----------------> settle_one (workflows/ending), which raises the error of a verdict
 --   settle_and_claim --------------> one completion: end_completed_claim; what else: settle_lists
 --   complete_leases ---------------> settle_lists
 --   settle_lists ------------------> end_completed_claims, in one statement; the rest one by one: completions
@@ -20,7 +20,7 @@
 -- sessions hold, for less than a second (or lock_timeout), so that it never holds up a node for longer than
 -- deadlock_timeout. A claim that is still held then is busy. Returns a row for each of p_settle, and for each
 -- of p_completed that was not completed.
--- traceparent, of the span of an attempt, is a setting while its claim ends: step_ended keeps it.
+-- traceparent, of the span of an attempt, is a setting while its claim ends: note_ended keeps it.
 -- Locks: the caller holds node_state; the claims by lease_id, skip locked; the rows of leases that go back.
 -- Raises QHA01 for a result that is too large. Not idempotent.
 create or replace function hwqueue.settle_lists(p_node uuid, p_has_limits boolean, p_settle jsonb,
@@ -40,7 +40,7 @@ declare
   v_done int[] := '{}';
   v_rest int[];
   v_has_waited boolean := false;
-  v_is_traced boolean := false;
+  v_trace text;
 begin
   if v_given > 0 then
     v_leases := array(
@@ -74,10 +74,7 @@ begin
       lease_id := v_leases[ordinal];
       v_item := coalesce(p_settle -> (ordinal - 1), '{"outcome": "complete"}');
       v_token := coalesce(v_tokens[ordinal], (v_item ->> 'claim_token')::numeric::bigint);
-      if v_is_traced or v_item ? 'traceparent' then
-        v_is_traced := v_item ? 'traceparent';
-        perform set_config('hwqueue.traceparent', coalesce(v_item ->> 'traceparent', ''), true);
-      end if;
+      v_trace := set_config('hwqueue.traceparent', coalesce(v_item ->> 'traceparent', ''), true);
       if v_item ? 'result' then
         perform hwqueue.check_result(lease_id, nullif(v_item -> 'result', 'null'),
           format('p_settle[%s].result', ordinal - 1));
@@ -103,9 +100,7 @@ begin
     v_has_waited := true;
     perform hwqueue.await_claims(array(select v_leases[n] from unnest(v_rest) n), '900ms');
   end loop;
-  if v_is_traced then
-    perform set_config('hwqueue.traceparent', '', true);
-  end if;
+  v_trace := set_config('hwqueue.traceparent', '', true);
 end
 $$;
 
@@ -187,45 +182,6 @@ begin
       jsonb_build_object('field', p_tokens_name), 'pass each claim_token as claim_task gave it');
   end if;
   return cardinality(p_lease_ids);
-end
-$$;
-
--- What complete_lease, fail_lease and release_lease have in common: settles by lease and token, and
--- turns every verdict but ok into its error. Waits up to five seconds (or lock_timeout) for another
--- session that holds the claim.
--- Locks: node_state of the claim's node if room is allocated for it; the claim; the lease row, if it
--- goes back.
--- Raises QHL01 lost, QHL02 cancelled, QHL03 finished, QHL04 not found, QHL05 bad token, QHL08 another
--- login's, QHL09 busy, QHA01, QHA02. Not idempotent.
-create or replace function hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb) returns text
-language plpgsql volatile
-as $$
-declare
-  v_claim hwqueue.claim;
-  v_result record;
-begin
-  perform hwqueue.require_read_committed();
-  perform hwqueue.check_settlement(p_settlement, 'settlement');
-  perform hwqueue.check_result(p_lease, p_settlement -> 'result', 'result');
-  perform pg_current_xact_id();  -- before the clock is read: reap_cursor relies on it
-  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
-  loop
-    -- without a lock: the assignment may change until the node is locked, then settle_claim reads it
-    -- again
-    select c.* into v_claim from hwqueue.claim c where c.lease_id = p_lease and c.claim_token = p_token;
-    if v_claim.assignment is not null and hwqueue.is_own(v_claim.login) then
-      perform 1 from hwqueue.node_state s where s.node_id = v_claim.node_id for no key update;
-    end if;
-    select s.verdict, s.state into v_result
-    from hwqueue.settle_claim(p_lease, p_token, p_settlement, v_claim.assignment is not null,
-        hwqueue.clock()) s;
-    exit when v_result.verdict not in ('needs_node_lock', 'busy')
-      or v_result.verdict = 'busy' and not hwqueue.await_claims(array[p_lease], '5s');
-  end loop;
-  if v_result.verdict <> 'ok' then
-    perform hwqueue.refuse_settlement(p_lease, p_token, v_result.verdict, v_result.state);
-  end if;
-  return v_result.state;
 end
 $$;
 
@@ -340,9 +296,8 @@ $$;
 -- An expired claim that is not reaped yet settles like any other: a claim is lost when the lease has
 -- been put back or granted again, not by the clock.
 -- p_holds_node: the caller holds node_state of the claim's node. If it does not, and room is allocated
--- for the claim, the verdict is needs_node_lock. If another session holds the claim it is busy
--- (await_claims). Both leave the claim as it is. p_node: that settles, its own claims alone and in a
--- transaction that ends with its call; null: no node does.
+-- for the claim, or if another session holds the claim, it is busy (await_claims): that leaves the claim as
+-- it is. p_node: that settles, its own claims alone; null: no node does.
 -- Locks: the claim, skip locked; the lease row, if it goes back. Not idempotent: the second call returns
 -- finished.
 create or replace function hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb,
@@ -359,17 +314,8 @@ begin
     and (p_node is null or c.node_id = p_node)
     and hwqueue.is_own(c.login) for update skip locked;
   if not found then
-    select c.claim_token, c.assignment, c.login, c.node_id
-    into v_claim.claim_token, v_claim.assignment, v_claim.login, v_claim.node_id
-    from hwqueue.claim c where c.lease_id = p_lease;
-    if v_claim.claim_token = p_token and (p_node is null or v_claim.node_id = p_node)
-      and hwqueue.is_own(v_claim.login) then
-      verdict := case when v_claim.assignment is null or p_holds_node then 'busy' else 'needs_node_lock' end;
-      state := 'claimed';
-    else
-      select w.verdict, w.state into verdict, state
-      from hwqueue.why_not_settled(p_lease, p_token, v_claim.claim_token) w;
-    end if;
+    select w.verdict, w.state into verdict, state
+    from hwqueue.why_not_settled(p_lease, p_token, p_node) w;
     return;
   end if;
   verdict := 'ok';
@@ -402,15 +348,17 @@ begin
 end
 $$;
 
--- Why a token settles nothing. p_current is the token of the running claim, if there is one: when the
--- two are equal, the claim belongs to another login or node.
-create or replace function hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_current bigint,
+-- Why a token settles nothing (busy: it will), for its login or only for a node.
+create or replace function hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_node uuid,
   out verdict text, out state text)
 language plpgsql volatile
 as $$
 declare
+  v_claim record;
   v_last bigint;  -- token of the last claim that has ended
 begin
+  select c.claim_token, (p_node is null or c.node_id = p_node) and hwqueue.is_own(c.login) as is_own
+  into v_claim from hwqueue.claim c where c.lease_id = p_lease;
   -- one statement, one MVCC snapshot: a concurrent requeue moves the last token from the outcome to the
   -- lease. A lease that went when it completed has an outcome until prune
   select coalesce(o.claim_token, l.claim_token), coalesce(o.state, hwqueue.lease_state(p_lease))
@@ -419,9 +367,9 @@ begin
   left join hwqueue.lease l on l.lease_id = i.lease_id
   left join hwqueue.outcome o on o.lease_id = i.lease_id;
   verdict := case
+    when p_token = v_claim.claim_token then case when v_claim.is_own then 'busy' else 'foreign' end
     when v_last is null then 'unknown'
-    when p_token = p_current then 'foreign'
-    when p_token is null or p_token > coalesce(p_current, v_last) or p_token < 1 then 'bad_token'
+    when p_token is null or p_token > coalesce(v_claim.claim_token, v_last) or p_token < 1 then 'bad_token'
     when state = 'cancelled' then 'cancelled'
     when state in ('completed', 'failed') and p_token = v_last then 'finished'
     else 'lost' end;

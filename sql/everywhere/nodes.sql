@@ -214,9 +214,7 @@ begin
   if (hwqueue.take_free_entry(p_lease)).lease_id is null then
     return false;
   end if;
-  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
-  perform hwqueue.end_waiting(array[p_lease], 'cancelled', p_error, hwqueue.clock());
-  perform hwqueue.note_leases('lease_cancelled', array[p_lease],
+  perform hwqueue.lease_ended(array[p_lease], 'cancelled', p_error,
     'cancelled: it is to run on no node any more', p_error);
   delete from hwqueue.gang_change c where c.gang_id = p_lease;
   return true;

@@ -320,7 +320,7 @@ $$;
 
 -- Works off the changes of a gang: brings its state up to date, cancels members that wait in vain, and stops
 -- those that may not go on.
--- Locks: the caller holds the gang; the entries, skip locked; as steps_ended and stop_members.
+-- Locks: the caller holds the gang; the entries, skip locked; as stop_members.
 create or replace function hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
@@ -331,7 +331,6 @@ declare
   v_is_loss boolean;
   v_is_ending boolean;  -- a member has completed: no other one joins
   v_leases uuid[];
-  v_steps uuid[];
 begin
   delete from hwqueue.gang_change c where c.gang_id = p_gang.gang_id;
   select c.* into v_found from hwqueue.count_members(p_gang) c;
@@ -347,16 +346,11 @@ begin
       insert into hwqueue.gang_change (gang_id) values (p_gang.gang_id);
       exit;
     end if;
-    lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
     delete from hwqueue.scheduled s where s.queue_id = p_gang.queue_id
       and s.available_at = 'infinity' and s.lease_id = any (v_leases);
-    v_steps := hwqueue.end_waiting(v_leases, 'cancelled', jsonb_build_object('reason', 'gang_incomplete',
-      'gang_id', p_gang.gang_id, 'detail', p_gang.reason), hwqueue.clock());
-    perform hwqueue.note_leases('lease_cancelled', v_leases, 'cancelled: its gang has ended',
+    perform hwqueue.lease_ended(v_leases, 'cancelled', jsonb_build_object('reason', 'gang_incomplete',
+        'gang_id', p_gang.gang_id, 'detail', p_gang.reason), 'cancelled: its gang has ended',
       jsonb_build_object('gang_id', p_gang.gang_id));
-    if v_steps <> '{}' then
-      perform hwqueue.steps_ended(v_steps, 'cancelled', true);
-    end if;
     exit when cardinality(v_leases) < 100 or hwqueue.is_time_up();
   end loop;
   if v_next in ('cancelling', 'stopping') and v_found.reserved + v_found.running > 0 then

@@ -47,11 +47,9 @@ begin
       v_ended := hwqueue.take_entries_of(v_leases);
       v_left := cardinality(v_leases) + cardinality(v_gangs) - cardinality(v_ended);
       if v_ended <> '{}' then
-        lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
         v_why := jsonb_build_object('reason', 'choice_taken', 'one_of', v_choice.choice_id, 'taken',
           v_choice.taken, 'detail', format('of its alternatives %s was taken', v_choice.taken));
-        perform hwqueue.end_waiting(v_ended, 'cancelled', v_why, hwqueue.clock());
-        perform hwqueue.note_leases('lease_cancelled', v_ended,
+        perform hwqueue.lease_ended(v_ended, 'cancelled', v_why,
           format('cancelled: of its alternatives %s was taken', v_choice.taken), v_why - 'detail');
       end if;
       for v_gang in

@@ -243,18 +243,9 @@ declare
 begin
   if p_row.old_goes = 'requeue' then
     perform hwqueue.ask_to_stop(p_claim.node_id, array[p_claim.lease_id], null, v_why, p_now);
-    return;
-  end if;
-  update hwqueue.claim c
-  set stop_requested_at = least(c.stop_requested_at, p_now), stop_reason = 'cancelled', stop_detail = v_why,
-      expires_at = least(c.expires_at, p_now + c.claim_timeout),
-      check_at = least(c.check_at, p_now + c.claim_timeout)
-  where c.lease_id = p_claim.lease_id
-    and c.stop_reason is distinct from 'cancelled';
-  if found then
-    perform hwqueue.note_leases('claim_stop_requested', array[p_claim.lease_id], 'asked to stop: ' || v_why,
-      jsonb_build_object('reason', 'replaced', 'lease_id', p_row.lease_id), p_claim.node_id),
-      hwqueue.wake_node(p_claim.node_id, p_claim.login);
+  elsif p_claim.stop_reason is distinct from 'cancelled' then
+    perform hwqueue.cancel_claims(array[p_claim.lease_id], v_why, v_why,
+      jsonb_build_object('reason', 'replaced', 'lease_id', p_row.lease_id), p_claim.node_id);
   end if;
 end
 $$;
@@ -281,13 +272,11 @@ begin
       if v_entry.lease_id is null then
         return;
       elsif p_has_run and p_row.old_goes = 'cancel' then
-        lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
-        perform hwqueue.end_waiting(array[p_row.old_lease], 'cancelled', jsonb_build_object('reason',
+        perform hwqueue.lease_ended(array[p_row.old_lease], 'cancelled', jsonb_build_object('reason',
             'replaced', 'lease_id', p_row.lease_id, 'detail',
-            format('lease %s has taken its place', p_row.lease_id)), hwqueue.clock()),
-          hwqueue.note_leases('lease_cancelled', array[p_row.old_lease],
-            format('cancelled: lease %s has taken its place', p_row.lease_id),
-            jsonb_build_object('reason', 'replaced', 'lease_id', p_row.lease_id));
+            format('lease %s has taken its place', p_row.lease_id)),
+          format('cancelled: lease %s has taken its place', p_row.lease_id),
+          jsonb_build_object('reason', 'replaced', 'lease_id', p_row.lease_id));
       else
         perform hwqueue.put_back(p_row.old_lease, v_entry.attempt_count, v_entry.claim_count,
           greatest(p_row.old_at, p_now), p_now,

@@ -8,32 +8,40 @@
 -- take_entry. The invariant: a session that deletes a lease's row from one of these tables inserts one
 -- into another, in the same transaction. Only prune deletes outcomes for good.
 
--- Writes the outcome of leases that were waiting, and returns those of them that are steps of runs, for
--- steps_ended. The caller has deleted their entries, and read the clock after that. p_error null: they
--- passed their deadline. The caller holds the entries. Not idempotent.
-create or replace function hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb,
-  p_now timestamptz) returns uuid[]
+-- Deletes the entries of those of these leases that wait, and returns their ids.
+-- Locks: the entries, skip locked.
+create or replace function hwqueue.take_entries_of(p_leases uuid[]) returns uuid[]
 language plpgsql volatile
 as $$
 declare
-  v_steps uuid[];
+  v_taken uuid[];
 begin
-  with ended as (
-    insert into hwqueue.outcome as o
-      (lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state, error, is_step)
-    select l.lease_id, l.queue_id, p_now, l.claimed_at, l.claim_token, l.node_id, l.attempt_count, p_state,
-           coalesce(p_error, jsonb_build_object('reason', 'deadline_exceeded', 'deadline', l.deadline)),
-           case when l.run_id is not null then true end
-    from unnest(p_leases) i
-    cross join lateral (  -- fences (offset 0): by key, whatever the statistics say
-      select * from hwqueue.lease x where x.lease_id = i offset 0) l returning o.lease_id, o.is_step
+  with gone as (
+    delete from hwqueue.ready r where r.ctid = any (array(
+      select x.place
+      from unnest(p_leases) i(lease_id)
+      join hwqueue.lease l on l.lease_id = i.lease_id
+      cross join lateral (
+        select y.ctid as place from hwqueue.ready y
+        where y.queue_id = l.queue_id and y.tier = l.tier and y.rank = l.rank
+          and y.position = l.position and y.lease_id = l.lease_id
+        for update skip locked) x))
+    returning r.lease_id
   )
-  select coalesce(array_agg(e.lease_id) filter (where e.is_step), '{}') into v_steps from ended e;
-  insert into hwqueue.gang_change (gang_id)
-  select distinct l.gang_id from unnest(p_leases) i
-  cross join lateral (
-    select * from hwqueue.lease x where x.lease_id = i offset 0) l where l.gang_id is not null;
-  return v_steps;
+  select array_agg(g.lease_id) into v_taken from gone g;
+  with gone as (
+    delete from hwqueue.scheduled r where r.ctid = any (array(
+      select x.place
+      from unnest(p_leases) i(lease_id)
+      join hwqueue.lease l on l.lease_id = i.lease_id
+      cross join lateral (
+        select y.ctid as place from hwqueue.scheduled y
+        where y.queue_id = l.queue_id and y.available_at = l.available_at and y.lease_id = l.lease_id
+        for update skip locked) x))
+    returning r.lease_id
+  )
+  select coalesce(v_taken, '{}') || coalesce(array_agg(g.lease_id), '{}') into v_taken from gone g;
+  return v_taken;
 end
 $$;
 

@@ -33,6 +33,7 @@ begin
       p_done := case p_kind when 'reap'
           then hwqueue.reap_part(v_part.part, v_part.most, p_limit, p_done, p_now)
         else hwqueue.prune_part(v_part.part, v_part.most, p_done, p_now) end;
+      perform hwqueue.follow_ended(true);
     exception when query_canceled or others then
       v_state := sqlstate;
       v_error := sqlerrm;

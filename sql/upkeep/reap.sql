@@ -88,13 +88,7 @@ begin
         select c.lease_id from hwqueue.claim c
         where c.queue_id = any (v_queues) and c.stop_reason is distinct from 'cancelled'
         limit p_most for update skip locked);
-      update hwqueue.claim c
-      set stop_requested_at = least(c.stop_requested_at, p_now), stop_reason = 'cancelled',
-        stop_detail = 'the queue was dropped', expires_at = least(c.expires_at, p_now + c.claim_timeout),
-        check_at = least(c.check_at, p_now + c.claim_timeout)
-      where c.lease_id = any (v_leases);
-      perform hwqueue.note_leases('claim_stop_requested', v_leases, 'asked to stop: the queue was dropped',
-        '{"reason": "cancelled"}');
+      perform hwqueue.cancel_claims(v_leases, 'the queue was dropped', 'the queue was dropped');
     end if;
     v_counts := array[hwqueue.reap_tolerated(p_most, p_now), cardinality(v_leases)];
     v_from.checked_lease := hwqueue.reap_lasting(v_from.checked_lease, p_most, p_now);

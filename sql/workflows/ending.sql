@@ -1,116 +1,148 @@
 -- The ends of steps and of runs.
 --
--- Whatever ends the lease of a step calls step_ended or steps_ended: settlements, expiry, deadlines,
--- cancellations, dropped queues. Whatever ends a step without a lease calls end_step. All call advance_run.
+-- Whatever ends a lease notes it if it is of a run: settlements, expiry, deadlines, cancellations. The public
+-- call then calls follow_ended. Whatever ends a step without a lease calls end_step. All call advance_run.
 -- Example: the end of a run's last step makes its open work 0: finish_run releases finally steps, or ends it.
 --
 -- Invariant: a run ends once, and only when no step is open: the session that ends it holds its tally and
 -- its row.
 
--- Ends the step of a lease that has ended, and advances its run. p_is_short: the caller's transaction ends
--- with its call. A lease whose step an operator has ended already changes nothing.
+-- Does what follows from the leases of runs that have ended in this call so far (note_ended): ends their
+-- steps, and advances their runs. p_is_short: the transaction ends with the call, as that of a node's
+-- settlement; a handler's own may stay open. A lease whose step an operator has ended changes nothing. Steps
+-- that are noted together may be items, too; those of one run are counted once for each of their children.
 -- Children of a completed step that come after it alone are due at once, and the definition has their list:
 -- a chain reads no edges.
--- Locks: the step; then tallies, steps and the run, skip locked. Not idempotent. Wakes: waiting workers.
-create or replace function hwqueue.step_ended(p_lease uuid, p_state text, p_is_short boolean) returns void
+-- Locks: the step; tallies, steps and the run, skip locked. Not idempotent: it empties the list. Wakes:
+-- waiting workers.
+create or replace function hwqueue.follow_ended(p_is_short boolean) returns void
 language plpgsql volatile
 as $$
 declare
-  -- after the caller has its transaction id, so that no entry lies below a mark of reap
-  v_now timestamptz := hwqueue.clock();
+  v_words text[] := string_to_array(current_setting('hwqueue.ended'), ' ');
+  v_rest text := set_config('hwqueue.ended', '', true);
   v_found record;
+  v_done int;
 begin
-  update hwqueue.step s
-  set state = p_state, ended_at = v_now,
-    -- settle_lists; of no more, because the headers of what comes after it repeat it
-    traceparent = nullif(left(current_setting('hwqueue.traceparent', true), 200), '')
-  from hwqueue.lease l
-  join hwqueue.run r on r.run_id = l.run_id
-  join hwqueue.workflow_step d on d.workflow_id = r.workflow_id and d.step_no = l.step_no
-  where l.lease_id = p_lease and s.run_id = l.run_id and s.step_no = l.step_no and s.state = 'running'
-  returning s.step_no, r as run, d.children into v_found;
-  if found then
-    perform hwqueue.advance_run(v_found.run, case
-      when p_state = 'completed' and v_found.children is not null
-        then hwqueue.new_progress(p_released => v_found.children)
-      else hwqueue.new_progress(array[v_found.step_no], array[p_state]) end, 1, p_is_short, v_now);
-  end if;
+  -- few expressions on the way of a step: each costs the first time in a transaction
+  while v_words[1] is not null loop
+    if v_words[2] = 'step' then
+      update hwqueue.step s
+      -- the caller has its transaction id: no entry lies below a mark of reap
+      set state = v_words[1], ended_at = hwqueue.clock(),
+        -- of no more, because the headers of what comes after it repeat it
+        traceparent = nullif(left(translate(v_words[4], e'\x1f', ' '), 200), '')
+      from hwqueue.lease l
+      join hwqueue.run r on r.run_id = l.run_id
+      join hwqueue.workflow_step d on d.workflow_id = r.workflow_id and d.step_no = l.step_no
+      where l.lease_id = v_words[3]::uuid and s.run_id = l.run_id and s.step_no = l.step_no
+        and s.state = 'running' and l.item_no is null
+      returning s.step_no, s.ended_at, r as run, d.children into v_found;
+      if found then
+        perform hwqueue.advance_run(v_found.run, case
+          when v_words[1] = 'completed' and v_found.children is not null
+            then hwqueue.new_progress(p_released => v_found.children)
+          else hwqueue.new_progress(array[v_found.step_no], v_words[1:1]) end, 1, p_is_short,
+          v_found.ended_at);
+      end if;
+    elsif v_words[2] = 'item' and v_words[1] = 'completed' and p_is_short then
+      -- in one statement while the window is not to be filled, in two while another session counts one. What
+      -- others have left is folded when the window is, and by each of the last items
+      update hwqueue.tally t set arrived = t.arrived + 1
+      from (
+        select x.place
+        from hwqueue.lease l
+        cross join lateral (  -- by key, whatever the statistics say
+          select y.ctid as place from hwqueue.tally y
+          where y.run_id = l.run_id and y.step_no = l.step_no and y.part > 0
+            and y.need - y.arrived - 1 > y.low and y.arrived % 64 < 63  -- else arrive renews it
+            and y.unmet = 0 and (y.low > 0 or y.need - y.arrived > 64 or not exists (
+              select from hwqueue.arrival a
+              where a.run_id = y.run_id and a.step_no = y.step_no and a.kind = 'item'))
+          order by y.part desc limit 1 for no key update of y skip locked) x
+        where l.lease_id = v_words[3]::uuid) k
+      where t.ctid = k.place;  -- not one that was written after this statement began
+      if not found then
+        -- mostly another session holds the tally: then this leaves the count, else it holds the tally
+        insert into hwqueue.arrival (run_id, step_no, kind, arrived, at, tenant)
+        select l.run_id, l.step_no, 'item', 1, hwqueue.clock(),
+               coalesce(l.tenant, hwqueue.run_tenant(l.run_id))
+        from hwqueue.lease l
+        where l.lease_id = v_words[3]::uuid and not exists (
+          select from hwqueue.tally y
+          where y.run_id = l.run_id and y.step_no = l.step_no and y.part > 0
+          order by y.part desc limit 1 for no key update skip locked);
+      end if;
+      if not found then
+        perform hwqueue.items_ended(array[v_words[3]::uuid], v_words[1], true);
+      end if;
+    elsif v_words[2] = 'item' then
+      perform hwqueue.items_ended(array[v_words[3]::uuid], v_words[1], p_is_short);
+    else
+      v_done := 0;
+      if v_words[2] = 'steps' then
+        for v_found in
+          with ended as (
+            update hwqueue.step s set state = v_words[1], ended_at = hwqueue.clock()
+            from hwqueue.lease l
+            where l.lease_id = any (v_words[3]::uuid[]) and s.run_id = l.run_id and s.step_no = l.step_no
+              and s.state = 'running' and l.item_no is null
+            returning s.run_id, s.step_no
+          )
+          select e.run_id, array_agg(e.step_no order by e.step_no) as steps, count(*)::int as count
+          from ended e group by e.run_id order by e.run_id
+        loop
+          v_done := v_done + v_found.count;
+          perform hwqueue.advance_run_by_id(v_found.run_id, hwqueue.new_progress(v_found.steps,
+            array_fill(v_words[1], array[v_found.count])), v_found.count, p_is_short, hwqueue.clock());
+        end loop;
+      end if;
+      if v_words[2] = 'items' or v_done < cardinality(v_words[3]::uuid[]) then
+        perform hwqueue.items_ended(v_words[3]::uuid[], v_words[1], p_is_short);
+      end if;
+    end if;
+    v_words := v_words[5:];
+  end loop;
 end
 $$;
 
--- The same for some leases, items of maps among them. Steps of one run are counted together, once for each
--- of their children.
--- Locks and wakes: as step_ended.
-create or replace function hwqueue.steps_ended(p_leases uuid[], p_state text,
-  p_is_short boolean default false) returns void
+-- What fail_lease, release_lease and suspend_lease have in common: settles by lease and token, turns every
+-- verdict but ok into its error, and does what follows in the run of the lease. Waits up to five seconds (or
+-- lock_timeout) for another session that holds the claim.
+-- Locks: node_state of the claim's node if room is allocated for it; the claim; the lease row, if it
+-- goes back.
+-- Raises QHL01 lost, QHL02 cancelled, QHL03 finished, QHL04 not found, QHL05 bad token, QHL08 another
+-- login's, QHL09 busy, QHA01, QHA02. Not idempotent.
+create or replace function hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb) returns text
 language plpgsql volatile
 as $$
 declare
-  v_now timestamptz := hwqueue.clock();  -- as in step_ended
-  v_item record;
-  v_done int := 0;
+  v_ended text := set_config('hwqueue.ended', '', true);  -- filled by note_ended
+  v_claim hwqueue.claim;
+  v_result record;
 begin
-  for v_item in
-    with ended as (
-      update hwqueue.step s set state = p_state, ended_at = v_now
-      from hwqueue.lease l
-      where l.lease_id = any (p_leases) and s.run_id = l.run_id and s.step_no = l.step_no
-        and s.state = 'running'
-        and l.item_no is null
-      returning s.run_id, s.step_no
-    )
-    select e.run_id, array_agg(e.step_no order by e.step_no) as steps
-    from ended e group by e.run_id order by e.run_id
+  perform hwqueue.require_read_committed();
+  perform hwqueue.check_settlement(p_settlement, 'settlement');
+  perform hwqueue.check_result(p_lease, p_settlement -> 'result', 'result');
+  perform pg_current_xact_id();  -- before the clock is read: reap_cursor relies on it
+  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   loop
-    v_done := v_done + cardinality(v_item.steps);
-    perform hwqueue.advance_run_by_id(v_item.run_id, hwqueue.new_progress(v_item.steps,
-      array_fill(p_state, array[cardinality(v_item.steps)])), cardinality(v_item.steps), p_is_short, v_now);
+    -- without a lock: the assignment may change until the node is locked, then settle_claim reads it
+    -- again
+    select c.* into v_claim from hwqueue.claim c where c.lease_id = p_lease and c.claim_token = p_token;
+    if v_claim.assignment is not null and hwqueue.is_own(v_claim.login) then
+      perform 1 from hwqueue.node_state s where s.node_id = v_claim.node_id for no key update;
+    end if;
+    select s.verdict, s.state into v_result
+    from hwqueue.settle_claim(p_lease, p_token, p_settlement, v_claim.assignment is not null,
+        hwqueue.clock()) s;
+    exit when v_result.verdict <> 'busy' or not hwqueue.await_claims(array[p_lease], '5s');
   end loop;
-  if v_done < cardinality(p_leases) then
-    perform hwqueue.items_ended(p_leases, p_state, p_is_short);
+  if v_result.verdict <> 'ok' then
+    perform hwqueue.refuse_settlement(p_lease, p_token, v_result.verdict, v_result.state);
   end if;
-end
-$$;
-
--- Counts an item of a map that has ended, in one statement while the window is not to be filled, in two while
--- another session counts one. What others have left is folded when the window is, and by each of the last
--- items.
--- Locks: the tally of the map, skip locked; as advance_map. Not idempotent. Wakes: waiting workers.
-create or replace function hwqueue.item_ended(p_lease uuid, p_state text, p_is_short boolean) returns void
-language plpgsql volatile
-as $$
-begin
-  if p_is_short and p_state = 'completed' then
-    update hwqueue.tally t set arrived = t.arrived + 1
-    from (
-      select x.place
-      from hwqueue.lease l
-      cross join lateral (  -- by key, whatever the statistics say
-        select y.ctid as place from hwqueue.tally y
-        where y.run_id = l.run_id and y.step_no = l.step_no and y.part > 0
-          and y.need - y.arrived - 1 > y.low and y.arrived % 64 < 63  -- else arrive renews it
-          and y.unmet = 0 and (y.low > 0 or y.need - y.arrived > 64 or not exists (
-            select from hwqueue.arrival a
-            where a.run_id = y.run_id and a.step_no = y.step_no and a.kind = 'item'))
-        order by y.part desc limit 1 for no key update of y skip locked) x
-      where l.lease_id = p_lease) k
-    where t.ctid = k.place;  -- not one that was written after this statement began
-    if found then
-      return;
-    end if;
-    -- mostly another session holds the tally: then this leaves the count, else it holds the tally
-    insert into hwqueue.arrival (run_id, step_no, kind, arrived, at, tenant)
-    select l.run_id, l.step_no, 'item', 1, hwqueue.clock(), coalesce(l.tenant, hwqueue.run_tenant(l.run_id))
-    from hwqueue.lease l
-    where l.lease_id = p_lease and not exists (
-      select from hwqueue.tally y
-      where y.run_id = l.run_id and y.step_no = l.step_no and y.part > 0
-      order by y.part desc limit 1 for no key update skip locked);
-    if found then
-      return;
-    end if;
-  end if;
-  perform hwqueue.items_ended(array[p_lease], p_state, p_is_short);
+  perform hwqueue.follow_ended(false);
+  return v_result.state;
 end
 $$;
 
@@ -120,7 +152,7 @@ create or replace function hwqueue.items_ended(p_leases uuid[], p_state text, p_
 language plpgsql volatile
 as $$
 declare
-  v_now timestamptz := hwqueue.clock();  -- as in step_ended
+  v_now timestamptz := hwqueue.clock();  -- as in follow_ended
 begin
   perform hwqueue.advance_map(i.run_id, i.step_no, row(0, i.count, 0, i.count * (p_state = 'failed')::int,
     i.count * (p_state = 'cancelled')::int), p_is_short, v_now, i.tenant)

@@ -217,9 +217,8 @@ begin
       group by b.reason order by b.reason
     loop
       perform hwqueue.take_entries_of(v_bad.leases);
-      lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
-      perform hwqueue.end_waiting(v_bad.leases, 'failed', jsonb_build_object('reason', v_bad.reason),
-        hwqueue.clock());
+      perform hwqueue.lease_ended(v_bad.leases, 'failed', jsonb_build_object('reason', v_bad.reason), null,
+        p_follows => true);
     end loop;
     v_failed := cardinality(v_found.bad);
     v_spawned := cardinality(v_found.requests) - v_failed;

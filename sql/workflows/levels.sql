@@ -40,11 +40,6 @@ begin
 end
 $$;
 
--- Returns {key: value}, or {} for a value that is null.
-create or replace function hwqueue.present(p_key text, p_value jsonb) returns jsonb
-language sql immutable parallel safe
-as $$ select case when p_value is null then '{}' else jsonb_build_object(p_key, p_value) end $$;
-
 -- Returns tags as a placement. One that is null asks nothing.
 create or replace function hwqueue.tags_placement(p_tags jsonb, p_field text) returns jsonb
 language sql immutable

@@ -165,6 +165,7 @@ as $$
 declare
   v_base hwqueue.placement_class;
   v_near jsonb := p_near;
+  v_exprs jsonb;
   v_placement jsonb;
 begin
   if p_near ? 'gone' and not exists (  -- no live node that is not cordoned is in one of these places
@@ -186,8 +187,15 @@ begin
   if p_places <> '[]' then
     select c.* into v_base from hwqueue.placement_class c where c.class_id = p_class;
     begin
+      v_exprs := jsonb_build_array(case when v_near ->> 'what' in ('node', 'rack')
+        then jsonb_build_object(v_near ->> 'what', p_places) || hwqueue.present('away', v_near -> 'away')
+        else jsonb_build_object('label', substr(v_near ->> 'what', 7), 'values', p_places,
+          'op', case when v_near ? 'away' then 'not_in' else 'in' end) end);
       v_placement := hwqueue.check_cost(hwqueue.merge_placements(v_base.placement,
-        hwqueue.normalise_placement(hwqueue.near_placement(v_near, p_places), 'near'), 'near'), 'near');
+        hwqueue.normalise_placement(case when v_near ->> 'mode' = 'require'
+          then jsonb_build_object('require', v_exprs)
+          else jsonb_build_object('prefer', jsonb_build_array(jsonb_build_object('when', v_exprs,
+            'weight', coalesce(v_near -> 'weight', '100')))) end, 'near'), 'near'), 'near');
     exception when sqlstate 'QHC03' or sqlstate 'QHC04' then
       class_id := null;
       bad := jsonb_build_object('reason', 'near_contradicts', 'near', p_near ->> 'what',
@@ -287,20 +295,6 @@ as $$
   select case p_what when 'node' then to_jsonb(p_node.node_id) when 'rack' then to_jsonb(p_node.rack)
     else (select v from (select p_node.labels -> substr(p_what, 7)) l(v)
           where jsonb_typeof(l.v) in ('string', 'number', 'boolean')) end
-$$;
-
--- Returns what a lease asks that is to be near places, or away from them.
-create or replace function hwqueue.near_placement(p_near jsonb, p_places jsonb) returns jsonb
-language sql immutable
-as $$
-  select case when p_near ->> 'mode' = 'require' then jsonb_build_object('require', e.exprs)
-    else jsonb_build_object('prefer', jsonb_build_array(jsonb_build_object('when', e.exprs,
-      'weight', coalesce(p_near -> 'weight', '100')))) end
-  from (select jsonb_build_array(case
-    when p_near ->> 'what' in ('node', 'rack') then jsonb_build_object(p_near ->> 'what', p_places)
-      || hwqueue.present('away', p_near -> 'away')
-    else jsonb_build_object('label', substr(p_near ->> 'what', 7), 'values', p_places,
-      'op', case when p_near ? 'away' then 'not_in' else 'in' end) end) as exprs) e
 $$;
 
 -- Says of a part of a placement which steps it is near, or away from, and where those have run: "near train

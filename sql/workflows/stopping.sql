@@ -36,10 +36,8 @@ create or replace function hwqueue.stop_run(p_run hwqueue.run, p_limit int) retu
 language plpgsql volatile
 as $$
 declare
-  v_detail jsonb := jsonb_build_object('reason', 'cancelled', 'detail', 'its run has stopped');
   v_leases uuid[];
   v_ended uuid[];
-  v_now timestamptz;
   v_count int;
   v_closed int := hwqueue.drop_idle(p_run, p_limit);
   v_maps int[] := hwqueue.maps_to_stop(p_run.run_id, 10);
@@ -50,13 +48,9 @@ begin
   if v_leases = '{}' then
     return v_closed;
   end if;
-  v_ended := hwqueue.take_entries_of(v_leases);
-  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
-  v_now := hwqueue.clock();
+  v_ended := hwqueue.stop_leases(v_leases);
   if v_ended <> '{}' then
-    perform hwqueue.end_waiting(v_ended, 'cancelled', v_detail, v_now),
-      hwqueue.note_leases('lease_cancelled', v_ended, 'cancelled while it waited: its run has stopped');
-    update hwqueue.step s set state = 'cancelled', reason = 'run_stopped', ended_at = v_now
+    update hwqueue.step s set state = 'cancelled', reason = 'run_stopped', ended_at = hwqueue.clock()
     from hwqueue.lease l
     where l.lease_id = any (v_ended) and l.item_no is null
       and s.run_id = p_run.run_id and s.step_no = l.step_no and s.state = 'running';
@@ -66,7 +60,6 @@ begin
       perform hwqueue.items_ended(v_ended, 'cancelled', false);
     end if;
   end if;
-  perform hwqueue.stop_claims(v_leases, v_now);
   return v_closed;
 end
 $$;
@@ -113,7 +106,6 @@ declare
   v_leases uuid[];
   v_next int;
   v_ended uuid[];
-  v_now timestamptz;
 begin
   select m.stopped_below into v_from from hwqueue.map m
   where m.run_id = p_run and m.step_no = p_step for no key update skip locked;
@@ -130,18 +122,10 @@ begin
     where m.run_id = p_run and m.step_no = p_step and m.stopped_below < 0;
     return;
   end if;
-  v_ended := hwqueue.take_entries_of(v_leases);
-  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
-  v_now := hwqueue.clock();
+  v_ended := hwqueue.stop_leases(v_leases);
   if v_ended <> '{}' then
-    perform hwqueue.end_waiting(v_ended, 'cancelled',
-        '{"reason": "cancelled", "detail": "its run has stopped"}', v_now),
-      hwqueue.note_leases('lease_cancelled', v_ended, 'cancelled while it waited: its run has stopped');
-    insert into hwqueue.arrival (run_id, step_no, kind, arrived, skipped, at, tenant)
-    values (p_run, p_step, 'item', cardinality(v_ended), cardinality(v_ended), v_now,
-      hwqueue.run_tenant(p_run));
+    perform hwqueue.items_ended(v_ended, 'cancelled', false);
   end if;
-  perform hwqueue.stop_claims(v_leases, v_now);
   update hwqueue.map m
   set stopped_below = case when v_from < 0 or exists (
       select from unnest(v_leases) i(lease_id)
@@ -191,31 +175,27 @@ begin
 end
 $$;
 
--- Asks the claims of these leases to stop, and wakes their nodes.
--- Locks: the claims, skip locked. Idempotent.
-create or replace function hwqueue.stop_claims(p_leases uuid[], p_now timestamptz)
-returns void
+-- Cancels those of these leases that wait, and returns them: what follows is left to the caller. Asks the
+-- claims of the others to stop, and wakes their nodes.
+-- Locks: entries and claims, skip locked. Idempotent.
+create or replace function hwqueue.stop_leases(p_leases uuid[]) returns uuid[]
 language plpgsql volatile
 as $$
 declare
+  v_ended uuid[] := hwqueue.take_entries_of(p_leases);
   v_claims uuid[] := array(
     select c.lease_id from hwqueue.claim c
     where c.lease_id = any (p_leases)
       and c.stop_reason is distinct from 'cancelled'
     order by c.lease_id for update skip locked);
 begin
-  if v_claims = '{}' then
-    return;
+  if v_ended <> '{}' then
+    perform hwqueue.lease_ended(v_ended, 'cancelled', '{"reason": "cancelled", "detail": "its run has '
+      'stopped"}', 'cancelled while it waited: its run has stopped', p_follows => true);
   end if;
-  update hwqueue.claim c
-  set stop_requested_at = least(c.stop_requested_at, p_now), stop_reason = 'cancelled',
-    stop_detail = 'its run has stopped', expires_at = least(c.expires_at, p_now + c.claim_timeout),
-    check_at = least(c.check_at, p_now + c.claim_timeout)
-  where c.lease_id = any (v_claims);
-  perform hwqueue.note_leases('claim_stop_requested', v_claims, 'asked to stop: its run has stopped',
-    '{"reason": "cancelled"}');
-  perform hwqueue.wake_node(n.node_id, n.login)
-  from (select distinct c.node_id, c.login from hwqueue.claim c
-        where c.lease_id = any (v_claims)) n;
+  if v_claims <> '{}' then
+    perform hwqueue.cancel_claims(v_claims, 'its run has stopped', 'its run has stopped');
+  end if;
+  return v_ended;
 end
 $$;

@@ -8,6 +8,7 @@ import pytest
 
 from hwqueue.schema.bundle import load_bundle
 from hwqueue.schema.files import SQL_DIR
+from tests.budgets import reach
 from tests.migrations.call_graph import LAYERS, Function, calls_between_modules, functions
 
 KNOWN = functions()
@@ -34,6 +35,17 @@ def errors_of(known: dict[str, Function]) -> list[str]:
 
 def test_modules_call_one_way() -> None:
     assert errors_of(KNOWN) == []
+
+
+def test_a_call_that_ends_leases_carries_their_runs_on() -> None:
+    """It begins with an empty list; who ends leases with p_follows has counted them itself."""
+    known = {name: function for name, function in KNOWN.items() if "p_follows => true" not in function.text}
+    found = {name: reach(known, name) for name, f in known.items() if f.layer == "api"}
+    for name, reached in found.items():
+        empties = any(
+            "'hwqueue.ended', '', true" in known[called].text for called in reached - {"follow_ended"}
+        )
+        assert "note_ended" not in reached or ("follow_ended" in reached and empties), name
 
 
 def test_every_module_is_in_a_layer() -> None:

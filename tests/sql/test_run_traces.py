@@ -43,14 +43,16 @@ def test_each_attempt_of_a_batch_keeps_its_own(conn: psycopg.Connection[Any], ap
         assert parents(again["last"]) is None
 
 
-def test_a_setting_of_a_session_is_cut(conn: psycopg.Connection[Any], api: Api) -> None:
-    """Any login may set it, and the leases behind the step repeat it."""
-    flow = Flow(api, [step("a"), step("b", "a")], options=TRACED)
-    claim = flow.claims()["a"]
+def test_settings_of_a_session_are_cut(conn: psycopg.Connection[Any], api: Api) -> None:
+    """Any login may set them: the leases behind the step repeat the one, the other ends no step."""
+    flow = Flow(api, [step("a"), step("b", "a"), step("c")], options=TRACED)
+    claims, ended = flow.claims(), "select set_config('hwqueue.ended', 'completed t {' || %s || '} ', true)"
     with conn.transaction():
         conn.execute("select set_config('hwqueue.traceparent', repeat('x', 9000), true)")
-        api.complete(claim)
+        conn.execute(ended, [str(claims["c"]["lease_id"])])
+        api.complete(claims["a"])
     assert parents(flow.claims()["b"]) == ["x" * 200]
+    assert flow.states()["c"] == "running"
 
 
 def test_a_failed_attempt_counts_if_it_was_the_last(api: Api) -> None:

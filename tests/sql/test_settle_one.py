@@ -47,31 +47,25 @@ def test_reaped(api: Api, clock: Clock, function: str, more: Row, granted_anew: 
 
 
 @every
-@pytest.mark.parametrize("first", ["completed", "failed"])
+@pytest.mark.parametrize(
+    ("state", "calls"),
+    [
+        ("completed", ["complete_lease"]),
+        ("failed", ["fail_lease"]),
+        ("cancelled", ["cancel_lease", "release_lease"]),
+        ("cancelled", ["release_lease", "cancel_lease"]),
+    ],
+)
 @pytest.mark.thorough
-def test_the_second_settlement(api: Api, function: str, more: Row, first: str) -> None:
+def test_after_its_end(api: Api, function: str, more: Row, state: str, calls: list[str]) -> None:
+    """It was settled; or cancelled while it ran and its worker let go, or after the claim had ended."""
     claim = api.running(api.queue())
-    if first == "completed":
-        api.complete(claim)
-    else:
-        api.rows("fail_lease", **token(claim), error={}, retry=False)
-    assert api.refused("QHL03", function, **token(claim), **more).detail["state"] == first
-
-
-@every
-@pytest.mark.parametrize("how", ["stopped", "waiting"])
-@pytest.mark.thorough
-def test_cancelled(api: Api, function: str, more: Row, how: str) -> None:
-    """While it ran and its worker let go, or after the claim had ended."""
-    claim = api.running(api.queue())
-    if how == "stopped":
-        api.rows("cancel_lease", lease=claim["lease_id"])
-        api.rows("release_lease", **token(claim))
-    else:
-        api.rows("release_lease", **token(claim))
-        api.rows("cancel_lease", lease=claim["lease_id"])
-    refusal = api.refused("QHL02", function, **token(claim), **more)
-    assert refusal.detail["state"] == "cancelled"
+    given: dict[str, Row] = {"cancel_lease": {}, "fail_lease": {"error": {}, "retry": False}}
+    for call in calls:
+        who = {"lease": claim["lease_id"]} if call == "cancel_lease" else token(claim)
+        api.rows(call, **who, **given.get(call, {}))
+    code = "QHL02" if state == "cancelled" else "QHL03"
+    assert api.refused(code, function, **token(claim), **more).detail["state"] == state
 
 
 @every
@@ -120,10 +114,7 @@ def test_what_was_set_aside_is_free_again(api: Api, function: str, more: Row) ->
             ("fail_lease", "settlement.error", {"error": error})
             for error in ("it broke", ["it broke"], {"message": "x" * 65536})
         ),
-        *(
-            ("release_lease", "settlement.delay", {"delay": delay})
-            for delay in (timedelta(seconds=-1), timedelta(days=3651))
-        ),
+        *(("release_lease", "settlement.delay", {"delay": timedelta(days=days)}) for days in (-1, 3651)),
         *(
             ("extend_claim", "p_extend", {"extend": extend})
             for extend in (timedelta(0), timedelta(seconds=-60), timedelta(days=3651), None)

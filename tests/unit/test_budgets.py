@@ -37,7 +37,7 @@ def test_a_number_is_at_its_budget_or_a_little_below(present: int, budget: int, 
 def test_a_budget_that_is_written_holds(number: int) -> None:
     written = {"lines": {"sql": budgets.rounded(number)}}
     assert faults({"lines": {"sql": number}}, written) == []
-    assert len(faults({"docs": {"pages": 1}}, written)) == 2  # both sides name the same ones
+    assert len(faults(written, {"docs": {"words": 1}})) == 2  # and they are of the same numbers
 
 
 def test_what_a_call_reaches_and_short_functions_with_one_caller() -> None:
@@ -53,5 +53,6 @@ def test_what_a_call_reaches_and_short_functions_with_one_caller() -> None:
             ("base", "base/both", ["top"]),
         ]
     }
+    assert budgets.chain(known, "one", {}) == 5
     assert budgets.reach(known, "one") == {"one", "both", "base", "top", "long"}
     assert budgets.short_with_one_caller(known) == ["one"]

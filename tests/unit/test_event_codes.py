@@ -9,8 +9,9 @@ from hwqueue.types import EVENT_CODES
 
 PAGE = Path(__file__).parents[2] / "docs" / "run" / "events.md"
 INSTALLATION = Path(files.__file__).parent / "sql" / "write_info.sql"
-# the first argument: one code, or one of two
-WRITTEN = re.compile(r"\bnote_(?:e\w+|leases|policy)\(\s*(?:case when .*? then )?'(\w+)'(?: else '(\w+)')?")
+# the first argument: one code, or one of several
+_CASE = r"(?:case when .*? then )?'(\w+)'(?:\s+when .*? then '(\w+)')?(?: else '(\w+)')?"
+WRITTEN = re.compile(rf"\bnote_(?:e\w+|leases|policy)\(\s*{_CASE}")
 
 
 # a code that is made of a prefix and a state, and the states that a gang can be in
