@@ -63,7 +63,7 @@ begin
     (select min(q.poll_interval) from hwqueue.queue q where q.queue_id = any (v_queue_ids)),
     (select min(s.available_at) - v_now from unnest(v_queue_ids) q(queue_id)
      cross join lateral (select d.available_at from hwqueue.scheduled d
-                         where d.queue_id = q.queue_id and d.held_by = 'time'
+                         where d.queue_id = q.queue_id and d.available_at < 'infinity'
                          order by d.available_at limit 1) s)), interval '1 second'));
   return next;
 end

@@ -47,6 +47,10 @@ def test_one_queue_is_counted_by_index(api: Api) -> None:
     with explained(api.conn) as work:
         api.rows("queue_depth", queue=queue)
     assert work.rows_read("ready") == 1
+    api.rows("spawn_gang", queue=queue, members=Jsonb([{"task": "work", "count": MANY}]))
+    with explained(api.conn) as work:
+        api.rows("claim_hint", queues=[queue], node=api.node().node_id)
+    assert work.rows_read("scheduled") == 0  # what a gang holds is due at no time
     assert api.conn.execute("show enable_seqscan").fetchone() == ("on",)
 
 

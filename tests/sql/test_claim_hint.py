@@ -35,6 +35,7 @@ def test_what_becomes_due_sooner(api: Api, clock: Clock) -> None:
 
 
 def test_reasons_count_classes(api: Api) -> None:
+    """Of a node that suits some, of a cordoned one and a paused queue, and beside a new term."""
     queue, node = api.queue(), api.node(labels={"zone": "a"}, capacity={"cpu_milli": 1})
     for zone in ("b", "b", "c"):
         api.spawn(queue, affinity_tags={"zone": zone})
@@ -42,23 +43,14 @@ def test_reasons_count_classes(api: Api) -> None:
     api.needing(queue, cpu_milli=2)
     api.spawn(queue, affinity_tags={"zone": "d"}, delay=60)
     api.spawn(queue)
-    expected = {"label_mismatch": 2, "label_missing": 1, "insufficient_capacity": 1}
-    assert hint(api, node, queue)[1] == expected
-
-
-def test_a_cordoned_node_and_a_paused_queue(api: Api) -> None:
+    assert hint(api, node, queue)[1] == {"label_mismatch": 2, "label_missing": 1, "insufficient_capacity": 1}
     paused, queue, node = api.queue(), api.queue(), api.node()
     api.rows("pause_queue", queue=paused)
     api.rows("cordon_node", node=node.node_id)
     api.spawn(queue)
     assert hint(api, node, paused, queue)[1] == {"node_draining": 1, "queue_paused": 1}
-    assert hint(api, node, paused)[1] == {"queue_paused": 1}
-    assert hint(api, node, paused)[0] > timedelta(0)
-
-
-def test_a_term_that_is_not_in_force_yet_is_said(api: Api) -> None:
-    """Claims leave such a class out; nothing runs that could exceed its limit."""
-    queue, node = api.queue(), api.node(rack=1)
+    assert hint(api, node, paused) == (SECOND, {"queue_paused": 1})
+    queue, node = api.queue(), api.node(rack=1)  # a term that is not in force yet
     spread = [{"domain": "rack", "max_per_domain": 1, "select": {"labels": {"app": "db"}}}]
     api.spawn(queue, labels={"app": "db"}, placement={"spread": spread})
     assert hint(api, node, queue)[1] == {"unpublished": 1}
