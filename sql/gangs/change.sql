@@ -42,7 +42,7 @@ begin
       select g from hwqueue.gang g
       where (g.state = 'waiting' or g.state = 'running' and g.missing > 0) and g.next_try_at >= p_due_from
         and (g.next_try_at <= p_now
-          or g.tries + g.losses > 0 and g.next_try_at > v_late and g.next_try_at < 'infinity')
+          or hwqueue.may_be_tried(g, p_now) and g.next_try_at > v_late and g.next_try_at < 'infinity')
       order by g.next_try_at limit 200 * p_limit + 1) end;
     for v_gang_id in
       select d.gang_id from (
@@ -62,7 +62,7 @@ begin
         (select g.gang_id, g.tenant, g.rank, g.position from hwqueue.gang g  -- too many to read: in order
          join hwqueue.queue q on q.queue_id = g.queue_id and q.paused_at is null and q.dropped_at is null
          where cardinality(v_due) > 200 * p_limit and (g.state = 'waiting' or g.state = 'running'
-             and g.missing > 0) and (g.next_try_at <= p_now or g.tries + g.losses > 0
+             and g.missing > 0) and (g.next_try_at <= p_now or hwqueue.may_be_tried(g, p_now)
              and g.next_try_at > v_late and g.next_try_at < 'infinity')
          order by g.rank, g.position limit 200 * p_limit)) d
       group by d.gang_id, d.tenant
@@ -210,10 +210,8 @@ begin
     when bool_and(c.claimed_at + (q.tuning).earmark_time <= p_now) and (p_gang.starts_by >= p_now) is not true
       then 'kept_too_long' end
   into v_leases, v_fault
-  from hwqueue.gang_member m
-  join hwqueue.claim c on c.lease_id = m.lease_id
-  join hwqueue.lease l on l.lease_id = m.lease_id
-  join hwqueue.queue q on q.queue_id = c.queue_id
+  from hwqueue.gang_member m join hwqueue.claim c on c.lease_id = m.lease_id
+  join hwqueue.lease l on l.lease_id = m.lease_id join hwqueue.queue q on q.queue_id = c.queue_id
   join hwqueue.node_state s on s.node_id = c.node_id
   left join hwqueue.node n on n.node_id = c.node_id and n.deregistered_at is null
   where m.gang_id = p_gang.gang_id;
@@ -308,8 +306,7 @@ begin
     p_gang.reason := case v_next when 'failed' then hwqueue.ending_reason(p_gang) else p_gang.reason end;
     p_gang.finished_at := (
       select max(o.finished_at) from hwqueue.gang_member m
-      join hwqueue.outcome o on o.lease_id = m.lease_id
-      where m.gang_id = p_gang.gang_id);
+      join hwqueue.outcome o on o.lease_id = m.lease_id where m.gang_id = p_gang.gang_id);
   end if;
   if v_next in ('running', 'completed', 'failed', 'cancelled') then
     p_gang.state := v_next;
@@ -429,8 +426,7 @@ declare
   v_leases uuid[];
 begin
   for v_node_id in
-    select distinct c.node_id from hwqueue.gang_member m
-    join hwqueue.claim c on c.lease_id = m.lease_id
+    select distinct c.node_id from hwqueue.gang_member m join hwqueue.claim c on c.lease_id = m.lease_id
     where m.gang_id = p_gang.gang_id order by c.node_id
   loop
     perform 1 from hwqueue.node_state s where s.node_id = v_node_id for no key update skip locked;
@@ -441,8 +437,7 @@ begin
     end if;
     v_leases := '{}';
     for v_claim in
-      select c.* from hwqueue.gang_member m
-      join hwqueue.claim c on c.lease_id = m.lease_id
+      select c.* from hwqueue.gang_member m join hwqueue.claim c on c.lease_id = m.lease_id
       where m.gang_id = p_gang.gang_id and c.node_id = v_node_id
       order by c.lease_id for update of c skip locked
     loop
@@ -521,8 +516,7 @@ as $$
              else false end
   union all
   select 'gang_reserved', c.lease_id, jsonb_build_object('node_id', c.node_id, 'gang_id', c.gang_id)
-  from hwqueue.claim c
-  join hwqueue.node_state s on s.node_id = c.node_id
+  from hwqueue.claim c join hwqueue.node_state s on s.node_id = c.node_id
   where c.is_reserved and (not s.has_reserved or c.gang_id is null and not exists (
       select from hwqueue.replacement r where r.lease_id = c.lease_id)
     and not exists (

@@ -206,11 +206,12 @@ as $$
   select case when p_place = 'fleet' or p_place like 'fleet; %' then 'the ' || p_place else p_place end
 $$;
 
--- Whether a gang that waits may start by now: the run whose step it is may have been submitted for later.
+-- Whether a gang that waits may start by now: its run may have been submitted for later. One that was to
+-- start when it was spawned may, though the clock was set back since.
 create or replace function hwqueue.may_be_tried(p_gang hwqueue.gang, p_now timestamptz) returns boolean
 language sql immutable
 as $$
-  select p_gang.tries + p_gang.losses > 0 or p_gang.next_try_at <= p_now
+  select p_gang.tries + p_gang.losses > 0 or p_gang.next_try_at <= greatest(p_now, p_gang.created_at)
 $$;
 
 -- How many of the members of a gang that wait must get room, at least, when any of them does: as many as it

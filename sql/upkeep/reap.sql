@@ -439,7 +439,7 @@ $$;
 
 -- Records that the caller has reaped, and moves the positions on. A position advances to the moment
 -- noted at an earlier call once all transactions of that time have ended, but never beyond a row that is
--- still there. p_from: the cursor as this call used it.
+-- still there, nor beyond the clock, which may have been set back. p_from: the cursor as this call used it.
 -- Locks: the caller holds p_cursor, and took its transaction id after p_now. Not idempotent.
 create or replace function hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor,
   p_from hwqueue.reap_cursor, p_now timestamptz)
@@ -453,45 +453,45 @@ declare
   v_is_foreign boolean := pg_snapshot_xmax(pg_current_snapshot()) < p_cursor.next_after_xid;
   v_mark timestamptz := case when v_ended then p_cursor.next_from end;
 begin
-  select least(coalesce(v_mark, p_cursor.claims_from), (
+  select least(p_now, coalesce(v_mark, p_cursor.claims_from), (
       select c.check_at from hwqueue.claim c where c.check_at >= p_from.claims_from
         and c.check_at < p_cursor.next_from order by c.check_at limit 1)),
-    least(coalesce(v_mark, p_cursor.deadlines_from), (
+    least(p_now, coalesce(v_mark, p_cursor.deadlines_from), (
       select greatest(r.deadline, r.eligible_at) from hwqueue.ready r
       where r.deadline is not null and greatest(r.deadline, r.eligible_at) >= p_from.deadlines_from
         and greatest(r.deadline, r.eligible_at) < p_cursor.next_from
       order by greatest(r.deadline, r.eligible_at) limit 1)),
-    least(coalesce(v_mark, p_cursor.scheduled_from), (
+    least(p_now, coalesce(v_mark, p_cursor.scheduled_from), (
       select min(f.available_at) from hwqueue.queue q
       cross join lateral (
         select e.available_at from hwqueue.scheduled e
         where e.queue_id = q.queue_id and e.available_at >= p_from.scheduled_from
           and e.available_at < p_cursor.next_from order by e.available_at limit 1) f)),
-    least(coalesce(v_mark, p_cursor.arrivals_from), (
+    least(p_now, coalesce(v_mark, p_cursor.arrivals_from), (
       select a.at from hwqueue.arrival a where a.at >= p_from.arrivals_from
         and a.at < p_cursor.next_from and a.after_xid is null order by a.at limit 1)),
-    least(coalesce(v_mark, p_cursor.steps_from), (
+    least(p_now, coalesce(v_mark, p_cursor.steps_from), (
       select t.due_at from hwqueue.step t where t.due_at >= p_from.steps_from
         and t.due_at < p_cursor.next_from order by t.due_at limit 1)),
-    least(coalesce(v_mark, p_cursor.choices_from), (
+    least(p_now, coalesce(v_mark, p_cursor.choices_from), (
       select h.taken_at from hwqueue.choice h
       where h.taken is not null and h.settled_at is null and h.taken_at >= p_from.choices_from
         and h.taken_at < p_cursor.next_from order by h.taken_at limit 1)),
-    least(coalesce(v_mark, p_cursor.deliveries_from), (
+    least(p_now, coalesce(v_mark, p_cursor.deliveries_from), (
       select min(f.available_at) from hwqueue.webhook w
       cross join lateral (
         select d.available_at from hwqueue.webhook_delivery d
         where d.webhook_id = w.webhook_id and d.state = 'waiting' and d.available_at >= p_from.deliveries_from
           and d.available_at < p_cursor.next_from order by d.available_at limit 1) f)),
-    least(coalesce(v_mark, p_cursor.gangs_from), (
+    least(p_now, coalesce(v_mark, p_cursor.gangs_from), (
       select g.next_try_at from hwqueue.gang g
       where (g.state = 'waiting' or g.state = 'running' and g.missing > 0)
         and g.next_try_at >= p_from.gangs_from and g.next_try_at < p_cursor.next_from
       order by g.next_try_at limit 1)),
-    least(coalesce(v_mark, p_cursor.replacements_from), (
+    least(p_now, coalesce(v_mark, p_cursor.replacements_from), (
       select e.next_try_at from hwqueue.replacement e where e.next_try_at >= p_from.replacements_from
         and e.next_try_at < p_cursor.next_from order by e.next_try_at limit 1)),
-    least(coalesce(v_mark, p_cursor.terms_from), (
+    least(p_now, coalesce(v_mark, p_cursor.terms_from), (
       select c.created_at from hwqueue.placement_class c
       where c.terms <> '[]' and not c.terms_written and c.created_at >= p_from.terms_from
         and c.created_at < p_cursor.next_from order by c.created_at limit 1), (

@@ -3,6 +3,7 @@
 from collections import Counter
 from datetime import timedelta
 
+import psycopg
 import pytest
 
 from hwqueue.testing import Clock
@@ -196,16 +197,27 @@ def test_a_webhook_that_is_new_is_told_of_nothing_before(line: Line, api: Api, c
     assert len(line.told()) == 1
 
 
-def test_what_waits_below_the_marks_of_upkeep_is_found(api: Api, clock: Clock) -> None:
-    hook, _ = made(api, codes=["lease_failed"])
+def test_what_waits_below_the_marks_of_upkeep_is_found(api: Api, clock: Clock, dsn: str) -> None:
+    """What is written after upkeep has looked, beside an idle writer, too."""
+    (hook, _), queue = made(api, codes=["lease_failed"]), api.queue()
     for _ in range(3):
         clock.advance(SECOND)
         outlive(api.conn)
         api.rows("reap")
-    clock.advance(-STEPS[-1])
-    delivery = api.value("test_webhook", name=hook)
-    api.rows("reap")
-    assert delivery in [row["delivery_id"] for row in api.rows("claim_deliveries", limit=1000)]
+    large = {"placement": {"resources": {"gpu": 99}}}
+    gangs = [spawn(api, queue, 2, large)]
+    with psycopg.connect(dsn) as idle:
+        idle.execute("select pg_current_xact_id()")
+        clock.advance(-STEPS[-1])
+        delivery = api.value("test_webhook", name=hook)
+        api.rows("reap")
+        assert delivery in [row["delivery_id"] for row in api.rows("claim_deliveries", limit=1000)]
+        gangs.append(spawn(api, queue, 2, large))
+        delayed = api.spawn(queue, delay=1)
+        clock.advance(2 * SECOND)
+        api.rows("reap")
+    assert [gang(api, each)["reason"] for each in gangs] == ["insufficient_capacity"] * 2
+    assert api.state(delayed) == "pending"
 
 
 def test_what_waits_for_room_is_tried_again(api: Api, fleet: Fleet, clock: Clock) -> None:
