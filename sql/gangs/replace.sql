@@ -279,7 +279,12 @@ begin
           jsonb_build_object('reason', 'replaced', 'lease_id', p_row.lease_id));
       else
         perform hwqueue.put_back(p_row.old_lease, v_entry.attempt_count, v_entry.claim_count,
-          greatest(p_row.old_at, p_now), p_now,
+          case when exists (  -- what it was suspended for has come meanwhile
+            select from hwqueue.lease l
+            join hwqueue.checkpoint w using (lease_id, claim_token)
+            join hwqueue.lease_signal s on s.lease_id = l.lease_id and s.name = w.signal
+            where l.lease_id = p_row.old_lease and w.is_open and s.taken_as is null)
+            then p_now else greatest(p_row.old_at, p_now) end, p_now,
           case when v_entry.deadline is null and p_row.old_at <= p_now then p_row.old_at end);
       end if;
     end if;

@@ -21,8 +21,7 @@ ENDS = pytest.mark.parametrize(("then", "ends"), [("cancel", "cancelled"), ("req
 
 def replacing(api: Api, queue: str, old: UUID, /, then: str = "cancel", **options: Any) -> UUID:
     """Spawn a lease that replaces another one; its id."""
-    overlap = options.pop("overlap", False)
-    spec = {"lease": str(old), "then": then, "overlap": overlap}
+    spec = {"lease": str(old), "then": then, "overlap": options.pop("overlap", False)}
     lease = api.spawn(queue, replaces=spec, **options)
     assert api.state(lease) == "scheduled"
     return lease
@@ -160,29 +159,31 @@ def test_one_that_waits_is_held_until_the_new_one_runs(api: Api, then: str, ends
 
 def test_one_that_was_held_waits_on_when_the_new_one_ends_before_it_runs(api: Api, clock: Clock) -> None:
     queue, node = api.queue(), api.node()
-    old = api.spawn(queue, delay=3600)
-    new = replacing(api, queue, old, **OTHER_NODE)
+    suspended = api.running(queue, node)
+    api.rows("suspend_lease", **token(suspended), signal="go")
+    olds = [suspended["lease_id"], api.spawn(queue, delay=3600)]
+    news = [replacing(api, queue, old, **OTHER_NODE) for old in olds]
     reap(api)
+    assert api.row("signal_lease", lease=olds[0], name="go")["state"] == "scheduled"
     assert api.claimed(node, queue) == []
-    api.rows("cancel_lease", lease=new)
+    for new in news:
+        api.rows("cancel_lease", lease=new)
     reap(api)
-    assert api.state(old) == "scheduled"
+    assert [api.state(old) for old in olds] == ["pending", "scheduled"]
     clock.advance(timedelta(hours=2))
-    assert api.claimed(node, queue) == [old]
+    assert api.claimed(node, queue, qty=2) == olds
 
 
-@pytest.mark.parametrize("held", ["new", "old"])
-def test_what_verify_invariants_finds(api: Api, held: str) -> None:
+def test_what_verify_invariants_finds(api: Api) -> None:
     """A lease that waits for another's place, or is held back for one, and never would be due."""
     queue = api.queue()
     old = api.spawn(queue, **GPU)
-    new = replacing(api, queue, old)
-    if held == "old":
+    for held in (replacing(api, queue, old), old):
+        with api.conn.transaction(force_rollback=True):
+            api.conn.execute("delete from hwqueue.replacement where old_lease = %s", [old])
+            found = [(row["rule"], row["subject"]) for row in api.rows("verify_invariants")]
+        assert found == [("held_lease", str(held))]
         reap(api)
-    with api.conn.transaction(force_rollback=True):
-        api.conn.execute("delete from hwqueue.replacement where lease_id = %s", [new])
-        found = [(row["rule"], row["subject"]) for row in api.rows("verify_invariants")]
-    assert found == [("held_lease", str(old if held == "old" else new))]
 
 
 def test_one_of_a_service_the_longest_running_first(api: Api, clock: Clock) -> None:
