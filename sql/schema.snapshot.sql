@@ -194,7 +194,7 @@ CREATE TYPE hwqueue.queue_head AS (
 	queue_ids integer[],
 	drops_completed boolean,
 	is_tried boolean,
-	ctids tid[],
+	promoted integer,
 	is_over boolean
 );
 
@@ -1706,7 +1706,7 @@ CREATE FUNCTION hwqueue.choose_cores(p_node hwqueue.node, p_used integer[], p_cp
 CREATE FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, p_wanted uuid[], p_exclusivity text, p_room hwqueue.headroom) RETURNS integer[]
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.choose_entries(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_room hwqueue.headroom, p_left integer, INOUT promoted integer, INOUT at_mark boolean, INOUT picked hwqueue.picked_entries) RETURNS record
+CREATE FUNCTION hwqueue.choose_entries(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_room hwqueue.headroom, p_left integer, INOUT promoted integer, INOUT picked hwqueue.picked_entries) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.choose_from_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
@@ -1718,7 +1718,7 @@ CREATE FUNCTION hwqueue.choose_seen(p_request hwqueue.claim_request, p_seen hwqu
 CREATE FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb, p_held jsonb) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, OUT queue_head hwqueue.queue_head, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone) RETURNS record
+CREATE FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, OUT queue_head hwqueue.queue_head, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone, OUT assignment jsonb) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.claim_beside_reserved(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_moves boolean, p_drawn bigint) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb)
@@ -2557,6 +2557,9 @@ CREATE FUNCTION hwqueue.first_step_error(p_run hwqueue.run) RETURNS text
 CREATE FUNCTION hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) RETURNS record
     LANGUAGE sql STABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.fit_at_head(p_node uuid, p_head hwqueue.queue_head, p_load hwqueue.node_load, p_limit integer, OUT fitting integer, OUT assignment jsonb) RETURNS record
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom, p_worth double precision[] DEFAULT NULL::double precision[]) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -2715,10 +2718,7 @@ CREATE FUNCTION hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode text) RETU
 CREATE FUNCTION hwqueue.gpu_shortage(p_gpu_count integer, p_gpu_milli integer, p_gpu_wanted uuid[], p_room hwqueue.headroom, p_gpu_exclusivity text) RETURNS integer
     LANGUAGE sql STABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.grant_batch(p_request hwqueue.claim_request, p_ctids tid[], p_state hwqueue.node_state, p_generation bigint) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, expires_at timestamp with time zone)
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.grant_single(p_request hwqueue.claim_request, p_picked hwqueue.picked_entries, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_node hwqueue.node, p_load hwqueue.node_load, p_room hwqueue.headroom, p_generation bigint, OUT entry hwqueue.ready, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone, OUT assignment jsonb, OUT load hwqueue.node_load) RETURNS record
+CREATE FUNCTION hwqueue.grant_entries(p_request hwqueue.claim_request, p_picked hwqueue.picked_entries, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_generation bigint, p_assignment jsonb) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb)
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text) RETURNS void
@@ -3307,6 +3307,9 @@ CREATE FUNCTION hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.node_load)
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, OUT place tid, OUT lease_id uuid, OUT claim_count integer) RETURNS record
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.lock_at_head(p_request hwqueue.claim_request, p_head hwqueue.queue_head, p_limit integer) RETURNS tid[]
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lock_choice(p_choice uuid, p_taker uuid) RETURNS boolean
@@ -4011,6 +4014,9 @@ CREATE FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_no
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.promote_if_due(p_queues text[], p_queue_ids integer[], p_limit integer, p_now timestamp with time zone) RETURNS integer
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.promote_last(p_state hwqueue.node_state, p_head hwqueue.queue_head, p_limit integer, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune(p_limit integer DEFAULT 10000, p_unless_within interval DEFAULT '00:00:00'::interval) RETURNS TABLE(leases integer, classes integer, nodes integer, more boolean)
@@ -8014,7 +8020,7 @@ REVOKE ALL ON FUNCTION hwqueue.choose_cores(p_node hwqueue.node, p_used integer[
 
 REVOKE ALL ON FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, p_wanted uuid[], p_exclusivity text, p_room hwqueue.headroom) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.choose_entries(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_room hwqueue.headroom, p_left integer, INOUT promoted integer, INOUT at_mark boolean, INOUT picked hwqueue.picked_entries) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.choose_entries(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_room hwqueue.headroom, p_left integer, INOUT promoted integer, INOUT picked hwqueue.picked_entries) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.choose_from_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 
@@ -8022,7 +8028,7 @@ REVOKE ALL ON FUNCTION hwqueue.choose_seen(p_request hwqueue.claim_request, p_se
 
 REVOKE ALL ON FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb, p_held jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, OUT queue_head hwqueue.queue_head, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, OUT queue_head hwqueue.queue_head, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone, OUT assignment jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_beside_reserved(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_moves boolean, p_drawn bigint) FROM PUBLIC;
 
@@ -8414,6 +8420,8 @@ REVOKE ALL ON FUNCTION hwqueue.first_step_error(p_run hwqueue.run) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.fit_at_head(p_node uuid, p_head hwqueue.queue_head, p_load hwqueue.node_load, p_limit integer, OUT fitting integer, OUT assignment jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom, p_worth double precision[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fits_at_once(p_class hwqueue.placement_class, p_node hwqueue.node) FROM PUBLIC;
@@ -8523,9 +8531,7 @@ REVOKE ALL ON FUNCTION hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode tex
 
 REVOKE ALL ON FUNCTION hwqueue.gpu_shortage(p_gpu_count integer, p_gpu_milli integer, p_gpu_wanted uuid[], p_room hwqueue.headroom, p_gpu_exclusivity text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.grant_batch(p_request hwqueue.claim_request, p_ctids tid[], p_state hwqueue.node_state, p_generation bigint) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.grant_single(p_request hwqueue.claim_request, p_picked hwqueue.picked_entries, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_node hwqueue.node, p_load hwqueue.node_load, p_room hwqueue.headroom, p_generation bigint, OUT entry hwqueue.ready, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone, OUT assignment jsonb, OUT load hwqueue.node_load) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.grant_entries(p_request hwqueue.claim_request, p_picked hwqueue.picked_entries, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_generation bigint, p_assignment jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text) TO hwqueue_operator;
@@ -8890,6 +8896,8 @@ REVOKE ALL ON FUNCTION hwqueue.listed_origins(p_run hwqueue.run) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, OUT place tid, OUT lease_id uuid, OUT claim_count integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.lock_at_head(p_request hwqueue.claim_request, p_head hwqueue.queue_head, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_choice(p_choice uuid, p_taker uuid) FROM PUBLIC;
 
@@ -9296,6 +9304,8 @@ REVOKE ALL ON FUNCTION hwqueue.progress_of(p_lease uuid, p_token bigint) FROM PU
 REVOKE ALL ON FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.promote_if_due(p_queues text[], p_queue_ids integer[], p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.promote_last(p_state hwqueue.node_state, p_head hwqueue.queue_head, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval) TO hwqueue_worker;

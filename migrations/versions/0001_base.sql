@@ -2371,8 +2371,8 @@ create type hwqueue.queue_head as (
   checked bigint[],
   queue_ids int[],
   drops_completed boolean,
-  is_tried boolean,  -- this claim has tried to lock entries there, and got no more than ctids
-  ctids tid[],
+  is_tried boolean,  -- the first entry is the one to take
+  promoted int,  -- how many leases fell due in this claim; null: it has not looked
   is_over boolean  -- nothing else waits in the queues of the claim
 );
 

@@ -80,7 +80,8 @@ declare
   v_left int;
   v_room hwqueue.headroom;
   v_picked hwqueue.picked_entries;
-  v_granted record;
+  v_class hwqueue.placement_class;
+  v_taken record;
   v_changed boolean := false;
 begin
   p_request.now := hwqueue.clock();
@@ -106,14 +107,16 @@ begin
       v_picked.ctids := '{}';
     end;
     exit when v_picked.ctids = '{}';
-    v_granted := hwqueue.grant_single(p_request, v_picked, p_state, null, v_node, v_load, v_room,
-      v_generation);
+    select c.* into v_class from hwqueue.placement_class c
+    where c.class_id = (
+      select r.class_id from hwqueue.ready r where r.ctid = v_picked.ctids[1]);
+    v_taken := hwqueue.allocate_for_class(v_class, v_node, v_room, v_load);
     v_left := v_left - 1;
-    v_load := v_granted.load;
-    v_changed := v_changed or v_granted.assignment is not null;
-    return query select (v_granted.entry).lease_id, v_granted.claim_token, v_granted.attempt, v_granted.queue,
-      v_granted.task_name, v_granted.params, v_granted.headers, coalesce(v_picked.score, 0),
-      v_granted.expires_at, v_granted.assignment;
+    v_load := v_taken.p_load;
+    v_changed := v_changed or v_taken.assignment is not null;
+    return query
+      select g.* from hwqueue.grant_entries(p_request, v_picked, p_state, null, v_generation,
+        v_taken.assignment) g;
   end loop;
   if v_changed then
     perform hwqueue.write_load(hwqueue.add_uses(v_load, v_node, v_kept, 1));

@@ -126,7 +126,8 @@ begin
 end
 $$;
 
--- Like read_queue_head, where blocked classes are before what the node may run: the first entry of up to
+-- Like read_queue_head, where others are before what the node may run. Of a single class: where its scan
+-- starts (class_start). Behind blocked classes: the first entry of up to
 -- 16 other classes, as far as the next one of them (last). takes_first: it need not be checked against
 -- other leases. first_is_best is null then, so that a claim that finds the entry taken reads the head
 -- again. It returns p_queue_head itself on a cache miss, when the first entry must be checked, or when
@@ -138,9 +139,20 @@ language plpgsql volatile
 as $$
 declare
   v_queue_head hwqueue.queue_head := p_queue_head;
-  v_classes bigint[] := (hwqueue.cached_candidates(p_state, p_queue_head.queue_ids, null, p_now)).classes;
+  v_from hwqueue.scan_starts := row(p_queue_head.queue_ids, array[p_queue_head.tier],
+    array[p_queue_head.rank], array[p_queue_head.position], '{true}', true);
+  v_classes bigint[];
   v_head record;
 begin
+  if (p_state.met_blocked and p_queue_head.first_is_best and not p_queue_head.takes_first) is not true then
+    select greatest(s.position, p_queue_head.position) into v_queue_head.position
+    from hwqueue.class_start(p_queue_head.classes[1], v_from) s
+    where s.tier = p_queue_head.tier and s.rank = p_queue_head.rank;
+    v_queue_head.position := coalesce(v_queue_head.position, p_queue_head.position);
+    v_queue_head.last := v_queue_head.position + 1031;
+    return v_queue_head;
+  end if;
+  v_classes := (hwqueue.cached_candidates(p_state, p_queue_head.queue_ids, null, p_now)).classes;
   if cardinality(v_classes) <= 16 is not true then
     return p_queue_head;
   end if;
@@ -153,17 +165,11 @@ begin
     select x.class_id, x.is_checked from hwqueue.profile_eligibility x
     where x.profile_id = p_state.profile_id and x.queue_id = p_queue_head.queue_id
       and x.class_id between k.class_id and k.class_id and x.gpu_count = 0 and x.custom is null offset 0) e
-  left join lateral (
-    select m.tiers, m.ranks, m.positions from hwqueue.low_water m
-    where m.queue_id = p_queue_head.queue_id and m.class_id = k.class_id
-    order by m.version desc limit 1) w on true
+  cross join lateral hwqueue.class_start(k.class_id, v_from) s
   cross join lateral (
     select r.tier, r.rank, r.position from hwqueue.ready r
     where r.class_id = k.class_id and (r.deadline is null or r.deadline > p_now)
-      and (r.tier, r.rank, r.position) >= (p_queue_head.tier, p_queue_head.rank, case
-        when w.tiers = array[p_queue_head.tier] and w.ranks = array[p_queue_head.rank]
-          then greatest(p_queue_head.position, w.positions[1])
-        else p_queue_head.position end)
+      and (r.tier, r.rank, r.position) >= (s.tier, s.rank, s.position)
     order by r.tier, r.rank, r.position limit 1) h
   window o as (order by h.tier, h.rank, h.position)
   order by h.tier, h.rank, h.position limit 1;

@@ -1,10 +1,10 @@
 -- The general claim: n leases, several queues, nodes with limits, classes that score differently.
 --
--- claim_task and settle_and_claim (api/claims) call claim_general when claim_at_head (claim/head) does
--- not apply or found nothing. An example: cpu-1, a node without limits, asks for four leases of two
+-- claim_task and settle_and_claim (api/claims) call claim_general for what claim_at_head (claim/head) has not
+-- granted. An example: cpu-1, a node without limits, asks for four leases of two
 -- queues. The claim promotes what fell due, finds the best score group, locks its four oldest entries
--- and grants them in one statement (grant_batch). A node with limits, as each one with GPUs, is granted
--- one lease after the other (grant_single), because each grant changes what fits next.
+-- and grants them in one statement (grant_entries). A node with limits, as each one with GPUs, is granted
+-- one lease after the other, because each grant changes what fits next.
 --
 -- sql/README.md says what the first words of names mean.
 --
@@ -27,16 +27,19 @@ declare
   v_generation bigint;
   v_queue_head hwqueue.queue_head := p_queue_head;  -- null: of several queues
   v_promoted int;  -- leases that fell due and were made ready; null: the session has looked just now
-  v_at_mark boolean;  -- the first entry after the low-water mark is the best one
+  v_is_open boolean := false;  -- beyond what claim_at_head has read
   v_node hwqueue.node;
   v_load hwqueue.node_load;
   v_room hwqueue.headroom;
   v_left int := p_request.qty;
   v_chosen record;
   v_picked hwqueue.picked_entries;
-  v_ctids tid[];
+  v_count int;
+  v_is_mover boolean;
+  v_found record;
   v_mover hwqueue.ready;  -- a random one of those granted, so each class has its turn
-  v_granted record;
+  v_taken record;
+  v_assignment jsonb;
   v_changed boolean := false;
   v_moves boolean;
 begin
@@ -47,80 +50,70 @@ begin
     when hwqueue.is_this_life(v_state.server_started_at, v_state.recovered_to, v_state.storage_path)
     then v_state.generation else hwqueue.node_generation(p_request.node_id) end;
   p_request.now := hwqueue.clock();
-  v_state.awaits_terms := v_state.awaits_terms
-    and hwqueue.take_publish_step(p_request.node_id, p_request.now);
-  if cardinality(p_request.queues) > 1 or not v_state.on_fast_path then
-    v_queue_head := null;
-  elsif v_queue_head.first_is_best is null then  -- not read yet, or by read_past_blocked, in vain
-    select q.* into v_queue_head
-    from hwqueue.read_queue_head(p_request.queues[1], v_state.profile_id, v_state.classes_seen,
-      v_state.classes_unseen) q;
-  end if;
-  p_request.queue_ids := coalesce(v_queue_head.queue_ids, hwqueue.open_queues(p_request.queues));
-  v_promoted := hwqueue.promote_if_due(p_request.queues, p_request.queue_ids, p_request.qty + 20,
-    p_request.now);
-  v_picked.on_fast_path := v_state.on_fast_path and v_queue_head.queue_id is not null
-    and v_queue_head.queue_id <> all (v_state.pinned_queues);
-  if v_state.has_limits then
-    v_node := hwqueue.read_node(v_state.node_id);
+  if p_queue_head.is_tried and v_left > 1 and not v_state.has_limits then
+    v_picked.ctids := hwqueue.lock_at_head(p_request, p_queue_head, v_left);
+  elsif p_queue_head.is_tried and v_left > 1 and cardinality(p_queue_head.classes) = 1 then
     v_load := hwqueue.read_load(v_state.node_id);
-    v_room := hwqueue.node_headroom(v_node, v_load);
+    v_taken := hwqueue.fit_at_head(v_state.node_id, p_queue_head, v_load, v_left);
+    v_picked.ctids := hwqueue.lock_at_head(p_request, p_queue_head, coalesce(v_taken.fitting, 0));
+    v_assignment := v_taken.assignment;
   end if;
-  v_at_mark := v_picked.on_fast_path and v_queue_head.takes_first and coalesce(v_promoted, 0) = 0
-    and (p_request.tasks is null
-      or cardinality(v_queue_head.task_names) <= 50 and v_queue_head.task_names <@ p_request.tasks)
-    and (not v_state.has_limits
-      or hwqueue.shortage(v_queue_head.most_cpu_milli, v_queue_head.most_memory_mib, v_room) = 0);
-  while v_left > 0 loop
-    if v_left = p_request.qty and p_queue_head.ctids <> '{}' then  -- locked by claim_at_head
-      v_picked.ctids := p_queue_head.ctids;
-      v_at_mark := false;
-    else
-      if p_queue_head.is_over and v_promoted is null then
-        v_promoted := hwqueue.promote_due(p_request.queue_ids, v_left + 20, p_request.now);
-        v_at_mark := v_at_mark and v_promoted = 0;
+  loop
+    v_count := coalesce(cardinality(v_picked.ctids), 0);
+    if v_count > 0 then
+      v_is_mover := p_moves and random() * (v_count + p_request.qty - v_left) < v_count;
+      if v_is_mover or v_is_open and v_state.has_limits then
+        select r as entry, c as class into v_found
+        from hwqueue.ready r
+        join hwqueue.placement_class c on c.class_id = r.class_id
+        where r.ctid = (select v_picked.ctids[1 + floor(random() * v_count)::int]);
+        v_mover := case when v_is_mover then v_found.entry else v_mover end;
       end if;
-      exit when p_queue_head.is_over and v_promoted = 0;
-      v_chosen := hwqueue.choose_entries(p_request, v_state, v_queue_head, v_room, v_left, v_promoted,
-        v_at_mark, v_picked);
-      v_promoted := v_chosen.promoted;
-      v_at_mark := v_chosen.at_mark and not v_state.has_limits;  -- after it others may fit
-      v_picked := v_chosen.picked;
-    end if;
-    v_ctids := v_picked.ctids;
-    exit when v_ctids = '{}';
-    score := coalesce(v_picked.score, 0);
-    if cardinality(v_ctids) > 1 then
-      if p_moves and random() * (cardinality(v_ctids) + p_request.qty - v_left) < cardinality(v_ctids) then
-        select r.* into v_mover from hwqueue.ready r
-        where r.ctid = (select v_ctids[1 + floor(random() * cardinality(v_ctids))::int]);
+      if v_is_open and v_state.has_limits then
+        v_taken := hwqueue.allocate_for_class(v_found.class, v_node, v_room, v_load);
+        v_load := v_taken.p_load;
+        v_assignment := v_taken.assignment;
+        v_changed := v_changed or v_assignment is not null;
+      elsif v_assignment is not null then
+        perform hwqueue.write_load(
+          hwqueue.add_uses(v_load, null, array_fill(v_assignment, array[v_count]), 1));
       end if;
       return query
-        select g.lease_id, g.claim_token, g.attempt, g.queue, g.task_name, g.params, g.headers, score,
-               g.expires_at, null::jsonb
-        from hwqueue.grant_batch(p_request, v_ctids, v_state, v_generation) g;
-      v_left := v_left - cardinality(v_ctids);
-      continue;
+        select g.* from hwqueue.grant_entries(p_request, v_picked, v_state,
+          case when v_is_open then v_queue_head else p_queue_head end, v_generation, v_assignment) g;
+      v_left := v_left - v_count;
     end if;
-    v_granted := hwqueue.grant_single(p_request, v_picked, v_state, v_queue_head, v_node, v_load, v_room,
-      v_generation);
-    v_left := v_left - 1;
-    v_mover := case when p_moves and random() * (p_request.qty - v_left) < 1
-      then v_granted.entry else v_mover end;
-    v_changed := v_changed or v_granted.assignment is not null;
-    v_load := v_granted.load;
-    v_room := case when v_state.has_limits and v_left > 0
-      then hwqueue.node_headroom(v_node, v_granted.load) end;
-    lease_id := (v_granted.entry).lease_id;
-    claim_token := v_granted.claim_token;
-    attempt := v_granted.attempt;
-    queue := v_granted.queue;
-    task_name := v_granted.task_name;
-    params := v_granted.params;
-    headers := v_granted.headers;
-    expires_at := v_granted.expires_at;
-    assignment := v_granted.assignment;
-    return next;
+    exit when v_left = 0 or v_is_open and v_count = 0;
+    if v_is_open then
+      v_room := case when v_state.has_limits then hwqueue.node_headroom(v_node, v_load) end;
+    else
+      v_promoted := hwqueue.promote_last(v_state, p_queue_head, v_left + 20, p_request.now);
+      exit when v_promoted = 0;
+      v_is_open := true;
+      v_state.awaits_terms := v_state.awaits_terms
+        and hwqueue.take_publish_step(p_request.node_id, p_request.now);
+      if cardinality(p_request.queues) > 1 or not v_state.on_fast_path then
+        v_queue_head := null;
+      elsif v_queue_head.first_is_best is null then  -- not read yet, or by read_past_blocked, in vain
+        select q.* into v_queue_head
+        from hwqueue.read_queue_head(p_request.queues[1], v_state.profile_id, v_state.classes_seen,
+          v_state.classes_unseen) q;
+      end if;
+      p_request.queue_ids := coalesce(v_queue_head.queue_ids, hwqueue.open_queues(p_request.queues));
+      v_promoted := coalesce(v_promoted, hwqueue.promote_if_due(p_request.queues, p_request.queue_ids,
+        p_request.qty + 20, p_request.now));
+      v_picked.on_fast_path := v_state.on_fast_path and v_queue_head.queue_id is not null
+        and v_queue_head.queue_id <> all (v_state.pinned_queues);
+      if v_state.has_limits then
+        v_node := hwqueue.read_node(v_state.node_id);
+        v_load := hwqueue.read_load(v_state.node_id);
+        v_room := hwqueue.node_headroom(v_node, v_load);
+      end if;
+    end if;
+    v_chosen := hwqueue.choose_entries(p_request, v_state, v_queue_head, v_room, v_left, v_promoted,
+      v_picked);
+    v_promoted := v_chosen.promoted;
+    v_picked := v_chosen.picked;
   end loop;
   if v_changed then
     perform hwqueue.write_load(v_load);
@@ -130,28 +123,29 @@ begin
     and hwqueue.should_advance_low_water(32 * (p_request.qty - v_left) / least(p_request.qty, 32));
   if v_left = p_request.qty or v_moves
      or p_request.now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
-    perform hwqueue.after_claim(v_state, p_request.queue_ids, v_mover, v_left < p_request.qty, v_moves,
-      p_drawn, p_request.now);
+    perform hwqueue.after_claim(v_state, coalesce(p_request.queue_ids, p_queue_head.queue_ids), v_mover,
+      v_left < p_request.qty, v_moves, p_drawn, p_request.now);
   end if;
 end
 $$;
 
 -- Locks the entries that the claim grants next: picked.ctids, best first, of one score; {}: there are
--- none. It starts at the queue's low-water mark while that holds (at_mark), then tries the head of the
--- only queue, then compares all classes. When these find nothing it promotes what fell due, unless this
--- claim has done so, and tries again. p_left: how many leases are not granted yet.
+-- none. It tries the head of the only queue, then compares all classes. When these find nothing it
+-- promotes what fell due, unless this claim has done so, and tries again. p_left: how many leases are not
+-- granted yet.
 -- picked: on_fast_path goes false when nothing could be had at the head, so that the next call of the
 -- claim does not try there again. term_deltas: what its claim adds to the counters.
 -- Locks and raises: what choose_by_score and promote_due do.
 create or replace function hwqueue.choose_entries(p_request hwqueue.claim_request,
   p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_room hwqueue.headroom, p_left int,
-  inout promoted int, inout at_mark boolean, inout picked hwqueue.picked_entries)
+  inout promoted int, inout picked hwqueue.picked_entries)
 language plpgsql volatile
 as $$
 declare
   v_limit int := case when p_state.has_limits then 1 else p_left end;  -- each grant changes what fits
   v_is_few boolean := cardinality(p_queue_head.classes) <= 64;
-  v_has_tried boolean := at_mark is true;
+  v_is_read boolean := p_left = p_request.qty and coalesce(promoted, 0) = 0;
+  v_has_tried boolean := coalesce(v_is_read and p_queue_head.is_tried and not p_state.has_limits, false);
   v_queue_head hwqueue.queue_head;  -- null: what was read is out of date
   v_eligible hwqueue.profile_queue;
   v_taken record;
@@ -168,21 +162,15 @@ begin
     v_eligible.scores_equal := true;
     v_eligible.checked := p_queue_head.checked;
   end if;
-  if at_mark then
-    picked.ctids := case
-      when p_queue_head.is_tried is not true then
-        hwqueue.lock_in_window(p_request, v_eligible, null, 0::smallint, p_queue_head.rank,
-          p_queue_head.position, p_queue_head.window_size, v_limit)
-      when v_is_few then  -- lock_in_window goes on like this when it finds nothing
-        hwqueue.lock_class_heads(p_queue_head.classes, p_queue_head.queue_id, 0::smallint, p_queue_head.rank,
-          p_queue_head.position, p_left, p_request.now) end;
+  if v_has_tried and v_is_few then  -- lock_in_window goes on like this when it finds nothing
+    picked.ctids := hwqueue.lock_class_heads(p_queue_head.classes, p_queue_head.queue_id, 0::smallint,
+      p_queue_head.rank, p_queue_head.position, v_limit, p_request.now);
     if picked.ctids <> '{}' then
       return;
     end if;
   end if;
   loop
-    v_queue_head := case
-      when at_mark or p_left = p_request.qty and coalesce(promoted, 0) = 0 then p_queue_head end;
+    v_queue_head := case when v_is_read then p_queue_head end;
     v_queue_head.is_tried := v_has_tried;
     picked := row('{}', 0, null, picked.on_fast_path)::hwqueue.picked_entries;
     v_blocked := '{}';
@@ -206,7 +194,7 @@ begin
     elsif v_taken.meets is not null and (p_state.met_blocked or v_taken.meets) then
       perform hwqueue.note_blocked(p_state, v_taken.meets, false);
     end if;
-    at_mark := false;
+    v_is_read := false;
     v_has_tried := false;
     exit when picked.ctids <> '{}' or promoted is not null
       or hwqueue.promote_due(p_request.queue_ids, p_left + 20, p_request.now) = 0;

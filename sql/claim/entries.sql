@@ -1,76 +1,21 @@
 -- Locking entries of `ready`, and turning entries into claims.
 --
 -- An example: lock_in_window finds five entries of one class after the low-water mark, skips two that
--- another session holds and locks three; grant_batch turns these into claims in one statement. Of a class
+-- another session holds and locks three; grant_entries turns these into claims in one statement. Of a class
 -- that must be checked, choose_seen decides first (decide_class, under lock stripes), then deletes the
 -- oldest entry that no other session holds, then counts the lease (add_counts).
 --
 -- Invariant: all locks are taken with `skip locked`, so no claim waits for another one's entries. An
 -- entry is checked for its class again under its lock, because assign_target_class may have changed it.
 
--- Turns one entry, which the caller has locked, into a claim, and allocates what its class asks for. The
--- caller writes load back once, after its last grant. entry: the row of `ready` that is gone.
--- Not idempotent.
-create or replace function hwqueue.grant_single(p_request hwqueue.claim_request,
+-- Turns ready entries of one score, which the caller has locked, into claims, in one statement and in the
+-- order of claim_task. p_queue_head: that of their queue; null: they may be of several. p_assignment: what is
+-- allocated for each of them. Not idempotent.
+create or replace function hwqueue.grant_entries(p_request hwqueue.claim_request,
   p_picked hwqueue.picked_entries, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head,
-  p_node hwqueue.node, p_load hwqueue.node_load, p_room hwqueue.headroom, p_generation bigint,
-  out entry hwqueue.ready, out claim_token bigint, out attempt smallint, out queue text, out task_name text,
-  out params jsonb, out headers jsonb, out expires_at timestamptz, out assignment jsonb,
-  out load hwqueue.node_load)
-language plpgsql volatile
-as $$
-declare
-  v_now timestamptz := p_request.now;
-  v_gone record;
-  v_timeout interval;
-  v_eligible_at timestamptz;
-  v_taken record;
-begin
-  delete from hwqueue.ready r using hwqueue.lease l, hwqueue.placement_class c
-  where r.ctid = p_picked.ctids[1] and l.lease_id = r.lease_id and c.class_id = r.class_id
-  returning r as entry, c as class, l.task_name, l.params, l.headers,
-    coalesce(l.claim_timeout, p_request.claim_timeout, p_queue_head.claim_timeout) as claim_timeout,
-    case when p_queue_head.drops_completed is distinct from false and l.idempotency_key is null
-      and l.run_id is null then greatest(l.available_at, l.created_at) end as eligible_at,
-    case when l.run_id is not null then l.item_no is null end as is_step
-  into v_gone;
-  entry := v_gone.entry;
-  load := p_load;
-  if p_state.has_limits then
-    v_taken := hwqueue.allocate_for_class(v_gone.class, p_node, p_room, p_load);
-    load := v_taken.p_load;
-    assignment := v_taken.assignment;
-  end if;
-  queue := p_queue_head.name;
-  task_name := v_gone.task_name;
-  params := v_gone.params;
-  headers := v_gone.headers;
-  v_timeout := v_gone.claim_timeout;
-  v_eligible_at := v_gone.eligible_at;
-  if p_queue_head.queue_id is null then
-    select q.name, coalesce(v_timeout, q.claim_timeout),
-           case when q.retain_completed = '0' then v_eligible_at end
-    into queue, v_timeout, v_eligible_at
-    from hwqueue.queue q where q.queue_id = entry.queue_id;
-  end if;
-  claim_token := hwqueue.next_token(p_generation, entry.claim_count);
-  attempt := entry.attempt_count + 1;
-  expires_at := v_now + v_timeout;
-  insert into hwqueue.claim (lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
-    attempt, claim_timeout, claimed_at, expires_at, check_at, assignment, term_deltas, login, eligible_at,
-    is_step)
-  values (entry.lease_id, entry.queue_id, entry.class_id, p_state.node_id, p_state.node_epoch,
-    claim_token, attempt, v_timeout, v_now, expires_at, expires_at, assignment, p_picked.term_deltas,
-    p_state.login, v_eligible_at, v_gone.is_step);
-end
-$$;
-
--- Turns ready entries of one score, which the caller has locked, into claims, in one statement and in
--- the order of claim_task. For nodes without limits only, as it allocates nothing. Not idempotent.
-create or replace function hwqueue.grant_batch(p_request hwqueue.claim_request, p_ctids tid[],
-  p_state hwqueue.node_state, p_generation bigint)
+  p_generation bigint, p_assignment jsonb)
 returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb,
-  headers jsonb, expires_at timestamptz)
+  headers jsonb, score double precision, expires_at timestamptz, assignment jsonb)
 language plpgsql volatile
 as $$
 declare
@@ -78,13 +23,15 @@ declare
 begin
   return query
     with taken as (
-      delete from hwqueue.ready r where r.ctid = any (p_ctids) returning r.*
+      delete from hwqueue.ready r where r.ctid = any (p_picked.ctids) returning r.*
     ), detail as materialized (
       select t.lease_id, t.queue_id, t.class_id, t.tier, t.rank, t.position,
              hwqueue.next_token(p_generation, t.claim_count) as claim_token,
-             (t.attempt_count + 1)::smallint as attempt, q.name, l.task_name, l.params, l.headers,
-             coalesce(l.claim_timeout, p_request.claim_timeout, q.claim_timeout) as claim_timeout,
-             case when q.retain_completed = '0' and l.idempotency_key is null and l.run_id is null
+             (t.attempt_count + 1)::smallint as attempt, coalesce(p_queue_head.name, q.name) as name,
+             l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_request.claim_timeout,
+               p_queue_head.claim_timeout, q.claim_timeout) as claim_timeout,
+             case when coalesce(p_queue_head.drops_completed, q.retain_completed = '0')
+               and l.idempotency_key is null and l.run_id is null
                then greatest(l.available_at, l.created_at) end as eligible_at,
              case when l.run_id is not null then l.item_no is null end as is_step
       from taken t
@@ -92,18 +39,21 @@ begin
       -- might read all leases
       cross join lateral (
         select * from hwqueue.lease x where x.lease_id = t.lease_id offset 0) l
-      cross join lateral (
-        select * from hwqueue.queue x where x.queue_id = t.queue_id offset 0) q
+      left join lateral (
+        select * from hwqueue.queue x
+        where p_queue_head.queue_id is null and x.queue_id = t.queue_id offset 0) q on true
     ), granted as (
       insert into hwqueue.claim (lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
-        attempt, claim_timeout, claimed_at, expires_at, check_at, login, eligible_at, is_step)
+        attempt, claim_timeout, claimed_at, expires_at, check_at, assignment, term_deltas, login, eligible_at,
+        is_step)
       select d.lease_id, d.queue_id, d.class_id, p_state.node_id, p_state.node_epoch,
              d.claim_token, d.attempt, d.claim_timeout, v_now, v_now + d.claim_timeout,
-             v_now + d.claim_timeout, p_state.login, d.eligible_at, d.is_step
+             v_now + d.claim_timeout, p_assignment, p_picked.term_deltas, p_state.login, d.eligible_at,
+             d.is_step
       from detail d
     )
     select d.lease_id, d.claim_token, d.attempt, d.name, d.task_name, d.params, d.headers,
-           v_now + d.claim_timeout
+           coalesce(p_picked.score, 0), v_now + d.claim_timeout, p_assignment
     from detail d order by d.tier, d.rank, d.position;
 end
 $$;

@@ -4,38 +4,38 @@
 -- claim_task and settle_and_claim (api/claims) call claim_at_head before anything else. An example: a
 -- CPU node asks for one lease of `mail`, where all of its classes score the same. The first entry after
 -- the queue's low-water mark is the best one, so the claim reads the head, deletes that entry and writes
--- the claim. A worker with 16 free slots asks for 16: their entries are locked here, and claim_general
--- (claim/claim) grants them. It also goes on when any condition fails.
+-- the claim. A worker with 16 free slots asks for 16, or a node counts its CPUs: then claim_general
+-- (claim/claim) has these locked by lock_at_head, and grants them. It also goes on when any condition fails.
 --
 -- Invariant: it never passes over a better entry, except one that another session has locked.
 
--- Grants one lease at the head of a node's queues, or locks the entries of several there. No lease_id and
--- no ctids: the fast path does not apply, or found nothing. It applies to a node without limits, where the
--- first entry after the low-water mark is the best one and no class of the node must be checked
--- (must_be_checked).
--- queue_head: what it has read of the queues. Where that is_tried, other sessions hold what else is there
--- near the mark; is_over: in all of these queues nothing else waits. p_qty: null if the node may not claim.
--- p_moves, p_drawn: as in claim_general.
+-- Grants one lease at the head of a node's queues: the first entry after the low-water mark, where that is
+-- the best one and no class of the node must be checked (must_be_checked). No lease_id: claim_general goes
+-- on, from what this claim has read of the queues (queue_head). is_tried: these conditions hold.
+-- p_qty: null if the node may not claim. p_moves, p_drawn: as in claim_general.
 -- Locks: the caller holds node_state; scheduled and ready entries, skip locked; now and then the
 -- low-water marks, skip locked. Not idempotent.
 create or replace function hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty int,
   p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint,
   out queue_head hwqueue.queue_head, out lease_id uuid, out claim_token bigint, out attempt smallint,
-  out queue text, out task_name text, out params jsonb, out headers jsonb, out expires_at timestamptz)
+  out queue text, out task_name text, out params jsonb, out headers jsonb, out expires_at timestamptz,
+  out assignment jsonb)
 language plpgsql volatile
 as $$
 declare
   v_now timestamptz;
   v_head hwqueue.queue_head;
-  v_is_tried boolean;
+  v_load hwqueue.node_load;
+  v_fit record;
+  v_limit int := p_qty;
   v_class_id bigint;
   v_position bigint;
   v_timeout interval;
   v_since timestamptz;
   v_is_step boolean;
 begin
-  if (p_qty > 0 and p_state.login = session_user and p_state.on_fast_path and not p_state.has_limits
-      and not p_state.awaits_terms and cardinality(p_queues) <= 16
+  if (p_qty > 0 and p_state.login = session_user and p_state.on_fast_path and not p_state.awaits_terms
+      and not (p_state.has_limits and p_state.met_blocked) and cardinality(p_queues) <= 16
       and hwqueue.is_this_life(p_state.server_started_at, p_state.recovered_to, p_state.storage_path)
       ) is not true then
     return;
@@ -44,27 +44,30 @@ begin
   if cardinality(p_queues) = 1 then
     select q.* into v_head from hwqueue.read_queue_head(p_queues[1], p_state.profile_id,
       p_state.classes_seen, p_state.classes_unseen) q;
-    if p_state.met_blocked and p_qty = 1 and v_head.first_is_best and not v_head.takes_first then
+    if v_head.last = v_head.position + 1031 and cardinality(v_head.classes) = 1
+      or p_state.met_blocked and p_qty = 1 and v_head.first_is_best and not v_head.takes_first then
       v_head := hwqueue.read_past_blocked(p_state, v_head, v_now);
-    elsif v_head.last = v_head.position + 1031 and cardinality(v_head.classes) = 1 then  -- at its own mark
-      v_head.position := greatest(v_head.position, (
-        select case when m.tiers = '{0}' and m.ranks = array[v_head.rank] then m.positions[1] end
-        from hwqueue.low_water m where m.class_id = v_head.classes[1] and m.queue_id = v_head.queue_id
-        order by m.version desc limit 1));
-      v_head.last := v_head.position + 1031;
     end if;
   else
     select q.* into v_head from hwqueue.read_queue_heads(p_queues, p_state.profile_id,
       p_state.classes_seen, p_state.classes_unseen, p_state.pinned_queues) q;
   end if;
-  v_is_tried := coalesce(v_head.takes_first and v_head.queue_id <> all (p_state.pinned_queues)
+  v_head.is_tried := coalesce(v_head.takes_first and v_head.queue_id <> all (p_state.pinned_queues)
     and (p_tasks is null or cardinality(v_head.task_names) <= 50 and v_head.task_names <@ p_tasks), false);
-  if v_is_tried and current_setting('hwqueue.recent_due_scan', true)
-      is distinct from hwqueue.recent_due_scan(p_queues, v_now)
-    and hwqueue.promote_if_due(p_queues, v_head.queue_ids, 20, v_now) > 0 then
-    return;
+  if v_head.is_tried and current_setting('hwqueue.recent_due_scan', true)
+      is distinct from hwqueue.recent_due_scan(p_queues, v_now) then
+    v_head.promoted := hwqueue.promote_if_due(p_queues, v_head.queue_ids, 20, v_now);
+    if v_head.promoted > 0 then
+      return;
+    end if;
   end if;
-  if v_is_tried and p_qty = 1 then
+  if v_head.is_tried and p_qty = 1 and p_state.has_limits and cardinality(v_head.classes) = 1 then
+    v_load := hwqueue.read_load(p_state.node_id);
+    v_fit := hwqueue.fit_at_head(p_state.node_id, v_head, v_load, 1);
+    v_limit := v_fit.fitting;
+    assignment := v_fit.assignment;
+  end if;
+  if v_head.is_tried and v_limit = 1 and (not p_state.has_limits or cardinality(v_head.classes) = 1) then
     delete from hwqueue.ready r using hwqueue.lease l
     where r.ctid = case when cardinality(v_head.classes) = 1 then (
         select x.ctid from hwqueue.ready x
@@ -88,46 +91,91 @@ begin
       v_since, v_is_step;
   end if;
   if lease_id is null then
-    if v_is_tried and p_qty > 1 then
-      v_head.ctids := case when cardinality(v_head.classes) = 1 then array(
-          select x.ctid from hwqueue.ready x
-          where x.class_id = v_head.classes[1] and x.tier = 0 and x.rank = v_head.rank
-            and x.position between v_head.position and v_head.last
-            and (x.deadline is null or x.deadline > v_now)
-          order by x.position limit p_qty for update skip locked)
-        else array(
-          select x.ctid from hwqueue.ready x
-          where x.queue_id = v_head.queue_id and x.tier = 0 and x.rank = v_head.rank
-            and x.position between v_head.position
-              and v_head.last + case when cardinality(p_queues) = 1 then 8 * p_qty else 0 end
-            and x.class_id = any (v_head.classes) and (x.deadline is null or x.deadline > v_now)
-          order by x.position limit p_qty for update skip locked) end;
-    end if;
-    v_head.is_over := v_head.is_over and (v_is_tried or v_head.tier is null) and not p_state.met_blocked
-      and coalesce(cardinality(v_head.ctids), 0) < p_qty;
-    if v_head.is_over then  -- by itself: any other claim has no statement for it
-      v_head.is_over := (
-        select r.position from hwqueue.ready r
-        where r.queue_id = v_head.queue_id
-          and (r.tier, r.rank, r.position) >= (0, v_head.rank, v_head.position)
-          and (v_head.ctids is null or r.ctid <> all (v_head.ctids))
-        order by r.tier, r.rank, r.position limit 1) is null;
-    end if;
     queue_head := v_head;
-    queue_head.is_tried := v_is_tried;
     return;
   end if;
   queue := v_head.name;
   expires_at := v_now + v_timeout;
   insert into hwqueue.claim (lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
-    attempt, claim_timeout, claimed_at, expires_at, check_at, login, eligible_at, is_step)
+    attempt, claim_timeout, claimed_at, expires_at, check_at, assignment, login, eligible_at, is_step)
   values (lease_id, v_head.queue_id, v_class_id, p_state.node_id, p_state.node_epoch, claim_token,
-    attempt, v_timeout, v_now, expires_at, expires_at, p_state.login, v_since, v_is_step);
+    attempt, v_timeout, v_now, expires_at, expires_at, assignment, p_state.login, v_since, v_is_step);
+  if assignment is not null then
+    perform hwqueue.write_load(hwqueue.add_uses(v_load, null, array[assignment], 1));
+  end if;
   if p_moves or v_now - p_state.seen_at > p_state.heartbeat_timeout / 8 then
     perform hwqueue.after_claim(p_state, array[v_head.queue_id], row(v_head.queue_id, 0, null, null,
         v_head.rank, v_position, v_class_id, lease_id, null, null)::hwqueue.ready, true, p_moves, p_drawn,
       v_now);
   end if;
+end
+$$;
+
+-- How many leases of the only class at the head, p_limit at most, a node has room for, and what each of them
+-- allocates there. No lease needs more than most_*.
+-- Locks: the caller holds node_state.
+create or replace function hwqueue.fit_at_head(p_node uuid, p_head hwqueue.queue_head,
+  p_load hwqueue.node_load, p_limit int, out fitting int, out assignment jsonb)
+language plpgsql volatile
+as $$
+begin
+  select least(p_limit, n.slots - p_load.claim_count,
+           (n.cpu_milli - p_load.cpu_used) / nullif(p_head.most_cpu_milli, 0),
+           (n.memory_mib - p_load.memory_used) / nullif(p_head.most_memory_mib, 0)),
+         hwqueue.claim_assignment(c, n, null, null)
+  into fitting, assignment
+  from hwqueue.node n
+  join hwqueue.placement_class c on c.class_id = p_head.classes[1]
+  where n.node_id = p_node;
+end
+$$;
+
+-- Locks up to p_limit leases at the head, for claim_general.
+-- Locks: the entries, skip locked.
+create or replace function hwqueue.lock_at_head(p_request hwqueue.claim_request, p_head hwqueue.queue_head,
+  p_limit int) returns tid[]
+language plpgsql volatile
+as $$
+declare
+  v_now timestamptz := p_request.now;
+begin
+  if p_limit < 1 then
+    return '{}';
+  elsif cardinality(p_head.classes) = 1 then
+    return array(
+      select r.ctid from hwqueue.ready r
+      where r.class_id = p_head.classes[1] and r.tier = 0 and r.rank = p_head.rank
+        and r.position between p_head.position and p_head.last
+        and (r.deadline is null or r.deadline > v_now)
+      order by r.position limit p_limit for update skip locked);
+  end if;
+  return array(
+    select r.ctid from hwqueue.ready r
+    where r.queue_id = p_head.queue_id and r.tier = 0 and r.rank = p_head.rank
+      and r.position between p_head.position
+        and p_head.last + case when cardinality(p_request.queues) = 1 then 8 * p_limit else 0 end
+      and r.class_id = any (p_head.classes) and (r.deadline is null or r.deadline > v_now)
+    order by r.position limit p_limit for update skip locked);
+end
+$$;
+
+-- Makes up to p_limit leases ready that fall due, where nothing else waits in the queues of a claim, and
+-- returns their number; null: something may wait.
+-- Locks as promote_due.
+create or replace function hwqueue.promote_last(p_state hwqueue.node_state, p_head hwqueue.queue_head,
+  p_limit int, p_now timestamptz) returns int
+language plpgsql volatile
+as $$
+begin
+  if (p_head.is_over and (p_head.is_tried or p_head.tier is null) and not p_state.met_blocked
+      and (not p_state.has_limits or cardinality(p_head.classes) = 1)) is not true then
+    return null;
+  end if;
+  perform 1 from hwqueue.ready r
+  where r.queue_id = p_head.queue_id and (r.tier, r.rank, r.position) >= (0, p_head.rank, p_head.position)
+  order by r.tier, r.rank, r.position limit 1;
+  return case when not found then
+    coalesce(p_head.promoted, hwqueue.promote_due(p_head.queue_ids, p_limit, p_now)) end;
 end
 $$;
 
@@ -160,7 +208,7 @@ as $$
               when w.is_blocked then w.positions[1] + 1031
               else 9223372036854775807 end,
          f.first_is_best, f.first_is_best and e.checked = '{}' and cardinality(e.classes) <= 200, e.checked,
-         array[q.queue_id], q.retain_completed = '0', false, null::tid[], true
+         array[q.queue_id], q.retain_completed = '0', false, null::int, true
   from hwqueue.queue q
   left join lateral (  -- limit: as a plain join it may read all queues of the profile
     select x.* from hwqueue.profile_queue x
@@ -176,14 +224,10 @@ as $$
              select c.class_id from hwqueue.placement_class c
              where c.created_xid >= least(e.classes_seen, p_classes_seen)
              order by c.created_xid limit 1) is null
-           -- mostly there is none unseen, and this subselect costs more than all the others
-           and (e.classes_unseen || p_classes_unseen = '{}' or (
-             select x.class_id from unnest(e.classes_unseen || p_classes_unseen) u(xid)
-             cross join lateral (
-               select c.class_id from hwqueue.placement_class c
-               where c.created_xid >= u.xid and c.created_xid <= u.xid
-               order by c.created_xid limit 1) x
-             limit 1) is null)
+           and (e.classes_unseen || p_classes_unseen = '{}' or (  -- mostly there is none unseen
+             select c.class_id from hwqueue.placement_class c
+             where c.created_xid = any (e.classes_unseen || p_classes_unseen)
+             order by c.created_xid limit 1) is null)
            and (
              select r.position from hwqueue.ready r
              where r.queue_id = q.queue_id and r.tier = 0 and r.rank < w.ranks[1]
@@ -208,7 +252,7 @@ as $$
            then lead(k.position) over o - 1 end),
          null::boolean, bool_and(k.is_known) over () and count(*) over () = cardinality(p_queues)
            and k.tier = 0, null::bigint[], array_agg(k.queue_id) over (),
-         k.drops_completed, false, null::tid[], bool_and(k.is_known) over ()
+         k.drops_completed, false, null::int, bool_and(k.is_known) over ()
            and count(*) over () = cardinality(p_queues) and lead(k.tier) over o is null
   from (
     select l.queue_id, l.name, l.claim_timeout, l.window_size, l.classes, l.task_names, l.most_cpu_milli,
@@ -241,7 +285,6 @@ create or replace function hwqueue.after_claim(p_state hwqueue.node_state, p_que
 language plpgsql volatile
 as $$
 declare
-  v_from timestamptz;
   v_oldest uuid[];
   v_claim hwqueue.claim;
 begin
@@ -256,10 +299,12 @@ begin
     -- claims of other nodes that have been expired for as long as their timeout, of the 20 oldest, and only
     -- those without an assignment: this transaction may stay open, so it must not lock their nodes
     -- not claims_scan_start: a function with a subselect is planned in each transaction
-    v_from := (select m.claims_from from hwqueue.reap_cursor m order by m.version desc limit 1);
     v_oldest := array(
       select c.lease_id from hwqueue.claim c
-      where c.check_at between coalesce(v_from, '-infinity') and p_now order by c.check_at limit 20);
+      where c.check_at between coalesce((
+          select m.claims_from from hwqueue.reap_cursor m order by m.version desc limit 1), '-infinity')
+        and p_now
+      order by c.check_at limit 20);
     if v_oldest <> '{}' then
       for v_claim in
         select c.*
@@ -275,7 +320,7 @@ begin
     perform hwqueue.reap_deadlines(20, p_now), hwqueue.flag_waiting(p_queue_ids, p_now);
   elsif p_moves then
     perform hwqueue.advance_horizon(p_drawn);
-    if p_entry.lease_id is not null then
+    if p_entry.queue_id is not null then
       perform hwqueue.advance_low_water(p_entry);
     end if;
   end if;

@@ -184,6 +184,8 @@ create or replace function hwqueue.find_class_heads(p_eligible hwqueue.profile_q
 language plpgsql stable
 as $$
 declare
+  v_from hwqueue.scan_starts := row(array[p_eligible.queue_id], array[p_from_tier], array[p_from_rank],
+    array[p_from_position], '{true}', true);
   v_leases uuid[];
   v_times timestamptz[];
 begin
@@ -194,18 +196,7 @@ begin
   from (
     select h.tier, h.rank, h.position, k.class_id, h.lease_id, h.eligible_at
     from unnest(p_eligible.classes) k(class_id)
-    left join lateral (
-      select m.tiers, m.ranks, m.positions from hwqueue.low_water m
-      where m.queue_id = p_eligible.queue_id and m.class_id = k.class_id
-      order by m.version desc limit 1) w on true
-    cross join lateral (
-      select p_from_tier as tier, p_from_rank as rank, greatest(p_from_position, w.positions[1]) as position
-      where w.tiers is null or w.tiers = array[p_from_tier] and w.ranks = array[p_from_rank]
-      union all
-      select f.tier, f.rank, f.position
-      from hwqueue.class_scan_start(k.class_id, w.tiers, w.ranks, w.positions, p_from_tier, p_from_rank,
-          p_from_position) f
-      where w.tiers <> array[p_from_tier] or w.ranks <> array[p_from_rank]) s
+    cross join lateral hwqueue.class_start(k.class_id, v_from) s
     cross join lateral (
       select x.tier, x.rank, x.position, x.lease_id, x.eligible_at from hwqueue.ready x
       where x.class_id = k.class_id and (x.deadline is null or x.deadline > p_now)

@@ -51,13 +51,17 @@ def test_amounts(api: Api, kind: str) -> None:
     assert fits(api, node, **{kind: 6})
 
 
-def test_slots_count_every_lease(api: Api) -> None:
-    queue, node = api.queue(), api.node(slots=2)
-    leases = [api.spawn(queue) for _ in range(3)]
-    rows = api.claim(node, queue, qty=3)
-    assert [row["lease_id"] for row in rows] == leases[:2]
-    api.rows("release_lease", **token(rows[0]))
-    assert len(api.claim(node, queue, qty=3)) == 1
+@pytest.mark.parametrize("qty", [1, 3])
+@pytest.mark.parametrize("kind", ["cpu_milli", "memory_mib", "slots"])
+def test_no_more_than_fits_of_a_class_that_is_known(api: Api, kind: str, qty: int) -> None:
+    """Claims take these at the head of the queue, in order."""
+    queue, node = api.queue(), api.node(**({"slots": 3} if kind == "slots" else {"capacity": {kind: 35}}))
+    leases = [api.needing(queue, cpu_milli=10, memory_mib=10) for _ in range(6)]
+    rows = [row for _ in range(4) for row in api.claim(node, queue, qty=qty)]
+    assert [row["lease_id"] for row in rows] == leases[:3]
+    api.complete(rows[0])
+    assert api.claimed(node, queue, qty=qty) == leases[3:4]
+    assert api.claim(node, queue, qty=qty) == []
 
 
 def test_a_batch_stops_when_it_is_full(api: Api) -> None:
