@@ -110,11 +110,11 @@ class ClaimLoop:
             _log.warning("settling %d leases one by one: %s", len(ended), in_one_line(error))
             for one in ended:
                 await self.session.settle(one)
-            self.runner.wake.set()  # nothing was claimed, or the last of all has ended
-            return
-        wait = _REFUSED_WAIT_SECONDS
-        _log.error("claims are refused, trying again in %g s: %s", wait, in_one_line(error))
-        await waited(self.shutdown.draining, wait)
+        else:
+            wait = _REFUSED_WAIT_SECONDS
+            _log.error("claims are refused, trying again in %g s: %s", wait, in_one_line(error))
+            await waited(self.shutdown.draining, wait)
+        self.runner.wake.set()  # nothing was claimed, or the last of all has ended
 
     async def _idle_seconds(self, claimed: int) -> float:
         """How long to wait with free slots: a poll, or less when work is known to come sooner.
