@@ -59,7 +59,8 @@ class ClaimLoop:
                 continue
             is_idle = not draining.is_set() and runner.free > 0
             waits = [await self._idle_seconds(claimed) if is_idle else None, runner.due_in]
-            await waited(runner.wake, min((wait for wait in waits if wait is not None), default=None))
+            woken = await waited(runner.wake, min((wait for wait in waits if wait is not None), default=None))
+            self._is_once_more &= woken or claimed > 0 or not is_idle
 
     def hear(self) -> None:
         """Work is announced: claim once more, unless that comes anyway."""
@@ -121,13 +122,12 @@ class ClaimLoop:
 
         Work is announced only after a claim that found none. So one that found some is followed by
         another soon, if no handler ends before that. What is spawned during the first that finds
-        none is neither found nor announced: another one follows, once.
+        none is neither found nor announced: one follows that is not for what is announced.
         """
         wait = self.poll_seconds * random.uniform(0.5, 1.5)
         if claimed:
             return min(wait, _LOOK_AGAIN_SECONDS)
-        if self._is_once_more:
-            self._is_once_more, wait = False, min(wait, _LOOK_ONCE_MORE_SECONDS)
+        wait = min(wait, _LOOK_ONCE_MORE_SECONDS) if self._is_once_more else wait
         now = asyncio.get_running_loop().time()
         if now < self._hint_at:
             return wait

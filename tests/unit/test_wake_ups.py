@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from typing import Any
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import AsyncMock, Mock, patch
 from uuid import UUID
 
 import psycopg
@@ -61,8 +61,7 @@ class Fleet:
         self.waiting: list[set[int]] = []
         self.took: list[int] = []
         self.stopped: set[int] = set()
-        self.vain = 0
-        self._clock, self._random = clock, random.Random(1)
+        self._clock, self._random, self.vain = clock, random.Random(1), 0
         self._workers = [Announced(partial(self._claim, number)) for number in range(size)]
 
     def spawn(self, lease: set[int], seconds: float = 1 / 60) -> None:
@@ -120,7 +119,7 @@ def test_a_flood_wakes_a_burst_and_then_at_the_rate(clock: Clock) -> None:
 
 
 async def test_a_claim_for_announced_work_that_finds_nothing_puts_the_next_one_off(clock: Clock) -> None:
-    runner = Mock(free=1, wanted=1, wake=asyncio.Event(), take_ended=list)
+    runner = Mock(free=1, wanted=1, wake=asyncio.Event(), take_ended=list, due_in=None)
     settled = AsyncMock(return_value=[])
     session = Mock(in_doubt=False, settle_and_claim=settled, retry_after=AsyncMock(return_value=None))
     loop = ClaimLoop(session, runner, Mock(), Shutdown(), 3600.0, Announced(runner.wake.set))
@@ -141,20 +140,22 @@ async def test_a_claim_for_announced_work_that_finds_nothing_puts_the_next_one_o
     assert [await claims_at_once() for _ in range(3)] == [False, True, True]
     assert await loop._idle_seconds(claimed=1) < 1  # then one finds nothing, and work is announced
     settled.return_value = []
-    # what is spawned while that one runs is neither found nor announced: one more looks for it
-    assert [await loop._idle_seconds(claimed=0) < 1 for _ in range(3)] == [True, False, False]
+    # what is spawned while that one runs is neither found nor announced: one more looks, after others
+    with patch("hwqueue.worker.loop.waited", side_effect=[True, False, EOFError] * 2) as waited:
+        with pytest.raises(EOFError):
+            await loop.run()
+        assert [call.args[1] < 1 for call in waited.await_args_list] == [True, True, False]
+        await loop._after_refusal([], psycopg.Error("no"))
+    assert runner.wake.is_set()  # one that is refused is followed by another, not by a poll
+    runner.wake.clear()
     runner.free = 0  # the end of a handler claims
     assert not await claims_at_once()
-    loop.shutdown.drain()  # ends the wait
-    await loop._after_refusal([], psycopg.Error("no"))
-    assert runner.wake.is_set()  # one that is refused is followed by another, not by a poll
 
 
 class Repeats:
     """A connection on which somebody repeats a payload; it is the runner that opens it, too."""
 
-    def __init__(self) -> None:
-        self.unread = 10_000
+    unread = 10_000
 
     def listen(self, _statement: str) -> Any:
         return self
@@ -164,8 +165,7 @@ class Repeats:
             self.unread -= 1
             yield psycopg.Notify("hwqueue_ended", "heard", 1)
 
-    def close(self) -> None:
-        """Nothing to close."""
+    close = Mock()
 
 
 def test_a_repeated_end_wakes_who_waits_a_burst_and_then_at_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
