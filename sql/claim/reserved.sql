@@ -109,7 +109,7 @@ begin
          hwqueue.next_token(hwqueue.current_generation(), p_entry.claim_count),
          p_entry.attempt_count + 1, q.claim_timeout, p_now, v_until, v_until, v_taken.assignment, v_deltas,
          s.login, v_lease.gang_id, case when p_entry.held_by = 'time' and q.retain_completed = '0'
-           and v_lease.idempotency_key is null and v_lease.run_id is null  -- as grant_single
+           and v_lease.idempotency_key is null and v_lease.run_id is null  -- as grant_entries
            then greatest(v_lease.available_at, v_lease.created_at) end,
          true, case when p_hold is null then true end,
          case when v_lease.run_id is not null then v_lease.item_no is null end
