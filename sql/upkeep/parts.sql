@@ -18,6 +18,7 @@ language plpgsql volatile
 as $$
 declare
   v_part record;
+  v_done hwqueue.upkeep_done;
   v_began_at timestamptz;
   v_longest interval := '-1';
   v_slowest text;
@@ -30,10 +31,11 @@ begin
     v_state := null;
     v_error := null;
     begin
-      p_done := case p_kind when 'reap'
+      v_done := case p_kind when 'reap'
           then hwqueue.reap_part(v_part.part, v_part.most, p_limit, p_done, p_now)
         else hwqueue.prune_part(v_part.part, v_part.most, p_done, p_now) end;
       perform hwqueue.follow_ended(true);
+      p_done := v_done;  -- a variable is not undone with its savepoint
     exception when query_canceled or others then
       v_state := sqlstate;
       v_error := sqlerrm;

@@ -9,6 +9,8 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock
+from tests.flows import Flow, step
+from tests.flows import gang as gang_step
 from tests.parking import is_parked
 from tests.patience import looks
 from tests.sql.api import Api
@@ -94,8 +96,10 @@ def test_a_part_that_fails_is_undone_alone(
     call, part = planted.split()
     lease, due = expiring(api, clock), api.spawn(api.queue(), delay="1 minute")
     clock.advance(timedelta(minutes=2))
-    plant(f"{call}_part", f"if p_part = '{part}' then {FAILS}; end if")
-    api.rows(call)
+    if part == "claims":  # what follows fails, so the ends do not count either
+        plant("follow_ended", f"if hwqueue.lease_state('{lease}') = 'pending' then {FAILS}; end if")
+    plant(f"{call}_part", f"if p_part = '{part}' and p_part <> 'claims' then {FAILS}; end if")
+    assert api.row(call).get("expired") == {"reap": part != "claims", "prune": None}[call]
     assert postponed(conn) == [(planted, 1)]
     assert [broken["rule"] for broken in api.rows("verify_invariants")] == ["upkeep_failed"]
     [event] = api.rows("list_events", filter={"code": "upkeep_postponed"}, limit=1)
@@ -145,18 +149,27 @@ def test_each_part_has_its_turn_though_calls_are_short(
 
 
 def test_changes_of_a_gang_that_fails_hide_no_others(api: Api, clock: Clock, plant: Plant) -> None:
-    big, small = two_gangs(api)
+    flow = Flow(api, [gang_step("train", 3, **GPU)])
+    big, small = flow.steps()["train"]["gang_id"], two_gangs(api)[1]
     api.rows("reap")
     for each in (big, small):
         api.rows("cancel_gang", gang=each)
-    plant("look_at_gang", f"if p_gang.size = 3 then {FAILS}; end if")
+    plant("items_ended", FAILS)  # of the run
     api.reap()
     assert [gang(api, each)["state"] for each in (big, small)] == ["cancelling", "cancelled"]
     assert "upkeep had to leave it, once in a row: planted" in api.row("explain_gang", gang=big)["headline"]
-    plant("look_at_gang", "null")
+    plant("items_ended", "null")
     clock.advance(SECOND)
     api.reap()
     assert gang(api, big)["state"] == "cancelled"
+
+
+def test_what_follows_an_expiry_is_timed_with_it(api: Api, clock: Clock, plant: Plant) -> None:
+    flow = Flow(api, [step(f"s{number}") for number in range(21)])
+    assert len(flow.claims()) == 21
+    clock.advance(timedelta(hours=1))
+    plant("follow_ended", f"if cardinality(v_words) > 20 * 4 then {FAILS}; end if")
+    assert api.row("reap")["expired"] == 21
 
 
 def test_a_replacement_that_fails_hides_no_others(api: Api, queue: str, clock: Clock, plant: Plant) -> None:
