@@ -19,7 +19,7 @@ create or replace function hwqueue.follow_ended(p_is_short boolean) returns void
 language plpgsql volatile
 as $$
 declare
-  v_words text[] := string_to_array(current_setting('hwqueue.ended'), ' ');
+  v_words text[] := string_to_array(current_setting('hwqueue.ended', true), ' ');
   v_rest text := set_config('hwqueue.ended', '', true);
   v_found record;
   v_done int;
