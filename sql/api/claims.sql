@@ -31,7 +31,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off set jit = off
 as $$
 declare
-  v_ended text := set_config('hwqueue.ended', '', true);  -- filled by note_ended
+  v_ended text := set_config('hwqueue.ended', '', true);  -- empty; note_ended fills the list
   v_moves boolean := hwqueue.check_request(p_queues, p_qty, p_claim_timeout)
     and hwqueue.should_advance_low_water(p_qty);
   v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
@@ -68,7 +68,7 @@ begin
     select g.*
     from hwqueue.claim_general(row(p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null, null),
       v_state, v_head.queue_head, v_moves, v_drawn) g;
-  if current_setting('hwqueue.ended') <> '' then
+  if current_setting('hwqueue.ended') <> v_ended then
     perform hwqueue.follow_ended(false);
   end if;
 end
@@ -95,7 +95,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off set jit = off
 as $$
 declare
-  v_ended text := set_config('hwqueue.ended', '', true);  -- filled by note_ended
+  v_ended text := set_config('hwqueue.ended', '', true);  -- empty; note_ended fills the list
   v_completed int := hwqueue.check_completions(p_completed, p_completed_tokens, 'p_completed',
     'p_completed_tokens');
   v_plain bigint[];
@@ -136,7 +136,7 @@ begin
       from hwqueue.settle_lists(p_node, v_state.has_limits, p_settle, v_plain, p_completed,
         p_completed_tokens) e;
   end if;
-  if current_setting('hwqueue.ended') <> '' then
+  if current_setting('hwqueue.ended') <> v_ended then
     perform hwqueue.follow_ended(true);
   end if;
   if p_qty = 0 then
@@ -174,7 +174,7 @@ begin
            c.task_name, c.params, c.headers, c.score, c.expires_at, c.assignment
     from hwqueue.claim_general(row(p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null, null),
       v_state, v_head.queue_head, v_moves, v_drawn) c;
-  if current_setting('hwqueue.ended') <> '' then
+  if current_setting('hwqueue.ended') <> v_ended then
     perform hwqueue.follow_ended(false);
   end if;
 end
@@ -193,7 +193,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
-  v_ended text := set_config('hwqueue.ended', '', true);  -- filled by note_ended
+  v_ended text := set_config('hwqueue.ended', '', true);  -- empty; note_ended fills the list
   v_result jsonb := nullif(p_result, 'null');
   v_holds_node boolean;
 begin
@@ -226,7 +226,7 @@ begin
       end if;
     end loop;
   end if;
-  if current_setting('hwqueue.ended') <> '' then
+  if current_setting('hwqueue.ended') <> v_ended then
     perform hwqueue.follow_ended(false);
   end if;
   return 'completed';
@@ -248,7 +248,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
-  v_ended text := set_config('hwqueue.ended', '', true);  -- filled by note_ended
+  v_ended text := set_config('hwqueue.ended', '', true);  -- empty; note_ended fills the list
   v_has_limits boolean;
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_completions(p_lease_ids, p_tokens, 'p_lease_ids',
@@ -266,7 +266,7 @@ begin
   return query
     select c.* from hwqueue.settle_lists(null, v_has_limits, '[]', '{}',
       p_lease_ids, p_tokens) c order by c.ordinal;
-  if current_setting('hwqueue.ended') <> '' then
+  if current_setting('hwqueue.ended') <> v_ended then
     perform hwqueue.follow_ended(false);
   end if;
 end

@@ -187,11 +187,11 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
-  v_ended text := set_config('hwqueue.ended', '', true);  -- filled by note_ended
   v_claim hwqueue.claim;
   v_entry hwqueue.scheduled;
   v_state text;
 begin
+  perform set_config('hwqueue.ended', '', true);  -- note_ended fills the list
   perform hwqueue.require_read_committed();
   perform hwqueue.check_payload(to_jsonb(p_reason), 'p_reason', 1024);
   v_entry := hwqueue.take_entry(p_lease);

@@ -26,7 +26,6 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
-  v_ends text := set_config('hwqueue.ended', '', true);  -- filled by note_ended
   v_node hwqueue.node;
   v_old hwqueue.node;
   v_state hwqueue.node_state;
@@ -37,6 +36,7 @@ declare
   v_lasting uuid[];
   v_now timestamptz;
 begin
+  perform set_config('hwqueue.ended', '', true);  -- note_ended fills the list
   perform hwqueue.require_read_committed();
   if p_node is null then
     perform hwqueue.refuse('QHA01', 'p_node must not be null', jsonb_build_object('field', 'p_node'),
@@ -190,12 +190,12 @@ create or replace function hwqueue.deregister_node(p_node uuid) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_ends text := set_config('hwqueue.ended', '', true);  -- filled by note_ended
   v_node hwqueue.node;
   v_ended int;
   v_state hwqueue.node_state;
   v_now timestamptz;
 begin
+  perform set_config('hwqueue.ended', '', true);  -- note_ended fills the list
   perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   perform hwqueue.await_node(p_node);
   v_state := hwqueue.lock_node(p_node, null);
@@ -219,9 +219,9 @@ create or replace function hwqueue.deregister_own_node(p_node uuid, p_epoch bigi
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_ends text := set_config('hwqueue.ended', '', true);  -- filled by note_ended
   v_node hwqueue.node;
 begin
+  perform set_config('hwqueue.ended', '', true);  -- note_ended fills the list
   perform hwqueue.require_read_committed();
   perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0));
   v_node := hwqueue.read_node(p_node);

@@ -41,11 +41,11 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
-  v_ended text := set_config('hwqueue.ended', '', true);  -- filled by note_ended
   v_now timestamptz;
   v_lead record;
   v_done hwqueue.upkeep_done;
 begin
+  perform set_config('hwqueue.ended', '', true);  -- note_ended fills the list
   perform hwqueue.require_read_committed();
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 100000, 'call again for more');
   perform hwqueue.check_span(p_unless_within, 'p_unless_within', '0', '1 day', 'from 0 to one day',
@@ -89,11 +89,11 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
-  v_ended text := set_config('hwqueue.ended', '', true);  -- filled by note_ended
   v_now timestamptz;
   v_pruned_at timestamptz;
   v_done hwqueue.upkeep_done := hwqueue.nothing_done(false);
 begin
+  perform set_config('hwqueue.ended', '', true);  -- note_ended fills the list
   perform hwqueue.require_read_committed();
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000000, 'call again for more');
   perform hwqueue.check_span(p_unless_within, 'p_unless_within', '0', '1 day', 'from 0 to one day',

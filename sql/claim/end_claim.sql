@@ -124,7 +124,6 @@ declare
   v_is_awaited boolean;
   v_is_step boolean;
   v_gang_id uuid;
-  v_noted text;
 begin
   delete from hwqueue.claim c
   where c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or not p_is_plain)
@@ -154,11 +153,11 @@ begin
   if v_is_awaited then
     perform hwqueue.notify_ended(array[p_lease]);
   end if;
-  if v_is_step is not null then
-    v_noted := hwqueue.note_ended(array[p_lease], 'completed', v_is_step);
-  end if;
   if v_gang_id is not null then
     insert into hwqueue.gang_change (gang_id) values (v_gang_id);
+  end if;
+  if v_is_step is not null then  -- what follows in its run is left to the public call
+    return hwqueue.note_ended(array[p_lease], 'completed', v_is_step) is not null;
   end if;
   return true;
 end
@@ -182,7 +181,6 @@ declare
   v_of_runs uuid[];
   v_has_steps boolean;
   v_gangs uuid[];
-  v_noted text;
 begin
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   v_now := hwqueue.clock();
@@ -216,7 +214,7 @@ begin
     delete from hwqueue.lease l where l.lease_id = any (v_gone);
   end if;
   if v_of_runs is not null then
-    v_noted := hwqueue.note_ended(v_of_runs, 'completed', v_has_steps);
+    perform hwqueue.note_ended(v_of_runs, 'completed', v_has_steps);
   end if;
   if v_gangs is not null then
     insert into hwqueue.gang_change (gang_id) select g from unnest(v_gangs) g;

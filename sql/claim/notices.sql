@@ -33,7 +33,6 @@ as $$
 declare
   v_is_late boolean := p_error is null and p_claim.lease_id is null;
   v_found record;
-  v_noted text;
 begin
   if p_now is null then
     lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
@@ -87,7 +86,7 @@ begin
     set claim_token = excluded.claim_token, died_at = excluded.died_at;
   end if;
   if v_found.leases is not null then
-    v_noted := hwqueue.note_ended(v_found.leases, p_state, v_found.has_steps);
+    perform hwqueue.note_ended(v_found.leases, p_state, v_found.has_steps);
   end if;
 end
 $$;

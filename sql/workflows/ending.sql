@@ -20,9 +20,8 @@ language plpgsql volatile
 as $$
 declare
   v_words text[] := string_to_array(current_setting('hwqueue.ended', true), ' ');
-  v_rest text := set_config('hwqueue.ended', '', true);
   v_found record;
-  v_done int;
+  v_done int := length(set_config('hwqueue.ended', '', true));  -- 0, and the list is empty
 begin
   -- few expressions on the way of a step: each costs the first time in a transaction
   while v_words[1] is not null loop
@@ -117,10 +116,10 @@ create or replace function hwqueue.settle_one(p_lease uuid, p_token bigint, p_se
 language plpgsql volatile
 as $$
 declare
-  v_ended text := set_config('hwqueue.ended', '', true);  -- filled by note_ended
   v_claim hwqueue.claim;
   v_result record;
 begin
+  perform set_config('hwqueue.ended', '', true);  -- note_ended fills the list
   perform hwqueue.require_read_committed();
   perform hwqueue.check_settlement(p_settlement, 'settlement');
   perform hwqueue.check_result(p_lease, p_settlement -> 'result', 'result');

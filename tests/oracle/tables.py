@@ -32,7 +32,8 @@ _CLUSTER_NODES = """
   where n.deregistered_at is null
 """
 _RUNNING = """
-  select c.lease_id, c.node_id, least(c.stop_requested_at, c.expires_at) as stays_until,
+  select c.lease_id, c.node_id,
+         least(c.stop_requested_at, c.expires_at, timestamptz '9999-01-01 00:00:00+00') as stays_until,
          p.placement, p.labels, p.tenant, p.task_name, p.service_id, to_jsonb(q) as queue
   from hwqueue.claim c
   join hwqueue.placement_class p on p.class_id = c.class_id

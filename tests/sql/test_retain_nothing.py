@@ -300,8 +300,9 @@ def test_figures_are_those_of_kept_ones(api: Api, clock: Clock) -> None:
     # two rows where a minute began meanwhile
     sums = {name: sum(row[name] for row in gone) for name in ("claims", "completed", "retried")}
     assert sums == {"claims": 4, "completed": 3, "retried": 1}
-    assert gone[0]["wait_p95"] == pytest.approx(5, rel=0.5)  # as fine as the histogram is
-    assert gone[-1]["run_p50"] == pytest.approx(2, rel=0.5)
+    # as fine as the histogram is
+    assert [row["wait_p95"] for row in gone if row["wait_p95"]] == pytest.approx([5], rel=0.5)
+    assert [row["run_p50"] for row in gone if row["run_p50"]][-1:] == pytest.approx([2], rel=0.5)
 
 
 def test_with_an_idempotency_key_it_stays_until_prune(api: Api, clock: Clock) -> None:
