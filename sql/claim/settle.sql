@@ -40,7 +40,7 @@ declare
   v_done int[] := '{}';
   v_rest int[];
   v_has_waited boolean := false;
-  v_trace text;
+  v_trace text := '';
 begin
   if v_given > 0 then
     v_leases := array(
@@ -74,7 +74,10 @@ begin
       lease_id := v_leases[ordinal];
       v_item := coalesce(p_settle -> (ordinal - 1), '{"outcome": "complete"}');
       v_token := coalesce(v_tokens[ordinal], (v_item ->> 'claim_token')::numeric::bigint);
-      v_trace := set_config('hwqueue.traceparent', coalesce(v_item ->> 'traceparent', ''), true);
+      if v_trace <> coalesce(v_item ->> 'traceparent', '') then
+        v_trace := coalesce(v_item ->> 'traceparent', '');
+        perform set_config('hwqueue.traceparent', v_trace, true);
+      end if;
       if v_item ? 'result' then
         perform hwqueue.check_result(lease_id, nullif(v_item -> 'result', 'null'),
           format('p_settle[%s].result', ordinal - 1));
@@ -100,7 +103,9 @@ begin
     v_has_waited := true;
     perform hwqueue.await_claims(array(select v_leases[n] from unnest(v_rest) n), '900ms');
   end loop;
-  v_trace := set_config('hwqueue.traceparent', '', true);
+  if v_trace <> '' then
+    perform set_config('hwqueue.traceparent', '', true);
+  end if;
 end
 $$;
 
