@@ -4,7 +4,8 @@
 -- granted. An example: cpu-1, a node without limits, asks for four leases of two
 -- queues. The claim promotes what fell due, finds the best score group, locks its four oldest entries
 -- and grants them in one statement (grant_entries). A node with limits, as each one with GPUs, is granted
--- one lease after the other, because each grant changes what fits next.
+-- one lease after the other, because each grant changes what fits next; but of the only class at its head as
+-- many at once as fit (fit_at_head).
 --
 -- sql/README.md says what the first words of names mean.
 --

@@ -1,4 +1,4 @@
--- What becomes of a gang when something happens to its members, and the tick that looks.
+-- What becomes of a gang when something happens to its members.
 --
 -- reap_gangs (upkeep/gangs) calls it. Whatever ends, puts back or fetches a member leaves a row in
 -- gang_change, and waits for nobody. Example: member 2 of a running gang expires. Its end puts the lease back
