@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
+from time import monotonic
 from typing import Any
 
 from hwqueue import tracing
@@ -50,7 +51,7 @@ class Execution:
     """One running handler, or one whose gang is not there yet.
 
     Attributes:
-        began: When, in seconds of the event loop's clock.
+        began: When, in seconds of the machine's clock; a loop's may count in milliseconds.
         is_short: Whether it is known to end soon, and so to make room for what waits.
         gang: What the handler is told about its gang.
         tell_line: Keeps log lines of a handler that takes no context.
@@ -253,7 +254,7 @@ class Runner:
             gathered: The member whose gang is there.
         """
         task = self._tasks[claim.task_name]
-        execution = gathered or Execution(claim, task, self._loop.time(), is_short)
+        execution = gathered or Execution(claim, task, monotonic(), is_short)
         self._running[id(execution)] = execution
         if gathered is None:
             tell_started(claim)
@@ -299,7 +300,7 @@ class Runner:
         if execution.reason is None and not gathering.cancelled() and error is None:
             execution.waits = False
             execution.gang = gathering.result()
-            execution.began = self._loop.time()
+            execution.began = monotonic()
             self.start(execution.claim, gathered=execution)
             return
         del self._running[id(execution)]
@@ -389,7 +390,7 @@ class Runner:
         self._fill()
 
     def _keep(self, execution: Execution, how: Outcome) -> None:
-        lasted = self._loop.time() - execution.began
+        lasted = monotonic() - execution.began
         self.ahead.ran(execution.claim.task_name, lasted)
         despite = how.kind == "complete" and execution.reason is StopReason.CANCELLED
         self._ended.append(Ended(execution.claim, how, lasted, despite))
