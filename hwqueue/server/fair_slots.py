@@ -34,10 +34,10 @@ class Busy(PoolTimeout):
 
 
 # Requests that take no longer than this are quick, whatever those of others take.
-_QUICK_SECONDS = 0.004
+_QUICK_SECONDS = 0.01
 # How much longer than at best a statement that does nothing takes before a machine counts as busy,
 # or twice as long as at best: the network is not always equally quick.
-_IDLE_SECONDS = 0.00025
+_IDLE_SECONDS = 0.0005
 # No such statement says more than this: a database that stood still for seconds is soon forgotten.
 _BUSIEST = 10.0
 # How long somebody counts as being there after a request, for those whose requests take longer.

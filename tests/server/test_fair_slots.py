@@ -131,7 +131,7 @@ async def test_the_longer_its_requests_take_the_fewer_it_has_beside_others() -> 
     assert set(asked.slots._usage._uses) == {"long", "quick"}  # no others are remembered
 
 
-@pytest.mark.parametrize(("answer", "every", "busy"), [(0.0004, 0, 0), (0.0017, 0, 1), (0.0017, 30, 0)])
+@pytest.mark.parametrize(("answer", "every", "busy"), [(0.0006, 0, 0), (0.0017, 0, 1), (0.0017, 30, 0)])
 async def test_on_a_busy_machine_long_requests_pause(answer: float, every: float, busy: bool) -> None:
     """Nor is one busy that stood still once, or is slower than the last one was."""
     asked = Requests(8)
