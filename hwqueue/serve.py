@@ -9,6 +9,7 @@ import dataclasses
 import gc
 import logging
 import os
+import sys
 import tempfile
 from typing import Any
 
@@ -28,6 +29,8 @@ with needs("serve"):
 SETTINGS = TypeAdapter(ServerSettings)
 _VARIABLE = "HWQUEUE_SERVER_SETTINGS"
 _HEALTHCHECK_SECONDS = 60
+# How long a thread that reads a large request keeps the event loop from running; Python's own is 5 ms.
+_SWITCH_SECONDS = 0.0005
 
 
 def create_app(settings: ServerSettings) -> FastAPI:
@@ -86,6 +89,7 @@ def _app_to_serve(settings: ServerSettings) -> FastAPI:
     Collections of garbage leave out what was there before the first request: with it a full one
     takes some 50 ms, in which no request is answered.
     """
+    sys.setswitchinterval(_SWITCH_SECONDS)
     app = create_app(settings)
     gc.collect()
     gc.freeze()

@@ -4,8 +4,8 @@ Slots are counted by tenant, or by actor where there is none, so that another to
 The last free slot goes to who holds none. While two or more hold slots or wait for one, each has
 half of them at most; and fewer the more times longer its requests take than those of others, and
 the busier the machine is: the database takes longer then to answer a statement that does nothing.
-There is always one slot, but for requests that take long on a busy machine: they pause in between,
-for a gang of a thousand keeps a core from all others as long as it holds its slot.
+There is always one slot, but for long requests, on a busy machine, of who has slots for longest:
+they pause in between, for a gang of a thousand keeps a core from all others as long as it runs.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Busy(PoolTimeout):
 
 
 # Requests that take no longer than this are quick, whatever those of others take.
-_QUICK_SECONDS = 0.01
+_QUICK_SECONDS = 0.004
 # How much longer than at best a statement that does nothing takes before a machine counts as busy,
 # or twice as long as at best: the network is not always equally quick.
-_IDLE_SECONDS = 0.0005
+_IDLE_SECONDS = 0.00025
 # No such statement says more than this: a database that stood still for seconds is soon forgotten.
 _BUSIEST = 10.0
 # How long somebody counts as being there after a request, for those whose requests take longer.
@@ -118,6 +118,7 @@ class Usage:
         now = self.clock()
         there = list(takewhile(lambda use: now - use.last < _PRESENT_SECONDS, reversed(self._uses.values())))
         quick = max(_QUICK_SECONDS, min((use.mean for use in there), default=math.inf))
+        heaviest = max((use.load for use in there), default=0.0)
         all_busy, all_known = sum(use.busy for use in there), sum(use.known for use in there)
 
         def share(holder: str) -> float:
@@ -129,7 +130,7 @@ class Usage:
             # as others find it, who is new counting less
             known = max(1.0, all_known - is_there * use.known)
             busy = max(1.0, (all_busy - is_there * use.busy) / known)
-            least = 1.0 if longer < 2 else _LEAST
+            least = _LEAST if longer >= 2 and use.load >= heaviest else 1.0
             return max(least, max(1.0, size // 2 / longer) / busy**2)
 
         return share

@@ -9,9 +9,13 @@ fails its check.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -121,9 +125,10 @@ class Pools:
         self, actor: str, tenant: str | None = None, run_in_thread: RunInThread | None = None
     ) -> AsyncIterator[AsyncClient]:
         """The same without a slot: for what the server itself asks; nothing of it takes long."""
+        self._acting(actor, tenant, self._call_timeout)
         async with self._calls.connection() as connection:
             try:
-                yield await self._client(connection, actor, tenant, self._call_timeout, run_in_thread)
+                yield _client(connection, run_in_thread)
             except psycopg.errors.ReadOnlySqlTransaction:
                 # The server has become a standby; a new connection may reach the new primary.
                 await connection.close()
@@ -137,27 +142,33 @@ class Pools:
 
         Args, raises: as `call`.
         """
-        async with (
-            self._read_slots.slot(counted_as(actor, tenant)),
-            self._reads.connection() as connection,
-        ):
-            yield await self._client(connection, actor, tenant, self._read_timeout, run_in_thread)
+        async with self._read_slots.slot(counted_as(actor, tenant)):
+            self._acting(actor, tenant, self._read_timeout)
+            async with self._reads.connection() as connection:
+                yield _client(connection, run_in_thread)
 
-    async def _client(
-        self,
-        connection: WatchedAsyncConnection,
-        actor: str,
-        tenant: str | None,
-        timeout: timedelta,
-        run_in_thread: RunInThread | None,
-    ) -> AsyncClient:
+    def _acting(self, actor: str, tenant: str | None, timeout: timedelta) -> None:
         milliseconds = str(round(timeout.total_seconds() * 1000))
-        begun = self._usage.clock()
-        await connection.execute(ACT_AS, {"actor": actor, "tenant": tenant or "", "timeout": milliseconds})
-        self._usage.note_answer(counted_as(actor, tenant), self._usage.clock() - begun)
-        if run_in_thread is not None:
-            return LargeClient.threaded(_Runner(connection), run_in_thread)
-        return AsyncClient.on(_Runner(connection))
+        who = {"actor": actor, "tenant": tenant or "", "timeout": milliseconds}
+        _beginning.set(_Beginning(who, partial(self._usage.note_answer, counted_as(actor, tenant))))
+
+
+def _client(connection: WatchedAsyncConnection, run_in_thread: RunInThread | None) -> AsyncClient:
+    if run_in_thread is not None:
+        return LargeClient.threaded(_Runner(connection), run_in_thread)
+    return AsyncClient.on(_Runner(connection))
+
+
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """Who begins a transaction (`ACT_AS`), and who is told how many seconds that took."""
+
+    who: Mapping[str, str]
+    note_answer: Callable[[float], None]
+
+
+# Of the request that takes a connection: the pool hands its check the connection alone.
+_beginning: ContextVar[_Beginning] = ContextVar("_beginning")
 
 
 def _pool(
@@ -193,16 +204,22 @@ def _pool(
         reconnect_failed=try_again,
         connection_class=WatchedAsyncConnection,
         configure=configure,
-        check=_check,
+        check=_begin,
         kwargs={"prepare_threshold": None},
         open=False,
     )
 
 
-async def _check(connection: WatchedAsyncConnection) -> None:
-    """Look whether the server is there. Raises: psycopg.OperationalError."""
+async def _begin(connection: WatchedAsyncConnection) -> None:
+    """Begin the transaction of a request in one round trip, which shows whether the server is there.
+
+    Raises: psycopg.OperationalError; the pool then tries another connection.
+    """
+    beginning, begun = _beginning.get(), time.monotonic()
     usual, connection.answer_within = connection.answer_within, _CHECK_SECONDS
     try:
-        await AsyncConnectionPool.check_connection(connection)
+        async with connection.pipeline():
+            await connection.execute(ACT_AS, beginning.who)
     finally:
         connection.answer_within = usual
+    beginning.note_answer(time.monotonic() - begun)

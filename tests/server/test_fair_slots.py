@@ -131,7 +131,7 @@ async def test_the_longer_its_requests_take_the_fewer_it_has_beside_others() -> 
     assert set(asked.slots._usage._uses) == {"long", "quick"}  # no others are remembered
 
 
-@pytest.mark.parametrize(("answer", "every", "busy"), [(0.0006, 0, 0), (0.0017, 0, 1), (0.0017, 30, 0)])
+@pytest.mark.parametrize(("answer", "every", "busy"), [(0.0004, 0, 0), (0.0017, 0, 1), (0.0017, 30, 0)])
 async def test_on_a_busy_machine_long_requests_pause(answer: float, every: float, busy: bool) -> None:
     """Nor is one busy that stood still once, or is slower than the last one was."""
     asked = Requests(8)
@@ -158,6 +158,16 @@ async def test_on_a_busy_machine_long_requests_pause(answer: float, every: float
     assert asked.running["long"] == (not busy)
     await asked.pass_(0.1)
     assert asked.running["long"] == 1
+
+
+async def test_only_who_has_slots_for_longest_pauses() -> None:
+    usage = Usage(lambda: 0.0)
+    for holder, seconds in {"quick": 0.004, "some": 0.01, "most": 0.5}.items():
+        usage.note(holder, seconds)
+        for answer in (0.0002, *[0.02] * 100):
+            usage.note_answer(holder, answer)
+    share = usage.shares(8, {"quick", "some", "most"})
+    assert share("most") < 1 <= share("some")
 
 
 async def test_who_waits_counts_as_being_there() -> None:
