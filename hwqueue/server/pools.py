@@ -26,7 +26,7 @@ from hwqueue.calls import ACT_AS, Call
 from hwqueue.client import AsyncClient
 from hwqueue.client._async.runner import RECONNECT_SECONDS, fetch, try_again
 from hwqueue.client._drivers import Rows
-from hwqueue.client._pooled import read_as_usual
+from hwqueue.client._pooled import read_as_usual, says_something
 from hwqueue.connections import WatchedAsyncConnection, with_timeouts
 from hwqueue.server.fair_slots import FairSlots, Usage
 from hwqueue.server.large_requests import LargeClient, RunInThread
@@ -215,6 +215,9 @@ async def _begin(connection: WatchedAsyncConnection) -> None:
 
     Raises: psycopg.OperationalError; the pool then tries another connection.
     """
+    if says_something(connection.fileno()):
+        await connection.close()
+        raise psycopg.OperationalError("the server has ended the connection")
     beginning, begun = _beginning.get(), time.monotonic()
     usual, connection.answer_within = connection.answer_within, _CHECK_SECONDS
     try:
