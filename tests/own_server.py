@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 import psycopg
 from psycopg import Connection
 
+from benchmarks.core.pooler import free_port
 from hwqueue.embedded.account import server_account
 from hwqueue.embedded.binaries import Binaries
 from hwqueue.embedded.server import HOST
@@ -117,13 +117,6 @@ def own_server(server_dsn: str, **settings: str) -> Iterator[OwnServer]:
         finally:
             if server.is_running:
                 server.crash()
-
-
-def free_port() -> int:
-    """A port that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def _is_over(conn: Connection) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -76,9 +77,14 @@ def running(config: str, port: int) -> Iterator[None]:
 
 
 def free_port() -> int:
-    """A TCP port on which nobody listens now."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+    """A TCP port on which nobody listens now, and which no connection gets until somebody does.
+
+    Linux gives those from 32768 on to whoever connects somewhere.
+    """
+    while True:
+        port = 10_000 + secrets.randbelow(22_768)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def _wait_until_it_listens(port: int, process: subprocess.Popen[bytes]) -> None:

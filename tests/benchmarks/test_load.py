@@ -59,9 +59,9 @@ class Refused:
 
 def test_connections_work_side_by_side() -> None:
     load = drive(Countdown(10_000), connections=3, seconds=0.3, warmup=0)
-    assert 0.3 <= load.seconds < 1
+    assert load.seconds >= 0.3
     assert load.done <= 3 * 2 * (load.seconds / PAUSE)
-    assert load.per_second > 2 / PAUSE  # more than one of them alone could do
+    assert load.per_second > 2000 / load.p50_ms  # more than one of them alone could do
     assert 1000 * PAUSE <= load.p50_ms <= load.p99_ms
     assert load.cpu_us is not None
     assert 0 < load.cpu_us * load.done < 1e6 * 3 * load.seconds  # they sleep most of it
@@ -74,9 +74,10 @@ def test_a_session_that_runs_dry_counts_for_the_time_it_had_work() -> None:
 
 
 def test_the_time_that_it_took_to_find_nothing_does_not_count() -> None:
-    load = drive(Countdown(20, last=2.0), connections=1, seconds=30, warmup=0)
+    begun = time.perf_counter()
+    load = drive(Countdown(20, last=0.5), connections=1, seconds=30, warmup=0)
     assert load.done == 40
-    assert load.seconds < 2
+    assert load.seconds < time.perf_counter() - begun - 0.5
 
 
 def test_nothing_to_do_is_an_error_and_that_of_a_session_is_told() -> None:

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from typing import Any
+from unittest.mock import Mock
 
 import psycopg
 import pytest
@@ -262,29 +263,39 @@ async def test_who_waits_too_long_is_told(dsn: str, kind: Any) -> None:
     assert connection.closed
 
 
-def test_nobody_hangs_up_once_the_answer_is_there(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_hangs_up_once_the_answer_is_there(
+    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The descriptor may be another connection's by then."""
     told: list[str] = []
 
     def hang_up(_: object) -> None:
+        conn.execute("select pg_advisory_unlock(1)")  # and the answer comes
         told.append("begins")
         threading.Event().wait(0.5)
         told.append("ends")
 
     monkeypatch.setattr("hwqueue.connections._hang_up", hang_up)
     with WatchedConnection.connect(dsn, autocommit=True) as connection:
+        conn.execute("select pg_advisory_lock(1)")
         connection.answer_within = 0.05
-        connection.execute(SLOW, [0.2])
-        assert told == ["begins", "ends"]
+        connection.execute("select pg_advisory_lock(1)")
+        assert told[:2] == ["begins", "ends"]
         connection.answer_within = None
 
 
 async def test_nor_in_an_event_loop(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    hung_up: list[object] = []
-    monkeypatch.setattr("hwqueue.connections._hang_up", hung_up.append)
+    loop, hang_up = asyncio.get_running_loop(), Mock()
+    watches: list[asyncio.TimerHandle] = []
+
+    def later(seconds: float, call: Any, *arguments: Any) -> asyncio.TimerHandle:
+        handle = loop.call_at(loop.time() + seconds, call, *arguments)
+        watches.extend([handle] if call is hang_up else [])
+        return handle
+
+    monkeypatch.setattr(loop, "call_later", later)
+    monkeypatch.setattr("hwqueue.connections._hang_up", hang_up)
     async with await WatchedAsyncConnection.connect(dsn, autocommit=True) as connection:
-        connection.answer_within = 0.5
-        for _ in range(3):
-            await connection.execute(SLOW, [0])
-        await asyncio.sleep(0.6)
-    assert hung_up == []
+        connection.answer_within = 60.0
+        await connection.execute(SLOW, [0])
+        assert {each.cancelled() for each in watches} == {True}

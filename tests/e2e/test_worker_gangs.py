@@ -17,6 +17,7 @@ import pytest
 from hwqueue import Member
 from hwqueue.client import AsyncClient, Client
 from hwqueue.types import LeaseState, NodeSpec, QueuePolicy, SpawnedMember
+from hwqueue.worker.session import NodeSession
 from tests.direct import Direct
 from tests.e2e.worker_support import (
     AT_ONCE,
@@ -104,9 +105,16 @@ async def pinned_gang(client: AsyncClient, task: str, folder: Path) -> list[Spaw
 
 @pytest.mark.parametrize("task", KINDS)
 async def test_nobody_begins_before_all_are_there(
-    client: AsyncClient, dsn: str, tmp_path: Path, task: str
+    client: AsyncClient, dsn: str, tmp_path: Path, task: str, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "go").touch()
+    looks, ask = [], NodeSession.ask
+
+    async def noted(session: NodeSession, *asked: Any) -> Any:
+        looks.append(asked)
+        return await ask(session, *asked)
+
+    monkeypatch.setattr(NodeSession, "ask", noted)
     late = uuid4()
     spec = NodeSpec(name="late", instance_id="first", labels={"number": 2, "address": "10.0.0.2"})
     epoch = await client.register_node(late, spec)
@@ -114,7 +122,7 @@ async def test_nobody_begins_before_all_are_there(
     async with worker(dsn, **node(1, reap_interval=OFTEN)):
         await _claimed(client, members[0].lease_id)
         single = (await client.spawn_lease(QUEUE, "alone")).lease_id
-        await asyncio.sleep(0.5)  # several looks at the gang
+        await until(lambda: len(looks) >= 3)
         assert arrived(tmp_path) == set()
         assert (await client.get_lease(single)).state is LeaseState.PENDING  # the slot is taken
         [claim] = await client.claim_task([QUEUE], late, epoch)

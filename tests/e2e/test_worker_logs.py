@@ -127,10 +127,11 @@ async def test_what_starts_and_what_completes_is_told(
         completed = await line(caplog, " completed in ")
         started = await line(caplog, "of task add started")
     assert started.getMessage() == f"lease {lease_id} of task add started, attempt 1"
-    assert re.fullmatch(f"lease {lease_id} of task add completed in " + r"0\.\d{3} s", completed.getMessage())
+    said = f"lease {lease_id} of task add completed in " + r"\d+\.\d{3} s"
+    assert re.fullmatch(said, completed.getMessage())
     assert (started.levelno, completed.levelno) == (logging.INFO, logging.INFO)
     assert told(started) == told(completed)
-    assert 0 < vars(completed)["duration_s"] < 10
+    assert vars(completed)["duration_s"] > 0
 
 
 async def test_a_snoozed_lease_is_told_and_uses_no_attempt(
