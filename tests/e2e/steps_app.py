@@ -109,8 +109,3 @@ async def book_async(params: dict[str, Any], context: AsyncLeaseContext) -> bool
     if params["fails"] and not done:
         raise ValueError("after the booking")
     return done
-
-
-@app.task("no-json")
-def no_json(_params: dict[str, Any], context: LeaseContext) -> None:
-    context.step("odd", object)

@@ -2,9 +2,6 @@
 
 import io
 import json
-import signal
-import subprocess
-import sys
 import uuid
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,9 +17,7 @@ from hwqueue.cli.main import app
 from hwqueue.client import Client
 from hwqueue.errors import WaitTimeout
 from hwqueue.testing import claim_one
-from hwqueue.types import LeaseState
 from tests.e2e.conftest import Cli, Shown
-from tests.e2e.worker_support import is_in, wait_until
 
 GPU_NODE = ("--tags", '{"gpu_model": "T4"}', "--capacity", '{"cpu_milli": 8000}', "--gpu", "T4")
 
@@ -283,34 +278,6 @@ def test_no_schema_is_exit_code_4(empty_dsn: str) -> None:
     result = CliRunner().invoke(app, ["--dsn", empty_dsn, "queue", "list"])
     assert result.exit_code == 4
     assert "hwqueue db upgrade" in result.stderr
-
-
-def test_a_worker_process_runs_a_lease_and_stops_on_sigterm(
-    cli: Cli, shown: Shown, dsn: str, tmp_path: Path
-) -> None:
-    (tmp_path / "tasks.py").write_text(
-        "from hwqueue.app import App\n"
-        "app = App()\n"
-        "@app.task('add', queue='sums')\n"
-        "def add(params): return params['a'] + params['b']\n"
-    )
-    cli("queue", "create", "sums")
-    wanted = ("--node-label", "region=us-east", "--params", '{"a": 2, "b": 3}')
-    lease_id = shown("lease", "spawn", "sums", "add", *wanted)["lease_id"]
-    command = (
-        *(sys.executable, "-m", "typer", "hwqueue.cli.main", "run", "--dsn", dsn),
-        *("worker", "run", "--app", "tasks:app", "--name", "box-1"),
-        *("--tags", '{"gpu": true, "region": "us-east"}', "--no-detect", "--listen", "auto"),
-    )
-    worker = subprocess.Popen(command, cwd=tmp_path)
-    try:
-        with Client(dsn) as client:
-            wait_until(is_in(client, uuid.UUID(lease_id), LeaseState.COMPLETED))
-        worker.send_signal(signal.SIGTERM)
-        assert worker.wait(timeout=20) == 0
-    finally:
-        worker.kill()
-    assert shown("lease", "show", lease_id)["result"] == 5
 
 
 def test_why_it_is_pending(cli: Cli, shown: Shown) -> None:

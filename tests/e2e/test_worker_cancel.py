@@ -138,21 +138,6 @@ async def test_a_stop_that_comes_during_a_heartbeat_asks_for_another_one() -> No
     beating.cancel()
 
 
-async def test_claims_that_end_soon_are_heartbeated_sooner(
-    client: AsyncClient, dsn: str, tmp_path: Path
-) -> None:
-    folder, soon = {"folder": str(tmp_path)}, timedelta(seconds=4)
-    spawned = await client.spawn_lease(QUEUE, "wait-async", folder, claim_timeout=soon)
-    async with worker(dsn, **RARELY):
-        await until((tmp_path / "started").exists)
-        first = (await client.get_lease(spawned.lease_id)).expires_at
-        async with asyncio.timeout(30):
-            while (await client.get_lease(spawned.lease_id)).expires_at == first:
-                await asyncio.sleep(0.02)
-        (tmp_path / "go").touch()
-        assert (await ended(client, spawned.lease_id)).attempt == 1
-
-
 async def test_a_deregistered_node_registers_again_and_says_so(
     client: AsyncClient, dsn: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

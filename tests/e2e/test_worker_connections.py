@@ -167,24 +167,19 @@ def count_calls(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list
     return answers
 
 
+@pytest.mark.parametrize(
+    ("listen", "said"),
+    [("host=127.0.0.1 port=1", "cannot LISTEN, polling instead"), ("off", "not listening: polling every")],
+)
 async def test_without_listen_the_worker_polls(
-    client: AsyncClient, dsn: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with worker(dsn, listen="host=127.0.0.1 port=1"):
-        await until(lambda: "cannot LISTEN, polling instead" in caplog.text)
-        spawned = await client.spawn_lease(QUEUE, "add", {"a": 1, "b": 2})
-        assert (await ended(client, spawned.lease_id)).result == 3
-
-
-async def test_a_worker_that_is_told_not_to_listen_polls(
-    client: AsyncClient, dsn: str, caplog: pytest.LogCaptureFixture
+    client: AsyncClient, dsn: str, caplog: pytest.LogCaptureFixture, listen: str, said: str
 ) -> None:
     caplog.set_level(logging.INFO, "hwqueue.worker")
-    async with worker(dsn, listen="off"):
+    async with worker(dsn, listen=listen):
+        await until(partial(is_logged, caplog, said))
         spawned = await client.spawn_lease(QUEUE, "add", {"a": 1, "b": 2})
         assert (await ended(client, spawned.lease_id)).result == 3
-    assert "not listening: polling every" in caplog.text
-    assert "LISTEN" not in caplog.text
+    assert ("LISTEN" in caplog.text) is (listen != "off")
 
 
 async def test_an_unknown_queue_is_waited_for(

@@ -32,13 +32,6 @@ async def test_what_a_handler_returns_is_the_result(client: AsyncClient, dsn: st
     assert (lease.state, lease.result, lease.attempt) == (LeaseState.COMPLETED, 42, 1)
 
 
-async def test_a_process_handler_runs_elsewhere(client: AsyncClient, dsn: str) -> None:
-    lease = await run_one(client, dsn, "add-process", {"a": 40, "b": 2})
-    assert lease.state is LeaseState.COMPLETED
-    assert lease.result["sum"] == 42
-    assert lease.result["pid"] != os.getpid()
-
-
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot pin")
 @pytest.mark.parametrize("task", ["cpus", "cpus-process"])
 async def test_a_handler_runs_on_the_cores_of_its_lease(
@@ -72,12 +65,6 @@ async def test_a_failing_handler_is_tried_again(client: AsyncClient, dsn: str) -
     assert (first.outcome, first.error["type"]) == ("failed", "ValueError")
     assert "the first attempt fails" in first.error["traceback"]
     assert second.error["message"] == "so does the second"
-
-
-async def test_the_last_attempt_leaves_a_dead_lease(client: AsyncClient, dsn: str) -> None:
-    lease = await run_one(client, dsn, "flaky", {}, max_attempts=1)
-    assert (lease.state, lease.attempt) == (LeaseState.FAILED, 1)
-    assert lease.error["message"] == "the first attempt fails"
 
 
 @pytest.mark.parametrize(
@@ -141,11 +128,6 @@ async def test_a_result_is_given_up_only_if_it_cannot_be_kept(
         await until(lambda: "it comes back by its timeout: may not write" in caplog.text)
         assert (await client.get_lease(spawned.lease_id)).state is LeaseState.CLAIMED
     assert "one by one: may not write" in caplog.text
-
-
-async def test_a_handler_that_runs_too_long_fails(client: AsyncClient, dsn: str) -> None:
-    lease = await run_one(client, dsn, "slow", {}, max_attempts=1)
-    assert (lease.state, lease.error["type"]) == (LeaseState.FAILED, "Timeout")
 
 
 async def test_a_handler_can_extend_its_claim(client: AsyncClient, dsn: str) -> None:
@@ -296,19 +278,6 @@ async def test_params_that_do_not_fit_fail_at_once(client: AsyncClient, dsn: str
         "type": "BadParams",
         "message": 'params.size must be one of "small", "large", not "huge"',
     }
-
-
-async def test_a_batch_has_the_defaults_of_the_task(client: AsyncClient, dsn: str, tmp_path: Path) -> None:
-    draw, folder = app.tasks["draw"], str(tmp_path)
-    urgent = draw.with_options(priority=9)
-    spawned = await draw.spawn_many(
-        client, [{"folder": folder, "at": AT}, urgent.spec(folder, AT, Size.LARGE)]
-    )
-    async with worker(dsn):
-        leases = [await ended(client, one.lease_id) for one in spawned]
-    assert [draw.result_of(lease).size for lease in leases] == [Size.SMALL, Size.LARGE]
-    assert [lease.priority for lease in leases] == [7, 9]
-    assert [lease.labels for lease in leases] == [{"kind": "picture"}] * 2
 
 
 @pytest.mark.parametrize(

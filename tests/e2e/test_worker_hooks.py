@@ -136,24 +136,6 @@ async def test_a_hook_that_raises_changes_nothing(
     assert [line.split("(")[1].split(")")[0] for line in lines] == ["on_start", "on_failure", "on_stop"]
 
 
-async def test_hooks_frame_the_work(client: AsyncClient, dsn: str) -> None:
-    app, said = App(), []
-    app.on_start(lambda: said.append("started"))
-
-    @app.on_stop
-    async def stopped() -> None:
-        said.append("stopped")
-
-    @app.task("work")
-    def work(params: Any) -> None:
-        said.append("work")
-
-    spawned = await client.spawn_lease(QUEUE, "work")
-    async with worker(dsn, app):
-        await ended(client, spawned.lease_id)
-    assert said == ["started", "work", "stopped"]
-
-
 async def test_a_stop_does_not_wait_for_a_hook_of_the_start(dsn: str) -> None:
     app, began, go, said = App(), threading.Event(), threading.Event(), []
 

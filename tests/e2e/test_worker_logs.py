@@ -330,18 +330,6 @@ def read_line(process: subprocess.Popen[str]) -> str:
     return process.stderr.readline()
 
 
-async def test_process_handlers_do_not_inherit_the_workers_credentials(
-    client: AsyncClient, dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HWQUEUE_DSN", dsn)
-    monkeypatch.setenv("PGPASSWORD", "topsecret")
-    spawned = await client.spawn_lease(QUEUE, "environment", ["HWQUEUE_DSN", "PGPASSWORD", "PATH"])
-    with worker_process(dsn):
-        lease = await ended(client, spawned.lease_id)
-    assert (lease.result["HWQUEUE_DSN"], lease.result["PGPASSWORD"]) == (None, None)
-    assert lease.result["PATH"]
-
-
 @contextmanager
 def command(dsn: str, *options: str) -> Iterator[subprocess.Popen[str]]:
     """`hwqueue worker run`, with its log."""
@@ -395,11 +383,3 @@ async def test_handlers_log_under_their_lease(client: AsyncClient, dsn: str, tas
     }
     [completed] = [one for one in records if " completed in " in one["message"]]
     assert (completed["lease_id"], completed["duration_s"] > 0) == (str(lease_id), True)
-
-
-async def test_a_higher_level_leaves_the_rest_out(client: AsyncClient, dsn: str) -> None:
-    await client.spawn_lease(QUEUE, "logs-sync")
-    await client.spawn_lease(QUEUE, "boom", max_attempts=1)
-    with command(dsn, "--log-level=error") as process:
-        [line] = await read_until(process, "is dead after attempt 1 of 1")
-    assert " ERROR " in line

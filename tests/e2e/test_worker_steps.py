@@ -146,9 +146,3 @@ async def test_effect_and_checkpoint_commit_together(
     lease = await run_one(client, dsn, task, {"fails": fails}, of=app)
     assert lease.result is fails, "the second run finds it done"
     assert conn.execute("select lease from booking").fetchall() == [(str(lease.lease_id),)]
-
-
-async def test_what_is_no_json_names_the_step(client: AsyncClient, dsn: str) -> None:
-    lease = await run_one(client, dsn, "no-json", {}, of=app, max_attempts=1)
-    assert isinstance(lease.error, dict)
-    assert "result of step 'odd'" in str(lease.error["message"])

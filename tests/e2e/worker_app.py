@@ -45,11 +45,6 @@ def add_sync(params: dict[str, int]) -> int:
     return params["a"] + params["b"]
 
 
-@app.task("add-process", process=True)
-def add_process(params: dict[str, int]) -> dict[str, int]:
-    return {"sum": params["a"] + params["b"], "pid": os.getpid()}
-
-
 def paint(params: dict[str, Any], context: LeaseContext | AsyncLeaseContext) -> None:
     for frame in range(1, 41):
         context.progress(frame, f"frame {frame}", total=100)
@@ -268,11 +263,6 @@ def settles_itself(params: dict[str, Any], context: LeaseContext) -> None:
         client.complete_lease(context.lease_id, context.claim_token)
     if params.get("then") == "fail":
         raise RuntimeError("after the commit")
-
-
-@app.task("environment", process=True)
-def environment(params: list[str]) -> dict[str, str | None]:
-    return {name: os.environ.get(name) for name in params}
 
 
 class Size(Enum):
