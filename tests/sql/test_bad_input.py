@@ -62,6 +62,9 @@ OPTIONS: Cases = [
     ("max_attempts", 0),
     ("max_attempts", 1001),
     ("max_attempts", "5"),
+    ("patience", -1),
+    ("patience", "soon"),
+    ("patience", "1 month"),
     ("claim_timeout", 0),
     ("claim_timeout", "1 month"),
     ("claim_timeout", 10**12),
@@ -85,7 +88,6 @@ OPTIONS: Cases = [
     ("retry.jitter", {"jitter": -0.1}),
     ("retry.tries", {"tries": 3}),
     ("colour", "blue"),
-    ("Priority", 1),
 ]
 
 

@@ -204,7 +204,6 @@ def test_filters(api: Api, queue: str, clock: Clock) -> None:
         ("filter.labels", {"queue": "Q", "labels": []}, {}),
         ("filter.created_from", {"queue": "Q", "created_from": "yesterday"}, {}),
         ("filter.error_type", {"queue": "Q", "error_type": 7}, {}),
-        ("p_limit", {"queue": "Q"}, {"limit": 10001}),
         ("cursor", {"queue": "Q"}, {"cursor": {"state": "nowhere"}}),
         ("cursor", {"queue": "Q"}, {"cursor": []}),
     ],

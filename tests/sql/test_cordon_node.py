@@ -2,29 +2,25 @@
 
 from datetime import timedelta
 
+import pytest
+
 from tests.sql.api import NOBODY, Api, Node, token
 
 
-def test_a_cordoned_node_gets_nothing_new(api: Api, queue: str, node: Node) -> None:
+@pytest.mark.parametrize("function", ["cordon_node", "drain_node"])
+def test_a_cordoned_node_gets_nothing_new(api: Api, queue: str, node: Node, function: str) -> None:
+    """What runs may finish; drained without a deadline, too."""
     claim = api.running(queue, node)
-    api.rows("cordon_node", node=node.node_id)
+    api.rows(function, node=node.node_id)
     waiting, other = api.spawn(queue), api.spawn(queue)
     assert api.claimed(node, queue) == []
     assert api.claimed(api.node(), queue) == [waiting]  # others go on
-    assert api.used(node)["cordoned"]
+    assert api.verdicts(node, claim) == ["ok"]
+    assert (api.used(node)["cordoned"], api.used(node)["draining"]) == (True, False)
     assert api.value("complete_lease", **token(claim)) == "completed"
     api.rows("uncordon_node", node=node.node_id)
     assert not api.used(node)["cordoned"]
     assert api.claimed(node, queue) == [other]
-
-
-def test_without_a_deadline_what_runs_may_finish(api: Api, queue: str, node: Node) -> None:
-    claim = api.running(queue, node)
-    api.rows("drain_node", node=node.node_id)
-    api.spawn(queue)
-    assert api.claimed(node, queue) == []
-    assert api.verdicts(node, claim) == ["ok"]
-    assert (api.used(node)["cordoned"], api.used(node)["draining"]) == (True, False)
 
 
 def test_with_a_deadline_claims_are_preempted(api: Api, queue: str, node: Node) -> None:

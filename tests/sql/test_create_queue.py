@@ -7,27 +7,6 @@ import pytest
 from hwqueue.worker import WorkerSettings
 from tests.sql.api import Api, Node
 
-DEFAULTS = {
-    "claim_timeout": 40,
-    "poll_interval": 1,
-    "patience": 2,
-    "max_attempts": 5,
-    "retry": {"kind": "exponential", "base": 5, "factor": 2, "max": 600, "jitter": 0.2},
-    "ageing_step": 0,
-    "failure_domain": "rack",
-    "earmarks": 1,
-    "everywhere_tenants": [],
-    "everywhere_limit": 20,
-    "tuning": {
-        "window_size": 100,
-        "probe_size": 1000,
-        "weight_affinity": 10,
-        "weight_fit": 1,
-        "weight_spread": 1,
-        "notify": True,
-        "earmark_time": 600,
-    },
-}
 GIVEN = {
     "claim_timeout": "2 minutes",
     "poll_interval": "250 milliseconds",
@@ -59,12 +38,6 @@ def policy_of(api: Api, queue: str) -> dict[str, object]:
     """The policy that list_queues tells."""
     policy: dict[str, object] = api.listed(queue)["policy"]
     return policy
-
-
-def test_defaults(api: Api) -> None:
-    policy = policy_of(api, api.queue())
-    assert policy.items() >= DEFAULTS.items()
-    assert len(policy) == 15
 
 
 def test_work_of_a_dead_worker_is_back_in_time(api: Api) -> None:
@@ -140,14 +113,12 @@ def test_names(api: Api) -> None:
         ("retry.factor", 0.5),
         ("retry.max", "2 months"),
         ("retry.jitter", 1.1),
-        ("retry.when", "later"),
         ("tuning.window_size", 0),
         ("tuning.probe_size", -1),
         ("tuning.weight_affinity", -1),
         ("tuning.weight_fit", "much"),
         ("tuning.notify", "yes"),
         ("tuning.earmark_time", 0),
-        ("tuning.luck", 1),
         ("failure_domain", "zone"),
         ("failure_domain", "label:"),
     ],

@@ -259,9 +259,3 @@ def test_a_node_by_name(api: Api, fleet: Fleet, clock: Clock) -> None:
     assert api.claimed(first, queue) == []
     clock.advance(timedelta(seconds=2))
     assert api.claimed(first, queue) == [lease]
-
-
-@pytest.mark.parametrize("patience", [-1, "soon", "1 month"])
-def test_bad_patience(api: Api, patience: object) -> None:
-    asked = {"queue": api.queue(), "task": "t", "options": {"patience": patience}}
-    assert api.refused("QHA01", "spawn_lease", **asked).field == "options.patience"

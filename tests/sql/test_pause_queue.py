@@ -29,6 +29,8 @@ def test_a_paused_queue_gives_nothing(api: Api, conn: psycopg.Connection) -> Non
     assert api.state(waiting) == "pending"
     api.rows("resume_queue", queue=queue)
     assert api.claimed(node, queue) == [waiting]
+    for function in ("pause_queue", "resume_queue"):
+        assert api.refused("QHQ01", function, queue="nowhere").detail["queue"] == "nowhere"
 
 
 @pytest.mark.parametrize("kind", [Api, WarmApi], ids=["cold", "warm"])
@@ -42,8 +44,3 @@ def test_a_paused_queue_that_is_asked_alone(conn: psycopg.Connection, kind: type
     assert api.claim(node, queue, qty=5) == []
     api.rows("resume_queue", queue=queue)
     assert api.claimed(node, queue) == [waiting]
-
-
-def test_unknown_queue(api: Api) -> None:
-    for function in ("pause_queue", "resume_queue"):
-        assert api.refused("QHQ01", function, queue="nowhere").detail["queue"] == "nowhere"

@@ -11,7 +11,7 @@ from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.sql.api import Api, Node, raw, refusing
 from tests.sql.explained import put_in_force
-from tests.sql.logins import OPERATOR, WORKER, Logins
+from tests.sql.logins import Logins
 
 PLANNER = "hwqueue_planner"
 TTL = timedelta(seconds=10)
@@ -453,26 +453,10 @@ class TestStatus:
         assert {name.split()[0] for name in self.samples(api)} == {"hwqueue_planner_leases_total"}
 
 
-def test_logins(api: Api, logins: Logins, epoch: int) -> None:
-    """A planner plans, and does nothing else; nobody else plans."""
+def test_a_planner_needs_no_other_rights(api: Api, logins: Logins, epoch: int) -> None:
+    """Who may call what: test_roles.py."""
     queue = api.queue()
-    lease = {"lease": api.needing(queue, gpu_milli=530)}
+    api.needing(queue, gpu_milli=530)
     _name, planner = logins.api(PLANNER)
     assert planner.rows("planner_view", part="classes", queue=queue)
     assert priced(planner, queue, epoch) == "set"
-    others: dict[str, Row] = {
-        "get_lease": lease,
-        "cancel_lease": lease,
-        "list_queues": {},
-        "claim_task": {"queues": [queue], "node": uuid4(), "epoch": 1},
-        "set_queue_policy": {"queue": queue, "policy": {}},
-    }
-    for function, arguments in others.items():
-        with refusing("42501"):
-            planner.rows(function, **arguments)
-    for role in (WORKER, OPERATOR):
-        _name, other = logins.api(role)
-        with refusing("42501"):
-            priced(other, queue, epoch)
-        with refusing("42501"):
-            other.rows("lead_planner", holder="other")

@@ -104,9 +104,4 @@ def test_after_an_hour_it_is_forgotten(api: Api, queue: str, clock: Clock) -> No
     more = [api.row("prune", limit=1)["more"] for _ in range(3)]
     assert (more[0], more[2]) == (True, False)
     assert api.one("select count(*) from hwqueue.death") == 0
-
-
-def test_bad_limits(api: Api, node: Node) -> None:
-    for limit in (0, 1001):
-        assert api.fault("take_deaths", **node.who, limit=limit) == "p_limit"
     api.refused("QHN03", "take_deaths", node=node.node_id, epoch=node.epoch + 1)

@@ -6,7 +6,6 @@ functions are the catalog's: a new one fails until it is said here how it answer
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,11 @@ from psycopg.types.json import Jsonb
 from tests.calls import Row
 from tests.patience import looks
 from tests.sql.api import Api, read_refusal
+from tests.sql.test_my_tenants import FILM, GAMES, only
 
 pytestmark = [pytest.mark.thorough, pytest.mark.every_variant]
 
-FILM, GAMES = TENANTS = "film", "games"
+TENANTS = FILM, GAMES
 ROLES = [f"hwqueue_{each}" for each in ("producer", "worker", "planner", "operator", "admin")]
 
 _GRANTED = """
@@ -316,14 +316,6 @@ def test_what_is_not_narrowed_is_for_workers(conn: psycopg.Connection) -> None:
     assert NOT_NARROWED - workers == {"check_token"}
     page = (Path(__file__).parents[2] / "docs" / "run" / "security.md").read_text()
     assert {name for name in NOT_NARROWED if f"`{name}`" not in page} == set()
-
-
-@contextmanager
-def only(api: Api, tenant: str) -> Iterator[None]:
-    """Call for one tenant inside; nothing of it stays."""
-    with api.conn.transaction(force_rollback=True):
-        api.conn.execute("select set_config('hwqueue.tenant', %s, true)", [tenant])
-        yield
 
 
 def answer(api: Api, caller: str, function: str, arguments: Row) -> str:

@@ -308,4 +308,3 @@ def test_what_is_refused(api: Api) -> None:
     api.refused("QHQ01", "pending_reasons", queue="nobody-made-it")
     assert api.fault("pending_reasons", kind="x") == "p_kind"
     assert api.fault("pending_reasons", order="x") == "p_order"
-    assert api.fault("pending_reasons", limit=0) == "p_limit"

@@ -257,7 +257,8 @@ def test_the_defaults_are_those_of_a_new_queue(conn: psycopg.Connection) -> None
     assert row
     said = {key: o for key, o in PAGE["policy"].items() if not o.type.startswith(("object", "list"))}
     assert {key: value_of(option) for key, option in said.items()} == {key: row[0][key] for key in said}
-    assert {key: value_of(option) for key, option in PAGE["retry"].items()} == row[0]["retry"]
+    for part in ("retry", "tuning"):
+        assert {key: value_of(option) for key, option in PAGE[part].items()} == row[0][part]
 
 
 def value_of(option: Any) -> Any:
