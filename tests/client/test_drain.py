@@ -12,7 +12,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from hwqueue import App, Depends, Reject, Retry, Snooze, Step, Workflow
+from hwqueue import App, Depends, Reject, Retry, Snooze
 from hwqueue.app import BadParams
 from hwqueue.client import AsyncClient, Client
 from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
@@ -188,14 +188,6 @@ def test_all_nodes_of_a_fleet_claim_in_turn(client: Client, app: App) -> None:
     assert [(run.node.name, run.result) for run in drained] == [
         ("small", 1), ("big", 2), ("small", 3),
     ]  # fmt: skip
-
-
-def test_a_join_of_any_is_released_by_the_first_that_ends(client: Client, app: App) -> None:
-    add = Step("first", "add", queue="work", params={"a": 1, "b": 1})
-    second = Step("second", "add", queue="work", params={"a": 1, "b": 2}, options={"priority": -1})
-    either = Step("either", "add", queue="work", params={"a": 1, "b": 3}, after=[add, second], join="any")
-    Workflow(name="w", tasks=[add, second, either]).submit(client)
-    assert drain(client, app).results == [2, 4, 3]
 
 
 def test_what_a_handler_raises_comes_out_or_is_collected(client: Client, app: App) -> None:

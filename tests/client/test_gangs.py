@@ -1,15 +1,13 @@
 """Gangs and everywhere tasks, through both clients."""
 
-import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
-import psycopg
 import pytest
 
 from hwqueue import App, Member, Placement, label
-from hwqueue.client import AsyncClient, Client
+from hwqueue.client import AsyncClient
 from hwqueue.errors import (
     BadArgument,
     EverywhereExists,
@@ -174,36 +172,6 @@ async def test_params_that_do_not_fit_the_handler(client: AsyncClient, queue: st
         assert caught.value.field is not None
         assert caught.value.field.startswith("members[1]")
     assert await client.list_gangs() == []
-
-
-def test_inside_a_transaction(dsn: str) -> None:
-    with psycopg.connect(dsn) as connection:
-        client = Client.on(connection)
-        client.create_queue("work")
-        connection.commit()
-        deadline = datetime.now(UTC) + timedelta(hours=1)
-        [row, _] = client.spawn_gang("work", [Member(work, count=2)], deadline=deadline)
-        assert client.get_lease(row.lease_id).deadline == deadline
-        connection.rollback()
-        assert client.list_gangs() == []
-        client.spawn_gang("work", [Member(work, count=2)])
-        connection.commit()
-    with Client(dsn) as other:
-        assert [each.size for each in other.list_gangs()] == [2]
-
-
-async def test_inside_a_transaction_of_an_async_driver(dsn: str) -> None:
-    connection = await psycopg.AsyncConnection.connect(dsn)
-    async with connection:
-        client = AsyncClient.on(connection)
-        await client.create_queue("work")
-        await spawned(client, "work")
-    assert await asyncio.to_thread(_sizes, dsn) == [2]
-
-
-def _sizes(dsn: str) -> list[int]:
-    with Client(dsn) as client:
-        return [each.size for each in client.list_gangs()]
 
 
 async def test_everywhere_from_spawned_to_stopped(client: AsyncClient, queue: str, node: Node) -> None:

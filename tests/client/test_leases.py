@@ -57,15 +57,6 @@ async def test_a_lease_comes_back_as_it_was_spawned(client: AsyncClient, queue: 
     assert len(lease.placement["require"]) == 2
 
 
-async def test_a_raw_placement_is_as_good(client: AsyncClient, queue: str) -> None:
-    raw = {"require": [{"tags": {"gpu": True}}], "resources": {"cpu_milli": 1}}
-    built = Placement().require(tags(gpu=True)).resources(cpu_milli=1)
-    first = await client.spawn_lease(queue, "t", placement=raw)
-    second = await client.spawn_lease(queue, "t", placement=built)
-    leases = [await client.get_lease(lease.lease_id) for lease in (first, second)]
-    assert leases[0].placement == leases[1].placement
-
-
 @pytest.mark.thorough
 async def test_a_span_without_a_unit_is_refused(client: AsyncClient, queue: str) -> None:
     wrong: list[tuple[dict[str, Any], str]] = [

@@ -296,19 +296,6 @@ def test_a_cancelled_handler_does_not_wait_for_the_next_call() -> None:
     assert flaky.calls == 1
 
 
-def test_a_call_that_failed_uses_no_attempt(client: Client) -> None:
-    app = App()
-
-    @app.task("flaky", queue=QUEUE)
-    def flaky(context: LeaseContext) -> Any:
-        return context.step("ask", Flaky(OSError("busy")), retry=Retrying(2, AT_ONCE))
-
-    lease_id = app.tasks["flaky"].spawn(client).lease_id
-    run = run_one(client, app, queue=QUEUE)
-    assert run.result == 7
-    assert (client.get_lease(lease_id).attempt, client.get_lease(lease_id).attempts) == (1, ())
-
-
 @pytest.mark.parametrize(
     "wrong",
     [

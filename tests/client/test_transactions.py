@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, cast
-from uuid import uuid4
 
 import django.conf
 import psycopg
@@ -21,7 +20,7 @@ from sqlalchemy.pool import NullPool
 
 from hwqueue import errors
 from hwqueue.client import AsyncClient, Client
-from hwqueue.types import NodeSpec, SpawnResult
+from hwqueue.types import SpawnResult
 from tests.client.conftest import Awaitable
 
 KINDS = ["psycopg", "psycopg dict rows", "connection", "session", "scoped session"]
@@ -142,19 +141,6 @@ async def test_runs_commit_and_roll_back_with_the_caller(api: str, kind: str, ds
         assert (again.created, runs(dsn)) == (True, [])
         await connection.commit()
     assert runs(dsn) == [(again.run_id, "running")]
-
-
-def test_a_run_that_is_committed_starts(dsn: str) -> None:
-    """A worker claims its step only then, and may end it at once."""
-    with psycopg.connect(dsn) as connection, Client(dsn) as worker:
-        run = Client.on(connection).submit_spec(FLOW)
-        node = uuid4()
-        epoch = worker.register_node(node, NodeSpec(name="n1", instance_id="first"))
-        assert worker.claim_task(["work"], node, epoch) == []
-        connection.commit()
-        [claim] = worker.claim_task(["work"], node, epoch)
-        worker.complete_lease(claim.lease_id, claim.claim_token)
-        assert worker.get_workflow_run(run.run_id).state == "completed"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,7 +1,6 @@
 """Workflows, through both clients."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -111,22 +110,6 @@ async def test_results_of_steps(client: AsyncClient, queue: str, node: Node) -> 
     assert await client.run_input(run) == {"n": 1}
 
 
-async def test_items_say_where_they_ran(client: AsyncClient, queue: str, node: Node) -> None:
-    window: dict[str, Any] = {"over": [1, 2], "max_parallel": 1, "tolerate": 2}
-    steps = [{"name": "m", "kind": "map", "task": "t"} | window]
-    run = (await client.submit_spec({"name": "f", "queue": queue, "steps": steps})).run_id
-    await end(client, queue, node, fails=True)
-    await client.advance_workflows()
-    failed, waits = await client.step_results(run, "m")
-    assert [failed] == await client.step_results(run, "m", state="failed")
-    assert failed.lease_id is not None
-    lease = await client.get_lease(failed.lease_id)
-    assert (failed.node_id, failed.attempt) == (lease.node_id, 1)
-    assert (failed.claimed_at, failed.finished_at) == (lease.claimed_at, lease.finished_at)
-    assert failed.node_name is not None
-    assert (waits.lease_state, waits.node_id, waits.node_name) == ("pending", None, None)
-
-
 async def test_a_run_for_later(client: AsyncClient, queue: str) -> None:
     spec = {"name": "film", "queue": queue, "steps": STEPS}
     begins = datetime(2100, 1, 1, tzinfo=UTC)
@@ -183,18 +166,6 @@ async def test_a_check(client: AsyncClient, queue: str, node: Node) -> None:
         assert (b.nodes_matching, b.permanent, b.reasons[0].code) == (0, True, "label_mismatch")
         assert (a.kind, a.workflow, a.version) == ("task", None, None)
     assert await client.list_workflow_runs() == []
-
-
-async def test_a_check_of_nested_runs(client: AsyncClient, queue: str, node: Node) -> None:
-    steps = [{"name": "a", "task": "t"}]
-    await client.define_workflow({"name": "film", "queue": queue, "steps": steps})
-    nested = [{"name": name, "kind": "workflow", "workflow": name} for name in ("film", "none")]
-    film, none = await client.check_workflow({"name": "top", "queue": queue, "steps": nested})
-    assert (film.kind, film.workflow, film.version, film.code) == ("workflow", "film", 1, "ready")
-    assert (none.kind, none.workflow, none.version) == ("workflow", "none", None)
-    assert (none.code, none.permanent) == ("nested_refused", True)
-    asked = [film.queue, film.task_name, film.placement, film.came_from]
-    assert [*asked, film.nodes_matching, film.nodes_free] == [None] * 6
 
 
 async def test_what_is_refused(client: AsyncClient, queue: str) -> None:

@@ -104,16 +104,10 @@ async def test_why_it_waits(http: Http, sql: Client, queue: str) -> None:
 @pytest.mark.parametrize(
     ("members", "options", "field"),
     [
-        ([], {}, "members"),
-        ([{"task": "train"}], {}, "members"),
         ([{"task": "train", "count": 0}], {}, "members[0].count"),
         ([{"task": "train", "count": 2, "options": {"delay": 5}}], {}, "members[0].options.delay"),
         ([{"task": "a", "options": {"tenant": "x"}}], {}, "members[0].options.tenant"),
         (TWO, {"hold": 0}, "options.hold"),
-        (TWO, {"together": "zone"}, "options.together"),
-        (TWO, {"min_size": 3}, "options.min_size"),
-        (TWO, {"on_lost": "weep"}, "options.on_lost"),
-        (TWO, {"size": 2}, "options.size"),
         (TWO, {"patience": 2}, "options.patience"),
     ],
 )

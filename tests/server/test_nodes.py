@@ -52,7 +52,6 @@ async def test_out_of_service_and_back_and_out_of_the_fleet(http: Http, node: st
     assert ok(await http.get(url))["cordoned"] is True
     assert (await http.post(f"{url}/deregister")).status_code == 204
     problem(await http.get(url), 404, "QHN01")
-    problem(await http.post(f"{url}/hand-over", json={"login": "hwqueue_worker"}), 404, "QHN01")
 
 
 async def test_taints(http: Http, node: str) -> None:

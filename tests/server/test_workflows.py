@@ -85,19 +85,6 @@ async def test_an_idempotency_key_submits_once(http: Http, queue: str) -> None:
     assert ok(await http.post(url, json={}, headers={"Idempotency-Key": "named"}))["run_id"] == run
 
 
-async def test_a_run_is_pinned_to_a_version(http: Http, queue: str) -> None:
-    body: dict[str, Any] = {"spec": spec_of(queue, pin_version=True)}
-    found = problem(await http.post(RUNS, json=body), 422, "QHA01")
-    assert found["field"] == "options.app_version"
-    body["options"] = {"app_version": "2.4"}
-    run = ok(await http.post(RUNS, json=body), 201)["run_id"]
-    [undefined] = ok(await http.get(f"{WORKFLOWS}/{queue}/versions"))["items"]
-    assert (undefined["version"], undefined["run_counts"]) == (None, {"running": 1})
-    first = ok(await http.get(f"{RUNS}/{run}/steps"))["items"][0]
-    assert first["placement"]["require"][0]["label"] == "app_version"
-    assert first["came_from"]["require"] == [["version"]]
-
-
 async def test_what_is_refused(http: Http, queue: str) -> None:
     circle = [{"name": "a", "task": "t", "after": "b"}, {"name": "b", "task": "t", "after": "a"}]
     found = problem(await http.post(WORKFLOWS, json={"name": "x", "steps": circle}), 422, "QHF02")
@@ -115,22 +102,6 @@ async def test_what_is_refused(http: Http, queue: str) -> None:
     wrong: list[dict[str, Any]] = [{"option": {}}, {"options": {"affinity": "or"}}]
     for body in wrong:
         problem(await http.post(f"{WORKFLOWS}/{queue}/runs", json=body), 422, "QHA01")
-
-
-async def test_a_run_of_ones_own_id_and_for_later(http: Http, queue: str) -> None:
-    own, at = str(uuid4()), "2100-01-01T00:00:00Z"
-    body = {"spec": spec_of(queue), "options": {"run_id": own, "deadline": at}}
-    assert ok(await http.post(RUNS, json=body), 201)["run_id"] == own
-    problem(await http.post(RUNS, json=body), 422, "QHA01")
-    assert ok(await http.get(f"{RUNS}/{own}"))["deadline"].startswith("2100-01-01T00:00:00")
-    for options in ({"available_at": at}, {"delay": 3600}):
-        run = await submitted(http, queue, options=options)
-        step = ok(await http.get(f"{run}/steps"))["items"][0]
-        assert step["lease_state"] == "scheduled"
-        lease = ok(await http.get(f"{V1}/leases/{step['lease_id']}"))
-        assert lease["available_at"].startswith("2100-01-01T00:00:00") is ("delay" not in options)
-    both = {"spec": spec_of(queue), "options": {"available_at": at, "delay": 1}}
-    assert problem(await http.post(RUNS, json=both), 422, "QHA01")["field"] == "options.delay"
 
 
 async def test_signals(http: Http, queue: str) -> None:

@@ -235,9 +235,11 @@ def test_items_near_items() -> None:
         WorkflowBuilder("w")
         .map("a", "a", over=[1])
         .map("b", "b", over=results("a"), near=near("a", "rack", match="item", mode="require"))
+        .step(Step("c", "c", near=near(Step("a", "a"), "label:zone", away=True)))
     )
-    asked = specification(builder)["steps"][1]["near"]
-    assert asked == {"step": "a", "what": "rack", "mode": "require", "match": "item"}
+    _, of_items, of_a_step = specification(builder)["steps"]
+    assert of_items["near"] == {"step": "a", "what": "rack", "mode": "require", "match": "item"}
+    assert of_a_step["near"] == {"step": "a", "what": "label:zone", "away": True}
     assert "match" not in near("a").as_json()
 
 
