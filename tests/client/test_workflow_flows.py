@@ -9,7 +9,7 @@ import pytest
 from hwqueue import App, Client, LeaseContext, NodeSpec, Step, WorkflowTask
 from hwqueue.errors import ConfigError
 from hwqueue.testing import drain
-from hwqueue.workflow import Nested, item, near, result, run_input, without_affinity
+from hwqueue.workflow import item, near, result, run_input, without_affinity
 
 app = App()
 flow = app.workflow("gpu_training", queue="work", affinity_tags={"gpu": True}, result=result("train"))
@@ -109,29 +109,3 @@ def test_a_decorated_function_may_be_a_map() -> None:
             "over": {"$input": ["shards"]},
         }
     ]
-
-
-def test_a_flow_takes_steps_that_are_no_functions(client: Client) -> None:
-    nightly = App()
-    tables = nightly.workflow("tables", queue="work", result=result("write"))
-    flow = nightly.workflow("nightly", queue="work", result=result("tell"))
-
-    @tables.step(params={"rows": run_input("rows")})
-    def write(rows: list[int]) -> int:
-        return len(rows)
-
-    @flow.step()
-    def read() -> list[int]:
-        return [7, 8, 9]
-
-    load = flow.add(Nested("load", "tables", {"rows": result(read)}))
-
-    @flow.step(params={"written": result(load)})
-    def tell(written: int) -> str:
-        return f"{written} rows"
-
-    tables.workflow.define(client)
-    run = flow.workflow.submit(client)
-    drained = drain(client, nightly)
-    assert [done.claim.task_name for done in drained] == ["nightly.read", "tables.write", "nightly.tell"]
-    assert client.get_workflow_run(run.run_id).result == "3 rows"
