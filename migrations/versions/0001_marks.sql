@@ -321,7 +321,7 @@ comment on column hwqueue.ignored_label.is_mentioned is 'some class mentions it:
 comment on column hwqueue.ignored_label.next_xid is
   'with unseen: what was seen of the classes when they were last asked';
 
--- Written by registration and operators only.
+-- Written by registration and operators; of silence reap takes note.
 create table hwqueue.node (
   node_id uuid not null,
   name text not null,
@@ -346,6 +346,7 @@ create table hwqueue.node (
   deregistered_at timestamptz,
   taints jsonb not null default '[]',
   operator_taints jsonb not null default '[]',
+  attestations jsonb not null default '{}',
   attested text[] not null default '{}',
   attested_until timestamptz[] not null default '{}',
   cpu_isolation text[] not null default '{best_effort}',
@@ -355,8 +356,17 @@ create table hwqueue.node (
   core_ids int[] not null default '{}',
   core_numa int[] not null default '{}',
   gpu_parents uuid[] not null default '{}',
+  queues text[],
+  tasks text[],
+  concurrency int check (concurrency > 0),
+  hears_deaths boolean not null default false,
+  declared text[],
+  silent_since timestamptz,
   primary key (node_id)
 );
+-- The nodes whose workers take deaths. Most fleets have none.
+create index node_hearing on hwqueue.node (node_id) where hears_deaths;
+create index node_silent on hwqueue.node (node_id) where silent_since is not null;
 -- for prune: which nodes left long ago
 create index node_deregistered on hwqueue.node (deregistered_at) where deregistered_at is not null;
 create unique index node_name on hwqueue.node (name) where deregistered_at is null;
@@ -364,11 +374,16 @@ create unique index node_name on hwqueue.node (name) where deregistered_at is nu
 create index node_no_execute on hwqueue.node (node_id)
   where (taints || operator_taints) @> '[{"effect": "no_execute"}]';
 create index node_profile on hwqueue.node (profile_id);
-comment on table hwqueue.node is 'what a node is; registration and operators write it';
+comment on table hwqueue.node is
+  'what a node is, and what its worker announced; registration and operators write it';
 comment on column hwqueue.node.taints is
   'those it registered with, each with the time it came ("since"); a registration replaces them';
 comment on column hwqueue.node.operator_taints is
   'those that operators put on it; no registration takes them away';
+comment on column hwqueue.node.attestations is
+  'what operators said of the trust domains that it is in: {DOMAIN: {"expires_at", "attested_at", '
+  '"attested_by", "any_instance": for each that its login registers, "suspended_at": since when it does not '
+  'count, until an operator confirms it, "suspended_why"}}';
 comment on column hwqueue.node.attested is
   'trust domains of its attestations, for claims; what has expired stays until it is revoked';
 comment on column hwqueue.node.attested_until is 'when each of them expires; infinity: never';
@@ -378,6 +393,14 @@ comment on column hwqueue.node.core_ids is
   'cores that are counted one by one, in the order of cores; empty unless whole cores are honoured';
 comment on column hwqueue.node.gpu_parents is
   'of each device, the one that it is a part of; null: a whole device; empty: all are whole';
+comment on column hwqueue.node.queues is
+  'queues that its worker polls; null: it has not said; likewise the next four, until the node leaves';
+comment on column hwqueue.node.tasks is 'tasks that it has handlers for';
+comment on column hwqueue.node.concurrency is 'how many leases its worker runs at a time';
+comment on column hwqueue.node.hears_deaths is 'its worker takes from death what it serves';
+comment on column hwqueue.node.declared is 'tasks for which its app declares defaults';
+comment on column hwqueue.node.silent_since is
+  'when reap told that it is silent; null: it has not, or the node is back: each change is told once';
 
 -- It holds what most claims must know of the node, and is updated only when that changes or when the last
 -- sign of life is old. login is a name of a role: a dump keeps names, and oids are different on another
@@ -465,46 +488,6 @@ comment on column hwqueue.node_load.gpu_used is
   'thousandths in use, device by device, in the order of node.gpu_ids';
 comment on column hwqueue.node_load.core_used is
   'thousandths in use, core by core, in the order of node.core_ids';
-
--- Claims never read it.
-create table hwqueue.served (
-  node_id uuid not null,
-  queues text[],
-  tasks text[],
-  concurrency int check (concurrency > 0),
-  hears_deaths boolean not null default false,
-  declared text[],
-  primary key (node_id)
-);
--- The nodes whose workers take deaths. Most fleets have none.
-create index served_hearing on hwqueue.served (node_id) where hears_deaths;
-comment on table hwqueue.served is
-  'what a node''s worker announced when it registered: queues, tasks, concurrency';
-comment on column hwqueue.served.queues is 'queues that it polls; null: it has not said';
-comment on column hwqueue.served.tasks is 'tasks that it has handlers for; null: it has not said';
-comment on column hwqueue.served.concurrency is
-  'how many leases its worker runs at a time; null: it has not said';
-comment on column hwqueue.served.hears_deaths is 'its worker takes from death what it serves';
-comment on column hwqueue.served.declared is
-  'tasks for which its app declares defaults; null: it has not said';
-
--- Who vouches for a node: what operators said. Claims read the copy in node.
-create table hwqueue.attestation (
-  node_id uuid not null,
-  domain text not null,
-  expires_at timestamptz,
-  attested_at timestamptz not null,
-  attested_by text not null,
-  any_instance boolean not null default false,
-  suspended_at timestamptz,
-  suspended_why text,
-  primary key (node_id, domain)
-);
-comment on table hwqueue.attestation is 'an operator''s statement that a node is in a trust domain';
-comment on column hwqueue.attestation.any_instance is
-  'it holds for every instance that the node''s login registers';
-comment on column hwqueue.attestation.suspended_at is
-  'it does not count from then on, until an operator confirms it';
 
 
 -- == Leases and their entries ==
@@ -1951,14 +1934,6 @@ comment on column hwqueue.prune_cursor.leases_at is
 comment on column hwqueue.prune_cursor.leases_counted is 'up to where roll_up had counted by then';
 comment on column hwqueue.prune_cursor.leases_policy is 'a digest of the retentions by then';
 insert into hwqueue.prune_cursor default values;
-
--- Nodes of which reap has told that they are silent, until they are back: each change is told once.
-create table hwqueue.silent_node (
-  node_id uuid not null,
-  reported_at timestamptz not null,
-  primary key (node_id)
-);
-comment on table hwqueue.silent_node is 'a node that has been reported as silent and is not back yet';
 
 create table hwqueue.postponed (
   part text not null,

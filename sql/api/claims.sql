@@ -557,12 +557,11 @@ begin
     select d.lease_id
     from hwqueue.death d
     join hwqueue.queue q on q.queue_id = d.queue_id
-    join hwqueue.served v on v.node_id = p_node and v.hears_deaths
-    join hwqueue.node n on n.node_id = p_node
+    join hwqueue.node n on n.node_id = p_node and n.hears_deaths
     join hwqueue.lease l on l.lease_id = d.lease_id
     join hwqueue.placement_class k on k.class_id = l.class_id
     where d.died_at > v_now - interval '1 hour'
-      and (q.name <> all (v.queues) or d.task_name <> all (v.tasks)) is not true  -- as lease_ended
+      and (q.name <> all (n.queues) or d.task_name <> all (n.tasks)) is not true  -- as lease_ended
       and (k.trusts = '{}' or hwqueue.is_still_attested_for(k.class_id, n, hwqueue.attested_at(n, v_now)))
     order by d.died_at, d.lease_id limit p_limit for update of d skip locked);
   return query

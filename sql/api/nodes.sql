@@ -83,7 +83,6 @@ begin
     perform hwqueue.suspend_attestations(v_node, v_state.login is null,
       format('it registered again as instance %s', to_json(left(v_node.instance_id, 100))), v_now);
   end if;
-  perform hwqueue.note_served(p_node, p_spec);
   if v_epoch > 1 and not v_keep then
     v_ended := hwqueue.end_older_claims(p_node, v_epoch, v_now);
   end if;
@@ -203,7 +202,7 @@ begin
   v_now := hwqueue.clock();
   v_ended := hwqueue.end_older_claims(p_node, v_state.node_epoch + 1, v_now);
   perform hwqueue.follow_ended(false);
-  delete from hwqueue.attestation a where a.node_id = p_node;
+  v_node.attestations := '{}';
   update hwqueue.node_state s set login = null where s.node_id = p_node;
   perform hwqueue.leave_fleet(v_node, format('%s claims ended', v_ended),
     jsonb_build_object('claims_ended', v_ended), v_now);
@@ -365,6 +364,7 @@ as $$
 declare
   v_node hwqueue.node;
   v_domains text[];
+  v_confirmed jsonb;
 begin
   perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   perform hwqueue.lock_node(p_node, null);
@@ -375,15 +375,13 @@ begin
       jsonb_build_object('node_id', p_node, 'instance_id', v_node.instance_id),
       'look at the node again before you confirm it');
   end if;
-  with confirmed as (
-    update hwqueue.attestation a
-    set suspended_at = null, suspended_why = null, attested_at = hwqueue.clock(), attested_by = session_user
-    where a.node_id = p_node and a.suspended_at is not null
-    returning a.domain
-  )
-  select array_agg(c.domain order by c.domain) into v_domains from confirmed c;
+  select array_agg(a.key order by a.key),
+         jsonb_object_agg(a.key, a.value - array['suspended_at', 'suspended_why']
+           || jsonb_build_object('attested_at', hwqueue.clock(), 'attested_by', session_user))
+  into v_domains, v_confirmed
+  from jsonb_each(v_node.attestations) a where a.value ? 'suspended_at';
   if v_domains is not null then
-    perform hwqueue.note_attestations(p_node);
+    perform hwqueue.write_attestations(p_node, v_node.attestations || v_confirmed);
     perform hwqueue.note_event('node_confirmed',
       format('node %s is trusted again as instance %s', v_node.name, to_json(left(v_node.instance_id, 100))),
       jsonb_build_object('domains', v_domains, 'instance_id', v_node.instance_id), p_node => p_node);
@@ -415,13 +413,9 @@ begin
   v_node := hwqueue.read_node(p_node);
   v_now := hwqueue.clock();
   v_expires_at := hwqueue.check_expiry(p_expires_at, p_expires_after, v_now);
-  insert into hwqueue.attestation as a (node_id, domain, expires_at, attested_at, attested_by, any_instance)
-  values (p_node, p_domain, v_expires_at, v_now, session_user, coalesce(p_any_instance, false))
-  on conflict (node_id, domain) do update
-  set expires_at = excluded.expires_at, attested_at = excluded.attested_at,
-    attested_by = excluded.attested_by,
-      any_instance = excluded.any_instance, suspended_at = null, suspended_why = null;
-  perform hwqueue.note_attestations(p_node);
+  perform hwqueue.write_attestations(p_node, v_node.attestations || jsonb_build_object(p_domain,
+    jsonb_build_object('expires_at', v_expires_at, 'attested_at', v_now, 'attested_by', session_user,
+      'any_instance', coalesce(p_any_instance, false))));
   perform hwqueue.note_event('node_attested', format('node %s is attested for %s', v_node.name,
       to_json(p_domain)),
     jsonb_build_object('domain', p_domain, 'expires_at', v_expires_at) || case when p_any_instance
@@ -445,12 +439,12 @@ begin
   perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   perform hwqueue.check_trust_domain(p_domain);
   perform hwqueue.await_node(p_node);
-  perform hwqueue.lock_node(p_node, null), hwqueue.read_node(p_node);
-  delete from hwqueue.attestation a where a.node_id = p_node and a.domain = p_domain;
-  if not found then
+  perform hwqueue.lock_node(p_node, null);
+  v_node := hwqueue.read_node(p_node);
+  if not v_node.attestations ? p_domain then
     return false;
   end if;
-  perform hwqueue.note_attestations(p_node);
+  perform hwqueue.write_attestations(p_node, v_node.attestations - p_domain);
   v_node := hwqueue.read_node(p_node);
   perform hwqueue.note_event('node_attestation_revoked', format('node %s is no longer attested for %s',
       v_node.name, to_json(p_domain)),
@@ -497,15 +491,15 @@ as $$
         order by g.ordinality)
       from unnest(n.gpu_ids, n.gpu_models, n.gpu_memory_mib, u.gpu_used, n.gpu_parents)
         with ordinality g(id, model, memory, used, parent, ordinality)), '[]'),
-    coalesce(n.slots, (select v.concurrency from hwqueue.served v where v.node_id = n.node_id)),
+    coalesce(n.slots, n.concurrency),
     (select count(*)::int from hwqueue.claim c where c.node_id = n.node_id), n.registered_at,
     coalesce((
       select jsonb_agg(t.taint order by t.taint ->> 'key', t.taint ->> 'effect', t.taint ->> 'by') from (
         select x || '{"by": "node"}' as taint from jsonb_array_elements(n.taints) x
         union all select x || '{"by": "operator"}' from jsonb_array_elements(n.operator_taints) x) t), '[]'),
     coalesce((
-      select jsonb_agg(to_jsonb(a) - 'node_id' order by a.domain)
-      from hwqueue.attestation a where a.node_id = n.node_id), '[]'),
+      select jsonb_agg(jsonb_build_object('domain', a.key, 'suspended_at', null, 'suspended_why', null)
+        || a.value order by a.key) from jsonb_each(n.attestations) a), '[]'),
     coalesce((
       select jsonb_agg(jsonb_strip_nulls(c.core
         || jsonb_build_object('milli_used', u.core_used[c.ordinality])) order by c.ordinality)

@@ -257,7 +257,7 @@ begin
   perform hwqueue.json_choice(to_jsonb(p_state), 'p_state', array['live', 'silent', 'cordoned', 'draining']),
     hwqueue.checked_limit(p_limit);
   return query select n.node_id, n.name, n.rack, w.state, w.is_live, s.seen_at, coalesce(c.claims, 0),
-           coalesce(n.slots, v.concurrency), n.cpu_milli, coalesce(u.cpu_used, 0), n.memory_mib,
+           coalesce(n.slots, n.concurrency), n.cpu_milli, coalesce(u.cpu_used, 0), n.memory_mib,
            coalesce(u.memory_used, 0), cardinality(n.gpu_ids), cardinality(array_positions(u.gpu_used, 0)),
            coalesce((select sum(g) from unnest(u.gpu_used) g), 0), cardinality(n.core_ids),
            cardinality(array_positions(u.core_used, 0)), n.custom, coalesce(u.custom_used, '{}'), n.profile_id
@@ -266,7 +266,6 @@ begin
     left join hwqueue.newest_loads() u on u.node_id = n.node_id
     left join (select k.node_id, count(*) as claims from hwqueue.claim k
         group by k.node_id) c on c.node_id = n.node_id
-    left join hwqueue.served v on v.node_id = n.node_id
     cross join lateral (
       select l.is_live, case when n.drain_by is not null then 'draining'
                              when n.cordoned_at is not null then 'cordoned'

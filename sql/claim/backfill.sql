@@ -43,10 +43,10 @@ begin
   end loop;
   -- an earmark waits for a place of the worker as it waits for a device
   select case when count(*) filter (where c.is_earmark) = 0 then p_request.qty
-    else greatest(0, least(p_request.qty, min(v.concurrency) - count(*)::int)) end
+    else greatest(0, least(p_request.qty, min(n.concurrency) - count(*)::int)) end
   into v_request.qty
   from hwqueue.claim c
-  left join hwqueue.served v on v.node_id = c.node_id
+  join hwqueue.node n on n.node_id = c.node_id
   where c.node_id = p_request.node_id;
   if v_request.qty > 0 then
     return query select g.* from hwqueue.claim_general(v_request, p_state, null, p_moves, p_drawn) g;
@@ -89,11 +89,9 @@ begin
   v_classes := case when p_before.tier is null then array(
     select c.class_id from hwqueue.placement_class c where c.queue_id = any (p_request.queue_ids)
       and c.max_run <= p_state.backfill_until - p_request.now and c.retired_at is null) end;
-  v_left := case when v_classes = '{}' then 0 else least(p_request.qty, (
-    select v.concurrency - (
-      select count(*)::int from hwqueue.claim c
-      where c.node_id = p_state.node_id and c.lease_id <> all (v_passed))
-    from hwqueue.served v where v.node_id = p_state.node_id)) end;
+  v_left := case when v_classes = '{}' then 0 else least(p_request.qty, v_node.concurrency - (
+    select count(*)::int from hwqueue.claim c
+    where c.node_id = p_state.node_id and c.lease_id <> all (v_passed))) end;
   while v_left > 0 loop
     v_room := hwqueue.node_headroom(v_node, v_load);
     begin

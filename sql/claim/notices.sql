@@ -70,17 +70,17 @@ begin
       p_leases, p_message, p_detail, p_claim.node_id);
   end if;
   if (v_is_late or p_state = 'failed' and p_detail ->> 'outcome' in ('expired', 'superseded'))
-    and exists (select from hwqueue.served v where v.hears_deaths) then
+    and exists (select from hwqueue.node n where n.hears_deaths) then
     insert into hwqueue.death as d (lease_id, queue_id, task_name, claim_token, died_at)
     select l.lease_id, l.queue_id, l.task_name, o.claim_token, p_now
     from hwqueue.lease l
     join hwqueue.outcome o on o.lease_id = l.lease_id
     join hwqueue.queue q on q.queue_id = l.queue_id
     where l.lease_id = any (p_leases) and exists (
-      select 1 from hwqueue.served v
-      where v.hears_deaths
+      select 1 from hwqueue.node n
+      where n.hears_deaths
         -- as unserved_part, whose call at each node would take most of the time of an expiry
-        and (q.name <> all (v.queues) or l.task_name <> all (v.tasks)) is not true)
+        and (q.name <> all (n.queues) or l.task_name <> all (n.tasks)) is not true)
     order by l.lease_id
     on conflict (lease_id) do update  -- requeued, and dead again
     set claim_token = excluded.claim_token, died_at = excluded.died_at;

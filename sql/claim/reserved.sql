@@ -62,7 +62,7 @@ begin
     v_claims := cardinality(v_staying);
   end if;
   if p_hold is null and p_without is null and v_is_met
-    or v_claims >= (select v.concurrency from hwqueue.served v where v.node_id = p_node)
+    or v_claims >= v_node.concurrency
     or not p_waits and hwqueue.class_shortage(v_class, v_node, v_load) > 0 then
     return 'insufficient_capacity';
   elsif not p_waits then
@@ -219,15 +219,13 @@ declare
   v_queue_id int := (select l.queue_id from hwqueue.lease l where l.lease_id = p_lease);
   v_own record := hwqueue.earmark_order(p_lease);
   v_node hwqueue.node := hwqueue.read_node(p_node);
-  v_served hwqueue.served;
   v_from hwqueue.scan_starts;
   v_load hwqueue.node_load;
 begin
-  select v.* into v_served from hwqueue.served v where v.node_id = p_node;
   v_from := hwqueue.queue_scan_starts(array(
     select q.queue_id from hwqueue.queue q
     where q.dropped_at is null and q.paused_at is null
-      and coalesce(q.name = any (v_served.queues), q.queue_id = v_queue_id)), 100);
+      and coalesce(q.name = any (v_node.queues), q.queue_id = v_queue_id)), 100);
   v_load := hwqueue.add_uses(hwqueue.read_load(p_node), v_node, hwqueue.booked_on(p_node,
     hwqueue.later_earmarks(p_node, v_own.tier, v_own.rank)), -1);
   return exists (
@@ -242,7 +240,7 @@ begin
         order by e.tier, e.rank, e.position limit 100) r
       where r.deadline is null or r.deadline > p_now) f
     join hwqueue.placement_class c on c.class_id = f.class_id
-    where (c.task_name = any (v_served.tasks)) is not false and hwqueue.node_suits(c.class_id, v_node, p_now)
+    where (c.task_name = any (v_node.tasks)) is not false and hwqueue.node_suits(c.class_id, v_node, p_now)
       and hwqueue.class_shortage(c, v_node, v_load) = 0);
 end
 $$;
@@ -255,9 +253,8 @@ as $$
   select n.node_id
   from hwqueue.node n
   cross join lateral hwqueue.read_load(n.node_id) u
-  left join hwqueue.served v on v.node_id = n.node_id
   where n.node_id = any (p_node_ids)
-    and (not hwqueue.load_fits(n, u) or v.concurrency < (
+    and (not hwqueue.load_fits(n, u) or n.concurrency < (
       select count(*) from hwqueue.claim c where c.node_id = n.node_id))
 $$;
 

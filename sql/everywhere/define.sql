@@ -113,7 +113,7 @@ begin
   return case when p_everywhere.stopped_at is not null then 'never' else coalesce((
     select case
       when n.deregistered_at is not null or q.dropped_at is not null
-        or hwqueue.unserved_part(v.queues, v.tasks, q.name, p_everywhere.task_name) is not null
+        or hwqueue.unserved_part(n.queues, n.tasks, q.name, p_everywhere.task_name) is not null
         or not hwqueue.node_suits(p_everywhere.class_id, n, p_now)
         or hwqueue.class_shortage(c, n, hwqueue.idle_load(n)) > 0 then 'never'
       when n.cordoned_at is not null and (n.drain_by is not null or not p_everywhere.on_cordoned)
@@ -123,7 +123,6 @@ begin
     join hwqueue.node_state s on s.node_id = p_node
     join hwqueue.queue q on q.queue_id = p_everywhere.queue_id
     join hwqueue.placement_class c on c.class_id = p_everywhere.class_id
-    left join hwqueue.served v on v.node_id = p_node
     where n.node_id = p_node), 'never') end;
 end
 $$;

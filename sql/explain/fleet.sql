@@ -28,7 +28,7 @@ as $$
     select n.node_id, n.name, row_number() over (order by n.name) as by_name, s.seen_at,
            coalesce(x.first_rank, 99) as first_rank, coalesce(x.failures, 0) as failures,
            coalesce(x.fixed, 0) as fixed, coalesce(x.of_kind, 0) as of_kind,
-           coalesce(x.unserved, false) as unserved, coalesce(a.queues, a.tasks) is null as unannounced
+           coalesce(x.unserved, false) as unserved, coalesce(n.queues, n.tasks) is null as unannounced
     from hwqueue.node n
     join hwqueue.node_state s on s.node_id = n.node_id
     left join (
@@ -36,7 +36,6 @@ as $$
              count(*) filter (where f.permanent) as fixed,
              count(*) filter (where f.rank < 9) as of_kind, bool_or(f.rank = 3) as unserved
       from failing f group by f.node_id) x on x.node_id = n.node_id
-    left join hwqueue.served a on a.node_id = n.node_id
     where n.deregistered_at is null
   ), best as materialized (
     select v.node_id, v.name, v.failures, a.affinity
@@ -166,7 +165,7 @@ begin
         p_failure.lacks, p_node, hwqueue.node_headroom(p_node, p_load))) || ' free'
       when p_failure.stage = 'taints' then hwqueue.taint_text(v_asked)
       when p_failure.stage = 'trust' then coalesce(
-        hwqueue.suspended_words(p_node.node_id, v_asked ->> 'trust'), 'trusted for '
+        hwqueue.suspended_words(p_node, v_asked ->> 'trust'), 'trusted for '
         || coalesce(nullif(array_to_string(hwqueue.attested_at(p_node, p_now), ', '), ''), 'nothing'))
       when p_failure.stage = 'isolation' then array_to_string(
         case when v_asked ? 'cpu' then p_node.cpu_isolation else p_node.gpu_exclusivity end, ', ')

@@ -92,10 +92,7 @@ create or replace function hwqueue.node_metrics(p_now timestamptz)
 returns table (name text, labels jsonb, value double precision)
 language sql stable
 as $$
-  with load as materialized (
-    select distinct on (x.node_id) x.* from hwqueue.node_load x
-    order by x.node_id, x.version desc
-  ), fleet as materialized (
+  with fleet as materialized (
     select case when not hwqueue.is_live(n, s, p_now) then 'silent' when n.drain_by is not null
            then 'draining'
                 when n.cordoned_at is not null then 'cordoned' else 'live' end as state,
@@ -108,7 +105,7 @@ as $$
             where d.parent is null) as gpu_used
     from hwqueue.node n
     join hwqueue.node_state s on s.node_id = n.node_id
-    left join load l on l.node_id = n.node_id
+    left join hwqueue.newest_loads() l on l.node_id = n.node_id
     where n.deregistered_at is null
   ), sums as (
     select k.state, count(f.state) as nodes, sum(f.cpu_milli) / 1000.0 as cpu_cores,

@@ -74,10 +74,9 @@ create or replace function hwqueue.served_names(p_now timestamptz, out queues te
 language sql stable
 as $$
   with live as materialized (
-    select distinct v.queues, v.tasks, v.declared
+    select distinct n.queues, n.tasks, n.declared
     from hwqueue.node n
     join hwqueue.node_state s on s.node_id = n.node_id
-    left join hwqueue.served v on v.node_id = n.node_id
     where n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
   )
   select array(select distinct q from live l, unnest(l.queues) q order by q),

@@ -33,8 +33,7 @@ begin
   from hwqueue.claim c
   where c.node_id = p_node and c.lease_id <> all (p_without);
   v_load := hwqueue.add_uses(hwqueue.idle_load(v_node), v_node, coalesce(v_assignments, '{}'), 1);
-  v_places := (  -- null: no limit
-    select v.concurrency from hwqueue.served v where v.node_id = p_node) - v_claims;
+  v_places := v_node.concurrency - v_claims;  -- null: no limit
   if p_class_nos = '{}' then
     return case when hwqueue.load_fits(v_node, v_load) and (v_places < 0) is not true
       then '{0}'::int[] else '{1}'::int[] end;

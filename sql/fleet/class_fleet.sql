@@ -123,10 +123,11 @@ returns setof hwqueue.class_mask
 language sql stable
 as $$
   with announced as materialized (  -- nodes that announced the same are judged once
-    select v.queues, v.tasks, bit_or(set_bit((p_snapshot).none, n.number, 1)) as mask
-    from hwqueue.served v
-    join hwqueue.numbered_nodes(p_now) n on (n.node).node_id = v.node_id
-    group by v.queues, v.tasks
+    select n.queues, n.tasks, bit_or(set_bit((p_snapshot).none, k.number, 1)) as mask
+    from hwqueue.node_numbers() k
+    join hwqueue.node n on n.node_id = k.node_id
+    where coalesce(n.queues, n.tasks) is not null
+    group by n.queues, n.tasks
   ), served as materialized (  -- no row for what all nodes serve
     select k.queue_id, k.task_name, ~bit_or(a.mask) as mask
     from (

@@ -80,7 +80,7 @@ begin
     v_predicate := hwqueue.without_terms(p_failure.predicate);
   end if;
   if p_failure.code = 'trust_not_attested' then
-    v_message := hwqueue.suspended_words(p_node.node_id, p_failure.predicate ->> 'trust');
+    v_message := hwqueue.suspended_words(p_node, p_failure.predicate ->> 'trust');
   end if;
   if v_message is null then
     v_message := hwqueue.reason_message(p_failure.code, v_predicate, p_node.labels);
@@ -107,12 +107,12 @@ as $$
 $$;
 
 -- Says why the attestation of a node for a domain is suspended; null if it is not.
-create or replace function hwqueue.suspended_words(p_node uuid, p_domain text) returns text
+create or replace function hwqueue.suspended_words(p_node hwqueue.node, p_domain text) returns text
 language sql stable
 as $$
-  select format('trust %s is not attested since %s: hwqueue node confirm', to_json(a.domain), a.suspended_why)
-  from hwqueue.attestation a
-  where a.node_id = p_node and a.domain = p_domain and a.suspended_at is not null
+  select format('trust %s is not attested since %s: hwqueue node confirm', to_json(p_domain),
+    p_node.attestations #>> array[p_domain, 'suspended_why'])
+  where p_node.attestations -> p_domain ? 'suspended_at'
 $$;
 
 -- The order in which rules exclude nodes: the order of a funnel.
@@ -266,10 +266,10 @@ create or replace function hwqueue.unserving_nodes(p_class hwqueue.placement_cla
 returns table (node_id uuid, predicate jsonb)
 language sql stable
 as $$
-  select s.node_id, u.predicate
-  from hwqueue.served s
+  select n.node_id, u.predicate
+  from hwqueue.node n
   left join hwqueue.queue q on q.queue_id = p_class.queue_id
-  cross join lateral (select hwqueue.unserved_part(s.queues, s.tasks, q.name,
+  cross join lateral (select hwqueue.unserved_part(n.queues, n.tasks, q.name,
       p_class.task_name) as predicate) u
   where u.predicate is not null
 $$;
@@ -279,9 +279,9 @@ $$;
 create or replace function hwqueue.full_nodes() returns table (node_id uuid, concurrency int)
 language sql stable
 as $$
-  select s.node_id, s.concurrency
-  from hwqueue.served s
-  where s.concurrency is not null and s.concurrency <= (
+  select n.node_id, n.concurrency
+  from hwqueue.node n
+  where n.concurrency <= (
     select count(*) from (
-      select 1 from hwqueue.claim c where c.node_id = s.node_id limit s.concurrency) c)
+      select 1 from hwqueue.claim c where c.node_id = n.node_id limit n.concurrency) c)
 $$;

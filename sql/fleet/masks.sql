@@ -345,13 +345,12 @@ begin
                n.cpu_milli, n.memory_mib, n.custom,
              n.slots, n.gpu_ids, n.gpu_parents, n.core_ids, n.core_numa, n.cpu_isolation, n.gpu_exclusivity,
                n.default_cpu_isolation,
-             n.gpu_share_mode, v.queues, v.tasks,
+             n.gpu_share_mode, n.queues, n.tasks,
              case when n.attested <> '{}' then hwqueue.still_attested(n.attested, n.attested_until, p_now)
                end), 0) as hash
     from hwqueue.node_numbers() k
     join hwqueue.node n on n.node_id = k.node_id
     join hwqueue.node_state s on s.node_id = k.node_id
-    left join hwqueue.served v on v.node_id = k.node_id
     cross join lateral (select hwqueue.is_live(n, s, p_now) as is_live) l
     order by k.number
   )

@@ -39,9 +39,8 @@ begin
     return 'blocked';
   elsif not exists (
       select from hwqueue.node n
-      left join hwqueue.served v on v.node_id = n.node_id
       where n.node_id = p_node and n.deregistered_at is null
-        and hwqueue.unserved_part(v.queues, v.tasks, v_queue.name, v_lease.task_name) is null) then
+        and hwqueue.unserved_part(n.queues, n.tasks, v_queue.name, v_lease.task_name) is null) then
     return 'does_not_suit';
   end if;
   perform 1 from hwqueue.node_state s where s.node_id = p_node for no key update skip locked;

@@ -83,10 +83,9 @@ as $$
              where q.queue_id = (c.class).queue_id) as queue
     from (select i as class_no, p_classes[i] as class from generate_subscripts(p_classes, 1) i offset 0) c
   ), live as materialized (
-    select n.node_id, n.profile_id, v.queues, v.tasks, v.concurrency
+    select n.node_id, n.profile_id, n.queues, n.tasks, n.concurrency
     from hwqueue.node n
     join hwqueue.node_state s on s.node_id = n.node_id
-    left join hwqueue.served v on v.node_id = n.node_id
     where n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
   ), suited as materialized (
     select a.class_no, a.queue, a.task, p.profile_id

@@ -19,15 +19,15 @@ language plpgsql volatile
 as $$
 declare
   v_domains text[];
+  v_suspended jsonb;
 begin
-  with suspended as (
-    update hwqueue.attestation a set suspended_at = p_now, suspended_why = p_why
-    where a.node_id = p_node.node_id and a.suspended_at is null and (p_all or not a.any_instance)
-    returning a.domain
-  )
-  select array_agg(s.domain order by s.domain) into v_domains from suspended s;
+  select array_agg(a.key order by a.key), jsonb_object_agg(a.key, a.value
+           || jsonb_build_object('suspended_at', p_now, 'suspended_why', p_why))
+  into v_domains, v_suspended
+  from jsonb_each(p_node.attestations) a
+  where not a.value ? 'suspended_at' and (p_all or a.value -> 'any_instance' = 'false');
   if v_domains is not null then
-    perform hwqueue.note_attestations(p_node.node_id);
+    perform hwqueue.write_attestations(p_node.node_id, p_node.attestations || v_suspended);
     perform hwqueue.note_event('node_trust_suspended', format('node %s is not trusted since %s', p_node.name,
       p_why),
       jsonb_build_object('domains', v_domains, 'instance_id', p_node.instance_id), p_node => p_node.node_id);
@@ -35,18 +35,19 @@ begin
 end
 $$;
 
--- Copies a node's attestations that are not suspended to its row, where claims read them, and drops what
--- was judged with the old ones.
+-- Writes a node's attestations, with what claims read of those that are not suspended, and drops what was
+-- judged with the old ones.
 -- Locks: the caller holds node_state.
-create or replace function hwqueue.note_attestations(p_node uuid) returns void
+create or replace function hwqueue.write_attestations(p_node uuid, p_attestations jsonb) returns void
 language plpgsql volatile
 as $$
 begin
   update hwqueue.node n
-  set (attested, attested_until) = (
-    select coalesce(array_agg(a.domain order by a.domain), '{}'),
-           coalesce(array_agg(coalesce(a.expires_at, 'infinity') order by a.domain), '{}')
-    from hwqueue.attestation a where a.node_id = p_node and a.suspended_at is null)
+  set attestations = p_attestations, (attested, attested_until) = (
+    select coalesce(array_agg(a.key order by a.key), '{}'),
+           coalesce(array_agg(coalesce((a.value ->> 'expires_at')::timestamptz, 'infinity') order by a.key),
+             '{}')
+    from jsonb_each(p_attestations) a where not a.value ? 'suspended_at')
   where n.node_id = p_node;
   perform hwqueue.forget_node(p_node);
 end
@@ -141,8 +142,7 @@ $$;
 create or replace function hwqueue.is_kept_by_operators(p_node hwqueue.node) returns boolean
 language sql stable
 as $$
-  select p_node.cordoned_at is not null or p_node.operator_taints <> '[]'
-    or exists (select from hwqueue.attestation a where a.node_id = p_node.node_id)
+  select p_node.cordoned_at is not null or p_node.operator_taints <> '[]' or p_node.attestations <> '{}'
 $$;
 
 -- Takes a node out of the fleet: what it serves and what was judged for it is dropped. Its row, its epoch
@@ -153,10 +153,11 @@ create or replace function hwqueue.leave_fleet(p_node hwqueue.node, p_why text, 
 language plpgsql volatile
 as $$
 begin
-  delete from hwqueue.served v where v.node_id = p_node.node_id;
-  update hwqueue.node n set deregistered_at = p_now
+  update hwqueue.node n
+  set deregistered_at = p_now, queues = null, tasks = null, concurrency = null, hears_deaths = false,
+      declared = null
   where n.node_id = p_node.node_id;
-  perform hwqueue.note_attestations(p_node.node_id);
+  perform hwqueue.write_attestations(p_node.node_id, p_node.attestations);
   perform hwqueue.refresh_node_state(p_node.node_id);
   perform hwqueue.note_event('node_deregistered', format('node %s is deregistered, %s', p_node.name, p_why),
     p_detail, p_node => p_node.node_id);

@@ -89,6 +89,12 @@ begin
   v_node.heartbeat_timeout := coalesce(hwqueue.json_short_interval(p_spec -> 'heartbeat_timeout',
       'spec.heartbeat_timeout', '1 second', '1 day'), '45 seconds');
   v_node.slots := hwqueue.json_integer(p_spec -> 'slots', 'spec.slots', 0, 1000000);
+  v_node.queues := hwqueue.json_names(p_spec -> 'queues', 'spec.queues', 100);
+  v_node.tasks := hwqueue.json_names(p_spec -> 'tasks', 'spec.tasks', 200);
+  v_node.concurrency := hwqueue.json_integer(p_spec -> 'concurrency', 'spec.concurrency', 1, 1000000);
+  v_node.hears_deaths := coalesce(
+    hwqueue.json_boolean(p_spec -> 'hears_deaths', 'spec.hears_deaths'), false);
+  v_node.declared := hwqueue.json_names(p_spec -> 'declared', 'spec.declared', 200);
   v_node.taints := hwqueue.normal_set((
     select coalesce(
       jsonb_agg(hwqueue.parse_taint(e.value, format('spec.taints[%s]', e.ordinality - 1))), '[]')
@@ -307,8 +313,8 @@ create or replace function hwqueue.operator_taints(p_node uuid) returns jsonb
 language sql stable
 as $$ select coalesce((select n.operator_taints from hwqueue.node n where n.node_id = p_node), '[]') $$;
 
--- Writes a node's row in place of p_old, with what outlives a registration: cordon, drain, attestations
--- and the times of its taints. Returns the row.
+-- Writes a node's row in place of p_old, with what outlives a registration: cordon, drain, attestations,
+-- the times of its taints, and that it was told to be silent. Returns the row.
 -- Locks: the caller holds node_state; the node's name. Raises QHN02 when another node has the name.
 create or replace function hwqueue.replace_node(p_node hwqueue.node, p_old hwqueue.node, p_now timestamptz)
 returns hwqueue.node
@@ -322,10 +328,12 @@ begin
   v_node.registered_at := p_now;
   v_node.cordoned_at := p_old.cordoned_at;  -- a node cannot undo what an operator did
   v_node.drain_by := p_old.drain_by;
+  v_node.attestations := coalesce(p_old.attestations, '{}');
   v_node.attested := coalesce(p_old.attested, '{}');
   v_node.attested_until := coalesce(p_old.attested_until, '{}');
   v_node.taints := hwqueue.date_taints(v_node.taints, coalesce(p_old.taints, '[]'), p_now);
-  delete from hwqueue.node n where n.node_id = v_node.node_id;
+  delete from hwqueue.node n where n.node_id = v_node.node_id
+  returning n.silent_since into v_node.silent_since;
   insert into hwqueue.node select v_node.* on conflict do nothing;
   if not found then
     perform hwqueue.refuse('QHN02', format('the name %s belongs to another node', to_json(v_node.name)),

@@ -79,7 +79,6 @@ begin
     delete from hwqueue.node_eligibility e where e.node_id = v_node_id;
     get diagnostics v_rows = row_count;
     delete from hwqueue.node_candidates k where k.node_id = v_node_id;
-    delete from hwqueue.silent_node t where t.node_id = v_node_id;
     delete from hwqueue.node_load u where u.node_id = v_node_id;
     delete from hwqueue.node n where n.node_id = v_node_id;
     delete from hwqueue.node_state s where s.node_id = v_node_id;
@@ -105,9 +104,10 @@ declare
 begin
   for v_state in
     select s.*
-    from hwqueue.silent_node t
-    join hwqueue.node_state s on s.node_id = t.node_id
-    where s.seen_at < p_now - (select d.node_expiry from hwqueue.installation d)
+    from hwqueue.node n
+    join hwqueue.node_state s on s.node_id = n.node_id
+    where n.silent_since is not null
+      and s.seen_at < p_now - (select d.node_expiry from hwqueue.installation d)
     order by s.node_id limit p_limit for no key update of s skip locked
   loop
     select n.* into v_node from hwqueue.node n

@@ -1,7 +1,7 @@
 -- What upkeep reports as events: classes that no node matches, and silent nodes.
 --
 -- reap_part calls watch_classes and watch_nodes. The invariant: each condition is reported once when it
--- begins and once when it is over. class_fleet.reported_at and silent_node record which were reported.
+-- begins and once when it is over. class_fleet.reported_at and node.silent_since record which were.
 --
 -- Read watch_classes, then watch_class.
 
@@ -125,7 +125,7 @@ $$;
 -- Reports once when a node becomes silent (no sign of life within its timeout), and once when it is
 -- back. Looks at p_limit nodes after p_after, in turn over the calls, and returns the node to start
 -- after next time.
--- Locks: the caller holds the reap cursor.
+-- Locks: the caller holds the reap cursor; node rows, skip locked.
 create or replace function hwqueue.watch_nodes(p_after uuid, p_limit int, p_now timestamptz) returns uuid
 language plpgsql volatile
 as $$
@@ -137,30 +137,25 @@ declare
   v_node record;
 begin
   for v_node in
-    select n.node_id, n.name, n.deregistered_at is null as is_registered, (s.state).seen_at, t.reported_at
+    select n.node_id, n.name, n.deregistered_at is null as is_registered, (s.state).seen_at, n.silent_since
     from hwqueue.node n
-    -- fences (offset 0): node by node and by key, whatever the statistics say
+    -- a fence (offset 0): node by node and by key, whatever the statistics say
     cross join lateral (
       select x as state from hwqueue.node_state x where x.node_id = n.node_id offset 0) s
-    left join lateral (
-      select x.reported_at from hwqueue.silent_node x where x.node_id = n.node_id offset 0) t on true
     where n.node_id > p_after and n.node_id <= coalesce(v_last, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
       and (n.deregistered_at is null and not hwqueue.is_live(n, s.state, p_now)) <>
-        (t.reported_at is not null)
-    order by n.node_id
+        (n.silent_since is not null)
+    order by n.node_id for no key update of n skip locked
   loop
-    if v_node.reported_at is null then
-      insert into hwqueue.silent_node (node_id, reported_at)
-        values (v_node.node_id, p_now);
+    update hwqueue.node n set silent_since = case when v_node.silent_since is null then p_now end
+    where n.node_id = v_node.node_id;
+    if v_node.silent_since is null then
       perform hwqueue.note_event('node_silent', format('node %s has given no sign of life since %s',
           v_node.name, v_node.seen_at),
         jsonb_build_object('seen_at', v_node.seen_at), p_node => v_node.node_id);
-    else
-      delete from hwqueue.silent_node t where t.node_id = v_node.node_id;
-      if v_node.is_registered then
-        perform hwqueue.note_event('node_back', format('node %s is back', v_node.name),
-          jsonb_build_object('silent_since', v_node.reported_at), p_node => v_node.node_id);
-      end if;
+    elsif v_node.is_registered then
+      perform hwqueue.note_event('node_back', format('node %s is back', v_node.name),
+        jsonb_build_object('silent_since', v_node.silent_since), p_node => v_node.node_id);
     end if;
   end loop;
   return coalesce(v_last, '00000000-0000-0000-0000-000000000000');

@@ -63,7 +63,7 @@ def calls(api: Api, ids: list[int], is_idle: bool) -> Counter[str]:
 def test_each_node_is_read_a_few_times(api: Api, is_idle: bool) -> None:
     """Not once for each of ten kinds of members: the search names each table so many times."""
     grow(api, 60)
-    api.conn.execute("analyze hwqueue.node, hwqueue.node_load, hwqueue.node_state, hwqueue.served")
+    api.conn.execute("analyze hwqueue.node, hwqueue.node_load, hwqueue.node_state")
     nodes, ids = api.one("select count(*) from hwqueue.node"), classes(api)
     with explained(api.conn) as work:
         api.conn.execute(SEARCH, [ids, is_idle])

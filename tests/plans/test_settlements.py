@@ -244,8 +244,10 @@ def test_a_token_that_settles_nothing(api: Api) -> None:
 
 # what workers announced that they serve: many whose apps have no hooks for dead leases
 OTHERS = """
-  insert into hwqueue.served (node_id, queues, tasks, hears_deaths)
-  select gen_random_uuid(), array['elsewhere'], array[%s], i <= %s
+  insert into hwqueue.node (node_id, name, instance_id, profile_id, labels, anchors, heartbeat_timeout,
+    registered_at, queues, tasks, hears_deaths)
+  select gen_random_uuid(), 'other-' || i, '1', 0, '{}', '{}', '1 minute', now(), array['elsewhere'],
+    array[%s], i <= %s
   from generate_series(1, 2000) i
 """
 
@@ -256,14 +258,14 @@ def test_a_death_beside_many_workers(api: Api, hearing: int) -> None:
     queue = api.queue(max_attempts=1)
     with api.conn.transaction(force_rollback=True):
         api.conn.execute(OTHERS, [TASK, hearing])
-        api.conn.execute("analyze hwqueue.served")
+        api.conn.execute("analyze hwqueue.node")
         for _ in range(2):
             held = api.node()
             claim = api.running(queue, held)
             with explained(api.conn) as work:
                 api.node(held.node_id, name=held.name, instance_id="second")
             assert api.state(claim["lease_id"]) == "failed"
-    assert work.rows_read("served") <= ROWS + hearing
+    assert work.rows_read("node") <= ROWS + hearing
     assert not any("p_queue <> all" in plan["Query Text"] for plan in work.plans)
 
 

@@ -5,7 +5,6 @@ from typing import Any
 import psycopg
 from hypothesis import event, given
 from hypothesis import strategies as st
-from psycopg.types.json import Jsonb
 
 from tests.calls import TASK
 from tests.direct import Direct
@@ -16,7 +15,7 @@ from tests.properties.test_agreement import start_load
 from tests.properties.test_views import asked, edits, fleets
 
 _SILENCE = "update hwqueue.node_state set seen_at = seen_at - interval '1 day' where node_id = %s"
-_SERVES = "select hwqueue.note_served(%s, %s)"
+_SERVES = "update hwqueue.node set queues = %s, tasks = %s where node_id = %s"
 
 
 def twins(fleet: Specs) -> Specs:
@@ -53,7 +52,7 @@ def test_groups_are_judged_as_their_nodes(
             conn.execute("select hwqueue.cordon_node(%s)", [NODE_IDS[number]])
         for number in edited["silent"]:
             conn.execute(_SILENCE, [NODE_IDS[number]])
-        conn.execute(_SERVES, [NODE_IDS[0], Jsonb(served)])
+        conn.execute(_SERVES, [served.get("queues"), served.get("tasks"), NODE_IDS[0]])
         for placement in wanted:
             try:
                 differing = apart(conn, placement, {"queue": queue, "task": TASK})

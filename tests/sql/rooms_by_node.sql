@@ -45,17 +45,16 @@ begin
       select p.profile_id from hwqueue.profile p where hwqueue.suits(p_class, p, null, '{}'));
   end if;
   return query
-    select n, v.concurrency
+    select n, n.concurrency
     from hwqueue.node n
     join hwqueue.node_state s on s.node_id = n.node_id
-    left join hwqueue.served v on v.node_id = n.node_id
     where n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
       and case when v_by_node then (
           select hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids,
             hwqueue.attested_at(n, p_now), n.gpu_ids, n.gpu_parents)
           from hwqueue.profile p where p.profile_id = n.profile_id)
         else n.profile_id = any (v_profiles) end
-      and hwqueue.unserved_part(v.queues, v.tasks, v_queue, p_class.task_name) is null;
+      and hwqueue.unserved_part(n.queues, n.tasks, v_queue, p_class.task_name) is null;
 end
 $$;
 

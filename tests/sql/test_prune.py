@@ -179,7 +179,7 @@ def test_nothing_is_left_of_a_node_and_its_epoch_stays_fenced(
         clock.advance(days * DAY)
         assert (api.row("prune")["nodes"] > 0) == (left == 1)  # of tests before, too
         assert conn.execute(nodes, [[node.node_id, kept.node_id]]).rowcount == left
-    for table in ("node", "node_state", "node_load", "silent_node", "served"):
+    for table in ("node", "node_state", "node_load"):
         query = sql.SQL("select from {} where node_id = %s").format(sql.Identifier("hwqueue", table))
         assert conn.execute(query, [node.node_id]).rowcount == 0, table
     api.refused("QHN01", "claim_task", queues=[api.queue()], **old.who)

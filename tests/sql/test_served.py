@@ -10,7 +10,7 @@ from tests.calls import Row
 from tests.sql.api import Api
 from tests.sql.explained import actions, codes, explain, explain_class, funnel, near
 
-_SERVED = "select queues, tasks from hwqueue.served where node_id = %s"
+_SERVED = "select queues, tasks from hwqueue.node where node_id = %s"
 
 
 pytestmark = pytest.mark.usefixtures("lone")
@@ -130,10 +130,10 @@ def test_a_registration_replaces_what_was_announced(api: Api) -> None:
     api.node(node.node_id, name=node.name, tasks=["render"])
     assert api.conn.execute(_SERVED, [node.node_id]).fetchone() == (None, ["render"])
     api.node(node.node_id, name=node.name)
-    assert api.conn.execute(_SERVED, [node.node_id]).fetchone() is None
+    assert api.conn.execute(_SERVED, [node.node_id]).fetchone() == (None, None)
     api.node(node.node_id, name=node.name, queues=["a"])
     api.rows("deregister_node", node=node.node_id)
-    assert api.conn.execute(_SERVED, [node.node_id]).fetchone() is None
+    assert api.conn.execute(_SERVED, [node.node_id]).fetchone() == (None, None)
 
 
 def test_a_list_that_is_no_list_of_names_is_refused(api: Api) -> None:

@@ -73,7 +73,7 @@ def lasting(api: Api, clock: Clock, given: Given) -> dict[str, timedelta]:
     api.rows("set_node_expiry", after=given)
     for what, statement in {
         "drain_node": "select drain_by from hwqueue.node where node_id = %(node)s",
-        "attest_node": "select expires_at from hwqueue.attestation where node_id = %(node)s",
+        "attest_node": "select attested_until[1] from hwqueue.node where node_id = %(node)s",
         "create_token": "select expires_at from hwqueue.api_token where name = %(name)s",
         "rotate_webhook": "select old_secret_until from hwqueue.webhook where name = %(name)s",
         "set_node_expiry": "select hwqueue.clock() + node_expiry from hwqueue.installation",
@@ -122,5 +122,5 @@ def test_the_earlier_expiry_holds(api: Api, clock: Clock) -> None:
     for hours, after, lasts in ((1, DAY, 1), (48, DAY, 24)):
         at = clock.now() + timedelta(hours=hours)
         api.rows("attest_node", node=node, domain="a", expires_at=at, expires_after=after)
-        ends = api.one("select expires_at from hwqueue.attestation where node_id = %s", node)
+        ends = api.one("select attested_until[1] from hwqueue.node where node_id = %s", node)
         assert ends == clock.now() + timedelta(hours=lasts)

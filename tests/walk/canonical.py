@@ -21,7 +21,7 @@ def _names(text: str) -> frozenset[str]:
 # Tables that record what was and that no call decides by; what upkeep has looked at, and when.
 LEFT_OUT = _names("""
     attempt undone_end minute_stat run_total traced_run
-    queue_signal prune_cursor installation silent_node
+    queue_signal prune_cursor installation
     class_fleet class_mask test_clock idempotency death
 """)
 # Columns that count up, and times at which something was written.
@@ -30,7 +30,7 @@ _GROWS = _names("""
     next_after_xid
     node_epoch registered_at created_at claimed_at finished_at stop_by stop_detail moved
     blocked_to_version server_started_at storage_path error moved_xid next_constrained_class
-    recovered_to drawn_before set_at set_by
+    recovered_to drawn_before set_at set_by silent_since
 """)
 # Where a lease ran counts once it has completed there.
 _RAN_ON = _names("node_id")
