@@ -40,9 +40,10 @@ end
 $$;
 
 -- Reads an interval that is present: seconds, or interval text without months. Returns seconds alone.
--- json_interval calls it only for present values, so an absent one costs no call.
-create or replace function hwqueue.parse_interval(p_value jsonb, p_field text, p_min interval, p_code text)
-returns interval
+-- json_interval calls it only for present values, so an absent one costs no call. p_most bounds timeouts: a
+-- crashed worker's claims are freed only after such an interval, so it must stay short.
+create or replace function hwqueue.parse_interval(p_value jsonb, p_field text, p_min interval,
+  p_most interval, p_code text) returns interval
 language plpgsql immutable
 as $$
 declare
@@ -62,44 +63,24 @@ begin
     perform hwqueue.refuse_value(p_value, p_field, format('a span of %s or more, at most ten years', p_min),
       'give seconds (90) or interval text without months ("1 minute 30 seconds")', p_code);
   end if;
-  return hwqueue.in_seconds(v_span);
-end
-$$;
-
--- Reads seconds, or interval text without months (a month has no fixed length), of at most ten years.
-create or replace function hwqueue.json_interval(p_value jsonb, p_field text,
-  p_min interval default interval '0', p_code text default 'QHA01') returns interval
-language sql immutable
-as $$
-  select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
-    else hwqueue.parse_interval(p_value, p_field, p_min, p_code) end
-$$;
-
--- Reads an interval that is present and at most p_most.
--- Used for timeouts: a crashed worker's claims are freed only after such an interval, so it must stay
--- short.
-create or replace function hwqueue.parse_short_interval(p_value jsonb, p_field text, p_min interval,
-  p_most interval) returns interval
-language plpgsql immutable
-as $$
-declare
-  v_span interval := hwqueue.parse_interval(p_value, p_field, p_min, 'QHA01');
-begin
+  v_span := hwqueue.in_seconds(v_span);
   if v_span > p_most then
     perform hwqueue.refuse_value(p_value, p_field, format('a span of %s to %s', p_min, p_most),
-      'give a shorter one: a heartbeat makes a claim or a node live on', 'QHA01');
+      'give a shorter one: a heartbeat makes a claim or a node live on', p_code);
   end if;
   return v_span;
 end
 $$;
 
--- Reads seconds, or interval text without months, of at most p_most.
-create or replace function hwqueue.json_short_interval(p_value jsonb, p_field text, p_min interval,
-  p_most interval) returns interval
+-- Reads seconds, or interval text without months (a month has no fixed length), of at most p_most, or of ten
+-- years.
+create or replace function hwqueue.json_interval(p_value jsonb, p_field text,
+  p_min interval default interval '0', p_most interval default null, p_code text default 'QHA01')
+returns interval
 language sql immutable
 as $$
   select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
-    else hwqueue.parse_short_interval(p_value, p_field, p_min, p_most) end
+    else hwqueue.parse_interval(p_value, p_field, p_min, p_most, p_code) end
 $$;
 
 -- Reads a time that is present, in the years 1 to 9999 in UTC.

@@ -151,10 +151,8 @@ declare
   v_type text := p_rule ->> 0;
 begin
   if v_type = 'span' then
-    return to_jsonb(trim_scale(extract(epoch from case when p_rule ->> 2 is null
-      then hwqueue.parse_interval(p_value, p_field, (p_rule ->> 1)::interval, 'QHA01')
-      else hwqueue.parse_short_interval(p_value, p_field, (p_rule ->> 1)::interval,
-        (p_rule ->> 2)::interval) end)));
+    return to_jsonb(trim_scale(extract(epoch from hwqueue.parse_interval(p_value, p_field,
+      (p_rule ->> 1)::interval, (p_rule ->> 2)::interval, 'QHA01'))));
   elsif v_type = 'integer' then
     return to_jsonb(hwqueue.json_integer(p_value, p_field, (p_rule -> 1)::bigint,
       (p_rule -> 2)::bigint, p_code));

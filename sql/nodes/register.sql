@@ -86,7 +86,7 @@ begin
     v_node.labels := hwqueue.normal_value(v_node.labels);
   end if;
   v_node.rack := hwqueue.json_integer(p_spec -> 'rack', 'spec.rack', 0, 4294967295);
-  v_node.heartbeat_timeout := coalesce(hwqueue.json_short_interval(p_spec -> 'heartbeat_timeout',
+  v_node.heartbeat_timeout := coalesce(hwqueue.json_interval(p_spec -> 'heartbeat_timeout',
       'spec.heartbeat_timeout', '1 second', '1 day'), '45 seconds');
   v_node.slots := hwqueue.json_integer(p_spec -> 'slots', 'spec.slots', 0, 1000000);
   v_node.queues := hwqueue.json_names(p_spec -> 'queues', 'spec.queues', 100);

@@ -301,7 +301,7 @@ begin
   end if;
   v_during := hwqueue.json_choice(
     p_expr -> 'during', p_field || '.during', array['scheduling', 'execution'], 'QHC03');
-  v_grace := hwqueue.json_interval(p_expr -> 'grace', p_field || '.grace', interval '0', 'QHC03');
+  v_grace := hwqueue.json_interval(p_expr -> 'grace', p_field || '.grace', p_code => 'QHC03');
   if v_during = 'execution' then
     v_lasting := jsonb_build_object('during', 'execution') || case when v_grace > '0'
       then jsonb_build_object('grace', trim_scale(extract(epoch from v_grace))) else '{}' end;

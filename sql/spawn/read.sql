@@ -179,7 +179,7 @@ as $$
     coalesce(hwqueue.json_integer(p_options -> 'priority', 'options.priority', -32768, 32767), 0),
     hwqueue.json_integer(p_options -> 'max_attempts', 'options.max_attempts', 1, 1000),
     case when p_options ? 'retry' then hwqueue.normalise_retry(p_options -> 'retry', 'options.retry') end,
-    hwqueue.json_short_interval(p_options -> 'claim_timeout', 'options.claim_timeout', '1 second', '30 days'),
+    hwqueue.json_interval(p_options -> 'claim_timeout', 'options.claim_timeout', '1 second', '30 days'),
     hwqueue.json_moment(p_options -> 'deadline', 'options.deadline', p_now),
     case when p_options ?| array['delay', 'available_at', 'replaces']
       then hwqueue.spawn_time(p_options, p_now) else p_now end,
@@ -190,7 +190,7 @@ as $$
     case when p_options ? 'wire' then hwqueue.wire_blob(p_options -> 'wire', 'options.wire') end,
     case when coalesce(p_options -> 'unique', 'null') = 'null' then null
       when coalesce(p_options #>> '{unique,while}', 'open') = 'open' then 'infinity'  -- as long as it is open
-      else p_now + hwqueue.json_short_interval(p_options #> '{unique,while}', 'options.unique.while',
+      else p_now + hwqueue.json_interval(p_options #> '{unique,while}', 'options.unique.while',
         '1 second', '366 days') end,
     case when p_options ? 'unique' then p_options #>> '{unique,on_conflict}' end,
     null, null, null, null,
@@ -293,7 +293,7 @@ begin
     hwqueue.check_labels(p_options -> 'labels', 'options.labels'),
     hwqueue.spawn_placement(p_options, 'options'),
     hwqueue.json_interval(p_options -> 'patience', 'options.patience'), null,
-    hwqueue.json_short_interval(p_options -> 'max_run', 'options.max_run', '1 second', '366 days'),
+    hwqueue.json_interval(p_options -> 'max_run', 'options.max_run', '1 second', '366 days'),
     p_options ? 'one_of')::hwqueue.class_content;
 end
 $$;

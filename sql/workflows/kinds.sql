@@ -66,7 +66,7 @@ begin
         'for example "for": "90 min", or "until": {"$input": ["starts_at"]}');
     end if;
     select b.steps, b.binds into steps, binds from hwqueue.binding_steps(v_bound, p_field || '.until') b;
-    settings := hwqueue.present('for', to_jsonb(extract(epoch from hwqueue.json_short_interval(
+    settings := hwqueue.present('for', to_jsonb(extract(epoch from hwqueue.json_interval(
         p_step -> 'for', p_field || '.for', '0', '3650 days'))))
       || hwqueue.present('until', case when hwqueue.is_binding(v_bound) then v_bound
         else to_jsonb(to_jsonb(hwqueue.json_time(v_bound, p_field || '.until', 'QHF02') at time zone 'UTC')

@@ -441,7 +441,7 @@ begin
     hwqueue.json_uuid(v_options -> 'service_id', v_field || '.options.service_id'),
     p_run.labels || hwqueue.check_labels(v_options -> 'labels', v_field || '.options.labels'),
     v_placement, hwqueue.json_interval(v_options -> 'patience', v_field || '.options.patience'),
-    null, hwqueue.json_short_interval(v_options -> 'max_run', v_field || '.options.max_run', '1 second',
+    null, hwqueue.json_interval(v_options -> 'max_run', v_field || '.options.max_run', '1 second',
       '366 days'), false)::hwqueue.class_content;
 end
 $$;
