@@ -274,7 +274,8 @@ begin
   perform hwqueue.read_node(p_node);
   select s.login into v_login from hwqueue.node_state s where s.node_id = p_node;
   perform hwqueue.check_login(p_node, v_login);
-  return (select hwqueue.node_payload(s.wake_key, p_node, v_login) from hwqueue.installation s);
+  return (
+    select hwqueue.wake_payload(s.wake_key, ':' || p_node || ':' || v_login) from hwqueue.installation s);
 end
 $$;
 

@@ -240,7 +240,14 @@ begin
   perform hwqueue.check_object(p_filter, array['code', 'queue', 'node', 'lease', 'class', 'actor', 'since',
       'until', 'before', 'final'], 'filter');
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_after, or "before"');
-  v_codes := hwqueue.event_codes(p_filter -> 'code');
+  v_codes := case jsonb_typeof(p_filter -> 'code') when 'array' then array(  -- one null: any
+      select jsonb_array_elements_text(
+        hwqueue.json_texts(p_filter -> 'code', 'filter.code', 100, 100, 'QHA01')))
+    else array[hwqueue.json_text(p_filter -> 'code', 'filter.code', 100)] end;
+  if v_codes = '{}' then
+    perform hwqueue.refuse_value(p_filter -> 'code', 'filter.code', 'text, or a list of 1 to 100 texts',
+      'leave it out for all codes', 'QHA01');
+  end if;
   v_filter.queue := hwqueue.json_text(p_filter -> 'queue', 'filter.queue', 100);
   v_filter.node_id := hwqueue.json_uuid(p_filter -> 'node', 'filter.node');
   v_filter.lease_id := hwqueue.json_uuid(p_filter -> 'lease', 'filter.lease');

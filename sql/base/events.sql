@@ -6,26 +6,6 @@
 -- Events lie in a ring of 16 partitions, one a day, which prune truncates.
 -- Read note_event and new_event_id first, then event_page, which is the reader.
 
--- Returns the distinct event codes of a filter. One null element means any code.
--- Raises: QHA01.
-create or replace function hwqueue.event_codes(p_codes jsonb) returns text[]
-language plpgsql immutable
-as $$
-begin
-  if jsonb_typeof(p_codes) is distinct from 'array' then
-    return array[hwqueue.json_text(p_codes, 'filter.code', 100)];
-  end if;
-  if jsonb_array_length(p_codes) not between 1 and 100 then
-    perform hwqueue.refuse_value(p_codes, 'filter.code', 'text, or a list of 1 to 100 texts',
-      'leave it out for all codes', 'QHA01');
-  end if;
-  return array(
-    select distinct coalesce(
-      hwqueue.json_text(c.value, format('filter.code[%s]', c.ordinality - 1), 100), '')
-    from jsonb_array_elements(p_codes) with ordinality c);
-end
-$$;
-
 -- Returns the id below which no event can appear any more. A transaction that was open when the base was
 -- raised (note_generation) may still write ids that follow the former one.
 create or replace function hwqueue.final_below() returns bigint

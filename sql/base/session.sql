@@ -115,3 +115,10 @@ as $$ select pg_visible_in_snapshot(p_xid, pg_current_snapshot())
 create or replace function hwqueue.valid_next_xid(p_mark xid8) returns xid8
 language sql stable
 as $$ select case when p_mark > pg_snapshot_xmax(pg_current_snapshot()) then '0'::xid8 else p_mark end $$;
+
+-- Returns the payload of notifications about a queue, a lease or (p_what begins with a colon, as no queue
+-- does) a node. Any login of the database hears notifications and may send them, so it holds no names: it is
+-- a digest, keyed by the installation's secret.
+create or replace function hwqueue.wake_payload(p_key uuid, p_what text) returns text
+language sql stable
+as $$ select left(encode(sha256(convert_to(p_key || ':' || p_what, 'UTF8')), 'hex'), 32) $$;

@@ -55,7 +55,13 @@ begin
         order by u.ordinality);
     end if;
     if v_one ? 'custom' then
-      p_load.custom_used := hwqueue.add_amounts(p_load.custom_used, v_one -> 'custom', p_sign);
+      p_load.custom_used := (  -- by name; one whose amount is 0 is left out
+        select coalesce(jsonb_object_agg(n.key, n.amount) filter (where n.amount > 0), '{}')
+        from (select a.key, sum(a.amount) as amount
+              from (select e.key, e.value::bigint as amount from jsonb_each(p_load.custom_used) e
+                    union all
+                    select e.key, p_sign * e.value::bigint from jsonb_each(v_one -> 'custom') e) a
+              group by a.key) n);
     end if;
   end loop;
   return p_load;
@@ -164,18 +170,6 @@ begin
     p_load := hwqueue.add_uses(p_load, p_node, array[assignment], 1);
   end if;
 end
-$$;
-
--- Amounts by name, plus or minus others; a name whose amount is 0 is left out.
-create or replace function hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_sign int) returns jsonb
-language sql immutable
-as $$
-  select coalesce(jsonb_object_agg(n.key, n.amount) filter (where n.amount > 0), '{}')
-  from (select a.key, sum(a.amount) as amount
-        from (select e.key, e.value::bigint as amount from jsonb_each(p_amounts) e
-              union all
-              select e.key, p_sign * e.value::bigint from jsonb_each(p_others) e) a
-        group by a.key) n
 $$;
 
 -- Allocates what a class needs on a node, which has p_room left. It fits, because shortage was checked under

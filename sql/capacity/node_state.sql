@@ -59,8 +59,7 @@ declare
 begin
   select n.* into v_node from hwqueue.node n where n.node_id = p_node and n.deregistered_at is null;
   if not found then
-    perform hwqueue.refuse('QHN01', format('node %s is not registered', coalesce(p_node::text, 'null')),
-      jsonb_build_object('node_id', p_node), 'register it first with register_node');
+    perform hwqueue.refuse_epoch(p_node, null, null);
   end if;
   return v_node;
 end
@@ -90,23 +89,15 @@ $$;
 -- Notifies a node's worker, so that it heartbeats at once and learns which claims ended or are to stop.
 -- Sends nothing for a node without a login: no worker acts for it. The notification is a hint; a worker
 -- that misses it learns the same from its next heartbeat.
+-- The login is in the payload, so that one which had the node before does not know it.
 -- Notifies: listeners of hwqueue.
 create or replace function hwqueue.wake_node(p_node uuid, p_login text) returns void
 language plpgsql volatile
 as $$
 begin
-  perform pg_notify('hwqueue', hwqueue.node_payload(s.wake_key, p_node, p_login))
+  perform pg_notify('hwqueue', hwqueue.wake_payload(s.wake_key, ':' || p_node || ':' || p_login))
   from hwqueue.installation s where p_login is not null;
 end
-$$;
-
--- The payload of notifications for a node's worker: a digest that holds no names. The
--- login is in it, so that one which had the node before does not know it. No queue begins with a colon,
--- so no queue has the same.
-create or replace function hwqueue.node_payload(p_key uuid, p_node uuid, p_login text) returns text
-language sql stable
-as $$
-  select left(encode(sha256(convert_to(p_key || '::' || p_node || ':' || p_login, 'UTF8')), 'hex'), 32)
 $$;
 
 -- What is in use on a node now: its newest version, the last in the index, so that the scan reads none

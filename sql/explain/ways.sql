@@ -8,7 +8,7 @@
 -- Invariant: what fits beside the claims that go on is found node by node by the function that allocates for
 -- an earmark (earmark_room), not from sums. So it holds for several kinds of members, and for devices.
 -- Nothing is locked or written. The work is bounded: the 3 places with most room that are large enough, and
--- of each the nodes of crowded_nodes.
+-- of each 100 nodes with about 500 claims (ways_in_time).
 
 -- Returns how many of p_left[i] members of class p_classes[i] are left when a node has taken as many as fit
 -- beside its claims but p_without, one class after the other as in p_class_nos. With p_class_nos '{}', for a
@@ -65,30 +65,6 @@ as $$
     from unnest(p_rooms) u
     join unnest(p_node_ids) i(node_id) on i.node_id = u.node_id) r
   group by r.node_id order by sum(r.copies) desc, r.node_id
-$$;
-
--- Returns of these nodes those that would take more members if they were empty, those with fewest claims for
--- each of these members first: 20, and more until they take half as many again as p_members, at most 100 with
--- about 500 claims.
-create or replace function hwqueue.crowded_nodes(p_rooms hwqueue.gang_room[], p_node_ids uuid[],
-  p_members bigint) returns uuid[]
-language sql stable
-as $$
-  select array(
-    select s.node_id
-    from (
-      select n.node_id, row_number() over w as nth, sum(n.claims) over w - n.claims as claims_before,
-             sum(n.gain) over w - n.gain as gain_before
-      from (
-        select t.node_id, t.gain, k.claims
-        from hwqueue.nodes_that_take(p_rooms, p_node_ids) t
-        cross join lateral (
-          select count(*) as claims from hwqueue.claim c
-          where c.node_id = t.node_id) k
-        where t.gain > 0) n
-      window w as (order by n.claims::numeric / n.gain, n.node_id rows unbounded preceding)) s
-    where (s.nth <= 20 or s.nth <= 100 and s.gain_before < 3 * p_members / 2) and s.claims_before < 500
-    order by s.nth)
 $$;
 
 -- Returns how many members of each class are left when these nodes have taken what fits beside their claims
@@ -343,7 +319,21 @@ begin
     where (p.value ->> 'emptied')::int = v_size and p.value -> 'in_the_way' <> '[]'
     order by p.ordinality limit 3
   loop
-    v_crowded := hwqueue.crowded_nodes(p_rooms, v_place.node_ids, v_size);
+    -- those that would take more members if they were empty, those with fewest claims for each of these
+    -- members first: 20, and more until they take half as many again as all, at most 100
+    v_crowded := array(
+      select s.node_id
+      from (
+        select n.node_id, row_number() over w as nth, sum(n.claims) over w - n.claims as claims_before,
+               sum(n.gain) over w - n.gain as gain_before
+        from (
+          select t.node_id, t.gain, (
+            select count(*) from hwqueue.claim c where c.node_id = t.node_id) as claims
+          from hwqueue.nodes_that_take(p_rooms, v_place.node_ids) t
+          where t.gain > 0) n
+        window w as (order by n.claims::numeric / n.gain, n.node_id rows unbounded preceding)) s
+      where (s.nth <= 20 or s.nth <= 100 and s.gain_before < 3 * v_size / 2) and s.claims_before < 500
+      order by s.nth);
     v_left := hwqueue.left_in_place(p_rooms, p_classes, p_members, array(
       select i from unnest(v_place.node_ids) i where i <> all (v_crowded)), '{}');
     v_found := hwqueue.stops_in_place(p_rooms, p_classes, v_left, v_crowded);

@@ -238,29 +238,17 @@ begin
              order by e.ordinality), '[]') into v_node.cores
   from jsonb_array_elements(v_cores) with ordinality e;
   v_node.cores := hwqueue.normal_value(v_node.cores);
-  perform hwqueue.refuse_duplicates(array(select (c ->> 'core')::int
-      from jsonb_array_elements(v_node.cores) c),
-      'core', 'spec.cores');
-  perform hwqueue.refuse_duplicates(array(select t::int from jsonb_array_elements(v_node.cores) c
-                                   cross join lateral jsonb_array_elements_text(c -> 'threads') t), 'thread',
-                                     'spec.cores');
-  return v_node;
-end
-$$;
-
--- Refuses a list that has an id twice.
-create or replace function hwqueue.refuse_duplicates(p_ids int[], p_what text, p_field text) returns void
-language plpgsql immutable
-as $$
-declare
-  v_id int;
-begin
-  select u into v_id from unnest(p_ids) u group by u having count(*) > 1 order by u limit 1;
+  select format('%s %s', d.what, d.id) into v_field
+  from (select 'core' as what, (c ->> 'core')::int as id from jsonb_array_elements(v_node.cores) c
+        union all
+        select 'thread', t::int from jsonb_array_elements(v_node.cores) c
+        cross join lateral jsonb_array_elements_text(c -> 'threads') t) d
+  group by d.what, d.id having count(*) > 1 order by d.what, d.id limit 1;
   if found then
-    perform hwqueue.refuse('QHA01', format('%s has %s %s twice', p_field, p_what, v_id),
-        jsonb_build_object('field', p_field),
-      'every core and every thread is declared once');
+    perform hwqueue.refuse('QHA01', format('spec.cores has %s twice', v_field),
+      jsonb_build_object('field', 'spec.cores'), 'every core and every thread is declared once');
   end if;
+  return v_node;
 end
 $$;
 

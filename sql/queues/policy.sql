@@ -139,12 +139,3 @@ begin
   end if;
 end
 $$;
-
--- The payload of notifications of new work in a queue. Any login of the database hears notifications and
--- may send them, so the payload holds no names. It is a digest of the queue, keyed by the
--- installation's secret.
-create or replace function hwqueue.wake_payload(p_key uuid, p_queue text) returns text
-language sql stable
-as $$
-  select left(encode(sha256(convert_to(p_key || ':' || p_queue, 'UTF8')), 'hex'), 32)
-$$;
