@@ -311,10 +311,9 @@ begin
   if p_key is null then
     perform hwqueue.refuse('QHA01', 'p_key must not be null', jsonb_build_object('field', 'p_key'),
         'name the key of the taint');
-  elsif p_effect is not null then
-    perform hwqueue.check_taint_effect(p_effect, 'p_effect');
   end if;
-  return hwqueue.edit_operator_taints(p_node, null, p_key, p_effect);
+  return hwqueue.edit_operator_taints(p_node, null, p_key,
+    hwqueue.taint_effect(to_jsonb(p_effect), 'p_effect'));
 end
 $$;
 

@@ -7,7 +7,7 @@
 -- Read note_event and new_event_id first, then event_page, which is the reader.
 
 -- Returns the id below which no event can appear any more. A transaction that was open when the base was
--- raised (note_generation) may still write ids that follow the former one.
+-- raised (note_server) may still write ids that follow the former one.
 create or replace function hwqueue.final_below() returns bigint
 language sql volatile
 as $$
@@ -144,24 +144,5 @@ begin
          'to', jsonb_object_agg(k, p_to -> k))
        from unnest(v_keys) k), p_queue => p_queue);
   end if;
-end
-$$;
-
--- Writes the event of a new server generation, and raises the event base so that new ids lie above all
--- existing ones, and above the cursors of webhooks.
--- Transaction ids may start again on the new server, or fall back by those of lost transactions.
--- Locks: the caller holds the installation's row. Not idempotent.
-create or replace function hwqueue.note_generation(p_from bigint, p_to bigint) returns void
-language plpgsql volatile
-as $$
-begin
-  update hwqueue.installation s
-  set former_event_base = s.event_base, event_base_xid = pg_current_xact_id(),
-      event_base = (1::bigint << 40) + greatest(s.event_base,
-    greatest((select max(e.event_id) from hwqueue.event e),
-      (select max(w.event_cursor) from hwqueue.webhook w), 0) - (pg_current_xact_id()::text::bigint << 20));
-  perform hwqueue.note_event('generation_raised',
-    format('another server: claim tokens go on with generation %s', p_to),
-    jsonb_build_object('from', p_from, 'to', p_to));
 end
 $$;

@@ -13,13 +13,13 @@
 
 -- Reads one of a few words.
 create or replace function hwqueue.json_choice(p_value jsonb, p_field text, p_choices text[],
-  p_code text default 'QHA01') returns text
+  p_code text default 'QHA01', p_hint text default 'give one of these words') returns text
 language sql immutable
 as $$
   select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
     when jsonb_typeof(p_value) = 'string' and p_value #>> '{}' = any (p_choices) then p_value #>> '{}'
     else hwqueue.refuse_value(p_value, p_field, 'one of ' || array_to_string(p_choices, ', '),
-      'give one of these words', p_code) end
+      p_hint, p_code) end
 $$;
 
 -- Reads a list of uuids and returns them sorted and distinct. Absent or null is the empty list.

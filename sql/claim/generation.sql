@@ -55,7 +55,17 @@ begin
       storage_path = pg_relation_filepath('hwqueue.installation'::regclass), node_epoch_floor = greatest(
         s.node_epoch_floor, case when v_row.timeline is not null then v_next >> 22 end);  -- register_node
   if v_row.timeline is not null then  -- else nothing has been claimed or reaped before
-    perform hwqueue.note_generation(v_row.generation >> 40, v_next >> 40);
+    -- new event ids lie above all existing ones and the cursors of webhooks: transaction ids may start again
+    -- on the new server, or fall back by those of lost transactions
+    update hwqueue.installation s
+    set former_event_base = s.event_base, event_base_xid = pg_current_xact_id(),
+        event_base = (1::bigint << 40) + greatest(s.event_base,
+          greatest((select max(e.event_id) from hwqueue.event e),
+            (select max(w.event_cursor) from hwqueue.webhook w), 0)
+          - (pg_current_xact_id()::text::bigint << 20));
+    perform hwqueue.note_event('generation_raised',
+      format('another server: claim tokens go on with generation %s', v_next >> 40),
+      jsonb_build_object('from', v_row.generation >> 40, 'to', v_next >> 40));
   end if;
   if v_row.system_identifier <> v_system then
     update hwqueue.profile p set classes_seen = '0', classes_unseen = '{}', judged_xid = null,

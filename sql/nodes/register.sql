@@ -266,18 +266,15 @@ begin
     array['shared', 'session_exclusive', 'device_exclusive', 'partition_exclusive']);
   v_node.default_cpu_isolation := coalesce(hwqueue.json_text(p_spec -> 'default_cpu_isolation',
       'spec.default_cpu_isolation', 100), 'best_effort');
-  v_node.gpu_share_mode := coalesce(hwqueue.json_text(p_spec -> 'gpu_share_mode', 'spec.gpu_share_mode',
-      100), 'fractional');
+  v_node.gpu_share_mode := coalesce(hwqueue.json_choice(p_spec -> 'gpu_share_mode', 'spec.gpu_share_mode',
+    array['exclusive', 'fractional'],
+    p_hint => 'exclusive: every GPU has one lease at a time; fractional: leases may share one'),
+    'fractional');
   if v_node.default_cpu_isolation <> all (v_node.cpu_isolation) then
     perform hwqueue.refuse('QHA01',
         format('spec.default_cpu_isolation is %s, which the node does not honour',
         to_json(v_node.default_cpu_isolation)),
       jsonb_build_object('field', 'spec.default_cpu_isolation'), 'list it in spec.cpu_isolation, too');
-  elsif v_node.gpu_share_mode not in ('exclusive', 'fractional') then
-    perform hwqueue.refuse('QHA01', format('spec.gpu_share_mode must be exclusive or fractional, got %s',
-        to_json(v_node.gpu_share_mode)),
-      jsonb_build_object('field', 'spec.gpu_share_mode'),
-        'exclusive: every GPU has one lease at a time; fractional: leases may share one');
   end if;
   v_node.core_ids := '{}';
   v_node.core_numa := '{}';

@@ -13,34 +13,27 @@ language plpgsql immutable
 as $$
 declare
   v_taint jsonb := hwqueue.check_object(p_taint, array['key', 'value', 'effect'], p_field);
-  v_effect text := hwqueue.json_text(v_taint -> 'effect', p_field || '.effect', 60);
 begin
   v_taint := jsonb_strip_nulls(jsonb_build_object(
     'key', hwqueue.json_text(v_taint -> 'key', p_field || '.key', 253),
     'value', hwqueue.json_text(nullif(v_taint -> 'value', '""'), p_field || '.value', 253),
-    'effect', v_effect));
-  if not v_taint ? 'key' then
-    perform hwqueue.refuse('QHA01', format('%s.key is missing', p_field),
-      jsonb_build_object('field', p_field || '.key'),
+    'effect', hwqueue.taint_effect(v_taint -> 'effect', p_field || '.effect')));
+  if not v_taint ?& array['key', 'effect'] then
+    perform hwqueue.refuse('QHA01', format('%s needs a key and an effect', p_field),
+      jsonb_build_object('field', p_field || case when v_taint ? 'key' then '.effect' else '.key' end),
       'a taint looks like {"key": "dedicated", "value": "film", "effect": "no_schedule"}');
   end if;
-  perform hwqueue.check_taint_effect(v_effect, p_field || '.effect');
   return v_taint;
 end
 $$;
 
--- Refuses an unknown effect of a taint.
+-- Reads the effect of a taint.
 -- Raises: QHA01.
-create or replace function hwqueue.check_taint_effect(p_effect text, p_field text) returns void
-language plpgsql immutable
+create or replace function hwqueue.taint_effect(p_effect jsonb, p_field text) returns text
+language sql immutable
 as $$
-begin
-  if (p_effect in ('no_schedule', 'prefer_no_schedule', 'no_execute')) is not true then
-    perform hwqueue.refuse('QHA01', format('%s must be no_schedule, prefer_no_schedule or no_execute, got %s',
-        p_field, coalesce(to_json(left(p_effect, 60))::text, 'nothing')),
-      jsonb_build_object('field', p_field), 'no_execute also asks what runs there to stop');
-  end if;
-end
+  select hwqueue.json_choice(p_effect, p_field, array['no_schedule', 'prefer_no_schedule', 'no_execute'],
+    p_hint => 'no_execute also asks what runs there to stop')
 $$;
 
 -- Returns taints with the time since which they apply. Taints that p_before already had keep their time.
