@@ -2,9 +2,8 @@
 -- written: match_question drafts the class that such a lease would have, and the rules and scores are those
 -- of claims.
 
--- Returns how many leases of a class an idle node takes at once, by the rules of shortage and
--- choose_cores; null: unlimited, because the node has no limit on what they need. The caller knows that
--- the class suits the node.
+-- Returns how many leases of a class an idle node takes at once, amount by amount; null: unlimited, because
+-- the node has no limit on what they need. The caller knows that the class suits the node.
 create or replace function hwqueue.fits_at_once(p_class hwqueue.placement_class,
   p_node hwqueue.node) returns bigint
 language plpgsql stable
@@ -12,34 +11,23 @@ as $$
 declare
   v_room hwqueue.headroom := hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node));
   v_cpu text := hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation);
-  v_gpu text := hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode);
-  v_need bigint := hwqueue.cpu_needed(p_class.cpu_milli, v_cpu);
-  v_gpus bigint;
-  v_cores bigint;
-  v_custom bigint;
 begin
   if hwqueue.class_shortage(p_class, p_node, hwqueue.idle_load(p_node)) <> 0 then
     return 0;
   end if;
-  if p_class.gpu_count > 0 and p_class.gpu_milli > 0 then
-    v_gpus := (1000 / p_class.gpu_milli) * case when p_class.gpu_wanted <> '{}' then 1
-      else (select count(*) from unnest(v_room.gpu_free) f where f >= p_class.gpu_milli) end;
-  elsif p_class.gpu_count > 0 then
-    v_gpus := case when p_class.gpu_wanted <> '{}' then 1
-                   when v_gpu = 'partition_exclusive' then v_room.gpu_parts_free / p_class.gpu_count
-                   else v_room.gpu_whole / p_class.gpu_count end;
-  end if;
-  if v_room.core_milli is not null then
-    v_cores := case
-      when v_cpu is null then v_room.core_milli / greatest(v_need, 1)
-      when v_cpu = 'whole_core' then 1000 * v_room.core_whole / v_need
-      else (select sum(1000 * n.cores / v_need) from (select count(*) as cores
-          from unnest(p_node.core_numa) u(numa) group by u.numa) n) end;
-  end if;
-  v_custom := (select min((v_room.custom ->> c.key)::bigint / nullif(c.value::bigint, 0))
-      from jsonb_each(p_class.custom) c);
-  return least(v_room.cpu_milli / nullif(v_need, 0), v_room.memory_mib / nullif(p_class.memory_mib, 0),
-      v_room.slots, v_gpus, v_cores, v_custom);
+  return (
+    select min(case
+      when d.name like 'gpu%' and p_class.gpu_wanted <> '{}'
+        then 1000 / coalesce(nullif(p_class.gpu_milli, 0), 1000)
+      when d.name = 'gpu_most' then (select sum(f / d.amount) from unnest(v_room.gpu_free) f)
+      when d.name = 'core_numa' then (
+        select sum(1000 * n.cores / d.amount)
+        from (select count(*) as cores from unnest(p_node.core_numa) u(numa) group by u.numa) n)
+      else hwqueue.amount_left(v_room, d.name) / d.amount end)
+    from hwqueue.needed_amounts(hwqueue.cpu_needed(p_class.cpu_milli, v_cpu), p_class.memory_mib,
+      p_class.gpu_count, p_class.gpu_milli, p_class.custom, v_cpu,
+      hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode)) d
+    where d.amount > 0 and hwqueue.amount_left(v_room, d.name) < 9223372036854775807);
 end
 $$;
 
