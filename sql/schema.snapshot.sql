@@ -563,9 +563,6 @@ CREATE FUNCTION hwqueue.able_node(p_class hwqueue.placement_class, p_profile_id 
 CREATE FUNCTION hwqueue.abort_subtransaction() RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_sign integer) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.add_counts(p_deltas jsonb, p_sign integer) RETURNS jsonb
     LANGUAGE plpgsql;
 
@@ -619,6 +616,7 @@ CREATE TABLE hwqueue.node (
     deregistered_at timestamp with time zone,
     taints jsonb DEFAULT '[]'::jsonb NOT NULL,
     operator_taints jsonb DEFAULT '[]'::jsonb NOT NULL,
+    attestations jsonb DEFAULT '{}'::jsonb NOT NULL,
     attested text[] DEFAULT '{}'::text[] NOT NULL,
     attested_until timestamp with time zone[] DEFAULT '{}'::timestamp with time zone[] NOT NULL,
     cpu_isolation text[] DEFAULT '{best_effort}'::text[] NOT NULL,
@@ -628,6 +626,13 @@ CREATE TABLE hwqueue.node (
     core_ids integer[] DEFAULT '{}'::integer[] NOT NULL,
     core_numa integer[] DEFAULT '{}'::integer[] NOT NULL,
     gpu_parents uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    queues text[],
+    tasks text[],
+    concurrency integer,
+    hears_deaths boolean DEFAULT false NOT NULL,
+    declared text[],
+    silent_since timestamp with time zone,
+    CONSTRAINT node_concurrency_check CHECK ((concurrency > 0)),
     CONSTRAINT node_cpu_milli_check CHECK ((cpu_milli >= 0)),
     CONSTRAINT node_heartbeat_timeout_check CHECK ((heartbeat_timeout > '00:00:00'::interval)),
     CONSTRAINT node_memory_mib_check CHECK ((memory_mib >= 0)),
@@ -635,11 +640,13 @@ CREATE TABLE hwqueue.node (
     CONSTRAINT node_slots_check CHECK ((slots >= 0))
 );
 
-COMMENT ON TABLE hwqueue.node IS 'what a node is; registration and operators write it';
+COMMENT ON TABLE hwqueue.node IS 'what a node is, and what its worker announced; registration and operators write it';
 
 COMMENT ON COLUMN hwqueue.node.taints IS 'those it registered with, each with the time it came ("since"); a registration replaces them';
 
 COMMENT ON COLUMN hwqueue.node.operator_taints IS 'those that operators put on it; no registration takes them away';
+
+COMMENT ON COLUMN hwqueue.node.attestations IS 'what operators said of the trust domains that it is in: {DOMAIN: {"expires_at", "attested_at", "attested_by", "any_instance": for each that its login registers, "suspended_at": since when it does not count, until an operator confirms it, "suspended_why"}}';
 
 COMMENT ON COLUMN hwqueue.node.attested IS 'trust domains of its attestations, for claims; what has expired stays until it is revoked';
 
@@ -650,6 +657,18 @@ COMMENT ON COLUMN hwqueue.node.cpu_isolation IS 'classes honoured, as is gpu_exc
 COMMENT ON COLUMN hwqueue.node.core_ids IS 'cores that are counted one by one, in the order of cores; empty unless whole cores are honoured';
 
 COMMENT ON COLUMN hwqueue.node.gpu_parents IS 'of each device, the one that it is a part of; null: a whole device; empty: all are whole';
+
+COMMENT ON COLUMN hwqueue.node.queues IS 'queues that its worker polls; null: it has not said; likewise the next four, until the node leaves';
+
+COMMENT ON COLUMN hwqueue.node.tasks IS 'tasks that it has handlers for';
+
+COMMENT ON COLUMN hwqueue.node.concurrency IS 'how many leases its worker runs at a time';
+
+COMMENT ON COLUMN hwqueue.node.hears_deaths IS 'its worker takes from death what it serves';
+
+COMMENT ON COLUMN hwqueue.node.declared IS 'tasks for which its app declares defaults';
+
+COMMENT ON COLUMN hwqueue.node.silent_since IS 'when reap reported that it is silent; null: it has not, or the node is back: each change once';
 
 CREATE TABLE hwqueue.node_load (
     node_id uuid NOT NULL,
@@ -1624,9 +1643,6 @@ CREATE FUNCTION hwqueue.check_step_name(p_name text, p_field text) RETURNS void
 CREATE FUNCTION hwqueue.check_step_size(p_lease uuid, p_value jsonb, p_field text) RETURNS void
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.check_taint_effect(p_effect text, p_field text) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.check_token(p_secret_sha256 bytea) RETURNS TABLE(name text, role text, tenant text, expires_at timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -2008,9 +2024,6 @@ CREATE FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role 
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.crowded_nodes(p_rooms hwqueue.gang_room[], p_node_ids uuid[], p_members bigint) RETURNS uuid[]
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.current_actor() RETURNS text
     LANGUAGE sql STABLE;
 
@@ -2210,9 +2223,6 @@ CREATE FUNCTION hwqueue.ending_reason(p_gang hwqueue.gang) RETURNS text
 
 CREATE FUNCTION hwqueue.error_words(p_error jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.event_codes(p_codes jsonb) RETURNS text[]
-    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.event_day(p_at timestamp with time zone) RETURNS bigint
     LANGUAGE sql STABLE;
@@ -2995,7 +3005,7 @@ CREATE FUNCTION hwqueue.join_choice(p_choice uuid, p_tenant text, p_member uuid,
 CREATE FUNCTION hwqueue.json_boolean(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.json_choice(p_value jsonb, p_field text, p_choices text[], p_code text DEFAULT 'QHA01'::text) RETURNS text
+CREATE FUNCTION hwqueue.json_choice(p_value jsonb, p_field text, p_choices text[], p_code text DEFAULT 'QHA01'::text, p_hint text DEFAULT 'give one of these words'::text) RETURNS text
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.json_domain(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS text
@@ -3004,7 +3014,7 @@ CREATE FUNCTION hwqueue.json_domain(p_value jsonb, p_field text, p_code text DEF
 CREATE FUNCTION hwqueue.json_integer(p_value jsonb, p_field text, p_min bigint, p_max bigint, p_code text DEFAULT 'QHA01'::text) RETURNS bigint
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.json_interval(p_value jsonb, p_field text, p_min interval DEFAULT '00:00:00'::interval, p_code text DEFAULT 'QHA01'::text) RETURNS interval
+CREATE FUNCTION hwqueue.json_interval(p_value jsonb, p_field text, p_min interval DEFAULT '00:00:00'::interval, p_most interval DEFAULT NULL::interval, p_code text DEFAULT 'QHA01'::text) RETURNS interval
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.json_list(p_value jsonb, p_field text, p_most integer, p_wanted text, p_hint text, p_code text DEFAULT 'QHA01'::text) RETURNS jsonb
@@ -3020,9 +3030,6 @@ CREATE FUNCTION hwqueue.json_number(p_value jsonb, p_field text, p_min numeric, 
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue."json_object"(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.json_short_interval(p_value jsonb, p_field text, p_min interval, p_most interval) RETURNS interval
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.json_text(p_value jsonb, p_field text, p_max_length integer, p_code text DEFAULT 'QHA01'::text) RETURNS text
@@ -3630,9 +3637,6 @@ CREATE FUNCTION hwqueue.node_metrics(p_now timestamp with time zone) RETURNS TAB
 CREATE FUNCTION hwqueue.node_numbers() RETURNS TABLE(number integer, node_id uuid)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.node_payload(p_key uuid, p_node uuid, p_login text) RETURNS text
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.node_place(p_node hwqueue.node, p_what text) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
@@ -3725,9 +3729,6 @@ CREATE FUNCTION hwqueue.normalise_targets(p_targets jsonb, p_domain text, p_fiel
 CREATE FUNCTION hwqueue.normalise_toleration(p_toleration jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.note_attestations(p_node uuid) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boolean, p_awaits boolean) RETURNS void
     LANGUAGE plpgsql;
 
@@ -3744,9 +3745,6 @@ CREATE FUNCTION hwqueue.note_everywhere(p_code text, p_everywhere hwqueue.everyw
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.note_gang(p_gang hwqueue.gang, p_state text) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_lasting(p_lease uuid, p_claims integer) RETURNS void
@@ -3772,9 +3770,6 @@ CREATE FUNCTION hwqueue.note_selected(p_class_ids bigint[]) RETURNS void
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on'
     SET enable_indexscan TO 'off';
-
-CREATE FUNCTION hwqueue.note_served(p_node uuid, p_spec jsonb) RETURNS void
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_server(p_timeline integer) RETURNS bigint
     LANGUAGE plpgsql;
@@ -3839,16 +3834,13 @@ CREATE FUNCTION hwqueue.parse_cores(p_node hwqueue.node, p_cores jsonb) RETURNS 
 CREATE FUNCTION hwqueue.parse_gpus(p_node hwqueue.node, p_gpus jsonb) RETURNS hwqueue.node
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.parse_interval(p_value jsonb, p_field text, p_min interval, p_code text) RETURNS interval
+CREATE FUNCTION hwqueue.parse_interval(p_value jsonb, p_field text, p_min interval, p_most interval, p_code text) RETURNS interval
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.parse_isolation(p_node hwqueue.node, p_spec jsonb) RETURNS hwqueue.node
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.parse_node_spec(p_node uuid, p_spec jsonb) RETURNS hwqueue.node
-    LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.parse_short_interval(p_value jsonb, p_field text, p_min interval, p_most interval) RETURNS interval
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.parse_taint(p_taint jsonb, p_field text) RETURNS jsonb
@@ -4338,9 +4330,6 @@ CREATE FUNCTION hwqueue.refuse(p_code text, p_message text, p_detail jsonb, p_hi
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_depth(p_value jsonb, p_field text, p_code text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.refuse_duplicates(p_ids integer[], p_what text, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.refuse_epoch(p_node uuid, p_node_epoch bigint, p_epoch bigint) RETURNS void
@@ -5098,7 +5087,7 @@ CREATE FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until time
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.suspended_words(p_node uuid, p_domain text) RETURNS text
+CREATE FUNCTION hwqueue.suspended_words(p_node hwqueue.node, p_domain text) RETURNS text
     LANGUAGE sql STABLE;
 
 CREATE TABLE hwqueue.checkpoint (
@@ -5154,6 +5143,9 @@ CREATE FUNCTION hwqueue.tag_distribution(p_label text DEFAULT NULL::text, p_limi
     SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.tags_placement(p_tags jsonb, p_field text) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.taint_effect(p_effect jsonb, p_field text) RETURNS text
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.taint_integer(p_value text) RETURNS numeric
@@ -5469,7 +5461,7 @@ CREATE FUNCTION hwqueue.wake_missed_classes(p_limit integer) RETURNS void
 CREATE FUNCTION hwqueue.wake_node(p_node uuid, p_login text) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.wake_payload(p_key uuid, p_queue text) RETURNS text
+CREATE FUNCTION hwqueue.wake_payload(p_key uuid, p_what text) RETURNS text
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.wake_payloads(p_queues text[]) RETURNS TABLE(queue text, payload text)
@@ -5536,6 +5528,9 @@ CREATE FUNCTION hwqueue.worth_gain(p_gpu_count integer, p_gpu_milli integer, p_r
 
 CREATE FUNCTION hwqueue.would_start_group(p_class hwqueue.placement_class, p_facts jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.write_attestations(p_node uuid, p_attestations jsonb) RETURNS void
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_checkpoint(p_row hwqueue.checkpoint) RETURNS void
     LANGUAGE plpgsql;
@@ -5702,23 +5697,6 @@ COMMENT ON TABLE hwqueue.attempt_log IS 'what the handler of a claim logged, its
 COMMENT ON COLUMN hwqueue.attempt_log.line IS 'the number of the line in its claim, from 1; a gap means lines that were dropped';
 
 COMMENT ON COLUMN hwqueue.attempt_log.logged_at IS 'by the clock of the node';
-
-CREATE TABLE hwqueue.attestation (
-    node_id uuid NOT NULL,
-    domain text NOT NULL,
-    expires_at timestamp with time zone,
-    attested_at timestamp with time zone NOT NULL,
-    attested_by text NOT NULL,
-    any_instance boolean DEFAULT false NOT NULL,
-    suspended_at timestamp with time zone,
-    suspended_why text
-);
-
-COMMENT ON TABLE hwqueue.attestation IS 'an operator''s statement that a node is in a trust domain';
-
-COMMENT ON COLUMN hwqueue.attestation.any_instance IS 'it holds for every instance that the node''s login registers';
-
-COMMENT ON COLUMN hwqueue.attestation.suspended_at IS 'it does not count from then on, until an operator confirms it';
 
 CREATE TABLE hwqueue.choice (
     choice_id uuid NOT NULL,
@@ -6597,28 +6575,6 @@ CREATE TABLE hwqueue.schema_info (
 
 COMMENT ON TABLE hwqueue.schema_info IS 'what hwqueue db upgrade installed last; clients read it when they start';
 
-CREATE TABLE hwqueue.served (
-    node_id uuid NOT NULL,
-    queues text[],
-    tasks text[],
-    concurrency integer,
-    hears_deaths boolean DEFAULT false NOT NULL,
-    declared text[],
-    CONSTRAINT served_concurrency_check CHECK ((concurrency > 0))
-);
-
-COMMENT ON TABLE hwqueue.served IS 'what a node''s worker announced when it registered: queues, tasks, concurrency';
-
-COMMENT ON COLUMN hwqueue.served.queues IS 'queues that it polls; null: it has not said';
-
-COMMENT ON COLUMN hwqueue.served.tasks IS 'tasks that it has handlers for; null: it has not said';
-
-COMMENT ON COLUMN hwqueue.served.concurrency IS 'how many leases its worker runs at a time; null: it has not said';
-
-COMMENT ON COLUMN hwqueue.served.hears_deaths IS 'its worker takes from death what it serves';
-
-COMMENT ON COLUMN hwqueue.served.declared IS 'tasks for which its app declares defaults; null: it has not said';
-
 CREATE TABLE hwqueue.service (
     service_id uuid NOT NULL,
     failure_domain text,
@@ -6630,13 +6586,6 @@ COMMENT ON TABLE hwqueue.service IS 'what operators said about a service';
 COMMENT ON COLUMN hwqueue.service.failure_domain IS 'node, rack or label:KEY; null: that of the queue';
 
 COMMENT ON COLUMN hwqueue.service.away_from IS 'services that its leases keep away from';
-
-CREATE TABLE hwqueue.silent_node (
-    node_id uuid NOT NULL,
-    reported_at timestamp with time zone NOT NULL
-);
-
-COMMENT ON TABLE hwqueue.silent_node IS 'a node that has been reported as silent and is not back yet';
 
 ALTER TABLE hwqueue.spread_fleet ALTER COLUMN fleet_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.spread_fleet_fleet_id_seq
@@ -6823,9 +6772,6 @@ ALTER TABLE ONLY hwqueue.attempt_log
 ALTER TABLE ONLY hwqueue.attempt
     ADD CONSTRAINT attempt_pkey PRIMARY KEY (lease_id, claim_token);
 
-ALTER TABLE ONLY hwqueue.attestation
-    ADD CONSTRAINT attestation_pkey PRIMARY KEY (node_id, domain);
-
 ALTER TABLE ONLY hwqueue.checkpoint
     ADD CONSTRAINT checkpoint_pkey PRIMARY KEY (lease_id, name);
 
@@ -6985,14 +6931,8 @@ ALTER TABLE ONLY hwqueue.scheduled
 ALTER TABLE ONLY hwqueue.schema_info
     ADD CONSTRAINT schema_info_pkey PRIMARY KEY (singleton);
 
-ALTER TABLE ONLY hwqueue.served
-    ADD CONSTRAINT served_pkey PRIMARY KEY (node_id);
-
 ALTER TABLE ONLY hwqueue.service
     ADD CONSTRAINT service_pkey PRIMARY KEY (service_id);
-
-ALTER TABLE ONLY hwqueue.silent_node
-    ADD CONSTRAINT silent_node_pkey PRIMARY KEY (node_id);
 
 ALTER TABLE ONLY hwqueue.spread_fleet
     ADD CONSTRAINT spread_fleet_pkey PRIMARY KEY (fleet_key, fleet_id);
@@ -7346,11 +7286,15 @@ CREATE INDEX node_deregistered ON hwqueue.node USING btree (deregistered_at) WHE
 
 CREATE INDEX node_eligibility_class ON hwqueue.node_eligibility USING btree (class_id);
 
+CREATE INDEX node_hearing ON hwqueue.node USING btree (node_id) WHERE hears_deaths;
+
 CREATE UNIQUE INDEX node_name ON hwqueue.node USING btree (name) WHERE (deregistered_at IS NULL);
 
 CREATE INDEX node_no_execute ON hwqueue.node USING btree (node_id) WHERE ((taints || operator_taints) @> '[{"effect": "no_execute"}]'::jsonb);
 
 CREATE INDEX node_profile ON hwqueue.node USING btree (profile_id);
+
+CREATE INDEX node_silent ON hwqueue.node USING btree (node_id) WHERE (silent_since IS NOT NULL);
 
 CREATE INDEX node_state_expands ON hwqueue.node_state USING btree (node_id) WHERE (expands_until IS NOT NULL);
 
@@ -7421,8 +7365,6 @@ CREATE INDEX run_signal_open ON hwqueue.run_signal USING btree (run_id, name, si
 CREATE INDEX run_workflow ON hwqueue.run USING btree (workflow_id);
 
 CREATE INDEX scheduled_deadline ON hwqueue.scheduled USING btree (deadline) WHERE (deadline IS NOT NULL);
-
-CREATE INDEX served_hearing ON hwqueue.served USING btree (node_id) WHERE hears_deaths;
 
 CREATE INDEX step_due ON hwqueue.step USING btree (due_at) WHERE (due_at IS NOT NULL);
 
@@ -7687,8 +7629,6 @@ GRANT USAGE ON SCHEMA hwqueue TO hwqueue_admin;
 REVOKE ALL ON FUNCTION hwqueue.able_node(p_class hwqueue.placement_class, p_profile_id bigint, p_without uuid[], p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.abort_subtransaction() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_sign integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.add_counts(p_deltas jsonb, p_sign integer) FROM PUBLIC;
 
@@ -7985,8 +7925,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_step_name(p_name text, p_field text) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.check_step_size(p_lease uuid, p_value jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_taint_effect(p_effect text, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea) TO hwqueue_admin;
@@ -8179,8 +8117,6 @@ GRANT ALL ON FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb) TO hwqu
 REVOKE ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_expires_after interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_expires_after interval) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.crowded_nodes(p_rooms hwqueue.gang_room[], p_node_ids uuid[], p_members bigint) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.current_actor() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.current_generation() FROM PUBLIC;
@@ -8290,8 +8226,6 @@ REVOKE ALL ON FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_
 REVOKE ALL ON FUNCTION hwqueue.ending_reason(p_gang hwqueue.gang) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.error_words(p_error jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.event_codes(p_codes jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.event_day(p_at timestamp with time zone) FROM PUBLIC;
 
@@ -8681,13 +8615,13 @@ REVOKE ALL ON FUNCTION hwqueue.join_choice(p_choice uuid, p_tenant text, p_membe
 
 REVOKE ALL ON FUNCTION hwqueue.json_boolean(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.json_choice(p_value jsonb, p_field text, p_choices text[], p_code text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.json_choice(p_value jsonb, p_field text, p_choices text[], p_code text, p_hint text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_domain(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_integer(p_value jsonb, p_field text, p_min bigint, p_max bigint, p_code text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.json_interval(p_value jsonb, p_field text, p_min interval, p_code text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.json_interval(p_value jsonb, p_field text, p_min interval, p_most interval, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_list(p_value jsonb, p_field text, p_most integer, p_wanted text, p_hint text, p_code text) FROM PUBLIC;
 
@@ -8698,8 +8632,6 @@ REVOKE ALL ON FUNCTION hwqueue.json_names(p_value jsonb, p_field text, p_max_len
 REVOKE ALL ON FUNCTION hwqueue.json_number(p_value jsonb, p_field text, p_min numeric, p_max numeric, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue."json_object"(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.json_short_interval(p_value jsonb, p_field text, p_min interval, p_most interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_text(p_value jsonb, p_field text, p_max_length integer, p_code text) FROM PUBLIC;
 
@@ -9052,8 +8984,6 @@ REVOKE ALL ON FUNCTION hwqueue.node_metrics(p_now timestamp with time zone) FROM
 
 REVOKE ALL ON FUNCTION hwqueue.node_numbers() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.node_payload(p_key uuid, p_node uuid, p_login text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.node_place(p_node hwqueue.node, p_what text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_places(p_together text[], p_same text[]) FROM PUBLIC;
@@ -9116,8 +9046,6 @@ REVOKE ALL ON FUNCTION hwqueue.normalise_targets(p_targets jsonb, p_domain text,
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_toleration(p_toleration jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_attestations(p_node uuid) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boolean, p_awaits boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_bound(p_bytes bigint) FROM PUBLIC;
@@ -9130,8 +9058,6 @@ REVOKE ALL ON FUNCTION hwqueue.note_everywhere(p_code text, p_everywhere hwqueue
 
 REVOKE ALL ON FUNCTION hwqueue.note_gang(p_gang hwqueue.gang, p_state text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.note_lasting(p_lease uuid, p_claims integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_detail jsonb, p_node uuid) FROM PUBLIC;
@@ -9143,8 +9069,6 @@ GRANT ALL ON FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bi
 GRANT ALL ON FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.note_selected(p_class_ids bigint[]) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.note_served(p_node uuid, p_spec jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_server(p_timeline integer) FROM PUBLIC;
 
@@ -9188,13 +9112,11 @@ REVOKE ALL ON FUNCTION hwqueue.parse_cores(p_node hwqueue.node, p_cores jsonb) F
 
 REVOKE ALL ON FUNCTION hwqueue.parse_gpus(p_node hwqueue.node, p_gpus jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.parse_interval(p_value jsonb, p_field text, p_min interval, p_code text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.parse_interval(p_value jsonb, p_field text, p_min interval, p_most interval, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parse_isolation(p_node hwqueue.node, p_spec jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parse_node_spec(p_node uuid, p_spec jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.parse_short_interval(p_value jsonb, p_field text, p_min interval, p_most interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parse_taint(p_taint jsonb, p_field text) FROM PUBLIC;
 
@@ -9498,8 +9420,6 @@ REVOKE ALL ON FUNCTION hwqueue.refresh_reach(p_class_ids bigint[]) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.refuse(p_code text, p_message text, p_detail jsonb, p_hint text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_depth(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.refuse_duplicates(p_ids integer[], p_what text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_epoch(p_node uuid, p_node_epoch bigint, p_epoch bigint) FROM PUBLIC;
 
@@ -9951,7 +9871,7 @@ REVOKE ALL ON FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_unt
 GRANT ALL ON FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone, p_signal text, p_name text, p_near text) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone, p_signal text, p_name text, p_near text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.suspended_words(p_node uuid, p_domain text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.suspended_words(p_node hwqueue.node, p_domain text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.suspension_of(p_lease hwqueue.lease) FROM PUBLIC;
 
@@ -9972,6 +9892,8 @@ GRANT ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer) TO
 GRANT ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.tags_placement(p_tags jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.taint_effect(p_effect jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.taint_integer(p_value text) FROM PUBLIC;
 
@@ -10177,7 +10099,7 @@ REVOKE ALL ON FUNCTION hwqueue.wake_missed_classes(p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.wake_node(p_node uuid, p_login text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.wake_payload(p_key uuid, p_queue text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.wake_payload(p_key uuid, p_what text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.wake_payloads(p_queues text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.wake_payloads(p_queues text[]) TO hwqueue_worker;
@@ -10225,6 +10147,8 @@ REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.worth_gain(p_gpu_count integer, p_gpu_milli integer, p_room hwqueue.headroom, p_worth double precision[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.would_start_group(p_class hwqueue.placement_class, p_facts jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.write_attestations(p_node uuid, p_attestations jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_checkpoint(p_row hwqueue.checkpoint) FROM PUBLIC;
 

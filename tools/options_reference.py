@@ -302,9 +302,8 @@ _TYPES = {
     "boolean": "boolean",
     "domain": "`node`, `rack` or `label:KEY`",
     "integer": "integer, {0:,} to {1:,}",
-    "interval": "span, {0} to ten years",
+    "interval": "span, {0} to {1}",
     "number": "number, {0:,} to {1:,}",
-    "short_interval": "span, {0} to {1}",
     "text": "text, 1 to {0} characters",
     "time": "time",
     "moment": "time, or a span from now",
@@ -391,14 +390,14 @@ def _type(kind: Kind, key: str) -> str:
         return ""
     given = [part.strip("' \n") for part in (found[2] or "").split(",") if "QH" not in part]
     range_ = [int(part) if part.lstrip("-").isdigit() else part for part in given if part]
-    return _TYPES.get(found[1], "").format(*(range_ or ["0"]))
+    return _TYPES.get(found[1], "").format(*(range_ or ["0"]), "ten years")
 
 
 def _type_of(rule: list[Any]) -> str:
     name, least, most, _ = rule
     if name == "span":
         least = f"{least} seconds" if isinstance(least, int) and least else str(least)
-        return _TYPES["short_interval"].format(least, most or "ten years")
+        return _TYPES["interval"].format(least, most or "ten years")
     if name == "choice":
         *words, last = (f"`{word}`" for word in least)
         return f"{', '.join(words)} or {last}"

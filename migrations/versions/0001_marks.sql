@@ -400,7 +400,7 @@ comment on column hwqueue.node.concurrency is 'how many leases its worker runs a
 comment on column hwqueue.node.hears_deaths is 'its worker takes from death what it serves';
 comment on column hwqueue.node.declared is 'tasks for which its app declares defaults';
 comment on column hwqueue.node.silent_since is
-  'when reap told that it is silent; null: it has not, or the node is back: each change is told once';
+  'when reap reported that it is silent; null: it has not, or the node is back: each change once';
 
 -- It holds what most claims must know of the node, and is updated only when that changes or when the last
 -- sign of life is old. login is a name of a role: a dump keeps names, and oids are different on another

@@ -299,7 +299,7 @@ language sql stable
 as $$ select coalesce((select n.operator_taints from hwqueue.node n where n.node_id = p_node), '[]') $$;
 
 -- Writes a node's row in place of p_old, with what outlives a registration: cordon, drain, attestations,
--- the times of its taints, and that it was told to be silent. Returns the row.
+-- the times of its taints, and that it was reported as silent. Returns the row.
 -- Locks: the caller holds node_state; the node's name. Raises QHN02 when another node has the name.
 create or replace function hwqueue.replace_node(p_node hwqueue.node, p_old hwqueue.node, p_now timestamptz)
 returns hwqueue.node
