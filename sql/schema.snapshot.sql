@@ -1059,7 +1059,7 @@ CREATE FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at tim
 CREATE FUNCTION hwqueue.attested_at(p_node hwqueue.node, p_now timestamp with time zone) RETURNS text[]
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.await_claims(p_leases uuid[], p_wait text) RETURNS boolean
+CREATE FUNCTION hwqueue.await_claims(p_leases uuid[], p_wait text, p_node uuid DEFAULT NULL::uuid) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean DEFAULT false) RETURNS TABLE(lease_id uuid, state text, payload text)
@@ -1311,6 +1311,9 @@ COMMENT ON COLUMN hwqueue.node_candidates.valid_until IS 'when the first lease r
 
 CREATE FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, OUT blocked bigint[], OUT lasting bigint[], OUT known hwqueue.node_candidates) RETURNS record
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.book_room(p_node uuid, p_assignment jsonb, p_copies integer, p_gpu_used integer[] DEFAULT NULL::integer[]) RETURNS boolean
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.booked_on(p_node uuid, p_leases uuid[]) RETURNS jsonb[]
     LANGUAGE sql STABLE;
@@ -1688,7 +1691,8 @@ CREATE TABLE hwqueue.profile_queue (
     scores_equal boolean NOT NULL,
     classes_seen xid8 NOT NULL,
     checked bigint[] DEFAULT '{}'::bigint[] NOT NULL,
-    classes_unseen xid8[] DEFAULT '{}'::xid8[] NOT NULL
+    classes_unseen xid8[] DEFAULT '{}'::xid8[] NOT NULL,
+    others bigint[] DEFAULT '{}'::bigint[] NOT NULL
 );
 
 COMMENT ON TABLE hwqueue.profile_queue IS 'all classes of a queue that nodes of a profile without GPUs and custom countables may run';
@@ -1706,6 +1710,8 @@ COMMENT ON COLUMN hwqueue.profile_queue.classes_seen IS 'that of the profile';
 COMMENT ON COLUMN hwqueue.profile_queue.checked IS 'those of classes that are to be checked at the claim, since they or others ask something about other leases';
 
 COMMENT ON COLUMN hwqueue.profile_queue.classes_unseen IS 'that of the profile';
+
+COMMENT ON COLUMN hwqueue.profile_queue.others IS 'two of those that ask for GPUs or custom countables, or the only one';
 
 CREATE FUNCTION hwqueue.choose_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) RETURNS record
     LANGUAGE plpgsql;
@@ -1732,9 +1738,9 @@ CREATE FUNCTION hwqueue.choose_seen(p_request hwqueue.claim_request, p_seen hwqu
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb, p_held jsonb) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE sql STABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, OUT queue_head hwqueue.queue_head, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone, OUT assignment jsonb) RETURNS record
+CREATE FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, OUT queue_head hwqueue.queue_head, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT score double precision, OUT expires_at timestamp with time zone, OUT assignment jsonb) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.claim_beside_reserved(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_moves boolean, p_drawn bigint) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb)
@@ -1923,9 +1929,6 @@ CREATE FUNCTION hwqueue.compare_tasks(p_defaults jsonb) RETURNS TABLE(task text,
 
 CREATE FUNCTION hwqueue.compare_versions(p_left text, p_right text) RETURNS integer
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.complete_alone(p_node uuid, p_token bigint, p_item jsonb) RETURNS boolean
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb DEFAULT NULL::jsonb) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2194,7 +2197,7 @@ CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_que
 CREATE FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_near boolean DEFAULT false) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.end_completed_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_holds boolean, p_result jsonb) RETURNS boolean
+CREATE FUNCTION hwqueue.end_completed_claim(p_lease uuid, p_token bigint, p_node uuid, p_holds_node boolean, p_holds boolean, p_result jsonb) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[], p_node uuid, p_settle jsonb) RETURNS integer[]
@@ -2567,7 +2570,10 @@ CREATE FUNCTION hwqueue.first_step_error(p_run hwqueue.run) RETURNS text
 CREATE FUNCTION hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) RETURNS record
     LANGUAGE sql STABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.fit_at_head(p_node uuid, p_head hwqueue.queue_head, p_load hwqueue.node_load, p_limit integer, OUT fitting integer, OUT assignment jsonb) RETURNS record
+CREATE FUNCTION hwqueue.fit_at_head(p_node uuid, p_class_id bigint, p_limit integer, OUT fitting integer, OUT assignment jsonb) RETURNS record
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.fit_devices_at_head(p_node uuid, p_profile_id bigint, p_queue_id integer, p_class_id bigint, p_tasks text[], OUT fits boolean, OUT assignment jsonb, OUT gpu_used integer[], OUT score double precision) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom, p_worth double precision[] DEFAULT NULL::double precision[]) RETURNS double precision
@@ -3327,6 +3333,9 @@ CREATE FUNCTION hwqueue.lock_claims(p_node uuid) RETURNS uuid[]
 
 CREATE FUNCTION hwqueue.lock_class_heads(p_classes bigint[], p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone) RETURNS tid[]
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.lock_free_node(p_node uuid) RETURNS boolean
+    LANGUAGE plpgsql COST 10000;
 
 CREATE FUNCTION hwqueue.lock_in_window(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer) RETURNS tid[]
     LANGUAGE plpgsql;
@@ -4192,7 +4201,7 @@ CREATE FUNCTION hwqueue.read_page_cursor(p_cursor jsonb, p_states text[]) RETURN
 CREATE FUNCTION hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_now timestamp with time zone) RETURNS hwqueue.queue_head
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[]) RETURNS SETOF hwqueue.queue_head
+CREATE FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_has_devices boolean) RETURNS SETOF hwqueue.queue_head
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.read_queue_heads(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_pinned integer[]) RETURNS SETOF hwqueue.queue_head
@@ -4399,9 +4408,6 @@ CREATE FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay inte
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
-
-CREATE FUNCTION hwqueue.release_room(p_node uuid, p_assignment jsonb) RETURNS void
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.release_steps(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
@@ -4799,7 +4805,7 @@ CREATE FUNCTION hwqueue.settle_delivery(p_delivery uuid, p_attempt integer, p_re
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.settle_lists(p_node uuid, p_has_limits boolean, p_settle jsonb, p_plain bigint[], p_completed uuid[], p_completed_tokens bigint[]) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text)
+CREATE FUNCTION hwqueue.settle_lists(p_node uuid, p_settle jsonb, p_plain bigint[], p_completed uuid[], p_completed_tokens bigint[]) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text)
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb) RETURNS text
@@ -7733,7 +7739,7 @@ GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_
 
 REVOKE ALL ON FUNCTION hwqueue.attested_at(p_node hwqueue.node, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.await_claims(p_leases uuid[], p_wait text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.await_claims(p_leases uuid[], p_wait text, p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean) TO hwqueue_producer;
@@ -7775,6 +7781,8 @@ REVOKE ALL ON FUNCTION hwqueue.binding_path(p_path jsonb, p_field text) FROM PUB
 REVOKE ALL ON FUNCTION hwqueue.binding_steps(p_value jsonb, p_field text, p_of_item boolean, OUT steps text[], OUT binds boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, OUT blocked bigint[], OUT lasting bigint[], OUT known hwqueue.node_candidates) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.book_room(p_node uuid, p_assignment jsonb, p_copies integer, p_gpu_used integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.booked_on(p_node uuid, p_leases uuid[]) FROM PUBLIC;
 
@@ -7966,7 +7974,7 @@ REVOKE ALL ON FUNCTION hwqueue.choose_seen(p_request hwqueue.claim_request, p_se
 
 REVOKE ALL ON FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb, p_held jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, OUT queue_head hwqueue.queue_head, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone, OUT assignment jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, OUT queue_head hwqueue.queue_head, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT score double precision, OUT expires_at timestamp with time zone, OUT assignment jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_beside_reserved(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_moves boolean, p_drawn bigint) FROM PUBLIC;
 
@@ -8054,8 +8062,6 @@ GRANT ALL ON FUNCTION hwqueue.compare_tasks(p_defaults jsonb) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.compare_tasks(p_defaults jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.compare_versions(p_left text, p_right text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.complete_alone(p_node uuid, p_token bigint, p_item jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb) TO hwqueue_worker;
@@ -8207,7 +8213,7 @@ REVOKE ALL ON FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid
 
 REVOKE ALL ON FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_near boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.end_completed_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_holds boolean, p_result jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.end_completed_claim(p_lease uuid, p_token bigint, p_node uuid, p_holds_node boolean, p_holds boolean, p_result jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[], p_node uuid, p_settle jsonb) FROM PUBLIC;
 
@@ -8354,7 +8360,9 @@ REVOKE ALL ON FUNCTION hwqueue.first_step_error(p_run hwqueue.run) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fit_at_head(p_node uuid, p_head hwqueue.queue_head, p_load hwqueue.node_load, p_limit integer, OUT fitting integer, OUT assignment jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.fit_at_head(p_node uuid, p_class_id bigint, p_limit integer, OUT fitting integer, OUT assignment jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.fit_devices_at_head(p_node uuid, p_profile_id bigint, p_queue_id integer, p_class_id bigint, p_tasks text[], OUT fits boolean, OUT assignment jsonb, OUT gpu_used integer[], OUT score double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom, p_worth double precision[]) FROM PUBLIC;
 
@@ -8836,6 +8844,8 @@ REVOKE ALL ON FUNCTION hwqueue.lock_choice(p_choice uuid, p_taker uuid) FROM PUB
 REVOKE ALL ON FUNCTION hwqueue.lock_claims(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_class_heads(p_classes bigint[], p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.lock_free_node(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_in_window(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer) FROM PUBLIC;
 
@@ -9328,7 +9338,7 @@ REVOKE ALL ON FUNCTION hwqueue.read_page_cursor(p_cursor jsonb, p_states text[])
 
 REVOKE ALL ON FUNCTION hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_has_devices boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_queue_heads(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_pinned integer[]) FROM PUBLIC;
 
@@ -9460,8 +9470,6 @@ GRANT ALL ON FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb) TO hwqueu
 REVOKE ALL ON FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.release_room(p_node uuid, p_assignment jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.release_steps(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9688,7 +9696,7 @@ REVOKE ALL ON FUNCTION hwqueue.settle_delivery(p_delivery uuid, p_attempt intege
 GRANT ALL ON FUNCTION hwqueue.settle_delivery(p_delivery uuid, p_attempt integer, p_result jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.settle_delivery(p_delivery uuid, p_attempt integer, p_result jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.settle_lists(p_node uuid, p_has_limits boolean, p_settle jsonb, p_plain bigint[], p_completed uuid[], p_completed_tokens bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.settle_lists(p_node uuid, p_settle jsonb, p_plain bigint[], p_completed uuid[], p_completed_tokens bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb) FROM PUBLIC;
 

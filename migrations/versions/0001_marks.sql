@@ -1032,10 +1032,13 @@ create table hwqueue.profile_queue (
   classes_seen xid8 not null,
   checked bigint[] not null default '{}',
   classes_unseen xid8[] not null default '{}',
+  others bigint[] not null default '{}',
   primary key (profile_id, queue_id)
 );
 comment on table hwqueue.profile_queue is
   'all classes of a queue that nodes of a profile without GPUs and custom countables may run';
+comment on column hwqueue.profile_queue.others is
+  'two of those that ask for GPUs or custom countables, or the only one';
 comment on column hwqueue.profile_queue.classes is 'up to 200 of them; 201 when there are more';
 comment on column hwqueue.profile_queue.task_names is
   'up to 50 of their tasks, each once; 51 when there are more';

@@ -58,7 +58,7 @@ begin
     task_name := v_head.task_name;
     params := v_head.params;
     headers := v_head.headers;
-    score := 0;
+    score := v_head.score;
     expires_at := v_head.expires_at;
     assignment := v_head.assignment;
     return next;
@@ -99,6 +99,7 @@ declare
   v_completed int := hwqueue.check_completions(p_completed, p_completed_tokens, 'p_completed',
     'p_completed_tokens');
   v_plain bigint[];
+  v_result jsonb;
   v_moves boolean := p_qty is distinct from 0 and hwqueue.check_request(p_queues, p_qty, p_claim_timeout)
     and hwqueue.should_advance_low_water(p_qty);
   v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
@@ -115,26 +116,28 @@ begin
     perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0));  -- raises why not
   end if;
   if v_completed = 1 and v_plain = '{}' then  -- most calls, so without a statement for it
-    v_completed := (not hwqueue.end_completed_claim(p_completed[1], p_completed_tokens[1], p_node, false,
+    v_completed := (not hwqueue.end_completed_claim(p_completed[1], p_completed_tokens[1], p_node, true,
       false, null))::int;
-  elsif v_completed = 0 and cardinality(v_plain) = 1 and v_plain[1] is not null
-    and hwqueue.complete_alone(p_node, v_plain[1], p_settle -> 0) then
-    v_plain := '{}';
-    kind := 'settled';
-    ordinal := 1;
+  elsif v_completed = 0 and cardinality(v_plain) = 1 and v_plain[1] is not null then
     lease_id := p_settle -> 0 ->> 'lease_id';
-    verdict := 'ok';
-    state := 'completed';
-    return next;
-    ordinal := null;
-    verdict := null;
+    v_result := nullif(p_settle -> 0 -> 'result', 'null');
+    perform hwqueue.check_result(lease_id, v_result, 'p_settle[0].result');
+    if hwqueue.end_completed_claim(lease_id, v_plain[1], p_node, true, false, v_result) then
+      v_plain := '{}';
+      kind := 'settled';
+      ordinal := 1;
+      verdict := 'ok';
+      state := 'completed';
+      return next;
+      ordinal := null;
+      verdict := null;
+    end if;
   end if;
   if v_completed > 0 or v_plain <> '{}' then
     return query
       select 'settled', e.ordinal, e.lease_id, e.verdict, e.state, null::bigint, null::smallint, null::text,
              null::text, null::jsonb, null::jsonb, null::float8, null::timestamptz, null::jsonb
-      from hwqueue.settle_lists(p_node, v_state.has_limits, p_settle, v_plain, p_completed,
-        p_completed_tokens) e;
+      from hwqueue.settle_lists(p_node, p_settle, v_plain, p_completed, p_completed_tokens) e;
   end if;
   if current_setting('hwqueue.ended') <> v_ended then
     perform hwqueue.follow_ended(true);
@@ -163,7 +166,7 @@ begin
     task_name := v_head.task_name;
     params := v_head.params;
     headers := v_head.headers;
-    score := 0;
+    score := v_head.score;
     expires_at := v_head.expires_at;
     assignment := v_head.assignment;
     return next;
@@ -195,7 +198,6 @@ as $$
 declare
   v_ended text := set_config('hwqueue.ended', '', true);  -- empty; note_ended fills the list
   v_result jsonb := nullif(p_result, 'null');
-  v_holds_node boolean;
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
     perform hwqueue.require_read_committed();
@@ -203,28 +205,10 @@ begin
   if v_result is not null then
     perform hwqueue.check_result(p_lease, v_result, 'result');
   end if;
-  if not hwqueue.end_completed_claim(p_lease, p_token, null, true, false, v_result) then
-    loop
-      -- Only for a claim that allocated something: another one is held by a session, and waiting for that
-      -- with node_state locked would hold up the node's claims. Read without a lock: if the lease is granted
-      -- again before node_state is locked, the token does not match.
-      perform 1 from hwqueue.node_state s
-      where s.node_id = (
-        select c.node_id from hwqueue.claim c where c.lease_id = p_lease
-          and c.claim_token = p_token and c.assignment is not null and hwqueue.is_own(c.login))
-      for no key update;
-      v_holds_node := found;
-      exit when v_holds_node and hwqueue.end_completed_claim(p_lease, p_token, null, false, false, v_result);
-      perform 1 from hwqueue.claim c  -- this session may hold it already
-      where c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or v_holds_node)
-        and hwqueue.is_own(c.login) for update skip locked;
-      exit when found
-        and hwqueue.end_completed_claim(p_lease, p_token, null, not v_holds_node, true, v_result);
-      perform hwqueue.require_claim(p_lease, p_token);
-      if not hwqueue.await_claims(array[p_lease], '5s') then
-        perform hwqueue.refuse_settlement(p_lease, p_token, 'busy', 'claimed');
-      end if;
-    end loop;
+  if not hwqueue.end_completed_claim(p_lease, p_token, null, false, false, v_result) then
+    -- its node is held, or the claim itself, by this session or another one, or it is gone
+    return hwqueue.settle_one(p_lease, p_token,
+      jsonb_build_object('outcome', 'complete', 'result', v_result));
   end if;
   if current_setting('hwqueue.ended') <> v_ended then
     perform hwqueue.follow_ended(false);
@@ -249,23 +233,19 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_ended text := set_config('hwqueue.ended', '', true);  -- empty; note_ended fills the list
-  v_has_limits boolean;
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_completions(p_lease_ids, p_tokens, 'p_lease_ids',
     'p_tokens');
   -- all of their nodes, because an assignment may change until node_state is locked
-  select coalesce(bool_or(n.has_limits), false) into v_has_limits
-  from (
-    select s.has_limits from hwqueue.node_state s
-    where s.node_id = any (array(
-      select c.node_id from unnest(p_lease_ids, p_tokens) i(lease_id, claim_token)
-      cross join lateral (
-        select x.node_id from hwqueue.claim x where x.lease_id = i.lease_id
-          and x.claim_token = i.claim_token and hwqueue.is_own(x.login) offset 0) c))
-    order by s.node_id for no key update) n;
+  perform 1 from hwqueue.node_state s
+  where s.node_id = any (array(
+    select c.node_id from unnest(p_lease_ids, p_tokens) i(lease_id, claim_token)
+    cross join lateral (
+      select x.node_id from hwqueue.claim x where x.lease_id = i.lease_id
+        and x.claim_token = i.claim_token and hwqueue.is_own(x.login) offset 0) c))
+  order by s.node_id for no key update;
   return query
-    select c.* from hwqueue.settle_lists(null, v_has_limits, '[]', '{}',
-      p_lease_ids, p_tokens) c order by c.ordinal;
+    select c.* from hwqueue.settle_lists(null, '[]', '{}', p_lease_ids, p_tokens) c order by c.ordinal;
   if current_setting('hwqueue.ended') <> v_ended then
     perform hwqueue.follow_ended(false);
   end if;

@@ -4,7 +4,7 @@
 -- {"gpus": [{"index": 0, ...}], "gpu_milli": 1000}, is written into the claim, and node_load counts
 -- device 0 as in use. The end of the claim releases exactly what its assignment says.
 --
--- Claims call allocate_for_class, settlement and expiry call release_room. The invariant: node_load
+-- Claims call allocate_for_class or book_room, settlement and expiry book_room. The invariant: node_load
 -- equals the sum of the assignments of the node's claims, which node_usage_of_claims computes from the
 -- claims themselves. Every caller that writes node_load holds node_state.
 
@@ -80,52 +80,53 @@ as $$
       and (p_with_earmarks or c.is_earmark is null)), 1)
 $$;
 
--- Releases what a claim had allocated.
+-- Counts an assignment as in use on a node, p_copies times; -1 releases what a claim had allocated. False: it
+-- is null. p_gpu_used: what of each device is in use then; null: not known.
 -- Locks: the caller holds node_state. Not idempotent.
-create or replace function hwqueue.release_room(p_node uuid, p_assignment jsonb) returns void
+create or replace function hwqueue.book_room(p_node uuid, p_assignment jsonb, p_copies int,
+  p_gpu_used int[] default null) returns boolean
 language plpgsql volatile
 as $$
 declare
   v_node hwqueue.node;
 begin
   if p_assignment is null then
-    return;
-  elsif p_assignment ?| array['gpus', 'cores', 'unpinned', 'custom'] then
-    select n.* into v_node from hwqueue.node n where n.node_id = p_node;
-  else  -- mostly in one statement
+    return false;
+  elsif p_gpu_used is not null or not p_assignment ?| array['gpus', 'cores', 'unpinned', 'custom'] then
+    -- mostly in one statement
     update hwqueue.node_load u
-    set updates = u.updates + 1, claim_count = u.claim_count - 1,
-        cpu_used = u.cpu_used - coalesce((p_assignment ->> 'cpu_milli')::bigint, 0),
-        memory_used = u.memory_used - coalesce((p_assignment ->> 'memory_mib')::bigint, 0)
+    set updates = u.updates + 1, claim_count = u.claim_count + p_copies,
+        cpu_used = u.cpu_used + p_copies * coalesce((p_assignment ->> 'cpu_milli')::bigint, 0),
+        memory_used = u.memory_used + p_copies * coalesce((p_assignment ->> 'memory_mib')::bigint, 0),
+        gpu_used = coalesce(p_gpu_used, u.gpu_used)
     where u.node_id = p_node and u.updates < 32 and u.version = (
       select x.version from hwqueue.node_load x where x.node_id = p_node order by x.version desc limit 1);
     if found then
-      return;
+      return true;
     end if;
   end if;
-  perform hwqueue.write_load(
-    hwqueue.add_uses(hwqueue.read_load(p_node), v_node, array[p_assignment], -1));
+  select n.* into v_node from hwqueue.node n where n.node_id = p_node;
+  perform hwqueue.write_load(hwqueue.add_uses(hwqueue.read_load(p_node), v_node,
+    array_fill(p_assignment, array[abs(p_copies)]), sign(p_copies)::int));
+  return true;
 end
 $$;
 
 -- What a claim of a class allocates on a node, given its devices and what else it holds there (p_held,
--- see held_alone); null when the node counts none of it.
+-- see held_alone); null when the node counts none of it. One expression, which the planner inlines.
 create or replace function hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node,
   p_gpus jsonb, p_held jsonb) returns jsonb
-language plpgsql immutable parallel safe
+language sql stable parallel safe
 as $$
-declare
-  v_amounts jsonb := jsonb_strip_nulls(jsonb_build_object(
+  select coalesce(nullif(jsonb_strip_nulls(jsonb_build_object(
       'cpu_milli', case when p_node.cpu_milli is not null then nullif(
         case when p_held ->> 'cpu_isolation' <> 'best_effort'
           then 1000 * jsonb_array_length(p_held -> 'cores') else p_class.cpu_milli end, 0) end,
       'memory_mib', case when p_node.memory_mib is not null then nullif(p_class.memory_mib, 0) end,
       'custom', p_class.custom,
       'gpu_milli', case when p_gpus is not null then coalesce(nullif(p_class.gpu_milli, 0), 1000) end,
-      'gpus', p_gpus)) || coalesce(p_held, '{}');
-begin
-  return case when v_amounts <> '{}' or p_node.slots is not null then v_amounts end;
-end
+      'gpus', p_gpus)) || coalesce(p_held, '{}'), '{}'),
+    case when p_node.slots is not null then '{}'::jsonb end)
 $$;
 
 -- Allocates what a class needs on a node: returns the node's new load, and the assignment that says what

@@ -31,6 +31,18 @@ begin
 end
 $$;
 
+-- Locks a node's state if no other session holds it: for conditions of statements that lock claims, which ask
+-- it last, because of its cost.
+-- Locks: node_state, skip locked.
+create or replace function hwqueue.lock_free_node(p_node uuid) returns boolean
+language plpgsql volatile cost 10000
+as $$
+begin
+  perform 1 from hwqueue.node_state s where s.node_id = p_node for no key update skip locked;
+  return found;
+end
+$$;
+
 -- Refuses a call for a node that is not registered (p_node_epoch is null) or is at another epoch than
 -- the caller has.
 -- Raises: QHN01, QHN03.

@@ -82,7 +82,6 @@ declare
   v_picked hwqueue.picked_entries;
   v_class hwqueue.placement_class;
   v_taken record;
-  v_changed boolean := false;
 begin
   p_request.now := hwqueue.clock();
   p_request.queue_ids := hwqueue.open_queues(p_request.queues);
@@ -111,12 +110,11 @@ begin
     v_taken := hwqueue.allocate_for_class(v_class, v_node, v_room, v_load);
     v_left := v_left - 1;
     v_load := v_taken.p_load;
-    v_changed := v_changed or v_taken.assignment is not null;
     return query
       select g.* from hwqueue.grant_entries(p_request, v_picked, p_state, null, v_generation,
         v_taken.assignment) g;
   end loop;
-  if v_changed then
+  if v_class.class_id is not null then
     perform hwqueue.write_load(hwqueue.add_uses(v_load, v_node, v_kept, 1));
   end if;
 end

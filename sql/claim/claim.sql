@@ -4,8 +4,8 @@
 -- granted. An example: cpu-1, a node without limits, asks for four leases of two
 -- queues. The claim promotes what fell due, finds the best score group, locks its four oldest entries
 -- and grants them in one statement (grant_entries). A node with limits, as each one with GPUs, is granted
--- one lease after the other, because each grant changes what fits next; but of the only class at its head as
--- many at once as fit (fit_at_head).
+-- one lease after the other, because each grant changes what fits next; but without devices, of the only class
+-- at its head as many at once as fit (fit_at_head).
 --
 -- sql/README.md says what the first words of names mean.
 --
@@ -36,12 +36,10 @@ declare
   v_chosen record;
   v_picked hwqueue.picked_entries;
   v_count int;
-  v_is_mover boolean;
-  v_found record;
   v_mover hwqueue.ready;  -- a random one of those granted, so each class has its turn
+  v_class hwqueue.placement_class;
   v_taken record;
   v_assignment jsonb;
-  v_changed boolean := false;
   v_moves boolean;
 begin
   if (v_state.node_epoch = p_request.node_epoch and v_state.login = session_user) is not true then
@@ -54,30 +52,26 @@ begin
   if p_queue_head.is_tried and v_left > 1 and not v_state.has_limits then
     v_picked.ctids := hwqueue.lock_at_head(p_request, p_queue_head, v_left);
   elsif p_queue_head.is_tried and v_left > 1 and cardinality(p_queue_head.classes) = 1 then
-    v_load := hwqueue.read_load(v_state.node_id);
-    v_taken := hwqueue.fit_at_head(v_state.node_id, p_queue_head, v_load, v_left);
+    v_taken := hwqueue.fit_at_head(v_state.node_id, p_queue_head.classes[1], v_left);
     v_picked.ctids := hwqueue.lock_at_head(p_request, p_queue_head, coalesce(v_taken.fitting, 0));
     v_assignment := v_taken.assignment;
   end if;
   loop
     v_count := coalesce(cardinality(v_picked.ctids), 0);
     if v_count > 0 then
-      v_is_mover := p_moves and random() * (v_count + p_request.qty - v_left) < v_count;
-      if v_is_mover or v_is_open and v_state.has_limits then
-        select r as entry, c as class into v_found
-        from hwqueue.ready r
-        join hwqueue.placement_class c on c.class_id = r.class_id
+      if p_moves and random() * (v_count + p_request.qty - v_left) < v_count then
+        select r.* into v_mover from hwqueue.ready r
         where r.ctid = (select v_picked.ctids[1 + floor(random() * v_count)::int]);
-        v_mover := case when v_is_mover then v_found.entry else v_mover end;
       end if;
       if v_is_open and v_state.has_limits then
-        v_taken := hwqueue.allocate_for_class(v_found.class, v_node, v_room, v_load);
+        select c.* into v_class from hwqueue.placement_class c
+        where c.class_id = (
+          select r.class_id from hwqueue.ready r where r.ctid = v_picked.ctids[1]);
+        v_taken := hwqueue.allocate_for_class(v_class, v_node, v_room, v_load);
         v_load := v_taken.p_load;
         v_assignment := v_taken.assignment;
-        v_changed := v_changed or v_assignment is not null;
       elsif v_assignment is not null then
-        perform hwqueue.write_load(
-          hwqueue.add_uses(v_load, null, array_fill(v_assignment, array[v_count]), 1));
+        perform hwqueue.book_room(v_state.node_id, v_assignment, v_count);
       end if;
       return query
         select g.* from hwqueue.grant_entries(p_request, v_picked, v_state,
@@ -98,7 +92,7 @@ begin
       elsif v_queue_head.first_is_best is null then  -- not read yet, or by read_past_blocked, in vain
         select q.* into v_queue_head
         from hwqueue.read_queue_head(p_request.queues[1], v_state.profile_id, v_state.classes_seen,
-          v_state.classes_unseen) q;
+          v_state.classes_unseen, false) q;
       end if;
       p_request.queue_ids := coalesce(v_queue_head.queue_ids, hwqueue.open_queues(p_request.queues));
       v_promoted := coalesce(v_promoted, hwqueue.promote_if_due(p_request.queues, p_request.queue_ids,
@@ -116,7 +110,7 @@ begin
     v_promoted := v_chosen.promoted;
     v_picked := v_chosen.picked;
   end loop;
-  if v_changed then
+  if v_load.node_id is not null and v_left < p_request.qty then
     perform hwqueue.write_load(v_load);
   end if;
   -- marks move by what was granted, not by what was asked for
@@ -350,10 +344,7 @@ declare
       and q.paused_at is null);
 begin
   if cardinality(v_open) < cardinality(p_queues) then
-    -- paused, named twice, or unknown
-    for i in 1 .. cardinality(p_queues) loop
-      perform hwqueue.find_queue(p_queues[i]);
-    end loop;
+    perform hwqueue.find_queue(q) from unnest(p_queues) q;  -- paused, named twice, or unknown
   end if;
   return v_open;
 end

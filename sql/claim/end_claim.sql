@@ -102,72 +102,63 @@ as $$
 $$;
 
 -- Completes a claim if the token is right: the usual end of a claim, in two or three statements.
--- p_is_plain: only if no room is allocated for it, so that no node is involved. p_node: only if it is
--- that node's; null: only if it is the caller's. It never waits: it skips a claim that another session
--- holds, unless the caller holds it (p_holds). False: nothing was done, settle_claim returns the reason.
+-- p_holds_node: the caller holds node_state of the claim's node; else this locks it if room is allocated for
+-- the claim. p_node: only if it is that node's; null: only if it is the caller's. It never waits: it skips a
+-- claim or a node that another session holds. p_holds: the caller holds the claim. False: nothing was done,
+-- settle_claim returns the reason.
 -- A claim with eligible_at is of a queue that keeps no completed leases: the lease is deleted at once,
 -- with its result. The outcome stays until prune, for figures and for late settlements.
--- Locks: the caller holds node_state unless p_is_plain; the claim; the lease row, if it goes. Not
--- idempotent.
+-- Locks: node_state, skip locked; the claim; the lease row, if it goes. Not idempotent.
 create or replace function hwqueue.end_completed_claim(p_lease uuid, p_token bigint, p_node uuid,
-  p_is_plain boolean, p_holds boolean, p_result jsonb) returns boolean
+  p_holds_node boolean, p_holds boolean, p_result jsonb) returns boolean
 language plpgsql volatile
 as $$
 declare
-  v_queue_id int;
-  v_node_id uuid;
-  v_attempt smallint;
-  v_claimed_at timestamptz;
-  v_assignment jsonb;
-  v_deltas jsonb;
-  v_eligible_at timestamptz;
-  v_is_awaited boolean;
-  v_is_step boolean;
-  v_gang_id uuid;
+  v_claim hwqueue.claim;
+  v_is_booked boolean;
 begin
   delete from hwqueue.claim c
-  where c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or not p_is_plain)
+  where c.lease_id = p_lease and c.claim_token = p_token
     and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login))
     and (p_holds or c.xmax = '0' or hwqueue.is_unlocked(c.xmax))
-  returning c.queue_id, c.node_id, c.attempt, c.claimed_at, c.assignment, c.term_deltas, c.eligible_at,
-    c.is_awaited, c.is_step, c.gang_id
-  into v_queue_id, v_node_id, v_attempt, v_claimed_at, v_assignment, v_deltas, v_eligible_at, v_is_awaited,
-    v_is_step, v_gang_id;
+    and (c.assignment is null or p_holds_node or hwqueue.lock_free_node(c.node_id))
+  returning c.* into v_claim;
   if not found then
     return false;
   end if;
-  if v_assignment is not null then
-    perform hwqueue.release_room(v_node_id, v_assignment);
+  if v_claim.assignment is not null then
+    v_is_booked := hwqueue.book_room(v_claim.node_id, v_claim.assignment, -1);  -- perform is a statement
   end if;
-  if v_deltas is not null then
-    v_deltas := hwqueue.add_counts(v_deltas, -1);
+  if v_claim.term_deltas is not null then
+    v_claim.term_deltas := hwqueue.add_counts(v_claim.term_deltas, -1);
   end if;
   insert into hwqueue.outcome (lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
     attempt, state, assignment, result, eligible_at, is_step)
-  values (p_lease, v_queue_id, hwqueue.clock(), v_claimed_at, p_token, v_node_id, v_attempt,
-    'completed', v_assignment, case when v_eligible_at is null then p_result end, v_eligible_at,
-    case when v_is_step is not null then true end);
-  if v_eligible_at is not null then
+  values (p_lease, v_claim.queue_id, hwqueue.clock(), v_claim.claimed_at, p_token, v_claim.node_id,
+    v_claim.attempt, 'completed', v_claim.assignment, case when v_claim.eligible_at is null then p_result end,
+    v_claim.eligible_at, case when v_claim.is_step is not null then true end);
+  if v_claim.eligible_at is not null then
     delete from hwqueue.lease l where l.lease_id = p_lease;
   end if;
-  if v_is_awaited then
+  if v_claim.is_awaited then
     perform hwqueue.notify_ended(array[p_lease]);
   end if;
-  if v_gang_id is not null then
-    insert into hwqueue.gang_change (gang_id) values (v_gang_id);
+  if v_claim.gang_id is not null then
+    insert into hwqueue.gang_change (gang_id) values (v_claim.gang_id);
   end if;
-  if v_is_step is not null then  -- what follows in its run is left to the public call
-    return hwqueue.note_ended(array[p_lease], 'completed', v_is_step) is not null;
+  if v_claim.is_step is not null then  -- what follows in its run is left to the public call
+    return hwqueue.note_ended(array[p_lease], 'completed', v_claim.is_step) is not null;
   end if;
   return true;
 end
 $$;
 
--- Like end_completed_claim for many, in one statement: claims that have no room allocated and no counters of
--- affinity terms. With p_node only that node's, else only the caller's. It skips claims that other sessions
--- hold, and results that their queue does not allow: p_settle has them, at the same ordinals. Returns the
--- ordinals, in the lists, of those that it completed.
--- Locks: the claims by lease_id; the rows of leases that go; new rows. Not idempotent.
+-- Like end_completed_claim for many, in one statement: claims that have no counters of affinity terms. With
+-- p_node only that node's, else only the caller's. It skips claims that other sessions hold, and results that
+-- their queue does not allow: p_settle has them, at the same ordinals. Returns the ordinals, in the lists, of
+-- those that it completed.
+-- Locks: the caller holds node_state of all their nodes; the claims by lease_id; the rows of leases that go;
+-- new rows. Not idempotent.
 create or replace function hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[], p_node uuid,
   p_settle jsonb)
 returns int[]
@@ -181,6 +172,8 @@ declare
   v_of_runs uuid[];
   v_has_steps boolean;
   v_gangs uuid[];
+  v_nodes uuid[];
+  v_assignments jsonb[];
 begin
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   v_now := hwqueue.clock();
@@ -188,16 +181,17 @@ begin
     delete from hwqueue.claim c using hwqueue.ordered_items(p_leases, p_tokens) i
     where c.lease_id = i.lease_id and c.claim_token = i.claim_token
       and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login))
-      and c.assignment is null and c.term_deltas is null
+      and c.term_deltas is null
       and (c.xmax = '0' or hwqueue.is_unlocked(c.xmax))
       and (p_settle = '[]' or octet_length(format('%s', p_settle -> (i.ordinal - 1) -> 'result')) <= (
         select q.max_result_bytes from hwqueue.queue q where q.queue_id = c.queue_id))
     returning i.ordinal, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.node_id, c.claimed_at,
-      c.eligible_at, c.is_awaited, c.is_step, c.gang_id
+      c.assignment, c.eligible_at, c.is_awaited, c.is_step, c.gang_id
   ), noted as (
     insert into hwqueue.outcome (lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
-      attempt, state, result, eligible_at, is_step)
+      attempt, state, assignment, result, eligible_at, is_step)
     select e.lease_id, e.queue_id, v_now, e.claimed_at, e.claim_token, e.node_id, e.attempt, 'completed',
+           e.assignment,
            case when e.eligible_at is null then nullif(p_settle -> (e.ordinal - 1) -> 'result', 'null') end,
            e.eligible_at, case when e.is_step is not null then true end
     from ended e
@@ -205,8 +199,17 @@ begin
   select coalesce(array_agg(e.ordinal), '{}'), array_agg(e.lease_id) filter (where e.eligible_at is not null),
          array_agg(e.lease_id) filter (where e.is_awaited),
          array_agg(e.lease_id) filter (where e.is_step is not null), bool_or(e.is_step),
-         array_agg(distinct e.gang_id) filter (where e.gang_id is not null)
-  into v_done, v_gone, v_awaited, v_of_runs, v_has_steps, v_gangs from ended e;
+         array_agg(distinct e.gang_id) filter (where e.gang_id is not null),
+         array_agg(e.node_id) filter (where e.assignment is not null),
+         array_agg(e.assignment) filter (where e.assignment is not null)
+  into v_done, v_gone, v_awaited, v_of_runs, v_has_steps, v_gangs, v_nodes, v_assignments from ended e;
+  if v_nodes is not null then
+    perform hwqueue.write_load(hwqueue.add_uses(hwqueue.read_load(n.node_id), n, u.assignments, -1))
+    from (
+      select u.node_id, array_agg(u.assignment) as assignments
+      from unnest(v_nodes, v_assignments) u(node_id, assignment) group by u.node_id) u
+    join hwqueue.node n on n.node_id = u.node_id;
+  end if;
   if v_awaited is not null then
     perform hwqueue.notify_ended(v_awaited);
   end if;
@@ -262,16 +265,21 @@ begin
 end
 $$;
 
--- Waits until no other session holds these claims: for each at most p_wait, or lock_timeout where the
--- session has set one. It holds none of them afterwards; the caller tries again. False: one is still
--- held.
--- Locks: the claims by lease_id, released before it returns.
-create or replace function hwqueue.await_claims(p_leases uuid[], p_wait text) returns boolean
+-- Waits until no other session holds these claims, or a node and all its claims: for each at most p_wait, or
+-- lock_timeout where the session has set one. It holds none of them afterwards; the caller tries again.
+-- False: one is still held.
+-- Locks: node_state, the claims by lease_id, released before it returns.
+create or replace function hwqueue.await_claims(p_leases uuid[], p_wait text, p_node uuid default null)
+returns boolean
 language plpgsql volatile
 as $$
 begin
   if current_setting('lock_timeout') = '0' then
     perform set_config('lock_timeout', p_wait, true);  -- undone below, like the locks
+  end if;
+  if p_node is not null then
+    perform 1 from hwqueue.node_state s where s.node_id = p_node for no key update;
+    p_leases := array(select c.lease_id from hwqueue.claim c where c.node_id = p_node);
   end if;
   perform 1 from hwqueue.claim c where c.lease_id = any (p_leases) order by c.lease_id for update;
   perform hwqueue.abort_subtransaction();
@@ -303,28 +311,15 @@ $$;
 create or replace function hwqueue.await_node(p_node uuid) returns void
 language plpgsql volatile
 as $$
-declare
-  v_leases uuid[];
 begin
-  begin
-    if current_setting('lock_timeout') = '0' then
-      perform set_config('lock_timeout', '5s', true);
-    end if;
-    perform 1 from hwqueue.node_state s where s.node_id = p_node for no key update;
-    v_leases := array(select c.lease_id from hwqueue.claim c where c.node_id = p_node);
-    perform 1 from hwqueue.claim c where c.lease_id = any (v_leases) order by c.lease_id for update;
-    perform hwqueue.abort_subtransaction();
-  exception
-    when sqlstate 'HWX01' then
-      return;
-    when lock_not_available or deadlock_detected then
-      perform hwqueue.refuse('QHN06',
-        format('node %s is busy: another session holds %s', p_node,
-          case when v_leases is null then 'it' else 'one of its claims' end),
-        jsonb_build_object('node_id', p_node, 'sessions', hwqueue.claim_holders(v_leases)),
-        'a transaction that was left open holds it, an unfinished cancel_lease, say: '
-        || 'pg_stat_activity tells whose; then call again');
-  end;
+  if not hwqueue.await_claims(null, '5s', p_node) then
+    perform hwqueue.refuse('QHN06',
+      format('node %s is busy: another session holds it or one of its claims', p_node),
+      jsonb_build_object('node_id', p_node, 'sessions', hwqueue.claim_holders(array(
+        select c.lease_id from hwqueue.claim c where c.node_id = p_node))),
+      'a transaction that was left open holds it, an unfinished cancel_lease, say: '
+      || 'pg_stat_activity tells whose; then call again');
+  end if;
 end
 $$;
 
@@ -338,7 +333,7 @@ declare
   v_claim hwqueue.claim;
 begin
   delete from hwqueue.claim c where c.lease_id = p_lease returning c.* into v_claim;
-  perform hwqueue.release_room(v_claim.node_id, v_claim.assignment);
+  perform hwqueue.book_room(v_claim.node_id, v_claim.assignment, -1);
   if v_claim.term_deltas is not null then
     perform hwqueue.add_counts(v_claim.term_deltas, -1);
   end if;

@@ -115,25 +115,9 @@ begin
   for v_claim in
     select c.*
     from hwqueue.claim c
-    where c.check_at between p_from and p_now and c.assignment is null
-      and c.expires_at <= p_now
-    order by c.check_at limit p_limit
-    for update of c skip locked
-  loop
-    perform hwqueue.expire_claim(v_claim, hwqueue.clock());
-    v_count := v_count + 1;
-    if clock_timestamp() >= p_until then
-      return v_count;
-    end if;
-  end loop;
-  for v_claim in
-    select c.*
-    from hwqueue.claim c
-    join hwqueue.node_state s on s.node_id = c.node_id
-    where c.check_at between p_from and p_now and c.assignment is not null
-      and c.expires_at <= p_now
-    order by c.check_at limit p_limit - v_count
-    for no key update of s skip locked for update of c skip locked
+    where c.check_at between p_from and p_now and c.expires_at <= p_now
+      and (c.assignment is null or hwqueue.lock_free_node(c.node_id))
+    order by c.check_at limit p_limit for update of c skip locked
   loop
     perform hwqueue.expire_claim(v_claim, hwqueue.clock());
     v_count := v_count + 1;

@@ -18,24 +18,25 @@
 create or replace function hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty int,
   p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint,
   out queue_head hwqueue.queue_head, out lease_id uuid, out claim_token bigint, out attempt smallint,
-  out queue text, out task_name text, out params jsonb, out headers jsonb, out expires_at timestamptz,
-  out assignment jsonb)
+  out queue text, out task_name text, out params jsonb, out headers jsonb, out score double precision,
+  out expires_at timestamptz, out assignment jsonb)
 language plpgsql volatile
 as $$
 declare
   v_now timestamptz;
   v_head hwqueue.queue_head;
-  v_load hwqueue.node_load;
   v_fit record;
-  v_limit int := p_qty;
+  v_fits boolean := case when not p_state.has_limits then p_qty = 1 when p_qty > 1 then false end;
+  v_gpu_used int[];
   v_class_id bigint;
   v_position bigint;
   v_timeout interval;
   v_since timestamptz;
   v_is_step boolean;
 begin
-  if (p_qty > 0 and p_state.login = session_user and p_state.on_fast_path and not p_state.awaits_terms
+  if (p_qty > 0 and p_state.login = session_user and not p_state.awaits_terms
       and not (p_state.has_limits and p_state.met_blocked) and cardinality(p_queues) <= 16
+      and (p_state.on_fast_path or p_state.has_limits and p_qty = 1 and cardinality(p_queues) = 1)
       and hwqueue.is_this_life(p_state.server_started_at, p_state.recovered_to, p_state.storage_path)
       ) is not true then
     return;
@@ -43,7 +44,7 @@ begin
   v_now := hwqueue.clock();
   if cardinality(p_queues) = 1 then
     select q.* into v_head from hwqueue.read_queue_head(p_queues[1], p_state.profile_id,
-      p_state.classes_seen, p_state.classes_unseen) q;
+      p_state.classes_seen, p_state.classes_unseen, not p_state.on_fast_path) q;
     if v_head.last = v_head.position + 1031 and cardinality(v_head.classes) = 1
       or p_state.met_blocked and p_qty = 1 and v_head.first_is_best and not v_head.takes_first then
       v_head := hwqueue.read_past_blocked(p_state, v_head, v_now);
@@ -53,7 +54,8 @@ begin
       p_state.classes_seen, p_state.classes_unseen, p_state.pinned_queues) q;
   end if;
   v_head.is_tried := coalesce(v_head.takes_first and v_head.queue_id <> all (p_state.pinned_queues)
-    and (p_tasks is null or cardinality(v_head.task_names) <= 50 and v_head.task_names <@ p_tasks), false);
+    and (p_tasks is null or not p_state.on_fast_path
+      or cardinality(v_head.task_names) <= 50 and v_head.task_names <@ p_tasks), false);
   if v_head.is_tried and current_setting('hwqueue.recent_due_scan', true)
       is distinct from hwqueue.recent_due_scan(p_queues, v_now) then
     v_head.promoted := hwqueue.promote_if_due(p_queues, v_head.queue_ids, 20, v_now);
@@ -61,13 +63,21 @@ begin
       return;
     end if;
   end if;
-  if v_head.is_tried and p_qty = 1 and p_state.has_limits and cardinality(v_head.classes) = 1 then
-    v_load := hwqueue.read_load(p_state.node_id);
-    v_fit := hwqueue.fit_at_head(p_state.node_id, v_head, v_load, 1);
-    v_limit := v_fit.fitting;
+  score := 0;
+  if v_fits is null and v_head.is_tried and cardinality(v_head.classes) = 1 then
+    if p_state.on_fast_path then
+      v_fit := hwqueue.fit_at_head(p_state.node_id, v_head.classes[1], 1);
+      v_fits := v_fit.fitting = 1;
+    else
+      v_fit := hwqueue.fit_devices_at_head(p_state.node_id, p_state.profile_id, v_head.queue_id,
+        v_head.classes[1], p_tasks);
+      v_fits := v_fit.fits;
+      v_gpu_used := v_fit.gpu_used;
+      score := v_fit.score;
+    end if;
     assignment := v_fit.assignment;
   end if;
-  if v_head.is_tried and v_limit = 1 and (not p_state.has_limits or cardinality(v_head.classes) = 1) then
+  if v_head.is_tried and v_fits then
     delete from hwqueue.ready r using hwqueue.lease l
     where r.ctid = case when cardinality(v_head.classes) = 1 then (
         select x.ctid from hwqueue.ready x
@@ -91,7 +101,7 @@ begin
       v_since, v_is_step;
   end if;
   if lease_id is null then
-    queue_head := v_head;
+    queue_head := case when p_state.on_fast_path or v_fits is not null then v_head end;
     return;
   end if;
   queue := v_head.name;
@@ -101,7 +111,7 @@ begin
   values (lease_id, v_head.queue_id, v_class_id, p_state.node_id, p_state.node_epoch, claim_token,
     attempt, v_timeout, v_now, expires_at, expires_at, assignment, p_state.login, v_since, v_is_step);
   if assignment is not null then
-    perform hwqueue.write_load(hwqueue.add_uses(v_load, null, array[assignment], 1));
+    v_fits := hwqueue.book_room(p_state.node_id, assignment, 1, v_gpu_used);  -- perform is a statement
   end if;
   if p_moves or v_now - p_state.seen_at > p_state.heartbeat_timeout / 8 then
     perform hwqueue.after_claim(p_state, array[v_head.queue_id], row(v_head.queue_id, 0, null, null,
@@ -111,22 +121,73 @@ begin
 end
 $$;
 
--- How many leases of the only class at the head, p_limit at most, a node has room for, and what each of them
--- allocates there. No lease needs more than most_*.
+-- How many leases of the only class at the head, p_limit at most, a node without devices has room for, and
+-- what each of them allocates there.
 -- Locks: the caller holds node_state.
-create or replace function hwqueue.fit_at_head(p_node uuid, p_head hwqueue.queue_head,
-  p_load hwqueue.node_load, p_limit int, out fitting int, out assignment jsonb)
+create or replace function hwqueue.fit_at_head(p_node uuid, p_class_id bigint, p_limit int,
+  out fitting int, out assignment jsonb)
 language plpgsql volatile
 as $$
 begin
-  select least(p_limit, n.slots - p_load.claim_count,
-           (n.cpu_milli - p_load.cpu_used) / nullif(p_head.most_cpu_milli, 0),
-           (n.memory_mib - p_load.memory_used) / nullif(p_head.most_memory_mib, 0)),
+  select least(p_limit, n.slots - u.claim_count, (n.cpu_milli - u.cpu_used) / nullif(c.cpu_milli, 0),
+           (n.memory_mib - u.memory_used) / nullif(c.memory_mib, 0)),
          hwqueue.claim_assignment(c, n, null, null)
   into fitting, assignment
   from hwqueue.node n
-  join hwqueue.placement_class c on c.class_id = p_head.classes[1]
+  join hwqueue.placement_class c on c.class_id = p_class_id
+  cross join lateral (  -- as read_load
+    select * from hwqueue.node_load x where x.node_id = n.node_id order by x.version desc limit 1) u
   where n.node_id = p_node;
+end
+$$;
+
+-- The same for one lease on a node with GPUs, whole ones: what of each device is in use then, and its score.
+-- Null, claim_general has to look: where the node is cordoned or gone, or counts more (parts and shares of
+-- devices, cores, custom countables), and where prices, other leases or wanted devices decide.
+-- Locks: the caller holds node_state.
+create or replace function hwqueue.fit_devices_at_head(p_node uuid, p_profile_id bigint, p_queue_id int,
+  p_class_id bigint, p_tasks text[], out fits boolean, out assignment jsonb, out gpu_used int[],
+  out score double precision)
+language plpgsql volatile
+as $$
+declare
+  v_devices int[];
+  v_device int;
+begin
+  select hwqueue.shortage(e.cpu_milli, e.memory_mib, r.room)
+           + hwqueue.gpu_shortage(e.gpu_count, 0, '{}', r.room, null) = 0,
+         hwqueue.claim_assignment(c, n, d.gpus, case when e.gpu_count > 0 and e.gpu_exclusivity is not null
+           then jsonb_build_object('gpu_exclusivity', e.gpu_exclusivity) end),
+         d.devices, u.gpu_used,
+         hwqueue.lease_score((q.tuning).weight_affinity, (q.tuning).weight_fit, 0, e.affinity,
+           hwqueue.fit_score(e.cpu_milli, e.memory_mib, e.gpu_count, 0, f.reach, r.room), 0)
+  into fits, assignment, v_devices, gpu_used, score
+  from hwqueue.node n
+  cross join lateral (
+    select * from hwqueue.node_load x where x.node_id = n.node_id order by x.version desc limit 1) u
+  cross join lateral (select cardinality(array_positions(u.gpu_used, 0)) as free) w
+  join hwqueue.queue q on q.queue_id = p_queue_id
+  join hwqueue.profile_eligibility e on e.profile_id = p_profile_id and e.queue_id = p_queue_id
+    and e.class_id = p_class_id
+  join hwqueue.placement_class c on c.class_id = e.class_id
+  left join hwqueue.class_fleet f on f.class_id = e.class_id
+  cross join lateral (
+    select row(n.cpu_milli - u.cpu_used, n.memory_mib - u.memory_used, null, n.slots - u.claim_count, null,
+      null, null, 1000 * w.free, 1000, w.free, null, null, null, null, 0)::hwqueue.headroom as room) r
+  cross join lateral (
+    select array_agg(i) as devices, jsonb_agg(jsonb_build_object(
+        'index', i - 1, 'resource_id', n.gpu_ids[i], 'model', n.gpu_models[i])) as gpus
+    from unnest((array_positions(u.gpu_used, 0))[1 : e.gpu_count]) i) d
+  where n.node_id = p_node and n.cordoned_at is null and n.deregistered_at is null and n.core_ids = '{}'
+    and n.gpu_parents = '{}' and w.free + cardinality(array_positions(u.gpu_used, 1000))
+      = cardinality(u.gpu_used)
+    and e.gpu_milli = 0 and e.gpu_wanted = '{}' and e.custom is null
+    and e.gpu_exclusivity is distinct from 'partition_exclusive'
+    and not e.is_checked and e.affinity is not null and not q.has_prices
+    and (p_tasks is null or e.task_name = any (p_tasks));
+  foreach v_device in array coalesce(v_devices, '{}') loop
+    gpu_used[v_device] := 1000;
+  end loop;
 end
 $$;
 
@@ -187,13 +248,14 @@ $$;
 -- first_is_best: all classes of the profile there score the same, it has judged all that exist, and no entry
 -- is before the low-water mark. So the next lease is the first one of those classes from there on. Classes of
 -- another server count as not judged, until reap has stamped them (reap_part): no claim pays for a bound.
+-- With p_has_devices that is so only where the profile may run one class there, devices or not.
 -- takes_first: also, none of them must be checked (must_be_checked), and they are 200 at most.
 -- last: where the scan for it ends, because it crosses entries of other classes and, where the queue is
 -- head-of-line blocked, dead tuples.
 -- A SQL function of one select, so the planner inlines it. The subselects are ordered, each for its
 -- index.
 create or replace function hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8,
-  p_classes_unseen xid8[])
+  p_classes_unseen xid8[], p_has_devices boolean)
 returns setof hwqueue.queue_head
 language sql stable
 as $$
@@ -211,7 +273,11 @@ as $$
          array[q.queue_id], q.retain_completed = '0', false, null::int, true
   from hwqueue.queue q
   left join lateral (  -- limit: as a plain join it may read all queues of the profile
-    select x.* from hwqueue.profile_queue x
+    select case when not p_has_devices then x.classes
+             when cardinality(x.classes || x.others) = 1 then x.classes || x.others else '{}' end as classes,
+           x.task_names, x.most_cpu_milli, x.most_memory_mib, x.scores_equal or p_has_devices as scores_equal,
+           x.checked, x.classes_seen, x.classes_unseen
+    from hwqueue.profile_queue x
     where x.profile_id = p_profile_id and x.queue_id = q.queue_id limit 1) e on true
   left join lateral (
     select m.tiers, m.ranks, m.positions, m.version < m.blocked_to_version as is_blocked
@@ -265,7 +331,8 @@ as $$
                     where r.queue_id = l.queue_id and r.tier = 0 and r.rank < l.rank
                     order by r.rank, r.position limit 1) is null), false) as is_known
     from unnest(p_queues) n(name)
-    cross join lateral hwqueue.read_queue_head(n.name, p_profile_id, p_classes_seen, p_classes_unseen) l
+    cross join lateral hwqueue.read_queue_head(n.name, p_profile_id, p_classes_seen, p_classes_unseen,
+      false) l
     left join lateral (
       select r.tier, r.rank, r.position from hwqueue.ready r
       where r.queue_id = l.queue_id and (r.tier, r.rank, r.position) >= (0, l.rank, l.position)

@@ -2,7 +2,7 @@
 --
 -- Which function calls which; those that end a claim are in claim/end_claim:
 --
---   complete_lease ----------------> end_completed_claim, until it is true or require_claim raises
+--   complete_lease ----------------> end_completed_claim; if that does nothing, settle_one
 --   fail_lease, release_lease,
 --   suspend_lease -----------------> settle_one (workflows/ending), which raises the error of a verdict
 --   settle_and_claim --------------> one completion: end_completed_claim; what else: settle_lists
@@ -15,16 +15,16 @@
 -- waits for another session's lock waits for a bounded time. All verdicts come from settle_claim.
 
 -- Settles p_settle, of which check_settlements returned p_plain, then p_completed: claims of a node; p_node
--- null: of the caller. Where no room is allocated, completions go in one statement, unless a lease is named
--- twice: then its first mention counts. The rest goes one by one. It waits once for all claims that other
+-- null: of the caller. Completions go in one statement, unless a lease is named twice: then its first mention
+-- counts. The rest goes one by one. It waits once for all claims that other
 -- sessions hold, for less than a second (or lock_timeout), so that it never holds up a node for longer than
 -- deadlock_timeout. A claim that is still held then is busy. Returns a row for each of p_settle, and for each
 -- of p_completed that was not completed.
 -- traceparent, of the span of an attempt, is a setting while its claim ends: note_ended keeps it.
 -- Locks: the caller holds node_state; the claims by lease_id, skip locked; the rows of leases that go back.
 -- Raises QHA01 for a result that is too large. Not idempotent.
-create or replace function hwqueue.settle_lists(p_node uuid, p_has_limits boolean, p_settle jsonb,
-  p_plain bigint[], p_completed uuid[], p_completed_tokens bigint[])
+create or replace function hwqueue.settle_lists(p_node uuid, p_settle jsonb, p_plain bigint[],
+  p_completed uuid[], p_completed_tokens bigint[])
 returns table (ordinal int, lease_id uuid, verdict text, state text)
 language plpgsql volatile
 as $$
@@ -56,8 +56,8 @@ begin
       perform hwqueue.await_claims(v_held, '900ms');
     end if;
   end if;
-  if not p_has_limits and (array_position(p_plain, null) is null
-    or cardinality(v_leases) = (select count(distinct l) from unnest(v_leases) l)) then
+  if array_position(p_plain, null) is null
+    or cardinality(v_leases) = (select count(distinct l) from unnest(v_leases) l) then
     v_done := hwqueue.end_completed_claims(v_leases, v_tokens, p_node, p_settle);
     if v_given > 0 then
       return query select d, v_leases[d], 'ok', 'completed' from unnest(v_done) d where d <= v_given;
@@ -82,7 +82,7 @@ begin
         perform hwqueue.check_result(lease_id, nullif(v_item -> 'result', 'null'),
           format('p_settle[%s].result', ordinal - 1));
       end if;
-      if v_item ->> 'outcome' = 'complete' and hwqueue.end_completed_claim(lease_id, v_token, p_node, false,
+      if v_item ->> 'outcome' = 'complete' and hwqueue.end_completed_claim(lease_id, v_token, p_node, true,
         false, nullif(v_item -> 'result', 'null')) then
         verdict := 'ok';
         state := 'completed';
@@ -117,8 +117,6 @@ language plpgsql stable
 as $$
 declare
   v_plain bigint[];
-  v_item jsonb;
-  v_field text;
 begin
   if jsonb_typeof(p_settle) <> 'array' then
     perform hwqueue.refuse('QHA01', 'p_settle must be a JSON array', jsonb_build_object('field', 'p_settle'),
@@ -138,28 +136,12 @@ begin
       then (e.value -> 'claim_token')::bigint end end
     from jsonb_array_elements(p_settle) with ordinality e order by e.ordinality);
   if array_position(v_plain, null) is not null then
-    for v_item, v_field in
-      select e.value, format('p_settle[%s]', e.ordinality - 1)
-      from jsonb_array_elements(p_settle) with ordinality e where v_plain[e.ordinality] is null
-    loop
-      perform hwqueue.check_settlement(v_item, v_field), hwqueue.check_claim(v_item, v_field);
-    end loop;
+    perform hwqueue.check_settlement(e.value, f.field), hwqueue.check_claim(e.value, f.field)
+    from jsonb_array_elements(p_settle) with ordinality e
+    cross join lateral (select format('p_settle[%s]', e.ordinality - 1) as field) f
+    where v_plain[e.ordinality] is null order by e.ordinality;
   end if;
   return v_plain;
-end
-$$;
-
--- Completes the one claim that a call settles, by what check_settlements made of it.
--- Locks, raises: as settle_lists.
-create or replace function hwqueue.complete_alone(p_node uuid, p_token bigint, p_item jsonb) returns boolean
-language plpgsql volatile
-as $$
-declare
-  v_lease uuid := p_item ->> 'lease_id';
-  v_result jsonb := nullif(p_item -> 'result', 'null');
-begin
-  perform hwqueue.check_result(v_lease, v_result, 'p_settle[0].result');
-  return hwqueue.end_completed_claim(v_lease, p_token, p_node, false, false, v_result);
 end
 $$;
 
@@ -178,13 +160,10 @@ begin
       jsonb_build_object('field', p_ids_name),
       'give each lease''s claim_token at the same place as its lease_id');
   end if;
-  if array_position(p_lease_ids, null) is not null then
+  if array_position(p_lease_ids, null) is not null or array_position(p_tokens, null) is not null then
+    p_ids_name := case when array_position(p_lease_ids, null) is null then p_tokens_name else p_ids_name end;
     perform hwqueue.refuse('QHA01', format('%s must not contain null', p_ids_name),
-      jsonb_build_object('field', p_ids_name), 'pass each lease_id as claim_task gave it');
-  end if;
-  if array_position(p_tokens, null) is not null then
-    perform hwqueue.refuse('QHA01', format('%s must not contain null', p_tokens_name),
-      jsonb_build_object('field', p_tokens_name), 'pass each claim_token as claim_task gave it');
+      jsonb_build_object('field', p_ids_name), 'pass each lease_id and claim_token as claim_task gave it');
   end if;
   return cardinality(p_lease_ids);
 end
@@ -326,7 +305,7 @@ begin
   verdict := 'ok';
   case p_settlement ->> 'outcome'
     when 'complete' then
-      perform hwqueue.end_completed_claim(p_lease, p_token, p_node, false, true,
+      perform hwqueue.end_completed_claim(p_lease, p_token, p_node, true, true,
         nullif(p_settlement -> 'result', 'null'));
       state := 'completed';
     when 'fail' then

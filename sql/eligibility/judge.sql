@@ -117,16 +117,21 @@ begin
     where c.class_id = any (v_next.batch)
       and hwqueue.suits(c, p_profile, null, '{}')
     on conflict do nothing;
-    -- what nodes of a profile without GPUs and custom countables may run of each queue
+    -- what nodes of a profile without GPUs and custom countables may run of each queue, and whether there is
+    -- more for others
     insert into hwqueue.profile_queue as s (profile_id, queue_id, classes, task_names,
-        most_cpu_milli, most_memory_mib, scores_equal, checked, classes_seen)
-    select p_profile.profile_id, e.queue_id, (array_agg(e.class_id))[1 : 201],
-           (array_agg(distinct e.task_name))[1 : 51],
-           max(e.cpu_milli), max(e.memory_mib), bool_and(coalesce(e.affinity = 0, false)),
-           coalesce((array_agg(e.class_id) filter (where e.is_checked))[1 : 201], '{}'), '0'
+        most_cpu_milli, most_memory_mib, scores_equal, checked, others, classes_seen)
+    select p_profile.profile_id, e.queue_id,
+           coalesce((array_agg(e.class_id) filter (where k.is_plain))[1 : 201], '{}'),
+           coalesce((array_agg(distinct e.task_name) filter (where k.is_plain))[1 : 51], '{}'),
+           coalesce(max(e.cpu_milli) filter (where k.is_plain), 0),
+           coalesce(max(e.memory_mib) filter (where k.is_plain), 0),
+           coalesce(bool_and(coalesce(e.affinity = 0, false)) filter (where k.is_plain), true),
+           coalesce((array_agg(e.class_id) filter (where k.is_plain and e.is_checked))[1 : 201], '{}'),
+           coalesce((array_agg(e.class_id) filter (where not k.is_plain))[1 : 2], '{}'), '0'
     from hwqueue.profile_eligibility e
+    cross join lateral (select e.gpu_count = 0 and e.custom is null as is_plain) k
     where e.profile_id = p_profile.profile_id and e.class_id = any (v_next.batch)
-      and e.gpu_count = 0 and e.custom is null
     group by e.queue_id
     on conflict (profile_id, queue_id) do update
     set classes = array(select distinct u from unnest(s.classes || excluded.classes) u limit 201),
@@ -134,6 +139,7 @@ begin
         most_cpu_milli = greatest(s.most_cpu_milli, excluded.most_cpu_milli),
         most_memory_mib = greatest(s.most_memory_mib, excluded.most_memory_mib),
         checked = array(select distinct u from unnest(s.checked || excluded.checked) u limit 201),
+        others = array(select distinct u from unnest(s.others || excluded.others) u limit 2),
         scores_equal = s.scores_equal and excluded.scores_equal;
     -- only of classes that ask for GPUs, because it orders claims of no others. For the rest, and when
     -- another session is estimating, reap makes the estimate

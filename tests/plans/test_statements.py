@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -20,6 +21,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
     "away": {"labels": {"app": "web"}, "placement": {"require": [AWAY]}},
     "counted": {"placement": {"resources": {"cpu_milli": 1}}},
+    "devices": {"placement": {"resources": {"gpu": 1}}},
 }
 
 
@@ -44,7 +46,8 @@ def statements(api: Api, call: Callable[[], Any]) -> tuple[int, Any]:
 def at_work(api: Api, kind: str, queues: int, **policy: Any) -> tuple[Node, list[str]]:
     """A node that has claimed and completed there before, and work for it."""
     names = [api.queue(**policy) for _ in range(queues)]
-    node = api.node(rack=1, capacity={"cpu_milli": 10**6} if kind == "counted" else {})
+    gpus = [{"resource_id": str(uuid4())} for _ in range(16)] if kind == "devices" else []
+    node = api.node(rack=1, gpus=gpus, capacity={"cpu_milli": 10**6} if kind == "counted" else {})
     for name in names:
         batch(api, name, [KINDS[kind]] * 40)
     api.conn.execute("analyze")
@@ -64,7 +67,8 @@ def at_work(api: Api, kind: str, queues: int, **policy: Any) -> tuple[Node, list
         ("plain", 1, [4, 2, 6]),
         ("plain", 2, [4, 2, 6]),
         ("plain", 16, [4, 2, 6]),
-        ("counted", 1, [8, 6, 12]),
+        ("counted", 1, [6, 4, 9]),
+        ("devices", 1, [6, 7, 12]),
         ("away", 1, [14, 3, 17]),
     ],
 )
