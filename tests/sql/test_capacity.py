@@ -112,6 +112,46 @@ def test_whole_devices(api: Api) -> None:
     assert indexes(three) == [0, 1, 3]
 
 
+@pytest.mark.parametrize(
+    "needs",
+    [{"gpu": 1}, {"gpu": 2, "cpu_milli": 500, "memory_mib": 90}, {"cpu_milli": 100}, {"gpu_milli": 400}],
+)
+def test_the_only_class_is_granted_as_if_it_were_compared(api: Api, needs: dict[str, int]) -> None:
+    """Of one queue it is taken at the head; of two, claims compare classes."""
+    sides = []
+    for others in ([], [api.queue()]):
+        gpus = [{"resource_id": str(uuid4()), "model": "A100"} for _ in range(4)]
+        amounts = {"cpu_milli": 1400, "memory_mib": 1000, "slots": 5}
+        sides.append((api.node(gpus=gpus, capacity=amounts), [api.queue(), *others]))
+    found = []
+    for node, queues in sides:
+        for _ in range(8):
+            api.spawn(queues[0], placement={"resources": needs})
+        granted: list[Row] = []
+        for number in range(7):
+            if number == 4:
+                api.complete(granted[0])
+            granted += api.claim(node, *queues)
+        for claim in granted:
+            for device in claim["assignment"].get("gpus", []):
+                del device["resource_id"]
+        found.append([(claim["score"], claim["assignment"]) for claim in granted])
+        api.complete(granted[-1])
+        api.value("cordon_node", node=node.node_id)
+        assert api.claim(node, *queues) == []
+    assert found[0] == found[1]
+
+
+def test_of_several_known_classes_the_best_is_granted(api: Api) -> None:
+    node, queue = api.node(gpus=devices(4)), api.queue()
+    for count in (1, 2, 1, 2):
+        api.spawn(queue, placement={"resources": {"gpu": count}})
+    for _ in range(2):
+        [claim] = api.claim(node, queue)
+        assert indexes(claim) == [0, 1]
+        api.complete(claim)
+
+
 def test_shares_are_of_one_device(api: Api) -> None:
     """500 of 1000 free in all do not fit when no device has them."""
     node = api.node(gpus=devices(2))
