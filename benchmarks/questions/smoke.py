@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated
-from uuid import UUID
 
 import typer
 from rich.console import Console
@@ -36,13 +35,11 @@ SPAWNS = "1 class"  # the scene in which spawns are counted, too
 
 _CPU_NODE = {"labels": {"pool": "cpu"}}
 _FULL_NODE = {"capacity": {"cpu_milli": 1000}}
-_GPU_NODE = {"gpus": [{"resource_id": str(UUID(int=number))} for number in range(1, 17)]}
 _AWAY = {"leases": {"labels": {"app": "db"}}, "domain": "rack", "away": True}
 SCENES = {
     "1 class": Scene(WAITING),
     "1 class, nothing kept": Scene(WAITING, policy={"retain_completed": 0}),
     "1 class, counted": Scene(WAITING, [kind(placement={"resources": {"cpu_milli": 1}})], node=_FULL_NODE),
-    "1 class, GPUs": Scene(WAITING, [kind(placement={"resources": {"gpu": 1}})], node=_GPU_NODE),
     "100 classes": Scene(WAITING, [kind(labels={"n": str(number)}) for number in range(100)]),
     "20,000 ineligible ahead": Scene(
         WAITING,
