@@ -1711,7 +1711,7 @@ COMMENT ON COLUMN hwqueue.profile_queue.checked IS 'those of classes that are to
 
 COMMENT ON COLUMN hwqueue.profile_queue.classes_unseen IS 'that of the profile';
 
-COMMENT ON COLUMN hwqueue.profile_queue.others IS 'two of those that ask for GPUs or custom countables, or the only one';
+COMMENT ON COLUMN hwqueue.profile_queue.others IS 'up to two of those with GPUs or custom countables';
 
 CREATE FUNCTION hwqueue.choose_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) RETURNS record
     LANGUAGE plpgsql;
@@ -1803,7 +1803,7 @@ CREATE FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid) RETURNS TABLE(r
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.claim_holders(p_leases uuid[]) RETURNS jsonb
-    LANGUAGE plpgsql;
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.claim_no(p_token bigint) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -2008,7 +2008,7 @@ CREATE FUNCTION hwqueue.count_work(p_run uuid, p_opened integer, p_closed intege
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.count_wrong_marks() RETURNS bigint
-    LANGUAGE plpgsql;
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.counted_terms(p_touched hwqueue.touched_term[]) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;

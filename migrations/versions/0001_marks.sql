@@ -1037,8 +1037,7 @@ create table hwqueue.profile_queue (
 );
 comment on table hwqueue.profile_queue is
   'all classes of a queue that nodes of a profile without GPUs and custom countables may run';
-comment on column hwqueue.profile_queue.others is
-  'two of those that ask for GPUs or custom countables, or the only one';
+comment on column hwqueue.profile_queue.others is 'up to two of those with GPUs or custom countables';
 comment on column hwqueue.profile_queue.classes is 'up to 200 of them; 201 when there are more';
 comment on column hwqueue.profile_queue.task_names is
   'up to 50 of their tasks, each once; 51 when there are more';

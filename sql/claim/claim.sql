@@ -3,9 +3,9 @@
 -- claim_task and settle_and_claim (api/claims) call claim_general for what claim_at_head (claim/head) has not
 -- granted. An example: cpu-1, a node without limits, asks for four leases of two
 -- queues. The claim promotes what fell due, finds the best score group, locks its four oldest entries
--- and grants them in one statement (grant_entries). A node with limits, as each one with GPUs, is granted
--- one lease after the other, because each grant changes what fits next; but without devices, of the only class
--- at its head as many at once as fit (fit_at_head).
+-- and grants them in one statement (grant_entries). A node with limits is granted one lease after the other,
+-- because each grant changes what fits next; one without devices, of the only class at its head, as many at
+-- once as fit (fit_at_head).
 --
 -- sql/README.md says what the first words of names mean.
 --

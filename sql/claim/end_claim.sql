@@ -293,15 +293,12 @@ $$;
 
 -- The process ids of the sessions that hold these claims, as far as pg_locks shows them.
 create or replace function hwqueue.claim_holders(p_leases uuid[]) returns jsonb
-language plpgsql volatile
+language sql volatile
 as $$
-begin
-  return (
-    select coalesce(jsonb_agg(distinct l.pid), '[]')
-    from hwqueue.claim c
-    join pg_locks l on l.locktype = 'transactionid' and l.transactionid = c.xmax and l.granted
-    where c.lease_id = any (p_leases));
-end
+  select coalesce(jsonb_agg(distinct l.pid), '[]')
+  from hwqueue.claim c
+  join pg_locks l on l.locktype = 'transactionid' and l.transactionid = c.xmax and l.granted
+  where c.lease_id = any (p_leases)
 $$;
 
 -- Waits for a node and its claims, up to five seconds (or lock_timeout) each, before a registration or

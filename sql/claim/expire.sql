@@ -58,8 +58,8 @@ begin
   if not found then
     return 0;
   end if;
-  select m.scheduled_from into v_from from hwqueue.reap_cursor m order by m.version desc limit 1;
-  v_from := coalesce(p_from, v_from, '-infinity');
+  v_from := coalesce(p_from, (
+    select m.scheduled_from from hwqueue.reap_cursor m order by m.version desc limit 1), '-infinity');
   v_due := array(
     select d.entry
     -- each queue once: skip locked does not skip the session's own locks

@@ -130,22 +130,18 @@ $$;
 -- The number of low-water marks above a live entry, which claims would never find. One index probe for
 -- each.
 create or replace function hwqueue.count_wrong_marks() returns bigint
-language plpgsql volatile
+language sql volatile
 as $$
-begin
-  return (
-    select count(*)
-    from hwqueue.low_water w
-    cross join lateral unnest(w.tiers, w.ranks, w.positions) m(tier, rank, position)
-    where case
-      when w.class_id = 0 then exists (
-        select from hwqueue.ready r
-        where r.queue_id = w.queue_id and r.tier = m.tier and r.rank = m.rank and r.position < m.position)
-      else exists (
-        select from hwqueue.ready r
-        where r.class_id = w.class_id
-          and r.tier = m.tier and r.rank = m.rank and r.position < m.position) end);
-end
+  select count(*)
+  from hwqueue.low_water w
+  cross join lateral unnest(w.tiers, w.ranks, w.positions) m(tier, rank, position)
+  where case
+    when w.class_id = 0 then exists (
+      select from hwqueue.ready r
+      where r.queue_id = w.queue_id and r.tier = m.tier and r.rank = m.rank and r.position < m.position)
+    else exists (
+      select from hwqueue.ready r
+      where r.class_id = w.class_id and r.tier = m.tier and r.rank = m.rank and r.position < m.position) end
 $$;
 
 -- Resets the low-water marks, which claims then advance again, and sets the sequence of positions above

@@ -141,9 +141,8 @@ begin
 end
 $$;
 
--- The same for one lease on a node with GPUs, whole ones: what of each device is in use then, and its score.
--- Null, claim_general has to look: where the node is cordoned or gone, or counts more (parts and shares of
--- devices, cores, custom countables), and where prices, other leases or wanted devices decide.
+-- The same for one lease on a node with whole GPUs: what of each is in use then, and its score. Null where
+-- the node is cordoned or gone, and for claim_general: cores, parts, shares, countables, prices, checks.
 -- Locks: the caller holds node_state.
 create or replace function hwqueue.fit_devices_at_head(p_node uuid, p_profile_id bigint, p_queue_id int,
   p_class_id bigint, p_tasks text[], out fits boolean, out assignment jsonb, out gpu_used int[],

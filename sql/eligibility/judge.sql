@@ -117,8 +117,7 @@ begin
     where c.class_id = any (v_next.batch)
       and hwqueue.suits(c, p_profile, null, '{}')
     on conflict do nothing;
-    -- what nodes of a profile without GPUs and custom countables may run of each queue, and whether there is
-    -- more for others
+    -- what nodes of a profile without GPUs and custom countables may run of each queue, and others may
     insert into hwqueue.profile_queue as s (profile_id, queue_id, classes, task_names,
         most_cpu_milli, most_memory_mib, scores_equal, checked, others, classes_seen)
     select p_profile.profile_id, e.queue_id,
