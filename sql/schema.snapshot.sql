@@ -2146,9 +2146,6 @@ CREATE FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval DEFAULT NULL
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.drop_arrivals(p_run uuid, p_step integer) RETURNS void
-    LANGUAGE sql;
-
 CREATE FUNCTION hwqueue.drop_idle(p_run hwqueue.run, p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
@@ -5129,9 +5126,6 @@ CREATE FUNCTION hwqueue.suspension_of(p_lease hwqueue.lease) RETURNS hwqueue.che
 CREATE FUNCTION hwqueue.sweep_arrivals(p_limit integer, p_from timestamp with time zone, OUT folded integer, OUT released integer, OUT more boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.sweep_items(p_run uuid, p_step integer, p_now timestamp with time zone) RETURNS integer
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.sweep_nodes(p_everywhere hwqueue.everywhere, p_until timestamp with time zone, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql;
 
@@ -5163,6 +5157,9 @@ CREATE FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb) RETURNS void
 
 CREATE FUNCTION hwqueue.taint_text(p_taint jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.take_arrivals(p_run uuid, p_step integer, p_kind text, OUT arrivals integer, OUT reason text) RETURNS record
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.take_choice(p_choice uuid, p_taker uuid) RETURNS boolean
     LANGUAGE plpgsql;
@@ -8183,8 +8180,6 @@ REVOKE ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval) FROM
 GRANT ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.drop_arrivals(p_run uuid, p_step integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.drop_idle(p_run hwqueue.run, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean) FROM PUBLIC;
@@ -9891,8 +9886,6 @@ REVOKE ALL ON FUNCTION hwqueue.suspension_of(p_lease hwqueue.lease) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.sweep_arrivals(p_limit integer, p_from timestamp with time zone, OUT folded integer, OUT released integer, OUT more boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.sweep_items(p_run uuid, p_step integer, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.sweep_nodes(p_everywhere hwqueue.everywhere, p_until timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.sweep_one(p_run uuid, p_step integer, p_kind text, p_now timestamp with time zone) FROM PUBLIC;
@@ -9916,6 +9909,8 @@ GRANT ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb) TO hwqueue_
 GRANT ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.taint_text(p_taint jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.take_arrivals(p_run uuid, p_step integer, p_kind text, OUT arrivals integer, OUT reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_choice(p_choice uuid, p_taker uuid) FROM PUBLIC;
 

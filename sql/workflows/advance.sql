@@ -198,24 +198,14 @@ begin
     end if;
     return 0;
   elsif p_kind = 'item' then
-    return hwqueue.sweep_items(p_run, p_step, p_now);
+    return hwqueue.advance_map(p_run, p_step, row(0, 0, 0, 0, 0), true, p_now);
   elsif p_kind = 'nested' then
     return case when p_step = 0 then hwqueue.follow_parent(p_run)
       else hwqueue.follow_nested(p_run, p_step) end;
   elsif p_kind = 'count' and p_step = 0 then
-    perform hwqueue.count_work(p_run, 0, 0, 0, p_now)
-    -- not when the tally is held: that would only leave another arrival
-    from hwqueue.tally t
-    where t.run_id = p_run and t.step_no = 0 and t.part = 0
-    for no key update skip locked;
+    perform hwqueue.count_work(p_run, 0, 0, 0, p_now);
     return 0;
   elsif p_kind = 'count' then
-    perform 1 from hwqueue.tally t
-    where t.run_id = p_run and t.step_no = p_step and t.part = 0
-    for no key update skip locked;
-    if not found then
-      return 0;
-    end if;
     select c.verdict, c.reason, c.closed into v_due
     from hwqueue.run r
     join hwqueue.workflow_step d on d.workflow_id = r.workflow_id
@@ -227,15 +217,8 @@ begin
       when 'skip' then hwqueue.new_progress(p_skipped => array[p_step], p_reasons => array[v_due.reason])
       else hwqueue.new_progress() end, v_due.closed, true, p_now);
   end if;
-  with gone as (
-    delete from hwqueue.arrival a where a.ctid = any (array(
-      select x.ctid from hwqueue.arrival x
-      where x.run_id = p_run and x.step_no = p_step and x.kind = p_kind
-      for update skip locked))
-    returning a.reason
-  )
-  select count(*)::int as arrivals, min(g.reason) as reason into v_gone from gone g;
-  if v_gone.arrivals = 0 then  -- another session holds them, or has worked them off
+  v_gone := hwqueue.take_arrivals(p_run, p_step, p_kind);
+  if v_gone.arrivals = 0 then
     return 0;
   elsif p_kind = 'fail' then
     select r.* into v_run from hwqueue.run r where r.run_id = p_run;

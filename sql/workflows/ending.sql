@@ -279,25 +279,12 @@ begin
     where m.run_id = p_run and s.state = 'running' order by m.step_no
   loop
     if v_released < 1000 then
-      v_released := v_released + hwqueue.sweep_items(p_run, v_step, p_now);
+      v_released := v_released + hwqueue.advance_map(p_run, v_step, row(0, 0, 0, 0, 0), true, p_now);
     else
       perform hwqueue.leave_arrivals(p_run, array[v_step], 'item', '{}', p_now);
     end if;
   end loop;
   return v_released;
-end
-$$;
-
--- Works off the arrivals of a map, and fills its window, unless another session holds its tally.
--- Locks and wakes: as advance_map.
-create or replace function hwqueue.sweep_items(p_run uuid, p_step int, p_now timestamptz) returns int
-language plpgsql volatile
-as $$
-begin
-  if hwqueue.hold_items(p_run, p_step, false) is null then
-    return 0;
-  end if;
-  return hwqueue.advance_map(p_run, p_step, row(0, 0, 0, 0, 0), true, p_now);
 end
 $$;
 

@@ -39,7 +39,7 @@ begin
     select from hwqueue.step s where s.run_id = p_run and s.step_no = p_step) then
     return 0;  -- the arrival stays
   end if;
-  perform hwqueue.drop_arrivals(p_run, p_step);
+  perform hwqueue.take_arrivals(p_run, p_step, 'nested');
   if v_step.state is distinct from 'running' then
     return 0;
   end if;
@@ -84,17 +84,6 @@ begin
   perform set_config('hwqueue.tenant', v_tenant, true) where v_tenant <> '';
   return v_opened;
 end
-$$;
-
--- Deletes the arrivals of kind nested at a step, or at a run (step 0).
--- Locks: the arrivals, skip locked.
-create or replace function hwqueue.drop_arrivals(p_run uuid, p_step int) returns void
-language sql volatile
-as $$
-  delete from hwqueue.arrival a where a.ctid = any (array(
-    select x.ctid from hwqueue.arrival x
-    where x.run_id = p_run and x.step_no = p_step and x.kind = 'nested'
-    for update skip locked))
 $$;
 
 -- Opens the nested run of a step, or retries the one that there is. A step whose run would be refused fails,
@@ -269,7 +258,7 @@ begin
   if v_run.run_id is null and exists (select from hwqueue.run r where r.run_id = p_run) then
     return 0;  -- the arrival stays
   end if;
-  perform hwqueue.drop_arrivals(p_run, 0);
+  perform hwqueue.take_arrivals(p_run, 0, 'nested');
   if v_run.finished_at is not null or v_run.run_id is null then
     return 0;
   end if;

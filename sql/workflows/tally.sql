@@ -39,10 +39,11 @@ begin
     for no key update skip locked;
   end if;
   if v_part is null then
-    -- a delta of nothing is left, too: it asks the next holder to look
+    -- a delta of nothing is of a sweep, whose arrivals stay
     insert into hwqueue.arrival (run_id, step_no, kind, need, arrived, unmet, failed, skipped, at, tenant)
-    values (p_run, p_step, v_kind, p_delta.need, p_delta.arrived, p_delta.unmet, p_delta.failed,
-      p_delta.skipped, p_now, coalesce(p_tenant, hwqueue.run_tenant(p_run)));
+    select p_run, p_step, v_kind, p_delta.need, p_delta.arrived, p_delta.unmet, p_delta.failed,
+           p_delta.skipped, p_now, coalesce(p_tenant, hwqueue.run_tenant(p_run))
+    where p_delta <> row(0, 0, 0, 0, 0)::hwqueue.tally_delta;
     return;
   end if;
   -- a statement of its own, after the lock: it sees what former holders left
@@ -172,6 +173,23 @@ begin
   from unnest(p_steps, p_reasons) s(step_no, reason)
   cross join (select hwqueue.run_tenant(p_run) as tenant offset 0) t;
 end
+$$;
+
+-- Takes the arrivals of one kind at a step of a run: how many there were, and their reason. None: another
+-- session holds them, or has worked them off.
+-- Locks: the arrivals, skip locked.
+create or replace function hwqueue.take_arrivals(p_run uuid, p_step int, p_kind text,
+  out arrivals int, out reason text)
+language sql volatile
+as $$
+  with gone as (
+    delete from hwqueue.arrival a where a.ctid = any (array(
+      select x.ctid from hwqueue.arrival x
+      where x.run_id = p_run and x.step_no = p_step and x.kind = p_kind
+      for update skip locked))
+    returning a.reason
+  )
+  select count(*)::int, min(g.reason) from gone g
 $$;
 
 -- The tenant of a run: sweeps take turns by it. Empty for one that has none, or is gone.
