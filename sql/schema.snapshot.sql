@@ -3780,6 +3780,9 @@ CREATE FUNCTION hwqueue.note_selected(p_class_ids bigint[]) RETURNS void
 CREATE FUNCTION hwqueue.note_server(p_timeline integer) RETURNS bigint
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.noted_ends() RETURNS text
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.nothing_done(p_holds boolean) RETURNS hwqueue.upkeep_done
     LANGUAGE sql IMMUTABLE;
 
@@ -9082,6 +9085,8 @@ GRANT ALL ON FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bi
 REVOKE ALL ON FUNCTION hwqueue.note_selected(p_class_ids bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_server(p_timeline integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.noted_ends() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.nothing_done(p_holds boolean) FROM PUBLIC;
 

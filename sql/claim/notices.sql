@@ -92,18 +92,30 @@ end
 $$;
 
 -- Notes that leases of runs have ended, until the public call asks what follows in their runs
--- (workflows/ending follow_ended). The list is a setting: four words for each call of this function, the
--- state, the kind (step, item, items, or steps, among which may be items), the ids, and the trace that goes
--- on with them. The public call begins with an empty one, so that nobody puts a lease on it from outside;
--- what is undone goes from it, too.
+-- (workflows/ending follow_ended). The list is a setting: before each lease a space, the trace that goes on
+-- with it, its state, and whether it is a step or an item; several that are noted together are steps if one
+-- of them is. The public call begins with an empty one, so that nobody puts a lease on it from outside; what
+-- is undone goes from it, too. Each lease more copies it, so a long one goes behind those of ended_before.
 -- A SQL function of one expression, so the planner inlines it.
 create or replace function hwqueue.note_ended(p_leases uuid[], p_state text, p_has_steps boolean) returns text
 language sql volatile
 as $$
-  select set_config('hwqueue.ended', concat_ws(' ', nullif(current_setting('hwqueue.ended', true), ''),
-    p_state, case when cardinality(p_leases) = 1 then case when p_has_steps then 'step ' else 'item ' end
-      || p_leases[1] else case when p_has_steps then 'steps ' else 'items ' end || p_leases::text end,
-    translate(coalesce(current_setting('hwqueue.traceparent', true), ''), ' ', e'\x1f')), true)
+  select set_config('hwqueue.ended', concat(
+    case when octet_length(current_setting('hwqueue.ended', true)) > 8000
+      then '+' || left(set_config('hwqueue.ended_before', hwqueue.noted_ends(), true), 0)
+      else current_setting('hwqueue.ended', true) end,
+    array_to_string(''::text || p_leases::text[], concat(' ',
+      translate(coalesce(current_setting('hwqueue.traceparent', true), ''), ' ', e'\x1f'), ' ', p_state,
+      case when p_has_steps then ' step ' else ' item ' end))), true)
+$$;
+
+-- The list of note_ended: a + says that it goes on from ended_before.
+create or replace function hwqueue.noted_ends() returns text
+language sql stable
+as $$
+  select case when left(current_setting('hwqueue.ended', true), 1) = '+'
+    then current_setting('hwqueue.ended_before', true) || substr(current_setting('hwqueue.ended', true), 2)
+    else current_setting('hwqueue.ended', true) end
 $$;
 
 -- Flags the claims of these leases that are not flagged yet. A claim that another session holds stays as

@@ -10,7 +10,7 @@
 -- Does what follows from the leases of runs that have ended in this call so far (note_ended): ends their
 -- steps, and advances their runs. p_is_short: the transaction ends with the call, as that of a node's
 -- settlement; a handler's own may stay open. A lease whose step an operator has ended changes nothing. Steps
--- that are noted together may be items, too; those of one run are counted once for each of their children.
+-- of one run are counted once for each of their children, and items once for their map.
 -- Children of a completed step that come after it alone are due at once, and the definition has their list:
 -- a chain reads no edges.
 -- Locks: the step; tallies, steps and the run, skip locked. Not idempotent: it empties the list. Wakes:
@@ -19,89 +19,90 @@ create or replace function hwqueue.follow_ended(p_is_short boolean) returns void
 language plpgsql volatile
 as $$
 declare
-  v_words text[] := string_to_array(current_setting('hwqueue.ended', true), ' ');
+  -- nothing, then four words for each lease: its trace, state, kind and id
+  v_words text[] := string_to_array(hwqueue.noted_ends(), ' ');
   v_found record;
   v_done int := length(set_config('hwqueue.ended', '', true));  -- 0, and the list is empty
 begin
-  -- few expressions on the way of a step: each costs the first time in a transaction
-  while v_words[1] is not null loop
-    if v_words[2] = 'step' then
-      update hwqueue.step s
-      -- the caller has its transaction id: no entry lies below a mark of reap
-      set state = v_words[1], ended_at = hwqueue.clock(),
-        -- of no more, because the headers of what comes after it repeat it
-        traceparent = nullif(left(translate(v_words[4], e'\x1f', ' '), 200), '')
-      from hwqueue.lease l
-      join hwqueue.run r on r.run_id = l.run_id
-      join hwqueue.workflow_step d on d.workflow_id = r.workflow_id and d.step_no = l.step_no
-      where l.lease_id = v_words[3]::uuid and s.run_id = l.run_id and s.step_no = l.step_no
-        and s.state = 'running' and l.item_no is null
-      returning s.step_no, s.ended_at, r as run, d.children into v_found;
-      if found then
-        perform hwqueue.advance_run(v_found.run, case
-          when v_words[1] = 'completed' and v_found.children is not null
-            then hwqueue.new_progress(p_released => v_found.children)
-          else hwqueue.new_progress(array[v_found.step_no], v_words[1:1]) end, 1, p_is_short,
-          v_found.ended_at);
-      end if;
-    elsif v_words[2] = 'item' and v_words[1] = 'completed' and p_is_short then
-      -- in one statement while the window is not to be filled, in two while another session counts one. What
-      -- others have left is folded when the window is, and by each of the last items
-      update hwqueue.tally t set arrived = t.arrived + 1
-      from (
-        select x.place
-        from hwqueue.lease l
-        cross join lateral (  -- by key, whatever the statistics say
-          select y.ctid as place from hwqueue.tally y
-          where y.run_id = l.run_id and y.step_no = l.step_no and y.part > 0
-            and y.need - y.arrived - 1 > y.low and y.arrived % 64 < 63  -- else arrive renews it
-            and y.unmet = 0 and (y.low > 0 or y.need - y.arrived > 64 or not exists (
-              select from hwqueue.arrival a
-              where a.run_id = y.run_id and a.step_no = y.step_no and a.kind = 'item'))
-          order by y.part desc limit 1 for no key update of y skip locked) x
-        where l.lease_id = v_words[3]::uuid) k
-      where t.ctid = k.place;  -- not one that was written after this statement began
-      if not found then
-        -- mostly another session holds the tally: then this leaves the count, else it holds the tally
-        insert into hwqueue.arrival (run_id, step_no, kind, arrived, at, tenant)
-        select l.run_id, l.step_no, 'item', 1, hwqueue.clock(),
-               coalesce(l.tenant, hwqueue.run_tenant(l.run_id))
-        from hwqueue.lease l
-        where l.lease_id = v_words[3]::uuid and not exists (
-          select from hwqueue.tally y
-          where y.run_id = l.run_id and y.step_no = l.step_no and y.part > 0
-          order by y.part desc limit 1 for no key update skip locked);
-      end if;
-      if not found then
-        perform hwqueue.items_ended(array[v_words[3]::uuid], v_words[1], true);
-      end if;
-    elsif v_words[2] = 'item' then
-      perform hwqueue.items_ended(array[v_words[3]::uuid], v_words[1], p_is_short);
-    else
-      v_done := 0;
-      if v_words[2] = 'steps' then
-        for v_found in
-          with ended as (
-            update hwqueue.step s set state = v_words[1], ended_at = hwqueue.clock()
-            from hwqueue.lease l
-            where l.lease_id = any (v_words[3]::uuid[]) and s.run_id = l.run_id and s.step_no = l.step_no
-              and s.state = 'running' and l.item_no is null
-            returning s.run_id, s.step_no
-          )
-          select e.run_id, array_agg(e.step_no order by e.step_no) as steps, count(*)::int as count
-          from ended e group by e.run_id order by e.run_id
-        loop
-          v_done := v_done + v_found.count;
-          perform hwqueue.advance_run_by_id(v_found.run_id, hwqueue.new_progress(v_found.steps,
-            array_fill(v_words[1], array[v_found.count])), v_found.count, p_is_short, hwqueue.clock());
-        end loop;
-      end if;
-      if v_words[2] = 'items' or v_done < cardinality(v_words[3]::uuid[]) then
-        perform hwqueue.items_ended(v_words[3]::uuid[], v_words[1], p_is_short);
-      end if;
+  -- few expressions on the way of one step, or item: each costs the first time in a transaction
+  if v_words[6] is null and v_words[4] = 'step' then
+    update hwqueue.step s
+    -- the caller has its transaction id: no entry lies below a mark of reap
+    set state = v_words[3], ended_at = hwqueue.clock(),
+      -- of no more, because the headers of what comes after it repeat it
+      traceparent = nullif(left(translate(v_words[2], e'\x1f', ' '), 200), '')
+    from hwqueue.lease l
+    join hwqueue.run r on r.run_id = l.run_id
+    join hwqueue.workflow_step d on d.workflow_id = r.workflow_id and d.step_no = l.step_no
+    where l.lease_id = v_words[5]::uuid and s.run_id = l.run_id and s.step_no = l.step_no
+      and s.state = 'running' and l.item_no is null
+    returning s.step_no, s.ended_at, r as run, d.children into v_found;
+    if found then
+      perform hwqueue.advance_run(v_found.run, case
+        when v_words[3] = 'completed' and v_found.children is not null
+          then hwqueue.new_progress(p_released => v_found.children)
+        else hwqueue.new_progress(array[v_found.step_no], v_words[3:3]) end, 1, p_is_short,
+        v_found.ended_at);
     end if;
-    v_words := v_words[5:];
-  end loop;
+  elsif v_words[6] is null and v_words[3] = 'completed' and p_is_short then
+    -- in one statement while the window is not to be filled, in two while another session counts one. What
+    -- others have left is folded when the window is, and by each of the last items
+    update hwqueue.tally t set arrived = t.arrived + 1
+    from (
+      select x.place
+      from hwqueue.lease l
+      cross join lateral (  -- by key, whatever the statistics say
+        select y.ctid as place from hwqueue.tally y
+        where y.run_id = l.run_id and y.step_no = l.step_no and y.part > 0
+          and y.need - y.arrived - 1 > y.low and y.arrived % 64 < 63  -- else arrive renews it
+          and y.unmet = 0 and (y.low > 0 or y.need - y.arrived > 64 or not exists (
+            select from hwqueue.arrival a
+            where a.run_id = y.run_id and a.step_no = y.step_no and a.kind = 'item'))
+        order by y.part desc limit 1 for no key update of y skip locked) x
+      where l.lease_id = v_words[5]::uuid) k
+    where t.ctid = k.place;  -- not one that was written after this statement began
+    if not found then
+      -- mostly another session holds the tally: then this leaves the count, else it holds the tally
+      insert into hwqueue.arrival (run_id, step_no, kind, arrived, at, tenant)
+      select l.run_id, l.step_no, 'item', 1, hwqueue.clock(),
+             coalesce(l.tenant, hwqueue.run_tenant(l.run_id))
+      from hwqueue.lease l
+      where l.lease_id = v_words[5]::uuid and not exists (
+        select from hwqueue.tally y
+        where y.run_id = l.run_id and y.step_no = l.step_no and y.part > 0
+        order by y.part desc limit 1 for no key update skip locked);
+    end if;
+    if not found then
+      perform hwqueue.items_ended(array[v_words[5]::uuid], v_words[3], true);
+    end if;
+  elsif v_words[2] is not null then
+    for v_found in
+      with ended as (
+        update hwqueue.step s
+        set state = e.state, ended_at = hwqueue.clock(),
+          traceparent = nullif(left(translate(e.trace, e'\x1f', ' '), 200), '')
+        from (
+          select v_words[i] as trace, v_words[i + 1] as state, v_words[i + 3]::uuid as lease_id
+          from generate_series(2, cardinality(v_words)) i where i % 4 = 2) e  -- few, the planner says
+        cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
+          select x.run_id, x.step_no from hwqueue.lease x
+          where x.lease_id = e.lease_id and x.item_no is null offset 0) l
+        where s.run_id = l.run_id and s.step_no = l.step_no and s.state = 'running'
+        returning s.run_id, s.step_no, s.state
+      )
+      select e.run_id, array_agg(e.step_no order by e.step_no) as steps,
+             array_agg(e.state order by e.step_no) as states
+      from ended e group by e.run_id order by e.run_id
+    loop
+      v_done := v_done + cardinality(v_found.steps);
+      perform hwqueue.advance_run_by_id(v_found.run_id, hwqueue.new_progress(v_found.steps, v_found.states),
+        cardinality(v_found.steps), p_is_short, hwqueue.clock());
+    end loop;
+    if v_done < cardinality(v_words) / 4 then
+      perform hwqueue.items_ended(array_agg(v_words[i + 3]::uuid), v_words[i + 1], p_is_short)
+      from generate_series(2, cardinality(v_words), 4) i group by v_words[i + 1] order by v_words[i + 1];
+    end if;
+  end if;
 end
 $$;
 

@@ -46,7 +46,7 @@ def test_each_attempt_of_a_batch_keeps_its_own(conn: psycopg.Connection[Any], ap
 def test_settings_of_a_session_are_cut(conn: psycopg.Connection[Any], api: Api) -> None:
     """Any login may set them: the leases behind the step repeat the one, the other ends no step."""
     flow = Flow(api, [step("a"), step("b", "a"), step("c")], options=TRACED)
-    claims, ended = flow.claims(), "select set_config('hwqueue.ended', 'completed t {' || %s || '} ', true)"
+    claims, ended = flow.claims(), "select set_config('hwqueue.ended', '  completed step ' || %s, true)"
     with conn.transaction():
         conn.execute("select set_config('hwqueue.traceparent', repeat('x', 9000), true)")
         conn.execute(ended, [str(claims["c"]["lease_id"])])
