@@ -2405,9 +2405,6 @@ COMMENT ON COLUMN hwqueue.map.added IS 'how many of its items were added: the la
 
 COMMENT ON COLUMN hwqueue.map.runs IS 'how many runs were added (added_run)';
 
-CREATE FUNCTION hwqueue.fill_gang(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone) RETURNS hwqueue.tally
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone) RETURNS hwqueue.tally
     LANGUAGE plpgsql;
 
@@ -2993,7 +2990,7 @@ CREATE FUNCTION hwqueue.isolation_conflicts(p_class hwqueue.placement_class, p_c
 CREATE FUNCTION hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue.workflow_step, p_task text, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[], OUT stopped integer) RETURNS record
+CREATE FUNCTION hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone, p_gang uuid, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[], OUT stopped integer) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.item_results(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text) RETURNS TABLE(item integer, state text, result jsonb, error jsonb, name text, lease_id uuid, lease_state text, node_id uuid, node_name text, attempt smallint, claimed_at timestamp with time zone, finished_at timestamp with time zone)
@@ -8316,8 +8313,6 @@ REVOKE ALL ON FUNCTION hwqueue.fence_planner(p_round bigint, p_epoch bigint) FRO
 
 REVOKE ALL ON FUNCTION hwqueue.fetch_reserved(p_request hwqueue.claim_request) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fill_gang(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.final_below() FROM PUBLIC;
@@ -8617,7 +8612,7 @@ REVOKE ALL ON FUNCTION hwqueue.isolation_conflicts(p_class hwqueue.placement_cla
 
 REVOKE ALL ON FUNCTION hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue.workflow_step, p_task text, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[], OUT stopped integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone, p_gang uuid, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[], OUT stopped integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.item_results(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text) FROM PUBLIC;
 

@@ -244,8 +244,6 @@ begin
     if v_defined.on_failure = 'fail_run' and v_goes_on and not v_run.is_finishing then
       perform hwqueue.begin_failing(v_run, p_step, v_defined.name, p_now);
     end if;
-  elsif v_fills and v_defined.kind = 'gang' then
-    v_tally := hwqueue.fill_gang(v_run, v_map, v_defined, v_tally, 1000, p_now);
   elsif v_fills then
     v_tally := hwqueue.fill_map(v_run, v_map, v_defined, v_tally, 1000, p_now);
   end if;

@@ -3,13 +3,17 @@
 -- workflows/kinds calls fill_map when a map is released, workflows/ending when items have ended. Example:
 -- "score" maps over 10,000 shards with max_parallel 1000. Its release spawns the leases of the first 500, the
 -- next sweep 500 more. After that an end that finds 62 places free spawns the next 62. A task that has added
--- items (api/children) has what a map has, and is called one in here. So has a gang step
--- (workflows/gang_steps), whose members are its items.
+-- items (api/children) has what a map has, and is called one in here. So has a gang step, whose leases start
+-- together or not at all: "train" has size 4 and together "rack"; its release spawns four leases and their
+-- gang, and upkeep reserves room for all four (gangs/assemble). Members are items by their ranks, counted,
+-- listed, stopped and retried as those of a map. One that is lost waits again with its gang: it has not
+-- ended, so no tally counts it.
 --
 -- Invariant: items are spawned in the order of their numbers, by the session that holds the tally of the map
 -- (hold_items). Its need is the number of the next item, need - arrived is what is open: the window. Items
 -- that are not spawned are no rows, but in their list. What one call reads and spawns is bounded in items and
--- in bytes: it may be part of a stranger's settlement.
+-- in bytes: it may be part of a stranger's settlement. A gang step has all its leases or none: they are
+-- spawned in one transaction, and a retry puts all of them back, under the same ids, or none.
 
 -- The keys of a map beside those of its task: over, max_parallel, tolerate. A list without bindings becomes
 -- {"$literal": list}. steps, binds: as read_kind.
@@ -148,13 +152,17 @@ $$;
 -- transaction has bound enough. Of a retry it passes items that have completed. Those that cannot be bound
 -- have failed at once. It stops at an item whose outcome of an earlier attempt another session holds, and
 -- where those before it are many bytes. Returns the tally as it is then.
--- Locks: the caller holds the tally; new rows; of a retry the outcomes of the leases, skip locked. Not
--- idempotent. Wakes: waiting workers.
+-- Of a gang step it spawns the gang with all its members; none if they are more than p_most, or if another
+-- session holds what an earlier attempt of the run has left of it. A gang that is there begins as if nothing
+-- had happened to it.
+-- Locks: the caller holds the tally; new rows; of a retry the gang and the outcomes of the leases, skip
+-- locked. Not idempotent. Wakes: waiting workers.
 create or replace function hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map,
   p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most int, p_now timestamptz) returns hwqueue.tally
 language plpgsql volatile
 as $$
 declare
+  v_is_gang boolean := p_defined.kind = 'gang';
   v_count int := least(p_most, hwqueue.map_room(p_map, p_defined, p_tally));
   v_below int := least(p_map.items, p_tally.need + 2000);  -- of a retry: further on looks the next call
   v_numbers int[];
@@ -165,15 +173,16 @@ declare
   v_known jsonb := '{}';
   v_held int;
   v_found record;
+  v_gang hwqueue.gang;
   v_near record;
   v_bad record;
   v_spawned int := 0;
   v_failed int;
 begin
-  if v_count <= 0 or hwqueue.has_bound_enough() then
+  if v_count <= 0 or v_is_gang and v_count < p_map.items or hwqueue.has_bound_enough() then
     return v_tally;
   end if;
-  if p_map.keeps_completed then
+  if p_map.keeps_completed and not v_is_gang then
     v_numbers := array(
       select n from generate_series(p_tally.need, v_below - 1) n
       where not exists (  -- fences (offset 0): item by item and by key, whatever the statistics say
@@ -197,14 +206,40 @@ begin
       v_known := v_found.leases;
       v_held := v_found.held;
     end if;
+    if v_is_gang then
+      select g.* into v_gang from hwqueue.gang g
+      where v_known <> '{}' and g.gang_id = (select hwqueue.gang_of_step(p_run.run_id, p_map.step_no))
+      for no key update skip locked;
+      if v_held is not null or not found and v_known <> '{}' then
+        return v_tally;
+      elsif not found then
+        v_gang := hwqueue.gang_asked(p_defined.settings, 'step');
+        v_gang.gang_id := hwqueue.new_id();
+        v_gang.tenant := p_run.tenant;
+        v_gang.size := p_map.items;
+        v_gang.run_id := p_run.run_id;
+        v_gang.step_no := p_map.step_no;
+      end if;
+      v_gang.next_try_at := (hwqueue.item_request(p_run, p_defined, p_defined.task_name, p_now)).available_at;
+    end if;
     v_found := hwqueue.item_requests(p_run, p_map, p_defined, case when v_held is null then v_numbers
-      else array(select n from unnest(v_numbers) n where n < v_held) end, v_known, v_queue, p_now);
+      else array(select n from unnest(v_numbers) n where n < v_held) end, v_known, v_queue, p_now,
+      v_gang.gang_id);
     v_held := coalesce(v_found.stopped, v_held);
     if p_defined.near ? 'match' then
       v_near := hwqueue.near_items(p_run, p_map, p_defined, v_found.requests, v_found.bad, p_now);
       v_found.requests := v_near.requests;
       v_found.bad := v_found.bad || v_near.bad;
       v_found.reasons := v_found.reasons || v_near.reasons;
+    end if;
+    if v_is_gang and v_known = '{}' then
+      perform hwqueue.insert_gang(v_gang, array(select r.lease_id from unnest(v_found.requests) r
+        order by r.item_no), v_queue, (v_found.requests)[1].priority, p_now);
+    elsif v_is_gang then
+      update hwqueue.gang g
+      set state = 'waiting', reason = null, tries = 0, losses = 0, next_try_at = v_gang.next_try_at,
+        place = null, started_at = null, finished_at = null, starts_by = null, missing = 0
+      where g.gang_id = v_gang.gang_id;
     end if;
     if v_known = '{}' then
       perform hwqueue.insert_spawns(v_found.requests, v_queue, p_now);
@@ -222,7 +257,7 @@ begin
     end loop;
     v_failed := cardinality(v_found.bad);
     v_spawned := cardinality(v_found.requests) - v_failed;
-    if v_spawned > 0 then
+    if v_spawned > 0 and not v_is_gang then
       perform hwqueue.wake_workers(v_queue);
     end if;
   end if;
@@ -287,11 +322,12 @@ end
 $$;
 
 -- Reads what the leases of items ask. p_known: the leases that they have already. bad, reasons: those that
--- cannot be bound, and why. stopped: the first one that is not read, because those before it have 8 MiB.
+-- cannot be bound, and why. stopped: the first one that is not read, because those before it have 8 MiB; none
+-- of a gang, p_gang.
 -- Not idempotent: each request draws a position.
 create or replace function hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.map,
   p_defined hwqueue.workflow_step, p_numbers int[], p_known jsonb, p_queue hwqueue.queue, p_now timestamptz,
-  out requests hwqueue.spawn_request[], out bad uuid[], out reasons text[], out stopped int)
+  p_gang uuid, out requests hwqueue.spawn_request[], out bad uuid[], out reasons text[], out stopped int)
 language plpgsql volatile
 as $$
 declare
@@ -319,9 +355,14 @@ begin
   requests := '{}';
   bad := '{}';
   reasons := '{}';
+  if p_gang is not null then
+    v_request.gang_id := p_gang;
+    v_request.available_at := 'infinity';
+    v_headers := v_headers || jsonb_build_object('gang_id', p_gang, 'gang_size', p_map.items);
+  end if;
   for v_place in 1 .. cardinality(p_numbers) loop
     v_no := p_numbers[v_place];
-    if v_bytes > 8388608 then
+    if v_bytes > 8388608 and p_gang is null then
       stopped := v_no;
       exit;
     end if;
@@ -339,7 +380,9 @@ begin
       end if;
       v_request.available_at := case when v_no < 0 then v_request.available_at else p_now end;
     else
-      if p_map.over_step is not null then  -- what the item with its number returned, or null
+      if p_gang is not null then
+        v_value := to_jsonb(v_no);
+      elsif p_map.over_step is not null then  -- what the item with its number returned, or null
         v_value := coalesce((
           select o.result #> hwqueue.binding_path(p_defined.settings #> '{over,path}', '')
           from hwqueue.lease l
@@ -380,7 +423,8 @@ begin
     v_request.item_no := v_no;
     v_request.params := case when v_reason is null then v_value else '{}' end;
     v_request.headers := case when v_no < 0 then v_headers
-      else v_headers || jsonb_build_object('item', v_no) end;
+      when p_gang is null then v_headers || jsonb_build_object('item', v_no)
+      else v_headers || jsonb_build_object('item', v_no, 'gang_rank', v_no) end;
     requests := requests || v_request;
     if v_reason is not null then
       bad := bad || v_request.lease_id;

@@ -151,6 +151,20 @@ begin
 end
 $$;
 
+-- Refuses options of a step that members of a gang cannot have.
+-- Raises: QHF02.
+create or replace function hwqueue.check_gang_options(p_options jsonb, p_field text) returns void
+language plpgsql immutable
+as $$
+begin
+  if coalesce(p_options -> 'patience', 'null') <> 'null' then
+    perform hwqueue.refuse('QHF02', format('%s.patience is not for a gang', p_field),
+      jsonb_build_object('field', p_field || '.patience'),
+      'a gang starts where all its members have room: leave patience out, and ask with placement.require');
+  end if;
+end
+$$;
+
 -- Begins a step that is no task, or has items, unless its condition does not hold, and adds it to progress:
 -- as open, until due_at or what its kind waits for, or as ended. A sleep whose time is over has completed,
 -- and so has a wait whose signal is there. A nested run is opened by advance_workflows (workflows/nested): a
@@ -244,7 +258,7 @@ $$;
 -- settlement. A retry whose list is the same finds the map, and goes on with the items that have not
 -- completed. So does that of a task which has added items: its own lease is the first of them. A gang begins
 -- again as a whole.
--- Locks: the caller holds the step; new rows; as fill_map and fill_gang. Wakes: waiting workers.
+-- Locks: the caller holds the step; new rows; as fill_map. Wakes: waiting workers.
 create or replace function hwqueue.begin_items(p_run hwqueue.run, p_step hwqueue.step,
   p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamptz) returns hwqueue.step_verdict
 language plpgsql volatile
@@ -256,6 +270,7 @@ declare
   v_found record;
   v_first int := case p_defined.kind when 'task' then -1 else 0 end;
   v_most int;
+  v_portion int := 500;
   v_bytes bigint;
   v_verdict hwqueue.step_verdict;
 begin
@@ -298,22 +313,19 @@ begin
       return hwqueue.bad_verdict(jsonb_build_object('reason', 'params_too_large', 'limit',
         case when v_found.too_large or v_bytes > v_most then v_most else 67108864 / v_map.items end));
     end if;
-    v_tally := hwqueue.fill_gang(p_run, v_map, p_defined, v_tally,
-      case when v_bytes * v_map.items > 8388608 then 0 else 500 end, p_now);
+    v_portion := case when v_bytes * v_map.items > 8388608 then 0 else v_portion end;
   elsif v_map.items = v_tally.need then
     return hwqueue.map_verdict(p_run, v_map, p_defined, v_tally);
-  else
-    if v_map.runs > 0 then  -- added runs that have not completed are retried
-      update hwqueue.added_run a set retry_mode = 'failed'
-      from hwqueue.run n
-      where a.run_id = p_run.run_id and a.step_no = v_map.step_no
-        and n.run_id = a.nested_run_id and n.state in ('failed', 'cancelled');
-      if found then
-        perform hwqueue.leave_arrivals(p_run.run_id, array[v_map.step_no], 'nested', '{}', p_now);
-      end if;
+  elsif v_map.runs > 0 then  -- added runs that have not completed are retried
+    update hwqueue.added_run a set retry_mode = 'failed'
+    from hwqueue.run n
+    where a.run_id = p_run.run_id and a.step_no = v_map.step_no
+      and n.run_id = a.nested_run_id and n.state in ('failed', 'cancelled');
+    if found then
+      perform hwqueue.leave_arrivals(p_run.run_id, array[v_map.step_no], 'nested', '{}', p_now);
     end if;
-    v_tally := hwqueue.fill_map(p_run, v_map, p_defined, v_tally, 500, p_now);
   end if;
+  v_tally := hwqueue.fill_map(p_run, v_map, p_defined, v_tally, v_portion, p_now);
   if v_tally.arrived = v_tally.need
     or p_defined.kind <> 'gang' and hwqueue.map_room(v_map, p_defined, v_tally) > 0 then
     perform hwqueue.leave_arrivals(p_run.run_id, array[p_defined.step_no], 'item', '{}', p_now);
