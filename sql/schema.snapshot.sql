@@ -740,9 +740,6 @@ CREATE FUNCTION hwqueue.advance_low_water(p_entry hwqueue.ready) RETURNS void
 CREATE FUNCTION hwqueue.advance_map(p_run uuid, p_step integer, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_tenant text DEFAULT NULL::text) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.advance_maps(p_run uuid, p_now timestamp with time zone) RETURNS integer
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
@@ -3777,9 +3774,6 @@ CREATE FUNCTION hwqueue.note_selected(p_class_ids bigint[]) RETURNS void
 CREATE FUNCTION hwqueue.note_server(p_timeline integer) RETURNS bigint
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.noted_ends() RETURNS text
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.nothing_done(p_holds boolean) RETURNS hwqueue.upkeep_done
     LANGUAGE sql IMMUTABLE;
 
@@ -4871,9 +4865,6 @@ CREATE FUNCTION hwqueue.skip_steps(p_run uuid, p hwqueue.run_progress, p_now tim
 
 CREATE FUNCTION hwqueue.span_words(p_span interval) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.spawn_again(p_requests hwqueue.spawn_request[], p_bad uuid[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb) RETURNS bigint
     LANGUAGE plpgsql;
@@ -7671,8 +7662,6 @@ REVOKE ALL ON FUNCTION hwqueue.advance_low_water(p_entry hwqueue.ready) FROM PUB
 
 REVOKE ALL ON FUNCTION hwqueue.advance_map(p_run uuid, p_step integer, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_tenant text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.advance_maps(p_run uuid, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.advance_run(p_run hwqueue.run, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
@@ -9081,8 +9070,6 @@ REVOKE ALL ON FUNCTION hwqueue.note_selected(p_class_ids bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_server(p_timeline integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.noted_ends() FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.nothing_done(p_holds boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.notify_ended(p_leases uuid[]) FROM PUBLIC;
@@ -9734,8 +9721,6 @@ GRANT ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb,
 REVOKE ALL ON FUNCTION hwqueue.skip_steps(p_run uuid, p hwqueue.run_progress, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.span_words(p_span interval) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.spawn_again(p_requests hwqueue.spawn_request[], p_bad uuid[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb) FROM PUBLIC;
 

@@ -1,23 +1,18 @@
 -- Ends of leases: who hears of them.
 --
--- lease_ended knows: a run hears by a list that lasts as long as the call (note_ended), a gang by a row in
--- gang_change, which a later reap reads.
+-- A run hears by a list that lasts as long as the call (note_ended), a gang by a row in gang_change, which a
+-- later reap reads. Those who wait for a lease are notified. An example: a program waits for frame 7, which
+-- runs. await_leases sets is_awaited in its claim and returns a payload. The settlement deletes that row,
+-- sees the flag, and sends the payload (notify_ended).
 --
--- Those who wait for a lease are notified: api/leases.await_leases calls flag_awaited, and the functions
--- that end a claim call notify_ended. An example: a program waits for frame 7, which runs. await_leases sets
--- is_awaited in its claim and returns a payload. The settlement deletes that row, sees the flag, and sends
--- the payload.
+-- Deaths without a handler are noted: no worker settles those, so none would call its hooks. An example: a
+-- machine dies with the last attempt of a lease. reap ends the claim, and a row in death is written, since a
+-- node is registered whose worker has hooks and serves the queue and the task. Ten seconds later that worker
+-- takes the row (take_deaths) and calls them.
 --
--- Deaths without a handler are noted: a lease fails because its last claim expired or was superseded, or
--- its deadline passed. No worker settles those, so none would call its hooks. take_deaths (api/claims)
--- returns them to a worker. An example: a machine dies with the last attempt of a lease. reap ends the claim,
--- and a row in death is written, since a node is registered whose worker has hooks and serves the queue and
--- the task. Ten seconds later that worker takes the row and calls them.
---
--- Invariants: a claim that nobody waits for costs its settlement neither a statement nor a page, since the
--- flag is in the row that the settlement deletes. One worker takes a death, once. Both are best effort: a
--- notification may be lost, so a session that waits asks again now and then; a worker that dies after it
--- has taken a death calls nothing.
+-- Invariants: a claim that nobody waits for costs its settlement neither a statement nor a page. One worker
+-- takes a death, once. Both are best effort: a notification may be lost, so a session that waits asks again
+-- now and then; a worker that dies after it has taken a death calls nothing.
 
 -- Writes what became of leases that have ended, and tells all who must hear of it. All ends go through here
 -- but completions (claim/end_claim), whose one statement does as much. p_claim: the claim that ended, which
@@ -93,29 +88,22 @@ $$;
 
 -- Notes that leases of runs have ended, until the public call asks what follows in their runs
 -- (workflows/ending follow_ended). The list is a setting: before each lease a space, the trace that goes on
--- with it, its state, and whether it is a step or an item; several that are noted together are steps if one
--- of them is. The public call begins with an empty one, so that nobody puts a lease on it from outside; what
--- is undone goes from it, too. Each lease more copies it, so a long one goes behind those of ended_before.
+-- with it, its state, and step or item; several that are noted together are steps if one is. The public call
+-- begins with an empty one, so that nobody puts a lease on it from outside; what is undone goes from it, too.
+-- Each lease more copies it, so a long one goes behind ended_before, and begins with a + from then on.
 -- A SQL function of one expression, so the planner inlines it.
 create or replace function hwqueue.note_ended(p_leases uuid[], p_state text, p_has_steps boolean) returns text
 language sql volatile
 as $$
   select set_config('hwqueue.ended', concat(
     case when octet_length(current_setting('hwqueue.ended', true)) > 8000
-      then '+' || left(set_config('hwqueue.ended_before', hwqueue.noted_ends(), true), 0)
+      then '+' || left(set_config('hwqueue.ended_before', concat(
+        case when current_setting('hwqueue.ended') like '+%' then current_setting('hwqueue.ended_before') end,
+        ltrim(current_setting('hwqueue.ended'), '+')), true), 0)
       else current_setting('hwqueue.ended', true) end,
     array_to_string(''::text || p_leases::text[], concat(' ',
       translate(coalesce(current_setting('hwqueue.traceparent', true), ''), ' ', e'\x1f'), ' ', p_state,
       case when p_has_steps then ' step ' else ' item ' end))), true)
-$$;
-
--- The list of note_ended: a + says that it goes on from ended_before.
-create or replace function hwqueue.noted_ends() returns text
-language sql stable
-as $$
-  select case when left(current_setting('hwqueue.ended', true), 1) = '+'
-    then current_setting('hwqueue.ended_before', true) || substr(current_setting('hwqueue.ended', true), 2)
-    else current_setting('hwqueue.ended', true) end
 $$;
 
 -- Flags the claims of these leases that are not flagged yet. A claim that another session holds stays as

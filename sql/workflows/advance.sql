@@ -274,6 +274,9 @@ declare
   v_held int[];
   v_closed int := 0;
   v_released int := 0;
+  v_stops boolean;
+  v_map int;
+  v_items int := 0;
   v_is_last boolean;
 begin
   v_arrivals := array(
@@ -290,6 +293,7 @@ begin
       or a.after_xid > pg_snapshot_xmax(pg_current_snapshot())  -- of another server (valid_next_xid)
         and a.after_xid is distinct from pg_current_xact_id_if_assigned(), false))
     from unnest(v_arrivals) a);
+  v_stops := v_run.state in ('failing', 'cancelling') and (not v_run.is_finishing or v_run.stops);
   -- statements after that snapshot: they see all that the transactions it calls ended have written
   if v_run.finished_at is not null or v_run.run_id is null then
     v_is_last := true;
@@ -302,17 +306,30 @@ begin
       v_released := hwqueue.advance_run_by_id(p_run, hwqueue.new_progress(p_released => v_held),
         cardinality(v_held), true, p_now);
     end if;
-    v_released := v_released + hwqueue.advance_maps(p_run, p_now);
-    v_is_last := v_is_last and not exists (
-      select from hwqueue.step s
-      where s.run_id = p_run and s.state = 'held');
-  elsif v_run.state in ('failing', 'cancelling') and (not v_run.is_finishing or v_run.stops) then
+  elsif v_stops then
     v_closed := case when v_run.stops then hwqueue.stop_run(v_run, 1000)
       else hwqueue.drop_idle(v_run, 1000) end;
     if v_closed > 0 then
       perform hwqueue.count_work(p_run, 0, v_closed, 0, p_now);
     end if;
-    perform hwqueue.advance_maps(p_run, p_now);
+  end if;
+  -- maps that another session counts are left to it; those behind 1,000 items that were let in get arrivals
+  for v_map in
+    select m.step_no from hwqueue.map m
+    join hwqueue.step s on s.run_id = p_run and s.step_no = m.step_no
+    where m.run_id = p_run and s.state = 'running' and v_run.state <> 'paused' order by m.step_no
+  loop
+    if v_items < 1000 then
+      v_items := v_items + hwqueue.advance_map(p_run, v_map, row(0, 0, 0, 0, 0), true, p_now);
+    else
+      perform hwqueue.leave_arrivals(p_run, array[v_map], 'item', '{}', p_now);
+    end if;
+  end loop;
+  if v_run.state = 'running' then
+    v_is_last := v_is_last and not exists (
+      select from hwqueue.step s
+      where s.run_id = p_run and s.state = 'held');
+  elsif v_stops then
     v_is_last := v_is_last and v_closed = 0 and not exists (select from hwqueue.idle_steps(v_run))
       and not (v_run.stops and (hwqueue.leases_to_stop(v_run, 1) <> '{}'
         or hwqueue.maps_to_stop(p_run, 1) <> '{}'));
@@ -336,7 +353,7 @@ begin
     delete from hwqueue.arrival a
     where a.arrival_id = any (array(select v.arrival_id from unnest(v_arrivals) v));
   end if;
-  return v_released;
+  return v_released + v_items;
 end
 $$;
 

@@ -20,7 +20,10 @@ language plpgsql volatile
 as $$
 declare
   -- nothing, then four words for each lease: its trace, state, kind and id
-  v_words text[] := string_to_array(hwqueue.noted_ends(), ' ');
+  v_words text[] := string_to_array(concat(
+    case when current_setting('hwqueue.ended', true) like '+%'
+      then current_setting('hwqueue.ended_before') end,
+    ltrim(current_setting('hwqueue.ended', true), '+')), ' ');
   v_found record;
   v_done int := length(set_config('hwqueue.ended', '', true));  -- 0, and the list is empty
 begin
@@ -259,31 +262,6 @@ begin
     return v_tally.need - v_before + 1;
   end if;
   return v_tally.need - v_before;
-end
-$$;
-
--- The same for all maps of a run that are open, after its state has changed. Those that another session
--- counts are left to it; those behind 1,000 items that were let in get arrivals.
--- Locks and wakes: as advance_map.
-create or replace function hwqueue.advance_maps(p_run uuid, p_now timestamptz) returns int
-language plpgsql volatile
-as $$
-declare
-  v_step int;
-  v_released int := 0;
-begin
-  for v_step in
-    select m.step_no from hwqueue.map m
-    join hwqueue.step s on s.run_id = p_run and s.step_no = m.step_no
-    where m.run_id = p_run and s.state = 'running' order by m.step_no
-  loop
-    if v_released < 1000 then
-      v_released := v_released + hwqueue.advance_map(p_run, v_step, row(0, 0, 0, 0, 0), true, p_now);
-    else
-      perform hwqueue.leave_arrivals(p_run, array[v_step], 'item', '{}', p_now);
-    end if;
-  end loop;
-  return v_released;
 end
 $$;
 

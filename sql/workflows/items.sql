@@ -168,10 +168,10 @@ declare
   v_numbers int[];
   v_end int;
   v_window int := coalesce((p_defined.settings ->> 'max_parallel')::int, 1000);
-  v_tally hwqueue.tally := p_tally;
   v_queue hwqueue.queue;
   v_known jsonb := '{}';
   v_held int;
+  v_ended uuid[];
   v_found record;
   v_gang hwqueue.gang;
   v_near record;
@@ -180,7 +180,7 @@ declare
   v_failed int;
 begin
   if v_count <= 0 or v_is_gang and v_count < p_map.items or hwqueue.has_bound_enough() then
-    return v_tally;
+    return p_tally;
   end if;
   if p_map.keeps_completed and not v_is_gang then
     v_numbers := array(
@@ -202,16 +202,15 @@ begin
   where s.run_id = p_run.run_id and s.step_no = p_map.step_no and q.dropped_at is null;
   if found then  -- else they have failed, and leave nothing
     if p_run.attempt > 1 then
-      v_found := hwqueue.ended_items(p_run, p_map.step_no, v_numbers);
-      v_known := v_found.leases;
-      v_held := v_found.held;
+      select e.leases, e.held into v_known, v_held
+      from hwqueue.ended_items(p_run, p_map.step_no, v_numbers) e;
     end if;
     if v_is_gang then
       select g.* into v_gang from hwqueue.gang g
       where v_known <> '{}' and g.gang_id = (select hwqueue.gang_of_step(p_run.run_id, p_map.step_no))
       for no key update skip locked;
       if v_held is not null or not found and v_known <> '{}' then
-        return v_tally;
+        return p_tally;
       elsif not found then
         v_gang := hwqueue.gang_asked(p_defined.settings, 'step');
         v_gang.gang_id := hwqueue.new_id();
@@ -241,10 +240,15 @@ begin
         place = null, started_at = null, finished_at = null, starts_by = null, missing = 0
       where g.gang_id = v_gang.gang_id;
     end if;
-    if v_known = '{}' then
-      perform hwqueue.insert_spawns(v_found.requests, v_queue, p_now);
-    else
-      perform hwqueue.spawn_again(v_found.requests, v_found.bad, v_known, v_queue, p_now);
+    perform hwqueue.insert_spawns(case when v_known = '{}' then v_found.requests else array(
+      select r from unnest(v_found.requests) r where not v_known ? r.item_no::text order by r.item_no) end,
+      v_queue, p_now);
+    if v_known <> '{}' then
+      v_ended := hwqueue.take_outcomes(array(
+        select r.lease_id from unnest(v_found.requests) r where v_known ? r.item_no::text));
+      perform hwqueue.revive_leases(array(  -- the bad ones end again: how they did before says nothing of now
+        select r from unnest(v_found.requests) r
+        where r.lease_id = any (v_ended) and r.lease_id <> all (v_found.bad)), p_now);
     end if;
     for v_bad in
       select b.reason, array_agg(b.lease_id) as leases
@@ -266,33 +270,11 @@ begin
   -- while more items than `low` are open the window is left alone: it is filled again when a sixteenth of it
   -- is free, not for each end, because that reads the run, the map and its list
   update hwqueue.tally t
-  set need = v_end, arrived = t.arrived + (v_end - t.need - v_spawned),
-    unmet = 0, failed = t.failed + v_failed,
+  set need = v_end, arrived = t.arrived + v_end - t.need - v_spawned, unmet = 0, failed = t.failed + v_failed,
     low = case when v_end < p_map.items then v_window - greatest(1, least(v_window / 16, 250)) else 0 end
   where t.run_id = p_run.run_id and t.step_no = p_map.step_no and t.part = p_tally.part
-  returning t.* into v_tally;
-  return v_tally;
-end
-$$;
-
--- Writes the leases of items of a retry: new ones, and those that are there (p_known). p_bad of these are not
--- put back: the caller ends them again, because how they ended before says nothing of the items of now.
--- Locks: new rows; the outcomes of the others, which the caller holds. Not idempotent.
-create or replace function hwqueue.spawn_again(p_requests hwqueue.spawn_request[], p_bad uuid[],
-  p_known jsonb, p_queue hwqueue.queue, p_now timestamptz) returns void
-language plpgsql volatile
-as $$
-declare
-  v_ended uuid[];
-begin
-  perform hwqueue.insert_spawns(array(
-    select r from unnest(p_requests) r where not p_known ? r.item_no::text order by r.item_no), p_queue,
-    p_now);
-  v_ended := hwqueue.take_outcomes(array(
-    select r.lease_id from unnest(p_requests) r where p_known ? r.item_no::text));
-  perform hwqueue.revive_leases(array(
-    select r from unnest(p_requests) r where r.lease_id = any (v_ended) and r.lease_id <> all (p_bad)),
-    p_now);
+  returning t.* into p_tally;
+  return p_tally;
 end
 $$;
 
