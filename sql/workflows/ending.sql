@@ -24,6 +24,9 @@ declare
     case when current_setting('hwqueue.ended', true) like '+%'
       then current_setting('hwqueue.ended_before') end,
     ltrim(current_setting('hwqueue.ended', true), '+')), ' ');
+  v_leases uuid[];
+  v_states text[];
+  v_traces text[];
   v_found record;
   v_done int := length(set_config('hwqueue.ended', '', true));  -- 0, and the list is empty
 begin
@@ -79,14 +82,16 @@ begin
       perform hwqueue.items_ended(array[v_words[5]::uuid], v_words[3], true);
     end if;
   elsif v_words[2] is not null then
+    -- not in the loop's statement, which would walk over the words for each of them
+    v_leases := array(select v_words[i + 3]::uuid from generate_series(2, cardinality(v_words), 4) i);
+    v_states := array(select v_words[i + 1] from generate_series(2, cardinality(v_words), 4) i);
+    v_traces := array(select v_words[i] from generate_series(2, cardinality(v_words), 4) i);
     for v_found in
       with ended as (
         update hwqueue.step s
         set state = e.state, ended_at = hwqueue.clock(),
           traceparent = nullif(left(translate(e.trace, e'\x1f', ' '), 200), '')
-        from (
-          select v_words[i] as trace, v_words[i + 1] as state, v_words[i + 3]::uuid as lease_id
-          from generate_series(2, cardinality(v_words)) i where i % 4 = 2) e  -- few, the planner says
+        from unnest(v_leases, v_states, v_traces) e(lease_id, state, trace)
         cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
           select x.run_id, x.step_no from hwqueue.lease x
           where x.lease_id = e.lease_id and x.item_no is null offset 0) l
@@ -101,9 +106,9 @@ begin
       perform hwqueue.advance_run_by_id(v_found.run_id, hwqueue.new_progress(v_found.steps, v_found.states),
         cardinality(v_found.steps), p_is_short, hwqueue.clock());
     end loop;
-    if v_done < cardinality(v_words) / 4 then
-      perform hwqueue.items_ended(array_agg(v_words[i + 3]::uuid), v_words[i + 1], p_is_short)
-      from generate_series(2, cardinality(v_words), 4) i group by v_words[i + 1] order by v_words[i + 1];
+    if v_done < cardinality(v_leases) then
+      perform hwqueue.items_ended(array_agg(e.lease_id), e.state, p_is_short)
+      from unnest(v_leases, v_states) e(lease_id, state) group by e.state order by e.state;
     end if;
   end if;
 end
