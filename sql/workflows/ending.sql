@@ -83,9 +83,8 @@ begin
     end if;
   elsif v_words[2] is not null then
     -- not in the loop's statement, which would walk over the words for each of them
-    v_leases := array(select v_words[i + 3]::uuid from generate_series(2, cardinality(v_words), 4) i);
-    v_states := array(select v_words[i + 1] from generate_series(2, cardinality(v_words), 4) i);
-    v_traces := array(select v_words[i] from generate_series(2, cardinality(v_words), 4) i);
+    select array_agg(v_words[i + 3]::uuid), array_agg(v_words[i + 1]), array_agg(v_words[i])
+    into v_leases, v_states, v_traces from generate_series(2, cardinality(v_words), 4) i;
     for v_found in
       with ended as (
         update hwqueue.step s
