@@ -832,7 +832,6 @@ CREATE TABLE hwqueue.node_state (
     storage_path text,
     login text,
     has_reserved boolean DEFAULT false NOT NULL,
-    backfill_until timestamp with time zone,
     expands_until timestamp with time zone,
     recovered_to pg_lsn,
     CONSTRAINT node_state_check CHECK (((judged_xid IS NULL) = (judged_class IS NULL))),
@@ -865,8 +864,6 @@ COMMENT ON COLUMN hwqueue.node_state.storage_path IS 'of the installation, when 
 COMMENT ON COLUMN hwqueue.node_state.login IS 'the role whose members may act for the node; null: any worker, until it registers again';
 
 COMMENT ON COLUMN hwqueue.node_state.has_reserved IS 'claims of the node may be reserved';
-
-COMMENT ON COLUMN hwqueue.node_state.backfill_until IS 'until when leases that are over by then may use the room that is earmarked here; null: none may';
 
 COMMENT ON COLUMN hwqueue.node_state.expands_until IS 'it has registered: until then only everywhere tasks get its room; null: they have it';
 
@@ -1315,9 +1312,6 @@ CREATE FUNCTION hwqueue.book_room(p_node uuid, p_assignment jsonb, p_copies inte
 CREATE FUNCTION hwqueue.booked_on(p_node uuid, p_leases uuid[]) RETURNS jsonb[]
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue."both"(p_classes bigint[], p_others bigint[]) RETURNS bigint[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.bracket_length(p_text text) RETURNS integer
     LANGUAGE sql IMMUTABLE;
 
@@ -1713,7 +1707,7 @@ COMMENT ON COLUMN hwqueue.profile_queue.others IS 'up to two of those with GPUs 
 CREATE FUNCTION hwqueue.choose_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.choose_by_score(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean, p_only bigint[] DEFAULT NULL::bigint[], p_before hwqueue.later_class DEFAULT NULL::hwqueue.later_class) RETURNS hwqueue.picked_entries
+CREATE FUNCTION hwqueue.choose_by_score(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean, p_before hwqueue.later_class DEFAULT NULL::hwqueue.later_class) RETURNS hwqueue.picked_entries
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.choose_checked(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_asks boolean, p_limit integer, p_window integer, p_probe integer, p_before hwqueue.later_class, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT blocked bigint[], OUT is_new boolean) RETURNS record
@@ -7778,8 +7772,6 @@ REVOKE ALL ON FUNCTION hwqueue.book_room(p_node uuid, p_assignment jsonb, p_copi
 
 REVOKE ALL ON FUNCTION hwqueue.booked_on(p_node uuid, p_leases uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue."both"(p_classes bigint[], p_others bigint[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.bracket_length(p_text text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_checkpoints() FROM PUBLIC;
@@ -7950,7 +7942,7 @@ REVOKE ALL ON FUNCTION hwqueue.choice_story(p_lease hwqueue.lease, p_headline te
 
 REVOKE ALL ON FUNCTION hwqueue.choose_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.choose_by_score(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean, p_only bigint[], p_before hwqueue.later_class) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.choose_by_score(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean, p_before hwqueue.later_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.choose_checked(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_asks boolean, p_limit integer, p_window integer, p_probe integer, p_before hwqueue.later_class, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
 

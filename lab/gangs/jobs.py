@@ -33,14 +33,12 @@ class Job:
     Attributes:
         nodes: Of a gang; 0: a single lease.
         gpus: Of the lease, or of each member.
-        limit: What its owner says that it takes at most: one to five times as long as it does.
     """
 
     arrives: float
     runs: float
     nodes: int
     gpus: int
-    limit: float
 
 
 def made_up(cluster: Cluster, count: int, load: float, seed: int) -> list[Job]:
@@ -66,7 +64,7 @@ def made_up(cluster: Cluster, count: int, load: float, seed: int) -> list[Job]:
             [gpus] = chance.choices(list(shares), list(shares.values()))
             nodes, seconds = 0, 60 * _SINGLE_MINUTES
         runs = chance.expovariate(1 / seconds)
-        jobs.append(Job(now, runs, nodes, gpus, runs * chance.uniform(1, 5)))
+        jobs.append(Job(now, runs, nodes, gpus))
     return jobs
 
 

@@ -20,7 +20,6 @@ WAYS: Mapping[str, tuple[type[Simulation], Way]] = {
     "hold and wait": (HoldAndWait, Way(0)),
     "all or none": (Simulation, Way(0)),
     "earmark": (Simulation, Way(1)),
-    "earmark and backfill": (Simulation, Way(1, has_limits=True)),
 }
 
 _NOTES = (

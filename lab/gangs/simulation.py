@@ -39,11 +39,9 @@ class Way:
 
     Attributes:
         earmarks: How many gangs room is kept for: the queue's policy.
-        has_limits: Whether jobs say how long they may run.
     """
 
     earmarks: int
-    has_limits: bool = False
 
 
 @dataclass
@@ -153,8 +151,6 @@ class Simulation:
 
     def _arrive(self, job: Job) -> None:
         options: SpawnOptions = {"placement": {"resources": {"gpu": job.gpus}}}
-        if self._way.has_limits:
-            options["max_run"] = timedelta(seconds=1 + job.limit)
         if job.nodes:
             self._spawn_gang(job, options)
             return

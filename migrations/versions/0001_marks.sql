@@ -427,7 +427,6 @@ create table hwqueue.node_state (
   storage_path text,
   login text,
   has_reserved boolean not null default false,
-  backfill_until timestamptz,
   expands_until timestamptz,
   recovered_to pg_lsn,
   check ((judged_xid is null) = (judged_class is null))
@@ -460,8 +459,6 @@ comment on column hwqueue.node_state.storage_path is 'of the installation, when 
 comment on column hwqueue.node_state.login is
   'the role whose members may act for the node; null: any worker, until it registers again';
 comment on column hwqueue.node_state.has_reserved is 'claims of the node may be reserved';
-comment on column hwqueue.node_state.backfill_until is
-  'until when leases that are over by then may use the room that is earmarked here; null: none may';
 comment on column hwqueue.node_state.expands_until is
   'it has registered: until then only everywhere tasks get its room; null: they have it';
 comment on column hwqueue.node_state.recovered_to is 'of the installation, when generation was read';

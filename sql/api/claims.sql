@@ -16,8 +16,7 @@
 -- the queue's. expires_at is when the claim ends unless it is heartbeated.
 -- What is reserved for the node comes first, and alone (claim_beside_reserved). Else the claim takes the head
 -- of the node's queues if nothing has to be decided there (claim_at_head, lock_at_head). Otherwise it
--- compares classes (claim_general). Nothing gets room that is earmarked, but what will be over in time
--- (claim/backfill).
+-- compares classes (claim_general). Nothing gets room that is earmarked, but what comes before the earmark.
 -- Locks: node_state, then scheduled and ready entries (skip locked); now and then the low-water marks,
 -- skip locked.
 -- Raises: QHQ01, QHN01, QHN03, QHN04, QHA01, QHA02. Not idempotent: after a lost connection treat the

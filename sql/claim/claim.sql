@@ -203,13 +203,13 @@ $$;
 -- Locks the best entries of all classes that the node may run, up to p_limit of one score. No ctids: there
 -- are none.
 -- p_without: classes that this claim has found blocked. p_is_new: one of them waits for the publication
--- of an affinity term. p_only: of these classes; null: of all. p_before: those before its tier and rank.
+-- of an affinity term. p_before: those before its tier and rank.
 -- A new profile has not judged all classes yet: while nothing is found, up to eight batches are judged.
 -- Locks: the profile row and the entries, skip locked; those of decide_class and publish_terms. Raises QHN01
 -- for a deregistered node.
 create or replace function hwqueue.choose_by_score(p_request hwqueue.claim_request,
   p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit int, p_without bigint[], p_is_new boolean,
-  p_only bigint[] default null, p_before hwqueue.later_class default null)
+  p_before hwqueue.later_class default null)
 returns hwqueue.picked_entries
 language plpgsql volatile
 as $$
@@ -223,7 +223,7 @@ declare
   v_asks boolean := p_without <> '{}';
   v_judged record;
   v_open record;
-  v_only bigint[] := p_only;
+  v_only bigint[];
   v_met boolean := false;
   v_fit hwqueue.scored_classes;
   v_window int;
@@ -251,12 +251,11 @@ begin
     v_judged := hwqueue.judge_classes(v_node, p_state);
     if p_state.met_blocked then  -- blocked classes need no score
       v_open := hwqueue.claim_candidates(p_state, p_request.queue_ids, v_room, v_now);
-      v_only := case when p_only is null then v_open.classes else hwqueue.both(p_only, v_open.classes) end;
+      v_only := v_open.classes;
       v_without := v_without || v_open.blocked;
       v_met := v_open.met is distinct from '{}';
     end if;
-    v_fit := hwqueue.fitting_classes(p_request, v_node, v_room, v_only,
-      case when p_only is null then v_judged.extra else '[]' end, v_without);
+    v_fit := hwqueue.fitting_classes(p_request, v_node, v_room, v_only, v_judged.extra, v_without);
     if v_fit.checked = '{}' and v_fit.classes <> '{}' then
       v_taken := hwqueue.choose_from_groups(p_request, v_fit, v_node,
         hwqueue.queue_scan_starts(p_request.queue_ids, cardinality(v_fit.classes)), p_before,
@@ -289,15 +288,6 @@ begin
     v_met or v_without <> '{}' or v_is_short and not p_state.met_blocked, v_awaits);
   return v_picked;
 end
-$$;
-
--- The classes that are in both lists; null: in any. Each may hold all classes of a queue, hence by hash: "is
--- true" keeps it from becoming a join, which callers may have told to go by index.
-create or replace function hwqueue.both(p_classes bigint[], p_others bigint[]) returns bigint[]
-language sql immutable parallel safe
-as $$
-  select case when p_others is null then p_classes
-    else array(select c from unnest(p_classes) c where (c in (select unnest(p_others))) is true) end
 $$;
 
 -- Takes a step in the publication of affinity terms, while the claim holds what it has picked. The step

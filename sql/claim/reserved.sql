@@ -116,8 +116,7 @@ begin
   from hwqueue.queue q
   join hwqueue.node_state s on s.node_id = p_node
   where q.queue_id = p_entry.queue_id;
-  update hwqueue.node_state s set has_reserved = true, backfill_until = null
-  where s.node_id = p_node and (not s.has_reserved or p_hold is null and s.backfill_until is not null);
+  update hwqueue.node_state s set has_reserved = true where s.node_id = p_node and not s.has_reserved;
   return null;
 end
 $$;
@@ -178,21 +177,21 @@ begin
   end loop;
   insert into hwqueue.gang_change (gang_id)
   select distinct c.gang_id from unnest(v_claims) c where c.gang_id is not null;
-  update hwqueue.node_state s set has_reserved = false, backfill_until = null
+  update hwqueue.node_state s set has_reserved = false
   where s.node_id = p_request.node_id and s.expands_until is null
     and not exists (
       select from hwqueue.claim c where c.node_id = p_request.node_id and c.is_reserved);
 end
 $$;
 
--- The leases that are earmarked on a node and are of this tier and rank, or come later; p_tier null: all.
+-- The leases that are earmarked on a node and are of this tier and rank, or come later.
 create or replace function hwqueue.later_earmarks(p_node uuid, p_tier smallint, p_rank bigint) returns uuid[]
 language sql stable
 as $$
   select array(
     select c.lease_id from hwqueue.claim c
     cross join lateral hwqueue.earmark_order(c.lease_id) o
-    where c.node_id = p_node and c.is_earmark and ((o.tier, o.rank) >= (p_tier, p_rank) or p_tier is null))
+  where c.node_id = p_node and c.is_earmark and (o.tier, o.rank) >= (p_tier, p_rank))
 $$;
 
 -- The tier and rank that an earmark of a lease has: its own, or those of the lease whose place it takes, if

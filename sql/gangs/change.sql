@@ -98,8 +98,8 @@ $$;
 -- gang_incomplete: a member is asked to stop, or its deadline has passed.
 -- kept_too_long: for longer than the policy earmark_time, and it is not known by when there is room.
 -- any other: it may not run beside what runs now (back_earmarks).
--- Locks: the caller holds the gang; its choice, skip locked; node_state by node_id, skip locked; as
--- back_earmarks and stop_members. Wakes: waiting workers.
+-- Locks: the caller holds the gang; its choice, skip locked; as back_earmarks and stop_members. Wakes:
+-- waiting workers.
 create or replace function hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
@@ -136,14 +136,7 @@ begin
       perform hwqueue.note_gang(p_gang, 'reserved'), hwqueue.try_those_behind(p_now);
       return;
     elsif v_fault = 'insufficient_capacity' then
-      -- until then others may use its room (claim/backfill); a node that is locked learns it at a later tick
       v_starts_by := hwqueue.earmark_start(p_gang.gang_id, p_now);
-      update hwqueue.node_state s set backfill_until = v_starts_by
-      where s.node_id = any (array(
-        select x.node_id from hwqueue.node_state x
-        where x.backfill_until is distinct from v_starts_by and x.node_id = any (array(
-          select c.node_id from hwqueue.claim c where c.lease_id = any (v_leases)))
-        order by x.node_id for no key update skip locked));
       update hwqueue.gang g set starts_by = v_starts_by
       where g.gang_id = p_gang.gang_id and g.starts_by is distinct from v_starts_by;
       return;

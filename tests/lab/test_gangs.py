@@ -37,9 +37,9 @@ def test_what_has_room_starts_when_it_arrives(dsn: str) -> None:
 
 
 def test_half_a_gang_gives_up_and_tries_again(dsn: str) -> None:
-    first = Job(arrives=0, runs=1000, nodes=0, gpus=2, limit=0)
-    gang = Job(arrives=1, runs=10, nodes=2, gpus=2, limit=0)
-    late = Job(arrives=2000, runs=1, nodes=0, gpus=1, limit=0)
+    first = Job(arrives=0, runs=1000, nodes=0, gpus=2)
+    gang = Job(arrives=1, runs=10, nodes=2, gpus=2)
+    late = Job(arrives=2000, runs=1, nodes=0, gpus=1)
     with HoldAndWait(dsn, Cluster(racks=1, nodes=2, gpus=2), 1, Way(earmarks=0)) as simulation:
         seen = simulation.run([first, gang, late])
     # tries from 1, 311, 631 and 971 on, of 300 s; the other node is free at 1000
@@ -51,9 +51,9 @@ def test_half_a_gang_gives_up_and_tries_again(dsn: str) -> None:
 def test_a_full_cluster(run: Run) -> None:
     sizes = ["--racks", "2", "--nodes", "2", "--gpus", "2", "--tick", "300"]
     [answer] = ask(gangs, run, *sizes, "--jobs", "40", "--loads", "1.2", "--seeds", "3")
-    held, without, *kept = answer.figures
+    held, without, kept = answer.figures
     assert held.more["held idle %"].median > 0
     assert without.more["busy %"].median > 50
     assert without.more["singles p95 min"].median > 0
     assert without.more["held idle %"].median == 0
-    assert [figure.more["held idle %"].median > 0 for figure in kept] == [True, True]
+    assert kept.more["held idle %"].median > 0

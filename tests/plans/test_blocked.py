@@ -62,16 +62,3 @@ def test_new_terms_find_their_classes_by_index(api: Api) -> None:
     told += [plan for plan in work.plans if "k.terms @>" in plan["Query Text"]]
     assert len(told) >= 2
     assert Work(told).rows_read("placement_class") < MANY
-
-
-def test_two_lists_of_classes_are_compared_by_hash(api: Api) -> None:
-    """What backfill may take, and what is not blocked: each may be all classes of a queue."""
-    asked = (
-        "select hwqueue.both(x.a, x.b)"
-        " from (select array[1, 2, 3]::bigint[] as a, array[3, 1]::bigint[] as b offset 0) x"
-    )
-    with api.conn.transaction():
-        api.conn.execute("set local enable_hashjoin = off")  # as claims are called
-        with explained(api.conn) as work:
-            assert api.one(asked) == [1, 3]
-    assert any("hashed SubPlan" in node.get("Filter", "") for node in work.nodes)

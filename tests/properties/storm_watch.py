@@ -26,12 +26,10 @@ Specs = Mapping[UUID, Mapping[str, Any]]
 Row = dict[str, Any]
 
 ASSIGNED = """
-  select c.lease_id, c.assignment, c.is_earmark, s.was_reserved, p.placement, o.tier, o.rank,
-         c.claimed_at + p.max_run <= n.backfill_until as may_backfill
+  select c.lease_id, c.assignment, c.is_earmark, s.was_reserved, p.placement, o.tier, o.rank
   from hwqueue.claim c
   join storm.claim s on s.lease_id = c.lease_id
   join hwqueue.placement_class p on p.class_id = c.class_id
-  join hwqueue.node_state n on n.node_id = c.node_id
   cross join lateral (
     select l.tier, l.rank from hwqueue.lease l
     left join hwqueue.replacement r on r.lease_id = c.lease_id and c.is_earmark
@@ -161,12 +159,9 @@ def misgrant(mine: Row, others: Sequence[Row], spec: Mapping[str, Any]) -> list[
 def _beside(mine: Row, others: Sequence[Row]) -> list[Sequence[Row]]:
     """What a claim may have been granted beside: all earmarks, or all but those that it passed.
 
-    It passes those that come after it in order, from one of them on, and all if it is over in time.
+    It passes those that come after it in order, from one of them on.
     """
-    places = {_place(row) for row in others if row["is_earmark"]}
-    passed = {place for place in places if place > _place(mine)}
-    if mine["may_backfill"] and places:
-        passed.add(min(places))
+    passed = {_place(row) for row in others if row["is_earmark"] and _place(row) > _place(mine)}
     return [others] + [
         [row for row in others if not row["is_earmark"] or _place(row) < place] for place in sorted(passed)
     ]

@@ -111,14 +111,16 @@ def test_a_member_that_is_being_cancelled(direct: Direct, actor: Actors) -> None
 
 
 def with_room(direct: Direct) -> tuple[Node, UUID]:
-    """A node with room for its earmark, which a lease that is over in time may use; the gang."""
-    nodes, claims, gang_id = half_full(direct, max_run=600)
-    short = {"max_run": 60, **HALF}
-    direct.spawn(QUEUE, short)
+    """A node with room for its earmark, which has waited for an earlier lease long enough; the gang."""
+    nodes, claims, gang_id = half_full(direct)
+    early = {"priority": 1, **HALF}
+    direct.spawn(QUEUE, early)
     complete(direct, *direct.claim(QUEUE, *nodes[0]))  # its class is known
     reap(direct, 2)
     complete(direct, *claims)
-    direct.spawn(QUEUE, short)
+    direct.spawn(QUEUE, early)
+    yielded = "update hwqueue.claim set yields_at = hwqueue.clock() - interval '20 seconds'"
+    direct.conn.execute(f"{yielded} where is_earmark")
     return nodes[0], gang_id
 
 

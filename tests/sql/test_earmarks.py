@@ -394,45 +394,18 @@ def bounded(api: Api, queue: str, machines: list[Node], *seconds: int) -> list[R
     ]
 
 
-def test_backfill_by_what_is_over_in_time(api: Api, queue: str, pairs: list[Node], clock: Clock) -> None:
-    """The leases in the way end by a known time, so shorter ones use the room until then."""
+def test_when_it_starts_at_the_latest(api: Api, queue: str, pairs: list[Node], clock: Clock) -> None:
+    """When the leases in the way end, which all of them say; until then nothing short is let in."""
     bounded(api, queue, pairs, 300, 600, 600)
     gang_id = earmarked(api, queue, pairs)
     reap(api)
-    start = clock.now() + timedelta(seconds=600)
-    assert gang(api, gang_id)["starts_by"] == start
+    assert gang(api, gang_id)["starts_by"] == clock.now() + timedelta(seconds=600)
     kept = [node for node in pairs if node.name in nodes(api, gang_id)]
-    before = deficits(api)
-    for most in (None, 601):
-        api.spawn(queue, max_run=most, **GPU)
-        assert [api.claimed(node, queue) for node in kept] == [[], []]
-    short = api.spawn(queue, max_run=600, **GPU)
-    [claim] = [claim for node in kept for claim in api.claim(node, queue)]
-    assert (claim["lease_id"], len(claim["assignment"]["gpus"])) == (short, 1)
-    assert deficits(api) != before
-    reap(api)
-    assert gang(api, gang_id)["starts_by"] == start
-    clock.advance(timedelta(seconds=10))
-    api.spawn(queue, **GPU, max_run=600)
-    assert [api.claimed(node, queue) for node in kept] == [[], []]  # too late for it by now
+    api.spawn(queue, max_run=10, **GPU)
+    assert [api.claimed(node, queue) for node in kept] == [[], []]
 
 
-def test_no_backfill_beside_what_may_run_on(api: Api, queue: str, pairs: list[Node]) -> None:
+def test_nobody_knows_when_what_may_run_on_ends(api: Api, queue: str, pairs: list[Node]) -> None:
     bounded(api, queue, pairs[:2], 300, 300)
     api.running(queue, pairs[2], **GPU)
-    gang_id = waiting(api, queue, 3, PAIR)
-    assert gang(api, gang_id)["starts_by"] is None
-    api.spawn(queue, **GPU, max_run=10)
-    assert [api.claimed(node, queue) for node in pairs] == [[]] * 3
-
-
-def test_backfill_of_a_worker_that_takes_one_lease(api: Api, queue: str, pairs: list[Node]) -> None:
-    api.leave_all()
-    machines = [api.node(concurrency=1) for _ in range(2)]
-    first, _ = (api.running(queue, node, max_run=300) for node in machines)
-    gang_id = waiting(api, queue, 2)
-    api.complete(first)
-    short = api.spawn(queue, max_run=300)
-    rows = api.rows("settle_and_claim", **machines[0].who, settle=Jsonb([]), queues=[queue], qty=3)
-    assert [row["lease_id"] for row in rows] == [short]
-    assert gang(api, gang_id)["state"] == "earmarked"
+    assert gang(api, waiting(api, queue, 3, PAIR))["starts_by"] is None

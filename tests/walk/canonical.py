@@ -117,7 +117,7 @@ def _named(row: Row, drawn: dict[Any, str]) -> Row:
     return {column: drawn[row[column]] for column in ("lease_id", "gang_id") if row.get(column) in drawn}
 
 
-def _told(table: str, row: Row, seen: Seen, memory: float) -> Row:  # noqa: PLR0911
+def _told(table: str, row: Row, seen: Seen, memory: float) -> Row:
     """What is so by a row's figures, which count up themselves: is it over, is it of that claim."""
     claims = {claim["lease_id"]: claim["claim_token"] for claim in seen.rows["claim"]}
     if table == "node_state" and UUID(row["node_id"]) not in seen.nodes:
@@ -127,9 +127,6 @@ def _told(table: str, row: Row, seen: Seen, memory: float) -> Row:  # noqa: PLR0
     if table == "gang":
         reason = row["reason"]
         return {"behind": reason if reason in ("behind_earmark", "busy") else None}
-    if table == "claim":
-        overrun_at = seen.overrun_at.get(UUID(row["lease_id"]))
-        return {"overrun_at": overrun_at and overrun_at.isoformat()}
     if table == "replacement":
         return {"is_held": claims.get(row["old_lease"]) == row["old_token"]}
     if table == "placement_check":

@@ -135,7 +135,7 @@ def _forbidden(before: Seen, beside: Seen, lease: UUID, node: UUID) -> str:
     if lease in beside.taken_instead:
         return "another alternative"
     facts, others = beside.facts[lease], [c for c in beside.claims if c.lease_id != lease]
-    if not fits(facts.placement, beside.places[node], others) and not _is_over_in_time(beside, lease, node):
+    if not fits(facts.placement, beside.places[node], others):
         return "no room"
     place = beside.places[node]
     rules = may_run(facts, place, _without(lease, beside.cluster)) - {Rule.MAX_PER_DOMAIN}
@@ -144,15 +144,6 @@ def _forbidden(before: Seen, beside: Seen, lease: UUID, node: UUID) -> str:
     if rules:
         return ", ".join(rules)
     return "patience" if _waits(before, beside, lease, node) else ""
-
-
-def _is_over_in_time(seen: Seen, lease: UUID, node: UUID) -> bool:
-    """Whether it may use room that is kept there: it will be over when that is needed."""
-    until, longest = seen.nodes[node]["backfill_until"], seen.longest.get(lease)
-    if until is None or until <= seen.now or longest is None or seen.now + longest > until:
-        return False
-    others = [claim for claim in seen.backed if claim.lease_id != lease]
-    return fits(seen.facts[lease].placement, seen.places[node], others)
 
 
 def _without(lease: UUID, cluster: Cluster) -> Cluster:

@@ -190,13 +190,12 @@ class Seen:
 
     @cached_property
     def nodes(self) -> dict[UUID, Row]:
-        """What is written of each registered node: `live_until`, `epoch`, `backfill_until`, too."""
+        """What is written of each registered node: `live_until` and `epoch`, too."""
         states = {row["node_id"]: row for row in self.rows["node_state"]}
         return {
             UUID(row["node_id"]): row
             | {
                 "epoch": states[row["node_id"]]["node_epoch"],
-                "backfill_until": _time(states[row["node_id"]]["backfill_until"]),
                 "live_until": time(states[row["node_id"]]["seen_at"]) + span(row["heartbeat_timeout"]),
             }
             for row in self.rows["node"]
@@ -246,26 +245,6 @@ class Seen:
                 queue_domain=self.queue["failure_domain"],
             )
             for row in self.rows["lease"]
-        }
-
-    @cached_property
-    def longest(self) -> dict[UUID, timedelta]:
-        """How long leases may run, of those that say so."""
-        most = {row["class_id"]: row["max_run"] for row in self.rows["placement_class"]}
-        return {
-            UUID(row["lease_id"]): span(most[row["class_id"]])
-            for row in self.rows["lease"]
-            if most[row["class_id"]] is not None
-        }
-
-    @cached_property
-    def overrun_at(self) -> dict[UUID, datetime]:
-        """When claims have lasted as long as they may, of leases that say so."""
-        return {
-            lease: time(row["claimed_at"]) + self.longest[lease]
-            for row in self.rows["claim"]
-            for lease in [UUID(row["lease_id"])]
-            if lease in self.longest
         }
 
     @cached_property

@@ -8,13 +8,11 @@ from uuid import UUID
 from tests.walk.seen import NEVER, GangSeen, LeaseSeen, Seen, time
 
 Expected = dict[UUID, LeaseSeen]
-# when upkeep looks again at what it starts or ends, until when room that is kept may be used, and
-# when a planner does not lead any more
+# when upkeep looks again at what it starts or ends, and when a planner does not lead any more
 _AWAITED = (
     ("everywhere_node", "due_at"),
     ("gang_change", "retry_at"),
     ("replacement", "next_try_at"),
-    ("node_state", "backfill_until"),
     ("planner", "expires_at"),
 )
 

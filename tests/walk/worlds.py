@@ -12,7 +12,7 @@ from tests.walk import more_steps as m
 from tests.walk import operators as o
 from tests.walk import steps as s
 from tests.walk.choices import CHOICE
-from tests.walk.earmarks import BACKFILL, KEPT
+from tests.walk.earmarks import KEPT
 from tests.walk.everywhere import ALWAYS, ONCE
 from tests.walk.lasting import WHILE_RUNNING
 from tests.walk.names import lease_id, node_id
@@ -380,7 +380,6 @@ _WORLDS = [
     OVERLAP,
     WHILE_RUNNING,
     KEPT,
-    BACKFILL,
     SILENT,
     LOST,
     PROPOSALS_OF_ALL,

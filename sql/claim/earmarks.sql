@@ -1,19 +1,15 @@
--- Claims of nodes that have reservations: what is reserved, what passes earmarks, what fits beside them, and
--- backfill.
+-- Claims of nodes that have reservations: what is reserved, what passes earmarks, what fits beside them.
 --
 -- claim_task and settle_and_claim (api/claims) call claim_beside_reserved for a node with has_reserved,
--- instead of the claims that all other nodes make. An example of backfill: a gang is earmarked on gpu-1, and
--- the leases in its way end by 14:32 at the latest, which their max_run says. It is 14:00. A lease with a
--- max_run of half an hour may use a device that is kept for the gang, because it will be over by then. One
--- with an hour, or with none, may not. A lease of an earlier tier or rank passes: an earmark keeps room from
--- what comes after it in order, and from its equals, but never from what comes before it.
+-- instead of the claims that all other nodes make. An example: a gang is earmarked on gpu-1. A lease of the
+-- same rank that needs no GPU runs beside it; one that needs a GPU waits, unless its tier or rank is earlier.
 --
--- Invariant: a claim that is granted in room that is kept for others comes before them by tier and rank, or
--- ends, by its max_run, when they start at the latest. The load of the node counts both meanwhile.
+-- Invariant: a claim that is granted in room that is kept for others comes before them by tier and rank. The
+-- load of the node counts both meanwhile.
 
 -- Grants what a node has reserved. Where there is none, leases that come before what is earmarked there, as
--- if that were not; then leases that fit beside it; then leases that may use the room meanwhile. A node that
--- has just registered grants none of these before everywhere tasks have booked their room (expands_until).
+-- if that were not; then leases that fit beside it. A node that has just registered grants none of these
+-- before everywhere tasks have booked their room (expands_until).
 -- Locks: the caller holds node_state; as fetch_reserved and claim_general. Raises as claim_general. Not
 -- idempotent.
 create or replace function hwqueue.claim_beside_reserved(p_request hwqueue.claim_request,
@@ -50,19 +46,12 @@ begin
   where c.node_id = p_request.node_id;
   if v_request.qty > 0 then
     return query select g.* from hwqueue.claim_general(v_request, p_state, null, p_moves, p_drawn) g;
-    if found then
-      return;
-    end if;
-  end if;
-  if p_state.backfill_until > hwqueue.clock() then
-    return query select b.* from hwqueue.claim_over_earmarks(p_request, p_state, null) b;
   end if;
 end
 $$;
 
 -- Grants leases as if the earmarks of a node that are of this tier and rank or come later were not there:
--- leases before that tier and rank. Without p_before those that will be over when the node is needed
--- (backfill_until), as if nothing were earmarked there. Not idempotent.
+-- leases before that tier and rank. Not idempotent.
 -- Locks: the caller holds node_state; as choose_by_score; what it passes, skip locked. Raises: QHQ01, QHN01.
 create or replace function hwqueue.claim_over_earmarks(p_request hwqueue.claim_request,
   p_state hwqueue.node_state, p_before hwqueue.later_class)
@@ -76,7 +65,6 @@ declare
   v_kept jsonb[] := hwqueue.booked_on(p_state.node_id, v_passed);
   v_load hwqueue.node_load := hwqueue.add_uses(hwqueue.read_load(p_state.node_id), v_node, v_kept, -1);
   v_generation bigint := hwqueue.node_generation(p_state.node_id);
-  v_classes bigint[];
   v_left int;
   v_room hwqueue.headroom;
   v_picked hwqueue.picked_entries;
@@ -85,16 +73,13 @@ declare
 begin
   p_request.now := hwqueue.clock();
   p_request.queue_ids := hwqueue.open_queues(p_request.queues);
-  v_classes := case when p_before.tier is null then array(
-    select c.class_id from hwqueue.placement_class c where c.queue_id = any (p_request.queue_ids)
-      and c.max_run <= p_state.backfill_until - p_request.now and c.retired_at is null) end;
-  v_left := case when v_classes = '{}' then 0 else least(p_request.qty, v_node.concurrency - (
+  v_left := least(p_request.qty, v_node.concurrency - (
     select count(*)::int from hwqueue.claim c
-    where c.node_id = p_state.node_id and c.lease_id <> all (v_passed))) end;
+    where c.node_id = p_state.node_id and c.lease_id <> all (v_passed)));
   while v_left > 0 loop
     v_room := hwqueue.node_headroom(v_node, v_load);
     begin
-      v_picked := hwqueue.choose_by_score(p_request, p_state, v_room, 1, '{}', false, v_classes, p_before);
+      v_picked := hwqueue.choose_by_score(p_request, p_state, v_room, 1, '{}', false, p_before);
       if v_picked.ctids <> '{}' and cardinality(v_passed) > cardinality(array(
           select c.lease_id from hwqueue.claim c
           where c.lease_id = any (v_passed) and c.is_earmark for update skip locked)) then
