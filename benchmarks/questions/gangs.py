@@ -40,7 +40,10 @@ _SPAWN_MANY = """
     select count(*) from generate_series(1, %s) n
     cross join lateral hwqueue.spawn_gang(p_queue => %s, p_members => %s)
 """
-_TICK = "select hwqueue.reap_gangs(20, interval '1 minute', hwqueue.clock())"
+_TICK = """
+    select hwqueue.reap_teams('{gang change,gang earmark,gang}', 20, '1 minute', m, hwqueue.clock())
+    from hwqueue.reap_cursor m order by m.version desc limit 1
+"""
 _STATE = "select g.state, g.reason from hwqueue.gang g where g.gang_id = %s"
 _IS_OPEN = "select g.finished_at is null from hwqueue.gang g where g.gang_id = %s"
 _CANCEL = "select hwqueue.cancel_gang(p_gang => %s)"

@@ -1556,6 +1556,7 @@ create table hwqueue.gang (
   rank bigint not null,
   position bigint generated always as identity,
   size int not null,
+  members uuid[] not null,
   together text[] not null,
   same text[] not null,
   on_lost text not null,
@@ -1589,6 +1590,8 @@ create index gang_waiting on hwqueue.gang (rank, position)
   where state = 'waiting' or state = 'running' and missing > 0;
 comment on table hwqueue.gang is 'leases that start together: its members are the leases with its gang_id';
 comment on column hwqueue.gang.rank is 'that of its first member: what starts first; then position';
+comment on column hwqueue.gang.members is
+  'its leases, in the order of their ranks, from 0: the first is rank 0; leases may go before the gang does';
 comment on column hwqueue.gang.together is
   'domains, the first that will do: all members run in one place of it; {}: anywhere';
 comment on column hwqueue.gang.same is 'node labels whose values are equal for all members';
@@ -1612,15 +1615,6 @@ comment on column hwqueue.gang.missing is
 comment on column hwqueue.gang.run_id is 'the run whose step it is; null: it was spawned by itself';
 comment on column hwqueue.gang.step_no is 'which step of that run: its members are the items of the step';
 comment on column hwqueue.gang.earmark_after is 'it was earmarked for too long, and is not before then';
-
-create table hwqueue.gang_member (
-  gang_id uuid not null,
-  ordinal int not null,
-  lease_id uuid not null,
-  primary key (gang_id, ordinal)
-);
-comment on table hwqueue.gang_member is 'the roster of a gang; the rows stay as long as the gang does';
-comment on column hwqueue.gang_member.ordinal is 'the rank of the member in the job, from 0';
 
 -- Inserted by whatever ends, puts back or fetches a member, so that no such call waits for the gang.
 create table hwqueue.gang_change (
@@ -1715,30 +1709,21 @@ comment on column hwqueue.everywhere_node.earmark_after is
 create table hwqueue.choice (
   choice_id uuid not null,
   tenant text not null,
-  alternatives int not null default 1,
+  members uuid[] not null,
   taken uuid,
   taken_at timestamptz,
-  settled_at timestamptz,
   checked_at timestamptz not null,
   primary key (choice_id)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.05);
 create index choice_checked on hwqueue.choice (checked_at);
-create index choice_unsettled on hwqueue.choice (taken_at) where taken is not null and settled_at is null;
+create index choice_unsettled on hwqueue.choice (taken_at) where taken_at is not null;
 comment on table hwqueue.choice is 'a choice: of its alternatives one runs (spawn option one_of)';
 comment on column hwqueue.choice.taken is
   'the lease or gang that was claimed or reserved first; it stays the choice when it waits again';
-comment on column hwqueue.choice.settled_at is
-  'when upkeep found that no other alternative is open; null: not since one was added';
+comment on column hwqueue.choice.members is 'its alternatives: leases and gangs';
+comment on column hwqueue.choice.taken_at is
+  'when it was taken, or when the last alternative came after that; null: no other one is open';
 comment on column hwqueue.choice.checked_at is 'when prune last checked whether its leases are gone';
-
-create table hwqueue.choice_member (
-  choice_id uuid not null,
-  member_id uuid not null,
-  is_gang boolean not null,
-  primary key (choice_id, member_id)
-);
-comment on table hwqueue.choice_member is 'the alternatives of a choice; the rows stay as long as it does';
-comment on column hwqueue.choice_member.member_id is 'the lease, or with is_gang the gang';
 
 create table hwqueue.replacement (
   lease_id uuid not null,
@@ -1859,14 +1844,12 @@ create table hwqueue.reap_cursor (
   counted_from timestamptz not null default '-infinity',
   counted_as pg_snapshot,
   counted_on bigint,
-  choices_from timestamptz not null default '-infinity',
   deliveries_from timestamptz not null default '-infinity',
   changes_from bigint not null default 0,
   next_change bigint not null default 0,
   kept_from bigint not null default 0,
   next_arrival bigint not null default 0,
-  gangs_from timestamptz not null default '-infinity',
-  replacements_from timestamptz not null default '-infinity',
+  teams_from timestamptz not null default '-infinity',
   terms_from timestamptz not null default '-infinity',
   clock_steps hwqueue.clock_step[] not null default '{}',
   primary key (version)
@@ -1900,8 +1883,6 @@ comment on column hwqueue.reap_cursor.counted_from is 'from where the last count
 comment on column hwqueue.reap_cursor.counted_as is 'it saw all that has been counted';
 comment on column hwqueue.reap_cursor.counted_on is
   'the server, by its system identifier, that counted_as is of';
-comment on column hwqueue.reap_cursor.choices_from is
-  'no choice that is to be settled has an earlier taken_at, and none can get one';
 comment on column hwqueue.reap_cursor.deliveries_from is
   'no delivery that waits has an earlier available_at, and none can get one';
 comment on column hwqueue.reap_cursor.changes_from is
@@ -1911,8 +1892,9 @@ comment on column hwqueue.reap_cursor.next_change is
 comment on column hwqueue.reap_cursor.clock_steps is
   'those of the last day, and those that a webhook has yet to go through';
 comment on column hwqueue.reap_cursor.kept_from is 'no arrival has a lower arrival_id, and none can get one';
-comment on column hwqueue.reap_cursor.gangs_from is
-  'no gang that waits has an earlier next_try_at, and none can get one; likewise replacements_from';
+comment on column hwqueue.reap_cursor.teams_from is
+  'no gang that waits and no replacement has an earlier next_try_at, no choice an earlier taken_at, and none '
+  'can get one';
 comment on column hwqueue.reap_cursor.terms_from is
   'no class with terms to be written and no unpublished term has an earlier created_at, and none can get one';
 insert into hwqueue.reap_cursor (version) values (0);

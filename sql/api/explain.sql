@@ -431,8 +431,7 @@ begin
       where (hwqueue.my_tenants() is null or c.tenant = any (hwqueue.my_tenants()))
         and c.class_id = any (array(
           select l.class_id from hwqueue.lease l
-          where l.lease_id = any (p_id || array(
-            select m.lease_id from hwqueue.gang_member m where m.gang_id = p_id))
+          where l.lease_id = any (p_id || (select g.members from hwqueue.gang g where g.gang_id = p_id))
           union
           select e.class_id from hwqueue.everywhere e where e.everywhere_id = p_id))
       order by 1 limit 20), v.nodes, v.now) f

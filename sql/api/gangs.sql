@@ -58,12 +58,12 @@ begin
       'use a fresh id; the same id never makes a second gang');
   end;
   if v_gang.choice_id is not null then
-    perform hwqueue.join_choice(v_gang.choice_id, v_gang.tenant, v_gang.gang_id, true, v_now);
+    perform hwqueue.join_choice(v_gang.choice_id, v_gang.tenant, v_gang.gang_id, v_now);
   end if;
   perform hwqueue.write_spawns(v_spawns, v_queue, v_now);
   return query
-    select m.ordinal, m.lease_id, m.gang_id from hwqueue.gang_member m
-    where m.gang_id = v_gang.gang_id order by m.ordinal;
+    select m.ordinality::int - 1, m.lease_id, v_gang.gang_id
+    from unnest(v_gang.members) with ordinality m(lease_id, ordinality);
 end
 $$;
 
@@ -155,11 +155,10 @@ declare
   v_gang hwqueue.gang := hwqueue.seen_gang(hwqueue.find_gang(p_gang));
   v_queue hwqueue.queue;
   v_class_ids bigint[] := array(  -- of the members that wait
-    select s.class_id
-    from hwqueue.gang_member m
+    select s.class_id from unnest(v_gang.members) with ordinality m(lease_id, ordinality)
     join hwqueue.scheduled s
       on (s.queue_id, s.available_at, s.lease_id) = (v_gang.queue_id, 'infinity', m.lease_id)
-    where m.gang_id = v_gang.gang_id order by m.ordinal);
+    order by m.ordinality);
   v_members record;
   v_found record;
 begin

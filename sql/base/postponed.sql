@@ -1,8 +1,8 @@
 -- What upkeep could not finish: parts of reap and prune, and of their gangs, replacements, choices and
 -- everywhere tasks those that were cut short.
 --
--- upkeep/parts, gangs/change, gangs/replace, gangs/choices and everywhere/upkeep run each step in a savepoint
--- and call postpone when it fails.
+-- upkeep/parts, upkeep/teams and everywhere/upkeep run each step in a savepoint and call postpone when it
+-- fails.
 -- Example: a gang takes three seconds to assemble, and statement_timeout is two. The timeout undoes the
 -- savepoint of that gang; what the call did before is committed, and the gang is tried again in a second.
 --

@@ -22,9 +22,9 @@ create or replace function hwqueue.lock_alternative(p_request hwqueue.claim_requ
 language plpgsql volatile
 as $$
 declare
-  v_found record;
+  v_choice uuid;
 begin
-  select x.ctid as place, x.lease_id, x.claim_count, h.choice_id into v_found
+  select x.ctid, x.lease_id, x.claim_count, h.choice_id into place, lease_id, claim_count, v_choice
   from hwqueue.ready x
   join hwqueue.lease l on l.lease_id = x.lease_id
   join hwqueue.choice h on h.choice_id = l.choice_id
@@ -36,43 +36,30 @@ begin
   order by x.position limit 1
   for update of x skip locked for no key update of h skip locked;
   if found then
-    update hwqueue.choice h set taken = v_found.lease_id, taken_at = hwqueue.clock()
-    where h.choice_id = v_found.choice_id and h.taken is null;
+    update hwqueue.choice h set taken = lock_alternative.lease_id, taken_at = hwqueue.clock()
+    where h.choice_id = v_choice and h.taken is null;
   end if;
-  place := v_found.place;
-  lease_id := v_found.lease_id;
-  claim_count := v_found.claim_count;
 end
 $$;
 
--- Locks a choice that a lease or a gang may take. False: another was taken, or another session holds the
--- choice. True also without a choice.
--- Locks: the choice, skip locked.
-create or replace function hwqueue.lock_choice(p_choice uuid, p_taker uuid) returns boolean
-language plpgsql volatile
-as $$
-begin
-  if p_choice is not null then
-    perform 1 from hwqueue.choice h where h.choice_id = p_choice and (h.taken is null or h.taken = p_taker)
-    for no key update skip locked;
-    return found;
-  end if;
-  return true;
-end
-$$;
-
--- Takes a choice for a lease or a gang. False: another was taken, or another session holds the choice. True
--- for one that has taken it already, and without a choice.
+-- Locks a choice for a lease or a gang, and with p_takes takes it. False: another was taken, or another
+-- session holds the choice. True for one that has taken it already, and without a choice.
 -- Locks: the choice, skip locked. Idempotent.
-create or replace function hwqueue.take_choice(p_choice uuid, p_taker uuid) returns boolean
+create or replace function hwqueue.take_choice(p_choice uuid, p_taker uuid, p_takes boolean default true)
+returns boolean
 language plpgsql volatile
 as $$
 begin
-  if p_choice is null or not hwqueue.lock_choice(p_choice, p_taker) then
-    return p_choice is null;
+  if p_choice is null then
+    return true;
+  end if;
+  perform 1 from hwqueue.choice h where h.choice_id = p_choice and (h.taken is null or h.taken = p_taker)
+  for no key update skip locked;
+  if not found then
+    return false;
   end if;
   update hwqueue.choice h set taken = p_taker, taken_at = hwqueue.clock()
-  where h.choice_id = p_choice and h.taken is null;
+  where p_takes and h.choice_id = p_choice and h.taken is null;
   return true;
 end
 $$;

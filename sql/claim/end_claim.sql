@@ -84,9 +84,8 @@ as $$
                  + g.size * count(*) filter (where s.is_reserved or s.state = 'cancelled')
         from (
           select hwqueue.lease_state(m.lease_id) as state, c.is_reserved
-          from hwqueue.gang_member m
-          left join hwqueue.claim c on c.lease_id = m.lease_id
-          where m.gang_id = g.gang_id) s)))
+          from unnest(g.members) m(lease_id)
+          left join hwqueue.claim c on c.lease_id = m.lease_id) s)))
 $$;
 
 -- When the next attempt may start, after attempt number p_attempt; null when no attempt is left.

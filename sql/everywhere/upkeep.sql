@@ -1,89 +1,15 @@
 -- Upkeep of everywhere tasks: what reap looks at, what prune deletes, what verify_invariants checks.
 --
--- reap calls reap_everywhere. It looks at nodes that have just registered (expand_node, as their first claims
--- do), at those whose lease was fetched, put back or has ended (gang_change), at those that are due
--- (everywhere_node.due_at), and in turn at all others: nodes that were silent or cordoned while the
+-- reap looks at nodes that have just registered (expand_node, as their first claims do), at those whose lease
+-- was fetched, put back or has ended (gang_change), and at those that are due (everywhere_node.due_at), by
+-- upkeep/teams; and in turn at all others (sweep_everywhere): nodes that were silent or cordoned while the
 -- everywhere task was spawned, or suit it since a taint is off. Example: a fleet of 10,000 nodes gets an
 -- everywhere task. Each call of reap takes as many nodes as it has time for, and says that there is more.
 --
 -- Invariant: nothing is lost when a part is cut short, because each look compares what should be with what
 -- is. Nodes that others hold are left to a later call, so no part waits.
 --
--- Read reap_everywhere, then sweep_nodes.
-
--- Looks at up to p_limit leases that have changed and p_limit that are due, then at further nodes of each
--- everywhere task. Stops after p_budget, but looks at one of each first. Returns whether there is more to do
--- at once. p_from: no change is older. One session does it at a time: the one that leads upkeep.
--- Locks: everywhere tasks and node_state, skip locked; as look_at_node.
-create or replace function hwqueue.reap_everywhere(p_limit int, p_budget interval, p_now timestamptz,
-  p_from bigint) returns boolean
-language plpgsql volatile
-as $$
-declare
-  v_until timestamptz := clock_timestamp() + p_budget;
-  v_everywhere hwqueue.everywhere;
-  v_state hwqueue.node_state;
-  v_id uuid;
-  v_lease_id uuid;
-  v_row hwqueue.everywhere_node;
-  v_node_id uuid;
-  v_count int := 0;
-  v_more boolean := false;
-begin
-  if not exists (select from hwqueue.everywhere e) then
-    return false;
-  end if;
-  for v_state in
-    select s.* from hwqueue.node_state s where s.expands_until is not null
-      and not hwqueue.is_put_off('everywhere', s.node_id, p_now)
-    order by s.node_id limit 20 for no key update skip locked
-  loop
-    begin
-      perform hwqueue.expand_node(v_state);
-    exception when query_canceled or others then
-      perform hwqueue.postpone('everywhere', v_state.node_id, sqlstate, sqlerrm, p_now);
-    end;
-    exit when clock_timestamp() >= v_until;
-  end loop;
-  for v_lease_id in  -- that have changed, the oldest changes first
-    select c.gang_id
-    from (select x.gang_id, x.change_id from hwqueue.gang_change x
-          where x.change_id >= p_from and not exists (select from hwqueue.gang g where g.gang_id = x.gang_id)
-          order by x.change_id limit p_limit) c
-    group by c.gang_id order by min(c.change_id)
-  loop
-    select r.* into v_row from hwqueue.everywhere_node r where r.lease_id = v_lease_id;
-    if found then
-      v_count := v_count + hwqueue.look_if_free(v_row.everywhere_id, v_row.node_id, p_now)::int;
-    else  -- it belongs to no node, because it was requeued after another one had followed it
-      delete from hwqueue.gang_change c where c.gang_id = v_lease_id;
-      perform hwqueue.cancel_reserved_entry(v_lease_id, jsonb_build_object('reason', 'everywhere_replaced'));
-    end if;
-    v_more := v_more or v_count >= p_limit or clock_timestamp() >= v_until;
-    exit when clock_timestamp() >= v_until;
-  end loop;
-  v_count := 0;
-  for v_id, v_node_id in  -- that are due: their retry, their next try, or a reservation to be extended
-    select r.everywhere_id, r.node_id from hwqueue.everywhere_node r
-    where r.due_at <= p_now order by r.due_at limit p_limit
-  loop
-    v_count := v_count + hwqueue.look_if_free(v_id, v_node_id, p_now)::int;
-    v_more := v_more or v_count >= p_limit or clock_timestamp() >= v_until;
-    exit when clock_timestamp() >= v_until;
-  end loop;
-  for v_id in
-    select e.everywhere_id from hwqueue.everywhere e
-    where e.finished_at is null order by e.swept_at <= p_now, e.swept_at limit 20
-  loop
-    select e.* into v_everywhere from hwqueue.everywhere e
-    where e.everywhere_id = v_id for no key update skip locked;
-    continue when not found;
-    v_more := hwqueue.sweep_nodes(v_everywhere, v_until, p_now) or v_more;
-    exit when clock_timestamp() >= v_until;
-  end loop;
-  return v_more;
-end
-$$;
+-- Read sweep_everywhere.
 
 -- Looks at everywhere tasks on a node that has registered: those that suit it and have no lease
 -- there, and those whose lease has changed. Stops after a twentieth of a second. Once
@@ -138,53 +64,74 @@ begin
 end
 $$;
 
--- Looks at up to 200 further nodes of an everywhere task, by their ids and round again: those that differ
--- from what they should be. After a round that finds no open lease, one that was stopped is finished. One
--- whose queue was dropped is stopped. Returns whether it had to leave nodes that differ.
--- Locks: the caller holds the everywhere task; as look_if_free.
-create or replace function hwqueue.sweep_nodes(p_everywhere hwqueue.everywhere, p_until timestamptz,
-  p_now timestamptz) returns boolean
+-- Looks at further nodes of everywhere tasks, until p_until, but at one node first: of those tasks that were
+-- not looked at for longest, up to 200 nodes, by their ids and round again, that differ from what they should
+-- be. A look that is cut short, or fails, is undone alone and postponed, by the lease that is there, else by
+-- the node. After a round that finds no open lease, one that was stopped is finished. One whose queue was
+-- dropped is stopped. Returns whether it had to leave nodes that differ.
+-- Locks: everywhere tasks, skip locked; as look_if_free.
+create or replace function hwqueue.sweep_everywhere(p_until timestamptz, p_now timestamptz) returns boolean
 language plpgsql volatile
 as $$
 declare
-  v_nodes uuid[] := array(
-    (select n.node_id from hwqueue.node n
-     where n.node_id > p_everywhere.swept_node order by n.node_id limit 200)
-    union
-    (select r.node_id from hwqueue.everywhere_node r
-     where r.everywhere_id = p_everywhere.everywhere_id
-       and r.node_id > p_everywhere.swept_node order by r.node_id limit 200)
-    order by 1 limit 200);
+  c_none constant uuid := '00000000-0000-0000-0000-000000000000';
+  v_id uuid;
+  v_everywhere hwqueue.everywhere;
+  v_nodes uuid[];
   v_node_id uuid;
-  v_last uuid := case when cardinality(v_nodes) = 200 then v_nodes[200]
-    else '00000000-0000-0000-0000-000000000000' end;
+  v_item uuid;
+  v_last uuid;
+  v_finished boolean;
   v_cut boolean := false;
-  v_finished boolean := false;
 begin
-  if p_everywhere.stopped_at is null and exists (
-      select from hwqueue.queue q
-      where q.queue_id = p_everywhere.queue_id and q.dropped_at is not null) then
-    p_everywhere := hwqueue.mark_stopped(p_everywhere, true, p_now);
-  end if;
-  for v_node_id in
-    select d.node_id from hwqueue.differing_nodes(p_everywhere, v_nodes, p_now) d order by d.node_id loop
-    perform hwqueue.look_if_free(p_everywhere.everywhere_id, v_node_id, p_now);
-    if clock_timestamp() >= p_until and v_node_id <> v_nodes[cardinality(v_nodes)] then
-      v_last := v_node_id;
-      v_cut := true;
-      exit;
+  for v_id in
+    select e.everywhere_id from hwqueue.everywhere e
+    where e.finished_at is null order by e.swept_at <= p_now, e.swept_at limit 20
+  loop
+    select e.* into v_everywhere from hwqueue.everywhere e
+    where e.everywhere_id = v_id for no key update skip locked;
+    continue when not found;
+    v_nodes := array(
+      (select n.node_id from hwqueue.node n
+       where n.node_id > v_everywhere.swept_node order by n.node_id limit 200)
+      union
+      (select r.node_id from hwqueue.everywhere_node r
+       where r.everywhere_id = v_id and r.node_id > v_everywhere.swept_node order by r.node_id limit 200)
+      order by 1 limit 200);
+    v_last := coalesce(v_nodes[200], c_none);
+    if v_everywhere.stopped_at is null and exists (
+        select from hwqueue.queue q
+        where q.queue_id = v_everywhere.queue_id and q.dropped_at is not null) then
+      v_everywhere := hwqueue.mark_stopped(v_everywhere, true, p_now);
     end if;
+    for v_node_id, v_item in
+      select d.node_id, coalesce(r.lease_id, d.node_id)
+      from hwqueue.differing_nodes(v_everywhere, v_nodes, p_now) d
+      left join hwqueue.everywhere_node r on r.everywhere_id = v_id and r.node_id = d.node_id
+      order by d.node_id
+    loop
+      begin
+        perform hwqueue.look_if_free(v_id, v_node_id, p_now)
+        where not hwqueue.is_put_off('everywhere', v_item, p_now);
+      exception when query_canceled or others then
+        perform hwqueue.postpone('everywhere', v_item, sqlstate, sqlerrm, p_now);
+      end;
+      if clock_timestamp() >= p_until and v_node_id <> v_nodes[cardinality(v_nodes)] then
+        v_last := v_node_id;
+        v_cut := true;
+        exit;
+      end if;
+    end loop;
+    v_finished := v_everywhere.stopped_at is not null and v_last = c_none and not exists (
+      select from hwqueue.everywhere_node r where r.everywhere_id = v_id and r.ended_as is null);
+    if v_finished then
+      perform hwqueue.note_everywhere('everywhere_stopped', v_everywhere, 'has stopped');
+    end if;
+    update hwqueue.everywhere e
+    set swept_at = p_now, swept_node = v_last, finished_at = case when v_finished then p_now end
+    where e.everywhere_id = v_id;
+    exit when clock_timestamp() >= p_until;
   end loop;
-  if p_everywhere.stopped_at is not null and v_last = '00000000-0000-0000-0000-000000000000'
-    and not exists (
-      select from hwqueue.everywhere_node r
-      where r.everywhere_id = p_everywhere.everywhere_id and r.ended_as is null) then
-    perform hwqueue.note_everywhere('everywhere_stopped', p_everywhere, 'has stopped');
-    v_finished := true;
-  end if;
-  update hwqueue.everywhere e
-  set swept_at = p_now, swept_node = v_last, finished_at = case when v_finished then p_now end
-  where e.everywhere_id = p_everywhere.everywhere_id;
   return v_cut;
 end
 $$;
@@ -212,9 +159,7 @@ as $$
     else not exists (select from hwqueue.node n where n.node_id = w.node_id) end
 $$;
 
--- Locks a node and looks at an everywhere task there. A look that is cut short, or fails, is undone alone and
--- postponed, by the lease that is there, else by the node. False: another session holds the node, or it is
--- put off.
+-- Locks a node and looks at an everywhere task there. False: another session holds the node.
 -- Locks: node_state, skip locked; as look_at_node.
 create or replace function hwqueue.look_if_free(p_everywhere_id uuid, p_node uuid, p_now timestamptz)
 returns boolean
@@ -222,23 +167,13 @@ language plpgsql volatile
 as $$
 declare
   v_everywhere hwqueue.everywhere;
-  v_item uuid := coalesce((
-    select r.lease_id from hwqueue.everywhere_node r
-    where r.everywhere_id = p_everywhere_id and r.node_id = p_node), p_node);
 begin
-  if hwqueue.is_put_off('everywhere', v_item, p_now) then
-    return false;
-  end if;
   perform 1 from hwqueue.node_state s where s.node_id = p_node for no key update skip locked;
   if not found and exists (select from hwqueue.node_state s where s.node_id = p_node) then
     return false;
   end if;
   select e.* into v_everywhere from hwqueue.everywhere e where e.everywhere_id = p_everywhere_id;
-  begin
-    perform hwqueue.look_at_node(v_everywhere, p_node, p_now);
-  exception when query_canceled or others then
-    perform hwqueue.postpone('everywhere', v_item, sqlstate, sqlerrm, p_now);
-  end;
+  perform hwqueue.look_at_node(v_everywhere, p_node, p_now);
   return true;
 end
 $$;

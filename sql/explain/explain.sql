@@ -328,8 +328,7 @@ begin
       from hwqueue.node n
       where n.deregistered_at is null and n.node_id = any (array(
           select c.node_id from hwqueue.gang g
-          join hwqueue.gang_member m on m.gang_id = g.gang_id
-          join hwqueue.claim c on c.lease_id = m.lease_id and c.is_earmark
+          join hwqueue.claim c on c.lease_id = any (g.members) and c.is_earmark
           where g.state = 'earmarked')) and hwqueue.node_suits(p_class.class_id, n, hwqueue.clock()));
   end if;
 end

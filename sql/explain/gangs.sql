@@ -90,9 +90,8 @@ as $$
 declare
   v_nodes uuid[] := array(
     select o.node_id from hwqueue.overbooked_nodes(array(
-      select distinct c.node_id from hwqueue.gang_member m
-      join hwqueue.claim c on c.lease_id = m.lease_id
-      where m.gang_id = p_gang.gang_id)) o(node_id) order by 1);
+      select distinct c.node_id from hwqueue.claim c
+      where c.lease_id = any (p_gang.members))) o(node_id) order by 1);
   v_order uuid[] := hwqueue.stoppable_claims(v_nodes[: 100]);
   v_node uuid;
   v_found uuid[];
@@ -107,9 +106,8 @@ begin
            coalesce(sum(k.members) filter (where n.node_id <> all (v_nodes)), 0) as room,
            coalesce(jsonb_agg(n.name order by n.name) filter (where n.node_id = any (v_nodes)), '[]') as names
     from (select e.node_id, count(*) as members, count(distinct e.class_id) as kinds
-          from hwqueue.gang_member g
-          join hwqueue.claim e on e.lease_id = g.lease_id
-          where g.gang_id = p_gang.gang_id group by e.node_id) k
+          from hwqueue.claim e
+          where e.lease_id = any (p_gang.members) group by e.node_id) k
     join hwqueue.node n on n.node_id = k.node_id) o
   cross join lateral hwqueue.claims_in_the_way(v_nodes[: 20], p_now) c;
   ways := '[]';
@@ -380,9 +378,7 @@ as $$
       case when p_gang.missing > 0 then format('%s wait to join', p_gang.missing) end,
       case when p_gang.on_lost = 'continue' then (
         select case count(*) when 0 then null when 1 then '1 is lost' else count(*) || ' are lost' end
-        from hwqueue.gang_member l
-        join hwqueue.outcome o on o.lease_id = l.lease_id
-        where l.gang_id = p_gang.gang_id and o.state <> 'completed') end)
+        from hwqueue.outcome o where o.lease_id = any (p_gang.members) and o.state <> 'completed') end)
     else hwqueue.gang_wait_words(p_gang) end
     || case when p_gang.finished_at is null
       then coalesce('; ' || hwqueue.postponed_words(p_gang.gang_id), '') else '' end
@@ -390,7 +386,6 @@ as $$
     select count(*) filter (where c.is_reserved) as reserved,
            count(*) filter (where c.is_reserved is not true) as running,
            min(c.expires_at) filter (where c.is_reserved) as until
-    from hwqueue.gang_member g
-    join hwqueue.claim c on c.lease_id = g.lease_id
-    where g.gang_id = p_gang.gang_id) m
+    from hwqueue.claim c
+    where c.lease_id = any (p_gang.members)) m
 $$;

@@ -317,8 +317,7 @@ as $$
   select 'hwqueue_gang_reserved_members', '{}', count(*)
   from (
     select 1 from hwqueue.gang g
-    join hwqueue.gang_member m on m.gang_id = g.gang_id
-    join hwqueue.claim c on c.lease_id = m.lease_id and c.is_reserved
+    join hwqueue.claim c on c.lease_id = any (g.members) and c.is_reserved
     where g.finished_at is null
       and (g.state = 'reserved' or g.state = 'running' and g.min_size is not null) limit 10000) r
   union all

@@ -29,10 +29,10 @@ language plpgsql volatile
 as $$
 declare
   v_entries hwqueue.scheduled[] := array(
-    select s from hwqueue.gang_member m
+    select s from unnest(p_gang.members) with ordinality m(lease_id, ordinality)
     join hwqueue.scheduled s
       on (s.queue_id, s.available_at, s.lease_id) = (p_gang.queue_id, 'infinity', m.lease_id)
-    where m.gang_id = p_gang.gang_id order by m.ordinal for update of s skip locked);
+    order by m.ordinality for update of s skip locked);
   v_waiting int := cardinality(v_entries);
   v_needed int := hwqueue.members_needed(p_gang, v_waiting);
   v_count int := case when p_is_earmark then v_needed else v_waiting end;
@@ -42,8 +42,7 @@ declare
   v_reason text;
 begin
   if v_waiting = 0 or v_waiting < (
-      select count(*) from hwqueue.gang_member m
-      where m.gang_id = p_gang.gang_id and hwqueue.lease_state(m.lease_id) = 'scheduled')
+      select count(*) from unnest(p_gang.members) m where hwqueue.lease_state(m) = 'scheduled')
     or p_gang.state = 'running' and exists (  -- look_at_gang goes first
       select from hwqueue.gang_change c where c.gang_id = p_gang.gang_id) then
     return 'gang_incomplete';

@@ -1,6 +1,6 @@
 -- What becomes of a gang when something happens to its members.
 --
--- reap_gangs (upkeep/gangs) calls it. Whatever ends, puts back or fetches a member leaves a row in
+-- reap calls it (upkeep/teams). Whatever ends, puts back or fetches a member leaves a row in
 -- gang_change, and waits for nobody. Example: member 2 of a running gang expires. Its end puts the lease back
 -- to wait for the gang, and leaves a change. The next tick finds one member waiting and three running, asks
 -- these to stop, and once all four wait it reserves room for them again. With a min_size of 3 the three go
@@ -28,8 +28,8 @@ declare
 begin
   -- some of its members go on
   v_goes_on := p_gang.state = 'waiting' and exists (
-    select from hwqueue.gang_member m join hwqueue.claim c on c.lease_id = m.lease_id
-    where m.gang_id = p_gang.gang_id);
+    select from hwqueue.claim c
+    where c.lease_id = any (p_gang.members));
   if v_reason = 'insufficient_capacity' then
     v_reason := hwqueue.take_room_back(p_gang, v_goes_on, false, v_reason, p_now);
   end if;
@@ -70,9 +70,9 @@ begin
     where g.state = 'earmarked'
       and (g.rank > p_gang.rank
         or p_goes_on and ((g.rank, g.position) > (p_gang.rank, p_gang.position) or exists (
-        select from hwqueue.gang_member m join hwqueue.claim c on c.lease_id = m.lease_id
+        select from hwqueue.claim c
         join hwqueue.claim own on own.node_id = c.node_id and own.gang_id = p_gang.gang_id
-        where m.gang_id = g.gang_id)))
+        where c.lease_id = any (g.members))))
     order by g.rank desc, g.position desc for no key update skip locked
   loop
     begin
@@ -121,13 +121,13 @@ begin
     when bool_and(c.claimed_at + (q.tuning).earmark_time <= p_now) and (p_gang.starts_by >= p_now) is not true
       then 'kept_too_long' end
   into v_leases, v_fault
-  from hwqueue.gang_member m join hwqueue.claim c on c.lease_id = m.lease_id
-  join hwqueue.lease l on l.lease_id = m.lease_id join hwqueue.queue q on q.queue_id = c.queue_id
+  from hwqueue.claim c
+  join hwqueue.lease l on l.lease_id = c.lease_id join hwqueue.queue q on q.queue_id = c.queue_id
   join hwqueue.node_state s on s.node_id = c.node_id
   left join hwqueue.node n on n.node_id = c.node_id and n.deregistered_at is null
-  where m.gang_id = p_gang.gang_id;
+  where c.lease_id = any (p_gang.members);
   if v_fault is null then
-    v_fault := case when not hwqueue.lock_choice(p_gang.choice_id, p_gang.gang_id) then 'busy'
+    v_fault := case when not hwqueue.take_choice(p_gang.choice_id, p_gang.gang_id, false) then 'busy'
       else hwqueue.back_earmarks(v_leases, p_gang.hold, p_now) end;
     if v_fault is null then
       perform hwqueue.take_choice(p_gang.choice_id, p_gang.gang_id);
@@ -183,10 +183,9 @@ as $$
            count(*) filter (where s.state = 'claimed' and c.is_reserved is not true)::int as running,
            count(*) filter (where s.state = 'failed')::int as failed,
            count(*) filter (where s.state = 'cancelled')::int as cancelled
-    from hwqueue.gang_member m
+    from unnest(p_gang.members) m(lease_id)
     cross join lateral (select hwqueue.lease_state(m.lease_id) as state offset 0) s
-    left join hwqueue.claim c on c.lease_id = m.lease_id
-    where m.gang_id = p_gang.gang_id) n
+    left join hwqueue.claim c on c.lease_id = m.lease_id) n
   cross join lateral (
     select p_gang.on_lost = 'continue' and (p_gang.state = 'running' or p_gang.state = 'reserved'
              and n.reserved + n.cancelled = 0 and n.waiting <= b.most_missing) as goes_on,
@@ -209,8 +208,7 @@ begin
   if v_next in ('completed', 'failed', 'cancelled') then
     p_gang.reason := case v_next when 'failed' then hwqueue.ending_reason(p_gang) else p_gang.reason end;
     p_gang.finished_at := (
-      select max(o.finished_at) from hwqueue.gang_member m
-      join hwqueue.outcome o on o.lease_id = m.lease_id where m.gang_id = p_gang.gang_id);
+      select max(o.finished_at) from hwqueue.outcome o where o.lease_id = any (p_gang.members));
   end if;
   if v_next in ('running', 'completed', 'failed', 'cancelled') then
     p_gang.state := v_next;
@@ -239,10 +237,9 @@ begin
   while v_next in ('cancelling', 'completed') and v_found.waiting > 0 loop
     -- their ends are changes of the gang, so a later tick looks again; of a step they end its items
     v_leases := array(
-      select s.lease_id from hwqueue.gang_member m
-      join hwqueue.scheduled s
-        on (s.queue_id, s.available_at, s.lease_id) = (p_gang.queue_id, 'infinity', m.lease_id)
-      where m.gang_id = p_gang.gang_id order by s.lease_id limit 100 for update of s skip locked);
+      select s.lease_id from hwqueue.scheduled s
+      where (s.queue_id, s.available_at) = (p_gang.queue_id, 'infinity')
+        and s.lease_id = any (p_gang.members) order by s.lease_id limit 100 for update skip locked);
     if v_leases = '{}' then  -- others hold them all: a later tick looks again
       insert into hwqueue.gang_change (gang_id) values (p_gang.gang_id);
       exit;
@@ -278,10 +275,9 @@ begin
         started_at = case when v_next in ('running', 'completed')
           then coalesce(g.started_at, (  -- when the last was fetched of those that run or have ended
             select max(coalesce(c.claimed_at, o.claimed_at))
-            from hwqueue.gang_member m
+            from unnest(g.members) m(lease_id)
             left join hwqueue.claim c on c.lease_id = m.lease_id
-            left join hwqueue.outcome o on o.lease_id = m.lease_id
-            where m.gang_id = p_gang.gang_id))
+            left join hwqueue.outcome o on o.lease_id = m.lease_id))
           when v_next = 'waiting' and v_found.running = 0 then null  -- it starts as a whole again
           else g.started_at end,
         finished_at = case when v_next in ('completed', 'failed', 'cancelled') then p_now end
@@ -304,16 +300,14 @@ language sql stable
 as $$
   select case
     when p_gang.state <> 'cancelling' and exists (
-      select from hwqueue.gang_member m join hwqueue.outcome o on o.lease_id = m.lease_id
-      where m.gang_id = p_gang.gang_id and o.state = 'failed'
+      select from hwqueue.outcome o where o.lease_id = any (p_gang.members) and o.state = 'failed'
         and o.error ->> 'reason' = 'deadline_exceeded') then 'deadline_exceeded'
     when p_gang.on_lost = 'continue' and p_gang.state = 'running' then 'too_few_left'
     when p_gang.state <> 'cancelling' then coalesce((
-      select format('rank %s %s: %s', m.ordinal, o.state, hwqueue.error_words(o.error))
-      from hwqueue.gang_member m
+      select format('rank %s %s: %s', m.ordinality - 1, o.state, hwqueue.error_words(o.error))
+      from unnest(p_gang.members) with ordinality m(lease_id, ordinality)
       join hwqueue.outcome o on o.lease_id = m.lease_id
-      where m.gang_id = p_gang.gang_id and o.state <> 'completed'
-      order by o.finished_at, m.ordinal limit 1), p_gang.reason)
+      where o.state <> 'completed' order by o.finished_at, m.ordinality limit 1), p_gang.reason)
     else p_gang.reason end
 $$;
 
@@ -330,8 +324,8 @@ declare
   v_leases uuid[];
 begin
   for v_node_id in
-    select distinct c.node_id from hwqueue.gang_member m join hwqueue.claim c on c.lease_id = m.lease_id
-    where m.gang_id = p_gang.gang_id order by c.node_id
+    select distinct c.node_id from hwqueue.claim c
+    where c.lease_id = any (p_gang.members) order by c.node_id
   loop
     perform 1 from hwqueue.node_state s where s.node_id = v_node_id for no key update skip locked;
     if not found or hwqueue.is_time_up() then
@@ -341,8 +335,8 @@ begin
     end if;
     v_leases := '{}';
     for v_claim in
-      select c.* from hwqueue.gang_member m join hwqueue.claim c on c.lease_id = m.lease_id
-      where m.gang_id = p_gang.gang_id and c.node_id = v_node_id
+      select c.* from hwqueue.claim c
+      where c.lease_id = any (p_gang.members) and c.node_id = v_node_id
       order by c.lease_id for update of c skip locked
     loop
       if v_claim.is_reserved then
@@ -375,11 +369,10 @@ declare
     select g.gang_id from hwqueue.gang g where g.gang_id = any (p_ended) and g.finished_at is not null);
   v_gangs uuid[] := array(
     select g.gang_id from hwqueue.gang g
-    where g.gang_id = any (v_old) and not exists (
-      select from hwqueue.gang_member m join hwqueue.lease l on l.lease_id = m.lease_id
-      where m.gang_id = g.gang_id) order by g.gang_id for update skip locked);
+    where g.gang_id = any (v_old)
+      and not exists (select from hwqueue.lease l where l.lease_id = any (g.members))
+    order by g.gang_id for update skip locked);
 begin
-  delete from hwqueue.gang_member m where m.gang_id = any (v_gangs);
   delete from hwqueue.gang_change c where c.gang_id = any (v_gangs);
   delete from hwqueue.gang g where g.gang_id = any (v_gangs);
   return cardinality(v_gangs);
@@ -408,8 +401,7 @@ as $$
     select count(*) filter (where x.state = 'scheduled') as waiting,
            count(*) filter (where x.state = 'claimed') as claimed,
            count(*) filter (where x.state in ('failed', 'cancelled')) as lost
-    from (select hwqueue.lease_state(k.lease_id) as state from hwqueue.gang_member k
-          where k.gang_id = g.gang_id) x) m
+    from (select hwqueue.lease_state(k) as state from unnest(g.members) k) x) m
   where not exists (select from hwqueue.gang_change c where c.gang_id = g.gang_id)
     and case when g.state = 'waiting' then m.claimed > 0 and (g.on_lost <> 'replace' or g.started_at is null)
              when g.state in ('earmarked', 'reserved', 'running')
@@ -432,9 +424,7 @@ as $$
   from hwqueue.gang g
   cross join lateral (
     select count(c.is_earmark) as earmarks, count(*) as claims
-    from hwqueue.gang_member k
-    join hwqueue.claim c on c.lease_id = k.lease_id
-    where k.gang_id = g.gang_id) m
+    from hwqueue.claim c where c.lease_id = any (g.members)) m
   where g.finished_at is null and not exists (select from hwqueue.gang_change c where c.gang_id = g.gang_id)
     and case g.state when 'earmarked' then m.earmarks = 0 or m.earmarks < m.claims
         when 'cancelling' then false when 'stopping' then false else m.earmarks > 0 end

@@ -23,15 +23,15 @@ as $$
 declare
   v_most int := (select q.earmarks from hwqueue.queue q where q.queue_id = p_gang.queue_id);
   v_class_ids bigint[] := array(
-    select s.class_id from hwqueue.gang_member m
+    select s.class_id from unnest(p_gang.members) with ordinality m(lease_id, ordinality)
     join hwqueue.scheduled s
       on (s.queue_id, s.available_at, s.lease_id) = (p_gang.queue_id, 'infinity', m.lease_id)
-    where m.gang_id = p_gang.gang_id order by m.ordinal);
+    order by m.ordinality);
 begin
   v_class_ids := v_class_ids[: hwqueue.members_needed(p_gang, cardinality(v_class_ids))];
   if v_most = 0 or p_gang.earmark_after > p_now or exists (
-      select from hwqueue.gang_member m join hwqueue.claim c on c.lease_id = m.lease_id
-      where m.gang_id = p_gang.gang_id) then
+      select from hwqueue.claim c
+      where c.lease_id = any (p_gang.members)) then
     return 'insufficient_capacity';
   elsif not exists (
       select from hwqueue.gang_places(v_class_ids, p_gang.together, p_gang.same, p_gang.place, null, true,
@@ -70,9 +70,7 @@ begin
   select array_agg(e.gang_id), array_agg(e.class_id) into v_gangs, v_class_ids
   from (
     select distinct g.gang_id, c.class_id
-    from hwqueue.gang g
-    join hwqueue.gang_member m on m.gang_id = g.gang_id
-    join hwqueue.claim c on c.lease_id = m.lease_id
+    from hwqueue.gang g join hwqueue.claim c on c.lease_id = any (g.members)
     where g.state = 'earmarked') e;
   if v_gangs is null then
     return 0;
@@ -105,9 +103,8 @@ as $$
   join hwqueue.placement_class k on k.class_id = c.class_id
   where c.is_earmark is null and c.node_id = any (array(
       select n.node_id from hwqueue.overbooked_nodes(array(
-        select e.node_id from hwqueue.gang_member m
-        join hwqueue.claim e on e.lease_id = m.lease_id
-        where m.gang_id = p_gang_id)) n(node_id)))
+        select e.node_id from hwqueue.gang g join hwqueue.claim e on e.lease_id = any (g.members)
+        where g.gang_id = p_gang_id)) n(node_id)))
 $$;
 
 -- Lets the gangs that waited behind an earmark be tried at once, in order, so that the first of them is

@@ -1,9 +1,9 @@
 -- Replacing: a lease takes the place of another one, on its node and in its room.
 --
--- reap calls reap_replacements. Example: B replaces A, which runs on gpu-1 with two GPUs. In one transaction
--- upkeep tries what B would get on gpu-1 if A were gone, books it as an earmark (reserve), and asks A
--- to stop. Nobody else gets that room. Once A has ended B's reservation is backed, and gpu-1 fetches it with
--- its next claim. If gpu-1 may not run B, nothing is stopped.
+-- upkeep/teams calls look_at_replacement. Example: B replaces A, which runs on gpu-1 with two GPUs. In one
+-- transaction upkeep tries what B would get on gpu-1 if A were gone, books it as an earmark (reserve), and
+-- asks A to stop. Nobody else gets that room. Once A has ended B's reservation is backed, and gpu-1 fetches
+-- it with its next claim. If gpu-1 may not run B, nothing is stopped.
 --
 -- A lease that waits is not cancelled before the new one is claimed: it is held back (scheduled, held
 -- by its place), and the new one waits in its stead. All locks are taken with skip locked.
@@ -13,108 +13,74 @@
 --
 -- Read look_at_replacement, then try_replacement.
 
--- Looks at up to p_limit leases that are to take a place, tenants in turn, of the 10 * p_limit that are due
--- for longest. Stops after p_budget, but looks at one first. Where some are left, or after ten seconds, those
--- that wait on go behind the others. p_from: none is due earlier.
--- Locks: rows of replacement, skip locked; as look_at_replacement.
-create or replace function hwqueue.reap_replacements(p_limit int, p_budget interval, p_now timestamptz,
-  p_from timestamptz default '-infinity') returns void
-language plpgsql volatile
-as $$
-declare
-  v_due uuid[] := array(
-    select w.lease_id
-    from (select x.* from hwqueue.replacement x where x.next_try_at >= p_from and (x.next_try_at <= p_now
-            or x.next_try_at > p_now + interval '15 seconds')  -- the clock was set back
-          order by x.next_try_at, x.lease_id limit 10 * p_limit) w
-    left join hwqueue.lease l using (lease_id) left join hwqueue.placement_class c using (class_id)
-    order by row_number() over (partition by c.tenant order by w.next_try_at, w.lease_id), w.next_try_at);
-  v_row hwqueue.replacement;
-  v_seen uuid[] := '{}';
-  v_until timestamptz := clock_timestamp() + p_budget;
-begin
-  for v_row in
-    select r.* from hwqueue.replacement r where r.lease_id = any (v_due)
-    order by array_position(v_due, r.lease_id) limit p_limit for no key update skip locked
-  loop
-    v_seen := v_seen || v_row.lease_id;
-    begin
-      perform hwqueue.look_at_replacement(v_row, p_now);
-    exception when query_canceled or others then  -- undone alone, and the others go on
-      update hwqueue.replacement r set reason = 'upkeep_postponed', tries = r.tries + 1,
-        next_try_at = hwqueue.postpone('replacement', v_row.lease_id, sqlstate, sqlerrm, p_now)
-      where r.lease_id = v_row.lease_id;
-    end;
-    exit when clock_timestamp() >= v_until or hwqueue.is_time_up();
-  end loop;
-  update hwqueue.replacement r set next_try_at = p_now
-  where r.lease_id = any (v_seen) and r.next_try_at >= p_from and r.next_try_at < p_now - case
-      when cardinality(v_seen) < p_limit and clock_timestamp() < v_until then '10 s' else '0' end::interval;
-end
-$$;
-
 -- Takes the next step of a replacement. When the place cannot be taken, the next try is later (back_off); at
 -- the next tick, when others held what it needs. Once the place is booked (stopping), the earmark is backed
 -- when the old lease has gone, and ended when it is asked to stop itself or has stood for earmark_time.
--- Locks: the caller holds the row; as try_replacement and finish_replacement; node_state and the claim, skip
+-- False: another session holds it.
+-- Locks: the row, skip locked; as try_replacement and finish_replacement; node_state and the claim, skip
 -- locked; as end_claim and admit_class.
-create or replace function hwqueue.look_at_replacement(p_row hwqueue.replacement, p_now timestamptz)
-returns void
+create or replace function hwqueue.look_at_replacement(p_lease uuid, p_now timestamptz) returns boolean
 language plpgsql volatile
 as $$
 declare
+  v_row hwqueue.replacement;
   v_lease hwqueue.lease;
   v_claim hwqueue.claim;
-  v_end hwqueue.outcome := hwqueue.lease_end(p_row.lease_id);
+  v_end hwqueue.outcome := hwqueue.lease_end(p_lease);
   v_has_run boolean;
   v_ends boolean;
   v_reason text;
 begin
-  select l.* into v_lease from hwqueue.lease l where l.lease_id = p_row.lease_id;
-  select c.* into v_claim from hwqueue.claim c where c.lease_id = p_row.lease_id;
+  select r.* into v_row from hwqueue.replacement r where r.lease_id = p_lease for no key update skip locked;
+  if not found then
+    return false;
+  end if;
+  select l.* into v_lease from hwqueue.lease l where l.lease_id = p_lease;
+  select c.* into v_claim from hwqueue.claim c where c.lease_id = p_lease;
   v_has_run := v_claim.lease_id is not null and v_claim.is_reserved is null
     or coalesce(v_end.attempt, v_lease.attempt_count, 0) > 0;
   if v_end.state is not null or v_lease.lease_id is null
-    or p_row.state in ('held', 'overlapping') and v_has_run then
-    perform hwqueue.finish_replacement(p_row, v_has_run, p_now);
-  elsif p_row.state = 'stopping' and v_claim.is_reserved is null
-    or p_row.state = 'waiting' and not exists (
+    or v_row.state in ('held', 'overlapping') and v_has_run then
+    perform hwqueue.finish_replacement(v_row, v_has_run, p_now);
+  elsif v_row.state = 'stopping' and v_claim.is_reserved is null
+    or v_row.state = 'waiting' and not exists (
       select from hwqueue.scheduled s where s.held_by = 'place'
-        and (s.queue_id, s.available_at, s.lease_id) = (v_lease.queue_id, 'infinity', p_row.lease_id)) then
+        and (s.queue_id, s.available_at, s.lease_id) = (v_lease.queue_id, 'infinity', p_lease)) then
     delete from hwqueue.replacement r  -- it was fetched, waits in line, or was changed: nothing is left to do
-    where r.lease_id = p_row.lease_id;
-  elsif p_row.state = 'waiting' then
-    v_reason := hwqueue.try_replacement(p_row, v_lease, p_now);
+    where r.lease_id = p_lease;
+  elsif v_row.state = 'waiting' then
+    v_reason := hwqueue.try_replacement(v_row, v_lease, p_now);
     update hwqueue.replacement r
     set reason = v_reason, tries = r.tries + 1,
         next_try_at = p_now + case when v_reason in ('busy', 'old_waits', 'unpublished', 'cache_miss')
           then interval '0' else hwqueue.back_off(r.tries) end
-    where r.lease_id = p_row.lease_id and v_reason is not null;
-  elsif p_row.state = 'stopping' then
+    where r.lease_id = p_lease and v_reason is not null;
+  elsif v_row.state = 'stopping' then
     v_ends := v_claim.stop_reason is not null or v_claim.is_earmark and exists (
       select from hwqueue.queue q
       where q.queue_id = v_claim.queue_id and v_claim.claimed_at + (q.tuning).earmark_time <= p_now);
     if v_ends is not true and (v_claim.is_earmark is null or exists (
-        select from hwqueue.claim c where c.lease_id = p_row.old_lease
-          and c.claim_token = p_row.old_token)) then
-      return;  -- the node has yet to fetch it, or the old one to end
+        select from hwqueue.claim c where c.lease_id = v_row.old_lease
+          and c.claim_token = v_row.old_token)) then
+      return true;  -- the node has yet to fetch it, or the old one to end
     end if;
     perform 1 from hwqueue.node_state s where s.node_id = v_claim.node_id for no key update skip locked;
     if not found then
-      return;
+      return true;
     end if;
     select c.* into v_claim from hwqueue.claim c
-    where c.lease_id = p_row.lease_id and c.is_reserved for update skip locked;
+    where c.lease_id = p_lease and c.is_reserved for update skip locked;
     if not found then
-      return;
+      return true;
     elsif v_ends or v_claim.stop_reason is not null then
       perform hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock());
-      return;
+      return true;
     end if;
-    v_reason := hwqueue.back_earmarks(array[p_row.lease_id], '30 seconds', p_now);
+    v_reason := hwqueue.back_earmarks(array[p_lease], '30 seconds', p_now);
     update hwqueue.replacement r set reason = v_reason
-    where r.lease_id = p_row.lease_id and r.reason is distinct from v_reason;
+    where r.lease_id = p_lease and r.reason is distinct from v_reason;
   end if;
+  return true;
 end
 $$;
 
@@ -316,14 +282,13 @@ as $$
       then format('held back: lease %s takes its place once it is claimed', r.lease_id)
     else format('waits for the place of %s: ', coalesce('lease ' || r.old_lease,
         'a lease of service ' || r.service_id)) || case
+      when hwqueue.postponed_words(r.lease_id) is not null then hwqueue.postponed_words(r.lease_id)
       when r.state = 'stopping' then 'that one is asked to stop'
       when r.reason is null then 'upkeep looks about once a second'
       when r.reason in ('busy', 'cache_miss') then 'other calls held what it needs'
       when r.reason = 'earlier_waits' then 'leases that come before it go first'
       when r.reason = 'old_waits' then 'that one waits for a place itself, or is being replaced'
       when r.reason = 'insufficient_capacity' then 'its node has no room for this one, even without it'
-      when r.reason = 'upkeep_postponed' then
-        coalesce(hwqueue.postponed_words(r.lease_id), 'upkeep had to leave it')
       when r.reason = 'does_not_suit' then 'its node is not live, is cordoned, or may not run this one'
       when r.reason = 'unpublished' then 'an affinity term is not published yet'
       else format('this one may not run there beside what runs now (%s)', r.reason) end end

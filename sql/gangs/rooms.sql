@@ -285,7 +285,7 @@ begin
   select g.* into v_first from hwqueue.gang g where g.gang_id = p_gangs[1];
   v_ids := array(
     select distinct s.class_id from hwqueue.gang g
-    join hwqueue.gang_member m on m.gang_id = g.gang_id
+    cross join unnest(g.members) m(lease_id)
     join hwqueue.scheduled s
       on (s.queue_id, s.available_at, s.lease_id) = (g.queue_id, 'infinity', m.lease_id)
     where g.gang_id = any (p_gangs) and g.state = 'waiting'

@@ -110,16 +110,17 @@ $$;
 create or replace function hwqueue.gang_roster(p_gang uuid) returns jsonb
 language sql stable
 as $$
-  select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('ordinal', m.ordinal,
+  select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('ordinal', m.ordinality - 1,
            'lease_id', m.lease_id, 'state', hwqueue.lease_state(m.lease_id),
            'node_id', n.node_id, 'node', n.name, 'labels', n.labels,
            'reserved_until', case when c.is_reserved and c.is_earmark is null then c.expires_at end,
-           'earmarked', c.is_earmark)) order by m.ordinal), '[]')
-  from hwqueue.gang_member m
+           'earmarked', c.is_earmark)) order by m.ordinality), '[]')
+  from hwqueue.gang g
+  cross join unnest(g.members) with ordinality m(lease_id, ordinality)
   left join hwqueue.claim c on c.lease_id = m.lease_id
   left join hwqueue.outcome o on o.lease_id = m.lease_id
   left join hwqueue.node n on n.node_id = coalesce(c.node_id, o.node_id)
-  where m.gang_id = p_gang
+  where g.gang_id = p_gang
 $$;
 
 -- Says what a member waits for: "waits for gang ... of 4: no place has room for all of them".
@@ -161,9 +162,8 @@ as $$
           '", all at" YYYY-MM-DD HH24:MI:SS "UTC at the latest"'), '')
       from (
         select array(
-          select distinct c.node_id from hwqueue.gang_member m
-          join hwqueue.claim c on c.lease_id = m.lease_id
-          where m.gang_id = p_gang.gang_id) as node_ids) e)
+          select distinct c.node_id from hwqueue.claim c
+          where c.lease_id = any (p_gang.members)) as node_ids) e)
     when p_gang.state = 'running' and p_gang.next_try_at = 'infinity' then
       'others have completed, so it joins no more'
     when p_gang.state = 'waiting' and not hwqueue.may_be_tried(p_gang, hwqueue.clock()) then

@@ -3,8 +3,8 @@
 -- spawn/read reads the option, spawn/write and gangs/spawn call join_choice. Example: two spawns have the
 -- option {"one_of": C}. The first writes the row of C, the second finds it and adds itself.
 --
--- Invariant: an alternative is written in the transaction that lists it in choice_member, while it holds the
--- row of its choice. So upkeep, which holds that row too, misses none when it cancels what was not taken.
+-- Invariant: an alternative is written in the transaction that adds it to the members of its choice, while it
+-- holds that row. So upkeep, which holds the row, too, misses none when it cancels what was not taken.
 
 -- Returns the choice that the option one_of names.
 -- Raises: QHA01.
@@ -27,23 +27,23 @@ $$;
 -- taken is cancelled by upkeep, as if it had come before.
 -- Locks: the choice. Raises: QHA01 for a choice of another tenant, in the words for the 101st alternative.
 create or replace function hwqueue.join_choice(p_choice uuid, p_tenant text, p_member uuid,
-  p_is_gang boolean, p_now timestamptz) returns void
+  p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
   v_choice hwqueue.choice;
 begin
-  insert into hwqueue.choice as h (choice_id, tenant, checked_at) values (p_choice, p_tenant, p_now)
+  insert into hwqueue.choice as h (choice_id, tenant, members, checked_at)
+  values (p_choice, p_tenant, array[p_member], p_now)
   on conflict (choice_id) do update
-  set alternatives = h.alternatives + 1, settled_at = null,
+  set members = h.members || excluded.members,
       taken_at = case when h.taken is not null then hwqueue.clock() end  -- not below the mark of reap
   returning h.* into v_choice;
-  if v_choice.tenant <> p_tenant or v_choice.alternatives > 100 then
+  if v_choice.tenant <> p_tenant or cardinality(v_choice.members) > 100 then
     perform hwqueue.refuse('QHA01', format('choice %s takes no more alternatives', p_choice),
       jsonb_build_object('field', 'options.one_of', 'one_of', p_choice, 'limit', 100),
       'a choice has 100 at most, all of one tenant: describe nodes that are alike by one placement, or use a'
       ' fresh id');
   end if;
-  insert into hwqueue.choice_member (choice_id, member_id, is_gang) values (p_choice, p_member, p_is_gang);
 end
 $$;

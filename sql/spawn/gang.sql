@@ -33,7 +33,7 @@ as $$
     order by d.ordinality)))
 $$;
 
--- Writes a gang that waits, and its roster: leases by their ranks, from 0. Returns the gang. p_priority: that
+-- Writes a gang that waits, with its members: leases by their ranks. Returns the gang. p_priority: that
 -- of its first member. A min_size of all is none.
 -- Locks: new rows. Raises: 23505 for the id of a gang that is there. Not idempotent.
 create or replace function hwqueue.insert_gang(p_gang hwqueue.gang, p_leases uuid[], p_queue hwqueue.queue,
@@ -44,15 +44,12 @@ declare
   v_gang hwqueue.gang;
 begin
   insert into hwqueue.gang (gang_id, queue_id, tenant, rank, size, together, same, on_lost, hold,
-    state, next_try_at, created_at, choice_id, min_size, run_id, step_no)
+    state, next_try_at, created_at, choice_id, min_size, run_id, step_no, members)
   values (p_gang.gang_id, p_queue.queue_id, p_gang.tenant,
     hwqueue.lease_rank(p_queue.ageing_step, p_now, p_priority), p_gang.size, p_gang.together, p_gang.same,
     p_gang.on_lost, p_gang.hold, 'waiting', p_gang.next_try_at, p_now, p_gang.choice_id,
-    nullif(p_gang.min_size, p_gang.size), p_gang.run_id, p_gang.step_no)
+    nullif(p_gang.min_size, p_gang.size), p_gang.run_id, p_gang.step_no, p_leases)
   returning * into v_gang;
-  insert into hwqueue.gang_member (gang_id, ordinal, lease_id)
-  select p_gang.gang_id, m.ordinality - 1, m.lease_id
-  from unnest(p_leases) with ordinality m(lease_id, ordinality);
   return v_gang;
 end
 $$;

@@ -92,7 +92,7 @@ begin
     v_must_wake := exists (select 1 from unnest(v_fresh) s where s.notify and s.available_at <= p_now);
   end if;
   if v_has_choices then
-    perform hwqueue.join_choice(s.choice_id, s.tenant, s.lease_id, false, p_now)
+    perform hwqueue.join_choice(s.choice_id, s.tenant, s.lease_id, p_now)
     from (select u.choice_id, c.tenant, u.lease_id  -- by id, so that two batches cannot deadlock
           from unnest(v_fresh) u
           join hwqueue.placement_class c on c.class_id = u.class_id

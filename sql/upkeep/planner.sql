@@ -152,10 +152,10 @@ begin
                coalesce(c.custom, '{}') = '{}' and c.gpu_wanted = '{}' and c.cpu_isolation is null
                and c.gpu_exclusivity is null) order by c.class_id) as members
       from (select s.class_id, count(*) as members
-            from hwqueue.gang_member r
+            from unnest(g.members) r(lease_id)
             join hwqueue.scheduled s
               on (s.queue_id, s.available_at, s.lease_id) = (g.queue_id, 'infinity', r.lease_id)
-            where r.gang_id = g.gang_id group by s.class_id) w
+            group by s.class_id) w
       join hwqueue.placement_class c on c.class_id = w.class_id) m
     where g.place is null and m.members is not null
     order by g.rank, g.position);

@@ -101,14 +101,17 @@ begin
     v_counts := array[hwqueue.reap_tolerated(p_most, p_now), cardinality(v_leases)];
     v_from.checked_lease := hwqueue.reap_lasting(v_from.checked_lease, p_most, p_now);
   when 'everywhere' then
-    v_more := hwqueue.reap_everywhere(p_most, v_budget / 4, p_now, v_from.changes_from);
+    if exists (select from hwqueue.everywhere e) then
+      v_more := hwqueue.reap_teams('{everywhere node,everywhere}', p_most, v_budget / 8, v_from, p_now);
+      v_more := hwqueue.sweep_everywhere(clock_timestamp() + v_budget / 8, p_now) or v_more;
+    end if;
   when 'choices' then
-    perform hwqueue.settle_choices(least(p_most, 100), p_now, v_from.choices_from);
+    perform hwqueue.reap_teams('{choice}', least(p_most, 100), v_budget, v_from, p_now);
   when 'gangs' then
-    perform hwqueue.reap_gangs(least(p_limit, 20), v_budget / 4, p_now, v_from.changes_from,
-      v_from.gangs_from);
+    perform hwqueue.reap_teams('{gang change,gang earmark,gang}', least(p_limit, 20), v_budget / 4, v_from,
+      p_now);
   when 'replacements' then
-    perform hwqueue.reap_replacements(least(p_limit, 100), v_budget / 4, p_now, v_from.replacements_from);
+    perform hwqueue.reap_teams('{replacement}', least(p_limit, 100), v_budget / 4, v_from, p_now);
   end case;
   p_done.reap_cursor := v_from;
   p_done.more := p_done.more or v_more or p_most = any (v_counts);
@@ -438,8 +441,8 @@ begin
     v_from.full_scan_at := p_now;
     v_from := jsonb_populate_record(v_from, '{"claims_from": "-infinity", "deadlines_from": "-infinity",
       "scheduled_from": "-infinity", "arrivals_from": "-infinity", "steps_from": "-infinity",
-      "choices_from": "-infinity", "deliveries_from": "-infinity", "gangs_from": "-infinity",
-      "replacements_from": "-infinity", "terms_from": "-infinity", "changes_from": 0, "kept_from": 0}');
+      "teams_from": "-infinity", "deliveries_from": "-infinity", "terms_from": "-infinity",
+      "changes_from": 0, "kept_from": 0}');
   end if;
   done.reap_cursor := v_from;
 end
@@ -481,23 +484,20 @@ begin
     least(p_now, coalesce(v_mark, p_cursor.steps_from), (
       select t.due_at from hwqueue.step t where t.due_at >= p_from.steps_from
         and t.due_at < p_cursor.next_from order by t.due_at limit 1)),
-    least(p_now, coalesce(v_mark, p_cursor.choices_from), (
-      select h.taken_at from hwqueue.choice h
-      where h.taken is not null and h.settled_at is null and h.taken_at >= p_from.choices_from
-        and h.taken_at < p_cursor.next_from order by h.taken_at limit 1)),
     least(p_now, coalesce(v_mark, p_cursor.deliveries_from), (
       select min(f.available_at) from hwqueue.webhook w
       cross join lateral (
         select d.available_at from hwqueue.webhook_delivery d
         where d.webhook_id = w.webhook_id and d.state = 'waiting' and d.available_at >= p_from.deliveries_from
           and d.available_at < p_cursor.next_from order by d.available_at limit 1) f)),
-    least(p_now, coalesce(v_mark, p_cursor.gangs_from), (
+    least(p_now, coalesce(v_mark, p_cursor.teams_from), (
       select g.next_try_at from hwqueue.gang g
       where (g.state = 'waiting' or g.state = 'running' and g.missing > 0)
-        and g.next_try_at >= p_from.gangs_from and g.next_try_at < p_cursor.next_from
-      order by g.next_try_at limit 1)),
-    least(p_now, coalesce(v_mark, p_cursor.replacements_from), (
-      select e.next_try_at from hwqueue.replacement e where e.next_try_at >= p_from.replacements_from
+        and g.next_try_at >= p_from.teams_from and g.next_try_at < p_cursor.next_from
+      order by g.next_try_at limit 1), (
+      select h.taken_at from hwqueue.choice h where h.taken_at >= p_from.teams_from
+        and h.taken_at < p_cursor.next_from order by h.taken_at limit 1), (
+      select e.next_try_at from hwqueue.replacement e where e.next_try_at >= p_from.teams_from
         and e.next_try_at < p_cursor.next_from order by e.next_try_at limit 1)),
     least(p_now, coalesce(v_mark, p_cursor.terms_from), (
       select c.created_at from hwqueue.placement_class c
@@ -513,8 +513,8 @@ begin
       select a.arrival_id from hwqueue.arrival a where a.arrival_id >= p_from.kept_from
         and a.arrival_id < p_cursor.next_arrival order by a.arrival_id limit 1))
   into v_next.claims_from, v_next.deadlines_from, v_next.scheduled_from, v_next.arrivals_from,
-    v_next.steps_from, v_next.choices_from, v_next.deliveries_from, v_next.gangs_from,
-    v_next.replacements_from, v_next.terms_from, v_next.changes_from, v_next.kept_from;
+    v_next.steps_from, v_next.deliveries_from, v_next.teams_from, v_next.terms_from, v_next.changes_from,
+    v_next.kept_from;
   v_next.version := p_cursor.version + 1;
   if p_from.reaped_at <= p_now then  -- else the clock was set back, and not all times have been moved yet
     v_next.reaped_at := p_now;

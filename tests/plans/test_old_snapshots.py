@@ -154,19 +154,20 @@ CAME_AND_WENT = {
       select gen_random_uuid() from generate_series(1, %(many)s);
       delete from hwqueue.gang_change""",
     "reap: choice": """
-      insert into hwqueue.choice (choice_id, tenant, taken, taken_at, checked_at)
-      select gen_random_uuid(), '', gen_random_uuid(), clock_timestamp(), 'infinity'
+      insert into hwqueue.choice (choice_id, tenant, members, taken, taken_at, checked_at)
+      select gen_random_uuid(), '', '{}', gen_random_uuid(), clock_timestamp(), 'infinity'
       from generate_series(1, %(many)s);
-      update hwqueue.choice set settled_at = clock_timestamp()""",
+      update hwqueue.choice set taken_at = null""",
     "reap: replacement": """
       insert into hwqueue.replacement (lease_id, old_goes, is_overlapping, next_try_at, created_at)
       select gen_random_uuid(), '', false, clock_timestamp(), now() from generate_series(1, %(many)s);
       delete from hwqueue.replacement""",
     "reap: gang": """
       insert into hwqueue.gang (gang_id, queue_id, tenant, size, rank, on_lost, hold, state, next_try_at,
-        created_at, together, same)
-      select gen_random_uuid(), q.queue_id, '', 1, 0, 'stop', '0', 'waiting', clock_timestamp(), now(), '{}',
-        '{}' from (select queue_id from hwqueue.queue limit 1) q cross join generate_series(1, %(many)s);
+        created_at, together, same, members)
+      select gen_random_uuid(), q.queue_id, '', 1, 0, 'stop', '0', 'waiting', clock_timestamp(), now(),
+        '{}', '{}', '{}'
+      from (select queue_id from hwqueue.queue limit 1) q cross join generate_series(1, %(many)s);
       update hwqueue.gang set state = 'completed', finished_at = now()""",
     "reap: affinity_term": """
       insert into hwqueue.affinity_term (digest, spec, use, domain, anchors, written_xid, created_at)

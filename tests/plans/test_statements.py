@@ -242,4 +242,4 @@ def test_leases_that_are_no_alternatives_and_replace_nothing(api: Api) -> None:
         api.spawn(queue)
         claims = api.claim(node, queue)
         api.rows("settle_and_claim", **node.who, **completed(*claims), settle=[], queues=[queue])
-    assert work.scans("choice", "choice_member", "replacement") == []
+    assert work.scans("choice", "replacement") == []

@@ -175,7 +175,7 @@ def test_what_follows_an_expiry_is_timed_with_it(api: Api, clock: Clock, plant: 
 def test_a_replacement_that_fails_hides_no_others(api: Api, queue: str, clock: Clock, plant: Plant) -> None:
     olds = [api.spawn(queue), api.spawn(queue)]
     news = [api.spawn(queue, replaces={"lease": str(old)}) for old in olds]
-    plant("look_at_replacement", f"if p_row.lease_id = '{news[0]}' then {FAILS}; end if")
+    plant("look_at_replacement", f"if p_lease = '{news[0]}' then {FAILS}; end if")
     api.rows("reap")
     assert [api.state(each) for each in news] == ["scheduled", "pending"]
     assert "upkeep had to leave it" in api.row("explain_lease", lease=news[0])["headline"]

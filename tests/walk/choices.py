@@ -28,7 +28,7 @@ class RequeueChoice(s.Requeue):
 def one_is_taken(before: Seen, after: Seen) -> list[str]:
     """Of a choice one alternative at most has claims, and what was taken stays so."""
     booked: Counter[str] = Counter()
-    alternatives = {row["member_id"]: row["choice_id"] for row in after.rows["choice_member"]}
+    alternatives = {one: row["choice_id"] for row in after.rows["choice"] for one in row["members"]}
     holding = {str(one.gang or key) for key, one in after.leases.items() if one.state in _BOOKED}
     booked.update(alternatives[one] for one in holding if one in alternatives)
     taken = {row["choice_id"]: row["taken"] for row in after.rows["choice"]}

@@ -41,10 +41,9 @@ begin
     update hwqueue.test_clock set offset_by = offset_by + interval '20 s';
     perform hwqueue.reap();
     -- reap itself leaves these to a call whose transaction has no id yet
-    perform hwqueue.reap_everywhere(100, interval '1 hour', hwqueue.clock(), 0);
-    perform hwqueue.settle_choices(100, hwqueue.clock());
-    perform hwqueue.reap_gangs(20, interval '1 hour', hwqueue.clock());
-    perform hwqueue.reap_replacements(100, interval '1 hour', hwqueue.clock());
+    perform hwqueue.reap_teams('{everywhere node,everywhere}', 100, '1 hour', m, hwqueue.clock()) from hwqueue.reap_cursor m;
+    perform hwqueue.sweep_everywhere(now() + interval '1 hour', hwqueue.clock());
+    perform hwqueue.reap_teams('{choice,gang change,gang earmark,gang,replacement}', 20, '1 hour', m, hwqueue.clock()) from hwqueue.reap_cursor m;
   end loop;
 end
 $$;

@@ -148,7 +148,7 @@ class Seen:
         return {
             UUID(row["gang_id"]): GangSeen(
                 state=row["state"],
-                members=self._members(row["gang_id"]),
+                members=tuple(map(UUID, row["members"])),
                 on_lost=row["on_lost"],
                 hold=span(row["hold"]),
                 next_try_at=time(row["next_try_at"]),
@@ -177,16 +177,12 @@ class Seen:
     @cached_property
     def taken_instead(self) -> frozenset[UUID]:
         """Leases and gangs of choices of which another alternative was taken."""
-        taken = {row["choice_id"]: row["taken"] for row in self.rows["choice"] if row["taken"]}
         return frozenset(
-            UUID(row["member_id"])
-            for row in self.rows["choice_member"]
-            if taken.get(row["choice_id"], row["member_id"]) != row["member_id"]
+            UUID(one)
+            for row in self.rows["choice"]
+            for one in row["members"]
+            if row["taken"] not in (None, one)
         )
-
-    def _members(self, gang: str) -> tuple[UUID, ...]:
-        rows = [row for row in self.rows["gang_member"] if row["gang_id"] == gang]
-        return tuple(UUID(row["lease_id"]) for row in sorted(rows, key=lambda row: row["ordinal"]))
 
     @cached_property
     def nodes(self) -> dict[UUID, Row]:

@@ -1,0 +1,171 @@
+-- Which teams a tick looks at, and in which order: gangs, choices, leases that replace others, and leases of
+-- everywhere tasks. One loop looks at all of them (reap_teams). Each kind has its list (due_teams) and its
+-- rule (look_at_team).
+--
+-- reap calls reap_teams. Example: two tenants have 40 and 2 gangs that wait. A tick tries 20: the first gang
+-- of each tenant, the second of each, then 16 more of the first one.
+--
+-- Invariant: what a tick does for a team, and what follows in the run of a gang, is undone together when it
+-- fails, and nothing else is.
+
+-- Makes these looks one after the other, each at up to p_limit teams, at all gangs that are earmarked. Each
+-- stops after p_budget, but looks at one first; when the time of the call is up only the first begins. Teams
+-- that others hold do not count. A look that is cut short by statement_timeout, or fails, is undone alone and
+-- postponed. p_from: the marks of reap. Returns whether a look was left before its end. One session does it
+-- at a time: the one that leads upkeep.
+-- Locks: as look_at_team.
+create or replace function hwqueue.reap_teams(p_looks text[], p_limit int, p_budget interval,
+  p_from hwqueue.reap_cursor, p_now timestamptz) returns boolean
+language plpgsql volatile
+as $$
+declare
+  v_look text;
+  v_kind text;
+  v_id uuid;
+  v_seen uuid[];
+  v_until timestamptz;
+  v_is_cut boolean;
+  v_more boolean := false;
+begin
+  foreach v_look in array p_looks loop
+    exit when v_look <> p_looks[1] and hwqueue.is_time_up();
+    v_kind := split_part(v_look, ' ', 1);
+    v_seen := '{}';
+    v_is_cut := false;
+    v_until := clock_timestamp() + p_budget;
+    for v_id in select d.team_id from hwqueue.due_teams(v_look, v_kind, p_limit, p_from, p_now) d loop
+      begin
+        if hwqueue.look_at_team(v_look, v_id, p_now) then
+          v_seen := v_seen || v_id;
+        end if;
+        perform hwqueue.follow_ended(true);  -- here, so that a run that cannot go on keeps its gang alone
+        delete from hwqueue.postponed d where d.part = v_kind and d.item = v_id;
+      exception when query_canceled or others then  -- undone alone, and the others go on
+        perform hwqueue.postpone(v_kind, v_id, sqlstate, sqlerrm, p_now);
+        update hwqueue.gang g set reason = 'upkeep_postponed' where v_look = 'gang' and g.gang_id = v_id;
+      end;
+      v_is_cut := cardinality(v_seen) >= p_limit and v_look <> 'gang earmark'
+        or clock_timestamp() >= v_until or hwqueue.is_time_up();
+      exit when v_is_cut;
+    end loop;
+    update hwqueue.replacement r set next_try_at = p_now  -- those that wait on go behind those that are left
+    where v_look = 'replacement' and r.lease_id = any (v_seen)
+      and r.next_try_at < p_now - case when v_is_cut then '0' else '10 s' end::interval;
+    v_more := v_more or v_is_cut;
+  end loop;
+  return v_more;
+end
+$$;
+
+-- The teams that a look is to see, the first one first: tenants take turns among those that are due for
+-- longest, 10 to 200 times p_limit, and those of a tenant are in order of rank and age. Changes and due
+-- leases of everywhere tasks take turns, too. Those that are put off are left out. p_from: nothing is due
+-- earlier, and no change is older.
+create or replace function hwqueue.due_teams(p_look text, p_kind text, p_limit int,
+  p_from hwqueue.reap_cursor, p_now timestamptz) returns table (team_id uuid)
+language sql stable
+as $$
+  with off as materialized (
+    select d.item from hwqueue.postponed d
+    where d.part = p_kind and hwqueue.is_put_off(p_kind, d.item, p_now)
+  ), due as materialized (
+    -- no back-off is as long as three minutes: such a next try is of before the clock was set back
+    select g.gang_id, g.tenant, g.rank, g.position, g.queue_id from hwqueue.gang g
+    where p_look = 'gang' and (g.state = 'waiting' or g.state = 'running' and g.missing > 0)
+      and g.next_try_at >= p_from.teams_from and (g.next_try_at <= p_now or hwqueue.may_be_tried(g, p_now)
+        and g.next_try_at > p_now + interval '3 minutes' and g.next_try_at < 'infinity')
+    order by g.next_try_at limit 200 * p_limit + 1
+  ), few as materialized (select count(*) <= 200 * p_limit as are_all from due)
+  select d.team_id
+  from (
+    (select x.gang_id, g.tenant, null::timestamptz, 0::bigint, x.change_id
+     from hwqueue.gang_change x
+     cross join lateral (  -- without one it is of an everywhere task
+       select y.tenant from hwqueue.gang y where y.gang_id = x.gang_id offset 0) g
+     where p_look = 'gang change' and x.change_id >= p_from.changes_from
+       and x.gang_id not in (select o.item from off o) order by x.change_id limit 200 * p_limit)
+    union all
+    select g.gang_id, g.tenant, null, g.rank, g.position from hwqueue.gang g
+    where p_look = 'gang earmark' and g.state = 'earmarked'
+    union all
+    (select g.gang_id, g.tenant, null, g.rank, g.position from due g
+     join hwqueue.queue q on q.queue_id = g.queue_id and q.paused_at is null and q.dropped_at is null
+     where (select f.are_all from few f))
+    union all
+    (select g.gang_id, g.tenant, null, g.rank, g.position from hwqueue.gang g  -- too many to read: in order
+     join hwqueue.queue q on q.queue_id = g.queue_id and q.paused_at is null and q.dropped_at is null
+     where not (select f.are_all from few f) and (g.next_try_at <= p_now or hwqueue.may_be_tried(g, p_now)
+         and g.next_try_at > p_now + interval '3 minutes' and g.next_try_at < 'infinity')
+       and (g.state = 'waiting' or g.state = 'running' and g.missing > 0)
+     order by g.rank, g.position limit 200 * p_limit)
+    union all
+    select w.choice_id, w.tenant, w.taken_at, 0, row_number() over ()
+    from (select x.choice_id, x.tenant, x.taken_at from hwqueue.choice x
+          where p_look = 'choice' and x.taken_at >= p_from.teams_from
+            and x.choice_id not in (select o.item from off o) order by x.taken_at limit 50 * p_limit) w
+    union all
+    (select w.lease_id, c.tenant, w.next_try_at, 0, row_number() over ()
+     from (select x.lease_id, x.next_try_at from hwqueue.replacement x
+           where p_look = 'replacement' and x.next_try_at >= p_from.teams_from
+             and (x.next_try_at <= p_now
+               or x.next_try_at > p_now + interval '15 seconds')  -- the clock was set back
+             and x.lease_id not in (select o.item from off o)
+           order by x.next_try_at, x.lease_id limit 10 * p_limit) w
+     left join hwqueue.lease l using (lease_id) left join hwqueue.placement_class c using (class_id))
+    union all
+    (select s.node_id, '', null, 0, 0 from hwqueue.node_state s
+     where p_look = 'everywhere node' and s.expands_until is not null order by s.node_id limit p_limit)
+    union all
+    (select x.gang_id, 'change', null, 0, x.change_id from hwqueue.gang_change x
+     where p_look = 'everywhere' and x.change_id >= p_from.changes_from
+       and not exists (select from hwqueue.gang g where g.gang_id = x.gang_id)
+     order by x.change_id limit p_limit)
+    union all
+    (select r.lease_id, 'due', r.due_at, 0, 0 from hwqueue.everywhere_node r
+     where p_look = 'everywhere' and r.due_at <= p_now order by r.due_at limit p_limit)
+  ) d(team_id, turn, at, rank, place)
+  where d.team_id not in (select o.item from off o)
+  group by d.team_id, d.turn
+  order by row_number() over (partition by d.turn order by min(d.at), min(d.rank), min(d.place)),
+    min(d.at), min(d.rank), min(d.place)
+$$;
+
+-- Looks at one team: a gang, a choice, a lease that replaces another one, a lease of an everywhere task, or a
+-- node that has registered. False: another session holds it, or there is nothing to do any more.
+-- Locks: the team, or its node, skip locked; then as its rule.
+create or replace function hwqueue.look_at_team(p_look text, p_id uuid, p_now timestamptz) returns boolean
+language plpgsql volatile
+as $$
+declare
+  v_everywhere uuid;
+  v_node uuid;
+begin
+  case p_look
+  when 'choice' then return hwqueue.look_at_choice(p_id, p_now);
+  when 'replacement' then return hwqueue.look_at_replacement(p_id, p_now);
+  when 'everywhere' then
+    select r.everywhere_id, r.node_id into v_everywhere, v_node from hwqueue.everywhere_node r
+    where r.lease_id = p_id;
+    if found then
+      return hwqueue.look_if_free(v_everywhere, v_node, p_now);
+    end if;
+    -- it belongs to no node, because it was requeued after another one had followed it
+    delete from hwqueue.gang_change c where c.gang_id = p_id;
+    perform hwqueue.cancel_reserved_entry(p_id, jsonb_build_object('reason', 'everywhere_replaced'));
+  when 'everywhere node' then
+    perform hwqueue.expand_node(s.state) from (
+      select x as state from hwqueue.node_state x
+      where x.node_id = p_id and x.expands_until is not null for no key update skip locked) s;
+  else
+    perform case p_look when 'gang change' then hwqueue.look_at_gang(s.gang, p_now)
+        when 'gang earmark' then hwqueue.look_at_earmark(s.gang, p_now)
+        else hwqueue.try_gang(s.gang, p_now) end
+    from (select x as gang from hwqueue.gang x
+          where x.gang_id = p_id and case p_look when 'gang change' then true
+            when 'gang earmark' then x.state = 'earmarked'
+            else x.state = 'waiting' or x.state = 'running' and x.missing > 0 end
+          for no key update skip locked) s;
+  end case;
+  return found;
+end
+$$;
