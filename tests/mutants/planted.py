@@ -1,5 +1,6 @@
 """The list of planted bugs, and a copy of the project with one of them."""
 
+import re
 import shutil
 import subprocess
 import tomllib
@@ -8,22 +9,33 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 LIST = Path(__file__).with_name("mutants.toml")
+_CHANGE = re.compile(r"\[-(.*?)-\]|\{\+(.*?)\+\}", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Mutant:
     """One edit that breaks one rule.
 
-    `file` is relative to the project; `old` stands in it exactly once. `tests` are arguments of
-    pytest: at least one of those tests must fail with the edit.
+    `file` is relative to the project. `diff` is a part of it, with what the edit removes and adds:
+    `[-removed-]`, `{+added+}`. `tests` are arguments of pytest: at least one of those tests must
+    fail with the edit.
     """
 
+    file: str
     name: str
     breaks: str
-    file: str
-    old: str
-    new: str
+    diff: str
     tests: tuple[str, ...]
+
+    @property
+    def old(self) -> str:
+        """What stands in the file, exactly once."""
+        return _CHANGE.sub(lambda found: found[1] or "", self.diff)
+
+    @property
+    def new(self) -> str:
+        """What the edit makes of it."""
+        return _CHANGE.sub(lambda found: found[2] or "", self.diff)
 
     def edit(self, root: Path) -> None:
         """Plant the bug in a copy of the project.
@@ -43,9 +55,12 @@ class Mutant:
 
 
 def all_mutants() -> list[Mutant]:
-    """The whole list, in the order of the file."""
-    rows = tomllib.loads(LIST.read_text())["mutant"]
-    return [Mutant(**(row | {"tests": tuple(row["tests"])})) for row in rows]
+    """The whole list, file by file."""
+    return [
+        Mutant(file=file, name=name, **(row | {"tests": tuple(row["tests"])}))
+        for file, rows in tomllib.loads(LIST.read_text()).items()
+        for name, row in rows.items()
+    ]
 
 
 def copy_project(target: Path) -> None:
