@@ -559,9 +559,6 @@ CREATE FUNCTION hwqueue.able_node(p_class hwqueue.placement_class, p_profile_id 
 CREATE FUNCTION hwqueue.abort_subtransaction() RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_sign integer) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.add_counts(p_deltas jsonb, p_sign integer) RETURNS jsonb
     LANGUAGE plpgsql;
 
@@ -615,6 +612,7 @@ CREATE TABLE hwqueue.node (
     deregistered_at timestamp with time zone,
     taints jsonb DEFAULT '[]'::jsonb NOT NULL,
     operator_taints jsonb DEFAULT '[]'::jsonb NOT NULL,
+    attestations jsonb DEFAULT '{}'::jsonb NOT NULL,
     attested text[] DEFAULT '{}'::text[] NOT NULL,
     attested_until timestamp with time zone[] DEFAULT '{}'::timestamp with time zone[] NOT NULL,
     cpu_isolation text[] DEFAULT '{best_effort}'::text[] NOT NULL,
@@ -624,6 +622,13 @@ CREATE TABLE hwqueue.node (
     core_ids integer[] DEFAULT '{}'::integer[] NOT NULL,
     core_numa integer[] DEFAULT '{}'::integer[] NOT NULL,
     gpu_parents uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    queues text[],
+    tasks text[],
+    concurrency integer,
+    hears_deaths boolean DEFAULT false NOT NULL,
+    declared text[],
+    silent_since timestamp with time zone,
+    CONSTRAINT node_concurrency_check CHECK ((concurrency > 0)),
     CONSTRAINT node_cpu_milli_check CHECK ((cpu_milli >= 0)),
     CONSTRAINT node_heartbeat_timeout_check CHECK ((heartbeat_timeout > '00:00:00'::interval)),
     CONSTRAINT node_memory_mib_check CHECK ((memory_mib >= 0)),
@@ -631,11 +636,13 @@ CREATE TABLE hwqueue.node (
     CONSTRAINT node_slots_check CHECK ((slots >= 0))
 );
 
-COMMENT ON TABLE hwqueue.node IS 'what a node is; registration and operators write it';
+COMMENT ON TABLE hwqueue.node IS 'what a node is, and what its worker announced; registration and operators write it';
 
 COMMENT ON COLUMN hwqueue.node.taints IS 'those it registered with, each with the time it came ("since"); a registration replaces them';
 
 COMMENT ON COLUMN hwqueue.node.operator_taints IS 'those that operators put on it; no registration takes them away';
+
+COMMENT ON COLUMN hwqueue.node.attestations IS 'what operators said of the trust domains that it is in: {DOMAIN: {"expires_at", "attested_at", "attested_by", "any_instance": for each that its login registers, "suspended_at": since when it does not count, until an operator confirms it, "suspended_why"}}';
 
 COMMENT ON COLUMN hwqueue.node.attested IS 'trust domains of its attestations, for claims; what has expired stays until it is revoked';
 
@@ -646,6 +653,18 @@ COMMENT ON COLUMN hwqueue.node.cpu_isolation IS 'classes honoured, as is gpu_exc
 COMMENT ON COLUMN hwqueue.node.core_ids IS 'cores that are counted one by one, in the order of cores; empty unless whole cores are honoured';
 
 COMMENT ON COLUMN hwqueue.node.gpu_parents IS 'of each device, the one that it is a part of; null: a whole device; empty: all are whole';
+
+COMMENT ON COLUMN hwqueue.node.queues IS 'queues that its worker polls; null: it has not said; likewise the next four, until the node leaves';
+
+COMMENT ON COLUMN hwqueue.node.tasks IS 'tasks that it has handlers for';
+
+COMMENT ON COLUMN hwqueue.node.concurrency IS 'how many leases its worker runs at a time';
+
+COMMENT ON COLUMN hwqueue.node.hears_deaths IS 'its worker takes from death what it serves';
+
+COMMENT ON COLUMN hwqueue.node.declared IS 'tasks for which its app declares defaults';
+
+COMMENT ON COLUMN hwqueue.node.silent_since IS 'when reap reported that it is silent; null: it has not, or the node is back: each change once';
 
 CREATE TABLE hwqueue.node_load (
     node_id uuid NOT NULL,
@@ -715,9 +734,6 @@ CREATE FUNCTION hwqueue.advance_low_water(p_entry hwqueue.ready) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.advance_map(p_run uuid, p_step integer, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_tenant text DEFAULT NULL::text) RETURNS integer
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.advance_maps(p_run uuid, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone) RETURNS void
@@ -1036,7 +1052,7 @@ CREATE FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at tim
 CREATE FUNCTION hwqueue.attested_at(p_node hwqueue.node, p_now timestamp with time zone) RETURNS text[]
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.await_claims(p_leases uuid[], p_wait text) RETURNS boolean
+CREATE FUNCTION hwqueue.await_claims(p_leases uuid[], p_wait text, p_node uuid DEFAULT NULL::uuid) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean DEFAULT false) RETURNS TABLE(lease_id uuid, state text, payload text)
@@ -1288,6 +1304,9 @@ COMMENT ON COLUMN hwqueue.node_candidates.valid_until IS 'when the first lease r
 
 CREATE FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, OUT blocked bigint[], OUT lasting bigint[], OUT known hwqueue.node_candidates) RETURNS record
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.book_room(p_node uuid, p_assignment jsonb, p_copies integer, p_gpu_used integer[] DEFAULT NULL::integer[]) RETURNS boolean
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.booked_on(p_node uuid, p_leases uuid[]) RETURNS jsonb[]
     LANGUAGE sql STABLE;
@@ -1617,9 +1636,6 @@ CREATE FUNCTION hwqueue.check_step_name(p_name text, p_field text) RETURNS void
 CREATE FUNCTION hwqueue.check_step_size(p_lease uuid, p_value jsonb, p_field text) RETURNS void
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.check_taint_effect(p_effect text, p_field text) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.check_token(p_secret_sha256 bytea) RETURNS TABLE(name text, role text, tenant text, expires_at timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -1665,7 +1681,8 @@ CREATE TABLE hwqueue.profile_queue (
     scores_equal boolean NOT NULL,
     classes_seen xid8 NOT NULL,
     checked bigint[] DEFAULT '{}'::bigint[] NOT NULL,
-    classes_unseen xid8[] DEFAULT '{}'::xid8[] NOT NULL
+    classes_unseen xid8[] DEFAULT '{}'::xid8[] NOT NULL,
+    others bigint[] DEFAULT '{}'::bigint[] NOT NULL
 );
 
 COMMENT ON TABLE hwqueue.profile_queue IS 'all classes of a queue that nodes of a profile without GPUs and custom countables may run';
@@ -1683,6 +1700,8 @@ COMMENT ON COLUMN hwqueue.profile_queue.classes_seen IS 'that of the profile';
 COMMENT ON COLUMN hwqueue.profile_queue.checked IS 'those of classes that are to be checked at the claim, since they or others ask something about other leases';
 
 COMMENT ON COLUMN hwqueue.profile_queue.classes_unseen IS 'that of the profile';
+
+COMMENT ON COLUMN hwqueue.profile_queue.others IS 'up to two of those with GPUs or custom countables';
 
 CREATE FUNCTION hwqueue.choose_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) RETURNS record
     LANGUAGE plpgsql;
@@ -1709,9 +1728,9 @@ CREATE FUNCTION hwqueue.choose_seen(p_request hwqueue.claim_request, p_seen hwqu
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb, p_held jsonb) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE sql STABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, OUT queue_head hwqueue.queue_head, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone, OUT assignment jsonb) RETURNS record
+CREATE FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, OUT queue_head hwqueue.queue_head, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT score double precision, OUT expires_at timestamp with time zone, OUT assignment jsonb) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.claim_beside_reserved(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_moves boolean, p_drawn bigint) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb)
@@ -1774,7 +1793,7 @@ CREATE FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid) RETURNS TABLE(r
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.claim_holders(p_leases uuid[]) RETURNS jsonb
-    LANGUAGE plpgsql;
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.claim_no(p_token bigint) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -1901,9 +1920,6 @@ CREATE FUNCTION hwqueue.compare_tasks(p_defaults jsonb) RETURNS TABLE(task text,
 CREATE FUNCTION hwqueue.compare_versions(p_left text, p_right text) RETURNS integer
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.complete_alone(p_node uuid, p_token bigint, p_item jsonb) RETURNS boolean
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb DEFAULT NULL::jsonb) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1982,7 +1998,7 @@ CREATE FUNCTION hwqueue.count_work(p_run uuid, p_opened integer, p_closed intege
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.count_wrong_marks() RETURNS bigint
-    LANGUAGE plpgsql;
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.counted_terms(p_touched hwqueue.touched_term[]) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
@@ -2000,9 +2016,6 @@ CREATE FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb DEFAULT '{}'::
 CREATE FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text DEFAULT NULL::text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_expires_after interval DEFAULT NULL::interval) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
-
-CREATE FUNCTION hwqueue.crowded_nodes(p_rooms hwqueue.gang_room[], p_node_ids uuid[], p_members bigint) RETURNS uuid[]
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.current_actor() RETURNS text
     LANGUAGE sql STABLE;
@@ -2123,9 +2136,6 @@ CREATE FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval DEFAULT NULL
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.drop_arrivals(p_run uuid, p_step integer) RETURNS void
-    LANGUAGE sql;
-
 CREATE FUNCTION hwqueue.drop_idle(p_run hwqueue.run, p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
@@ -2171,13 +2181,13 @@ CREATE FUNCTION hwqueue.edit_distance(p_name text, p_other text, p_most integer)
 CREATE FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text, p_effect text) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[]) RETURNS TABLE(class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count integer, gpu_milli integer, gpu_wanted uuid[], custom jsonb, cpu_isolation text, gpu_exclusivity text, trusts text[], is_checked boolean)
+CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[], p_room hwqueue.headroom DEFAULT NULL::hwqueue.headroom) RETURNS TABLE(class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count integer, gpu_milli integer, gpu_wanted uuid[], custom jsonb, cpu_isolation text, gpu_exclusivity text, trusts text[], is_checked boolean)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_near boolean DEFAULT false) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.end_completed_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_holds boolean, p_result jsonb) RETURNS boolean
+CREATE FUNCTION hwqueue.end_completed_claim(p_lease uuid, p_token bigint, p_node uuid, p_holds_node boolean, p_holds boolean, p_result jsonb) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[], p_node uuid, p_settle jsonb) RETURNS integer[]
@@ -2206,9 +2216,6 @@ CREATE FUNCTION hwqueue.ending_reason(p_gang hwqueue.gang) RETURNS text
 
 CREATE FUNCTION hwqueue.error_words(p_error jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.event_codes(p_codes jsonb) RETURNS text[]
-    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.event_day(p_at timestamp with time zone) RETURNS bigint
     LANGUAGE sql STABLE;
@@ -2391,9 +2398,6 @@ COMMENT ON COLUMN hwqueue.map.added IS 'how many of its items were added: the la
 
 COMMENT ON COLUMN hwqueue.map.runs IS 'how many runs were added (added_run)';
 
-CREATE FUNCTION hwqueue.fill_gang(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone) RETURNS hwqueue.tally
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone) RETURNS hwqueue.tally
     LANGUAGE plpgsql;
 
@@ -2553,7 +2557,10 @@ CREATE FUNCTION hwqueue.first_step_error(p_run hwqueue.run) RETURNS text
 CREATE FUNCTION hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) RETURNS record
     LANGUAGE sql STABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.fit_at_head(p_node uuid, p_head hwqueue.queue_head, p_load hwqueue.node_load, p_limit integer, OUT fitting integer, OUT assignment jsonb) RETURNS record
+CREATE FUNCTION hwqueue.fit_at_head(p_node uuid, p_class_id bigint, p_limit integer, OUT fitting integer, OUT assignment jsonb) RETURNS record
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.fit_devices_at_head(p_node uuid, p_profile_id bigint, p_queue_id integer, p_class_id bigint, p_tasks text[], OUT fits boolean, OUT assignment jsonb, OUT gpu_used integer[], OUT score double precision) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom, p_worth double precision[] DEFAULT NULL::double precision[]) RETURNS double precision
@@ -2976,7 +2983,7 @@ CREATE FUNCTION hwqueue.isolation_conflicts(p_class hwqueue.placement_class, p_c
 CREATE FUNCTION hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue.workflow_step, p_task text, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[], OUT stopped integer) RETURNS record
+CREATE FUNCTION hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone, p_gang uuid, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[], OUT stopped integer) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.item_results(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text) RETURNS TABLE(item integer, state text, result jsonb, error jsonb, name text, lease_id uuid, lease_state text, node_id uuid, node_name text, attempt smallint, claimed_at timestamp with time zone, finished_at timestamp with time zone)
@@ -2991,7 +2998,7 @@ CREATE FUNCTION hwqueue.join_choice(p_choice uuid, p_tenant text, p_member uuid,
 CREATE FUNCTION hwqueue.json_boolean(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.json_choice(p_value jsonb, p_field text, p_choices text[], p_code text DEFAULT 'QHA01'::text) RETURNS text
+CREATE FUNCTION hwqueue.json_choice(p_value jsonb, p_field text, p_choices text[], p_code text DEFAULT 'QHA01'::text, p_hint text DEFAULT 'give one of these words'::text) RETURNS text
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.json_domain(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS text
@@ -3000,7 +3007,7 @@ CREATE FUNCTION hwqueue.json_domain(p_value jsonb, p_field text, p_code text DEF
 CREATE FUNCTION hwqueue.json_integer(p_value jsonb, p_field text, p_min bigint, p_max bigint, p_code text DEFAULT 'QHA01'::text) RETURNS bigint
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.json_interval(p_value jsonb, p_field text, p_min interval DEFAULT '00:00:00'::interval, p_code text DEFAULT 'QHA01'::text) RETURNS interval
+CREATE FUNCTION hwqueue.json_interval(p_value jsonb, p_field text, p_min interval DEFAULT '00:00:00'::interval, p_most interval DEFAULT NULL::interval, p_code text DEFAULT 'QHA01'::text) RETURNS interval
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.json_list(p_value jsonb, p_field text, p_most integer, p_wanted text, p_hint text, p_code text DEFAULT 'QHA01'::text) RETURNS jsonb
@@ -3016,9 +3023,6 @@ CREATE FUNCTION hwqueue.json_number(p_value jsonb, p_field text, p_min numeric, 
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue."json_object"(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.json_short_interval(p_value jsonb, p_field text, p_min interval, p_most interval) RETURNS interval
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.json_text(p_value jsonb, p_field text, p_max_length integer, p_code text DEFAULT 'QHA01'::text) RETURNS text
@@ -3313,6 +3317,9 @@ CREATE FUNCTION hwqueue.lock_claims(p_node uuid) RETURNS uuid[]
 
 CREATE FUNCTION hwqueue.lock_class_heads(p_classes bigint[], p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone) RETURNS tid[]
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.lock_free_node(p_node uuid) RETURNS boolean
+    LANGUAGE plpgsql COST 10000;
 
 CREATE FUNCTION hwqueue.lock_in_window(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer) RETURNS tid[]
     LANGUAGE plpgsql;
@@ -3629,9 +3636,6 @@ CREATE FUNCTION hwqueue.node_metrics(p_now timestamp with time zone) RETURNS TAB
 CREATE FUNCTION hwqueue.node_numbers() RETURNS TABLE(number integer, node_id uuid)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.node_payload(p_key uuid, p_node uuid, p_login text) RETURNS text
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.node_place(p_node hwqueue.node, p_what text) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
@@ -3724,9 +3728,6 @@ CREATE FUNCTION hwqueue.normalise_targets(p_targets jsonb, p_domain text, p_fiel
 CREATE FUNCTION hwqueue.normalise_toleration(p_toleration jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.note_attestations(p_node uuid) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boolean, p_awaits boolean) RETURNS void
     LANGUAGE plpgsql;
 
@@ -3743,9 +3744,6 @@ CREATE FUNCTION hwqueue.note_everywhere(p_code text, p_everywhere hwqueue.everyw
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.note_gang(p_gang hwqueue.gang, p_state text) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_lasting(p_lease uuid, p_claims integer) RETURNS void
@@ -3771,9 +3769,6 @@ CREATE FUNCTION hwqueue.note_selected(p_class_ids bigint[]) RETURNS void
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on'
     SET enable_indexscan TO 'off';
-
-CREATE FUNCTION hwqueue.note_served(p_node uuid, p_spec jsonb) RETURNS void
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_server(p_timeline integer) RETURNS bigint
     LANGUAGE plpgsql;
@@ -3838,16 +3833,13 @@ CREATE FUNCTION hwqueue.parse_cores(p_node hwqueue.node, p_cores jsonb) RETURNS 
 CREATE FUNCTION hwqueue.parse_gpus(p_node hwqueue.node, p_gpus jsonb) RETURNS hwqueue.node
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.parse_interval(p_value jsonb, p_field text, p_min interval, p_code text) RETURNS interval
+CREATE FUNCTION hwqueue.parse_interval(p_value jsonb, p_field text, p_min interval, p_most interval, p_code text) RETURNS interval
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.parse_isolation(p_node hwqueue.node, p_spec jsonb) RETURNS hwqueue.node
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.parse_node_spec(p_node uuid, p_spec jsonb) RETURNS hwqueue.node
-    LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.parse_short_interval(p_value jsonb, p_field text, p_min interval, p_most interval) RETURNS interval
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.parse_taint(p_taint jsonb, p_field text) RETURNS jsonb
@@ -4199,7 +4191,7 @@ CREATE FUNCTION hwqueue.read_page_cursor(p_cursor jsonb, p_states text[]) RETURN
 CREATE FUNCTION hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_now timestamp with time zone) RETURNS hwqueue.queue_head
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[]) RETURNS SETOF hwqueue.queue_head
+CREATE FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_has_devices boolean) RETURNS SETOF hwqueue.queue_head
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.read_queue_heads(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_pinned integer[]) RETURNS SETOF hwqueue.queue_head
@@ -4333,9 +4325,6 @@ CREATE FUNCTION hwqueue.refuse(p_code text, p_message text, p_detail jsonb, p_hi
 CREATE FUNCTION hwqueue.refuse_depth(p_value jsonb, p_field text, p_code text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.refuse_duplicates(p_ids integer[], p_what text, p_field text) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.refuse_epoch(p_node uuid, p_node_epoch bigint, p_epoch bigint) RETURNS void
     LANGUAGE plpgsql;
 
@@ -4403,9 +4392,6 @@ CREATE FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay inte
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
-
-CREATE FUNCTION hwqueue.release_room(p_node uuid, p_assignment jsonb) RETURNS void
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.release_steps(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
@@ -4800,7 +4786,7 @@ CREATE FUNCTION hwqueue.settle_delivery(p_delivery uuid, p_attempt integer, p_re
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.settle_lists(p_node uuid, p_has_limits boolean, p_settle jsonb, p_plain bigint[], p_completed uuid[], p_completed_tokens bigint[]) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text)
+CREATE FUNCTION hwqueue.settle_lists(p_node uuid, p_settle jsonb, p_plain bigint[], p_completed uuid[], p_completed_tokens bigint[]) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text)
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb) RETURNS text
@@ -4869,9 +4855,6 @@ CREATE FUNCTION hwqueue.skip_steps(p_run uuid, p hwqueue.run_progress, p_now tim
 
 CREATE FUNCTION hwqueue.span_words(p_span interval) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.spawn_again(p_requests hwqueue.spawn_request[], p_bad uuid[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb) RETURNS bigint
     LANGUAGE plpgsql;
@@ -5088,7 +5071,7 @@ CREATE FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until time
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.suspended_words(p_node uuid, p_domain text) RETURNS text
+CREATE FUNCTION hwqueue.suspended_words(p_node hwqueue.node, p_domain text) RETURNS text
     LANGUAGE sql STABLE;
 
 CREATE TABLE hwqueue.checkpoint (
@@ -5127,9 +5110,6 @@ CREATE FUNCTION hwqueue.sweep_arrivals(p_limit integer, p_from timestamp with ti
 CREATE FUNCTION hwqueue.sweep_everywhere(p_until timestamp with time zone, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.sweep_items(p_run uuid, p_step integer, p_now timestamp with time zone) RETURNS integer
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.sweep_one(p_run uuid, p_step integer, p_kind text, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
@@ -5146,6 +5126,9 @@ CREATE FUNCTION hwqueue.tag_distribution(p_label text DEFAULT NULL::text, p_limi
 CREATE FUNCTION hwqueue.tags_placement(p_tags jsonb, p_field text) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.taint_effect(p_effect jsonb, p_field text) RETURNS text
+    LANGUAGE sql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.taint_integer(p_value text) RETURNS numeric
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -5155,6 +5138,9 @@ CREATE FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb) RETURNS void
 
 CREATE FUNCTION hwqueue.taint_text(p_taint jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.take_arrivals(p_run uuid, p_step integer, p_kind text, OUT arrivals integer, OUT reason text) RETURNS record
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.take_choice(p_choice uuid, p_taker uuid, p_takes boolean DEFAULT true) RETURNS boolean
     LANGUAGE plpgsql;
@@ -5459,7 +5445,7 @@ CREATE FUNCTION hwqueue.wake_missed_classes(p_limit integer) RETURNS void
 CREATE FUNCTION hwqueue.wake_node(p_node uuid, p_login text) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.wake_payload(p_key uuid, p_queue text) RETURNS text
+CREATE FUNCTION hwqueue.wake_payload(p_key uuid, p_what text) RETURNS text
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.wake_payloads(p_queues text[]) RETURNS TABLE(queue text, payload text)
@@ -5526,6 +5512,9 @@ CREATE FUNCTION hwqueue.worth_gain(p_gpu_count integer, p_gpu_milli integer, p_r
 
 CREATE FUNCTION hwqueue.would_start_group(p_class hwqueue.placement_class, p_facts jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.write_attestations(p_node uuid, p_attestations jsonb) RETURNS void
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_checkpoint(p_row hwqueue.checkpoint) RETURNS void
     LANGUAGE plpgsql;
@@ -5692,23 +5681,6 @@ COMMENT ON TABLE hwqueue.attempt_log IS 'what the handler of a claim logged, its
 COMMENT ON COLUMN hwqueue.attempt_log.line IS 'the number of the line in its claim, from 1; a gap means lines that were dropped';
 
 COMMENT ON COLUMN hwqueue.attempt_log.logged_at IS 'by the clock of the node';
-
-CREATE TABLE hwqueue.attestation (
-    node_id uuid NOT NULL,
-    domain text NOT NULL,
-    expires_at timestamp with time zone,
-    attested_at timestamp with time zone NOT NULL,
-    attested_by text NOT NULL,
-    any_instance boolean DEFAULT false NOT NULL,
-    suspended_at timestamp with time zone,
-    suspended_why text
-);
-
-COMMENT ON TABLE hwqueue.attestation IS 'an operator''s statement that a node is in a trust domain';
-
-COMMENT ON COLUMN hwqueue.attestation.any_instance IS 'it holds for every instance that the node''s login registers';
-
-COMMENT ON COLUMN hwqueue.attestation.suspended_at IS 'it does not count from then on, until an operator confirms it';
 
 CREATE TABLE hwqueue.choice (
     choice_id uuid NOT NULL,
@@ -6568,28 +6540,6 @@ CREATE TABLE hwqueue.schema_info (
 
 COMMENT ON TABLE hwqueue.schema_info IS 'what hwqueue db upgrade installed last; clients read it when they start';
 
-CREATE TABLE hwqueue.served (
-    node_id uuid NOT NULL,
-    queues text[],
-    tasks text[],
-    concurrency integer,
-    hears_deaths boolean DEFAULT false NOT NULL,
-    declared text[],
-    CONSTRAINT served_concurrency_check CHECK ((concurrency > 0))
-);
-
-COMMENT ON TABLE hwqueue.served IS 'what a node''s worker announced when it registered: queues, tasks, concurrency';
-
-COMMENT ON COLUMN hwqueue.served.queues IS 'queues that it polls; null: it has not said';
-
-COMMENT ON COLUMN hwqueue.served.tasks IS 'tasks that it has handlers for; null: it has not said';
-
-COMMENT ON COLUMN hwqueue.served.concurrency IS 'how many leases its worker runs at a time; null: it has not said';
-
-COMMENT ON COLUMN hwqueue.served.hears_deaths IS 'its worker takes from death what it serves';
-
-COMMENT ON COLUMN hwqueue.served.declared IS 'tasks for which its app declares defaults; null: it has not said';
-
 CREATE TABLE hwqueue.service (
     service_id uuid NOT NULL,
     failure_domain text,
@@ -6601,13 +6551,6 @@ COMMENT ON TABLE hwqueue.service IS 'what operators said about a service';
 COMMENT ON COLUMN hwqueue.service.failure_domain IS 'node, rack or label:KEY; null: that of the queue';
 
 COMMENT ON COLUMN hwqueue.service.away_from IS 'services that its leases keep away from';
-
-CREATE TABLE hwqueue.silent_node (
-    node_id uuid NOT NULL,
-    reported_at timestamp with time zone NOT NULL
-);
-
-COMMENT ON TABLE hwqueue.silent_node IS 'a node that has been reported as silent and is not back yet';
 
 ALTER TABLE hwqueue.spread_fleet ALTER COLUMN fleet_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.spread_fleet_fleet_id_seq
@@ -6794,9 +6737,6 @@ ALTER TABLE ONLY hwqueue.attempt_log
 ALTER TABLE ONLY hwqueue.attempt
     ADD CONSTRAINT attempt_pkey PRIMARY KEY (lease_id, claim_token);
 
-ALTER TABLE ONLY hwqueue.attestation
-    ADD CONSTRAINT attestation_pkey PRIMARY KEY (node_id, domain);
-
 ALTER TABLE ONLY hwqueue.checkpoint
     ADD CONSTRAINT checkpoint_pkey PRIMARY KEY (lease_id, name);
 
@@ -6950,14 +6890,8 @@ ALTER TABLE ONLY hwqueue.scheduled
 ALTER TABLE ONLY hwqueue.schema_info
     ADD CONSTRAINT schema_info_pkey PRIMARY KEY (singleton);
 
-ALTER TABLE ONLY hwqueue.served
-    ADD CONSTRAINT served_pkey PRIMARY KEY (node_id);
-
 ALTER TABLE ONLY hwqueue.service
     ADD CONSTRAINT service_pkey PRIMARY KEY (service_id);
-
-ALTER TABLE ONLY hwqueue.silent_node
-    ADD CONSTRAINT silent_node_pkey PRIMARY KEY (node_id);
 
 ALTER TABLE ONLY hwqueue.spread_fleet
     ADD CONSTRAINT spread_fleet_pkey PRIMARY KEY (fleet_key, fleet_id);
@@ -7311,11 +7245,15 @@ CREATE INDEX node_deregistered ON hwqueue.node USING btree (deregistered_at) WHE
 
 CREATE INDEX node_eligibility_class ON hwqueue.node_eligibility USING btree (class_id);
 
+CREATE INDEX node_hearing ON hwqueue.node USING btree (node_id) WHERE hears_deaths;
+
 CREATE UNIQUE INDEX node_name ON hwqueue.node USING btree (name) WHERE (deregistered_at IS NULL);
 
 CREATE INDEX node_no_execute ON hwqueue.node USING btree (node_id) WHERE ((taints || operator_taints) @> '[{"effect": "no_execute"}]'::jsonb);
 
 CREATE INDEX node_profile ON hwqueue.node USING btree (profile_id);
+
+CREATE INDEX node_silent ON hwqueue.node USING btree (node_id) WHERE (silent_since IS NOT NULL);
 
 CREATE INDEX node_state_expands ON hwqueue.node_state USING btree (node_id) WHERE (expands_until IS NOT NULL);
 
@@ -7348,6 +7286,12 @@ CREATE INDEX placement_class_terms ON hwqueue.placement_class USING btree (creat
 CREATE INDEX placement_class_waits ON hwqueue.placement_class USING btree (class_id) WHERE waits;
 
 CREATE INDEX profile_eligibility_class ON hwqueue.profile_eligibility USING btree (class_id);
+
+CREATE INDEX profile_eligibility_needs ON hwqueue.profile_eligibility USING btree (profile_id, queue_id, (((gpu_count)::bigint *
+CASE
+    WHEN (gpu_milli > 0) THEN gpu_milli
+    ELSE 1000
+END)), cpu_milli, memory_mib);
 
 CREATE INDEX profile_judged_as ON hwqueue.profile USING btree (judged_as) WHERE (judged_as IS NOT NULL);
 
@@ -7386,8 +7330,6 @@ CREATE INDEX run_signal_open ON hwqueue.run_signal USING btree (run_id, name, si
 CREATE INDEX run_workflow ON hwqueue.run USING btree (workflow_id);
 
 CREATE INDEX scheduled_deadline ON hwqueue.scheduled USING btree (deadline) WHERE (deadline IS NOT NULL);
-
-CREATE INDEX served_hearing ON hwqueue.served USING btree (node_id) WHERE hears_deaths;
 
 CREATE INDEX step_due ON hwqueue.step USING btree (due_at) WHERE (due_at IS NOT NULL);
 
@@ -7653,8 +7595,6 @@ REVOKE ALL ON FUNCTION hwqueue.able_node(p_class hwqueue.placement_class, p_prof
 
 REVOKE ALL ON FUNCTION hwqueue.abort_subtransaction() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_sign integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.add_counts(p_deltas jsonb, p_sign integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.add_histograms(p_a bigint[], p_b bigint[], p_sign integer) FROM PUBLIC;
@@ -7686,8 +7626,6 @@ REVOKE ALL ON FUNCTION hwqueue.advance_horizon(p_drawn bigint) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.advance_low_water(p_entry hwqueue.ready) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.advance_map(p_run uuid, p_step integer, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_tenant text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.advance_maps(p_run uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -7758,7 +7696,7 @@ GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_
 
 REVOKE ALL ON FUNCTION hwqueue.attested_at(p_node hwqueue.node, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.await_claims(p_leases uuid[], p_wait text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.await_claims(p_leases uuid[], p_wait text, p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean) TO hwqueue_producer;
@@ -7800,6 +7738,8 @@ REVOKE ALL ON FUNCTION hwqueue.binding_path(p_path jsonb, p_field text) FROM PUB
 REVOKE ALL ON FUNCTION hwqueue.binding_steps(p_value jsonb, p_field text, p_of_item boolean, OUT steps text[], OUT binds boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, OUT blocked bigint[], OUT lasting bigint[], OUT known hwqueue.node_candidates) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.book_room(p_node uuid, p_assignment jsonb, p_copies integer, p_gpu_used integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.booked_on(p_node uuid, p_leases uuid[]) FROM PUBLIC;
 
@@ -7948,8 +7888,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_step_name(p_name text, p_field text) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.check_step_size(p_lease uuid, p_value jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_taint_effect(p_effect text, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea) TO hwqueue_admin;
@@ -7991,7 +7929,7 @@ REVOKE ALL ON FUNCTION hwqueue.choose_seen(p_request hwqueue.claim_request, p_se
 
 REVOKE ALL ON FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb, p_held jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, OUT queue_head hwqueue.queue_head, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone, OUT assignment jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, OUT queue_head hwqueue.queue_head, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT score double precision, OUT expires_at timestamp with time zone, OUT assignment jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_beside_reserved(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_moves boolean, p_drawn bigint) FROM PUBLIC;
 
@@ -8080,8 +8018,6 @@ GRANT ALL ON FUNCTION hwqueue.compare_tasks(p_defaults jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.compare_versions(p_left text, p_right text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.complete_alone(p_node uuid, p_token bigint, p_item jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb) TO hwqueue_admin;
@@ -8142,8 +8078,6 @@ GRANT ALL ON FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb) TO hwqu
 REVOKE ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_expires_after interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_expires_after interval) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.crowded_nodes(p_rooms hwqueue.gang_room[], p_node_ids uuid[], p_members bigint) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.current_actor() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.current_generation() FROM PUBLIC;
@@ -8198,8 +8132,6 @@ REVOKE ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval) FROM
 GRANT ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.drop_arrivals(p_run uuid, p_step integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.drop_idle(p_run hwqueue.run, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean) FROM PUBLIC;
@@ -8232,11 +8164,11 @@ REVOKE ALL ON FUNCTION hwqueue.edit_distance(p_name text, p_other text, p_most i
 
 REVOKE ALL ON FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text, p_effect text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[], p_room hwqueue.headroom) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_near boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.end_completed_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_holds boolean, p_result jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.end_completed_claim(p_lease uuid, p_token bigint, p_node uuid, p_holds_node boolean, p_holds boolean, p_result jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[], p_node uuid, p_settle jsonb) FROM PUBLIC;
 
@@ -8255,8 +8187,6 @@ REVOKE ALL ON FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_
 REVOKE ALL ON FUNCTION hwqueue.ending_reason(p_gang hwqueue.gang) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.error_words(p_error jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.event_codes(p_codes jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.event_day(p_at timestamp with time zone) FROM PUBLIC;
 
@@ -8337,8 +8267,6 @@ REVOKE ALL ON FUNCTION hwqueue.fence_planner(p_round bigint, p_epoch bigint) FRO
 
 REVOKE ALL ON FUNCTION hwqueue.fetch_reserved(p_request hwqueue.claim_request) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fill_gang(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.final_below() FROM PUBLIC;
@@ -8385,7 +8313,9 @@ REVOKE ALL ON FUNCTION hwqueue.first_step_error(p_run hwqueue.run) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fit_at_head(p_node uuid, p_head hwqueue.queue_head, p_load hwqueue.node_load, p_limit integer, OUT fitting integer, OUT assignment jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.fit_at_head(p_node uuid, p_class_id bigint, p_limit integer, OUT fitting integer, OUT assignment jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.fit_devices_at_head(p_node uuid, p_profile_id bigint, p_queue_id integer, p_class_id bigint, p_tasks text[], OUT fits boolean, OUT assignment jsonb, OUT gpu_used integer[], OUT score double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom, p_worth double precision[]) FROM PUBLIC;
 
@@ -8636,7 +8566,7 @@ REVOKE ALL ON FUNCTION hwqueue.isolation_conflicts(p_class hwqueue.placement_cla
 
 REVOKE ALL ON FUNCTION hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue.workflow_step, p_task text, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[], OUT stopped integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone, p_gang uuid, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[], OUT stopped integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.item_results(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text) FROM PUBLIC;
 
@@ -8646,13 +8576,13 @@ REVOKE ALL ON FUNCTION hwqueue.join_choice(p_choice uuid, p_tenant text, p_membe
 
 REVOKE ALL ON FUNCTION hwqueue.json_boolean(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.json_choice(p_value jsonb, p_field text, p_choices text[], p_code text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.json_choice(p_value jsonb, p_field text, p_choices text[], p_code text, p_hint text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_domain(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_integer(p_value jsonb, p_field text, p_min bigint, p_max bigint, p_code text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.json_interval(p_value jsonb, p_field text, p_min interval, p_code text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.json_interval(p_value jsonb, p_field text, p_min interval, p_most interval, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_list(p_value jsonb, p_field text, p_most integer, p_wanted text, p_hint text, p_code text) FROM PUBLIC;
 
@@ -8663,8 +8593,6 @@ REVOKE ALL ON FUNCTION hwqueue.json_names(p_value jsonb, p_field text, p_max_len
 REVOKE ALL ON FUNCTION hwqueue.json_number(p_value jsonb, p_field text, p_min numeric, p_max numeric, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue."json_object"(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.json_short_interval(p_value jsonb, p_field text, p_min interval, p_most interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_text(p_value jsonb, p_field text, p_max_length integer, p_code text) FROM PUBLIC;
 
@@ -8868,6 +8796,8 @@ REVOKE ALL ON FUNCTION hwqueue.lock_claims(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_class_heads(p_classes bigint[], p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.lock_free_node(p_node uuid) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.lock_in_window(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint) FROM PUBLIC;
@@ -9019,8 +8949,6 @@ REVOKE ALL ON FUNCTION hwqueue.node_metrics(p_now timestamp with time zone) FROM
 
 REVOKE ALL ON FUNCTION hwqueue.node_numbers() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.node_payload(p_key uuid, p_node uuid, p_login text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.node_place(p_node hwqueue.node, p_what text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_places(p_together text[], p_same text[]) FROM PUBLIC;
@@ -9083,8 +9011,6 @@ REVOKE ALL ON FUNCTION hwqueue.normalise_targets(p_targets jsonb, p_domain text,
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_toleration(p_toleration jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_attestations(p_node uuid) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boolean, p_awaits boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_bound(p_bytes bigint) FROM PUBLIC;
@@ -9097,8 +9023,6 @@ REVOKE ALL ON FUNCTION hwqueue.note_everywhere(p_code text, p_everywhere hwqueue
 
 REVOKE ALL ON FUNCTION hwqueue.note_gang(p_gang hwqueue.gang, p_state text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.note_lasting(p_lease uuid, p_claims integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_detail jsonb, p_node uuid) FROM PUBLIC;
@@ -9110,8 +9034,6 @@ GRANT ALL ON FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bi
 GRANT ALL ON FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.note_selected(p_class_ids bigint[]) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.note_served(p_node uuid, p_spec jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_server(p_timeline integer) FROM PUBLIC;
 
@@ -9155,13 +9077,11 @@ REVOKE ALL ON FUNCTION hwqueue.parse_cores(p_node hwqueue.node, p_cores jsonb) F
 
 REVOKE ALL ON FUNCTION hwqueue.parse_gpus(p_node hwqueue.node, p_gpus jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.parse_interval(p_value jsonb, p_field text, p_min interval, p_code text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.parse_interval(p_value jsonb, p_field text, p_min interval, p_most interval, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parse_isolation(p_node hwqueue.node, p_spec jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parse_node_spec(p_node uuid, p_spec jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.parse_short_interval(p_value jsonb, p_field text, p_min interval, p_most interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parse_taint(p_taint jsonb, p_field text) FROM PUBLIC;
 
@@ -9373,7 +9293,7 @@ REVOKE ALL ON FUNCTION hwqueue.read_page_cursor(p_cursor jsonb, p_states text[])
 
 REVOKE ALL ON FUNCTION hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_has_devices boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_queue_heads(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_pinned integer[]) FROM PUBLIC;
 
@@ -9462,8 +9382,6 @@ REVOKE ALL ON FUNCTION hwqueue.refuse(p_code text, p_message text, p_detail json
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_depth(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.refuse_duplicates(p_ids integer[], p_what text, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.refuse_epoch(p_node uuid, p_node_epoch bigint, p_epoch bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_foreign(p_what text, p_field text, p_hint text, p_index integer) FROM PUBLIC;
@@ -9503,8 +9421,6 @@ GRANT ALL ON FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb) TO hwqueu
 REVOKE ALL ON FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.release_room(p_node uuid, p_assignment jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.release_steps(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9729,7 +9645,7 @@ REVOKE ALL ON FUNCTION hwqueue.settle_delivery(p_delivery uuid, p_attempt intege
 GRANT ALL ON FUNCTION hwqueue.settle_delivery(p_delivery uuid, p_attempt integer, p_result jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.settle_delivery(p_delivery uuid, p_attempt integer, p_result jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.settle_lists(p_node uuid, p_has_limits boolean, p_settle jsonb, p_plain bigint[], p_completed uuid[], p_completed_tokens bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.settle_lists(p_node uuid, p_settle jsonb, p_plain bigint[], p_completed uuid[], p_completed_tokens bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb) FROM PUBLIC;
 
@@ -9766,8 +9682,6 @@ GRANT ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb,
 REVOKE ALL ON FUNCTION hwqueue.skip_steps(p_run uuid, p hwqueue.run_progress, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.span_words(p_span interval) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.spawn_again(p_requests hwqueue.spawn_request[], p_bad uuid[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb) FROM PUBLIC;
 
@@ -9912,15 +9826,13 @@ REVOKE ALL ON FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_unt
 GRANT ALL ON FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone, p_signal text, p_name text, p_near text) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone, p_signal text, p_name text, p_near text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.suspended_words(p_node uuid, p_domain text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.suspended_words(p_node hwqueue.node, p_domain text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.suspension_of(p_lease hwqueue.lease) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.sweep_arrivals(p_limit integer, p_from timestamp with time zone, OUT folded integer, OUT released integer, OUT more boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.sweep_everywhere(p_until timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.sweep_items(p_run uuid, p_step integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.sweep_one(p_run uuid, p_step integer, p_kind text, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9934,6 +9846,8 @@ GRANT ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer) TO
 
 REVOKE ALL ON FUNCTION hwqueue.tags_placement(p_tags jsonb, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.taint_effect(p_effect jsonb, p_field text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.taint_integer(p_value text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb) FROM PUBLIC;
@@ -9941,6 +9855,8 @@ GRANT ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb) TO hwqueue_
 GRANT ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.taint_text(p_taint jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.take_arrivals(p_run uuid, p_step integer, p_kind text, OUT arrivals integer, OUT reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_choice(p_choice uuid, p_taker uuid, p_takes boolean) FROM PUBLIC;
 
@@ -10138,7 +10054,7 @@ REVOKE ALL ON FUNCTION hwqueue.wake_missed_classes(p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.wake_node(p_node uuid, p_login text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.wake_payload(p_key uuid, p_queue text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.wake_payload(p_key uuid, p_what text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.wake_payloads(p_queues text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.wake_payloads(p_queues text[]) TO hwqueue_worker;
@@ -10186,6 +10102,8 @@ REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.worth_gain(p_gpu_count integer, p_gpu_milli integer, p_room hwqueue.headroom, p_worth double precision[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.would_start_group(p_class hwqueue.placement_class, p_facts jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.write_attestations(p_node uuid, p_attestations jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_checkpoint(p_row hwqueue.checkpoint) FROM PUBLIC;
 
