@@ -2181,7 +2181,7 @@ CREATE FUNCTION hwqueue.edit_distance(p_name text, p_other text, p_most integer)
 CREATE FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text, p_effect text) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[], p_room hwqueue.headroom DEFAULT NULL::hwqueue.headroom) RETURNS TABLE(class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count integer, gpu_milli integer, gpu_wanted uuid[], custom jsonb, cpu_isolation text, gpu_exclusivity text, trusts text[], is_checked boolean)
+CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[]) RETURNS TABLE(class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count integer, gpu_milli integer, gpu_wanted uuid[], custom jsonb, cpu_isolation text, gpu_exclusivity text, trusts text[], is_checked boolean)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_near boolean DEFAULT false) RETURNS text
@@ -7287,12 +7287,6 @@ CREATE INDEX placement_class_waits ON hwqueue.placement_class USING btree (class
 
 CREATE INDEX profile_eligibility_class ON hwqueue.profile_eligibility USING btree (class_id);
 
-CREATE INDEX profile_eligibility_needs ON hwqueue.profile_eligibility USING btree (profile_id, queue_id, (((gpu_count)::bigint *
-CASE
-    WHEN (gpu_milli > 0) THEN gpu_milli
-    ELSE 1000
-END)), cpu_milli, memory_mib);
-
 CREATE INDEX profile_judged_as ON hwqueue.profile USING btree (judged_as) WHERE (judged_as IS NOT NULL);
 
 CREATE UNIQUE INDEX queue_name ON hwqueue.queue USING btree (name) WHERE (dropped_at IS NULL);
@@ -8164,7 +8158,7 @@ REVOKE ALL ON FUNCTION hwqueue.edit_distance(p_name text, p_other text, p_most i
 
 REVOKE ALL ON FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text, p_effect text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[], p_room hwqueue.headroom) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_near boolean) FROM PUBLIC;
 

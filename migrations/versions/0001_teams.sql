@@ -984,10 +984,6 @@ create table hwqueue.profile_eligibility (
   primary key (profile_id, queue_id, class_id)
 );
 create index profile_eligibility_class on hwqueue.profile_eligibility (class_id);
--- by what a class asks for, devices in thousandths: a claim reads only those that its node may have room for
-create index profile_eligibility_needs on hwqueue.profile_eligibility
-  (profile_id, queue_id, (gpu_count::bigint * case when gpu_milli > 0 then gpu_milli else 1000 end),
-   cpu_milli, memory_mib);
 comment on table hwqueue.profile_eligibility is
   'a class that nodes of a profile may run, with its affinity score';
 comment on column hwqueue.profile_eligibility.affinity is

@@ -254,7 +254,7 @@ begin
       from hwqueue.queue o where o.queue_id = any (p_request.queue_ids)
       offset 0) q
     cross join lateral (  -- fenced: what follows once, not for each table
-      select * from hwqueue.eligible_classes(p_node.profile_id, p_node.node_id, q.queue_id, p_only, p_room)
+      select * from hwqueue.eligible_classes(p_node.profile_id, p_node.node_id, q.queue_id, p_only)
       union all
       select c.class_id, x.affinity, c.task_name, hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib,
              c.gpu_count, c.gpu_milli, c.gpu_wanted,
@@ -286,10 +286,9 @@ $$;
 
 -- What a profile and a node may run of a queue, with what it asks for and its affinity score. A class is
 -- in one of two tables: in node_eligibility when it names nodes, resources or trust domains, else in
--- profile_eligibility. p_only: of these classes; null: of all. p_room: the index leaves out those that need
--- more cpu, memory or thousandths of devices than there is, so a full node reads few of them.
+-- profile_eligibility. p_only: of these classes; null: of all.
 create or replace function hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id int,
-  p_only bigint[], p_room hwqueue.headroom default null)
+  p_only bigint[])
 returns table (class_id bigint, affinity double precision, task_name text, cpu_milli bigint,
   memory_mib bigint, gpu_count int, gpu_milli int, gpu_wanted uuid[], custom jsonb, cpu_isolation text,
   gpu_exclusivity text, trusts text[], is_checked boolean)
@@ -300,11 +299,6 @@ as $$
   from (
     select * from hwqueue.profile_eligibility a
     where p_only is null and a.profile_id = p_profile_id and a.queue_id = p_queue_id
-      and a.gpu_count::bigint * case when a.gpu_milli > 0 then a.gpu_milli else 1000 end
-        <= coalesce(greatest(p_room.gpu_most, 1000::bigint * p_room.gpu_whole,
-            1000::bigint * p_room.gpu_parts_free), 9223372036854775807)
-      and a.cpu_milli <= hwqueue.amount_left(p_room, 'cpu_milli')
-      and a.memory_mib <= hwqueue.amount_left(p_room, 'memory_mib')
     union all
     select o.* from unnest(p_only) k(class_id)
     cross join lateral (  -- fenced: each by its key

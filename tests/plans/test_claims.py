@@ -1,7 +1,6 @@
 """A claim's cost has bounds that no backlog moves: rows of ready, rows of lease, pages."""
 
 from typing import Any
-from uuid import uuid4
 
 import psycopg
 import pytest
@@ -116,16 +115,3 @@ def test_claims_elsewhere_cost_nothing(api: Api) -> None:
     work = claim(api, "one class", {"cpu_milli": 10**6})
     assert api.one("select count(*) from hwqueue.claim") >= 5000
     assert work.rows_read("claim") <= 2
-
-
-def test_a_full_node_reads_no_class_that_it_has_no_room_for(api: Api) -> None:
-    api.rows("create_queue", queue="devices")
-    needs = [{"gpu": 1, "cpu_milli": n} for n in range(1, CLASSES)]
-    batch(api, "devices", [{"placement": {"resources": need}} for need in needs])
-    node = api.node(gpus=[{"resource_id": str(uuid4())}])
-    assert [len(api.claim(node, "devices")) for _ in range(2)] == [1, 0]
-    api.conn.execute("analyze hwqueue.profile_eligibility")
-    with explained(api.conn) as work:
-        assert api.claim(node, "devices") == []
-    assert work.scans("profile_eligibility")
-    assert work.rows_read("profile_eligibility") == 0
