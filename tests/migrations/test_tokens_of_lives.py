@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from time import sleep
 from uuid import UUID, uuid4
 
 import psycopg
@@ -104,11 +105,15 @@ def test_after_a_disk_is_rolled_back(lives: Lives) -> None:
 
 @pytest.mark.parametrize("in_place", [True, False])
 def test_after_a_crash(lives: Lives, in_place: bool) -> None:
-    """Also of one backend: then its server recovers without another start."""
+    """Also of one backend: then its server recovers without another start.
+
+    Lives that know nothing of each other are told apart by the tenth of a second in which they began.
+    """
     known = []
     for is_noted in (False, False, False, False, True):
         if is_noted:  # else the generation is lost with the claim
             known.append(lives.claim())
+        sleep(0.1)
         with lives.losing(in_place=in_place) as api:
             [lost] = api.claim(lives.node, lives.queue)
         known.append(lost["claim_token"])
