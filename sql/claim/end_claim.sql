@@ -113,7 +113,17 @@ create or replace function hwqueue.end_completed_claim(p_lease uuid, p_token big
 language plpgsql volatile
 as $$
 declare
-  v_claim hwqueue.claim;
+  -- scalars: a row costs each claim more
+  v_queue_id int;
+  v_node_id uuid;
+  v_attempt smallint;
+  v_claimed_at timestamptz;
+  v_assignment jsonb;
+  v_deltas jsonb;
+  v_eligible_at timestamptz;
+  v_is_awaited boolean;
+  v_is_step boolean;
+  v_gang_id uuid;
   v_is_booked boolean;
 begin
   delete from hwqueue.claim c
@@ -121,32 +131,35 @@ begin
     and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login))
     and (p_holds or c.xmax = '0' or hwqueue.is_unlocked(c.xmax))
     and (c.assignment is null or p_holds_node or hwqueue.lock_free_node(c.node_id))
-  returning c.* into v_claim;
+  returning c.queue_id, c.node_id, c.attempt, c.claimed_at, c.assignment, c.term_deltas, c.eligible_at,
+    c.is_awaited, c.is_step, c.gang_id
+  into v_queue_id, v_node_id, v_attempt, v_claimed_at, v_assignment, v_deltas, v_eligible_at, v_is_awaited,
+    v_is_step, v_gang_id;
   if not found then
     return false;
   end if;
-  if v_claim.assignment is not null then
-    v_is_booked := hwqueue.book_room(v_claim.node_id, v_claim.assignment, -1);  -- perform is a statement
+  if v_assignment is not null then
+    v_is_booked := hwqueue.book_room(v_node_id, v_assignment, -1);  -- perform is a statement
   end if;
-  if v_claim.term_deltas is not null then
-    v_claim.term_deltas := hwqueue.add_counts(v_claim.term_deltas, -1);
+  if v_deltas is not null then
+    v_deltas := hwqueue.add_counts(v_deltas, -1);
   end if;
   insert into hwqueue.outcome (lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
     attempt, state, assignment, result, eligible_at, is_step)
-  values (p_lease, v_claim.queue_id, hwqueue.clock(), v_claim.claimed_at, p_token, v_claim.node_id,
-    v_claim.attempt, 'completed', v_claim.assignment, case when v_claim.eligible_at is null then p_result end,
-    v_claim.eligible_at, case when v_claim.is_step is not null then true end);
-  if v_claim.eligible_at is not null then
+  values (p_lease, v_queue_id, hwqueue.clock(), v_claimed_at, p_token, v_node_id,
+    v_attempt, 'completed', v_assignment, case when v_eligible_at is null then p_result end,
+    v_eligible_at, case when v_is_step is not null then true end);
+  if v_eligible_at is not null then
     delete from hwqueue.lease l where l.lease_id = p_lease;
   end if;
-  if v_claim.is_awaited then
+  if v_is_awaited then
     perform hwqueue.notify_ended(array[p_lease]);
   end if;
-  if v_claim.gang_id is not null then
-    insert into hwqueue.gang_change (gang_id) values (v_claim.gang_id);
+  if v_gang_id is not null then
+    insert into hwqueue.gang_change (gang_id) values (v_gang_id);
   end if;
-  if v_claim.is_step is not null then  -- what follows in its run is left to the public call
-    return hwqueue.note_ended(array[p_lease], 'completed', v_claim.is_step) is not null;
+  if v_is_step is not null then  -- what follows in its run is left to the public call
+    return hwqueue.note_ended(array[p_lease], 'completed', v_is_step) is not null;
   end if;
   return true;
 end

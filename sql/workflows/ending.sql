@@ -20,16 +20,16 @@ language plpgsql volatile
 as $$
 declare
   -- nothing, then four words for each lease: its trace, state, kind and id
-  v_words text[] := string_to_array(concat(
-    case when current_setting('hwqueue.ended', true) like '+%'
-      then current_setting('hwqueue.ended_before') end,
-    ltrim(current_setting('hwqueue.ended', true), '+')), ' ');
+  v_words text[] := string_to_array(current_setting('hwqueue.ended', true), ' ');
   v_leases uuid[];
   v_states text[];
   v_traces text[];
   v_found record;
   v_done int := length(set_config('hwqueue.ended', '', true));  -- 0, and the list is empty
 begin
+  if v_words[1] = '+' then
+    v_words := string_to_array(current_setting('hwqueue.ended_before'), ' ') || v_words[2:];
+  end if;
   -- few expressions on the way of one step, or item: each costs the first time in a transaction
   if v_words[6] is null and v_words[4] = 'step' then
     update hwqueue.step s

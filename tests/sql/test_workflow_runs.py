@@ -316,6 +316,15 @@ def test_a_worker_that_starts_again_strands_no_run(api: Api) -> None:
     assert flow.state == "completed"
 
 
+def test_a_worker_that_starts_again_ends_more_steps_than_one_setting_lists(api: Api) -> None:
+    names = [f"s{n}" for n in range(400)]
+    flow = Flow(api, [*map(step, names), step("z", *({"step": name, "on": "ended"} for name in names))])
+    assert len(flow.claims()) == 400
+    flow.epoch = flow.register("second")
+    flow.complete("z")
+    assert flow.get()["step_counts"] == {"completed": 1, "failed": 400}
+
+
 @pytest.mark.thorough
 def test_a_wide_fan_out_is_released_in_portions(api: Api) -> None:
     """A settlement writes 1,000 leases at most; another run does not wait for the rest."""
