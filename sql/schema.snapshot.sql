@@ -3336,7 +3336,7 @@ CREATE FUNCTION hwqueue.lock_run(p_run uuid) RETURNS hwqueue.run
 CREATE FUNCTION hwqueue.login_hint(p_login text) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.look_at_choice(p_choice uuid, p_now timestamp with time zone) RETURNS boolean
+CREATE FUNCTION hwqueue.look_at_choice(p_choice uuid) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.everywhere_node (
@@ -8802,7 +8802,7 @@ REVOKE ALL ON FUNCTION hwqueue.lock_run(p_run uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.login_hint(p_login text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_choice(p_choice uuid, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.look_at_choice(p_choice uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_now timestamp with time zone) FROM PUBLIC;
 

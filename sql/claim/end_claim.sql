@@ -124,7 +124,6 @@ declare
   v_is_awaited boolean;
   v_is_step boolean;
   v_gang_id uuid;
-  v_is_booked boolean;
 begin
   delete from hwqueue.claim c
   where c.lease_id = p_lease and c.claim_token = p_token
@@ -138,8 +137,8 @@ begin
   if not found then
     return false;
   end if;
-  if v_assignment is not null then
-    v_is_booked := hwqueue.book_room(v_node_id, v_assignment, -1);  -- perform is a statement
+  if v_assignment is not null and not hwqueue.book_room(v_node_id, v_assignment, -1) then
+    return false;  -- never; to perform it would be a statement
   end if;
   if v_deltas is not null then
     v_deltas := hwqueue.add_counts(v_deltas, -1);

@@ -10,7 +10,7 @@
 -- Cancels the leases and gangs of a choice that were not taken. False: another session holds it, or nothing
 -- of it was taken since the last look.
 -- Locks: the choice, entries and gangs, all skip locked.
-create or replace function hwqueue.look_at_choice(p_choice uuid, p_now timestamptz) returns boolean
+create or replace function hwqueue.look_at_choice(p_choice uuid) returns boolean
 language plpgsql volatile
 as $$
 declare

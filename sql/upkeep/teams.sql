@@ -141,7 +141,7 @@ declare
   v_node uuid;
 begin
   case p_look
-  when 'choice' then return hwqueue.look_at_choice(p_id, p_now);
+  when 'choice' then return hwqueue.look_at_choice(p_id);
   when 'replacement' then return hwqueue.look_at_replacement(p_id, p_now);
   when 'everywhere' then
     select r.everywhere_id, r.node_id into v_everywhere, v_node from hwqueue.everywhere_node r

@@ -81,6 +81,8 @@ begin
     if not found then
       perform hwqueue.items_ended(array[v_words[5]::uuid], v_words[3], true);
     end if;
+  elsif v_words[6] is null and v_words[4] = 'item' then
+    perform hwqueue.items_ended(array[v_words[5]::uuid], v_words[3], p_is_short);
   elsif v_words[2] is not null then
     -- not in the loop's statement, which would walk over the words for each of them
     select array_agg(v_words[i + 3]::uuid), array_agg(v_words[i + 1]), array_agg(v_words[i])
@@ -94,7 +96,8 @@ begin
         cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
           select x.run_id, x.step_no from hwqueue.lease x
           where x.lease_id = e.lease_id and x.item_no is null offset 0) l
-        where s.run_id = l.run_id and s.step_no = l.step_no and s.state = 'running'
+        where 'step' = any (v_words)  -- else all are items
+          and s.run_id = l.run_id and s.step_no = l.step_no and s.state = 'running'
         returning s.run_id, s.step_no, s.state
       )
       select e.run_id, array_agg(e.step_no order by e.step_no) as steps,
