@@ -498,8 +498,10 @@ as $$
         select x || '{"by": "node"}' as taint from jsonb_array_elements(n.taints) x
         union all select x || '{"by": "operator"}' from jsonb_array_elements(n.operator_taints) x) t), '[]'),
     coalesce((
-      select jsonb_agg(jsonb_build_object('domain', a.key, 'suspended_at', null, 'suspended_why', null)
-        || a.value order by a.key) from jsonb_each(n.attestations) a), '[]'),
+      select jsonb_agg(jsonb_build_object('domain', a.key) || to_jsonb(t) order by a.key)
+      from jsonb_each(n.attestations) a, jsonb_to_record(a.value) t(expires_at timestamptz,
+        attested_at timestamptz, attested_by text, any_instance boolean, suspended_at timestamptz,
+        suspended_why text)), '[]'),  -- read again, so that times are in the reader's zone
     coalesce((
       select jsonb_agg(jsonb_strip_nulls(c.core
         || jsonb_build_object('milli_used', u.core_used[c.ordinality])) order by c.ordinality)

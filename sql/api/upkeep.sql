@@ -257,8 +257,7 @@ begin
   v_until := hwqueue.json_moment(p_filter -> 'until', 'filter.until', hwqueue.clock());
   v_below := hwqueue.json_integer(p_filter -> 'before', 'filter.before', 0, 9223372036854775807);
   if p_after is not null or coalesce(hwqueue.json_boolean(p_filter -> 'final', 'filter.final'), false) then
-    -- least ignores a null
-    v_below := least(v_below, hwqueue.final_below());
+    v_below := least(v_below, hwqueue.final_below());  -- least ignores a null
   end if;
   -- followers ask often and mostly find nothing: the plan of this scan is cached
   if p_after is not null then

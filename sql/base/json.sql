@@ -40,8 +40,7 @@ end
 $$;
 
 -- Reads an interval that is present: seconds, or interval text without months. Returns seconds alone.
--- json_interval calls it only for present values, so an absent one costs no call. p_most bounds timeouts: a
--- crashed worker's claims are freed only after such an interval, so it must stay short.
+-- json_interval calls it only for present values, so an absent one costs no call.
 create or replace function hwqueue.parse_interval(p_value jsonb, p_field text, p_min interval,
   p_most interval, p_code text) returns interval
 language plpgsql immutable
@@ -59,21 +58,18 @@ begin
     v_span := null;
   end;
   if v_span is null or extract(year from v_span) <> 0 or extract(month from v_span) <> 0
-     or extract(epoch from v_span) not between extract(epoch from p_min) and 315360000 then
-    perform hwqueue.refuse_value(p_value, p_field, format('a span of %s or more, at most ten years', p_min),
-      'give seconds (90) or interval text without months ("1 minute 30 seconds")', p_code);
+     or extract(epoch from v_span) not between extract(epoch from p_min)
+       and coalesce(extract(epoch from p_most), 315360000) then
+    perform hwqueue.refuse_value(p_value, p_field,
+      format('a span of %s to %s', p_min, coalesce(p_most::text, 'ten years')),
+      case when v_span > p_most then 'give a shorter one: a heartbeat makes a claim or a node live on'
+        else 'give seconds (90) or interval text without months ("1 minute 30 seconds")' end, p_code);
   end if;
-  v_span := hwqueue.in_seconds(v_span);
-  if v_span > p_most then
-    perform hwqueue.refuse_value(p_value, p_field, format('a span of %s to %s', p_min, p_most),
-      'give a shorter one: a heartbeat makes a claim or a node live on', p_code);
-  end if;
-  return v_span;
+  return hwqueue.in_seconds(v_span);
 end
 $$;
 
--- Reads seconds, or interval text without months (a month has no fixed length), of at most p_most, or of ten
--- years.
+-- Reads seconds, or interval text without months (they have no fixed length), of at most p_most or ten years.
 create or replace function hwqueue.json_interval(p_value jsonb, p_field text,
   p_min interval default interval '0', p_most interval default null, p_code text default 'QHA01')
 returns interval

@@ -46,7 +46,6 @@ begin
     if p_done.again then
       perform hwqueue.wake_missed_classes(10 * p_most), hwqueue.count_tenant_work();
       v_from.estimated_at := p_now;
-      v_from.watched_node := hwqueue.watch_nodes(v_from.watched_node, 5 * p_most, p_now);
       v_from.watched_class := hwqueue.watch_classes(v_from.watched_class, p_most, v_found.look, p_now);
     end if;
   when 'terms' then
@@ -112,6 +111,9 @@ begin
       p_now);
   when 'replacements' then
     perform hwqueue.reap_teams('{replacement}', least(p_limit, 100), v_budget / 4, v_from, p_now);
+    if p_done.again then  -- at the end: a node that comes back waits for its row
+      v_from.watched_node := hwqueue.watch_nodes(v_from.watched_node, 5 * p_most, p_now);
+    end if;
   end case;
   p_done.reap_cursor := v_from;
   p_done.more := p_done.more or v_more or p_most = any (v_counts);
