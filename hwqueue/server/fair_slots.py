@@ -118,7 +118,7 @@ class Usage:
         now = self.clock()
         there = list(takewhile(lambda use: now - use.last < _PRESENT_SECONDS, reversed(self._uses.values())))
         quick = max(_QUICK_SECONDS, min((use.mean for use in there), default=math.inf))
-        heaviest = max((use.load for use in there), default=0.0)
+        heaviest = max((use.load for use in there if use.mean >= 2 * quick), default=0.0)
         all_busy, all_known = sum(use.busy for use in there), sum(use.known for use in there)
 
         def share(holder: str) -> float:
