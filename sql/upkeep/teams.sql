@@ -43,6 +43,8 @@ begin
       exception when query_canceled or others then  -- undone alone, and the others go on
         perform hwqueue.postpone(v_kind, v_id, sqlstate, sqlerrm, p_now);
         update hwqueue.gang g set reason = 'upkeep_postponed' where v_look = 'gang' and g.gang_id = v_id;
+        with late as (delete from hwqueue.gang_change c where v_look = 'gang change' and c.gang_id = v_id)
+        insert into hwqueue.gang_change (gang_id) select v_id where v_look = 'gang change';  -- behind others'
       end;
       v_is_cut := cardinality(v_seen) >= p_limit and v_look <> 'gang earmark'
         or clock_timestamp() >= v_until or hwqueue.is_time_up();

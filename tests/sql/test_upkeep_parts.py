@@ -74,8 +74,7 @@ def expiring(api: Api, clock: Clock) -> UUID:
     """A lease whose claim has expired."""
     claim = api.running(api.queue(claim_timeout=60))
     clock.advance(timedelta(minutes=2))
-    lease: UUID = claim["lease_id"]
-    return lease
+    return UUID(str(claim["lease_id"]))
 
 
 def two_gangs(api: Api) -> tuple[UUID, UUID]:
@@ -120,11 +119,9 @@ def test_a_gang_that_takes_too_long_is_undone_alone(
     api.rows("reap")
     assert api.state(lease) == "pending"
     assert [gang(api, each)["state"] for each in (big, small)] == ["waiting", "reserved"]
-    assert gang(api, big)["reason"] == "upkeep_postponed"
     told = api.row("explain_gang", gang=big)
     assert told["code"] == "upkeep_postponed"
-    assert "at the last try upkeep had to leave it, once in a row" in told["headline"]
-    assert "statement timeout" in told["headline"]
+    assert "leave it, once in a row: canceling statement due to statement timeout" in told["headline"]
     assert ("gang", 1) in postponed(conn)
     plant("reserve_members", "null")
     clock.advance(SECOND)
@@ -148,19 +145,22 @@ def test_each_part_has_its_turn_though_calls_are_short(
         conn.execute("select hwqueue.try_proposal(%s, null, hwqueue.clock())", [big])
 
 
-def test_changes_of_a_gang_that_fails_hide_no_others(api: Api, clock: Clock, plant: Plant) -> None:
+def test_changes_of_a_gang_that_is_slow_hide_no_others(api: Api, clock: Clock, plant: Plant) -> None:
     flow = Flow(api, [gang_step("train", 3, **GPU)])
     big, small = flow.steps()["train"]["gang_id"], two_gangs(api)[1]
     api.rows("reap")
     for each in (big, small):
         api.rows("cancel_gang", gang=each)
-    plant("items_ended", FAILS)  # of the run
-    api.reap()
+    plant("items_ended", SLEEPS)  # of the run
+    api.conn.execute(SHORT)
+    for _ in range(3):  # it comes first, and behind the other one from then on
+        api.rows("reap")
+        clock.advance(SECOND)
     assert [gang(api, each)["state"] for each in (big, small)] == ["cancelling", "cancelled"]
-    assert "upkeep had to leave it, once in a row: planted" in api.row("explain_gang", gang=big)["headline"]
+    assert "upkeep had to leave it, 2 times in a row" in api.row("explain_gang", gang=big)["headline"]
     plant("items_ended", "null")
     clock.advance(SECOND)
-    api.reap()
+    api.rows("reap")
     assert gang(api, big)["state"] == "cancelled"
 
 
