@@ -7,8 +7,8 @@
 -- Invariant: a choice has a time in taken_at as long as one of its alternatives may be open that was not
 -- taken; one that is added later sets it again (spawn/choice).
 
--- Cancels the leases and gangs of a choice that were not taken. False: another session holds it, or nothing
--- of it was taken since the last look.
+-- Cancels the leases and gangs of a choice that were not taken. False: another session holds it or one of
+-- them, or nothing of it was taken since the last look.
 -- Locks: the choice, entries and gangs, all skip locked.
 create or replace function hwqueue.look_at_choice(p_choice uuid) returns boolean
 language plpgsql volatile
@@ -51,7 +51,7 @@ begin
     select from hwqueue.gang g
     where g.gang_id = any (h.members) and g.choice_id = p_choice and g.gang_id <> h.taken
       and g.finished_at is null and g.state <> 'cancelling');
-  return true;
+  return found;
 end
 $$;
 
