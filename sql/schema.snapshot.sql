@@ -401,7 +401,9 @@ CREATE TABLE hwqueue.reap_cursor (
     next_change bigint DEFAULT 0 NOT NULL,
     kept_from bigint DEFAULT 0 NOT NULL,
     next_arrival bigint DEFAULT 0 NOT NULL,
-    teams_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    gangs_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    choices_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    replacements_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     terms_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     clock_steps hwqueue.clock_step[] DEFAULT '{}'::hwqueue.clock_step[] NOT NULL
 )
@@ -449,7 +451,9 @@ COMMENT ON COLUMN hwqueue.reap_cursor.next_change IS 'only transactions below ne
 
 COMMENT ON COLUMN hwqueue.reap_cursor.kept_from IS 'no arrival has a lower arrival_id, and none can get one';
 
-COMMENT ON COLUMN hwqueue.reap_cursor.teams_from IS 'no gang that waits and no replacement has an earlier next_try_at, no choice an earlier taken_at, and none can get one';
+COMMENT ON COLUMN hwqueue.reap_cursor.gangs_from IS 'no gang that waits has an earlier next_try_at, and none can get one; likewise replacements_from';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.choices_from IS 'no choice has an earlier taken_at, and none can get one';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.terms_from IS 'no class with terms to be written and no unpublished term has an earlier created_at, and none can get one';
 

@@ -1845,7 +1845,9 @@ create table hwqueue.reap_cursor (
   next_change bigint not null default 0,
   kept_from bigint not null default 0,
   next_arrival bigint not null default 0,
-  teams_from timestamptz not null default '-infinity',
+  gangs_from timestamptz not null default '-infinity',
+  choices_from timestamptz not null default '-infinity',
+  replacements_from timestamptz not null default '-infinity',
   terms_from timestamptz not null default '-infinity',
   clock_steps hwqueue.clock_step[] not null default '{}',
   primary key (version)
@@ -1888,9 +1890,10 @@ comment on column hwqueue.reap_cursor.next_change is
 comment on column hwqueue.reap_cursor.clock_steps is
   'those of the last day, and those that a webhook has yet to go through';
 comment on column hwqueue.reap_cursor.kept_from is 'no arrival has a lower arrival_id, and none can get one';
-comment on column hwqueue.reap_cursor.teams_from is
-  'no gang that waits and no replacement has an earlier next_try_at, no choice an earlier taken_at, and none '
-  'can get one';
+comment on column hwqueue.reap_cursor.gangs_from is
+  'no gang that waits has an earlier next_try_at, and none can get one; likewise replacements_from';
+comment on column hwqueue.reap_cursor.choices_from is
+  'no choice has an earlier taken_at, and none can get one';
 comment on column hwqueue.reap_cursor.terms_from is
   'no class with terms to be written and no unpublished term has an earlier created_at, and none can get one';
 insert into hwqueue.reap_cursor (version) values (0);

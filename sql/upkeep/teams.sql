@@ -74,7 +74,7 @@ as $$
     -- no back-off is as long as three minutes: such a next try is of before the clock was set back
     select g.gang_id, g.tenant, g.rank, g.position, g.queue_id from hwqueue.gang g
     where p_look = 'gang' and (g.state = 'waiting' or g.state = 'running' and g.missing > 0)
-      and g.next_try_at >= p_from.teams_from and (g.next_try_at <= p_now or hwqueue.may_be_tried(g, p_now)
+      and g.next_try_at >= p_from.gangs_from and (g.next_try_at <= p_now or hwqueue.may_be_tried(g, p_now)
         and g.next_try_at > p_now + interval '3 minutes' and g.next_try_at < 'infinity')
     order by g.next_try_at limit 200 * p_limit + 1
   ), few as materialized (select count(*) <= 200 * p_limit as are_all from due)
@@ -103,12 +103,12 @@ as $$
     union all
     select w.choice_id, w.tenant, w.taken_at, 0, row_number() over ()
     from (select x.choice_id, x.tenant, x.taken_at from hwqueue.choice x
-          where p_look = 'choice' and x.taken_at >= p_from.teams_from
+          where p_look = 'choice' and x.taken_at >= p_from.choices_from
             and x.choice_id not in (select o.item from off o) order by x.taken_at limit 50 * p_limit) w
     union all
     (select w.lease_id, c.tenant, w.next_try_at, 0, row_number() over ()
      from (select x.lease_id, x.next_try_at from hwqueue.replacement x
-           where p_look = 'replacement' and x.next_try_at >= p_from.teams_from
+           where p_look = 'replacement' and x.next_try_at >= p_from.replacements_from
              and (x.next_try_at <= p_now
                or x.next_try_at > p_now + interval '15 seconds')  -- the clock was set back
              and x.lease_id not in (select o.item from off o)
