@@ -168,8 +168,8 @@ $$;
 -- p_node only that node's, else only the caller's. It skips claims that other sessions hold, and results that
 -- their queue does not allow: p_settle has them, at the same ordinals. Returns the ordinals, in the lists, of
 -- those that it completed.
--- Locks: the caller holds node_state of all their nodes; the claims by lease_id; the rows of leases that go;
--- new rows. Not idempotent.
+-- Locks: the caller holds node_state; a claim may have committed since: then this, skip locked; the claims by
+-- lease_id; the rows of leases that go; new rows. Not idempotent.
 create or replace function hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[], p_node uuid,
   p_settle jsonb)
 returns int[]
@@ -192,8 +192,8 @@ begin
     delete from hwqueue.claim c using hwqueue.ordered_items(p_leases, p_tokens) i
     where c.lease_id = i.lease_id and c.claim_token = i.claim_token
       and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login))
-      and c.term_deltas is null
-      and (c.xmax = '0' or hwqueue.is_unlocked(c.xmax))
+      and c.term_deltas is null and (c.xmax = '0' or hwqueue.is_unlocked(c.xmax))
+      and (c.assignment is null or p_node is not null or hwqueue.lock_free_node(c.node_id))
       and (p_settle = '[]' or octet_length(format('%s', p_settle -> (i.ordinal - 1) -> 'result')) <= (
         select q.max_result_bytes from hwqueue.queue q where q.queue_id = c.queue_id))
     returning i.ordinal, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.node_id, c.claimed_at,

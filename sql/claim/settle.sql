@@ -16,12 +16,11 @@
 
 -- Settles p_settle, of which check_settlements returned p_plain, then p_completed: claims of a node; p_node
 -- null: of the caller. Completions go in one statement, unless a lease is named twice: then its first mention
--- counts. The rest goes one by one. It waits once for all claims that other
--- sessions hold, for less than a second (or lock_timeout), so that it never holds up a node for longer than
--- deadlock_timeout. A claim that is still held then is busy. Returns a row for each of p_settle, and for each
--- of p_completed that was not completed.
+-- counts. The rest goes one by one. It waits once for all claims that other sessions hold, less than a second
+-- (or lock_timeout), so that it never holds up a node for longer than deadlock_timeout; what is held then is
+-- busy. Returns a row for each of p_settle, and for those of p_completed that it did not complete.
 -- traceparent, of the span of an attempt, is a setting while its claim ends: note_ended keeps it.
--- Locks: the caller holds node_state; the claims by lease_id, skip locked; the rows of leases that go back.
+-- Locks: the caller holds node_state; of p_node null this does, skip locked; the claims; leases that go back.
 -- Raises QHA01 for a result that is too large. Not idempotent.
 create or replace function hwqueue.settle_lists(p_node uuid, p_settle jsonb, p_plain bigint[],
   p_completed uuid[], p_completed_tokens bigint[])
@@ -82,12 +81,13 @@ begin
         perform hwqueue.check_result(lease_id, nullif(v_item -> 'result', 'null'),
           format('p_settle[%s].result', ordinal - 1));
       end if;
-      if v_item ->> 'outcome' = 'complete' and hwqueue.end_completed_claim(lease_id, v_token, p_node, true,
-        false, nullif(v_item -> 'result', 'null')) then
+      if v_item ->> 'outcome' = 'complete' and hwqueue.end_completed_claim(lease_id, v_token, p_node,
+        p_node is not null, false, nullif(v_item -> 'result', 'null')) then
         verdict := 'ok';
         state := 'completed';
       else
-        v_result := hwqueue.settle_claim(lease_id, v_token, v_item, true, hwqueue.clock(), p_node);
+        v_result := hwqueue.settle_claim(lease_id, v_token, v_item, p_node is not null, hwqueue.clock(),
+          p_node);
         verdict := case v_result.verdict when 'unknown' then 'lost' when 'foreign' then 'bad_token'
           else v_result.verdict end;
         state := v_result.state;
@@ -279,11 +279,11 @@ $$;
 -- A release of a claim that was asked to stop because it ran too long fails its attempt (end_overrun).
 -- An expired claim that is not reaped yet settles like any other: a claim is lost when the lease has
 -- been put back or granted again, not by the clock.
--- p_holds_node: the caller holds node_state of the claim's node. If it does not, and room is allocated
--- for the claim, or if another session holds the claim, it is busy (await_claims): that leaves the claim as
--- it is. p_node: that settles, its own claims alone; null: no node does.
--- Locks: the claim, skip locked; the lease row, if it goes back. Not idempotent: the second call returns
--- finished.
+-- p_holds_node: the caller holds node_state of the claim's node; else this locks it if room is allocated for
+-- the claim. If another session holds it, or the claim, that is busy (await_claims) and stays as it is.
+-- p_node: that settles, its own claims alone; null: no node does.
+-- Locks: node_state, the claim, skip locked; the lease row, if it goes back. Not idempotent: the second call
+-- returns finished.
 create or replace function hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb,
   p_holds_node boolean, p_now timestamptz, p_node uuid default null, out verdict text, out state text)
 language plpgsql volatile
@@ -294,9 +294,9 @@ declare
 begin
   -- by token, so a call with an old one takes no lock
   select c.* into v_claim from hwqueue.claim c
-  where c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or p_holds_node)
-    and (p_node is null or c.node_id = p_node)
-    and hwqueue.is_own(c.login) for update skip locked;
+  where c.lease_id = p_lease and c.claim_token = p_token and (p_node is null or c.node_id = p_node)
+    and hwqueue.is_own(c.login) and (c.assignment is null or p_holds_node
+      or hwqueue.lock_free_node(c.node_id)) for update skip locked;
   if not found then
     select w.verdict, w.state into verdict, state
     from hwqueue.why_not_settled(p_lease, p_token, p_node) w;
