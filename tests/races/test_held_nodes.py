@@ -8,7 +8,7 @@ import pytest
 
 from tests.calls import Row
 from tests.direct import Direct
-from tests.races.cluster import QUEUE, node_spec, register
+from tests.races.cluster import QUEUE, node_spec, register, set_policy
 from tests.races.interleave import TIMEOUT, Actors
 from tests.sql.api import refusing
 
@@ -32,6 +32,7 @@ def used(direct: Direct, node: UUID) -> int:
 @pytest.mark.parametrize("how", [how for how in SETTLING if how != "extend"])
 def test_a_node_begins_to_count_under_a_settlement(direct: Direct, actor: Actors, how: str) -> None:
     """When the settlement looks nothing is set aside for the claim; when it acts, there is."""
+    set_policy(direct, max_result_bytes=1)  # none is less
     direct.spawn_many(QUEUE, [NEEDS] * 2)
     node, epoch = register(direct)
     claim = direct.claim(QUEUE, node, epoch)[0]
@@ -51,8 +52,7 @@ def test_a_node_begins_to_count_under_a_settlement(direct: Direct, actor: Actors
 def test_an_old_token_waits_for_nobody(direct: Direct, actor: Actors, how: str) -> None:
     """Whoever has the lease now may settle it in a transaction that lasts."""
     direct.spawn(QUEUE, NEEDS)
-    capacity = {"cpu_milli": 4000}
-    before, now = (register(direct, number, capacity=capacity) for number in (1, 2))
+    before, now = (register(direct, number, capacity={"cpu_milli": 4000}) for number in (1, 2))
     old = direct.claim(QUEUE, *before)[0]
     direct.release(old["lease_id"], old["claim_token"])
     current = direct.claim(QUEUE, *now)[0]
