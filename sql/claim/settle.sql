@@ -282,8 +282,7 @@ $$;
 -- p_holds_node: the caller holds node_state of the claim's node; else this locks it if room is allocated for
 -- the claim. If another session holds it, or the claim, that is busy (await_claims) and stays as it is.
 -- p_node: that settles, its own claims alone; null: no node does.
--- Locks: node_state, the claim, skip locked; the lease row, if it goes back. Not idempotent: the second call
--- returns finished.
+-- Locks: node_state, the claim, skip locked; the lease row, if it goes back. Not idempotent: then finished.
 create or replace function hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb,
   p_holds_node boolean, p_now timestamptz, p_node uuid default null, out verdict text, out state text)
 language plpgsql volatile
@@ -294,9 +293,10 @@ declare
 begin
   -- by token, so a call with an old one takes no lock
   select c.* into v_claim from hwqueue.claim c
-  where c.lease_id = p_lease and c.claim_token = p_token and (p_node is null or c.node_id = p_node)
-    and hwqueue.is_own(c.login) and (c.assignment is null or p_holds_node
-      or hwqueue.lock_free_node(c.node_id)) for update skip locked;
+  where c.lease_id = p_lease and c.claim_token = p_token
+    and (c.assignment is null or p_holds_node or hwqueue.lock_free_node(c.node_id))
+    and (p_node is null or c.node_id = p_node)
+    and hwqueue.is_own(c.login) for update skip locked;
   if not found then
     select w.verdict, w.state into verdict, state
     from hwqueue.why_not_settled(p_lease, p_token, p_node) w;
