@@ -76,7 +76,7 @@ async def test_strangers_do_not_keep_all_connections(
         await goes_on.wait()
         return await ask(client, *args, **options)
 
-    async with serving(auth="tokens", pool_timeout=timedelta(seconds=2)) as http:
+    async with serving(auth="tokens", pool_timeout=timedelta(seconds=60)) as http:
         ok(await http.get(f"{V1}/me", headers=known))
         monkeypatch.setattr(AsyncClient, "check_token", slow)
         guesses = [
