@@ -101,7 +101,7 @@ begin
     v_from.checked_lease := hwqueue.reap_lasting(v_from.checked_lease, p_most, p_now);
   when 'everywhere' then
     if exists (select from hwqueue.everywhere e) then
-      v_more := hwqueue.reap_teams('{everywhere node,everywhere}', p_most, v_budget / 8, v_from, p_now);
+      v_more := hwqueue.reap_teams('{everywhere node,everywhere}', p_limit, v_budget / 8, v_from, p_now);
       v_more := hwqueue.sweep_everywhere(clock_timestamp() + v_budget / 8, p_now) or v_more;
     end if;
   when 'choices' then

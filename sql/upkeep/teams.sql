@@ -124,7 +124,7 @@ as $$
      order by x.change_id limit p_limit)
     union all
     (select r.lease_id, 'due', r.due_at, 0, 0 from hwqueue.everywhere_node r
-     where p_look = 'everywhere' and r.due_at <= p_now order by r.due_at limit p_limit)
+     where p_look = 'everywhere' and r.due_at <= p_now order by r.due_at limit 10 * p_limit)
   ) d(team_id, turn, at, rank, place)
   where d.team_id not in (select o.item from off o)
   group by d.team_id, d.turn

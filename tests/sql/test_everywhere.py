@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any, LiteralString
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 
 from hwqueue.testing import Clock
@@ -378,6 +379,21 @@ def test_a_worker_that_stops_leaves_although_room_is_booked(fleet: Fleet, api: A
         api.rows("prune", limit=100000)
     [claim] = api.claim(fleet.node(), fleet.queue)
     api.refused("QHG01", "gang_status", **token(claim))  # it is of no gang
+
+
+def test_a_held_node_keeps_no_other_lease_waiting(fleet: Fleet, api: Api, clock: Clock, dsn: str) -> None:
+    """Rooms that were not fetched are booked again when they are due, one a tick here."""
+    everywhere = fleet.spawn()
+    for _ in range(2):
+        fleet.node()
+        fleet.reap(SECOND)
+    due = "select node_id, due_at from hwqueue.everywhere_node where everywhere_id = %s order by due_at"
+    (first, _), (second, before) = api.conn.execute(due, [everywhere]).fetchall()
+    clock.advance(timedelta(seconds=25))
+    with psycopg.connect(dsn) as other:
+        other.execute("select from hwqueue.node_state where node_id = %s for update", [first])
+        api.rows("reap", limit=1)
+    assert dict(api.conn.execute(due, [everywhere]).fetchall())[second] > before
 
 
 @pytest.mark.parametrize(
