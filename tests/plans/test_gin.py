@@ -5,6 +5,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.patience import NO_BUDGET
 from tests.plans.backlog import batch
 from tests.plans.explain import Plan, explained
 from tests.sql.api import Api
@@ -30,6 +31,7 @@ def away(app: str) -> dict[str, Any]:
 
 
 def test_each_has_a_reader(api: Api, conn: psycopg.Connection) -> None:
+    conn.execute(NO_BUDGET)
     queue, node = api.queue(), api.node(rack=1, labels={"pool": "gin"})
     names = {name for (name,) in conn.execute(GIN).fetchall()}
     batch(api, queue, [{"labels": {"app": str(n)}} for n in range(400)])

@@ -162,7 +162,7 @@ def test_what_is_listed(api: Api, clock: Clock, conn: psycopg.Connection) -> Non
     assert (first["domain"], first["expires_at"]) == ("a", until.isoformat())
     assert (second["domain"], second["expires_at"]) == ("b", None)
     for each in (first, second):
-        assert (each["attested_by"], each["attested_at"]) == (user, clock.now().isoformat())
+        assert (each["attested_by"], datetime.fromisoformat(each["attested_at"])) == (user, clock.now())
 
 
 def test_it_outlives_an_instance_but_not_a_registration(api: Api, queue: str, node: Node) -> None:
