@@ -217,6 +217,7 @@ def test_a_judge_that_idles(direct: Direct, actor: Actors, node: Node) -> None:
     older.commit()
     outlive_older(direct, worker)
     prune(direct)
+    assert not direct.conn.execute("select from hwqueue.postponed").fetchall()  # as what waited in vain
     assert direct.conn.execute(QUEUES, {"name": QUEUE}).fetchone() == (1, 1)
     worker.commit()
     purge(direct)

@@ -67,6 +67,7 @@ def test_prune_passes_by_what_is_requeued(actor: Actors, dead: UUID) -> None:
     operator, sweeper = actor().begin(), actor()
     operator.direct.requeue(dead)
     assert sweeper.conn.execute(PRUNE).fetchall() == [(0,)]
+    assert not sweeper.conn.execute("select from hwqueue.postponed").fetchall()  # as what waited in vain
     operator.rollback()
     assert sweeper.conn.execute(PRUNE).fetchall() == [(1,)]
 
