@@ -69,14 +69,11 @@ def test_expired_claims_use_up_an_attempt(api: Api, clock: Clock) -> None:
     assert (lease["state"], lease["error"]["reason"]) == ("failed", "claim_expired")
 
 
-COUNTED: Row = {"capacity": {"cpu_milli": 1000}, "slots": 1}
-
-
-@pytest.mark.parametrize("spec", [{}, COUNTED], ids=["uncounted", "counted"])
-def test_not_before_it_expires(api: Api, clock: Clock, conn: psycopg.Connection, spec: Row) -> None:
+@pytest.mark.parametrize("needs", [{}, {"placement": {"resources": {"cpu_milli": 1000}}}])
+def test_not_before_it_expires(api: Api, clock: Clock, conn: psycopg.Connection, needs: Row) -> None:
     """Then it wakes those who wait."""
-    queue, node = api.queue(claim_timeout=60), api.node(**spec)
-    claim = api.running(queue, node)
+    queue, node = api.queue(claim_timeout=60), api.node(capacity={"cpu_milli": 1000})
+    claim = api.running(queue, node, **needs)
     clock.advance(timedelta(seconds=30))
     api.rows("heartbeat_node", **node.who, claims=beat(claim))
     assert api.claim(api.node(), queue) == []
