@@ -194,7 +194,7 @@ async def test_a_gang_without_room_waits_while_single_leases_go_on(
 
 def test_both_run_again_after_a_node_was_killed(dsn: str, tmp_path: Path) -> None:
     params = {"folder": str(tmp_path)}
-    quick = {"reap_interval": 0.1, "claim_timeout": 3.0, "heartbeat_timeout": 3.0}
+    quick = {"reap_interval": 0.1, "claim_timeout": 6.0, "heartbeat_timeout": 6.0}
     with Client(dsn) as client, ExitStack() as running:
         client.create_queue(QUEUE, policy=QueuePolicy(retry=AT_ONCE))
         processes = {
@@ -225,7 +225,7 @@ def test_both_run_again_after_a_node_was_killed(dsn: str, tmp_path: Path) -> Non
 def test_a_worker_that_is_killed_while_it_assembles_its_gang(dsn: str, tmp_path: Path) -> None:
     """Half of the gang has room by then, one of them on its own node: the other never begins."""
     params = {"folder": str(tmp_path)}
-    quick = {"claim_timeout": 3.0, "heartbeat_timeout": 3.0}
+    quick = {"claim_timeout": 6.0, "heartbeat_timeout": 6.0}
     with Client(dsn) as client, ExitStack() as running:
 
         def start(number: int, **more: float) -> subprocess.Popen[str]:
