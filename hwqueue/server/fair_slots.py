@@ -118,7 +118,6 @@ class Usage:
         now = self.clock()
         there = list(takewhile(lambda use: now - use.last < _PRESENT_SECONDS, reversed(self._uses.values())))
         quick = max(_QUICK_SECONDS, min((use.mean for use in there), default=math.inf))
-        heaviest = max((use.load for use in there if use.mean >= 2 * quick), default=0.0)
         all_busy, all_known = sum(use.busy for use in there), sum(use.known for use in there)
 
         def share(holder: str) -> float:
@@ -130,6 +129,8 @@ class Usage:
             # as others find it, who is new counting less
             known = max(1.0, all_known - is_there * use.known)
             busy = max(1.0, (all_busy - is_there * use.busy) / known)
+            # of those whose requests take a quarter as long, at least: floods of quick ones free no long one
+            heaviest = max((each.load for each in there if 4 * each.mean >= use.mean), default=0.0)
             least = _LEAST if longer >= 2 and use.load >= heaviest else 1.0
             return max(least, max(1.0, size // 2 / longer) / busy**2)
 

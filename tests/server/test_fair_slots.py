@@ -160,14 +160,24 @@ async def test_on_a_busy_machine_long_requests_pause(answer: float, every: float
     assert asked.running["long"] == 1
 
 
-async def test_only_who_has_slots_for_longest_pauses() -> None:
+@pytest.mark.parametrize(
+    ("requests", "pausing"),
+    [
+        ({"quick": (300, 0.004), "some": (1, 0.01), "most": (1, 0.5)}, ["most"]),
+        ({"flood": (300, 0.005), "some": (30, 0.015)}, []),
+    ],
+)
+async def test_only_who_has_slots_for_longest_pauses(
+    requests: dict[str, tuple[int, float]], pausing: list[str]
+) -> None:
     usage = Usage(lambda: 0.0)
-    for holder, seconds in {"quick": 0.004, "some": 0.01, "most": 0.5}.items():
-        for _ in range(300 if holder == "quick" else 1):
+    for holder, (count, seconds) in requests.items():
+        for _ in range(count):
             usage.note(holder, seconds)
         for answer in (0.0002, *[0.02] * 100):
             usage.note_answer(holder, answer)
-    assert [usage.shares(8, {*usage._uses})(each) < 1 for each in ("most", "some")] == [True, False]
+    share = usage.shares(8, {*requests})
+    assert [holder for holder in requests if share(holder) < 1] == pausing
 
 
 async def test_who_waits_counts_as_being_there() -> None:
