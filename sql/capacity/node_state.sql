@@ -31,8 +31,8 @@ begin
 end
 $$;
 
--- Locks a node's state if no other session holds it: for conditions of statements that lock claims, which ask
--- it last, because of its cost.
+-- Locks a node's state if no other session holds it. False: one does, or there is no such node. A condition
+-- of a statement that locks claims asks it last, because of its cost.
 -- Locks: node_state, skip locked.
 create or replace function hwqueue.lock_free_node(p_node uuid) returns boolean
 language plpgsql volatile cost 10000

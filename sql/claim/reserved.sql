@@ -302,8 +302,7 @@ begin
       select c.* into v_class from hwqueue.placement_class c where c.class_id = v_claim.class_id;
       if v_claim.term_deltas is not null or hwqueue.reservation_must_be_checked(v_class) then
         v_reason := 'busy';
-        perform 1 from hwqueue.node_state s where s.node_id = v_claim.node_id for no key update skip locked;
-        if not found then
+        if not hwqueue.lock_free_node(v_claim.node_id) then
           perform hwqueue.abort_subtransaction();
         end if;
         select n.* into v_node from hwqueue.node n where n.node_id = v_claim.node_id;

@@ -168,8 +168,8 @@ as $$
 declare
   v_everywhere hwqueue.everywhere;
 begin
-  perform 1 from hwqueue.node_state s where s.node_id = p_node for no key update skip locked;
-  if not found and exists (select from hwqueue.node_state s where s.node_id = p_node) then
+  if not hwqueue.lock_free_node(p_node)
+    and exists (select from hwqueue.node_state s where s.node_id = p_node) then
     return false;
   end if;
   select e.* into v_everywhere from hwqueue.everywhere e where e.everywhere_id = p_everywhere_id;

@@ -327,8 +327,7 @@ begin
     select distinct c.node_id from hwqueue.claim c
     where c.lease_id = any (p_gang.members) order by c.node_id
   loop
-    perform 1 from hwqueue.node_state s where s.node_id = v_node_id for no key update skip locked;
-    if not found or hwqueue.is_time_up() then
+    if not hwqueue.lock_free_node(v_node_id) or hwqueue.is_time_up() then
       insert into hwqueue.gang_change (gang_id) values (p_gang.gang_id);
       exit when hwqueue.is_time_up();
       continue;

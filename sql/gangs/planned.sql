@@ -43,8 +43,7 @@ begin
         and hwqueue.unserved_part(n.queues, n.tasks, v_queue.name, v_lease.task_name) is null) then
     return 'does_not_suit';
   end if;
-  perform 1 from hwqueue.node_state s where s.node_id = p_node for no key update skip locked;
-  if not found then
+  if not hwqueue.lock_free_node(p_node) then
     return 'busy';
   end if;
   begin

@@ -64,8 +64,7 @@ begin
           and c.claim_token = v_row.old_token)) then
       return true;  -- the node has yet to fetch it, or the old one to end
     end if;
-    perform 1 from hwqueue.node_state s where s.node_id = v_claim.node_id for no key update skip locked;
-    if not found then
+    if not hwqueue.lock_free_node(v_claim.node_id) then
       return true;
     end if;
     select c.* into v_claim from hwqueue.claim c
@@ -118,8 +117,7 @@ begin
   elsif v_state = 'claimed' then
     v_node_id := (
       select c.node_id from hwqueue.claim c where c.lease_id = v_old);
-    perform 1 from hwqueue.node_state s where s.node_id = v_node_id for no key update skip locked;
-    if not found then
+    if not hwqueue.lock_free_node(v_node_id) then
       return 'busy';
     end if;
     select c.* into v_claim from hwqueue.claim c
@@ -255,8 +253,7 @@ begin
       end if;
     end if;
   elsif p_row.state = 'overlapping' and p_has_run then
-    perform 1 from hwqueue.node_state s where s.node_id = p_row.node_id for no key update skip locked;
-    if not found then
+    if not hwqueue.lock_free_node(p_row.node_id) then
       return;
     end if;
     select c.* into v_claim from hwqueue.claim c

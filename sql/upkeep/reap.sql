@@ -382,8 +382,7 @@ begin
       and hwqueue.broken_requirements(k, c, n, x.broken, p_now) <> x.broken
     group by c.node_id
   loop
-    perform 1 from hwqueue.node_state s where s.node_id = v_changed.node_id for no key update skip locked;
-    continue when not found;
+    continue when not hwqueue.lock_free_node(v_changed.node_id);
     v_leases := array(
       select c.lease_id from hwqueue.claim c
       where c.lease_id = any (v_changed.leases) and c.node_id = v_changed.node_id
