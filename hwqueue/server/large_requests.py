@@ -142,7 +142,7 @@ class LargeBodyRequest(Request):
 
 
 class LargeClient(AsyncClient):
-    """A client that checks and writes its arguments in a thread."""
+    """A client that checks and writes its arguments, and reads its answers, in a thread."""
 
     _run_in_thread: RunInThread
 
@@ -154,8 +154,11 @@ class LargeClient(AsyncClient):
         return client
 
     async def _arguments(self, call: Call, values: Mapping[str, Any]) -> dict[str, Any]:
-        given: dict[str, Any] = await self._run_in_thread(lambda: _written(arguments(call, values)))
-        return given
+        return await self._do(lambda: _written(arguments(call, values)))
+
+    async def _do(self, work: Callable[[], T]) -> T:
+        done: T = await self._run_in_thread(work)
+        return done
 
 
 @cache

@@ -61,11 +61,13 @@ class AsyncLeases(AsyncWaiting):
         SQL: spawn_leases. Safe inside your transaction: yes, waits for nobody.
         """
         with tracing.spawning(queue, None) as headers:
-            items = [
-                _spawn.spawn_item(each, f"leases[{index}]", headers) for index, each in enumerate(leases)
-            ]
+            items = await self._do(
+                lambda: [
+                    _spawn.spawn_item(each, f"leases[{index}]", headers) for index, each in enumerate(leases)
+                ]
+            )
             spawned = await self._spawn_items(queue, items)
-        return [AsyncSpawned.of(one, self) for one in spawned]
+        return await self._do(lambda: [AsyncSpawned.of(one, self) for one in spawned])
 
     async def _spawn_items(self, queue: str, items: Sequence[Any]) -> list[types.SpawnResult]:
         batches = _spawn.spawn_batches(items)
@@ -77,7 +79,8 @@ class AsyncLeases(AsyncWaiting):
             except HwqueueError as error:  # all is undone; one call says which one of all is at fault
                 refused = error
         try:
-            return await self._rows(calls.SPAWN_LEASES, p_queue=queue, p_leases=_spawn.spawn_batch(items))
+            batch = await self._do(lambda: _spawn.spawn_batch(items))
+            return await self._rows(calls.SPAWN_LEASES, p_queue=queue, p_leases=batch)
         except BadArgument as error:
             if error.__cause__ is not None:  # the server's
                 raise

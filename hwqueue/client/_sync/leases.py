@@ -62,11 +62,13 @@ class Leases(Waiting):
         SQL: spawn_leases. Safe inside your transaction: yes, waits for nobody.
         """
         with tracing.spawning(queue, None) as headers:
-            items = [
-                _spawn.spawn_item(each, f"leases[{index}]", headers) for index, each in enumerate(leases)
-            ]
+            items = self._do(
+                lambda: [
+                    _spawn.spawn_item(each, f"leases[{index}]", headers) for index, each in enumerate(leases)
+                ]
+            )
             spawned = self._spawn_items(queue, items)
-        return [Spawned.of(one, self) for one in spawned]
+        return self._do(lambda: [Spawned.of(one, self) for one in spawned])
 
     def _spawn_items(self, queue: str, items: Sequence[Any]) -> list[types.SpawnResult]:
         batches = _spawn.spawn_batches(items)
@@ -78,7 +80,8 @@ class Leases(Waiting):
             except HwqueueError as error:  # all is undone; one call says which one of all is at fault
                 refused = error
         try:
-            return self._rows(calls.SPAWN_LEASES, p_queue=queue, p_leases=_spawn.spawn_batch(items))
+            batch = self._do(lambda: _spawn.spawn_batch(items))
+            return self._rows(calls.SPAWN_LEASES, p_queue=queue, p_leases=batch)
         except BadArgument as error:
             if error.__cause__ is not None:  # the server's
                 raise

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self, TypeVar
 
 from hwqueue.calls import Call, CallOf
@@ -43,13 +43,18 @@ class Part:
         with translate():
             return finish(self._runner.run(call, given, self._actor))
 
+    def _do(self, work: Callable[[], T]) -> T:
+        """What `work` returns: it takes as long as there are leases, or rows, and waits for nothing."""
+        return work()
+
     def _arguments(self, call: Call, values: Mapping[str, Any]) -> dict[str, Any]:
         """The checked arguments of a call. Raises: BadArgument."""
         return arguments(call, values)
 
     def _rows(self, call: CallOf[T], **values: Any) -> list[T]:
         """The rows of a call."""
-        return decode(call, self._call(call, **values))
+        rows = self._call(call, **values)
+        return self._do(lambda: decode(call, rows))
 
     def _rows_of_all(self, call: CallOf[T], each: Iterable[Mapping[str, Any]]) -> list[T]:
         """The rows of calls in one transaction of their own, for which the runner is a pool."""
