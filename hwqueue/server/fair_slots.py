@@ -43,9 +43,9 @@ _BUSIEST = 10.0
 # How long somebody counts as being there after a request, for those whose requests take longer.
 _PRESENT_SECONDS = 1.0
 _REMEMBERED_SECONDS = 60.0
-# What a request counts of those before it: after ten of them a tenth.
-_KEPT = 0.8
-# The same of such statements, whose times vary more.
+# How long requests say what somebody's are like: by time, so that many quick ones hide no long one.
+_ALIKE_SECONDS = 5.0
+# What such a statement leaves of those before it: their times vary.
 _KEPT_ANSWERS = 0.95
 # The least part of the time that somebody has a slot.
 _LEAST = 0.25
@@ -87,9 +87,10 @@ class Usage:
         use = self._uses.pop(holder, _Use(now))
         # an average of the last second fades by e in each second
         use.load = use.load * math.exp(use.last - now) + 1 - math.exp(-seconds)
+        kept = math.exp((use.last - now) / _ALIKE_SECONDS)
         use.last = now
-        use.seconds = _KEPT * use.seconds + seconds
-        use.squares = _KEPT * use.squares + seconds * seconds
+        use.seconds = kept * use.seconds + seconds
+        use.squares = kept * use.squares + seconds * seconds
         self._uses[holder] = use
         while now - (oldest := next(iter(self._uses.items())))[1].last > _REMEMBERED_SECONDS:
             del self._uses[oldest[0]]
