@@ -71,16 +71,16 @@ def test_expired_claims_use_up_an_attempt(api: Api, clock: Clock) -> None:
 
 @pytest.mark.parametrize("needs", [{}, {"placement": {"resources": {"cpu_milli": 1000}}}])
 def test_not_before_it_expires(api: Api, clock: Clock, conn: psycopg.Connection, needs: Row) -> None:
-    """Then it wakes those who wait."""
-    queue, node = api.queue(claim_timeout=60), api.node(capacity={"cpu_milli": 1000})
-    claim = api.running(queue, node, **needs)
+    """Nor if reap does not come to it by its limit. Then it wakes those who wait."""
+    queue, node = api.queue(claim_timeout=60), api.node(capacity={"cpu_milli": 2000})
+    claim, other = (api.running(queue, node, **needs) for _ in range(2))
     clock.advance(timedelta(seconds=30))
-    api.rows("heartbeat_node", **node.who, claims=beat(claim))
+    api.rows("heartbeat_node", **node.who, claims=beat(claim, other))
     assert api.claim(api.node(), queue) == []
     conn.execute("listen hwqueue")
-    for seconds, expired in [(59, 0), (1, 1)]:
+    for seconds, limit, expired in [(59, 1, 0), (0, 2, 0), (1, 2, 2)]:
         clock.advance(timedelta(seconds=seconds))
-        assert api.row("reap")["expired"] == expired
+        assert api.row("reap", limit=limit)["expired"] == expired
     assert api.wake_payload(queue) in [notify.payload for notify in conn.notifies(timeout=0)]
     assert api.state(claim["lease_id"]) == "pending"
 
