@@ -210,7 +210,8 @@ end
 $$;
 
 -- Pauses a run, and returns its state: steps that become due are held, those that run go on. So do those
--- whose leases wait, also for the time from which the run was submitted (available_at).
+-- whose leases wait, also for the time from which the run was submitted (available_at). A nested run that is
+-- paused because its parent is stays so, from then on, when that goes on.
 -- Locks: the run. Raises: QHF03, QHF04, QHA02. Idempotent.
 create or replace function hwqueue.pause_workflow_run(p_run uuid) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -218,7 +219,7 @@ as $$
 declare
   v_run hwqueue.run := hwqueue.lock_run(p_run);
 begin
-  if v_run.state = 'running' then
+  if v_run.state = 'running' or v_run.state = 'paused' and v_run.reason = 'parent_paused' then
     perform hwqueue.set_run_state(p_run, 'paused', 'paused',
       jsonb_build_object('by', hwqueue.current_actor()));
     perform hwqueue.note_event('workflow_run_paused', format('run of workflow %s is paused', v_run.name),

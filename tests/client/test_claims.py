@@ -1,5 +1,6 @@
 """Take work, keep it, settle it."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -165,19 +166,18 @@ async def test_settle_and_claim(client: AsyncClient, queue: str, node: Node) -> 
 async def test_a_bad_settlement_is_named(client: AsyncClient, queue: str, node: Node) -> None:
     claim = await claim_one(client, queue, node)
     bad = Settlement.complete(claim.lease_id, claim.claim_token, result={"a": float("inf")})
-    with pytest.raises(errors.BadArgument) as caught:
-        await client.settle_and_claim(node.node_id, node.epoch, [bad], [queue])
-    assert caught.value.field == "settle[0].result.a"
-    with pytest.raises(errors.BadArgument) as caught:
-        await client.settle_and_claim(
-            node.node_id, node.epoch, [{"lease_id": claim.lease_id, "outcome": "won"}], [queue]
-        )
-    assert caught.value.field == "settle[0].outcome"
     done = Settlement.complete(claim.lease_id, claim.claim_token)
-    late = Settlement(lease_id=claim.lease_id, claim_token=claim.claim_token, outcome="won")
-    with pytest.raises(errors.BadArgument) as caught:
-        await client.settle_and_claim(node.node_id, node.epoch, [done, late], [queue])
-    assert caught.value.field == "settle[1].outcome"
+    won: dict[str, Any] = {"lease_id": claim.lease_id, "outcome": "won"}
+    batches: list[tuple[list[Settlement | dict[str, Any]], str]] = [
+        ([bad], "settle[0].result.a"),
+        ([won], "settle[0].outcome"),
+        ([done, Settlement(**won, claim_token=claim.claim_token)], "settle[1].outcome"),
+        ([replace(done, traceparent="x" * 201)], "settle[0].traceparent"),
+    ]
+    for batch, field in batches:
+        with pytest.raises(errors.BadArgument) as caught:
+            await client.settle_and_claim(node.node_id, node.epoch, batch, [queue])
+        assert caught.value.field == field
 
 
 async def test_heartbeats(client: AsyncClient, queue: str, node: Node) -> None:

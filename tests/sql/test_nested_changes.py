@@ -43,12 +43,19 @@ def test_it_opens_paused_while_its_parent_is(api: Api) -> None:
     assert flow.state == "completed"
 
 
-def test_what_an_operator_has_paused_stays_so(api: Api) -> None:
+@pytest.mark.parametrize("when", ["before", "while paused", "as its parent goes on"])
+def test_what_an_operator_has_paused_stays_so(api: Api, when: str) -> None:
     flow, child = opened(api, step("c"))
-    api.rows("pause_workflow_run", run=child.run)
+    if when == "before":
+        api.rows("pause_workflow_run", run=child.run)
     api.rows("pause_workflow_run", run=flow.run)
     sweep(api)
+    if when == "while paused":
+        api.rows("pause_workflow_run", run=child.run)
     api.rows("resume_workflow_run", run=flow.run)
+    if when == "as its parent goes on":
+        api.rows("advance_workflows", limit=1)
+        api.rows("pause_workflow_run", run=child.run)
     sweep(api)
     assert (flow.state, child.state) == ("running", "paused")
     api.rows("resume_workflow_run", run=child.run)
