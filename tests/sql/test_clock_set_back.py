@@ -210,6 +210,7 @@ def test_what_waits_below_the_marks_of_upkeep_is_found(api: Api, clock: Clock, d
         idle.execute("select pg_current_xact_id()")
         clock.advance(-STEPS[-1])
         delivery = api.value("test_webhook", name=hook)
+        clock.advance(SECOND)
         api.rows("reap")
         assert delivery in [row["delivery_id"] for row in api.rows("claim_deliveries", limit=1000)]
         gangs.append(spawn(api, queue, 2, large))
