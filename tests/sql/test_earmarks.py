@@ -144,13 +144,15 @@ def test_no_claim_takes_what_is_earmarked(api: Api, pairs: list[Node], seed: int
     assert became(api, gang_id) == "reserved"
 
 
-def test_idle_devices_are_taken_first(api: Api, pairs: list[Node]) -> None:
+@pytest.mark.parametrize("each", [1, 2])
+def test_idle_devices_are_taken_first(api: Api, pairs: list[Node], each: int) -> None:
     """It waits for one of two leases; what the other one leaves is free for all."""
-    queue, wide = api.queue(), api.node(gpus=gpus(3), labels={"wide": True})
+    queue, wide = api.queue(), api.node(gpus=gpus(1 + 2 * each), labels={"wide": True})
     wished = {"affinity_tags": {"wide": True}, **GPU}
     first, second = (api.running(queue, wide, **wished) for _ in range(2))
-    gang_id = waiting(api, queue, 2, wished)
-    kept = "select assignment #>> '{gpus,0,resource_id}' from hwqueue.claim where gang_id = %s"
+    gang_id = waiting(api, queue, 2, wished | {"placement": {"resources": {"gpu": each}}})
+    kept = """select jsonb_array_elements(assignment -> 'gpus') ->> 'resource_id'
+              from hwqueue.claim where gang_id = %s"""
     held = [claim["assignment"]["gpus"][0]["resource_id"] for claim in (first, second)]
     [awaited] = {device for (device,) in api.conn.execute(kept, [gang_id])} & set(held)
     blocker, other = (first, second) if awaited == held[0] else (second, first)
