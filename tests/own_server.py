@@ -27,11 +27,7 @@ class OwnServer:
         self.data = folder / "data"
         self.dsn = f"postgresql://postgres@{HOST}:{port}/postgres?sslmode=disable"
         self._binaries = binaries
-        settings = THROWAWAY | {
-            "listen_addresses": HOST,
-            "port": str(port),
-            "unix_socket_directories": "",
-        }
+        settings = THROWAWAY | {"listen_addresses": HOST, "port": str(port), "unix_socket_directories": ""}
         self._options = " ".join(f"-c {key}={value}" for key, value in settings.items())
 
     def initialise(self) -> None:

@@ -8,12 +8,8 @@ USE_TZ = True
 ALLOWED_HOSTS = ["testserver"]
 ROOT_URLCONF = "tests.django_shop.urls"
 INSTALLED_APPS = [
-    "django.contrib.admin",
-    "django.contrib.auth",
-    "django.contrib.contenttypes",
-    "django.contrib.messages",
-    "django.contrib.sessions",
-    "hwqueue.contrib.django",
+    *("django.contrib.admin", "django.contrib.auth", "django.contrib.contenttypes"),
+    *("django.contrib.messages", "django.contrib.sessions", "hwqueue.contrib.django"),
     "tests.django_shop.orders",
 ]
 MIDDLEWARE = [

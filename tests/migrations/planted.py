@@ -124,10 +124,7 @@ def plants(connection: psycopg.Connection) -> Plants:
     for name, kinds, result in connection.execute(_OPERATORS, [marks]):
         for chosen, returned in exact.combinations(kinds, result):
             operators.setdefault((name, chosen), returned)
-    made = [
-        "create sequence public.planted_ran minvalue 0 start 0;",
-        "select nextval('public.planted_ran');",
-    ]
+    made = ["create sequence public.planted_ran minvalue 0 start 0;", "select nextval('public.planted_ran');"]
     for (name, chosen), (returned, returns_set) in functions.items():
         made.append(_function(name, chosen, f"setof {returned}" if returns_set else returned))
     for number, ((name, chosen), returned) in enumerate(operators.items()):

@@ -8,10 +8,7 @@ from hwqueue.embedded.binaries import package_folder
 def dump(dsn: str, *options: str) -> str:
     """What pg_dump prints of a database."""
     run = subprocess.run(
-        [_program("pg_dump"), *options, "--dbname", dsn],
-        capture_output=True,
-        text=True,
-        check=True,
+        [_program("pg_dump"), *options, "--dbname", dsn], capture_output=True, text=True, check=True
     )
     return run.stdout
 

@@ -11,10 +11,7 @@ from tests.migrations.conftest import catalog_of
 
 DRIFTS = [
     ("drop index hwqueue.placement_class_anchors", "index placement_class_anchors: missing"),
-    (
-        "create index by_hand on hwqueue.queue (name)",
-        "index by_hand: unexpected",
-    ),
+    ("create index by_hand on hwqueue.queue (name)", "index by_hand: unexpected"),
     (
         "create or replace function hwqueue.clock() returns timestamptz"
         " language sql volatile parallel safe as 'select now()'",
@@ -25,10 +22,7 @@ DRIFTS = [
         "alter function hwqueue.clock() security definer",
         "function clock(): differs; security_definer is True",
     ),
-    (
-        "grant execute on function hwqueue.clock() to public",
-        "function clock(): differs; grants",
-    ),
+    ("grant execute on function hwqueue.clock() to public", "function clock(): differs; grants"),
     (
         "create function hwqueue.clock(int) returns int language sql as 'select 1';"
         " revoke all on function hwqueue.clock(int) from public",
@@ -77,10 +71,7 @@ def test_a_change_by_hand_is_named(dsn: str, conn: psycopg.Connection, change: s
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (
-            "grant execute on function hwqueue.clock() to public",
-            "function clock(): differs; grants",
-        ),
+        ("grant execute on function hwqueue.clock() to public", "function clock(): differs; grants"),
         ("grant usage on schema hwqueue to public", "schema hwqueue: differs; grants"),
         ("grant select on hwqueue.lease to public", "table lease: differs; grants"),
     ],

@@ -70,10 +70,7 @@ def test_the_api_holds_what_is_granted_and_nothing_else() -> None:
 
 @pytest.mark.parametrize(
     ("caller", "called", "error"),
-    [
-        ("base/json", "api/claims", "a layer above"),
-        ("claim/claim", "claim/head", "in a circle"),
-    ],
+    [("base/json", "api/claims", "a layer above"), ("claim/claim", "claim/head", "in a circle")],
 )
 def test_the_rule_can_fail(caller: str, called: str, error: str) -> None:
     known = {

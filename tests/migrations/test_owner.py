@@ -99,10 +99,7 @@ def test_what_belongs_to_another_is_drift(dsn: str, conn: psycopg.Connection) ->
     conn.execute("alter table hwqueue.lease owner to current_user")
     conn.execute("alter function hwqueue.reap(int, interval) owner to current_user")
     drifts = {str(drift).partition(";")[0] for drift in check(dsn).drifts}
-    assert drifts == {
-        "table lease: differs",
-        "function reap(integer, interval): differs",
-    }
+    assert drifts == {"table lease: differs", "function reap(integer, interval): differs"}
 
 
 def test_functions_run_as_the_owner(dsn: str) -> None:

@@ -23,14 +23,8 @@ SETTINGS = {
 }
 # Calls of operators about the claims of one node, or once in the life of a service.
 RARE = {
-    "deregister_node",
-    "deregister_own_node",
-    "drain_node",
-    "hand_over_node",
-    "revoke_attestation",
-    "set_service_policy",
-    "taint_node",
-    "untaint_node",
+    *("deregister_node", "deregister_own_node", "drain_node", "hand_over_node", "revoke_attestation"),
+    *("set_service_policy", "taint_node", "untaint_node"),
 }
 # Its reads have fences of their own: by index alone they would take five pages more on Postgres 15.
 SINGLE = {"spawn_lease"}

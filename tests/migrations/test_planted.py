@@ -46,10 +46,8 @@ def planted(server_dsn: str, grown: tuple[str, Plants]) -> Iterator[str]:
 @pytest.mark.parametrize(
     "statement",
     [
-        "select hashtextextended('hwqueue upgrade', 0)",
-        "select cardinality(array['a']::text[])",
-        "select array['a'] = array['b']",
-        "select 'a'::name || 'b'::text",
+        *("select hashtextextended('hwqueue upgrade', 0)", "select cardinality(array['a']::text[])"),
+        *("select array['a'] = array['b']", "select 'a'::name || 'b'::text"),
         "select set_config('a.b', 'c', true)",
     ],
 )
@@ -154,8 +152,7 @@ def test_the_script_refuses_an_empty_schema_of_somebody_else(empty_dsn: str) -> 
         assert f"schema hwqueue belongs to {name}" in run.stderr
         with psycopg.connect(empty_dsn) as connection:
             member = connection.execute(
-                "select pg_has_role(%s, oid, 'member') from pg_roles where rolname = %s",
-                [name, OWNER],
+                "select pg_has_role(%s, oid, 'member') from pg_roles where rolname = %s", [name, OWNER]
             ).fetchone()
         assert member in (None, (False,))
 

@@ -250,9 +250,7 @@ def test_a_revision_from_before_the_first_release_is_refused(before_release: str
         assert way in (caught.value.hint or "")
 
 
-def test_leases_from_before_the_first_release_are_kept_beside_the_new_ones(
-    before_release: str,
-) -> None:
+def test_leases_from_before_the_first_release_are_kept_beside_the_new_ones(before_release: str) -> None:
     """As the hint and docs/run/upgrades.md have it."""
     if not SCHEMA_PAGE.exists():
         pytest.skip("no checkout")

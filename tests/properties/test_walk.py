@@ -45,18 +45,11 @@ SPEC = {
     "slots": 4,
 }
 REQUESTS: list[dict[str, int]] = [
-    {},
-    {"cpu_milli": 1500},
-    {"gpu": 1},
-    {"gpu": 2},
-    {"gpu_milli": 400},
-    {"license": 1},
+    *({}, {"cpu_milli": 1500}, {"gpu": 1}, {"gpu": 2}, {"gpu_milli": 400}, {"license": 1}),
     {"cpu_milli": 500, "gpu_milli": 700},
 ]
 REQUIRE: list[list[dict[str, Any]]] = [
-    [],
-    [{"label": "zone", "op": "in", "values": ["a"]}],
-    [{"node": str(NODE_IDS[0])}],
+    *([], [{"label": "zone", "op": "in", "values": ["a"]}], [{"node": str(NODE_IDS[0])}]),
     [{"node": STRANGER, "away": True}],
 ]
 

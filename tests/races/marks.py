@@ -43,14 +43,7 @@ class Line:
     marks are those of the class of plain leases.
     """
 
-    def __init__(
-        self,
-        direct: Direct,
-        queue: str = QUEUE,
-        *,
-        stands: bool = False,
-        **node: Any,
-    ) -> None:
+    def __init__(self, direct: Direct, queue: str = QUEUE, *, stands: bool = False, **node: Any) -> None:
         self.conn = direct.conn
         self.queue = queue
         self.direct = direct

@@ -163,10 +163,7 @@ def test_two_items_add_to_one_step(direct: Direct, one: Actor, two: Actor) -> No
     added = two.parked(lambda session: session.rows("add_items", **adding(claims[1], "z", "y")))
     one.commit()
     rows = added.result(TIMEOUT)
-    assert [(row["name"], row["item"], row["created"]) for row in rows] == [
-        ("z", 4, True),
-        ("y", 3, False),
-    ]
+    assert [(row["name"], row["item"], row["created"]) for row in rows] == [("z", 4, True), ("y", 3, False)]
     for claim in [*claims.values(), *opened(flow).values()]:
         flow.settle(claim)
     assert flow.state == "completed"

@@ -136,11 +136,7 @@ def test_nobody_waits_for_a_profile_with_a_node_in_hand(direct: Direct, actor: A
 
 
 IN_A = {"label": "zone", "op": "in", "values": ["a"], "during": "execution"}
-WITH_CACHE = {
-    "leases": {"labels": {"app": "cache"}},
-    "domain": "label:zone",
-    "during": "execution",
-}
+WITH_CACHE = {"leases": {"labels": {"app": "cache"}}, "domain": "label:zone", "during": "execution"}
 
 
 def test_a_relabel_waits_for_the_claim_and_asks_it_to_stop(direct: Direct, meet: Meet) -> None:

@@ -346,8 +346,7 @@ def test_a_restored_dump_is_tidied_up(direct: Direct) -> None:
         [FAR_AHEAD],
     )
     direct.conn.execute(
-        "update hwqueue.placement_class set retired_at = now(), retired_before = %s::text::xid8",
-        [FAR_AHEAD],
+        "update hwqueue.placement_class set retired_at = now(), retired_before = %s::text::xid8", [FAR_AHEAD]
     )
     become_another(direct)
     direct.reap()

@@ -62,12 +62,7 @@ def spawn_now_and_then(idle: Actor, line: Line) -> list[UUID]:
 
 
 SPAWNS = [
-    spawn_one,
-    spawn_late,
-    spawn_in_savepoint,
-    spawn_after_savepoint,
-    spawn_batch,
-    spawn_now_and_then,
+    *(spawn_one, spawn_late, spawn_in_savepoint, spawn_after_savepoint, spawn_batch, spawn_now_and_then)
 ]
 
 
@@ -236,8 +231,7 @@ def test_two_sessions_move_marks(direct: Direct, line: Line, actor: Actors) -> N
     assert line.take(3) == leases[10:]
     line.settle_in()
     rows = direct.conn.execute(
-        "select count(*) from hwqueue.low_water join hwqueue.queue using (queue_id) where name = %s",
-        [QUEUE],
+        "select count(*) from hwqueue.low_water join hwqueue.queue using (queue_id) where name = %s", [QUEUE]
     )
     assert rows.fetchone() == (1,)
 

@@ -96,10 +96,7 @@ def test_a_signal_is_sent_while_its_run_is_retried(
     direct: Direct, one: Actor, clock: Clock, commits: bool
 ) -> None:
     """The wait has ended when the sender looks, and begins again before the sender commits."""
-    flow = Flow(
-        direct,
-        [{**WAIT[1], "after": [], "timeout": 60, "on_failure": "continue"}, step("b")],
-    )
+    flow = Flow(direct, [{**WAIT[1], "after": [], "timeout": 60, "on_failure": "continue"}, step("b")])
     clock.advance(timedelta(minutes=2))
     direct.rows("reap")
     one.direct.rows("signal_workflow_run", run=flow.run, name="go", payload=1)

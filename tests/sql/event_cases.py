@@ -203,9 +203,7 @@ ANOTHER = once("register_node", spec={"name": "told", "instance_id": "second"})
 CASES: dict[str, Case] = {
     "node_registered": after(a_node, *NAMED),
     "node_superseded": after(
-        a_node_at_work,
-        *ANOTHER,
-        detail={"node_epoch": 2, "instance_id": "second", "claims_ended": 1},
+        a_node_at_work, *ANOTHER, detail={"node_epoch": 2, "instance_id": "second", "claims_ended": 1}
     ),
     "node_trust_suspended": after(
         a_node,
@@ -215,11 +213,7 @@ CASES: dict[str, Case] = {
         detail={"domains": ["d"], "instance_id": "second"},
     ),
     "node_confirmed": after(
-        a_node,
-        *ATTEST,
-        *ANOTHER,
-        *twice("confirm_node"),
-        detail={"domains": ["d"], "instance_id": "second"},
+        a_node, *ATTEST, *ANOTHER, *twice("confirm_node"), detail={"domains": ["d"], "instance_id": "second"}
     ),
     "node_deregistered": after(a_node_at_work, *once("deregister_node"), detail={"claims_ended": 1}),
     "node_cordoned": after(a_node, *NAMED, *twice("cordon_node"), message="node told is cordoned"),
@@ -232,9 +226,7 @@ CASES: dict[str, Case] = {
     "node_attested": after(a_node, *ATTEST, detail={"domain": "d", "expires_at": None}),
     "node_attestation_revoked": after(a_node, *ATTEST, *twice("revoke_attestation", domain="d")),
     "lease_cancelled": after(
-        a_lease,
-        *twice("cancel_lease", reason="not needed"),
-        message="cancelled while it waited: not needed",
+        a_lease, *twice("cancel_lease", reason="not needed"), message="cancelled while it waited: not needed"
     ),
     "lease_requeued": after(
         a_lease, *once("cancel_lease"), *once("requeue_lease"), detail={"from": "cancelled"}

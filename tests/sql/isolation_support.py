@@ -25,11 +25,7 @@ def isolating(api: Api, *sizes: int, node_id: UUID | None = None, **spec: Any) -
 
 
 def asking(
-    cpu: str | None = None,
-    gpu: str | None = None,
-    /,
-    require: list[Row] | None = None,
-    **resources: int,
+    cpu: str | None = None, gpu: str | None = None, /, require: list[Row] | None = None, **resources: int
 ) -> Row:
     """A normal placement."""
     isolation = {key: value for key, value in (("cpu", cpu), ("gpu", gpu)) if value is not None}

@@ -83,10 +83,7 @@ def test_each_part_of_a_placement_says_where_it_came_from(api: Api) -> None:
         affinity_tags={"gpu": True},
         placement={"prefer": [{"weight": 10, "when": {"rack": [1]}}]},
     )
-    options = {
-        "affinity_tags": {"zone": "west"},
-        "steps": {"a": {"affinity_tags": {"room": 7}}},
-    }
+    options = {"affinity_tags": {"zone": "west"}, "steps": {"a": {"affinity_tags": {"room": 7}}}}
     run = api.row("submit_spec", spec=given, options=options)["run_id"]
     [listed] = api.rows("list_workflow_steps", run=run)
     for row in (checked(api, given, **options)["a"], listed):
@@ -132,10 +129,8 @@ def test_a_defined_workflow_is_checked_by_name_and_version(api: Api) -> None:
 def test_a_check_refuses_what_a_submission_refuses(api: Api, queue: str) -> None:
     given = spec(step("a"), queue=queue, affinity_tags={"gpu": True})
     refused: list[tuple[str, Row]] = [
-        ("QHC04", {"affinity_tags": {"gpu": False}}),
-        ("QHF06", {"steps": {"x": {}}}),
-        ("QHA01", {"steps": {"a": {"params": 1}}}),
-        ("QHA01", {"affinity": "not"}),
+        *(("QHC04", {"affinity_tags": {"gpu": False}}), ("QHF06", {"steps": {"x": {}}})),
+        *(("QHA01", {"steps": {"a": {"params": 1}}}), ("QHA01", {"affinity": "not"})),
     ]
     for code, options in refused:
         checked_so = api.refused(code, "check_workflow", spec=given, options=options)
@@ -152,9 +147,7 @@ def test_a_check_says_what_nested_runs_would_run(api: Api, queue: str) -> None:
     found = checked(api, spec(step("z"), *steps, queue=queue))
     assert list(found) == ["z", "new", "none", "old"]
     assert {(row["kind"], row["workflow"], row["version"]) for row in found.values()} == {
-        ("task", None, None),
-        ("workflow", name, 2),
-        ("workflow", name, 1),
+        *(("task", None, None), ("workflow", name, 2), ("workflow", name, 1)),
         ("workflow", f"{name}-x", None),
     }
     assert (found["new"]["code"], found["none"]["code"]) == ("ready", "nested_refused")

@@ -114,14 +114,10 @@ def test_counted_and_uncounted_together(api: Api, queue: str) -> None:
 @pytest.mark.parametrize(
     ("leases", "tokens", "field"),
     [
-        ([NOBODY], [], "p_lease_ids"),
-        ([], [ONE], "p_lease_ids"),
-        ([NOBODY, None], [ONE, ONE], "p_lease_ids"),
-        ([NOBODY], [None], "p_tokens"),
-        (None, [ONE], "p_lease_ids"),
-        ([NOBODY], None, "p_lease_ids"),
-        ([[NOBODY]], [[ONE]], "p_lease_ids"),
-        ([NOBODY] * 1_001, [ONE] * 1_001, "p_lease_ids"),
+        *(([NOBODY], [], "p_lease_ids"), ([], [ONE], "p_lease_ids")),
+        *(([NOBODY, None], [ONE, ONE], "p_lease_ids"), ([NOBODY], [None], "p_tokens")),
+        *((None, [ONE], "p_lease_ids"), ([NOBODY], None, "p_lease_ids")),
+        *(([[NOBODY]], [[ONE]], "p_lease_ids"), ([NOBODY] * 1_001, [ONE] * 1_001, "p_lease_ids")),
     ],
     ids=["no token", "no lease", "null lease", "null token", "nulls", "no tokens", "2d", "too many"],
 )

@@ -188,11 +188,7 @@ Happening = Callable[[Api, UUID, Row], object]  # with a node that it has room o
 GIVEN_UP: dict[str, tuple[Happening, str, str | None]] = {
     "cordoned": (lambda api, node, _: api.rows("cordon_node", node=node), "waiting", "node_changed"),
     "gone": (lambda api, node, _: api.rows("deregister_node", node=node), "waiting", None),
-    "restarted": (
-        lambda api, node, _: api.node(node, gpus=gpus(2), instance_id="second"),
-        "waiting",
-        None,
-    ),
+    "restarted": (lambda api, node, _: api.node(node, gpus=gpus(2), instance_id="second"), "waiting", None),
     "silent": (lambda api, *_: Clock(api.conn).advance(timedelta(hours=1)), "waiting", "node_changed"),
     "paused": (lambda api, _, it: api.rows("pause_queue", queue=it["queue"]), "waiting", "not_kept"),
     "switched off": (

@@ -254,10 +254,7 @@ def test_one_that_fails_stops_the_others(api: Api, racks: list[Node], clock: Clo
     assert api.lease(second["lease_id"])["stop_reason"] == "preempted"
     job.release(second)
     clock.advance(timedelta(seconds=2))
-    assert {c["lease_id"]: c["attempt"] for c in job.start()} == {
-        first["lease_id"]: 2,
-        second["lease_id"]: 1,
-    }
+    assert {c["lease_id"]: c["attempt"] for c in job.start()} == {first["lease_id"]: 2, second["lease_id"]: 1}
 
 
 def test_one_that_fails_for_good_ends_the_gang(api: Api, racks: list[Node]) -> None:

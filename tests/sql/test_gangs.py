@@ -142,11 +142,7 @@ def test_members_without_devices(api: Api, racks: list[Node]) -> None:
     """Nodes that count nothing: fetched while settling, and completed in one call."""
     plain = [api.node(labels={"plain": True}) for _ in range(2)]
     away = {"leases": {"labels": {"app": "x"}}, "domain": "node", "away": True}
-    member = {
-        "labels": {"app": "x"},
-        "affinity_tags": {"plain": True},
-        "placement": {"require": [away]},
-    }
+    member = {"labels": {"app": "x"}, "affinity_tags": {"plain": True}, "placement": {"require": [away]}}
     job = Gang(api, plain, 2, member)
     for _ in looks():
         reap(api)

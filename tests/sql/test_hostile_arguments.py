@@ -24,22 +24,10 @@ SMALL = f"[{','.join([SHORT, '-' + LONG] * 10_000)}]"
 
 BOMBED: dict[str, list[str]] = {
     "spawn_lease options": [
-        '{"headers": {"a": %s}}',
-        '{"headers": %s}',
-        '{"labels": {"a": %s}}',
-        '{"labels": %s}',
-        '{"priority": %s}',
-        '{"tenant": %s}',
-        '{"lease_id": %s}',
-        '{"deadline": %s}',
-        '{"delay": %s}',
-        '{"notify": %s}',
-        '{"retry": {"kind": %s}}',
-        '{"wire": %s}',
-        '{"affinity_tags": {"a": %s}}',
-        '{"affinity_with": %s}',
-        '{"placement": %s}',
-        '{"placement": {"require": %s}}',
+        *('{"headers": {"a": %s}}', '{"headers": %s}', '{"labels": {"a": %s}}', '{"labels": %s}'),
+        *('{"priority": %s}', '{"tenant": %s}', '{"lease_id": %s}', '{"deadline": %s}', '{"delay": %s}'),
+        *('{"notify": %s}', '{"retry": {"kind": %s}}', '{"wire": %s}', '{"affinity_tags": {"a": %s}}'),
+        *('{"affinity_with": %s}', '{"placement": %s}', '{"placement": {"require": %s}}'),
         '{"placement": {"require": [{"label": "a", "op": "in", "values": %s}]}}',
         '{"placement": {"require": [{"tags": {"a": %s}}]}}',
         '{"placement": {"resources": {"gpu": %s}}}',
@@ -49,10 +37,7 @@ BOMBED: dict[str, list[str]] = {
     ],
     "spawn_lease params": ['{"a": %s}'],
     "spawn_leases leases": [
-        '[{"task": "t", "params": %s}]',
-        '[{"task": %s}]',
-        '[{"task": "t", "options": %s}]',
-        "%s",
+        *('[{"task": "t", "params": %s}]', '[{"task": %s}]', '[{"task": "t", "options": %s}]', "%s")
     ],
     "update_lease changes": ['{"labels": %s}', '{"placement": {"require": %s}}'],
     "complete_lease result": ["%s"],
@@ -69,14 +54,9 @@ BOMBED: dict[str, list[str]] = {
     ],
     "heartbeat_node claims": ["%s", '[{"lease_id": %s, "claim_token": 1}]'],
     "register_node spec": [
-        '{NODE, "labels": {"a": %s}}',
-        '{NODE, "labels": %s}',
-        '{NODE, "capacity": {"cpu_milli": %s}}',
-        '{NODE, "gpus": [{"resource_id": %s}]}',
-        '{NODE, "cores": %s}',
-        '{NODE, "taints": [{"key": "a", "effect": %s}]}',
-        '{NODE, "resources": %s}',
-        '{NODE, "rack": %s}',
+        *('{NODE, "labels": {"a": %s}}', '{NODE, "labels": %s}', '{NODE, "capacity": {"cpu_milli": %s}}'),
+        *('{NODE, "gpus": [{"resource_id": %s}]}', '{NODE, "cores": %s}'),
+        *('{NODE, "taints": [{"key": "a", "effect": %s}]}', '{NODE, "resources": %s}', '{NODE, "rack": %s}'),
         '{NODE, "cpu_isolation": %s}',
     ],
     "match_nodes placement": ['{"require": %s}', "%s"],
@@ -220,9 +200,7 @@ def test_ids_of_ones_own_do_not_stay_first(api: Api, clock: Clock) -> None:
 UNDER_ANY_SETTING: list[Row] = [
     {"placement": {"require": [{"label": "v", "op": op, "values": [value]}]}}
     for op, value in (
-        ("version", ">= 1.2, < 3"),
-        ("semver", ">1.0.0"),
-        ("regexp", "^a{1,3}[[:alpha:]]x\\.y$"),
+        *(("version", ">= 1.2, < 3"), ("semver", ">1.0.0"), ("regexp", "^a{1,3}[[:alpha:]]x\\.y$")),
         ("gt", 12.5),
     )
 ] + [{"available_at": "2030-01-31T12:00:00.5Z"}, {"wire": "\\x"}]

@@ -124,9 +124,7 @@ def test_two_leases_in_one_claim(api: Api) -> None:
 
 
 ENDS: list[tuple[str, Row]] = [
-    ("complete_lease", {}),
-    ("fail_lease", {"error": {}}),
-    ("fail_lease", {"error": {}, "retry": False}),
+    *(("complete_lease", {}), ("fail_lease", {"error": {}}), ("fail_lease", {"error": {}, "retry": False})),
     ("release_lease", {}),
 ]
 

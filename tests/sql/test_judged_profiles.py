@@ -75,9 +75,7 @@ def test_a_class_that_mentions_it_waits_for_reap(api: Api, conn: psycopg.Connect
     plain = api.spawn(queue, priority=-1)
     lease = api.spawn(queue, **on_host(6))
     preferring = api.spawn(
-        queue,
-        patience=0,
-        **{"placement": {"prefer": [{"weight": 1, "when": {"tags": {"host": "h5"}}}]}},
+        queue, patience=0, **{"placement": {"prefer": [{"weight": 1, "when": {"tags": {"host": "h5"}}}]}}
     )
     assert api.claimed(nodes[6], queue) == [plain]  # neither of the others: they mention it
     api.rows("reap")

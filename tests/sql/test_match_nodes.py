@@ -34,11 +34,8 @@ def label(key: str, op: str, *values: Any) -> Row:
 REASONS: dict[str, list[Row]] = {
     "label_missing": [label("gone", "exists"), label("gone", "in", 1), {"tags": {"gone": {"deep": 1}}}],
     "label_mismatch": [
-        label("zone", "in", "b"),
-        label("zone", "not_in", "a"),
-        label("zone", "does_not_exist"),
-        label("n", "gt", 3),
-        {"label": "n", "op": "in", "other_label": "zone"},
+        *(label("zone", "in", "b"), label("zone", "not_in", "a"), label("zone", "does_not_exist")),
+        *(label("n", "gt", 3), {"label": "n", "op": "in", "other_label": "zone"}),
         {"tags": {"zone": {"deep": 1}}},
     ],
     "required_affinity_unsatisfiable": [
@@ -69,16 +66,10 @@ def test_every_reason_is_told(api: Api) -> None:
     node = api.node(**SPEC)
     api.rows("cordon_node", node=node.node_id)
     itself = {"node": str(node.node_id), "away": True}
-    placement = {
-        "require": [label("zone", "in", "b"), {"rack": 2}, itself],
-        "resources": {"cpu_milli": 2000},
-    }
+    placement = {"require": [label("zone", "in", "b"), {"rack": 2}, itself], "resources": {"cpu_milli": 2000}}
     reasons = judged(api, node, placement)["reasons"]
     assert sorted(reason["code"] for reason in reasons) == [
-        "anti_affinity_conflict",
-        "insufficient_capacity",
-        "label_mismatch",
-        "node_draining",
+        *("anti_affinity_conflict", "insufficient_capacity", "label_mismatch", "node_draining"),
         "required_affinity_unsatisfiable",
     ]
 
@@ -148,10 +139,7 @@ def test_the_best_come_first(api: Api) -> None:
     """It is a dry run."""
     key = f"best-{uuid4().hex}"
     nodes = [api.node(labels={key: value}) for value in (1, 2, 3)]
-    placement = {
-        "require": [label(key, "in", 1, 2)],
-        "prefer": [{"weight": 50, "when": label(key, "in", 2)}],
-    }
+    placement = {"require": [label(key, "in", 1, 2)], "prefer": [{"weight": 50, "when": label(key, "in", 2)}]}
     before = api.contents()
     rows = api.rows("match_nodes", placement=placement, options={})
     assert api.contents() == before

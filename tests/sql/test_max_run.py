@@ -69,11 +69,7 @@ def test_a_task_has_it_by_default(api: Api, clock: Clock) -> None:
     beats(api, clock, node, claim, 60)
     assert api.lease(lease)["stop_reason"] == "run_time_exceeded"
     [row] = api.rows(
-        "settle_and_claim",
-        **node.who,
-        settle=Jsonb([settlement(claim, "release")]),
-        queues=[queue],
-        qty=0,
+        "settle_and_claim", **node.who, settle=Jsonb([settlement(claim, "release")]), queues=[queue], qty=0
     )
     assert row["verdict"] == "ok"
 

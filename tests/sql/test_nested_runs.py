@@ -112,10 +112,7 @@ def test_a_nested_run_has_what_its_parent_has(api: Api, clock: Clock) -> None:
     assert below(flow, "soon").get()["deadline"] < parent["deadline"]
     assert found["labels"] == {}
     require = child.steps()["c"]["placement"]["require"]
-    assert {(item["label"], *item["values"]) for item in require} == {
-        ("region", "us-east"),
-        ("gpu", True),
-    }
+    assert {(item["label"], *item["values"]) for item in require} == {("region", "us-east"), ("gpu", True)}
     clock.advance(HOUR)
     api.rows("reap")
     sweep(api)

@@ -200,8 +200,7 @@ def test_anothers_counted_claim_is_not_locked_in_a_batch(api: Api, scene: Scene)
         [row] = scene.other.rows("complete_leases", lease_ids=[scene.counted["lease_id"]], tokens=tokens)
         assert row["verdict"] == "bad_token"
         api.conn.execute(
-            "select from hwqueue.node_state where node_id = %s for no key update nowait",
-            [scene.node.node_id],
+            "select from hwqueue.node_state where node_id = %s for no key update nowait", [scene.node.node_id]
         )
 
 

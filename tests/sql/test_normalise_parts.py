@@ -73,14 +73,9 @@ def test_tolerations(api: Api, toleration: Row, same: list[Row]) -> None:
 
 
 BAD_TOLERATIONS: list[tuple[str, Any]] = [
-    ("", "gpu"),
-    ("", None),
-    (".key", {}),
-    (".key", {"key": ""}),
-    (".key", {"key": "x" * 254, "op": "exists"}),
-    (".key", {"op": "equal", "value": "x"}),
-    (".key", {"op": "gt", "value": 1}),
-    (".op", {"key": "k", "op": "Exists"}),
+    *(("", "gpu"), ("", None), (".key", {}), (".key", {"key": ""})),
+    *((".key", {"key": "x" * 254, "op": "exists"}), (".key", {"op": "equal", "value": "x"})),
+    *((".key", {"op": "gt", "value": 1}), (".op", {"key": "k", "op": "Exists"})),
     (".op", {"key": "k", "op": "in"}),
     (".value", {"key": "k", "op": "exists", "value": "x"}),
     (".value", {"key": "k", "op": "exists", "value": ""}),
@@ -120,10 +115,7 @@ SPREADS: list[tuple[Row, list[Row]]] = [
             rule(max_skew=1, count_nodes={"affinity": "honor", "taints": "ignore"}),
         ],
     ),
-    (
-        rule(max_skew=2, min_domains=3, count_nodes={"affinity": "ignore", "taints": "honor"}),
-        [],
-    ),
+    (rule(max_skew=2, min_domains=3, count_nodes={"affinity": "ignore", "taints": "honor"}), []),
     (
         rule(max_skew=2, when="prefer", count_nodes={"taints": "honor"}),
         [rule(max_skew=2, when="prefer", count_nodes={"taints": "honor", "affinity": None})],
@@ -156,22 +148,15 @@ def test_spreads(api: Api, spread: Row, same: list[Row]) -> None:
 
 
 BAD_SPREADS: list[tuple[str, Any]] = [
-    ("", "rack"),
-    ("", rule()),
-    ("", rule(max_skew=1, max_per_domain=1)),
-    (".domain", {"max_skew": 1, "select": WEB}),
-    (".domain", rule(max_skew=1, domain="zone")),
-    (".domain", rule(max_skew=1, domain="fleet")),
-    (".domain", targets("a", domain="fleet")),
+    *(("", "rack"), ("", rule()), ("", rule(max_skew=1, max_per_domain=1))),
+    *((".domain", {"max_skew": 1, "select": WEB}), (".domain", rule(max_skew=1, domain="zone"))),
+    *((".domain", rule(max_skew=1, domain="fleet")), (".domain", targets("a", domain="fleet"))),
     (".domain", rule(max_per_domain=1, domain="Fleet")),
     (".select", {"max_skew": 1, "domain": "rack"}),
     (".select", rule(max_skew=1, select={})),
     (".select.exprs[0].op", rule(max_skew=1, select={"exprs": [{"label": "a", "op": "gt"}]})),
-    (".max_skew", rule(max_skew=0)),
-    (".max_skew", rule(max_skew=None)),
-    (".max_skew", rule(max_skew=1.5)),
-    (".max_skew", rule(max_skew="1")),
-    (".max_skew", rule(max_skew=1000001)),
+    *((".max_skew", rule(max_skew=0)), (".max_skew", rule(max_skew=None)), (".max_skew", rule(max_skew=1.5))),
+    *((".max_skew", rule(max_skew="1")), (".max_skew", rule(max_skew=1000001))),
     (".min_domains", rule(max_skew=1, min_domains=0)),
     (".min_domains", rule(max_skew=1, min_domains=2, when="prefer")),
     (".min_domains", rule(max_per_domain=1, min_domains=2)),
@@ -181,14 +166,10 @@ BAD_SPREADS: list[tuple[str, Any]] = [
     (".count_nodes.labels", rule(max_skew=1, count_nodes={"labels": "honor"})),
     (".count_nodes.affinity", rule(max_skew=1, count_nodes={"affinity": "Honor"})),
     (".count_nodes.taints", rule(max_skew=1, count_nodes={"taints": True})),
-    (".max_per_domain", rule(max_per_domain=0)),
-    (".max_per_domain", rule(max_per_domain=None)),
-    (".weight", rule(max_per_domain=1, weight=5)),
-    (".weight", targets("a", weight=0)),
-    (".weight", targets("a", weight=101)),
-    (".targets", rule(targets=None)),
-    (".targets", rule(targets={})),
-    (".targets", targets(*map(str, range(11)))),
+    *((".max_per_domain", rule(max_per_domain=0)), (".max_per_domain", rule(max_per_domain=None))),
+    *((".weight", rule(max_per_domain=1, weight=5)), (".weight", targets("a", weight=0))),
+    *((".weight", targets("a", weight=101)), (".targets", rule(targets=None))),
+    *((".targets", rule(targets={})), (".targets", targets(*map(str, range(11))))),
     (".targets", targets(*map(str, range(101)))),
     (".targets", rule(targets=[{"value": 1, "percent": 1}, {"value": 1, "percent": 2}])),
     (".targets[0]", rule(targets=["a"])),
@@ -253,15 +234,10 @@ def test_a_count_is_kept_and_a_share_is_never_exclusive(api: Api) -> None:
 
 
 BAD_ISOLATION: list[tuple[str, Any, str | None]] = [
-    ("", [], None),
-    ("", "whole_core", None),
-    (".numa", {"numa": 1}, None),
-    (".cpu", {"cpu": "exclusive"}, "exclusive"),
-    (".cpu", {"cpu": "shared"}, "shared"),
-    (".cpu", {"cpu": 1}, "1"),
-    (".gpu", {"gpu": "whole_core"}, "whole_core"),
-    (".gpu", {"cpu": "whole_core", "gpu": ""}, ""),
-    (".gpu", {"gpu": ["shared"]}, '["shared"]'),
+    *(("", [], None), ("", "whole_core", None), (".numa", {"numa": 1}, None)),
+    *((".cpu", {"cpu": "exclusive"}, "exclusive"), (".cpu", {"cpu": "shared"}, "shared")),
+    *((".cpu", {"cpu": 1}, "1"), (".gpu", {"gpu": "whole_core"}, "whole_core")),
+    *((".gpu", {"cpu": "whole_core", "gpu": ""}, ""), (".gpu", {"gpu": ["shared"]}, '["shared"]')),
 ]
 
 

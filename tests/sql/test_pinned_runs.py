@@ -57,10 +57,7 @@ def test_the_origin_of_the_label_is_the_version(api: Api) -> None:
     checked = api.row("check_workflow", spec=flow.spec, options={"app_version": "1.9"})
     for row in (steps_of(api, flow.submit())["a"], checked):
         found = zip(row["placement"]["require"], row["came_from"]["require"], strict=True)
-        assert {rule["label"]: who for rule, who in found} == {
-            "app_version": ["version"],
-            "gpu": ["step"],
-        }
+        assert {rule["label"]: who for rule, who in found} == {"app_version": ["version"], "gpu": ["step"]}
         pin = next(r for r in row["placement"]["require"] if r["label"] == "app_version")
         assert (pin["op"], pin["values"]) == ("in", ["1.9"])
 
@@ -90,9 +87,7 @@ def test_without_a_version_the_submission_is_refused(api: Api) -> None:
 @pytest.mark.parametrize(
     ("pin", "version", "runs_on"),
     [
-        ("1.9", None, {"old"}),
-        ("1.9", "2.0", {"new"}),
-        (False, None, {"old", "new"}),
+        *(("1.9", None, {"old"}), ("1.9", "2.0", {"new"}), (False, None, {"old", "new"})),
         (None, "2.0", {"new"}),
     ],
 )

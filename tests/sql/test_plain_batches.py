@@ -18,12 +18,7 @@ def settle(
 ) -> dict[int, tuple[str, str]]:
     """Settle only: the verdict and the state by ordinal; `done` goes as lists."""
     rows = api.rows(
-        "settle_and_claim",
-        **node.who,
-        **completed(*done),
-        settle=settlements,
-        queues=[api.queue()],
-        qty=0,
+        "settle_and_claim", **node.who, **completed(*done), settle=settlements, queues=[api.queue()], qty=0
     )
     assert {row["kind"] for row in rows} <= {"settled"}
     by_ordinal = {row["ordinal"]: (row["verdict"], row["state"]) for row in rows}
@@ -49,15 +44,10 @@ def every_verdict(api: Api, counted: bool) -> tuple[Node, list[Row], list[tuple[
     foreign = api.running(api.queue(), **NEEDS)
     expected: list[tuple[Row, tuple[str, str | None]]] = [
         (goes_on | {"claim_token": goes_on["claim_token"] + 7}, ("bad_token", "claimed")),
-        (ok, ("ok", "completed")),
-        (stopped, ("ok", "completed")),
-        (foreign, ("bad_token", "claimed")),
-        (cancelled, ("cancelled", "cancelled")),
-        (done, ("finished", "completed")),
-        (ok, ("finished", "completed")),
-        (lost, ("lost", "pending")),
-        (ok | {"lease_id": NOBODY}, ("lost", None)),
-        (last, ("ok", "completed")),
+        *((ok, ("ok", "completed")), (stopped, ("ok", "completed")), (foreign, ("bad_token", "claimed"))),
+        *((cancelled, ("cancelled", "cancelled")), (done, ("finished", "completed"))),
+        *((ok, ("finished", "completed")), (lost, ("lost", "pending"))),
+        *((ok | {"lease_id": NOBODY}, ("lost", None)), (last, ("ok", "completed"))),
     ]
     return node, [claim for claim, _ in expected], [verdict for _, verdict in expected]
 

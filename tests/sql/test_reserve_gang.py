@@ -103,15 +103,10 @@ def test_a_gang_that_has_lost_a_member(api: Api, epoch: int, racks: list[Node]) 
 
 
 BAD: list[tuple[str, Row]] = [
-    ("reserve_gang", {"gang": None}),
-    ("reserve_gang", {"place": None}),
-    ("reserve_gang", {"place": "x" * 4001}),
-    ("reserve_gang", {"round": -1}),
-    ("reserve_gang", {"round": None}),
-    ("reserve_gang", {"epoch": None}),
-    ("planner_rooms", {"gangs": []}),
-    ("planner_rooms", {"gangs": None}),
-    ("planner_rooms", {"gangs": [None]}),
+    *(("reserve_gang", {"gang": None}), ("reserve_gang", {"place": None})),
+    *(("reserve_gang", {"place": "x" * 4001}), ("reserve_gang", {"round": -1})),
+    *(("reserve_gang", {"round": None}), ("reserve_gang", {"epoch": None}), ("planner_rooms", {"gangs": []})),
+    *(("planner_rooms", {"gangs": None}), ("planner_rooms", {"gangs": [None]})),
     ("planner_rooms", {"gangs": [NOBODY] * 1001}),
     *(("planner_view", {"part": "gangs", "after": after}) for after in ("x", "1", "1 x", "1 -1")),
     ("planner_view", {"part": "gangs", "after": "9" * 19 + " 1"}),
@@ -159,11 +154,7 @@ def test_a_planner_reads_rooms_by_place(api: Api, racks: list[Node]) -> None:
     api.running(queue, racks[2], placement={"resources": {"gpu_milli": 300}})
     rooms = api.rows("planner_rooms", gangs=[one.id, two.id, other.id])
     by_place = [(row["place"], row["nodes"], sorted(row["rooms"].values())) for row in rooms]
-    assert sorted(by_place) == [
-        ("rack 1", 2, [1, 2]),
-        ("rack 2", 1, [1]),
-        ("rack 2", 2, [1, 2]),
-    ]
+    assert sorted(by_place) == [("rack 1", 2, [1, 2]), ("rack 2", 1, [1]), ("rack 2", 2, [1, 2])]
     [whole] = api.rows("planner_rooms", gangs=[other.id])
     assert (whole["place"], whole["nodes"]) == ("", 5)
     assert api.rows("planner_rooms", gangs=[uuid4()]) == []

@@ -352,11 +352,7 @@ def test_an_id_is_taken_as_long_as_the_outcome_is_there(api: Api, clock: Clock) 
     api.complete(claim)
     spawn = {"queue": queue, "task": TASK, "options": {"lease_id": str(lease)}}
     refusal = api.refused("QHL06", "spawn_lease", **spawn)
-    assert refusal.detail == {
-        "field": "options.lease_id",
-        "lease_id": str(lease),
-        "index": 0,
-    }
+    assert refusal.detail == {"field": "options.lease_id", "lease_id": str(lease), "index": 0}
     api.refused("QHL06", "adopt_lease", node=node.node_id, **spawn)
     several = [{"task": TASK, "options": {}}, {"task": TASK, "options": spawn["options"]}]
     assert api.refused("QHL06", "spawn_leases", queue=queue, leases=several).detail["index"] == 1

@@ -261,7 +261,4 @@ def test_a_login_without_a_role_reaches_nothing(
 def test_the_documented_roles_are_these() -> None:
     """docs/run/security.md has a row for each."""
     page = (Path(__file__).parents[2] / "docs" / "run" / "security.md").read_text()
-    assert set(re.findall(r"^\| `(hwqueue_\w+)` \|", page, re.MULTILINE)) == {
-        *ROLES,
-        "hwqueue_owner",
-    }
+    assert set(re.findall(r"^\| `(hwqueue_\w+)` \|", page, re.MULTILINE)) == {*ROLES, "hwqueue_owner"}

@@ -94,10 +94,7 @@ def test_a_node_that_serves_it_and_is_silent_comes_first(api: Api, queue: str, c
     api.node(queues=["other"], tasks=["mail"])
     lease = api.spawn(queue, "mail")
     found = explain(api, lease)
-    assert (found["code"], found["headline"]) == (
-        "node_not_live",
-        "1 node matches, but it is silent",
-    )
+    assert (found["code"], found["headline"]) == ("node_not_live", "1 node matches, but it is silent")
     assert pending(api, queue)["code"] == "node_not_live"
 
 

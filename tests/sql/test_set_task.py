@@ -189,17 +189,10 @@ BAD: list[tuple[str, str, Any]] = [
     ("QHC03", "placement", 3),
     ("QHC03", "placement", {"requires": []}),
     ("QHC03", "placement", {"resources": {"gpu": -1}}),
-    ("QHC03", "affinity_tags", []),
-    ("QHA01", "labels", {"a": 1}),
-    ("QHA01", "labels", {"": "x"}),
-    ("QHA01", "patience", -1),
-    ("QHA01", "patience", "soon"),
-    ("QHA01", "priority", 32768),
-    ("QHA01", "priority", "1"),
-    ("QHA01", "retry", {"kind": "never"}),
-    ("QHA01", "retry", {"basis": 1}),
-    ("QHA01", "claim_timeout", 0.5),
-    ("QHA01", "claim_timeout", "31 days"),
+    *(("QHC03", "affinity_tags", []), ("QHA01", "labels", {"a": 1}), ("QHA01", "labels", {"": "x"})),
+    *(("QHA01", "patience", -1), ("QHA01", "patience", "soon"), ("QHA01", "priority", 32768)),
+    *(("QHA01", "priority", "1"), ("QHA01", "retry", {"kind": "never"}), ("QHA01", "retry", {"basis": 1})),
+    *(("QHA01", "claim_timeout", 0.5), ("QHA01", "claim_timeout", "31 days")),
 ]
 
 

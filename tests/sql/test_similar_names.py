@@ -26,11 +26,7 @@ def distance(one: str, other: str) -> int:
     for i in range(1, len(one) + 1):
         row = [i]
         for j in range(1, len(other) + 1):
-            best = min(
-                rows[i - 1][j] + 1,
-                row[j - 1] + 1,
-                rows[i - 1][j - 1] + (one[i - 1] != other[j - 1]),
-            )
+            best = min(rows[i - 1][j] + 1, row[j - 1] + 1, rows[i - 1][j - 1] + (one[i - 1] != other[j - 1]))
             if i > 1 and j > 1 and one[i - 2 : i] == other[j - 2 : j][::-1]:
                 best = min(best, rows[i - 2][j - 2] + 1)
             row.append(best)

@@ -29,10 +29,7 @@ def wish(strength: int | None = None, prefer: list[Row] = ON_GPU) -> Row:
 
 def pair(api: Api, queue: str, first: Row, second: Row) -> dict[Any, str]:
     """Two leases of which the first was there first."""
-    return {
-        api.spawn(queue, placement=first): "first",
-        api.spawn(queue, placement=second): "second",
-    }
+    return {api.spawn(queue, placement=first): "first", api.spawn(queue, placement=second): "second"}
 
 
 class TestOneNodeWithAGpu:
@@ -41,12 +38,8 @@ class TestOneNodeWithAGpu:
     @pytest.mark.parametrize(
         ("first", "second", "served"),
         [
-            (wish(5), wish(100), "second"),
-            (wish(5), wish(), "second"),
-            (wish(99), wish(100), "second"),
-            (wish(100), wish(5), "first"),
-            (wish(5), wish(5), "first"),
-            (wish(), wish(), "first"),
+            *((wish(5), wish(100), "second"), (wish(5), wish(), "second"), (wish(99), wish(100), "second")),
+            *((wish(100), wish(5), "first"), (wish(5), wish(5), "first"), (wish(), wish(), "first")),
             (wish(), wish(100), "first"),
             # without a strength all that counts is how much of its own wishes a lease gets
             ({"prefer": [ON_GPU[0] | {"weight": 5}]}, wish(), "first"),
@@ -198,13 +191,7 @@ def asking(random: Random, shape: str, app: str) -> Row:
 
 
 def served(
-    api: Api,
-    random: Random,
-    queue: str,
-    nodes: list[tuple[int, Node]],
-    asked: list[Row],
-    *,
-    is_told: bool,
+    api: Api, random: Random, queue: str, nodes: list[tuple[int, Node]], asked: list[Row], *, is_told: bool
 ) -> float:
     """What all leases are worth where they run, after each node has polled."""
     worth = {}

@@ -190,10 +190,8 @@ def _submit_spec(caller: str, queue: str, its: Things) -> list[Row]:
 
 def _list(_caller: str, _queue: str, its: Things) -> list[Row]:
     return [
-        {"filter": {"tenant": its.tenant}},
-        {"filter": {"service": str(its.service)}},
-        {"filter": {"node": str(its.node)}},
-        {"filter": {"task": its.task}},
+        *({"filter": {"tenant": its.tenant}}, {"filter": {"service": str(its.service)}}),
+        *({"filter": {"node": str(its.node)}}, {"filter": {"task": its.task}}),
     ]
 
 
@@ -202,9 +200,7 @@ def _bulk(**more: Any) -> Calls:
     return lambda _caller, queue, its: [
         {"filter": {"queue": queue, **wanted}, **more}
         for wanted in (
-            {"tenant": its.tenant},
-            {"service": str(its.service)},
-            {"task": its.task},
+            *({"tenant": its.tenant}, {"service": str(its.service)}, {"task": its.task}),
             {"labels": {"app": its.task}},
         )
     ]

@@ -111,8 +111,7 @@ def test_what_a_node_may_not_claim_others_may(api: Api, queue: str, dsn: str, fl
     assert api.claimed(fleet[0], queue) == [web_lease]
     with psycopg.connect(dsn) as other:
         refused = other.execute(
-            "select * from hwqueue.claim_task(array[%s], %s, %s)",
-            [queue, fleet[1].node_id, fleet[1].epoch],
+            "select * from hwqueue.claim_task(array[%s], %s, %s)", [queue, fleet[1].node_id, fleet[1].epoch]
         ).fetchall()
         assert refused == []
         assert api.claimed(fleet[2], queue) == [lease]

@@ -101,9 +101,7 @@ def test_not_while_claimed_nor_when_finished(api: Api) -> None:
         (
             "QHC04",
             "changes.placement.resources.gpu_milli",
-            {
-                "placement": {"resources": {"gpu": 1, "gpu_milli": 1}},
-            },
+            {"placement": {"resources": {"gpu": 1, "gpu_milli": 1}}},
         ),
     ],
 )

@@ -118,10 +118,7 @@ SAID_TWICE = [
         {"prefer": [{"weight": 100, "when": {"node": str(ID)}}]},
     ),
     (asking(entry(TargetType.LEASE, ID)), {"require": [{"lease": str(ID), "domain": "node"}]}),
-    (
-        asking(entry(TargetType.SERVICE, ID, away=True)),
-        {"require": [{"service": str(ID), "away": True}]},
-    ),
+    (asking(entry(TargetType.SERVICE, ID, away=True)), {"require": [{"service": str(ID), "away": True}]}),
     (asking(entry(TargetType.TRUST_DOMAIN, "tee")), {"require": [{"trust": "tee"}]}),
     (asking(cpu_isolation=CpuIsolation.BEST_EFFORT), {"isolation": {"cpu": "best_effort"}}),
     (asking(gpu_exclusivity=GpuExclusivity.SHARED), {"isolation": {"gpu": "shared"}}),
@@ -145,11 +142,7 @@ def test_it_is_anded_with_placement_and_shorthands(api: Api) -> None:
         affinity_tags={"gpu": True},
     )
     assert api.lease(lease)["placement"] == {
-        "require": [
-            {"label": "gpu", "op": "in", "values": [True]},
-            {"rack": [42, 43]},
-            {"rack": [42]},
-        ],
+        "require": [{"label": "gpu", "op": "in", "values": [True]}, {"rack": [42, 43]}, {"rack": [42]}],
         "resources": {"cpu_milli": 5},
     }
 

@@ -116,9 +116,7 @@ def test_a_failure_lets_what_runs_end_and_releases_nothing(api: Api) -> None:
 
 def test_with_continue_other_branches_go_on(api: Api) -> None:
     flow = Flow(
-        api,
-        [step("a"), step("b"), step("c", "a"), step("d", "c"), step("e", "b")],
-        on_failure="continue",
+        api, [step("a"), step("b"), step("c", "a"), step("d", "c"), step("e", "b")], on_failure="continue"
     )
     claims = flow.claims()
     fail(api, claims["a"])
@@ -350,8 +348,7 @@ def test_a_dropped_queue_ends_the_steps_that_wait_there(api: Api) -> None:
     """A step for it fails."""
     other = api.queue()
     flow = Flow(
-        api,
-        [step("a", queue=other), step("b", {"step": "a", "on": "ended"}), step("c", "b", queue=other)],
+        api, [step("a", queue=other), step("b", {"step": "a", "on": "ended"}), step("c", "b", queue=other)]
     )
     api.rows("drop_queue", queue=other, force=True)
     for _ in range(2):  # its transactions end, then its rows go

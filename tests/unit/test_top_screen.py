@@ -124,10 +124,8 @@ async def test_what_is_seen_first() -> None:
 @pytest.mark.parametrize(
     ("key", "cells"),
     [
-        ("1", ["mail", "renders", "reports"]),
-        ("2", ["no match", "contended", "waiting"]),
-        ("3", ["node-1", "node-2", "node-3"]),
-        ("5", ["00000001", "00000002", "00000003"]),
+        *(("1", ["mail", "renders", "reports"]), ("2", ["no match", "contended", "waiting"])),
+        *(("3", ["node-1", "node-2", "node-3"]), ("5", ["00000001", "00000002", "00000003"])),
     ],
 )
 async def test_tables_by_number(key: str, cells: list[str]) -> None:

@@ -59,14 +59,9 @@ def test_one_of_several_signatures_and_secrets_is_enough() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"webhook-signature": "v1,"},
-        {"webhook-signature": "v1"},
-        {"webhook-signature": "v2," + "A" * 43 + "="},
-        {"webhook-signature": ""},
-        {"webhook-id": "msg_2"},
-        {"webhook-timestamp": "soon"},
-        {"webhook-timestamp": "9" * 400},
-        {"webhook-timestamp": "-5"},
+        *({"webhook-signature": "v1,"}, {"webhook-signature": "v1"}),
+        *({"webhook-signature": "v2," + "A" * 43 + "="}, {"webhook-signature": ""}, {"webhook-id": "msg_2"}),
+        *({"webhook-timestamp": "soon"}, {"webhook-timestamp": "9" * 400}, {"webhook-timestamp": "-5"}),
         {"webhook-timestamp": "\u0661"},
     ],
 )

@@ -13,13 +13,7 @@ from tests.walk.sweeps import Expected, changes, is_due, lost, may_become, same,
 
 
 def granted_wrong(
-    before: Seen,
-    after: Seen,
-    node: UUID,
-    rows: list[Row],
-    *,
-    qty: int = 1,
-    settled: Expected | None = None,
+    before: Seen, after: Seen, node: UUID, rows: list[Row], *, qty: int = 1, settled: Expected | None = None
 ) -> list[str]:
     """What is wrong with what a node was granted, or not granted; `settled` was before that."""
     if fetched := _reserved_for(before, node)[:qty]:

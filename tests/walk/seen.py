@@ -294,9 +294,7 @@ class Seen:
     def _running(self, is_over: Callable[[LeaseSeen], bool]) -> tuple[Running, ...]:
         return tuple(
             Running(
-                self.facts[lease],
-                seen.node,
-                is_leaving=_is_over(seen.stop_at, self.now) or is_over(seen),
+                self.facts[lease], seen.node, is_leaving=_is_over(seen.stop_at, self.now) or is_over(seen)
             )
             for lease, seen in self.leases.items()
             if seen.node is not None

@@ -57,11 +57,7 @@ class Beat(s.Heartbeat):
 def _world(name: str, first: Sequence[s.Step], near: int) -> World:
     return World(
         name,
-        nodes={
-            "n": gpus(1, "n"),
-            "m": {**gpus(1, "m"), "heartbeat_timeout": 20},
-            "o": gpus(1, "o"),
-        },
+        nodes={"n": gpus(1, "n"), "m": {**gpus(1, "m"), "heartbeat_timeout": 20}, "o": gpus(1, "o")},
         leases={},
         gangs={"g": {"members": "ab", "each": needs(gpu=1), "hold": 20}},
         first=[s.Reap(), *first],

@@ -91,12 +91,7 @@ def walk(dsn: str, ground: type[Ground], world: World, *, depth: int | None, mos
     """Walk, and say what has been seen."""
     with standing(dsn, ground) as here:
         report = Walk(
-            here,
-            world.steps,
-            most=most,
-            depth=depth,
-            memory=world.memory,
-            promises=world.promises,
+            here, world.steps, most=most, depth=depth, memory=world.memory, promises=world.promises
         ).run()
     print(f"{world.name} by {ground.__name__.lower()}: {report}")
     return report

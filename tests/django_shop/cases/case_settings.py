@@ -79,10 +79,7 @@ class Keys(SimpleTestCase):
             ("tests.django_shop.urls:path", "is a "),
         ):
             load_app.cache_clear()
-            with (
-                override_settings(HWQUEUE={"APP": name}),
-                pytest.raises(ImproperlyConfigured, match=said),
-            ):
+            with override_settings(HWQUEUE={"APP": name}), pytest.raises(ImproperlyConfigured, match=said):
                 load_app()
 
     @override_settings(HWQUEUE={"DATABASE": "other"})

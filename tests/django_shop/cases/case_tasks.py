@@ -28,11 +28,7 @@ from hwqueue.testing import Fleet, drain
 from tests.django_shop.orders import tasks
 from tests.django_shop.orders.tasks import confirm_order
 
-READY, SUCCESSFUL, FAILED = (
-    TaskResultStatus.READY,
-    TaskResultStatus.SUCCESSFUL,
-    TaskResultStatus.FAILED,
-)
+READY, SUCCESSFUL, FAILED = (TaskResultStatus.READY, TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED)
 
 
 def run(**options: Any) -> None:
@@ -126,10 +122,7 @@ class Enqueued(TestCase):
         result = tasks.add.using(queue_name="renders", priority=-3, run_after=later).enqueue(1)
         lease = client().get_lease(result.id)
         assert (lease.task_name, lease.queue, lease.priority, lease.available_at) == (
-            "tests.django_shop.orders.tasks.add",
-            "renders",
-            -3,
-            later,
+            *("tests.django_shop.orders.tasks.add", "renders", -3, later),
         )
         assert (lease.max_attempts, dict(lease.labels)) == (2, {"from": "shop"})
         found = tasks.add.get_result(result.id).task
