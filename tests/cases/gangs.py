@@ -125,17 +125,12 @@ def decide(direct: Direct, case: Case) -> str:
     others = [m for m in case.members if (namespace_of(m), m.get("gang")) == of_gang]
     scene = _Scene(direct, case, epochs, next(iter(found), None), tuple(others))
     if "gang" in about and not found:
-        return _unknown(scene)
+        options = {"gang_id": str(node_id("gang"))}
+        refused = scene.is_refused(lambda: scene.direct.spawn(QUEUE, options), _NO_SUCH_OPTION)
+        return "deny" if refused else "allow"
     [stage] = case.stages
     scene.beside()
     return _DECISIONS[stage](scene)
-
-
-def _unknown(scene: _Scene) -> str:
-    """No lease joins a gang: nothing names one."""
-    options = {"gang_id": str(node_id("gang"))}
-    refused = scene.is_refused(lambda: scene.direct.spawn(QUEUE, options), _NO_SUCH_OPTION)
-    return "deny" if refused else "allow"
 
 
 def _admit(scene: _Scene) -> str:

@@ -340,12 +340,18 @@ async def test_what_calls_return_is_the_same_on_every_driver(dsn: str) -> None:
     async with AsyncClient(dsn) as own:
         expected = await everything(own, node_id)
     async with asyncpg_connection("asyncpg", dsn) as connection:
-        await convert_oddly(connection)
+        for statement in SETTINGS:
+            await connection.execute(statement)
+        await connection.set_type_codec("jsonb", schema="pg_catalog", encoder=json.dumps, decoder=json.loads)
+        await connection.set_type_codec("uuid", schema="pg_catalog", encoder=str, decoder=str)
         found = [await everything(AsyncClient.on(connection), node_id)]
     async with sqlalchemy_on_asyncpg("session", dsn) as session:
         found.append(await everything(AsyncClient.on(session), node_id))
     with sync_connection("psycopg2", dsn) as connection:
-        convert_oddly_in_psycopg2(connection)
+        connection.cursor().execute("set timezone = 'America/New_York'")
+        connection.cursor_factory = psycopg2.extras.RealDictCursor
+        psycopg2.extras.register_default_jsonb(connection, loads=lambda text: {"read": text})
+        psycopg2.extras.register_uuid(conn_or_curs=connection)
         found.append(await everything(Awaitable(Client.on(connection)), node_id))
     with sync_connection("session", dsn) as session:
         found.append(await everything(Awaitable(Client.on(session)), node_id))
@@ -364,22 +370,6 @@ def typed(value: Any) -> Any:
     if isinstance(value, dict):
         return type(value), {key: typed(each) for key, each in value.items()}
     return type(value)
-
-
-async def convert_oddly(connection: Any) -> None:
-    """What callers may have set on a connection of asyncpg."""
-    for statement in SETTINGS:
-        await connection.execute(statement)
-    await connection.set_type_codec("jsonb", schema="pg_catalog", encoder=json.dumps, decoder=json.loads)
-    await connection.set_type_codec("uuid", schema="pg_catalog", encoder=str, decoder=str)
-
-
-def convert_oddly_in_psycopg2(connection: Any) -> None:
-    """What callers may have set on a connection of psycopg2."""
-    connection.cursor().execute("set timezone = 'America/New_York'")
-    connection.cursor_factory = psycopg2.extras.RealDictCursor
-    psycopg2.extras.register_default_jsonb(connection, loads=lambda text: {"read": text})
-    psycopg2.extras.register_uuid(conn_or_curs=connection)
 
 
 @pytest.mark.parametrize("style", ["postgres", "sql_standard", "iso_8601"])

@@ -45,14 +45,6 @@ async def until(dsn: str, query: str, wanted: int = 1) -> None:
                     return
 
 
-def only_notifications(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make a wait listen at once, and not look again unless it is woken."""
-    monkeypatch.setattr(_pauses, "LISTEN_AFTER_SECONDS", 0.0)
-    monkeypatch.setattr(_pauses, "_FIRST_SECONDS", 3600.0)
-    monkeypatch.setattr(_pauses, "_MOST_NOTIFIED_SECONDS", 3600.0)
-    monkeypatch.setattr(_pauses, "_MOST_SECONDS", 3600.0)
-
-
 async def test_a_lease_that_has_ended_is_returned_at_once(client: AsyncClient, claim: Claims) -> None:
     claimed = await claim()
     await client.complete_lease(claimed.lease_id, claimed.claim_token, result={"drawn": 7})
@@ -65,7 +57,10 @@ async def test_an_end_wakes_who_waits(
     client: AsyncClient, claim: Claims, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The notification alone does: between two looks there is an hour."""
-    only_notifications(monkeypatch)
+    monkeypatch.setattr(_pauses, "LISTEN_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(_pauses, "_FIRST_SECONDS", 3600.0)
+    monkeypatch.setattr(_pauses, "_MOST_NOTIFIED_SECONDS", 3600.0)
+    monkeypatch.setattr(_pauses, "_MOST_SECONDS", 3600.0)
     mine, other = await claim(), await claim()
     waiting = asyncio.create_task(client.wait(mine.lease_id, timeout=BOUND * 1000))
     await until(dsn, FLAGGED)

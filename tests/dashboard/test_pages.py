@@ -9,7 +9,7 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from hwqueue.client import Client
-from hwqueue.types import Claim, Gpu, NodeSpec, Taint
+from hwqueue.types import Gpu, NodeSpec, Taint
 from tests.dashboard.conftest import Pages, granted, serving
 from tests.dashboard.screenshots import pages as every_page
 
@@ -105,14 +105,6 @@ async def test_a_full_database_has_every_page(seeded: str, shown: Pages) -> None
         assert state in text
 
 
-def say_all(sql: Client, claim: Claim) -> None:
-    """What a handler may say of its lease: progress, and log lines."""
-    its = {"lease_id": claim.lease_id, "claim_token": claim.claim_token}
-    sql.report_progress([its | {"message": HOSTILE[:200], "done": 3, "total": 4}])
-    line = {"at": "2030-01-31T12:00:00Z", "message": HOSTILE, "fields": {HOSTILE: HOSTILE}}
-    sql.append_logs([its | {"lines": [line | {"line": 1}, line | {"line": 5}]}])
-
-
 async def test_names_cannot_break_a_page(pages: Pages, sql: Client) -> None:
     queue, task, node_id = "a/b:c@" + "long" * 20, "t/" + "long" * 20, uuid4()
     sql.create_queue(queue)
@@ -139,7 +131,10 @@ async def test_names_cannot_break_a_page(pages: Pages, sql: Client) -> None:
         for resources in ({"cpu_milli": 1000, "gpu": 1}, {"cpu_milli": 99_000})
     )
     [claim] = sql.claim_task([queue], node_id, epoch)
-    say_all(sql, claim)
+    its = {"lease_id": claim.lease_id, "claim_token": claim.claim_token}
+    sql.report_progress([its | {"message": HOSTILE[:200], "done": 3, "total": 4}])
+    line = {"at": "2030-01-31T12:00:00Z", "message": HOSTILE, "fields": {HOSTILE: HOSTILE}}
+    sql.append_logs([its | {"lines": [line | {"line": 1}, line | {"line": 5}]}])
     sql.fail_lease(runs, claim.claim_token, error={"message": HOSTILE}, retry=False)
     [row] = sql.pending_reasons()
     paths = (

@@ -64,7 +64,7 @@ class Sessions:
             )
             self._open[name].execute("set statement_timeout = '30s'")
         cursor = self._open[name].cursor()
-        for statement in statements(block):
+        for statement in [part for part in re.split(r";[ ]*(?:--[^\n]*)?\n", block) if part.strip()]:
             cursor.execute(statement.encode())
         result = cursor.pgresult
         if cursor.description is None or result is None:
@@ -77,11 +77,6 @@ class Sessions:
 
     def close(self) -> None:
         self._stack.close()
-
-
-def statements(block: str) -> list[str]:
-    """The statements of a block, each of which ends a line."""
-    return [part for part in re.split(r";[ ]*(?:--[^\n]*)?\n", block) if part.strip()]
 
 
 def table(text: str) -> Table:

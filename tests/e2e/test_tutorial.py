@@ -127,11 +127,7 @@ def reader(open_folder: Path, tmp_path: Path) -> Iterator[Callable[..., Reader]]
     yield make
     for shell in shells:
         shell.end()
-    _stop_server(open_folder / "server" / "data" / "postmaster.pid")
-
-
-def _stop_server(pid_file: Path) -> None:
-    """End the server of a page that was not read to its end."""
+    pid_file = open_folder / "server" / "data" / "postmaster.pid"
     if pid_file.exists():
         pid = int(pid_file.read_text(encoding="utf-8").split("\n")[0])
         if psutil.pid_exists(pid) and psutil.Process(pid).name() == "postgres":

@@ -26,14 +26,6 @@ LISTENING = (
 KINDS = ["wait-async", "wait-sync", "wait-process"]
 
 
-async def listens(dsn: str) -> None:
-    """Wait until a worker listens."""
-    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
-        async with asyncio.timeout(BOUND_SECONDS):
-            while (await (await connection.execute(LISTENING)).fetchone()) != (1,):
-                await asyncio.sleep(0.01)
-
-
 @pytest.mark.parametrize("task", KINDS)
 async def test_cancelling_a_lease_reaches_its_handler(
     client: AsyncClient, dsn: str, tmp_path: Path, task: str
@@ -109,7 +101,10 @@ async def test_a_stop_reaches_a_worker_that_neither_polls_nor_heartbeats(
     lease = await client.spawn_lease(QUEUE, "wait-async", folder, claim_timeout=timedelta(hours=9))
     async with worker(dsn, listen="auto", poll_interval=timedelta(hours=1), **RARELY):
         await until((tmp_path / "started").exists)
-        await listens(dsn)
+        async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
+            async with asyncio.timeout(BOUND_SECONDS):
+                while (await (await connection.execute(LISTENING)).fetchone()) != (1,):
+                    await asyncio.sleep(0.01)
         [node] = await client.list_nodes()
         await STOPS[how](client, lease.lease_id, node.node_id)
         await until((tmp_path / "cancelled").exists)

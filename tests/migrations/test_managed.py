@@ -72,7 +72,12 @@ def test_a_managed_database(empty_dsn: str, attributes: str) -> None:
         if "nocreaterole" in attributes:
             upgrade(dsn, roles=False)
         else:
-            may_use_roles(empty_dsn, dsn)
+            name = psycopg.conninfo.conninfo_to_dict(dsn)["user"]
+            with psycopg.connect(empty_dsn, autocommit=True) as admin:
+                for role in (OWNER, *ROLES):
+                    there = admin.execute("select 1 from pg_roles where rolname = %s", [role]).fetchone()
+                    if there and admin.info.server_version >= 160000:
+                        admin.execute(f'grant {role} to "{name}" with admin option'.encode())
             assert upgrade(dsn).roles_installed
         assert check(dsn).ok
         work(dsn)
@@ -83,13 +88,3 @@ def test_a_managed_database(empty_dsn: str, attributes: str) -> None:
         with psycopg.connect(empty_dsn) as connection:
             extensions = connection.execute("select extname from pg_extension").fetchall()
         assert extensions == [("plpgsql",)]
-
-
-def may_use_roles(admin_dsn: str, dsn: str) -> None:
-    """Let the login grant the roles, if another database of this server has made them already."""
-    name = psycopg.conninfo.conninfo_to_dict(dsn)["user"]
-    with psycopg.connect(admin_dsn, autocommit=True) as admin:
-        for role in (OWNER, *ROLES):
-            there = admin.execute("select 1 from pg_roles where rolname = %s", [role]).fetchone()
-            if there and admin.info.server_version >= 160000:
-                admin.execute(f'grant {role} to "{name}" with admin option'.encode())

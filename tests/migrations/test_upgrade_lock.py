@@ -26,7 +26,10 @@ def test_who_has_the_lock_is_told_while_waiting(empty_dsn: str) -> None:
 
         assert upgrade(empty_dsn, patience=NEVER, on_wait=let_go).changed
     [message] = told
-    user = holder_user(empty_dsn)
+    with psycopg.connect(empty_dsn) as connection:
+        row = connection.execute("select session_user::text").fetchone()
+    assert row is not None
+    user = str(row[0])
     assert message == (
         f"waiting for the lock of upgrades: session {pid} of user {user!r}, application 'in the way' holds it"
     )
@@ -55,11 +58,3 @@ def test_another_database_is_not_in_the_way(empty_dsn: str, another_dsn: str) ->
     with psycopg.connect(another_dsn) as holder:
         holder.execute(LOCK)
         assert upgrade(empty_dsn, patience=timedelta(0)).changed
-
-
-def holder_user(dsn: str) -> str:
-    """Who these tests are on the server."""
-    with psycopg.connect(dsn) as connection:
-        row = connection.execute("select session_user::text").fetchone()
-    assert row is not None
-    return str(row[0])

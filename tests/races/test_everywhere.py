@@ -32,10 +32,6 @@ def states(direct: Direct, everywhere: UUID) -> list[str]:
     return [lease["state"] for lease in leases]
 
 
-def open_leases(direct: Direct) -> int:
-    return len([r for r in direct.rows("list_leases") if r["finished_at"] is None])
-
-
 @pytest.mark.parametrize("first", ["register", "spawn"])
 def test_a_node_that_registers_while_it_is_spawned(direct: Direct, actor: Actors, first: str) -> None:
     """Neither sees the other: upkeep gives the node its lease, whoever commits first."""
@@ -47,7 +43,7 @@ def test_a_node_that_registers_while_it_is_spawned(direct: Direct, actor: Actors
         reap(direct)
     assert states(direct, everywhere) == ["reserved"]
     assert len(direct.claim(QUEUE, *place, qty=9)) == 1
-    assert open_leases(direct) == 1
+    assert len([r for r in direct.rows("list_leases") if r["finished_at"] is None]) == 1
 
 
 @pytest.mark.parametrize("commits", [True, False])

@@ -25,15 +25,6 @@ def named(direct: Direct, **options: Any) -> UUID:
     return first
 
 
-def keep_away(direct: Direct, service: str) -> None:
-    """A service's leases keep away from each other."""
-    direct.conn.execute(
-        "select hwqueue.set_service_policy(%s,"
-        " jsonb_build_object('anti_affinity_services', jsonb_build_array(%s::text)))",
-        [service, service],
-    )
-
-
 @pytest.mark.parametrize("dump", [False, True])
 def test_a_policy_after_a_named_lease_is_pruned(direct: Direct, clock: Clock, dsn: str, dump: bool) -> None:
     """Its class outlives it, and gets terms that have to come into force."""
@@ -51,7 +42,11 @@ def test_a_policy_after_a_named_lease_is_pruned(direct: Direct, clock: Clock, ds
             open_for_long.execute("select pg_current_xact_id()")
         for _ in range(5 if dump else 1):
             direct.conn.execute("select hwqueue.prune()")
-        keep_away(direct, service)
+        direct.conn.execute(
+            "select hwqueue.set_service_policy(%s,"
+            " jsonb_build_object('anti_affinity_services', jsonb_build_array(%s::text)))",
+            [service, service],
+        )
         direct.reap()
 
 

@@ -5,7 +5,6 @@ from datetime import timedelta
 from psycopg.types.json import Jsonb
 
 from hwqueue.testing import Clock
-from tests.calls import Row
 from tests.direct import Direct
 from tests.races.cluster import QUEUE, register
 from tests.races.terms import away, lease, publish
@@ -25,15 +24,6 @@ def test_only_events_have_no_identity(direct: Direct) -> None:
     assert [name for name in found if not name.startswith("event_")] == []
 
 
-def settle_all(direct: Direct, claims: list[Row]) -> None:
-    """End claims in each of the ways there are."""
-    one, two, three, *rest = claims
-    direct.complete(one["lease_id"], one["claim_token"])
-    direct.fail(two["lease_id"], two["claim_token"], retry=False)
-    direct.release(three["lease_id"], three["claim_token"])
-    assert direct.complete_many(rest) == []
-
-
 def test_a_whole_life_under_a_publication(direct: Direct, clock: Clock) -> None:
     """As where Debezium, say, or a blue/green switch-over has subscribed to the database.
 
@@ -51,7 +41,11 @@ def test_a_whole_life_under_a_publication(direct: Direct, clock: Clock) -> None:
     claims = [direct.claim(QUEUE, *node, qty=5) for node in nodes]
     assert all(len(found) >= 4 for found in claims)
     for found in claims:
-        settle_all(direct, found)
+        one, two, three, *rest = found
+        direct.complete(one["lease_id"], one["claim_token"])
+        direct.fail(two["lease_id"], two["claim_token"], retry=False)
+        direct.release(three["lease_id"], three["claim_token"])
+        assert direct.complete_many(rest) == []
     direct.conn.execute("select * from hwqueue.requeue_failed(%s, %s)", [QUEUE, Jsonb({})])
     lost = direct.claim(QUEUE, *nodes[0], qty=3)
     assert lost

@@ -38,16 +38,6 @@ def claims_of(flow: Flow, clock: Clock) -> Row:
     return claims
 
 
-def assert_ends(flow: Flow, wants: str) -> None:
-    """The join is decided once, and the run goes on after it."""
-    assert flow.states()["a"] == "failed"
-    if wants == "ended":
-        flow.complete("c")
-    assert flow.reasons() == ({} if wants == "ended" else {"c": "parent_failed"})
-    flow.complete("d")
-    assert flow.state == "failed"
-
-
 @pytest.mark.parametrize("first", ["settlement", "reap"])
 @pytest.mark.parametrize("commits", [True, False])
 def test_one_parent_expires_while_the_other_one_is_settled(
@@ -75,7 +65,12 @@ def test_one_parent_expires_while_the_other_one_is_settled(
         assert flow.states()["c"] == "waiting"
         held(direct)
     direct.rows("reap")
-    assert_ends(flow, wants)
+    assert flow.states()["a"] == "failed"
+    if wants == "ended":
+        flow.complete("c")
+    assert flow.reasons() == ({} if wants == "ended" else {"c": "parent_failed"})
+    flow.complete("d")
+    assert flow.state == "failed"
 
 
 def test_both_parents_are_lost_at_once(direct: Direct, one: Actor, clock: Clock, wants: str) -> None:

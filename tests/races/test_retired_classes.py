@@ -23,11 +23,6 @@ _AS_CLAIMED = """
 """
 
 
-def use_once(direct: Direct, node: Node) -> None:
-    """Leave a class behind that no lease refers to any more once the queue forgets this one."""
-    completed(direct, node, {"labels": {"app": "web"}})
-
-
 def spawn_late(producer: Actor) -> UUID | None:
     """Spawn a lease of that class in the open transaction; None if that was refused."""
     try:
@@ -47,7 +42,7 @@ def test_no_lease_is_lost(
 ) -> None:
     """The class is retired, stamped, deleted: a producer may spawn after any of these steps."""
     set_policy(direct, retain_completed=retain)
-    use_once(direct, node)
+    completed(direct, node, {"labels": {"app": "web"}})
     clock.advance(2 * HOUR)
     producer = actor().begin(isolation)
     seen = producer.direct.states(QUEUE)  # it has a snapshot

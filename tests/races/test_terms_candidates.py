@@ -49,12 +49,6 @@ def dependents(direct: Direct, count: int) -> list[UUID]:
     return waiting
 
 
-def groups(direct: Direct, count: int) -> None:
-    """As many leases that keep away from their own kind."""
-    for number in range(count):
-        direct.spawn(QUEUE, lease(f"g{number}", away(f"g{number}")))
-
-
 def either(number: int, app: str) -> Row:
     """A lease of a class of its own that only a close look decides: away from app, or nowhere."""
     nowhere = [{"label": "zone", "op": "in", "values": ["none"]}]
@@ -133,7 +127,8 @@ def test_new_groups_are_not_tried_while_a_writer_idles(direct: Direct, actor: Ac
     assert len(direct.claim(QUEUE, *node)) == 1
     actor().begin(has_id=True)
     for count in (5, 40):
-        groups(direct, count)
+        for number in range(count):
+            direct.spawn(QUEUE, lease(f"g{number}", away(f"g{number}")))
         for _ in range(3):
             direct.reap()
         for _ in range(70):

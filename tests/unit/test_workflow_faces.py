@@ -45,14 +45,9 @@ def public() -> list[str]:
     return [name for module in MODULES for name in begins.findall(module.read_text())]
 
 
-def text_of(folder: str) -> str:
-    """All source of a folder."""
-    return "\n".join(path.read_text() for path in (ROOT / "hwqueue" / folder).rglob("*.py"))
-
-
 @pytest.mark.parametrize("face", FACES)
 def test_each_function_has_this_face_or_a_reason(face: str) -> None:
-    text = text_of(FACES[face])
+    text = "\n".join(path.read_text() for path in (ROOT / "hwqueue" / FACES[face]).rglob("*.py"))
     called = {name for name in public() if re.search(rf"\b{name}\(|\bClient\.{name}\b", text)}
     without = {name for name, where in WITHOUT if where == face}
     assert set(public()) - called == without
