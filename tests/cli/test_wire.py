@@ -31,7 +31,6 @@ TEXTS = [f"\\x{BLOB.hex()}", BLOB.hex().upper(), b64encode(BLOB).decode()]
 
 
 def run(*args: str, stdin: bytes | None = None, code: int = 0) -> Result:
-    """Run the program."""
     result = CliRunner().invoke(app, ["wire", *args], input=stdin)
     assert result.exit_code == code, (result.output, result.exception)
     return result

@@ -122,21 +122,6 @@ async def test_failing_and_releasing(client: AsyncClient, queue: str, node: Node
     assert state == LeaseState.SCHEDULED
 
 
-async def test_wrong_tokens_and_nodes(client: AsyncClient, queue: str, node: Node) -> None:
-    claim = await claim_one(client, queue, node)
-    with pytest.raises(errors.BadToken):
-        await client.complete_lease(claim.lease_id, claim.claim_token + 1)
-    await client.release_lease(claim.lease_id, claim.claim_token)
-    with pytest.raises(errors.LeaseLost) as caught:
-        await client.complete_lease(claim.lease_id, claim.claim_token)
-    assert caught.value.detail["claim_token"] == claim.claim_token
-    with pytest.raises(errors.NodeUnknown):
-        await client.claim_task([queue], uuid4(), 1)
-    await client.register_node(node.node_id, {"name": "n1", "instance_id": "second"})
-    with pytest.raises(errors.NodeSuperseded):
-        await client.claim_task([queue], node.node_id, node.epoch)
-
-
 async def test_settle_and_claim(client: AsyncClient, queue: str, node: Node) -> None:
     await client.spawn_leases(queue, [LeaseSpec(task="t", params={"n": n}) for n in range(5)])
     first = await client.claim_task([queue], node.node_id, node.epoch, qty=4)

@@ -24,7 +24,6 @@ Answer = Callable[[], bytes]
 
 
 def answer(status: int, body: bytes = b"", *headers: str) -> bytes:
-    """An answer of HTTP."""
     lines = [f"HTTP/1.1 {status} x", f"content-length: {len(body)}", *headers, "", ""]
     return "\r\n".join(lines).encode() + body
 
@@ -87,7 +86,6 @@ class Receiver:
 
 @pytest.fixture
 async def receiver() -> AsyncIterator[Receiver]:
-    """One that listens here."""
     made = Receiver()
     server = await asyncio.start_server(made.take, "127.0.0.1", 0)
     made.url = f"http://localhost:{server.sockets[0].getsockname()[1]}/hook?a=b"

@@ -45,7 +45,6 @@ def draw(frame: int) -> None: ...
 
 @pytest.fixture(autouse=True)
 def queue(dsn: str) -> None:
-    """A queue to spawn into."""
     with Client(dsn) as client:
         client.create_queue("work")
 

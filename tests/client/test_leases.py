@@ -255,15 +255,6 @@ async def test_update_changes_only_what_is_given(client: AsyncClient, queue: str
     assert (lease.placement, lease.labels, lease.deadline) == ({}, {}, None)
 
 
-async def test_a_claimed_lease_is_not_updated(client: AsyncClient, queue: str, node: Node) -> None:
-    spawned = await client.spawn_lease(queue, "t")
-    assert await client.claim_task([queue], node.node_id, node.epoch)
-    with pytest.raises(errors.LeaseClaimed) as caught:
-        await client.update_lease(spawned.lease_id, priority=1)
-    assert caught.value.retryable
-    assert await client.cancel_lease(spawned.lease_id, reason="enough") == LeaseState.CLAIMED
-
-
 async def test_dead_leases_are_requeued(client: AsyncClient, queue: str, node: Node) -> None:
     batch = [LeaseSpec(task=task) for task in ("a", "a", "b")]
     ids = [lease.lease_id for lease in await client.spawn_leases(queue, batch)]

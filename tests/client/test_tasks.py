@@ -2,12 +2,9 @@
 
 from datetime import timedelta
 
-import pytest
-
 from hwqueue import Placement, RetryPolicy
 from hwqueue.app import App, TaskDefaults
 from hwqueue.client import AsyncClient
-from hwqueue.errors import BadArgument, PlacementInvalid
 from hwqueue.types import SyncedTask, TaskDifference
 
 GPU = Placement().resources(gpu=1)
@@ -50,17 +47,6 @@ async def test_a_spawn_by_name_has_what_task_spawn_sends(client: AsyncClient, qu
     leases = [await client.get_lease(each.lease_id) for each in (by_name, by_task)]
     assert [each.placement for each in leases] == [{"resources": {"gpu": 1}}] * 2
     assert [(each.max_attempts, each.priority) for each in leases] == [(1, 2), (3, 7)]
-
-
-async def test_what_is_refused(client: AsyncClient) -> None:
-    with pytest.raises(BadArgument) as caught:
-        await client.set_task("draw", {"tenant": "x"})
-    assert caught.value.field == "defaults.tenant"
-    with pytest.raises(PlacementInvalid) as invalid:
-        await client.set_task("draw", {"placement": {"requires": []}})
-    assert invalid.value.field == "defaults.placement.requires"
-    with pytest.raises(BadArgument):
-        await client.set_task("draw", [])  # type: ignore[arg-type]
 
 
 async def test_declared_defaults_are_compared_with_those_that_were_set(client: AsyncClient) -> None:

@@ -28,7 +28,6 @@ KINDS = ["psycopg", "psycopg dict rows", "connection", "session", "scoped sessio
 
 @pytest.fixture(autouse=True)
 def queue(dsn: str) -> str:
-    """A queue to spawn into."""
     with Client(dsn) as client:
         client.create_queue("work")
     return "work"
@@ -57,7 +56,6 @@ def sync_connection(kind: str, dsn: str) -> Iterator[Any]:
 
 @asynccontextmanager
 async def async_connection(kind: str, dsn: str) -> AsyncIterator[Any]:
-    """The same for asyncio."""
     if kind.startswith("psycopg"):
         factory: Any = {"row_factory": dict_row} if "dict" in kind else {}
         async with await psycopg.AsyncConnection.connect(dsn, **factory) as connection:

@@ -70,7 +70,6 @@ SERVICE = uuid4()
 
 
 async def register(client: AsyncClient, name: str, **spec: object) -> UUID:
-    """Register a node; its id."""
     node_id = uuid4()
     await client.register_node(node_id, {"name": name, "instance_id": "i", **spec})
     return node_id
@@ -126,15 +125,6 @@ async def test_leases_that_are_not_pending(client: AsyncClient, queue: str, node
     assert (found.state, found.code) == (LeaseState.SCHEDULED, "scheduled")
     assert found.waits_until is not None
     assert (found.funnel, found.nearest, found.help, found.position) == (None,) * 4
-
-
-async def test_what_is_unknown(client: AsyncClient) -> None:
-    with pytest.raises(errors.LeaseNotFound):
-        await client.explain_lease(uuid4())
-    with pytest.raises(errors.ClassUnknown):
-        await client.explain_class(7)
-    with pytest.raises(errors.BadArgument):
-        await client.explain_class("seven")  # type: ignore[arg-type]
 
 
 async def test_what_if(client: AsyncClient, queue: str) -> None:

@@ -1,20 +1,15 @@
 """Workflows, through both clients."""
 
 from datetime import UTC, datetime, timedelta
-from uuid import uuid4
 
 import pytest
 
 from hwqueue.client import AsyncClient
 from hwqueue.errors import (
     BadArgument,
-    PlacementContradictory,
-    RunNotFound,
     StepOfRun,
     StepUnknown,
     UniqueConflict,
-    WorkflowInvalid,
-    WorkflowUnknown,
     WrongRunState,
 )
 from hwqueue.placement import Placement
@@ -166,23 +161,6 @@ async def test_a_check(client: AsyncClient, queue: str, node: Node) -> None:
         assert (b.nodes_matching, b.permanent, b.reasons[0].code) == (0, True, "label_mismatch")
         assert (a.kind, a.workflow, a.version) == ("task", None, None)
     assert await client.list_workflow_runs() == []
-
-
-async def test_what_is_refused(client: AsyncClient, queue: str) -> None:
-    with pytest.raises(WorkflowInvalid) as caught:
-        await client.define_workflow({"name": "x", "steps": [{"name": "a", "task": "t", "after": "a"}]})
-    assert caught.value.detail["cycle"] == ["a"]
-    with pytest.raises(WorkflowUnknown):
-        await client.submit_workflow("none")
-    with pytest.raises(RunNotFound):
-        await client.get_workflow_run(uuid4())
-    spec = {"name": "x", "queue": queue, "affinity_tags": {"gpu": True}}
-    steps = [{"name": "a", "task": "t", "affinity_tags": {"gpu": False}}]
-    with pytest.raises(PlacementContradictory) as refused:
-        await client.submit_spec(spec | {"steps": steps})
-    assert refused.value.detail["step"] == "a"
-    with pytest.raises(StepUnknown):
-        await client.submit_spec(spec | {"steps": [{"name": "a", "task": "t"}]}, steps={"b": {}})
 
 
 async def test_a_signal_is_sent(client: AsyncClient, queue: str) -> None:

@@ -37,7 +37,6 @@ def fields_of(page: str) -> dict[str, str]:
 
 
 async def ask(pages: Pages, verb: str, **filters: str) -> str:
-    """The question."""
     return await pages.page(str(httpx.URL(f"/do-all/{verb}", params=filters)))
 
 

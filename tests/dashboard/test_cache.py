@@ -17,7 +17,6 @@ class Source:
         self.go.set()
 
     async def read(self) -> int:
-        """The number of the read."""
         self.reads += 1
         number = self.reads
         await self.go.wait()

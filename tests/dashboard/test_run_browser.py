@@ -28,7 +28,6 @@ def box(page: Page, step: str, state: str) -> None:
 
 
 def gpu_node(name: str, *, gpus: int, **labels: str) -> NodeSpec:
-    """A node in the west."""
     return NodeSpec(
         name=name,
         instance_id="1",

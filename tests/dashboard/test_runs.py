@@ -34,7 +34,6 @@ class Running:
 
     @property
     def page(self) -> str:
-        """The address of the run."""
         return f"/runs/{self.run}"
 
     def claim(self) -> dict[str, Claim]:
@@ -54,7 +53,6 @@ class Running:
         self.sql.fail_lease(claim.lease_id, claim.claim_token, error=error, retry=False)
 
     def states(self) -> dict[str, str]:
-        """The states of the steps."""
         return {row.step: row.state for row in self.sql.list_workflow_steps(self.run)}
 
 

@@ -56,7 +56,6 @@ class Floor:
     runs: dict[str, Run] = field(default_factory=dict)
 
     def drain(self, **options: Any) -> None:
-        """Run what is due."""
         given = {"retries": True, "raises": False} | options
         for run in drain(self.client, self.module.app, node=self.fleet, **given):
             step = (run.claim.headers or {})["step"]
@@ -66,7 +65,6 @@ class Floor:
             self.runs[step] = run
 
     def rack(self, step: str) -> int | None:
-        """Where the step ran."""
         return self.fleet[self.on[step]].spec.rack
 
     def steps(self, run_id: UUID) -> dict[str, WorkflowStep]:

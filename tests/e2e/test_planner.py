@@ -73,7 +73,6 @@ class Process:
                 self._news.notify_all()
 
     def wait_for(self, pattern: str, after: int = 0) -> re.Match[str]:
-        """The first line with it."""
 
         def found() -> re.Match[str] | None:
             return next(filter(None, (re.search(pattern, line) for line in self.said[after:])), None)
@@ -301,7 +300,6 @@ class World:
             client.claim_task([name], node_id, epoch, tasks=["nothing"])
 
     def spawn(self) -> list[UUID]:
-        """The two leases."""
         spawned = []
         for strength, weights in ((100, {"gpu": 100, "disk": 90}), (50, {"gpu": 100})):
             placement = {"strength": strength, "prefer": [_prefers(*one) for one in weights.items()]}

@@ -66,7 +66,6 @@ def linked(span: ReadableSpan) -> list[int]:
 
 
 def own_id(span: ReadableSpan) -> int:
-    """Its id."""
     assert span.context is not None
     span_id: int = span.context.span_id
     return span_id

@@ -41,7 +41,6 @@ def _everything(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def lines(caplog: pytest.LogCaptureFixture, words: str) -> list[logging.LogRecord]:
-    """The records that say this."""
     return [record for record in caplog.records if words in record.getMessage()]
 
 

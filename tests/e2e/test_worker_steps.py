@@ -34,7 +34,6 @@ def policy() -> QueuePolicy:
 
 
 def lines(folder: Path) -> list[str]:
-    """What the handlers have noted."""
     noted = folder / "lines"
     return noted.read_text().split() if noted.exists() else []
 

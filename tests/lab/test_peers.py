@@ -212,7 +212,6 @@ RUN = "select status from pgflow.runs where run_id = %s"
 
 
 def named(variable: str) -> Path | None:
-    """What the environment names."""
     value = os.environ.get(variable)
     return None if value is None else Path(value)
 

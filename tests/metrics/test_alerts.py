@@ -283,7 +283,6 @@ NOT_YET: list[Callable[[Cluster], None]] = [
 
 @pytest.fixture
 def cluster(conn: psycopg.Connection[Any], dsn: str, clock: Clock) -> Cluster:
-    """A calm one."""
     return Cluster(conn, dsn, clock)
 
 

@@ -41,13 +41,11 @@ def scrape(collector: HwqueueCollector) -> Values:
 
 
 def value(values: Values, name: str, **labels: str) -> float:
-    """One sample."""
     return values[name, tuple(sorted(labels.items()))]
 
 
 @pytest.fixture
 def busy(conn: psycopg.Connection[Any], clock: Clock) -> Api:
-    """Some of everything."""
     clock.freeze()
     api = Api(conn)
     api.rows("create_queue", queue="q", policy={"retry": {"kind": "none"}})

@@ -41,7 +41,6 @@ class Work:
         gangs.reap(api)
 
     def states(self, api: Api) -> dict[str, str]:
-        """Of the gangs."""
         train = self.flow.steps()["train"]["gang_id"]
         ids = {"small": self.small, "large": self.large, "train": train}
         return {name: gangs.gang(api, gang_id)["state"] for name, gang_id in ids.items()}
@@ -72,7 +71,6 @@ class Work:
 
 @pytest.fixture
 def work(conn: psycopg.Connection) -> Work:
-    """A database at work."""
     return Work(Api(conn))
 
 

@@ -37,7 +37,6 @@ def grown(server_dsn: str) -> Iterator[tuple[str, Plants]]:
 
 @pytest.fixture
 def planted(server_dsn: str, grown: tuple[str, Plants]) -> Iterator[str]:
-    """A copy of it."""
     with fresh_database(server_dsn, grown[0]) as made:
         come_first(made)
         yield made

@@ -140,7 +140,6 @@ class Reserved:
             api.rows("reap")
 
     def fetch(self, api: Api) -> dict[UUID, Row]:
-        """Claim all that is reserved."""
         claims = api.claim(self.node, self.queue, qty=10)
         assert len(claims) == 5  # a gang has two members
         return {claim["lease_id"]: claim for claim in claims}

@@ -47,7 +47,6 @@ def database(server_dsn: str, template: str) -> Iterator[str]:
 
 
 def rows_read(work: Work) -> float:
-    """Of all partitions."""
     return sum(work.rows_read(name) for name in PARTITIONS)
 
 

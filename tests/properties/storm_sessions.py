@@ -188,11 +188,9 @@ class Session:
         return int(number) > MOST_OPEN
 
     def node(self) -> UUID:
-        """Any node."""
         return self.choose.choice(NODES)
 
     def some_lease(self) -> UUID | None:
-        """One of the latest leases."""
         recent = self.storm.spawned[-MOST_OPEN:]
         return self.choose.choice(recent) if recent else None
 
@@ -377,7 +375,6 @@ def requeue(session: Session) -> Note:
 
 
 def reap(session: Session) -> Note:
-    """A sweep."""
     session.direct.reap()
     return None
 

@@ -22,7 +22,6 @@ _numbers = count()
 
 
 def subsets(items: list[str]) -> st.SearchStrategy[list[str]]:
-    """Some of them, mostly all."""
     return st.one_of(st.just(items), st.lists(st.sampled_from(items), unique=True))
 
 

@@ -165,7 +165,6 @@ class Line:
         return {lease: self.key(ask) for lease, ask in zip(self.leases, self.asked, strict=True)}
 
     def key(self, ask: Ask) -> Hashable:
-        """What makes a class, here."""
         return (ask.queue, ask.task, ask.placement, ask.label)
 
     def entries(self, api: Api) -> list[Entry]:

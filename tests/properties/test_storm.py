@@ -308,7 +308,6 @@ def stuck(direct: Direct) -> list[Any]:
 
 
 def alone(conn: psycopg.Connection[Any]) -> Cluster:
-    """The nodes as they are."""
     now = conn.execute("select hwqueue.clock()").fetchone()
     assert now is not None
     return cluster_of(conn, now[0], KNOWN_SERVICES)

@@ -132,7 +132,6 @@ def is_against(reason: Row) -> bool:
 
 
 def is_open(node: Row) -> bool:
-    """Live, and not cordoned."""
     return {"node_draining", "node_not_live"}.isdisjoint(r["code"] for r in node["reasons"])
 
 

@@ -103,7 +103,6 @@ class Walk(RuleBasedStateMachine):
         options=st.sampled_from([{}, {"delay": 5}, {"priority": 3}, {"deadline_in": 20}]),
     )
     def spawn(self, asked: dict[str, int], require: list[Any], options: dict[str, Any]) -> None:
-        """A new lease."""
         options = dict(options)
         if "deadline_in" in options:
             after = timedelta(seconds=options.pop("deadline_in"))

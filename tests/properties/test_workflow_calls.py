@@ -34,7 +34,6 @@ class Session:
 
     @property
     def is_open(self) -> bool:
-        """Whether a transaction is open."""
         return self.conn.info.transaction_status is not TransactionStatus.IDLE
 
     def end(self, how: str) -> None:

@@ -37,7 +37,6 @@ class Scene:
         producer.begin().direct.cancel(self.held["lease_id"])
 
     def states(self) -> list[str]:
-        """Of the two leases."""
         return [self.direct.lease(claim["lease_id"])["state"] for claim in self.claims]
 
 

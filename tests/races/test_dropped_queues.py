@@ -64,7 +64,6 @@ def spawn_once(producer: Actor) -> str | None:
 
 @pytest.fixture
 def node(direct: Direct) -> Node:
-    """A node with one slot."""
     return register(direct, slots=1)
 
 

@@ -19,7 +19,6 @@ from tests.races.terms import ids
 
 
 def gpu_nodes(direct: Direct, count: int) -> list[Node]:
-    """Nodes with a GPU each."""
     return [register(direct, n, gpus=[{"resource_id": str(uuid4())}]) for n in range(count)]
 
 

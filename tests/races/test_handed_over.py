@@ -17,7 +17,6 @@ HAND_OVER: LiteralString = "select hwqueue.hand_over_node(%s, 'hwqueue_admin')"
 
 @pytest.fixture
 def login(direct: Direct) -> Iterator[str]:
-    """A worker's login."""
     name = f"hwqueue test {uuid4().hex[:12]}"
     direct.conn.execute(sql.SQL("create role {} login in role hwqueue_worker").format(sql.Identifier(name)))
     yield name

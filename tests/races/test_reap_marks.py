@@ -41,7 +41,6 @@ def marks(direct: Direct) -> set[Any]:
 
 
 def reap_on(direct: Direct, clock: Clock, minutes: int) -> None:
-    """Reap once a minute."""
     for _ in range(minutes):
         clock.advance(MINUTE)
         direct.reap()
@@ -214,7 +213,6 @@ def settle_and_claim(direct: Direct, node: Node, claim: dict[str, Any]) -> None:
 
 
 def cancel_another(direct: Direct, _node: Node, _claim: dict[str, Any]) -> None:
-    """Cancel a lease that waits."""
     [(lease,)] = direct.conn.execute("select lease_id from hwqueue.ready limit 1").fetchall()
     direct.cancel(lease)
 

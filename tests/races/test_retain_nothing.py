@@ -26,7 +26,6 @@ def claim(direct: Direct, clock: Clock, node: Node) -> Row:
 
 
 def complete(direct: Direct, claim: Row, *, in_batch: bool = False) -> None:
-    """Complete it."""
     if in_batch:
         assert direct.complete_many([claim]) == []
     else:

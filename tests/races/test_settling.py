@@ -39,7 +39,6 @@ def claim(direct: Direct, node: Node) -> Row:
 
 
 def complete(direct: Direct, claim: Row) -> str:
-    """Complete the claim."""
     return direct.complete(claim["lease_id"], claim["claim_token"])
 
 

@@ -27,14 +27,12 @@ def held(claim: Row) -> dict[str, Any]:
 
 
 def suspend(direct: Direct, claim: Row, near: str | None = None) -> str:
-    """Wait for the signal."""
     state = direct.value("suspend_lease", **held(claim), signal="packed", near=near)
     assert isinstance(state, str)
     return state
 
 
 def signal(direct: Direct, claim: Row) -> str:
-    """Send it."""
     row = direct.row("signal_lease", lease=claim["lease_id"], name="packed")
     state = row["state"]
     assert isinstance(state, str)
@@ -42,7 +40,6 @@ def signal(direct: Direct, claim: Row) -> str:
 
 
 def save(direct: Direct, claim: Row) -> None:
-    """Save a checkpoint."""
     direct.value("save_checkpoint", **held(claim), name="charge", state=Jsonb(1))
 
 

@@ -132,7 +132,6 @@ def needs_of(route: APIRoute) -> list[RequireScope]:
 
 
 def api_routes() -> list[APIRoute]:
-    """All routes of the API."""
     routers = [*ROUTERS, metrics.router]
     return [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
 

@@ -4,8 +4,6 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
-import pytest
-
 from hwqueue.client import Client
 from hwqueue.types import NodeSpec, QueuePolicy
 from tests.server.conftest import V1, Http, Token, ok, paged, problem, reap
@@ -101,23 +99,6 @@ async def test_why_it_waits(http: Http, sql: Client, queue: str) -> None:
     sql.cancel_gang(gang_id)
 
 
-@pytest.mark.parametrize(
-    ("members", "options", "field"),
-    [
-        ([{"task": "train", "count": 0}], {}, "members[0].count"),
-        ([{"task": "train", "count": 2, "options": {"delay": 5}}], {}, "members[0].options.delay"),
-        ([{"task": "a", "options": {"tenant": "x"}}], {}, "members[0].options.tenant"),
-        (TWO, {"hold": 0}, "options.hold"),
-        (TWO, {"patience": 2}, "options.patience"),
-    ],
-)
-async def test_what_is_refused(
-    http: Http, queue: str, members: Any, options: dict[str, Any], field: str
-) -> None:
-    body = {"queue": queue, "members": members, "options": options}
-    assert problem(await http.post(GANGS, json=body), 422, "QHA01")["field"] == field
-
-
 async def test_an_id_is_taken_once_and_a_gang_is_cancelled(http: Http, sql: Client, queue: str) -> None:
     gang_id = str(uuid4())
     assert (await spawned(http, queue, gang_id=gang_id))["gang_id"] == gang_id
@@ -178,14 +159,6 @@ async def test_everywhere_from_spawned_to_stopped(http: Http, sql: Client, queue
     sql.complete_lease(claim.lease_id, claim.claim_token)
     reap(sql)
     assert ok(await http.post(f"{url}/stop"))["state"] == "stopped"
-
-
-async def test_everywhere_what_is_refused(http: Http, queue: str) -> None:
-    body: dict[str, Any] = {"queue": queue, "task": "agent"}
-    for name, value in (("patience", 2), ("mode", "often")):
-        found = problem(await http.post(EVERYWHERE, json=body | {"options": {name: value}}), 422, "QHA01")
-        assert found["field"] == f"options.{name}"
-    problem(await http.post(EVERYWHERE, json=body | {"queue": "none"}), 404, "QHQ01")
 
 
 async def test_everywhere_a_token_of_a_tenant(guarded: Http, token: Token, sql: Client, queue: str) -> None:

@@ -45,7 +45,6 @@ class Held:
 
 
 def spawn(queue: str, **changes: Any) -> dict[str, Any]:
-    """A spawn that is large."""
     return {"queue": queue, "task": "draw", "params": ["x" * (LARGE_BODY_BYTES + 1)], **changes}
 
 

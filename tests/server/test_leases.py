@@ -92,29 +92,6 @@ async def test_an_idempotency_key_spawns_once(http: Http, queue: str) -> None:
     assert found["field"] == "options.idempotency_key"
 
 
-async def test_a_unique_key_keeps_the_first(http: Http, queue: str) -> None:
-    body = {"queue": queue, "task": "draw", "options": {"unique": {"key": "k"}}}
-    first = ok(await http.post(f"{V1}/leases", json=body), 201)
-    span = {"key": "k", "while": 60}
-    again = body | {"options": {"unique": span}}
-    assert ok(await http.post(f"{V1}/leases", json=again), 200) == first | {"created": False}
-    told = body | {"options": {"unique": span | {"on_conflict": "raise"}}}
-    problem(await http.post(f"{V1}/leases", json=told), 409, "QHT02")
-
-
-async def test_alternatives_and_what_replaces_another(http: Http, queue: str) -> None:
-    choice = "0197f3a2-7c1e-7000-8000-000000000009"
-    body = {"queue": queue, "task": "draw", "options": {"one_of": choice}}
-    old = ok(await http.post(f"{V1}/leases", json=body), 201)["lease_id"]
-    new = body | {"options": {"replaces": {"lease": old, "then": "requeue"}}}
-    assert ok(await http.post(f"{V1}/leases", json=new), 201)["state"] == "scheduled"
-    gone = body | {"options": {"replaces": {"lease": choice}}}
-    problem(await http.post(f"{V1}/leases", json=gone), 404, "QHL04")
-    both = body | {"options": {"one_of": choice, "replaces": {"lease": old}}}
-    found = problem(await http.post(f"{V1}/leases", json=both), 422, "QHA01")
-    assert found["field"] == "options.replaces"
-
-
 async def test_two_keys_are_refused(http: Http, queue: str) -> None:
     body = {"queue": queue, "task": "draw"}
     for keys in (("a", "b"), ("a", "a")):
@@ -143,18 +120,6 @@ async def test_a_params_blob_goes_in_and_comes_out(http: Http, queue: str) -> No
     assert lease["placement"]["isolation"] == {"cpu": "whole_core"}
     body = {"queue": queue, "task": "draw", "options": {"wire": "\\xff"}}
     problem(await http.post(f"{V1}/leases", json=body), 422, "QHW01")
-
-
-async def test_a_batch_is_all_or_nothing(http: Http, queue: str) -> None:
-    good = {"task": "draw", "options": {"labels": {"a": "b"}}}
-    made = ok(await http.post(f"{V1}/leases/batch", json={"queue": queue, "leases": [good] * 3}), 201)
-    assert len({lease["lease_id"] for lease in made["items"]}) == 3
-    bad = good | {"options": {"placement": {"requires": []}}}
-    body = {"queue": queue, "leases": [good, bad]}
-    found = problem(await http.post(f"{V1}/leases/batch", json=body), 422, "QHC03")
-    assert found["facts"]["index"] == 1
-    assert found["field"] == "options.placement.requires"
-    assert len(ok(await http.get(f"{V1}/leases", params={"queue": queue}))["items"]) == 3
 
 
 async def test_pages_lead_to_the_next(http: Http, queue: str) -> None:
@@ -189,20 +154,6 @@ async def test_filters(http: Http, sql: Client, queue: str) -> None:
     assert [each["state"] for each in await found(state="scheduled")] == ["scheduled"]
     assert await found(task="paint") == []
     problem(await http.get(f"{V1}/leases", params={"queue": "nowhere"}), 404, "QHQ01")
-
-
-async def test_all_of_a_claim_is_told(http: Http, sql: Client, queue: str) -> None:
-    lease = await spawned(http, queue)
-    claim = claimed(sql, queue)
-    running = ok(await http.get(f"{V1}/leases/{lease['lease_id']}"))
-    assert running["claim_token"] == str(claim["claim_token"])
-    assert running["expires_at"].endswith("Z")
-    sql.fail_lease(claim["lease_id"], claim["claim_token"], error={"type": "Boom"}, retry=False)
-    failed = ok(await http.get(f"{V1}/leases/{lease['lease_id']}"))
-    assert failed["state"] == "failed"
-    [attempt] = failed["attempts"]
-    assert attempt["claim_token"] == str(claim["claim_token"])
-    assert attempt["error"] == {"type": "Boom"}
 
 
 async def test_log_lines(http: Http, sql: Client, queue: str) -> None:

@@ -112,11 +112,3 @@ async def test_match_in_pages(http: Http, sql: Client, node: str) -> None:
     past = {"placement": placement, "skip": 1_000_000}
     found = ok(await http.post(f"{V1}/match", json=past))
     assert (found["items"], found["next"]) == ([], None)
-
-
-async def test_match_of_a_bad_placement(http: Http) -> None:
-    body = {"placement": {"require": [{"label": "a", "op": "almost", "values": [1]}]}}
-    found = problem(await http.post(f"{V1}/match", json=body), 422, "QHC03")
-    assert found["field"] == "placement.require[0].op"
-    assert found["hint"]
-    problem(await http.post(f"{V1}/match", json={"placement": {}, "queue": "no"}), 404, "QHQ01")

@@ -28,7 +28,6 @@ def document() -> dict[str, Any]:
 
 
 def operations(document: dict[str, Any]) -> Iterator[tuple[str, Operation]]:
-    """All operations with their names."""
     for path, item in document["paths"].items():
         for method, operation in item.items():
             yield f"{method.upper()} {path}", operation

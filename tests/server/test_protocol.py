@@ -54,7 +54,6 @@ def all_of(connection: socket.socket) -> bytes:
 
 
 def statuses(told: bytes) -> list[bytes]:
-    """The statuses of all answers."""
     return re.findall(rb"HTTP/1\.1 (\d+) ", told)
 
 

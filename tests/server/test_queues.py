@@ -1,6 +1,5 @@
 """Queues over HTTP: list, make, set, stop and let go on; and the defaults of tasks."""
 
-from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -58,14 +57,6 @@ async def test_a_plain_slash_before_a_verb(http: Http, sql: Client) -> None:
     problem(await http.get(f"{V1}%2Fqueues/plain"), 404)
 
 
-async def test_a_bad_policy_is_named(http: Http, queue: str) -> None:
-    body = {"queue": "new", "policy": {"failure_domain": "planet"}}
-    found = problem(await http.post(f"{V1}/queues", json=body), 422, "QHA01")
-    assert found["field"] == "policy.failure_domain"
-    url = f"{V1}/queues/{queue}/policy"
-    assert problem(await http.patch(url, json={"no": 1}), 422, "QHA01")["field"] == "no"
-
-
 async def test_failed_leases_run_again(http: Http, sql: Client, queue: str) -> None:
     for task in ("draw", "draw", "paint"):
         sql.spawn_lease(queue, task)
@@ -92,11 +83,3 @@ async def test_from_set_to_dropped(http: Http, sql: Client, queue: str, name: st
     assert ok(await http.delete(url)) == {"task": name, "dropped": True}
     assert ok(await http.delete(url)) == {"task": name, "dropped": False}
     assert ok(await http.put(f"{V1}/tasks/{quote(name, safe='')}", json={}))["task"] == name
-
-
-async def test_what_is_refused(http: Http) -> None:
-    url = f"{V1}/tasks/draw"
-    for body in ({"prio": 1}, {"tenant": "x"}, {"max_attempts": 0}, {"priority": 40_000}):
-        assert (await http.put(url, json=body)).status_code == 422
-    bad: dict[str, Any] = {"placement": {"requires": []}}
-    problem(await http.put(url, json=bad), 422, "QHC03")

@@ -85,25 +85,6 @@ async def test_an_idempotency_key_submits_once(http: Http, queue: str) -> None:
     assert ok(await http.post(url, json={}, headers={"Idempotency-Key": "named"}))["run_id"] == run
 
 
-async def test_what_is_refused(http: Http, queue: str) -> None:
-    circle = [{"name": "a", "task": "t", "after": "b"}, {"name": "b", "task": "t", "after": "a"}]
-    found = problem(await http.post(WORKFLOWS, json={"name": "x", "steps": circle}), 422, "QHF02")
-    assert found["facts"]["cycle"]
-    contradicts = spec_of(queue, affinity_tags={"gpu": True})
-    body = {"spec": contradicts, "options": {"affinity_tags": {"gpu": False}}}
-    found = problem(await http.post(RUNS, json=body), 422, "QHC04")
-    assert found["facts"]["level"] == ["workflow", "submission"]
-    body = {"spec": spec_of(queue), "options": {"steps": {"none": {}}}}
-    problem(await http.post(RUNS, json=body), 422, "QHF06")
-    body = {"spec": spec_of(queue), "options": {"version": 1}}
-    assert problem(await http.post(RUNS, json=body), 422, "QHA01")["field"] == "options.version"
-    large = spec_of(queue, steps=[{"name": f"s{n}", "task": "t"} for n in range(5001)])
-    problem(await http.post(WORKFLOWS, json=large), 422, "QHF07")
-    wrong: list[dict[str, Any]] = [{"option": {}}, {"options": {"affinity": "or"}}]
-    for body in wrong:
-        problem(await http.post(f"{WORKFLOWS}/{queue}/runs", json=body), 422, "QHA01")
-
-
 async def test_signals(http: Http, queue: str) -> None:
     steps = [{"name": "ok", "kind": "wait", "signal": "approved"}]
     run = await submitted(http, queue, spec=spec_of(queue, steps=steps))
@@ -257,23 +238,6 @@ async def test_a_dry_run_is_of_the_tenant_of_its_token(guarded: Http, token: Tok
     other = body | {"options": {"tenant": "games"}}
     problem(await guarded.post(url, json=other, headers=film), 403)
     problem(await guarded.post(url, json=body, headers=viewer), 403)
-
-
-async def test_nested_runs_are_filtered(http: Http, sql: Client, queue: str) -> None:
-    ok(await http.post(WORKFLOWS, json=spec_of(queue)), 201)
-    steps = [{"name": "n", "kind": "workflow", "workflow": queue}]
-    body = {"spec": {"name": f"{queue}-above", "queue": queue, "steps": steps}}
-    above = ok(await http.post(RUNS, json=body), 201)["run_id"]
-    sql.advance_workflows()
-
-    async def listed(**params: Any) -> list[str]:
-        return [each["run_id"] for each in ok(await http.get(RUNS, params=params))["items"]]
-
-    [nested] = await listed(parent_run_id=above)
-    assert await listed(root_run_id=above) == [nested]
-    assert await listed(workflow=queue, is_nested=True) == [nested]
-    assert await listed(workflow=queue, is_nested=False) == []
-    assert await listed(root_run_id=nested) == []
 
 
 async def test_runs_belong_to_tenants(guarded: Http, token: Token, queue: str) -> None:

@@ -80,7 +80,6 @@ class Subject:
 
 
 def once(function: str, /, **arguments: Any) -> tuple[Call]:
-    """A call."""
     return ((function, arguments),)
 
 
@@ -123,44 +122,37 @@ def nothing(_stage: Stage) -> Subject:
 
 
 def a_node(stage: Stage) -> Subject:
-    """A node."""
     node = stage.api.node()
     return Subject({"node": node.node_id}, of_node(node))
 
 
 def a_node_at_work(stage: Stage) -> Subject:
-    """A node with a claim."""
     _, node, _ = stage.running()
     return Subject({"node": node.node_id}, of_node(node))
 
 
 def a_claim(stage: Stage) -> Subject:
-    """A claim, by its node."""
     queue, node, claim = stage.running()
     told = {"lease_id": claim["lease_id"], "node_id": node.node_id, "queue": queue}
     return Subject({"node": node.node_id}, told)
 
 
 def a_lease(stage: Stage) -> Subject:
-    """A lease that waits."""
     lease = stage.api.spawn(queue := stage.api.queue())
     return Subject({"lease": lease}, {"lease_id": lease, "queue": queue})
 
 
 def a_queue(stage: Stage) -> Subject:
-    """A queue."""
     queue = stage.api.queue()
     return Subject({"queue": queue}, {"queue": queue})
 
 
 def a_queue_at_work(stage: Stage) -> Subject:
-    """A queue with a claim."""
     queue, _, _ = stage.running()
     return Subject({"queue": queue}, {"queue": queue})
 
 
 def a_task(stage: Stage) -> Subject:
-    """The name of a task."""
     task = f"task-{uuid4()}"
     return Subject({"task": task}, {"lease_id": None}, {"task": task})
 

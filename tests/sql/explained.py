@@ -14,7 +14,6 @@ def clear(api: Api) -> None:
 
 
 def explain(api: Api, lease: UUID) -> Row:
-    """Explain a lease."""
     return api.row("explain_lease", lease=lease)
 
 
@@ -50,7 +49,6 @@ def funnel(found: Row) -> Mapping[str, int]:
 
 
 def actions(found: Row) -> list[str]:
-    """What would help."""
     return [one["action"] for one in found["help"]]
 
 

@@ -30,7 +30,6 @@ def logged(api: Api, claim: Row, **wanted: Any) -> list[str]:
 
 @pytest.fixture
 def claim(api: Api) -> Row:
-    """A running claim."""
     return api.running(api.queue(), api.node())
 
 

@@ -20,7 +20,6 @@ MINUTE = timedelta(minutes=1)
 
 
 def attest(api: Api, node: Node, domain: str, **more: Any) -> None:
-    """Vouch for a node."""
     api.rows("attest_node", node=node.node_id, domain=domain, **more)
 
 

@@ -169,7 +169,6 @@ def test_nested_too_deep(api: Api, depth: int) -> None:
 
 
 def label(key: str, op: str, *values: Any) -> Row:
-    """A label expression."""
     return {"label": key, "op": op} | ({"values": list(values)} if values else {})
 
 

@@ -31,7 +31,6 @@ def run(api: Api, node: Node, require: list[Row] | None = None, /, **resources: 
 
 
 def fits(api: Api, node: Node, require: list[Row] | None = None, /, **resources: int) -> Row:
-    """The same, which must fit."""
     claim = run(api, node, require, **resources)
     assert claim is not None
     return claim

@@ -22,7 +22,6 @@ def queue(api: Api) -> str:
 
 @pytest.fixture
 def claim(api: Api, queue: str) -> Row:
-    """A running claim."""
     return api.running(queue)
 
 
@@ -45,7 +44,6 @@ def suspend(api: Api, claim: Row, **wait: Any) -> str:
 
 
 def signal(api: Api, claim: Row, name: str = "packed", payload: Any = None, **more: Any) -> Row:
-    """Send the lease a signal."""
     lease = claim["lease_id"]
     return api.row("signal_lease", lease=lease, name=name, payload=Jsonb(payload), **more)
 

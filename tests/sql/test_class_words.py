@@ -20,7 +20,6 @@ def words(api: Api, placement: Any, **options: Any) -> str:
 
 
 def expr(label: str, op: str, *values: Any) -> Row:
-    """A label expression."""
     return {"label": label, "op": op} | ({"values": list(values)} if values else {})
 
 

@@ -118,7 +118,6 @@ class Line:
         self.ended += count
 
     def look(self) -> None:
-        """Count, and route."""
         self.clock.advance(timedelta(milliseconds=10))
         outlive(self.api.conn)
         count_all(self.api.conn)

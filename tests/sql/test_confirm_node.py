@@ -31,7 +31,6 @@ def attested(api: Api, node: Node) -> Row:
 
 
 def codes_of(api: Api, node: Node) -> list[str]:
-    """The events about a node."""
     return [event["code"] for event in api.rows("list_events", filter={"node": str(node.node_id)})]
 
 

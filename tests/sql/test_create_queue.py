@@ -35,7 +35,6 @@ GIVEN = {
 
 
 def policy_of(api: Api, queue: str) -> dict[str, object]:
-    """The policy that list_queues tells."""
     policy: dict[str, object] = api.listed(queue)["policy"]
     return policy
 

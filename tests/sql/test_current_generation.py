@@ -8,7 +8,6 @@ from tests.sql.api import Api, outlive, token
 
 
 def generation(conn: psycopg.Connection) -> int:
-    """The generation now."""
     return int(Api(conn).one("select generation from hwqueue.installation"))
 
 

@@ -178,7 +178,6 @@ def zones(api: Api) -> dict[str, Node]:
 
 
 def cache(api: Api, queue: str, node: Node) -> Row:
-    """A cache that runs there."""
     return api.running(queue, node, labels={"app": "cache"})
 
 

@@ -13,7 +13,6 @@ NODE = [str(uuid4()) for _ in range(2)]
 
 
 def label(key: str, *values: Any, op: str = "in") -> Row:
-    """A label expression."""
     return {"label": key, "op": op, "values": list(values)}
 
 

@@ -21,7 +21,6 @@ SPEC: Row = {
 
 
 def judged(api: Api, node: Node, placement: Any, **options: Any) -> Row:
-    """The row of one node."""
     rows = api.rows("match_nodes", placement=placement, options=options)
     [row] = [row for row in rows if row["node_id"] == node.node_id]
     return row

@@ -24,7 +24,6 @@ def fleet(api: Api) -> tuple[Node, Node]:
 
 
 def near_web(domain: str = SITE, **more: Any) -> Row:
-    """Must be with web leases."""
     return {"require": [{"leases": WEB, "domain": domain, **more}]}
 
 

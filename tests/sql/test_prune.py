@@ -26,7 +26,6 @@ def _nothing_left(api: Api, clock: Clock) -> None:
 
 
 def finished(api: Api, queue: str, state: str, **options: Any) -> UUID:
-    """A lease that ended so."""
     claim = api.running(queue, **options)
     if state == "completed":
         api.rows("complete_lease", **token(claim))

@@ -52,7 +52,6 @@ class Swap:
         reap(self.api)
 
     def claimed(self, qty: int = 9) -> list[UUID]:
-        """What its node gets now."""
         return self.api.claimed(self.node, self.queue, qty=qty)
 
 

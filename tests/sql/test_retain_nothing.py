@@ -195,7 +195,6 @@ def checked(api: Api, queue: str) -> Row:
 
 
 def adopted(api: Api, queue: str) -> Row:
-    """Adopt a lease."""
     return api.row("adopt_lease", queue=queue, node=api.node().node_id, task=TASK, options={})
 
 

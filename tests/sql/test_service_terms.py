@@ -10,7 +10,6 @@ pytestmark = pytest.mark.thorough
 
 
 def racks(api: Api, *racks: int) -> list[Node]:
-    """Nodes in these racks."""
     return [api.node(rack=rack, labels={"zone": f"z{rack % 2}"}) for rack in racks]
 
 

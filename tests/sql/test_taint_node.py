@@ -21,7 +21,6 @@ def tolerating(taint: dict[str, str], **more: Any) -> list[dict[str, Any]]:
 
 
 def taint(api: Api, node: Node, *taints: dict[str, str]) -> None:
-    """Taint a node."""
     for each in taints:
         api.rows("taint_node", node=node.node_id, taint=each)
 

@@ -324,7 +324,6 @@ def answer(api: Api, caller: str, function: str, arguments: Row) -> str:
 
 
 def other_than(caller: str, things: dict[str, Things]) -> Things:
-    """What the other tenant has."""
     [theirs] = [its for tenant, its in things.items() if tenant != caller]
     return theirs
 

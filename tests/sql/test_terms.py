@@ -22,7 +22,6 @@ def capped(limit: int, domain: str = "rack") -> Row:
 
 
 def in_force(api: Api) -> bool:
-    """Whether all terms are."""
     row = api.conn.execute(
         "select not exists (select from hwqueue.affinity_term where published_at is null)"
         " and not exists (select from hwqueue.placement_class"
@@ -41,7 +40,6 @@ def settle_terms(api: Api) -> None:
 
 
 def web(api: Api, queue: str, placement: Row | None = None, **options: object) -> UUID:
-    """Spawn a web lease."""
     return api.spawn(queue, placement=placement or {}, labels={"app": "web"}, **options)
 
 

@@ -49,7 +49,6 @@ def this_minute(api: Api, queue: str | None) -> dict[str, int]:
 
 
 def fail(api: Api, queue: str, **options: Any) -> UUID:
-    """A lease that is dead."""
     claim = api.running(queue, **options)
     api.rows("fail_lease", **token(claim), error={}, retry=False)
     lease: UUID = claim["lease_id"]

@@ -40,7 +40,6 @@ def dsn(server_dsn: str, template: str) -> Iterator[str]:
 
 @pytest.fixture
 def clock(conn: psycopg.Connection[Any]) -> Clock:
-    """The clock of that database."""
     return install_clock(conn)
 
 

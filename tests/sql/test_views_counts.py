@@ -14,7 +14,6 @@ pytestmark = pytest.mark.usefixtures("lone")
 
 
 def counted(api: Api, queue: str) -> Row:
-    """The counts of a queue."""
     return api.row("queue_depth", queue=queue)
 
 
@@ -53,7 +52,6 @@ def test_an_empty_queue_is_a_row_and_a_dropped_one_is_not(api: Api) -> None:
 
 
 def usage(api: Api, name: str) -> Row:
-    """The usage of a node."""
     [row] = [row for row in api.rows("node_usage") if row["node_name"] == name]
     return row
 

@@ -24,7 +24,6 @@ def _alone(api: Api) -> None:
 
 
 def asked(api: Api, nodes: Any) -> dict[int, Row]:
-    """The rows by class."""
     return {row["class_id"]: row for row in api.rows("what_if", nodes=nodes)}
 
 

@@ -26,7 +26,6 @@ OTHER = UUID(int=7)
 
 
 def entry(kind: TargetType, target: UUID | int | str, *, away: bool = False) -> Affinity:
-    """A required entry."""
     categories = {
         TargetType.LEASE: Category.STATE,
         TargetType.RESOURCE: Category.RESOURCE,

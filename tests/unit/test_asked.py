@@ -10,7 +10,6 @@ from hwqueue.dashboard.formatting import asked
 
 
 def rule(label: str, op: str, *values: Any) -> dict[str, Any]:
-    """A rule about a label."""
     return {"label": label, "op": op, **({"values": list(values)} if values else {})}
 
 

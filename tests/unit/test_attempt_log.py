@@ -22,7 +22,6 @@ pytestmark = pytest.mark.embedded
 
 
 def lines_of(count: int) -> list[Line]:
-    """Numbered lines."""
     told: list[Line] = []
     tell = numbered(told.append)
     for _ in range(count):

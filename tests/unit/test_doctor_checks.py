@@ -58,7 +58,6 @@ BUSY = Work(
 
 
 def node(name: str) -> NodeUsage:
-    """A node that is silent."""
     found: NodeUsage = bare(NodeUsage, node_name=name, state="silent")
     return found
 

@@ -39,7 +39,6 @@ def rack(name: str, *free: int) -> Place:
 
 
 def planned(chosen: Sequence[Gang], *places: Place) -> dict[int, str]:
-    """By number of the gang."""
     plan = plan_gangs(chosen, places, seconds=10)
     return {gang_id.int: place for gang_id, place in plan.places}
 

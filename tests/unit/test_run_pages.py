@@ -41,7 +41,6 @@ def run(state: Any = "running", **more: Any) -> Any:
 
 
 def row(number: int, state: Any = "waiting", lease_state: str | None = None, **more: Any) -> Any:
-    """A step of the run."""
     name = SPEC["steps"][number - 1]["name"]
     given = {"step_no": number, "step": name, "state": state, "task_name": name, "queue": "q"}
     given |= {"lease_state": lease_state, "placement": {}, "waits_for": (), "kind": "task"}

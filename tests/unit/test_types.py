@@ -85,7 +85,6 @@ def test_settlements() -> None:
 
 
 def claim_row(assignment: object) -> list[object]:
-    """A row of `claim_task`."""
     return [ID, 5, 1, "q", "work", {"a": 1}, None, 2.5, AT, assignment]
 
 

@@ -9,7 +9,6 @@ from tests.conftest import surplus
 
 
 def item(nodeid: str, *marks: str) -> Any:
-    """A collected test."""
     return SimpleNamespace(nodeid=nodeid, get_closest_marker=lambda name: name if name in marks else None)
 
 

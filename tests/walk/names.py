@@ -8,17 +8,14 @@ QUEUE = "walk"
 
 
 def lease_id(name: str) -> UUID:
-    """The id of a lease."""
     return uuid5(IDS, f"walk-lease-{name}")
 
 
 def gang_id(name: str) -> UUID:
-    """The id of a gang."""
     return uuid5(IDS, f"walk-gang-{name}")
 
 
 def choice_id(name: str) -> UUID:
-    """The id of a choice."""
     return uuid5(IDS, f"walk-choice-{name}")
 
 
@@ -28,5 +25,4 @@ def everywhere_id(name: str) -> UUID:
 
 
 def node_id(name: str) -> UUID:
-    """The id of a node."""
     return uuid5(IDS, f"walk-node-{name}")
