@@ -34,14 +34,12 @@ def test_classes_that_differ_in_what_is_not_said_are_one_row() -> None:
     assert [each.row.class_id for each in others] == [3, 4, 5, 6]
 
 
-def test_what_no_node_may_run_comes_first_then_what_has_most_leases() -> None:
+def test_what_is_worst_comes_first() -> None:
     few, many = row(1, 1), row(2, 75)
     busy = row(3, 900, nodes_matching=3, nodes_free=0)
     ready = row(4, 2000, nodes_matching=3, nodes_free=1)
     assert sorted([ready, busy, few, many], key=worst) == [many, few, busy, ready]
 
-
-def test_queues_begin_with_what_nobody_goes_on_with() -> None:
     def depth(name: str, **said: Any) -> Any:
         return bare(QueueDepth, **{"queue": name, "pending": 0, "expired": 0, **said})
 

@@ -29,7 +29,7 @@ class RecordingClient:
     spawn_leases = spawn_lease
 
 
-def test_a_task_knows_its_kind_and_arguments() -> None:
+def test_a_task_knows_its_kind_and_arguments_and_has_a_name_of_its_own() -> None:
     app = App()
 
     @app.task("plain")
@@ -42,6 +42,9 @@ def test_a_task_knows_its_kind_and_arguments() -> None:
     assert (plain.is_async, plain.binding.whole) == (False, "params")
     assert (aware.is_async, aware.binding.whole) == (True, "params")
     assert (list(plain.binding.injected), list(aware.binding.injected)) == ([], ["context"])
+    app.task("one")(lambda params: None)
+    with pytest.raises(ConfigError, match="'one' is defined twice"):
+        app.task("one")(lambda params: None)
 
 
 def test_spawn_takes_the_tasks_defaults_and_lets_the_caller_override() -> None:
@@ -57,13 +60,6 @@ def test_spawn_takes_the_tasks_defaults_and_lets_the_caller_override() -> None:
 
     train.spawn(client, queue="spare")
     assert client.call[0] == ("spare", "train", None)
-
-
-def test_a_name_is_taken_once() -> None:
-    app = App()
-    app.task("one")(lambda params: None)
-    with pytest.raises(ConfigError, match="'one' is defined twice"):
-        app.task("one")(lambda params: None)
 
 
 def test_a_module_whose_import_failed_says_why_each_time(

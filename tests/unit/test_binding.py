@@ -183,15 +183,12 @@ def test_params_that_do_not_fit_are_said(params: Any, said: str) -> None:
     assert str(refused.value).startswith(said)
 
 
-def test_params_that_are_nested_too_deep_are_said() -> None:
+def test_params_that_are_nested_too_deep_or_injected_are_said() -> None:
     tree: dict[str, Any] = {}
     for _ in range(5000):
         tree = {"child": tree}
     with pytest.raises(BadParams, match="params are nested too deep to be read"):
         run(plant, {"tree": tree})
-
-
-def test_params_name_nothing_that_is_injected() -> None:
     with pytest.raises(BadParams, match=r"params\.context is injected, it cannot be given"):
         run(rest_and_context, {"context": 1})
 
@@ -258,17 +255,22 @@ def with_session(frame: int, db: Session, name: str = Depends(settings)) -> Any:
     return (frame, db, name)
 
 
-def test_dependencies_are_made_once_and_closed_after_the_handler() -> None:
+def test_dependencies_are_made_once_and_closed_after_the_handler_whose_exception_they_see() -> None:
     told.clear()
     assert run(with_session, {"frame": 1}) == (1, "session of attempt 2", "attempt 2")
     assert told == ["settings", "open", "handler", "closed"]
-
-
-def test_a_dependency_sees_the_exception_of_the_handler() -> None:
     told.clear()
     with pytest.raises(ValueError, match="negative"):
         run(with_session, {"frame": -1})
     assert told == ["settings", "open", "handler", "rolled back", "closed"]
+    told.clear()
+    with pytest.raises(BadParams):
+        run(with_session, {"frame": "1"})
+    assert told == []
+    with pytest.raises(BadArgument, match="unexpected keyword argument 'db'"):
+        bind(with_session).pack((1,), {"db": "mine"})
+    with pytest.raises(BadParams, match=r"params\.db is unknown: there are frame"):
+        run(with_session, {"frame": 1, "db": "mine"})
 
 
 def swallow() -> Iterator[None]:
@@ -289,20 +291,6 @@ async def test_a_dependency_that_swallows_an_exception_does_not_complete_the_lea
         run(swallowed, {})
     with pytest.raises(ValueError, match="all the same"):
         await run_async(swallowed_async, {})
-
-
-def test_nothing_is_made_for_params_that_do_not_fit() -> None:
-    told.clear()
-    with pytest.raises(BadParams):
-        run(with_session, {"frame": "1"})
-    assert told == []
-
-
-def test_what_is_injected_is_no_argument() -> None:
-    with pytest.raises(BadArgument, match="unexpected keyword argument 'db'"):
-        bind(with_session).pack((1,), {"db": "mine"})
-    with pytest.raises(BadParams, match=r"params\.db is unknown: there are frame"):
-        run(with_session, {"frame": 1, "db": "mine"})
 
 
 async def settings_async(context: AsyncLeaseContext) -> str:
@@ -350,9 +338,6 @@ async def test_the_event_loop_goes_on_while_many_params_are_read() -> None:
     await asyncio.sleep(0)
     go.set()
     assert await running == 3000
-
-
-async def test_many_params_that_do_not_fit_are_said() -> None:
     with pytest.raises(BadParams, match=r"params\.slow\.numbers\[3000\] must be an integer"):
         await run_async(adds, {"slow": {"numbers": [*[1] * 3000, "x"]}})
 

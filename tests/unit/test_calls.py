@@ -23,7 +23,7 @@ from hwqueue.types import LeaseSpec, RetryPolicy, Settlement
 ID = UUID("0197f3a2-7c1e-7000-8000-000000000001")
 
 
-def test_statements_name_arguments_and_columns() -> None:
+def test_statements_are_made_of_the_table_of_functions() -> None:
     assert statement(calls.CLAIM_HINT, ("p_queues", "p_node")) == (
         "select retry_after, reasons from hwqueue.claim_hint(p_queues => %(p_queues)s, p_node => %(p_node)s)"
     )
@@ -31,9 +31,6 @@ def test_statements_name_arguments_and_columns() -> None:
         "select hwqueue.pause_queue(p_queue => %(p_queue)s)"
     )
     assert statement(calls.LIST_QUEUES, ()).endswith("from hwqueue.list_queues()")
-
-
-def test_the_table_has_a_row_per_function() -> None:
     names = [call.name for call in calls.CALLS]
     assert len(names) == len(set(names)) > 30
 
@@ -78,13 +75,10 @@ def test_arguments_of_the_wrong_kind_are_named(call: calls.Call, argument: str, 
     assert caught.value.hint
 
 
-def test_an_element_of_a_list_is_named() -> None:
+def test_an_element_of_a_list_is_named_and_ids_may_be_text() -> None:
     with pytest.raises(BadArgument) as caught:
         arguments(calls.CLAIM_TASK, {"p_queues": ["a", "b\0"]})
     assert caught.value.field == "queues[1]"
-
-
-def test_ids_may_be_text() -> None:
     assert arguments(calls.GET_LEASE, {"p_lease": str(ID)}) == {"p_lease": ID}
 
 

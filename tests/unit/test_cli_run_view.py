@@ -21,15 +21,12 @@ def test_items(items: int | None, done: int | None, failed: int | None, text: st
     assert items_text(row(1, items=items, items_done=done, items_failed=failed)) == text
 
 
-def test_why_a_step_waits() -> None:
+def test_why_a_step_waits_and_whose_step_a_run_is() -> None:
     step = row(1, "running", kind="workflow", nested_run_id=NODE, headline="waits for a run")
     assert _why(step, {}) == f"run {NODE}; waits for a run"
     assert _why(row(1), {}) is None
     items: dict[str, Any] = {"items": 3, "items_done": 1, "items_failed": 0}
     assert _why(row(1, "running", headline="1 of 3 items have ended", **items), {}) == "1/3 items"
-
-
-def test_headline_names_the_run_above() -> None:
     told = _headline(run(parent_run_id=NODE, step_counts={"running": 1}))
     assert f"training version 1, a step of run {NODE}: running" in told
     assert "a step of" not in _headline(run(step_counts={"running": 1}))

@@ -55,6 +55,8 @@ def test_spans_and_the_id_are_settings(started: list[WorkerSettings]) -> None:
     assert settings.claim_timeout == timedelta(seconds=90)
     assert settings.shutdown_timeout == timedelta(0)
     assert settings.effective_node_id == UUID(NODE)
+    assert run("--reap-interval=never", "--prune-interval=never") == 0
+    assert (started[1].reap_interval, started[1].prune_interval) == (None, None)
 
 
 @pytest.mark.parametrize("listen", ["auto", "off", "host=direct dbname=x"])
@@ -66,13 +68,16 @@ def test_where_to_listen(started: list[WorkerSettings], monkeypatch: pytest.Monk
     assert [settings.pass_environment for settings in started] == [("PGAPPNAME",), ()]
 
 
-def test_left_out_they_are_the_defaults(started: list[WorkerSettings]) -> None:
+def test_left_out_they_are_the_defaults_and_a_template_names_the_node(started: list[WorkerSettings]) -> None:
     assert run("--name=n") == 0
     [settings] = started
     plain = WorkerSettings(dsn="dbname=none", name="n")
     assert settings == plain
     assert run() == 0
     assert started[1].name == WorkerSettings(dsn="").name
+    assert run() == run("--name=%h") == run("--name=gpu-%i@%h.x") == 0
+    host = socket.gethostname()
+    assert [settings.name for settings in started[2:]] == [host, host, f"gpu-0@{host}.x"]
 
 
 @pytest.mark.parametrize("option", ["--label", "--tags"])
@@ -86,11 +91,6 @@ def test_the_version_of_the_code(started: list[WorkerSettings], monkeypatch: pyt
     monkeypatch.setenv("HWQUEUE_APP_VERSION", "2.5")
     assert run() == 0
     assert [settings.app_version for settings in started] == ["2.4", "2.5"]
-
-
-def test_upkeep_can_be_left_to_others(started: list[WorkerSettings]) -> None:
-    assert run("--reap-interval=never", "--prune-interval=never") == 0
-    assert (started[0].reap_interval, started[0].prune_interval) == (None, None)
 
 
 def test_the_log_is_set_up_before_the_app_is_loaded(
@@ -112,12 +112,6 @@ def test_isolation_is_told_to_the_worker(started: list[WorkerSettings]) -> None:
     assert settings.gpu_exclusivity == ("device_exclusive",)
     assert settings.default_cpu_isolation == "whole_core"
     assert settings.gpu_share_mode == "exclusive"
-
-
-def test_a_template_names_the_node(started: list[WorkerSettings]) -> None:
-    assert run() == run("--name=%h") == run("--name=gpu-%i@%h.x") == 0
-    host = socket.gethostname()
-    assert [settings.name for settings in started] == [host, host, f"gpu-0@{host}.x"]
 
 
 @pytest.mark.every_variant

@@ -34,7 +34,7 @@ def test_the_program_takes_the_command(services: dict[str, Any], name: str) -> N
     parse(services[name]["command"])
 
 
-def test_it_waits_for_what_it_needs(services: dict[str, Any]) -> None:
+def test_services_wait_for_what_they_need_and_reach_no_more(services: dict[str, Any]) -> None:
     assert services["postgres"]["image"] == "postgres:18"
     assert services["postgres"]["healthcheck"]["test"][1] == "pg_isready"
     assert services["migrate"]["depends_on"] == {"postgres": {"condition": "service_healthy"}}
@@ -42,6 +42,13 @@ def test_it_waits_for_what_it_needs(services: dict[str, Any]) -> None:
     assert services["queues"]["depends_on"] == {"migrate": {"condition": done}}
     for name in ("api", *NODES):
         assert services[name]["depends_on"] == {"queues": {"condition": done}}
+    for name in ("postgres", "api"):
+        assert all(port.startswith("127.0.0.1:") for port in services[name]["ports"])
+    assert "--no-auth" in services["api"]["command"]
+    for name in NODES:
+        assert not set(services[name]["networks"]) & set(services["api"]["networks"])
+        assert set(services[name]["networks"]) <= set(services["postgres"]["networks"])
+    assert set(services["api"]["networks"]) <= set(services["postgres"]["networks"])
 
 
 def test_the_nodes_differ_and_scale(services: dict[str, Any]) -> None:
@@ -73,11 +80,6 @@ def test_files_exist_and_hold_the_app(services: dict[str, Any]) -> None:
         loaded = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(loaded)
         assert isinstance(getattr(loaded, attribute), hwqueue.App)
-
-
-def test_the_port_is_for_this_machine_only(services: dict[str, Any]) -> None:
-    for name in ("postgres", "api"):
-        assert all(port.startswith("127.0.0.1:") for port in services[name]["ports"])
 
 
 def roles_of_logins() -> dict[str, set[str]]:
@@ -120,11 +122,3 @@ def test_what_nodes_run_cannot_guess_its_way_to_more(services: dict[str, Any]) -
     assert socket in services["postgres"]["volumes"]
     for name in NODES:
         assert socket not in services[name]["volumes"]
-
-
-def test_what_nodes_run_cannot_reach_the_server_that_asks_nobody(services: dict[str, Any]) -> None:
-    assert "--no-auth" in services["api"]["command"]
-    for name in NODES:
-        assert not set(services[name]["networks"]) & set(services["api"]["networks"])
-        assert set(services[name]["networks"]) <= set(services["postgres"]["networks"])
-    assert set(services["api"]["networks"]) <= set(services["postgres"]["networks"])

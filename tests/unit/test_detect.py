@@ -30,7 +30,7 @@ def install_nvml(monkeypatch: pytest.MonkeyPatch, nvml: ModuleType | None) -> No
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
 
 
-def test_gpus_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_read_and_there_are_none_without_library_or_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = FakeNvml(GPUS)
     install_nvml(monkeypatch, nvml)
     assert detect.detect_gpus({}) == (
@@ -39,6 +39,10 @@ def test_gpus_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
         Gpu(resource_id=UUID(UUIDS[2]), model=T4, memory_mib=15 * 1024),
     )
     assert nvml.open == 0
+    install_nvml(monkeypatch, None)  # what an import of a missing module runs into
+    assert detect.detect_gpus({}) == ()
+    install_nvml(monkeypatch, FakeNvml(GPUS, driver=False))
+    assert detect.detect_gpus({}) == ()
 
 
 def test_of_gpus_in_mig_mode_the_parts_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,13 +102,6 @@ def test_hidden_parts_are_left_out(monkeypatch: pytest.MonkeyPatch, visible: str
     install_nvml(monkeypatch, FakeNvml(PARTS))
     found = detect.detect_gpus({"CUDA_VISIBLE_DEVICES": visible})
     assert [str(gpu.model).rpartition("MIG ")[2] for gpu in found] == sizes
-
-
-def test_no_library_and_no_driver_mean_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    install_nvml(monkeypatch, None)  # what an import of a missing module runs into
-    assert detect.detect_gpus({}) == ()
-    install_nvml(monkeypatch, FakeNvml(GPUS, driver=False))
-    assert detect.detect_gpus({}) == ()
 
 
 @pytest.mark.parametrize(
@@ -291,15 +288,12 @@ MACHINE = detect.Machine(
 )
 
 
-def test_detected_facts_fill_what_the_settings_leave_open() -> None:
+def test_detected_facts_fill_what_the_settings_leave_open_and_given_ones_win() -> None:
     node = combine(WorkerSettings(dsn="x", name="n", labels={"region": "eu", "os": "mine"}), MACHINE)
     assert node.spec.labels == {"os": "mine", "arch": "x86_64", "region": "eu"}
     assert (node.spec.cpu_milli, node.spec.memory_mib) == (8000, 1024)
     assert node.spec.gpus == MACHINE.gpus
     assert node.gpu_names == (f"GPU-{UUIDS[0]}",)
-
-
-def test_given_facts_win_over_detected_ones() -> None:
     gpus = (Gpu(resource_id=UUIDS[1]), Gpu(resource_id=UUIDS[2]))
     settings = WorkerSettings(dsn="x", name="n", capacity={"license": 2}, gpus=gpus)
     node = combine(settings, MACHINE)
@@ -334,7 +328,7 @@ def test_several_processes_divide_what_there_is() -> None:
     assert not combine(WorkerSettings(dsn="x"), machine).is_divided
 
 
-def test_parts_go_where_their_device_goes() -> None:
+def test_parts_go_where_their_device_goes_and_are_named_by_their_id() -> None:
     whole = tuple(Gpu(resource_id=UUID(int=n), partitionable=True) for n in range(2))
     parts = tuple(Gpu(resource_id=UUID(int=10 + n), parent_resource_id=UUID(int=n % 2)) for n in range(4))
     apart = tuple(Gpu(resource_id=UUID(int=20 + n), parent_resource_id=UUID(int=9)) for n in range(2))
@@ -342,6 +336,17 @@ def test_parts_go_where_their_device_goes() -> None:
     first, second = (positions_of_share(gpus, (index, 2)) for index in range(2))
     assert first == [0, 2, 4, 6]
     assert second == [1, 3, 5, 7]
+    gpus = (
+        Gpu(resource_id=UUIDS[0], partitionable=True),
+        Gpu(resource_id=UUIDS[1], parent_resource_id=UUIDS[0]),
+        Gpu(resource_id=UUIDS[2]),
+    )
+    node = combine(WorkerSettings(dsn="x", gpus=gpus), None)
+    assert node.gpu_names == ("0", f"MIG-{UUIDS[1]}", "1")
+    assert node.spec.as_json()["gpus"][:2] == [
+        {"resource_id": UUIDS[0], "partitionable": True},
+        {"resource_id": UUIDS[1], "parent_resource_id": UUIDS[0]},
+    ]
 
 
 def test_classes_are_declared_with_cores() -> None:
@@ -358,20 +363,6 @@ def test_classes_are_declared_with_cores() -> None:
     assert (spec.default_cpu_isolation, spec.gpu_share_mode) == ("whole_core", "exclusive")
     assert spec.cpu_milli == 1000, "of cores, not of their threads"
     assert combine(WorkerSettings(dsn="x"), MACHINE).spec.cpu_milli == 8000
-
-
-def test_parts_of_gpus_are_named_by_their_id() -> None:
-    gpus = (
-        Gpu(resource_id=UUIDS[0], partitionable=True),
-        Gpu(resource_id=UUIDS[1], parent_resource_id=UUIDS[0]),
-        Gpu(resource_id=UUIDS[2]),
-    )
-    node = combine(WorkerSettings(dsn="x", gpus=gpus), None)
-    assert node.gpu_names == ("0", f"MIG-{UUIDS[1]}", "1")
-    assert node.spec.as_json()["gpus"][:2] == [
-        {"resource_id": UUIDS[0], "partitionable": True},
-        {"resource_id": UUIDS[1], "parent_resource_id": UUIDS[0]},
-    ]
 
 
 def test_amd_gpus_are_read_where_there_are_no_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,8 +86,13 @@ def test_examples_of_the_help(name: str, example: str) -> None:
         parse(words)
 
 
-def test_there_are_commands() -> None:
+def test_there_are_commands_and_the_targets_of_make() -> None:
     assert sum(len(list(calls(command))) for page in PAGES for command in commands(page)) > 20
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for page in PAGES:
+        for line in [*commands(page), *mentions(page)]:
+            if found := re.match(r"make ([a-z-]+)", line):
+                assert f"\n{found[1]}:" in makefile, f"{page.name}: {line}"
 
 
 @pytest.mark.parametrize(
@@ -102,14 +107,6 @@ def test_what_does_not_exist_is_seen(line: str) -> None:
     [words] = calls(line)
     with pytest.raises(AssertionError):
         parse(words)
-
-
-def test_targets_of_make() -> None:
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for page in PAGES:
-        for line in [*commands(page), *mentions(page)]:
-            if found := re.match(r"make ([a-z-]+)", line):
-                assert f"\n{found[1]}:" in makefile, f"{page.name}: {line}"
 
 
 def test_the_picture_in_the_readme_has_every_way_between_states() -> None:

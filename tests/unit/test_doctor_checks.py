@@ -142,15 +142,12 @@ def test_each_holder_is_named_with_what_ends_it(kind: str) -> None:
     assert ("affinity terms" in found.message) == holder.writes
 
 
-def test_names_of_others_end_no_literal_of_what_is_advised() -> None:
+def test_names_of_others_are_quoted_in_what_is_advised() -> None:
     gid = "x'; drop schema hwqueue cascade; --"
     holder = Holder(kind="prepared", who="somebody", seconds=900.0, writes=True, name=gid)
     [found] = server.horizon(GOOD, [holder])
     written = gid.replace("'", "''")
     assert found.advice == f"commit prepared '{written}'; or rollback prepared '{written}';"
-
-
-def test_an_odd_login_is_quoted_in_what_is_advised() -> None:
     odd = replace(GOOD, login='app"; drop', sees_sessions=False, idle_timeout=0.0)
     nobody, operator = (replace(odd, roles_held=held) for held in [(), ("hwqueue_operator",)])
     for found in server.login(nobody), server.idle_timeout(odd), *server.horizon(operator, []):

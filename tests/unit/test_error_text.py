@@ -77,12 +77,15 @@ def test_what_happened_in_one_line(error: Any, reason: str | None, line: str | N
         assert spelled(error, reason) == line
 
 
-def test_a_log_says_every_line_of_a_message_in_one() -> None:
+def test_a_log_says_every_line_and_a_line_is_cut_off_and_has_no_secrets() -> None:
     message = "1 validation error for Params\nframe\n  Field required\x1b[2J\n"
     assert of_log({"type": "ValidationError", "message": message}) == (
         r"ValidationError: 1 validation error for Params\nframe\n  Field required\x1b[2J"
     )
     assert (of_log(None), of_log({})) == ("error", "{}")
+    assert len(of_cli({"log": "x" * 300})) == 120
+    assert len(of_dashboard("x" * 900)) == 300
+    assert "abc" not in of_dashboard({"api_key": "abc"})
 
 
 def test_no_code_of_the_database_is_shown_as_it_is() -> None:
@@ -92,12 +95,6 @@ def test_no_code_of_the_database_is_shown_as_it_is() -> None:
             assert said, code
             assert "_" not in said.replace("max_run", ""), code
             assert "{" not in said, code
-
-
-def test_a_line_is_cut_off_and_has_no_secrets() -> None:
-    assert len(of_cli({"log": "x" * 300})) == 120
-    assert len(of_dashboard("x" * 900)) == 300
-    assert "abc" not in of_dashboard({"api_key": "abc"})
 
 
 ODD = (None, True, -1, 1e300, float("nan"), "x", [1], {"a": [None]})

@@ -17,7 +17,6 @@ from hwqueue.driver_errors import connecting, translate
 from hwqueue.errors import BY_SQLSTATE, BadArgument, HwqueueError, LeaseLost
 from hwqueue.schema.files import SQL_DIR
 
-CODE = re.compile(r"\bQH[A-Z][0-9]{2}\b")
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
 
 
@@ -86,12 +85,9 @@ def test_a_newer_schema_sqlalchemy_and_the_drivers_own_refusals() -> None:
     assert (type(odd), getattr(odd, "sqlstate", None)) == (BadArgument, "QHA01")
 
 
-def test_what_is_not_about_the_queue_stays_what_it_is() -> None:
+def test_what_is_not_about_the_queue_stays_what_it_is_but_for_a_missing_schema() -> None:
     for error in (psycopg.OperationalError("connection lost"), Refusal("40001", "try again"), KeyError("x")):
         assert translated(error) is error
-
-
-def test_a_database_without_the_schema_says_what_to_do() -> None:
     error = translated(Refusal("3F000", 'schema "hwqueue" does not exist'))
     assert type(error) is errors.SchemaTooOld
     assert error.hint is not None

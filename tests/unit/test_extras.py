@@ -97,22 +97,16 @@ def test_the_program_says_it_in_one_line() -> None:
     assert run.stderr.startswith("error: ")
     assert run.stderr.endswith(" is not installed: pip install 'hwqueue[cli]'\n")
     assert len(run.stderr.splitlines()) == 1
-
-
-def test_names_that_are_loaded_late_are_no_others() -> None:
     run = bare("import hwqueue; print(hasattr(hwqueue, 'nothing'), hasattr(hwqueue, 'schema'))")
     assert run.stdout.startswith("False "), run.stderr
 
 
-def test_the_core_depends_on_little_else_than_psycopg() -> None:
+def test_the_core_depends_on_little_and_all_has_every_extra_but_the_developers() -> None:
     """What it brings is in README.md and lab/figures.md: measure it again."""
     lines = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     named = {required.name: required.extras for required in map(Requirement, lines)}
     assert named == {"packaging": set(), "psycopg": {"binary", "pool"}}
     assert set(named) < BASE
-
-
-def test_all_has_every_extra_but_the_developers() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     [line] = extras["all"]
     named = set(line.removeprefix("hwqueue[").removesuffix("]").split(","))

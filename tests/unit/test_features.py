@@ -58,17 +58,14 @@ def faults(feature: Any) -> list[str]:
     return found
 
 
-def test_the_page_is_current() -> None:
+def test_the_page_is_current_and_has_no_feature_twice() -> None:
     assert tools.PAGE.read_text(encoding="utf-8") == tools.page(), "make reference"
+    names = [feature.name for feature in FEATURES]
+    assert len(names) > 60
+    assert sorted(names) == sorted(set(names))
 
 
 @pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.name)
 @pytest.mark.thorough
 def test_what_is_promised_is_described_and_tested(feature: Any) -> None:
     assert faults(feature) == []
-
-
-def test_no_feature_is_there_twice() -> None:
-    names = [feature.name for feature in FEATURES]
-    assert len(names) > 60
-    assert sorted(names) == sorted(set(names))

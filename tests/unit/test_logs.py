@@ -43,9 +43,6 @@ def test_a_line_of_json_has_time_level_logger_message_and_every_extra() -> None:
         **{"order": str(UUID(int=7)), "n": 1},
     }
     assert as_json(record("late", extra={"level": "none"}))["level"] == "WARNING"  # it hides nothing
-
-
-def test_a_traceback_is_a_field_of_json() -> None:
     try:
         raise RuntimeError("smtp down")
     except RuntimeError:

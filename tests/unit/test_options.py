@@ -28,12 +28,9 @@ PAGE = {kind: {each.key: each for each in tools.options(kind)} for kind in tools
 # The options of Python, where it has a type for them, and their model in the HTTP API.
 MODELS: Mapping[str, tuple[Any, Any]] = {
     "spawn": (types.SpawnOptions, leases.SpawnOptions),
-    "unique": (types.Unique, leases.Unique),
-    "replaces": (types.Replaces, leases.Replaces),
-    "retry": (types.RetryPolicy, leases.Retry),
-    "policy": (types.QueuePolicy, queues.QueuePolicy),
-    "tuning": (None, queues.Tuning),
-    "task": (None, tasks.TaskDefaults),
+    **{"unique": (types.Unique, leases.Unique), "replaces": (types.Replaces, leases.Replaces)},
+    **{"retry": (types.RetryPolicy, leases.Retry), "policy": (types.QueuePolicy, queues.QueuePolicy)},
+    **{"tuning": (None, queues.Tuning), "task": (None, tasks.TaskDefaults)},
     "gang": (types.GangOptions, gangs.GangOptions),
     "everywhere": (types.EverywhereOptions, everywhere.EverywhereOptions),
     "submit": (types.RunOptions, workflows.RunOptions),
@@ -82,8 +79,14 @@ def in_sql(option: Any) -> dict[str, Any]:
     return {option.key: json.loads(option.json)}
 
 
-def test_the_page_is_current() -> None:
+def test_the_page_is_current_and_leaves_no_key_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tools.PAGE.read_text(encoding="utf-8") == tools.page(), "make reference"
+    assert meaning("tuning.weight_affinity", "More.") == "Weight of the affinity score. More."
+    assert meaning("spawn.unique").startswith("At most one lease has this key at a time. Not with")
+    assert "](" not in "".join(meaning(f"{kind}.{key}") for kind in meanings() for key in meanings()[kind])
+    monkeypatch.setattr(tools, "keys", lambda kind: [*PAGE["spawn"], "brand_new"])
+    with pytest.raises(SystemExit, match=": brand_new"):
+        tools.options("spawn")
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -100,12 +103,6 @@ def test_python_and_http_take_the_same_options_and_say_what_they_mean(kind: str)
     assert meanings()[kind].keys() <= told.keys()
     for name, member in told.items():
         assert member["description"].startswith(meaning(f"{kind}.{name}"))
-
-
-def test_a_meaning_has_no_link_outside_of_the_page() -> None:
-    assert meaning("tuning.weight_affinity", "More.") == "Weight of the affinity score. More."
-    assert meaning("spawn.unique").startswith("At most one lease has this key at a time. Not with")
-    assert "](" not in "".join(meaning(f"{kind}.{key}") for kind in meanings() for key in meanings()[kind])
 
 
 @pytest.mark.parametrize("option", [option for found in PAGE.values() for option in found.values()])
@@ -268,9 +265,3 @@ def value_of(option: Any) -> Any:
         seconds = {"": 1, "second": 1, "minute": 60, "day": 86_400}[unit.removesuffix("s")]
         return float(number) * seconds
     return option.default if option.type.startswith("`") else json.loads(number)
-
-
-def test_the_file_may_not_leave_a_key_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tools, "keys", lambda kind: [*PAGE["spawn"], "brand_new"])
-    with pytest.raises(SystemExit, match=": brand_new"):
-        tools.options("spawn")

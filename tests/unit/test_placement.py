@@ -167,11 +167,18 @@ def test_tolerations_and_spreads(placement: Placement, expected: dict[str, Any])
     assert found == [expected]
 
 
-def test_tolerations_and_spreads_add_up() -> None:
+def test_parts_add_up_or_the_last_word_counts() -> None:
     placement = Placement().tolerate("a").max_per_domain(1, domain="node", select=WEB)
     longer = placement.tolerate("b").spread("rack", select=WEB)
     assert [len(longer.as_json()[part]) for part in ("tolerate", "spread")] == [2, 2]
     assert [len(placement.as_json()[part]) for part in ("tolerate", "spread")] == [1, 1]
+    placement = Placement().isolation(cpu="best_effort", gpu="shared").isolation(cpu="whole_core")
+    assert placement.as_json() == {"isolation": {"cpu": "whole_core", "gpu": "shared"}}
+    assert Placement().isolation().as_json() == {}
+    once = Placement().prefer(rack(1)).strength(5)
+    assert once.as_json() == {"prefer": [{"weight": 100, "when": [{"rack": [1]}]}], "strength": 5}
+    assert once.strength(100).as_json()["strength"] == 100
+    assert once.as_json()["strength"] == 5
 
 
 def test_requirements_that_must_hold_while_the_lease_runs() -> None:
@@ -191,16 +198,6 @@ def test_requirements_that_must_hold_while_the_lease_runs() -> None:
             {"trust": "c"},
         ]
     }
-
-
-def test_the_last_word_on_isolation_and_strength_counts() -> None:
-    placement = Placement().isolation(cpu="best_effort", gpu="shared").isolation(cpu="whole_core")
-    assert placement.as_json() == {"isolation": {"cpu": "whole_core", "gpu": "shared"}}
-    assert Placement().isolation().as_json() == {}
-    once = Placement().prefer(rack(1)).strength(5)
-    assert once.as_json() == {"prefer": [{"weight": 100, "when": [{"rack": [1]}]}], "strength": 5}
-    assert once.strength(100).as_json()["strength"] == 100
-    assert once.as_json()["strength"] == 5
 
 
 def test_a_whole_placement() -> None:
@@ -227,13 +224,10 @@ def test_a_whole_placement() -> None:
     }
 
 
-def test_what_asks_nothing_is_left_out() -> None:
+def test_a_placement_is_never_changed_and_has_nothing_that_is_empty() -> None:
     assert Placement().as_json() == {}
     assert Placement().require().resources().as_json() == {}
     assert Placement().resources(gpu=0).as_json() == {"resources": {"gpu": 0}}
-
-
-def test_building_on_a_placement_does_not_change_it() -> None:
     base = Placement().require(tags(gpu=True))
     before = base.as_json()
     longer = base.require(tags(ssd=True)).prefer(rack(1)).resources(gpu=1)
@@ -242,13 +236,12 @@ def test_building_on_a_placement_does_not_change_it() -> None:
     base.as_json()["require"].clear()
     assert base.as_json() == before
     assert {base: "usable as a key"}[Placement().require(tags(gpu=True))]
-
-
-def test_arguments_are_copied() -> None:
     wanted = {"nested": {"a": [1]}}
     expression = tags(wanted)
     wanted["nested"]["a"].append(2)
     assert expression.as_json() == {"tags": {"nested": {"a": [1]}}}
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        label("a").in_(float("nan"))
 
 
 @pytest.mark.parametrize(
@@ -268,8 +261,3 @@ def test_arguments_are_copied() -> None:
 def test_misuse_is_refused_at_once(misuse: Callable[[], object]) -> None:
     with pytest.raises(TypeError):
         misuse()
-
-
-def test_nan_is_refused() -> None:
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        label("a").in_(float("nan"))

@@ -72,25 +72,16 @@ def filled(gang: Gang, free: Sequence[int]) -> list[int] | None:
     return left
 
 
-def test_what_fits_is_placed_where_it_fits_tightest() -> None:
+def test_what_fits_is_placed_where_it_fits_tightest_the_oldest_first() -> None:
     wanted = gangs((4, 8), (3, 8))
     assert planned(wanted, rack("six", *[8] * 6), rack("four", *[8] * 4)) == {0: "four", 1: "six"}
-
-
-def test_what_best_fit_misses() -> None:
-    """It puts a 5 into each rack, and then a 3 into each of them; the third 3 finds no room."""
+    # it puts a 5 into each rack, and then a 3 into each of them; the third 3 finds no room
     wanted = gangs((5, 8), (5, 8), (3, 8), (3, 8), (3, 8))
     found = planned(wanted, rack("ten", *[8] * 10), rack("nine", *[8] * 9))
     assert found == {0: "ten", 1: "ten", 2: "nine", 3: "nine", 4: "nine"}
-
-
-def test_the_oldest_gang_is_not_passed_by() -> None:
-    """The second one brings more, and there is room for one of them."""
+    # the second one brings more, and there is room for one of them
     assert planned(gangs((2, 8), (4, 8)), rack("a", *[8] * 5)) == {0: "a"}
     assert planned(gangs((6, 8), (2, 8), (4, 8)), rack("a", *[8] * 5)) == {2: "a"}
-
-
-def test_a_rank_comes_before_the_next_and_of_a_shape_the_oldest() -> None:
     urgent = gangs((3, 8), rank=-5)
     others = gangs((4, 8), (4, 8), start=1)
     assert planned([*urgent, *others], rack("a", *[8] * 4)) == {0: "a"}
@@ -98,11 +89,17 @@ def test_a_rank_comes_before_the_next_and_of_a_shape_the_oldest() -> None:
     assert sorted(found) == [0, 1, 2]
 
 
-def test_small_members_leave_no_room_for_large_ones() -> None:
+def test_what_is_in_the_way_of_whom() -> None:
     wanted = gangs((8, 1), (1, 8))
     assert planned(wanted, rack("a", 8)) == {0: "a"}
     # on a node that no large member may use they are in nobody's way
     assert planned(wanted, rack("a", 8, 4, 4)) == {0: "a", 1: "a"}
+    # two places for leases on a node, of whatever size: one of 4 GPUs and one of 1 fit
+    place = Place("a", [(1, {"4/0/0/True": 2, "1/0/0/True": 2})])
+    assert len(planned(gangs((1, 4), (1, 1)), place)) == 2
+    assert planned([], rack("a", 8)) == {}
+    assert planned(gangs((2, 8))) == {}
+    assert planned(gangs((2, 8)), rack("a", 8), rack("b", 8)) == {}
 
 
 def test_members_of_several_kinds() -> None:
@@ -120,18 +117,6 @@ def test_what_takes_room_of_what() -> None:
     assert need(1, 8, cpu=3000).units(need(1, 2, cpu=2000)) == 1
     # what else it asks for is not known, so nothing is said
     assert need(1, 8).units(need(1, 2, is_plain=False)) == 0
-
-
-def test_nodes_that_run_few_leases_at_a_time() -> None:
-    """Two places for leases on a node, of whatever size: one of 4 GPUs and one of 1 fit."""
-    place = Place("a", [(1, {"4/0/0/True": 2, "1/0/0/True": 2})])
-    assert len(planned(gangs((1, 4), (1, 1)), place)) == 2
-
-
-def test_nothing_waits_and_nothing_fits() -> None:
-    assert planned([], rack("a", 8)) == {}
-    assert planned(gangs((2, 8))) == {}
-    assert planned(gangs((2, 8)), rack("a", 8), rack("b", 8)) == {}
 
 
 @settings(max_examples=60, deadline=None)

@@ -135,7 +135,7 @@ def worth(curve: Sequence[float], left: int) -> float:
     return curve[left // 10]
 
 
-def test_room_that_hardly_anything_fits_is_worth_nothing() -> None:
+def test_what_room_is_worth() -> None:
     """The 810s leave more room for 190s than there are 190s, until there are many of them."""
     demands = [demand(1000, 810), demand(400, 470), demand(400, 530)]
     [few] = Program([pool({1000: 500})], [*demands, demand(3, 190)]).solve().curves
@@ -145,17 +145,11 @@ def test_room_that_hardly_anything_fits_is_worth_nothing() -> None:
     assert worth(few, 470) + worth(few, 530) == pytest.approx(0.81)
     [many] = Program([pool({1000: 500})], [*demands, demand(5000, 190)]).solve().curves
     assert (worth(many, 190), worth(many, 1000)) == pytest.approx((0.19, 1))
-
-
-def test_where_nothing_is_free_room_is_worth_what_fits() -> None:
-    """As much as an empty pool would gain by a bit of it."""
+    # as much as an empty pool would gain by a bit of it
     [curve] = Program([pool({})], [demand(9, 470), demand(9, 250)]).solve().curves
     assert [worth(curve, each) for each in (240, 250, 500, 720, 1000)] == pytest.approx(
         [0, 0.25, 0.5, 0.72, 1.0]
     )
-
-
-def test_scarce_cpu_takes_from_what_room_is_worth() -> None:
     demands = [demand(99, 500, cpu=4000), demand(99, 250, cpu=1000)]
     roomy, scarce = (Program([pool({1000: 4}, cpu)], demands).solve().curves[0][-1] for cpu in (99_000, 8000))
     assert roomy == pytest.approx(1)

@@ -30,7 +30,7 @@ def passes(line: Line, y: float) -> float:
 
 
 @given(graphs())
-def test_nothing_overlaps_and_edges_point_down(graph: Graph) -> None:
+def test_nothing_overlaps_and_edges_point_down_beside_boxes(graph: Graph) -> None:
     names, edges = graph
     layout = lay_out(names, edges)
     at = {box.name: box for box in layout.boxes}
@@ -47,10 +47,6 @@ def test_nothing_overlaps_and_edges_point_down(graph: Graph) -> None:
         assert line.points[-1][1] == at[line.target].y
         assert all(below[1] > above[1] for above, below in pairwise(line.points))
     assert [(line.source, line.target) for line in layout.lines] == list(edges)
-
-
-@given(graphs())
-def test_edges_pass_beside_boxes(graph: Graph) -> None:
     layout = lay_out(*graph)
     layer = {box.name: box.layer for box in layout.boxes}
     for line in layout.lines:
@@ -58,42 +54,23 @@ def test_edges_pass_beside_boxes(graph: Graph) -> None:
             if layer[line.source] < box.layer < layer[line.target]:
                 x = passes(line, box.y)
                 assert x < box.x or x > box.x + BOX_WIDTH
-
-
-@given(graphs())
-def test_the_same_graph_has_the_same_picture(graph: Graph) -> None:
     first = lay_out(*graph)
     lay_out.cache_clear()
     assert lay_out(*graph) == first
 
 
-def test_a_step_is_one_layer_below_its_lowest_parent() -> None:
+def test_small_pictures() -> None:
     edges = [("a", "b"), ("b", "c"), ("a", "c")]
     assert layers_of(["a", "b", "c", "d"], edges) == {"a": 0, "b": 1, "c": 2, "d": 0}
-
-
-def test_crossings_that_need_not_be_are_not_there() -> None:
     layout = lay_out(tuple("abxy"), (("a", "y"), ("b", "x")))
     assert row(layout, 0) == ["a", "b"]
     assert row(layout, 1) == ["y", "x"]
-
-
-def test_a_parent_stands_over_the_middle_of_its_children() -> None:
     layout = lay_out(tuple("axyz"), (("a", "x"), ("a", "y"), ("a", "z")))
     at = {box.name: box.middle for box in layout.boxes}
     assert at["a"] == at["y"]
     assert at["y"] - at["x"] == at["z"] - at["y"]
-
-
-def test_what_runs_at_the_end_is_below_all_others() -> None:
     layout = lay_out(("a", "b", "tell"), (("a", "b"),), ("tell",))
     assert {box.name: box.layer for box in layout.boxes} == {"a": 0, "b": 1, "tell": 2}
-
-
-def test_a_line_leaves_and_arrives_straight_down() -> None:
     line = Line("a", "b", ((10, 0), (30, 40)))
     assert line.path == "M10.0 0.0 C10.0 20.0 30.0 20.0 30.0 40.0"
-
-
-def test_no_step_is_no_picture() -> None:
     assert lay_out((), ()).boxes == ()

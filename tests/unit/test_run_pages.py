@@ -87,9 +87,11 @@ def test_a_definition_has_no_states() -> None:
     assert {edge.holds for edge in found.edges} == {None}
 
 
-def test_a_step_whose_lease_waits_is_pending() -> None:
+def test_states_of_steps_and_how_they_are_counted() -> None:
     rows = [row(1, "running", "pending"), row(2, "running", "claimed"), row(3), row(4, "skipped")]
     assert [step.state for step in graph(*rows).steps] == [*("pending", "running", "waiting", "skipped")]
+    assert count_states(["waiting", "completed", "waiting"]) == [("completed", 1), ("waiting", 2)]
+    assert count_states({"failed": 2, "completed": 3}) == [("completed", 3), ("failed", 2)]
 
 
 @pytest.mark.parametrize(
@@ -122,6 +124,11 @@ def test_words_for_who_cannot_see_the_picture() -> None:
     told = "tell; waiting; after train if that fails, fetch whether or not that fails"
     assert tell.words == told
     assert "runs when all else has ended, in any case" in graph_of(SPEC).steps[3].words
+    items: dict[str, Any] = {"items": 1000, "items_done": 412, "items_failed": 3}
+    first, second, *_ = graph(row(1, "running", **items), row(2)).steps
+    assert first.counts == {"completed": 409, "failed": 3, "waiting": 588}
+    assert "items: 409 completed, 3 failed, 588 waiting" in first.words
+    assert second.counts is None
 
 
 def test_conditions_in_short() -> None:
@@ -144,11 +151,6 @@ def test_too_many_steps_are_not_drawn() -> None:
     found = graph_of({"steps": steps})
     assert found.layout is None
     assert len(found.layers()[0]) == MOST_BOXES + 1
-
-
-def test_states_are_counted_in_the_order_of_a_life() -> None:
-    assert count_states(["waiting", "completed", "waiting"]) == [("completed", 1), ("waiting", 2)]
-    assert count_states({"failed": 2, "completed": 3}) == [("completed", 3), ("failed", 2)]
 
 
 def lines(*details: StepDetail, ended: float | None = None, **states: Any) -> Timeline:
@@ -282,14 +284,6 @@ def test_how_a_run_ended() -> None:
         "deadline exceeded",
     )
     assert says(run("cancelled", **over), row(1))[0] == "Cancelled after 1 min."
-
-
-def test_a_step_with_items_counts_them() -> None:
-    items: dict[str, Any] = {"items": 1000, "items_done": 412, "items_failed": 3}
-    first, second, *_ = graph(row(1, "running", **items), row(2)).steps
-    assert first.counts == {"completed": 409, "failed": 3, "waiting": 588}
-    assert "items: 409 completed, 3 failed, 588 waiting" in first.words
-    assert second.counts is None
 
 
 def test_until_when_a_run_waits_is_a_time() -> None:

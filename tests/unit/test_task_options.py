@@ -41,8 +41,7 @@ def test_options_of_the_wrong_type_are_refused_at_the_definition(options: dict[s
     assert not app.tasks
 
 
-def test_options_of_spawns_are_refused_when_they_are_given() -> None:
-    @App().task("draw")
+def test_no_plain_number_is_a_span() -> None:
     def draw(frame: int) -> None: ...
 
     with pytest.raises(BadArgument, match=f"^delay {NO_SPAN}") as caught:
@@ -50,19 +49,16 @@ def test_options_of_spawns_are_refused_when_they_are_given() -> None:
     assert caught.value.field == "delay"
     with pytest.raises(BadArgument, match="deadline must be a datetime"):
         draw.with_options(deadline=FIVE)
+    with pytest.raises(BadArgument, match=f"^timeout {NO_SPAN}"):
+        Pauses(FIVE)
+    with pytest.raises(BadArgument, match=f"^pool_timeout {NO_SPAN}"):
+        Client("dbname=none", pool_timeout=FIVE)
 
 
 def test_the_keys_of_a_placement_are_those_of_the_database() -> None:
     text = Path("sql/placement/normalise.sql").read_text()
     [keys] = re.findall(r"array\[('require'[^]]*)\], p_field, 'QHC03'", text)
     assert {each.strip(" '") for each in keys.split(",")} == set(PLACEMENT_KEYS)
-
-
-def test_a_wait_takes_no_plain_number() -> None:
-    with pytest.raises(BadArgument, match=f"^timeout {NO_SPAN}"):
-        Pauses(FIVE)
-    with pytest.raises(BadArgument, match=f"^pool_timeout {NO_SPAN}"):
-        Client("dbname=none", pool_timeout=FIVE)
 
 
 @pytest.mark.parametrize("kind", [Retry, Snooze])

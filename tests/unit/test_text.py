@@ -35,17 +35,22 @@ def test_durations_that_were_set_lose_nothing(seconds: float | None, written: st
     assert text.exact_duration(span) == written
 
 
-def test_ages_are_whole_seconds() -> None:
+def test_ages_counts_memory_and_shares() -> None:
     assert text.age(NOW - timedelta(seconds=5.9), NOW) == "5 s"
     assert text.age(NOW + timedelta(seconds=5), NOW) == "0 s"
     assert text.age(None, NOW) == "-"
-
-
-def test_how_long_ago() -> None:
     assert text.ago(NOW - timedelta(seconds=200), NOW) == "3 min ago"
     assert text.ago(NOW + timedelta(hours=2), NOW) == "in 2 h 00 min"
     assert text.ago(NOW - timedelta(seconds=0.9), NOW) == "now"
     assert text.ago(NOW, NOW) == "now"
+    assert (text.count(None), text.count(4.6), text.count(2**62 + 1)[-3:]) == ("-", "5", "905")
+    assert text.plural(1, "lease") == "1 lease"
+    assert text.plural(1204, "class", "classes") == "1,204 classes"
+    amounts = (None, 0, 512, 1536 * 1024)
+    assert [text.memory(mib) for mib in amounts] == ["-", "0", "512 MiB", "1.5 TiB"]
+    latencies = (None, 0.0004, 0.34, 1.2)
+    assert [text.milliseconds(each) for each in latencies] == ["-", "0.4 ms", "340 ms", "1,200 ms"]
+    assert (text.percent(1, 3), text.percent(1, 0)) == ("33 %", "-")
 
 
 @pytest.mark.parametrize(
@@ -59,29 +64,12 @@ def test_numbers(value: float | None, written: str) -> None:
     assert text.number(value) == written
 
 
-def test_counts() -> None:
-    assert (text.count(None), text.count(4.6), text.count(2**62 + 1)[-3:]) == ("-", "5", "905")
-    assert text.plural(1, "lease") == "1 lease"
-    assert text.plural(1204, "class", "classes") == "1,204 classes"
-
-
 @pytest.mark.parametrize(
     ("value", "written"),
     [(None, "-"), (0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (24 * 2**30, "24 GiB")],
 )
 def test_sizes(value: int | None, written: str) -> None:
     assert text.size(value) == written
-
-
-def test_memory_is_counted_in_mebibytes() -> None:
-    amounts = (None, 0, 512, 1536 * 1024)
-    assert [text.memory(mib) for mib in amounts] == ["-", "0", "512 MiB", "1.5 TiB"]
-
-
-def test_latencies_and_shares() -> None:
-    latencies = (None, 0.0004, 0.34, 1.2)
-    assert [text.milliseconds(each) for each in latencies] == ["-", "0.4 ms", "340 ms", "1,200 ms"]
-    assert (text.percent(1, 3), text.percent(1, 0)) == ("33 %", "-")
 
 
 @pytest.mark.parametrize(

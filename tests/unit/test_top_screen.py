@@ -185,9 +185,14 @@ async def test_without_an_answer_the_last_values_stay() -> None:
     assert source.is_closed
 
 
-async def test_no_first_answer_either() -> None:
+async def test_no_answer_nothing_to_show_and_a_narrow_terminal() -> None:
     async with shown(psycopg.OperationalError()) as (pilot, _source):
         assert "NO ANSWER: OperationalError" in text_of(pilot)
+    async with shown(reading(queues=[], pending=[], nodes=[], events=[])) as (pilot, _source):
+        assert "no queues; make one: hwqueue queue create NAME" in text_of(pilot)
+        await press(pilot, "enter", "s", "r")
+    async with shown(reading(), size=(40, 12)) as (pilot, _source):
+        assert max(map(len, lines_of(pilot))) <= 40
 
 
 async def test_pausing() -> None:
@@ -245,12 +250,6 @@ async def test_reading_goes_on_behind_a_dialog() -> None:
         assert isinstance(pilot.app.screen, Facts)
 
 
-async def test_nothing_to_show() -> None:
-    async with shown(reading(queues=[], pending=[], nodes=[], events=[])) as (pilot, _source):
-        assert "no queues; make one: hwqueue queue create NAME" in text_of(pilot)
-        await press(pilot, "enter", "s", "r")
-
-
 async def test_a_thousand_nodes() -> None:
     """Drawn bit by bit; where the table was scrolled to it stays."""
     nodes = [node(number, node_name=f"n{number:04}") for number in range(1000)]
@@ -274,8 +273,3 @@ async def test_odd_text_is_text() -> None:
         assert "[bold]x[/] \\x1b[2J" in text_of(pilot)
         await press(pilot, "enter")
         assert "[bold]x[/] \\x1b[2J" in text_of(pilot)
-
-
-async def test_a_narrow_terminal() -> None:
-    async with shown(reading(), size=(40, 12)) as (pilot, _source):
-        assert max(map(len, lines_of(pilot))) <= 40

@@ -26,7 +26,7 @@ def test_all_are_frozen_slotted_and_keyword_only() -> None:
         assert kind.__doc__, kind
 
 
-def test_node_spec() -> None:
+def test_specs_policies_and_settlements_as_json() -> None:
     spec = types.NodeSpec(
         name="n1",
         instance_id="i1",
@@ -53,9 +53,6 @@ def test_node_spec() -> None:
         "slots": 0,
         "keep_claims": True,
     }
-
-
-def test_queue_policy() -> None:
     policy = types.QueuePolicy(
         claim_timeout=timedelta(minutes=2),
         retry=types.RetryPolicy(kind="fixed", base=timedelta(milliseconds=1500), jitter=0.0),
@@ -67,9 +64,6 @@ def test_queue_policy() -> None:
         "tuning": {"notify": False},
     }
     assert types.QueuePolicy(retry={"kind": "none"}).as_json() == {"retry": {"kind": "none"}}
-
-
-def test_settlements() -> None:
     common = {"lease_id": ID, "claim_token": 7}
     assert types.Settlement.complete(ID, 7).as_json() == common | {"outcome": "complete"}
     assert types.Settlement.complete(ID, 7, result=[1]).as_json()["result"] == [1]
@@ -93,15 +87,9 @@ def test_claims_are_decoded() -> None:
         "cpu_milli": 4000,
         "memory_mib": 8192,
         "gpus": [{"index": 1, "resource_id": str(ID), "model": "A100"}],
-        "gpu_milli": 1000,
-        "custom": {"licence": 1},
-        "cpu_isolation": "whole_core",
-        "cores": [3, 4],
-        "core_milli": [1000, 1000],
-        "numa": [0],
-        "cpus": [3, 4, 35, 36],
-        "gpu_exclusivity": "device_exclusive",
-        "a_later_version": True,
+        **{"gpu_milli": 1000, "custom": {"licence": 1}, "cpu_isolation": "whole_core", "cores": [3, 4]},
+        **{"core_milli": [1000, 1000], "numa": [0], "cpus": [3, 4, 35, 36]},
+        **{"gpu_exclusivity": "device_exclusive", "a_later_version": True},
     }
     with_gpu, counted_nothing = decode(CLAIM_TASK, [claim_row(assignment), claim_row(None)])
     assert with_gpu.assignment == types.Assignment(

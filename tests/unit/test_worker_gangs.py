@@ -126,11 +126,16 @@ async def test_a_lease_of_no_gang_costs_no_call(task: str) -> None:
     assert (ended.how.kind, ended.how.result) == ("complete", None)
 
 
-async def test_a_header_of_the_producers_own_is_no_gang() -> None:
+async def test_what_the_database_refuses_fails_the_attempt_unless_there_is_no_gang() -> None:
     async with runner(Database(0, GangNotFound("of no gang"))) as made:
         made.start(member("rank"))
         [ended] = await ends(made)
     assert (ended.how.kind, ended.how.result) == ("complete", None)
+    async with runner(Database(1, HwqueueError("no"))) as made:
+        made.start(member("rank"))
+        [ended] = await ends(made)
+    assert ended.how.error is not None
+    assert (ended.how.kind, ended.how.error["message"]) == ("fail", "no")
 
 
 async def test_the_timeout_counts_from_the_beginning_of_the_handler() -> None:
@@ -196,14 +201,6 @@ async def test_a_lost_claim_ends_the_wait(error: HwqueueError, caplog: pytest.Lo
         made.start(member("rank"))
         assert await ends(made) == []
     assert "lost, its outcome is dropped" in caplog.text
-
-
-async def test_what_the_database_refuses_fails_the_attempt() -> None:
-    async with runner(Database(1, HwqueueError("no"))) as made:
-        made.start(member("rank"))
-        [ended] = await ends(made)
-    assert ended.how.error is not None
-    assert (ended.how.kind, ended.how.error["message"]) == ("fail", "no")
 
 
 def test_what_a_gang_says_of_its_members() -> None:
