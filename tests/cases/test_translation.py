@@ -183,13 +183,8 @@ def test_the_host_name_is_the_node_where_it_tells_nodes_apart(hosts: list[str | 
 def test_both_policies_of_a_spread() -> None:
     """Written where they are not the default, which is the same on both sides."""
     spread = {
-        "topology_key": "zone",
-        "max_skew": 1,
-        "when": "DoNotSchedule",
-        "selector": {},
-        "min_domains": 1,
-        "node_affinity_policy": "honor",
-        "node_taints_policy": "honor",
+        **{"topology_key": "zone", "max_skew": 1, "when": "DoNotSchedule", "selector": {}, "min_domains": 1},
+        **{"node_affinity_policy": "honor", "node_taints_policy": "honor"},
     }
     [translated] = translate(made("spread", {"spread": [spread]})).placement["spread"]
     assert translated == {

@@ -44,13 +44,8 @@ def test_what_is_typed_becomes_a_specification() -> None:
     spec = forms.node_of(
         {
             "labels": 'gpu_model=H100\nkernel = 6.8\nfast=true\nname="6.8"\n\nx=a=b',
-            "cores": "1.5",
-            "memory": "0.5",
-            "gpus": "2",
-            "gpu_model": "H100",
-            "gpu_memory": "80",
-            "rack": "4",
-            "custom": "license=2",
+            **{"cores": "1.5", "memory": "0.5", "gpus": "2", "gpu_model": "H100", "gpu_memory": "80"},
+            **{"rack": "4", "custom": "license=2"},
             "taints": "dedicated=film:no_schedule\nodd:key:no_execute",
             "more": '{"slots": 3}',
             "count": "3",

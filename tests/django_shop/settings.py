@@ -33,12 +33,9 @@ TEMPLATES: list[dict[str, Any]] = [
 STATIC_URL = "static/"
 DATABASES = {
     "default": {
-        "ENGINE": "django.db.backends.postgresql",
-        "NAME": os.environ["SHOP_NAME"],
-        "USER": os.environ["SHOP_USER"],
-        "PASSWORD": os.environ["SHOP_PASSWORD"],
-        "HOST": os.environ["SHOP_HOST"],
-        "PORT": os.environ["SHOP_PORT"],
+        **{"ENGINE": "django.db.backends.postgresql", "NAME": os.environ["SHOP_NAME"]},
+        **{"USER": os.environ["SHOP_USER"], "PASSWORD": os.environ["SHOP_PASSWORD"]},
+        **{"HOST": os.environ["SHOP_HOST"], "PORT": os.environ["SHOP_PORT"]},
     },
     "other": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"},
 }

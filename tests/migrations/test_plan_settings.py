@@ -14,12 +14,8 @@ from tests.migrations.call_graph import Function, functions
 
 KNOWN = functions()
 SETTINGS = {
-    "plan_cache_mode": "force_generic_plan",
-    "enable_seqscan": "off",
-    "enable_bitmapscan": "off",
-    "enable_hashjoin": "off",
-    "enable_mergejoin": "off",
-    "jit": "off",
+    **{"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "enable_bitmapscan": "off"},
+    **{"enable_hashjoin": "off", "enable_mergejoin": "off", "jit": "off"},
 }
 # Calls of operators about the claims of one node, or once in the life of a service.
 RARE = {

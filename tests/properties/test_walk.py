@@ -1,19 +1,15 @@
-"""Random walks: whatever the order of calls, promises hold and leases move only as declared.
+"""A random walk: whatever the order of calls, promises hold and leases move only as declared.
 
-One walk is steered by hypothesis and shrinks to the shortest failing story; the other lets several
-sessions loose at the same time.
+It is steered by hypothesis and shrinks to the shortest failing story; test_storm.py has several sessions.
 """
 
-import random
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from datetime import timedelta
 from itertools import count
 from typing import Any
 from uuid import UUID
 
 import psycopg
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -25,7 +21,6 @@ from hypothesis.stateful import (
 )
 
 from hwqueue.testing import Clock
-from tests.calls import Row
 from tests.direct import Direct
 from tests.oracle.tables import violations
 from tests.properties.strategies import NODE_IDS, RESOURCE_IDS, STRANGER
@@ -215,54 +210,3 @@ def test_walk(conn: psycopg.Connection, clock: Clock) -> None:
     # a walk is many calls: fewer walks than the profile's examples
     walks = settings(max_examples=settings().max_examples // WALK_CALLS)
     run_state_machine_as_test(machine, settings=walks)
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_concurrent_walk(dsn: str, seed: int) -> None:
-    """Four sessions on two nodes at once; after each commit the claims are checked."""
-    with psycopg.connect(dsn, autocommit=True) as conn:
-        direct = Direct(conn)
-        direct.create_queue("walk", QUEUE_POLICY)
-        epochs = {node: direct.register(node, node_spec(node)) for node in NODE_IDS[:2]}
-        with ThreadPoolExecutor(4) as pool:
-            jobs = [pool.submit(_roam, dsn, epochs, seed * 10 + n) for n in range(4)]
-            held = [job.result() for job in jobs]
-        tokens = [pair for claims in held for pair in claims]
-        assert len(tokens) == len(set(tokens)), "one claim was granted twice"
-        assert violations(conn) == []
-
-
-def _roam(dsn: str, epochs: Mapping[UUID, int], seed: int) -> list[tuple[UUID, int]]:
-    """Sixty random calls; returns every grant this session got."""
-    choose = random.Random(seed)
-    granted: list[tuple[UUID, int]] = []
-    held: list[Row] = []
-    with psycopg.connect(dsn, autocommit=True) as conn:
-        direct = Direct(conn)
-        for step in _steps(choose):
-            node = choose.choice(sorted(epochs))
-            if step == "spawn":
-                placement = {"resources": choose.choice(REQUESTS)}
-                direct.spawn_many("walk", [{"placement": placement}] * 3)
-            elif step == "claim":
-                rows = direct.claim("walk", node, epochs[node], 2)
-                granted += [(row["lease_id"], row["claim_token"]) for row in rows]
-                held += rows
-            elif step == "settle" and held:
-                claim = held.pop(choose.randrange(len(held)))
-                finish = choose.choice([direct.complete, direct.fail, direct.release])
-                finish(claim["lease_id"], claim["claim_token"])
-            elif step == "heartbeat":
-                direct.heartbeat(node, epochs[node], held)
-            elif step == "relabel":
-                zone = choose.choice(["a", "b"])
-                direct.register(node, node_spec(node, labels={"zone": zone}))
-            else:
-                direct.reap()
-            assert violations(conn) == []
-    return granted
-
-
-def _steps(choose: random.Random) -> Iterator[str]:
-    kinds = ["spawn", "claim", "claim", "settle", "settle", "heartbeat", "reap", "relabel"]
-    return (choose.choice(kinds) for _ in range(60))

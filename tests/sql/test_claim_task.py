@@ -31,16 +31,9 @@ def test_the_row(api: Api, clock: Clock) -> None:
     lease = api.spawn(queue, "resize", {"n": 1}, headers={"h": 2})
     [claim] = api.claim(node, queue)
     assert claim == {
-        "lease_id": lease,
-        "claim_token": claim["claim_token"],
-        "attempt": 1,
-        "queue": queue,
-        "task_name": "resize",
-        "params": {"n": 1},
-        "headers": {"h": 2},
-        "score": 0,
-        "expires_at": clock.now() + timedelta(seconds=60),
-        "assignment": None,
+        **{"lease_id": lease, "claim_token": claim["claim_token"], "attempt": 1, "queue": queue},
+        **{"task_name": "resize", "params": {"n": 1}, "headers": {"h": 2}, "score": 0},
+        **{"expires_at": clock.now() + timedelta(seconds=60), "assignment": None},
     }
     assert api.state(lease) == "claimed"
 

@@ -33,16 +33,9 @@ def test_it_is_done(api: Api, node: Node, clock: Clock) -> None:
     assert api.value("complete_lease", **token(claim)) == "completed"
     lease = api.lease(claim["lease_id"])
     expected = {
-        "state": "completed",
-        "attempt": 1,
-        "claim_token": claim["claim_token"],
-        "node_id": node.node_id,
-        "claimed_at": claimed_at,
-        "finished_at": clock.now(),
-        "expires_at": None,
-        "result": None,
-        "error": None,
-        "attempts": [],
+        **{"state": "completed", "attempt": 1, "claim_token": claim["claim_token"], "node_id": node.node_id},
+        **{"claimed_at": claimed_at, "finished_at": clock.now(), "expires_at": None, "result": None},
+        **{"error": None, "attempts": []},
     }
     assert {key: lease[key] for key in expected} == expected
 

@@ -8,29 +8,15 @@ from hwqueue.worker import WorkerSettings
 from tests.sql.api import Api, Node
 
 GIVEN = {
-    "claim_timeout": "2 minutes",
-    "poll_interval": "250 milliseconds",
-    "patience": 0.5,
-    "max_attempts": 7,
-    "retry": {"kind": "fixed", "base": "1 minute"},
-    "ageing_step": 30,
-    "max_params_bytes": 1000,
+    **{"claim_timeout": "2 minutes", "poll_interval": "250 milliseconds", "patience": 0.5, "max_attempts": 7},
+    **{"retry": {"kind": "fixed", "base": "1 minute"}, "ageing_step": 30, "max_params_bytes": 1000},
     "max_result_bytes": 2000,
     "tuning": {
-        "window_size": 50,
-        "probe_size": 0,
-        "weight_affinity": 1,
-        "weight_fit": 2.5,
-        "weight_spread": 0,
-        "notify": False,
-        "earmark_time": 90,
+        **{"window_size": 50, "probe_size": 0, "weight_affinity": 1, "weight_fit": 2.5, "weight_spread": 0},
+        **{"notify": False, "earmark_time": 90},
     },
-    "retain_completed": "1 day",
-    "retain_failed": 0,
-    "failure_domain": "label:zone",
-    "earmarks": 0,
-    "everywhere_tenants": ["*", "a b"],
-    "everywhere_limit": 3,
+    **{"retain_completed": "1 day", "retain_failed": 0, "failure_domain": "label:zone", "earmarks": 0},
+    **{"everywhere_tenants": ["*", "a b"], "everywhere_limit": 3},
 }
 
 

@@ -150,13 +150,8 @@ def test_limits_that_are_no_number_of_rows(api: Api) -> None:
         " and 'p_limit' = any (p.proargnames)"
     ).fetchall()
     given: Row = {
-        "p_placement": Jsonb({}),
-        "p_node": api.node().node_id,
-        "p_epoch": 1,
-        "p_filter": Jsonb({}),
-        "p_changes": Jsonb({"priority": 1}),
-        "p_lease": api.spawn(api.queue()),
-        "p_name": "none",
+        **{"p_placement": Jsonb({}), "p_node": api.node().node_id, "p_epoch": 1, "p_filter": Jsonb({})},
+        **{"p_changes": Jsonb({"priority": 1}), "p_lease": api.spawn(api.queue()), "p_name": "none"},
         "p_everywhere": api.row("spawn_everywhere", queue=api.queue(), task="agent")["everywhere_id"],
         "p_run": Flow(api, [step("a")]).run,
         "p_step": "a",

@@ -13,23 +13,12 @@ from tests.sql.api import Api, raw
 
 GPU = {"resources": {"gpu": 1}}
 ALL: dict[str, Any] = {
-    "placement": GPU,
-    "affinity_tags": {"zone": "a"},
-    "labels": {"app": "film"},
-    "patience": 7,
-    "priority": 3,
-    "max_attempts": 1,
-    "retry": {"kind": "fixed", "base": 9},
-    "claim_timeout": 90,
+    **{"placement": GPU, "affinity_tags": {"zone": "a"}, "labels": {"app": "film"}, "patience": 7},
+    **{"priority": 3, "max_attempts": 1, "retry": {"kind": "fixed", "base": 9}, "claim_timeout": 90},
 }
 OTHERS: dict[str, Any] = {
-    "placement": {"resources": {"cpu_milli": 1}},
-    "affinity_tags": {"disk": "ssd"},
-    "labels": {"of": "mine"},
-    "patience": 8,
-    "priority": -3,
-    "max_attempts": 2,
-    "retry": {"kind": "none"},
+    **{"placement": {"resources": {"cpu_milli": 1}}, "affinity_tags": {"disk": "ssd"}},
+    **{"labels": {"of": "mine"}, "patience": 8, "priority": -3, "max_attempts": 2, "retry": {"kind": "none"}},
     "claim_timeout": 91,
 }
 _LEASE = """

@@ -242,14 +242,9 @@ ALIKE: dict[str, Calls] = {
     "spawn_warnings": lambda _caller, _queue, its: [{"id": its.everywhere}],
     "what_if_gang": _gang,
     **dict.fromkeys(("match_nodes", "match_page", "match_groups"), _match),
-    "list_leases": _list,
-    "count_leases": _bulk(),
-    "cancel_leases": _bulk(reason="no"),
-    "requeue_leases": _bulk(),
-    "update_leases": _bulk(changes={"priority": 3}),
-    "delete_leases": _bulk(),
-    "service_policy": _by("service"),
-    "set_service_policy": _by("service", policy={}),
+    **{"list_leases": _list, "count_leases": _bulk(), "cancel_leases": _bulk(reason="no")},
+    **{"requeue_leases": _bulk(), "update_leases": _bulk(changes={"priority": 3}), "delete_leases": _bulk()},
+    **{"service_policy": _by("service"), "set_service_policy": _by("service", policy={})},
 }
 
 # About all tenants at once: refused, whatever it is asked about.

@@ -90,12 +90,8 @@ def test_a_step_says_which_steps_it_is_near_and_where_those_ran(api: Api) -> Non
     }
     first, second = (node.name for node in fleet.nodes)
     assert told == {
-        "a": [],
-        "z": [],
-        "b": [f"near a -> node {first}"],
-        "c": ["near a and z -> rack 7 or rack 8"],
-        "d": ["away from a -> half 0"],
-        "e": [f"near z -> node {second}"],
+        **{"a": [], "z": [], "b": [f"near a -> node {first}"], "c": ["near a and z -> rack 7 or rack 8"]},
+        **{"d": ["away from a -> half 0"], "e": [f"near z -> node {second}"]},
     }
 
 
