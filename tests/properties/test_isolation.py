@@ -98,7 +98,6 @@ class Cluster:
         self.facts[number] = IsolatingNode.from_spec(spec)
 
     def running(self, number: int) -> dict[UUID, Row]:
-        """Claims of the node by lease."""
         query = "select * from hwqueue.claim where node_id = %s order by claimed_at, lease_id"
         with self.conn.cursor(row_factory=dict_row) as cursor:
             return {row["lease_id"]: row for row in cursor.execute(query, [NODES[number]])}

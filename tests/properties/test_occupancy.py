@@ -194,7 +194,6 @@ def takes(direct: Direct, node: UUID, epoch: int) -> bool:
 
 
 def register(direct: Direct, specs: Sequence[Options]) -> dict[UUID, int]:
-    """Make the queue and the nodes."""
     direct.create_queue(QUEUE, ONLY_AFFINITY)
     for number, spec in enumerate(specs):
         spec |= {"name": f"n{number}", "instance_id": "i"}

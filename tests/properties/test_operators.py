@@ -6,15 +6,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.direct import Direct
-from tests.oracle.affinity import affinity
-from tests.oracle.expressions import expr_holds, holds
-from tests.properties.cluster import CONTRADICTORY, ONLY_AFFINITY
+from tests.oracle.expressions import expr_holds
+from tests.properties.cluster import ONLY_AFFINITY
 from tests.properties.many_nodes import OPERANDS, ManyNodes, register_many
-from tests.properties.strategies import exprs, preferences
 
 QUEUE = "scores"
 
@@ -55,30 +51,6 @@ def test_presence(conn: psycopg.Connection, nodes: ManyNodes) -> None:
 def test_two_labels(conn: psycopg.Connection, nodes: ManyNodes) -> None:
     """One label of a node against another."""
     assert differences(conn, nodes, other_label_expressions()) == []
-
-
-@given(require=st.lists(exprs, min_size=1, max_size=2))
-def test_requirements(conn: psycopg.Connection, nodes: ManyNodes, require: list[dict[str, Any]]) -> None:
-    """Random requirements: eligible on the oracle's nodes, or contradictory and on none of them."""
-    expected = {node_id for node_id, node in nodes.by_id.items() if holds(require, node)}
-    try:
-        rows = Direct(conn).match({"require": require})
-    except psycopg.DatabaseError as error:
-        if error.sqlstate != CONTRADICTORY:
-            raise
-        assert expected == set()
-        return
-    assert {row["node_id"] for row in rows if row["eligible"]} == expected
-
-
-@given(prefer=preferences)
-def test_preferences(conn: psycopg.Connection, nodes: ManyNodes, prefer: list[dict[str, Any]]) -> None:
-    """Random preferences: the documented score on every node."""
-    placement = {"prefer": prefer}
-    rows = Direct(conn).match(placement, {"queue": QUEUE})
-    scores = {row["node_id"]: row["score"] for row in rows}
-    expected = {node_id: affinity(placement, node) for node_id, node in nodes.by_id.items()}
-    assert scores == pytest.approx(expected)
 
 
 def differences(conn: psycopg.Connection, nodes: ManyNodes, asked: Iterable[dict[str, Any]]) -> list[str]:

@@ -189,7 +189,6 @@ def rage(storm: Storm, meanwhile: Callable[[], None] = lambda: None) -> None:
 
 
 def prepare(conn: psycopg.Connection[Any], storm: Storm) -> None:
-    """The queue, the nodes, the policies of services."""
     install_clock(conn)
     install_notes(conn)
     direct, choose = Direct(conn), Random(storm.seed)

@@ -7,6 +7,7 @@ from time import monotonic
 import psycopg
 
 from tests.direct import Direct
+from tests.transitions import transitions
 from tests.walk.canonical import Key, key_of
 from tests.walk.ground import Ground, Mark
 from tests.walk.rules import broken
@@ -15,6 +16,10 @@ from tests.walk.steps import Outcome, Step
 from tests.walk.world import Promise
 
 _DEEPEST = 200  # the walk calls itself
+_MOVES = transitions()
+_STATES = {state for move in _MOVES for state in move[:2]}
+_SWEEPS = {"due", "expire", "deadline", "reserve"}
+_CAUSES = {"give": {"fail"}, "snooze": {"release"}, "settle": {"complete", "claim"}}  # else the verb
 
 
 class BrokenRuleError(AssertionError):
@@ -113,7 +118,7 @@ class Walk:
             self._hold(step.wrong(here, here, Outcome(refused=error.sqlstate)))
             return None
         there = self.ground.look()
-        self._hold(step.wrong(here, there, outcome))
+        self._hold(step.wrong(here, there, outcome) + undeclared(step, here, there))
         for promise in self.promises:
             self._hold(promise(here, there))
         return there
@@ -142,3 +147,18 @@ class Walk:
     def _hold(self, wrong: list[str]) -> None:
         if wrong:
             raise BrokenRuleError("\n".join([f"after {', '.join(self.path) or 'nothing'}:", *wrong]))
+
+
+def undeclared(step: Step, before: Seen, after: Seen) -> list[str]:
+    """Leases that moved as the page about their life has it of no such call; one may take several ways."""
+    verb = step.name.split()[0]
+    causes = _CAUSES.get(verb, {verb}) | _SWEEPS
+    ways = {(origin, target) for origin, target, cause in _MOVES if cause in causes}
+    wrong = []
+    for key, lease in after.leases.items():
+        reached = {before.leases[key].state if key in before.leases else "none"}
+        while more := {target for origin, target in ways if origin in reached} - reached:
+            reached |= more
+        if reached | {lease.state} <= _STATES and lease.state not in reached:
+            wrong.append(f"{key} is {lease.state}, to which {step.name} does not lead")
+    return wrong
