@@ -14,7 +14,6 @@ from tests.client.conftest import Node
 
 
 async def claim_one(client: AsyncClient, queue: str, node: Node) -> Claim:
-    """Spawn a lease and claim it."""
     await client.spawn_lease(queue, "t", {"a": 1}, headers={"h": 1})
     (claim,) = await client.claim_task([queue], node.node_id, node.epoch)
     return claim

@@ -8,10 +8,7 @@ import pytest
 
 from hwqueue import App, Member, Placement, label
 from hwqueue.client import AsyncClient
-from hwqueue.errors import (
-    BadArgument,
-    GangNotFound,
-)
+from hwqueue.errors import BadArgument, GangNotFound
 from hwqueue.types import LeaseSpec, LeaseState, SpawnedMember
 from tests.client.conftest import Node
 

@@ -115,7 +115,6 @@ def set_to(conn: psycopg.Connection, *settings: tuple[str, str]) -> Iterator[Non
 
 @asynccontextmanager
 async def ours(dsn: str) -> AsyncIterator[dict[str, Any]]:
-    """Clients with a pool of their own."""
     async with AsyncClient(dsn, pool_size=1) as client:
         with Client(dsn, pool_size=1) as blocking:
             yield {"AsyncClient": client, "Client": Awaitable(blocking)}

@@ -25,7 +25,6 @@ FLAGGED = "select count(*) from hwqueue.claim where is_awaited"
 
 @pytest.fixture
 def claim(client: AsyncClient, queue: str, node: Node) -> Claims:
-    """Spawn a lease and claim it."""
 
     async def make() -> Claim:
         await client.spawn_lease(queue, "t", max_attempts=1)

@@ -5,13 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from hwqueue.client import AsyncClient
-from hwqueue.errors import (
-    BadArgument,
-    StepOfRun,
-    StepUnknown,
-    UniqueConflict,
-    WrongRunState,
-)
+from hwqueue.errors import BadArgument, StepOfRun, StepUnknown, UniqueConflict, WrongRunState
 from hwqueue.placement import Placement
 from hwqueue.types import Unique
 from tests.client.conftest import Node

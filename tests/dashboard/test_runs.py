@@ -42,7 +42,6 @@ class Running:
         return {str((claim.headers or {})["step"]): claim for claim in claims}
 
     def complete(self, step: str) -> None:
-        """Claim a step and complete it."""
         claim = self.claim()[step]
         self.sql.complete_lease(claim.lease_id, claim.claim_token)
 

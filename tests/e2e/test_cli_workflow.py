@@ -65,7 +65,6 @@ def runner(dsn: str) -> Iterator[Runner]:
 
 @pytest.fixture
 def submitted(runner: Runner, shown: Shown) -> str:
-    """The id of a run of SPEC."""
     runner.client.define_workflow(SPEC)
     run_id: str = shown("workflow", "run", "training", "--input", '{"dataset": "x"}')["run_id"]
     return run_id

@@ -76,7 +76,6 @@ class Floor:
         return {name: step.reason or step.state for name, step in self.steps(run_id).items()}
 
     def ended(self, run_id: UUID) -> tuple[str, Any]:
-        """The state and the result of a run."""
         run = self.client.get_workflow_run(run_id)
         return run.state, run.result
 

@@ -45,7 +45,6 @@ def run_id(folder: Path) -> str:
 
 
 def left_behind(server_dsn: str, folder: Path) -> list[str]:
-    """Databases of the run, and its folder."""
     with psycopg.connect(server_dsn, autocommit=True) as connection:
         rows = connection.execute(
             "select datname from pg_database where datname like %s", [f"%{run_id(folder)}%"]

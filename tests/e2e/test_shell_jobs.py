@@ -62,7 +62,6 @@ def registered_worker(
 
 @pytest.fixture
 def run(client: Client, dsn: str) -> Run:
-    """Run `hwqueue run` to its end."""
 
     def run_to_its_end(*words: str) -> subprocess.CompletedProcess[str]:
         line = [*HWQUEUE, "--dsn", dsn, "run", "--queue", QUEUE, *words]

@@ -34,7 +34,6 @@ def api(api: Api) -> Api:
 
 
 def spawn(api: Api, count: int) -> None:
-    """Leases that have a key each."""
     leases = [{"task": "draw", "options": {"idempotency_key": str(number)}} for number in range(count)]
     api.rows("spawn_leases", queue="big", leases=leases)
 

@@ -20,7 +20,6 @@ def _all_in_a_call(direct: Direct) -> None:
 
 
 def spawn(direct: Direct, **options: Any) -> UUID:
-    """Spawn an everywhere task; its id."""
     row = direct.row("spawn_everywhere", queue=QUEUE, task="agent", options=Jsonb(options))
     found = row["everywhere_id"]
     assert isinstance(found, UUID)

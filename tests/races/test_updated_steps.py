@@ -16,7 +16,6 @@ PREFERS = {"placement": {"prefer": [{"weight": 10, "when": {"rack": [7]}}]}}
 
 
 def update(flow: Flow, direct: Direct, **more: Any) -> dict[str, Row]:
-    """Update steps; the rows by step."""
     rows = direct.rows("update_steps", run=flow.run, changes=PREFERS, **more)
     return {row["step"]: row for row in rows}
 

@@ -37,7 +37,6 @@ async def pages(http: Http, verb: str, **body: Any) -> AsyncIterator[dict[str, A
 
 
 async def changed(http: Http, verb: str, **body: Any) -> list[str]:
-    """The leases that all pages changed."""
     return [lease async for page in pages(http, verb, **body) for lease in page["changed"]]
 
 

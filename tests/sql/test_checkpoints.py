@@ -26,7 +26,6 @@ def claim(api: Api, queue: str) -> Row:
 
 
 def save(api: Api, claim: Row, name: str, state: Any = None, **more: Any) -> Any:
-    """Save a checkpoint of the claim."""
     return api.value("save_checkpoint", **token(claim), name=name, state=Jsonb(state), **more)
 
 
@@ -37,7 +36,6 @@ def saved(api: Api, claim: Row) -> dict[str, Any]:
 
 
 def suspend(api: Api, claim: Row, **wait: Any) -> str:
-    """Suspend the lease of the claim; its state."""
     state = api.value("suspend_lease", **token(claim), **wait)
     assert isinstance(state, str)
     return state

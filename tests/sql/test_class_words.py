@@ -13,7 +13,6 @@ WEB = {"labels": {"app": "web"}}
 
 
 def words(api: Api, placement: Any, **options: Any) -> str:
-    """The words of a lease's class."""
     lease = api.spawn(api.queue(), placement=placement, **options)
     said = "select hwqueue.class_words(c) from hwqueue.placement_class c where class_id = %s"
     return str(api.one(said, class_of(api, lease)))

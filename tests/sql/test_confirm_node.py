@@ -12,7 +12,6 @@ PROD: list[Row] = [{"trust": "acme.prod"}]
 
 
 def trusted(api: Api, **more: Any) -> Node:
-    """A node that is attested for acme.prod."""
     node = api.node()
     api.rows("attest_node", node=node.node_id, domain="acme.prod", **more)
     return node

@@ -29,7 +29,6 @@ def stage(api: Api, clock: Clock) -> Stage:
 
 
 def newest(api: Api) -> int:
-    """The id of the newest event."""
     event_id = api.rows("list_events", limit=1)[0]["event_id"]
     assert isinstance(event_id, int)
     return event_id

@@ -21,7 +21,6 @@ def api(request: pytest.FixtureRequest, conn: psycopg.Connection) -> Api:
 
 
 def drained(api: Api, node: Node, *queues: str) -> list[UUID]:
-    """All that the node gets, one by one."""
     found: list[UUID] = []
     while taken := api.claimed(node, *queues):
         found += taken

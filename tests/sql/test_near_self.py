@@ -35,7 +35,6 @@ class Shop:
         assert state == "pending"
 
     def prefers(self) -> list[UUID]:
-        """The nodes that its placement prefers."""
         wishes = self.api.lease(self.lease)["placement"].get("prefer", [])
         return [UUID(wish["when"][0]["node"][0]) for wish in wishes]
 

@@ -23,7 +23,6 @@ def normal(api: Api, placement: Any) -> Any:
 
 
 def refused(api: Api, code: str, placement: Any) -> str | None:
-    """The field for which a placement is refused."""
     return api.refused(code, "normalise_placement", placement=placement, field="p").field
 
 

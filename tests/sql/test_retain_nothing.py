@@ -61,7 +61,6 @@ WAYS: dict[str, Way] = BATCHES | {
 
 
 def leases_of(api: Api, queue: str) -> list[UUID]:
-    """The leases of the queue that there are."""
     return [row["lease_id"] for row in api.rows("list_leases", filter={"queue": queue})]
 
 

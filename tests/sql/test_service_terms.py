@@ -14,7 +14,6 @@ def racks(api: Api, *racks: int) -> list[Node]:
 
 
 def spawn(api: Api, queue: str, service: UUID, **options: object) -> UUID:
-    """Spawn a lease of a service."""
     lease = api.spawn(queue, service_id=str(service), **options)
     api.settle_terms()
     return lease

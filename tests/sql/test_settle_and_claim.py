@@ -13,7 +13,6 @@ from tests.sql.api import NOBODY, Api, Node, raw, settlement, token
 
 
 def settle(api: Api, node: Node, settlements: list[Row], *queues: str, qty: int = 0) -> list[Row]:
-    """Settle, and claim `qty` more; the rows."""
     queues = queues or (api.queue(),)
     return api.rows("settle_and_claim", **node.who, settle=settlements, queues=list(queues), qty=qty)
 

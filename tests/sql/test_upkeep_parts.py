@@ -71,7 +71,6 @@ def postponed(conn: psycopg.Connection) -> list[tuple[str, int]]:
 
 
 def expiring(api: Api, clock: Clock) -> UUID:
-    """A lease whose claim has expired."""
     claim = api.running(api.queue(claim_timeout=60))
     clock.advance(timedelta(minutes=2))
     return UUID(str(claim["lease_id"]))

@@ -47,7 +47,6 @@ def claimed(api: Api, **arguments: Any) -> list[Row]:
 
 
 def told(rows: list[Row]) -> list[tuple[str, str]]:
-    """The webhooks that are told, and of what."""
     return sorted((row["webhook"], row["code"]) for row in rows)
 
 

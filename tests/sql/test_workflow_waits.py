@@ -21,7 +21,6 @@ def wait(name: str, *after: Any, signal: str = "go", **more: Any) -> Row:
 
 
 def send(api: Api, flow: Flow, payload: Any = None, name: str = "go", **more: Any) -> Row:
-    """Send a signal to the run."""
     return api.row("signal_workflow_run", run=flow.run, name=name, payload=payload, **more)
 
 

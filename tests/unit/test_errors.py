@@ -35,7 +35,6 @@ class Refusal(psycopg.DatabaseError):
 
 
 def translated(error: Exception) -> Exception:
-    """What `translate` makes of an error."""
     with pytest.raises(Exception) as caught, translate():  # noqa: PT011
         raise error
     return caught.value

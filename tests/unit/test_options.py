@@ -129,7 +129,6 @@ def of_a_module(frame: int) -> None:
 
 
 def command_of(path: str) -> Any:
-    """A command, by its group and name."""
     group, name = path.split()
     return tools.get_command(tools.app).commands[group].commands[name]
 

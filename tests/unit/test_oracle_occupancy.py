@@ -19,7 +19,6 @@ def id_of(name: str) -> UUID:
 
 
 def node(name: str, zone: str | None = None, **spec: Any) -> Node:
-    """A node, in a zone or in none."""
     labels = {"zone": zone} if zone else {}
     return Node.from_spec(id_of(name), {"labels": labels, **spec})
 

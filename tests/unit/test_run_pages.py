@@ -34,7 +34,6 @@ def at(seconds: float) -> datetime:
 
 
 def run(state: Any = "running", **more: Any) -> Any:
-    """A run that was submitted at the start."""
     given = {"run_id": uuid4(), "workflow": "training", "version": 1, "state": state, "tenant": ""}
     given |= {"input": {}, "attempt": 1, "submitted_at": START, "step_counts": {}, "root_run_id": uuid4()}
     return bare(WorkflowRun, **(given | {"labels": {}, "headers": {}} | more))
