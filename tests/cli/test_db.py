@@ -86,8 +86,7 @@ def test_an_error_of_the_server_is_told_with_its_fix(embedded: EmbeddedServer) -
     embedded.data_dir.mkdir()
     (embedded.data_dir / "thesis.txt").touch()
     result = runner.invoke(app, ["db", "start"])
-    assert result.exit_code == 1
-    assert result.stdout == ""
+    assert (result.exit_code, result.stdout) == (1, "")
     assert "was not made by hwqueue" in result.stderr
     assert "hint: choose an empty or new folder with HWQUEUE_DATA_DIR" in result.stderr
 
@@ -196,8 +195,7 @@ def test_a_missing_schema_exits_with_4(empty_dsn: str) -> None:
     result = runner.invoke(app, ["db", "check", "--dsn", empty_dsn, "--json"])
     assert result.exit_code == 4
     error = json.loads(result.stderr)
-    assert error["sqlstate"] == "QHS01"
-    assert error["hint"] == "install it: hwqueue db upgrade"
+    assert (error["sqlstate"], error["hint"]) == ("QHS01", "install it: hwqueue db upgrade")
 
 
 @pytest.mark.parametrize(

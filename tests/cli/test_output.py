@@ -183,8 +183,7 @@ def test_errors_become_exit_codes(
 ) -> None:
     assert report_error(kind("no such thing", hint="look again"), Options()) == code
     printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err == "error: no such thing\nhint: look again\n"
+    assert (printed.out, printed.err) == ("", "error: no such thing\nhint: look again\n")
 
 
 def test_verbose_shows_where_an_error_came_from(capsys: pytest.CaptureFixture[str]) -> None:

@@ -158,8 +158,7 @@ async def test_a_wait_that_is_none_or_endless(dsn: str, receiver: Receiver, aske
         b"\r\n\r\n", b"\r\nretry-after: " + asked.encode("latin-1") + b"\r\n\r\n"
     )
     async with sent(dsn, receiver.url) as delivery:
-        assert delivery.state == "waiting"
-        assert delivery.status == 503
+        assert (delivery.state, delivery.status) == ("waiting", 503)
 
 
 async def test_a_receiver_that_does_not_answer(dsn: str, receiver: Receiver) -> None:

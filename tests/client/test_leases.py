@@ -123,8 +123,7 @@ async def test_a_batch_keeps_its_order_and_a_bad_element_undoes_it(client: Async
     ]
     with pytest.raises(errors.BadArgument) as caught:
         await client.spawn_leases(queue, batch)
-    assert caught.value.detail["index"] == 1
-    assert caught.value.field == "options.priority"
+    assert (caught.value.detail["index"], caught.value.field) == (1, "options.priority")
     assert await client.list_leases(queue=queue) == []
     batch[1] = {"task": "b", "params": {"n": 1}, "options": {"delay": timedelta(hours=1)}}
     spawned = await client.spawn_leases(queue, batch)

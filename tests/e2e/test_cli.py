@@ -24,8 +24,7 @@ GPU_NODE = ("--tags", '{"gpu_model": "T4"}', "--capacity", '{"cpu_milli": 8000}'
 
 def test_a_queue_from_create_to_drop(cli: Cli, shown: Shown) -> None:
     made = shown("queue", "create", "renders", "--policy", '{"max_attempts": 3}')
-    assert made["queue"] == "renders"
-    assert made["policy"]["max_attempts"] == 3
+    assert (made["queue"], made["policy"]["max_attempts"]) == ("renders", 3)
     assert [queue["queue"] for queue in shown("queue", "list")] == ["renders"]
     cli("queue", "pause", "renders")
     assert shown("queue", "show", "renders")["paused"] is True
@@ -71,9 +70,7 @@ def test_a_lease_from_spawn_to_requeue(cli: Cli, shown: Shown) -> None:
     assert spawned["state"] == "pending"
     lease_id = spawned["lease_id"]
     lease = shown("lease", "show", lease_id)
-    assert lease["params"] == {"frame": 7}
-    assert lease["labels"] == {"team": "film"}
-    assert lease["priority"] == 5
+    assert (lease["params"], lease["labels"], lease["priority"]) == ({"frame": 7}, {"team": "film"}, 5)
     assert lease["placement"]["resources"] == {"gpu": 1}
     assert [row["lease_id"] for row in shown("lease", "list", "--state", "pending")] == [lease_id]
     assert shown("lease", "list", "--queue", "renders", "--state", "failed") == []
@@ -160,8 +157,7 @@ def test_a_node_from_register_to_deregister(cli: Cli, shown: Shown, tmp_path: Pa
     node = shown("node", "show", "box-1")
     assert node["labels"] == {"gpu_model": "T4"}
     assert [gpu["model"] for gpu in node["gpus"]] == ["T4", "T4"]
-    assert node["rack"] == 7
-    assert node["state"] == "live"
+    assert (node["rack"], node["state"]) == (7, "live")
     assert "NodeIsolation(" not in cli("node", "show", "box-1").stdout
     assert shown("node", "show", made["node_id"])["name"] == "box-1"
     for command, state in (

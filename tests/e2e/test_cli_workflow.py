@@ -397,8 +397,7 @@ def test_a_dry_run_tells_what_each_step_asks_and_where_it_could_run(
     assert told[1].split()[:5] == ["prepare", "prepare", "default", "1", "1"]
     assert told[2].split()[:5] == ["train", "train", "default", "0", "0"]
     begin = told.index("train")
-    assert told[begin + 1] == "  step: gpu in true"
-    assert told[-1] == "  but for gpu in true: 1 node"
+    assert (told[begin + 1], told[-1]) == ("  step: gpu in true", "  but for gpu in true: 1 node")
     found = shown(*line, code=1)
     assert [each["nodes_matching"] for each in found] == [1, 0]
     whole = shown(*line, "--tags", "zone=a", code=1)

@@ -157,8 +157,7 @@ def test_nightly_etl_reports_without_a_source(floor: Floor, monkeypatch: pytest.
         run = floor.module.submit(floor.client)
         floor.drain()
     assert floor.ran.count("returns") == 3
-    assert floor.runs["write"].result == {"income": 330, "without": ["returns"]}
-    assert floor.ran[-1] == "tell"
+    assert (floor.runs["write"].result, floor.ran[-1]) == ({"income": 330, "without": ["returns"]}, "tell")
     assert floor.ended(run) == ("failed", None)
     # it answers again in the morning
     floor.client.retry_workflow_run(run, mode="failed_and_downstream")
@@ -207,8 +206,7 @@ def test_human_approval_waits_without_a_slot(floor: Floor) -> None:
     floor.module.decide(floor.client, run)
     floor.module.decide(floor.client, run)  # she clicks twice
     floor.drain()
-    assert floor.ran == ["assess", "ask", "ask", "pay"]
-    assert floor.runs["pay"].result == "320 paid back"
+    assert (floor.ran, floor.runs["pay"].result) == (["assess", "ask", "ask", "pay"], "320 paid back")
     assert floor.runs["ask"].result == {
         "ticket": "refund of 320?", "approved": True, "by": "ann",
     }  # fmt: skip
@@ -289,8 +287,7 @@ def test_build_test_deploy_tests_on_both_architectures(floor: Floor) -> None:
 def test_build_test_deploy_withdraws_what_the_canary_dislikes(floor: Floor) -> None:
     run = floor.module.submit(floor.client, floor.module.DIVIDES)
     floor.drain()
-    assert floor.runs["canary"].result == {"error_rate": 0.2}
-    assert floor.ran[-1] == "withdraw"
+    assert (floor.runs["canary"].result, floor.ran[-1]) == ({"error_rate": 0.2}, "withdraw")
     assert floor.states(run)["deploy"] == "condition"
     assert floor.states(run)["roll_back"] == "parent_skipped"
     assert floor.ended(run)[0] == "completed"
@@ -437,8 +434,7 @@ def test_order_processing_packs_what_is_paid(floor: Floor, clock: Clock) -> None
     floor.module.decide(floor.client, run)
     floor.module.decide(floor.client, run)  # the bank calls twice
     floor.drain()
-    assert floor.ran == ["reserve", "pack"]
-    assert floor.runs["pack"].result == {"parcels": 3, "pay_back": 20}
+    assert (floor.ran, floor.runs["pack"].result) == (["reserve", "pack"], {"parcels": 3, "pay_back": 20})
     assert floor.states(run)["put_back"] == "condition"
     assert floor.states(run)["two_weeks"] == "running"
     clock.advance(timedelta(days=14))

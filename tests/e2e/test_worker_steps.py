@@ -104,8 +104,7 @@ async def test_a_signal_that_is_there_costs_no_suspension(
     async with worker(dsn, app):
         lease = await ended(client, lease_id)
     assert isinstance(lease.result, dict)
-    assert lease.result["packed"] == 7
-    assert lease.attempts == ()
+    assert (lease.result["packed"], lease.attempts) == (7, ())
 
 
 async def test_a_long_sleep_frees_the_slot(

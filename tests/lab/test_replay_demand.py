@@ -191,10 +191,8 @@ def test_reads_both_files(nodes: Path, pods: Path) -> None:
     trace = read_trace(nodes, pods)
     assert trace.machines == (Machine("n1", 96000, 393216, 8, "G2"), Machine("n2", 32000, 262144, 0, None))
     assert trace.jobs == (Job("p1", 4000, 8192, 1, 460, ("T4", "G2"), "LS", "Running", 10, 12, 99),)
-    assert trace.gpus == 8
-    assert trace.machines[0].labels == {"pool": "gpu", "gpu_model": "G2"}
-    assert trace.machines[1].labels == {"pool": "cpu"}
-    assert trace.jobs[0].kind == "share"
+    assert (trace.gpus, trace.machines[0].labels) == (8, {"pool": "gpu", "gpu_model": "G2"})
+    assert (trace.machines[1].labels, trace.jobs[0].kind) == ({"pool": "cpu"}, "share")
     assert read_trace(nodes, pods, ignore_gpu_spec=True).jobs[0].gpu_models == ()
 
 
@@ -202,8 +200,7 @@ def test_published_column_names_further_columns_and_float_times(nodes: Path, pod
     nodes.write_text("sn,cpu_milli,memory_mib,gpu,model,note\nn1,96000,393216,8,G2,hello\n")
     pods.write_text(POD_HEADER.replace("pod,", "name,", 1) + POD.replace("10,12,99", "10.0,12.0,99.0"))
     trace = read_trace(nodes, pods)
-    assert trace.machines[0].gpu_model == "G2"
-    assert trace.jobs[0].deleted_at == 99
+    assert (trace.machines[0].gpu_model, trace.jobs[0].deleted_at) == ("G2", 99)
 
 
 @pytest.mark.parametrize(

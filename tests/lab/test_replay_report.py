@@ -58,14 +58,10 @@ def _report(ledger: Ledger, *, seed: int = 1, timed: bool = False) -> report.Rep
 
 def test_figures_of_a_backlog_run() -> None:
     made = _report(_ledger())
-    assert made.gpus == 2
-    assert made.gpus_allocated == 0.5
-    assert made.gpus_allocated_percent == 25.0
+    assert (made.gpus, made.gpus_allocated, made.gpus_allocated_percent) == (2, 0.5, 25.0)
     assert made.demand_percent == 125.0
     assert made.models == (report.ModelShare("T4", 2, 0.5, 25.0),)
-    assert made.timing.claims == 2
-    assert made.timing.claims_per_second == 0.5
-    assert made.timing.claim_calls == 2
+    assert (made.timing.claims, made.timing.claims_per_second, made.timing.claim_calls) == (2, 0.5, 2)
     assert (made.timing.claim_p50_ms, made.timing.claim_p99_ms) == (4.0, 6.0)
     assert made.timing.empty_calls == 1
     assert made.kinds == (
@@ -87,8 +83,7 @@ def test_figures_of_a_timed_run() -> None:
     assert made.peak_gpu_percent == 25.0
     assert made.mean_gpu_percent == pytest.approx(25.0 * 2 / 3)  # from 1 s to 3 s of 3 s
     assert (made.wait_p50_s, made.wait_p99_s) == (5.0, 15.0)  # of the trace, ten times faster
-    assert made.outcomes == {"completed": 1, "deadline_exceeded": 0}
-    assert made.never_scheduled_but_ran == 1
+    assert (made.outcomes, made.never_scheduled_but_ran) == ({"completed": 1, "deadline_exceeded": 0}, 1)
 
 
 def test_what_a_ledger_counts() -> None:

@@ -40,8 +40,7 @@ async def test_spawn_and_get(http: Http, queue: str) -> None:
     }
     lease = await spawned(http, queue, params={"frame": 7}, options=options)
     assert (lease["queue"], lease["task_name"], lease["state"]) == (queue, "draw", "scheduled")
-    assert lease["params"] == {"frame": 7}
-    assert lease["placement"]["resources"] == {"gpu": 1}
+    assert (lease["params"], lease["placement"]["resources"]) == ({"frame": 7}, {"gpu": 1})
     assert lease["placement"]["require"] == [{"label": "gpu", "op": "in", "values": [True]}]
     assert (lease["priority"], lease["tenant"], lease["labels"]) == (5, "film", {"app": "render"})
     assert lease["deadline"] == "2999-01-31T11:00:00Z"

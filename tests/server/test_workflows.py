@@ -219,8 +219,7 @@ async def test_a_dry_run_says_where_steps_could_run(http: Http, sql: Client, que
     assert nowhere["came_from"] == {"require": [["step"]]}
     asks = body | {"options": {"affinity_tags": {"zone": "none"}}}
     asked = ok(await http.post(url, json=asks))["items"][0]
-    assert asked["nodes_matching"] == 0
-    assert asked["came_from"] == {"require": [["step"], ["submission"]]}
+    assert (asked["nodes_matching"], asked["came_from"]) == (0, {"require": [["step"], ["submission"]]})
     refused = body | {"options": {"affinity_tags": {"own": "x"}}}
     problem(await http.post(url, json=refused), 422, "QHC04")
     problem(await http.post(url, json={"spec": "none"}), 404, "QHF01")

@@ -168,8 +168,7 @@ class TestFit:
         needs: dict[str, Row] = {"cpu": {"cpu_milli": 1}, "one": {"gpu": 1}, "four": {"gpu": 4}}
         needs |= {"two": {"gpu": 2}, "share": {"gpu_milli": 500}}
         got = self.order(api, {"gpus": gpus(8)}, needs)
-        assert got[:2] == ["four", "two"]
-        assert got[-1] == "cpu"
+        assert (got[:2], got[-1]) == (["four", "two"], "cpu")
 
     def test_what_is_left_is_of_most_use(self, api: Api) -> None:
         """Least residue on the device, cpu that other GPUs need, and work that few nodes can take."""

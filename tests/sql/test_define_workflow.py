@@ -216,8 +216,7 @@ def test_what_the_levels_ask_of_a_step(api: Api, queue: str, case: str) -> None:
 def test_a_contradiction_names_both_sides(api: Api) -> None:
     given = spec(step("report", **NO_GPU), queue=api.queue(), affinity_tags={"gpu": True})
     refusal = api.refused("QHC04", "submit_spec", spec=given)
-    assert refusal.detail["step"] == "report"
-    assert refusal.detail["level"] == ["workflow", "step"]
+    assert (refusal.detail["step"], refusal.detail["level"]) == ("report", ["workflow", "step"])
     assert refusal.detail["left"] == {"affinity_tags": {"gpu": True}}
     assert refusal.detail["right"] == {"affinity_tags": {"gpu": False}}
     assert "override" in refusal.hint

@@ -181,8 +181,7 @@ def test_why_no_node_matches(stage: Stage, spec: Row, placement: Row, reason: st
     stage.api.spawn(stage.api.queue(), placement=placement)
     stage.reap()
     [event] = since(stage.api, before, "class_unmatched")
-    assert event["detail"]["reason"] == reason
-    assert event["detail"]["reasons"][reason] == 1
+    assert (event["detail"]["reason"], event["detail"]["reasons"][reason]) == (reason, 1)
     assert f"{reason} on 1 of 1" in event["message"]
     assert " that ask for " in event["message"]
 

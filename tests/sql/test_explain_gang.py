@@ -130,8 +130,7 @@ def test_members_that_no_node_may_run(api: Api, queue: str, racks: list[Node]) -
 def test_what_has_room_is_reserved(api: Api, queue: str, racks: list[Node]) -> None:
     """By the same functions: what is said to fit starts, in the place that is named."""
     found = forecast(api, queue, 2, GPU, together="rack")
-    assert found["headline"] == "rack 1 has room for all 2 now"
-    assert found["places"][0]["place"] == "rack 1"
+    assert (found["headline"], found["places"][0]["place"]) == ("rack 1 has room for all 2 now", "rack 1")
     gang_id = spawn(api, queue, 2, GPU, together="rack")
     headline = explained(api, gang_id)["headline"]
     assert headline == "rack 1 has room for all 2; the next try is at the next reap"

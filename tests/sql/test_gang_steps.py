@@ -313,5 +313,4 @@ def test_equal_gangs_are_one_definition(api: Api) -> None:
     steps = [gang("a", 2, together="rack"), gang("a", 2, **more)]
     rows = [api.row("submit_spec", spec={"name": queue, "queue": queue, "steps": [one]}) for one in steps]
     found = [api.row("get_run_workflow", run=row["run_id"]) for row in rows]
-    assert found[0] == found[1]
-    assert found[0]["spec"]["steps"][0]["together"] == ["rack"]
+    assert (found[0], found[0]["spec"]["steps"][0]["together"]) == (found[1], ["rack"])

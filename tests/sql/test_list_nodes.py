@@ -75,8 +75,7 @@ def test_what_runs_on_a_node_the_oldest_first(api: Api, clock: Clock) -> None:
     assert rows[0]["assignment"]["gpus"][0]["resource_id"] == gpu["resource_id"]
     assert (rows[1]["tenant"], rows[1]["service_id"]) == ("acme", service)
     assert {(row["queue"], row["task_name"]) for row in rows} == {(queue, TASK)}
-    assert rows[0]["expires_at"] == first["expires_at"]
-    assert rows[0]["claim_token"] == first["claim_token"]
+    assert (rows[0]["expires_at"], rows[0]["claim_token"]) == (first["expires_at"], first["claim_token"])
     api.rows("drain_node", node=node.node_id, deadline=timedelta(minutes=1))
     rows = api.rows("node_claims", node=node.node_id)
     assert {row["stop_reason"] for row in rows} == {"preempted"}

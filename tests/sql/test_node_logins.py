@@ -250,8 +250,7 @@ def test_a_role_that_is_gone_is_nobodys(api: Api, logins: Logins) -> None:
     operator.rows("hand_over_node", node=node.node_id, login=new_login)
     assert new.value("complete_lease", **token(claim)) == "completed"
     [event] = api.rows("list_events", filter={"code": "node_handed_over"}, limit=1)
-    assert event["node_id"] == node.node_id
-    assert event["detail"] == {"from": login, "to": new_login}
+    assert (event["node_id"], event["detail"]) == (node.node_id, {"from": login, "to": new_login})
     assert event["actor"] == operator_login
 
 

@@ -65,8 +65,7 @@ def test_the_origin_of_the_label_is_the_version(api: Api) -> None:
 def test_a_version_that_no_node_runs_any_more_is_what_the_run_waits_for(api: Api) -> None:
     lease = steps_of(api, Pinned(api, step("a")).submit("1.8"))["a"]["lease_id"]
     [reason] = api.row("explain_lease", lease=lease)["sole_blockers"]
-    assert reason["predicate"]["label"] == "app_version"
-    assert reason["predicate"]["values"] == ["1.8"]
+    assert (reason["predicate"]["label"], reason["predicate"]["values"]) == ("app_version", ["1.8"])
 
 
 @pytest.mark.thorough

@@ -29,8 +29,7 @@ def test_read_cluster(conn: psycopg.Connection, clock: Clock) -> None:
     assert cluster.nodes[node].is_live
     assert cluster.succeeded == {done["lease_id"]: node}
     leases = {claim.lease.lease_id: claim for claim in cluster.running}
-    assert leases[staying].lease.labels == {"app": "web"}
-    assert leases[staying].lease.tenant == "t"
+    assert (leases[staying].lease.labels, leases[staying].lease.tenant) == ({"app": "web"}, "t")
     assert leases[staying].lease.service_id == service
     assert not leases[staying].is_leaving
     assert leases[stopping].lease.placement == {"require": [{"node": [str(node)]}]}

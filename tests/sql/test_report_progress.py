@@ -52,8 +52,7 @@ def test_it_stays_with_the_attempt_that_ended(api: Api) -> None:
     api.value("report_progress", reports=[report(second, fraction=0.75)])
     api.value("complete_lease", **token(second))
     lease = api.lease(second["lease_id"])
-    assert lease["attempts"][0]["progress"]["fraction"] == 0.5
-    assert lease["progress"]["fraction"] == 0.75
+    assert (lease["attempts"][0]["progress"]["fraction"], lease["progress"]["fraction"]) == (0.5, 0.75)
 
 
 def test_only_who_holds_the_claim_reports(api: Api, conn: psycopg.Connection) -> None:

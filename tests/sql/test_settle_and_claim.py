@@ -55,8 +55,7 @@ def test_each_outcome(api: Api, clock: Clock) -> None:
     assert [row["state"] for row in by_ordinal] == states
     leases = [api.lease(claim["lease_id"]) for claim in claims]
     assert [lease["state"] for lease in leases] == states
-    assert leases[0]["result"] == {"n": 1}
-    assert leases[1]["attempts"][0]["error"] == {"n": 2}
+    assert (leases[0]["result"], leases[1]["attempts"][0]["error"]) == ({"n": 1}, {"n": 2})
     assert leases[1]["available_at"] == clock.now() + timedelta(seconds=30)
     assert leases[3]["available_at"] == at
     assert leases[5]["available_at"] == clock.now() + timedelta(minutes=1)

@@ -112,8 +112,7 @@ def test_a_batch(api: Api, queue: str) -> None:
     ]
     rows = api.rows("spawn_leases", queue=queue, leases=batch)
     assert [row["created"] for row in rows] == [True, False, True, False, False, True]
-    assert rows[1]["lease_id"] == taken
-    assert rows[3]["lease_id"] == rows[0]["lease_id"]
+    assert (rows[1]["lease_id"], rows[3]["lease_id"]) == (taken, rows[0]["lease_id"])
     assert rows[4]["lease_id"] == rows[2]["lease_id"] != ended
     assert api.rows("verify_invariants") == []
 

@@ -110,8 +110,7 @@ def test_many_runs_at_once(api: Api) -> None:
     rows = api.rows("submit_workflows", workflow=name, runs=runs)
     assert [row["ordinal"] for row in rows] == [1, 2, 3, 4, 5]
     assert [row["created"] for row in rows] == [True, True, False, True, False]
-    assert rows[0]["run_id"] == rows[2]["run_id"]
-    assert rows[3]["run_id"] == rows[4]["run_id"]
+    assert (rows[0]["run_id"], rows[3]["run_id"]) == (rows[2]["run_id"], rows[4]["run_id"])
     assert api.value("run_input", run=rows[3]["run_id"]) == {"n": 3}
     assert api.rows("submit_workflows", workflow=name, runs=[]) == []
 

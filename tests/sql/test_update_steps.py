@@ -98,8 +98,7 @@ def test_a_contradiction_names_both_sides_and_changes_nothing(api: Api, changes:
     options = {"app_version": "1.9", "affinity_tags": {"disk": "ssd"}}
     flow = Flow(api, steps, affinity_tags={"gpu": True}, options=options)
     refusal = api.refused("QHC04", "update_steps", run=flow.run, changes=changes)
-    assert refusal.detail["level"] == [side, "update"]
-    assert refusal.field == "changes"
+    assert (refusal.detail["level"], refusal.field) == ([side, "update"], "changes")
     assert api.refused("QHC04", "preview_update", run=flow.run, changes=changes) == refusal
     mends = {"app_version": None} if side == "version" else {"affinity": "override"}
     if "app_version" not in changes:

@@ -40,8 +40,7 @@ def test_from_spawn_to_the_end(api: Api, clock: Clock) -> None:
         (4, "claimed", began + 15 * SECOND, SECOND, other.name, 2),
         (5, "completed", began + 16 * SECOND, None, other.name, 2),
     ]
-    assert rows[2]["detail"] == {"message": "it broke"}
-    assert rows[4]["claim_token"] == claim["claim_token"]
+    assert (rows[2]["detail"], rows[4]["claim_token"]) == ({"message": "it broke"}, claim["claim_token"])
 
 
 def test_one_that_waits_for_its_time(api: Api, clock: Clock) -> None:

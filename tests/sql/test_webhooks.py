@@ -91,8 +91,7 @@ def test_an_event_is_delivered_once(api: Api, queue: str) -> None:
     [row] = [row for row in claimed(api) if row["webhook"] == name]
     assert (row["url"], row["attempt"]) == (URL, 1)
     body = json.loads(row["body"])
-    assert body["type"] == "queue_paused"
-    assert body["data"]["queue"] == queue
+    assert (body["type"], body["data"]["queue"]) == ("queue_paused", queue)
     assert row["headers"]["webhook-signature"] == signed(secret, row)
     assert settled(api, row, status=204) == "delivered"
     assert claimed(api) == []

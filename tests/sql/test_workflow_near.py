@@ -104,8 +104,7 @@ def test_steps_of_one_class_say_each_which_step_they_are_near(api: Api) -> None:
     fleet.take(0)
     api.rows("advance_workflows")
     told = {name: row["came_from"].get("prefer") for name, row in fleet.steps().items()}
-    assert told["near-a"] == [["near a -> rack 7"]]
-    assert told["near-z"] == [["near z -> rack 7"]]
+    assert (told["near-a"], told["near-z"]) == ([["near a -> rack 7"]], [["near z -> rack 7"]])
 
 
 def test_runs_share_the_class_of_a_task_and_a_place(api: Api) -> None:

@@ -105,8 +105,7 @@ def nested(depth: int) -> Any:
 def test_what_is_not_json_is_named_by_its_path(value: Any, path: str) -> None:
     with pytest.raises(BadArgument) as caught:
         check_json(value, "params")
-    assert caught.value.field == path
-    assert caught.value.sqlstate == "QHA01"
+    assert (caught.value.field, caught.value.sqlstate) == (path, "QHA01")
 
 
 @pytest.mark.parametrize(

@@ -109,8 +109,7 @@ def test_isolation_is_told_to_the_worker(started: list[WorkerSettings]) -> None:
     assert run(*classes, *gpus, "--default-cpu-isolation=whole_core") == 0
     [settings] = started
     assert settings.cpu_isolation == ("whole_core", "strict_isolated")
-    assert settings.gpu_exclusivity == ("device_exclusive",)
-    assert settings.default_cpu_isolation == "whole_core"
+    assert (settings.gpu_exclusivity, settings.default_cpu_isolation) == (("device_exclusive",), "whole_core")
     assert settings.gpu_share_mode == "exclusive"
 
 

@@ -292,14 +292,12 @@ def test_detected_facts_fill_what_the_settings_leave_open_and_given_ones_win() -
     node = combine(WorkerSettings(dsn="x", name="n", labels={"region": "eu", "os": "mine"}), MACHINE)
     assert node.spec.labels == {"os": "mine", "arch": "x86_64", "region": "eu"}
     assert (node.spec.cpu_milli, node.spec.memory_mib) == (8000, 1024)
-    assert node.spec.gpus == MACHINE.gpus
-    assert node.gpu_names == (f"GPU-{UUIDS[0]}",)
+    assert (node.spec.gpus, node.gpu_names) == (MACHINE.gpus, (f"GPU-{UUIDS[0]}",))
     gpus = (Gpu(resource_id=UUIDS[1]), Gpu(resource_id=UUIDS[2]))
     settings = WorkerSettings(dsn="x", name="n", capacity={"license": 2}, gpus=gpus)
     node = combine(settings, MACHINE)
     assert (node.spec.cpu_milli, node.spec.memory_mib) == (None, None)
-    assert node.spec.custom == {"license": 2}
-    assert node.gpu_names == ("0", "1")
+    assert (node.spec.custom, node.gpu_names) == ({"license": 2}, ("0", "1"))
     assert combine(WorkerSettings(dsn="x", gpus=()), MACHINE).spec.gpus == ()
     other = (Gpu(resource_id=UUIDS[1], model="MI300X"),)
     labels = combine(WorkerSettings(dsn="x", gpus=other), MACHINE).spec.labels
@@ -375,8 +373,7 @@ def test_amd_gpus_are_read_where_there_are_no_others(monkeypatch: pytest.MonkeyP
     first, second = (gpu.resource_id for gpu in machine.gpus)
     assert str(first) == smi.names[0]
     assert second == detect_amd_gpus({})["1"].resource_id, "made up, and always the same"
-    assert machine.gpu_names == ("0", "1")
-    assert machine.labels["gpu_model"] == MI300X
+    assert (machine.gpu_names, machine.labels["gpu_model"]) == (("0", "1"), MI300X)
     assert smi.open == 0
     install_nvml(monkeypatch, FakeNvml(GPUS))
     assert {gpu.model for gpu in detect.detect_machine().gpus} == {A100, T4, "NVIDIA H100 PCIe"}

@@ -60,8 +60,7 @@ def test_codes_become_classes_with_the_facts() -> None:
     assert isinstance(error.__cause__, Refusal)
     assert str(error) == "claim 3 is lost"
     assert (error.sqlstate, error.hint) == ("QHL01", "do something else")
-    assert error.detail["claim_token"] == 3
-    assert error.field == "token"
+    assert (error.detail["claim_token"], error.field) == (3, "token")
     assert not error.retryable
     assert "hint: do something else" in "".join(traceback.format_exception(error))
 

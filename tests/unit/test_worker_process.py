@@ -47,9 +47,7 @@ async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
 async def test_a_handler_gets_its_params_and_context(monkeypatch: pytest.MonkeyPatch) -> None:
     params = {"a": [1, "ü"], "large": "x" * 3_000_000}
     ended = await run(claim("see", params))
-    assert ended.kind == "complete"
-    assert ended.result["params"] == params
-    assert ended.result["attempt"] == 2
+    assert (ended.kind, ended.result["params"], ended.result["attempt"]) == ("complete", params, 2)
     assert ended.result["pid"] != os.getpid()
     assert ended.result["stdin"] == ""
     monkeypatch.setattr(process, "_PARSED_AT_ONCE_BYTES", 100)
@@ -63,8 +61,7 @@ async def test_gpus_and_cpus_are_set_before_the_handlers_module_is_imported() ->
     gpus = tuple(AssignedGpu(index=index, resource_id=uuid4()) for index in (2, 0))
     given = Assignment(gpus=gpus, cpus=(cpu,))
     ended = await run(claim("see", None, given), gpu_names=("GPU-a", "GPU-b", "GPU-c"))
-    assert ended.result["visible"] == "GPU-c,GPU-a"
-    assert ended.result["cpus"] == [cpu]
+    assert (ended.result["visible"], ended.result["cpus"]) == ("GPU-c,GPU-a", [cpu])
 
 
 def test_without_gpus_of_its_own_a_lease_sees_none(monkeypatch: pytest.MonkeyPatch) -> None:
