@@ -42,6 +42,7 @@ def test_options_of_the_wrong_type_are_refused_at_the_definition(options: dict[s
 
 
 def test_no_plain_number_is_a_span() -> None:
+    @App().task("draw")
     def draw(frame: int) -> None: ...
 
     with pytest.raises(BadArgument, match=f"^delay {NO_SPAN}") as caught:
