@@ -2400,7 +2400,7 @@ COMMENT ON COLUMN hwqueue.map.stopped_below IS 'of a run that stops: items below
 
 COMMENT ON COLUMN hwqueue.map.added IS 'how many of its items were added: the last ones';
 
-COMMENT ON COLUMN hwqueue.map.runs IS 'how many runs were added (added_run)';
+COMMENT ON COLUMN hwqueue.map.runs IS 'how many runs were added (added)';
 
 CREATE FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone) RETURNS hwqueue.tally
     LANGUAGE plpgsql;
@@ -5550,35 +5550,22 @@ CREATE FUNCTION hwqueue.write_terms(p_class_ids bigint[], p_limit integer) RETUR
 CREATE FUNCTION hwqueue.write_workflow(p_spec jsonb, p_version integer, p_now timestamp with time zone) RETURNS hwqueue.workflow
     LANGUAGE plpgsql;
 
-CREATE TABLE hwqueue.added_item (
+CREATE TABLE hwqueue.added (
     run_id uuid NOT NULL,
     step_no integer NOT NULL,
     item_no integer NOT NULL,
     name text NOT NULL,
-    task_name text NOT NULL,
-    params jsonb NOT NULL
-);
-
-COMMENT ON TABLE hwqueue.added_item IS 'an item that a handler has added to its step, by name';
-
-COMMENT ON COLUMN hwqueue.added_item.name IS 'says once what it is: a handler that runs again adds it no more';
-
-CREATE TABLE hwqueue.added_run (
-    run_id uuid NOT NULL,
-    step_no integer NOT NULL,
-    name text NOT NULL,
-    nested_run_id uuid NOT NULL,
-    digest bytea NOT NULL,
+    task_name text,
+    params jsonb,
+    nested_run_id uuid,
     retry_mode text
 );
 
-COMMENT ON TABLE hwqueue.added_run IS 'a run that a handler has added to its step';
+COMMENT ON TABLE hwqueue.added IS 'an item or a run that a handler has added to its step, by name';
 
-COMMENT ON COLUMN hwqueue.added_run.name IS 'of its specification: it says once what is added';
+COMMENT ON COLUMN hwqueue.added.name IS 'says once what it is: a handler that runs again adds it no more; of a run that of its specification';
 
-COMMENT ON COLUMN hwqueue.added_run.digest IS 'of its specification in normal form';
-
-COMMENT ON COLUMN hwqueue.added_run.retry_mode IS 'how that run is to be retried before it counts for this step; null: not';
+COMMENT ON COLUMN hwqueue.added.retry_mode IS 'how that run is to be retried before it counts for this step; null: not';
 
 ALTER TABLE hwqueue.affinity_term ALTER COLUMN term_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.affinity_term_term_id_seq
@@ -6717,11 +6704,8 @@ ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_8 FOR VALUES IN ('
 
 ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_9 FOR VALUES IN ('9');
 
-ALTER TABLE ONLY hwqueue.added_item
-    ADD CONSTRAINT added_item_pkey PRIMARY KEY (run_id, step_no, item_no);
-
-ALTER TABLE ONLY hwqueue.added_run
-    ADD CONSTRAINT added_run_pkey PRIMARY KEY (run_id, step_no, name);
+ALTER TABLE ONLY hwqueue.added
+    ADD CONSTRAINT added_pkey PRIMARY KEY (run_id, step_no, item_no);
 
 ALTER TABLE ONLY hwqueue.affinity_term
     ADD CONSTRAINT affinity_term_pkey PRIMARY KEY (term_id);
@@ -6933,7 +6917,9 @@ ALTER TABLE ONLY hwqueue.workflow
 ALTER TABLE ONLY hwqueue.workflow_step
     ADD CONSTRAINT workflow_step_pkey PRIMARY KEY (workflow_id, step_no);
 
-CREATE UNIQUE INDEX added_item_name ON hwqueue.added_item USING btree (run_id, step_no, name);
+CREATE UNIQUE INDEX added_name ON hwqueue.added USING btree (run_id, step_no, name, ((nested_run_id IS NULL)));
+
+CREATE INDEX added_runs ON hwqueue.added USING btree (run_id, step_no) WHERE (nested_run_id IS NOT NULL);
 
 CREATE UNIQUE INDEX api_token_secret ON hwqueue.api_token USING btree (secret_sha256);
 

@@ -1486,7 +1486,7 @@ comment on column hwqueue.map.keeps_completed is
 comment on column hwqueue.map.stopped_below is
   'of a run that stops: items below this have been asked to stop';
 comment on column hwqueue.map.added is 'how many of its items were added: the last ones';
-comment on column hwqueue.map.runs is 'how many runs were added (added_run)';
+comment on column hwqueue.map.runs is 'how many runs were added (added)';
 
 create table hwqueue.map_list (
   run_id uuid not null,
@@ -1497,34 +1497,24 @@ create table hwqueue.map_list (
 );
 comment on table hwqueue.map_list is 'a hundred items of the list of a map';
 
--- What leases of a step have added to it, numbered behind the list of a map.
-create table hwqueue.added_item (
+-- What leases of a step have added to it: items, numbered behind the list of a map, and runs, from -2 down.
+create table hwqueue.added (
   run_id uuid not null,
   step_no int not null,
   item_no int not null,
   name text not null,
-  task_name text not null,
-  params jsonb not null,
+  task_name text,
+  params jsonb,
+  nested_run_id uuid,
+  retry_mode text,
   primary key (run_id, step_no, item_no)
 );
-create unique index added_item_name on hwqueue.added_item (run_id, step_no, name);
-comment on table hwqueue.added_item is 'an item that a handler has added to its step, by name';
-comment on column hwqueue.added_item.name is
-  'says once what it is: a handler that runs again adds it no more';
-
-create table hwqueue.added_run (
-  run_id uuid not null,
-  step_no int not null,
-  name text not null,
-  nested_run_id uuid not null,
-  digest bytea not null,
-  retry_mode text,
-  primary key (run_id, step_no, name)
-);
-comment on table hwqueue.added_run is 'a run that a handler has added to its step';
-comment on column hwqueue.added_run.name is 'of its specification: it says once what is added';
-comment on column hwqueue.added_run.digest is 'of its specification in normal form';
-comment on column hwqueue.added_run.retry_mode is
+create unique index added_name on hwqueue.added (run_id, step_no, name, (nested_run_id is null));
+create index added_runs on hwqueue.added (run_id, step_no) where nested_run_id is not null;
+comment on table hwqueue.added is 'an item or a run that a handler has added to its step, by name';
+comment on column hwqueue.added.name is
+  'says once what it is: a handler that runs again adds it no more; of a run that of its specification';
+comment on column hwqueue.added.retry_mode is
   'how that run is to be retried before it counts for this step; null: not';
 
 -- What tenants have open, of those that have much. Written by reap about every ten seconds, and by

@@ -35,9 +35,9 @@ declare
   v_most int := (
     select q.max_params_bytes from hwqueue.queue q where q.queue_id = v_lease.queue_id);
   v_given record;
-  v_item hwqueue.added_item := row(v_lease.run_id, v_lease.step_no, null, null, null, null);
-  v_items hwqueue.added_item[] := '{}';
-  v_known hwqueue.added_item;
+  v_item hwqueue.added := row(v_lease.run_id, v_lease.step_no, null, null, null, null, null, null);
+  v_items hwqueue.added[] := '{}';
+  v_known hwqueue.added;
   v_first int;
   v_next int;
 begin
@@ -70,13 +70,14 @@ begin
   for no key update;
   v_next := v_first;
   foreach v_item in array v_items loop  -- statements after the lock: they see what others have added
-    select a.* into v_known from hwqueue.added_item a
-    where a.run_id = v_lease.run_id and a.step_no = v_lease.step_no and a.name = v_item.name;
+    select a.* into v_known from hwqueue.added a
+    where a.run_id = v_lease.run_id and a.step_no = v_lease.step_no and a.name = v_item.name
+      and a.nested_run_id is null;
     created := not found;
     if created then
       v_item.item_no := v_next;
       v_next := v_next + 1;
-      insert into hwqueue.added_item select v_item.*;
+      insert into hwqueue.added select v_item.*;
     elsif (v_known.task_name, v_known.params) <> (v_item.task_name, v_item.params) then
       perform hwqueue.refuse('QHT01', format('item %s was added with another task or other params',
           to_json(v_item.name)),
@@ -126,7 +127,8 @@ declare
               where q.queue_id = v_lease.queue_id)) || p_spec else p_spec end);
   v_digest bytea := sha256(convert_to(v_spec::text, 'UTF8'));
   v_tenant text := coalesce(current_setting('hwqueue.tenant', true), '');
-  v_known hwqueue.added_run;
+  v_known record;
+  v_runs int;
   v_now timestamptz := hwqueue.clock();
   v_workflow hwqueue.workflow;
   v_nested hwqueue.run;
@@ -134,20 +136,23 @@ begin
   if v_lease.item_no is null then
     perform hwqueue.begin_adding(v_lease);
   end if;
-  perform 1 from hwqueue.map m
+  select m.runs into v_runs from hwqueue.map m
   where m.run_id = v_lease.run_id and m.step_no = v_lease.step_no
   for no key update;
-  select a.* into v_known from hwqueue.added_run a
-  where a.run_id = v_lease.run_id and a.step_no = v_lease.step_no and a.name = v_spec ->> 'name';
-  created := v_known.nested_run_id is null;
-  run_id := v_known.nested_run_id;
+  select r.run_id, r.state, w.digest into v_known
+  from hwqueue.added a
+  join hwqueue.run r on r.run_id = a.nested_run_id
+  join hwqueue.workflow w on w.workflow_id = r.workflow_id
+  where a.run_id = v_lease.run_id and a.step_no = v_lease.step_no and a.name = v_spec ->> 'name'
+    and a.nested_run_id is not null;
+  created := not found;
+  run_id := v_known.run_id;
+  state := v_known.state;
   if v_known.digest <> v_digest then
     perform hwqueue.refuse('QHT01', format('steps of the name %s were added with another content',
-        to_json(v_known.name)),
-      jsonb_build_object('name', v_known.name, 'run_id', v_known.nested_run_id),
-      'use a name for one content only');
+        v_spec -> 'name'),
+      jsonb_build_object('name', v_spec -> 'name', 'run_id', run_id), 'use a name for one content only');
   elsif not created then
-    state := (select r.state from hwqueue.run r where r.run_id = v_known.nested_run_id);
     return next;
     return;
   end if;
@@ -162,9 +167,7 @@ begin
     where r.parent_run_id is not null and r.root_run_id = v_run.root_run_id offset 9999) then
     perform hwqueue.refuse('QHF07', format('there are 10000 runs below run %s', v_run.root_run_id),
       jsonb_build_object('run_id', v_run.root_run_id, 'limit', 10000), 'add items instead');
-  elsif exists (
-    select from hwqueue.map m
-    where m.run_id = v_run.run_id and m.step_no = v_lease.step_no and m.runs >= 1000) then
+  elsif v_runs >= 1000 then
     perform hwqueue.refuse('QHF07', 'the step has 1000 added runs', '{"field": "p_spec", "limit": 1000}',
       'add items, or more steps in one specification');
   end if;
@@ -178,8 +181,8 @@ begin
   perform set_config('hwqueue.tenant', '', true) where v_tenant <> '';
   v_nested := hwqueue.read_nested_run(v_run, v_workflow, v_run.input, v_lease.step_no, v_now);
   run_id := v_nested.run_id;
-  insert into hwqueue.added_run (run_id, step_no, name, nested_run_id, digest)
-  values (v_lease.run_id, v_lease.step_no, v_spec ->> 'name', v_nested.run_id, v_digest);
+  insert into hwqueue.added (run_id, step_no, item_no, name, nested_run_id)
+  values (v_lease.run_id, v_lease.step_no, -2 - v_runs, v_spec ->> 'name', v_nested.run_id);
   update hwqueue.map m set runs = m.runs + 1 where m.run_id = v_lease.run_id and m.step_no = v_lease.step_no;
   perform hwqueue.begin_run(v_workflow, v_nested, '{}', v_now);
   perform set_config('hwqueue.tenant', v_tenant, true) where v_tenant <> '';

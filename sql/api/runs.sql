@@ -420,8 +420,8 @@ begin
   perform hwqueue.leave_arrivals(n.run_id, array[0], 'nested', '{}', v_now)  -- they are cancelled
   from (select v_step.nested_run_id as run_id where v_step.state = 'running'
         union all
-        select a.nested_run_id from hwqueue.added_run a
-        where a.run_id = p_run and a.step_no = v_no) n
+        select a.nested_run_id from hwqueue.added a
+        where a.run_id = p_run and a.step_no = v_no and a.nested_run_id is not null) n
   where n.run_id is not null;
   return (hwqueue.find_run(p_run)).state;
 end

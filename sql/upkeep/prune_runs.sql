@@ -31,7 +31,7 @@ begin
       select from hwqueue.arrival a
       where a.run_id = v_run.parent_run_id and a.step_no = v_run.parent_step_no and a.kind = 'nested');
     if exists (  -- the step that it was added to may read its state again: it goes after that
-      select from hwqueue.added_run a
+      select from hwqueue.added a
       where a.run_id = v_run.parent_run_id and a.step_no = v_run.parent_step_no
         and a.nested_run_id = v_run.run_id) then
       update hwqueue.run r set prune_at = p_now + interval '1 hour' where r.run_id = v_run.run_id;
@@ -61,8 +61,7 @@ begin
       or exists (
       select from hwqueue.lease l where l.run_id = v_run.run_id and l.item_no is not null);
     delete from hwqueue.map_list c where c.run_id = v_run.run_id;
-    delete from hwqueue.added_run a where a.run_id = v_run.run_id;
-    delete from hwqueue.added_item a where a.run_id = v_run.run_id;
+    delete from hwqueue.added a where a.run_id = v_run.run_id;
     delete from hwqueue.map m where m.run_id = v_run.run_id;
     delete from hwqueue.step s where s.run_id = v_run.run_id;
     delete from hwqueue.tally t where t.run_id = v_run.run_id;
@@ -182,7 +181,7 @@ as $$
   union all
   select 'step_nested', a.run_id, jsonb_build_object('step', a.step_no, 'nested_run_id', a.nested_run_id,
          'nested_mode', a.retry_mode)
-  from hwqueue.added_run a
+  from hwqueue.added a
   cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
     select x.state from hwqueue.step x
     where x.run_id = a.run_id and x.step_no = a.step_no offset 0) s

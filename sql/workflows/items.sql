@@ -354,7 +354,7 @@ begin
         select l.task_name, l.params into v_task, v_value from hwqueue.lease l
         where l.run_id = p_map.run_id and l.step_no = p_map.step_no and l.item_no = v_no;
       else
-        select a.task_name, a.params into v_task, v_value from hwqueue.added_item a
+        select a.task_name, a.params into v_task, v_value from hwqueue.added a
         where a.run_id = p_map.run_id and a.step_no = p_map.step_no and a.item_no = v_no;
       end if;
       if v_task <> v_request.task_name then
@@ -456,7 +456,7 @@ as $$
   select (count(*) filter (where n.finished_at is null or a.retry_mode is not null))::int,
          (count(*) filter (where n.state = 'failed' and a.retry_mode is null))::int,
          (count(*) filter (where n.state = 'cancelled' and a.retry_mode is null))::int
-  from hwqueue.added_run a
+  from hwqueue.added a
   join hwqueue.run n on n.run_id = a.nested_run_id
-  where a.run_id = p_run and a.step_no = p_step
+  where a.run_id = p_run and a.step_no = p_step and a.nested_run_id is not null
 $$;

@@ -317,9 +317,9 @@ begin
   elsif v_map.items = v_tally.need then
     return hwqueue.map_verdict(p_run, v_map, p_defined, v_tally);
   elsif v_map.runs > 0 then  -- added runs that have not completed are retried
-    update hwqueue.added_run a set retry_mode = 'failed'
+    update hwqueue.added a set retry_mode = 'failed'
     from hwqueue.run n
-    where a.run_id = p_run.run_id and a.step_no = v_map.step_no
+    where a.run_id = p_run.run_id and a.step_no = v_map.step_no and a.nested_run_id is not null
       and n.run_id = a.nested_run_id and n.state in ('failed', 'cancelled');
     if found then
       perform hwqueue.leave_arrivals(p_run.run_id, array[v_map.step_no], 'nested', '{}', p_now);

@@ -28,7 +28,7 @@ declare
   v_step hwqueue.step;
   v_run hwqueue.run;
   v_nested hwqueue.run;
-  v_added hwqueue.added_run;
+  v_added hwqueue.added;
   v_stops boolean;
   v_tenant text := coalesce(current_setting('hwqueue.tenant', true), '');
   v_opened int;
@@ -50,20 +50,22 @@ begin
     select from hwqueue.map m
     where m.run_id = p_run and m.step_no = p_step and m.runs > 0) then
     for v_added in
-      select a.* from hwqueue.added_run a
-      where a.run_id = p_run and a.step_no = p_step and a.retry_mode is not null
+      select a.* from hwqueue.added a
+      where a.run_id = p_run and a.step_no = p_step and a.nested_run_id is not null
+        and a.retry_mode is not null
       order by a.name limit case when v_stops then 1000 else 100 end
     loop
       v_step.nested_run_id := v_added.nested_run_id;
       v_step.nested_mode := v_added.retry_mode;
       -- another session holds something of it: an arrival is left
       continue when not v_stops and hwqueue.retry_nested(v_run, v_step, null) = 0;
-      update hwqueue.added_run a set retry_mode = null
-      where a.run_id = p_run and a.step_no = p_step and a.name = v_added.name;
+      update hwqueue.added a set retry_mode = null
+      where a.run_id = p_run and a.step_no = p_step and a.item_no = v_added.item_no;
     end loop;
     if exists (
-      select from hwqueue.added_run a
-      where a.run_id = p_run and a.step_no = p_step and a.retry_mode is not null) then
+      select from hwqueue.added a
+      where a.run_id = p_run and a.step_no = p_step and a.nested_run_id is not null
+        and a.retry_mode is not null) then
       perform hwqueue.leave_arrivals(p_run, array[p_step], 'nested', '{}', hwqueue.clock());
     end if;
     perform hwqueue.leave_arrivals(p_run, array[p_step], 'item', '{}', hwqueue.clock());
@@ -289,11 +291,11 @@ as $$
   where s.run_id = p_run and s.state = 'running' and s.nested_run_id is not null
   union all
   select a.nested_run_id
-  from hwqueue.added_run a
+  from hwqueue.added a
   cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
     select x.state from hwqueue.step x
     where x.run_id = p_run and x.step_no = a.step_no offset 0) s
-  where a.run_id = p_run and s.state = 'running'
+  where a.run_id = p_run and a.nested_run_id is not null and s.state = 'running'
 $$;
 
 -- Pauses a run that runs, or lets a paused one go on; its nested runs follow, and advance_workflows releases

@@ -138,7 +138,7 @@ begin
     from unnest(v_page) u(lease_id)
     cross join lateral hwqueue.lease_place(u.lease_id) f
     left join lateral (  -- a fence (offset 0): by key, whatever the statistics say
-      select x.name from hwqueue.added_item x
+      select x.name from hwqueue.added x
       where x.run_id = p_run.run_id and x.step_no = p_step and x.item_no = f.item_no offset 0) a on true
     order by f.item_no;
 end

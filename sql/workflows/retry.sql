@@ -222,13 +222,13 @@ begin
   if v_maps <> '{}' then
     delete from hwqueue.map_list c where c.run_id = p_run.run_id and c.step_no = any (v_maps);
     delete from hwqueue.map m where m.run_id = p_run.run_id and m.step_no = any (v_maps);
-    delete from hwqueue.added_item a where a.run_id = p_run.run_id and a.step_no = any (v_maps);
     with gone as (
-      delete from hwqueue.added_run a where a.run_id = p_run.run_id and a.step_no = any (v_maps)
+      delete from hwqueue.added a where a.run_id = p_run.run_id and a.step_no = any (v_maps)
       returning a.nested_run_id
     )
     insert into hwqueue.arrival (run_id, step_no, kind, at, tenant)
-    select g.nested_run_id, 0, 'nested', p_now, p_run.tenant from gone g;  -- one may be open: it is cancelled
+    select g.nested_run_id, 0, 'nested', p_now, p_run.tenant from gone g
+    where g.nested_run_id is not null;  -- one may be open: it is cancelled
     update hwqueue.lease l set item_no = null
     where l.run_id = p_run.run_id and l.step_no = any (v_maps) and l.item_no = -1;
   end if;

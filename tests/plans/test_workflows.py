@@ -21,7 +21,7 @@ RUNS = 3_000
 WIDE = 240
 TABLES = (
     *("run", "step", "tally", "arrival", "workflow_step", "workflow_edge", "run_key", "run_class"),
-    *("run_signal", "map", "map_list", "added_item", "added_run", "checkpoint", "lease_signal"),
+    *("run_signal", "map", "map_list", "added", "checkpoint", "lease_signal"),
 )
 ROWS = 30  # of each of them that a call about one small run may read; up to 12 seen
 SAVED = 6  # that a call of a handler may read of what its lease has
@@ -55,11 +55,11 @@ ADDED = """
     select gen_random_uuid() as id, n from generate_series(1, %(runs)s) n),
   maps as (
     insert into hwqueue.map (run_id, step_no, items, params) select f.id, 1, 1, '{}' from fresh f),
-  items as (insert into hwqueue.added_item (run_id, step_no, item_no, name, task_name, params)
+  items as (insert into hwqueue.added (run_id, step_no, item_no, name, task_name, params)
     select f.id, 1, 0, 'x', 'x', '{}' from fresh f),
   runs as (
-    insert into hwqueue.added_run (run_id, step_no, name, nested_run_id, digest)
-    select f.id, 1, 'x', gen_random_uuid(), '' from fresh f),
+    insert into hwqueue.added (run_id, step_no, item_no, name, nested_run_id)
+    select f.id, 1, -2, 'x', gen_random_uuid() from fresh f),
   saved as (
     insert into hwqueue.checkpoint (lease_id, name, claim_token, saved_at, is_open)
     select f.id, 'x', 1, now(), false from fresh f)

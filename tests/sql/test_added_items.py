@@ -380,7 +380,7 @@ def test_prune_removes_what_was_added(api: Api, clock: Clock) -> None:
     clock.advance(timedelta(days=8))
     count_all(api.conn)
     api.rows("prune")
-    for table in ("added_item", "map", "tally", "arrival", "lease", "step"):
+    for table in ("added", "map", "tally", "arrival", "lease", "step"):
         count = f"select count(*) from hwqueue.{table} where run_id = %s"
         assert api.conn.execute(count, [flow.run]).fetchone() == (0,), table
 

@@ -311,7 +311,7 @@ def test_prune_keeps_them_as_long_as_their_parent(api: Api, clock: Clock) -> Non
         clock.advance(timedelta(hours=1))
     count_all(api.conn)
     api.rows("prune")
-    for table in ("run", "added_run", "map", "step", "lease"):
+    for table in ("run", "added", "map", "step", "lease"):
         count = f"select count(*) from hwqueue.{table} where run_id = any (%s)"
         assert api.conn.execute(count, [[flow.run, more.run]]).fetchone() == (0,), table
 

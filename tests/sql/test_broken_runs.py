@@ -95,5 +95,5 @@ def test_a_step_that_nobody_releases_and_a_retry_that_is_forgotten(api: Api) -> 
     flow = Flow(api, [step("a")])
     added(flow, flow.claims()["a"], step("x"))
     sweep(api)
-    planted = "update hwqueue.added_run set retry_mode = 'failed' where run_id = %s"
+    planted = "update hwqueue.added set retry_mode = 'failed' where run_id = %s"
     assert found(flow, api, planted) == {"step_nested"}
