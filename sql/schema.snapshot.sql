@@ -1226,7 +1226,7 @@ COMMENT ON COLUMN hwqueue.workflow_step.settings IS 'what its kind needs, if it 
 CREATE FUNCTION hwqueue.begin_items(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone) RETURNS hwqueue.step_verdict
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p hwqueue.run_progress, p_now timestamp with time zone) RETURNS hwqueue.run_progress
+CREATE FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p_results jsonb, p_bad jsonb, p hwqueue.run_progress, p_now timestamp with time zone) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.workflow (
@@ -1947,9 +1947,6 @@ CREATE FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[]) R
 CREATE FUNCTION hwqueue.compute_class_fleets(p_class_ids bigint[], p_now timestamp with time zone, OUT fits hwqueue.class_mask[], OUT registered integer) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.conditions_hold(p_conditions jsonb, p_run hwqueue.run, p_results jsonb) RETURNS boolean
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text DEFAULT NULL::text) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -2508,7 +2505,7 @@ COMMENT ON COLUMN hwqueue.webhook.clock_step IS 'the last step of the clock behi
 CREATE FUNCTION hwqueue.find_webhook(p_name text, p_locks boolean DEFAULT true) RETURNS hwqueue.webhook
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.find_workflow(p_name text, p_version integer) RETURNS hwqueue.workflow
+CREATE FUNCTION hwqueue.find_workflow(p_name text, p_options jsonb) RETURNS hwqueue.workflow
     LANGUAGE plpgsql STABLE;
 
 CREATE TABLE hwqueue.replacement (
@@ -3940,13 +3937,10 @@ CREATE FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds in
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step integer, p_now timestamp with time zone) RETURNS TABLE(step_no integer, step jsonb, version integer, is_refused boolean, headline text)
-    LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.planned_step(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_asks_origins boolean, OUT class hwqueue.placement_class, OUT came_from jsonb) RETURNS record
-    LANGUAGE plpgsql STABLE;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_most integer) RETURNS TABLE(step_no integer, step jsonb, class hwqueue.placement_class, came_from jsonb)
-    LANGUAGE plpgsql STABLE;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.planned_updates(p_run hwqueue.run, p_update jsonb, p_named integer[]) RETURNS TABLE(step_no integer, changed boolean, class hwqueue.placement_class, came_from jsonb, run hwqueue.run)
     LANGUAGE plpgsql;
@@ -4175,7 +4169,7 @@ CREATE FUNCTION hwqueue.read_map(p_step jsonb, p_name text, p_field text, OUT se
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.read_near(p_near jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_nested_run(p_run hwqueue.run, p_workflow hwqueue.workflow, p_input jsonb, p_step integer, p_now timestamp with time zone) RETURNS hwqueue.run
     LANGUAGE plpgsql STABLE;
@@ -4952,7 +4946,7 @@ CREATE FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uu
 CREATE FUNCTION hwqueue.start_time(p_run hwqueue.run, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.step_class(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, OUT queue_id integer, OUT class_id bigint) RETURNS record
+CREATE FUNCTION hwqueue.step_class(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_is_dry boolean, OUT target hwqueue.spawn_target, OUT class hwqueue.placement_class) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.step_content(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_target hwqueue.spawn_target) RETURNS hwqueue.class_content
@@ -4964,7 +4958,7 @@ CREATE FUNCTION hwqueue.step_error(p_step hwqueue.step, p_of_lease jsonb) RETURN
 CREATE FUNCTION hwqueue.step_origins(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_defaults jsonb, p_placement jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads integer[], p_run_if jsonb, p_most integer, OUT params jsonb, OUT bad jsonb) RETURNS record
+CREATE FUNCTION hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads integer[], p_run_if jsonb, p_most integer, OUT params jsonb, OUT results jsonb, OUT bad jsonb) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.step_request(p_run hwqueue.run, p_step integer, p_lease uuid, p_class bigint, p_what text[], p_params jsonb, p_options jsonb, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
@@ -5187,6 +5181,9 @@ CREATE FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp with time
 CREATE FUNCTION hwqueue.take_room_back(p_gang hwqueue.gang, p_goes_on boolean, p_is_earmark boolean, p_reason text, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.take_run_key(p_run hwqueue.run, p_key text, p_content bytea, p_on_conflict text) RETURNS uuid
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.take_run_signal(p_run uuid, p_name text, p_step integer, OUT payload jsonb, OUT is_held boolean) RETURNS record
     LANGUAGE plpgsql;
 
@@ -5201,9 +5198,6 @@ CREATE FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text,
     SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.take_unique_key(p_spawns hwqueue.spawn_request[], p_ordinal integer, p_tenant text, p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS uuid
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.take_unique_run(p_run hwqueue.run, p_on_conflict text) RETURNS uuid
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.taken_instead(p_lease hwqueue.lease) RETURNS uuid
@@ -5538,7 +5532,7 @@ CREATE FUNCTION hwqueue.write_low_water(p_marks hwqueue.low_water, p_tier smalli
 CREATE FUNCTION hwqueue.write_replacements(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.write_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone, OUT run_id uuid, OUT created boolean) RETURNS record
+CREATE FUNCTION hwqueue.write_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone, OUT run_id uuid, OUT created boolean, OUT state text) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS hwqueue.spawn_request[]
@@ -7705,7 +7699,7 @@ REVOKE ALL ON FUNCTION hwqueue.begin_failing(p_run hwqueue.run, p_step integer, 
 
 REVOKE ALL ON FUNCTION hwqueue.begin_items(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p hwqueue.run_progress, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p_results jsonb, p_bad jsonb, p hwqueue.run_progress, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8012,8 +8006,6 @@ GRANT ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigin
 
 REVOKE ALL ON FUNCTION hwqueue.compute_class_fleets(p_class_ids bigint[], p_now timestamp with time zone, OUT fits hwqueue.class_mask[], OUT registered integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.conditions_hold(p_conditions jsonb, p_run hwqueue.run, p_results jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text) TO hwqueue_admin;
@@ -8285,7 +8277,7 @@ REVOKE ALL ON FUNCTION hwqueue.find_spawn_queue(p_queue text, p_task text) FROM 
 
 REVOKE ALL ON FUNCTION hwqueue.find_webhook(p_name text, p_locks boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.find_workflow(p_name text, p_version integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.find_workflow(p_name text, p_options jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.finish_replacement(p_row hwqueue.replacement, p_has_run boolean, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9128,8 +9120,6 @@ REVOKE ALL ON FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_k
 
 REVOKE ALL ON FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.planned_step(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_asks_origins boolean, OUT class hwqueue.placement_class, OUT came_from jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_most integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.planned_updates(p_run hwqueue.run, p_update jsonb, p_named integer[]) FROM PUBLIC;
@@ -9729,7 +9719,7 @@ REVOKE ALL ON FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_
 
 REVOKE ALL ON FUNCTION hwqueue.start_time(p_run hwqueue.run, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.step_class(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, OUT queue_id integer, OUT class_id bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.step_class(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_is_dry boolean, OUT target hwqueue.spawn_target, OUT class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_content(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_target hwqueue.spawn_target) FROM PUBLIC;
 
@@ -9737,7 +9727,7 @@ REVOKE ALL ON FUNCTION hwqueue.step_error(p_step hwqueue.step, p_of_lease jsonb)
 
 REVOKE ALL ON FUNCTION hwqueue.step_origins(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_defaults jsonb, p_placement jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads integer[], p_run_if jsonb, p_most integer, OUT params jsonb, OUT bad jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads integer[], p_run_if jsonb, p_most integer, OUT params jsonb, OUT results jsonb, OUT bad jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_request(p_run hwqueue.run, p_step integer, p_lease uuid, p_class bigint, p_what text[], p_params jsonb, p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9868,6 +9858,8 @@ REVOKE ALL ON FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp wi
 
 REVOKE ALL ON FUNCTION hwqueue.take_room_back(p_gang hwqueue.gang, p_goes_on boolean, p_is_earmark boolean, p_reason text, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.take_run_key(p_run hwqueue.run, p_key text, p_content bytea, p_on_conflict text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.take_run_signal(p_run uuid, p_name text, p_step integer, OUT payload jsonb, OUT is_held boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text, p_name text) FROM PUBLIC;
@@ -9875,8 +9867,6 @@ GRANT ALL ON FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal
 GRANT ALL ON FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text, p_name text) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.take_unique_key(p_spawns hwqueue.spawn_request[], p_ordinal integer, p_tenant text, p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.take_unique_run(p_run hwqueue.run, p_on_conflict text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.taken_instead(p_lease hwqueue.lease) FROM PUBLIC;
 
@@ -10101,7 +10091,7 @@ REVOKE ALL ON FUNCTION hwqueue.write_low_water(p_marks hwqueue.low_water, p_tier
 
 REVOKE ALL ON FUNCTION hwqueue.write_replacements(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.write_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone, OUT run_id uuid, OUT created boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.write_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone, OUT run_id uuid, OUT created boolean, OUT state text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
 

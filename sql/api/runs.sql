@@ -296,7 +296,7 @@ declare
   v_count int := (select count(*) from hwqueue.step s where s.run_id = p_run);
 begin
   if v_run.policy ? 'unique' then
-    perform hwqueue.take_unique_run(v_run, 'raise');
+    perform hwqueue.take_run_key(v_run, v_run.policy ->> 'unique', null, 'raise');
   end if;
   perform hwqueue.admit_work(v_run.tenant, v_count, 0);
   perform hwqueue.note_event('workflow_run_retried',

@@ -63,7 +63,7 @@ declare
   v_workflow hwqueue.workflow;
 begin
   perform hwqueue.require_all_tenants();
-  v_workflow := hwqueue.find_workflow(p_workflow, p_version);
+  v_workflow := hwqueue.find_workflow(p_workflow, hwqueue.present('version', to_jsonb(p_version)));
   return query select v_workflow.name, v_workflow.version,
     v_workflow.settings || jsonb_build_object('steps', v_workflow.steps),
     jsonb_array_length(v_workflow.steps), v_workflow.created_at;
@@ -118,20 +118,12 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
-declare
-  v_workflow hwqueue.workflow;
-  v_written record;
 begin
   perform pg_current_xact_id();  -- before a class is read and a position drawn
-  perform hwqueue.json_object(p_options, 'options');
-  v_workflow := hwqueue.find_workflow(p_workflow,
-    hwqueue.json_integer(p_options -> 'version', 'options.version', 1, 2147483647)::int);
-  v_written := hwqueue.write_run(v_workflow, p_input, coalesce(p_options, '{}'), hwqueue.clock());
   return query
-    select v_written.run_id, v_written.created, r.state, w.version
-    from hwqueue.run r
-    join hwqueue.workflow w on w.workflow_id = r.workflow_id
-    where r.run_id = v_written.run_id;
+    select w.run_id, w.created, w.state, d.version
+    from hwqueue.find_workflow(p_workflow, p_options) d
+    cross join lateral hwqueue.write_run(d, p_input, coalesce(p_options, '{}'), hwqueue.clock()) w;
 end
 $$;
 
@@ -164,22 +156,16 @@ begin
         nulls first, r.ordinality
     loop
       v_at := v_item.n - 1;
-      perform hwqueue.check_object(v_item.value, array['input', 'options'], format('runs[%s]', v_at)),
-        hwqueue.json_object(v_item.value -> 'options', 'options');
-      v_written := hwqueue.write_run(
-        hwqueue.find_workflow(p_workflow, hwqueue.json_integer(v_item.value #> '{options,version}',
-          'options.version', 1, 2147483647)::int),
+      perform hwqueue.check_object(v_item.value, array['input', 'options'], format('runs[%s]', v_at));
+      v_written := hwqueue.write_run(hwqueue.find_workflow(p_workflow, v_item.value -> 'options'),
         v_item.value -> 'input', coalesce(nullif(v_item.value -> 'options', 'null'), '{}'), hwqueue.clock());
       v_ids[v_item.n] := v_written.run_id;
       v_created[v_item.n] := v_written.created;
     end loop;
-  exception when others then
-    if sqlstate like 'QH%' and v_at is not null then
-      get stacked diagnostics v_detail = pg_exception_detail, v_hint = pg_exception_hint;
-      perform hwqueue.refuse(sqlstate, sqlerrm, coalesce(nullif(v_detail, ''), '{}')::jsonb
-        || jsonb_build_object('index', v_at), v_hint);
-    end if;
-    raise;
+  exception when sqlstate 'QH000' then  -- the class QH
+    get stacked diagnostics v_detail = pg_exception_detail, v_hint = pg_exception_hint;
+    perform hwqueue.refuse(sqlstate, sqlerrm, coalesce(nullif(v_detail, ''), '{}')::jsonb
+      || hwqueue.present('index', to_jsonb(v_at)), v_hint);
   end;
   return query
     select u.n::int, u.run_id, u.created, r.state, w.version
@@ -203,15 +189,12 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
-declare
-  v_workflow hwqueue.workflow;
-  v_written record;
 begin
   perform hwqueue.json_object(p_options, 'options');
-  v_workflow := hwqueue.find_adhoc(hwqueue.read_workflow(p_spec), hwqueue.clock());
-  v_written := hwqueue.write_run(v_workflow, p_input, coalesce(p_options, '{}'), hwqueue.clock());
   return query
-    select v_written.run_id, v_written.created, r.state from hwqueue.run r where r.run_id = v_written.run_id;
+    select w.run_id, w.created, w.state
+    from hwqueue.find_adhoc(hwqueue.read_workflow(p_spec), hwqueue.clock()) d
+    cross join lateral hwqueue.write_run(d, p_input, coalesce(p_options, '{}'), hwqueue.clock()) w;
 end
 $$;
 
@@ -246,8 +229,7 @@ declare
 begin
   perform hwqueue.json_object(p_options, 'options');
   if jsonb_typeof(p_spec) = 'string' then
-    v_workflow := hwqueue.find_workflow(p_spec #>> '{}',
-      hwqueue.json_integer(p_options -> 'version', 'options.version', 1, 2147483647)::int);
+    v_workflow := hwqueue.find_workflow(p_spec #>> '{}', p_options);
   else  -- it is not written
     v_spec := hwqueue.read_workflow(p_spec);
     v_workflow.name := v_spec ->> 'name';

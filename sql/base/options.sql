@@ -76,8 +76,30 @@ as $$
       "on_failure": ["choice", ["finish_running", "fail_fast", "continue"], null, "finish_running"],
       "retain": ["retain"], "result": ["any"], "pin_version": ["any"], "steps": ["any"]}'
     when 'retain' then '{"completed": ["span", "0"], "failed": ["span", "0"]}'
-    when 'wait' then '{"signal": ["text", 1, 200], "timeout": ["span", "0", "3650 days"],
+    when 'any step' then '{
+      "name": ["any"], "kind": ["choice", ["task", "map", "gang", "wait", "sleep", "workflow"], null, "task"],
+      "after": ["any"], "join": ["choice", ["all", "any"], null, "all"], "run_if": ["any"],
+      "on_failure": ["choice", ["fail", "continue", "ignore"]],
+      "finally": ["choice", ["completed", "failed", "cancelled", "ended"]]}'
+    when 'task step' then '{
+      "task": ["any"], "queue": ["text", 1, 100], "params": ["object", null, null, {}], "options": ["any"],
+      "affinity": ["choice", ["and", "override", "replace"], null, "and"], "affinity_tags": ["any"],
+      "placement": ["any"], "wire": ["any"], "near": ["any"]}'
+    when 'map step' then '{
+      "over": ["any"], "max_parallel": ["integer", 1, 100000, 1000], "tolerate": ["any"]}'
+    when 'gang step' then '{
+      "size": ["integer", 2, 1000], "min_size": ["any"], "together": ["any"], "same": ["any"],
+      "on_lost": ["any"], "hold": ["any"]}'
+    when 'wait step' then '{
+      "signal": ["text", 1, 200], "timeout": ["span", "0", "3650 days"],
       "on_timeout": ["choice", ["fail", "skip", "continue"], null, "fail"]}'
+    when 'sleep step' then '{"for": ["span", "0", "3650 days"], "until": ["any"]}'
+    when 'workflow step' then '{
+      "workflow": ["any"], "version": ["integer", 1, 2147483647], "input": ["any"]}'
+    when 'near' then '{
+      "step": ["any"], "what": ["any"], "mode": ["choice", ["prefer", "require"], null, "prefer"],
+      "away": ["boolean", null, null, false], "match": ["choice", ["step", "item"], null, "step"],
+      "gone": ["choice", ["wait", "anywhere", "fail"], null, "wait"], "weight": ["integer", 1, 100, 100]}'
     end
 $$;
 

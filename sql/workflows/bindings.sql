@@ -290,15 +290,3 @@ begin
   end if;
 end
 $$;
-
--- Whether all conditions of a step hold. A value that is missing meets not_in and does_not_exist only.
-create or replace function hwqueue.conditions_hold(p_conditions jsonb, p_run hwqueue.run, p_results jsonb)
-returns boolean
-language sql stable
-as $$
-  select coalesce(bool_and(hwqueue.label_holds(c.value ->> 'op',
-    case when c.value ? 'input' then p_run.input #> hwqueue.binding_path(c.value -> 'input', '')
-      else p_results -> (c.value ->> 'step') #> hwqueue.binding_path(c.value -> 'path', '') end,
-    c.value -> 'values')), true)
-  from jsonb_array_elements(coalesce(p_conditions, '[]')) c
-$$;

@@ -13,13 +13,13 @@
 -- Raises: QHF06, QHQ01, QHC03, QHC04, QHA01, QHA03.
 create or replace function hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb,
   p_most int) returns table (step_no int, step jsonb, class hwqueue.placement_class, came_from jsonb)
-language plpgsql stable
+language plpgsql volatile
 as $$
 declare
   v_alone hwqueue.workflow := hwqueue.without_steps(p_workflow);
   v_steps jsonb[] := array(select jsonb_array_elements(p_workflow.steps));
   v_group record;
-  v_planned record;
+  v_found record;
 begin
   perform hwqueue.check_own_steps(p_workflow, p_own);
   for v_group in
@@ -29,45 +29,17 @@ begin
     where s.value ? 'task'
     group by hwqueue.class_part(s.value), s.value -> 'near', o.own order by min(s.ordinality)
   loop
-    v_planned := hwqueue.planned_step(v_alone, p_run, v_steps[v_group.numbers[1]], v_group.own, p_most > 0);
+    step := v_steps[v_group.numbers[1]];
+    v_found := hwqueue.step_class(v_alone, p_run, step, v_group.own, true);
+    class := v_found.class;
+    came_from := case when p_most > 0 then hwqueue.step_origins(v_alone, p_run, step, v_group.own,
+      (v_found.target).defaults, class.placement) end;
     p_most := p_most - 1;
     foreach step_no in array v_group.numbers loop
       step := v_steps[step_no];
-      class := v_planned.class;
-      came_from := v_planned.came_from;
       return next;
     end loop;
   end loop;
-end
-$$;
-
--- The same of one step. p_own: as step_content takes it. p_asks_origins: came_from is wanted.
--- Raises: QHQ01, QHC03, QHC04, QHA01, QHA03.
-create or replace function hwqueue.planned_step(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb,
-  p_own jsonb, p_asks_origins boolean, out class hwqueue.placement_class,
-  out came_from jsonb)
-language plpgsql stable
-as $$
-declare
-  v_target hwqueue.spawn_target;
-  v_content hwqueue.class_content;
-  v_digest bytea;
-begin
-  v_target.queue := hwqueue.find_queue(
-    coalesce(p_step ->> 'queue', p_workflow.settings ->> 'queue', 'default'));
-  v_target.defaults := (select t.defaults from hwqueue.task t where t.name = p_step ->> 'task');
-  v_content := hwqueue.step_content(p_workflow, p_run, p_step, p_own, v_target);
-  v_digest := hwqueue.class_digest(v_content);
-  select c.* into class from hwqueue.placement_class c
-  where c.digest = v_digest and c.retired_at is null order by c.class_id limit 1;
-  if not found then
-    class := hwqueue.draft_class(v_content, hwqueue.service_away_from(v_content.service_id));
-  end if;
-  perform hwqueue.check_own_class(class, case when p_own ? 'update' then 'changes' else 'options' end, null);
-  if p_asks_origins then
-    came_from := hwqueue.step_origins(p_workflow, p_run, p_step, p_own, v_target.defaults,
-      v_content.placement);
-  end if;
 end
 $$;
 
@@ -77,7 +49,7 @@ $$;
 create or replace function hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step int,
   p_now timestamptz)
 returns table (step_no int, step jsonb, version int, is_refused boolean, headline text)
-language plpgsql stable
+language plpgsql volatile
 as $$
 declare
   v_steps jsonb[] := array(select jsonb_array_elements(p_workflow.steps));

@@ -3,19 +3,21 @@
 -- define_workflow writes named ones, submit_spec those of ad hoc runs. A definition never changes, so a run
 -- keeps the steps that it was submitted with, whatever is defined later.
 
--- Returns the definition of a name: this version, or the newest.
--- Raises: QHF01.
-create or replace function hwqueue.find_workflow(p_name text, p_version int) returns hwqueue.workflow
+-- Returns the definition of a name: the version that options name, or the newest.
+-- Raises: QHF01, QHA01.
+create or replace function hwqueue.find_workflow(p_name text, p_options jsonb) returns hwqueue.workflow
 language plpgsql stable
 as $$
 declare
+  v_version int := hwqueue.json_integer(hwqueue.json_object(p_options, 'options') -> 'version',
+    'options.version', 1, 2147483647);
   v_workflow hwqueue.workflow;
 begin
   select w.* into v_workflow from hwqueue.workflow w
-  where w.name = p_name and w.version is not null and (p_version is null or w.version = p_version)
+  where w.name = p_name and w.version is not null and (v_version is null or w.version = v_version)
   order by w.version desc limit 1;
   if not found then
-    perform hwqueue.refuse_workflow(p_name, p_version);
+    perform hwqueue.refuse_workflow(p_name, v_version);
   end if;
   return v_workflow;
 end

@@ -15,7 +15,7 @@
 -- in bytes: it may be part of a stranger's settlement. A gang step has all its leases or none: they are
 -- spawned in one transaction, and a retry puts all of them back, under the same ids, or none.
 
--- The keys of a map beside those of its task: over, max_parallel, tolerate. A list without bindings becomes
+-- The list of a map, over, and how many of its items may fail, tolerate. A list without bindings becomes
 -- {"$literal": list}. steps, binds: as read_kind.
 -- Raises: QHF02, QHF07, naming the field.
 create or replace function hwqueue.read_map(p_step jsonb, p_name text, p_field text, out settings jsonb,
@@ -44,9 +44,7 @@ begin
   else
     v_tolerate := to_jsonb(hwqueue.json_integer(v_tolerate, p_field || '.tolerate', 0, 100000, 'QHF02'));
   end if;
-  settings := jsonb_build_object('over', v_over) || hwqueue.present('tolerate', v_tolerate)
-    || hwqueue.present('max_parallel', to_jsonb(nullif(hwqueue.json_integer(p_step -> 'max_parallel',
-      p_field || '.max_parallel', 1, 100000, 'QHF02'), 1000)));
+  settings := jsonb_build_object('over', v_over) || hwqueue.present('tolerate', v_tolerate);
 end
 $$;
 

@@ -16,14 +16,8 @@
 create or replace function hwqueue.kind_keys(p_kind text) returns text[]
 language sql immutable parallel safe
 as $$
-  select case when p_kind in ('task', 'map', 'gang') then array['task', 'queue', 'params', 'options',
-      'affinity', 'affinity_tags', 'placement', 'wire', 'near'] else '{}' end
-    || case p_kind when 'task' then '{}'::text[]
-      when 'map' then array['over', 'max_parallel', 'tolerate']
-      when 'gang' then array['size', 'min_size', 'together', 'same', 'on_lost', 'hold']
-      when 'wait' then array['signal', 'timeout', 'on_timeout']
-      when 'sleep' then array['for', 'until']
-      when 'workflow' then array['workflow', 'version', 'input'] end
+  select case when p_kind in ('map', 'gang') then hwqueue.keys_of('task step') else '{}' end
+    || hwqueue.keys_of(p_kind || ' step')
 $$;
 
 -- Whether steps of a kind end with their run: nobody works on them.
@@ -40,37 +34,41 @@ create or replace function hwqueue.read_kind(p_step jsonb, p_kind text, p_name t
 language plpgsql stable
 as $$
 declare
-  v_kinds text[] := array['task', 'map', 'gang', 'wait', 'sleep', 'workflow'];
+  v_common text[] := hwqueue.keys_of('any step');
   v_key text;
-  v_bound jsonb := nullif(p_step -> case p_kind when 'sleep' then 'until' else 'input' end, 'null');
-  v_affinity text;
-  v_map record;
-  v_size bigint;
+  v_of text;
+  v_binds jsonb := nullif(p_step -> case when p_kind in ('task', 'map', 'gang') then 'params'
+    when p_kind = 'sleep' then 'until' else 'input' end, 'null');
+  v_list record;
   v_gang hwqueue.gang;
 begin
-  select k into v_key from jsonb_object_keys(p_step) k
-  where k <> all (array['name', 'kind', 'after', 'join', 'run_if', 'on_failure', 'finally'])
-    and k <> all (hwqueue.kind_keys(p_kind))
-  order by k limit 1;
-  if found then
-    perform hwqueue.refuse('QHF02', format('%s.%s is of kind %s, step %s is of kind %s', p_field, v_key, (
-          select k.kind from unnest(v_kinds) with ordinality k(kind, n)
-          where v_key = any (hwqueue.kind_keys(k.kind)) order by k.n limit 1), to_json(p_name), p_kind),
+  select k, (
+    select t.kind
+    from jsonb_array_elements_text(hwqueue.known_keys('any step') #> '{kind,1}') with ordinality t(kind, n)
+    where k = any (hwqueue.kind_keys(t.kind)) order by t.n limit 1)
+  into v_key, v_of
+  from jsonb_object_keys(p_step - v_common - hwqueue.kind_keys(p_kind)) k order by k limit 1;
+  if v_of is not null then
+    perform hwqueue.refuse('QHF02', format('%s.%s is of kind %s, step %s is of kind %s', p_field, v_key, v_of,
+        to_json(p_name), p_kind),
       jsonb_build_object('field', p_field || '.' || v_key, 'step', p_name),
       format('keys of kind %s are: %s', p_kind, array_to_string(hwqueue.kind_keys(p_kind), ', ')));
   end if;
+  perform hwqueue.check_object(p_step, v_common || hwqueue.kind_keys(p_kind), p_field, 'QHF02');
+  settings := hwqueue.but_defaults(hwqueue.read_keys(p_step, p_kind || ' step', p_field, 'QHF02'),
+    p_kind || ' step');
+  select b.steps, b.binds into steps, binds from hwqueue.binding_steps(v_binds,
+    p_field || case p_kind when 'sleep' then '.until' when 'workflow' then '.input' else '.params' end,
+    p_kind in ('map', 'gang')) b;
   if p_kind = 'sleep' then
-    if (nullif(p_step -> 'for', 'null') is null) = (v_bound is null) then
+    if settings ? 'for' = (v_binds is not null) then
       perform hwqueue.refuse('QHF02', format('%s needs either for or until', p_field),
         jsonb_build_object('field', p_field || '.for', 'step', p_name),
         'for example "for": "90 min", or "until": {"$input": ["starts_at"]}');
     end if;
-    select b.steps, b.binds into steps, binds from hwqueue.binding_steps(v_bound, p_field || '.until') b;
-    settings := hwqueue.present('for', to_jsonb(extract(epoch from hwqueue.json_interval(
-        p_step -> 'for', p_field || '.for', '0', '3650 days'))))
-      || hwqueue.present('until', case when hwqueue.is_binding(v_bound) then v_bound
-        else to_jsonb(to_jsonb(hwqueue.json_time(v_bound, p_field || '.until', 'QHF02') at time zone 'UTC')
-          #>> '{}' || 'Z') end);
+    settings := settings || hwqueue.present('until', case when hwqueue.is_binding(v_binds) then v_binds
+      else to_jsonb(to_jsonb(hwqueue.json_time(v_binds, p_field || '.until', 'QHF02') at time zone 'UTC')
+        #>> '{}' || 'Z') end);
   elsif p_kind = 'wait' then
     perform hwqueue.check_name(p_step ->> 'signal', p_field || '.signal', 200);
     -- it is sent by its name in a URL, where clients drop a . and a .. between slashes
@@ -79,59 +77,48 @@ begin
           p_field || '.signal'), jsonb_build_object('field', p_field || '.signal'),
         'write it another way, for example orders/7.paid');
     end if;
-    if nullif(p_step -> 'timeout', 'null') is null and nullif(p_step -> 'on_timeout', 'null') is not null then
+    if not settings ? 'timeout' and nullif(p_step -> 'on_timeout', 'null') is not null then
       perform hwqueue.refuse('QHF02', format('%s has on_timeout and no timeout', p_field),
         jsonb_build_object('field', p_field || '.timeout'), 'say when, for example "timeout": "2 d"');
     end if;
-    settings := hwqueue.but_defaults(hwqueue.read_keys(p_step, 'wait', p_field, 'QHF02'), 'wait');
-    steps := '{}';
-    binds := false;
   elsif p_kind = 'workflow' then
     perform hwqueue.check_name(p_step ->> 'workflow', p_field || '.workflow', 100);
-    select b.steps, b.binds into steps, binds from hwqueue.binding_steps(v_bound, p_field || '.input') b;
-    settings := jsonb_build_object('workflow', p_step ->> 'workflow')
-      || hwqueue.present('version', to_jsonb(hwqueue.json_integer(p_step -> 'version', p_field || '.version',
-        1, 2147483647, 'QHF02')))
-      || hwqueue.present('input', nullif(v_bound, '{}'));
+    settings := settings || jsonb_build_object('workflow', p_step ->> 'workflow')
+      || hwqueue.present('input', nullif(v_binds, '{}'));
   else  -- what runs, with which params and options, and where
-    v_affinity := coalesce(hwqueue.json_choice(p_step -> 'affinity', p_field || '.affinity',
-      array['and', 'override', 'replace'], 'QHF02'), 'and');
     perform hwqueue.check_name(p_step ->> 'task', p_field || '.task', 200);
-    select b.steps, b.binds into steps, binds
-    from hwqueue.binding_steps(nullif(p_step -> 'params', 'null'), p_field || '.params', p_kind <> 'task') b;
-    settings := jsonb_strip_nulls(jsonb_build_object('task', p_step ->> 'task',
-        'queue', hwqueue.json_text(p_step -> 'queue', p_field || '.queue', 100, 'QHF02'),
-        'affinity', nullif(v_affinity, 'and')))
-      || hwqueue.read_level(p_step, p_field, v_affinity <> 'and')
-      || hwqueue.present('params', nullif(hwqueue.json_object(p_step -> 'params', p_field || '.params',
-        'QHF02'), '{}'))
+    if p_kind <> 'task' then  -- params of a map that say nothing are the item
+      settings := case p_kind when 'map' then '{"params": {"item": {"$item": []}}}'::jsonb else '{}' end
+        || settings
+        || hwqueue.but_defaults(hwqueue.read_keys(p_step, 'task step', p_field, 'QHF02'), 'task step');
+    end if;
+    settings := settings || jsonb_build_object('task', p_step ->> 'task')
+      || hwqueue.read_level(p_step, p_field, settings ? 'affinity')
       || hwqueue.present('near', hwqueue.read_near(p_step -> 'near', p_field || '.near'))
       || hwqueue.present('options', hwqueue.read_step_options(p_step -> 'options', p_field || '.options'));
   end if;
-  if p_kind = 'map' then  -- params that say nothing are the item
-    v_map := hwqueue.read_map(p_step, p_name, p_field);
-    settings := '{"params": {"item": {"$item": []}}}' || settings || v_map.settings;
-    steps := steps || v_map.steps;
-    binds := binds or v_map.binds;
+  if p_kind = 'map' then
+    v_list := hwqueue.read_map(p_step, p_name, p_field);
+    settings := settings || v_list.settings;
+    steps := steps || v_list.steps;
+    binds := binds or v_list.binds;
   elsif p_kind = 'gang' then  -- size, and what spawn_gang has as options
-    v_size := hwqueue.json_integer(p_step -> 'size', p_field || '.size', 2, 1000, 'QHF02');
     v_gang := hwqueue.gang_asked(p_step, p_field);
-    if v_size is null then
+    if not settings ? 'size' then
       perform hwqueue.refuse('QHF02', format('%s is a gang and says no size', p_field),
         jsonb_build_object('field', p_field || '.size', 'step', p_name),
         'say how many members it has, 2 to 1000: "size": 4');
-    elsif v_gang.min_size > v_size then
-      perform hwqueue.refuse('QHF02', format('%s.min_size is more than its size, %s', p_field, v_size),
-        jsonb_build_object('field', p_field || '.min_size', 'step', p_name),
+    elsif v_gang.min_size > (settings ->> 'size')::int then
+      perform hwqueue.refuse('QHF02', format('%s.min_size is more than its size, %s', p_field,
+          settings -> 'size'), jsonb_build_object('field', p_field || '.min_size', 'step', p_name),
         'give at most the size, or leave min_size out: then all start together');
     end if;
     perform hwqueue.check_gang_options(p_step -> 'options', p_field || '.options');
-    settings := settings || jsonb_build_object('size', v_size)
-      || hwqueue.present('min_size', to_jsonb(nullif(v_gang.min_size, v_size)))
-      || hwqueue.present('together', nullif(to_jsonb(v_gang.together), '[]'))
-      || hwqueue.present('same', nullif(to_jsonb(v_gang.same), '[]'))
-      || hwqueue.present('on_lost', to_jsonb(nullif(v_gang.on_lost, 'stop')))
-      || hwqueue.present('hold', to_jsonb(nullif(extract(epoch from v_gang.hold), 30)));
+    settings := hwqueue.but_defaults(hwqueue.read_keys(p_step, 'gang', p_field), 'gang')
+      || hwqueue.present('together', nullif(to_jsonb(v_gang.together), '[]')) || settings;
+    if settings -> 'min_size' = settings -> 'size' then
+      settings := settings - 'min_size';
+    end if;
   end if;
 end
 $$;
@@ -165,42 +152,31 @@ begin
 end
 $$;
 
--- Begins a step that is no task, or has items, unless its condition does not hold, and adds it to progress:
--- as open, until due_at or what its kind waits for, or as ended. A sleep whose time is over has completed,
--- and so has a wait whose signal is there. A nested run is opened by advance_workflows (workflows/nested): a
+-- Begins a step that is no task, or has items, and adds it to progress: as open, until due_at or what its
+-- kind waits for, or as ended. p_bad: why it does not begin. A sleep whose time is over has completed, and so
+-- has a wait whose signal is there. A nested run is opened by advance_workflows (workflows/nested): a
 -- settlement submits nothing.
 -- Locks: the caller holds the step; a signal, skip locked; as begin_items.
-create or replace function hwqueue.begin_other(p_run hwqueue.run, p_step int, p hwqueue.run_progress,
-  p_now timestamptz) returns hwqueue.run_progress
+create or replace function hwqueue.begin_other(p_run hwqueue.run, p_step int, p_results jsonb, p_bad jsonb,
+  p hwqueue.run_progress, p_now timestamptz) returns hwqueue.run_progress
 language plpgsql volatile
 as $$
 declare
   v_defined hwqueue.workflow_step;
   v_step hwqueue.step;
   v_starts_at timestamptz := hwqueue.start_time(p_run, p_now);
-  v_results jsonb;
   v_bound record;
   v_verdict hwqueue.step_verdict;
 begin
   select d.* into v_defined from hwqueue.workflow_step d
   where d.workflow_id = p_run.workflow_id and d.step_no = p_step;
   select s.* into v_step from hwqueue.step s where s.run_id = p_run.run_id and s.step_no = p_step;
-  if v_defined.reads is not null then
-    v_results := hwqueue.results_of(p_run, v_defined.reads);
-    perform hwqueue.note_bound(coalesce(pg_column_size(v_results), 134217728));
-    if v_results is null then
-      v_verdict := hwqueue.bad_verdict('{"reason": "params_too_large", "limit": 134217728}');
-    elsif not hwqueue.conditions_hold(v_defined.run_if, p_run, v_results) then
-      v_verdict.state := 'skipped';
-      v_verdict.reason := 'condition';
-    end if;
-  end if;
-  if v_verdict.state is not null then
-    null;
+  if p_bad is not null then
+    v_verdict := hwqueue.bad_verdict(p_bad);
   elsif v_defined.kind = 'sleep' and v_defined.settings ? 'for' then
     v_verdict.due_at := v_starts_at + make_interval(secs => (v_defined.settings ->> 'for')::float8);
   elsif v_defined.kind = 'sleep' then
-    v_bound := hwqueue.bind_value(v_defined.settings -> 'until', p_run, v_results);
+    v_bound := hwqueue.bind_value(v_defined.settings -> 'until', p_run, p_results);
     if v_bound.missing is not null then
       v_verdict := hwqueue.bad_verdict(
         jsonb_build_object('reason', 'binding_missing', 'binding', v_bound.missing));
@@ -213,7 +189,7 @@ begin
       end;
     end if;
   elsif v_defined.kind in ('map', 'gang', 'task') then  -- a task that has added items before a retry
-    v_verdict := hwqueue.begin_items(p_run, v_step, v_defined, v_results, p_now);
+    v_verdict := hwqueue.begin_items(p_run, v_step, v_defined, p_results, p_now);
   elsif v_defined.kind = 'workflow' then
     perform hwqueue.leave_arrivals(p_run.run_id, array[p_step], 'nested', '{}', p_now);
     v_verdict.state := 'running';
@@ -246,11 +222,13 @@ begin
 end
 $$;
 
--- A step that cannot begin has failed, with the reason in p_bad: {"reason", ...}.
+-- A step that cannot begin has failed, with the reason in p_bad: {"reason", ...}; one whose condition does
+-- not hold is skipped.
 create or replace function hwqueue.bad_verdict(p_bad jsonb) returns hwqueue.step_verdict
 language sql immutable parallel safe
 as $$
-  select row('failed', p_bad ->> 'reason', nullif(p_bad - 'reason', '{}'), null, null)::hwqueue.step_verdict
+  select row(case p_bad ->> 'reason' when 'condition' then 'skipped' else 'failed' end, p_bad ->> 'reason',
+    nullif(p_bad - 'reason', '{}'), null, null)::hwqueue.step_verdict
 $$;
 
 -- Begins a step with items: reads its list, and spawns the first ones of a map, or all members of a gang.

@@ -15,47 +15,36 @@
 -- without defaults. Null: the step has none.
 -- Raises: QHF02, QHC03, naming the field.
 create or replace function hwqueue.read_near(p_near jsonb, p_field text) returns jsonb
-language plpgsql immutable
+language plpgsql stable
 as $$
 declare
-  v_steps jsonb := p_near -> 'step';
-  v_mode text;
-  v_away boolean;
+  v_near jsonb;
+  v_steps jsonb;
 begin
   if p_near is null or p_near = 'null' then
     return null;
   end if;
-  perform hwqueue.check_object(p_near, array['step', 'what', 'mode', 'away', 'gone', 'weight', 'match'],
-    p_field, 'QHF02');
-  if jsonb_typeof(v_steps) is distinct from 'array' then
-    v_steps := jsonb_build_array(v_steps);
-  end if;
+  v_near := hwqueue.but_defaults(hwqueue.read_object(p_near, 'near', p_field, 'QHF02'), 'near');
   v_steps := (
     select jsonb_agg(distinct hwqueue.json_text(s.value, format('%s.step[%s]', p_field, s.ordinality - 1),
       100, 'QHF02'))
-    from jsonb_array_elements(hwqueue.json_list(v_steps, p_field || '.step', 100, 'a step, or a list of them',
-      'for example {"step": "train", "what": "rack"}', 'QHF02')) with ordinality s);
-  v_mode := coalesce(hwqueue.json_choice(p_near -> 'mode', p_field || '.mode', array['prefer', 'require'],
-    'QHF02'), 'prefer');
-  v_away := coalesce(hwqueue.json_boolean(p_near -> 'away', p_field || '.away', 'QHF02'), false);
+    from jsonb_array_elements(hwqueue.json_list(case jsonb_typeof(p_near -> 'step')
+      when 'array' then p_near -> 'step' else jsonb_build_array(p_near -> 'step') end, p_field || '.step',
+      100, 'a step, or a list of them', 'for example {"step": "train", "what": "rack"}', 'QHF02'))
+      with ordinality s);
   if v_steps is null or v_steps @> '[null]' then
     perform hwqueue.refuse('QHF02', format('%s names no step', p_field),
       jsonb_build_object('field', p_field || '.step'), 'for example {"step": "train", "what": "rack"}');
-  elsif p_near ? 'weight' and v_mode <> 'prefer' or p_near ? 'gone' and (v_mode <> 'require' or v_away) then
+  elsif p_near ? 'weight' and v_near ? 'mode'
+    or p_near ? 'gone' and (not v_near ? 'mode' or v_near ? 'away') then
     perform hwqueue.refuse('QHF02', case when p_near ? 'gone'
         then format('%s.gone is for mode "require" without away', p_field)
         else format('%s.weight is for mode "prefer"', p_field) end,
       jsonb_build_object('field', p_field || case when p_near ? 'gone' then '.gone' else '.weight' end),
       'leave it out, or set mode');
   end if;
-  return jsonb_strip_nulls(jsonb_build_object('steps', v_steps,
-    'what', coalesce(hwqueue.json_domain(p_near -> 'what', p_field || '.what', 'QHC03'), 'node'),
-    'match', nullif(hwqueue.json_choice(p_near -> 'match', p_field || '.match', array['step', 'item'],
-      'QHF02'), 'step'),
-    'mode', nullif(v_mode, 'prefer'), 'away', nullif(v_away, false),
-    'gone', nullif(hwqueue.json_choice(p_near -> 'gone', p_field || '.gone',
-      array['wait', 'anywhere', 'fail'], 'QHF02'), 'wait'),
-    'weight', nullif(hwqueue.json_integer(p_near -> 'weight', p_field || '.weight', 1, 100, 'QHF02'), 100)));
+  return v_near || jsonb_build_object('steps', v_steps,
+    'what', coalesce(hwqueue.json_domain(p_near -> 'what', p_field || '.what', 'QHC03'), 'node'));
 end
 $$;
 

@@ -192,8 +192,7 @@ create or replace function hwqueue.nested_workflow(p_settings jsonb, p_tenant te
 language plpgsql stable
 as $$
 declare
-  v_workflow hwqueue.workflow := hwqueue.find_workflow(p_settings ->> 'workflow',
-    (p_settings ->> 'version')::int);
+  v_workflow hwqueue.workflow := hwqueue.find_workflow(p_settings ->> 'workflow', p_settings);
 begin
   if v_workflow.settings ->> 'tenant' <> p_tenant then
     if p_tenant <> '' then

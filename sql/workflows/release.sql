@@ -68,22 +68,16 @@ begin
     v_done := v_done || v_item.step_no;
     continue when v_holds;
     if v_item.kind <> 'task' or v_item.step_no = any (v_with_items) then
-      p := hwqueue.begin_other(p_run, v_item.step_no, p, p_now);
-      continue;
+      v_item.params := null;
     end if;
     v_bound := hwqueue.step_params(p_run, v_item.params, v_item.reads, v_item.run_if,
       (v_item.queue).max_params_bytes);
-    if v_bound.bad is null and v_item.near is not null then
+    if v_bound.params is not null and v_item.near is not null then
       select n.class_id, n.bad into v_item.class_id, v_bound.bad
       from hwqueue.near_class(p_run, v_item.step_no, v_item.near, p_now) n;
     end if;
-    if v_bound.bad is not null then
-      p.ended := p.ended || v_item.step_no;
-      p.states := p.states || case v_bound.bad ->> 'reason' when 'condition' then 'skipped' else 'failed' end;
-      update hwqueue.step s
-      set state = p.states[cardinality(p.states)], reason = v_bound.bad ->> 'reason',
-        error = nullif(v_bound.bad - 'reason', '{}'), ended_at = p_now
-      where s.run_id = p_run.run_id and s.step_no = v_item.step_no;
+    if v_bound.bad is not null or v_bound.params is null then
+      p := hwqueue.begin_other(p_run, v_item.step_no, v_bound.results, v_bound.bad, p, p_now);
       continue;
     end if;
     if v_item.queue_id <> v_queue.queue_id then
@@ -114,49 +108,56 @@ begin
 end
 $$;
 
--- Returns the params of a step, bound to results by now. bad: why it cannot run, {"reason", ...}. p_most:
--- the limit of its queue in bytes; null: the queue is dropped.
+-- Returns the results that a step reads, {"step": result}, and its params, bound to them by now. p_params
+-- null: it has none, or binds them later. bad: why it cannot run, {"reason", ...}; then params is null.
+-- p_most: the limit of its queue in bytes; null: the queue is dropped. A value that is missing meets the
+-- conditions not_in and does_not_exist only.
 create or replace function hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads int[],
-  p_run_if jsonb, p_most int, out params jsonb, out bad jsonb)
+  p_run_if jsonb, p_most int, out params jsonb, out results jsonb, out bad jsonb)
 language plpgsql volatile
 as $$
 declare
-  v_results jsonb;
   v_bound record;
 begin
-  params := p_params;
-  if p_most is null then
+  if p_params is not null and p_most is null then
     bad := '{"reason": "queue_dropped"}';
-  elsif p_reads is not null then
-    v_results := hwqueue.results_of(p_run, p_reads);
-    if v_results is null then
-      perform hwqueue.note_bound(134217728);
+    return;
+  elsif p_reads is null then
+    params := p_params;
+  else
+    results := hwqueue.results_of(p_run, p_reads);
+    perform hwqueue.note_bound(coalesce(pg_column_size(results), 134217728));
+    if results is null then
       bad := '{"reason": "params_too_large", "limit": 134217728}';
-    elsif not hwqueue.conditions_hold(p_run_if, p_run, v_results) then
+    elsif p_run_if is not null and exists (
+      select from jsonb_array_elements(p_run_if) c
+      where not hwqueue.label_holds(c.value ->> 'op', case when c.value ? 'input'
+          then p_run.input #> hwqueue.binding_path(c.value -> 'input', '')
+          else results -> (c.value ->> 'step') #> hwqueue.binding_path(c.value -> 'path', '') end,
+        c.value -> 'values')) then
       bad := '{"reason": "condition"}';
-    else
-      v_bound := hwqueue.bind_value(p_params, p_run, v_results);
+    elsif p_params is not null then
+      v_bound := hwqueue.bind_value(p_params, p_run, results);
       params := v_bound.value;
-      perform hwqueue.note_bound(
-        pg_column_size(v_results) + coalesce(pg_column_size(params), case when v_bound.too_large
-          then 67108864 else 0 end));
-      if v_bound.too_large then
-        bad := jsonb_build_object('reason', 'params_too_large', 'limit', p_most);
-      elsif v_bound.missing is not null then
-        bad := jsonb_build_object('reason', 'binding_missing', 'binding', v_bound.missing);
-      end if;
+      perform hwqueue.note_bound(coalesce(pg_column_size(params), case when v_bound.too_large
+        then 67108864 else 0 end));
+      bad := case
+        when v_bound.too_large then jsonb_build_object('reason', 'params_too_large', 'limit', p_most)
+        when v_bound.missing is not null
+          then jsonb_build_object('reason', 'binding_missing', 'binding', v_bound.missing) end;
     end if;
   end if;
-  if bad is not null or params = '{}' then
-    return;
-  elsif hwqueue.may_be_long(params) then
-    if hwqueue.text_bytes(params, p_most) <= p_most then
+  if bad is null and params <> '{}' then
+    if hwqueue.may_be_long(params) then
+      if hwqueue.text_bytes(params, p_most) <= p_most then
+        return;
+      end if;
+    elsif octet_length(params::text) <= p_most then
       return;
     end if;
-  elsif octet_length(params::text) <= p_most then
-    return;
+    bad := jsonb_build_object('reason', 'params_too_large', 'limit', p_most);
   end if;
-  bad := jsonb_build_object('reason', 'params_too_large', 'limit', p_most);
+  params := case when bad is null then params end;
 end
 $$;
 

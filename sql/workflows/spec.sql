@@ -93,26 +93,23 @@ language plpgsql stable
 as $$
 declare
   v_name text;
-  v_kind text;
+  v_read jsonb;
   v_found record;
   v_item record;
   v_reads text[];
   v_after jsonb;
-  v_finally text;
 begin
-  perform hwqueue.check_object(p_step, array['name', 'kind', 'task', 'queue', 'params', 'after', 'join',
-    'run_if', 'options', 'affinity', 'affinity_tags', 'placement', 'wire', 'on_failure', 'finally', 'near',
-    'over', 'max_parallel', 'tolerate', 'size', 'min_size', 'together', 'same', 'on_lost', 'hold', 'signal',
-    'timeout', 'on_timeout', 'for', 'until', 'workflow', 'version', 'input'], p_field, 'QHF02');
+  if jsonb_typeof(p_step) is distinct from 'object' then
+    perform hwqueue.refuse_object(p_step, '{}', p_field, 'QHF02');
+  end if;
   v_name := hwqueue.json_text(p_step -> 'name', p_field || '.name', 100, 'QHF02');
   if v_name is null or v_name !~ '^[a-z0-9_-]{1,100}$' then
     perform hwqueue.refuse('QHF02', format('%s.name is no valid name: %s', p_field,
         coalesce(to_json(v_name)::text, 'null')), jsonb_build_object('field', p_field || '.name'),
       'use 1 to 100 characters of a-z, 0-9, _ and -');
   end if;
-  v_kind := coalesce(hwqueue.json_choice(p_step -> 'kind', p_field || '.kind',
-    array['task', 'map', 'gang', 'wait', 'sleep', 'workflow'], 'QHF02'), 'task');
-  v_found := hwqueue.read_kind(p_step, v_kind, v_name, p_field);
+  v_read := hwqueue.but_defaults(hwqueue.read_keys(p_step, 'any step', p_field, 'QHF02'), 'any step');
+  v_found := hwqueue.read_kind(p_step, coalesce(v_read ->> 'kind', 'task'), v_name, p_field);
   v_reads := v_found.steps;
   for v_item in
     select c.value, format('%s.run_if[%s]', p_field, c.ordinality - 1) as field
@@ -135,23 +132,15 @@ begin
       v_reads := v_reads || hwqueue.json_text(v_item.value -> 'step', v_item.field || '.step', 100, 'QHF02');
     end if;
   end loop;
-  v_finally := hwqueue.json_choice(p_step -> 'finally', p_field || '.finally',
-    array['completed', 'failed', 'cancelled', 'ended'], 'QHF02');
   v_after := hwqueue.read_after(p_step -> 'after', v_name, p_field || '.after');
-  if v_finally is null then
+  if not v_read ? 'finally' then
     v_after := coalesce((select jsonb_object_agg(r, 'completed') from unnest(v_reads) r), '{}') || v_after;
   elsif v_after <> '{}' then
     perform hwqueue.refuse('QHF02', format('%s has after and finally', p_field),
       jsonb_build_object('field', p_field || '.after', 'step', v_name),
       'a finally step runs when all others have ended');
   end if;
-  return jsonb_strip_nulls(jsonb_build_object('name', v_name, 'kind', nullif(v_kind, 'task'),
-      'join', nullif(hwqueue.json_choice(p_step -> 'join', p_field || '.join', array['all', 'any'], 'QHF02'),
-        'all'),
-      'finally', v_finally,
-      'on_failure', hwqueue.json_choice(p_step -> 'on_failure', p_field || '.on_failure',
-        array['fail', 'continue', 'ignore'], 'QHF02')))
-    || v_found.settings
+  return jsonb_build_object('name', v_name) || v_read || v_found.settings
     || hwqueue.present('run_if', nullif(nullif(p_step -> 'run_if', '[]'), 'null'))
     || hwqueue.present('after', nullif(v_after, '{}'))
     || case when v_found.binds or v_reads <> '{}' or jsonb_array_length(
@@ -224,9 +213,8 @@ declare
   v_from int[] := '{}';
   v_to int[] := '{}';
   v_edge record;
-  v_targets int[];
+  v_targets jsonb;  -- of each step those that come after it
   v_open int[];  -- how many parents of each step are not in order yet
-  v_start int[];
   v_levels int[] := array_fill(0, array[v_count]);
   v_queue int[];
   v_at int := 1;
@@ -259,21 +247,18 @@ begin
     v_from := v_from || (v_numbers ->> v_edge.parent)::int;
     v_to := v_to || v_edge.step_no::int;
   end loop;
-  v_targets := array(select e.target from unnest(v_from, v_to) e(source, target) order by e.source);
+  v_targets := (
+    select jsonb_object_agg(t.source, t.targets)
+    from (select e.source, jsonb_agg(e.target) as targets
+          from unnest(v_from, v_to) e(source, target) group by e.source) t);
   v_open := array(
     select count(e.target)::int from generate_series(1, v_count) n
     left join unnest(v_to) e(target) on e.target = n group by n order by n);
-  v_start := array(
-    select (1 + coalesce(sum(count(e.source)) over (order by n rows between unbounded preceding
-      and 1 preceding), 0))::int
-    from generate_series(1, v_count + 1) n left join unnest(v_from) e(source) on e.source = n
-    group by n order by n);
   v_queue := array(select n from generate_series(1, v_count) n where v_open[n] = 0);
   while v_at <= cardinality(v_queue) loop
     v_step := v_queue[v_at];
     v_at := v_at + 1;
-    for v_place in v_start[v_step] .. v_start[v_step + 1] - 1 loop
-      v_target := v_targets[v_place];
+    for v_target in select e.value::int from jsonb_array_elements(v_targets -> v_step::text) e loop
       v_levels[v_target] := greatest(v_levels[v_target], v_levels[v_step] + 1);
       v_open[v_target] := v_open[v_target] - 1;
       if v_open[v_target] = 0 then

@@ -115,49 +115,30 @@ begin
 end
 $$;
 
--- Writes a run with its steps, and releases the first ones. Returns the run that has the idempotency key:
--- this one, or an earlier one of the same content. Headers are no content: they say who submitted (a trace),
--- not what.
+-- Writes a run with its steps, and releases the first ones. Returns the run that has its key, with its state:
+-- this one, or an earlier one. Headers are no content: they say who submitted (a trace), not what.
 -- Locks: its idempotency key or unique key, and its run_id if the caller chose one; new rows; the run that it
 -- replaces. Raises: QHT01, QHT02, QHT03, QHQ01, QHF06, QHA01, QHA02, QHC03, QHC04, QHW01, QHA03, QHF07.
 -- Idempotent: with an idempotency key. Wakes: waiting workers.
 create or replace function hwqueue.write_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb,
-  p_now timestamptz, out run_id uuid, out created boolean)
+  p_now timestamptz, out run_id uuid, out created boolean, out state text)
 language plpgsql volatile
 as $$
 declare
   v_run hwqueue.run := hwqueue.read_run(p_workflow, p_input, p_options, p_now);
-  v_key text;
-  v_content bytea;
-  v_found record;
 begin
-  run_id := v_run.run_id;
-  if v_run.policy ? 'unique' then
-    run_id := hwqueue.take_unique_run(v_run, p_options #>> '{unique,on_conflict}');
-  else
-    v_key := hwqueue.json_text(p_options -> 'idempotency_key', 'options.idempotency_key', 255);
-    v_content := case when v_key is not null then sha256(p_workflow.digest || convert_to(jsonb_build_array(
-      v_run.input, p_options - array['idempotency_key', 'run_id', 'headers'])::text, 'UTF8')) end;
-  end if;
-  while v_key is not null loop
-    insert into hwqueue.run_key (tenant, name, idempotency_key, run_id, content)
-    values (v_run.tenant, v_run.name, v_key, v_run.run_id, v_content)
-    on conflict do nothing;
-    exit when found;
-    select k.run_id, k.content into v_found from hwqueue.run_key k
-    where k.tenant = v_run.tenant and k.name = v_run.name and k.idempotency_key = v_key;
-    continue when not found;  -- pruned since: again
-    run_id := v_found.run_id;
-    exit when v_found.content = v_content;
-    perform hwqueue.refuse('QHT01', format('idempotency key %s belongs to run %s, which has other content',
-        to_json(v_key), run_id),
-      jsonb_build_object('field', 'options.idempotency_key', 'idempotency_key', v_key, 'run_id', run_id),
-      'a key stands for one definition, input and options: use another key for other content');
-  end loop;
+  run_id := case
+    when v_run.policy ? 'unique' then hwqueue.take_run_key(v_run, v_run.policy ->> 'unique', null,
+      p_options #>> '{unique,on_conflict}')
+    when p_options ->> 'idempotency_key' is null then v_run.run_id
+    else hwqueue.take_run_key(v_run, p_options ->> 'idempotency_key', sha256(p_workflow.digest || convert_to(
+      jsonb_build_array(v_run.input, p_options - array['idempotency_key', 'run_id', 'headers'])::text,
+      'UTF8')), null) end;
   created := run_id = v_run.run_id;
   if created then
     perform hwqueue.begin_run(p_workflow, v_run, coalesce(nullif(p_options -> 'steps', 'null'), '{}'), p_now);
   end if;
+  state := (select r.state from hwqueue.run r where r.run_id = write_run.run_id);
 end
 $$;
 
@@ -222,9 +203,9 @@ begin
     where d.workflow_id = p_workflow.workflow_id and d.class_no is not null
     group by d.class_no order by d.class_no
   loop
-    v_class := hwqueue.step_class(v_alone, p_run, v_steps[v_item.step_no], '{}');
-    v_classes[v_item.class_no] := v_class.class_id;
-    v_queues[v_item.class_no] := v_class.queue_id;
+    v_class := hwqueue.step_class(v_alone, p_run, v_steps[v_item.step_no], '{}', false);
+    v_classes[v_item.class_no] := (v_class.class).class_id;
+    v_queues[v_item.class_no] := ((v_class.target).queue).queue_id;
   end loop;
   insert into hwqueue.step (run_id, step_no, state, lease_id, class_id, queue_id)
   select p_run.run_id, d.step_no, 'waiting', case when d.kind = 'task' then v_ids[d.step_no] end,
@@ -235,10 +216,11 @@ begin
   for v_item in
     select o.value, (v_numbers ->> o.key)::int as step_no from jsonb_each(p_own) o order by 2
   loop
-    v_class := hwqueue.step_class(v_alone, p_run, v_steps[v_item.step_no], v_item.value);
+    v_class := hwqueue.step_class(v_alone, p_run, v_steps[v_item.step_no], v_item.value, false);
     update hwqueue.step s
-    set class_id = v_class.class_id, own = nullif(coalesce(nullif(v_item.value -> 'options', 'null'), '{}')
-      || hwqueue.present('level', nullif(hwqueue.read_level(v_item.value, 'options', true), '{}')), '{}')
+    set class_id = (v_class.class).class_id,
+      own = nullif(coalesce(nullif(v_item.value -> 'options', 'null'), '{}') || hwqueue.present('level',
+        nullif(hwqueue.read_level(v_item.value, 'options', true), '{}')), '{}')
     where s.run_id = p_run.run_id and s.step_no = v_item.step_no;
   end loop;
   insert into hwqueue.run_class (class_id, run_id)
@@ -273,31 +255,40 @@ begin
 end
 $$;
 
--- Takes the key that a run holds until it ends. Returns the run that holds it: this one, or with on_conflict
--- keep (the default) the one that has it. With replace that one is cancelled.
--- Locks: the key; the run that is replaced, as cancel_run. Raises: QHT02; QHA02 with replace.
-create or replace function hwqueue.take_unique_run(p_run hwqueue.run, p_on_conflict text) returns uuid
+-- Takes a key for a run, and returns the run that has it: this one, or an earlier one. p_content: of an
+-- idempotency key, the content for which it stands as long as its run is kept; null: the key is unique, and
+-- held until the run ends. Then p_on_conflict says which run goes on: keep (the default) the one that has it;
+-- with replace that one is cancelled.
+-- Locks: the key; the run that is replaced, as cancel_run. Raises: QHT01, QHT02; QHA02 with replace.
+create or replace function hwqueue.take_run_key(p_run hwqueue.run, p_key text, p_content bytea,
+  p_on_conflict text) returns uuid
 language plpgsql volatile
 as $$
 declare
-  v_key text := p_run.policy ->> 'unique';
-  v_found record;
+  v_found hwqueue.run_key;
   v_other hwqueue.run;
 begin
   loop
     insert into hwqueue.run_key (tenant, name, idempotency_key, run_id, content, while_running)
-    values (p_run.tenant, p_run.name, v_key, p_run.run_id, '', true)
+    values (p_run.tenant, p_run.name, p_key, p_run.run_id, coalesce(p_content, ''),
+      case when p_content is null then true end)
     on conflict do nothing;
     if found then
       return p_run.run_id;
     end if;
-    select k.run_id, k.while_running into v_found from hwqueue.run_key k
-    where k.tenant = p_run.tenant and k.name = p_run.name and k.idempotency_key = v_key;
-    continue when not found;  -- that run has ended since: again
-    if v_found.while_running is null or p_on_conflict = 'raise' then
-      perform hwqueue.refuse('QHT02', format('unique key %s belongs to run %s', to_json(v_key),
+    select k.* into v_found from hwqueue.run_key k
+    where k.tenant = p_run.tenant and k.name = p_run.name and k.idempotency_key = p_key;
+    continue when not found;  -- its run has ended, or was pruned since: again
+    if p_content is not null and v_found.content <> p_content then
+      perform hwqueue.refuse('QHT01', format('idempotency key %s belongs to run %s, which has other content',
+          to_json(p_key), v_found.run_id),
+        jsonb_build_object('field', 'options.idempotency_key', 'idempotency_key', p_key,
+          'run_id', v_found.run_id),
+        'a key stands for one definition, input and options: use another key for other content');
+    elsif p_content is null and (v_found.while_running is null or p_on_conflict = 'raise') then
+      perform hwqueue.refuse('QHT02', format('unique key %s belongs to run %s', to_json(p_key),
           v_found.run_id),
-        jsonb_build_object('field', 'options.unique.key', 'key', v_key, 'run_id', v_found.run_id),
+        jsonb_build_object('field', 'options.unique.key', 'key', p_key, 'run_id', v_found.run_id),
         'wait until that run has ended, or submit with on_conflict "keep" or "replace"');
     elsif p_on_conflict is distinct from 'replace' then
       return v_found.run_id;
@@ -306,7 +297,7 @@ begin
     select r.* into v_other from hwqueue.run r where r.run_id = v_found.run_id for no key update;
     update hwqueue.run_key k set run_id = p_run.run_id
     where k.tenant = p_run.tenant and k.name = p_run.name
-      and k.idempotency_key = v_key and k.run_id = v_other.run_id;
+      and k.idempotency_key = p_key and k.run_id = v_other.run_id;
     continue when not found;  -- it has ended, or another session has replaced it
     perform hwqueue.cancel_run(v_other, 'replaced by run ' || p_run.run_id);
     return p_run.run_id;
@@ -374,21 +365,40 @@ begin
 end
 $$;
 
--- Returns the queue and the class of a step's lease, and writes the class if it is new.
+-- Returns the queue of a step's lease, the defaults of its task, and its class: one that is new is written,
+-- or with p_is_dry a draft. A nested run has none: its update is checked as far as it can be by now.
 -- Locks: a new class. Raises: as step_content.
 create or replace function hwqueue.step_class(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb,
-  p_own jsonb, out queue_id int, out class_id bigint)
+  p_own jsonb, p_is_dry boolean, out target hwqueue.spawn_target, out class hwqueue.placement_class)
 language plpgsql volatile
 as $$
 declare
-  v_target hwqueue.spawn_target := hwqueue.find_spawn_queue(
-    coalesce(p_step ->> 'queue', p_workflow.settings ->> 'queue', 'default'), p_step ->> 'task');
+  v_queue text := coalesce(p_step ->> 'queue', p_workflow.settings ->> 'queue', 'default');
+  v_content hwqueue.class_content;
+  v_field text := case when p_own ? 'update' then 'changes' else 'options' end;
 begin
-  queue_id := (v_target.queue).queue_id;
-  class_id := hwqueue.find_class(hwqueue.step_content(p_workflow, p_run, p_step, p_own, v_target));
-  if hwqueue.my_tenants() is not null then
-    perform hwqueue.check_own_class(c, case when p_own ? 'update' then 'changes' else 'options' end, null)
-    from hwqueue.placement_class c where c.class_id = step_class.class_id;
+  if not p_step ? 'task' then
+    if p_own ? 'update' then
+      perform hwqueue.check_own_level(p_run.tenant, p_own #> '{update,level}', v_field),
+        hwqueue.updated_placement(p_workflow, p_run, p_step, p_run.level, p_own -> 'update');
+    end if;
+    return;
+  elsif p_is_dry then
+    target.queue := hwqueue.find_queue(v_queue);
+    target.defaults := (select t.defaults from hwqueue.task t where t.name = p_step ->> 'task');
+  else
+    target := hwqueue.find_spawn_queue(v_queue, p_step ->> 'task');
+  end if;
+  v_content := hwqueue.step_content(p_workflow, p_run, p_step, p_own, target);
+  class.class_id := case when not p_is_dry then hwqueue.find_class(v_content) end;
+  if p_is_dry or hwqueue.my_tenants() is not null then
+    class.digest := hwqueue.class_digest(v_content);
+    select c.* into class from hwqueue.placement_class c
+    where c.digest = class.digest and c.retired_at is null order by c.class_id limit 1;
+    if not found then
+      class := hwqueue.draft_class(v_content, hwqueue.service_away_from(v_content.service_id));
+    end if;
+    perform hwqueue.check_own_class(class, v_field, null);
   end if;
 end
 $$;

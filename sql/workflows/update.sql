@@ -7,7 +7,7 @@
 -- An update is the innermost level of a step's placement (workflows/levels): {"level", "affinity",
 -- "app_version"}, kept as `update` in step.own. The next update of the step takes the place of its level, or
 -- of its version, or of both, as its keys say. Classes are found as at submission, by step_class; a dry run
--- computes them by planned_step.
+-- computes drafts of them.
 --
 -- Invariant: a step is released with its former class or with its new one. Who changes it holds its row, and
 -- of a map that has begun the tally of its items, so that no session spawns any meanwhile. A release that
@@ -206,7 +206,7 @@ declare
   v_alone hwqueue.workflow := hwqueue.without_steps(v_workflow);
   v_steps jsonb[] := array(select jsonb_array_elements(v_workflow.steps));
   v_group record;
-  v_step jsonb;
+  v_found record;
   v_class bigint;
   v_map int;
   v_near record;
@@ -225,14 +225,8 @@ begin
   end loop;
   changed := '{}';
   for v_group in select g.* from hwqueue.update_groups(p_run, due, p_update) g loop
-    v_step := v_steps[v_group.steps[1]];
-    v_class := null;
-    if not v_group.is_nested then
-      v_class := (hwqueue.step_class(v_alone, p_run, v_step, v_group.content)).class_id;
-    elsif v_group.own ? 'update' then  -- as far as its run can be judged before it is submitted
-      perform hwqueue.check_own_level(p_run.tenant, p_update -> 'level', 'changes'),
-        hwqueue.updated_placement(v_alone, p_run, v_step, p_run.level, v_group.own -> 'update');
-    end if;
+    v_found := hwqueue.step_class(v_alone, p_run, v_steps[v_group.steps[1]], v_group.content, false);
+    v_class := (v_found.class).class_id;
     continue when (v_class, v_group.own) is not distinct from (v_group.class_id, v_group.former);
     changed := changed || v_group.steps;
     update hwqueue.step s set class_id = v_class, own = v_group.own
@@ -277,25 +271,16 @@ declare
   v_alone hwqueue.workflow := hwqueue.without_steps(v_workflow);
   v_steps jsonb[] := array(select jsonb_array_elements(v_workflow.steps));
   v_group record;
-  v_step jsonb;
-  v_planned record;
+  v_found record;
 begin
   for v_group in
     select g.* from hwqueue.update_groups(p_run, hwqueue.updatable_steps(p_run, p_named, p_named), p_update) g
   loop
-    v_step := v_steps[v_group.steps[1]];
-    if v_group.is_nested then
-      perform hwqueue.check_own_level(p_run.tenant, p_update -> 'level', 'changes'),
-        hwqueue.updated_placement(v_alone, p_run, v_step, p_run.level, v_group.own -> 'update');
-      class := null;
-      came_from := null;
-      run := hwqueue.updated_run(p_run, v_group.own -> 'update');
-    else
-      v_planned := hwqueue.planned_step(v_alone, p_run, v_step, v_group.content, true);
-      class := v_planned.class;
-      came_from := v_planned.came_from;
-      run := null;
-    end if;
+    v_found := hwqueue.step_class(v_alone, p_run, v_steps[v_group.steps[1]], v_group.content, true);
+    class := v_found.class;
+    run := case when v_group.is_nested then hwqueue.updated_run(p_run, v_group.own -> 'update') end;
+    came_from := case when run is null then hwqueue.step_origins(v_alone, p_run, v_steps[v_group.steps[1]],
+      v_group.content, (v_found.target).defaults, class.placement) end;
     changed := (class.class_id, v_group.own) is distinct from (v_group.class_id, v_group.former);
     foreach step_no in array v_group.steps loop
       return next;

@@ -411,7 +411,7 @@ def test_a_dry_run_plans_equal_steps_once(api: Api, queue: str) -> None:
         api.rows("check_workflow", spec={"name": "x", "queue": queue, "steps": steps})
         api.conn.execute("select pg_stat_force_next_flush()")
     api.conn.execute("set track_functions = 'none'")
-    assert api.one(calls, "planned_step") == 2
+    assert api.one(calls, "step_class") == 2
     steps = [{"name": f"s{n}", "task": f"t{n}"} for n in range(102)]
     rows = api.rows("check_workflow", spec={"name": "x", "queue": queue, "steps": steps})
     assert [row["code"] == "not_judged" for row in rows] == [False] * 100 + [True] * 2
