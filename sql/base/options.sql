@@ -103,10 +103,14 @@ as $$
     end
 $$;
 
--- The names of the keys of a kind.
+-- The names of the keys of a kind. In PL/pgSQL, which reads the table's text once a session.
 create or replace function hwqueue.keys_of(p_kind text) returns text[]
-language sql immutable parallel safe
-as $$ select array(select jsonb_object_keys(hwqueue.known_keys(p_kind))) $$;
+language plpgsql immutable parallel safe
+as $$
+begin
+  return array(select jsonb_object_keys(hwqueue.known_keys(p_kind)));
+end
+$$;
 
 -- The keys of a kind that have a default, with it.
 create or replace function hwqueue.default_values(p_kind text) returns jsonb
@@ -114,14 +118,6 @@ language sql immutable parallel safe
 as $$
   select jsonb_object_agg(k.key, k.value -> 3) from jsonb_each(hwqueue.known_keys(p_kind)) k
   where k.value -> 3 <> 'null'
-$$;
-
--- Returns what read_object returned without the values that are the default.
-create or replace function hwqueue.but_defaults(p_value jsonb, p_kind text) returns jsonb
-language sql immutable parallel safe
-as $$
-  select coalesce(jsonb_object_agg(v.key, v.value), '{}') from jsonb_each(p_value) v
-  where v.value is distinct from hwqueue.known_keys(p_kind) -> v.key -> 3
 $$;
 
 -- Returns an object of a kind in normal form, without nulls. p_now: what a span from now counts from.
@@ -139,7 +135,7 @@ begin
 end
 $$;
 
--- The same of an object that may have other keys (p_is_part), which are left out.
+-- The same of an object that may have other keys (p_is_part): they are left out, and so is a default.
 create or replace function hwqueue.read_keys(p_value jsonb, p_kind text, p_field text,
   p_code text default 'QHA01', p_now timestamptz default null, p_is_part boolean default true) returns jsonb
 language plpgsql stable
@@ -154,8 +150,10 @@ begin
     if not v_known ? v_key and not p_is_part then
       perform hwqueue.refuse_object(p_value, hwqueue.keys_of(p_kind), p_field, p_code);
     elsif v_known -> v_key ->> 0 <> 'any' and v_value <> 'null' then
-      v_read := v_read || jsonb_build_object(v_key,
-        hwqueue.read_value(v_value, v_known -> v_key, p_field || '.' || v_key, p_code, p_now));
+      v_value := hwqueue.read_value(v_value, v_known -> v_key, p_field || '.' || v_key, p_code, p_now);
+      if v_value is distinct from v_known -> v_key -> 3 or not p_is_part then
+        v_read := v_read || jsonb_build_object(v_key, v_value);
+      end if;
     end if;
   end loop;
   return v_read;

@@ -99,7 +99,7 @@ begin
       from jsonb_array_elements_text(s.value #> '{near,steps}') n(name))),
     case when k.kind <> 'task' then (
       select jsonb_object_agg(e.key, e.value) from jsonb_each(s.value) e
-      where e.key = any (hwqueue.kind_keys(k.kind)) and e.key <> all (hwqueue.kind_keys('task'))) end
+      where hwqueue.known_keys(k.kind || ' step') ? e.key) end
   from jsonb_array_elements(p_spec -> 'steps') with ordinality s
   cross join lateral (select coalesce(s.value ->> 'kind', 'task') as kind) k
   left join (

@@ -11,15 +11,6 @@
 -- in a statement after the lock; a sender that meets a step which is not open, or misses its row, leaves an
 -- arrival of kind `signal`. So a signal and a wait that meet find each other, whichever commits first.
 
--- Returns the keys that steps of a kind have beside the common ones. Those of a task are the columns of its
--- definition, the others its settings.
-create or replace function hwqueue.kind_keys(p_kind text) returns text[]
-language sql immutable parallel safe
-as $$
-  select case when p_kind in ('map', 'gang') then hwqueue.keys_of('task step') else '{}' end
-    || hwqueue.keys_of(p_kind || ' step')
-$$;
-
 -- Whether steps of a kind end with their run: nobody works on them.
 create or replace function hwqueue.is_idle(p_kind text) returns boolean
 language sql immutable parallel safe
@@ -34,29 +25,26 @@ create or replace function hwqueue.read_kind(p_step jsonb, p_kind text, p_name t
 language plpgsql stable
 as $$
 declare
-  v_common text[] := hwqueue.keys_of('any step');
-  v_key text;
-  v_of text;
-  v_binds jsonb := nullif(p_step -> case when p_kind in ('task', 'map', 'gang') then 'params'
-    when p_kind = 'sleep' then 'until' else 'input' end, 'null');
+  v_placed boolean := p_kind in ('task', 'map', 'gang');
+  v_known jsonb := hwqueue.known_keys('any step') || hwqueue.known_keys(p_kind || ' step')
+    || case when v_placed then hwqueue.known_keys('task step') else '{}' end;
+  v_key text := (select min(k collate "C") from jsonb_object_keys(p_step) k where not v_known ? k);
+  v_binds jsonb := nullif(p_step -> case when v_placed then 'params' when p_kind = 'sleep' then 'until'
+    else 'input' end, 'null');
   v_list record;
   v_gang hwqueue.gang;
 begin
-  select k, (
-    select t.kind
-    from jsonb_array_elements_text(hwqueue.known_keys('any step') #> '{kind,1}') with ordinality t(kind, n)
-    where k = any (hwqueue.kind_keys(t.kind)) order by t.n limit 1)
-  into v_key, v_of
-  from jsonb_object_keys(p_step - v_common - hwqueue.kind_keys(p_kind)) k order by k limit 1;
-  if v_of is not null then
-    perform hwqueue.refuse('QHF02', format('%s.%s is of kind %s, step %s is of kind %s', p_field, v_key, v_of,
-        to_json(p_name), p_kind),
+  if v_key is not null then
+    perform hwqueue.refuse('QHF02', format('%s.%s is of kind %s, step %s is of kind %s', p_field, v_key,
+        t.kind, to_json(p_name), p_kind),
       jsonb_build_object('field', p_field || '.' || v_key, 'step', p_name),
-      format('keys of kind %s are: %s', p_kind, array_to_string(hwqueue.kind_keys(p_kind), ', ')));
+      format('keys of kind %s are: %s', p_kind, (
+          select string_agg(k, ', ') from jsonb_object_keys(v_known) k)))
+    from jsonb_array_elements_text(v_known #> '{kind,1}') t(kind)
+    where hwqueue.known_keys(t.kind || ' step') ? v_key;
+    perform hwqueue.check_object(p_step, array(select jsonb_object_keys(v_known)), p_field, 'QHF02');
   end if;
-  perform hwqueue.check_object(p_step, v_common || hwqueue.kind_keys(p_kind), p_field, 'QHF02');
-  settings := hwqueue.but_defaults(hwqueue.read_keys(p_step, p_kind || ' step', p_field, 'QHF02'),
-    p_kind || ' step');
+  settings := hwqueue.read_keys(p_step, p_kind || ' step', p_field, 'QHF02');
   select b.steps, b.binds into steps, binds from hwqueue.binding_steps(v_binds,
     p_field || case p_kind when 'sleep' then '.until' when 'workflow' then '.input' else '.params' end,
     p_kind in ('map', 'gang')) b;
@@ -90,7 +78,7 @@ begin
     if p_kind <> 'task' then  -- params of a map that say nothing are the item
       settings := case p_kind when 'map' then '{"params": {"item": {"$item": []}}}'::jsonb else '{}' end
         || settings
-        || hwqueue.but_defaults(hwqueue.read_keys(p_step, 'task step', p_field, 'QHF02'), 'task step');
+        || hwqueue.read_keys(p_step, 'task step', p_field, 'QHF02');
     end if;
     settings := settings || jsonb_build_object('task', p_step ->> 'task')
       || hwqueue.read_level(p_step, p_field, settings ? 'affinity')
@@ -114,8 +102,8 @@ begin
         'give at most the size, or leave min_size out: then all start together');
     end if;
     perform hwqueue.check_gang_options(p_step -> 'options', p_field || '.options');
-    settings := hwqueue.but_defaults(hwqueue.read_keys(p_step, 'gang', p_field), 'gang')
-      || hwqueue.present('together', nullif(to_jsonb(v_gang.together), '[]')) || settings;
+    settings := hwqueue.read_keys(p_step, 'gang', p_field) || hwqueue.present('together',
+      nullif(to_jsonb(v_gang.together), '[]')) || settings;
     if settings -> 'min_size' = settings -> 'size' then
       settings := settings - 'min_size';
     end if;

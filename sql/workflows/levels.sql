@@ -21,9 +21,13 @@ language plpgsql stable
 as $$
 declare
   v_tags jsonb := coalesce(nullif(p_object -> 'affinity_tags', 'null'), '{}');
-  v_placement jsonb := hwqueue.spawn_placement(
-    jsonb_build_object('placement', p_object -> 'placement', 'wire', p_object -> 'wire'), p_field);
+  v_placement jsonb;
 begin
+  if not p_object ?| array['affinity_tags', 'placement', 'wire'] then
+    return '{}';
+  end if;
+  v_placement := hwqueue.spawn_placement(
+    jsonb_build_object('placement', p_object -> 'placement', 'wire', p_object -> 'wire'), p_field);
   if jsonb_typeof(v_tags) = 'object' then
     if not p_overrides and jsonb_path_exists(v_tags, 'strict $.* ? (@ == null)', '{}', true) then
       perform hwqueue.refuse('QHF02', format('%s.affinity_tags has a null', p_field),

@@ -24,7 +24,8 @@ begin
   if p_near is null or p_near = 'null' then
     return null;
   end if;
-  v_near := hwqueue.but_defaults(hwqueue.read_object(p_near, 'near', p_field, 'QHF02'), 'near');
+  perform hwqueue.check_object(p_near, hwqueue.keys_of('near'), p_field, 'QHF02');
+  v_near := hwqueue.read_keys(p_near, 'near', p_field, 'QHF02');
   v_steps := (
     select jsonb_agg(distinct hwqueue.json_text(s.value, format('%s.step[%s]', p_field, s.ordinality - 1),
       100, 'QHF02'))

@@ -140,7 +140,7 @@ begin
       v_bound := hwqueue.bind_value(p_params, p_run, results);
       params := v_bound.value;
       perform hwqueue.note_bound(coalesce(pg_column_size(params), case when v_bound.too_large
-        then 67108864 else 0 end));
+        then 67108865 else 0 end));
       bad := case
         when v_bound.too_large then jsonb_build_object('reason', 'params_too_large', 'limit', p_most)
         when v_bound.missing is not null

@@ -31,7 +31,7 @@ begin
       'pass large data as input, or store it elsewhere and pass a reference');
   end if;
   perform hwqueue.check_name(p_spec ->> 'name', 'spec.name', 100);
-  v_spec := hwqueue.but_defaults(hwqueue.read_keys(p_spec, 'workflow', 'spec', 'QHF02'), 'workflow')
+  v_spec := hwqueue.read_keys(p_spec, 'workflow', 'spec', 'QHF02')
     || hwqueue.read_level(p_spec, 'spec', false)
     || hwqueue.present('pin_version', case when jsonb_typeof(p_spec -> 'pin_version') = 'boolean'
       then nullif(p_spec -> 'pin_version', 'false')
@@ -108,7 +108,7 @@ begin
         coalesce(to_json(v_name)::text, 'null')), jsonb_build_object('field', p_field || '.name'),
       'use 1 to 100 characters of a-z, 0-9, _ and -');
   end if;
-  v_read := hwqueue.but_defaults(hwqueue.read_keys(p_step, 'any step', p_field, 'QHF02'), 'any step');
+  v_read := hwqueue.read_keys(p_step, 'any step', p_field, 'QHF02');
   v_found := hwqueue.read_kind(p_step, coalesce(v_read ->> 'kind', 'task'), v_name, p_field);
   v_reads := v_found.steps;
   for v_item in
