@@ -1553,9 +1553,6 @@ CREATE FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_af
 CREATE FUNCTION hwqueue.check_extend(p_extend interval) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.check_gang_options(p_options jsonb, p_field text) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -2053,7 +2050,7 @@ CREATE FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer DEFAULT 10
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.deliver_signal(p_run uuid, p_step integer, p_name text, p_is_short boolean) RETURNS boolean
+CREATE FUNCTION hwqueue.deliver_signal(p_run uuid, p_step integer, p_is_short boolean) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.deliveries_from() RETURNS timestamp with time zone
@@ -4213,7 +4210,7 @@ CREATE FUNCTION hwqueue.read_state_page(p_filter hwqueue.lease_filter, p_limit i
 CREATE FUNCTION hwqueue.read_step(p_step jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.read_step_options(p_options jsonb, p_field text) RETURNS jsonb
+CREATE FUNCTION hwqueue.read_step_options(p_options jsonb, p_kind text, p_field text) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_update_call(p_run hwqueue.run, p_changes jsonb, p_steps text[], OUT changes jsonb, OUT named integer[]) RETURNS record
@@ -4742,7 +4739,7 @@ CREATE FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb) RETURNS j
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.set_run_state(p_run uuid, p_state text, p_reason text DEFAULT NULL::text, p_detail jsonb DEFAULT NULL::jsonb) RETURNS void
+CREATE FUNCTION hwqueue.set_run_state(p_run uuid, p_state text, p_reason text DEFAULT NULL::text, p_detail jsonb DEFAULT NULL::jsonb, p_stops integer DEFAULT NULL::integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb) RETURNS jsonb
@@ -4891,7 +4888,7 @@ CREATE FUNCTION hwqueue.spawn_options() RETURNS text[]
 CREATE FUNCTION hwqueue.spawn_placement(p_options jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_queue hwqueue.queue, p_revived integer[], p_now timestamp with time zone) RETURNS integer
+CREATE FUNCTION hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_queue hwqueue.queue, p_known uuid[], p_bad uuid[], p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with time zone) RETURNS timestamp with time zone
@@ -5147,7 +5144,7 @@ CREATE FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], OUT free integer[], OUT revived integer[], OUT with_items integer[]) RETURNS record
+CREATE FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], OUT free integer[], OUT revived uuid[], OUT with_items integer[]) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_ended_runs(p_limit integer DEFAULT 100) RETURNS TABLE(run_id uuid, workflow text, attempt integer, state text, reason text, traceparent text, submitted_at timestamp with time zone, finished_at timestamp with time zone)
@@ -5178,7 +5175,7 @@ CREATE FUNCTION hwqueue.take_room_back(p_gang hwqueue.gang, p_goes_on boolean, p
 CREATE FUNCTION hwqueue.take_run_key(p_run hwqueue.run, p_key text, p_content bytea, p_on_conflict text) RETURNS uuid
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_run_signal(p_run uuid, p_name text, p_step integer, OUT payload jsonb, OUT is_held boolean) RETURNS record
+CREATE FUNCTION hwqueue.take_run_signal(p_run uuid, p_step integer, OUT payload jsonb, OUT is_held boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text, p_name text DEFAULT NULL::text) RETURNS TABLE(verdict text, payload jsonb)
@@ -7802,8 +7799,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zon
 
 REVOKE ALL ON FUNCTION hwqueue.check_extend(p_extend interval) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_gang_options(p_options jsonb, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_lists(p_value jsonb, p_maps text[], p_name text, p_field text) FROM PUBLIC;
@@ -8070,7 +8065,7 @@ REVOKE ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_
 GRANT ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.deliver_signal(p_run uuid, p_step integer, p_name text, p_is_short boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.deliver_signal(p_run uuid, p_step integer, p_is_short boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.deliveries_from() FROM PUBLIC;
 
@@ -9277,7 +9272,7 @@ REVOKE ALL ON FUNCTION hwqueue.read_state_page(p_filter hwqueue.lease_filter, p_
 
 REVOKE ALL ON FUNCTION hwqueue.read_step(p_step jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_step_options(p_options jsonb, p_field text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_step_options(p_options jsonb, p_kind text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_update_call(p_run hwqueue.run, p_changes jsonb, p_steps text[], OUT changes jsonb, OUT named integer[]) FROM PUBLIC;
 
@@ -9584,7 +9579,7 @@ GRANT ALL ON FUNCTION hwqueue.set_prices(p_queue text, p_prices jsonb, p_ttl int
 REVOKE ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.set_run_state(p_run uuid, p_state text, p_reason text, p_detail jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.set_run_state(p_run uuid, p_state text, p_reason text, p_detail jsonb, p_stops integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb) TO hwqueue_operator;
@@ -9676,7 +9671,7 @@ REVOKE ALL ON FUNCTION hwqueue.spawn_options() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_placement(p_options jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_queue hwqueue.queue, p_revived integer[], p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_queue hwqueue.queue, p_known uuid[], p_bad uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9828,7 +9823,7 @@ REVOKE ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit 
 GRANT ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], OUT free integer[], OUT revived integer[], OUT with_items integer[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], OUT free integer[], OUT revived uuid[], OUT with_items integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer) TO hwqueue_worker;
@@ -9850,7 +9845,7 @@ REVOKE ALL ON FUNCTION hwqueue.take_room_back(p_gang hwqueue.gang, p_goes_on boo
 
 REVOKE ALL ON FUNCTION hwqueue.take_run_key(p_run hwqueue.run, p_key text, p_content bytea, p_on_conflict text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_run_signal(p_run uuid, p_name text, p_step integer, OUT payload jsonb, OUT is_held boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_run_signal(p_run uuid, p_step integer, OUT payload jsonb, OUT is_held boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text, p_name text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text, p_name text) TO hwqueue_worker;

@@ -490,7 +490,7 @@ begin
     loop
       -- one that is not open may begin before this transaction commits, of a retry one that has ended, too
       if v_step.state <> 'running'
-        or hwqueue.deliver_signal(p_run, v_step.step_no, p_name, false) is null then
+        or hwqueue.deliver_signal(p_run, v_step.step_no, false) is null then
         perform hwqueue.leave_arrivals(p_run, array[v_step.step_no], 'signal', '{}', hwqueue.clock());
       end if;
       exit when not exists (

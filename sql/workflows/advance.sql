@@ -179,7 +179,6 @@ declare
   v_due record;
   v_gone record;
   v_arrivals bigint[];
-  v_signal text;
 begin
   if p_kind = 'state' then
     return hwqueue.apply_state(p_run, p_now);
@@ -188,12 +187,7 @@ begin
       select a.arrival_id from hwqueue.arrival a
       where a.run_id = p_run and a.step_no = p_step and a.kind = 'signal'
       for update skip locked);
-    v_signal := (
-      select d.settings ->> 'signal'
-      from hwqueue.run r
-      join hwqueue.workflow_step d on d.workflow_id = r.workflow_id
-      where r.run_id = p_run and d.step_no = p_step);
-    if v_arrivals <> '{}' and hwqueue.deliver_signal(p_run, p_step, v_signal, true) is not null then
+    if v_arrivals <> '{}' and hwqueue.deliver_signal(p_run, p_step, true) is not null then
       delete from hwqueue.arrival a where a.arrival_id = any (v_arrivals);
     end if;
     return 0;
@@ -236,7 +230,7 @@ $$;
 
 -- Hands a wait that is open its oldest signal. Returns whether it did; null: another session holds the step.
 -- Locks: the step and the signal, skip locked; then as end_step. Wakes: waiting workers.
-create or replace function hwqueue.deliver_signal(p_run uuid, p_step int, p_name text, p_is_short boolean)
+create or replace function hwqueue.deliver_signal(p_run uuid, p_step int, p_is_short boolean)
 returns boolean
 language plpgsql volatile
 as $$
@@ -252,7 +246,7 @@ begin
     return false;
   end if;
   -- statements of their own, after the lock: they see what has been sent until then
-  v_taken := hwqueue.take_run_signal(p_run, p_name, p_step);
+  v_taken := hwqueue.take_run_signal(p_run, p_step);
   if v_taken.payload is null then
     return case when not v_taken.is_held then false end;
   end if;
@@ -398,8 +392,8 @@ begin
     from hwqueue.run r
     join hwqueue.workflow_step d on d.workflow_id = r.workflow_id and d.step_no = v_step.step_no
     where r.run_id = v_step.run_id;
-    v_payload := case when v_found.kind = 'wait' then (hwqueue.take_run_signal(v_step.run_id,
-      v_found.settings ->> 'signal', v_step.step_no)).payload end;
+    v_payload := case when v_found.kind = 'wait'
+      then (hwqueue.take_run_signal(v_step.run_id, v_step.step_no)).payload end;
     v_state := 'completed';
     if v_found.kind = 'wait' and v_payload is null then
       v_state := case v_found.settings ->> 'on_timeout' when 'skip' then 'skipped'
@@ -443,16 +437,13 @@ begin
     order by r.deadline for no key update skip locked
   loop
     v_late := v_late + 1;
-    update hwqueue.run r
-    set deadline = null, state = case when r.state = 'cancelling' then r.state else 'failing' end,
-      reason = case when r.state = 'cancelling' then r.reason else 'deadline_exceeded' end,
-      detail = case when r.state = 'cancelling' then r.detail
-        else jsonb_build_object('deadline', r.deadline) end, stops = true
-    where r.run_id = v_run.run_id
-    returning r.* into v_run;
-    -- a time read after this transaction got its id: p_now may lie below a mark of reap
-    perform hwqueue.leave_arrivals(v_run.run_id, array[0], 'state', '{}', hwqueue.clock());
-    perform hwqueue.count_work(v_run.run_id, 0, hwqueue.stop_run(v_run, 1000), 0, hwqueue.clock());
+    if v_run.state <> 'cancelling' then
+      v_run.state := 'failing';
+      v_run.reason := 'deadline_exceeded';
+      v_run.detail := jsonb_build_object('deadline', v_run.deadline);
+    end if;
+    update hwqueue.run r set deadline = null where r.run_id = v_run.run_id;
+    perform hwqueue.set_run_state(v_run.run_id, v_run.state, v_run.reason, v_run.detail, 1000);
   end loop;
   if v_late = p_limit then
     return true;

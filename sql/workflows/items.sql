@@ -169,7 +169,6 @@ declare
   v_queue hwqueue.queue;
   v_known jsonb := '{}';
   v_held int;
-  v_ended uuid[];
   v_found record;
   v_gang hwqueue.gang;
   v_near record;
@@ -238,16 +237,8 @@ begin
         place = null, started_at = null, finished_at = null, starts_by = null, missing = 0
       where g.gang_id = v_gang.gang_id;
     end if;
-    perform hwqueue.insert_spawns(case when v_known = '{}' then v_found.requests else array(
-      select r from unnest(v_found.requests) r where not v_known ? r.item_no::text order by r.item_no) end,
-      v_queue, p_now);
-    if v_known <> '{}' then
-      v_ended := hwqueue.take_outcomes(array(
-        select r.lease_id from unnest(v_found.requests) r where v_known ? r.item_no::text));
-      perform hwqueue.revive_leases(array(  -- the bad ones end again: how they did before says nothing of now
-        select r from unnest(v_found.requests) r
-        where r.lease_id = any (v_ended) and r.lease_id <> all (v_found.bad)), p_now);
-    end if;
+    v_spawned := hwqueue.spawn_steps(v_found.requests, v_queue, array(
+      select e.value::uuid from jsonb_each_text(v_known) e), v_found.bad, p_now) - cardinality(v_found.bad);
     for v_bad in
       select b.reason, array_agg(b.lease_id) as leases
       from unnest(v_found.bad, v_found.reasons) b(lease_id, reason)
@@ -258,10 +249,6 @@ begin
         p_follows => true);
     end loop;
     v_failed := cardinality(v_found.bad);
-    v_spawned := cardinality(v_found.requests) - v_failed;
-    if v_spawned > 0 and not v_is_gang then
-      perform hwqueue.wake_workers(v_queue);
-    end if;
   end if;
   v_end := coalesce(v_held,
     case when cardinality(v_numbers) < v_count then v_below else v_numbers[v_count] + 1 end);

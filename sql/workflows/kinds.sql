@@ -83,7 +83,8 @@ begin
     settings := settings || jsonb_build_object('task', p_step ->> 'task')
       || hwqueue.read_level(p_step, p_field, settings ? 'affinity')
       || hwqueue.present('near', hwqueue.read_near(p_step -> 'near', p_field || '.near'))
-      || hwqueue.present('options', hwqueue.read_step_options(p_step -> 'options', p_field || '.options'));
+      || hwqueue.present('options', hwqueue.read_step_options(p_step -> 'options', p_kind,
+        p_field || '.options'));
   end if;
   if p_kind = 'map' then
     v_list := hwqueue.read_map(p_step, p_name, p_field);
@@ -101,7 +102,6 @@ begin
           settings -> 'size'), jsonb_build_object('field', p_field || '.min_size', 'step', p_name),
         'give at most the size, or leave min_size out: then all start together');
     end if;
-    perform hwqueue.check_gang_options(p_step -> 'options', p_field || '.options');
     settings := hwqueue.read_keys(p_step, 'gang', p_field) || hwqueue.present('together',
       nullif(to_jsonb(v_gang.together), '[]')) || settings;
     if settings -> 'min_size' = settings -> 'size' then
@@ -113,7 +113,7 @@ $$;
 
 -- Returns the spawn options of a step, checked. Where it runs is no option: affinity_tags and placement are.
 -- Raises: QHF02, QHA01.
-create or replace function hwqueue.read_step_options(p_options jsonb, p_field text) returns jsonb
+create or replace function hwqueue.read_step_options(p_options jsonb, p_kind text, p_field text) returns jsonb
 language plpgsql stable
 as $$
 begin
@@ -122,21 +122,12 @@ begin
   end if;
   perform hwqueue.check_object(p_options, hwqueue.keys_of('step'), p_field, 'QHF02'),
     hwqueue.read_keys(p_options, 'step', p_field);
-  return nullif(hwqueue.without_nulls(p_options), '{}');
-end
-$$;
-
--- Refuses options of a step that members of a gang cannot have.
--- Raises: QHF02.
-create or replace function hwqueue.check_gang_options(p_options jsonb, p_field text) returns void
-language plpgsql immutable
-as $$
-begin
-  if coalesce(p_options -> 'patience', 'null') <> 'null' then
+  if p_kind = 'gang' and coalesce(p_options -> 'patience', 'null') <> 'null' then
     perform hwqueue.refuse('QHF02', format('%s.patience is not for a gang', p_field),
       jsonb_build_object('field', p_field || '.patience'),
       'a gang starts where all its members have room: leave patience out, and ask with placement.require');
   end if;
+  return nullif(hwqueue.without_nulls(p_options), '{}');
 end
 $$;
 
@@ -182,7 +173,7 @@ begin
     perform hwqueue.leave_arrivals(p_run.run_id, array[p_step], 'nested', '{}', p_now);
     v_verdict.state := 'running';
   else
-    v_bound := hwqueue.take_run_signal(p_run.run_id, v_defined.settings ->> 'signal', p_step);
+    v_bound := hwqueue.take_run_signal(p_run.run_id, p_step);
     v_verdict.result := v_bound.payload;
     v_verdict.state := case when v_bound.payload is null then 'running' else 'completed' end;
     if v_bound.payload is null then
@@ -350,22 +341,27 @@ begin
 end
 $$;
 
--- Takes the oldest signal of this name for a step, and returns its payload; null: there is none. is_held:
--- another session holds one, and may yet leave it.
+-- Takes the oldest signal of the name that a step waits for, and returns its payload; null: there is none.
+-- is_held: another session holds one, and may yet leave it.
 -- Locks: the caller holds the step; the signal, skip locked. Not idempotent.
-create or replace function hwqueue.take_run_signal(p_run uuid, p_name text, p_step int,
+create or replace function hwqueue.take_run_signal(p_run uuid, p_step int,
   out payload jsonb, out is_held boolean)
 language plpgsql volatile
 as $$
 declare
+  v_name text := (
+    select d.settings ->> 'signal'
+    from hwqueue.run r
+    join hwqueue.workflow_step d on d.workflow_id = r.workflow_id
+    where r.run_id = p_run and d.step_no = p_step);
   v_signal hwqueue.run_signal;
 begin
   select s.* into v_signal from hwqueue.run_signal s
-  where s.run_id = p_run and s.name = p_name and s.taken_by is null
+  where s.run_id = p_run and s.name = v_name and s.taken_by is null
   order by s.signal_id limit 1 for update skip locked;
   if not found then
     is_held := exists (
-      select from hwqueue.run_signal s where s.run_id = p_run and s.name = p_name and s.taken_by is null);
+      select from hwqueue.run_signal s where s.run_id = p_run and s.name = v_name and s.taken_by is null);
     return;
   end if;
   is_held := false;

@@ -296,17 +296,3 @@ as $$
     where x.run_id = p_run and x.step_no = a.step_no offset 0) s
   where a.run_id = p_run and a.nested_run_id is not null and s.state = 'running'
 $$;
-
--- Pauses a run that runs, or lets a paused one go on; its nested runs follow, and advance_workflows releases
--- what was held.
--- Locks: the caller holds the run.
-create or replace function hwqueue.set_run_state(p_run uuid, p_state text, p_reason text default null,
-  p_detail jsonb default null) returns void
-language plpgsql volatile
-as $$
-begin
-  update hwqueue.run r set state = p_state, reason = p_reason, detail = p_detail where r.run_id = p_run;
-  -- a handler that has read the former state may add a run, and be open still
-  perform hwqueue.leave_arrivals(p_run, array[0], 'state', '{}', hwqueue.clock());
-end
-$$;

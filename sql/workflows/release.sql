@@ -30,7 +30,7 @@ declare
   v_holds boolean := p_run.state = 'paused' and not p_run.is_finishing;
   v_priority jsonb := jsonb_strip_nulls(jsonb_build_object('priority', p_run.priority));
   v_due int[] := p.released[1 : p.most];
-  v_revived int[] := '{}';
+  v_revived uuid[] := '{}';
   v_with_items int[] := '{}';
   v_done int[] := '{}';
   v_left int[] := '{}';
@@ -81,7 +81,7 @@ begin
       continue;
     end if;
     if v_item.queue_id <> v_queue.queue_id then
-      p.opened := p.opened + hwqueue.spawn_steps(v_requests, v_queue, v_revived, p_now);
+      p.opened := p.opened + hwqueue.spawn_steps(v_requests, v_queue, v_revived, '{}', p_now);
       v_requests := '{}';
     end if;
     v_queue := v_item.queue;
@@ -90,7 +90,7 @@ begin
         || coalesce(v_item.options, '{}') || coalesce(v_item.own, '{}'), p_now);
   end loop;
   p.opened := p.opened + case when v_holds then cardinality(v_done)
-    else hwqueue.spawn_steps(v_requests, v_queue, v_revived, p_now) end;
+    else hwqueue.spawn_steps(v_requests, v_queue, v_revived, '{}', p_now) end;
   if cardinality(v_done) < cardinality(p.released) then
     if v_left <> '{}' then  -- taken and not bound: they wait again
       update hwqueue.step s set state = 'waiting' where s.run_id = p_run.run_id and s.step_no = any (v_left);
@@ -161,46 +161,14 @@ begin
 end
 $$;
 
--- Writes the leases of steps of one queue: new ones, and of a retry those that are there (p_revived). Returns
--- their number.
--- Locks: new rows; the outcomes of the others, which the caller holds. Not idempotent. Wakes: waiting
--- workers.
-create or replace function hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_queue hwqueue.queue,
-  p_revived int[], p_now timestamptz) returns int
-language plpgsql volatile
-as $$
-declare
-  v_fresh hwqueue.spawn_request[] := p_requests;
-  v_again hwqueue.spawn_request[];
-begin
-  if p_revived <> '{}' then
-    v_fresh := array(
-      select r from unnest(p_requests) r where r.step_no <> all (p_revived) order by r.ordinal);
-    v_again := array(select r from unnest(p_requests) r where r.step_no = any (p_revived));
-    perform hwqueue.take_outcomes(array(select r.lease_id from unnest(v_again) r));
-    perform hwqueue.revive_leases(v_again, p_now);
-  end if;
-  if v_fresh <> '{}' then
-    perform hwqueue.insert_spawns(v_fresh, p_queue, p_now);
-    if v_fresh[1].available_at <= p_now then  -- mostly, and without a statement for it
-      perform hwqueue.wake_workers(p_queue);
-    elsif cardinality(v_fresh) > 1 then
-      perform hwqueue.wake_workers(p_queue)
-      where exists (select from unnest(v_fresh) r where r.available_at <= p_now);
-    end if;
-  end if;
-  return cardinality(p_requests);
-end
-$$;
-
 -- Locks the outcomes of leases that steps had in an earlier attempt of their run, which are claimed again
 -- under the same ids. They stay until these leases are put back: a step may yet be skipped, or fail.
--- free: those of the steps that may be released; revived: those of them that have a lease already;
+-- free: those of the steps that may be released; revived: the leases that some of them have already;
 -- with_items: those that have added items, whose leases stay as they are. A step that another session holds,
 -- or whose outcome it holds, is in none of them.
 -- Locks: the steps and outcomes, skip locked. Idempotent.
 create or replace function hwqueue.take_ended_leases(p_run uuid, p_steps int[],
-  out free int[], out revived int[], out with_items int[])
+  out free int[], out revived uuid[], out with_items int[])
 language plpgsql volatile
 as $$
 declare
@@ -227,6 +195,6 @@ begin
   free := array(
     select s.step_no from unnest(v_steps) s where coalesce((v_is_free -> s.lease_id::text)::boolean, true));
   revived := array(
-    select s.step_no from unnest(v_steps) s where (v_is_free -> s.lease_id::text)::boolean);
+    select s.lease_id from unnest(v_steps) s where (v_is_free -> s.lease_id::text)::boolean);
 end
 $$;

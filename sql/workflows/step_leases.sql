@@ -137,3 +137,37 @@ begin
   end loop;
 end
 $$;
+
+-- Writes the leases of steps, or of items, of one queue: new ones, and of a retry those that are there
+-- (p_known), but for p_bad: these end again, and how they did before says nothing of now. Returns how many
+-- were asked for.
+-- Locks: new rows; the outcomes of the others, skip locked. Not idempotent. Wakes: waiting workers.
+create or replace function hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_queue hwqueue.queue,
+  p_known uuid[], p_bad uuid[], p_now timestamptz) returns int
+language plpgsql volatile
+as $$
+declare
+  v_fresh hwqueue.spawn_request[] := p_requests;
+  v_ended uuid[];
+begin
+  if p_known <> '{}' then
+    v_fresh := array(
+      select r from unnest(p_requests) r where r.lease_id <> all (p_known) order by r.ordinal, r.item_no);
+    v_ended := hwqueue.take_outcomes(array(
+      select r.lease_id from unnest(p_requests) r where r.lease_id = any (p_known)));
+    perform hwqueue.revive_leases(array(
+      select r from unnest(p_requests) r
+      where r.lease_id = any (v_ended) and r.lease_id <> all (p_bad)), p_now);
+  end if;
+  if v_fresh <> '{}' then
+    perform hwqueue.insert_spawns(v_fresh, p_queue, p_now);
+    if v_fresh[1].available_at <= p_now then  -- mostly, and without a statement for it
+      perform hwqueue.wake_workers(p_queue);
+    elsif cardinality(v_fresh) > 1 then
+      perform hwqueue.wake_workers(p_queue)
+      where exists (select from unnest(v_fresh) r where r.available_at <= p_now);
+    end if;
+  end if;
+  return cardinality(p_requests);
+end
+$$;

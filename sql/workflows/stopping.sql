@@ -13,19 +13,34 @@
 create or replace function hwqueue.cancel_run(p_run hwqueue.run, p_reason text) returns void
 language plpgsql volatile
 as $$
-declare
-  v_run hwqueue.run;
 begin
   if p_run.state = 'cancelling' then
     return;
   end if;
-  update hwqueue.run r
-  set state = 'cancelling', reason = 'cancelled', stops = true,
-    detail = jsonb_strip_nulls(jsonb_build_object('reason', p_reason, 'by', hwqueue.current_actor()))
-  where r.run_id = p_run.run_id returning r.* into v_run;
-  perform hwqueue.leave_arrivals(v_run.run_id, array[0], 'state', '{}', hwqueue.clock());
   -- a sweep goes on, and ends more at once: here an operator waits
-  perform hwqueue.count_work(v_run.run_id, 0, hwqueue.stop_run(v_run, 100), 0, hwqueue.clock());
+  perform hwqueue.set_run_state(p_run.run_id, 'cancelling', 'cancelled',
+    jsonb_strip_nulls(jsonb_build_object('reason', p_reason, 'by', hwqueue.current_actor())), 100);
+end
+$$;
+
+-- Changes the state of a run that has not ended: its nested runs follow, and advance_workflows releases what
+-- was held. p_stops: it stops, and this ends so many of its steps at once; null: it goes on.
+-- Locks: the caller holds the run; as stop_run.
+create or replace function hwqueue.set_run_state(p_run uuid, p_state text, p_reason text default null,
+  p_detail jsonb default null, p_stops int default null) returns void
+language plpgsql volatile
+as $$
+declare
+  v_run hwqueue.run;
+begin
+  update hwqueue.run r
+  set state = p_state, reason = p_reason, detail = p_detail, stops = r.stops or p_stops is not null
+  where r.run_id = p_run returning r.* into v_run;
+  -- a handler that has read the former state may add a run, and be open still
+  perform hwqueue.leave_arrivals(p_run, array[0], 'state', '{}', hwqueue.clock());
+  if p_stops is not null then
+    perform hwqueue.count_work(p_run, 0, hwqueue.stop_run(v_run, p_stops), 0, hwqueue.clock());
+  end if;
 end
 $$;
 

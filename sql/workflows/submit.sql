@@ -181,11 +181,8 @@ declare
   v_ids uuid[] := hwqueue.new_ids(jsonb_array_length(p_workflow.steps));
   v_alone hwqueue.workflow := hwqueue.without_steps(p_workflow);
   v_steps jsonb[] := array(select jsonb_array_elements(p_workflow.steps));
-  v_classes bigint[] := '{}';
+  v_classes bigint[] := '{}';  -- by the numbers of steps
   v_queues int[] := '{}';
-  v_numbers jsonb := case when p_own <> '{}' then (  -- a map: a join of thousands of names is a nested loop
-    select jsonb_object_agg(e.value ->> 'name', e.ordinality)
-    from jsonb_array_elements(p_workflow.steps) with ordinality e) end;
   v_item record;
   v_class record;
 begin
@@ -198,31 +195,26 @@ begin
       jsonb_build_object('field', 'options.run_id', 'run_id', p_run.run_id),
       'use a fresh id, or idempotency_key to submit once');
   end;
-  for v_item in
-    select d.class_no, min(d.step_no) as step_no from hwqueue.workflow_step d
-    where d.workflow_id = p_workflow.workflow_id and d.class_no is not null
-    group by d.class_no order by d.class_no
-  loop
-    v_class := hwqueue.step_class(v_alone, p_run, v_steps[v_item.step_no], '{}', false);
-    v_classes[v_item.class_no] := (v_class.class).class_id;
-    v_queues[v_item.class_no] := ((v_class.target).queue).queue_id;
-  end loop;
-  insert into hwqueue.step (run_id, step_no, state, lease_id, class_id, queue_id)
-  select p_run.run_id, d.step_no, 'waiting', case when d.kind = 'task' then v_ids[d.step_no] end,
-    v_classes[d.class_no], v_queues[d.class_no]
-  from hwqueue.workflow_step d
-  where d.workflow_id = p_workflow.workflow_id;
   perform hwqueue.check_own_steps(p_workflow, p_own);
   for v_item in
-    select o.value, (v_numbers ->> o.key)::int as step_no from jsonb_each(p_own) o order by 2
+    select array_agg(d.step_no order by d.step_no) as steps, coalesce(p_own -> d.name, '{}') as own
+    from hwqueue.workflow_step d
+    where d.workflow_id = p_workflow.workflow_id and d.class_no is not null
+    group by d.class_no, p_own -> d.name order by min(d.step_no)
   loop
-    v_class := hwqueue.step_class(v_alone, p_run, v_steps[v_item.step_no], v_item.value, false);
-    update hwqueue.step s
-    set class_id = (v_class.class).class_id,
-      own = nullif(coalesce(nullif(v_item.value -> 'options', 'null'), '{}') || hwqueue.present('level',
-        nullif(hwqueue.read_level(v_item.value, 'options', true), '{}')), '{}')
-    where s.run_id = p_run.run_id and s.step_no = v_item.step_no;
+    v_class := hwqueue.step_class(v_alone, p_run, v_steps[v_item.steps[1]], v_item.own, false);
+    for v_no in 1 .. cardinality(v_item.steps) loop
+      v_classes[v_item.steps[v_no]] := (v_class.class).class_id;
+      v_queues[v_item.steps[v_no]] := ((v_class.target).queue).queue_id;
+    end loop;
   end loop;
+  insert into hwqueue.step (run_id, step_no, state, lease_id, class_id, queue_id, own)
+  select p_run.run_id, d.step_no, 'waiting', case when d.kind = 'task' then v_ids[d.step_no] end,
+    v_classes[d.step_no], v_queues[d.step_no], case when p_own ? d.name then nullif(
+      coalesce(nullif(p_own #> array[d.name, 'options'], 'null'), '{}') || hwqueue.present('level',
+        nullif(hwqueue.read_level(p_own -> d.name, 'options', true), '{}')), '{}') end
+  from hwqueue.workflow_step d
+  where d.workflow_id = p_workflow.workflow_id;
   insert into hwqueue.run_class (class_id, run_id)
   select distinct s.class_id, p_run.run_id from hwqueue.step s
   where s.run_id = p_run.run_id and s.class_id is not null;
@@ -341,11 +333,8 @@ begin
     end if;
     perform hwqueue.check_object(v_item.value, array['affinity_tags', 'placement', 'wire', 'options'],
         'options.steps.' || v_item.key),
-      hwqueue.read_step_options(v_item.value -> 'options', format('options.steps.%s.options', v_item.key));
-    if v_kinds ->> v_item.key = 'gang' then
-      perform hwqueue.check_gang_options(v_item.value -> 'options',
+      hwqueue.read_step_options(v_item.value -> 'options', v_kinds ->> v_item.key,
         format('options.steps.%s.options', v_item.key));
-    end if;
   end loop;
 end
 $$;
