@@ -209,7 +209,8 @@ begin
       if v_held is not null or not found and v_known <> '{}' then
         return p_tally;
       elsif not found then
-        v_gang := hwqueue.gang_asked(p_defined.settings, 'step');
+        v_gang := jsonb_populate_record(null::hwqueue.gang,
+          '{"together": []}' || hwqueue.default_values('gang') || p_defined.settings);
         v_gang.gang_id := hwqueue.new_id();
         v_gang.tenant := p_run.tenant;
         v_gang.size := p_map.items;

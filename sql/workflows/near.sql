@@ -177,15 +177,16 @@ begin
   if p_places <> '[]' then
     select c.* into v_base from hwqueue.placement_class c where c.class_id = p_class;
     begin
+      -- in normal form
       v_exprs := jsonb_build_array(case when v_near ->> 'what' in ('node', 'rack')
-        then jsonb_build_object(v_near ->> 'what', p_places) || hwqueue.present('away', v_near -> 'away')
-        else jsonb_build_object('label', substr(v_near ->> 'what', 7), 'values', p_places,
+        then jsonb_build_object(v_near ->> 'what', hwqueue.normal_set(p_places))
+          || hwqueue.present('away', v_near -> 'away')
+        else jsonb_build_object('label', substr(v_near ->> 'what', 7), 'values', hwqueue.normal_set(p_places),
           'op', case when v_near ? 'away' then 'not_in' else 'in' end) end);
       v_placement := hwqueue.check_cost(hwqueue.merge_placements(v_base.placement,
-        hwqueue.normalise_placement(case when v_near ->> 'mode' = 'require'
-          then jsonb_build_object('require', v_exprs)
+        case when v_near ->> 'mode' = 'require' then jsonb_build_object('require', v_exprs)
           else jsonb_build_object('prefer', jsonb_build_array(jsonb_build_object('when', v_exprs,
-            'weight', coalesce(v_near -> 'weight', '100')))) end, 'near'), 'near'), 'near');
+            'weight', coalesce(v_near -> 'weight', '100')))) end, 'near'), 'near');
     exception when sqlstate 'QHC03' or sqlstate 'QHC04' then
       class_id := null;
       bad := jsonb_build_object('reason', 'near_contradicts', 'near', p_near ->> 'what',
