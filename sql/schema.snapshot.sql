@@ -1974,7 +1974,7 @@ CREATE FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[] DEFAULT NUL
 CREATE FUNCTION hwqueue.count_members(p_gang hwqueue.gang, OUT waiting integer, OUT reserved integer, OUT running integer, OUT failed integer, OUT cancelled integer, OUT next_state text) RETURNS record
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_tenant text, OUT verdict text, OUT reason text, OUT opened integer, OUT closed integer) RETURNS record
+CREATE FUNCTION hwqueue.count_parents(p_run hwqueue.run, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p hwqueue.run_progress) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.count_rivals(p_class_ids bigint[], p_now timestamp with time zone) RETURNS integer
@@ -3789,9 +3789,6 @@ CREATE FUNCTION hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_ne
 CREATE FUNCTION hwqueue.open_queues(p_queues text[]) RETURNS integer[]
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.open_run(p_run hwqueue.run, p_released integer[], p_skipped integer[], p_reasons text[], p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.open_wait(p_claim hwqueue.claim, p_wait jsonb, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql;
 
@@ -4279,9 +4276,6 @@ CREATE FUNCTION hwqueue.recent_due_scan(p_queues text[], p_now timestamp with ti
 
 CREATE FUNCTION hwqueue.recheck_claims(p_node uuid, p_leases uuid[], p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.recount(p_run hwqueue.run) RETURNS TABLE(step_no integer, parent_count integer, is_any boolean, is_final boolean, is_decided boolean, arrived integer, unmet integer, failed integer, skipped integer)
-    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.recount_claims(p_node uuid, p_class_id bigint) RETURNS void
     LANGUAGE plpgsql;
@@ -8015,7 +8009,7 @@ GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_li
 
 REVOKE ALL ON FUNCTION hwqueue.count_members(p_gang hwqueue.gang, OUT waiting integer, OUT reserved integer, OUT running integer, OUT failed integer, OUT cancelled integer, OUT next_state text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_tenant text, OUT verdict text, OUT reason text, OUT opened integer, OUT closed integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_parents(p_run hwqueue.run, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p hwqueue.run_progress) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_rivals(p_class_ids bigint[], p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9014,8 +9008,6 @@ REVOKE ALL ON FUNCTION hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.ste
 
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.open_run(p_run hwqueue.run, p_released integer[], p_skipped integer[], p_reasons text[], p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.open_wait(p_claim hwqueue.claim, p_wait jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.operator_taints(p_node uuid) FROM PUBLIC;
@@ -9316,8 +9308,6 @@ REVOKE ALL ON FUNCTION hwqueue.rebind_classes(p_class_ids bigint[], p_waits bool
 REVOKE ALL ON FUNCTION hwqueue.recent_due_scan(p_queues text[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.recheck_claims(p_node uuid, p_leases uuid[], p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.recount(p_run hwqueue.run) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.recount_claims(p_node uuid, p_class_id bigint) FROM PUBLIC;
 

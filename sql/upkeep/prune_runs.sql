@@ -199,7 +199,8 @@ as $$
 $$;
 
 -- The rules run_join and run_stuck, for runs that release steps. Once a run fails nobody counts parents any
--- more: a retry counts them again.
+-- more: a retry counts them again. Steps and their parents are added up, not joined: a join of thousands may
+-- run as a nested loop before the tables are analyzed.
 create or replace function hwqueue.broken_joins() returns table (rule text, run_id uuid, detail jsonb)
 language sql volatile
 as $$
@@ -208,7 +209,30 @@ as $$
            t.arrived + coalesce(a.arrived, 0) as arrived_now, t.unmet + coalesce(a.unmet, 0) as unmet_now,
            a.run_id is not null as has_arrivals
     from hwqueue.run r
-    cross join lateral hwqueue.recount(r) c
+    cross join lateral (
+      select u.step_no, max(u.parent_count) as parent_count, bool_or(u.is_any) as is_any,
+             bool_or(u.is_final) as is_final, bool_or(u.is_decided) as is_decided, count(u.holds) as arrived,
+             count(*) filter (where not u.holds) as unmet
+      from (
+        select d.step_no, d.parent_count, d.is_any, d.runs_at_end is not null as is_final,
+               s.state <> 'waiting' as is_decided, null::boolean as holds
+        from hwqueue.workflow_step d
+        cross join lateral (
+          select x.state from hwqueue.step x
+          where x.run_id = r.run_id and x.step_no = d.step_no offset 0) s
+        where d.workflow_id = r.workflow_id
+        union all
+        select e.to_no, null, null, null, null, hwqueue.edge_holds(e.wants, p.state)
+        from hwqueue.workflow_edge e
+        cross join lateral (
+          select case when x.state in ('failed', 'cancelled') and g.on_failure = 'ignore' then 'completed'
+              else x.state end as state
+          from hwqueue.step x
+          join hwqueue.workflow_step g on g.workflow_id = r.workflow_id and g.step_no = e.from_no
+          where x.run_id = r.run_id and x.step_no = e.from_no
+            and x.state not in ('waiting', 'held', 'running') offset 0) p
+        where e.workflow_id = r.workflow_id) u
+      group by u.step_no) c
     left join hwqueue.tally t on t.run_id = r.run_id and t.step_no = c.step_no and t.part = 0
     left join lateral (
       select x.run_id, sum(x.arrived) as arrived, sum(x.unmet) as unmet from hwqueue.arrival x
@@ -221,7 +245,7 @@ as $$
          'found', c.arrived, 'counted_unmet', c.unmet_now, 'found_unmet', c.unmet)
   from counted c
   where c.has_tally and c.step_no > 0 and not (c.is_any and c.was_decided)
-    and (c.arrived_now, c.unmet_now) is distinct from (c.arrived::bigint, c.unmet::bigint)
+    and (c.arrived_now, c.unmet_now) is distinct from (c.arrived, c.unmet)
   union all
   select 'run_stuck', c.run_id, jsonb_build_object('step', c.step_no, 'parents', c.parent_count)
   from counted c

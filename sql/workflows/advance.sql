@@ -176,7 +176,6 @@ language plpgsql volatile
 as $$
 declare
   v_run hwqueue.run;
-  v_due record;
   v_gone record;
   v_arrivals bigint[];
 begin
@@ -200,16 +199,11 @@ begin
     perform hwqueue.count_work(p_run, 0, 0, 0, p_now);
     return 0;
   elsif p_kind = 'count' then
-    select c.verdict, c.reason, c.closed into v_due
-    from hwqueue.run r
-    join hwqueue.workflow_step d on d.workflow_id = r.workflow_id
-    cross join lateral hwqueue.count_parents(p_run, p_step, d.is_any, row(0, 0, 0, 0, 0), true, p_now,
-      r.tenant) c
-    where r.run_id = p_run and d.step_no = p_step;
-    return hwqueue.advance_run_by_id(p_run, case v_due.verdict
-      when 'release' then hwqueue.new_progress(p_released => array[p_step])
-      when 'skip' then hwqueue.new_progress(p_skipped => array[p_step], p_reasons => array[v_due.reason])
-      else hwqueue.new_progress() end, v_due.closed, true, p_now);
+    select r.* into v_run from hwqueue.run r where r.run_id = p_run;
+    return hwqueue.advance_run(v_run, hwqueue.count_parents(v_run, p_step, (
+      select d.is_any from hwqueue.workflow_step d
+      where d.workflow_id = v_run.workflow_id and d.step_no = p_step), row(0, 0, 0, 0, 0), true, p_now,
+      hwqueue.new_progress()), 0, true, p_now);
   end if;
   v_gone := hwqueue.take_arrivals(p_run, p_step, p_kind);
   if v_gone.arrivals = 0 then

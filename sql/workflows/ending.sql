@@ -293,8 +293,8 @@ declare
   p hwqueue.run_progress;
 begin
   p := hwqueue.follow_ends(p_run, p_progress, p_is_short, p_now);
-  -- a step that releases one other leaves the open work as it was
-  if p.opened <> p_closed + p.closed or p.failed > 0 then
+  -- a step that releases one other leaves the open work as it was; a run may begin without any
+  if p.opened <> p_closed + p.closed or p.failed > 0 or p.opened = 0 and p_closed = 0 then
     perform hwqueue.count_work(p_run.run_id, p.opened, p_closed + p.closed, p.failed, p_now, p_run.tenant);
   end if;
   return p.opened;

@@ -1,7 +1,7 @@
 -- What follows from the end of a step: children that are released or skipped, a run that fails.
 --
--- advance_run (workflows/ending) calls follow_ends when steps have ended, open_run when a run begins or is
--- retried, finish_run for finally steps. Example: "train" failed. Its child "publish" wants it completed and
+-- advance_run (workflows/ending) calls follow_ends when steps have ended, and when a run begins or begins
+-- again, finish_run for finally steps. Example: "train" failed. Its child "publish" wants it completed and
 -- is skipped; "report" comes after publish in any case and is released.
 --
 -- Invariant: no settlement waits. Each row of a run is locked with skip locked; what that misses is left as
@@ -71,9 +71,6 @@ language plpgsql volatile
 as $$
 declare
   v_child record;
-  v_due record;
-  v_verdict text;
-  v_reason text;
 begin
   for v_child in
     select e.to_no, d.parent_count, d.is_any, count(*)::int as arrived,
@@ -91,22 +88,13 @@ begin
     group by e.to_no, d.parent_count, d.is_any order by e.to_no
   loop
     if v_child.parent_count > 1 then
-      v_due := hwqueue.count_parents(p_run.run_id, v_child.to_no, v_child.is_any,
-        row(0, v_child.arrived, v_child.unmet, v_child.failed, v_child.skipped), p_is_short, p_now,
-        p_run.tenant);
-      p.opened := p.opened + v_due.opened;
-      p.closed := p.closed + v_due.closed;
-      v_verdict := v_due.verdict;
-      v_reason := v_due.reason;
-    else
-      v_verdict := case when v_child.unmet = 0 then 'release' else 'skip' end;
-      v_reason := hwqueue.skip_reason(v_child.failed, v_child.skipped);
-    end if;
-    if v_verdict = 'release' then
+      p := hwqueue.count_parents(p_run, v_child.to_no, v_child.is_any,
+        row(0, v_child.arrived, v_child.unmet, v_child.failed, v_child.skipped), p_is_short, p_now, p);
+    elsif v_child.unmet = 0 then
       p.released := p.released || v_child.to_no;
-    elsif v_verdict = 'skip' then
+    else
       p.skipped := p.skipped || v_child.to_no;
-      p.reasons := p.reasons || v_reason;
+      p.reasons := p.reasons || hwqueue.skip_reason(v_child.failed, v_child.skipped);
     end if;
   end loop;
   p.ended := '{}';

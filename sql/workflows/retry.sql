@@ -4,8 +4,8 @@
 -- and six that come after it were never released. A retry releases train again, under the same lease id,
 -- and the others as they become due; 33 results stay.
 --
--- Invariant: a retry begins when nothing of the run is open, so nothing of it can change meanwhile. It
--- computes the tallies from the states of the steps.
+-- Invariant: a retry begins when nothing of the run is open, so nothing of it can change meanwhile. What does
+-- not run again has completed, and is counted once more for the steps that do.
 
 -- The record of a run (find_run), with its row locked: settlements go on, other changes of the run wait.
 -- Locks: the run. Raises: QHF03, QHA02.
@@ -200,8 +200,8 @@ begin
 end
 $$;
 
--- Makes steps of a run that has ended wait again, counts its tallies again, and begins its next attempt with
--- what is due. p_mode: of their nested runs, failed or all. p_input: null: as it was.
+-- Makes steps of a run that has ended wait again, and begins its next attempt with what is due. p_mode: of
+-- their nested runs, failed or all. p_input: null: as it was.
 -- Maps among the steps begin as if for the first time that are in p_whole, or one of whose parents runs
 -- again, because their list may be another one. Of other maps only items run again that have not completed.
 -- The same holds for tasks that have added items, and for their own leases.
@@ -212,7 +212,7 @@ language plpgsql volatile
 as $$
 declare
   v_run hwqueue.run;
-  v_due record;
+  v_kept int[];
   v_maps int[] := array(
     select m.step_no from hwqueue.map m where m.run_id = p_run.run_id and m.step_no = any (p_steps)
       and (m.step_no = any (p_whole) or exists (
@@ -247,63 +247,20 @@ begin
     traceparent = null, nested_mode = case when s.nested_run_id is not null then p_mode end
   where s.run_id = p_run.run_id and s.step_no = any (p_steps);
   update hwqueue.tally t
-  set arrived = c.arrived, unmet = c.unmet, failed = c.failed, skipped = c.skipped,
-    is_decided = c.is_decided
-  from hwqueue.recount(v_run) c
-  cross join lateral (
-    select x.ctid as place from hwqueue.tally x
-    where x.run_id = p_run.run_id and x.step_no = c.step_no and x.part = 0
-    for no key update offset 0) k
-  where t.ctid = k.place;
-  update hwqueue.tally t set need = 0, arrived = 0, failed = 0
-  where t.run_id = p_run.run_id and t.step_no = 0 and t.part = 0;
-  select coalesce(array_agg(d.step_no) filter (where d.verdict = 'release'), '{}') as released,
-         coalesce(array_agg(d.step_no) filter (where d.verdict = 'skip'), '{}') as skipped,
-         coalesce(array_agg(d.reason) filter (where d.verdict = 'skip'), '{}') as reasons
-  into v_due
-  from (
-    select c.step_no,
-           case when c.is_any and c.arrived > c.unmet then 'release'
-             when c.arrived = c.parent_count and (c.unmet = 0 or c.parent_count = 0) then 'release'
-             when c.arrived = c.parent_count then 'skip' end as verdict,
-           hwqueue.skip_reason(c.failed, c.skipped) as reason
-    from hwqueue.recount(v_run) c where not c.is_decided and not c.is_final) d;
-  update hwqueue.tally t set is_decided = true
-  where t.run_id = p_run.run_id and t.part = 0 and t.step_no = any (v_due.released || v_due.skipped);
-  perform hwqueue.open_run(v_run, v_due.released, v_due.skipped, v_due.reasons, p_now);
-end
-$$;
-
--- What the tallies of a run should be, from the states of its steps: a row a step. Steps and their parents
--- are added up, not joined: a join of thousands may run as a nested loop before the tables are analyzed.
-create or replace function hwqueue.recount(p_run hwqueue.run)
-returns table (step_no int, parent_count int, is_any boolean, is_final boolean, is_decided boolean,
-  arrived int, unmet int, failed int, skipped int)
-language sql volatile
-as $$
-  select c.step_no, max(c.parent_count), bool_or(c.is_any), bool_or(c.is_final), bool_or(c.is_decided),
-         (count(*) filter (where c.holds is not null))::int,
-         (count(*) filter (where not c.holds))::int,
-         (count(*) filter (where not c.holds and c.state in ('failed', 'cancelled')))::int,
-         (count(*) filter (where not c.holds and c.state = 'skipped'))::int
-  from (
-    select d.step_no, d.parent_count, d.is_any, d.runs_at_end is not null as is_final,
-           s.state <> 'waiting' as is_decided, null::text as state, null::boolean as holds
-    from hwqueue.workflow_step d
-    cross join lateral (
-      select x.state from hwqueue.step x
-      where x.run_id = p_run.run_id and x.step_no = d.step_no offset 0) s
-    where d.workflow_id = p_run.workflow_id
-    union all
-    select e.to_no, null, null, null, null, p.state, hwqueue.edge_holds(e.wants, p.state)
+  set need = case when t.step_no > 0 then t.need else 0 end, arrived = 0, unmet = 0, failed = 0, skipped = 0,
+    is_decided = false
+  where t.run_id = p_run.run_id and t.step_no = any (0 || p_steps) and t.part = 0;
+  v_kept := array(  -- parents of steps that wait again: each has completed
+    select distinct e.from_no
     from hwqueue.workflow_edge e
-    cross join lateral (
-      select case when x.state in ('failed', 'cancelled') and g.on_failure = 'ignore' then 'completed'
-          else x.state end as state
-      from hwqueue.step x
-      join hwqueue.workflow_step g on g.workflow_id = p_run.workflow_id and g.step_no = e.from_no
-      where x.run_id = p_run.run_id and x.step_no = e.from_no
-        and x.state not in ('waiting', 'held', 'running') offset 0) p
-    where e.workflow_id = p_run.workflow_id) c
-  group by c.step_no
+    cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
+      select x.state from hwqueue.step x
+      where x.run_id = p_run.run_id and x.step_no = e.from_no offset 0) s
+    where e.workflow_id = p_run.workflow_id and e.to_no = any (p_steps) and s.state = 'completed');
+  perform hwqueue.advance_run(v_run, hwqueue.new_progress(v_kept,
+    array_fill('completed'::text, array[cardinality(v_kept)]), p_most => 5000, p_released => array(
+    select d.step_no from hwqueue.workflow_step d
+    where d.workflow_id = p_run.workflow_id and d.step_no = any (p_steps) and d.parent_count = 0
+      and d.runs_at_end is null order by d.step_no)), 0, true, p_now);
+end
 $$;

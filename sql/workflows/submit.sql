@@ -224,26 +224,10 @@ begin
   where d.workflow_id = p_workflow.workflow_id and d.parent_count > 1
   union all
   select p_run.run_id, 0, 0;
-  perform hwqueue.open_run(p_run, array(
+  perform hwqueue.advance_run(p_run, hwqueue.new_progress(p_most => 5000, p_released => array(
     select d.step_no from hwqueue.workflow_step d
     where d.workflow_id = p_workflow.workflow_id and d.parent_count = 0
-      and d.runs_at_end is null order by d.step_no), '{}', '{}', p_now);
-end
-$$;
-
--- Releases and skips the first steps of a run, or of its next attempt. The tally of its open work begins at
--- 0. A run without open work ends at once.
--- Locks: as advance_run. The caller has written the run, or holds it.
-create or replace function hwqueue.open_run(p_run hwqueue.run, p_released int[], p_skipped int[],
-  p_reasons text[], p_now timestamptz) returns void
-language plpgsql volatile
-as $$
-declare
-  p hwqueue.run_progress;
-begin
-  p := hwqueue.follow_ends(p_run, hwqueue.new_progress(p_released => p_released, p_skipped => p_skipped,
-    p_reasons => p_reasons, p_most => 5000), true, p_now);
-  perform hwqueue.count_work(p_run.run_id, p.opened, p.closed, p.failed, p_now);
+      and d.runs_at_end is null order by d.step_no)), 0, true, p_now);
 end
 $$;
 

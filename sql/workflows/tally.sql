@@ -109,43 +109,46 @@ begin
 end
 $$;
 
--- Counts parents that have ended for a step with several. verdict: release or skip, once; null: not yet, or
--- decided before. reason: why it is skipped.
+-- Counts parents that have ended for a step with several, and adds it to released or skipped when that
+-- decides about it.
 -- A step of join `any` is released by the first edge that holds. Where the caller's transaction may stay
 -- open (not p_is_short) its tally is left alone: another parent could not release the step meanwhile. A
 -- step of join `all` cannot be released before that transaction ends in any case.
--- opened, closed: for the open work of the run. A parent that is not counted yet is open work: else the run
--- could end before its child is released.
+-- A parent that is not counted yet is open work: else the run could end before its child is released.
 -- Locks: the tally, skip locked. Not idempotent.
-create or replace function hwqueue.count_parents(p_run uuid, p_step int, p_is_any boolean,
-  p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamptz, p_tenant text,
-  out verdict text, out reason text, out opened int, out closed int)
+create or replace function hwqueue.count_parents(p_run hwqueue.run, p_step int, p_is_any boolean,
+  p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamptz, p hwqueue.run_progress)
+returns hwqueue.run_progress
 language plpgsql volatile
 as $$
 declare
   v_count record;
 begin
-  opened := 0;
-  closed := 0;
   if p_is_any and not p_is_short and (
     select t.is_decided from hwqueue.tally t
-    where t.run_id = p_run and t.step_no = p_step and t.part = 0) then
-    return;  -- nobody needs the count any more
+    where t.run_id = p_run.run_id and t.step_no = p_step and t.part = 0) then
+    return p;  -- nobody needs the count any more
   end if;
-  v_count := hwqueue.arrive(p_run, p_step, false, p_delta, p_is_any and not p_is_short, p_now, p_tenant);
-  opened := case when (v_count.tally).run_id is null then 1 else 0 end;
-  closed := v_count.folded;
-  if (v_count.tally).run_id is null or (v_count.tally).is_decided then
-    return;
+  v_count := hwqueue.arrive(p_run.run_id, p_step, false, p_delta, p_is_any and not p_is_short, p_now,
+    p_run.tenant);
+  p.closed := p.closed + v_count.folded;
+  if (v_count.tally).run_id is null then
+    p.opened := p.opened + (p_delta.arrived > 0)::int;
+    return p;
+  elsif (v_count.tally).is_decided then
+    return p;
+  elsif p_is_any and (v_count.tally).arrived > (v_count.tally).unmet
+    or v_count.is_full and not p_is_any and (v_count.tally).unmet = 0 then
+    p.released := p.released || p_step;
+  elsif v_count.is_full then
+    p.skipped := p.skipped || p_step;
+    p.reasons := p.reasons || hwqueue.skip_reason((v_count.tally).failed, (v_count.tally).skipped);
+  else
+    return p;
   end if;
-  verdict := case
-    when p_is_any and (v_count.tally).arrived > (v_count.tally).unmet then 'release'
-    when v_count.is_full and (p_is_any or (v_count.tally).unmet > 0) then 'skip'
-    when v_count.is_full then 'release' end;
-  if verdict is not null then
-    update hwqueue.tally t set is_decided = true where t.run_id = p_run and t.step_no = p_step and t.part = 0;
-    reason := hwqueue.skip_reason((v_count.tally).failed, (v_count.tally).skipped);
-  end if;
+  update hwqueue.tally t set is_decided = true
+  where t.run_id = p_run.run_id and t.step_no = p_step and t.part = 0;
+  return p;
 end
 $$;
 
