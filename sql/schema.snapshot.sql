@@ -1140,7 +1140,35 @@ COMMENT ON COLUMN hwqueue.lease.choice_id IS 'the choice that it is an alternati
 
 COMMENT ON COLUMN hwqueue.lease.tenant IS 'that of the run whose step this is; null: a lease of its own';
 
-CREATE FUNCTION hwqueue.begin_adding(p_lease hwqueue.lease) RETURNS void
+CREATE TABLE hwqueue.map (
+    run_id uuid NOT NULL,
+    step_no integer NOT NULL,
+    items integer NOT NULL,
+    over_step integer,
+    params jsonb NOT NULL,
+    keeps_completed boolean DEFAULT false NOT NULL,
+    stopped_below integer DEFAULT 0 NOT NULL,
+    added integer DEFAULT 0 NOT NULL,
+    runs integer DEFAULT 0 NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.map IS 'a map or a gang that was released, or a task that has added items: then the step has a lease of its own, too';
+
+COMMENT ON COLUMN hwqueue.map.items IS 'the length of its list, with what was added; of a gang its size';
+
+COMMENT ON COLUMN hwqueue.map.over_step IS 'the map whose results are its list; null: the list is in map_list';
+
+COMMENT ON COLUMN hwqueue.map.params IS 'those of its items, with all bound but the item itself';
+
+COMMENT ON COLUMN hwqueue.map.keeps_completed IS 'of a retry: items that have completed in an earlier attempt are not run again';
+
+COMMENT ON COLUMN hwqueue.map.stopped_below IS 'of a run that stops: items below this have been asked to stop';
+
+COMMENT ON COLUMN hwqueue.map.added IS 'how many of its items were added: the last ones';
+
+COMMENT ON COLUMN hwqueue.map.runs IS 'how many runs were added (added)';
+
+CREATE FUNCTION hwqueue.begin_adding(p_lease hwqueue.lease) RETURNS hwqueue.map
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.begin_failing(p_run hwqueue.run, p_step integer, p_name text, p_now timestamp with time zone) RETURNS text
@@ -2364,34 +2392,6 @@ CREATE FUNCTION hwqueue.fence_planner(p_round bigint, p_epoch bigint) RETURNS te
 
 CREATE FUNCTION hwqueue.fetch_reserved(p_request hwqueue.claim_request) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb)
     LANGUAGE plpgsql;
-
-CREATE TABLE hwqueue.map (
-    run_id uuid NOT NULL,
-    step_no integer NOT NULL,
-    items integer NOT NULL,
-    over_step integer,
-    params jsonb NOT NULL,
-    keeps_completed boolean DEFAULT false NOT NULL,
-    stopped_below integer DEFAULT 0 NOT NULL,
-    added integer DEFAULT 0 NOT NULL,
-    runs integer DEFAULT 0 NOT NULL
-);
-
-COMMENT ON TABLE hwqueue.map IS 'a map or a gang that was released, or a task that has added items: then the step has a lease of its own, too';
-
-COMMENT ON COLUMN hwqueue.map.items IS 'the length of its list, with what was added; of a gang its size';
-
-COMMENT ON COLUMN hwqueue.map.over_step IS 'the map whose results are its list; null: the list is in map_list';
-
-COMMENT ON COLUMN hwqueue.map.params IS 'those of its items, with all bound but the item itself';
-
-COMMENT ON COLUMN hwqueue.map.keeps_completed IS 'of a retry: items that have completed in an earlier attempt are not run again';
-
-COMMENT ON COLUMN hwqueue.map.stopped_below IS 'of a run that stops: items below this have been asked to stop';
-
-COMMENT ON COLUMN hwqueue.map.added IS 'how many of its items were added: the last ones';
-
-COMMENT ON COLUMN hwqueue.map.runs IS 'how many runs were added (added)';
 
 CREATE FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone) RETURNS hwqueue.tally
     LANGUAGE plpgsql;

@@ -62,12 +62,8 @@ begin
   end loop;
   if v_items = '{}' then
     return;
-  elsif v_lease.item_no is null then
-    perform hwqueue.begin_adding(v_lease);
   end if;
-  select m.items into v_first from hwqueue.map m
-  where m.run_id = v_lease.run_id and m.step_no = v_lease.step_no
-  for no key update;
+  v_first := (hwqueue.begin_adding(v_lease)).items;
   v_next := v_first;
   foreach v_item in array v_items loop  -- statements after the lock: they see what others have added
     select a.* into v_known from hwqueue.added a
@@ -133,12 +129,7 @@ declare
   v_workflow hwqueue.workflow;
   v_nested hwqueue.run;
 begin
-  if v_lease.item_no is null then
-    perform hwqueue.begin_adding(v_lease);
-  end if;
-  select m.runs into v_runs from hwqueue.map m
-  where m.run_id = v_lease.run_id and m.step_no = v_lease.step_no
-  for no key update;
+  v_runs := (hwqueue.begin_adding(v_lease)).runs;
   select r.run_id, r.state, w.digest into v_known
   from hwqueue.added a
   join hwqueue.run r on r.run_id = a.nested_run_id

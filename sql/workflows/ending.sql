@@ -332,7 +332,6 @@ declare
   v_run hwqueue.run;
   v_state text;
   v_final int[];
-  p hwqueue.run_progress;
   v_results jsonb;
   v_bound record;
   v_reason text;
@@ -355,14 +354,9 @@ begin
     if v_final <> '{}' then
       update hwqueue.run r set is_finishing = true, stops = false  -- but for a later cancel
       where r.run_id = p_run returning r.* into v_run;
-      p := hwqueue.follow_ends(v_run, hwqueue.new_progress(p_released => v_final, p_most => 5000), true,
+      perform hwqueue.advance_run(v_run, hwqueue.new_progress(p_released => v_final, p_most => 5000), 0, true,
         p_now);
-      update hwqueue.tally t set need = t.need + p.opened - p.closed, failed = t.failed + p.failed
-      where t.run_id = p_run and t.step_no = 0 and t.part = 0;
-      if p.opened > 0 then
-        return;
-      end if;
-      v_state := case when v_state = 'completed' and p.failed > 0 then 'failed' else v_state end;
+      return;  -- it has ended by now if none of them began
     end if;
   end if;
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)

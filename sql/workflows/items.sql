@@ -417,19 +417,28 @@ as $$
   where s.run_id = p_run.run_id and s.step_no = p_defined.step_no
 $$;
 
--- Lets the step of a lease have items: its own lease is one of them from now on.
--- Locks: the caller holds the claim, for no key update; the lease row; new rows.
-create or replace function hwqueue.begin_adding(p_lease hwqueue.lease) returns void
+-- Lets the step of a lease have items, and returns its row in map, locked: its own lease is one of them from
+-- now on.
+-- Locks: the caller holds the claim, for no key update; the lease row; new rows; the step's row in map.
+create or replace function hwqueue.begin_adding(p_lease hwqueue.lease) returns hwqueue.map
 language plpgsql volatile
 as $$
+declare
+  v_map hwqueue.map;
 begin
-  update hwqueue.claim c set is_step = false where c.lease_id = p_lease.lease_id;
-  update hwqueue.lease l set item_no = -1 where l.lease_id = p_lease.lease_id;
-  insert into hwqueue.map (run_id, step_no, items, params) values (p_lease.run_id, p_lease.step_no, 0, '{}');
-  delete from hwqueue.tally t  -- from before a retry
-  where t.run_id = p_lease.run_id and t.step_no = p_lease.step_no and t.part > 0;
-  insert into hwqueue.tally (run_id, step_no, part, arrived, low)
-  values (p_lease.run_id, p_lease.step_no, 1, -1, 0);
+  if p_lease.item_no is null then
+    update hwqueue.claim c set is_step = false where c.lease_id = p_lease.lease_id;
+    update hwqueue.lease l set item_no = -1 where l.lease_id = p_lease.lease_id;
+    insert into hwqueue.map (run_id, step_no, items, params)
+    values (p_lease.run_id, p_lease.step_no, 0, '{}');
+    delete from hwqueue.tally t  -- from before a retry
+    where t.run_id = p_lease.run_id and t.step_no = p_lease.step_no and t.part > 0;
+    insert into hwqueue.tally (run_id, step_no, part, arrived, low)
+    values (p_lease.run_id, p_lease.step_no, 1, -1, 0);
+  end if;
+  select m.* into v_map from hwqueue.map m
+  where m.run_id = p_lease.run_id and m.step_no = p_lease.step_no for no key update;
+  return v_map;
 end
 $$;
 
