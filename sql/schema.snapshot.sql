@@ -2608,9 +2608,6 @@ CREATE FUNCTION hwqueue.follow_nested(p_run uuid, p_step integer) RETURNS intege
 CREATE FUNCTION hwqueue.follow_parent(p_run uuid) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.forget_bound() RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.forget_node(p_node uuid) RETURNS void
     LANGUAGE plpgsql;
 
@@ -4931,16 +4928,16 @@ CREATE FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uu
 CREATE FUNCTION hwqueue.start_time(p_run hwqueue.run, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.step_class(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_is_dry boolean, OUT target hwqueue.spawn_target, OUT class hwqueue.placement_class) RETURNS record
+CREATE FUNCTION hwqueue.step_class(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_is_dry boolean, OUT target hwqueue.spawn_target, OUT class hwqueue.placement_class) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.step_content(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_target hwqueue.spawn_target) RETURNS hwqueue.class_content
+CREATE FUNCTION hwqueue.step_content(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_target hwqueue.spawn_target) RETURNS hwqueue.class_content
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.step_error(p_step hwqueue.step, p_of_lease jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.step_origins(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_defaults jsonb, p_placement jsonb) RETURNS jsonb
+CREATE FUNCTION hwqueue.step_origins(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_defaults jsonb, p_placement jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads integer[], p_run_if jsonb, p_most integer, OUT params jsonb, OUT results jsonb, OUT bad jsonb) RETURNS record
@@ -5350,10 +5347,7 @@ CREATE FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[]
 CREATE FUNCTION hwqueue.update_waiting(p_run hwqueue.run, p_update jsonb, p_named integer[], OUT due integer[], OUT changed integer[]) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.updated_level(p_level jsonb, p_update jsonb, p_field text) RETURNS jsonb
-    LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.updated_placement(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_asked jsonb, p_update jsonb) RETURNS jsonb
+CREATE FUNCTION hwqueue.updated_placement(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_asked jsonb, p_update jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.updated_run(p_run hwqueue.run, p_update jsonb) RETURNS hwqueue.run
@@ -5384,7 +5378,7 @@ CREATE FUNCTION hwqueue.version_in_range(p_version text, p_range text, p_kind te
 CREATE FUNCTION hwqueue.version_meets(p_version text, p_op text, p_bound text, p_kind text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.version_placement(p_run hwqueue.run) RETURNS jsonb
+CREATE FUNCTION hwqueue.version_placement(p_run hwqueue.run, p_update jsonb DEFAULT NULL::jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.version_prerelease(p_version text) RETURNS text
@@ -5392,9 +5386,6 @@ CREATE FUNCTION hwqueue.version_prerelease(p_version text) RETURNS text
 
 CREATE FUNCTION hwqueue.version_segments(p_version text) RETURNS numeric[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.versioned_run(p_run hwqueue.run, p_update jsonb) RETURNS hwqueue.run
-    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.visible_now(OUT unseen xid8[], OUT next_xid xid8) RETURNS record
     LANGUAGE sql STABLE;
@@ -5483,9 +5474,6 @@ CREATE FUNCTION hwqueue.with_defaults(p_options jsonb, p_defaults jsonb) RETURNS
 
 CREATE FUNCTION hwqueue.without_nulls(p_object jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.without_steps(p_workflow hwqueue.workflow) RETURNS hwqueue.workflow
-    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
@@ -8306,8 +8294,6 @@ REVOKE ALL ON FUNCTION hwqueue.follow_nested(p_run uuid, p_step integer) FROM PU
 
 REVOKE ALL ON FUNCTION hwqueue.follow_parent(p_run uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.forget_bound() FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.free_devices(p_after uuid, p_limit integer, p_now timestamp with time zone, OUT items jsonb[], OUT next text) FROM PUBLIC;
@@ -9694,13 +9680,13 @@ REVOKE ALL ON FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_
 
 REVOKE ALL ON FUNCTION hwqueue.start_time(p_run hwqueue.run, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.step_class(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_is_dry boolean, OUT target hwqueue.spawn_target, OUT class hwqueue.placement_class) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.step_class(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_is_dry boolean, OUT target hwqueue.spawn_target, OUT class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.step_content(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_target hwqueue.spawn_target) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.step_content(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_target hwqueue.spawn_target) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_error(p_step hwqueue.step, p_of_lease jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.step_origins(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_defaults jsonb, p_placement jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.step_origins(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_defaults jsonb, p_placement jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads integer[], p_run_if jsonb, p_most integer, OUT params jsonb, OUT results jsonb, OUT bad jsonb) FROM PUBLIC;
 
@@ -9951,9 +9937,7 @@ GRANT ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps 
 
 REVOKE ALL ON FUNCTION hwqueue.update_waiting(p_run hwqueue.run, p_update jsonb, p_named integer[], OUT due integer[], OUT changed integer[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.updated_level(p_level jsonb, p_update jsonb, p_field text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.updated_placement(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_asked jsonb, p_update jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.updated_placement(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_asked jsonb, p_update jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.updated_run(p_run hwqueue.run, p_update jsonb) FROM PUBLIC;
 
@@ -9975,13 +9959,11 @@ REVOKE ALL ON FUNCTION hwqueue.version_in_range(p_version text, p_range text, p_
 
 REVOKE ALL ON FUNCTION hwqueue.version_meets(p_version text, p_op text, p_bound text, p_kind text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.version_placement(p_run hwqueue.run) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.version_placement(p_run hwqueue.run, p_update jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.version_prerelease(p_version text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.version_segments(p_version text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.versioned_run(p_run hwqueue.run, p_update jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.visible_now(OUT unseen xid8[], OUT next_xid xid8) FROM PUBLIC;
 
@@ -10043,8 +10025,6 @@ REVOKE ALL ON FUNCTION hwqueue.wire_placement(p_intent jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.with_defaults(p_options jsonb, p_defaults jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.without_nulls(p_object jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.without_steps(p_workflow hwqueue.workflow) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
 

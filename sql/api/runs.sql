@@ -523,7 +523,8 @@ declare
   v_due int;
 begin
   perform hwqueue.require_read_committed(),
-    hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'call again for more'), hwqueue.forget_bound();
+    hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'call again for more'),
+    set_config('hwqueue.bound_bytes', '', true);  -- each call binds as much
   select m.* into v_cursor from hwqueue.reap_cursor m order by m.version desc limit 1;
   v_swept := hwqueue.sweep_arrivals(p_limit, coalesce(v_cursor.arrivals_from, '-infinity'));
   v_due := hwqueue.end_due_steps(p_limit, coalesce(v_cursor.steps_from, '-infinity'));

@@ -442,7 +442,7 @@ begin
   if v_late = p_limit then
     return true;
   end if;
-  perform hwqueue.forget_bound();
+  perform set_config('hwqueue.bound_bytes', '', true);  -- each call of upkeep binds as much
   return hwqueue.end_due_steps(v_most, p_from.steps_from) = v_most or hwqueue.has_bound_enough()
     or (hwqueue.sweep_arrivals(v_most, p_from.arrivals_from)).more;
 end

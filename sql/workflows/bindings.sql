@@ -279,14 +279,3 @@ begin
   end if;
 end
 $$;
-
--- Begins to count at 0: each call of upkeep binds as much, also where one transaction makes several.
-create or replace function hwqueue.forget_bound() returns void
-language plpgsql volatile
-as $$
-begin
-  if coalesce(current_setting('hwqueue.bound_bytes', true), '') <> '' then
-    perform set_config('hwqueue.bound_bytes', '', true);
-  end if;
-end
-$$;

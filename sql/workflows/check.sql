@@ -16,7 +16,6 @@ create or replace function hwqueue.planned_steps(p_workflow hwqueue.workflow, p_
 language plpgsql volatile
 as $$
 declare
-  v_alone hwqueue.workflow := hwqueue.without_steps(p_workflow);
   v_steps jsonb[] := array(select jsonb_array_elements(p_workflow.steps));
   v_group record;
   v_found record;
@@ -30,10 +29,10 @@ begin
     group by hwqueue.class_part(s.value), s.value -> 'near', o.own order by min(s.ordinality)
   loop
     step := v_steps[v_group.numbers[1]];
-    v_found := hwqueue.step_class(v_alone, p_run, step, v_group.own, true);
+    v_found := hwqueue.step_class(p_workflow.settings, p_run, step, v_group.own, true);
     class := v_found.class;
-    came_from := case when p_most > 0 then hwqueue.step_origins(v_alone, p_run, step, v_group.own,
-      (v_found.target).defaults, class.placement) end;
+    came_from := case when p_most > 0 then hwqueue.step_origins(p_workflow.settings, p_run, step,
+      v_group.own, (v_found.target).defaults, class.placement) end;
     p_most := p_most - 1;
     foreach step_no in array v_group.numbers loop
       step := v_steps[step_no];
@@ -88,7 +87,7 @@ $$;
 -- p_own: as step_content takes it.
 -- The result has the keys of the placement: a list of levels for each entry of a list, or for each key of
 -- resources and isolation. What several levels ask names each of them.
-create or replace function hwqueue.step_origins(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb,
+create or replace function hwqueue.step_origins(p_settings jsonb, p_run hwqueue.run, p_step jsonb,
   p_own jsonb, p_defaults jsonb, p_placement jsonb) returns jsonb
 language plpgsql stable
 as $$
@@ -98,12 +97,12 @@ declare
   v_own jsonb := hwqueue.read_level(p_own, 'step', true);
   v_task jsonb := hwqueue.read_level(
     coalesce(p_defaults, '{}') - array(select jsonb_object_keys(p_step)), 'task', true);
-  v_workflow jsonb := hwqueue.level_placement(p_workflow.settings, 'workflow');
+  v_workflow jsonb := hwqueue.level_placement(p_settings, 'workflow');
   v_run jsonb := hwqueue.kept_level(hwqueue.kept_level(hwqueue.kept_level(
     p_run.level, v_task, v_mode), v_step, v_mode), v_own, v_mode);
   v_update jsonb := p_own -> 'update';
   v_last jsonb := coalesce(v_update -> 'level', '{}');
-  v_version jsonb := hwqueue.version_placement(hwqueue.versioned_run(p_run, v_update));
+  v_version jsonb := hwqueue.version_placement(p_run, v_update);
   v_levels jsonb := jsonb_build_array(v_workflow) || (
     select jsonb_agg(hwqueue.level_placement(hwqueue.kept_level(l.value, v_last,
       coalesce(v_update ->> 'affinity', 'and')), 'step') order by l.ordinality)
@@ -159,7 +158,6 @@ language plpgsql stable
 as $$
 declare
   v_workflow hwqueue.workflow := (select w from hwqueue.workflow w where w.workflow_id = p_run.workflow_id);
-  v_alone hwqueue.workflow := hwqueue.without_steps(v_workflow);
   v_steps jsonb[] := array(select jsonb_array_elements(v_workflow.steps));
 begin
   return (
@@ -179,7 +177,7 @@ begin
       where x.class_id = g.class_id offset 0) c
     left join hwqueue.task t on t.name = c.task_name
     cross join lateral (
-      select hwqueue.step_origins(v_alone, p_run, v_steps[g.first_no],
+      select hwqueue.step_origins(v_workflow.settings, p_run, v_steps[g.first_no],
         coalesce(g.level, '{}') || hwqueue.present('update', g.update), t.defaults, c.placement) as came_from
       offset 0) o
     cross join lateral unnest(g.steps) n(step_no));

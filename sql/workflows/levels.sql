@@ -108,36 +108,15 @@ as $$
     hwqueue.tags_placement(p_level -> 'affinity_tags', p_field), p_field), p_field)
 $$;
 
--- Returns what a step asks of its node beside its levels when its run is pinned to a version of the code.
-create or replace function hwqueue.version_placement(p_run hwqueue.run) returns jsonb
+-- Returns what a step asks of its node beside its levels when its run is pinned to a version of the code, or
+-- by an update of it.
+create or replace function hwqueue.version_placement(p_run hwqueue.run, p_update jsonb default null)
+returns jsonb
 language sql immutable
 as $$
-  select case when p_run.policy ? 'app_version' then hwqueue.tags_placement(
-    jsonb_build_object('app_version', p_run.policy -> 'app_version'), 'app_version') else '{}' end
-$$;
-
--- Returns a level with an update of it, {"level", "affinity", "app_version"}; null: none.
--- Raises: QHC04 where both cannot hold.
-create or replace function hwqueue.updated_level(p_level jsonb, p_update jsonb, p_field text) returns jsonb
-language sql stable
-as $$
-  select hwqueue.merge_levels(p_level, coalesce(p_update -> 'level', '{}'),
-    coalesce(p_update ->> 'affinity', 'and'), p_field)
-$$;
-
--- Returns a run pinned to the version of the code that an update names, or to none.
-create or replace function hwqueue.versioned_run(p_run hwqueue.run, p_update jsonb) returns hwqueue.run
-language plpgsql immutable
-as $$
-declare
-  v_run hwqueue.run := p_run;
-begin
-  if p_update ? 'app_version' then
-    v_run.policy := v_run.policy - 'app_version'
-      || hwqueue.present('app_version', nullif(p_update -> 'app_version', 'null'));
-  end if;
-  return v_run;
-end
+  select hwqueue.tags_placement(hwqueue.present('app_version', nullif(
+    case when p_update ? 'app_version' then p_update else p_run.policy end -> 'app_version', 'null')),
+    'app_version')
 $$;
 
 -- Returns a run as the nested run of a step has it above itself, with the update of that step.
@@ -146,10 +125,15 @@ create or replace function hwqueue.updated_run(p_run hwqueue.run, p_update jsonb
 language plpgsql stable
 as $$
 declare
-  v_run hwqueue.run := hwqueue.versioned_run(p_run, p_update);
+  v_run hwqueue.run := p_run;
 begin
+  if p_update ? 'app_version' then
+    v_run.policy := v_run.policy - 'app_version'
+      || hwqueue.present('app_version', nullif(p_update -> 'app_version', 'null'));
+  end if;
   if p_update ? 'level' then
-    v_run.level := hwqueue.updated_level(p_run.level, p_update, 'update');
+    v_run.level := hwqueue.merge_levels(p_run.level, p_update -> 'level',
+      coalesce(p_update ->> 'affinity', 'and'), 'update');
   end if;
   return v_run;
 end

@@ -173,9 +173,8 @@ language plpgsql volatile
 as $$
 declare
   v_steps hwqueue.step[];
-  v_ended uuid[];
   v_known uuid[];
-  v_is_free jsonb;  -- by lease: a join of thousands of them may run as a nested loop
+  v_held uuid[];  -- by other sessions
 begin
   v_steps := array(
     select s from hwqueue.step s
@@ -188,13 +187,8 @@ begin
     select s.step_no from unnest(v_steps) s where s.lease_id is not null and exists (
       select from hwqueue.map m
       where m.run_id = p_run and m.step_no = s.step_no));
-  v_ended := hwqueue.hold_outcomes(v_known);
-  v_is_free := (
-    select jsonb_object_agg(k.lease_id, false) from unnest(v_known) k(lease_id)) || coalesce((
-    select jsonb_object_agg(e.lease_id, true) from unnest(v_ended) e(lease_id)), '{}');
-  free := array(
-    select s.step_no from unnest(v_steps) s where coalesce((v_is_free -> s.lease_id::text)::boolean, true));
-  revived := array(
-    select s.lease_id from unnest(v_steps) s where (v_is_free -> s.lease_id::text)::boolean);
+  revived := hwqueue.hold_outcomes(v_known);
+  v_held := array(select l from unnest(v_known) l except select l from unnest(revived) l);
+  free := array(select s.step_no from unnest(v_steps) s where (s.lease_id = any (v_held)) is not true);
 end
 $$;

@@ -179,7 +179,6 @@ language plpgsql volatile
 as $$
 declare
   v_ids uuid[] := hwqueue.new_ids(jsonb_array_length(p_workflow.steps));
-  v_alone hwqueue.workflow := hwqueue.without_steps(p_workflow);
   v_steps jsonb[] := array(select jsonb_array_elements(p_workflow.steps));
   v_classes bigint[] := '{}';  -- by the numbers of steps
   v_queues int[] := '{}';
@@ -202,7 +201,8 @@ begin
     where d.workflow_id = p_workflow.workflow_id and d.class_no is not null
     group by d.class_no, p_own -> d.name order by min(d.step_no)
   loop
-    v_class := hwqueue.step_class(v_alone, p_run, v_steps[v_item.steps[1]], v_item.own, false);
+    v_class := hwqueue.step_class(p_workflow.settings, p_run, v_steps[v_item.steps[1]], v_item.own,
+      false);
     for v_no in 1 .. cardinality(v_item.steps) loop
       v_classes[v_item.steps[v_no]] := (v_class.class).class_id;
       v_queues[v_item.steps[v_no]] := ((v_class.target).queue).queue_id;
@@ -281,17 +281,6 @@ begin
 end
 $$;
 
--- A workflow as functions about one of its steps take it: each call copies its argument, and thousands of
--- steps are a megabyte.
-create or replace function hwqueue.without_steps(p_workflow hwqueue.workflow) returns hwqueue.workflow
-language plpgsql immutable
-as $$
-begin
-  p_workflow.steps := null;
-  return p_workflow;
-end
-$$;
-
 -- Checks what a submission says about single steps.
 -- Raises: QHF06, QHF02, QHA01.
 create or replace function hwqueue.check_own_steps(p_workflow hwqueue.workflow, p_own jsonb)
@@ -341,19 +330,19 @@ $$;
 -- Returns the queue of a step's lease, the defaults of its task, and its class: one that is new is written,
 -- or with p_is_dry a draft. A nested run has none: its update is checked as far as it can be by now.
 -- Locks: a new class. Raises: as step_content.
-create or replace function hwqueue.step_class(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb,
+create or replace function hwqueue.step_class(p_settings jsonb, p_run hwqueue.run, p_step jsonb,
   p_own jsonb, p_is_dry boolean, out target hwqueue.spawn_target, out class hwqueue.placement_class)
 language plpgsql volatile
 as $$
 declare
-  v_queue text := coalesce(p_step ->> 'queue', p_workflow.settings ->> 'queue', 'default');
+  v_queue text := coalesce(p_step ->> 'queue', p_settings ->> 'queue', 'default');
   v_content hwqueue.class_content;
   v_field text := case when p_own ? 'update' then 'changes' else 'options' end;
 begin
   if not p_step ? 'task' then
     if p_own ? 'update' then
       perform hwqueue.check_own_level(p_run.tenant, p_own #> '{update,level}', v_field),
-        hwqueue.updated_placement(p_workflow, p_run, p_step, p_run.level, p_own -> 'update');
+        hwqueue.updated_placement(p_settings, p_run, p_step, p_run.level, p_own -> 'update');
     end if;
     return;
   elsif p_is_dry then
@@ -362,7 +351,7 @@ begin
   else
     target := hwqueue.find_spawn_queue(v_queue, p_step ->> 'task');
   end if;
-  v_content := hwqueue.step_content(p_workflow, p_run, p_step, p_own, target);
+  v_content := hwqueue.step_content(p_settings, p_run, p_step, p_own, target);
   class.class_id := case when not p_is_dry then hwqueue.find_class(v_content) end;
   if p_is_dry or hwqueue.my_tenants() is not null then
     class.digest := hwqueue.class_digest(v_content);
@@ -380,7 +369,7 @@ $$;
 -- merged as the step's affinity says; defaults of its task are the step's own. The version that a run is
 -- pinned to holds for each of its steps. p_own: what the submission says about the step, and its update.
 -- Raises: QHC04 naming both sides, QHC03, QHQ01, QHA03.
-create or replace function hwqueue.step_content(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb,
+create or replace function hwqueue.step_content(p_settings jsonb, p_run hwqueue.run, p_step jsonb,
   p_own jsonb, p_target hwqueue.spawn_target) returns hwqueue.class_content
 language plpgsql stable
 as $$
@@ -410,7 +399,7 @@ begin
         to_json(p_step ->> 'name'), coalesce(v_step, p_step), p_run.level, sqlerrm),
       jsonb_build_object('step', p_step ->> 'name', 'field', v_field,
         'level', case when v_step is null then '["step", "submission"]' else jsonb_build_array(
-          case when hwqueue.contradicts(hwqueue.shared_level(p_workflow.settings, p_run.level), v_step,
+          case when hwqueue.contradicts(hwqueue.shared_level(p_settings, p_run.level), v_step,
             v_mode) then 'workflow' when p_run.parent_run_id is not null then 'parent' else 'submission' end,
           case when hwqueue.contradicts(p_run.level, v_defined, v_mode) then 'step'
             else 'submission' end) end,
@@ -418,7 +407,7 @@ begin
       'use affinity "override" or "replace" on the step, or drop one of them');
   end;
   if p_own ? 'update' then
-    v_placement := hwqueue.updated_placement(p_workflow, p_run, p_step, v_asked, p_own -> 'update');
+    v_placement := hwqueue.updated_placement(p_settings, p_run, p_step, v_asked, p_own -> 'update');
   end if;
   return row((p_target.queue).queue_id, p_step ->> 'task', p_run.tenant,
     hwqueue.json_uuid(v_options -> 'service_id', v_field || '.options.service_id'),
@@ -432,23 +421,23 @@ $$;
 -- Returns the placement of a step with an update. p_asked: what it asks without: the version of the code that
 -- its run is pinned to is not in it.
 -- Raises: QHC03, QHC04 naming both sides.
-create or replace function hwqueue.updated_placement(p_workflow hwqueue.workflow, p_run hwqueue.run,
-  p_step jsonb, p_asked jsonb, p_update jsonb) returns jsonb
+create or replace function hwqueue.updated_placement(p_settings jsonb, p_run hwqueue.run, p_step jsonb,
+  p_asked jsonb, p_update jsonb) returns jsonb
 language plpgsql stable
 as $$
 declare
-  v_version jsonb := hwqueue.version_placement(hwqueue.versioned_run(p_run, p_update));
+  v_version jsonb := hwqueue.version_placement(p_run, p_update);
   v_mode text := coalesce(p_update ->> 'affinity', 'and');
   v_level jsonb;
   v_side text;
 begin
-  v_level := hwqueue.updated_level(p_asked, p_update, 'changes');
+  v_level := hwqueue.merge_levels(p_asked, coalesce(p_update -> 'level', '{}'), v_mode, 'changes');
   return hwqueue.check_cost(hwqueue.merge_placements(hwqueue.level_placement(v_level, 'changes'), v_version,
     'changes'), 'changes');
 exception when sqlstate 'QHC04' then
   v_side := case
     when v_level is not null then case when p_update ? 'app_version' then 'step' else 'version' end
-    when hwqueue.contradicts(hwqueue.shared_level(p_workflow.settings, p_run.level), p_update -> 'level',
+    when hwqueue.contradicts(hwqueue.shared_level(p_settings, p_run.level), p_update -> 'level',
       v_mode) then 'workflow'
     when not hwqueue.contradicts(p_run.level, p_update -> 'level', v_mode) then 'step'
     when p_run.parent_run_id is not null then 'parent' else 'submission' end;

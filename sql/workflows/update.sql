@@ -203,7 +203,6 @@ language plpgsql volatile
 as $$
 declare
   v_workflow hwqueue.workflow := (select w from hwqueue.workflow w where w.workflow_id = p_run.workflow_id);
-  v_alone hwqueue.workflow := hwqueue.without_steps(v_workflow);
   v_steps jsonb[] := array(select jsonb_array_elements(v_workflow.steps));
   v_group record;
   v_found record;
@@ -225,7 +224,8 @@ begin
   end loop;
   changed := '{}';
   for v_group in select g.* from hwqueue.update_groups(p_run, due, p_update) g loop
-    v_found := hwqueue.step_class(v_alone, p_run, v_steps[v_group.steps[1]], v_group.content, false);
+    v_found := hwqueue.step_class(v_workflow.settings, p_run, v_steps[v_group.steps[1]],
+      v_group.content, false);
     v_class := (v_found.class).class_id;
     continue when (v_class, v_group.own) is not distinct from (v_group.class_id, v_group.former);
     changed := changed || v_group.steps;
@@ -268,7 +268,6 @@ language plpgsql volatile
 as $$
 declare
   v_workflow hwqueue.workflow := (select w from hwqueue.workflow w where w.workflow_id = p_run.workflow_id);
-  v_alone hwqueue.workflow := hwqueue.without_steps(v_workflow);
   v_steps jsonb[] := array(select jsonb_array_elements(v_workflow.steps));
   v_group record;
   v_found record;
@@ -276,11 +275,12 @@ begin
   for v_group in
     select g.* from hwqueue.update_groups(p_run, hwqueue.updatable_steps(p_run, p_named, p_named), p_update) g
   loop
-    v_found := hwqueue.step_class(v_alone, p_run, v_steps[v_group.steps[1]], v_group.content, true);
+    v_found := hwqueue.step_class(v_workflow.settings, p_run, v_steps[v_group.steps[1]],
+      v_group.content, true);
     class := v_found.class;
     run := case when v_group.is_nested then hwqueue.updated_run(p_run, v_group.own -> 'update') end;
-    came_from := case when run is null then hwqueue.step_origins(v_alone, p_run, v_steps[v_group.steps[1]],
-      v_group.content, (v_found.target).defaults, class.placement) end;
+    came_from := case when run is null then hwqueue.step_origins(v_workflow.settings, p_run,
+      v_steps[v_group.steps[1]], v_group.content, (v_found.target).defaults, class.placement) end;
     changed := (class.class_id, v_group.own) is distinct from (v_group.class_id, v_group.former);
     foreach step_no in array v_group.steps loop
       return next;
