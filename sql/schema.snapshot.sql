@@ -1349,16 +1349,7 @@ CREATE FUNCTION hwqueue.bracket_length(p_text text) RETURNS integer
 CREATE FUNCTION hwqueue.broken_checkpoints() RETURNS TABLE(rule text, lease_id uuid, detail jsonb)
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.broken_choices() RETURNS TABLE(rule text, subject uuid, detail jsonb)
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.broken_counts() RETURNS TABLE(term_id bigint, detail jsonb)
-    LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.broken_everywhere() RETURNS TABLE(rule text, subject uuid, detail jsonb)
-    LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.broken_gangs() RETURNS TABLE(rule text, subject uuid, detail jsonb)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.broken_joins() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
@@ -1366,9 +1357,6 @@ CREATE FUNCTION hwqueue.broken_joins() RETURNS TABLE(rule text, run_id uuid, det
 
 CREATE FUNCTION hwqueue.broken_maps() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
     LANGUAGE sql;
-
-CREATE FUNCTION hwqueue.broken_replacements() RETURNS TABLE(rule text, subject uuid, detail jsonb)
-    LANGUAGE sql STABLE;
 
 CREATE TABLE hwqueue.claim (
     lease_id uuid NOT NULL,
@@ -1430,6 +1418,9 @@ CREATE FUNCTION hwqueue.broken_requirements(p_class hwqueue.placement_class, p_c
 
 CREATE FUNCTION hwqueue.broken_runs() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
     LANGUAGE sql;
+
+CREATE FUNCTION hwqueue.broken_teams() RETURNS TABLE(rule text, subject uuid, detail jsonb)
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.broken_terms() RETURNS TABLE(rule text, lease_id uuid, detail jsonb)
     LANGUAGE sql STABLE;
@@ -1693,9 +1684,6 @@ CREATE FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint) RETURNS TABLE(
 
 CREATE FUNCTION hwqueue.choice_of(p_options jsonb) RETURNS uuid
     LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.choice_story(p_lease hwqueue.lease, p_headline text, p_code text, OUT headline text, OUT code text) RETURNS record
-    LANGUAGE plpgsql STABLE;
 
 CREATE TABLE hwqueue.profile_queue (
     profile_id bigint NOT NULL,
@@ -4017,10 +4005,10 @@ CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone) RETURNS voi
     SET lock_timeout TO '100ms';
 
 CREATE FUNCTION hwqueue.prune_everywhere(p_limit integer) RETURNS void
-    LANGUAGE plpgsql;
+    LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.prune_gangs(p_limit integer, p_ended uuid[] DEFAULT '{}'::uuid[]) RETURNS integer
-    LANGUAGE plpgsql;
+CREATE FUNCTION hwqueue.prune_gangs(p_limit integer, p_ended uuid[] DEFAULT '{}'::uuid[]) RETURNS void
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.prune_leases(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
@@ -4337,9 +4325,6 @@ CREATE FUNCTION hwqueue.refuse_step_change(p_lease hwqueue.lease, p_changes json
 
 CREATE FUNCTION hwqueue.refuse_step_lease(p_lease hwqueue.lease, p_what text) RETURNS void
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.refuse_taken(p_lease hwqueue.lease) RETURNS void
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text, p_code text) RETURNS text
     LANGUAGE plpgsql IMMUTABLE;
@@ -7698,23 +7683,17 @@ REVOKE ALL ON FUNCTION hwqueue.bracket_length(p_text text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_checkpoints() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.broken_choices() FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.broken_counts() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.broken_everywhere() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.broken_gangs() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_joins() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_maps() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.broken_replacements() FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.broken_requirements(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_before jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_runs() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.broken_teams() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_terms() FROM PUBLIC;
 
@@ -7855,8 +7834,6 @@ GRANT ALL ON FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint) TO hwque
 GRANT ALL ON FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.choice_of(p_options jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.choice_story(p_lease hwqueue.lease, p_headline text, p_code text, OUT headline text, OUT code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.choose_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) FROM PUBLIC;
 
@@ -9338,8 +9315,6 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_step(p_name text, p_workflow hwqueue.workf
 REVOKE ALL ON FUNCTION hwqueue.refuse_step_change(p_lease hwqueue.lease, p_changes jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_step_lease(p_lease hwqueue.lease, p_what text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.refuse_taken(p_lease hwqueue.lease) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text, p_code text) FROM PUBLIC;
 

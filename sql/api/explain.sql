@@ -234,7 +234,13 @@ begin
           hwqueue.span_words(v_lease.deadline - as_of)) else '' end;
     code := coalesce(code, 'ready');
     if v_lease.choice_id is not null then
-      select s.headline, s.code into headline, code from hwqueue.choice_story(v_lease, headline, code) s;
+      select case when h.taken <> p_lease
+               then format('of its alternatives %s was taken; upkeep cancels it within about a second', h.taken)
+             else headline || case when h.taken is not null then '; its choice has taken it'
+               when cardinality(h.members) = 1 then ''
+               else format('; the first of %s alternatives runs', cardinality(h.members)) end end,
+             case when h.taken <> p_lease then 'choice_taken' else code end
+      into headline, code from hwqueue.choice h where h.choice_id = v_lease.choice_id;
     end if;
   end if;
   return next;

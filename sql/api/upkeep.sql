@@ -185,7 +185,7 @@ begin
     where c.login is distinct from s.login;
   return query select v.rule, v.run_id::text, v.detail from hwqueue.broken_runs() v;
   return query select v.rule, v.lease_id::text, v.detail from hwqueue.broken_checkpoints() v;
-  return query select v.rule, v.subject::text, v.detail from hwqueue.broken_gangs() v;
+  return query select v.rule, v.subject::text, v.detail from hwqueue.broken_teams() v;
   return query
     select 'placement_check', c.lease_id::text,
       jsonb_build_object('node_id', c.node_id, 'claim_token', c.claim_token)
@@ -194,9 +194,6 @@ begin
     where hwqueue.is_lasting(k) and not exists (
       select 1 from hwqueue.placement_check x where x.lease_id = c.lease_id
         and x.claim_no = hwqueue.claim_no(c.claim_token));
-  return query select v.rule, v.subject::text, v.detail from hwqueue.broken_everywhere() v;
-  return query select v.rule, v.subject::text, v.detail from hwqueue.broken_choices() v;
-  return query select v.rule, v.subject::text, v.detail from hwqueue.broken_replacements() v;
   return query  -- not by a timeout, nor because others held what it needs
     select 'upkeep_failed', d.part, to_jsonb(d) from hwqueue.postponed d
     where d.sqlstate not in ('57014', '55P03', '40P01');

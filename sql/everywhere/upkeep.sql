@@ -202,56 +202,25 @@ $$;
 -- stopped first, and those of queues that are gone.
 -- Locks: the everywhere tasks, skip locked.
 create or replace function hwqueue.prune_everywhere(p_limit int) returns void
-language plpgsql volatile
+language sql volatile
 as $$
-declare
-  v_gone uuid[] := array(
-    select e.everywhere_id from hwqueue.everywhere e
-    where e.everywhere_id = any (array(
-        (select f.everywhere_id from hwqueue.everywhere f
-         where f.finished_at is not null order by f.finished_at limit p_limit)
-        union all
-        (select f.everywhere_id from hwqueue.everywhere f
-         where not exists (select from hwqueue.queue q where q.queue_id = f.queue_id)
-         limit p_limit)))
-      and not exists (
-        select from hwqueue.everywhere_node r
-        join hwqueue.lease l on l.lease_id = r.lease_id
-        where r.everywhere_id = e.everywhere_id)
-    order by e.everywhere_id for update skip locked);
-begin
-  with gone as (delete from hwqueue.everywhere_node r where r.everywhere_id = any (v_gone)
+  with gone as (
+    delete from hwqueue.everywhere d where d.everywhere_id = any (array(
+      select e.everywhere_id from hwqueue.everywhere e
+      where e.everywhere_id = any (array(
+          (select f.everywhere_id from hwqueue.everywhere f
+           where f.finished_at is not null order by f.finished_at limit p_limit)
+          union all
+          (select f.everywhere_id from hwqueue.everywhere f
+           where not exists (select from hwqueue.queue q where q.queue_id = f.queue_id) limit p_limit)))
+        and not exists (
+          select from hwqueue.everywhere_node r join hwqueue.lease l on l.lease_id = r.lease_id
+          where r.everywhere_id = e.everywhere_id)
+      order by e.everywhere_id for update skip locked))
+    returning d.everywhere_id
+  ), nodes as (
+    delete from hwqueue.everywhere_node r using gone d where r.everywhere_id = d.everywhere_id
     returning r.lease_id
   )
-  delete from hwqueue.gang_change c using gone g where c.gang_id = g.lease_id;
-  delete from hwqueue.everywhere e where e.everywhere_id = any (v_gone);
-end
-$$;
-
--- Returns leases of everywhere tasks that contradict the rows of their nodes, and reservations that outlived
--- their time, for verify_invariants.
-create or replace function hwqueue.broken_everywhere() returns table (rule text, subject uuid, detail jsonb)
-language sql stable
-as $$
-  -- a node has at most one open lease of an everywhere task: another one would be in no row
-  select 'everywhere_lease', l.lease_id, jsonb_build_object('state', s.state)
-  from hwqueue.lease l
-  cross join lateral (select hwqueue.lease_state(l.lease_id) as state) s
-  where hwqueue.is_everywhere(l.lease_id, l.gang_id) and s.state in ('scheduled', 'pending', 'claimed')
-    and not exists (select from hwqueue.everywhere_node r where r.lease_id = l.lease_id)
-    and not exists (
-      select from hwqueue.gang_change c where c.gang_id = l.lease_id)
-  union all
-  -- and runs there alone
-  select 'everywhere_node', r.lease_id, jsonb_build_object('node_id', c.node_id, 'expected', r.node_id)
-  from hwqueue.everywhere_node r
-  join hwqueue.claim c on c.lease_id = r.lease_id
-  where c.node_id <> r.node_id
-  union all
-  select 'reservation_expired', c.lease_id, jsonb_build_object('expires_at', c.expires_at,
-         'reaped_at', m.reaped_at)
-  from hwqueue.claim c
-  cross join lateral (select k.reaped_at from hwqueue.reap_cursor k order by k.version desc limit 1) m
-  where c.is_reserved  -- the sweep may have been before the clock was set back
-    and c.expires_at + interval '1 minute' < least(m.reaped_at, hwqueue.clock())
+  delete from hwqueue.gang_change c using nodes r where c.gang_id = r.lease_id
 $$;

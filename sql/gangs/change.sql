@@ -350,90 +350,27 @@ end
 $$;
 
 -- Deletes gangs none of whose leases is left, of the p_limit that ended first, the p_limit oldest ones of
--- dropped queues and those of p_ended that have ended, and returns how many.
+-- dropped queues and those of p_ended that have ended.
 -- Locks: the gangs, skip locked.
-create or replace function hwqueue.prune_gangs(p_limit int, p_ended uuid[] default '{}') returns int
-language plpgsql volatile
+create or replace function hwqueue.prune_gangs(p_limit int, p_ended uuid[] default '{}') returns void
+language sql volatile
 as $$
-declare
-  v_old uuid[] := array(
-    (select g.gang_id from hwqueue.gang g where g.finished_at is not null
-     order by g.finished_at limit p_limit)
-    union all
-    (select g.gang_id from hwqueue.gang g
-     where g.state = 'waiting' and not exists (
-       select from hwqueue.queue q where q.queue_id = g.queue_id and q.dropped_at is null)
-     order by g.rank, g.position limit p_limit)
-    union all
-    select g.gang_id from hwqueue.gang g where g.gang_id = any (p_ended) and g.finished_at is not null);
-  v_gangs uuid[] := array(
-    select g.gang_id from hwqueue.gang g
-    where g.gang_id = any (v_old)
-      and not exists (select from hwqueue.lease l where l.lease_id = any (g.members))
-    order by g.gang_id for update skip locked);
-begin
-  delete from hwqueue.gang_change c where c.gang_id = any (v_gangs);
-  delete from hwqueue.gang g where g.gang_id = any (v_gangs);
-  return cardinality(v_gangs);
-end
-$$;
-
--- Returns gangs and members that contradict each other, for verify_invariants. What a change says is to be
--- looked at is left out.
-create or replace function hwqueue.broken_gangs() returns table (rule text, subject uuid, detail jsonb)
-language sql stable
-as $$
-  -- a member that waits is where no claim finds it
-  select 'gang_entry', l.lease_id, jsonb_build_object('gang_id', l.gang_id,
-         'is_ready', r.lease_id is not null, 'scheduled_for', s.available_at)
-  from hwqueue.lease l
-  left join hwqueue.ready r on r.class_id = l.class_id and r.lease_id = l.lease_id
-  left join hwqueue.scheduled s on s.lease_id = l.lease_id
-  where l.gang_id is not null and (r.lease_id is not null or s.held_by not in ('team', 'node'))
-  union all
-  -- a gang that waits holds nothing; one that is reserved or runs holds room for all members that it needs,
-  -- and knows how many others it lacks; it lacks one for good only if it goes on without it
-  select 'gang_members', g.gang_id, jsonb_build_object('state', g.state, 'waiting', m.waiting,
-         'claimed', m.claimed, 'missing', g.missing)
-  from hwqueue.gang g
-  cross join lateral (
-    select count(*) filter (where x.state = 'scheduled') as waiting,
-           count(*) filter (where x.state = 'claimed') as claimed,
-           count(*) filter (where x.state in ('failed', 'cancelled')) as lost
-    from (select hwqueue.lease_state(k) as state from unnest(g.members) k) x) m
-  where not exists (select from hwqueue.gang_change c where c.gang_id = g.gang_id)
-    and case when g.state = 'waiting' then m.claimed > 0 and (g.on_lost <> 'replace' or g.started_at is null)
-             when g.state in ('earmarked', 'reserved', 'running')
-               then m.waiting > hwqueue.may_be_missing(g) or m.waiting <> g.missing or m.claimed = 0
-                 or m.lost > 0 and (g.on_lost <> 'continue' or g.state <> 'running'
-                   or g.size - m.waiting - m.lost < coalesce(g.min_size, 1))
-             when g.finished_at is not null then m.waiting + m.claimed > 0
-             else false end
-  union all
-  select 'gang_reserved', c.lease_id, jsonb_build_object('node_id', c.node_id, 'gang_id', c.gang_id)
-  from hwqueue.claim c join hwqueue.node_state s on s.node_id = c.node_id
-  where c.is_reserved and (not s.has_reserved or c.gang_id is null and not exists (
-      select from hwqueue.replacement r where r.lease_id = c.lease_id)
-    and not exists (
-      select from hwqueue.lease l where l.lease_id = c.lease_id and hwqueue.is_assigned(c, l)))
-  union all
-  -- a gang is earmarked with all of its reservations, or with none
-  select 'gang_earmark', g.gang_id, jsonb_build_object('state', g.state, 'earmarks', m.earmarks, 'claims',
-         m.claims)
-  from hwqueue.gang g
-  cross join lateral (
-    select count(c.is_earmark) as earmarks, count(*) as claims
-    from hwqueue.claim c where c.lease_id = any (g.members)) m
-  where g.finished_at is null and not exists (select from hwqueue.gang_change c where c.gang_id = g.gang_id)
-    and case g.state when 'earmarked' then m.earmarks = 0 or m.earmarks < m.claims
-        when 'cancelling' then false when 'stopping' then false else m.earmarks > 0 end
-  union all
-  -- a node is kept for one gang at a time, and its claims look for what is reserved
-  select 'gang_earmark', c.node_id, jsonb_build_object('gangs', jsonb_agg(distinct c.gang_id),
-         'has_reserved', bool_and(s.has_reserved))
-  from hwqueue.claim c
-  join hwqueue.node_state s on s.node_id = c.node_id
-  where c.is_earmark
-  group by c.node_id
-  having count(distinct c.gang_id) > 1 or not bool_and(s.has_reserved and c.is_reserved is true)
+  with gone as (
+    delete from hwqueue.gang d where d.gang_id = any (array(
+      select g.gang_id from hwqueue.gang g
+      where g.gang_id = any (array(
+          (select f.gang_id from hwqueue.gang f where f.finished_at is not null
+           order by f.finished_at limit p_limit)
+          union all
+          (select w.gang_id from hwqueue.gang w
+           where w.state = 'waiting' and not exists (
+             select from hwqueue.queue q where q.queue_id = w.queue_id and q.dropped_at is null)
+           order by w.rank, w.position limit p_limit)
+          union all
+          select e.gang_id from hwqueue.gang e where e.gang_id = any (p_ended) and e.finished_at is not null))
+        and not exists (select from hwqueue.lease l where l.lease_id = any (g.members))
+      order by g.gang_id for update skip locked))
+    returning d.gang_id
+  )
+  delete from hwqueue.gang_change c using gone d where c.gang_id = d.gang_id
 $$;

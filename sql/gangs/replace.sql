@@ -293,14 +293,3 @@ as $$
   where (r.lease_id = p_lease or r.old_lease = p_lease and r.state = 'held')
   order by (r.lease_id = p_lease)::int limit 1
 $$;
-
--- Returns leases that a place holds back although nothing would end that, for verify_invariants.
-create or replace function hwqueue.broken_replacements() returns table (rule text, subject uuid, detail jsonb)
-language sql stable
-as $$
-  select 'held_lease', s.lease_id, jsonb_build_object('queue_id', s.queue_id)
-  from hwqueue.scheduled s
-  where s.held_by = 'place' and not exists (
-      select from hwqueue.replacement r where (r.lease_id = s.lease_id and r.state = 'waiting'
-          or r.old_lease = s.lease_id and r.state = 'held'))
-$$;

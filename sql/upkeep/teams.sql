@@ -171,3 +171,111 @@ begin
   return found;
 end
 $$;
+
+-- Returns leases and teams that contradict each other, for verify_invariants. What a change says is to be
+-- looked at is left out.
+create or replace function hwqueue.broken_teams() returns table (rule text, subject uuid, detail jsonb)
+language sql stable
+as $$
+  -- a member that waits is where no claim finds it
+  select 'gang_entry', l.lease_id, jsonb_build_object('gang_id', l.gang_id,
+         'is_ready', r.lease_id is not null, 'scheduled_for', s.available_at)
+  from hwqueue.lease l
+  left join hwqueue.ready r on r.class_id = l.class_id and r.lease_id = l.lease_id
+  left join hwqueue.scheduled s on s.lease_id = l.lease_id
+  where l.gang_id is not null and (r.lease_id is not null or s.held_by not in ('team', 'node'))
+  union all
+  -- a gang that waits holds nothing; one that is reserved or runs holds room for all members that it needs,
+  -- and knows how many others it lacks; it lacks one for good only if it goes on without it
+  select 'gang_members', g.gang_id, jsonb_build_object('state', g.state, 'waiting', m.waiting,
+         'claimed', m.claimed, 'missing', g.missing)
+  from hwqueue.gang g
+  cross join lateral (
+    select count(*) filter (where x.state = 'scheduled') as waiting,
+           count(*) filter (where x.state = 'claimed') as claimed,
+           count(*) filter (where x.state in ('failed', 'cancelled')) as lost
+    from (select hwqueue.lease_state(k) as state from unnest(g.members) k) x) m
+  where not exists (select from hwqueue.gang_change c where c.gang_id = g.gang_id)
+    and case when g.state = 'waiting' then m.claimed > 0 and (g.on_lost <> 'replace' or g.started_at is null)
+             when g.state in ('earmarked', 'reserved', 'running')
+               then m.waiting > hwqueue.may_be_missing(g) or m.waiting <> g.missing or m.claimed = 0
+                 or m.lost > 0 and (g.on_lost <> 'continue' or g.state <> 'running'
+                   or g.size - m.waiting - m.lost < coalesce(g.min_size, 1))
+             when g.finished_at is not null then m.waiting + m.claimed > 0
+             else false end
+  union all
+  select 'gang_reserved', c.lease_id, jsonb_build_object('node_id', c.node_id, 'gang_id', c.gang_id)
+  from hwqueue.claim c join hwqueue.node_state s on s.node_id = c.node_id
+  where c.is_reserved and (not s.has_reserved or c.gang_id is null and not exists (
+      select from hwqueue.replacement r where r.lease_id = c.lease_id)
+    and not exists (
+      select from hwqueue.lease l where l.lease_id = c.lease_id and hwqueue.is_assigned(c, l)))
+  union all
+  -- a gang is earmarked with all of its reservations, or with none
+  select 'gang_earmark', g.gang_id, jsonb_build_object('state', g.state, 'earmarks', m.earmarks, 'claims',
+         m.claims)
+  from hwqueue.gang g
+  cross join lateral (
+    select count(c.is_earmark) as earmarks, count(*) as claims
+    from hwqueue.claim c where c.lease_id = any (g.members)) m
+  where g.finished_at is null and not exists (select from hwqueue.gang_change c where c.gang_id = g.gang_id)
+    and case g.state when 'earmarked' then m.earmarks = 0 or m.earmarks < m.claims
+        when 'cancelling' then false when 'stopping' then false else m.earmarks > 0 end
+  union all
+  -- a node is kept for one gang at a time, and its claims look for what is reserved
+  select 'gang_earmark', c.node_id, jsonb_build_object('gangs', jsonb_agg(distinct c.gang_id),
+         'has_reserved', bool_and(s.has_reserved))
+  from hwqueue.claim c
+  join hwqueue.node_state s on s.node_id = c.node_id
+  where c.is_earmark
+  group by c.node_id
+  having count(distinct c.gang_id) > 1 or not bool_and(s.has_reserved and c.is_reserved is true)
+  union all
+  -- a node has at most one open lease of an everywhere task: another one would be in no row
+  select 'everywhere_lease', l.lease_id, jsonb_build_object('state', s.state)
+  from hwqueue.lease l
+  cross join lateral (select hwqueue.lease_state(l.lease_id) as state) s
+  where hwqueue.is_everywhere(l.lease_id, l.gang_id) and s.state in ('scheduled', 'pending', 'claimed')
+    and not exists (select from hwqueue.everywhere_node r where r.lease_id = l.lease_id)
+    and not exists (
+      select from hwqueue.gang_change c where c.gang_id = l.lease_id)
+  union all
+  -- and runs there alone
+  select 'everywhere_node', r.lease_id, jsonb_build_object('node_id', c.node_id, 'expected', r.node_id)
+  from hwqueue.everywhere_node r
+  join hwqueue.claim c on c.lease_id = r.lease_id
+  where c.node_id <> r.node_id
+  union all
+  select 'reservation_expired', c.lease_id, jsonb_build_object('expires_at', c.expires_at,
+         'reaped_at', m.reaped_at)
+  from hwqueue.claim c
+  cross join lateral (select k.reaped_at from hwqueue.reap_cursor k order by k.version desc limit 1) m
+  where c.is_reserved  -- the sweep may have been before the clock was set back
+    and c.expires_at + interval '1 minute' < least(m.reaped_at, hwqueue.clock())
+  union all
+  -- of a choice only what was taken has a claim
+  select 'choice_taken', x.member_id, jsonb_build_object('one_of', x.choice_id, 'taken', h.taken)
+  from (
+    select l.lease_id as member_id, l.choice_id
+    from hwqueue.claim c join hwqueue.lease l on l.lease_id = c.lease_id
+    where l.choice_id is not null
+    union all
+    select g.gang_id, g.choice_id from hwqueue.gang g
+    where g.choice_id is not null and g.state in ('reserved', 'running')) x
+  left join hwqueue.choice h on h.choice_id = x.choice_id
+  where h.taken is distinct from x.member_id
+  union all
+  -- claims look at the choice of a lease when its class says that it has one
+  select 'choice_class', l.lease_id, jsonb_build_object('one_of', l.choice_id, 'class_id', l.class_id)
+  from hwqueue.lease l join hwqueue.placement_class c on c.class_id = l.class_id
+  left join hwqueue.choice h on h.choice_id = l.choice_id
+  where l.gang_id is null and (c.is_choice <> (l.choice_id is not null)
+      or c.is_choice and (l.lease_id = any (h.members)) is not true)
+  union all
+  -- what a place holds back something will end
+  select 'held_lease', s.lease_id, jsonb_build_object('queue_id', s.queue_id)
+  from hwqueue.scheduled s
+  where s.held_by = 'place' and not exists (
+      select from hwqueue.replacement r where (r.lease_id = s.lease_id and r.state = 'waiting'
+          or r.old_lease = s.lease_id and r.state = 'held'))
+$$;
