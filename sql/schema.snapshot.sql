@@ -1046,9 +1046,6 @@ CREATE FUNCTION hwqueue.assigned_leases(p_places jsonb) RETURNS TABLE(lease_id u
 CREATE FUNCTION hwqueue.assignment_counts() RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.assignment_state(p_lease uuid, p_node uuid) RETURNS text
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_any_instance boolean DEFAULT false, p_expires_after interval DEFAULT NULL::interval) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -1616,9 +1613,6 @@ CREATE FUNCTION hwqueue.check_patterns(p_placement jsonb, p_field text) RETURNS 
 
 CREATE FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes integer) RETURNS jsonb
     LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.check_places(p_places jsonb, p_most integer) RETURNS void
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_progress(p_reports jsonb) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
@@ -3889,6 +3883,9 @@ CREATE FUNCTION hwqueue.place_sums(p_gang hwqueue.gang, p_rooms hwqueue.gang_roo
     SET enable_hashjoin TO 'on'
     SET jit TO 'off';
 
+CREATE FUNCTION hwqueue.place_verdict(p_reason text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.place_words(p_domain text, p_place text) RETURNS text
     LANGUAGE sql STABLE;
 
@@ -3920,7 +3917,11 @@ CREATE FUNCTION hwqueue.planned_updates(p_run hwqueue.run, p_update jsonb, p_nam
 
 CREATE FUNCTION hwqueue.planner_rooms(p_gangs uuid[]) RETURNS TABLE(place text, nodes bigint, rooms jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp';
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_nestloop TO 'off'
+    SET enable_hashjoin TO 'on'
+    SET enable_seqscan TO 'on'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.planner_status() RETURNS TABLE(holder text, epoch bigint, leads_until timestamp with time zone, gpus double precision, allocated double precision, bound double precision, prices jsonb, leases jsonb, seconds jsonb, resting integer)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4161,6 +4162,9 @@ CREATE FUNCTION hwqueue.read_page_cursor(p_cursor jsonb, p_states text[]) RETURN
 
 CREATE FUNCTION hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_now timestamp with time zone) RETURNS hwqueue.queue_head
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.read_places(p_places jsonb, p_most integer) RETURNS TABLE(lease uuid, node uuid)
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_has_devices boolean) RETURNS SETOF hwqueue.queue_head
     LANGUAGE sql STABLE;
@@ -4759,13 +4763,6 @@ CREATE FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement js
 
 CREATE FUNCTION hwqueue.shared_level(p_settings jsonb, p_level jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.shared_rooms(p_gangs uuid[], p_now timestamp with time zone) RETURNS TABLE(place text, nodes bigint, rooms jsonb)
-    LANGUAGE plpgsql STABLE
-    SET enable_nestloop TO 'off'
-    SET enable_hashjoin TO 'on'
-    SET enable_seqscan TO 'on'
-    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room hwqueue.headroom, p_custom jsonb DEFAULT NULL::jsonb, p_cpu_isolation text DEFAULT NULL::text) RETURNS integer
     LANGUAGE sql STABLE PARALLEL SAFE;
@@ -7624,8 +7621,6 @@ GRANT ALL ON FUNCTION hwqueue.assigned_leases(p_places jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.assignment_counts() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.assignment_state(p_lease uuid, p_node uuid) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_expires_after interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_expires_after interval) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_expires_after interval) TO hwqueue_admin;
@@ -7789,8 +7784,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_own_steps(p_workflow hwqueue.workflow, p_ow
 REVOKE ALL ON FUNCTION hwqueue.check_patterns(p_placement jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.check_places(p_places jsonb, p_most integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_progress(p_reports jsonb) FROM PUBLIC;
 
@@ -9046,6 +9039,8 @@ REVOKE ALL ON FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_dige
 
 REVOKE ALL ON FUNCTION hwqueue.place_sums(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.place_verdict(p_reason text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.place_words(p_domain text, p_place text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.placement_class_stats(p_queue text, p_after bigint, p_limit integer) FROM PUBLIC;
@@ -9206,6 +9201,8 @@ REVOKE ALL ON FUNCTION hwqueue.read_page(p_filter jsonb, p_states text[], p_limi
 REVOKE ALL ON FUNCTION hwqueue.read_page_cursor(p_cursor jsonb, p_states text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_places(p_places jsonb, p_most integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_has_devices boolean) FROM PUBLIC;
 
@@ -9560,8 +9557,6 @@ REVOKE ALL ON FUNCTION hwqueue.settle_lists(p_node uuid, p_settle jsonb, p_plain
 REVOKE ALL ON FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.shared_level(p_settings jsonb, p_level jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.shared_rooms(p_gangs uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room hwqueue.headroom, p_custom jsonb, p_cpu_isolation text) FROM PUBLIC;
 

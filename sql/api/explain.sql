@@ -235,7 +235,8 @@ begin
     code := coalesce(code, 'ready');
     if v_lease.choice_id is not null then
       select case when h.taken <> p_lease
-               then format('of its alternatives %s was taken; upkeep cancels it within about a second', h.taken)
+               then format('of its alternatives %s was taken; upkeep cancels it within about a second',
+                 h.taken)
              else headline || case when h.taken is not null then '; its choice has taken it'
                when cardinality(h.members) = 1 then ''
                else format('; the first of %s alternatives runs', cardinality(h.members)) end end,

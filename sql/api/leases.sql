@@ -273,8 +273,9 @@ begin
   where l.lease_id = p_lease
   returning l.* into v_lease;
   perform hwqueue.refuse_step_lease(v_lease, 'requeued');
-  perform hwqueue.refuse('QHL03', format('of choice %s, which lease %s is of, %s was taken', v_lease.choice_id,
-      p_lease, t.taken), jsonb_build_object('lease_id', p_lease, 'one_of', v_lease.choice_id, 'taken', t.taken),
+  perform hwqueue.refuse('QHL03', format('of choice %s, which lease %s is of, %s was taken',
+      v_lease.choice_id, p_lease, t.taken),
+    jsonb_build_object('lease_id', p_lease, 'one_of', v_lease.choice_id, 'taken', t.taken),
     'of alternatives one runs: requeue that one, or spawn this one again in another choice')
   from hwqueue.taken_instead(v_lease) t(taken) where t.taken is not null;
   if v_lease.near_node is not null then

@@ -11,7 +11,7 @@
 -- again and again on a node that does not ask.
 --
 -- Read lead_planner, set_prices, reserve_gang, then reserve_leases. upkeep/planner has the leader and the
--- reads, queues/prices the curve, gangs/assemble and gangs/planned what is reserved.
+-- reads, and reserves, queues/prices has the curve.
 
 -- Leads the planning, or goes on leading. Returns the epoch, with which set_prices is called; null
 -- while another holder leads. Any number of processes may call it: one leads, until p_ttl after its last
@@ -186,14 +186,43 @@ $$;
 create or replace function hwqueue.planner_rooms(p_gangs uuid[])
 returns table (place text, nodes bigint, rooms jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  -- all nodes: by hash, whatever the statistics say
+  set enable_nestloop = off set enable_hashjoin = on set enable_seqscan = on set jit = off
 as $$
+declare
+  v_first hwqueue.gang;
+  v_ids bigint[];
+  v_classes hwqueue.placement_class[];
 begin
   perform hwqueue.require_all_tenants();
   if (cardinality(p_gangs) between 1 and 1000) is not true or array_position(p_gangs, null) is not null then
     perform hwqueue.refuse('QHA01', 'p_gangs must be 1 to 1000 ids of gangs',
       jsonb_build_object('field', 'p_gangs'), 'pass gangs of one page of planner_view');
   end if;
-  return query select r.place, r.nodes, r.rooms from hwqueue.shared_rooms(p_gangs, hwqueue.clock()) r;
+  select g.* into v_first from hwqueue.gang g where g.gang_id = p_gangs[1];
+  v_ids := array(
+    select distinct s.class_id from hwqueue.gang g
+    cross join unnest(g.members) m(lease_id)
+    join hwqueue.scheduled s
+      on (s.queue_id, s.available_at, s.lease_id) = (g.queue_id, 'infinity', m.lease_id)
+    where g.gang_id = any (p_gangs) and g.state = 'waiting'
+      and g.together[1] is not distinct from v_first.together[1]
+      and g.same @> v_first.same and g.same <@ v_first.same
+    order by 1 limit 20);
+  v_classes := array(select c from hwqueue.placement_class c where c.class_id = any (v_ids)
+    order by c.class_id);
+  return query
+    select n.place, count(*), n.rooms
+    from (
+      select p.place, p.node_id,
+             jsonb_object_agg((v_classes[r.class_no]).class_id, r.copies order by r.class_no) as rooms
+      from (
+        select t.place, unnest(t.node_ids) as node_id
+        from hwqueue.node_places(v_first.together[1:1], v_first.same) t) p
+      join unnest(hwqueue.gang_rooms(v_classes, array_fill(10000, array[cardinality(v_classes)]), 'now',
+        hwqueue.clock())) r on r.node_id = p.node_id
+      group by p.place, p.node_id) n
+    group by n.place, n.rooms order by n.place, n.rooms;
 end
 $$;
 
@@ -256,12 +285,9 @@ begin
   perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   perform hwqueue.check_span(p_hold, 'p_hold', '100 milliseconds', '1 minute',
     'from 100 milliseconds to one minute', 'give a span such as interval ''3 seconds''');
-  perform hwqueue.check_places(p_places, 64);
   v_refusal := hwqueue.fence_planner(p_round, p_epoch);
   for v_place in
-    select hwqueue.json_uuid(x -> 'lease', 'places.lease') as lease,
-           hwqueue.json_uuid(x -> 'node', 'places.node') as node
-    from jsonb_array_elements(p_places) x order by 2, 1
+    select x.* from hwqueue.read_places(p_places, 64) x order by x.node, x.lease
   loop
     lease_id := v_place.lease;
     verdict := coalesce(v_refusal, hwqueue.try_assignment(v_place.lease, v_place.node, p_hold, v_now));
@@ -283,12 +309,21 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
   perform hwqueue.require_all_tenants();
-  perform hwqueue.check_places(p_places, 1000);
   return query
-    select i.lease, hwqueue.assignment_state(i.lease, i.node)
-    from (select hwqueue.json_uuid(x -> 'lease', 'places.lease') as lease,
-                 hwqueue.json_uuid(x -> 'node', 'places.node') as node
-          from jsonb_array_elements(p_places) x) i;
+    select i.lease, case
+        when c.node_id = i.node then case when c.is_reserved then 'reserved' else 'fetched' end
+        when c.lease_id is not null then 'gone'
+        when o.lease_id is not null
+          then case when o.node_id = i.node and o.state <> 'cancelled' then 'fetched' else 'gone' end
+        when l.node_id = i.node and a.outcome <> 'released' then 'fetched'
+        when hwqueue.lease_state(i.lease) = 'pending' then 'expired'
+        else 'gone' end
+    from hwqueue.read_places(p_places, 1000) i
+    left join hwqueue.claim c on c.lease_id = i.lease
+    left join hwqueue.outcome o on o.lease_id = i.lease
+    left join hwqueue.lease l on l.lease_id = i.lease
+    -- the claim that it had last
+    left join hwqueue.attempt a on a.lease_id = i.lease and a.claim_token = l.claim_token;
 end
 $$;
 

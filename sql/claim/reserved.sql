@@ -2,11 +2,11 @@
 --
 -- reserve writes them. gangs/assemble books the room of all members of a gang in one transaction, on several
 -- nodes, and the next claim of each node fetches its members; everywhere/nodes that of the lease that an
--- everywhere task has on a node, gangs/replace of leases that take the place of others, and gangs/planned of
--- leases that a planner assigns to a node. claim_task and settle_and_claim (api/claims) call
--- fetch_reserved before they look for other work. Example: member 3 of a gang is reserved on gpu-1 until
--- 10:00:30. gpu-1 asks for work at 10:00:01 and gets it, with its devices and the token that the reservation
--- has. One that a crash may have brought back gets another: a fetch that is lost may have told this one.
+-- everywhere task has on a node, gangs/replace of leases that take the place of others, upkeep/planner of
+-- leases that a planner assigns to a node. claim_task and settle_and_claim (api/claims) call fetch_reserved
+-- before they look for other work. Example: member 3 of a gang is reserved on gpu-1 until 10:00:30. gpu-1
+-- asks for work at 10:00:01 and gets it, with its devices and the token that the reservation has. One that a
+-- crash may have brought back gets another: a fetch that is lost may have told this one.
 --
 -- An earmark is a reservation whose room is still in use by others (capacity/overbook). It is not fetched and
 -- does not expire. Once its node has room for it, upkeep backs it (back_earmarks), and its time begins.

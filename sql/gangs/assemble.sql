@@ -1,10 +1,10 @@
 -- Assembling gangs: reserving room for the members that wait, on several nodes, in one transaction.
 --
 -- reap (gangs/change) calls assemble_gang for gangs that wait, in their order; a planner may propose a place
--- for one (try_proposal). Example: a gang of four needs a GPU for each member. assemble_gang locks the four
--- nodes, books a GPU on each, and writes four claims that are reserved. The nodes fetch them with their next
--- claims (claim/reserved). If one node turns out to be too full, nothing is kept: the subtransaction is
--- aborted, and its locks go with it.
+-- for one (upkeep/planner try_proposal). Example: a gang of four needs a GPU for each member. assemble_gang
+-- locks the four nodes, books a GPU on each, and writes four claims that are reserved. The nodes fetch them
+-- with their next claims (claim/reserved). If one node turns out to be too full, nothing is kept: the
+-- subtransaction is aborted, and its locks go with it.
 --
 -- A gang may also be earmarked (gangs/earmark): then its members are reserved where they would have room once
 -- what runs there has ended.
@@ -12,7 +12,7 @@
 -- Invariant: at each commit a gang has room for as many members as it needs or for none. So two gangs never
 -- hold a part each. All locks are taken with skip locked, so assembling waits for nobody.
 --
--- Read assemble_gang, reserve_members, then try_proposal.
+-- Read assemble_gang, then reserve_members.
 
 -- Reserves room for the members of a gang that wait: for all of them, else, by their ordinals, for as many as
 -- it needs. Where it needs one it has started: then for half of them, and so on down to one. With
@@ -84,36 +84,6 @@ begin
     where q.queue_id = p_gang.queue_id and not p_is_earmark;
   end if;
   return v_reason;
-end
-$$;
-
--- Reserves room for a gang that waits, as assemble_gang does, beginning with the place that a planner
--- proposes. What it does not reserve it leaves as it was. Returns the verdict of reserve_gang.
--- Locks: the gang, skip locked; as assemble_gang.
-create or replace function hwqueue.try_proposal(p_gang_id uuid, p_place text, p_now timestamptz) returns text
-language plpgsql volatile
-as $$
-declare
-  v_gang hwqueue.gang;
-  v_reason text;
-begin
-  select g.* into v_gang from hwqueue.gang g where g.gang_id = p_gang_id for no key update skip locked;
-  if not found then
-    return case when exists (select from hwqueue.gang g where g.gang_id = p_gang_id)
-      then 'busy' else 'not_waiting' end;
-  elsif v_gang.state <> 'waiting' or not hwqueue.may_be_tried(v_gang, p_now) or not exists (
-      select from hwqueue.queue q
-      where q.queue_id = v_gang.queue_id and q.paused_at is null and q.dropped_at is null) then
-    return 'not_waiting';
-  elsif exists (select from hwqueue.gang_change c where c.gang_id = p_gang_id) then
-    return 'busy';  -- look_at_gang goes first
-  end if;
-  v_reason := hwqueue.assemble_gang(v_gang, p_place, false, p_now);
-  return case
-    when v_reason is null then 'reserved'
-    when v_reason = 'insufficient_capacity' then 'no_room'
-    when v_reason in ('busy', 'unpublished', 'cache_miss', 'gang_incomplete') then 'busy'
-    else 'blocked' end;
 end
 $$;
 

@@ -1,9 +1,10 @@
 -- Where a gang could run: the places of a domain, and how many members each node there has room for.
 --
--- gangs/assemble tries the places of gang_places in their order; explain/gangs asks why a gang waits; a
--- planner reads shared_rooms. Example: three racks have room for 12, 5 and 8 members of a gang of 5. The rack
--- with 5 comes first: what fits tightest leaves the others whole. For an earmark the same is asked of nodes
--- that run nothing (p_is_idle); then the rack with most room now comes first: there the gang waits for least.
+-- gangs/assemble tries the places of gang_places in their order; explain/gangs asks why a gang waits;
+-- planner_rooms shows them to planners. Example: three racks have room for 12, 5 and 8 members of a gang of
+-- 5. The rack with 5 comes first: what fits tightest leaves the others whole. For an earmark the same is
+-- asked of nodes that run nothing (p_is_idle); then the rack with most room now comes first: there the gang
+-- waits for least.
 --
 -- Invariant: these are estimates, read without locks. They may be too high, never too low: assemble allocates
 -- member by member with the functions that claims use, and turns to the next place when that fails.
@@ -12,7 +13,7 @@
 -- judged for a profile, headroom is computed for nodes of one size and load (alike_nodes), and how many fit
 -- for a class and such a group (gang_rooms).
 --
--- Read gang_places, gang_rooms, alike_nodes, then node_places, places_with_room and shared_rooms.
+-- Read gang_places, gang_rooms, alike_nodes, then node_places and places_with_room.
 
 -- Returns nodes in groups that have the same headroom: as they are, with is_emptied as if nothing ran there.
 -- p_which: now, emptied or both. Nodes that are too full now for each of the classes are left out of the
@@ -263,48 +264,5 @@ begin
              array_agg(o.node_id order by o.copies desc, o.emptied desc, o.node_id) as node_ids
       from on_node o group by o.level, o.turn) n on n.level = f.level and n.turn = f.turn
     order by f.level, f.turn;
-end
-$$;
-
--- Returns the rooms of nodes for the members of these gangs that wait, of any number of gangs like them:
--- place: of the first domain that they are together in. rooms: by class how many leases of it a node has room
--- for, each class counted as if it were alone. nodes: how many nodes of the place have the same rooms. Of
--- gangs that are together, or alike, in another way than the first of them, and of classes beyond 20, it says
--- nothing.
-create or replace function hwqueue.shared_rooms(p_gangs uuid[], p_now timestamptz)
-returns table (place text, nodes bigint, rooms jsonb)
-language plpgsql stable
-  -- all nodes: by hash, whatever the statistics say
-  set enable_nestloop = off set enable_hashjoin = on set enable_seqscan = on set jit = off
-as $$
-declare
-  v_first hwqueue.gang;
-  v_ids bigint[];
-  v_classes hwqueue.placement_class[];
-begin
-  select g.* into v_first from hwqueue.gang g where g.gang_id = p_gangs[1];
-  v_ids := array(
-    select distinct s.class_id from hwqueue.gang g
-    cross join unnest(g.members) m(lease_id)
-    join hwqueue.scheduled s
-      on (s.queue_id, s.available_at, s.lease_id) = (g.queue_id, 'infinity', m.lease_id)
-    where g.gang_id = any (p_gangs) and g.state = 'waiting'
-      and g.together[1] is not distinct from v_first.together[1]
-      and g.same @> v_first.same and g.same <@ v_first.same
-    order by 1 limit 20);
-  v_classes := array(select c from hwqueue.placement_class c where c.class_id = any (v_ids)
-    order by c.class_id);
-  return query
-    select n.place, count(*), n.rooms
-    from (
-      select p.place, p.node_id,
-             jsonb_object_agg((v_classes[r.class_no]).class_id, r.copies order by r.class_no) as rooms
-      from (
-        select t.place, unnest(t.node_ids) as node_id
-        from hwqueue.node_places(v_first.together[1:1], v_first.same) t) p
-      join unnest(hwqueue.gang_rooms(v_classes, array_fill(10000, array[cardinality(v_classes)]), 'now',
-        p_now)) r on r.node_id = p.node_id
-      group by p.place, p.node_id) n
-    group by n.place, n.rooms order by n.place, n.rooms;
 end
 $$;

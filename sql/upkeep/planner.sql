@@ -6,10 +6,10 @@
 --
 -- api/planner calls all of it. The invariant: what a planner reads is a proposal's basis and nothing
 -- more. It may be old or incomplete, because whatever it writes is checked again when it is used. Nothing
--- here locks what claims lock.
+-- but what reserves locks what claims lock.
 --
 -- Read fence_planner, then the parts of planner_view: ready_classes, free_devices, waiting_gangs,
--- class_matches.
+-- class_matches; then what reserves: try_proposal, try_assignment.
 
 -- Lets a planner write that has the current epoch and no older round than was written. Returns null then,
 -- with the round noted; else why not: `deposed`, `old_round`, or `busy` when another session holds the row.
@@ -235,9 +235,96 @@ begin
 end
 $$;
 
--- Refuses what is no list of 1 to p_most leases with their nodes.
+-- Reserves room for a gang that waits, as assemble_gang does, beginning with the place that a planner
+-- proposes. What it does not reserve it leaves as it was. Returns the verdict of reserve_gang.
+-- Locks: the gang, skip locked; as assemble_gang.
+create or replace function hwqueue.try_proposal(p_gang_id uuid, p_place text, p_now timestamptz) returns text
+language plpgsql volatile
+as $$
+declare
+  v_gang hwqueue.gang;
+begin
+  select g.* into v_gang from hwqueue.gang g where g.gang_id = p_gang_id for no key update skip locked;
+  if not found then
+    return case when exists (select from hwqueue.gang g where g.gang_id = p_gang_id)
+      then 'busy' else 'not_waiting' end;
+  elsif v_gang.state <> 'waiting' or not hwqueue.may_be_tried(v_gang, p_now) or not exists (
+      select from hwqueue.queue q
+      where q.queue_id = v_gang.queue_id and q.paused_at is null and q.dropped_at is null) then
+    return 'not_waiting';
+  elsif exists (select from hwqueue.gang_change c where c.gang_id = p_gang_id) then
+    return 'busy';  -- look_at_gang goes first
+  end if;
+  return hwqueue.place_verdict(hwqueue.assemble_gang(v_gang, p_place, false, p_now));
+end
+$$;
+
+-- Reserves a pending lease on a node, for p_hold: if it is not fetched by then, it goes back to where it was
+-- in line (put_back_in_line). Returns `reserved`; or, with nothing changed:
+-- taken: it is not pending any more, past its deadline, or an alternative of a choice.
+-- does_not_suit: the node may not run it, is not live, or its worker does not serve its queue and task.
+-- no_room: the node has no room for it now.
+-- blocked: a requirement about other leases does not hold, or its queue is paused.
+-- busy: another session holds what it needs.
+-- Locks: node_state, the entry, lock stripes and counters, all skip locked. Wakes: waiting workers.
+create or replace function hwqueue.try_assignment(p_lease uuid, p_node uuid, p_hold interval,
+  p_now timestamptz) returns text
+language plpgsql volatile
+as $$
+declare
+  v_lease hwqueue.lease;
+  v_queue hwqueue.queue;
+  v_entry hwqueue.scheduled;
+  v_reason text;
+begin
+  select l.* into v_lease from hwqueue.lease l where l.lease_id = p_lease;
+  if v_lease.choice_id is not null or hwqueue.lease_state(p_lease) = 'pending' is not true then
+    return 'taken';
+  end if;
+  select q.* into v_queue from hwqueue.queue q
+  where q.queue_id = v_lease.queue_id;
+  if v_queue.paused_at is not null or v_queue.dropped_at is not null then
+    return 'blocked';
+  elsif not exists (
+      select from hwqueue.node n
+      where n.node_id = p_node and n.deregistered_at is null
+        and hwqueue.unserved_part(n.queues, n.tasks, v_queue.name, v_lease.task_name) is null) then
+    return 'does_not_suit';
+  end if;
+  if not hwqueue.lock_free_node(p_node) then
+    return 'busy';
+  end if;
+  begin
+    v_entry := hwqueue.take_free_entry(p_lease);
+    v_reason := case
+      when v_entry.lease_id is null or v_entry.class_id <> v_lease.class_id then 'busy'  -- or it was changed
+      when v_entry.available_at > p_now or v_entry.deadline <= p_now then 'taken'
+      else hwqueue.reserve(v_entry, p_node, p_hold, false, null, p_now) end;
+    if v_reason is not null then
+      perform hwqueue.abort_subtransaction();
+    end if;
+  exception when sqlstate 'HWX01' then  -- the entry is there again, and its lock is released
+  end;
+  if v_reason is null then
+    perform hwqueue.wake_workers(v_queue);
+  end if;
+  return hwqueue.place_verdict(v_reason);
+end
+$$;
+
+-- What a planner is told when a place could not be booked for this reason (reserve); null: it was.
+create or replace function hwqueue.place_verdict(p_reason text) returns text
+language sql immutable parallel safe
+as $$
+  select case when p_reason is null then 'reserved' when p_reason = 'insufficient_capacity' then 'no_room'
+    when p_reason in ('taken', 'does_not_suit') then p_reason
+    when p_reason in ('busy', 'unpublished', 'cache_miss', 'gang_incomplete') then 'busy' else 'blocked' end
+$$;
+
+-- Reads a list of 1 to p_most leases with their nodes.
 -- Raises: QHA01.
-create or replace function hwqueue.check_places(p_places jsonb, p_most int) returns void
+create or replace function hwqueue.read_places(p_places jsonb, p_most int)
+returns table (lease uuid, node uuid)
 language plpgsql stable
 as $$
 begin
@@ -245,7 +332,10 @@ begin
     perform hwqueue.refuse('QHA01', format('p_places must be a list of 1 to %s places', p_most),
       jsonb_build_object('field', 'p_places'), 'pass [{"lease": ID, "node": ID}]');
   end if;
-  perform hwqueue.check_object(x, array['lease', 'node'], 'places') from jsonb_array_elements(p_places) x;
+  return query
+    select hwqueue.json_uuid(o -> 'lease', 'places.lease'), hwqueue.json_uuid(o -> 'node', 'places.node')
+    from jsonb_array_elements(p_places) x
+    cross join hwqueue.check_object(x, array['lease', 'node'], 'places') o;
 end
 $$;
 
