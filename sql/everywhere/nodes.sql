@@ -8,11 +8,13 @@
 -- task and the node, so a node never has two open leases of one everywhere task. look_at_node compares what
 -- should be with what is, whatever has happened before: a call too many changes nothing.
 --
--- Read look_at_node, start_on_node, then try_on_node and what look_at_node calls.
+-- Read look_at_node, start_on_node, try_on_node, then look_at_claim.
 
 -- Brings the lease of an everywhere task on a node to where it should be: starts it, reserves its room, ends
 -- it, or starts the next one. One that waits is cancelled, stays until its node is there again, or until its
--- retry is due, or its room is reserved. Deletes the changes of the lease first, and reads its state after.
+-- retry is due, or its room is reserved. With mode always another one follows one that has ended: a second
+-- after a completion, else after the delay of its retry policy for as many failures in a row; one that ran
+-- for ten minutes counts as the first. Deletes the changes of the lease first, and reads its state after.
 -- Locks: the caller holds node_state, if the node has one; its claim, its entry, skip locked; as
 -- reserve. Idempotent.
 create or replace function hwqueue.look_at_node(p_everywhere hwqueue.everywhere, p_node uuid,
@@ -26,12 +28,14 @@ declare
   v_due_at timestamptz;
   v_state text;
   v_is_cancelled boolean;
+  v_has_next boolean;
+  v_end hwqueue.outcome;
 begin
   select r.* into v_row from hwqueue.everywhere_node r
   where r.everywhere_id = p_everywhere.everywhere_id and r.node_id = p_node;
   if not found then
     if v_fit = 'now' then
-      perform hwqueue.start_on_node(p_everywhere, p_node, p_now);
+      perform hwqueue.start_on_node(p_everywhere, p_node, 0, p_now);
     end if;
     return;
   end if;
@@ -67,15 +71,41 @@ begin
       perform hwqueue.try_on_node(p_everywhere, v_row, p_now);
     end if;
   elsif v_state is distinct from 'claimed' then
-    perform hwqueue.look_at_ended(p_everywhere, v_row, v_state, v_fit, p_now);
+    if v_row.ended_as is null then
+      v_end := hwqueue.lease_end(v_row.lease_id);
+      v_row.ended_as := coalesce(v_state, v_end.state, 'gone');
+      v_row.failures := case when v_row.ended_as in ('completed', 'gone') then 0
+        when v_end.finished_at >= v_end.claimed_at + interval '10 minutes' then 1
+        else v_row.failures + 1 end;
+      v_row.due_at := p_now + (
+        select case when v_row.failures = 0 then interval '1 second' else greatest(interval '1 second',
+          coalesce(hwqueue.retry_delay(coalesce(hwqueue.normalise_retry(p_everywhere.options -> 'retry',
+            'options.retry'), q.retry), v_row.failures),
+          least(interval '10 seconds' * 2 ^ least(v_row.failures - 1, 5), interval '5 minutes'))) end
+        from hwqueue.queue q where q.queue_id = p_everywhere.queue_id);
+    end if;
+    v_has_next := p_everywhere.mode = 'always' and v_fit = 'now';
+    if p_everywhere.stopped_at is null and v_fit = 'never' and (p_everywhere.mode = 'always' or not exists (
+        select from hwqueue.node n where n.node_id = p_node)) then
+      delete from hwqueue.everywhere_node r
+      where r.everywhere_id = v_row.everywhere_id and r.node_id = p_node;
+    elsif v_has_next and coalesce(v_row.due_at, p_now) <= p_now then
+      perform hwqueue.start_on_node(p_everywhere, p_node, v_row.failures, p_now);
+    else
+      update hwqueue.everywhere_node r
+      set ended_as = v_row.ended_as, failures = v_row.failures, tries = 0, reason = null,
+          due_at = case when v_has_next then v_row.due_at end
+      where r.everywhere_id = v_row.everywhere_id and r.node_id = p_node;
+    end if;
   end if;
 end
 $$;
 
--- Writes the next lease of an everywhere task on a node, and tries to reserve its room.
+-- Writes the next lease of an everywhere task on a node, after p_failures in a row, and tries to reserve its
+-- room.
 -- Locks: the caller holds node_state; as try_on_node. Not idempotent.
 create or replace function hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid,
-  p_now timestamptz) returns void
+  p_failures int, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
@@ -90,10 +120,11 @@ begin
   v_spawn.gang_id := v_spawn.lease_id;
   v_spawn.available_at := 'infinity';
   perform hwqueue.write_spawns(array[v_spawn], v_queue, p_now);
-  insert into hwqueue.everywhere_node as r (everywhere_id, node_id, lease_id)
-  values (p_everywhere.everywhere_id, p_node, v_spawn.lease_id) on conflict (everywhere_id, node_id) do update
+  insert into hwqueue.everywhere_node as r (everywhere_id, node_id, lease_id, failures)
+  values (p_everywhere.everywhere_id, p_node, v_spawn.lease_id, p_failures)
+  on conflict (everywhere_id, node_id) do update
   set lease_id = excluded.lease_id, due_at = null, tries = 0, starts = r.starts + 1, reason = null,
-      ended_as = null
+      ended_as = null, failures = p_failures
   returning r.* into v_row;
   perform hwqueue.try_on_node(p_everywhere, v_row, p_now);
 end
@@ -185,7 +216,8 @@ begin
     end if;
     v_due_at := p_now + case when v_reason is null then hwqueue.everywhere_hold() / 3
       else interval '1 second' end;
-  elsif p_fit = 'never' and hwqueue.may_not_go_on(p_everywhere) then
+  elsif p_fit = 'never' and (case when p_everywhere.stopped_at is null
+      then p_everywhere.on_unmatched = 'stop' else p_everywhere.stops_running end) then
     perform hwqueue.ask_to_stop(p_row.node_id, array[p_row.lease_id], null,
       case when p_everywhere.stopped_at is null then 'its node does not suit any more'
         else 'its everywhere task was stopped' end, p_now);
@@ -194,14 +226,6 @@ begin
   where r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
   return 'claimed';
 end
-$$;
-
--- Whether leases that run where they are not to be any more are asked to stop.
-create or replace function hwqueue.may_not_go_on(p_everywhere hwqueue.everywhere) returns boolean
-language sql immutable parallel safe
-as $$
-  select case when p_everywhere.stopped_at is null then p_everywhere.on_unmatched = 'stop'
-    else p_everywhere.stops_running end
 $$;
 
 -- Cancels a lease that waits for a reservation, and deletes its changes. False: another session holds its
@@ -218,44 +242,5 @@ begin
     'cancelled: it is to run on no node any more', p_error);
   delete from hwqueue.gang_change c where c.gang_id = p_lease;
   return true;
-end
-$$;
-
--- What follows when the lease of a node has ended (p_state; null: it is gone). With mode always another one
--- starts: a second after a completion, else after the delay of its retry policy for as many failures in a
--- row. One that ran for ten minutes counts as the first failure.
--- Locks: the caller holds node_state; as start_on_node.
-create or replace function hwqueue.look_at_ended(p_everywhere hwqueue.everywhere,
-  p_row hwqueue.everywhere_node, p_state text, p_fit text, p_now timestamptz) returns void
-language plpgsql volatile
-as $$
-declare
-  v_row hwqueue.everywhere_node := p_row;
-  v_end hwqueue.outcome := hwqueue.lease_end(p_row.lease_id);
-begin
-  if v_row.ended_as is null then
-    v_row.ended_as := coalesce(p_state, v_end.state, 'gone');
-    v_row.failures := case when v_row.ended_as in ('completed', 'gone') then 0
-      when v_end.finished_at >= v_end.claimed_at + interval '10 minutes' then 1 else v_row.failures + 1 end;
-    v_row.due_at := p_now + (
-      select case when v_row.failures = 0 then interval '1 second' else greatest(interval '1 second',
-        coalesce(hwqueue.retry_delay(coalesce(hwqueue.normalise_retry(p_everywhere.options -> 'retry',
-          'options.retry'), q.retry), v_row.failures),
-        least(interval '10 seconds' * 2 ^ least(v_row.failures - 1, 5), interval '5 minutes'))) end
-      from hwqueue.queue q where q.queue_id = p_everywhere.queue_id);
-  end if;
-  if p_everywhere.stopped_at is null and p_fit = 'never' and (p_everywhere.mode = 'always' or not exists (
-      select from hwqueue.node n where n.node_id = p_row.node_id)) then
-    delete from hwqueue.everywhere_node r
-    where r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
-    return;
-  end if;
-  update hwqueue.everywhere_node r
-  set ended_as = v_row.ended_as, failures = v_row.failures, tries = 0, reason = null,
-      due_at = case when p_everywhere.mode = 'always' and p_fit = 'now' then v_row.due_at end
-  where r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
-  if p_everywhere.mode = 'always' and p_fit = 'now' and coalesce(v_row.due_at, p_now) <= p_now then
-    perform hwqueue.start_on_node(p_everywhere, p_row.node_id, p_now);
-  end if;
 end
 $$;

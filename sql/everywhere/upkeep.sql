@@ -152,7 +152,8 @@ as $$
     when r.lease_id is null then f.fit = 'now'
     when c.is_reserved then f.fit <> 'now' or r.due_at is null
     when c.lease_id is not null then r.ended_as is not null or f.fit = 'never'
-      and c.stop_requested_at is null and hwqueue.may_not_go_on(p_everywhere)
+      and c.stop_requested_at is null and case when p_everywhere.stopped_at is null
+        then p_everywhere.on_unmatched = 'stop' else p_everywhere.stops_running end
     when r.ended_as is null then f.fit = 'never' or f.fit = 'now' and r.due_at is null
     when p_everywhere.stopped_at is not null then false
     when p_everywhere.mode = 'always' then f.fit = 'never' or f.fit = 'now' and r.due_at is null

@@ -233,7 +233,7 @@ as $$ select greatest(extract(epoch from p_now - p_at), 0)::double precision $$;
 -- runs, the 50 pairs of queue and task with most nodes are named, the others "(other)", which is no name.
 -- Arrivals of kind state are left out: that of a cancelled run stays until its last step has stopped.
 -- failing: the last lease has failed, or two in a row and the next one has not run for the ten minutes that
--- look_at_ended takes for a good start.
+-- look_at_node takes for a good start.
 create or replace function hwqueue.going_metrics(p_now timestamptz)
 returns table (name text, labels jsonb, value double precision)
 language sql stable set enable_seqscan = off set enable_bitmapscan = off
