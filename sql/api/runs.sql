@@ -144,7 +144,13 @@ begin
           case when s.nested_run_id is null then 'is about to submit a run'
             when s.nested_mode is not null then 'is about to retry its run'
             else 'waits for a run' end || ' of workflow ' || (d.settings ->> 'workflow')
-        else coalesce(hwqueue.gang_step_headline(s, d, g.gang_id), case when i.items > 0 then
+        when d.kind = 'gang' and g.gang_id is null then 'is about to spawn its gang'
+        else coalesce((
+          select case when w.state = 'reserved'
+              then format('its nodes have yet to fetch the members of gang %s', w.gang_id)
+            when w.state <> 'running' then hwqueue.team_words(null, w.gang_id, hwqueue.clock()) end
+          from hwqueue.gang w
+          where w.gang_id = g.gang_id and w.finished_at is null), case when i.items > 0 then
           concat(i.items_done, ' of ', i.items, case d.kind when 'gang' then ' members' else ' items' end,
             ' have ended', case when i.items_failed > 0
               then concat(', ', i.items_failed, ' of them failed') end) end) end,

@@ -141,32 +141,14 @@ begin
       else format('waits for signal %s', to_json(v_wait.signal))
         || coalesce(', for ' || hwqueue.span_words(v_wait.waits_until - p_now) || ' at most', '') end;
   elsif v_runs and p_claim.is_earmark and p_claim.gang_id is not null
-    or p_state = 'scheduled' and p_lease.gang_id is not null then
-    headline := hwqueue.gang_words(coalesce(p_claim.gang_id, p_lease.gang_id));
-    if v_runs then
-      code := case when headline is null then 'everywhere_earmarked' else 'gang_earmarked' end;
-    end if;
-    headline := coalesce(headline, (
-      select format('waits for node %s, for everywhere task %s: ', coalesce(n.name, r.node_id::text),
-          r.everywhere_id) || case
-        when r.due_at > p_now and r.reason is null then
-          format('it starts again in %s', hwqueue.span_words(r.due_at - p_now))
-        when r.reason is null then 'upkeep books its room about once a second'
-        when r.reason = 'insufficient_capacity' then 'the node has no room for it yet' || case when exists (
-            select from hwqueue.claim c where c.lease_id = r.lease_id and c.is_earmark)
-          then '; what becomes free there goes to it' else '' end
-        when r.reason = 'earlier_waits' then 'leases that come before it go first'
-        when r.reason = 'node_unavailable' then 'the node is silent or cordoned, or the queue is paused'
-        when r.reason in ('busy', 'cache_miss') then 'other calls held what it needs'
-        when r.reason = 'unpublished' then 'an affinity term of its class is not published yet'
-        else format('it may not run beside what runs now (%s)', r.reason) end
-      from hwqueue.everywhere_node r
-      left join hwqueue.node n on n.node_id = r.node_id
-      where r.lease_id = p_lease.lease_id));
+    or p_state = 'scheduled' and (p_lease.gang_id is not null or p_lease.available_at = 'infinity') then
+    headline := coalesce(hwqueue.team_words(p_lease.lease_id, p_lease.gang_id, p_now), 'scheduled');
+    code := case when not v_runs then code when hwqueue.is_everywhere(p_lease.lease_id, p_lease.gang_id)
+      then 'everywhere_earmarked' else 'gang_earmarked' end;
   elsif v_runs and p_claim.is_reserved and p_claim.gang_id is null then
     code := 'reserved';
     headline := format('has room on %s, ', v_node) || case when p_claim.is_earmark
-      then 'that is still in use: ' || coalesce(hwqueue.replacement_words(p_lease.lease_id), '')
+      then 'that is still in use: ' || coalesce(hwqueue.team_words(p_lease.lease_id, null, p_now), '')
       else 'which fetches it with its next claim' end;
   elsif v_runs then
     code := case when p_claim.expires_at <= p_now then 'expired' when p_claim.stop_requested_at <= p_now
@@ -185,8 +167,6 @@ begin
              else format('was asked to stop %s ago',
                hwqueue.span_words(p_now - p_claim.stop_requested_at)) end,
            p_claim.stop_reason, coalesce(': ' || left(p_claim.stop_detail, 400), '')) end;
-  elsif p_state = 'scheduled' and p_lease.available_at = 'infinity' then
-    headline := coalesce(hwqueue.replacement_words(p_lease.lease_id), 'scheduled');
   elsif p_state = 'scheduled' then
     headline := case when p_lease.available_at > p_now then format('scheduled: claimable in %s',
         hwqueue.span_words(p_lease.available_at - p_now))

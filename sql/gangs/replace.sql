@@ -269,27 +269,3 @@ begin
   delete from hwqueue.replacement r where r.lease_id = p_row.lease_id;
 end
 $$;
-
--- Says what a lease waits for that is held by a place: for the place of another one, or
--- for the lease that is to take its own. Null: neither.
-create or replace function hwqueue.replacement_words(p_lease uuid) returns text
-language sql stable
-as $$
-  select case when r.old_lease = p_lease
-      then format('held back: lease %s takes its place once it is claimed', r.lease_id)
-    else format('waits for the place of %s: ', coalesce('lease ' || r.old_lease,
-        'a lease of service ' || r.service_id)) || case
-      when hwqueue.postponed_words(r.lease_id) is not null then hwqueue.postponed_words(r.lease_id)
-      when r.state = 'stopping' then 'that one is asked to stop'
-      when r.reason is null then 'upkeep looks about once a second'
-      when r.reason in ('busy', 'cache_miss') then 'other calls held what it needs'
-      when r.reason = 'earlier_waits' then 'leases that come before it go first'
-      when r.reason = 'old_waits' then 'that one waits for a place itself, or is being replaced'
-      when r.reason = 'insufficient_capacity' then 'its node has no room for this one, even without it'
-      when r.reason = 'does_not_suit' then 'its node is not live, is cordoned, or may not run this one'
-      when r.reason = 'unpublished' then 'an affinity term is not published yet'
-      else format('this one may not run there beside what runs now (%s)', r.reason) end end
-  from hwqueue.replacement r
-  where (r.lease_id = p_lease or r.old_lease = p_lease and r.state = 'held')
-  order by (r.lease_id = p_lease)::int limit 1
-$$;
