@@ -19,28 +19,16 @@ returns table (turn bigint, place text, domain text, value text, alike text, nod
 language sql stable
   set enable_nestloop = off set enable_hashjoin = on set jit = off
 as $$
-  with at as materialized (
-    select p.* from hwqueue.node_places(p_gang.together, p_gang.same) p
+  with shown as materialized (
+    select p.*, count(*) over () as places, max(p.emptied) over () as most_emptied, row_number() over (
+             order by p.members desc, case when p.members = p_size then p.level end,
+               case when p.members = p_size then p.room end, p.emptied desc, p.level, p.place) as turn
+    from hwqueue.places_with_room(p_rooms, 0, false, p_gang.together, p_gang.same) p
     where p_gang.place is null or p.place = p_gang.place
-  ), summed as materialized (
-    select k.place_no, sum(least(k.members, k.copies))::int as room,
-           sum(least(k.members, k.emptied))::int as emptied, count(*) filter (where k.copies > 0) as kinds,
-           sum(k.copies) as copies
-    from (
-      select p.place_no, r.class_no, r.members, sum(r.copies) as copies, sum(r.emptied) as emptied
-      from (select a.place_no, unnest(a.node_ids) as node_id from at a) p
-      join unnest(p_rooms) r on r.node_id = p.node_id
-      group by p.place_no, r.class_no, r.members) k
-    group by k.place_no
-  ), shown as materialized (
-    select a.*, s.room, s.emptied, s.kinds, count(*) over () as places,
-           max(s.emptied) over () as most_emptied, row_number() over (
-             order by s.room desc, case when s.room = p_size then a.level end,
-               case when s.room = p_size then s.copies end, s.emptied desc, a.level, a.place) as turn
-    from summed s join at a on a.place_no = s.place_no order by turn limit 20
+    order by turn limit 20
   ), on_node as materialized (
     select h.turn, h.room, h.node_id, sum(r.emptied - r.copies) as gain
-    from (select s.turn, s.room, unnest(s.node_ids) as node_id from shown s) h
+    from (select s.turn, s.members as room, unnest(s.node_ids) as node_id from shown s) h
     join unnest(p_rooms) r on r.node_id = h.node_id
     group by h.turn, h.room, h.node_id
   ), freed as (
@@ -49,7 +37,7 @@ as $$
            row_number() over (partition by o.turn order by o.gain desc, o.node_id) as nth
     from on_node o where o.gain > 0
   )
-  select h.turn, h.place, h.domain, h.value, h.alike, n.nodes, h.room, h.emptied,
+  select h.turn, h.place, h.domain, h.value, h.alike, n.nodes, h.members, h.emptied,
          h.kinds, coalesce(f.node_ids, '{}'), h.places, h.most_emptied
   from shown h
   join (select o.turn, count(*) as nodes from on_node o group by o.turn) n on n.turn = h.turn
@@ -163,7 +151,7 @@ begin
       or v_try.way = 'without_both' and v_ways <> '[]';
     select f.place into v_place
     from hwqueue.places_with_room(p_rooms, p_kinds, false, v_try.together, v_try.same) f
-    order by f.level, f.room, f.place limit 1;
+    where f.fits order by f.level, f.room, f.place limit 1;
     if found then
       v_ways := v_ways || jsonb_build_object('way', v_try.way, 'words', v_try.words || ' all have room now',
         'place', nullif(v_place, ''), 'together', v_try.together, 'same', v_try.same, 'members', p_size);

@@ -191,30 +191,35 @@ as $$
   group by d.ordinality, d.domain, v.value, n.alike
 $$;
 
--- Returns the places where these rooms are enough for all members of p_kinds classes, with p_is_idle if
--- nothing ran there. class_nos: those with least room to spare first. room: how many members have room, each
--- class counted as if it were alone; room_now: how many have it now.
+-- Returns the places (node_places) with rooms for some of the members. fits: all members of p_kinds classes
+-- have room, with p_is_idle if nothing ran there. class_nos: those with least room to spare first. room: for
+-- how many leases, each class counted as if it were alone; room_now: for how many now. members, emptied: how
+-- many members have room, now and if nothing ran there; kinds: of how many classes some have it now.
 create or replace function hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds int,
   p_is_idle boolean, p_together text[], p_same text[])
-returns table (level bigint, place text, node_ids uuid[], class_nos int[], room bigint, room_now bigint)
+returns table (level bigint, domain text, value text, alike text, place text, node_ids uuid[], fits boolean,
+  class_nos int[], room bigint, room_now bigint, members int, emptied int, kinds bigint)
 language sql stable
 as $$
   with at as materialized (
     select t.* from hwqueue.node_places(p_together, p_same) t
-  ), enough as (
-    select k.place_no, array_agg(k.class_no order by k.room - k.members, k.class_no) as class_nos,
-           sum(k.room)::bigint as room, sum(k.room_now)::bigint as room_now
+  ), summed as (
+    select k.place_no, count(*) filter (where k.room >= k.members) = p_kinds as fits,
+           array_agg(k.class_no order by k.room - k.members, k.class_no) as class_nos,
+           sum(k.room)::bigint as room, sum(k.room_now)::bigint as room_now,
+           sum(least(k.members, k.room_now))::int as members,
+           sum(least(k.members, k.emptied))::int as emptied, count(*) filter (where k.room_now > 0) as kinds
     from (
-      select t.place_no, r.class_no, r.members, sum(r.copies) as room_now,
+      select t.place_no, r.class_no, r.members, sum(r.copies) as room_now, sum(r.emptied) as emptied,
              sum(case when p_is_idle then r.emptied else r.copies end) as room
       from (select a.place_no, unnest(a.node_ids) as node_id from at a) t
       join unnest(p_rooms) r on r.node_id = t.node_id
       group by t.place_no, r.class_no, r.members) k
-    where k.room >= k.members
-    group by k.place_no having count(*) = p_kinds
+    group by k.place_no
   )
-  select t.level, t.place, t.node_ids, e.class_nos, e.room, e.room_now
-  from at t join enough e on e.place_no = t.place_no
+  select t.level, t.domain, t.value, t.alike, t.place, t.node_ids, s.fits, s.class_nos, s.room, s.room_now,
+         s.members, s.emptied, s.kinds
+  from at t join summed s on s.place_no = t.place_no
 $$;
 
 -- Returns the places that have room for all these members, level by level of p_together, in a level the
@@ -247,7 +252,7 @@ begin
                  order by p.place is distinct from p_first,
                           case when p_is_idle then -p.room_now else p.room end, p.place) as turn
         from hwqueue.places_with_room(v_rooms, cardinality(v_classes), p_is_idle, v_levels, p_same) p
-        where p_place is null or p.place = p_place) f
+        where p.fits and (p_place is null or p.place = p_place)) f
       where f.turn <= 4
     ), on_node as materialized (
       select t.level, t.turn, t.node_id, sum(r.copies) as copies, sum(r.emptied) as emptied
