@@ -6,16 +6,13 @@
 --
 -- Invariant: a lease that is to take a place has a row in replacement as long as no claim may find it.
 
--- Returns the option replaces, {"lease" or "service", "then", "overlap"}, all of which it checks; null: it is
--- not given.
+-- Returns the option replaces with its defaults; null: it is not given.
 -- Raises: QHA01.
 create or replace function hwqueue.replaces_of(p_options jsonb) returns jsonb
-language plpgsql immutable
+language plpgsql stable
 as $$
 declare
   v_given jsonb := nullif(p_options -> 'replaces', 'null');
-  v_lease uuid;
-  v_service uuid;
   v_other text := (
     select o.name from unnest(array['unique', 'one_of', 'delay', 'available_at']) o(name)
     where coalesce(p_options -> o.name, 'null') <> 'null' limit 1);
@@ -23,10 +20,9 @@ begin
   if v_given is null then
     return null;
   end if;
-  perform hwqueue.check_object(v_given, array['lease', 'service', 'then', 'overlap'], 'options.replaces');
-  v_lease := hwqueue.json_uuid(v_given -> 'lease', 'options.replaces.lease');
-  v_service := hwqueue.json_uuid(v_given -> 'service', 'options.replaces.service');
-  if (v_lease is null) = (v_service is null) then
+  v_given := hwqueue.default_values('replaces')
+    || hwqueue.read_object(v_given, 'replaces', 'options.replaces');
+  if v_given ? 'lease' = v_given ? 'service' then
     perform hwqueue.refuse('QHA01', 'options.replaces names a lease or a service, one of them',
       jsonb_build_object('field', 'options.replaces'),
       'for example {"lease": "0197f3a2-7c1e-7000-8000-000000000007", "then": "cancel"}');
@@ -35,10 +31,7 @@ begin
       jsonb_build_object('field', 'options.replaces'),
       format('the lease waits for the place of another one: leave %s out', v_other));
   end if;
-  return jsonb_build_object('lease', v_lease, 'service', v_service,
-    'then', coalesce(hwqueue.json_choice(v_given -> 'then', 'options.replaces.then',
-      array['cancel', 'requeue']), 'cancel'),
-    'overlap', coalesce(hwqueue.json_boolean(v_given -> 'overlap', 'options.replaces.overlap'), false));
+  return v_given;
 end
 $$;
 
@@ -50,48 +43,43 @@ returns void
 language plpgsql volatile
 as $$
 declare
-  v_spawn record;
-  v_old hwqueue.lease;
-  v_next uuid;
-  v_problem text;
+  v_wrong record;
 begin
-  for v_spawn in
-    select s.lease_id, (s.replaces ->> 'lease')::uuid as old_lease, s.replaces, c.tenant
-    from unnest(p_spawns) s
-    join hwqueue.placement_class c on c.class_id = s.class_id
-    where s.replaces is not null order by s.ordinal
-  loop
-    if v_spawn.old_lease is not null then
-      select l.* into v_old from hwqueue.lease l
-      join hwqueue.placement_class c on c.class_id = l.class_id
-      where l.lease_id = v_spawn.old_lease and c.tenant = v_spawn.tenant;
-      if not found then
-        perform hwqueue.refuse('QHL04', format('lease %s does not exist', v_spawn.old_lease),
-          jsonb_build_object('lease_id', v_spawn.old_lease, 'field', 'options.replaces.lease'),
-          'check the id; a lease replaces one of its own tenant');
-      end if;
-      v_next := v_spawn.old_lease;
-      for v_step in 1 .. 1000 loop
-        exit when v_next is null or v_next = v_spawn.lease_id;
-        v_next := (select r.old_lease from hwqueue.replacement r where r.lease_id = v_next);
-      end loop;
-      v_problem := case
-        when v_next is not null then 'waits for its place itself: a circle'
-        when v_old.gang_id is not null then 'is a member of a gang'
-        when v_old.run_id is not null then 'is a step of a run'
-        when exists (select from hwqueue.replacement r where r.old_lease = v_spawn.old_lease)
-          then 'is being replaced already' end;
-      if v_problem is not null then
-        perform hwqueue.refuse('QHA01',
-          format('lease %s cannot be replaced: it %s', v_spawn.old_lease, v_problem),
-          jsonb_build_object('lease_id', v_spawn.old_lease, 'field', 'options.replaces.lease'),
-          'replace a lease that stands alone, once');
-      end if;
-    end if;
-    insert into hwqueue.replacement (lease_id, old_lease, service_id, old_goes, is_overlapping,
-      next_try_at, created_at)
-    values (v_spawn.lease_id, v_spawn.old_lease, (v_spawn.replaces ->> 'service')::uuid,
-      v_spawn.replaces ->> 'then', (v_spawn.replaces ->> 'overlap')::boolean, p_now, p_now);
-  end loop;
+  insert into hwqueue.replacement (lease_id, old_lease, service_id, old_goes, is_overlapping,
+    next_try_at, created_at)
+  select s.lease_id, (s.replaces ->> 'lease')::uuid, (s.replaces ->> 'service')::uuid, s.replaces ->> 'then',
+         (s.replaces ->> 'overlap')::boolean, p_now, p_now
+  from unnest(p_spawns) s where s.replaces is not null;
+  select r.old_lease as lease, o.lease_id is null as is_unknown, w.problem into v_wrong
+  from unnest(p_spawns) s
+  join hwqueue.replacement r on r.lease_id = s.lease_id and r.old_lease is not null
+  join hwqueue.placement_class c on c.class_id = s.class_id
+  left join (hwqueue.lease o join hwqueue.placement_class k on k.class_id = o.class_id)
+    on o.lease_id = r.old_lease and k.tenant = c.tenant
+  cross join lateral (
+    select case when s.lease_id in (
+          with recursive chain as (
+            select r.old_lease as lease_id
+            union
+            select n.old_lease from chain i join hwqueue.replacement n on n.lease_id = i.lease_id
+          )
+          select i.lease_id from chain i) then 'waits for its place itself: a circle'
+        when o.gang_id is not null then 'is a member of a gang'
+        when o.run_id is not null then 'is a step of a run'
+        when exists (
+          select from hwqueue.replacement x where x.old_lease = r.old_lease and x.lease_id <> s.lease_id)
+          then 'is being replaced already' end as problem) w
+  where o.lease_id is null or w.problem is not null
+  order by s.ordinal limit 1;
+  if v_wrong.is_unknown then
+    perform hwqueue.refuse('QHL04', format('lease %s does not exist', v_wrong.lease),
+      jsonb_build_object('lease_id', v_wrong.lease, 'field', 'options.replaces.lease'),
+      'check the id; a lease replaces one of its own tenant');
+  elsif found then
+    perform hwqueue.refuse('QHA01',
+      format('lease %s cannot be replaced: it %s', v_wrong.lease, v_wrong.problem),
+      jsonb_build_object('lease_id', v_wrong.lease, 'field', 'options.replaces.lease'),
+      'replace a lease that stands alone, once');
+  end if;
 end
 $$;
