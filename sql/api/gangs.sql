@@ -160,7 +160,6 @@ declare
       on (s.queue_id, s.available_at, s.lease_id) = (v_gang.queue_id, 'infinity', m.lease_id)
     order by m.ordinality);
   v_members record;
-  v_found record;
 begin
   select q.* into v_queue from hwqueue.queue q where q.queue_id = v_gang.queue_id;
   waiting := cardinality(v_class_ids);
@@ -182,21 +181,16 @@ begin
     headline := hwqueue.gang_story(v_gang, as_of);
     permanent := v_gang.finished_at is not null;
     kinds := '[]';
-    places := '[]';
-    ways := '[]';
-    if v_gang.state = 'earmarked' then
-      select e.places, e.ways into places, ways from hwqueue.explain_earmark(v_gang, as_of) e;
-    end if;
+    select e.places, e.ways into places, ways from hwqueue.explain_earmark(v_gang, as_of) e
+    where v_gang.state = 'earmarked';
+    places := coalesce(places, '[]');
+    ways := coalesce(ways, '[]');
     place_count := jsonb_array_length(places);
   else
-    select e.* into v_found from hwqueue.explain_rooms(v_gang, v_members.classes, v_members.members, as_of) e;
-    select h.headline, h.code into headline, code
-    from hwqueue.gang_headline(v_gang, v_queue, as_of, v_found.headline, v_found.code) h;
-    permanent := v_found.permanent;
-    kinds := v_found.kinds;
-    places := v_found.places;
-    place_count := v_found.place_count;
-    ways := v_found.ways;
+    select h.headline, h.code, e.permanent, e.kinds, e.places, e.place_count, e.ways
+    into headline, code, permanent, kinds, places, place_count, ways
+    from hwqueue.explain_rooms(v_gang, v_members.classes, v_members.members, as_of) e
+    cross join lateral hwqueue.gang_headline(v_gang, v_queue, as_of, e.headline, e.code) h;
   end if;
   return next;
 end
