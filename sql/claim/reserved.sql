@@ -282,10 +282,21 @@ declare
   v_entered record;
   v_deltas jsonb;
   v_reason text;
+  v_since timestamptz := (select max(c.yields_at) from hwqueue.claim c where c.lease_id = any (p_leases));
 begin
   if exists (select from hwqueue.overbooked_nodes(v_nodes)) then
     return 'insufficient_capacity';
-  elsif hwqueue.earmarks_yield(p_leases, p_now) then
+  elsif p_now between v_since + interval '10 seconds' and v_since + interval '70 seconds' is not true
+    and exists (
+      select from (
+        select distinct on (c.node_id) c.lease_id, c.node_id from hwqueue.claim c
+        where c.lease_id = any (p_leases)) e
+      where hwqueue.earlier_waits(e.lease_id, e.node_id, p_now)) then
+    update hwqueue.claim c set yields_at = p_now
+    where p_now between v_since and v_since + interval '70 seconds' is not true and c.lease_id = any (array(
+      select x.lease_id from hwqueue.claim x
+      where x.lease_id = any (p_leases) and x.is_earmark
+      order by x.lease_id for update skip locked));
     return 'earlier_waits';
   end if;
   begin
@@ -324,31 +335,6 @@ begin
   exception when sqlstate 'HWX01' then  -- what it has written is undone, and its locks are released
     return v_reason;
   end;
-end
-$$;
-
--- Whether earmarks whose nodes have room let others go first, for ten seconds.
--- Locks: their claims, skip locked.
-create or replace function hwqueue.earmarks_yield(p_leases uuid[], p_now timestamptz) returns boolean
-language plpgsql volatile
-as $$
-declare
-  v_since timestamptz := (select max(c.yields_at) from hwqueue.claim c where c.lease_id = any (p_leases));
-  v_yields boolean := p_now between v_since + interval '10 seconds' and v_since + interval '70 seconds'
-    is not true and exists (
-      select from (
-        select distinct on (c.node_id) c.lease_id, c.node_id from hwqueue.claim c
-        where c.lease_id = any (p_leases)) e
-      where hwqueue.earlier_waits(e.lease_id, e.node_id, p_now));
-begin
-  if v_yields and p_now between v_since and v_since + interval '70 seconds' is not true then
-    update hwqueue.claim c set yields_at = p_now
-    where c.lease_id = any (array(
-      select x.lease_id from hwqueue.claim x
-      where x.lease_id = any (p_leases) and x.is_earmark
-      order by x.lease_id for update skip locked));
-  end if;
-  return v_yields;
 end
 $$;
 

@@ -124,13 +124,13 @@ language plpgsql stable
 as $$
 declare
   v_wider text[] := case when p_gang.together[cardinality(p_gang.together)] = 'node'
-    then p_gang.together || 'rack'::text else '{}' end;
+    then p_gang.together || 'rack'::text else p_gang.together end;
   v_try record;
   v_place text;
   v_ways jsonb := '[]';
 begin
   for v_try in
-    select t.way, t.together, t.same, t.words
+    select t.*
     from (values
       (1, 'wider', v_wider, p_gang.same, 'in one rack'),
       (2, 'anywhere', '{}'::text[], p_gang.same, 'anywhere'),
@@ -139,16 +139,11 @@ begin
       (4, 'without_both', '{}'::text[], '{}'::text[],
         'anywhere, with different values of ' || array_to_string(p_gang.same, ', '))
     ) t(turn, way, together, same, words)
-    where p_gang.place is null and case t.way
-      when 'wider' then p_gang.together <> '{}' and v_wider <> '{}'
-      when 'anywhere' then p_gang.together <> '{}'
-      when 'without_same' then p_gang.same <> '{}'
-      else p_gang.together <> '{}' and p_gang.same <> '{}' end
+    where p_gang.place is null and (t.together, t.same) <> (p_gang.together, p_gang.same)
+      and (t.turn < 4 or p_gang.together <> '{}' and p_gang.same <> '{}')
     order by t.turn
   loop
-    -- what is given up without need is no way out
-    continue when v_try.way = 'anywhere' and v_ways <> '[]'
-      or v_try.way = 'without_both' and v_ways <> '[]';
+    continue when v_try.turn in (2, 4) and v_ways <> '[]';  -- what is given up without need is no way out
     select f.place into v_place
     from hwqueue.places_with_room(p_rooms, p_kinds, false, v_try.together, v_try.same) f
     where f.fits order by f.level, f.room, f.place limit 1;

@@ -37,6 +37,9 @@ begin
   end if;
   select l.* into v_lease from hwqueue.lease l where l.lease_id = p_lease;
   select c.* into v_claim from hwqueue.claim c where c.lease_id = p_lease;
+  v_ends := v_row.state = 'stopping' and (v_claim.stop_reason is not null or v_claim.is_earmark and exists (
+      select from hwqueue.queue q
+      where q.queue_id = v_claim.queue_id and v_claim.claimed_at + (q.tuning).earmark_time <= p_now));
   v_has_run := v_claim.lease_id is not null and v_claim.is_reserved is null
     or coalesce(v_end.attempt, v_lease.attempt_count, 0) > 0;
   if v_end.state is not null or v_lease.lease_id is null
@@ -55,29 +58,19 @@ begin
         next_try_at = p_now + case when v_reason in ('busy', 'old_waits', 'unpublished', 'cache_miss')
           then interval '0' else hwqueue.back_off(r.tries) end
     where r.lease_id = p_lease and v_reason is not null;
-  elsif v_row.state = 'stopping' then
-    v_ends := v_claim.stop_reason is not null or v_claim.is_earmark and exists (
-      select from hwqueue.queue q
-      where q.queue_id = v_claim.queue_id and v_claim.claimed_at + (q.tuning).earmark_time <= p_now);
-    if v_ends is not true and (v_claim.is_earmark is null or exists (
-        select from hwqueue.claim c where c.lease_id = v_row.old_lease
-          and c.claim_token = v_row.old_token)) then
-      return true;  -- the node has yet to fetch it, or the old one to end
+  elsif v_ends or v_claim.is_earmark and not exists (  -- else its node has to fetch it, or that one to end
+      select from hwqueue.claim c where c.lease_id = v_row.old_lease and c.claim_token = v_row.old_token) then
+    if hwqueue.lock_free_node(v_claim.node_id) then
+      select c.* into v_claim from hwqueue.claim c
+      where c.lease_id = p_lease and c.is_reserved for update skip locked;
+      if v_ends or v_claim.stop_reason is not null then
+        perform hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock()) where found;
+      elsif found then
+        v_reason := hwqueue.back_earmarks(array[p_lease], '30 seconds', p_now);
+        update hwqueue.replacement r set reason = v_reason
+        where r.lease_id = p_lease and r.reason is distinct from v_reason;
+      end if;
     end if;
-    if not hwqueue.lock_free_node(v_claim.node_id) then
-      return true;
-    end if;
-    select c.* into v_claim from hwqueue.claim c
-    where c.lease_id = p_lease and c.is_reserved for update skip locked;
-    if not found then
-      return true;
-    elsif v_ends or v_claim.stop_reason is not null then
-      perform hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock());
-      return true;
-    end if;
-    v_reason := hwqueue.back_earmarks(array[p_lease], '30 seconds', p_now);
-    update hwqueue.replacement r set reason = v_reason
-    where r.lease_id = p_lease and r.reason is distinct from v_reason;
   end if;
   return true;
 end
