@@ -2174,9 +2174,6 @@ CREATE FUNCTION hwqueue.earmark_room(p_class hwqueue.placement_class, p_node hwq
 CREATE FUNCTION hwqueue.earmark_start(p_gang_id uuid, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.earmarks_yield(p_leases uuid[], p_now timestamp with time zone) RETURNS boolean
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.edge_holds(p_wants text, p_state text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -2641,9 +2638,6 @@ CREATE FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint) RETURNS TABLE(
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.gang_step_headline(p_step hwqueue.step, p_defined hwqueue.workflow_step, p_gang uuid) RETURNS text
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.gang_story(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE;
 
@@ -2655,9 +2649,6 @@ CREATE FUNCTION hwqueue.gang_ways(p_gang hwqueue.gang, p_rooms hwqueue.gang_room
     SET enable_nestloop TO 'off'
     SET enable_hashjoin TO 'on'
     SET jit TO 'off';
-
-CREATE FUNCTION hwqueue.gang_words(p_gang uuid) RETURNS text
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer DEFAULT 100, p_after uuid DEFAULT NULL::uuid) RETURNS TABLE(everywhere_id uuid, queue text, task_name text, params jsonb, tenant text, mode text, on_unmatched text, on_cordoned boolean, state text, nodes integer, waiting integer, reserved integer, running integer, completed integer, failed integer, cancelled integer, created_at timestamp with time zone, stopped_at timestamp with time zone, finished_at timestamp with time zone, leases jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3348,9 +3339,6 @@ CREATE FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_row hwq
 CREATE FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.look_at_ended(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_state text, p_fit text, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
@@ -3434,9 +3422,6 @@ CREATE FUNCTION hwqueue.may_be_missing(p_gang hwqueue.gang) RETURNS integer
 
 CREATE FUNCTION hwqueue.may_be_tried(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.may_not_go_on(p_everywhere hwqueue.everywhere) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.members_needed(p_gang hwqueue.gang, p_waiting integer) RETURNS integer
     LANGUAGE sql IMMUTABLE;
@@ -3903,7 +3888,7 @@ CREATE FUNCTION hwqueue.placement_cost(p_placement jsonb) RETURNS integer
 CREATE FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT repeated_chars integer, OUT exprs integer) RETURNS record
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[]) RETURNS TABLE(level bigint, place text, node_ids uuid[], class_nos integer[], room bigint, room_now bigint)
+CREATE FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[]) RETURNS TABLE(level bigint, domain text, value text, alike text, place text, node_ids uuid[], fits boolean, class_nos integer[], room bigint, room_now bigint, members integer, emptied integer, kinds bigint)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step integer, p_now timestamp with time zone) RETURNS TABLE(step_no integer, step jsonb, version integer, is_refused boolean, headline text)
@@ -4383,11 +4368,8 @@ CREATE FUNCTION hwqueue.repair_positions() RETURNS boolean
 CREATE FUNCTION hwqueue.replace_node(p_node hwqueue.node, p_old hwqueue.node, p_now timestamp with time zone) RETURNS hwqueue.node
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.replacement_words(p_lease uuid) RETURNS text
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.replaces_of(p_options jsonb) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.report_progress(p_reports jsonb) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4904,7 +4886,7 @@ CREATE FUNCTION hwqueue.stamp_changes(p_limit integer, p_from timestamp with tim
 CREATE FUNCTION hwqueue.stamp_retired(p_limit integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) RETURNS void
+CREATE FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid, p_failures integer, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.start_time(p_run hwqueue.run, p_now timestamp with time zone) RETURNS timestamp with time zone
@@ -5171,6 +5153,9 @@ CREATE FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid) RETURNS bi
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on';
 
+CREATE FUNCTION hwqueue.team_words(p_lease uuid, p_gang uuid, p_now timestamp with time zone) RETURNS text
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.term_anchors(p_spec jsonb) RETURNS text[]
     LANGUAGE sql IMMUTABLE;
 
@@ -5248,6 +5233,9 @@ CREATE FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwque
 
 CREATE FUNCTION hwqueue.try_those_behind(p_now timestamp with time zone) RETURNS void
     LANGUAGE sql;
+
+CREATE FUNCTION hwqueue.try_words(p_reason text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.type_words(p_expr jsonb, p_value jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -8071,8 +8059,6 @@ REVOKE ALL ON FUNCTION hwqueue.earmark_room(p_class hwqueue.placement_class, p_n
 
 REVOKE ALL ON FUNCTION hwqueue.earmark_start(p_gang_id uuid, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.earmarks_yield(p_leases uuid[], p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.edge_holds(p_wants text, p_state text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.edit_distance(p_name text, p_other text, p_most integer) FROM PUBLIC;
@@ -8294,15 +8280,11 @@ REVOKE ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint) FROM PU
 GRANT ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.gang_step_headline(p_step hwqueue.step, p_defined hwqueue.workflow_step, p_gang uuid) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.gang_story(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_wait_words(p_gang hwqueue.gang) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_ways(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_kinds integer, p_size integer, p_places jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.gang_words(p_gang uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer, p_after uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer, p_after uuid) TO hwqueue_producer;
@@ -8725,8 +8707,6 @@ REVOKE ALL ON FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_ended(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_state text, p_fit text, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
@@ -8773,8 +8753,6 @@ REVOKE ALL ON FUNCTION hwqueue.may_be_long(p_value jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.may_be_missing(p_gang hwqueue.gang) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.may_be_tried(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.may_not_go_on(p_everywhere hwqueue.everywhere) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.members_needed(p_gang hwqueue.gang, p_waiting integer) FROM PUBLIC;
 
@@ -9343,8 +9321,6 @@ REVOKE ALL ON FUNCTION hwqueue.repair_positions() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.replace_node(p_node hwqueue.node, p_old hwqueue.node, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.replacement_words(p_lease uuid) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.replaces_of(p_options jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.report_progress(p_reports jsonb) FROM PUBLIC;
@@ -9646,7 +9622,7 @@ REVOKE ALL ON FUNCTION hwqueue.stamp_changes(p_limit integer, p_from timestamp w
 
 REVOKE ALL ON FUNCTION hwqueue.stamp_retired(p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid, p_failures integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.start_time(p_run hwqueue.run, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9803,6 +9779,8 @@ REVOKE ALL ON FUNCTION hwqueue.taken_instead(p_lease hwqueue.lease) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.team_words(p_lease uuid, p_gang uuid, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.term_anchors(p_spec jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_domain(p_spec jsonb) FROM PUBLIC;
@@ -9856,6 +9834,8 @@ REVOKE ALL ON FUNCTION hwqueue.try_proposal(p_gang_id uuid, p_place text, p_now 
 REVOKE ALL ON FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwqueue.lease, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.try_those_behind(p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.try_words(p_reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.type_words(p_expr jsonb, p_value jsonb) FROM PUBLIC;
 
