@@ -4369,7 +4369,7 @@ CREATE FUNCTION hwqueue.replace_node(p_node hwqueue.node, p_old hwqueue.node, p_
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.replaces_of(p_options jsonb) RETURNS jsonb
-    LANGUAGE plpgsql STABLE;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.report_progress(p_reports jsonb) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER

@@ -268,6 +268,7 @@ hwqueue worker run --app tasks:app --queue renders --concurrency 4
 _READ_BY: Mapping[str, tuple[str, str]] = {
     "retry": ("base/options.sql", "normalise_retry"),
     "unique": ("spawn/read.sql", "unique_key"),
+    "replaces": ("spawn/replace.sql", "replaces_of"),
 }
 _SHARED = {"gang": "gangs/spawn.sql", "everywhere": "everywhere/define.sql"}
 _WITHOUT_EXAMPLES = ("task", "step", "tuning", "unique", "replaces")

@@ -58,9 +58,6 @@ as $$
       "everywhere_id": ["uuid"], "mode": ["choice", ["once", "always"], null, "always"],
       "on_unmatched": ["choice", ["keep", "stop"], null, "keep"],
       "on_cordoned": ["boolean", null, null, false]}'
-    when 'replaces' then '{
-      "lease": ["uuid"], "service": ["uuid"], "then": ["choice", ["cancel", "requeue"], null, "cancel"],
-      "overlap": ["boolean", null, null, false]}'
     when 'leases' then '{
       "queue": ["text", 1, 100], "task": ["text", 1, 200], "tenant": ["text", 0, 100], "service": ["uuid"],
       "state": ["choice", ["scheduled", "pending", "claimed", "completed", "failed", "cancelled"]],

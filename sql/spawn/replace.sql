@@ -6,13 +6,16 @@
 --
 -- Invariant: a lease that is to take a place has a row in replacement as long as no claim may find it.
 
--- Returns the option replaces with its defaults; null: it is not given.
+-- Returns the option replaces, {"lease" or "service", "then", "overlap"}, all of which it checks; null: it is
+-- not given.
 -- Raises: QHA01.
 create or replace function hwqueue.replaces_of(p_options jsonb) returns jsonb
-language plpgsql stable
+language plpgsql immutable
 as $$
 declare
   v_given jsonb := nullif(p_options -> 'replaces', 'null');
+  v_lease uuid;
+  v_service uuid;
   v_other text := (
     select o.name from unnest(array['unique', 'one_of', 'delay', 'available_at']) o(name)
     where coalesce(p_options -> o.name, 'null') <> 'null' limit 1);
@@ -20,9 +23,10 @@ begin
   if v_given is null then
     return null;
   end if;
-  v_given := hwqueue.default_values('replaces')
-    || hwqueue.read_object(v_given, 'replaces', 'options.replaces');
-  if v_given ? 'lease' = v_given ? 'service' then
+  perform hwqueue.check_object(v_given, array['lease', 'service', 'then', 'overlap'], 'options.replaces');
+  v_lease := hwqueue.json_uuid(v_given -> 'lease', 'options.replaces.lease');
+  v_service := hwqueue.json_uuid(v_given -> 'service', 'options.replaces.service');
+  if (v_lease is null) = (v_service is null) then
     perform hwqueue.refuse('QHA01', 'options.replaces names a lease or a service, one of them',
       jsonb_build_object('field', 'options.replaces'),
       'for example {"lease": "0197f3a2-7c1e-7000-8000-000000000007", "then": "cancel"}');
@@ -31,7 +35,10 @@ begin
       jsonb_build_object('field', 'options.replaces'),
       format('the lease waits for the place of another one: leave %s out', v_other));
   end if;
-  return v_given;
+  return jsonb_build_object('lease', v_lease, 'service', v_service,
+    'then', coalesce(hwqueue.json_choice(v_given -> 'then', 'options.replaces.then',
+      array['cancel', 'requeue']), 'cancel'),
+    'overlap', coalesce(hwqueue.json_boolean(v_given -> 'overlap', 'options.replaces.overlap'), false));
 end
 $$;
 
