@@ -42,15 +42,11 @@ begin
       limit 1000
     ) k
     cross join lateral (
-      select hwqueue.class_reasons(k.class, v_node, v_load, null, v_now) #>> '{0,code}' as code,
+      select hwqueue.first_failure(k.class, v_node, v_load, v_now) as code,
              k.eligible_at + (hwqueue.waits_for(k.class, v_node, k.eligible_at,
              v_now)).wait as until offset 0) u
     cross join lateral (
-      select case when coalesce(u.code in ('spread_exceeded', 'anti_affinity_conflict',
-                    'required_affinity_unsatisfiable'), true)
-                    and not hwqueue.are_terms_published(k.class) then 'unpublished'
-                  when u.code is null and u.until > v_now then 'waiting_for_preferred'
-                  else u.code end as code,
+      select coalesce(u.code, case when u.until > v_now then 'waiting_for_preferred' end) as code,
              case when u.code is null then u.until end as until) w
     where w.code is not null
     group by w.code

@@ -210,7 +210,7 @@ begin
   from hwqueue.placement_class c where c.class_id = p_class_id;
   v_class := v_found.class;
   v_reach := v_found.reach;
-  v_facts := hwqueue.term_facts(v_class, p_node, null, p_now);
+  v_facts := hwqueue.term_facts(v_class, p_node, p_now);
   return hwqueue.lease_score((p_queue.tuning).weight_affinity, (p_queue.tuning).weight_fit,
     (p_queue.tuning).weight_spread,
     hwqueue.class_affinity(v_class, p_node.labels, p_node.rack, p_node.node_id,

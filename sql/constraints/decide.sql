@@ -135,7 +135,7 @@ declare
 begin
   is_named := p_class.target is not null or v_terms.is_named;
   if v_joins then
-    v_facts := hwqueue.term_facts(p_class, p_node, null, p_now);
+    v_facts := hwqueue.term_facts(p_class, p_node, p_now);
     v_starts := hwqueue.would_start_group(p_class, v_facts);
   end if;
   foreach v_term in array v_terms.touched loop
@@ -161,7 +161,7 @@ begin
     v_all_zero := hwqueue.are_counters_zero(v_terms.touched);
   end if;
   if not v_all_zero or v_needs_none and not v_by_counters then
-    v_facts := coalesce(v_facts, hwqueue.term_facts(p_class, p_node, null, p_now));
+    v_facts := coalesce(v_facts, hwqueue.term_facts(p_class, p_node, p_now));
     reason := hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, v_needs_none, p_exact, p_now);
   end if;
   if reason is null and not v_needs_none then
@@ -178,7 +178,7 @@ begin
       reason := 'busy';
     -- what was read before the stripes were locked may have changed
     elsif not v_by_counters or not hwqueue.are_counters_zero(v_terms.touched) then
-      v_facts := hwqueue.term_facts(p_class, p_node, null, p_now);
+      v_facts := hwqueue.term_facts(p_class, p_node, p_now);
       reason := case when v_joins and hwqueue.would_start_group(p_class, v_facts) > v_starts then 'busy'
         else hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, true, p_exact, p_now) end;
     end if;
@@ -194,10 +194,9 @@ $$;
 -- stay, since they may go on), "elsewhere": for toward, whether any run in another place, "self": whether the
 -- term selects the class itself}. A term that is not published yet is null: nothing may be decided by it.
 -- expr_reason and spread_reason judge by these facts. A decision reads them again under the lock stripes.
--- p_recount: what recount_terms returned, for dry runs; null: by what claims have counted.
 -- p_own: the term_deltas of a running claim, which is then left out itself; null: the lease does not run.
 create or replace function hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node,
-  p_recount jsonb, p_now timestamptz, p_own jsonb default null) returns jsonb
+  p_now timestamptz, p_own jsonb default null) returns jsonb
 language plpgsql stable
 as $$
 declare
@@ -212,7 +211,6 @@ begin
     select (s.value -> 'self')::boolean and s.value #>> '{spec,use}' <> 'soft' as is_self, t.term_id,
            t.published_at, coalesce(t.domain, hwqueue.term_domain(s.value -> 'spec')) as domain,
            s.value #>> '{spec,all,0,lease}' as lease_id, s.value #>> '{spec,use}' as use,
-           p_recount #> array['terms', (s.ordinality - 1)::text] as recount,
            case when p_own is null then 0 else (  -- how many of those that are counted are left out
              select coalesce(sum((d.value ->> 'n')::int), 0) from jsonb_array_elements(p_own) d
              where (d.value ->> 't')::bigint = t.term_id) end as own
@@ -220,7 +218,7 @@ begin
     left join hwqueue.affinity_term t on t.digest = (s.value ->> 'digest')::bigint
     order by s.ordinality
   loop
-    if v_term.published_at is null and p_recount is null then
+    if v_term.published_at is null then
       v_facts := v_facts || 'null'::jsonb;
       continue;
     elsif v_term.lease_id is not null then
@@ -231,18 +229,14 @@ begin
     v_held := 0;
     v_here := 0;
     v_elsewhere := false;
-    if v_term.recount is not null then
-      v_held := coalesce((v_term.recount #>> array[v_value, 'held'])::bigint, 0);
-    elsif v_value is not null then
+    if v_value is not null then
       select c.leases - v_term.own into v_held from hwqueue.read_count(v_term.term_id, v_value) c;
     end if;
     if v_held > 0 then
-      v_here := case when v_term.recount is null
-        then v_held - hwqueue.stopping_count(v_term.term_id, v_value, v_term.use <> 'cap', p_now)
-        else hwqueue.remaining_count(v_term.term_id, v_term.recount, v_value, v_term.use <> 'cap', p_now) end;
+      v_here := v_held - hwqueue.stopping_count(v_term.term_id, v_value, v_term.use <> 'cap', p_now);
     end if;
     if v_term.is_self and v_term.use = 'toward' and v_here <= 0 then  -- may it be the first of its group?
-      v_elsewhere := hwqueue.remaining_count(v_term.term_id, v_term.recount, null, true, p_now) > v_term.own;
+      v_elsewhere := hwqueue.remaining_count(v_term.term_id, null, null, true, p_now) > v_term.own;
     end if;
     v_facts := v_facts || jsonb_build_object('value', v_value, 'held', v_held, 'here', v_here,
       'elsewhere', v_elsewhere, 'self', v_term.is_self);
@@ -291,10 +285,12 @@ declare
   v_holds_up boolean;
   v_keeps_out boolean;
 begin
-  -- of the terms that select the class: whether one must be published first, and whether running leases
-  -- might keep the class out of this place
+  -- of the terms that select the class: whether one must be published first, and whether running leases keep
+  -- the class out of this place: a required "away" holds both ways
   select coalesce(bool_or(t.published_at is null and t.was_published), false),
-         coalesce(bool_or(n.holders > 0), false) into v_holds_up, v_keeps_out
+         coalesce(bool_or(n.holders > 0
+           and coalesce((t.spec #>> '{all,0,lease}')::uuid = p_lease, true)), false)
+  into v_holds_up, v_keeps_out
   from hwqueue.class_term m
   join hwqueue.affinity_term t on t.term_id = m.term_id
   cross join lateral (
@@ -331,37 +327,6 @@ begin
       end if;
     end loop;
   end if;
-  if v_keeps_out and hwqueue.kept_out_of(p_class, p_lease, p_node) is not null then
-    return 'anti_affinity_conflict';
-  end if;
-  return null;
+  return case when v_keeps_out then 'anti_affinity_conflict' end;
 end
-$$;
-
--- The first domain out of which a running lease keeps a lease of this class; null when there is none. A
--- required "away" holds both ways.
-create or replace function hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid,
-  p_node hwqueue.node) returns text
-language plpgsql stable
-as $$
-begin
-  return (
-    select t.domain
-    from hwqueue.class_term m
-    join hwqueue.affinity_term t on t.term_id = m.term_id
-    cross join lateral hwqueue.read_count(t.term_id,
-      hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels)) c
-    where m.class_id = p_class.class_id and t.use = 'away' and c.holders > 0
-      and coalesce((t.spec #>> '{all,0,lease}')::uuid = p_lease, true)
-    order by t.term_id limit 1);
-end
-$$;
-
--- The same, by what kept_out_places returned.
-create or replace function hwqueue.cached_kept_out_of(p_known jsonb, p_node hwqueue.node) returns text
-language sql immutable parallel safe
-as $$
-  select min(d) from jsonb_array_elements_text(p_known -> 'kept_out') d
-  where p_known -> 'kept_at'
-    ? (d || '@' || hwqueue.domain_value(d, p_node.node_id, p_node.rack, p_node.labels))
 $$;

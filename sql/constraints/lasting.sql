@@ -45,7 +45,7 @@ begin
             select from hwqueue.outcome o where o.lease_id = t.lease_id) then 'null'
         else f.value || jsonb_build_object('held',
           least((f.value ->> 'held')::bigint, (f.value ->> 'here')::bigint)) end order by f.ordinality), '[]')
-      from jsonb_array_elements(hwqueue.term_facts(p_class, p_node, null, p_now,
+      from jsonb_array_elements(hwqueue.term_facts(p_class, p_node, p_now,
         coalesce(p_claim.term_deltas, '[]'))) with ordinality f
       cross join lateral (
         select (p_class.terms #>> array[(f.ordinality - 1)::text, 'spec', 'all', '0', 'lease'])::uuid

@@ -79,9 +79,7 @@ begin
   select v.headline, v.code, v.permanent, v.nodes_matching, v.nodes_free, v.sole_blockers, v.unmatched
   into headline, code, permanent, nodes_matching, nodes_free, sole_blockers, v_unmatched
   from hwqueue.class_verdict(p_class, v_queue, v_fleet, p_now) v;
-  nearest := hwqueue.near_nodes(
-    array(select n.value::uuid from jsonb_array_elements_text(v_fleet -> 'near') with ordinality n
-          order by n.ordinality), p_class, p_lease, v_known, p_now);
+  nearest := hwqueue.near_nodes(v_fleet -> 'near', p_class, p_lease, v_known, p_now);
   help := hwqueue.what_helps(p_class, v_queue, v_fleet, nearest, pending);
   if v_unmatched then
     -- names that no live node has: those with a similar one first, the others last

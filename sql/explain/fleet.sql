@@ -8,8 +8,8 @@
 -- out for good, live or not, "funnel": [{"stage", "nodes": left after it}], "sole": [{"stage", "code",
 -- "permanent", "predicate", "lacks", "nodes", "samples"}]: rules without which alone n nodes would match
 -- or, of those that match, be free; "first": the same of the rules that nodes fail first; "near":
--- [node_id, ...] the 20 that fail the least}. With p_prefers also "best": the matching node that suits
--- the class best, and "best_free": the node_id of the best that is free.
+-- [{"node_id", "failures"}] the 20 that fail the least, and what they fail. With p_prefers also "best": the
+-- matching node that suits the class best, and "best_free": the node_id of the best that is free.
 create or replace function hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb,
   p_prefers boolean, p_now timestamptz) returns jsonb
 language sql stable
@@ -92,8 +92,15 @@ as $$
       from (select * from grouped d where d.first > 0 order by d.rank desc, d.first desc, d.predicate
           limit 20) g),
     'near', (
-      select coalesce(jsonb_agg(d.node_id order by d.fixed, d.failures, d.name), '[]')
-      from (select * from verdict x order by x.fixed, x.failures, x.name limit 20) d),
+      select coalesce(jsonb_agg(jsonb_build_object('node_id', d.node_id, 'failures', d.rules)
+             order by d.fixed, d.failures, d.name), '[]')
+      from (
+        select x.node_id, x.fixed, x.failures, x.name, coalesce(
+                 jsonb_agg(to_jsonb(r) order by r.rank, r.failure) filter (where r.rank > 1), '[]') as rules
+        from (select * from verdict v order by v.fixed, v.failures, v.name limit 20) x
+        left join failing f on f.node_id = x.node_id
+        left join rule r on r.failure = f.failure
+        group by x.node_id, x.fixed, x.failures, x.name) d),
     'best', (select b.name from best b order by b.affinity desc nulls last, b.name limit 1),
     'best_free', (select b.node_id from best b where b.failures = 0
         order by b.affinity desc nulls last, b.name limit 1))
@@ -185,10 +192,10 @@ end
 $$;
 
 -- Returns nodes and all that keeps a lease of a class off each of them: [{"node_id", "node", "rack", "state":
--- live | silent | cordoned, "seen_at", "reasons": [those of class_reasons, with "wanted" and "has" in words,
+-- live | silent | cordoned, "seen_at", "reasons": [as in match_nodes, with "wanted" and "has" in words,
 -- "holders" where running leases are the reason, and "place" for other leases]}]. p_lease: the one that is
--- explained, null for any of the class; p_known: see facts_of_others.
-create or replace function hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class,
+-- explained, null for any of the class; p_near: see judge_fleet; p_known: see facts_of_others.
+create or replace function hwqueue.near_nodes(p_near jsonb, p_class hwqueue.placement_class,
   p_lease uuid, p_known jsonb, p_now timestamptz)
 returns jsonb
 language sql stable
@@ -201,19 +208,23 @@ as $$
              else jsonb_build_array(jsonb_build_object('stage', 'live',
              'code', 'node_not_live', 'permanent', false, 'message',
                format('no sign of life since %s', s.seen_at))) end) order by i.ordinality), '[]')
-  from unnest(p_node_ids) with ordinality i(node_id, ordinality)
-  join hwqueue.node n on n.node_id = i.node_id
-  join hwqueue.node_state s on s.node_id = i.node_id
+  from jsonb_array_elements(p_near) with ordinality i
+  join hwqueue.node n on n.node_id = (i.value ->> 'node_id')::uuid
+  join hwqueue.node_state s on s.node_id = n.node_id
+  left join hwqueue.fleet_facts(p_class, p_known, p_now) t on t.node_id = n.node_id
+    and t.node_id = any (array(select (e.value ->> 'node_id')::uuid from jsonb_array_elements(p_near) e))
   cross join lateral (
-    select hwqueue.read_load(n.node_id) as load,
-           hwqueue.term_facts(p_class, n, case when p_known ? 'terms' then p_known end, p_now) as facts,
-           hwqueue.cached_kept_out_of(p_known, n) as kept_out offset 0) k
+    select hwqueue.read_load(n.node_id) as load, coalesce(t.facts, '[]') as facts, (
+             select min(d) from jsonb_array_elements_text(p_known -> 'kept_out') d
+             where p_known -> 'kept_at'
+               ? (d || '@' || hwqueue.domain_value(d, n.node_id, n.rack, n.labels))) as kept_out offset 0) k
   cross join lateral (
     select coalesce(jsonb_agg(
              hwqueue.failure_reason(f, p_class, n, k.load)
              || hwqueue.failure_detail(f, k.facts, k.kept_out, p_class, p_lease, n, k.load, p_now)
-             order by array_position(hwqueue.funnel_stages(), f.stage)), '[]') as reasons
-    from hwqueue.all_failures(p_class, n, k.load, k.facts, p_known -> 'spread', k.kept_out, p_now) f
+             order by e.ordinality), '[]') as reasons
+    from jsonb_array_elements(i.value -> 'failures') with ordinality e
+    cross join lateral jsonb_populate_record(null::hwqueue.failure, e.value) f
     offset 0) r
 $$;
 

@@ -245,7 +245,7 @@ as $$
            bit_count((p_fit).others & (p_snapshot).open)::int as near) w on m.matching = 0
 $$;
 
--- Returns why a node does not meet one part of a class (class_fits), as class_reasons words it; nulls
+-- Returns why a node does not meet one part of a class (class_fits), as failure_reason words it; nulls
 -- without a node. p_tells: with the message, which takes long.
 create or replace function hwqueue.part_reason(
   p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_tells boolean,
@@ -266,8 +266,9 @@ begin
   elsif p_part = 'served' then
     v_part.code := 'no_handler';
     v_part.message := (
-      select hwqueue.reason_message('no_handler', u.predicate, '{}') from hwqueue.unserving_nodes(p_class) u
-      where p_tells and u.node_id = p_node.node_id);
+      select hwqueue.reason_message('no_handler', hwqueue.unserved_part(p_node.queues, p_node.tasks, q.name,
+        p_class.task_name), '{}')
+      from hwqueue.queue q where p_tells and q.queue_id = p_class.queue_id);
   elsif p_part = 'taints' then
     v_part.code := 'untolerated_taint';
     v_part.message := case when p_tells then hwqueue.reason_message(

@@ -1,14 +1,15 @@
 -- One class judged on every node at once, for dry runs (match_nodes) and explanations.
 --
--- The rules are those of failures.sql, all in one statement. For each rule, nodes that are alike in what
--- the rule reads are one group, which is judged once and described once. A new rule therefore needs a
--- group key that has everything the rule and its message read.
+-- The rules are made of the functions that claims decide with (expr_reason, barring_taints, spread_reason,
+-- isolation_conflicts, shortage), so a reason can never contradict a claim. For each rule, nodes that are
+-- alike in what the rule reads are one group, which is judged once and described once. A new rule therefore
+-- needs a group key that has everything the rule and its message read.
 
 -- Returns which nodes fail what: a row for each rule and group of nodes, such that failure_reason says
--- the same of all of node_ids. Rows are numbered by failure in the order in which all_failures returns
--- them for one node; a silent node fails the stage live last. p_known: see recount_terms, facts_of_others.
+-- the same of all of node_ids. Rows are numbered by failure in order; a silent node fails the stage live
+-- last. p_known: see recount_terms, facts_of_others. p_nodes: only these; null: all.
 create or replace function hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb,
-    p_now timestamptz)
+    p_now timestamptz, p_nodes uuid[] default null)
 returns table (failure int, node_ids uuid[], stage text, code text, permanent boolean, message text,
     predicate jsonb, lacks int)
 language plpgsql stable set plan_cache_mode = force_custom_plan
@@ -30,7 +31,7 @@ begin
         select p_class.cpu_isolation is not null or p_class.gpu_exclusivity is not null
                or p_class.gpu_wanted <> '{}'
                or n.gpu_share_mode <> 'fractional' as has_manner) d
-      where n.deregistered_at is null
+      where n.deregistered_at is null and (p_nodes is null or n.node_id = any (p_nodes))
         and (n.cordoned_at is not null or d.has_manner or not hwqueue.is_live(n, s, p_now))
     ), asked as materialized (
       select e.ordinality, e.value as expr, s.keys, s.sees_rack
@@ -42,9 +43,11 @@ begin
       select 1 as turn, 1::bigint as part, array_agg(n.node_id) as node_ids, 'served' as stage,
              'no_handler' as code, true as permanent,
              null::text as message, u.predicate, null::int as lacks
-      from hwqueue.unserving_nodes(p_class) u
-      join hwqueue.node n on n.node_id = u.node_id
-      where n.deregistered_at is null
+      from hwqueue.node n
+      left join hwqueue.queue q on q.queue_id = p_class.queue_id
+      cross join lateral hwqueue.unserved_part(n.queues, n.tasks, q.name, p_class.task_name) u(predicate)
+      where n.deregistered_at is null and (p_nodes is null or n.node_id = any (p_nodes))
+        and u.predicate is not null
       group by u.predicate
       union all
       -- requirements that profiles decide
@@ -53,7 +56,7 @@ begin
         select x.ordinality, hwqueue.labels_read(n.labels, x.keys) as labels,
                case when x.sees_rack then n.rack end as rack, array_agg(n.node_id) as node_ids
         from asked x cross join hwqueue.node n
-        where n.deregistered_at is null
+        where n.deregistered_at is null and (p_nodes is null or n.node_id = any (p_nodes))
         group by 1, 2, 3) g
       join asked a on a.ordinality = g.ordinality
       cross join lateral (
@@ -66,6 +69,7 @@ begin
         from hwqueue.profile p
         join hwqueue.node n on n.profile_id = p.profile_id
         where p.taints <> '[]' and n.deregistered_at is null
+          and (p_nodes is null or n.node_id = any (p_nodes))
         group by p.taints) g
       cross join lateral jsonb_array_elements(hwqueue.barring_taints(g.taints, p_class.tolerate))
         with ordinality t
@@ -84,14 +88,14 @@ begin
         with ordinality c
       union all
       select f.turn, f.part, f.node_ids, f.stage, f.code, f.permanent, f.message, f.predicate, null
-      from hwqueue.term_failures(p_class, p_known, p_now) f
+      from hwqueue.term_failures(p_class, p_known, p_now, p_nodes) f
       union all
       select 9, f.part, f.node_ids, f.stage, f.code, f.permanent, null, null, f.lacks
-      from hwqueue.capacity_failures(p_class) f
+      from hwqueue.capacity_failures(p_class, p_nodes) f
       union all
       select 10, 1, array_agg(u.node_id), 'free', 'nodes_support_but_contended', false,
              null, jsonb_build_object('concurrency', u.concurrency), null
-      from hwqueue.full_nodes() u group by u.concurrency
+      from hwqueue.full_nodes() u where p_nodes is null or u.node_id = any (p_nodes) group by u.concurrency
       union all
       select 11, 1, array_agg(o.node_id), 'cordon', 'node_draining', false, 'the node is cordoned', null, null
       from odd o where o.is_cordoned having count(*) > 0
@@ -105,7 +109,7 @@ $$;
 -- The part of fleet_failures about other leases, and about nodes, resources and trust domains that a
 -- class names.
 create or replace function hwqueue.term_failures(p_class hwqueue.placement_class, p_known jsonb,
-    p_now timestamptz)
+    p_now timestamptz, p_nodes uuid[])
 returns table (turn int, part bigint, node_ids uuid[], stage text, code text, permanent boolean, message text,
     predicate jsonb)
 language plpgsql stable set plan_cache_mode = force_custom_plan
@@ -124,7 +128,7 @@ begin
       select n.node_id, coalesce(t.facts, '[]') as facts
       from hwqueue.node n
       left join hwqueue.fleet_facts(p_class, p_known, p_now) t on t.node_id = n.node_id
-      where n.deregistered_at is null
+      where n.deregistered_at is null and (p_nodes is null or n.node_id = any (p_nodes))
     ), asked as materialized (
       select e.ordinality, e.value as expr, s.keys, s.sees_rack, s.trusts, s.ids
       from jsonb_array_elements(v_exprs) with ordinality e cross join lateral hwqueue.expr_inputs(e.value) s
@@ -144,13 +148,23 @@ begin
       cross join asked a
       group by 1, 2, 3, 4, 5, 6
     )
-    select 5, g.ordinality, g.node_ids, u.stage, u.code, u.permanent, null::text, a.expr
+    select 5, g.ordinality, g.node_ids, case when not x.is_fixed then 'away'
+           when u.code = 'trust_not_attested' then 'trust' else 'labels' end, u.code, x.is_fixed, null::text,
+           a.expr
     from alike g
     join asked a on a.ordinality = g.ordinality
     join facts t on t.node_id = g.node_ids[1]
+    join hwqueue.node n on n.node_id = g.node_ids[1]
     cross join lateral (
-      select x.* from hwqueue.node n cross join lateral hwqueue.expr_failures(a.expr, n, t.facts, p_now) x
-      where n.node_id = g.node_ids[1] offset 0) u
+      select n.resources || n.gpu_ids as resources, hwqueue.attested_at(n, p_now) as attested offset 0) k
+    cross join lateral (
+      select hwqueue.expr_reason(a.expr, n.labels, n.rack, n.node_id, k.resources, t.facts, k.attested)
+        as code offset 0) u
+    cross join lateral (  -- no row for a node that is in no place of its domain: domains_needed has that
+      select hwqueue.expr_reason(a.expr, n.labels, n.rack, n.node_id, k.resources, null, k.attested)
+               is not null as is_fixed
+      where u.code is not null and not (a.expr ? 'domain' and hwqueue.unknown_fails(a.expr)
+        and hwqueue.domain_value(a.expr ->> 'domain', n.node_id, n.rack, n.labels) is null) offset 0) x
     union all
     select 6, g.ordinality, g.node_ids, 'spread', u.code, false, null, g.spread
     from (
@@ -158,19 +172,22 @@ begin
       from jsonb_array_elements(p_class.spread) with ordinality s cross join facts f
       group by s.ordinality, s.value, f.facts -> (s.value ->> 'term')::int) g
     join facts t on t.node_id = g.node_ids[1]
-    cross join lateral (
-      select hwqueue.spread_failure(g.spread, (g.ordinality - 1)::int, p_class, t.facts, p_known -> 'spread',
-          p_now) as code offset 0) u
+    cross join lateral (  -- as above; where spread is not known it is counted here
+      select case when jsonb_typeof(t.facts -> (g.spread ->> 'term')::int -> 'value') <> 'null' then
+        hwqueue.spread_reason(g.spread, p_class, t.facts, coalesce(p_known -> 'spread'
+          -> (g.ordinality - 1)::int, case when g.spread ? 'max_skew' then
+            hwqueue.spread_counts(g.spread, p_class, null, p_now) end), p_now) end as code offset 0) u
     where u.code is not null
     union all
     select 7, 1, array_agg(n.node_id), 'away', 'anti_affinity_conflict', false,
-           hwqueue.kept_out_words(k.domain), null
+           format('a running lease in the same %s keeps away from such leases',
+             replace(k.domain, 'own:', '')), null
     from hwqueue.node n
     cross join lateral (
       select d as domain from unnest(v_domains) d
       where v_kept_at ? (d || '@' || hwqueue.domain_value(d, n.node_id, n.rack, n.labels))
       order by d limit 1) k
-    where n.deregistered_at is null
+    where n.deregistered_at is null and (p_nodes is null or n.node_id = any (p_nodes))
     group by k.domain;
 end
 $$;
@@ -178,7 +195,7 @@ $$;
 -- The part of fleet_failures about capacity. What is short now is judged node by node; what would be
 -- short on an idle node, once for all nodes of the same capacity. The words about custom countables name
 -- the node's own, so nodes that lack different ones are not alike.
-create or replace function hwqueue.capacity_failures(p_class hwqueue.placement_class)
+create or replace function hwqueue.capacity_failures(p_class hwqueue.placement_class, p_nodes uuid[])
 returns table (part bigint, node_ids uuid[], stage text, code text, permanent boolean, lacks int)
 language plpgsql stable set plan_cache_mode = force_custom_plan
 as $$
@@ -203,7 +220,7 @@ begin
                    hwqueue.node_headroom(n, coalesce(u, hwqueue.idle_load(n))) as room
             from hwqueue.node n
             left join hwqueue.newest_loads() u on u.node_id = n.node_id
-            where n.deregistered_at is null
+            where n.deregistered_at is null and (p_nodes is null or n.node_id = any (p_nodes))
             offset 0) m
           offset 0) r
         offset 0) s
@@ -212,10 +229,8 @@ begin
                s.own,
                case when s.lacks_now & 16 > 0 then hwqueue.lacking_custom(p_class.custom, (s.room).custom) end
       offset 0) g
-    cross join lateral (
-      select hwqueue.class_shortage(p_class, k, hwqueue.idle_load(k)) as lacks_ever
-      from hwqueue.node k where k.node_id = g.node_ids[1] offset 0) e
-    cross join lateral hwqueue.room_failures(g.lacks_now, e.lacks_ever, g.cpu, g.gpu) with ordinality f;
+    join hwqueue.node k on k.node_id = g.node_ids[1]
+    cross join lateral hwqueue.room_failures(p_class, k, g.lacks_now) with ordinality f;
 end
 $$;
 

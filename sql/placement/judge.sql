@@ -136,8 +136,8 @@ as $$
 $$;
 
 -- Whether a node may run leases of a class, by the static rules alone, whatever runs there. Claims cache its
--- answer and ask nothing else. A new rule also goes into what explains it: all_failures and fleet_failures
--- (fleet/failures, fleet_failures), class_fits and part_reason (fleet/class_fleet), funnel_stages.
+-- answer and ask nothing else. A new rule also goes into what explains it: fleet_failures, first_failure
+-- and funnel_stages (fleet/fleet_failures, failures), class_fits and part_reason (fleet/class_fleet).
 -- Without p_node it answers for every node of the profile. Classes that name nodes, resources or trust
 -- domains need p_node.
 -- p_attested holds the trust domains that the node is attested for. p_gpu_ids and p_gpu_parents are its

@@ -75,6 +75,7 @@ declare
     select 1 from hwqueue.ready r
     join hwqueue.queue q on q.queue_id = r.queue_id
     where r.class_id = p_class_id and q.dropped_at is null);
+  v_sample uuid[];
   v_nodes int;
   v_reasons jsonb;
   v_code text;
@@ -100,20 +101,22 @@ begin
       p_queue => hwqueue.queue_name(v_class.queue_id), p_class => p_class_id);
     return;
   end if;
-  with sample as (
-    select n.node_id, hwqueue.class_reasons(v_class, n, hwqueue.idle_load(n), null, p_now) as reasons
+  v_sample := array(
+    select n.node_id
     from hwqueue.node n
     join hwqueue.node_state s on s.node_id = n.node_id
     where n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
-    order by n.node_id limit greatest(1, least(20, 20 * hwqueue.judge_budget() / v_class.cost))
-  ), counted as (
-    select r.value ->> 'code' as code, count(distinct s.node_id) as nodes
-    from sample s, jsonb_array_elements(s.reasons) r
-    where (r.value ->> 'permanent')::boolean group by 1
+    order by n.node_id limit greatest(1, least(20, 20 * hwqueue.judge_budget() / v_class.cost)));
+  v_nodes := cardinality(v_sample);
+  with counted as (
+    select f.code, count(distinct m.node_id) as nodes
+    from hwqueue.fleet_failures(v_class, '{}', p_now, v_sample) f
+    cross join lateral unnest(f.node_ids) m(node_id)
+    where f.permanent group by 1
   )
-  select (select count(*) from sample), (select jsonb_object_agg(c.code, c.nodes) from counted c),
+  select (select jsonb_object_agg(c.code, c.nodes) from counted c),
          (select c.code from counted c order by c.nodes desc, c.code limit 1)
-  into v_nodes, v_reasons, v_code;
+  into v_reasons, v_code;
   perform hwqueue.note_event('class_unmatched', format('no live node matches leases of task %s that ask for'
       ' %s: %s', v_class.task_name, left(hwqueue.class_words(v_class), 200), case when v_nodes = 0
       then 'no node is live' else format('%s on %s of %s', v_code, v_reasons ->> v_code, v_nodes) end),

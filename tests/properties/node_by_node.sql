@@ -5,7 +5,12 @@ with asked as materialized (
   from hwqueue.match_question(%(placement)s::jsonb, %(options)s::jsonb) q
   cross join (select hwqueue.clock() as now) t
 ), alone as (
-  select n.node_id, hwqueue.class_reasons(a.for_class, n, l.load, a.recount, a.now) as reasons,
+  select n.node_id, (
+           select coalesce(jsonb_agg(hwqueue.failure_reason(
+             row(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks), a.for_class, n, l.load)
+             order by f.failure), '[]')
+           from hwqueue.fleet_failures(a.for_class, a.recount, a.now, array[n.node_id]) f
+           where f.stage <> 'live') as reasons,
          hwqueue.lease_score(((a.for_queue).tuning).weight_affinity,
              ((a.for_queue).tuning).weight_fit, ((a.for_queue).tuning).weight_spread,
            hwqueue.class_affinity(a.for_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, l.facts,
@@ -21,8 +26,9 @@ with asked as materialized (
   from asked a
   join hwqueue.node n on n.deregistered_at is null
   cross join lateral (
-    select hwqueue.read_load(n.node_id) as load,
-           hwqueue.term_facts(a.for_class, n, a.recount, a.now) as facts offset 0) l
+    select hwqueue.read_load(n.node_id) as load, coalesce((
+             select t.facts from hwqueue.fleet_facts(a.for_class, a.recount, a.now) t
+             where t.node_id = n.node_id), '[]') as facts offset 0) l
 ), together as (
   select m.*, (
            select coalesce(jsonb_agg(r.value order by r.ordinality), '[]')

@@ -33,8 +33,8 @@ FACTS = """
   cross join lateral hwqueue.facts_of_others(c, l.lease_id, clock_timestamp()) known
   join hwqueue.node n on n.deregistered_at is null
   left join lateral hwqueue.fleet_facts(c, known, clock_timestamp()) f on f.node_id = n.node_id
-  where l.lease_id = %s and coalesce(f.facts, '[]') <> hwqueue.term_facts(
-    c, n, case when known ? 'terms' then known end, clock_timestamp())
+  where l.lease_id = %s and not known ? 'terms'
+    and coalesce(f.facts, '[]') <> hwqueue.term_facts(c, n, clock_timestamp())
 """
 
 Options = dict[str, Any]

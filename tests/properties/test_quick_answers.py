@@ -74,7 +74,7 @@ _COMPARED = """
   from counted k
   cross join hwqueue.node n
   join hwqueue.node_state l on l.node_id = n.node_id
-  cross join lateral (select hwqueue.term_facts(k.c, n, null, k.now) as facts offset 0) f
+  cross join lateral (select hwqueue.term_facts(k.c, n, k.now) as facts offset 0) f
   where n.deregistered_at is null and hwqueue.is_live(n, l, k.now) and not f.facts @> '[null]'
     and hwqueue.exprs_hold((k.c).required, n.labels, n.rack, n.node_id, '{}', null)
 """
@@ -87,7 +87,7 @@ _BLOCKED = """
     array(select class_id from hwqueue.placement_class), n, t.now) f0
   cross join lateral unnest(f0.blocked) b(class_id)
   join hwqueue.placement_class c on c.class_id = b.class_id
-  cross join lateral (select hwqueue.term_facts(c, n, null, t.now) as facts offset 0) f
+  cross join lateral (select hwqueue.term_facts(c, n, t.now) as facts offset 0) f
   where n.deregistered_at is null and hwqueue.is_live(n, l, t.now)
     and hwqueue.terms_reason(c, null, n, f.facts, true, true, t.now) is null
 """
