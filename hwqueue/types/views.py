@@ -149,8 +149,8 @@ class ClassStats:
 
     words: what it asks; None after the first 500 rows. anchors: what nodes find it by. patience:
     None: the queue's. profiles: kinds of nodes that claims have found eligible so far. reach: the
-    share of the nodes that suit it, 0..1, when upkeep looked last, or a claim's first estimate;
-    None: neither yet. retired_at: no lease has it any more.
+    share of the nodes that suit it, 0..1, when upkeep looked last; None: not yet. retired_at: no
+    lease has it any more.
     """
 
     class_id: int

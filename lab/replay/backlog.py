@@ -39,8 +39,7 @@ def backlog(*, demand_percent: float, seed: int, qty: int, ready: Callable[[], N
 async def catch_up(fleet: Fleet) -> None:
     """Let upkeep do what it does every few seconds in a queue that has a backlog.
 
-    Claims estimate how many nodes could take a class for 50 new ones at a time; `reap` for the
-    rest. Without an estimate a class is scored as if all nodes could.
+    It finds out how many nodes could take a class; before, one is scored as if all could.
     """
     while (await fleet.clients[0].reap()).more:
         pass

@@ -1052,7 +1052,7 @@ create table hwqueue.class_fleet (
   class_id bigint not null,
   reach double precision not null check (reach between 0 and 1),
   looked_at timestamptz not null,
-  digest bigint,
+  digest bigint not null,
   reported_at timestamptz,
   unmatched boolean not null default false,
   primary key (class_id)
@@ -1062,8 +1062,7 @@ create index class_fleet_unmatched on hwqueue.class_fleet (class_id)
   where unmatched or reported_at is not null;
 comment on table hwqueue.class_fleet is 'the reach of a class: the share of nodes that meets it';
 comment on column hwqueue.class_fleet.digest is
-  'of the nodes that the reach was computed from (scan_nodes); null: a claim has estimated the reach, and '
-  'the other columns are unknown';
+  'of the nodes that the reach was computed from (scan_nodes)';
 comment on column hwqueue.class_fleet.reported_at is
   'when an event reported that leases of it wait and no live node may run them; null: not reported';
 comment on column hwqueue.class_fleet.unmatched is

@@ -351,8 +351,7 @@ $$;
 --
 -- profiles: kinds of nodes that claims have found eligible so far (for a class that names nodes,
 -- resources or trust domains: nodes). reach: the share of the nodes that suit it, as upkeep computed it
--- last or a claim first estimated it; null before both. words: what the class asks, for the first 500
--- rows, because they take long to write.
+-- last; null before. words: what the class asks, for the first 500 rows, because they take long to write.
 -- Ordered by id: pass the last class_id of a page as p_after of the next.
 -- Raises: QHQ01, QHA01, QHA03.
 create or replace function hwqueue.placement_class_stats(p_queue text default null, p_after bigint default 0,

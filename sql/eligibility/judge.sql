@@ -80,7 +80,7 @@ $$;
 
 -- Judges up to p_limit classes for a profile. Returns how many; p_limit means that there may be more.
 -- p_is_upkeep: leave a batch with a class that costs more than judge_budget to claims.
--- Locks: the caller holds the profile's row; the installation's row, skip locked.
+-- Locks: the caller holds the profile's row; as rebind_classes without waiting.
 create or replace function hwqueue.judge_for_profile(p_profile hwqueue.profile, p_limit int,
   p_is_upkeep boolean) returns int
 language plpgsql volatile
@@ -140,13 +140,6 @@ begin
         checked = array(select distinct u from unnest(s.checked || excluded.checked) u limit 201),
         others = array(select distinct u from unnest(s.others || excluded.others) u limit 2),
         scores_equal = s.scores_equal and excluded.scores_equal;
-    -- only of classes that ask for GPUs, because it orders claims of no others. For the rest, and when
-    -- another session is estimating, reap makes the estimate
-    perform hwqueue.refresh_reach(array(
-      select c.class_id from hwqueue.placement_class c
-      where c.class_id = any (v_next.batch) and c.gpu_count > 0
-        and not exists (select 1 from hwqueue.class_fleet r where r.class_id = c.class_id)
-      order by c.class_id limit 50));
   end if;
   update hwqueue.profile p
   set classes_seen = (v_next.judged).next_xid, classes_unseen = (v_next.judged).unseen,
@@ -310,59 +303,5 @@ begin
   else
     judged.class_id := -greatest(judged.class_id, v_own_judged);
   end if;
-end
-$$;
-
--- Estimates for each class which share of the nodes could take it, by labels and total capacity: by the 200
--- commonest kinds of node, fewer where classes cost much to judge. It orders scarce work first and decides
--- nothing. Does nothing when another session is estimating.
--- Locks: the installation's row, skip locked.
-create or replace function hwqueue.refresh_reach(p_class_ids bigint[]) returns void
-language plpgsql volatile
-as $$
-declare
-  v_now timestamptz;
-begin
-  if p_class_ids = '{}' then
-    return;
-  end if;
-  perform 1 from hwqueue.installation s for no key update skip locked;
-  if not found then
-    return;
-  end if;
-  v_now := hwqueue.clock();
-  with kind as (
-    select n.profile_id, n.cpu_milli, n.memory_mib, n.custom, n.slots, cardinality(n.gpu_ids) as gpus,
-           n.core_numa, cardinality(array_remove(n.gpu_parents, null)) as parts,
-           (array_agg(n.node_id))[1] as example, count(*) as nodes
-    from hwqueue.node n
-    where n.deregistered_at is null
-    group by n.profile_id, n.cpu_milli, n.memory_mib, n.custom, n.slots, cardinality(n.gpu_ids), n.core_numa,
-             cardinality(array_remove(n.gpu_parents, null))
-    order by count(*) desc limit (
-      select greatest(1, least(200, 20 * hwqueue.judge_budget() / greatest(1, sum(c.cost))))::bigint
-      from hwqueue.placement_class c
-      where c.class_id = any (p_class_ids))
-  ), example as materialized (  -- read once for all classes
-    select k.nodes, n as node, p as profile
-    from kind k
-    join hwqueue.node n on n.node_id = k.example
-    join hwqueue.profile p on p.profile_id = n.profile_id
-  ), reach as (
-    select c.class_id, f.share
-    from hwqueue.placement_class c
-    cross join lateral (  -- class by class, so that the few patterns of each stay compiled
-      select coalesce(sum(e.nodes) filter (
-               where hwqueue.suits(c, e.profile, (e.node).node_id, (e.node).resources || (e.node).gpu_ids,
-                   (e.node).attested, (e.node).gpu_ids, (e.node).gpu_parents)
-                 and hwqueue.class_shortage(c, e.node, hwqueue.idle_load(e.node)) = 0), 0)
-               / sum(e.nodes) as share
-      from example e
-      offset 0) f
-    where c.class_id = any (p_class_ids) and f.share is not null
-  )
-  insert into hwqueue.class_fleet as r (class_id, reach, looked_at)
-  select f.class_id, f.share, v_now from reach f
-  on conflict (class_id) do update set reach = excluded.reach, looked_at = excluded.looked_at;
 end
 $$;

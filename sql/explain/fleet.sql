@@ -95,8 +95,10 @@ as $$
       select coalesce(jsonb_agg(jsonb_build_object('node_id', d.node_id, 'failures', d.rules)
              order by d.fixed, d.failures, d.name), '[]')
       from (
-        select x.node_id, x.fixed, x.failures, x.name, coalesce(
-                 jsonb_agg(to_jsonb(r) order by r.rank, r.failure) filter (where r.rank > 1), '[]') as rules
+        select x.node_id, x.fixed, x.failures, x.name, coalesce(jsonb_agg(jsonb_build_object(
+                 'stage', r.stage, 'code', r.code, 'permanent', r.permanent, 'message', r.message,
+                 'predicate', r.predicate, 'lacks', r.lacks) order by r.rank, r.failure)
+                 filter (where r.rank > 1), '[]') as rules
         from (select * from verdict v order by v.fixed, v.failures, v.name limit 20) x
         left join failing f on f.node_id = x.node_id
         left join rule r on r.failure = f.failure

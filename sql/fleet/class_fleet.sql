@@ -45,26 +45,10 @@ as $$
     or (p_fit).unmatched and (bit_count(p_open) = 0 or bit_count(~(p_fit).meeting & p_open) > 0)
 $$;
 
--- Computes class_fits for these classes. Stable, so that it reads the nodes once, in the MVCC snapshot
--- of its caller's statement; otherwise an answer could be stored under the digest of other nodes. For a
--- few hundred classes upkeep spends a fifth of what one report may.
-create or replace function hwqueue.compute_class_fleets(p_class_ids bigint[], p_now timestamptz,
-  out fits hwqueue.class_mask[], out registered int)
-language plpgsql stable
-as $$
-declare
-  v_snapshot hwqueue.fleet_snapshot := hwqueue.scan_nodes(p_now);
-begin
-  fits := array(select f from hwqueue.class_fits(p_class_ids, v_snapshot,
-      greatest(20000, 40 * cardinality(p_class_ids)), p_now) f);
-  registered := v_snapshot.registered;
-end
-$$;
-
--- Computes and caches which nodes suit these classes, and deletes the rows of classes that are gone. For
--- a class that is too costly to judge it stores an estimate of the share alone (refresh_reach). Returns
--- how many it computed; null, having done nothing, when another session computes now. A class whose row
--- another session, for example prune, holds is left as it is.
+-- Computes and caches which nodes suit these classes, and deletes the rows of classes that are gone. Of a
+-- class that is too costly to judge the share is a bound. For a few hundred classes it spends a fifth of what
+-- one report may. Returns how many it computed; null, having done nothing, when another session computes now.
+-- A class whose row another session, for example prune, holds is left as it is.
 -- Locks: the installation's row and those of class_fleet, skip locked.
 create or replace function hwqueue.cache_class_fleets(p_class_ids bigint[], p_now timestamptz) returns int
 language plpgsql volatile
@@ -74,7 +58,8 @@ language plpgsql volatile
   set enable_bitmapscan = on set jit = off set max_parallel_workers_per_gather = 0
 as $$
 declare
-  v_found record;
+  v_fits hwqueue.class_mask[];
+  v_registered int;
   v_held bigint[];
   v_ids bigint[];
 begin
@@ -94,18 +79,21 @@ begin
   delete from hwqueue.class_fleet f
   where f.class_id = any (v_ids)
     and not exists (select 1 from hwqueue.placement_class c where c.class_id = f.class_id);
-  select f.* into v_found from hwqueue.compute_class_fleets(v_ids, p_now) f;
+  -- one statement, one MVCC snapshot: else an answer could be stored under the digest of other nodes
+  select array(
+           select f from hwqueue.class_fits(v_ids, s, greatest(20000, 40 * cardinality(v_ids)), p_now) f),
+         s.registered into v_fits, v_registered
+  from hwqueue.scan_nodes(p_now) s;
   insert into hwqueue.class_fleet (class_id, reach, looked_at, digest, unmatched)
-  select f.class_id, coalesce(bit_count(f.nodes) / nullif(v_found.registered, 0)::double precision, 0),
+  select f.class_id, coalesce(bit_count(f.nodes) / nullif(v_registered, 0)::double precision, 0),
          p_now, f.digest, f.unmatched
-  from unnest(v_found.fits) f
+  from unnest(v_fits) f
   on conflict (class_id) do update
   set reach = excluded.reach, looked_at = excluded.looked_at, digest = excluded.digest,
     unmatched = excluded.unmatched;
   delete from hwqueue.class_mask m where m.class_id = any (v_ids);
-  insert into hwqueue.class_mask select f.* from unnest(v_found.fits) f;
-  perform hwqueue.refresh_reach(array(select f.class_id from unnest(v_found.fits) f where not f.is_known));
-  return cardinality(v_found.fits);
+  insert into hwqueue.class_mask select f.* from unnest(v_fits) f;
+  return cardinality(v_fits);
 end
 $$;
 

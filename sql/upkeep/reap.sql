@@ -271,7 +271,7 @@ declare
   v_old bigint[] := '{}';
 begin
   select coalesce(case when count(*) = p_limit then max(w.class_id) end, 0),
-         coalesce(array_agg(w.class_id) filter (where w.is_wanted and f.digest is null), '{}')
+         coalesce(array_agg(w.class_id) filter (where w.is_wanted and f.class_id is null), '{}')
   into next_after, v_new
   from (
     select c.class_id, c.retired_at is null and c.cost <= hwqueue.judge_budget() as is_wanted

@@ -143,6 +143,7 @@ class TestScore:
         only: Row = {"resources": {"gpu": 1}, "require": [{"label": "only", "op": "exists"}]}
         for _ in range(2):
             api.spawn(queue, placement=only)
+        api.rows("reap")
         [plain] = api.claim(node, queue)
         priced(api, queue, epoch, curve((1000, 1.0)))
         [claim] = api.claim(node, queue)
