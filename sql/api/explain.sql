@@ -252,8 +252,7 @@ $$;
 --
 -- pending: ready leases of the class, counted to 10,001; fits_at_once: how many of them all these nodes
 -- take at once, null when one of the nodes has no limit on what they need; is_served_already: a live
--- node matches by placement and size, whatever queues and tasks it announced, as far as nodes have asked
--- for work since the class came.
+-- node that is not cordoned matches, whatever is in use there.
 --
 -- What a class asks about other leases counts as met, and an imagined node is attested for nothing. To
 -- judge a placement on the nodes that exist, call match_nodes.
@@ -266,7 +265,6 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_anchors text[];
-  v_kinds uuid[];
   v_now timestamptz;
 begin
   perform hwqueue.require_all_tenants();
@@ -276,13 +274,6 @@ begin
                             || hwqueue.node_anchors((i.node).node_id,
                                 (i.node).resources || (i.node).gpu_ids)) a;
   v_now := hwqueue.clock();
-  v_kinds := array(
-    select (array_agg(n.node_id))[1]
-    from hwqueue.node n
-    join hwqueue.node_state s on s.node_id = n.node_id
-    where n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, v_now)
-    group by n.profile_id, n.cpu_milli, n.memory_mib, n.custom, n.slots, cardinality(n.gpu_ids),
-      n.gpu_parents, n.core_numa);
   return query
     with imagined as materialized (
       select * from hwqueue.imagined_nodes(p_nodes)
@@ -307,21 +298,13 @@ begin
         select count(*) as pending, min(r.eligible_at) as oldest_at
         from (select e.eligible_at from hwqueue.ready e where e.class_id = f.class_id limit 10001) r) p
       order by p.pending desc, f.class_id limit 1000
+    ), unserved as materialized (
+      select f.class_id from hwqueue.class_fleets(
+        array(select k.class_id from counted k), hwqueue.scan_nodes(v_now), v_now) f
+      where f.nodes_matching = 0
     )
     select k.class_id, q.name, hwqueue.class_words(c), k.pending, k.oldest_at, k.fits,
-           -- by the eligibility cache: nodes that have not asked for work since the class came are not in it
-           exists (
-             select 1 from hwqueue.node n
-             join hwqueue.profile_eligibility e on e.profile_id = n.profile_id
-               and e.queue_id = c.queue_id and e.class_id = c.class_id where n.node_id = any (v_kinds)
-               and hwqueue.class_shortage(c, n, hwqueue.idle_load(n)) = 0)
-           or exists (
-             select 1 from hwqueue.node_eligibility e
-             join hwqueue.node n on n.node_id = e.node_id
-             join hwqueue.node_state s on s.node_id = e.node_id
-             where e.class_id = c.class_id and n.deregistered_at is null
-               and n.cordoned_at is null and hwqueue.is_live(n, s, v_now)
-               and hwqueue.class_shortage(c, n, hwqueue.idle_load(n)) = 0)
+           not exists (select from unserved u where u.class_id = k.class_id)
     from counted k
     join hwqueue.placement_class c on c.class_id = k.class_id
     join hwqueue.queue q on q.queue_id = c.queue_id

@@ -114,59 +114,56 @@ $$;
 -- other nodes do not count. p_recounts: the terms of recount_terms; null: by what claims have counted.
 create or replace function hwqueue.spread_counts(p_spread jsonb, p_class hwqueue.placement_class,
   p_recounts jsonb, p_now timestamptz) returns jsonb
-language plpgsql stable
+language plpgsql stable set enable_seqscan = on set enable_hashjoin = on set enable_sort = on
 as $$
 declare
-  v_counts jsonb;
+  v_by_node boolean := p_spread ? 'tally';  -- else the term's own places tell which nodes count
+  v_counting text := coalesce(p_spread ->> 'tally', p_spread ->> 'term');
+  v_term_id bigint;
+  v_fleet hwqueue.spread_fleet;
   v_profiles bigint[];
-  v_term_id bigint;  -- the term by node
-  v_stopping bigint;
+  v_stopping jsonb;  -- by what is counted: nodes or places
+  v_counts jsonb;
 begin
-  if not p_spread ? 'tally' then
-    return hwqueue.place_counts(p_spread, p_class.terms #> array[p_spread ->> 'term', 'spec'],
-      (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint,
-      p_recounts -> (p_spread ->> 'term')::int, p_now);
+  if not v_by_node then
+    v_fleet := hwqueue.scan_fleet(p_class.terms #> array[v_counting, 'spec'], p_spread ->> 'domain', p_now);
+  elsif not p_class.is_pinned then
+    v_profiles := array(
+      select p.profile_id from hwqueue.profile p
+      where hwqueue.spread_counts_node(p_spread, p_class, p, null, '{}'));
   end if;
-  v_profiles := case when not p_class.is_pinned then array(
-    select p.profile_id from hwqueue.profile p
-    where hwqueue.spread_counts_node(p_spread, p_class, p, null, '{}')) end;
   if p_recounts is null then
     v_term_id := (
       select t.term_id from hwqueue.affinity_term t
-      where t.digest = (p_class.terms #>> array[p_spread ->> 'tally', 'digest'])::bigint);
-    v_stopping := hwqueue.stopping_count(v_term_id, null, true, p_now);
+      where t.digest = (p_class.terms #>> array[v_counting, 'digest'])::bigint);
+    v_stopping := hwqueue.stopping_by_place(v_term_id, v_fleet.dead, p_now);
   end if;
-  with live as materialized (
-    select n.node_id, hwqueue.domain_value(p_spread ->> 'domain', n.node_id, n.rack, n.labels) as place
+  with counting as materialized (
+    select p as counted, p as place from unnest(v_fleet.places) p
+    union all
+    select n.node_id::text, hwqueue.domain_value(p_spread ->> 'domain', n.node_id, n.rack, n.labels)
     from hwqueue.node n
     join hwqueue.node_state s on s.node_id = n.node_id
     join hwqueue.profile p on p.profile_id = n.profile_id
-    where n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
+    where v_by_node and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
       and case
         when v_profiles is null then hwqueue.spread_counts_node(p_spread, p_class, p, n.node_id,
           n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now))
         else n.profile_id = any (v_profiles) end
-  ), run as (
-    select l.place, sum(c.leases) as leases
-    from (  -- what the term selects, by node, without what is about to stop
-      select r.key::uuid as node_id, (r.value ->> 'here')::bigint as leases
-      from jsonb_each(p_recounts -> (p_spread ->> 'tally')::int) r
-      union all
-      select k.place::uuid, sum(k.leases) - (
-        case when v_stopping = 0 then 0 else hwqueue.stopping_count(v_term_id, k.place, true, p_now) end)
-      from hwqueue.term_counter k
-      where k.term_id = v_term_id
-      group by k.place having sum(k.leases) > 0) c
-    join live l on l.node_id = c.node_id
-    group by l.place having sum(c.leases) > 0
-  ), all_places as (
-    select count(distinct l.place) as places from live l
+  ), counted as materialized (  -- without what is about to stop
+    select r.key, (r.value ->> 'here')::bigint as leases from jsonb_each(p_recounts -> v_counting::int) r
+    union all
+    select k.place, sum(k.leases) - coalesce((v_stopping ->> k.place)::bigint, 0)
+    from hwqueue.term_counter k where k.term_id = v_term_id group by k.place
   )
-  select jsonb_build_object('places', a.places,
-    'least', case when a.places > (select count(*) from run) then 0
-      else coalesce((select min(r.leases) from run r), 0) end,
-    'here', (select coalesce(jsonb_object_agg(r.place, r.leases), '{}') from run r))
-  into v_counts from all_places a;
+  select jsonb_build_object('places', count(*), 'least', coalesce(min(l.leases), 0),
+           'here', coalesce(jsonb_object_agg(l.place, l.leases) filter (where l.leases > 0), '{}'))
+  into v_counts
+  from (
+    select c.place, coalesce(sum(d.leases), 0) as leases
+    from counting c left join counted d on d.key = c.counted
+    where c.place is not null
+    group by c.place) l;
   return v_counts;
 end
 $$;
@@ -186,38 +183,6 @@ as $$
            null, p_attested))
     and (p_spread #>> '{count_nodes,taints}' is distinct from 'honor'
          or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
-$$;
-
--- spread_counts for a term whose own places tell which nodes count. Reads all places.
-create or replace function hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint,
-  p_recount jsonb, p_now timestamptz) returns jsonb
-language plpgsql stable set enable_seqscan = on set enable_hashjoin = on set enable_sort = on
-as $$
-declare
-  v_fleet hwqueue.spread_fleet := hwqueue.scan_fleet(p_spec, p_spread ->> 'domain', p_now);
-  v_term_id bigint;
-  v_stopping jsonb;  -- by place
-  v_counts jsonb;
-begin
-  if p_recount is null then
-    v_term_id := (select t.term_id from hwqueue.affinity_term t where t.digest = p_digest);
-    v_stopping := hwqueue.stopping_by_place(v_term_id, v_fleet.dead, p_now);
-  end if;
-  select jsonb_build_object('places', count(*), 'least', coalesce(min(l.leases), 0),
-           'here', coalesce(jsonb_object_agg(l.place, l.leases) filter (where l.leases > 0), '{}'))
-  into v_counts
-  from (
-    select p.place, coalesce(r.leases, 0) as leases
-    from unnest(v_fleet.places) p(place)
-    left join (
-      select c.key as place, (c.value ->> 'here')::bigint as leases from jsonb_each(p_recount) c
-      union all
-      select k.place, sum(k.leases) - coalesce((v_stopping ->> k.place)::bigint, 0)
-      from hwqueue.term_counter k where k.term_id = v_term_id group by k.place
-    ) r on r.place = p.place
-  ) l;
-  return v_counts;
-end
 $$;
 
 -- Decides max_skew by the cached fleet: 'spread_exceeded', null, or 'cache_miss'.

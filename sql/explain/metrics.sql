@@ -22,21 +22,13 @@ begin
           group by r.class_id) w
     ), ids as materialized (
       select coalesce(array_agg(w.class_id), '{}') as class_ids from waiting w where w.is_judged
-    ), room as materialized (
-      select p.class_id, bit_and(p.mask) as mask
-      from ids cross join lateral hwqueue.capacity_parts(ids.class_ids, false, v_snapshot.open,
-          v_snapshot.none, p_now) p
-      group by p.class_id
     ), judged as materialized (
-      select f.class_id, case when f.nodes_matching = 0 then 'no_match'
-                              when bit_count(f.nodes & v_snapshot.open & u.mask & coalesce(r.mask,
-                                  f.nodes) & coalesce(t.mask, f.nodes)) = 0
-                              then 'contended' end as reason
+      select f.class_id, case
+          when f.nodes_matching = 0 then 'no_match'
+          when bit_count(f.nodes & r.mask & coalesce(r.untaken, r.mask)) = 0 then 'contended' end as reason
       from ids
-      cross join hwqueue.unfull_mask(v_snapshot.none) u(mask)
       cross join lateral hwqueue.class_fleets(ids.class_ids, v_snapshot, p_now) f
-      left join room r on r.class_id = f.class_id
-      left join hwqueue.untaken_masks(ids.class_ids, v_snapshot.none, p_now) t on t.class_id = f.class_id
+      join lateral hwqueue.room_masks(ids.class_ids, v_snapshot, p_now) r on r.class_id = f.class_id
     ), unmet as materialized (
       select q.name as queue, c.class_id, c.task_name, j.reason, w.pending, w.oldest_at,
              w.pending * c.cpu_milli / 1000.0 as cpu_cores,

@@ -31,26 +31,12 @@ as $$
   ), able as materialized (
     select coalesce(array_agg(f.class_id), '{}') as class_ids
     from fit f where p_kind is distinct from 'no_match' and f.nodes_matching is distinct from 0
-  ), room as materialized (
-    select p.class_id, bit_and(p.mask) as mask
-    from able
-    cross join lateral hwqueue.capacity_parts(
-      able.class_ids, false, (p_snapshot).open, (p_snapshot).none, p_now) p
-    where p_kind is distinct from 'no_match'
-    group by p.class_id
-  ), untaken as materialized (
-    select t.*
-    from able
-    cross join lateral hwqueue.untaken_masks(able.class_ids, (p_snapshot).none, p_now) t
-    where p_kind is distinct from 'no_match'
   ), free as (
-    select f.class_id, f.nodes & (p_snapshot).open & u.mask & coalesce(r.mask, (p_snapshot).open) as room,
-           t.mask, t.code as conflict
-    from fit f
-    cross join hwqueue.unfull_mask((p_snapshot).none) u(mask)
-    left join room r on r.class_id = f.class_id
-    left join untaken t on t.class_id = f.class_id
-    where f.nodes_matching is distinct from 0
+    select f.class_id, f.nodes & r.mask as room, r.untaken as mask, r.conflict
+    from able
+    cross join lateral hwqueue.room_masks(able.class_ids, p_snapshot, p_now) r
+    join fit f on f.class_id = r.class_id
+    where p_kind is distinct from 'no_match'
   )
   select k.*, row_number() over (
            order by case when p_order = 'pending' then -k.pending end, k.oldest_at, k.class_id) as turn

@@ -241,44 +241,59 @@ create or replace function hwqueue.part_reason(
 language plpgsql stable set plan_cache_mode = auto
 as $$
 declare
-  v_part hwqueue.headline;
+  v_failed hwqueue.failure;
   v_idle hwqueue.node_load;
-  v_lacks int;
-  v_room hwqueue.headroom;
 begin
+  v_failed.permanent := true;
   if p_part = 'require' then
-    v_part.code := hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id,
+    v_failed.code := hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id,
         p_node.resources || p_node.gpu_ids, null, hwqueue.attested_at(p_node, p_now));
-    v_part.message := case when p_tells
-      then hwqueue.reason_message(v_part.code, hwqueue.without_terms(p_expr), p_node.labels) end;
+    v_failed.predicate := p_expr;
   elsif p_part = 'served' then
-    v_part.code := 'no_handler';
-    v_part.message := (
-      select hwqueue.reason_message('no_handler', hwqueue.unserved_part(p_node.queues, p_node.tasks, q.name,
-        p_class.task_name), '{}')
+    v_failed.code := 'no_handler';
+    v_failed.predicate := (
+      select hwqueue.unserved_part(p_node.queues, p_node.tasks, q.name, p_class.task_name)
       from hwqueue.queue q where p_tells and q.queue_id = p_class.queue_id);
   elsif p_part = 'taints' then
-    v_part.code := 'untolerated_taint';
-    v_part.message := case when p_tells then hwqueue.reason_message(
-      v_part.code, hwqueue.barring_taints(hwqueue.node_taints(p_node), p_class.tolerate) -> 0, '{}') end;
+    v_failed.code := 'untolerated_taint';
+    v_failed.predicate := hwqueue.barring_taints(hwqueue.node_taints(p_node), p_class.tolerate) -> 0;
   elsif p_part in ('isolation', 'device') then
-    select c.code, c.message into v_part.code, v_part.message
+    select c.code, c.message, c.predicate into v_failed.code, v_failed.message, v_failed.predicate
     from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity,
         p_node.gpu_share_mode, p_node.gpu_ids, p_node.gpu_parents) c
     limit 1;
   end if;
-  if v_part.code is null and p_node.node_id is not null then
-    v_part.code := 'insufficient_capacity';
+  if v_failed.code is null and p_node.node_id is not null then
+    v_failed.code := 'insufficient_capacity';
     if p_tells then
       v_idle := hwqueue.idle_load(p_node);
-      v_lacks := hwqueue.class_shortage(p_class, p_node, v_idle);
-      v_room := hwqueue.node_headroom(p_node, v_idle);
-      v_part.message := format('not enough %s: the node never has as much',
-          hwqueue.lacking(v_lacks, p_class, v_room));
+      v_failed.lacks := hwqueue.class_shortage(p_class, p_node, v_idle);
     end if;
   end if;
-  return v_part;
+  return row(v_failed.code, case when p_tells
+    then hwqueue.failure_reason(v_failed, p_class, p_node, v_idle) ->> 'message' end)::hwqueue.headline;
 end
+$$;
+
+-- Returns, of each of these classes, the live nodes that are not cordoned and have room now: by capacity and
+-- devices, and a slot free of their workers, where these said how many they have. untaken, conflict: see
+-- untaken_masks; null where other leases keep it off nowhere.
+create or replace function hwqueue.room_masks(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot,
+  p_now timestamptz)
+returns table (class_id bigint, mask bit varying, untaken bit varying, conflict text)
+language sql stable
+as $$
+  select c.class_id, u.mask & coalesce(r.mask, u.mask), t.mask, t.code
+  from unnest(p_class_ids) c(class_id)
+  cross join (
+    select (p_snapshot).open & ~coalesce(bit_or(set_bit((p_snapshot).none, k.number, 1)), (p_snapshot).none)
+             as mask
+    from hwqueue.full_nodes() f join hwqueue.node_numbers() k on k.node_id = f.node_id) u
+  left join (
+    select p.class_id, bit_and(p.mask) as mask
+    from hwqueue.capacity_parts(p_class_ids, false, (p_snapshot).open, (p_snapshot).none, p_now) p
+    group by p.class_id) r on r.class_id = c.class_id
+  left join hwqueue.untaken_masks(p_class_ids, (p_snapshot).none, p_now) t on t.class_id = c.class_id
 $$;
 
 -- Returns, of each of these classes that other leases keep off some places, the nodes that are left, and why

@@ -83,14 +83,6 @@ as $$
   where (a.class).gpu_wanted <> '{}'
 $$;
 
--- Returns the nodes whose workers have a slot free (full_nodes), or have not said how many they have.
-create or replace function hwqueue.unfull_mask(p_none bit varying) returns bit varying
-language sql stable
-as $$
-  select ~coalesce(bit_or(set_bit(p_none, k.number, 1)), p_none)
-  from hwqueue.full_nodes() u join hwqueue.node_numbers() k on k.node_id = u.node_id
-$$;
-
 -- Returns the nodes that have at least an amount left, for each pair of p_names and p_amounts; no row
 -- where all of them have. p_idle, p_open: as above. Each node goes to the largest of the requested amounts
 -- that it still has (a step). The nodes of all steps below an amount have not enough of it.

@@ -49,17 +49,15 @@ def test_classes_that_such_a_node_could_run(api: Api, queue: str, clock: Clock) 
 
 
 def test_what_is_served_already(api: Api, queue: str, clock: Clock) -> None:
-    """By a live node, large enough, that may run it and has asked for work since."""
-    node = api.node(labels={"a": 1}, capacity={"cpu_milli": 1000}, heartbeat_timeout=45)
-    small = api.spawn(queue, placement={"resources": {"cpu_milli": 500}})
-    large = api.spawn(queue, placement={"resources": {"cpu_milli": 5000}})
-    named = api.spawn(queue, placement={"require": [{"node": str(node.node_id), "away": True}]})
-    api.rows("pause_queue", queue=queue)
-    api.claim(node, api.queue())
-    api.rows("resume_queue", queue=queue)
+    """By a live node, large enough, that may run it."""
+    node = api.node(labels={"served": 1}, capacity={"cpu_milli": 1000}, heartbeat_timeout=45)
+    here = {"label": "served", "op": "exists"}
+    small = api.spawn(queue, placement={"require": [here], "resources": {"cpu_milli": 500}})
+    large = api.spawn(queue, placement={"require": [here], "resources": {"cpu_milli": 5000}})
+    named = api.spawn(queue, placement={"require": [here, {"node": str(node.node_id), "away": True}]})
 
     def served() -> list[bool]:
-        found = asked(api, {"capacity": {"cpu_milli": 8000}})
+        found = asked(api, {"labels": {"served": 2}, "capacity": {"cpu_milli": 8000}})
         return [found[class_of(api, lease)]["is_served_already"] for lease in (small, large, named)]
 
     assert served() == [True, False, False]
