@@ -90,7 +90,7 @@ def put_in_force(dsn: str) -> None:
         connection.execute("vacuum analyze hwqueue.placement_class")
         while connection.execute(waiting).fetchone() == (True,):
             connection.execute("select hwqueue.reap(100000)")
-            connection.execute("analyze hwqueue.affinity_term, hwqueue.class_term, hwqueue.class_rule")
+            connection.execute("analyze hwqueue.affinity_term, hwqueue.class_term")
 
 
 def outlive(dsn: str) -> None:

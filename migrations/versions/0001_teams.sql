@@ -902,35 +902,28 @@ comment on column hwqueue.affinity_term.was_published is
 
 create table hwqueue.class_term (
   class_id bigint not null,
-  term_id bigint not null
+  term_id bigint not null,
+  is_own boolean not null default false,
+  use text,
+  most bigint,
+  is_self boolean,
+  lease_id uuid
 );
-create index class_term_class on hwqueue.class_term (class_id);
+create index class_term_class on hwqueue.class_term (class_id, is_own);
+create index class_term_lease on hwqueue.class_term (lease_id) where lease_id is not null;
 create index class_term_term on hwqueue.class_term (term_id);
 -- Without a key: a publication for all tables would refuse updates and deletes of its rows, so the whole row
 -- is their identity. That costs something only while a publication has the table, at wal_level logical. So
 -- with other tables that have no key.
 alter table hwqueue.class_term replica identity full;
 comment on table hwqueue.class_term is
-  'the term selects leases of the class; the same row twice does no harm';
-
--- The required terms of a class, so that many classes can be decided by one statement.
-create table hwqueue.class_rule (
-  class_id bigint not null,
-  term_id bigint not null,
-  use text not null,
-  most bigint,
-  is_self boolean not null,
-  lease_id uuid
-);
-create index class_rule_class on hwqueue.class_rule (class_id);
-create index class_rule_lease on hwqueue.class_rule (lease_id) where lease_id is not null;
-alter table hwqueue.class_rule replica identity full;
-comment on table hwqueue.class_rule is
-  'the terms of a class: away, toward, cap and skew that are required on their own keep it from a node by '
-  'what runs in its place (most: of cap and skew, the limit); known: any other, of which it must be known '
-  'what runs';
-comment on column hwqueue.class_rule.lease_id is
-  'the lease that the term names; null: it selects by what classes are';
+  'the term selects leases of the class, the same row twice does no harm; or, with is_own, the class has the '
+  'term: one statement decides about many classes by these rows';
+comment on column hwqueue.class_term.use is
+  'of its own: away, toward, cap and skew that are required on their own keep it from a node by what runs in '
+  'its place (most: of cap and skew, the limit); known: any other, of which it must be known what runs';
+comment on column hwqueue.class_term.lease_id is
+  'of its own: the lease that the term names; null: it selects by what classes are';
 
 -- How many leases of a term run in one place of its domain, and how many holders (leases that ask for it).
 create table hwqueue.term_counter (

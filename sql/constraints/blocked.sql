@@ -38,7 +38,7 @@ begin
     select r.classes, r.term_id, p.place, r.use = 'away' and t.published_at is not null as lasts
     from (  -- classes often share a term: each term is evaluated once
       select c.term_id, c.use, c.most, c.is_self, array_agg(c.class_id) as classes
-      from hwqueue.class_rule c where c.class_id = any (p_classes) and c.lease_id is null
+      from hwqueue.class_term c where c.class_id = any (p_classes) and c.is_own and c.lease_id is null
       group by c.term_id, c.use, c.most, c.is_self) r
     cross join lateral (
       select * from hwqueue.affinity_term x where x.term_id = r.term_id offset 0) t
@@ -68,7 +68,7 @@ begin
          array(select f.place from found f where f.lasts)
   into blocked, lasting, known.term_ids, known.places;
   known.by_holders := array_fill(false, array[cardinality(known.term_ids)]);
-  if exists (select 1 from hwqueue.class_rule c where c.lease_id is not null
+  if exists (select 1 from hwqueue.class_term c where c.lease_id is not null
       order by c.lease_id limit 1) then
     -- by a requirement about one lease (see lease_fact): the class must be with the lease, which runs
     -- elsewhere, or neither runs nor has succeeded; or away from it, and it runs in the same place
@@ -76,7 +76,7 @@ begin
       select unnest(r.classes)
       from (
         select c.term_id, c.use, c.lease_id, array_agg(c.class_id) as classes
-        from hwqueue.class_rule c where c.class_id = any (p_classes) and c.lease_id is not null
+        from hwqueue.class_term c where c.class_id = any (p_classes) and c.is_own and c.lease_id is not null
         group by c.term_id, c.use, c.lease_id) r
       cross join lateral (
         select * from hwqueue.affinity_term x where x.term_id = r.term_id offset 0) t
@@ -107,7 +107,7 @@ begin
            t.term_id, p.place, t.use = 'away' and n.holders > 0 as lasts
     from (
       select c.term_id, array_agg(c.class_id) as classes
-      from hwqueue.class_term c where c.class_id = any (p_classes) group by c.term_id) m
+      from hwqueue.class_term c where c.class_id = any (p_classes) and not c.is_own group by c.term_id) m
     cross join lateral (
       select x.*, (x.spec #>> '{all,0,lease}')::uuid as target from hwqueue.affinity_term x
       where x.term_id = m.term_id offset 0) t
@@ -276,7 +276,7 @@ create or replace function hwqueue.must_be_checked(p_class hwqueue.placement_cla
 language sql stable
 as $$
   select p_class.terms <> '[]' or p_class.is_choice or hwqueue.is_lasting(p_class)
-    or exists (select 1 from hwqueue.class_term m where m.class_id = p_class.class_id)
+    or exists (select 1 from hwqueue.class_term m where m.class_id = p_class.class_id and not m.is_own)
     or hwqueue.has_stale_policy(p_class)
     or p_class.patience is distinct from interval '0' and p_affinity < hwqueue.best_affinity(p_class)
 $$;

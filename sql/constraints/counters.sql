@@ -40,7 +40,7 @@ begin
       join hwqueue.affinity_term k on k.digest = (s.value ->> 'digest')::bigint
       union all
       select m.term_id, false, true, true from hwqueue.class_term m
-      where m.class_id = p_class.class_id
+      where m.class_id = p_class.class_id and not m.is_own
     ) u
     join hwqueue.affinity_term t on t.term_id = u.term_id
     group by t.term_id) t;

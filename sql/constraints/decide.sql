@@ -297,7 +297,7 @@ begin
     select sum(k.holders) as holders from hwqueue.term_counter k
     where t.use = 'away' and k.term_id = t.term_id
       and k.place = hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels)) n
-  where m.class_id = p_class.class_id;
+  where m.class_id = p_class.class_id and not m.is_own;
   if v_holds_up or p_facts @> '[null]' or p_class.service_id is not null
     and hwqueue.has_stale_policy(p_class) then
     return 'unpublished';

@@ -63,7 +63,7 @@ begin
     set away_from = v_class.away_from, required = v_class.required, preferred = v_class.preferred,
       spread = v_class.spread, terms = v_class.terms, terms_written = false
     where c.class_id = v_class.class_id;
-    delete from hwqueue.class_rule r where r.class_id = v_class.class_id;
+    delete from hwqueue.class_term m where m.class_id = v_class.class_id and m.is_own;
     perform hwqueue.require_check(array[v_class.class_id]);
     if p_waits then
       perform hwqueue.recount_claims(null, v_class.class_id);
@@ -103,7 +103,6 @@ begin
       v_term.anchors, '0', true, hwqueue.clock())
     returning term_id into v_new_id;
     update hwqueue.class_term m set term_id = v_new_id where m.term_id = v_term.term_id;
-    update hwqueue.class_rule r set term_id = v_new_id where r.term_id = v_term.term_id;
     delete from hwqueue.term_counter k where k.term_id = v_term.term_id;
   end loop;
 end
@@ -203,7 +202,8 @@ begin
       v_new := array(
         select c from unnest(v_classes) c
         where not exists (
-          select 1 from hwqueue.class_term m where m.class_id = c and m.term_id = v_term.term_id));
+          select 1 from hwqueue.class_term m
+          where m.class_id = c and not m.is_own and m.term_id = v_term.term_id));
       insert into hwqueue.class_term (class_id, term_id) select c, v_term.term_id from unnest(v_new) c;
       -- a new class that no profile has judged makes no difference: a session that judges it knows the
       -- term. One that has judged it already may not have known it. Claims then decide by class_term, and
@@ -259,7 +259,7 @@ begin
     select c.lease_id from hwqueue.claim c
     join hwqueue.placement_class k on k.class_id = c.class_id
     where c.class_id = any (array(
-        select m.class_id from hwqueue.class_term m where m.term_id = p_term.term_id
+        select m.class_id from hwqueue.class_term m where m.term_id = p_term.term_id and not m.is_own
         union
         select a from unnest(v_askers) a where p_term.use = 'away'))
       and (c.term_deltas @> v_counted) is not true
@@ -305,8 +305,8 @@ as $$
 $$;
 
 -- Writes the rows for the terms of up to p_limit of these classes, the first ones, and the rules of these
--- (class_rule): what a class must meet in a node's own place, so that one statement can check many classes
--- (blocked_classes). Skips classes that another session has locked: it may be waking them.
+-- (class_term.is_own): what a class must meet in a node's own place, so that one statement can check many
+-- classes (blocked_classes). Skips classes that another session has locked: it may be waking them.
 -- Locks: the caller holds the installation's row; class rows, skip locked.
 create or replace function hwqueue.write_terms(p_class_ids bigint[], p_limit int) returns void
 language plpgsql volatile
@@ -327,9 +327,9 @@ begin
          hwqueue.term_anchors(s.value -> 'spec'), '0'::xid8, hwqueue.clock()
   from hwqueue.placement_class c, jsonb_array_elements(c.terms) s where c.class_id = any (v_classes)
   on conflict do nothing;
-  delete from hwqueue.class_rule r where r.class_id = any (v_classes);
-  insert into hwqueue.class_rule (class_id, term_id, use, most, is_self, lease_id)
-  select c.class_id, t.term_id, case when d.decides then t.use else 'known' end, d.most,
+  delete from hwqueue.class_term m where m.class_id = any (v_classes) and m.is_own;
+  insert into hwqueue.class_term (class_id, term_id, is_own, use, most, is_self, lease_id)
+  select c.class_id, t.term_id, true, case when d.decides then t.use else 'known' end, d.most,
          (s.value -> 'self')::boolean,
          case when d.decides then (t.spec #>> '{all,0,lease}')::uuid end
   from hwqueue.placement_class c

@@ -23,7 +23,7 @@ begin
       and hwqueue.term_selects(t.spec, c)
     where c.class_id = any (p_class_ids)
       and not exists (select 1 from hwqueue.class_term m
-                      where m.class_id = c.class_id and m.term_id = t.term_id);
+                      where m.class_id = c.class_id and not m.is_own and m.term_id = t.term_id);
   end if;
 end
 $$;
@@ -186,9 +186,9 @@ as $$
 begin
   update hwqueue.placement_class c set waits = false, is_woken = true, created_xid = pg_current_xact_id()
   where c.class_id = any (array(
-    select k.class_id from hwqueue.class_rule r
-    join hwqueue.placement_class k on k.class_id = r.class_id
-    where r.lease_id = p_lease and k.waits
+    select k.class_id from hwqueue.class_term m
+    join hwqueue.placement_class k on k.class_id = m.class_id
+    where m.lease_id = p_lease and k.waits
     for no key update of k skip locked));
 end
 $$;

@@ -297,7 +297,7 @@ as $$
 $$;
 
 -- Returns, of each of these classes that other leases keep off some places, the nodes that are left, and why
--- the others are not, by the rules that claims decide with (class_rule, class_term; see blocked_classes).
+-- the others are not, by the rules that claims decide with (class_term; see blocked_classes).
 -- A place is a value of a domain: one that is taken (required away, both ways; max_per_domain) or, with
 -- is_only, one of the only ones that will do (required toward; null: none will). Leaves out max_skew, terms
 -- inside an any, and terms not published yet, so the result is a bound.
@@ -307,9 +307,10 @@ language sql stable
 as $$
   with rule as materialized (
     select r.class_id, r.term_id, r.use, r.most, r.is_self, r.lease_id, t.domain
-    from hwqueue.class_rule r
+    from hwqueue.class_term r
     join hwqueue.affinity_term t on t.term_id = r.term_id
-    where r.class_id = any (p_class_ids) and r.use in ('away', 'cap', 'toward') and t.published_at is not null
+    where r.class_id = any (p_class_ids) and r.is_own and r.use in ('away', 'cap', 'toward')
+      and t.published_at is not null
   ), named as (  -- where the lease that a term names runs, or has completed (required toward)
     select x.term_id, x.domain, coalesce(c.node_id, o.node_id) as node_id
     from (select distinct r.term_id, r.use, r.domain, r.lease_id from rule r where r.lease_id is not null) x
@@ -342,7 +343,8 @@ as $$
     join hwqueue.affinity_term t on t.term_id = m.term_id and t.use = 'away' and t.published_at is not null
     join hwqueue.placement_class c on c.class_id = m.class_id
     join hwqueue.term_counter k on k.term_id = m.term_id
-    where m.class_id = any (p_class_ids) and coalesce((t.spec #>> '{all,0,lease}')::uuid = c.target, true)
+    where m.class_id = any (p_class_ids) and not m.is_own
+      and coalesce((t.spec #>> '{all,0,lease}')::uuid = c.target, true)
     group by m.class_id, m.term_id, t.domain, k.place having sum(k.holders) > 0
   ), place as materialized (
     select d.domain, hwqueue.domain_value(d.domain, (n.node).node_id, (n.node).rack,

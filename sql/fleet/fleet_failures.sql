@@ -314,7 +314,7 @@ as $$
     and not exists (
       select 1 from hwqueue.class_term m
       join hwqueue.affinity_term t on t.term_id = m.term_id
-      where m.class_id = p_class.class_id and t.published_at is null and t.was_published)
+      where m.class_id = p_class.class_id and not m.is_own and t.published_at is null and t.was_published)
 $$;
 
 -- Returns what recount_terms does, read from the counters: "spread" is counted as claims count it, and

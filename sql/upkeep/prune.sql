@@ -317,7 +317,6 @@ begin
         where f.class_id = v_class_id);
     delete from hwqueue.class_mask m where m.class_id = v_class_id;
     delete from hwqueue.class_term m where m.class_id = v_class_id;
-    delete from hwqueue.class_rule r where r.class_id = v_class_id;
     delete from hwqueue.low_water w using hwqueue.placement_class c
     where c.class_id = v_class_id and w.queue_id = c.queue_id and w.class_id = v_class_id;
     delete from hwqueue.placement_class c where c.class_id = v_class_id;

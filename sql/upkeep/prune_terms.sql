@@ -30,7 +30,8 @@ begin
       select 1 from hwqueue.placement_class c
       where c.terms <> '[]' and c.terms @> jsonb_build_array(jsonb_build_object('digest', t.digest)))
     order by t.term_id limit p_limit);
-  v_classes := array(select distinct m.class_id from hwqueue.class_term m where m.term_id = any (v_terms));
+  v_classes := array(
+    select distinct m.class_id from hwqueue.class_term m where m.term_id = any (v_terms) and not m.is_own);
   delete from hwqueue.class_term m where m.term_id = any (v_terms);
   -- claims need not check these classes any more: noted in the profiles that can be locked
   v_profiles := array(

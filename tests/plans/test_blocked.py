@@ -44,7 +44,7 @@ def test_what_classes_have_in_common_is_read_once(api: Api) -> None:
     assert api.claim(node, queue)
     with explained(api.conn) as claim:
         assert api.claim(node, queue)
-    assert claim.rows_read("class_rule") >= CLASSES
+    assert claim.rows_read("class_term") >= CLASSES
     assert claim.rows_read("term_counter") < CLASSES
     assert claim.rows_read("placement_class") < CLASSES
 

@@ -57,7 +57,7 @@ def test_a_whole_life_under_a_publication(direct: Direct, clock: Clock) -> None:
         outlive(direct.conn)
         direct.reap()
         direct.conn.execute("select from hwqueue.prune()")
-    terms = ("affinity_term", "term_counter", "class_term", "class_rule")
+    terms = ("affinity_term", "term_counter", "class_term")
     for table in (*terms, "undone_end", "lease", "claim", "outcome"):
         [left] = direct.conn.execute(f"select count(*) from hwqueue.{table}").fetchone() or (None,)
         assert left == 0, table
