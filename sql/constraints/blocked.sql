@@ -58,7 +58,7 @@ begin
           t.digest, p_now) = 'spread_exceeded'
       when 'toward' then n.leases <= 0
         and (not r.is_self or case when (select s.is_any from stopping s)
-          then hwqueue.remaining_count(r.term_id, null, null, true, p_now)
+          then hwqueue.remaining_count(r.term_id, null, p_now)
           else (select coalesce(sum(k.leases), 0) from hwqueue.term_counter k where k.term_id = r.term_id)
           end > 0)
       end)

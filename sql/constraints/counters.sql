@@ -181,25 +181,19 @@ as $$
     select m.claims_from from hwqueue.reap_cursor m order by m.version desc limit 1), '-infinity')
 $$;
 
--- How many leases of a term stay in a place (null: in all), without those asked to stop and with p_expired
--- those that expired. p_recount: counts by place, see recount_terms; null: by what claims have counted.
-create or replace function hwqueue.remaining_count(p_term_id bigint, p_recount jsonb, p_place text,
-  p_expired boolean, p_now timestamptz) returns bigint
+-- How many leases of a term stay, wherever they run, without those asked to stop and the expired. p_recount:
+-- counts by place, see recount_terms; null: by what claims have counted.
+create or replace function hwqueue.remaining_count(p_term_id bigint, p_recount jsonb, p_now timestamptz)
+returns bigint
 language plpgsql stable
 as $$
 declare
   v_held bigint;
 begin
   if p_recount is not null then
-    return coalesce((
-      select sum((r.value ->> case when p_expired then 'here' else 'bound' end)::bigint)
-      from jsonb_each(p_recount) r where r.key = coalesce(p_place, r.key)), 0);
-  elsif p_place is null then
-    v_held := (select coalesce(sum(k.leases), 0) from hwqueue.term_counter k where k.term_id = p_term_id);
-  else
-    v_held := (hwqueue.read_count(p_term_id, p_place)).leases;
+    return (select coalesce(sum((r.value ->> 'here')::bigint), 0) from jsonb_each(p_recount) r);
   end if;
-  return case when v_held > 0
-    then v_held - hwqueue.stopping_count(p_term_id, p_place, p_expired, p_now) else 0 end;
+  v_held := (select coalesce(sum(k.leases), 0) from hwqueue.term_counter k where k.term_id = p_term_id);
+  return case when v_held > 0 then v_held - hwqueue.stopping_count(p_term_id, null, true, p_now) else 0 end;
 end
 $$;

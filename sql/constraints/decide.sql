@@ -236,7 +236,7 @@ begin
       v_here := v_held - hwqueue.stopping_count(v_term.term_id, v_value, v_term.use <> 'cap', p_now);
     end if;
     if v_term.is_self and v_term.use = 'toward' and v_here <= 0 then  -- may it be the first of its group?
-      v_elsewhere := hwqueue.remaining_count(v_term.term_id, null, null, true, p_now) > v_term.own;
+      v_elsewhere := hwqueue.remaining_count(v_term.term_id, null, p_now) > v_term.own;
     end if;
     v_facts := v_facts || jsonb_build_object('value', v_value, 'held', v_held, 'here', v_here,
       'elsewhere', v_elsewhere, 'self', v_term.is_self);

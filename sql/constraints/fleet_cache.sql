@@ -20,12 +20,12 @@
 -- of its terms, and how well nodes suit it. It reads all nodes and places: call it on a cache miss only.
 -- Locks: the rows cached before, skip locked.
 create or replace function hwqueue.refresh_fleet_cache(p_class_id bigint, p_now timestamptz) returns void
-language plpgsql volatile
+language plpgsql volatile set enable_seqscan = on set enable_hashjoin = on set enable_sort = on
+  set plan_cache_mode = force_custom_plan
 as $$
 declare
   v_term hwqueue.affinity_term;
   v_fleet hwqueue.spread_fleet;
-  v_floor hwqueue.spread_floor;
   v_class hwqueue.placement_class;
   v_range hwqueue.class_range;
 begin
@@ -50,12 +50,19 @@ begin
         where o.fleet_key = v_fleet.fleet_key for update skip locked));
       insert into hwqueue.spread_fleet overriding system value select v_fleet.*;
     end if;
-    v_floor := hwqueue.scan_floor(v_term.term_id, v_fleet.places);
     delete from hwqueue.spread_floor f where f.ctid = any (array(
       select o.ctid from hwqueue.spread_floor o where o.term_id = v_term.term_id for update skip locked));
     insert into hwqueue.spread_floor (term_id, places_digest, least, lowest, unseen, next_xid)
-    values (v_term.term_id, v_fleet.places_digest, v_floor.least, v_floor.lowest,
-      v_floor.unseen, v_floor.next_xid);
+    select v_term.term_id, v_fleet.places_digest, coalesce(f.least, 0), coalesce(f.lowest, '{}'),
+           x.unseen, x.next_xid
+    from hwqueue.visible_now() x
+    left join (
+      select coalesce(r.leases, 0) as least, (array_agg(p.place))[1 : 64] as lowest
+      from unnest(v_fleet.places) p(place)
+      left join (
+        select k.place, sum(k.leases) as leases from hwqueue.term_counter k
+        where k.term_id = v_term.term_id group by k.place) r on r.place = p.place
+      group by 1 order by 1 limit 1) f on true;
   end loop;
   select c.* into v_class from hwqueue.placement_class c where c.class_id = p_class_id;
   v_range := hwqueue.cached_range(p_class_id, p_now);
@@ -241,29 +248,5 @@ begin
   v_fleet.place_count := cardinality(v_fleet.places);
   v_fleet.places_digest := hashtextextended(v_fleet.places::text, 0);
   return v_fleet;
-end
-$$;
-
--- The fewest leases of a term in one of these places. Reads all of them.
-create or replace function hwqueue.scan_floor(p_term_id bigint, p_places text[]) returns hwqueue.spread_floor
-language plpgsql stable set enable_seqscan = on set enable_hashjoin = on set enable_sort = on
-  set plan_cache_mode = force_custom_plan
-as $$
-declare
-  v_floor hwqueue.spread_floor;
-begin
-  select coalesce(f.least, 0), coalesce(f.lowest, '{}'), x.unseen, x.next_xid
-  into v_floor.least, v_floor.lowest, v_floor.unseen, v_floor.next_xid
-  from hwqueue.visible_now() x
-  left join (
-    select coalesce(r.leases, 0) as least, (array_agg(p.place))[1 : 64] as lowest
-    from unnest(p_places) p(place)
-    left join (
-      select k.place, sum(k.leases) as leases from hwqueue.term_counter k
-      where k.term_id = p_term_id group by k.place) r on r.place = p.place
-    group by 1 order by 1 limit 1
-  ) f on true;
-  v_floor.term_id := p_term_id;
-  return v_floor;
 end
 $$;

@@ -76,7 +76,7 @@ begin
         select t.term_id from hwqueue.affinity_term t
         where t.digest = (p_class.terms #>> array[v_spread ->> 'term', 'digest'])::bigint);
       v_share := 100 * ((v_fact ->> 'here')::double precision + 1) / (hwqueue.remaining_count(
-        v_term_id, p_recounts -> (v_spread ->> 'term')::int, null, true, p_now) + 1);
+        v_term_id, p_recounts -> (v_spread ->> 'term')::int, p_now) + 1);
       v_percent := case when v_spread -> 'targets' = '[]' then 100.0 / greatest(1, (
           select count(distinct hwqueue.domain_value(v_spread ->> 'domain', n.node_id, n.rack, n.labels))
           from hwqueue.node n

@@ -25,31 +25,6 @@ returns boolean
 language sql stable parallel safe
 as $$ select p_state.seen_at + p_node.heartbeat_timeout > p_now $$;
 
--- Returns how well a node suits a class's preferences, from -100 to 100: 100 * sum of matched weights /
--- sum of absolute weights. 0 without preferences.
--- This is Nomad's affinity score in percent. Every untolerated prefer_no_schedule taint counts as one
--- more unmet preference that weighs as much as all others together. So each further taint lowers the
--- score.
--- p_facts: see expr_reason.
-create or replace function hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint,
-  p_node uuid, p_resources uuid[], p_facts jsonb, p_tolerate jsonb, p_taints jsonb) returns double precision
-language sql immutable parallel safe
-as $$
-  select case when s.taints = 0 then a.affinity else (a.affinity - 100 * s.taints) / (1 + s.taints) end
-  from (
-    select coalesce(
-      100 * sum((p.value ->> 'weight')::double precision) filter (where
-          hwqueue.exprs_hold(p.value -> 'when', p_labels, p_rack, p_node, p_resources, p_facts))
-        / sum(abs((p.value ->> 'weight')::double precision)), 0) as affinity
-    from jsonb_array_elements(p_preferred) p
-  ) a
-  cross join (
-    select case when p_taints = '[]' then 0
-      else jsonb_array_length(hwqueue.untolerated(p_taints, p_tolerate, array['prefer_no_schedule']))
-      end as taints
-  ) s
-$$;
-
 -- Returns how much a class's preferences count beside those of other classes, from 0.01 to 1.
 -- An affinity score is relative to the class's own weights. So two classes that prefer one node score
 -- the same there, however much the node matters to each. The strength tells them apart.
@@ -57,14 +32,31 @@ create or replace function hwqueue.class_strength(p_class hwqueue.placement_clas
 language sql immutable parallel safe
 as $$ select coalesce((p_class.placement ->> 'strength')::double precision, 100) / 100 $$;
 
--- Returns the affinity part of a class's score on a node: its affinity score times its strength.
+-- Returns the affinity part of a class's score on a node: how well it suits the class's preferences, from
+-- -100 to 100, times their strength. 100 * sum of matched weights / sum of absolute weights; 0 without
+-- preferences.
+-- This is Nomad's affinity score in percent. Every untolerated prefer_no_schedule taint counts as one
+-- more unmet preference that weighs as much as all others together. So each further taint lowers the
+-- score.
+-- p_facts: see expr_reason.
 create or replace function hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels jsonb,
   p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_taints jsonb) returns double precision
 language sql immutable parallel safe
 as $$
   select hwqueue.class_strength(p_class)
-    * hwqueue.affinity_score(p_class.preferred, p_labels, p_rack, p_node, p_resources, p_facts,
-      p_class.tolerate, p_taints)
+    * case when s.taints = 0 then a.affinity else (a.affinity - 100 * s.taints) / (1 + s.taints) end
+  from (
+    select coalesce(
+      100 * sum((p.value ->> 'weight')::double precision) filter (where
+          hwqueue.exprs_hold(p.value -> 'when', p_labels, p_rack, p_node, p_resources, p_facts))
+        / sum(abs((p.value ->> 'weight')::double precision)), 0) as affinity
+    from jsonb_array_elements(p_class.preferred) p
+  ) a
+  cross join (
+    select case when p_taints = '[]' then 0
+      else jsonb_array_length(hwqueue.untolerated(p_taints, p_class.tolerate, array['prefer_no_schedule']))
+      end as taints
+  ) s
 $$;
 
 -- Returns class_affinity as far as it can be cached. Null where it depends on other leases.
