@@ -67,6 +67,26 @@ def test_an_old_token_waits_for_nobody(direct: Direct, actor: Actors, how: str) 
     assert row["verdict"] == "lost"
 
 
+@pytest.mark.parametrize("how", [how for how in SETTLING if how != "extend"])
+def test_a_settlement_whose_node_waits_for_its_claim(direct: Direct, actor: Actors, how: str) -> None:
+    """Its session has extended the claim, against the order of locks: it gives way, and is told so."""
+    direct.spawn(QUEUE, NEEDS)
+    node = register(direct, capacity={"cpu_milli": 4000})
+    [claim] = direct.claim(QUEUE, *node)
+    worker, holder = actor().begin(), actor()
+    worker.conn.execute("set deadlock_timeout = '10ms'")
+    holder.conn.execute("set deadlock_timeout = '1min'")
+    SETTLING["extend"](worker.direct, claim)
+    settled = holder.parked(lambda d: d.settle_and_claim(QUEUE, *node, [claim], qty=0), behind=worker)
+    if how == "complete many":
+        assert [row["verdict"] for row in worker.direct.complete_many([claim])] == ["busy"]
+    else:
+        with refusing("QHL09"):
+            SETTLING[how](worker.direct, claim)
+    worker.rollback()
+    assert [row["verdict"] for row in settled.result(TIMEOUT)] == ["ok"]
+
+
 def test_a_node_that_another_session_holds(direct: Direct, actor: Actors) -> None:
     """A claim on it that commits under a batch is busy; an instance that was superseded is told so."""
     direct.spawn_many(QUEUE, [NEEDS] * 4)
