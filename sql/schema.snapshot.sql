@@ -1544,11 +1544,14 @@ CREATE FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint) RETURNS void
 CREATE FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_after interval, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.check_extend(p_extend interval) RETURNS void
+CREATE FUNCTION hwqueue.check_extend(p_extend interval, p_field text DEFAULT 'p_extend'::text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_gang_options(p_options jsonb, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.check_kept(p_lease uuid, p_value jsonb, p_field text, p_is_result boolean DEFAULT true) RETURNS void
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
@@ -1613,9 +1616,6 @@ CREATE FUNCTION hwqueue.check_regexp(p_pattern text, p_field text) RETURNS void
 CREATE FUNCTION hwqueue.check_request(p_queues text[], p_qty integer, p_claim_timeout interval) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.check_result(p_lease uuid, p_result jsonb, p_field text) RETURNS void
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.check_settlement(p_settlement jsonb, p_field text) RETURNS void
     LANGUAGE plpgsql STABLE;
 
@@ -1627,9 +1627,6 @@ CREATE FUNCTION hwqueue.check_span(p_span interval, p_field text, p_min interval
 
 CREATE FUNCTION hwqueue.check_step_name(p_name text, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.check_step_size(p_lease uuid, p_value jsonb, p_field text) RETURNS void
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_token(p_secret_sha256 bytea) RETURNS TABLE(name text, role text, tenant text, expires_at timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1713,10 +1710,10 @@ CREATE FUNCTION hwqueue.choose_cores(p_node hwqueue.node, p_used integer[], p_cp
 CREATE FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, p_wanted uuid[], p_exclusivity text, p_room hwqueue.headroom) RETURNS integer[]
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.choose_entries(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_room hwqueue.headroom, p_left integer, INOUT promoted integer, INOUT picked hwqueue.picked_entries) RETURNS record
+CREATE FUNCTION hwqueue.choose_from_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.choose_from_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
+CREATE FUNCTION hwqueue.choose_in_queue(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_room hwqueue.headroom, p_left integer, p_promoted integer, p_on_fast_path boolean, OUT picked hwqueue.picked_entries, OUT blocked bigint[], OUT is_new boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.choose_seen(p_request hwqueue.claim_request, p_seen hwqueue.seen_entries, p_limit integer, p_node hwqueue.node, OUT ctids tid[], OUT term_deltas jsonb, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
@@ -1726,9 +1723,6 @@ CREATE FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node
     LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, OUT queue_head hwqueue.queue_head, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT score double precision, OUT expires_at timestamp with time zone, OUT assignment jsonb) RETURNS record
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.claim_beside_reserved(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_moves boolean, p_drawn bigint) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb)
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, OUT classes bigint[], OUT blocked bigint[], OUT met bigint[]) RETURNS record
@@ -1793,7 +1787,7 @@ CREATE FUNCTION hwqueue.claim_holders(p_leases uuid[]) RETURNS jsonb
 CREATE FUNCTION hwqueue.claim_no(p_token bigint) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.claim_over_earmarks(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_before hwqueue.later_class) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb)
+CREATE FUNCTION hwqueue.claim_reserved(p_request hwqueue.claim_request, p_state hwqueue.node_state) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb)
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer DEFAULT 1, p_tasks text[] DEFAULT NULL::text[], p_claim_timeout interval DEFAULT NULL::interval) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb)
@@ -1909,9 +1903,6 @@ CREATE FUNCTION hwqueue.compare_tasks(p_defaults jsonb) RETURNS TABLE(task text,
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.compare_versions(p_left text, p_right text) RETURNS integer
-    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb DEFAULT NULL::jsonb) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2009,7 +2000,7 @@ CREATE FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role 
 CREATE FUNCTION hwqueue.current_actor() RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.current_generation() RETURNS bigint
+CREATE FUNCTION hwqueue.current_generation(p_node uuid DEFAULT NULL::uuid) RETURNS bigint
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now timestamp with time zone) RETURNS jsonb
@@ -2158,9 +2149,6 @@ CREATE FUNCTION hwqueue.earmark_room(p_class hwqueue.placement_class, p_node hwq
 CREATE FUNCTION hwqueue.earmark_start(p_gang_id uuid, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.earmarks_yield(p_leases uuid[], p_now timestamp with time zone) RETURNS boolean
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.edge_holds(p_wants text, p_state text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -2305,9 +2293,6 @@ CREATE FUNCTION hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint,
 
 CREATE FUNCTION hwqueue.expr_words(p_expr jsonb) RETURNS text
     LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[] DEFAULT '{}'::text[]) RETURNS boolean
-    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.exprs_of(p_required jsonb, p_of_profile boolean) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -2546,10 +2531,7 @@ CREATE FUNCTION hwqueue.first_step_error(p_run hwqueue.run) RETURNS text
 CREATE FUNCTION hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) RETURNS record
     LANGUAGE sql STABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.fit_at_head(p_node uuid, p_class_id bigint, p_limit integer, OUT fitting integer, OUT assignment jsonb) RETURNS record
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.fit_devices_at_head(p_node uuid, p_profile_id bigint, p_queue_id integer, p_class_id bigint, p_tasks text[], OUT fits boolean, OUT assignment jsonb, OUT gpu_used integer[], OUT score double precision) RETURNS record
+CREATE FUNCTION hwqueue.fit_at_head(p_node uuid, p_class_id bigint, p_limit integer, p_profile_id bigint DEFAULT NULL::bigint, p_queue_id integer DEFAULT NULL::integer, p_tasks text[] DEFAULT NULL::text[], OUT fitting integer, OUT assignment jsonb, OUT gpu_used integer[], OUT score double precision) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom, p_worth double precision[] DEFAULT NULL::double precision[]) RETURNS double precision
@@ -2566,9 +2548,6 @@ CREATE FUNCTION hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels
 
 CREATE FUNCTION hwqueue.fixed_part(p_name text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.flag_awaited(p_leases uuid[]) RETURNS void
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.flag_waiting(p_queue_ids integer[], p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
@@ -2958,9 +2937,6 @@ CREATE FUNCTION hwqueue.is_unmatched(p_fit hwqueue.class_mask, p_live bit varyin
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.is_unseen(p_xid xid8, p_unseen xid8[], p_next_xid xid8) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.is_version(p_version text, p_kind text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.isolated_resources(p_isolation jsonb, p_resources jsonb, p_field text) RETURNS jsonb
@@ -3610,9 +3586,6 @@ CREATE FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer DEFAULT 500) RE
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.node_generation(p_node uuid) RETURNS bigint
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.node_headroom(p_node hwqueue.node, p_load hwqueue.node_load) RETURNS hwqueue.headroom
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
@@ -4247,9 +4220,6 @@ CREATE FUNCTION hwqueue.reap_part(p_part text, p_most integer, p_limit integer, 
 CREATE FUNCTION hwqueue.reap_positions(p_sweeps boolean) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_scheduled(p_limit integer, p_now timestamp with time zone) RETURNS integer
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.reap_teams(p_looks text[], p_limit integer, p_budget interval, p_from hwqueue.reap_cursor, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql;
 
@@ -4656,7 +4626,7 @@ CREATE FUNCTION hwqueue.schema_version() RETURNS TABLE(revision text, bundle_sha
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.scope_includes(p_nodes jsonb, p_rack bigint, p_labels jsonb) RETURNS boolean
+CREATE FUNCTION hwqueue.scope_exprs(p_nodes jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.seconds_since(p_at timestamp with time zone, p_now timestamp with time zone) RETURNS double precision
@@ -5092,9 +5062,6 @@ CREATE FUNCTION hwqueue.tags_placement(p_tags jsonb, p_field text) RETURNS jsonb
 CREATE FUNCTION hwqueue.taint_effect(p_effect jsonb, p_field text) RETURNS text
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.taint_integer(p_value text) RETURNS numeric
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -5353,19 +5320,10 @@ CREATE FUNCTION hwqueue.verify_invariants() RETURNS TABLE(rule text, subject tex
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.version_in_range(p_version text, p_range text, p_kind text) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.version_meets(p_version text, p_op text, p_bound text, p_kind text) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.version_placement(p_run hwqueue.run) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.version_prerelease(p_version text) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.version_segments(p_version text) RETURNS numeric[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.versioned_run(p_run hwqueue.run, p_update jsonb) RETURNS hwqueue.run
     LANGUAGE plpgsql IMMUTABLE;
@@ -7781,9 +7739,11 @@ REVOKE ALL ON FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint) FROM PUB
 
 REVOKE ALL ON FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_after interval, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_extend(p_extend interval) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.check_extend(p_extend interval, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_gang_options(p_options jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_kept(p_lease uuid, p_value jsonb, p_field text, p_is_result boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text) FROM PUBLIC;
 
@@ -7827,8 +7787,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_regexp(p_pattern text, p_field text) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.check_request(p_queues text[], p_qty integer, p_claim_timeout interval) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_result(p_lease uuid, p_result jsonb, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.check_settlement(p_settlement jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_settlements(p_settle jsonb) FROM PUBLIC;
@@ -7836,8 +7794,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_settlements(p_settle jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.check_span(p_span interval, p_field text, p_min interval, p_max interval, p_range text, p_hint text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_step_name(p_name text, p_field text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.check_step_size(p_lease uuid, p_value jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea) TO hwqueue_operator;
@@ -7872,17 +7828,15 @@ REVOKE ALL ON FUNCTION hwqueue.choose_cores(p_node hwqueue.node, p_used integer[
 
 REVOKE ALL ON FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, p_wanted uuid[], p_exclusivity text, p_room hwqueue.headroom) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.choose_entries(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_room hwqueue.headroom, p_left integer, INOUT promoted integer, INOUT picked hwqueue.picked_entries) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.choose_from_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.choose_in_queue(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_room hwqueue.headroom, p_left integer, p_promoted integer, p_on_fast_path boolean, OUT picked hwqueue.picked_entries, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.choose_seen(p_request hwqueue.claim_request, p_seen hwqueue.seen_entries, p_limit integer, p_node hwqueue.node, OUT ctids tid[], OUT term_deltas jsonb, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb, p_held jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, OUT queue_head hwqueue.queue_head, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT score double precision, OUT expires_at timestamp with time zone, OUT assignment jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.claim_beside_reserved(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_moves boolean, p_drawn bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, OUT classes bigint[], OUT blocked bigint[], OUT met bigint[]) FROM PUBLIC;
 
@@ -7903,7 +7857,7 @@ REVOKE ALL ON FUNCTION hwqueue.claim_holders(p_leases uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_no(p_token bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.claim_over_earmarks(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_before hwqueue.later_class) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.claim_reserved(p_request hwqueue.claim_request, p_state hwqueue.node_state) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval) TO hwqueue_worker;
@@ -7965,8 +7919,6 @@ REVOKE ALL ON FUNCTION hwqueue.compare_tasks(p_defaults jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.compare_tasks(p_defaults jsonb) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.compare_tasks(p_defaults jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.compare_versions(p_left text, p_right text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb) TO hwqueue_admin;
@@ -8027,7 +7979,7 @@ GRANT ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p
 
 REVOKE ALL ON FUNCTION hwqueue.current_actor() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.current_generation() FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.current_generation(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8102,8 +8054,6 @@ REVOKE ALL ON FUNCTION hwqueue.earmark_order(p_lease uuid, OUT tier smallint, OU
 REVOKE ALL ON FUNCTION hwqueue.earmark_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_own hwqueue.node_load, INOUT p_load hwqueue.node_load, OUT assignment jsonb, OUT fits boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.earmark_start(p_gang_id uuid, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.earmarks_yield(p_leases uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.edge_holds(p_wants text, p_state text) FROM PUBLIC;
 
@@ -8184,8 +8134,6 @@ REVOKE ALL ON FUNCTION hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack 
 
 REVOKE ALL ON FUNCTION hwqueue.expr_words(p_expr jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.exprs_of(p_required jsonb, p_of_profile boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.exprs_within(p_placement jsonb) FROM PUBLIC;
@@ -8260,9 +8208,7 @@ REVOKE ALL ON FUNCTION hwqueue.first_step_error(p_run hwqueue.run) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fit_at_head(p_node uuid, p_class_id bigint, p_limit integer, OUT fitting integer, OUT assignment jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.fit_devices_at_head(p_node uuid, p_profile_id bigint, p_queue_id integer, p_class_id bigint, p_tasks text[], OUT fits boolean, OUT assignment jsonb, OUT gpu_used integer[], OUT score double precision) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.fit_at_head(p_node uuid, p_class_id bigint, p_limit integer, p_profile_id bigint, p_queue_id integer, p_tasks text[], OUT fitting integer, OUT assignment jsonb, OUT gpu_used integer[], OUT score double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom, p_worth double precision[]) FROM PUBLIC;
 
@@ -8273,8 +8219,6 @@ REVOKE ALL ON FUNCTION hwqueue.fitting_classes(p_request hwqueue.claim_request, 
 REVOKE ALL ON FUNCTION hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_taints jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fixed_part(p_name text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.flag_awaited(p_leases uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.flag_waiting(p_queue_ids integer[], p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8504,8 +8448,6 @@ REVOKE ALL ON FUNCTION hwqueue.is_unlocked(p_xmax xid) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.is_unmatched(p_fit hwqueue.class_mask, p_live bit varying) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_unseen(p_xid xid8, p_unseen xid8[], p_next_xid xid8) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.is_version(p_version text, p_kind text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.isolated_resources(p_isolation jsonb, p_resources jsonb, p_field text) FROM PUBLIC;
 
@@ -8885,8 +8827,6 @@ REVOKE ALL ON FUNCTION hwqueue.node_anchors(p_node uuid, p_resources uuid[]) FRO
 REVOKE ALL ON FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.node_generation(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_headroom(p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
 
@@ -9285,8 +9225,6 @@ REVOKE ALL ON FUNCTION hwqueue.reap_part(p_part text, p_most integer, p_limit in
 
 REVOKE ALL ON FUNCTION hwqueue.reap_positions(p_sweeps boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_scheduled(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.reap_teams(p_looks text[], p_limit integer, p_budget interval, p_from hwqueue.reap_cursor, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_tolerated(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
@@ -9520,7 +9458,7 @@ GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_planner;
 GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.scope_includes(p_nodes jsonb, p_rack bigint, p_labels jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.scope_exprs(p_nodes jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.seconds_since(p_at timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9787,8 +9725,6 @@ REVOKE ALL ON FUNCTION hwqueue.tags_placement(p_tags jsonb, p_field text) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.taint_effect(p_effect jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.taint_integer(p_value text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb) TO hwqueue_admin;
@@ -9959,13 +9895,7 @@ GRANT ALL ON FUNCTION hwqueue.verify_invariants() TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.version_in_range(p_version text, p_range text, p_kind text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.version_meets(p_version text, p_op text, p_bound text, p_kind text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.version_placement(p_run hwqueue.run) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.version_prerelease(p_version text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.version_segments(p_version text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.versioned_run(p_run hwqueue.run, p_update jsonb) FROM PUBLIC;
 

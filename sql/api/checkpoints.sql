@@ -29,7 +29,7 @@ declare
   v_until timestamptz;
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_step_name(p_name, 'p_name'),
-    hwqueue.check_step_size(p_lease, p_state, 'p_state');
+    hwqueue.check_kept(p_lease, p_state, 'p_state', false);
   if p_extend is not null then
     perform hwqueue.check_extend(p_extend);
     p_extend := hwqueue.in_seconds(p_extend);
@@ -133,7 +133,7 @@ declare
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_step_name(p_name, 'p_name'),
     hwqueue.json_text(to_jsonb(p_key), 'p_key', 255), hwqueue.find_lease(p_lease),
-    hwqueue.check_step_size(p_lease, p_payload, 'p_payload');
+    hwqueue.check_kept(p_lease, p_payload, 'p_payload', false);
   state := hwqueue.hold_state(p_lease);
   if state not in ('scheduled', 'pending', 'claimed') then
     if not exists (

@@ -14,7 +14,7 @@
 -- Grants a node up to p_qty leases that it may run now, best first. No rows: there are none.
 -- p_tasks: only leases of these tasks; null: of all. p_claim_timeout: for leases that set none; null:
 -- the queue's. expires_at is when the claim ends unless it is heartbeated.
--- What is reserved for the node comes first, and alone (claim_beside_reserved). Else the claim takes the head
+-- What is reserved for the node comes first, and alone (claim_reserved). Else the claim takes the head
 -- of the node's queues if nothing has to be decided there (claim_at_head, lock_at_head). Otherwise it
 -- compares classes (claim_general). Nothing gets room that is earmarked, but what comes before the earmark.
 -- Locks: node_state, then scheduled and ready entries (skip locked); now and then the low-water marks,
@@ -41,11 +41,6 @@ begin
   select s.* into v_state from hwqueue.node_state s where s.node_id = p_node for no key update;
   if v_state.has_reserved and v_state.node_epoch = p_epoch and v_state.login = session_user then
     v_state := hwqueue.expand_node(v_state);
-    return query select f.* from hwqueue.claim_beside_reserved(
-      row(p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null, null), v_state, v_moves,
-      v_drawn) f;
-    perform hwqueue.follow_ended(false);
-    return;
   end if;
   v_head := hwqueue.claim_at_head(v_state, p_queues, case when v_state.node_epoch = p_epoch then p_qty end,
     p_tasks, p_claim_timeout, v_moves, v_drawn);
@@ -120,7 +115,7 @@ begin
   elsif v_completed = 0 and cardinality(v_plain) = 1 and v_plain[1] is not null then
     lease_id := p_settle -> 0 ->> 'lease_id';
     v_result := nullif(p_settle -> 0 -> 'result', 'null');
-    perform hwqueue.check_result(lease_id, v_result, 'p_settle[0].result');
+    perform hwqueue.check_kept(lease_id, v_result, 'p_settle[0].result');
     if hwqueue.end_completed_claim(lease_id, v_plain[1], p_node, true, false, v_result) then
       v_plain := '{}';
       kind := 'settled';
@@ -145,16 +140,8 @@ begin
     return;
   elsif v_state.has_reserved then
     v_state := hwqueue.expand_node(v_state);
-    return query select 'claimed', null::int, f.lease_id, null::text, 'claimed', f.claim_token, f.attempt,
-        f.queue, f.task_name, f.params, f.headers, f.score, f.expires_at, f.assignment
-      from hwqueue.claim_beside_reserved(
-        row(p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null, null), v_state,
-        v_moves, v_drawn) f;
-    perform hwqueue.follow_ended(false);
-    return;
   end if;
-  v_head := hwqueue.claim_at_head(v_state, p_queues, case when v_state.node_epoch = p_epoch then p_qty end,
-    p_tasks, p_claim_timeout, v_moves, v_drawn);
+  v_head := hwqueue.claim_at_head(v_state, p_queues, p_qty, p_tasks, p_claim_timeout, v_moves, v_drawn);
   if v_head.lease_id is not null then
     kind := 'claimed';
     state := 'claimed';
@@ -202,7 +189,7 @@ begin
     perform hwqueue.require_read_committed();
   end if;
   if v_result is not null then
-    perform hwqueue.check_result(p_lease, v_result, 'result');
+    perform hwqueue.check_kept(p_lease, v_result, 'result');
   end if;
   if not hwqueue.end_completed_claim(p_lease, p_token, null, false, false, v_result) then
     -- its node is held, or the claim itself, by this session or another one, or it is gone

@@ -462,8 +462,10 @@ begin
   v_own := array(
     select distinct i.lease_id from unnest(p_lease_ids) i(lease_id)
     where v_tenants is null or hwqueue.is_own_lease(i.lease_id, v_tenants));
-  if p_notify then
-    perform hwqueue.flag_awaited(v_own);
+  if p_notify then  -- one that another session holds is flagged when the caller asks again
+    update hwqueue.claim c set is_awaited = true where c.lease_id = any (array(
+      select x.lease_id from hwqueue.claim x
+      where x.lease_id = any (v_own) and not x.is_awaited for update skip locked));
   end if;
   -- read after the flags are set: a claim that has ended by then is seen to have ended
   return query

@@ -42,7 +42,7 @@ returns table (task text, is_set boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_version text := case when hwqueue.is_version(p_version, 'version') then p_version end;
+  v_version text := case when hwqueue.version_in_range(p_version, p_version, 'version') then p_version end;
   v_defaults jsonb;
   v_digest bytea;
   v_before jsonb;
@@ -62,9 +62,8 @@ begin
       earlier = t.earlier[greatest(1, cardinality(t.earlier) - 98):]
         || array_remove(array[hwqueue.defaults_digest(t.defaults)], v_digest)
     where case when p_forces then t.defaults <> excluded.defaults or t.by_hand when t.by_hand then false
-      else case hwqueue.compare_versions(coalesce(v_version, t.version, '0'),
-        coalesce(t.version, v_version, '0'))
-        when 1 then true when -1 then false
+      else case when hwqueue.version_in_range(v_version, '>' || t.version, 'order') then true
+        when hwqueue.version_in_range(v_version, '<' || t.version, 'order') then false
         else case when v_digest = hwqueue.defaults_digest(t.defaults)
           then t.version is null and v_version is not null else v_digest <> all (t.earlier) end end end;
     is_set := found;

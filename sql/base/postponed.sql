@@ -21,13 +21,6 @@ as $$
     false)
 $$;
 
--- How long judging, and ending claims, may each run in one call: a second, or a quarter of
--- statement_timeout where that is less. Each does one step at least. Measured by the real clock, because
--- it limits the server's work and does not decide what is due.
-create or replace function hwqueue.upkeep_budget() returns interval
-language sql stable
-as $$ select least(interval '1 second', nullif(current_setting('statement_timeout'), '0')::interval / 4) $$;
-
 -- What a call has done that begins. p_holds: it holds the cursor, so its notes are its own.
 create or replace function hwqueue.nothing_done(p_holds boolean) returns hwqueue.upkeep_done
 language sql immutable

@@ -62,6 +62,13 @@ create or replace function hwqueue.in_seconds(p_span interval) returns interval
 language sql immutable parallel safe
 as $$ select make_interval(secs => extract(epoch from p_span)::double precision) $$;
 
+-- How long judging, and ending claims, may each run in one call: a second, or a quarter of
+-- statement_timeout where that is less. Each does one step at least. Measured by the real clock, because
+-- it limits the server's work and does not decide what is due.
+create or replace function hwqueue.upkeep_budget() returns interval
+language sql stable
+as $$ select least(interval '1 second', nullif(current_setting('statement_timeout'), '0')::interval / 4) $$;
+
 -- Returns the oldest running transaction that may have written to a relation, at most the next id to be
 -- assigned.
 -- A transaction that writes to a relation holds a lock above AccessShareLock on it until it ends. A

@@ -80,6 +80,15 @@ as $$
       and (p_with_earmarks or c.is_earmark is null)), 1)
 $$;
 
+-- What these leases have booked on a node: their assignments.
+create or replace function hwqueue.booked_on(p_node uuid, p_leases uuid[]) returns jsonb[]
+language sql stable
+as $$
+  select array(
+    select c.assignment from hwqueue.claim c
+    where c.lease_id = any (p_leases) and c.node_id = p_node and c.assignment is not null)
+$$;
+
 -- Counts an assignment as in use on a node, p_copies times; -1 releases what a claim had allocated. False: it
 -- is null. p_gpu_used: what of each device is in use then; null: not known.
 -- Locks: the caller holds node_state. Not idempotent.

@@ -43,8 +43,8 @@ begin
 end
 $$;
 
--- Locks the states of these nodes, by node_id. False, having locked none: who holds one waits for a claim that
--- this transaction has held since an earlier call (extend_claim, say), against the order of locks.
+-- Locks the states of these nodes, by node_id. False, having locked none: who holds one waits for a claim
+-- that this transaction has held since an earlier call (extend_claim, say), against the order of locks.
 -- Locks: node_state.
 create or replace function hwqueue.lock_nodes(p_nodes uuid[]) returns boolean
 language plpgsql volatile

@@ -63,15 +63,6 @@ begin
 end
 $$;
 
--- What these leases have booked on a node: their assignments.
-create or replace function hwqueue.booked_on(p_node uuid, p_leases uuid[]) returns jsonb[]
-language sql stable
-as $$
-  select array(
-    select c.assignment from hwqueue.claim c
-    where c.lease_id = any (p_leases) and c.node_id = p_node and c.assignment is not null)
-$$;
-
 -- Whether a load fits into a node: each amount, each device and each core. One expression without subqueries,
 -- so that the planner inlines it: of a large gang, upkeep asks it for many nodes.
 create or replace function hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.node_load) returns boolean

@@ -28,49 +28,28 @@ begin
 end
 $$;
 
--- Checks that a state or payload fits the limit that the lease's queue sets for params.
--- Raises: QHA01.
-create or replace function hwqueue.check_step_size(p_lease uuid, p_value jsonb, p_field text) returns void
-language plpgsql stable
-as $$
-begin
-  perform hwqueue.check_payload(p_value, p_field, coalesce((
-    select q.max_params_bytes
-    from hwqueue.lease l join hwqueue.queue q on q.queue_id = l.queue_id
-    where l.lease_id = p_lease), 10000000));
-end
-$$;
-
 -- Writes a checkpoint over the one of its name; a new one gets the next number. A lease has at most 10,000,
 -- about: sessions that save at once do not count each other's.
 -- Locks: the caller holds the claim; the checkpoint. Raises: QHA01.
 create or replace function hwqueue.write_checkpoint(p_row hwqueue.checkpoint) returns void
 language plpgsql volatile
 as $$
-declare
-  v_row hwqueue.checkpoint := p_row;
 begin
-  update hwqueue.checkpoint c
-  set claim_token = p_row.claim_token, saved_at = p_row.saved_at, is_open = p_row.is_open,
-      state = p_row.state, signal = p_row.signal, waits_until = p_row.waits_until
-  where c.lease_id = p_row.lease_id and c.name = p_row.name;
-  if found then
-    return;
-  end if;
-  v_row.number := 1 + coalesce((
+  p_row.number := 1 + coalesce((
     select c.number from hwqueue.checkpoint c
     where c.lease_id = p_row.lease_id and c.number > 0
     order by c.number desc limit 1), 0);
-  if v_row.number > 10000 then
+  insert into hwqueue.checkpoint as c values (p_row.*)
+  on conflict (lease_id, name) do update
+  set claim_token = excluded.claim_token, saved_at = excluded.saved_at, is_open = excluded.is_open,
+      state = excluded.state, signal = excluded.signal, waits_until = excluded.waits_until
+  returning c.number into p_row.number;
+  if p_row.number > 10000 then
     perform hwqueue.refuse('QHA01',
       format('lease %s has 10000 checkpoints, no more are kept', p_row.lease_id),
       jsonb_build_object('field', 'p_name', 'lease_id', p_row.lease_id, 'name', p_row.name),
       'save larger steps, or one checkpoint that is written over; or spawn a lease for each part');
   end if;
-  insert into hwqueue.checkpoint values (v_row.*)
-  on conflict (lease_id, name) do update
-  set claim_token = excluded.claim_token, saved_at = excluded.saved_at, is_open = excluded.is_open,
-      state = excluded.state, signal = excluded.signal, waits_until = excluded.waits_until;
 end
 $$;
 
@@ -169,55 +148,6 @@ as $$
   select c from hwqueue.checkpoint c
   where c.lease_id = p_lease.lease_id and c.claim_token = p_lease.claim_token and c.is_open
   order by c.saved_at desc, c.name limit 1
-$$;
-
--- Lets a lease that goes back prefer the node on which its handler was suspended, and no longer the one of
--- the suspension before. p_node null: none. The preference is a part of its class, so leases of a class and a
--- node share one. It is left out of a placement that has as many preferences as one may have.
--- Locks: the caller holds the lease row; a new class.
-create or replace function hwqueue.prefer_own_node(p_lease uuid, p_node uuid) returns void
-language plpgsql volatile
-as $$
-declare
-  v_before uuid := (select l.near_node from hwqueue.lease l where l.lease_id = p_lease);
-  v_class hwqueue.placement_class;
-  v_placement jsonb;
-  v_wishes jsonb[];  -- to prefer the node, and the one before, in normal form
-  v_near uuid;
-begin
-  v_wishes := array(
-    select case when n is not null
-      then format('{"prefer": [{"when": [{"node": ["%s"]}], "weight": 100}]}', n)::jsonb end
-    from unnest(array[p_node, v_before]) with ordinality i(n, turn) order by i.turn);
-  select c.* into v_class
-  from hwqueue.lease l
-  join hwqueue.placement_class c on c.class_id = l.class_id
-  where l.lease_id = p_lease;
-  v_placement := v_class.placement;
-  if v_before is not null then
-    v_placement := v_placement - 'prefer' || hwqueue.present('prefer', (
-      select jsonb_agg(e.value order by e.ordinality)
-      from jsonb_array_elements(v_placement -> 'prefer') with ordinality e
-      where e.value <> v_wishes[2] #> '{prefer,0}'));
-  end if;
-  if p_node is not null and jsonb_array_length(coalesce(v_placement -> 'prefer', '[]')) < 100
-    and not exists (  -- then it is the lease's own, and stays when this one goes
-      select from jsonb_array_elements(v_placement -> 'prefer') e
-      where e.value = v_wishes[1] #> '{prefer,0}') then
-    begin
-      v_placement := hwqueue.check_cost(hwqueue.merge_placements(v_placement, v_wishes[1], 'near'), 'near');
-      v_near := p_node;
-    exception when sqlstate 'QHC03' or sqlstate 'QHC04' then
-      v_near := null;
-    end;
-  end if;
-  update hwqueue.lease l
-  set near_node = v_near,
-      class_id = hwqueue.find_class(row(v_class.queue_id, v_class.task_name, v_class.tenant,
-        v_class.service_id, v_class.labels, v_placement, v_class.patience, v_class.target,
-        v_class.max_run, v_class.is_choice))
-  where l.lease_id = p_lease;
-end
 $$;
 
 -- Checkpoints and signals whose lease is gone: neither it nor its outcome is there.

@@ -16,6 +16,10 @@
 -- limits. p_state: the node's row, locked by the caller. p_queue_head: the head of the only queue, if the
 -- caller has read it. p_moves, p_drawn: whether this claim advances low-water marks, and the last
 -- position drawn before this transaction had an id.
+-- A node with reservations is granted these first, and alone (claim_reserved). An earmark waits for a place
+-- of the worker as it waits for a device. A node that has just registered is granted nothing else before
+-- everywhere tasks have booked their room (expands_until).
+-- When nothing is found it promotes what fell due, unless this claim has done so, and tries again.
 -- Locks and raises as claim_task. Not idempotent.
 create or replace function hwqueue.claim_general(p_request hwqueue.claim_request,
   p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_moves boolean, p_drawn bigint)
@@ -24,7 +28,6 @@ returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, 
 language plpgsql volatile
 as $$
 declare
-  v_state hwqueue.node_state := p_state;
   v_generation bigint;
   v_queue_head hwqueue.queue_head := p_queue_head;  -- null: of several queues
   v_promoted int;  -- leases that fell due and were made ready; null: the session has looked just now
@@ -32,27 +35,37 @@ declare
   v_node hwqueue.node;
   v_load hwqueue.node_load;
   v_room hwqueue.headroom;
-  v_left int := p_request.qty;
-  v_chosen record;
+  v_left int;
+  v_tried record;
   v_picked hwqueue.picked_entries;
   v_count int;
   v_mover hwqueue.ready;  -- a random one of those granted, so each class has its turn
   v_class hwqueue.placement_class;
   v_taken record;
   v_assignment jsonb;
-  v_moves boolean;
 begin
-  if (v_state.node_epoch = p_request.node_epoch and v_state.login = session_user) is not true then
+  if (p_state.node_epoch = p_request.node_epoch and p_state.login = session_user) is not true then
     perform hwqueue.lock_node(p_request.node_id, coalesce(p_request.node_epoch, 0));  -- says why
   end if;
+  if p_state.has_reserved then
+    return query select r.* from hwqueue.claim_reserved(p_request, p_state) r;
+    p_request.qty := case when not found and (p_state.expands_until > hwqueue.clock()) is not true then (
+      select case when bool_or(c.is_earmark) then least(p_request.qty, min(n.concurrency) - count(*)::int)
+        else p_request.qty end
+      from hwqueue.claim c join hwqueue.node n using (node_id) where c.node_id = p_request.node_id) end;
+    if (p_request.qty > 0) is not true then
+      return;
+    end if;
+  end if;
+  v_left := p_request.qty;
   v_generation := case
-    when hwqueue.is_this_life(v_state.server_started_at, v_state.recovered_to, v_state.storage_path)
-    then v_state.generation else hwqueue.node_generation(p_request.node_id) end;
+    when hwqueue.is_this_life(p_state.server_started_at, p_state.recovered_to, p_state.storage_path)
+    then p_state.generation else hwqueue.current_generation(p_request.node_id) end;
   p_request.now := hwqueue.clock();
-  if p_queue_head.is_tried and v_left > 1 and not v_state.has_limits then
+  if p_queue_head.is_tried and v_left > 1 and not p_state.has_limits then
     v_picked.ctids := hwqueue.lock_at_head(p_request, p_queue_head, v_left);
   elsif p_queue_head.is_tried and v_left > 1 and cardinality(p_queue_head.classes) = 1 then
-    v_taken := hwqueue.fit_at_head(v_state.node_id, p_queue_head.classes[1], v_left);
+    v_taken := hwqueue.fit_at_head(p_state.node_id, p_queue_head.classes[1], v_left);
     v_picked.ctids := hwqueue.lock_at_head(p_request, p_queue_head, coalesce(v_taken.fitting, 0));
     v_assignment := v_taken.assignment;
   end if;
@@ -63,7 +76,7 @@ begin
         select r.* into v_mover from hwqueue.ready r
         where r.ctid = (select v_picked.ctids[1 + floor(random() * v_count)::int]);
       end if;
-      if v_is_open and v_state.has_limits then
+      if v_is_open and p_state.has_limits then
         select c.* into v_class from hwqueue.placement_class c
         where c.class_id = (
           select r.class_id from hwqueue.ready r where r.ctid = v_picked.ctids[1]);
@@ -71,83 +84,165 @@ begin
         v_load := v_taken.p_load;
         v_assignment := v_taken.assignment;
       elsif v_assignment is not null then
-        perform hwqueue.book_room(v_state.node_id, v_assignment, v_count);
+        perform hwqueue.book_room(p_state.node_id, v_assignment, v_count);
       end if;
       return query
-        select g.* from hwqueue.grant_entries(p_request, v_picked, v_state,
+        select g.* from hwqueue.grant_entries(p_request, v_picked, p_state,
           case when v_is_open then v_queue_head else p_queue_head end, v_generation, v_assignment) g;
       v_left := v_left - v_count;
+    elsif v_is_open then
+      exit when v_promoted is not null;
+      v_promoted := hwqueue.promote_due(p_request.queue_ids, v_left + 20, p_request.now);
+      exit when v_promoted = 0;
+      v_picked.on_fast_path := v_queue_head.queue_id <> all (p_state.pinned_queues);
     end if;
-    exit when v_left = 0 or v_is_open and v_count = 0;
-    if v_is_open then
-      v_room := case when v_state.has_limits then hwqueue.node_headroom(v_node, v_load) end;
-    else
-      v_promoted := hwqueue.promote_last(v_state, p_queue_head, v_left + 20, p_request.now);
+    exit when v_left = 0;
+    if not v_is_open then
+      v_promoted := hwqueue.promote_last(p_state, p_queue_head, v_left + 20, p_request.now);
       exit when v_promoted = 0;
       v_is_open := true;
-      v_state.awaits_terms := v_state.awaits_terms
+      p_state.awaits_terms := p_state.awaits_terms
         and hwqueue.take_publish_step(p_request.node_id, p_request.now);
-      if cardinality(p_request.queues) > 1 or not v_state.on_fast_path then
+      if cardinality(p_request.queues) > 1 or not p_state.on_fast_path then
         v_queue_head := null;
       elsif v_queue_head.first_is_best is null then  -- not read yet, or by read_past_blocked, in vain
         select q.* into v_queue_head
-        from hwqueue.read_queue_head(p_request.queues[1], v_state.profile_id, v_state.classes_seen,
-          v_state.classes_unseen, false) q;
+        from hwqueue.read_queue_head(p_request.queues[1], p_state.profile_id, p_state.classes_seen,
+          p_state.classes_unseen, false) q;
       end if;
       p_request.queue_ids := coalesce(v_queue_head.queue_ids, hwqueue.open_queues(p_request.queues));
       v_promoted := coalesce(v_promoted, hwqueue.promote_if_due(p_request.queues, p_request.queue_ids,
         p_request.qty + 20, p_request.now));
-      v_picked.on_fast_path := v_state.on_fast_path and v_queue_head.queue_id is not null
-        and v_queue_head.queue_id <> all (v_state.pinned_queues);
-      if v_state.has_limits then
-        v_node := hwqueue.read_node(v_state.node_id);
-        v_load := hwqueue.read_load(v_state.node_id);
-        v_room := hwqueue.node_headroom(v_node, v_load);
+      v_picked.on_fast_path := v_queue_head.queue_id <> all (p_state.pinned_queues);
+      if p_state.has_limits then
+        v_node := hwqueue.read_node(p_state.node_id);
+        v_load := hwqueue.read_load(p_state.node_id);
       end if;
     end if;
-    v_chosen := hwqueue.choose_entries(p_request, v_state, v_queue_head, v_room, v_left, v_promoted,
-      v_picked);
-    v_promoted := v_chosen.promoted;
-    v_picked := v_chosen.picked;
+    v_room := case when p_state.has_limits then hwqueue.node_headroom(v_node, v_load) end;
+    v_tried := hwqueue.choose_in_queue(p_request, p_state, v_queue_head, v_room, v_left, v_promoted,
+      v_picked.on_fast_path);
+    v_picked := v_tried.picked;
+    if v_picked.ctids = '{}' then
+      v_picked := hwqueue.choose_by_score(p_request, p_state, v_room,
+        case when p_state.has_limits then 1 else v_left end, v_tried.blocked, v_tried.is_new);
+    end if;
   end loop;
   if v_load.node_id is not null and v_left < p_request.qty then
     perform hwqueue.write_load(v_load);
   end if;
   -- marks move by what was granted, not by what was asked for
-  v_moves := p_moves
+  p_moves := p_moves
     and hwqueue.should_advance_low_water(32 * (p_request.qty - v_left) / least(p_request.qty, 32));
-  if v_left = p_request.qty or v_moves
-     or p_request.now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
-    perform hwqueue.after_claim(v_state, coalesce(p_request.queue_ids, p_queue_head.queue_ids), v_mover,
-      v_left < p_request.qty, v_moves, p_drawn, p_request.now);
+  if v_left = p_request.qty or p_moves
+     or p_request.now - p_state.seen_at > p_state.heartbeat_timeout / 8 then
+    perform hwqueue.after_claim(p_state, coalesce(p_request.queue_ids, p_queue_head.queue_ids), v_mover,
+      v_left < p_request.qty, p_moves, p_drawn, p_request.now);
   end if;
 end
 $$;
 
--- Locks the entries that the claim grants next: picked.ctids, best first, of one score; {}: there are
--- none. It tries the head of the only queue, then compares all classes. When these find nothing it
--- promotes what fell due, unless this claim has done so, and tries again. p_left: how many leases are not
--- granted yet.
--- picked: on_fast_path goes false when nothing could be had at the head, so that the next call of the
--- claim does not try there again. term_deltas: what its claim adds to the counters.
--- Locks and raises: what choose_by_score and promote_due do.
-create or replace function hwqueue.choose_entries(p_request hwqueue.claim_request,
+-- Grants what a node has reserved. Where there is none, leases that come before what is earmarked there by
+-- tier and rank, one by one, as if those earmarks were not there. The load of the node counts both meanwhile.
+-- Locks: the caller holds node_state; as fetch_reserved and choose_by_score; the earmarks that it passes,
+-- skip locked. Raises: QHQ01, QHN01. Not idempotent.
+create or replace function hwqueue.claim_reserved(p_request hwqueue.claim_request, p_state hwqueue.node_state)
+returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb,
+  headers jsonb, score double precision, expires_at timestamptz, assignment jsonb)
+language plpgsql volatile
+as $$
+declare
+  v_before hwqueue.later_class;
+  v_node hwqueue.node;
+  v_passed uuid[];
+  v_kept jsonb[];
+  v_load hwqueue.node_load;
+  v_left int;
+  v_room hwqueue.headroom;
+  v_picked hwqueue.picked_entries;
+  v_class hwqueue.placement_class;
+  v_taken record;
+begin
+  return query select f.* from hwqueue.fetch_reserved(p_request) f;
+  if found or p_state.expands_until > hwqueue.clock() then
+    return;
+  end if;
+  for v_before in
+    select distinct 0, o.tier, o.rank from hwqueue.claim c
+    cross join lateral hwqueue.earmark_order(c.lease_id) o
+    where c.node_id = p_state.node_id and c.is_earmark order by o.tier, o.rank
+  loop
+    v_node := hwqueue.read_node(p_state.node_id);
+    v_passed := hwqueue.later_earmarks(p_state.node_id, v_before.tier, v_before.rank);
+    v_kept := hwqueue.booked_on(p_state.node_id, v_passed);
+    v_load := hwqueue.add_uses(hwqueue.read_load(p_state.node_id), v_node, v_kept, -1);
+    p_request.now := hwqueue.clock();
+    p_request.queue_ids := hwqueue.open_queues(p_request.queues);
+    v_left := least(p_request.qty, v_node.concurrency - (
+      select count(*)::int from hwqueue.claim c
+      where c.node_id = p_state.node_id and c.lease_id <> all (v_passed)));
+    while v_left > 0 loop
+      v_room := hwqueue.node_headroom(v_node, v_load);
+      begin
+        v_picked := hwqueue.choose_by_score(p_request, p_state, v_room, 1, '{}', false, v_before);
+        if v_picked.ctids <> '{}' and cardinality(v_passed) > cardinality(array(
+            select c.lease_id from hwqueue.claim c
+            where c.lease_id = any (v_passed) and c.is_earmark for update skip locked)) then
+          perform hwqueue.abort_subtransaction();
+        end if;
+      exception when sqlstate 'HWX01' then  -- upkeep backs one of them
+        v_picked.ctids := '{}';
+      end;
+      exit when v_picked.ctids = '{}';
+      select c.* into v_class from hwqueue.placement_class c
+      where c.class_id = (
+        select r.class_id from hwqueue.ready r where r.ctid = v_picked.ctids[1]);
+      v_taken := hwqueue.allocate_for_class(v_class, v_node, v_room, v_load);
+      v_left := v_left - 1;
+      v_load := v_taken.p_load;
+      return query
+        select g.* from hwqueue.grant_entries(p_request, v_picked, p_state, null,
+          hwqueue.current_generation(p_state.node_id), v_taken.assignment) g;
+    end loop;
+    if v_class.class_id is not null then
+      perform hwqueue.write_load(hwqueue.add_uses(v_load, v_node, v_kept, 1));
+      return;
+    end if;
+  end loop;
+end
+$$;
+
+-- Locks the entries at the head of the only queue that the claim grants next: picked.ctids, best first, of
+-- one score; {}: nothing could be had there, or it has no single queue. p_left: how many leases are not
+-- granted yet. p_promoted: what fell due was made ready, so what was read of the queue is out of date.
+-- p_on_fast_path: false once nothing could be had there, so that the claim does not try there again.
+-- blocked, is_new: as choose_at_head says.
+-- Locks as choose_at_head. Not idempotent.
+create or replace function hwqueue.choose_in_queue(p_request hwqueue.claim_request,
   p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_room hwqueue.headroom, p_left int,
-  inout promoted int, inout picked hwqueue.picked_entries)
+  p_promoted int, p_on_fast_path boolean, out picked hwqueue.picked_entries, out blocked bigint[],
+  out is_new boolean)
 language plpgsql volatile
 as $$
 declare
   v_limit int := case when p_state.has_limits then 1 else p_left end;  -- each grant changes what fits
-  v_is_few boolean := cardinality(p_queue_head.classes) <= 64;
-  v_is_read boolean := p_left = p_request.qty and coalesce(promoted, 0) = 0;
-  v_has_tried boolean := coalesce(v_is_read and p_queue_head.is_tried and not p_state.has_limits, false);
-  v_queue_head hwqueue.queue_head;  -- null: what was read is out of date
+  v_queue_head hwqueue.queue_head := case
+    when p_left = p_request.qty and coalesce(p_promoted, 0) = 0 then p_queue_head end;
+  v_has_tried boolean := coalesce(v_queue_head.is_tried and not p_state.has_limits, false);
   v_eligible hwqueue.profile_queue;
   v_taken record;
-  v_blocked bigint[];
-  v_is_new boolean;
 begin
-  if p_queue_head.first_is_best then  -- read with the head
+  picked := row('{}', 0, null, p_on_fast_path)::hwqueue.picked_entries;
+  blocked := '{}';
+  is_new := false;
+  if v_has_tried and cardinality(p_queue_head.classes) <= 64 then
+    -- as lock_in_window goes on when it finds nothing
+    picked.ctids := hwqueue.lock_class_heads(p_queue_head.classes, p_queue_head.queue_id, 0::smallint,
+      p_queue_head.rank, p_queue_head.position, v_limit, p_request.now);
+    return;
+  elsif p_on_fast_path is not true or p_queue_head.queue_id is null then
+    return;
+  elsif v_queue_head.first_is_best then  -- read with the head
     v_eligible.profile_id := p_state.profile_id;
     v_eligible.queue_id := p_queue_head.queue_id;
     v_eligible.classes := p_queue_head.classes;
@@ -156,47 +251,21 @@ begin
     v_eligible.most_memory_mib := p_queue_head.most_memory_mib;
     v_eligible.scores_equal := true;
     v_eligible.checked := p_queue_head.checked;
+  else
+    select s.* into v_eligible from hwqueue.profile_queue s
+    where s.profile_id = p_state.profile_id and s.queue_id = p_request.queue_ids[1];
   end if;
-  if v_has_tried and v_is_few then  -- lock_in_window goes on like this when it finds nothing
-    picked.ctids := hwqueue.lock_class_heads(p_queue_head.classes, p_queue_head.queue_id, 0::smallint,
-      p_queue_head.rank, p_queue_head.position, v_limit, p_request.now);
-    if picked.ctids <> '{}' then
-      return;
-    end if;
-  end if;
-  loop
-    v_queue_head := case when v_is_read then p_queue_head end;
+  if v_eligible.checked is not null then
     v_queue_head.is_tried := v_has_tried;
-    picked := row('{}', 0, null, picked.on_fast_path)::hwqueue.picked_entries;
-    v_blocked := '{}';
-    v_is_new := false;
-    if picked.on_fast_path and not (v_has_tried and v_is_few) then
-      if v_queue_head.first_is_best is not true then
-        select s.* into v_eligible
-        from hwqueue.profile_queue s
-        where s.profile_id = p_state.profile_id and s.queue_id = p_request.queue_ids[1];
-      end if;
-      if v_eligible.checked is not null then
-        v_taken := hwqueue.choose_at_head(p_request, v_eligible, p_state, v_queue_head,
-          p_queue_head.window_size, p_room, v_limit);
-        picked := row(v_taken.ctids, 0, v_taken.term_deltas, true)::hwqueue.picked_entries;
-        v_blocked := v_taken.blocked;
-        v_is_new := v_taken.is_new;
-      end if;
-    end if;
-    if picked.ctids = '{}' then
-      picked := hwqueue.choose_by_score(p_request, p_state, p_room, v_limit, v_blocked, v_is_new);
-    elsif v_taken.meets is not null and (p_state.met_blocked or v_taken.meets) then
+    v_taken := hwqueue.choose_at_head(p_request, v_eligible, p_state, v_queue_head, p_queue_head.window_size,
+      p_room, v_limit);
+    picked := row(v_taken.ctids, 0, v_taken.term_deltas, true)::hwqueue.picked_entries;
+    blocked := v_taken.blocked;
+    is_new := v_taken.is_new;
+    if picked.ctids <> '{}' and (v_taken.meets or p_state.met_blocked and not v_taken.meets) then
       perform hwqueue.note_blocked(p_state, v_taken.meets, false);
     end if;
-    v_is_read := false;
-    v_has_tried := false;
-    exit when picked.ctids <> '{}' or promoted is not null
-      or hwqueue.promote_due(p_request.queue_ids, p_left + 20, p_request.now) = 0;
-    promoted := 1;  -- the queue head that was read is out of date
-    picked.on_fast_path := p_state.on_fast_path and p_queue_head.queue_id is not null
-      and p_queue_head.queue_id <> all (p_state.pinned_queues);
-  end loop;
+  end if;
 end
 $$;
 
@@ -355,13 +424,25 @@ begin
       format('p_qty must be from 1 to 1000, got %s', coalesce(p_qty::text, 'null')),
       jsonb_build_object('field', 'p_qty'), 'claim in batches of at most 1000');
   end if;
-  if p_claim_timeout < interval '1 second' or p_claim_timeout > interval '30 days'
-    or not isfinite(p_claim_timeout) then
-    perform hwqueue.refuse('QHA01',
-      format('p_claim_timeout must be from one second to 30 days, got %s', p_claim_timeout),
-      jsonb_build_object('field', 'p_claim_timeout'), 'leave it out to use the queue''s');
+  if p_claim_timeout is not null then
+    perform hwqueue.check_extend(p_claim_timeout, 'p_claim_timeout');
   end if;
   return cardinality(p_queues) = 1 and p_queues[1] is not null and array_ndims(p_queues) = 1
     or hwqueue.check_queue_names(p_queues);
+end
+$$;
+
+-- Checks that a claim is to last from one second to 30 days. Raises QHA01.
+create or replace function hwqueue.check_extend(p_extend interval, p_field text default 'p_extend')
+returns void
+language plpgsql immutable
+as $$
+begin
+  if p_extend is null or p_extend < interval '1 second' or p_extend > interval '30 days'
+    or not isfinite(p_extend) then
+    perform hwqueue.refuse('QHA01', format('%s must be from one second to 30 days, got %s', p_field,
+        coalesce(p_extend::text, 'null')), jsonb_build_object('field', p_field),
+      'give a span such as interval ''5 minutes''; heartbeats extend the claim again');
+  end if;
 end
 $$;

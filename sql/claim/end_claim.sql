@@ -1,4 +1,5 @@
--- Ending a claim: completing it, or putting its lease back, and waiting for a claim that is held.
+-- Ending a claim: completing it, or putting its lease back, telling who must hear of it, and waiting for a
+-- claim that is held.
 --
 -- claim/settle, claim/expire and nodes/register call this module; the diagram in claim/settle shows
 -- which function calls which. An example: frame 7 fails on its second attempt of five. end_claim deletes
@@ -9,7 +10,8 @@
 -- (oldest_open_settlement).
 --
 -- end_completed_claim is the usual end. The second half is about locks: is_unlocked says whether a row is
--- held, without waiting; await_claims waits for a bounded time.
+-- held, without waiting; await_claims waits for a bounded time. The last part is about who hears of an end
+-- (lease_ended).
 
 -- Ends a claim that did not complete. It deletes the claim, releases its room, writes the attempt, and
 -- puts the lease back at p_next. With p_next null, or when the lease is cancelled, it writes the outcome
@@ -345,5 +347,119 @@ begin
   if v_claim.term_deltas is not null then
     perform hwqueue.add_counts(v_claim.term_deltas, -1);
   end if;
+end
+$$;
+
+-- Who hears of the end of a lease. A run hears by a list that lasts as long as the call (note_ended), a gang
+-- by a row in gang_change, which a later reap reads. Those who wait for a lease are notified: await_leases
+-- sets is_awaited in its claim and returns a payload; the settlement deletes that row, sees the flag, and
+-- sends the payload (notify_ended). So a claim that nobody waits for costs its settlement neither a statement
+-- nor a page. A notification may be lost, so a session that waits asks again now and then.
+--
+-- Deaths without a handler are noted: no worker settles those, so none would call its hooks. An example: a
+-- machine dies with the last attempt of a lease. reap ends the claim, and a row in death is written, since a
+-- node is registered whose worker has hooks and serves the queue and the task. Ten seconds later that worker
+-- takes the row (take_deaths), as one worker does once, and calls them; if it dies then, nobody does.
+
+-- Writes what became of leases that have ended, and tells all who must hear of it. All ends go through here
+-- but completions (end_completed_claim), whose one statement does as much. p_claim: the claim that ended,
+-- which the caller has deleted; null: they waited, and the caller has deleted their entries. p_error null:
+-- they passed their deadline. p_message null: no event. p_now: read after the claims were locked; null: the
+-- clock. p_follows: the caller does itself what follows in their run.
+-- Locks: new rows. Not idempotent. Notifies: listeners of hwqueue_ended.
+create or replace function hwqueue.lease_ended(p_leases uuid[], p_state text, p_error jsonb, p_message text,
+  p_detail jsonb default null, p_claim hwqueue.claim default null, p_now timestamptz default null,
+  p_follows boolean default false) returns void
+language plpgsql volatile
+as $$
+declare
+  v_is_late boolean := p_error is null and p_claim.lease_id is null;
+  v_found record;
+begin
+  if p_now is null then
+    lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
+    p_now := hwqueue.clock();
+  end if;
+  with ended as materialized (
+    select l.*
+    from unnest(p_leases) i
+    cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
+      select x.lease_id, x.queue_id, x.claimed_at, x.claim_token, x.node_id, x.attempt_count, x.deadline,
+             x.run_id, x.item_no, x.gang_id
+      from hwqueue.lease x where x.lease_id = i offset 0) l
+  ), written as (
+    insert into hwqueue.outcome (lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
+      attempt, state, assignment, error, is_step)
+    select l.lease_id, l.queue_id, p_now, coalesce(p_claim.claimed_at, l.claimed_at),
+           coalesce(p_claim.claim_token, l.claim_token), coalesce(p_claim.node_id, l.node_id),
+           coalesce(p_claim.attempt, l.attempt_count), p_state, p_claim.assignment,
+           case when v_is_late then jsonb_build_object('reason', 'deadline_exceeded', 'deadline', l.deadline)
+             else p_error end,
+           case when l.run_id is not null then true end
+    from ended l
+  ), changed as (
+    insert into hwqueue.gang_change (gang_id)
+    select distinct l.gang_id from ended l where l.gang_id is not null
+  )
+  select array_agg(l.lease_id) as leases, bool_or(l.item_no is null) as has_steps into v_found
+  from ended l where l.run_id is not null and not p_follows;
+  if p_claim.is_awaited then
+    perform hwqueue.notify_ended(p_leases);
+  end if;
+  if p_message is not null then
+    perform hwqueue.note_leases(case when v_is_late then 'lease_deadline_exceeded'
+        when p_state = 'cancelled' then 'lease_cancelled' else 'lease_failed' end,
+      p_leases, p_message, p_detail, p_claim.node_id);
+  end if;
+  if (v_is_late or p_state = 'failed' and p_detail ->> 'outcome' in ('expired', 'superseded'))
+    and exists (select from hwqueue.node n where n.hears_deaths) then
+    insert into hwqueue.death as d (lease_id, queue_id, task_name, claim_token, died_at)
+    select l.lease_id, l.queue_id, l.task_name, o.claim_token, p_now
+    from hwqueue.lease l
+    join hwqueue.outcome o on o.lease_id = l.lease_id
+    join hwqueue.queue q on q.queue_id = l.queue_id
+    where l.lease_id = any (p_leases) and exists (
+      select 1 from hwqueue.node n
+      where n.hears_deaths
+        -- as unserved_part, whose call at each node would take most of the time of an expiry
+        and (q.name <> all (n.queues) or l.task_name <> all (n.tasks)) is not true)
+    order by l.lease_id
+    on conflict (lease_id) do update  -- requeued, and dead again
+    set claim_token = excluded.claim_token, died_at = excluded.died_at;
+  end if;
+  if v_found.leases is not null then
+    perform hwqueue.note_ended(v_found.leases, p_state, v_found.has_steps);
+  end if;
+end
+$$;
+
+-- Notes that leases of runs have ended, until the public call asks what follows in their runs
+-- (workflows/ending follow_ended). The list is a setting: before each lease a space, the trace that goes on
+-- with it, its state, and step or item; several that are noted together are steps if one is. The public call
+-- begins with an empty one, so that nobody puts a lease on it from outside; what is undone goes from it, too.
+-- Each lease more copies it, so a long one goes behind ended_before, and begins with a + from then on.
+-- A SQL function of one expression, so the planner inlines it.
+create or replace function hwqueue.note_ended(p_leases uuid[], p_state text, p_has_steps boolean) returns text
+language sql volatile
+as $$
+  select set_config('hwqueue.ended', concat(
+    case when octet_length(current_setting('hwqueue.ended', true)) > 8000
+      then '+' || left(set_config('hwqueue.ended_before', concat(
+        case when current_setting('hwqueue.ended') like '+%' then current_setting('hwqueue.ended_before') end,
+        ltrim(current_setting('hwqueue.ended'), '+')), true), 0)
+      else current_setting('hwqueue.ended', true) end,
+    array_to_string(''::text || p_leases::text[], concat(' ',
+      translate(coalesce(current_setting('hwqueue.traceparent', true), ''), ' ', e'\x1f'), ' ', p_state,
+      case when p_has_steps then ' step ' else ' item ' end))), true)
+$$;
+
+-- Notifies those who wait for these leases, which have ended. Notifies: listeners of hwqueue_ended.
+create or replace function hwqueue.notify_ended(p_leases uuid[]) returns void
+language plpgsql volatile
+as $$
+begin
+  -- digests: any login of the database may listen
+  perform pg_notify('hwqueue_ended', hwqueue.wake_payload(s.wake_key, i.lease_id::text))
+  from hwqueue.installation s cross join unnest(p_leases) i(lease_id);
 end
 $$;

@@ -48,7 +48,7 @@ language plpgsql volatile
 as $$
 declare
   v_from timestamptz;
-  v_due hwqueue.scheduled[];
+  v_count int;
   v_waiting bigint[];
 begin
   perform 1 from hwqueue.scheduled s
@@ -60,41 +60,35 @@ begin
   end if;
   v_from := coalesce(p_from, (
     select m.scheduled_from from hwqueue.reap_cursor m order by m.version desc limit 1), '-infinity');
-  v_due := array(
-    select d.entry
-    -- each queue once: skip locked does not skip the session's own locks
-    from (select distinct u.queue_id from unnest(p_queue_ids) u(queue_id)) q
-    cross join lateral (
-      select s as entry, s.available_at from hwqueue.scheduled s
-      where s.queue_id = q.queue_id and s.available_at >= v_from and s.available_at <= p_now
-      order by s.available_at limit p_limit for update skip locked
-    ) d
-    order by d.available_at limit p_limit);
-  if v_due = '{}' then
-    return 0;  -- held by others
-  end if;
   with gone as (
-    delete from hwqueue.scheduled s using unnest(v_due) d
-    where s.queue_id = d.queue_id and s.available_at = d.available_at and s.lease_id = d.lease_id
-    returning s.class_id
-  )
-  select array_agg(c.class_id) into v_waiting
-  from gone g join hwqueue.placement_class c on c.class_id = g.class_id
-  where c.waits;
-  with entry as (
+    delete from hwqueue.scheduled s where s.ctid = any (array(
+      select d.place
+      -- each queue once: skip locked does not skip the session's own locks
+      from (select distinct u.queue_id from unnest(p_queue_ids) u(queue_id)) q
+      cross join lateral (
+        select x.ctid as place, x.available_at from hwqueue.scheduled x
+        where x.queue_id = q.queue_id and x.available_at >= v_from and x.available_at <= p_now
+        order by x.available_at limit p_limit for update skip locked
+      ) d
+      order by d.available_at limit p_limit))
+    returning s.*
+  ), entry as (
     insert into hwqueue.ready as r (queue_id, tier, attempt_count, claim_count, rank, class_id,
         lease_id, eligible_at, deadline)
     -- one whose deadline has passed must not lie below reap_cursor.deadlines_from
     select d.queue_id, d.tier, d.attempt_count, d.claim_count, d.rank, d.class_id, d.lease_id,
            case when d.deadline <= p_now then p_now else d.available_at end, d.deadline
-    from unnest(v_due) d order by d.available_at
+    from gone d order by d.available_at
     returning r.lease_id, r.position
+  ), placed as (
+    update hwqueue.lease l set position = e.position from entry e where l.lease_id = e.lease_id
   )
-  update hwqueue.lease l set position = e.position from entry e where l.lease_id = e.lease_id;
+  select count(*), array_agg(c.class_id) filter (where c.waits) into v_count, v_waiting
+  from gone g join hwqueue.placement_class c on c.class_id = g.class_id;
   if v_waiting is not null then
     perform hwqueue.wake_classes_of_entries(v_waiting);
   end if;
-  return cardinality(v_due);
+  return v_count;
 end
 $$;
 
@@ -214,8 +208,8 @@ begin
 end
 $$;
 
--- Fails ready leases that were not claimed by their deadline. A scheduled lease gets here when it falls
--- due; until then only reap fails it (reap_scheduled). p_from: where the scan starts; null: at
+-- Fails leases that were not claimed by their deadline, and returns their number: ready ones, and with p_from
+-- scheduled ones, too, before they fall due. p_from: where the scan of those that are ready starts; null: at
 -- reap_cursor's. Locks: their entries, skip locked.
 create or replace function hwqueue.reap_deadlines(p_limit int, p_now timestamptz,
   p_from timestamptz default null) returns int
@@ -224,41 +218,28 @@ as $$
 declare
   v_from timestamptz := coalesce(p_from, (
     select m.deadlines_from from hwqueue.reap_cursor m order by m.version desc limit 1), '-infinity');
-  v_late hwqueue.ready[];
+  v_late uuid[];
 begin
-  v_late := array(
-    select r from hwqueue.ready r where r.deadline is not null and greatest(r.deadline, r.eligible_at)
-      between v_from and p_now
-    order by greatest(r.deadline, r.eligible_at) limit p_limit for update skip locked);
-  if v_late = '{}' then
-    return 0;
+  with gone as (
+    delete from hwqueue.ready r where r.ctid = any (array(
+      select x.ctid from hwqueue.ready x where x.deadline is not null and greatest(x.deadline, x.eligible_at)
+        between v_from and p_now
+      order by greatest(x.deadline, x.eligible_at) limit p_limit for update skip locked))
+    returning r.lease_id
+  )
+  select array_agg(g.lease_id) into v_late from gone g;
+  if p_from is not null then
+    with gone as (
+      delete from hwqueue.scheduled s where s.ctid = any (array(
+        select x.ctid from hwqueue.scheduled x where x.deadline <= p_now
+        order by x.deadline limit p_limit - coalesce(cardinality(v_late), 0) for update skip locked))
+      returning s.lease_id
+    )
+    select v_late || array_agg(g.lease_id) into v_late from gone g;
   end if;
-  delete from hwqueue.ready r using unnest(v_late) v
-  where r.queue_id = v.queue_id and r.tier = v.tier and r.rank = v.rank and r.position = v.position;
-  perform hwqueue.lease_ended(array(select v.lease_id from unnest(v_late) v), 'failed', null,
-    'not claimed by its deadline');
-  return cardinality(v_late);
-end
-$$;
-
--- Fails scheduled leases whose deadline has passed before they fall due.
--- Locks: their entries, skip locked.
-create or replace function hwqueue.reap_scheduled(p_limit int, p_now timestamptz) returns int
-language plpgsql volatile
-as $$
-declare
-  v_late hwqueue.scheduled[];
-begin
-  v_late := array(
-    select s from hwqueue.scheduled s where s.deadline <= p_now
-    order by s.deadline limit p_limit for update skip locked);
-  if v_late = '{}' then
-    return 0;
+  if v_late is not null then
+    perform hwqueue.lease_ended(v_late, 'failed', null, 'not claimed by its deadline');
   end if;
-  delete from hwqueue.scheduled s using unnest(v_late) v
-  where s.queue_id = v.queue_id and s.available_at = v.available_at and s.lease_id = v.lease_id;
-  perform hwqueue.lease_ended(array(select v.lease_id from unnest(v_late) v), 'failed', null,
-    'not claimed by its deadline');
-  return cardinality(v_late);
+  return coalesce(cardinality(v_late), 0);
 end
 $$;

@@ -1,6 +1,6 @@
 -- Noting another server or another life of it, and the repairs that a new server needs.
 --
--- Claims call node_generation, reap calls reap_positions. An example: a standby is promoted and has lost
+-- Claims call current_generation, reap calls reap_positions. An example: a standby is promoted and has lost
 -- the last commits. Its timeline is another one, so the generation (base/claim_tokens) rises, and every new
 -- token is above all that the lost commits granted (docs/explanation/lifecycle.md).
 --
@@ -14,7 +14,10 @@
 -- another life of it than the last time. Reading the server's identity reads a file. That it is the same life
 -- proves the same, because no identity changes while a primary runs.
 -- Locks: the installation's row, skip locked, only when something changed.
-create or replace function hwqueue.current_generation() returns bigint
+-- p_node: it is cached in node_state, so that the node's claims need not read that row in this life of the
+-- server.
+-- Locks: the caller holds node_state of p_node.
+create or replace function hwqueue.current_generation(p_node uuid default null) returns bigint
 language plpgsql volatile
 as $$
 declare
@@ -22,7 +25,16 @@ declare
 begin
   select s.generation into v_generation from hwqueue.installation s
   where hwqueue.is_this_life(s.server_started_at, s.recovered_to, s.storage_path);
-  return coalesce(v_generation, hwqueue.note_server(hwqueue.server_timeline()));
+  v_generation := coalesce(v_generation, hwqueue.note_server(hwqueue.server_timeline()));
+  if p_node is not null then
+    -- what the row says; if another session is about to write it, the next claim reads it again
+    update hwqueue.node_state n
+    set generation = s.generation, server_started_at = s.server_started_at, recovered_to = s.recovered_to,
+        storage_path = s.storage_path
+    from hwqueue.installation s
+    where n.node_id = p_node and hwqueue.is_this_life(s.server_started_at, s.recovered_to, s.storage_path);
+  end if;
+  return v_generation;
 end
 $$;
 
@@ -81,25 +93,6 @@ begin
     perform hwqueue.raise_sequences(), hwqueue.repair_positions();
   end if;
   return v_next;
-end
-$$;
-
--- The same, cached in node_state, so that the node's claims need not read the installation's row in this life
--- of the server.
--- Locks: the caller holds node_state; the installation's row, skip locked, only when something changed.
-create or replace function hwqueue.node_generation(p_node uuid) returns bigint
-language plpgsql volatile
-as $$
-declare
-  v_generation bigint := hwqueue.current_generation();
-begin
-  -- what the installation's row says; if another session is about to write it, the next claim reads it again
-  update hwqueue.node_state n
-  set generation = s.generation, server_started_at = s.server_started_at, recovered_to = s.recovered_to,
-      storage_path = s.storage_path
-  from hwqueue.installation s
-  where n.node_id = p_node and hwqueue.is_this_life(s.server_started_at, s.recovered_to, s.storage_path);
-  return v_generation;
 end
 $$;
 

@@ -27,14 +27,13 @@ declare
   v_head hwqueue.queue_head;
   v_fit record;
   v_fits boolean := case when not p_state.has_limits then p_qty = 1 when p_qty > 1 then false end;
-  v_gpu_used int[];
   v_class_id bigint;
   v_position bigint;
   v_timeout interval;
   v_since timestamptz;
   v_is_step boolean;
 begin
-  if (p_qty > 0 and p_state.login = session_user and not p_state.awaits_terms
+  if (p_qty > 0 and p_state.login = session_user and not p_state.awaits_terms and not p_state.has_reserved
       and not (p_state.has_limits and p_state.met_blocked) and cardinality(p_queues) <= 16
       and (p_state.on_fast_path or p_state.has_limits and p_qty = 1 and cardinality(p_queues) = 1)
       and hwqueue.is_this_life(p_state.server_started_at, p_state.recovered_to, p_state.storage_path)
@@ -65,17 +64,11 @@ begin
   end if;
   score := 0;
   if v_fits is null and v_head.is_tried and cardinality(v_head.classes) = 1 then
-    if p_state.on_fast_path then
-      v_fit := hwqueue.fit_at_head(p_state.node_id, v_head.classes[1], 1);
-      v_fits := v_fit.fitting = 1;
-    else
-      v_fit := hwqueue.fit_devices_at_head(p_state.node_id, p_state.profile_id, v_head.queue_id,
-        v_head.classes[1], p_tasks);
-      v_fits := v_fit.fits;
-      v_gpu_used := v_fit.gpu_used;
-      score := v_fit.score;
-    end if;
+    v_fit := hwqueue.fit_at_head(p_state.node_id, v_head.classes[1], 1, case when not p_state.on_fast_path
+      then p_state.profile_id end, v_head.queue_id, p_tasks);
+    v_fits := v_fit.fitting = 1;
     assignment := v_fit.assignment;
+    score := v_fit.score;
   end if;
   if v_head.is_tried and v_fits then
     delete from hwqueue.ready r using hwqueue.lease l
@@ -111,7 +104,7 @@ begin
   values (lease_id, v_head.queue_id, v_class_id, p_state.node_id, p_state.node_epoch, claim_token,
     attempt, v_timeout, v_now, expires_at, expires_at, assignment, p_state.login, v_since, v_is_step);
   if assignment is not null then
-    v_fits := hwqueue.book_room(p_state.node_id, assignment, 1, v_gpu_used);  -- perform is a statement
+    v_fits := hwqueue.book_room(p_state.node_id, assignment, 1, v_fit.gpu_used);  -- perform is a statement
   end if;
   if p_moves or v_now - p_state.seen_at > p_state.heartbeat_timeout / 8 then
     perform hwqueue.after_claim(p_state, array[v_head.queue_id], row(v_head.queue_id, 0, null, null,
@@ -121,46 +114,40 @@ begin
 end
 $$;
 
--- How many leases of the only class at the head, p_limit at most, a node without devices has room for, and
--- what each of them allocates there.
+-- How many leases of the only class at the head, p_limit at most, a node has room for, and what each of them
+-- allocates there. p_profile_id null: it has no devices. Else it has whole GPUs, and is asked for one lease:
+-- what of each is in use then, and its score. Null then where the node is cordoned or gone, and for
+-- claim_general: cores, parts, shares, countables, prices, checks.
 -- Locks: the caller holds node_state.
 create or replace function hwqueue.fit_at_head(p_node uuid, p_class_id bigint, p_limit int,
-  out fitting int, out assignment jsonb)
-language plpgsql volatile
-as $$
-begin
-  select least(p_limit, n.slots - u.claim_count, (n.cpu_milli - u.cpu_used) / nullif(c.cpu_milli, 0),
-           (n.memory_mib - u.memory_used) / nullif(c.memory_mib, 0)),
-         hwqueue.claim_assignment(c, n, null, null)
-  into fitting, assignment
-  from hwqueue.node n
-  join hwqueue.placement_class c on c.class_id = p_class_id
-  cross join lateral (  -- as read_load
-    select * from hwqueue.node_load x where x.node_id = n.node_id order by x.version desc limit 1) u
-  where n.node_id = p_node;
-end
-$$;
-
--- The same for one lease on a node with whole GPUs: what of each is in use then, and its score. Null where
--- the node is cordoned or gone, and for claim_general: cores, parts, shares, countables, prices, checks.
--- Locks: the caller holds node_state.
-create or replace function hwqueue.fit_devices_at_head(p_node uuid, p_profile_id bigint, p_queue_id int,
-  p_class_id bigint, p_tasks text[], out fits boolean, out assignment jsonb, out gpu_used int[],
-  out score double precision)
+  p_profile_id bigint default null, p_queue_id int default null, p_tasks text[] default null,
+  out fitting int, out assignment jsonb, out gpu_used int[], out score double precision)
 language plpgsql volatile
 as $$
 declare
   v_devices int[];
   v_device int;
 begin
-  select hwqueue.shortage(e.cpu_milli, e.memory_mib, r.room)
-           + hwqueue.gpu_shortage(e.gpu_count, 0, '{}', r.room, null) = 0,
+  if p_profile_id is null then
+    select least(p_limit, n.slots - u.claim_count, (n.cpu_milli - u.cpu_used) / nullif(c.cpu_milli, 0),
+             (n.memory_mib - u.memory_used) / nullif(c.memory_mib, 0)),
+           hwqueue.claim_assignment(c, n, null, null), 0
+    into fitting, assignment, score
+    from hwqueue.node n
+    join hwqueue.placement_class c on c.class_id = p_class_id
+    cross join lateral (  -- as read_load
+      select * from hwqueue.node_load x where x.node_id = n.node_id order by x.version desc limit 1) u
+    where n.node_id = p_node;
+    return;
+  end if;
+  select (hwqueue.shortage(e.cpu_milli, e.memory_mib, r.room)
+           + hwqueue.gpu_shortage(e.gpu_count, 0, '{}', r.room, null) = 0)::int,
          hwqueue.claim_assignment(c, n, d.gpus, case when e.gpu_count > 0 and e.gpu_exclusivity is not null
            then jsonb_build_object('gpu_exclusivity', e.gpu_exclusivity) end),
          d.devices, u.gpu_used,
          hwqueue.lease_score((q.tuning).weight_affinity, (q.tuning).weight_fit, 0, e.affinity,
            hwqueue.fit_score(e.cpu_milli, e.memory_mib, e.gpu_count, 0, f.reach, r.room), 0)
-  into fits, assignment, v_devices, gpu_used, score
+  into fitting, assignment, v_devices, gpu_used, score
   from hwqueue.node n
   cross join lateral (
     select * from hwqueue.node_load x where x.node_id = n.node_id order by x.version desc limit 1) u

@@ -3,13 +3,15 @@
 -- reserve writes them. gangs/assemble books the room of all members of a gang in one transaction, on several
 -- nodes, and the next claim of each node fetches its members; everywhere/nodes that of the lease that an
 -- everywhere task has on a node, gangs/replace of leases that take the place of others, upkeep/planner of
--- leases that a planner assigns to a node. claim_task and settle_and_claim (api/claims) call fetch_reserved
--- before they look for other work. Example: member 3 of a gang is reserved on gpu-1 until 10:00:30. gpu-1
--- asks for work at 10:00:01 and gets it, with its devices and the token that the reservation has. One that a
--- crash may have brought back gets another: a fetch that is lost may have told this one.
+-- leases that a planner assigns to a node. claim_general (claim/claim) calls claim_reserved before it looks
+-- for other work. Example: member 3 of a gang is reserved on gpu-1 until 10:00:30. gpu-1 asks for work at
+-- 10:00:01 and gets it, with its devices and the token that the reservation has. One that a crash may have
+-- brought back gets another: a fetch that is lost may have told this one.
 --
 -- An earmark is a reservation whose room is still in use by others (capacity/overbook). It is not fetched and
--- does not expire. Once its node has room for it, upkeep backs it (back_earmarks), and its time begins.
+-- does not expire. Once its node has room for it, upkeep backs it (back_earmarks), and its time begins. A
+-- lease of the same rank that needs none of that room runs beside it; one that does waits, unless its tier or
+-- rank is earlier (claim_reserved).
 --
 -- Invariant: a reservation is a claim in all other respects. It counts for capacity and affinity terms, it
 -- expires, and its end puts the lease back (end_claim), but uses up no attempt. One of a single lease may be
@@ -266,7 +268,7 @@ $$;
 -- Any other reason is of a term: it may not run beside what runs now, which is decided again, without its own
 -- counts.
 -- No node is locked, but for terms: room that is free for an earmark stays free for it, unless a claim passes
--- it (claim_over_earmarks). That claim holds it, so room is looked for once more when all are locked.
+-- it (claim_reserved). That claim holds it, so room is looked for once more when all are locked.
 -- Locks: claims by lease_id; for those with terms, then node_state; all skip locked; those of admit_class.
 -- Wakes: waiting workers.
 create or replace function hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p_now timestamptz)
@@ -286,17 +288,17 @@ declare
 begin
   if exists (select from hwqueue.overbooked_nodes(v_nodes)) then
     return 'insufficient_capacity';
-  elsif p_now between v_since + interval '10 seconds' and v_since + interval '70 seconds' is not true
+  elsif (p_now between v_since + interval '10 seconds' and v_since + interval '70 seconds') is not true
     and exists (
       select from (
         select distinct on (c.node_id) c.lease_id, c.node_id from hwqueue.claim c
         where c.lease_id = any (p_leases)) e
       where hwqueue.earlier_waits(e.lease_id, e.node_id, p_now)) then
     update hwqueue.claim c set yields_at = p_now
-    where p_now between v_since and v_since + interval '70 seconds' is not true and c.lease_id = any (array(
-      select x.lease_id from hwqueue.claim x
-      where x.lease_id = any (p_leases) and x.is_earmark
-      order by x.lease_id for update skip locked));
+    where p_now between v_since and v_since + interval '70 seconds' is not true
+      and c.lease_id = any (array(
+        select x.lease_id from hwqueue.claim x
+        where x.lease_id = any (p_leases) and x.is_earmark order by x.lease_id for update skip locked));
     return 'earlier_waits';
   end if;
   begin

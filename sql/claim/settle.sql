@@ -78,7 +78,7 @@ begin
         perform set_config('hwqueue.traceparent', v_trace, true);
       end if;
       if v_item ? 'result' then
-        perform hwqueue.check_result(lease_id, nullif(v_item -> 'result', 'null'),
+        perform hwqueue.check_kept(lease_id, nullif(v_item -> 'result', 'null'),
           format('p_settle[%s].result', ordinal - 1));
       end if;
       if v_item ->> 'outcome' = 'complete' and hwqueue.end_completed_claim(lease_id, v_token, p_node,
@@ -255,20 +255,19 @@ begin
 end
 $$;
 
--- Checks that a result fits the limit of its lease's queue. Raises QHA01.
-create or replace function hwqueue.check_result(p_lease uuid, p_result jsonb, p_field text) returns void
+-- Checks that a result fits the limit that its lease's queue sets, or a state or payload (p_is_result false)
+-- the one for params. Raises QHA01.
+create or replace function hwqueue.check_kept(p_lease uuid, p_value jsonb, p_field text,
+  p_is_result boolean default true) returns void
 language plpgsql stable
 as $$
-declare
-  v_limit int;
 begin
-  if p_result is null then
-    return;
+  if p_value is not null then
+    perform hwqueue.check_payload(p_value, p_field, coalesce((
+      select case when p_is_result then q.max_result_bytes else q.max_params_bytes end
+      from hwqueue.lease l join hwqueue.queue q on q.queue_id = l.queue_id
+      where l.lease_id = p_lease), 10000000));
   end if;
-  select q.max_result_bytes into v_limit
-  from hwqueue.lease l join hwqueue.queue q on q.queue_id = l.queue_id
-  where l.lease_id = p_lease;
-  perform hwqueue.check_payload(p_result, p_field, coalesce(v_limit, 10000000));
 end
 $$;
 

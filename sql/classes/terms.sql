@@ -77,7 +77,7 @@ declare
   v_bound record;
   v_item jsonb;
   v_selection jsonb;
-  v_nodes jsonb;  -- which nodes count for a max_skew (scope_includes)
+  v_nodes jsonb;  -- which nodes count for a max_skew (scope_exprs)
 begin
   p_class.required := v_required;
   p_class.spread := '[]';
@@ -139,16 +139,13 @@ begin
 end
 $$;
 
--- Whether a node with that rack and those labels is in a scope {"require": [EXPR, ...], "domains":
--- [DOMAIN, ...]}: it meets every expression and has a value in every domain.
-create or replace function hwqueue.scope_includes(p_nodes jsonb, p_rack bigint, p_labels jsonb)
-returns boolean
+-- Returns the expressions that a node in a scope {"require": [EXPR, ...], "domains": [DOMAIN, ...]} meets: it
+-- has a value in every domain.
+create or replace function hwqueue.scope_exprs(p_nodes jsonb) returns jsonb
 language sql immutable parallel safe
 as $$
-  select hwqueue.exprs_hold(coalesce(p_nodes -> 'require', '[]'), p_labels, p_rack, null, '{}', null)
-    and not exists (
-      select 1 from jsonb_array_elements_text(p_nodes -> 'domains') d
-      where hwqueue.domain_value(d, null, p_rack, p_labels) is null)
+  select coalesce(p_nodes -> 'require', '[]') || array_to_json(array(
+    select jsonb_build_object('domain', d) from jsonb_array_elements(p_nodes -> 'domains') d))::jsonb
 $$;
 
 -- Returns the place in which a term counts what runs on a node. Null when the term does not count it:
@@ -157,7 +154,9 @@ create or replace function hwqueue.term_place(p_spec jsonb, p_domain text, p_nod
   p_labels jsonb) returns text
 language sql immutable parallel safe
 as $$
-  select case when not p_spec ? 'nodes' or hwqueue.scope_includes(p_spec -> 'nodes', p_rack, p_labels)
+  select case when not p_spec ? 'nodes'
+      or hwqueue.expr_reason(hwqueue.scope_exprs(p_spec -> 'nodes'), p_labels, p_rack, null, '{}', null)
+        is null
     then hwqueue.domain_value(p_domain, p_node, p_rack, p_labels) end
 $$;
 

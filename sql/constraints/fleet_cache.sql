@@ -221,6 +221,7 @@ language plpgsql stable set enable_seqscan = on set enable_hashjoin = on set ena
 as $$
 declare
   v_fleet hwqueue.spread_fleet;
+  v_scope jsonb := hwqueue.scope_exprs(p_spec -> 'nodes');
 begin
   select coalesce(array_agg(distinct l.place) filter (where l.is_live), '{}'),
          coalesce(array_agg(l.node_id) filter (where l.has_died), '{}'),
@@ -239,7 +240,8 @@ begin
              select 1 from hwqueue.claim c where c.node_id = n.node_id)) as has_died
     from (
       select k.profile_id, k.rack, k.labels from hwqueue.profile k
-      where (not p_spec ? 'nodes' or hwqueue.scope_includes(p_spec -> 'nodes', k.rack, k.labels)) offset 0) p
+      where not p_spec ? 'nodes' or hwqueue.expr_reason(v_scope, k.labels, k.rack, null, '{}', null) is null
+      offset 0) p
     join hwqueue.node n on n.profile_id = p.profile_id and n.deregistered_at is null
     join hwqueue.node_state s on s.node_id = n.node_id
   ) l

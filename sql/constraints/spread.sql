@@ -179,8 +179,8 @@ as $$
         and k.value ->> 'domain' <> 'node'
         and hwqueue.domain_value(k.value ->> 'domain', p_node, p_profile.rack, p_profile.labels) is null)
     and (p_spread #>> '{count_nodes,affinity}' is not distinct from 'ignore'
-         or hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources,
-           null, p_attested))
+         or hwqueue.expr_reason(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources,
+           null, p_attested) is null)
     and (p_spread #>> '{count_nodes,taints}' is distinct from 'honor'
          or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
 $$;

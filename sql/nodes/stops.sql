@@ -40,6 +40,27 @@ begin
 end
 $$;
 
+-- Asks claims that the caller holds to stop, because their leases are cancelled, and wakes their nodes.
+-- p_why is kept with the claims; the others are what the event says. Not idempotent.
+create or replace function hwqueue.cancel_claims(p_leases uuid[], p_why text, p_message text,
+  p_detail jsonb default '{"reason": "cancelled"}', p_node uuid default null) returns void
+language plpgsql volatile
+as $$
+declare
+  v_now timestamptz := hwqueue.clock();
+begin
+  update hwqueue.claim c
+  set stop_requested_at = least(c.stop_requested_at, v_now), stop_reason = 'cancelled',
+    stop_detail = p_why, expires_at = least(c.expires_at, v_now + c.claim_timeout),
+    check_at = least(c.check_at, v_now + c.claim_timeout)
+  where c.lease_id = any (p_leases);
+  perform hwqueue.note_leases('claim_stop_requested', p_leases, 'asked to stop: ' || p_message, p_detail,
+    p_node);
+  perform hwqueue.wake_node(c.node_id, c.login) from hwqueue.claim c
+  where c.lease_id = any (p_leases) group by c.node_id, c.login;
+end
+$$;
+
 -- Locks the claims of a node, and returns their lease ids.
 -- Locks: the caller holds node_state; the claims by lease_id.
 create or replace function hwqueue.lock_claims(p_node uuid) returns uuid[]

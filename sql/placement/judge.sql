@@ -8,7 +8,7 @@
 -- ones. Those say so where the shape of the body depends on it.
 -- Labels with very many values would make a profile of each node. They are left out of the judged
 -- profile: see most_label_values.
--- Read suits, exprs_hold and expr_reason first, then the scores.
+-- Read suits and expr_reason first, then the scores.
 
 -- Returns the score by which claims order leases of one tier and rank. Higher is better.
 create or replace function hwqueue.lease_score(p_weight_affinity double precision,
@@ -48,7 +48,7 @@ as $$
   from (
     select coalesce(
       100 * sum((p.value ->> 'weight')::double precision) filter (where
-          hwqueue.exprs_hold(p.value -> 'when', p_labels, p_rack, p_node, p_resources, p_facts))
+          hwqueue.expr_reason(p.value -> 'when', p_labels, p_rack, p_node, p_resources, p_facts) is null)
         / sum(abs((p.value ->> 'weight')::double precision)), 0) as affinity
     from jsonb_array_elements(p_class.preferred) p
   ) a
@@ -143,8 +143,8 @@ as $$
       else not hwqueue.mentions_label(p_class, p_profile.left_out) end
     and (p_profile.taints = '[]' or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
     and case when p_class.required = '[]' then true
-      else hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null,
-        p_attested) end
+      else hwqueue.expr_reason(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null,
+        p_attested) is null end
     and case when p_class.terms = '[]' then true
       else hwqueue.has_places(p_class, p_profile.labels, p_profile.rack, p_profile.left_out) end
     -- skipped for most classes and nodes, which have no isolation
@@ -215,8 +215,8 @@ create or replace function hwqueue.is_still_attested_for(p_class_id bigint, p_no
   p_attested text[]) returns boolean
 language sql stable
 as $$
-  select hwqueue.exprs_hold(c.required, p_node.labels, p_node.rack, p_node.node_id,
-    p_node.resources || p_node.gpu_ids, null, p_attested)
+  select hwqueue.expr_reason(c.required, p_node.labels, p_node.rack, p_node.node_id,
+    p_node.resources || p_node.gpu_ids, null, p_attested) is null
   from hwqueue.placement_class c where c.class_id = p_class_id
 $$;
 
@@ -315,8 +315,8 @@ as $$
   end
 $$;
 
--- Returns why a node does not meet one normal expression, or one of domains_needed: a reason code, or null
--- when it does.
+-- Returns why a node does not meet one normal expression, one of domains_needed, or the first of a list that
+-- it does not meet: a reason code, or null when it does.
 -- p_facts is what term_facts returns about other leases. Without it, expressions about other leases
 -- count as met. p_attested holds the trust domains that the node is attested for.
 create or replace function hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid,
@@ -328,8 +328,15 @@ declare
   v_holds boolean;
   v_other jsonb;
   v_fact jsonb;
+  v_reason text;
 begin
-  if p_expr ? 'label' then
+  if jsonb_typeof(p_expr) = 'array' then
+    for v_other in select e.value from jsonb_array_elements(p_expr) e loop
+      v_reason := hwqueue.expr_reason(v_other, p_labels, p_rack, p_node, p_resources, p_facts, p_attested);
+      exit when v_reason is not null;
+    end loop;
+    return v_reason;
+  elsif p_expr ? 'label' then
     if p_expr ? 'other_label' then
       v_other := p_labels -> (p_expr ->> 'other_label');
       v_holds := case  -- a label that is missing on either side meets not_in only
@@ -351,7 +358,8 @@ begin
   elsif p_expr ? 'any' then
     return case when exists (
         select 1 from jsonb_array_elements(p_expr -> 'any') b
-        where hwqueue.exprs_hold(b.value, p_labels, p_rack, p_node, p_resources, p_facts, p_attested))
+        where hwqueue.expr_reason(b.value, p_labels, p_rack, p_node, p_resources, p_facts, p_attested)
+          is null)
       then null
       else 'required_affinity_unsatisfiable' end;
   elsif p_expr ? 'trust' then
@@ -388,24 +396,6 @@ begin
   return case when v_holds <> v_away then null
     when v_away then 'anti_affinity_conflict'
     else 'required_affinity_unsatisfiable' end;
-end
-$$;
-
--- Whether a node meets all of a list of normal expressions.
-create or replace function hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid,
-  p_resources uuid[], p_facts jsonb, p_attested text[] default '{}') returns boolean
-language plpgsql immutable parallel safe
-as $$
-declare
-  v_expr jsonb;
-begin
-  for v_expr in select e.value from jsonb_array_elements(p_exprs) e loop
-    if hwqueue.expr_reason(v_expr, p_labels, p_rack, p_node, p_resources, p_facts, p_attested)
-      is not null then
-      return false;
-    end if;
-  end loop;
-  return true;
 end
 $$;
 

@@ -420,7 +420,7 @@ begin
         nullif(string_to_array(left(v_first #>> '{}', 1025), ','), '{}'), array['']) loop
         v_match := regexp_match(v_part,
           '^[[:space:]]*(=|!=|>=|<=|>|<|~>|)[[:space:]]*([^[:space:]]+)[[:space:]]*$');
-        if v_match is null or not hwqueue.is_version(v_match[2], v_op)
+        if v_match is null or not hwqueue.version_in_range(v_match[2], v_match[2], v_op)
           or v_op = 'semver' and v_match[1] = '~>' then
           perform hwqueue.refuse('QHC03', format('%s.values[0] has a bound that is no %s bound: %s', p_field,
               v_op, to_json(left(v_part, 60))), jsonb_build_object('field', p_field || '.values[0]'),

@@ -115,30 +115,25 @@ begin
 end
 $$;
 
--- Returns the value of a taint or toleration as an integer. Null if it is none: 64 bits, no sign but a
--- minus, no leading zeros.
-create or replace function hwqueue.taint_integer(p_value text) returns numeric
-language sql immutable parallel safe
-as $$
-  select case when p_value ~ '^(0|-?[1-9][0-9]{0,18})$'
-      and p_value::numeric between -9223372036854775808 and 9223372036854775807
-    then p_value::numeric end
-$$;
-
 -- Whether a toleration matches a taint: by key and effect if it names them, then by its operator. gt and
--- lt compare the taint's value with the toleration's.
+-- lt compare the taint's value with the toleration's, as integers of 64 bits: no sign but a minus, no leading
+-- zeros.
 create or replace function hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) returns boolean
 language sql immutable parallel safe
 as $$
   select coalesce(p_toleration ->> 'effect' = p_taint ->> 'effect', true)
     and coalesce(p_toleration ->> 'key' = p_taint ->> 'key', true)
-    and coalesce(case p_toleration ->> 'op'
-      when 'exists' then true
-      when 'equal' then coalesce(p_toleration ->> 'value', '') = coalesce(p_taint ->> 'value', '')
-      when 'gt' then
-        hwqueue.taint_integer(p_taint ->> 'value') > hwqueue.taint_integer(p_toleration ->> 'value')
-      when 'lt' then
-        hwqueue.taint_integer(p_taint ->> 'value') < hwqueue.taint_integer(p_toleration ->> 'value')
+    and coalesce(case
+      when p_toleration ->> 'op' = 'exists' then true
+      when p_toleration ->> 'op' = 'equal'
+        then coalesce(p_toleration ->> 'value', '') = coalesce(p_taint ->> 'value', '')
+      when p_taint ->> 'value' ~ '^(0|-?[1-9][0-9]{0,18})$'
+        and p_toleration ->> 'value' ~ '^(0|-?[1-9][0-9]{0,18})$' then
+        least((p_taint ->> 'value')::numeric, (p_toleration ->> 'value')::numeric) >= -9223372036854775808
+        and 9223372036854775807 >= greatest((p_taint ->> 'value')::numeric,
+          (p_toleration ->> 'value')::numeric)
+        and sign((p_taint ->> 'value')::numeric - (p_toleration ->> 'value')::numeric)
+          = case p_toleration ->> 'op' when 'gt' then 1 when 'lt' then -1 end
       end, false)
 $$;
 

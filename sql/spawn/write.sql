@@ -266,6 +266,43 @@ begin
 end
 $$;
 
+-- Lets a lease that goes back prefer the node on which its handler was suspended, and no longer the one of
+-- the suspension before. p_node null: none. The preference is a part of its class, so leases of a class and a
+-- node share one. It is left out of a placement that asks for it anyway, or that has as many preferences or
+-- expressions as one may have.
+-- Locks: the caller holds the lease row; a new class.
+create or replace function hwqueue.prefer_own_node(p_lease uuid, p_node uuid) returns void
+language plpgsql volatile
+as $$
+declare
+  v_class hwqueue.placement_class;
+  v_own jsonb := format('{"weight": 100, "when": [{"node": ["%s"]}]}', p_node);  -- in normal form
+  v_prefer jsonb[];
+  v_near uuid;
+begin
+  select c.* into v_class from hwqueue.lease l
+  join hwqueue.placement_class c on c.class_id = l.class_id
+  where l.lease_id = p_lease;
+  v_prefer := array(
+    select e.value from hwqueue.lease l
+    cross join lateral jsonb_array_elements(v_class.placement -> 'prefer') e
+    where l.lease_id = p_lease
+      and e.value <> format('{"weight": 100, "when": [{"node": ["%s"]}]}', l.near_node)::jsonb);
+  if v_own <> all (v_prefer) and cardinality(v_prefer) < 100
+    and jsonb_array_length(hwqueue.exprs_within(v_class.placement)) < (hwqueue.placement_limits()).exprs then
+    v_near := p_node;
+  end if;
+  update hwqueue.lease l
+  set near_node = v_near,
+      class_id = hwqueue.find_class(row(v_class.queue_id, v_class.task_name, v_class.tenant,
+        v_class.service_id, v_class.labels, v_class.placement - 'prefer' || hwqueue.present('prefer',
+          nullif(hwqueue.normal_set(to_jsonb(case when v_near is null then v_prefer
+            else v_prefer || v_own end)), '[]')), v_class.patience, v_class.target, v_class.max_run,
+        v_class.is_choice))
+  where l.lease_id = p_lease;
+end
+$$;
+
 -- Whether a claim is one that a planner has reserved: the lease of no other was pending before, and so has a
 -- position.
 create or replace function hwqueue.is_assigned(p_claim hwqueue.claim, p_lease hwqueue.lease) returns boolean

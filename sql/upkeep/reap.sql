@@ -53,9 +53,8 @@ begin
   when 'due' then
     p_done.promoted := hwqueue.promote_due(array(
         select q.queue_id from hwqueue.queue q), p_most, p_now, v_from.scheduled_from);
-    v_counts := array[p_done.promoted, hwqueue.reap_deadlines(p_most, p_now, v_from.deadlines_from),
-      hwqueue.reap_scheduled(p_most, p_now)];
-    p_done.deadlines := v_counts[2] + v_counts[3];
+    p_done.deadlines := hwqueue.reap_deadlines(p_most, p_now, v_from.deadlines_from);
+    v_counts := array[p_done.promoted, p_done.deadlines];
   when 'runs' then
     v_more := hwqueue.reap_workflows(p_most, v_from, p_now);
   when 'classes' then

@@ -76,7 +76,7 @@ _COMPARED = """
   join hwqueue.node_state l on l.node_id = n.node_id
   cross join lateral (select hwqueue.term_facts(k.c, n, k.now) as facts offset 0) f
   where n.deregistered_at is null and hwqueue.is_live(n, l, k.now) and not f.facts @> '[null]'
-    and hwqueue.exprs_hold((k.c).required, n.labels, n.rack, n.node_id, '{}', null)
+    and hwqueue.expr_reason((k.c).required, n.labels, n.rack, n.node_id, '{}', null) is null
 """
 _BLOCKED = """
   select b.class_id, n.name
