@@ -11,7 +11,7 @@
 -- again and again on a node that does not ask.
 --
 -- Read lead_planner, set_prices, reserve_gang, then reserve_leases. upkeep/planner has the leader and the
--- reads, and reserves, queues/prices has the curve.
+-- reads, and reserves, queues/policy the curve.
 
 -- Leads the planning, or goes on leading. Returns the epoch, with which set_prices is called; null
 -- while another holder leads. Any number of processes may call it: one leads, until p_ttl after its last

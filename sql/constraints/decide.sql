@@ -330,3 +330,17 @@ begin
   return case when v_keeps_out then 'anti_affinity_conflict' end;
 end
 $$;
+
+-- Has reap check the lasting requirements of a claim that the caller grants. p_claims: how often its lease
+-- has been claimed before. A lease that was deleted and spawned again with the same id may have a row from
+-- before. Locks: the row.
+create or replace function hwqueue.note_lasting(p_lease uuid, p_claims int) returns void
+language plpgsql volatile
+as $$
+begin
+  insert into hwqueue.placement_check (lease_id, claim_no)
+  values (p_lease,
+    hwqueue.claim_no(hwqueue.next_token(hwqueue.this_generation(), p_claims)))
+  on conflict (lease_id, claim_no) do update set broken = '[]';
+end
+$$;

@@ -3,25 +3,12 @@
 -- broken_requirements asks of a running claim what its claim had asked (expr_reason by term_facts), but
 -- without the claim itself.
 --
--- Every claim of a class with lasting requirements has a row in placement_check (note_lasting), written by
--- whatever grants it: claims, adopt_lease and gangs. So a class without them costs nobody anything, and reap
--- (reap_lasting) finds those claims without reading others. No settlement deletes the row; reap does.
+-- Every claim of a class with lasting requirements has a row in placement_check (note_lasting in decide),
+-- written by whatever grants it: claims, adopt_lease and gangs. So a class without them costs nobody
+-- anything, and reap (reap_lasting) finds those claims without reading others. No settlement deletes the row;
+-- reap does.
 --
 -- The invariant: only a session that holds the node_state of the claim's node updates its row.
-
--- Has reap check the lasting requirements of a claim that the caller grants. p_claims: how often its lease
--- has been claimed before. A lease that was deleted and spawned again with the same id may have a row from
--- before. Locks: the row.
-create or replace function hwqueue.note_lasting(p_lease uuid, p_claims int) returns void
-language plpgsql volatile
-as $$
-begin
-  insert into hwqueue.placement_check (lease_id, claim_no)
-  values (p_lease,
-    hwqueue.claim_no(hwqueue.next_token(hwqueue.this_generation(), p_claims)))
-  on conflict (lease_id, claim_no) do update set broken = '[]';
-end
-$$;
 
 -- Returns the lasting requirements that a running claim does not meet now: [{"at": the place in the list,
 -- from 0, "code": the reason, "since"}]. Those that p_before already had keep their time. One that asks
