@@ -1040,9 +1040,6 @@ CREATE FUNCTION hwqueue.assigned_leases(p_places jsonb) RETURNS TABLE(lease_id u
 CREATE FUNCTION hwqueue.assignment_counts() RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.assignment_state(p_lease uuid, p_node uuid) RETURNS text
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_any_instance boolean DEFAULT false, p_expires_after interval DEFAULT NULL::interval) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -1134,7 +1131,35 @@ COMMENT ON COLUMN hwqueue.lease.choice_id IS 'the choice that it is an alternati
 
 COMMENT ON COLUMN hwqueue.lease.tenant IS 'that of the run whose step this is; null: a lease of its own';
 
-CREATE FUNCTION hwqueue.begin_adding(p_lease hwqueue.lease) RETURNS void
+CREATE TABLE hwqueue.map (
+    run_id uuid NOT NULL,
+    step_no integer NOT NULL,
+    items integer NOT NULL,
+    over_step integer,
+    params jsonb NOT NULL,
+    keeps_completed boolean DEFAULT false NOT NULL,
+    stopped_below integer DEFAULT 0 NOT NULL,
+    added integer DEFAULT 0 NOT NULL,
+    runs integer DEFAULT 0 NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.map IS 'a map or a gang that was released, or a task that has added items: then the step has a lease of its own, too';
+
+COMMENT ON COLUMN hwqueue.map.items IS 'the length of its list, with what was added; of a gang its size';
+
+COMMENT ON COLUMN hwqueue.map.over_step IS 'the map whose results are its list; null: the list is in map_list';
+
+COMMENT ON COLUMN hwqueue.map.params IS 'those of its items, with all bound but the item itself';
+
+COMMENT ON COLUMN hwqueue.map.keeps_completed IS 'of a retry: items that have completed in an earlier attempt are not run again';
+
+COMMENT ON COLUMN hwqueue.map.stopped_below IS 'of a run that stops: items below this have been asked to stop';
+
+COMMENT ON COLUMN hwqueue.map.added IS 'how many of its items were added: the last ones';
+
+COMMENT ON COLUMN hwqueue.map.runs IS 'how many runs were added (added)';
+
+CREATE FUNCTION hwqueue.begin_adding(p_lease hwqueue.lease) RETURNS hwqueue.map
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.begin_failing(p_run hwqueue.run, p_step integer, p_name text, p_now timestamp with time zone) RETURNS text
@@ -1220,7 +1245,7 @@ COMMENT ON COLUMN hwqueue.workflow_step.settings IS 'what its kind needs, if it 
 CREATE FUNCTION hwqueue.begin_items(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone) RETURNS hwqueue.step_verdict
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p hwqueue.run_progress, p_now timestamp with time zone) RETURNS hwqueue.run_progress
+CREATE FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p_results jsonb, p_bad jsonb, p hwqueue.run_progress, p_now timestamp with time zone) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.workflow (
@@ -1315,16 +1340,7 @@ CREATE FUNCTION hwqueue.bracket_length(p_text text) RETURNS integer
 CREATE FUNCTION hwqueue.broken_checkpoints() RETURNS TABLE(rule text, lease_id uuid, detail jsonb)
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.broken_choices() RETURNS TABLE(rule text, subject uuid, detail jsonb)
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.broken_counts() RETURNS TABLE(term_id bigint, detail jsonb)
-    LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.broken_everywhere() RETURNS TABLE(rule text, subject uuid, detail jsonb)
-    LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.broken_gangs() RETURNS TABLE(rule text, subject uuid, detail jsonb)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.broken_joins() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
@@ -1332,9 +1348,6 @@ CREATE FUNCTION hwqueue.broken_joins() RETURNS TABLE(rule text, run_id uuid, det
 
 CREATE FUNCTION hwqueue.broken_maps() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
     LANGUAGE sql;
-
-CREATE FUNCTION hwqueue.broken_replacements() RETURNS TABLE(rule text, subject uuid, detail jsonb)
-    LANGUAGE sql STABLE;
 
 CREATE TABLE hwqueue.claim (
     lease_id uuid NOT NULL,
@@ -1397,14 +1410,14 @@ CREATE FUNCTION hwqueue.broken_requirements(p_class hwqueue.placement_class, p_c
 CREATE FUNCTION hwqueue.broken_runs() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
     LANGUAGE sql;
 
+CREATE FUNCTION hwqueue.broken_teams() RETURNS TABLE(rule text, subject uuid, detail jsonb)
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.broken_terms() RETURNS TABLE(rule text, lease_id uuid, detail jsonb)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength integer) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.but_defaults(p_value jsonb, p_kind text) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.cache_class_fleets(p_class_ids bigint[], p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql
@@ -1547,9 +1560,6 @@ CREATE FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_af
 CREATE FUNCTION hwqueue.check_extend(p_extend interval, p_field text DEFAULT 'p_extend'::text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.check_gang_options(p_options jsonb, p_field text) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.check_kept(p_lease uuid, p_value jsonb, p_field text, p_is_result boolean DEFAULT true) RETURNS void
     LANGUAGE plpgsql STABLE;
 
@@ -1597,9 +1607,6 @@ CREATE FUNCTION hwqueue.check_patterns(p_placement jsonb, p_field text) RETURNS 
 
 CREATE FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes integer) RETURNS jsonb
     LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.check_places(p_places jsonb, p_most integer) RETURNS void
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_progress(p_reports jsonb) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
@@ -1659,9 +1666,6 @@ CREATE FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint) RETURNS TABLE(
 
 CREATE FUNCTION hwqueue.choice_of(p_options jsonb) RETURNS uuid
     LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.choice_story(p_lease hwqueue.lease, p_headline text, p_code text, OUT headline text, OUT code text) RETURNS record
-    LANGUAGE plpgsql STABLE;
 
 CREATE TABLE hwqueue.profile_queue (
     profile_id bigint NOT NULL,
@@ -1923,9 +1927,6 @@ CREATE FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[]) R
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.conditions_hold(p_conditions jsonb, p_run hwqueue.run, p_results jsonb) RETURNS boolean
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text DEFAULT NULL::text) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -1959,7 +1960,7 @@ CREATE FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[] DEFAULT NUL
 CREATE FUNCTION hwqueue.count_members(p_gang hwqueue.gang, OUT waiting integer, OUT reserved integer, OUT running integer, OUT failed integer, OUT cancelled integer, OUT next_state text) RETURNS record
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_tenant text, OUT verdict text, OUT reason text, OUT opened integer, OUT closed integer) RETURNS record
+CREATE FUNCTION hwqueue.count_parents(p_run hwqueue.run, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p hwqueue.run_progress) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.count_rivals(p_class_ids bigint[], p_now timestamp with time zone) RETURNS integer
@@ -2035,7 +2036,7 @@ CREATE FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer DEFAULT 10
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.deliver_signal(p_run uuid, p_step integer, p_name text, p_is_short boolean) RETURNS boolean
+CREATE FUNCTION hwqueue.deliver_signal(p_run uuid, p_step integer, p_is_short boolean) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.deliveries_from() RETURNS timestamp with time zone
@@ -2341,34 +2342,6 @@ CREATE FUNCTION hwqueue.fence_planner(p_round bigint, p_epoch bigint) RETURNS te
 CREATE FUNCTION hwqueue.fetch_reserved(p_request hwqueue.claim_request) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb)
     LANGUAGE plpgsql;
 
-CREATE TABLE hwqueue.map (
-    run_id uuid NOT NULL,
-    step_no integer NOT NULL,
-    items integer NOT NULL,
-    over_step integer,
-    params jsonb NOT NULL,
-    keeps_completed boolean DEFAULT false NOT NULL,
-    stopped_below integer DEFAULT 0 NOT NULL,
-    added integer DEFAULT 0 NOT NULL,
-    runs integer DEFAULT 0 NOT NULL
-);
-
-COMMENT ON TABLE hwqueue.map IS 'a map or a gang that was released, or a task that has added items: then the step has a lease of its own, too';
-
-COMMENT ON COLUMN hwqueue.map.items IS 'the length of its list, with what was added; of a gang its size';
-
-COMMENT ON COLUMN hwqueue.map.over_step IS 'the map whose results are its list; null: the list is in map_list';
-
-COMMENT ON COLUMN hwqueue.map.params IS 'those of its items, with all bound but the item itself';
-
-COMMENT ON COLUMN hwqueue.map.keeps_completed IS 'of a retry: items that have completed in an earlier attempt are not run again';
-
-COMMENT ON COLUMN hwqueue.map.stopped_below IS 'of a run that stops: items below this have been asked to stop';
-
-COMMENT ON COLUMN hwqueue.map.added IS 'how many of its items were added: the last ones';
-
-COMMENT ON COLUMN hwqueue.map.runs IS 'how many runs were added (added_run)';
-
 CREATE FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone) RETURNS hwqueue.tally
     LANGUAGE plpgsql;
 
@@ -2475,7 +2448,7 @@ COMMENT ON COLUMN hwqueue.webhook.clock_step IS 'the last step of the clock behi
 CREATE FUNCTION hwqueue.find_webhook(p_name text, p_locks boolean DEFAULT true) RETURNS hwqueue.webhook
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.find_workflow(p_name text, p_version integer) RETURNS hwqueue.workflow
+CREATE FUNCTION hwqueue.find_workflow(p_name text, p_options jsonb) RETURNS hwqueue.workflow
     LANGUAGE plpgsql STABLE;
 
 CREATE TABLE hwqueue.replacement (
@@ -2581,9 +2554,6 @@ CREATE FUNCTION hwqueue.follow_nested(p_run uuid, p_step integer) RETURNS intege
 CREATE FUNCTION hwqueue.follow_parent(p_run uuid) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.forget_bound() RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.forget_node(p_node uuid) RETURNS void
     LANGUAGE plpgsql;
 
@@ -2635,9 +2605,6 @@ CREATE FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint) RETURNS TABLE(
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.gang_step_headline(p_step hwqueue.step, p_defined hwqueue.workflow_step, p_gang uuid) RETURNS text
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.gang_story(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE;
 
@@ -2649,9 +2616,6 @@ CREATE FUNCTION hwqueue.gang_ways(p_gang hwqueue.gang, p_rooms hwqueue.gang_room
     SET enable_nestloop TO 'off'
     SET enable_hashjoin TO 'on'
     SET jit TO 'off';
-
-CREATE FUNCTION hwqueue.gang_words(p_gang uuid) RETURNS text
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer DEFAULT 100, p_after uuid DEFAULT NULL::uuid) RETURNS TABLE(everywhere_id uuid, queue text, task_name text, params jsonb, tenant text, mode text, on_unmatched text, on_cordoned boolean, state text, nodes integer, waiting integer, reserved integer, running integer, completed integer, failed integer, cancelled integer, created_at timestamp with time zone, stopped_at timestamp with time zone, finished_at timestamp with time zone, leases jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3033,10 +2997,7 @@ CREATE FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[]) RETURNS T
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.keys_of(p_kind text) RETURNS text[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.kind_keys(p_kind text) RETURNS text[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.known_ends(p_node_ids uuid[]) RETURNS TABLE(lease_id uuid, node_id uuid, ends_at timestamp with time zone)
     LANGUAGE sql STABLE;
@@ -3339,9 +3300,6 @@ CREATE FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_row hwq
 CREATE FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.look_at_ended(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_state text, p_fit text, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
@@ -3425,9 +3383,6 @@ CREATE FUNCTION hwqueue.may_be_missing(p_gang hwqueue.gang) RETURNS integer
 
 CREATE FUNCTION hwqueue.may_be_tried(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.may_not_go_on(p_everywhere hwqueue.everywhere) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.members_needed(p_gang hwqueue.gang, p_waiting integer) RETURNS integer
     LANGUAGE sql IMMUTABLE;
@@ -3756,9 +3711,6 @@ CREATE FUNCTION hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_ne
 CREATE FUNCTION hwqueue.open_queues(p_queues text[]) RETURNS integer[]
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.open_run(p_run hwqueue.run, p_released integer[], p_skipped integer[], p_reasons text[], p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.open_wait(p_claim hwqueue.claim, p_wait jsonb, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql;
 
@@ -3868,6 +3820,9 @@ CREATE FUNCTION hwqueue.place_sums(p_gang hwqueue.gang, p_rooms hwqueue.gang_roo
     SET enable_hashjoin TO 'on'
     SET jit TO 'off';
 
+CREATE FUNCTION hwqueue.place_verdict(p_reason text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.place_words(p_domain text, p_place text) RETURNS text
     LANGUAGE sql STABLE;
 
@@ -3885,24 +3840,25 @@ CREATE FUNCTION hwqueue.placement_cost(p_placement jsonb) RETURNS integer
 CREATE FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT repeated_chars integer, OUT exprs integer) RETURNS record
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[]) RETURNS TABLE(level bigint, place text, node_ids uuid[], class_nos integer[], room bigint, room_now bigint)
+CREATE FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[]) RETURNS TABLE(level bigint, domain text, value text, alike text, place text, node_ids uuid[], fits boolean, class_nos integer[], room bigint, room_now bigint, members integer, emptied integer, kinds bigint)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step integer, p_now timestamp with time zone) RETURNS TABLE(step_no integer, step jsonb, version integer, is_refused boolean, headline text)
-    LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.planned_step(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_asks_origins boolean, OUT class hwqueue.placement_class, OUT came_from jsonb) RETURNS record
-    LANGUAGE plpgsql STABLE;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_most integer) RETURNS TABLE(step_no integer, step jsonb, class hwqueue.placement_class, came_from jsonb)
-    LANGUAGE plpgsql STABLE;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.planned_updates(p_run hwqueue.run, p_update jsonb, p_named integer[]) RETURNS TABLE(step_no integer, changed boolean, class hwqueue.placement_class, came_from jsonb, run hwqueue.run)
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.planner_rooms(p_gangs uuid[]) RETURNS TABLE(place text, nodes bigint, rooms jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp';
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_nestloop TO 'off'
+    SET enable_hashjoin TO 'on'
+    SET enable_seqscan TO 'on'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.planner_status() RETURNS TABLE(holder text, epoch bigint, leads_until timestamp with time zone, gpus double precision, allocated double precision, bound double precision, prices jsonb, leases jsonb, seconds jsonb, resting integer)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3987,10 +3943,10 @@ CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone) RETURNS voi
     SET lock_timeout TO '100ms';
 
 CREATE FUNCTION hwqueue.prune_everywhere(p_limit integer) RETURNS void
-    LANGUAGE plpgsql;
+    LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.prune_gangs(p_limit integer, p_ended uuid[] DEFAULT '{}'::uuid[]) RETURNS integer
-    LANGUAGE plpgsql;
+CREATE FUNCTION hwqueue.prune_gangs(p_limit integer, p_ended uuid[] DEFAULT '{}'::uuid[]) RETURNS void
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.prune_leases(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
@@ -4124,7 +4080,7 @@ CREATE FUNCTION hwqueue.read_map(p_step jsonb, p_name text, p_field text, OUT se
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.read_near(p_near jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_nested_run(p_run hwqueue.run, p_workflow hwqueue.workflow, p_input jsonb, p_step integer, p_now timestamp with time zone) RETURNS hwqueue.run
     LANGUAGE plpgsql STABLE;
@@ -4143,6 +4099,9 @@ CREATE FUNCTION hwqueue.read_page_cursor(p_cursor jsonb, p_states text[]) RETURN
 
 CREATE FUNCTION hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_now timestamp with time zone) RETURNS hwqueue.queue_head
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.read_places(p_places jsonb, p_most integer) RETURNS TABLE(lease uuid, node uuid)
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_has_devices boolean) RETURNS SETOF hwqueue.queue_head
     LANGUAGE sql STABLE;
@@ -4174,7 +4133,7 @@ CREATE FUNCTION hwqueue.read_state_page(p_filter hwqueue.lease_filter, p_limit i
 CREATE FUNCTION hwqueue.read_step(p_step jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.read_step_options(p_options jsonb, p_field text) RETURNS jsonb
+CREATE FUNCTION hwqueue.read_step_options(p_options jsonb, p_kind text, p_field text) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_update_call(p_run hwqueue.run, p_changes jsonb, p_steps text[], OUT changes jsonb, OUT named integer[]) RETURNS record
@@ -4241,9 +4200,6 @@ CREATE FUNCTION hwqueue.recent_due_scan(p_queues text[], p_now timestamp with ti
 CREATE FUNCTION hwqueue.recheck_claims(p_node uuid, p_leases uuid[], p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.recount(p_run hwqueue.run) RETURNS TABLE(step_no integer, parent_count integer, is_any boolean, is_final boolean, is_decided boolean, arrived integer, unmet integer, failed integer, skipped integer)
-    LANGUAGE sql;
-
 CREATE FUNCTION hwqueue.recount_claims(p_node uuid, p_class_id bigint) RETURNS void
     LANGUAGE plpgsql;
 
@@ -4309,9 +4265,6 @@ CREATE FUNCTION hwqueue.refuse_step_change(p_lease hwqueue.lease, p_changes json
 CREATE FUNCTION hwqueue.refuse_step_lease(p_lease hwqueue.lease, p_what text) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.refuse_taken(p_lease hwqueue.lease) RETURNS void
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text, p_code text) RETURNS text
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -4364,9 +4317,6 @@ CREATE FUNCTION hwqueue.repair_positions() RETURNS boolean
 
 CREATE FUNCTION hwqueue.replace_node(p_node hwqueue.node, p_old hwqueue.node, p_now timestamp with time zone) RETURNS hwqueue.node
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.replacement_words(p_lease uuid) RETURNS text
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.replaces_of(p_options jsonb) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
@@ -4683,7 +4633,7 @@ CREATE FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb) RETURNS j
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.set_run_state(p_run uuid, p_state text, p_reason text DEFAULT NULL::text, p_detail jsonb DEFAULT NULL::jsonb) RETURNS void
+CREATE FUNCTION hwqueue.set_run_state(p_run uuid, p_state text, p_reason text DEFAULT NULL::text, p_detail jsonb DEFAULT NULL::jsonb, p_stops integer DEFAULT NULL::integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb) RETURNS jsonb
@@ -4727,13 +4677,6 @@ CREATE FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement js
 
 CREATE FUNCTION hwqueue.shared_level(p_settings jsonb, p_level jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.shared_rooms(p_gangs uuid[], p_now timestamp with time zone) RETURNS TABLE(place text, nodes bigint, rooms jsonb)
-    LANGUAGE plpgsql STABLE
-    SET enable_nestloop TO 'off'
-    SET enable_hashjoin TO 'on'
-    SET enable_seqscan TO 'on'
-    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room hwqueue.headroom, p_custom jsonb DEFAULT NULL::jsonb, p_cpu_isolation text DEFAULT NULL::text) RETURNS integer
     LANGUAGE sql STABLE PARALLEL SAFE;
@@ -4832,7 +4775,7 @@ CREATE FUNCTION hwqueue.spawn_options() RETURNS text[]
 CREATE FUNCTION hwqueue.spawn_placement(p_options jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_queue hwqueue.queue, p_revived integer[], p_now timestamp with time zone) RETURNS integer
+CREATE FUNCTION hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_queue hwqueue.queue, p_known uuid[], p_bad uuid[], p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with time zone) RETURNS timestamp with time zone
@@ -4875,25 +4818,25 @@ CREATE FUNCTION hwqueue.stamp_changes(p_limit integer, p_from timestamp with tim
 CREATE FUNCTION hwqueue.stamp_retired(p_limit integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) RETURNS void
+CREATE FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid, p_failures integer, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.start_time(p_run hwqueue.run, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.step_class(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, OUT queue_id integer, OUT class_id bigint) RETURNS record
+CREATE FUNCTION hwqueue.step_class(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_is_dry boolean, OUT target hwqueue.spawn_target, OUT class hwqueue.placement_class) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.step_content(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_target hwqueue.spawn_target) RETURNS hwqueue.class_content
+CREATE FUNCTION hwqueue.step_content(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_target hwqueue.spawn_target) RETURNS hwqueue.class_content
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.step_error(p_step hwqueue.step, p_of_lease jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.step_origins(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_defaults jsonb, p_placement jsonb) RETURNS jsonb
+CREATE FUNCTION hwqueue.step_origins(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_defaults jsonb, p_placement jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads integer[], p_run_if jsonb, p_most integer, OUT params jsonb, OUT bad jsonb) RETURNS record
+CREATE FUNCTION hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads integer[], p_run_if jsonb, p_most integer, OUT params jsonb, OUT results jsonb, OUT bad jsonb) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.step_request(p_run hwqueue.run, p_step integer, p_lease uuid, p_class bigint, p_what text[], p_params jsonb, p_options jsonb, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
@@ -5085,7 +5028,7 @@ CREATE FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], OUT free integer[], OUT revived integer[], OUT with_items integer[]) RETURNS record
+CREATE FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], OUT free integer[], OUT revived uuid[], OUT with_items integer[]) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_ended_runs(p_limit integer DEFAULT 100) RETURNS TABLE(run_id uuid, workflow text, attempt integer, state text, reason text, traceparent text, submitted_at timestamp with time zone, finished_at timestamp with time zone)
@@ -5113,7 +5056,10 @@ CREATE FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp with time
 CREATE FUNCTION hwqueue.take_room_back(p_gang hwqueue.gang, p_goes_on boolean, p_is_earmark boolean, p_reason text, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_run_signal(p_run uuid, p_name text, p_step integer, OUT payload jsonb, OUT is_held boolean) RETURNS record
+CREATE FUNCTION hwqueue.take_run_key(p_run hwqueue.run, p_key text, p_content bytea, p_on_conflict text) RETURNS uuid
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.take_run_signal(p_run uuid, p_step integer, OUT payload jsonb, OUT is_held boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text, p_name text DEFAULT NULL::text) RETURNS TABLE(verdict text, payload jsonb)
@@ -5129,15 +5075,15 @@ CREATE FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text,
 CREATE FUNCTION hwqueue.take_unique_key(p_spawns hwqueue.spawn_request[], p_ordinal integer, p_tenant text, p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS uuid
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_unique_run(p_run hwqueue.run, p_on_conflict text) RETURNS uuid
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.taken_instead(p_lease hwqueue.lease) RETURNS uuid
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid) RETURNS bigint
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on';
+
+CREATE FUNCTION hwqueue.team_words(p_lease uuid, p_gang uuid, p_now timestamp with time zone) RETURNS text
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.term_anchors(p_spec jsonb) RETURNS text[]
     LANGUAGE sql IMMUTABLE;
@@ -5217,6 +5163,9 @@ CREATE FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwque
 CREATE FUNCTION hwqueue.try_those_behind(p_now timestamp with time zone) RETURNS void
     LANGUAGE sql;
 
+CREATE FUNCTION hwqueue.try_words(p_reason text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.type_words(p_expr jsonb, p_value jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -5291,10 +5240,7 @@ CREATE FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[]
 CREATE FUNCTION hwqueue.update_waiting(p_run hwqueue.run, p_update jsonb, p_named integer[], OUT due integer[], OUT changed integer[]) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.updated_level(p_level jsonb, p_update jsonb, p_field text) RETURNS jsonb
-    LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.updated_placement(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_asked jsonb, p_update jsonb) RETURNS jsonb
+CREATE FUNCTION hwqueue.updated_placement(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_asked jsonb, p_update jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.updated_run(p_run hwqueue.run, p_update jsonb) RETURNS hwqueue.run
@@ -5322,11 +5268,8 @@ CREATE FUNCTION hwqueue.verify_invariants() RETURNS TABLE(rule text, subject tex
 CREATE FUNCTION hwqueue.version_in_range(p_version text, p_range text, p_kind text) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.version_placement(p_run hwqueue.run) RETURNS jsonb
+CREATE FUNCTION hwqueue.version_placement(p_run hwqueue.run, p_update jsonb DEFAULT NULL::jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.versioned_run(p_run hwqueue.run, p_update jsonb) RETURNS hwqueue.run
-    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.visible_now(OUT unseen xid8[], OUT next_xid xid8) RETURNS record
     LANGUAGE sql STABLE;
@@ -5416,9 +5359,6 @@ CREATE FUNCTION hwqueue.with_defaults(p_options jsonb, p_defaults jsonb) RETURNS
 CREATE FUNCTION hwqueue.without_nulls(p_object jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.without_steps(p_workflow hwqueue.workflow) RETURNS hwqueue.workflow
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
@@ -5449,7 +5389,7 @@ CREATE FUNCTION hwqueue.write_low_water(p_marks hwqueue.low_water, p_tier smalli
 CREATE FUNCTION hwqueue.write_replacements(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.write_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone, OUT run_id uuid, OUT created boolean) RETURNS record
+CREATE FUNCTION hwqueue.write_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone, OUT run_id uuid, OUT created boolean, OUT state text) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS hwqueue.spawn_request[]
@@ -5461,35 +5401,22 @@ CREATE FUNCTION hwqueue.write_terms(p_class_ids bigint[], p_limit integer) RETUR
 CREATE FUNCTION hwqueue.write_workflow(p_spec jsonb, p_version integer, p_now timestamp with time zone) RETURNS hwqueue.workflow
     LANGUAGE plpgsql;
 
-CREATE TABLE hwqueue.added_item (
+CREATE TABLE hwqueue.added (
     run_id uuid NOT NULL,
     step_no integer NOT NULL,
     item_no integer NOT NULL,
     name text NOT NULL,
-    task_name text NOT NULL,
-    params jsonb NOT NULL
-);
-
-COMMENT ON TABLE hwqueue.added_item IS 'an item that a handler has added to its step, by name';
-
-COMMENT ON COLUMN hwqueue.added_item.name IS 'says once what it is: a handler that runs again adds it no more';
-
-CREATE TABLE hwqueue.added_run (
-    run_id uuid NOT NULL,
-    step_no integer NOT NULL,
-    name text NOT NULL,
-    nested_run_id uuid NOT NULL,
-    digest bytea NOT NULL,
+    task_name text,
+    params jsonb,
+    nested_run_id uuid,
     retry_mode text
 );
 
-COMMENT ON TABLE hwqueue.added_run IS 'a run that a handler has added to its step';
+COMMENT ON TABLE hwqueue.added IS 'an item or a run that a handler has added to its step, by name';
 
-COMMENT ON COLUMN hwqueue.added_run.name IS 'of its specification: it says once what is added';
+COMMENT ON COLUMN hwqueue.added.name IS 'says once what it is: a handler that runs again adds it no more; of a run that of its specification';
 
-COMMENT ON COLUMN hwqueue.added_run.digest IS 'of its specification in normal form';
-
-COMMENT ON COLUMN hwqueue.added_run.retry_mode IS 'how that run is to be retried before it counts for this step; null: not';
+COMMENT ON COLUMN hwqueue.added.retry_mode IS 'how that run is to be retried before it counts for this step; null: not';
 
 ALTER TABLE hwqueue.affinity_term ALTER COLUMN term_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.affinity_term_term_id_seq
@@ -6636,11 +6563,8 @@ ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_8 FOR VALUES IN ('
 
 ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_9 FOR VALUES IN ('9');
 
-ALTER TABLE ONLY hwqueue.added_item
-    ADD CONSTRAINT added_item_pkey PRIMARY KEY (run_id, step_no, item_no);
-
-ALTER TABLE ONLY hwqueue.added_run
-    ADD CONSTRAINT added_run_pkey PRIMARY KEY (run_id, step_no, name);
+ALTER TABLE ONLY hwqueue.added
+    ADD CONSTRAINT added_pkey PRIMARY KEY (run_id, step_no, item_no);
 
 ALTER TABLE ONLY hwqueue.affinity_term
     ADD CONSTRAINT affinity_term_pkey PRIMARY KEY (term_id);
@@ -6852,7 +6776,9 @@ ALTER TABLE ONLY hwqueue.workflow
 ALTER TABLE ONLY hwqueue.workflow_step
     ADD CONSTRAINT workflow_step_pkey PRIMARY KEY (workflow_id, step_no);
 
-CREATE UNIQUE INDEX added_item_name ON hwqueue.added_item USING btree (run_id, step_no, name);
+CREATE UNIQUE INDEX added_name ON hwqueue.added USING btree (run_id, step_no, name, ((nested_run_id IS NULL)));
+
+CREATE INDEX added_runs ON hwqueue.added USING btree (run_id, step_no) WHERE (nested_run_id IS NOT NULL);
 
 CREATE UNIQUE INDEX api_token_secret ON hwqueue.api_token USING btree (secret_sha256);
 
@@ -7599,8 +7525,6 @@ GRANT ALL ON FUNCTION hwqueue.assigned_leases(p_places jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.assignment_counts() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.assignment_state(p_lease uuid, p_node uuid) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_expires_after interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_expires_after interval) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_expires_after interval) TO hwqueue_admin;
@@ -7632,7 +7556,7 @@ REVOKE ALL ON FUNCTION hwqueue.begin_failing(p_run hwqueue.run, p_step integer, 
 
 REVOKE ALL ON FUNCTION hwqueue.begin_items(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p hwqueue.run_progress, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p_results jsonb, p_bad jsonb, p hwqueue.run_progress, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -7658,29 +7582,21 @@ REVOKE ALL ON FUNCTION hwqueue.bracket_length(p_text text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_checkpoints() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.broken_choices() FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.broken_counts() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.broken_everywhere() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.broken_gangs() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_joins() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_maps() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.broken_replacements() FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.broken_requirements(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_before jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_runs() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.broken_teams() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.broken_terms() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.but_defaults(p_value jsonb, p_kind text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cache_class_fleets(p_class_ids bigint[], p_now timestamp with time zone) FROM PUBLIC;
 
@@ -7741,8 +7657,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zon
 
 REVOKE ALL ON FUNCTION hwqueue.check_extend(p_extend interval, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_gang_options(p_options jsonb, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.check_kept(p_lease uuid, p_value jsonb, p_field text, p_is_result boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text) FROM PUBLIC;
@@ -7774,8 +7688,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_own_steps(p_workflow hwqueue.workflow, p_ow
 REVOKE ALL ON FUNCTION hwqueue.check_patterns(p_placement jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.check_places(p_places jsonb, p_most integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_progress(p_reports jsonb) FROM PUBLIC;
 
@@ -7815,8 +7727,6 @@ GRANT ALL ON FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint) TO hwque
 GRANT ALL ON FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.choice_of(p_options jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.choice_story(p_lease hwqueue.lease, p_headline text, p_code text, OUT headline text, OUT code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.choose_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) FROM PUBLIC;
 
@@ -7927,8 +7837,6 @@ REVOKE ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigi
 GRANT ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[]) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[]) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.conditions_hold(p_conditions jsonb, p_run hwqueue.run, p_results jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text) TO hwqueue_admin;
@@ -7951,7 +7859,7 @@ GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_li
 
 REVOKE ALL ON FUNCTION hwqueue.count_members(p_gang hwqueue.gang, OUT waiting integer, OUT reserved integer, OUT running integer, OUT failed integer, OUT cancelled integer, OUT next_state text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_tenant text, OUT verdict text, OUT reason text, OUT opened integer, OUT closed integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_parents(p_run hwqueue.run, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p hwqueue.run_progress) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_rivals(p_class_ids bigint[], p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8001,7 +7909,7 @@ REVOKE ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_
 GRANT ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.deliver_signal(p_run uuid, p_step integer, p_name text, p_is_short boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.deliver_signal(p_run uuid, p_step integer, p_is_short boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.deliveries_from() FROM PUBLIC;
 
@@ -8194,7 +8102,7 @@ REVOKE ALL ON FUNCTION hwqueue.find_spawn_queue(p_queue text, p_task text) FROM 
 
 REVOKE ALL ON FUNCTION hwqueue.find_webhook(p_name text, p_locks boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.find_workflow(p_name text, p_version integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.find_workflow(p_name text, p_options jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.finish_replacement(p_row hwqueue.replacement, p_has_run boolean, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8240,8 +8148,6 @@ REVOKE ALL ON FUNCTION hwqueue.follow_nested(p_run uuid, p_step integer) FROM PU
 
 REVOKE ALL ON FUNCTION hwqueue.follow_parent(p_run uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.forget_bound() FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.free_devices(p_after uuid, p_limit integer, p_now timestamp with time zone, OUT items jsonb[], OUT next text) FROM PUBLIC;
@@ -8272,15 +8178,11 @@ REVOKE ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint) FROM PU
 GRANT ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.gang_step_headline(p_step hwqueue.step, p_defined hwqueue.workflow_step, p_gang uuid) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.gang_story(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_wait_words(p_gang hwqueue.gang) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_ways(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_kinds integer, p_size integer, p_places jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.gang_words(p_gang uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer, p_after uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer, p_after uuid) TO hwqueue_producer;
@@ -8511,8 +8413,6 @@ REVOKE ALL ON FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[]) FR
 
 REVOKE ALL ON FUNCTION hwqueue.keys_of(p_kind text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.kind_keys(p_kind text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.known_ends(p_node_ids uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.known_keys(p_kind text) FROM PUBLIC;
@@ -8701,8 +8601,6 @@ REVOKE ALL ON FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_ended(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_state text, p_fit text, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
@@ -8749,8 +8647,6 @@ REVOKE ALL ON FUNCTION hwqueue.may_be_long(p_value jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.may_be_missing(p_gang hwqueue.gang) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.may_be_tried(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.may_not_go_on(p_everywhere hwqueue.everywhere) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.members_needed(p_gang hwqueue.gang, p_waiting integer) FROM PUBLIC;
 
@@ -8938,8 +8834,6 @@ REVOKE ALL ON FUNCTION hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.ste
 
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.open_run(p_run hwqueue.run, p_released integer[], p_skipped integer[], p_reasons text[], p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.open_wait(p_claim hwqueue.claim, p_wait jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.operator_taints(p_node uuid) FROM PUBLIC;
@@ -9013,6 +8907,8 @@ GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class
 
 REVOKE ALL ON FUNCTION hwqueue.place_sums(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.place_verdict(p_reason text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.place_words(p_domain text, p_place text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.placement_class_stats(p_queue text, p_after bigint, p_limit integer) FROM PUBLIC;
@@ -9026,8 +8922,6 @@ REVOKE ALL ON FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT patter
 REVOKE ALL ON FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step integer, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.planned_step(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_asks_origins boolean, OUT class hwqueue.placement_class, OUT came_from jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_most integer) FROM PUBLIC;
 
@@ -9176,6 +9070,8 @@ REVOKE ALL ON FUNCTION hwqueue.read_page_cursor(p_cursor jsonb, p_states text[])
 
 REVOKE ALL ON FUNCTION hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.read_places(p_places jsonb, p_most integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_has_devices boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_queue_heads(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_pinned integer[]) FROM PUBLIC;
@@ -9196,7 +9092,7 @@ REVOKE ALL ON FUNCTION hwqueue.read_state_page(p_filter hwqueue.lease_filter, p_
 
 REVOKE ALL ON FUNCTION hwqueue.read_step(p_step jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_step_options(p_options jsonb, p_field text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_step_options(p_options jsonb, p_kind text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_update_call(p_run hwqueue.run, p_changes jsonb, p_steps text[], OUT changes jsonb, OUT named integer[]) FROM PUBLIC;
 
@@ -9238,8 +9134,6 @@ REVOKE ALL ON FUNCTION hwqueue.rebind_classes(p_class_ids bigint[], p_waits bool
 REVOKE ALL ON FUNCTION hwqueue.recent_due_scan(p_queues text[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.recheck_claims(p_node uuid, p_leases uuid[], p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.recount(p_run hwqueue.run) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.recount_claims(p_node uuid, p_class_id bigint) FROM PUBLIC;
 
@@ -9283,8 +9177,6 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_step_change(p_lease hwqueue.lease, p_chang
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_step_lease(p_lease hwqueue.lease, p_what text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.refuse_taken(p_lease hwqueue.lease) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_wire(p_reason text, p_offset integer, p_field text, p_class text) FROM PUBLIC;
@@ -9314,8 +9206,6 @@ REVOKE ALL ON FUNCTION hwqueue.remove_leases(p_leases uuid[]) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.repair_positions() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.replace_node(p_node hwqueue.node, p_old hwqueue.node, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.replacement_words(p_lease uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.replaces_of(p_options jsonb) FROM PUBLIC;
 
@@ -9499,7 +9389,7 @@ GRANT ALL ON FUNCTION hwqueue.set_prices(p_queue text, p_prices jsonb, p_ttl int
 REVOKE ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.set_run_state(p_run uuid, p_state text, p_reason text, p_detail jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.set_run_state(p_run uuid, p_state text, p_reason text, p_detail jsonb, p_stops integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb) TO hwqueue_operator;
@@ -9529,8 +9419,6 @@ REVOKE ALL ON FUNCTION hwqueue.settle_lists(p_node uuid, p_settle jsonb, p_plain
 REVOKE ALL ON FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.shared_level(p_settings jsonb, p_level jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.shared_rooms(p_gangs uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room hwqueue.headroom, p_custom jsonb, p_cpu_isolation text) FROM PUBLIC;
 
@@ -9591,7 +9479,7 @@ REVOKE ALL ON FUNCTION hwqueue.spawn_options() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_placement(p_options jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_queue hwqueue.queue, p_revived integer[], p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_queue hwqueue.queue, p_known uuid[], p_bad uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9618,19 +9506,19 @@ REVOKE ALL ON FUNCTION hwqueue.stamp_changes(p_limit integer, p_from timestamp w
 
 REVOKE ALL ON FUNCTION hwqueue.stamp_retired(p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid, p_failures integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.start_time(p_run hwqueue.run, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.step_class(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, OUT queue_id integer, OUT class_id bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.step_class(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_is_dry boolean, OUT target hwqueue.spawn_target, OUT class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.step_content(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_target hwqueue.spawn_target) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.step_content(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_target hwqueue.spawn_target) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_error(p_step hwqueue.step, p_of_lease jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.step_origins(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_defaults jsonb, p_placement jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.step_origins(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_defaults jsonb, p_placement jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads integer[], p_run_if jsonb, p_most integer, OUT params jsonb, OUT bad jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads integer[], p_run_if jsonb, p_most integer, OUT params jsonb, OUT results jsonb, OUT bad jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_request(p_run hwqueue.run, p_step integer, p_lease uuid, p_class bigint, p_what text[], p_params jsonb, p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9739,7 +9627,7 @@ REVOKE ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit 
 GRANT ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], OUT free integer[], OUT revived integer[], OUT with_items integer[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], OUT free integer[], OUT revived uuid[], OUT with_items integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer) TO hwqueue_worker;
@@ -9759,7 +9647,9 @@ REVOKE ALL ON FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp wi
 
 REVOKE ALL ON FUNCTION hwqueue.take_room_back(p_gang hwqueue.gang, p_goes_on boolean, p_is_earmark boolean, p_reason text, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_run_signal(p_run uuid, p_name text, p_step integer, OUT payload jsonb, OUT is_held boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_run_key(p_run hwqueue.run, p_key text, p_content bytea, p_on_conflict text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.take_run_signal(p_run uuid, p_step integer, OUT payload jsonb, OUT is_held boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text, p_name text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text, p_name text) TO hwqueue_worker;
@@ -9767,11 +9657,11 @@ GRANT ALL ON FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal
 
 REVOKE ALL ON FUNCTION hwqueue.take_unique_key(p_spawns hwqueue.spawn_request[], p_ordinal integer, p_tenant text, p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_unique_run(p_run hwqueue.run, p_on_conflict text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.taken_instead(p_lease hwqueue.lease) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.team_words(p_lease uuid, p_gang uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_anchors(p_spec jsonb) FROM PUBLIC;
 
@@ -9827,6 +9717,8 @@ REVOKE ALL ON FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_leas
 
 REVOKE ALL ON FUNCTION hwqueue.try_those_behind(p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.try_words(p_reason text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.type_words(p_expr jsonb, p_value jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid) FROM PUBLIC;
@@ -9873,9 +9765,7 @@ GRANT ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps 
 
 REVOKE ALL ON FUNCTION hwqueue.update_waiting(p_run hwqueue.run, p_update jsonb, p_named integer[], OUT due integer[], OUT changed integer[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.updated_level(p_level jsonb, p_update jsonb, p_field text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.updated_placement(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_asked jsonb, p_update jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.updated_placement(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_asked jsonb, p_update jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.updated_run(p_run hwqueue.run, p_update jsonb) FROM PUBLIC;
 
@@ -9895,9 +9785,7 @@ GRANT ALL ON FUNCTION hwqueue.verify_invariants() TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.version_in_range(p_version text, p_range text, p_kind text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.version_placement(p_run hwqueue.run) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.versioned_run(p_run hwqueue.run, p_update jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.version_placement(p_run hwqueue.run, p_update jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.visible_now(OUT unseen xid8[], OUT next_xid xid8) FROM PUBLIC;
 
@@ -9960,8 +9848,6 @@ REVOKE ALL ON FUNCTION hwqueue.with_defaults(p_options jsonb, p_defaults jsonb) 
 
 REVOKE ALL ON FUNCTION hwqueue.without_nulls(p_object jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.without_steps(p_workflow hwqueue.workflow) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.worth_gain(p_gpu_count integer, p_gpu_milli integer, p_room hwqueue.headroom, p_worth double precision[]) FROM PUBLIC;
@@ -9982,7 +9868,7 @@ REVOKE ALL ON FUNCTION hwqueue.write_low_water(p_marks hwqueue.low_water, p_tier
 
 REVOKE ALL ON FUNCTION hwqueue.write_replacements(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.write_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone, OUT run_id uuid, OUT created boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.write_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone, OUT run_id uuid, OUT created boolean, OUT state text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
 

@@ -251,7 +251,7 @@ def test_a_join_beside_changes_of_many_runs(direct: Direct, one: Actor, two: Act
         finish(two.direct, claim["a"])
         finish(direct, claim["b"])
     two.commit()
-    for flow in flows:  # chance would find some
+    for _ in flows:  # chance would find some
         assert direct.row("advance_workflows", limit=1)["released"] == 1
     for flow in flows:
         flow.complete("c")
