@@ -84,8 +84,8 @@ def test_a_newer_schema_sqlalchemy_and_the_drivers_own_refusals() -> None:
 
 
 def test_what_is_not_about_the_queue_stays_what_it_is_but_for_a_missing_schema() -> None:
-    for error in (psycopg.OperationalError("connection lost"), Refusal("40001", "try again"), KeyError("x")):
-        assert translated(error) is error
+    for plain in (psycopg.OperationalError("connection lost"), Refusal("40001", "try again"), KeyError("x")):
+        assert translated(plain) is plain
     error = translated(Refusal("3F000", 'schema "hwqueue" does not exist'))
     assert type(error) is errors.SchemaTooOld
     assert error.hint is not None
