@@ -2186,9 +2186,6 @@ CREATE FUNCTION hwqueue.end_parent_step(p_run hwqueue.run, p_now timestamp with 
 CREATE FUNCTION hwqueue.end_step(p_run uuid, p_step integer, p_verdict hwqueue.step_verdict, p_is_short boolean, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_numbers integer[], OUT leases jsonb, OUT held integer) RETURNS record
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.ending_reason(p_gang hwqueue.gang) RETURNS text
     LANGUAGE sql STABLE;
 
@@ -7986,8 +7983,6 @@ REVOKE ALL ON FUNCTION hwqueue.end_overrun(p_claim hwqueue.claim, p_now timestam
 REVOKE ALL ON FUNCTION hwqueue.end_parent_step(p_run hwqueue.run, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_step(p_run uuid, p_step integer, p_verdict hwqueue.step_verdict, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_numbers integer[], OUT leases jsonb, OUT held integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ending_reason(p_gang hwqueue.gang) FROM PUBLIC;
 

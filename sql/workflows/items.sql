@@ -167,7 +167,8 @@ declare
   v_end int;
   v_window int := coalesce((p_defined.settings ->> 'max_parallel')::int, 1000);
   v_queue hwqueue.queue;
-  v_known jsonb := '{}';
+  v_known jsonb := '{}';  -- {item: lease}
+  v_ended uuid[];
   v_held int;
   v_found record;
   v_gang hwqueue.gang;
@@ -198,9 +199,17 @@ begin
   from hwqueue.step s join hwqueue.queue q on q.queue_id = s.queue_id
   where s.run_id = p_run.run_id and s.step_no = p_map.step_no and q.dropped_at is null;
   if found then  -- else they have failed, and leave nothing
-    if p_run.attempt > 1 then
-      select e.leases, e.held into v_known, v_held
-      from hwqueue.ended_items(p_run, p_map.step_no, v_numbers) e;
+    if p_run.attempt > 1 then  -- the leases that items had before, up to the first that another session holds
+      v_known := (
+        select coalesce(jsonb_object_agg(n, l.lease_id), '{}')
+        from unnest(v_numbers) n
+        cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
+          select x.lease_id from hwqueue.lease x
+          where x.run_id = p_run.run_id and x.step_no = p_map.step_no and x.item_no = n offset 0) l);
+      v_ended := hwqueue.hold_outcomes(array(select e.value::uuid from jsonb_each_text(v_known) e));
+      v_held := (
+        select min(e.key::int) from jsonb_each_text(v_known) e where e.value::uuid <> all (v_ended));
+      v_known := v_known - array(select k from jsonb_object_keys(v_known) k where k::int >= v_held);
     end if;
     if v_is_gang then
       select g.* into v_gang from hwqueue.gang g
@@ -261,31 +270,6 @@ begin
   where t.run_id = p_run.run_id and t.step_no = p_map.step_no and t.part = p_tally.part
   returning t.* into p_tally;
   return p_tally;
-end
-$$;
-
--- The leases that items have had in an earlier attempt of their run, {item: lease_id}, with their outcomes
--- locked. held: the first item whose outcome another session holds; leases: those before it.
--- Locks: the outcomes, skip locked.
-create or replace function hwqueue.ended_items(p_run hwqueue.run, p_step int, p_numbers int[],
-  out leases jsonb, out held int)
-language plpgsql volatile
-as $$
-declare
-  v_known jsonb := (
-    select coalesce(jsonb_object_agg(n, l.lease_id), '{}')
-    from unnest(p_numbers) n
-    cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
-      select x.lease_id from hwqueue.lease x
-      where x.run_id = p_run.run_id and x.step_no = p_step and x.item_no = n offset 0) l);
-  v_locked jsonb := coalesce((
-    select jsonb_object_agg(l, true)
-    from unnest(hwqueue.hold_outcomes(array(select e.value::uuid from jsonb_each_text(v_known) e))) l), '{}');
-begin
-  held := (select min(e.key::int) from jsonb_each_text(v_known) e where not v_locked ? e.value);
-  leases := case when held is null then v_known else (
-    select coalesce(jsonb_object_agg(e.key, e.value), '{}') from jsonb_each(v_known) e
-    where e.key::int < held) end;
 end
 $$;
 
