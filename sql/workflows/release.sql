@@ -138,16 +138,16 @@ begin
       bad := '{"reason": "condition"}';
     elsif p_params is not null then
       v_bound := hwqueue.bind_value(p_params, p_run, results);
-      params := v_bound.value;
-      perform hwqueue.note_bound(coalesce(pg_column_size(params), case when v_bound.too_large
+      perform hwqueue.note_bound(coalesce(pg_column_size(v_bound.value), case when v_bound.too_large
         then 67108865 else 0 end));
       bad := case
         when v_bound.too_large then jsonb_build_object('reason', 'params_too_large', 'limit', p_most)
         when v_bound.missing is not null
           then jsonb_build_object('reason', 'binding_missing', 'binding', v_bound.missing) end;
+      params := case when bad is null then v_bound.value end;
     end if;
   end if;
-  if bad is null and params <> '{}' then
+  if params <> '{}' then
     if hwqueue.may_be_long(params) then
       if hwqueue.text_bytes(params, p_most) <= p_most then
         return;
@@ -156,8 +156,8 @@ begin
       return;
     end if;
     bad := jsonb_build_object('reason', 'params_too_large', 'limit', p_most);
+    params := null;
   end if;
-  params := case when bad is null then params end;
 end
 $$;
 
