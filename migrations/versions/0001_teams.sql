@@ -2466,8 +2466,8 @@ create type hwqueue.class_match as (
   nodes_serving int
 );
 
--- A rule that a node fails (all_failures). predicate: what failed, as the class has it. lacks: what is short,
--- as bits (see shortage).
+-- A rule that a node fails (fleet_failures). predicate: what failed, as the class has it. lacks: what is
+-- short, as bits (see shortage).
 create type hwqueue.failure as (
   stage text,
   code text,

@@ -234,6 +234,53 @@ begin
 end
 $$;
 
+-- Returns those of a class's requirements that a profile decides (p_of_profile), or the others: these
+-- name nodes, resources or trust domains, or ask about other leases.
+create or replace function hwqueue.exprs_of(p_required jsonb, p_of_profile boolean) returns jsonb
+language sql immutable parallel safe
+as $$
+  select coalesce(jsonb_agg(e.value order by e.ordinality), '[]')
+  from jsonb_array_elements(p_required) with ordinality e
+  where p_of_profile <> jsonb_path_exists(
+    e.value, 'strict $.** ? (exists(@.node) || exists(@.resource) || exists(@.trust)
+                                    || exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true)
+$$;
+
+-- Returns the failures of a node that is too small or too full, from what is short now (bits of shortage).
+create or replace function hwqueue.room_failures(p_class hwqueue.placement_class, p_node hwqueue.node,
+  p_lacks int)
+returns table (stage text, code text, permanent boolean, lacks int)
+language sql stable
+as $$
+  select v.stage, v.code, v.permanent, v.lacks
+  from (select hwqueue.class_shortage(p_class, p_node, hwqueue.idle_load(p_node)) as ever offset 0) e
+  cross join lateral (
+    -- contended: resources that the class wants for itself, enough on an idle node, held by others now
+    select p_lacks & ~e.ever & (
+        case when hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation) is not null
+          then 1 + 32 else 0 end
+        + case when hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode) is not null
+          then 8 else 0 end) as lacks) c
+  cross join lateral (values
+    ('free', 'nodes_support_but_contended', false, c.lacks),
+    (case when e.ever <> 0 then 'capacity' else 'free' end, 'insufficient_capacity', e.ever <> 0,
+     p_lacks - c.lacks)
+  ) v(stage, code, permanent, lacks)
+  where v.lacks <> 0
+$$;
+
+-- Returns the nodes whose workers run as many leases as they take at a time, with that number. A claim does
+-- not ask: such a worker makes none.
+create or replace function hwqueue.full_nodes() returns table (node_id uuid, concurrency int)
+language sql stable
+as $$
+  select n.node_id, n.concurrency
+  from hwqueue.node n
+  where n.concurrency <= (
+    select count(*) from (
+      select 1 from hwqueue.claim c where c.node_id = n.node_id limit n.concurrency) c)
+$$;
+
 -- Returns how well every registered node suits a class, by the score that claims order leases by. Nodes
 -- that are alike in what the class prefers, or in what runs around them, are scored once. p_reach: the
 -- share of nodes that could take the class (class_fleet).
