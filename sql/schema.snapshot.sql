@@ -3244,9 +3244,6 @@ CREATE FUNCTION hwqueue.lock_in_window(p_request hwqueue.claim_request, p_eligib
 CREATE FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint) RETURNS hwqueue.node_state
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.lock_nodes(p_nodes uuid[]) RETURNS boolean
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.lock_page(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, OUT state text, OUT changed uuid[], OUT skipped uuid[], OUT next_cursor jsonb) RETURNS record
     LANGUAGE plpgsql;
 
@@ -8581,8 +8578,6 @@ REVOKE ALL ON FUNCTION hwqueue.lock_free_node(p_node uuid) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.lock_in_window(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.lock_nodes(p_nodes uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_page(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, OUT state text, OUT changed uuid[], OUT skipped uuid[], OUT next_cursor jsonb) FROM PUBLIC;
 

@@ -223,11 +223,16 @@ begin
   perform hwqueue.require_read_committed(), hwqueue.check_completions(p_lease_ids, p_tokens, 'p_lease_ids',
     'p_tokens');
   -- all of their nodes, because an assignment may change until node_state is locked
-  perform hwqueue.lock_nodes(array(
-    select c.node_id from unnest(p_lease_ids, p_tokens) i(lease_id, claim_token)
-    cross join lateral (
-      select x.node_id from hwqueue.claim x where x.lease_id = i.lease_id
-        and x.claim_token = i.claim_token and hwqueue.is_own(x.login) offset 0) c));
+  begin
+    perform 1 from hwqueue.node_state s
+    where s.node_id = any (array(
+      select c.node_id from unnest(p_lease_ids, p_tokens) i(lease_id, claim_token)
+      cross join lateral (
+        select x.node_id from hwqueue.claim x where x.lease_id = i.lease_id
+          and x.claim_token = i.claim_token and hwqueue.is_own(x.login) offset 0) c))
+    order by s.node_id for no key update;
+  exception when deadlock_detected then  -- busy: this transaction holds a claim, for which a holder waits
+  end;
   return query
     select c.* from hwqueue.settle_lists(null, '[]', '{}', p_lease_ids, p_tokens) c order by c.ordinal;
   if current_setting('hwqueue.ended') <> v_ended then

@@ -43,20 +43,6 @@ begin
 end
 $$;
 
--- Locks the states of these nodes, by node_id. False, having locked none: who holds one waits for a claim
--- that this transaction has held since an earlier call (extend_claim, say), against the order of locks.
--- Locks: node_state.
-create or replace function hwqueue.lock_nodes(p_nodes uuid[]) returns boolean
-language plpgsql volatile
-as $$
-begin
-  perform 1 from hwqueue.node_state s where s.node_id = any (p_nodes) order by s.node_id for no key update;
-  return true;
-exception when deadlock_detected then
-  return false;
-end
-$$;
-
 -- Refuses a call for a node that is not registered (p_node_epoch is null) or is at another epoch than
 -- the caller has.
 -- Raises: QHN01, QHN03.

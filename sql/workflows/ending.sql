@@ -140,9 +140,12 @@ begin
     -- without a lock: the assignment may change until the node is locked, then settle_claim reads it
     -- again
     select c.* into v_claim from hwqueue.claim c where c.lease_id = p_lease and c.claim_token = p_token;
-    if v_claim.assignment is not null and hwqueue.is_own(v_claim.login)
-      and not hwqueue.lock_nodes(array[v_claim.node_id]) then
-      perform hwqueue.refuse_settlement(p_lease, p_token, 'busy', 'claimed');
+    if v_claim.assignment is not null and hwqueue.is_own(v_claim.login) then
+      begin
+        perform 1 from hwqueue.node_state s where s.node_id = v_claim.node_id for no key update;
+      exception when deadlock_detected then  -- this transaction holds the claim, for which the holder waits
+        perform hwqueue.refuse_settlement(p_lease, p_token, 'busy', 'claimed');
+      end;
     end if;
     select s.verdict, s.state into v_result
     from hwqueue.settle_claim(p_lease, p_token, p_settlement, v_claim.assignment is not null,
