@@ -96,8 +96,8 @@ begin
   if hwqueue.json_uuid(p_item -> 'lease_id', p_field || '.lease_id') is null
     or hwqueue.json_integer(case when v_token ~ '^(0|[1-9][0-9]{0,18})$' then v_token::jsonb
       else p_item -> 'claim_token' end, p_field || '.claim_token', 0, 9223372036854775807) is null then
-    perform hwqueue.refuse('QHA01', format('%s needs lease_id and claim_token', p_field),
-      jsonb_build_object('field', p_field), 'pass both as claim_task gave them');
+    perform hwqueue.refuse_field('QHA01', p_field, 'needs lease_id and claim_token',
+      'pass both as claim_task gave them');
   end if;
 end
 $$;

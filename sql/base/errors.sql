@@ -14,8 +14,8 @@ as $$
 begin
   if array_ndims(p_queues) is distinct from 1 or cardinality(p_queues) > 1000
     or array_position(p_queues, null) is not null then
-    perform hwqueue.refuse('QHA01', 'p_queues must name 1 to 1000 queues',
-      jsonb_build_object('field', 'p_queues'), 'for example array[''default'']');
+    perform hwqueue.refuse_field('QHA01', 'p_queues', 'must name 1 to 1000 queues',
+      'for example array[''default'']');
   end if;
   return true;
 end
@@ -32,17 +32,17 @@ language plpgsql immutable
 as $$
 begin
   if p_after <= '0' or p_after > interval '3650 days' then
-    perform hwqueue.refuse('QHA01', format('p_expires_after must be above 0 and at most ten years, got %s',
-      p_after), jsonb_build_object('field', 'p_expires_after'), 'give a span such as interval ''90 days''');
+    perform hwqueue.refuse_field('QHA01', 'p_expires_after',
+      format('must be above 0 and at most ten years, got %s', p_after),
+      'give a span such as interval ''90 days''');
   end if;
   if p_expires_at <= p_now then
-    perform hwqueue.refuse('QHA01', format('p_expires_at %s has passed', p_expires_at),
-      jsonb_build_object('field', 'p_expires_at'),
+    perform hwqueue.refuse_field('QHA01', 'p_expires_at', format('%s has passed', p_expires_at),
       'give a time to come, or leave it out: what has no such time does not expire');
   end if;
   if p_expires_at > '9999-12-31 23:59:59.999999+00' and p_expires_at <> 'infinity' then
-    perform hwqueue.refuse('QHA01', format('p_expires_at %s is beyond the year 9999', p_expires_at),
-      jsonb_build_object('field', 'p_expires_at'), 'leave it out: what has no such time does not expire');
+    perform hwqueue.refuse_field('QHA01', 'p_expires_at', format('%s is beyond the year 9999', p_expires_at),
+      'leave it out: what has no such time does not expire');
   end if;
   return nullif(least(p_expires_at, p_now + hwqueue.in_seconds(p_after)), 'infinity');
 end
@@ -55,8 +55,8 @@ language plpgsql immutable
 as $$
 begin
   if p_limit < 1 then
-    perform hwqueue.refuse('QHA01', format('p_limit must be at least 1, got %s', p_limit),
-      jsonb_build_object('field', 'p_limit'), 'give a number of rows, or null for all');
+    perform hwqueue.refuse_field('QHA01', 'p_limit', format('must be at least 1, got %s', p_limit),
+      'give a number of rows, or null for all');
   end if;
   return p_limit;
 end
@@ -70,8 +70,7 @@ language plpgsql immutable
 as $$
 begin
   if (p_value between p_min and p_max) is not true then
-    perform hwqueue.refuse('QHA01', format('%s must be from %s to %s', p_field, p_min, p_max),
-      jsonb_build_object('field', p_field), p_hint);
+    perform hwqueue.refuse_field('QHA01', p_field, format('must be from %s to %s', p_min, p_max), p_hint);
   end if;
 end
 $$;
@@ -84,8 +83,8 @@ language plpgsql stable
 as $$
 begin
   if (p_span between p_min and p_max) is not true then
-    perform hwqueue.refuse('QHA01', format('%s must be %s, got %s', p_field, p_range,
-      coalesce(p_span::text, 'null')), jsonb_build_object('field', p_field), p_hint);
+    perform hwqueue.refuse_field('QHA01', p_field,
+      format('must be %s, got %s', p_range, coalesce(p_span::text, 'null')), p_hint);
   end if;
 end
 $$;
@@ -152,6 +151,15 @@ begin
     detail = coalesce(jsonb_strip_nulls(p_detail), '{}'::jsonb)::text,
     hint = p_hint;
 end
+$$;
+
+-- The same for one field: the message begins with its name.
+-- Raises: p_code, always.
+create or replace function hwqueue.refuse_field(p_code text, p_field text, p_words text, p_hint text)
+returns void
+language sql volatile
+as $$
+  select hwqueue.refuse(p_code, p_field || ' ' || p_words, jsonb_build_object('field', p_field), p_hint)
 $$;
 
 -- Says what is kept of a failure in one line: "ValueError: no such film", "its run has stopped".

@@ -64,7 +64,6 @@ end
 $$;
 
 -- Returns the id of an event that is written now. p_base is the installation's event base.
--- Not idempotent: every call returns another id.
 create or replace function hwqueue.new_event_id(p_base bigint) returns bigint
 language sql volatile
 as $$ select p_base + (pg_current_xact_id()::text::bigint << 20)

@@ -31,8 +31,8 @@ begin
     return '{}'::uuid[];
   end if;
   if jsonb_typeof(p_list) <> 'array' or jsonb_array_length(p_list) > 1000 or p_list @> '[null]' then
-    perform hwqueue.refuse('QHA01', format('%s must be an array of at most 1000 uuids', p_field),
-      jsonb_build_object('field', p_field), 'give a list of ids');
+    perform hwqueue.refuse_field('QHA01', p_field, 'must be an array of at most 1000 uuids',
+      'give a list of ids');
   end if;
   return array(select distinct hwqueue.json_uuid(e.value, format('%s[%s]', p_field, e.ordinality - 1))
                from jsonb_array_elements(p_list) with ordinality e order by 1);
@@ -159,23 +159,16 @@ create or replace function hwqueue.refuse_value(p_value jsonb, p_field text, p_w
   p_code text) returns text
 language plpgsql immutable
 as $$
+declare
+  v_got text := 'a long JSON ' || jsonb_typeof(p_value);
 begin
-  perform hwqueue.refuse(p_code, format('%s must be %s, got %s', p_field, p_wanted, hwqueue.excerpt(p_value)),
+  if jsonb_typeof(p_value) not in ('array', 'object') or not hwqueue.may_be_long(p_value) then
+    v_got := left(p_value::text, 60);
+  end if;
+  perform hwqueue.refuse(p_code, format('%s must be %s, got %s', p_field, p_wanted, v_got),
     jsonb_build_object('field', p_field,
       'length', case when jsonb_typeof(p_value) = 'string' then length(p_value #>> '{}') end), p_hint);
   return null;
-end
-$$;
-
--- Refuses a value that check_depth found nested too deep.
--- Raises: p_code.
-create or replace function hwqueue.refuse_depth(p_value jsonb, p_field text, p_code text) returns jsonb
-language plpgsql immutable
-as $$
-begin
-  perform hwqueue.refuse(p_code, format('%s is nested more than 32 deep', p_field),
-    jsonb_build_object('field', p_field), 'flatten it');
-  return p_value;
 end
 $$;
 
@@ -184,10 +177,14 @@ $$;
 -- Raises: p_code.
 create or replace function hwqueue.check_depth(p_value jsonb, p_field text, p_code text default 'QHA01')
 returns jsonb
-language sql immutable
+language plpgsql immutable
 as $$
-  select case when jsonb_path_exists(p_value, 'strict $.**{33}', '{}', true)
-    then hwqueue.refuse_depth(p_value, p_field, p_code) else p_value end
+begin
+  if jsonb_path_exists(p_value, 'strict $.**{33}', '{}', true) then
+    perform hwqueue.refuse_field(p_code, p_field, 'is nested more than 32 deep', 'flatten it');
+  end if;
+  return p_value;
+end
 $$;
 
 -- Refuses a value that is no object, or that has a key which is not allowed.
@@ -200,9 +197,9 @@ declare
   v_unknown text;
 begin
   if jsonb_typeof(p_value) is distinct from 'object' then
-    perform hwqueue.refuse(p_code,
-      format('%s must be a JSON object, got %s', p_field, coalesce(jsonb_typeof(p_value), 'null')),
-      jsonb_build_object('field', p_field), 'pass an object such as {}');
+    perform hwqueue.refuse_field(p_code, p_field,
+      format('must be a JSON object, got %s', coalesce(jsonb_typeof(p_value), 'null')),
+      'pass an object such as {}');
   end if;
   v_unknown := (select min(k collate "C") from jsonb_object_keys(p_value - p_allowed) k);
   perform hwqueue.refuse(p_code, format('%s has an unknown key %s', p_field, to_json(left(v_unknown, 100))),
@@ -278,8 +275,7 @@ begin
   if p_value is null or jsonb_typeof(p_value) = 'null' then
     return '[]'::jsonb;
   elsif jsonb_typeof(p_value) <> 'array' or jsonb_array_length(p_value) > p_most then
-    perform hwqueue.refuse(p_code, format('%s must be %s', p_field, p_wanted),
-      jsonb_build_object('field', p_field), p_hint);
+    perform hwqueue.refuse_field(p_code, p_field, format('must be %s', p_wanted), p_hint);
   end if;
   return p_value;
 end
@@ -336,22 +332,10 @@ language plpgsql stable
 as $$
 begin
   if hwqueue.may_be_long(p_value) and hwqueue.text_bytes(p_value, 10000000) > 10000000 then
-    perform hwqueue.refuse(p_code, format('%s is too long', p_field), jsonb_build_object('field', p_field),
+    perform hwqueue.refuse_field(p_code, p_field, 'is too long',
       'the limit is 10000000 characters, numbers written out: 1e131071 has 131072');
   end if;
   return p_value;
-end
-$$;
-
--- Returns the first characters of a value, for an error message.
-create or replace function hwqueue.excerpt(p_value jsonb) returns text
-language plpgsql stable
-as $$
-begin
-  if hwqueue.may_be_long(p_value) and jsonb_typeof(p_value) in ('array', 'object') then
-    return 'a long JSON ' || jsonb_typeof(p_value);
-  end if;
-  return left(p_value::text, 60);
 end
 $$;
 
@@ -371,8 +355,8 @@ begin
   end if;
   if (case when jsonb_typeof(p_value) <> 'array' then true
       else jsonb_array_length(p_value) > 10000 or p_value @? 'strict $[*] ? (@.type() != "string")' end) then
-    perform hwqueue.refuse('QHA01', format('%s must be a list of at most 10000 names', p_field),
-      jsonb_build_object('field', p_field), 'for example ["renders", "mail"]; leave it out for any');
+    perform hwqueue.refuse_field('QHA01', p_field, 'must be a list of at most 10000 names',
+      'for example ["renders", "mail"]; leave it out for any');
   end if;
   v_names := array(select distinct n from jsonb_array_elements_text(p_value) n order by n);
   perform hwqueue.check_name(n, p_field, p_max_length) from unnest(v_names) n;

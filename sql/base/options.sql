@@ -135,7 +135,8 @@ begin
 end
 $$;
 
--- The same of an object that may have other keys (p_is_part): they are left out, and so is a default.
+-- The same of an object that may have other keys (p_is_part): they are left out, and so is a default. Each
+-- branch is a simple expression, which costs no plan to start.
 create or replace function hwqueue.read_keys(p_value jsonb, p_kind text, p_field text,
   p_code text default 'QHA01', p_now timestamptz default null, p_is_part boolean default true) returns jsonb
 language plpgsql stable
@@ -145,69 +146,60 @@ declare
   v_read jsonb := '{}';
   v_key text;
   v_value jsonb;
+  v_rule jsonb;
+  v_type text;
+  v_field text;
 begin
   for v_key, v_value in select e.key, e.value from jsonb_each(p_value) e loop
-    if not v_known ? v_key and not p_is_part then
+    v_rule := v_known -> v_key;
+    v_type := v_rule ->> 0;
+    v_field := p_field || '.' || v_key;
+    if v_rule is null and not p_is_part then
       perform hwqueue.refuse_object(p_value, hwqueue.keys_of(p_kind), p_field, p_code);
-    elsif v_known -> v_key ->> 0 <> 'any' and v_value <> 'null' then
-      v_value := hwqueue.read_value(v_value, v_known -> v_key, p_field || '.' || v_key, p_code, p_now);
-      if v_value is distinct from v_known -> v_key -> 3 or not p_is_part then
-        v_read := v_read || jsonb_build_object(v_key, v_value);
+    end if;
+    continue when v_rule is null or v_type = 'any' or v_value = 'null';
+    if v_type = 'span' then
+      v_value := to_jsonb(trim_scale(extract(epoch from hwqueue.parse_interval(v_value, v_field,
+        (v_rule ->> 1)::interval, (v_rule ->> 2)::interval, 'QHA01'))));
+    elsif v_type = 'integer' then
+      v_value := to_jsonb(hwqueue.json_integer(v_value, v_field, (v_rule -> 1)::bigint,
+        (v_rule -> 2)::bigint, p_code));
+    elsif v_type = 'number' then
+      v_value := to_jsonb(trim_scale(hwqueue.json_number(v_value, v_field, (v_rule -> 1)::numeric,
+        (v_rule -> 2)::numeric, p_code)));
+    elsif v_type = 'choice' then
+      if (jsonb_typeof(v_value) = 'string' and v_rule -> 1 ? (v_value #>> '{}')) is not true then
+        perform hwqueue.json_choice(v_value, v_field, array(select jsonb_array_elements_text(v_rule -> 1)),
+          p_code);
       end if;
+    elsif v_type = 'text' then
+      if v_value <> '""' or v_rule -> 1 <> '0' then
+        v_value := to_jsonb(hwqueue.json_text(v_value, v_field, (v_rule -> 2)::int, p_code));
+      end if;
+    elsif v_type = 'boolean' then
+      v_value := to_jsonb(hwqueue.json_boolean(v_value, v_field, p_code));
+    elsif v_type = 'uuid' then
+      v_value := to_jsonb(hwqueue.json_uuid(v_value, v_field, p_code));
+    elsif v_type = 'domain' then
+      v_value := to_jsonb(hwqueue.json_domain(v_value, v_field, p_code));
+    elsif v_type = 'moment' then
+      v_value := to_jsonb(hwqueue.json_moment(v_value, v_field, p_now));
+    elsif v_type = 'texts' then
+      v_value := hwqueue.json_texts(v_value, v_field, (v_rule -> 1)::int, (v_rule -> 2)::int, p_code);
+    elsif v_type = 'object' then
+      v_value := hwqueue.json_object(v_value, v_field, p_code);
+    elsif v_type = 'labels' then
+      v_value := hwqueue.check_labels(v_value, v_field);
+    elsif v_type = 'retry' then
+      v_value := hwqueue.normalise_retry(v_value, v_field);
+    else
+      v_value := hwqueue.read_object(v_value, v_type, v_field, p_code, p_now);
+    end if;
+    if v_value is distinct from v_rule -> 3 or not p_is_part then
+      v_read := v_read || jsonb_build_object(v_key, v_value);
     end if;
   end loop;
   return v_read;
-end
-$$;
-
--- Returns a value that is not null, as a row of the table asks (p_rule). Each branch is a simple expression,
--- which costs no plan to start.
--- Raises: as read_object.
-create or replace function hwqueue.read_value(p_value jsonb, p_rule jsonb, p_field text, p_code text,
-  p_now timestamptz) returns jsonb
-language plpgsql stable
-as $$
-declare
-  v_type text := p_rule ->> 0;
-begin
-  if v_type = 'span' then
-    return to_jsonb(trim_scale(extract(epoch from hwqueue.parse_interval(p_value, p_field,
-      (p_rule ->> 1)::interval, (p_rule ->> 2)::interval, 'QHA01'))));
-  elsif v_type = 'integer' then
-    return to_jsonb(hwqueue.json_integer(p_value, p_field, (p_rule -> 1)::bigint,
-      (p_rule -> 2)::bigint, p_code));
-  elsif v_type = 'number' then
-    return to_jsonb(trim_scale(hwqueue.json_number(p_value, p_field, (p_rule -> 1)::numeric,
-      (p_rule -> 2)::numeric, p_code)));
-  elsif v_type = 'choice' then
-    if jsonb_typeof(p_value) = 'string' and p_rule -> 1 ? (p_value #>> '{}') then
-      return p_value;
-    end if;
-    return to_jsonb(hwqueue.json_choice(p_value, p_field,
-      array(select jsonb_array_elements_text(p_rule -> 1)), p_code));
-  elsif v_type = 'text' then
-    if p_value = '""' and p_rule -> 1 = '0' then
-      return p_value;
-    end if;
-    return to_jsonb(hwqueue.json_text(p_value, p_field, (p_rule -> 2)::int, p_code));
-  elsif v_type = 'boolean' then
-    return to_jsonb(hwqueue.json_boolean(p_value, p_field, p_code));
-  elsif v_type = 'uuid' then
-    return to_jsonb(hwqueue.json_uuid(p_value, p_field, p_code));
-  elsif v_type = 'domain' then
-    return to_jsonb(hwqueue.json_domain(p_value, p_field, p_code));
-  elsif v_type = 'moment' then
-    return to_jsonb(hwqueue.json_moment(p_value, p_field, p_now));
-  elsif v_type = 'texts' then
-    return hwqueue.json_texts(p_value, p_field, (p_rule -> 1)::int, (p_rule -> 2)::int, p_code);
-  elsif v_type = 'object' then
-    return hwqueue.json_object(p_value, p_field, p_code);
-  elsif v_type = 'labels' then
-    return hwqueue.check_labels(p_value, p_field);
-  elsif v_type = 'retry' then
-    return hwqueue.normalise_retry(p_value, p_field);
-  end if;
-  return hwqueue.read_object(p_value, v_type, p_field, p_code, p_now);
 end
 $$;
 
@@ -255,8 +247,9 @@ end
 $$;
 
 -- Returns lease labels, which map text to text.
--- Raises: QHA01.
-create or replace function hwqueue.check_labels(p_labels jsonb, p_field text) returns jsonb
+-- Raises: p_code.
+create or replace function hwqueue.check_labels(p_labels jsonb, p_field text, p_most int default 64,
+  p_code text default 'QHA01') returns jsonb
 language plpgsql immutable
 as $$
 declare
@@ -265,16 +258,16 @@ begin
   if p_labels is null or jsonb_typeof(p_labels) = 'null' or p_labels = '{}' then
     return '{}'::jsonb;
   end if;
-  if jsonb_typeof(p_labels) <> 'object' or (select count(*) from jsonb_object_keys(p_labels)) > 64 then
-    perform hwqueue.refuse('QHA01', format('%s must be an object of at most 64 labels', p_field),
-      jsonb_build_object('field', p_field), 'for example {"app": "billing"}');
+  if jsonb_typeof(p_labels) <> 'object' or (select count(*) from jsonb_object_keys(p_labels)) > p_most then
+    perform hwqueue.refuse_field(p_code, p_field, format('must be an object of at most %s labels', p_most),
+      'for example {"app": "billing"}');
   end if;
   select l.key into v_key from jsonb_each(p_labels) l
   where length(l.key) not between 1 and 253 or jsonb_typeof(l.value) <> 'string'
     or length(l.value #>> '{}') > 1024
   limit 1;
   if found then
-    perform hwqueue.refuse('QHA01', format('%s has a bad label %s', p_field, to_json(left(v_key, 60))),
+    perform hwqueue.refuse(p_code, format('%s has a bad label %s', p_field, to_json(left(v_key, 60))),
       jsonb_build_object('field', p_field || '.' || left(v_key, 100)),
       'labels of a lease map text of 1 to 253 characters to text of at most 1024');
   end if;

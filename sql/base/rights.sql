@@ -63,8 +63,8 @@ language plpgsql immutable
 as $$
 begin
   if (octet_length(convert_to(p_domain, 'UTF8')) between 1 and 255) is not true then
-    perform hwqueue.refuse('QHA01', 'p_domain must be text of 1 to 255 bytes',
-      jsonb_build_object('field', 'p_domain'), 'give the name that leases require with {"trust": ...}');
+    perform hwqueue.refuse_field('QHA01', 'p_domain', 'must be text of 1 to 255 bytes',
+      'give the name that leases require with {"trust": ...}');
   end if;
 end
 $$;
@@ -186,28 +186,24 @@ $$;
 -- Raises: QHA03, always.
 create or replace function hwqueue.refuse_foreign(p_what text, p_field text, p_hint text,
   p_index int default null) returns void
-language plpgsql volatile
+language sql volatile
 as $$
-begin
-  perform hwqueue.refuse('QHA03',
+  select hwqueue.refuse('QHA03',
     format('%s%s, and the caller is for tenant %s alone', 'leases[' || p_index || ']: ', p_what,
       (select string_agg(to_json(t)::text, ', ') from unnest(hwqueue.my_tenants()) t)),
-    jsonb_build_object('field', p_field, 'index', p_index), p_hint);
-end
+    jsonb_build_object('field', p_field, 'index', p_index), p_hint)
 $$;
 
 -- Refuses work of a tenant that has too much of it already; '': of what has no tenant; null: of all.
 -- Raises: QHT03, always.
 create or replace function hwqueue.refuse_more(p_what text, p_used bigint, p_limit int, p_tenant text,
   p_hint text) returns void
-language plpgsql volatile
+language sql volatile
 as $$
-begin
-  perform hwqueue.refuse('QHT03', format('%s about %s %s, and may have %s',
+  select hwqueue.refuse('QHT03', format('%s about %s %s, and may have %s',
       coalesce(case p_tenant when '' then 'work without a tenant' else 'tenant ' || to_json(p_tenant) end,
         'the installation') || ' has', p_used, p_what, p_limit),
-    jsonb_build_object('tenant', p_tenant, 'what', p_what, 'used', p_used, 'limit', p_limit), p_hint);
-end
+    jsonb_build_object('tenant', p_tenant, 'what', p_what, 'used', p_used, 'limit', p_limit), p_hint)
 $$;
 
 -- Refuses callers that are limited to a tenant, in calls that show or change rows of all tenants.

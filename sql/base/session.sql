@@ -12,7 +12,6 @@
 -- seen", proves it and lists the pitfalls. Read clock and visible_now first.
 
 -- Returns a new version 7 uuid. Postgres has a function for it from 18 on.
--- Not idempotent: every call returns a new id.
 create or replace function hwqueue.new_id() returns uuid
 language sql volatile parallel safe
 as $$
@@ -36,7 +35,6 @@ $$;
 -- Returns ascending ids for a batch. They count up from a random number of 46 bits (RFC 9562, 6.2,
 -- method 2).
 -- Random bits are expensive, and an index inserts neighbouring keys faster than scattered ones.
--- Not idempotent: every call returns new ids.
 create or replace function hwqueue.new_ids(p_count int) returns uuid[]
 language plpgsql volatile parallel safe
 as $$

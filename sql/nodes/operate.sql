@@ -60,13 +60,11 @@ language plpgsql volatile
 as $$
 declare
   v_before hwqueue.node;
-  v_now timestamptz;
 begin
   perform hwqueue.lock_node(p_node, null);
   v_before := hwqueue.read_node(p_node);
-  v_now := hwqueue.clock();
   if v_before.cordoned_at is null then
-    update hwqueue.node n set cordoned_at = v_now where n.node_id = p_node;
+    update hwqueue.node n set cordoned_at = hwqueue.clock() where n.node_id = p_node;
     perform hwqueue.refresh_node_state(p_node);
   end if;
   return v_before;

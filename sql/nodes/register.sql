@@ -1,7 +1,7 @@
 -- Registering a node: reading its specification, and replacing what was there.
 --
 -- register_node (api/nodes) calls this module; nodes/operate and deregister_node share parts. An
--- example: gpu-1 restarts with a third GPU. parse_node_spec reads the new row, and replace_node writes it
+-- example: gpu-1 restarts with a third GPU. parse_node_spec reads the new row, which is written
 -- with what operators set before. end_older_claims ends the claims of the old process: each uses up an
 -- attempt (outcome superseded), and its lease goes back to `ready` or fails. recount_node sums up what is in
 -- use. refresh_node_state (capacity/node_state) then says whether the node has limits.
@@ -64,8 +64,7 @@ begin
   perform hwqueue.check_name(v_node.name, 'spec.name', 253);
   v_node.instance_id := hwqueue.json_text(p_spec -> 'instance_id', 'spec.instance_id', 128);
   if v_node.instance_id is null then
-    perform hwqueue.refuse('QHA01', 'spec.instance_id is missing',
-        jsonb_build_object('field', 'spec.instance_id'),
+    perform hwqueue.refuse_field('QHA01', 'spec.instance_id', 'is missing',
       'give a fresh id for every start of the worker process: it fences the one before');
   end if;
   v_node.labels := '{}';  -- any JSON object; order operators and anchors read its top level only
@@ -74,14 +73,14 @@ begin
       hwqueue.check_numbers(p_spec -> 'labels', 'spec.labels'), 'spec.labels');
     if jsonb_typeof(v_node.labels) <> 'object' or length(v_node.labels::text) > 65536
       or (select count(*) from jsonb_object_keys(v_node.labels)) > 256 then
-      perform hwqueue.refuse('QHA01',
-          'spec.labels must be an object of at most 256 labels and 65536 characters',
-        jsonb_build_object('field', 'spec.labels'), 'for example {"region": "us-east", "gpu": true}');
+      perform hwqueue.refuse_field('QHA01', 'spec.labels',
+        'must be an object of at most 256 labels and 65536 characters',
+        'for example {"region": "us-east", "gpu": true}');
     end if;
     select k into v_key from jsonb_object_keys(v_node.labels) k where length(k) not between 1 and 253 limit 1;
     if found then
-      perform hwqueue.refuse('QHA01', format('spec.labels has a key of %s characters', length(v_key)),
-        jsonb_build_object('field', 'spec.labels'), 'label keys have 1 to 253 characters');
+      perform hwqueue.refuse_field('QHA01', 'spec.labels',
+        format('has a key of %s characters', length(v_key)), 'label keys have 1 to 253 characters');
     end if;
     v_node.labels := hwqueue.normal_value(v_node.labels);
   end if;
@@ -103,35 +102,55 @@ begin
       'for example [{"key": "dedicated", "value": "film", "effect": "no_schedule"}]')) with ordinality e));
   if (select count(distinct t - 'value') from jsonb_array_elements(v_node.taints) t)
     < jsonb_array_length(v_node.taints) then
-    perform hwqueue.refuse('QHA01', 'spec.taints has two taints of the same key and effect',
-      jsonb_build_object('field', 'spec.taints'), 'keep one of them, or name them differently');
+    perform hwqueue.refuse_field('QHA01', 'spec.taints', 'has two taints of the same key and effect',
+      'keep one of them, or name them differently');
   end if;
   v_node.resources := hwqueue.json_uuids(p_spec -> 'resources', 'spec.resources');
   if jsonb_typeof(v_capacity) <> 'object' or (select count(*) from jsonb_object_keys(v_capacity)) > 64 then
-    perform hwqueue.refuse('QHA01', 'spec.capacity must be an object of at most 64 amounts',
-        jsonb_build_object('field', 'spec.capacity'),
+    perform hwqueue.refuse_field('QHA01', 'spec.capacity', 'must be an object of at most 64 amounts',
       'for example {"cpu_milli": 64000, "memory_mib": 262144}');
   end if;
-  v_node.custom := '{}';
-  for v_key in select k from jsonb_object_keys(v_capacity) k loop
-    if v_key !~ '^[a-z][a-z0-9_./-]{0,62}$' or v_key in ('gpu', 'gpu_milli') then
-      perform hwqueue.refuse('QHA01', format('spec.capacity has an amount named %s',
-          to_json(left(v_key, 60))),
-        jsonb_build_object('field', 'spec.capacity.' || left(v_key, 60)),
-        'names are 1 to 63 characters of a-z, 0-9, _ . / -; GPUs are declared one by one in spec.gpus');
+  select min(c.key) filter (where c.key !~ '^[a-z][a-z0-9_./-]{0,62}$' or c.key in ('gpu', 'gpu_milli')),
+         jsonb_strip_nulls(coalesce(jsonb_object_agg(c.key, hwqueue.json_integer(c.value,
+           'spec.capacity.' || left(c.key, 63), 0, 1000000000000)), '{}'))
+  into v_key, v_capacity from jsonb_each(v_capacity) c;
+  if v_key is not null then
+    perform hwqueue.refuse('QHA01', format('spec.capacity has an amount named %s', to_json(left(v_key, 60))),
+      jsonb_build_object('field', 'spec.capacity.' || left(v_key, 60)),
+      'names are 1 to 63 characters of a-z, 0-9, _ . / -; GPUs are declared one by one in spec.gpus');
+  end if;
+  v_node.cpu_milli := (v_capacity ->> 'cpu_milli')::bigint;
+  v_node.memory_mib := (v_capacity ->> 'memory_mib')::bigint;
+  v_node.custom := v_capacity - array['cpu_milli', 'memory_mib'];
+  v_node := hwqueue.parse_cores(hwqueue.parse_gpus(v_node, p_spec -> 'gpus'), p_spec -> 'cores');
+  v_node.cpu_isolation := hwqueue.parse_classes(p_spec -> 'cpu_isolation', 'spec.cpu_isolation',
+    array['best_effort', 'whole_core', 'strict_isolated']);
+  v_node.gpu_exclusivity := hwqueue.parse_classes(p_spec -> 'gpu_exclusivity', 'spec.gpu_exclusivity',
+    array['shared', 'session_exclusive', 'device_exclusive', 'partition_exclusive']);
+  v_node.default_cpu_isolation := coalesce(hwqueue.json_text(p_spec -> 'default_cpu_isolation',
+      'spec.default_cpu_isolation', 100), 'best_effort');
+  v_node.gpu_share_mode := coalesce(hwqueue.json_choice(p_spec -> 'gpu_share_mode', 'spec.gpu_share_mode',
+    array['exclusive', 'fractional'],
+    p_hint => 'exclusive: every GPU has one lease at a time; fractional: leases may share one'),
+    'fractional');
+  if v_node.default_cpu_isolation <> all (v_node.cpu_isolation) then
+    perform hwqueue.refuse_field('QHA01', 'spec.default_cpu_isolation',
+      format('is %s, which the node does not honour', to_json(v_node.default_cpu_isolation)),
+      'list it in spec.cpu_isolation, too');
+  end if;
+  v_node.core_ids := '{}';  -- counted one by one only if leases may ask for whole ones
+  v_node.core_numa := '{}';
+  if v_node.cpu_isolation <> '{best_effort}' then
+    select coalesce(array_agg((c.value ->> 'core')::int order by c.ordinality), '{}'),
+           coalesce(array_agg((c.value ->> 'numa')::int order by c.ordinality), '{}')
+    into v_node.core_ids, v_node.core_numa from jsonb_array_elements(v_node.cores) with ordinality c;
+    if v_node.core_ids = '{}' then
+      perform hwqueue.refuse_field('QHA01', 'spec.cores',
+        'is missing: the node honours classes that take whole cores',
+        'declare the cores: [{"core": 0, "numa": 0, "threads": [0, 64]}]');
     end if;
-    if v_key not in ('cpu_milli', 'memory_mib') then
-      v_node.custom := v_node.custom || coalesce(jsonb_build_object(v_key,
-        hwqueue.json_integer(v_capacity -> v_key, 'spec.capacity.' || v_key, 0, 1000000000000)), '{}');
-    end if;
-  end loop;
-  v_node.cpu_milli := hwqueue.json_integer(v_capacity -> 'cpu_milli', 'spec.capacity.cpu_milli', 0,
-      1000000000000);
-  v_node.memory_mib := hwqueue.json_integer(v_capacity -> 'memory_mib', 'spec.capacity.memory_mib', 0,
-      1000000000000);
-  v_node.custom := jsonb_strip_nulls(v_node.custom);
-  v_node := hwqueue.parse_gpus(v_node, p_spec -> 'gpus');
-  return hwqueue.parse_isolation(hwqueue.parse_cores(v_node, p_spec -> 'cores'), p_spec);
+  end if;
+  return v_node;
 end
 $$;
 
@@ -163,9 +182,8 @@ begin
         'partitionable'], v_field);
     v_id := hwqueue.json_uuid(v_gpu -> 'resource_id', v_field || '.resource_id');
     if v_id is null or v_id = any (v_node.gpu_ids) then
-      perform hwqueue.refuse('QHA01', format('%s.resource_id is missing or used twice', v_field),
-        jsonb_build_object('field', v_field || '.resource_id'),
-          'every device has a uuid of its own, the same at every registration');
+      perform hwqueue.refuse_field('QHA01', v_field || '.resource_id', 'is missing or used twice',
+        'every device has a uuid of its own, the same at every registration');
     end if;
     v_node.gpu_ids := v_node.gpu_ids || v_id;
     v_node.gpu_models := v_node.gpu_models || coalesce(hwqueue.json_text(v_gpu -> 'model',
@@ -186,9 +204,8 @@ begin
   from unnest(v_node.gpu_parents) with ordinality p(parent, ordinality)
   where p.parent = any (v_node.gpu_ids) and p.parent <> all (v_whole) order by p.ordinality limit 1;
   if found then
-    perform hwqueue.refuse('QHA01', format('%s is %s, which is not partitionable', v_field, v_parent),
-      jsonb_build_object('field', v_field),
-        'declare the device with "partitionable": true, or leave it out if nobody may have it whole');
+    perform hwqueue.refuse_field('QHA01', v_field, format('is %s, which is not partitionable', v_parent),
+      'declare the device with "partitionable": true, or leave it out if nobody may have it whole');
   end if;
   if array_remove(v_node.gpu_parents, null) = '{}' then
     v_node.gpu_parents := '{}';
@@ -217,27 +234,23 @@ begin
   loop
     perform hwqueue.check_object(v_core, array['core', 'numa', 'threads'], v_field);
     if hwqueue.json_integer(v_core -> 'core', v_field || '.core', 0, 2147483647) is null then
-      perform hwqueue.refuse('QHA01', format('%s.core is missing', v_field),
-          jsonb_build_object('field', v_field || '.core'),
+      perform hwqueue.refuse_field('QHA01', v_field || '.core', 'is missing',
         'number the cores: every one has an id of its own');
     end if;
     perform hwqueue.json_integer(v_core -> 'numa', v_field || '.numa', 0, 2147483647);
     v_threads := coalesce(nullif(v_core -> 'threads', 'null'), jsonb_build_array(v_core -> 'core'));
     if jsonb_typeof(v_threads) <> 'array' or jsonb_array_length(v_threads) not between 1 and 64
       or v_threads @> '[null]' then
-      perform hwqueue.refuse('QHA01', format('%s.threads must be an array of 1 to 64 CPU ids', v_field),
-        jsonb_build_object('field', v_field || '.threads'),
-          'give the ids of the logical CPUs that the core has, such as [0, 64]');
+      perform hwqueue.refuse_field('QHA01', v_field || '.threads', 'must be an array of 1 to 64 CPU ids',
+        'give the ids of the logical CPUs that the core has, such as [0, 64]');
     end if;
     perform hwqueue.json_integer(t.value, format('%s.threads[%s]', v_field, t.ordinality - 1), 0, 2147483647)
     from jsonb_array_elements(v_threads) with ordinality t;
   end loop;
-  select coalesce(jsonb_agg(jsonb_build_object('core', e.value -> 'core', 'numa',
-         coalesce(nullif(e.value -> 'numa', 'null'), '0'), 'threads',
-           coalesce(nullif(e.value -> 'threads', 'null'), jsonb_build_array(e.value -> 'core')))
-             order by e.ordinality), '[]') into v_node.cores
-  from jsonb_array_elements(v_cores) with ordinality e;
-  v_node.cores := hwqueue.normal_value(v_node.cores);
+  v_node.cores := hwqueue.normal_value((
+    select coalesce(jsonb_agg(jsonb_build_object('numa', 0, 'threads', jsonb_build_array(e.value -> 'core'))
+      || jsonb_strip_nulls(e.value) order by e.ordinality), '[]')
+    from jsonb_array_elements(v_cores) with ordinality e));
   select format('%s %s', d.what, d.id) into v_field
   from (select 'core' as what, (c ->> 'core')::int as id from jsonb_array_elements(v_node.cores) c
         union all
@@ -245,49 +258,8 @@ begin
         cross join lateral jsonb_array_elements_text(c -> 'threads') t) d
   group by d.what, d.id having count(*) > 1 order by d.what, d.id limit 1;
   if found then
-    perform hwqueue.refuse('QHA01', format('spec.cores has %s twice', v_field),
-      jsonb_build_object('field', 'spec.cores'), 'every core and every thread is declared once');
-  end if;
-  return v_node;
-end
-$$;
-
--- The node with the isolation classes that it honours, its default and its share mode. Its cores are
--- counted one by one if leases may ask for whole ones.
-create or replace function hwqueue.parse_isolation(p_node hwqueue.node, p_spec jsonb) returns hwqueue.node
-language plpgsql immutable
-as $$
-declare
-  v_node hwqueue.node := p_node;
-begin
-  v_node.cpu_isolation := hwqueue.parse_classes(p_spec -> 'cpu_isolation', 'spec.cpu_isolation',
-    array['best_effort', 'whole_core', 'strict_isolated']);
-  v_node.gpu_exclusivity := hwqueue.parse_classes(p_spec -> 'gpu_exclusivity', 'spec.gpu_exclusivity',
-    array['shared', 'session_exclusive', 'device_exclusive', 'partition_exclusive']);
-  v_node.default_cpu_isolation := coalesce(hwqueue.json_text(p_spec -> 'default_cpu_isolation',
-      'spec.default_cpu_isolation', 100), 'best_effort');
-  v_node.gpu_share_mode := coalesce(hwqueue.json_choice(p_spec -> 'gpu_share_mode', 'spec.gpu_share_mode',
-    array['exclusive', 'fractional'],
-    p_hint => 'exclusive: every GPU has one lease at a time; fractional: leases may share one'),
-    'fractional');
-  if v_node.default_cpu_isolation <> all (v_node.cpu_isolation) then
-    perform hwqueue.refuse('QHA01',
-        format('spec.default_cpu_isolation is %s, which the node does not honour',
-        to_json(v_node.default_cpu_isolation)),
-      jsonb_build_object('field', 'spec.default_cpu_isolation'), 'list it in spec.cpu_isolation, too');
-  end if;
-  v_node.core_ids := '{}';
-  v_node.core_numa := '{}';
-  if v_node.cpu_isolation <> '{best_effort}' then
-    select coalesce(array_agg((c.value ->> 'core')::int order by c.ordinality), '{}'),
-           coalesce(array_agg((c.value ->> 'numa')::int order by c.ordinality), '{}') into v_node.core_ids,
-             v_node.core_numa
-    from jsonb_array_elements(v_node.cores) with ordinality c;
-    if v_node.core_ids = '{}' then
-      perform hwqueue.refuse('QHA01', 'spec.cores is missing: the node honours classes that take whole cores',
-        jsonb_build_object('field', 'spec.cores'),
-          'declare the cores: [{"core": 0, "numa": 0, "threads": [0, 64]}]');
-    end if;
+    perform hwqueue.refuse_field('QHA01', 'spec.cores', format('has %s twice', v_field),
+      'every core and every thread is declared once');
   end if;
   return v_node;
 end
@@ -297,37 +269,6 @@ $$;
 create or replace function hwqueue.operator_taints(p_node uuid) returns jsonb
 language sql stable
 as $$ select coalesce((select n.operator_taints from hwqueue.node n where n.node_id = p_node), '[]') $$;
-
--- Writes a node's row in place of p_old, with what outlives a registration: cordon, drain, attestations,
--- the times of its taints, and that it was reported as silent. Returns the row.
--- Locks: the caller holds node_state; the node's name. Raises QHN02 when another node has the name.
-create or replace function hwqueue.replace_node(p_node hwqueue.node, p_old hwqueue.node, p_now timestamptz)
-returns hwqueue.node
-language plpgsql volatile
-as $$
-declare
-  v_node hwqueue.node := p_node;
-begin
-  v_node.anchors := hwqueue.profile_anchors(v_node.labels, v_node.rack)
-    || hwqueue.node_anchors(v_node.node_id, v_node.resources || v_node.gpu_ids);
-  v_node.registered_at := p_now;
-  v_node.cordoned_at := p_old.cordoned_at;  -- a node cannot undo what an operator did
-  v_node.drain_by := p_old.drain_by;
-  v_node.attestations := coalesce(p_old.attestations, '{}');
-  v_node.attested := coalesce(p_old.attested, '{}');
-  v_node.attested_until := coalesce(p_old.attested_until, '{}');
-  v_node.taints := hwqueue.date_taints(v_node.taints, coalesce(p_old.taints, '[]'), p_now);
-  delete from hwqueue.node n where n.node_id = v_node.node_id
-  returning n.silent_since into v_node.silent_since;
-  insert into hwqueue.node select v_node.* on conflict do nothing;
-  if not found then
-    perform hwqueue.refuse('QHN02', format('the name %s belongs to another node', to_json(v_node.name)),
-      jsonb_build_object('field', 'spec.name', 'name', v_node.name),
-      'choose another name, or deregister the other node');
-  end if;
-  return v_node;
-end
-$$;
 
 -- Ends the claims of a node's older epochs, because the process that ran them is gone. Returns their
 -- number.

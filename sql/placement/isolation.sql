@@ -17,8 +17,8 @@ as $$
 begin
   if coalesce(p_list, 'null') not in ('null', '{}')
     and (jsonb_typeof(p_list) <> 'array' or not to_jsonb(p_known) @> p_list or p_list @> '[null]') then
-    perform hwqueue.refuse('QHA01', format('%s must be an array of classes', p_field),
-      jsonb_build_object('field', p_field), 'classes are ' || array_to_string(p_known, ', '));
+    perform hwqueue.refuse_field('QHA01', p_field, 'must be an array of classes',
+      'classes are ' || array_to_string(p_known, ', '));
   end if;
   return array(
     select distinct c
@@ -186,8 +186,8 @@ begin
     ) r;
   end if;
   if v_count is null or v_count > 32 then
-    perform hwqueue.refuse('QHC03', format('%s must be an object of at most 32 resources', p_field),
-      jsonb_build_object('field', p_field), 'for example {"cpu_milli": 4000, "memory_mib": 8192, "gpu": 1}');
+    perform hwqueue.refuse_field('QHC03', p_field, 'must be an object of at most 32 resources',
+      'for example {"cpu_milli": 4000, "memory_mib": 8192, "gpu": 1}');
   elsif v_bad_name is not null then
     perform hwqueue.refuse('QHC03',
       format('%s has a resource named %s', p_field, to_json(left(v_bad_name, 100))),

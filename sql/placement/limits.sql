@@ -45,7 +45,30 @@ begin
     exit when v_why is not null;
   end loop;
   if v_why is null then
-    v_why := hwqueue.label_contradiction(p_required);
+    -- a label that is required to be two things at once
+    with term as (
+      select e.value ->> 'label' as label, e.value ->> 'op' as op, e.value -> 'values' as alternatives
+      from jsonb_array_elements(p_required) e
+      where e.value ? 'label' and not e.value ? 'other_label'
+    )
+    select coalesce(
+      (select format('label %s must exist and must not', to_json(a.label))
+       from term a join term b using (label)
+       where a.op = 'does_not_exist' and b.op not in ('does_not_exist', 'not_in') limit 1),
+      (select format('label %s has no value left', to_json(a.label)) from term a
+       where a.op = 'in' and not exists (
+         select 1 from jsonb_array_elements(a.alternatives) v
+         where not exists (
+           select 1 from term b where b.label = a.label
+             and (b.op = 'in' and not b.alternatives @> jsonb_build_array(v.value)
+                  or b.op = 'not_in' and b.alternatives @> jsonb_build_array(v.value)))) limit 1),
+      (select format('label %s must be above %s and below %s', to_json(a.label), a.alternatives -> 0,
+         b.alternatives -> 0)
+       from term a join term b using (label)
+       where a.op in ('gt', 'gte') and b.op in ('lt', 'lte')
+         and ((a.alternatives ->> 0)::numeric > (b.alternatives ->> 0)::numeric
+              or (a.alternatives ->> 0)::numeric = (b.alternatives ->> 0)::numeric
+              and not (a.op = 'gte' and b.op = 'lte')) limit 1)) into v_why;
   end if;
   if v_why is null and jsonb_path_exists(p_required,
       '$[*] ? (exists(@.lease) || exists(@.service) || exists(@.leases))') then
@@ -61,41 +84,10 @@ begin
     where not t.away and a.away and (t.domain = 'node' or t.domain is not distinct from a.domain) limit 1;
   end if;
   if v_why is not null then
-    perform hwqueue.refuse('QHC04', format('%s contradicts itself: %s', p_field, v_why),
-      jsonb_build_object('field', p_field), 'no node could ever meet all of it: drop one of the terms');
+    perform hwqueue.refuse_field('QHC04', p_field, format('contradicts itself: %s', v_why),
+      'no node could ever meet all of it: drop one of the terms');
   end if;
   return p_required;
-end
-$$;
-
--- Returns in words which label is required to be two things at once. Null when there is none.
-create or replace function hwqueue.label_contradiction(p_required jsonb) returns text
-language plpgsql immutable
-as $$
-begin
-  return (
-  with term as (
-    select e.value ->> 'label' as label, e.value ->> 'op' as op, e.value -> 'values' as alternatives
-    from jsonb_array_elements(p_required) e
-    where e.value ? 'label' and not e.value ? 'other_label'
-  )
-  select coalesce(
-    (select format('label %s must exist and must not', to_json(a.label)) from term a join term b using (label)
-     where a.op = 'does_not_exist' and b.op not in ('does_not_exist', 'not_in') limit 1),
-    (select format('label %s has no value left', to_json(a.label)) from term a
-     where a.op = 'in' and not exists (
-       select 1 from jsonb_array_elements(a.alternatives) v
-       where not exists (
-         select 1 from term b where b.label = a.label
-           and (b.op = 'in' and not b.alternatives @> jsonb_build_array(v.value)
-                or b.op = 'not_in' and b.alternatives @> jsonb_build_array(v.value)))) limit 1),
-    (select format('label %s must be above %s and below %s', to_json(a.label), a.alternatives -> 0,
-       b.alternatives -> 0)
-     from term a join term b using (label)
-     where a.op in ('gt', 'gte') and b.op in ('lt', 'lte')
-       and ((a.alternatives ->> 0)::numeric > (b.alternatives ->> 0)::numeric
-            or (a.alternatives ->> 0)::numeric = (b.alternatives ->> 0)::numeric
-            and not (a.op = 'gte' and b.op = 'lte')) limit 1)));
 end
 $$;
 
@@ -230,10 +222,9 @@ $$;
 create or replace function hwqueue.placement_cost(p_placement jsonb) returns int
 language sql immutable
 as $$
-  select case when p_placement - array['resources', 'isolation', 'tolerate'] = '{}' then 1 else (
-    select greatest(1, jsonb_array_length(hwqueue.exprs_within(p_placement))
-      + 3 * coalesce(sum(hwqueue.pattern_size(e.value)), 0))::int
-    from jsonb_array_elements(hwqueue.patterns_within(p_placement)) e) end
+  select case when p_placement - array['resources', 'isolation', 'tolerate'] = '{}' then 1
+    else greatest(1, jsonb_array_length(hwqueue.exprs_within(p_placement))
+      + 3 * hwqueue.pattern_chars(p_placement)) end
 $$;
 
 -- Returns how much one batch of judging may cost. Upkeep skips classes that cost more.
@@ -242,16 +233,6 @@ $$;
 create or replace function hwqueue.judge_budget() returns int
 language sql immutable parallel safe
 as $$ select 5000 $$;
-
--- Returns the length of the bracket expression that a text begins with. Null when it does not close.
--- The closing bracket is one that does not come first, is not escaped, and belongs to no [: :], [. .] or
--- [= =].
-create or replace function hwqueue.bracket_length(p_text text) returns int
-language sql immutable
-as $$
-  select length((regexp_match(p_text,
-    E'^\\[\\^?\\]?(?:\\\\.|\\[:[^:]*:\\]|\\[\\.[^.]*\\.\\]|\\[=[^=]*=\\]|[^]\\\\])*\\]'))[1])
-$$;
 
 -- Reads a pattern without compiling it, character by character.
 -- danger says why the pattern is refused, or is null. size is its length with every bound written out,
@@ -287,7 +268,9 @@ begin
       v_position := v_position + 2;
     elsif v_char = '[' then
       v_atom_size := 1;
-      v_position := v_position + hwqueue.bracket_length(substr(p_pattern, v_position));
+      -- its closing bracket comes not first, is not escaped, and belongs to no [: :], [. .] or [= =]
+      v_position := v_position + length((regexp_match(substr(p_pattern, v_position),
+        E'^\\[\\^?\\]?(?:\\\\.|\\[:[^:]*:\\]|\\[\\.[^.]*\\.\\]|\\[=[^=]*=\\]|[^]\\\\])*\\]'))[1]);
       if v_position is null then
         danger := 'a bracket that does not close';
       end if;
@@ -337,7 +320,7 @@ end
 $$;
 
 -- Returns what a regexp or version expression counts for: its length, for a regexp with its bounds
--- written out. 0 for a pattern that check_regexp refuses.
+-- written out. 0 for a pattern that is refused (normalise_label_expr).
 create or replace function hwqueue.pattern_size(p_expr jsonb) returns int
 language sql immutable
 as $$
@@ -346,27 +329,4 @@ as $$
       select case when r.danger is null then greatest(r.size, length(p_expr #>> '{values,0}')) else 0 end
       from hwqueue.read_regexp(p_expr #>> '{values,0}') r)
     else length(p_expr #>> '{values,0}') end
-$$;
-
--- Refuses patterns that are dangerous (read_regexp) or invalid.
--- Raises: QHC03.
-create or replace function hwqueue.check_regexp(p_pattern text, p_field text) returns void
-language plpgsql immutable
-as $$
-declare
-  v_why text := (hwqueue.read_regexp(p_pattern)).danger;
-begin
-  if v_why is null then
-    begin
-      perform '' ~ p_pattern;
-      return;
-    exception when invalid_regular_expression then
-      v_why := sqlerrm;
-    end;
-  end if;
-  perform hwqueue.refuse('QHC03', format('%s is not an accepted pattern: %s', p_field, v_why),
-    jsonb_build_object('field', p_field),
-    'use a POSIX pattern of at most 200 characters without back-references, (? constructs, nested bounds '
-    'or bounds over 32');
-end
 $$;

@@ -21,9 +21,9 @@ declare
   v_kind text;
 begin
   if p_left -> 'strength' <> p_right -> 'strength' then
-    perform hwqueue.refuse('QHC04',
-      format('%s asks for strength %s and %s', p_field, p_left -> 'strength', p_right -> 'strength'),
-      jsonb_build_object('field', p_field), 'give the strength once');
+    perform hwqueue.refuse_field('QHC04', p_field,
+      format('asks for strength %s and %s', p_left -> 'strength', p_right -> 'strength'),
+      'give the strength once');
   end if;
   if v_isolation is not null or p_left ? 'resources' and p_right ? 'resources' then
     foreach v_kind in array array['cpu', 'gpu'] loop
@@ -38,9 +38,8 @@ begin
     v_resources := hwqueue.own_resources(p_left);
     v_other := hwqueue.own_resources(p_right);
     if v_resources <> '{}' and v_other <> '{}' and v_resources <> v_other then
-      perform hwqueue.refuse('QHC04',
-        format('%s asks for resources %s and %s', p_field, v_resources, v_other),
-        jsonb_build_object('field', p_field), 'give the resources once');
+      perform hwqueue.refuse_field('QHC04', p_field,
+        format('asks for resources %s and %s', v_resources, v_other), 'give the resources once');
     end if;
     v_resources := hwqueue.isolated_resources(v_isolation,
       case when v_resources <> '{}' then v_resources else v_other end, p_field);
@@ -83,8 +82,8 @@ begin
     array['require', 'prefer', 'strength', 'tolerate', 'spread', 'resources', 'isolation'], p_field, 'QHC03');
   v_placement := hwqueue.check_depth(v_placement, p_field, 'QHC03');
   if length(v_placement::text) > 65536 then
-    perform hwqueue.refuse('QHC03', format('%s is %s characters long', p_field, length(v_placement::text)),
-      jsonb_build_object('field', p_field), 'the limit is 65536; use labels instead of long lists of nodes');
+    perform hwqueue.refuse_field('QHC03', p_field, format('is %s characters long', length(v_placement::text)),
+      'the limit is 65536; use labels instead of long lists of nodes');
   end if;
   perform hwqueue.check_patterns(v_placement, p_field);  -- before any is compiled
   if jsonb_typeof(v_placement -> 'require') <> 'null' then
@@ -124,13 +123,11 @@ create or replace function hwqueue.build_placement(p_required jsonb, p_preferred
   p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength int) returns jsonb
 language sql immutable
 as $$
-  select case when p_required <> '[]' then jsonb_build_object('require', p_required) else '{}' end
-      || case when p_preferred <> '[]' then jsonb_build_object('prefer', p_preferred) else '{}' end
-      || case when p_tolerations <> '[]' then jsonb_build_object('tolerate', p_tolerations) else '{}' end
-      || case when p_spread <> '[]' then jsonb_build_object('spread', p_spread) else '{}' end
-      || case when p_resources <> '{}' then jsonb_build_object('resources', p_resources) else '{}' end
-      || case when p_isolation <> '{}' then jsonb_build_object('isolation', p_isolation) else '{}' end
-      || case when p_strength <> 100 then jsonb_build_object('strength', p_strength) else '{}' end
+  select coalesce(jsonb_object_agg(v.key, v.value), '{}')
+  from (values ('require', p_required), ('prefer', p_preferred), ('tolerate', p_tolerations),
+    ('spread', p_spread), ('resources', p_resources), ('isolation', p_isolation),
+    ('strength', to_jsonb(p_strength))) v(key, value)
+  where v.value not in ('[]', '{}', '100')
 $$;
 
 -- Returns preferences in normal form: [{"weight", "when"}], sorted, without those of weight 0.
@@ -187,8 +184,7 @@ declare
   v_domain text;
 begin
   if jsonb_typeof(p_expr) is distinct from 'object' then
-    perform hwqueue.refuse('QHC03', format('%s must be an object', p_field),
-      jsonb_build_object('field', p_field),
+    perform hwqueue.refuse_field('QHC03', p_field, 'must be an object',
       'an expression looks like {"label": "region", "op": "in", "values": ["us-east"]} '
       'or {"tags": {"gpu": true}}');
   -- most expressions
@@ -200,11 +196,10 @@ begin
     where k in ('label', 'tags', 'any', 'node', 'rack', 'resource', 'trust', 'lease', 'service', 'leases')
     order by k);
   if cardinality(v_kinds) <> 1 then
-    perform hwqueue.refuse('QHC03',
-      format('%s must have exactly one of label, tags, any, node, rack, resource, trust, lease, service, '
-             'leases; it has %s',
-        p_field, coalesce(nullif(array_to_string(v_kinds, ' and '), ''), 'none')),
-      jsonb_build_object('field', p_field), 'write one expression for each: the list ANDs them');
+    perform hwqueue.refuse_field('QHC03', p_field,
+      format('must have exactly one of label, tags, any, node, rack, resource, trust, lease, service, '
+      'leases; it has %s', coalesce(nullif(array_to_string(v_kinds, ' and '), ''), 'none')),
+      'write one expression for each: the list ANDs them');
   end if;
   case v_kinds[1]
     when 'label' then
@@ -218,9 +213,8 @@ begin
       perform hwqueue.check_object(p_expr, array['any'], p_field, 'QHC03');
       if jsonb_typeof(p_expr -> 'any') <> 'array' or jsonb_array_length(p_expr -> 'any') not between 1 and 100
         or p_depth >= 4 then
-        perform hwqueue.refuse('QHC03',
-          format('%s.any must be a list of 1 to 100 lists, nested at most 4 deep', p_field),
-          jsonb_build_object('field', p_field || '.any'),
+        perform hwqueue.refuse_field('QHC03', p_field || '.any',
+          'must be a list of 1 to 100 lists, nested at most 4 deep',
           'any is an OR of ANDs: {"any": [[A, B], [C]]}; an empty one would match nothing');
       end if;
       select jsonb_agg(hwqueue.normalise_exprs(
@@ -241,8 +235,7 @@ begin
       perform hwqueue.check_object(p_expr, array['trust'], p_field, 'QHC03');
       v_domain := hwqueue.json_text(p_expr -> 'trust', p_field || '.trust', 255, 'QHC03');
       if v_domain is null or octet_length(convert_to(v_domain, 'UTF8')) > 255 then
-        perform hwqueue.refuse('QHC03', format('%s.trust must be text of 1 to 255 bytes', p_field),
-          jsonb_build_object('field', p_field || '.trust'),
+        perform hwqueue.refuse_field('QHC03', p_field || '.trust', 'must be text of 1 to 255 bytes',
           'name the trust domain that nodes are attested in');
       end if;  -- compared byte by byte, without folding or trimming
       return jsonb_build_array(jsonb_build_object('trust', v_domain));
@@ -253,67 +246,56 @@ end
 $$;
 
 -- Returns a list of ANDed expressions in normal form, sorted and distinct. p_least is 1 where an empty
--- list is refused.
--- Raises: QHC03.
+-- list is refused. One that says when it must hold has "during": "execution" and "grace" in seconds, if that
+-- is more than 0. What must hold at the claim alone, as by default, has neither.
+-- Raises: QHC03, for those also in preferences and inside any, where no claim is judged after it was granted.
 create or replace function hwqueue.normalise_exprs(p_exprs jsonb, p_field text, p_least int, p_depth int,
   p_preferred boolean) returns jsonb
 language plpgsql stable
 as $$
 declare
   v_exprs jsonb := '[]'::jsonb;
+  v_expr jsonb;
+  v_field text;
+  v_key text;
+  v_during text;
+  v_grace interval;
+  v_lasting jsonb;
 begin
   if jsonb_typeof(p_exprs) is distinct from 'array'
     or jsonb_array_length(p_exprs) not between p_least and 100 then
-    perform hwqueue.refuse('QHC03', format('%s must be a list of %s to 100 expressions', p_field, p_least),
-      jsonb_build_object('field', p_field), 'for example [{"tags": {"gpu": true}}]');
+    perform hwqueue.refuse_field('QHC03', p_field, format('must be a list of %s to 100 expressions', p_least),
+      'for example [{"tags": {"gpu": true}}]');
   end if;
   for v_index in 0 .. jsonb_array_length(p_exprs) - 1 loop
-    v_exprs := v_exprs || case when p_exprs -> v_index ?| array['during', 'grace']
-      then hwqueue.normalise_lasting_expr(
-        p_exprs -> v_index, format('%s[%s]', p_field, v_index), p_depth, p_preferred)
-      else hwqueue.normalise_expr(
-        p_exprs -> v_index, format('%s[%s]', p_field, v_index), p_depth, p_preferred) end;
+    v_expr := p_exprs -> v_index;
+    v_field := format('%s[%s]', p_field, v_index);
+    if not v_expr ?| array['during', 'grace'] or jsonb_typeof(v_expr) <> 'object' then
+      v_exprs := v_exprs || hwqueue.normalise_expr(v_expr, v_field, p_depth, p_preferred);
+      continue;
+    elsif p_depth > 0 or p_preferred then
+      v_key := case when v_expr ? 'during' then 'during' else 'grace' end;
+      perform hwqueue.refuse('QHC03',
+        format('%s.%s: only an entry of require takes %s', v_field, v_key, v_key),
+        jsonb_build_object('field', v_field || '.' || v_key),
+        'write it beside any, for the whole of it; a preference counts at the claim alone');
+    end if;
+    v_during := hwqueue.json_choice(
+      v_expr -> 'during', v_field || '.during', array['scheduling', 'execution'], 'QHC03');
+    v_grace := hwqueue.json_interval(v_expr -> 'grace', v_field || '.grace', p_code => 'QHC03');
+    if v_grace is not null and v_during is distinct from 'execution' then
+      perform hwqueue.refuse_field('QHC03', v_field || '.grace', 'goes with "during": "execution" only',
+        'it is how long a running lease may go on while the expression does not hold');
+    end if;
+    v_lasting := case when v_during = 'execution' then '{"during": "execution"}'::jsonb else '{}' end
+      || case when v_grace > '0'
+        then jsonb_build_object('grace', trim_scale(extract(epoch from v_grace))) else '{}' end;
+    v_exprs := v_exprs || (
+      select coalesce(jsonb_agg(e.value || v_lasting order by e.ordinality), '[]')
+      from jsonb_array_elements(hwqueue.normalise_expr(
+        v_expr - array['during', 'grace'], v_field, p_depth, p_preferred)) with ordinality e);
   end loop;
   return hwqueue.normal_set(v_exprs);
-end
-$$;
-
--- Returns an expression that says when it must hold as a list of ANDed normal expressions, each with
--- "during": "execution" and "grace" in seconds, if that is more than 0. What must hold at the claim alone, as
--- by default, has neither.
--- Raises: QHC03, also in preferences and inside any, where no claim is judged after it was granted.
-create or replace function hwqueue.normalise_lasting_expr(p_expr jsonb, p_field text, p_depth int,
-  p_preferred boolean) returns jsonb
-language plpgsql stable
-as $$
-declare
-  v_key text := case when p_expr ? 'during' then 'during' else 'grace' end;
-  v_during text;
-  v_grace interval;
-  v_lasting jsonb := '{}';
-begin
-  if jsonb_typeof(p_expr) <> 'object' then
-    return hwqueue.normalise_expr(p_expr, p_field, p_depth, p_preferred);  -- refuses it
-  elsif p_depth > 0 or p_preferred then
-    perform hwqueue.refuse('QHC03', format('%s.%s: only an entry of require takes %s', p_field, v_key, v_key),
-      jsonb_build_object('field', p_field || '.' || v_key),
-      'write it beside any, for the whole of it; a preference counts at the claim alone');
-  end if;
-  v_during := hwqueue.json_choice(
-    p_expr -> 'during', p_field || '.during', array['scheduling', 'execution'], 'QHC03');
-  v_grace := hwqueue.json_interval(p_expr -> 'grace', p_field || '.grace', p_code => 'QHC03');
-  if v_during = 'execution' then
-    v_lasting := jsonb_build_object('during', 'execution') || case when v_grace > '0'
-      then jsonb_build_object('grace', trim_scale(extract(epoch from v_grace))) else '{}' end;
-  elsif v_grace is not null then
-    perform hwqueue.refuse('QHC03', format('%s.grace goes with "during": "execution" only', p_field),
-      jsonb_build_object('field', p_field || '.grace'),
-      'it is how long a running lease may go on while the expression does not hold');
-  end if;
-  return (
-    select coalesce(jsonb_agg(e.value || v_lasting order by e.ordinality), '[]')
-    from jsonb_array_elements(hwqueue.normalise_expr(
-      p_expr - array['during', 'grace'], p_field, p_depth, p_preferred)) with ordinality e);
 end
 $$;
 
@@ -331,8 +313,8 @@ begin
     return '[]'::jsonb;
   end if;
   if jsonb_typeof(v_tags) <> 'object' or length(v_tags::text) > 16384 then
-    perform hwqueue.refuse('QHC03', format('%s must be an object of at most 16384 characters', p_field),
-      jsonb_build_object('field', p_field), 'for example {"gpu": true, "region": "us-east"}');
+    perform hwqueue.refuse_field('QHC03', p_field, 'must be an object of at most 16384 characters',
+      'for example {"gpu": true, "region": "us-east"}');
   end if;
   select min(t.key) filter (where length(t.key) not between 1 and 253),
     jsonb_agg(case when jsonb_typeof(t.value) in ('string', 'number', 'boolean')
@@ -341,8 +323,8 @@ begin
       else jsonb_build_object('tags', jsonb_build_object(t.key, hwqueue.normal_value(t.value))) end)
   into v_bad_key, v_tags from jsonb_each(v_tags) t;
   if v_bad_key is not null then
-    perform hwqueue.refuse('QHC03', format('%s has a key of %s characters', p_field, length(v_bad_key)),
-      jsonb_build_object('field', p_field), 'label keys have 1 to 253 characters');
+    perform hwqueue.refuse_field('QHC03', p_field, format('has a key of %s characters', length(v_bad_key)),
+      'label keys have 1 to 253 characters');
   end if;
   return v_tags;
 end
@@ -399,21 +381,34 @@ begin
     v_bad_values := exists (select 1 from jsonb_array_elements(v_values) e where length(e::text) > 1100);
   end if;
   if v_bad_values then
-    perform hwqueue.refuse('QHC03',
-      format('%s.values must be an array of 1 to 1000 strings, numbers or booleans', p_field),
-      jsonb_build_object('field', p_field || '.values'),
+    perform hwqueue.refuse_field('QHC03', p_field || '.values',
+      'must be an array of 1 to 1000 strings, numbers or booleans',
       'give at least one scalar of at most 1024 characters; null is not a value');
   end if;
   if v_op in ('gt', 'gte', 'lt', 'lte')
     and (jsonb_array_length(v_values) <> 1 or jsonb_typeof(v_first) <> 'number') then
-    perform hwqueue.refuse('QHC03', format('%s.values must hold one JSON number for op %s', p_field, v_op),
-      jsonb_build_object('field', p_field || '.values'), 'text is never ordered: give a number such as [4]');
+    perform hwqueue.refuse_field('QHC03', p_field || '.values',
+      format('must hold one JSON number for op %s', v_op),
+      'text is never ordered: give a number such as [4]');
   elsif v_op in ('regexp', 'version', 'semver') then
     if jsonb_array_length(v_values) <> 1 or jsonb_typeof(v_first) <> 'string' then
-      perform hwqueue.refuse('QHC03', format('%s.values must hold one string for op %s', p_field, v_op),
-        jsonb_build_object('field', p_field || '.values'), 'give for example [">= 1.2, < 2"] or ["^a100"]');
+      perform hwqueue.refuse_field('QHC03', p_field || '.values',
+        format('must hold one string for op %s', v_op), 'give for example [">= 1.2, < 2"] or ["^a100"]');
     elsif v_op = 'regexp' then
-      perform hwqueue.check_regexp(v_first #>> '{}', p_field || '.values[0]');
+      v_part := (hwqueue.read_regexp(v_first #>> '{}')).danger;
+      begin
+        if v_part is null then
+          perform '' ~ (v_first #>> '{}');
+        end if;
+      exception when invalid_regular_expression then
+        v_part := sqlerrm;
+      end;
+      if v_part is not null then
+        perform hwqueue.refuse_field('QHC03', p_field || '.values[0]',
+          format('is not an accepted pattern: %s', v_part),
+          'use a POSIX pattern of at most 200 characters without back-references, (? constructs, nested '
+          'bounds or bounds over 32');
+      end if;
     else
       -- an empty range would split into no bound and pass
       foreach v_part in array coalesce(
@@ -422,8 +417,8 @@ begin
           '^[[:space:]]*(=|!=|>=|<=|>|<|~>|)[[:space:]]*([^[:space:]]+)[[:space:]]*$');
         if v_match is null or not hwqueue.version_in_range(v_match[2], v_match[2], v_op)
           or v_op = 'semver' and v_match[1] = '~>' then
-          perform hwqueue.refuse('QHC03', format('%s.values[0] has a bound that is no %s bound: %s', p_field,
-              v_op, to_json(left(v_part, 60))), jsonb_build_object('field', p_field || '.values[0]'),
+          perform hwqueue.refuse_field('QHC03', p_field || '.values[0]',
+            format('has a bound that is no %s bound: %s', v_op, to_json(left(v_part, 60))),
             'write bounds like ">= 1.2, < 2"; ops are = != > >= < <=, and ~> for op version only');
         end if;
       end loop;
@@ -457,8 +452,7 @@ begin
         or exists (select 1 from jsonb_array_elements(v_tenants) t
                    where jsonb_typeof(t.value) <> 'string' or length(t.value #>> '{}') > 100
                      or t.value = '"*"')) then
-      perform hwqueue.refuse('QHC03', format('%s.tenants must be "*" or a list of 1 to 100 names', p_field),
-        jsonb_build_object('field', p_field || '.tenants'),
+      perform hwqueue.refuse_field('QHC03', p_field || '.tenants', 'must be "*" or a list of 1 to 100 names',
         'for example ["acme", "globex"]; "" names the leases without a tenant, "*" instead of the list all '
         'tenants');
     end if;
@@ -470,8 +464,8 @@ begin
     v_domain := hwqueue.require_domain(p_expr -> 'domain', p_field || '.domain');
   else
     if jsonb_typeof(p_expr -> p_kind) = 'null' then
-      perform hwqueue.refuse('QHC03', format('%s.%s must not be null', p_field, p_kind),
-        jsonb_build_object('field', p_field || '.' || p_kind), 'name a target or leave the expression out');
+      perform hwqueue.refuse_field('QHC03', p_field || '.' || p_kind, 'must not be null',
+        'name a target or leave the expression out');
     end if;
     v_expr := jsonb_build_object(
       p_kind, hwqueue.json_uuid(p_expr -> p_kind, p_field || '.' || p_kind, 'QHC03'));

@@ -29,10 +29,10 @@ begin
     select k from jsonb_object_keys(p_rule) k
     where k in ('max_skew', 'max_per_domain', 'targets') order by k);
   if cardinality(v_kinds) <> 1 then
-    perform hwqueue.refuse('QHC03',
-      format('%s must have exactly one of max_skew, max_per_domain, targets; it has %s', p_field,
+    perform hwqueue.refuse_field('QHC03', p_field,
+      format('must have exactly one of max_skew, max_per_domain, targets; it has %s',
         coalesce(nullif(array_to_string(v_kinds, ' and '), ''), 'none')),
-      jsonb_build_object('field', p_field), 'write one rule for each: the list ANDs them');
+      'write one rule for each: the list ANDs them');
   end if;
   perform hwqueue.check_object(p_rule, array['domain', 'select', v_kinds[1]] || case v_kinds[1]
     when 'max_skew' then array['min_domains', 'when', 'count_nodes'] when 'targets' then array['weight']
@@ -52,8 +52,8 @@ begin
   v_limit := hwqueue.json_integer(
     p_rule -> v_kinds[1], format('%s.%s', p_field, v_kinds[1]), 1, 1000000, 'QHC03');
   if v_limit is null then
-    perform hwqueue.refuse('QHC03', format('%s.%s must not be null', p_field, v_kinds[1]),
-      jsonb_build_object('field', format('%s.%s', p_field, v_kinds[1])), 'give an integer of 1 or more');
+    perform hwqueue.refuse_field('QHC03', format('%s.%s', p_field, v_kinds[1]), 'must not be null',
+      'give an integer of 1 or more');
   end if;
   v_rule := v_rule || jsonb_build_object(v_kinds[1], v_limit);
   if v_kinds[1] = 'max_per_domain' then
@@ -70,8 +70,7 @@ begin
     'taints', nullif(hwqueue.json_choice(v_nodes -> 'taints', p_field || '.count_nodes.taints',
       array['ignore', 'honor'], 'QHC03'), 'ignore')));
   if v_preferred and v_min_domains is not null then
-    perform hwqueue.refuse('QHC03', format('%s.min_domains does not go with when prefer', p_field),
-      jsonb_build_object('field', p_field || '.min_domains'),
+    perform hwqueue.refuse_field('QHC03', p_field || '.min_domains', 'does not go with when prefer',
       'drop one of them: only a required spread can demand domains');
   end if;
   return v_rule || case when v_preferred then '{"when": "prefer"}'::jsonb else '{}' end
@@ -90,49 +89,61 @@ as $$
 declare
   v_labels jsonb := p_selector -> 'labels';
   v_exprs jsonb := p_selector -> 'exprs';
-  v_bad_key text;
   v_terms jsonb := '[]';
+  v_expr jsonb;
+  v_field text;
+  v_label text;
+  v_op text;
+  v_values jsonb;
 begin
   if jsonb_typeof(p_selector) is distinct from 'object' or p_selector = '{}' then
-    perform hwqueue.refuse('QHC03', format('%s must say which leases', p_field),
-      jsonb_build_object('field', p_field),
+    perform hwqueue.refuse_field('QHC03', p_field, 'must say which leases',
       'for example {"labels": {"app": "web"}}, {"same": "service"}, or {"labels": {}} for every lease');
   elsif p_selector ? 'same' then
     perform hwqueue.check_object(p_selector, array['same'], p_field, 'QHC03');
     if hwqueue.json_choice(
       p_selector -> 'same', p_field || '.same', array['service', 'task'], 'QHC03') is null then
-      perform hwqueue.refuse('QHC03', format('%s.same must not be null', p_field),
-        jsonb_build_object('field', p_field || '.same'), 'give "service" or "task"');
+      perform hwqueue.refuse_field('QHC03', p_field || '.same', 'must not be null',
+        'give "service" or "task"');
     end if;
     return p_selector;
   end if;
   perform hwqueue.check_object(p_selector, array['labels', 'exprs', 'same'], p_field, 'QHC03');
   if v_labels is not null then
-    if jsonb_typeof(v_labels) <> 'object' or (select count(*) from jsonb_object_keys(v_labels)) > 100 then
-      perform hwqueue.refuse('QHC03', format('%s.labels must be an object of at most 100 labels', p_field),
-        jsonb_build_object('field', p_field || '.labels'), 'for example {"app": "web"}');
-    end if;
-    select min(l.key)
-        filter (where length(l.key) not between 1 and 253 or not hwqueue.is_label_text(l.value)),
-      coalesce(jsonb_agg(jsonb_build_object('label', l.key, 'op', 'in',
-        'values', jsonb_build_array(l.value))), '[]')
-    into v_bad_key, v_terms from jsonb_each(v_labels) l;
-    if v_bad_key is not null then
-      perform hwqueue.refuse('QHC03',
-        format('%s.labels has a bad label %s', p_field, to_json(left(v_bad_key, 60))),
-        jsonb_build_object('field', format('%s.labels.%s', p_field, left(v_bad_key, 100))),
-        'labels of a lease map text of 1 to 253 characters to text of at most 1024');
-    end if;
+    select coalesce(jsonb_agg(jsonb_build_object('label', l.key, 'op', 'in',
+      'values', jsonb_build_array(l.value))), '[]')
+    into v_terms from jsonb_each(hwqueue.check_labels(  -- null is no object of labels here
+      coalesce(nullif(v_labels, 'null'), '[]'), p_field || '.labels', 100, 'QHC03')) l;
   end if;
   if v_exprs is not null then
     if jsonb_typeof(v_exprs) <> 'array' or jsonb_array_length(v_exprs) > 100 then
-      perform hwqueue.refuse('QHC03', format('%s.exprs must be a list of at most 100 expressions', p_field),
-        jsonb_build_object('field', p_field || '.exprs'),
+      perform hwqueue.refuse_field('QHC03', p_field || '.exprs', 'must be a list of at most 100 expressions',
         'for example [{"label": "app", "op": "in", "values": ["web"]}]');
     end if;
-    for v_index in 0 .. jsonb_array_length(v_exprs) - 1 loop
-      v_terms := v_terms
-        || hwqueue.normalise_selector_expr(v_exprs -> v_index, format('%s.exprs[%s]', p_field, v_index));
+    for v_expr, v_field in
+      select e.value, format('%s.exprs[%s]', p_field, e.ordinality - 1)
+      from jsonb_array_elements(v_exprs) with ordinality e
+    loop
+      perform hwqueue.check_object(v_expr, array['label', 'op', 'values'], v_field, 'QHC03');
+      v_label := hwqueue.json_text(v_expr -> 'label', v_field || '.label', 253, 'QHC03');
+      v_op := hwqueue.json_choice(v_expr -> 'op', v_field || '.op',
+        array['in', 'not_in', 'exists', 'does_not_exist'], 'QHC03');
+      v_values := nullif(v_expr -> 'values', 'null');
+      if v_label is null or v_op is null then
+        perform hwqueue.refuse('QHC03', format('%s needs a label and an op', v_field),
+          jsonb_build_object('field', v_field || case when v_label is null then '.label' else '.op' end),
+          'ops: in, not_in, exists, does_not_exist');
+      elsif v_op in ('exists', 'does_not_exist') and v_values is not null then
+        perform hwqueue.refuse('QHC03', format('%s: op %s takes no values', v_field, v_op),
+          jsonb_build_object('field', v_field || '.values'), 'drop them');
+      elsif v_op in ('in', 'not_in') and (jsonb_typeof(v_values) is distinct from 'array'
+        or jsonb_array_length(v_values) not between 1 and 100
+        or exists (select from jsonb_array_elements(v_values) v where not hwqueue.is_label_text(v))) then
+        perform hwqueue.refuse_field('QHC03', v_field || '.values', 'must be a list of 1 to 100 strings',
+          'labels of a lease are text of at most 1024 characters');
+      end if;
+      v_terms := v_terms || jsonb_strip_nulls(jsonb_build_object('label', v_label, 'op', v_op, 'values',
+        hwqueue.normal_set(v_values)));
     end loop;
   end if;
   return jsonb_build_object('exprs', hwqueue.normal_set(v_terms));
@@ -143,38 +154,6 @@ $$;
 create or replace function hwqueue.is_label_text(p_value jsonb) returns boolean
 language sql immutable parallel safe
 as $$ select jsonb_typeof(p_value) = 'string' and length(p_value #>> '{}') <= 1024 $$;
-
--- Returns one {"label", "op", "values"} expression of a selector.
--- Raises: QHC03.
-create or replace function hwqueue.normalise_selector_expr(p_expr jsonb, p_field text) returns jsonb
-language plpgsql immutable
-as $$
-declare
-  v_expr jsonb := hwqueue.check_object(p_expr, array['label', 'op', 'values'], p_field, 'QHC03');
-  v_label text := hwqueue.json_text(v_expr -> 'label', p_field || '.label', 253, 'QHC03');
-  v_op text := hwqueue.json_choice(v_expr -> 'op', p_field || '.op',
-    array['in', 'not_in', 'exists', 'does_not_exist'], 'QHC03');
-  v_values jsonb := nullif(v_expr -> 'values', 'null');
-begin
-  if v_label is null or v_op is null then
-    perform hwqueue.refuse('QHC03', format('%s needs a label and an op', p_field),
-      jsonb_build_object('field', p_field || case when v_label is null then '.label' else '.op' end),
-      'ops: in, not_in, exists, does_not_exist');
-  elsif v_op in ('exists', 'does_not_exist') then
-    if v_values is not null then
-      perform hwqueue.refuse('QHC03', format('%s: op %s takes no values', p_field, v_op),
-        jsonb_build_object('field', p_field || '.values'), 'drop them');
-    end if;
-    return jsonb_build_object('label', v_label, 'op', v_op);
-  elsif jsonb_typeof(v_values) is distinct from 'array' or jsonb_array_length(v_values) not between 1 and 100
-    or exists (select 1 from jsonb_array_elements(v_values) v where not hwqueue.is_label_text(v.value)) then
-    perform hwqueue.refuse('QHC03', format('%s.values must be a list of 1 to 100 strings', p_field),
-      jsonb_build_object('field', p_field || '.values'),
-      'labels of a lease are text of at most 1024 characters');
-  end if;
-  return jsonb_build_object('label', v_label, 'op', v_op, 'values', hwqueue.normal_set(v_values));
-end
-$$;
 
 -- Returns one {"node"|"rack"|"resource": ..., "away", "unknown"} expression, which names nodes
 -- themselves and not their labels.
@@ -196,8 +175,8 @@ begin
     v_list := jsonb_build_array(v_list);
   end if;
   if jsonb_array_length(v_list) not between 1 and v_max_targets then
-    perform hwqueue.refuse('QHC03', format('%s.%s must name 1 to %s targets', p_field, p_kind, v_max_targets),
-      jsonb_build_object('field', p_field || '.' || p_kind),
+    perform hwqueue.refuse_field('QHC03', p_field || '.' || p_kind,
+      format('must name 1 to %s targets', v_max_targets),
       'an empty list would match nothing: leave the expression out; one expression for each resource');
   end if;
   for v_target, v_field in
@@ -205,8 +184,8 @@ begin
     from jsonb_array_elements(v_list) with ordinality e
   loop
     if jsonb_typeof(v_target) = 'null' then
-      perform hwqueue.refuse('QHC03', format('%s must not be null', v_field),
-        jsonb_build_object('field', v_field), 'name a target or leave the expression out');
+      perform hwqueue.refuse_field('QHC03', v_field, 'must not be null',
+        'name a target or leave the expression out');
     elsif p_kind = 'rack' then
       v_targets := v_targets || to_jsonb(hwqueue.json_integer(v_target, v_field, 0, 4294967295, 'QHC03'));
     else
@@ -225,7 +204,7 @@ language plpgsql immutable
 as $$
 begin
   if p_domain is null or jsonb_typeof(p_domain) = 'null' then
-    perform hwqueue.refuse('QHC03', format('%s must be given', p_field), jsonb_build_object('field', p_field),
+    perform hwqueue.refuse_field('QHC03', p_field, 'must be given',
       'say what counts as one place: "node", "rack" or "label:KEY"');
   end if;
   return hwqueue.json_domain(p_domain, p_field, 'QHC03');
@@ -267,8 +246,7 @@ declare
   v_rest jsonb;
 begin
   if jsonb_typeof(p_targets) is distinct from 'array' or jsonb_array_length(p_targets) > 100 then
-    perform hwqueue.refuse('QHC03', format('%s must be a list of at most 100 targets', p_field),
-      jsonb_build_object('field', p_field),
+    perform hwqueue.refuse_field('QHC03', p_field, 'must be a list of at most 100 targets',
       'for example [{"value": "a", "percent": 70}], or [] for equal shares');
   end if;
   for v_target, v_field in
@@ -278,14 +256,13 @@ begin
     perform hwqueue.check_object(v_target, array['value', 'percent'], v_field, 'QHC03');
     v_percent := hwqueue.json_integer(v_target -> 'percent', v_field || '.percent', 0, 100, 'QHC03');
     if v_percent is null then
-      perform hwqueue.refuse('QHC03', format('%s.percent must be given', v_field),
-        jsonb_build_object('field', v_field || '.percent'), 'give an integer from 0 to 100');
+      perform hwqueue.refuse_field('QHC03', v_field || '.percent', 'must be given',
+        'give an integer from 0 to 100');
     end if;
     v_value := v_target -> 'value';
     if v_value is null or jsonb_typeof(v_value) in ('null', 'array', 'object')
       or length(v_value::text) > 1100 then
-      perform hwqueue.refuse('QHC03', format('%s.value must be a string, number or boolean', v_field),
-        jsonb_build_object('field', v_field || '.value'),
+      perform hwqueue.refuse_field('QHC03', v_field || '.value', 'must be a string, number or boolean',
         'name one domain: a node id, a rack number, or the value of the label');
     end if;
     v_targets := v_targets || jsonb_build_object('percent', v_percent, 'value', case
@@ -298,9 +275,9 @@ begin
   v_targets := hwqueue.normal_set(v_targets);
   if (select count(distinct t.value -> 'value') < count(*) or sum((t.value ->> 'percent')::int) > 100
       from jsonb_array_elements(v_targets) t) then
-    perform hwqueue.refuse('QHC03',
-      format('%s must name each value once, with percents of at most 100 in sum', p_field),
-      jsonb_build_object('field', p_field), 'what is left of the 100 goes to all other domains');
+    perform hwqueue.refuse_field('QHC03', p_field,
+      'must name each value once, with percents of at most 100 in sum',
+      'what is left of the 100 goes to all other domains');
   end if;
   v_rest := (select jsonb_build_object('value', '*', 'percent', 100 - sum((t.value ->> 'percent')::int))
              from jsonb_array_elements(v_targets) t where t.value -> 'value' <> '"*"');

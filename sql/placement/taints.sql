@@ -90,22 +90,21 @@ begin
       jsonb_build_object('field', p_field || '.key'),
       'name the key of the taint; only op "exists" without a key tolerates every one');
   elsif v_seconds is not null and v_effect is distinct from 'no_execute' then
-    perform hwqueue.refuse('QHC03', format('%s.seconds goes with effect no_execute only', p_field),
-      jsonb_build_object('field', p_field || '.seconds'),
+    perform hwqueue.refuse_field('QHC03', p_field || '.seconds', 'goes with effect no_execute only',
       'it is how long the lease may go on running beside such a taint');
   elsif v_op = 'exists' and v_value is not null then
     perform hwqueue.refuse('QHC03', format('%s: op exists takes no value', p_field),
       jsonb_build_object('field', p_field || '.value'), 'drop it');
   elsif v_op = 'equal' and v_value is not null and not hwqueue.is_label_text(v_value) then
-    perform hwqueue.refuse('QHC03', format('%s.value must be text of at most 1024 characters', p_field),
-      jsonb_build_object('field', p_field || '.value'), 'values of taints are text: write "1", not 1');
+    perform hwqueue.refuse_field('QHC03', p_field || '.value', 'must be text of at most 1024 characters',
+      'values of taints are text: write "1", not 1');
   elsif v_op in ('gt', 'lt') then
     if jsonb_typeof(v_value) = 'string' and v_value #>> '{}' ~ '^-?[0-9]{1,19}$' then
       v_value := to_jsonb((v_value #>> '{}')::numeric);
     end if;
     if jsonb_typeof(v_value) is distinct from 'number' then
-      perform hwqueue.refuse('QHC03', format('%s.value must be an integer for op %s', p_field, v_op),
-        jsonb_build_object('field', p_field || '.value'), 'give a whole number such as 5 or "-5"');
+      perform hwqueue.refuse_field('QHC03', p_field || '.value', format('must be an integer for op %s', v_op),
+        'give a whole number such as 5 or "-5"');
     end if;
     v_value := to_jsonb(hwqueue.json_integer(
       v_value, p_field || '.value', -9223372036854775808, 9223372036854775807, 'QHC03')::text);

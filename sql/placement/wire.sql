@@ -157,14 +157,12 @@ as $$ select get_byte(p_blob, p_at) * 256 + get_byte(p_blob, p_at + 1) $$;
 -- Raises: QHW01, always.
 create or replace function hwqueue.refuse_wire(p_reason text, p_offset int, p_field text,
   p_class text default null) returns void
-language plpgsql immutable
+language sql volatile
 as $$
-begin
-  perform hwqueue.refuse('QHW01',
+  select hwqueue.refuse('QHW01',
     format('%s is not a valid params blob: %s at byte %s', p_field, replace(p_reason, '_', ' '), p_offset),
     jsonb_build_object('reason', p_reason, 'offset', p_offset, 'field', p_field, 'class', p_class),
-    'all of it is refused; `hwqueue wire encode` writes valid ones');
-end
+    'all of it is refused; `hwqueue wire encode` writes valid ones')
 $$;
 
 -- Reads one affinity entry. The order of the checks decides only which reason is named.

@@ -199,8 +199,7 @@ begin
   perform hwqueue.check_object(p_prices, array['device_worth'], 'prices');
   if (case when jsonb_typeof(p_prices -> 'device_worth') = 'array'
            then jsonb_array_length(p_prices -> 'device_worth') end) is distinct from 101 then
-    perform hwqueue.refuse('QHA01', format('%s must be a list of 101 numbers', v_field),
-      jsonb_build_object('field', v_field),
+    perform hwqueue.refuse_field('QHA01', v_field, 'must be a list of 101 numbers',
       'give what a device with 0, 10, 20, ... 1000 thousandths left is worth');
   end if;
   v_worth := array(
@@ -209,9 +208,9 @@ begin
     from jsonb_array_elements(p_prices -> 'device_worth') with ordinality e order by e.ordinality);
   for i in 2 .. 101 loop
     if v_worth[i] < v_worth[i - 1] then
-      perform hwqueue.refuse('QHA01',
-        format('%s must not fall, but [%s] is below [%s]', v_field, i - 1, i - 2),
-        jsonb_build_object('field', v_field), 'more room on a device is never worth less');
+      perform hwqueue.refuse_field('QHA01', v_field,
+        format('must not fall, but [%s] is below [%s]', i - 1, i - 2),
+        'more room on a device is never worth less');
     end if;
   end loop;
   return v_worth;

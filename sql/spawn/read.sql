@@ -372,30 +372,20 @@ declare
   v_away uuid := hwqueue.json_uuid(p_options -> 'anti_affinity_with', p_field || '.anti_affinity_with',
     'QHC03');
   v_blob bytea := hwqueue.wire_blob(p_options -> 'wire', p_field || '.wire');
-  v_preferred jsonb := '[]'::jsonb;
-  v_wire jsonb;
 begin
-  if v_with is not null then
-    v_preferred := v_preferred
-      || hwqueue.normalise_preferences(
-        jsonb_build_array(jsonb_build_object('when', jsonb_build_object('node', v_with))),
-        p_field || '.affinity_with');
-  end if;
-  if v_away is not null then
-    v_preferred := v_preferred
-      || hwqueue.normalise_preferences(
-        jsonb_build_array(jsonb_build_object('when', jsonb_build_object('node', v_away, 'away', true))),
-        p_field || '.anti_affinity_with');
-  end if;
-  if v_required <> '[]' or v_preferred <> '[]' then
-    v_placement := hwqueue.check_cost(hwqueue.merge_placements(v_placement,
-        jsonb_build_object('require', v_required, 'prefer', v_preferred), p_field), p_field);
+  if v_required <> '[]' or v_with is not null or v_away is not null then
+    v_placement := hwqueue.check_cost(hwqueue.merge_placements(v_placement, jsonb_build_object(
+      'require', v_required, 'prefer', hwqueue.normalise_preferences((
+        select coalesce(jsonb_agg(jsonb_build_object('when', n.near)), '[]')
+        from (values (v_with, jsonb_build_object('node', v_with)),
+          (v_away, jsonb_build_object('node', v_away, 'away', true))) n(id, near)
+        where n.id is not null), p_field)), p_field), p_field);
   end if;
   if v_blob is not null then
     -- normalised like any placement, so that a blob cannot ask for what the grammar refuses
-    v_wire := hwqueue.normalise_placement(
-      hwqueue.wire_placement(hwqueue.parse_wire(v_blob, p_field || '.wire')), p_field || '.wire');
-    v_placement := hwqueue.check_cost(hwqueue.merge_placements(v_placement, v_wire, p_field), p_field);
+    v_placement := hwqueue.check_cost(hwqueue.merge_placements(v_placement, hwqueue.normalise_placement(
+      hwqueue.wire_placement(hwqueue.parse_wire(v_blob, p_field || '.wire')), p_field || '.wire'), p_field),
+      p_field);
   end if;
   return v_placement;
 end
