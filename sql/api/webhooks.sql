@@ -4,7 +4,7 @@
 -- hwqueue webhook run, as a login with hwqueue_operator, calls claim_deliveries and settle_delivery: it gets
 -- bodies with their signatures and never a secret, so it can sign nothing else.
 --
--- Read set_webhook, claim_deliveries and settle_delivery first; upkeep/webhooks has what they do.
+-- Read set_webhook, claim_deliveries and settle_delivery first; upkeep/webhooks has what they call.
 
 -- Creates a webhook and returns its secret; or replaces the address and the filter of one that is there
 -- and returns null. The secret is shown this once: rotate_webhook makes another one.
@@ -15,7 +15,6 @@
 -- the lease must have.
 --
 -- A new webhook is told of what transactions write that began after it was created.
---
 -- Locks: the webhook's row. Raises: QHA01, QHA03.
 create or replace function hwqueue.set_webhook(p_name text, p_url text, p_options jsonb default '{}')
 returns text
@@ -26,15 +25,13 @@ declare
   v_old hwqueue.webhook;
   v_now timestamptz := hwqueue.clock();
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.check_name(p_name, 'p_name');
+  perform hwqueue.require_all_tenants(), hwqueue.check_name(p_name, 'p_name');
   if strpos(p_name, '/') > 0 then
-    perform hwqueue.refuse('QHA01', 'p_name has a slash', jsonb_build_object('field', 'p_name'),
+    perform hwqueue.refuse_field('QHA01', 'p_name', 'has a slash',
       'names of webhooks are parts of paths of the HTTP API: leave out slashes');
   end if;
   if (length(p_url) <= 2000 and p_url ~ '^https?://[][A-Za-z0-9._:-]+([/?][!"$-~]*)?$') is not true then
-    perform hwqueue.refuse('QHA01', 'p_url must be an http or https URL of at most 2000 characters',
-      jsonb_build_object('field', 'p_url'),
+    perform hwqueue.refuse_field('QHA01', 'p_url', 'must be an http or https URL of at most 2000 characters',
       'for example https://hooks.example/hwqueue; without user, password and fragment');
   end if;
   perform hwqueue.check_object(p_options, array['codes', 'queues', 'tenant', 'labels'], 'options');
@@ -82,7 +79,6 @@ $$;
 -- Returns the webhooks by name, without their secrets: secret_prefix tells one from another. waiting, dead:
 -- deliveries that are to be sent, and attempts given up on since the webhook was made. oldest_at: when the
 -- first thing happened that the webhook has not been told of; null: it knows all.
---
 -- Raises: QHA03.
 create or replace function hwqueue.list_webhooks()
 returns table (name text, url text, codes text[], queues text[], tenant text, labels jsonb,
@@ -105,7 +101,6 @@ $$;
 
 -- Drops a webhook and returns whether it was there. What it has not been sent is not sent any more; what
 -- was sent stays in the table until prune deletes it, and no function shows it.
---
 -- Locks: the webhook's row, then its waiting deliveries. Raises: QHA03. Idempotent.
 create or replace function hwqueue.drop_webhook(p_name text) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -129,7 +124,6 @@ $$;
 
 -- Pauses a webhook and returns true; false if it was paused. Nothing is sent, and its cursor stays: after
 -- resume_webhook it is told of what happened meanwhile, as far as events are kept.
---
 -- Locks: the webhook's row. Raises: QHH01, QHA03.
 create or replace function hwqueue.pause_webhook(p_name text) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -137,16 +131,12 @@ as $$
 declare
   v_webhook hwqueue.webhook := hwqueue.find_webhook(p_name);
 begin
-  if v_webhook.paused_at is not null then
-    return false;
-  end if;
-  perform hwqueue.stop_webhook(v_webhook, 'asked');
-  return true;
+  perform hwqueue.stop_webhook(v_webhook, 'asked') where v_webhook.paused_at is null;
+  return v_webhook.paused_at is null;
 end
 $$;
 
 -- Resumes a webhook and returns true; false if it was not paused.
---
 -- Locks: the webhook's row. Raises: QHH01, QHA03.
 create or replace function hwqueue.resume_webhook(p_name text) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -167,7 +157,6 @@ $$;
 
 -- Replaces the secret of a webhook and returns the new one. For p_keep (0 to 7 days) requests are signed with
 -- the old one, too, so that receivers can be changed meanwhile. Not idempotent.
---
 -- Locks: the webhook's row. Raises: QHH01, QHA01, QHA03.
 create or replace function hwqueue.rotate_webhook(p_name text, p_keep interval default '1 day') returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -191,7 +180,6 @@ $$;
 
 -- Has a delivery of type webhook_test sent to a webhook, and returns its id. A paused webhook gets it when
 -- it is resumed. Not idempotent.
---
 -- Locks: the webhook's row. Raises: QHH01, QHA03.
 create or replace function hwqueue.test_webhook(p_name text) returns uuid
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -211,7 +199,6 @@ $$;
 
 -- Returns deliveries of a webhook, newest first. p_state: waiting, delivered or dead; null: all. p_before:
 -- the last delivery of the page before. status, response, error: how the last attempt ended.
---
 -- Raises: QHH01, QHA01, QHA03.
 create or replace function hwqueue.list_deliveries(p_name text, p_state text default null,
   p_limit int default 100, p_before uuid default null)
@@ -240,7 +227,6 @@ $$;
 -- Has deliveries sent again, from the first attempt, and returns how many: one that is delivered, dead or
 -- waits for its next attempt; or (p_delivery null) up to p_limit dead ones, the oldest first. Receivers see
 -- the id that they saw before.
---
 -- Locks: the webhook's row, then the deliveries, skip locked. Raises: QHH01, QHA01, QHA03.
 create or replace function hwqueue.redeliver(p_name text, p_delivery uuid default null,
   p_limit int default 1000) returns int
@@ -273,36 +259,62 @@ $$;
 --
 -- attempt: to be passed to settle_delivery. headers: id, time and signatures (Standard Webhooks). Not
 -- idempotent.
---
 -- Locks: webhooks and deliveries, skip locked. Raises: QHA01, QHA02, QHA03.
 create or replace function hwqueue.claim_deliveries(p_limit int default 20,
   p_timeout interval default '1 minute')
 returns table (delivery_id uuid, attempt int, webhook text, url text, code text, headers jsonb, body text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_now timestamptz;
+  v_from timestamptz;
+  v_webhook hwqueue.webhook;
+  v_room int;
+  v_left int := p_limit;
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000, 'call again for more');
   perform hwqueue.check_span(p_timeout, 'p_timeout', '1 second', '10 minutes', 'from 1 second to 10 minutes',
     'give a span such as interval ''1 minute''');
   perform hwqueue.route_webhooks(1000);
   v_now := hwqueue.clock();
-  return query
-    select d.delivery_id, d.attempt_count, w.name, w.url, d.code,
-      jsonb_build_object('webhook-id', m.id, 'webhook-timestamp', m.at, 'webhook-signature', (
-        select string_agg('v1,' || encode(hwqueue.hmac_sha256(k.secret,
-                 convert_to(m.id || '.' || m.at || '.' || d.body, 'UTF8')), 'base64'), ' ' order by k.n)
-        from (values (1, w.secret),
-          (2, case when w.old_secret_until > v_now then w.old_secret end)) k(n, secret)
-        where k.secret is not null)), d.body
-    from hwqueue.claim_due(p_limit, v_now, v_now + p_timeout) d
-    join hwqueue.webhook w on w.webhook_id = d.webhook_id
-    cross join lateral (
-      select 'msg_' || replace(d.delivery_id::text, '-', ''), floor(extract(epoch from v_now))::bigint::text
-    ) m(id, at);
+  v_from := hwqueue.deliveries_from();
+  for v_webhook in select w.* from hwqueue.webhook w where w.paused_at is null order by random() loop
+    v_room := least(v_left, 10 - (  -- so that one that answers slowly does not hold up the others
+      select count(*) from (  -- in order: by the index of those that are claimed
+        select from hwqueue.webhook_delivery d
+        where d.webhook_id = v_webhook.webhook_id and d.claimed_until > v_now
+        order by d.claimed_until limit 10) c));
+    continue when v_room <= 0;
+    return query
+      with due as (  -- the longest due first
+        update hwqueue.webhook_delivery u
+        set attempt_count = u.attempt_count + 1, attempted_at = v_now, claimed_until = v_now + p_timeout,
+          available_at = v_now + p_timeout
+        where u.delivery_id = any (array(
+          select d.delivery_id from hwqueue.webhook_delivery d
+          where d.webhook_id = v_webhook.webhook_id and d.state = 'waiting'
+            and d.available_at >= v_from and d.available_at <= v_now
+          order by d.available_at limit v_room for update skip locked))
+        returning u.*
+      )
+      select d.delivery_id, d.attempt_count, v_webhook.name, v_webhook.url, d.code,
+        jsonb_build_object('webhook-id', m.id, 'webhook-timestamp', m.at, 'webhook-signature', (
+          select string_agg('v1,' || encode(hwqueue.hmac_sha256(k.secret,
+                   convert_to(m.id || '.' || m.at || '.' || d.body, 'UTF8')), 'base64'), ' ' order by k.n)
+          from (values (1, v_webhook.secret), (2, case when v_webhook.old_secret_until > v_now
+            then v_webhook.old_secret end)) k(n, secret)
+          where k.secret is not null)), d.body
+      from due d
+      cross join lateral (
+        select 'msg_' || replace(d.delivery_id::text, '-', ''), floor(extract(epoch from v_now))::bigint::text
+      ) m(id, at);
+    get diagnostics v_room = row_count;
+    v_left := v_left - v_room;
+    exit when v_left = 0;
+  end loop;
 end
 $$;
 
@@ -312,7 +324,6 @@ $$;
 --
 -- p_result: status (100 to 999; left out: no answer came), response (text of at most 1000 characters),
 -- error (why no answer came), retry_after (seconds; at most a day of it counts).
---
 -- Locks: the webhook's row, then the delivery. Raises: QHA01, QHA03.
 create or replace function hwqueue.settle_delivery(p_delivery uuid, p_attempt int, p_result jsonb)
 returns text

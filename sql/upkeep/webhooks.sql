@@ -11,7 +11,7 @@
 -- event). A delivery stays until an answer is recorded, so it is sent at least once. No secret leaves the
 -- database but in what set_webhook and rotate_webhook return.
 --
--- Read route_webhooks and claim_due first.
+-- Read route_webhooks first.
 
 -- Returns a webhook, with p_locks locked. Every function about one webhook begins with it.
 -- Locks: the webhook's row, if it is to. Raises: QHH01, QHA03.
@@ -50,7 +50,6 @@ end
 $$;
 
 -- Returns a new key of 32 random bytes.
--- Not idempotent.
 create or replace function hwqueue.new_webhook_secret() returns bytea
 language sql volatile
 as $$ select sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())
@@ -246,46 +245,6 @@ language sql stable
 as $$
   select coalesce((
     select m.deliveries_from from hwqueue.reap_cursor m order by m.version desc limit 1), '-infinity')
-$$;
-
--- Claims up to p_limit due deliveries until p_until, the longest due of each webhook first. A webhook has
--- at most ten requests under way, so that one that answers slowly does not hold up the others.
--- Locks: deliveries, skip locked. Not idempotent.
-create or replace function hwqueue.claim_due(p_limit int, p_now timestamptz, p_until timestamptz)
-returns setof hwqueue.webhook_delivery
-language plpgsql volatile
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-  set enable_hashjoin = off set enable_mergejoin = off set jit = off
-as $$
-declare
-  v_webhook uuid;
-  v_room int;
-  v_left int := p_limit;
-  v_from timestamptz := hwqueue.deliveries_from();
-begin
-  for v_webhook in
-    select w.webhook_id from hwqueue.webhook w where w.paused_at is null order by random() loop
-    v_room := least(v_left, 10 - (
-      select count(*) from (  -- in order: by the index of those that are claimed
-        select from hwqueue.webhook_delivery d
-        where d.webhook_id = v_webhook and d.claimed_until > p_now
-        order by d.claimed_until limit 10) c));
-    continue when v_room <= 0;
-    return query
-      update hwqueue.webhook_delivery u
-      set attempt_count = u.attempt_count + 1, attempted_at = p_now, claimed_until = p_until,
-        available_at = p_until
-      where u.delivery_id = any (array(
-        select d.delivery_id from hwqueue.webhook_delivery d
-        where d.webhook_id = v_webhook and d.state = 'waiting'
-          and d.available_at >= v_from and d.available_at <= p_now
-        order by d.available_at limit v_room for update skip locked))
-      returning u.*;
-    get diagnostics v_room = row_count;
-    v_left := v_left - v_room;
-    exit when v_left = 0;
-  end loop;
-end
 $$;
 
 -- Returns when the oldest of what a webhook has not been told of yet happened; null: nothing.
