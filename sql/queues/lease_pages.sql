@@ -23,18 +23,46 @@ as $$
 declare
   v_filter hwqueue.lease_filter := hwqueue.read_lease_filter(p_filter);
   v_states text[] := p_states;
-  v_cursor jsonb;
+  v_cursor jsonb := p_cursor;
+  v_after jsonb := nullif(p_cursor -> 'after', 'null');
   v_page hwqueue.lease_page;
 begin
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'go on with p_cursor');
   if v_filter.queue_id is null then
-    perform hwqueue.refuse('QHA01', 'filter.queue is missing', jsonb_build_object('field', 'filter.queue'),
+    perform hwqueue.refuse_field('QHA01', 'filter.queue', 'is missing',
       'name the queue: a call for many leases is about one queue');
   elsif v_filter.state is not null then
     perform hwqueue.json_choice(p_filter -> 'state', 'filter.state', p_states);
     v_states := array[v_filter.state];
   end if;
-  v_cursor := hwqueue.read_page_cursor(p_cursor, v_states);
+  perform hwqueue.json_time(p_cursor -> 'only_at', 'cursor.only_at');
+  if coalesce(p_cursor, 'null') = 'null' or jsonb_typeof(p_cursor) = 'object' and p_cursor ? 'only_at'
+    and not p_cursor ? 'state' then
+    v_cursor := jsonb_strip_nulls(jsonb_build_object('only_at', p_cursor -> 'only_at'))
+      || jsonb_build_object('state', v_states[1], 'until', hwqueue.clock(),
+        'position', case when hwqueue.my_tenants() is null
+          then (select s.last_value from hwqueue.ready_position_seq s) else 0 end);
+  else
+    perform hwqueue.check_object(p_cursor, array['state', 'until', 'position', 'after', 'only_at',
+      'except_at'], 'cursor'), hwqueue.json_time(p_cursor -> 'except_at', 'cursor.except_at');
+    if p_cursor ->> 'state' = any (v_states) is not true
+      or hwqueue.json_time(p_cursor -> 'until', 'cursor.until') is null
+      or hwqueue.json_integer(p_cursor -> 'position', 'cursor.position', 0, 9223372036854775807) is null then
+      perform hwqueue.refuse_field('QHA01', 'cursor', 'does not belong to this call',
+        'pass next_cursor of the call before, with the same filter');
+    elsif v_after is not null and 0 < (case  -- as somebody may have written it by hand
+        when hwqueue.my_tenants() is not null or p_cursor ->> 'state' = 'claimed'
+          then num_nulls(hwqueue.json_uuid(v_after -> 0, 'cursor.after[0]'))
+        when p_cursor ->> 'state' = 'pending'
+          then num_nulls(hwqueue.json_integer(v_after -> 0, 'cursor.after[0]', -32768, 32767),
+            hwqueue.json_integer(v_after -> 1, 'cursor.after[1]', -9223372036854775808, 9223372036854775807),
+            hwqueue.json_integer(v_after -> 2, 'cursor.after[2]', 0, 9223372036854775807))
+        else num_nulls(hwqueue.json_time(v_after -> 0, 'cursor.after[0]'),
+          hwqueue.json_uuid(v_after -> 1, 'cursor.after[1]')) end) then
+      perform hwqueue.refuse_field('QHA01', 'cursor.after', 'is not complete',
+        'pass next_cursor of the call before as it is');
+    end if;
+  end if;
   if v_states[1] <> 'scheduled' or v_filter.lease_ids is not null or hwqueue.my_tenants() is not null then
     v_cursor := v_cursor - 'only_at';  -- these pages are not read in the order of available_at
   end if;
@@ -110,55 +138,6 @@ begin
     v_page.next_cursor := p_cursor || jsonb_build_object('after', v_last);
   end if;
   return v_page;
-end
-$$;
-
--- The cursor of a call, or that of the first one.
--- Raises: QHA01.
-create or replace function hwqueue.read_page_cursor(p_cursor jsonb, p_states text[])
-returns jsonb
-language plpgsql volatile
-as $$
-declare
-  v_after jsonb := nullif(p_cursor -> 'after', 'null');
-  v_complete boolean;
-begin
-  if coalesce(p_cursor, 'null') = 'null' or jsonb_typeof(p_cursor) = 'object' and p_cursor ? 'only_at'
-    and not p_cursor ? 'state' then
-    perform hwqueue.json_time(p_cursor -> 'only_at', 'cursor.only_at');
-    return jsonb_strip_nulls(jsonb_build_object('only_at', p_cursor -> 'only_at'))
-      || jsonb_build_object('state', p_states[1], 'until', hwqueue.clock(),
-        'position', case when hwqueue.my_tenants() is null
-          then (select s.last_value from hwqueue.ready_position_seq s) else 0 end);
-  end if;
-  perform hwqueue.check_object(p_cursor, array['state', 'until', 'position', 'after', 'only_at', 'except_at'],
-      'cursor'),
-    hwqueue.json_time(p_cursor -> 'only_at', 'cursor.only_at'),
-    hwqueue.json_time(p_cursor -> 'except_at', 'cursor.except_at');
-  if p_cursor ->> 'state' = any (p_states) is not true
-    or hwqueue.json_time(p_cursor -> 'until', 'cursor.until') is null
-    or hwqueue.json_integer(p_cursor -> 'position', 'cursor.position', 0, 9223372036854775807) is null then
-    perform hwqueue.refuse('QHA01', 'cursor does not belong to this call',
-      jsonb_build_object('field', 'cursor'), 'pass next_cursor of the call before, with the same filter');
-  end if;
-  if v_after is not null then  -- as somebody may have written it by hand
-    if hwqueue.my_tenants() is not null or p_cursor ->> 'state' = 'claimed' then
-      v_complete := hwqueue.json_uuid(v_after -> 0, 'cursor.after[0]') is not null;
-    elsif p_cursor ->> 'state' = 'pending' then
-      v_complete := hwqueue.json_integer(v_after -> 0, 'cursor.after[0]', -32768, 32767) is not null
-        and hwqueue.json_integer(v_after -> 1, 'cursor.after[1]', -9223372036854775808,
-          9223372036854775807) is not null
-        and hwqueue.json_integer(v_after -> 2, 'cursor.after[2]', 0, 9223372036854775807) is not null;
-    else
-      v_complete := hwqueue.json_time(v_after -> 0, 'cursor.after[0]') is not null
-        and hwqueue.json_uuid(v_after -> 1, 'cursor.after[1]') is not null;
-    end if;
-    if not v_complete then
-      perform hwqueue.refuse('QHA01', 'cursor.after is not complete',
-        jsonb_build_object('field', 'cursor.after'), 'pass next_cursor of the call before as it is');
-    end if;
-  end if;
-  return p_cursor;
 end
 $$;
 
