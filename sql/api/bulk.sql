@@ -25,8 +25,8 @@ declare
   v_page hwqueue.lease_page;
 begin
   if not coalesce(p_states, v_all) <@ v_all or p_states = '{}' then
-    perform hwqueue.refuse('QHA01', 'p_states has no states, or unknown ones',
-      jsonb_build_object('field', 'p_states'), 'give some of ' || array_to_string(v_all, ', '));
+    perform hwqueue.refuse_field('QHA01', 'p_states', 'has no states, or unknown ones',
+      'give some of ' || array_to_string(v_all, ', '));
   end if;
   v_page := hwqueue.read_page(p_filter,
     array(select s from unnest(v_all) s where p_states is null or s = any (p_states)),  -- each once
@@ -111,7 +111,6 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
-  v_until timestamptz;
   v_left int;
   v_count int := 0;
   v_filter jsonb;
@@ -120,11 +119,11 @@ declare
 begin
   perform hwqueue.require_all_tenants(), hwqueue.find_queue(p_queue),
     hwqueue.check_object(p_filter, array['task', 'since', 'until', 'limit'], 'filter');
-  v_until := hwqueue.json_moment(p_filter -> 'until', 'filter.until', hwqueue.clock());
   v_filter := jsonb_strip_nulls(jsonb_build_object('queue', p_queue, 'state', 'failed',
     'task', hwqueue.json_text(p_filter -> 'task', 'filter.task', 200),
     'finished_from', hwqueue.json_moment(p_filter -> 'since', 'filter.since', hwqueue.clock()),
-    'finished_before', v_until + interval '1 microsecond'));
+    'finished_before', hwqueue.json_moment(p_filter -> 'until', 'filter.until', hwqueue.clock())
+      + interval '1 microsecond'));
   v_left := coalesce(hwqueue.json_integer(p_filter -> 'limit', 'filter.limit', 1, 1000000), 1000);
   loop
     select r.changed, r.next_cursor into v_changed, v_cursor

@@ -26,7 +26,6 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_now timestamptz;
-  v_until timestamptz;
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_step_name(p_name, 'p_name'),
     hwqueue.check_kept(p_lease, p_state, 'p_state', false);
@@ -43,8 +42,7 @@ begin
         when c.stop_reason = 'cancelled' then least(p_extend, c.claim_timeout) else p_extend end)
     where c.lease_id = p_lease;
   end if;
-  select c.expires_at into v_until from hwqueue.claim c where c.lease_id = p_lease;
-  return v_until;
+  return (select c.expires_at from hwqueue.claim c where c.lease_id = p_lease);
 end
 $$;
 

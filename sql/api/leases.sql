@@ -70,9 +70,9 @@ begin
         && !exists(@.of[*].type() ? (@ != "number"))
         && !exists(@.of[*] ? (!(@ >= 0 && @ < $.kinds.size() && @ == @.floor())))))')
       and p_leases - array['kinds', 'each', 'of'] = '{}') is not true then
-    perform hwqueue.refuse('QHA01',
-      format('leases must be a JSON array, or few kinds, got %s', coalesce(jsonb_typeof(p_leases), 'null')),
-      jsonb_build_object('field', 'leases'), 'pass [{"task": "...", "params": {}, "options": {}}, ...]');
+    perform hwqueue.refuse_field('QHA01', 'leases',
+      format('must be a JSON array, or few kinds, got %s', coalesce(jsonb_typeof(p_leases), 'null')),
+      'pass [{"task": "...", "params": {}, "options": {}}, ...]');
   end if;
   v_spawns := hwqueue.read_spawns(v_queue, p_leases, v_now);
   v_spawns := hwqueue.write_spawns(v_spawns, v_queue, v_now);
@@ -111,13 +111,11 @@ declare
   v_priority smallint;
   v_deadline timestamptz;
   v_asks boolean := p_changes ?| array['placement', 'wire'];
-  v_placement jsonb;
   v_class_id bigint;
   v_at timestamptz;
   v_now timestamptz;
 begin
-  perform hwqueue.require_read_committed();
-  perform hwqueue.check_changes(p_changes);
+  perform hwqueue.require_read_committed(), hwqueue.check_changes(p_changes);
   if p_changes ->> 'queue' is not null then  -- takes a transaction id: the queue is not deleted meanwhile
     v_queue := (hwqueue.find_spawn_queue(hwqueue.json_text(p_changes -> 'queue', 'changes.queue', 100),
       null)).queue;
@@ -143,13 +141,12 @@ begin
       v_lease.priority);
   v_deadline := case when p_changes ? 'deadline' then hwqueue.json_time(p_changes -> 'deadline',
       'changes.deadline') else v_lease.deadline end;
-  v_placement := case when v_asks then hwqueue.spawn_placement(p_changes, 'changes')
-    else v_class.placement end;
   v_class_id := hwqueue.target_class(hwqueue.find_class(
     row(coalesce(v_queue.queue_id, v_lease.queue_id), v_lease.task_name, v_class.tenant, v_class.service_id,
       case when p_changes ? 'labels' then hwqueue.check_labels(p_changes -> 'labels', 'changes.labels')
         else v_class.labels end,
-      v_placement, v_class.patience, null, v_class.max_run, v_class.is_choice)), p_lease);
+      case when v_asks then hwqueue.spawn_placement(p_changes, 'changes') else v_class.placement end,
+      v_class.patience, null, v_class.max_run, v_class.is_choice)), p_lease);
   if hwqueue.my_tenants() is not null then
     perform hwqueue.check_own_class(c, 'changes', null)
     from hwqueue.placement_class c where c.class_id = v_class_id;
@@ -188,14 +185,11 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_claim hwqueue.claim;
-  v_entry hwqueue.scheduled;
   v_state text;
 begin
   perform set_config('hwqueue.ended', '', true);  -- note_ended fills the list
-  perform hwqueue.require_read_committed();
-  perform hwqueue.check_payload(to_jsonb(p_reason), 'p_reason', 1024);
-  v_entry := hwqueue.take_entry(p_lease);
-  if v_entry.lease_id is not null then
+  perform hwqueue.require_read_committed(), hwqueue.check_payload(to_jsonb(p_reason), 'p_reason', 1024);
+  if (hwqueue.take_entry(p_lease)).lease_id is not null then
     perform hwqueue.lease_ended(array[p_lease], 'cancelled', jsonb_build_object('reason', 'cancelled',
       'detail', p_reason), concat_ws(': ', 'cancelled while it waited', p_reason));
     perform hwqueue.follow_ended(false);
@@ -456,8 +450,8 @@ declare
 begin
   if array_ndims(p_lease_ids) is distinct from 1 or cardinality(p_lease_ids) > 1000
     or array_position(p_lease_ids, null) is not null then
-    perform hwqueue.refuse('QHA01', 'p_lease_ids must be a list of 1 to 1000 ids',
-      jsonb_build_object('field', 'p_lease_ids'), 'ask for more in several calls');
+    perform hwqueue.refuse_field('QHA01', 'p_lease_ids', 'must be a list of 1 to 1000 ids',
+      'ask for more in several calls');
   end if;
   v_own := array(
     select distinct i.lease_id from unnest(p_lease_ids) i(lease_id)

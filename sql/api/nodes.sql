@@ -39,8 +39,7 @@ begin
   perform set_config('hwqueue.ended', '', true);  -- note_ended fills the list
   perform hwqueue.require_read_committed();
   if p_node is null then
-    perform hwqueue.refuse('QHA01', 'p_node must not be null', jsonb_build_object('field', 'p_node'),
-        'give the node a stable uuid');
+    perform hwqueue.refuse_field('QHA01', 'p_node', 'must not be null', 'give the node a stable uuid');
   end if;
   v_node := hwqueue.parse_node_spec(p_node, p_spec);
   v_keep := coalesce(hwqueue.json_boolean(p_spec -> 'keep_claims', 'spec.keep_claims'), false);
@@ -75,7 +74,23 @@ begin
         then g.generation >> 22 end) + 1
     into v_epoch from hwqueue.installation s, hwqueue.this_generation() g (generation);
   end if;
-  v_node := hwqueue.replace_node(v_node, v_old, v_now);
+  v_node.anchors := hwqueue.profile_anchors(v_node.labels, v_node.rack)
+    || hwqueue.node_anchors(v_node.node_id, v_node.resources || v_node.gpu_ids);
+  v_node.registered_at := v_now;
+  v_node.cordoned_at := v_old.cordoned_at;  -- a node cannot undo what an operator did
+  v_node.drain_by := v_old.drain_by;
+  v_node.attestations := coalesce(v_old.attestations, '{}');
+  v_node.attested := coalesce(v_old.attested, '{}');
+  v_node.attested_until := coalesce(v_old.attested_until, '{}');
+  v_node.taints := hwqueue.date_taints(v_node.taints, coalesce(v_old.taints, '[]'), v_now);
+  delete from hwqueue.node n where n.node_id = v_node.node_id
+  returning n.silent_since into v_node.silent_since;
+  insert into hwqueue.node select v_node.* on conflict do nothing;
+  if not found then
+    perform hwqueue.refuse('QHN02', format('the name %s belongs to another node', to_json(v_node.name)),
+      jsonb_build_object('field', 'spec.name', 'name', v_node.name),
+      'choose another name, or deregister the other node');
+  end if;
   if v_state.login is null then
     perform hwqueue.set_login(p_node, session_user);
   end if;
@@ -239,7 +254,6 @@ $$;
 -- Sets for how long a node may be silent before prune deregisters it, from one hour to ten years, and
 -- returns the span before. Null: for ever. Such a node stays as with deregister_own_node: with claims, or
 -- with what an operator set. A worker that comes back registers its node again.
---
 -- Locks: the installation's row. Raises: QHA01, QHA03.
 create or replace function hwqueue.set_node_expiry(p_after interval) returns interval
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -309,8 +323,7 @@ as $$
 begin
   perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   if p_key is null then
-    perform hwqueue.refuse('QHA01', 'p_key must not be null', jsonb_build_object('field', 'p_key'),
-        'name the key of the taint');
+    perform hwqueue.refuse_field('QHA01', 'p_key', 'must not be null', 'name the key of the taint');
   end if;
   return hwqueue.edit_operator_taints(p_node, null, p_key,
     hwqueue.taint_effect(to_jsonb(p_effect), 'p_effect'));
@@ -531,8 +544,7 @@ returns table (lease_id uuid, queue text, task_name text, tenant text, service_i
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'ask for fewer');
+  perform hwqueue.require_all_tenants(), hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'ask for fewer');
   return query
     select r.lease_id, q.name, l.task_name, c.tenant, c.service_id, r.claim_token, r.attempt,
            r.claimed_at, nullif(r.expires_at, 'infinity'),

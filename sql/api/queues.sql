@@ -11,7 +11,6 @@
 --
 -- With retain_completed 0 a lease is deleted when it completes, with its result. A lease with an
 -- idempotency key stays until prune deletes it.
---
 -- Locks: the queue's unique name. Raises: QHA01, QHA03, QHQ02 if the queue exists and differs in p_policy.
 create or replace function hwqueue.create_queue(p_queue text, p_policy jsonb default '{}') returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -20,8 +19,7 @@ declare
   v_row hwqueue.queue;
   v_existing hwqueue.queue;
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.check_name(p_queue, 'queue');
+  perform hwqueue.require_all_tenants(), hwqueue.check_name(p_queue, 'queue');
   v_row := hwqueue.apply_policy(hwqueue.default_policy(), coalesce(p_policy, '{}'));
   v_row.queue_id := nextval('hwqueue.queue_queue_id_seq');
   v_row.name := p_queue;
@@ -48,7 +46,6 @@ $$;
 -- Changes the policy keys in p_policy, keeps the others, and returns the whole policy. Leases already
 -- spawned keep their rank. A running lease stays or is deleted at completion as retain_completed said
 -- when it was claimed.
---
 -- Locks: the queue's row; when the failure domain changes, the installation's row. Raises: QHQ01, QHA01,
 -- QHA03.
 create or replace function hwqueue.set_queue_policy(p_queue text, p_policy jsonb) returns jsonb
@@ -59,8 +56,8 @@ declare
   v_before jsonb;
 begin
   perform hwqueue.require_all_tenants();
+  perform 1 from hwqueue.queue q where q.name = p_queue and q.dropped_at is null for update;
   v_row := hwqueue.find_queue(p_queue);
-  select q.* into v_row from hwqueue.queue q where q.queue_id = v_row.queue_id for update;
   v_before := hwqueue.queue_policy(v_row);
   v_row := hwqueue.apply_policy(v_row, coalesce(p_policy, '{}'));
   update hwqueue.queue q
@@ -79,18 +76,14 @@ end
 $$;
 
 -- Stops claims from a queue. Spawns and running leases continue. resume_queue undoes it.
---
 -- Locks: the queue's row. Raises: QHQ01, QHA03.
 create or replace function hwqueue.pause_queue(p_queue text) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
-declare
-  v_queue hwqueue.queue;
-  v_now timestamptz := hwqueue.clock();
 begin
-  perform hwqueue.require_all_tenants();
-  v_queue := hwqueue.find_queue(p_queue);
-  update hwqueue.queue q set paused_at = v_now where q.queue_id = v_queue.queue_id and q.paused_at is null;
+  perform hwqueue.require_all_tenants(), hwqueue.find_queue(p_queue);
+  update hwqueue.queue q set paused_at = hwqueue.clock()
+  where q.name = p_queue and q.dropped_at is null and q.paused_at is null;
   if found then
     perform hwqueue.note_event('queue_paused', format('queue %s is paused', p_queue), p_queue => p_queue);
   end if;
@@ -98,22 +91,19 @@ end
 $$;
 
 -- Allows claims from a paused queue again.
---
 -- Locks: the queue's row; queue_signal, skip locked. Raises: QHQ01, QHA03.
 -- Wakes: waiting workers.
 create or replace function hwqueue.resume_queue(p_queue text) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
-declare
-  v_queue hwqueue.queue;
 begin
-  perform hwqueue.require_all_tenants();
-  v_queue := hwqueue.find_queue(p_queue);
-  update hwqueue.queue q set paused_at = null where q.queue_id = v_queue.queue_id and q.paused_at is not null;
+  perform hwqueue.require_all_tenants(), hwqueue.find_queue(p_queue);
+  update hwqueue.queue q set paused_at = null
+  where q.name = p_queue and q.dropped_at is null and q.paused_at is not null;
   if found then
     perform hwqueue.note_event('queue_resumed', format('queue %s goes on', p_queue), p_queue => p_queue);
   end if;
-  perform hwqueue.wake_workers(v_queue);
+  perform hwqueue.wake_workers(hwqueue.find_queue(p_queue));
 end
 $$;
 
@@ -123,19 +113,15 @@ $$;
 -- Refused while a lease waits or runs in the queue, unless p_force is true. Then the next reap asks the
 -- running leases to stop, and the waiting ones are lost. A spawn that is not committed yet is lost with
 -- the queue, so stop its producers first. Not idempotent: a second call finds no queue.
---
 -- Locks: the queue's row. Raises: QHQ01, QHQ03 if it is not empty, QHA02, QHA03.
 create or replace function hwqueue.drop_queue(p_queue text, p_force boolean default false) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_queue hwqueue.queue;
-  v_now timestamptz;
 begin
-  perform hwqueue.require_all_tenants();
-  v_queue := hwqueue.find_queue(p_queue);
-  perform hwqueue.require_read_committed();
-  perform 1 from hwqueue.queue q where q.queue_id = v_queue.queue_id for no key update;
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
+  perform 1 from hwqueue.queue q where q.name = p_queue and q.dropped_at is null for no key update;
   v_queue := hwqueue.find_queue(p_queue);
   if not coalesce(p_force, false) and (
        exists (select 1 from hwqueue.ready r where r.queue_id = v_queue.queue_id)
@@ -145,17 +131,14 @@ begin
         jsonb_build_object('queue', p_queue),
       'wait until it is, or drop it with p_force => true, which loses the leases');
   end if;
-  v_now := hwqueue.clock();
-  update hwqueue.queue q set dropped_at = v_now where q.queue_id = v_queue.queue_id;
+  update hwqueue.queue q set dropped_at = hwqueue.clock() where q.queue_id = v_queue.queue_id;
   perform hwqueue.note_event('queue_dropped', format('queue %s is dropped', p_queue),
-    jsonb_build_object('claims', (select count(*) from hwqueue.claim c
-        where c.queue_id = v_queue.queue_id)),
+    jsonb_build_object('claims', (select count(*) from hwqueue.claim c where c.queue_id = v_queue.queue_id)),
     p_queue => p_queue);
 end
 $$;
 
 -- Returns every queue with its policy and what waits and runs in it.
---
 -- Raises: QHA03.
 create or replace function hwqueue.list_queues()
 returns table (queue text, paused boolean, pending bigint, scheduled bigint, claimed bigint, policy jsonb)
@@ -173,7 +156,6 @@ $$;
 
 -- Returns the payload by which notifications on channel hwqueue name each of these queues, each queue
 -- once. A queue need not exist yet. A listener compares what it receives with them.
---
 -- Raises: QHA01.
 create or replace function hwqueue.wake_payloads(p_queues text[]) returns table (queue text, payload text)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
@@ -188,7 +170,6 @@ $$;
 
 -- Returns the policy of a service: {"failure_domain", "anti_affinity_services"}; null and [] where none
 -- is set.
---
 -- Raises: QHA01, QHA03.
 create or replace function hwqueue.service_policy(p_service uuid) returns jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -197,7 +178,7 @@ declare
   v_service hwqueue.service;
 begin
   if p_service is null then
-    perform hwqueue.refuse('QHA01', 'p_service must not be null', jsonb_build_object('field', 'p_service'),
+    perform hwqueue.refuse_field('QHA01', 'p_service', 'must not be null',
       'give the id that leases have as service_id');
   end if;
   if not hwqueue.is_own_service(p_service) then
@@ -219,7 +200,6 @@ $$;
 --
 -- Running leases stay where they are. After the commit, the leases that the change concerns are not
 -- claimed until running leases have been counted for it.
---
 -- Locks: the service's row; its classes; profile rows; the installation's row. Raises: QHA01, QHA02, QHA03.
 create or replace function hwqueue.set_service_policy(p_service uuid, p_policy jsonb) returns jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp

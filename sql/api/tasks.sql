@@ -13,7 +13,6 @@
 --
 -- A task need not have leases or workers yet. Leases already spawned keep what they have. No worker replaces
 -- what was set so (sync_tasks).
---
 -- Locks: the task's row. Raises: QHA01, QHC03, QHC04, QHA03.
 create or replace function hwqueue.set_task(p_task text, p_defaults jsonb default '{}') returns jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -21,8 +20,7 @@ as $$
 declare
   v_defaults jsonb;
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.check_name(p_task, 'task', 200);
+  perform hwqueue.require_all_tenants(), hwqueue.check_name(p_task, 'task', 200);
   v_defaults := hwqueue.check_defaults(p_task, p_defaults);
   perform hwqueue.sync_tasks(jsonb_build_object(p_task, v_defaults), null, true);
   update hwqueue.task t set by_hand = true where t.name = p_task and not t.by_hand;
@@ -34,7 +32,6 @@ $$;
 -- a row for each task that had others: whether the app's are set now. Not those of a task that set_task has
 -- set, and not older ones: p_version, the app's, such as 1.4.2, is lower than that of the app that set them,
 -- or, where one of both has not said any, the task had them before. p_forces: set them all the same.
---
 -- Locks: the tasks' rows, by name. Raises: QHA01, QHC03, QHC04, QHA03. Idempotent.
 create or replace function hwqueue.sync_tasks(p_defaults jsonb, p_version text default null,
   p_forces boolean default false)
@@ -79,7 +76,6 @@ $$;
 -- Returns the tasks that have been set, or for which live workers declare defaults (set_at null: nobody has
 -- set them), by name. served: a live node's worker has a handler for it, or did not say which tasks it has
 -- handlers for.
---
 -- Raises: QHA03.
 create or replace function hwqueue.list_tasks()
 returns table (task text, defaults jsonb, served boolean, set_at timestamptz, set_by text)
@@ -96,7 +92,6 @@ $$;
 
 -- Drops the defaults of a task, and returns whether it was set. Its leases stay, and it can be spawned as
 -- before.
---
 -- Locks: the task's row. Raises: QHA03. Idempotent.
 create or replace function hwqueue.drop_task(p_task text) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -109,9 +104,8 @@ begin
   if found then
     perform hwqueue.note_event('task_dropped', format('defaults of task %s are dropped', p_task),
       jsonb_build_object('task', p_task, 'from', v_defaults));
-    return true;
   end if;
-  return false;
+  return v_defaults is not null;
 end
 $$;
 
@@ -120,7 +114,6 @@ $$;
 --
 -- p_defaults: {"TASK": defaults as set_task takes them, ...}, at most 1,000. Values are compared in their
 -- normal form: 300 is "5 min". An option that is not declared has no row.
---
 -- Raises: QHA01, QHC03, QHC04.
 create or replace function hwqueue.compare_tasks(p_defaults jsonb)
 returns table (task text, option text, declared jsonb, stored jsonb)
@@ -129,8 +122,8 @@ as $$
 begin
   if jsonb_typeof(p_defaults) is distinct from 'object'
     or (select count(*) from jsonb_object_keys(p_defaults)) > 1000 then
-    perform hwqueue.refuse('QHA01', 'p_defaults must be an object of at most 1000 tasks',
-      jsonb_build_object('field', 'p_defaults'), 'pass {"TASK": {"max_attempts": 3}}, in several calls');
+    perform hwqueue.refuse_field('QHA01', 'p_defaults', 'must be an object of at most 1000 tasks',
+      'pass {"TASK": {"max_attempts": 3}}, in several calls');
   end if;
   return query
     select d.key, o.key, d.value -> o.key, t.defaults -> o.key

@@ -8,7 +8,6 @@
 
 -- Returns the token that this secret belongs to; no row if it is unknown, revoked or expired. Records at
 -- most once an hour that the token is in use.
---
 -- Locks: the token's row, skip locked.
 create or replace function hwqueue.check_token(p_secret_sha256 bytea)
 returns table (name text, role text, tenant text, expires_at timestamptz)
@@ -38,7 +37,6 @@ $$;
 --
 -- p_role: producer, viewer, operator or admin. p_tenant: the one tenant that the token may see and spawn
 -- for; null: all. p_expires_at, p_expires_after: when it expires, or after how long; null: never.
---
 -- Raises: QHA01, QHA03, QHK02 if a token has or had this name or secret.
 create or replace function hwqueue.create_token(
   p_name text, p_secret_sha256 bytea, p_role text, p_tenant text default null,
@@ -49,11 +47,9 @@ declare
   v_now timestamptz := hwqueue.clock();
   v_expires_at timestamptz := hwqueue.check_expiry(p_expires_at, p_expires_after, v_now);
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.check_name(p_name, 'p_name');
+  perform hwqueue.require_all_tenants(), hwqueue.check_name(p_name, 'p_name');
   if octet_length(p_secret_sha256) is distinct from 32 then
-    perform hwqueue.refuse('QHA01', 'p_secret_sha256 must be the 32 bytes of a sha256',
-        jsonb_build_object('field', 'p_secret_sha256'),
+    perform hwqueue.refuse_field('QHA01', 'p_secret_sha256', 'must be the 32 bytes of a sha256',
       'make a secret of at least 32 random bytes and give its hash');
   end if;
   perform hwqueue.json_choice(to_jsonb(coalesce(p_role, '')), 'p_role',
@@ -75,7 +71,6 @@ end
 $$;
 
 -- Returns the tokens of the HTTP API, newest first, without their hashes. used_at is exact to the hour.
---
 -- Raises: QHA03.
 create or replace function hwqueue.list_tokens()
 returns table (name text, role text, tenant text, created_at timestamptz, created_by text,
@@ -92,7 +87,6 @@ $$;
 
 -- Revokes a token of the HTTP API and returns true; false if it was revoked before. Servers that have
 -- cached the token accept it for some seconds more.
---
 -- Locks: the token's row. Raises: QHK01, QHA03.
 create or replace function hwqueue.revoke_token(p_name text) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -104,11 +98,9 @@ begin
   where t.name = p_name and t.revoked_at is null;
   if found then
     perform hwqueue.note_event('token_revoked', format('token %s', p_name),
-        jsonb_build_object('token', p_name));
+      jsonb_build_object('token', p_name));
     return true;
-  end if;
-  perform 1 from hwqueue.api_token t where t.name = p_name;
-  if not found then
+  elsif not exists (select from hwqueue.api_token t where t.name = p_name) then
     perform hwqueue.refuse('QHK01', format('no token is named %s',
         coalesce(to_json(left(p_name, 100))::text, 'null')),
       jsonb_build_object('field', 'p_name'), 'list them: hwqueue token list');

@@ -30,7 +30,6 @@
 -- expired, promoted, deadlines: claims ended, leases made pending, leases failed by their deadline;
 -- reaches: classes for which it computed which nodes suit them; more: a part reached its limit or used
 -- up its time, so call again.
---
 -- Locks: the reap cursor, entries, claims, node_state, deliveries, all skip locked; then lease rows.
 -- Raises: QHA01, QHA02. Wakes: waiting workers.
 create or replace function hwqueue.reap(p_limit int default 1000, p_unless_within interval default '0')
@@ -77,7 +76,6 @@ $$;
 -- do nothing if another session pruned less than that ago, so that any number of workers can call it.
 --
 -- more: there may be more to delete now, so call again.
---
 -- Locks: the prune cursor; lease, class, node, node_state, profile, queue, term and delivery rows and the
 -- installation's, all skip locked; last, once a day, the oldest partition of event, for which it waits at
 -- most a tenth of a second. Raises: QHA01, QHA02.
@@ -132,7 +130,6 @@ $$;
 -- It reads everything, and is for operators and tests. It runs several statements, so call it in a
 -- repeatable read transaction while others work. Adopted leases, and nodes that were registered with
 -- less than is in use, may exceed capacity. Earmarks do not count for capacity.
---
 -- Raises: QHA03.
 create or replace function hwqueue.verify_invariants() returns table (rule text, subject text, detail jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -218,7 +215,6 @@ as $$ select i.revision, i.bundle_sha256, i.package_version from hwqueue.schema_
 --
 -- A filter by subject, code or actor reads only what it finds. since and until read the days between
 -- them, 15 at most, because events are ordered by id.
---
 -- Raises: QHA01, QHA03.
 create or replace function hwqueue.list_events(p_after bigint default null, p_filter jsonb default '{}',
   p_limit int default 100)
@@ -274,7 +270,6 @@ $$;
 
 -- Sets for how many whole days events are kept, 1 to 14, and returns the value before. The next prune
 -- deletes older ones.
---
 -- Locks: the installation's row. Raises: QHA01, QHA03.
 create or replace function hwqueue.set_event_retention(p_days int) returns int
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp

@@ -196,7 +196,6 @@ create or replace function hwqueue.purge_queues(p_limit int) returns int
 language plpgsql volatile
 as $$
 declare
-  v_oldest_running xid8 := pg_snapshot_xmin(pg_current_snapshot());
   v_queue_id int;
   v_leases uuid[];
   v_profiles bigint[];
@@ -204,7 +203,7 @@ declare
 begin
   for v_queue_id in
     select q.queue_id from hwqueue.queue q
-    where q.dropped_at is not null and q.dropped_before <= v_oldest_running
+    where q.dropped_at is not null and q.dropped_before <= pg_snapshot_xmin(pg_current_snapshot())
     order by q.dropped_at limit p_limit for update skip locked
   loop
     with was_ready as (
@@ -264,10 +263,9 @@ create or replace function hwqueue.prune_classes(p_limit int) returns int
 language plpgsql volatile
 as $$
 declare
-  v_oldest_running xid8 := pg_snapshot_xmin(pg_current_snapshot());
   v_idle bigint[] := array(
     select c.class_id from hwqueue.placement_class c
-    where c.retired_at is not null and c.retired_before <= v_oldest_running
+    where c.retired_at is not null and c.retired_before <= pg_snapshot_xmin(pg_current_snapshot())
       and not exists (select 1 from hwqueue.lease l where l.class_id = c.class_id)
       and not exists (select 1 from hwqueue.run_class u where u.class_id = c.class_id)
       and not exists (select 1 from hwqueue.everywhere e where e.class_id = c.class_id)
@@ -342,7 +340,6 @@ declare
   v_counted_to timestamptz := (
     select m.counted_to from hwqueue.reap_cursor m
     order by m.version desc limit 1);
-  v_counted_before timestamptz := greatest(p_now - interval '1 hour', v_counted_to);
   v_policy text := (
     select md5(string_agg(format('%s %s %s', q.queue_id, q.retain_completed, q.retain_failed), ','
              order by q.queue_id))
@@ -360,7 +357,7 @@ begin
     cross join lateral (
       select o.lease_id from hwqueue.outcome o
       where o.queue_id = q.queue_id and o.state = s.state and o.is_step is null
-        and o.finished_at < least(v_counted_before, p_now - t.retain)
+        and o.finished_at < least(greatest(p_now - interval '1 hour', v_counted_to), p_now - t.retain)
         and o.finished_at >= case when v_starts then '-infinity' else
           least(p_cursor.leases_counted, p_cursor.leases_at - t.retain) - interval '1 hour' end
       order by o.finished_at limit p_limit
