@@ -807,9 +807,6 @@ CREATE FUNCTION hwqueue.advance_workflows(p_limit integer DEFAULT 200) RETURNS T
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_tolerate jsonb, p_taints jsonb) RETURNS double precision
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE TABLE hwqueue.node_state (
     node_id uuid NOT NULL,
     node_epoch bigint NOT NULL,
@@ -873,9 +870,6 @@ CREATE FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids inte
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.alike_nodes(p_node_ids uuid[], p_classes hwqueue.placement_class[], p_which text) RETURNS TABLE(alike_no bigint, is_emptied boolean, node_ids uuid[], default_cpu text, share_mode text, has_cores boolean, room hwqueue.headroom)
-    LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone) RETURNS SETOF hwqueue.failure
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.allocate_for_class(p_class hwqueue.placement_class, p_node hwqueue.node, p_room hwqueue.headroom, INOUT p_load hwqueue.node_load, OUT assignment jsonb) RETURNS record
@@ -1046,9 +1040,6 @@ CREATE FUNCTION hwqueue.assigned_leases(p_places jsonb) RETURNS TABLE(lease_id u
 CREATE FUNCTION hwqueue.assignment_counts() RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.assignment_state(p_lease uuid, p_node uuid) RETURNS text
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_any_instance boolean DEFAULT false, p_expires_after interval DEFAULT NULL::interval) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -1140,7 +1131,35 @@ COMMENT ON COLUMN hwqueue.lease.choice_id IS 'the choice that it is an alternati
 
 COMMENT ON COLUMN hwqueue.lease.tenant IS 'that of the run whose step this is; null: a lease of its own';
 
-CREATE FUNCTION hwqueue.begin_adding(p_lease hwqueue.lease) RETURNS void
+CREATE TABLE hwqueue.map (
+    run_id uuid NOT NULL,
+    step_no integer NOT NULL,
+    items integer NOT NULL,
+    over_step integer,
+    params jsonb NOT NULL,
+    keeps_completed boolean DEFAULT false NOT NULL,
+    stopped_below integer DEFAULT 0 NOT NULL,
+    added integer DEFAULT 0 NOT NULL,
+    runs integer DEFAULT 0 NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.map IS 'a map or a gang that was released, or a task that has added items: then the step has a lease of its own, too';
+
+COMMENT ON COLUMN hwqueue.map.items IS 'the length of its list, with what was added; of a gang its size';
+
+COMMENT ON COLUMN hwqueue.map.over_step IS 'the map whose results are its list; null: the list is in map_list';
+
+COMMENT ON COLUMN hwqueue.map.params IS 'those of its items, with all bound but the item itself';
+
+COMMENT ON COLUMN hwqueue.map.keeps_completed IS 'of a retry: items that have completed in an earlier attempt are not run again';
+
+COMMENT ON COLUMN hwqueue.map.stopped_below IS 'of a run that stops: items below this have been asked to stop';
+
+COMMENT ON COLUMN hwqueue.map.added IS 'how many of its items were added: the last ones';
+
+COMMENT ON COLUMN hwqueue.map.runs IS 'how many runs were added (added)';
+
+CREATE FUNCTION hwqueue.begin_adding(p_lease hwqueue.lease) RETURNS hwqueue.map
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.begin_failing(p_run hwqueue.run, p_step integer, p_name text, p_now timestamp with time zone) RETURNS text
@@ -1226,7 +1245,7 @@ COMMENT ON COLUMN hwqueue.workflow_step.settings IS 'what its kind needs, if it 
 CREATE FUNCTION hwqueue.begin_items(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone) RETURNS hwqueue.step_verdict
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p hwqueue.run_progress, p_now timestamp with time zone) RETURNS hwqueue.run_progress
+CREATE FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p_results jsonb, p_bad jsonb, p hwqueue.run_progress, p_now timestamp with time zone) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.workflow (
@@ -1318,16 +1337,7 @@ CREATE FUNCTION hwqueue.booked_on(p_node uuid, p_leases uuid[]) RETURNS jsonb[]
 CREATE FUNCTION hwqueue.broken_checkpoints() RETURNS TABLE(rule text, lease_id uuid, detail jsonb)
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.broken_choices() RETURNS TABLE(rule text, subject uuid, detail jsonb)
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.broken_counts() RETURNS TABLE(term_id bigint, detail jsonb)
-    LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.broken_everywhere() RETURNS TABLE(rule text, subject uuid, detail jsonb)
-    LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.broken_gangs() RETURNS TABLE(rule text, subject uuid, detail jsonb)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.broken_joins() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
@@ -1335,9 +1345,6 @@ CREATE FUNCTION hwqueue.broken_joins() RETURNS TABLE(rule text, run_id uuid, det
 
 CREATE FUNCTION hwqueue.broken_maps() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
     LANGUAGE sql;
-
-CREATE FUNCTION hwqueue.broken_replacements() RETURNS TABLE(rule text, subject uuid, detail jsonb)
-    LANGUAGE sql STABLE;
 
 CREATE TABLE hwqueue.claim (
     lease_id uuid NOT NULL,
@@ -1400,14 +1407,14 @@ CREATE FUNCTION hwqueue.broken_requirements(p_class hwqueue.placement_class, p_c
 CREATE FUNCTION hwqueue.broken_runs() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
     LANGUAGE sql;
 
+CREATE FUNCTION hwqueue.broken_teams() RETURNS TABLE(rule text, subject uuid, detail jsonb)
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.broken_terms() RETURNS TABLE(rule text, lease_id uuid, detail jsonb)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength integer) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.but_defaults(p_value jsonb, p_kind text) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.cache_class_fleets(p_class_ids bigint[], p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql
@@ -1447,9 +1454,6 @@ COMMENT ON COLUMN hwqueue.spread_fleet.next_xid IS 'computed without transaction
 
 CREATE FUNCTION hwqueue.cached_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone) RETURNS hwqueue.spread_fleet
     LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.cached_kept_out_of(p_known jsonb, p_node hwqueue.node) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE TABLE hwqueue.class_range (
     class_id bigint NOT NULL,
@@ -1516,7 +1520,7 @@ CREATE FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text DEFAULT NU
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.capacity_failures(p_class hwqueue.placement_class) RETURNS TABLE(part bigint, node_ids uuid[], stage text, code text, permanent boolean, lacks integer)
+CREATE FUNCTION hwqueue.capacity_failures(p_class hwqueue.placement_class, p_nodes uuid[]) RETURNS TABLE(part bigint, node_ids uuid[], stage text, code text, permanent boolean, lacks integer)
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'force_custom_plan';
 
@@ -1550,11 +1554,11 @@ CREATE FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint) RETURNS void
 CREATE FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_after interval, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.check_extend(p_extend interval) RETURNS void
+CREATE FUNCTION hwqueue.check_extend(p_extend interval, p_field text DEFAULT 'p_extend'::text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.check_gang_options(p_options jsonb, p_field text) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE;
+CREATE FUNCTION hwqueue.check_kept(p_lease uuid, p_value jsonb, p_field text, p_is_result boolean DEFAULT true) RETURNS void
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text, p_most integer DEFAULT 64, p_code text DEFAULT 'QHA01'::text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
@@ -1601,9 +1605,6 @@ CREATE FUNCTION hwqueue.check_patterns(p_placement jsonb, p_field text) RETURNS 
 CREATE FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes integer) RETURNS jsonb
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.check_places(p_places jsonb, p_most integer) RETURNS void
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.check_progress(p_reports jsonb) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -1614,9 +1615,6 @@ CREATE FUNCTION hwqueue.check_range(p_value bigint, p_field text, p_min bigint, 
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_request(p_queues text[], p_qty integer, p_claim_timeout interval) RETURNS boolean
-    LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.check_result(p_lease uuid, p_result jsonb, p_field text) RETURNS void
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_settlement(p_settlement jsonb, p_field text) RETURNS void
@@ -1630,9 +1628,6 @@ CREATE FUNCTION hwqueue.check_span(p_span interval, p_field text, p_min interval
 
 CREATE FUNCTION hwqueue.check_step_name(p_name text, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.check_step_size(p_lease uuid, p_value jsonb, p_field text) RETURNS void
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_token(p_secret_sha256 bytea) RETURNS TABLE(name text, role text, tenant text, expires_at timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1665,9 +1660,6 @@ CREATE FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint) RETURNS TABLE(
 
 CREATE FUNCTION hwqueue.choice_of(p_options jsonb) RETURNS uuid
     LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.choice_story(p_lease hwqueue.lease, p_headline text, p_code text, OUT headline text, OUT code text) RETURNS record
-    LANGUAGE plpgsql STABLE;
 
 CREATE TABLE hwqueue.profile_queue (
     profile_id bigint NOT NULL,
@@ -1716,10 +1708,10 @@ CREATE FUNCTION hwqueue.choose_cores(p_node hwqueue.node, p_used integer[], p_cp
 CREATE FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, p_wanted uuid[], p_exclusivity text, p_room hwqueue.headroom) RETURNS integer[]
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.choose_entries(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_room hwqueue.headroom, p_left integer, INOUT promoted integer, INOUT picked hwqueue.picked_entries) RETURNS record
+CREATE FUNCTION hwqueue.choose_from_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.choose_from_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
+CREATE FUNCTION hwqueue.choose_in_queue(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_room hwqueue.headroom, p_left integer, p_promoted integer, p_on_fast_path boolean, OUT picked hwqueue.picked_entries, OUT blocked bigint[], OUT is_new boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.choose_seen(p_request hwqueue.claim_request, p_seen hwqueue.seen_entries, p_limit integer, p_node hwqueue.node, OUT ctids tid[], OUT term_deltas jsonb, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
@@ -1729,9 +1721,6 @@ CREATE FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node
     LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, OUT queue_head hwqueue.queue_head, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT score double precision, OUT expires_at timestamp with time zone, OUT assignment jsonb) RETURNS record
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.claim_beside_reserved(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_moves boolean, p_drawn bigint) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb)
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, OUT classes bigint[], OUT blocked bigint[], OUT met bigint[]) RETURNS record
@@ -1760,7 +1749,7 @@ CREATE FUNCTION hwqueue.claim_holders(p_leases uuid[]) RETURNS jsonb
 CREATE FUNCTION hwqueue.claim_no(p_token bigint) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.claim_over_earmarks(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_before hwqueue.later_class) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb)
+CREATE FUNCTION hwqueue.claim_reserved(p_request hwqueue.claim_request, p_state hwqueue.node_state) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb)
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer DEFAULT 1, p_tasks text[] DEFAULT NULL::text[], p_claim_timeout interval DEFAULT NULL::interval) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb)
@@ -1841,9 +1830,6 @@ CREATE FUNCTION hwqueue.class_options(p_options jsonb) RETURNS jsonb
 CREATE FUNCTION hwqueue.class_part(p_step jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb, p_now timestamp with time zone) RETURNS jsonb
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.class_scan_start(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
     LANGUAGE plpgsql;
 
@@ -1879,9 +1865,6 @@ CREATE FUNCTION hwqueue.compare_tasks(p_defaults jsonb) RETURNS TABLE(task text,
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.compare_versions(p_left text, p_right text) RETURNS integer
-    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb DEFAULT NULL::jsonb) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1901,12 +1884,6 @@ CREATE FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[]) R
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
-
-CREATE FUNCTION hwqueue.compute_class_fleets(p_class_ids bigint[], p_now timestamp with time zone, OUT fits hwqueue.class_mask[], OUT registered integer) RETURNS record
-    LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.conditions_hold(p_conditions jsonb, p_run hwqueue.run, p_results jsonb) RETURNS boolean
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text DEFAULT NULL::text) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1941,7 +1918,7 @@ CREATE FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[] DEFAULT NUL
 CREATE FUNCTION hwqueue.count_members(p_gang hwqueue.gang, OUT waiting integer, OUT reserved integer, OUT running integer, OUT failed integer, OUT cancelled integer, OUT next_state text) RETURNS record
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_tenant text, OUT verdict text, OUT reason text, OUT opened integer, OUT closed integer) RETURNS record
+CREATE FUNCTION hwqueue.count_parents(p_run hwqueue.run, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p hwqueue.run_progress) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.count_rivals(p_class_ids bigint[], p_now timestamp with time zone) RETURNS integer
@@ -1982,7 +1959,7 @@ CREATE FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role 
 CREATE FUNCTION hwqueue.current_actor() RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.current_generation() RETURNS bigint
+CREATE FUNCTION hwqueue.current_generation(p_node uuid DEFAULT NULL::uuid) RETURNS bigint
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now timestamp with time zone) RETURNS jsonb
@@ -2017,7 +1994,7 @@ CREATE FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer DEFAULT 10
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.deliver_signal(p_run uuid, p_step integer, p_name text, p_is_short boolean) RETURNS boolean
+CREATE FUNCTION hwqueue.deliver_signal(p_run uuid, p_step integer, p_is_short boolean) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.deliveries_from() RETURNS timestamp with time zone
@@ -2131,9 +2108,6 @@ CREATE FUNCTION hwqueue.earmark_room(p_class hwqueue.placement_class, p_node hwq
 CREATE FUNCTION hwqueue.earmark_start(p_gang_id uuid, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.earmarks_yield(p_leases uuid[], p_now timestamp with time zone) RETURNS boolean
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.edge_holds(p_wants text, p_state text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -2168,9 +2142,6 @@ CREATE FUNCTION hwqueue.end_parent_step(p_run hwqueue.run, p_now timestamp with 
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.end_step(p_run uuid, p_step integer, p_verdict hwqueue.step_verdict, p_is_short boolean, p_now timestamp with time zone) RETURNS boolean
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_numbers integer[], OUT leases jsonb, OUT held integer) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.ending_reason(p_gang hwqueue.gang) RETURNS text
@@ -2264,9 +2235,6 @@ CREATE FUNCTION hwqueue.explain_rooms(p_gang hwqueue.gang, p_classes hwqueue.pla
 CREATE FUNCTION hwqueue.explain_waiting(p_class hwqueue.placement_class, p_lease uuid, p_eligible_at timestamp with time zone, p_deadline timestamp with time zone, p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT waits_until timestamp with time zone, OUT funnel jsonb, OUT sole_blockers jsonb, OUT nearest jsonb, OUT help jsonb, OUT pending bigint, OUT nodes_registered bigint, OUT nodes_live bigint, OUT nodes_matching bigint, OUT nodes_free bigint) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.expr_failures(p_expr jsonb, p_node hwqueue.node, p_facts jsonb, p_now timestamp with time zone) RETURNS TABLE(stage text, code text, permanent boolean)
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.expr_inputs(p_expr jsonb, OUT keys text[], OUT sees_rack boolean, OUT trusts text[], OUT ids uuid[]) RETURNS record
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
@@ -2278,9 +2246,6 @@ CREATE FUNCTION hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint,
 
 CREATE FUNCTION hwqueue.expr_words(p_expr jsonb) RETURNS text
     LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[] DEFAULT '{}'::text[]) RETURNS boolean
-    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.exprs_of(p_required jsonb, p_of_profile boolean) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -2328,34 +2293,6 @@ CREATE FUNCTION hwqueue.fence_planner(p_round bigint, p_epoch bigint) RETURNS te
 
 CREATE FUNCTION hwqueue.fetch_reserved(p_request hwqueue.claim_request) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb)
     LANGUAGE plpgsql;
-
-CREATE TABLE hwqueue.map (
-    run_id uuid NOT NULL,
-    step_no integer NOT NULL,
-    items integer NOT NULL,
-    over_step integer,
-    params jsonb NOT NULL,
-    keeps_completed boolean DEFAULT false NOT NULL,
-    stopped_below integer DEFAULT 0 NOT NULL,
-    added integer DEFAULT 0 NOT NULL,
-    runs integer DEFAULT 0 NOT NULL
-);
-
-COMMENT ON TABLE hwqueue.map IS 'a map or a gang that was released, or a task that has added items: then the step has a lease of its own, too';
-
-COMMENT ON COLUMN hwqueue.map.items IS 'the length of its list, with what was added; of a gang its size';
-
-COMMENT ON COLUMN hwqueue.map.over_step IS 'the map whose results are its list; null: the list is in map_list';
-
-COMMENT ON COLUMN hwqueue.map.params IS 'those of its items, with all bound but the item itself';
-
-COMMENT ON COLUMN hwqueue.map.keeps_completed IS 'of a retry: items that have completed in an earlier attempt are not run again';
-
-COMMENT ON COLUMN hwqueue.map.stopped_below IS 'of a run that stops: items below this have been asked to stop';
-
-COMMENT ON COLUMN hwqueue.map.added IS 'how many of its items were added: the last ones';
-
-COMMENT ON COLUMN hwqueue.map.runs IS 'how many runs were added (added_run)';
 
 CREATE FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone) RETURNS hwqueue.tally
     LANGUAGE plpgsql;
@@ -2463,7 +2400,7 @@ COMMENT ON COLUMN hwqueue.webhook.clock_step IS 'the last step of the clock behi
 CREATE FUNCTION hwqueue.find_webhook(p_name text, p_locks boolean DEFAULT true) RETURNS hwqueue.webhook
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.find_workflow(p_name text, p_version integer) RETURNS hwqueue.workflow
+CREATE FUNCTION hwqueue.find_workflow(p_name text, p_options jsonb) RETURNS hwqueue.workflow
     LANGUAGE plpgsql STABLE;
 
 CREATE TABLE hwqueue.replacement (
@@ -2507,6 +2444,9 @@ CREATE FUNCTION hwqueue.finish_replacement(p_row hwqueue.replacement, p_has_run 
 CREATE FUNCTION hwqueue.finish_run(p_run uuid, p_failed integer, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.first_failure(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone) RETURNS text
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.first_live_entry(p_queue_id integer, p_or_mark boolean DEFAULT false, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_blocked boolean, OUT is_mark boolean) RETURNS record
     LANGUAGE plpgsql;
 
@@ -2516,10 +2456,7 @@ CREATE FUNCTION hwqueue.first_step_error(p_run hwqueue.run) RETURNS text
 CREATE FUNCTION hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) RETURNS record
     LANGUAGE sql STABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.fit_at_head(p_node uuid, p_class_id bigint, p_limit integer, OUT fitting integer, OUT assignment jsonb) RETURNS record
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.fit_devices_at_head(p_node uuid, p_profile_id bigint, p_queue_id integer, p_class_id bigint, p_tasks text[], OUT fits boolean, OUT assignment jsonb, OUT gpu_used integer[], OUT score double precision) RETURNS record
+CREATE FUNCTION hwqueue.fit_at_head(p_node uuid, p_class_id bigint, p_limit integer, p_profile_id bigint DEFAULT NULL::bigint, p_queue_id integer DEFAULT NULL::integer, p_tasks text[] DEFAULT NULL::text[], OUT fitting integer, OUT assignment jsonb, OUT gpu_used integer[], OUT score double precision) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom, p_worth double precision[] DEFAULT NULL::double precision[]) RETURNS double precision
@@ -2537,16 +2474,13 @@ CREATE FUNCTION hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels
 CREATE FUNCTION hwqueue.fixed_part(p_name text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.flag_awaited(p_leases uuid[]) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.flag_waiting(p_queue_ids integer[], p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.fleet_facts(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone) RETURNS TABLE(node_id uuid, facts jsonb)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone) RETURNS TABLE(failure integer, node_ids uuid[], stage text, code text, permanent boolean, message text, predicate jsonb, lacks integer)
+CREATE FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_nodes uuid[] DEFAULT NULL::uuid[]) RETURNS TABLE(failure integer, node_ids uuid[], stage text, code text, permanent boolean, message text, predicate jsonb, lacks integer)
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'force_custom_plan';
 
@@ -2570,9 +2504,6 @@ CREATE FUNCTION hwqueue.follow_nested(p_run uuid, p_step integer) RETURNS intege
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.follow_parent(p_run uuid) RETURNS integer
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.forget_bound() RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.forget_node(p_node uuid) RETURNS void
@@ -2626,9 +2557,6 @@ CREATE FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint) RETURNS TABLE(
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.gang_step_headline(p_step hwqueue.step, p_defined hwqueue.workflow_step, p_gang uuid) RETURNS text
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.gang_story(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE;
 
@@ -2640,9 +2568,6 @@ CREATE FUNCTION hwqueue.gang_ways(p_gang hwqueue.gang, p_rooms hwqueue.gang_room
     SET enable_nestloop TO 'off'
     SET enable_hashjoin TO 'on'
     SET jit TO 'off';
-
-CREATE FUNCTION hwqueue.gang_words(p_gang uuid) RETURNS text
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer DEFAULT 100, p_after uuid DEFAULT NULL::uuid) RETURNS TABLE(everywhere_id uuid, queue text, task_name text, params jsonb, tenant text, mode text, on_unmatched text, on_cordoned boolean, state text, nodes integer, waiting integer, reserved integer, running integer, completed integer, failed integer, cancelled integer, created_at timestamp with time zone, stopped_at timestamp with time zone, finished_at timestamp with time zone, leases jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2930,9 +2855,6 @@ CREATE FUNCTION hwqueue.is_unmatched(p_fit hwqueue.class_mask, p_live bit varyin
 CREATE FUNCTION hwqueue.is_unseen(p_xid xid8, p_unseen xid8[], p_next_xid xid8) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.is_version(p_version text, p_kind text) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.isolated_resources(p_isolation jsonb, p_resources jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -3020,23 +2942,14 @@ CREATE FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_s
 CREATE FUNCTION hwqueue.kept_level(p_outer jsonb, p_inner jsonb, p_mode text) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node) RETURNS text
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease uuid) RETURNS jsonb
     LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.kept_out_words(p_domain text) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[]) RETURNS TABLE(ordinal integer, tenant text, idempotency_key text, lease_id uuid, content bytea, held_until timestamp with time zone)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.keys_of(p_kind text) RETURNS text[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.kind_keys(p_kind text) RETURNS text[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.known_ends(p_node_ids uuid[]) RETURNS TABLE(lease_id uuid, node_id uuid, ends_at timestamp with time zone)
     LANGUAGE sql STABLE;
@@ -3333,9 +3246,6 @@ CREATE FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_row hwq
 CREATE FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.look_at_ended(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_state text, p_fit text, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
@@ -3420,9 +3330,6 @@ CREATE FUNCTION hwqueue.may_be_missing(p_gang hwqueue.gang) RETURNS integer
 CREATE FUNCTION hwqueue.may_be_tried(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.may_not_go_on(p_everywhere hwqueue.everywhere) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.members_needed(p_gang hwqueue.gang, p_waiting integer) RETURNS integer
     LANGUAGE sql IMMUTABLE;
 
@@ -3473,7 +3380,7 @@ CREATE FUNCTION hwqueue.near_class(p_run hwqueue.run, p_step integer, p_near jso
 CREATE FUNCTION hwqueue.near_items(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_requests hwqueue.spawn_request[], p_bad uuid[], p_now timestamp with time zone, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[]) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone) RETURNS jsonb
+CREATE FUNCTION hwqueue.near_nodes(p_near jsonb, p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.near_origin(p_near jsonb, p_part jsonb) RETURNS text
@@ -3579,9 +3486,6 @@ CREATE FUNCTION hwqueue.node_anchors(p_node uuid, p_resources uuid[]) RETURNS te
 CREATE FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer DEFAULT 500) RETURNS TABLE(lease_id uuid, queue text, task_name text, tenant text, service_id uuid, claim_token bigint, attempt smallint, claimed_at timestamp with time zone, expires_at timestamp with time zone, stop_reason text, stop_by timestamp with time zone, assignment jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
-
-CREATE FUNCTION hwqueue.node_generation(p_node uuid) RETURNS bigint
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.node_headroom(p_node hwqueue.node, p_load hwqueue.node_load) RETURNS hwqueue.headroom
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
@@ -3747,9 +3651,6 @@ CREATE FUNCTION hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_ne
 CREATE FUNCTION hwqueue.open_queues(p_queues text[]) RETURNS integer[]
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.open_run(p_run hwqueue.run, p_released integer[], p_skipped integer[], p_reasons text[], p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.open_wait(p_claim hwqueue.claim, p_wait jsonb, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql;
 
@@ -3833,7 +3734,13 @@ CREATE FUNCTION hwqueue.pause_webhook(p_name text) RETURNS boolean
 
 CREATE FUNCTION hwqueue.pause_workflow_run(p_run uuid) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp';
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.pending_classes(p_queue_id integer, p_class bigint, p_kind text, p_order text, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) RETURNS SETOF hwqueue.pending_class
     LANGUAGE sql STABLE;
@@ -3850,17 +3757,14 @@ CREATE FUNCTION hwqueue.pending_reasons(p_queue text DEFAULT NULL::text, p_kind 
     SET plan_cache_mode TO 'force_custom_plan'
     SET enable_nestloop TO 'off';
 
-CREATE FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamp with time zone) RETURNS jsonb
-    LANGUAGE plpgsql STABLE
-    SET enable_seqscan TO 'on'
-    SET enable_hashjoin TO 'on'
-    SET enable_sort TO 'on';
-
 CREATE FUNCTION hwqueue.place_sums(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size integer) RETURNS TABLE(turn bigint, place text, domain text, value text, alike text, nodes bigint, room integer, emptied integer, kinds bigint, in_the_way uuid[], places bigint, most_emptied integer)
     LANGUAGE sql STABLE
     SET enable_nestloop TO 'off'
     SET enable_hashjoin TO 'on'
     SET jit TO 'off';
+
+CREATE FUNCTION hwqueue.place_verdict(p_reason text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.place_words(p_domain text, p_place text) RETURNS text
     LANGUAGE sql STABLE;
@@ -3879,24 +3783,25 @@ CREATE FUNCTION hwqueue.placement_cost(p_placement jsonb) RETURNS integer
 CREATE FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT repeated_chars integer, OUT exprs integer) RETURNS record
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[]) RETURNS TABLE(level bigint, place text, node_ids uuid[], class_nos integer[], room bigint, room_now bigint)
+CREATE FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[]) RETURNS TABLE(level bigint, domain text, value text, alike text, place text, node_ids uuid[], fits boolean, class_nos integer[], room bigint, room_now bigint, members integer, emptied integer, kinds bigint)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step integer, p_now timestamp with time zone) RETURNS TABLE(step_no integer, step jsonb, version integer, is_refused boolean, headline text)
-    LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.planned_step(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_asks_origins boolean, OUT class hwqueue.placement_class, OUT came_from jsonb) RETURNS record
-    LANGUAGE plpgsql STABLE;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_most integer) RETURNS TABLE(step_no integer, step jsonb, class hwqueue.placement_class, came_from jsonb)
-    LANGUAGE plpgsql STABLE;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.planned_updates(p_run hwqueue.run, p_update jsonb, p_named integer[]) RETURNS TABLE(step_no integer, changed boolean, class hwqueue.placement_class, came_from jsonb, run hwqueue.run)
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.planner_rooms(p_gangs uuid[]) RETURNS TABLE(place text, nodes bigint, rooms jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp';
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_nestloop TO 'off'
+    SET enable_hashjoin TO 'on'
+    SET enable_seqscan TO 'on'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.planner_status() RETURNS TABLE(holder text, epoch bigint, leads_until timestamp with time zone, gpus double precision, allocated double precision, bound double precision, prices jsonb, leases jsonb, seconds jsonb, resting integer)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3981,10 +3886,10 @@ CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone) RETURNS voi
     SET lock_timeout TO '100ms';
 
 CREATE FUNCTION hwqueue.prune_everywhere(p_limit integer) RETURNS void
-    LANGUAGE plpgsql;
+    LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.prune_gangs(p_limit integer, p_ended uuid[] DEFAULT '{}'::uuid[]) RETURNS integer
-    LANGUAGE plpgsql;
+CREATE FUNCTION hwqueue.prune_gangs(p_limit integer, p_ended uuid[] DEFAULT '{}'::uuid[]) RETURNS void
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.prune_leases(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
@@ -4118,7 +4023,7 @@ CREATE FUNCTION hwqueue.read_map(p_step jsonb, p_name text, p_field text, OUT se
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.read_near(p_near jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_nested_run(p_run hwqueue.run, p_workflow hwqueue.workflow, p_input jsonb, p_step integer, p_now timestamp with time zone) RETURNS hwqueue.run
     LANGUAGE plpgsql STABLE;
@@ -4134,6 +4039,9 @@ CREATE FUNCTION hwqueue.read_page(p_filter jsonb, p_states text[], p_limit integ
 
 CREATE FUNCTION hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_now timestamp with time zone) RETURNS hwqueue.queue_head
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.read_places(p_places jsonb, p_most integer) RETURNS TABLE(lease uuid, node uuid)
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_has_devices boolean) RETURNS SETOF hwqueue.queue_head
     LANGUAGE sql STABLE;
@@ -4165,7 +4073,7 @@ CREATE FUNCTION hwqueue.read_state_page(p_filter hwqueue.lease_filter, p_limit i
 CREATE FUNCTION hwqueue.read_step(p_step jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.read_step_options(p_options jsonb, p_field text) RETURNS jsonb
+CREATE FUNCTION hwqueue.read_step_options(p_options jsonb, p_kind text, p_field text) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_update_call(p_run hwqueue.run, p_changes jsonb, p_steps text[], OUT changes jsonb, OUT named integer[]) RETURNS record
@@ -4208,9 +4116,6 @@ CREATE FUNCTION hwqueue.reap_part(p_part text, p_most integer, p_limit integer, 
 CREATE FUNCTION hwqueue.reap_positions(p_sweeps boolean) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_scheduled(p_limit integer, p_now timestamp with time zone) RETURNS integer
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.reap_teams(p_looks text[], p_limit integer, p_budget interval, p_from hwqueue.reap_cursor, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql;
 
@@ -4232,9 +4137,6 @@ CREATE FUNCTION hwqueue.recent_due_scan(p_queues text[], p_now timestamp with ti
 CREATE FUNCTION hwqueue.recheck_claims(p_node uuid, p_leases uuid[], p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.recount(p_run hwqueue.run) RETURNS TABLE(step_no integer, parent_count integer, is_any boolean, is_final boolean, is_decided boolean, arrived integer, unmet integer, failed integer, skipped integer)
-    LANGUAGE sql;
-
 CREATE FUNCTION hwqueue.recount_claims(p_node uuid, p_class_id bigint) RETURNS void
     LANGUAGE plpgsql;
 
@@ -4252,12 +4154,13 @@ CREATE FUNCTION hwqueue.redeliver(p_name text, p_delivery uuid DEFAULT NULL::uui
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.refresh_fleet_cache(p_class_id bigint, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'on'
+    SET enable_hashjoin TO 'on'
+    SET enable_sort TO 'on'
+    SET plan_cache_mode TO 'force_custom_plan';
 
 CREATE FUNCTION hwqueue.refresh_node_state(p_node uuid) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.refresh_reach(p_class_ids bigint[]) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse(p_code text, p_message text, p_detail jsonb, p_hint text) RETURNS void
@@ -4299,9 +4202,6 @@ CREATE FUNCTION hwqueue.refuse_step_change(p_lease hwqueue.lease, p_changes json
 CREATE FUNCTION hwqueue.refuse_step_lease(p_lease hwqueue.lease, p_what text) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.refuse_taken(p_lease hwqueue.lease) RETURNS void
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text, p_code text) RETURNS text
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -4340,7 +4240,7 @@ CREATE FUNCTION hwqueue.release_steps(p_run hwqueue.run, p hwqueue.run_progress,
 CREATE FUNCTION hwqueue.release_words(p_lease hwqueue.lease, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.remaining_count(p_term_id bigint, p_recount jsonb, p_place text, p_expired boolean, p_now timestamp with time zone) RETURNS bigint
+CREATE FUNCTION hwqueue.remaining_count(p_term_id bigint, p_recount jsonb, p_now timestamp with time zone) RETURNS bigint
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.remove_claim(p_lease uuid) RETURNS void
@@ -4351,9 +4251,6 @@ CREATE FUNCTION hwqueue.remove_leases(p_leases uuid[]) RETURNS integer
 
 CREATE FUNCTION hwqueue.repair_positions() RETURNS boolean
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.replacement_words(p_lease uuid) RETURNS text
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.replaces_of(p_options jsonb) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
@@ -4534,11 +4431,14 @@ CREATE FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to tim
 CREATE FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[]) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) RETURNS TABLE(stage text, code text, permanent boolean, lacks integer)
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+CREATE FUNCTION hwqueue.room_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_lacks integer) RETURNS TABLE(stage text, code text, permanent boolean, lacks integer)
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) RETURNS jsonb
     LANGUAGE sql STABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.room_masks(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) RETURNS TABLE(class_id bigint, mask bit varying, untaken bit varying, conflict text)
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval DEFAULT '1 day'::interval) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4595,27 +4495,6 @@ CREATE FUNCTION hwqueue.scan_fleet(p_spec jsonb, p_domain text, p_now timestamp 
     SET plan_cache_mode TO 'force_custom_plan'
     SET enable_nestloop TO 'off';
 
-CREATE TABLE hwqueue.spread_floor (
-    term_id bigint NOT NULL,
-    floor_id bigint NOT NULL,
-    places_digest bigint NOT NULL,
-    "least" bigint NOT NULL,
-    lowest text[] NOT NULL,
-    unseen xid8[] NOT NULL,
-    next_xid xid8 NOT NULL
-);
-
-COMMENT ON TABLE hwqueue.spread_floor IS 'the lowest count of a max_skew term over the places of spread_fleet, as of the last scan; the newest row counts';
-
-COMMENT ON COLUMN hwqueue.spread_floor.lowest IS 'up to 64 of the places that had so few';
-
-CREATE FUNCTION hwqueue.scan_floor(p_term_id bigint, p_places text[]) RETURNS hwqueue.spread_floor
-    LANGUAGE plpgsql STABLE
-    SET enable_seqscan TO 'on'
-    SET enable_hashjoin TO 'on'
-    SET enable_sort TO 'on'
-    SET plan_cache_mode TO 'force_custom_plan';
-
 CREATE FUNCTION hwqueue.scan_nodes(p_now timestamp with time zone) RETURNS hwqueue.fleet_snapshot
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'force_custom_plan'
@@ -4631,7 +4510,7 @@ CREATE FUNCTION hwqueue.schema_version() RETURNS TABLE(revision text, bundle_sha
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.scope_includes(p_nodes jsonb, p_rack bigint, p_labels jsonb) RETURNS boolean
+CREATE FUNCTION hwqueue.scope_exprs(p_nodes jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.seconds_since(p_at timestamp with time zone, p_now timestamp with time zone) RETURNS double precision
@@ -4688,7 +4567,7 @@ CREATE FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb) RETURNS j
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.set_run_state(p_run uuid, p_state text, p_reason text DEFAULT NULL::text, p_detail jsonb DEFAULT NULL::jsonb) RETURNS void
+CREATE FUNCTION hwqueue.set_run_state(p_run uuid, p_state text, p_reason text DEFAULT NULL::text, p_detail jsonb DEFAULT NULL::jsonb, p_stops integer DEFAULT NULL::integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb) RETURNS jsonb
@@ -4732,13 +4611,6 @@ CREATE FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement js
 
 CREATE FUNCTION hwqueue.shared_level(p_settings jsonb, p_level jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.shared_rooms(p_gangs uuid[], p_now timestamp with time zone) RETURNS TABLE(place text, nodes bigint, rooms jsonb)
-    LANGUAGE plpgsql STABLE
-    SET enable_nestloop TO 'off'
-    SET enable_hashjoin TO 'on'
-    SET enable_seqscan TO 'on'
-    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room hwqueue.headroom, p_custom jsonb DEFAULT NULL::jsonb, p_cpu_isolation text DEFAULT NULL::text) RETURNS integer
     LANGUAGE sql STABLE PARALLEL SAFE;
@@ -4837,7 +4709,7 @@ CREATE FUNCTION hwqueue.spawn_options() RETURNS text[]
 CREATE FUNCTION hwqueue.spawn_placement(p_options jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_queue hwqueue.queue, p_revived integer[], p_now timestamp with time zone) RETURNS integer
+CREATE FUNCTION hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_queue hwqueue.queue, p_known uuid[], p_bad uuid[], p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with time zone) RETURNS timestamp with time zone
@@ -4857,12 +4729,12 @@ CREATE FUNCTION hwqueue.split_profiles(p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.spread_counts(p_spread jsonb, p_class hwqueue.placement_class, p_recounts jsonb, p_now timestamp with time zone) RETURNS jsonb
-    LANGUAGE plpgsql STABLE;
+    LANGUAGE plpgsql STABLE
+    SET enable_seqscan TO 'on'
+    SET enable_hashjoin TO 'on'
+    SET enable_sort TO 'on';
 
 CREATE FUNCTION hwqueue.spread_counts_node(p_spread jsonb, p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[] DEFAULT '{}'::text[]) RETURNS boolean
-    LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.spread_failure(p_spread jsonb, p_index integer, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone) RETURNS text
@@ -4880,25 +4752,25 @@ CREATE FUNCTION hwqueue.stamp_changes(p_limit integer, p_from timestamp with tim
 CREATE FUNCTION hwqueue.stamp_retired(p_limit integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) RETURNS void
+CREATE FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid, p_failures integer, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.start_time(p_run hwqueue.run, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.step_class(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, OUT queue_id integer, OUT class_id bigint) RETURNS record
+CREATE FUNCTION hwqueue.step_class(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_is_dry boolean, OUT target hwqueue.spawn_target, OUT class hwqueue.placement_class) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.step_content(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_target hwqueue.spawn_target) RETURNS hwqueue.class_content
+CREATE FUNCTION hwqueue.step_content(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_target hwqueue.spawn_target) RETURNS hwqueue.class_content
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.step_error(p_step hwqueue.step, p_of_lease jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.step_origins(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_defaults jsonb, p_placement jsonb) RETURNS jsonb
+CREATE FUNCTION hwqueue.step_origins(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_defaults jsonb, p_placement jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads integer[], p_run_if jsonb, p_most integer, OUT params jsonb, OUT bad jsonb) RETURNS record
+CREATE FUNCTION hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads integer[], p_run_if jsonb, p_most integer, OUT params jsonb, OUT results jsonb, OUT bad jsonb) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.step_request(p_run hwqueue.run, p_step integer, p_lease uuid, p_class bigint, p_what text[], p_params jsonb, p_options jsonb, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
@@ -5067,9 +4939,6 @@ CREATE FUNCTION hwqueue.tags_placement(p_tags jsonb, p_field text) RETURNS jsonb
 CREATE FUNCTION hwqueue.taint_effect(p_effect jsonb, p_field text) RETURNS text
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.taint_integer(p_value text) RETURNS numeric
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -5093,7 +4962,7 @@ CREATE FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], OUT free integer[], OUT revived integer[], OUT with_items integer[]) RETURNS record
+CREATE FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], OUT free integer[], OUT revived uuid[], OUT with_items integer[]) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_ended_runs(p_limit integer DEFAULT 100) RETURNS TABLE(run_id uuid, workflow text, attempt integer, state text, reason text, traceparent text, submitted_at timestamp with time zone, finished_at timestamp with time zone)
@@ -5121,7 +4990,10 @@ CREATE FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp with time
 CREATE FUNCTION hwqueue.take_room_back(p_gang hwqueue.gang, p_goes_on boolean, p_is_earmark boolean, p_reason text, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_run_signal(p_run uuid, p_name text, p_step integer, OUT payload jsonb, OUT is_held boolean) RETURNS record
+CREATE FUNCTION hwqueue.take_run_key(p_run hwqueue.run, p_key text, p_content bytea, p_on_conflict text) RETURNS uuid
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.take_run_signal(p_run uuid, p_step integer, OUT payload jsonb, OUT is_held boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text, p_name text DEFAULT NULL::text) RETURNS TABLE(verdict text, payload jsonb)
@@ -5137,9 +5009,6 @@ CREATE FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text,
 CREATE FUNCTION hwqueue.take_unique_key(p_spawns hwqueue.spawn_request[], p_ordinal integer, p_tenant text, p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS uuid
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_unique_run(p_run hwqueue.run, p_on_conflict text) RETURNS uuid
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.taken_instead(p_lease hwqueue.lease) RETURNS uuid
     LANGUAGE plpgsql STABLE;
 
@@ -5147,16 +5016,19 @@ CREATE FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid) RETURNS bi
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on';
 
+CREATE FUNCTION hwqueue.team_words(p_lease uuid, p_gang uuid, p_now timestamp with time zone) RETURNS text
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.term_anchors(p_spec jsonb) RETURNS text[]
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.term_domain(p_spec jsonb) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node, p_recount jsonb, p_now timestamp with time zone, p_own jsonb DEFAULT NULL::jsonb) RETURNS jsonb
+CREATE FUNCTION hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node, p_now timestamp with time zone, p_own jsonb DEFAULT NULL::jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.term_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone) RETURNS TABLE(turn integer, part bigint, node_ids uuid[], stage text, code text, permanent boolean, message text, predicate jsonb)
+CREATE FUNCTION hwqueue.term_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_nodes uuid[]) RETURNS TABLE(turn integer, part bigint, node_ids uuid[], stage text, code text, permanent boolean, message text, predicate jsonb)
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'force_custom_plan';
 
@@ -5225,6 +5097,9 @@ CREATE FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwque
 CREATE FUNCTION hwqueue.try_those_behind(p_now timestamp with time zone) RETURNS void
     LANGUAGE sql;
 
+CREATE FUNCTION hwqueue.try_words(p_reason text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.type_words(p_expr jsonb, p_value jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -5234,9 +5109,6 @@ CREATE FUNCTION hwqueue.uncordon_node(p_node uuid) RETURNS void
 
 CREATE FUNCTION hwqueue.undated_taints(p_taints jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.unfull_mask(p_none bit varying) RETURNS bit varying
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.unique_key(p_options jsonb) RETURNS text
     LANGUAGE plpgsql IMMUTABLE;
@@ -5252,9 +5124,6 @@ CREATE FUNCTION hwqueue.unserved_part(p_queues text[], p_tasks text[], p_queue t
 
 CREATE FUNCTION hwqueue.unserved_words(p_queue text, p_task text, p_queues text[], p_tasks text[], p_any_queue boolean, p_tells_nearest boolean) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.unserving_nodes(p_class hwqueue.placement_class) RETURNS TABLE(node_id uuid, predicate jsonb)
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text DEFAULT NULL::text) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
@@ -5305,10 +5174,7 @@ CREATE FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[]
 CREATE FUNCTION hwqueue.update_waiting(p_run hwqueue.run, p_update jsonb, p_named integer[], OUT due integer[], OUT changed integer[]) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.updated_level(p_level jsonb, p_update jsonb, p_field text) RETURNS jsonb
-    LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.updated_placement(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_asked jsonb, p_update jsonb) RETURNS jsonb
+CREATE FUNCTION hwqueue.updated_placement(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_asked jsonb, p_update jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.updated_run(p_run hwqueue.run, p_update jsonb) RETURNS hwqueue.run
@@ -5334,19 +5200,10 @@ CREATE FUNCTION hwqueue.verify_invariants() RETURNS TABLE(rule text, subject tex
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.version_in_range(p_version text, p_range text, p_kind text) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.version_placement(p_run hwqueue.run) RETURNS jsonb
+CREATE FUNCTION hwqueue.version_placement(p_run hwqueue.run, p_update jsonb DEFAULT NULL::jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.version_prerelease(p_version text) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.version_segments(p_version text) RETURNS numeric[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.versioned_run(p_run hwqueue.run, p_update jsonb) RETURNS hwqueue.run
-    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.visible_now(OUT unseen xid8[], OUT next_xid xid8) RETURNS record
     LANGUAGE sql STABLE;
@@ -5436,9 +5293,6 @@ CREATE FUNCTION hwqueue.with_defaults(p_options jsonb, p_defaults jsonb) RETURNS
 CREATE FUNCTION hwqueue.without_nulls(p_object jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.without_steps(p_workflow hwqueue.workflow) RETURNS hwqueue.workflow
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
@@ -5469,7 +5323,7 @@ CREATE FUNCTION hwqueue.write_low_water(p_marks hwqueue.low_water, p_tier smalli
 CREATE FUNCTION hwqueue.write_replacements(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.write_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone, OUT run_id uuid, OUT created boolean) RETURNS record
+CREATE FUNCTION hwqueue.write_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone, OUT run_id uuid, OUT created boolean, OUT state text) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS hwqueue.spawn_request[]
@@ -5481,35 +5335,22 @@ CREATE FUNCTION hwqueue.write_terms(p_class_ids bigint[], p_limit integer) RETUR
 CREATE FUNCTION hwqueue.write_workflow(p_spec jsonb, p_version integer, p_now timestamp with time zone) RETURNS hwqueue.workflow
     LANGUAGE plpgsql;
 
-CREATE TABLE hwqueue.added_item (
+CREATE TABLE hwqueue.added (
     run_id uuid NOT NULL,
     step_no integer NOT NULL,
     item_no integer NOT NULL,
     name text NOT NULL,
-    task_name text NOT NULL,
-    params jsonb NOT NULL
-);
-
-COMMENT ON TABLE hwqueue.added_item IS 'an item that a handler has added to its step, by name';
-
-COMMENT ON COLUMN hwqueue.added_item.name IS 'says once what it is: a handler that runs again adds it no more';
-
-CREATE TABLE hwqueue.added_run (
-    run_id uuid NOT NULL,
-    step_no integer NOT NULL,
-    name text NOT NULL,
-    nested_run_id uuid NOT NULL,
-    digest bytea NOT NULL,
+    task_name text,
+    params jsonb,
+    nested_run_id uuid,
     retry_mode text
 );
 
-COMMENT ON TABLE hwqueue.added_run IS 'a run that a handler has added to its step';
+COMMENT ON TABLE hwqueue.added IS 'an item or a run that a handler has added to its step, by name';
 
-COMMENT ON COLUMN hwqueue.added_run.name IS 'of its specification: it says once what is added';
+COMMENT ON COLUMN hwqueue.added.name IS 'says once what it is: a handler that runs again adds it no more; of a run that of its specification';
 
-COMMENT ON COLUMN hwqueue.added_run.digest IS 'of its specification in normal form';
-
-COMMENT ON COLUMN hwqueue.added_run.retry_mode IS 'how that run is to be retried before it counts for this step; null: not';
+COMMENT ON COLUMN hwqueue.added.retry_mode IS 'how that run is to be retried before it counts for this step; null: not';
 
 ALTER TABLE hwqueue.affinity_term ALTER COLUMN term_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.affinity_term_term_id_seq
@@ -5641,7 +5482,7 @@ CREATE TABLE hwqueue.class_fleet (
     class_id bigint NOT NULL,
     reach double precision NOT NULL,
     looked_at timestamp with time zone NOT NULL,
-    digest bigint,
+    digest bigint NOT NULL,
     reported_at timestamp with time zone,
     unmatched boolean DEFAULT false NOT NULL,
     CONSTRAINT class_fleet_reach_check CHECK (((reach >= (0)::double precision) AND (reach <= (1)::double precision)))
@@ -5649,7 +5490,7 @@ CREATE TABLE hwqueue.class_fleet (
 
 COMMENT ON TABLE hwqueue.class_fleet IS 'the reach of a class: the share of nodes that meets it';
 
-COMMENT ON COLUMN hwqueue.class_fleet.digest IS 'of the nodes that the reach was computed from (scan_nodes); null: a claim has estimated the reach, and the other columns are unknown';
+COMMENT ON COLUMN hwqueue.class_fleet.digest IS 'of the nodes that the reach was computed from (scan_nodes)';
 
 COMMENT ON COLUMN hwqueue.class_fleet.reported_at IS 'when an event reported that leases of it wait and no live node may run them; null: not reported';
 
@@ -5664,29 +5505,23 @@ ALTER TABLE hwqueue.class_range ALTER COLUMN range_id ADD GENERATED ALWAYS AS ID
     CACHE 1
 );
 
-CREATE TABLE hwqueue.class_rule (
-    class_id bigint NOT NULL,
-    term_id bigint NOT NULL,
-    use text NOT NULL,
-    most bigint,
-    is_self boolean NOT NULL,
-    lease_id uuid
-);
-
-ALTER TABLE ONLY hwqueue.class_rule REPLICA IDENTITY FULL;
-
-COMMENT ON TABLE hwqueue.class_rule IS 'the terms of a class: away, toward, cap and skew that are required on their own keep it from a node by what runs in its place (most: of cap and skew, the limit); known: any other, of which it must be known what runs';
-
-COMMENT ON COLUMN hwqueue.class_rule.lease_id IS 'the lease that the term names; null: it selects by what classes are';
-
 CREATE TABLE hwqueue.class_term (
     class_id bigint NOT NULL,
-    term_id bigint NOT NULL
+    term_id bigint NOT NULL,
+    is_own boolean DEFAULT false NOT NULL,
+    use text,
+    most bigint,
+    is_self boolean,
+    lease_id uuid
 );
 
 ALTER TABLE ONLY hwqueue.class_term REPLICA IDENTITY FULL;
 
-COMMENT ON TABLE hwqueue.class_term IS 'the term selects leases of the class; the same row twice does no harm';
+COMMENT ON TABLE hwqueue.class_term IS 'the term selects leases of the class, the same row twice does no harm; or, with is_own, the class has the term: one statement decides about many classes by these rows';
+
+COMMENT ON COLUMN hwqueue.class_term.use IS 'of its own: away, toward, cap and skew that are required on their own keep it from a node by what runs in its place (most: of cap and skew, the limit); known: any other, of which it must be known what runs';
+
+COMMENT ON COLUMN hwqueue.class_term.lease_id IS 'of its own: the lease that the term names; null: it selects by what classes are';
 
 CREATE TABLE hwqueue.death (
     lease_id uuid NOT NULL,
@@ -6496,6 +6331,20 @@ ALTER TABLE hwqueue.spread_fleet ALTER COLUMN fleet_id ADD GENERATED ALWAYS AS I
     CACHE 1
 );
 
+CREATE TABLE hwqueue.spread_floor (
+    term_id bigint NOT NULL,
+    floor_id bigint NOT NULL,
+    places_digest bigint NOT NULL,
+    "least" bigint NOT NULL,
+    lowest text[] NOT NULL,
+    unseen xid8[] NOT NULL,
+    next_xid xid8 NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.spread_floor IS 'the lowest count of a max_skew term over the places of spread_fleet, as of the last scan; the newest row counts';
+
+COMMENT ON COLUMN hwqueue.spread_floor.lowest IS 'up to 64 of the places that had so few';
+
 ALTER TABLE hwqueue.spread_floor ALTER COLUMN floor_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.spread_floor_floor_id_seq
     START WITH 1
@@ -6681,11 +6530,8 @@ ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_8 FOR VALUES IN ('
 
 ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_9 FOR VALUES IN ('9');
 
-ALTER TABLE ONLY hwqueue.added_item
-    ADD CONSTRAINT added_item_pkey PRIMARY KEY (run_id, step_no, item_no);
-
-ALTER TABLE ONLY hwqueue.added_run
-    ADD CONSTRAINT added_run_pkey PRIMARY KEY (run_id, step_no, name);
+ALTER TABLE ONLY hwqueue.added
+    ADD CONSTRAINT added_pkey PRIMARY KEY (run_id, step_no, item_no);
 
 ALTER TABLE ONLY hwqueue.affinity_term
     ADD CONSTRAINT affinity_term_pkey PRIMARY KEY (term_id);
@@ -6897,7 +6743,9 @@ ALTER TABLE ONLY hwqueue.workflow
 ALTER TABLE ONLY hwqueue.workflow_step
     ADD CONSTRAINT workflow_step_pkey PRIMARY KEY (workflow_id, step_no);
 
-CREATE UNIQUE INDEX added_item_name ON hwqueue.added_item USING btree (run_id, step_no, name);
+CREATE UNIQUE INDEX added_name ON hwqueue.added USING btree (run_id, step_no, name, ((nested_run_id IS NULL)));
+
+CREATE INDEX added_runs ON hwqueue.added USING btree (run_id, step_no) WHERE (nested_run_id IS NOT NULL);
 
 CREATE UNIQUE INDEX api_token_secret ON hwqueue.api_token USING btree (secret_sha256);
 
@@ -6929,11 +6777,9 @@ CREATE INDEX class_fleet_age ON hwqueue.class_fleet USING btree (looked_at);
 
 CREATE INDEX class_fleet_unmatched ON hwqueue.class_fleet USING btree (class_id) WHERE (unmatched OR (reported_at IS NOT NULL));
 
-CREATE INDEX class_rule_class ON hwqueue.class_rule USING btree (class_id);
+CREATE INDEX class_term_class ON hwqueue.class_term USING btree (class_id, is_own);
 
-CREATE INDEX class_rule_lease ON hwqueue.class_rule USING btree (lease_id) WHERE (lease_id IS NOT NULL);
-
-CREATE INDEX class_term_class ON hwqueue.class_term USING btree (class_id);
+CREATE INDEX class_term_lease ON hwqueue.class_term USING btree (lease_id) WHERE (lease_id IS NOT NULL);
 
 CREATE INDEX class_term_term ON hwqueue.class_term USING btree (term_id);
 
@@ -7600,13 +7446,9 @@ GRANT ALL ON FUNCTION hwqueue.advance_workflows(p_limit integer) TO hwqueue_work
 GRANT ALL ON FUNCTION hwqueue.advance_workflows(p_limit integer) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.advance_workflows(p_limit integer) TO hwqueue_operator;
 
-REVOKE ALL ON FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_tolerate jsonb, p_taints jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.alike_nodes(p_node_ids uuid[], p_classes hwqueue.placement_class[], p_which text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.allocate_for_class(p_class hwqueue.placement_class, p_node hwqueue.node, p_room hwqueue.headroom, INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
 
@@ -7650,8 +7492,6 @@ GRANT ALL ON FUNCTION hwqueue.assigned_leases(p_places jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.assignment_counts() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.assignment_state(p_lease uuid, p_node uuid) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_expires_after interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_expires_after interval) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_expires_after interval) TO hwqueue_admin;
@@ -7683,7 +7523,7 @@ REVOKE ALL ON FUNCTION hwqueue.begin_failing(p_run hwqueue.run, p_step integer, 
 
 REVOKE ALL ON FUNCTION hwqueue.begin_items(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p hwqueue.run_progress, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p_results jsonb, p_bad jsonb, p hwqueue.run_progress, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -7707,37 +7547,27 @@ REVOKE ALL ON FUNCTION hwqueue.booked_on(p_node uuid, p_leases uuid[]) FROM PUBL
 
 REVOKE ALL ON FUNCTION hwqueue.broken_checkpoints() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.broken_choices() FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.broken_counts() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.broken_everywhere() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.broken_gangs() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_joins() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_maps() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.broken_replacements() FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.broken_requirements(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_before jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_runs() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.broken_teams() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.broken_terms() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.but_defaults(p_value jsonb, p_kind text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cache_class_fleets(p_class_ids bigint[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cached_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cached_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.cached_kept_out_of(p_known jsonb, p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cached_range(p_class_id bigint, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -7768,7 +7598,7 @@ GRANT ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text) TO 
 GRANT ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.capacity_failures(p_class hwqueue.placement_class) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.capacity_failures(p_class hwqueue.placement_class, p_nodes uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -7790,9 +7620,9 @@ REVOKE ALL ON FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint) FROM PUB
 
 REVOKE ALL ON FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_after interval, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_extend(p_extend interval) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.check_extend(p_extend interval, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_gang_options(p_options jsonb, p_field text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.check_kept(p_lease uuid, p_value jsonb, p_field text, p_is_result boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text, p_most integer, p_code text) FROM PUBLIC;
 
@@ -7824,8 +7654,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_patterns(p_placement jsonb, p_field text) F
 
 REVOKE ALL ON FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_places(p_places jsonb, p_most integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.check_progress(p_reports jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_queue_names(p_queues text[]) FROM PUBLIC;
@@ -7834,8 +7662,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_range(p_value bigint, p_field text, p_min b
 
 REVOKE ALL ON FUNCTION hwqueue.check_request(p_queues text[], p_qty integer, p_claim_timeout interval) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_result(p_lease uuid, p_result jsonb, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.check_settlement(p_settlement jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_settlements(p_settle jsonb) FROM PUBLIC;
@@ -7843,8 +7669,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_settlements(p_settle jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.check_span(p_span interval, p_field text, p_min interval, p_max interval, p_range text, p_hint text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_step_name(p_name text, p_field text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.check_step_size(p_lease uuid, p_value jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea) TO hwqueue_operator;
@@ -7867,8 +7691,6 @@ GRANT ALL ON FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint) TO hwque
 
 REVOKE ALL ON FUNCTION hwqueue.choice_of(p_options jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.choice_story(p_lease hwqueue.lease, p_headline text, p_code text, OUT headline text, OUT code text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.choose_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.choose_by_score(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean, p_before hwqueue.later_class) FROM PUBLIC;
@@ -7879,17 +7701,15 @@ REVOKE ALL ON FUNCTION hwqueue.choose_cores(p_node hwqueue.node, p_used integer[
 
 REVOKE ALL ON FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, p_wanted uuid[], p_exclusivity text, p_room hwqueue.headroom) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.choose_entries(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_room hwqueue.headroom, p_left integer, INOUT promoted integer, INOUT picked hwqueue.picked_entries) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.choose_from_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.choose_in_queue(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_room hwqueue.headroom, p_left integer, p_promoted integer, p_on_fast_path boolean, OUT picked hwqueue.picked_entries, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.choose_seen(p_request hwqueue.claim_request, p_seen hwqueue.seen_entries, p_limit integer, p_node hwqueue.node, OUT ctids tid[], OUT term_deltas jsonb, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb, p_held jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, OUT queue_head hwqueue.queue_head, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT score double precision, OUT expires_at timestamp with time zone, OUT assignment jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.claim_beside_reserved(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_moves boolean, p_drawn bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, OUT classes bigint[], OUT blocked bigint[], OUT met bigint[]) FROM PUBLIC;
 
@@ -7908,7 +7728,7 @@ REVOKE ALL ON FUNCTION hwqueue.claim_holders(p_leases uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_no(p_token bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.claim_over_earmarks(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_before hwqueue.later_class) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.claim_reserved(p_request hwqueue.claim_request, p_state hwqueue.node_state) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval) TO hwqueue_worker;
@@ -7946,8 +7766,6 @@ REVOKE ALL ON FUNCTION hwqueue.class_options(p_options jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_part(p_step jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.class_scan_start(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_score(p_class_id bigint, p_node hwqueue.node, p_room hwqueue.headroom, p_queue hwqueue.queue, p_worth double precision[], p_now timestamp with time zone) FROM PUBLIC;
@@ -7972,8 +7790,6 @@ REVOKE ALL ON FUNCTION hwqueue.compare_tasks(p_defaults jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.compare_tasks(p_defaults jsonb) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.compare_tasks(p_defaults jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.compare_versions(p_left text, p_right text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb) TO hwqueue_admin;
@@ -7981,10 +7797,6 @@ GRANT ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_res
 REVOKE ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[]) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[]) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.compute_class_fleets(p_class_ids bigint[], p_now timestamp with time zone, OUT fits hwqueue.class_mask[], OUT registered integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.conditions_hold(p_conditions jsonb, p_run hwqueue.run, p_results jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text) TO hwqueue_operator;
@@ -8008,7 +7820,7 @@ GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_li
 
 REVOKE ALL ON FUNCTION hwqueue.count_members(p_gang hwqueue.gang, OUT waiting integer, OUT reserved integer, OUT running integer, OUT failed integer, OUT cancelled integer, OUT next_state text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_tenant text, OUT verdict text, OUT reason text, OUT opened integer, OUT closed integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_parents(p_run hwqueue.run, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p hwqueue.run_progress) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_rivals(p_class_ids bigint[], p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8036,7 +7848,7 @@ GRANT ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p
 
 REVOKE ALL ON FUNCTION hwqueue.current_actor() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.current_generation() FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.current_generation(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8058,7 +7870,7 @@ REVOKE ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_
 GRANT ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.deliver_signal(p_run uuid, p_step integer, p_name text, p_is_short boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.deliver_signal(p_run uuid, p_step integer, p_is_short boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.deliveries_from() FROM PUBLIC;
 
@@ -8112,8 +7924,6 @@ REVOKE ALL ON FUNCTION hwqueue.earmark_room(p_class hwqueue.placement_class, p_n
 
 REVOKE ALL ON FUNCTION hwqueue.earmark_start(p_gang_id uuid, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.earmarks_yield(p_leases uuid[], p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.edge_holds(p_wants text, p_state text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.edit_distance(p_name text, p_other text, p_most integer) FROM PUBLIC;
@@ -8137,8 +7947,6 @@ REVOKE ALL ON FUNCTION hwqueue.end_overrun(p_claim hwqueue.claim, p_now timestam
 REVOKE ALL ON FUNCTION hwqueue.end_parent_step(p_run hwqueue.run, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_step(p_run uuid, p_step integer, p_verdict hwqueue.step_verdict, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_numbers integer[], OUT leases jsonb, OUT held integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ending_reason(p_gang hwqueue.gang) FROM PUBLIC;
 
@@ -8183,8 +7991,6 @@ REVOKE ALL ON FUNCTION hwqueue.explain_rooms(p_gang hwqueue.gang, p_classes hwqu
 
 REVOKE ALL ON FUNCTION hwqueue.explain_waiting(p_class hwqueue.placement_class, p_lease uuid, p_eligible_at timestamp with time zone, p_deadline timestamp with time zone, p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT waits_until timestamp with time zone, OUT funnel jsonb, OUT sole_blockers jsonb, OUT nearest jsonb, OUT help jsonb, OUT pending bigint, OUT nodes_registered bigint, OUT nodes_live bigint, OUT nodes_matching bigint, OUT nodes_free bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.expr_failures(p_expr jsonb, p_node hwqueue.node, p_facts jsonb, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.expr_inputs(p_expr jsonb, OUT keys text[], OUT sees_rack boolean, OUT trusts text[], OUT ids uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_most integer, p_none bit varying, p_now timestamp with time zone) FROM PUBLIC;
@@ -8192,8 +7998,6 @@ REVOKE ALL ON FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_most integer, p_non
 REVOKE ALL ON FUNCTION hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.expr_words(p_expr jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.exprs_of(p_required jsonb, p_of_profile boolean) FROM PUBLIC;
 
@@ -8255,11 +8059,13 @@ REVOKE ALL ON FUNCTION hwqueue.find_spawn_queue(p_queue text, p_task text) FROM 
 
 REVOKE ALL ON FUNCTION hwqueue.find_webhook(p_name text, p_locks boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.find_workflow(p_name text, p_version integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.find_workflow(p_name text, p_options jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.finish_replacement(p_row hwqueue.replacement, p_has_run boolean, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.finish_run(p_run uuid, p_failed integer, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.first_failure(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.first_live_entry(p_queue_id integer, p_or_mark boolean, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_blocked boolean, OUT is_mark boolean) FROM PUBLIC;
 
@@ -8267,9 +8073,7 @@ REVOKE ALL ON FUNCTION hwqueue.first_step_error(p_run hwqueue.run) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fit_at_head(p_node uuid, p_class_id bigint, p_limit integer, OUT fitting integer, OUT assignment jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.fit_devices_at_head(p_node uuid, p_profile_id bigint, p_queue_id integer, p_class_id bigint, p_tasks text[], OUT fits boolean, OUT assignment jsonb, OUT gpu_used integer[], OUT score double precision) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.fit_at_head(p_node uuid, p_class_id bigint, p_limit integer, p_profile_id bigint, p_queue_id integer, p_tasks text[], OUT fitting integer, OUT assignment jsonb, OUT gpu_used integer[], OUT score double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom, p_worth double precision[]) FROM PUBLIC;
 
@@ -8281,13 +8085,11 @@ REVOKE ALL ON FUNCTION hwqueue.fixed_affinity(p_class hwqueue.placement_class, p
 
 REVOKE ALL ON FUNCTION hwqueue.fixed_part(p_name text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.flag_awaited(p_leases uuid[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.flag_waiting(p_queue_ids integer[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fleet_facts(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_nodes uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fleet_headline(p_snapshot hwqueue.fleet_snapshot) FROM PUBLIC;
 
@@ -8302,8 +8104,6 @@ REVOKE ALL ON FUNCTION hwqueue.follow_ends(p_run hwqueue.run, p_progress hwqueue
 REVOKE ALL ON FUNCTION hwqueue.follow_nested(p_run uuid, p_step integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.follow_parent(p_run uuid) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.forget_bound() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid) FROM PUBLIC;
 
@@ -8335,15 +8135,11 @@ REVOKE ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint) FROM PU
 GRANT ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.gang_step_headline(p_step hwqueue.step, p_defined hwqueue.workflow_step, p_gang uuid) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.gang_story(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_wait_words(p_gang hwqueue.gang) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_ways(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_kinds integer, p_size integer, p_places jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.gang_words(p_gang uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer, p_after uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer, p_after uuid) TO hwqueue_producer;
@@ -8512,8 +8308,6 @@ REVOKE ALL ON FUNCTION hwqueue.is_unmatched(p_fit hwqueue.class_mask, p_live bit
 
 REVOKE ALL ON FUNCTION hwqueue.is_unseen(p_xid xid8, p_unseen xid8[], p_next_xid xid8) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_version(p_version text, p_kind text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.isolated_resources(p_isolation jsonb, p_resources jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.isolation_conflicts(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
@@ -8570,17 +8364,11 @@ REVOKE ALL ON FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue
 
 REVOKE ALL ON FUNCTION hwqueue.kept_level(p_outer jsonb, p_inner jsonb, p_mode text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease uuid) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.kept_out_words(p_domain text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.keys_of(p_kind text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.kind_keys(p_kind text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.known_ends(p_node_ids uuid[]) FROM PUBLIC;
 
@@ -8766,8 +8554,6 @@ REVOKE ALL ON FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_ended(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_state text, p_fit text, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
@@ -8815,8 +8601,6 @@ REVOKE ALL ON FUNCTION hwqueue.may_be_missing(p_gang hwqueue.gang) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.may_be_tried(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.may_not_go_on(p_everywhere hwqueue.everywhere) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.members_needed(p_gang hwqueue.gang, p_waiting integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.mentions_label(p_class hwqueue.placement_class, p_keys text[]) FROM PUBLIC;
@@ -8849,7 +8633,7 @@ REVOKE ALL ON FUNCTION hwqueue.near_class(p_run hwqueue.run, p_step integer, p_n
 
 REVOKE ALL ON FUNCTION hwqueue.near_items(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_requests hwqueue.spawn_request[], p_bad uuid[], p_now timestamp with time zone, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.near_nodes(p_near jsonb, p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.near_origin(p_near jsonb, p_part jsonb) FROM PUBLIC;
 
@@ -8892,8 +8676,6 @@ REVOKE ALL ON FUNCTION hwqueue.node_anchors(p_node uuid, p_resources uuid[]) FRO
 REVOKE ALL ON FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.node_generation(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_headroom(p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
 
@@ -9001,8 +8783,6 @@ REVOKE ALL ON FUNCTION hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.ste
 
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.open_run(p_run hwqueue.run, p_released integer[], p_skipped integer[], p_reasons text[], p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.open_wait(p_claim hwqueue.claim, p_wait jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.operator_taints(p_node uuid) FROM PUBLIC;
@@ -9072,9 +8852,9 @@ REVOKE ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_clas
 GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.place_sums(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.place_verdict(p_reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.place_words(p_domain text, p_place text) FROM PUBLIC;
 
@@ -9089,8 +8869,6 @@ REVOKE ALL ON FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT patter
 REVOKE ALL ON FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step integer, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.planned_step(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_asks_origins boolean, OUT class hwqueue.placement_class, OUT came_from jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_most integer) FROM PUBLIC;
 
@@ -9237,6 +9015,8 @@ REVOKE ALL ON FUNCTION hwqueue.read_page(p_filter jsonb, p_states text[], p_limi
 
 REVOKE ALL ON FUNCTION hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.read_places(p_places jsonb, p_most integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_has_devices boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_queue_heads(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_pinned integer[]) FROM PUBLIC;
@@ -9257,7 +9037,7 @@ REVOKE ALL ON FUNCTION hwqueue.read_state_page(p_filter hwqueue.lease_filter, p_
 
 REVOKE ALL ON FUNCTION hwqueue.read_step(p_step jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_step_options(p_options jsonb, p_field text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_step_options(p_options jsonb, p_kind text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_update_call(p_run hwqueue.run, p_changes jsonb, p_steps text[], OUT changes jsonb, OUT named integer[]) FROM PUBLIC;
 
@@ -9284,8 +9064,6 @@ REVOKE ALL ON FUNCTION hwqueue.reap_part(p_part text, p_most integer, p_limit in
 
 REVOKE ALL ON FUNCTION hwqueue.reap_positions(p_sweeps boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_scheduled(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.reap_teams(p_looks text[], p_limit integer, p_budget interval, p_from hwqueue.reap_cursor, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_tolerated(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
@@ -9299,8 +9077,6 @@ REVOKE ALL ON FUNCTION hwqueue.rebind_classes(p_class_ids bigint[], p_waits bool
 REVOKE ALL ON FUNCTION hwqueue.recent_due_scan(p_queues text[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.recheck_claims(p_node uuid, p_leases uuid[], p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.recount(p_run hwqueue.run) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.recount_claims(p_node uuid, p_class_id bigint) FROM PUBLIC;
 
@@ -9317,8 +9093,6 @@ GRANT ALL ON FUNCTION hwqueue.redeliver(p_name text, p_delivery uuid, p_limit in
 REVOKE ALL ON FUNCTION hwqueue.refresh_fleet_cache(p_class_id bigint, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refresh_node_state(p_node uuid) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.refresh_reach(p_class_ids bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse(p_code text, p_message text, p_detail jsonb, p_hint text) FROM PUBLIC;
 
@@ -9346,8 +9120,6 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_step_change(p_lease hwqueue.lease, p_chang
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_step_lease(p_lease hwqueue.lease, p_what text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.refuse_taken(p_lease hwqueue.lease) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_wire(p_reason text, p_offset integer, p_field text, p_class text) FROM PUBLIC;
@@ -9368,15 +9140,13 @@ REVOKE ALL ON FUNCTION hwqueue.release_steps(p_run hwqueue.run, p hwqueue.run_pr
 
 REVOKE ALL ON FUNCTION hwqueue.release_words(p_lease hwqueue.lease, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.remaining_count(p_term_id bigint, p_recount jsonb, p_place text, p_expired boolean, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.remaining_count(p_term_id bigint, p_recount jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.remove_claim(p_lease uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.remove_leases(p_leases uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.repair_positions() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.replacement_words(p_lease uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.replaces_of(p_options jsonb) FROM PUBLIC;
 
@@ -9471,9 +9241,11 @@ REVOKE ALL ON FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p
 
 REVOKE ALL ON FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.room_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_lacks integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.room_masks(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval) TO hwqueue_admin;
@@ -9506,8 +9278,6 @@ GRANT ALL ON FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_na
 
 REVOKE ALL ON FUNCTION hwqueue.scan_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.scan_floor(p_term_id bigint, p_places text[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.scan_nodes(p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.scan_range(p_class hwqueue.placement_class, p_now timestamp with time zone) FROM PUBLIC;
@@ -9519,7 +9289,7 @@ GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_planner;
 GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.scope_includes(p_nodes jsonb, p_rack bigint, p_labels jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.scope_exprs(p_nodes jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.seconds_since(p_at timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9560,7 +9330,7 @@ GRANT ALL ON FUNCTION hwqueue.set_prices(p_queue text, p_prices jsonb, p_ttl int
 REVOKE ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.set_run_state(p_run uuid, p_state text, p_reason text, p_detail jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.set_run_state(p_run uuid, p_state text, p_reason text, p_detail jsonb, p_stops integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb) TO hwqueue_operator;
@@ -9590,8 +9360,6 @@ REVOKE ALL ON FUNCTION hwqueue.settle_lists(p_node uuid, p_settle jsonb, p_plain
 REVOKE ALL ON FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.shared_level(p_settings jsonb, p_level jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.shared_rooms(p_gangs uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room hwqueue.headroom, p_custom jsonb, p_cpu_isolation text) FROM PUBLIC;
 
@@ -9652,7 +9420,7 @@ REVOKE ALL ON FUNCTION hwqueue.spawn_options() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_placement(p_options jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_queue hwqueue.queue, p_revived integer[], p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_queue hwqueue.queue, p_known uuid[], p_bad uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9669,8 +9437,6 @@ REVOKE ALL ON FUNCTION hwqueue.spread_counts(p_spread jsonb, p_class hwqueue.pla
 
 REVOKE ALL ON FUNCTION hwqueue.spread_counts_node(p_spread jsonb, p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spread_failure(p_spread jsonb, p_index integer, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spread_score(p_class hwqueue.placement_class, p_facts jsonb, p_recounts jsonb, p_counts jsonb, p_now timestamp with time zone) FROM PUBLIC;
@@ -9681,19 +9447,19 @@ REVOKE ALL ON FUNCTION hwqueue.stamp_changes(p_limit integer, p_from timestamp w
 
 REVOKE ALL ON FUNCTION hwqueue.stamp_retired(p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid, p_failures integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.start_time(p_run hwqueue.run, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.step_class(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, OUT queue_id integer, OUT class_id bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.step_class(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_is_dry boolean, OUT target hwqueue.spawn_target, OUT class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.step_content(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_target hwqueue.spawn_target) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.step_content(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_target hwqueue.spawn_target) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_error(p_step hwqueue.step, p_of_lease jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.step_origins(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_defaults jsonb, p_placement jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.step_origins(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_defaults jsonb, p_placement jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads integer[], p_run_if jsonb, p_most integer, OUT params jsonb, OUT bad jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads integer[], p_run_if jsonb, p_most integer, OUT params jsonb, OUT results jsonb, OUT bad jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_request(p_run hwqueue.run, p_step integer, p_lease uuid, p_class bigint, p_what text[], p_params jsonb, p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9788,8 +9554,6 @@ REVOKE ALL ON FUNCTION hwqueue.tags_placement(p_tags jsonb, p_field text) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.taint_effect(p_effect jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.taint_integer(p_value text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb) TO hwqueue_admin;
@@ -9804,7 +9568,7 @@ REVOKE ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit 
 GRANT ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], OUT free integer[], OUT revived integer[], OUT with_items integer[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], OUT free integer[], OUT revived uuid[], OUT with_items integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer) TO hwqueue_worker;
@@ -9824,7 +9588,9 @@ REVOKE ALL ON FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp wi
 
 REVOKE ALL ON FUNCTION hwqueue.take_room_back(p_gang hwqueue.gang, p_goes_on boolean, p_is_earmark boolean, p_reason text, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_run_signal(p_run uuid, p_name text, p_step integer, OUT payload jsonb, OUT is_held boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_run_key(p_run hwqueue.run, p_key text, p_content bytea, p_on_conflict text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.take_run_signal(p_run uuid, p_step integer, OUT payload jsonb, OUT is_held boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text, p_name text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text, p_name text) TO hwqueue_worker;
@@ -9832,19 +9598,19 @@ GRANT ALL ON FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal
 
 REVOKE ALL ON FUNCTION hwqueue.take_unique_key(p_spawns hwqueue.spawn_request[], p_ordinal integer, p_tenant text, p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_unique_run(p_run hwqueue.run, p_on_conflict text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.taken_instead(p_lease hwqueue.lease) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.team_words(p_lease uuid, p_gang uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_anchors(p_spec jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_domain(p_spec jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node, p_recount jsonb, p_now timestamp with time zone, p_own jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node, p_now timestamp with time zone, p_own jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.term_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.term_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_nodes uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_item(p_selector jsonb, p_tenants jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
@@ -9892,6 +9658,8 @@ REVOKE ALL ON FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_leas
 
 REVOKE ALL ON FUNCTION hwqueue.try_those_behind(p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.try_words(p_reason text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.type_words(p_expr jsonb, p_value jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid) FROM PUBLIC;
@@ -9899,8 +9667,6 @@ GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.undated_taints(p_taints jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.unfull_mask(p_none bit varying) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unique_key(p_options jsonb) FROM PUBLIC;
 
@@ -9911,8 +9677,6 @@ REVOKE ALL ON FUNCTION hwqueue.unknown_names(p_exprs jsonb, p_custom jsonb, p_no
 REVOKE ALL ON FUNCTION hwqueue.unserved_part(p_queues text[], p_tasks text[], p_queue text, p_task text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unserved_words(p_queue text, p_task text, p_queues text[], p_tasks text[], p_any_queue boolean, p_tells_nearest boolean) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.unserving_nodes(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text) TO hwqueue_operator;
@@ -9942,9 +9706,7 @@ GRANT ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps 
 
 REVOKE ALL ON FUNCTION hwqueue.update_waiting(p_run hwqueue.run, p_update jsonb, p_named integer[], OUT due integer[], OUT changed integer[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.updated_level(p_level jsonb, p_update jsonb, p_field text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.updated_placement(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_asked jsonb, p_update jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.updated_placement(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_asked jsonb, p_update jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.updated_run(p_run hwqueue.run, p_update jsonb) FROM PUBLIC;
 
@@ -9964,13 +9726,7 @@ GRANT ALL ON FUNCTION hwqueue.verify_invariants() TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.version_in_range(p_version text, p_range text, p_kind text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.version_placement(p_run hwqueue.run) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.version_prerelease(p_version text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.version_segments(p_version text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.versioned_run(p_run hwqueue.run, p_update jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.version_placement(p_run hwqueue.run, p_update jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.visible_now(OUT unseen xid8[], OUT next_xid xid8) FROM PUBLIC;
 
@@ -10033,8 +9789,6 @@ REVOKE ALL ON FUNCTION hwqueue.with_defaults(p_options jsonb, p_defaults jsonb) 
 
 REVOKE ALL ON FUNCTION hwqueue.without_nulls(p_object jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.without_steps(p_workflow hwqueue.workflow) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.worth_gain(p_gpu_count integer, p_gpu_milli integer, p_room hwqueue.headroom, p_worth double precision[]) FROM PUBLIC;
@@ -10055,7 +9809,7 @@ REVOKE ALL ON FUNCTION hwqueue.write_low_water(p_marks hwqueue.low_water, p_tier
 
 REVOKE ALL ON FUNCTION hwqueue.write_replacements(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.write_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone, OUT run_id uuid, OUT created boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.write_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone, OUT run_id uuid, OUT created boolean, OUT state text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
 

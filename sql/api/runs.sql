@@ -221,6 +221,8 @@ $$;
 -- Locks: the run. Raises: QHF03, QHF04, QHA02. Idempotent.
 create or replace function hwqueue.pause_workflow_run(p_run uuid) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_run hwqueue.run := hwqueue.lock_run(p_run);

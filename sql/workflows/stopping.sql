@@ -24,7 +24,7 @@ end
 $$;
 
 -- Changes the state of a run that has not ended: its nested runs follow, and advance_workflows releases what
--- was held. p_stops: it stops, and this ends so many of its steps at once; null: it goes on.
+-- was held. p_stops: it stops; up to this number of its steps end at once. Null: it goes on.
 -- Locks: the caller holds the run; as stop_run.
 create or replace function hwqueue.set_run_state(p_run uuid, p_state text, p_reason text default null,
   p_detail jsonb default null, p_stops int default null) returns void

@@ -87,7 +87,8 @@ NESTED = Scene("end", [Light(Colour.RED)], Scene("start"))
     ("kind", "value", "written"),
     [
         *((Any, {"a": [1]}, {"a": [1]}), (None, None, None), (bool, True, True), (int, 3, 3)),
-        *((float, 0.5, 0.5), (float, 1e16, 10**16), (str, "ü", "ü"), (list[int], [1, 2], [1, 2]), (Sequence[int], [1, 2], [1, 2])),
+        *((float, 0.5, 0.5), (float, 1e16, 10**16), (str, "ü", "ü")),
+        *((list[int], [1, 2], [1, 2]), (Sequence[int], [1, 2], [1, 2])),
         *((tuple[int, ...], (1, 2), [1, 2]), (tuple[int, str], (1, "a"), [1, "a"])),
         (tuple, (1, "a"), [1, "a"]),
         (dict[str, Light], {"a": Light(Colour.RED)}, {"a": {"colour": "red", "watts": 40.0}}),
