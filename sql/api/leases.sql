@@ -115,7 +115,8 @@ declare
   v_at timestamptz;
   v_now timestamptz;
 begin
-  perform hwqueue.require_read_committed(), hwqueue.check_changes(p_changes);
+  perform hwqueue.require_read_committed();
+  perform hwqueue.check_changes(p_changes);
   if p_changes ->> 'queue' is not null then  -- takes a transaction id: the queue is not deleted meanwhile
     v_queue := (hwqueue.find_spawn_queue(hwqueue.json_text(p_changes -> 'queue', 'changes.queue', 100),
       null)).queue;
@@ -188,7 +189,8 @@ declare
   v_state text;
 begin
   perform set_config('hwqueue.ended', '', true);  -- note_ended fills the list
-  perform hwqueue.require_read_committed(), hwqueue.check_payload(to_jsonb(p_reason), 'p_reason', 1024);
+  perform hwqueue.require_read_committed();
+  perform hwqueue.check_payload(to_jsonb(p_reason), 'p_reason', 1024);
   if (hwqueue.take_entry(p_lease)).lease_id is not null then
     perform hwqueue.lease_ended(array[p_lease], 'cancelled', jsonb_build_object('reason', 'cancelled',
       'detail', p_reason), concat_ws(': ', 'cancelled while it waited', p_reason));

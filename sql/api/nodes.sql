@@ -544,7 +544,8 @@ returns table (lease_id uuid, queue text, task_name text, tenant text, service_i
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
-  perform hwqueue.require_all_tenants(), hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'ask for fewer');
+  perform hwqueue.require_all_tenants();
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'ask for fewer');
   return query
     select r.lease_id, q.name, l.task_name, c.tenant, c.service_id, r.claim_token, r.attempt,
            r.claimed_at, nullif(r.expires_at, 'infinity'),

@@ -19,7 +19,8 @@ declare
   v_row hwqueue.queue;
   v_existing hwqueue.queue;
 begin
-  perform hwqueue.require_all_tenants(), hwqueue.check_name(p_queue, 'queue');
+  perform hwqueue.require_all_tenants();
+  perform hwqueue.check_name(p_queue, 'queue');
   v_row := hwqueue.apply_policy(hwqueue.default_policy(), coalesce(p_policy, '{}'));
   v_row.queue_id := nextval('hwqueue.queue_queue_id_seq');
   v_row.name := p_queue;

@@ -410,7 +410,8 @@ language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp set max_parallel_workers_per_gather = 0
 as $$
 begin
-  perform hwqueue.require_all_tenants(), hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'ask for fewer');
+  perform hwqueue.require_all_tenants();
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'ask for fewer');
   return query
     select r.lease_id, q.name, l.task_name, c.tenant, r.attempt::int, n.name, r.claimed_at,
            nullif(r.expires_at, 'infinity'), r.stop_reason, hwqueue.progress_of(r.lease_id, r.claim_token)

@@ -20,7 +20,8 @@ as $$
 declare
   v_defaults jsonb;
 begin
-  perform hwqueue.require_all_tenants(), hwqueue.check_name(p_task, 'task', 200);
+  perform hwqueue.require_all_tenants();
+  perform hwqueue.check_name(p_task, 'task', 200);
   v_defaults := hwqueue.check_defaults(p_task, p_defaults);
   perform hwqueue.sync_tasks(jsonb_build_object(p_task, v_defaults), null, true);
   update hwqueue.task t set by_hand = true where t.name = p_task and not t.by_hand;

@@ -47,7 +47,8 @@ declare
   v_now timestamptz := hwqueue.clock();
   v_expires_at timestamptz := hwqueue.check_expiry(p_expires_at, p_expires_after, v_now);
 begin
-  perform hwqueue.require_all_tenants(), hwqueue.check_name(p_name, 'p_name');
+  perform hwqueue.require_all_tenants();
+  perform hwqueue.check_name(p_name, 'p_name');
   if octet_length(p_secret_sha256) is distinct from 32 then
     perform hwqueue.refuse_field('QHA01', 'p_secret_sha256', 'must be the 32 bytes of a sha256',
       'make a secret of at least 32 random bytes and give its hash');

@@ -25,7 +25,8 @@ declare
   v_old hwqueue.webhook;
   v_now timestamptz := hwqueue.clock();
 begin
-  perform hwqueue.require_all_tenants(), hwqueue.check_name(p_name, 'p_name');
+  perform hwqueue.require_all_tenants();
+  perform hwqueue.check_name(p_name, 'p_name');
   if strpos(p_name, '/') > 0 then
     perform hwqueue.refuse_field('QHA01', 'p_name', 'has a slash',
       'names of webhooks are parts of paths of the HTTP API: leave out slashes');
