@@ -22,7 +22,11 @@ _VALUE = re.compile(rf"({_NAME})?")
 _KEY = re.compile(rf"([a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_NAME}")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _OPS = {
-    **{"In": "in", "NotIn": "not_in", "Exists": "exists", "DoesNotExist": "does_not_exist", "Gt": "gt"},
+    "In": "in",
+    "NotIn": "not_in",
+    "Exists": "exists",
+    "DoesNotExist": "does_not_exist",
+    "Gt": "gt",
     "Lt": "lt",
 }
 

@@ -183,8 +183,13 @@ def test_the_host_name_is_the_node_where_it_tells_nodes_apart(hosts: list[str | 
 def test_both_policies_of_a_spread() -> None:
     """Written where they are not the default, which is the same on both sides."""
     spread = {
-        **{"topology_key": "zone", "max_skew": 1, "when": "DoNotSchedule", "selector": {}, "min_domains": 1},
-        **{"node_affinity_policy": "honor", "node_taints_policy": "honor"},
+        "topology_key": "zone",
+        "max_skew": 1,
+        "when": "DoNotSchedule",
+        "selector": {},
+        "min_domains": 1,
+        "node_affinity_policy": "honor",
+        "node_taints_policy": "honor",
     }
     [translated] = translate(made("spread", {"spread": [spread]})).placement["spread"]
     assert translated == {
@@ -274,10 +279,18 @@ def test_penalty_nodes_and_job_anti_affinity_add_up() -> None:
 @pytest.mark.parametrize(
     ("pattern", "name", "matches"),
     [
-        *(("foo.*", "foo.socket", True), ("foo.*", "foo/a", False), ("*", "a/b", False)),
-        *(("foo@?.service", "foo@1.service", True), ("foo@?.service", "foo@10.service", False)),
-        *(("[^a-c]x", "dx", True), ("[^a-c]x", "bx", False), ("[a-c]x", "bx", True), (r"a\*", "a*", True)),
-        *((r"a\*", "ab", False), ("a+b", "a+b", True), ("a+b", "aab", False)),
+        ("foo.*", "foo.socket", True),
+        ("foo.*", "foo/a", False),
+        ("*", "a/b", False),
+        ("foo@?.service", "foo@1.service", True),
+        ("foo@?.service", "foo@10.service", False),
+        ("[^a-c]x", "dx", True),
+        ("[^a-c]x", "bx", False),
+        ("[a-c]x", "bx", True),
+        (r"a\*", "a*", True),
+        (r"a\*", "ab", False),
+        ("a+b", "a+b", True),
+        ("a+b", "aab", False),
     ],
 )
 def test_globs(pattern: str, name: str, matches: bool) -> None:

@@ -202,8 +202,10 @@ def test_a_missing_schema_exits_with_4(empty_dsn: str) -> None:
     ("line", "complaint"),
     [
         (["db", "check", "--dsn", "nonsense"], "--dsn is not a connection string"),
-        *((["db", "start", "--port", "70000"], "65535"), (["db", "start", "--port", "x"], "--port")),
-        *((["db", "sideways"], "sideways"), (["--nonsense"], "--nonsense")),
+        (["db", "start", "--port", "70000"], "65535"),
+        (["db", "start", "--port", "x"], "--port"),
+        (["db", "sideways"], "sideways"),
+        (["--nonsense"], "--nonsense"),
     ],
 )
 def test_usage_errors_exit_with_2(line: list[str], complaint: str) -> None:

@@ -30,8 +30,10 @@ from hwqueue.schema import Drift
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        *(("db status --json", "--json db status"), ("db status --dsn x -v", "--dsn x -v db status")),
-        *(("db status --dsn=x", "--dsn=x db status"), ("--json db status", "--json db status")),
+        ("db status --json", "--json db status"),
+        ("db status --dsn x -v", "--dsn x -v db status"),
+        ("db status --dsn=x", "--dsn=x db status"),
+        ("--json db status", "--json db status"),
         ("db status --dsn", "--dsn db status"),
         ("lease spawn -- --json", "lease spawn -- --json"),
         ("run python -v --dsn x --json", "run python -v --dsn x --json"),
@@ -170,12 +172,18 @@ def test_json_of_what_the_queue_returns() -> None:
 @pytest.mark.parametrize(
     ("kind", "code"),
     [
-        *((errors.LeaseNotFound, ExitCode.NOT_FOUND), (errors.QueueUnknown, ExitCode.NOT_FOUND)),
-        *((errors.NodeUnknown, ExitCode.NOT_FOUND), (errors.RunNotFound, ExitCode.NOT_FOUND)),
-        *((errors.WorkflowInvalid, ExitCode.USAGE), (errors.PlacementInvalid, ExitCode.USAGE)),
-        *((errors.BadArgument, ExitCode.USAGE), (errors.ConfigError, ExitCode.USAGE)),
-        *((errors.SchemaTooOld, ExitCode.SCHEMA), (errors.SchemaTooNew, ExitCode.SCHEMA)),
-        *((errors.LeaseLost, ExitCode.FAILED), (errors.EmbeddedError, ExitCode.FAILED)),
+        (errors.LeaseNotFound, ExitCode.NOT_FOUND),
+        (errors.QueueUnknown, ExitCode.NOT_FOUND),
+        (errors.NodeUnknown, ExitCode.NOT_FOUND),
+        (errors.RunNotFound, ExitCode.NOT_FOUND),
+        (errors.WorkflowInvalid, ExitCode.USAGE),
+        (errors.PlacementInvalid, ExitCode.USAGE),
+        (errors.BadArgument, ExitCode.USAGE),
+        (errors.ConfigError, ExitCode.USAGE),
+        (errors.SchemaTooOld, ExitCode.SCHEMA),
+        (errors.SchemaTooNew, ExitCode.SCHEMA),
+        (errors.LeaseLost, ExitCode.FAILED),
+        (errors.EmbeddedError, ExitCode.FAILED),
     ],
 )
 def test_errors_become_exit_codes(

@@ -137,8 +137,14 @@ def test_a_table_fits(seeded: str, names: dict[str, Any], tables: list[Sequence[
 
 AT = datetime(2030, 1, 31, 17, tzinfo=UTC)
 ROW: Row = {
-    **{"lease_id": UUID(int=2**127 + 5), "queue": "renders", "task": "draw", "state": "failed"},
-    **{"priority": 0, "attempt": "1/3", "created_at": AT, "labels": {"zone": "a", "gpu": 2}},
+    "lease_id": UUID(int=2**127 + 5),
+    "queue": "renders",
+    "task": "draw",
+    "state": "failed",
+    "priority": 0,
+    "attempt": "1/3",
+    "created_at": AT,
+    "labels": {"zone": "a", "gpu": 2},
     "error": "ValueError: " + "a word " * 20,
 }
 

@@ -60,8 +60,10 @@ def test_raw_bytes_are_never_taken_for_text(vector: Vector, tmp_path: Path) -> N
 def test_for_people_and_what_it_means() -> None:
     assert run("decode", TEXTS[0]).stdout.splitlines() == [
         "category  strength   direction  target_type  target",
-        *("topology  preferred  away       rack_id      42", "cpu_isolation    whole_core"),
-        *("gpu_exclusivity  -", "skipped_tags     0x7777"),
+        "topology  preferred  away       rack_id      42",
+        "cpu_isolation    whole_core",
+        "gpu_exclusivity  -",
+        "skipped_tags     0x7777",
     ]
     empty = run("decode", "")
     assert empty.stderr == "no affinity\n"

@@ -94,8 +94,10 @@ async def test_many_are_completed_by_one_call(client: AsyncClient, queue: str, n
 
 async def test_claims_that_are_none(client: AsyncClient) -> None:
     wrong: list[tuple[Any, str]] = [
-        *(([(uuid4(), 1), ("x", 1)], "claims[1].lease_id"), ([(uuid4(), "1")], "claims[0].claim_token")),
-        *(([(uuid4(), 1 << 63)], "claims[0].claim_token"), ([uuid4()], "claims[0]")),
+        ([(uuid4(), 1), ("x", 1)], "claims[1].lease_id"),
+        ([(uuid4(), "1")], "claims[0].claim_token"),
+        ([(uuid4(), 1 << 63)], "claims[0].claim_token"),
+        ([uuid4()], "claims[0]"),
     ]
     for claims, field in wrong:
         with pytest.raises(errors.BadArgument) as caught:
@@ -134,7 +136,10 @@ async def test_settle_and_claim(client: AsyncClient, queue: str, node: Node) -> 
     ]
     answer = await client.settle_and_claim(node.node_id, node.epoch, settlements, [queue], qty=5)
     assert [(s.ordinal, s.verdict, s.state) for s in answer.settled] == [
-        *((1, "ok", "completed"), (2, "ok", "failed"), (3, "finished", "completed"), (4, "ok", "scheduled")),
+        (1, "ok", "completed"),
+        (2, "ok", "failed"),
+        (3, "finished", "completed"),
+        (4, "ok", "scheduled"),
         (5, "bad_token", "claimed"),
     ]
     assert [claim.params for claim in answer.claimed] == [{"n": 4}]

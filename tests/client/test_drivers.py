@@ -326,9 +326,13 @@ async def everything(client: Any, node_id: UUID) -> list[Any]:
         await client.node_claims(node_id),
         await client.match_nodes({"resources": {"gpu": 1}}),
         await client.match_page({"resources": {"gpu": 9}}),
-        *(await client.list_events(), await client.node_usage(), await client.tag_distribution(label="zone")),
-        *(await client.placement_class_stats(queue="work"), await client.pending_reasons(queue="work")),
-        *(await client.queue_depth(), await client.schema_version()),
+        await client.list_events(),
+        await client.node_usage(),
+        await client.tag_distribution(label="zone"),
+        await client.placement_class_stats(queue="work"),
+        await client.pending_reasons(queue="work"),
+        await client.queue_depth(),
+        await client.schema_version(),
     ]
     return found
 

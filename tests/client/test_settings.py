@@ -79,8 +79,11 @@ class Seen:
         assert await client.set_node_expiry(week) is not None
         secret = await client.check_token(SECRET)
         return [
-            *(await client.get_lease(self.lease), await client.list_tokens(), secret.tenant),
-            *(await client.list_leases(), await client.list_queues()),
+            await client.get_lease(self.lease),
+            await client.list_tokens(),
+            secret.tenant,
+            await client.list_leases(),
+            await client.list_queues(),
             [(node.node_id, node.seen_at) for node in await client.list_nodes()],
             await client.lease_history(self.lease),
             await client.set_node_expiry(week),
@@ -199,8 +202,12 @@ def test_an_upgrade_makes_the_same(empty_dsn: str) -> None:
 
 def lines(seen: Seen) -> list[tuple[str, ...]]:
     return [
-        *(("lease", "list"), ("lease", "show", str(seen.lease)), ("queue", "list"), ("node", "list")),
-        *(("token", "list"), ("db", "status")),
+        ("lease", "list"),
+        ("lease", "show", str(seen.lease)),
+        ("queue", "list"),
+        ("node", "list"),
+        ("token", "list"),
+        ("db", "status"),
     ]
 
 

@@ -269,8 +269,10 @@ async def test_an_async_step_is_called_again_within_the_run() -> None:
         (OSError("one call"), 1),
         (ValueError("another one"), Retrying(3, AT_ONCE, on=OSError)),
         (ValueError("another one"), Retrying(3, AT_ONCE, on=(OSError, KeyError))),
-        *((Retry("later"), Retrying(3, AT_ONCE)), (Reject("never"), Retrying(3, AT_ONCE))),
-        *((Snooze(after=HOUR), Retrying(3, AT_ONCE)), (LeaseLost("gone"), Retrying(3, AT_ONCE))),
+        (Retry("later"), Retrying(3, AT_ONCE)),
+        (Reject("never"), Retrying(3, AT_ONCE)),
+        (Snooze(after=HOUR), Retrying(3, AT_ONCE)),
+        (LeaseLost("gone"), Retrying(3, AT_ONCE)),
     ],
 )
 def test_what_is_not_called_again(error: Exception, retry: Retrying | int | None) -> None:
@@ -297,9 +299,19 @@ def test_a_cancelled_handler_does_not_wait_for_the_next_call() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        *({"attempts": 0}, {"attempts": 101}, {"attempts": True}, {"attempts": 2.0}),
-        *({"delay": timedelta(minutes=6)}, {"delay": -HOUR}, {"delay": 1}, {"longest": HOUR}),
-        *({"factor": 0.5}, {"factor": 11}, {"on": ()}, {"on": BaseException}, {"on": "OSError"}),
+        {"attempts": 0},
+        {"attempts": 101},
+        {"attempts": True},
+        {"attempts": 2.0},
+        {"delay": timedelta(minutes=6)},
+        {"delay": -HOUR},
+        {"delay": 1},
+        {"longest": HOUR},
+        {"factor": 0.5},
+        {"factor": 11},
+        {"on": ()},
+        {"on": BaseException},
+        {"on": "OSError"},
     ],
 )
 def test_a_policy_that_is_not_possible(wrong: dict[str, Any]) -> None:

@@ -99,8 +99,13 @@ def test_a_decorated_function_may_be_a_map() -> None:
 
     assert flow.workflow.as_json()["steps"] == [
         {
-            **{"name": "words", "kind": "map", "task": "count.words", "queue": "work"},
-            **{"params": {"shard": {"$item": []}}, "max_parallel": 2, "tolerate": 1},
+            "name": "words",
+            "kind": "map",
+            "task": "count.words",
+            "queue": "work",
+            "params": {"shard": {"$item": []}},
+            "max_parallel": 2,
+            "tolerate": 1,
             "over": {"$input": ["shards"]},
         }
     ]

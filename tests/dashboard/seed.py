@@ -70,8 +70,12 @@ SCORING: dict[str, Any] = {
     "queue": "workflows",
     "steps": [
         {
-            **{"name": "score", "kind": "map", "task": "score", "over": {"$input": ["shards"]}},
-            **{"params": {"shard": {"$item": []}}, "tolerate": 1},
+            "name": "score",
+            "kind": "map",
+            "task": "score",
+            "over": {"$input": ["shards"]},
+            "params": {"shard": {"$item": []}},
+            "tolerate": 1,
         }
     ],
 }
@@ -92,8 +96,13 @@ RELEASING: dict[str, Any] = {
         {"name": "brief", "kind": "wait", "signal": "briefed"},
         {"name": "list", "task": "list", "after": ["brief"]},
         {
-            **{"name": "score", "kind": "map", "task": "score", "over": {"$input": ["shards"]}},
-            **{"after": ["list"], "max_parallel": 12, "tolerate": 3},
+            "name": "score",
+            "kind": "map",
+            "task": "score",
+            "over": {"$input": ["shards"]},
+            "after": ["list"],
+            "max_parallel": 12,
+            "tolerate": 3,
         },
         {"name": "index", "kind": "workflow", "workflow": "nightly-index", "after": ["list"]},
         {"name": "cool-down", "kind": "sleep", "for": "6 h", "after": ["list"]},

@@ -180,7 +180,9 @@ async def test_it_asks_first_and_says_what_will_happen(pages: Pages, sql: Client
     assert "Cancel 5 leases?" in asked.text
     effects = re.findall(r"<li><strong>(\d)</strong> <span>([^<]+)", asked.text)
     assert [(count, words[:16]) for count, words in effects] == [
-        *(("2", "will not run; ca"), ("1", "run now: their w"), ("1", "will refuse, and")),
+        ("2", "will not run; ca"),
+        ("1", "run now: their w"),
+        ("1", "will refuse, and"),
         ("1", "are not there an"),
     ]
     assert "1 completed" in asked.text

@@ -99,8 +99,12 @@ def test_a_stream_ends_with_the_session(dsn: str, sql: Client, token: Callable[.
 
 def test_what_cannot_be_followed(dsn: str) -> None:
     wrong: list[tuple[dict[str, str], int]] = [
-        *(({}, 422), ({"after": "x"}, 422), ({"after": "9" * 30}, 422), ({"after": "0", "lease": "x"}, 422)),
-        *(({"after": "0", "node": "x"}, 404), ({"after": "0"}, 503)),
+        ({}, 422),
+        ({"after": "x"}, 422),
+        ({"after": "9" * 30}, 422),
+        ({"after": "0", "lease": "x"}, 422),
+        ({"after": "0", "node": "x"}, 404),
+        ({"after": "0"}, 503),
     ]
     with serving(dsn, max_streams=0) as url:
         for query, status in wrong:

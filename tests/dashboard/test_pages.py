@@ -16,7 +16,12 @@ from tests.dashboard.screenshots import pages as every_page
 TABS = ("/", "/pending", "/fleet", "/fleet?view=map", "/leases", "/queues", "/classes", "/try", "/events")
 ALWAYS = (
     *TABS,
-    *("/system", "/webhooks", "/gangs", "/jump?q=nobody", "/try/placement", "/try/placement?placement={}"),
+    "/system",
+    "/webhooks",
+    "/gangs",
+    "/jump?q=nobody",
+    "/try/placement",
+    "/try/placement?placement={}",
 )
 HOSTILE = '<b id="x">"quoted" & \'single\'</b> \u202eright to left\u202c ' + "long" * 30
 BIG = 2**62 + 1
@@ -75,12 +80,18 @@ async def test_an_empty_database_has_every_page(pages: Pages) -> None:
 
 async def test_an_empty_page_says_what_to_type(pages: Pages) -> None:
     for path, command in (
-        *(("/", "hwqueue queue create"), ("/pending", "hwqueue worker run")),
-        *(("/fleet", "hwqueue worker run"), ("/leases", "hwqueue lease spawn")),
-        *(("/queues", "hwqueue queue create"), ("/queues", "hwqueue task sync")),
-        *(("/classes", "hwqueue lease spawn"), ("/system", "hwqueue token create")),
-        *(("/webhooks", "hwqueue webhook add"), ("/gangs", "hwqueue gang spawn")),
-        *(("/try", "hwqueue node what-if"), ("/try/placement", "hwqueue match")),
+        ("/", "hwqueue queue create"),
+        ("/pending", "hwqueue worker run"),
+        ("/fleet", "hwqueue worker run"),
+        ("/leases", "hwqueue lease spawn"),
+        ("/queues", "hwqueue queue create"),
+        ("/queues", "hwqueue task sync"),
+        ("/classes", "hwqueue lease spawn"),
+        ("/system", "hwqueue token create"),
+        ("/webhooks", "hwqueue webhook add"),
+        ("/gangs", "hwqueue gang spawn"),
+        ("/try", "hwqueue node what-if"),
+        ("/try/placement", "hwqueue match"),
     ):
         assert command in await pages.page(path), path
 
@@ -138,9 +149,15 @@ async def test_names_cannot_break_a_page(pages: Pages, sql: Client) -> None:
     [row] = sql.pending_reasons()
     paths = (
         *(TABS[:-1]),
-        *("/events", f"/leases/{runs}", f"/leases/{waits}", f"/leases/{waits}/why"),
-        *(f"/pending/{row.class_id}", f"/try?for={row.class_id}", f"/try?like={quote(spec.name)}"),
-        *(f"/try/placement?for={row.class_id}", "/jump?q=quoted"),
+        "/events",
+        f"/leases/{runs}",
+        f"/leases/{waits}",
+        f"/leases/{waits}/why",
+        f"/pending/{row.class_id}",
+        f"/try?for={row.class_id}",
+        f"/try?like={quote(spec.name)}",
+        f"/try/placement?for={row.class_id}",
+        "/jump?q=quoted",
     )
     for path in paths:
         text = await pages.page(path)

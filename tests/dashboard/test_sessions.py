@@ -64,7 +64,9 @@ class TestCookies:
     @pytest.mark.parametrize(
         ("settings", "headers"),
         [
-            *(({}, HTTPS), ({"secure_cookies": True}, {}), ({"public_url": "https://queue.example"}, {})),
+            ({}, HTTPS),
+            ({"secure_cookies": True}, {}),
+            ({"public_url": "https://queue.example"}, {}),
             ({"host": "0.0.0.0"}, {}),
         ],
     )

@@ -8,8 +8,12 @@ USE_TZ = True
 ALLOWED_HOSTS = ["testserver"]
 ROOT_URLCONF = "tests.django_shop.urls"
 INSTALLED_APPS = [
-    *("django.contrib.admin", "django.contrib.auth", "django.contrib.contenttypes"),
-    *("django.contrib.messages", "django.contrib.sessions", "hwqueue.contrib.django"),
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "hwqueue.contrib.django",
     "tests.django_shop.orders",
 ]
 MIDDLEWARE = [
@@ -33,9 +37,12 @@ TEMPLATES: list[dict[str, Any]] = [
 STATIC_URL = "static/"
 DATABASES = {
     "default": {
-        **{"ENGINE": "django.db.backends.postgresql", "NAME": os.environ["SHOP_NAME"]},
-        **{"USER": os.environ["SHOP_USER"], "PASSWORD": os.environ["SHOP_PASSWORD"]},
-        **{"HOST": os.environ["SHOP_HOST"], "PORT": os.environ["SHOP_PORT"]},
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": os.environ["SHOP_NAME"],
+        "USER": os.environ["SHOP_USER"],
+        "PASSWORD": os.environ["SHOP_PASSWORD"],
+        "HOST": os.environ["SHOP_HOST"],
+        "PORT": os.environ["SHOP_PORT"],
     },
     "other": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"},
 }

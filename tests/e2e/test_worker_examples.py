@@ -119,8 +119,12 @@ def test_middleware_structlog(dsn: str) -> None:
 @pytest.mark.parametrize(
     ("name", "heading"),
     [
-        *(("handlers", "Middleware and hooks"), ("handlers", "Progress"), ("handlers", "Log lines")),
-        *(("producer", "Cancel"), ("web", "FastAPI"), ("web", "Flask")),
+        ("handlers", "Middleware and hooks"),
+        ("handlers", "Progress"),
+        ("handlers", "Log lines"),
+        ("producer", "Cancel"),
+        ("web", "FastAPI"),
+        ("web", "Flask"),
     ],
 )
 def test_the_page_shows_what_the_examples_run(name: str, heading: str) -> None:

@@ -30,9 +30,15 @@ RARELY = {"heartbeat_interval": timedelta(hours=1), "heartbeat_timeout": timedel
 def settings(dsn: str, **changes: Any) -> WorkerSettings:
     """Impatient settings; nothing of the machine is declared."""
     quick: dict[str, Any] = {
-        **{"dsn": dsn, "queues": (QUEUE,), "name": "node-1", "detect": False, "listen": "off"},
-        **{"poll_interval": timedelta(milliseconds=20), "heartbeat_interval": timedelta(milliseconds=100)},
-        **{"reap_interval": None, "shutdown_timeout": timedelta(seconds=10)},
+        "dsn": dsn,
+        "queues": (QUEUE,),
+        "name": "node-1",
+        "detect": False,
+        "listen": "off",
+        "poll_interval": timedelta(milliseconds=20),
+        "heartbeat_interval": timedelta(milliseconds=100),
+        "reap_interval": None,
+        "shutdown_timeout": timedelta(seconds=10),
     }
     return WorkerSettings(**{**quick, **changes})
 

@@ -150,8 +150,11 @@ def test_what_is_not_at_hand_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        *(lambda: at_hand(["nobody"], []), lambda: at_hand(["pgmq"], []), lambda: at_hand([], ["pgmq"])),
-        *(lambda: at_hand([], ["naive=x.sql"]), lambda: sql_peer("pg-boss", [])),
+        lambda: at_hand(["nobody"], []),
+        lambda: at_hand(["pgmq"], []),
+        lambda: at_hand([], ["pgmq"]),
+        lambda: at_hand([], ["naive=x.sql"]),
+        lambda: sql_peer("pg-boss", []),
         lambda: sql_peer("pgmq", []),
     ],
 )

@@ -29,9 +29,15 @@ def shares(*millis: int) -> list[Job]:
 @pytest.mark.parametrize(
     ("jobs", "percent"),
     [
-        *(([], 0), ([replace(JOB, num_gpu=0, gpu_milli=0)], 0), ([JOB], 50), ([JOB] * 3, 100)),
-        *(([replace(JOB, num_gpu=2)], 100), ([replace(JOB, num_gpu=3)], 0), (shares(810, 810, 810), 81)),
-        *((shares(810, 190, 810, 150), 98), (shares(600, 600, 600, 400), 80)),
+        ([], 0),
+        ([replace(JOB, num_gpu=0, gpu_milli=0)], 0),
+        ([JOB], 50),
+        ([JOB] * 3, 100),
+        ([replace(JOB, num_gpu=2)], 100),
+        ([replace(JOB, num_gpu=3)], 0),
+        (shares(810, 810, 810), 81),
+        (shares(810, 190, 810, 150), 98),
+        (shares(600, 600, 600, 400), 80),
         (shares(500, 500, 500, 500, 500), 100),
         # in fractions: two thirds of a device with 700 and 250, a third with four times 250
         ([JOB, *shares(700, 700, 250, 250)], 50 * (1 + 2 / 3 * 0.95 + 1 / 3)),

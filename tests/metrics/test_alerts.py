@@ -171,11 +171,18 @@ def held_back(cluster: Cluster, minutes: int = 8) -> None:
 
 
 SITUATIONS: list[tuple[Callable[[Cluster], None], set[str]]] = [
-    *((calm, set()), (no_match, {"HwqueueNoMatchingNode"}), (waits_long, {"HwqueueOldestPending"})),
-    *((silent, {"HwqueueNodesSilent"}), (dead, {"HwqueueDeadLeases"}), (expired, {"HwqueueClaimsExpire"})),
-    *((nobody_reaps, {"HwqueueNobodyReaps"}), (nobody_prunes, {"HwqueueNobodyPrunes"})),
-    *((nobody_sends, {"HwqueueWebhookUndelivered"}), (not_advanced, {"HwqueueWorkflowsHeldUp"})),
-    *((gang_waits, {"HwqueueGangWaits"}), (everywhere_waits, {"HwqueueEverywhereWaits"})),
+    (calm, set()),
+    (no_match, {"HwqueueNoMatchingNode"}),
+    (waits_long, {"HwqueueOldestPending"}),
+    (silent, {"HwqueueNodesSilent"}),
+    (dead, {"HwqueueDeadLeases"}),
+    (expired, {"HwqueueClaimsExpire"}),
+    (nobody_reaps, {"HwqueueNobodyReaps"}),
+    (nobody_prunes, {"HwqueueNobodyPrunes"}),
+    (nobody_sends, {"HwqueueWebhookUndelivered"}),
+    (not_advanced, {"HwqueueWorkflowsHeldUp"}),
+    (gang_waits, {"HwqueueGangWaits"}),
+    (everywhere_waits, {"HwqueueEverywhereWaits"}),
     (everywhere_fails, {"HwqueueEverywhereFails", "HwqueueDeadLeases"}),
     (held_back, {"HwqueueStatisticsHeldBack"}),
 ]

@@ -8,8 +8,23 @@ from hwqueue.schema.files import SQL_DIR
 
 # Arrows go from a folder to itself or to one further left.
 LAYERS = (
-    *("base", "placement", "classes", "capacity", "queues", "constraints", "eligibility", "spawn", "claim"),
-    *("nodes", "fleet", "gangs", "everywhere", "workflows", "upkeep", "explain", "api"),
+    "base",
+    "placement",
+    "classes",
+    "capacity",
+    "queues",
+    "constraints",
+    "eligibility",
+    "spawn",
+    "claim",
+    "nodes",
+    "fleet",
+    "gangs",
+    "everywhere",
+    "workflows",
+    "upkeep",
+    "explain",
+    "api",
 )
 
 _MADE = re.compile(r"^create or replace (?:function|view) hwqueue\.(\w+)", re.M)

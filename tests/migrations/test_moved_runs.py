@@ -15,7 +15,10 @@ pytestmark = pytest.mark.thorough
 
 PARENTS = ("join", "shard", "approved", "nap", "train")
 STEPS: list[Row] = [
-    *(step("left"), step("right"), step("join", "left", "right"), each("shard", [1, 2, 3], max_parallel=2)),
+    step("left"),
+    step("right"),
+    step("join", "left", "right"),
+    each("shard", [1, 2, 3], max_parallel=2),
     {"name": "approved", "kind": "wait", "signal": "approve"},
     {"name": "nap", "kind": "sleep", "for": 3600},
     gang("train", 2, placement={"resources": {"gpu": 1}}),

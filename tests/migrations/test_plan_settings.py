@@ -14,13 +14,23 @@ from tests.migrations.call_graph import Function, functions
 
 KNOWN = functions()
 SETTINGS = {
-    **{"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "enable_bitmapscan": "off"},
-    **{"enable_hashjoin": "off", "enable_mergejoin": "off", "jit": "off"},
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
 }
 # Calls of operators about the claims of one node, or once in the life of a service.
 RARE = {
-    *("deregister_node", "deregister_own_node", "drain_node", "hand_over_node", "revoke_attestation"),
-    *("set_service_policy", "taint_node", "untaint_node"),
+    "deregister_node",
+    "deregister_own_node",
+    "drain_node",
+    "hand_over_node",
+    "revoke_attestation",
+    "set_service_policy",
+    "taint_node",
+    "untaint_node",
 }
 # Its reads have fences of their own: by index alone they would take five pages more on Postgres 15.
 SINGLE = {"spawn_lease"}

@@ -45,8 +45,10 @@ def planted(server_dsn: str, grown: tuple[str, Plants]) -> Iterator[str]:
 @pytest.mark.parametrize(
     "statement",
     [
-        *("select hashtextextended('hwqueue upgrade', 0)", "select cardinality(array['a']::text[])"),
-        *("select array['a'] = array['b']", "select 'a'::name || 'b'::text"),
+        "select hashtextextended('hwqueue upgrade', 0)",
+        "select cardinality(array['a']::text[])",
+        "select array['a'] = array['b']",
+        "select 'a'::name || 'b'::text",
         "select set_config('a.b', 'c', true)",
     ],
 )

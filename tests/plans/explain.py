@@ -17,8 +17,13 @@ from psycopg.errors import Diagnostic
 Plan = dict[str, Any]
 
 _SETTINGS = {
-    **{"log_min_duration": "0", "log_nested_statements": "on", "log_analyze": "on", "log_buffers": "on"},
-    **{"log_timing": "off", "log_format": "json", "log_level": "notice"},
+    "log_min_duration": "0",
+    "log_nested_statements": "on",
+    "log_analyze": "on",
+    "log_buffers": "on",
+    "log_timing": "off",
+    "log_format": "json",
+    "log_level": "notice",
 }
 
 

@@ -18,8 +18,10 @@ CANCELLED = {"queue": "big", "state": "cancelled"}
 # and the pages that each lease takes at most: it has a key
 CALLS: list[tuple[str, Row, Row | None, int]] = [
     ("update_leases", ALL, {"priority": 2, "labels": {"film": "7"}}, 120),
-    *(("update_leases", ALL, {"queue": "other"}, 175), ("cancel_leases", ALL, None, 70)),
-    *(("requeue_leases", CANCELLED, None, 122), ("cancel_leases", ALL, None, 70)),
+    ("update_leases", ALL, {"queue": "other"}, 175),
+    ("cancel_leases", ALL, None, 70),
+    ("requeue_leases", CANCELLED, None, 122),
+    ("cancel_leases", ALL, None, 70),
     ("delete_leases", CANCELLED, None, 60),
 ]
 

@@ -33,8 +33,10 @@ def bounded(api: Api, leases: int = 1) -> Iterator[None]:
 
 
 SETTLING: list[tuple[str, Row]] = [
-    *(("complete_lease", {"result": {"n": 1}}), ("fail_lease", {"error": {}})),
-    *(("fail_lease", {"error": {}, "retry": False}), ("release_lease", {})),
+    ("complete_lease", {"result": {"n": 1}}),
+    ("fail_lease", {"error": {}}),
+    ("fail_lease", {"error": {}, "retry": False}),
+    ("release_lease", {}),
     ("release_lease", {"delay": timedelta(minutes=1)}),
     ("extend_claim", {"extend": timedelta(minutes=1)}),
 ]

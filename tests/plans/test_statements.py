@@ -64,8 +64,12 @@ def at_work(api: Api, kind: str, queues: int, **policy: Any) -> tuple[Node, list
 @pytest.mark.parametrize(
     ("kind", "queues", "expected"),
     [
-        *(("plain", 1, [4, 2, 6]), ("plain", 2, [4, 2, 6]), ("plain", 16, [4, 2, 6])),
-        *(("counted", 1, [6, 4, 9]), ("devices", 1, [6, 7, 12]), ("away", 1, [14, 3, 17])),
+        ("plain", 1, [4, 2, 6]),
+        ("plain", 2, [4, 2, 6]),
+        ("plain", 16, [4, 2, 6]),
+        ("counted", 1, [6, 4, 9]),
+        ("devices", 1, [6, 7, 12]),
+        ("away", 1, [14, 3, 17]),
     ],
 )
 def test_statements(api: Api, kind: str, queues: int, expected: list[int], retain: int) -> None:

@@ -21,7 +21,12 @@ RUNS = 3_000
 WIDE = 240
 TABLES = (
     *("run", "step", "tally", "arrival", "workflow_step", "workflow_edge", "run_key", "run_class"),
-    *("run_signal", "map", "map_list", "added", "checkpoint", "lease_signal"),
+    "run_signal",
+    "map",
+    "map_list",
+    "added",
+    "checkpoint",
+    "lease_signal",
 )
 ROWS = 30  # of each of them that a call about one small run may read; up to 12 seen
 SAVED = 6  # that a call of a handler may read of what its lease has

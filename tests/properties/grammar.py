@@ -166,8 +166,12 @@ isolations: Exprs = st.fixed_dictionaries(
 placements: Exprs = st.fixed_dictionaries(
     {},
     optional={
-        **{"require": st.lists(requirements, max_size=3), "prefer": st.lists(preferences, max_size=3)},
-        **{"strength": strengths, "tolerate": st.lists(tolerations, max_size=3)},
-        **{"spread": st.lists(spreads, max_size=3), "resources": resources, "isolation": isolations},
+        "require": st.lists(requirements, max_size=3),
+        "prefer": st.lists(preferences, max_size=3),
+        "strength": strengths,
+        "tolerate": st.lists(tolerations, max_size=3),
+        "spread": st.lists(spreads, max_size=3),
+        "resources": resources,
+        "isolation": isolations,
     },
 )

@@ -537,12 +537,25 @@ def operate(call: LiteralString, **values: Any) -> Callable[[Session], Note]:
 
 
 CALLS: dict[str, tuple[Callable[[Session], Note], int]] = {
-    **{"spawn": (spawn, 16), "spawn_dependents": (spawn_dependents, 1)},
-    **{"spawn_alternatives": (spawn_alternatives, 1), "claim": (claim, 34)},
-    **{"settle_and_claim": (settle_and_claim, 8), "settle": (settle, 16), "settle_many": (settle_many, 3)},
-    **{"heartbeat": (heartbeat, 10), "extend": (extend, 1), "cancel": (cancel, 9), "requeue": (requeue, 1)},
-    **{"update": (update, 1), "reap": (reap, 6), "relabel": (relabel, 4), "restart": (restart, 3)},
-    **{"die": (die, 1), "advance": (advance, 2), "step_back": (step_back, 1), "adopt": (adopt, 2)},
+    "spawn": (spawn, 16),
+    "spawn_dependents": (spawn_dependents, 1),
+    "spawn_alternatives": (spawn_alternatives, 1),
+    "claim": (claim, 34),
+    "settle_and_claim": (settle_and_claim, 8),
+    "settle": (settle, 16),
+    "settle_many": (settle_many, 3),
+    "heartbeat": (heartbeat, 10),
+    "extend": (extend, 1),
+    "cancel": (cancel, 9),
+    "requeue": (requeue, 1),
+    "update": (update, 1),
+    "reap": (reap, 6),
+    "relabel": (relabel, 4),
+    "restart": (restart, 3),
+    "die": (die, 1),
+    "advance": (advance, 2),
+    "step_back": (step_back, 1),
+    "adopt": (adopt, 2),
     "match": (match, 1),
     "taint": (operate("select hwqueue.taint_node(%(node)s, %(taint)s)", taint=True), 1),
     "untaint": (
@@ -561,8 +574,12 @@ CALLS: dict[str, tuple[Callable[[Session], Note], int]] = {
 }
 # A storm with gangs makes these besides.
 GANG_CALLS: dict[str, tuple[Callable[[Session], Note], int]] = {
-    **{"spawn_gang": (spawn_gang, 4), "reserve_gang": (reserve_gang, 2)},
-    **{"reserve_leases": (reserve_leases, 3), "cancel_gang": (cancel_gang, 1)},
-    **{"spawn_replacing": (spawn_replacing, 2), "spawn_everywhere": (spawn_everywhere, 1)},
-    **{"gang_tick": (reap, 6), "gang_claim": (claim, 6)},
+    "spawn_gang": (spawn_gang, 4),
+    "reserve_gang": (reserve_gang, 2),
+    "reserve_leases": (reserve_leases, 3),
+    "cancel_gang": (cancel_gang, 1),
+    "spawn_replacing": (spawn_replacing, 2),
+    "spawn_everywhere": (spawn_everywhere, 1),
+    "gang_tick": (reap, 6),
+    "gang_claim": (claim, 6),
 }

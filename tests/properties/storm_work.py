@@ -40,9 +40,16 @@ def node_spec(number: int, choose: Random, instance: int) -> Options:
     """A node as it is now: what it has room for is always the same, where it is changes."""
     labels = choose.choice([{"zone": "a"}, {"zone": "b"}, {"zone": "a", "disk": "ssd"}, {}])
     spec: Options = {
-        **{"name": f"storm-{number}", "instance_id": str(instance), "labels": labels, "capacity": {}},
-        **{"cores": [], "gpus": [], "cpu_isolation": [], "default_cpu_isolation": "best_effort"},
-        **{"gpu_exclusivity": [], "gpu_share_mode": "fractional"},
+        "name": f"storm-{number}",
+        "instance_id": str(instance),
+        "labels": labels,
+        "capacity": {},
+        "cores": [],
+        "gpus": [],
+        "cpu_isolation": [],
+        "default_cpu_isolation": "best_effort",
+        "gpu_exclusivity": [],
+        "gpu_share_mode": "fractional",
     }
     rack = choose.choice([0, 0, 1, 1, 2, None])
     if rack is not None:

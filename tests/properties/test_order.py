@@ -25,8 +25,11 @@ PLACEMENTS: list[Row] = [
     {"prefer": [{"weight": 100, "when": {"tags": {"zone": "a"}}}]},
     {"prefer": [{"weight": -50, "when": {"tags": {"zone": "a"}}}]},
     {"prefer": [{"weight": 100, "when": {"tags": {"zone": "a"}}}], "strength": 7},
-    *({"resources": {"cpu_milli": 1000}}, {"resources": {"cpu_milli": 3000}}, {"resources": {"gpu": 1}}),
-    *({"resources": {"gpu": 2, "cpu_milli": 500}}, {"resources": {"gpu_milli": 300}}),
+    {"resources": {"cpu_milli": 1000}},
+    {"resources": {"cpu_milli": 3000}},
+    {"resources": {"gpu": 1}},
+    {"resources": {"gpu": 2, "cpu_milli": 500}},
+    {"resources": {"gpu_milli": 300}},
 ]
 TASKS = ("one", "two")
 STEPS = 8  # leases claimed in an example

@@ -114,8 +114,16 @@ class Half:
         elif self.choose.random() < 0.4:
             self.conn.execute(self.choose.choices(["commit", "rollback"], [3, 1])[0])
         kinds = {
-            **{self.spawn: 5, self.claim: 14, self.end: 6, self.cancel: 1, self.pass_time: 2, self.beat: 4},
-            **{self.move: 1, self.leave: 0.5, self.look: 4, self.upkeep: 2},
+            self.spawn: 5,
+            self.claim: 14,
+            self.end: 6,
+            self.cancel: 1,
+            self.pass_time: 2,
+            self.beat: 4,
+            self.move: 1,
+            self.leave: 0.5,
+            self.look: 4,
+            self.upkeep: 2,
         }
         self.choose.choices(list(kinds), list(kinds.values()))[0]()
 

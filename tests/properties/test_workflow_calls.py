@@ -178,7 +178,10 @@ CALLS: list[Call] = [
     lambda world, session, _: world.settle(session, release),
     settle_all,
     *[of_run(f"{name}_workflow_run") for name in ("pause", "resume", "cancel")],
-    *(retry, skip, update, advance),
+    retry,
+    skip,
+    update,
+    advance,
     lambda _w, session, _f: session.calls.rows("reap"),
 ]
 

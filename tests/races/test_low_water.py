@@ -61,9 +61,7 @@ def spawn_now_and_then(idle: Actor, line: Line) -> list[UUID]:
     return first + spawn_one(idle, line)
 
 
-SPAWNS = [
-    *(spawn_one, spawn_late, spawn_in_savepoint, spawn_after_savepoint, spawn_batch, spawn_now_and_then)
-]
+SPAWNS = [spawn_one, spawn_late, spawn_in_savepoint, spawn_after_savepoint, spawn_batch, spawn_now_and_then]
 
 
 STANDS = pytest.mark.parametrize("stands", [False, True], ids=["front moves", "front stands"])

@@ -44,9 +44,12 @@ def sides(domain: str) -> Sides:
         "holder and named": (named, {"lease_id": NAMED}),
         "service and holder": ({"service_id": NAMED}, served),
         "holder and service": (served, {"service_id": NAMED}),
-        **{"holder and holder": (keeping, keeping), "holder and match": (holder, match)},
-        **{"match and holder": (match, holder), "max_per_domain": (capped, capped)},
-        **{"max_per_domain and match": (match, capped), "max_skew": (level, level)},
+        "holder and holder": (keeping, keeping),
+        "holder and match": (holder, match),
+        "match and holder": (match, holder),
+        "max_per_domain": (capped, capped),
+        "max_per_domain and match": (match, capped),
+        "max_skew": (level, level),
         "max_skew and match": (match, level),
     }
 

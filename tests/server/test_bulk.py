@@ -173,11 +173,15 @@ async def test_filters_of_the_list(http: Http, sql: Client, queue: str) -> None:
 
 async def test_filters_that_are_refused(http: Http, queue: str) -> None:
     refused: list[tuple[str, dict[str, Any]]] = [
-        *(("label[0]", {"label": "film"}), ("label[0]", {"label": "=7"})),
-        *(("label", {"label": ["film=7", "film=8"]}), ("queue", {"idempotency_key": "k"})),
+        ("label[0]", {"label": "film"}),
+        ("label[0]", {"label": "=7"}),
+        ("label", {"label": ["film=7", "film=8"]}),
+        ("queue", {"idempotency_key": "k"}),
         ("idempotency_key", {"queue": queue, "idempotency_key": ""}),
-        *(("created_from", {"created_from": "2030-01-01"}), ("finished_before", {"finished_before": "7"})),
-        *(("error_type", {"error_type": ""}), ("error", {"error": "TimeoutError"})),
+        ("created_from", {"created_from": "2030-01-01"}),
+        ("finished_before", {"finished_before": "7"}),
+        ("error_type", {"error_type": ""}),
+        ("error", {"error": "TimeoutError"}),
     ]
     for field, params in refused:
         found = await http.get(f"{V1}/leases", params=params)

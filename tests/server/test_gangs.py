@@ -26,8 +26,14 @@ async def test_from_spawned_to_reserved(http: Http, sql: Client, queue: str) -> 
             {"task": "work", "count": 2, "options": {"affinity_tags": {"of": queue}}},
         ],
         "options": {
-            **{"together": ["rack", "node", "fleet"], "min_size": 2, "hold": 60, "priority": 4},
-            **{"labels": {"app": "x"}, "claim_timeout": 30, "max_run": 3600, "on_lost": "continue"},
+            "together": ["rack", "node", "fleet"],
+            "min_size": 2,
+            "hold": 60,
+            "priority": 4,
+            "labels": {"app": "x"},
+            "claim_timeout": 30,
+            "max_run": 3600,
+            "on_lost": "continue",
         },
     }
     answer = await http.post(GANGS, json=body)

@@ -216,7 +216,10 @@ async def test_only_batches_may_be_as_large_as_batches(
     lease = sql.spawn_lease(queue, "draw").lease_id
     large = b" " * 1_200_001
     for method, path in (
-        *(("POST", "leases"), ("PATCH", f"leases/{lease}"), ("POST", "match"), ("POST", "what-if")),
+        ("POST", "leases"),
+        ("PATCH", f"leases/{lease}"),
+        ("POST", "match"),
+        ("POST", "what-if"),
         ("POST", "queues"),
     ):
         url = f"{V1}/{path}"

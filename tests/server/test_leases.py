@@ -33,10 +33,18 @@ def claimed(sql: Client, queue: str) -> dict[str, Any]:
 
 async def test_spawn_and_get(http: Http, queue: str) -> None:
     options = {
-        **{"placement": {"resources": {"gpu": 1}}, "affinity_tags": {"gpu": True}, "priority": 5},
-        **{"tenant": "film", "labels": {"app": "render"}, "delay": 60},
-        **{"retry": {"kind": "fixed", "base": 2.5}, "max_attempts": 2, "claim_timeout": 30},
-        **{"deadline": "2999-01-31T12:00:00+01:00", "headers": {"trace": "abc"}, "notify": False},
+        "placement": {"resources": {"gpu": 1}},
+        "affinity_tags": {"gpu": True},
+        "priority": 5,
+        "tenant": "film",
+        "labels": {"app": "render"},
+        "delay": 60,
+        "retry": {"kind": "fixed", "base": 2.5},
+        "max_attempts": 2,
+        "claim_timeout": 30,
+        "deadline": "2999-01-31T12:00:00+01:00",
+        "headers": {"trace": "abc"},
+        "notify": False,
     }
     lease = await spawned(http, queue, params={"frame": 7}, options=options)
     assert (lease["queue"], lease["task_name"], lease["state"]) == (queue, "draw", "scheduled")

@@ -209,13 +209,20 @@ def named(theirs: Theirs) -> dict[str, tuple[str, str]]:
     beside = str(UUID(int=UUID(theirs.lease).int ^ 1))
     now = "2026-01-01T00:00:00Z"
     return {
-        **{"tenant": (theirs.tenant, "nobody"), "task": (theirs.task, "nothing")},
-        **{"actor": (theirs.tenant, "nobody"), "service_id": (theirs.service, str(uuid4()))},
-        **{"lease_id": (theirs.lease, beside), "node_id": (theirs.node, str(uuid4()))},
-        **{"class_id": (str(theirs.class_id), str(10**12)), "parent_run_id": (theirs.run, str(uuid4()))},
-        **{"root_run_id": (theirs.run, str(uuid4())), "before": (theirs.lease, beside)},
-        **{"after": (theirs.lease, beside), "name": (f"n-{theirs.node}", "nothing")},
-        **{"idempotency_key": (theirs.task, "nothing"), "error_type": (theirs.task, "nothing")},
+        "tenant": (theirs.tenant, "nobody"),
+        "task": (theirs.task, "nothing"),
+        "actor": (theirs.tenant, "nobody"),
+        "service_id": (theirs.service, str(uuid4())),
+        "lease_id": (theirs.lease, beside),
+        "node_id": (theirs.node, str(uuid4())),
+        "class_id": (str(theirs.class_id), str(10**12)),
+        "parent_run_id": (theirs.run, str(uuid4())),
+        "root_run_id": (theirs.run, str(uuid4())),
+        "before": (theirs.lease, beside),
+        "after": (theirs.lease, beside),
+        "name": (f"n-{theirs.node}", "nothing"),
+        "idempotency_key": (theirs.task, "nothing"),
+        "error_type": (theirs.task, "nothing"),
         **dict.fromkeys(TIMES, (now, now)),
     }
 

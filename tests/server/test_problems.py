@@ -45,8 +45,11 @@ async def test_json_that_python_cannot_read(http: Http, odd: str) -> None:
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        *(({"task": ""}, "task"), ({"task": 7}, "task"), ({"queue": "no such name!"}, "queue")),
-        *(({"unknown": 1}, "unknown"), ({"\ud800": 1}, "body")),
+        ({"task": ""}, "task"),
+        ({"task": 7}, "task"),
+        ({"queue": "no such name!"}, "queue"),
+        ({"unknown": 1}, "unknown"),
+        ({"\ud800": 1}, "body"),
         ({"options": {"priority": 40_000}}, "options.priority"),
         ({"options": {"priority": "5"}}, "options.priority"),
         ({"options": {"priority": True}}, "options.priority"),
@@ -77,7 +80,13 @@ async def test_the_argument_is_named(http: Http, queue: str, change: dict[str, A
 @pytest.mark.parametrize(
     "content",
     [
-        *(b"", b"{", b"null", b"[]", b'"text"', b"\xff", b'{"queue": "q", "task": "t", "params": NaN}'),
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b'"text"',
+        b"\xff",
+        b'{"queue": "q", "task": "t", "params": NaN}',
         b'{"queue": "q", "task": "t", "params": -Infinity}',
         b'{"queue": "q", "task": "t", "params": 1e999}',
         b'{"queue": "q", "task": "t", "params": ' + b"1" * 5000 + b"}",
@@ -141,8 +150,14 @@ def test_who_may_not_is_told_what_it_takes() -> None:
 
 
 NOT_FOUND = {
-    **{"{lease_id}": "QHL04", "{run_id}": "QHF03", "{gang_id}": "QHG01", "{everywhere_id}": "QHE01"},
-    **{"{node_id}": "QHN01", "{class_id}": "QHC01", "{queue}": "QHQ01", "{workflow}": "QHF01"},
+    "{lease_id}": "QHL04",
+    "{run_id}": "QHF03",
+    "{gang_id}": "QHG01",
+    "{everywhere_id}": "QHE01",
+    "{node_id}": "QHN01",
+    "{class_id}": "QHC01",
+    "{queue}": "QHQ01",
+    "{workflow}": "QHF01",
 }
 GONE = [(*route, code) for route in ROUTES for part, code in NOT_FOUND.items() if part in route[1]]
 
@@ -158,8 +173,11 @@ async def test_what_does_not_exist(http: Http, method: str, path: str, code: str
 
 async def test_what_a_path_takes_is_told(http: Http) -> None:
     ways = (
-        *((LEASES, "GET, POST"), (f"{LEASES}/batch", "POST"), (f"{V1}/queues/a/b", "GET")),
-        *((f"{V1}/queues/a/b/pause", "POST"), ("/healthz", "GET")),
+        (LEASES, "GET, POST"),
+        (f"{LEASES}/batch", "POST"),
+        (f"{V1}/queues/a/b", "GET"),
+        (f"{V1}/queues/a/b/pause", "POST"),
+        ("/healthz", "GET"),
     )
     for path, methods in ways:
         answer = await http.delete(path)
@@ -173,8 +191,12 @@ async def test_what_a_path_takes_is_told(http: Http) -> None:
 @pytest.mark.parametrize(
     ("params", "field"),
     [
-        *(({"limit": "0"}, "limit"), ({"limit": "501"}, "limit"), ({"limit": "x"}, "limit")),
-        *(({"state": "open"}, "state"), ({"before": "x"}, "before"), ({"node_id": "x"}, "node_id")),
+        ({"limit": "0"}, "limit"),
+        ({"limit": "501"}, "limit"),
+        ({"limit": "x"}, "limit"),
+        ({"state": "open"}, "state"),
+        ({"before": "x"}, "before"),
+        ({"node_id": "x"}, "node_id"),
         ({"task": "nul\0"}, "task"),
     ],
 )

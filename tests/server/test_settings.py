@@ -14,10 +14,17 @@ from hwqueue.server.settings import ServerSettings
 @pytest.mark.parametrize(
     ("host", "auth", "effective"),
     [
-        *(("127.0.0.1", None, "none"), ("127.8.8.8", None, "none"), ("::1", None, "none")),
-        *(("localhost", None, "none"), ("0.0.0.0", None, "tokens"), ("::", None, "tokens")),
-        *(("10.0.0.1", None, "tokens"), ("localhost.example", None, "tokens"), ("", None, "tokens")),
-        *(("127.0.0.1", "tokens", "tokens"), ("0.0.0.0", "none", "none")),
+        ("127.0.0.1", None, "none"),
+        ("127.8.8.8", None, "none"),
+        ("::1", None, "none"),
+        ("localhost", None, "none"),
+        ("0.0.0.0", None, "tokens"),
+        ("::", None, "tokens"),
+        ("10.0.0.1", None, "tokens"),
+        ("localhost.example", None, "tokens"),
+        ("", None, "tokens"),
+        ("127.0.0.1", "tokens", "tokens"),
+        ("0.0.0.0", "none", "none"),
     ],
 )
 def test_who_is_let_in(host: str, auth: Any, effective: str) -> None:
@@ -27,10 +34,14 @@ def test_who_is_let_in(host: str, auth: Any, effective: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        *(({"port": 65_536}, "port"), ({"pool_size": 0}, "pool_size")),
-        *(({"read_pool_size": True}, "read_pool_size"), ({"call_timeout": timedelta(0)}, "call_timeout")),
-        *(({"read_timeout": 5}, "read_timeout"), ({"rate_limit": "many"}, "rate_limit")),
-        *(({"max_body_bytes": 10}, "max_body_bytes"), ({"body_timeout": timedelta(0)}, "body_timeout")),
+        ({"port": 65_536}, "port"),
+        ({"pool_size": 0}, "pool_size"),
+        ({"read_pool_size": True}, "read_pool_size"),
+        ({"call_timeout": timedelta(0)}, "call_timeout"),
+        ({"read_timeout": 5}, "read_timeout"),
+        ({"rate_limit": "many"}, "rate_limit"),
+        ({"max_body_bytes": 10}, "max_body_bytes"),
+        ({"body_timeout": timedelta(0)}, "body_timeout"),
         ({"max_streams_per_caller": 0}, "max_streams_per_caller"),
         ({"auth": "maybe"}, "auth"),
         ({"auth": "proxy"}, "proxy_networks"),
@@ -87,7 +98,9 @@ def test_they_reach_other_processes_and_show_no_secret() -> None:
 @pytest.mark.parametrize(
     ("host", "public_url", "said", "secure"),
     [
-        *(("127.0.0.1", None, None, False), ("0.0.0.0", None, None, True), ("0.0.0.0", None, False, False)),
+        ("127.0.0.1", None, None, False),
+        ("0.0.0.0", None, None, True),
+        ("0.0.0.0", None, False, False),
         ("127.0.0.1", None, True, True),
         ("127.0.0.1", "https://queue.example", None, True),
         ("127.0.0.1", "https://[2001:db8::1]:8443/", None, True),

@@ -46,8 +46,12 @@ async def test_deliveries_are_paged_and_sent_again(http: Http, sql: Client) -> N
 
 async def test_what_is_refused_and_what_is_not_there(http: Http) -> None:
     wrong: list[Any] = [
-        *({"codes": ["lease_faild"]}, {"codes": []}, {"queues": ["no name"]}, {"url": ""}),
-        *({"secret": "whsec_mine"}, {"url": "ftp://hooks.example"}),
+        {"codes": ["lease_faild"]},
+        {"codes": []},
+        {"queues": ["no name"]},
+        {"url": ""},
+        {"secret": "whsec_mine"},
+        {"url": "ftp://hooks.example"},
     ]
     for each in wrong:
         problem(await http.put(NOBODY, json=BODY | each), 422, "QHA01")

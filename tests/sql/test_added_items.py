@@ -388,8 +388,11 @@ def test_prune_removes_what_was_added(api: Api, clock: Clock) -> None:
 def test_items_that_are_none(api: Api) -> None:
     _, claim = began(api)
     wrong: list[tuple[Any, str]] = [
-        *(({"name": "x"}, "p_items"), (["x"], "p_items[0]"), ([item("x"), {}], "p_items[1].name")),
-        *(([item("x" * 201)], "p_items[0].name"), ([item("x", task="a b")], "p_items[0].task")),
+        ({"name": "x"}, "p_items"),
+        (["x"], "p_items[0]"),
+        ([item("x"), {}], "p_items[1].name"),
+        ([item("x" * 201)], "p_items[0].name"),
+        ([item("x", task="a b")], "p_items[0].task"),
         ([item("x", queue="q")], "p_items[0]"),
         ([item("x", params={"t": "x" * 2_000_000})], "p_items[0].params"),
         ([item(str(n)) for n in range(10_001)], "p_items"),

@@ -136,9 +136,14 @@ def test_lines_hold_up_no_settlement(api: Api, conn: psycopg.Connection, dsn: st
 @pytest.mark.parametrize(
     ("said", "field"),
     [
-        *(({"line": 0}, "lines[0].line"), ({"line": 2**31}, "lines[0].line"), ({"line": None}, "lines[0]")),
-        *(({"at": "noon"}, "lines[0].at"), ({"at": None}, "lines[0]"), ({"level": "loud"}, "lines[0].level")),
-        *(({"message": 7}, "lines[0].message"), ({"message": "é" * 2049}, "lines[0].message")),
+        ({"line": 0}, "lines[0].line"),
+        ({"line": 2**31}, "lines[0].line"),
+        ({"line": None}, "lines[0]"),
+        ({"at": "noon"}, "lines[0].at"),
+        ({"at": None}, "lines[0]"),
+        ({"level": "loud"}, "lines[0].level"),
+        ({"message": 7}, "lines[0].message"),
+        ({"message": "é" * 2049}, "lines[0].message"),
         ({"fields": []}, "lines[0].fields"),
         ({"fields": {"a": "x" * 4090}}, "lines[0].fields"),
         ({"more": 1}, "lines[0].more"),

@@ -204,8 +204,10 @@ def test_every_way_to_end_gives_the_room_back(api: Api) -> None:
     node = api.node(capacity={"cpu_milli": 1000, "license": 1}, gpus=devices(2), slots=1)
     needs = {"cpu_milli": 1000, "license": 1, "gpu": 2}
     ends: list[tuple[str, dict[str, Any]]] = [
-        *(("complete_lease", {}), ("fail_lease", {"error": {}})),
-        *(("fail_lease", {"error": {}, "retry": False}), ("release_lease", {})),
+        ("complete_lease", {}),
+        ("fail_lease", {"error": {}}),
+        ("fail_lease", {"error": {}, "retry": False}),
+        ("release_lease", {}),
     ]
     for function, more in ends:
         claim = fits(api, node, **needs)

@@ -129,8 +129,10 @@ def test_a_defined_workflow_is_checked_by_name_and_version(api: Api) -> None:
 def test_a_check_refuses_what_a_submission_refuses(api: Api, queue: str) -> None:
     given = spec(step("a"), queue=queue, affinity_tags={"gpu": True})
     refused: list[tuple[str, Row]] = [
-        *(("QHC04", {"affinity_tags": {"gpu": False}}), ("QHF06", {"steps": {"x": {}}})),
-        *(("QHA01", {"steps": {"a": {"params": 1}}}), ("QHA01", {"affinity": "not"})),
+        ("QHC04", {"affinity_tags": {"gpu": False}}),
+        ("QHF06", {"steps": {"x": {}}}),
+        ("QHA01", {"steps": {"a": {"params": 1}}}),
+        ("QHA01", {"affinity": "not"}),
     ]
     for code, options in refused:
         checked_so = api.refused(code, "check_workflow", spec=given, options=options)
@@ -147,7 +149,9 @@ def test_a_check_says_what_nested_runs_would_run(api: Api, queue: str) -> None:
     found = checked(api, spec(step("z"), *steps, queue=queue))
     assert list(found) == ["z", "new", "none", "old"]
     assert {(row["kind"], row["workflow"], row["version"]) for row in found.values()} == {
-        *(("task", None, None), ("workflow", name, 2), ("workflow", name, 1)),
+        ("task", None, None),
+        ("workflow", name, 2),
+        ("workflow", name, 1),
         ("workflow", f"{name}-x", None),
     }
     assert (found["new"]["code"], found["none"]["code"]) == ("ready", "nested_refused")

@@ -31,9 +31,16 @@ def test_the_row(api: Api, clock: Clock) -> None:
     lease = api.spawn(queue, "resize", {"n": 1}, headers={"h": 2})
     [claim] = api.claim(node, queue)
     assert claim == {
-        **{"lease_id": lease, "claim_token": claim["claim_token"], "attempt": 1, "queue": queue},
-        **{"task_name": "resize", "params": {"n": 1}, "headers": {"h": 2}, "score": 0},
-        **{"expires_at": clock.now() + timedelta(seconds=60), "assignment": None},
+        "lease_id": lease,
+        "claim_token": claim["claim_token"],
+        "attempt": 1,
+        "queue": queue,
+        "task_name": "resize",
+        "params": {"n": 1},
+        "headers": {"h": 2},
+        "score": 0,
+        "expires_at": clock.now() + timedelta(seconds=60),
+        "assignment": None,
     }
     assert api.state(lease) == "claimed"
 
@@ -146,10 +153,16 @@ def test_who_may_not_ask(api: Api, queue: str, node: Node) -> None:
 @pytest.mark.parametrize(
     ("field", "bad"),
     [
-        *(("p_queues", {"queues": None}), ("p_queues", {"queues": []})),
-        *(("p_queues", {"queues": ["a", None]}), ("p_queues", {"queues": [["a"], ["b"]]})),
-        *(("p_queues", {"queues": [["a", "b"]]}), ("p_queues", {"queues": ["a"] * 1001})),
-        *(("p_qty", {"qty": 0}), ("p_qty", {"qty": -1}), ("p_qty", {"qty": 1001}), ("p_qty", {"qty": None})),
+        ("p_queues", {"queues": None}),
+        ("p_queues", {"queues": []}),
+        ("p_queues", {"queues": ["a", None]}),
+        ("p_queues", {"queues": [["a"], ["b"]]}),
+        ("p_queues", {"queues": [["a", "b"]]}),
+        ("p_queues", {"queues": ["a"] * 1001}),
+        ("p_qty", {"qty": 0}),
+        ("p_qty", {"qty": -1}),
+        ("p_qty", {"qty": 1001}),
+        ("p_qty", {"qty": None}),
         ("p_claim_timeout", {"claim_timeout": timedelta(0)}),
         ("p_claim_timeout", {"claim_timeout": timedelta(seconds=-1)}),
         ("p_claim_timeout", {"claim_timeout": timedelta(days=3651)}),

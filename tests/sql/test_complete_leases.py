@@ -33,9 +33,16 @@ def test_it_is_done(api: Api, node: Node, clock: Clock) -> None:
     assert api.value("complete_lease", **token(claim)) == "completed"
     lease = api.lease(claim["lease_id"])
     expected = {
-        **{"state": "completed", "attempt": 1, "claim_token": claim["claim_token"], "node_id": node.node_id},
-        **{"claimed_at": claimed_at, "finished_at": clock.now(), "expires_at": None, "result": None},
-        **{"error": None, "attempts": []},
+        "state": "completed",
+        "attempt": 1,
+        "claim_token": claim["claim_token"],
+        "node_id": node.node_id,
+        "claimed_at": claimed_at,
+        "finished_at": clock.now(),
+        "expires_at": None,
+        "result": None,
+        "error": None,
+        "attempts": [],
     }
     assert {key: lease[key] for key in expected} == expected
 
@@ -107,10 +114,14 @@ def test_counted_and_uncounted_together(api: Api, queue: str) -> None:
 @pytest.mark.parametrize(
     ("leases", "tokens", "field"),
     [
-        *(([NOBODY], [], "p_lease_ids"), ([], [ONE], "p_lease_ids")),
-        *(([NOBODY, None], [ONE, ONE], "p_lease_ids"), ([NOBODY], [None], "p_tokens")),
-        *((None, [ONE], "p_lease_ids"), ([NOBODY], None, "p_lease_ids")),
-        *(([[NOBODY]], [[ONE]], "p_lease_ids"), ([NOBODY] * 1_001, [ONE] * 1_001, "p_lease_ids")),
+        ([NOBODY], [], "p_lease_ids"),
+        ([], [ONE], "p_lease_ids"),
+        ([NOBODY, None], [ONE, ONE], "p_lease_ids"),
+        ([NOBODY], [None], "p_tokens"),
+        (None, [ONE], "p_lease_ids"),
+        ([NOBODY], None, "p_lease_ids"),
+        ([[NOBODY]], [[ONE]], "p_lease_ids"),
+        ([NOBODY] * 1_001, [ONE] * 1_001, "p_lease_ids"),
     ],
     ids=["no token", "no lease", "null lease", "null token", "nulls", "no tokens", "2d", "too many"],
 )

@@ -60,7 +60,9 @@ def test_a_run_keeps_the_version_that_it_was_submitted_with(api: Api, queue: str
 @pytest.mark.parametrize(
     ("steps", "field"),
     [
-        *(([], "spec.steps"), ([step("A")], "spec.steps[0].name"), ([step("a"), step("a")], "spec.steps")),
+        ([], "spec.steps"),
+        ([step("A")], "spec.steps[0].name"),
+        ([step("a"), step("a")], "spec.steps"),
         ([step("a", "b")], "spec.steps[0].after"),
         ([step("a", params={"x": {"$result": "b"}})], "spec.steps[0].after"),
         ([step("a", params={"x": {"$item": []}})], "spec.steps[0].params.x"),

@@ -28,8 +28,11 @@ SAME: dict[str, list[Row]] = {
         placed(),
         placed(require=[], prefer=[], resources={}),
         placed(require=None, spread=[], isolation={}, tolerate=[]),
-        *(placed(resources={"cpu_milli": 0, "gpu": 0}), placed(require=[{"tags": {}}])),
-        *(placed(prefer=[{"weight": 0, "when": A}]), {"affinity_tags": {}}, {"labels": {}, "tenant": None}),
+        placed(resources={"cpu_milli": 0, "gpu": 0}),
+        placed(require=[{"tags": {}}]),
+        placed(prefer=[{"weight": 0, "when": A}]),
+        {"affinity_tags": {}},
+        {"labels": {}, "tenant": None},
     ],
     "order and duplicates": [
         placed(require=[A, B]),
@@ -48,7 +51,9 @@ SAME: dict[str, list[Row]] = {
         placed(require=[A, B]),
     ],
     "numbers": [
-        *(placed(require=[label("n", 1)]), placed(require=[label("n", 1.0)]), {"affinity_tags": {"n": 1.00}}),
+        placed(require=[label("n", 1)]),
+        placed(require=[label("n", 1.0)]),
+        {"affinity_tags": {"n": 1.00}},
         placed(require=[label("n", 1e0)]),
     ],
     "nested tags": [
@@ -82,18 +87,30 @@ def test_equal_meanings_share_a_class(api: Api, queue: str, meaning: str) -> Non
 
 
 DIFFERENT: list[Row] = [
-    *({}, {"tenant": "acme"}, {"service_id": str(uuid4())}, {"labels": {"app": "x"}}),
-    *({"labels": {"app": "y"}}, placed(require=[label("n", 1)]), placed(require=[label("n", "1")])),
-    *(placed(require=[label("n", True)]), placed(require=[label("n", 1, op="not_in")])),
-    *(placed(require=[{"label": "n", "op": "exists"}]), placed(require=[{"node": NODE[0]}])),
-    *(placed(require=[{"node": NODE[0], "away": True}]), placed(require=[{"node": NODE}])),
-    *(placed(require=[{"rack": 1}]), placed(require=[{"rack": 1, "unknown": "pass"}])),
+    {},
+    {"tenant": "acme"},
+    {"service_id": str(uuid4())},
+    {"labels": {"app": "x"}},
+    {"labels": {"app": "y"}},
+    placed(require=[label("n", 1)]),
+    placed(require=[label("n", "1")]),
+    placed(require=[label("n", True)]),
+    placed(require=[label("n", 1, op="not_in")]),
+    placed(require=[{"label": "n", "op": "exists"}]),
+    placed(require=[{"node": NODE[0]}]),
+    placed(require=[{"node": NODE[0], "away": True}]),
+    placed(require=[{"node": NODE}]),
+    placed(require=[{"rack": 1}]),
+    placed(require=[{"rack": 1, "unknown": "pass"}]),
     placed(prefer=[{"when": label("n", 1)}]),
     placed(prefer=[{"weight": 99, "when": label("n", 1)}]),
     placed(prefer=[{"when": label("n", 1)}], strength=99),
     placed(prefer=[{"when": label("n", 1)}], strength=1),
-    *(placed(resources={"cpu_milli": 1}), placed(resources={"memory_mib": 1}), placed(resources={"gpu": 1})),
-    *(placed(resources={"gpu_milli": 1}), placed(resources={"license": 1})),
+    placed(resources={"cpu_milli": 1}),
+    placed(resources={"memory_mib": 1}),
+    placed(resources={"gpu": 1}),
+    placed(resources={"gpu_milli": 1}),
+    placed(resources={"license": 1}),
 ]
 
 

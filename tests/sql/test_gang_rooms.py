@@ -21,12 +21,22 @@ BY_NODE = Path(__file__).with_name("rooms_by_node.sql")
 
 # without those that name a node or a device: these are made for the nodes that there are
 PLACEMENTS: list[Row] = [
-    *(asking(), asking(cpu_milli=1500), asking(cpu_milli=700, memory_mib=300), asking(gpu=1)),
-    *(asking(gpu=2, cpu_milli=100), asking(gpu_milli=300), asking(gpu_milli=700, memory_mib=200)),
-    *(asking("whole_core", cpu_milli=1500), asking("strict_isolated", cpu_milli=2000)),
-    *(asking("best_effort", cpu_milli=500), asking(None, "shared", gpu_milli=100)),
-    *(asking(None, "device_exclusive", gpu=1), asking(None, PART, gpu=1), asking(None, PART, gpu=2)),
-    *(asking(license=2, cpu_milli=1), asking(license=1, seat=1, gpu=1)),
+    asking(),
+    asking(cpu_milli=1500),
+    asking(cpu_milli=700, memory_mib=300),
+    asking(gpu=1),
+    asking(gpu=2, cpu_milli=100),
+    asking(gpu_milli=300),
+    asking(gpu_milli=700, memory_mib=200),
+    asking("whole_core", cpu_milli=1500),
+    asking("strict_isolated", cpu_milli=2000),
+    asking("best_effort", cpu_milli=500),
+    asking(None, "shared", gpu_milli=100),
+    asking(None, "device_exclusive", gpu=1),
+    asking(None, PART, gpu=1),
+    asking(None, PART, gpu=2),
+    asking(license=2, cpu_milli=1),
+    asking(license=1, seat=1, gpu=1),
     {"require": [{"label": "zone", "op": "in", "values": ["a"]}], "resources": {"gpu": 1}},
     {"require": [{"trust": "pci"}], "resources": {"cpu_milli": 1000}},
     {"tolerate": [{"key": "gone", "op": "exists"}], "resources": {"gpu": 1}},
@@ -37,7 +47,10 @@ def machine(draw: random.Random, number: int) -> Row:
     """What a node says of itself."""
     gpus = draw.choice(
         [
-            *([], devices(None), devices(*[None] * 4), devices(None, 0, 0, None)),
+            [],
+            devices(None),
+            devices(*[None] * 4),
+            devices(None, 0, 0, None),
             devices(None, 0, 0, None, 3, 3),
             [one for one in devices(None, 0, 0, None, 3) if "partitionable" not in one],
         ]

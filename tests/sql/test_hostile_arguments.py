@@ -24,10 +24,22 @@ SMALL = f"[{','.join([SHORT, '-' + LONG] * 10_000)}]"
 
 BOMBED: dict[str, list[str]] = {
     "spawn_lease options": [
-        *('{"headers": {"a": %s}}', '{"headers": %s}', '{"labels": {"a": %s}}', '{"labels": %s}'),
-        *('{"priority": %s}', '{"tenant": %s}', '{"lease_id": %s}', '{"deadline": %s}', '{"delay": %s}'),
-        *('{"notify": %s}', '{"retry": {"kind": %s}}', '{"wire": %s}', '{"affinity_tags": {"a": %s}}'),
-        *('{"affinity_with": %s}', '{"placement": %s}', '{"placement": {"require": %s}}'),
+        '{"headers": {"a": %s}}',
+        '{"headers": %s}',
+        '{"labels": {"a": %s}}',
+        '{"labels": %s}',
+        '{"priority": %s}',
+        '{"tenant": %s}',
+        '{"lease_id": %s}',
+        '{"deadline": %s}',
+        '{"delay": %s}',
+        '{"notify": %s}',
+        '{"retry": {"kind": %s}}',
+        '{"wire": %s}',
+        '{"affinity_tags": {"a": %s}}',
+        '{"affinity_with": %s}',
+        '{"placement": %s}',
+        '{"placement": {"require": %s}}',
         '{"placement": {"require": [{"label": "a", "op": "in", "values": %s}]}}',
         '{"placement": {"require": [{"tags": {"a": %s}}]}}',
         '{"placement": {"resources": {"gpu": %s}}}',
@@ -37,7 +49,10 @@ BOMBED: dict[str, list[str]] = {
     ],
     "spawn_lease params": ['{"a": %s}'],
     "spawn_leases leases": [
-        *('[{"task": "t", "params": %s}]', '[{"task": %s}]', '[{"task": "t", "options": %s}]', "%s")
+        '[{"task": "t", "params": %s}]',
+        '[{"task": %s}]',
+        '[{"task": "t", "options": %s}]',
+        "%s",
     ],
     "update_lease changes": ['{"labels": %s}', '{"placement": {"require": %s}}'],
     "complete_lease result": ["%s"],
@@ -54,9 +69,14 @@ BOMBED: dict[str, list[str]] = {
     ],
     "heartbeat_node claims": ["%s", '[{"lease_id": %s, "claim_token": 1}]'],
     "register_node spec": [
-        *('{NODE, "labels": {"a": %s}}', '{NODE, "labels": %s}', '{NODE, "capacity": {"cpu_milli": %s}}'),
-        *('{NODE, "gpus": [{"resource_id": %s}]}', '{NODE, "cores": %s}'),
-        *('{NODE, "taints": [{"key": "a", "effect": %s}]}', '{NODE, "resources": %s}', '{NODE, "rack": %s}'),
+        '{NODE, "labels": {"a": %s}}',
+        '{NODE, "labels": %s}',
+        '{NODE, "capacity": {"cpu_milli": %s}}',
+        '{NODE, "gpus": [{"resource_id": %s}]}',
+        '{NODE, "cores": %s}',
+        '{NODE, "taints": [{"key": "a", "effect": %s}]}',
+        '{NODE, "resources": %s}',
+        '{NODE, "rack": %s}',
         '{NODE, "cpu_isolation": %s}',
     ],
     "match_nodes placement": ['{"require": %s}', "%s"],
@@ -150,8 +170,13 @@ def test_limits_that_are_no_number_of_rows(api: Api) -> None:
         " and 'p_limit' = any (p.proargnames)"
     ).fetchall()
     given: Row = {
-        **{"p_placement": Jsonb({}), "p_node": api.node().node_id, "p_epoch": 1, "p_filter": Jsonb({})},
-        **{"p_changes": Jsonb({"priority": 1}), "p_lease": api.spawn(api.queue()), "p_name": "none"},
+        "p_placement": Jsonb({}),
+        "p_node": api.node().node_id,
+        "p_epoch": 1,
+        "p_filter": Jsonb({}),
+        "p_changes": Jsonb({"priority": 1}),
+        "p_lease": api.spawn(api.queue()),
+        "p_name": "none",
         "p_everywhere": api.row("spawn_everywhere", queue=api.queue(), task="agent")["everywhere_id"],
         "p_run": Flow(api, [step("a")]).run,
         "p_step": "a",
@@ -195,7 +220,9 @@ def test_ids_of_ones_own_do_not_stay_first(api: Api, clock: Clock) -> None:
 UNDER_ANY_SETTING: list[Row] = [
     {"placement": {"require": [{"label": "v", "op": op, "values": [value]}]}}
     for op, value in (
-        *(("version", ">= 1.2, < 3"), ("semver", ">1.0.0"), ("regexp", "^a{1,3}[[:alpha:]]x\\.y$")),
+        ("version", ">= 1.2, < 3"),
+        ("semver", ">1.0.0"),
+        ("regexp", "^a{1,3}[[:alpha:]]x\\.y$"),
         ("gt", 12.5),
     )
 ] + [{"available_at": "2030-01-31T12:00:00.5Z"}, {"wire": "\\x"}]

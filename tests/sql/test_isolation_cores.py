@@ -12,11 +12,19 @@ from tests.sql.isolation_support import asking, assigned, core_use, cores, held,
 def test_what_an_assignment_says(api: Api) -> None:
     node = isolating(api, 2, 2, capacity={"cpu_milli": 4000})
     assert assigned(api, node, asking("whole_core", cpu_milli=1001)) == {
-        **{"cpu_milli": 2000, "cpu_isolation": "whole_core", "cores": [0, 1], "core_milli": [1000, 1000]},
-        **{"numa": [0], "cpus": [0, 1, 10, 11]},
+        "cpu_milli": 2000,
+        "cpu_isolation": "whole_core",
+        "cores": [0, 1],
+        "core_milli": [1000, 1000],
+        "numa": [0],
+        "cpus": [0, 1, 10, 11],
     }
     assert assigned(api, node, asking("best_effort", cpu_milli=700)) == {
-        **{"cpu_milli": 700, "cpu_isolation": "best_effort", "cores": [2], "core_milli": [700], "numa": [1]},
+        "cpu_milli": 700,
+        "cpu_isolation": "best_effort",
+        "cores": [2],
+        "core_milli": [700],
+        "numa": [1],
         "cpus": [20, 21],
     }
     assert api.used(node)["used"]["cpu_milli"] == 2700
@@ -116,7 +124,9 @@ def test_two_leases_in_one_claim(api: Api) -> None:
 
 
 ENDS: list[tuple[str, Row]] = [
-    *(("complete_lease", {}), ("fail_lease", {"error": {}}), ("fail_lease", {"error": {}, "retry": False})),
+    ("complete_lease", {}),
+    ("fail_lease", {"error": {}}),
+    ("fail_lease", {"error": {}, "retry": False}),
     ("release_lease", {}),
 ]
 

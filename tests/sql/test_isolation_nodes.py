@@ -26,8 +26,13 @@ pytestmark = pytest.mark.thorough
 ID = str(uuid4())
 PART = {"resource_id": str(uuid4()), "parent_resource_id": ID}
 BAD_CORES: list[tuple[str, Any]] = [
-    *(("", "all"), ("", [{"core": core} for core in range(4097)]), ("[0]", [0]), ("[0].core", [{}])),
-    *(("[0].core", [{"core": None}]), ("[0].core", [{"core": 0.5}]), ("[0].core", [{"core": "0"}])),
+    ("", "all"),
+    ("", [{"core": core} for core in range(4097)]),
+    ("[0]", [0]),
+    ("[0].core", [{}]),
+    ("[0].core", [{"core": None}]),
+    ("[0].core", [{"core": 0.5}]),
+    ("[0].core", [{"core": "0"}]),
     ("[0].core", [{"core": 2**31}]),
     ("[1].numa", [{"core": 0}, {"core": 1, "numa": -1}]),
     ("[0].threads", [{"core": 0, "threads": []}]),

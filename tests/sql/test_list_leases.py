@@ -92,9 +92,13 @@ def test_a_claimed_lease(api: Api, clock: Clock) -> None:
     claim = api.running(queue, node, placement=needs, labels={"a": "b"}, headers={"h": 1})
     row, whole = api.row("list_leases", filter={"queue": queue}), api.lease(claim["lease_id"])
     expected = {
-        **{"node_id": node.node_id, "claim_token": claim["claim_token"], "claimed_at": clock.now()},
-        **{"expires_at": clock.now() + timedelta(seconds=60), "assignment": {"cpu_milli": 200}},
-        **{"stop_reason": None, "finished_at": None},
+        "node_id": node.node_id,
+        "claim_token": claim["claim_token"],
+        "claimed_at": clock.now(),
+        "expires_at": clock.now() + timedelta(seconds=60),
+        "assignment": {"cpu_milli": 200},
+        "stop_reason": None,
+        "finished_at": None,
     }
     assert {key: whole[key] for key in expected} == expected
     assert whole.items() >= row.items()

@@ -33,8 +33,11 @@ def label(key: str, op: str, *values: Any) -> Row:
 REASONS: dict[str, list[Row]] = {
     "label_missing": [label("gone", "exists"), label("gone", "in", 1), {"tags": {"gone": {"deep": 1}}}],
     "label_mismatch": [
-        *(label("zone", "in", "b"), label("zone", "not_in", "a"), label("zone", "does_not_exist")),
-        *(label("n", "gt", 3), {"label": "n", "op": "in", "other_label": "zone"}),
+        label("zone", "in", "b"),
+        label("zone", "not_in", "a"),
+        label("zone", "does_not_exist"),
+        label("n", "gt", 3),
+        {"label": "n", "op": "in", "other_label": "zone"},
         {"tags": {"zone": {"deep": 1}}},
     ],
     "required_affinity_unsatisfiable": [
@@ -68,7 +71,10 @@ def test_every_reason_is_told(api: Api) -> None:
     placement = {"require": [label("zone", "in", "b"), {"rack": 2}, itself], "resources": {"cpu_milli": 2000}}
     reasons = judged(api, node, placement)["reasons"]
     assert sorted(reason["code"] for reason in reasons) == [
-        *("anti_affinity_conflict", "insufficient_capacity", "label_mismatch", "node_draining"),
+        "anti_affinity_conflict",
+        "insufficient_capacity",
+        "label_mismatch",
+        "node_draining",
         "required_affinity_unsatisfiable",
     ]
 

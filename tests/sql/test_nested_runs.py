@@ -94,8 +94,12 @@ def test_a_nested_run_has_what_its_parent_has(api: Api, clock: Clock) -> None:
     """Its deadline holds below as well, where that of the nested run is later."""
     deadline = (clock.now() + HOUR).isoformat()
     options = {
-        **{"tenant": "acme", "priority": 7, "deadline": deadline, "headers": {"traceparent": "00-1"}},
-        **{"affinity_tags": {"region": "us-east"}, "labels": {"team": "a"}},
+        "tenant": "acme",
+        "priority": 7,
+        "deadline": deadline,
+        "headers": {"traceparent": "00-1"},
+        "affinity_tags": {"region": "us-east"},
+        "labels": {"team": "a"},
     }
     flow = Flow(api, [nested("n", "child"), nested("soon", "sooner")], options=options)
     define(flow, "child", step("c", affinity_tags={"gpu": True}), priority=3, deadline="2 hours")

@@ -50,7 +50,7 @@ def claims_meet(api: Api, node: Node, lease: UUID) -> bool:
     return row == (True,)
 
 
-NEEDS = [*(spread(max_per_domain=2), spread(max_skew=1), near_web(), near_web(away=True, unknown="fail"))]
+NEEDS = [spread(max_per_domain=2), spread(max_skew=1), near_web(), near_web(away=True, unknown="fail")]
 
 
 @pytest.mark.parametrize("placement", NEEDS)

@@ -82,8 +82,12 @@ FOR_A_NODE: dict[str, Callable[[Scene], Row]] = {
 FOR_A_CLAIM: dict[str, Row] = {
     "complete_lease": {},
     "complete_lease with a result": {"result": {"a": 1}},
-    **{"fail_lease": {"error": {}, "retry": False}, "release_lease": {}, "extend_claim": {"extend": MINUTE}},
-    **{"save_checkpoint": {"name": "a"}, "checkpoints": {}, "take_signal": {"signal": "a"}},
+    "fail_lease": {"error": {}, "retry": False},
+    "release_lease": {},
+    "extend_claim": {"extend": MINUTE},
+    "save_checkpoint": {"name": "a"},
+    "checkpoints": {},
+    "take_signal": {"signal": "a"},
     "suspend_lease": {"signal": "a"},
 }
 # Neither: these are for everybody's leases, or show queues.

@@ -86,7 +86,9 @@ def test_without_a_version_the_submission_is_refused(api: Api) -> None:
 @pytest.mark.parametrize(
     ("pin", "version", "runs_on"),
     [
-        *(("1.9", None, {"old"}), ("1.9", "2.0", {"new"}), (False, None, {"old", "new"})),
+        ("1.9", None, {"old"}),
+        ("1.9", "2.0", {"new"}),
+        (False, None, {"old", "new"}),
         (None, "2.0", {"new"}),
     ],
 )

@@ -62,7 +62,9 @@ REFUSED = [
     ("patterns", 8, PATTERNS),
     ("patterns", 8, {"prefer": [{"when": each} for each in PATTERNS["require"]]}),
     ("patterns", 8, {"require": [{"any": [[each] for each in PATTERNS["require"]]}]}),
-    *(("pattern_chars", 500, SIZES), ("pattern_chars", 500, WRITTEN_OUT), ("pattern_chars", 500, RANGES)),
+    ("pattern_chars", 500, SIZES),
+    ("pattern_chars", 500, WRITTEN_OUT),
+    ("pattern_chars", 500, RANGES),
     ("expressions", 200, EXPRS),
 ]
 

@@ -44,10 +44,15 @@ def every_verdict(api: Api, counted: bool) -> tuple[Node, list[Row], list[tuple[
     foreign = api.running(api.queue(), **NEEDS)
     expected: list[tuple[Row, tuple[str, str | None]]] = [
         (goes_on | {"claim_token": goes_on["claim_token"] + 7}, ("bad_token", "claimed")),
-        *((ok, ("ok", "completed")), (stopped, ("ok", "completed")), (foreign, ("bad_token", "claimed"))),
-        *((cancelled, ("cancelled", "cancelled")), (done, ("finished", "completed"))),
-        *((ok, ("finished", "completed")), (lost, ("lost", "pending"))),
-        *((ok | {"lease_id": NOBODY}, ("lost", None)), (last, ("ok", "completed"))),
+        (ok, ("ok", "completed")),
+        (stopped, ("ok", "completed")),
+        (foreign, ("bad_token", "claimed")),
+        (cancelled, ("cancelled", "cancelled")),
+        (done, ("finished", "completed")),
+        (ok, ("finished", "completed")),
+        (lost, ("lost", "pending")),
+        (ok | {"lease_id": NOBODY}, ("lost", None)),
+        (last, ("ok", "completed")),
     ]
     return node, [claim for claim, _ in expected], [verdict for _, verdict in expected]
 

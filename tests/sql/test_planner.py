@@ -302,9 +302,22 @@ def test_prices_are_forgotten_an_hour_later(api: Api, epoch: int, clock: Clock) 
 
 # What a hostile planner may try.
 BAD_CURVES: list[Any] = [
-    *(None, {}, "0.5", [], [0.5] * 100, [0.5] * 102, [0.5, 0.4] + [0.5] * 99, [0.5] * 100 + [0.499999]),
-    *([-0.1] + [0.5] * 100, [0.5] * 100 + [1.1], [None] * 101, [0.5] * 100 + [None], ["NaN"] * 101),
-    *(["0.5"] * 101, [[0.5]] * 101, [True] * 101),
+    None,
+    {},
+    "0.5",
+    [],
+    [0.5] * 100,
+    [0.5] * 102,
+    [0.5, 0.4] + [0.5] * 99,
+    [0.5] * 100 + [0.499999],
+    [-0.1] + [0.5] * 100,
+    [0.5] * 100 + [1.1],
+    [None] * 101,
+    [0.5] * 100 + [None],
+    ["NaN"] * 101,
+    ["0.5"] * 101,
+    [[0.5]] * 101,
+    [True] * 101,
 ]
 BAD: dict[str, list[Row]] = {
     "lead_planner": [
@@ -321,7 +334,10 @@ BAD: dict[str, list[Row]] = {
         {"epoch": None},
     ],
     "planner_view": [
-        *({"part": "leases"}, {"part": None}, {"part": "nodes", "after": "x"}, {"part": "nodes", "limit": 0}),
+        {"part": "leases"},
+        {"part": None},
+        {"part": "nodes", "after": "x"},
+        {"part": "nodes", "limit": 0},
         {"part": "nodes", "most": 0},
         {"part": "classes", "queue": "nowhere", "after": "x"},
     ],
@@ -330,10 +346,15 @@ BAD: dict[str, list[Row]] = {
         {"room": {}},
         *({"room": ROOM | {"leases": bad}} for bad in ({"won": 1}, {"reserved": -1}, {"reserved": None})),
         *({"room": ROOM | {"gpus": gpus}} for gpus in (7, 1e10, "8")),
-        *({"room": ROOM | {"seconds": [1]}}, {"room": ROOM | {"resting": 1.5}}),
-        *({"room": ROOM | {"bound": None}}, {"room": ROOM | {"bound": 5}}),
-        *({"room": ROOM | {"allocated": -1}}, {"room": ROOM | {"nodes": 1}}, {"ttl": "2 hours"}),
-        *({"round": -1}, {"epoch": None}),
+        {"room": ROOM | {"seconds": [1]}},
+        {"room": ROOM | {"resting": 1.5}},
+        {"room": ROOM | {"bound": None}},
+        {"room": ROOM | {"bound": 5}},
+        {"room": ROOM | {"allocated": -1}},
+        {"room": ROOM | {"nodes": 1}},
+        {"ttl": "2 hours"},
+        {"round": -1},
+        {"epoch": None},
     ],
 }
 

@@ -229,8 +229,10 @@ def test_what_is_refused(api: Api) -> None:
         ("QHL04", {"lease": old}, {"tenant": "x"}),
         ("QHA01", {"lease": old}, {}),  # twice
         ("QHA01", {"lease": str(of_gang[0]["lease_id"])}, {}),
-        *(("QHA01", {"lease": own}, {"lease_id": own}), ("QHA01", {}, {})),
-        *(("QHA01", {"lease": old, "service": service}, {}), ("QHA01", {"service": service}, {"delay": 5})),
+        ("QHA01", {"lease": own}, {"lease_id": own}),
+        ("QHA01", {}, {}),
+        ("QHA01", {"lease": old, "service": service}, {}),
+        ("QHA01", {"service": service}, {"delay": 5}),
         ("QHA01", {"service": service}, {"one_of": str(uuid4())}),
     ]
     for code, replaces, options in refused:

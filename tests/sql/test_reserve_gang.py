@@ -103,10 +103,15 @@ def test_a_gang_that_has_lost_a_member(api: Api, epoch: int, racks: list[Node]) 
 
 
 BAD: list[tuple[str, Row]] = [
-    *(("reserve_gang", {"gang": None}), ("reserve_gang", {"place": None})),
-    *(("reserve_gang", {"place": "x" * 4001}), ("reserve_gang", {"round": -1})),
-    *(("reserve_gang", {"round": None}), ("reserve_gang", {"epoch": None}), ("planner_rooms", {"gangs": []})),
-    *(("planner_rooms", {"gangs": None}), ("planner_rooms", {"gangs": [None]})),
+    ("reserve_gang", {"gang": None}),
+    ("reserve_gang", {"place": None}),
+    ("reserve_gang", {"place": "x" * 4001}),
+    ("reserve_gang", {"round": -1}),
+    ("reserve_gang", {"round": None}),
+    ("reserve_gang", {"epoch": None}),
+    ("planner_rooms", {"gangs": []}),
+    ("planner_rooms", {"gangs": None}),
+    ("planner_rooms", {"gangs": [None]}),
     ("planner_rooms", {"gangs": [NOBODY] * 1001}),
     *(("planner_view", {"part": "gangs", "after": after}) for after in ("x", "1", "1 x", "1 -1")),
     ("planner_view", {"part": "gangs", "after": "9" * 19 + " 1"}),

@@ -125,7 +125,7 @@ def test_signals_say_who_took_them(api: Api, clock: Clock) -> None:
         api.rows("advance_workflows")
     rows = api.rows("list_run_signals", run=flow.run)
     found = [(row["name"], row["key"], row["taken_by"]) for row in rows]
-    assert found == [*(("go", "0", "first"), ("y", "1", "x"), ("go", "2", "second"), ("go", "3", None))]
+    assert found == [("go", "0", "first"), ("y", "1", "x"), ("go", "2", "second"), ("go", "3", None)]
     assert [row["sent_at"] - start for row in rows] == [timedelta(seconds=n) for n in range(4)]
     assert [row["bytes"] is None for row in rows] == [True, True, True, False]
     assert len(api.rows("list_run_signals", run=flow.run, limit=2)) == 2

@@ -95,8 +95,13 @@ def test_the_end_of_a_traced_run_is_handed_over_once(api: Api, clock: Clock) -> 
     flow.complete("a")
     failed, completed = sorted(api.rows("take_ended_runs"), key=lambda run: run["attempt"])
     assert failed == {
-        **{"run_id": flow.run, "workflow": flow.queue, "attempt": 1, "state": "failed"},
-        **{"reason": "step_failed", "traceparent": "of the submission", "submitted_at": submitted_at},
+        "run_id": flow.run,
+        "workflow": flow.queue,
+        "attempt": 1,
+        "state": "failed",
+        "reason": "step_failed",
+        "traceparent": "of the submission",
+        "submitted_at": submitted_at,
         "finished_at": clock.now(),
     }
     assert (completed["attempt"], completed["state"]) == (2, "completed")

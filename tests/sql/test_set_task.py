@@ -13,12 +13,23 @@ from tests.sql.api import Api, raw
 
 GPU = {"resources": {"gpu": 1}}
 ALL: dict[str, Any] = {
-    **{"placement": GPU, "affinity_tags": {"zone": "a"}, "labels": {"app": "film"}, "patience": 7},
-    **{"priority": 3, "max_attempts": 1, "retry": {"kind": "fixed", "base": 9}, "claim_timeout": 90},
+    "placement": GPU,
+    "affinity_tags": {"zone": "a"},
+    "labels": {"app": "film"},
+    "patience": 7,
+    "priority": 3,
+    "max_attempts": 1,
+    "retry": {"kind": "fixed", "base": 9},
+    "claim_timeout": 90,
 }
 OTHERS: dict[str, Any] = {
-    **{"placement": {"resources": {"cpu_milli": 1}}, "affinity_tags": {"disk": "ssd"}},
-    **{"labels": {"of": "mine"}, "patience": 8, "priority": -3, "max_attempts": 2, "retry": {"kind": "none"}},
+    "placement": {"resources": {"cpu_milli": 1}},
+    "affinity_tags": {"disk": "ssd"},
+    "labels": {"of": "mine"},
+    "patience": 8,
+    "priority": -3,
+    "max_attempts": 2,
+    "retry": {"kind": "none"},
     "claim_timeout": 91,
 }
 _LEASE = """
@@ -178,10 +189,17 @@ BAD: list[tuple[str, str, Any]] = [
     ("QHC03", "placement", 3),
     ("QHC03", "placement", {"requires": []}),
     ("QHC03", "placement", {"resources": {"gpu": -1}}),
-    *(("QHC03", "affinity_tags", []), ("QHA01", "labels", {"a": 1}), ("QHA01", "labels", {"": "x"})),
-    *(("QHA01", "patience", -1), ("QHA01", "patience", "soon"), ("QHA01", "priority", 32768)),
-    *(("QHA01", "priority", "1"), ("QHA01", "retry", {"kind": "never"}), ("QHA01", "retry", {"basis": 1})),
-    *(("QHA01", "claim_timeout", 0.5), ("QHA01", "claim_timeout", "31 days")),
+    ("QHC03", "affinity_tags", []),
+    ("QHA01", "labels", {"a": 1}),
+    ("QHA01", "labels", {"": "x"}),
+    ("QHA01", "patience", -1),
+    ("QHA01", "patience", "soon"),
+    ("QHA01", "priority", 32768),
+    ("QHA01", "priority", "1"),
+    ("QHA01", "retry", {"kind": "never"}),
+    ("QHA01", "retry", {"basis": 1}),
+    ("QHA01", "claim_timeout", 0.5),
+    ("QHA01", "claim_timeout", "31 days"),
 ]
 
 

@@ -50,8 +50,10 @@ def test_reaped(api: Api, clock: Clock, function: str, more: Row, granted_anew: 
 @pytest.mark.parametrize(
     ("state", "calls"),
     [
-        *(("completed", ["complete_lease"]), ("failed", ["fail_lease"])),
-        *(("cancelled", ["cancel_lease", "release_lease"]), ("cancelled", ["release_lease", "cancel_lease"])),
+        ("completed", ["complete_lease"]),
+        ("failed", ["fail_lease"]),
+        ("cancelled", ["cancel_lease", "release_lease"]),
+        ("cancelled", ["release_lease", "cancel_lease"]),
     ],
 )
 @pytest.mark.thorough

@@ -29,11 +29,20 @@ def test_what_holds_without_options(api: Api, queue: str, clock: Clock) -> None:
 def test_every_option_is_kept(api: Api, clock: Clock) -> None:
     deadline = clock.now() + timedelta(hours=1)
     options: dict[str, Any] = {
-        **{"lease_id": str(uuid4()), "placement": {"resources": {"cpu_milli": 500}}},
-        **{"affinity_tags": {"gpu": True}, "priority": -7, "tenant": "acme", "service_id": SERVICE},
-        **{"labels": {"app": "billing"}, "max_attempts": 2, "retry": {"kind": "fixed", "base": 3}},
-        **{"claim_timeout": "90 seconds", "deadline": deadline.isoformat(), "idempotency_key": "once"},
-        **{"headers": {"traceparent": "00-1"}, "notify": False},
+        "lease_id": str(uuid4()),
+        "placement": {"resources": {"cpu_milli": 500}},
+        "affinity_tags": {"gpu": True},
+        "priority": -7,
+        "tenant": "acme",
+        "service_id": SERVICE,
+        "labels": {"app": "billing"},
+        "max_attempts": 2,
+        "retry": {"kind": "fixed", "base": 3},
+        "claim_timeout": "90 seconds",
+        "deadline": deadline.isoformat(),
+        "idempotency_key": "once",
+        "headers": {"traceparent": "00-1"},
+        "notify": False,
     }
     lease = api.lease(api.spawn(api.queue(), TASK, {"n": [1, None]}, **options))
     assert lease["lease_id"] == UUID(options["lease_id"])

@@ -82,7 +82,9 @@ def test_options_in_the_same_words_are_read_once(api: Api, queue: str) -> None:
 def test_equal_keys_are_one_lease(api: Api, queue: str) -> None:
     first = api.spawn(queue, idempotency_key="old")
     batch = [
-        *(item(idempotency_key="new"), item(), item(idempotency_key="new", priority=5)),
+        item(idempotency_key="new"),
+        item(),
+        item(idempotency_key="new", priority=5),
         item(idempotency_key="old"),
         *[item(idempotency_key="with an id", lease_id=str(uuid4()))] * 2,
     ]

@@ -38,8 +38,12 @@ class TestOneNodeWithAGpu:
     @pytest.mark.parametrize(
         ("first", "second", "served"),
         [
-            *((wish(5), wish(100), "second"), (wish(5), wish(), "second"), (wish(99), wish(100), "second")),
-            *((wish(100), wish(5), "first"), (wish(5), wish(5), "first"), (wish(), wish(), "first")),
+            (wish(5), wish(100), "second"),
+            (wish(5), wish(), "second"),
+            (wish(99), wish(100), "second"),
+            (wish(100), wish(5), "first"),
+            (wish(5), wish(5), "first"),
+            (wish(), wish(), "first"),
             (wish(), wish(100), "first"),
             # without a strength all that counts is how much of its own wishes a lease gets
             ({"prefer": [ON_GPU[0] | {"weight": 5}]}, wish(), "first"),

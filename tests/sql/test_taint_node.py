@@ -225,10 +225,16 @@ def test_a_cancellation_or_drain_is_told_at_once(api: Api, clock: Clock, why: st
 @pytest.mark.parametrize(
     ("field", "bad"),
     [
-        *(("p_taint", None), ("p_taint", "x"), ("p_taint", []), ("p_taint.when", FILM | {"when": 1})),
-        *(("p_taint.key", {"effect": "no_schedule"}), ("p_taint.key", FILM | {"key": ""})),
-        *(("p_taint.key", FILM | {"key": "x" * 254}), ("p_taint.value", FILM | {"value": 7})),
-        *(("p_taint.value", FILM | {"value": "x" * 254}), ("p_taint.effect", {"key": "x"})),
+        ("p_taint", None),
+        ("p_taint", "x"),
+        ("p_taint", []),
+        ("p_taint.when", FILM | {"when": 1}),
+        ("p_taint.key", {"effect": "no_schedule"}),
+        ("p_taint.key", FILM | {"key": ""}),
+        ("p_taint.key", FILM | {"key": "x" * 254}),
+        ("p_taint.value", FILM | {"value": 7}),
+        ("p_taint.value", FILM | {"value": "x" * 254}),
+        ("p_taint.effect", {"key": "x"}),
         ("p_taint.effect", FILM | {"effect": "NoSchedule"}),
     ],
 )

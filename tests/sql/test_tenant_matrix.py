@@ -190,8 +190,10 @@ def _submit_spec(caller: str, queue: str, its: Things) -> list[Row]:
 
 def _list(_caller: str, _queue: str, its: Things) -> list[Row]:
     return [
-        *({"filter": {"tenant": its.tenant}}, {"filter": {"service": str(its.service)}}),
-        *({"filter": {"node": str(its.node)}}, {"filter": {"task": its.task}}),
+        {"filter": {"tenant": its.tenant}},
+        {"filter": {"service": str(its.service)}},
+        {"filter": {"node": str(its.node)}},
+        {"filter": {"task": its.task}},
     ]
 
 
@@ -200,7 +202,9 @@ def _bulk(**more: Any) -> Calls:
     return lambda _caller, queue, its: [
         {"filter": {"queue": queue, **wanted}, **more}
         for wanted in (
-            *({"tenant": its.tenant}, {"service": str(its.service)}, {"task": its.task}),
+            {"tenant": its.tenant},
+            {"service": str(its.service)},
+            {"task": its.task},
             {"labels": {"app": its.task}},
         )
     ]
@@ -242,9 +246,14 @@ ALIKE: dict[str, Calls] = {
     "spawn_warnings": lambda _caller, _queue, its: [{"id": its.everywhere}],
     "what_if_gang": _gang,
     **dict.fromkeys(("match_nodes", "match_page", "match_groups"), _match),
-    **{"list_leases": _list, "count_leases": _bulk(), "cancel_leases": _bulk(reason="no")},
-    **{"requeue_leases": _bulk(), "update_leases": _bulk(changes={"priority": 3}), "delete_leases": _bulk()},
-    **{"service_policy": _by("service"), "set_service_policy": _by("service", policy={})},
+    "list_leases": _list,
+    "count_leases": _bulk(),
+    "cancel_leases": _bulk(reason="no"),
+    "requeue_leases": _bulk(),
+    "update_leases": _bulk(changes={"priority": 3}),
+    "delete_leases": _bulk(),
+    "service_policy": _by("service"),
+    "set_service_policy": _by("service", policy={}),
 }
 
 # About all tenants at once: refused, whatever it is asked about.

@@ -138,7 +138,9 @@ def test_a_deleted_lease_frees_its_key_and_no_other(api: Api, queue: str) -> Non
 @pytest.mark.parametrize(
     ("field", "wrong"),
     [
-        *(("options.unique", "k"), ("options.unique.key", {}), ("options.unique.key", {"key": 7})),
+        ("options.unique", "k"),
+        ("options.unique.key", {}),
+        ("options.unique.key", {"key": 7}),
         ("options.unique.key", {"key": "x" * 256}),
         ("options.unique.while", {"key": "k", "while": "sometimes"}),
         ("options.unique.while", {"key": "k", "while": 0}),

@@ -143,10 +143,14 @@ def test_a_nested_run_begins_with_the_update_of_its_step(api: Api) -> None:
 @pytest.mark.parametrize(
     ("steps", "changes", "code"),
     [
-        *((["a"], {"affinity_tags": WEST}, "QHF04"), (["b", "done"], {"affinity_tags": WEST}, "QHF04")),
-        *((["s"], {"affinity_tags": WEST}, "QHA01"), (["none"], {"affinity_tags": WEST}, "QHF06")),
-        *((["b", None], {"affinity_tags": WEST}, "QHA01"), (["b"], {}, "QHA01")),
-        *((["b"], {"labels": {"x": "y"}}, "QHA01"), (["b"], {"affinity": "or"}, "QHA01")),
+        (["a"], {"affinity_tags": WEST}, "QHF04"),
+        (["b", "done"], {"affinity_tags": WEST}, "QHF04"),
+        (["s"], {"affinity_tags": WEST}, "QHA01"),
+        (["none"], {"affinity_tags": WEST}, "QHF06"),
+        (["b", None], {"affinity_tags": WEST}, "QHA01"),
+        (["b"], {}, "QHA01"),
+        (["b"], {"labels": {"x": "y"}}, "QHA01"),
+        (["b"], {"affinity": "or"}, "QHA01"),
         (["b"], {"app_version": 2}, "QHA01"),
         (["b"], {"affinity_tags": {"zone": None}}, "QHF02"),
         (["b"], {"placement": {"require": 7}}, "QHC03"),

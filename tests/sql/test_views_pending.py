@@ -132,9 +132,12 @@ def test_named_nodes_resources_and_devices(api: Api, queue: str) -> None:
     for require, gpus, expected in (
         ([{"node": str(node.node_id)}], 0, 1),
         ([{"node": str(node.node_id), "away": True}], 0, 2),
-        *(([{"node": str(uuid4())}], 0, 0), ([{"resource": card}], 0, 1)),
-        *(([{"resource": card, "away": True}], 0, 2), ([{"resource": card}], 1, 1)),
-        *(([{"resource": device}], 1, 1), ([{"resource": device}], 2, 0)),
+        ([{"node": str(uuid4())}], 0, 0),
+        ([{"resource": card}], 0, 1),
+        ([{"resource": card, "away": True}], 0, 2),
+        ([{"resource": card}], 1, 1),
+        ([{"resource": device}], 1, 1),
+        ([{"resource": device}], 2, 0),
         ([{"any": [[{"resource": card}], [{"node": str(node.node_id)}]]}], 0, 2),
     ):
         lease = spawn_placed(api, queue, require=require, resources={"gpu": gpus})

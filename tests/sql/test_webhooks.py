@@ -120,7 +120,10 @@ def test_filters_hold_together(api: Api) -> None:
     about = [(hooks[row["webhook"]], json.loads(row["body"])["data"]["lease_id"]) for row in claimed(api)]
     first, second, third = map(str, leases)
     expected: list[tuple[str, str | None]] = [
-        *(("queue", first), ("tenant", first), ("tenant", second), ("labels", second))
+        ("queue", first),
+        ("tenant", first),
+        ("tenant", second),
+        ("labels", second),
     ]
     expected += [("all", each) for each in (first, second, third, None)]
     assert sorted(about, key=str) == sorted(expected, key=str)
@@ -362,9 +365,12 @@ def test_bad_arguments_are_refused(api: Api) -> None:
         assert api.fault("set_webhook", **good | {"url": url}) == "p_url"
     options: Row
     for field, options in (
-        *(("options.code", {"code": ["queue_paused"]}), ("options", {"codes": []})),
-        *(("options.codes", {"codes": "queue_paused"}), ("options", {"queues": []})),
-        *(("options.tenant", {"tenant": ""}), ("options.labels", {"labels": [1]})),
+        ("options.code", {"code": ["queue_paused"]}),
+        ("options", {"codes": []}),
+        ("options.codes", {"codes": "queue_paused"}),
+        ("options", {"queues": []}),
+        ("options.tenant", {"tenant": ""}),
+        ("options.labels", {"labels": [1]}),
     ):
         assert api.fault("set_webhook", **good, options=options) == field
     name, _ = made(api)

@@ -134,9 +134,16 @@ def test_taints_trust_and_other_leases(api: Api, queue: str) -> None:
 @pytest.mark.parametrize(
     ("nodes", "field"),
     [
-        *((None, "p_nodes"), ([], "p_nodes"), ("node", "p_nodes"), ([{}] * 101, "p_nodes"), ([1], "spec")),
-        *(({"label": {}}, "spec.label"), ({"labels": []}, "spec.labels"), ({"count": 0}, "spec.count")),
-        *(({"count": 1.5}, "spec.count"), ([{}, {"rack": -1}], "spec.rack")),
+        (None, "p_nodes"),
+        ([], "p_nodes"),
+        ("node", "p_nodes"),
+        ([{}] * 101, "p_nodes"),
+        ([1], "spec"),
+        ({"label": {}}, "spec.label"),
+        ({"labels": []}, "spec.labels"),
+        ({"count": 0}, "spec.count"),
+        ({"count": 1.5}, "spec.count"),
+        ([{}, {"rack": -1}], "spec.rack"),
         (raw('{"rack": 1e400}'), "spec.rack"),
     ],
 )

@@ -168,8 +168,10 @@ def test_a_map_over_the_results_of_a_map(api: Api) -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        *(({"list": {"a": 1}}, "over_is_not_a_list"), ({"list": None}, "over_is_not_a_list")),
-        *(({"list": [0] * 100_001}, "too_many_items"), ({}, "binding_missing")),
+        ({"list": {"a": 1}}, "over_is_not_a_list"),
+        ({"list": None}, "over_is_not_a_list"),
+        ({"list": [0] * 100_001}, "too_many_items"),
+        ({}, "binding_missing"),
     ],
     ids=["object", "null", "long", "missing"],
 )

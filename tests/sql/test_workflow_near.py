@@ -17,8 +17,12 @@ pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("sound")]
 @pytest.mark.parametrize(
     ("what", "away", "expected"),
     [
-        *(("node", False, {0}), ("node", True, {1, 2, 3}), ("rack", False, {0, 1}), ("rack", True, {2, 3})),
-        *(("label:half", False, {0, 2}), ("label:half", True, {1, 3})),
+        ("node", False, {0}),
+        ("node", True, {1, 2, 3}),
+        ("rack", False, {0, 1}),
+        ("rack", True, {2, 3}),
+        ("label:half", False, {0, 2}),
+        ("label:half", True, {1, 3}),
     ],
 )
 def test_a_step_runs_where_another_one_ran(api: Api, what: str, away: bool, expected: set[int]) -> None:
@@ -90,8 +94,12 @@ def test_a_step_says_which_steps_it_is_near_and_where_those_ran(api: Api) -> Non
     }
     first, second = (node.name for node in fleet.nodes)
     assert told == {
-        **{"a": [], "z": [], "b": [f"near a -> node {first}"], "c": ["near a and z -> rack 7 or rack 8"]},
-        **{"d": ["away from a -> half 0"], "e": [f"near z -> node {second}"]},
+        "a": [],
+        "z": [],
+        "b": [f"near a -> node {first}"],
+        "c": ["near a and z -> rack 7 or rack 8"],
+        "d": ["away from a -> half 0"],
+        "e": [f"near z -> node {second}"],
     }
 
 
@@ -152,7 +160,9 @@ def test_a_step_that_was_skipped_has_no_place(api: Api) -> None:
     never = step("never", "a", run_if=[{"input": ["x"], "op": "exists"}])
     after = {"step": "never", "on": "ended"}
     steps = [
-        *(step("a"), never, step("b", after, near=near("never"))),
+        step("a"),
+        never,
+        step("b", after, near=near("never")),
         step("c", after, near=near("never", gone="fail")),
     ]
     fleet = Fleet(api, [1, 2], *steps)

@@ -174,9 +174,13 @@ def test_params_are_bound_at_release(api: Api) -> None:
     """Lists and objects keep what is no binding."""
     whole = {"$result": "a"}
     params: Row = {
-        **{"uri": whole | {"path": ["files", 0, "uri"]}, "all": whole, "who": {"$input": ["user", "name"]}},
-        **{"else": {"$input": ["none"], "default": [1]}, "run": {"$run": "id"}},
-        **{"as_is": {"$literal": {"$input": []}}, "nested": [{"deep": {"$input": []}}]},
+        "uri": whole | {"path": ["files", 0, "uri"]},
+        "all": whole,
+        "who": {"$input": ["user", "name"]},
+        "else": {"$input": ["none"], "default": [1]},
+        "run": {"$run": "id"},
+        "as_is": {"$literal": {"$input": []}},
+        "nested": [{"deep": {"$input": []}}],
         "list": [None, 1, "s", [], {}, [None, whole], {"k": None}],
         "deep": {"x": [whole]},
         **{"object": {}, "none": None},
@@ -186,8 +190,13 @@ def test_params_are_bound_at_release(api: Api) -> None:
     flow.complete("a", result=result)
     [claim] = flow.claims().values()
     assert claim["params"] == {
-        **{"uri": "s3://x", "all": result, "who": "ann", "else": [1], "run": str(flow.run)},
-        **{"as_is": {"$input": []}, "nested": [{"deep": {"user": {"name": "ann"}}}]},
+        "uri": "s3://x",
+        "all": result,
+        "who": "ann",
+        "else": [1],
+        "run": str(flow.run),
+        "as_is": {"$input": []},
+        "nested": [{"deep": {"user": {"name": "ann"}}}],
         "list": [None, 1, "s", [], {}, [None, result], {"k": None}],
         "deep": {"x": [result]},
         **{"object": {}, "none": None},

@@ -62,8 +62,10 @@ def test_a_signal_goes_to_one_of_the_waits_that_are_open(api: Api) -> None:
 def test_a_key_sends_once(api: Api) -> None:
     flow = Flow(api, [wait("v"), wait("w")])
     for payload, key, created, state in (
-        *(({"n": 1}, "click", True, "running"), ({"n": 2}, "click", False, "running")),
-        *((None, "other", True, "completed"), (None, "click", False, "completed")),
+        ({"n": 1}, "click", True, "running"),
+        ({"n": 2}, "click", False, "running"),
+        (None, "other", True, "completed"),
+        (None, "click", False, "completed"),
     ):
         assert send(api, flow, payload, key=key) == {"created": created, "state": state}
         assert flow.states() == {"v": "completed", "w": state}

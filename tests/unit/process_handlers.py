@@ -25,8 +25,12 @@ CPUS_AT_IMPORT = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffini
 def see(params: Any, context: LeaseContext) -> dict[str, Any]:
     print("on standard output, which is not the way results go")
     return {
-        **{"params": params, "attempt": context.attempt, "visible": VISIBLE_AT_IMPORT},
-        **{"cpus": CPUS_AT_IMPORT, "pid": os.getpid(), "stdin": sys.stdin.read()},
+        "params": params,
+        "attempt": context.attempt,
+        "visible": VISIBLE_AT_IMPORT,
+        "cpus": CPUS_AT_IMPORT,
+        "pid": os.getpid(),
+        "stdin": sys.stdin.read(),
     }
 
 

@@ -65,8 +65,12 @@ def test_events_about_each_class_of_a_task_are_one() -> None:
 @pytest.mark.parametrize(
     ("line", "meant"),
     [
-        *(("webhook create", "'add'"), ("webhook delete", "'drop'"), ("lease get", "'show'")),
-        *(("node ls", "'list'"), ("workflow submit", "'run'"), ("queue lst", "'list'")),
+        ("webhook create", "'add'"),
+        ("webhook delete", "'drop'"),
+        ("lease get", "'show'"),
+        ("node ls", "'list'"),
+        ("workflow submit", "'run'"),
+        ("queue lst", "'list'"),
     ],
 )
 def test_another_word_for_a_command_is_understood(line: str, meant: str) -> None:

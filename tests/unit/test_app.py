@@ -189,8 +189,10 @@ def test_defaults_are_one_json_object() -> None:
 @pytest.mark.parametrize(
     ("only", "never", "error", "may"),
     [
-        *((None, (), ValueError(), True), (OSError, (), ConnectionError(), True)),
-        *(((OSError, KeyError), (), ValueError(), False), (None, ValueError, ValueError(), False)),
+        (None, (), ValueError(), True),
+        (OSError, (), ConnectionError(), True),
+        ((OSError, KeyError), (), ValueError(), False),
+        (None, ValueError, ValueError(), False),
         (OSError, ConnectionError, ConnectionError(), False),
         (OSError, ConnectionError, FileNotFoundError(), True),
         ((), (), ValueError(), False),

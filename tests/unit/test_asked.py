@@ -31,8 +31,10 @@ def test_parts_are_under_those_who_ask_them() -> None:
     assert asked(placement, came_from) == [
         ("workflow", ["kernel in 6.8"]),
         ("step", ["has nvlink", "4 GPU", "GPU device_exclusive"]),
-        *(("workflow and submission", ["zone in b"]), ("task", ["4 GiB", "strength 5"])),
-        *(("near train", ["prefers rack 7"]), ("away from fetch", ["prefers not node box"])),
+        ("workflow and submission", ["zone in b"]),
+        ("task", ["4 GiB", "strength 5"]),
+        ("near train", ["prefers rack 7"]),
+        ("away from fetch", ["prefers not node box"]),
     ]
 
 

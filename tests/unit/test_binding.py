@@ -81,9 +81,14 @@ def whole_positional(params: Mapping[str, Any], /) -> Any:
 @pytest.mark.parametrize(
     ("handler", "returned"),
     [
-        *((lambda params: params, {"a": 1}), (whole_with_context, ({"a": 1}, 2)), (whole_unused, {"a": 1})),
-        *((whole_mapping, {"a": 1}), (whole_typed_dict, {"a": 1}), (whole_unreadable, {"a": 1})),
-        *((whole_positional, {"a": 1}), (whole_wrapped, ({"a": 1}, 2))),
+        (lambda params: params, {"a": 1}),
+        (whole_with_context, ({"a": 1}, 2)),
+        (whole_unused, {"a": 1}),
+        (whole_mapping, {"a": 1}),
+        (whole_typed_dict, {"a": 1}),
+        (whole_unreadable, {"a": 1}),
+        (whole_positional, {"a": 1}),
+        (whole_wrapped, ({"a": 1}, 2)),
     ],
 )
 def test_params_as_a_whole_are_left_alone(handler: Any, returned: Any) -> None:

@@ -16,8 +16,12 @@ def test_nothing_is_above_its_budget_and_no_budget_far_above_what_is_there() -> 
 @pytest.mark.parametrize(
     ("present", "budget", "told"),
     [
-        *((1000, 1000, None), (990, 1000, None), (7, 9, None), (1001, 1000, "raise it with")),
-        *((980, 1000, "lower it"), (7, 10, "lower it")),
+        (1000, 1000, None),
+        (990, 1000, None),
+        (7, 9, None),
+        (1001, 1000, "raise it with"),
+        (980, 1000, "lower it"),
+        (7, 10, "lower it"),
     ],
 )
 def test_a_number_is_at_its_budget_or_a_little_below(present: int, budget: int, told: str | None) -> None:
@@ -42,8 +46,10 @@ def test_what_a_call_reaches_and_short_functions_with_one_caller() -> None:
     known = {
         name: Function(name, module, long if name == "long" else text.format(""), frozenset(calls))
         for name, module, calls in [
-            *(("top", "api/top", ["one", "long", "both"]), ("one", "claim/one", ["both"])),
-            *(("long", "claim/one", ["base"]), ("both", "base/both", ["base"])),
+            ("top", "api/top", ["one", "long", "both"]),
+            ("one", "claim/one", ["both"]),
+            ("long", "claim/one", ["base"]),
+            ("both", "base/both", ["base"]),
             ("base", "base/both", ["top"]),
         ]
     }

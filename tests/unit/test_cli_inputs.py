@@ -36,8 +36,10 @@ def test_json_in_place_or_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        *(('{"a": 1,}', "--tags: not JSON"), ('{"a": NaN}', "NaN is not JSON")),
-        *(('{"a": 1, "a": 2}', "key 'a' is there twice"), ("[1]", "a JSON object is needed, not [1]")),
+        ('{"a": 1,}', "--tags: not JSON"),
+        ('{"a": NaN}', "NaN is not JSON"),
+        ('{"a": 1, "a": 2}', "key 'a' is there twice"),
+        ("[1]", "a JSON object is needed, not [1]"),
         ('{"a": ' + 100_000 * "[" + 100_000 * "]" + "}", "nested too deep"),
         ("no-such-file", "neither JSON nor a file"),
         ("nul\x00file", "neither JSON nor a file"),
@@ -98,11 +100,25 @@ def test_labels_are_pairs_or_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("typed", "value"),
     [
-        *(("52e6410", "52e6410"), ("1234e567", "1234e567"), ("1e3", "1e3"), ("12.10", "12.10")),
-        *(("3.10", "3.10"), ("12.0", "12.0"), ("007", "007"), ("-0", "-0"), ("+1", "+1")),
+        ("52e6410", "52e6410"),
+        ("1234e567", "1234e567"),
+        ("1e3", "1e3"),
+        ("12.10", "12.10"),
+        ("3.10", "3.10"),
+        ("12.0", "12.0"),
+        ("007", "007"),
+        ("-0", "-0"),
+        ("+1", "+1"),
         ("0.1234567890123456789", "0.1234567890123456789"),
-        *(("8202758", 8202758), ('"8202758"', "8202758"), ('"true"', "true"), ("535.104", 535.104)),
-        *(("-12.5", -12.5), ("0", 0), ("false", False), ('"', '"'), ('["a"]', '["a"]')),
+        ("8202758", 8202758),
+        ('"8202758"', "8202758"),
+        ('"true"', "true"),
+        ("535.104", 535.104),
+        ("-12.5", -12.5),
+        ("0", 0),
+        ("false", False),
+        ('"', '"'),
+        ('["a"]', '["a"]'),
     ],
 )
 def test_a_label_stays_as_typed_unless_json_writes_it_so(typed: str, value: object) -> None:

@@ -13,7 +13,9 @@ from tests.unit.test_run_pages import NODE, row, run
 @pytest.mark.parametrize(
     ("items", "done", "failed", "text"),
     [
-        *((None, None, None, None), (0, 0, 0, "0/0 items"), (1000, 412, 0, "412/1,000 items")),
+        (None, None, None, None),
+        (0, 0, 0, "0/0 items"),
+        (1000, 412, 0, "412/1,000 items"),
         (1000, 412, 3, "412/1,000 items, 3 failed"),
     ],
 )

@@ -117,13 +117,27 @@ def test_isolation_is_told_to_the_worker(started: list[WorkerSettings]) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        *(["--listen=no place"], ["--claim-timeout=never"], ["--node-id=box-1"]),
-        *(["--label=app_version=2", "--app-version=2.4"], ["--default-cpu-isolation=whole_core"]),
-        *(["--log-format=xml"], ["--log-level=loud"], ["--name=%p"], ["--name=box%"]),
-        *(["--processes=2", "--name=box"], ["--processes=2", "--name=%h"]),
-        *(["--processes=2", f"--node-id={NODE}"], ["--processes=2", "--cpu-isolation=whole_core"]),
-        *(["--processes=0"], ["--watch-dir=no such folder"], ["--gpu=:80"], ["--gpu=A100:80TB"]),
-        *(["--gpu=A100:80"], ["--gpu=A100:80x2"], ["--gpu=A100x"], ["--gpu=A100x0"]),
+        ["--listen=no place"],
+        ["--claim-timeout=never"],
+        ["--node-id=box-1"],
+        ["--label=app_version=2", "--app-version=2.4"],
+        ["--default-cpu-isolation=whole_core"],
+        ["--log-format=xml"],
+        ["--log-level=loud"],
+        ["--name=%p"],
+        ["--name=box%"],
+        ["--processes=2", "--name=box"],
+        ["--processes=2", "--name=%h"],
+        ["--processes=2", f"--node-id={NODE}"],
+        ["--processes=2", "--cpu-isolation=whole_core"],
+        ["--processes=0"],
+        ["--watch-dir=no such folder"],
+        ["--gpu=:80"],
+        ["--gpu=A100:80TB"],
+        ["--gpu=A100:80"],
+        ["--gpu=A100:80x2"],
+        ["--gpu=A100x"],
+        ["--gpu=A100x0"],
         ["--gpu=A100x1000", "--gpu=T4x25"],
     ],
 )
@@ -138,7 +152,10 @@ def test_gpus_are_declared_by_hand(started: list[WorkerSettings]) -> None:
     assert run(*line) == run(*line) == run("--gpu=A100", "--name=other") == 0
     first, again, other = (settings.gpus or () for settings in started)
     assert [(gpu.model, gpu.memory_mib) for gpu in first] == [
-        *(("A100", 81920), ("A100", 81920), ("RTX 4090", None), ("T4", 15360))
+        ("A100", 81920),
+        ("A100", 81920),
+        ("RTX 4090", None),
+        ("T4", 15360),
     ]
     assert first == again, "the same ids at every start"
     assert len({gpu.resource_id for gpu in (*first, *other)}) == 5

@@ -14,13 +14,20 @@ from hwqueue.server import ServerSettings
 from hwqueue.worker.settings import WorkerSettings, worker_conninfo
 
 WRONG = [
-    *("postgresql+psycopg://u:s3cret@localhost/x", "mysql://u:s3cret@localhost/x"),
-    *("postgresql://u:SEK%zzs3cret@localhost/x", "host=localhost password='s3cret"),
-    *("host=localhost pasword=s3cret", "s3cret"),
+    "postgresql+psycopg://u:s3cret@localhost/x",
+    "mysql://u:s3cret@localhost/x",
+    "postgresql://u:SEK%zzs3cret@localhost/x",
+    "host=localhost password='s3cret",
+    "host=localhost pasword=s3cret",
+    "s3cret",
 ]
 READERS: list[Callable[[str], object]] = [
-    *(lambda dsn: check_conninfo(dsn, "--dsn"), lambda dsn: with_timeouts(dsn, seconds=2), Client),
-    *(AsyncClient, worker_conninfo, lambda dsn: create_app(ServerSettings(dsn=dsn))),
+    lambda dsn: check_conninfo(dsn, "--dsn"),
+    lambda dsn: with_timeouts(dsn, seconds=2),
+    Client,
+    AsyncClient,
+    worker_conninfo,
+    lambda dsn: create_app(ServerSettings(dsn=dsn)),
     lambda dsn: HwqueueCollector(dsn)._connect(),
 ]
 

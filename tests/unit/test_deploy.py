@@ -81,10 +81,18 @@ def test_a_unit_runs_a_command_that_exists(unit: Path) -> None:
 
 
 HARDENED = {
-    **{"NoNewPrivileges": "yes", "ProtectHome": "yes", "ProtectProc": "invisible"},
-    **{"ProtectKernelTunables": "yes", "ProtectKernelModules": "yes", "ProtectKernelLogs": "yes"},
-    **{"ProtectControlGroups": "yes", "ProtectHostname": "yes", "RestrictSUIDSGID": "yes"},
-    **{"RestrictRealtime": "yes", "LockPersonality": "yes", "SystemCallArchitectures": "native"},
+    "NoNewPrivileges": "yes",
+    "ProtectHome": "yes",
+    "ProtectProc": "invisible",
+    "ProtectKernelTunables": "yes",
+    "ProtectKernelModules": "yes",
+    "ProtectKernelLogs": "yes",
+    "ProtectControlGroups": "yes",
+    "ProtectHostname": "yes",
+    "RestrictSUIDSGID": "yes",
+    "RestrictRealtime": "yes",
+    "LockPersonality": "yes",
+    "SystemCallArchitectures": "native",
     "CapabilityBoundingSet": "",
 }
 # What handlers with GPUs cannot live with.

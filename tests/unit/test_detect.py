@@ -51,9 +51,13 @@ def test_of_gpus_in_mig_mode_the_parts_are_read(monkeypatch: pytest.MonkeyPatch)
     found = detect.detect_gpus({})
     first, second = "NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3"
     assert [(gpu.model, gpu.memory_mib) for gpu in found] == [
-        *((f"{first} MIG 3g.20gb", 20 << 10), (f"{first} MIG 2g.10gb", 10 << 10)),
-        *((f"{first} MIG 1g.5gb", 5 << 10), (first, 40 << 10), (f"{second} MIG 1g.10gb+me", 10 << 10)),
-        *((f"{second} MIG 1c.3g.40gb", 40 << 10), (T4, 15 << 10)),
+        (f"{first} MIG 3g.20gb", 20 << 10),
+        (f"{first} MIG 2g.10gb", 10 << 10),
+        (f"{first} MIG 1g.5gb", 5 << 10),
+        (first, 40 << 10),
+        (f"{second} MIG 1g.10gb+me", 10 << 10),
+        (f"{second} MIG 1c.3g.40gb", 40 << 10),
+        (T4, 15 << 10),
     ]
     split = [UUID(nvml.devices[index].uuid.removeprefix("GPU-")) for index in (0, 2)]
     parents = [gpu.parent_resource_id for gpu in found]
@@ -77,8 +81,16 @@ def test_parts_without_ids_and_gpus_without_parts_are_left_out(
 @pytest.mark.parametrize(
     ("visible", "expected"),
     [
-        *(("2", [2]), ("0,2", [0, 2]), (f"GPU-{UUIDS[2]}", [2]), (f" GPU-{UUIDS[0]} ", [0]), ("", [])),
-        *(("-1", []), ("NoDevFiles", []), ("2,-1,1", [2]), ("0,3,1", [0]), (f"1,GPU-0000,{UUIDS[2]}", [1])),
+        ("2", [2]),
+        ("0,2", [0, 2]),
+        (f"GPU-{UUIDS[2]}", [2]),
+        (f" GPU-{UUIDS[0]} ", [0]),
+        ("", []),
+        ("-1", []),
+        ("NoDevFiles", []),
+        ("2,-1,1", [2]),
+        ("0,3,1", [0]),
+        (f"1,GPU-0000,{UUIDS[2]}", [1]),
         (f"GPU-{UUIDS[1]},2,what,0", [1, 2]),
     ],
 )
@@ -385,8 +397,10 @@ def test_amd_gpus_are_read_where_there_are_no_others(monkeypatch: pytest.MonkeyP
         ({}, ["0", "1"]),
         ({"HIP_VISIBLE_DEVICES": "1"}, ["1"]),
         ({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "1"}, ["0"]),
-        *(({"CUDA_VISIBLE_DEVICES": " 1 , 0"}, ["0", "1"]), ({"HIP_VISIBLE_DEVICES": ""}, [])),
-        *(({"HIP_VISIBLE_DEVICES": "1,-1,0"}, ["1"]), ({"HIP_VISIBLE_DEVICES": "GPU-e64"}, ["1"])),
+        ({"CUDA_VISIBLE_DEVICES": " 1 , 0"}, ["0", "1"]),
+        ({"HIP_VISIBLE_DEVICES": ""}, []),
+        ({"HIP_VISIBLE_DEVICES": "1,-1,0"}, ["1"]),
+        ({"HIP_VISIBLE_DEVICES": "GPU-e64"}, ["1"]),
         ({"ROCR_VISIBLE_DEVICES": "1"}, ["0"]),
         ({"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "1"}, []),
     ],

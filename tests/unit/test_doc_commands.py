@@ -98,9 +98,14 @@ def test_there_are_commands_and_the_targets_of_make() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        *("hwqueue lease update X", "hwqueue lease list --sate failed", "hwqueue lease list --state broken"),
-        *("A=1 hwqueue lease", "x | hwqueue lease explain", "export X=$(hwqueue token create)"),
-        *('psql "$(hwqueue db urls)"', "hwqueue serve --port many 2>log &"),
+        "hwqueue lease update X",
+        "hwqueue lease list --sate failed",
+        "hwqueue lease list --state broken",
+        "A=1 hwqueue lease",
+        "x | hwqueue lease explain",
+        "export X=$(hwqueue token create)",
+        'psql "$(hwqueue db urls)"',
+        "hwqueue serve --port many 2>log &",
     ],
 )
 def test_what_does_not_exist_is_seen(line: str) -> None:

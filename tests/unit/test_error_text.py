@@ -15,8 +15,12 @@ from hwqueue.worker.report import error_line as of_log
 LOST = "its claim expired: its worker gave no sign of life"
 RUN = {"run_id": "0195", "workflow": "load"}
 KINDS: list[tuple[Any, str | None, str | None]] = [
-    *((None, None, ""), (None, "run_stopped", "run stopped"), ("text\nmore", None, "text")),
-    *(([1, {"a": 2}], None, '[1, {"a": 2}]'), ({}, None, "{}"), ({"log": "x"}, None, '{"log": "x"}')),
+    (None, None, ""),
+    (None, "run_stopped", "run stopped"),
+    ("text\nmore", None, "text"),
+    ([1, {"a": 2}], None, '[1, {"a": 2}]'),
+    ({}, None, "{}"),
+    ({"log": "x"}, None, '{"log": "x"}'),
     ({"message": "disk full"}, None, "disk full"),
     ({"type": "Oops", "message": "first\nsecond"}, None, "Oops: first"),
     ({"type": "Oops", "message": "", "traceback": "..."}, None, "Oops"),
@@ -65,7 +69,10 @@ COUNTED: list[tuple[Any, str | None, str | None]] = [
 ]
 _CODE = re.compile(r"""reason["']?(?:,|:| :=) (?:case [^']*)?["']([a-z]{3,}_?[a-z_]*)["']""")
 CODES = {code for path in SHIPPED.sql.glob("*/*.sql") for code in _CODE.findall(path.read_text())} | {
-    *("items_failed", "gang_failed", "nested_failed", "run_stopped")
+    "items_failed",
+    "gang_failed",
+    "nested_failed",
+    "run_stopped",
 }
 
 

@@ -101,7 +101,10 @@ def test_errors_survive_pickling(kind: type[HwqueueError]) -> None:
     assert type(copy) is kind
     assert str(copy) == "message"
     assert (copy.sqlstate, copy.detail, copy.hint, copy.retryable) == (
-        *(error.sqlstate, error.detail, error.hint, error.retryable),
+        error.sqlstate,
+        error.detail,
+        error.hint,
+        error.retryable,
     )
 
 

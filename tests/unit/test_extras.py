@@ -53,9 +53,12 @@ with hwqueue.Client(sys.argv[1]) as client:
 """
 # What needs an extra, and which.
 PARTS = [
-    *(("from hwqueue import Worker", "worker"), ("import hwqueue.worker", "worker")),
-    *(("from hwqueue.schema import upgrade", "schema"), ("import hwqueue.embedded", "embedded")),
-    *(("import hwqueue.metrics", "metrics"), ("import hwqueue.server", "serve")),
+    ("from hwqueue import Worker", "worker"),
+    ("import hwqueue.worker", "worker"),
+    ("from hwqueue.schema import upgrade", "schema"),
+    ("import hwqueue.embedded", "embedded"),
+    ("import hwqueue.metrics", "metrics"),
+    ("import hwqueue.server", "serve"),
     ("import hwqueue.contrib.django", "django"),
     ("from hwqueue.webhooks import Deliverer", "webhooks"),
     ("import hwqueue.planner", "planner"),

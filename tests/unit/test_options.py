@@ -28,9 +28,12 @@ PAGE = {kind: {each.key: each for each in tools.options(kind)} for kind in tools
 # The options of Python, where it has a type for them, and their model in the HTTP API.
 MODELS: Mapping[str, tuple[Any, Any]] = {
     "spawn": (types.SpawnOptions, leases.SpawnOptions),
-    **{"unique": (types.Unique, leases.Unique), "replaces": (types.Replaces, leases.Replaces)},
-    **{"retry": (types.RetryPolicy, leases.Retry), "policy": (types.QueuePolicy, queues.QueuePolicy)},
-    **{"tuning": (None, queues.Tuning), "task": (None, tasks.TaskDefaults)},
+    "unique": (types.Unique, leases.Unique),
+    "replaces": (types.Replaces, leases.Replaces),
+    "retry": (types.RetryPolicy, leases.Retry),
+    "policy": (types.QueuePolicy, queues.QueuePolicy),
+    "tuning": (None, queues.Tuning),
+    "task": (None, tasks.TaskDefaults),
     "gang": (types.GangOptions, gangs.GangOptions),
     "everywhere": (types.EverywhereOptions, everywhere.EverywhereOptions),
     "submit": (types.RunOptions, workflows.RunOptions),

@@ -252,8 +252,10 @@ def test_a_placement_is_never_changed_and_has_nothing_that_is_empty() -> None:
         lambda: (label("a") == 1) and (label("b") == 2),
         lambda: Placement().require("gpu"),  # type: ignore[arg-type]
         lambda: Placement().require(label("a")),  # type: ignore[arg-type]
-        *(lambda: Placement().prefer(weight=3), lambda: label("a").in_("x", label("b"))),
-        *(lambda: tags(a=object()), lambda: hash(label("a"))),
+        lambda: Placement().prefer(weight=3),
+        lambda: label("a").in_("x", label("b")),
+        lambda: tags(a=object()),
+        lambda: hash(label("a")),
         lambda: leases("app=web", domain="rack"),  # type: ignore[arg-type]
         lambda: Placement().spread("rack", select=label("a") == "b"),  # type: ignore[arg-type]
     ],

@@ -96,8 +96,10 @@ def test_states_of_steps_and_how_they_are_counted() -> None:
 @pytest.mark.parametrize(
     ("fetch", "train", "holds"),
     [
-        *(("completed", "waiting", [True, None, True]), ("completed", "completed", [True, False, True])),
-        *(("completed", "failed", [True, True, True]), ("completed", "cancelled", [True, True, True])),
+        ("completed", "waiting", [True, None, True]),
+        ("completed", "completed", [True, False, True]),
+        ("completed", "failed", [True, True, True]),
+        ("completed", "cancelled", [True, True, True]),
         ("failed", "skipped", [False, False, True]),
     ],
 )
@@ -184,8 +186,11 @@ def test_times_tell_the_wait_for_a_node_from_the_wait_for_parents() -> None:
     )
     assert spans(found, 1) == [("pending", 0, 10, False), ("ran", 10, 40, False)]
     assert spans(found, 2) == [
-        *(("parents", 0, 40, False), ("pending", 40, 50, False), ("lost", 50, 60, False)),
-        *(("pending", 70, 80, False), ("ran", 80, 100, True)),
+        ("parents", 0, 40, False),
+        ("pending", 40, 50, False),
+        ("lost", 50, 60, False),
+        ("pending", 70, 80, False),
+        ("ran", 80, 100, True),
     ]
     assert spans(found, 3) == [("parents", 0, 100, True)]
     assert found.bars[1].total("ran") == timedelta(seconds=30)
@@ -199,7 +204,9 @@ def test_a_completed_attempt_that_ran_again_is_no_lost_one() -> None:
     )  # fmt: skip
     found = lines(detail(1, 0, 50, 60, attempts=(done,)), fetch=("running", "claimed"))
     assert spans(found, 1) == [
-        *(("pending", 0, 10, False), ("ran", 10, 30, False), ("pending", 50, 60, False)),
+        ("pending", 0, 10, False),
+        ("ran", 10, 30, False),
+        ("pending", 50, 60, False),
         ("ran", 60, 100, True),
     ]
     waits = lines(detail(1, 0, 20), fetch=("running", "pending"))

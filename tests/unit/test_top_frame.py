@@ -84,7 +84,9 @@ def test_a_frame_is_cut_at_its_width_and_rows_and_has_bars() -> None:
 def test_nothing_is_said_with_what_to_do() -> None:
     empty = reading(queues=[], pending=[], nodes=[], events=[], running=[], minutes=minutes(0))
     assert summary(empty) == [
-        *("leases  0 pending, 0 running, 0 scheduled", "stuck   nothing", "nodes   none"),
+        "leases  0 pending, 0 running, 0 scheduled",
+        "stuck   nothing",
+        "nodes   none",
         "ended   nothing yet",
     ]
     hints = {

@@ -123,8 +123,10 @@ async def test_what_is_seen_first() -> None:
 
 async def test_tables_by_number_and_sorting() -> None:
     tables = {
-        **{"1": ["mail", "renders", "reports"], "2": ["no match", "contended", "waiting"]},
-        **{"3": ["node-1", "node-2", "node-3"], "5": ["00000001", "00000002", "00000003"]},
+        "1": ["mail", "renders", "reports"],
+        "2": ["no match", "contended", "waiting"],
+        "3": ["node-1", "node-2", "node-3"],
+        "5": ["00000001", "00000002", "00000003"],
     }
     async with shown(reading()) as (pilot, _source):
         for key, cells in tables.items():

@@ -73,8 +73,12 @@ def test_the_builder_and_the_constructor_write_the_same() -> None:
         "deadline": 10800.0,
         "steps": [
             {
-                **{"name": "prepare", "task": "prepare-data", "queue": "cpu"},
-                **{"affinity_tags": {"gpu": False}, "affinity": "override", "options": {"max_attempts": 2}},
+                "name": "prepare",
+                "task": "prepare-data",
+                "queue": "cpu",
+                "affinity_tags": {"gpu": False},
+                "affinity": "override",
+                "options": {"max_attempts": 2},
             },
             {"name": "train", "task": "train", "after": ["prepare"], "options": {"max_attempts": 3}},
         ],
@@ -184,15 +188,28 @@ def test_gangs() -> None:
     def fit(rank: int) -> None: ...
 
     options: dict[str, Any] = {
-        **{"size": 4, "min_size": 2, "together": ["rack", "label:zone"], "same": ["gpu_model"]},
-        **{"hold": timedelta(minutes=1), "params": {"rank": index()}},
+        "size": 4,
+        "min_size": 2,
+        "together": ["rack", "label:zone"],
+        "same": ["gpu_model"],
+        "hold": timedelta(minutes=1),
+        "params": {"rank": index()},
     }
     builder = WorkflowBuilder("w").gang("train", fit, on_lost="replace", max_attempts=3, **options)
     [written] = specification(builder)["steps"]
     assert written == {
-        **{"name": "train", "kind": "gang", "task": "fit", "queue": "default", "size": 4, "min_size": 2},
-        **{"together": ["rack", "label:zone"], "same": ["gpu_model"], "on_lost": "replace"},
-        **{"hold": written["hold"], "params": {"rank": {"$index": True}}, "options": {"max_attempts": 3}},
+        "name": "train",
+        "kind": "gang",
+        "task": "fit",
+        "queue": "default",
+        "size": 4,
+        "min_size": 2,
+        "together": ["rack", "label:zone"],
+        "same": ["gpu_model"],
+        "on_lost": "replace",
+        "hold": written["hold"],
+        "params": {"rank": {"$index": True}},
+        "options": {"max_attempts": 3},
     }
     assert only_step(size=2, together="node") == {
         "name": "a", "kind": "gang", "task": "task", "size": 2, "together": "node"
@@ -331,8 +348,12 @@ def test_steps_that_wait() -> None:
             "after": [{"step": "open", "on": "ended"}],
         },
         {
-            **{"name": "paid", "kind": "wait", "signal": "payment", "timeout": 172800.0},
-            **{"on_timeout": "skip", "after": ["pause"]},
+            "name": "paid",
+            "kind": "wait",
+            "signal": "payment",
+            "timeout": 172800.0,
+            "on_timeout": "skip",
+            "after": ["pause"],
         },
         {"name": "ship", "task": "ship", "after": ["paid"]},
     ]

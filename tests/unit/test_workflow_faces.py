@@ -28,7 +28,12 @@ WITHOUT = {
         (function, face): OF_CLAIMS
         for face in ("the command line", "HTTP")
         for function in (
-            *("save_checkpoint", "checkpoints", "take_signal", "suspend_lease", "add_items", "add_steps"),
+            "save_checkpoint",
+            "checkpoints",
+            "take_signal",
+            "suspend_lease",
+            "add_items",
+            "add_steps",
         )
     },
     **{

@@ -30,9 +30,20 @@ def queue(name: str, **facts: Any) -> QueueDepth:
 def pending(class_id: int, words: str, **facts: Any) -> PendingReason:
     """A class of which something waits."""
     whole: dict[str, Any] = {
-        **{"class_id": class_id, "queue": "renders", "tenant": "", "service_id": None, "task_name": "draw"},
-        **{"words": words, "resources": {}, "pending": 1, "oldest_at": ago(minutes=12), "code": None},
-        **{"permanent": False, "message": "its turn has not come", "nodes_matching": 2, "nodes_free": 1},
+        "class_id": class_id,
+        "queue": "renders",
+        "tenant": "",
+        "service_id": None,
+        "task_name": "draw",
+        "words": words,
+        "resources": {},
+        "pending": 1,
+        "oldest_at": ago(minutes=12),
+        "code": None,
+        "permanent": False,
+        "message": "its turn has not come",
+        "nodes_matching": 2,
+        "nodes_free": 1,
         "nodes_near": 0,
     }
     return PendingReason(**(whole | facts))
@@ -41,10 +52,25 @@ def pending(class_id: int, words: str, **facts: Any) -> PendingReason:
 def node(number: int, **facts: Any) -> NodeUsage:
     """A node with 8 cores, 64 GiB and 2 GPUs."""
     whole: dict[str, Any] = {
-        **{"node_id": UUID(int=number), "node_name": f"node-{number}", "rack": number % 2, "state": "live"},
-        **{"live": True, "seen_at": ago(seconds=3), "claims": 0, "slots": None, "cpu_milli": 8000},
-        **{"cpu_used": 0, "memory_mib": 65536, "memory_used": 0, "gpus": 2, "gpus_free": 2},
-        **{"gpu_milli_used": 0, "cores": 0, "cores_free": 0, "custom": {}, "custom_used": {}},
+        "node_id": UUID(int=number),
+        "node_name": f"node-{number}",
+        "rack": number % 2,
+        "state": "live",
+        "live": True,
+        "seen_at": ago(seconds=3),
+        "claims": 0,
+        "slots": None,
+        "cpu_milli": 8000,
+        "cpu_used": 0,
+        "memory_mib": 65536,
+        "memory_used": 0,
+        "gpus": 2,
+        "gpus_free": 2,
+        "gpu_milli_used": 0,
+        "cores": 0,
+        "cores_free": 0,
+        "custom": {},
+        "custom_used": {},
         "profile_id": 1,
     }
     return NodeUsage(**(whole | facts))

@@ -248,7 +248,11 @@ def _world(name: str, options: Options, steps: list[s.Step], *, is_slow: bool = 
         steps=[
             s.Claim("n"),
             *every(s.Complete, "s"),
-            *(Its(s.Complete, "n"), Relabel("n"), Restarts("n"), s.Wait(), ReapNodes()),
+            Its(s.Complete, "n"),
+            Relabel("n"),
+            Restarts("n"),
+            s.Wait(),
+            ReapNodes(),
             *steps,
         ],
         promises=[one_a_node, once_is_enough, keeps_its_room],

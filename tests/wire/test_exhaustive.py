@@ -17,7 +17,13 @@ ReadAll = Callable[[Sequence[bytes]], list[Outcome]]
 ANY = (0x01, 0x02, 0x81, 0x82)
 # strengths by (category, target type), the top bit is "away"
 ALLOWED = {
-    **{(1, 1): ANY, (1, 2): ANY, (2, 1): ANY, (2, 3): ANY, (3, 1): ANY, (3, 6): ANY, (3, 4): (0x81, 0x82)},
+    (1, 1): ANY,
+    (1, 2): ANY,
+    (2, 1): ANY,
+    (2, 3): ANY,
+    (3, 1): ANY,
+    (3, 6): ANY,
+    (3, 4): (0x81, 0x82),
     (4, 5): (0x01,),
 }
 CLASSES = {0x0902: 3, 0x0903: 4}

@@ -122,7 +122,10 @@ class Enqueued(TestCase):
         result = tasks.add.using(queue_name="renders", priority=-3, run_after=later).enqueue(1)
         lease = client().get_lease(result.id)
         assert (lease.task_name, lease.queue, lease.priority, lease.available_at) == (
-            *("tests.django_shop.orders.tasks.add", "renders", -3, later),
+            "tests.django_shop.orders.tasks.add",
+            "renders",
+            -3,
+            later,
         )
         assert (lease.max_attempts, dict(lease.labels)) == (2, {"from": "shop"})
         found = tasks.add.get_result(result.id).task
