@@ -50,6 +50,7 @@ async def test_what_is_there_and_in_use(client: AsyncClient, queue: str) -> None
     assert await client.node_usage(after="n") == []
     [tag] = await client.tag_distribution(label="zone")
     assert (tag.value, tag.nodes, tag.live, tag.claims) == ("a", 1, 1, 1)
+    await client.reap()
     [stats] = await client.placement_class_stats(queue=queue)
     assert (stats.running, stats.anchors, stats.reach) == (1, ("*",), 1.0)
     assert await client.placement_class_stats(after=stats.class_id) == []
