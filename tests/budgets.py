@@ -1,6 +1,7 @@
 """How large the project is, and how large it may be: tests/budgets.toml.
 
-`python -m tests.budgets` writes the present numbers. A commit that raises one says why in its body.
+`python -m tests.budgets` writes the present numbers, and those of layers into sql/README.md. A commit that
+raises one says why in its body.
 """
 
 import re
@@ -15,6 +16,7 @@ from tests.migrations.call_graph import Function, functions
 
 ROOT = Path(__file__).parents[1]
 BUDGETS = ROOT / "tests" / "budgets.toml"
+README = SQL_DIR / "README.md"
 COMMAND = "python -m tests.budgets"
 HEADER = f"""\
 # How large the project may be. tests/unit/test_budgets.py compares: no number may be higher in the
@@ -179,6 +181,13 @@ def rounded(number: int) -> int:
     return -(-number // step) * step
 
 
+def write_lines(readme: str, lines: dict[str, int]) -> str:
+    """sql/README.md with the lines that each layer may have."""
+    return re.sub(
+        r"^(\| `(\w+)` \| )[\d,]+(?= \|)", lambda row: f"{row[1]}{lines[row[2]]:,}", readme, flags=re.M
+    )
+
+
 def main() -> None:
     """Write the present numbers."""
     groups = []
@@ -187,6 +196,7 @@ def main() -> None:
         rows = "".join(f"{name} = {written(number)}\n" for name, number in numbers.items())
         groups.append(f"\n# {NOTES[group]}\n[{group}]\n{rows}")
     BUDGETS.write_text(HEADER + "".join(groups), encoding="utf-8")
+    README.write_text(write_lines(README.read_text(encoding="utf-8"), read()["sql_lines"]), encoding="utf-8")
 
 
 if __name__ == "__main__":

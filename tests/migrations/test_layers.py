@@ -8,10 +8,11 @@ import pytest
 
 from hwqueue.schema.bundle import load_bundle
 from hwqueue.schema.files import SQL_DIR
-from tests.budgets import reach
+from tests.budgets import ABOVE, README, reach, read, write_lines
 from tests.migrations.call_graph import LAYERS, Function, calls_between_modules, functions
 
 KNOWN = functions()
+TEXT = README.read_text(encoding="utf-8")
 
 
 def errors_of(known: dict[str, Function]) -> list[str]:
@@ -52,14 +53,23 @@ def test_every_module_is_in_a_layer() -> None:
     assert {name.split("/")[0] for name in load_bundle().files} == set(LAYERS)
 
 
-def test_the_readme_has_every_module() -> None:
-    readme = (SQL_DIR / "README.md").read_text(encoding="utf-8")
-    rows = dict(re.findall(r"^\| `(\w+)` \| [^|]* \| (.*) \|$", readme, re.M))
+def test_the_readme_has_every_module_and_the_lines_of_each_layer() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| [\d,]+ \| [^|]* \| (.*) \|$", TEXT, re.M))
+    assert write_lines(TEXT, read()["sql_lines"]) == TEXT
     listed = {
         f"{layer}/{module}" for layer, modules in rows.items() for module in re.findall(r"`(\w+)`", modules)
     }
     assert list(rows) == list(LAYERS)
     assert listed == {function.module for function in KNOWN.values()}
+
+
+def test_the_readme_has_what_stands_above_claims_knows_of_them() -> None:
+    called = {name for f in KNOWN.values() if f.layer in ABOVE for name in f.calls & KNOWN.keys()}
+    table = TEXT.split("| Of `claim` |")[1].split("\n\n")[0]
+    named = {
+        name for cell in re.findall(r"^\| (`[^|]*)", table, re.M) for name in re.findall(r"`(\w+)`", cell)
+    }
+    assert {name for name in called if KNOWN[name].layer == "claim"} == named
 
 
 def test_the_api_holds_what_is_granted_and_nothing_else() -> None:
