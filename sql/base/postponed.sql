@@ -97,5 +97,5 @@ as $$
     case d.tries when 1 then 'once' else d.tries || ' times' end, left(d.message, 200),
     to_char(d.next_try_at at time zone 'UTC', 'HH24:MI:SS'))
   from hwqueue.postponed d
-  where d.part in ('gang', 'replacement') and d.item = p_item
+  where d.part in ('gang', 'replacement', 'everywhere') and d.item = p_item
 $$;

@@ -1,8 +1,8 @@
 -- Ending a claim: completing it, or putting its lease back, telling who must hear of it, and waiting for a
 -- claim that is held.
 --
--- claim/settle, claim/expire and nodes/register call this module; the diagram in claim/settle shows
--- which function calls which. An example: frame 7 fails on its second attempt of five. end_claim deletes
+-- Settlements, expiry and whatever stops a claim call this module; the diagram in claim/settle shows which
+-- function calls which. An example: frame 7 fails on its second attempt of five. end_claim deletes
 -- the claim, releases the GPU, writes the attempt and puts the lease back into `scheduled`.
 --
 -- Invariant: whatever a claim allocated and counted is released in the transaction that deletes the

@@ -18,7 +18,8 @@ as $$
         r.everywhere_id) || case
       when r.due_at > p_now and r.reason is null then
         format('it starts again in %s', hwqueue.span_words(r.due_at - p_now))
-      when r.reason is null then 'upkeep books its room about once a second'
+      when r.reason is null then coalesce(hwqueue.postponed_words(r.lease_id),
+        'upkeep books its room about once a second')
       when r.reason = 'insufficient_capacity' then 'the node has no room for it yet' || case when exists (
           select from hwqueue.claim c where c.lease_id = r.lease_id and c.is_earmark)
         then '; what becomes free there goes to it' else '' end

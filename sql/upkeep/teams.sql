@@ -1,6 +1,6 @@
--- Which teams a tick looks at, and in which order: gangs, choices, leases that replace others, and leases of
--- everywhere tasks. One loop looks at all of them (reap_teams). Each kind has its list (due_teams) and its
--- rule (look_at_team).
+-- Which teams a call of reap, a tick, looks at, and in which order: gangs, choices, leases that replace
+-- others, and leases of everywhere tasks. One loop looks at all of them (reap_teams). Each kind has its list
+-- (due_teams) and its rule (look_at_team); sql/README.md says what else a new kind needs.
 --
 -- reap calls reap_teams. Example: two tenants have 40 and 2 gangs that wait. A tick tries 20: the first gang
 -- of each tenant, the second of each, then 16 more of the first one.

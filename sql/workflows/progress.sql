@@ -4,8 +4,8 @@
 -- and for finally steps. Example: "train" failed. Its child "publish" wants it completed and
 -- is skipped; "report" comes after publish in any case and is released.
 --
--- Invariant: no settlement waits. Each row of a run is locked with skip locked; what that misses is left as
--- an arrival.
+-- Invariant: no settlement waits for another one. But for its own step, each row of a run is locked with
+-- skip locked; what that misses is left as an arrival.
 
 -- Does what follows from steps that have ended, until nothing more follows: counts them for their children,
 -- skips and releases what is due. Returns what that adds to the open work (opened, closed, failed).
