@@ -1137,7 +1137,7 @@ CREATE TABLE hwqueue.map (
     items integer NOT NULL,
     over_step integer,
     params jsonb NOT NULL,
-    keeps_completed boolean DEFAULT false NOT NULL,
+    kept_below integer DEFAULT 0 NOT NULL,
     stopped_below integer DEFAULT 0 NOT NULL,
     added integer DEFAULT 0 NOT NULL,
     runs integer DEFAULT 0 NOT NULL
@@ -1151,7 +1151,7 @@ COMMENT ON COLUMN hwqueue.map.over_step IS 'the map whose results are its list; 
 
 COMMENT ON COLUMN hwqueue.map.params IS 'those of its items, with all bound but the item itself';
 
-COMMENT ON COLUMN hwqueue.map.keeps_completed IS 'of a retry: items that have completed in an earlier attempt are not run again';
+COMMENT ON COLUMN hwqueue.map.kept_below IS 'of a retry: items below this that have completed in an earlier attempt are not run again';
 
 COMMENT ON COLUMN hwqueue.map.stopped_below IS 'of a run that stops: items below this have been asked to stop';
 
@@ -2869,6 +2869,9 @@ CREATE FUNCTION hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.map, p_de
 
 CREATE FUNCTION hwqueue.item_results(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text) RETURNS TABLE(item integer, state text, result jsonb, error jsonb, name text, lease_id uuid, lease_state text, node_id uuid, node_name text, attempt smallint, claimed_at timestamp with time zone, finished_at timestamp with time zone)
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.items_begun(p_run uuid, p_step integer) RETURNS integer
+    LANGUAGE sql STABLE STRICT;
 
 CREATE FUNCTION hwqueue.items_ended(p_leases uuid[], p_state text, p_is_short boolean) RETURNS void
     LANGUAGE plpgsql;
@@ -8317,6 +8320,8 @@ REVOKE ALL ON FUNCTION hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue
 REVOKE ALL ON FUNCTION hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone, p_gang uuid, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[], OUT stopped integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.item_results(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.items_begun(p_run uuid, p_step integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.items_ended(p_leases uuid[], p_state text, p_is_short boolean) FROM PUBLIC;
 

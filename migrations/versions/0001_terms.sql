@@ -1460,7 +1460,7 @@ create table hwqueue.map (
   items int not null,
   over_step int,
   params jsonb not null,
-  keeps_completed boolean not null default false,
+  kept_below int not null default 0,
   stopped_below int not null default 0,
   added int not null default 0,
   runs int not null default 0,
@@ -1473,8 +1473,8 @@ comment on column hwqueue.map.items is 'the length of its list, with what was ad
 comment on column hwqueue.map.over_step is
   'the map whose results are its list; null: the list is in map_list';
 comment on column hwqueue.map.params is 'those of its items, with all bound but the item itself';
-comment on column hwqueue.map.keeps_completed is
-  'of a retry: items that have completed in an earlier attempt are not run again';
+comment on column hwqueue.map.kept_below is
+  'of a retry: items below this that have completed in an earlier attempt are not run again';
 comment on column hwqueue.map.stopped_below is
   'of a run that stops: items below this have been asked to stop';
 comment on column hwqueue.map.added is 'how many of its items were added: the last ones';

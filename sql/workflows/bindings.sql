@@ -184,7 +184,8 @@ begin
     if p_escapes and p_value ?| array['$item', '$index', '$literal'] then
       return;
     elsif p_value ? '$results' then
-      select m.step_no, m.items, s.result, s.reason into v_found
+      select m.step_no, m.items, hwqueue.items_begun(m.run_id, m.step_no) as begun, s.result, s.reason
+      into v_found
       from hwqueue.workflow_step d
       join hwqueue.step s on s.run_id = p_run.run_id and s.step_no = d.step_no
       left join hwqueue.map m on m.run_id = p_run.run_id and m.step_no = d.step_no
@@ -200,7 +201,8 @@ begin
             cross join lateral (  -- a fence (offset 0): item by item and by key, whatever the statistics say
               select x.result from hwqueue.outcome x
               where x.lease_id = l.lease_id and (x.state = 'completed') is true offset 0) o
-            where l.run_id = p_run.run_id and l.step_no = v_found.step_no and l.item_no = n),
+            where l.run_id = p_run.run_id and l.step_no = v_found.step_no and l.item_no = n
+              and n < v_found.begun),
               p_value -> 'default', 'null') as result
           from generate_series(0, v_found.items - 1) n
         loop

@@ -165,11 +165,9 @@ $$;
 create or replace function hwqueue.items_ended(p_leases uuid[], p_state text, p_is_short boolean) returns void
 language plpgsql volatile
 as $$
-declare
-  v_now timestamptz := hwqueue.clock();  -- as in follow_ended
 begin
   perform hwqueue.advance_map(i.run_id, i.step_no, row(0, i.count, 0, i.count * (p_state = 'failed')::int,
-    i.count * (p_state = 'cancelled')::int), p_is_short, v_now, i.tenant)
+    i.count * (p_state = 'cancelled')::int), p_is_short, hwqueue.clock(), i.tenant)
   from (
     select l.run_id, l.step_no, min(l.tenant) as tenant, count(*)::int as count
     from unnest(p_leases) u(lease_id)

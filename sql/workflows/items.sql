@@ -70,6 +70,17 @@ as $$
     when 'string' then floor(p_items * rtrim(p_tolerate #>> '{}', ' %')::numeric / 100)::int else 0 end
 $$;
 
+-- How many items of a step have been spawned since its list was read, in any attempt. A lease with a later
+-- number is of a former list, and so is its outcome.
+create or replace function hwqueue.items_begun(p_run uuid, p_step int) returns int
+language sql stable strict
+as $$
+  select least(m.items, greatest(m.kept_below, t.need))
+  from hwqueue.map m
+  join hwqueue.tally t on t.run_id = m.run_id and t.step_no = m.step_no and t.part > 0
+  where m.run_id = p_run and m.step_no = p_step
+$$;
+
 -- How many items a map could spawn now.
 create or replace function hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.workflow_step,
   p_tally hwqueue.tally) returns int
@@ -162,7 +173,8 @@ as $$
 declare
   v_is_gang boolean := p_defined.kind = 'gang';
   v_count int := least(p_most, hwqueue.map_room(p_map, p_defined, p_tally));
-  v_below int := least(p_map.items, p_tally.need + 2000);  -- of a retry: further on looks the next call
+  v_below int := least(p_map.items, p_tally.need + case when p_tally.need < p_map.kept_below
+    then 2000 else v_count end);  -- of a retry: further on looks the next call
   v_numbers int[];
   v_end int;
   v_window int := coalesce((p_defined.settings ->> 'max_parallel')::int, 1000);
@@ -180,20 +192,16 @@ begin
   if v_count <= 0 or v_is_gang and v_count < p_map.items or hwqueue.has_bound_enough() then
     return p_tally;
   end if;
-  if p_map.keeps_completed and not v_is_gang then
-    v_numbers := array(
-      select n from generate_series(p_tally.need, v_below - 1) n
-      where not exists (  -- fences (offset 0): item by item and by key, whatever the statistics say
-        select from (
-          select x.lease_id from hwqueue.lease x
-          where x.run_id = p_run.run_id and x.step_no = p_map.step_no and x.item_no = n offset 0) l
-        cross join lateral (
-          select from hwqueue.outcome o
-          where o.lease_id = l.lease_id and (o.state = 'completed') is true offset 0) e offset 0)
-      limit v_count);
-  else
-    v_numbers := array(select generate_series(p_tally.need, p_tally.need + v_count - 1));
-  end if;
+  v_numbers := array(
+    select n from generate_series(p_tally.need, v_below - 1) n
+    where v_is_gang or n >= p_map.kept_below or not exists (
+      select from (  -- fences (offset 0): item by item and by key, whatever the statistics say
+        select x.lease_id from hwqueue.lease x
+        where x.run_id = p_run.run_id and x.step_no = p_map.step_no and x.item_no = n offset 0) l
+      cross join lateral (
+        select from hwqueue.outcome o
+        where o.lease_id = l.lease_id and (o.state = 'completed') is true offset 0) e offset 0)
+    limit v_count);
   v_failed := cardinality(v_numbers);
   select q.* into v_queue
   from hwqueue.step s join hwqueue.queue q on q.queue_id = s.queue_id
@@ -299,6 +307,7 @@ declare
     from jsonb_each(v_template) e where jsonb_typeof(e.value) in ('object', 'array'));
   v_path text[] := hwqueue.binding_path(v_template -> v_key -> '$item', '');
   v_part jsonb;
+  v_begun int := hwqueue.items_begun(p_map.run_id, p_map.over_step);
   v_bound record;
   v_task text;
   v_reason text;
@@ -340,7 +349,7 @@ begin
           from hwqueue.lease l
           cross join lateral (  -- a fence (offset 0), as in fill_map
             select x.result from hwqueue.outcome x
-            where x.lease_id = l.lease_id and (x.state = 'completed') is true offset 0) o
+            where v_no < v_begun and x.lease_id = l.lease_id and (x.state = 'completed') is true offset 0) o
           where l.run_id = p_map.run_id and l.step_no = p_map.over_step and l.item_no = v_no),
             p_defined.settings #> '{over,default}', 'null');
       else

@@ -213,8 +213,7 @@ $$;
 -- Begins a step with items: reads its list, and spawns the first ones of a map, or all members of a gang.
 -- More than 500 of these, or more than 8 MiB of params, are left to a sweep: this may be part of a stranger's
 -- settlement. A retry whose list is the same finds the map, and goes on with the items that have not
--- completed. So does that of a task which has added items: its own lease is the first of them. A gang begins
--- again as a whole.
+-- completed. So does that of a task which has added items: its own lease is the first of them.
 -- Locks: the caller holds the step; new rows; as fill_map. Wakes: waiting workers.
 create or replace function hwqueue.begin_items(p_run hwqueue.run, p_step hwqueue.step,
   p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamptz) returns hwqueue.step_verdict
@@ -229,16 +228,14 @@ declare
   v_most int;
   v_portion int := 500;
   v_bytes bigint;
-  v_verdict hwqueue.step_verdict;
 begin
-  v_verdict.state := 'running';
   if p_defined.near is not null and not p_defined.near ? 'match' then
     v_bad := (hwqueue.near_class(p_run, p_defined.step_no, p_defined.near, p_now)).bad;
     if v_bad is not null then
       return hwqueue.bad_verdict(v_bad);
     end if;
   end if;
-  update hwqueue.map m set keeps_completed = true, stopped_below = 0
+  update hwqueue.map m set kept_below = hwqueue.items_begun(m.run_id, m.step_no), stopped_below = 0
   where m.run_id = p_run.run_id and m.step_no = p_defined.step_no returning m.* into v_map;
   if not found then
     v_found := hwqueue.read_list(p_run, p_step, p_defined, p_results);
@@ -287,7 +284,7 @@ begin
     or p_defined.kind <> 'gang' and hwqueue.map_room(v_map, p_defined, v_tally) > 0 then
     perform hwqueue.leave_arrivals(p_run.run_id, array[p_defined.step_no], 'item', '{}', p_now);
   end if;
-  return v_verdict;
+  return row('running', null, null, null, null)::hwqueue.step_verdict;
 end
 $$;
 
@@ -359,12 +356,8 @@ begin
   select s.* into v_signal from hwqueue.run_signal s
   where s.run_id = p_run and s.name = v_name and s.taken_by is null
   order by s.signal_id limit 1 for update skip locked;
-  if not found then
-    is_held := exists (
-      select from hwqueue.run_signal s where s.run_id = p_run and s.name = v_name and s.taken_by is null);
-    return;
-  end if;
-  is_held := false;
+  is_held := not found and exists (
+    select from hwqueue.run_signal s where s.run_id = p_run and s.name = v_name and s.taken_by is null);
   payload := v_signal.payload;
   update hwqueue.run_signal s set taken_by = p_step, payload = null
   where s.run_id = p_run and s.signal_id = v_signal.signal_id;

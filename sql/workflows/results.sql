@@ -90,8 +90,7 @@ declare
   v_declared jsonb := (
     select s.result from hwqueue.step s
     where s.run_id = p_run.run_id and s.step_no = p_step and s.reason = 'operator');
-  v_items int := (
-    select m.items from hwqueue.map m where m.run_id = p_run.run_id and m.step_no = p_step);
+  v_items int := hwqueue.items_begun(p_run.run_id, p_step);
   v_few uuid[];
   v_page uuid[];
 begin

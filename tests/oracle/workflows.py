@@ -75,6 +75,7 @@ class Told:
         declared: Steps that an operator has declared done.
         sent: Waits whose signals were sent.
         is_cancelled: Whether it was cancelled, by an operator or with the run above.
+        is_failing: Whether it was known to fail when a step was declared done, maybe the one that failed.
     """
 
     leases: Mapping[Lease, str]
@@ -83,6 +84,7 @@ class Told:
     declared: Set[str]
     sent: Set[str]
     is_cancelled: bool
+    is_failing: bool
 
 
 def counts_as(step: Step, state: str) -> str:
@@ -101,13 +103,13 @@ def run_state(workflow: Workflow, told: Told, seen: Mapping[str, End]) -> str:
     if told.is_cancelled:
         return "cancelled"
     states = [counts_as(step, seen[step.name][0]) for step in workflow if step.name in seen]
-    return "failed" if {"failed", "cancelled"} & set(states) else "completed"
+    return "failed" if told.is_failing or {"failed", "cancelled"} & set(states) else "completed"
 
 
 def ends(workflow: Workflow, told: Told, seen: Mapping[str, End]) -> dict[str, set[End]]:
     """How each step may have ended, where its parents have ended as it was seen."""
     by_name = {step.name: step for step in workflow}
-    stops = told.is_cancelled or any(
+    stops = told.is_cancelled or told.is_failing or any(
         seen[step.name][0] in ("failed", "cancelled") and workflow.fails_run(step)
         for step in workflow
         if step.at_end is None

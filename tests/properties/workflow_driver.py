@@ -99,6 +99,7 @@ class History:
     declared: set[tuple[UUID, str]] = field(default_factory=set)
     sent: set[tuple[UUID, str]] = field(default_factory=set)
     cancelled: bool = False
+    failing: bool = False
 
 
 class Driver:
@@ -284,7 +285,7 @@ class Driver:
         if key[2] is None and key[1] == "s1" and self.chance.random() < 0.4:
             self._add(session, key, claim)
         outcome = "failed" if self.chance.random() < 0.3 else "completed"
-        with refusals(session, "QHL09"):  # an open sweep or cancel has asked it to stop
+        with refusals(session):  # an open sweep or cancel has asked it to stop
             if outcome == "failed":
                 fail(session.calls, claim)
             elif session.is_open or self.chance.random() < 0.5:
@@ -373,21 +374,25 @@ class Driver:
         if any(claim["node"] is node for claim in self.settling.values()):
             return
         self.is_shaken = True
-        with refusals(self.desk):
+        with refusals(self.desk):  # a session that is open may hold a claim, one that has added, say
             self._register(node)
 
-    def _operate(self, session: Session, function: str, **more: Any) -> bool:
-        """Make a call of an operator; whether it was done."""
+    def _operate(self, session: Session, function: str, **more: Any) -> list[Row]:
+        """Make a call of an operator, and return its row, if it was done."""
         done = []
         with refusals(session):
             done = session.calls.rows(function, run=self.flow.run, **more)
-        return bool(done)
+        return done
 
     def _skip(self, session: Session) -> None:
         step = self.chance.choice(list(self.workflow(self.flow.run)))
         where = (self.flow.run, step.name)
-        if step.at_end is None and self._operate(session, "skip_step", step=step.name, result=1):
+        if step.at_end is not None:
+            return
+        for row in self._operate(session, "skip_step", step=step.name, result=1):
             session.did(lambda: self.history.declared.add(where))
+            if row["skip_step"] in ("failing", "failed"):
+                session.did(lambda: setattr(self.history, "failing", True))
 
     def _pause(self, session: Session) -> None:
         self._operate(session, "pause_workflow_run")
@@ -456,6 +461,7 @@ class Driver:
             history.cancelled
             if is_root
             else self.looks.row("get_workflow_run", run=run)["state"] == "cancelled",
+            is_root and history.failing,
         )
 
     def retry(self) -> None:
@@ -469,7 +475,7 @@ class Driver:
             options = {"steps": sorted(named)}
         self.looks.rows("retry_workflow_run", run=self.flow.run, options=options)
         self._forget(self.flow.run, seen, mode, named)
-        self.history.cancelled = False
+        self.history.cancelled = self.history.failing = False
 
     def _forget(self, run: UUID, seen: dict[str, End], mode: str, named: set[str]) -> None:
         """Forget the ends of what runs again: whole steps, or items that have not completed."""
@@ -515,15 +521,11 @@ class Driver:
 
 
 @contextmanager
-def refusals(session: Session, *codes: str) -> Iterator[None]:
+def refusals(session: Session) -> Iterator[None]:
     """Calls that may be refused, or meet a lock: they are undone, and their transaction goes on."""
     try:
         with session.conn.transaction():
             yield
     except psycopg.DatabaseError as error:
-        if (
-            error.sqlstate != "55P03"
-            and not str(error.sqlstate).startswith("QHF")
-            and not str(error.sqlstate).startswith("QHL")
-        ):
+        if not str(error.sqlstate).startswith(("55P03", "QHF", "QHL", "QHN06")):
             raise

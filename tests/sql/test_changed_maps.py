@@ -45,16 +45,26 @@ def test_a_retry_runs_only_the_items_that_failed(api: Api) -> None:
 
 
 def test_a_retry_with_another_list_runs_all_items(api: Api) -> None:
-    flow = Flow(api, [each("m", {"$input": []})], input=["a", "b", "c"])
-    before = flow.items()
-    settle_all(flow, before)
+    """What the former list has left is not kept, shown or bound for items that have not begun since."""
+    ended, of_m = {"step": "m", "on": "ended"}, {"$results": "m"}
+    steps = [each("m", {"$input": []}, max_parallel=1), each("n", of_m, after=[ended])]
+    flow = Flow(api, [*steps, step("z", ended, params={"all": of_m})], input=["a", "b", "c"])
+    before = []
+    while flow.states()["m"] == "running":
+        before += flow.items().values()
+        flow.settle(before[-1], result="old")
+    settle_all(flow, flow.items())
     api.rows("retry_workflow_run", run=flow.run, options={"mode": "all", "input": ["d", "e"]})
+    [claim] = flow.items().values()
+    assert (claim["params"], claim["lease_id"]) == ({"item": "d"}, before[0]["lease_id"])
+    flow.settle(claim, outcome="fail", retry=False)
     claims = flow.items()
-    assert [claims[n]["params"]["item"] for n in range(2)] == ["d", "e"]
-    assert claims[0]["lease_id"] == before[0]["lease_id"]
+    assert [claims[n]["params"] for n in (0, 1, "z")] == [{"item": None}] * 2 + [{"all": [None, None]}]
     settle_all(flow, claims)
-    assert flow.state == "completed"
-    assert flow.counts() == (2, 2, 0)
+    assert [row["item"] for row in api.rows("step_results", run=flow.run, step="m")] == [0]
+    api.rows("retry_workflow_run", run=flow.run)
+    flow.settle(flow.items()[0])
+    assert flow.items()[1]["params"] == {"item": "e"}
 
 
 def test_an_item_that_a_retry_cannot_bind_has_failed(api: Api) -> None:
