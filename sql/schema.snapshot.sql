@@ -4650,9 +4650,6 @@ CREATE FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_payload j
 CREATE FUNCTION hwqueue.similar_words(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.skip_reason(p_failed bigint, p_skipped bigint) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb DEFAULT NULL::jsonb, p_reason text DEFAULT NULL::text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -9385,8 +9382,6 @@ GRANT ALL ON FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_pay
 GRANT ALL ON FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_payload jsonb, p_key text) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.similar_words(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.skip_reason(p_failed bigint, p_skipped bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb, p_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb, p_reason text) TO hwqueue_operator;

@@ -244,7 +244,7 @@ as $$
   select 'run_join', c.run_id, jsonb_build_object('step', c.step_no, 'counted', c.arrived_now,
          'found', c.arrived, 'counted_unmet', c.unmet_now, 'found_unmet', c.unmet)
   from counted c
-  where c.has_tally and c.step_no > 0 and not (c.is_any and c.was_decided)
+  where c.has_tally and c.step_no > 0 and not c.was_decided  -- else a retry may count them again
     and (c.arrived_now, c.unmet_now) is distinct from (c.arrived, c.unmet)
   union all
   select 'run_stuck', c.run_id, jsonb_build_object('step', c.step_no, 'parents', c.parent_count)

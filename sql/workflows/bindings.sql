@@ -150,6 +150,17 @@ begin
 end
 $$;
 
+-- How many items of a step have been spawned since its list was read, in any attempt. A lease with a later
+-- number is of a former list, and so is its outcome.
+create or replace function hwqueue.items_begun(p_run uuid, p_step int) returns int
+language sql stable strict
+as $$
+  select least(m.items, greatest(m.kept_below, t.need))
+  from hwqueue.map m
+  join hwqueue.tally t on t.run_id = m.run_id and t.step_no = m.step_no and t.part > 0
+  where m.run_id = p_run and m.step_no = p_step
+$$;
+
 -- Returns a value with its bindings replaced. missing: the binding that names nothing and has no default;
 -- null: none. too_large: the value has more than p_most bytes; a limit on its text is the caller's.
 -- p_results: {"step": its result}. A list of results is in the order of the items of its map; an item without

@@ -70,17 +70,6 @@ as $$
     when 'string' then floor(p_items * rtrim(p_tolerate #>> '{}', ' %')::numeric / 100)::int else 0 end
 $$;
 
--- How many items of a step have been spawned since its list was read, in any attempt. A lease with a later
--- number is of a former list, and so is its outcome.
-create or replace function hwqueue.items_begun(p_run uuid, p_step int) returns int
-language sql stable strict
-as $$
-  select least(m.items, greatest(m.kept_below, t.need))
-  from hwqueue.map m
-  join hwqueue.tally t on t.run_id = m.run_id and t.step_no = m.step_no and t.part > 0
-  where m.run_id = p_run and m.step_no = p_step
-$$;
-
 -- How many items a map could spawn now.
 create or replace function hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.workflow_step,
   p_tally hwqueue.tally) returns int

@@ -94,7 +94,8 @@ begin
       p.released := p.released || v_child.to_no;
     else
       p.skipped := p.skipped || v_child.to_no;
-      p.reasons := p.reasons || hwqueue.skip_reason(v_child.failed, v_child.skipped);
+      p.reasons := p.reasons || case when v_child.failed > 0 then 'parent_failed'
+        when v_child.skipped > 0 then 'parent_skipped' else 'parent_completed' end;
     end if;
   end loop;
   p.ended := '{}';

@@ -142,7 +142,8 @@ begin
     p.released := p.released || p_step;
   elsif v_count.is_full then
     p.skipped := p.skipped || p_step;
-    p.reasons := p.reasons || hwqueue.skip_reason((v_count.tally).failed, (v_count.tally).skipped);
+    p.reasons := p.reasons || case when (v_count.tally).failed > 0 then 'parent_failed'  -- by the worst of them
+      when (v_count.tally).skipped > 0 then 'parent_skipped' else 'parent_completed' end;
   else
     return p;
   end if;
@@ -150,14 +151,6 @@ begin
   where t.run_id = p_run.run_id and t.step_no = p_step and t.part = 0;
   return p;
 end
-$$;
-
--- Why a step is skipped whose parents have ended: by the worst of them.
-create or replace function hwqueue.skip_reason(p_failed bigint, p_skipped bigint) returns text
-language sql immutable parallel safe
-as $$
-  select case when p_failed > 0 then 'parent_failed' when p_skipped > 0 then 'parent_skipped'
-    else 'parent_completed' end
 $$;
 
 -- Whether an edge holds for a parent that ended like this. One that was cancelled has failed.

@@ -109,7 +109,7 @@ def run_state(workflow: Workflow, told: Told, seen: Mapping[str, End]) -> str:
 def ends(workflow: Workflow, told: Told, seen: Mapping[str, End]) -> dict[str, set[End]]:
     """How each step may have ended, where its parents have ended as it was seen."""
     by_name = {step.name: step for step in workflow}
-    stops = told.is_cancelled or told.is_failing or any(
+    stops = {told.is_cancelled, told.is_failing} != {False} or any(
         seen[step.name][0] in ("failed", "cancelled") and workflow.fails_run(step)
         for step in workflow
         if step.at_end is None

@@ -379,17 +379,15 @@ class Driver:
 
     def _operate(self, session: Session, function: str, **more: Any) -> list[Row]:
         """Make a call of an operator, and return its row, if it was done."""
-        done = []
+        done: list[Row] = []
         with refusals(session):
-            done = session.calls.rows(function, run=self.flow.run, **more)
+            done += session.calls.rows(function, run=self.flow.run, **more)
         return done
 
     def _skip(self, session: Session) -> None:
         step = self.chance.choice(list(self.workflow(self.flow.run)))
         where = (self.flow.run, step.name)
-        if step.at_end is not None:
-            return
-        for row in self._operate(session, "skip_step", step=step.name, result=1):
+        for row in self._operate(session, "skip_step", step=step.name, result=1) if not step.at_end else []:
             session.did(lambda: self.history.declared.add(where))
             if row["skip_step"] in ("failing", "failed"):
                 session.did(lambda: setattr(self.history, "failing", True))

@@ -122,16 +122,6 @@ def test_cancel_goes_on_over_a_large_window(api: Api) -> None:
     assert flow.state == "cancelled"
 
 
-def test_a_cancelled_run_with_finished_items(api: Api) -> None:
-    flow = Flow(api, [each("m", list(range(3)), max_parallel=1)])
-    claims = flow.items()
-    api.rows("cancel_workflow_run", run=flow.run)
-    flow.settle(claims[0])
-    assert (flow.state, flow.states()) == ("cancelled", {"m": "cancelled"})
-    api.rows("retry_workflow_run", run=flow.run)
-    assert sorted(flow.items()) == [1]
-
-
 def test_pause_holds_the_window(api: Api) -> None:
     """And with nothing open it is cancelled all the same."""
     flow = Flow(api, [each("m", list(range(6)), max_parallel=2)])
@@ -169,16 +159,17 @@ def test_an_operator_declares_a_waiting_map_done(api: Api) -> None:
     assert flow.counts("n") == (2, 0, 0)
 
 
-def test_an_operator_declares_a_map_done_of_which_nothing_is_claimed(api: Api) -> None:
-    flow = Flow(api, [each("m", list(range(4)), max_parallel=2), step("b", "m")])
+@pytest.mark.parametrize("ends", ["complete", "fail"])
+def test_an_operator_declares_a_map_done_of_which_nothing_is_claimed(api: Api, ends: str) -> None:
+    """A run that has begun to fail does so all the same: what is left of it was given up."""
+    flow = Flow(api, [each("m", list(range(4)), max_parallel=2), step("b", "m")], on_failure="finish_running")
     claims = flow.items(qty=1)
     api.refused("QHL07", "skip_step", run=flow.run, step="m")
-    flow.settle(claims[0])
-    assert api.value("skip_step", run=flow.run, step="m", reason="enough") == "running"
+    flow.settle(claims[0], outcome=ends, **({"retry": False} if ends == "fail" else {}))
+    state = api.value("skip_step", run=flow.run, step="m", reason="enough")
     left = "select count(*) from hwqueue.ready join hwqueue.lease l using (lease_id) where l.run_id = %s"
     assert api.one(left + " and l.item_no is not null", flow.run) == 0
-    flow.complete("b")
-    assert flow.state == "completed"
+    assert (state, flow.states()["m"]) == ("running" if ends == "complete" else "failed", "completed")
 
 
 def test_a_cancellation_of_many_maps_ends_200_items_at_most(api: Api) -> None:

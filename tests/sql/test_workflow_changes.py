@@ -182,20 +182,23 @@ def test_a_retry_binds_params_again(api: Api) -> None:
     [
         ({}, {"b", "c"}),
         ({"mode": "failed_and_downstream"}, {"b", "c", "any"}),
-        ({"mode": "all"}, {"a", "b", "c", "any"}),
-        ({"steps": ["a"]}, {"a", "b", "c", "any"}),
+        ({"mode": "all"}, {"a", "b", "c", "any", "e", "all"}),
+        ({"steps": ["a"]}, {"a", "b", "c", "any", "all"}),
     ],
 )
 def test_what_a_retry_runs_again(api: Api, options: Any, again: set[str]) -> None:
-    steps = [step("a"), step("b", on_failure="continue"), step("c", {"step": "b", "on": "ended"})]
-    flow = Flow(api, [*steps, step("any", "a", {"step": "b", "on": "ended"}, join="any")])
+    steps = [step("a"), step("b", on_failure="continue"), step("c", {"step": "b", "on": "ended"}), step("e")]
+    join = step("any", "a", {"step": "b", "on": "ended"}, join="any")
+    flow = Flow(api, [*steps, join, step("all", "a", "e")])
     claims = flow.claims()
+    flow.settle(claims["e"])
     flow.settle(claims["a"])
     fail(api, claims["b"])
-    flow.complete("any", "c")
+    flow.complete("any", "c", "all")
     assert flow.state == "failed"
     before = flow.steps()
     api.rows("retry_workflow_run", run=flow.run, options=options)
+    assert broken(api) == []
     ran: set[str] = set()
     while flow.state == "running":
         for name, claim in flow.claims().items():
