@@ -142,8 +142,8 @@ begin
     p.released := p.released || p_step;
   elsif v_count.is_full then
     p.skipped := p.skipped || p_step;
-    p.reasons := p.reasons || case when (v_count.tally).failed > 0 then 'parent_failed'  -- by the worst of them
-      when (v_count.tally).skipped > 0 then 'parent_skipped' else 'parent_completed' end;
+    p.reasons := p.reasons || case when (v_count.tally).failed > 0 then 'parent_failed'
+      when (v_count.tally).skipped > 0 then 'parent_skipped' else 'parent_completed' end;  -- by the worst
   else
     return p;
   end if;
