@@ -43,8 +43,6 @@ _BUSIEST = 10.0
 # How long somebody counts as being there after a request, for those whose requests take longer.
 _PRESENT_SECONDS = 1.0
 _REMEMBERED_SECONDS = 60.0
-# How long requests say what somebody's are like: by time, so that many quick ones hide no long one.
-_ALIKE_SECONDS = 5.0
 # What such a statement leaves of those before it: their times vary.
 _KEPT_ANSWERS = 0.95
 # The least part of the time that somebody has a slot.
@@ -85,9 +83,9 @@ class Usage:
         """A request of this holder has ended, after these seconds."""
         now = self.clock()
         use = self._uses.pop(holder, _Use(now))
-        # an average of the last second fades by e in each second
-        use.load = use.load * math.exp(use.last - now) + 1 - math.exp(-seconds)
-        kept = math.exp((use.last - now) / _ALIKE_SECONDS)
+        # averages of the last second fade by e in each second: many quick requests hide no long one
+        kept = math.exp(use.last - now)
+        use.load = kept * use.load + 1 - math.exp(-seconds)
         use.last = now
         use.seconds = kept * use.seconds + seconds
         use.squares = kept * use.squares + seconds * seconds
