@@ -192,7 +192,7 @@ class ServedClass:
 
     words: what it asks. pending: leases that are ready, counted to 10,001. fits_at_once: how many
     of them the nodes take at once when idle; None: they count nothing of what the leases need.
-    is_served_already: a live node that is not cordoned matches, whatever is in use there.
+    is_served_already: a live node that is not cordoned matches, busy or not; False if too long to judge.
     """
 
     class_id: int

@@ -252,7 +252,7 @@ $$;
 --
 -- pending: ready leases of the class, counted to 10,001; fits_at_once: how many of them all these nodes
 -- take at once, null when one of the nodes has no limit on what they need; is_served_already: a live
--- node that is not cordoned matches, whatever is in use there.
+-- node that is not cordoned matches, whatever is in use there; false where that takes too long to judge.
 --
 -- What a class asks about other leases counts as met, and an imagined node is attested for nothing. To
 -- judge a placement on the nodes that exist, call match_nodes.
@@ -298,13 +298,13 @@ begin
         select count(*) as pending, min(r.eligible_at) as oldest_at
         from (select e.eligible_at from hwqueue.ready e where e.class_id = f.class_id limit 10001) r) p
       order by p.pending desc, f.class_id limit 1000
-    ), unserved as materialized (
+    ), served as materialized (
       select f.class_id from hwqueue.class_fleets(
         array(select k.class_id from counted k), hwqueue.scan_nodes(v_now), v_now) f
-      where f.nodes_matching = 0
+      where f.nodes_matching > 0
     )
     select k.class_id, q.name, hwqueue.class_words(c), k.pending, k.oldest_at, k.fits,
-           not exists (select from unserved u where u.class_id = k.class_id)
+           exists (select from served s where s.class_id = k.class_id)
     from counted k
     join hwqueue.placement_class c on c.class_id = k.class_id
     join hwqueue.queue q on q.queue_id = c.queue_id

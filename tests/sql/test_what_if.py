@@ -49,16 +49,23 @@ def test_classes_that_such_a_node_could_run(api: Api, queue: str, clock: Clock) 
 
 
 def test_what_is_served_already(api: Api, queue: str, clock: Clock) -> None:
-    """By a live node, large enough, that may run it."""
+    """By a live node, large enough, that may run it; not where that takes too long to judge."""
     node = api.node(labels={"served": 1}, capacity={"cpu_milli": 1000}, heartbeat_timeout=45)
     here = {"label": "served", "op": "exists"}
     small = api.spawn(queue, placement={"require": [here], "resources": {"cpu_milli": 500}})
     large = api.spawn(queue, placement={"require": [here], "resources": {"cpu_milli": 5000}})
     named = api.spawn(queue, placement={"require": [here, {"node": str(node.node_id), "away": True}]})
 
+    for number in range(90):
+        pattern = f"(abcdefghijkl){{1,32}}|^2$|{number}x"
+        slow = {"label": "served", "op": "regexp", "values": [pattern]}
+        api.spawn(queue, placement={"require": [here, slow]})
+
     def served() -> list[bool]:
-        found = asked(api, {"labels": {"served": 2}, "capacity": {"cpu_milli": 8000}})
-        return [found[class_of(api, lease)]["is_served_already"] for lease in (small, large, named)]
+        found = asked(api, {"labels": {"served": "2"}, "capacity": {"cpu_milli": 8000}})
+        judged = [found.pop(class_of(api, lease))["is_served_already"] for lease in (small, large, named)]
+        assert [row["is_served_already"] for row in found.values()] == [False] * 90
+        return judged
 
     assert served() == [True, False, False]
     api.rows("cordon_node", node=node.node_id)
