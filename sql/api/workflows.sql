@@ -54,7 +54,7 @@ end
 $$;
 
 -- Returns a definition: this version, or the newest. spec is in normal form, its steps in topological order.
--- Raises: QHF01, QHA03.
+-- Raises: QHF01, QHA01, QHA03.
 create or replace function hwqueue.get_workflow(p_workflow text, p_version int default null)
 returns table (workflow text, version int, spec jsonb, step_count int, created_at timestamptz)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp

@@ -47,7 +47,7 @@ class AsyncWorkflows(AsyncPart):
         Args:
             version: None: the newest.
 
-        Raises: WorkflowUnknown, OtherTenant.
+        Raises: WorkflowUnknown, BadArgument, OtherTenant.
         SQL: get_workflow. Safe inside your transaction: yes.
         """
         return await self._row(calls.GET_WORKFLOW, p_workflow=workflow, p_version=version)

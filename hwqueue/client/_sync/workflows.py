@@ -48,7 +48,7 @@ class Workflows(Part):
         Args:
             version: None: the newest.
 
-        Raises: WorkflowUnknown, OtherTenant.
+        Raises: WorkflowUnknown, BadArgument, OtherTenant.
         SQL: get_workflow. Safe inside your transaction: yes.
         """
         return self._row(calls.GET_WORKFLOW, p_workflow=workflow, p_version=version)
