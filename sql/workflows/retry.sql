@@ -5,7 +5,7 @@
 -- and the others as they become due; 33 results stay.
 --
 -- Invariant: a retry begins when nothing of the run is open, so nothing of it can change meanwhile. What does
--- not run again has completed, and is counted once more for the steps that do.
+-- not run again has completed, and is counted for the steps that do. What has completed keeps its tally.
 
 -- The record of a run (find_run), with its row locked: settlements go on, other changes of the run wait.
 -- Locks: the run. Raises: QHF03, QHA02.
@@ -212,7 +212,7 @@ language plpgsql volatile
 as $$
 declare
   v_run hwqueue.run;
-  v_kept int[];
+  v_due record;
   v_maps int[] := array(
     select m.step_no from hwqueue.map m where m.run_id = p_run.run_id and m.step_no = any (p_steps)
       and (m.step_no = any (p_whole) or exists (
@@ -246,21 +246,35 @@ begin
   set state = 'waiting', reason = null, error = null, result = null, due_at = null, ended_at = null,
     traceparent = null, nested_mode = case when s.nested_run_id is not null then p_mode end
   where s.run_id = p_run.run_id and s.step_no = any (p_steps);
-  update hwqueue.tally t
-  set need = case when t.step_no > 0 then t.need else 0 end, arrived = 0, unmet = 0, failed = 0, skipped = 0,
-    is_decided = false
-  where t.run_id = p_run.run_id and t.step_no = any (0 || p_steps) and t.part = 0;
-  v_kept := array(  -- parents of steps that wait again: each has completed
-    select distinct e.from_no
-    from hwqueue.workflow_edge e
-    cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
-      select x.state from hwqueue.step x
-      where x.run_id = p_run.run_id and x.step_no = e.from_no offset 0) s
-    where e.workflow_id = p_run.workflow_id and e.to_no = any (p_steps) and s.state = 'completed');
-  perform hwqueue.advance_run(v_run, hwqueue.new_progress(v_kept,
-    array_fill('completed'::text, array[cardinality(v_kept)]), p_most => 5000, p_released => array(
-    select d.step_no from hwqueue.workflow_step d
-    where d.workflow_id = p_run.workflow_id and d.step_no = any (p_steps) and d.parent_count = 0
-      and d.runs_at_end is null order by d.step_no)), 0, true, p_now);
+  update hwqueue.tally t set need = 0, arrived = 0, failed = 0
+  where t.run_id = p_run.run_id and t.step_no = 0 and t.part = 0;
+  with due as (  -- by the parents that have completed
+    select d.step_no, k.arrived, k.unmet, case when d.is_any and k.arrived > k.unmet then true
+        when k.arrived = d.parent_count then k.unmet = 0 end as begins
+    from hwqueue.workflow_step d
+    cross join lateral (
+      select count(*) as arrived,
+             count(*) filter (where not hwqueue.edge_holds(e.wants, 'completed')) as unmet
+      from hwqueue.workflow_edge e
+      cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
+        select x.state from hwqueue.step x
+        where x.run_id = p_run.run_id and x.step_no = e.from_no offset 0) s
+      where e.workflow_id = p_run.workflow_id and e.to_no = d.step_no and s.state = 'completed') k
+    where d.workflow_id = p_run.workflow_id and d.step_no = any (p_steps) and d.runs_at_end is null
+  ), counted as (
+    update hwqueue.tally t
+    set arrived = u.arrived, unmet = u.unmet, failed = 0, skipped = 0, is_decided = u.begins is not null
+    from due u
+    cross join lateral (
+      select x.ctid as place from hwqueue.tally x
+      where x.run_id = p_run.run_id and x.step_no = u.step_no and x.part = 0 for no key update offset 0) k
+    where t.ctid = k.place
+  )
+  select coalesce(array_agg(u.step_no) filter (where u.begins), '{}') as released,
+         coalesce(array_agg(u.step_no) filter (where not u.begins), '{}') as skipped
+  into v_due from due u;
+  perform hwqueue.advance_run(v_run, hwqueue.new_progress(p_released => v_due.released,
+    p_skipped => v_due.skipped, p_reasons => array_fill(hwqueue.skip_reason(0, 0),
+      array[cardinality(v_due.skipped)]), p_most => 5000), 0, true, p_now);
 end
 $$;

@@ -144,13 +144,17 @@ def test_a_run_past_its_deadline_fails(api: Api, clock: Clock) -> None:
 
 
 def test_a_retry_runs_what_failed_under_the_same_ids(api: Api) -> None:
-    flow = Flow(api, [step("a"), step("b", "a"), step("c", "b"), step("d", "a", "c")])
-    flow.complete("a", result={"n": 1})
-    flow.fail("b")
+    joins = [step("d", "a", "c"), step("kept", "a", "e")]
+    flow = Flow(api, [step("a"), step("b", "a"), step("c", "b"), step("e"), *joins])
+    flow.complete("a", "e", result={"n": 1})
+    claims = flow.claims()
+    finish(api, claims["kept"])
+    fail(api, claims["b"])
     before = flow.steps()
     assert api.value("retry_workflow_run", run=flow.run) == "running"
     assert flow.get()["attempt"] == 2
-    assert flow.states() == {"a": "completed", "b": "running", "c": "waiting", "d": "waiting"}
+    done = dict.fromkeys(("a", "e", "kept"), "completed")
+    assert flow.states() == {"b": "running", "c": "waiting", "d": "waiting"} | done
     assert broken(api) == []
     claims = flow.claims()
     assert (claims["b"]["lease_id"], claims["b"]["attempt"]) == (before["b"]["lease_id"], 1)
