@@ -431,12 +431,14 @@ begin
     order by r.deadline for no key update skip locked
   loop
     v_late := v_late + 1;
+    update hwqueue.run r set deadline = null
+    where r.run_id = v_run.run_id and r.finished_at is null returning r.state into v_run.state;
+    continue when not found;  -- its last step was a nested run that was late, too
     if v_run.state <> 'cancelling' then
       v_run.state := 'failing';
       v_run.reason := 'deadline_exceeded';
       v_run.detail := jsonb_build_object('deadline', v_run.deadline);
     end if;
-    update hwqueue.run r set deadline = null where r.run_id = v_run.run_id;
     perform hwqueue.set_run_state(v_run.run_id, v_run.state, v_run.reason, v_run.detail, 1000);
   end loop;
   if v_late = p_limit then

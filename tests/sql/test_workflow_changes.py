@@ -136,8 +136,13 @@ def test_a_cancel_or_a_failure_of_a_paused_run_drops_what_was_held(api: Api) -> 
 
 def test_a_run_past_its_deadline_fails(api: Api, clock: Clock) -> None:
     flow = Flow(api, [step("a"), step("b", "a")], deadline="1 hour")
+    wait = {"name": "w", "kind": "wait", "signal": "go"}
+    api.rows("define_workflow", spec={"name": "late", "deadline": 3600, "steps": [wait]})
+    above = Flow(api, [{"name": "n", "kind": "workflow", "workflow": "late"}], deadline="61 minutes")
+    api.rows("advance_workflows")
     clock.advance(timedelta(hours=2))
     api.rows("reap")
+    assert above.state == "failed"  # by the end of its step, which the same call has brought
     assert flow.state == "failed"
     assert flow.get()["reason"] == "deadline_exceeded"
     assert flow.states() == {"a": "cancelled", "b": "skipped"}
