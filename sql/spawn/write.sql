@@ -284,12 +284,12 @@ begin
   join hwqueue.placement_class c on c.class_id = l.class_id
   where l.lease_id = p_lease;
   v_prefer := array(
-    select e.value from hwqueue.lease l
-    cross join lateral jsonb_array_elements(v_class.placement -> 'prefer') e
+    select e.value from hwqueue.lease l, jsonb_array_elements(v_class.placement -> 'prefer') e
     where l.lease_id = p_lease
       and e.value <> format('{"weight": 100, "when": [{"node": ["%s"]}]}', l.near_node)::jsonb);
   if v_own <> all (v_prefer) and cardinality(v_prefer) < 100
-    and jsonb_array_length(hwqueue.exprs_within(v_class.placement)) < (hwqueue.placement_limits()).exprs then
+    and jsonb_array_length(hwqueue.exprs_within(v_class.placement || jsonb_build_object('prefer', v_prefer)))
+      < (hwqueue.placement_limits()).exprs then
     v_near := p_node;
   end if;
   update hwqueue.lease l

@@ -65,8 +65,9 @@ def test_it_waits_for_the_node_that_it_was_on(api: Api, node: int) -> None:
 
 
 def test_another_node_takes_it_when_its_patience_is_over(api: Api, clock: Clock) -> None:
-    """From then on that is the node which it prefers."""
-    shop = Shop(api)
+    """From then on that is the node which it prefers, also with as many expressions as fit beside one."""
+    own = [{"label": f"l{n}", "op": "does_not_exist"} for n in range(199)]
+    shop = Shop(api, placement={"require": [*own[:99], {"any": [own[99:]]}]})
     shop.suspend(0)
     assert api.claim(shop.nodes[1], shop.queue) == []
     clock.advance(timedelta(seconds=61))
