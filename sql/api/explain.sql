@@ -47,7 +47,7 @@ begin
              v_now)).wait as until offset 0) u
     cross join lateral (
       select coalesce(u.code, case when u.until > v_now then 'waiting_for_preferred' end) as code,
-             case when u.code is null then u.until end as until) w
+             case when coalesce(u.code, 'unpublished') = 'unpublished' then u.until end as until) w
     where w.code is not null
     group by w.code
   ) r;
