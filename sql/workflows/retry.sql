@@ -274,7 +274,7 @@ begin
          coalesce(array_agg(u.step_no) filter (where not u.begins), '{}') as skipped
   into v_due from due u;
   perform hwqueue.advance_run(v_run, hwqueue.new_progress(p_released => v_due.released,
-    p_skipped => v_due.skipped, p_reasons => array_fill(hwqueue.skip_reason(0, 0),
+    p_skipped => v_due.skipped, p_reasons => array_fill('parent_completed'::text,
       array[cardinality(v_due.skipped)]), p_most => 5000), 0, true, p_now);
 end
 $$;
