@@ -50,7 +50,8 @@ class Trial:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
         command += ["-x"] if stop else []
         environment = dict(self._environment)
-        if any(test.split("/")[1] in EMBEDDED for test in tests):
+        texts = [(self.root / test.split("::")[0]).read_text(encoding="utf-8") for test in tests]
+        if any(test.split("/")[1] in EMBEDDED for test in tests) or "mark.embedded" in "".join(texts):
             # these are left out where a server is named: they start one for themselves
             del environment["HWQUEUE_TEST_DSN"]
         try:
