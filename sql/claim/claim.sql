@@ -162,6 +162,7 @@ declare
   v_picked hwqueue.picked_entries;
   v_class hwqueue.placement_class;
   v_taken record;
+  v_generation bigint;
 begin
   return query select f.* from hwqueue.fetch_reserved(p_request) f;
   if found or p_state.expands_until > hwqueue.clock() then
@@ -200,9 +201,10 @@ begin
       v_taken := hwqueue.allocate_for_class(v_class, v_node, v_room, v_load);
       v_left := v_left - 1;
       v_load := v_taken.p_load;
+      v_generation := coalesce(v_generation, hwqueue.current_generation(p_state.node_id));
       return query
-        select g.* from hwqueue.grant_entries(p_request, v_picked, p_state, null,
-          hwqueue.current_generation(p_state.node_id), v_taken.assignment) g;
+        select g.* from hwqueue.grant_entries(p_request, v_picked, p_state, null, v_generation,
+          v_taken.assignment) g;
     end loop;
     if v_class.class_id is not null then
       perform hwqueue.write_load(hwqueue.add_uses(v_load, v_node, v_kept, 1));
