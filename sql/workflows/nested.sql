@@ -32,6 +32,7 @@ declare
   v_stops boolean;
   v_tenant text := coalesce(current_setting('hwqueue.tenant', true), '');
   v_opened int;
+  v_ended int;
 begin
   select s.* into v_step from hwqueue.step s
   where s.run_id = p_run and s.step_no = p_step for no key update skip locked;
@@ -76,9 +77,10 @@ begin
   if v_nested.run_id is not null and v_step.nested_mode is null then
     return case when v_nested.finished_at is null then 0
       else hwqueue.end_parent_step(v_nested, hwqueue.clock())::int end;
-  elsif v_stops then
-    return hwqueue.end_step(p_run, p_step, row('cancelled', 'run_stopped', null, null, null), true,
-      hwqueue.clock())::int;
+  elsif v_stops then  -- with all others that were not opened yet
+    v_ended := hwqueue.drop_idle(v_run, 1000);
+    perform hwqueue.count_work(p_run, 0, v_ended, 0, hwqueue.clock());
+    return v_ended;
   end if;
   -- any worker sweeps, also one limited to a tenant; what is submitted here is its parent's, not the worker's
   perform set_config('hwqueue.tenant', '', true) where v_tenant <> '';

@@ -151,21 +151,24 @@ begin
 end
 $$;
 
--- The steps of a run that wait for nobody's work: held ones, and those that sleep.
+-- The steps of a run that wait for nobody's work: held ones, those that sleep, and nested runs that are to be
+-- opened or retried.
 create or replace function hwqueue.idle_steps(p_run hwqueue.run) returns setof hwqueue.step
 language sql volatile
 as $$
   select s.*
   from hwqueue.step s
   where s.run_id = p_run.run_id
-    and (s.state = 'held' or s.state = 'running' and s.lease_id is null and hwqueue.is_idle((
-      select d.kind from hwqueue.workflow_step d
-      where d.workflow_id = p_run.workflow_id and d.step_no = s.step_no)))
+    and (s.state = 'held' or s.state = 'running' and s.lease_id is null and (
+      select hwqueue.is_idle(d.kind)
+        or d.kind = 'workflow' and (s.nested_run_id is null or s.nested_mode is not null)
+      from hwqueue.workflow_step d
+      where d.workflow_id = p_run.workflow_id and d.step_no = s.step_no))
   order by s.step_no
 $$;
 
 -- Ends up to p_limit steps of a run that will not go on, and returns their number: held ones are skipped,
--- those that sleep are cancelled.
+-- others are cancelled.
 -- Locks: the steps, skip locked. Idempotent.
 create or replace function hwqueue.drop_idle(p_run hwqueue.run, p_limit int) returns int
 language plpgsql volatile

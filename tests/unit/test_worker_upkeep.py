@@ -65,12 +65,26 @@ def test_it_leaves_the_turn_to_whoever_has_just_reaped() -> None:
     assert spans == [INTERVAL / 5] * 3
 
 
-def test_what_is_left_is_reaped_at_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_expired_claims_are_reaped_at_once_and_after_others_it_rests(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     caplog.set_level(logging.INFO)
-    pile = [result(1000, more=True), result(1000, more=True), result(7, more=False)]
-    spans = asyncio.run(spans_of(*pile))
-    assert spans == [INTERVAL / 5, timedelta(0), timedelta(0), INTERVAL / 5]
-    assert "2007 claims had expired" in caplog.text
+    waits = list[float]()
+    sleep = asyncio.sleep
+
+    async def note(seconds: float) -> None:
+        waits.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", note)
+    for expired, rests in ((1000, 0), (0, 2)):
+        waits.clear()
+        pile = [result(expired, more=True), result(expired, more=True), result(7, more=False)]
+        spans = asyncio.run(spans_of(*pile))
+        assert spans == [INTERVAL / 5, timedelta(0), timedelta(0), INTERVAL / 5]
+        assert len(waits) == 2 + rests
+        assert all(0 < wait <= INTERVAL.total_seconds() for wait in waits[1:-1])
+        assert f"{2 * expired + 7} claims had expired" in caplog.text
 
 
 def test_a_refusal_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
