@@ -161,7 +161,8 @@ as $$
   where s.run_id = p_run.run_id
     and (s.state = 'held' or s.state = 'running' and s.lease_id is null and (
       select hwqueue.is_idle(d.kind)
-        or d.kind = 'workflow' and (s.nested_run_id is null or s.nested_mode is not null)
+        or d.kind = 'workflow' and (s.nested_mode is not null or not exists (
+          select from hwqueue.run n where n.run_id = s.nested_run_id))
       from hwqueue.workflow_step d
       where d.workflow_id = p_run.workflow_id and d.step_no = s.step_no))
   order by s.step_no
