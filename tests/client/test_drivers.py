@@ -1,35 +1,27 @@
-"""Calls in the caller's transaction through asyncpg and psycopg2, plain and under SQLAlchemy."""
+"""Calls through asyncpg and psycopg2: what they answer, and that text stays text."""
 
 import dataclasses
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 import asyncpg
 import psycopg
-import psycopg2
-import psycopg2.extensions
 import psycopg2.extras
 import pytest
-import sqlalchemy
-from psycopg.conninfo import conninfo_to_dict
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import Session
-from sqlalchemy.pool import NullPool
 
 from hwqueue import App, errors
 from hwqueue.client import AsyncClient, Client
 from hwqueue.client._drivers import texts
 from hwqueue.types import Gpu, NodeSpec, Taint
 from tests.client.conftest import Awaitable
+from tests.client.connections import OF_ASYNCPG, async_connection, sync_connection
 
 pytestmark = pytest.mark.thorough
 
-ASYNC = ["asyncpg", "pool", "connection", "session", "run_sync"]
-SYNC = ["psycopg2", "connection", "session"]
 SETTINGS = [
     "set datestyle = 'German, DMY'",
     "set intervalstyle = 'sql_standard'",
@@ -49,65 +41,13 @@ def queue(dsn: str) -> None:
         client.create_queue("work")
 
 
-def place(dsn: str) -> dict[str, Any]:
-    """A connection string as asyncpg takes it."""
-    given = conninfo_to_dict(dsn)
-    names = {"host": "host", "port": "port", "user": "user", "password": "password"}
-    found = {name: given[key] for name, key in names.items() if given.get(key)}
-    return {**found, "database": given["dbname"]}
-
-
-@asynccontextmanager
-async def sqlalchemy_on_asyncpg(kind: str, dsn: str) -> AsyncIterator[Any]:
-    """A connection or a session of SQLAlchemy, outside autocommit."""
-
-    async def connect(**_: Any) -> Any:
-        return await asyncpg.connect(**place(dsn))
-
-    engine = create_async_engine("postgresql+asyncpg://", async_creator=connect, poolclass=NullPool)
-    async with engine.connect() if kind == "connection" else AsyncSession(engine) as made:
-        yield made
-    await engine.dispose()
-
-
-@asynccontextmanager
-async def asyncpg_connection(kind: str, dsn: str, **options: Any) -> AsyncIterator[Any]:
-    """A connection of asyncpg, of its own or of a pool."""
-    if kind == "asyncpg":
-        connection = await asyncpg.connect(**place(dsn), **options)
-        try:
-            yield connection
-        finally:
-            await connection.close()
-    else:
-        async with asyncpg.create_pool(**place(dsn), min_size=1, max_size=1) as pool, pool.acquire() as lent:
-            yield lent
-
-
 @asynccontextmanager
 async def async_transaction(kind: str, dsn: str) -> AsyncIterator[Any]:
     """What `AsyncClient.on` is given, in a transaction that an exception rolls back."""
-    if kind in ("asyncpg", "pool"):
-        async with asyncpg_connection(kind, dsn) as connection, connection.transaction():
+    async with async_connection("session of asyncpg" if kind == "run_sync" else kind, dsn) as connection:
+        begin = getattr(connection, "transaction", None) or connection.begin
+        async with begin():
             yield connection
-    else:
-        async with sqlalchemy_on_asyncpg(kind, dsn) as made, made.begin():
-            yield made
-
-
-@contextmanager
-def sync_connection(kind: str, dsn: str) -> Iterator[Any]:
-    """A connection on psycopg2 outside autocommit."""
-    if kind == "psycopg2":
-        with closing(psycopg2.connect(dsn)) as connection:
-            yield connection
-        return
-    engine = sqlalchemy.create_engine(
-        "postgresql+psycopg2://", creator=lambda: psycopg2.connect(dsn), poolclass=NullPool
-    )
-    with engine.connect() if kind == "connection" else Session(engine) as made:
-        yield made
-    engine.dispose()
 
 
 async def spawn(kind: str, connection: Any, frame: int) -> UUID:
@@ -127,7 +67,7 @@ def frames(dsn: str) -> list[Any]:
         return sorted(client.get_lease(lease.lease_id).params["frame"] for lease in leases)
 
 
-@pytest.mark.parametrize("kind", ASYNC)
+@pytest.mark.parametrize("kind", ["asyncpg", "pool of asyncpg", "run_sync"])
 async def test_async_spawns_commit_and_roll_back_with_the_caller(kind: str, dsn: str) -> None:
     with suppress(KeyError):
         async with async_transaction(kind, dsn) as connection:
@@ -141,29 +81,16 @@ async def test_async_spawns_commit_and_roll_back_with_the_caller(kind: str, dsn:
     assert frames(dsn) == [2]
 
 
-@pytest.mark.parametrize("kind", SYNC)
-def test_sync_spawns_commit_and_roll_back_with_the_caller(kind: str, dsn: str) -> None:
-    with sync_connection(kind, dsn) as connection:
-        client = Client.on(connection)
-        draw.spawn(client, frame=1)
-        connection.rollback()
-        spawned = draw.spawn(client, frame=2)
-        assert client.get_lease(spawned.lease_id).params == {"frame": 2}
-        assert frames(dsn) == []
-        connection.commit()
-    assert frames(dsn) == [2]
-
-
-@pytest.mark.parametrize("kind", ["asyncpg", "connection", "session"])
+@pytest.mark.parametrize("kind", OF_ASYNCPG)
 async def test_async_errors_are_those_of_psycopg(kind: str, dsn: str) -> None:
     async with AsyncClient(dsn) as own:
         with pytest.raises(errors.BadArgument) as expected:
             await refused(own)
     async with async_transaction(kind, dsn) as connection:
         await spawn(kind, connection, 1)
-        savepoint = "transaction" if kind == "asyncpg" else "begin_nested"
+        savepoint = getattr(connection, "transaction", None) or connection.begin_nested
         with pytest.raises(errors.BadArgument) as found:
-            async with getattr(connection, savepoint)():
+            async with savepoint():
                 await refused(AsyncClient.on(connection))
     assert isinstance(found.value.__cause__, asyncpg.PostgresError)
     for name in ("sqlstate", "detail", "hint", "args"):
@@ -181,7 +108,7 @@ ODD = """'; drop schema hwqueue cascade; -- \\' \\\\ %(p_queue)s %s %% $1 $$ :x 
 
 async def test_text_is_text(dsn: str) -> None:
     """Whatever it has of quotes, placeholders and backslashes; a NUL is refused."""
-    async with asyncpg_connection("asyncpg", dsn) as connection:
+    async with async_connection("asyncpg", dsn) as connection:
         await connection.execute("set standard_conforming_strings = off")
         client = AsyncClient.on(connection)
         spawned = await client.spawn_lease("work", "t", {"a": ODD}, labels={"odd": ODD}, tenant=ODD)
@@ -220,7 +147,7 @@ async def test_types_are_those_of_postgres(dsn: str, conn: psycopg.Connection) -
             blocking.set_webhook("hook", "https://hooks.example/")
             blocking.rotate_webhook("hook")
             blocking.cancel_leases("work")
-        async with asyncpg_connection("asyncpg", dsn) as connection:
+        async with async_connection("asyncpg", dsn) as connection:
             await connection.execute("set search_path = public, pg_catalog")
             client = AsyncClient.on(connection)
             spawned = await client.spawn_lease("work", "t", {"a": 1})
@@ -231,25 +158,8 @@ async def test_types_are_those_of_postgres(dsn: str, conn: psycopg.Connection) -
             conn.execute(f"drop domain public.{name}")
 
 
-@pytest.mark.parametrize("kind", SYNC)
-def test_sync_errors_are_those_of_psycopg(kind: str, dsn: str) -> None:
-    with Client(dsn) as own, pytest.raises(errors.BadArgument) as expected:
-        own.spawn_lease("work", "t", labels={"a": 1})  # type: ignore[dict-item]
-    with sync_connection(kind, dsn) as connection:
-        client = Client.on(connection)
-        with pytest.raises(errors.BadArgument) as found:
-            client.spawn_lease("work", "t", labels={"a": 1})  # type: ignore[dict-item]
-        assert isinstance(found.value.__cause__, psycopg2.Error)
-        for name in ("sqlstate", "detail", "hint", "args"):
-            assert getattr(found.value, name) == getattr(expected.value, name)
-        connection.rollback()
-        draw.spawn(client, frame=1)
-        connection.commit()
-    assert frames(dsn) == [1]
-
-
 async def test_errors_of_the_transaction_stay_the_drivers(dsn: str) -> None:
-    async with asyncpg_connection("asyncpg", dsn) as connection:
+    async with async_connection("asyncpg", dsn) as connection:
         transaction = connection.transaction()
         await transaction.start()
         client = AsyncClient.on(connection)
@@ -259,11 +169,6 @@ async def test_errors_of_the_transaction_stay_the_drivers(dsn: str) -> None:
             await client.spawn_lease("work", "t")
         await transaction.rollback()
         await client.spawn_lease("work", "t")
-    with sync_connection("psycopg2", dsn) as connection:
-        with pytest.raises(errors.QueueUnknown):
-            Client.on(connection).spawn_lease("unknown", "t")
-        with pytest.raises(psycopg2.errors.InFailedSqlTransaction):
-            Client.on(connection).spawn_lease("work", "t")
 
 
 async def test_a_refused_call_says_which_role_is_needed(dsn: str, conn: psycopg.Connection) -> None:
@@ -274,15 +179,10 @@ async def test_a_refused_call_says_which_role_is_needed(dsn: str, conn: psycopg.
             with pytest.raises(asyncpg.InsufficientPrivilegeError) as caught:
                 async with connection.transaction():
                     await AsyncClient.on(connection).list_leases()
-        with sync_connection("psycopg2", dsn) as connection:
-            connection.cursor().execute("set role denied_by_drivers")
-            with pytest.raises(psycopg2.errors.InsufficientPrivilege) as other:
-                Client.on(connection).list_leases()
     finally:
         conn.execute("drop role denied_by_drivers")
-    for error in (caught.value, other.value):
-        [note] = error.__notes__
-        assert note.startswith("hint: log in as one who has the role")
+    [note] = caught.value.__notes__
+    assert note.startswith("hint: log in as one who has the role")
 
 
 async def fill(dsn: str) -> UUID:
@@ -342,13 +242,13 @@ async def test_what_calls_return_is_the_same_on_every_driver(dsn: str) -> None:
     node_id = await fill(dsn)
     async with AsyncClient(dsn) as own:
         expected = await everything(own, node_id)
-    async with asyncpg_connection("asyncpg", dsn) as connection:
+    async with async_connection("asyncpg", dsn) as connection:
         for statement in SETTINGS:
             await connection.execute(statement)
         await connection.set_type_codec("jsonb", schema="pg_catalog", encoder=json.dumps, decoder=json.loads)
         await connection.set_type_codec("uuid", schema="pg_catalog", encoder=str, decoder=str)
         found = [await everything(AsyncClient.on(connection), node_id)]
-    async with sqlalchemy_on_asyncpg("session", dsn) as session:
+    async with async_connection("session of asyncpg", dsn) as session:
         found.append(await everything(AsyncClient.on(session), node_id))
     with sync_connection("psycopg2", dsn) as connection:
         connection.cursor().execute("set timezone = 'America/New_York'")
@@ -356,7 +256,7 @@ async def test_what_calls_return_is_the_same_on_every_driver(dsn: str) -> None:
         psycopg2.extras.register_default_jsonb(connection, loads=lambda text: {"read": text})
         psycopg2.extras.register_uuid(conn_or_curs=connection)
         found.append(await everything(Awaitable(Client.on(connection)), node_id))
-    with sync_connection("session", dsn) as session:
+    with sync_connection("session of psycopg2", dsn) as session:
         found.append(await everything(Awaitable(Client.on(session)), node_id))
     for answers in found:
         for answer, wanted in zip(answers, expected, strict=True):
@@ -388,7 +288,7 @@ def test_spans_mean_the_same_in_every_session(conn: psycopg.Connection, style: s
 
 async def test_spans_come_back_as_they_were_given(dsn: str) -> None:
     span = timedelta(days=40, seconds=5, microseconds=1)
-    async with asyncpg_connection("asyncpg", dsn) as connection:
+    async with async_connection("asyncpg", dsn) as connection:
         await AsyncClient.on(connection).set_node_expiry(span)
         assert await AsyncClient.on(connection).set_node_expiry(2 * span) == span
     with sync_connection("psycopg2", dsn) as other:
@@ -397,7 +297,7 @@ async def test_spans_come_back_as_they_were_given(dsn: str) -> None:
 
 @pytest.mark.parametrize("in_transaction", [True, False])
 async def test_events_name_the_actor(dsn: str, in_transaction: bool) -> None:
-    async with asyncpg_connection("asyncpg", dsn) as connection:
+    async with async_connection("asyncpg", dsn) as connection:
         client = AsyncClient.on(connection, actor="ann")
         if in_transaction:
             async with connection.transaction():
@@ -415,21 +315,10 @@ async def test_events_name_the_actor(dsn: str, in_transaction: bool) -> None:
 
 @pytest.mark.parametrize(("cache", "left"), [(0, 0), (100, 1)])
 async def test_prepared_statements_are_those_of_the_callers_cache(dsn: str, cache: int, left: int) -> None:
-    async with asyncpg_connection("asyncpg", dsn, statement_cache_size=cache) as connection:
+    async with async_connection("asyncpg", dsn, statement_cache_size=cache) as connection:
         for frame in range(5):
             await draw.spawn(AsyncClient.on(connection), frame=frame)
         prepared = await connection.fetchval(
             "select count(*) from pg_prepared_statements where statement ~ 'hwqueue[.]'"
         )
     assert prepared == left
-
-
-async def test_the_other_client_is_named_for_a_connection_that_does_not_fit(dsn: str) -> None:
-    async with asyncpg_connection("asyncpg", dsn) as connection:
-        with pytest.raises(errors.BadArgument, match=r"Client .* which is one for asyncio"):
-            Client.on(connection)
-    with (
-        sync_connection("psycopg2", dsn) as connection,
-        pytest.raises(errors.BadArgument, match=r"AsyncClient .* not one for asyncio"),
-    ):
-        AsyncClient.on(connection)

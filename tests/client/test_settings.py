@@ -32,7 +32,7 @@ from hwqueue.testing import Clock
 from hwqueue.testing.databases import administer
 from hwqueue.types import NodeSpec
 from tests.client.conftest import Awaitable
-from tests.client.test_drivers import place
+from tests.client.connections import place
 from tests.e2e.worker_support import ended, worker
 
 pytestmark = pytest.mark.thorough

@@ -1,29 +1,30 @@
 """Spawning inside the caller's own transaction, on every kind of connection."""
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any, cast
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import django.conf
 import psycopg
+import psycopg2
 import pytest
 import sqlalchemy
 from django.db import transaction
 from django.db.utils import ConnectionHandler
 from django.utils.connection import ConnectionProxy
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.rows import dict_row
-from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
-from sqlalchemy.orm import Session, scoped_session, sessionmaker
-from sqlalchemy.pool import NullPool
 
 from hwqueue import errors
 from hwqueue.client import AsyncClient, Client
 from hwqueue.types import SpawnResult
 from tests.client.conftest import Awaitable
+from tests.client.connections import KINDS, OF_ASYNCPG, OF_PSYCOPG2, async_connection, sync_connection
 
-KINDS = ["psycopg", "psycopg dict rows", "connection", "session", "scoped session"]
+CALLERS = [
+    *(pytest.param("sync", kind) for kind in KINDS),
+    *(pytest.param("sync", kind, marks=pytest.mark.thorough) for kind in OF_PSYCOPG2),
+    *(pytest.param("async", kind, marks=pytest.mark.thorough) for kind in [*KINDS, *OF_ASYNCPG[1:]]),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -31,49 +32,6 @@ def queue(dsn: str) -> str:
     with Client(dsn) as client:
         client.create_queue("work")
     return "work"
-
-
-@contextmanager
-def sync_connection(kind: str, dsn: str) -> Iterator[Any]:
-    """A connection outside autocommit."""
-    if kind.startswith("psycopg"):
-        factory: Any = {"row_factory": dict_row} if "dict" in kind else {}
-        with psycopg.connect(dsn, **factory) as connection:
-            yield connection
-        return
-    engine = sqlalchemy.create_engine(
-        "postgresql+psycopg://", creator=lambda: psycopg.connect(dsn), poolclass=NullPool
-    )
-    if kind == "scoped session":
-        scoped = scoped_session(sessionmaker(engine))
-        yield scoped
-        scoped.remove()
-    else:
-        with engine.connect() if kind == "connection" else Session(engine) as made:
-            yield made
-    engine.dispose()
-
-
-@asynccontextmanager
-async def async_connection(kind: str, dsn: str) -> AsyncIterator[Any]:
-    if kind.startswith("psycopg"):
-        factory: Any = {"row_factory": dict_row} if "dict" in kind else {}
-        async with await psycopg.AsyncConnection.connect(dsn, **factory) as connection:
-            yield connection
-        return
-    engine = create_async_engine(
-        "postgresql+psycopg://",
-        async_creator=lambda: psycopg.AsyncConnection.connect(dsn),
-        poolclass=NullPool,
-    )
-    if kind == "scoped session":
-        scoped = async_scoped_session(async_sessionmaker(engine), asyncio.current_task)
-        yield scoped
-        await scoped.remove()
-    else:
-        async with engine.connect() if kind == "connection" else AsyncSession(engine) as made:
-            yield made
-    await engine.dispose()
 
 
 @asynccontextmanager
@@ -94,8 +52,8 @@ def spawned(dsn: str) -> list[Any]:
         return [lease.task_name for lease in client.list_leases()]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("api", ["sync", pytest.param("async", marks=pytest.mark.thorough)])
+@pytest.mark.every_variant
+@pytest.mark.parametrize(("api", "kind"), CALLERS)
 async def test_spawns_commit_and_roll_back_with_the_caller(api: str, kind: str, dsn: str) -> None:
     async with calling(api, kind, dsn) as (client, connection):
         result = await client.spawn_lease("work", "rolled-back", {"a": 1})
@@ -141,17 +99,24 @@ async def test_runs_commit_and_roll_back_with_the_caller(api: str, kind: str, ds
     assert runs(dsn) == [(again.run_id, "running")]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+REFUSED: Any = {"a": 1}
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *OF_PSYCOPG2[1:]])
 @pytest.mark.thorough
 def test_a_savepoint_survives_an_error(kind: str, dsn: str) -> None:
+    """Errors are the same on every driver."""
+    with Client(dsn) as own, pytest.raises(errors.BadArgument) as expected:
+        own.spawn_lease("work", "refused", labels=REFUSED)
     with sync_connection(kind, dsn) as connection:
         client = Client.on(connection)
         client.spawn_lease("work", "kept")
         savepoint = "transaction" if kind.startswith("psycopg") else "begin_nested"
         with pytest.raises(errors.BadArgument) as caught, getattr(connection, savepoint)():
-            client.spawn_lease("work", "refused", labels={"a": 1})  # type: ignore[dict-item]
-        assert caught.value.field == "options.labels.a"
-        assert isinstance(caught.value.__cause__, psycopg.DatabaseError)
+            client.spawn_lease("work", "refused", labels=REFUSED)
+        assert isinstance(caught.value.__cause__, psycopg.DatabaseError | psycopg2.DatabaseError)
+        for name in ("field", "sqlstate", "detail", "hint", "args"):
+            assert getattr(caught.value, name) == getattr(expected.value, name)
         connection.commit()
     assert spawned(dsn) == ["kept"]
 
@@ -210,16 +175,17 @@ def test_djangos_other_databases_are_refused(dsn: str) -> None:
     assert "django.db.backends.postgresql" in (caught.value.hint or "")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "psycopg2", "asyncpg"])
 @pytest.mark.thorough
 async def test_a_connection_of_the_other_kind_is_refused(kind: str, dsn: str) -> None:
-    with (
-        sync_connection(kind, dsn) as connection,
-        pytest.raises(errors.BadArgument, match=r"AsyncClient .* not one for asyncio") as caught,
-    ):
-        AsyncClient.on(connection)
-    assert "Client.on(...) works on it" in (caught.value.hint or "")
-    if kind == "scoped session":
+    if kind != "asyncpg":
+        with (
+            sync_connection(kind, dsn) as connection,
+            pytest.raises(errors.BadArgument, match=r"AsyncClient .* not one for asyncio") as caught,
+        ):
+            AsyncClient.on(connection)
+        assert "Client.on(...) works on it" in (caught.value.hint or "")
+    if kind in ("scoped session", "psycopg2"):
         return
     async with async_connection(kind, dsn) as other:
         with pytest.raises(errors.BadArgument, match=r"Client .* which is one for asyncio") as at:
@@ -240,24 +206,26 @@ def test_other_objects_and_drivers_are_refused(dsn: str) -> None:
     engine.dispose()
 
 
-def test_errors_of_the_transaction_stay_the_drivers(dsn: str) -> None:
-    with psycopg.connect(dsn) as connection:
+@pytest.mark.parametrize("driver", [psycopg, pytest.param(psycopg2, marks=pytest.mark.thorough)])
+def test_errors_of_the_transaction_stay_the_drivers(dsn: str, driver: Any) -> None:
+    with sync_connection(driver.__name__, dsn) as connection:
         client = Client.on(connection)
         with pytest.raises(errors.QueueUnknown):
             client.spawn_lease("nope", "t")
-        with pytest.raises(psycopg.errors.InFailedSqlTransaction):
+        with pytest.raises(driver.errors.InFailedSqlTransaction):
             client.spawn_lease("work", "t")
-        cast(Any, connection).rollback()
+        connection.rollback()
         client.spawn_lease("work", "t")
 
 
-async def test_a_refused_call_says_which_role_is_needed(dsn: str) -> None:
-    async with await psycopg.AsyncConnection.connect(dsn) as connection:
-        await connection.execute("create role denied_here in role hwqueue_producer")
-        await connection.execute("set local role denied_here")
-        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="list_leases") as caught:
-            await AsyncClient.on(connection).list_leases()
-        await connection.rollback()
+@pytest.mark.parametrize("driver", [psycopg, pytest.param(psycopg2, marks=pytest.mark.thorough)])
+def test_a_refused_call_says_which_role_is_needed(dsn: str, driver: Any) -> None:
+    with sync_connection(driver.__name__, dsn) as connection:
+        connection.cursor().execute("create role denied_here in role hwqueue_producer")
+        connection.cursor().execute("set local role denied_here")
+        with pytest.raises(driver.errors.InsufficientPrivilege, match="list_leases") as caught:
+            Client.on(connection).list_leases()
+        connection.rollback()
     [note] = caught.value.__notes__
     assert note.startswith("hint: log in as one who has the role")
     assert "hwqueue_operator looks at everything" in note
