@@ -1,7 +1,7 @@
 """One suite for both clients: the sync one is called in a thread, so that tests can await it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, cast
 from uuid import UUID, uuid4
 
@@ -64,6 +64,14 @@ async def queue(client: AsyncClient) -> str:
     """A queue with the default policy."""
     await client.create_queue("work")
     return "work"
+
+
+@pytest.fixture
+def producer(dsn: str) -> Iterator[Client]:
+    """A sync client that no test awaits, with the same queue."""
+    with Client(dsn) as made:
+        made.create_queue("work")
+        yield made
 
 
 class Node:

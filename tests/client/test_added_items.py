@@ -13,10 +13,12 @@ from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 from hwqueue.testing import claim_one, drain, make_async_context, make_context
 from hwqueue.types import AddedItem
 from hwqueue.workflow import result, run_input
+from tests.client.conftest import producer
 
 pytestmark = pytest.mark.thorough
 
 QUEUE = "work"
+client = producer
 app = App()
 
 
@@ -57,16 +59,15 @@ def site(task: str) -> Any:
 
 
 @pytest.mark.parametrize("task", ["crawl", "crawl-async"])
-def test_a_run_whose_handler_adds_items(dsn: str, task: str) -> None:
+def test_a_run_whose_handler_adds_items(client: Client, task: str) -> None:
     """The first attempt of `crawl` fails when it has added them, the second adds nothing."""
-    with Client(dsn) as client:
-        client.create_queue(QUEUE, policy={"retry": {"base": 0}})
-        run = site(task).submit(client, {"urls": ["/", "/faq"]})
-        drain(client, app, retries=True)
-        found = client.get_workflow_run(run.run_id)
-        assert (found.state, found.result) == ("completed", [["/", "/", 0], ["/faq", "/faq", 1]])
-        step = client.list_workflow_steps(run.run_id)[0]
-        assert (step.items, step.items_done, step.items_failed) == (2, 2, 0)
+    client.set_queue_policy(QUEUE, {"retry": {"base": 0}})
+    run = site(task).submit(client, {"urls": ["/", "/faq"]})
+    drain(client, app, retries=True)
+    found = client.get_workflow_run(run.run_id)
+    assert (found.state, found.result) == ("completed", [["/", "/", 0], ["/faq", "/faq", 1]])
+    step = client.list_workflow_steps(run.run_id)[0]
+    assert (step.items, step.items_done, step.items_failed) == (2, 2, 0)
 
 
 async def test_the_async_client_drains_it(dsn: str) -> None:
@@ -79,28 +80,26 @@ async def test_the_async_client_drains_it(dsn: str) -> None:
             assert (found.state, found.result) == ("completed", [["/", "/", 0]])
 
 
-async def test_the_clients_say_the_same(dsn: str) -> None:
-    with Client(dsn) as client:
-        client.create_queue(QUEUE)
-        site("crawl").submit(client, {"urls": []})
-        claim = claim_one(client, queue=QUEUE)
-        who = (claim.lease_id, claim.claim_token)
-        [added] = client.add_items(*who, [{"name": "a", "params": {"n": 1}}], task="fetch")
-        assert added == AddedItem(name="a", item=0, created=True)
-        async with AsyncClient(dsn) as other:
-            [again] = await other.add_items(*who, [{"name": "a", "params": {"n": 1}, "task": fetch}])
-        assert (again.item, again.created) == (0, False)
-        with pytest.raises(IdempotencyMismatch):
-            client.add_items(*who, [{"name": "a"}])
-        with pytest.raises(BadArgument) as refused:
-            client.add_items(*who, [{"name": "b", "params": {"x": object()}}])
-        assert refused.value.detail["field"] == "items[0].params.x"
-        with pytest.raises(BadArgument, match=r"items\[1\] must be a mapping, got str"):
-            client.add_items(*who, [{"name": "b"}, "c"])  # type: ignore[list-item]
-        client.spawn_lease(QUEUE, "fetch")
-        alone = claim_one(client, queue=QUEUE)
-        with pytest.raises(StepUnknown):
-            client.add_items(alone.lease_id, alone.claim_token, [{"name": "a"}])
+async def test_the_clients_say_the_same(client: Client, dsn: str) -> None:
+    site("crawl").submit(client, {"urls": []})
+    claim = claim_one(client, queue=QUEUE)
+    who = (claim.lease_id, claim.claim_token)
+    [added] = client.add_items(*who, [{"name": "a", "params": {"n": 1}}], task="fetch")
+    assert added == AddedItem(name="a", item=0, created=True)
+    async with AsyncClient(dsn) as other:
+        [again] = await other.add_items(*who, [{"name": "a", "params": {"n": 1}, "task": fetch}])
+    assert (again.item, again.created) == (0, False)
+    with pytest.raises(IdempotencyMismatch):
+        client.add_items(*who, [{"name": "a"}])
+    with pytest.raises(BadArgument) as refused:
+        client.add_items(*who, [{"name": "b", "params": {"x": object()}}])
+    assert refused.value.detail["field"] == "items[0].params.x"
+    with pytest.raises(BadArgument, match=r"items\[1\] must be a mapping, got str"):
+        client.add_items(*who, [{"name": "b"}, "c"])  # type: ignore[list-item]
+    client.spawn_lease(QUEUE, "fetch")
+    alone = claim_one(client, queue=QUEUE)
+    with pytest.raises(StepUnknown):
+        client.add_items(alone.lease_id, alone.claim_token, [{"name": "a"}])
 
 
 @app.task("copy", queue=QUEUE)
@@ -129,31 +128,27 @@ async def ingest_async(context: AsyncLeaseContext) -> list[Any]:
 
 
 @pytest.mark.parametrize("task", ["ingest", "ingest-async"])
-def test_a_run_whose_handler_adds_steps(dsn: str, task: str) -> None:
+def test_a_run_whose_handler_adds_steps(client: Client, task: str) -> None:
     flow = WorkflowBuilder("all").task("ingest", task, queue=QUEUE)
     flow = flow.task("after", copy, params={"table": "last"}, after="ingest")
-    with Client(dsn) as client:
-        client.create_queue(QUEUE)
-        run = flow.with_options(result=result("ingest")).build().submit(client)
-        drained = drain(client, app)
-        assert [each.claim.task_name for each in drained.runs][-1] == "copy"
-        found = client.get_workflow_run(run.run_id)
-        assert (found.state, found.result) == ("completed", [True, False])
-        [below] = client.list_workflow_runs(workflow="tables")
-        assert (below.workflow, below.state) == ("tables", "completed")
+    run = flow.with_options(result=result("ingest")).build().submit(client)
+    drained = drain(client, app)
+    assert [each.claim.task_name for each in drained.runs][-1] == "copy"
+    found = client.get_workflow_run(run.run_id)
+    assert (found.state, found.result) == ("completed", [True, False])
+    [below] = client.list_workflow_runs(workflow="tables")
+    assert (below.workflow, below.state) == ("tables", "completed")
 
 
-async def test_the_clients_add_the_same_steps(dsn: str) -> None:
-    with Client(dsn) as client:
-        client.create_queue(QUEUE)
-        site("crawl").submit(client, {"urls": []})
-        claim = claim_one(client, queue=QUEUE)
-        added = client.add_steps(claim.lease_id, claim.claim_token, tables("a"))
-        async with AsyncClient(dsn) as other:
-            again = await other.add_steps(claim.lease_id, claim.claim_token, tables("a"))
-        assert (again.run_id, added.created, again.created) == (added.run_id, True, False)
-        with pytest.raises(IdempotencyMismatch):
-            client.add_steps(claim.lease_id, claim.claim_token, tables("b"))
+async def test_the_clients_add_the_same_steps(client: Client, dsn: str) -> None:
+    site("crawl").submit(client, {"urls": []})
+    claim = claim_one(client, queue=QUEUE)
+    added = client.add_steps(claim.lease_id, claim.claim_token, tables("a"))
+    async with AsyncClient(dsn) as other:
+        again = await other.add_steps(claim.lease_id, claim.claim_token, tables("a"))
+    assert (again.run_id, added.created, again.created) == (added.run_id, True, False)
+    with pytest.raises(IdempotencyMismatch):
+        client.add_steps(claim.lease_id, claim.claim_token, tables("b"))
 
 
 async def test_a_context_that_a_test_makes_keeps_the_names() -> None:

@@ -1,4 +1,4 @@
-"""Take work, keep it, settle it."""
+"""Take work, keep it, settle it; reap and prune."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -209,3 +209,17 @@ async def test_adopting_running_work(client: AsyncClient, queue: str, node: Node
     lease = await client.get_lease(adopted.lease_id)
     assert (lease.state, lease.node_id, lease.claim_token) == ("claimed", node.node_id, adopted.claim_token)
     assert await client.complete_lease(adopted.lease_id, adopted.claim_token) == "completed"
+
+
+async def test_upkeep(client: AsyncClient, queue: str) -> None:
+    await client.spawn_lease(queue, "t")
+    reaped = await client.reap()
+    assert (reaped.expired, reaped.promoted, reaped.deadlines) == (0, 0, 0)
+    pruned = await client.prune(limit=10)
+    assert (pruned.leases, pruned.more) == (0, False)
+    assert not (await client.prune(unless_within=timedelta(hours=1))).more
+    with pytest.raises(errors.BadArgument) as caught:
+        await client.reap(limit=0)
+    assert caught.value.field == "limit"
+    assert len((await client.schema_version()).bundle_sha256) == 64
+    await client.check_schema()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from datetime import date, timedelta
 from typing import Any
 from uuid import uuid4
@@ -18,16 +17,14 @@ from hwqueue.client import AsyncClient, Client
 from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 from hwqueue.testing import Fleet, create_queues, drain, inline, run_one
 from hwqueue.types import LeaseSpec, LeaseState, NodeSpec, RetryPolicy
+from tests.client.conftest import producer
 
 pytestmark = pytest.mark.thorough
 
 GPU = {"resources": {"gpu": 2}, "require": [{"tags": {"zone": "a"}}]}
 
 
-@pytest.fixture
-def client(dsn: str) -> Iterator[Client]:
-    with Client(dsn) as made:
-        yield made
+client = producer
 
 
 class Boom(Exception):

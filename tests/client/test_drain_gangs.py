@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from uuid import UUID, uuid4
 
 import pytest
@@ -12,16 +11,14 @@ from hwqueue.client import AsyncClient, Client
 from hwqueue.handler.context import LeaseContext
 from hwqueue.testing import Fleet, create_queues, drain, inline, run_one
 from hwqueue.types import GangOptions, Gpu, LeaseState, NodeSpec
+from tests.client.conftest import producer
 
 pytestmark = pytest.mark.thorough
 
 GPU = {"resources": {"gpu": 1}}
 
 
-@pytest.fixture
-def client(dsn: str) -> Iterator[Client]:
-    with Client(dsn) as made:
-        yield made
+client = producer
 
 
 @pytest.fixture

@@ -2,16 +2,14 @@
 
 import asyncio
 from typing import Any
-from uuid import uuid4
 
 import psycopg
 import pytest
 
 from hwqueue import errors
 from hwqueue.client import AsyncClient, Client
-from hwqueue.types import Event, NodeSpec
 from tests.client.conftest import of_kind
-from tests.client.test_transactions import KINDS, async_connection, sync_connection
+from tests.client.connections import KINDS, async_connection, sync_connection
 from tests.sql.api import outlive
 
 pytestmark = pytest.mark.thorough
@@ -20,44 +18,6 @@ pytestmark = pytest.mark.thorough
 async def actors(client: AsyncClient, queue: str) -> list[str]:
     """Who did what to the queue, oldest first."""
     return [event.actor for event in (await client.list_events(queue=queue))[::-1]]
-
-
-async def test_events_are_typed(client: AsyncClient, queue: str) -> None:
-    node_id = uuid4()
-    await client.register_node(node_id, NodeSpec(name="n1", instance_id="first"))
-    lease = (await client.spawn_lease(queue, "t")).lease_id
-    await client.cancel_lease(lease, reason="not needed")
-    cancelled, registered, created = await client.list_events(limit=3)
-    assert type(cancelled) is Event
-    assert (cancelled.code, cancelled.lease_id, cancelled.queue) == ("lease_cancelled", lease, queue)
-    assert cancelled.at.tzinfo is not None
-    assert (cancelled.node_id, cancelled.class_id) == (None, None)
-    assert cancelled.message.endswith("not needed")
-    assert registered.detail == {"node_epoch": 1, "instance_id": "first"}
-    assert cancelled.event_id > registered.event_id > created.event_id
-
-
-async def test_filters(client: AsyncClient, queue: str) -> None:
-    node_id = uuid4()
-    await client.register_node(node_id, NodeSpec(name="n1", instance_id="first"))
-    await client.cordon_node(node_id)
-    lease = (await client.spawn_lease(queue, "t")).lease_id
-    await client.cancel_lease(lease)
-    cancelled, cordoned, registered, created, *_ = await client.list_events()
-
-    async def found(**filters: Any) -> list[Event]:
-        return await client.list_events(**filters)
-
-    assert await found(node_id=node_id) == [cordoned, registered]
-    assert await found(node_id=str(node_id), code="node_cordoned") == [cordoned]
-    assert await found(code=("node_cordoned", "queue_created")) == [cordoned, created]
-    assert await found(lease_id=lease) == [cancelled]
-    assert await found(queue=queue, before=cancelled.event_id) == [created]
-    assert await found(since=cordoned.at, until=cancelled.at) == [cordoned]
-    assert await found(class_id=1) == await found(actor="nobody") == []
-    for bad in ({"class_id": -1}, {"limit": 0}, {"code": ["x", ""]}, {"node_id": "box"}):
-        with pytest.raises(errors.BadArgument):
-            await found(**bad)
 
 
 async def test_following(client: AsyncClient, queue: str, conn: psycopg.Connection) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hwqueue import App, Member, Placement, label
 from hwqueue.client import AsyncClient
 from hwqueue.errors import BadArgument, GangNotFound
-from hwqueue.types import LeaseSpec, LeaseState, SpawnedMember
+from hwqueue.types import LeaseSpec, LeaseState
 from tests.client.conftest import Node
 
 app = App()
@@ -23,10 +23,6 @@ def lead(seed: int) -> None:
 @app.task(name="work")
 def work(params: dict[str, Any]) -> None:
     """As a whole."""
-
-
-async def spawned(client: AsyncClient, queue: str, **options: Any) -> list[SpawnedMember]:
-    return await client.spawn_gang(queue, [{"task": "t", "count": 2}], **options)
 
 
 async def reap(client: AsyncClient) -> None:
@@ -74,55 +70,13 @@ async def test_from_spawned_to_running(client: AsyncClient, queue: str, node: No
     assert await client.list_gangs(before=row.created_at, before_gang=gang_id) == []
 
 
-async def test_one_that_starts_with_some(client: AsyncClient, queue: str, node: Node) -> None:
-    members = [Member("t", count=2), Member("t", placement={"resources": {"gpu": 1}})]
-    ahead = await client.what_if_gang(queue, members, min_size=2)
-    assert ahead.headline == "2 of 3 must start together; the fleet has room for all 2 now"
-    [row, *_] = await client.spawn_gang(queue, members, min_size=2)
-    await reap(client)
-    [first, _] = await client.claim_task([queue], node.node_id, node.epoch, qty=3)
-    status = await client.gang_status(first.lease_id, first.claim_token)
-    assert (status.ready, status.size, status.min_size) == (True, 3, 2)
-    await reap(client)
-    [found] = await client.list_gangs(state="running")
-    assert (found.min_size, found.missing) == (2, 1)
-    gang = await client.get_gang(row.gang_id)
-    assert (gang.min_size, gang.missing, gang.reason) == (2, 1, "insufficient_capacity")
-
-
-async def test_why_it_waits_and_what_would_not(client: AsyncClient, queue: str, node: Node) -> None:
-    """What is said of a gang, and of one that is not spawned."""
-    members = [Member("t", count=2, placement={"resources": {"gpu": 1}})]
-    ahead = await client.what_if_gang(queue, members, together="node")
-    assert (ahead.code, ahead.size, ahead.permanent) == ("insufficient_capacity", 2, True)
-    assert await client.list_gangs() == []
-    [row, _] = await client.spawn_gang(queue, members, together="node")
-    why = await client.explain_gang(row.gang_id)
-    assert (why.gang_id, why.state, why.waiting, why.queue) == (row.gang_id, "waiting", 2, queue)
-    assert (why.kinds, why.places, why.ways) == (ahead.kinds, (), ())
-    small = await client.what_if_gang(queue, [{"task": "t", "count": 2}], together="node")
-    assert (small.headline, small.place_count) == ("node n1 has room for all 2 now", 1)
-    assert small.places[0].place == f"node {node.node_id}"
-    with pytest.raises(GangNotFound):
-        await client.explain_gang(uuid4())
-
-
-async def test_a_gang_is_cancelled(client: AsyncClient, queue: str) -> None:
-    [row, _] = await spawned(client, queue)
-    assert await client.cancel_gang(row.gang_id, reason="not needed") == "cancelling"
-    await reap(client)
-    assert await client.cancel_gang(row.gang_id) == "cancelled"
-    assert (await client.get_gang(row.gang_id)).finished_at is not None
-    assert (await client.get_lease(row.lease_id)).state is LeaseState.CANCELLED
-
-
 async def test_what_is_refused(client: AsyncClient, queue: str, node: Node) -> None:
     await client.spawn_lease(queue, "single")
     [single] = await client.claim_task([queue], node.node_id, node.epoch)
     with pytest.raises(GangNotFound):
         await client.gang_status(single.lease_id, single.claim_token)
     with pytest.raises(BadArgument, match="timedelta") as caught:
-        await spawned(client, queue, hold=5)
+        await client.spawn_gang(queue, [Member("t", count=2)], hold=5)  # type: ignore[arg-type]
     assert caught.value.field == "options.hold"
     with pytest.raises(BadArgument) as caught:
         await client.spawn_gang(queue, [Member("t", count=2, options={"delay": timedelta(1)})])
@@ -158,34 +112,3 @@ async def test_params_that_do_not_fit_the_handler(client: AsyncClient, queue: st
         assert caught.value.field is not None
         assert caught.value.field.startswith("members[1]")
     assert await client.list_gangs() == []
-
-
-async def test_everywhere_from_spawned_to_stopped(client: AsyncClient, queue: str, node: Node) -> None:
-    own = uuid4()
-    options: dict[str, Any] = {
-        "everywhere_id": own,
-        "mode": "once",
-        "on_unmatched": "stop",
-        "claim_timeout": timedelta(seconds=30),
-    }
-    spawned = await client.spawn_everywhere(queue, "agent", {"n": 1}, **options)
-    assert (spawned.everywhere_id, spawned.created, spawned.nodes) == (own, True, 1)
-    again = await client.spawn_everywhere(queue, "agent", {"n": 1}, **options)
-    assert (again.everywhere_id, again.created) == (own, False)
-    await reap(client)
-    found = await client.get_everywhere(own)
-    assert (found.state, found.mode, found.on_unmatched) == ("active", "once", "stop")
-    assert (found.queue, found.task_name, found.params) == (queue, "agent", {"n": 1})
-    [lease] = found.leases
-    assert (lease.node_id, lease.state, lease.starts) == (node.node_id, "reserved", 1)
-    assert (await client.get_everywhere(own, after=lease.node_id)).leases == ()
-    [claim] = await client.claim_task([queue], node.node_id, node.epoch)
-    assert claim.lease_id == lease.lease_id
-    await client.complete_lease(claim.lease_id, claim.claim_token)
-    await reap(client)
-    assert (await client.get_everywhere(own, limit=0)).completed == 1
-    assert await client.stop_everywhere(own, running="stop") == "stopping"
-    await reap(client)
-    [listed] = [e for e in await client.list_everywhere(state="stopped") if e.everywhere_id == own]
-    assert (listed.nodes, listed.running, listed.task_name) == (1, 0, "agent")
-    assert await client.list_everywhere(before=listed.created_at, state="active") == []

@@ -222,20 +222,6 @@ async def test_a_refused_option_is_named(client: AsyncClient, queue: str) -> Non
             await call(uuid4())
 
 
-async def test_lists_are_filtered_and_paged(client: AsyncClient, queue: str) -> None:
-    batch = [LeaseSpec(task=task) for task in ("a", "b", "a")]
-    ids = [lease.lease_id for lease in await client.spawn_leases(queue, batch)]
-    await client.cancel_lease(ids[0])
-    newest_first = [lease.lease_id for lease in await client.list_leases(queue=queue)]
-    assert sorted(newest_first) == sorted(ids)
-    assert {lease.lease_id for lease in await client.list_leases(task="a")} == {ids[0], ids[2]}
-    cancelled = await client.list_leases(state=LeaseState.CANCELLED)
-    assert [(lease.lease_id, lease.state) for lease in cancelled] == [(ids[0], "cancelled")]
-    page = await client.list_leases(limit=1)
-    rest = await client.list_leases(before=page[0].lease_id)
-    assert [lease.lease_id for lease in (*page, *rest)] == newest_first
-
-
 async def test_update_changes_only_what_is_given(client: AsyncClient, queue: str) -> None:
     deadline = datetime.now(UTC) + timedelta(days=1)
     spawned = await client.spawn_lease(queue, "t", labels={"a": "1"}, deadline=deadline)

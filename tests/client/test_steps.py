@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -16,16 +15,12 @@ from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 from hwqueue.testing import claim_one, drain, inline, make_async_context, make_claim, make_context, run_one
 from hwqueue.types import LeaseState
 from hwqueue.worker.outcome import Outcome
+from tests.client.conftest import producer
 
 HOUR = timedelta(hours=1)
-QUEUE = "orders"
+QUEUE = "work"
 
-
-@pytest.fixture
-def client(dsn: str) -> Iterator[Client]:
-    with Client(dsn) as made:
-        made.create_queue(QUEUE)
-        yield made
+client = producer
 
 
 def make_app(calls: list[str]) -> App:

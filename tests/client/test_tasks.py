@@ -2,37 +2,12 @@
 
 from datetime import timedelta
 
-from hwqueue import Placement, RetryPolicy
+from hwqueue import Placement
 from hwqueue.app import App, TaskDefaults
 from hwqueue.client import AsyncClient
 from hwqueue.types import SyncedTask, TaskDifference
 
 GPU = Placement().resources(gpu=1)
-
-
-async def test_from_set_to_dropped(client: AsyncClient) -> None:
-    defaults = TaskDefaults(
-        queue="default",
-        timeout=timedelta(minutes=1),
-        placement=GPU,
-        labels={"app": "film"},
-        retry=RetryPolicy(kind="fixed", base=timedelta(seconds=3)),
-        patience=timedelta(seconds=2),
-    )
-    stored = {
-        "placement": {"resources": {"gpu": 1}},
-        "labels": {"app": "film"},
-        "retry": {"kind": "fixed", "base": 3},
-        "patience": 2,
-    }
-    assert await client.set_task("draw", defaults) == stored
-    [task] = await client.list_tasks()
-    assert (task.task, task.defaults, task.served) == ("draw", stored, False)
-    assert await client.set_task("draw", {"priority": 1, "labels": None}) == {"priority": 1}
-    assert await client.set_task("draw") == {}
-    assert await client.drop_task("draw") is True
-    assert await client.drop_task("draw") is False
-    assert await client.list_tasks() == []
 
 
 async def test_a_spawn_by_name_has_what_task_spawn_sends(client: AsyncClient, queue: str) -> None:

@@ -1,6 +1,5 @@
 """Workflows that are written as functions of an app."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +9,7 @@ from hwqueue import App, Client, LeaseContext, NodeSpec, Step, WorkflowTask
 from hwqueue.errors import ConfigError
 from hwqueue.testing import drain
 from hwqueue.workflow import item, near, result, run_input, without_affinity
+from tests.client.conftest import producer
 
 app = App()
 flow = app.workflow("gpu_training", queue="work", affinity_tags={"gpu": True}, result=result("train"))
@@ -31,11 +31,7 @@ async def tell_them() -> None:
     pass
 
 
-@pytest.fixture
-def client(dsn: str) -> Iterator[Client]:
-    with Client(dsn) as connected:
-        connected.create_queue("work")
-        yield connected
+client = producer
 
 
 def test_a_decorated_function_is_a_task_and_a_step() -> None:

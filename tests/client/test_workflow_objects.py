@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +22,7 @@ from hwqueue.client import AsyncClient
 from hwqueue.errors import ConfigError, PlacementContradictory
 from hwqueue.testing import drain
 from hwqueue.workflow import completed, ended, item, literal, near, result, results, run, run_input
+from tests.client.conftest import producer
 
 pytestmark = pytest.mark.thorough
 
@@ -69,11 +69,7 @@ TRAINING = (
 )
 
 
-@pytest.fixture
-def client(dsn: str) -> Iterator[Client]:
-    with Client(dsn) as connected:
-        connected.create_queue("work")
-        yield connected
+client = producer
 
 
 def test_a_run_of_the_builders_workflow(client: Client) -> None:
