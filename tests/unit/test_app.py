@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hwqueue.app import App, Retry, Snooze, TaskDefaults
+from hwqueue.app import App, TaskDefaults
 from hwqueue.errors import BadArgument, ConfigError
 from hwqueue.placement import Placement
 from hwqueue.types import LeaseSpec, LeaseState, RetryPolicy
@@ -216,20 +216,3 @@ def test_a_result_is_read_as_what_the_handler_returns() -> None:
         at.result_of(lease("at", state=LeaseState.FAILED))
     with pytest.raises(BadArgument, match="of task other has no result of task at"):
         at.result_of(lease("other", state=LeaseState.COMPLETED))
-
-
-@pytest.mark.parametrize(
-    ("kind", "given", "said"),
-    [
-        (Snooze, {}, "after or at, one of them"),
-        (Snooze, {"after": timedelta(1), "at": datetime.now(UTC)}, "after or at, one of them"),
-        (Snooze, {"after": timedelta(0)}, "more than zero"),
-        (Snooze, {"after": timedelta(days=3651)}, "at most 3650 days"),
-        (Snooze, {"at": datetime(2030, 1, 1)}, "time zone"),
-        (Retry, {"after": timedelta(1), "at": datetime.now(UTC)}, "after or at"),
-        (Retry, {"at": datetime(2030, 1, 1)}, "time zone"),
-    ],
-)
-def test_another_time_is_one_that_is_to_come(kind: Any, given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        kind(**given)

@@ -93,20 +93,29 @@ def test_retry_names_its_time() -> None:
 
 @pytest.mark.parametrize("kind", [Retry, Snooze])
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "said"),
     [
-        {"after": timedelta(days=3651)},
-        {"after": timedelta(days=900_000_000)},
-        {"after": timedelta(seconds=-1)},
-        {"at": datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-2)))},
-        {"at": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=2)))},
-        {"at": datetime(2030, 1, 1)},
-        {"at": "tomorrow"},
+        ({"after": timedelta(days=3651)}, "3650 days"),
+        ({"after": timedelta(days=900_000_000)}, "3650 days"),
+        ({"after": timedelta(seconds=-1)}, ""),
+        ({"after": timedelta(1), "at": datetime.now(UTC)}, "after or at"),
+        ({"at": datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-2)))}, ""),
+        ({"at": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=2)))}, ""),
+        ({"at": datetime(2030, 1, 1)}, "time zone"),
+        ({"at": "tomorrow"}, ""),
     ],
 )
-def test_times_that_nobody_can_settle_with(kind: type[Exception], wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=kind.__name__):
+def test_times_that_nobody_can_settle_with(kind: type[Exception], wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=f"{kind.__name__}.*{said}"):
         kind("later", **wrong)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [({}, "after or at, one of them"), ({"after": timedelta(0)}, "more than zero")]
+)
+def test_a_snooze_has_a_time(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Snooze(**given)
 
 
 def test_snooze_releases_until_its_time() -> None:
