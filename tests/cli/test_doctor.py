@@ -15,17 +15,14 @@ from typer.testing import CliRunner
 from hwqueue.cli.main import app
 from hwqueue.client import Client
 from hwqueue.doctor import Finding, Level, examine
-from hwqueue.doctor.examine import pooler
 from hwqueue.doctor.facts import read_holders
 from hwqueue.testing import install_clock
 from hwqueue.types import NodeSpec
-from tests.e2e.test_worker_connections import bouncer as _bouncer
 from tests.sql.logins import Logins, made_logins
 
 pytestmark = pytest.mark.thorough
 
 runner = CliRunner()
-bouncer = _bouncer
 
 
 @pytest.fixture
@@ -165,9 +162,3 @@ def test_logins_see_what_their_role_lets_them(dsn: str, logins: Logins) -> None:
     assert worker["queues and workers"].level is Level.SKIP
     operator = found(login(dsn, logins, "hwqueue_operator"), deep=True)
     assert operator["invariants"].level is Level.OK
-
-
-def test_a_pooler_is_noticed(dsn: str, bouncer: str) -> None:
-    for at, level in ((dsn, Level.OK), (bouncer, Level.WARN)):
-        with psycopg.connect(at, autocommit=True, prepare_threshold=None) as connection:
-            assert pooler(connection, at, within=0.5).level is level

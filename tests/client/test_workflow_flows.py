@@ -8,7 +8,7 @@ import pytest
 from hwqueue import App, Client, LeaseContext, NodeSpec, Step, WorkflowTask
 from hwqueue.errors import ConfigError
 from hwqueue.testing import drain
-from hwqueue.workflow import item, near, result, run_input, without_affinity
+from hwqueue.workflow import near, result, run_input, without_affinity
 from tests.client.conftest import producer
 
 app = App()
@@ -83,25 +83,3 @@ def test_names_are_taken_once() -> None:
     third = App()
     third.include(other)
     assert third.workflows == {"w": one}
-
-
-def test_a_decorated_function_may_be_a_map() -> None:
-    counting = App()
-    flow = counting.workflow("count", queue="work")
-
-    @flow.step(over=run_input("shards"), params={"shard": item()}, max_parallel=2, tolerate=1)
-    def words(shard: str) -> int:
-        return len(shard.split())
-
-    assert flow.workflow.as_json()["steps"] == [
-        {
-            "name": "words",
-            "kind": "map",
-            "task": "count.words",
-            "queue": "work",
-            "params": {"shard": {"$item": []}},
-            "max_parallel": 2,
-            "tolerate": 1,
-            "over": {"$input": ["shards"]},
-        }
-    ]

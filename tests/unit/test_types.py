@@ -26,7 +26,7 @@ def test_all_are_frozen_slotted_and_keyword_only() -> None:
         assert kind.__doc__, kind
 
 
-def test_specs_policies_and_settlements_as_json() -> None:
+def test_a_spec_of_a_node_as_json() -> None:
     spec = types.NodeSpec(
         name="n1",
         instance_id="i1",
@@ -53,29 +53,6 @@ def test_specs_policies_and_settlements_as_json() -> None:
         "slots": 0,
         "keep_claims": True,
     }
-    policy = types.QueuePolicy(
-        claim_timeout=timedelta(minutes=2),
-        retry=types.RetryPolicy(kind="fixed", base=timedelta(milliseconds=1500), jitter=0.0),
-        tuning={"notify": False},
-    )
-    assert policy.as_json() == {
-        "claim_timeout": 120.0,
-        "retry": {"kind": "fixed", "base": 1.5, "jitter": 0.0},
-        "tuning": {"notify": False},
-    }
-    assert types.QueuePolicy(retry={"kind": "none"}).as_json() == {"retry": {"kind": "none"}}
-    common = {"lease_id": ID, "claim_token": 7}
-    assert types.Settlement.complete(ID, 7).as_json() == common | {"outcome": "complete"}
-    assert types.Settlement.complete(ID, 7, result=[1]).as_json()["result"] == [1]
-    failed = types.Settlement.fail(ID, 7, error={"message": "no"}, retry=False, retry_at=AT)
-    assert failed.as_json() == common | {
-        "outcome": "fail",
-        "error": {"message": "no"},
-        "retry": False,
-        "retry_at": AT,
-    }
-    released = types.Settlement.release(ID, 7, delay=timedelta(seconds=5))
-    assert released.as_json() == common | {"outcome": "release", "delay": timedelta(seconds=5)}
 
 
 def claim_row(assignment: object) -> list[object]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -197,25 +195,6 @@ async def test_a_copy_that_has_left_the_group_holds_nobody_up(marks: dict[str, s
     os.kill(int(Path(marks["started"]).read_text()), signal.SIGKILL)
     assert ended.error is not None
     assert "left with exit code 3" in ended.error["message"]
-
-
-def test_a_child_does_not_outlive_its_worker(marks: dict[str, str]) -> None:
-    script = (
-        "import asyncio, sys\n"
-        "from tests.unit.test_worker_process import claim, run\n"
-        "marks = dict(zip(['started', 'stopped'], sys.argv[1:]))\n"
-        "asyncio.run(run(claim('wait', marks)))\n"
-    )
-    worker = subprocess.Popen([sys.executable, "-c", script, *marks.values()])
-    try:
-        asyncio.run(until(lambda: Path(marks["started"]).exists()))
-        asyncio.run(until(lambda: bool(Path(marks["started"]).read_text())))
-    finally:
-        worker.send_signal(signal.SIGKILL)
-        worker.wait()
-    child = int(Path(marks["started"]).read_text())
-    asyncio.run(until(lambda: not is_alive(child)))
-    assert not Path(marks["stopped"]).exists()
 
 
 def is_alive(pid: int) -> bool:

@@ -21,84 +21,68 @@ def ago(**span: float) -> datetime:
 
 def queue(name: str, **facts: Any) -> QueueDepth:
     """A queue; empty unless told otherwise."""
-    whole: dict[str, Any] = {"queue": name}
-    whole |= dict.fromkeys(("pending", "scheduled", "running", "stopping", "expired"), 0)
-    whole |= dict.fromkeys(("oldest_at", "next_at", "paused_at"))
-    return QueueDepth(**(whole | facts))
+    whole: dict[str, Any] = dict.fromkeys(("pending", "scheduled", "running", "stopping", "expired"), 0)
+    made: QueueDepth = bare(QueueDepth, queue=name, **(whole | facts))
+    return made
 
 
 def pending(class_id: int, words: str, **facts: Any) -> PendingReason:
     """A class of which something waits."""
     whole: dict[str, Any] = {
-        "class_id": class_id,
         "queue": "renders",
-        "tenant": "",
-        "service_id": None,
         "task_name": "draw",
-        "words": words,
         "resources": {},
         "pending": 1,
         "oldest_at": ago(minutes=12),
-        "code": None,
-        "permanent": False,
         "message": "its turn has not come",
         "nodes_matching": 2,
         "nodes_free": 1,
-        "nodes_near": 0,
     }
-    return PendingReason(**(whole | facts))
+    made: PendingReason = bare(PendingReason, class_id=class_id, words=words, **(whole | facts))
+    return made
 
 
 def node(number: int, **facts: Any) -> NodeUsage:
     """A node with 8 cores, 64 GiB and 2 GPUs."""
     whole: dict[str, Any] = {
-        "node_id": UUID(int=number),
         "node_name": f"node-{number}",
         "rack": number % 2,
         "state": "live",
         "live": True,
         "seen_at": ago(seconds=3),
-        "claims": 0,
-        "slots": None,
         "cpu_milli": 8000,
-        "cpu_used": 0,
         "memory_mib": 65536,
-        "memory_used": 0,
         "gpus": 2,
         "gpus_free": 2,
-        "gpu_milli_used": 0,
-        "cores": 0,
-        "cores_free": 0,
         "custom": {},
         "custom_used": {},
-        "profile_id": 1,
     }
-    return NodeUsage(**(whole | facts))
+    whole |= dict.fromkeys(("claims", "cpu_used", "memory_used", "gpu_milli_used", "cores", "cores_free"), 0)
+    made: NodeUsage = bare(NodeUsage, node_id=UUID(int=number), **(whole | facts))
+    return made
 
 
 def event(number: int, code: str, message: str, **facts: Any) -> Event:
     """Something that happened."""
-    whole: dict[str, Any] = dict.fromkeys(("lease_id", "node_id", "queue", "class_id", "detail"))
-    whole |= {"at": ago(minutes=number), "actor": "ops"}
-    whole |= {"event_id": number, "code": code, "message": message}
-    return Event(**(whole | facts))
+    whole: dict[str, Any] = {"at": ago(minutes=number), "actor": "ops"}
+    made: Event = bare(Event, event_id=number, code=code, message=message, **(whole | facts))
+    return made
 
 
 def running(number: int, task: str, **said: Any) -> RunningLease:
     """A lease that runs on node-1; said: what its handler reported."""
-    told = {"fraction": None, "done": None, "total": None, "message": None} | said
-    return RunningLease(
+    made: RunningLease = bare(
+        RunningLease,
         lease_id=UUID(int=number),
         queue="renders",
         task_name=task,
-        tenant="",
         attempt=1,
         node_name="node-1",
         claimed_at=ago(minutes=4 - number),
         expires_at=ago(minutes=-1),
-        stop_reason=None,
-        progress=Progress(**told, reported_at=ago(seconds=1)) if said else None,
+        progress=bare(Progress, reported_at=ago(seconds=1), **said) if said else None,
     )
+    return made
 
 
 def minutes(*completed: int) -> Sequence[Minute]:
