@@ -844,7 +844,7 @@ COMMENT ON COLUMN hwqueue.node_state.on_fast_path IS 'registered, not cordoned, 
 
 COMMENT ON COLUMN hwqueue.node_state.has_limits IS 'claims on the node may allocate something';
 
-COMMENT ON COLUMN hwqueue.node_state.pinned_queues IS 'queues in which node_eligibility has rows of this node';
+COMMENT ON COLUMN hwqueue.node_state.pinned_queues IS 'queues in which eligibility has rows of this node';
 
 COMMENT ON COLUMN hwqueue.node_state.generation IS 'of the installation, as long as the server has neither been started nor recovered since';
 
@@ -2117,7 +2117,35 @@ CREATE FUNCTION hwqueue.edit_distance(p_name text, p_other text, p_most integer)
 CREATE FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text, p_effect text) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[]) RETURNS TABLE(class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count integer, gpu_milli integer, gpu_wanted uuid[], custom jsonb, cpu_isolation text, gpu_exclusivity text, trusts text[], is_checked boolean)
+CREATE TABLE hwqueue.eligibility (
+    profile_id bigint,
+    queue_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    affinity double precision,
+    task_name text NOT NULL,
+    cpu_milli bigint NOT NULL,
+    memory_mib bigint NOT NULL,
+    gpu_count integer NOT NULL,
+    gpu_milli integer NOT NULL,
+    gpu_wanted uuid[] NOT NULL,
+    custom jsonb,
+    is_checked boolean DEFAULT false NOT NULL,
+    trusts text[],
+    cpu_isolation text,
+    gpu_exclusivity text,
+    node_id uuid,
+    CONSTRAINT eligibility_check CHECK (((profile_id IS NULL) <> (node_id IS NULL)))
+);
+
+COMMENT ON TABLE hwqueue.eligibility IS 'a class that a node, or nodes of a profile, may run, with its affinity score';
+
+COMMENT ON COLUMN hwqueue.eligibility.affinity IS 'null: it depends on other leases, and each claim computes it';
+
+COMMENT ON COLUMN hwqueue.eligibility.trusts IS 'as in placement_class, null for none; judged with every attestation, expired or not';
+
+COMMENT ON COLUMN hwqueue.eligibility.cpu_isolation IS 'the class as judged here, the default filled in; null: best_effort. Likewise gpu_exclusivity: null is shared';
+
+CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[]) RETURNS SETOF hwqueue.eligibility
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_near boolean DEFAULT false) RETURNS text
@@ -2798,9 +2826,6 @@ CREATE FUNCTION hwqueue.is_everywhere(p_lease uuid, p_gang uuid) RETURNS boolean
 CREATE FUNCTION hwqueue.is_idle(p_kind text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.is_judged(p_class_ids bigint[]) RETURNS boolean
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.is_kept_by_operators(p_node hwqueue.node) RETURNS boolean
     LANGUAGE sql STABLE;
 
@@ -2936,10 +2961,7 @@ CREATE FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jso
     SET enable_hashjoin TO 'on'
     SET enable_seqscan TO 'on';
 
-CREATE FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_limit integer, p_is_upkeep boolean) RETURNS integer
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_limit integer) RETURNS integer
+CREATE FUNCTION hwqueue.judge_next(p_profile hwqueue.profile, p_node hwqueue.node, p_state hwqueue.node_state, p_limit integer, p_is_upkeep boolean) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.kept_level(p_outer jsonb, p_inner jsonb, p_mode text) RETURNS jsonb
@@ -5915,30 +5937,6 @@ ALTER TABLE hwqueue.node_candidates ALTER COLUMN version ADD GENERATED ALWAYS AS
     CACHE 1
 );
 
-CREATE TABLE hwqueue.node_eligibility (
-    node_id uuid NOT NULL,
-    queue_id integer NOT NULL,
-    class_id bigint NOT NULL,
-    affinity double precision,
-    task_name text NOT NULL,
-    cpu_milli bigint NOT NULL,
-    memory_mib bigint NOT NULL,
-    gpu_count integer NOT NULL,
-    gpu_milli integer NOT NULL,
-    gpu_wanted uuid[] NOT NULL,
-    custom jsonb,
-    is_checked boolean DEFAULT false NOT NULL,
-    trusts text[] DEFAULT '{}'::text[] NOT NULL,
-    cpu_isolation text,
-    gpu_exclusivity text
-);
-
-COMMENT ON TABLE hwqueue.node_eligibility IS 'a class that names nodes or resources, and that this node may run, with its affinity score';
-
-COMMENT ON COLUMN hwqueue.node_eligibility.trusts IS 'as in placement_class; judged with every attestation, expired or not';
-
-COMMENT ON COLUMN hwqueue.node_eligibility.cpu_isolation IS 'as in profile_eligibility';
-
 CREATE VIEW hwqueue.node_usage AS
  SELECT node_id,
     node_name,
@@ -6129,29 +6127,6 @@ COMMENT ON COLUMN hwqueue.postponed.item IS 'the gang, the lease, the choice, or
 COMMENT ON COLUMN hwqueue.postponed.tries IS 'how often in a row; each time a part does half as much in a call';
 
 COMMENT ON COLUMN hwqueue.postponed.sqlstate IS 'what ended it; null: nothing, but it used up the time of the call';
-
-CREATE TABLE hwqueue.profile_eligibility (
-    profile_id bigint NOT NULL,
-    queue_id integer NOT NULL,
-    class_id bigint NOT NULL,
-    affinity double precision,
-    task_name text NOT NULL,
-    cpu_milli bigint NOT NULL,
-    memory_mib bigint NOT NULL,
-    gpu_count integer NOT NULL,
-    gpu_milli integer NOT NULL,
-    gpu_wanted uuid[] NOT NULL,
-    custom jsonb,
-    is_checked boolean DEFAULT false NOT NULL,
-    cpu_isolation text,
-    gpu_exclusivity text
-);
-
-COMMENT ON TABLE hwqueue.profile_eligibility IS 'a class that nodes of a profile may run, with its affinity score';
-
-COMMENT ON COLUMN hwqueue.profile_eligibility.affinity IS 'null: it depends on other leases, and each claim computes it';
-
-COMMENT ON COLUMN hwqueue.profile_eligibility.cpu_isolation IS 'the class as judged here, the default filled in; null: best_effort. Likewise gpu_exclusivity: null is shared';
 
 ALTER TABLE hwqueue.profile ALTER COLUMN profile_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.profile_profile_id_seq
@@ -6617,9 +6592,6 @@ ALTER TABLE ONLY hwqueue.minute_stat
 ALTER TABLE ONLY hwqueue.node_candidates
     ADD CONSTRAINT node_candidates_pkey PRIMARY KEY (node_id, version);
 
-ALTER TABLE ONLY hwqueue.node_eligibility
-    ADD CONSTRAINT node_eligibility_pkey PRIMARY KEY (node_id, queue_id, class_id);
-
 ALTER TABLE ONLY hwqueue.node_load
     ADD CONSTRAINT node_load_pkey PRIMARY KEY (node_id, version);
 
@@ -6649,9 +6621,6 @@ ALTER TABLE ONLY hwqueue.postponed
 
 ALTER TABLE ONLY hwqueue.profile
     ADD CONSTRAINT profile_digest_key UNIQUE (digest);
-
-ALTER TABLE ONLY hwqueue.profile_eligibility
-    ADD CONSTRAINT profile_eligibility_pkey PRIMARY KEY (profile_id, queue_id, class_id);
 
 ALTER TABLE ONLY hwqueue.profile
     ADD CONSTRAINT profile_pkey PRIMARY KEY (profile_id);
@@ -6784,6 +6753,12 @@ CREATE INDEX class_term_lease ON hwqueue.class_term USING btree (lease_id) WHERE
 CREATE INDEX class_term_term ON hwqueue.class_term USING btree (term_id);
 
 CREATE INDEX death_oldest ON hwqueue.death USING btree (died_at);
+
+CREATE INDEX eligibility_class ON hwqueue.eligibility USING btree (class_id);
+
+CREATE UNIQUE INDEX eligibility_node ON hwqueue.eligibility USING btree (node_id, queue_id, class_id) WHERE (node_id IS NOT NULL);
+
+CREATE UNIQUE INDEX eligibility_profile ON hwqueue.eligibility USING btree (profile_id, queue_id, class_id) WHERE (profile_id IS NOT NULL);
 
 CREATE INDEX event_actor ON ONLY hwqueue.event USING btree (actor, event_id);
 
@@ -7057,8 +7032,6 @@ CREATE INDEX lease_signal_open ON hwqueue.lease_signal USING btree (lease_id, na
 
 CREATE INDEX node_deregistered ON hwqueue.node USING btree (deregistered_at) WHERE (deregistered_at IS NOT NULL);
 
-CREATE INDEX node_eligibility_class ON hwqueue.node_eligibility USING btree (class_id);
-
 CREATE INDEX node_hearing ON hwqueue.node USING btree (node_id) WHERE hears_deaths;
 
 CREATE UNIQUE INDEX node_name ON hwqueue.node USING btree (name) WHERE (deregistered_at IS NULL);
@@ -7098,8 +7071,6 @@ CREATE INDEX placement_class_service ON hwqueue.placement_class USING btree (ser
 CREATE INDEX placement_class_terms ON hwqueue.placement_class USING btree (created_at, class_id) WHERE ((terms <> '[]'::jsonb) AND (NOT terms_written));
 
 CREATE INDEX placement_class_waits ON hwqueue.placement_class USING btree (class_id) WHERE waits;
-
-CREATE INDEX profile_eligibility_class ON hwqueue.profile_eligibility USING btree (class_id);
 
 CREATE INDEX profile_judged_as ON hwqueue.profile USING btree (judged_as) WHERE (judged_as IS NOT NULL);
 
@@ -8270,8 +8241,6 @@ REVOKE ALL ON FUNCTION hwqueue.is_everywhere(p_lease uuid, p_gang uuid) FROM PUB
 
 REVOKE ALL ON FUNCTION hwqueue.is_idle(p_kind text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_judged(p_class_ids bigint[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.is_kept_by_operators(p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_known_node(p_node uuid) FROM PUBLIC;
@@ -8360,9 +8329,7 @@ REVOKE ALL ON FUNCTION hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueu
 
 REVOKE ALL ON FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb, p_prefers boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_limit integer, p_is_upkeep boolean) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_limit integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.judge_next(p_profile hwqueue.profile, p_node hwqueue.node, p_state hwqueue.node_state, p_limit integer, p_is_upkeep boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.kept_level(p_outer jsonb, p_inner jsonb, p_mode text) FROM PUBLIC;
 

@@ -443,7 +443,7 @@ comment on column hwqueue.node_state.on_fast_path is
   'claims take the oldest entry';
 comment on column hwqueue.node_state.has_limits is 'claims on the node may allocate something';
 comment on column hwqueue.node_state.pinned_queues is
-  'queues in which node_eligibility has rows of this node';
+  'queues in which eligibility has rows of this node';
 comment on column hwqueue.node_state.generation is
   'of the installation, as long as the server has neither been started nor recovered since';
 comment on column hwqueue.node_state.met_blocked is
@@ -957,10 +957,12 @@ select g from generate_series(0, 16383) g;
 -- == Caches ==
 -- What claims and upkeep have found out and can find out again.
 
--- Classes that nodes of a profile may run, with the affinity score and, copied from the class, what a claim
--- filters and scores by: a claim reads one row for each class instead of three.
-create table hwqueue.profile_eligibility (
-  profile_id bigint not null,
+-- Which classes nodes may run, judged for a profile, or for one node if the class names nodes, resources or
+-- trust domains. With the affinity score and, copied from the class, what a claim filters and scores by: a
+-- claim reads one row for each class instead of three. node_id is the last column: what follows a null is
+-- slower to read.
+create table hwqueue.eligibility (
+  profile_id bigint,
   queue_id int not null,
   class_id bigint not null,
   affinity double precision,
@@ -972,44 +974,26 @@ create table hwqueue.profile_eligibility (
   gpu_wanted uuid[] not null,
   custom jsonb,
   is_checked boolean not null default false,
+  trusts text[],
   cpu_isolation text,
   gpu_exclusivity text,
-  primary key (profile_id, queue_id, class_id)
+  node_id uuid,
+  check ((profile_id is null) <> (node_id is null))
 );
-create index profile_eligibility_class on hwqueue.profile_eligibility (class_id);
-comment on table hwqueue.profile_eligibility is
-  'a class that nodes of a profile may run, with its affinity score';
-comment on column hwqueue.profile_eligibility.affinity is
+create unique index eligibility_profile on hwqueue.eligibility (profile_id, queue_id, class_id)
+  where profile_id is not null;
+create unique index eligibility_node on hwqueue.eligibility (node_id, queue_id, class_id)
+  where node_id is not null;
+create index eligibility_class on hwqueue.eligibility (class_id);
+comment on table hwqueue.eligibility is
+  'a class that a node, or nodes of a profile, may run, with its affinity score';
+comment on column hwqueue.eligibility.affinity is
   'null: it depends on other leases, and each claim computes it';
-comment on column hwqueue.profile_eligibility.cpu_isolation is
+comment on column hwqueue.eligibility.trusts is
+  'as in placement_class, null for none; judged with every attestation, expired or not';
+comment on column hwqueue.eligibility.cpu_isolation is
   'the class as judged here, the default filled in; null: best_effort. Likewise gpu_exclusivity: null is '
   'shared';
-
--- The same of one node, for classes that name nodes or resources.
-create table hwqueue.node_eligibility (
-  node_id uuid not null,
-  queue_id int not null,
-  class_id bigint not null,
-  affinity double precision,
-  task_name text not null,
-  cpu_milli bigint not null,
-  memory_mib bigint not null,
-  gpu_count int not null,
-  gpu_milli int not null,
-  gpu_wanted uuid[] not null,
-  custom jsonb,
-  is_checked boolean not null default false,
-  trusts text[] not null default '{}',
-  cpu_isolation text,
-  gpu_exclusivity text,
-  primary key (node_id, queue_id, class_id)
-);
-create index node_eligibility_class on hwqueue.node_eligibility (class_id);
-comment on table hwqueue.node_eligibility is
-  'a class that names nodes or resources, and that this node may run, with its affinity score';
-comment on column hwqueue.node_eligibility.trusts is
-  'as in placement_class; judged with every attestation, expired or not';
-comment on column hwqueue.node_eligibility.cpu_isolation is 'as in profile_eligibility';
 
 create table hwqueue.profile_queue (
   profile_id bigint not null,

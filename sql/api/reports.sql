@@ -386,13 +386,8 @@ begin
                where x.class_id = any (v_ids) group by 1) w on w.class_id = c.class_id
     left join (select x.class_id, count(*) as leases from hwqueue.claim x
                where x.class_id = any (v_ids) group by 1) r on r.class_id = c.class_id
-    left join (select x.class_id, sum(x.profiles)::bigint as profiles
-               from (select p.class_id, count(*) as profiles from hwqueue.profile_eligibility p
-                     where p.class_id = any (v_ids) group by 1
-                     union all
-                     select n.class_id, count(*) from hwqueue.node_eligibility n
-                     where n.class_id = any (v_ids) group by 1) x
-               group by 1) e on e.class_id = c.class_id
+    left join (select x.class_id, count(*) as profiles from hwqueue.eligibility x
+               where x.class_id = any (v_ids) group by 1) e on e.class_id = c.class_id
     left join hwqueue.class_fleet h on h.class_id = c.class_id
     where c.class_id = any (v_ids)
     order by c.class_id;

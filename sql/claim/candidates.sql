@@ -162,7 +162,7 @@ begin
   into v_head
   from unnest(v_classes) k(class_id)
   cross join lateral (  -- fenced: each by its key, not by the class alone ("between")
-    select x.class_id, x.is_checked from hwqueue.profile_eligibility x
+    select x.class_id, x.is_checked from hwqueue.eligibility x
     where x.profile_id = p_state.profile_id and x.queue_id = p_queue_head.queue_id
       and x.class_id between k.class_id and k.class_id and x.gpu_count = 0 and x.custom is null offset 0) e
   cross join lateral hwqueue.class_start(k.class_id, v_from) s
@@ -256,18 +256,17 @@ begin
     cross join lateral (  -- fenced: what follows once, not for each table
       select * from hwqueue.eligible_classes(p_node.profile_id, p_node.node_id, q.queue_id, p_only)
       union all
-      select c.class_id, x.affinity, c.task_name, hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib,
-             c.gpu_count, c.gpu_milli, c.gpu_wanted,
-             c.custom, i.cpu, hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_node.gpu_share_mode),
-               '{}'::text[],
-             hwqueue.must_be_checked(c, x.affinity)
+      select null, c.queue_id, c.class_id, x.affinity, c.task_name, hwqueue.cpu_needed(c.cpu_milli, i.cpu),
+             c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted, c.custom,
+             hwqueue.must_be_checked(c, x.affinity), null, i.cpu,
+             hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_node.gpu_share_mode), null
       from jsonb_to_recordset(p_extra) x(class_id bigint, affinity double precision)
       join hwqueue.placement_class c on c.class_id = x.class_id
       cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation,
           p_node.default_cpu_isolation) as cpu) i
       -- "is true": by its key, not all classes of the queue
       where (c.queue_id = q.queue_id) is true and not exists (  -- cached by another session meanwhile
-        select from hwqueue.profile_eligibility o
+        select from hwqueue.eligibility o
         where o.profile_id = p_node.profile_id and o.queue_id = q.queue_id and o.class_id = c.class_id)
       offset 0) e
     where (p_request.tasks is null or e.task_name = any (p_request.tasks))
@@ -278,37 +277,28 @@ begin
         order by r.tier, r.rank, r.position limit 1))
       and hwqueue.shortage(e.cpu_milli, e.memory_mib, p_room, e.custom, e.cpu_isolation) = 0
       and hwqueue.gpu_shortage(e.gpu_count, e.gpu_milli, e.gpu_wanted, p_room, e.gpu_exclusivity) = 0
-      and (e.trusts = '{}' or e.trusts <@ v_attested
+      and (e.trusts is null or e.trusts <@ v_attested
         or hwqueue.is_still_attested_for(e.class_id, p_node, v_attested))
     order by score desc, e.class_id) f;
 end
 $$;
 
--- What a profile and a node may run of a queue, with what it asks for and its affinity score. A class is
--- in one of two tables: in node_eligibility when it names nodes, resources or trust domains, else in
--- profile_eligibility. p_only: of these classes; null: of all.
+-- What a profile and a node may run of a queue, with what it asks for and its affinity score. p_only: of these
+-- classes; null: of all.
 create or replace function hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id int,
-  p_only bigint[])
-returns table (class_id bigint, affinity double precision, task_name text, cpu_milli bigint,
-  memory_mib bigint, gpu_count int, gpu_milli int, gpu_wanted uuid[], custom jsonb, cpu_isolation text,
-  gpu_exclusivity text, trusts text[], is_checked boolean)
+  p_only bigint[]) returns setof hwqueue.eligibility
 language sql stable
 as $$
-  select p.class_id, p.affinity, p.task_name, p.cpu_milli, p.memory_mib, p.gpu_count, p.gpu_milli,
-         p.gpu_wanted, p.custom, p.cpu_isolation, p.gpu_exclusivity, '{}'::text[], p.is_checked
-  from (
-    select * from hwqueue.profile_eligibility a
-    where p_only is null and a.profile_id = p_profile_id and a.queue_id = p_queue_id
-    union all
-    select o.* from unnest(p_only) k(class_id)
-    cross join lateral (  -- fenced: each by its key
-      select * from hwqueue.profile_eligibility x
-      where x.profile_id = p_profile_id and x.queue_id = p_queue_id
-        and x.class_id between k.class_id and k.class_id offset 0) o) p
+  select * from hwqueue.eligibility a
+  where p_only is null and a.profile_id = p_profile_id and a.queue_id = p_queue_id
   union all
-  select n.class_id, n.affinity, n.task_name, n.cpu_milli, n.memory_mib, n.gpu_count, n.gpu_milli,
-         n.gpu_wanted, n.custom, n.cpu_isolation, n.gpu_exclusivity, n.trusts, n.is_checked
-  from hwqueue.node_eligibility n
+  select o.* from unnest(p_only) k(class_id)
+  cross join lateral (  -- fenced: each by its key
+    select * from hwqueue.eligibility x
+    where x.profile_id = p_profile_id and x.queue_id = p_queue_id
+      and x.class_id between k.class_id and k.class_id offset 0) o
+  union all
+  select * from hwqueue.eligibility n
   where n.node_id = p_node and n.queue_id = p_queue_id and (p_only is null or n.class_id = any (p_only))
 $$;
 

@@ -60,7 +60,7 @@ $$;
 
 -- Locks the oldest entries of a tier and rank whose classes are among p_eligible's, from position p_from
 -- on, and returns their ctids. It scans p_window positions, or more for a larger batch.
--- A list of 201 classes is truncated: then each entry's class is read from profile_eligibility. Of up to
+-- A list of 201 classes is truncated: then each entry's class is read from eligibility. Of up to
 -- 64 classes it scans a short stretch only (a low-water mark lags by up to 32 claims). When that has
 -- nothing, it locks the heads of the classes, wherever they are. The scan for a single class is longer,
 -- because it crosses no other entries.
@@ -98,7 +98,7 @@ begin
       select r.ctid from hwqueue.ready r
       where r.queue_id = v_queue_id and r.tier = p_tier and r.rank = p_rank
         and r.position between p_from and v_to
-        and exists (select 1 from hwqueue.profile_eligibility e
+        and exists (select 1 from hwqueue.eligibility e
                     where e.profile_id = p_eligible.profile_id
                       and e.queue_id = v_queue_id and e.class_id = r.class_id
                       and e.gpu_count = 0 and e.custom is null

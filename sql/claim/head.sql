@@ -153,7 +153,7 @@ begin
     select * from hwqueue.node_load x where x.node_id = n.node_id order by x.version desc limit 1) u
   cross join lateral (select cardinality(array_positions(u.gpu_used, 0)) as free) w
   join hwqueue.queue q on q.queue_id = p_queue_id
-  join hwqueue.profile_eligibility e on e.profile_id = p_profile_id and e.queue_id = p_queue_id
+  join hwqueue.eligibility e on e.profile_id = p_profile_id and e.queue_id = p_queue_id
     and e.class_id = p_class_id
   join hwqueue.placement_class c on c.class_id = e.class_id
   left join hwqueue.class_fleet f on f.class_id = e.class_id

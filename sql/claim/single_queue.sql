@@ -56,7 +56,7 @@ begin
     into v_eligible.classes, v_eligible.checked
     from unnest(v_only) k(class_id)
     cross join lateral (  -- fenced: each by its key
-      select x.class_id, x.is_checked from hwqueue.profile_eligibility x
+      select x.class_id, x.is_checked from hwqueue.eligibility x
       where x.profile_id = p_eligible.profile_id
         and x.queue_id = p_eligible.queue_id and x.class_id between k.class_id and k.class_id
         and x.gpu_count = 0 and x.custom is null
@@ -72,7 +72,7 @@ begin
       and hwqueue.shortage(p_eligible.most_cpu_milli, p_eligible.most_memory_mib, p_room) = 0) is not true
   then
     v_eligible.classes := array(
-      select e.class_id from hwqueue.profile_eligibility e
+      select e.class_id from hwqueue.eligibility e
       where e.profile_id = p_eligible.profile_id and e.queue_id = p_eligible.queue_id and e.gpu_count = 0
         and e.custom is null and (p_request.tasks is null or e.task_name = any (p_request.tasks))
         and hwqueue.shortage(e.cpu_milli, e.memory_mib, p_room) = 0);
@@ -253,7 +253,7 @@ begin
       select r.position, r.class_id, k.is_checked
       from hwqueue.ready r
       cross join lateral (
-        select e.is_checked from hwqueue.profile_eligibility e
+        select e.is_checked from hwqueue.eligibility e
         where e.profile_id = p_eligible.profile_id
           and e.queue_id = p_eligible.queue_id and e.class_id = r.class_id
           and e.gpu_count = 0 and e.custom is null

@@ -185,11 +185,11 @@ begin
   into classes, until
   from known k join open_queue q on q.queue_id = k.queue_id
   cross join lateral (  -- "between": by its key, not by the class alone, which many profiles have
-    select e.affinity from hwqueue.profile_eligibility e
+    select e.affinity from hwqueue.eligibility e
     where e.profile_id = v_profile_id and e.queue_id = k.queue_id
       and e.class_id between k.class_id and k.class_id
     union all
-    select e.affinity from hwqueue.node_eligibility e
+    select e.affinity from hwqueue.eligibility e
     where e.node_id = p_node.node_id and e.queue_id = k.queue_id
       and e.class_id between k.class_id and k.class_id
     limit 1) e
@@ -288,7 +288,7 @@ returns boolean
 language plpgsql volatile
 as $$
 begin
-  if not hwqueue.is_judged(array[p_class.class_id]) then
+  if not exists (select 1 from hwqueue.eligibility e where e.class_id = p_class.class_id) then
     perform hwqueue.note_selected(array[p_class.class_id]);
   end if;
   return hwqueue.must_be_checked(p_class, hwqueue.best_affinity(p_class));

@@ -109,10 +109,7 @@ declare
   v_range hwqueue.class_range;
 begin
   with able as materialized (
-    select e.affinity, e.profile_id, null::uuid as node_id from hwqueue.profile_eligibility e
-    where e.class_id = p_class.class_id
-    union all
-    select e.affinity, null, e.node_id from hwqueue.node_eligibility e
+    select e.affinity, e.profile_id, e.node_id from hwqueue.eligibility e
     where e.class_id = p_class.class_id
     union all  -- profiles that have not seen the class yet; a class that costs much is left to claims
     select hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}', p.taints), p.profile_id, null

@@ -46,7 +46,7 @@ begin
     -- classes that nodes have cached as blocked may be free now (cached_candidates)
     update hwqueue.profile p set classes_seen = p.classes_seen
     where p.profile_id = any (array(
-      select distinct e.profile_id from hwqueue.profile_eligibility e where e.class_id = any (p_class_ids)));
+      select distinct e.profile_id from hwqueue.eligibility e where e.class_id = any (p_class_ids)));
   else
     perform 1 from hwqueue.installation s for no key update skip locked;
     if not found then
@@ -110,40 +110,33 @@ $$;
 
 -- Marks classes as checked at the claim, wherever it is cached that a profile or a node may run them.
 -- True when there was a row to mark, or another session held a profile or a node.
--- Locks: profile rows and node_eligibility, skip locked.
+-- Locks: profile rows and eligibility of nodes, skip locked.
 create or replace function hwqueue.require_check(p_class_ids bigint[]) returns boolean
 language plpgsql volatile
 as $$
 declare
-  v_profile_ids bigint[];
-  v_locked bigint[];
-  v_pinned boolean := exists (select 1 from hwqueue.node_eligibility e where e.class_id = any (p_class_ids)
-      and not e.is_checked);
-begin
-  if v_pinned then
-    update hwqueue.node_eligibility e set is_checked = true
-    -- skip locked: register_node deletes these rows, in a transaction that may last. A row that is updated
-    -- between the MVCC snapshot and the lock is missed. But v_pinned makes the result true, and the caller
-    -- then calls again
-    where e.ctid = any (array(
-      select o.ctid from hwqueue.node_eligibility o
-      where o.class_id = any (p_class_ids) and not o.is_checked for update skip locked));
-  end if;
-  v_profile_ids := array(
-    select distinct e.profile_id from hwqueue.profile_eligibility e
+  v_profile_ids bigint[] := array(  -- with a null for rows of nodes
+    select distinct e.profile_id from hwqueue.eligibility e
     where e.class_id = any (p_class_ids) and not e.is_checked);
+  v_locked bigint[];
+begin
   v_locked := array(
     select p.profile_id from hwqueue.profile p
     where p.profile_id = any (v_profile_ids) for no key update skip locked);
-  update hwqueue.profile_eligibility e set is_checked = true where e.class_id = any (p_class_ids)
-    and e.profile_id = any (v_locked) and not e.is_checked;
+  -- skip locked: register_node deletes rows of a node, in a transaction that may last. A row that is updated
+  -- between the MVCC snapshot and the lock is missed. But the result is true, and the caller then calls again
+  update hwqueue.eligibility e set is_checked = true
+  where e.ctid = any (array(
+    select o.ctid from hwqueue.eligibility o
+    where o.class_id = any (p_class_ids) and not o.is_checked
+      and (o.node_id is not null or o.profile_id = any (v_locked)) for update skip locked));
   update hwqueue.profile_queue s
   set checked = array(select distinct u from unnest(s.checked || array(
-        select e.class_id from hwqueue.profile_eligibility e
+        select e.class_id from hwqueue.eligibility e
         where e.profile_id = s.profile_id and e.queue_id = s.queue_id
           and e.class_id = any (p_class_ids) and e.gpu_count = 0 and e.custom is null)) u limit 201)
   where s.profile_id = any (v_locked);
-  return v_pinned or v_profile_ids <> '{}';
+  return v_profile_ids <> '{}';
 end
 $$;
 
@@ -208,7 +201,9 @@ begin
       -- a new class that no profile has judged makes no difference: a session that judges it knows the
       -- term. One that has judged it already may not have known it. Claims then decide by class_term, and
       -- do not see the rows written here until this transaction commits
-      v_changed := hwqueue.require_check(v_classes) or hwqueue.is_judged(v_new) or v_term.written_xid = '0';
+      v_changed := hwqueue.require_check(v_classes) or v_term.written_xid = '0';
+      v_changed := v_changed or exists (
+        select 1 from hwqueue.eligibility e where e.class_id = any (v_new));
     end if;
     if v_changed then
       update hwqueue.affinity_term t set written_xid = pg_current_xact_id(), publish_after_xid = null

@@ -28,16 +28,6 @@ begin
 end
 $$;
 
--- True if it is cached for one of these classes which profile or node may run it.
-create or replace function hwqueue.is_judged(p_class_ids bigint[]) returns boolean
-language plpgsql volatile
-as $$
-begin
-  return exists (select 1 from hwqueue.profile_eligibility e where e.class_id = any (p_class_ids))
-    or exists (select 1 from hwqueue.node_eligibility e where e.class_id = any (p_class_ids));
-end
-$$;
-
 -- The classes whose leases a term selects. For a term on one lease: the lease's class, and the class
 -- that it runs as.
 create or replace function hwqueue.selected_classes(p_spec jsonb) returns bigint[]

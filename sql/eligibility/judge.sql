@@ -32,6 +32,7 @@ declare
   c_limit constant int := 500;
   v_state hwqueue.node_state;
   v_profile hwqueue.profile;
+  v_own hwqueue.profile;
   v_locked hwqueue.profile;
   v_batch bigint[];
 begin
@@ -49,7 +50,11 @@ begin
   -- read again: current_generation resets what was seen, if this is another server by now
   select s.* into v_state from hwqueue.node_state s where s.node_id = p_node.node_id;
   if hwqueue.has_new_classes(hwqueue.valid_next_xid(v_state.classes_seen), v_state.classes_unseen) then
-    more := hwqueue.judge_pinned(p_node, v_state, c_limit) = c_limit;
+    -- p_node.profile_id is the profile that is judged; this one is the node's own
+    select p.* into v_own
+    from hwqueue.node n join hwqueue.profile p on p.profile_id = n.profile_id
+    where n.node_id = p_node.node_id;
+    more := hwqueue.judge_next(v_own, p_node, v_state, c_limit, false) = c_limit;
   end if;
   if not hwqueue.has_new_classes(
     hwqueue.valid_next_xid(v_profile.classes_seen), v_profile.classes_unseen) then
@@ -58,7 +63,7 @@ begin
   select p.* into v_locked from hwqueue.profile p
   where p.profile_id = p_node.profile_id for no key update skip locked;
   if found then
-    more := hwqueue.judge_for_profile(v_locked, c_limit, false) = c_limit or more;
+    more := hwqueue.judge_next(v_locked, null, null, c_limit, false) = c_limit or more;
   else
     v_batch := (hwqueue.next_classes(
       row(v_profile.classes_seen, v_profile.classes_unseen, v_profile.judged_xid, v_profile.judged_class
@@ -72,28 +77,38 @@ begin
     join hwqueue.placement_class c on c.class_id = u.class_id
     where hwqueue.suits(c, v_profile, null, '{}')
       and not exists (
-        select 1 from hwqueue.profile_eligibility e
+        select 1 from hwqueue.eligibility e
         where e.profile_id = p_node.profile_id and e.queue_id = c.queue_id and e.class_id = c.class_id);
   end if;
 end
 $$;
 
--- Judges up to p_limit classes for a profile. Returns how many; p_limit means that there may be more.
+-- Judges up to p_limit classes for a profile, or for a node those that name nodes, resources or trust domains:
+-- p_profile is its own, and its attestations all count; a claim checks which of them have expired. Returns how
+-- many; p_limit means that there may be more.
 -- p_is_upkeep: leave a batch with a class that costs more than judge_budget to claims.
--- Locks: the caller holds the profile's row; as rebind_classes without waiting.
-create or replace function hwqueue.judge_for_profile(p_profile hwqueue.profile, p_limit int,
-  p_is_upkeep boolean) returns int
+-- Locks: the caller holds the profile's row, or node_state; as rebind_classes without waiting.
+create or replace function hwqueue.judge_next(p_profile hwqueue.profile, p_node hwqueue.node,
+  p_state hwqueue.node_state, p_limit int, p_is_upkeep boolean) returns int
 language plpgsql volatile
 as $$
 declare
+  v_is_pinned boolean := p_node.node_id is not null;
+  v_profile_id bigint := case when not v_is_pinned then p_profile.profile_id end;
+  v_resources uuid[] := coalesce(p_node.resources || p_node.gpu_ids, '{}');
+  v_attested text[] := coalesce(p_node.attested, '{}');
+  v_gpu_ids uuid[] := coalesce(p_node.gpu_ids, '{}');
+  v_gpu_parents uuid[] := coalesce(p_node.gpu_parents, '{}');
+  v_from hwqueue.judging_progress := case when v_is_pinned
+    then row(p_state.classes_seen, p_state.classes_unseen, p_state.judged_xid, p_state.judged_class)
+    else row(p_profile.classes_seen, p_profile.classes_unseen, p_profile.judged_xid, p_profile.judged_class)
+    end;
   v_next record;
 begin
   select n.batch, n.judged, n.more into v_next
-  from hwqueue.next_classes(
-    row(p_profile.classes_seen, p_profile.classes_unseen, p_profile.judged_xid, p_profile.judged_class
-      )::hwqueue.judging_progress,
-    p_profile.anchors, false, p_limit) n;
-  if v_next.batch = '{}' and p_profile.judged_xid = pg_current_xact_id_if_assigned() then
+  from hwqueue.next_classes(v_from, case when v_is_pinned then p_node.anchors else p_profile.anchors end,
+    v_is_pinned, p_limit) n;
+  if v_next.batch = '{}' and v_from.xid = pg_current_xact_id_if_assigned() then
     return 0;  -- the unseen classes are the caller's own, and judged
   elsif p_is_upkeep and exists (
       select 1 from hwqueue.placement_class c
@@ -101,26 +116,26 @@ begin
     return 0;
   elsif v_next.batch <> '{}' then
     perform hwqueue.rebind_classes(v_next.batch, false), hwqueue.note_selected(v_next.batch);
-    insert into hwqueue.profile_eligibility (
-      profile_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
-      gpu_milli, gpu_wanted, custom, affinity, is_checked, cpu_isolation, gpu_exclusivity)
-    select p_profile.profile_id, c.queue_id, c.class_id, c.task_name,
+    insert into hwqueue.eligibility (
+      profile_id, node_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count, gpu_milli,
+      gpu_wanted, custom, trusts, affinity, is_checked, cpu_isolation, gpu_exclusivity)
+    select v_profile_id, p_node.node_id, c.queue_id, c.class_id, c.task_name,
            hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted,
-           c.custom, a.affinity, hwqueue.must_be_checked(c, a.affinity), i.cpu,
+           c.custom, nullif(c.trusts, '{}'), a.affinity, hwqueue.must_be_checked(c, a.affinity), i.cpu,
            hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_profile.gpu_share_mode)
     from hwqueue.placement_class c
     cross join lateral (
-      select hwqueue.fixed_affinity(c, p_profile.labels, p_profile.rack, null, '{}', p_profile.taints)
-        as affinity offset 0) a
+      select hwqueue.fixed_affinity(c, p_profile.labels, p_profile.rack, p_node.node_id, v_resources,
+        p_profile.taints) as affinity offset 0) a
     cross join lateral (
       select hwqueue.cpu_isolation_on(c.cpu_isolation, p_profile.default_cpu_isolation) as cpu) i
     where c.class_id = any (v_next.batch)
-      and hwqueue.suits(c, p_profile, null, '{}')
+      and hwqueue.suits(c, p_profile, p_node.node_id, v_resources, v_attested, v_gpu_ids, v_gpu_parents)
     on conflict do nothing;
     -- what nodes of a profile without GPUs and custom countables may run of each queue, and others may
     insert into hwqueue.profile_queue as s (profile_id, queue_id, classes, task_names,
         most_cpu_milli, most_memory_mib, scores_equal, checked, others, classes_seen)
-    select p_profile.profile_id, e.queue_id,
+    select v_profile_id, e.queue_id,
            coalesce((array_agg(e.class_id) filter (where k.is_plain))[1 : 201], '{}'),
            coalesce((array_agg(distinct e.task_name) filter (where k.is_plain))[1 : 51], '{}'),
            coalesce(max(e.cpu_milli) filter (where k.is_plain), 0),
@@ -128,9 +143,9 @@ begin
            coalesce(bool_and(coalesce(e.affinity = 0, false)) filter (where k.is_plain), true),
            coalesce((array_agg(e.class_id) filter (where k.is_plain and e.is_checked))[1 : 201], '{}'),
            coalesce((array_agg(e.class_id) filter (where not k.is_plain))[1 : 2], '{}'), '0'
-    from hwqueue.profile_eligibility e
+    from hwqueue.eligibility e
     cross join lateral (select e.gpu_count = 0 and e.custom is null as is_plain) k
-    where e.profile_id = p_profile.profile_id and e.class_id = any (v_next.batch)
+    where e.profile_id = v_profile_id and e.class_id = any (v_next.batch)
     group by e.queue_id
     on conflict (profile_id, queue_id) do update
     set classes = array(select distinct u from unnest(s.classes || excluded.classes) u limit 201),
@@ -141,65 +156,22 @@ begin
         others = array(select distinct u from unnest(s.others || excluded.others) u limit 2),
         scores_equal = s.scores_equal and excluded.scores_equal;
   end if;
-  update hwqueue.profile p
-  set classes_seen = (v_next.judged).next_xid, classes_unseen = (v_next.judged).unseen,
-      judged_xid = (v_next.judged).xid, judged_class = (v_next.judged).class_id
-  where p.profile_id = p_profile.profile_id;
-  update hwqueue.profile_queue s
-  set classes_seen = (v_next.judged).next_xid, classes_unseen = (v_next.judged).unseen
-  where s.profile_id = p_profile.profile_id;
-  return case when v_next.more then p_limit else cardinality(v_next.batch) end;
-end
-$$;
-
--- The same for one node and the classes that name nodes, resources or trust domains. It judges with all the
--- node's attestations; a claim checks which of them have expired.
--- Locks: the caller holds node_state.
-create or replace function hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_limit int)
-returns int
-language plpgsql volatile
-as $$
-declare
-  v_resources uuid[] := p_node.resources || p_node.gpu_ids;
-  v_next record;
-begin
-  select n.batch, n.judged, n.more into v_next
-  from hwqueue.next_classes(
-    row(p_state.classes_seen, p_state.classes_unseen, p_state.judged_xid, p_state.judged_class
-      )::hwqueue.judging_progress,
-    p_node.anchors, true, p_limit) n;
-  if v_next.batch = '{}' and p_state.judged_xid = pg_current_xact_id_if_assigned() then
-    return 0;
-  elsif v_next.batch <> '{}' then
-    perform hwqueue.rebind_classes(v_next.batch, false), hwqueue.note_selected(v_next.batch);
-    insert into hwqueue.node_eligibility (
-      node_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
-      gpu_milli, gpu_wanted, custom, trusts, affinity, is_checked, cpu_isolation, gpu_exclusivity)
-    select p_node.node_id, c.queue_id, c.class_id, c.task_name,
-           hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted,
-           c.custom, c.trusts, a.affinity, hwqueue.must_be_checked(c, a.affinity), i.cpu,
-           hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_node.gpu_share_mode)
-    from hwqueue.placement_class c
-    -- p_node.profile_id is the profile that is judged; this one is the node's own
-    join hwqueue.node n on n.node_id = p_node.node_id
-    join hwqueue.profile p on p.profile_id = n.profile_id
-    cross join lateral (
-      select hwqueue.fixed_affinity(c, p_node.labels, p_node.rack, p_node.node_id, v_resources, p.taints)
-        as affinity offset 0) a
-    cross join lateral (
-      select hwqueue.cpu_isolation_on(c.cpu_isolation, p_node.default_cpu_isolation) as cpu) i
-    where c.class_id = any (v_next.batch)
-      and hwqueue.suits(
-        c, p, p_node.node_id, v_resources, p_node.attested, p_node.gpu_ids, p_node.gpu_parents)
-    on conflict do nothing;
+  if v_is_pinned then
+    update hwqueue.node_state s
+    set classes_seen = (v_next.judged).next_xid, classes_unseen = (v_next.judged).unseen,
+        judged_xid = (v_next.judged).xid, judged_class = (v_next.judged).class_id,
+        pinned_queues = case when v_next.batch = '{}' then s.pinned_queues else array(
+          select distinct e.queue_id from hwqueue.eligibility e where e.node_id = p_node.node_id) end
+    where s.node_id = p_node.node_id;
+  else
+    update hwqueue.profile p
+    set classes_seen = (v_next.judged).next_xid, classes_unseen = (v_next.judged).unseen,
+        judged_xid = (v_next.judged).xid, judged_class = (v_next.judged).class_id
+    where p.profile_id = v_profile_id;
+    update hwqueue.profile_queue s
+    set classes_seen = (v_next.judged).next_xid, classes_unseen = (v_next.judged).unseen
+    where s.profile_id = v_profile_id;
   end if;
-  update hwqueue.node_state s
-  set classes_seen = (v_next.judged).next_xid, classes_unseen = (v_next.judged).unseen,
-      judged_xid = (v_next.judged).xid, judged_class = (v_next.judged).class_id,
-      pinned_queues = case when v_next.batch = '{}' then s.pinned_queues else array(
-        select distinct e.queue_id from hwqueue.node_eligibility e
-        where e.node_id = p_node.node_id) end
-  where s.node_id = p_node.node_id;
   return case when v_next.more then p_limit else cardinality(v_next.batch) end;
 end
 $$;

@@ -307,7 +307,7 @@ create or replace function hwqueue.forget_node(p_node uuid) returns void
 language plpgsql volatile
 as $$
 begin
-  delete from hwqueue.node_eligibility e where e.node_id = p_node;
+  delete from hwqueue.eligibility e where e.node_id = p_node;
   update hwqueue.node_state s
   set classes_seen = '0', classes_unseen = '{}', judged_xid = null, judged_class = null,
     pinned_queues = '{}', moved_xid = pg_current_xact_id()

@@ -58,8 +58,8 @@ begin
   items := array(
     select jsonb_build_object('class_id', c.class_id, 'ready', n.ready, 'cpu_milli', c.cpu_milli,
       'memory_mib', c.memory_mib, 'gpus', c.gpu_count, 'gpu_milli', c.gpu_milli, 'profiles', (
-        select coalesce(jsonb_agg(e.profile_id), '[]') from hwqueue.profile_eligibility e
-        where e.class_id = c.class_id))
+        select coalesce(jsonb_agg(e.profile_id), '[]') from hwqueue.eligibility e
+        where e.class_id = c.class_id and e.profile_id is not null))
     from unnest(v_ids) with ordinality k(class_id, turn)
     join hwqueue.placement_class c on c.class_id = k.class_id and c.gpu_count > 0
     cross join lateral hwqueue.class_start(k.class_id, v_from) s
@@ -190,8 +190,8 @@ begin
   end if;
   v_ids := array(select distinct l.class_id from unnest(v_line) l order by 1);
   if cardinality(v_ids) not between 1 and p_limit or not exists (
-      select from hwqueue.profile_eligibility e
-      where e.queue_id = p_queue.queue_id and e.class_id = any (v_ids)
+      select from hwqueue.eligibility e
+      where e.queue_id = p_queue.queue_id and e.class_id = any (v_ids) and e.profile_id is not null
       group by e.class_id having min(e.affinity) < max(e.affinity)) then
     return '{}';
   end if;
@@ -202,7 +202,7 @@ begin
       select e.class_id, s.node_id, e.affinity
       from hwqueue.node_state s
       join hwqueue.node n on n.node_id = s.node_id
-      join hwqueue.profile_eligibility e on e.profile_id = s.profile_id
+      join hwqueue.eligibility e on e.profile_id = s.profile_id
       where n.deregistered_at is null and n.cordoned_at is null
         and hwqueue.is_live(n, s, p_now) and e.queue_id = p_queue.queue_id and e.class_id = any (v_ids)
         and e.affinity is not null

@@ -76,7 +76,7 @@ begin
     where n.deregistered_at < p_now - interval '30 days'
     order by n.deregistered_at limit p_limit for update of s skip locked for update of n skip locked
   loop
-    delete from hwqueue.node_eligibility e where e.node_id = v_node_id;
+    delete from hwqueue.eligibility e where e.node_id = v_node_id;
     get diagnostics v_rows = row_count;
     delete from hwqueue.node_candidates k where k.node_id = v_node_id;
     delete from hwqueue.node_load u where u.node_id = v_node_id;
@@ -174,7 +174,7 @@ begin
     -- again, now that the row is held: a registration may have committed between the scan and the lock
     continue when exists (select 1 from hwqueue.node n where n.profile_id = v_profile_id)
                or exists (select 1 from hwqueue.profile j where j.judged_as = v_profile_id);
-    delete from hwqueue.profile_eligibility e where e.profile_id = v_profile_id;
+    delete from hwqueue.eligibility e where e.profile_id = v_profile_id;
     get diagnostics v_rows = row_count;
     delete from hwqueue.profile_queue s where s.profile_id = v_profile_id;
     delete from hwqueue.profile p where p.profile_id = v_profile_id;
@@ -298,17 +298,11 @@ declare
 begin
   foreach v_class_id in array p_class_ids loop
     -- skip locked: a registration or reap may have written them in a transaction that stays open
-    delete from hwqueue.profile_eligibility e where e.ctid = any (array(
-      select o.ctid from hwqueue.profile_eligibility o where o.class_id = v_class_id for update skip locked));
+    delete from hwqueue.eligibility e where e.ctid = any (array(
+      select o.ctid from hwqueue.eligibility o where o.class_id = v_class_id for update skip locked));
     get diagnostics v_rows = row_count;
     v_hanging := v_hanging + v_rows;
-    delete from hwqueue.node_eligibility e where e.ctid = any (array(
-      select o.ctid from hwqueue.node_eligibility o where o.class_id = v_class_id for update skip locked));
-    get diagnostics v_rows = row_count;
-    v_hanging := v_hanging + v_rows;
-    continue when exists (select 1 from hwqueue.profile_eligibility e
-        where e.class_id = v_class_id)
-               or exists (select 1 from hwqueue.node_eligibility e where e.class_id = v_class_id);
+    continue when exists (select 1 from hwqueue.eligibility e where e.class_id = v_class_id);
     delete from hwqueue.class_fleet f where f.ctid = any (array(
       select o.ctid from hwqueue.class_fleet o where o.class_id = v_class_id for update skip locked));
     continue when exists (select 1 from hwqueue.class_fleet f

@@ -37,16 +37,16 @@ begin
   v_profiles := array(
     select p.profile_id from hwqueue.profile p
     where p.profile_id in (
-      select e.profile_id from hwqueue.profile_eligibility e
+      select e.profile_id from hwqueue.eligibility e
       where e.class_id = any (v_classes) and e.is_checked)
     for no key update skip locked);
-  update hwqueue.profile_eligibility e set is_checked = false
+  update hwqueue.eligibility e set is_checked = false
   from hwqueue.placement_class c
   where e.profile_id = any (v_profiles) and e.class_id = any (v_classes) and e.is_checked
     and c.class_id = e.class_id and not coalesce(hwqueue.must_be_checked(c, e.affinity), true);
   update hwqueue.profile_queue s
   set checked = array(
-    select e.class_id from hwqueue.profile_eligibility e
+    select e.class_id from hwqueue.eligibility e
     where e.profile_id = s.profile_id and e.queue_id = s.queue_id and e.is_checked and e.gpu_count = 0
       and e.custom is null limit 201)
   where s.profile_id = any (v_profiles);

@@ -241,7 +241,7 @@ begin
         where s.profile_id = v_profile_id;
         exit;
       end if;
-      v_count := hwqueue.judge_for_profile(v_profile, v_wanted, true);
+      v_count := hwqueue.judge_next(v_profile, null, null, v_wanted, true);
       judged := judged + v_count;
       exit when v_count < v_wanted;
     end loop;

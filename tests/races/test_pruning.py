@@ -133,7 +133,7 @@ def test_a_class_that_stays_is_still_told_of(direct: Direct, actor: Actors, node
     direct.conn.execute("select hwqueue.reap()")
     direct.conn.execute("update hwqueue.class_fleet set reported_at = hwqueue.clock()")
     sleeper, other = actor().begin(), actor()
-    held = sleeper.conn.execute("select from hwqueue.profile_eligibility for update").rowcount
+    held = sleeper.conn.execute("select from hwqueue.eligibility for update").rowcount
     assert held == 1
     assert other.conn.execute(DELETE_CLASSES).fetchall() == [(0,)]
     told = other.conn.execute("select reported_at is not null from hwqueue.class_fleet").fetchall()

@@ -178,10 +178,7 @@ def test_a_node_of_a_new_kind_catches_up(api: Api) -> None:
 
 
 ELIGIBLE = """
-  select (select count(*) from hwqueue.profile_eligibility join hwqueue.queue using (queue_id)
-          where name = %(queue)s)
-       + (select count(*) from hwqueue.node_eligibility join hwqueue.queue using (queue_id)
-          where name = %(queue)s)
+  select count(*) from hwqueue.eligibility join hwqueue.queue using (queue_id) where name = %(queue)s
 """
 
 

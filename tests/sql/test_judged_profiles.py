@@ -52,7 +52,7 @@ def test_nodes_that_differ_in_it_alone_are_judged_as_one(
         api.spawn(queue, labels={"class": str(number)}, affinity_tags={"zone": "a"})
     for node in nodes:
         assert len(api.claim(node, queue)) == 1
-    judged = "select count(distinct profile_id) from hwqueue.profile_eligibility"
+    judged = "select count(distinct profile_id) from hwqueue.eligibility"
     assert conn.execute(judged).fetchone() == (FEW + 1,)
     assert conn.execute(_LABELS).fetchall() == [("host", False)]
     lease = api.spawn(queue, affinity_tags={"zone": "b"})

@@ -42,7 +42,7 @@ def web(api: Api, queue: str, placement: Row) -> UUID:
 def claims_meet(api: Api, node: Node, lease: UUID) -> bool:
     """Whether the lease is among those that each claim of such a node decides about."""
     row = api.conn.execute(
-        "select exists (select from hwqueue.profile_eligibility e"
+        "select exists (select from hwqueue.eligibility e"
         " join hwqueue.node n on n.profile_id = e.profile_id"
         " where n.node_id = %s and e.class_id = %s)",
         [node.node_id, class_of(api, lease)],

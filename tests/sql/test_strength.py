@@ -145,7 +145,7 @@ def test_no_strength_makes_claims_on_the_best_node_look_at_others(api: Api) -> N
     leases = [row["lease_id"] for row in api.rows("spawn_leases", queue=queue, leases=batch)]
     assert api.claimed(node, queue, qty=100) == leases[::-1]
     checked = (
-        "select array[count(*), count(*) filter (where e.is_checked)] from hwqueue.profile_eligibility e"
+        "select array[count(*), count(*) filter (where e.is_checked)] from hwqueue.eligibility e"
         " join hwqueue.queue q on q.queue_id = e.queue_id where q.name = %s"
     )
     assert api.one(checked, queue) == [100, 0]

@@ -252,7 +252,7 @@ def test_terms_that_nobody_asks_are_pruned(api: Api, fleet: list[Node], clock: C
             break
     assert api.one(known, spec) == 0
     checked = (
-        "select bool_or(e.is_checked) from hwqueue.profile_eligibility e"
+        "select bool_or(e.is_checked) from hwqueue.eligibility e"
         " join hwqueue.placement_class c using (class_id) where c.labels @> %s"
     )
     assert api.one(checked, Jsonb({"pruned": "x"})) is False
