@@ -1790,22 +1790,34 @@ CREATE FUNCTION hwqueue.class_digest(p_content hwqueue.class_content) RETURNS by
 CREATE FUNCTION hwqueue.class_entries(p_class_id bigint, p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone) RETURNS TABLE("position" bigint, place tid)
     LANGUAGE sql STABLE;
 
-CREATE TABLE hwqueue.class_mask (
+CREATE TABLE hwqueue.class_fleet (
     class_id bigint NOT NULL,
+    reach double precision NOT NULL,
+    looked_at timestamp with time zone NOT NULL,
     digest bigint NOT NULL,
-    is_known boolean NOT NULL,
+    reported_at timestamp with time zone,
     unmatched boolean NOT NULL,
+    is_known boolean NOT NULL,
     nodes bit varying NOT NULL,
     part text,
     expr jsonb,
     others bit varying,
     meeting bit varying,
-    serving bit varying
+    serving bit varying,
+    CONSTRAINT class_fleet_reach_check CHECK (((reach >= (0)::double precision) AND (reach <= (1)::double precision)))
 );
 
-COMMENT ON TABLE hwqueue.class_mask IS 'the nodes that meet a class, and why the others do not, as bit strings over the nodes with this digest';
+COMMENT ON TABLE hwqueue.class_fleet IS 'the nodes that meet a class, and why the others do not, as bit strings over the nodes with this digest';
 
-CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_most integer, p_now timestamp with time zone) RETURNS SETOF hwqueue.class_mask
+COMMENT ON COLUMN hwqueue.class_fleet.reach IS 'the share of nodes that meets the class';
+
+COMMENT ON COLUMN hwqueue.class_fleet.digest IS 'of the nodes that the row was computed from (scan_nodes)';
+
+COMMENT ON COLUMN hwqueue.class_fleet.reported_at IS 'when an event reported that leases of it wait and no live node may run them; null: not reported';
+
+COMMENT ON COLUMN hwqueue.class_fleet.unmatched IS 'no live node that is not cordoned met it at the last scan';
+
+CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_most integer, p_now timestamp with time zone) RETURNS SETOF hwqueue.class_fleet
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) RETURNS SETOF hwqueue.class_match
@@ -1902,7 +1914,7 @@ CREATE FUNCTION hwqueue.cordon_node(p_node uuid) RETURNS void
 CREATE FUNCTION hwqueue.count_added_runs(p_run uuid, p_step integer, OUT open integer, OUT failed integer, OUT cancelled integer) RETURNS record
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.count_fit(p_fit hwqueue.class_mask, p_snapshot hwqueue.fleet_snapshot) RETURNS SETOF hwqueue.class_match
+CREATE FUNCTION hwqueue.count_fit(p_fit hwqueue.class_fleet, p_snapshot hwqueue.fleet_snapshot) RETURNS SETOF hwqueue.class_match
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[] DEFAULT NULL::text[], p_limit integer DEFAULT 10000, p_cursor jsonb DEFAULT NULL::jsonb) RETURNS TABLE(lease_count integer, next_cursor jsonb)
@@ -2814,7 +2826,7 @@ CREATE FUNCTION hwqueue.is_barred(p_class hwqueue.pending_class) RETURNS boolean
 CREATE FUNCTION hwqueue.is_binding(p_value jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_mask, p_open bit varying) RETURNS boolean
+CREATE FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_fleet, p_open bit varying) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamp with time zone, p_xid xid) RETURNS boolean
@@ -2874,7 +2886,7 @@ CREATE FUNCTION hwqueue.is_time_up() RETURNS boolean
 CREATE FUNCTION hwqueue.is_unlocked(p_xmax xid) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.is_unmatched(p_fit hwqueue.class_mask, p_live bit varying) RETURNS boolean
+CREATE FUNCTION hwqueue.is_unmatched(p_fit hwqueue.class_fleet, p_snapshot hwqueue.fleet_snapshot) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.is_unseen(p_xid xid8, p_unseen xid8[], p_next_xid xid8) RETURNS boolean
@@ -5500,24 +5512,6 @@ COMMENT ON COLUMN hwqueue.choice.taken_at IS 'when it was taken, or when the las
 
 COMMENT ON COLUMN hwqueue.choice.checked_at IS 'when prune last checked whether its leases are gone';
 
-CREATE TABLE hwqueue.class_fleet (
-    class_id bigint NOT NULL,
-    reach double precision NOT NULL,
-    looked_at timestamp with time zone NOT NULL,
-    digest bigint NOT NULL,
-    reported_at timestamp with time zone,
-    unmatched boolean DEFAULT false NOT NULL,
-    CONSTRAINT class_fleet_reach_check CHECK (((reach >= (0)::double precision) AND (reach <= (1)::double precision)))
-);
-
-COMMENT ON TABLE hwqueue.class_fleet IS 'the reach of a class: the share of nodes that meets it';
-
-COMMENT ON COLUMN hwqueue.class_fleet.digest IS 'of the nodes that the reach was computed from (scan_nodes)';
-
-COMMENT ON COLUMN hwqueue.class_fleet.reported_at IS 'when an event reported that leases of it wait and no live node may run them; null: not reported';
-
-COMMENT ON COLUMN hwqueue.class_fleet.unmatched IS 'no live node that is not cordoned met it at the last scan';
-
 ALTER TABLE hwqueue.class_range ALTER COLUMN range_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.class_range_range_id_seq
     START WITH 1
@@ -6537,9 +6531,6 @@ ALTER TABLE ONLY hwqueue.claim
 
 ALTER TABLE ONLY hwqueue.class_fleet
     ADD CONSTRAINT class_fleet_pkey PRIMARY KEY (class_id);
-
-ALTER TABLE ONLY hwqueue.class_mask
-    ADD CONSTRAINT class_mask_pkey PRIMARY KEY (class_id);
 
 ALTER TABLE ONLY hwqueue.class_range
     ADD CONSTRAINT class_range_pkey PRIMARY KEY (class_id, range_id);
@@ -7783,7 +7774,7 @@ GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.count_added_runs(p_run uuid, p_step integer, OUT open integer, OUT failed integer, OUT cancelled integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_fit(p_fit hwqueue.class_mask, p_snapshot hwqueue.fleet_snapshot) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_fit(p_fit hwqueue.class_fleet, p_snapshot hwqueue.fleet_snapshot) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb) TO hwqueue_operator;
@@ -8233,7 +8224,7 @@ REVOKE ALL ON FUNCTION hwqueue.is_barred(p_class hwqueue.pending_class) FROM PUB
 
 REVOKE ALL ON FUNCTION hwqueue.is_binding(p_value jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_mask, p_open bit varying) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_fleet, p_open bit varying) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamp with time zone, p_xid xid) FROM PUBLIC;
 
@@ -8273,7 +8264,7 @@ REVOKE ALL ON FUNCTION hwqueue.is_time_up() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_unlocked(p_xmax xid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_unmatched(p_fit hwqueue.class_mask, p_live bit varying) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.is_unmatched(p_fit hwqueue.class_fleet, p_snapshot hwqueue.fleet_snapshot) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_unseen(p_xid xid8, p_unseen xid8[], p_next_xid xid8) FROM PUBLIC;
 

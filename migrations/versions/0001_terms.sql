@@ -1024,33 +1024,15 @@ comment on column hwqueue.profile_queue.checked is
   'leases';
 comment on column hwqueue.profile_queue.classes_unseen is 'that of the profile';
 
--- Which part of the nodes suits a class: orders scarce work first. Claims estimate it, upkeep finds it out.
+-- Which nodes suit a class, a bit for each node, and which part of them that is: it orders scarce work first.
 create table hwqueue.class_fleet (
   class_id bigint not null,
   reach double precision not null check (reach between 0 and 1),
   looked_at timestamptz not null,
   digest bigint not null,
   reported_at timestamptz,
-  unmatched boolean not null default false,
-  primary key (class_id)
-);
-create index class_fleet_age on hwqueue.class_fleet (looked_at);
-create index class_fleet_unmatched on hwqueue.class_fleet (class_id)
-  where unmatched or reported_at is not null;
-comment on table hwqueue.class_fleet is 'the reach of a class: the share of nodes that meets it';
-comment on column hwqueue.class_fleet.digest is
-  'of the nodes that the reach was computed from (scan_nodes)';
-comment on column hwqueue.class_fleet.reported_at is
-  'when an event reported that leases of it wait and no live node may run them; null: not reported';
-comment on column hwqueue.class_fleet.unmatched is
-  'no live node that is not cordoned met it at the last scan';
-
--- Which nodes suit a class, a bit for each node. Apart from class_fleet, of which claims read many rows.
-create table hwqueue.class_mask (
-  class_id bigint not null,
-  digest bigint not null,
-  is_known boolean not null,
   unmatched boolean not null,
+  is_known boolean not null,
   nodes bit varying not null,
   part text,
   expr jsonb,
@@ -1059,8 +1041,18 @@ create table hwqueue.class_mask (
   serving bit varying,
   primary key (class_id)
 );
-comment on table hwqueue.class_mask is
+create index class_fleet_age on hwqueue.class_fleet (looked_at);
+create index class_fleet_unmatched on hwqueue.class_fleet (class_id)
+  where unmatched or reported_at is not null;
+comment on table hwqueue.class_fleet is
   'the nodes that meet a class, and why the others do not, as bit strings over the nodes with this digest';
+comment on column hwqueue.class_fleet.reach is 'the share of nodes that meets the class';
+comment on column hwqueue.class_fleet.digest is
+  'of the nodes that the row was computed from (scan_nodes)';
+comment on column hwqueue.class_fleet.reported_at is
+  'when an event reported that leases of it wait and no live node may run them; null: not reported';
+comment on column hwqueue.class_fleet.unmatched is
+  'no live node that is not cordoned met it at the last scan';
 
 -- The best and the worst node for a class, so that a lease that waits for a better node asks the fleet once
 -- and not in each claim.

@@ -40,8 +40,7 @@ begin
   state := case when not created then hwqueue.lease_state(lease_id)
     when v_spawn.available_at > v_now then 'scheduled' else 'pending' end;
   select case when f.unmatched then hwqueue.known_lacks(f.class_id) else '{}' end into warnings
-  from hwqueue.class_fleet f
-  where f.class_id = v_spawn.class_id and f.digest is not null;
+  from hwqueue.class_fleet f where f.class_id = v_spawn.class_id;
   return next;
 end
 $$;

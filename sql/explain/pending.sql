@@ -86,7 +86,7 @@ as $$
     when m.part = 'capacity' then ': most lacked ' || hwqueue.resource_words(c.placement -> 'resources')
     else coalesce(': in the way was ' || m.part, '') end]
   from hwqueue.placement_class c
-  left join hwqueue.class_mask m on m.class_id = p_class_id
+  left join hwqueue.class_fleet m on m.class_id = p_class_id
   where c.class_id = p_class_id
 $$;
 

@@ -1,8 +1,7 @@
 -- Which nodes suit a class, for many classes and all nodes at once, cached per class.
 --
--- Reports (pending_reasons, metrics) read class_fleets. Upkeep (reap_fleets) writes the cache with
--- cache_class_fleets: class_fleet has what every claim and report reads of a class, class_mask the bit
--- strings.
+-- Reports (pending_reasons, metrics) read class_fleets. Upkeep (reap_fleets) writes the cache, class_fleet,
+-- with cache_class_fleets.
 --
 -- The invariant: a cache row is valid while its digest equals the digest of scan_nodes. So no write
 -- invalidates anything when a node changes, and a count read from a valid row is exact. Which nodes are
@@ -16,7 +15,7 @@ language plpgsql stable
 as $$
 declare
   v_cached bigint[] := array(
-    select m.class_id from hwqueue.class_mask m
+    select m.class_id from hwqueue.class_fleet m
     where m.class_id = any (p_class_ids) and m.digest = p_snapshot.digest and m.is_known
       and hwqueue.is_cache_valid(m, p_snapshot.open));
   v_missed bigint[] := array(
@@ -24,7 +23,7 @@ declare
     except select k.class_id from unnest(v_cached) k(class_id));
 begin
   return query
-    select c.* from hwqueue.class_mask m cross join lateral hwqueue.count_fit(m, p_snapshot) c
+    select c.* from hwqueue.class_fleet m cross join lateral hwqueue.count_fit(m, p_snapshot) c
     where m.class_id = any (v_cached);
   if v_missed <> '{}' then
     return query
@@ -38,7 +37,7 @@ $$;
 -- of them suits the class; or none did when it was computed, and the part that was in the way still keeps out
 -- one. (When the last suitable node is gone, another part may be the one that counts now.)
 create or replace function hwqueue.is_cache_valid(
-  p_fit hwqueue.class_mask, p_open bit varying) returns boolean
+  p_fit hwqueue.class_fleet, p_open bit varying) returns boolean
 language sql immutable parallel safe
 as $$
   select bit_count((p_fit).nodes & p_open) > 0
@@ -58,8 +57,7 @@ language plpgsql volatile
   set enable_bitmapscan = on set jit = off set max_parallel_workers_per_gather = 0
 as $$
 declare
-  v_fits hwqueue.class_mask[];
-  v_registered int;
+  v_fits hwqueue.class_fleet[];
   v_held bigint[];
   v_ids bigint[];
 begin
@@ -80,19 +78,16 @@ begin
   where f.class_id = any (v_ids)
     and not exists (select 1 from hwqueue.placement_class c where c.class_id = f.class_id);
   -- one statement, one MVCC snapshot: else an answer could be stored under the digest of other nodes
-  select array(
-           select f from hwqueue.class_fits(v_ids, s, greatest(20000, 40 * cardinality(v_ids)), p_now) f),
-         s.registered into v_fits, v_registered
-  from hwqueue.scan_nodes(p_now) s;
-  insert into hwqueue.class_fleet (class_id, reach, looked_at, digest, unmatched)
-  select f.class_id, coalesce(bit_count(f.nodes) / nullif(v_registered, 0)::double precision, 0),
-         p_now, f.digest, f.unmatched
-  from unnest(v_fits) f
+  v_fits := (
+    select array(
+      select f from hwqueue.class_fits(v_ids, s, greatest(20000, 40 * cardinality(v_ids)), p_now) f)
+    from hwqueue.scan_nodes(p_now) s);
+  insert into hwqueue.class_fleet select f.* from unnest(v_fits) f
   on conflict (class_id) do update
   set reach = excluded.reach, looked_at = excluded.looked_at, digest = excluded.digest,
-    unmatched = excluded.unmatched;
-  delete from hwqueue.class_mask m where m.class_id = any (v_ids);
-  insert into hwqueue.class_mask select f.* from unnest(v_fits) f;
+    unmatched = excluded.unmatched, is_known = excluded.is_known, nodes = excluded.nodes,
+    part = excluded.part, expr = excluded.expr, others = excluded.others, meeting = excluded.meeting,
+    serving = excluded.serving;
   return cardinality(v_fits);
 end
 $$;
@@ -107,7 +102,7 @@ $$;
 --   serving: the nodes that serve its queue and task; null: all.
 create or replace function hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot,
   p_most int, p_now timestamptz)
-returns setof hwqueue.class_mask
+returns setof hwqueue.class_fleet
 language sql stable
 as $$
   with announced as materialized (  -- nodes that announced the same are judged once
@@ -200,7 +195,9 @@ as $$
     order by p.ask_id, bit_count(u.others & (p_snapshot).open) desc,
              bit_count(p.mask & (p_snapshot).open), p.turn, p.part
   )
-  select c.class_id, (p_snapshot).digest, f.is_known, f.matching = 0, f.mask, w.part, w.expr,
+  select c.class_id,
+         coalesce(bit_count(f.mask) / nullif((p_snapshot).registered, 0)::double precision, 0), p_now,
+         (p_snapshot).digest, null::timestamptz, f.matching = 0, f.is_known, f.mask, w.part, w.expr,
          w.others, w.mask, f.served
   from fit f cross join lateral unnest(f.class_ids) c(class_id)
   left join worst w on w.ask_id = f.ask_id
@@ -213,7 +210,7 @@ $$;
 --     fewer than none.
 --   near, nodes_near, nodes_meeting: where nothing matches, of the part in the way: live nodes that do not
 --     meet it, preferably those that it alone keeps out; how many it alone keeps out; how many meet it.
-create or replace function hwqueue.count_fit(p_fit hwqueue.class_mask,
+create or replace function hwqueue.count_fit(p_fit hwqueue.class_fleet,
   p_snapshot hwqueue.fleet_snapshot) returns setof hwqueue.class_match
 language sql immutable parallel safe
 as $$

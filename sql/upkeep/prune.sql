@@ -307,7 +307,6 @@ begin
       select o.ctid from hwqueue.class_fleet o where o.class_id = v_class_id for update skip locked));
     continue when exists (select 1 from hwqueue.class_fleet f
         where f.class_id = v_class_id);
-    delete from hwqueue.class_mask m where m.class_id = v_class_id;
     delete from hwqueue.class_term m where m.class_id = v_class_id;
     delete from hwqueue.low_water w using hwqueue.placement_class c
     where c.class_id = v_class_id and w.queue_id = c.queue_id and w.class_id = v_class_id;

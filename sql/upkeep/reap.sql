@@ -285,9 +285,8 @@ begin
     look := hwqueue.scan_nodes(p_now);
     v_old := array(
       select o.class_id from (
-        (select m.class_id, 0 as turn, f.looked_at
-         from hwqueue.class_mask m join hwqueue.class_fleet f on f.class_id = m.class_id
-         where m.digest = look.digest and not hwqueue.is_cache_valid(m, look.open)
+        (select f.class_id, 0 as turn, f.looked_at from hwqueue.class_fleet f
+         where f.digest = look.digest and not hwqueue.is_cache_valid(f, look.open)
          order by f.looked_at limit p_limit)
         union all
         (select f.class_id, 1, f.looked_at from hwqueue.class_fleet f

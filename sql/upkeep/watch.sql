@@ -25,21 +25,17 @@ declare
   v_last bigint := 0;
 begin
   for v_fleet in
-    select f.class_id, f.reported_at, hwqueue.is_unmatched(m, p_snapshot.live) as unmatched
+    select f.class_id, f.reported_at, hwqueue.is_unmatched(f, p_snapshot) as unmatched
     from hwqueue.class_fleet f
-    join hwqueue.class_mask m on m.class_id = f.class_id and m.digest = p_snapshot.digest
-    where f.looked_at = p_now and hwqueue.is_unmatched(m, p_snapshot.live) = (f.reported_at is null)
+    where f.looked_at = p_now and hwqueue.is_unmatched(f, p_snapshot) = (f.reported_at is null)
     order by f.class_id
   loop
     perform hwqueue.watch_class(v_fleet.class_id, v_fleet.reported_at, v_fleet.unmatched, p_now);
     exit when clock_timestamp() - v_began_at > interval '25 milliseconds';
   end loop;
   for v_fleet in
-    select f.class_id, f.reported_at, hwqueue.is_unmatched(m, p_snapshot.live) as unmatched
+    select f.class_id, f.reported_at, hwqueue.is_unmatched(f, p_snapshot) as unmatched
     from hwqueue.class_fleet f
-    left join lateral (  -- a fence (offset 0): by key, whatever the statistics say
-      select x from hwqueue.class_mask x
-      where x.class_id = f.class_id and x.digest = p_snapshot.digest offset 0) k(m) on true
     where f.class_id > p_after and (f.unmatched or f.reported_at is not null)
     order by f.class_id limit p_limit
   loop
@@ -55,10 +51,14 @@ end
 $$;
 
 -- True if no live node, cordoned ones included, may run a class; null if that is not known.
-create or replace function hwqueue.is_unmatched(p_fit hwqueue.class_mask, p_live bit varying) returns boolean
+create or replace function hwqueue.is_unmatched(p_fit hwqueue.class_fleet, p_snapshot hwqueue.fleet_snapshot)
+returns boolean
 language sql immutable parallel safe
-as $$ select case when bit_count((p_fit).nodes & p_live) = 0 then true when (p_fit).is_known
-  then false end $$;
+as $$
+  select case when (p_fit).digest <> (p_snapshot).digest then null
+    when bit_count((p_fit).nodes & (p_snapshot).live) = 0 then true
+    when (p_fit).is_known then false end
+$$;
 
 -- Reports one class if its condition has changed: it has ready leases and no live node may run it, with the
 -- most common permanent reason among 20 live nodes, or fewer for a class that is costly to judge; or that is

@@ -123,7 +123,6 @@ def test_beside_an_open_reap(direct: Direct, actor: Actors) -> None:
     sleeper.commit()
     assert other.conn.execute(DELETE_CLASSES).fetchall() == [(1,)]
     assert direct.conn.execute("select from hwqueue.class_fleet").rowcount == 0
-    assert direct.conn.execute("select from hwqueue.class_mask").rowcount == 0
 
 
 def test_a_class_that_stays_is_still_told_of(direct: Direct, actor: Actors, node: Node) -> None:
@@ -162,7 +161,6 @@ def test_reap_beside_an_open_prune(
     other.conn.execute("select hwqueue.reap()")
     left = 0 if commits else 1
     assert direct.conn.execute("select from hwqueue.class_fleet").rowcount == left
-    assert direct.conn.execute("select from hwqueue.class_mask").rowcount == left
     assert direct.conn.execute("select from hwqueue.class_fleet where reported_at is not null").rowcount == 0
 
 

@@ -15,7 +15,7 @@ from tests.sql.api import Api, Node
 pytestmark = pytest.mark.thorough
 
 MINUTE = timedelta(minutes=1)
-REMEMBERED = "select count(*) from hwqueue.class_mask where digest = %s"
+REMEMBERED = "select count(*) from hwqueue.class_fleet where digest = %s"
 DIGEST = "select (hwqueue.scan_nodes(hwqueue.clock())).digest"
 ASKED: list[Row] = [
     {},
@@ -54,8 +54,7 @@ class World:
 
     def forget(self) -> None:
         """Forget what upkeep has remembered."""
-        for table in ("class_fleet", "class_mask"):
-            self.api.conn.execute(f"delete from hwqueue.{table}".encode())
+        self.api.conn.execute("delete from hwqueue.class_fleet")
 
     def seen(self) -> list[Row]:
         """The pending classes, and again those that no node may run: by what is counted alone."""
@@ -120,7 +119,7 @@ def test_what_is_remembered_is_read(api: Api, world: World) -> None:
     world.remember()
     assert world.seen() == found
     assert api.one(REMEMBERED, api.one(DIGEST)) >= len(ASKED)
-    api.conn.execute("update hwqueue.class_mask set nodes = repeat('1', length(nodes))::varbit")
+    api.conn.execute("update hwqueue.class_fleet set nodes = repeat('1', length(nodes))::varbit")
     assert {row["nodes_matching"] for row in world.seen()} == {len(api.rows("list_nodes"))}
 
 
@@ -162,7 +161,7 @@ def test_what_keeps_out_none_of_the_nodes_that_are_left_is_not_told(api: Api, wo
     after = world.seen()
     assert (after[0]["nodes_near"], after[0]["code"]) == (1, "label_missing")
     assert '"b"' in after[0]["message"]
-    part = "select expr ->> 'label' from hwqueue.class_mask where unmatched order by class_id desc limit 1"
+    part = "select expr ->> 'label' from hwqueue.class_fleet where unmatched order by class_id desc limit 1"
     assert api.one(part) == "a"
     world.clock.advance(timedelta(seconds=11))
     api.row("reap")  # upkeep looks again, too
@@ -200,8 +199,10 @@ def test_a_share_is_of_all_nodes(api: Api, world: World) -> None:
 
 def test_classes_that_go_are_forgotten(api: Api, world: World) -> None:
     """One that upkeep was about to write down while the class was pruned as well."""
-    orphan = b"insert into hwqueue.class_fleet (class_id, reach, looked_at, digest)"
-    api.conn.execute(orphan + b" values (999999999, 0, '-infinity', 1)")
+    api.conn.execute(
+        "insert into hwqueue.class_fleet (class_id, reach, looked_at, digest, unmatched, is_known, nodes)"
+        " values (999999999, 0, '-infinity', 1, false, true, '')"
+    )
     world.remember()
     assert api.conn.execute("select from hwqueue.class_fleet where class_id = 999999999").rowcount == 0
     api.rows("drop_queue", queue=world.queue, force=True)
@@ -209,10 +210,10 @@ def test_classes_that_go_are_forgotten(api: Api, world: World) -> None:
         world.clock.advance(timedelta(days=1))
         api.rows("prune")
         api.rows("reap")
-    known = "(select class_id from hwqueue.placement_class)"
-    for table in ("class_fleet", "class_mask"):
-        orphans = f"select from hwqueue.{table} where class_id not in {known}"
-        assert api.conn.execute(orphans.encode()).rowcount == 0
+    orphans = (
+        "select from hwqueue.class_fleet where class_id not in (select class_id from hwqueue.placement_class)"
+    )
+    assert api.conn.execute(orphans).rowcount == 0
 
 
 def test_what_costs_too_much_is_not_guessed(api: Api, clock: Clock, conn: psycopg.Connection) -> None:
@@ -234,10 +235,9 @@ def test_what_costs_too_much_is_not_guessed(api: Api, clock: Clock, conn: psycop
     conn.execute("update hwqueue.node_state set seen_at = hwqueue.clock()")
     api.row("reap")
     doubtful = (
-        "select from hwqueue.class_mask m"
-        " join hwqueue.class_fleet f using (class_id)"
-        " cross join hwqueue.scan_nodes(hwqueue.clock()) l"
-        " where hwqueue.is_unmatched(m, l.live) is null"
+        "select from hwqueue.class_fleet f"
+        " join hwqueue.scan_nodes(hwqueue.clock()) l on l.digest = f.digest"
+        " where hwqueue.is_unmatched(f, l) is null"
     )
     assert conn.execute(doubtful.encode()).rowcount > 0
     assert conn.execute(f"{doubtful} and f.reported_at is not null".encode()).rowcount == 0

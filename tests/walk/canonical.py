@@ -22,7 +22,7 @@ def _names(text: str) -> frozenset[str]:
 LEFT_OUT = _names("""
     attempt undone_end minute_stat run_total traced_run
     queue_signal prune_cursor installation
-    class_fleet class_mask test_clock idempotency death
+    class_fleet test_clock idempotency death
 """)
 # Columns that count up, and times at which something was written.
 _GROWS = _names("""
