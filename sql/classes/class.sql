@@ -57,6 +57,9 @@ begin
   v_class.max_run := p_content.max_run;
   v_class.target := p_content.target;
   v_class.is_choice := coalesce(p_content.is_choice, false);
+  v_class.terms_written := false;
+  v_class.waits := false;
+  v_class.is_woken := false;
   v_class.away_from := p_away_from;
   v_class.required := coalesce(v_placement -> 'require', '[]');
   v_class.preferred := coalesce(v_placement -> 'prefer', '[]');
@@ -110,19 +113,12 @@ begin
   end if;
   if v_class_id is null and not v_is_asked then
     v_class := hwqueue.draft_class(p_content, hwqueue.service_away_from(p_content.service_id));
-    insert into hwqueue.placement_class as c (
-      digest, queue_id, task_name, tenant, service_id, labels, placement, required, preferred,
-      anchors, is_pinned, cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, cpu_isolation,
-      gpu_exclusivity, tolerate, trusts, spread, terms, away_from, patience, target, cost, max_run,
-      is_choice, created_xid, created_at, asked)
-    values (
-      v_digest, v_class.queue_id, v_class.task_name, v_class.tenant, v_class.service_id,
-      v_class.labels, v_class.placement, v_class.required, v_class.preferred, v_class.anchors,
-      v_class.is_pinned, v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli,
-      v_class.gpu_wanted, v_class.custom, v_class.cpu_isolation, v_class.gpu_exclusivity, v_class.tolerate,
-      v_class.trusts, v_class.spread, v_class.terms, v_class.away_from, v_class.patience, v_class.target,
-      v_class.cost, v_class.max_run, v_class.is_choice, v_xid, hwqueue.clock(), p_asked)
-    returning c.class_id into v_class_id;
+    v_class_id := nextval('hwqueue.placement_class_class_id_seq');
+    v_class.class_id := v_class_id;
+    v_class.created_xid := v_xid;
+    v_class.created_at := hwqueue.clock();
+    v_class.asked := p_asked;
+    insert into hwqueue.placement_class overriding system value select v_class.*;
   elsif v_class_id is not null
     and current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
     -- an older snapshot may show a class that is retired by now: lock it, or fail with 40001
