@@ -69,7 +69,8 @@ CREATE TYPE hwqueue.fleet_snapshot AS (
 	"none" bit varying,
 	live bit varying,
 	open bit varying,
-	digest bigint
+	digest bigint,
+	seen_at timestamp with time zone
 );
 
 CREATE TYPE hwqueue.gang_room AS (
@@ -1823,7 +1824,7 @@ CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.flee
 CREATE FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) RETURNS SETOF hwqueue.class_match
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.class_headline(p_class hwqueue.pending_class, p_fleet hwqueue.headline, p_part hwqueue.headline, p_node text, p_paused_at timestamp with time zone, p_waits interval, p_unserved text, OUT code text, OUT message text) RETURNS record
+CREATE FUNCTION hwqueue.class_headline(p_class hwqueue.pending_class, p_queue hwqueue.queue, p_fleet hwqueue.headline, p_is_barred boolean, p_unserved text, p_obstacle hwqueue.headline, p_waits interval, OUT code text, OUT message text, OUT permanent boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.class_matches(p_queue hwqueue.queue, p_limit integer, p_most integer, p_now timestamp with time zone) RETURNS jsonb[]
@@ -1835,6 +1836,9 @@ CREATE FUNCTION hwqueue.class_matches(p_queue hwqueue.queue, p_limit integer, p_
 
 CREATE FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, OUT class_id bigint, OUT bad jsonb) RETURNS record
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.class_obstacle(p_class hwqueue.pending_class, p_part hwqueue.headline, p_node text) RETURNS hwqueue.headline
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.class_options(p_options jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -2524,8 +2528,8 @@ CREATE FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known 
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'force_custom_plan';
 
-CREATE FUNCTION hwqueue.fleet_headline(p_snapshot hwqueue.fleet_snapshot) RETURNS hwqueue.headline
-    LANGUAGE plpgsql STABLE;
+CREATE FUNCTION hwqueue.fleet_headline(p_registered bigint, p_live bigint, p_open bigint, p_seen_at timestamp with time zone, p_now timestamp with time zone) RETURNS hwqueue.headline
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -7718,11 +7722,13 @@ REVOKE ALL ON FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwque
 
 REVOKE ALL ON FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_headline(p_class hwqueue.pending_class, p_fleet hwqueue.headline, p_part hwqueue.headline, p_node text, p_paused_at timestamp with time zone, p_waits interval, p_unserved text, OUT code text, OUT message text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_headline(p_class hwqueue.pending_class, p_queue hwqueue.queue, p_fleet hwqueue.headline, p_is_barred boolean, p_unserved text, p_obstacle hwqueue.headline, p_waits interval, OUT code text, OUT message text, OUT permanent boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_matches(p_queue hwqueue.queue, p_limit integer, p_most integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, OUT class_id bigint, OUT bad jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.class_obstacle(p_class hwqueue.pending_class, p_part hwqueue.headline, p_node text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_options(p_options jsonb) FROM PUBLIC;
 
@@ -8053,7 +8059,7 @@ REVOKE ALL ON FUNCTION hwqueue.fleet_facts(p_class hwqueue.placement_class, p_kn
 
 REVOKE ALL ON FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_nodes uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fleet_headline(p_snapshot hwqueue.fleet_snapshot) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.fleet_headline(p_registered bigint, p_live bigint, p_open bigint, p_seen_at timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) FROM PUBLIC;
 

@@ -2424,7 +2424,8 @@ create type hwqueue.fleet_snapshot as (
   none bit varying,
   live bit varying,
   open bit varying,
-  digest bigint
+  digest bigint,
+  seen_at timestamptz
 );
 
 -- Which nodes match a class, and what is in the way of the others.

@@ -316,28 +316,27 @@ begin
           hwqueue.json_choice(to_jsonb(p_order), 'p_order', array['oldest', 'pending']),
           hwqueue.checked_limit(p_limit);
   v_snapshot := hwqueue.scan_nodes(v_now);
-  v_fleet := hwqueue.fleet_headline(v_snapshot);
+  v_fleet := hwqueue.fleet_headline(v_snapshot.registered, bit_count(v_snapshot.live),
+    bit_count(v_snapshot.open), v_snapshot.seen_at, v_now);
   select s.* into v_served from hwqueue.served_names(v_now) s;
   return query
     select c.class_id, q.name, c.tenant, c.service_id, c.task_name,
            case when k.turn <= 500 then hwqueue.class_words(c) end,
            coalesce(c.placement -> 'resources', '{}'), k.pending, k.oldest_at, h.code,
-           coalesce(k.nodes_matching = 0 and (h.code not in (
-             'queue_paused', 'node_draining', 'node_not_live', 'no_nodes')
-             or h.code in ('node_draining', 'node_not_live') and hwqueue.is_barred(k)), false),
-           case when k.turn <= 500 then h.message end || m.similar,
+           h.permanent, case when k.turn <= 500 then h.message end || m.similar,
            k.nodes_matching, k.free, coalesce(k.nodes_near, 0)
     from hwqueue.pending_classes(v_queue_id, p_class, p_kind, p_order, p_limit, v_snapshot, v_now) k
     join hwqueue.placement_class c on c.class_id = k.class_id
     join hwqueue.queue q on q.queue_id = c.queue_id
     left join hwqueue.node n on n.node_id = v_snapshot.node_ids[position(B'1' in k.near)]
     cross join lateral hwqueue.part_reason(k.part, k.expr, c, n, k.turn <= 500, v_now) r
-    cross join lateral hwqueue.class_headline(k, v_fleet, r, n.name, q.paused_at,
-      case when c.preferred <> '[]' then k.oldest_at + coalesce(c.patience, q.patience) - v_now end,
+    cross join lateral hwqueue.class_headline(k, q, v_fleet, hwqueue.is_barred(k),
       case when k.nodes_serving = 0 and v_snapshot.registered > 0 then
         case when k.turn <= 500 then hwqueue.unserved_words(
           q.name, c.task_name, v_served.queues, v_served.tasks, v_served.any_queue, k.turn <= 10)
-        else '' end end) h
+        else '' end end,
+      hwqueue.class_obstacle(k, r, n.name),
+      case when c.preferred <> '[]' then k.oldest_at + coalesce(c.patience, q.patience) - v_now end) h
     cross join lateral (
       select case when k.turn <= 10 and k.nodes_matching = 0 and h.code = r.code then hwqueue.similar_words(
         case when k.part = 'require' then jsonb_build_array(k.expr) end,

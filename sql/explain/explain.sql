@@ -180,10 +180,9 @@ begin
 end
 $$;
 
--- Returns the one sentence about a pending class, with its code: what has to change first. Null code: a
--- node could take it now. permanent: it lasts until nodes or the lease change. p_fleet: see judge_fleet.
--- The caller adds patience, deadlines and the lease's place in line. A caller of one tenant is told no
--- similar names of queues and tasks: they may be another's.
+-- Returns the one sentence about a pending class, with its code: what has to change first (class_headline).
+-- p_fleet: see judge_fleet. The caller adds patience, deadlines and the lease's place in line. A caller of one
+-- tenant is told no similar names of queues and tasks: they may be another's.
 create or replace function hwqueue.pending_headline(
   p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamptz,
   out headline text, out code text, out permanent boolean)
@@ -191,61 +190,39 @@ language plpgsql stable
 as $$
 declare
   v_live bigint := (p_fleet ->> 'live')::bigint;
-  v_matching bigint := (p_fleet ->> 'matching')::bigint;
+  v_known hwqueue.pending_class;
+  v_unserved text;
   v_sole jsonb;
+  v_obstacle hwqueue.headline;
 begin
-  permanent := false;
-  if p_queue.paused_at is not null then
-    code := 'queue_paused';
-    headline := format('queue %s is paused since %s UTC', p_queue.name,
-                       to_char(p_queue.paused_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS'));
-  elsif p_fleet ->> 'registered' = '0' then
-    code := 'no_nodes';
-    headline := 'no node is registered';
-  elsif v_live = 0 then
-    code := 'node_not_live';
-    headline := format('%s silent: the last sign of life came %s ago',
-                       case p_fleet ->> 'registered' when '1' then 'the only node is'
-                         else format('all %s nodes are', p_fleet ->> 'registered') end,
-                       hwqueue.span_words(p_now - (p_fleet ->> 'last_seen')::timestamptz));
-    if p_fleet ->> 'barred' = p_fleet ->> 'registered' then
-      permanent := true;
-      headline := headline || '; back again, none of them could run it either';
-    end if;
-  elsif v_matching = 0 and p_fleet ->> 'serving' = '0'
-    and not p_fleet @? 'strict $.sole[*] ? (@.stage == "live" || @.stage == "cordon")' then
-    code := 'no_handler';
-    permanent := true;
-    headline := (select hwqueue.unserved_words(p_queue.name, p_class.task_name, s.queues, s.tasks,
-        s.any_queue, hwqueue.my_tenants() is null)
-                 from hwqueue.served_names(p_now) s);
-  elsif v_matching = 0 then
-    -- first nodes that match but are silent or cordoned, then the part that alone keeps out most nodes, then
-    -- the rule that excludes the last nodes
+  v_known.nodes_matching := (p_fleet ->> 'matching')::int;
+  v_known.free := (p_fleet ->> 'free')::int;
+  select max(s.nodes) filter (where s.stage = 'cordon'), max(s.nodes) filter (where s.stage = 'live')
+  into v_known.nodes_cordoned, v_known.nodes_silent
+  from jsonb_to_recordset(p_fleet -> 'sole') s(stage text, nodes int);
+  if v_known.nodes_matching = 0 then
+    -- the part that alone keeps out most nodes, else the rule that excludes the last nodes
     select s.value into v_sole from jsonb_array_elements(p_fleet -> 'sole') with ordinality s
-    where s.value ->> 'stage' not in ('free', 'away', 'spread')
-    order by s.value ->> 'stage' in ('live', 'cordon') desc, s.ordinality limit 1;
-    if v_sole is null then
-      v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') with ordinality f
-                 where f.value ->> 'stage' <> 'live' order by f.ordinality limit 1);
-      headline := case when v_sole ->> 'stage' = 'cordon'
-        then format('no live node is free of a cordon (%s are live)', v_live)
-        else format('none of the %s live nodes can run it: the closest lack %s', v_live,
-            hwqueue.failure_words(v_sole, p_class)) end;
-    elsif v_sole ->> 'stage' in ('live', 'cordon') then
-      headline := format('%s %s', hwqueue.count_words((v_sole ->> 'nodes')::bigint,
-          'node matches, but it is', 'nodes match, but they are'),
-        case when v_sole ->> 'stage' = 'cordon' then 'cordoned' else 'silent' end);
-    else
-      headline := format('no live node can run it: %s but for %s',
+    where s.value ->> 'stage' not in ('live', 'cordon', 'free', 'away', 'spread')
+    order by s.ordinality limit 1;
+    if found then
+      v_obstacle.message := format('no live node can run it: %s but for %s',
         hwqueue.count_words((v_sole ->> 'nodes')::bigint, 'node would match', 'nodes would match'),
         hwqueue.failure_words(v_sole, p_class));
+    else
+      v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') with ordinality f
+                 where f.value ->> 'stage' <> 'live' order by f.ordinality limit 1);
+      v_obstacle.message := format('none of the %s live nodes can run it: the closest lack %s', v_live,
+        hwqueue.failure_words(v_sole, p_class));
     end if;
-    code := v_sole ->> 'code';
-    permanent := (v_sole ->> 'permanent')::boolean;
+    v_obstacle.code := v_sole ->> 'code';
+    v_unserved := (
+      select hwqueue.unserved_words(p_queue.name, p_class.task_name, s.queues, s.tasks, s.any_queue,
+        hwqueue.my_tenants() is null)
+      from hwqueue.served_names(p_now) s where p_fleet ->> 'serving' = '0');
   elsif p_class.class_id is not null and not hwqueue.are_terms_published(p_class) then
-    code := 'unpublished';
-    headline := 'what it asks about other leases is not published yet'
+    v_obstacle.code := 'unpublished';
+    v_obstacle.message := 'what it asks about other leases is not published yet'
       || coalesce((  -- for the oldest transaction that writes and may not see them, if the server shows it
         select format(': it waits for the transaction of session %s%s%s', a.pid,
           coalesce(' (' || nullif(a.application_name, '') || ')', ''),
@@ -257,11 +234,15 @@ begin
           and exists (select 1 from pg_snapshot_xip(pg_current_snapshot()) x
               where x::text::bigint % 4294967296 = a.backend_xid::text::bigint)
         order by a.xact_start limit 1), '');
-  elsif p_fleet ->> 'free' = '0' then
-    select h.headline, h.code into headline, code from hwqueue.contended_headline(p_class, p_fleet) h;
-  else
-    headline := hwqueue.count_words((p_fleet ->> 'free')::bigint, 'node', 'nodes') || ' could take it now';
+  elsif v_known.free = 0 then
+    select h.code, h.headline into v_obstacle.code, v_obstacle.message
+    from hwqueue.contended_headline(p_class, p_fleet) h;
   end if;
+  select h.message, h.code, h.permanent into headline, code, permanent
+  from hwqueue.class_headline(v_known, p_queue, hwqueue.fleet_headline(
+      (p_fleet ->> 'registered')::bigint, v_live, (p_fleet #>> '{funnel,1,nodes}')::bigint,
+      (p_fleet ->> 'last_seen')::timestamptz, p_now),
+    p_fleet -> 'barred' = p_fleet -> 'registered', v_unserved, v_obstacle, null) h;
 end
 $$;
 

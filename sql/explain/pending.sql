@@ -54,26 +54,18 @@ as $$
 $$;
 
 -- Returns what keeps all pending classes from running, whatever they ask: no node is live and open. Nulls:
--- one is.
-create or replace function hwqueue.fleet_headline(p_snapshot hwqueue.fleet_snapshot) returns hwqueue.headline
-language plpgsql stable
+-- one is. p_seen_at: the last sign of life of any node.
+create or replace function hwqueue.fleet_headline(p_registered bigint, p_live bigint, p_open bigint,
+  p_seen_at timestamptz, p_now timestamptz) returns hwqueue.headline
+language sql stable
 as $$
-declare
-  v_live bigint := bit_count(p_snapshot.live);
-  v_said hwqueue.headline;
-begin
-  if p_snapshot.registered = 0 then
-    v_said.code := 'no_nodes';
-    v_said.message := 'no node is registered';
-  elsif bit_count(p_snapshot.open) = 0 then
-    v_said.code := case when v_live > 0 then 'node_draining' else 'node_not_live' end;
-    v_said.message := case
-      when v_live > 0 then format('%s, all cordoned', hwqueue.count_words(v_live, 'live node', 'live nodes'))
-      else format('%s, none with a sign of life',
-        hwqueue.count_words(p_snapshot.registered, 'registered node', 'registered nodes')) end;
-  end if;
-  return v_said;
-end
+  select case
+    when p_registered = 0 then row('no_nodes', 'no node is registered')::hwqueue.headline
+    when p_live = 0 then row('node_not_live', format('%s silent: the last sign of life came %s ago',
+      case p_registered when 1 then 'the only node is' else format('all %s nodes are', p_registered) end,
+      hwqueue.span_words(p_now - p_seen_at)))::hwqueue.headline
+    when p_open = 0 then row('node_draining', format('%s, all cordoned',
+      hwqueue.count_words(p_live, 'live node', 'live nodes')))::hwqueue.headline end
 $$;
 
 -- Says to who spawns what kept every live node from a class when upkeep last looked. It reads no node.
@@ -99,57 +91,74 @@ as $$
     and (p_class).nodes_silent = 0, false)
 $$;
 
--- Returns the one thing to say about a pending class of pending_reasons, in the order of what must be
--- put right first. p_fleet: see fleet_headline. p_part: why the node of this name does not meet the part
--- that excludes most (part_reason). p_unserved: what to say where no live node serves it.
-create or replace function hwqueue.class_headline(p_class hwqueue.pending_class, p_fleet hwqueue.headline,
-  p_part hwqueue.headline, p_node text, p_paused_at timestamptz, p_waits interval, p_unserved text,
-  out code text, out message text)
+-- Returns the one thing to say about a pending class, in the order of what must be put right first. Null
+-- code: a node could take it now. permanent: it lasts until nodes or the lease change. p_fleet: see
+-- fleet_headline. p_is_barred: no node suits it, silent and cordoned ones included. p_unserved: what to say
+-- where no live node serves it; p_obstacle: what keeps it off all nodes, or off those that match it.
+create or replace function hwqueue.class_headline(p_class hwqueue.pending_class, p_queue hwqueue.queue,
+  p_fleet hwqueue.headline, p_is_barred boolean, p_unserved text, p_obstacle hwqueue.headline,
+  p_waits interval, out code text, out message text, out permanent boolean)
 language plpgsql stable
 as $$
+declare
+  v_hidden int := greatest(p_class.nodes_silent, p_class.nodes_cordoned);
 begin
-  if p_paused_at is not null then
+  permanent := false;
+  if p_queue.paused_at is not null then
     code := 'queue_paused';
-    message := format('the queue is paused since %s', p_paused_at);
-  elsif p_fleet.code = 'no_nodes' or p_class.nodes_matching = 0 and p_fleet.code is not null then
+    message := format('queue %s is paused since %s UTC', p_queue.name,
+      to_char(p_queue.paused_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS'));
+  elsif p_fleet.code in ('no_nodes', 'node_not_live') then
     code := p_fleet.code;
-    message := p_fleet.message || case when code = 'no_nodes' or not hwqueue.is_barred(p_class) then ''
-      when code = 'node_not_live' then '; back again, none of them could run it either'
-      else '; without the cordons, none could run it either' end;
-  elsif p_class.nodes_matching = 0 and p_class.nodes_cordoned > 0 then
-    code := 'node_draining';
-    message := format('%s would do, but for being cordoned',
-      hwqueue.count_words(p_class.nodes_cordoned, 'node', 'nodes'));
-  elsif p_class.nodes_matching = 0 and p_class.nodes_silent > 0 then
-    code := 'node_not_live';
-    message := format('%s would do, but for giving no sign of life',
-      hwqueue.count_words(p_class.nodes_silent, 'node', 'nodes'));
+    permanent := code = 'node_not_live' and p_is_barred;
+    message := p_fleet.message
+      || case when permanent then '; back again, none of them could run it either' else '' end;
+  elsif p_class.nodes_matching = 0 and v_hidden > 0 then
+    code := case p_class.nodes_silent when v_hidden then 'node_not_live' else 'node_draining' end;
+    message := format('%s %s', hwqueue.count_words(v_hidden, 'node matches, but it is',
+      'nodes match, but they are'), case code when 'node_not_live' then 'silent' else 'cordoned' end);
   elsif p_unserved is not null then
     code := 'no_handler';
+    permanent := true;
     message := p_unserved;
-  elsif p_class.nodes_matching = 0 then
-    code := p_part.code;
-    message := case
-      when p_class.nodes_near > 0 then format('%s would do but for one thing: on %s, %s',
-          hwqueue.count_words(p_class.nodes_near, 'live node', 'live nodes'), p_node, p_part.message)
-      when p_class.nodes_meeting = 0 then format('no live node will do: on %s, %s', p_node, p_part.message)
-      else format('no live node has all that is asked, and no more than %s this: on %s, %s',
-          p_class.nodes_meeting, p_node, p_part.message) end;
-  elsif p_class.with_room = 0 then
-    code := 'nodes_support_but_contended';
-    message := case when p_class.nodes_matching is null then 'no node has room now'
-                    else format('%s could run it, but without room now',
-                        hwqueue.count_words(p_class.nodes_matching, 'node', 'nodes')) end;
-  elsif p_class.free = 0 then
-    code := p_class.conflict;
-    message := format('what other leases do keeps it off %s with room',
-        hwqueue.count_words(p_class.with_room, 'node', 'nodes'));
+  elsif p_class.nodes_matching = 0 and p_fleet.code is not null then
+    code := p_fleet.code;
+    permanent := p_is_barred;
+    message := p_fleet.message
+      || case when permanent then '; without the cordons, none could run it either' else '' end;
+  elsif p_class.nodes_matching = 0 or p_obstacle.code is not null then
+    code := p_obstacle.code;
+    permanent := coalesce(p_class.nodes_matching = 0, false);
+    message := p_obstacle.message;
   elsif p_waits > '0' then
     code := 'waiting_for_preferred';
     message := format('%s could take it now; the oldest may wait %s s more for one that it prefers',
-        hwqueue.count_words(p_class.free, 'node', 'nodes'), round(extract(epoch from p_waits), 1));
+      hwqueue.count_words(p_class.free, 'node', 'nodes'), round(extract(epoch from p_waits), 1));
   else
     message := format('%s could take it now', hwqueue.count_words(p_class.free, 'node', 'nodes'));
   end if;
 end
+$$;
+
+-- Returns what keeps a class of pending_reasons off all nodes: the part that excludes most, and why (p_part) a
+-- node of this name does not meet it; or what keeps it off those that match. Nulls where one is free.
+create or replace function hwqueue.class_obstacle(p_class hwqueue.pending_class, p_part hwqueue.headline,
+  p_node text) returns hwqueue.headline
+language sql immutable
+as $$
+  select case
+    when (p_class).nodes_matching = 0 then row((p_part).code, case
+      when (p_class).nodes_near > 0 then format('%s would do but for one thing: on %s, %s',
+        hwqueue.count_words((p_class).nodes_near, 'live node', 'live nodes'), p_node, (p_part).message)
+      when (p_class).nodes_meeting = 0 then format('no live node will do: on %s, %s', p_node,
+        (p_part).message)
+      else format('no live node has all that is asked, and no more than %s this: on %s, %s',
+        (p_class).nodes_meeting, p_node, (p_part).message) end)::hwqueue.headline
+    when (p_class).with_room = 0 then row('nodes_support_but_contended', case
+      when (p_class).nodes_matching is null then 'no node has room now'
+      else format('%s could run it, but without room now',
+        hwqueue.count_words((p_class).nodes_matching, 'node', 'nodes')) end)::hwqueue.headline
+    when (p_class).free = 0 then row((p_class).conflict,
+      format('what other leases do keeps it off %s with room',
+        hwqueue.count_words((p_class).with_room, 'node', 'nodes')))::hwqueue.headline end
 $$;

@@ -322,6 +322,7 @@ $$;
 --   digest: a hash of all that decides which nodes suit a class: what each registered as, its operator's
 --     taints, what it serves, what it is attested for now. An answer holds wherever the digest is the same.
 --     Which nodes are live or cordoned is not in it; each read counts that (count_fit).
+--   seen_at: the last sign of life of any of them.
 create or replace function hwqueue.scan_nodes(p_now timestamptz) returns hwqueue.fleet_snapshot
 language plpgsql stable
   -- all nodes: by hash, whatever the statistics say
@@ -332,7 +333,8 @@ declare
   v_snapshot hwqueue.fleet_snapshot;
 begin
   with node as (
-    select k.node_id, l.is_live, l.is_live and n.cordoned_at is null as is_open, hash_record_extended(row(
+    select k.node_id, s.seen_at, l.is_live, l.is_live and n.cordoned_at is null as is_open,
+           hash_record_extended(row(
              n.node_id, n.profile_id, n.labels, n.rack, n.taints, n.operator_taints, n.resources,
                n.cpu_milli, n.memory_mib, n.custom,
              n.slots, n.gpu_ids, n.gpu_parents, n.core_ids, n.core_numa, n.cpu_isolation, n.gpu_exclusivity,
@@ -348,9 +350,10 @@ begin
   )
   select count(*), coalesce(array_agg(k.node_id), '{}'), repeat('0', count(*)::int),
          coalesce(string_agg(case when k.is_live then '1' else '0' end, ''), ''),
-         coalesce(string_agg(case when k.is_open then '1' else '0' end, ''), ''), coalesce(bit_xor(k.hash), 0)
+         coalesce(string_agg(case when k.is_open then '1' else '0' end, ''), ''),
+         coalesce(bit_xor(k.hash), 0), max(k.seen_at)
   into v_snapshot.registered, v_snapshot.node_ids, v_snapshot.none, v_snapshot.live, v_snapshot.open,
-    v_snapshot.digest
+    v_snapshot.digest, v_snapshot.seen_at
   from node k;
   return v_snapshot;
 end

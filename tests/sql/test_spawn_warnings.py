@@ -85,7 +85,7 @@ def test_without_a_live_node_that_alone_is_told(api: Api, clock: Clock) -> None:
     api.rows("sync_tasks", defaults={"train": {"priority": 1}})
     assert warned(api, queue) == []
     clock.advance(timedelta(days=1))
-    assert warned(api, queue) == ["1 registered node, none with a sign of life"]
+    assert warned(api, queue) == ["the only node is silent: the last sign of life came 1 d 0 h ago"]
 
 
 def test_gangs_and_everywhere_tasks_are_told_of_as_leases(api: Api, queue: str) -> None:

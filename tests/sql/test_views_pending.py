@@ -198,8 +198,8 @@ def test_nodes_that_are_cordoned_or_silent(api: Api, queue: str, clock: Clock) -
     assert (counts(row), row["code"], row["permanent"]) == ((0, 0, 1), "node_not_live", False)
     api.rows("cordon_node", node=other.node_id)
     row = reason(api, queue)
-    assert (row["code"], row["nodes_near"]) == ("node_draining", 0)
-    assert row["message"] == "1 live node, all cordoned"
+    assert (row["code"], row["nodes_near"]) == ("node_not_live", 0)
+    assert row["message"] == "1 node matches, but it is silent"
 
 
 def test_silent_and_cordoned_nodes_that_could_not_run_it(api: Api, queue: str, clock: Clock) -> None:
@@ -214,7 +214,8 @@ def test_silent_and_cordoned_nodes_that_could_not_run_it(api: Api, queue: str, c
     row = reason(api, queue)
     assert (row["code"], row["permanent"]) == ("node_not_live", True)
     assert row["message"] == (
-        "1 registered node, none with a sign of life; back again, none of them could run it either"
+        "the only node is silent: the last sign of life came 2 min ago; back again, none of them could run it"
+        " either"
     )
     assert api.row("explain_lease", lease=lease)["permanent"]
 
