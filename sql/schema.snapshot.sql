@@ -3885,9 +3885,6 @@ CREATE FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text
     SET enable_seqscan TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) RETURNS text[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.profiles_judged_as(p_profile_id bigint) RETURNS bigint[]
     LANGUAGE plpgsql STABLE;
 
@@ -8871,8 +8868,6 @@ REVOKE ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_ste
 GRANT ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.profiles_judged_as(p_profile_id bigint) FROM PUBLIC;
 

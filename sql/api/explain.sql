@@ -270,7 +270,7 @@ begin
   perform hwqueue.require_all_tenants();
   select array_agg(distinct a) into v_anchors
   from hwqueue.imagined_nodes(p_nodes) i
-  cross join lateral unnest(hwqueue.profile_anchors((i.node).labels, (i.node).rack)
+  cross join lateral unnest(array(select a from hwqueue.anchors_of((i.node).labels, (i.node).rack) a)
                             || hwqueue.node_anchors((i.node).node_id,
                                 (i.node).resources || (i.node).gpu_ids)) a;
   v_now := hwqueue.clock();

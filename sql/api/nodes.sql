@@ -74,7 +74,7 @@ begin
         then g.generation >> 22 end) + 1
     into v_epoch from hwqueue.installation s, hwqueue.this_generation() g (generation);
   end if;
-  v_node.anchors := hwqueue.profile_anchors(v_node.labels, v_node.rack)
+  v_node.anchors := array(select a from hwqueue.anchors_of(v_node.labels, v_node.rack) a)
     || hwqueue.node_anchors(v_node.node_id, v_node.resources || v_node.gpu_ids);
   v_node.registered_at := v_now;
   v_node.cordoned_at := v_old.cordoned_at;  -- a node cannot undo what an operator did

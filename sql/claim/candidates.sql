@@ -283,8 +283,8 @@ begin
 end
 $$;
 
--- What a profile and a node may run of a queue, with what it asks for and its affinity score. p_only: of these
--- classes; null: of all.
+-- What a profile and a node may run of a queue, with what it asks for and its affinity score. p_only: of
+-- these classes; null: of all.
 create or replace function hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id int,
   p_only bigint[]) returns setof hwqueue.eligibility
 language sql stable

@@ -168,11 +168,6 @@ as $$
   from jsonb_each(p_labels) l where jsonb_typeof(l.value) in ('string', 'number', 'boolean')
 $$;
 
--- Returns the anchors of labels and a rack as an array.
-create or replace function hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) returns text[]
-language sql immutable parallel safe
-as $$ select array(select a from hwqueue.anchors_of(p_labels, p_rack) a) $$;
-
 -- Returns the anchors that one node looks up besides those of its profile.
 create or replace function hwqueue.node_anchors(p_node uuid, p_resources uuid[]) returns text[]
 language sql immutable parallel safe

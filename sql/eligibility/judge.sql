@@ -83,9 +83,9 @@ begin
 end
 $$;
 
--- Judges up to p_limit classes for a profile, or for a node those that name nodes, resources or trust domains:
--- p_profile is its own, and its attestations all count; a claim checks which of them have expired. Returns how
--- many; p_limit means that there may be more.
+-- Judges up to p_limit classes for a profile, or for a node those that name nodes, resources or trust
+-- domains: p_profile is its own, and its attestations all count; a claim checks which have expired. Returns
+-- how many; p_limit means that there may be more.
 -- p_is_upkeep: leave a batch with a class that costs more than judge_budget to claims.
 -- Locks: the caller holds the profile's row, or node_state; as rebind_classes without waiting.
 create or replace function hwqueue.judge_next(p_profile hwqueue.profile, p_node hwqueue.node,

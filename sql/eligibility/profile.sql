@@ -44,8 +44,9 @@ begin
     insert into hwqueue.profile (digest, labels, rack, taints, anchors, cpu_isolation, gpu_exclusivity,
       default_cpu_isolation, gpu_share_mode, judged_as, left_out, created_at)
     values (v_digest, p_node.labels, p_node.rack, hwqueue.node_taints(p_node),
-      hwqueue.profile_anchors(p_node.labels, p_node.rack), p_node.cpu_isolation, p_node.gpu_exclusivity,
-      p_node.default_cpu_isolation, p_node.gpu_share_mode, v_judged_as, p_left_out, p_now)
+      array(select a from hwqueue.anchors_of(p_node.labels, p_node.rack) a), p_node.cpu_isolation,
+      p_node.gpu_exclusivity, p_node.default_cpu_isolation, p_node.gpu_share_mode, v_judged_as, p_left_out,
+      p_now)
     on conflict do nothing;
   end loop;
   return v_profile_id;

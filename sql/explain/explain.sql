@@ -181,8 +181,8 @@ end
 $$;
 
 -- Returns the one sentence about a pending class, with its code: what has to change first (class_headline).
--- p_fleet: see judge_fleet. The caller adds patience, deadlines and the lease's place in line. A caller of one
--- tenant is told no similar names of queues and tasks: they may be another's.
+-- p_fleet: see judge_fleet. The caller adds patience, deadlines and the lease's place in line. A caller of
+-- one tenant is told no similar names of queues and tasks: they may be another's.
 create or replace function hwqueue.pending_headline(
   p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamptz,
   out headline text, out code text, out permanent boolean)

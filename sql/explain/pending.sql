@@ -140,8 +140,8 @@ begin
 end
 $$;
 
--- Returns what keeps a class of pending_reasons off all nodes: the part that excludes most, and why (p_part) a
--- node of this name does not meet it; or what keeps it off those that match. Nulls where one is free.
+-- Returns what keeps a class of pending_reasons off all nodes: the part that excludes most, and why (p_part)
+-- a node of this name does not meet it; or what keeps it off those that match. Nulls where one is free.
 create or replace function hwqueue.class_obstacle(p_class hwqueue.pending_class, p_part hwqueue.headline,
   p_node text) returns hwqueue.headline
 language sql immutable
