@@ -6,8 +6,6 @@ from tests import budgets
 from tests.budgets import COMMAND, SHORT, faults, measured
 from tests.migrations.call_graph import Function, functions
 
-pytestmark = pytest.mark.skipif(not (budgets.ROOT / "docs").exists(), reason="no checkout")
-
 
 def test_nothing_is_above_its_budget_and_no_budget_far_above_what_is_there() -> None:
     assert faults(measured(functions()), budgets.read()) == []

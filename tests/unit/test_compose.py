@@ -17,7 +17,6 @@ from tests.unit.test_doc_commands import parse
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docker-compose.yml"
-pytestmark = pytest.mark.skipif(not FILE.exists(), reason="no checkout")
 
 NODES = ("node-gpu", "node-cpu")
 

@@ -11,10 +11,7 @@ from hwqueue.schema.files import MIGRATIONS_DIR, SQL_DIR
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not (ROOT / "pyproject.toml").exists(), reason="no checkout"),
-]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

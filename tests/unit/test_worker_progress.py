@@ -88,16 +88,6 @@ async def test_a_settlement_waits_for_what_is_under_way() -> None:
     sending.cancel()
 
 
-async def test_what_is_refused_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
-    async def send(_reports: Sequence[Report]) -> None:
-        raise BadArgument("no")
-
-    outbox = ProgressOutbox(send)
-    outbox.tell(claim("see"), {"fraction": 1})
-    await outbox.flush()
-    assert caplog.messages == ["progress was not recorded: no"]
-
-
 async def test_a_report_that_is_refused_takes_no_others_with_it(caplog: pytest.LogCaptureFixture) -> None:
     sent: list[Report] = []
 
