@@ -127,18 +127,6 @@ def test_a_traceback_is_shown_in_lines(cli: Cli, dsn: str, max_attempts: int) ->
         assert lease["error"] == ERROR
 
 
-def test_an_error_without_a_traceback_is_one_line(cli: Cli, dsn: str) -> None:
-    with Client(dsn) as client:
-        client.create_queue("renders", policy={"retry": {"kind": "fixed", "base": 0}})
-        lease_id = client.spawn_lease("renders", "draw").lease_id
-        for error in ({"message": "disk full"}, {"log": "x" * 300}):
-            claim = claim_one(client, "renders")
-            client.fail_lease(claim.lease_id, claim.claim_token, error=error)
-    shown = cli("lease", "show", str(lease_id))
-    assert "\n  disk full\n" in shown
-    assert f'\n  {{"log": "{"x" * 110}…\n' in shown
-
-
 def test_a_suspended_lease_says_what_it_waits_for(cli: Cli, dsn: str) -> None:
     with Client(dsn) as client:
         client.create_queue("renders")

@@ -70,16 +70,6 @@ def test_a_run_whose_handler_adds_items(client: Client, task: str) -> None:
     assert (step.items, step.items_done, step.items_failed) == (2, 2, 0)
 
 
-async def test_the_async_client_drains_it(dsn: str) -> None:
-    async with AsyncClient(dsn) as client:
-        await client.create_queue(QUEUE, policy={"retry": {"base": 0}})
-        for task in ("crawl", "crawl-async"):
-            run = await site(task).submit(client, {"urls": ["/"]})
-            await drain(client, app, retries=True)
-            found = await client.get_workflow_run(run.run_id)
-            assert (found.state, found.result) == ("completed", [["/", "/", 0]])
-
-
 async def test_the_clients_say_the_same(client: Client, dsn: str) -> None:
     site("crawl").submit(client, {"urls": []})
     claim = claim_one(client, queue=QUEUE)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 
@@ -162,46 +162,6 @@ async def test_a_bad_settlement_is_named(client: AsyncClient, queue: str, node: 
         with pytest.raises(errors.BadArgument) as caught:
             await client.settle_and_claim(node.node_id, node.epoch, batch, [queue])
         assert caught.value.field == field
-
-
-async def test_heartbeats(client: AsyncClient, queue: str, node: Node) -> None:
-    kept = await claim_one(client, queue, node)
-    cancelled = await claim_one(client, queue, node)
-    await client.cancel_lease(cancelled.lease_id)
-    beats = await client.heartbeat_node(
-        node.node_id,
-        node.epoch,
-        claims=[
-            (kept.lease_id, kept.claim_token),
-            (str(cancelled.lease_id), cancelled.claim_token),
-            (kept.lease_id, kept.claim_token + 1),
-        ],
-        extend=timedelta(hours=1),
-    )
-    verdicts: dict[UUID, set[str]] = {}
-    for beat in beats:
-        verdicts.setdefault(beat.lease_id, set()).add(beat.verdict)
-    assert verdicts[cancelled.lease_id] == {"cancelled"}
-    assert "ok" in verdicts[kept.lease_id]
-    assert await client.heartbeat_node(node.node_id, node.epoch) == []
-
-
-async def test_extending(client: AsyncClient, queue: str, node: Node) -> None:
-    claim = await claim_one(client, queue, node)
-    until = await client.extend_claim(claim.lease_id, claim.claim_token, extend=timedelta(hours=2))
-    assert until > claim.expires_at + timedelta(hours=1)
-    with pytest.raises(errors.BadArgument) as caught:
-        await client.extend_claim(claim.lease_id, claim.claim_token, extend=timedelta(0))
-    assert caught.value.field == "extend"
-
-
-async def test_a_hint_says_when_and_why(client: AsyncClient, queue: str, node: Node) -> None:
-    await client.spawn_lease(queue, "t", delay=timedelta(minutes=10))
-    await client.spawn_lease(queue, "t", affinity_tags={"gpu": False})
-    hint = await client.claim_hint([queue], node.node_id)
-    assert hint.retry_after is not None
-    assert timedelta(0) < hint.retry_after <= timedelta(minutes=10)
-    assert all(isinstance(count, int) for count in hint.reasons.values())
 
 
 async def test_adopting_running_work(client: AsyncClient, queue: str, node: Node) -> None:

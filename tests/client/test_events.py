@@ -1,6 +1,5 @@
 """Events through the clients: looking, following, and saying who does something."""
 
-import asyncio
 from typing import Any
 
 import psycopg
@@ -43,14 +42,6 @@ async def test_the_actor_of_a_client(kind: str, dsn: str, conn: psycopg.Connecti
     async with AsyncClient(dsn) as client:
         await client.drop_queue("q")
         assert await actors(client, "q") == ["ann", "bob", "ann", conn.info.user]
-
-
-async def test_many_actors_on_few_connections(dsn: str) -> None:
-    names = [f"user-{number}" for number in range(20)]
-    async with AsyncClient(dsn, pool_size=3) as client:
-        await asyncio.gather(*(client.acting_as(name).create_queue(name) for name in names))
-        for name in names:
-            assert await actors(client, name) == [name]
 
 
 @pytest.mark.parametrize("bad", [5, b"ann", "a\x00"])

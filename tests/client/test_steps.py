@@ -14,7 +14,6 @@ from hwqueue.errors import BadArgument, ConfigError, LeaseLost
 from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 from hwqueue.testing import claim_one, drain, inline, make_async_context, make_claim, make_context, run_one
 from hwqueue.types import LeaseState
-from hwqueue.worker.outcome import Outcome
 from tests.client.conftest import producer
 
 HOUR = timedelta(hours=1)
@@ -312,25 +311,6 @@ def test_a_cancelled_handler_does_not_wait_for_the_next_call() -> None:
 def test_a_policy_that_is_not_possible(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         Retrying(**({"attempts": 2} | wrong))
-
-
-def test_a_wait_says_where_it_wants_to_go_on(client: Client) -> None:
-    app = App()
-
-    @app.task("stay", queue=QUEUE)
-    def stay(context: LeaseContext) -> Any:
-        context.sleep(HOUR, near="self")
-        return context.wait_for("go", near="self")
-
-    lease_id = app.tasks["stay"].spawn(client).lease_id
-    for name in ("sleep", "go"):
-        run = run_one(client, app, lease_id=lease_id)
-        assert (run.outcome.kind, run.outcome.name, run.outcome.near) == ("suspend", name, "self")
-        [wish] = client.get_lease(lease_id).placement["prefer"]
-        assert list(wish["when"][0]) == ["node"]
-    assert Outcome.from_json(run.outcome.to_json()) == run.outcome
-    client.signal_lease(lease_id, "go", 7)
-    assert run_one(client, app, lease_id=lease_id).result == 7
 
 
 async def test_an_async_wait_says_where_it_wants_to_go_on() -> None:

@@ -68,37 +68,6 @@ async def test_spawns_commit_and_roll_back_with_the_caller(api: str, kind: str, 
     assert spawned(dsn) == ["committed"]
 
 
-FLOW = {"name": "flow", "queue": "work", "steps": [{"name": "first", "task": "first"}]}
-
-
-def runs(dsn: str) -> list[Any]:
-    """The runs that others see, and the steps of each that a worker could claim."""
-    with Client(dsn) as client:
-        seen = [(run.run_id, run.state) for run in client.list_workflow_runs()]
-        assert len(client.list_leases()) == len(seen)
-        return seen
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("api", ["sync", "async"])
-@pytest.mark.every_variant
-@pytest.mark.thorough
-async def test_runs_commit_and_roll_back_with_the_caller(api: str, kind: str, dsn: str) -> None:
-    async with calling(api, kind, dsn) as (client, connection):
-        run = await client.submit_spec(FLOW, {"n": 1}, idempotency_key="order-1")
-        assert (await client.get_workflow_run(run.run_id)).input == {"n": 1}
-        assert runs(dsn) == []
-        await connection.rollback()
-        with pytest.raises(errors.RunNotFound):
-            await client.get_workflow_run(run.run_id)
-        await connection.rollback()
-        assert runs(dsn) == []
-        again = await client.submit_spec(FLOW, {"n": 2}, idempotency_key="order-1")  # left no key either
-        assert (again.created, runs(dsn)) == (True, [])
-        await connection.commit()
-    assert runs(dsn) == [(again.run_id, "running")]
-
-
 REFUSED: Any = {"a": 1}
 
 
@@ -127,14 +96,6 @@ def test_a_client_on_a_connection_neither_opens_nor_closes_it(dsn: str) -> None:
             client.spawn_lease("work", "t")
         assert not connection.closed
         assert connection.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
-
-
-def test_functions_that_lock_refuse_other_isolation_levels(dsn: str) -> None:
-    with psycopg.connect(dsn) as connection:
-        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        with pytest.raises(errors.IsolationLevel) as caught:
-            Client.on(connection).reap()
-    assert caught.value.detail["isolation"] == "repeatable read"
 
 
 def django_connections(dsn: str, **settings: Any) -> ConnectionHandler:

@@ -71,28 +71,6 @@ async def test_an_end_wakes_who_waits(
 
 
 @pytest.mark.thorough
-async def test_where_nothing_is_heard_it_polls(
-    client: AsyncClient, claim: Claims, dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A pooler tells its clients another process id than the server's."""
-    monkeypatch.setattr(_pauses, "LISTEN_AFTER_SECONDS", 0.0)
-    asked = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def process_id(_info: psycopg.ConnectionInfo) -> int:
-        loop.call_soon_threadsafe(asked.set)
-        return 0
-
-    monkeypatch.setattr(psycopg.ConnectionInfo, "backend_pid", property(process_id))
-    claimed = await claim()
-    waiting = asyncio.create_task(client.wait(claimed.lease_id, timeout=BOUND))
-    await asked.wait()
-    await client.complete_lease(claimed.lease_id, claimed.claim_token)
-    assert (await waiting).state == "completed"
-    await until(dsn, LISTENERS, 0)
-
-
-@pytest.mark.thorough
 async def test_a_lost_connection_leaves_polling(
     client: AsyncClient, claim: Claims, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
