@@ -100,7 +100,7 @@ def fresh_database(
     name = f"{prefix}_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server_dsn, autocommit=True) as connection:
         # Copying files is a third of the work of copying through the WAL, where fsync is off.
-        slow = connection.execute("select current_setting('fsync') = 'on'").fetchone() == (True,)
+        slow = connection.execute("select pg_catalog.current_setting('fsync') = 'on'").fetchone() == (True,)
         strategy: LiteralString = "wal_log" if slow else "file_copy"
         create: LiteralString = "create database {} template {} strategy "
         names = map(sql.Identifier, (name, template))
@@ -146,6 +146,7 @@ def _alone(server_dsn: str) -> Iterator[None]:
 def _named_like(server_dsn: str, prefix: str) -> list[str]:
     with psycopg.connect(server_dsn, autocommit=True) as connection:
         rows = connection.execute(
-            "select datname from pg_database where starts_with(datname, %s)", [f"{prefix}_"]
+            "select datname from pg_catalog.pg_database where pg_catalog.starts_with(datname, %s)",
+            [f"{prefix}_"],
         )
         return [name for (name,) in rows.fetchall()]

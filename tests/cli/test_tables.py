@@ -135,6 +135,19 @@ def test_a_table_fits(seeded: str, names: dict[str, Any], tables: list[Sequence[
                 assert len(first) > 44 or " " in first or first in text
 
 
+def test_the_devices_of_a_node_are_a_table(seeded: str, tables: list[Sequence[Row]]) -> None:
+    shown = CliRunner().invoke(app, ["--dsn", seeded, "node", "show", "n-01-01"])
+    assert "gpus:" in shown.stdout
+    assert [row["model"] for rows in tables if "model" in rows[0] for row in rows] == ["A100"] * 8
+
+
+def test_the_classes_with_most_leases_come_first(seeded: str, tables: list[Sequence[Row]]) -> None:
+    CliRunner().invoke(app, ["--dsn", seeded, "class", "list"])
+    [rows] = tables
+    most = [(row["pending"], row["running"]) for row in rows]
+    assert most == sorted(most, reverse=True) != []
+
+
 AT = datetime(2030, 1, 31, 17, tzinfo=UTC)
 ROW: Row = {
     "lease_id": UUID(int=2**127 + 5),

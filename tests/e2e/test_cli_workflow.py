@@ -405,7 +405,7 @@ def test_a_dry_run_tells_what_each_step_asks_and_where_it_could_run(
     asks = 'train={"options": {"labels": {"app": "x"}}, "affinity_tags": {"gpu": true}}'
     assert [each["nodes_matching"] for each in shown(*line, "--step", asks, code=1)] == [1, 0]
     runner.client.define_workflow({"name": "easy", "steps": steps[:1]})
-    assert "ready" in cli("workflow", "check", "--workflow", "easy").stdout
+    assert "ready" in cli("workflow", "check", "--workflow", "easy", "--input", '{"n": 1}').stdout
     Path("flows_to_check.py").write_text(PINNED_TO_GPUS)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "flows_to_check", raising=False)

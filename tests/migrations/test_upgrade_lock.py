@@ -1,5 +1,6 @@
 """One upgrade at a time, and whoever is in the way is named: any login may take that lock."""
 
+import time
 from datetime import timedelta
 
 import psycopg
@@ -7,7 +8,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from hwqueue.errors import SchemaLocked
-from hwqueue.schema import check, install_script, upgrade
+from hwqueue.schema import check, install_script, session, upgrade
 from tests.migrations.programs import run_psql
 
 LOCK = "select pg_advisory_xact_lock(hashtextextended('hwqueue upgrade', 0))"
@@ -34,6 +35,24 @@ def test_who_has_the_lock_is_told_while_waiting(empty_dsn: str) -> None:
         f"waiting for the lock of upgrades: session {pid} of user {user!r}, application 'in the way' holds it"
     )
     assert check(empty_dsn).ok
+
+
+@pytest.mark.parametrize(("soon", "told"), [(-1.0, 1), (NEVER.total_seconds(), 0)])
+def test_a_short_wait_is_nothing_to_warn_of(
+    *,
+    empty_dsn: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    soon: float,
+    told: int,
+) -> None:
+    """As of programs that start together."""
+    monkeypatch.setattr(session, "_SOON_SECONDS", soon)
+    with psycopg.connect(empty_dsn) as holder:
+        holder.execute(LOCK)
+        monkeypatch.setattr(time, "sleep", lambda _: holder.rollback())
+        assert upgrade(empty_dsn, patience=NEVER).changed
+    assert sum("waiting for the lock" in message for message in caplog.messages) == told
 
 
 def test_patience_ends(empty_dsn: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import os
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import hwqueue.cli
 from hwqueue.cli.worker import load_app
 from hwqueue.errors import ConfigError
 from hwqueue.stopping import SIGNALS, Stopped, calling, handled_by, importing, told_first, until_told
@@ -61,6 +63,20 @@ def test_a_signal_ends_what_has_not_taken_it_over(number: signal.Signals) -> Non
         os.kill(os.getpid(), number)
     assert ended.value.code == 0
     assert signal.getsignal(number) is before
+
+
+def test_each_command_that_runs_on_is_told_from_its_beginning() -> None:
+    """Even if it is told before it has connected, or imported an app."""
+    told = {
+        f"{file.stem} {each.name}"
+        for file in Path(hwqueue.cli.__file__).parent.rglob("*.py")
+        for each in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(each, ast.FunctionDef) and "until_told()" in map(ast.unparse, each.decorator_list)
+    }
+    assert told == {
+        *("command top", "metrics serve", "planner planner"),
+        *("serve serve", "webhook run", "worker run"),
+    }
 
 
 @pytest.mark.parametrize("number", SIGNALS)
