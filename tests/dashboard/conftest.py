@@ -1,27 +1,23 @@
 """The dashboard on real databases: an empty one, a seeded one, and one of the test's own."""
 
-import hashlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from itertools import count
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
 import httpx
 import pytest
-from fastapi import FastAPI
 from playwright.sync_api import Browser
 
 from hwqueue.client import Client
-from hwqueue.serve import create_app
-from hwqueue.server import ServerSettings
+from hwqueue.dashboard.actions import ACTIONS
 from hwqueue.types import Claim, NodeSpec
 from tests.dashboard.screenshots import browsing, chromium
 from tests.dashboard.seed import seed
 from tests.dashboard.visits import Visit, visiting
 from tests.fix_db import fresh_database, strict_skip
-
-_numbers = count(1)
+from tests.server.conftest import Http, create_token, served
 
 
 def csrf(page: str) -> str:
@@ -29,13 +25,8 @@ def csrf(page: str) -> str:
     return page.partition('name="csrf" value="')[2].partition('"')[0]
 
 
-class Pages(httpx.AsyncClient):
+class Pages(Http):
     """Somebody's browser, without the browser."""
-
-    def __init__(self, app: FastAPI, **options: Any) -> None:
-        transport = httpx.ASGITransport(app=app, client=("127.0.0.1", 5000))
-        super().__init__(transport=transport, base_url="http://localhost", **options)
-        self.app = app
 
     async def page(self, path: str, status: int = 200) -> str:
         """A page's text; it must have this status."""
@@ -45,14 +36,7 @@ class Pages(httpx.AsyncClient):
 
     async def do(self, verb: str, subject: str, **fields: str) -> httpx.Response:
         """Answer the question of an action with yes, as its form does."""
-        kind = {"cancel": "lease", "requeue": "lease", "pause": "queue", "resume": "queue"}
-        kind |= dict.fromkeys(("pause-webhook", "resume-webhook", "test-webhook", "redeliver"), "webhook")
-        kind |= dict.fromkeys(
-            ("cancel-run", "pause-run", "resume-run", "retry-run", "retry-downstream", "retry-all"), "run"
-        )
-        kind |= dict.fromkeys(("retry-step", "skip-step", "send-signal"), "step")
-        kind |= {"cancel-gang": "gang"}
-        asked = await self.page(str(httpx.URL(f"/do/{verb}", params={kind.get(verb, "node"): subject})))
+        asked = await self.page(str(httpx.URL(f"/do/{verb}", params={ACTIONS[verb].subject: subject})))
         return await self.post(f"/do/{verb}", data={"csrf": csrf(asked), "subject": subject, **fields})
 
 
@@ -62,8 +46,7 @@ Serving = Callable[..., AbstractAsyncContextManager[Pages]]
 @asynccontextmanager
 async def serving(dsn: str, **settings: Any) -> AsyncIterator[Pages]:
     """Serve a database; a browser that looks at it."""
-    app = create_app(ServerSettings(dsn=dsn, pool_size=2, rate_limit=None, **settings))
-    async with app.router.lifespan_context(app), Pages(app) as pages:
+    async with served(dsn, **settings) as app, Pages(app) as pages:
         yield pages
 
 
@@ -127,14 +110,7 @@ def granted(sql: Client, queue: str, **node: Any) -> Claim:
 @pytest.fixture
 def token(sql: Client) -> Callable[..., str]:
     """Make a token of the API; its secret."""
-
-    def make(role: str, tenant: str | None = None) -> str:
-        name = f"{role}-{next(_numbers)}"
-        secret = f"secret-of-{name}"
-        sql.create_token(name, hashlib.sha256(secret.encode()).digest(), role, tenant=tenant)
-        return secret
-
-    return make
+    return partial(create_token, sql)
 
 
 @pytest.fixture(scope="module")

@@ -17,31 +17,15 @@ from hwqueue.dashboard.pages.events import MOST_ROWS
 from hwqueue.server.event_streams import BATCH
 from tests.dashboard.conftest import csrf
 from tests.dashboard.visits import Visit, serving, visiting
-
-BOUND_SECONDS = 60.0
+from tests.server.test_events import BOUND_SECONDS, sent_events, streamed
 
 
 @contextmanager
-def following(url: str, **options: str) -> Iterator[Iterator[tuple[str, str, str]]]:
+def following(url: str, cookie: str = "", **options: str) -> Iterator[Iterator[tuple[str, str, str]]]:
     """The stream of the page: of each of its events the id, its kind and the data."""
-    headers = {"Cookie": options.pop("cookie", "")}
-    address = f"{url}/events/stream"
-    with httpx.stream("GET", address, params=options, headers=headers, timeout=BOUND_SECONDS) as answer:
-        assert answer.status_code == 200, answer.read()
-        assert answer.headers["content-type"].startswith("text/event-stream")
-        assert "content-encoding" not in answer.headers
-        yield _events(answer.iter_lines())
-
-
-def _events(lines: Iterator[str]) -> Iterator[tuple[str, str, str]]:
-    told = {"id": "", "event": "", "data": ""}
-    for line in lines:
-        name, _, value = line.partition(": ")
-        if name in told:
-            told[name] += value
-        elif not line and told["event"]:
-            yield told["id"], told["event"], told["data"]
-            told = {"id": "", "event": "", "data": ""}
+    with streamed(f"{url}/events/stream", params=options, headers={"Cookie": cookie}) as lines:
+        told = sent_events(lines)
+        yield ((each.get("id", ""), each["event"], each.get("data", "")) for each in told)
 
 
 def test_a_row_comes_as_the_page_has_it(dsn: str, sql: Client) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import uvicorn
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect
 
 from hwqueue.serve import create_app
 from hwqueue.server import ServerSettings
+from tests.server.conftest import live
 
 expect.set_options(timeout=15_000)
 
@@ -52,22 +50,9 @@ class Visit:
             self.page.keyboard.press("r")
 
 
-@contextmanager
-def serving(dsn: str, **settings: Any) -> Iterator[str]:
+def serving(dsn: str, **settings: Any) -> AbstractContextManager[str]:
     """Serve a database; the address to ask."""
-    app = create_app(ServerSettings(dsn=dsn, rate_limit=None, **settings))
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()  # from now on callers wait instead of being refused
-        port = listening.getsockname()[1]
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            server.should_exit = True
-            thread.join()
+    return live(create_app(ServerSettings(dsn=dsn, rate_limit=None, **settings)))
 
 
 @contextmanager

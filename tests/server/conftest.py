@@ -159,17 +159,18 @@ def node(sql: Client) -> str:
     return str(node_id)
 
 
+def create_token(sql: Client, role: str, tenant: str | None = None, **options: Any) -> str:
+    """Make a token of the API; its secret."""
+    name = f"{role}-{next(_numbers)}"
+    secret = f"secret-of-{name}"
+    sql.create_token(name, hashlib.sha256(secret.encode()).digest(), role, tenant=tenant, **options)
+    return secret
+
+
 @pytest.fixture
 def token(sql: Client) -> Token:
     """Make a token; the headers of its bearer."""
-
-    def make(role: str, tenant: str | None = None, **options: Any) -> dict[str, str]:
-        name = f"{role}-{next(_numbers)}"
-        digest = hashlib.sha256(f"secret of {name}".encode()).digest()
-        sql.create_token(name, digest, role, tenant=tenant, **options)
-        return {"Authorization": f"Bearer secret of {name}"}
-
-    return make
+    return lambda *asked, **options: {"Authorization": f"Bearer {create_token(sql, *asked, **options)}"}
 
 
 def reap(sql: Client) -> None:

@@ -25,28 +25,34 @@ BOUND_SECONDS = 60.0
 
 
 @contextmanager
-def following(url: str, path: str = "/events/stream", **options: Any) -> Iterator[Iterator[dict[str, Any]]]:
-    """The events of a stream as they come, each with its id and data."""
-    with httpx.stream("GET", f"{url}{V1}{path}", timeout=BOUND_SECONDS, **options) as answer:
+def streamed(address: str, **options: Any) -> Iterator[Iterator[str]]:
+    """The lines of a stream as they come."""
+    with httpx.stream("GET", address, timeout=BOUND_SECONDS, **options) as answer:
         assert answer.status_code == 200, answer.read()
         assert answer.headers["content-type"].startswith("text/event-stream")
-        lines = answer.iter_lines()
-        if path == "/events/stream":
-            assert next(lines).startswith(":")  # open, so what happens from now on will come
-        yield sent_events(lines)
+        assert "content-encoding" not in answer.headers
+        yield answer.iter_lines()
 
 
-def sent_events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-    found: dict[str, Any] = {}
+def sent_events(lines: Iterator[str]) -> Iterator[dict[str, str]]:
+    """What of an event is told: `event`, `id`, `data`."""
+    found: dict[str, str] = {}
     for line in lines:
         name, _, value = line.partition(": ")
-        if name == "data":
-            found["data"] = json.loads(value)
-        elif name in ("id", "event"):
-            found[name] = value
+        if name in ("id", "event", "data"):
+            found[name] = found.get(name, "") + value
         elif not line and found:
             yield found
             found = {}
+
+
+@contextmanager
+def following(url: str, path: str = "/events/stream", **options: Any) -> Iterator[Iterator[dict[str, Any]]]:
+    """The events of a stream as they come, each with its id and data."""
+    with streamed(f"{url}{V1}{path}", **options) as lines:
+        if path == "/events/stream":
+            assert next(lines).startswith(":")  # open, so what happens from now on will come
+        yield (each | {"data": json.loads(each["data"])} for each in sent_events(lines))
 
 
 async def test_who_did_what_is_told(guarded: Http, token: Token, queue: str) -> None:
