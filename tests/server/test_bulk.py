@@ -1,7 +1,6 @@
 """Routes that change all leases that a filter means, and the filters of the list."""
 
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
 from itertools import product
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 
 from hwqueue.client import Client
 from hwqueue.errors import BY_SQLSTATE
-from tests.server.conftest import V1, Http, Token, claims, ok, problem
+from tests.server.conftest import V1, Http, Token, ok, problem
 
 VERBS = ("count", "cancel", "requeue", "update", "delete")
 CHANGES: dict[str, Any] = {"update": {"changes": {"priority": 7}}}
@@ -38,14 +37,6 @@ async def pages(http: Http, verb: str, **body: Any) -> AsyncIterator[dict[str, A
 
 async def changed(http: Http, verb: str, **body: Any) -> list[str]:
     return [lease async for page in pages(http, verb, **body) for lease in page["changed"]]
-
-
-def failed(sql: Client, queue: str, kind: str, **options: Any) -> str:
-    """A lease that has failed for good."""
-    lease = sql.spawn_lease(queue, "fails", **options)
-    [claim] = claims(sql, queue, tasks=["fails"])
-    sql.fail_lease(claim.lease_id, claim.claim_token, error={"type": kind}, retry=False)
-    return str(lease.lease_id)
 
 
 async def test_each_verb_page_by_page(http: Http, sql: Client, queue: str, film: list[str]) -> None:
@@ -133,57 +124,3 @@ async def test_a_cursor_that_somebody_wrote(
         body = {"filter": {"queue": queue}, "cursor": cursor}
         found = await guarded.post(f"{V1}/leases/count", json=body, headers=headers)
         assert problem(found, 422, "QHA01")["field"].startswith("cursor.after"), cursor
-
-
-async def test_a_tenants_token_touches_its_own(guarded: Http, token: Token, sql: Client, queue: str) -> None:
-    own, theirs = (
-        str(sql.spawn_lease(queue, "draw", tenant=tenant).lease_id) for tenant in ("film", "games")
-    )
-    guarded.headers.update(token("operator", "film"))
-    mine = {"filter": {"queue": queue}}
-    assert ok(await guarded.post(f"{V1}/leases/count", json=mine))["lease_count"] == 1
-    for verb, more in (("update", CHANGES["update"]), ("cancel", {}), ("delete", {})):
-        assert await changed(guarded, verb, **mine, **more) == [own]
-    assert sql.get_lease(theirs).state == "pending"
-    body = {"filter": {"queue": queue, "tenant": "games"}}
-    found = problem(await guarded.post(f"{V1}/leases/cancel", json=body), 403)
-    assert found["field"] == "filter.tenant"
-
-
-async def test_filters_of_the_list(http: Http, sql: Client, queue: str) -> None:
-    plain = sql.spawn_lease(queue, "draw", labels={"film": "7", "app": "x=y"}).lease_id
-    keyed = sql.spawn_lease(queue, "draw", idempotency_key="k").lease_id
-    dead = failed(sql, queue, "TimeoutError")
-    soon = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
-
-    async def found(**params: Any) -> set[str]:
-        items = ok(await http.get(f"{V1}/leases", params={"queue": queue, **params}))["items"]
-        return {each["lease_id"] for each in items}
-
-    everything = {str(plain), str(keyed), dead}
-    assert await found(label="film=7") == await found(label=["film=7", "app=x=y"]) == {str(plain)}
-    assert await found(label="film=8") == set()
-    assert await found(idempotency_key="k") == {str(keyed)}
-    assert await found(error_type="TimeoutError") == {dead}
-    assert await found(created_before=soon) == everything
-    assert await found(created_from=soon) == set()
-    assert await found(finished_before=soon) == {dead}
-    assert await found(finished_from=soon) == set()
-
-
-async def test_filters_that_are_refused(http: Http, queue: str) -> None:
-    refused: list[tuple[str, dict[str, Any]]] = [
-        ("label[0]", {"label": "film"}),
-        ("label[0]", {"label": "=7"}),
-        ("label", {"label": ["film=7", "film=8"]}),
-        ("queue", {"idempotency_key": "k"}),
-        ("idempotency_key", {"queue": queue, "idempotency_key": ""}),
-        ("created_from", {"created_from": "2030-01-01"}),
-        ("finished_before", {"finished_before": "7"}),
-        ("error_type", {"error_type": ""}),
-        ("error", {"error": "TimeoutError"}),
-    ]
-    for field, params in refused:
-        found = await http.get(f"{V1}/leases", params=params)
-        code = None if field in ("label", "error") else "QHA01"  # what the server itself refuses
-        assert problem(found, 422, code)["field"] == field

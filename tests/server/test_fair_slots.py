@@ -297,10 +297,14 @@ async def test_tokens_of_a_tenant_share_its_rate(serving: Serving, token: Token)
         url = f"{V1}/me"
         for _ in range(2):
             ok(await http.get(url, headers=token("producer", tenant="film")))
-        found = problem(await http.get(url, headers=token("viewer", tenant="film")), 429)
-        assert "too many requests" in found["detail"]
-        ok(await http.get(url, headers=token("producer", tenant="games")))
-        ok(await http.get(url, headers=token("producer")))
+        response = await http.get(url, headers=token("viewer", tenant="film"))
+        found = problem(response, 429)
+        assert ("too many requests" in found["detail"], found["retryable"]) == (True, True)
+        assert 1 <= int(response.headers["retry-after"]) <= 3600
+        for other in (token("producer", tenant="games"), token("producer")):
+            for status in (200, 200, 429):
+                assert (await http.get(url, headers=other)).status_code == status
+        ok(await http.get("/healthz"))
 
 
 def test_the_last_stream_is_for_who_has_none() -> None:

@@ -6,16 +6,9 @@ from uuid import uuid4
 
 from hwqueue.client import Client
 from hwqueue.types import NodeSpec, QueuePolicy
-from tests.server.conftest import V1, Http, Token, ok, paged, problem, reap
+from tests.server.conftest import V1, Http, Token, ok, problem, reap
 
 GANGS = f"{V1}/gangs"
-TWO = [{"task": "train", "count": 2}]
-
-
-async def spawned(http: Http, queue: str, **options: Any) -> dict[str, Any]:
-    body = {"queue": queue, "members": TWO, "options": options}
-    found: dict[str, Any] = ok(await http.post(GANGS, json=body), 201)
-    return found
 
 
 async def test_from_spawned_to_reserved(http: Http, sql: Client, queue: str) -> None:
@@ -65,14 +58,9 @@ async def test_from_spawned_to_reserved(http: Http, sql: Client, queue: str) -> 
     sql.deregister_node(node_id)
 
 
-async def test_pages(http: Http, queue: str) -> None:
-    ids = [(await spawned(http, queue))["gang_id"] for _ in range(3)]
-    first, second, *_ = await paged(http, GANGS, limit=2)
-    assert [gang["gang_id"] for gang in first] == ids[:0:-1]
-    assert second[0]["gang_id"] == ids[0]
-    cursor = ok(await http.get(GANGS, params={"limit": 2}))["next"]
-    assert ok(await http.get(GANGS, params={"limit": 2, "before": cursor}))["items"] == second
-    for cursor in ("x", ids[0], f"2026-01-01,{queue}", "0001-01-01T00:00:00+14:00," + ids[0]):
+async def test_what_is_no_cursor(http: Http, queue: str) -> None:
+    gang = str(uuid4())
+    for cursor in ("x", gang, f"2026-01-01,{queue}", "0001-01-01T00:00:00+14:00," + gang):
         problem(await http.get(GANGS, params={"before": cursor}), 422)
 
 
@@ -99,36 +87,14 @@ async def test_why_it_waits(http: Http, sql: Client, queue: str) -> None:
     sql.cancel_gang(gang_id)
 
 
-async def test_an_id_is_taken_once_and_a_gang_is_cancelled(http: Http, sql: Client, queue: str) -> None:
-    gang_id = str(uuid4())
-    assert (await spawned(http, queue, gang_id=gang_id))["gang_id"] == gang_id
-    body = {"queue": queue, "members": TWO, "options": {"gang_id": gang_id}}
-    found = problem(await http.post(GANGS, json=body), 409, "QHG02")
-    assert found["field"] == "options.gang_id"
+async def test_a_gang_is_cancelled(http: Http, sql: Client, queue: str) -> None:
+    body = {"queue": queue, "members": [{"task": "train", "count": 2}]}
     problem(await http.post(GANGS, json=body | {"queue": "none"}), 404, "QHQ01")
-    url = f"{GANGS}/{gang_id}"
+    url = f"{GANGS}/{ok(await http.post(GANGS, json=body), 201)['gang_id']}"
     assert ok(await http.post(f"{url}/cancel", json={"reason": "no"}))["state"] == "cancelling"
     reap(sql)
     assert ok(await http.post(f"{url}/cancel"))["state"] == "cancelled"
     assert ok(await http.get(url))["finished_at"] is not None
-
-
-async def test_a_token_of_a_tenant(guarded: Http, token: Token, queue: str) -> None:
-    """It spawns for its tenant alone, and of other gangs it is told that there are none."""
-    film, games = token("producer", "film"), token("producer", "games")
-    body: dict[str, Any] = {"queue": queue, "members": TWO}
-    made = ok(await guarded.post(GANGS, json=body, headers=film), 201)
-    url = f"{GANGS}/{made['gang_id']}"
-    assert ok(await guarded.get(url, headers=film))["tenant"] == "film"
-    lease = f"{V1}/leases/{made['members'][0]['lease_id']}"
-    assert ok(await guarded.get(lease, headers=film))["tenant"] == "film"
-    assert ok(await guarded.get(GANGS, headers=games))["items"] == []
-    body["options"] = {"tenant": "film"}
-    found = problem(await guarded.post(GANGS, json=body, headers=games), 403)
-    assert found["field"] == "options.tenant"
-    listed = ok(await guarded.get(GANGS, headers=token("viewer")))["items"]
-    assert made["gang_id"] in {gang["gang_id"] for gang in listed}
-    assert ok(await guarded.post(f"{url}/cancel", headers=film))["state"] == "cancelling"
 
 
 EVERYWHERE = f"{V1}/everywhere"
@@ -145,7 +111,6 @@ async def test_everywhere_from_spawned_to_stopped(http: Http, sql: Client, queue
     url = f"{EVERYWHERE}/{own}"
     assert answer.headers["location"] == url
     assert ok(await http.post(EVERYWHERE, json=body))["created"] is False
-    problem(await http.post(EVERYWHERE, json=body | {"task": "other"}), 409, "QHE02")
     reap(sql)
     [lease] = ok(await http.get(url))["leases"]
     assert (lease["node"], lease["state"]) == (f"n-{queue}", "reserved")
@@ -162,8 +127,7 @@ async def test_everywhere_from_spawned_to_stopped(http: Http, sql: Client, queue
 
 
 async def test_everywhere_a_token_of_a_tenant(guarded: Http, token: Token, sql: Client, queue: str) -> None:
-    """It spawns where the policy names its tenant, and of others it is told that there are none."""
-    film, games = token("producer", "film"), token("producer", "games")
+    """It spawns where the policy names its tenant."""
     options = {"affinity_tags": {"of": queue}}
     body: dict[str, Any] = {"queue": queue, "task": "agent", "options": options}
     for role in ("producer", "operator"):
@@ -171,15 +135,9 @@ async def test_everywhere_a_token_of_a_tenant(guarded: Http, token: Token, sql: 
         problem(await guarded.post(EVERYWHERE, json=body, headers=headers), 403, "QHA03")
     everybody = await guarded.post(EVERYWHERE, json=body, headers=token("producer"))
     assert "lacks the scope" in problem(everybody, 403)["detail"]
-    policy = QueuePolicy(everywhere_tenants=["film", "games"], everywhere_limit=1)
-    sql.set_queue_policy(queue, policy)
+    sql.set_queue_policy(queue, QueuePolicy(everywhere_tenants=["film"], everywhere_limit=1))
+    film = token("producer", "film")
     made = ok(await guarded.post(EVERYWHERE, json=body, headers=film), 201)
     problem(await guarded.post(EVERYWHERE, json=body, headers=film), 409, "QHT03")
-    url = f"{EVERYWHERE}/{made['everywhere_id']}"
-    assert ok(await guarded.get(url, headers=film))["tenant"] == "film"
-    assert ok(await guarded.get(EVERYWHERE, headers=games))["items"] == []
-    body["options"] = options | {"tenant": "film"}
-    assert problem(await guarded.post(EVERYWHERE, json=body, headers=games), 403)["field"] == (
-        "options.tenant"
-    )
-    assert ok(await guarded.post(f"{url}/stop", headers=film))["state"] == "stopping"
+    stop = f"{EVERYWHERE}/{made['everywhere_id']}/stop"
+    assert ok(await guarded.post(stop, headers=film))["state"] == "stopping"

@@ -200,16 +200,6 @@ async def test_too_much_that_is_wrong_is_counted_alone(http: Http, queue: str) -
     assert "errors" not in found
 
 
-@pytest.mark.parametrize("text", ["{", "[" * LARGE_BODY_BYTES, "9" * LARGE_BODY_BYTES])
-async def test_what_is_no_json_is_refused_alike(http: Http, text: str) -> None:
-    statuses = [
-        (await http.post(f"{V1}/leases", content=text + " " * size, headers=JSON)).status_code
-        for size in (0, LARGE_BODY_BYTES + 1)
-    ]
-    assert statuses[0] in (400, 422)
-    assert statuses[0] == statuses[1]
-
-
 async def test_only_batches_may_be_as_large_as_batches(
     http: Http, sql: Client, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,18 +76,26 @@ async def test_an_answer_says_what_the_spawn_lacks(http: Http, sql: Client, queu
     assert draw["warnings"] == []
 
 
-async def test_an_idempotency_key_spawns_once(http: Http, queue: str) -> None:
-    body = {"queue": queue, "task": "draw", "params": {"frame": 7}}
-    header = {"Idempotency-Key": "k1"}
-    first = ok(await http.post(f"{V1}/leases", json=body, headers=header), 201)
-    again = ok(await http.post(f"{V1}/leases", json=body, headers=header), 200)
+@pytest.mark.parametrize("path", ["leases", "runs", "workflows/{}/runs"])
+async def test_an_idempotency_key_spawns_once(http: Http, queue: str, path: str) -> None:
+    """Of a header or of an option; a submission is a spawn, too."""
+    spec = {"name": queue, "queue": queue, "steps": [{"name": "a", "task": "draw"}]}
+    ok(await http.post(f"{V1}/workflows", json=spec), 201)
+    kinds: dict[str, tuple[dict[str, Any], str]] = {
+        "leases": ({"queue": queue, "task": "draw", "params": {"frame": 7}}, "params"),
+        "runs": ({"spec": spec, "input": {"frame": 7}}, "input"),
+        "workflows/{}/runs": ({"input": {"frame": 7}}, "input"),
+    }
+    (body, changed), url, header = kinds[path], f"{V1}/{path.format(queue)}", {"Idempotency-Key": "k1"}
+    first = ok(await http.post(url, json=body, headers=header), 201)
+    again = ok(await http.post(url, json=body, headers=header), 200)
     assert again == first | {"created": False}
     as_option = body | {"options": {"idempotency_key": "k1"}}
-    assert ok(await http.post(f"{V1}/leases", json=as_option), 200) == again
-    other = body | {"task": "paint"}
-    problem(await http.post(f"{V1}/leases", json=other, headers=header), 422, "QHT01")
+    assert ok(await http.post(url, json=as_option), 200) == again
+    other = body | {changed: {"frame": 8}}
+    problem(await http.post(url, json=other, headers=header), 422, "QHT01")
     two = as_option | {"options": {"idempotency_key": "k2"}}
-    found = problem(await http.post(f"{V1}/leases", json=two, headers=header), 422, "QHA01")
+    found = problem(await http.post(url, json=two, headers=header), 422, "QHA01")
     assert found["field"] == "options.idempotency_key"
 
 
@@ -121,37 +129,48 @@ async def test_a_params_blob_goes_in_and_comes_out(http: Http, queue: str) -> No
     problem(await http.post(f"{V1}/leases", json=body), 422, "QHW01")
 
 
-async def test_pages_lead_to_the_next(http: Http, queue: str) -> None:
-    body = {"queue": queue, "leases": [{"task": "draw"}] * 5}
-    made = ok(await http.post(f"{V1}/leases/batch", json=body), 201)
-    ids = sorted((lease["lease_id"] for lease in made["items"]), reverse=True)
-    pages = await paged(http, f"{V1}/leases", queue=queue, limit=2)
-    assert [[lease["lease_id"] for lease in page] for page in pages] == [ids[:2], ids[2:4], ids[4:]]
-    assert ok(await http.get(f"{V1}/leases", params={"queue": queue, "limit": 2}))["next"] == ids[1]
-
-
 async def test_filters(http: Http, sql: Client, queue: str) -> None:
-    service = str(uuid4())
-    running = await spawned(http, queue, options={"priority": 9})
-    claim = claimed(sql, queue)
-    await spawned(http, queue, options={"tenant": "film"})
-    await spawned(http, queue, options={"service_id": service})
-    await spawned(http, queue, options={"delay": 60})
+    service, soon = str(uuid4()), (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    spawns: dict[str, dict[str, Any]] = {
+        "running": {"priority": 9},
+        "dead": {"priority": 8},
+        "film's": {"tenant": "film"},
+        "of a service": {"service_id": service},
+        "later": {"delay": 60},
+        "labelled": {"labels": {"film": "7", "app": "x=y"}},
+        "keyed": {"idempotency_key": "k"},
+    }
+    names = {(await spawned(http, queue, options=each))["lease_id"]: name for name, each in spawns.items()}
+    claim, failing = claimed(sql, queue), claimed(sql, queue)
+    sql.fail_lease(**failing, error={"type": "TimeoutError"}, retry=False)
+    [node_id] = {str(lease.node_id) for lease in sql.list_leases(queue=queue, state="claimed")}
 
-    async def found(**params: str) -> list[dict[str, Any]]:
-        page = ok(await http.get(f"{V1}/leases", params={"queue": queue, **params}))
-        items: list[dict[str, Any]] = page["items"]
-        return items
+    async def found(**params: Any) -> set[str]:
+        items = ok(await http.get(f"{V1}/leases", params={"queue": queue, **params}))["items"]
+        return {names[each["lease_id"]] for each in items}
 
-    [lease] = await found(state="claimed")
-    assert lease["lease_id"] == running["lease_id"]
-    assert lease["claim_token"] == str(claim["claim_token"])
-    assert await found(node_id=lease["node_id"]) == [lease]
-    assert await found(node_id=NOBODY) == []
-    assert [each["tenant"] for each in await found(tenant="film")] == ["film"]
-    assert [each["service_id"] for each in await found(service_id=service)] == [service]
-    assert [each["state"] for each in await found(state="scheduled")] == ["scheduled"]
-    assert await found(task="paint") == []
+    [lease] = ok(await http.get(f"{V1}/leases", params={"queue": queue, "state": "claimed"}))["items"]
+    assert (names[lease["lease_id"]], lease["claim_token"]) == ("running", str(claim["claim_token"]))
+    everything = {*spawns}
+    wanted: list[tuple[dict[str, Any], set[str]]] = [
+        ({"node_id": node_id}, {"running"}),
+        ({"node_id": NOBODY}, set()),
+        ({"tenant": "film"}, {"film's"}),
+        ({"service_id": service}, {"of a service"}),
+        ({"state": "scheduled"}, {"later"}),
+        ({"task": "paint"}, set()),
+        ({"label": "film=7"}, {"labelled"}),
+        ({"label": ["film=7", "app=x=y"]}, {"labelled"}),
+        ({"label": "film=8"}, set()),
+        ({"idempotency_key": "k"}, {"keyed"}),
+        ({"error_type": "TimeoutError"}, {"dead"}),
+        ({"created_before": soon}, everything),
+        ({"created_from": soon}, set()),
+        ({"finished_before": soon}, {"dead"}),
+        ({"finished_from": soon}, set()),
+    ]
+    for params, leases in wanted:
+        assert await found(**params) == leases, params
     problem(await http.get(f"{V1}/leases", params={"queue": "nowhere"}), 404, "QHQ01")
 
 
@@ -227,17 +246,6 @@ async def test_a_signal_may_have_any_name(http: Http, queue: str, name: str) -> 
     assert ok(await http.post(f"{url}/{quote(name, safe='')}", json={"key": "k"}))["created"]
     again = await http.post(f"{url}/{quote(name)}", json={"key": "k"})
     assert not ok(again)["created"]
-
-
-async def test_where_it_is_is_told(http: Http, queue: str) -> None:
-    own = str(uuid4())
-    body = {"queue": queue, "task": "draw", "options": {"lease_id": own}}
-    response = await http.post(f"{V1}/leases", json=body)
-    made = ok(response, 201)
-    assert response.headers["location"] == f"{V1}/leases/{own}"
-    warnings = made.pop("warnings")
-    assert (made, warnings) == ({"lease_id": own, "created": True, "state": "pending"}, warnings)
-    problem(await http.post(f"{V1}/leases", json=body), 409, "QHL06")
 
 
 @pytest.mark.parametrize("field", ["available_at", "deadline"])

@@ -111,18 +111,6 @@ async def test_strangers_wait_no_longer_than_others(
         problem(await first, 401)
 
 
-async def test_each_bearer_has_a_rate(serving: Serving, token: Token) -> None:
-    one, other = token("viewer"), token("viewer")
-    async with serving(auth="tokens", rate_limit="3/hour") as http:
-        for _ in range(3):
-            ok(await http.get(f"{V1}/me", headers=one))
-        response = await http.get(f"{V1}/me", headers=one)
-        assert problem(response, 429)["retryable"] is True
-        assert 1 <= int(response.headers["retry-after"]) <= 3600
-        ok(await http.get(f"{V1}/me", headers=other))
-        ok(await http.get("/healthz"))
-
-
 async def test_who_is_not_asked_has_a_rate_by_address(serving: Serving) -> None:
     """All machines of a site may be in one network of IPv6."""
     async with serving(rate_limit="1/hour") as http:

@@ -7,7 +7,7 @@ import pytest
 
 from hwqueue.client import Client
 from hwqueue.types import NodeSpec
-from tests.server.conftest import V1, Http, ok, paged, problem
+from tests.server.conftest import V1, Http, ok, problem
 
 WANTED = {"require": [{"tags": {"gpu_model": "A100"}}]}
 
@@ -69,13 +69,6 @@ async def test_pending_by_class(http: Http, queue: str, stuck: str) -> None:
     [depth] = ok(await http.get(f"{V1}/queue-depth", params={"queue": queue}))["items"]
     assert (depth["queue"], depth["pending"], depth["running"]) == (queue, 1, 0)
     problem(await http.get(f"{V1}/pending", params={"queue": "nowhere"}), 404, "QHQ01")
-
-
-async def test_classes_in_pages(http: Http, sql: Client, queue: str) -> None:
-    for task in "abc":
-        sql.spawn_lease(queue, task)
-    pages = await paged(http, f"{V1}/classes", queue=queue, limit=2)
-    assert [[row["task_name"] for row in page] for page in pages] == [["a", "b"], ["c"]]
 
 
 async def test_nodes_and_labels(http: Http, stuck: str, queue: str) -> None:

@@ -256,8 +256,11 @@ async def test_a_filter_tells_nothing_of_another_tenant(
                 assert told[:1] == told[1:]
 
 
-def others(lease: str, service: str) -> dict[str, dict[str, Any]]:
-    """Options that name a lease or a service, in every way there is, by what they do."""
+ANY: dict[str, Any] = {"leases": {"labels": {}}, "domain": "node"}
+
+
+def others(lease: str, service: str, tenant: str) -> dict[str, dict[str, Any]]:
+    """Options that name a lease, a service or a tenant, in every way there is, by what they do."""
     entry = {
         target: encode(WireIntent(affinity=(_entry(target, target_id),))).hex()
         for target, target_id in ((TargetType.LEASE, lease), (TargetType.SERVICE, service))
@@ -273,6 +276,7 @@ def others(lease: str, service: str) -> dict[str, dict[str, Any]]:
         "rather with a service": {"placement": {"prefer": [{"when": {"service": service}}]}},
         "a lease in the blob": {"wire": "\\x" + entry[TargetType.LEASE]},
         "a service in the blob": {"wire": "\\x" + entry[TargetType.SERVICE]},
+        "with any of a tenant": {"placement": {"require": [ANY | {"tenants": [tenant]}]}},
     }
 
 
@@ -285,69 +289,74 @@ def _entry(target: TargetType, target_id: str) -> Affinity:
     return Affinity(category, Strength.REQUIRED, direction, target, UUID(target_id))
 
 
-WAYS = tuple(others(str(uuid4()), str(uuid4())))
+WAYS = tuple(others(str(uuid4()), str(uuid4()), FILM))
+# Where in a placement what names tenants is refused; the first is one of `others`.
+TENANTS: dict[str, tuple[dict[str, Any], str]] = {
+    "with any of a tenant": ({}, ".require[0].tenants"),
+    "with any of all": ({"require": [ANY | {"tenants": "*"}]}, ".require[0].tenants"),
+    "with any of what is no tenant": ({"require": [ANY | {"tenants": 7}]}, ".require[0].tenants"),
+    "rather with any of two": (
+        {"prefer": [{"when": ANY | {"tenants": [FILM, GAMES]}}]},
+        ".prefer[0].when[0].tenants",
+    ),
+    "within any of one without a name": (
+        {"require": [{"any": [[ANY | {"tenants": [""]}], []]}]},
+        ".require[0].any[0][0].tenants",
+    ),
+}
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [*WAYS, *[*TENANTS][1:]])
 async def test_what_one_names_must_be_ones_own(
     guarded: Http, sql: Client, token: Token, theirs: Theirs, way: str
 ) -> None:
+    """Spawned alone or in a batch, or changed later."""
     headers = token("producer", theirs.reader)
+    own = sql.spawn_lease(theirs.queue, "draw", tenant=theirs.reader).lease_id
     before = sql.list_leases(queue=theirs.queue)
+    placement, below = TENANTS.get(way, ({}, ""))
     told = []
-    for lease, service in ((theirs.lease, theirs.service), (str(uuid4()), str(uuid4()))):
-        options = others(lease, service)[way]
+    for ids in ((theirs.lease, theirs.service, theirs.tenant), (str(uuid4()), str(uuid4()), "nobody")):
+        options = others(*ids).get(way, {"placement": placement})
         spec = {"task": "draw", "options": options}
-        for path, body, field in (
-            ("", {"queue": theirs.queue, **spec}, "options.placement"),
-            (
-                "/batch",
-                {"queue": theirs.queue, "leases": [{"task": "x"}, spec]},
-                "leases[1].options.placement",
-            ),
+        for method, path, body, where in (
+            ("POST", "", {"queue": theirs.queue, **spec}, "options"),
+            ("POST", "/batch", {"queue": theirs.queue, "leases": [{"task": "x"}, spec]}, "leases[1].options"),
+            ("PATCH", f"/{own}", options, "changes"),
         ):
-            response = await guarded.post(f"{V1}/leases{path}", json=body, headers=headers)
+            response = await guarded.request(method, f"{V1}/leases{path}", json=body, headers=headers)
             found = problem(response, 403, "QHA03")
-            assert found["field"] == field
+            assert found["field"] == f"{where}.placement{below}"
             del found["request_id"]
-            told.append(json.dumps(found).replace(lease, "LEASE").replace(service, "SERVICE"))
-    assert told[:2] == told[2:]
+            text = json.dumps(found)
+            for its in ids:
+                text = text.replace(its, "IT")
+            told.append(text)
+    assert told[:3] == told[3:]
     assert sql.list_leases(queue=theirs.queue) == before
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if "blob" in way or "a lease" in way])
-async def test_a_change_names_ones_own_too(
-    guarded: Http, sql: Client, token: Token, theirs: Theirs, way: str
+async def test_what_one_may_see_may_be_named(
+    guarded: Http, sql: Client, token: Token, theirs: Theirs
 ) -> None:
-    headers = token("producer", theirs.reader)
-    own = sql.spawn_lease(theirs.queue, "draw", tenant=theirs.reader).lease_id
-    before = sql.get_lease(own)
-    changes = others(theirs.lease, theirs.service)[way]
-    response = await guarded.patch(f"{V1}/leases/{own}", json=changes, headers=headers)
-    assert problem(response, 403, "QHA03")["field"] == "changes.placement"
-    assert sql.get_lease(own) == before
-
-
-@pytest.mark.parametrize("way", WAYS)
-async def test_ones_own_may_be_named(
-    guarded: Http, sql: Client, token: Token, theirs: Theirs, way: str
-) -> None:
-    service = uuid4()
+    """One's own; with a token for all tenants everything; and the other leases of a batch."""
+    service, first = uuid4(), str(uuid4())
     own = sql.spawn_lease(theirs.queue, "draw", tenant=theirs.reader, service_id=service).lease_id
-    options = others(str(own), str(service))[way]
-    body = {"queue": theirs.queue, "task": "draw", "options": options}
-    ok(await guarded.post(f"{V1}/leases", json=body, headers=token("producer", theirs.reader)), 201)
-
-
-async def test_leases_of_a_batch_may_name_each_other(guarded: Http, token: Token, queue: str) -> None:
-    first = str(uuid4())
-    placement = {"require": [{"lease": first, "domain": "rack"}]}
-    batch = [
-        {"task": "draw", "options": {"placement": placement}},
-        {"task": "draw", "options": {"lease_id": first}},
-    ]
-    body = {"queue": queue, "leases": batch}
-    ok(await guarded.post(f"{V1}/leases/batch", json=body, headers=token("producer", FILM)), 201)
+    named = {"require": [ANY | {"tenants": None}, {"tags": {"leases": 1, "tenants": "*"}}]}
+    mine = [*others(str(own), str(service), theirs.reader).values(), {"placement": named}]
+    everything = others(theirs.lease, theirs.service, theirs.tenant).values()
+    everybodys = [*everything, {"placement": TENANTS["with any of all"][0]}]
+    beside: dict[str, Any] = {"placement": {"require": [{"lease": first, "domain": "rack"}]}}
+    batch = [{"task": "draw", "options": options} for options in (beside, {"lease_id": first})]
+    one_of_a_tenant = token("producer", theirs.reader)
+    for headers, options in (
+        *((one_of_a_tenant, each) for each in mine),
+        *((token("producer"), each) for each in everybodys),
+    ):
+        body = {"queue": theirs.queue, "task": "draw", "options": options}
+        ok(await guarded.post(f"{V1}/leases", json=body, headers=headers), 201)
+    both = {"queue": theirs.queue, "leases": batch}
+    ok(await guarded.post(f"{V1}/leases/batch", json=both, headers=one_of_a_tenant), 201)
 
 
 async def test_a_service_is_its_first_users(guarded: Http, token: Token, theirs: Theirs) -> None:
@@ -364,10 +373,74 @@ async def test_a_service_is_its_first_users(guarded: Http, token: Token, theirs:
     problem(await guarded.post(f"{V1}/leases", json=mine, headers=other), 403, "QHA03")
 
 
-async def test_callers_for_all_tenants_may_name_everything(
-    guarded: Http, token: Token, theirs: Theirs
+def asking(path: str, queue: str, **options: Any) -> dict[str, Any]:
+    """A request with options, as the route takes it."""
+    leases = [{"task": "draw"}, {"task": "draw", "options": options}]
+    steps = [{"name": "a", "task": "draw"}]
+    bodies: dict[str, dict[str, Any]] = {
+        "leases": {"queue": queue, "task": "draw", "options": options},
+        "leases/batch": {"queue": queue, "leases": leases},
+        "leases/count": {"filter": {"queue": queue, **options}},
+        "gangs": {"queue": queue, "members": [{"task": "draw", "count": 2}], "options": options},
+        "everywhere": {"queue": queue, "task": "draw", "options": options},
+        "runs": {"spec": {"name": "flow", "queue": queue, "steps": steps}, "options": options},
+    }
+    return bodies[path] if path in bodies else bodies["runs"]
+
+
+NOT_FOUND = {"leases": "QHL04", "gangs": "QHG01", "everywhere": "QHE01", "runs": "QHF03"}
+TAKEN = {"leases": (409, "QHL06"), "gangs": (409, "QHG02"), "everywhere": (409, "QHE02")}
+OF_TENANTS = {
+    "leases": "options.tenant",
+    "leases/batch": "leases[1].options.tenant",
+    "leases/count": "filter.tenant",
+    "gangs": "options.tenant",
+    "everywhere": "options.tenant",
+    "runs": "options.tenant",
+    "workflows/check": "options.tenant",
+}
+
+
+@pytest.mark.parametrize("path", OF_TENANTS)
+async def test_a_token_of_a_tenant_asks_for_it_alone(
+    guarded: Http, token: Token, sql: Client, queue: str, path: str
 ) -> None:
-    headers = token("producer")
-    for options in others(theirs.lease, theirs.service).values():
-        body = {"queue": theirs.queue, "task": "draw", "options": options}
-        ok(await guarded.post(f"{V1}/leases", json=body, headers=headers), 201)
+    sql.set_queue_policy(queue, {"everywhere_tenants": [FILM, GAMES]})
+    film, games = token("producer", FILM), token("producer", GAMES)
+    url, of_film = f"{V1}/{path}", asking(path, queue, tenant=FILM)
+    found = problem(await guarded.post(url, json=of_film, headers=games), 403)
+    assert found["field"] == OF_TENANTS[path]
+    assert sql.list_leases(queue=queue) == []
+    for body in (of_film, asking(path, queue)):
+        answer = await guarded.post(url, json=body, headers=film)
+        assert answer.is_success
+        if place := answer.headers.get("location"):
+            assert ok(await guarded.get(place, headers=film))["tenant"] == FILM
+            problem(await guarded.get(place, headers=games), 404, NOT_FOUND[path])
+    assert {lease.tenant for lease in sql.list_leases(queue=queue)} <= {FILM}
+    if (kind := path.partition("/")[0]) != "workflows":
+        for headers, tenant in ((film, FILM), (games, GAMES)):
+            listed = ok(await guarded.get(f"{V1}/{kind}", headers=headers))["items"]
+            assert {each["tenant"] for each in listed} <= {tenant}
+            assert listed or tenant == GAMES
+
+
+@pytest.mark.parametrize("path", NOT_FOUND)
+async def test_an_id_that_is_taken_is_refused_alike(
+    guarded: Http, token: Token, sql: Client, theirs: Theirs, path: str
+) -> None:
+    """One that is another's in the words of one's own: ids are one space for all tenants."""
+    sql.set_queue_policy(theirs.queue, {"everywhere_tenants": ["*"]})
+    headers, own, url = token("producer", theirs.reader), str(uuid4()), f"{V1}/{path}"
+    name = path.removesuffix("s")
+    made = await guarded.post(url, json=asking(path, theirs.queue, **{f"{name}_id": own}), headers=headers)
+    assert (made.status_code, made.headers["location"]) == (201, f"{url}/{own}")
+    told = []
+    for taken in (own, getattr(theirs, name)):
+        body = asking(path, theirs.queue, priority=1, **{f"{name}_id": taken})
+        answer = await guarded.post(url, json=body, headers=headers)
+        found = problem(answer, *TAKEN.get(path, (422, "QHA01")))
+        assert found["field"] == f"options.{name}_id"
+        del found["request_id"]
+        told.append(json.dumps(found).replace(taken, "ID"))
+    assert told[0] == told[1]
