@@ -112,22 +112,6 @@ def test_a_long_log_begins_at_its_end(visit: Visit, sql: Client) -> None:
     expect(box.get_by_text("step 1", exact=True)).to_be_in_viewport()
 
 
-def test_drain_a_node(visit: Visit, sql: Client, lease: UUID) -> None:
-    granted(sql, "renders", name="n-17", rack=4)
-    page = visit.go("/fleet")
-    page.get_by_role("link", name="n-17").click()
-    page.get_by_role("link", name="Drain").click()
-    dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("1 lease runs on it")
-    dialog.get_by_label("What runs there stops").select_option("15")
-    dialog.get_by_role("button", name="Drain").click()
-    expect(page.locator(".head")).to_contain_text("draining")
-    expect(page.get_by_role("row", name=re.compile("draw"))).to_contain_text("stopping")
-    page.get_by_role("link", name="Uncordon").click()
-    dialog.get_by_role("button", name="Uncordon").click()
-    expect(page.locator(".head")).to_contain_text("live")
-
-
 def test_a_refresh_keeps_what_is_open_and_where_one_is(visit: Visit, sql: Client) -> None:
     sql.create_queue("renders")
     visit.page.clock.install()

@@ -78,7 +78,7 @@ async def test_a_member_leads_to_its_gang(pages: Pages, sql: Client) -> None:
 
 
 async def test_cancel(pages: Pages, sql: Client) -> None:
-    gang_id = spawn(sql)
+    waits, gang_id = spawn(sql), spawn(sql)
     asked = await pages.page(f"/do/cancel-gang?gang={gang_id}")
     assert "Cancel this gang of 2 leases?" in asked
     assert "2 members end within about a second" in asked
@@ -89,6 +89,8 @@ async def test_cancel(pages: Pages, sql: Client) -> None:
     text = await pages.page(f"/gangs/{gang_id}")
     assert "Has been cancelled" in text
     assert "/do/cancel-gang" not in text
+    listed = re.findall('<tr id="gang-([^"]+)"', await pages.page("/gangs"))
+    assert listed == [str(waits), str(gang_id)], "what waits comes first, however old it is"
     await pages.page("/do/cancel-gang?gang=x", 404)
 
 

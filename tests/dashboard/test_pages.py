@@ -25,6 +25,9 @@ ALWAYS = (
 )
 HOSTILE = '<b id="x">"quoted" & \'single\'</b> \u202eright to left\u202c ' + "long" * 30
 BIG = 2**62 + 1
+TURN = "\u202e"  # right-to-left override: what follows in its paragraph reads backwards
+# elements that hold nothing but such text
+ALONE = {"bdi", "pre", "title"}
 
 
 class Checker(HTMLParser):
@@ -36,11 +39,15 @@ class Checker(HTMLParser):
         self.headings = 0
         self.ids: set[str] = set()
         self.landmarks: set[str] = set()
+        self.alone = 0
+        self.turns = 0
+        self.loose: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
         self.headings += tag == "h1"
         self.landmarks.add(tag)
+        self.alone += tag in ALONE
         if tag == "style" or "style" in given:
             self.complaints.append(f"inline style in {self.get_starttag_text()}")
         if tag == "script" and not given.get("src"):
@@ -58,13 +65,22 @@ class Checker(HTMLParser):
                 self.complaints.append(f"two elements have the id {found}")
             self.ids.add(found)
 
+    def handle_endtag(self, tag: str) -> None:
+        self.alone -= tag in ALONE
 
-def check(text: str) -> None:
+    def handle_data(self, data: str) -> None:
+        self.turns += TURN in data
+        if TURN in data and not self.alone:
+            self.loose.append(data)
+
+
+def check(text: str) -> Checker:
     """A page keeps to what all of them promise."""
     checker = Checker()
     checker.feed(text)
     assert (checker.complaints, checker.headings) == ([], 1)
     assert {"main", "nav", "header"} <= checker.landmarks
+    return checker
 
 
 async def test_an_empty_database_has_every_page(pages: Pages) -> None:
@@ -252,6 +268,13 @@ async def test_a_class_says_what_keeps_it_and_what_would_help(seeded: str, shown
     assert {len(column) for name, column in places.items() if name != "as_of"} == {48}
 
 
+async def test_the_fleet_begins_with_what_is_out_of_it(shown: Pages) -> None:
+    nodes = (await shown.page("/fleet")).partition('aria-label="Nodes"')[2].partition("</table>")[0]
+    states = re.findall(r"</svg>(\w+)</span>", nodes)
+    assert states == sorted(states, key=("silent", "draining", "cordoned", "live").index)
+    assert {*states} == {"silent", "draining", "cordoned", "live"}
+
+
 async def test_a_node_shows_what_holds_its_devices(seeded: str, shown: Pages) -> None:
     with Client(seeded, pool_size=1) as client:
         claim = next(
@@ -309,14 +332,14 @@ async def test_tasks_with_their_defaults_and_whether_they_are_served(pages: Page
     spec = NodeSpec(name="one", instance_id="1", tasks=["mail", "other"])
     sql.register_node(uuid4(), spec)
     text = await pages.page("/queues")
-    check(text)
+    assert check(text).loose == []
     assert "<em>" not in text
     rows = dict(re.findall(r'<tr id="task-([^"]+)">(.*?)</tr>', text, re.DOTALL))
     assert list(rows) == ["mail", "media/train", "plain"]
     assert "none has a handler" in rows["media/train"]
     assert "none has a handler" not in rows["mail"]
     assert "&#34;gpu&#34;: 1" in rows["media/train"]
-    assert "max attempts <code>1</code>" in rows["media/train"]
+    assert "max attempts <code><bdi>1</bdi></code>" in rows["media/train"]
     assert 'href="/leases?task=media%2Ftrain"' in rows["media/train"]
     assert "none</td>" in rows["plain"]
 
@@ -350,7 +373,6 @@ async def test_what_a_planner_says(pages: Pages, sql: Client) -> None:
     assert ">0.81<" in shown
 
 
-TURN = "\u202e"  # right-to-left override: what follows in its paragraph reads backwards
 ZONE, KIND = f"{TURN}zone", f"{TURN}kind"
 TOGETHER = f"label:{ZONE}"
 WORKFLOW = {
@@ -359,30 +381,6 @@ WORKFLOW = {
     "affinity_tags": {KIND: "c"},
     "steps": [{"name": "train", "task": "train"}],
 }
-# elements that hold nothing but such text
-ALONE = {"bdi", "pre", "title"}
-
-
-class Turned(HTMLParser):
-    """Where a page turns outside of an element that ends it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.found = 0
-        self.loose: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.open += [tag] if tag in ALONE else []
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in ALONE:
-            self.open.remove(tag)
-
-    def handle_data(self, data: str) -> None:
-        self.found += TURN in data
-        if TURN in data and not self.open:
-            self.loose.append(data)
 
 
 async def test_text_that_turns_is_isolated(pages: Pages, sql: Client) -> None:
@@ -397,24 +395,14 @@ async def test_text_that_turns_is_isolated(pages: Pages, sql: Client) -> None:
     run = sql.submit_spec(WORKFLOW).run_id
     [step] = sql.list_workflow_steps(run)
     sql.reap()
-    told = {
-        path: await turned(pages, path)
-        for path in (
-            *(f"/gangs/{apart}", f"/gangs/{apart}/why", f"/gangs/{nowhere}/why"),
-            *(f"/runs/{run}", f"/runs/{run}/why"),
-            *(f"/leases/{step.lease_id}/why", "/pending"),
-        )
-    }
+    paths = (
+        *(f"/gangs/{apart}", f"/gangs/{apart}/why", f"/gangs/{nowhere}/why"),
+        *(f"/runs/{run}", f"/runs/{run}/why"),
+        *(f"/leases/{step.lease_id}/why", "/pending"),
+    )
+    told = {path: check(await pages.page(path)) for path in paths}
     sql.cancel_gang(nowhere, reason=ZONE)
     sql.cancel_workflow_run(run, reason=ZONE)
     sql.reap()
-    told |= {f"{path}, ended": await turned(pages, path) for path in (f"/runs/{run}", "/gangs")}
-    assert {path: loose for path, (_, loose) in told.items() if loose} == {}
-    assert [path for path, (found, _) in told.items() if not found] == []
-
-
-async def turned(pages: Pages, path: str) -> tuple[int, list[str]]:
-    """How often a page turns, and what of it nothing ends."""
-    page = Turned()
-    page.feed(await pages.page(path))
-    return page.found, page.loose
+    told |= {f"{path}, ended": check(await pages.page(path)) for path in (f"/runs/{run}", "/gangs")}
+    assert {path: page.loose for path, page in told.items() if page.loose or not page.turns} == {}

@@ -58,7 +58,7 @@ class Running:
 @pytest.fixture
 def running(sql: Client) -> Running:
     """A run of which nothing has been claimed."""
-    return Running(sql, STEPS, labels={"team": "vision"}, affinity_tags=None)
+    return Running(sql, STEPS, labels={"team": "vision"}, affinity_tags=None, idempotency_key="november")
 
 
 def boxes(text: str) -> dict[str, str]:
@@ -114,6 +114,7 @@ async def test_the_graph_follows_the_run(pages: Pages, running: Running) -> None
     assert 'data-from="train" data-to="tell"' in text
     assert (await pages.get(f"/jump?q={running.run}")).headers["location"] == running.page
     assert "if it fails" in text
+    assert "<dt>Key</dt><dd><bdi>november</bdi></dd>" in text
     claim = running.claim()["fetch"]
     text = await pages.page(running.page)
     assert boxes(text) == {"fetch": "running"} | waiting
