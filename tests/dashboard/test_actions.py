@@ -27,7 +27,9 @@ async def test_cancel_and_requeue(pages: Pages, sql: Client, lease: UUID) -> Non
     found = sql.get_lease(lease)
     assert found.state == LeaseState.CANCELLED
     assert "a mistake" in str(found.error)
-    assert "Cancelled, or asked to stop" in await pages.page(done.headers["location"])
+    text = await pages.page(done.headers["location"])
+    assert "Cancelled, or asked to stop" in text
+    assert "anonymous" in text
     await pages.do("requeue", str(lease))
     assert sql.get_lease(lease).state == LeaseState.PENDING
 

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Route, expect
 
 from hwqueue.client import Client
-from hwqueue.types import LeaseState, NodeSpec
+from hwqueue.types import NodeSpec
 from tests.dashboard.conftest import granted
 from tests.dashboard.visits import Visit, serving
 
@@ -41,26 +41,6 @@ def test_why_is_it_pending_add_a_node_watch_it_go(visit: Visit, sql: Client) -> 
     sql.complete_lease(lease, claim.claim_token)
     visit.refresh()
     expect(page.locator("main .say")).to_contain_text("Completed")
-
-
-def test_cancel_asks_first_and_says_who_did_it(visit: Visit, sql: Client, lease: UUID) -> None:
-    page = visit.go(f"/leases/{lease}")
-    page.get_by_role("link", name="Cancel", exact=True).click()
-    dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("Cancel this lease of task draw?")
-    expect(dialog.get_by_role("link", name="Keep it as it is")).to_be_focused()
-    # Enter never destroys: it takes the way back
-    page.keyboard.press("Enter")
-    expect(dialog).not_to_be_visible()
-    assert sql.get_lease(lease).state == LeaseState.PENDING
-    page.get_by_role("link", name="Cancel", exact=True).click()
-    dialog.get_by_label("Reason").fill("spawned twice")
-    dialog.get_by_role("button", name="Cancel the lease").click()
-    expect(page.locator(".notice")).to_contain_text("Cancelled")
-    expect(page.locator("main")).to_contain_text("spawned twice")
-    expect(page.locator("main")).to_contain_text("anonymous")
-    assert sql.get_lease(lease).state == LeaseState.CANCELLED
-    assert "done=" not in page.url
 
 
 def test_an_open_page_says_since_when_the_database_is_away(visit: Visit, lease: UUID) -> None:

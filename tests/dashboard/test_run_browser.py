@@ -113,6 +113,7 @@ def _is_retried(visit: Visit, running: Running) -> None:
     assert violations(page) == []
     dialog.get_by_role("button", name="Run again").click()
     expect(page.locator(".notice")).to_contain_text("Retried from that step")
+    assert "done=" not in page.url
     box(page, "right", "completed")
     box(page, "left", "pending")
     box(page, "train", "waiting")
