@@ -5,6 +5,7 @@ its servers, for to plan what a new one calls takes longer than most tests. Each
 queues and nodes of its own.
 """
 
+import asyncio
 import hashlib
 import json
 import threading
@@ -25,7 +26,7 @@ from fastapi import FastAPI
 from fastapi._compat import ModelField
 from jsonschema_rs import validator_for
 
-from hwqueue.client import Client
+from hwqueue.client import AsyncClient, Client
 from hwqueue.serve import create_app
 from hwqueue.server import ServerSettings
 from hwqueue.types import Claim, NodeSpec
@@ -171,6 +172,21 @@ def create_token(sql: Client, role: str, tenant: str | None = None, **options: A
 def token(sql: Client) -> Token:
     """Make a token; the headers of its bearer."""
     return lambda *asked, **options: {"Authorization": f"Bearer {create_token(sql, *asked, **options)}"}
+
+
+class Slow:
+    """A call of the client that begins, and waits until the test goes on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        self.begun, self.goes_on = asyncio.Event(), asyncio.Event()
+        call = getattr(AsyncClient, name)
+
+        async def slow(client: AsyncClient, *args: Any, **options: Any) -> Any:
+            self.begun.set()
+            await self.goes_on.wait()
+            return await call(client, *args, **options)
+
+        monkeypatch.setattr(AsyncClient, name, slow)
 
 
 def reap(sql: Client) -> None:

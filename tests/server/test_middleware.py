@@ -5,14 +5,13 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
 from limits import parse
 
-from hwqueue.client import AsyncClient, Client
+from hwqueue.client import Client
 from hwqueue.logs import JsonFormatter
-from tests.server.conftest import JSON, V1, Http, Serving, Token, ok, problem
+from tests.server.conftest import JSON, V1, Http, Serving, Slow, Token, ok, problem
 
 
 async def test_a_request_that_is_too_large(serving: Serving) -> None:
@@ -68,25 +67,18 @@ async def test_only_content_is_tagged(http: Http) -> None:
 async def test_strangers_do_not_keep_all_connections(
     serving: Serving, token: Token, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known, goes_on, ask = token("producer"), asyncio.Event(), AsyncClient.check_token
-    begun = asyncio.Event()
-
-    async def slow(client: AsyncClient, *args: Any, **options: Any) -> Any:
-        begun.set()
-        await goes_on.wait()
-        return await ask(client, *args, **options)
-
+    known = token("producer")
     async with serving(auth="tokens", pool_timeout=timedelta(seconds=60)) as http:
         ok(await http.get(f"{V1}/me", headers=known))
-        monkeypatch.setattr(AsyncClient, "check_token", slow)
+        check = Slow(monkeypatch, "check_token")
         guesses = [
             asyncio.ensure_future(http.get(f"{V1}/me", headers={"Authorization": f"Bearer guess-{number}"}))
             for number in range(50)
         ]
-        await begun.wait()
+        await check.begun.wait()
         body = {"queue": queue, "task": "draw"}
         ok(await http.post(f"{V1}/leases", json=body, headers=known), 201)
-        goes_on.set()
+        check.goes_on.set()
         answers = await asyncio.gather(*guesses)
     assert {answer.status_code for answer in answers} == {401, 429}
 
@@ -95,19 +87,13 @@ async def test_strangers_wait_no_longer_than_others(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a start nobody is known, and the database may not answer."""
-    goes_on, begun = asyncio.Event(), asyncio.Event()
-
-    async def stuck(*_: Any, **__: Any) -> None:
-        begun.set()
-        await goes_on.wait()
-
-    monkeypatch.setattr(AsyncClient, "check_token", stuck)
+    check = Slow(monkeypatch, "check_token")
     async with serving(auth="tokens", pool_timeout=timedelta(seconds=1)) as http:
         first = asyncio.ensure_future(http.get(f"{V1}/me", headers={"Authorization": "Bearer first"}))
-        await begun.wait()
+        await check.begun.wait()
         async with asyncio.timeout(60):
             problem(await http.get(f"{V1}/me", headers={"Authorization": "Bearer next"}), 503)
-        goes_on.set()
+        check.goes_on.set()
         problem(await first, 401)
 
 

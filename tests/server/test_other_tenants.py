@@ -45,15 +45,41 @@ BODIES: dict[str, Any] = {
     "/api/v1/leases/{lease_id}": {"priority": 2},
     "/api/v1/workflows": {"name": "flow", "steps": [{"name": "a", "task": "t"}]},
     "/api/v1/workflows/{workflow}/runs": {"input": {}},
-    "/api/v1/workflows/check": {"spec": {"name": "flow", "steps": [{"name": "a", "task": "t"}]}},
     "/api/v1/runs/{run_id}/update": {"changes": {"affinity": "and"}},
     "/api/v1/runs/{run_id}/update/preview": {"changes": {"affinity": "and"}},
-    "/api/v1/runs": {"spec": {"name": "flow", "steps": [{"name": "a", "task": "t"}]}},
 }
 BY_ID = ("{lease_id}", "{class_id}", "{run_id}", "{gang_id}", "{everywhere_id}")
 BULK: dict[str, Any] = {
-    **{verb: {} for verb in ("count", "cancel", "requeue", "delete")},
+    **{verb: {} for verb in ("cancel", "requeue", "delete")},
     "update": {"changes": {"priority": 2}},
+}
+
+
+def asking(path: str, queue: str, **options: Any) -> dict[str, Any]:
+    """A request with options, as the route takes it."""
+    leases = [{"task": "draw"}, {"task": "draw", "options": options}]
+    steps = [{"name": "a", "task": "draw"}]
+    bodies: dict[str, dict[str, Any]] = {
+        "leases": {"queue": queue, "task": "draw", "options": options},
+        "leases/batch": {"queue": queue, "leases": leases},
+        "leases/count": {"filter": {"queue": queue, **options}},
+        "gangs": {"queue": queue, "members": [{"task": "draw", "count": 2}], "options": options},
+        "everywhere": {"queue": queue, "task": "draw", "options": options},
+        "runs": {"spec": {"name": "flow", "queue": queue, "steps": steps}, "options": options},
+    }
+    return bodies[path] if path in bodies else bodies["runs"]
+
+
+NOT_FOUND = {"leases": "QHL04", "gangs": "QHG01", "everywhere": "QHE01", "runs": "QHF03"}
+TAKEN = {"leases": (409, "QHL06"), "gangs": (409, "QHG02"), "everywhere": (409, "QHE02")}
+OF_TENANTS = {
+    "leases": "options.tenant",
+    "leases/batch": "leases[1].options.tenant",
+    "leases/count": "filter.tenant",
+    "gangs": "options.tenant",
+    "everywhere": "options.tenant",
+    "runs": "options.tenant",
+    "workflows/check": "options.tenant",
 }
 
 
@@ -142,14 +168,9 @@ async def ask(http: Http, method: str, path: str, queue: str, **named: Any) -> h
     body = BODIES.get(path) if method != "GET" else None
     if path.removeprefix("/api/v1/leases/") in BULK:
         body = {"filter": {"queue": queue}, **BULK[path.removeprefix("/api/v1/leases/")]}
-    if (method, path) == ("POST", "/api/v1/leases"):
-        body = {"queue": queue, "task": "t"}
-    if (method, path) == ("POST", "/api/v1/leases/batch"):
-        body = {"queue": queue, "leases": [{"task": "t"}]}
-    if method == "POST" and path in ("/api/v1/gangs", "/api/v1/gangs/what-if"):
-        body = {"queue": queue, "members": [{"task": "t", "count": 2}]}
-    if (method, path) == ("POST", "/api/v1/everywhere"):
-        body = {"queue": queue, "task": "t", "options": {"affinity_tags": {"none": 1}}}
+    kind = path.removeprefix(f"{V1}/").removesuffix("/what-if")
+    if method == "POST" and kind in OF_TENANTS:
+        body = asking(kind, queue)
     return await http.request(method, url, json=body)
 
 
@@ -371,34 +392,6 @@ async def test_a_service_is_its_first_users(guarded: Http, token: Token, theirs:
     ok(await guarded.post(f"{V1}/leases", json=mine, headers=headers), 201)
     other = token("producer", theirs.tenant)
     problem(await guarded.post(f"{V1}/leases", json=mine, headers=other), 403, "QHA03")
-
-
-def asking(path: str, queue: str, **options: Any) -> dict[str, Any]:
-    """A request with options, as the route takes it."""
-    leases = [{"task": "draw"}, {"task": "draw", "options": options}]
-    steps = [{"name": "a", "task": "draw"}]
-    bodies: dict[str, dict[str, Any]] = {
-        "leases": {"queue": queue, "task": "draw", "options": options},
-        "leases/batch": {"queue": queue, "leases": leases},
-        "leases/count": {"filter": {"queue": queue, **options}},
-        "gangs": {"queue": queue, "members": [{"task": "draw", "count": 2}], "options": options},
-        "everywhere": {"queue": queue, "task": "draw", "options": options},
-        "runs": {"spec": {"name": "flow", "queue": queue, "steps": steps}, "options": options},
-    }
-    return bodies[path] if path in bodies else bodies["runs"]
-
-
-NOT_FOUND = {"leases": "QHL04", "gangs": "QHG01", "everywhere": "QHE01", "runs": "QHF03"}
-TAKEN = {"leases": (409, "QHL06"), "gangs": (409, "QHG02"), "everywhere": (409, "QHE02")}
-OF_TENANTS = {
-    "leases": "options.tenant",
-    "leases/batch": "leases[1].options.tenant",
-    "leases/count": "filter.tenant",
-    "gangs": "options.tenant",
-    "everywhere": "options.tenant",
-    "runs": "options.tenant",
-    "workflows/check": "options.tenant",
-}
 
 
 @pytest.mark.parametrize("path", OF_TENANTS)

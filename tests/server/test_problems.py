@@ -13,13 +13,11 @@ import psycopg
 import pytest
 
 import hwqueue.server
-from hwqueue.client import AsyncClient
 from hwqueue.errors import BY_SQLSTATE
 from hwqueue.server.large_requests import LARGE_BODY_BYTES
 from hwqueue.server.pools import Pools
 from hwqueue.server.problems import _exact
-from hwqueue.types import SchemaVersion
-from tests.server.conftest import JSON, NOBODY, V1, Http, Serving, ok, problem
+from tests.server.conftest import JSON, NOBODY, V1, Http, Serving, Slow, ok, problem
 from tests.server.test_other_tenants import ROUTES, ask
 
 PAGE = Path(__file__).parents[2] / "docs" / "use" / "http.md"
@@ -305,19 +303,12 @@ async def test_probes_cannot_keep_anybody_from_spawning(
     serving: Serving, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They need no token, and so there may be any number of them."""
-    begun, goes_on, ask = asyncio.Event(), asyncio.Event(), AsyncClient.schema_version
-
-    async def slow(client: AsyncClient) -> SchemaVersion:
-        begun.set()
-        await goes_on.wait()
-        return await ask(client)
-
-    monkeypatch.setattr(AsyncClient, "schema_version", slow)
+    look = Slow(monkeypatch, "schema_version")
     async with serving(pool_size=2, pool_timeout=timedelta(seconds=2)) as http:
         probes = [asyncio.ensure_future(http.get("/readyz")) for _ in range(10)]
-        await begun.wait()
+        await look.begun.wait()
         ok(await http.post(LEASES, json={"queue": queue, "task": "draw"}), 201)
-        goes_on.set()
+        look.goes_on.set()
         assert {answer.status_code for answer in await asyncio.gather(*probes)} == {200}
 
 
