@@ -9,7 +9,7 @@ import psycopg
 _PARK = """
 create function public.park() returns trigger language plpgsql as $$
 begin
-  if exists (select from hwqueue.claim c where c.gang_id = new.gang_id) then
+  if exists (select from hwqueue.claim c where c.team_id = new.team_id) then
     perform pg_advisory_xact_lock(1);
   end if;
   return new;

@@ -519,7 +519,7 @@ create table hwqueue.lease (
   step_no int,
   item_no int,
   near_node uuid,
-  gang_id uuid,
+  team_id uuid,
   choice_id uuid,
   tenant text
 ) with (autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_scale_factor = 0.05,
@@ -542,7 +542,7 @@ comment on column hwqueue.lease.item_no is
   'items that its step has added; -1: the own lease of a step that has added items; null: of no such step';
 comment on column hwqueue.lease.near_node is
   'the node that its class prefers because its handler was suspended there; null: none for that reason';
-comment on column hwqueue.lease.gang_id is
+comment on column hwqueue.lease.team_id is
   'the gang that it starts with; its own id: it is of an everywhere task; null: it starts alone';
 comment on column hwqueue.lease.choice_id is 'the choice that it is an alternative of; null: of none';
 comment on column hwqueue.lease.tenant is 'that of the run whose step this is; null: a lease of its own';
@@ -667,7 +667,7 @@ create table hwqueue.claim (
   eligible_at timestamptz,
   is_awaited boolean not null default false,
   is_step boolean,
-  gang_id uuid,
+  team_id uuid,
   is_reserved boolean,
   is_earmark boolean,
   yields_at timestamptz
@@ -695,7 +695,7 @@ comment on column hwqueue.claim.is_awaited is 'a session listens for the end of 
 comment on column hwqueue.claim.is_step is
   'not null: the settlement continues a run (lease.run_id); false: of an item of a map; null: no run waits '
   'for this lease';
-comment on column hwqueue.claim.gang_id is 'as in lease: of an everywhere task the lease''s own id';
+comment on column hwqueue.claim.team_id is 'as in lease: of an everywhere task the lease''s own id';
 comment on column hwqueue.claim.is_reserved is
   'its node has not fetched it yet; null: it has, as every claim that a node has asked for';
 comment on column hwqueue.claim.is_earmark is
@@ -1542,7 +1542,7 @@ create index gang_finished on hwqueue.gang (finished_at) where finished_at is no
 create index gang_open on hwqueue.gang (state, created_at) where finished_at is null;
 create index gang_waiting on hwqueue.gang (rank, position)
   where state = 'waiting' or state = 'running' and missing > 0;
-comment on table hwqueue.gang is 'leases that start together: its members are the leases with its gang_id';
+comment on table hwqueue.gang is 'leases that start together: its members are the leases with its id as team_id';
 comment on column hwqueue.gang.rank is 'that of its first member: what starts first; then position';
 comment on column hwqueue.gang.members is
   'its leases, in the order of their ranks, from 0: the first is rank 0; leases may go before the gang does';
@@ -1571,23 +1571,23 @@ comment on column hwqueue.gang.step_no is 'which step of that run: its members a
 comment on column hwqueue.gang.earmark_after is 'it was earmarked for too long, and is not before then';
 
 -- Inserted by whatever ends, puts back or fetches a member, so that no such call waits for the gang.
-create table hwqueue.gang_change (
+create table hwqueue.team_change (
   change_id bigint generated always as identity,
-  gang_id uuid not null,
+  team_id uuid not null,
   retry_at timestamptz
 ) with (autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
-create index gang_change_gang on hwqueue.gang_change (gang_id);
-alter table hwqueue.gang_change add primary key (change_id);
-comment on table hwqueue.gang_change is
+create index team_change_team on hwqueue.team_change (team_id);
+alter table hwqueue.team_change add primary key (change_id);
+comment on table hwqueue.team_change is
   'a member was fetched, put back or has ended: reap updates the state of its gang';
-comment on column hwqueue.gang_change.gang_id is 'the gang; or a lease of an everywhere task, by its id';
-comment on column hwqueue.gang_change.retry_at is
+comment on column hwqueue.team_change.team_id is 'the gang; or a lease of an everywhere task, by its id';
+comment on column hwqueue.team_change.retry_at is
   'for a lease of an everywhere task that was put back: when it may run again';
 
 
 -- == Tasks on every node ==
 -- An everywhere task has one lease on each node that suits it. Its leases wait, are reserved and fetched as
--- members of gangs are. The gang_id of such a lease is its own id, so that gang_change says which one it was.
+-- members of gangs are. The team_id of such a lease is its own id, so that team_change says which one it was.
 
 create table hwqueue.everywhere (
   everywhere_id uuid not null,
@@ -2177,7 +2177,7 @@ create type hwqueue.spawn_request as (
   run_id uuid,
   step_no int,
   item_no int,
-  gang_id uuid,
+  team_id uuid,
   choice_id uuid,
   replaces jsonb,
   tenant text

@@ -176,7 +176,7 @@ begin
       select l.lease_id from unnest(changed) i
       cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
         select * from hwqueue.lease x where x.lease_id = i offset 0) l
-      where l.gang_id is null
+      where l.team_id is null
         and case when hwqueue.may_be_long(l.params)
           then hwqueue.text_bytes(l.params, v_queue.max_params_bytes)
           else octet_length(l.params::text) end <= v_queue.max_params_bytes

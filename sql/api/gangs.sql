@@ -46,7 +46,7 @@ begin
   end if;
   for v_index in 1 .. cardinality(v_spawns) loop
     v_spawns[v_index].available_at := 'infinity';
-    v_spawns[v_index].gang_id := v_gang.gang_id;
+    v_spawns[v_index].team_id := v_gang.gang_id;
   end loop;
   v_gang.size := cardinality(v_spawns);
   begin
@@ -238,7 +238,7 @@ begin
   select g.* into v_gang from hwqueue.gang g where g.gang_id = p_gang for no key update;
   if v_gang.finished_at is null and v_gang.state <> 'cancelling' then
     update hwqueue.gang g set state = 'cancelling', reason = p_reason where g.gang_id = p_gang;
-    insert into hwqueue.gang_change (gang_id) values (p_gang);
+    insert into hwqueue.team_change (team_id) values (p_gang);
     perform hwqueue.note_gang(v_gang, 'cancelling');
     return 'cancelling';
   end if;
@@ -261,7 +261,7 @@ declare
 begin
   perform hwqueue.require_claim(p_lease, p_token);
   select g.gang_id into v_gang_id from hwqueue.claim c
-  join hwqueue.gang g on g.gang_id = c.gang_id
+  join hwqueue.gang g on g.gang_id = c.team_id
   where c.lease_id = p_lease and c.claim_token = p_token;
   if v_gang_id is null then
     perform hwqueue.refuse('QHG01', format('lease %s is of no gang', p_lease), '{"gang_id": null}',

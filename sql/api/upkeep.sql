@@ -109,7 +109,7 @@ begin
     if p_unless_within = '0' or v_pruned_at > v_now or v_pruned_at <= v_now - (case when v_done.holds
         then p_unless_within else greatest(10 * p_unless_within, interval '1 minute') end) then
       -- events last, because readers of them wait for its lock
-      v_done := hwqueue.run_parts('prune', '{leases,old_runs,workflows,old_gangs,old_classes,nodes,silent,'
+      v_done := hwqueue.run_parts('prune', '{leases,old_runs,workflows,old_teams,old_classes,nodes,silent,'
         'unused,queues,old_terms,caches,deaths,deliveries,old_figures,events}', p_limit, v_done, v_now);
       update hwqueue.prune_cursor m set pruned_at = v_now where v_done.holds;
     end if;

@@ -383,8 +383,8 @@ begin
     insert into hwqueue.ready as r overriding system value select v_entry.*
     returning array[r.ctid] into picked.ctids;
   else
-    select p.n into v_first_moved from unnest(picked.ctids) with ordinality p(place, n)
-    where not exists (select from hwqueue.ready r where r.ctid = p.place) order by p.n limit 1;
+    select p.n into v_first_moved from unnest(picked.ctids) with ordinality p(row_ctid, n)
+    where not exists (select from hwqueue.ready r where r.ctid = p.row_ctid) order by p.n limit 1;
     if found then
       picked.ctids := picked.ctids[1 : v_first_moved - 1];
       some_moved := picked.ctids = '{}';

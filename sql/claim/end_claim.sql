@@ -35,9 +35,9 @@ declare
   v_message text;
   v_detail jsonb;
 begin
-  if p_claim.gang_id <> p_claim.lease_id and p_next is not null and hwqueue.is_left_behind(p_claim) then
+  if p_claim.team_id <> p_claim.lease_id and p_next is not null and hwqueue.is_left_behind(p_claim) then
     p_next := null;
-    p_error := coalesce(p_error, jsonb_build_object('reason', 'gang_goes_on', 'gang_id', p_claim.gang_id));
+    p_error := coalesce(p_error, jsonb_build_object('reason', 'gang_goes_on', 'gang_id', p_claim.team_id));
   end if;
   perform hwqueue.remove_claim(p_claim.lease_id);
   insert into hwqueue.attempt (lease_id, claim_token, attempt, node_id, outcome, claimed_at,
@@ -80,7 +80,7 @@ language sql stable
 as $$
   select p_claim.is_reserved is not true and exists (
     select from hwqueue.gang g
-    where g.gang_id = p_claim.gang_id and g.on_lost = 'continue'
+    where g.gang_id = p_claim.team_id and g.on_lost = 'continue'
       and (g.state = 'running' or g.state = 'reserved' and g.size - coalesce(g.min_size, g.size) >= (
         select count(*) filter (where s.state = 'scheduled')
                  + g.size * count(*) filter (where s.is_reserved or s.state = 'cancelled')
@@ -125,7 +125,7 @@ declare
   v_eligible_at timestamptz;
   v_is_awaited boolean;
   v_is_step boolean;
-  v_gang_id uuid;
+  v_team_id uuid;
 begin
   delete from hwqueue.claim c
   where c.lease_id = p_lease and c.claim_token = p_token
@@ -133,9 +133,9 @@ begin
     and (p_holds or c.xmax = '0' or hwqueue.is_unlocked(c.xmax))
     and (c.assignment is null or p_holds_node or hwqueue.lock_free_node(c.node_id))
   returning c.queue_id, c.node_id, c.attempt, c.claimed_at, c.assignment, c.term_deltas, c.eligible_at,
-    c.is_awaited, c.is_step, c.gang_id
+    c.is_awaited, c.is_step, c.team_id
   into v_queue_id, v_node_id, v_attempt, v_claimed_at, v_assignment, v_deltas, v_eligible_at, v_is_awaited,
-    v_is_step, v_gang_id;
+    v_is_step, v_team_id;
   if not found then
     return false;
   end if;
@@ -156,8 +156,8 @@ begin
   if v_is_awaited then
     perform hwqueue.notify_ended(array[p_lease]);
   end if;
-  if v_gang_id is not null then
-    insert into hwqueue.gang_change (gang_id) values (v_gang_id);
+  if v_team_id is not null then
+    insert into hwqueue.team_change (team_id) values (v_team_id);
   end if;
   if v_is_step is not null then  -- what follows in its run is left to the public call
     return hwqueue.note_ended(array[p_lease], 'completed', v_is_step) is not null;
@@ -184,7 +184,7 @@ declare
   v_awaited uuid[];
   v_of_runs uuid[];
   v_has_steps boolean;
-  v_gangs uuid[];
+  v_teams uuid[];
   v_nodes uuid[];
   v_assignments jsonb[];
 begin
@@ -199,7 +199,7 @@ begin
       and (p_settle = '[]' or octet_length(format('%s', p_settle -> (i.ordinal - 1) -> 'result')) <= (
         select q.max_result_bytes from hwqueue.queue q where q.queue_id = c.queue_id))
     returning i.ordinal, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.node_id, c.claimed_at,
-      c.assignment, c.eligible_at, c.is_awaited, c.is_step, c.gang_id
+      c.assignment, c.eligible_at, c.is_awaited, c.is_step, c.team_id
   ), noted as (
     insert into hwqueue.outcome (lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
       attempt, state, assignment, result, eligible_at, is_step)
@@ -212,10 +212,10 @@ begin
   select coalesce(array_agg(e.ordinal), '{}'), array_agg(e.lease_id) filter (where e.eligible_at is not null),
          array_agg(e.lease_id) filter (where e.is_awaited),
          array_agg(e.lease_id) filter (where e.is_step is not null), bool_or(e.is_step),
-         array_agg(distinct e.gang_id) filter (where e.gang_id is not null),
+         array_agg(distinct e.team_id) filter (where e.team_id is not null),
          array_agg(e.node_id) filter (where e.assignment is not null),
          array_agg(e.assignment) filter (where e.assignment is not null)
-  into v_done, v_gone, v_awaited, v_of_runs, v_has_steps, v_gangs, v_nodes, v_assignments from ended e;
+  into v_done, v_gone, v_awaited, v_of_runs, v_has_steps, v_teams, v_nodes, v_assignments from ended e;
   if v_nodes is not null then
     perform hwqueue.write_load(hwqueue.add_uses(hwqueue.read_load(n.node_id), n, u.assignments, -1))
     from (
@@ -232,8 +232,8 @@ begin
   if v_of_runs is not null then
     perform hwqueue.note_ended(v_of_runs, 'completed', v_has_steps);
   end if;
-  if v_gangs is not null then
-    insert into hwqueue.gang_change (gang_id) select g from unnest(v_gangs) g;
+  if v_teams is not null then
+    insert into hwqueue.team_change (team_id) select g from unnest(v_teams) g;
   end if;
   return v_done;
 end
@@ -351,7 +351,7 @@ end
 $$;
 
 -- Who hears of the end of a lease. A run hears by a list that lasts as long as the call (note_ended), a gang
--- by a row in gang_change, which a later reap reads. Those who wait for a lease are notified: await_leases
+-- by a row in team_change, which a later reap reads. Those who wait for a lease are notified: await_leases
 -- sets is_awaited in its claim and returns a payload; the settlement deletes that row, sees the flag, and
 -- sends the payload (notify_ended). So a claim that nobody waits for costs its settlement neither a statement
 -- nor a page. A notification may be lost, so a session that waits asks again now and then.
@@ -385,7 +385,7 @@ begin
     from unnest(p_leases) i
     cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
       select x.lease_id, x.queue_id, x.claimed_at, x.claim_token, x.node_id, x.attempt_count, x.deadline,
-             x.run_id, x.item_no, x.gang_id
+             x.run_id, x.item_no, x.team_id
       from hwqueue.lease x where x.lease_id = i offset 0) l
   ), written as (
     insert into hwqueue.outcome (lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
@@ -398,8 +398,8 @@ begin
            case when l.run_id is not null then true end
     from ended l
   ), changed as (
-    insert into hwqueue.gang_change (gang_id)
-    select distinct l.gang_id from ended l where l.gang_id is not null
+    insert into hwqueue.team_change (team_id)
+    select distinct l.team_id from ended l where l.team_id is not null
   )
   select array_agg(l.lease_id) as leases, bool_or(l.item_no is null) as has_steps into v_found
   from ended l where l.run_id is not null and not p_follows;

@@ -147,11 +147,11 @@ begin
   end if;
   loop
     v_seen := array(
-      select h.place
+      select h.row_ctid
       from unnest(p_classes) k(class_id)
       cross join lateral hwqueue.class_start(k.class_id, v_from) s
       cross join lateral (
-        select x.ctid as place, x.tier, x.rank, x.position from hwqueue.ready x
+        select x.ctid as row_ctid, x.tier, x.rank, x.position from hwqueue.ready x
         where x.class_id = k.class_id and (x.deadline is null or x.deadline > p_now)
           and (x.tier, x.rank, x.position) >= (s.tier, s.rank, s.position)
         order by x.tier, x.rank, x.position limit v_depth
@@ -218,11 +218,11 @@ begin
         from unnest(v_positions[v_first : v_last], v_classes[v_first : v_last])
              with ordinality f(position, class_id, ordinal)
         cross join lateral (  -- limit: one by one; a range and an order, which only the index by class has
-          select x.ctid as place from hwqueue.ready x
+          select x.ctid as row_ctid from hwqueue.ready x
           where x.class_id = f.class_id and x.tier = p_seen.tier and x.rank = p_seen.rank
             and x.position between f.position and f.position
           order by x.position limit 1) h
-        join hwqueue.ready r on r.ctid = h.place
+        join hwqueue.ready r on r.ctid = h.row_ctid
         where (r.class_id = f.class_id) is true  -- in a form that no index serves: read by ctid
         order by f.ordinal limit p_limit
         for update of r skip locked);
@@ -253,7 +253,7 @@ begin
           v_entry := hwqueue.lock_alternative(p_request, v_classes[v_first], p_seen, v_positions[v_first],
             v_positions[v_last], v_verdict.since, v_verdict.only_lease);
         else
-          select x.ctid as place, x.lease_id, x.claim_count into v_entry from hwqueue.ready x
+          select x.ctid as row_ctid, x.lease_id, x.claim_count into v_entry from hwqueue.ready x
           where x.class_id = v_classes[v_first] and x.tier = p_seen.tier and x.rank = p_seen.rank
             and x.position between v_positions[v_first] and v_positions[v_last]
             and (x.deadline is null or x.deadline > v_now)
@@ -261,8 +261,8 @@ begin
             and (v_verdict.only_lease is null or x.lease_id = v_verdict.only_lease)
           order by x.position limit 1 for update skip locked;
         end if;
-        if v_entry.place is not null then
-          ctids := array[v_entry.place];
+        if v_entry.row_ctid is not null then
+          ctids := array[v_entry.row_ctid];
           term_deltas := hwqueue.add_counts(v_verdict.term_deltas, 1);
           if v_verdict.is_named then
             perform hwqueue.wake_classes_of_lease(v_entry.lease_id);

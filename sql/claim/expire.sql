@@ -62,11 +62,11 @@ begin
     select m.scheduled_from from hwqueue.reap_cursor m order by m.version desc limit 1), '-infinity');
   with gone as (
     delete from hwqueue.scheduled s where s.ctid = any (array(
-      select d.place
+      select d.row_ctid
       -- each queue once: skip locked does not skip the session's own locks
       from (select distinct u.queue_id from unnest(p_queue_ids) u(queue_id)) q
       cross join lateral (
-        select x.ctid as place, x.available_at from hwqueue.scheduled x
+        select x.ctid as row_ctid, x.available_at from hwqueue.scheduled x
         where x.queue_id = q.queue_id and x.available_at >= v_from and x.available_at <= p_now
         order by x.available_at limit p_limit for update skip locked
       ) d

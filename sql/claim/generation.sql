@@ -153,7 +153,7 @@ declare
     v_last, (select max(r.position) from hwqueue.ready r),
     (select max(l.position) from hwqueue.claim c
      join hwqueue.lease l on l.lease_id = c.lease_id
-     where c.is_reserved and c.gang_id is null),
+     where c.is_reserved and c.team_id is null),
     (select max(m.position) from hwqueue.low_water w cross join lateral unnest(w.positions) m(position)),
     (select max(greatest(h.safe_position, h.drawn_position)) from hwqueue.position_horizon h));
   v_version bigint;

@@ -87,9 +87,9 @@ begin
   if v_lease.run_id is null then
     perform hwqueue.refuse('QHF06', format('lease %s is no step of a run', p_lease),
       jsonb_build_object('lease_id', p_lease), 'spawn leases of their own with spawn_leases');
-  elsif v_lease.gang_id is not null then
+  elsif v_lease.team_id is not null then
     perform hwqueue.refuse('QHF02', format('lease %s is a member of a gang step, to which nothing is added',
-        p_lease), jsonb_build_object('lease_id', p_lease, 'gang_id', v_lease.gang_id),
+        p_lease), jsonb_build_object('lease_id', p_lease, 'gang_id', v_lease.team_id),
       'return what is to be done, and let a map behind the gang step do it');
   end if;
   return v_lease;

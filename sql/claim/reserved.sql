@@ -53,10 +53,10 @@ begin
   select l.* into v_lease from hwqueue.lease l where l.lease_id = p_entry.lease_id;
   select c.* into v_class from hwqueue.placement_class c where c.class_id = p_entry.class_id;
   v_load := hwqueue.read_load(p_node);
-  select coalesce(bool_or(c.is_earmark and c.gang_id is distinct from v_lease.gang_id), false),
+  select coalesce(bool_or(c.is_earmark and c.team_id is distinct from v_lease.team_id), false),
          coalesce(array_agg(c.lease_id) filter (where case when p_without is not null
-           then c.lease_id <> all (p_without) when hwqueue.is_everywhere(v_lease.lease_id, v_lease.gang_id)
-           then hwqueue.is_everywhere(c.lease_id, c.gang_id) else c.gang_id = v_lease.gang_id end), '{}'),
+           then c.lease_id <> all (p_without) when hwqueue.is_everywhere(v_lease.lease_id, v_lease.team_id)
+           then hwqueue.is_everywhere(c.lease_id, c.team_id) else c.team_id = v_lease.team_id end), '{}'),
          count(*)
   into v_is_met, v_staying, v_claims
   from hwqueue.claim c where c.node_id = p_node;
@@ -105,12 +105,12 @@ begin
   delete from hwqueue.scheduled s
   where (s.queue_id, s.available_at, s.lease_id) = (p_entry.queue_id, p_entry.available_at, p_entry.lease_id);
   insert into hwqueue.claim (lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
-    attempt, claim_timeout, claimed_at, expires_at, check_at, assignment, term_deltas, login, gang_id,
+    attempt, claim_timeout, claimed_at, expires_at, check_at, assignment, term_deltas, login, team_id,
     eligible_at, is_reserved, is_earmark, is_step)
   select p_entry.lease_id, p_entry.queue_id, p_entry.class_id, p_node, s.node_epoch,
          hwqueue.next_token(hwqueue.current_generation(), p_entry.claim_count),
          p_entry.attempt_count + 1, q.claim_timeout, p_now, v_until, v_until, v_taken.assignment, v_deltas,
-         s.login, v_lease.gang_id, case when p_entry.held_by = 'time' and q.retain_completed = '0'
+         s.login, v_lease.team_id, case when p_entry.held_by = 'time' and q.retain_completed = '0'
            and v_lease.idempotency_key is null and v_lease.run_id is null  -- as grant_entries
            then greatest(v_lease.available_at, v_lease.created_at) end,
          true, case when p_hold is null then true end,
@@ -147,7 +147,7 @@ begin
     join hwqueue.queue q on q.queue_id = c.queue_id
     join hwqueue.lease l on l.lease_id = c.lease_id
     where c.node_id = p_request.node_id and c.is_reserved
-      and c.is_earmark is null and (c.expires_at > v_now or c.gang_id is null)
+      and c.is_earmark is null and (c.expires_at > v_now or c.team_id is null)
       and q.name = any (p_request.queues) and q.dropped_at is null and q.paused_at is null
       and (p_request.tasks is null or l.task_name = any (p_request.tasks))
     order by c.lease_id limit p_request.qty for update of c skip locked);
@@ -177,8 +177,8 @@ begin
     headers := v_lease.headers;
     return next;
   end loop;
-  insert into hwqueue.gang_change (gang_id)
-  select distinct c.gang_id from unnest(v_claims) c where c.gang_id is not null;
+  insert into hwqueue.team_change (team_id)
+  select distinct c.team_id from unnest(v_claims) c where c.team_id is not null;
   update hwqueue.node_state s set has_reserved = false
   where s.node_id = p_request.node_id and s.expands_until is null
     and not exists (

@@ -47,13 +47,13 @@ begin
         ctids := array(
           select r.ctid
           from (
-            select h.place
+            select h.row_ctid
             from unnest(v_group.classes) k(class_id)
             cross join lateral hwqueue.class_entries(k.class_id, p_from, v_seen.tier, v_seen.rank, v_depth,
               p_request.now) h
             order by h.position limit v_depth
           ) c
-          join hwqueue.ready r on r.ctid = c.place
+          join hwqueue.ready r on r.ctid = c.row_ctid
           -- the class again, under the lock: assign_target_class may have changed it. In a form that no
           -- index serves: read by ctid
           where (r.class_id = any (v_group.classes)) is true
@@ -96,7 +96,7 @@ $$;
 -- is read. Inlined.
 create or replace function hwqueue.class_entries(p_class_id bigint, p_from hwqueue.scan_starts,
   p_tier smallint, p_rank bigint, p_limit int, p_now timestamptz)
-returns table ("position" bigint, place tid)
+returns table ("position" bigint, row_ctid tid)
 language sql stable
 as $$
   select x.position, x.ctid from hwqueue.ready x

@@ -40,7 +40,7 @@ begin
     return;
   end if;
   with gone as (
-    delete from hwqueue.gang_change c where c.gang_id = v_row.lease_id returning c.retry_at
+    delete from hwqueue.team_change c where c.team_id = v_row.lease_id returning c.retry_at
   )
   select max(g.retry_at) into v_retry_at from gone g;
   v_state := hwqueue.lease_state(v_row.lease_id);
@@ -117,7 +117,7 @@ begin
   -- sizes were checked when it was defined: a policy that changed since stops no claim
   v_spawn := hwqueue.read_spawn(1, hwqueue.new_id(), p_everywhere.class_id, p_everywhere.task_name,
     p_everywhere.params, p_everywhere.options, 2147483647, p_now);
-  v_spawn.gang_id := v_spawn.lease_id;
+  v_spawn.team_id := v_spawn.lease_id;
   v_spawn.available_at := 'infinity';
   perform hwqueue.write_spawns(array[v_spawn], v_queue, p_now);
   insert into hwqueue.everywhere_node as r (everywhere_id, node_id, lease_id, failures)
@@ -240,7 +240,7 @@ begin
   end if;
   perform hwqueue.lease_ended(array[p_lease], 'cancelled', p_error,
     'cancelled: it is to run on no node any more', p_error);
-  delete from hwqueue.gang_change c where c.gang_id = p_lease;
+  delete from hwqueue.team_change c where c.team_id = p_lease;
   return true;
 end
 $$;

@@ -1,7 +1,7 @@
 -- Upkeep of everywhere tasks: what reap looks at, what prune deletes, what verify_invariants checks.
 --
 -- reap looks at nodes that have just registered (expand_node, as their first claims do), at those whose lease
--- was fetched, put back or has ended (gang_change), and at those that are due (everywhere_node.due_at), by
+-- was fetched, put back or has ended (team_change), and at those that are due (everywhere_node.due_at), by
 -- upkeep/teams; and in turn at all others (sweep_everywhere): nodes that were silent or cordoned while the
 -- everywhere task was spawned, or suit it since a taint is off. Example: a fleet of 10,000 nodes gets an
 -- everywhere task. Each call of reap takes as many nodes as it has time for, and says that there is more.
@@ -39,8 +39,8 @@ begin
     select e.everywhere_id, r.has_changed from hwqueue.everywhere e
     left join lateral (  -- a fence (offset 0): by key, whatever the statistics say
       select x.node_id, x.due_at, exists (
-               select from hwqueue.gang_change c
-               where c.gang_id = x.lease_id) as has_changed
+               select from hwqueue.team_change c
+               where c.team_id = x.lease_id) as has_changed
       from hwqueue.everywhere_node x
       where x.everywhere_id = e.everywhere_id and x.node_id = p_state.node_id offset 0) r on true
     where e.finished_at is null and p_state.expands_until > v_now
@@ -223,5 +223,5 @@ as $$
     delete from hwqueue.everywhere_node r using gone d where r.everywhere_id = d.everywhere_id
     returning r.lease_id
   )
-  delete from hwqueue.gang_change c using nodes r where c.gang_id = r.lease_id
+  delete from hwqueue.team_change c using nodes r where c.team_id = r.lease_id
 $$;

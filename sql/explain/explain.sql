@@ -138,12 +138,12 @@ begin
       then format('goes on in %s', hwqueue.span_words(p_lease.available_at - p_now))
       else format('waits for signal %s', to_json(v_wait.signal))
         || coalesce(', for ' || hwqueue.span_words(v_wait.waits_until - p_now) || ' at most', '') end;
-  elsif v_runs and p_claim.is_earmark and p_claim.gang_id is not null
-    or p_state = 'scheduled' and (p_lease.gang_id is not null or p_lease.available_at = 'infinity') then
-    headline := coalesce(hwqueue.team_words(p_lease.lease_id, p_lease.gang_id, p_now), 'scheduled');
-    code := case when not v_runs then code when hwqueue.is_everywhere(p_lease.lease_id, p_lease.gang_id)
+  elsif v_runs and p_claim.is_earmark and p_claim.team_id is not null
+    or p_state = 'scheduled' and (p_lease.team_id is not null or p_lease.available_at = 'infinity') then
+    headline := coalesce(hwqueue.team_words(p_lease.lease_id, p_lease.team_id, p_now), 'scheduled');
+    code := case when not v_runs then code when hwqueue.is_everywhere(p_lease.lease_id, p_lease.team_id)
       then 'everywhere_earmarked' else 'gang_earmarked' end;
-  elsif v_runs and p_claim.is_reserved and p_claim.gang_id is null then
+  elsif v_runs and p_claim.is_reserved and p_claim.team_id is null then
     code := 'reserved';
     headline := format('has room on %s, ', v_node) || case when p_claim.is_earmark
       then 'that is still in use: ' || coalesce(hwqueue.team_words(p_lease.lease_id, null, p_now), '')

@@ -7,13 +7,13 @@
 
 -- Says what a lease waits for that its gang, its everywhere task or its place holds; or, of one that is held
 -- back, the lease that is to take its place. Null: none does.
-create or replace function hwqueue.team_words(p_lease uuid, p_gang uuid, p_now timestamptz) returns text
+create or replace function hwqueue.team_words(p_lease uuid, p_team uuid, p_now timestamptz) returns text
 language sql stable
 as $$
   select coalesce((
     select format(case when g.state = 'running' and g.missing > 0 then 'waits to join gang %s of %s: '
       else 'waits for gang %s of %s: ' end, g.gang_id, g.size) || hwqueue.gang_wait_words(g)
-    from hwqueue.gang g where g.gang_id = p_gang), (
+    from hwqueue.gang g where g.gang_id = p_team), (
     select format('waits for node %s, for everywhere task %s: ', coalesce(n.name, r.node_id::text),
         r.everywhere_id) || case
       when r.due_at > p_now and r.reason is null then

@@ -108,12 +108,12 @@ begin
     from (
       select t.lease_id, t.turn, row_number() over (partition by t.node_id order by t.turn) as nth
       from (
-        select c.lease_id, c.node_id, row_number() over (order by c.gang_id is not null, l.tier desc,
+        select c.lease_id, c.node_id, row_number() over (order by c.team_id is not null, l.tier desc,
                  l.priority, c.claimed_at desc, c.lease_id desc) as turn
         from hwqueue.claim c
         join hwqueue.lease l on l.lease_id = c.lease_id
         where c.node_id = any (p_node_ids) and c.is_reserved is not true
-          and c.gang_id is distinct from c.lease_id
+          and c.team_id is distinct from c.lease_id
           and (v_tenants is null or hwqueue.is_own_lease(c.lease_id, v_tenants))) t) x
     where x.nth <= 50 order by x.turn);
 end

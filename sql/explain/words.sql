@@ -73,7 +73,7 @@ begin
     and s.ended_at is not null and (not v_step.is_any or e.wants = 'ended'
       or e.wants = case s.state when 'cancelled' then 'failed' else s.state end);
   return concat(case when p_lease.item_no is not null then format('%s %s of step %s, ',
-        case when p_lease.gang_id is null then 'item' else 'rank' end, p_lease.item_no, v_step.name) end,
+        case when p_lease.team_id is null then 'item' else 'rank' end, p_lease.item_no, v_step.name) end,
     case when v_step.runs_at_end is not null then format('released by the end of all other steps of run %s',
         v_run.run_id)
       else format('released %s ago by %s of run %s',

@@ -44,7 +44,7 @@ begin
   if v_waiting = 0 or v_waiting < (
       select count(*) from unnest(p_gang.members) m where hwqueue.lease_state(m) = 'scheduled')
     or p_gang.state = 'running' and exists (  -- look_at_gang goes first
-      select from hwqueue.gang_change c where c.gang_id = p_gang.gang_id) then
+      select from hwqueue.team_change c where c.team_id = p_gang.gang_id) then
     return 'gang_incomplete';
   end if;
   loop

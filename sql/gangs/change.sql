@@ -1,7 +1,7 @@
 -- What becomes of a gang when something happens to its members.
 --
 -- reap calls it (upkeep/teams). Whatever ends, puts back or fetches a member leaves a row in
--- gang_change, and waits for nobody. Example: member 2 of a running gang expires. Its end puts the lease back
+-- team_change, and waits for nobody. Example: member 2 of a running gang expires. Its end puts the lease back
 -- to wait for the gang, and leaves a change. The next tick finds one member waiting and three running, asks
 -- these to stop, and once all four wait it reserves room for them again. With a min_size of 3 the three go
 -- on, and the tick looks for room for the fourth. With on_lost continue its end is that of the lease, and the
@@ -71,7 +71,7 @@ begin
       and (g.rank > p_gang.rank
         or p_goes_on and ((g.rank, g.position) > (p_gang.rank, p_gang.position) or exists (
         select from hwqueue.claim c
-        join hwqueue.claim own on own.node_id = c.node_id and own.gang_id = p_gang.gang_id
+        join hwqueue.claim own on own.node_id = c.node_id and own.team_id = p_gang.gang_id
         where c.lease_id = any (g.members))))
     order by g.rank desc, g.position desc for no key update skip locked
   loop
@@ -108,7 +108,7 @@ declare
   v_fault text;
   v_starts_by timestamptz;
 begin
-  if exists (select from hwqueue.gang_change c where c.gang_id = p_gang.gang_id) then
+  if exists (select from hwqueue.team_change c where c.team_id = p_gang.gang_id) then
     return;  -- look_at_gang goes first
   end if;
   select coalesce(array_agg(c.lease_id), '{}'), case
@@ -202,7 +202,7 @@ language plpgsql stable
 as $$
 declare
   v_next text := case when p_gang.finished_at is null
-    and exists (select from hwqueue.gang_change c where c.gang_id = p_gang.gang_id)
+    and exists (select from hwqueue.team_change c where c.team_id = p_gang.gang_id)
     then (hwqueue.count_members(p_gang)).next_state end;
 begin
   if v_next in ('completed', 'failed', 'cancelled') then
@@ -231,7 +231,7 @@ declare
   v_is_ending boolean;  -- a member has completed: no other one joins
   v_leases uuid[];
 begin
-  delete from hwqueue.gang_change c where c.gang_id = p_gang.gang_id;
+  delete from hwqueue.team_change c where c.team_id = p_gang.gang_id;
   select c.* into v_found from hwqueue.count_members(p_gang) c;
   v_next := v_found.next_state;
   while v_next in ('cancelling', 'completed') and v_found.waiting > 0 loop
@@ -241,7 +241,7 @@ begin
       where (s.queue_id, s.available_at) = (p_gang.queue_id, 'infinity')
         and s.lease_id = any (p_gang.members) order by s.lease_id limit 100 for update skip locked);
     if v_leases = '{}' then  -- others hold them all: a later tick looks again
-      insert into hwqueue.gang_change (gang_id) values (p_gang.gang_id);
+      insert into hwqueue.team_change (team_id) values (p_gang.gang_id);
       exit;
     end if;
     delete from hwqueue.scheduled s where s.queue_id = p_gang.queue_id
@@ -328,7 +328,7 @@ begin
     where c.lease_id = any (p_gang.members) order by c.node_id
   loop
     if not hwqueue.lock_free_node(v_node_id) or hwqueue.is_time_up() then
-      insert into hwqueue.gang_change (gang_id) values (p_gang.gang_id);
+      insert into hwqueue.team_change (team_id) values (p_gang.gang_id);
       exit when hwqueue.is_time_up();
       continue;
     end if;
@@ -372,5 +372,5 @@ as $$
       order by g.gang_id for update skip locked))
     returning d.gang_id
   )
-  delete from hwqueue.gang_change c using gone d where c.gang_id = d.gang_id
+  delete from hwqueue.team_change c using gone d where c.team_id = d.gang_id
 $$;

@@ -43,7 +43,7 @@ begin
     order by g.gang_id for no key update skip locked
   loop
     update hwqueue.gang g set state = 'cancelling', reason = 'choice_taken' where g.gang_id = v_gang.gang_id;
-    insert into hwqueue.gang_change (gang_id) values (v_gang.gang_id);
+    insert into hwqueue.team_change (team_id) values (v_gang.gang_id);
     perform hwqueue.note_gang(v_gang, 'cancelling');
   end loop;
   update hwqueue.choice h set taken_at = null

@@ -182,7 +182,7 @@ as $$
   join hwqueue.lease l on l.lease_id = o.lease_id
   join hwqueue.placement_class k on k.class_id = l.class_id
   join hwqueue.placement_class own on own.class_id = p_lease.class_id
-  where p_row.service_id is not null and l.created_at < p_lease.created_at and l.gang_id is null
+  where p_row.service_id is not null and l.created_at < p_lease.created_at and l.team_id is null
     and l.run_id is null and k.tenant = own.tenant
     and not exists (select from hwqueue.replacement x where x.old_lease = o.lease_id)
     and not exists (select from hwqueue.replacement x where x.lease_id = o.lease_id)

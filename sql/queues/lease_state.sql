@@ -18,11 +18,11 @@ declare
 begin
   with gone as (
     delete from hwqueue.ready r where r.ctid = any (array(
-      select x.place
+      select x.row_ctid
       from unnest(p_leases) i(lease_id)
       join hwqueue.lease l on l.lease_id = i.lease_id
       cross join lateral (
-        select y.ctid as place from hwqueue.ready y
+        select y.ctid as row_ctid from hwqueue.ready y
         where y.queue_id = l.queue_id and y.tier = l.tier and y.rank = l.rank
           and y.position = l.position and y.lease_id = l.lease_id
         for update skip locked) x))
@@ -31,11 +31,11 @@ begin
   select array_agg(g.lease_id) into v_taken from gone g;
   with gone as (
     delete from hwqueue.scheduled r where r.ctid = any (array(
-      select x.place
+      select x.row_ctid
       from unnest(p_leases) i(lease_id)
       join hwqueue.lease l on l.lease_id = i.lease_id
       cross join lateral (
-        select y.ctid as place from hwqueue.scheduled y
+        select y.ctid as row_ctid from hwqueue.scheduled y
         where y.queue_id = l.queue_id and y.available_at = l.available_at and y.lease_id = l.lease_id
         for update skip locked) x))
     returning r.lease_id

@@ -61,13 +61,13 @@ $$;
 -- Locks: the entry and its choice, skip locked. Not idempotent.
 create or replace function hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint,
   p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamptz, p_lease uuid,
-  out place tid, out lease_id uuid, out claim_count int)
+  out row_ctid tid, out lease_id uuid, out claim_count int)
 language plpgsql volatile
 as $$
 declare
   v_choice uuid;
 begin
-  select x.ctid, x.lease_id, x.claim_count, h.choice_id into place, lease_id, claim_count, v_choice
+  select x.ctid, x.lease_id, x.claim_count, h.choice_id into row_ctid, lease_id, claim_count, v_choice
   from hwqueue.ready x
   join hwqueue.lease l on l.lease_id = x.lease_id
   join hwqueue.choice h on h.choice_id = l.choice_id

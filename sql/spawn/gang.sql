@@ -55,6 +55,6 @@ end
 $$;
 
 -- Whether a lease is of an everywhere task: a gang of one, which has the id of the lease.
-create or replace function hwqueue.is_everywhere(p_lease uuid, p_gang uuid) returns boolean
+create or replace function hwqueue.is_everywhere(p_lease uuid, p_team uuid) returns boolean
 language sql immutable parallel safe
-as $$ select p_gang = p_lease $$;
+as $$ select p_team = p_lease $$;

@@ -21,13 +21,13 @@ as $$
 declare
   v_holder uuid;
 begin
-  if p_lease.gang_id is not null then
-    perform hwqueue.refuse('QHG03', case when hwqueue.is_everywhere(p_lease.lease_id, p_lease.gang_id)
+  if p_lease.team_id is not null then
+    perform hwqueue.refuse('QHG03', case when hwqueue.is_everywhere(p_lease.lease_id, p_lease.team_id)
         then format('lease %s is of an everywhere task, whose leases share a queue', p_lease.lease_id)
         else format('lease %s is a member of gang %s, whose members share a queue', p_lease.lease_id,
-          p_lease.gang_id) end,
-      jsonb_build_object('lease_id', p_lease.lease_id, 'gang_id', p_lease.gang_id, 'field', 'changes.queue'),
-      case when hwqueue.is_everywhere(p_lease.lease_id, p_lease.gang_id)
+          p_lease.team_id) end,
+      jsonb_build_object('lease_id', p_lease.lease_id, 'gang_id', p_lease.team_id, 'field', 'changes.queue'),
+      case when hwqueue.is_everywhere(p_lease.lease_id, p_lease.team_id)
         then 'stop it, and spawn it into the other queue'
         else 'cancel the gang, and spawn it into the other queue' end);
   end if;
@@ -106,9 +106,9 @@ begin
   )
   select v_moved || coalesce(array_agg(t.lease_id), '{}') into v_moved from taken t;
   delete from hwqueue.idempotency i where i.ctid = any (array(
-    select x.place from unnest(v_keys) k
+    select x.row_ctid from unnest(v_keys) k
     cross join lateral (
-      select y.ctid as place from hwqueue.idempotency y
+      select y.ctid as row_ctid from hwqueue.idempotency y
       where y.tenant = k.tenant and y.queue_id = k.queue_id
         and y.idempotency_key = k.idempotency_key for update) x
     where k.lease_id = any (v_moved)));

@@ -71,7 +71,7 @@ begin
             select n.old_lease from chain i join hwqueue.replacement n on n.lease_id = i.lease_id
           )
           select i.lease_id from chain i) then 'waits for its place itself: a circle'
-        when o.gang_id is not null then 'is a member of a gang'
+        when o.team_id is not null then 'is a member of a gang'
         when o.run_id is not null then 'is a step of a run'
         when exists (
           select from hwqueue.replacement x where x.old_lease = r.old_lease and x.lease_id <> s.lease_id)

@@ -195,19 +195,19 @@ begin
     insert into hwqueue.scheduled (queue_id, tier, attempt_count, claim_count, held_by, rank, class_id,
       lease_id, available_at, deadline)
     select p_queue.queue_id, 0, 0, 0, (case when s.available_at < 'infinity' then 'time'
-        when s.replaces is not null then 'place' when s.gang_id = s.lease_id then 'node' else 'team' end
+        when s.replaces is not null then 'place' when s.team_id = s.lease_id then 'node' else 'team' end
       )::hwqueue.held_by, hwqueue.lease_rank(p_queue.ageing_step, coalesce(nullif(s.available_at, 'infinity'),
         p_now), s.priority), s.class_id, s.lease_id, s.available_at, s.deadline
     from unnest(p_spawns) s where s.available_at > p_now;
   end if;
   insert into hwqueue.lease (lease_id, queue_id, class_id, task_name, params, headers, priority,
     tier, rank, position, max_attempts, retry, claim_timeout, deadline, idempotency_key, available_at,
-    created_at, wire, run_id, step_no, item_no, gang_id, choice_id, tenant)
+    created_at, wire, run_id, step_no, item_no, team_id, choice_id, tenant)
   select s.lease_id, p_queue.queue_id, s.class_id, s.task_name, s.params, s.headers, s.priority, 0,
     hwqueue.lease_rank(p_queue.ageing_step, greatest(nullif(s.available_at, 'infinity'), p_now), s.priority),
     case when s.available_at <= p_now then s.position else 0 end, s.max_attempts, s.retry, s.claim_timeout,
     s.deadline, s.idempotency_key, s.available_at, p_now, s.wire, s.run_id, s.step_no,
-    s.item_no, s.gang_id, s.choice_id, s.tenant
+    s.item_no, s.team_id, s.choice_id, s.tenant
   from unnest(p_spawns) s;
 end
 $$;
@@ -229,11 +229,11 @@ declare
   v_position bigint := 0;
 begin
   select l.* into v_lease from hwqueue.lease l where l.lease_id = p_lease for no key update;
-  if v_lease.gang_id is not null then
-    insert into hwqueue.gang_change (gang_id, retry_at)
-    values (v_lease.gang_id, case when p_held_by is null then p_at end);
+  if v_lease.team_id is not null then
+    insert into hwqueue.team_change (team_id, retry_at)
+    values (v_lease.team_id, case when p_held_by is null then p_at end);
     p_at := 'infinity';
-    p_held_by := case when v_lease.gang_id = p_lease then 'node' else 'team' end;
+    p_held_by := case when v_lease.team_id = p_lease then 'node' else 'team' end;
   end if;
   if p_at > p_now then
     insert into hwqueue.scheduled (queue_id, tier, attempt_count, claim_count, held_by, rank, class_id,
@@ -307,7 +307,7 @@ $$;
 -- position.
 create or replace function hwqueue.is_assigned(p_claim hwqueue.claim, p_lease hwqueue.lease) returns boolean
 language sql immutable
-as $$ select p_claim.is_reserved and p_claim.gang_id is null and p_lease.position > 0 $$;
+as $$ select p_claim.is_reserved and p_claim.team_id is null and p_lease.position > 0 $$;
 
 -- Makes a lease claimable again that was taken out of line for a reservation, where it was: with its rank,
 -- its position, and since when it has been claimable. If another session holds the marks of its queue, it

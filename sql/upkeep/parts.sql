@@ -86,7 +86,7 @@ begin
       select x.ctid from hwqueue.traced_run x
       where x.finished_at < p_now - interval '1 hour'
       limit p_most for update skip locked));
-  when 'old_gangs' then
+  when 'old_teams' then
     perform hwqueue.prune_gangs(p_most), hwqueue.prune_everywhere(p_most),
       hwqueue.prune_choices(p_most, p_now);
     delete from hwqueue.postponed d where d.at <= p_now - interval '10 minutes';
@@ -135,14 +135,14 @@ begin
   when 'old_figures' then
     -- minutes older than a day, but for the last one: rows hold totals, and the next is read as what it adds
     delete from hwqueue.minute_stat m where m.ctid = any (array(
-      select o.place
+      select o.row_ctid
       from hwqueue.queue q
       cross join lateral (
         select x.minute from hwqueue.minute_stat x
         where x.queue_id = q.queue_id and x.minute < p_now - interval '1 day'
         order by x.minute desc limit 1) k
       cross join lateral (
-        select x.ctid as place from hwqueue.minute_stat x
+        select x.ctid as row_ctid from hwqueue.minute_stat x
         where x.queue_id = q.queue_id and x.minute < k.minute
         order by x.minute limit p_most for update skip locked) o
       limit p_most));

@@ -252,7 +252,7 @@ begin
       select from hwqueue.queue q
       where q.queue_id = v_gang.queue_id and q.paused_at is null and q.dropped_at is null) then
     return 'not_waiting';
-  elsif exists (select from hwqueue.gang_change c where c.gang_id = p_gang_id) then
+  elsif exists (select from hwqueue.team_change c where c.team_id = p_gang_id) then
     return 'busy';  -- look_at_gang goes first
   end if;
   return hwqueue.place_verdict(hwqueue.assemble_gang(v_gang, p_place, false, p_now));

@@ -373,14 +373,14 @@ create or replace function hwqueue.remove_leases(p_leases uuid[]) returns int
 language plpgsql volatile
 as $$
 declare
-  v_gangs uuid[] := array(select distinct l.gang_id from hwqueue.lease l where l.lease_id = any (p_leases));
+  v_teams uuid[] := array(select distinct l.team_id from hwqueue.lease l where l.lease_id = any (p_leases));
 begin
   if p_leases = '{}' then
     return 0;
   end if;
   delete from hwqueue.idempotency i where i.ctid = any (array(
-    select k.place from hwqueue.spawned_keys(p_leases) s cross join lateral (
-      select x.ctid as place from hwqueue.idempotency x
+    select k.row_ctid from hwqueue.spawned_keys(p_leases) s cross join lateral (
+      select x.ctid as row_ctid from hwqueue.idempotency x
       where x.tenant = s.tenant and x.queue_id = s.queue_id
         and x.idempotency_key = s.idempotency_key and x.lease_id = s.lease_id
       -- a spawn that takes over a unique key (take_unique_key) finds that its lease is gone
@@ -393,7 +393,7 @@ begin
   -- after the lease, whose row a report and new log lines hold
   delete from hwqueue.progress p where p.lease_id = any (p_leases);
   delete from hwqueue.attempt_log g where g.lease_id = any (p_leases);
-  perform hwqueue.prune_gangs(0, v_gangs);  -- prune may not come to them behind gangs that are kept
+  perform hwqueue.prune_gangs(0, v_teams);  -- prune may not come to them behind gangs that are kept
   return cardinality(p_leases);
 end
 $$;

@@ -123,7 +123,7 @@ as $$
            count(c.lease_id) filter (where c.is_step is distinct from false) as lost_claims
     from hwqueue.gang g
     cross join unnest(g.members) with ordinality k(lease_id, ordinality)
-    left join hwqueue.lease l on l.lease_id = k.lease_id and l.gang_id = g.gang_id
+    left join hwqueue.lease l on l.lease_id = k.lease_id and l.team_id = g.gang_id
       and l.run_id = s.run_id and l.step_no = s.step_no and l.item_no = k.ordinality - 1
     left join hwqueue.claim c on c.lease_id = k.lease_id
     where g.gang_id = hwqueue.gang_of_step(s.run_id, s.step_no)

@@ -508,7 +508,7 @@ begin
       where t.published_at is null and t.created_at >= p_from.terms_from
         and t.created_at < p_cursor.next_from order by t.created_at limit 1)),
     least(case when v_ended then p_cursor.next_change else p_cursor.changes_from end, (
-      select g.change_id from hwqueue.gang_change g where g.change_id >= p_from.changes_from
+      select g.change_id from hwqueue.team_change g where g.change_id >= p_from.changes_from
         and g.change_id < p_cursor.next_change order by g.change_id limit 1)),
     least(case when v_ended then p_cursor.next_arrival else p_cursor.kept_from end, (
       select a.arrival_id from hwqueue.arrival a where a.arrival_id >= p_from.kept_from
@@ -522,7 +522,7 @@ begin
   end if;
   if v_ended or v_is_foreign then
     v_next.next_from := p_now;
-    v_next.next_change := (select s.last_value from hwqueue.gang_change_change_id_seq s);
+    v_next.next_change := (select s.last_value from hwqueue.team_change_change_id_seq s);
     v_next.next_arrival := (select s.last_value from hwqueue.arrival_arrival_id_seq s);
     v_next.next_after_xid := pg_current_xact_id();
   end if;

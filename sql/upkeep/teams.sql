@@ -43,8 +43,8 @@ begin
       exception when query_canceled or others then  -- undone alone, and the others go on
         perform hwqueue.postpone(v_kind, v_id, sqlstate, sqlerrm, p_now);
         update hwqueue.gang g set reason = 'upkeep_postponed' where v_look = 'gang' and g.gang_id = v_id;
-        with late as (delete from hwqueue.gang_change c where v_look = 'gang change' and c.gang_id = v_id)
-        insert into hwqueue.gang_change (gang_id) select v_id where v_look = 'gang change';  -- behind others'
+        with late as (delete from hwqueue.team_change c where v_look = 'gang change' and c.team_id = v_id)
+        insert into hwqueue.team_change (team_id) select v_id where v_look = 'gang change';  -- behind others'
       end;
       v_is_cut := cardinality(v_seen) >= p_limit and v_look <> 'gang earmark'
         or clock_timestamp() >= v_until or hwqueue.is_time_up();
@@ -80,12 +80,12 @@ as $$
   ), few as materialized (select count(*) <= 200 * p_limit as are_all from due)
   select d.team_id
   from (
-    (select x.gang_id, g.tenant, null::timestamptz, 0::bigint, x.change_id
-     from hwqueue.gang_change x
+    (select x.team_id, g.tenant, null::timestamptz, 0::bigint, x.change_id
+     from hwqueue.team_change x
      cross join lateral (  -- without one it is of an everywhere task
-       select y.tenant from hwqueue.gang y where y.gang_id = x.gang_id offset 0) g
+       select y.tenant from hwqueue.gang y where y.gang_id = x.team_id offset 0) g
      where p_look = 'gang change' and x.change_id >= p_from.changes_from
-       and x.gang_id not in (select o.item from off o) order by x.change_id limit 200 * p_limit)
+       and x.team_id not in (select o.item from off o) order by x.change_id limit 200 * p_limit)
     union all
     select g.gang_id, g.tenant, null, g.rank, g.position from hwqueue.gang g
     where p_look = 'gang earmark' and g.state = 'earmarked'
@@ -118,9 +118,9 @@ as $$
     (select s.node_id, '', null, 0, 0 from hwqueue.node_state s
      where p_look = 'everywhere node' and s.expands_until is not null order by s.node_id limit p_limit)
     union all
-    (select x.gang_id, 'change', null, 0, x.change_id from hwqueue.gang_change x
+    (select x.team_id, 'change', null, 0, x.change_id from hwqueue.team_change x
      where p_look = 'everywhere' and x.change_id >= p_from.changes_from
-       and not exists (select from hwqueue.gang g where g.gang_id = x.gang_id)
+       and not exists (select from hwqueue.gang g where g.gang_id = x.team_id)
      order by x.change_id limit p_limit)
     union all
     (select r.lease_id, 'due', r.due_at, 0, 0 from hwqueue.everywhere_node r
@@ -152,7 +152,7 @@ begin
       return hwqueue.look_if_free(v_everywhere, v_node, p_now);
     end if;
     -- it belongs to no node, because it was requeued after another one had followed it
-    delete from hwqueue.gang_change c where c.gang_id = p_id;
+    delete from hwqueue.team_change c where c.team_id = p_id;
     perform hwqueue.cancel_reserved_entry(p_id, jsonb_build_object('reason', 'everywhere_replaced'));
   when 'everywhere node' then
     perform hwqueue.expand_node(s.state) from (
@@ -178,12 +178,12 @@ create or replace function hwqueue.broken_teams() returns table (rule text, subj
 language sql stable
 as $$
   -- a member that waits is where no claim finds it
-  select 'gang_entry', l.lease_id, jsonb_build_object('gang_id', l.gang_id,
+  select 'gang_entry', l.lease_id, jsonb_build_object('gang_id', l.team_id,
          'is_ready', r.lease_id is not null, 'scheduled_for', s.available_at)
   from hwqueue.lease l
   left join hwqueue.ready r on r.class_id = l.class_id and r.lease_id = l.lease_id
   left join hwqueue.scheduled s on s.lease_id = l.lease_id
-  where l.gang_id is not null and (r.lease_id is not null or s.held_by not in ('team', 'node'))
+  where l.team_id is not null and (r.lease_id is not null or s.held_by not in ('team', 'node'))
   union all
   -- a gang that waits holds nothing; one that is reserved or runs holds room for all members that it needs,
   -- and knows how many others it lacks; it lacks one for good only if it goes on without it
@@ -195,7 +195,7 @@ as $$
            count(*) filter (where x.state = 'claimed') as claimed,
            count(*) filter (where x.state in ('failed', 'cancelled')) as lost
     from (select hwqueue.lease_state(k) as state from unnest(g.members) k) x) m
-  where not exists (select from hwqueue.gang_change c where c.gang_id = g.gang_id)
+  where not exists (select from hwqueue.team_change c where c.team_id = g.gang_id)
     and case when g.state = 'waiting' then m.claimed > 0 and (g.on_lost <> 'replace' or g.started_at is null)
              when g.state in ('earmarked', 'reserved', 'running')
                then m.waiting > hwqueue.may_be_missing(g) or m.waiting <> g.missing or m.claimed = 0
@@ -204,9 +204,9 @@ as $$
              when g.finished_at is not null then m.waiting + m.claimed > 0
              else false end
   union all
-  select 'gang_reserved', c.lease_id, jsonb_build_object('node_id', c.node_id, 'gang_id', c.gang_id)
+  select 'gang_reserved', c.lease_id, jsonb_build_object('node_id', c.node_id, 'gang_id', c.team_id)
   from hwqueue.claim c join hwqueue.node_state s on s.node_id = c.node_id
-  where c.is_reserved and (not s.has_reserved or c.gang_id is null and not exists (
+  where c.is_reserved and (not s.has_reserved or c.team_id is null and not exists (
       select from hwqueue.replacement r where r.lease_id = c.lease_id)
     and not exists (
       select from hwqueue.lease l where l.lease_id = c.lease_id and hwqueue.is_assigned(c, l)))
@@ -218,27 +218,27 @@ as $$
   cross join lateral (
     select count(c.is_earmark) as earmarks, count(*) as claims
     from hwqueue.claim c where c.lease_id = any (g.members)) m
-  where g.finished_at is null and not exists (select from hwqueue.gang_change c where c.gang_id = g.gang_id)
+  where g.finished_at is null and not exists (select from hwqueue.team_change c where c.team_id = g.gang_id)
     and case g.state when 'earmarked' then m.earmarks = 0 or m.earmarks < m.claims
         when 'cancelling' then false when 'stopping' then false else m.earmarks > 0 end
   union all
   -- a node is kept for one gang at a time, and its claims look for what is reserved
-  select 'gang_earmark', c.node_id, jsonb_build_object('gangs', jsonb_agg(distinct c.gang_id),
+  select 'gang_earmark', c.node_id, jsonb_build_object('gangs', jsonb_agg(distinct c.team_id),
          'has_reserved', bool_and(s.has_reserved))
   from hwqueue.claim c
   join hwqueue.node_state s on s.node_id = c.node_id
   where c.is_earmark
   group by c.node_id
-  having count(distinct c.gang_id) > 1 or not bool_and(s.has_reserved and c.is_reserved is true)
+  having count(distinct c.team_id) > 1 or not bool_and(s.has_reserved and c.is_reserved is true)
   union all
   -- a node has at most one open lease of an everywhere task: another one would be in no row
   select 'everywhere_lease', l.lease_id, jsonb_build_object('state', s.state)
   from hwqueue.lease l
   cross join lateral (select hwqueue.lease_state(l.lease_id) as state) s
-  where hwqueue.is_everywhere(l.lease_id, l.gang_id) and s.state in ('scheduled', 'pending', 'claimed')
+  where hwqueue.is_everywhere(l.lease_id, l.team_id) and s.state in ('scheduled', 'pending', 'claimed')
     and not exists (select from hwqueue.everywhere_node r where r.lease_id = l.lease_id)
     and not exists (
-      select from hwqueue.gang_change c where c.gang_id = l.lease_id)
+      select from hwqueue.team_change c where c.team_id = l.lease_id)
   union all
   -- and runs there alone
   select 'everywhere_node', r.lease_id, jsonb_build_object('node_id', c.node_id, 'expected', r.node_id)
@@ -269,7 +269,7 @@ as $$
   select 'choice_class', l.lease_id, jsonb_build_object('one_of', l.choice_id, 'class_id', l.class_id)
   from hwqueue.lease l join hwqueue.placement_class c on c.class_id = l.class_id
   left join hwqueue.choice h on h.choice_id = l.choice_id
-  where l.gang_id is null and (c.is_choice <> (l.choice_id is not null)
+  where l.team_id is null and (c.is_choice <> (l.choice_id is not null)
       or c.is_choice and (l.lease_id = any (h.members)) is not true)
   union all
   -- what a place holds back something will end

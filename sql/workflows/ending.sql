@@ -55,10 +55,10 @@ begin
     -- others have left is folded when the window is, and by each of the last items
     update hwqueue.tally t set arrived = t.arrived + 1
     from (
-      select x.place
+      select x.row_ctid
       from hwqueue.lease l
       cross join lateral (  -- by key, whatever the statistics say
-        select y.ctid as place from hwqueue.tally y
+        select y.ctid as row_ctid from hwqueue.tally y
         where y.run_id = l.run_id and y.step_no = l.step_no and y.part > 0
           and y.need - y.arrived - 1 > y.low and y.arrived % 64 < 63  -- else arrive renews it
           and y.unmet = 0 and (y.low > 0 or y.need - y.arrived > 64 or not exists (
@@ -66,7 +66,7 @@ begin
             where a.run_id = y.run_id and a.step_no = y.step_no and a.kind = 'item'))
         order by y.part desc limit 1 for no key update of y skip locked) x
       where l.lease_id = v_words[5]::uuid) k
-    where t.ctid = k.place;  -- not one that was written after this statement began
+    where t.ctid = k.row_ctid;  -- not one that was written after this statement began
     if not found then
       -- mostly another session holds the tally: then this leaves the count, else it holds the tally
       insert into hwqueue.arrival (run_id, step_no, kind, arrived, at, tenant)

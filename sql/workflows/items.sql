@@ -84,7 +84,7 @@ $$;
 create or replace function hwqueue.gang_of_step(p_run uuid, p_step int) returns uuid
 language sql stable
 as $$
-  select l.gang_id from hwqueue.lease l
+  select l.team_id from hwqueue.lease l
   where l.run_id = p_run and l.step_no = p_step and l.item_no = 0
 $$;
 
@@ -306,7 +306,7 @@ begin
   bad := '{}';
   reasons := '{}';
   if p_gang is not null then
-    v_request.gang_id := p_gang;
+    v_request.team_id := p_gang;
     v_request.available_at := 'infinity';
     v_headers := v_headers || jsonb_build_object('gang_id', p_gang, 'gang_size', p_map.items);
   end if;

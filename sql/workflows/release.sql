@@ -47,7 +47,7 @@ begin
     update hwqueue.step s
     set state = case when v_holds then 'held' else 'running' end, reason = null, error = null, ended_at = null
     from (
-      select x.ctid as place, x.step_no, x.lease_id, x.class_id, x.queue_id, x.own, d.*,
+      select x.ctid as row_ctid, x.step_no, x.lease_id, x.class_id, x.queue_id, x.own, d.*,
              (select q from hwqueue.queue q where q.queue_id = x.queue_id and q.dropped_at is null) as queue,
              (select t.defaults from hwqueue.task t
               where t.name = d.task_name) as defaults
@@ -58,7 +58,7 @@ begin
         where y.workflow_id = p_run.workflow_id and y.step_no = x.step_no offset 0) d
       where x.run_id = p_run.run_id and x.step_no = any (v_due) and x.state in ('waiting', 'held')
       order by x.queue_id, x.step_no for no key update of x skip locked) u
-    where s.ctid = u.place
+    where s.ctid = u.row_ctid
     returning u.*
   loop
     if (v_item.reads is not null or v_item.kind = 'map') and not v_holds and hwqueue.has_bound_enough() then

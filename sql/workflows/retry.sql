@@ -266,9 +266,9 @@ begin
     set arrived = u.arrived, unmet = u.unmet, failed = 0, skipped = 0, is_decided = u.begins is not null
     from due u
     cross join lateral (
-      select x.ctid as place from hwqueue.tally x
+      select x.ctid as row_ctid from hwqueue.tally x
       where x.run_id = p_run.run_id and x.step_no = u.step_no and x.part = 0 for no key update offset 0) k
-    where t.ctid = k.place
+    where t.ctid = k.row_ctid
   )
   select coalesce(array_agg(u.step_no) filter (where u.begins), '{}') as released,
          coalesce(array_agg(u.step_no) filter (where not u.begins), '{}') as skipped

@@ -47,7 +47,7 @@ def classes(api: Api) -> list[int]:
     rows = api.rows("spawn_gang", queue=api.queue(), members=Jsonb(members), options={})
     [gang_id] = {row["gang_id"] for row in rows}
     ids: list[int] = api.one(
-        "select array_agg(l.class_id) from hwqueue.lease l where l.gang_id = %s", gang_id
+        "select array_agg(l.class_id) from hwqueue.lease l where l.team_id = %s", gang_id
     )
     return ids
 

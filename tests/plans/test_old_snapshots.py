@@ -149,10 +149,10 @@ def test_asking_who_is_about_to_leave(api: Api, conn: psycopg.Connection) -> Non
 
 # Rows of the tables that upkeep hands out from, as calls write them; and how they go.
 CAME_AND_WENT = {
-    "reap: gang_change": """
-      insert into hwqueue.gang_change (gang_id)
+    "reap: team_change": """
+      insert into hwqueue.team_change (team_id)
       select gen_random_uuid() from generate_series(1, %(many)s);
-      delete from hwqueue.gang_change""",
+      delete from hwqueue.team_change""",
     "reap: choice": """
       insert into hwqueue.choice (choice_id, tenant, members, taken, taken_at, checked_at)
       select gen_random_uuid(), '', '{}', gen_random_uuid(), clock_timestamp(), 'infinity'

@@ -33,11 +33,11 @@ _HALF = """
   from storm.handler h
   join hwqueue.claim c on c.lease_id = h.lease_id and c.claim_token = h.claim_token
   join hwqueue.gang g on g.gang_id = h.gang_id and g.state not in ('stopping', 'cancelling')
-  join hwqueue.lease m on m.gang_id = h.gang_id
+  join hwqueue.lease m on m.team_id = h.gang_id
   left join hwqueue.claim o on o.lease_id = m.lease_id
   where c.stop_requested_at is null and c.expires_at > hwqueue.clock()
     and (o.is_reserved or exists (select from hwqueue.scheduled s where s.lease_id = m.lease_id))
-    and not exists (select from hwqueue.gang_change x where x.gang_id = h.gang_id)
+    and not exists (select from hwqueue.team_change x where x.team_id = h.gang_id)
 """
 _OTHERS = """
   select count(*) from pg_stat_activity

@@ -152,7 +152,7 @@ def test_idle_devices_are_taken_first(api: Api, pairs: list[Node], each: int) ->
     first, second = (api.running(queue, wide, **wished) for _ in range(2))
     gang_id = waiting(api, queue, 2, wished | {"placement": {"resources": {"gpu": each}}})
     kept = """select jsonb_array_elements(assignment -> 'gpus') ->> 'resource_id'
-              from hwqueue.claim where gang_id = %s"""
+              from hwqueue.claim where team_id = %s"""
     held = [claim["assignment"]["gpus"][0]["resource_id"] for claim in (first, second)]
     [awaited] = {device for (device,) in api.conn.execute(kept, [gang_id])} & set(held)
     blocker, other = (first, second) if awaited == held[0] else (second, first)
@@ -374,8 +374,8 @@ def test_a_claim_of_another_node_asks_nothing(api: Api, queue: str, pairs: list[
     [
         "update hwqueue.claim set is_earmark = null where lease_id = %s",
         "update hwqueue.gang set state = 'reserved' where gang_id ="
-        " (select gang_id from hwqueue.claim where lease_id = %s)",
-        "update hwqueue.claim set gang_id = gen_random_uuid() where lease_id = %s",
+        " (select team_id from hwqueue.claim where lease_id = %s)",
+        "update hwqueue.claim set team_id = gen_random_uuid() where lease_id = %s",
     ],
 )
 def test_what_verify_invariants_finds(api: Api, pairs: list[Node], broken: LiteralString) -> None:

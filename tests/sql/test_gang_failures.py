@@ -396,7 +396,7 @@ def test_a_gang_goes_though_those_before_it_are_kept(api: Api, racks: list[Node]
     clock.advance(timedelta(days=60))
     for _ in looks():
         api.rows("prune", limit=1)
-        if api.conn.execute("select from hwqueue.lease where gang_id = %s", [job.id]).rowcount == 0:
+        if api.conn.execute("select from hwqueue.lease where team_id = %s", [job.id]).rowcount == 0:
             break
     api.refused("QHG01", "get_gang", gang=job.id)
     assert kept.state == "cancelled"

@@ -31,7 +31,7 @@ OF_REAP = [
     *("everywhere", "choices", "gangs", "replacements"),
 ]
 OF_PRUNE = [
-    *("leases", "old_runs", "workflows", "old_gangs", "old_classes", "nodes", "silent"),
+    *("leases", "old_runs", "workflows", "old_teams", "old_classes", "nodes", "silent"),
     *("unused", "queues", "old_terms", "caches", "deaths", "deliveries", "old_figures", "events"),
 ]
 

@@ -92,10 +92,10 @@ def key_of(seen: Seen, memory: float) -> Key:
         if table not in LEFT_OUT
     }
     # a gang that has changed twice is looked at once
-    tables["gang_change"] = sorted(
+    tables["team_change"] = sorted(
         {
-            f"{drawn.get(row['gang_id'], row['gang_id'])} {normal('retry_at', row['retry_at'])}"
-            for row in seen.rows["gang_change"]
+            f"{drawn.get(row['team_id'], row['team_id'])} {normal('retry_at', row['retry_at'])}"
+            for row in seen.rows["team_change"]
         }
     )
     return tuple((table, tuple(rows)) for table, rows in tables.items())
@@ -114,7 +114,7 @@ def _drawn(seen: Seen) -> dict[Any, str]:
 
 
 def _named(row: Row, drawn: dict[Any, str]) -> Row:
-    return {column: drawn[row[column]] for column in ("lease_id", "gang_id") if row.get(column) in drawn}
+    return {column: drawn[row[column]] for column in ("lease_id", "team_id") if row.get(column) in drawn}
 
 
 def _told(table: str, row: Row, seen: Seen, memory: float) -> Row:

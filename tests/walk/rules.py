@@ -20,7 +20,7 @@ _VERIFY = """
 _READY = """
   select c.lease_id, g.ready from hwqueue.claim c
   cross join lateral hwqueue.gang_status(c.lease_id, c.claim_token) g
-  where c.gang_id is not null and c.is_reserved is not true
+  where c.team_id is not null and c.is_reserved is not true
 """
 
 

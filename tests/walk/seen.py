@@ -144,7 +144,7 @@ class Seen:
     @cached_property
     def gangs(self) -> dict[UUID, GangSeen]:
         """Every gang, whatever its state."""
-        changed = {row["gang_id"] for row in self.rows["gang_change"]}
+        changed = {row["team_id"] for row in self.rows["team_change"]}
         return {
             UUID(row["gang_id"]): GangSeen(
                 state=row["state"],
@@ -352,7 +352,7 @@ def _waiting(state: str, row: Row, record: Row) -> LeaseSeen:
         most=record["most"],
         deadline=_time(row["deadline"]),
         due=time(row["eligible_at" if state == "pending" else "available_at"]),
-        gang=_uuid(record["gang_id"]),
+        gang=_uuid(record["team_id"]),
     )
 
 
@@ -371,7 +371,7 @@ def _claimed(row: Row, record: Row) -> LeaseSeen:
         expires_at=time(row["expires_at"]),
         stop_at=_time(row["stop_requested_at"]),
         stop_reason=row["stop_reason"],
-        gang=_uuid(record["gang_id"]),
+        gang=_uuid(record["team_id"]),
     )
 
 
@@ -383,7 +383,7 @@ def _finished(row: Row, record: Row) -> LeaseSeen:
         priority=record["priority"],
         most=record["most"],
         deadline=_time(record["deadline"]),
-        gang=_uuid(record["gang_id"]),
+        gang=_uuid(record["team_id"]),
     )
 
 

@@ -11,7 +11,7 @@ Expected = dict[UUID, LeaseSeen]
 # when upkeep looks again at what it starts or ends, and when a planner does not lead any more
 _AWAITED = (
     ("everywhere_node", "due_at"),
-    ("gang_change", "retry_at"),
+    ("team_change", "retry_at"),
     ("replacement", "next_try_at"),
     ("planner", "expires_at"),
 )
