@@ -269,7 +269,7 @@ CREATE TYPE hwqueue.spawn_request AS (
 	run_id uuid,
 	step_no integer,
 	item_no integer,
-	gang_id uuid,
+	team_id uuid,
 	choice_id uuid,
 	replaces jsonb,
 	tenant text
@@ -984,7 +984,7 @@ CREATE TABLE hwqueue.gang (
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
 
-COMMENT ON TABLE hwqueue.gang IS 'leases that start together: its members are the leases with its gang_id';
+COMMENT ON TABLE hwqueue.gang IS 'leases that start together: its members are the leases with its id as team_id';
 
 COMMENT ON COLUMN hwqueue.gang.rank IS 'that of its first member: what starts first; then position';
 
@@ -1106,7 +1106,7 @@ CREATE TABLE hwqueue.lease (
     step_no integer,
     item_no integer,
     near_node uuid,
-    gang_id uuid,
+    team_id uuid,
     choice_id uuid,
     tenant text
 )
@@ -1126,7 +1126,7 @@ COMMENT ON COLUMN hwqueue.lease.item_no IS 'its place in the list of a map, from
 
 COMMENT ON COLUMN hwqueue.lease.near_node IS 'the node that its class prefers because its handler was suspended there; null: none for that reason';
 
-COMMENT ON COLUMN hwqueue.lease.gang_id IS 'the gang that it starts with; its own id: it is of an everywhere task; null: it starts alone';
+COMMENT ON COLUMN hwqueue.lease.team_id IS 'the gang that it starts with; its own id: it is of an everywhere task; null: it starts alone';
 
 COMMENT ON COLUMN hwqueue.lease.choice_id IS 'the choice that it is an alternative of; null: of none';
 
@@ -1369,7 +1369,7 @@ CREATE TABLE hwqueue.claim (
     eligible_at timestamp with time zone,
     is_awaited boolean DEFAULT false NOT NULL,
     is_step boolean,
-    gang_id uuid,
+    team_id uuid,
     is_reserved boolean,
     is_earmark boolean,
     yields_at timestamp with time zone
@@ -1394,7 +1394,7 @@ COMMENT ON COLUMN hwqueue.claim.is_awaited IS 'a session listens for the end of 
 
 COMMENT ON COLUMN hwqueue.claim.is_step IS 'not null: the settlement continues a run (lease.run_id); false: of an item of a map; null: no run waits for this lease';
 
-COMMENT ON COLUMN hwqueue.claim.gang_id IS 'as in lease: of an everywhere task the lease''s own id';
+COMMENT ON COLUMN hwqueue.claim.team_id IS 'as in lease: of an everywhere task the lease''s own id';
 
 COMMENT ON COLUMN hwqueue.claim.is_reserved IS 'its node has not fetched it yet; null: it has, as every claim that a node has asked for';
 
@@ -1788,7 +1788,7 @@ CREATE FUNCTION hwqueue.class_changes(p_changes jsonb) RETURNS text[]
 CREATE FUNCTION hwqueue.class_digest(p_content hwqueue.class_content) RETURNS bytea
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.class_entries(p_class_id bigint, p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone) RETURNS TABLE("position" bigint, place tid)
+CREATE FUNCTION hwqueue.class_entries(p_class_id bigint, p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone) RETURNS TABLE("position" bigint, row_ctid tid)
     LANGUAGE sql STABLE;
 
 CREATE TABLE hwqueue.class_fleet (
@@ -2836,7 +2836,7 @@ CREATE FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_fleet, p_open bit var
 CREATE FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamp with time zone, p_xid xid) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.is_everywhere(p_lease uuid, p_gang uuid) RETURNS boolean
+CREATE FUNCTION hwqueue.is_everywhere(p_lease uuid, p_team uuid) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.is_idle(p_kind text) RETURNS boolean
@@ -3216,7 +3216,7 @@ CREATE FUNCTION hwqueue.listed_origins(p_run hwqueue.run) RETURNS jsonb
 CREATE FUNCTION hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.node_load) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, OUT place tid, OUT lease_id uuid, OUT claim_count integer) RETURNS record
+CREATE FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, OUT row_ctid tid, OUT lease_id uuid, OUT claim_count integer) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lock_at_head(p_request hwqueue.claim_request, p_head hwqueue.queue_head, p_limit integer) RETURNS tid[]
@@ -5051,7 +5051,7 @@ CREATE FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid) RETURNS bi
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on';
 
-CREATE FUNCTION hwqueue.team_words(p_lease uuid, p_gang uuid, p_now timestamp with time zone) RETURNS text
+CREATE FUNCTION hwqueue.team_words(p_lease uuid, p_team uuid, p_now timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.term_anchors(p_spec jsonb) RETURNS text[]
@@ -5797,28 +5797,6 @@ CREATE SEQUENCE hwqueue.event_number
     NO MAXVALUE
     CACHE 1;
 
-CREATE TABLE hwqueue.gang_change (
-    change_id bigint NOT NULL,
-    gang_id uuid NOT NULL,
-    retry_at timestamp with time zone
-)
-WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
-
-COMMENT ON TABLE hwqueue.gang_change IS 'a member was fetched, put back or has ended: reap updates the state of its gang';
-
-COMMENT ON COLUMN hwqueue.gang_change.gang_id IS 'the gang; or a lease of an everywhere task, by its id';
-
-COMMENT ON COLUMN hwqueue.gang_change.retry_at IS 'for a lease of an everywhere task that was put back: when it may run again';
-
-ALTER TABLE hwqueue.gang_change ALTER COLUMN change_id ADD GENERATED ALWAYS AS IDENTITY (
-    SEQUENCE NAME hwqueue.gang_change_change_id_seq
-    START WITH 1
-    INCREMENT BY 1
-    NO MINVALUE
-    NO MAXVALUE
-    CACHE 1
-);
-
 ALTER TABLE hwqueue.gang ALTER COLUMN "position" ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.gang_position_seq
     START WITH 1
@@ -6352,6 +6330,28 @@ COMMENT ON COLUMN hwqueue.task.version IS 'of the app that declares them; null: 
 
 COMMENT ON COLUMN hwqueue.task.earlier IS 'digests of the last 100 defaults that it had before: an app that declares one of them is older';
 
+CREATE TABLE hwqueue.team_change (
+    change_id bigint NOT NULL,
+    team_id uuid NOT NULL,
+    retry_at timestamp with time zone
+)
+WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
+
+COMMENT ON TABLE hwqueue.team_change IS 'a member was fetched, put back or has ended: reap updates the state of its gang';
+
+COMMENT ON COLUMN hwqueue.team_change.team_id IS 'the gang; or a lease of an everywhere task, by its id';
+
+COMMENT ON COLUMN hwqueue.team_change.retry_at IS 'for a lease of an everywhere task that was put back: when it may run again';
+
+ALTER TABLE hwqueue.team_change ALTER COLUMN change_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME hwqueue.team_change_change_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE hwqueue.tenant_work (
     tenant text NOT NULL,
     steps bigint NOT NULL,
@@ -6545,9 +6545,6 @@ ALTER TABLE ONLY hwqueue.everywhere_node
 ALTER TABLE ONLY hwqueue.everywhere
     ADD CONSTRAINT everywhere_pkey PRIMARY KEY (everywhere_id);
 
-ALTER TABLE ONLY hwqueue.gang_change
-    ADD CONSTRAINT gang_change_pkey PRIMARY KEY (change_id);
-
 ALTER TABLE ONLY hwqueue.gang
     ADD CONSTRAINT gang_pkey PRIMARY KEY (gang_id);
 
@@ -6682,6 +6679,9 @@ ALTER TABLE ONLY hwqueue.tally
 
 ALTER TABLE ONLY hwqueue.task
     ADD CONSTRAINT task_pkey PRIMARY KEY (name);
+
+ALTER TABLE ONLY hwqueue.team_change
+    ADD CONSTRAINT team_change_pkey PRIMARY KEY (change_id);
 
 ALTER TABLE ONLY hwqueue.tenant_work
     ADD CONSTRAINT tenant_work_pkey PRIMARY KEY (tenant);
@@ -7000,8 +7000,6 @@ CREATE UNIQUE INDEX everywhere_node_lease ON hwqueue.everywhere_node USING btree
 
 CREATE INDEX everywhere_open ON hwqueue.everywhere USING btree (swept_at) WHERE (finished_at IS NULL);
 
-CREATE INDEX gang_change_gang ON hwqueue.gang_change USING btree (gang_id);
-
 CREATE INDEX gang_created ON hwqueue.gang USING btree (created_at, gang_id);
 
 CREATE INDEX gang_due ON hwqueue.gang USING btree (next_try_at) WHERE ((state = 'waiting'::text) OR ((state = 'running'::text) AND (missing > 0)));
@@ -7103,6 +7101,8 @@ CREATE INDEX run_workflow ON hwqueue.run USING btree (workflow_id);
 CREATE INDEX scheduled_deadline ON hwqueue.scheduled USING btree (deadline) WHERE (deadline IS NOT NULL);
 
 CREATE INDEX step_due ON hwqueue.step USING btree (due_at) WHERE (due_at IS NOT NULL);
+
+CREATE INDEX team_change_team ON hwqueue.team_change USING btree (team_id);
 
 CREATE INDEX term_anchors ON hwqueue.affinity_term USING gin (anchors);
 
@@ -8231,7 +8231,7 @@ REVOKE ALL ON FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_fleet, p_open 
 
 REVOKE ALL ON FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamp with time zone, p_xid xid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_everywhere(p_lease uuid, p_gang uuid) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.is_everywhere(p_lease uuid, p_team uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_idle(p_kind text) FROM PUBLIC;
 
@@ -8491,7 +8491,7 @@ REVOKE ALL ON FUNCTION hwqueue.listed_origins(p_run hwqueue.run) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, OUT place tid, OUT lease_id uuid, OUT claim_count integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, OUT row_ctid tid, OUT lease_id uuid, OUT claim_count integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_at_head(p_request hwqueue.claim_request, p_head hwqueue.queue_head, p_limit integer) FROM PUBLIC;
 
@@ -9561,7 +9561,7 @@ REVOKE ALL ON FUNCTION hwqueue.taken_instead(p_lease hwqueue.lease) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.team_words(p_lease uuid, p_gang uuid, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.team_words(p_lease uuid, p_team uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_anchors(p_spec jsonb) FROM PUBLIC;
 

@@ -571,9 +571,9 @@ comment on table hwqueue.ready is
 comment on column hwqueue.ready.claim_count is
   'claims granted so far: the lower 40 bits of the next token, less one';
 
--- What an entry waits for: a time; room for its gang (team), on the node of an everywhere task (node), or of
--- the lease that it replaces (place, and that one's, once held back); a signal that may come at any time.
-create type hwqueue.held_by as enum ('time', 'team', 'node', 'place', 'signal');
+-- What an entry waits for: a time; room for its gang, or on the node of its everywhere task (team); the room
+-- of the lease that it replaces (place, and that one's, once held back); a signal that may come at any time.
+create type hwqueue.held_by as enum ('time', 'team', 'place', 'signal');
 
 -- Rows are inserted and deleted; only class_id is ever updated. held_by fills a gap before rank.
 create table hwqueue.scheduled (
@@ -1542,7 +1542,7 @@ create index gang_finished on hwqueue.gang (finished_at) where finished_at is no
 create index gang_open on hwqueue.gang (state, created_at) where finished_at is null;
 create index gang_waiting on hwqueue.gang (rank, position)
   where state = 'waiting' or state = 'running' and missing > 0;
-comment on table hwqueue.gang is 'leases that start together: its members are the leases with its id as team_id';
+comment on table hwqueue.gang is 'leases that start together: those with its id as team_id';
 comment on column hwqueue.gang.rank is 'that of its first member: what starts first; then position';
 comment on column hwqueue.gang.members is
   'its leases, in the order of their ranks, from 0: the first is rank 0; leases may go before the gang does';
@@ -1570,7 +1570,7 @@ comment on column hwqueue.gang.run_id is 'the run whose step it is; null: it was
 comment on column hwqueue.gang.step_no is 'which step of that run: its members are the items of the step';
 comment on column hwqueue.gang.earmark_after is 'it was earmarked for too long, and is not before then';
 
--- Inserted by whatever ends, puts back or fetches a member, so that no such call waits for the gang.
+-- Inserted by whatever ends, puts back or fetches a member, so that no such call waits for the team.
 create table hwqueue.team_change (
   change_id bigint generated always as identity,
   team_id uuid not null,
@@ -1579,7 +1579,7 @@ create table hwqueue.team_change (
 create index team_change_team on hwqueue.team_change (team_id);
 alter table hwqueue.team_change add primary key (change_id);
 comment on table hwqueue.team_change is
-  'a member was fetched, put back or has ended: reap updates the state of its gang';
+  'a member was fetched, put back or has ended: reap looks at its team';
 comment on column hwqueue.team_change.team_id is 'the gang; or a lease of an everywhere task, by its id';
 comment on column hwqueue.team_change.retry_at is
   'for a lease of an everywhere task that was put back: when it may run again';
@@ -1842,7 +1842,7 @@ comment on column hwqueue.reap_cursor.counted_on is
 comment on column hwqueue.reap_cursor.deliveries_from is
   'no delivery that waits has an earlier available_at, and none can get one';
 comment on column hwqueue.reap_cursor.changes_from is
-  'no change of a gang has a lower change_id, and none can get one';
+  'no change of a team has a lower change_id, and none can get one';
 comment on column hwqueue.reap_cursor.next_change is
   'only transactions below next_after_xid can still insert a lower change_id; likewise next_arrival';
 comment on column hwqueue.reap_cursor.clock_steps is

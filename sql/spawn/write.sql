@@ -195,7 +195,7 @@ begin
     insert into hwqueue.scheduled (queue_id, tier, attempt_count, claim_count, held_by, rank, class_id,
       lease_id, available_at, deadline)
     select p_queue.queue_id, 0, 0, 0, (case when s.available_at < 'infinity' then 'time'
-        when s.replaces is not null then 'place' when s.team_id = s.lease_id then 'node' else 'team' end
+        when s.replaces is not null then 'place' else 'team' end
       )::hwqueue.held_by, hwqueue.lease_rank(p_queue.ageing_step, coalesce(nullif(s.available_at, 'infinity'),
         p_now), s.priority), s.class_id, s.lease_id, s.available_at, s.deadline
     from unnest(p_spawns) s where s.available_at > p_now;
@@ -233,7 +233,7 @@ begin
     insert into hwqueue.team_change (team_id, retry_at)
     values (v_lease.team_id, case when p_held_by is null then p_at end);
     p_at := 'infinity';
-    p_held_by := case when v_lease.team_id = p_lease then 'node' else 'team' end;
+    p_held_by := 'team';
   end if;
   if p_at > p_now then
     insert into hwqueue.scheduled (queue_id, tier, attempt_count, claim_count, held_by, rank, class_id,

@@ -183,7 +183,7 @@ as $$
   from hwqueue.lease l
   left join hwqueue.ready r on r.class_id = l.class_id and r.lease_id = l.lease_id
   left join hwqueue.scheduled s on s.lease_id = l.lease_id
-  where l.team_id is not null and (r.lease_id is not null or s.held_by not in ('team', 'node'))
+  where l.team_id is not null and (r.lease_id is not null or s.held_by <> 'team')
   union all
   -- a gang that waits holds nothing; one that is reserved or runs holds room for all members that it needs,
   -- and knows how many others it lacks; it lacks one for good only if it goes on without it
