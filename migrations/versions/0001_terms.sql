@@ -1579,8 +1579,8 @@ create table hwqueue.team_change (
 create index team_change_team on hwqueue.team_change (team_id);
 alter table hwqueue.team_change add primary key (change_id);
 comment on table hwqueue.team_change is
-  'a member was fetched, put back or has ended: reap looks at its team';
-comment on column hwqueue.team_change.team_id is 'the gang; or a lease of an everywhere task, by its id';
+  'a member was fetched, put back or has ended, or a choice was taken: reap looks at the team';
+comment on column hwqueue.team_change.team_id is 'the gang, the choice, or a lease of an everywhere task';
 comment on column hwqueue.team_change.retry_at is
   'for a lease of an everywhere task that was put back: when it may run again';
 
@@ -1665,18 +1665,14 @@ create table hwqueue.choice (
   tenant text not null,
   members uuid[] not null,
   taken uuid,
-  taken_at timestamptz,
   checked_at timestamptz not null,
   primary key (choice_id)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.05);
 create index choice_checked on hwqueue.choice (checked_at);
-create index choice_unsettled on hwqueue.choice (taken_at) where taken_at is not null;
 comment on table hwqueue.choice is 'a choice: of its alternatives one runs (spawn option one_of)';
 comment on column hwqueue.choice.taken is
   'the lease or gang that was claimed or reserved first; it stays the choice when it waits again';
 comment on column hwqueue.choice.members is 'its alternatives: leases and gangs';
-comment on column hwqueue.choice.taken_at is
-  'when it was taken, or when the last alternative came after that; null: no other one is open';
 comment on column hwqueue.choice.checked_at is 'when prune last checked whether its leases are gone';
 
 create table hwqueue.replacement (
@@ -1804,7 +1800,6 @@ create table hwqueue.reap_cursor (
   kept_from bigint not null default 0,
   next_arrival bigint not null default 0,
   gangs_from timestamptz not null default '-infinity',
-  choices_from timestamptz not null default '-infinity',
   replacements_from timestamptz not null default '-infinity',
   terms_from timestamptz not null default '-infinity',
   clock_steps hwqueue.clock_step[] not null default '{}',
@@ -1850,8 +1845,6 @@ comment on column hwqueue.reap_cursor.clock_steps is
 comment on column hwqueue.reap_cursor.kept_from is 'no arrival has a lower arrival_id, and none can get one';
 comment on column hwqueue.reap_cursor.gangs_from is
   'no gang that waits has an earlier next_try_at, and none can get one; likewise replacements_from';
-comment on column hwqueue.reap_cursor.choices_from is
-  'no choice has an earlier taken_at, and none can get one';
 comment on column hwqueue.reap_cursor.terms_from is
   'no class with terms to be written and no unpublished term has an earlier created_at, and none can get one';
 insert into hwqueue.reap_cursor (version) values (0);

@@ -4,11 +4,11 @@
 -- and the gang that asked for 32 T4 goes to cancelling, as cancel_gang would have it. An alternative that
 -- another session holds is met by a later reap.
 --
--- Invariant: a choice has a time in taken_at as long as one of its alternatives may be open that was not
--- taken; one that is added later sets it again (spawn/choice).
+-- Invariant: a choice has a row in team_change as long as one of its alternatives may be open that was not
+-- taken; one that is added later writes another (spawn/choice).
 
--- Cancels the leases and gangs of a choice that were not taken. False: another session holds it or one of
--- them, or nothing of it was taken since the last look.
+-- Cancels the leases and gangs of a choice that were not taken, and works off its changes. Where another
+-- session holds one of them, a later tick looks again. False: another session holds the choice.
 -- Locks: the choice, entries and gangs, all skip locked.
 create or replace function hwqueue.look_at_choice(p_choice uuid) returns boolean
 language plpgsql volatile
@@ -21,10 +21,11 @@ declare
   v_gang hwqueue.gang;
 begin
   select h.* into v_choice from hwqueue.choice h
-  where h.choice_id = p_choice and h.taken_at is not null for no key update skip locked;
+  where h.choice_id = p_choice for no key update skip locked;
   if not found then
     return false;
   end if;
+  delete from hwqueue.team_change c where c.team_id = p_choice;
   v_open := array(
     select l.lease_id from hwqueue.lease l
     where l.lease_id = any (v_choice.members) and l.choice_id = p_choice and l.lease_id <> v_choice.taken
@@ -46,12 +47,12 @@ begin
     insert into hwqueue.team_change (team_id) values (v_gang.gang_id);
     perform hwqueue.note_gang(v_gang, 'cancelling');
   end loop;
-  update hwqueue.choice h set taken_at = null
-  where h.choice_id = p_choice and cardinality(v_ended) = cardinality(v_open) and not exists (
+  insert into hwqueue.team_change (team_id)
+  select p_choice where cardinality(v_ended) < cardinality(v_open) or exists (
     select from hwqueue.gang g
-    where g.gang_id = any (h.members) and g.choice_id = p_choice and g.gang_id <> h.taken
+    where g.gang_id = any (v_choice.members) and g.choice_id = p_choice and g.gang_id <> v_choice.taken
       and g.finished_at is null and g.state <> 'cancelling');
-  return found;
+  return true;
 end
 $$;
 
@@ -66,10 +67,14 @@ declare
     select h.choice_id from hwqueue.choice h where h.checked_at <= p_now - interval '10 minutes'
     order by h.checked_at limit p_limit for update skip locked);
 begin
-  delete from hwqueue.choice h
-  where h.choice_id = any (v_old)
-    and not exists (select from hwqueue.lease l where l.lease_id = any (h.members))
-    and not exists (select from hwqueue.gang g where g.gang_id = any (h.members));
+  with gone as (
+    delete from hwqueue.choice h
+    where h.choice_id = any (v_old)
+      and not exists (select from hwqueue.lease l where l.lease_id = any (h.members))
+      and not exists (select from hwqueue.gang g where g.gang_id = any (h.members))
+    returning h.choice_id
+  )
+  delete from hwqueue.team_change c using gone h where c.team_id = h.choice_id;
   update hwqueue.choice h set checked_at = p_now where h.choice_id = any (v_old);
 end
 $$;

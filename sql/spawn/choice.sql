@@ -9,9 +9,9 @@
 --
 -- Invariant: who adds, claims or reserves an alternative has locked its choice, and writes in the same
 -- transaction that it was added or, if no other was, taken. So upkeep, which holds the row, too, misses none
--- when it cancels what was not taken. All but spawns take it with skip locked, so no claim waits. An
--- alternative that waits again, for a retry say, stays the one that was taken. taken_at is read under the
--- lock, so none comes below the mark of reap.
+-- when it cancels what was not taken: a row of team_change says that there may be some. All but spawns take
+-- it with skip locked, so no claim waits. An alternative that waits again, for a retry say, stays the one that
+-- was taken.
 
 -- Returns the choice that the option one_of names.
 -- Raises: QHA01.
@@ -42,10 +42,9 @@ declare
 begin
   insert into hwqueue.choice as h (choice_id, tenant, members, checked_at)
   values (p_choice, p_tenant, array[p_member], p_now)
-  on conflict (choice_id) do update
-  set members = h.members || excluded.members,
-      taken_at = case when h.taken is not null then hwqueue.clock() end  -- not below the mark of reap
+  on conflict (choice_id) do update set members = h.members || excluded.members
   returning h.* into v_choice;
+  insert into hwqueue.team_change (team_id) select p_choice where v_choice.taken is not null;
   if v_choice.tenant <> p_tenant or cardinality(v_choice.members) > 100 then
     perform hwqueue.refuse('QHA01', format('choice %s takes no more alternatives', p_choice),
       jsonb_build_object('field', 'options.one_of', 'one_of', p_choice, 'limit', 100),
@@ -79,8 +78,11 @@ begin
   order by x.position limit 1
   for update of x skip locked for no key update of h skip locked;
   if found then
-    update hwqueue.choice h set taken = lock_alternative.lease_id, taken_at = hwqueue.clock()
-    where h.choice_id = v_choice and h.taken is null;
+    with took as (
+      update hwqueue.choice h set taken = lock_alternative.lease_id
+      where h.choice_id = v_choice and h.taken is null returning h.choice_id
+    )
+    insert into hwqueue.team_change (team_id) select t.choice_id from took t;
   end if;
 end
 $$;
@@ -101,8 +103,11 @@ begin
   if not found then
     return false;
   end if;
-  update hwqueue.choice h set taken = p_taker, taken_at = hwqueue.clock()
-  where p_takes and h.choice_id = p_choice and h.taken is null;
+  with took as (
+    update hwqueue.choice h set taken = p_taker
+    where p_takes and h.choice_id = p_choice and h.taken is null returning h.choice_id
+  )
+  insert into hwqueue.team_change (team_id) select t.choice_id from took t;
   return true;
 end
 $$;

@@ -440,7 +440,7 @@ begin
     v_from.full_scan_at := p_now;
     v_from := jsonb_populate_record(v_from, '{"claims_from": "-infinity", "deadlines_from": "-infinity",
       "scheduled_from": "-infinity", "arrivals_from": "-infinity", "steps_from": "-infinity",
-      "gangs_from": "-infinity", "choices_from": "-infinity", "replacements_from": "-infinity",
+      "gangs_from": "-infinity", "replacements_from": "-infinity",
       "deliveries_from": "-infinity", "terms_from": "-infinity", "changes_from": 0, "kept_from": 0}');
   end if;
   done.reap_cursor := v_from;
@@ -494,9 +494,6 @@ begin
       where (g.state = 'waiting' or g.state = 'running' and g.missing > 0)
         and g.next_try_at >= p_from.gangs_from and g.next_try_at < p_cursor.next_from
       order by g.next_try_at limit 1)),
-    least(p_now, coalesce(v_mark, p_cursor.choices_from), (
-      select h.taken_at from hwqueue.choice h where h.taken_at >= p_from.choices_from
-        and h.taken_at < p_cursor.next_from order by h.taken_at limit 1)),
     least(p_now, coalesce(v_mark, p_cursor.replacements_from), (
       select e.next_try_at from hwqueue.replacement e where e.next_try_at >= p_from.replacements_from
         and e.next_try_at < p_cursor.next_from order by e.next_try_at limit 1)),
@@ -514,8 +511,8 @@ begin
       select a.arrival_id from hwqueue.arrival a where a.arrival_id >= p_from.kept_from
         and a.arrival_id < p_cursor.next_arrival order by a.arrival_id limit 1))
   into v_next.claims_from, v_next.deadlines_from, v_next.scheduled_from, v_next.arrivals_from,
-    v_next.steps_from, v_next.deliveries_from, v_next.gangs_from, v_next.choices_from,
-    v_next.replacements_from, v_next.terms_from, v_next.changes_from, v_next.kept_from;
+    v_next.steps_from, v_next.deliveries_from, v_next.gangs_from, v_next.replacements_from,
+    v_next.terms_from, v_next.changes_from, v_next.kept_from;
   v_next.version := p_cursor.version + 1;
   if p_from.reaped_at <= p_now then  -- else the clock was set back, and not all times have been moved yet
     v_next.reaped_at := p_now;

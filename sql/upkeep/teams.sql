@@ -82,10 +82,14 @@ as $$
   from (
     (select x.team_id, g.tenant, null::timestamptz, 0::bigint, x.change_id
      from hwqueue.team_change x
-     cross join lateral (  -- without one it is of an everywhere task
-       select y.tenant from hwqueue.gang y where y.gang_id = x.team_id offset 0) g
-     where p_look = 'gang change' and x.change_id >= p_from.changes_from
-       and x.team_id not in (select o.item from off o) order by x.change_id limit 200 * p_limit)
+     cross join lateral (
+       select y.tenant from hwqueue.gang y where p_look = 'gang change' and y.gang_id = x.team_id
+       union all
+       select h.tenant from hwqueue.choice h where p_look = 'choice' and h.choice_id = x.team_id
+       offset 0) g
+     where p_look in ('gang change', 'choice') and x.change_id >= p_from.changes_from
+       and x.team_id not in (select o.item from off o)
+     order by x.change_id limit least(200 * p_limit, 5000))
     union all
     select g.gang_id, g.tenant, null, g.rank, g.position from hwqueue.gang g
     where p_look = 'gang earmark' and g.state = 'earmarked'
@@ -100,11 +104,6 @@ as $$
          and g.next_try_at > p_now + interval '3 minutes' and g.next_try_at < 'infinity')
        and (g.state = 'waiting' or g.state = 'running' and g.missing > 0)
      order by g.rank, g.position limit 200 * p_limit)
-    union all
-    select w.choice_id, w.tenant, w.taken_at, 0, row_number() over ()
-    from (select x.choice_id, x.tenant, x.taken_at from hwqueue.choice x
-          where p_look = 'choice' and x.taken_at >= p_from.choices_from
-            and x.choice_id not in (select o.item from off o) order by x.taken_at limit 50 * p_limit) w
     union all
     (select w.lease_id, c.tenant, w.next_try_at, 0, row_number() over ()
      from (select x.lease_id, x.next_try_at from hwqueue.replacement x
@@ -121,6 +120,7 @@ as $$
     (select x.team_id, 'change', null, 0, x.change_id from hwqueue.team_change x
      where p_look = 'everywhere' and x.change_id >= p_from.changes_from
        and not exists (select from hwqueue.gang g where g.gang_id = x.team_id)
+       and not exists (select from hwqueue.choice h where h.choice_id = x.team_id)
      order by x.change_id limit p_limit)
     union all
     (select r.lease_id, 'due', r.due_at, 0, 0 from hwqueue.everywhere_node r

@@ -153,11 +153,6 @@ CAME_AND_WENT = {
       insert into hwqueue.team_change (team_id)
       select gen_random_uuid() from generate_series(1, %(many)s);
       delete from hwqueue.team_change""",
-    "reap: choice": """
-      insert into hwqueue.choice (choice_id, tenant, members, taken, taken_at, checked_at)
-      select gen_random_uuid(), '', '{}', gen_random_uuid(), clock_timestamp(), 'infinity'
-      from generate_series(1, %(many)s);
-      update hwqueue.choice set taken_at = null""",
     "reap: replacement": """
       insert into hwqueue.replacement (lease_id, old_goes, is_overlapping, next_try_at, created_at)
       select gen_random_uuid(), '', false, clock_timestamp(), now() from generate_series(1, %(many)s);

@@ -62,7 +62,7 @@ _OF_TABLE = {
 }
 # Times of which only counts that they are over; and those of which it may count since when.
 _SINCE = _names("""
-    cordoned_at paused_at dropped_at deregistered_at published_at retired_at taken_at stopped_at
+    cordoned_at paused_at dropped_at deregistered_at published_at retired_at stopped_at
 """)
 _AGES = _names("eligible_at check_at expires_at")
 # What nobody asks of a node that has left: when it lived, and whether it had anything to fetch.
