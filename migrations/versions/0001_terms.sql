@@ -1524,7 +1524,6 @@ create table hwqueue.gang (
   created_at timestamptz not null,
   started_at timestamptz,
   finished_at timestamptz,
-  starts_by timestamptz,
   choice_id uuid,
   min_size int,
   missing int not null default 0,
@@ -1559,8 +1558,6 @@ comment on column hwqueue.gang.reason is 'why it was not reserved at the last tr
 comment on column hwqueue.gang.tries is 'how often it was not reserved since it waits';
 comment on column hwqueue.gang.losses is 'how often it has lost a member, or a reservation';
 comment on column hwqueue.gang.place is 'where its members are, of the domain that they are together in';
-comment on column hwqueue.gang.starts_by is
-  'while it is earmarked: when its nodes have room for it at the latest; null: not known';
 comment on column hwqueue.gang.choice_id is 'as in lease';
 comment on column hwqueue.gang.min_size is
   'how many members must be there for it to start, and to go on; null: all';

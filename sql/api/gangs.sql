@@ -88,7 +88,8 @@ begin
     select v_gang.gang_id, q.name, v_gang.tenant, v_gang.state, v_gang.reason, v_gang.size,
            v_gang.together, v_gang.same, v_gang.on_lost, v_gang.hold, v_gang.place, v_gang.tries,
            v_gang.losses, case when v_gang.state = 'waiting' then v_gang.next_try_at end, v_gang.created_at,
-           v_gang.started_at, v_gang.finished_at, hwqueue.gang_roster(p_gang), v_gang.starts_by,
+           v_gang.started_at, v_gang.finished_at, hwqueue.gang_roster(p_gang),
+           case when v_gang.state = 'earmarked' then hwqueue.earmark_start(v_gang, hwqueue.clock()) end,
            coalesce(v_gang.min_size, v_gang.size), v_gang.missing, v_gang.run_id, (
              select d.name from hwqueue.run r
              join hwqueue.workflow_step d on d.workflow_id = r.workflow_id
@@ -113,7 +114,9 @@ begin
     hwqueue.json_choice(to_jsonb(p_state), 'p_state', hwqueue.gang_states());
   return query
     select g.gang_id, q.name, g.tenant, s.state, s.reason, g.size, g.place, g.created_at,
-           g.started_at, s.finished_at, g.starts_by, coalesce(g.min_size, g.size), g.missing
+           g.started_at, s.finished_at,
+           case when s.state = 'earmarked' then hwqueue.earmark_start(g, hwqueue.clock()) end,
+           coalesce(g.min_size, g.size), g.missing
     from hwqueue.gang g
     join hwqueue.queue q on q.queue_id = g.queue_id
     cross join lateral (select (x).* from hwqueue.seen_gang(g) x offset 0) s

@@ -110,7 +110,7 @@ begin
     exit when v_stops is null;
   end loop;
   ways := hwqueue.told_ways(p_gang, (places #>> '{0,emptied}')::int, places -> 0, v_stops, places -> 0,
-    hwqueue.earmark_start(p_gang.gang_id, p_now), v_nodes, p_now);
+    hwqueue.earmark_start(p_gang, p_now), v_nodes, p_now);
 end
 $$;
 

@@ -64,7 +64,7 @@ as $$
       select format('room is kept for %s of them; of %s nodes %s have it free by now',
         coalesce(p_gang.min_size::text, 'all'), cardinality(e.node_ids), cardinality(e.node_ids) - (
           select count(*) from hwqueue.overbooked_nodes(e.node_ids)))
-        || coalesce(to_char(p_gang.starts_by at time zone 'UTC',
+        || coalesce(to_char(hwqueue.earmark_start(p_gang, hwqueue.clock()) at time zone 'UTC',
           '", all at" YYYY-MM-DD HH24:MI:SS "UTC at the latest"'), '')
       from (
         select array(

@@ -106,7 +106,6 @@ as $$
 declare
   v_leases uuid[];
   v_fault text;
-  v_starts_by timestamptz;
 begin
   if exists (select from hwqueue.team_change c where c.team_id = p_gang.gang_id) then
     return;  -- look_at_gang goes first
@@ -118,8 +117,8 @@ begin
       or not hwqueue.is_live(n, s, p_now) or not hwqueue.node_suits(c.class_id, n, p_now))
       then 'node_changed'
     when bool_or(c.stop_requested_at <= p_now or l.deadline <= p_now) then 'gang_incomplete'
-    when bool_and(c.claimed_at + (q.tuning).earmark_time <= p_now) and (p_gang.starts_by >= p_now) is not true
-      then 'kept_too_long' end
+    when bool_and(c.claimed_at + (q.tuning).earmark_time <= p_now)
+      and (hwqueue.earmark_start(p_gang, p_now) >= p_now) is not true then 'kept_too_long' end
   into v_leases, v_fault
   from hwqueue.claim c
   join hwqueue.lease l on l.lease_id = c.lease_id join hwqueue.queue q on q.queue_id = c.queue_id
@@ -131,16 +130,10 @@ begin
       else hwqueue.back_earmarks(v_leases, p_gang.hold, p_now) end;
     if v_fault is null then
       perform hwqueue.take_choice(p_gang.choice_id, p_gang.gang_id);
-      update hwqueue.gang g set state = 'reserved', reason = null, starts_by = null
-      where g.gang_id = p_gang.gang_id;
+      update hwqueue.gang g set state = 'reserved', reason = null where g.gang_id = p_gang.gang_id;
       perform hwqueue.note_gang(p_gang, 'reserved'), hwqueue.try_those_behind(p_now);
       return;
-    elsif v_fault = 'insufficient_capacity' then
-      v_starts_by := hwqueue.earmark_start(p_gang.gang_id, p_now);
-      update hwqueue.gang g set starts_by = v_starts_by
-      where g.gang_id = p_gang.gang_id and g.starts_by is distinct from v_starts_by;
-      return;
-    elsif v_fault in ('earlier_waits', 'busy', 'unpublished', 'cache_miss') then
+    elsif v_fault in ('insufficient_capacity', 'earlier_waits', 'busy', 'unpublished', 'cache_miss') then
       return;
     end if;
   end if;
@@ -263,7 +256,7 @@ begin
     or v_next = 'waiting' and v_found.running = 0  -- no one is left there
       and (p_gang.place is not null or p_gang.started_at is not null) then
     update hwqueue.gang g
-    set state = v_next, starts_by = null, missing = v_missing, losses = g.losses + v_is_loss::int,
+    set state = v_next, missing = v_missing, losses = g.losses + v_is_loss::int,
         reason = case when v_next in ('cancelling', 'failed') then hwqueue.ending_reason(g) else g.reason end,
         place = case when v_next = 'waiting' and v_found.running = 0 then null else g.place end,
         next_try_at = case

@@ -94,7 +94,7 @@ $$;
 
 -- When the nodes of an earmarked gang have room for it at the latest: when the last of the claims ends that
 -- run on those that have none yet, as their max_run says. Null: not known, one of them has no max_run.
-create or replace function hwqueue.earmark_start(p_gang_id uuid, p_now timestamptz) returns timestamptz
+create or replace function hwqueue.earmark_start(p_gang hwqueue.gang, p_now timestamptz) returns timestamptz
 language sql stable
 as $$
   select case when count(*) = count(k.max_run) filter (where c.is_reserved is null)
@@ -103,8 +103,8 @@ as $$
   join hwqueue.placement_class k on k.class_id = c.class_id
   where c.is_earmark is null and c.node_id = any (array(
       select n.node_id from hwqueue.overbooked_nodes(array(
-        select e.node_id from hwqueue.gang g join hwqueue.claim e on e.lease_id = any (g.members)
-        where g.gang_id = p_gang_id)) n(node_id)))
+        select e.node_id from hwqueue.claim e
+        where e.lease_id = any (p_gang.members))) n(node_id)))
 $$;
 
 -- Lets the gangs that waited behind an earmark be tried at once, in order, so that the first of them is

@@ -241,7 +241,7 @@ begin
     elsif v_is_gang then
       update hwqueue.gang g
       set state = 'waiting', reason = null, tries = 0, losses = 0, next_try_at = v_gang.next_try_at,
-        place = null, started_at = null, finished_at = null, starts_by = null, missing = 0
+        place = null, started_at = null, finished_at = null, missing = 0
       where g.gang_id = v_gang.gang_id;
     end if;
     v_spawned := hwqueue.spawn_steps(v_found.requests, v_queue, array(
