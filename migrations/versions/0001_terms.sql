@@ -1679,13 +1679,11 @@ create table hwqueue.replacement (
   old_goes text not null,
   is_overlapping boolean not null,
   state text not null default 'waiting',
-  node_id uuid,
   old_token bigint,
   old_at timestamptz,
   reason text,
   tries int not null default 0,
   next_try_at timestamptz not null,
-  created_at timestamptz not null,
   primary key (lease_id)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.05);
 create index replacement_due on hwqueue.replacement (next_try_at);

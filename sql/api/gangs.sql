@@ -190,10 +190,8 @@ begin
     ways := coalesce(ways, '[]');
     place_count := jsonb_array_length(places);
   else
-    select h.headline, h.code, e.permanent, e.kinds, e.places, e.place_count, e.ways
-    into headline, code, permanent, kinds, places, place_count, ways
-    from hwqueue.explain_rooms(v_gang, v_members.classes, v_members.members, as_of) e
-    cross join lateral hwqueue.gang_headline(v_gang, v_queue, as_of, e.headline, e.code) h;
+    select e.* into headline, code, permanent, kinds, places, place_count, ways
+    from hwqueue.explain_rooms(v_gang, v_queue, v_members.classes, v_members.members, as_of) e;
   end if;
   return next;
 end
@@ -220,10 +218,9 @@ begin
   v_gang.gang_id := null;
   v_gang.size := jsonb_array_length(v_read.elements);
   return query
-    select v_queue.name, h.headline, h.code, e.permanent, v_now, v_gang.size,
+    select v_queue.name, e.headline, e.code, e.permanent, v_now, v_gang.size,
            e.kinds, e.places, e.place_count, e.ways
-    from hwqueue.explain_rooms(v_gang, v_members.classes, v_members.members, v_now) e
-    cross join lateral hwqueue.gang_headline(v_gang, v_queue, v_now, e.headline, e.code) h;
+    from hwqueue.explain_rooms(v_gang, v_queue, v_members.classes, v_members.members, v_now) e;
 end
 $$;
 

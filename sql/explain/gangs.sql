@@ -181,7 +181,7 @@ $$;
 -- "in_the_way": names of nodes, "claims": of the first 5, "others"}].
 -- code: ready, a reason why no node may run a kind, no_place (the nodes that may are in no such place), or
 -- insufficient_capacity; permanent: no place has room even if it were empty.
-create or replace function hwqueue.explain_rooms(p_gang hwqueue.gang,
+create or replace function hwqueue.explain_rooms(p_gang hwqueue.gang, p_queue hwqueue.queue,
   p_classes hwqueue.placement_class[], p_members int[], p_now timestamptz,
   out headline text, out code text, out permanent boolean, out kinds jsonb, out places jsonb,
   out place_count bigint, out ways jsonb)
@@ -272,6 +272,8 @@ begin
   if cardinality(p_classes) > 10 then
     headline := headline || format('; judged by 10 of its %s kinds of members', cardinality(p_classes));
   end if;
+  select h.headline, h.code into headline, code
+  from hwqueue.gang_headline(p_gang, p_queue, p_now, headline, code) h;
 end
 $$;
 

@@ -133,7 +133,7 @@ begin
     end if;
     update hwqueue.replacement r
     set state = case when v_is_beside then 'overlapping' else 'stopping' end, old_lease = v_old,
-        node_id = v_node_id, old_token = v_claim.claim_token, reason = null
+        old_token = v_claim.claim_token, reason = null
     where r.lease_id = p_row.lease_id;
     perform hwqueue.wake_workers(q) from hwqueue.queue q where q.queue_id = v_entry.queue_id and v_is_beside;
     return null;
@@ -246,17 +246,18 @@ begin
       end if;
     end if;
   elsif p_row.state = 'overlapping' and p_has_run then
-    if not hwqueue.lock_free_node(p_row.node_id) then
-      return;
-    end if;
     select c.* into v_claim from hwqueue.claim c
-    where c.lease_id = p_row.old_lease and c.claim_token = p_row.old_token
-    for update skip locked;
+    where c.lease_id = p_row.old_lease and c.claim_token = p_row.old_token;
     if found then
+      if not hwqueue.lock_free_node(v_claim.node_id) then
+        return;
+      end if;
+      select c.* into v_claim from hwqueue.claim c
+      where c.lease_id = p_row.old_lease and c.claim_token = p_row.old_token for update skip locked;
+      if not found then
+        return;
+      end if;
       perform hwqueue.stop_replaced(p_row, v_claim, p_now);
-    elsif exists (
-      select from hwqueue.claim c where c.lease_id = p_row.old_lease and c.claim_token = p_row.old_token) then
-      return;
     end if;
   end if;
   delete from hwqueue.replacement r where r.lease_id = p_row.lease_id;

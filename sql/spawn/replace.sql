@@ -52,10 +52,9 @@ as $$
 declare
   v_wrong record;
 begin
-  insert into hwqueue.replacement (lease_id, old_lease, service_id, old_goes, is_overlapping,
-    next_try_at, created_at)
+  insert into hwqueue.replacement (lease_id, old_lease, service_id, old_goes, is_overlapping, next_try_at)
   select s.lease_id, (s.replaces ->> 'lease')::uuid, (s.replaces ->> 'service')::uuid, s.replaces ->> 'then',
-         (s.replaces ->> 'overlap')::boolean, p_now, p_now
+         (s.replaces ->> 'overlap')::boolean, p_now
   from unnest(p_spawns) s where s.replaces is not null;
   select r.old_lease as lease, o.lease_id is null as is_unknown, w.problem into v_wrong
   from unnest(p_spawns) s

@@ -80,14 +80,15 @@ as $$
   ), few as materialized (select count(*) <= 200 * p_limit as are_all from due)
   select d.team_id
   from (
-    (select x.team_id, g.tenant, null::timestamptz, 0::bigint, x.change_id
+    (select x.team_id, coalesce(g.tenant, h.tenant, 'change'), null::timestamptz, 0::bigint, x.change_id
      from hwqueue.team_change x
-     cross join lateral (
-       select y.tenant from hwqueue.gang y where p_look = 'gang change' and y.gang_id = x.team_id
-       union all
-       select h.tenant from hwqueue.choice h where p_look = 'choice' and h.choice_id = x.team_id
-       offset 0) g
-     where p_look in ('gang change', 'choice') and x.change_id >= p_from.changes_from
+     left join lateral (
+       select y.tenant from hwqueue.gang y where y.gang_id = x.team_id offset 0) g on true
+     left join lateral (
+       select y.tenant from hwqueue.choice y where y.choice_id = x.team_id offset 0) h on true
+     where p_look in ('gang change', 'choice', 'everywhere') and x.change_id >= p_from.changes_from
+       and p_look = case when g.tenant is not null then 'gang change' when h.tenant is not null then 'choice'
+         else 'everywhere' end
        and x.team_id not in (select o.item from off o)
      order by x.change_id limit least(200 * p_limit, 5000))
     union all
@@ -117,19 +118,13 @@ as $$
     (select s.node_id, '', null, 0, 0 from hwqueue.node_state s
      where p_look = 'everywhere node' and s.expands_until is not null order by s.node_id limit p_limit)
     union all
-    (select x.team_id, 'change', null, 0, x.change_id from hwqueue.team_change x
-     where p_look = 'everywhere' and x.change_id >= p_from.changes_from
-       and not exists (select from hwqueue.gang g where g.gang_id = x.team_id)
-       and not exists (select from hwqueue.choice h where h.choice_id = x.team_id)
-     order by x.change_id limit p_limit)
-    union all
     (select r.lease_id, 'due', r.due_at, 0, 0 from hwqueue.everywhere_node r
      where p_look = 'everywhere' and r.due_at <= p_now order by r.due_at limit 10 * p_limit)
-  ) d(team_id, turn, at, rank, place)
+  ) d(team_id, turn, at, rank, position)
   where d.team_id not in (select o.item from off o)
   group by d.team_id, d.turn
-  order by row_number() over (partition by d.turn order by min(d.at), min(d.rank), min(d.place)),
-    min(d.at), min(d.rank), min(d.place)
+  order by row_number() over (partition by d.turn order by min(d.at), min(d.rank), min(d.position)),
+    min(d.at), min(d.rank), min(d.position)
 $$;
 
 -- Looks at one team: a gang, a choice, a lease that replaces another one, a lease of an everywhere task, or a

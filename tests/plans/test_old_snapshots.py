@@ -154,8 +154,8 @@ CAME_AND_WENT = {
       select gen_random_uuid() from generate_series(1, %(many)s);
       delete from hwqueue.team_change""",
     "reap: replacement": """
-      insert into hwqueue.replacement (lease_id, old_goes, is_overlapping, next_try_at, created_at)
-      select gen_random_uuid(), '', false, clock_timestamp(), now() from generate_series(1, %(many)s);
+      insert into hwqueue.replacement (lease_id, old_goes, is_overlapping, next_try_at)
+      select gen_random_uuid(), '', false, clock_timestamp() from generate_series(1, %(many)s);
       delete from hwqueue.replacement""",
     "reap: gang": """
       insert into hwqueue.gang (gang_id, queue_id, tenant, size, rank, on_lost, hold, state, next_try_at,
