@@ -109,7 +109,6 @@ CREATE TYPE hwqueue.headroom AS (
 CREATE TYPE hwqueue.held_by AS ENUM (
     'time',
     'team',
-    'node',
     'place',
     'signal'
 );
@@ -403,7 +402,6 @@ CREATE TABLE hwqueue.reap_cursor (
     kept_from bigint DEFAULT 0 NOT NULL,
     next_arrival bigint DEFAULT 0 NOT NULL,
     gangs_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    choices_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     replacements_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     terms_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     clock_steps hwqueue.clock_step[] DEFAULT '{}'::hwqueue.clock_step[] NOT NULL
@@ -446,15 +444,13 @@ COMMENT ON COLUMN hwqueue.reap_cursor.counted_on IS 'the server, by its system i
 
 COMMENT ON COLUMN hwqueue.reap_cursor.deliveries_from IS 'no delivery that waits has an earlier available_at, and none can get one';
 
-COMMENT ON COLUMN hwqueue.reap_cursor.changes_from IS 'no change of a gang has a lower change_id, and none can get one';
+COMMENT ON COLUMN hwqueue.reap_cursor.changes_from IS 'no change of a team has a lower change_id, and none can get one';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.next_change IS 'only transactions below next_after_xid can still insert a lower change_id; likewise next_arrival';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.kept_from IS 'no arrival has a lower arrival_id, and none can get one';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.gangs_from IS 'no gang that waits has an earlier next_try_at, and none can get one; likewise replacements_from';
-
-COMMENT ON COLUMN hwqueue.reap_cursor.choices_from IS 'no choice has an earlier taken_at, and none can get one';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.terms_from IS 'no class with terms to be written and no unpublished term has an earlier created_at, and none can get one';
 
@@ -974,7 +970,6 @@ CREATE TABLE hwqueue.gang (
     created_at timestamp with time zone NOT NULL,
     started_at timestamp with time zone,
     finished_at timestamp with time zone,
-    starts_by timestamp with time zone,
     choice_id uuid,
     min_size integer,
     missing integer DEFAULT 0 NOT NULL,
@@ -984,7 +979,7 @@ CREATE TABLE hwqueue.gang (
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
 
-COMMENT ON TABLE hwqueue.gang IS 'leases that start together: its members are the leases with its id as team_id';
+COMMENT ON TABLE hwqueue.gang IS 'leases that start together: those with its id as team_id';
 
 COMMENT ON COLUMN hwqueue.gang.rank IS 'that of its first member: what starts first; then position';
 
@@ -1007,8 +1002,6 @@ COMMENT ON COLUMN hwqueue.gang.tries IS 'how often it was not reserved since it 
 COMMENT ON COLUMN hwqueue.gang.losses IS 'how often it has lost a member, or a reservation';
 
 COMMENT ON COLUMN hwqueue.gang.place IS 'where its members are, of the domain that they are together in';
-
-COMMENT ON COLUMN hwqueue.gang.starts_by IS 'while it is earmarked: when its nodes have room for it at the latest; null: not known';
 
 COMMENT ON COLUMN hwqueue.gang.choice_id IS 'as in lease';
 
@@ -2121,7 +2114,7 @@ CREATE FUNCTION hwqueue.earmark_order(p_lease uuid, OUT tier smallint, OUT rank 
 CREATE FUNCTION hwqueue.earmark_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_own hwqueue.node_load, INOUT p_load hwqueue.node_load, OUT assignment jsonb, OUT fits boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.earmark_start(p_gang_id uuid, p_now timestamp with time zone) RETURNS timestamp with time zone
+CREATE FUNCTION hwqueue.earmark_start(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.edge_holds(p_wants text, p_state text) RETURNS boolean
@@ -2273,7 +2266,7 @@ CREATE FUNCTION hwqueue.explain_lease(p_lease uuid) RETURNS TABLE(lease_id uuid,
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.explain_rooms(p_gang hwqueue.gang, p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT kinds jsonb, OUT places jsonb, OUT place_count bigint, OUT ways jsonb) RETURNS record
+CREATE FUNCTION hwqueue.explain_rooms(p_gang hwqueue.gang, p_queue hwqueue.queue, p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT kinds jsonb, OUT places jsonb, OUT place_count bigint, OUT ways jsonb) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.explain_waiting(p_class hwqueue.placement_class, p_lease uuid, p_eligible_at timestamp with time zone, p_deadline timestamp with time zone, p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT waits_until timestamp with time zone, OUT funnel jsonb, OUT sole_blockers jsonb, OUT nearest jsonb, OUT help jsonb, OUT pending bigint, OUT nodes_registered bigint, OUT nodes_live bigint, OUT nodes_matching bigint, OUT nodes_free bigint) RETURNS record
@@ -2454,13 +2447,11 @@ CREATE TABLE hwqueue.replacement (
     old_goes text NOT NULL,
     is_overlapping boolean NOT NULL,
     state text DEFAULT 'waiting'::text NOT NULL,
-    node_id uuid,
     old_token bigint,
     old_at timestamp with time zone,
     reason text,
     tries integer DEFAULT 0 NOT NULL,
-    next_try_at timestamp with time zone NOT NULL,
-    created_at timestamp with time zone NOT NULL
+    next_try_at timestamp with time zone NOT NULL
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
 
@@ -5498,7 +5489,6 @@ CREATE TABLE hwqueue.choice (
     tenant text NOT NULL,
     members uuid[] NOT NULL,
     taken uuid,
-    taken_at timestamp with time zone,
     checked_at timestamp with time zone NOT NULL
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
@@ -5508,8 +5498,6 @@ COMMENT ON TABLE hwqueue.choice IS 'a choice: of its alternatives one runs (spaw
 COMMENT ON COLUMN hwqueue.choice.members IS 'its alternatives: leases and gangs';
 
 COMMENT ON COLUMN hwqueue.choice.taken IS 'the lease or gang that was claimed or reserved first; it stays the choice when it waits again';
-
-COMMENT ON COLUMN hwqueue.choice.taken_at IS 'when it was taken, or when the last alternative came after that; null: no other one is open';
 
 COMMENT ON COLUMN hwqueue.choice.checked_at IS 'when prune last checked whether its leases are gone';
 
@@ -6337,9 +6325,9 @@ CREATE TABLE hwqueue.team_change (
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
-COMMENT ON TABLE hwqueue.team_change IS 'a member was fetched, put back or has ended: reap updates the state of its gang';
+COMMENT ON TABLE hwqueue.team_change IS 'a member was fetched, put back or has ended, or a choice was taken: reap looks at the team';
 
-COMMENT ON COLUMN hwqueue.team_change.team_id IS 'the gang; or a lease of an everywhere task, by its id';
+COMMENT ON COLUMN hwqueue.team_change.team_id IS 'the gang, the choice, or a lease of an everywhere task';
 
 COMMENT ON COLUMN hwqueue.team_change.retry_at IS 'for a lease of an everywhere task that was put back: when it may run again';
 
@@ -6725,8 +6713,6 @@ CREATE INDEX checkpoint_number ON hwqueue.checkpoint USING btree (lease_id, numb
 CREATE INDEX checkpoint_open ON hwqueue.checkpoint USING btree (lease_id) WHERE is_open;
 
 CREATE INDEX choice_checked ON hwqueue.choice USING btree (checked_at);
-
-CREATE INDEX choice_unsettled ON hwqueue.choice USING btree (taken_at) WHERE (taken_at IS NOT NULL);
 
 CREATE INDEX claim_check ON hwqueue.claim USING btree (check_at);
 
@@ -7887,7 +7873,7 @@ REVOKE ALL ON FUNCTION hwqueue.earmark_order(p_lease uuid, OUT tier smallint, OU
 
 REVOKE ALL ON FUNCTION hwqueue.earmark_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_own hwqueue.node_load, INOUT p_load hwqueue.node_load, OUT assignment jsonb, OUT fits boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.earmark_start(p_gang_id uuid, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.earmark_start(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.edge_holds(p_wants text, p_state text) FROM PUBLIC;
 
@@ -7952,7 +7938,7 @@ REVOKE ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.explain_rooms(p_gang hwqueue.gang, p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT kinds jsonb, OUT places jsonb, OUT place_count bigint, OUT ways jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.explain_rooms(p_gang hwqueue.gang, p_queue hwqueue.queue, p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT kinds jsonb, OUT places jsonb, OUT place_count bigint, OUT ways jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.explain_waiting(p_class hwqueue.placement_class, p_lease uuid, p_eligible_at timestamp with time zone, p_deadline timestamp with time zone, p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT waits_until timestamp with time zone, OUT funnel jsonb, OUT sole_blockers jsonb, OUT nearest jsonb, OUT help jsonb, OUT pending bigint, OUT nodes_registered bigint, OUT nodes_live bigint, OUT nodes_matching bigint, OUT nodes_free bigint) FROM PUBLIC;
 
