@@ -1498,10 +1498,10 @@ CREATE FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text DEFAULT NULL
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.cancel_reserved_entry(p_lease uuid, p_error jsonb) RETURNS boolean
+CREATE FUNCTION hwqueue.cancel_run(p_run hwqueue.run, p_reason text) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.cancel_run(p_run hwqueue.run, p_reason text) RETURNS void
+CREATE FUNCTION hwqueue.cancel_waiting(p_leases uuid[], p_error jsonb, p_message text, p_detail jsonb DEFAULT NULL::jsonb, p_follows boolean DEFAULT false) RETURNS uuid[]
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text DEFAULT NULL::text) RETURNS text
@@ -7538,9 +7538,9 @@ REVOKE ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_li
 GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.cancel_reserved_entry(p_lease uuid, p_error jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.cancel_run(p_run hwqueue.run, p_reason text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.cancel_waiting(p_leases uuid[], p_error jsonb, p_message text, p_detail jsonb, p_follows boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text) TO hwqueue_producer;

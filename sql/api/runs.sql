@@ -403,16 +403,14 @@ begin
       union all
       select l.lease_id from hwqueue.lease l where l.lease_id = v_step.lease_id and l.item_no is null);
     if v_open <> '{}' then
-      v_taken := hwqueue.take_entries_of(v_open);
+      v_taken := hwqueue.cancel_waiting(v_open, '{"reason": "cancelled", "detail": "its step was declared '
+        'completed"}', 'cancelled: its step was declared completed', p_follows => true);
     end if;
     if cardinality(v_taken) < cardinality(v_open) then
       perform hwqueue.refuse('QHL07', format('step %s is claimed, or has just ended', to_json(p_step)),
         jsonb_build_object('step', p_step, 'lease_id', (
           select o from unnest(v_open) o where o <> all (v_taken) limit 1)),
         'cancel the lease, and skip the step when it has ended');
-    elsif v_taken <> '{}' then
-      perform hwqueue.lease_ended(v_taken, 'cancelled', '{"reason": "cancelled", "detail": "its step was '
-        'declared completed"}', 'cancelled: its step was declared completed', p_follows => true);
     end if;
   end if;
   v_now := hwqueue.clock();

@@ -27,6 +27,7 @@ declare
   v_retry_at timestamptz;
   v_due_at timestamptz;
   v_state text;
+  v_why jsonb;
   v_is_cancelled boolean;
   v_has_next boolean;
   v_end hwqueue.outcome;
@@ -50,9 +51,11 @@ begin
   if v_state in ('scheduled', 'pending') then
     v_due_at := coalesce(v_retry_at, v_row.due_at);
     if v_fit = 'never' then  -- it is cancelled; of one that was stopped the row stays, and tells how it ended
-      v_is_cancelled := hwqueue.cancel_reserved_entry(v_row.lease_id,
-        jsonb_build_object('reason', case when p_everywhere.stopped_at is null then 'node_unmatched'
-          else 'everywhere_stopped' end, 'everywhere_id', v_row.everywhere_id, 'node_id', p_node));
+      v_why := jsonb_build_object('reason', case when p_everywhere.stopped_at is null then 'node_unmatched'
+        else 'everywhere_stopped' end, 'everywhere_id', v_row.everywhere_id, 'node_id', p_node);
+      v_is_cancelled := hwqueue.cancel_waiting(array[v_row.lease_id], v_why,
+        'cancelled: it is to run on no node any more', v_why) <> '{}';
+      delete from hwqueue.team_change c where c.team_id = v_row.lease_id and v_is_cancelled;
       delete from hwqueue.everywhere_node r
       where r.everywhere_id = v_row.everywhere_id and r.node_id = p_node
         and v_is_cancelled and p_everywhere.stopped_at is null;
@@ -225,22 +228,5 @@ begin
   update hwqueue.everywhere_node r set due_at = v_due_at, reason = v_reason, tries = 0
   where r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
   return 'claimed';
-end
-$$;
-
--- Cancels a lease that waits for a reservation, and deletes its changes. False: another session holds its
--- entry, or there is none.
--- Locks: the entry, skip locked.
-create or replace function hwqueue.cancel_reserved_entry(p_lease uuid, p_error jsonb) returns boolean
-language plpgsql volatile
-as $$
-begin
-  if (hwqueue.take_free_entry(p_lease)).lease_id is null then
-    return false;
-  end if;
-  perform hwqueue.lease_ended(array[p_lease], 'cancelled', p_error,
-    'cancelled: it is to run on no node any more', p_error);
-  delete from hwqueue.team_change c where c.team_id = p_lease;
-  return true;
 end
 $$;

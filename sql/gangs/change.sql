@@ -229,19 +229,15 @@ begin
   v_next := v_found.next_state;
   while v_next in ('cancelling', 'completed') and v_found.waiting > 0 loop
     -- their ends are changes of the gang, so a later tick looks again; of a step they end its items
-    v_leases := array(
-      select s.lease_id from hwqueue.scheduled s
-      where (s.queue_id, s.available_at) = (p_gang.queue_id, 'infinity')
-        and s.lease_id = any (p_gang.members) order by s.lease_id limit 100 for update skip locked);
+    v_leases := hwqueue.cancel_waiting(array(
+        select s.lease_id from hwqueue.scheduled s
+        where (s.queue_id, s.available_at) = (p_gang.queue_id, 'infinity')
+          and s.lease_id = any (p_gang.members) order by s.lease_id limit 100 for update skip locked),
+      jsonb_build_object('reason', 'gang_incomplete', 'gang_id', p_gang.gang_id, 'detail', p_gang.reason),
+      'cancelled: its gang has ended', jsonb_build_object('gang_id', p_gang.gang_id));
     if v_leases = '{}' then  -- others hold them all: a later tick looks again
       insert into hwqueue.team_change (team_id) values (p_gang.gang_id);
-      exit;
     end if;
-    delete from hwqueue.scheduled s where s.queue_id = p_gang.queue_id
-      and s.available_at = 'infinity' and s.lease_id = any (v_leases);
-    perform hwqueue.lease_ended(v_leases, 'cancelled', jsonb_build_object('reason', 'gang_incomplete',
-        'gang_id', p_gang.gang_id, 'detail', p_gang.reason), 'cancelled: its gang has ended',
-      jsonb_build_object('gang_id', p_gang.gang_id));
     exit when cardinality(v_leases) < 100 or hwqueue.is_time_up();
   end loop;
   if v_next in ('cancelling', 'stopping') and v_found.reserved + v_found.running > 0 then

@@ -30,13 +30,9 @@ begin
     select l.lease_id from hwqueue.lease l
     where l.lease_id = any (v_choice.members) and l.choice_id = p_choice and l.lease_id <> v_choice.taken
       and hwqueue.lease_state(l.lease_id) in ('scheduled', 'pending', 'claimed'));
-  v_ended := hwqueue.take_entries_of(v_open);
-  if v_ended <> '{}' then
-    v_why := jsonb_build_object('reason', 'choice_taken', 'one_of', p_choice, 'taken', v_choice.taken,
-      'detail', format('of its alternatives %s was taken', v_choice.taken));
-    perform hwqueue.lease_ended(v_ended, 'cancelled', v_why,
-      format('cancelled: of its alternatives %s was taken', v_choice.taken), v_why - 'detail');
-  end if;
+  v_why := jsonb_build_object('reason', 'choice_taken', 'one_of', p_choice, 'taken', v_choice.taken,
+    'detail', format('of its alternatives %s was taken', v_choice.taken));
+  v_ended := hwqueue.cancel_waiting(v_open, v_why, 'cancelled: ' || (v_why ->> 'detail'), v_why - 'detail');
   for v_gang in
     select g.* from hwqueue.gang g
     where g.gang_id = any (v_choice.members) and g.choice_id = p_choice and g.gang_id <> v_choice.taken

@@ -218,6 +218,7 @@ as $$
 declare
   v_entry hwqueue.scheduled;
   v_claim hwqueue.claim;
+  v_why jsonb;
 begin
   if p_row.state = 'held' then
     if exists (
@@ -225,16 +226,18 @@ begin
         join hwqueue.scheduled s
           on (s.queue_id, s.available_at, s.lease_id) = (l.queue_id, 'infinity', l.lease_id)
         where l.lease_id = p_row.old_lease and s.held_by = 'place') then
-      v_entry := hwqueue.take_free_entry(p_row.old_lease);
-      if v_entry.lease_id is null then
-        return;
-      elsif p_has_run and p_row.old_goes = 'cancel' then
-        perform hwqueue.lease_ended(array[p_row.old_lease], 'cancelled', jsonb_build_object('reason',
-            'replaced', 'lease_id', p_row.lease_id, 'detail',
-            format('lease %s has taken its place', p_row.lease_id)),
-          format('cancelled: lease %s has taken its place', p_row.lease_id),
-          jsonb_build_object('reason', 'replaced', 'lease_id', p_row.lease_id));
+      if p_has_run and p_row.old_goes = 'cancel' then
+        v_why := jsonb_build_object('reason', 'replaced', 'lease_id', p_row.lease_id, 'detail',
+          format('lease %s has taken its place', p_row.lease_id));
+        if hwqueue.cancel_waiting(array[p_row.old_lease], v_why, 'cancelled: ' || (v_why ->> 'detail'),
+            v_why - 'detail') = '{}' then
+          return;
+        end if;
       else
+        v_entry := hwqueue.take_free_entry(p_row.old_lease);
+        if v_entry.lease_id is null then
+          return;
+        end if;
         perform hwqueue.put_back(p_row.old_lease, v_entry.attempt_count, v_entry.claim_count,
           case when exists (  -- what it was suspended for has come meanwhile
             select from hwqueue.lease l

@@ -148,7 +148,8 @@ begin
     end if;
     -- it belongs to no node, because it was requeued after another one had followed it
     delete from hwqueue.team_change c where c.team_id = p_id;
-    perform hwqueue.cancel_reserved_entry(p_id, jsonb_build_object('reason', 'everywhere_replaced'));
+    perform hwqueue.cancel_waiting(array[p_id], '{"reason": "everywhere_replaced"}',
+      'cancelled: it is to run on no node any more', '{"reason": "everywhere_replaced"}');
   when 'everywhere node' then
     perform hwqueue.expand_node(s.state) from (
       select x as state from hwqueue.node_state x

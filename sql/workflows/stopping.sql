@@ -201,17 +201,14 @@ create or replace function hwqueue.stop_leases(p_leases uuid[]) returns uuid[]
 language plpgsql volatile
 as $$
 declare
-  v_ended uuid[] := hwqueue.take_entries_of(p_leases);
+  v_ended uuid[] := hwqueue.cancel_waiting(p_leases, '{"reason": "cancelled", "detail": "its run has stopped"}',
+    'cancelled while it waited: its run has stopped', p_follows => true);
   v_claims uuid[] := array(
     select c.lease_id from hwqueue.claim c
     where c.lease_id = any (p_leases)
       and c.stop_reason is distinct from 'cancelled'
     order by c.lease_id for update skip locked);
 begin
-  if v_ended <> '{}' then
-    perform hwqueue.lease_ended(v_ended, 'cancelled', '{"reason": "cancelled", "detail": "its run has '
-      'stopped"}', 'cancelled while it waited: its run has stopped', p_follows => true);
-  end if;
   if v_claims <> '{}' then
     perform hwqueue.cancel_claims(v_claims, 'its run has stopped', 'its run has stopped');
   end if;
