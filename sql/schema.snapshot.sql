@@ -3278,6 +3278,9 @@ CREATE FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_row hwq
 CREATE FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.look_at_everywhere(p_lease uuid, p_now timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
@@ -3288,9 +3291,6 @@ CREATE FUNCTION hwqueue.look_at_replacement(p_lease uuid, p_now timestamp with t
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.look_at_team(p_look text, p_id uuid, p_now timestamp with time zone) RETURNS boolean
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.look_if_free(p_everywhere_id uuid, p_node uuid, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.low_water (
@@ -3901,9 +3901,6 @@ CREATE FUNCTION hwqueue.prune(p_limit integer DEFAULT 10000, p_unless_within int
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.prune_choices(p_limit integer, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.prune_classes(p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
@@ -3913,9 +3910,6 @@ CREATE FUNCTION hwqueue.prune_counts(p_limit integer) RETURNS void
 CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     SET lock_timeout TO '100ms';
-
-CREATE FUNCTION hwqueue.prune_everywhere(p_limit integer) RETURNS void
-    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.prune_gangs(p_limit integer, p_ended uuid[] DEFAULT '{}'::uuid[]) RETURNS void
     LANGUAGE sql;
@@ -3933,6 +3927,9 @@ CREATE FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now ti
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_runs(p_limit integer, p_now timestamp with time zone) RETURNS integer
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.prune_teams(p_limit integer, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_terms(p_limit integer) RETURNS integer
@@ -8503,6 +8500,8 @@ REVOKE ALL ON FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.look_at_everywhere(p_lease uuid, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
@@ -8510,8 +8509,6 @@ REVOKE ALL ON FUNCTION hwqueue.look_at_node(p_everywhere hwqueue.everywhere, p_n
 REVOKE ALL ON FUNCTION hwqueue.look_at_replacement(p_lease uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_team(p_look text, p_id uuid, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.look_if_free(p_everywhere_id uuid, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) FROM PUBLIC;
 
@@ -8870,15 +8867,11 @@ GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval) T
 GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval) TO hwqueue_operator;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_choices(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.prune_classes(p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_counts(p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_events(p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.prune_everywhere(p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_gangs(p_limit integer, p_ended uuid[]) FROM PUBLIC;
 
@@ -8891,6 +8884,8 @@ REVOKE ALL ON FUNCTION hwqueue.prune_part(p_part text, p_most integer, p_done hw
 REVOKE ALL ON FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_runs(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.prune_teams(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_terms(p_limit integer) FROM PUBLIC;
 

@@ -433,22 +433,6 @@ begin
 end
 $$;
 
--- Takes those of these leases that wait out of line, and cancels them. Returns them. Arguments: as lease_ended.
--- Locks: the entries, skip locked; as lease_ended.
-create or replace function hwqueue.cancel_waiting(p_leases uuid[], p_error jsonb, p_message text,
-  p_detail jsonb default null, p_follows boolean default false) returns uuid[]
-language plpgsql volatile
-as $$
-declare
-  v_taken uuid[] := hwqueue.take_entries_of(p_leases);
-begin
-  if v_taken <> '{}' then
-    perform hwqueue.lease_ended(v_taken, 'cancelled', p_error, p_message, p_detail, p_follows => p_follows);
-  end if;
-  return v_taken;
-end
-$$;
-
 -- Notes that leases of runs have ended, until the public call asks what follows in their runs
 -- (workflows/ending follow_ended). The list is a setting: before each lease a space, the trace that goes on
 -- with it, its state, and step or item; several that are noted together are steps if one is. The public call

@@ -1,4 +1,4 @@
--- Upkeep of everywhere tasks: what reap looks at, what prune deletes, what verify_invariants checks.
+-- Upkeep of everywhere tasks: what reap looks at.
 --
 -- reap looks at nodes that have just registered (expand_node, as their first claims do), at those whose lease
 -- was fetched, put back or has ended (team_change), and at those that are due (everywhere_node.due_at), by
@@ -69,7 +69,7 @@ $$;
 -- be. A look that is cut short, or fails, is undone alone and postponed, by the lease that is there, else by
 -- the node. After a round that finds no open lease, one that was stopped is finished. One whose queue was
 -- dropped is stopped. Returns whether it had to leave nodes that differ.
--- Locks: everywhere tasks, skip locked; as look_if_free.
+-- Locks: everywhere tasks, and node_state, skip locked; as look_at_node.
 create or replace function hwqueue.sweep_everywhere(p_until timestamptz, p_now timestamptz) returns boolean
 language plpgsql volatile
 as $$
@@ -111,8 +111,10 @@ begin
       order by d.node_id
     loop
       begin
-        perform hwqueue.look_if_free(v_id, v_node_id, p_now)
-        where not hwqueue.is_put_off('everywhere', v_item, p_now);
+        if not hwqueue.is_put_off('everywhere', v_item, p_now) and (hwqueue.lock_free_node(v_node_id)
+          or not exists (select from hwqueue.node_state s where s.node_id = v_node_id)) then
+          perform hwqueue.look_at_node(v_everywhere, v_node_id, p_now);
+        end if;
       exception when query_canceled or others then
         perform hwqueue.postpone('everywhere', v_item, sqlstate, sqlerrm, p_now);
       end;
@@ -160,21 +162,27 @@ as $$
     else not exists (select from hwqueue.node n where n.node_id = w.node_id) end
 $$;
 
--- Locks a node and looks at an everywhere task there. False: another session holds the node.
--- Locks: node_state, skip locked; as look_at_node.
-create or replace function hwqueue.look_if_free(p_everywhere_id uuid, p_node uuid, p_now timestamptz)
-returns boolean
+-- Looks at the lease of an everywhere task, on its node. One that belongs to no node, because it was requeued
+-- after another one had followed it, is cancelled. False: another session holds the node.
+-- Locks: node_state, skip locked; as look_at_node; or the entry, skip locked.
+create or replace function hwqueue.look_at_everywhere(p_lease uuid, p_now timestamptz) returns boolean
 language plpgsql volatile
 as $$
 declare
+  v_row hwqueue.everywhere_node;
   v_everywhere hwqueue.everywhere;
 begin
-  if not hwqueue.lock_free_node(p_node)
-    and exists (select from hwqueue.node_state s where s.node_id = p_node) then
+  select r.* into v_row from hwqueue.everywhere_node r where r.lease_id = p_lease;
+  if not found then
+    delete from hwqueue.team_change c where c.team_id = p_lease;
+    return hwqueue.cancel_waiting(array[p_lease], '{"reason": "everywhere_replaced"}',
+      'cancelled: it is to run on no node any more', '{"reason": "everywhere_replaced"}') <> '{}';
+  elsif not hwqueue.lock_free_node(v_row.node_id)
+    and exists (select from hwqueue.node_state s where s.node_id = v_row.node_id) then
     return false;
   end if;
-  select e.* into v_everywhere from hwqueue.everywhere e where e.everywhere_id = p_everywhere_id;
-  perform hwqueue.look_at_node(v_everywhere, p_node, p_now);
+  select e.* into v_everywhere from hwqueue.everywhere e where e.everywhere_id = v_row.everywhere_id;
+  perform hwqueue.look_at_node(v_everywhere, v_row.node_id, p_now);
   return true;
 end
 $$;
@@ -197,31 +205,4 @@ begin
   end if;
   return v_row;
 end
-$$;
-
--- Deletes everywhere tasks that have stopped and none of whose last leases is left, of the p_limit that
--- stopped first, and those of queues that are gone.
--- Locks: the everywhere tasks, skip locked.
-create or replace function hwqueue.prune_everywhere(p_limit int) returns void
-language sql volatile
-as $$
-  with gone as (
-    delete from hwqueue.everywhere d where d.everywhere_id = any (array(
-      select e.everywhere_id from hwqueue.everywhere e
-      where e.everywhere_id = any (array(
-          (select f.everywhere_id from hwqueue.everywhere f
-           where f.finished_at is not null order by f.finished_at limit p_limit)
-          union all
-          (select f.everywhere_id from hwqueue.everywhere f
-           where not exists (select from hwqueue.queue q where q.queue_id = f.queue_id) limit p_limit)))
-        and not exists (
-          select from hwqueue.everywhere_node r join hwqueue.lease l on l.lease_id = r.lease_id
-          where r.everywhere_id = e.everywhere_id)
-      order by e.everywhere_id for update skip locked))
-    returning d.everywhere_id
-  ), nodes as (
-    delete from hwqueue.everywhere_node r using gone d where r.everywhere_id = d.everywhere_id
-    returning r.lease_id
-  )
-  delete from hwqueue.team_change c using nodes r where c.team_id = r.lease_id
 $$;

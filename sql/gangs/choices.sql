@@ -1,4 +1,4 @@
--- What becomes of the alternatives that were not taken, and of choices whose leases are gone.
+-- What becomes of the alternatives that were not taken.
 --
 -- Example: the claim of "16 V100" has taken a choice. The next reap cancels the lease that asked for 8 A100,
 -- and the gang that asked for 32 T4 goes to cancelling, as cancel_gang would have it. An alternative that
@@ -49,28 +49,5 @@ begin
     where g.gang_id = any (v_choice.members) and g.choice_id = p_choice and g.gang_id <> v_choice.taken
       and g.finished_at is null and g.state <> 'cancelling');
   return true;
-end
-$$;
-
--- Deletes choices none of whose leases and gangs is left. It looks at up to p_limit of those that it has not
--- looked at for ten minutes.
--- Locks: the choices, skip locked.
-create or replace function hwqueue.prune_choices(p_limit int, p_now timestamptz) returns void
-language plpgsql volatile
-as $$
-declare
-  v_old uuid[] := array(
-    select h.choice_id from hwqueue.choice h where h.checked_at <= p_now - interval '10 minutes'
-    order by h.checked_at limit p_limit for update skip locked);
-begin
-  with gone as (
-    delete from hwqueue.choice h
-    where h.choice_id = any (v_old)
-      and not exists (select from hwqueue.lease l where l.lease_id = any (h.members))
-      and not exists (select from hwqueue.gang g where g.gang_id = any (h.members))
-    returning h.choice_id
-  )
-  delete from hwqueue.team_change c using gone h where c.team_id = h.choice_id;
-  update hwqueue.choice h set checked_at = p_now where h.choice_id = any (v_old);
 end
 $$;

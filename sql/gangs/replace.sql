@@ -58,19 +58,17 @@ begin
         next_try_at = p_now + case when v_reason in ('busy', 'old_waits', 'unpublished', 'cache_miss')
           then interval '0' else hwqueue.back_off(r.tries) end
     where r.lease_id = p_lease and v_reason is not null;
-  elsif v_ends or v_claim.is_earmark and not exists (  -- else its node has to fetch it, or that one to end
-      select from hwqueue.claim c where c.lease_id = v_row.old_lease and c.claim_token = v_row.old_token) then
+  elsif v_ends then
     if hwqueue.lock_free_node(v_claim.node_id) then
       select c.* into v_claim from hwqueue.claim c
       where c.lease_id = p_lease and c.is_reserved for update skip locked;
-      if v_ends or v_claim.stop_reason is not null then
-        perform hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock()) where found;
-      elsif found then
-        v_reason := hwqueue.back_earmarks(array[p_lease], '30 seconds', p_now);
-        update hwqueue.replacement r set reason = v_reason
-        where r.lease_id = p_lease and r.reason is distinct from v_reason;
-      end if;
+      perform hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock()) where found;
     end if;
+  elsif v_claim.is_earmark and not exists (  -- else its node has to fetch it, or that one to end
+      select from hwqueue.claim c where c.lease_id = v_row.old_lease and c.claim_token = v_row.old_token) then
+    v_reason := hwqueue.back_earmarks(array[p_lease], '30 seconds', p_now);
+    update hwqueue.replacement r set reason = v_reason
+    where r.lease_id = p_lease and r.reason is distinct from v_reason;
   end if;
   return true;
 end

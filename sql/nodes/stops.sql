@@ -40,6 +40,22 @@ begin
 end
 $$;
 
+-- Cancels those of these leases that wait, and returns them: what lease_ended is told of them.
+-- Locks: the entries, skip locked; as lease_ended. Idempotent.
+create or replace function hwqueue.cancel_waiting(p_leases uuid[], p_error jsonb, p_message text,
+  p_detail jsonb default null, p_follows boolean default false) returns uuid[]
+language plpgsql volatile
+as $$
+declare
+  v_taken uuid[] := hwqueue.take_entries_of(p_leases);
+begin
+  if v_taken <> '{}' then
+    perform hwqueue.lease_ended(v_taken, 'cancelled', p_error, p_message, p_detail, p_follows => p_follows);
+  end if;
+  return v_taken;
+end
+$$;
+
 -- Asks claims that the caller holds to stop, because their leases are cancelled, and wakes their nodes.
 -- p_why is kept with the claims; the others are what the event says. Not idempotent.
 create or replace function hwqueue.cancel_claims(p_leases uuid[], p_why text, p_message text,

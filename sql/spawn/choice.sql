@@ -10,8 +10,8 @@
 -- Invariant: who adds, claims or reserves an alternative has locked its choice, and writes in the same
 -- transaction that it was added or, if no other was, taken. So upkeep, which holds the row, too, misses none
 -- when it cancels what was not taken: a row of team_change says that there may be some. All but spawns take
--- it with skip locked, so no claim waits. An alternative that waits again, for a retry say, stays the one that
--- was taken.
+-- it with skip locked, so no claim waits. An alternative that waits again, for a retry say, stays the one
+-- that was taken.
 
 -- Returns the choice that the option one_of names.
 -- Raises: QHA01.

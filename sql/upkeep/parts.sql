@@ -87,8 +87,7 @@ begin
       where x.finished_at < p_now - interval '1 hour'
       limit p_most for update skip locked));
   when 'old_teams' then
-    perform hwqueue.prune_gangs(p_most), hwqueue.prune_everywhere(p_most),
-      hwqueue.prune_choices(p_most, p_now);
+    perform hwqueue.prune_teams(p_most, p_now);
     delete from hwqueue.postponed d where d.at <= p_now - interval '10 minutes';
   when 'old_classes' then v_count := hwqueue.prune_classes(p_most);
   when 'nodes' then v_count := hwqueue.prune_nodes(p_most, p_now);

@@ -43,8 +43,9 @@ begin
       exception when query_canceled or others then  -- undone alone, and the others go on
         perform hwqueue.postpone(v_kind, v_id, sqlstate, sqlerrm, p_now);
         update hwqueue.gang g set reason = 'upkeep_postponed' where v_look = 'gang' and g.gang_id = v_id;
-        with late as (delete from hwqueue.team_change c where v_look = 'gang change' and c.team_id = v_id)
-        insert into hwqueue.team_change (team_id) select v_id where v_look = 'gang change';  -- behind others'
+        with late as (delete from hwqueue.team_change c where c.team_id = v_id returning c.retry_at)
+        insert into hwqueue.team_change (team_id, retry_at)  -- behind others'
+        select v_id, l.retry_at from late l;
       end;
       v_is_cut := cardinality(v_seen) >= p_limit and v_look <> 'gang earmark'
         or clock_timestamp() >= v_until or hwqueue.is_time_up();
@@ -133,23 +134,11 @@ $$;
 create or replace function hwqueue.look_at_team(p_look text, p_id uuid, p_now timestamptz) returns boolean
 language plpgsql volatile
 as $$
-declare
-  v_everywhere uuid;
-  v_node uuid;
 begin
   case p_look
   when 'choice' then return hwqueue.look_at_choice(p_id);
   when 'replacement' then return hwqueue.look_at_replacement(p_id, p_now);
-  when 'everywhere' then
-    select r.everywhere_id, r.node_id into v_everywhere, v_node from hwqueue.everywhere_node r
-    where r.lease_id = p_id;
-    if found then
-      return hwqueue.look_if_free(v_everywhere, v_node, p_now);
-    end if;
-    -- it belongs to no node, because it was requeued after another one had followed it
-    delete from hwqueue.team_change c where c.team_id = p_id;
-    perform hwqueue.cancel_waiting(array[p_id], '{"reason": "everywhere_replaced"}',
-      'cancelled: it is to run on no node any more', '{"reason": "everywhere_replaced"}');
+  when 'everywhere' then return hwqueue.look_at_everywhere(p_id, p_now);
   when 'everywhere node' then
     perform hwqueue.expand_node(s.state) from (
       select x as state from hwqueue.node_state x
@@ -165,6 +154,50 @@ begin
           for no key update skip locked) s;
   end case;
   return found;
+end
+$$;
+
+-- Deletes teams none of whose leases is left, and their changes, about p_limit of each kind: gangs; everywhere
+-- tasks that have stopped, those that stopped first, and those of queues that are gone; choices, of those that
+-- it has not looked at for ten minutes.
+-- Locks: the teams, skip locked.
+create or replace function hwqueue.prune_teams(p_limit int, p_now timestamptz) returns void
+language plpgsql volatile
+as $$
+declare
+  v_choices uuid[];
+begin
+  perform hwqueue.prune_gangs(p_limit);
+  v_choices := array(
+    select h.choice_id from hwqueue.choice h where h.checked_at <= p_now - interval '10 minutes'
+    order by h.checked_at limit p_limit for update skip locked);
+  with gone as (
+    delete from hwqueue.everywhere d where d.everywhere_id = any (array(
+      select e.everywhere_id from hwqueue.everywhere e
+      where e.everywhere_id = any (array(
+          (select f.everywhere_id from hwqueue.everywhere f
+           where f.finished_at is not null order by f.finished_at limit p_limit)
+          union all
+          (select f.everywhere_id from hwqueue.everywhere f
+           where not exists (select from hwqueue.queue q where q.queue_id = f.queue_id) limit p_limit)))
+        and not exists (
+          select from hwqueue.everywhere_node r join hwqueue.lease l on l.lease_id = r.lease_id
+          where r.everywhere_id = e.everywhere_id)
+      order by e.everywhere_id for update skip locked))
+    returning d.everywhere_id
+  ), gone_nodes as (
+    delete from hwqueue.everywhere_node r using gone d where r.everywhere_id = d.everywhere_id
+    returning r.lease_id
+  ), gone_choices as (
+    delete from hwqueue.choice h
+    where h.choice_id = any (v_choices)
+      and not exists (select from hwqueue.lease l where l.lease_id = any (h.members))
+      and not exists (select from hwqueue.gang g where g.gang_id = any (h.members))
+    returning h.choice_id
+  )
+  delete from hwqueue.team_change c
+  where c.team_id in (select r.lease_id from gone_nodes r union all select h.choice_id from gone_choices h);
+  update hwqueue.choice h set checked_at = p_now where h.choice_id = any (v_choices);
 end
 $$;
 

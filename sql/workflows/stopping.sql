@@ -201,7 +201,8 @@ create or replace function hwqueue.stop_leases(p_leases uuid[]) returns uuid[]
 language plpgsql volatile
 as $$
 declare
-  v_ended uuid[] := hwqueue.cancel_waiting(p_leases, '{"reason": "cancelled", "detail": "its run has stopped"}',
+  v_ended uuid[] := hwqueue.cancel_waiting(p_leases,
+    '{"reason": "cancelled", "detail": "its run has stopped"}',
     'cancelled while it waited: its run has stopped', p_follows => true);
   v_claims uuid[] := array(
     select c.lease_id from hwqueue.claim c
