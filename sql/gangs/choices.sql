@@ -7,8 +7,8 @@
 -- Invariant: a choice has a row in team_change as long as one of its alternatives may be open that was not
 -- taken; one that is added later writes another (spawn/choice).
 
--- Cancels the leases and gangs of a choice that were not taken, and works off its changes. Where another
--- session holds one of them, a later tick looks again. False: another session holds the choice.
+-- Cancels the leases and gangs of a choice that were not taken, and works off its changes. False: another
+-- session holds it or one of them, so a later tick looks again.
 -- Locks: the choice, entries and gangs, all skip locked.
 create or replace function hwqueue.look_at_choice(p_choice uuid) returns boolean
 language plpgsql volatile
@@ -48,6 +48,6 @@ begin
     select from hwqueue.gang g
     where g.gang_id = any (v_choice.members) and g.choice_id = p_choice and g.gang_id <> v_choice.taken
       and g.finished_at is null and g.state <> 'cancelling');
-  return true;
+  return not found;
 end
 $$;
