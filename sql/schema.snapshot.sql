@@ -6322,7 +6322,7 @@ CREATE TABLE hwqueue.team_change (
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
-COMMENT ON TABLE hwqueue.team_change IS 'a member was fetched, put back or has ended, or a choice was taken: reap looks at the team';
+COMMENT ON TABLE hwqueue.team_change IS 'a member was fetched, put back or has ended, or a choice was taken: reap does what follows';
 
 COMMENT ON COLUMN hwqueue.team_change.team_id IS 'the gang, the choice, or a lease of an everywhere task';
 

@@ -1576,7 +1576,7 @@ create table hwqueue.team_change (
 create index team_change_team on hwqueue.team_change (team_id);
 alter table hwqueue.team_change add primary key (change_id);
 comment on table hwqueue.team_change is
-  'a member was fetched, put back or has ended, or a choice was taken: reap looks at the team';
+  'a member was fetched, put back or has ended, or a choice was taken: reap does what follows';
 comment on column hwqueue.team_change.team_id is 'the gang, the choice, or a lease of an everywhere task';
 comment on column hwqueue.team_change.retry_at is
   'for a lease of an everywhere task that was put back: when it may run again';

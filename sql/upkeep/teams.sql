@@ -157,9 +157,9 @@ begin
 end
 $$;
 
--- Deletes teams none of whose leases is left, and their changes, about p_limit of each kind: gangs; everywhere
--- tasks that have stopped, those that stopped first, and those of queues that are gone; choices, of those that
--- it has not looked at for ten minutes.
+-- Deletes teams none of whose leases is left, and their changes, about p_limit of each kind: gangs;
+-- everywhere tasks that have stopped, the first first, and those of queues that are gone; choices, of those
+-- that it has not looked at for ten minutes.
 -- Locks: the teams, skip locked.
 create or replace function hwqueue.prune_teams(p_limit int, p_now timestamptz) returns void
 language plpgsql volatile
