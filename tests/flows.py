@@ -106,6 +106,11 @@ class Flow:
         for name in names:
             finish(self.calls, claims[name], result=result)
 
+    def end_with(self, *names: str, result: Any = None) -> None:
+        """Complete these steps, the last ones of the run."""
+        self.complete(*names, result=result)
+        assert self.state == "completed"
+
     def fail(self, name: str) -> None:
         """Claim what is released, which must be this step, and let it fail for good."""
         [claim] = self.claims().values()
@@ -124,6 +129,17 @@ class Flow:
             qty=0,
         )
         assert settled["verdict"] == "ok"
+
+    def settle_each(self, claims: Iterable[Row]) -> None:
+        """Complete claims, each in a transaction of its own."""
+        for claim in claims:
+            self.settle(claim)
+
+
+def sweeps(calls: Calls, times: int) -> None:
+    """Sweep so many times."""
+    for _ in range(times):
+        calls.rows("advance_workflows")
 
 
 def finish(calls: Calls, claim: Row, *, result: Any = None) -> None:

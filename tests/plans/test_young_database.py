@@ -5,7 +5,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from tests.calls import Row
-from tests.flows import Flow, each, fail, finish, finish_all, gang, step
+from tests.flows import Flow, each, fail, finish, finish_all, gang, step, sweeps
 from tests.patience import looks
 from tests.plans.backlog import multiply
 from tests.plans.explain import explained
@@ -181,8 +181,7 @@ def test_a_sweep_of_a_cancelled_run_finds_claims_by_key(api: Api, dsn: str) -> N
     with psycopg.connect(dsn) as old:
         old.execute("select pg_current_xact_id()")
         api.rows("cancel_workflow_run", run=flow.run)
-        for _ in range(6):
-            api.rows("advance_workflows")
+        sweeps(api, 6)
         with explained(api.conn) as work:
             api.rows("advance_workflows")
     assert work.most_rows <= 5 * MANY

@@ -9,7 +9,7 @@ import pytest
 from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.direct import Direct
-from tests.flows import Flow, each, fail, finish, step
+from tests.flows import Flow, each, fail, finish, step, sweeps
 from tests.races.interleave import TIMEOUT, Actor
 from tests.sql.api import outlive
 
@@ -30,8 +30,7 @@ def opened(flow: Flow) -> dict[Any, Row]:
 def stopped(flow: Flow) -> None:
     """Sweep until nothing of a run that stops can come any more."""
     outlive(flow.calls.conn)
-    for _ in range(3):
-        flow.calls.rows("advance_workflows")
+    sweeps(flow.calls, 3)
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -94,8 +93,7 @@ def test_a_run_is_cancelled_while_a_step_adds(direct: Direct, one: Actor, has_it
     assert direct.value("cancel_workflow_run", run=flow.run) == "cancelling"
     direct.rows("advance_workflows")
     one.commit()
-    for _ in range(2):
-        direct.rows("advance_workflows")
+    sweeps(direct, 2)
     assert direct.row("get_lease", lease=own["lease_id"])["stop_reason"] == "cancelled"
     assert flow.items() == {}
     fail(direct, own)
@@ -150,8 +148,7 @@ def test_a_retry_begins_while_a_stale_run_adds(direct: Direct, one: Actor) -> No
     again = opened(flow)
     assert sorted(map(str, again)) == ["0", "a"]
     direct.rows("add_items", **adding(again["a"], "x"))
-    for claim in again.values():
-        flow.settle(claim)
+    flow.settle_each(again.values())
     assert (flow.state, flow.steps()["a"]["items"]) == ("completed", 1)
 
 
@@ -164,8 +161,7 @@ def test_two_items_add_to_one_step(direct: Direct, one: Actor, two: Actor) -> No
     one.commit()
     rows = added.result(TIMEOUT)
     assert [(row["name"], row["item"], row["created"]) for row in rows] == [("z", 4, True), ("y", 3, False)]
-    for claim in [*claims.values(), *opened(flow).values()]:
-        flow.settle(claim)
+    flow.settle_each([*claims.values(), *opened(flow).values()])
     assert flow.state == "completed"
 
 
@@ -176,8 +172,7 @@ def test_one_claim_adds_twice_for_the_first_time(direct: Direct, one: Actor, two
     added = two.parked(lambda session: session.rows("add_items", **adding(own, "y")))
     one.commit()
     assert [row["item"] for row in added.result(TIMEOUT)] == [1]
-    for claim in [own, *opened(flow).values()]:
-        flow.settle(claim)
+    flow.settle_each([own, *opened(flow).values()])
     assert flow.state == "completed"
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.calls import Row
 from tests.direct import Direct
-from tests.flows import Flow, fail, finish, step
+from tests.flows import Flow, fail, finish, step, sweeps
 from tests.nests import sweep
 from tests.races.interleave import TIMEOUT, Actor
 from tests.sql.api import outlive
@@ -146,12 +146,10 @@ def test_a_retry_that_cannot_lock_the_run_below_goes_on_later(direct: Direct, on
     assert flow.state == "failed"
     direct.rows("retry_workflow_run", run=flow.run)
     one.direct.conn.execute("select from hwqueue.run where run_id = %s for update", [more.run])
-    for _ in range(3):
-        direct.rows("advance_workflows")
+    sweeps(direct, 3)
     assert (more.state, flow.state) == ("failed", "running")
     one.commit()
     sweep(direct)
     more.complete("x")
     sweep(direct)
-    flow.complete("b")
-    assert flow.state == "completed"
+    flow.end_with("b")

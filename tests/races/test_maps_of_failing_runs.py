@@ -6,7 +6,7 @@ import pytest
 
 from tests.calls import Calls, Row
 from tests.direct import Direct
-from tests.flows import Flow, broken, each, fail, finish, step
+from tests.flows import Flow, broken, each, fail, finish, step, sweeps
 from tests.patience import looks
 from tests.races.interleave import Actor
 from tests.sql.api import outlive
@@ -37,8 +37,7 @@ def fail_sibling(direct: Direct, claims: Row) -> None:
 def sweep(flow: Flow) -> None:
     """Sweep until the change of the run's state has reached all that it is for."""
     outlive(flow.calls.conn)
-    for _ in range(4):
-        flow.calls.rows("advance_workflows")
+    sweeps(flow.calls, 4)
 
 
 def assert_fails(flow: Flow) -> None:
@@ -47,8 +46,7 @@ def assert_fails(flow: Flow) -> None:
     if flow.state == "failing":
         claims = flow.items()
         assert list(claims) == [0, 1]
-        for claim in claims.values():
-            flow.settle(claim)
+        flow.settle_each(claims.values())
         sweep(flow)
     assert flow.items() == {}
     assert flow.states() == {"a": "completed", "x": "failed", "m": "cancelled", "b": "skipped"}
@@ -64,8 +62,7 @@ def settle_all(flow: Flow) -> None:
     """Complete whatever is released, until nothing is."""
     for _ in looks():
         claims = flow.items()
-        for claim in claims.values():
-            flow.settle(claim)
+        flow.settle_each(claims.values())
         if not claims and flow.calls.row("advance_workflows")["released"] == 0:
             return
 
@@ -130,8 +127,7 @@ def test_an_item_is_let_in_while_another_step_fails(direct: Direct, one: Actor, 
     sweep(flow)
     let_in = flow.items()
     assert list(let_in) == ([2] if flow.spec["on_failure"] == "finish_running" else [])
-    for claim in let_in.values():
-        flow.settle(claim)
+    flow.settle_each(let_in.values())
     sweep(flow)
     assert flow.items() == {}
     assert (flow.state, flow.steps()["m"]["state"]) == ("failed", "cancelled")

@@ -53,8 +53,7 @@ def test_it_ends_while_an_operator_holds_the_step(direct: Direct, one: Actor, co
     one.end(commits)
     sweep(direct)
     assert flow.reasons() == ({"n": "operator"} if commits else {})
-    flow.complete("b")
-    assert flow.state == "completed"
+    flow.end_with("b")
 
 
 def test_it_ends_in_a_transaction_that_stays_open(direct: Direct, one: Actor) -> None:
@@ -72,8 +71,7 @@ def test_it_ends_in_a_transaction_that_stays_open(direct: Direct, one: Actor) ->
     assert flow.states() == {"n": "running", "x": "completed", "y": "completed", "z": "waiting"}
     one.commit()
     sweep(direct)
-    flow.complete("z")
-    assert flow.state == "completed"
+    flow.end_with("z")
 
 
 @pytest.mark.parametrize("ends", ["cancel", "rollback"])
@@ -119,8 +117,7 @@ def test_it_is_opened_while_its_parent_is_paused_and_resumed(direct: Direct, one
     sweep(direct)
     assert child.state == "running"
     flow.complete("c")
-    flow.complete("b")
-    assert flow.state == "completed"
+    flow.end_with("b")
 
 
 def test_a_pause_that_meets_a_resume_below(direct: Direct, one: Actor) -> None:
@@ -158,8 +155,7 @@ def test_it_ends_while_the_row_of_its_parent_is_held(direct: Direct, one: Actor)
     assert flow.states()["n"] == "completed"
     one.rollback()
     sweep(direct)
-    flow.complete("b")
-    assert flow.state == "completed"
+    flow.end_with("b")
 
 
 def test_it_fails_while_the_row_of_its_parent_is_held(direct: Direct, one: Actor) -> None:
@@ -185,8 +181,7 @@ def test_a_retry_while_another_session_holds_what_is_below(direct: Direct, one: 
     one.commit()
     sweep(direct)
     flow.complete("c")
-    flow.complete("b")
-    assert flow.state == "completed"
+    flow.end_with("b")
 
 
 def test_it_is_kept_until_its_step_has_read_its_end(direct: Direct, one: Actor, clock: Clock) -> None:

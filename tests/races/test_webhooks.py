@@ -78,7 +78,7 @@ def test_a_completion_that_commits_late(actor: Actors, api: Api) -> None:
     open_claim, claim = api.running(queue, node), api.running(queue, node)
     late = actor().begin()
     Api(late.conn).rows("complete_lease", **token(open_claim))
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     api.rows("reap")
     assert sent(api) == []  # what ended later is not told either
     late.commit()

@@ -7,7 +7,7 @@ import pytest
 
 from tests.calls import Calls, Row
 from tests.direct import Direct
-from tests.flows import Flow, broken, each, fail, finish, finish_all, step
+from tests.flows import Flow, broken, each, fail, finish, finish_all, step, sweeps
 from tests.patience import looks
 from tests.races.interleave import TIMEOUT, Actor
 from tests.races.test_workflow_prunes import submit_again
@@ -33,8 +33,7 @@ def test_two_parents_end_at_once(direct: Direct, one: Actor, commits: bool) -> N
     if not commits:
         assert flow.states()["c"] == "waiting"
         finish(direct, claims["a"])
-    flow.complete("c")
-    assert flow.state == "completed"
+    flow.end_with("c")
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -52,8 +51,7 @@ def test_a_run_appears_with_all_that_comes_after(direct: Direct, one: Actor, com
         return
     one.commit()
     flow.complete("a", "b")
-    flow.complete("c")
-    assert flow.state == "completed"
+    flow.end_with("c")
 
 
 def test_a_settler_that_stays_open_holds_up_nobody(direct: Direct, one: Actor) -> None:
@@ -69,8 +67,7 @@ def test_a_settler_that_stays_open_holds_up_nobody(direct: Direct, one: Actor) -
     assert (flow.state, other.state) == ("running", "completed")
     one.commit()
     direct.rows("reap")
-    flow.complete("c")
-    assert flow.state == "completed"
+    flow.end_with("c")
 
 
 def test_releases_near_one_step_do_not_wait_for_the_class(direct: Direct, one: Actor) -> None:
@@ -86,8 +83,7 @@ def test_releases_near_one_step_do_not_wait_for_the_class(direct: Direct, one: A
     assert flow.states()["e"] == "running"
     one.commit()
     assert flow.steps()["d"]["placement"] == flow.steps()["e"]["placement"]
-    flow.complete("d", "e")
-    assert flow.state == "completed"
+    flow.end_with("d", "e")
 
 
 def test_the_next_parent_folds_what_was_left(direct: Direct, one: Actor) -> None:
@@ -112,8 +108,7 @@ def test_a_batch_leaves_one_arrival(direct: Direct, one: Actor) -> None:
     assert broken(direct) == []
     one.commit()
     direct.rows("advance_workflows")
-    flow.complete("c")
-    assert flow.state == "completed"
+    flow.end_with("c")
 
 
 def test_any_is_released_while_another_parent_stays_open(direct: Direct, one: Actor) -> None:
@@ -154,8 +149,7 @@ def test_a_step_that_is_released_while_its_run_stops(direct: Direct, one: Actor,
     direct.rows("advance_workflows")
     one.commit()
     outlive(direct.conn)
-    for _ in range(2):
-        direct.rows("advance_workflows")
+    sweeps(direct, 2)
     assert flow.states()["b"] == "cancelled"
     assert flow.state == ("cancelled" if how == "cancel" else "failed")
     assert count_arrivals(direct) == 0
@@ -192,8 +186,7 @@ def test_a_step_that_is_released_while_its_run_is_paused(direct: Direct, one: Ac
     assert (flow.claims(), flow.states()["c"], flow.state) == ({}, "waiting", "paused")
     direct.rows("resume_workflow_run", run=flow.run)
     direct.rows("advance_workflows")
-    flow.complete("c")
-    assert flow.state == "completed"
+    flow.end_with("c")
 
 
 def test_a_step_that_is_held_while_its_run_is_resumed(direct: Direct, one: Actor) -> None:
@@ -206,8 +199,7 @@ def test_a_step_that_is_held_while_its_run_is_resumed(direct: Direct, one: Actor
     one.commit()
     assert flow.states()["b"] == "waiting"
     direct.rows("advance_workflows")
-    flow.complete("b")
-    assert flow.state == "completed"
+    flow.end_with("b")
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -225,8 +217,7 @@ def test_a_held_step_is_declared_done_while_its_run_is_resumed(
     one.direct.rows("skip_step", run=flow.run, step="b")
     direct.rows("advance_workflows")
     one.end(commits)
-    for _ in range(3):
-        direct.rows("advance_workflows")
+    sweeps(direct, 3)
     assert flow.state == "running"
     assert broken(direct) == []
     finish(direct, claims["c"])
@@ -244,8 +235,7 @@ def test_a_join_beside_changes_of_many_runs(direct: Direct, one: Actor, two: Act
     for run in runs:
         direct.rows("pause_workflow_run", run=run)
         direct.rows("resume_workflow_run", run=run)
-    for _ in range(2):
-        direct.rows("advance_workflows")
+    sweeps(direct, 2)
     two.begin()
     for claim in claims:
         finish(two.direct, claim["a"])
@@ -326,8 +316,7 @@ def test_a_late_step_beside_changes_of_many_runs(direct: Direct, one: Actor, two
         direct.rows("advance_workflows")
         if flow.states()["b"] == "running":
             break
-    flow.complete("b")
-    assert flow.state == "completed"
+    flow.end_with("b")
 
 
 def test_reap_alone_ends_a_change_of_state(direct: Direct) -> None:
@@ -377,8 +366,7 @@ def test_a_child_that_an_operator_holds(direct: Direct, one: Actor, commits: boo
     direct.rows("advance_workflows")
     if not commits:
         flow.complete("b")
-    flow.complete("c")
-    assert flow.state == "completed"
+    flow.end_with("c")
 
 
 @pytest.mark.parametrize("ends", [finish, fail])
@@ -417,8 +405,7 @@ def test_a_step_that_an_open_settlement_has_released(direct: Direct, one: Actor)
         for name in ("b", "m"):
             direct.rows("skip_step", run=flow.run, step=name)
         assert direct.conn.execute("show lock_timeout").fetchone() == ("0",)
-    flow.complete("c")
-    assert flow.state == "completed"
+    flow.end_with("c")
 
 
 def test_two_retries(direct: Direct, one: Actor, two: Actor) -> None:
@@ -446,8 +433,7 @@ def test_two_sweeps(direct: Direct, one: Actor, two: Actor) -> None:
     assert two.direct.row("advance_workflows")["released"] == 0
     two.commit()
     one.commit()
-    flow.complete("c")
-    assert flow.state == "completed"
+    flow.end_with("c")
 
 
 def test_an_aborted_settlement_leaves_nothing(direct: Direct, one: Actor) -> None:
@@ -457,8 +443,7 @@ def test_an_aborted_settlement_leaves_nothing(direct: Direct, one: Actor) -> Non
     one.rollback()
     assert flow.states() == {"a": "running", "b": "waiting", "c": "waiting"}
     finish(direct, claims["a"])
-    flow.complete("b")
-    assert flow.state == "completed"
+    flow.end_with("b")
 
 
 def asked_to_stop(direct: Direct, claim: Row) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.calls import Row
 from tests.direct import Direct
-from tests.flows import Flow, broken, each, fail, finish, step
+from tests.flows import Flow, broken, each, fail, finish, step, sweeps
 from tests.races.interleave import TIMEOUT, Actor, Actors
 from tests.sql.api import outlive, settlement
 
@@ -16,8 +16,7 @@ pytestmark = pytest.mark.thorough
 def settle_all(flow: Flow, claims: dict[int, Row]) -> None:
     """Settle what is claimed and what that lets in, until nothing is left."""
     while claims:
-        for claim in claims.values():
-            flow.settle(claim)
+        flow.settle_each(claims.values())
         flow.calls.rows("advance_workflows")
         claims = flow.items()
 
@@ -64,8 +63,7 @@ def test_a_settlement_that_stays_open_holds_up_nobody(direct: Direct, one: Actor
     one.commit()
     assert flow.states()["b"] == "waiting"
     direct.rows("advance_workflows")
-    flow.complete("b")
-    assert flow.state == "completed"
+    flow.end_with("b")
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -94,8 +92,7 @@ def test_an_item_that_is_let_in_while_its_run_is_cancelled(direct: Direct, one: 
     fail(direct, claims[1])
     one.commit()
     outlive(direct.conn)
-    for _ in range(3):
-        direct.rows("advance_workflows")
+    sweeps(direct, 3)
     assert (flow.state, flow.states()) == ("cancelled", {"m": "cancelled"})
     left = direct.conn.execute(
         "select count(*) from hwqueue.arrival where run_id = %s", [flow.run]
@@ -135,8 +132,7 @@ def test_a_map_that_is_declared_done_while_an_item_ends(direct: Direct, one: Act
     assert flow.items() == {}
     direct.rows("advance_workflows")
     one.commit()
-    flow.complete("b")
-    assert flow.state == "completed"
+    flow.end_with("b")
 
 
 def test_an_item_ends_while_the_tally_is_renewed(direct: Direct, one: Actor) -> None:
@@ -144,8 +140,7 @@ def test_an_item_ends_while_the_tally_is_renewed(direct: Direct, one: Actor) -> 
     flow = Flow(direct, [each("m", list(range(66))), step("b", "m")])
     node, other = on_a_node_of_its_own(flow, 1)
     claims = list(flow.items().values())
-    for claim in claims[:63]:
-        flow.settle(claim)
+    flow.settle_each(claims[:63])
     flow.settle(claims[63], one.direct)
     direct.rows("settle_and_claim", settle=[settlement(other)], qty=0, **node)
     assert broken(direct) == []
@@ -182,14 +177,12 @@ def test_a_run_is_cancelled_beside_an_item_that_stays_open(direct: Direct, one: 
     claims = flow.items(qty=1)
     finish(one.direct, claims[0])
     assert direct.value("cancel_workflow_run", run=flow.run) == "cancelling"
-    for _ in range(4):
-        direct.rows("advance_workflows")
+    sweeps(direct, 4)
     assert flow.items() == {}
     row = flow.steps()["m"]
     assert (row["items_done"], row["state"]) == (1_499, "running")
     one.rollback()
-    for _ in range(4):
-        direct.rows("advance_workflows")
+    sweeps(direct, 4)
     stopped = direct.conn.execute(
         "select stop_reason from hwqueue.claim where lease_id = %s", [claims[0]["lease_id"]]
     ).fetchone()
@@ -208,8 +201,7 @@ def test_maps_near_the_items_of_one_map_do_not_wait_for_the_class(
     for name, after in (("d", "b"), ("e", "c")):
         steps.append(each(name, [1, 2], after=[after], near=asked) | {"task": "use"})
     flow = Flow(direct, steps)
-    for claim in flow.items().values():
-        flow.settle(claim)
+    flow.settle_each(flow.items().values())
     direct.rows("advance_workflows")
     claimed = [on_a_node_of_its_own(flow, number) for number in range(2)]
     assert [claim["headers"]["step"] for _, claim in claimed] == ["b", "c"]
@@ -227,8 +219,7 @@ def test_a_retry_that_is_open_does_not_hold_up_items_near_others(direct: Direct,
     asked = {"step": "load", "mode": "require", "match": "item"}
     use = each("use", [1, 2], after=["load"], near=asked, max_parallel=1)
     flow = Flow(direct, [each("load", [1, 2]), use])
-    for claim in flow.items().values():
-        flow.settle(claim)
+    flow.settle_each(flow.items().values())
     direct.rows("advance_workflows")
     [(number, claim)] = flow.items().items()
     loaded = direct.rows("list_leases", filter={"queue": flow.queue, "task": "load"})

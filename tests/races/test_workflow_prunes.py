@@ -25,8 +25,7 @@ def flow(direct: Direct, clock: Clock) -> Flow:
     """One of two runs of one ad hoc definition, both past their retention."""
     flow = Flow(direct, [step("a")])
     submit_again(flow)
-    for claim in claim_all(flow):
-        flow.settle(claim)
+    flow.settle_each(claim_all(flow))
     count_all(direct.conn)
     clock.advance(DAYS)
     direct.rows("heartbeat_node", node=flow.node, epoch=flow.epoch, claims=[])
@@ -92,8 +91,7 @@ def test_a_submission_with_an_old_snapshot(
     for _ in range(3):
         outlive(direct.conn)
         direct.rows("prune")
-    for claim in claim_all(flow):
-        flow.settle(claim)
+    flow.settle_each(claim_all(flow))
     assert flow.state == "completed"
 
 

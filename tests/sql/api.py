@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import count
 from typing import Any, LiteralString
 from uuid import UUID, uuid4
@@ -14,6 +15,7 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 from psycopg.types.numeric import Int8
 
+from hwqueue.testing import Clock
 from tests.calls import TASK, Calls, Row
 from tests.direct import Direct
 from tests.patience import looks
@@ -146,12 +148,16 @@ class Api(Calls):
         """Claim for the node; the ids of the leases in the order given."""
         return [row["lease_id"] for row in self.claim(node, *queues, **arguments)]
 
+    def granted(self, lease: UUID, node: Node, *queues: str, **arguments: Any) -> Row:
+        """Claim for the node, which must get this lease alone; the claim."""
+        [row] = self.claim(node, *queues, **arguments)
+        assert row["lease_id"] == lease
+        return row
+
     def running(self, queue: str, node: Node | None = None, params: Any = None, /, **options: Any) -> Row:
         """Spawn a lease and claim it, on a node of its own unless one is given; the claim."""
         lease = self.spawn(queue, TASK, params, **options)
-        [row] = self.claim(node or self.node(), queue)
-        assert row["lease_id"] == lease
-        return row
+        return self.granted(lease, node or self.node(), queue)
 
     def lease(self, lease: UUID) -> Row:
         """The lease as it is now."""
@@ -187,6 +193,16 @@ class Api(Calls):
         """Reap as upkeep does about once a second; three times, since changes make others."""
         for _ in range(3):
             self.rows("reap")
+
+    def reap_after(self, clock: Clock, span: timedelta) -> None:
+        """Let time pass, then reap."""
+        clock.advance(span)
+        self.rows("reap")
+
+    def prune_after(self, clock: Clock, span: timedelta) -> None:
+        """Let time pass, then prune."""
+        clock.advance(span)
+        self.rows("prune")
 
     def settle_terms(self) -> None:
         """Reap until everything that is asked about other leases is published."""

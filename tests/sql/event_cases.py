@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.flows import Flow, step
+from tests.flows import Flow, step, sweeps
 from tests.sql.api import Api, Node, token
 from tests.sql.test_current_generation import become_another_server
 
@@ -440,8 +440,7 @@ def _(stage: Stage) -> Row:
 def _(stage: Stage) -> Row:
     waits = {"name": "w", "kind": "wait", "signal": "go", "timeout": 0, "on_timeout": "skip"}
     flow = Flow(stage.api, [step("a"), waits])
-    for _ in range(2):
-        stage.api.rows("advance_workflows")
+    sweeps(stage.api, 2)
     its = {"run_id": str(flow.run), "workflow": flow.queue, "step": "w", "signal": "go"}
     return {"detail": its}
 

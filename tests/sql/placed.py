@@ -19,9 +19,7 @@ def spawn_placed(api: Api, queue: str, **placement: Any) -> UUID:
 def running_placed(api: Api, queue: str, node: Node, **placement: Any) -> Row:
     """Spawn such a lease and claim it on the node; the claim."""
     lease = spawn_placed(api, queue, **placement)
-    [claim] = api.claim(node, queue)
-    assert claim["lease_id"] == lease
-    return claim
+    return api.granted(lease, node, queue)
 
 
 def reasons(api: Api, node: Node, **placement: Any) -> list[Row]:

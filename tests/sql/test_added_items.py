@@ -7,7 +7,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Calls, Row
-from tests.flows import Flow, each, fail, finish, step
+from tests.flows import Flow, each, fail, finish, step, sweeps
 from tests.sql.api import Api, count_all, outlive
 from tests.sql.test_added_steps import began, one_of_two, settle_all, stop, work_off
 
@@ -139,8 +139,7 @@ def test_items_are_let_in_while_others_of_their_step_run(api: Api, has_room: boo
 def test_many_items_keep_to_a_window(api: Api) -> None:
     flow, claim = began(api)
     add(api, claim, *(f"x{n}" for n in range(1_500)))
-    for _ in range(3):
-        api.rows("advance_workflows")
+    sweeps(api, 3)
     claims = flow.items()
     assert sorted(claims) == list(range(999))  # its own lease has a place in the window
     finish(api, claim)
@@ -166,8 +165,7 @@ def test_the_next_attempt_adds_nothing_twice(api: Api, clock: Clock) -> None:
     flow, claim = began(api, own={"options": {"max_attempts": 3}})
     add(api, claim, "x", "y")
     api.rows("advance_workflows")
-    clock.advance(timedelta(hours=1))
-    api.rows("reap")
+    api.reap_after(clock, timedelta(hours=1))
     clock.advance(timedelta(hours=1))
     flow.epoch = flow.register("second")
     claims = flow.items()
@@ -275,8 +273,7 @@ def test_a_retry_runs_what_has_not_completed(api: Api) -> None:
     assert flow.steps()["a"]["result"] == "own"
     flow.settle(again[1])
     assert (flow.counts("a"), flow.steps()["a"]["result"]) == ((3, 3, 0), "own")
-    flow.complete("b")
-    assert flow.state == "completed"
+    flow.end_with("b")
 
 
 def test_a_retry_of_a_lease_that_failed_finds_its_items(api: Api) -> None:
@@ -367,8 +364,7 @@ def test_its_queue_may_be_dropped(api: Api) -> None:
     for _ in range(2):  # its transactions end, then its rows go
         outlive(api.conn)
         api.rows("prune")
-    for _ in range(3):
-        api.rows("advance_workflows")
+    sweeps(api, 3)
     assert (flow.state, flow.states()) == ("failed", {"a": "failed"})
 
 

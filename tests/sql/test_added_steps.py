@@ -38,8 +38,7 @@ def began(api: Api, *steps: Row, own: Row | None = None, **spec: Any) -> tuple[F
 
 def settle_all(flow: Flow, *claims: Row) -> None:
     """Complete these claims, and what can be claimed beside."""
-    for claim in [*claims, *flow.items().values()]:
-        flow.settle(claim)
+    flow.settle_each([*claims, *flow.items().values()])
 
 
 def work_off(api: Api) -> None:
@@ -100,8 +99,7 @@ def test_an_item_of_a_map_adds_steps(api: Api) -> None:
     flow = Flow(api, [each("m", [1, 2], tolerate=1), step("b", "m")])
     claims = flow.items()
     more = added(flow, claims[0], step("x"))
-    for claim in claims.values():
-        flow.settle(claim)
+    flow.settle_each(claims.values())
     assert flow.states()["m"] == "running"
     more.fail("x")
     sweep(api)
@@ -124,15 +122,13 @@ def test_each_name_is_added_once(api: Api) -> None:
 def test_the_next_attempt_adds_nothing_twice(api: Api, clock: Clock) -> None:
     flow, own = began(api, own={"options": {"max_attempts": 3}})
     more = added(flow, own, step("x"))
-    clock.advance(timedelta(hours=1))
-    api.rows("reap")
+    api.reap_after(clock, timedelta(hours=1))
     clock.advance(timedelta(hours=1))
     flow.epoch = more.epoch = flow.register("second")
     claims = flow.claims()
     api.refused("QHL01", "add_steps", **adding(own, step("y"), name="late"))
     assert not api.row("add_steps", **adding(claims["a"], step("x")))["created"]
-    for claim in claims.values():
-        flow.settle(claim)
+    flow.settle_each(claims.values())
     sweep(api)
     assert (more.state, flow.state) == ("completed", "completed")
 
@@ -174,8 +170,7 @@ def stop(api: Api, clock: Clock, flow: Flow, claims: dict[str, Row], how: str) -
     elif how == "fail_fast":
         fail(api, claims.pop("c"))
     else:
-        clock.advance(timedelta(seconds=20))
-        api.rows("reap")
+        api.reap_after(clock, timedelta(seconds=20))
     for _ in range(2):
         sweep(api)
 
@@ -233,8 +228,7 @@ def test_a_retry_runs_what_failed_in_added_steps(api: Api) -> None:
     more.complete("y")
     sweep(api)
     assert flow.steps()["a"]["result"] == "own"
-    flow.complete("b")
-    assert flow.state == "completed"
+    flow.end_with("b")
 
 
 def test_a_retry_that_is_cancelled_before_it_goes_down(api: Api) -> None:

@@ -114,8 +114,7 @@ def test_they_go_with_the_lease(api: Api, conn: psycopg.Connection, clock: Any, 
     lease = api.running(queue, api.node(), **({"idempotency_key": "k"} if kept else {}))
     api.value("append_logs", logs=[of(lease, range(1, 2))])
     api.complete(lease)
-    clock.advance(timedelta(hours=2))
-    api.rows("prune")
+    api.prune_after(clock, timedelta(hours=2))
     left = "select from hwqueue.attempt_log where lease_id = %s"
     assert conn.execute(left, [lease["lease_id"]]).fetchall() == []
 

@@ -67,8 +67,7 @@ def test_an_attestation_expires(api: Api, queue: str, node: Node, clock: Clock) 
     attest(api, node, "acme.prod", expires_at=clock.now() + MINUTE)
     first, second = (spawn_placed(api, queue, require=PROD) for _ in range(2))
     clock.advance(MINUTE - timedelta(microseconds=1))
-    [claim] = api.claim(node, queue)
-    assert claim["lease_id"] == first
+    claim = api.granted(first, node, queue)
     clock.advance(timedelta(microseconds=1))
     assert api.claimed(node, queue) == []
     assert codes(api, node, require=PROD) == ["trust_not_attested"]

@@ -61,8 +61,7 @@ def test_an_operator_who_read_the_clock_before_does_not_undo_it(api: Api, stop: 
 def test_one_that_never_stops_is_cancelled_when_it_expires(api: Api, clock: Clock) -> None:
     claim = api.running(api.queue(claim_timeout=60))
     api.rows("cancel_lease", lease=claim["lease_id"], reason="no need")
-    clock.advance(timedelta(seconds=61))
-    api.rows("reap")
+    api.reap_after(clock, timedelta(seconds=61))
     row = api.lease(claim["lease_id"])
     assert (row["state"], [a["outcome"] for a in row["attempts"]]) == ("cancelled", ["cancelled"])
     node = api.node()

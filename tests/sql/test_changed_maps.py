@@ -7,7 +7,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.flows import Flow, broken, each, fail, finish_all, step
+from tests.flows import Flow, broken, each, fail, finish_all, step, sweeps
 from tests.sql.api import Api
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("sound")]
@@ -15,8 +15,7 @@ pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("sound")]
 
 def settle_all(flow: Flow, claims: dict[Any, Row]) -> None:
     """Complete these claims, one by one."""
-    for claim in claims.values():
-        flow.settle(claim)
+    flow.settle_each(claims.values())
 
 
 def test_a_retry_runs_only_the_items_that_failed(api: Api) -> None:
@@ -26,8 +25,7 @@ def test_a_retry_runs_only_the_items_that_failed(api: Api) -> None:
     flow.settle(first[1], outcome="fail", retry=False)
     api.rows("advance_workflows")
     rest = flow.items()
-    for claim in [first[2], *rest.values()]:
-        flow.settle(claim)
+    flow.settle_each([first[2], *rest.values()])
     assert flow.state == "failed"
     spawned = set(first) | set(rest)
     assert api.value("retry_workflow_run", run=flow.run) == "running"
@@ -40,8 +38,7 @@ def test_a_retry_runs_only_the_items_that_failed(api: Api) -> None:
     assert set(again) == {1} | (set(range(6)) - spawned)
     assert (again[1]["lease_id"], again[1]["params"]) == (first[1]["lease_id"], first[1]["params"])
     assert flow.counts() == (6, 6, 0)
-    flow.complete("b")
-    assert flow.state == "completed"
+    flow.end_with("b")
 
 
 def test_a_retry_with_another_list_runs_all_items(api: Api) -> None:
@@ -113,12 +110,10 @@ def test_cancel_costs_nothing_for_items_that_were_not_spawned(api: Api) -> None:
 
 def test_cancel_goes_on_over_a_large_window(api: Api) -> None:
     flow = Flow(api, [each("m", list(range(2_400)), max_parallel=5_000)])
-    for _ in range(2):
-        api.rows("advance_workflows")
+    sweeps(api, 2)
     assert flow.lease_count() == 2_400
     api.rows("cancel_workflow_run", run=flow.run)
-    for _ in range(4):
-        api.rows("advance_workflows")
+    sweeps(api, 4)
     assert flow.state == "cancelled"
 
 
@@ -182,8 +177,7 @@ def test_a_cancellation_of_many_maps_ends_200_items_at_most(api: Api) -> None:
         if row["state"] == "pending"
     ]
     assert 400 <= len(left) < 600
-    for _ in range(10):
-        api.rows("advance_workflows")
+    sweeps(api, 10)
     assert flow.items() == {}
     assert flow.state == "cancelled"
 

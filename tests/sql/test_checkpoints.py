@@ -8,7 +8,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from tests.calls import Row
-from tests.sql.api import NOBODY, Api, settlement, token
+from tests.sql.api import NOBODY, Api, Node, settlement, token
 
 HOUR = timedelta(hours=1)
 LOST, FINISHED = "QHL01", "QHL03"
@@ -154,8 +154,7 @@ def test_a_wait_that_times_out_has_no_payload(api: Api, claim: Row, clock: Any) 
 
 def test_a_wait_without_timeout_lasts_for_years(api: Api, claim: Row, clock: Any) -> None:
     suspend(api, claim, signal="packed")
-    clock.advance(timedelta(days=3000))
-    api.rows("reap")
+    api.reap_after(clock, timedelta(days=3000))
     assert api.state(claim["lease_id"]) == "scheduled"
     assert signal(api, claim)["state"] == "pending"
 
@@ -206,8 +205,7 @@ def test_people_see_names_sizes_and_what_a_lease_waits_for(api: Api, claim: Row,
     assert row["headline"] == ('suspended: its handler waits for signal "packed", for 1 h 00 min at most')
 
 
-def test_a_batch_suspends_beside_other_settlements(api: Api, queue: str) -> None:
-    node = api.node()
+def test_a_batch_suspends_beside_other_settlements(api: Api, node: Node, queue: str) -> None:
     claims = [api.running(queue, node) for _ in range(2)]
     settle = [settlement(claims[0], "suspend", delay=60, name="nap"), settlement(claims[1])]
     rows = api.rows("settle_and_claim", **node.who, settle=settle, queues=[queue], qty=0)
@@ -223,8 +221,7 @@ def test_they_go_with_the_lease(api: Api, clock: Any, retain: int) -> None:
     signal(api, claim)
     api.complete(claim)
     assert api.rows("verify_invariants") == []
-    clock.advance(timedelta(hours=2))
-    api.rows("prune")
+    api.prune_after(clock, timedelta(hours=2))
     for table in ("checkpoint", "lease_signal"):
         left = f"select from hwqueue.{table} where lease_id = %s"
         assert api.conn.execute(left, [claim["lease_id"]]).rowcount == 0

@@ -55,8 +55,7 @@ def test_the_first_claimed_runs_and_the_other_never(api: Api) -> None:
     queue, big, small = api.queue(), big_node(api), small_node(api)
     choice, other, taken = two(api, queue)
     plain = api.spawn(queue, **BIG)
-    [claim] = api.claim(small, queue)
-    assert claim["lease_id"] == taken
+    api.granted(taken, small, queue)
     assert api.row("explain_lease", lease=other)["code"] == "choice_taken"
     assert api.claimed(big, queue, qty=9) == [plain]  # upkeep has not been here yet
     api.reap()
@@ -90,8 +89,7 @@ def test_what_was_taken_is_the_choice_for_good(api: Api, clock: Clock) -> None:
     api.reap()
     assert api.state(other) == "cancelled"
     clock.advance(timedelta(seconds=30))
-    [claim] = api.claim(small, queue)
-    assert claim["lease_id"] == taken
+    claim = api.granted(taken, small, queue)
     assert api.value("fail_lease", **token(claim), error=Jsonb({})) == "failed"
     refusal = api.refused("QHL03", "requeue_lease", lease=other)
     assert refusal.detail["taken"] == str(taken)
@@ -220,13 +218,11 @@ def test_choices_go_with_their_leases(api: Api, clock: Clock) -> None:
     node = small_node(api)
     choice, _, taken = two(api, queue)
     kept, _, _ = two(api, queue)
-    [claim] = api.claim(node, queue)
-    assert claim["lease_id"] == taken
+    claim = api.granted(taken, node, queue)
     api.reap()
     api.complete(claim)
     for _ in range(3):
-        clock.advance(timedelta(minutes=11))
-        api.rows("reap")
+        api.reap_after(clock, timedelta(minutes=11))
         api.rows("prune")
     left = {str(id_) for (id_,) in api.conn.execute("select choice_id from hwqueue.choice")}
     assert (choice in left, kept in left) == (False, True)

@@ -157,8 +157,7 @@ def test_what_is_left_is_asked_about_from_now_on(api: Api, queues: int) -> None:
     queue, beside = api.queue(), api.node(rack=scene.spec["rack"])
     keeper = api.spawn(queue, labels={"app": "keeper"}, placement={"require": [away]})
     api.settle_terms()
-    [claim] = api.claim(beside, queue)
-    assert claim["lease_id"] == keeper
+    claim = api.granted(keeper, beside, queue)
     assert scene.take() is None
     api.complete(claim)
     assert scene.take() == scene.free[1]
@@ -182,8 +181,7 @@ def test_what_is_left_is_counted_where_others_ask_about_it(api: Api, queues: int
     scene = Scene(api, "away", queues)
     asked = api.spawn(scene.queue, labels={"app": "db"})
     assert [scene.take() for _ in scene.free] == scene.free
-    [claim] = api.claim(scene.node, *scene.queues)
-    assert claim["lease_id"] == asked
+    claim = api.granted(asked, scene.node, *scene.queues)
     assert api.rows("verify_invariants") == []
     api.complete(scene.held)
     assert scene.take() is None

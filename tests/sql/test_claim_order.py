@@ -197,8 +197,7 @@ class TestFit:
         spec = {"gpus": gpus(8)}
         assert self.order(api, spec, needs, tuning={"weight_fit": 0}) == ["one", "four"]
 
-    def test_affinity_weighs_more(self, api: Api) -> None:
-        queue = api.queue()
+    def test_affinity_weighs_more(self, api: Api, queue: str) -> None:
         node = api.node(gpus=gpus(8), labels={"zone": "a"})
         api.needing(queue, gpu=8)
         liked = api.spawn(queue, placement=preferring(100, zone="a") | {"resources": {"gpu_milli": 1}})

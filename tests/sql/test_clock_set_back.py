@@ -60,8 +60,7 @@ def test_claims_end_and_retries_begin_as_if_nothing_had_happened(api: Api, clock
     for claim, retry_at in ((slept, soon), (named, later), (changed, None)):
         api.rows("fail_lease", **token(claim), error={"message": "x"}, retry_at=retry_at)
     api.rows("update_lease", lease=changed["lease_id"], changes={"available_at": later.isoformat()})
-    clock.advance(2 * SECOND)
-    api.rows("reap")
+    api.reap_after(clock, 2 * SECOND)
     [again] = api.claim(alive, queue)
     api.rows("release_lease", **token(again), delay=timedelta(minutes=9))
     waiting = [api.spawn(queue, delay="10 minutes"), *(each["lease_id"] for each in (slept, named, changed))]
@@ -77,8 +76,7 @@ def test_claims_end_and_retries_begin_as_if_nothing_had_happened(api: Api, clock
     assert api.verdicts(alive, cancelled) == ["cancelled"]
     for _ in range(4):
         api.rows("heartbeat_node", **alive.who, claims=beat(overrun))
-        clock.advance(timedelta(seconds=20))
-        api.rows("reap")
+        api.reap_after(clock, timedelta(seconds=20))
     live = {row["node_id"]: row["live"] for row in api.rows("list_nodes")}
     assert (live[dead.node_id], live[alive.node_id]) == (False, True)
     states = [api.state(each["lease_id"]) for each in (lost, held, failed, overrun)]
@@ -86,8 +84,7 @@ def test_claims_end_and_retries_begin_as_if_nothing_had_happened(api: Api, clock
     assert [api.lease(lease)["available_at"] for lease in waiting] == named_times
     assert delivery(api, sent)["available_at"] < clock.now()
     api.rows("heartbeat_node", **alive.who, claims=beat(overrun))
-    clock.advance(timedelta(seconds=40))
-    api.rows("reap")
+    api.reap_after(clock, timedelta(seconds=40))
     assert api.lease(overrun["lease_id"])["stop_reason"] == "run_time_exceeded"
     set_back(api, clock)
     for seconds in (40, 21):  # it goes on for a claim timeout
@@ -95,8 +92,7 @@ def test_claims_end_and_retries_begin_as_if_nothing_had_happened(api: Api, clock
         clock.advance(timedelta(seconds=seconds))
     api.rows("reap")
     assert api.state(overrun["lease_id"]) == "scheduled"
-    clock.advance(timedelta(minutes=29))
-    api.rows("reap")
+    api.reap_after(clock, timedelta(minutes=29))
     assert api.state(held["lease_id"]) == "pending"
     assert api.rows("verify_invariants") == []
 
@@ -209,13 +205,11 @@ def test_what_waits_below_the_marks_of_upkeep_is_found(api: Api, clock: Clock, d
         idle.execute("select pg_current_xact_id()")
         clock.advance(-STEPS[-1])
         delivery = api.value("test_webhook", name=hook)
-        clock.advance(SECOND)
-        api.rows("reap")
+        api.reap_after(clock, SECOND)
         assert delivery in [row["delivery_id"] for row in api.rows("claim_deliveries", limit=1000)]
         gangs.append(spawn(api, queue, 2, large))
         delayed = api.spawn(queue, delay=1)
-        clock.advance(2 * SECOND)
-        api.rows("reap")
+        api.reap_after(clock, 2 * SECOND)
     assert [gang(api, each)["reason"] for each in gangs] == ["insufficient_capacity"] * 2
     assert api.state(delayed) == "pending"
 

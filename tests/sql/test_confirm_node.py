@@ -62,8 +62,7 @@ def test_the_same_instance_stays_trusted_until_another_one_was_there(api: Api) -
     queue, node = api.queue(), trusted(api)
     lease = spawn_placed(api, queue, require=PROD)
     same = again(api, node, "first", labels={"a": 1})
-    [claim] = api.claim(same, queue)
-    assert claim["lease_id"] == lease
+    claim = api.granted(lease, same, queue)
     assert api.value("confirm_node", node=node.node_id) == 0
     spawn_placed(api, queue, require=PROD)
     assert api.verdicts(again(api, node, keep_claims=True), claim) == ["ok"]

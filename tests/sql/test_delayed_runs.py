@@ -46,8 +46,7 @@ def test_items_sleeps_and_waits_count_from_that_time(api: Api, clock: Clock) -> 
     clock.advance(HOUR)
     assert sorted(flow.items()) == [0, 1]
     assert flow.states()["nap"] == "running"
-    clock.advance(timedelta(minutes=11))
-    api.rows("reap")
+    api.reap_after(clock, timedelta(minutes=11))
     # its items ended without a heartbeat, their only attempt
     assert flow.states() == {"m": "failed", "nap": "completed", "ok": "skipped"}
 
@@ -99,14 +98,12 @@ def test_a_run_that_is_paused_before_its_time_holds_what_comes_after(api: Api, c
     flow.complete("a")
     assert (flow.claims(), flow.reasons()) == ({}, {"b": "run_paused"})
     api.value("resume_workflow_run", run=flow.run)
-    flow.complete("b")
-    assert flow.state == "completed"
+    flow.end_with("b")
 
 
 def test_a_deadline_and_keys_hold_from_the_submission_on(api: Api, clock: Clock) -> None:
     flow = Flow(api, [step("a")], options=LATER, deadline="30 min")
-    clock.advance(timedelta(minutes=31))
-    api.rows("reap")
+    api.reap_after(clock, timedelta(minutes=31))
     assert (flow.state, flow.get()["reason"]) == ("failed", "deadline_exceeded")
     given = {"delay": 3600, "idempotency_key": "k"}
     first = api.row("submit_spec", spec=flow.spec, options=given)

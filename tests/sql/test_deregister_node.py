@@ -33,8 +33,7 @@ def sign_off(api: Api, node: Node) -> bool:
 
 def expire(api: Api, clock: Clock, span: timedelta) -> None:
     """Reap reports the silent nodes, prune deregisters those silent for too long."""
-    clock.advance(span)
-    api.rows("reap")
+    api.reap_after(clock, span)
     api.rows("prune")
 
 
@@ -110,8 +109,7 @@ def test_it_belongs_to_its_login_still(api: Api, node: Node, clock: Clock, leave
 
 def test_a_node_silent_for_long_leaves(api: Api, node: Node, clock: Clock) -> None:
     """One that came back stays."""
-    clock.advance(8 * DAY)
-    api.rows("reap")
+    api.reap_after(clock, 8 * DAY)
     api.rows("heartbeat_node", **node.who)
     api.rows("prune")
     assert is_registered(api, node)

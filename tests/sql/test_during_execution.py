@@ -154,11 +154,9 @@ def test_an_attestation_that_expires(api: Api, queue: str, node: Node, clock: Cl
     at_once = running_placed(api, queue, node, require=[lasting(TRUST)])
     later = running_placed(api, queue, node, require=[lasting(TRUST, 60)])
     at_the_claim = running_placed(api, queue, node, require=[TRUST])
-    clock.advance(29 * SECOND)
-    api.rows("reap")
+    api.reap_after(clock, 29 * SECOND)
     assert told(api, at_once) is None
-    clock.advance(SECOND)
-    api.rows("reap")
+    api.reap_after(clock, SECOND)
     assert api.verdicts(node, at_once) == ["preempted"]
     assert stop(api, later)[2] == clock.now() + 60 * SECOND
     api.rows("attest_node", **attest)
@@ -186,9 +184,7 @@ def beside(api: Api, queue: str, node: Node, **options: Any) -> Row:
     options = {"placement": {"require": [lasting(WITH_CACHE)]}} | options
     lease = api.spawn(queue, **options)
     api.settle_terms()
-    [claim] = api.claim(node, queue)
-    assert claim["lease_id"] == lease
-    return claim
+    return api.granted(lease, node, queue)
 
 
 IS_LOST: dict[str, Callable[[Api, Row, Node], object]] = {

@@ -271,10 +271,9 @@ def test_a_later_gang_does_not_come_first(api: Api, pairs: list[Node], clock: Cl
     assert (found["state"], found["reason"]) == ("waiting", "behind_earmark")
 
 
-def test_a_gang_that_is_to_start_later_is_not_tried_before(api: Api, pairs: list[Node]) -> None:
+def test_a_gang_that_is_to_start_later_is_not_tried_before(api: Api, queue: str, pairs: list[Node]) -> None:
     """It comes first in order, and a later one is earmarked meanwhile."""
     flow = Flow(api, [gang_step("train", 2, **PAIR)], options={"delay": "1 hour"})
-    queue = api.queue()
     filled(api, queue, pairs)
     earmarked(api, queue, pairs)
     reap(api)
@@ -338,8 +337,7 @@ def test_terms_are_asked_again_when_there_is_room(api: Api, pairs: list[Node], c
         reap(api)
         if gang(api, gang_id)["state"] == "earmarked":
             break
-    api.complete(base)
-    api.complete(*claims)
+    api.complete(base, *claims)
     reap(api)
     found = gang(api, gang_id)
     assert (found["state"], found["losses"]) == ("waiting", 1)

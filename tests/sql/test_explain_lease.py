@@ -275,9 +275,8 @@ def test_what_would_match_counts_whether_free_or_not(api: Api, queue: str) -> No
         ({"license": 1}, {"license": 1}, "0 license free"),
     ],
 )
-def test_all_that_match_are_full(api: Api, busy: Row, wanted: Row, has: str) -> None:
+def test_all_that_match_are_full(api: Api, queue: str, busy: Row, wanted: Row, has: str) -> None:
     node = api.node(gpus=GPUS, capacity={"cpu_milli": 4000, "memory_mib": 4024, "license": 1})
-    queue = api.queue()
     claim = api.running(queue, node, placement={"resources": busy})
     found = explain(api, api.spawn(queue, placement={"resources": wanted}))
     assert (found["code"], found["permanent"]) == ("nodes_support_but_contended", False)
@@ -292,9 +291,8 @@ def test_all_that_match_are_full(api: Api, busy: Row, wanted: Row, has: str) -> 
     assert (wait["action"], wait["lease_id"]) == ("wait", str(claim["lease_id"]))
 
 
-def test_what_it_would_have_to_itself(api: Api) -> None:
+def test_what_it_would_have_to_itself(api: Api, queue: str) -> None:
     node = api.node(gpus=GPUS[:1], gpu_exclusivity=["device_exclusive"])
-    queue = api.queue()
     api.running(queue, node, placement={"resources": {"gpu_milli": 100}})
     placement = {"resources": {"gpu": 1}, "isolation": {"gpu": "device_exclusive"}}
     found = explain(api, api.spawn(queue, placement=placement))
@@ -347,17 +345,15 @@ def test_the_lease_of_a_step_says_what_released_it(api: Api, clock: Clock) -> No
     assert released(steps["both"]) == f"released 2 s ago {after}"
     assert released(steps["any"]) == f"released 12 s ago by step right of run {flow.run}"
     assert released(steps[1]) == f"item 1 of step score, released 2 s ago {after}"
-    for claim in steps.values():
-        flow.settle(claim)
+    flow.settle_each(steps.values())
     assert released(fetch) == f"released 3 min ago by the submission of run {flow.run}"
     [tell] = flow.claims().values()
     assert released(tell) == f"released by the end of all other steps of run {flow.run}"
     assert explain(api, api.spawn(api.queue()))["released"] is None
 
 
-def test_a_nested_lease_names_the_run_that_it_is_a_step_of(api: Api) -> None:
+def test_a_nested_lease_names_the_run_that_it_is_a_step_of(api: Api, queue: str) -> None:
     below = f"below-{uuid4().hex[:8]}"
-    queue = api.queue()
     api.row("define_workflow", spec={"name": below, "queue": queue, "steps": [step("a")]})
     flow = Flow(api, [nested("load", below)])
     api.rows("advance_workflows")

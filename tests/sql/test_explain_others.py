@@ -110,8 +110,7 @@ def test_the_first_of_its_own_group(api: Api, queue: str, racks: list[Node]) -> 
     first, second = (api.spawn(queue, **options) for _ in range(2))
     api.settle_terms()
     assert explain(api, first)["nodes_free"] == 3
-    [claim] = api.claim(racks[2], queue)
-    assert claim["lease_id"] == first
+    api.granted(first, racks[2], queue)
     found = explain(api, second)
     assert found["nodes_free"] == 1
     assert codes(found, racks[2]) == []
@@ -125,8 +124,7 @@ def test_with_a_lease_that_is_pending_itself(api: Api, queue: str, racks: list[N
     assert found["code"] == "required_affinity_unsatisfiable"
     assert found["headline"] == f"waits for lease {target}, which is pending itself"
     api.rows("update_lease", lease=target, changes={"placement": {}})
-    [claim] = api.claim(racks[1], queue)
-    assert claim["lease_id"] == target
+    claim = api.granted(target, racks[1], queue)
     found = explain(api, lease)
     assert (found["nodes_free"], codes(found, racks[1])) == (1, [])
     api.complete(claim)

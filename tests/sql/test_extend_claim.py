@@ -15,11 +15,9 @@ def test_the_new_end_holds(api: Api, clock: Clock, seconds: int) -> None:
     span = timedelta(seconds=seconds)
     end = api.value("extend_claim", **token(claim), extend=span)
     assert end == clock.now() + span == api.lease(claim["lease_id"])["expires_at"]
-    clock.advance(span - timedelta(milliseconds=1))
-    api.rows("reap")
+    api.reap_after(clock, span - timedelta(milliseconds=1))
     assert api.state(claim["lease_id"]) == "claimed"
-    clock.advance(timedelta(milliseconds=1))
-    api.rows("reap")
+    api.reap_after(clock, timedelta(milliseconds=1))
     assert api.state(claim["lease_id"]) == "pending"
 
 
@@ -44,6 +42,5 @@ def test_a_cancelled_claim_ends(api: Api, clock: Clock, when: str) -> None:
         assert api.value("extend_claim", **token(claim), extend=month)
     elif when == "by a heartbeat":
         api.rows("heartbeat_node", **node.who, claims=beat(claim), extend=month)
-    clock.advance(timedelta(seconds=61))
-    api.rows("reap")
+    api.reap_after(clock, timedelta(seconds=61))
     assert api.state(claim["lease_id"]) == "cancelled"

@@ -15,8 +15,7 @@ def fail_again(api: Api, clock: Clock, queue: str, lease: UUID, **more: Any) -> 
     """Claim the lease and fail it; how long it then waits."""
     wait = max(timedelta(0), api.lease(lease)["available_at"] - clock.now())
     clock.advance(wait)
-    [claim] = api.claim(api.node(), queue)
-    assert claim["lease_id"] == lease
+    claim = api.granted(lease, api.node(), queue)
     api.rows("fail_lease", **token(claim), error={"n": claim["attempt"]}, **more)
     available: datetime = api.lease(lease)["available_at"]
     return available - clock.now()

@@ -89,7 +89,7 @@ def test_a_requeued_member_opens_its_gang_again(api: Api, racks: list[Node], clo
     """Alone, where the others have completed."""
     job = Gang(api, racks, 2, max_attempts=1)
     first, second = job.start()
-    api.rows("complete_lease", **token(second))
+    api.complete(second)
     job.fail(first)
     assert job.state == "failed"
     api.rows("requeue_lease", lease=first["lease_id"])
@@ -220,8 +220,7 @@ def test_it_is_shown_as_its_members_are(api: Api, racks: list[Node]) -> None:
     claims = job.start()
     assert seen() == ("running", False)
     assert api.rows("list_gangs", state="reserved") == []
-    for claim in claims:
-        api.rows("complete_lease", **token(claim))
+    api.complete(*claims)
     assert seen() == ("completed", True)
     reap(api)
     assert seen() == ("completed", True)

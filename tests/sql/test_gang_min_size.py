@@ -57,7 +57,7 @@ def test_none_joins_once_one_has_completed(api: Api, racks: list[Node], clock: C
     """The job is ending; when min_size have completed, the others are not needed."""
     job = Gang(api, racks, 4, min_size=2, together="rack")
     first, second = job.run()
-    api.rows("complete_lease", **token(first))
+    api.complete(first)
     later(api, clock, racks)  # though there is a free device in the rack
     assert job.state == "running"
     assert sorted(job.members) == sorted("-css")
@@ -186,9 +186,8 @@ def test_the_first_kinds_of_members_start(api: Api, racks: list[Node]) -> None:
         assert {row["rule"] for row in api.rows("verify_invariants")} == {"gang_members"}
 
 
-def test_a_min_size_that_cannot_be(api: Api) -> None:
+def test_a_min_size_that_cannot_be(api: Api, queue: str) -> None:
     """One that is all is none."""
-    queue = api.queue()
     until: Row = {"deadline": "2099-01-01T00:00:00Z"}
     members = Jsonb([{"task": "train", "count": 3}])
     for options, words in (

@@ -306,9 +306,8 @@ def test_what_a_member_cannot_do(api: Api, racks: list[Node]) -> None:
     assert refused.field == "options.steps.train.options.patience"
 
 
-def test_equal_gangs_are_one_definition(api: Api) -> None:
+def test_equal_gangs_are_one_definition(api: Api, queue: str) -> None:
     """Defaults say nothing, and one domain is a list of it."""
-    queue = api.queue()
     more: Row = {"min_size": 2, "on_lost": "stop", "hold": "30 s", "same": [], "together": ["rack"]}
     steps = [gang("a", 2, together="rack"), gang("a", 2, **more)]
     rows = [api.row("submit_spec", spec={"name": queue, "queue": queue, "steps": [one]}) for one in steps]

@@ -87,9 +87,8 @@ def test_when_enough_of_what_runs_is_over(api: Api, racks: list[Node], clock: Cl
         )
 
 
-def test_what_has_to_end_for_a_gang_that_is_earmarked(api: Api, racks: list[Node]) -> None:
+def test_what_has_to_end_for_a_gang_that_is_earmarked(api: Api, queue: str, racks: list[Node]) -> None:
     """Not what runs on the same node beside the room that is kept."""
-    queue = api.queue()
     big, idle = (api.node(rack=9, gpus=gpus(2), concurrency=4) for _ in range(2))
     held = [api.running(queue, big, max_run="1 hour", **GPU) for _ in range(2)]
     api.running(queue, big, max_run="2 hours")
@@ -105,8 +104,7 @@ def test_what_has_to_end_for_a_gang_that_is_earmarked(api: Api, racks: list[Node
     assert other.place == "rack 2"
     assert other.ways["wait"]["until"] is None
     assert named(other.ways["stop"]) == {str(endless["lease_id"])}
-    for claim in held:
-        api.rows("complete_lease", **token(claim))
+    api.complete(*held)
     assert job.ways == {}  # the next reap reserves it on big and on idle
     reap(api)
     assert (job.state, job.on) == ("reserved", {big.name, idle.name})
@@ -129,6 +127,6 @@ def test_a_tenant_is_told_to_stop_its_own_alone(api: Api, racks: list[Node]) -> 
     assert reason.endswith(known)
     assert named(pair.ways["stop"]) == {str(others["lease_id"])}
     with only(api, FILM):
-        api.rows("complete_lease", **token(own))
+        api.complete(own)
         reason = job.ways["wait"]["words"]
     assert reason.endswith(": a lease of another tenant has no max_run")

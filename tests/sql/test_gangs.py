@@ -45,7 +45,7 @@ def test_no_room_for_all_is_room_for_none(api: Api, racks: list[Node]) -> None:
     other = api.spawn(queue, **GPU)
     assert api.claimed(racks[3], queue) == [other]  # a gang that waits holds nothing
     for claim in (*held[:2], api.lease(other)):
-        api.rows("complete_lease", **token(claim))
+        api.complete(claim)
 
 
 def test_together_in_the_tightest_rack(api: Api, racks: list[Node]) -> None:
@@ -184,9 +184,8 @@ def test_only_the_queues_and_tasks_that_are_asked_for(api: Api, racks: list[Node
     assert len(api.claimed(racks[0], queue, tasks=["train"])) == 1
 
 
-def test_gangs_of_other_tenants(api: Api, racks: list[Node]) -> None:
+def test_gangs_of_other_tenants(api: Api, queue: str, racks: list[Node]) -> None:
     """They do not exist for a caller limited to one."""
-    queue = api.queue()
     mine, others = (Gang(api, racks, 9, queue=queue, tenant=tenant) for tenant in (FILM, GAMES))
     with only(api, FILM):
         assert mine.now("tenant") == (FILM,)
@@ -240,8 +239,7 @@ TWO_TENANTS = [{"task": "a", "options": {"tenant": tenant}} for tenant in ("one"
     ],
 )
 @pytest.mark.thorough
-def test_bad_gangs(api: Api, field: str, members: Any, options: Row) -> None:
-    queue = api.queue()
+def test_bad_gangs(api: Api, queue: str, field: str, members: Any, options: Row) -> None:
     refusal = api.refused("QHA01", "spawn_gang", queue=queue, members=Jsonb(members), options=options)
     assert refusal.field == field
 
@@ -291,7 +289,7 @@ def test_members_count_for_terms_that_were_there_before_them(api: Api, racks: li
     job = Gang(api, racks, 2, GPU | {"labels": {"app": app}}, queue=queue, together="rack")
     reap(api)
     assert job.place == "rack 2"  # though they fit tighter in rack 1
-    api.rows("complete_lease", **token(holder))
+    api.complete(holder)
 
 
 RACK_ELSE_ANYWHERE = ["rack", "fleet"]
@@ -305,7 +303,7 @@ def test_a_rack_that_has_room_comes_first(api: Api, racks: list[Node], clock: Cl
     reap(api)
     assert (wide.place, narrow.place) == ("fleet", None)
     wide.cancel()
-    api.rows("complete_lease", **token(held))
+    api.complete(held)
     later(api, clock, racks)
     assert narrow.place == "rack 1"
 
@@ -331,14 +329,13 @@ def test_where_others_join(
     assert api.row("explain_lease", lease=job.leases[-1])["headline"].endswith(told)
     if place == "fleet":
         assert "of the next one: the fleet has room for 0 of 1" in job.explained["headline"]
-    api.rows("complete_lease", **token(held))
+    api.complete(held)
     later(api, clock, racks)
     assert (job.members, job.place) == (members, place)
 
 
-def test_no_rack_is_kept_for_one_that_may_be_anywhere(api: Api, racks: list[Node]) -> None:
+def test_no_rack_is_kept_for_one_that_may_be_anywhere(api: Api, queue: str, racks: list[Node]) -> None:
     """Rack 2 is full and large enough; the fleet has a GPU that is free, and waits for two."""
-    queue = api.queue()
     held = {node.name: api.running(queue, node, **GPU) for node in racks[1:]}
     job = Gang(api, racks, 3, queue=queue, together=RACK_ELSE_ANYWHERE)
     reap(api)

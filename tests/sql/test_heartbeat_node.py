@@ -31,9 +31,8 @@ def test_each_claim_is_extended_by_its_own_timeout(api: Api, clock: Clock) -> No
         assert end == ends[claim["lease_id"]]
 
 
-def test_a_span_can_be_given_and_never_shortens(api: Api, clock: Clock) -> None:
+def test_a_span_can_be_given_and_never_shortens(api: Api, node: Node, clock: Clock) -> None:
     """An expired claim that nobody reaped goes on, and so does one that is asked to stop."""
-    node = api.node()
     claim = api.running(api.queue(claim_timeout=60), node)
     for seconds in (600, 5):
         [row] = api.rows("heartbeat_node", **node.who, claims=beat(claim), extend=timedelta(seconds=seconds))
@@ -54,7 +53,7 @@ def test_verdicts(api: Api, clock: Clock) -> None:
     api.rows("cancel_lease", lease=stopping["lease_id"])
     api.rows("cancel_lease", lease=cancelled["lease_id"])
     api.rows("release_lease", **token(cancelled))
-    api.rows("complete_lease", **token(done))
+    api.complete(done)
     foreign = api.running(queue)
     wrong = ok | {"claim_token": ok["claim_token"] + 1}
     unknown = ok | {"lease_id": NOBODY}
@@ -68,12 +67,11 @@ def test_verdicts(api: Api, clock: Clock) -> None:
     assert verdicts(api, node, ok) == ["preempted"]
 
 
-def test_only_the_claim_that_completed_the_lease_is_finished(api: Api) -> None:
-    queue, node = api.queue(), api.node()
+def test_only_the_claim_that_completed_the_lease_is_finished(api: Api, queue: str, node: Node) -> None:
     old = api.running(queue, node)
     api.rows("release_lease", **token(old))
     [new] = api.claim(node, queue)
-    api.rows("complete_lease", **token(new))
+    api.complete(new)
     failed = api.running(api.queue(max_attempts=1), node)
     api.rows("fail_lease", **token(failed), error={})
     assert verdicts(api, node, old) == ["lost"]
@@ -93,9 +91,8 @@ def test_the_node_lives_while_it_beats(api: Api, clock: Clock) -> None:
     assert (row["live"], row["seen_at"]) == (True, clock.now())
 
 
-def test_an_older_and_the_present_token_of_a_lease(api: Api) -> None:
+def test_an_older_and_the_present_token_of_a_lease(api: Api, queue: str, node: Node) -> None:
     """Each is answered for itself, whichever comes first; the present one is extended."""
-    queue, node = api.queue(), api.node()
     old = api.running(queue, node)
     api.rows("release_lease", **token(old))
     [new] = api.claim(node, queue)
@@ -105,10 +102,9 @@ def test_an_older_and_the_present_token_of_a_lease(api: Api) -> None:
         assert verdicts == {old["claim_token"]: "lost", new["claim_token"]: "ok"}
 
 
-def test_a_claim_named_twice_is_answered_once(api: Api) -> None:
-    queue, node = api.queue(), api.node()
+def test_a_claim_named_twice_is_answered_once(api: Api, queue: str, node: Node) -> None:
     held, done = api.running(queue, node), api.running(queue, node)
-    api.rows("complete_lease", **token(done))
+    api.complete(done)
     rows = api.rows("heartbeat_node", **node.who, claims=beat(held, done, held, done))
     assert {row["lease_id"]: row["verdict"] for row in rows} == {
         held["lease_id"]: "ok",
@@ -117,9 +113,8 @@ def test_a_claim_named_twice_is_answered_once(api: Api) -> None:
     assert len(rows) == 2
 
 
-def test_a_claim_that_is_written_differently(api: Api) -> None:
+def test_a_claim_that_is_written_differently(api: Api, node: Node) -> None:
     """What reads back differently from what came is looked at closely: 1.0 and "1" are tokens, too."""
-    node = api.node()
     claim = api.running(api.queue(), node)
     lease, number = str(claim["lease_id"]), claim["claim_token"]
     for written, given in ((lease.upper(), number), (lease, f"{number}.0"), (lease, f'"{number}"')):
@@ -161,8 +156,7 @@ GOOD: dict[str, Any] = {"lease_id": str(uuid4()), "claim_token": 1}
     ],
 )
 @pytest.mark.thorough
-def test_bad_claims(api: Api, field: str, claims: Any) -> None:
-    node = api.node()
+def test_bad_claims(api: Api, node: Node, field: str, claims: Any) -> None:
     assert api.refused("QHA01", "heartbeat_node", **node.who, claims=claims).field == field
 
 

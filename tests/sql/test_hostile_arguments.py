@@ -120,9 +120,8 @@ def test_number_bombs(api: Api, argument: str) -> None:
     assert api.state(claim["lease_id"]) == "claimed"
 
 
-def test_one_that_comes_compressed_from_a_table(api: Api) -> None:
+def test_one_that_comes_compressed_from_a_table(api: Api, queue: str) -> None:
     """Such a value is small as it is kept, however many numbers it has."""
-    queue = api.queue()
     api.conn.execute("create temp table bomb (value jsonb)")
     api.conn.execute("insert into bomb values (%s)", [raw(BOMB)])
     with refusing("QHA01"):
@@ -134,9 +133,8 @@ def test_one_that_comes_compressed_from_a_table(api: Api) -> None:
     api.conn.execute("drop table bomb")
 
 
-def test_long_numbers_that_fit_are_kept(api: Api) -> None:
+def test_long_numbers_that_fit_are_kept(api: Api, queue: str) -> None:
     """The limit is on what is written out, not on numbers."""
-    queue = api.queue()
     params = raw(f'{{"a": [{",".join(["1e5000"] * 100)}], "b": "{"x" * 9000}"}}')
     lease = api.spawn(queue, "t", params)
     [kept] = api.conn.execute("select params = %s from hwqueue.get_lease(%s)", [params, lease]).fetchall()
@@ -198,9 +196,8 @@ def test_limits_that_are_no_number_of_rows(api: Api) -> None:
     assert api.contents() == before
 
 
-def test_ids_of_ones_own_do_not_stay_first(api: Api, clock: Clock) -> None:
+def test_ids_of_ones_own_do_not_stay_first(api: Api, queue: str, clock: Clock) -> None:
     """Whatever a producer chooses: what is new is on the first page."""
-    queue = api.queue()
     chosen = [UUID(f"ffffffff-ffff-ffff-ffff-{number:012x}") for number in range(5)]
     for lease in chosen:
         api.spawn(queue, lease_id=str(lease))
@@ -229,9 +226,8 @@ UNDER_ANY_SETTING: list[Row] = [
 
 
 @pytest.mark.parametrize("setting", ["on", "off"])
-def test_standard_conforming_strings(api: Api, dsn: str, setting: str) -> None:
+def test_standard_conforming_strings(api: Api, queue: str, dsn: str, setting: str) -> None:
     """The caller's session decides how literals are read, in what runs for it, too."""
-    queue = api.queue()
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute("select set_config('standard_conforming_strings', %s, false)", [setting])
         other = Api(conn)

@@ -45,7 +45,7 @@ def test_best_effort_never_lands_on_a_committed_core(api: Api) -> None:
     assert run(api, node, asking(cpu_milli=101)) is None
     assert assigned(api, node, asking(cpu_milli=100))["cores"] == [1]
     assert run(api, node, asking()) is None, "what asks for nothing runs somewhere, too"
-    api.rows("complete_lease", **token(whole))
+    api.complete(whole)
     assert assigned(api, node, asking())["cores"] == [0]
 
 
@@ -59,7 +59,7 @@ def test_a_core_that_is_shared_is_not_committed(api: Api) -> None:
         several = isolating(api, 3)
         assert assigned(api, several, asking(cpu_milli=300))["cores"] == [0]
         assert assigned(api, several, asking(cpu, cpu_milli=2000))["cores"] == [1, 2]
-    api.rows("complete_lease", **token(least))
+    api.complete(least)
     held(api, node, asking("strict_isolated"))
 
 

@@ -79,7 +79,7 @@ def test_a_part_and_its_device_exclude_each_other(api: Api) -> None:
     assert run(api, node, asking(gpu_milli=1)) is None
     assert places(assigned(api, node, asking(None, PART, gpu=1))) == [3]
     assert why(api, node, asking(None, "device_exclusive", gpu=1)) == {"nodes_support_but_contended": False}
-    api.rows("complete_lease", **token(part))
+    api.complete(part)
     assert run(api, node, asking(gpu=1)) is None, "one part is still in use"
     assert places(assigned(api, node, asking(None, PART, gpu=1))) == [2]
 
@@ -87,7 +87,7 @@ def test_a_part_and_its_device_exclude_each_other(api: Api) -> None:
 def test_parts_come_from_devices_that_are_broken_already(api: Api) -> None:
     node, _ = split(api, None, None, 0, 1, 1, 1)
     first = held(api, node, asking(None, PART, gpu=2))
-    api.rows("complete_lease", **token(first))
+    api.complete(first)
     for many, taken in ((1, [2]), (1, [3]), (2, [4, 5])):  # fewest parts left
         assert places(assigned(api, node, asking(None, PART, gpu=many))) == taken
 
@@ -115,7 +115,7 @@ def test_a_part_by_name_is_only_for_partition_exclusive(api: Api, gpu: str | Non
         assert why(api, node, placement).items() >= {("class_conflicts_with_resource_id", True)}
     claim = held(api, node, named(PART, 1))
     assert places(claim["assignment"]) == [1]
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     assert places(assigned(api, node, named(gpu, 0))) == [0]
 
 

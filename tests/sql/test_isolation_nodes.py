@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 
 from tests.calls import Row
-from tests.sql.api import Api, token
+from tests.sql.api import Api
 from tests.sql.isolation_support import (
     CPU,
     asking,
@@ -126,11 +126,11 @@ def test_fewer_cores_than_are_in_use(api: Api) -> None:
     again(api, node, cores=cores(3), cpu_isolation=CPU)
     assert core_use(api, node) == [1000, 1000, 1000]
     assert run(api, node, asking()) is None
-    api.rows("complete_lease", **token(second))
+    api.complete(second)
     assert core_use(api, node) == [1000, 1000, 0]
     again(api, node, cores=list(reversed(cores(5))), cpu_isolation=CPU)
     assert core_use(api, node) == [0, 0, 0, 1000, 1000]
-    api.rows("complete_lease", **token(first))
+    api.complete(first)
     assert core_use(api, node) == [0] * 5
 
 
@@ -142,8 +142,7 @@ def test_claims_from_before_cores_were_counted_keep_whole_ones_away(api: Api) ->
     assert core_use(api, node) == [2, 2]
     assert run(api, node, asking("whole_core")) is None
     assert assigned(api, node, asking(cpu_milli=300))["cores"] == [0]
-    for claim in claims:
-        api.rows("complete_lease", **token(claim))
+    api.complete(*claims)
     assert core_use(api, node) == [300, 0]
     assert assigned(api, node, asking("whole_core"))["cores"] == [1]
 
@@ -156,8 +155,7 @@ def test_a_new_default_changes_no_running_claim(api: Api) -> None:
     assert core_use(api, node) == [400, 1000, 0]
     assert api.used(node)["used"]["cpu_milli"] == 1400
     assert assigned(api, node, asking(cpu_milli=1))["cores"] == [2]
-    for claim in claims:
-        api.rows("complete_lease", **token(claim))
+    api.complete(*claims)
     assert core_use(api, node) == [0, 0, 1000]
     assert api.used(node)["used"]["cpu_milli"] == 1000
 
@@ -172,7 +170,6 @@ def test_fewer_devices_than_are_in_use(api: Api) -> None:
     again(api, node, gpus=gpus[1:3], gpu_exclusivity=honoured)
     assert [gpu["milli_used"] for gpu in api.used(node)["gpus"]] == [0, 1000]
     assert run(api, node, asking(gpu=1)) is None
-    api.rows("complete_lease", **token(whole))
-    api.rows("complete_lease", **token(part))
+    api.complete(whole, part)
     assert [gpu["milli_used"] for gpu in api.used(node)["gpus"]] == [0, 0]
     held(api, node, asking(gpu=1))

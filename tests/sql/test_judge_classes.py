@@ -9,7 +9,7 @@ import pytest
 from psycopg import sql
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api, Node, token
+from tests.sql.api import Api, Node
 
 pytestmark = pytest.mark.thorough
 
@@ -84,17 +84,15 @@ def test_a_class_that_was_pruned_and_comes_back(api: Api, clock: Clock) -> None:
     queue, node = api.queue(retain_completed=0), api.node(labels={"zone": "a"})
     for _ in range(2):
         lease = api.spawn(queue, **zone("a"))
-        [claim] = api.claim(node, queue)
-        assert claim["lease_id"] == lease
-        api.rows("complete_lease", **token(claim))
+        claim = api.granted(lease, node, queue)
+        api.complete(claim)
         clock.advance(timedelta(days=1))
         while sum(api.row("prune").values()):
             pass
 
 
-def test_a_class_from_a_transaction_that_began_before(api: Api, dsn: str) -> None:
+def test_a_class_from_a_transaction_that_began_before(api: Api, queue: str, node: Node, dsn: str) -> None:
     """It commits after the node has judged later ones."""
-    queue, node = api.queue(), api.node()
     with psycopg.connect(dsn) as early:
         slow = Api(early).spawn(queue, labels={"early": ""})
         fast = api.spawn(queue, labels={"late": ""})

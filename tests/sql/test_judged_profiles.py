@@ -116,8 +116,7 @@ def test_a_class_that_commits_after_the_label_was_left_out(
     assert api.claimed(nodes[6], queue) == [lease]
 
 
-def test_a_label_that_is_mentioned_is_not_left_out(api: Api, conn: psycopg.Connection) -> None:
-    queue = api.queue()
+def test_a_label_that_is_mentioned_is_not_left_out(api: Api, queue: str, conn: psycopg.Connection) -> None:
     lease = api.spawn(queue, **on_host(6))
     nodes = fleet(api, 8)
     assert api.claimed(nodes[6], queue) == [lease]
@@ -145,9 +144,8 @@ def test_a_node_that_is_held_is_split_later(api: Api, conn: psycopg.Connection, 
         assert api.claimed(nodes[6], queue) == [lease]
 
 
-def test_waiting_for_a_better_node(api: Api, clock: Clock) -> None:
+def test_waiting_for_a_better_node(api: Api, queue: str, clock: Clock) -> None:
     """Patience goes by nodes that are judged as one, too."""
-    queue = api.queue()
     worse = [api.node(labels={"zone": "a", "host": f"h{n}"}) for n in range(6)]
     better = [api.node(labels={"zone": "b", "host": f"g{n}"}) for n in range(2)]
     prefer = [{"weight": 1, "when": {"tags": {"zone": "b"}}}]

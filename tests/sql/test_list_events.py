@@ -84,9 +84,8 @@ def test_codes(api: Api) -> None:
     assert ids(page) == ids(some)[:2]
 
 
-def test_since_and_until(api: Api, clock: Clock) -> None:
+def test_since_and_until(api: Api, queue: str, clock: Clock) -> None:
     """Over days: the partitions between them are read, and no event of theirs is left out."""
-    queue = api.queue()
     times = []
     for number in range(8):
         clock.advance(timedelta(days=1, hours=7))

@@ -36,7 +36,7 @@ def test_filters(api: Api, clock: Clock) -> None:
         claim = api.running(queue, node)
         by_state[state] = claim["lease_id"]
         if state == "completed":
-            api.rows("complete_lease", **token(claim))
+            api.complete(claim)
         elif state == "failed":
             api.rows("fail_lease", **token(claim), error={})
         elif state == "cancelled":

@@ -8,7 +8,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import TASK, Row
-from tests.sql.api import NOBODY, Api, token
+from tests.sql.api import NOBODY, Api
 
 
 def test_use_follows_the_claims(api: Api) -> None:
@@ -21,7 +21,7 @@ def test_use_follows_the_claims(api: Api) -> None:
     row = api.used(node)
     assert row["used"] == {"cpu_milli": 500, "memory_mib": 10, "license": 2}
     assert (row["gpus"], row["claims"]) == ([gpu | {"milli_used": 250}], 1)
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     row = api.used(node)
     assert (row["used"], row["gpus"][0]["milli_used"], row["claims"]) == (idle, 0, 0)
 
@@ -80,7 +80,7 @@ def test_what_runs_on_a_node_the_oldest_first(api: Api, clock: Clock) -> None:
     rows = api.rows("node_claims", node=node.node_id)
     assert {row["stop_reason"] for row in rows} == {"preempted"}
     assert all(row["stop_by"] for row in rows)
-    api.rows("complete_lease", **token(first))
+    api.complete(first)
     assert len(api.rows("node_claims", node=node.node_id)) == 1
     assert len(api.rows("node_claims", node=node.node_id, limit=1)) == 1
     assert api.rows("node_claims", node=NOBODY) == []
@@ -107,8 +107,7 @@ def test_headroom_of_devices(conn: psycopg.Connection, used: list[int]) -> None:
     assert row == (free, sorted(free), sum(free), max(free), used.count(0))
 
 
-def test_counts_of_queues(api: Api) -> None:
-    queue = api.queue()
+def test_counts_of_queues(api: Api, queue: str) -> None:
     api.running(queue)
     api.spawn(queue)
     api.spawn(queue)

@@ -59,10 +59,9 @@ def test_nodes_that_lack_others_of_two_countables(api: Api) -> None:
         assert told[node.node_id] == f"not enough {custom}: in use by running leases"
 
 
-def test_nodes_that_one_of_several_ways_suits(api: Api) -> None:
+def test_nodes_that_one_of_several_ways_suits(api: Api, queue: str) -> None:
     """What runs in a node's zone decides, though no expression looks at the label."""
     here, there = (api.node(labels={"zone": zone}) for zone in "ab")
-    queue = api.queue()
     api.spawn(queue, labels={"app": "x"})
     assert api.claim(here, queue)
     near = {"leases": {"labels": {"app": "x"}}, "domain": "label:zone"}

@@ -21,8 +21,7 @@ def beats(api: Api, clock: Clock, node: Node, claim: Row, seconds: int) -> str:
     return verdict
 
 
-def test_it_is_asked_to_stop_and_fails(api: Api, clock: Clock) -> None:
-    queue, node = api.queue(), api.node()
+def test_it_is_asked_to_stop_and_fails(api: Api, queue: str, node: Node, clock: Clock) -> None:
     claim = api.running(queue, node, max_run=100)
     assert beats(api, clock, node, claim, 100) == "ok"
     assert api.lease(claim["lease_id"])["stop_reason"] == "run_time_exceeded"
@@ -59,9 +58,8 @@ def test_a_completion_in_time_wins_and_without_it_a_lease_runs_on(api: Api, cloc
     assert api.lease(claim["lease_id"])["stop_reason"] is None
 
 
-def test_a_task_has_it_by_default(api: Api, clock: Clock) -> None:
+def test_a_task_has_it_by_default(api: Api, queue: str, node: Node, clock: Clock) -> None:
     """So do changed leases, and those whose class a term names."""
-    queue, node = api.queue(), api.node()
     api.rows("set_task", task="bounded", defaults={"max_run": "1 min"})
     lease = api.spawn(queue, "bounded")
     api.rows("update_lease", lease=lease, changes={"labels": {"changed": "yes"}})

@@ -61,7 +61,7 @@ def test_the_policy_is_that_of_the_new_queue(api: Api, clock: Clock) -> None:
     assert api.lease(lease)["available_at"] == clock.now() + timedelta(minutes=1)
     clock.advance(timedelta(minutes=1))
     [claim] = api.claim(api.node(), queue)
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     api.refused("QHL04", "get_lease", lease=lease)
 
 
@@ -191,7 +191,7 @@ def test_claimed_and_finished_leases_do_not_move_nor_any_to_no_queue(api: Api) -
     origin, queue = api.queue(), api.queue()
     claim = api.running(origin)
     api.refused("QHL07", "update_lease", lease=claim["lease_id"], changes={"queue": queue})
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     api.refused("QHL03", "update_lease", lease=claim["lease_id"], changes={"queue": queue})
     assert move_all(api, origin, queue) == (set(), set())
     lease, name = api.spawn(origin), "changes.queue"

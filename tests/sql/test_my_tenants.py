@@ -36,9 +36,8 @@ def theirs(api: Api) -> UUID:
     return api.spawn(api.queue(), tenant=GAMES, service_id=str(uuid4()))
 
 
-def test_ones_own_leases_do(api: Api) -> None:
+def test_ones_own_leases_do(api: Api, queue: str) -> None:
     """Lists hold these alone."""
-    queue = api.queue()
     own, _ = (api.spawn(queue, tenant=tenant) for tenant in (FILM, GAMES))
     with only(api, FILM):
         for wanted in ({}, {"tenant": FILM}, {"queue": queue}):
@@ -77,9 +76,8 @@ def test_a_dry_run_names_ones_own(api: Api, theirs: UUID) -> None:
         api.rows("match_nodes", placement={}, options=options)
 
 
-def test_policies_of_services_are_for_ones_own(api: Api, theirs: UUID) -> None:
+def test_policies_of_services_are_for_ones_own(api: Api, queue: str, theirs: UUID) -> None:
     foreign, own = str(api.lease(theirs)["service_id"]), str(uuid4())
-    queue = api.queue()
     api.spawn(queue, tenant=FILM, service_id=own)
     for service in (foreign, str(uuid4())):
         refused(api, "QHA03", "service_policy", service=service)

@@ -88,8 +88,7 @@ def test_the_preference_is_for_one_claim(api: Api, clock: Clock) -> None:
         assert shop.prefers() == [shop.nodes[0].node_id]
         claim = shop.claim(0)
         if end == "reap":
-            clock.advance(timedelta(hours=1))
-            api.rows("reap")
+            api.reap_after(clock, timedelta(hours=1))
         elif end == "release_lease":
             api.rows(end, **token(claim))
         else:

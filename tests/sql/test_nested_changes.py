@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from hwqueue.testing import Clock
-from tests.flows import Flow, broken, each, fail, step
+from tests.flows import Flow, broken, each, fail, step, sweeps
 from tests.nests import below, define, nested, opened, sweep
 from tests.sql.api import Api
 
@@ -26,8 +26,7 @@ def test_pause_and_resume_go_down(api: Api) -> None:
     api.rows("resume_workflow_run", run=flow.run)
     sweep(api)
     assert inner.state == "running"
-    flow.complete("j")
-    assert flow.state == "completed"
+    flow.end_with("j")
 
 
 def test_it_opens_paused_while_its_parent_is(api: Api) -> None:
@@ -39,8 +38,7 @@ def test_it_opens_paused_while_its_parent_is(api: Api) -> None:
     assert (child.state, child.reasons()) == ("paused", {"c": "run_paused"})
     api.rows("resume_workflow_run", run=flow.run)
     sweep(api)
-    flow.complete("c")
-    assert flow.state == "completed"
+    flow.end_with("c")
 
 
 @pytest.mark.parametrize("when", ["before", "while paused", "as its parent goes on"])
@@ -59,8 +57,7 @@ def test_what_an_operator_has_paused_stays_so(api: Api, when: str) -> None:
     sweep(api)
     assert (flow.state, child.state) == ("running", "paused")
     api.rows("resume_workflow_run", run=child.run)
-    flow.complete("c")
-    assert flow.state == "completed"
+    flow.end_with("c")
 
 
 def test_a_paused_parent_that_fails_lets_it_end(api: Api) -> None:
@@ -91,8 +88,7 @@ def test_a_retry_runs_what_failed_below(api: Api) -> None:
     assert (child.state, child.get()["attempt"]) == ("running", 2)
     assert child.states() == {"c": "completed", "d": "running"}
     flow.complete("d")
-    flow.complete("b")
-    assert flow.state == "completed"
+    flow.end_with("b")
 
 
 def test_a_retry_of_all_runs_all_below_with_its_input(api: Api) -> None:
@@ -104,8 +100,7 @@ def test_a_retry_of_all_runs_all_below_with_its_input(api: Api) -> None:
     api.rows("retry_workflow_run", run=flow.run, options={"mode": "all", "input": {"x": 2}})
     sweep(api)
     assert (child.state, child.get()["input"]) == ("running", {"x": 2})
-    flow.complete("c")
-    assert flow.state == "completed"
+    flow.end_with("c")
 
 
 def test_a_completed_run_after_what_is_retried_runs_as_a_whole(api: Api) -> None:
@@ -118,24 +113,21 @@ def test_a_completed_run_after_what_is_retried_runs_as_a_whole(api: Api) -> None
     api.rows("retry_workflow_run", run=flow.run)
     flow.complete("a")
     sweep(api)
-    flow.complete("c")
-    assert flow.state == "completed"
+    flow.end_with("c")
 
 
 def test_a_run_that_is_pruned_is_submitted_again(api: Api, clock: Clock) -> None:
     within = [nested("n", "child"), step("x", "n")]
     flow, child = opened(api, step("c"), within=within, retain={"completed": "1 s"})
     flow.complete("c")
-    clock.advance(timedelta(hours=2))
-    api.rows("prune")
+    api.prune_after(clock, timedelta(hours=2))
     assert flow.steps()["n"]["nested_run_id"] == child.run
     flow.fail("x")
     api.rows("retry_workflow_run", run=flow.run, options={"mode": "all"})
     sweep(api)
     assert below(flow, "n").run != child.run
     flow.complete("c")
-    flow.complete("x")
-    assert flow.state == "completed"
+    flow.end_with("x")
 
 
 def test_a_retry_with_pauses(api: Api) -> None:
@@ -153,8 +145,7 @@ def test_a_retry_with_pauses(api: Api) -> None:
     assert child.reasons() == {"d": "run_paused"}
     api.rows("resume_workflow_run", run=flow.run)
     sweep(api)
-    flow.complete("d")
-    assert flow.state == "completed"
+    flow.end_with("d")
 
 
 def test_an_operator_declares_it_done(api: Api) -> None:
@@ -178,12 +169,10 @@ def test_a_retry_while_the_former_run_still_stops_submits_another(api: Api) -> N
     api.rows("retry_workflow_run", run=flow.run, options={"mode": "all"})
     sweep(api)
     assert below(flow, "n").run != child.run
-    for _ in range(2):
-        api.rows("advance_workflows")
+    sweeps(api, 2)
     flow.settle(claim, outcome="fail")
     assert (child.state, flow.state) == ("cancelled", "running")
-    flow.complete("c")
-    assert flow.state == "completed"
+    flow.end_with("c")
 
 
 def test_a_retry_runs_the_failed_items_of_a_map_below(api: Api) -> None:

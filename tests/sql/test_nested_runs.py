@@ -7,7 +7,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.flows import Flow, broken, each, fail, step
+from tests.flows import Flow, broken, each, fail, step, sweeps
 from tests.nests import below, define, nested, opened, sweep
 from tests.sql.api import Api
 
@@ -80,8 +80,7 @@ def test_two_levels(api: Api) -> None:
     for name in "ip":
         flow.complete(name)
     sweep(api)
-    flow.complete("i")
-    assert flow.state == "completed"
+    flow.end_with("i")
 
 
 def test_a_nested_run_without_work_ends_when_it_is_opened(api: Api) -> None:
@@ -113,8 +112,7 @@ def test_a_nested_run_has_what_its_parent_has(api: Api, clock: Clock) -> None:
     assert found["labels"] == {}
     require = child.steps()["c"]["placement"]["require"]
     assert {(item["label"], *item["values"]) for item in require} == {("region", "us-east"), ("gpu", True)}
-    clock.advance(HOUR)
-    api.rows("reap")
+    api.reap_after(clock, HOUR)
     sweep(api)
     assert (child.state, child.get()["reason"]) == ("failed", "deadline_exceeded")
     assert (flow.state, flow.get()["reason"]) == ("failed", "deadline_exceeded")
@@ -188,16 +186,14 @@ def test_a_dropped_queue_fails_the_step(api: Api) -> None:
     api.rows("drop_queue", queue=queue)
     sweep(api)
     assert flow.steps()["n"]["error"]["code"] == "QHQ01"
-    flow.complete("b")
-    assert flow.state == "completed"
+    flow.end_with("b")
 
 
 def test_a_condition_that_does_not_hold_skips_it(api: Api) -> None:
     condition = {"input": ["load"], "op": "in", "values": [True]}
     flow = Flow(api, [nested("n", "child", run_if=[condition]), step("b")], input={"load": False})
     assert flow.reasons() == {"n": "condition"}
-    flow.complete("b")
-    assert flow.state == "completed"
+    flow.end_with("b")
 
 
 def test_runs_nest_eight_deep(api: Api) -> None:
@@ -290,8 +286,7 @@ def test_a_failure_beside_it(api: Api, policy: str) -> None:
     sweep(api)
     claims, child = flow.claims(), below(flow, "n")
     flow.settle(claims["x"], outcome="fail", retry=False)
-    for _ in range(3):
-        api.rows("advance_workflows")
+    sweeps(api, 3)
     if policy == "finish_running":
         assert child.state == "running"
         flow.settle(claims["c"])
@@ -366,6 +361,5 @@ def test_a_map_over_what_a_nested_run_returned(api: Api) -> None:
     sweep(api)
     items = flow.items()
     assert [items[number]["params"]["item"] for number in (0, 1)] == ["x", "y"]
-    for claim in items.values():
-        flow.settle(claim)
+    flow.settle_each(items.values())
     assert flow.states()["b"] == "running"

@@ -109,17 +109,15 @@ def test_a_rack_is_such_a_label(api: Api) -> None:
         {"require": [{"any": [near_web()["require"], [{"label": "zone", "op": "exists"}]]}]},
     ],
 )
-def test_what_needs_no_place(api: Api, fleet: tuple[Node, Node], placement: Row) -> None:
+def test_what_needs_no_place(api: Api, queue: str, fleet: tuple[Node, Node], placement: Row) -> None:
     _, outside = fleet
-    queue = api.queue()
     lease = web(api, queue, placement)
     assert explain(api, lease)["nodes_free"] == 2
     assert api.claimed(outside, queue) == [lease]
 
 
-def test_a_relabelled_node_comes_in(api: Api, fleet: tuple[Node, Node]) -> None:
+def test_a_relabelled_node_comes_in(api: Api, queue: str, fleet: tuple[Node, Node]) -> None:
     _, outside = fleet
-    queue = api.queue()
     lease = web(api, queue, spread(max_per_domain=1))
     assert api.claimed(outside, queue) == []
     again = api.node(outside.node_id, name=outside.name, labels={"site": "b"})

@@ -204,11 +204,10 @@ def test_anothers_counted_claim_is_not_locked_in_a_batch(api: Api, scene: Scene)
         )
 
 
-def test_a_member_of_the_owning_role_acts_for_the_node(api: Api, logins: Logins) -> None:
+def test_a_member_of_the_owning_role_acts_for_the_node(api: Api, queue: str, logins: Logins) -> None:
     """Logins that rotate: each has a role, and an operator gives the role the node."""
     group = logins.role(WORKER)
     first_login, first = logins.api(group)
-    queue = api.queue()
     node = first.node()
     api.rows("hand_over_node", node=node.node_id, login=group)
     [one, two] = [_spawned_and_claimed(api, first, queue, node) for _ in range(2)]
@@ -229,11 +228,10 @@ def _spawned_and_claimed(api: Api, worker: Api, queue: str, node: Node) -> Row:
     return claim
 
 
-def test_a_role_that_is_gone_is_nobodys(api: Api, logins: Logins) -> None:
+def test_a_role_that_is_gone_is_nobodys(api: Api, queue: str, logins: Logins) -> None:
     """Dropped, or never on the server that a dump was restored on; a superuser passes all the same."""
     login, owner = logins.api(WORKER)
     _, other = logins.api(WORKER)
-    queue = api.queue()
     node = owner.node()
     claim = _spawned_and_claimed(api, owner, queue, node)
     owner.conn.close()

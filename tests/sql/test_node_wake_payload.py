@@ -47,8 +47,7 @@ def test_a_call_that_stops_claims_wakes_their_node_once(api: Api, conn: psycopg.
 
 
 @pytest.mark.parametrize("how", [how for how in WAKES if how not in ("cancel", "hand over")])
-def test_without_claims_nobody_is_woken(api: Api, conn: psycopg.Connection, how: str) -> None:
-    node = api.node()
+def test_without_claims_nobody_is_woken(api: Api, node: Node, conn: psycopg.Connection, how: str) -> None:
     assert heard(conn, WAKES[how], api, node, {}) == []
 
 

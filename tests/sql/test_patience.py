@@ -199,11 +199,10 @@ def test_only_for_nodes_that_could_run_it(
     assert api.claimed(middle, queue) == [lease]
 
 
-def test_a_busy_node_is_waited_for(api: Api, clock: Clock, fleet: Fleet) -> None:
+def test_a_busy_node_is_waited_for(api: Api, queue: str, clock: Clock, fleet: Fleet) -> None:
     """Its total capacity counts, not what is free; nor whether it has ever asked."""
     best, middle, _ = fleet
     api.node(best.node_id, name=best.name, labels={"zone": "a"}, slots=1)
-    queue = api.queue()
     first, second = (api.spawn(queue, placement=ZONES) for _ in range(2))
     assert api.claimed(middle, queue) == []
     assert api.claimed(best, queue, qty=2) == [first]
@@ -212,8 +211,7 @@ def test_a_busy_node_is_waited_for(api: Api, clock: Clock, fleet: Fleet) -> None
     assert api.claimed(middle, queue) == [second]
 
 
-def test_what_waits_does_not_keep_others_waiting(api: Api, fleet: Fleet) -> None:
-    queue = api.queue()
+def test_what_waits_does_not_keep_others_waiting(api: Api, queue: str, fleet: Fleet) -> None:
     waiting = [api.spawn(queue, placement=ZONES, priority=9) for _ in range(3)]
     lease = api.spawn(queue)
     assert api.claimed(fleet[2], queue, qty=5) == [lease]
@@ -228,8 +226,7 @@ def test_a_failed_poll_or_a_release_of_others_sets_nothing_back(api: Api, fleet:
         assert api.claimed(middle, queue) == []
         clock.advance(timedelta(seconds=0.3))
     other = api.spawn(queue)
-    [claim] = api.claim(middle, queue)
-    assert claim["lease_id"] == other
+    claim = api.granted(other, middle, queue)
     api.rows("release_lease", **token(claim), delay="1 hour")
     clock.advance(timedelta(seconds=0.1))
     assert api.claimed(middle, queue) == [lease]
@@ -248,10 +245,9 @@ def test_a_retry_waits_anew(api: Api, fleet: Fleet, clock: Clock) -> None:
     assert len(api.claimed(middle, queue)) == 1
 
 
-def test_a_node_by_name(api: Api, fleet: Fleet, clock: Clock) -> None:
+def test_a_node_by_name(api: Api, queue: str, fleet: Fleet, clock: Clock) -> None:
     """affinity_with and anti_affinity_with."""
     first, second, _ = fleet
-    queue = api.queue()
     lease = api.spawn(queue, affinity_with=str(first.node_id))
     assert api.claimed(second, queue) == []
     assert api.claimed(first, queue) == [lease]

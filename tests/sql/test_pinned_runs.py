@@ -138,7 +138,7 @@ def test_steps_that_a_handler_adds_run_on_its_version(api: Api) -> None:
     [claim] = api.claim(flow.old, flow.queue)
     more = {"name": "more", "steps": [step("x")], "queue": flow.queue}
     api.rows("add_steps", **token(claim), spec=more)
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     api.rows("advance_workflows")
     assert flow.runs_old("x")
 

@@ -117,8 +117,7 @@ def beside_others(pattern: Row) -> list[tuple[str, Row]]:
     ]
 
 
-def test_patterns_that_every_claim_would_judge_again_are_short(api: Api) -> None:
-    queue = api.queue()
+def test_patterns_that_every_claim_would_judge_again_are_short(api: Api, queue: str) -> None:
     for part, placement in beside_others(pattern(0)):
         options = {"placement": placement}
         refusal = api.refused("QHC03", "spawn_lease", queue=queue, task=TASK, options=options)
@@ -157,9 +156,8 @@ def test_a_claim_judges_batches_of_what_they_cost(api: Api, fleet: list[Node]) -
     assert (0 < judged <= batch, leases) == (True, [plain])
 
 
-def test_views_give_up_on_what_costs_much(api: Api, fleet: list[Node]) -> None:
+def test_views_give_up_on_what_costs_much(api: Api, queue: str, fleet: list[Node]) -> None:
     """Claims judge it in the end."""
-    queue = api.queue()
     leases = {api.spawn(queue, placement=dear(number)) for number in range(80)}
     with counting(api.conn) as calls:
         rows = api.rows("pending_reasons", queue=queue)
@@ -213,8 +211,7 @@ def test_upkeep_judges_little_at_a_time_and_does_its_work(api: Api, fleet: list[
     assert row == (0,)
 
 
-def test_a_term_is_checked_without_the_patterns_beside_it(api: Api, fleet: list[Node]) -> None:
-    queue = api.queue()
+def test_a_term_is_checked_without_the_patterns_beside_it(api: Api, queue: str, fleet: list[Node]) -> None:
     api.running(queue, fleet[0], labels={"app": "x"})
     require = [*dear(0)["require"], OTHERS]
     api.spawn(queue, placement={"require": require}, labels={"app": "y"})
@@ -228,8 +225,7 @@ def test_a_term_is_checked_without_the_patterns_beside_it(api: Api, fleet: list[
     assert calls["label_holds"] == 0
 
 
-def test_a_plain_spawn_asks_for_nothing_more(api: Api) -> None:
-    queue = api.queue()
+def test_a_plain_spawn_asks_for_nothing_more(api: Api, queue: str) -> None:
     api.spawn(queue)
     with explained(api.conn) as work:
         api.spawn(queue)

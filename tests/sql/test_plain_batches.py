@@ -39,7 +39,7 @@ def every_verdict(api: Api, counted: bool) -> tuple[Node, list[Row], list[tuple[
     for claim in (stopped, cancelled):
         api.rows("cancel_lease", lease=claim["lease_id"])
     api.rows("release_lease", **token(cancelled))
-    api.rows("complete_lease", **token(done))
+    api.complete(done)
     api.rows("release_lease", **token(lost))
     foreign = api.running(api.queue(), **NEEDS)
     expected: list[tuple[Row, tuple[str, str | None]]] = [
@@ -81,9 +81,8 @@ def test_verdicts(api: Api, way: str, counted: bool) -> None:
 @pytest.mark.parametrize("counted", [False, True], ids=["not counted", "counted"])
 @pytest.mark.parametrize("size", [1, 2, 30])
 @pytest.mark.parametrize("as_lists", [False, True], ids=["json", "lists"])
-def test_what_is_written(api: Api, as_lists: bool, counted: bool, size: int) -> None:
+def test_what_is_written(api: Api, queue: str, as_lists: bool, counted: bool, size: int) -> None:
     """The same as complete_lease writes."""
-    queue = api.queue()
     node = api.node(capacity={"cpu_milli": 10**6} if counted else {})
     claims = [api.running(queue, node, **NEEDS) for _ in range(size)]
     one = api.running(queue, node, **NEEDS)
@@ -100,9 +99,8 @@ def test_what_is_written(api: Api, as_lists: bool, counted: bool, size: int) -> 
     assert finished(api, queue) == {c["lease_id"]: "completed" for c in [*claims, one]}
 
 
-def test_one_claim_many_times(api: Api) -> None:
+def test_one_claim_many_times(api: Api, queue: str, node: Node) -> None:
     """Done once; the first mention counts, and p_settle comes first. Ids may be in capitals."""
-    queue, node = api.queue(), api.node()
     again = dict.fromkeys((2, 3, 4), ("finished", "completed"))
     claim = api.running(queue, node)
     capitals = {"lease_id": str(claim["lease_id"]).upper()}
@@ -117,8 +115,7 @@ def test_one_claim_many_times(api: Api) -> None:
     assert api.lease(claim["lease_id"])["result"] == {"n": 1}
 
 
-def test_lists_that_do_not_match(api: Api) -> None:
-    node = api.node()
+def test_lists_that_do_not_match(api: Api, node: Node) -> None:
     claim = api.running(api.queue(), node)
     for field, wrong in (
         ("p_completed", {"completed_tokens": []}),
@@ -130,9 +127,8 @@ def test_lists_that_do_not_match(api: Api) -> None:
     assert api.state(claim["lease_id"]) == "claimed"
 
 
-def test_every_end_is_on_record_once(api: Api) -> None:
+def test_every_end_is_on_record_once(api: Api, queue: str, node: Node) -> None:
     """Leases that end, come back and end again are found by their last end alone."""
-    queue, node = api.queue(), api.node()
     claims = [api.running(queue, node) for _ in range(4)]
     ends = ["complete", "fail", "fail", "complete"]
     for claim, outcome in zip(claims, ends, strict=True):
@@ -151,7 +147,7 @@ def test_every_end_is_on_record_once(api: Api) -> None:
         del expected[lease]
     assert finished(api, queue) == expected
     for claim in api.claim(node, queue, qty=2):
-        api.rows("complete_lease", **token(claim))
+        api.complete(claim)
         expected[claim["lease_id"]] = "completed"
     assert finished(api, queue) == expected
 

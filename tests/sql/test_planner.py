@@ -66,8 +66,7 @@ class TestScore:
     """What prices do."""
 
     @pytest.mark.thorough
-    def test_the_lease_that_leaves_more_worth_comes_first(self, api: Api, epoch: int) -> None:
-        queue = api.queue()
+    def test_the_lease_that_leaves_more_worth_comes_first(self, api: Api, queue: str, epoch: int) -> None:
         older, younger = pair(api, queue)
         assert priced(api, queue, epoch, FEW_SMALL) == "set"
         assert api.claimed(gpu_node(api), queue) == [younger]
@@ -75,9 +74,8 @@ class TestScore:
         older, younger = pair(api, plain)
         assert api.claimed(gpu_node(api), plain) == [older]
 
-    def test_scores_of_claims_and_dry_runs_are_the_same(self, api: Api, epoch: int) -> None:
+    def test_scores_of_claims_and_dry_runs_are_the_same(self, api: Api, queue: str, epoch: int) -> None:
         """Without room there is none."""
-        queue = api.queue()
         pair(api, queue)
         node = gpu_node(api)
         wanted: Row = {"placement": {"resources": {"gpu_milli": 530}}}
@@ -101,8 +99,7 @@ class TestScore:
                 priced(api, queue, epoch, worth)
             lease = api.spawn(queue, placement=placement)
             put_in_force(api)
-            [claim] = api.claim(gpu_node(api), queue)
-            assert claim["lease_id"] == lease
+            claim = api.granted(lease, gpu_node(api), queue)
             scores.append(claim["score"])
         assert scores[1] - scores[0] == pytest.approx(42 * (0.53 + 0.4 - 0.8))
 
@@ -125,9 +122,8 @@ class TestScore:
         wanted = 100 if gain is None else own + 42 * gain
         assert claim["score"] == pytest.approx(wanted)
 
-    def test_work_with_gpus_stays_above_work_without(self, api: Api, epoch: int) -> None:
+    def test_work_with_gpus_stays_above_work_without(self, api: Api, queue: str, epoch: int) -> None:
         """A share that wastes most of a device, on a node whose cpu it also wastes."""
-        queue = api.queue()
         priced(api, queue, epoch, curve((1000, 1.0)))
         api.needing(queue, cpu_milli=10)
         lease = api.needing(queue, gpu_milli=20, cpu_milli=7990)
@@ -135,9 +131,8 @@ class TestScore:
         [claim] = api.claim(node, queue)
         assert (claim["lease_id"], claim["score"]) == (lease, 0.01)
 
-    def test_reach_counts_less_beside_prices(self, api: Api, epoch: int) -> None:
+    def test_reach_counts_less_beside_prices(self, api: Api, queue: str, epoch: int) -> None:
         """Of a class that only this node can take."""
-        queue = api.queue()
         node = gpu_node(api, 2, labels={"only": "here"})
         gpu_node(api)
         only: Row = {"resources": {"gpu": 1}, "require": [{"label": "only", "op": "exists"}]}
@@ -187,8 +182,7 @@ class TestLead:
         assert api.value("lead_planner", holder="other", ttl=timedelta(0)) == epoch + 1
         assert api.value("lead_planner", holder="me") == epoch + 2
 
-    def test_a_deposed_leader_writes_nothing(self, api: Api, epoch: int) -> None:
-        queue = api.queue()
+    def test_a_deposed_leader_writes_nothing(self, api: Api, queue: str, epoch: int) -> None:
         assert priced(api, queue, epoch, round=7) == "set"
         api.value("lead_planner", holder="me", ttl=timedelta(0))
         api.value("lead_planner", holder="other")
@@ -230,8 +224,7 @@ class TestView:
         return read
 
     @pytest.mark.parametrize("limit", [1, 2, 1000])
-    def test_classes_with_something_ready(self, api: Api, items: Any, limit: int) -> None:
-        queue = api.queue()
+    def test_classes_with_something_ready(self, api: Api, queue: str, items: Any, limit: int) -> None:
         node = gpu_node(api, labels={"for": queue})
         for _ in range(3):
             api.needing(queue, gpu_milli=530, cpu_milli=7)
@@ -251,8 +244,7 @@ class TestView:
         assert profile in share["profiles"]
         assert items("classes", api.queue()) == []
 
-    def test_nodes_by_profile_and_size(self, api: Api, items: Any, clock: Clock) -> None:
-        queue = api.queue()
+    def test_nodes_by_profile_and_size(self, api: Api, queue: str, items: Any, clock: Clock) -> None:
         nodes = [gpu_node(api, 2, capacity={"cpu_milli": 8123}) for _ in range(3)]
         api.needing(queue, gpu_milli=334, cpu_milli=1000)
         api.claim(nodes[0], queue)
@@ -280,19 +272,16 @@ class TestView:
         assert found == sorted(found)
 
 
-def test_prices_are_forgotten_an_hour_later(api: Api, epoch: int, clock: Clock) -> None:
+def test_prices_are_forgotten_an_hour_later(api: Api, queue: str, epoch: int, clock: Clock) -> None:
     """A round leaves no row of the one before."""
-    queue = api.queue()
     before = api.contents()["queue_price"][0]
     good = [0.0] * 101, [1.0] * 101, [n / 100 for n in range(101)], LEVEL
     for number, worth in enumerate(good, start=1):
         assert priced(api, queue, epoch, worth, round=number) == "set"
     assert api.contents()["queue_price"][0] == before + 1
-    clock.advance(TTL + timedelta(minutes=59))
-    api.rows("prune")
+    api.prune_after(clock, TTL + timedelta(minutes=59))
     assert api.contents()["queue_price"][0] >= 1
-    clock.advance(timedelta(minutes=1))
-    api.rows("prune")
+    api.prune_after(clock, timedelta(minutes=1))
     assert api.contents()["queue_price"][0] == 0
     epoch = api.value("lead_planner", holder="me")
     assert priced(api, queue, epoch, FEW_SMALL, round=5) == "set"
@@ -405,12 +394,11 @@ class TestStatus:
         found = self.samples(api)
         return {name: value for name, value in found.items() if "_leases_total" not in name}
 
-    def test_what_it_found(self, api: Api, epoch: int, clock: Clock) -> None:
+    def test_what_it_found(self, api: Api, queue: str, epoch: int, clock: Clock) -> None:
         """Until that has run out."""
         self.noted(api, epoch, ttl=timedelta(0))
         status = api.row("planner_status")
         assert (status["holder"], status["gpus"], status["prices"]) == ("me", None, [])
-        queue = api.queue()
         priced(api, queue, epoch, FEW_SMALL)
         assert self.noted(api, epoch) == "noted"
         status = api.row("planner_status")
@@ -454,9 +442,8 @@ class TestStatus:
         assert {name.split()[0] for name in self.samples(api)} == {"hwqueue_planner_leases_total"}
 
 
-def test_a_planner_needs_no_other_rights(api: Api, logins: Logins, epoch: int) -> None:
+def test_a_planner_needs_no_other_rights(api: Api, queue: str, logins: Logins, epoch: int) -> None:
     """Who may call what: test_roles.py."""
-    queue = api.queue()
     api.needing(queue, gpu_milli=530)
     _name, planner = logins.api(PLANNER)
     assert planner.rows("planner_view", part="classes", queue=queue)

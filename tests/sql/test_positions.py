@@ -82,8 +82,7 @@ def test_a_reserved_lease_keeps_its_position_to_itself(
     conn.execute("select setval('hwqueue.ready_position_seq', 1)")
     api.rows("reap")
     rest = [api.spawn(queue) for _ in range(3)]
-    clock.advance(timedelta(minutes=2))
-    api.rows("reap")
+    api.reap_after(clock, timedelta(minutes=2))
     assert api.state(first) == "pending"
     assert api.claimed(node, queue, qty=4) == [first, *rest]
 
@@ -104,8 +103,7 @@ def test_leases_below_a_mark_are_found_by_the_sweep(api: Api, conn: psycopg.Conn
     move_marks(api, conn, api.queue())  # more than one
     while conn.execute(_WRONG).fetchone() != (0,):
         before = len(repairs(api))
-        clock.advance(timedelta(minutes=6))
-        api.rows("reap")
+        api.reap_after(clock, timedelta(minutes=6))
         assert [event["detail"]["marks"] for event in repairs(api)[:-before]] == [1]
     assert [row["lease_id"] for row in api.claim(node, queue)] == [lease]
 
@@ -117,6 +115,5 @@ def test_nothing_is_repaired_when_nothing_is_wrong(api: Api, conn: psycopg.Conne
     move_marks(api, conn, queue)
     api.spawn(queue)
     for _ in range(3):
-        clock.advance(timedelta(minutes=6))
-        api.rows("reap")
+        api.reap_after(clock, timedelta(minutes=6))
     assert repairs(api) == before

@@ -28,7 +28,7 @@ def _nothing_left(api: Api, clock: Clock) -> None:
 def finished(api: Api, queue: str, state: str, **options: Any) -> UUID:
     claim = api.running(queue, **options)
     if state == "completed":
-        api.rows("complete_lease", **token(claim))
+        api.complete(claim)
     else:
         if state == "cancelled":
             api.rows("cancel_lease", lease=claim["lease_id"])
@@ -54,8 +54,7 @@ def test_each_state_has_its_time(api: Api, clock: Clock) -> None:
         (0.1, [True, False, True, False, True]),
         (2, [True] * 5),
     ]:
-        clock.advance(days * DAY)
-        api.rows("prune")
+        api.prune_after(clock, days * DAY)
         assert gone(api, *leases, *others) == expected
     assert gone(api, open_lease) == [False]
 
@@ -122,8 +121,7 @@ def test_classes_go_step_by_step(api: Api, clock: Clock, conn: psycopg.Connectio
     finished(api, queue, "completed", labels={"steps": ""})
     [(first, retired)] = classes(conn, "steps")
     assert not retired
-    clock.advance(DAY)
-    api.rows("prune")
+    api.prune_after(clock, DAY)
     assert classes(conn, "steps") == [(first, True)]
     lease = api.spawn(queue, labels={"steps": ""})
     assert [retired for _, retired in classes(conn, "steps")] == [True, False]
@@ -218,8 +216,7 @@ def test_profiles_that_no_node_has(api: Api, clock: Clock, conn: psycopg.Connect
     api.node(node.node_id, name=node.name, labels={"new": 1})
     counts = []
     for hours in (0, 2):
-        clock.advance(timedelta(hours=hours))
-        api.rows("prune")
+        api.prune_after(clock, timedelta(hours=hours))
         counts += [conn.execute(PROFILES, [key]).fetchall() for key in ("old", "new")]
     assert counts == [[(1,)], [(1,)], [(0,)], [(1,)]]
 

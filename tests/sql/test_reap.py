@@ -9,7 +9,7 @@ import pytest
 from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.patience import NO_BUDGET, looks
-from tests.sql.api import Api, beat, outlive
+from tests.sql.api import Api, Node, beat, outlive
 
 pytestmark = pytest.mark.thorough
 
@@ -25,9 +25,8 @@ def _nothing_left(api: Api, clock: Clock, conn: psycopg.Connection) -> None:
         pass
 
 
-def test_the_next_look_trails_the_end(api: Api, clock: Clock, conn: psycopg.Connection) -> None:
+def test_the_next_look_trails_the_end(api: Api, node: Node, clock: Clock, conn: psycopg.Connection) -> None:
     """A heartbeat moves no index entry; reap catches up when it comes by."""
-    node = api.node()
     claim = api.running(api.queue(claim_timeout=60), node)
 
     def check_at() -> datetime:
@@ -86,9 +85,8 @@ def test_not_before_it_expires(api: Api, clock: Clock, conn: psycopg.Connection,
 
 
 @pytest.mark.parametrize(("beats", "state"), [(False, "pending"), (True, "claimed")])
-def test_a_node_without_work_reaps(api: Api, clock: Clock, beats: bool, state: str) -> None:
+def test_a_node_without_work_reaps(api: Api, node: Node, clock: Clock, beats: bool, state: str) -> None:
     """Nobody calls reap: empty claims of another node end what has been silent for long."""
-    node = api.node()
     claim = api.running(api.queue(claim_timeout=60), node)
     for _ in range(4):
         clock.advance(timedelta(seconds=45))
@@ -170,10 +168,9 @@ def test_claims_that_live_use_up_none_of_the_limit(api: Api, clock: Clock) -> No
     assert {api.state(claim["lease_id"]) for claim in alive} == {"claimed"}
 
 
-def test_many_that_fell_due_after_their_deadline(api: Api, clock: Clock) -> None:
+def test_many_that_fell_due_after_their_deadline(api: Api, queue: str, clock: Clock) -> None:
     """More than a call promotes: those of the later calls fail as soon as the first."""
     deadline = (clock.now() + timedelta(seconds=90)).isoformat()
-    queue = api.queue()
     late = [api.spawn(queue, delay=120, deadline=deadline) for _ in range(15)]
     clock.advance(MINUTE)
     outlive(api.conn)
@@ -226,9 +223,8 @@ UNESTIMATED = """
 """
 
 
-def test_classes_are_looked_at_in_turn(api: Api, conn: psycopg.Connection) -> None:
+def test_classes_are_looked_at_in_turn(api: Api, queue: str, conn: psycopg.Connection) -> None:
     """Which nodes suit new classes: as many as its limit in a call."""
-    queue = api.queue()
     api.node()
     for number in range(510):
         api.spawn(queue, placement={"require": [{"node": str(UUID(int=number))}]})
@@ -246,9 +242,8 @@ LOOK = timedelta(seconds=11)  # classes are looked at again every ten seconds
 
 @pytest.mark.parametrize("how", ["registered", "attested", "cordoned", "silent"])
 @pytest.mark.parametrize("alone", [True, False])
-def test_classes_are_looked_at_again(api: Api, clock: Clock, how: str, alone: bool) -> None:
+def test_classes_are_looked_at_again(api: Api, node: Node, clock: Clock, how: str, alone: bool) -> None:
     """When a node is no longer what it was, or the last that suited is cordoned or silent."""
-    node = api.node()
     if not alone:
         api.node(heartbeat_timeout=86400)
     api.spawn(api.queue())

@@ -59,9 +59,8 @@ def test_claims_can_be_kept(api: Api, kept: dict[str, Any]) -> None:
     assert api.used(new)["used"]["cpu_milli"] == 0
 
 
-def test_a_new_instance_raises_the_epoch_and_ends_claims(api: Api) -> None:
+def test_a_new_instance_raises_the_epoch_and_ends_claims(api: Api, queue: str, node: Node) -> None:
     """The older instance is fenced."""
-    queue, node = api.queue(), api.node()
     claim = api.running(queue, node)
     last = api.running(queue, node, max_attempts=1)
     assert again(api, node).epoch == 2
@@ -91,9 +90,9 @@ def test_less_capacity_than_is_in_use(api: Api, clock: Clock) -> None:
     waiting = api.needing(queue, cpu_milli=1000)
     assert api.claimed(small, queue) == []
     assert api.used(small)["used"]["cpu_milli"] == 4000
-    api.rows("complete_lease", **token(first))
+    api.complete(first)
     assert api.claimed(small, queue) == [waiting]
-    api.rows("complete_lease", **token(second))
+    api.complete(second)
     assert api.used(small)["used"]["cpu_milli"] == 1000
 
 
@@ -105,9 +104,9 @@ def test_a_device_that_is_gone_needs_nothing_back(api: Api) -> None:
     assert [c["assignment"]["gpus"][0]["index"] for c in (first, second)] == [0, 1]
     node = again(api, node, instance_id="first", gpus=gpus(GPU[2], GPU[1]))
     assert [gpu["milli_used"] for gpu in api.used(node)["gpus"]] == [0, 700]
-    api.rows("complete_lease", **token(first))
+    api.complete(first)
     assert [gpu["milli_used"] for gpu in api.used(node)["gpus"]] == [0, 700]
-    api.rows("complete_lease", **token(second))
+    api.complete(second)
     assert [gpu["milli_used"] for gpu in api.used(node)["gpus"]] == [0, 0]
 
 
@@ -129,12 +128,11 @@ def test_what_it_counts_only_now(api: Api, counted: dict[str, Any]) -> None:
     assert (api.used(node)["claims"], api.state(second["lease_id"])) == (2, "claimed")
     if "cpu_milli" in counted.get("capacity", {}):
         assert api.used(node)["used"]["cpu_milli"] == 8000
-    api.rows("complete_lease", **token(first))
+    api.complete(first)
     assert len(api.claim(node, queue, qty=5)) == 1
 
 
-def test_a_name_has_one_node(api: Api) -> None:
-    node = api.node()
+def test_a_name_has_one_node(api: Api, node: Node) -> None:
     spec = {"name": node.name, "instance_id": "x"}
     refusal = api.refused("QHN02", "register_node", node=uuid4(), spec=spec)
     assert (refusal.field, refusal.detail["name"]) == ("spec.name", node.name)
@@ -146,9 +144,8 @@ def test_a_name_has_one_node(api: Api) -> None:
 
 
 @pytest.mark.parametrize("pruned", [False, True])
-def test_deregistered_and_back_it_stays_fenced(api: Api, clock: Clock, pruned: bool) -> None:
+def test_deregistered_and_back_it_stays_fenced(api: Api, node: Node, clock: Clock, pruned: bool) -> None:
     """The epoch goes on, even when the node's record is long gone; an operator's hold stays."""
-    node = api.node()
     api.rows("drain_node", node=node.node_id, deadline=timedelta(hours=1))
     row = api.used(again(api, node))
     assert (row["cordoned"], row["draining"]) == (True, True)

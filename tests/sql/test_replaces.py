@@ -86,7 +86,7 @@ def test_it_takes_the_room_of_the_other_one(api: Api, then: str, ends: str) -> N
     reap(api)
     [taken] = api.claim(node, queue)
     assert (taken["lease_id"], taken["assignment"]) == (new, claim["assignment"])
-    api.rows("complete_lease", **token(taken))
+    api.complete(taken)
     reap(api)
     assert api.claimed(node, queue) == [waiting]
 
@@ -173,9 +173,8 @@ def test_one_that_was_held_waits_on_when_the_new_one_ends_before_it_runs(api: Ap
     assert api.claimed(node, queue, qty=2) == olds
 
 
-def test_what_verify_invariants_finds(api: Api) -> None:
+def test_what_verify_invariants_finds(api: Api, queue: str) -> None:
     """A lease that waits for another's place, or is held back for one, and never would be due."""
-    queue = api.queue()
     old = api.spawn(queue, **GPU)
     for held in (replacing(api, queue, old), old):
         with api.conn.transaction(force_rollback=True):
@@ -219,8 +218,7 @@ def test_a_place_that_is_not_fetched(api: Api, clock: Clock) -> None:
     assert swap.claimed() == [swap.old]
 
 
-def test_what_is_refused(api: Api) -> None:
-    queue = api.queue()
+def test_what_is_refused(api: Api, queue: str) -> None:
     old, own, service = str(api.spawn(queue)), str(uuid4()), str(uuid4())
     of_gang = api.rows("spawn_gang", queue=queue, members=Jsonb([{"task": "t", "count": 2}]))
     replacing(api, queue, UUID(old))
@@ -268,13 +266,12 @@ def test_its_terms_count_from_the_moment_that_it_is_earmarked(api: Api) -> None:
     reap(api)
     assert "that one is asked to stop" in headline(api, new)
     assert api.rows("verify_invariants") == []
-    api.rows("complete_lease", **token(claim))
+    api.complete(claim)
     other = api.spawn(queue, **options | {"placement": {"require": [away]}})
     assert api.claimed(node, queue, qty=9) == []
     reap(api)
-    [taken] = api.claim(node, queue)
-    assert taken["lease_id"] == new
+    taken = api.granted(new, node, queue)
     assert api.rows("verify_invariants") == []
-    api.rows("complete_lease", **token(taken))
+    api.complete(taken)
     reap(api)
     assert api.claimed(node, queue) == [other]

@@ -77,8 +77,7 @@ def test_it_goes_with_the_lease(api: Api, conn: psycopg.Connection, clock: Clock
     for claim in claims:
         api.value("report_progress", reports=[report(claim, fraction=1)])
         api.value("complete_lease", **token(claim))
-    clock.advance(timedelta(hours=2))
-    api.rows("prune")
+    api.prune_after(clock, timedelta(hours=2))
     left = "select from hwqueue.progress where lease_id = any (%s)"
     assert conn.execute(left, [[claim["lease_id"] for claim in claims]]).fetchall() == []
 

@@ -9,7 +9,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import TASK
-from tests.sql.api import NOBODY, Api, refusing, token
+from tests.sql.api import NOBODY, Api, Node, refusing, token
 
 
 def test_a_dead_lease_lives_again(api: Api) -> None:
@@ -28,9 +28,8 @@ def test_a_dead_lease_lives_again(api: Api) -> None:
     assert [(a["attempt"], a["error"]) for a in row["attempts"]] == [(1, {"n": 1}), (1, {"n": 2})]
 
 
-def test_a_cancelled_lease_lives_again(api: Api, conn: psycopg.Connection) -> None:
+def test_a_cancelled_lease_lives_again(api: Api, queue: str, node: Node, conn: psycopg.Connection) -> None:
     """And wakes those who wait."""
-    queue, node = api.queue(), api.node()
     lease = api.spawn(queue)
     api.rows("cancel_lease", lease=lease)
     assert api.claim(node, queue) == []
@@ -67,10 +66,9 @@ def test_a_deadline_that_has_passed_is_dropped(api: Api, clock: Clock, hours: in
     assert (api.lease(lease)["deadline"] is None) == (hours < 0)
 
 
-def test_others_cannot_be_requeued(api: Api) -> None:
-    queue = api.queue()
+def test_others_cannot_be_requeued(api: Api, queue: str) -> None:
     done = api.running(queue)
-    api.rows("complete_lease", **token(done))
+    api.complete(done)
     claimed = api.running(queue)["lease_id"]
     for code, state, lease in (
         ("QHL03", "completed", done["lease_id"]),
@@ -106,8 +104,7 @@ def test_the_failed_and_no_others_the_oldest_first(api: Api, clock: Clock) -> No
     assert api.value("requeue_failed", queue=queue) == 0
 
 
-def test_filters_of_requeue_failed(api: Api, clock: Clock) -> None:
-    queue = api.queue()
+def test_filters_of_requeue_failed(api: Api, queue: str, clock: Clock) -> None:
     died = []
     for task in ("a", "b", "a"):
         died.append((dead(api, queue, task), clock.now().isoformat()))
@@ -130,8 +127,7 @@ def test_filters_of_requeue_failed(api: Api, clock: Clock) -> None:
 
 
 @pytest.mark.thorough
-def test_bad_arguments_of_requeue_failed(api: Api) -> None:
-    queue = api.queue()
+def test_bad_arguments_of_requeue_failed(api: Api, queue: str) -> None:
     bad: dict[str, Any] = {"state": "failed", "task": 1, "since": "yesterday", "until": True, "limit": 0}
     for key, value in bad.items():
         refusal = api.refused("QHA01", "requeue_failed", queue=queue, filter={key: value})
@@ -163,8 +159,7 @@ def test_one_that_is_put_off_past_its_deadline_fails_and_an_event_says_so(api: A
     assert api.value("release_lease", **token(claim), delay=timedelta(days=1)) == "scheduled"
     api.rows("reap")
     assert api.state(claim["lease_id"]) == "scheduled"
-    clock.advance(minute)
-    api.rows("reap")
+    api.reap_after(clock, minute)
     lease = api.lease(claim["lease_id"])
     assert (lease["state"], lease["error"]["reason"]) == ("failed", "deadline_exceeded")
     [event] = api.rows("list_events", filter={"lease": str(claim["lease_id"])})
@@ -178,9 +173,8 @@ def test_released_when_asked_to_stop_it_is_cancelled(api: Api) -> None:
     assert api.lease(claim["lease_id"])["error"] == {"reason": "cancelled", "detail": "no need"}
 
 
-def test_released_for_later(api: Api, clock: Clock) -> None:
+def test_released_for_later(api: Api, queue: str, node: Node, clock: Clock) -> None:
     """There is no infinite span; before Postgres 17, not even for Postgres."""
-    queue, node = api.queue(), api.node()
     claim = api.running(queue, node)
     with refusing("QHA01" if api.conn.info.server_version >= 170000 else "22007"):
         api.rows("release_lease", **token(claim), delay="infinity")

@@ -151,8 +151,7 @@ def test_a_planner_reads_gangs_that_wait_in_order(api: Api, racks: list[Node]) -
     assert str(first.id) not in {item["gang_id"] for item in rest}
 
 
-def test_a_planner_reads_rooms_by_place(api: Api, racks: list[Node]) -> None:
-    queue = api.queue()
+def test_a_planner_reads_rooms_by_place(api: Api, queue: str, racks: list[Node]) -> None:
     one = Gang(api, racks, 2, together="rack")
     two = Gang(api, racks, 3, {"placement": {"resources": {"gpu_milli": 400}}}, together="rack")
     other = Gang(api, racks, 2, {"placement": {"resources": {"cpu_milli": 1}}})

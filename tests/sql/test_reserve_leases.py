@@ -42,8 +42,7 @@ def assigned(
 
 def expire(api: Api, clock: Clock) -> None:
     """Let a reservation run out, and upkeep end it."""
-    clock.advance(timedelta(minutes=1))
-    api.rows("reap")
+    api.reap_after(clock, timedelta(minutes=1))
 
 
 def test_only_its_node_fetches_it(api: Api, queue: str, epoch: int) -> None:
@@ -85,8 +84,7 @@ def test_its_node_may_come_late(api: Api, clock: Clock, epoch: int) -> None:
     lease = api.spawn(queue)
     assigned(api, epoch, (lease, node))
     clock.advance(HOLD * 2)
-    [claim] = api.claim(node, queue)
-    assert claim["lease_id"] == lease
+    claim = api.granted(lease, node, queue)
     api.complete(claim)
     api.refused("QHL04", "get_lease", lease=lease)
 

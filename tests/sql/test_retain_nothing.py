@@ -150,9 +150,7 @@ def head_of_queues(api: Api, queue: str) -> Row:
         for row in api.claim(node, other, queue):
             api.rows("release_lease", **token(row), delay=timedelta(days=1))
     lease = api.spawn(queue)
-    [row] = api.claim(node, other, queue)
-    assert row["lease_id"] == lease
-    return row
+    return api.granted(lease, node, other, queue)
 
 
 def head_after_settling(api: Api, queue: str) -> Row:
@@ -181,9 +179,7 @@ def counted(api: Api, queue: str) -> Row:
 def counted_queues(api: Api, queue: str) -> Row:
     """The same, of two queues."""
     lease = api.spawn(queue, **KINDS["counted"])
-    [row] = api.claim(api.node(capacity={"cpu_milli": 1}), api.queue(), queue)
-    assert row["lease_id"] == lease
-    return row
+    return api.granted(lease, api.node(capacity={"cpu_milli": 1}), api.queue(), queue)
 
 
 def checked(api: Api, queue: str) -> Row:
@@ -401,8 +397,7 @@ def test_what_is_left_of_it_goes_with_its_queue(api: Api, clock: Clock) -> None:
     api.rows("drop_queue", queue=queue)
     known = "select count(*) from hwqueue.queue where name = %s"
     for _ in looks():
-        clock.advance(MINUTE)
-        api.rows("reap")
+        api.reap_after(clock, MINUTE)
         api.rows("prune")
         if api.one(known, queue) == 0:
             break

@@ -102,8 +102,7 @@ def test_details_say_when_a_step_without_a_lease_began(api: Api, clock: Clock) -
     clock.advance(timedelta(seconds=5))
     api.rows("signal_workflow_run", run=flow.run, name="go")
     assert (times("early"), times("late")) == ((0, 35), (None, 30))  # late: before its turn
-    clock.advance(timedelta(hours=2))
-    api.rows("reap")
+    api.reap_after(clock, timedelta(hours=2))
     assert (times("any"), times("all")) == ((10, 7235), (20, 7235))
     assert times("never") == (None, 25)
     api.rows("advance_workflows")

@@ -111,11 +111,9 @@ def test_the_end_of_a_traced_run_is_handed_over_once(api: Api, clock: Clock) -> 
 def test_prune_deletes_what_nobody_takes(api: Api, clock: Clock) -> None:
     flow = Flow(api, [step("a")], options=TRACED)
     flow.complete("a")
-    clock.advance(timedelta(hours=1))
-    api.rows("prune")
+    api.prune_after(clock, timedelta(hours=1))
     assert api.one(LEFT, flow.run) == 1
-    clock.advance(timedelta(seconds=1))
-    api.rows("prune")
+    api.prune_after(clock, timedelta(seconds=1))
     assert api.one(LEFT, flow.run) == 0
 
 

@@ -150,7 +150,7 @@ def test_a_key_compares_what_the_lease_got(api: Api, how: str) -> None:
     assert spawned(api, how, queue, task, key) == first
 
 
-def test_a_dry_run_asks_as_a_spawn_would(api: Api) -> None:
+def test_a_dry_run_asks_as_a_spawn_would(api: Api, queue: str) -> None:
     """Placement null: what the defaults ask. One that is given is all that is asked."""
     task = new_task(api, placement={"resources": {"cpu_milli": 5}}, affinity_tags={"zone": "q"})
     fits, small, elsewhere = (
@@ -167,7 +167,6 @@ def test_a_dry_run_asks_as_a_spawn_would(api: Api) -> None:
     assert able(None, task) == able(raw("null"), task) == {fits.node_id}
     assert able({}, task) == able(None, "other") == every
     assert able({"resources": {"cpu_milli": 4}}, task) == every
-    queue = api.queue()
     lease = api.spawn(queue, task)
     assert [api.claimed(node, queue) for node in (small, elsewhere, fits)] == [[], [], [lease]]
 

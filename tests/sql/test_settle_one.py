@@ -34,8 +34,7 @@ def test_an_expired_claim_that_nobody_reaped(api: Api, clock: Clock, function: s
 def test_reaped(api: Api, clock: Clock, function: str, more: Row, granted_anew: bool) -> None:
     queue = api.queue(claim_timeout=60)
     claim = api.running(queue)
-    clock.advance(timedelta(seconds=61))
-    api.rows("reap")
+    api.reap_after(clock, timedelta(seconds=61))
     if granted_anew:
         assert api.claimed(api.node(), queue) == [claim["lease_id"]]
     refusal = api.refused("QHL01", function, **token(claim), **more)
@@ -89,13 +88,12 @@ def test_a_lease_that_was_never_claimed_or_spawned(api: Api, function: str, more
 
 
 @every
-def test_what_was_set_aside_is_free_again(api: Api, function: str, more: Row) -> None:
+def test_what_was_set_aside_is_free_again(api: Api, queue: str, function: str, more: Row) -> None:
     """Of every kind, unless the claim goes on."""
     device = {"resource_id": str(uuid4()), "model": "T4"}
     node = api.node(capacity={"cpu_milli": 1000, "memory_mib": 100, "license": 1}, gpus=[device], slots=1)
     needs = {"cpu_milli": 1000, "memory_mib": 100, "license": 1, "gpu": 1}
     claim = api.running(api.queue(), node, placement={"resources": needs})
-    queue = api.queue()
     api.spawn(queue)
     assert api.claim(node, queue) == []
     api.rows(function, **token(claim), **more)

@@ -198,8 +198,7 @@ def test_who_comes_later_may_stay_as_long(api: Api, queue: str, node: Node, cloc
     ever = running_placed(api, queue, node, tolerate=tolerating(EVICT))
     adopted = api.row("adopt_lease", queue=queue, node=node.node_id, task="work", params={})
     end = clock.now() + timedelta(seconds=30)
-    clock.advance(timedelta(seconds=5))
-    api.rows("reap")
+    api.reap_after(clock, timedelta(seconds=5))
     assert stop(api, timed)[2:] == (end, end)
     assert stop(api, adopted)[2:] == (clock.now(), clock.now())
     assert stop(api, ever) == NOTHING

@@ -18,8 +18,7 @@ def hearer(api: Api, queue: str, *tasks: str) -> Node:
 def dead(api: Api, clock: Clock, queue: str, **options: Any) -> dict[str, Any]:
     """The claim of a lease whose only attempt expires."""
     claim = api.running(queue, None, {"n": 1}, max_attempts=1, claim_timeout=30, **options)
-    clock.advance(timedelta(seconds=40))
-    api.rows("reap")
+    api.reap_after(clock, timedelta(seconds=40))
     assert api.state(claim["lease_id"]) == "failed"
     return claim
 
@@ -44,8 +43,7 @@ def test_a_deadline_and_a_superseded_node(api: Api, clock: Clock) -> None:
     late, held = api.spawn(queue, deadline=soon, priority=-1), api.spawn(queue)
     assert api.claimed(other, queue) == [held]
     api.node(other.node_id, name=other.name, instance_id="second")
-    clock.advance(timedelta(seconds=10))
-    api.rows("reap")
+    api.reap_after(clock, timedelta(seconds=10))
     reasons = {row["lease_id"]: row["error"]["reason"] for row in api.rows("take_deaths", **node.who)}
     assert reasons == {late: "deadline_exceeded", held: "node_superseded"}
 
@@ -58,8 +56,7 @@ def test_what_a_worker_settles_is_none(api: Api, queue: str, clock: Clock) -> No
     )
     api.rows("fail_lease", **token(failed), error={})
     api.rows("cancel_lease", lease=cancelled["lease_id"])
-    clock.advance(timedelta(seconds=40))
-    api.rows("reap")
+    api.reap_after(clock, timedelta(seconds=40))
     assert api.state(retried["lease_id"]) == "pending"
     assert api.state(cancelled["lease_id"]) == "cancelled"
     assert api.rows("take_deaths", **node.who) == []

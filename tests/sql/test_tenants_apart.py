@@ -9,7 +9,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.flows import Flow, each, step
+from tests.flows import Flow, each, step, sweeps
 from tests.nests import nested
 from tests.patience import looks
 from tests.sql.api import Api, Node
@@ -60,8 +60,7 @@ def test_what_comes_before_passes_an_earmark(api: Api, queue: str, machines: lis
         api.spawn(queue, priority=priority, **WHOLE)
         assert api.claimed(machines[1], queue) == []
     urgent = api.spawn(queue, priority=1, **WHOLE)
-    [claim] = api.claim(machines[1], queue, qty=5)
-    assert claim["lease_id"] == urgent
+    claim = api.granted(urgent, machines[1], queue, qty=5)
     assert api.rows("verify_invariants") == []
     api.complete(held)
     api.reap()
@@ -256,8 +255,7 @@ def test_open_work_of_a_tenant_is_bounded(api: Api, queue: str, clock: Clock) ->
     api.rows("define_workflow", spec=more | {"name": f"w-{queue}"})
     above = {"name": "above", "queue": queue, "steps": [nested("n", f"w-{queue}")]}
     run = api.row("submit_spec", spec=above, options=mine)["run_id"]
-    for _ in range(3):
-        api.rows("advance_workflows")
+    sweeps(api, 3)
     [found] = api.rows("list_workflow_steps", run=run)
     assert (found["state"], found["reason"]) == ("failed", "nested_refused")
     assert found["error"]["code"] == "QHT03"

@@ -145,8 +145,7 @@ def test_so_many_at_once_in_the_whole_fleet(api: Api, fleet: list[Node]) -> None
     other = web(api, queue)  # picked by the rule, and not held back by it
     api.settle_terms()
     assert api.claimed(bare, queue) == leases[:1]
-    [claim] = api.claim(fleet[2], queue)
-    assert claim["lease_id"] == leases[1]
+    claim = api.granted(leases[1], fleet[2], queue)
     assert api.claimed(fleet[3], queue, qty=9) == [other]
     api.complete(claim)
     assert api.claimed(fleet[1], queue) == []  # the other one counts
@@ -242,8 +241,7 @@ def test_terms_that_nobody_asks_are_pruned(api: Api, fleet: list[Node], clock: C
     lease = api.spawn(queue, placement={"require": [unlike]}, tenant="t")
     api.settle_terms()
     assert api.one(known, spec) == 1
-    [claim] = api.claim(fleet[0], queue)
-    assert claim["lease_id"] == lease
+    claim = api.granted(lease, fleet[0], queue)
     api.complete(claim)
     clock.advance(timedelta(days=1))
     for _ in looks():

@@ -30,8 +30,7 @@ def test_while_open_the_lease_is_kept(api: Api, queue: str, clock: Clock) -> Non
         del again["warnings"]  # by then upkeep has looked at its class
         assert again == first | {"created": False, "state": state}
         if state == "scheduled":
-            clock.advance(timedelta(hours=2))
-            api.rows("reap")
+            api.reap_after(clock, timedelta(hours=2))
         elif state == "pending":
             [claim] = api.claim(api.node(), queue)
     api.complete(claim)

@@ -54,8 +54,7 @@ def test_deadline(api: Api, clock: Clock) -> None:
     given, taken = api.spawn(api.queue()), api.spawn(api.queue(), deadline=soon)
     api.rows("update_lease", lease=given, changes={"deadline": soon})
     api.rows("update_lease", lease=taken, changes={"deadline": None})
-    clock.advance(timedelta(minutes=2))
-    api.rows("reap")
+    api.reap_after(clock, timedelta(minutes=2))
     assert (api.state(given), api.state(taken)) == ("failed", "pending")
 
 

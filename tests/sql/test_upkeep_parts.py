@@ -123,8 +123,7 @@ def test_a_gang_that_takes_too_long_is_undone_alone(
     assert "leave it, once in a row: canceling statement due to statement timeout" in told["headline"]
     assert ("gang", 1) in postponed(conn)
     plant("reserve_members", "null")
-    clock.advance(SECOND)
-    api.rows("reap")
+    api.reap_after(clock, SECOND)
     assert gang(api, big)["state"] == "reserved"
     assert ("gang", 1) not in postponed(conn)
     assert api.rows("verify_invariants") == []
@@ -158,8 +157,7 @@ def test_changes_of_a_gang_that_is_slow_hide_no_others(api: Api, clock: Clock, p
     assert [gang(api, each)["state"] for each in (big, small)] == ["cancelling", "cancelled"]
     assert "upkeep had to leave it, 2 times in a row" in api.row("explain_gang", gang=big)["headline"]
     plant("items_ended", "null")
-    clock.advance(SECOND)
-    api.rows("reap")
+    api.reap_after(clock, SECOND)
     assert gang(api, big)["state"] == "cancelled"
 
 
@@ -179,8 +177,7 @@ def test_a_replacement_that_fails_hides_no_others(api: Api, queue: str, clock: C
     assert [api.state(each) for each in news] == ["scheduled", "pending"]
     assert "upkeep had to leave it" in api.row("explain_lease", lease=news[0])["headline"]
     plant("look_at_replacement", "null")
-    clock.advance(SECOND)
-    api.rows("reap")
+    api.reap_after(clock, SECOND)
     assert [api.state(each) for each in news] == ["pending", "pending"]
 
 
@@ -199,8 +196,7 @@ def test_a_choice_that_fails_hides_no_others(
     assert [api.state(lease) for _, lease in lost] == ["pending", "cancelled"]
     assert postponed(conn) == [("choice", 1)]
     plant("take_entries_of", "null")
-    clock.advance(SECOND)
-    api.rows("reap")
+    api.reap_after(clock, SECOND)
     assert [api.state(lease) for _, lease in lost] == ["cancelled", "cancelled"]
 
 
@@ -241,8 +237,7 @@ def test_what_is_cut_short_comes_last_and_does_half_as_much(
         "select part, most from hwqueue.parts_due('reap', '{fleets,claims}', 1000, hwqueue.clock())"
     ).fetchall()
     assert due == [("claims", 1000), ("fleets", 125)]
-    clock.advance(timedelta(minutes=11))
-    api.rows("prune")
+    api.prune_after(clock, timedelta(minutes=11))
     assert postponed(conn) == []
 
 

@@ -318,11 +318,9 @@ def test_finished_deliveries_go_with_the_events_of_their_day(api: Api, clock: Cl
     name = to_test(api, 2)
     row, _ = claimed(api)
     settled(api, row, status=200)
-    clock.advance(timedelta(days=13, hours=23))
-    api.rows("prune")
+    api.prune_after(clock, timedelta(days=13, hours=23))
     assert len(api.rows("list_deliveries", name=name)) == 2
-    clock.advance(timedelta(hours=2))
-    api.rows("prune")
+    api.prune_after(clock, timedelta(hours=2))
     assert [left["state"] for left in api.rows("list_deliveries", name=name)] == ["waiting"]
 
 

@@ -8,7 +8,7 @@ from psycopg.types.json import Jsonb
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.flows import Flow, broken, each, fail, finish, finish_all, step
+from tests.flows import Flow, broken, each, fail, finish, finish_all, step, sweeps
 from tests.sql.api import Api, count_all, outlive, token
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("sound")]
@@ -60,13 +60,11 @@ def test_finally_steps_are_stopped_by_a_later_cancel(api: Api, clock: Clock, lat
     claims = flow.items()
     assert len(claims) == 550
     if late:
-        clock.advance(timedelta(seconds=6))
-        api.rows("reap")
+        api.reap_after(clock, timedelta(seconds=6))
     else:
         assert api.value("cancel_workflow_run", run=flow.run) == "cancelling"
         assert asked(flow) <= 200
-    for _ in range(4):
-        api.rows("advance_workflows")
+    sweeps(api, 4)
     assert asked(flow) == 550
     for claim in claims.values():
         fail(api, claim)
@@ -106,8 +104,7 @@ def test_a_paused_run_holds_what_becomes_due(api: Api) -> None:
     assert broken(api) == []
     assert api.value("resume_workflow_run", run=flow.run) == "running"
     flow.complete("b")
-    flow.complete("c")
-    assert flow.state == "completed"
+    flow.end_with("c")
 
 
 def test_a_change_from_another_server_is_over(api: Api) -> None:
@@ -140,8 +137,7 @@ def test_a_run_past_its_deadline_fails(api: Api, clock: Clock) -> None:
     api.rows("define_workflow", spec={"name": "late", "deadline": 3600, "steps": [wait]})
     above = Flow(api, [{"name": "n", "kind": "workflow", "workflow": "late"}], deadline="61 minutes")
     api.rows("advance_workflows")
-    clock.advance(timedelta(hours=2))
-    api.rows("reap")
+    api.reap_after(clock, timedelta(hours=2))
     assert above.state == "failed"  # by the end of its step, which the same call has brought
     assert flow.state == "failed"
     assert flow.get()["reason"] == "deadline_exceeded"
@@ -166,8 +162,7 @@ def test_a_retry_runs_what_failed_under_the_same_ids(api: Api) -> None:
     assert claims["b"]["claim_token"] > api.lease(before["a"]["lease_id"])["claim_token"]
     finish(api, claims["b"])
     flow.complete("c")
-    flow.complete("d")
-    assert flow.state == "completed"
+    flow.end_with("d")
     assert [a["outcome"] for a in api.lease(before["b"]["lease_id"])["attempts"]] == ["failed"]
 
 
@@ -180,8 +175,7 @@ def test_a_retry_binds_params_again(api: Api) -> None:
     fail(api, claims["b"])
     api.rows("retry_workflow_run", run=flow.run)
     assert flow.reasons() == {"c": "parent_completed"}
-    flow.complete("b")
-    assert flow.state == "completed"
+    flow.end_with("b")
     api.rows("retry_workflow_run", run=flow.run, options={"mode": "all", "input": 2})
     assert flow.claims()["a"]["params"] == {"x": 2}
 
@@ -253,11 +247,9 @@ def test_a_run_goes_with_the_leases_of_its_steps(api: Api, clock: Clock) -> None
     flow.complete("b")
     leases = [row["lease_id"] for row in flow.steps().values()]
     count_all(api.conn)
-    clock.advance(timedelta(minutes=30))
-    api.rows("prune")
+    api.prune_after(clock, timedelta(minutes=30))
     assert [api.state(lease) for lease in leases] == ["completed", "completed"]
-    clock.advance(timedelta(hours=2))
-    api.rows("prune")
+    api.prune_after(clock, timedelta(hours=2))
     api.refused("QHF03", "get_workflow_run", run=flow.run)
     api.refused("QHL04", "get_lease", lease=leases[0])
     for _ in range(2):  # the definition is retired, then deleted
@@ -341,8 +333,7 @@ def test_priority_and_times_of_a_step_may_change(api: Api, clock: Clock) -> None
     clock.advance(timedelta(hours=2))
     flow.epoch = flow.register("second")
     flow.complete("a")
-    flow.complete("c")
-    assert flow.state == "completed"
+    flow.end_with("c")
 
 
 def test_a_step_past_its_own_deadline_fails_and_is_retried_without_it(api: Api, clock: Clock) -> None:
@@ -350,16 +341,14 @@ def test_a_step_past_its_own_deadline_fails_and_is_retried_without_it(api: Api, 
     lease = flow.steps()["a"]["lease_id"]
     changes = {"deadline": str(clock.now() + timedelta(hours=1))}
     api.rows("update_lease", lease=lease, changes=changes)
-    clock.advance(timedelta(hours=2))
-    api.rows("reap")
+    api.reap_after(clock, timedelta(hours=2))
     assert flow.states() == {"a": "failed", "b": "skipped"}
     assert flow.state == "failed"
     api.rows("retry_workflow_run", run=flow.run)
     assert api.lease(lease)["deadline"] is None
     flow.epoch = flow.register("second")
     flow.complete("a")
-    flow.complete("b")
-    assert flow.state == "completed"
+    flow.end_with("b")
 
 
 @pytest.mark.parametrize("counted_before", [False, True])
@@ -400,8 +389,7 @@ def test_a_completed_attempt_that_runs_again_stays_on_record(
     figures = {row["name"].removeprefix("hwqueue_"): row["value"] for row in done}
     assert figures["claims_ended_total"] == figures["run_seconds_count"] == 4
     assert figures["run_seconds_sum"] == 20
-    clock.advance(timedelta(days=60))
-    api.rows("prune")
+    api.prune_after(clock, timedelta(days=60))
     assert api.rows("list_leases", filter={"queue": flow.queue}) == []
 
 
@@ -416,8 +404,7 @@ def test_a_step_of_a_retry_that_was_held_runs_again(api: Api) -> None:
     api.rows("advance_workflows")
     api.rows("resume_workflow_run", run=flow.run)
     api.rows("advance_workflows")
-    flow.complete("b")
-    assert flow.state == "completed"
+    flow.end_with("b")
 
 
 def test_a_step_that_a_retry_cannot_bind_is_retried_again(api: Api) -> None:
@@ -431,8 +418,7 @@ def test_a_step_that_a_retry_cannot_bind_is_retried_again(api: Api) -> None:
     assert api.row("step_results", run=flow.run, step="b")["result"] is None
     api.rows("retry_workflow_run", run=flow.run, options={"mode": "all"})
     flow.complete("a", result={"x": 2})
-    flow.complete("b", result="of the last")
-    assert flow.state == "completed"
+    flow.end_with("b", result="of the last")
     assert flow.steps()["b"]["result"] == "of the last"
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.flows import Flow, each, fail, finish, step
+from tests.flows import Flow, each, fail, finish, step, sweeps
 from tests.sql.api import Api, completed, count_all, outlive
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("sound")]
@@ -94,8 +94,7 @@ def test_one_call_binds_a_bounded_number_of_bytes(api: Api) -> None:
     flow = Flow(api, [step("a"), each("m", [0] * 20, params=params)])
     flow.complete("a", result="x" * 1_000_000)
     assert flow.lease_count() == 1 + 9
-    for _ in range(2):
-        api.rows("advance_workflows")
+    sweeps(api, 2)
     assert flow.lease_count() == 1 + 20
     assert sorted(claim["params"]["no"] for claim in flow.items().values()) == list(range(20))
 
@@ -190,8 +189,7 @@ def test_an_item_that_cannot_be_bound_or_is_too_large_has_failed(api: Api) -> No
     flow.complete("a", result=items)
     claims = flow.items()
     assert {n: claim["params"] for n, claim in claims.items()} == {0: {"x": 1}, 3: {"x": 3}}
-    for claim in claims.values():
-        flow.settle(claim)
+    flow.settle_each(claims.values())
     assert flow.counts() == (4, 4, 2)
     assert flow.state == "completed"
 
@@ -226,8 +224,7 @@ def test_more_failures_than_tolerated_spawn_no_more_items(api: Api) -> None:
     late = flow.items()
     api.rows("advance_workflows")
     assert (flow.state, flow.states()["m"]) == ("failing", "running")
-    for claim in [claims[2], *late.values()]:
-        flow.settle(claim)
+    flow.settle_each([claims[2], *late.values()])
     assert flow.items() == {}
     assert flow.state == "failed"
     assert flow.states() == {"m": "failed", "b": "skipped"}
@@ -240,8 +237,7 @@ def test_fail_fast_stops_the_other_items(api: Api) -> None:
     flow = Flow(api, [each("m", list(range(9)), max_parallel=4)], on_failure="fail_fast")
     claims = flow.items()
     flow.settle(claims[0], outcome="fail", retry=False)
-    for _ in range(2):
-        api.rows("advance_workflows")
+    sweeps(api, 2)
     assert api.lease(claims[1]["lease_id"])["stop_reason"] == "cancelled"
     for number in (1, 2, 3):
         fail(api, claims[number])
@@ -277,8 +273,7 @@ def test_a_dropped_queue_fails_the_items(api: Api) -> None:
     for _ in range(2):  # its transactions end, then its rows go
         outlive(api.conn)
         api.rows("prune")
-    for _ in range(4):
-        api.rows("advance_workflows")
+    sweeps(api, 4)
     assert (flow.states()["m"], flow.reasons()["m"]) == ("failed", "items_failed")
     flow.complete("a")
     assert (flow.state, flow.reasons()["late"]) == ("failed", "queue_dropped")
@@ -304,8 +299,7 @@ def test_a_call_that_may_stay_open_leaves_the_window_to_others(api: Api) -> None
 def test_items_go_with_their_run(api: Api, clock: Clock) -> None:
     flow = Flow(api, [each("m", list(range(5)))], retain={"completed": 3600})
     claims = flow.items().values()
-    for claim in claims:
-        flow.settle(claim)
+    flow.settle_each(claims)
     count_all(api.conn)
     clock.advance(timedelta(hours=2))
     for _ in range(4):
@@ -328,6 +322,5 @@ def test_a_sweep_lets_a_portion_of_items_in_however_many_maps_there_are(api: Api
     assert api.row("advance_workflows")["more"]
     assert flow.lease_count() == 4 * 1_400
     api.rows("cancel_workflow_run", run=flow.run)
-    for _ in range(30):
-        api.rows("advance_workflows")
+    sweeps(api, 30)
     assert flow.state == "cancelled"

@@ -50,8 +50,7 @@ def test_completions_leave_the_row_of_the_run_alone(api: Api) -> None:
     while claims := flow.items():
         if "end" in claims:
             break
-        for claim in claims.values():
-            flow.settle(claim)
+        flow.settle_each(claims.values())
     assert api.conn.execute(row, [flow.run]).fetchone() == before
     flow.settle(claims["end"])
     assert flow.state == "completed"
@@ -64,8 +63,7 @@ def test_a_join_waits_for_all_of_its_parents(api: Api) -> None:
     finish(api, claims["a"])
     assert flow.states()["c"] == "waiting"
     flow.settle(claims["b"])
-    flow.complete("c")
-    assert flow.state == "completed"
+    flow.end_with("c")
 
 
 def test_a_batch_of_steps_and_other_leases_of_several_runs(api: Api) -> None:
@@ -74,8 +72,7 @@ def test_a_batch_of_steps_and_other_leases_of_several_runs(api: Api) -> None:
     finish_all(api, [plain, *(claim for flow in flows for claim in flow.claims().values())])
     assert api.state(plain["lease_id"]) == "completed"
     for flow in flows:
-        flow.complete("c", "d")
-        assert flow.state == "completed"
+        flow.end_with("c", "d")
 
 
 def test_any_is_released_by_the_first_edge_that_holds(api: Api) -> None:
@@ -157,8 +154,7 @@ def test_an_edge_for_failures_is_skipped_after_success(api: Api) -> None:
     finish(api, claims["a"])
     fail(api, claims["x"])
     assert flow.reasons() == {"c": "parent_completed", "d": "parent_skipped"}
-    flow.complete("y")
-    assert flow.state == "completed"
+    flow.end_with("y")
     assert (flow.states()["x"], flow.states()["y"]) == ("failed", "completed")
 
 
@@ -293,8 +289,7 @@ def test_a_claim_that_expires_ends_its_step(api: Api, clock: Clock) -> None:
     flow.complete("a")
     flow.complete("b")
     flow.claims()
-    clock.advance(timedelta(minutes=5))
-    api.rows("reap")
+    api.reap_after(clock, timedelta(minutes=5))
     assert flow.states() == {"a": "completed", "b": "completed", "z": "failed"}
     assert flow.state == "failed"
 
@@ -310,8 +305,7 @@ def test_a_worker_that_starts_again_strands_no_run(api: Api) -> None:
     with refusing("QHL01"):
         finish(api, before["a"])
     finish_all(api, after.values())
-    flow.complete("c")
-    assert flow.state == "completed"
+    flow.end_with("c")
 
 
 def test_a_worker_that_starts_again_ends_more_steps_than_one_setting_lists(api: Api) -> None:
@@ -331,8 +325,7 @@ def test_a_wide_fan_out_is_released_in_portions(api: Api) -> None:
     wide.complete("a")
     assert wide.get()["step_counts"] == {"completed": 1, "running": 1_000, "waiting": 100}
     other.complete("a")
-    other.complete("b")
-    assert other.state == "completed"
+    other.end_with("b")
     api.rows("advance_workflows")
     assert wide.get()["step_counts"] == {"completed": 1, "running": 1_100}
 

@@ -35,14 +35,12 @@ def test_a_sleep_ends_when_it_is_due(api: Api, clock: Clock, call: str) -> None:
     api.rows(call)
     assert flow.states() == {"a": "completed", "s": "completed", "b": "running"}
     assert flow.steps()["s"]["headline"] is None
-    flow.complete("b")
-    assert flow.state == "completed"
+    flow.end_with("b")
 
 
 def test_only_what_is_due_ends(api: Api, clock: Clock) -> None:
     flow = Flow(api, [sleep("s"), sleep("t", **{"for": "2 hours"})])
-    clock.advance(HOUR)
-    api.rows("reap")
+    api.reap_after(clock, HOUR)
     assert flow.states() == {"s": "completed", "t": "running"}
     assert api.value("cancel_workflow_run", run=flow.run) == "cancelled"
 
@@ -74,8 +72,7 @@ def test_a_sleep_of_no_time_ends_with_the_submission(api: Api) -> None:
     steps = [sleep("s", **{"for": 0}), step("b", "s"), sleep("t", run_if=[condition])]
     flow = Flow(api, steps, input={"fast": True})
     assert flow.reasons() == {"t": "condition"}
-    flow.complete("b")
-    assert flow.state == "completed"
+    flow.end_with("b")
 
 
 def test_many_sleeps_end_over_several_calls(api: Api, clock: Clock) -> None:
@@ -90,14 +87,12 @@ def test_many_sleeps_end_over_several_calls(api: Api, clock: Clock) -> None:
 def test_a_paused_run_goes_on_sleeping_and_holds_what_follows(api: Api, clock: Clock) -> None:
     flow = Flow(api, [sleep("s"), sleep("t", "s")])
     api.rows("pause_workflow_run", run=flow.run)
-    clock.advance(HOUR)
-    api.rows("reap")
+    api.reap_after(clock, HOUR)
     assert flow.states() == {"s": "completed", "t": "waiting"}
     assert flow.reasons() == {"t": "run_paused"}
     api.rows("resume_workflow_run", run=flow.run)
     assert flow.states()["t"] == "running"
-    clock.advance(HOUR)
-    api.rows("reap")
+    api.reap_after(clock, HOUR)
     assert flow.state == "completed"
 
 
@@ -106,8 +101,7 @@ def test_a_cancel_or_a_deadline_ends_a_sleep(api: Api, clock: Clock) -> None:
     assert api.value("cancel_workflow_run", run=flow.run) == "cancelled"
     assert flow.states() == {"s": "cancelled", "b": "skipped"}
     assert flow.steps()["s"]["due_at"] is None
-    clock.advance(HOUR / 2)
-    api.rows("reap")
+    api.reap_after(clock, HOUR / 2)
     assert (late.state, late.get()["reason"]) == ("failed", "deadline_exceeded")
 
 
@@ -127,10 +121,8 @@ def test_a_retry_sleeps_again(api: Api, clock: Clock) -> None:
     clock.advance(HOUR)
     api.rows("retry_workflow_run", run=flow.run)
     assert flow.states() == {"x": "running", "s": "running", "b": "waiting"}
-    clock.advance(HOUR)
-    api.rows("reap")
-    flow.complete("b", "x")
-    assert flow.state == "completed"
+    api.reap_after(clock, HOUR)
+    flow.end_with("b", "x")
 
 
 def test_an_operator_wakes_a_sleep(api: Api, clock: Clock) -> None:
@@ -143,6 +135,5 @@ def test_an_operator_wakes_a_sleep(api: Api, clock: Clock) -> None:
     assert claim["params"] == {"x": {"n": 1}}
     finish(api, claim)
     assert flow.state == "running"
-    clock.advance(HOUR)
-    api.rows("reap")
+    api.reap_after(clock, HOUR)
     assert flow.state == "completed"

@@ -85,8 +85,7 @@ def test_a_timeout(api: Api, clock: Clock, on_timeout: Row, ends: str, found: Ro
     row = flow.steps()["w"]
     until = f"{row['due_at']:%Y-%m-%dT%H:%M:%SZ}"
     assert row["headline"] == f"waits for signal go until {until}"
-    clock.advance(HOUR)
-    api.rows("reap")
+    api.reap_after(clock, HOUR)
     assert flow.state == ends
     assert flow.states() == found
     assert flow.reasons()["w"] == "timeout"
@@ -94,8 +93,7 @@ def test_a_timeout(api: Api, clock: Clock, on_timeout: Row, ends: str, found: Ro
 
 def test_a_wait_takes_no_signal_after_its_timeout(api: Api, clock: Clock) -> None:
     flow = Flow(api, [wait("w", timeout=60, on_timeout="continue"), step("b", "w"), wait("v", "b")])
-    clock.advance(HOUR)
-    api.rows("reap")
+    api.reap_after(clock, HOUR)
     send(api, flow, 1)
     flow.complete("b")
     assert flow.steps()["w"]["result"] is None
@@ -153,6 +151,5 @@ def test_signals_go_with_their_run(api: Api, clock: Clock) -> None:
         send(api, flow, key=key)
     flow.complete("a")
     count_all(api.conn)
-    clock.advance(timedelta(hours=2))
-    api.rows("prune")
+    api.prune_after(clock, timedelta(hours=2))
     assert api.one("select count(*) from hwqueue.run_signal where run_id = %s", flow.run) == 0

@@ -7,7 +7,7 @@ what was decided. A test of claims that makes its queues and nodes with `WarmApi
 from typing import Any
 from uuid import UUID
 
-from tests.sql.api import Api, Node, token
+from tests.sql.api import Api, Node
 
 ROUNDS = 4
 
@@ -45,7 +45,6 @@ def warm(api: Api, node: Node, queue: str) -> None:
     for _ in range(ROUNDS):
         lease = api.spawn(queue)
         claims = api.claim(node, queue)
-        for claim in claims:
-            api.rows("complete_lease", **token(claim))
+        api.complete(*claims)
         if not claims:
             api.rows("cancel_lease", lease=lease)

@@ -102,17 +102,6 @@ def judged(before: Seen, after: Seen, leases: set[UUID]) -> Expected:
     return found
 
 
-def stops_when_broken(before: Seen, after: Seen) -> list[str]:
-    """Nobody is asked to stop for a requirement that holds."""
-    return [
-        f"asked to stop although all holds: {one}"
-        for key, one in after.leases.items()
-        if one.stop_reason == "placement_broken"
-        and (was := before.leases[key]).stop_at is None
-        and not _is_broken(key, was, after)
-    ]
-
-
 def _is_asked(lease: LeaseSeen, seen: Seen) -> bool:
     """Whether its worker may know already."""
     return lease.stop_at is not None and lease.stop_at <= seen.now
