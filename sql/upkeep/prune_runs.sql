@@ -205,9 +205,9 @@ create or replace function hwqueue.broken_joins() returns table (rule text, run_
 language sql volatile
 as $$
   with counted as (
-    select r.run_id, c.*, t.run_id is not null as has_tally, coalesce(t.is_decided, false) as was_decided,
-           t.arrived + coalesce(a.arrived, 0) as arrived_now, t.unmet + coalesce(a.unmet, 0) as unmet_now,
-           a.run_id is not null as has_arrivals
+    select r.run_id, c.*, t.run_id is not null as has_tally, a.run_id is not null as has_arrivals,
+           coalesce(t.is_decided, false) or r.attempt > 1 and c.is_decided as was_decided,
+           t.arrived + coalesce(a.arrived, 0) as arrived_now, t.unmet + coalesce(a.unmet, 0) as unmet_now
     from hwqueue.run r
     cross join lateral (
       select u.step_no, max(u.parent_count) as parent_count, bool_or(u.is_any) as is_any,
@@ -244,7 +244,7 @@ as $$
   select 'run_join', c.run_id, jsonb_build_object('step', c.step_no, 'counted', c.arrived_now,
          'found', c.arrived, 'counted_unmet', c.unmet_now, 'found_unmet', c.unmet)
   from counted c
-  where c.has_tally and c.step_no > 0 and not c.was_decided  -- else a retry may count them again
+  where c.has_tally and c.step_no > 0 and not c.was_decided  -- else a retry counts them again, or leaves them
     and (c.arrived_now, c.unmet_now) is distinct from (c.arrived, c.unmet)
   union all
   select 'run_stuck', c.run_id, jsonb_build_object('step', c.step_no, 'parents', c.parent_count)

@@ -1,6 +1,5 @@
 """Nodes over HTTP, and what they are to a placement."""
 
-from typing import Any
 from uuid import uuid4
 
 from hwqueue.client import Client
@@ -96,17 +95,9 @@ async def test_match_in_pages(http: Http, sql: Client, node: str) -> None:
     placement = {"prefer": [{"weight": 7, "when": {"tags": {"gpu": True}}}]}
     whole = ok(await http.post(f"{V1}/match", json={"placement": placement}))
     assert whole["next"] is None
-    seen: list[Any] = []
-    skip: int | None = 0
-    while skip is not None:
+    count = len(whole["items"])
+    for skip, after in ((0, 2), (2, 4), (count - 1, None), (1_000_000, None)):
         body = {"placement": placement, "limit": 2, "skip": skip}
         page = ok(await http.post(f"{V1}/match", json=body))
-        assert (page["nodes"], page["eligible"]) == (whole["nodes"], whole["eligible"])
-        assert page["reasons"] == whole["reasons"]
-        assert len(page["items"]) <= 2
-        seen += page["items"]
-        skip = page["next"]
-    assert seen == whole["items"]
-    past = {"placement": placement, "skip": 1_000_000}
-    found = ok(await http.post(f"{V1}/match", json=past))
-    assert (found["items"], found["next"]) == ([], None)
+        items = {"items": whole["items"][skip : skip + 2], "next": after}
+        assert page == whole | items

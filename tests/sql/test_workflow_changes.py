@@ -44,6 +44,22 @@ def test_finally_steps_of_a_cancelled_run_are_not_stopped(api: Api, waits: bool)
     assert api.refused("QHF04", "pause_workflow_run", run=flow.run).detail["state"] == "cancelled"
 
 
+def test_what_was_declared_completed_in_a_cancelled_run_stays(api: Api) -> None:
+    """Nobody has counted the parent that ended then, nor does a retry, since the step has ended."""
+    flow = Flow(api, [step("a"), step("b"), step("c", "a", "b", join="any")])
+    claims = flow.claims()
+    api.rows("cancel_workflow_run", run=flow.run)
+    api.rows("skip_step", run=flow.run, step="c")
+    finish(api, claims["a"])
+    fail(api, claims["b"])
+    api.rows("retry_workflow_run", run=flow.run)
+    assert flow.states() == {"a": "completed", "b": "running", "c": "completed"}
+    assert broken(api) == []
+    flow.complete("b")
+    api.rows("advance_workflows")
+    assert (flow.states()["c"], flow.state) == ("completed", "completed")
+
+
 def asked(flow: Flow) -> int:
     """How many claims of a run were asked to stop."""
     rows = flow.calls.rows("node_claims", node=flow.node, limit=1000)
