@@ -67,6 +67,7 @@ async def test_only_content_is_tagged(http: Http) -> None:
 async def test_strangers_do_not_keep_all_connections(
     serving: Serving, token: Token, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("hwqueue.server.rate_limits._UNKNOWN_TOKENS", parse("20/hour"))
     known = token("producer")
     async with serving(auth="tokens", pool_timeout=timedelta(seconds=60)) as http:
         ok(await http.get(f"{V1}/me", headers=known))
