@@ -270,12 +270,6 @@ def test_errors_name_what_is_wrong(cli: Cli) -> None:
         assert plain.stderr.startswith("error: "), args
 
 
-def test_no_schema_is_exit_code_4(empty_dsn: str) -> None:
-    result = CliRunner().invoke(app, ["--dsn", empty_dsn, "queue", "list"])
-    assert result.exit_code == 4
-    assert "hwqueue db upgrade" in result.stderr
-
-
 def test_why_it_is_pending(cli: Cli, shown: Shown) -> None:
     cli("queue", "create", "renders")
     cli("node", "register", "small-1", "--tags", '{"gpu_model": "T4"}')

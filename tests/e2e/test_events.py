@@ -4,8 +4,7 @@ import getpass
 import json
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import IO, Any
 
 import psycopg
@@ -13,9 +12,10 @@ import pytest
 
 from hwqueue.client import Client
 from tests.e2e.conftest import Cli, Shown
+from tests.e2e.programs import running
+from tests.e2e.worker_support import QUEUE
 from tests.sql.api import outlive
 
-TAIL = (sys.executable, "-m", "typer", "hwqueue.cli.main", "run", "events", "tail", "--follow")
 CUT = (
     "select count(pg_terminate_backend(pid)) from pg_stat_activity"
     " where datname = current_database() and pid <> pg_backend_pid()"
@@ -68,25 +68,10 @@ def test_the_tail_without_following(cli: Cli) -> None:
     assert cli("events", "tail", "-n", "0").stdout == ""
 
 
-@pytest.fixture
-def follow(dsn: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start `hwqueue events tail --follow --json`."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(*args: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            (*TAIL, "--dsn", dsn, "--json", "--every", "50ms", *args),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+def follow(dsn: str, *more: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    """A command that prints events as they come."""
+    line = ("--json", "events", "tail", "--follow", "--every", "50ms", *more)
+    return running(dsn, *line, stdout=subprocess.PIPE)
 
 
 def next_queue(process: subprocess.Popen[str]) -> str:
@@ -98,41 +83,33 @@ def next_queue(process: subprocess.Popen[str]) -> str:
     return queue
 
 
-def test_following_over_a_lost_connection(
-    dsn: str, conn: psycopg.Connection, follow: Callable[..., subprocess.Popen[str]]
-) -> None:
-    with Client(dsn) as client:
-        client.create_queue("before")
+def test_following_over_a_lost_connection(dsn: str, conn: psycopg.Connection, producer: Client) -> None:
     outlive(conn)
-    process = follow("--code", "queue_created")
-    assert next_queue(process) == "before"
-    with Client(dsn) as client:
-        client.create_queue("q1")
-        client.pause_queue("q1")
-        client.create_queue("q2")
-    assert [next_queue(process), next_queue(process)] == ["q1", "q2"]
-    assert conn.execute(CUT).fetchone() != (0,)
-    with Client(dsn) as client:
-        client.create_queue("q3")
-    assert next_queue(process) == "q3"
-    process.send_signal(signal.SIGINT)
-    rest, complaints = process.communicate(timeout=20)
+    with follow(dsn, "--code", "queue_created") as process:
+        assert next_queue(process) == QUEUE
+        producer.create_queue("q1")
+        producer.pause_queue("q1")
+        producer.create_queue("q2")
+        assert [next_queue(process), next_queue(process)] == ["q1", "q2"]
+        assert conn.execute(CUT).fetchone() != (0,)
+        with Client(dsn) as client:
+            client.create_queue("q3")
+        assert next_queue(process) == "q3"
+        process.send_signal(signal.SIGINT)
+        rest, complaints = process.communicate(timeout=20)
     assert (process.returncode, rest) == (0, "")
     assert "Traceback" not in complaints
     assert "Aborted" not in complaints
 
 
-def test_a_reader_that_goes_ends_it(
-    dsn: str, conn: psycopg.Connection, follow: Callable[..., subprocess.Popen[str]]
-) -> None:
+@pytest.mark.usefixtures("producer")
+def test_a_reader_that_goes_ends_it(dsn: str, conn: psycopg.Connection) -> None:
     """Though nothing happens that it could fail to print."""
-    with Client(dsn) as client:
-        client.create_queue("before")
     outlive(conn)
-    process = follow("-n", "1")
-    next_queue(process)
-    assert process.stdout is not None
-    process.stdout.close()
-    assert process.wait(timeout=20) in (0, 1)
-    assert process.stderr is not None
-    assert "Traceback" not in process.stderr.read()
+    with follow(dsn, "-n", "1") as process:
+        next_queue(process)
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(timeout=20) in (0, 1)
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()

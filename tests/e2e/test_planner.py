@@ -5,9 +5,8 @@ import json
 import re
 import signal
 import subprocess
-import sys
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -21,11 +20,11 @@ from hwqueue.planner import Planner, Round, Settings
 from hwqueue.planner.singles import Singles
 from hwqueue.testing import Clock
 from hwqueue.types import Gang, Gpu, LeaseSpec, NodeSpec, QueuePolicy, SpawnOptions
+from tests.e2e.programs import bounded, ran, read_until, running
 from tests.e2e.worker_support import wait_until
 from tests.parking import is_parked, parking
 
 BOUND_SECONDS = 60.0
-PROGRAM = "from hwqueue.cli.main import app; app()"
 ANOTHER = "another"
 CUT_WHO_WAITS = (
     "select pg_terminate_backend(pid) from pg_stat_activity"
@@ -57,63 +56,30 @@ def filled(dsn: str) -> tuple[str, Placed]:
 class Process:
     """A planner in a process of its own, and what it has said."""
 
-    def __init__(self, dsn: str, *arguments: str) -> None:
-        command = [sys.executable, "-c", PROGRAM, "--dsn", dsn, "planner", *arguments]
-        self.popen = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    def __init__(self, popen: subprocess.Popen[str]) -> None:
+        self.popen = popen
         self.said: list[str] = []
-        self._news = threading.Condition()
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.popen.stderr is not None
-        for line in self.popen.stderr:
-            with self._news:
-                self.said.append(line)
-                self._news.notify_all()
 
     def wait_for(self, pattern: str, after: int = 0) -> re.Match[str]:
-
-        def found() -> re.Match[str] | None:
-            return next(filter(None, (re.search(pattern, line) for line in self.said[after:])), None)
-
-        with self._news:
-            assert self._news.wait_for(found, BOUND_SECONDS), self.said
-            match = found()
-            assert match is not None
-            return match
+        """What it says, or has said after so many lines."""
+        with bounded(self.popen):
+            while True:
+                for line in self.said[after:]:
+                    if found := re.search(pattern, line):
+                        return found
+                self.said += read_until(self.popen, "")
 
     def end(self, number: signal.Signals) -> int:
         """Its exit code after the signal."""
         self.popen.send_signal(number)
         return self.popen.wait(BOUND_SECONDS)
 
-    def close(self) -> None:
-        self.popen.kill()
-        self.popen.wait(BOUND_SECONDS)
-        self._reader.join()
-        assert self.popen.stderr is not None
-        self.popen.stderr.close()
-
 
 @pytest.fixture
 def planner() -> Iterator[Callable[..., Process]]:
     """Starts planners; all are gone at the end."""
-    started: list[Process] = []
-
-    def start(dsn: str, *arguments: str) -> Process:
-        started.append(Process(dsn, *arguments))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.close()
-
-
-def ran(dsn: str, *arguments: str, program: str = PROGRAM) -> subprocess.CompletedProcess[str]:
-    """A planner that has ended by itself."""
-    command = [sys.executable, "-c", program, "--dsn", dsn, "planner", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    with ExitStack() as stack:
+        yield lambda dsn, *more: Process(stack.enter_context(running(dsn, "planner", *more)))
 
 
 def test_one_leads_and_the_other_follows(filled: tuple[str, Placed], planner: Callable[..., Process]) -> None:
@@ -164,7 +130,7 @@ def test_a_database_that_comes_back(
 def test_once(filled: tuple[str, Placed]) -> None:
     """What a round found, and the lead is free again."""
     dsn, _node = filled
-    run = ran(dsn, "--once", "--json")
+    run = ran(dsn, "planner", "--once", "--json")
     assert run.returncode == 0, run.stderr
     found = json.loads(run.stdout)
     assert (found["epoch"], found["leases"], found["gpus"]) == (1, 26, 4)
@@ -172,36 +138,33 @@ def test_once(filled: tuple[str, Placed]) -> None:
     assert 3.5 < found["bound"] == found["gap"] <= 4
     with Client(dsn) as client:
         assert client.lead_planner(ANOTHER, ttl=timedelta(minutes=1)) == 2
-    run = ran(dsn, "--once")
+    run = ran(dsn, "planner", "--once")
     assert (run.returncode, run.stdout) == (0, "")
     assert "another process leads" in run.stderr
 
 
 def test_who_leads(filled: tuple[str, Placed]) -> None:
     dsn, _node = filled
-    run = ran(dsn, "--status")
+    run = ran(dsn, "planner", "--status")
     assert (run.returncode, run.stdout) == (0, "")
     assert "no planner leads" in run.stderr
     with Client(dsn) as client:
         client.lead_planner(ANOTHER, ttl=timedelta(minutes=1))
         client.set_prices("training", [0.5] * 101, ttl=timedelta(minutes=1), round=1, epoch=1)
-    run = ran(dsn, "--status")
+    run = ran(dsn, "planner", "--status")
     assert run.returncode == 0, run.stderr
     assert re.search(rf"holder +{ANOTHER}\n", run.stdout)
     assert "training until" in run.stdout
-    run = ran(dsn, "--status", "--json")
+    run = ran(dsn, "planner", "--status", "--json")
     assert json.loads(run.stdout)["prices"][0]["device_worth"] == [0.5] * 101
 
 
 def test_what_is_refused() -> None:
     nowhere = "host=127.0.0.1 port=1"
     for options in (["--interval", "1ms"], ["--ttl", "2h"], ["--ttl", "0s"], ["--interval", "soon"]):
-        run = ran(nowhere, *options)
+        run = ran(nowhere, "planner", *options)
         assert run.returncode == 2
         assert options[0] in run.stderr
-    run = ran(nowhere, program=f"import sys; sys.modules['ortools'] = None; {PROGRAM}")
-    assert run.returncode == 2
-    assert "pip install 'hwqueue[planner]'" in run.stderr
 
 
 def gpu_node(client: Client, name: str, rack: int) -> Placed:
@@ -245,7 +208,8 @@ def test_a_leader_that_is_killed_while_it_reserves_a_gang(
     """What it had begun is whole; upkeep reserves gangs until another one leads, after the TTL."""
     clock.freeze()
     pair = [planner(dsn, "--interval", "100ms", "--ttl", "5m") for _ in range(2)]
-    wait_until(lambda: all(process.said for process in pair))
+    for process in pair:
+        process.wait_for("")
     leader, heir = sorted(pair, key=lambda process: "another process leads" in process.said[0])
     assert leader.wait_for("leads, epoch 1")
     with Client(dsn) as client:

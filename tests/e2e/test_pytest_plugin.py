@@ -233,7 +233,6 @@ def test_message(hwqueue_client):
 """
 
 
-@pytest.mark.skipif(not PAGE.exists(), reason="no checkout")
 def test_the_examples(pytester: pytest.Pytester, project: Path) -> None:
     files = {}
     for token in tokens(PAGE):

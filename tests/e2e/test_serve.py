@@ -20,6 +20,8 @@ from typer.testing import CliRunner
 
 from benchmarks.core.pooler import free_port
 from hwqueue.cli.main import app
+from tests.e2e.programs import is_blocked, read_until, running
+from tests.e2e.worker_support import wait_until
 from tests.fix_db import strict_skip
 
 ROOT = Path(__file__).parents[2]
@@ -31,20 +33,15 @@ BOUND_SECONDS = 60.0
 def server(dsn: str, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server that is ready, and its address."""
     port = free_port()
-    command = [sys.executable, "-c", "from hwqueue.cli.main import app; app()", "--dsn", dsn]
-    command += ["serve", "--port", str(port)]
-    process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
     url = f"http://localhost:{port}"
-    try:
-        wait_until_ready(url, process)
-        yield process, url
-    finally:
-        # not killed at once: the processes of several would live on
-        process.terminate()
+    with running(dsn, "serve", "--port", str(port), *options) as process:
         try:
-            process.communicate(timeout=BOUND_SECONDS)
+            wait_until_ready(url, process)
+            yield process, url
         finally:
-            process.kill()
+            # not killed at once: the processes of several would live on
+            process.terminate()
+            process.communicate(timeout=BOUND_SECONDS)
 
 
 @tenacity.retry(
@@ -101,32 +98,13 @@ def test_a_stop_lets_what_is_under_way_finish(dsn: str) -> None:
             )
         )
         waiting.start()
-        _wait_until_locked(dsn)
+        wait_until(lambda: is_blocked(dsn, "hwqueue serve: calls"))
         process.send_signal(signal.SIGTERM)
-        assert process.stderr is not None
-        for line in process.stderr:
-            if "Shutting down" in line:
-                break
+        read_until(process, "Shutting down")
         other.commit()
         waiting.join(BOUND_SECONDS)
         assert [answer.json()["state"] for answer in answers] == ["cancelled"]
         assert process.wait(BOUND_SECONDS) in (0, -signal.SIGTERM)
-
-
-@tenacity.retry(
-    retry=tenacity.retry_if_result(lambda waits: not waits),
-    wait=tenacity.wait_fixed(0.05),
-    stop=tenacity.stop_after_delay(BOUND_SECONDS),
-)
-def _wait_until_locked(dsn: str) -> bool:
-    """Whether the server's call waits for a lock."""
-    with psycopg.connect(dsn) as connection:
-        return bool(
-            connection.execute(
-                "select 1 from pg_stat_activity where application_name = 'hwqueue serve: calls'"
-                " and wait_event_type = 'Lock' and datname = current_database()"
-            ).fetchall()
-        )
 
 
 @pytest.mark.embedded

@@ -35,8 +35,6 @@ REPEATED = "-- repeat until it returns a row"
 BOUND_SECONDS = 60.0
 Table = list[list[str]]
 
-pytestmark = pytest.mark.skipif(not PAGES.exists(), reason="no checkout")
-
 
 class Sessions:
     """The sessions of a page, by name."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +18,7 @@ from hwqueue.testing import Clock
 from hwqueue.types import Claim, Heartbeat, LeaseState, Taint
 from hwqueue.worker import session
 from hwqueue.worker.heartbeat import HeartbeatLoop
-from tests.e2e.worker_support import BOUND_SECONDS, QUEUE, RARELY, ended, until, worker
+from tests.e2e.worker_support import BOUND_SECONDS, QUEUE, RARELY, ended, until, worker, works
 
 LISTENING = (
     "select count(*) from pg_stat_activity where pid <> pg_backend_pid()"
@@ -28,8 +29,9 @@ KINDS = ["wait-async", "wait-sync", "wait-process"]
 
 @pytest.mark.parametrize("task", KINDS)
 async def test_cancelling_a_lease_reaches_its_handler(
-    client: AsyncClient, dsn: str, tmp_path: Path, task: str
+    client: AsyncClient, dsn: str, tmp_path: Path, task: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "hwqueue.worker")
     spawned = await client.spawn_lease(QUEUE, task, {"folder": str(tmp_path)})
     async with worker(dsn):
         await until((tmp_path / "started").exists)
@@ -37,6 +39,8 @@ async def test_cancelling_a_lease_reaches_its_handler(
         lease = await ended(client, spawned.lease_id)
     assert lease.state is LeaseState.CANCELLED
     assert (tmp_path / "cancelled").exists()
+    [told] = [each for each in caplog.records if "is cancelled: its handler was stopped" in each.message]
+    assert (told.levelno, vars(told)["task"]) == (logging.INFO, task)
 
 
 @pytest.mark.parametrize("task", KINDS)
@@ -142,8 +146,7 @@ async def test_a_deregistered_node_registers_again_and_says_so(
         [node] = await client.list_nodes()
         await client.deregister_node(node.node_id)
         await until((tmp_path / "cancelled").exists)  # its claim ended with the registration
-        spawned = await client.spawn_lease(QUEUE, "add", {"a": 1, "b": 2})
-        assert (await ended(client, spawned.lease_id)).result == 3
+        await works(client)
     assert "was deregistered; registering it again" in caplog.text
 
 

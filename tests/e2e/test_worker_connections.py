@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
@@ -32,6 +30,7 @@ from hwqueue.worker import loop as claims
 from hwqueue.worker import queues
 from hwqueue.worker.listen import Wanted, listen
 from hwqueue.worker.session import NodeClient
+from tests.e2e.programs import ran
 from tests.e2e.worker_app import app
 from tests.e2e.worker_support import (
     BOUND_SECONDS,
@@ -42,6 +41,7 @@ from tests.e2e.worker_support import (
     until,
     worker,
     worker_process,
+    works,
 )
 from tests.fix_db import strict_skip
 
@@ -69,8 +69,7 @@ async def test_a_worker_outlives_its_connections(
         for _ in range(3):
             conn.execute(CUT)
             async with AsyncClient(dsn) as fresh:
-                added = await fresh.spawn_lease(QUEUE, "add", {"a": 1, "b": 2})
-                assert (await ended(fresh, added.lease_id)).result == 3
+                await works(fresh)
         (tmp_path / "go").touch()
         async with AsyncClient(dsn) as fresh:
             lease = await ended(fresh, running.lease_id)
@@ -90,8 +89,7 @@ async def test_a_read_only_server_is_left_for_a_writable_one(
         conn.execute("set default_transaction_read_only = off")
         conn.execute(f'alter database "{database}" reset default_transaction_read_only')
         async with AsyncClient(dsn) as fresh:
-            added = await fresh.spawn_lease(QUEUE, "add", {"a": 1, "b": 2})
-            assert (await ended(fresh, added.lease_id)).result == 3
+            await works(fresh)
 
 
 @pytest.mark.parametrize("listen", ["auto", "{dsn}"])
@@ -149,8 +147,7 @@ async def test_a_listener_behind_a_pooler_says_once_that_it_hears_nothing(
     tries = count_calls(monkeypatch, listening, "_hears")
     async with worker(bouncer, listen="auto"):
         await until(lambda: len(tries) > 1)
-        spawned = await client.spawn_lease(QUEUE, "add", {"a": 1, "b": 2})
-        assert (await ended(client, spawned.lease_id)).result == 3
+        await works(client)
     assert caplog.text.count("LISTEN hears nothing on this connection") == 1
 
 
@@ -177,8 +174,7 @@ async def test_without_listen_the_worker_polls(
     caplog.set_level(logging.INFO, "hwqueue.worker")
     async with worker(dsn, listen=listen):
         await until(partial(is_logged, caplog, said))
-        spawned = await client.spawn_lease(QUEUE, "add", {"a": 1, "b": 2})
-        assert (await ended(client, spawned.lease_id)).result == 3
+        await works(client)
     assert ("LISTEN" in caplog.text) is (listen != "off")
 
 
@@ -191,12 +187,12 @@ async def test_an_unknown_queue_is_waited_for(
         async with worker(dsn, queues=(late, *others)):
             await until(partial(is_logged, caplog, f'queue "{late}" does not exist'))
             for name in others:
-                spawned = await client.spawn_lease(name, "add", {"a": 1, "b": 2})
-                assert (await ended(client, spawned.lease_id)).result == 3
+                await works(client, name)
             await client.create_queue(late)
-            spawned = await client.spawn_lease(late, "add", {"a": 1, "b": 2})
-            assert (await ended(client, spawned.lease_id)).result == 3
-        assert caplog.text.count(f'"{late}" does not exist') == 1
+            await works(client, late)
+        [told] = [each.message for each in caplog.records if f'"{late}" does not exist' in each.message]
+        assert told.startswith("claiming nothing until there is this queue") is (not others)
+        assert told.endswith(f"make it: hwqueue queue create {late}")
 
 
 def is_logged(caplog: pytest.LogCaptureFixture, words: str) -> bool:
@@ -251,15 +247,9 @@ async def test_a_worker_does_not_work_with_another_schema(dsn: str, conn: psycop
     conn.execute("update hwqueue.schema_info set bundle_sha256 = 'of an older bundle'")
     with pytest.raises(SchemaTooOld, match="an upgrade is due"):
         await asyncio.wait_for(Worker(app, settings(dsn)).run(), 10)
-    line = ["--dsn", dsn, "worker", "run", "--app", "tests.e2e.worker_app:app"]
-    result = await asyncio.to_thread(run_hwqueue, *line)
+    result = await asyncio.to_thread(ran, dsn, "worker", "run", "--app", "tests.e2e.worker_app:app")
     assert result.returncode == 4
     assert "hwqueue db upgrade" in result.stderr
-
-
-def run_hwqueue(*line: str) -> subprocess.CompletedProcess[str]:
-    program = Path(sys.executable).parent / "hwqueue"
-    return subprocess.run([program, *line], capture_output=True, text=True, timeout=30, check=False)
 
 
 @pytest.fixture

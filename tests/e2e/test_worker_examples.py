@@ -20,8 +20,9 @@ import pytest
 from hwqueue import Worker
 from hwqueue.client import AsyncClient, Client
 from hwqueue.types import Lease, LeaseState
+from tests.e2e.programs import read_until, running
 from tests.e2e.worker_support import BOUND_SECONDS, ended, is_in, settings, wait_until
-from tests.shell_lines import part, tokens
+from tests.shell_lines import fenced, part, tokens
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = DOCS / "examples"
@@ -119,17 +120,20 @@ def test_middleware_structlog(dsn: str) -> None:
 @pytest.mark.parametrize(
     ("name", "heading"),
     [
-        ("handlers", "Middleware and hooks"),
-        ("handlers", "Progress"),
-        ("handlers", "Log lines"),
-        ("producer", "Cancel"),
-        ("web", "FastAPI"),
-        ("web", "Flask"),
+        ("use/handlers", "Middleware and hooks"),
+        ("use/handlers", "Progress"),
+        ("use/handlers", "Log lines"),
+        ("use/producer", "Cancel"),
+        ("use/web", "FastAPI"),
+        ("use/web", "Flask"),
+        ("use/workflows", "Write it"),
+        ("use/workflows", "Submit a run"),
+        ("use/workflows", "Wait for somebody, or for a time"),
+        ("run/events", "Receive"),
     ],
 )
 def test_the_page_shows_what_the_examples_run(name: str, heading: str) -> None:
-    below = part(DOCS / "use" / f"{name}.md", heading)
-    blocks = re.findall(r"^```python\n(.*?)^```", below, re.M | re.S)
+    blocks = fenced(part(DOCS / f"{name}.md", heading), "python")
     sources = [file.read_text(encoding="utf-8") for file in EXAMPLES.glob("*.py")]
     assert blocks
     assert [block for block in blocks if not any(block in source for source in sources)] == []
@@ -142,23 +146,12 @@ def test_compose_app_through_the_command_line(dsn: str) -> None:
         placement = {"require": [{"tags": {"gpu": True}}]}
         spawned = client.spawn_lease("examples", "where", {"n": 1}, placement=placement)
         options = ["--app=compose_app:app", "--queue=examples", "--name=node-gpu", "--rack=1"]
-        program = Path(sys.executable).parent / "hwqueue"
-        with subprocess.Popen(
-            [program, "worker", "run", *options, '--tags={"gpu":true}'],
-            env=os.environ | {"HWQUEUE_DSN": dsn},
-            cwd=EXAMPLES,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as node:
-            try:
-                assert node.stderr is not None
-                while "node node-gpu" not in (line := node.stderr.readline()):
-                    assert line, "it says what it does, unasked"
-                wait_until(is_in(client, spawned.lease_id, LeaseState.COMPLETED))
-                node.terminate()
-                assert node.wait(30) == 0
-            finally:
-                node.kill()
+        line = ("worker", "run", *options, '--tags={"gpu":true}')
+        with running(dsn, *line, cwd=EXAMPLES) as node:
+            read_until(node, "node node-gpu")  # it says what it does, unasked
+            wait_until(is_in(client, spawned.lease_id, LeaseState.COMPLETED))
+            node.terminate()
+            assert node.wait(30) == 0
         assert client.get_lease(spawned.lease_id).result["params"] == {"n": 1}
 
 

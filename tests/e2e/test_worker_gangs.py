@@ -142,22 +142,6 @@ async def _claimed(client: AsyncClient, lease_id: UUID) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_what_waits_for_its_gang_can_be_cancelled(
-    client: AsyncClient, dsn: str, tmp_path: Path
-) -> None:
-    spec = NodeSpec(name="late", instance_id="first", labels={"number": 2})
-    await client.register_node(uuid4(), spec)
-    members = await pinned_gang(client, "meet-sync", tmp_path)
-    async with worker(dsn, **node(1, reap_interval=OFTEN)):
-        await _claimed(client, members[0].lease_id)
-        await client.cancel_gang(members[0].gang_id)
-        await in_state(client, members[0].gang_id, "cancelled")
-        single = await client.spawn_lease(QUEUE, "alone")
-        assert (await ended(client, single.lease_id)).result is True  # the slot is free again
-    assert arrived(tmp_path) == set()
-    assert (await client.get_lease(members[0].lease_id)).state is LeaseState.CANCELLED
-
-
 async def test_a_worker_that_stops_gives_up_what_waits(client: AsyncClient, dsn: str, tmp_path: Path) -> None:
     """It does not wait for the gang until its deadline."""
     spec = NodeSpec(name="late", instance_id="first", labels={"number": 2})

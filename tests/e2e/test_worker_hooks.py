@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from hwqueue import App, AsyncClient, Claim, QueuePolicy, Worker
-from hwqueue.types import LeaseState
 from hwqueue.worker.session import NodeSession
 from tests.e2e import middleware_app
 from tests.e2e.worker_support import AT_ONCE, QUEUE, ended, settings, until, worker
@@ -109,31 +108,6 @@ async def test_a_worker_without_hooks_for_dead_leases_takes_none(
     async with worker(dsn, app, reap_interval=timedelta(milliseconds=100)):
         await ended(client, spawned.lease_id)
     assert taken == []
-
-
-async def test_a_hook_that_raises_changes_nothing(
-    client: AsyncClient, dsn: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    app = App()
-
-    @app.on_start
-    @app.on_stop
-    @app.on_failure
-    def broken(*_arguments: Any) -> None:
-        raise LookupError("no")
-
-    @app.task("flaky")
-    def flaky(params: Any, context: Any) -> str:
-        if context.attempt == 1:
-            raise RuntimeError("once")
-        return "done"
-
-    spawned = await client.spawn_lease(QUEUE, "flaky")
-    async with worker(dsn, app):
-        lease = await ended(client, spawned.lease_id)
-    assert (lease.state, lease.result) == (LeaseState.COMPLETED, "done")
-    lines = [one.getMessage() for one in caplog.records if " raised; " in one.getMessage()]
-    assert [line.split("(")[1].split(")")[0] for line in lines] == ["on_start", "on_failure", "on_stop"]
 
 
 async def test_a_stop_does_not_wait_for_a_hook_of_the_start(dsn: str) -> None:

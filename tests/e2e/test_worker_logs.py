@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,12 +16,14 @@ from hwqueue.client import AsyncClient
 from hwqueue.logs import JsonFormatter, TextFormatter
 from hwqueue.testing import Clock
 from hwqueue.types import LeaseState, QueuePolicy, RetryPolicy
+from tests.e2e.programs import read_until, running
 from tests.e2e.worker_app import picky
-from tests.e2e.worker_support import BOUND_SECONDS, QUEUE, RARELY, ended, until, worker, worker_process
+from tests.e2e.worker_support import QUEUE, RARELY, ended, until, worker, worker_process
 
 pytestmark = pytest.mark.embedded
 
 FIVE_SECONDS = RetryPolicy(kind="fixed", base=timedelta(seconds=5), jitter=0)
+COMMAND = ("worker", "run", "--app=tests.e2e.worker_app:app", "--queue", QUEUE, "--no-detect")
 FIELDS = ("lease_id", "task", "queue", "attempt")
 
 
@@ -107,17 +104,6 @@ async def test_every_way_to_fail_is_told(
         assert told(await line(caplog, said))["task"] == task
 
 
-async def test_a_cancelled_lease_is_told(
-    client: AsyncClient, dsn: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    spawned = await client.spawn_lease(QUEUE, "wait-async", {"folder": str(tmp_path)})
-    async with worker(dsn):
-        await until((tmp_path / "started").exists)
-        await client.cancel_lease(spawned.lease_id)
-        record = await line(caplog, "is cancelled: its handler was stopped")
-    assert (record.levelno, told(record)["task"]) == (logging.INFO, "wait-async")
-
-
 async def test_what_starts_and_what_completes_is_told(
     client: AsyncClient, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -149,27 +135,6 @@ async def test_a_snoozed_lease_is_told_and_uses_no_attempt(
     assert (record.levelno, told(record)["task"]) == (logging.INFO, "snooze")
     assert (lease.state, lease.result) == (LeaseState.COMPLETED, 1)
     assert [one.outcome for one in lease.attempts] == ["released"]
-
-
-async def test_a_handler_that_completed_its_lease_is_not_stopped(
-    client: AsyncClient, dsn: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    params = {"dsn": dsn, "folder": str(tmp_path)}
-    await client.spawn_lease(QUEUE, "settles-itself-slowly", params)
-    async with worker(dsn, concurrency=1):  # busy, so that it is not heard of by claims
-        await until((tmp_path / "completed").exists)
-        before = await heartbeats(client)
-        while await heartbeats(client) == before:
-            await asyncio.sleep(0.02)
-        (tmp_path / "go").touch()
-        await line(caplog, "it was settled already")
-        assert [one for one in caplog.records if one.levelno > logging.INFO] == []
-
-
-async def heartbeats(client: AsyncClient) -> object:
-    """When the node was last heard of."""
-    [node] = await client.list_nodes()
-    return node.seen_at
 
 
 @pytest.mark.parametrize(
@@ -270,29 +235,6 @@ async def test_a_worker_that_may_not_set_them_says_so_or_has_a_login_for_it(
         await line(caplog, "the database has the defaults of")
 
 
-async def test_a_queue_that_is_missing_alone_is_told_so(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
-    async with worker(dsn, queues=("gone",)):
-        record = await line(caplog, 'queue "gone" does not exist')
-    assert record.getMessage().startswith("claiming nothing until there is this queue")
-    assert record.getMessage().endswith("make it: hwqueue queue create gone")
-
-
-async def test_a_thread_that_outlives_its_timeout_fails_and_gives_its_slot_back_late(
-    client: AsyncClient, dsn: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    late = await client.spawn_lease(QUEUE, "late", {"folder": str(tmp_path)}, max_attempts=1)
-    async with worker(dsn, concurrency=1):
-        lease = await ended(client, late.lease_id)
-        assert (lease.state, lease.error["type"]) == (LeaseState.FAILED, "Timeout")
-        waiting = await client.spawn_lease(QUEUE, "add", {"a": 1, "b": 1})
-        (tmp_path / "go").touch()
-        record = await line(caplog, "ended late, and its outcome is dropped")
-        assert (await ended(client, waiting.lease_id)).result == 2
-    assert (record.levelno, told(record)["task"]) == (logging.WARNING, "late")
-    lease = await client.get_lease(late.lease_id)
-    assert (lease.state, lease.result, len(lease.attempts)) == (LeaseState.FAILED, None, 1)
-
-
 async def test_a_late_thread_does_not_hold_up_a_stop(client: AsyncClient, dsn: str, tmp_path: Path) -> None:
     late = await client.spawn_lease(QUEUE, "late", {"folder": str(tmp_path)}, max_attempts=1)
     async with worker(dsn, shutdown_timeout=timedelta(hours=1)) as running:
@@ -316,7 +258,7 @@ async def test_a_worker_announces_what_it_serves(client: AsyncClient, dsn: str) 
     unheard = await client.spawn_lease(QUEUE, "boomm")
     unpolled = await client.spawn_lease("nobody", "boom")
     with worker_process(dsn) as process:
-        await until(lambda: " registered, epoch 1" in read_line(process))
+        read_until(process, " registered, epoch 1")
         found = await client.explain_lease(unheard.lease_id)
         assert found.headline == 'no live node has a handler for task "boomm"; did you mean boom?'
         found = await client.explain_lease(unpolled.lease_id)
@@ -324,42 +266,12 @@ async def test_a_worker_announces_what_it_serves(client: AsyncClient, dsn: str) 
     assert found.headline == 'no live node polls queue "nobody"'
 
 
-def read_line(process: subprocess.Popen[str]) -> str:
-    assert process.stderr is not None
-    return process.stderr.readline()
-
-
-@contextmanager
-def command(dsn: str, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """`hwqueue worker run`, with its log."""
-    line = (
-        *(sys.executable, "-m", "typer", "hwqueue.cli.main", "run", "--dsn", dsn),
-        *("worker", "run", "--app", "tests.e2e.worker_app:app", "--queue", QUEUE, "--no-detect"),
-        *options,
-    )
-    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-async def read_until(process: subprocess.Popen[str], *words: str) -> list[str]:
-    """The lines of a log, until each of these words was in one of them."""
-    said: list[str] = []
-    async with asyncio.timeout(BOUND_SECONDS):
-        while not all(any(word in line for line in said) for word in words):
-            said.append(await asyncio.to_thread(read_line, process))
-            assert said[-1], said
-    return said
-
-
 async def test_the_log_of_the_command_has_times_and_the_fields_of_leases(
     client: AsyncClient, dsn: str
 ) -> None:
     lease_id = (await client.spawn_lease(QUEUE, "boom", None, max_attempts=1)).lease_id
-    with command(dsn) as process:
-        said = await read_until(process, "is dead after attempt 1 of 1")
+    with running(dsn, *COMMAND) as process:
+        said = read_until(process, "is dead after attempt 1 of 1")
     began = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (INFO|ERROR) hwqueue\.worker: ")
     assert [line for line in said if not began.match(line)] == []
     assert said[-1].endswith(f"[lease_id={lease_id} task=boom queue={QUEUE} attempt=1]\n")
@@ -371,8 +283,8 @@ async def test_the_log_of_the_command_has_times_and_the_fields_of_leases(
 )
 async def test_handlers_log_under_their_lease(client: AsyncClient, dsn: str, task: str, said: str) -> None:
     lease_id = (await client.spawn_lease(QUEUE, task)).lease_id
-    with command(dsn, "--log-format=json") as process:
-        lines = await read_until(process, said, " completed in ")
+    with running(dsn, *COMMAND, "--log-format=json") as process:
+        lines = read_until(process, said, " completed in ")
     records = [json.loads(line) for line in lines]
     [record] = [one for one in records if one["message"] == said]
     record.pop("time")

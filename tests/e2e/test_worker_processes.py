@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ import psutil
 
 from hwqueue.client import Client
 from hwqueue.types import LeaseState, Node
+from tests.e2e.programs import read_until, running
 from tests.e2e.worker_support import QUEUE, is_in, wait_until
 
 TASKS = """
@@ -38,28 +38,13 @@ async def wait(params):
 def hwqueue_worker(dsn: str, folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """`hwqueue worker run` in a folder with tasks; its workers end with it, as their pipe does."""
     (folder / "tasks.py").write_text(TASKS.replace("{answer}", "first"))
-    line = [sys.executable, "-m", "hwqueue", "--dsn", dsn, "worker", "run", "--app", "tasks:app"]
-    process = subprocess.Popen(
-        [*line, "--queue", QUEUE, *options], cwd=folder, stderr=subprocess.PIPE, text=True
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    words = ("worker", "run", "--app", "tasks:app", "--queue", QUEUE, *options)
+    with running(dsn, *words, cwd=folder) as process:
+        yield process
 
 
 def nodes(producer: Client) -> dict[str, Node]:
     return {node.name: node for node in producer.list_nodes()}
-
-
-def pid_of_first(process: subprocess.Popen[str]) -> int:
-    """The pid that the supervisor tells of its first worker."""
-    assert process.stderr is not None
-    for line in process.stderr:
-        if "process 0 runs as pid " in line:
-            return int(line.split()[-1])
-    raise AssertionError("it said nothing")
 
 
 def test_processes_divide_the_machine_and_stop_together(producer: Client, dsn: str, tmp_path: Path) -> None:
@@ -82,7 +67,7 @@ def test_processes_divide_the_machine_and_stop_together(producer: Client, dsn: s
 def test_a_process_that_is_killed_comes_back(producer: Client, dsn: str, tmp_path: Path) -> None:
     """And one Ctrl-C, of which its group and the supervisor hear, is a graceful stop."""
     with hwqueue_worker(dsn, tmp_path, "--processes=2", "--name=box-%i") as process:
-        pid = pid_of_first(process)
+        pid = int(read_until(process, "process 0 runs as pid ")[-1].split()[-1])
         wait_until(lambda: len(nodes(producer)) == 2)
         assert dsn not in Path(f"/proc/{pid}/cmdline").read_text()  # everybody may read that
         os.kill(pid, signal.SIGKILL)
@@ -92,15 +77,13 @@ def test_a_process_that_is_killed_comes_back(producer: Client, dsn: str, tmp_pat
         wait_until(is_in(producer, lease_id, LeaseState.CLAIMED))
         workers = psutil.Process(process.pid).children()
         process.send_signal(signal.SIGINT)
-        assert process.stderr is not None
         for _ in workers:
-            while "stopping: " not in process.stderr.readline():
-                pass
+            read_until(process, "stopping: ")
         for worker in workers:
             worker.send_signal(signal.SIGINT)
         (tmp_path / "go").touch()
-        assert process.wait(30) == 0
-        assert "stopping now" not in process.stderr.read()
+        assert "stopping now" not in process.communicate(timeout=30)[1]
+        assert process.returncode == 0
     assert producer.get_lease(lease_id).state is LeaseState.COMPLETED
 
 

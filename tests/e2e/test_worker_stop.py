@@ -18,6 +18,7 @@ from hwqueue.client import Client
 from hwqueue.testing import Clock
 from hwqueue.types import Lease, LeaseState, QueuePolicy
 from hwqueue.worker.signals import SUPERSEDED
+from tests.e2e.programs import read_until
 from tests.e2e.worker_support import AT_ONCE, QUEUE, is_in, wait_until, worker_process
 
 KINDS = ["wait-async", "wait-sync", "wait-process"]
@@ -47,9 +48,7 @@ def test_sigterm_lets_running_handlers_finish_and_claims_no_more(
             wait_until(is_in(producer, lease_id, LeaseState.CLAIMED))
         wait_until((tmp_path / "started").exists)
         process.send_signal(signal.SIGTERM)
-        assert process.stderr is not None
-        while "stopping" not in process.stderr.readline():
-            pass
+        read_until(process, "stopping")
         late = spawn(producer, "wait-async", tmp_path)
         (tmp_path / "go").touch()
         assert process.wait(30) == 0
@@ -79,9 +78,7 @@ def test_a_second_signal_stops_now(producer: Client, dsn: str, tmp_path: Path, t
     with worker_process(dsn, shutdown_timeout=600, cancel_grace=600) as process:
         wait_until((tmp_path / "started").exists)
         process.send_signal(signal.SIGTERM)
-        assert process.stderr is not None
-        while "stopping" not in process.stderr.readline():
-            pass
+        read_until(process, "stopping")
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 1
     assert is_released(producer.get_lease(lease_id))
@@ -146,9 +143,8 @@ def test_what_an_operator_set_keeps_a_node_whose_worker_stops(producer: Client, 
         wait_until(lambda: len(producer.list_nodes()) == 1)
         producer.cordon_node(producer.list_nodes()[0].node_id)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
-        assert process.stderr is not None
-        assert "stays registered" in process.stderr.read()
+        assert "stays registered" in process.communicate(timeout=30)[1]
+        assert process.returncode == 0
     [node] = producer.list_nodes()
     assert node.cordoned
 
@@ -158,9 +154,8 @@ def test_a_worker_of_the_same_name_supersedes_the_first(producer: Client, dsn: s
     with worker_process(dsn) as first:
         wait_until((tmp_path / "started").exists)
         with worker_process(dsn) as second:
-            assert first.wait(30) == SUPERSEDED
-            assert first.stderr is not None
-            assert "another worker has registered as node 'node-1'" in first.stderr.read()
+            assert "another worker has registered as node 'node-1'" in first.communicate(timeout=30)[1]
+            assert first.returncode == SUPERSEDED
             (tmp_path / "go").touch()
             wait_until(is_in(producer, lease_id, LeaseState.COMPLETED))
             second.send_signal(signal.SIGTERM)
@@ -185,23 +180,19 @@ def test_a_worker_whose_node_is_handed_over_stops(
             [node] = producer.list_nodes()
             assert node.login == login
             producer.hand_over_node(node.node_id, "hwqueue_admin")
-            assert process.wait(30) == SUPERSEDED
-            assert process.stderr is not None
-            said = process.stderr.read()
+            said = process.communicate(timeout=30)[1]
+            assert process.returncode == SUPERSEDED
             assert 'belongs to login "hwqueue_admin"' in said
             assert "hand_over_node" in said
         with worker_process(make_conninfo(dsn, user=login, password="x")) as process:
-            assert process.wait(30) == 1
-            assert process.stderr is not None
-            assert 'belongs to login "hwqueue_admin"' in process.stderr.read()
+            assert 'belongs to login "hwqueue_admin"' in process.communicate(timeout=30)[1]
+            assert process.returncode == 1
     finally:
         conn.execute(sql.SQL("drop role {}").format(sql.Identifier(login)))
 
 
 def test_a_worker_that_waits_for_the_database_can_be_stopped() -> None:
     with worker_process("host=127.0.0.1 port=1 dbname=none") as process:
-        assert process.stderr is not None
-        while "connect: trying again" not in process.stderr.readline():
-            pass
+        read_until(process, "connect: trying again")
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0

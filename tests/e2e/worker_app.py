@@ -80,16 +80,6 @@ def cpus(_params: Any, context: LeaseContext) -> dict[str, Any]:
 app.task("cpus")(cpus.handler)
 
 
-@app.task("tell")
-async def tell(params: Any, context: AsyncLeaseContext) -> dict[str, Any]:
-    return {
-        "lease_id": str(context.lease_id),
-        "attempt": context.attempt,
-        "token": context.claim_token,
-        "headers": context.headers,
-    }
-
-
 @app.task("flaky")
 async def flaky(params: Any, context: AsyncLeaseContext) -> str:
     if context.attempt == 1:
@@ -228,17 +218,6 @@ def snooze(params: dict[str, Any], context: LeaseContext) -> int:
         return context.attempt
     mark(params, "snoozed")
     raise Snooze("not\nyet", after=timedelta(seconds=params["seconds"]))
-
-
-@app.task("settles-itself-slowly")
-def settles_itself_slowly(params: dict[str, Any], context: LeaseContext) -> None:
-    """Complete the lease, then go on until there is a file `go`."""
-    with Client(params["dsn"]) as client:
-        client.complete_lease(context.lease_id, context.claim_token)
-    mark(params, "completed")
-    while not has(params, "go"):
-        time.sleep(0.01)
-        context.raise_if_cancelled()
 
 
 @app.task("logs")

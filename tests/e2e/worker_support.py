@@ -79,6 +79,12 @@ async def ended(client: AsyncClient, lease_id: UUID) -> Lease:
     return lease
 
 
+async def works(client: AsyncClient, queue: str = QUEUE) -> None:
+    """See that a worker runs what is spawned."""
+    spawned = await client.spawn_lease(queue, "add", {"a": 1, "b": 2})
+    assert (await ended(client, spawned.lease_id)).result == 3
+
+
 async def run_one(
     client: AsyncClient, dsn: str, task: str, params: Any = None, *, of: App = app, **options: Any
 ) -> Lease:
