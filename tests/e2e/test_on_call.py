@@ -1,16 +1,12 @@
 """The walk-through for people on call, docs/run/on_call.md: every step as it is written there.
 
+Blocks are done as tests/e2e/reading.py says. Besides:
+
 | written | done |
 |---|---|
-| a block of python | the file that its first line names |
-| a block of sh | run in the one shell of the story |
-| a block of console | each command is run and has to print what follows it |
 | in a numbered list: open <..>, click **..**, see **..**, enter `$..` as **..** | in a browser |
 | *5 minutes later* | the queue's clock moves; workers beat, Prometheus scrapes |
 | > **Name** fires: .. / is resolved | promtool: that alert, in these words, and no other |
-
-Compared without widths of columns; times, spans and ids may be others. An id of the page stands for
-the one in its place from then on.
 """
 
 from __future__ import annotations
@@ -33,22 +29,16 @@ from hwqueue.client import Client
 from hwqueue.testing import Clock
 from tests.dashboard.screenshots import browsing, chromium
 from tests.e2e.conftest import Shell
+from tests.e2e.reading import Reader
 from tests.e2e.test_serve import wait_until_ready
 from tests.e2e.worker_support import BOUND_SECONDS, wait_until
 from tests.fix_db import strict_skip
 from tests.metrics.promtool import Values, firing, read
-from tests.shell_lines import session, tokens
+from tests.shell_lines import tokens
 from tests.sql.api import count_all
 
 PAGE = Path(__file__).parents[2] / "docs" / "run" / "on_call.md"
 LOGIN = "worker"  # what the page calls the user of the database
-ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-MASKS = (
-    (ID, "ID"),
-    (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?(?:\+00(:00)?|Z)"), "TIME"),
-    (re.compile(r"\b\d+(?:ms|s|[mhd](?:\d+[smh])?| s| min| h \d\d min| d \d+ h)\b"), "SPAN"),
-    (re.compile(" +"), " "),
-)
 DEED = re.compile(
     r"\b(?P<verb>open|click|see|enter) (?:<(?P<url>[^>]+)>"
     r"|(?:`\$(?P<variable>\w+)` as )?\*\*(?P<what>.+?)\*\*)",
@@ -59,41 +49,33 @@ HALF_A_MINUTE = timedelta(seconds=30)
 pytestmark = pytest.mark.embedded
 
 
-@dataclass
-class Story:
+@dataclass(kw_only=True)
+class Story(Reader):
     """How to do each step, and what has happened so far."""
 
     conn: psycopg.Connection[Any]
     client: Client
     clock: Clock
-    shell: Shell
     page: Page
     folder: Path
     port: str = field(default_factory=lambda: str(free_port()))
-    ids: dict[str, str] = field(default_factory=dict)
     history: list[Values] = field(default_factory=list)
     alerts: set[str] = field(default_factory=set)
-    differs: list[str] = field(default_factory=list)
 
-    def written(self, text: str) -> str:
-        """A command or address as it stands, with the port and the ids of this run."""
-        text = text.replace("8080", self.port)
-        for there, here in self.ids.items():
-            text = text.replace(there, here)
-        return text
+    def typed(self, text: str) -> str:
+        """With the port of this run, too."""
+        return super().typed(text.replace("8080", self.port))
+
+    def printed(self, command: str) -> str:
+        """With the port and the user of the page."""
+        told = super().printed(command)
+        return told.replace(self.port, "8080").replace(self.conn.info.user, LOGIN)
 
     def block(self, token: Token) -> None:
-        """A block of the page, by its language."""
-        if token.info == "python":
-            name = token.content.partition("\n")[0].removeprefix("# ")
-            (self.folder / name).write_text(token.content, encoding="utf-8")
-        elif token.info == "sh":
-            self.shell.run(self.written(token.content))
+        """Wait for what a block starts, too."""
+        super().block(token)
+        if token.info == "sh":
             self.settle()
-        else:
-            assert token.info == "console", f"nobody knows what to do with {token.info}"
-            for command, expected in session(token.content):
-                self.compare(command, "\n".join(expected))
 
     def settle(self) -> None:
         """Wait until what was started is there."""
@@ -103,14 +85,6 @@ class Story:
         logs = [self.folder / f"{name}.log" for name in self.shell.workers()]
         wait_until(lambda: all("registered" in log.read_text(encoding="utf-8") for log in logs))
 
-    def compare(self, command: str, expected: str) -> None:
-        """Run a command that prints what the page says; differences are told together."""
-        printed = self.shell.run(f"{{ {self.written(command)}\n}} 2>&1").rstrip("\n")
-        printed = printed.replace(self.port, "8080").replace(self.conn.info.user, LOGIN)
-        if masked(printed) != masked(expected):
-            self.differs.append(f"$ {command}\n{printed}")
-        self.ids |= dict(zip(ID.findall(expected), ID.findall(printed), strict=False))
-
     def deed(self, text: str) -> None:
         """An item of a numbered list."""
         found = list(DEED.finditer(text))
@@ -119,7 +93,7 @@ class Story:
             what = each["what"]
             match each["verb"].lower():
                 case "open":
-                    self.page.goto(self.written(each["url"]))
+                    self.page.goto(self.typed(each["url"]))
                 case "click":
                     link = self.page.get_by_role("link", name=what, exact=True)
                     button = self.page.get_by_role("button", name=what, exact=True)
@@ -183,13 +157,6 @@ class Story:
             assert {alert.name for alert in firing(self.folder, self.history)} == self.alerts
 
 
-def masked(text: str) -> str:
-    """Text without what differs from run to run."""
-    for pattern, mask in MASKS:
-        text = pattern.sub(mask, text)
-    return "\n".join(line.rstrip() for line in text.splitlines())
-
-
 @pytest.fixture
 def story(
     conn: psycopg.Connection[Any], dsn: str, clock: Clock, shell: Shell, tmp_path: Path
@@ -201,7 +168,7 @@ def story(
     with Client(dsn, pool_size=1) as client, browsing() as browser:
         page = browser.new_page(viewport={"width": 1440, "height": 900})
         page.set_default_timeout(BOUND_SECONDS * 1000)
-        yield Story(conn, client, clock, shell, page, tmp_path)
+        yield Story(shell, conn=conn, client=client, clock=clock, page=page, folder=tmp_path)
 
 
 def test_the_walk_through(story: Story) -> None:
@@ -223,4 +190,4 @@ def test_the_walk_through(story: Story) -> None:
         elif token.type == "inline" and (later := re.match(r"\*(\d+) minutes? later\*", token.content)):
             story.pass_time(int(later[1]))
     assert story.alerts == set()
-    assert not story.differs, "the page says something else than:\n\n" + "\n\n".join(story.differs)
+    story.finish()

@@ -7,58 +7,43 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-import pytest
+from markdown_it.token import Token
 
 from tests.e2e.conftest import Shell
+from tests.e2e.reading import ID, Reader
 from tests.e2e.worker_support import wait_until
-from tests.shell_lines import session, tokens
+from tests.shell_lines import tokens
 
 README = Path(__file__).parents[2] / "README.md"
-pytestmark = pytest.mark.skipif(not README.exists(), reason="no checkout")
 
 
-def blocks(section: str) -> list[tuple[str, str]]:
-    """The language and the content of each block of a section."""
-    title, found = "", []
-    for before, token in zip([None, *tokens(README)], tokens(README), strict=False):
-        if before is not None and before.type == "heading_open":
-            title = token.content
-        elif token.type == "fence" and title == section:
-            found.append((token.info, token.content))
-    return found
+def fences(heading: str) -> list[Token]:
+    """The blocks below a heading."""
+    return [token for token in tokens(README, heading) if token.type == "fence"]
 
 
-def test_the_example(shell: Shell, conn: psycopg.Connection[Any], tmp_path: Path) -> None:
-    printed = []
-    languages = []
-    for language, content in blocks("An example"):
-        languages.append(language)
-        if language == "python":
-            name = content.partition("\n")[0].removeprefix("# ")
-            (tmp_path / name).write_text(content, encoding="utf-8")
-        elif language == "sh":
-            printed.append(shell.run(content))
-        else:
-            assert language == "sql"
-            conn.execute(content.encode())
-    assert languages == ["python", "sh", "python", "sh", "sql"]
-    assert re.search(r"no_nodes|no node", printed[0])
+def test_the_example(shell: Shell, conn: psycopg.Connection[Any]) -> None:
+    reader = Reader(shell)
+    blocks = fences("An example")
+    assert [token.info for token in blocks] == ["python", "sh", "python", "sh", "sql"]
+    for token in blocks[:2]:
+        reader.block(token)
+    assert re.search(r"no_nodes|no node", reader.told)
+    for token in blocks[2:-1]:
+        reader.block(token)
+    conn.execute(blocks[-1].content.encode())
     results = "select array_agg(result ->> 'drawn' order by result) from hwqueue.outcome"
-
-    def drawn() -> Any:
-        row = conn.execute(results).fetchone()
-        return row and row[0]
-
-    wait_until(lambda: drawn() == ["7", "8", "9"])
+    wait_until(lambda: conn.execute(results).fetchone() == (["7", "8", "9"],))
 
 
-def test_the_first_screen(shell: Shell, conn: psycopg.Connection[Any], tmp_path: Path) -> None:
-    (_, program), (_, typed), (_, explained) = screen = blocks("hwqueue")
-    assert [language for language, _ in screen] == ["python", "sh", "console"]
-    (tmp_path / "train.py").write_text(program, encoding="utf-8")
-    lease_id = shell.run(typed).splitlines()[-1]
+def test_the_first_screen(shell: Shell, conn: psycopg.Connection[Any]) -> None:
+    reader = Reader(shell)
+    program, typed, explained, *_ = fences("hwqueue")
+    assert [token.info for token in (program, typed, explained)] == ["python", "sh", "console"]
+    reader.block(program)
+    reader.block(typed)
     wait_until(lambda: conn.execute("select from hwqueue.node").fetchone() is not None)
-    [(command, lines)] = session(explained)
-    [shown] = re.findall(r"[0-9a-f-]{36}", command)
-    printed = shell.run(command.replace(shown, lease_id)).replace(lease_id, shown)
-    assert printed.splitlines() == lines
+    [shown] = ID.findall(explained.content.partition("\n")[0])
+    reader.ids[shown] = reader.told.splitlines()[-1]
+    reader.block(explained)
+    reader.finish()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,13 @@ import pytest
 
 from hwqueue.client import Client
 from hwqueue.types import Lease, LeaseState, QueuePolicy
+from tests.e2e.conftest import Shell
+from tests.e2e.programs import ran, running
+from tests.e2e.reading import Reader
 from tests.e2e.worker_support import AT_ONCE, BOUND_SECONDS, wait_until
-from tests.shell_lines import session, tokens
+from tests.shell_lines import tokens
 
 QUEUE = "jobs"
-_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-HWQUEUE = (sys.executable, "-m", "hwqueue")
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -35,25 +36,23 @@ def client(dsn: str) -> Iterator[Client]:
 
 
 @contextmanager
-def shell_worker(dsn: str, *more: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+def shell_worker(dsn: str, *more: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
     """A worker that runs commands; it is gone afterwards, and so is what it ran."""
-    command = [*HWQUEUE, "--dsn", dsn, "worker", "run", "--shell", "--queue", QUEUE, *more]
-    command += ["--no-detect", "--name=node-1", "--poll-interval=20ms", "--cancel-grace=2s"]
-    process = subprocess.Popen(command, env=os.environ | environment)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(BOUND_SECONDS)
-        process.kill()
-        process.wait()
+    line = ("worker", "run", "--shell", "--queue", QUEUE, *more)
+    quick = ("--no-detect", "--name=node-1", "--poll-interval=20ms", "--cancel-grace=2s")
+    with running(dsn, *line, *quick, stderr=None, env=os.environ | environment) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(BOUND_SECONDS)
 
 
 @contextmanager
 def registered_worker(
     client: Client, dsn: str, *more: str, **environment: str
-) -> Iterator[subprocess.Popen[bytes]]:
+) -> Iterator[subprocess.Popen[str]]:
     """The same, once its node is there: no spawn says that there is none."""
     with shell_worker(dsn, *more, **environment) as process:
         wait_until(lambda: bool(client.list_nodes()))
@@ -62,12 +61,8 @@ def registered_worker(
 
 @pytest.fixture
 def run(client: Client, dsn: str) -> Run:
-
-    def run_to_its_end(*words: str) -> subprocess.CompletedProcess[str]:
-        line = [*HWQUEUE, "--dsn", dsn, "run", "--queue", QUEUE, *words]
-        return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
-
-    return run_to_its_end
+    """Run a command to its end."""
+    return partial(ran, dsn, "run", "--queue", QUEUE)
 
 
 def only_lease(client: Client) -> Lease:
@@ -165,14 +160,11 @@ def has_ended(pid: int) -> bool:
 @pytest.mark.parametrize("script", [GIVES_WAY, DOES_NOT], ids=["gives way", "is killed"])
 def test_ctrl_c_cancels_it(client: Client, dsn: str, tmp_path: Path, script: str) -> None:
     script = f"echo $$ > {tmp_path}/pid; {script}"
-    line = [*HWQUEUE, "--dsn", dsn, "run", "--queue", QUEUE, "--", "sh", "-c", script]
-    with shell_worker(dsn), subprocess.Popen(line, stdout=-1, stderr=-1, text=True) as process:
-        try:
-            lease = running_job(client, script)
-            process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=BOUND_SECONDS)
-        finally:
-            process.kill()
+    line = ("run", "--queue", QUEUE, "--", "sh", "-c", script)
+    with shell_worker(dsn), running(dsn, *line, stdout=subprocess.PIPE) as process:
+        lease = running_job(client, script)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=BOUND_SECONDS)
         assert process.returncode == 130, err
         assert lease().state is LeaseState.CANCELLED
         assert out.splitlines() == (["ready", "bye"] if script.endswith("wait") else ["ready"])
@@ -203,8 +195,7 @@ def test_without_shell_nothing_is_run(client: Client, dsn: str, run: Run) -> Non
     done = run("--detach", "--", "touch", "/tmp/never")
     assert done.returncode == 0
     assert done.stdout == f"{only_lease(client).lease_id}\n"
-    line = [*HWQUEUE, "--dsn", dsn, "worker", "run", "--queue", QUEUE]
-    refused = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    refused = ran(dsn, "worker", "run", "--queue", QUEUE)
     assert refused.returncode == 2
     assert "--app is missing" in refused.stderr
     assert "hwqueue worker run --shell" in refused.stderr
@@ -213,40 +204,23 @@ def test_without_shell_nothing_is_run(client: Client, dsn: str, run: Run) -> Non
 def test_it_prints_what_the_command_prints(client: Client, dsn: str, run: Run) -> None:
     """Beside the tasks of an app: long lines in pieces; options of the command are its own."""
     script = "import sys; sys.stdout.write('é' * 5000 + '\\n' + chr(0) + 'end')"
-    objects = [*HWQUEUE, "--dsn", dsn, "--json", "run", "--queue", QUEUE, "--", "echo", "a"]
     with shell_worker(dsn, "--app", "tests.e2e.worker_app:app"):
         added = client.spawn_lease(QUEUE, "add", {"a": 1, "b": 2})
         done = run("--", sys.executable, "-c", script)
         assert done.stdout == f"{'é' * 2048}\n{'é' * 2048}\n{'é' * 904}\n\\0end\n"
         assert run("echo", "--json", "-v", "--dsn", "x").stdout == "--json -v --dsn x\n"
-        done = subprocess.run(objects, capture_output=True, text=True, timeout=60, check=True)
+        done = ran(dsn, "--json", "run", "--queue", QUEUE, "--", "echo", "a")
         said, ended = map(json.loads, done.stdout.splitlines())
         assert (said["message"], ended["state"]) == ("a", "completed")
         assert added.result(timeout=timedelta(seconds=BOUND_SECONDS)) == 3
 
 
-def test_the_page_shows_what_happens(client: Client, dsn: str) -> None:
+def test_the_page_shows_what_happens(client: Client, dsn: str, shell: Shell) -> None:
     page = Path(__file__).parents[2] / "docs" / "use" / "worker.md"
-    early, later = [
-        token.content for token in tokens(page, "Run commands: shell jobs") if token.info == "console"
-    ]
-    happens(early, dsn)
+    early, later = [token for token in tokens(page, "Run commands: shell jobs") if token.info == "console"]
+    shell.run("set +e")  # a job of the page fails
+    reader = Reader(shell)
+    reader.block(early)
     with registered_worker(client, dsn, "--label", "gpu=true"):
-        happens(later, dsn)
-
-
-def happens(block: str, dsn: str) -> None:
-    """Type what a block shows, and see what it shows."""
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    for command, printed in session(block):
-        done = subprocess.run(
-            ["bash", "-c", command],
-            env=os.environ | {"HWQUEUE_DSN": dsn, "PATH": path},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-        told = _ID.sub("ID", done.stdout).splitlines()
-        assert told == [_ID.sub("ID", line) for line in printed]
+        reader.block(later)
+    reader.finish()

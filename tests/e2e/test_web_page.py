@@ -2,11 +2,8 @@
 
 import importlib
 import os
-import shlex
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
@@ -52,14 +49,6 @@ def test_from_a_clone_to_an_invoice(shell: Shell, dsn: str) -> None:
 )
 def test_a_program_of_the_page(dsn: str, name: str, ways: list[str]) -> None:
     assert run_example(f"{name}.py", dsn) == "".join(f"{way} pending\n" for way in ways)
-
-
-def test_the_page_shows_what_the_programs_have() -> None:
-    programs = "\n".join(path.read_text(encoding="utf-8") for path in EXAMPLES.glob("web_*.py"))
-    shown = fenced(PAGE.read_text(encoding="utf-8").partition("\n## Django\n")[0], "python")
-    assert len(shown) >= 7
-    parts = [part.strip() for block in shown for part in block.split("\n\n\n")]
-    assert [part for part in parts if part not in programs] == []
 
 
 @pytest.fixture
@@ -125,68 +114,6 @@ async def test_a_spawn_that_nobody_awaits_is_none(dsn: str, example: ModuleType)
         assert await client.list_leases(queue="invoices") == []
 
 
-pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="no checkout")
-
-
-class Reader:
-    """Somebody who does what the page says, in a folder of their own."""
-
-    def __init__(self, folder: Path, dsn: str) -> None:
-        self.folder = folder
-        self.dsn = dsn
-        self.environment = os.environ | database_of(dsn) | {"PYTHONWARNINGS": "error"}
-        self.said: dict[str, str] = {}
-
-    def run(self, line: str) -> str:
-        """Run a command of the page; what it printed on both streams."""
-        words = shlex.split(line)
-        if words[0] == "django-admin":
-            words = ["python", "-m", "django", *words[1:]]
-        done = subprocess.run(
-            [sys.executable, *words[1:]],
-            cwd=self.folder,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, f"{line}\n{done.stdout}"
-        self.said[line] = done.stdout
-        return done.stdout
-
-    def write(self, content: str) -> None:
-        """A file of the page: its first line names it, and says if it is the end of one."""
-        name, _, where = content.partition("\n")[0].removeprefix("# ").partition(", ")
-        path = self.folder / name
-        if django.VERSION < (6, 0):
-            content = content.replace("from django.tasks", "from django_tasks")
-        begun = path.read_text(encoding="utf-8") if where == "at the end" else ""
-        path.write_text(begun + content, encoding="utf-8")
-
-    @contextmanager
-    def running(self, line: str) -> Iterator[None]:
-        """A command that runs until it is stopped, gracefully."""
-        process = subprocess.Popen(
-            [sys.executable, *shlex.split(line)[1:]],
-            cwd=self.folder,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        with process:
-            try:
-                yield
-                process.terminate()
-                said = process.communicate(timeout=60)[1]
-                assert process.returncode == 0, said
-            finally:
-                process.kill()
-
-
 def database_of(dsn: str) -> Mapping[str, str]:
     """The variables that the page's settings read."""
     named = conninfo_to_dict(dsn)
@@ -195,29 +122,47 @@ def database_of(dsn: str) -> Mapping[str, str]:
     return {**found, "DB_PORT": str(named.get("port", "5432"))}
 
 
-def test_the_page(empty_dsn: str, tmp_path: Path) -> None:
-    reader = Reader(tmp_path, empty_dsn)
+@pytest.fixture
+def django_shell(empty_dsn: str, tmp_path: Path) -> Iterator[Shell]:
+    """Of somebody whose settings name a database, as the page has them."""
+    programs = Path(sys.executable).parent
+    env = os.environ | database_of(empty_dsn) | {"PATH": f"{programs}:{os.environ['PATH']}"}
+    made = Shell(tmp_path, env | {"PYTHONWARNINGS": "error"})
+    yield made
+    made.end()
+
+
+def write(folder: Path, content: str) -> None:
+    """A file of the page: its first line names it, and says if it is the end of one."""
+    name, _, where = content.partition("\n")[0].removeprefix("# ").partition(", ")
+    if django.VERSION < (6, 0):
+        content = content.replace("from django.tasks", "from django_tasks")
+    with (folder / name).open("a" if where == "at the end" else "w", encoding="utf-8") as file:
+        file.write(content)
+
+
+def test_the_page(empty_dsn: str, django_shell: Shell, tmp_path: Path) -> None:
+    said: dict[str, str] = {}
     for token in tokens(PAGE, "Django"):
         if token.type == "fence" and token.info == "python":
-            reader.write(token.content)
+            write(tmp_path, token.content)
         elif token.type == "fence" and token.info == "sh":
             for line in whole_lines(token.content.splitlines()):
-                follow(reader, line)
-    [enqueued] = [said for line, said in reader.said.items() if "render.enqueue" in line]
+                if " worker run " in line:
+                    look_at_a_worker(empty_dsn, django_shell, line)
+                elif not line.startswith("pip "):
+                    said[line] = django_shell.run(f"{{ {line}\n}} 2>&1 </dev/null")
+    [enqueued] = [told for line, told in said.items() if "render.enqueue" in line]
     assert enqueued.splitlines()[-2:] == ["READY", "10"]
-    assert "Ran 2 tests" in reader.said["python manage.py test"]
+    assert "Ran 2 tests" in said["python manage.py test"]
 
 
-def follow(reader: Reader, line: str) -> None:
-    """Do what a line says, and look at what the page promises of it."""
-    if line.startswith("pip "):
-        return
-    if " worker run " not in line:
-        reader.run(line)
-        return
-    with Client(reader.dsn) as client, psycopg.connect(reader.dsn, autocommit=True) as connection:
+def look_at_a_worker(dsn: str, shell: Shell, line: str) -> None:
+    """Run the worker of a line, which stops gracefully, and look at what the page promises of it."""
+    with Client(dsn) as client, psycopg.connect(dsn, autocommit=True) as connection:
         [lease] = client.list_leases(queue="mail")
-        with reader.running(line):
-            wait_until(lambda: client.get_lease(lease.lease_id).finished_at is not None)
+        shell.run(f"{line} </dev/null & worker=$!")
+        wait_until(lambda: client.get_lease(lease.lease_id).finished_at is not None)
+        shell.run("kill $worker; wait $worker")
         assert client.get_lease(lease.lease_id).result == "lamp is confirmed"
         assert connection.execute("select confirmed from orders_order").fetchall() == [(True,)]
