@@ -2696,23 +2696,6 @@ CREATE FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jso
 CREATE FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE TABLE hwqueue.idempotency (
-    tenant text NOT NULL,
-    queue_id integer NOT NULL,
-    idempotency_key text NOT NULL,
-    lease_id uuid NOT NULL,
-    content bytea NOT NULL,
-    held_until timestamp with time zone
-)
-WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
-
-COMMENT ON TABLE hwqueue.idempotency IS 'the idempotency key of a producer, or the key of the option unique';
-
-COMMENT ON COLUMN hwqueue.idempotency.held_until IS 'of the option unique: until then another spawn finds the lease; infinity: while it is open. Null: of an idempotency key, for as long as the lease is kept';
-
-CREATE FUNCTION hwqueue.held_keys(p_leases uuid[], p_waits boolean) RETURNS TABLE(lease_id uuid, key text, held hwqueue.idempotency)
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.histogram_bounds() RETURNS double precision[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -3313,9 +3296,6 @@ COMMENT ON COLUMN hwqueue.low_water.blocked_to_version IS 'of a queue (class_id 
 
 CREATE FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) RETURNS bigint
     LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.lower_low_water(p_queue_id integer, p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint) RETURNS boolean
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) RETURNS integer
     LANGUAGE sql IMMUTABLE;
@@ -4999,6 +4979,23 @@ CREATE FUNCTION hwqueue.take_entry(p_lease uuid) RETURNS hwqueue.scheduled
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_free_entry(p_lease uuid) RETURNS hwqueue.scheduled
+    LANGUAGE plpgsql;
+
+CREATE TABLE hwqueue.idempotency (
+    tenant text NOT NULL,
+    queue_id integer NOT NULL,
+    idempotency_key text NOT NULL,
+    lease_id uuid NOT NULL,
+    content bytea NOT NULL,
+    held_until timestamp with time zone
+)
+WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.idempotency IS 'the idempotency key of a producer, or the key of the option unique';
+
+COMMENT ON COLUMN hwqueue.idempotency.held_until IS 'of the option unique: until then another spawn finds the lease; infinity: while it is open. Null: of an idempotency key, for as long as the lease is kept';
+
+CREATE FUNCTION hwqueue.take_key(p_key hwqueue.idempotency, p_open uuid[], p_waits boolean, p_now timestamp with time zone) RETURNS uuid
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_next_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, OUT verdict text, OUT payload jsonb) RETURNS record
@@ -8160,8 +8157,6 @@ GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_clai
 
 REVOKE ALL ON FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.held_keys(p_leases uuid[], p_waits boolean) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.histogram_bounds() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.histogram_of(p_seconds double precision[]) FROM PUBLIC;
@@ -8511,8 +8506,6 @@ REVOKE ALL ON FUNCTION hwqueue.look_at_replacement(p_lease uuid, p_now timestamp
 REVOKE ALL ON FUNCTION hwqueue.look_at_team(p_look text, p_id uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.lower_low_water(p_queue_id integer, p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) FROM PUBLIC;
 
@@ -9519,6 +9512,8 @@ REVOKE ALL ON FUNCTION hwqueue.take_entries_of(p_leases uuid[]) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_free_entry(p_lease uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.take_key(p_key hwqueue.idempotency, p_open uuid[], p_waits boolean, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_next_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, OUT verdict text, OUT payload jsonb) FROM PUBLIC;
 

@@ -4,7 +4,7 @@
 -- remove their dead tuples from the indexes of ready, so a scan from the start would step over all of
 -- them. With the low-water mark at 8947 a scan starts there: in its tier and rank no entry lives below
 -- the mark, and none will come. Retries and releases draw a fresh position. A lease that was reserved in
--- vain gets its old one again: then the mark goes back to it, in the same transaction (lower_low_water).
+-- vain gets its old one again: then the mark goes back to it, in the same transaction (put_back_in_line).
 --
 -- Claims read the marks (first_live_entry, queue_scan_starts) and, at random, advance them
 -- (advance_low_water). A mark may not pass the position horizon (advance_horizon): at or below that, no
@@ -364,33 +364,6 @@ begin
       select p_tier, p_rank, greatest(p_old, p_new), v_version
     ) m order by m.moved desc limit 16
   ) k;
-end
-$$;
-
--- Lets an entry have a position again that it had before: marks of its tier and rank that have gone past it
--- go back to it, those of its queue and of its class. False: another session holds the marks, and nothing
--- is done. While the caller holds them nobody advances them, so none goes past an entry that is not
--- committed. A scan that read the mark before sees the entry when it scans again.
--- Locks: the newest row of the queue's marks, skip locked.
-create or replace function hwqueue.lower_low_water(p_queue_id int, p_class_id bigint, p_tier smallint,
-  p_rank bigint, p_position bigint) returns boolean
-language plpgsql volatile
-as $$
-begin
-  perform 1 from hwqueue.low_water w
-  where w.queue_id = p_queue_id and w.class_id = 0
-  order by w.version desc limit 1 for update skip locked;
-  if not found then
-    return false;
-  end if;
-  update hwqueue.low_water w
-  set positions = array(
-    select case when (m.tier, m.rank) = (p_tier, p_rank) then p_position else m.position end
-    from unnest(w.tiers, w.ranks, w.positions) with ordinality m(tier, rank, position, turn)
-    order by m.turn)
-  where w.queue_id = p_queue_id and w.class_id in (0, p_class_id)
-    and hwqueue.low_water_at(w, p_tier, p_rank) > p_position;
-  return true;
 end
 $$;
 

@@ -1,11 +1,11 @@
--- The unique keys of leases that are requeued.
+-- Keys of leases: who gets one that another lease has, or had.
 --
--- requeue_lease and requeue_leases (api) call regain_keys. An example: A has failed, and B was spawned with
--- its key since. While B is open, A stays failed. Once B has ended, A may be requeued, and has the key again:
--- a spawn with the key finds A.
+-- Spawns (take_unique_key), requeues (regain_keys) and moves to another queue (move_keys) call take_key. An
+-- example: A has failed, and B was spawned with its key since. While B is open, A stays failed. Once B has
+-- ended, A may be requeued, and has the key again: a spawn with the key finds A.
 --
--- Invariant: of the leases whose key holds while they are open, one is open. A spawn (take_unique_key) and
--- a requeue both look at the state of the lease that has the key while they hold the row of the key.
+-- Invariant: of the leases whose key holds while they are open, one is open: who takes a key looks at the
+-- state of the lease that has it while it holds the row of the key.
 
 -- Returns the keys, of both kinds, that some leases were spawned with. turn: the order of p_leases.
 create or replace function hwqueue.spawned_keys(p_leases uuid[])
@@ -22,80 +22,78 @@ as $$
   where l.idempotency_key is not null
 $$;
 
--- Locks the rows of the keys that some leases were spawned with, and returns them, once for each lease, in
--- the order of the keys, then of p_leases. held is null for those that another session holds; with p_waits,
--- which is for one lease, this waits for it. It first writes rows that are missing, because the lease that
--- had taken the key over is deleted.
--- Locks: new keys in sorted order, then the others in sorted order, as a spawn (reserve_keys).
-create or replace function hwqueue.held_keys(p_leases uuid[], p_waits boolean)
-returns table (lease_id uuid, key text, held hwqueue.idempotency)
+-- Takes a key for a lease, and returns the lease that has it from now on: that of p_key, if no other has it
+-- or it was free, else the other one; null: another session holds its row, and not p_waits. A unique key is
+-- free when its lease has ended, or its time is over; nobody frees it before somebody asks. p_open: leases
+-- that count as open. An idempotency key is never free.
+-- Locks: the row of the key; without p_waits skip locked.
+create or replace function hwqueue.take_key(p_key hwqueue.idempotency, p_open uuid[], p_waits boolean,
+  p_now timestamptz) returns uuid
 language plpgsql volatile
 as $$
+declare
+  v_found hwqueue.idempotency;
 begin
   loop
-    insert into hwqueue.idempotency (tenant, queue_id, idempotency_key, lease_id, content, held_until)
-    select s.tenant, s.queue_id, s.idempotency_key, s.lease_id, '', 'infinity'
-    from hwqueue.spawned_keys(p_leases) s
-    left join lateral (
-      select true as found from hwqueue.idempotency i where i.tenant = s.tenant
-        and i.queue_id = s.queue_id and i.idempotency_key = s.idempotency_key offset 0) k on true
-    where k.found is null
-    order by s.tenant collate "C", s.queue_id, s.idempotency_key collate "C", s.turn
-    on conflict do nothing;
     if p_waits then
-      return query
-        select s.lease_id, s.idempotency_key, k.held
-        from hwqueue.spawned_keys(p_leases) s
-        cross join lateral (
-          select i as held from hwqueue.idempotency i where i.tenant = s.tenant
-            and i.queue_id = s.queue_id and i.idempotency_key = s.idempotency_key for update) k;
+      select i.* into v_found from hwqueue.idempotency i
+      where i.tenant = p_key.tenant and i.queue_id = p_key.queue_id
+        and i.idempotency_key = p_key.idempotency_key for update;
     else
-      return query
-        select s.lease_id, s.idempotency_key, k.held
-        from (select * from hwqueue.spawned_keys(p_leases) s
-              order by s.tenant collate "C", s.queue_id, s.idempotency_key collate "C", s.turn) s
-        left join lateral (
-          select i as held from hwqueue.idempotency i where i.tenant = s.tenant
-            and i.queue_id = s.queue_id and i.idempotency_key = s.idempotency_key
-          for update skip locked) k on true;
+      select i.* into v_found from hwqueue.idempotency i
+      where i.tenant = p_key.tenant and i.queue_id = p_key.queue_id
+        and i.idempotency_key = p_key.idempotency_key for update skip locked;
     end if;
-    exit when found or not p_waits;  -- else pruned while this waited
-  end loop;
+    exit when found;
+    if not p_waits and exists (
+      select from hwqueue.idempotency i
+      where i.tenant = p_key.tenant and i.queue_id = p_key.queue_id
+        and i.idempotency_key = p_key.idempotency_key) then
+      return null;
+    end if;
+    insert into hwqueue.idempotency select p_key.* on conflict do nothing;
+    if found then
+      return p_key.lease_id;
+    end if;
+  end loop;  -- written, or pruned, since
+  -- a statement of its own: it sees what ended while this waited for the key
+  if v_found.lease_id = p_key.lease_id or v_found.lease_id = any (p_open) or p_key.held_until is null
+    or (v_found.held_until <= p_now or v_found.held_until = 'infinity'
+      and coalesce(hwqueue.lease_state(v_found.lease_id), 'gone') not in ('scheduled', 'pending', 'claimed')
+    ) is not true then
+    return v_found.lease_id;
+  end if;
+  update hwqueue.idempotency i set lease_id = p_key.lease_id, held_until = p_key.held_until
+  where i.tenant = p_key.tenant and i.queue_id = p_key.queue_id
+    and i.idempotency_key = p_key.idempotency_key;
+  return p_key.lease_id;
 end
 $$;
 
 -- Puts the unique keys of leases that are to be requeued back to them. Returns those that must stay as is,
 -- because another lease has the key (holder), or without p_waits another session holds it (null). Of
--- leases with one key the one that has it keeps it; else one of them gets it. An idempotency key was never
--- lost.
--- Locks: as held_keys. The caller holds the outcomes of the leases.
+-- leases with one key the one that has it keeps it; else one of them gets it. A key whose row is missing,
+-- because the lease that had taken it over is deleted, is written again. An idempotency key was never lost.
+-- Locks: the keys in sorted order, as a spawn (reserve_keys). The caller holds the outcomes of the leases.
 create or replace function hwqueue.regain_keys(p_leases uuid[], p_waits boolean, p_now timestamptz)
 returns table (lease_id uuid, holder uuid, key text)
 language plpgsql volatile
 as $$
 declare
-  v_key record;
-  v_last hwqueue.idempotency;
+  v_key hwqueue.idempotency;
 begin
-  if not exists (select 1 from hwqueue.spawned_keys(p_leases)) then
-    return;  -- most leases
-  end if;
-  for v_key in select k.* from hwqueue.held_keys(p_leases, p_waits) k loop
-    if v_key.held is distinct from v_last then
-      v_last := v_key.held;
-      holder := v_last.lease_id;
-    end if;
-    continue when holder = v_key.lease_id;
-    -- statements of their own: they see what ended while this waited for the keys
-    if holder <> all (p_leases) and (v_last.held_until <= p_now or v_last.held_until = 'infinity'
-      and coalesce(hwqueue.lease_state(holder), 'gone') not in ('scheduled', 'pending', 'claimed')) then
-      update hwqueue.idempotency i set lease_id = v_key.lease_id
-      where i.tenant = v_last.tenant and i.queue_id = v_last.queue_id
-        and i.idempotency_key = v_last.idempotency_key;
-      holder := v_key.lease_id;
-    else
+  for v_key in
+    select s.tenant, s.queue_id, s.idempotency_key, s.lease_id, ''::bytea, coalesce((
+      select i.held_until from hwqueue.idempotency i
+      where i.tenant = s.tenant and i.queue_id = s.queue_id
+        and i.idempotency_key = s.idempotency_key), 'infinity')
+    from hwqueue.spawned_keys(p_leases) s
+    order by s.tenant collate "C", s.queue_id, s.idempotency_key collate "C", s.turn
+  loop
+    holder := hwqueue.take_key(v_key, p_leases, p_waits, p_now);
+    if holder is distinct from v_key.lease_id then
       lease_id := v_key.lease_id;
-      key := v_key.key;
+      key := v_key.idempotency_key;
       return next;
     end if;
   end loop;

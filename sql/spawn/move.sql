@@ -37,11 +37,9 @@ begin
     return;
   end if;
   select i.lease_id into v_holder
-  from hwqueue.lease l
-  join hwqueue.placement_class c on c.class_id = l.class_id
-  join hwqueue.idempotency i on i.tenant = c.tenant
-    and i.queue_id = p_queue.queue_id and i.idempotency_key = l.idempotency_key
-  where l.lease_id = p_lease.lease_id;
+  from hwqueue.spawned_keys(array[p_lease.lease_id]) s
+  join hwqueue.idempotency i on i.tenant = s.tenant
+    and i.queue_id = p_queue.queue_id and i.idempotency_key = s.idempotency_key;
   perform hwqueue.refuse('QHT02',
     format('%s holds the key %s in queue %s', coalesce('lease ' || v_holder, 'a spawn in progress'),
       to_json(p_lease.idempotency_key), to_json(p_queue.name)),
@@ -52,7 +50,7 @@ end
 $$;
 
 -- Moves the keys of leases to a queue, and returns the leases that have their key there, or have none. As
--- at a spawn, a unique key is free when its lease has ended or its time is over.
+-- at a spawn, a unique key is free when its lease has ended or its time is over (take_key).
 -- A key that a spawn has locked stays: that spawn may wait for the lease's entry (take_unique_key).
 -- Locks: the caller holds the leases' entries; their keys, skip locked; new keys in sorted order.
 create or replace function hwqueue.move_keys(p_leases uuid[], p_queue hwqueue.queue) returns uuid[]
@@ -60,58 +58,31 @@ language plpgsql volatile
 as $$
 declare
   v_now timestamptz := hwqueue.clock();
-  v_held uuid[];  -- leases that hold a key of another queue
-  v_keys hwqueue.idempotency[];
-  v_moved uuid[];
+  v_old hwqueue.idempotency;
+  v_new hwqueue.idempotency;
+  v_left uuid[] := '{}';
 begin
-  -- fences (offset 0): by key, whatever the statistics say
-  v_held := array(
-    select s.lease_id from hwqueue.spawned_keys(p_leases) s
-    cross join lateral (
-      select x.lease_id from hwqueue.idempotency x
+  for v_old in
+    select k.* from hwqueue.spawned_keys(p_leases) s
+    cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
+      select x.* from hwqueue.idempotency x
       where x.tenant = s.tenant and x.queue_id = s.queue_id
         and x.idempotency_key = s.idempotency_key offset 0) k
-    where s.queue_id <> p_queue.queue_id and k.lease_id = s.lease_id);
-  if v_held = '{}' then
-    return p_leases;
-  end if;
-  v_keys := array(
-    select k.key from hwqueue.spawned_keys(v_held) s
-    cross join lateral (
-      select x as key from hwqueue.idempotency x
-      where x.tenant = s.tenant and x.queue_id = s.queue_id
-        and x.idempotency_key = s.idempotency_key and x.lease_id = s.lease_id offset 0
-      for update skip locked) k);
-  with inserted as (
-    insert into hwqueue.idempotency as i (tenant, queue_id, idempotency_key, lease_id, content, held_until)
-    select k.tenant, p_queue.queue_id, k.idempotency_key, k.lease_id, k.content, k.held_until
-    from unnest(v_keys) k
+    where s.queue_id <> p_queue.queue_id and k.lease_id = s.lease_id
     order by k.tenant collate "C", k.idempotency_key collate "C"
-    on conflict do nothing
-    returning i.lease_id
-  )
-  select coalesce(array_agg(i.lease_id), '{}') into v_moved from inserted i;
-  with taken as (
-    update hwqueue.idempotency i set lease_id = k.lease_id, held_until = k.held_until
-    from unnest(v_keys) k
-    where i.tenant = k.tenant and i.queue_id = p_queue.queue_id
-      and i.idempotency_key = k.idempotency_key and k.lease_id <> all (v_moved)
-      and k.held_until is not null and i.ctid = any (array(
-        select x.ctid from hwqueue.idempotency x
-        where x.tenant = k.tenant and x.queue_id = p_queue.queue_id and x.idempotency_key = k.idempotency_key
-          and (x.held_until <= v_now or x.held_until = 'infinity'
-            and coalesce(hwqueue.lease_state(x.lease_id), 'gone') not in ('scheduled', 'pending', 'claimed'))
-        for update skip locked))
-    returning i.lease_id
-  )
-  select v_moved || coalesce(array_agg(t.lease_id), '{}') into v_moved from taken t;
-  delete from hwqueue.idempotency i where i.ctid = any (array(
-    select x.row_ctid from unnest(v_keys) k
-    cross join lateral (
-      select y.ctid as row_ctid from hwqueue.idempotency y
-      where y.tenant = k.tenant and y.queue_id = k.queue_id
-        and y.idempotency_key = k.idempotency_key for update) x
-    where k.lease_id = any (v_moved)));
-  return array(select l from unnest(p_leases) l where l <> all (v_held) or l = any (v_moved));
+  loop
+    select i.* into v_new from hwqueue.idempotency i
+    where i.tenant = v_old.tenant and i.queue_id = v_old.queue_id
+      and i.idempotency_key = v_old.idempotency_key and i.lease_id = v_old.lease_id for update skip locked;
+    v_new.queue_id := p_queue.queue_id;
+    if found and hwqueue.take_key(v_new, '{}', false, v_now) = v_old.lease_id then
+      delete from hwqueue.idempotency i
+      where i.tenant = v_old.tenant and i.queue_id = v_old.queue_id
+        and i.idempotency_key = v_old.idempotency_key;
+    else
+      v_left := v_left || v_old.lease_id;
+    end if;
+  end loop;
+  return array(select l from unnest(p_leases) l where l <> all (v_left));
 end
 $$;

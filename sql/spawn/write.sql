@@ -4,7 +4,6 @@
 -- in sorted order, so that two batches cannot deadlock. Rows of new leases are invisible to others until
 -- commit, so no other locks are needed. Only ids that a producer chose can collide (insert_own_spawns), and
 -- alternatives share the row of their choice.
--- Read write_spawns first, then insert_spawns and reserve_keys.
 
 -- Returns the devices that adopted work runs on: those named, else those with most left.
 -- Shared devices may be allocated over their limit, because the work runs there already. A lease that
@@ -310,8 +309,11 @@ language sql immutable
 as $$ select p_claim.is_reserved and p_claim.team_id is null and p_lease.position > 0 $$;
 
 -- Makes a lease claimable again that was taken out of line for a reservation, where it was: with its rank,
--- its position, and since when it has been claimable. If another session holds the marks of its queue, it
--- comes last among those of its rank (put_back). Returns the new state. Wakes waiting workers.
+-- its position, and since when it has been claimable. Marks of its queue and class that have gone past it go
+-- back to it. While this session holds them nobody advances them, so none goes past an entry that is not
+-- committed. A scan that read the mark before sees the entry when it scans again. If another session holds
+-- the marks, the lease comes last among those of its rank (put_back). Returns the new state. Wakes waiting
+-- workers.
 -- Locks: as put_back; the marks of the queue, skip locked. The caller has deleted its claim. Not idempotent.
 create or replace function hwqueue.put_back_in_line(p_lease hwqueue.lease, p_claim_count int,
   p_now timestamptz) returns text
@@ -321,10 +323,19 @@ declare
   v_since timestamptz := case when p_lease.deadline <= p_now then p_now  -- for reap_deadlines to find it
     else greatest(p_lease.available_at, p_lease.created_at) end;
 begin
-  if not hwqueue.lower_low_water(p_lease.queue_id, p_lease.class_id, p_lease.tier, p_lease.rank,
-    p_lease.position) then
+  perform 1 from hwqueue.low_water w
+  where w.queue_id = p_lease.queue_id and w.class_id = 0
+  order by w.version desc limit 1 for update skip locked;
+  if not found then
     return hwqueue.put_back(p_lease.lease_id, p_lease.attempt_count, p_claim_count, p_now, p_now, v_since);
   end if;
+  update hwqueue.low_water w
+  set positions = array(
+    select case when (m.tier, m.rank) = (p_lease.tier, p_lease.rank) then p_lease.position else m.position end
+    from unnest(w.tiers, w.ranks, w.positions) with ordinality m(tier, rank, position, turn)
+    order by m.turn)
+  where w.queue_id = p_lease.queue_id and w.class_id in (0, p_lease.class_id)
+    and hwqueue.low_water_at(w, p_lease.tier, p_lease.rank) > p_lease.position;
   insert into hwqueue.ready (queue_id, tier, attempt_count, claim_count, rank, position, class_id,
     lease_id, eligible_at, deadline)
   overriding system value
@@ -371,7 +382,6 @@ declare
   v_index int;
   v_spawns hwqueue.spawn_request[];
   v_spawn record;
-  v_lease_id uuid;
 begin
   <<attempt>>
   loop
@@ -413,9 +423,9 @@ begin
         and v_inserted[v_index].idempotency_key = v_spawn.idempotency_key then
         v_index := v_index + 1;  -- taken just now, by the first spawn of the batch that has it
       elsif p_spawns[v_spawn.ordinal].held_until is not null then
-        v_lease_id := hwqueue.take_unique_key(p_spawns, v_spawn.ordinal, v_spawn.tenant, p_queue, p_now);
-        continue attempt when v_lease_id is null;  -- pruned since
-        v_spawns[v_spawn.ordinal].stands_for := nullif(v_lease_id, p_spawns[v_spawn.ordinal].lease_id);
+        v_spawns[v_spawn.ordinal].stands_for := nullif(
+          hwqueue.take_unique_key(p_spawns, v_spawn.ordinal, v_spawn.tenant, p_queue, p_now),
+          p_spawns[v_spawn.ordinal].lease_id);
       else
         v_spawns[v_spawn.ordinal].stands_for := v_spawn.lease_id;
       end if;
@@ -425,11 +435,10 @@ begin
 end
 $$;
 
--- Takes the key of a spawn's option unique that another spawn has had. Returns the lease that the key
--- names from now on: that of this spawn if the key was free, else the one that holds it. Null: the key is
--- pruned. A key is free when its lease has ended, or its time is over; nobody frees it before a spawn asks.
--- Of equal keys in a batch the first spawn has it. With on_conflict replace a lease that waits gets the task,
--- params and options of this spawn; it keeps its id and the claims and attempts that it has had.
+-- Takes the key of a spawn's option unique that another spawn has had (take_key). Returns the lease that the
+-- key names from now on: that of this spawn if the key was free, else the one that holds it. Of equal keys in
+-- a batch the first spawn has it. With on_conflict replace a lease that waits gets the task, params and
+-- options of this spawn; it keeps its id and the claims and attempts that it has had.
 -- Locks: the key; with on_conflict replace the lease's entry and row, then as put_back. Raises: QHT02.
 create or replace function hwqueue.take_unique_key(p_spawns hwqueue.spawn_request[], p_ordinal int,
   p_tenant text, p_queue hwqueue.queue, p_now timestamptz) returns uuid
@@ -437,33 +446,21 @@ language plpgsql volatile
 as $$
 declare
   v_spawn hwqueue.spawn_request := p_spawns[p_ordinal];
-  v_key hwqueue.idempotency;
-  v_state text;
+  v_holder uuid := hwqueue.take_key(row(p_tenant, p_queue.queue_id, v_spawn.idempotency_key, v_spawn.lease_id,
+    ''::bytea, v_spawn.held_until), array(select s.lease_id from unnest(p_spawns) s), true, p_now);
+  v_state text := hwqueue.lease_state(v_holder);
   v_entry hwqueue.scheduled;
 begin
-  select i.* into v_key from hwqueue.idempotency i
-  where i.tenant = p_tenant and i.queue_id = p_queue.queue_id and i.idempotency_key = v_spawn.idempotency_key
-  for update;
-  if not found then
-    return null;
-  end if;
-  -- a statement of its own: it sees what ended while this waited for the key
-  v_state := hwqueue.lease_state(v_key.lease_id);
-  if not exists (select 1 from unnest(p_spawns) s where s.lease_id = v_key.lease_id)
-    and (v_key.held_until <= p_now or v_key.held_until = 'infinity'
-      and coalesce(v_state, 'gone') not in ('scheduled', 'pending', 'claimed')) then
-    update hwqueue.idempotency i set lease_id = v_spawn.lease_id, held_until = v_spawn.held_until
-    where i.tenant = p_tenant and i.queue_id = p_queue.queue_id
-      and i.idempotency_key = v_spawn.idempotency_key;
-    return v_spawn.lease_id;
+  if v_holder = v_spawn.lease_id then
+    return v_holder;
   elsif v_spawn.on_conflict = 'raise' then
     perform hwqueue.refuse('QHT02',
-      format('lease %s holds the unique key %s', v_key.lease_id, to_json(v_spawn.idempotency_key)),
+      format('lease %s holds the unique key %s', v_holder, to_json(v_spawn.idempotency_key)),
       jsonb_build_object('field', 'options.unique.key', 'key', v_spawn.idempotency_key,
-        'lease_id', v_key.lease_id, 'state', v_state, 'index', p_ordinal - 1),
+        'lease_id', v_holder, 'state', v_state, 'index', p_ordinal - 1),
       'spawn it when that lease has ended, or with on_conflict keep or replace');
   elsif v_spawn.on_conflict = 'replace' and v_state in ('scheduled', 'pending') then
-    v_entry := hwqueue.take_entry(v_key.lease_id);
+    v_entry := hwqueue.take_entry(v_holder);
     if v_entry.lease_id is not null then  -- it is not claimed or finished by now
       update hwqueue.lease l
       set class_id = hwqueue.target_class(v_spawn.class_id, l.lease_id), near_node = null,
@@ -472,13 +469,13 @@ begin
             greatest(v_spawn.available_at, p_now), v_spawn.priority),
           max_attempts = v_spawn.max_attempts, retry = v_spawn.retry, claim_timeout = v_spawn.claim_timeout,
           deadline = v_spawn.deadline, wire = v_spawn.wire
-      where l.lease_id = v_key.lease_id;
-      perform hwqueue.note_leases('lease_updated', array[v_key.lease_id],
+      where l.lease_id = v_holder;
+      perform hwqueue.note_leases('lease_updated', array[v_holder],
         'replaced: another spawn has its unique key', jsonb_build_object('class_id', v_spawn.class_id));
-      perform hwqueue.put_back(v_key.lease_id, v_entry.attempt_count, v_entry.claim_count,
+      perform hwqueue.put_back(v_holder, v_entry.attempt_count, v_entry.claim_count,
         v_spawn.available_at, p_now);
     end if;
   end if;
-  return v_key.lease_id;
+  return v_holder;
 end
 $$;
