@@ -2937,7 +2937,7 @@ CREATE FUNCTION hwqueue.json_uuid(p_value jsonb, p_field text, p_code text DEFAU
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.json_uuids(p_list jsonb, p_field text) RETURNS uuid[]
-    LANGUAGE plpgsql IMMUTABLE;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.judge_budget() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;

@@ -24,19 +24,14 @@ $$;
 
 -- Reads a list of uuids and returns them sorted and distinct. Absent or null is the empty list.
 create or replace function hwqueue.json_uuids(p_list jsonb, p_field text) returns uuid[]
-language plpgsql immutable
+language sql immutable
 as $$
-begin
-  if p_list is null or jsonb_typeof(p_list) = 'null' then
-    return '{}'::uuid[];
-  end if;
-  if jsonb_typeof(p_list) <> 'array' or jsonb_array_length(p_list) > 1000 or p_list @> '[null]' then
-    perform hwqueue.refuse_field('QHA01', p_field, 'must be an array of at most 1000 uuids',
-      'give a list of ids');
-  end if;
-  return array(select distinct hwqueue.json_uuid(e.value, format('%s[%s]', p_field, e.ordinality - 1))
-               from jsonb_array_elements(p_list) with ordinality e order by 1);
-end
+  select array(
+    select distinct coalesce(hwqueue.json_uuid(e.value, f.field),
+      hwqueue.refuse_value(e.value, f.field, 'a uuid', 'give a list of ids', 'QHA01')::uuid)
+    from jsonb_array_elements(hwqueue.json_list(p_list, p_field, 1000, 'an array of at most 1000 uuids',
+      'give a list of ids')) with ordinality e
+    cross join lateral (select format('%s[%s]', p_field, e.ordinality - 1) as field) f order by 1)
 $$;
 
 -- Reads an interval that is present: seconds, or interval text without months. Returns seconds alone.
@@ -348,19 +343,13 @@ create or replace function hwqueue.json_names(p_value jsonb, p_field text, p_max
 language plpgsql immutable
 as $$
 declare
-  v_names text[];
+  v_names text[] := array(
+    select distinct hwqueue.json_text(n.value, p_field, p_max_length)
+    from jsonb_array_elements(hwqueue.json_list(p_value, p_field, 10000, 'a list of at most 10000 names',
+      'for example ["renders", "mail"]; leave it out for any')) n order by 1);
 begin
-  if p_value is null or p_value = 'null' then
-    return null;
-  end if;
-  if (case when jsonb_typeof(p_value) <> 'array' then true
-      else jsonb_array_length(p_value) > 10000 or p_value @? 'strict $[*] ? (@.type() != "string")' end) then
-    perform hwqueue.refuse_field('QHA01', p_field, 'must be a list of at most 10000 names',
-      'for example ["renders", "mail"]; leave it out for any');
-  end if;
-  v_names := array(select distinct n from jsonb_array_elements_text(p_value) n order by n);
   perform hwqueue.check_name(n, p_field, p_max_length) from unnest(v_names) n;
-  return v_names;
+  return case when coalesce(p_value, 'null') <> 'null' then v_names end;
 end
 $$;
 

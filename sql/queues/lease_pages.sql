@@ -109,31 +109,11 @@ begin
     select array_agg(s.lease_id order by s.number), (array_agg(s.key order by s.number desc))[1]
     into v_ids, v_last
     from hwqueue.page_source(v_filter, p_cursor, p_limit) with ordinality s(lease_id, key, number);
-    -- all by key (fences: offset 0, and subqueries in terms), whatever the statistics say; list_lease_ids is
-    -- planned for lists of any length
-    v_page.lease_ids := array(
-      select l.lease_id from unnest(v_ids) i
-      cross join lateral (
-        select * from hwqueue.lease x where x.lease_id = i offset 0) l
-      where l.queue_id = v_filter.queue_id
-        and (v_filter.task_name is null or l.task_name = v_filter.task_name)
-        and (v_filter.created_from is null or l.created_at >= v_filter.created_from)
-        and (v_filter.created_before is null or l.created_at < v_filter.created_before)
-        and (v_filter.error_type is null and v_filter.finished_from is null
-          and v_filter.finished_before is null
-          or (select (v_filter.error_type is null or o.error ->> 'type' = v_filter.error_type)
-                and o.finished_at >= coalesce(v_filter.finished_from, '-infinity')
-                and (v_filter.finished_before is null or o.finished_at < v_filter.finished_before)
-              from hwqueue.outcome o where o.lease_id = l.lease_id))
-        and (v_filter.tenants is null and v_filter.service_id is null and v_filter.labels is null
-          or (select (v_filter.tenants is null or c.tenant = any (v_filter.tenants))
-                and (v_filter.labels is null or c.labels @> v_filter.labels)
-                and (v_filter.service_id is null or c.service_id = v_filter.service_id)
-              from hwqueue.placement_class c where c.class_id = l.class_id))
-        and (v_filter.node_id is null
-          or v_filter.node_id = (select c.node_id from hwqueue.claim c where c.lease_id = l.lease_id)));
+    v_filter.lease_ids := coalesce(v_ids, '{}');
+    v_filter.state := null;  -- they are in it
+    v_page.lease_ids := hwqueue.list_lease_ids(v_filter, p_limit, null, null);
   end if;
-  v_page.state := v_filter.state;
+  v_page.state := p_cursor ->> 'state';
   if cardinality(v_ids) = p_limit then
     v_page.next_cursor := p_cursor || jsonb_build_object('after', v_last);
   end if;

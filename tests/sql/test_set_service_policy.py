@@ -47,7 +47,7 @@ def test_keys_not_given_stay(api: Api) -> None:
         ("policy.failure_domain", {"failure_domain": 7}),
         ("policy.anti_affinity_services", {"anti_affinity_services": OTHERS[0]}),
         ("policy.anti_affinity_services[1]", {"anti_affinity_services": [OTHERS[0], "x"]}),
-        ("policy.anti_affinity_services", {"anti_affinity_services": [None]}),
+        ("policy.anti_affinity_services[0]", {"anti_affinity_services": [None]}),
     ],
 )
 @pytest.mark.thorough
