@@ -110,6 +110,7 @@ declare
   v_priority smallint;
   v_deadline timestamptz;
   v_asks boolean := p_changes ?| array['placement', 'wire'];
+  v_fields text[] := hwqueue.class_changes(p_changes);
   v_class_id bigint;
   v_at timestamptz;
   v_now timestamptz;
@@ -122,7 +123,19 @@ begin
   end if;
   v_entry := hwqueue.take_entry(p_lease);
   v_lease := hwqueue.find_lease(p_lease);
-  perform hwqueue.refuse_step_change(v_lease, p_changes);
+  if v_lease.run_id is not null and v_fields <> '{}' then
+    -- its run shows what it asked, and releases steps near it and retries by that
+    perform hwqueue.refuse('QHF05', format('lease %s is step %s of run %s, which decides about its %s',
+        p_lease, v_lease.headers -> 'step', v_lease.run_id, array_to_string(v_fields, ', ')),
+      jsonb_build_object('field', 'changes.' || v_fields[1], 'lease_id', p_lease,
+        'run_id', v_lease.run_id, 'step', v_lease.headers -> 'step'),
+      format('cancel the run (select hwqueue.cancel_workflow_run(p_run => ''%s'')) and submit another one, '
+        'with %s; priority, available_at and deadline may be changed here',
+        coalesce(v_lease.headers ->> 'root_run_id', v_lease.run_id::text),
+        case when 'queue' = any (v_fields) then 'a definition that names the other queue'
+          when 'labels' = any (v_fields) then 'options.steps.NAME.options.labels'
+          else 'options.steps.NAME.placement' end));
+  end if;
   if v_entry.lease_id is null then
     v_ended := (hwqueue.lease_end(p_lease)).state;
     perform hwqueue.refuse(case when v_ended is null then 'QHL07' else 'QHL03' end,
@@ -267,7 +280,11 @@ begin
       deadline = case when l.deadline > v_now then l.deadline end
   where l.lease_id = p_lease
   returning l.* into v_lease;
-  perform hwqueue.refuse_step_lease(v_lease, 'requeued');
+  if v_lease.run_id is not null then
+    perform hwqueue.refuse('QHF05', format('lease %s is a step of run %s: it cannot be requeued by itself',
+        p_lease, v_lease.run_id), jsonb_build_object('lease_id', p_lease, 'run_id', v_lease.run_id),
+      format('retry what failed: select hwqueue.retry_workflow_run(p_run => ''%s'')', v_lease.run_id));
+  end if;
   perform hwqueue.refuse('QHL03', format('of choice %s, which lease %s is of, %s was taken',
       v_lease.choice_id, p_lease, t.taken),
     jsonb_build_object('lease_id', p_lease, 'one_of', v_lease.choice_id, 'taken', t.taken),

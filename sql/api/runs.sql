@@ -5,8 +5,6 @@
 --
 -- Invariant: a change of a run locks its row, and settlements never wait for that. What a settlement did at
 -- the same time is caught up with by advance_workflows.
---
--- Read cancel_workflow_run, then retry_workflow_run, update_steps and skip_step.
 
 -- One run. step_counts: {state: number of steps}. reason and detail: why it does not run, or did not
 -- complete. attempt: from 1; each retry adds one. parent_run_id: the run whose step this is, null for one
@@ -344,19 +342,66 @@ as $$
 declare
   v_run hwqueue.run := hwqueue.lock_run(p_run);
   v_call record := hwqueue.read_update_call(v_run, p_changes, p_steps);
-  v_done record;
+  v_workflow hwqueue.workflow := (select w from hwqueue.workflow w where w.workflow_id = v_run.workflow_id);
+  v_specs jsonb[] := array(select jsonb_array_elements(v_workflow.steps));
+  v_due int[] := hwqueue.hold_updatable(v_run, v_call.named);
+  v_changed int[] := '{}';
+  v_group record;
+  v_class bigint;
+  v_map int;
+  v_near record;
+  v_bad jsonb;
 begin
-  v_done := hwqueue.update_waiting(v_run, v_call.changes, v_call.named);
-  if v_done.changed <> '{}' then
+  for v_map in  -- those began while this waited for them whose items it does not hold
+    select m.step_no from hwqueue.map m
+    where m.run_id = p_run and m.step_no = any (v_due) order by m.step_no
+  loop
+    if hwqueue.hold_items(p_run, v_map, false) is null and exists (
+      select from hwqueue.tally t where t.run_id = p_run and t.step_no = v_map and t.part > 0) then
+      perform hwqueue.refuse_held(p_run, null);
+    end if;
+  end loop;
+  for v_group in select g.* from hwqueue.update_groups(v_run, v_due, v_call.changes) g loop
+    v_class := ((hwqueue.step_class(v_workflow.settings, v_run, v_specs[v_group.steps[1]], v_group.content,
+      false)).class).class_id;
+    continue when (v_class, v_group.own) is not distinct from (v_group.class_id, v_group.former);
+    v_changed := v_changed || v_group.steps;
+    update hwqueue.step s set class_id = v_class, own = v_group.own
+    where s.run_id = p_run and s.step_no = any (v_group.steps);
+    -- the items that maps have left are near the steps again that they were near, after their class was
+    -- changed; a step that waits is near others when it is released
+    for v_near in
+      select d.step_no, d.name, d.near
+      from hwqueue.step s
+      join hwqueue.workflow_step d on d.workflow_id = v_run.workflow_id and d.step_no = s.step_no
+      where s.run_id = p_run and s.step_no = any (v_group.steps)
+        and s.state = 'running' and d.near is not null and not d.near ? 'match'
+      order by s.step_no
+    loop
+      v_bad := (hwqueue.near_class(v_run, v_near.step_no, v_near.near, hwqueue.clock())).bad;
+      if v_bad is not null then
+        perform hwqueue.refuse('QHC04', format('the items of step %s are near other steps, which the update '
+            'does not allow: %s', to_json(v_near.name), coalesce(v_bad ->> 'message', v_bad ->> 'reason')),
+          jsonb_build_object('step', v_near.name, 'field', 'changes', 'level', '["near", "update"]'::jsonb,
+            'left', v_bad -> 'places'),
+          'ask for something that the place has, or leave the step out');
+      end if;
+    end loop;
+    insert into hwqueue.run_class (class_id, run_id)
+    select distinct s.class_id, p_run from hwqueue.step s
+    where s.run_id = p_run and s.step_no = any (v_group.steps) and s.class_id is not null
+    on conflict do nothing;
+  end loop;
+  if v_changed <> '{}' then
     perform hwqueue.note_event('workflow_run_updated',
-      format('run of workflow %s is updated: %s steps', v_run.name, cardinality(v_done.changed)),
-      jsonb_build_object('run_id', p_run, 'workflow', v_run.name, 'steps', cardinality(v_done.changed),
+      format('run of workflow %s is updated: %s steps', v_run.name, cardinality(v_changed)),
+      jsonb_build_object('run_id', p_run, 'workflow', v_run.name, 'steps', cardinality(v_changed),
         'changes', (select jsonb_agg(k order by k) from jsonb_object_keys(p_changes) k)));
   end if;
   return query
-    select l.step_no, l.step, l.kind, l.state, l.step_no = any (v_done.changed), l.placement, l.came_from
+    select l.step_no, l.step, l.kind, l.state, l.step_no = any (v_changed), l.placement, l.came_from
     from hwqueue.list_workflow_steps(p_run) l
-    where l.step_no = any (v_done.due) order by l.step_no;
+    where l.step_no = any (v_due) order by l.step_no;
 end
 $$;
 

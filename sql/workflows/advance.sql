@@ -145,7 +145,7 @@ $$;
 -- Stamps changes of runs' states with a transaction id that is later than they are: a session that may have
 -- read the state before has a lower one. It had its id when it read the run, the change was committed after
 -- that, and this id is assigned when the change is visible. In a transaction that has an id already it
--- stamps nothing, so reap calls it before it takes its own (lead_reap).
+-- stamps nothing, so reap calls it before it takes its own.
 -- Locks: the arrivals, skip locked.
 create or replace function hwqueue.stamp_changes(p_limit int, p_from timestamptz) returns void
 language plpgsql volatile

@@ -17,8 +17,8 @@ language sql immutable parallel safe
 as $$ select p_kind in ('sleep', 'wait') $$;
 
 -- Returns what a step of a kind needs, in normal form and without what is absent or the default. steps: those
--- whose results its bindings name; binds: there is at least one binding. Whether the workflow of a nested run
--- exists is known when the step is released.
+-- whose results its bindings name; binds: there is at least one binding. A list of a map that has none
+-- becomes {"$literal": list}. Whether the workflow of a nested run exists is known when the step is released.
 -- Raises: QHF02, QHC03, QHC04, QHW01, QHA01, naming the field, or the kind that has it.
 create or replace function hwqueue.read_kind(p_step jsonb, p_kind text, p_name text, p_field text,
   out settings jsonb, out steps text[], out binds boolean)
@@ -31,7 +31,9 @@ declare
   v_key text := (select min(k collate "C") from jsonb_object_keys(p_step) k where not v_known ? k);
   v_binds jsonb := nullif(p_step -> case when v_placed then 'params' when p_kind = 'sleep' then 'until'
     else 'input' end, 'null');
-  v_list record;
+  v_over jsonb := nullif(p_step -> 'over', 'null');
+  v_tolerate jsonb := nullif(nullif(p_step -> 'tolerate', 'null'), '0');
+  v_found record;
   v_gang hwqueue.gang;
 begin
   if v_key is not null then
@@ -87,10 +89,25 @@ begin
         p_field || '.options'));
   end if;
   if p_kind = 'map' then
-    v_list := hwqueue.read_map(p_step, p_name, p_field);
-    settings := settings || v_list.settings;
-    steps := steps || v_list.steps;
-    binds := binds or v_list.binds;
+    if (hwqueue.is_binding(v_over) or jsonb_typeof(v_over) = 'array') is not true then
+      perform hwqueue.refuse('QHF02', format('%s.over must be a list, or a binding to one', p_field),
+        jsonb_build_object('field', p_field || '.over', 'step', p_name),
+        'for example {"$input": ["shards"]}, or {"$results": "score"} for the results of another map');
+    end if;
+    v_found := hwqueue.binding_steps(v_over, p_field || '.over');
+    steps := steps || v_found.steps;
+    binds := binds or v_found.binds;
+    if jsonb_typeof(v_tolerate) = 'string'
+      and v_tolerate #>> '{}' ~ '^([0-9]{1,2}([.][0-9]{1,3})?|100) ?%$' then
+      v_tolerate := to_jsonb(trim_scale(rtrim(v_tolerate #>> '{}', ' %')::numeric) || ' %');
+    elsif jsonb_typeof(v_tolerate) = 'string' then
+      perform hwqueue.refuse('QHF02', format('%s.tolerate is neither a number nor a percentage', p_field),
+        jsonb_build_object('field', p_field || '.tolerate', 'step', p_name), 'for example 3, or "10 %"');
+    else
+      v_tolerate := to_jsonb(hwqueue.json_integer(v_tolerate, p_field || '.tolerate', 0, 100000, 'QHF02'));
+    end if;
+    settings := settings || hwqueue.present('tolerate', v_tolerate) || jsonb_build_object('over',
+      case when v_found.binds then v_over else jsonb_build_object('$literal', v_over) end);
   elsif p_kind = 'gang' then  -- size, and what spawn_gang has as options
     v_gang := hwqueue.gang_asked(p_step, p_field);
     if not settings ? 'size' then
@@ -210,7 +227,8 @@ as $$
     nullif(p_bad - 'reason', '{}'), null, null)::hwqueue.step_verdict
 $$;
 
--- Begins a step with items: reads its list, and spawns the first ones of a map, or all members of a gang.
+-- Begins a step with items: reads its list, or the size of a gang, and spawns the first ones of a map, or all
+-- members. A list that is what another map returned (over_step) is not kept again.
 -- More than 500 of these, or more than 8 MiB of params, are left to a sweep: this may be part of a stranger's
 -- settlement. A retry whose list is the same finds the map, and goes on with the items that have not
 -- completed. So does that of a task which has added items: its own lease is the first of them.
@@ -224,6 +242,9 @@ declare
   v_map hwqueue.map;
   v_tally hwqueue.tally;
   v_found record;
+  v_params record;
+  v_over jsonb := p_defined.settings -> 'over';
+  v_list jsonb;
   v_first int := case p_defined.kind when 'task' then -1 else 0 end;
   v_most int;
   v_portion int := 500;
@@ -238,17 +259,50 @@ begin
   update hwqueue.map m set kept_below = hwqueue.items_begun(m.run_id, m.step_no), stopped_below = 0
   where m.run_id = p_run.run_id and m.step_no = p_defined.step_no returning m.* into v_map;
   if not found then
-    v_found := hwqueue.read_list(p_run, p_step, p_defined, p_results);
-    if v_found.bad is not null then
-      return hwqueue.bad_verdict(v_found.bad);
+    v_params := hwqueue.bind_value(p_defined.params, p_run, coalesce(p_results, '{}'), true);
+    if p_defined.kind = 'gang' then
+      v_map.items := (p_defined.settings ->> 'size')::int;
+    elsif v_over ? '$results' then
+      select d.step_no, m.items into v_map.over_step, v_map.items
+      from hwqueue.workflow_step d
+      join hwqueue.step s on s.run_id = p_run.run_id and s.step_no = d.step_no
+      join hwqueue.map m on m.run_id = p_run.run_id and m.step_no = d.step_no
+      where d.workflow_id = p_run.workflow_id and d.name = v_over ->> '$results'
+        and s.reason is distinct from 'operator';
+    end if;
+    if v_map.items is null then
+      v_found := hwqueue.bind_value(v_over, p_run, coalesce(p_results, '{}'));
+      v_list := v_found.value;
+      v_bad := case when v_found.missing is not null
+          then jsonb_build_object('reason', 'binding_missing', 'binding', v_found.missing)
+        when v_found.too_large then '{"reason": "params_too_large"}'
+        when jsonb_typeof(v_list) <> 'array'
+          then jsonb_build_object('reason', 'over_is_not_a_list', 'type', jsonb_typeof(v_list))
+        when jsonb_array_length(v_list) > 100000
+          then jsonb_build_object('reason', 'too_many_items', 'items', jsonb_array_length(v_list),
+            'limit', 100000) end;
+    end if;
+    perform hwqueue.note_bound(coalesce(pg_column_size(v_list), 0)
+      + coalesce(pg_column_size(v_params.value), 0));
+    if not exists (
+      select from hwqueue.queue q where q.queue_id = p_step.queue_id and q.dropped_at is null) then
+      v_bad := '{"reason": "queue_dropped"}';
+    elsif v_bad is null and v_params.missing is not null then
+      v_bad := jsonb_build_object('reason', 'binding_missing', 'binding', v_params.missing);
+    elsif v_bad is null and v_params.too_large then
+      v_bad := '{"reason": "params_too_large"}';
+    end if;
+    if v_bad is not null then
+      return hwqueue.bad_verdict(v_bad);
     end if;
     insert into hwqueue.map as m (run_id, step_no, items, over_step, params)
-    values (p_run.run_id, p_defined.step_no, v_found.items, v_found.over_step, v_found.params)
+    values (p_run.run_id, p_defined.step_no, coalesce(v_map.items, jsonb_array_length(v_list)),
+      v_map.over_step, v_params.value)
     returning m.* into v_map;
     insert into hwqueue.map_list (run_id, step_no, first_item, items)
     select p_run.run_id, p_defined.step_no, (e.ordinality - 1) / 100 * 100,
            jsonb_agg(e.value order by e.ordinality)
-    from jsonb_array_elements(v_found.list) with ordinality e
+    from jsonb_array_elements(v_list) with ordinality e
     group by (e.ordinality - 1) / 100;
   end if;
   delete from hwqueue.tally t where t.run_id = p_run.run_id and t.step_no = p_defined.step_no and t.part > 0;
@@ -285,56 +339,6 @@ begin
     perform hwqueue.leave_arrivals(p_run.run_id, array[p_defined.step_no], 'item', '{}', p_now);
   end if;
   return row('running', null, null, null, null)::hwqueue.step_verdict;
-end
-$$;
-
--- Reads the list of a map and the params of its items. list: null when it is what another map returned; a
--- gang has none, but its size.
--- bad: why the step fails instead; else null.
-create or replace function hwqueue.read_list(p_run hwqueue.run, p_step hwqueue.step,
-  p_defined hwqueue.workflow_step, p_results jsonb, out items int, out list jsonb,
-  out over_step int, out params jsonb, out bad jsonb)
-language plpgsql volatile
-as $$
-declare
-  v_over jsonb := p_defined.settings -> 'over';
-  v_bound record;
-  v_params record := hwqueue.bind_value(p_defined.params, p_run, coalesce(p_results, '{}'), true);
-begin
-  params := v_params.value;
-  if p_defined.kind = 'gang' then
-    items := (p_defined.settings ->> 'size')::int;
-  elsif v_over ? '$results' then
-    select d.step_no, m.items into over_step, items
-    from hwqueue.workflow_step d
-    join hwqueue.step s on s.run_id = p_run.run_id and s.step_no = d.step_no
-    join hwqueue.map m on m.run_id = p_run.run_id and m.step_no = d.step_no
-    where d.workflow_id = p_run.workflow_id and d.name = v_over ->> '$results'
-      and s.reason is distinct from 'operator';
-  end if;
-  if items is null then
-    v_bound := hwqueue.bind_value(v_over, p_run, coalesce(p_results, '{}'));
-    list := v_bound.value;
-    bad := case when v_bound.missing is not null
-        then jsonb_build_object('reason', 'binding_missing', 'binding', v_bound.missing)
-      when v_bound.too_large then '{"reason": "params_too_large"}'
-      when jsonb_typeof(list) <> 'array'
-        then jsonb_build_object('reason', 'over_is_not_a_list', 'type', jsonb_typeof(list))
-      when jsonb_array_length(list) > 100000
-        then jsonb_build_object('reason', 'too_many_items', 'items', jsonb_array_length(list),
-          'limit', 100000) end;
-    items := case when bad is null then jsonb_array_length(list) end;
-  end if;
-  perform hwqueue.note_bound(coalesce(pg_column_size(list), 0) + coalesce(pg_column_size(params), 0));
-  if not exists (
-    select from hwqueue.queue q
-    where q.queue_id = p_step.queue_id and q.dropped_at is null) then
-    bad := '{"reason": "queue_dropped"}';
-  elsif bad is null and v_params.missing is not null then
-    bad := jsonb_build_object('reason', 'binding_missing', 'binding', v_params.missing);
-  elsif bad is null and v_params.too_large then
-    bad := '{"reason": "params_too_large"}';
-  end if;
 end
 $$;
 

@@ -10,7 +10,9 @@
 -- Does what follows from steps that have ended, until nothing more follows: counts them for their children,
 -- skips and releases what is due. Returns what that adds to the open work (opened, closed, failed).
 -- A failed step with fail_run (`fail` of a specification), not go_on (`continue`), lets the run fail; one
--- that ignores its failure has completed. While a run fails or is cancelled nothing is released.
+-- that ignores its failure has completed. While a run fails or is cancelled nothing is released. A child with
+-- one parent is due at once; of others each parent is counted. Steps to skip that another session holds are
+-- left as arrivals, which count as opened; what comes after those that are skipped is due next.
 -- Locks: tallies, steps and the run, skip locked; new rows. Not idempotent. Wakes: waiting workers.
 create or replace function hwqueue.follow_ends(p_run hwqueue.run, p_progress hwqueue.run_progress,
   p_is_short boolean, p_now timestamptz) returns hwqueue.run_progress
@@ -20,6 +22,8 @@ declare
   p hwqueue.run_progress := p_progress;
   v_run hwqueue.run := p_run;
   v_step record;
+  v_done int[];
+  v_left int[];
 begin
   loop
     if array['failed', 'cancelled'] && p.states then
@@ -48,94 +52,63 @@ begin
       exit;
     end if;
     if p.ended <> '{}' then
-      p := hwqueue.collect_due(v_run, p, p_is_short, p_now);
+      for v_step in
+        select e.to_no, d.parent_count, d.is_any, count(*)::int as arrived,
+               (count(*) filter (where not e.holds))::int as unmet,
+               (count(*) filter (where not e.holds and u.state in ('failed', 'cancelled')))::int as failed,
+               (count(*) filter (where not e.holds and u.state = 'skipped'))::int as skipped
+        from unnest(p.ended, p.states) u(step_no, state)
+        -- fences (offset 0): edge by edge and by key, whatever the statistics say
+        cross join lateral (
+          select x.to_no, hwqueue.edge_holds(x.wants, u.state) as holds from hwqueue.workflow_edge x
+          where x.workflow_id = v_run.workflow_id and x.from_no = u.step_no offset 0) e
+        cross join lateral (
+          select x.parent_count, x.is_any from hwqueue.workflow_step x
+          where x.workflow_id = v_run.workflow_id and x.step_no = e.to_no offset 0) d
+        group by e.to_no, d.parent_count, d.is_any order by e.to_no
+      loop
+        if v_step.parent_count > 1 then
+          p := hwqueue.count_parents(v_run, v_step.to_no, v_step.is_any,
+            row(0, v_step.arrived, v_step.unmet, v_step.failed, v_step.skipped), p_is_short, p_now, p);
+        elsif v_step.unmet = 0 then
+          p.released := p.released || v_step.to_no;
+        else
+          p.skipped := p.skipped || v_step.to_no;
+          p.reasons := p.reasons || case when v_step.failed > 0 then 'parent_failed'
+            when v_step.skipped > 0 then 'parent_skipped' else 'parent_completed' end;
+        end if;
+      end loop;
+      p.ended := '{}';
+      p.states := '{}';
     end if;
     exit when p.released = '{}' and p.skipped = '{}';
     if p.skipped <> '{}' then
-      p := hwqueue.skip_steps(v_run.run_id, p, p_now);
+      v_done := array(
+        select s.step_no from hwqueue.step s
+        where s.run_id = v_run.run_id and s.step_no = any (p.skipped) and s.state = 'waiting'
+        order by s.step_no for no key update skip locked);
+      update hwqueue.step s set state = 'skipped', reason = k.reason, ended_at = p_now
+      from unnest(p.skipped, p.reasons) k(step_no, reason)
+      where s.run_id = v_run.run_id and s.step_no = k.step_no and s.step_no = any (v_done);
+      v_left := array(
+        select s.step_no from hwqueue.step s
+        where s.run_id = v_run.run_id and s.step_no = any (p.skipped) and s.state = 'waiting'
+          and s.step_no <> all (v_done));
+      if v_left <> '{}' then
+        perform hwqueue.leave_arrivals(v_run.run_id, v_left, 'skip', array(
+          select k.reason from unnest(p.skipped, p.reasons) k(step_no, reason)
+          join unnest(v_left) with ordinality l(step_no, n) on l.step_no = k.step_no order by l.n), p_now);
+        p.opened := p.opened + cardinality(v_left);
+      end if;
+      p.ended := p.ended || v_done;
+      p.states := p.states || array_fill('skipped'::text, array[cardinality(v_done)]);
+      p.skipped := '{}';
+      p.reasons := '{}';
     end if;
     if p.released <> '{}' then
       p := hwqueue.release_steps(v_run, p, p_now);
     end if;
   end loop;
-  return p;
-end
-$$;
-
--- Adds the children of ended steps that are due to released and skipped, and empties ended. A child with
--- one parent is due at once; of others each parent is counted.
--- Locks: tallies, skip locked. Not idempotent.
-create or replace function hwqueue.collect_due(p_run hwqueue.run, p hwqueue.run_progress, p_is_short boolean,
-  p_now timestamptz) returns hwqueue.run_progress
-language plpgsql volatile
-as $$
-declare
-  v_child record;
-begin
-  for v_child in
-    select e.to_no, d.parent_count, d.is_any, count(*)::int as arrived,
-           (count(*) filter (where not e.holds))::int as unmet,
-           (count(*) filter (where not e.holds and u.state in ('failed', 'cancelled')))::int as failed,
-           (count(*) filter (where not e.holds and u.state = 'skipped'))::int as skipped
-    from unnest(p.ended, p.states) u(step_no, state)
-    -- fences (offset 0): edge by edge and by key, whatever the statistics say
-    cross join lateral (
-      select x.to_no, hwqueue.edge_holds(x.wants, u.state) as holds from hwqueue.workflow_edge x
-      where x.workflow_id = p_run.workflow_id and x.from_no = u.step_no offset 0) e
-    cross join lateral (
-      select x.parent_count, x.is_any from hwqueue.workflow_step x
-      where x.workflow_id = p_run.workflow_id and x.step_no = e.to_no offset 0) d
-    group by e.to_no, d.parent_count, d.is_any order by e.to_no
-  loop
-    if v_child.parent_count > 1 then
-      p := hwqueue.count_parents(p_run, v_child.to_no, v_child.is_any,
-        row(0, v_child.arrived, v_child.unmet, v_child.failed, v_child.skipped), p_is_short, p_now, p);
-    elsif v_child.unmet = 0 then
-      p.released := p.released || v_child.to_no;
-    else
-      p.skipped := p.skipped || v_child.to_no;
-      p.reasons := p.reasons || case when v_child.failed > 0 then 'parent_failed'
-        when v_child.skipped > 0 then 'parent_skipped' else 'parent_completed' end;
-    end if;
-  end loop;
-  p.ended := '{}';
-  p.states := '{}';
-  return p;
-end
-$$;
-
--- Skips the steps of p.skipped that still wait, and adds them to p.ended: what comes after them is due next.
--- What another session holds is left as arrivals, which count as opened.
--- Locks: the steps, skip locked. Not idempotent.
-create or replace function hwqueue.skip_steps(p_run uuid, p hwqueue.run_progress, p_now timestamptz)
-returns hwqueue.run_progress
-language plpgsql volatile
-as $$
-declare
-  v_done int[];
-  v_left int[];
-begin
-  v_done := array(
-    select s.step_no from hwqueue.step s
-    where s.run_id = p_run and s.step_no = any (p.skipped) and s.state = 'waiting'
-    order by s.step_no for no key update skip locked);
-  update hwqueue.step s set state = 'skipped', reason = k.reason, ended_at = p_now
-  from unnest(p.skipped, p.reasons) k(step_no, reason)
-  where s.run_id = p_run and s.step_no = k.step_no and s.step_no = any (v_done);
-  v_left := array(
-    select s.step_no from hwqueue.step s
-    where s.run_id = p_run and s.step_no = any (p.skipped) and s.state = 'waiting'
-      and s.step_no <> all (v_done));
-  if v_left <> '{}' then
-    perform hwqueue.leave_arrivals(p_run, v_left, 'skip', array(
-      select k.reason from unnest(p.skipped, p.reasons) k(step_no, reason)
-      join unnest(v_left) with ordinality l(step_no, n) on l.step_no = k.step_no order by l.n), p_now);
-    p.opened := p.opened + cardinality(v_left);
-  end if;
-  p.ended := p.ended || v_done;
-  p.states := p.states || array_fill('skipped'::text, array[cardinality(v_done)]);
-  p.skipped := '{}';
-  p.reasons := '{}';
   return p;
 end
 $$;

@@ -20,6 +20,8 @@ $$;
 -- the run is paused. Steps whose condition does not hold are skipped, steps that cannot be bound fail: both
 -- are in p.ended then. What another session holds, and what is more than p.most or than a transaction binds,
 -- is left as arrivals. opened counts what is released, held or left.
+-- Of a retry it locks the outcomes of the leases that the steps had: they stay until these leases are put
+-- back, because a step may yet be skipped, or fail. Leases of steps that have added items stay as they are.
 -- Locks: the steps, skip locked; new rows; of a retry the outcomes of the leases, skip locked. Not
 -- idempotent. Wakes: waiting workers.
 create or replace function hwqueue.release_steps(p_run hwqueue.run, p hwqueue.run_progress,
@@ -30,6 +32,8 @@ declare
   v_holds boolean := p_run.state = 'paused' and not p_run.is_finishing;
   v_priority jsonb := jsonb_strip_nulls(jsonb_build_object('priority', p_run.priority));
   v_due int[] := p.released[1 : p.most];
+  v_steps hwqueue.step[];
+  v_known uuid[];
   v_revived uuid[] := '{}';
   v_with_items int[] := '{}';
   v_done int[] := '{}';
@@ -40,8 +44,20 @@ declare
   v_requests hwqueue.spawn_request[] := '{}';
 begin
   if p_run.attempt > 1 and not v_holds then  -- held ones keep their outcomes until they are released
-    select t.free, t.revived, t.with_items into v_due, v_revived, v_with_items
-    from hwqueue.take_ended_leases(p_run.run_id, v_due) t;
+    v_steps := array(
+      select s from hwqueue.step s
+      where s.run_id = p_run.run_id and s.step_no = any (v_due) and s.state in ('waiting', 'held')
+      order by s.step_no for no key update skip locked);
+    v_with_items := array(
+      select s.step_no from unnest(v_steps) s where s.lease_id is not null and exists (
+        select from hwqueue.map m where m.run_id = p_run.run_id and m.step_no = s.step_no));
+    v_known := array(
+      select l.lease_id from hwqueue.lease l
+      where l.lease_id = any (array(select s.lease_id from unnest(v_steps) s)) and l.item_no is null);
+    v_revived := hwqueue.hold_outcomes(v_known);
+    -- but for those whose outcome another session holds
+    v_known := array(select l from unnest(v_known) l except select l from unnest(v_revived) l);
+    v_due := array(select s.step_no from unnest(v_steps) s where (s.lease_id = any (v_known)) is not true);
   end if;
   for v_item in  -- one statement takes the steps and reads all that their leases need
     update hwqueue.step s
@@ -158,37 +174,5 @@ begin
     bad := jsonb_build_object('reason', 'params_too_large', 'limit', p_most);
     params := null;
   end if;
-end
-$$;
-
--- Locks the outcomes of leases that steps had in an earlier attempt of their run, which are claimed again
--- under the same ids. They stay until these leases are put back: a step may yet be skipped, or fail.
--- free: those of the steps that may be released; revived: the leases that some of them have already;
--- with_items: those that have added items, whose leases stay as they are. A step that another session holds,
--- or whose outcome it holds, is in none of them.
--- Locks: the steps and outcomes, skip locked. Idempotent.
-create or replace function hwqueue.take_ended_leases(p_run uuid, p_steps int[],
-  out free int[], out revived uuid[], out with_items int[])
-language plpgsql volatile
-as $$
-declare
-  v_steps hwqueue.step[];
-  v_known uuid[];
-  v_held uuid[];  -- by other sessions
-begin
-  v_steps := array(
-    select s from hwqueue.step s
-    where s.run_id = p_run and s.step_no = any (p_steps) and s.state in ('waiting', 'held')
-    order by s.step_no for no key update skip locked);
-  v_known := array(
-    select l.lease_id from hwqueue.lease l
-    where l.lease_id = any (array(select s.lease_id from unnest(v_steps) s)) and l.item_no is null);
-  with_items := array(
-    select s.step_no from unnest(v_steps) s where s.lease_id is not null and exists (
-      select from hwqueue.map m
-      where m.run_id = p_run and m.step_no = s.step_no));
-  revived := hwqueue.hold_outcomes(v_known);
-  v_held := array(select l from unnest(v_known) l except select l from unnest(revived) l);
-  free := array(select s.step_no from unnest(v_steps) s where (s.lease_id = any (v_held)) is not true);
 end
 $$;

@@ -77,50 +77,11 @@ begin
 end
 $$;
 
--- Refuses to requeue or change the lease of a step, which its run alone may do.
--- Raises: QHF05.
-create or replace function hwqueue.refuse_step_lease(p_lease hwqueue.lease, p_what text) returns void
-language plpgsql volatile
-as $$
-begin
-  if p_lease.run_id is not null then
-    perform hwqueue.refuse('QHF05', format('lease %s is a step of run %s: it cannot be %s by itself',
-        p_lease.lease_id, p_lease.run_id, p_what),
-      jsonb_build_object('lease_id', p_lease.lease_id, 'run_id', p_lease.run_id),
-      format('retry what failed: select hwqueue.retry_workflow_run(p_run => ''%s'')', p_lease.run_id));
-  end if;
-end
-$$;
-
 -- Returns those of some changes that decide where a lease runs, or make its class.
 create or replace function hwqueue.class_changes(p_changes jsonb) returns text[]
 language sql immutable parallel safe
 as $$
   select array(select k from unnest(array['placement', 'wire', 'labels', 'queue']) k where p_changes ? k)
-$$;
-
--- Refuses changes that decide where the lease of a step runs: its run shows what it asked, and releases
--- steps near it and retries by that. Priority, available_at and deadline are the lease's own.
--- Raises: QHF05.
-create or replace function hwqueue.refuse_step_change(p_lease hwqueue.lease, p_changes jsonb) returns void
-language plpgsql volatile
-as $$
-declare
-  v_fields text[] := hwqueue.class_changes(p_changes);
-begin
-  if p_lease.run_id is not null and v_fields <> '{}' then
-    perform hwqueue.refuse('QHF05', format('lease %s is step %s of run %s, which decides about its %s',
-        p_lease.lease_id, p_lease.headers -> 'step', p_lease.run_id, array_to_string(v_fields, ', ')),
-      jsonb_build_object('field', 'changes.' || v_fields[1], 'lease_id', p_lease.lease_id,
-        'run_id', p_lease.run_id, 'step', p_lease.headers -> 'step'),
-      format('cancel the run (select hwqueue.cancel_workflow_run(p_run => ''%s'')) and submit another one, '
-        'with %s; priority, available_at and deadline may be changed here',
-        coalesce(p_lease.headers ->> 'root_run_id', p_lease.run_id::text),
-        case when 'queue' = any (v_fields) then 'a definition that names the other queue'
-          when 'labels' = any (v_fields) then 'options.steps.NAME.options.labels'
-          else 'options.steps.NAME.placement' end));
-  end if;
-end
 $$;
 
 -- Reads the options of a retry, and returns the steps that it runs again.

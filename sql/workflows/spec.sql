@@ -85,8 +85,8 @@ $$;
 
 -- Returns one step in normal form, without what is absent or the default: {"name", "kind", "after": {step:
 -- completed|failed|ended}, "join", "run_if", "on_failure", "finally", "reads"} and what its kind needs
--- (workflows/kinds). A binding adds its edge by itself; reads are the steps that bindings and conditions
--- name, and [] where there are only other bindings.
+-- (workflows/kinds). One name alone as "after" is a list of it. A binding adds its edge by itself; reads are
+-- the steps that bindings and conditions name, and [] where there are only other bindings.
 -- Raises: QHF02, QHC03, QHC04, QHW01, QHA01, naming the field.
 create or replace function hwqueue.read_step(p_step jsonb, p_field text) returns jsonb
 language plpgsql stable
@@ -97,6 +97,11 @@ declare
   v_found record;
   v_item record;
   v_reads text[];
+  v_given jsonb := case when jsonb_typeof(p_step -> 'after') = 'string'
+    then jsonb_build_array(p_step -> 'after') else p_step -> 'after' end;
+  v_step text;
+  v_steps text[] := '{}';
+  v_wants text[] := '{}';
   v_after jsonb;
 begin
   if jsonb_typeof(p_step) is distinct from 'object' then
@@ -132,7 +137,33 @@ begin
       v_reads := v_reads || hwqueue.json_text(v_item.value -> 'step', v_item.field || '.step', 100, 'QHF02');
     end if;
   end loop;
-  v_after := hwqueue.read_after(p_step -> 'after', v_name, p_field || '.after');
+  for v_item in
+    select a.value, format('%s.after[%s]', p_field, a.ordinality - 1) as field
+    from jsonb_array_elements(hwqueue.json_list(v_given, p_field || '.after', 20000, 'a list of steps',
+      'for example ["prepare", {"step": "train", "on": "ended"}]', 'QHF02')) with ordinality a
+  loop
+    if jsonb_typeof(v_item.value) = 'object' then
+      perform hwqueue.check_object(v_item.value, array['step', 'on'], v_item.field, 'QHF02');
+      v_step := hwqueue.json_text(v_item.value -> 'step', v_item.field || '.step', 100, 'QHF02');
+    else
+      v_step := hwqueue.json_text(v_item.value, v_item.field, 100, 'QHF02');
+    end if;
+    if v_step is null then
+      perform hwqueue.refuse('QHF02', format('%s names no step', v_item.field),
+        jsonb_build_object('field', v_item.field, 'step', v_name), 'name each step once');
+    end if;
+    v_steps := v_steps || v_step;
+    v_wants := v_wants || coalesce(case when v_item.value ? 'on' then hwqueue.json_choice(
+      v_item.value -> 'on', v_item.field || '.on', array['completed', 'failed', 'ended'], 'QHF02') end,
+      'completed');
+  end loop;
+  select u.step, format('%s.after[%s]', p_field, (array_agg(u.n order by u.n))[2] - 1) as field into v_item
+  from unnest(v_steps) with ordinality u(step, n) group by u.step having count(*) > 1 limit 1;
+  if found then
+    perform hwqueue.refuse('QHF02', format('%s names step %s again', v_item.field, to_json(v_item.step)),
+      jsonb_build_object('field', v_item.field, 'step', v_name), 'name each step once');
+  end if;
+  v_after := jsonb_object(v_steps, v_wants);  -- at once: an object that grows is copied for each parent
   if not v_read ? 'finally' then
     v_after := coalesce((select jsonb_object_agg(r, 'completed') from unnest(v_reads) r), '{}') || v_after;
   elsif v_after <> '{}' then
@@ -147,54 +178,6 @@ begin
         coalesce(nullif(p_step -> 'run_if', 'null'), '[]')) > 0
       then jsonb_build_object('reads', (select coalesce(jsonb_agg(distinct r), '[]') from unnest(v_reads) r))
       else '{}' end;
-end
-$$;
-
--- Returns what a step comes after, {step: completed|failed|ended}, from a list of names and of {"step",
--- "on"}. One name alone is a list of it.
--- Raises: QHF02.
-create or replace function hwqueue.read_after(p_after jsonb, p_name text, p_field text) returns jsonb
-language plpgsql immutable
-as $$
-declare
-  v_item record;
-  v_step text;
-  v_steps text[] := '{}';
-  v_wants text[] := '{}';
-  v_again record;
-begin
-  if p_after is null then
-    return '{}';
-  end if;
-  for v_item in
-    select a.value, format('%s[%s]', p_field, a.ordinality - 1) as field
-    from jsonb_array_elements(hwqueue.json_list(
-      case when jsonb_typeof(p_after) = 'string' then jsonb_build_array(p_after) else p_after end, p_field,
-      20000, 'a list of steps', 'for example ["prepare", {"step": "train", "on": "ended"}]', 'QHF02'))
-      with ordinality a
-  loop
-    if jsonb_typeof(v_item.value) = 'object' then
-      perform hwqueue.check_object(v_item.value, array['step', 'on'], v_item.field, 'QHF02');
-      v_step := hwqueue.json_text(v_item.value -> 'step', v_item.field || '.step', 100, 'QHF02');
-    else
-      v_step := hwqueue.json_text(v_item.value, v_item.field, 100, 'QHF02');
-    end if;
-    if v_step is null then
-      perform hwqueue.refuse('QHF02', format('%s names no step', v_item.field),
-        jsonb_build_object('field', v_item.field, 'step', p_name), 'name each step once');
-    end if;
-    v_steps := v_steps || v_step;
-    v_wants := v_wants || coalesce(case when v_item.value ? 'on' then hwqueue.json_choice(
-      v_item.value -> 'on', v_item.field || '.on', array['completed', 'failed', 'ended'], 'QHF02') end,
-      'completed');
-  end loop;
-  select u.step, format('%s[%s]', p_field, (array_agg(u.n order by u.n))[2] - 1) as field into v_again
-  from unnest(v_steps) with ordinality u(step, n) group by u.step having count(*) > 1 limit 1;
-  if found then
-    perform hwqueue.refuse('QHF02', format('%s names step %s again', v_again.field, to_json(v_again.step)),
-      jsonb_build_object('field', v_again.field, 'step', p_name), 'name each step once');
-  end if;
-  return jsonb_object(v_steps, v_wants);  -- at once: an object that grows is copied for each parent
 end
 $$;
 

@@ -4,8 +4,8 @@
 -- workflows/release calls this module for tasks, workflows/items for the items of maps. Example: "train" had
 -- failed. A retry deletes the outcome of its lease and puts the lease back: the same id, attempts from 0.
 --
--- Invariant: a lease is revived in the transaction that deletes its outcome, and an outcome is deleted only
--- for a lease that is revived. A lease without either would never run again.
+-- Invariant: an outcome is deleted only for a lease that is put back, or ends again, in the same transaction.
+-- A lease without either would never run again.
 
 -- Returns the lease of one step. p_what: its task, and the name of the step. p_options were checked when
 -- they were given. The priority is that of the step, else of the run, else of the task. Where the submission
@@ -67,97 +67,61 @@ as $$
       select o.lease_id from hwqueue.outcome o where o.lease_id = i.lease_id for update skip locked) x)
 $$;
 
--- Deletes the outcomes of leases that have ended, so that they can be claimed again, and returns the ids of
--- those leases. Claims that completed are kept as attempts; those that ended otherwise are there already.
--- A handler that had completed begins from its top: what it has saved (claim/checkpoint) goes.
--- Locks: the outcomes, skip locked; the lease rows; checkpoints. Not idempotent.
-create or replace function hwqueue.take_outcomes(p_leases uuid[]) returns uuid[]
-language plpgsql volatile
-as $$
-declare
-  v_ended hwqueue.outcome[] := array(
-    select x.one
-    from (select l from unnest(p_leases) l order by l) i(lease_id)
-    cross join lateral (  -- by key, whatever the statistics say
-      select o as one from hwqueue.outcome o where o.lease_id = i.lease_id for update skip locked) x);
-  v_one hwqueue.outcome;
-begin
-  -- roll_up may not have counted them yet
-  insert into hwqueue.undone_end (queue_id, state, finished_at, lease_id, xid)
-  select o.queue_id, o.state, o.finished_at, o.lease_id, o.xmin
-  from unnest(v_ended) e
-  cross join lateral (  -- by key
-    select x.*, x.xmin from hwqueue.outcome x where x.lease_id = e.lease_id offset 0) o;
-  insert into hwqueue.attempt (lease_id, claim_token, attempt, node_id, outcome, claimed_at,
-    ended_at, assignment)
-  select e.lease_id, e.claim_token, e.attempt, e.node_id, 'completed', e.claimed_at, e.finished_at,
-         e.assignment from unnest(v_ended) e where e.state = 'completed';
-  delete from hwqueue.checkpoint c
-  where c.lease_id = any (array(select e.lease_id from unnest(v_ended) e where e.state = 'completed'));
-  foreach v_one in array v_ended loop  -- by key, however many leases there are
-    delete from hwqueue.outcome o where o.lease_id = v_one.lease_id;
-    update hwqueue.lease l
-    set claim_token = v_one.claim_token, node_id = v_one.node_id, claimed_at = v_one.claimed_at
-    where l.lease_id = v_one.lease_id;
-  end loop;
-  return array(select e.lease_id from unnest(v_ended) e);
-end
-$$;
-
--- Puts leases back whose outcomes are deleted, with the params that their requests have and attempts from 0.
--- A handler goes on behind what it has saved, unless its params are others now.
--- Locks: the lease rows; as put_back; checkpoints. Not idempotent. Wakes: waiting workers.
-create or replace function hwqueue.revive_leases(p_requests hwqueue.spawn_request[], p_now timestamptz)
-returns void
-language plpgsql volatile
-as $$
-declare
-  v_item record;
-begin
-  for v_item in
-    select r as request, l.claim_token, l.params <> r.params as is_other
-    from unnest(p_requests) r
-    cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
-      select y.claim_token, y.params from hwqueue.lease y
-      where y.lease_id = r.lease_id offset 0) l
-    order by r.lease_id
-  loop
-    if v_item.is_other then
-      delete from hwqueue.checkpoint c
-      where c.lease_id = (v_item.request).lease_id;
-    end if;
-    update hwqueue.lease l
-    set task_name = (v_item.request).task_name, params = (v_item.request).params,
-      headers = (v_item.request).headers, deadline = null,
-      class_id = (v_item.request).class_id,  -- of a step near another one, where that ran this time
-      near_node = null
-    where l.lease_id = (v_item.request).lease_id;
-    perform hwqueue.put_back((v_item.request).lease_id, 0,
-      hwqueue.claims_until(v_item.claim_token), (v_item.request).available_at, p_now);
-  end loop;
-end
-$$;
-
 -- Writes the leases of steps, or of items, of one queue: new ones, and of a retry those that are there
--- (p_known), but for p_bad: these end again, and how they did before says nothing of now. Returns how many
--- were asked for.
--- Locks: new rows; the outcomes of the others, skip locked. Not idempotent. Wakes: waiting workers.
+-- (p_known): with their outcomes deleted, the params that their requests have, and attempts from 0. Claims
+-- that completed are kept as attempts; those that ended otherwise are there already. A handler goes on behind
+-- what it has saved, unless it had completed, or its params are others now. Leases of p_bad are not put back:
+-- they end again, and how they did before says nothing of now. Returns how many leases were asked for.
+-- Locks: new rows; the outcomes of the others, skip locked; the lease rows; checkpoints. Not idempotent.
+-- Wakes: waiting workers.
 create or replace function hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_queue hwqueue.queue,
   p_known uuid[], p_bad uuid[], p_now timestamptz) returns int
 language plpgsql volatile
 as $$
 declare
   v_fresh hwqueue.spawn_request[] := p_requests;
-  v_ended uuid[];
+  v_found record;
+  v_one hwqueue.spawn_request;
+  v_end hwqueue.outcome;
 begin
   if p_known <> '{}' then
     v_fresh := array(
       select r from unnest(p_requests) r where r.lease_id <> all (p_known) order by r.ordinal, r.item_no);
-    v_ended := hwqueue.take_outcomes(array(
-      select r.lease_id from unnest(p_requests) r where r.lease_id = any (p_known)));
-    perform hwqueue.revive_leases(array(
-      select r from unnest(p_requests) r
-      where r.lease_id = any (v_ended) and r.lease_id <> all (p_bad)), p_now);
+    for v_found in
+      select k.one, o.ended, o.xid
+      from (select r as one from unnest(p_requests) r where r.lease_id = any (p_known) order by r.lease_id) k
+      cross join lateral (  -- by key, whatever the statistics say
+        select x as ended, x.xmin as xid from hwqueue.outcome x
+        where x.lease_id = (k.one).lease_id for update skip locked) o
+    loop
+      v_one := v_found.one;
+      v_end := v_found.ended;
+      -- roll_up may not have counted it yet
+      insert into hwqueue.undone_end (queue_id, state, finished_at, lease_id, xid)
+      values (v_end.queue_id, v_end.state, v_end.finished_at, v_end.lease_id, v_found.xid);
+      if v_end.state = 'completed' then
+        insert into hwqueue.attempt (lease_id, claim_token, attempt, node_id, outcome, claimed_at,
+          ended_at, assignment)
+        values (v_end.lease_id, v_end.claim_token, v_end.attempt, v_end.node_id, 'completed',
+          v_end.claimed_at, v_end.finished_at, v_end.assignment);
+      end if;
+      delete from hwqueue.outcome o where o.lease_id = v_end.lease_id;
+      delete from hwqueue.checkpoint c
+      where c.lease_id = v_end.lease_id and (v_end.state = 'completed'
+        or v_end.lease_id <> all (p_bad) and v_one.params <> (
+          select l.params from hwqueue.lease l where l.lease_id = v_end.lease_id));
+      update hwqueue.lease l
+      set claim_token = v_end.claim_token, node_id = v_end.node_id, claimed_at = v_end.claimed_at
+      where l.lease_id = v_end.lease_id;
+      continue when v_end.lease_id = any (p_bad);
+      update hwqueue.lease l
+      set task_name = v_one.task_name, params = v_one.params, headers = v_one.headers, deadline = null,
+        class_id = v_one.class_id,  -- of a step near another one, where that ran this time
+        near_node = null
+      where l.lease_id = v_end.lease_id;
+      perform hwqueue.put_back(v_end.lease_id, 0, hwqueue.claims_until(v_end.claim_token), v_one.available_at,
+        p_now);
+    end loop;
   end if;
   if v_fresh <> '{}' then
     perform hwqueue.insert_spawns(v_fresh, p_queue, p_now);

@@ -46,7 +46,10 @@ $$;
 
 -- Ends or stops up to p_limit steps of a run that stops, and p_limit items of its maps: leases that wait are
 -- cancelled, claims are asked to stop, what is held or sleeps ends. Returns how many open steps it has ended.
--- Locks: steps, entries and claims, skip locked. Idempotent.
+-- In each map it goes on where the last call ended (stopped_below). Items that another session holds are
+-- passed, and the mark is negative from then on: behind the last item it begins again at the first. Those
+-- that end are left as an arrival for the tally of their map.
+-- Locks: steps, maps, entries and claims, skip locked. Idempotent.
 create or replace function hwqueue.stop_run(p_run hwqueue.run, p_limit int) returns int
 language plpgsql volatile
 as $$
@@ -56,9 +59,36 @@ declare
   v_count int;
   v_closed int := hwqueue.drop_idle(p_run, p_limit);
   v_maps int[] := hwqueue.maps_to_stop(p_run.run_id, 10);
+  v_map int;
+  v_from int;
+  v_next int;
 begin
-  perform hwqueue.stop_items(p_run.run_id, m.step_no, p_limit / cardinality(v_maps))
-  from unnest(v_maps) m(step_no);
+  foreach v_map in array v_maps loop
+    select m.stopped_below into v_from from hwqueue.map m
+    where m.run_id = p_run.run_id and m.step_no = v_map for no key update skip locked;
+    continue when not found;
+    select array_agg(i.lease_id order by i.item_no), max(i.item_no) + 1 into v_leases, v_next
+    from (
+      select l.lease_id, l.item_no from hwqueue.lease l
+      where l.run_id = p_run.run_id and l.step_no = v_map and l.item_no >= abs(v_from)
+      order by l.run_id, l.step_no, l.item_no limit p_limit / cardinality(v_maps)) i;
+    if v_leases is null then
+      update hwqueue.map m set stopped_below = 0
+      where m.run_id = p_run.run_id and m.step_no = v_map and m.stopped_below < 0;
+      continue;
+    end if;
+    v_ended := hwqueue.stop_leases(v_leases);
+    if v_ended <> '{}' then
+      perform hwqueue.items_ended(v_ended, 'cancelled', false);
+    end if;
+    update hwqueue.map m
+    set stopped_below = case when v_from < 0 or exists (
+        select from unnest(v_leases) i(lease_id)
+        where not exists (select from hwqueue.outcome o where o.lease_id = i.lease_id offset 0)
+          and not exists (select from hwqueue.claim c where c.lease_id = i.lease_id
+            and c.stop_reason = 'cancelled' offset 0)) then -v_next else v_next end
+    where m.run_id = p_run.run_id and m.step_no = v_map;
+  end loop;
   v_leases := hwqueue.leases_to_stop(p_run, p_limit);
   if v_leases = '{}' then
     return v_closed;
@@ -106,49 +136,6 @@ as $$
     join hwqueue.tally t on t.run_id = p_run and t.step_no = m.step_no and t.part > 0
     where m.run_id = p_run and s.state = 'running' and m.stopped_below < t.need
     order by m.stopped_below < 0, random() limit p_most)
-$$;
-
--- Ends or stops the next items of a map whose run stops: it looks at p_limit, from where the last call ended.
--- Those that end are left as an arrival for its tally. Items that another session holds are passed, and the
--- mark is negative from then on: behind the last item it begins again at the first.
--- Locks: the map, entries and claims, skip locked. Idempotent.
-create or replace function hwqueue.stop_items(p_run uuid, p_step int, p_limit int)
-returns void
-language plpgsql volatile
-as $$
-declare
-  v_from int;
-  v_leases uuid[];
-  v_next int;
-  v_ended uuid[];
-begin
-  select m.stopped_below into v_from from hwqueue.map m
-  where m.run_id = p_run and m.step_no = p_step for no key update skip locked;
-  if not found then
-    return;
-  end if;
-  select array_agg(i.lease_id order by i.item_no), max(i.item_no) + 1 into v_leases, v_next
-  from (
-    select l.lease_id, l.item_no from hwqueue.lease l
-    where l.run_id = p_run and l.step_no = p_step and l.item_no >= abs(v_from)
-    order by l.run_id, l.step_no, l.item_no limit p_limit) i;
-  if v_leases is null then
-    update hwqueue.map m set stopped_below = 0
-    where m.run_id = p_run and m.step_no = p_step and m.stopped_below < 0;
-    return;
-  end if;
-  v_ended := hwqueue.stop_leases(v_leases);
-  if v_ended <> '{}' then
-    perform hwqueue.items_ended(v_ended, 'cancelled', false);
-  end if;
-  update hwqueue.map m
-  set stopped_below = case when v_from < 0 or exists (
-      select from unnest(v_leases) i(lease_id)
-      where not exists (select from hwqueue.outcome o where o.lease_id = i.lease_id offset 0)
-        and not exists (select from hwqueue.claim c where c.lease_id = i.lease_id
-          and c.stop_reason = 'cancelled' offset 0)) then -v_next else v_next end
-  where m.run_id = p_run and m.step_no = p_step;
-end
 $$;
 
 -- The steps of a run that wait for nobody's work: held ones, those that sleep, and nested runs that are to be

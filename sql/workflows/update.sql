@@ -1,7 +1,7 @@
 -- Updates of runs: another placement for steps that were not released.
 --
--- update_steps calls update_waiting with the run's row locked, preview_update calls planned_updates. Example:
--- a run is pinned to version 1.9 of the code, and the last node that ran it is gone. An update with
+-- update_steps (api/runs) calls this module with the run's row locked, preview_update calls planned_updates.
+-- Example: a run is pinned to version 1.9 of the code, and the last node that ran it is gone. An update with
 -- {"app_version": "2.0"} lets the steps that wait ask for that version instead.
 --
 -- An update is the innermost level of a step's placement (workflows/levels): {"level", "affinity",
@@ -135,8 +135,8 @@ $$;
 
 -- Locks those of some steps (null: of all) that an update may change, and returns them.
 -- Who ends a step waits for its row, and may have released others that are missing here. So this waits for
--- one step at a time, and meanwhile holds none that was released: they would wait for each other. Nor does
--- it hold one afterwards: who runs it must not wait for a caller that stays open.
+-- one step at a time, and meanwhile holds none: they would wait for each other. Nor does it hold one
+-- afterwards that was released: who runs it must not wait for a caller that stays open.
 -- Of a map that has begun a step is missed with its items: who holds these ends it.
 -- Locks: the tallies of items, then the steps, all skip locked; hold_steps. Raises: QHL09, and as
 -- updatable_steps.
@@ -149,118 +149,45 @@ declare
   v_missed int[];
   v_map int;
   v_held int[];
-  v_left int[];
 begin
-  loop  -- each round has fewer steps than the one before
+  loop
     v_due := hwqueue.updatable_steps(p_run, v_due, p_named);
     begin
+      v_missed := '{}';
+      for v_map in
+        select distinct t.step_no from hwqueue.tally t
+        where t.run_id = p_run.run_id and t.step_no = any (v_due) and t.part > 0
+        order by 1
       loop
-        v_missed := '{}';
-        for v_map in
-          select distinct t.step_no from hwqueue.tally t
-          where t.run_id = p_run.run_id and t.step_no = any (v_due) and t.part > 0
-          order by 1
-        loop
-          if hwqueue.hold_items(p_run.run_id, v_map, false) is null then
-            v_missed := v_missed || v_map;
-          end if;
-        end loop;
-        v_held := array(
-          select s.step_no from hwqueue.step s where s.run_id = p_run.run_id and s.step_no = any (v_due)
-            and s.step_no <> all (v_missed)
-          for no key update skip locked);
-        v_missed := array(
-          select d.step_no from unnest(v_due) d(step_no) where d.step_no <> all (v_held) order by 1);
-        -- a statement after the locks: what was released meanwhile is not among them any more
-        v_left := hwqueue.updatable_steps(p_run, v_due, null);
-        if exists (
-          select from unnest(v_due) d(step_no)
-          where d.step_no <> all (v_left) and d.step_no <> all (v_missed)) then
-          perform hwqueue.abort_subtransaction();
-        elsif v_missed = '{}' then
-          return v_due;
+        if hwqueue.hold_items(p_run.run_id, v_map, false) is null then
+          v_missed := v_missed || v_map;
         end if;
-        begin
-          perform hwqueue.hold_steps(p_run.run_id, v_missed[1:1], null);
-          perform hwqueue.abort_subtransaction();
-        exception when sqlstate 'HWX01' then  -- its lock is gone, the others stay
-        end;
-        v_due := hwqueue.updatable_steps(p_run, v_due, p_named);
       end loop;
+      v_held := array(
+        select s.step_no from hwqueue.step s
+        where s.run_id = p_run.run_id and s.step_no = any (v_due) and s.step_no <> all (v_missed)
+        for no key update skip locked);
+      v_missed := array(
+        select d.step_no from unnest(v_due) d(step_no) where d.step_no <> all (v_held) order by 1);
+      -- a statement after the locks: what was released meanwhile is not among them any more
+      if v_missed = '{}' and hwqueue.updatable_steps(p_run, v_due, null) = v_due then
+        return v_due;
+      end if;
+      perform hwqueue.abort_subtransaction();
     exception when sqlstate 'HWX01' then  -- all locks are gone
+    end;
+    begin
+      perform hwqueue.hold_steps(p_run.run_id, v_missed[1:1], null);
+      perform hwqueue.abort_subtransaction();
+    exception when sqlstate 'HWX01' then  -- its lock is gone, too
     end;
   end loop;
 end
 $$;
 
--- Changes what the steps ask that were not released, or those of p_named. due: these; changed: those of them
--- that ask something else than before.
--- Locks: the caller holds the run; as hold_updatable; new classes. Raises: QHL09, and as updatable_steps and
--- step_class. Idempotent.
-create or replace function hwqueue.update_waiting(p_run hwqueue.run, p_update jsonb, p_named int[],
-  out due int[], out changed int[])
-language plpgsql volatile
-as $$
-declare
-  v_workflow hwqueue.workflow := (select w from hwqueue.workflow w where w.workflow_id = p_run.workflow_id);
-  v_steps jsonb[] := array(select jsonb_array_elements(v_workflow.steps));
-  v_group record;
-  v_found record;
-  v_class bigint;
-  v_map int;
-  v_near record;
-  v_bad jsonb;
-begin
-  due := hwqueue.hold_updatable(p_run, p_named);
-  for v_map in  -- those began while this waited for them whose items it does not hold
-    select m.step_no from hwqueue.map m
-    where m.run_id = p_run.run_id and m.step_no = any (due) order by m.step_no
-  loop
-    if hwqueue.hold_items(p_run.run_id, v_map, false) is null and exists (
-      select from hwqueue.tally t
-      where t.run_id = p_run.run_id and t.step_no = v_map and t.part > 0) then
-      perform hwqueue.refuse_held(p_run.run_id, null);
-    end if;
-  end loop;
-  changed := '{}';
-  for v_group in select g.* from hwqueue.update_groups(p_run, due, p_update) g loop
-    v_found := hwqueue.step_class(v_workflow.settings, p_run, v_steps[v_group.steps[1]],
-      v_group.content, false);
-    v_class := (v_found.class).class_id;
-    continue when (v_class, v_group.own) is not distinct from (v_group.class_id, v_group.former);
-    changed := changed || v_group.steps;
-    update hwqueue.step s set class_id = v_class, own = v_group.own
-    where s.run_id = p_run.run_id and s.step_no = any (v_group.steps);
-    -- the items that maps have left are near the steps again that they were near, after their class was
-    -- changed; a step that waits is near others when it is released
-    for v_near in
-      select d.step_no, d.name, d.near
-      from hwqueue.step s
-      join hwqueue.workflow_step d on d.workflow_id = p_run.workflow_id and d.step_no = s.step_no
-      where s.run_id = p_run.run_id and s.step_no = any (v_group.steps)
-        and s.state = 'running' and d.near is not null and not d.near ? 'match'
-      order by s.step_no
-    loop
-      v_bad := (hwqueue.near_class(p_run, v_near.step_no, v_near.near, hwqueue.clock())).bad;
-      if v_bad is not null then
-        perform hwqueue.refuse('QHC04', format('the items of step %s are near other steps, which the update '
-            'does not allow: %s', to_json(v_near.name), coalesce(v_bad ->> 'message', v_bad ->> 'reason')),
-          jsonb_build_object('step', v_near.name, 'field', 'changes', 'level', '["near", "update"]'::jsonb,
-            'left', v_bad -> 'places'),
-          'ask for something that the place has, or leave the step out');
-      end if;
-    end loop;
-    insert into hwqueue.run_class (class_id, run_id)
-    select distinct s.class_id, p_run.run_id from hwqueue.step s
-    where s.run_id = p_run.run_id and s.step_no = any (v_group.steps) and s.class_id is not null
-    on conflict do nothing;
-  end loop;
-end
-$$;
-
 -- Returns what an update would make of steps. Those of equal content have equal classes; class: null of
--- nested runs; run: as these would have it above themselves. changed: as in update_waiting.
--- Raises: as update_waiting, but QHL09.
+-- nested runs; run: as these would have it above themselves. changed: they ask something else than before.
+-- Raises: as updatable_steps and step_class.
 create or replace function hwqueue.planned_updates(p_run hwqueue.run, p_update jsonb, p_named int[])
 returns table (step_no int, changed boolean, class hwqueue.placement_class, came_from jsonb,
   run hwqueue.run)
