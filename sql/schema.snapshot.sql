@@ -1174,7 +1174,8 @@ CREATE TABLE hwqueue.step (
     due_at timestamp with time zone,
     nested_run_id uuid,
     nested_mode text,
-    traceparent text
+    traceparent text,
+    began_at timestamp with time zone
 )
 WITH (fillfactor='80', autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05');
 
@@ -1197,6 +1198,8 @@ COMMENT ON COLUMN hwqueue.step.nested_run_id IS 'the run that this step is, of k
 COMMENT ON COLUMN hwqueue.step.nested_mode IS 'how that run is to be retried before it counts for this step, failed or all; null: not';
 
 COMMENT ON COLUMN hwqueue.step.traceparent IS 'W3C trace context of the attempt that ended it, if its worker has a tracer provider';
+
+COMMENT ON COLUMN hwqueue.step.began_at IS 'when it was released last';
 
 CREATE TABLE hwqueue.workflow_step (
     workflow_id bigint NOT NULL,

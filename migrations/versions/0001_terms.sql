@@ -1342,6 +1342,7 @@ create table hwqueue.step (
   nested_run_id uuid,
   nested_mode text,
   traceparent text,
+  began_at timestamptz,
   primary key (run_id, step_no)
 ) with (fillfactor = 80, autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_scale_factor = 0.05);
 create index step_due on hwqueue.step (due_at) where due_at is not null;
@@ -1361,6 +1362,7 @@ comment on column hwqueue.step.nested_mode is
   'how that run is to be retried before it counts for this step, failed or all; null: not';
 comment on column hwqueue.step.traceparent is
   'W3C trace context of the attempt that ended it, if its worker has a tracer provider';
+comment on column hwqueue.step.began_at is 'when it was released last';
 
 -- A count: the parents of a step that have ended (step_no above 0, for steps with two parents or more), or
 -- the open work of a run (step_no 0): need counts steps released, arrived those that have ended.

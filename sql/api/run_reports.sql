@@ -46,38 +46,11 @@ declare
     cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
       select hwqueue.class_words(c) as words from hwqueue.placement_class c
       where c.class_id = u.class_id offset 0) w);
-  -- when the steps began that are no tasks: when their parents let them, since nothing is written for it. One
-  -- that was held, or has run again without its parents, began later; a finally step when all others ended
-  v_begun jsonb := (
-    select coalesce(jsonb_object_agg(d.step_no, case
-      when d.runs_at_end is not null then (
-        select max(x.ended_at) from hwqueue.step x
-        join hwqueue.workflow_step y on y.workflow_id = v_run.workflow_id
-          and y.step_no = x.step_no and y.runs_at_end is null where x.run_id = p_run)
-      when p.parents = 0 then v_run.submitted_at
-      when d.is_any then p.first_at
-      -- else an operator has ended it before its turn
-      when not p.are_open and p.last_at <= coalesce(s.ended_at, p.last_at) then p.last_at end), '{}')
-    from hwqueue.workflow_step d
-    -- fences (offset 0): by key, also before the tables are analyzed
-    cross join lateral (
-      select x.state, x.reason, x.ended_at from hwqueue.step x
-      where x.run_id = p_run and x.step_no = d.step_no offset 0) s
-    cross join lateral (
-      select count(*) as parents, max(f.ended_at) as last_at, bool_or(f.ended_at is null) as are_open,
-        min(f.ended_at) filter (where hwqueue.edge_holds(e.wants, f.state)) as first_at
-      from hwqueue.workflow_edge e
-      cross join lateral (
-        select x.state, x.ended_at from hwqueue.step x
-        where x.run_id = p_run and x.step_no = e.from_no offset 0) f
-      where e.workflow_id = v_run.workflow_id and e.to_no = d.step_no) p
-    where d.workflow_id = v_run.workflow_id and d.kind <> 'task'
-      and (s.state in ('running', 'completed', 'failed', 'cancelled')
-        or s.state = 'skipped' and s.reason = 'timeout'));
 begin
   return query
     select d.step_no, d.name, s.class_id, v_words ->> s.class_id::text,
-      coalesce(l.created_at, (v_begun ->> d.step_no::text)::timestamptz), nullif(l.available_at, 'infinity'),
+      coalesce(l.created_at, case when d.kind <> 'task' and (s.state not in ('waiting', 'held', 'skipped')
+        or s.reason = 'timeout') then s.began_at end), nullif(l.available_at, 'infinity'),
       coalesce(k.claimed_at, o.claimed_at), coalesce(o.finished_at, s.ended_at),
       coalesce((
         select jsonb_agg(jsonb_build_object('attempt', a.attempt, 'claim_token', a.claim_token, 'node_id',
@@ -87,7 +60,7 @@ begin
               order by x.claim_token desc limit 20) a), '[]')
     from hwqueue.workflow_step d
     cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
-      select x.class_id, x.lease_id, x.ended_at from hwqueue.step x
+      select x.class_id, x.lease_id, x.state, x.reason, x.began_at, x.ended_at from hwqueue.step x
       where x.run_id = p_run and x.step_no = d.step_no offset 0) s
     left join hwqueue.lease l on l.lease_id = s.lease_id
     left join hwqueue.claim k on k.lease_id = l.lease_id

@@ -61,7 +61,8 @@ begin
   end if;
   for v_item in  -- one statement takes the steps and reads all that their leases need
     update hwqueue.step s
-    set state = case when v_holds then 'held' else 'running' end, reason = null, error = null, ended_at = null
+    set state = case when v_holds then 'held' else 'running' end, reason = null, error = null,
+      began_at = case when not v_holds then p_now end, ended_at = null
     from (
       select x.ctid as row_ctid, x.step_no, x.lease_id, x.class_id, x.queue_id, x.own, d.*,
              (select q from hwqueue.queue q where q.queue_id = x.queue_id and q.dropped_at is null) as queue,

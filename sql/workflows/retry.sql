@@ -204,8 +204,8 @@ begin
   where r.run_id = p_run.run_id returning r.* into v_run;
   delete from hwqueue.arrival a where a.run_id = p_run.run_id;
   update hwqueue.step s
-  set state = 'waiting', reason = null, error = null, result = null, due_at = null, ended_at = null,
-    traceparent = null, nested_mode = case when s.nested_run_id is not null then p_mode end
+  set state = 'waiting', reason = null, error = null, result = null, due_at = null, began_at = null,
+    ended_at = null, traceparent = null, nested_mode = case when s.nested_run_id is not null then p_mode end
   where s.run_id = p_run.run_id and s.step_no = any (p_steps);
   update hwqueue.tally t set need = 0, arrived = 0, failed = 0
   where t.run_id = p_run.run_id and t.step_no = 0 and t.part = 0;
