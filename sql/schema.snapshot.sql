@@ -2245,9 +2245,6 @@ CREATE FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with
 CREATE FUNCTION hwqueue.expire_claims(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone, p_until timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.expire_nodes(p_limit integer, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.explain_class(p_class bigint) RETURNS TABLE(class_id bigint, queue text, words text, headline text, code text, permanent boolean, waits_until timestamp with time zone, as_of timestamp with time zone, funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, pending bigint, nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint, leases jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3005,9 +3002,6 @@ CREATE FUNCTION hwqueue.later_earmarks(p_node uuid, p_tier smallint, p_rank bigi
 CREATE FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval DEFAULT '00:00:10'::interval) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
-
-CREATE FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, OUT goes boolean, OUT reap_cursor hwqueue.reap_cursor, OUT done hwqueue.upkeep_done) RETURNS record
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer DEFAULT 100) RETURNS TABLE(lease_id uuid, name text, saved_at timestamp with time zone, bytes integer, waits_for text, waits_until timestamp with time zone, is_open boolean, is_suspended boolean)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3884,9 +3878,6 @@ CREATE FUNCTION hwqueue.prune(p_limit integer DEFAULT 10000, p_unless_within int
 CREATE FUNCTION hwqueue.prune_classes(p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.prune_counts(p_limit integer) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     SET lock_timeout TO '100ms';
@@ -4441,9 +4432,6 @@ CREATE FUNCTION hwqueue.route_completions(p_webhook hwqueue.webhook, p_limit int
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.route_events(p_webhook hwqueue.webhook, p_limit integer) RETURNS integer
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.route_webhooks(p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
@@ -4729,9 +4717,6 @@ CREATE FUNCTION hwqueue.spread_words(p_spread jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.stamp_changes(p_limit integer, p_from timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.stamp_retired(p_limit integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid, p_failures integer, p_now timestamp with time zone) RETURNS void
@@ -5232,9 +5217,6 @@ CREATE FUNCTION hwqueue.wake_payloads(p_queues text[]) RETURNS TABLE(queue text,
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.watch_class(p_class_id bigint, p_told_at timestamp with time zone, p_unmatched boolean, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) RETURNS bigint
@@ -7880,8 +7862,6 @@ REVOKE ALL ON FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timesta
 
 REVOKE ALL ON FUNCTION hwqueue.expire_claims(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone, p_until timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.expire_nodes(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.explain_class(p_class bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.explain_class(p_class bigint) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.explain_class(p_class bigint) TO hwqueue_admin;
@@ -8303,8 +8283,6 @@ REVOKE ALL ON FUNCTION hwqueue.later_earmarks(p_node uuid, p_tier smallint, p_ra
 REVOKE ALL ON FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval) TO hwqueue_planner;
 GRANT ALL ON FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, OUT goes boolean, OUT reap_cursor hwqueue.reap_cursor, OUT done hwqueue.upkeep_done) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) TO hwqueue_producer;
@@ -8827,8 +8805,6 @@ GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval) T
 
 REVOKE ALL ON FUNCTION hwqueue.prune_classes(p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_counts(p_limit integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.prune_events(p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_gangs(p_limit integer, p_ended uuid[]) FROM PUBLIC;
@@ -9140,8 +9116,6 @@ GRANT ALL ON FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval) TO hw
 
 REVOKE ALL ON FUNCTION hwqueue.route_completions(p_webhook hwqueue.webhook, p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.route_events(p_webhook hwqueue.webhook, p_limit integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.route_webhooks(p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid) FROM PUBLIC;
@@ -9328,8 +9302,6 @@ REVOKE ALL ON FUNCTION hwqueue.spread_score(p_class hwqueue.placement_class, p_f
 REVOKE ALL ON FUNCTION hwqueue.spread_words(p_spread jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stamp_changes(p_limit integer, p_from timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.stamp_retired(p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid, p_failures integer, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9633,8 +9605,6 @@ GRANT ALL ON FUNCTION hwqueue.wake_payloads(p_queues text[]) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.wake_payloads(p_queues text[]) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.watch_class(p_class_id bigint, p_told_at timestamp with time zone, p_unmatched boolean, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) FROM PUBLIC;
 

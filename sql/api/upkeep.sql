@@ -41,7 +41,9 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_now timestamptz;
-  v_lead record;
+  v_cursor hwqueue.reap_cursor;
+  v_held bigint;
+  v_goes boolean;
   v_done hwqueue.upkeep_done;
 begin
   perform set_config('hwqueue.ended', '', true);  -- note_ended fills the list
@@ -50,15 +52,46 @@ begin
   perform hwqueue.check_span(p_unless_within, 'p_unless_within', '0', '1 day', 'from 0 to one day',
     'give a span such as interval ''1 second''');
   v_now := hwqueue.clock();
-  select t.* into v_lead from hwqueue.lead_reap(p_unless_within, v_now) t;
-  v_done := v_lead.done;
-  if v_lead.goes then
+  select m.* into v_cursor from hwqueue.reap_cursor m order by m.version desc limit 1;
+  -- a time in the future: the clock was set back
+  v_goes := v_now >= v_cursor.reaped_at + p_unless_within or v_now < v_cursor.reaped_at;
+  -- who locks the newest cursor leads, and may move it on. A transaction that already has an id does not: its
+  -- id was taken before v_now, so advance_reap_cursor could not rely on it
+  if v_goes and pg_current_xact_id_if_assigned() is null then
+    perform hwqueue.stamp_changes(1000, v_cursor.arrivals_from);
+    select m.version into v_held from hwqueue.reap_cursor m
+    order by m.version desc limit 1 for update skip locked;
+    if v_held is null then  -- unless that session has been at it for very long
+      v_goes := p_unless_within = '0' or v_now > v_cursor.reaped_at + greatest(10 * p_unless_within,
+        interval '1 minute');
+    elsif v_held <> v_cursor.version then  -- another session has just reaped
+      v_goes := p_unless_within = '0';
+      select m.* into v_cursor from hwqueue.reap_cursor m where m.version = v_held;
+    end if;
+  end if;
+  v_done := hwqueue.nothing_done(v_held is not null);
+  if v_goes then
+    perform hwqueue.current_generation();
+    v_done.reap_cursor := v_cursor;
+    -- every five minutes scans start at the very start, in case a clock was set back and an entry lies below
+    -- the cursor; low-water marks are checked then for the same reason
+    v_done.sweeps := v_done.holds and (v_now < v_cursor.reaped_at
+      or v_now not between v_cursor.full_scan_at and v_cursor.full_scan_at + interval '5 minutes');
+    v_done.again := not v_done.holds
+      or v_now not between v_cursor.estimated_at and v_cursor.estimated_at + interval '10 seconds';
+    if v_done.sweeps then
+      v_done.reap_cursor := jsonb_populate_record(v_cursor, '{"claims_from": "-infinity", "deadlines_from":
+        "-infinity", "scheduled_from": "-infinity", "arrivals_from": "-infinity", "steps_from": "-infinity",
+        "gangs_from": "-infinity", "choices_from": "-infinity", "replacements_from": "-infinity",
+        "deliveries_from": "-infinity", "terms_from": "-infinity", "changes_from": 0, "kept_from": 0}'::jsonb
+        || jsonb_build_object('full_scan_at', v_now));
+    end if;
     -- the first only reads: what the others lock is held to the end; those that lock nodes hold up claims
     v_done := hwqueue.run_parts('reap', (case when v_done.holds then
         '{figures,fleets,terms,due,runs,classes,clock,claims,stops,everywhere,choices,gangs,replacements}'
       else '{terms,due,runs,claims,stops}' end)::text[], p_limit, v_done, v_now);
     if v_done.holds then
-      perform hwqueue.advance_reap_cursor(v_lead.reap_cursor, v_done.reap_cursor, v_now);
+      perform hwqueue.advance_reap_cursor(v_cursor, v_done.reap_cursor, v_now);
     end if;
   end if;
   return query select v_done.expired, v_done.promoted, v_done.deadlines, v_done.reaches, v_done.more;
@@ -100,7 +133,28 @@ begin
   select m.pruned_at into v_pruned_at from hwqueue.prune_cursor m;
   -- a time in the future: the clock was set back
   if v_pruned_at > v_now or v_pruned_at <= v_now - p_unless_within then
-    perform hwqueue.stamp_retired(p_limit);  -- before anything is locked or written
+    -- step 2 of 3 (upkeep/prune): what is retired or dropped is stamped with a transaction id later than its
+    -- mark, so it is read in one statement that assigns the id, before anything is locked or written
+    if pg_current_xact_id_if_assigned() is null then
+      with classes as (
+        update hwqueue.placement_class c set retired_before = pg_current_xact_id()
+        where c.class_id = any (array(
+          select o.class_id from hwqueue.placement_class o
+          where o.retired_at is not null and coalesce(hwqueue.valid_next_xid(o.retired_before), '0') = '0'
+          limit p_limit for update skip locked))
+      ), queues as (
+        update hwqueue.queue q set dropped_before = pg_current_xact_id()
+        where q.queue_id = any (array(
+          select o.queue_id from hwqueue.queue o
+          where o.dropped_at is not null and coalesce(hwqueue.valid_next_xid(o.dropped_before), '0') = '0'
+          limit p_limit for update skip locked))
+      )
+      update hwqueue.workflow w set retired_before = pg_current_xact_id()
+      where w.workflow_id = any (array(
+        select o.workflow_id from hwqueue.workflow o
+        where o.retired_at is not null and coalesce(hwqueue.valid_next_xid(o.retired_before), '0') = '0'
+        limit p_limit for update skip locked));
+    end if;
     v_now := hwqueue.clock();
     -- who locks the one row leads; others go on only when that session has been at it for very long
     select m into v_done.prune_cursor from hwqueue.prune_cursor m for update skip locked;

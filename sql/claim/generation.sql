@@ -42,7 +42,7 @@ $$;
 -- something else, so everything that was judged by them is judged again, and sequences may lag behind
 -- the tables. The new generation follows from the row and the server alone, so a session that cannot
 -- lock the row uses it unwritten. What classes, counters and arrivals make long is left to upkeep, which
--- knows an id of another server by being above all of this one (reap_part, prune_counts, stamp_retired,
+-- knows an id of another server by being above all of this one (reap_part, prune_terms, prune,
 -- sweep_arrivals, publish_terms). Locks: the installation's row, skip locked; on another server the rows of
 -- profile, profile_queue, node_state and what is cached of the fleet.
 create or replace function hwqueue.note_server(p_timeline int) returns bigint
@@ -188,7 +188,7 @@ begin
 end
 $$;
 
--- Repairs positions when the sequence is found behind. With p_sweeps (every five minutes, see lead_reap)
+-- Repairs positions when the sequence is found behind. With p_sweeps (every five minutes, see reap)
 -- also when a low-water mark is wrong for any other reason.
 -- Locks as repair_positions.
 create or replace function hwqueue.reap_positions(p_sweeps boolean) returns void

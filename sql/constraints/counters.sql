@@ -7,7 +7,7 @@
 -- 1 if the lease is a holder: it requires to be away from the leases of the term.
 --
 -- A counter is the sum over all rows of term_counter for its term and place. A session that ends a claim
--- never waits for another: when the rows are locked it adds one more row, and prune_counts merges them.
+-- never waits for another: when the rows are locked it adds one more row, and prune_terms merges them.
 -- The invariant: the counters of a published term are the sum of the term_deltas of all claims
 -- (verify_invariants).
 

@@ -29,7 +29,7 @@ declare
   v_class hwqueue.placement_class;
   v_range hwqueue.class_range;
 begin
-  lock table hwqueue.spread_floor in row exclusive mode;  -- before the scan, for prune_counts
+  lock table hwqueue.spread_floor in row exclusive mode;  -- before the scan, for prune_terms
   for v_term in
     select t.*
     from hwqueue.placement_class c

@@ -210,7 +210,7 @@ begin
   elsif v_fleet.place_count < coalesce((p_spread ->> 'min_domains')::int, 1) then
     return 'spread_exceeded';
   end if;
-  -- one statement, one MVCC snapshot: prune_counts may remove counters that the visible floors have seen
+  -- one statement, one MVCC snapshot: prune_terms may remove counters that the visible floors have seen
   select f.places_digest, f.least, f.lowest, f.next_xid, array(
     select k.place from hwqueue.term_counter k
     where k.term_id = v_term.term_id and k.dropped_xid >= f.next_xid

@@ -68,6 +68,8 @@ declare
   v_count int := 0;
   v_workflows bigint[];
   v_queue_id int;
+  v_state hwqueue.node_state;
+  v_node hwqueue.node;
 begin
   case p_part
   when 'leases' then v_count := hwqueue.prune_leases(p_done.prune_cursor, p_most, p_now);
@@ -91,7 +93,21 @@ begin
     delete from hwqueue.postponed d where d.at <= p_now - interval '10 minutes';
   when 'old_classes' then v_count := hwqueue.prune_classes(p_most);
   when 'nodes' then v_count := hwqueue.prune_nodes(p_most, p_now);
-  when 'silent' then perform hwqueue.expire_nodes(p_most, p_now);
+  when 'silent' then  -- for longer than node_expiry; but those with claims, or with what an operator set
+    for v_state in
+      select s.* from hwqueue.node n
+      join hwqueue.node_state s on s.node_id = n.node_id
+      where n.silent_since is not null
+        and s.seen_at < p_now - (select d.node_expiry from hwqueue.installation d)
+      order by s.node_id limit p_most for no key update of s skip locked
+    loop
+      select n.* into v_node from hwqueue.node n
+      where n.node_id = v_state.node_id and n.deregistered_at is null;
+      continue when not found or hwqueue.is_kept_by_operators(v_node) or exists (
+        select from hwqueue.claim c where c.node_id = v_state.node_id);
+      perform hwqueue.leave_fleet(v_node, format('silent since %s', v_state.seen_at),
+        jsonb_build_object('reason', 'silent', 'seen_at', v_state.seen_at), p_now);
+    end loop;
   when 'unused' then
     update hwqueue.prune_cursor m set class_id = hwqueue.retire_classes(m.class_id, p_most, p_now),
       profile_id = hwqueue.prune_profiles(m.profile_id, p_most, p_now)

@@ -5,13 +5,11 @@
 --
 -- Retired classes and dropped queues are deleted without a lock that a spawn could meet, in three steps:
 -- 1. retire_classes, or drop_queue, marks the row. A spawn that looks from then on does not find it.
--- 2. When that is committed, stamp_retired stores a transaction id that was assigned later. A spawn has
+-- 2. When that is committed, prune stores a transaction id that was assigned later. A spawn has
 --    its id before it looks (find_class, find_spawn_queue), so a spawn that found the row unmarked has a
 --    lower id.
 -- 3. prune_classes and purge_queues delete the row when all transactions with lower ids have ended: no
 --    spawn that found the row can still be open.
---
--- Read stamp_retired, then purge_queues.
 
 -- Empties the partitions whose events are all older than the installation's event_days whole days. Events go
 -- round a ring of 16 days, one partition a day. Waits a tenth of a second for a partition's lock and leaves
@@ -89,34 +87,6 @@ begin
   end loop;
   update hwqueue.installation s set node_epoch_floor = v_highest where s.node_epoch_floor < v_highest;
   return v_gone;
-end
-$$;
-
--- Deregisters nodes that reap has reported as silent and that gave their last sign of life longer ago
--- than the installation's node_expiry. Keeps those that hold claims or have what an operator set.
--- Locks: node_state, skip locked.
-create or replace function hwqueue.expire_nodes(p_limit int, p_now timestamptz) returns void
-language plpgsql volatile
-as $$
-declare
-  v_state hwqueue.node_state;
-  v_node hwqueue.node;
-begin
-  for v_state in
-    select s.*
-    from hwqueue.node n
-    join hwqueue.node_state s on s.node_id = n.node_id
-    where n.silent_since is not null
-      and s.seen_at < p_now - (select d.node_expiry from hwqueue.installation d)
-    order by s.node_id limit p_limit for no key update of s skip locked
-  loop
-    select n.* into v_node from hwqueue.node n
-    where n.node_id = v_state.node_id and n.deregistered_at is null;
-    continue when not found or hwqueue.is_kept_by_operators(v_node) or exists (
-      select from hwqueue.claim c where c.node_id = v_state.node_id);
-    perform hwqueue.leave_fleet(v_node, format('silent since %s', v_state.seen_at),
-      jsonb_build_object('reason', 'silent', 'seen_at', v_state.seen_at), p_now);
-  end loop;
 end
 $$;
 
@@ -395,37 +365,5 @@ begin
   delete from hwqueue.attempt_log g where g.lease_id = any (p_leases);
   perform hwqueue.prune_gangs(0, v_teams);  -- prune may not come to them behind gangs that are kept
   return cardinality(p_leases);
-end
-$$;
-
--- Stamps retired classes and workflows, and dropped queues, with a transaction id that is later than
--- their marking: step 2 of 3. The id must be assigned after the rows are read, so they are read in one
--- statement, in a transaction that has none yet; else it stamps nothing.
--- Locks: class, queue and workflow rows, skip locked.
-create or replace function hwqueue.stamp_retired(p_limit int) returns void
-language plpgsql volatile
-as $$
-begin
-  if pg_current_xact_id_if_assigned() is not null then
-    return;
-  end if;
-  with classes as (
-    update hwqueue.placement_class c set retired_before = pg_current_xact_id()
-    where c.class_id = any (array(
-      select o.class_id from hwqueue.placement_class o
-      where o.retired_at is not null and coalesce(hwqueue.valid_next_xid(o.retired_before), '0') = '0'
-      limit p_limit for update skip locked))
-  ), queues as (
-    update hwqueue.queue q set dropped_before = pg_current_xact_id()
-    where q.queue_id = any (array(
-      select o.queue_id from hwqueue.queue o
-      where o.dropped_at is not null and coalesce(hwqueue.valid_next_xid(o.dropped_before), '0') = '0'
-      limit p_limit for update skip locked))
-  )
-  update hwqueue.workflow w set retired_before = pg_current_xact_id()
-  where w.workflow_id = any (array(
-    select o.workflow_id from hwqueue.workflow o
-    where o.retired_at is not null and coalesce(hwqueue.valid_next_xid(o.retired_before), '0') = '0'
-      limit p_limit for update skip locked));
 end
 $$;

@@ -5,8 +5,6 @@
 -- does not vanish while a step may still read it.
 --
 -- The definition of ad hoc runs goes with the last of them, in the three steps of upkeep/prune.
---
--- Read prune_runs first.
 
 -- Deletes runs past their retention with all that belongs to them, the one that was due first before the
 -- others, and returns the number of leases. Stops after the run with which p_limit leases are gone. Takes

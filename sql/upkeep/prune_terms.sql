@@ -5,11 +5,11 @@
 -- before that must find it there (cached_skew_reason). So a zero counter is deleted only when every
 -- cached floor of its term was built later than that, and no open transaction holds an older floor. A
 -- session that reads floors has locked the table of floors before, and keeps that lock to the end.
---
--- Read prune_terms, then prune_counts.
 
 -- Deletes terms that no class uses any more, with their counters, and counters that are zero. Classes
--- that only such a term selected are claimed without the check again. Returns the number of terms.
+-- that only such a term selected are claimed without the check again. Merges the rows that claims added
+-- beside a counter that was held. Returns the number of terms. Misses a row that a claim wrote between the
+-- snapshot and the lock; the next call takes it.
 -- Locks: the installation's row, skip locked, which new terms wait for, too; profile rows, floors and
 -- counters, skip locked.
 create or replace function hwqueue.prune_terms(p_limit int) returns int
@@ -19,6 +19,8 @@ declare
   v_terms bigint[];
   v_classes bigint[];
   v_profiles bigint[];
+  v_before pg_snapshot;
+  v_is_known boolean;
 begin
   perform 1 from hwqueue.installation s for no key update skip locked;
   if not found then
@@ -56,28 +58,14 @@ begin
     select o.ctid from hwqueue.spread_floor o where (hwqueue.is_old_floor(o.next_xid) or not exists (
       select 1 from hwqueue.affinity_term t where t.term_id = o.term_id))
       limit p_limit for update skip locked));
-  perform hwqueue.prune_counts(p_limit);
-  return cardinality(v_terms);
-end
-$$;
-
--- Deletes counters that are zero and those of deleted terms, and merges the rows that claims added
--- beside a counter that was held. Misses a row that a claim wrote between the snapshot and the lock; the
--- next call takes it.
--- Locks: term_counter, skip locked.
-create or replace function hwqueue.prune_counts(p_limit int) returns void
-language plpgsql volatile
-as $$
-declare
   -- a session that reads floors from here on sees what was lowered by then
-  v_before pg_snapshot := pg_current_snapshot();
-  v_is_known boolean := not exists (  -- no open transaction has read or written floors: each locks the table
+  v_before := pg_current_snapshot();
+  v_is_known := not exists (  -- no open transaction has read or written floors: each locks the table
     select from pg_locks l
     where l.locktype = 'relation' and l.relation = 'hwqueue.spread_floor'::regclass
       and l.mode = 'RowExclusiveLock' and l.granted
       and l.pid is distinct from pg_backend_pid()
       and l.database = (select d.oid from pg_database d where d.datname = current_database()));
-begin
   update hwqueue.term_counter k set dropped_xid = '0' where k.ctid = any (array(  -- lowered on another server
     select o.ctid from hwqueue.term_counter o
     where o.dropped_xid > pg_snapshot_xmax(pg_current_snapshot())
@@ -106,5 +94,6 @@ begin
          -- the highest of these ids need not be the last to become visible
          case when bool_or(g.dropped_xid is not null) then pg_current_xact_id() end
   from gone g group by g.term_id, g.place;
+  return cardinality(v_terms);
 end
 $$;

@@ -1,16 +1,14 @@
 -- The reaper: upkeep that workers call, and the leader election that lets one of them do it.
 --
--- api/upkeep.reap calls lead_reap, then run_parts, which calls reap_part. A thousand workers may call reap at
--- once. The one that locks the newest row of reap_cursor is the leader; it scans from the cursor's positions
--- and moves them on.
+-- api/upkeep.reap calls run_parts, which calls reap_part. A thousand workers may call reap at once. The one
+-- that locks the newest row of reap_cursor is the leader; it scans from the cursor's positions and moves them
+-- on.
 --
 -- Why scans start at a cursor: reaped entries stay in the indexes as dead tuples until vacuum may remove
 -- them, and an old MVCC snapshot anywhere on the server forbids that. The invariant: no live row lies below
 -- a cursor position, and none will come. A session that writes an entry takes its transaction id before it
 -- reads the clock, and the entry is due no earlier than that. So only transactions that had an id at a moment
 -- can still write below it.
---
--- Read lead_reap, reap_part and advance_reap_cursor first; the other functions are the parts of a reap.
 
 -- Runs one part of a reap, at most p_most of each kind, and returns p_done with what it did. p_limit: what
 -- the caller asked for; gangs and replacements are postponed one by one.
@@ -391,59 +389,6 @@ begin
     exit when clock_timestamp() >= v_until;
   end loop;
   return case when cardinality(v_ids) < least(p_limit, 500) then c_first else v_ids[cardinality(v_ids)] end;
-end
-$$;
-
--- Elects the leader of reap. goes: the caller should reap; reap_cursor: the newest cursor; done: with what it
--- begins, holds: it locked the cursor and may move it on (advance_reap_cursor).
--- The caller should not reap when another session did less than p_unless_within ago, or holds the cursor
--- now, unless that session's transaction has been open for ten spans and at least a minute.
--- A transaction that already has an id does not lock the cursor: its id was taken before p_now, so
--- advance_reap_cursor could not rely on it. Changes of runs' states are stamped before this one takes its id.
--- Every five minutes the scans start at the very start instead, in case a clock was set back and an
--- entry lies below the cursor. Low-water marks are checked then for the same reason.
--- Locks: arrivals, the newest row of reap_cursor and the installation's, skip locked.
-create or replace function hwqueue.lead_reap(p_unless_within interval, p_now timestamptz,
-  out goes boolean, out reap_cursor hwqueue.reap_cursor, out done hwqueue.upkeep_done)
-language plpgsql volatile
-as $$
-declare
-  v_held bigint;
-  v_from hwqueue.reap_cursor;
-begin
-  select m.* into reap_cursor from hwqueue.reap_cursor m order by m.version desc limit 1;
-  -- a time in the future: the clock was set back
-  goes := p_now >= reap_cursor.reaped_at + p_unless_within or p_now < reap_cursor.reaped_at;
-  if goes and pg_current_xact_id_if_assigned() is null then
-    perform hwqueue.stamp_changes(1000, reap_cursor.arrivals_from);
-    select m.version into v_held from hwqueue.reap_cursor m
-    order by m.version desc limit 1 for update skip locked;
-    if v_held is null then
-      goes := p_unless_within = '0' or p_now > reap_cursor.reaped_at + greatest(10 * p_unless_within,
-        interval '1 minute');
-    elsif v_held <> reap_cursor.version then  -- another session has just reaped
-      goes := p_unless_within = '0';
-      select m.* into reap_cursor from hwqueue.reap_cursor m where m.version = v_held;
-    end if;
-  end if;
-  done := hwqueue.nothing_done(v_held is not null);
-  if not goes then
-    return;
-  end if;
-  perform hwqueue.current_generation();
-  v_from := reap_cursor;
-  done.sweeps := done.holds and (p_now < v_from.reaped_at  -- the clock was set back
-    or p_now not between v_from.full_scan_at and v_from.full_scan_at + interval '5 minutes');
-  done.again := not done.holds
-    or p_now not between v_from.estimated_at and v_from.estimated_at + interval '10 seconds';
-  if done.sweeps then
-    v_from.full_scan_at := p_now;
-    v_from := jsonb_populate_record(v_from, '{"claims_from": "-infinity", "deadlines_from": "-infinity",
-      "scheduled_from": "-infinity", "arrivals_from": "-infinity", "steps_from": "-infinity",
-      "gangs_from": "-infinity", "replacements_from": "-infinity",
-      "deliveries_from": "-infinity", "terms_from": "-infinity", "changes_from": 0, "kept_from": 0}');
-  end if;
-  done.reap_cursor := v_from;
 end
 $$;
 

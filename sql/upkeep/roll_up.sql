@@ -16,8 +16,6 @@
 -- module and for webhooks.
 -- Example: counted to 10:00:30, the clock is set back to 10:00:00. The count goes on from there, and leaves
 -- out what was visible before, until it has passed 10:00:30.
---
--- Read roll_up, then roll_up_minute and roll_up_runs; the histogram functions follow.
 
 -- Counts what ended since the last call, about p_limit of it and at most 60 minutes that have anything.
 -- Returns the cursor moved on, and whether there is more.

@@ -2,16 +2,15 @@
 --
 -- reap_part calls watch_classes and watch_nodes. The invariant: each condition is reported once when it
 -- begins and once when it is over. class_fleet.reported_at and node.silent_since record which were.
---
--- Read watch_classes, then watch_class.
 
--- Reports classes whose ready leases no live node may run, by what nodes are, serve and have in all, and
--- reports when that is over. A cordoned node counts as able: it does not refuse the lease for good.
--- Reads the cache that reap_fleets keeps, in two passes. First the rows that this call has just
--- computed, for half of the time: where nodes change all the time, a row would be out of date whenever
--- its turn came. Then p_limit classes after p_after that are unmatched or reported, in turn over the
--- calls. Runs for up to 50 ms of the real clock, but takes one class at least. Returns the class to
--- start after next time. Skips a class that another session, for example prune, holds.
+-- Reports classes whose ready leases no live node may run, by what nodes are, serve and have in all, with the
+-- most common permanent reason among 20 live nodes, or fewer for a class that is costly to judge; and reports
+-- when that is over. A cordoned node counts as able: it does not refuse the lease for good.
+-- Reads the cache that reap_fleets keeps. First the rows that this call has just computed, for half of the
+-- time: where nodes change all the time, a row would be out of date whenever its turn came. Then p_limit
+-- classes after p_after that are unmatched or reported, in turn over the calls. Runs for up to 50 ms of the
+-- real clock, but takes one class at least. Returns the class to start after next time. Skips a class that
+-- another session, for example prune, holds.
 -- Locks: the caller holds the reap cursor; rows of class_fleet, skip locked.
 create or replace function hwqueue.watch_classes(p_after bigint, p_limit int,
   p_snapshot hwqueue.fleet_snapshot, p_now timestamptz)
@@ -23,28 +22,74 @@ declare
   v_fleet record;
   v_count int := 0;
   v_last bigint := 0;
+  v_class hwqueue.placement_class;
+  v_waits boolean;
+  v_sample uuid[];
+  v_nodes int;
+  v_reasons jsonb;
+  v_code text;
 begin
   for v_fleet in
-    select f.class_id, f.reported_at, hwqueue.is_unmatched(f, p_snapshot) as unmatched
-    from hwqueue.class_fleet f
-    where f.looked_at = p_now and hwqueue.is_unmatched(f, p_snapshot) = (f.reported_at is null)
-    order by f.class_id
+    (select f.class_id, f.reported_at, hwqueue.is_unmatched(f, p_snapshot) as unmatched, 0 as turn
+     from hwqueue.class_fleet f
+     where f.looked_at = p_now and hwqueue.is_unmatched(f, p_snapshot) = (f.reported_at is null))
+    union all
+    (select f.class_id, f.reported_at, hwqueue.is_unmatched(f, p_snapshot), 1
+     from hwqueue.class_fleet f
+     where f.class_id > p_after and (f.unmatched or f.reported_at is not null)
+     order by f.class_id limit p_limit)
+    order by 4, 1
   loop
-    perform hwqueue.watch_class(v_fleet.class_id, v_fleet.reported_at, v_fleet.unmatched, p_now);
-    exit when clock_timestamp() - v_began_at > interval '25 milliseconds';
-  end loop;
-  for v_fleet in
-    select f.class_id, f.reported_at, hwqueue.is_unmatched(f, p_snapshot) as unmatched
-    from hwqueue.class_fleet f
-    where f.class_id > p_after and (f.unmatched or f.reported_at is not null)
-    order by f.class_id limit p_limit
-  loop
-    v_count := v_count + 1;
-    v_last := v_fleet.class_id;
-    perform hwqueue.watch_class(v_fleet.class_id, v_fleet.reported_at, v_fleet.unmatched, p_now);
-    if clock_timestamp() - v_began_at > interval '50 milliseconds' then
-      return v_last;
+    continue when v_fleet.turn = 0 and clock_timestamp() - v_began_at > interval '25 milliseconds';
+    if v_fleet.turn = 1 then
+      if v_count > 0 and clock_timestamp() - v_began_at > interval '50 milliseconds' then
+        return v_last;
+      end if;
+      v_count := v_count + 1;
+      v_last := v_fleet.class_id;
     end if;
+    v_waits := exists (
+      select 1 from hwqueue.ready r
+      join hwqueue.queue q on q.queue_id = r.queue_id
+      where r.class_id = v_fleet.class_id and q.dropped_at is null);
+    continue when (case when v_fleet.reported_at is null then v_fleet.unmatched and v_waits
+      else not (v_waits and coalesce(v_fleet.unmatched, true)) end) is not true;
+    -- the row as it is now: another session may have reported it just before
+    perform 1 from hwqueue.class_fleet f
+    where f.class_id = v_fleet.class_id and f.reported_at is not distinct from v_fleet.reported_at
+    for no key update skip locked;
+    continue when not found;
+    select c.* into v_class from hwqueue.placement_class c where c.class_id = v_fleet.class_id;
+    update hwqueue.class_fleet f set reported_at = case when v_fleet.reported_at is null then p_now end
+    where f.class_id = v_fleet.class_id;
+    if v_fleet.reported_at is not null then
+      perform hwqueue.note_event('class_unmatched_over', format('leases of task %s that ask for %s: %s',
+          v_class.task_name, left(hwqueue.class_words(v_class), 200),
+          case when v_waits then 'a live node matches' else 'none is waiting any more' end),
+        p_queue => hwqueue.queue_name(v_class.queue_id), p_class => v_fleet.class_id);
+      continue;
+    end if;
+    v_sample := array(
+      select n.node_id
+      from hwqueue.node n
+      join hwqueue.node_state s on s.node_id = n.node_id
+      where n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
+      order by n.node_id limit greatest(1, least(20, 20 * hwqueue.judge_budget() / v_class.cost)));
+    v_nodes := cardinality(v_sample);
+    with counted as (
+      select f.code, count(distinct m.node_id) as nodes
+      from hwqueue.fleet_failures(v_class, '{}', p_now, v_sample) f
+      cross join lateral unnest(f.node_ids) m(node_id)
+      where f.permanent group by 1
+    )
+    select (select jsonb_object_agg(c.code, c.nodes) from counted c),
+           (select c.code from counted c order by c.nodes desc, c.code limit 1)
+    into v_reasons, v_code;
+    perform hwqueue.note_event('class_unmatched', format('no live node matches leases of task %s that ask for'
+        ' %s: %s', v_class.task_name, left(hwqueue.class_words(v_class), 200), case when v_nodes = 0
+        then 'no node is live' else format('%s on %s of %s', v_code, v_reasons ->> v_code, v_nodes) end),
+      jsonb_build_object('reason', case when v_nodes = 0 then 'node_not_live' else v_code end,
+        'reasons', v_reasons), p_queue => hwqueue.queue_name(v_class.queue_id), p_class => v_fleet.class_id);
   end loop;
   return case when v_count = p_limit then v_last else 0 end;
 end
@@ -58,71 +103,6 @@ as $$
   select case when (p_fit).digest <> (p_snapshot).digest then null
     when bit_count((p_fit).nodes & (p_snapshot).live) = 0 then true
     when (p_fit).is_known then false end
-$$;
-
--- Reports one class if its condition has changed: it has ready leases and no live node may run it, with the
--- most common permanent reason among 20 live nodes, or fewer for a class that is costly to judge; or that is
--- over. p_told_at: since when it is reported, or null; p_unmatched: as is_unmatched.
--- Locks: its row of class_fleet, skip locked.
-create or replace function hwqueue.watch_class(p_class_id bigint, p_told_at timestamptz, p_unmatched boolean,
-  p_now timestamptz)
-returns void
-language plpgsql volatile
-as $$
-declare
-  v_class hwqueue.placement_class;
-  v_waits boolean := exists (
-    select 1 from hwqueue.ready r
-    join hwqueue.queue q on q.queue_id = r.queue_id
-    where r.class_id = p_class_id and q.dropped_at is null);
-  v_sample uuid[];
-  v_nodes int;
-  v_reasons jsonb;
-  v_code text;
-begin
-  if (case when p_told_at is null then p_unmatched and v_waits
-      else not (v_waits and coalesce(p_unmatched, true)) end) is not true then
-    return;
-  end if;
-  -- the row as it is now: another session may have reported it just before
-  perform 1 from hwqueue.class_fleet f
-  where f.class_id = p_class_id and f.reported_at is not distinct from p_told_at
-  for no key update skip locked;
-  if not found then
-    return;
-  end if;
-  select c.* into v_class from hwqueue.placement_class c where c.class_id = p_class_id;
-  update hwqueue.class_fleet f set reported_at = case when p_told_at is null then p_now end
-  where f.class_id = p_class_id;
-  if p_told_at is not null then
-    perform hwqueue.note_event('class_unmatched_over', format('leases of task %s that ask for %s: %s',
-        v_class.task_name, left(hwqueue.class_words(v_class), 200),
-        case when v_waits then 'a live node matches' else 'none is waiting any more' end),
-      p_queue => hwqueue.queue_name(v_class.queue_id), p_class => p_class_id);
-    return;
-  end if;
-  v_sample := array(
-    select n.node_id
-    from hwqueue.node n
-    join hwqueue.node_state s on s.node_id = n.node_id
-    where n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
-    order by n.node_id limit greatest(1, least(20, 20 * hwqueue.judge_budget() / v_class.cost)));
-  v_nodes := cardinality(v_sample);
-  with counted as (
-    select f.code, count(distinct m.node_id) as nodes
-    from hwqueue.fleet_failures(v_class, '{}', p_now, v_sample) f
-    cross join lateral unnest(f.node_ids) m(node_id)
-    where f.permanent group by 1
-  )
-  select (select jsonb_object_agg(c.code, c.nodes) from counted c),
-         (select c.code from counted c order by c.nodes desc, c.code limit 1)
-  into v_reasons, v_code;
-  perform hwqueue.note_event('class_unmatched', format('no live node matches leases of task %s that ask for'
-      ' %s: %s', v_class.task_name, left(hwqueue.class_words(v_class), 200), case when v_nodes = 0
-      then 'no node is live' else format('%s on %s of %s', v_code, v_reasons ->> v_code, v_nodes) end),
-    jsonb_build_object('reason', case when v_nodes = 0 then 'node_not_live' else v_code end,
-      'reasons', v_reasons), p_queue => hwqueue.queue_name(v_class.queue_id), p_class => p_class_id);
-end
 $$;
 
 -- Reports once when a node becomes silent (no sign of life within its timeout), and once when it is

@@ -10,8 +10,6 @@
 -- list_events, and completions that roll_up has counted (lease_completed: outcomes are read, there is no
 -- event). A delivery stays until an answer is recorded, so it is sent at least once. No secret leaves the
 -- database but in what set_webhook and rotate_webhook return.
---
--- Read route_webhooks first.
 
 -- Returns a webhook, with p_locks locked. Every function about one webhook begins with it.
 -- Locks: the webhook's row, if it is to. Raises: QHH01, QHA03.
@@ -88,8 +86,10 @@ as $$
 $$;
 
 -- Routes the events and completions that are new to the enabled webhooks, up to p_limit of each for each
--- webhook. Returns how many deliveries it wrote.
--- A webhook with 10,000 deliveries that wait gets no more: its events wait in their table instead.
+-- webhook, and moves their cursors on. Returns how many deliveries it wrote.
+-- A webhook with 10,000 deliveries that wait gets no more: its events wait in their table instead. Whose an
+-- event is, its lease or class says. A webhook for one tenant, or with labels, gets nothing of a lease that
+-- is gone. A lease that is younger than the event has the id of one that is gone.
 -- Locks: webhook rows, skip locked. What another session routes now is left to it.
 create or replace function hwqueue.route_webhooks(p_limit int) returns int
 language plpgsql volatile
@@ -98,6 +98,9 @@ declare
   v_webhook hwqueue.webhook;
   v_routed int := 0;
   v_from timestamptz := hwqueue.deliveries_from();
+  v_below bigint;
+  v_found hwqueue.event[];
+  v_count int;
 begin
   for v_webhook in
     select w.* from hwqueue.webhook w where w.paused_at is null
@@ -108,62 +111,44 @@ begin
         select from hwqueue.webhook_delivery d
         where d.webhook_id = v_webhook.webhook_id and d.state = 'waiting' and d.available_at >= v_from
         order by d.available_at limit 10000) d) = 10000;
-    v_routed := v_routed + hwqueue.route_events(v_webhook, p_limit);
+    -- in an earlier statement than the events are read in: whatever can still come lies above
+    v_below := hwqueue.final_below();
+    perform 1 from hwqueue.event e
+    where e.event_id > v_webhook.event_cursor and e.event_id < v_below
+    order by e.event_id limit 1;
+    if found then
+      v_found := array(
+        select e
+        from unnest(coalesce(v_webhook.codes, array[null::text])) c(code)
+        cross join lateral hwqueue.event_page(v_webhook.event_cursor, v_below, c.code, null, null, null,
+          p_limit) e
+        order by e.event_id limit p_limit);
+      insert into hwqueue.webhook_delivery (delivery_id, webhook_id, code, event_id, lease_id, body,
+        state, created_at, available_at)
+      select hwqueue.new_id(), v_webhook.webhook_id, e.code, e.event_id, e.lease_id,
+        hwqueue.webhook_body(e.code, e.at, jsonb_build_object('event_id', e.event_id::text,
+          'lease_id', e.lease_id, 'node_id', e.node_id, 'queue', e.queue, 'class_id', e.class_id,
+          'task', coalesce(l.task_name, c.task_name), 'tenant', c.tenant, 'labels', c.labels,
+          'actor', e.actor, 'message', e.message, 'detail', e.detail)),
+        'waiting', e.at, hwqueue.clock()
+      from unnest(v_found) e
+      left join hwqueue.lease l on l.lease_id = e.lease_id and l.created_at <= e.at
+      left join hwqueue.placement_class c on c.class_id = coalesce(l.class_id, e.class_id)
+      where (v_webhook.queues is null or e.queue = any (v_webhook.queues))
+        and (v_webhook.tenant is null or c.tenant = v_webhook.tenant)
+        and (v_webhook.labels is null or c.labels @> v_webhook.labels)
+      order by e.event_id;
+      get diagnostics v_count = row_count;
+      v_routed := v_routed + v_count;
+      update hwqueue.webhook w
+      set event_cursor = case when cardinality(v_found) = p_limit then v_found[p_limit].event_id
+        else v_below - 1 end
+      where w.name = v_webhook.name;
+    end if;
     if 'lease_completed' = any (v_webhook.codes) then
       v_routed := v_routed + hwqueue.route_completions(v_webhook, p_limit);
     end if;
   end loop;
-  return v_routed;
-end
-$$;
-
--- Writes deliveries of up to p_limit events after the cursor of a webhook, moves the cursor on, and
--- returns the number of deliveries.
--- Whose an event is, its lease or class says. A webhook for one tenant, or with labels, gets nothing of
--- a lease that is gone. A lease that is younger than the event has the id of one that is gone.
--- Locks: the caller holds the webhook's row.
-create or replace function hwqueue.route_events(p_webhook hwqueue.webhook, p_limit int) returns int
-language plpgsql volatile
-as $$
-declare
-  -- in an earlier statement than the events are read in: whatever can still come lies above
-  v_below bigint := hwqueue.final_below();
-  v_found hwqueue.event[];
-  v_routed int;
-begin
-  perform 1 from hwqueue.event e
-  where e.event_id > p_webhook.event_cursor and e.event_id < v_below
-  order by e.event_id limit 1;
-  if not found then
-    return 0;
-  end if;
-  v_found := array(
-    select e
-    from unnest(coalesce(p_webhook.codes, array[null::text])) c(code)
-    cross join lateral hwqueue.event_page(p_webhook.event_cursor, v_below, c.code, null, null, null,
-      p_limit) e
-    order by e.event_id limit p_limit);
-  insert into hwqueue.webhook_delivery (delivery_id, webhook_id, code, event_id, lease_id, body,
-    state, created_at, available_at)
-  select hwqueue.new_id(), p_webhook.webhook_id, e.code, e.event_id, e.lease_id,
-    hwqueue.webhook_body(e.code, e.at, jsonb_build_object('event_id', e.event_id::text,
-      'lease_id', e.lease_id, 'node_id', e.node_id, 'queue', e.queue, 'class_id', e.class_id,
-      'task', coalesce(l.task_name, c.task_name), 'tenant', c.tenant, 'labels', c.labels, 'actor', e.actor,
-      'message', e.message, 'detail', e.detail)),
-    'waiting', e.at, hwqueue.clock()
-  from unnest(v_found) e
-  left join hwqueue.lease l on l.lease_id = e.lease_id and l.created_at <= e.at
-  left join hwqueue.placement_class c
-    on c.class_id = coalesce(l.class_id, e.class_id)
-  where (p_webhook.queues is null or e.queue = any (p_webhook.queues))
-    and (p_webhook.tenant is null or c.tenant = p_webhook.tenant)
-    and (p_webhook.labels is null or c.labels @> p_webhook.labels)
-  order by e.event_id;
-  get diagnostics v_routed = row_count;
-  update hwqueue.webhook w
-  set event_cursor = case when cardinality(v_found) = p_limit then v_found[p_limit].event_id
-    else v_below - 1 end
-  where w.name = p_webhook.name;
   return v_routed;
 end
 $$;

@@ -211,7 +211,7 @@ def test_no_row_is_written_by_a_place_that_was_read_without_a_lock(path: Path, u
 def test_every_write_by_a_place_is_looked_at() -> None:
     """The rule reads the files as they are written: it finds the writes that are known."""
     found = {name for path in FUNCTION_FILES for name, _ in statements(path.read_text())}
-    assert {"add_counts", "claim_at_head", "require_check", "prune_counts", "assign_target_class"} <= found
+    assert {"add_counts", "claim_at_head", "require_check", "prune_terms", "assign_target_class"} <= found
 
 
 _LATERAL = """
