@@ -3,8 +3,6 @@
 -- The HTTP server calls check_token for each caller that it has not seen lately; admins call the others.
 -- The database never has a secret, only its sha256, so reading the table lets no one in. A name is used
 -- once, so that an event that names a token always means the same one.
---
--- Read create_token first.
 
 -- Returns the token that this secret belongs to; no row if it is unknown, revoked or expired. Records at
 -- most once an hour that the token is in use.

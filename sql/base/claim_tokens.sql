@@ -12,8 +12,6 @@
 -- Invariants: the tokens of a lease only rise. The generation follows from the row and the server alone, so
 -- a session that cannot lock the row computes the one that another session writes. The token of a lease's
 -- first claim is even, the others are odd.
---
--- Read next_generation and next_token first.
 
 -- The generation of this life of the server, with its number: the recorded one, or a higher one if what is
 -- recorded is of another server, database or life. It is the ten minutes in which the life began, counted

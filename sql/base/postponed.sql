@@ -7,8 +7,6 @@
 -- savepoint of that gang; what the call did before is committed, and the gang is tried again in a second.
 --
 -- Invariant: a cancellation by somebody is passed on; only what ran out of time, or failed, is postponed.
---
--- Read postpone, then parts_due and postponed_words.
 
 -- Whether nine tenths of statement_timeout, or of transaction_timeout, are over: what takes long ends now, so
 -- that the rest of the call is committed.

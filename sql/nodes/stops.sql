@@ -9,8 +9,6 @@
 --
 -- Invariant: a claim has one time to stop, the earliest of what its node's taints and its broken
 -- requirements ask. A claim that has been asked stays asked.
---
--- Read set_stops first, then recheck_claims.
 
 -- Asks claims of a node to stop at once (verdict preempted at the next heartbeat), except those that have
 -- been asked. Locks: the caller holds node_state and the claims. Notifies: the node's worker.

@@ -7,8 +7,6 @@
 --
 -- Spawns call find_spawn_queue, create_queue and set_queue_policy call apply_policy, settlement calls
 -- retry_delay. The invariant: a NOTIFY is a hint and never data. Workers also poll.
---
--- Reading order: find_queue, apply_policy, retry_delay, wake_workers.
 
 -- The queue of a name.
 -- Raises: QHQ01.

@@ -6,8 +6,6 @@
 -- set_task calls check_defaults, so that a bad default is refused there and not at each spawn. Spawns add
 -- defaults to their options with with_defaults (spawn/read), and write what they got into the lease and its
 -- class. Claims never read defaults. compare_tasks compares normal_defaults, sync_tasks their digests.
---
--- Read check_defaults first.
 
 -- Returns the defaults of a task without those that are null. It refuses what a spawn would refuse.
 -- Raises: QHA01, QHC03, QHC04, naming the field.
