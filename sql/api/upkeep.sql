@@ -82,8 +82,8 @@ begin
     if v_done.sweeps then
       v_done.reap_cursor := jsonb_populate_record(v_cursor, '{"claims_from": "-infinity", "deadlines_from":
         "-infinity", "scheduled_from": "-infinity", "arrivals_from": "-infinity", "steps_from": "-infinity",
-        "gangs_from": "-infinity", "choices_from": "-infinity", "replacements_from": "-infinity",
-        "deliveries_from": "-infinity", "terms_from": "-infinity", "changes_from": 0, "kept_from": 0}'::jsonb
+        "gangs_from": "-infinity", "replacements_from": "-infinity", "deliveries_from": "-infinity",
+        "terms_from": "-infinity", "changes_from": 0, "kept_from": 0}'::jsonb
         || jsonb_build_object('full_scan_at', v_now));
     end if;
     -- the first only reads: what the others lock is held to the end; those that lock nodes hold up claims
