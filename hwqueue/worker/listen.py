@@ -112,7 +112,7 @@ class Announced(WakeUps):
             self._interval, self._next_at = self._interval / 4, self._clock()
         elif is_heard:
             self._interval = min(max(4 * self._interval, _FIRST_INTERVAL), _LONGEST_INTERVAL)
-            self._next_at = self._clock() + self._interval * random.uniform(0.5, 1)
+            self._next_at = self._clock() + self._interval * random.uniform(0.8, 1)
 
     def _due_in(self) -> float:
         self._is_heard = True
