@@ -216,18 +216,18 @@ create or replace function hwqueue.reap_deadlines(p_limit int, p_now timestamptz
 language plpgsql volatile
 as $$
 declare
-  v_from timestamptz := coalesce(p_from, (
-    select m.deadlines_from from hwqueue.reap_cursor m order by m.version desc limit 1), '-infinity');
+  v_places tid[] := array(  -- by themselves: mostly there are none
+    select x.ctid from hwqueue.ready x
+    where x.deadline is not null and greatest(x.deadline, x.eligible_at) between coalesce(p_from, (
+        select m.deadlines_from from hwqueue.reap_cursor m order by m.version desc limit 1), '-infinity')
+      and p_now
+    order by greatest(x.deadline, x.eligible_at) limit p_limit for update skip locked);
   v_late uuid[];
 begin
-  with gone as (
-    delete from hwqueue.ready r where r.ctid = any (array(
-      select x.ctid from hwqueue.ready x where x.deadline is not null and greatest(x.deadline, x.eligible_at)
-        between v_from and p_now
-      order by greatest(x.deadline, x.eligible_at) limit p_limit for update skip locked))
-    returning r.lease_id
-  )
-  select array_agg(g.lease_id) into v_late from gone g;
+  if v_places <> '{}' then
+    with gone as (delete from hwqueue.ready r where r.ctid = any (v_places) returning r.lease_id)
+    select array_agg(g.lease_id) into v_late from gone g;
+  end if;
   if p_from is not null then
     with gone as (
       delete from hwqueue.scheduled s where s.ctid = any (array(
