@@ -16,8 +16,7 @@ from tests.direct import Direct
 from tests.oracle.cluster import Cluster, Lease, Running
 from tests.oracle.facts import Node
 from tests.oracle.occupancy import may_run, preference
-from tests.properties.cluster import CONTRADICTORY, ONLY_AFFINITY
-from tests.properties.node_by_node import apart
+from tests.properties.cluster import CONTRADICTORY, ONLY_AFFINITY, apart
 from tests.properties.strategies import IDS, NODE_IDS
 
 QUEUE = "example"

@@ -2,22 +2,26 @@
 
 An entry below its mark is not at the front: claims would take younger ones first. So every test
 leaves younger ones behind the entry that it looks for. The marks are those of a queue, and, behind
-a front that stands still, those of a class: test_class_marks has more of them.
+a front that stands still, those of a class.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import LiteralString
+from itertools import product
+from typing import Any, LiteralString
 from uuid import UUID
 
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
+from hwqueue.testing import Clock
 from tests.direct import Direct
-from tests.races.cluster import QUEUE, register
+from tests.patience import looks
+from tests.races.cluster import QUEUE, Node, prune, register
 from tests.races.interleave import TIMEOUT, Actor, Actors
-from tests.races.marks import Line, position
+from tests.races.marks import FAR, NOWHERE, Line, position
+from tests.races.terms import with_lease
 
 MANY = 12  # cycles of others while a transaction stays open
 
@@ -274,3 +278,295 @@ def test_before_the_first_position(line: Line, actor: Actors) -> None:
     early.commit()
     line.work(MANY)
     assert line.marks().get(0, 0) <= position(idle.direct, late)
+
+
+_LOOKS_FOR_THEM = """
+  select bool_or(version < blocked_to_version) from hwqueue.low_water where class_id = 0
+"""
+RED: dict[str, object] = {"labels": {"colour": "red"}}
+
+
+def looks_for_them(direct: Direct) -> bool:
+    """Whether claims look for marks of classes."""
+    [(found,)] = direct.conn.execute(_LOOKS_FOR_THEM).fetchall()
+    return bool(found)
+
+
+def by_turns(line: Line, kinds: Sequence[dict[str, object]], rounds: int) -> list[UUID]:
+    """Leases of all kinds in turn."""
+    return [line.spawn(**kind) for _ in range(rounds) for kind in kinds]
+
+
+@pytest.mark.parametrize("less", [[], [-5]], ids=["alone", "before others"])
+def test_a_front_that_moves_needs_none(direct: Direct, line: Line, less: list[int]) -> None:
+    """Nor does one that comes before leases of a lesser priority."""
+    for priority in less:
+        line.spawn(priority=priority)
+    line.work(5)
+    plain = line.class_of(line.work())
+    line.settle_in()
+    assert not looks_for_them(direct)
+    assert line.marks_of(plain) == {}
+
+
+@pytest.mark.parametrize("priority", [0, 5], ids=["same rank", "another rank"])
+def test_a_front_that_stands(direct: Direct, line: Line, priority: int) -> None:
+    """By position, or since it has a better rank than what is claimed for long."""
+    stands = line.spawn(priority=priority, **NOWHERE)
+    if priority == 0:
+        direct.conn.execute(FAR)
+    plain = line.class_of(line.work())
+    line.work_past(position(direct, stands), plain)
+    assert looks_for_them(direct)
+
+
+def test_several_classes_and_ranks(direct: Direct) -> None:
+    """Each class has a mark for each rank that was claimed; the order stays what it is."""
+    line = Line(direct, stands=True)
+    ranks = (3, 1, 0)
+    kinds = [{"priority": priority, **kind} for kind, priority in product(({}, RED), ranks)]
+    for _ in range(2):
+        leases = by_turns(line, kinds, 6)
+        asked = [kinds[n % len(kinds)] for n in range(len(leases))]
+        in_order = sorted(range(len(leases)), key=lambda n: (-int(str(asked[n]["priority"])), n))
+        assert line.take(len(leases) + 1) == [leases[n] for n in in_order]
+    red = line.class_of(leases[3])
+    for priority in ranks:
+        line.work_past(line.last_position(), red, priority=priority, **RED)
+    assert set(line.marks_of(red)) == {-3, -1, 0}
+
+
+@pytest.mark.parametrize("ahead", [5, 2, 0])
+def test_what_comes_before_the_marks(direct: Direct, ahead: int) -> None:
+    """A new lease of a better rank than any mark, of one between two, and of the last one's."""
+    line = Line(direct, stands=True)
+    by_turns(line, [{"priority": 3}, {}], 6)
+    line.take(12)
+    line.settle_in(3, 0)
+    late = line.spawn()
+    first = line.spawn(priority=ahead)
+    expected = [late, first] if ahead == 0 else [first, late]
+    assert line.take(3) == expected
+
+
+def test_a_retry_comes_back_behind_its_mark(direct: Direct) -> None:
+    line = Line(direct, stands=True)
+    line.spawn()
+    claim = line.claim()
+    line.settle_in()
+    assert line.direct.fail(claim["lease_id"], claim["claim_token"]) == "pending"
+    younger = line.spawn()
+    assert line.take(3) == [claim["lease_id"], younger]
+
+
+def test_a_lease_with_a_class_of_its_own(direct: Direct) -> None:
+    """It may get an entry in its old place (assign_target_class), so its class has no marks."""
+    line = Line(direct, stands=True)
+    named = line.spawn()
+    away = with_lease(named, away=True)
+    direct.conn.execute(FAR)
+    line.spawn(**away)
+    line.direct.settle_terms()
+    own = line.class_of(named)
+    assert own != line.class_of(line.spawn())
+    assert line.claim()["lease_id"] == named
+    line.work(6)
+    assert line.marks_of(own) == {}
+
+
+def test_claims_that_ask_for_many_and_get_one_move_marks(line: Line) -> None:
+    """One of the leases that are granted does it, however many were asked for."""
+    for _ in looks():
+        before = line.versions()
+        for _ in range(20):
+            line.spawn()
+            [claim] = line.direct.claim(line.queue, *line.node, qty=1000)
+            line.direct.complete(claim["lease_id"], claim["claim_token"])
+        if line.versions() >= before + 10:
+            return
+    raise AssertionError(f"the marks are still {line.marks()}")
+
+
+def test_two_sessions_write_the_first_mark(direct: Direct, actor: Actors) -> None:
+    """One has the queue's marks; the other goes without, and waits for nobody."""
+    line = Line(direct, stands=True)
+    other = Line(direct, "elsewhere", name="other").node
+    line.settle_in()
+    leases = by_turns(line, [RED], 6)
+    red = line.class_of(leases[0])
+    idle = actor().begin()
+    [held] = idle.direct.claim(line.queue, *other)
+    assert line.take(2) == leases[1:3]
+    assert line.marks_of(red) == {}
+    idle.rollback()
+    assert held["lease_id"] == leases[0]
+    assert line.take(6) == [leases[0], *leases[3:]]
+
+
+def test_the_front_moves_again(direct: Direct) -> None:
+    """After some hundred claims nobody looks for marks of classes; old ones hide nothing."""
+    line = Line(direct, stands=True)
+    line.settle_in()
+    assert line.direct.cancel(line.front()) == "cancelled"
+    line.skip_versions(250)  # of 256
+    line.work_until(lambda: not looks_for_them(direct))
+    stands = line.spawn(**NOWHERE)
+    direct.conn.execute(FAR)
+    leases = by_turns(line, [{}, RED], 4)
+    assert line.take(9) == leases
+    assert looks_for_them(direct)
+    assert line.front() == stands
+
+
+def test_a_class_takes_its_marks_along(direct: Direct, clock: Clock) -> None:
+    """When prune deletes it."""
+    line = Line(direct, stands=True)
+    red = line.class_of(line.work(labels=RED["labels"]))
+    line.work_past(0, red, **RED)
+    clock.advance(timedelta(days=365))
+    prune(direct, 6)
+    assert line.marks_of(red) == {}
+
+
+ELSEWHERE = {"placement": {"require": [{"label": "zone", "op": "exists"}]}}
+MOST_MARKS = 16
+
+
+def passed(line: Line, before: int, *priorities: int) -> None:
+    """Let the marks of these priorities go past what has been drawn by now."""
+    for priority in priorities or (0,):
+        line.work_past(before, priority=priority)
+
+
+def claimed(line: Line) -> Node:
+    """A lease that runs while marks pass the place that it had."""
+    line.spawn()
+    row = line.claim()
+    passed(line, line.last_position())
+    return row["lease_id"], row["claim_token"]
+
+
+def retry(line: Line, clock: Clock) -> UUID:
+    """It fails and is tried again at once."""
+    lease, token = claimed(line)
+    assert line.direct.fail(lease, token) == "pending"
+    return lease
+
+
+def release(line: Line, clock: Clock) -> UUID:
+    """Its worker hands it back."""
+    lease, token = claimed(line)
+    assert line.direct.release(lease, token) == "pending"
+    return lease
+
+
+def expiry(line: Line, clock: Clock) -> UUID:
+    """Its claim runs out and is reaped."""
+    lease, _ = claimed(line)
+    clock.advance(timedelta(hours=1))
+    assert line.direct.reap()["expired"] == 1
+    return lease
+
+
+def requeue(line: Line, clock: Clock) -> UUID:
+    """It failed for good; an operator gives it another chance."""
+    lease, token = claimed(line)
+    line.direct.fail(lease, token, retry=False)
+    passed(line, line.last_position())
+    assert line.direct.requeue(lease) == "pending"
+    return lease
+
+
+def due(line: Line, clock: Clock) -> UUID:
+    """It was spawned for later, and its time comes."""
+    lease = line.spawn(delay=60)
+    passed(line, line.last_position())
+    clock.advance(timedelta(minutes=2))
+    assert line.direct.reap()["promoted"] == 1
+    return lease
+
+
+def new_priority(line: Line, clock: Clock) -> UUID:
+    """It waits for another kind of node in a lane of its own, and is moved to a lane at work."""
+    return changed(line, line.spawn(priority=7, **ELSEWHERE), {"priority": 0, "placement": {}})
+
+
+def new_placement(line: Line, clock: Clock) -> UUID:
+    """It waits for another kind of node at the head of the lane, until any node will do."""
+    return changed(line, line.spawn(**ELSEWHERE), {"placement": {}})
+
+
+def changed(line: Line, lease: UUID, changes: Mapping[str, Any]) -> UUID:
+    """Change a lease that waits, after others have come and gone."""
+    at = position(line.direct, lease)
+    line.work(20)
+    assert line.marks()[0] <= at or "priority" in changes
+    line.conn.execute("select hwqueue.update_lease(p_lease => %s, p_changes => %s)", [lease, Jsonb(changes)])
+    return lease
+
+
+WAYS = [retry, release, expiry, requeue, due, new_priority, new_placement]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("capacity", [{}, {"cpu_milli": 4000}], ids=["plain", "counted"])
+def test_it_comes_back_behind_the_marks(
+    direct: Direct, clock: Clock, way: Callable[[Line, Clock], UUID], capacity: dict[str, int]
+) -> None:
+    """It is next in line: before all that was spawned after it came back."""
+    clock.freeze()
+    line = Line(direct, capacity=capacity)
+    line.settle_in()
+    lease = way(line, clock)
+    younger = [line.spawn() for _ in range(3)]
+    assert line.take(5) == [lease, *younger]
+
+
+def test_priorities_rise_and_fall(line: Line) -> None:
+    """Each lane has a mark of its own; a lane that is new has none."""
+    line.settle_in(0, 5, -5)
+    for turn in ((0, 9, 5), (5, -5, 0), (-9, 0, 9), (-5, -9, 5), (1, -1, 0)):
+        leases = {priority: line.spawn(priority=priority) for priority in turn}
+        leases |= {priority + 100: line.spawn(priority=priority) for priority in turn}
+        expected = [leases[key] for lane in sorted(turn, reverse=True) for key in (lane, lane + 100)]
+        assert line.take(7) == expected
+        line.work(5, priority=turn[0])
+
+
+def test_more_lanes_than_marks(line: Line) -> None:
+    """The oldest marks go; their lanes are read from the start."""
+    priorities = range(-10, 10)
+    for _ in range(3):
+        for priority in priorities:
+            line.work(2, priority=priority)
+        leases = {priority: line.spawn(priority=priority) for priority in priorities}
+        expected = [leases[priority] for priority in reversed(priorities)]
+        assert line.take(len(leases)) == expected
+    assert 1 < len(line.marks()) <= MOST_MARKS
+
+
+def test_a_mark_that_nobody_moves_goes(line: Line) -> None:
+    """Or queues with an ageing step would keep 16 marks of ranks that never come again."""
+    line.settle_in(5)
+    line.settle_in(0)
+    assert set(line.marks()) == {0, -5}
+    line.skip_versions(250)  # of 256
+    assert set(line.marks()) == {0, -5}
+    line.work_until(lambda: set(line.marks()) == {0})
+    urgent, usual = line.spawn(priority=5), line.spawn()
+    assert line.take(2) == [urgent, usual]
+
+
+def test_queues_have_marks_of_their_own(direct: Direct) -> None:
+    """What comes to one queue has nothing to do with how far another one is."""
+    busy = Line(direct)
+    quiet = Line(direct, "quiet", name="other")
+    waiting = [quiet.spawn() for _ in range(3)]
+    assert quiet.take(1) == waiting[:1]
+    busy.settle_in()
+    fresh = busy.spawn()
+    both = direct.conn.execute(
+        "select lease_id from hwqueue.claim_task(p_queues => %s, p_node => %s, p_epoch => %s, p_qty => 3)",
+        [[busy.queue, quiet.queue], *busy.node],
+    )
+    assert [lease for (lease,) in both] == [*waiting[1:], fresh]

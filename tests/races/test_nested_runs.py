@@ -1,15 +1,19 @@
-"""Nested runs and parents that change at once: neither waits, no end is lost or doubled."""
+"""Nested runs, gangs and lost steps: ends that meet each other."""
 
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 
 from hwqueue.testing import Clock
+from tests.calls import Row
 from tests.direct import Direct
-from tests.flows import Flow, broken, finish, step
+from tests.flows import Flow, broken, fail, finish, gang, step
 from tests.nests import below, define, nested, sweep
+from tests.races.cluster import Node
 from tests.races.interleave import Actor
-from tests.sql.api import outlive
+from tests.races.test_gangs import gpu_nodes
+from tests.sql.api import outlive, settlement
 
 pytestmark = pytest.mark.thorough
 
@@ -200,3 +204,149 @@ def test_it_is_kept_until_its_step_has_read_its_end(direct: Direct, one: Actor, 
     assert claim["params"] == {"x": 7}
     direct.rows("prune")
     assert direct.rows("list_workflow_runs", filter={"parent_run_id": str(flow.run)}) == []
+
+
+LATE = timedelta(minutes=5)  # later than a claim lives
+
+
+@pytest.fixture(params=["ended", "completed"])
+def wants(request: pytest.FixtureRequest) -> str:
+    """What the join wants of the parent whose worker died."""
+    return str(request.param)
+
+
+def joined(direct: Direct, wants: str) -> Flow:
+    """A join of a step whose worker dies, and of one that completes."""
+    dead = {"step": "a", "on": wants}
+    steps = [step("a"), step("b"), step("c", dead, "b"), step("d", {"step": "c", "on": "ended"})]
+    return Flow(direct, steps, on_failure="continue")
+
+
+def claims_of(flow: Flow, clock: Clock) -> Row:
+    """The claim of a, which has expired, and that of b."""
+    claims = flow.items(qty=1)
+    clock.advance(LATE)
+    claims |= flow.items(qty=1)
+    assert list(claims) == ["a", "b"]
+    return claims
+
+
+@pytest.mark.parametrize("first", ["settlement", "reap"])
+@pytest.mark.parametrize("commits", [True, False])
+def test_one_parent_expires_while_the_other_one_is_settled(
+    direct: Direct, one: Actor, clock: Clock, wants: str, *, commits: bool, first: str
+) -> None:
+    """Whichever is first stays open, and the join waits for it."""
+    flow = joined(direct, wants)
+    claims = claims_of(flow, clock)
+
+    def settle(direct: Direct) -> None:
+        finish(direct, claims["b"])
+
+    def reap(direct: Direct) -> None:
+        assert direct.row("reap")["expired"] == 1
+
+    held, other = (settle, reap) if first == "settlement" else (reap, settle)
+    held(one.direct)
+    other(direct)
+    seen = {"a": "failed"} if other is reap else {"b": "completed"}
+    assert flow.states().items() >= (seen | {"c": "waiting"}).items()
+    assert broken(direct) == []
+    one.end(commits)
+    if not commits:
+        direct.rows("advance_workflows")
+        assert flow.states()["c"] == "waiting"
+        held(direct)
+    direct.rows("reap")
+    assert flow.states()["a"] == "failed"
+    if wants == "ended":
+        flow.complete("c")
+    assert flow.reasons() == ({} if wants == "ended" else {"c": "parent_failed"})
+    flow.complete("d")
+    assert flow.state == "failed"
+
+
+def test_both_parents_are_lost_at_once(direct: Direct, one: Actor, clock: Clock, wants: str) -> None:
+    """One expires in a reap that stays open; the worker of the other one begins again meanwhile."""
+    flow = joined(direct, wants)
+    flow.items(qty=1)
+    clock.advance(LATE)
+    assert one.direct.row("reap")["expired"] == 1
+    node, spec = uuid4(), {"name": f"{flow.queue}-other"}
+    epoch = direct.value("register_node", node=node, spec=spec | {"instance_id": "first"})
+    claim = direct.row("claim_task", queues=[flow.queue], node=node, epoch=epoch)
+    direct.rows("register_node", node=node, spec=spec | {"instance_id": "second"})
+    assert direct.row("get_lease", lease=claim["lease_id"])["state"] == "failed"
+    assert broken(direct) == []
+    one.commit()
+    direct.rows("reap")
+    assert flow.reasons() == {"c": "parent_failed"}
+    flow.complete("d")
+    assert flow.state == "failed"
+
+
+GPU: Row = {"placement": {"resources": {"gpu": 1}}}
+
+
+def started(flow: Flow, nodes: list[Node]) -> dict[int, tuple[Row, Row]]:
+    """What upkeep reserves, fetched: the node that has it and the claim, by rank."""
+    for _ in range(3):
+        flow.calls.rows("reap")
+    fetched = {}
+    for node, epoch in nodes:
+        who = {"node": node, "epoch": epoch, "queues": [flow.queue]}
+        for claim in flow.calls.rows("claim_task", **who):
+            fetched[claim["headers"]["gang_rank"]] = who, claim
+    return fetched
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_member_ends_while_another_one_is_lost(direct: Direct, one: Actor, commits: bool) -> None:
+    """The step goes on until the lost one has run again, whichever upkeep sees first."""
+    nodes = gpu_nodes(direct, 2)
+    flow = Flow(direct, [gang("train", 2, **GPU), step("b", "train")])
+    claims = started(flow, nodes)
+    node, claim = claims[0]
+    one.direct.rows("settle_and_claim", settle=[settlement(claim)], qty=0, **node)
+    _, lost = claims[1]
+    direct.rows("release_lease", lease=lost["lease_id"], token=lost["claim_token"])
+    for _ in range(2):
+        direct.rows("reap")
+    assert flow.states() == {"train": "running", "b": "waiting"}
+    assert broken(direct) == []
+    if commits:
+        one.commit()
+    else:
+        one.rollback()
+        finish(direct, claim)
+    direct.rows("reap")
+    direct.conn.execute("update hwqueue.gang set next_try_at = hwqueue.clock()")
+    [(_, again)] = started(flow, nodes).values()
+    assert again["lease_id"] == lost["lease_id"]
+    assert (flow.steps()["train"]["items_done"], flow.states()["train"]) == (1, "running")
+    finish(direct, again)
+    direct.rows("advance_workflows")
+    flow.end_with("b")
+
+
+def test_a_retry_while_upkeep_looks_at_the_gang(direct: Direct, one: Actor) -> None:
+    """It waits for nobody: the next sweep puts all members back, once the gang is free."""
+    nodes = gpu_nodes(direct, 2)
+    flow = Flow(direct, [gang("train", 2, **GPU)])
+    claims = started(flow, nodes)
+    finish(direct, claims[0][1])
+    fail(direct, claims[1][1])
+    direct.rows("advance_workflows")
+    assert flow.state == "failed"
+    one.direct.rows("reap")
+    direct.rows("retry_workflow_run", run=flow.run)
+    direct.rows("advance_workflows")
+    assert flow.states() == {"train": "running"}
+    leases = [row["lease_state"] for row in direct.rows("step_results", run=flow.run, step="train")]
+    assert leases == ["completed", "failed"]
+    one.commit()
+    direct.rows("advance_workflows")
+    for _, claim in started(flow, nodes).values():
+        finish(direct, claim)
+    direct.rows("advance_workflows")
+    assert flow.state == "completed"

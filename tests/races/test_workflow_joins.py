@@ -10,7 +10,7 @@ from tests.direct import Direct
 from tests.flows import Flow, broken, each, fail, finish, finish_all, step, sweeps
 from tests.patience import looks
 from tests.races.interleave import TIMEOUT, Actor
-from tests.races.test_workflow_prunes import submit_again
+from tests.races.test_workflow_operators import submit_again
 from tests.sql.api import outlive, read_refusal, refusing
 
 pytestmark = pytest.mark.thorough

@@ -10,7 +10,7 @@ from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.flows import Flow, step, sweeps
 from tests.sql.api import Api, Node, token
-from tests.sql.test_current_generation import become_another_server
+from tests.sql.test_installation import become_another_server
 
 MINUTE = timedelta(minutes=1)
 TURN = timedelta(seconds=11)  # after it reap looks at nodes and classes again

@@ -1,13 +1,15 @@
-"""heartbeat_node: the node lives, its claims go on, and each learns where it stands."""
+"""How long a claim lasts: heartbeats, a new end, and the longest run."""
 
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from psycopg.types.json import Jsonb
 
 from hwqueue.testing import Clock
-from tests.sql.api import NOBODY, Api, Node, beat, raw, token
+from tests.calls import Row
+from tests.sql.api import NOBODY, Api, Node, beat, raw, settlement, token
 
 
 def verdicts(api: Api, node: Node, *claims: dict[str, Any]) -> list[str]:
@@ -164,3 +166,110 @@ def test_bad_claims(api: Api, node: Node, field: str, claims: Any) -> None:
 def test_bad_spans(api: Api, seconds: float) -> None:
     refusal = api.refused("QHA01", "heartbeat_node", **api.node().who, extend=timedelta(seconds=seconds))
     assert refusal.field == "p_extend"
+
+
+@pytest.mark.parametrize("seconds", [1, 30, 600])
+def test_the_new_end_holds(api: Api, clock: Clock, seconds: int) -> None:
+    """Shortened, too: reap finds it as soon as it is over, not before."""
+    claim = api.running(api.queue(claim_timeout=60))
+    span = timedelta(seconds=seconds)
+    end = api.value("extend_claim", **token(claim), extend=span)
+    assert end == clock.now() + span == api.lease(claim["lease_id"])["expires_at"]
+    api.reap_after(clock, span - timedelta(milliseconds=1))
+    assert api.state(claim["lease_id"]) == "claimed"
+    api.reap_after(clock, timedelta(milliseconds=1))
+    assert api.state(claim["lease_id"]) == "pending"
+
+
+def test_there_is_an_end_to_it(api: Api) -> None:
+    claim = api.running(api.queue())
+    assert api.value("extend_claim", **token(claim), extend=timedelta(days=30))
+    too_long = timedelta(days=30, seconds=1)
+    refusal = api.refused("QHA01", "extend_claim", **token(claim), extend=too_long)
+    assert (refusal.field, "30 days" in refusal.message) == ("p_extend", True)
+
+
+@pytest.mark.parametrize("when", ["before", "after", "by a heartbeat"])
+def test_a_cancelled_claim_ends(api: Api, clock: Clock, when: str) -> None:
+    """However long it was extended: a worker that does not stop loses it after its timeout."""
+    queue, node = api.queue(claim_timeout=60), api.node()
+    claim = api.running(queue, node)
+    month = timedelta(days=30)
+    if when == "before":
+        api.rows("extend_claim", **token(claim), extend=month)
+    api.rows("cancel_lease", lease=claim["lease_id"])
+    if when == "after":
+        assert api.value("extend_claim", **token(claim), extend=month)
+    elif when == "by a heartbeat":
+        api.rows("heartbeat_node", **node.who, claims=beat(claim), extend=month)
+    api.reap_after(clock, timedelta(seconds=61))
+    assert api.state(claim["lease_id"]) == "cancelled"
+
+
+def beats(api: Api, clock: Clock, node: Node, claim: Row, seconds: int) -> str:
+    """Let time pass while the worker goes on; what its last heartbeat is told."""
+    verdict = ""
+    for _ in range(0, seconds, 20):
+        clock.advance(timedelta(seconds=20))
+        [row] = api.rows("heartbeat_node", **node.who, claims=Jsonb(beat(claim)))
+        verdict = row["verdict"]
+        api.rows("reap")
+    return verdict
+
+
+def test_it_is_asked_to_stop_and_fails(api: Api, queue: str, node: Node, clock: Clock) -> None:
+    claim = api.running(queue, node, max_run=100)
+    assert beats(api, clock, node, claim, 100) == "ok"
+    assert api.lease(claim["lease_id"])["stop_reason"] == "run_time_exceeded"
+    assert beats(api, clock, node, claim, 20) == "preempted"  # a word that all workers know
+    assert api.value("release_lease", **token(claim)) in ("scheduled", "pending")
+    found = api.lease(claim["lease_id"])
+    assert found["attempt"] == 1  # it is used up
+    [attempt] = found["attempts"]
+    assert (attempt["outcome"], attempt["error"]["reason"]) == ("expired", "run_time_exceeded")
+
+
+@pytest.mark.parametrize("capacity", [{}, {"capacity": {"cpu_milli": 1000}}])
+def test_a_worker_that_goes_on_loses_the_claim(api: Api, clock: Clock, capacity: Row) -> None:
+    """After a claim timeout more; what it held is free."""
+    queue, node = api.queue(), api.node(**capacity)
+    needs = {"placement": {"resources": {"cpu_milli": 1000}}} if capacity else {}
+    claim = api.running(queue, node, max_run=100, max_attempts=1, **needs)
+    beats(api, clock, node, claim, 120)
+    assert api.state(claim["lease_id"]) == "claimed"
+    assert beats(api, clock, node, claim, 40) in ("preempted", "lost")
+    found = api.lease(claim["lease_id"])
+    assert (found["state"], found["error"]["reason"]) == ("failed", "run_time_exceeded")
+    api.refused("QHL03", "complete_lease", **token(claim))
+    assert api.rows("verify_invariants") == []
+
+
+def test_a_completion_in_time_wins_and_without_it_a_lease_runs_on(api: Api, clock: Clock) -> None:
+    queue, node = api.queue(), api.node()
+    claim = api.running(queue, node, max_run=100)
+    beats(api, clock, node, claim, 120)
+    assert api.value("complete_lease", **token(claim)) == "completed"
+    claim = api.running(queue, node)
+    assert beats(api, clock, node, claim, 400) == "ok"
+    assert api.lease(claim["lease_id"])["stop_reason"] is None
+
+
+def test_a_task_has_it_by_default(api: Api, queue: str, node: Node, clock: Clock) -> None:
+    """So do changed leases, and those whose class a term names."""
+    api.rows("set_task", task="bounded", defaults={"max_run": "1 min"})
+    lease = api.spawn(queue, "bounded")
+    api.rows("update_lease", lease=lease, changes={"labels": {"changed": "yes"}})
+    [claim] = api.claim(node, queue)
+    beats(api, clock, node, claim, 60)
+    assert api.lease(lease)["stop_reason"] == "run_time_exceeded"
+    [row] = api.rows(
+        "settle_and_claim", **node.who, settle=Jsonb([settlement(claim, "release")]), queues=[queue], qty=0
+    )
+    assert row["verdict"] == "ok"
+
+
+def test_what_it_may_be(api: Api) -> None:
+    asked = {"queue": api.queue(), "task": "work"}
+    for value in (0, "soon", -1, True):
+        refusal = api.refused("QHA01", "spawn_lease", **asked, options={"max_run": value})
+        assert refusal.field == "options.max_run"

@@ -1,6 +1,6 @@
 """Nodes are judged in groups of those that are alike: what tells two apart, what is counted, pages.
 
-tests/properties/test_match_fleet.py compares with the rules asked of each node by itself.
+tests/properties/test_views.py compares with the rules asked of each node by itself.
 """
 
 from collections import Counter

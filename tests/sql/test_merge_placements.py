@@ -1,5 +1,8 @@
-"""merge_placements: two normal placements ANDed, each part of the grammar."""
+"""Placements of several levels become one; those that the pages show can be submitted."""
 
+import json
+import re
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -9,7 +12,7 @@ from psycopg.types.json import Jsonb
 
 from tests.calls import Row
 from tests.sql.api import Api, read_refusal
-from tests.sql.test_normalise_lease_exprs import normal
+from tests.sql.test_normalise_parts import normal
 
 ID = str(uuid4())
 ANY: Row = {"exprs": []}
@@ -103,3 +106,27 @@ def test_what_contradicts_is_refused(api: Api, left: Row, right: Row, detail: Ro
     refusal = read_refusal(caught.value)
     assert (refusal.code, bool(refusal.detail)) == ("QHC04", True)
     assert refusal.detail == (detail or refusal.detail)
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "placement.md").read_text()
+BLOCKS = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+RECIPES = re.findall(r"^\| .* \| `(\{.*?\})`.* \|$", PAGE.split("## Recipes")[1], re.MULTILINE)
+
+
+def test_there_are_some() -> None:
+    assert BLOCKS
+    assert len(RECIPES) > 15
+
+
+@pytest.mark.parametrize("text", BLOCKS + RECIPES)
+def test_shown_placement(api: Api, text: str) -> None:
+    shown: Any = json.loads(re.sub(r"\bID\b", f'"{uuid4()}"', text))
+    assert normal(api, shown).keys() == shown.keys()
+
+
+def test_the_limits_are_those_that_hold(api: Api) -> None:
+    table = PAGE.split("## Limits")[1].split("\n## ")[0]
+    shown = [int(number) for number in re.findall(r"^\| .* \| (\d+) \|$", table, re.MULTILINE)]
+    limits = api.conn.execute("select * from hwqueue.placement_limits()").fetchone()
+    assert limits is not None
+    assert shown == [*limits, 65536]

@@ -1,4 +1,4 @@
-"""Progress: what claims report, where it is shown, and how long it stays."""
+"""What attempts tell of themselves: progress and log lines."""
 
 import json
 from datetime import timedelta
@@ -119,3 +119,163 @@ def test_bad_arguments(api: Api) -> None:
     for reports in ({}, None, [7], [{"lease_id": str(NOBODY)}], [{}] * 1001):
         refusal = api.refused("QHA01", "report_progress", reports=reports)
         assert str(refusal.field).startswith("p_reports")
+
+
+AT = "2030-01-31T12:00:00+00:00"
+
+
+def lines(numbers: range, **said: Any) -> list[Row]:
+    """Lines with these numbers, which are their messages."""
+    return [{"line": number, "at": AT, "message": str(number), **said} for number in numbers]
+
+
+def of(claim: Row, numbers: range, **said: Any) -> Row:
+    """The lines of one claim, as append_logs takes them."""
+    return beat(claim)[0] | {"lines": lines(numbers, **said)}
+
+
+def logged(api: Api, claim: Row, **wanted: Any) -> list[str]:
+    """The messages that lease_logs returns, each with how many were dropped before it."""
+    rows = api.rows("lease_logs", lease=claim["lease_id"], **wanted)
+    return [f"{row['dropped']}+" * (row["dropped"] > 0) + row["message"] for row in rows]
+
+
+@pytest.fixture
+def claim(api: Api) -> Row:
+    return api.running(api.queue(), api.node())
+
+
+def test_lines_are_read_as_they_were_logged(api: Api, claim: Row) -> None:
+    warning = {"level": "warning", "message": "no texture", "fields": {"frame": 7}}
+    first = of(claim, range(1, 2), **warning)
+    assert api.value("append_logs", logs=[first, of(claim, range(2, 3))]) == 2
+    one, two = api.rows("lease_logs", lease=claim["lease_id"])
+    told = {name: one[name] for name in ("attempt", "claim_token", "line", "dropped", *warning)}
+    assert told == {
+        "attempt": 1, "claim_token": claim["claim_token"], "line": 1, "dropped": 0, **warning
+    }  # fmt: skip
+    assert one["logged_at"].isoformat() == AT
+    assert (two["level"], two["message"], two["fields"]) == ("info", "2", None)
+
+
+def test_pages_follow_one_another(api: Api, claim: Row) -> None:
+    """Of a batch that is sent twice, and kept once."""
+    for added in (5, 0):
+        assert api.value("append_logs", logs=[of(claim, range(1, 6))]) == added
+    seen, after = [], None
+    while page := api.rows("lease_logs", lease=claim["lease_id"], after=after, limit=2):
+        seen.append([row["message"] for row in page])
+        after = page[-1]["cursor"]
+    assert seen == [["1", "2"], ["3", "4"], ["5"]]
+    assert logged(api, claim, last=True, limit=2) == ["4", "5"]
+    assert logged(api, claim, last=True, limit=2, after=after) == []
+    api.value("append_logs", logs=[of(claim, range(9, 11))])  # a gap is told
+    assert logged(api, claim)[4:] == ["5", "3+9", "10"]
+    assert logged(api, claim, last=True, limit=2) == ["3+9", "10"]
+    assert logged(api, claim, last=True, limit=1) == ["10"]
+
+
+def test_the_last_thousand_of_a_claim_are_kept(api: Api, conn: psycopg.Connection, claim: Row) -> None:
+    count = "select count(*), min(line), max(line) from hwqueue.attempt_log where lease_id = %s"
+    its = [claim["lease_id"]]
+    assert api.value("append_logs", logs=[of(claim, range(1, 801))]) == 800
+    seen = api.rows("lease_logs", lease=claim["lease_id"], limit=10)[-1]["cursor"]
+    assert api.value("append_logs", logs=[of(claim, range(801, 1501))]) == 700
+    assert conn.execute(count, its).fetchall() == [(1000, 501, 1500)]
+    assert logged(api, claim, limit=2) == ["500+501", "502"]
+    assert logged(api, claim, limit=1, after=seen) == ["490+501"]
+    # nor do lines that come late, in two entries or one, make more of them
+    assert api.value("append_logs", logs=[of(claim, range(1, 1001))]) == 500 - 500
+    late = [of(claim, range(3001, 4001)), of(claim, range(2001, 3001))]
+    assert api.value("append_logs", logs=late) == 1000
+    assert conn.execute(count, its).fetchall() == [(1000, 3001, 4000)]
+
+
+def test_each_attempt_has_its_own(api: Api) -> None:
+    queue, node = api.queue(retry={"kind": "fixed", "base": 0}), api.node()
+    first = api.running(queue, node)
+    api.value("append_logs", logs=[of(first, range(1, 2), message="first")])
+    api.value("fail_lease", **token(first), error={"message": "no"})
+    [second] = api.claim(node, queue)
+    api.value("append_logs", logs=[of(second, range(1, 2), message="second")])
+    api.complete(second)
+    assert logged(api, second) == ["first", "second"]
+    assert logged(api, second, attempt=1) == ["first"]
+    assert logged(api, second, attempt=3) == []
+
+
+def test_only_who_holds_the_claim_logs(api: Api, conn: psycopg.Connection) -> None:
+    queue, node = api.queue(retry={"kind": "fixed", "base": 0}), api.node()
+    first = api.running(queue, node)
+    api.value("fail_lease", **token(first), error={"message": "no"})
+    assert api.value("append_logs", logs=[of(first, range(1, 2))]) == 0
+    [second] = api.claim(node, queue)
+    nobody = {"lease_id": str(NOBODY), "claim_token": 1, "lines": lines(range(1, 2))}
+    assert api.value("append_logs", logs=[of(first, range(1, 2)), nobody]) == 0
+    conn.execute("update hwqueue.claim set login = 'nobody_at_all'")
+    with conn.transaction(force_rollback=True):
+        conn.execute("create role hwqueue_test_other login in role hwqueue_worker")
+        conn.execute("set local session authorization hwqueue_test_other")
+        assert api.value("append_logs", logs=[of(second, range(1, 2))]) == 0
+    assert logged(api, second) == []
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_they_go_with_the_lease(api: Api, conn: psycopg.Connection, clock: Any, kept: bool) -> None:
+    queue = api.queue(retain_completed=0)
+    lease = api.running(queue, api.node(), **({"idempotency_key": "k"} if kept else {}))
+    api.value("append_logs", logs=[of(lease, range(1, 2))])
+    api.complete(lease)
+    api.prune_after(clock, timedelta(hours=2))
+    left = "select from hwqueue.attempt_log where lease_id = %s"
+    assert conn.execute(left, [lease["lease_id"]]).fetchall() == []
+
+
+def test_lines_hold_up_no_settlement(api: Api, conn: psycopg.Connection, dsn: str, claim: Row) -> None:
+    """They write nothing else, take no lock of the claim, and are kept when they commit after its end."""
+    with psycopg.connect(dsn) as other:
+        before = api.contents()
+        assert Api(other).value("append_logs", logs=[of(claim, range(1, 2))]) == 1
+        after = Api(other).contents()
+        assert {name for name in after if after[name] != before[name]} == {"attempt_log"}
+        conn.execute("set lock_timeout = '1ms'")
+        api.complete(claim)
+        conn.execute("set lock_timeout = 0")
+    assert logged(api, claim) == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ({"line": 0}, "lines[0].line"),
+        ({"line": 2**31}, "lines[0].line"),
+        ({"line": None}, "lines[0]"),
+        ({"at": "noon"}, "lines[0].at"),
+        ({"at": None}, "lines[0]"),
+        ({"level": "loud"}, "lines[0].level"),
+        ({"message": 7}, "lines[0].message"),
+        ({"message": "é" * 2049}, "lines[0].message"),
+        ({"fields": []}, "lines[0].fields"),
+        ({"fields": {"a": "x" * 4090}}, "lines[0].fields"),
+        ({"more": 1}, "lines[0].more"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+@pytest.mark.thorough
+def test_a_bad_line_names_its_field(api: Api, claim: Row, said: Row, field: str) -> None:
+    bad = [of(claim, range(1, 2)), of(claim, range(2, 3), **said)]
+    told = api.refused("QHA01", "append_logs", logs=bad).field
+    assert told is not None
+    assert f"p_logs[1].{field}".startswith(told)
+    assert logged(api, claim) == []
+
+
+@pytest.mark.thorough
+def test_what_cannot_be_a_page_or_a_list_of_lines(api: Api, claim: Row) -> None:
+    for after in ("7", "9223372036854775808.1", "1.2147483648"):
+        assert api.fault("lease_logs", lease=claim["lease_id"], after=after) == "p_after"
+    nobody: Row = {"lease_id": str(NOBODY), "claim_token": 1}
+    lists: list[Any] = [{}, None, [7], [{"lease_id": str(NOBODY)}], [{}] * 1001]
+    for logs in (*lists, [nobody | {"lines": [{}] * 1001}], [nobody | {"lines": [7]}]):
+        assert (api.fault("append_logs", logs=logs) or "").startswith("p_logs")
+    api.refused("QHL04", "lease_logs", lease=NOBODY)

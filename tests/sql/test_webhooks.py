@@ -15,7 +15,7 @@ from psycopg.types.json import Jsonb
 from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.sql.api import Api, Node, count_all, outlive
-from tests.sql.test_current_generation import become_another_server
+from tests.sql.test_installation import become_another_server
 
 URL = "https://hooks.example/hwqueue"
 _numbers = count(1)

@@ -1,8 +1,7 @@
 """The worlds, one for each feature. A new feature adds its own: nodes, leases, calls.
 
 Small on purpose: each lease and each node more multiplies the states. Those of what upkeep starts
-or ends are beside their calls: choices, everywhere, replaces, lasting, earmarks, silent, proposals,
-planned.
+or ends are beside their calls: choices, everywhere, replaces, lasting, earmarks, proposals.
 """
 
 from datetime import timedelta
@@ -12,14 +11,12 @@ from tests.walk import more_steps as m
 from tests.walk import operators as o
 from tests.walk import steps as s
 from tests.walk.choices import CHOICE
-from tests.walk.earmarks import KEPT
+from tests.walk.earmarks import KEPT, LOST, SILENT
 from tests.walk.everywhere import ALWAYS, ONCE
 from tests.walk.lasting import WHILE_RUNNING
 from tests.walk.names import lease_id, node_id
-from tests.walk.planned import PLANNED
-from tests.walk.proposals import PROPOSALS_OF_ALL
+from tests.walk.proposals import PLANNED, PROPOSALS_OF_ALL
 from tests.walk.replaces import IN_PLACE, MOVED, OVERLAP
-from tests.walk.silent import LOST, SILENT
 from tests.walk.world import IN_ZONE, World, every, gpus, leases_of, needs, require, spread
 
 

@@ -1,11 +1,13 @@
-"""create_queue: once, again, and with another policy."""
+"""Queues: created, their policies changed, paused."""
 
 from datetime import timedelta
 
+import psycopg
 import pytest
 
 from hwqueue.worker import WorkerSettings
-from tests.sql.api import Api, Node
+from tests.sql.api import Api, Node, token
+from tests.sql.warm import WarmApi
 
 GIVEN = {
     "claim_timeout": "2 minutes",
@@ -135,3 +137,67 @@ def test_claims_end_within_a_month(api: Api, queue: str, node: Node) -> None:
     assert api.fault("spawn_lease", queue=queue, task="t", options=more) == "options.claim_timeout"
     arguments = {**node.who, "queues": [queue], "claim_timeout": timedelta(days=31)}
     assert api.fault("claim_task", **arguments) == "p_claim_timeout"
+
+
+def test_keys_not_given_stay(api: Api) -> None:
+    queue = api.queue(max_attempts=3, patience=7, tuning={"weight_fit": 4})
+    policy = api.value(
+        "set_queue_policy", queue=queue, policy={"patience": 9, "tuning": {"weight_affinity": 2}}
+    )
+    assert (policy["max_attempts"], policy["patience"]) == (3, 9)
+    weights = {key: policy["tuning"][f"weight_{key}"] for key in ("affinity", "fit", "spread")}
+    assert weights == {"affinity": 2, "fit": 4, "spread": 1}
+    assert api.listed(queue)["policy"] == policy
+
+
+def test_it_counts_for_leases_already_spawned(api: Api) -> None:
+    queue = api.queue(max_attempts=5)
+    claim = api.running(queue)
+    api.rows("set_queue_policy", queue=queue, policy={"max_attempts": 1})
+    assert api.value("fail_lease", **token(claim), error={}) == "failed"
+
+
+def test_what_is_refused(api: Api) -> None:
+    refusal = api.refused("QHQ01", "set_queue_policy", queue="nowhere", policy={})
+    assert refusal.detail["queue"] == "nowhere"
+    policy = {"max_attempts": -1}
+    assert api.fault("set_queue_policy", queue=api.queue(), policy=policy) == "policy.max_attempts"
+
+
+def test_a_paused_queue_gives_nothing(api: Api, conn: psycopg.Connection) -> None:
+    """Twice is once; resuming it wakes those who wait."""
+    queue, other = api.queue(), api.queue()
+    node = api.node()
+    assert api.claim(node, queue) == []
+    api.rows("pause_queue", queue=queue)
+    before = api.contents()
+    api.rows("pause_queue", queue=queue)
+    assert api.contents() == before
+    assert [row["paused"] for row in api.rows("list_queues") if row["queue"] == queue] == [True]
+    conn.execute("listen hwqueue")
+    api.rows("resume_queue", queue=queue)
+    assert [n.payload for n in conn.notifies(timeout=0)] == [api.wake_payload(queue)]
+    claim = api.running(queue, node)
+    api.rows("pause_queue", queue=queue)
+    waiting = api.spawn(queue)
+    elsewhere = api.spawn(other)
+    assert api.claimed(node, queue, other, qty=10) == [elsewhere]
+    assert api.value("complete_lease", **token(claim)) == "completed"
+    assert api.state(waiting) == "pending"
+    api.rows("resume_queue", queue=queue)
+    assert api.claimed(node, queue) == [waiting]
+    for function in ("pause_queue", "resume_queue"):
+        assert api.refused("QHQ01", function, queue="nowhere").detail["queue"] == "nowhere"
+
+
+@pytest.mark.parametrize("kind", [Api, WarmApi], ids=["cold", "warm"])
+def test_a_paused_queue_that_is_asked_alone(conn: psycopg.Connection, kind: type[Api]) -> None:
+    """By a node's first claim, and by a later one."""
+    api = kind(conn)
+    queue, node = api.queue(), api.node()
+    waiting = api.spawn(queue)
+    api.rows("pause_queue", queue=queue)
+    assert api.claim(node, queue) == []
+    assert api.claim(node, queue, qty=5) == []
+    api.rows("resume_queue", queue=queue)
+    assert api.claimed(node, queue) == [waiting]
