@@ -9,18 +9,14 @@ upgrades it, and compares the result with a fresh install. There is none yet.
 """
 
 import gzip
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 from uuid import UUID
 
 import psycopg
 
-from hwqueue.embedded import EmbeddedServer
-from hwqueue.schema import upgrade
 from tests.calls import Row
-from tests.migrations.programs import dump
+from tests.migrations.programs import dump, installed
 from tests.patience import looks
 from tests.sql.api import Api, Node, settlement, token
 
@@ -164,21 +160,13 @@ def publish_terms(api: Api) -> None:
 
 def main(target: Path) -> None:
     """Install into a throwaway server, fill, dump."""
-    folder = Path(tempfile.mkdtemp(prefix="hwqueue-release-"))
-    folder.chmod(0o755)
-    server = EmbeddedServer(folder / "server", settings={"fsync": "off"})
-    try:
-        dsn = server.ensure_running()
-        upgrade(dsn)
+    with installed() as dsn:
         with psycopg.connect(dsn, autocommit=True) as conn:
             fill(conn)
             fill_placed(conn)
         script = dump(dsn, "--no-owner", "--schema=hwqueue")
-        target.parent.mkdir(exist_ok=True)
-        target.write_bytes(gzip.compress(script.encode(), mtime=0))
-    finally:
-        server.stop()
-        shutil.rmtree(folder)
+    target.parent.mkdir(exist_ok=True)
+    target.write_bytes(gzip.compress(script.encode(), mtime=0))
 
 
 if __name__ == "__main__":

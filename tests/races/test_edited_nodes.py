@@ -34,29 +34,23 @@ def trusting(direct: Direct, node: UUID) -> UUID:
     return lease
 
 
+@pytest.mark.parametrize("claims_first", [True, False])
 @pytest.mark.parametrize("how", EDITS)
-def test_the_claim_comes_first(direct: Direct, meet: Meet, how: str) -> None:
-    """The edit waits, and then asks the lease to stop."""
+def test_a_claim_beside_an_edit(direct: Direct, meet: Meet, how: str, claims_first: bool) -> None:
+    """The second of them waits: the edit then asks the lease to stop, the claim gets nothing."""
     node, epoch = register(direct)
     trusting(direct, node)
     statement, before = EDITS[how]
     edit(direct, before or ATTEST, node)
+    if not claims_first:
+        _, claimed = meet(lambda d: edit(d, statement, node), lambda d: d.claim(QUEUE, node, epoch))
+        assert claimed.result(TIMEOUT) == []
+        return
     claims, edited = meet(lambda d: d.claim(QUEUE, node, epoch), lambda d: edit(d, statement, node))
     assert len(claims) == 1
     edited.result(TIMEOUT)
     [beat] = direct.heartbeat(node, epoch, claims)
     assert beat["verdict"] == "preempted"
-
-
-@pytest.mark.parametrize("how", EDITS)
-def test_the_edit_comes_first(direct: Direct, meet: Meet, how: str) -> None:
-    """The claim waits, and then gets nothing."""
-    node, epoch = register(direct)
-    trusting(direct, node)
-    statement, before = EDITS[how]
-    edit(direct, before or ATTEST, node)
-    _, claimed = meet(lambda d: edit(d, statement, node), lambda d: d.claim(QUEUE, node, epoch))
-    assert claimed.result(TIMEOUT) == []
 
 
 @pytest.mark.parametrize("commits", [True, False])

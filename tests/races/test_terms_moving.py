@@ -403,15 +403,22 @@ def two_queues(direct: Direct, options: tuple[dict[str, Any], ...]) -> list[Any]
 @domains
 @ALL_KINDS
 def test_one_of_two(direct: Direct, actor: Actors, kind: str, domain: str, first_commits: bool) -> None:
-    """While one claim is open the other gets nothing, at once; later only if that is undone."""
+    """While one claim is open the other gets nothing, at once; later only if that is undone.
+
+    A member of a group then joins the first one, where that is; not before it counts.
+    """
     first, second = two_queues(direct, (sides(domain) | apart(domain))[kind])
     one_node, two_node = place(direct, 1, 1), place(direct, 2, 2 if kind in apart(domain) else 1)
     place(direct, 3, 2)
+    beside = place(direct, 4, 1)
     one, two = actor().begin(), actor().begin()
     assert ids(one.direct.claim(QUEUE, *one_node)) == [first]
-    assert two.direct.claim(OTHER, *two_node) == []
+    for node in (two_node, beside):
+        assert two.direct.claim(OTHER, *node) == []
     one.end(first_commits)
     later = ids(two.direct.claim(OTHER, *two_node))
+    joins = first_commits and kind.startswith("first members")
+    assert not joins or ids(two.direct.claim(OTHER, *beside)) == [second]
     two.commit()
     assert later == ([] if first_commits else [second])
 
@@ -516,25 +523,6 @@ def test_what_was_passed_by_is_left_to_others(direct: Direct, actor: Actors) -> 
     assert ids(idle.direct.claim(OTHER, *two_node)) == [plain]
     assert ids(other.direct.claim(OTHER, *elsewhere)) == [second]
     idle.commit()
-
-
-@pytest.mark.parametrize("first_commits", [True, False])
-@domains
-def test_two_first_members(direct: Direct, actor: Actors, domain: str, first_commits: bool) -> None:
-    """Of a group that requires to be together only one starts; the other joins where that is."""
-    member = lease("web", toward("web", domain))
-    first, second = two_queues(direct, (member, member))
-    one_node, two_node, beside = place(direct, 1, 1), place(direct, 2, 2), place(direct, 3, 1)
-    one, two = actor().begin(), actor().begin()
-    assert ids(one.direct.claim(QUEUE, *one_node)) == [first]
-    assert two.direct.claim(OTHER, *two_node) == []
-    assert two.direct.claim(OTHER, *beside) == []  # nobody is there yet that counts
-    one.end(first_commits)
-    elsewhere = ids(two.direct.claim(OTHER, *two_node))
-    assert elsewhere == ([] if first_commits else [second])
-    if first_commits:
-        assert ids(two.direct.claim(OTHER, *beside)) == [second]
-    two.commit()
 
 
 @pytest.mark.parametrize("joins", [True, False])

@@ -139,15 +139,6 @@ def test_a_place_goes_and_comes_back(
     assert direct.claim(QUEUE, *nodes[0]) == []
 
 
-def test_what_is_pruned_was_taken_away(direct: Direct) -> None:
-    """A count that has come to nothing says since when, even to who looked before."""
-    (here, _there), (_mine, other) = one_everywhere(direct)
-    direct.conn.execute(_LOOK)
-    complete(direct, other)
-    direct.conn.execute("select hwqueue.prune()")
-    assert direct.claim(QUEUE, *here) == []
-
-
 def test_what_nobody_asks_for_is_forgotten(direct: Direct, clock: Clock) -> None:
     """A fleet that was remembered for leases that are gone."""
     one_everywhere(direct)
@@ -194,12 +185,13 @@ def test_a_claim_of_a_node_that_is_dead_when_it_is_committed(
 
 
 def test_counts_that_have_come_to_nothing(direct: Direct) -> None:
-    """They go once all that is remembered knows of that, and not before."""
+    """They say since when, to who looked before, too; they go once all that is remembered knows of it."""
     (here, _there), (_mine, other) = one_everywhere(direct)
     direct.conn.execute(_LOOK)
     complete(direct, other)
     direct.conn.execute(_PRUNE)
     assert direct.conn.execute(_NOTHING).fetchall() == [(1,)]
+    assert direct.claim(QUEUE, *here) == []
     direct.conn.execute(_LOOK)
     prune_until_nothing(direct)
     assert direct.claim(QUEUE, *here) == []
@@ -222,38 +214,22 @@ def prune_until_nothing(direct: Direct) -> None:
     raise AssertionError("some session on this server keeps a transaction open")
 
 
-def test_a_look_that_is_older_than_what_is_pruned(direct: Direct, actor: Actors) -> None:
-    """It is not remembered yet, and is remembered last: it still finds what it does not know."""
-    (here, _there), (_mine, other) = one_everywhere(direct)
-    looker = actor().begin(has_id=True)
-    with paused(
-        direct,
-        looker,
-        lambda d: d.conn.execute(_LOOK),
-        at=("refresh_fleet_cache", "delete from hwqueue.spread_floor"),
-    ) as looked:
-        complete(direct, other)
-        direct.conn.execute(_LOOK)
-        for _ in range(3):
-            direct.conn.execute(_PRUNE)
-    looked.result(TIMEOUT)
-    looker.commit()
-    assert direct.claim(QUEUE, *here) == []
-
-
-def test_a_look_with_a_later_id_than_what_ended(direct: Direct, actor: Actors) -> None:
-    """It began before that was committed: it does not know of it, and others who looked do."""
+@pytest.mark.parametrize("later_id", [False, True])
+def test_a_look_that_is_older_than_what_is_pruned(direct: Direct, actor: Actors, later_id: bool) -> None:
+    """It is remembered last, whichever has the later id: it still finds what it does not know."""
     (here, _there), (_mine, other) = one_everywhere(direct)
     worker, looker = actor().begin(), actor()
-    complete(worker.direct, other)
-    looker.begin()
-    looker.conn.execute("select pg_current_xact_id()")
+    if later_id:
+        complete(worker.direct, other)
+    looker.begin(has_id=True)
     with paused(
         direct,
         looker,
         lambda d: d.conn.execute(_LOOK),
         at=("refresh_fleet_cache", "delete from hwqueue.spread_floor"),
     ) as looked:
+        if not later_id:
+            complete(worker.direct, other)
         worker.commit()
         direct.conn.execute(_LOOK)
         for _ in range(3):

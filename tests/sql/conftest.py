@@ -12,6 +12,7 @@ from hwqueue.schema.files import SQL_DIR
 from hwqueue.testing import Clock
 from tests.fix_db import fresh_database
 from tests.sql.api import Api, Node
+from tests.sql.gangs import clear, gpus
 from tests.sql.logins import Logins, made_logins
 
 
@@ -84,6 +85,14 @@ def node(api: Api) -> Node:
 def lone(api: Api) -> None:
     """No nodes are there but those that the test registers."""
     api.leave_all()
+
+
+@pytest.fixture
+def racks(api: Api) -> Iterator[list[Node]]:
+    """Two nodes with a GPU in rack 1, three in rack 2, and no others; afterwards all invariants hold."""
+    clear(api)
+    yield [api.node(rack=rack, gpus=gpus(1)) for rack in (1, 1, 2, 2, 2)]
+    assert api.rows("verify_invariants") == []
 
 
 @pytest.fixture

@@ -1,11 +1,9 @@
 """Gangs in tests: spawned, started, looked at, and the racks that they run in."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-import pytest
 from psycopg.types.json import Jsonb
 
 from hwqueue.testing import Clock
@@ -26,14 +24,6 @@ def clear(api: Api) -> None:
     reap(api)
     for row in api.rows("list_nodes"):
         api.rows("deregister_node", node=row["node_id"])
-
-
-@pytest.fixture
-def racks(api: Api) -> Iterator[list[Node]]:
-    """Two nodes with a GPU in rack 1, three in rack 2, and no others; afterwards all invariants hold."""
-    clear(api)
-    yield [api.node(rack=rack, gpus=gpus(1)) for rack in (1, 1, 2, 2, 2)]
-    assert api.rows("verify_invariants") == []
 
 
 def spawn(api: Api, queue: str, count: int, /, member: Row | None = None, **options: Any) -> UUID:

@@ -10,10 +10,8 @@ from psycopg.types.json import Jsonb
 from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.sql.api import Api, Node, token
-from tests.sql.gangs import GPU, Gang, gpus, later, racks, reap, spawn, start
+from tests.sql.gangs import GPU, Gang, gpus, later, reap, spawn, start
 from tests.sql.test_my_tenants import FILM, GAMES, only
-
-__all__ = ["racks"]
 
 _OTHER_ZONE = {"label": "zone", "op": "in", "values": ["nowhere"]}
 

@@ -14,9 +14,7 @@ from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.patience import looks
 from tests.sql.api import Api, Node, beat, token
-from tests.sql.gangs import GPU, Gang, clear, gang, gpus, later, racks, reap
-
-__all__ = ["racks"]
+from tests.sql.gangs import GPU, Gang, clear, gang, gpus, later, reap
 
 
 def test_of_two_gangs_one_starts_and_the_other_holds_nothing(

@@ -8,13 +8,10 @@ from psycopg.types.json import Jsonb
 from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.sql.api import Api, Node, token
-from tests.sql.gangs import GPU, Gang, gang, gpus, later, leases, racks, reap, spawn, start
+from tests.sql.gangs import GPU, Gang, gang, gpus, later, leases, reap, spawn, start
 from tests.sql.test_earmarks import became
 
 pytestmark = pytest.mark.usefixtures("sound")
-
-
-__all__ = ["racks"]
 
 
 def test_all_start_together_where_they_fit(api: Api, racks: list[Node]) -> None:

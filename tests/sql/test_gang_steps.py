@@ -9,9 +9,7 @@ from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.flows import Flow, broken, gang, step
 from tests.sql.api import Api, Node, settlement, token
-from tests.sql.gangs import GPU, later, racks, reap
-
-__all__ = ["racks"]
+from tests.sql.gangs import GPU, later, reap
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("sound")]
 

@@ -14,10 +14,8 @@ from tests.flows import Flow
 from tests.flows import gang as gang_step
 from tests.patience import looks
 from tests.sql.api import Api, Node, token
-from tests.sql.gangs import GPU, Gang, gang, gpus, later, racks, reap
+from tests.sql.gangs import GPU, Gang, gang, gpus, later, reap
 from tests.sql.test_my_tenants import FILM, GAMES, only, refused
-
-__all__ = ["racks"]
 
 
 def test_members_start_together(api: Api, racks: list[Node]) -> None:

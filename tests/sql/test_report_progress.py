@@ -22,9 +22,8 @@ def shown(api: Api, claim: Row) -> Row | None:
     return progress and {name: progress[name] for name in progress if name != "reported_at"}
 
 
-def test_the_last_report_is_shown(api: Api, conn: psycopg.Connection) -> None:
+def test_the_last_report_is_shown(api: Api, conn: psycopg.Connection, claim: Row) -> None:
     """And it changes nothing else."""
-    claim = api.running(api.queue(), api.node())
     assert shown(api, claim) is None
     before = api.contents()
     first = report(claim, fraction=0.25, message="frame 25")
@@ -55,36 +54,8 @@ def test_it_stays_with_the_attempt_that_ended(api: Api) -> None:
     assert (lease["attempts"][0]["progress"]["fraction"], lease["progress"]["fraction"]) == (0.5, 0.75)
 
 
-def test_only_who_holds_the_claim_reports(api: Api, conn: psycopg.Connection) -> None:
-    queue, node = api.queue(retry={"kind": "fixed", "base": 0}), api.node()
-    first = api.running(queue, node)
-    api.value("fail_lease", **token(first), error={"message": "no"})
-    assert api.value("report_progress", reports=[report(first, fraction=1)]) == 0
-    [second] = api.claim(node, queue)
-    stale = [report(first, fraction=1), {"lease_id": str(NOBODY), "claim_token": 1}]
-    assert api.value("report_progress", reports=stale) == 0
-    conn.execute("update hwqueue.claim set login = 'nobody_at_all'")
-    with conn.transaction(force_rollback=True):
-        conn.execute("create role hwqueue_test_other login in role hwqueue_worker")
-        conn.execute("set local session authorization hwqueue_test_other")
-        assert api.value("report_progress", reports=[report(second, fraction=1)]) == 0
-    assert shown(api, second) is None
-
-
-def test_it_goes_with_the_lease(api: Api, conn: psycopg.Connection, clock: Clock) -> None:
-    queue, node = api.queue(retain_completed=0), api.node()
-    claims = [api.running(queue, node), api.running(queue, node, idempotency_key="k")]
-    for claim in claims:
-        api.value("report_progress", reports=[report(claim, fraction=1)])
-        api.value("complete_lease", **token(claim))
-    api.prune_after(clock, timedelta(hours=2))
-    left = "select from hwqueue.progress where lease_id = any (%s)"
-    assert conn.execute(left, [[claim["lease_id"] for claim in claims]]).fetchall() == []
-
-
-def test_a_report_holds_up_no_settlement(api: Api, conn: psycopg.Connection, dsn: str) -> None:
+def test_a_report_holds_up_no_settlement(api: Api, conn: psycopg.Connection, dsn: str, claim: Row) -> None:
     """Nor the other way round: it takes no lock of the claim."""
-    claim = api.running(api.queue(), api.node())
     with psycopg.connect(dsn) as other:
         api_of_other = Api(other)
         assert api_of_other.value("report_progress", reports=[report(claim, fraction=0.5)]) == 1
@@ -109,9 +80,8 @@ BAD: list[tuple[str, Row]] = [
 
 
 @pytest.mark.thorough
-def test_bad_arguments(api: Api) -> None:
+def test_bad_arguments(api: Api, claim: Row) -> None:
     """A bad report names its field."""
-    claim = api.running(api.queue(), api.node())
     for field, said in BAD:
         bad = [report(claim, fraction=0.5), report(claim, **said)]
         assert api.refused("QHA01", "report_progress", reports=bad).field == f"p_reports[1].{field}"
@@ -204,31 +174,37 @@ def test_each_attempt_has_its_own(api: Api) -> None:
     assert logged(api, second, attempt=3) == []
 
 
-def test_only_who_holds_the_claim_logs(api: Api, conn: psycopg.Connection) -> None:
+def tell(api: Api, *claims: Row) -> list[int]:
+    """Report progress of claims, and log a line of each; of how many of them that was taken."""
+    reports = [report(claim, fraction=1) for claim in claims]
+    logs = [of(claim, range(1, 2)) for claim in claims]
+    return [api.value("report_progress", reports=reports), api.value("append_logs", logs=logs)]
+
+
+def test_only_who_holds_the_claim_tells(api: Api, conn: psycopg.Connection) -> None:
     queue, node = api.queue(retry={"kind": "fixed", "base": 0}), api.node()
     first = api.running(queue, node)
     api.value("fail_lease", **token(first), error={"message": "no"})
-    assert api.value("append_logs", logs=[of(first, range(1, 2))]) == 0
+    assert tell(api, first) == [0, 0]
     [second] = api.claim(node, queue)
-    nobody = {"lease_id": str(NOBODY), "claim_token": 1, "lines": lines(range(1, 2))}
-    assert api.value("append_logs", logs=[of(first, range(1, 2)), nobody]) == 0
+    assert tell(api, first, {"lease_id": NOBODY, "claim_token": 1}) == [0, 0]
     conn.execute("update hwqueue.claim set login = 'nobody_at_all'")
     with conn.transaction(force_rollback=True):
         conn.execute("create role hwqueue_test_other login in role hwqueue_worker")
         conn.execute("set local session authorization hwqueue_test_other")
-        assert api.value("append_logs", logs=[of(second, range(1, 2))]) == 0
-    assert logged(api, second) == []
+        assert tell(api, second) == [0, 0]
+    assert (shown(api, second), logged(api, second)) == (None, [])
 
 
 @pytest.mark.parametrize("kept", [False, True])
-def test_they_go_with_the_lease(api: Api, conn: psycopg.Connection, clock: Any, kept: bool) -> None:
+def test_they_go_with_the_lease(api: Api, conn: psycopg.Connection, clock: Clock, kept: bool) -> None:
     queue = api.queue(retain_completed=0)
     lease = api.running(queue, api.node(), **({"idempotency_key": "k"} if kept else {}))
-    api.value("append_logs", logs=[of(lease, range(1, 2))])
+    assert tell(api, lease) == [1, 1]
     api.complete(lease)
     api.prune_after(clock, timedelta(hours=2))
-    left = "select from hwqueue.attempt_log where lease_id = %s"
-    assert conn.execute(left, [lease["lease_id"]]).fetchall() == []
+    left = "select lease_id from hwqueue.progress union all select lease_id from hwqueue.attempt_log"
+    assert (lease["lease_id"],) not in conn.execute(left).fetchall()
 
 
 def test_lines_hold_up_no_settlement(api: Api, conn: psycopg.Connection, dsn: str, claim: Row) -> None:

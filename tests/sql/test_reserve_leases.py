@@ -10,7 +10,7 @@ from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.sql.api import NOBODY, Api, Node, refusing, token
 from tests.sql.explained import explain
-from tests.sql.gangs import Gang, gang, gpus, racks, reap
+from tests.sql.gangs import Gang, gang, gpus, reap
 from tests.sql.logins import OPERATOR, WORKER, Logins
 
 HOLD = timedelta(seconds=3)
@@ -232,8 +232,6 @@ def test_what_has_become_of_them(api: Api, clock: Clock, epoch: int) -> None:
     assert len(api.claimed(other, queue, qty=3)) == 3
     assert became(api, *places) == ["gone", "fetched", "gone", "gone", "gone"]
 
-
-__all__ = ["racks"]
 
 PLANNER = "hwqueue_planner"
 
