@@ -94,19 +94,20 @@ _TYPES: Mapping[str, str] = {
     name: sql_type
     for sql_type, names in {
         "text": "queue task version workflow after step state reason name key running signal near effect "
-        "domain instance_id login role tenant url kind order label holder part place",
+        "domain instance_id login role tenant url kind order label holder part place origin problem",
         "text[]": "queues steps workflows states tasks",
         "jsonb": "policy defaults spec input options runs filter changes result payload params leases "
         "cursor members claims settle error reports items logs placement taint nodes prices "
-        "places room",
+        "places room schedules",
         "uuid": "run lease before id gang before_gang everywhere node service delivery",
         "uuid[]": "run_ids lease_ids completed gangs",
         "integer": "limit attempt qty skip days most minutes",
-        "bigint": "token epoch class round",
+        "bigint": "token epoch class round revision",
         "bigint[]": "completed_tokens tokens",
-        "boolean": "force forces last notify retry any_instance",
+        "boolean": "force forces last notify retry any_instance dry_run",
         "interval": "extend claim_timeout delay deadline expires_after keep timeout unless_within ttl hold",
         "timestamp with time zone": "retry_at until expires_at",
+        "timestamp with time zone[]": "times",
         "bytea": "secret_sha256",
     }.items()
     for name in names.split()
@@ -303,6 +304,22 @@ LIST_DELIVERIES = _call("list_deliveries(name, [state, limit, before])", types.D
 REDELIVER = _call("redeliver(name, [delivery, limit])", int)
 CLAIM_DELIVERIES = _call("claim_deliveries([limit, timeout])", types.ClaimedDelivery)
 SETTLE_DELIVERY = _call("settle_delivery(delivery, attempt, result)", str)
+
+# schedules
+CREATE_SCHEDULE = _call("create_schedule(name, spec)", bool)
+SET_SCHEDULE = _call("set_schedule(name, changes)", dict)
+SYNC_SCHEDULES = _call("sync_schedules(origin, schedules)", types.SyncedSchedule)
+DROP_SCHEDULE = _call("drop_schedule(name)", bool)
+PAUSE_SCHEDULE = _call("pause_schedule(name, [reason])", bool)
+RESUME_SCHEDULE = _call("resume_schedule(name)", bool)
+TRIGGER_SCHEDULE = _call("trigger_schedule(name, [params])", types.FiredTime)
+BACKFILL_SCHEDULE = _call("backfill_schedule(name, times, [dry_run])", types.FiredTime)
+LIST_SCHEDULES = _call("list_schedules()", types.Schedule)
+SCHEDULE_HISTORY = _call(
+    "schedule_history(name, [limit, before timestamp with time zone])", types.ScheduleFire
+)
+DUE_PLANS = _call("due_plans([limit])", types.DuePlan)
+PLAN_SCHEDULE = _call("plan_schedule(name, revision, times, [problem])", bool)
 
 # what operators look at
 PENDING_REASONS = _call("pending_reasons([queue, kind, class, order, limit])", types.PendingReason)

@@ -249,6 +249,22 @@ class WebhookUnknown(HwqueueError, sqlstate="QHH01", status=404):
     """No webhook has this name."""
 
 
+class ScheduleError(HwqueueError):
+    """About a schedule."""
+
+
+class ScheduleUnknown(ScheduleError, sqlstate="QHD01", status=404):
+    """No schedule has this name."""
+
+
+class ScheduleExists(ScheduleError, sqlstate="QHD02", status=409):
+    """The name is that of a schedule with another specification, or of another origin."""
+
+
+class ScheduleInvalid(ScheduleError, sqlstate="QHD03", status=422):
+    """The specification of a schedule is malformed, or has no time to come."""
+
+
 class InvalidSignature(HwqueueError):
     """A request to a webhook's receiver was not signed with its secret, or is old."""
 

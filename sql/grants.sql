@@ -93,6 +93,8 @@ grant execute on function
   hwqueue.deregister_own_node(uuid, bigint),
   hwqueue.advance_workflows(int),
   hwqueue.take_ended_runs(int),
+  hwqueue.due_plans(int),
+  hwqueue.plan_schedule(text, bigint, timestamptz[], text),
   hwqueue.step_results(uuid, text, int, int, uuid, text),
   hwqueue.run_input(uuid, uuid)
   to hwqueue_worker, hwqueue_admin;
@@ -169,6 +171,12 @@ grant execute on function
   hwqueue.redeliver(text, uuid, int),
   hwqueue.claim_deliveries(int, interval),
   hwqueue.settle_delivery(uuid, int, jsonb),
+  hwqueue.list_schedules(),
+  hwqueue.schedule_history(text, int, timestamptz),
+  hwqueue.pause_schedule(text, text),
+  hwqueue.resume_schedule(text),
+  hwqueue.trigger_schedule(text, jsonb),
+  hwqueue.backfill_schedule(text, timestamptz[], boolean),
   hwqueue.define_workflow(jsonb),
   hwqueue.get_workflow(text, int),
   hwqueue.list_workflows(text, int),
@@ -193,5 +201,9 @@ grant execute on function
   hwqueue.revoke_token(text),
   hwqueue.set_webhook(text, text, jsonb),
   hwqueue.drop_webhook(text),
-  hwqueue.rotate_webhook(text, interval)
+  hwqueue.rotate_webhook(text, interval),
+  hwqueue.create_schedule(text, jsonb),
+  hwqueue.set_schedule(text, jsonb),
+  hwqueue.sync_schedules(text, jsonb),
+  hwqueue.drop_schedule(text)
   to hwqueue_admin;

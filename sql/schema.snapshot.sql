@@ -69,8 +69,7 @@ CREATE TYPE hwqueue.fleet_snapshot AS (
 	"none" bit varying,
 	live bit varying,
 	open bit varying,
-	digest bigint,
-	seen_at timestamp with time zone
+	digest bigint
 );
 
 CREATE TYPE hwqueue.gang_room AS (
@@ -109,6 +108,7 @@ CREATE TYPE hwqueue.headroom AS (
 CREATE TYPE hwqueue.held_by AS ENUM (
     'time',
     'team',
+    'node',
     'place',
     'signal'
 );
@@ -268,7 +268,7 @@ CREATE TYPE hwqueue.spawn_request AS (
 	run_id uuid,
 	step_no integer,
 	item_no integer,
-	team_id uuid,
+	gang_id uuid,
 	choice_id uuid,
 	replaces jsonb,
 	tenant text
@@ -402,6 +402,7 @@ CREATE TABLE hwqueue.reap_cursor (
     kept_from bigint DEFAULT 0 NOT NULL,
     next_arrival bigint DEFAULT 0 NOT NULL,
     gangs_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    choices_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     replacements_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     terms_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     clock_steps hwqueue.clock_step[] DEFAULT '{}'::hwqueue.clock_step[] NOT NULL
@@ -444,13 +445,15 @@ COMMENT ON COLUMN hwqueue.reap_cursor.counted_on IS 'the server, by its system i
 
 COMMENT ON COLUMN hwqueue.reap_cursor.deliveries_from IS 'no delivery that waits has an earlier available_at, and none can get one';
 
-COMMENT ON COLUMN hwqueue.reap_cursor.changes_from IS 'no change of a team has a lower change_id, and none can get one';
+COMMENT ON COLUMN hwqueue.reap_cursor.changes_from IS 'no change of a gang has a lower change_id, and none can get one';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.next_change IS 'only transactions below next_after_xid can still insert a lower change_id; likewise next_arrival';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.kept_from IS 'no arrival has a lower arrival_id, and none can get one';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.gangs_from IS 'no gang that waits has an earlier next_try_at, and none can get one; likewise replacements_from';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.choices_from IS 'no choice has an earlier taken_at, and none can get one';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.terms_from IS 'no class with terms to be written and no unpublished term has an earlier created_at, and none can get one';
 
@@ -841,7 +844,7 @@ COMMENT ON COLUMN hwqueue.node_state.on_fast_path IS 'registered, not cordoned, 
 
 COMMENT ON COLUMN hwqueue.node_state.has_limits IS 'claims on the node may allocate something';
 
-COMMENT ON COLUMN hwqueue.node_state.pinned_queues IS 'queues in which eligibility has rows of this node';
+COMMENT ON COLUMN hwqueue.node_state.pinned_queues IS 'queues in which node_eligibility has rows of this node';
 
 COMMENT ON COLUMN hwqueue.node_state.generation IS 'of the installation, as long as the server has neither been started nor recovered since';
 
@@ -970,6 +973,7 @@ CREATE TABLE hwqueue.gang (
     created_at timestamp with time zone NOT NULL,
     started_at timestamp with time zone,
     finished_at timestamp with time zone,
+    starts_by timestamp with time zone,
     choice_id uuid,
     min_size integer,
     missing integer DEFAULT 0 NOT NULL,
@@ -979,7 +983,7 @@ CREATE TABLE hwqueue.gang (
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
 
-COMMENT ON TABLE hwqueue.gang IS 'leases that start together: those with its id as team_id';
+COMMENT ON TABLE hwqueue.gang IS 'leases that start together: its members are the leases with its gang_id';
 
 COMMENT ON COLUMN hwqueue.gang.rank IS 'that of its first member: what starts first; then position';
 
@@ -1002,6 +1006,8 @@ COMMENT ON COLUMN hwqueue.gang.tries IS 'how often it was not reserved since it 
 COMMENT ON COLUMN hwqueue.gang.losses IS 'how often it has lost a member, or a reservation';
 
 COMMENT ON COLUMN hwqueue.gang.place IS 'where its members are, of the domain that they are together in';
+
+COMMENT ON COLUMN hwqueue.gang.starts_by IS 'while it is earmarked: when its nodes have room for it at the latest; null: not known';
 
 COMMENT ON COLUMN hwqueue.gang.choice_id IS 'as in lease';
 
@@ -1066,6 +1072,10 @@ CREATE FUNCTION hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p_now ti
 CREATE FUNCTION hwqueue.back_off(p_tries integer) RETURNS interval
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.backfill_schedule(p_name text, p_times timestamp with time zone[], p_dry_run boolean DEFAULT true) RETURNS TABLE(fire_at timestamp with time zone, outcome text, lease_id uuid, run_id uuid, error text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.bad_verdict(p_bad jsonb) RETURNS hwqueue.step_verdict
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -1099,7 +1109,7 @@ CREATE TABLE hwqueue.lease (
     step_no integer,
     item_no integer,
     near_node uuid,
-    team_id uuid,
+    gang_id uuid,
     choice_id uuid,
     tenant text
 )
@@ -1119,7 +1129,7 @@ COMMENT ON COLUMN hwqueue.lease.item_no IS 'its place in the list of a map, from
 
 COMMENT ON COLUMN hwqueue.lease.near_node IS 'the node that its class prefers because its handler was suspended there; null: none for that reason';
 
-COMMENT ON COLUMN hwqueue.lease.team_id IS 'the gang that it starts with; its own id: it is of an everywhere task; null: it starts alone';
+COMMENT ON COLUMN hwqueue.lease.gang_id IS 'the gang that it starts with; its own id: it is of an everywhere task; null: it starts alone';
 
 COMMENT ON COLUMN hwqueue.lease.choice_id IS 'the choice that it is an alternative of; null: of none';
 
@@ -1174,8 +1184,7 @@ CREATE TABLE hwqueue.step (
     due_at timestamp with time zone,
     nested_run_id uuid,
     nested_mode text,
-    traceparent text,
-    began_at timestamp with time zone
+    traceparent text
 )
 WITH (fillfactor='80', autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05');
 
@@ -1198,8 +1207,6 @@ COMMENT ON COLUMN hwqueue.step.nested_run_id IS 'the run that this step is, of k
 COMMENT ON COLUMN hwqueue.step.nested_mode IS 'how that run is to be retried before it counts for this step, failed or all; null: not';
 
 COMMENT ON COLUMN hwqueue.step.traceparent IS 'W3C trace context of the attempt that ended it, if its worker has a tracer provider';
-
-COMMENT ON COLUMN hwqueue.step.began_at IS 'when it was released last';
 
 CREATE TABLE hwqueue.workflow_step (
     workflow_id bigint NOT NULL,
@@ -1365,7 +1372,7 @@ CREATE TABLE hwqueue.claim (
     eligible_at timestamp with time zone,
     is_awaited boolean DEFAULT false NOT NULL,
     is_step boolean,
-    team_id uuid,
+    gang_id uuid,
     is_reserved boolean,
     is_earmark boolean,
     yields_at timestamp with time zone
@@ -1390,7 +1397,7 @@ COMMENT ON COLUMN hwqueue.claim.is_awaited IS 'a session listens for the end of 
 
 COMMENT ON COLUMN hwqueue.claim.is_step IS 'not null: the settlement continues a run (lease.run_id); false: of an item of a map; null: no run waits for this lease';
 
-COMMENT ON COLUMN hwqueue.claim.team_id IS 'as in lease: of an everywhere task the lease''s own id';
+COMMENT ON COLUMN hwqueue.claim.gang_id IS 'as in lease: of an everywhere task the lease''s own id';
 
 COMMENT ON COLUMN hwqueue.claim.is_reserved IS 'its node has not fetched it yet; null: it has, as every claim that a node has asked for';
 
@@ -1501,10 +1508,10 @@ CREATE FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text DEFAULT NULL
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.cancel_run(p_run hwqueue.run, p_reason text) RETURNS void
+CREATE FUNCTION hwqueue.cancel_reserved_entry(p_lease uuid, p_error jsonb) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.cancel_waiting(p_leases uuid[], p_error jsonb, p_message text, p_detail jsonb DEFAULT NULL::jsonb, p_follows boolean DEFAULT false) RETURNS uuid[]
+CREATE FUNCTION hwqueue.cancel_run(p_run hwqueue.run, p_reason text) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text DEFAULT NULL::text) RETURNS text
@@ -1784,43 +1791,31 @@ CREATE FUNCTION hwqueue.class_changes(p_changes jsonb) RETURNS text[]
 CREATE FUNCTION hwqueue.class_digest(p_content hwqueue.class_content) RETURNS bytea
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.class_entries(p_class_id bigint, p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone) RETURNS TABLE("position" bigint, row_ctid tid)
+CREATE FUNCTION hwqueue.class_entries(p_class_id bigint, p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone) RETURNS TABLE("position" bigint, place tid)
     LANGUAGE sql STABLE;
 
-CREATE TABLE hwqueue.class_fleet (
+CREATE TABLE hwqueue.class_mask (
     class_id bigint NOT NULL,
-    reach double precision NOT NULL,
-    looked_at timestamp with time zone NOT NULL,
     digest bigint NOT NULL,
-    reported_at timestamp with time zone,
-    unmatched boolean NOT NULL,
     is_known boolean NOT NULL,
+    unmatched boolean NOT NULL,
     nodes bit varying NOT NULL,
     part text,
     expr jsonb,
     others bit varying,
     meeting bit varying,
-    serving bit varying,
-    CONSTRAINT class_fleet_reach_check CHECK (((reach >= (0)::double precision) AND (reach <= (1)::double precision)))
+    serving bit varying
 );
 
-COMMENT ON TABLE hwqueue.class_fleet IS 'the nodes that meet a class, and why the others do not, as bit strings over the nodes with this digest';
+COMMENT ON TABLE hwqueue.class_mask IS 'the nodes that meet a class, and why the others do not, as bit strings over the nodes with this digest';
 
-COMMENT ON COLUMN hwqueue.class_fleet.reach IS 'the share of nodes that meets the class';
-
-COMMENT ON COLUMN hwqueue.class_fleet.digest IS 'of the nodes that the row was computed from (scan_nodes)';
-
-COMMENT ON COLUMN hwqueue.class_fleet.reported_at IS 'when an event reported that leases of it wait and no live node may run them; null: not reported';
-
-COMMENT ON COLUMN hwqueue.class_fleet.unmatched IS 'no live node that is not cordoned met it at the last scan';
-
-CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_most integer, p_now timestamp with time zone) RETURNS SETOF hwqueue.class_fleet
+CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_most integer, p_now timestamp with time zone) RETURNS SETOF hwqueue.class_mask
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) RETURNS SETOF hwqueue.class_match
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.class_headline(p_class hwqueue.pending_class, p_queue hwqueue.queue, p_fleet hwqueue.headline, p_is_barred boolean, p_unserved text, p_obstacle hwqueue.headline, p_waits interval, OUT code text, OUT message text, OUT permanent boolean) RETURNS record
+CREATE FUNCTION hwqueue.class_headline(p_class hwqueue.pending_class, p_fleet hwqueue.headline, p_part hwqueue.headline, p_node text, p_paused_at timestamp with time zone, p_waits interval, p_unserved text, OUT code text, OUT message text) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.class_matches(p_queue hwqueue.queue, p_limit integer, p_most integer, p_now timestamp with time zone) RETURNS jsonb[]
@@ -1832,9 +1827,6 @@ CREATE FUNCTION hwqueue.class_matches(p_queue hwqueue.queue, p_limit integer, p_
 
 CREATE FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, OUT class_id bigint, OUT bad jsonb) RETURNS record
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.class_obstacle(p_class hwqueue.pending_class, p_part hwqueue.headline, p_node text) RETURNS hwqueue.headline
-    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.class_options(p_options jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -1869,6 +1861,9 @@ CREATE FUNCTION hwqueue.class_words(p_class hwqueue.placement_class) RETURNS tex
 
 CREATE FUNCTION hwqueue.clock() RETURNS timestamp with time zone
     LANGUAGE sql PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.collect_due(p_run hwqueue.run, p hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone) RETURNS hwqueue.run_progress
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.compare_tasks(p_defaults jsonb) RETURNS TABLE(task text, option text, declared jsonb, stored jsonb)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -1911,7 +1906,7 @@ CREATE FUNCTION hwqueue.cordon_node(p_node uuid) RETURNS void
 CREATE FUNCTION hwqueue.count_added_runs(p_run uuid, p_step integer, OUT open integer, OUT failed integer, OUT cancelled integer) RETURNS record
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.count_fit(p_fit hwqueue.class_fleet, p_snapshot hwqueue.fleet_snapshot) RETURNS SETOF hwqueue.class_match
+CREATE FUNCTION hwqueue.count_fit(p_fit hwqueue.class_mask, p_snapshot hwqueue.fleet_snapshot) RETURNS SETOF hwqueue.class_match
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[] DEFAULT NULL::text[], p_limit integer DEFAULT 10000, p_cursor jsonb DEFAULT NULL::jsonb) RETURNS TABLE(lease_count integer, next_cursor jsonb)
@@ -1958,6 +1953,10 @@ CREATE FUNCTION hwqueue.cpu_needed(p_cpu_milli bigint, p_isolation text) RETURNS
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb DEFAULT '{}'::jsonb) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.create_schedule(p_name text, p_spec jsonb) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -2091,11 +2090,19 @@ CREATE FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean DEFAULT false) 
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.drop_schedule(p_name text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.drop_task(p_task text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.drop_webhook(p_name text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.due_plans(p_limit integer DEFAULT 100) RETURNS TABLE(name text, revision bigint, cron text, zone text, from_at timestamp with time zone, now timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -2114,7 +2121,7 @@ CREATE FUNCTION hwqueue.earmark_order(p_lease uuid, OUT tier smallint, OUT rank 
 CREATE FUNCTION hwqueue.earmark_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_own hwqueue.node_load, INOUT p_load hwqueue.node_load, OUT assignment jsonb, OUT fits boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.earmark_start(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS timestamp with time zone
+CREATE FUNCTION hwqueue.earmark_start(p_gang_id uuid, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.edge_holds(p_wants text, p_state text) RETURNS boolean
@@ -2126,35 +2133,7 @@ CREATE FUNCTION hwqueue.edit_distance(p_name text, p_other text, p_most integer)
 CREATE FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text, p_effect text) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE TABLE hwqueue.eligibility (
-    profile_id bigint,
-    queue_id integer NOT NULL,
-    class_id bigint NOT NULL,
-    affinity double precision,
-    task_name text NOT NULL,
-    cpu_milli bigint NOT NULL,
-    memory_mib bigint NOT NULL,
-    gpu_count integer NOT NULL,
-    gpu_milli integer NOT NULL,
-    gpu_wanted uuid[] NOT NULL,
-    custom jsonb,
-    is_checked boolean DEFAULT false NOT NULL,
-    trusts text[],
-    cpu_isolation text,
-    gpu_exclusivity text,
-    node_id uuid,
-    CONSTRAINT eligibility_check CHECK (((profile_id IS NULL) <> (node_id IS NULL)))
-);
-
-COMMENT ON TABLE hwqueue.eligibility IS 'a class that a node, or nodes of a profile, may run, with its affinity score';
-
-COMMENT ON COLUMN hwqueue.eligibility.affinity IS 'null: it depends on other leases, and each claim computes it';
-
-COMMENT ON COLUMN hwqueue.eligibility.trusts IS 'as in placement_class, null for none; judged with every attestation, expired or not';
-
-COMMENT ON COLUMN hwqueue.eligibility.cpu_isolation IS 'the class as judged here, the default filled in; null: best_effort. Likewise gpu_exclusivity: null is shared';
-
-CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[]) RETURNS SETOF hwqueue.eligibility
+CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[]) RETURNS TABLE(class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count integer, gpu_milli integer, gpu_wanted uuid[], custom jsonb, cpu_isolation text, gpu_exclusivity text, trusts text[], is_checked boolean)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_near boolean DEFAULT false) RETURNS text
@@ -2245,6 +2224,9 @@ CREATE FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with
 CREATE FUNCTION hwqueue.expire_claims(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone, p_until timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.expire_nodes(p_limit integer, p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.explain_class(p_class bigint) RETURNS TABLE(class_id bigint, queue text, words text, headline text, code text, permanent boolean, waits_until timestamp with time zone, as_of timestamp with time zone, funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, pending bigint, nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint, leases jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2263,7 +2245,7 @@ CREATE FUNCTION hwqueue.explain_lease(p_lease uuid) RETURNS TABLE(lease_id uuid,
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.explain_rooms(p_gang hwqueue.gang, p_queue hwqueue.queue, p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT kinds jsonb, OUT places jsonb, OUT place_count bigint, OUT ways jsonb) RETURNS record
+CREATE FUNCTION hwqueue.explain_rooms(p_gang hwqueue.gang, p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT kinds jsonb, OUT places jsonb, OUT place_count bigint, OUT ways jsonb) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.explain_waiting(p_class hwqueue.placement_class, p_lease uuid, p_eligible_at timestamp with time zone, p_deadline timestamp with time zone, p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT waits_until timestamp with time zone, OUT funnel jsonb, OUT sole_blockers jsonb, OUT nearest jsonb, OUT help jsonb, OUT pending bigint, OUT nodes_registered bigint, OUT nodes_live bigint, OUT nodes_matching bigint, OUT nodes_free bigint) RETURNS record
@@ -2373,6 +2355,50 @@ CREATE FUNCTION hwqueue.find_queue(p_queue text) RETURNS hwqueue.queue
 CREATE FUNCTION hwqueue.find_run(p_run uuid) RETURNS hwqueue.run
     LANGUAGE plpgsql STABLE;
 
+CREATE TABLE hwqueue.schedule (
+    name text NOT NULL,
+    schedule_id uuid NOT NULL,
+    kind text NOT NULL,
+    spec jsonb NOT NULL,
+    tenant text NOT NULL,
+    origin text,
+    revision bigint DEFAULT 1 NOT NULL,
+    times timestamp with time zone[] DEFAULT '{}'::timestamp with time zone[] NOT NULL,
+    next_at timestamp with time zone,
+    cursor_at timestamp with time zone NOT NULL,
+    planned_to timestamp with time zone NOT NULL,
+    plan_at timestamp with time zone NOT NULL,
+    plan_error text,
+    missed bigint DEFAULT 0 NOT NULL,
+    paused_at timestamp with time zone,
+    paused_by text,
+    paused_reason text,
+    created_at timestamp with time zone NOT NULL,
+    created_by text NOT NULL,
+    CONSTRAINT schedule_check CHECK (((paused_at IS NULL) = (paused_by IS NULL))),
+    CONSTRAINT schedule_kind_check CHECK ((kind = ANY (ARRAY['cron'::text, 'every'::text, 'times'::text])))
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE hwqueue.schedule IS 'what is spawned at which times, and which of them come next';
+
+COMMENT ON COLUMN hwqueue.schedule.tenant IS 'of what it spawns: tenants take turns';
+
+COMMENT ON COLUMN hwqueue.schedule.origin IS 'the app that declares it (sync_schedules); null: made by hand';
+
+COMMENT ON COLUMN hwqueue.schedule.revision IS 'rises at each change; a plan for another one is refused';
+
+COMMENT ON COLUMN hwqueue.schedule.cursor_at IS 'no time up to here is to fire any more';
+
+COMMENT ON COLUMN hwqueue.schedule.planned_to IS 'times holds all up to here';
+
+COMMENT ON COLUMN hwqueue.schedule.plan_at IS 'when its times are to be planned again; of cron alone';
+
+COMMENT ON COLUMN hwqueue.schedule.missed IS 'times that did not fire, because upkeep came too late';
+
+CREATE FUNCTION hwqueue.find_schedule(p_name text, p_locks boolean DEFAULT true) RETURNS hwqueue.schedule
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.find_score_group(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT takes integer) RETURNS record
     LANGUAGE plpgsql STABLE;
 
@@ -2444,11 +2470,13 @@ CREATE TABLE hwqueue.replacement (
     old_goes text NOT NULL,
     is_overlapping boolean NOT NULL,
     state text DEFAULT 'waiting'::text NOT NULL,
+    node_id uuid,
     old_token bigint,
     old_at timestamp with time zone,
     reason text,
     tries integer DEFAULT 0 NOT NULL,
-    next_try_at timestamp with time zone NOT NULL
+    next_try_at timestamp with time zone NOT NULL,
+    created_at timestamp with time zone NOT NULL
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
 
@@ -2474,6 +2502,39 @@ CREATE FUNCTION hwqueue.finish_replacement(p_row hwqueue.replacement, p_has_run 
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.finish_run(p_run uuid, p_failed integer, p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.fire_due(p_schedule uuid, p_now timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.fire_options(p_schedule hwqueue.schedule, p_at timestamp with time zone) RETURNS jsonb
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.fire_schedules(p_limit integer, p_notes boolean, p_now timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql
+    SET lock_timeout TO '100ms';
+
+CREATE TABLE hwqueue.schedule_fire (
+    schedule_id uuid NOT NULL,
+    fire_at timestamp with time zone NOT NULL,
+    cause text NOT NULL,
+    outcome text NOT NULL,
+    fired_at timestamp with time zone NOT NULL,
+    keep_until timestamp with time zone NOT NULL,
+    lease_id uuid,
+    run_id uuid,
+    error text,
+    CONSTRAINT schedule_fire_cause_check CHECK ((cause = ANY (ARRAY['due'::text, 'backfill'::text, 'trigger'::text]))),
+    CONSTRAINT schedule_fire_outcome_check CHECK ((outcome = ANY (ARRAY['spawned'::text, 'skipped_overlap'::text, 'failed'::text])))
+);
+
+COMMENT ON TABLE hwqueue.schedule_fire IS 'which times of schedules fired, and what came of it';
+
+COMMENT ON COLUMN hwqueue.schedule_fire.fire_at IS 'the time of the schedule, not of the call; of a trigger the moment of the call, and a microsecond';
+
+COMMENT ON COLUMN hwqueue.schedule_fire.lease_id IS 'what was spawned, or is still open (skipped_overlap)';
+
+CREATE FUNCTION hwqueue.fire_time(p_schedule hwqueue.schedule, p_at timestamp with time zone, p_cause text, p_params jsonb) RETURNS hwqueue.schedule_fire
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.first_failure(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone) RETURNS text
@@ -2516,8 +2577,8 @@ CREATE FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known 
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'force_custom_plan';
 
-CREATE FUNCTION hwqueue.fleet_headline(p_registered bigint, p_live bigint, p_open bigint, p_seen_at timestamp with time zone, p_now timestamp with time zone) RETURNS hwqueue.headline
-    LANGUAGE sql STABLE;
+CREATE FUNCTION hwqueue.fleet_headline(p_snapshot hwqueue.fleet_snapshot) RETURNS hwqueue.headline
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -2693,6 +2754,23 @@ CREATE FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jso
 CREATE FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE TABLE hwqueue.idempotency (
+    tenant text NOT NULL,
+    queue_id integer NOT NULL,
+    idempotency_key text NOT NULL,
+    lease_id uuid NOT NULL,
+    content bytea NOT NULL,
+    held_until timestamp with time zone
+)
+WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.idempotency IS 'the idempotency key of a producer, or the key of the option unique';
+
+COMMENT ON COLUMN hwqueue.idempotency.held_until IS 'of the option unique: until then another spawn finds the lease; infinity: while it is open. Null: of an idempotency key, for as long as the lease is kept';
+
+CREATE FUNCTION hwqueue.held_keys(p_leases uuid[], p_waits boolean) RETURNS TABLE(lease_id uuid, key text, held hwqueue.idempotency)
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.histogram_bounds() RETURNS double precision[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -2801,17 +2879,23 @@ CREATE FUNCTION hwqueue.is_barred(p_class hwqueue.pending_class) RETURNS boolean
 CREATE FUNCTION hwqueue.is_binding(p_value jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_fleet, p_open bit varying) RETURNS boolean
+CREATE FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_mask, p_open bit varying) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamp with time zone, p_xid xid) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.is_everywhere(p_lease uuid, p_team uuid) RETURNS boolean
+CREATE FUNCTION hwqueue.is_dry(p_schedule hwqueue.schedule, p_now timestamp with time zone) RETURNS boolean
+    LANGUAGE sql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.is_everywhere(p_lease uuid, p_gang uuid) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.is_idle(p_kind text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.is_judged(p_class_ids bigint[]) RETURNS boolean
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.is_kept_by_operators(p_node hwqueue.node) RETURNS boolean
     LANGUAGE sql STABLE;
@@ -2861,7 +2945,7 @@ CREATE FUNCTION hwqueue.is_time_up() RETURNS boolean
 CREATE FUNCTION hwqueue.is_unlocked(p_xmax xid) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.is_unmatched(p_fit hwqueue.class_fleet, p_snapshot hwqueue.fleet_snapshot) RETURNS boolean
+CREATE FUNCTION hwqueue.is_unmatched(p_fit hwqueue.class_mask, p_live bit varying) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.is_unseen(p_xid xid8, p_unseen xid8[], p_next_xid xid8) RETURNS boolean
@@ -2934,7 +3018,7 @@ CREATE FUNCTION hwqueue.json_uuid(p_value jsonb, p_field text, p_code text DEFAU
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.json_uuids(p_list jsonb, p_field text) RETURNS uuid[]
-    LANGUAGE sql IMMUTABLE;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.judge_budget() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -2948,7 +3032,10 @@ CREATE FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jso
     SET enable_hashjoin TO 'on'
     SET enable_seqscan TO 'on';
 
-CREATE FUNCTION hwqueue.judge_next(p_profile hwqueue.profile, p_node hwqueue.node, p_state hwqueue.node_state, p_limit integer, p_is_upkeep boolean) RETURNS integer
+CREATE FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_limit integer, p_is_upkeep boolean) RETURNS integer
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.kept_level(p_outer jsonb, p_inner jsonb, p_mode text) RETURNS jsonb
@@ -3002,6 +3089,9 @@ CREATE FUNCTION hwqueue.later_earmarks(p_node uuid, p_tier smallint, p_rank bigi
 CREATE FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval DEFAULT '00:00:10'::interval) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, OUT goes boolean, OUT reap_cursor hwqueue.reap_cursor, OUT done hwqueue.upkeep_done) RETURNS record
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer DEFAULT 100) RETURNS TABLE(lease_id uuid, name text, saved_at timestamp with time zone, bytes integer, waits_for text, waits_until timestamp with time zone, is_open boolean, is_suspended boolean)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3139,6 +3229,10 @@ CREATE FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer DEFAULT 100
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off';
 
+CREATE FUNCTION hwqueue.list_schedules() RETURNS TABLE(name text, kind text, spec jsonb, tenant text, origin text, revision bigint, next_at timestamp with time zone, last_at timestamp with time zone, last_outcome text, last_error text, missed bigint, plan_error text, is_dry boolean, paused_at timestamp with time zone, paused_by text, paused_reason text, created_at timestamp with time zone, created_by text)
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.list_step_details(p_run uuid) RETURNS TABLE(step_no integer, step text, class_id bigint, words text, released_at timestamp with time zone, available_at timestamp with time zone, claimed_at timestamp with time zone, ended_at timestamp with time zone, attempts jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3184,7 +3278,7 @@ CREATE FUNCTION hwqueue.listed_origins(p_run hwqueue.run) RETURNS jsonb
 CREATE FUNCTION hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.node_load) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, OUT row_ctid tid, OUT lease_id uuid, OUT claim_count integer) RETURNS record
+CREATE FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, OUT place tid, OUT lease_id uuid, OUT claim_count integer) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lock_at_head(p_request hwqueue.claim_request, p_head hwqueue.queue_head, p_limit integer) RETURNS tid[]
@@ -3255,9 +3349,6 @@ CREATE FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_row hwq
 CREATE FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.look_at_everywhere(p_lease uuid, p_now timestamp with time zone) RETURNS boolean
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
@@ -3268,6 +3359,9 @@ CREATE FUNCTION hwqueue.look_at_replacement(p_lease uuid, p_now timestamp with t
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.look_at_team(p_look text, p_id uuid, p_now timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.look_if_free(p_everywhere_id uuid, p_node uuid, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.low_water (
@@ -3290,6 +3384,9 @@ COMMENT ON COLUMN hwqueue.low_water.blocked_to_version IS 'of a queue (class_id 
 
 CREATE FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) RETURNS bigint
     LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.lower_low_water(p_queue_id integer, p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint) RETURNS boolean
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) RETURNS integer
     LANGUAGE sql IMMUTABLE;
@@ -3476,6 +3573,9 @@ COMMENT ON COLUMN hwqueue.installation.recovered_to IS 'up to where the server h
 
 CREATE FUNCTION hwqueue.next_generation(p_row hwqueue.installation, p_timeline integer, p_system bigint) RETURNS bigint
     LANGUAGE sql;
+
+CREATE FUNCTION hwqueue.next_time(p_schedule hwqueue.schedule) RETURNS timestamp with time zone
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.next_token(p_generation bigint, p_claims integer) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -3734,6 +3834,10 @@ CREATE FUNCTION hwqueue.pause_queue(p_queue text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.pause_schedule(p_name text, p_reason text DEFAULT NULL::text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.pause_webhook(p_name text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -3791,6 +3895,10 @@ CREATE FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars
 
 CREATE FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[]) RETURNS TABLE(level bigint, domain text, value text, alike text, place text, node_ids uuid[], fits boolean, class_nos integer[], room bigint, room_now bigint, members integer, emptied integer, kinds bigint)
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.plan_schedule(p_name text, p_revision bigint, p_times timestamp with time zone[], p_problem text DEFAULT NULL::text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step integer, p_now timestamp with time zone) RETURNS TABLE(step_no integer, step jsonb, version integer, is_refused boolean, headline text)
     LANGUAGE plpgsql;
@@ -3850,6 +3958,9 @@ CREATE FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text
     SET enable_seqscan TO 'off'
     SET jit TO 'off';
 
+CREATE FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) RETURNS text[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.profiles_judged_as(p_profile_id bigint) RETURNS bigint[]
     LANGUAGE plpgsql STABLE;
 
@@ -3875,12 +3986,21 @@ CREATE FUNCTION hwqueue.prune(p_limit integer DEFAULT 10000, p_unless_within int
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
+CREATE FUNCTION hwqueue.prune_choices(p_limit integer, p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.prune_classes(p_limit integer) RETURNS integer
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.prune_counts(p_limit integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     SET lock_timeout TO '100ms';
+
+CREATE FUNCTION hwqueue.prune_everywhere(p_limit integer) RETURNS void
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.prune_gangs(p_limit integer, p_ended uuid[] DEFAULT '{}'::uuid[]) RETURNS void
     LANGUAGE sql;
@@ -3898,9 +4018,6 @@ CREATE FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now ti
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_runs(p_limit integer, p_now timestamp with time zone) RETURNS integer
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.prune_teams(p_limit integer, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_terms(p_limit integer) RETURNS integer
@@ -3950,6 +4067,9 @@ CREATE FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_
 CREATE FUNCTION hwqueue.put_back_in_line(p_lease hwqueue.lease, p_claim_count integer, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.put_schedule(p_name text, p_spec jsonb, p_origin text, p_may_change boolean) RETURNS text
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.queue_counts(p_all boolean, p_id integer, p_now timestamp with time zone) RETURNS TABLE(queue text, pending bigint, scheduled bigint, running bigint, stopping bigint, expired bigint, oldest_at timestamp with time zone, next_at timestamp with time zone, paused_at timestamp with time zone)
     LANGUAGE sql STABLE;
 
@@ -3980,6 +4100,9 @@ CREATE FUNCTION hwqueue.queue_worth(p_queue hwqueue.queue, p_now timestamp with 
 CREATE FUNCTION hwqueue.raise_sequences() RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.read_after(p_after jsonb, p_name text, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, OUT leases bigint, OUT holders bigint) RETURNS record
     LANGUAGE plpgsql STABLE;
 
@@ -4004,10 +4127,16 @@ CREATE FUNCTION hwqueue.read_lease_filter(p_filter jsonb) RETURNS hwqueue.lease_
 CREATE FUNCTION hwqueue.read_level(p_object jsonb, p_field text, p_overrides boolean) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.read_list(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, OUT items integer, OUT list jsonb, OUT over_step integer, OUT params jsonb, OUT bad jsonb) RETURNS record
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.read_load(p_node uuid) RETURNS hwqueue.node_load
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_log_place(p_after text, OUT claim_token bigint, OUT line integer) RETURNS record
+    LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.read_map(p_step jsonb, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.read_near(p_near jsonb, p_field text) RETURNS jsonb
@@ -4045,6 +4174,9 @@ CREATE FUNCTION hwqueue.read_retry(p_run hwqueue.run, p_options jsonb) RETURNS i
 
 CREATE FUNCTION hwqueue.read_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone) RETURNS hwqueue.run
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.read_schedule(p_name text, p_spec jsonb, p_now timestamp with time zone) RETURNS hwqueue.schedule
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
     LANGUAGE plpgsql;
@@ -4182,6 +4314,12 @@ CREATE FUNCTION hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdic
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_step(p_name text, p_workflow hwqueue.workflow, p_field text) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.refuse_step_change(p_lease hwqueue.lease, p_changes jsonb) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.refuse_step_lease(p_lease hwqueue.lease, p_what text) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text, p_code text) RETURNS text
@@ -4357,6 +4495,10 @@ CREATE FUNCTION hwqueue.resume_queue(p_queue text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.resume_schedule(p_name text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.resume_webhook(p_name text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -4392,6 +4534,9 @@ CREATE FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb DEFAULT '
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
+
+CREATE FUNCTION hwqueue.revive_leases(p_requests hwqueue.spawn_request[], p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4431,6 +4576,9 @@ CREATE FUNCTION hwqueue.route_completions(p_webhook hwqueue.webhook, p_limit int
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
+
+CREATE FUNCTION hwqueue.route_events(p_webhook hwqueue.webhook, p_limit integer) RETURNS integer
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.route_webhooks(p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
@@ -4481,6 +4629,10 @@ CREATE FUNCTION hwqueue.scan_nodes(p_now timestamp with time zone) RETURNS hwque
 
 CREATE FUNCTION hwqueue.scan_range(p_class hwqueue.placement_class, p_now timestamp with time zone) RETURNS hwqueue.class_range
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.schedule_history(p_name text, p_limit integer DEFAULT 100, p_before timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(fire_at timestamp with time zone, fired_at timestamp with time zone, cause text, outcome text, lease_id uuid, run_id uuid, error text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.schema_version() RETURNS TABLE(revision text, bundle_sha256 text, package_version text)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -4545,6 +4697,10 @@ CREATE FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb) RETURNS j
 
 CREATE FUNCTION hwqueue.set_run_state(p_run uuid, p_state text, p_reason text DEFAULT NULL::text, p_detail jsonb DEFAULT NULL::jsonb, p_stops integer DEFAULT NULL::integer) RETURNS void
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.set_schedule(p_name text, p_changes jsonb) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4633,6 +4789,9 @@ CREATE FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb DEFAUL
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
+CREATE FUNCTION hwqueue.skip_steps(p_run uuid, p hwqueue.run_progress, p_now timestamp with time zone) RETURNS hwqueue.run_progress
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.span_words(p_span interval) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -4719,6 +4878,9 @@ CREATE FUNCTION hwqueue.spread_words(p_spread jsonb) RETURNS text
 CREATE FUNCTION hwqueue.stamp_changes(p_limit integer, p_from timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.stamp_retired(p_limit integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid, p_failures integer, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
@@ -4757,6 +4919,9 @@ CREATE FUNCTION hwqueue.still_attested(p_domains text[], p_until timestamp with 
 CREATE FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text DEFAULT 'keep'::text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.stop_items(p_run uuid, p_step integer, p_limit integer) RETURNS void
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.stop_leases(p_leases uuid[]) RETURNS uuid[]
     LANGUAGE plpgsql;
@@ -4887,6 +5052,10 @@ CREATE FUNCTION hwqueue.sweep_everywhere(p_until timestamp with time zone, p_now
 CREATE FUNCTION hwqueue.sweep_one(p_run uuid, p_step integer, p_kind text, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.sync_schedules(p_origin text, p_schedules jsonb) RETURNS TABLE(name text, change text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.sync_tasks(p_defaults jsonb, p_version text DEFAULT NULL::text, p_forces boolean DEFAULT false) RETURNS TABLE(task text, is_set boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -4926,6 +5095,9 @@ CREATE FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
+CREATE FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], OUT free integer[], OUT revived uuid[], OUT with_items integer[]) RETURNS record
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.take_ended_runs(p_limit integer DEFAULT 100) RETURNS TABLE(run_id uuid, workflow text, attempt integer, state text, reason text, traceparent text, submitted_at timestamp with time zone, finished_at timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -4939,24 +5111,10 @@ CREATE FUNCTION hwqueue.take_entry(p_lease uuid) RETURNS hwqueue.scheduled
 CREATE FUNCTION hwqueue.take_free_entry(p_lease uuid) RETURNS hwqueue.scheduled
     LANGUAGE plpgsql;
 
-CREATE TABLE hwqueue.idempotency (
-    tenant text NOT NULL,
-    queue_id integer NOT NULL,
-    idempotency_key text NOT NULL,
-    lease_id uuid NOT NULL,
-    content bytea NOT NULL,
-    held_until timestamp with time zone
-)
-WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
-
-COMMENT ON TABLE hwqueue.idempotency IS 'the idempotency key of a producer, or the key of the option unique';
-
-COMMENT ON COLUMN hwqueue.idempotency.held_until IS 'of the option unique: until then another spawn finds the lease; infinity: while it is open. Null: of an idempotency key, for as long as the lease is kept';
-
-CREATE FUNCTION hwqueue.take_key(p_key hwqueue.idempotency, p_open uuid[], p_waits boolean, p_now timestamp with time zone) RETURNS uuid
+CREATE FUNCTION hwqueue.take_next_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, OUT verdict text, OUT payload jsonb) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_next_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, OUT verdict text, OUT payload jsonb) RETURNS record
+CREATE FUNCTION hwqueue.take_outcomes(p_leases uuid[]) RETURNS uuid[]
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp with time zone) RETURNS boolean
@@ -4991,7 +5149,7 @@ CREATE FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid) RETURNS bi
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on';
 
-CREATE FUNCTION hwqueue.team_words(p_lease uuid, p_team uuid, p_now timestamp with time zone) RETURNS text
+CREATE FUNCTION hwqueue.team_words(p_lease uuid, p_gang uuid, p_now timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.term_anchors(p_spec jsonb) RETURNS text[]
@@ -5053,6 +5211,10 @@ CREATE FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease u
 
 CREATE FUNCTION hwqueue.traced_parents(p_run hwqueue.run, p_step integer) RETURNS jsonb
     LANGUAGE sql;
+
+CREATE FUNCTION hwqueue.trigger_schedule(p_name text, p_params jsonb DEFAULT NULL::jsonb) RETURNS TABLE(fire_at timestamp with time zone, outcome text, lease_id uuid, run_id uuid, error text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.try_assignment(p_lease uuid, p_node uuid, p_hold interval, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
@@ -5146,6 +5308,9 @@ CREATE FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[]
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
+CREATE FUNCTION hwqueue.update_waiting(p_run hwqueue.run, p_update jsonb, p_named integer[], OUT due integer[], OUT changed integer[]) RETURNS record
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.updated_placement(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_asked jsonb, p_update jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
@@ -5160,6 +5325,9 @@ CREATE FUNCTION hwqueue.use_of_devices(p_node hwqueue.node, p_used integer[]) RE
 
 CREATE FUNCTION hwqueue.uses_parts_twice(p_node hwqueue.node, p_load hwqueue.node_load) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.utc_text(p_at timestamp with time zone) RETURNS text
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.valid_next_xid(p_mark xid8) RETURNS xid8
     LANGUAGE sql STABLE;
@@ -5217,6 +5385,9 @@ CREATE FUNCTION hwqueue.wake_payloads(p_queues text[]) RETURNS TABLE(queue text,
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.watch_class(p_class_id bigint, p_told_at timestamp with time zone, p_unmatched boolean, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) RETURNS bigint
@@ -5432,6 +5603,7 @@ CREATE TABLE hwqueue.choice (
     tenant text NOT NULL,
     members uuid[] NOT NULL,
     taken uuid,
+    taken_at timestamp with time zone,
     checked_at timestamp with time zone NOT NULL
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
@@ -5442,7 +5614,27 @@ COMMENT ON COLUMN hwqueue.choice.members IS 'its alternatives: leases and gangs'
 
 COMMENT ON COLUMN hwqueue.choice.taken IS 'the lease or gang that was claimed or reserved first; it stays the choice when it waits again';
 
+COMMENT ON COLUMN hwqueue.choice.taken_at IS 'when it was taken, or when the last alternative came after that; null: no other one is open';
+
 COMMENT ON COLUMN hwqueue.choice.checked_at IS 'when prune last checked whether its leases are gone';
+
+CREATE TABLE hwqueue.class_fleet (
+    class_id bigint NOT NULL,
+    reach double precision NOT NULL,
+    looked_at timestamp with time zone NOT NULL,
+    digest bigint NOT NULL,
+    reported_at timestamp with time zone,
+    unmatched boolean DEFAULT false NOT NULL,
+    CONSTRAINT class_fleet_reach_check CHECK (((reach >= (0)::double precision) AND (reach <= (1)::double precision)))
+);
+
+COMMENT ON TABLE hwqueue.class_fleet IS 'the reach of a class: the share of nodes that meets it';
+
+COMMENT ON COLUMN hwqueue.class_fleet.digest IS 'of the nodes that the reach was computed from (scan_nodes)';
+
+COMMENT ON COLUMN hwqueue.class_fleet.reported_at IS 'when an event reported that leases of it wait and no live node may run them; null: not reported';
+
+COMMENT ON COLUMN hwqueue.class_fleet.unmatched IS 'no live node that is not cordoned met it at the last scan';
 
 ALTER TABLE hwqueue.class_range ALTER COLUMN range_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.class_range_range_id_seq
@@ -5728,6 +5920,28 @@ CREATE SEQUENCE hwqueue.event_number
     NO MAXVALUE
     CACHE 1;
 
+CREATE TABLE hwqueue.gang_change (
+    change_id bigint NOT NULL,
+    gang_id uuid NOT NULL,
+    retry_at timestamp with time zone
+)
+WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
+
+COMMENT ON TABLE hwqueue.gang_change IS 'a member was fetched, put back or has ended: reap updates the state of its gang';
+
+COMMENT ON COLUMN hwqueue.gang_change.gang_id IS 'the gang; or a lease of an everywhere task, by its id';
+
+COMMENT ON COLUMN hwqueue.gang_change.retry_at IS 'for a lease of an everywhere task that was put back: when it may run again';
+
+ALTER TABLE hwqueue.gang_change ALTER COLUMN change_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME hwqueue.gang_change_change_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 ALTER TABLE hwqueue.gang ALTER COLUMN "position" ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.gang_position_seq
     START WITH 1
@@ -5840,6 +6054,30 @@ ALTER TABLE hwqueue.node_candidates ALTER COLUMN version ADD GENERATED ALWAYS AS
     NO MAXVALUE
     CACHE 1
 );
+
+CREATE TABLE hwqueue.node_eligibility (
+    node_id uuid NOT NULL,
+    queue_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    affinity double precision,
+    task_name text NOT NULL,
+    cpu_milli bigint NOT NULL,
+    memory_mib bigint NOT NULL,
+    gpu_count integer NOT NULL,
+    gpu_milli integer NOT NULL,
+    gpu_wanted uuid[] NOT NULL,
+    custom jsonb,
+    is_checked boolean DEFAULT false NOT NULL,
+    trusts text[] DEFAULT '{}'::text[] NOT NULL,
+    cpu_isolation text,
+    gpu_exclusivity text
+);
+
+COMMENT ON TABLE hwqueue.node_eligibility IS 'a class that names nodes or resources, and that this node may run, with its affinity score';
+
+COMMENT ON COLUMN hwqueue.node_eligibility.trusts IS 'as in placement_class; judged with every attestation, expired or not';
+
+COMMENT ON COLUMN hwqueue.node_eligibility.cpu_isolation IS 'as in profile_eligibility';
 
 CREATE VIEW hwqueue.node_usage AS
  SELECT node_id,
@@ -6031,6 +6269,29 @@ COMMENT ON COLUMN hwqueue.postponed.item IS 'the gang, the lease, the choice, or
 COMMENT ON COLUMN hwqueue.postponed.tries IS 'how often in a row; each time a part does half as much in a call';
 
 COMMENT ON COLUMN hwqueue.postponed.sqlstate IS 'what ended it; null: nothing, but it used up the time of the call';
+
+CREATE TABLE hwqueue.profile_eligibility (
+    profile_id bigint NOT NULL,
+    queue_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    affinity double precision,
+    task_name text NOT NULL,
+    cpu_milli bigint NOT NULL,
+    memory_mib bigint NOT NULL,
+    gpu_count integer NOT NULL,
+    gpu_milli integer NOT NULL,
+    gpu_wanted uuid[] NOT NULL,
+    custom jsonb,
+    is_checked boolean DEFAULT false NOT NULL,
+    cpu_isolation text,
+    gpu_exclusivity text
+);
+
+COMMENT ON TABLE hwqueue.profile_eligibility IS 'a class that nodes of a profile may run, with its affinity score';
+
+COMMENT ON COLUMN hwqueue.profile_eligibility.affinity IS 'null: it depends on other leases, and each claim computes it';
+
+COMMENT ON COLUMN hwqueue.profile_eligibility.cpu_isolation IS 'the class as judged here, the default filled in; null: best_effort. Likewise gpu_exclusivity: null is shared';
 
 ALTER TABLE hwqueue.profile ALTER COLUMN profile_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.profile_profile_id_seq
@@ -6261,28 +6522,6 @@ COMMENT ON COLUMN hwqueue.task.version IS 'of the app that declares them; null: 
 
 COMMENT ON COLUMN hwqueue.task.earlier IS 'digests of the last 100 defaults that it had before: an app that declares one of them is older';
 
-CREATE TABLE hwqueue.team_change (
-    change_id bigint NOT NULL,
-    team_id uuid NOT NULL,
-    retry_at timestamp with time zone
-)
-WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
-
-COMMENT ON TABLE hwqueue.team_change IS 'a member was fetched, put back or has ended, or a choice was taken: reap does what follows';
-
-COMMENT ON COLUMN hwqueue.team_change.team_id IS 'the gang, the choice, or a lease of an everywhere task';
-
-COMMENT ON COLUMN hwqueue.team_change.retry_at IS 'for a lease of an everywhere task that was put back: when it may run again';
-
-ALTER TABLE hwqueue.team_change ALTER COLUMN change_id ADD GENERATED ALWAYS AS IDENTITY (
-    SEQUENCE NAME hwqueue.team_change_change_id_seq
-    START WITH 1
-    INCREMENT BY 1
-    NO MINVALUE
-    NO MAXVALUE
-    CACHE 1
-);
-
 CREATE TABLE hwqueue.tenant_work (
     tenant text NOT NULL,
     steps bigint NOT NULL,
@@ -6464,6 +6703,9 @@ ALTER TABLE ONLY hwqueue.claim
 ALTER TABLE ONLY hwqueue.class_fleet
     ADD CONSTRAINT class_fleet_pkey PRIMARY KEY (class_id);
 
+ALTER TABLE ONLY hwqueue.class_mask
+    ADD CONSTRAINT class_mask_pkey PRIMARY KEY (class_id);
+
 ALTER TABLE ONLY hwqueue.class_range
     ADD CONSTRAINT class_range_pkey PRIMARY KEY (class_id, range_id);
 
@@ -6475,6 +6717,9 @@ ALTER TABLE ONLY hwqueue.everywhere_node
 
 ALTER TABLE ONLY hwqueue.everywhere
     ADD CONSTRAINT everywhere_pkey PRIMARY KEY (everywhere_id);
+
+ALTER TABLE ONLY hwqueue.gang_change
+    ADD CONSTRAINT gang_change_pkey PRIMARY KEY (change_id);
 
 ALTER TABLE ONLY hwqueue.gang
     ADD CONSTRAINT gang_pkey PRIMARY KEY (gang_id);
@@ -6512,6 +6757,9 @@ ALTER TABLE ONLY hwqueue.minute_stat
 ALTER TABLE ONLY hwqueue.node_candidates
     ADD CONSTRAINT node_candidates_pkey PRIMARY KEY (node_id, version);
 
+ALTER TABLE ONLY hwqueue.node_eligibility
+    ADD CONSTRAINT node_eligibility_pkey PRIMARY KEY (node_id, queue_id, class_id);
+
 ALTER TABLE ONLY hwqueue.node_load
     ADD CONSTRAINT node_load_pkey PRIMARY KEY (node_id, version);
 
@@ -6541,6 +6789,9 @@ ALTER TABLE ONLY hwqueue.postponed
 
 ALTER TABLE ONLY hwqueue.profile
     ADD CONSTRAINT profile_digest_key UNIQUE (digest);
+
+ALTER TABLE ONLY hwqueue.profile_eligibility
+    ADD CONSTRAINT profile_eligibility_pkey PRIMARY KEY (profile_id, queue_id, class_id);
 
 ALTER TABLE ONLY hwqueue.profile
     ADD CONSTRAINT profile_pkey PRIMARY KEY (profile_id);
@@ -6587,6 +6838,12 @@ ALTER TABLE ONLY hwqueue.run_signal
 ALTER TABLE ONLY hwqueue.run_total
     ADD CONSTRAINT run_total_pkey PRIMARY KEY (workflow, outcome);
 
+ALTER TABLE ONLY hwqueue.schedule_fire
+    ADD CONSTRAINT schedule_fire_pkey PRIMARY KEY (schedule_id, fire_at);
+
+ALTER TABLE ONLY hwqueue.schedule
+    ADD CONSTRAINT schedule_pkey PRIMARY KEY (name);
+
 ALTER TABLE ONLY hwqueue.scheduled
     ADD CONSTRAINT scheduled_pkey PRIMARY KEY (queue_id, available_at, lease_id);
 
@@ -6610,9 +6867,6 @@ ALTER TABLE ONLY hwqueue.tally
 
 ALTER TABLE ONLY hwqueue.task
     ADD CONSTRAINT task_pkey PRIMARY KEY (name);
-
-ALTER TABLE ONLY hwqueue.team_change
-    ADD CONSTRAINT team_change_pkey PRIMARY KEY (change_id);
 
 ALTER TABLE ONLY hwqueue.tenant_work
     ADD CONSTRAINT tenant_work_pkey PRIMARY KEY (tenant);
@@ -6657,6 +6911,8 @@ CREATE INDEX checkpoint_open ON hwqueue.checkpoint USING btree (lease_id) WHERE 
 
 CREATE INDEX choice_checked ON hwqueue.choice USING btree (checked_at);
 
+CREATE INDEX choice_unsettled ON hwqueue.choice USING btree (taken_at) WHERE (taken_at IS NOT NULL);
+
 CREATE INDEX claim_check ON hwqueue.claim USING btree (check_at);
 
 CREATE INDEX claim_node ON hwqueue.claim USING btree (node_id);
@@ -6674,12 +6930,6 @@ CREATE INDEX class_term_lease ON hwqueue.class_term USING btree (lease_id) WHERE
 CREATE INDEX class_term_term ON hwqueue.class_term USING btree (term_id);
 
 CREATE INDEX death_oldest ON hwqueue.death USING btree (died_at);
-
-CREATE INDEX eligibility_class ON hwqueue.eligibility USING btree (class_id);
-
-CREATE UNIQUE INDEX eligibility_node ON hwqueue.eligibility USING btree (node_id, queue_id, class_id) WHERE (node_id IS NOT NULL);
-
-CREATE UNIQUE INDEX eligibility_profile ON hwqueue.eligibility USING btree (profile_id, queue_id, class_id) WHERE (profile_id IS NOT NULL);
 
 CREATE INDEX event_actor ON ONLY hwqueue.event USING btree (actor, event_id);
 
@@ -6929,6 +7179,8 @@ CREATE UNIQUE INDEX everywhere_node_lease ON hwqueue.everywhere_node USING btree
 
 CREATE INDEX everywhere_open ON hwqueue.everywhere USING btree (swept_at) WHERE (finished_at IS NULL);
 
+CREATE INDEX gang_change_gang ON hwqueue.gang_change USING btree (gang_id);
+
 CREATE INDEX gang_created ON hwqueue.gang USING btree (created_at, gang_id);
 
 CREATE INDEX gang_due ON hwqueue.gang USING btree (next_try_at) WHERE ((state = 'waiting'::text) OR ((state = 'running'::text) AND (missing > 0)));
@@ -6950,6 +7202,8 @@ CREATE UNIQUE INDEX lease_signal_key ON hwqueue.lease_signal USING btree (lease_
 CREATE INDEX lease_signal_open ON hwqueue.lease_signal USING btree (lease_id, name, number) WHERE (taken_as IS NULL);
 
 CREATE INDEX node_deregistered ON hwqueue.node USING btree (deregistered_at) WHERE (deregistered_at IS NOT NULL);
+
+CREATE INDEX node_eligibility_class ON hwqueue.node_eligibility USING btree (class_id);
 
 CREATE INDEX node_hearing ON hwqueue.node USING btree (node_id) WHERE hears_deaths;
 
@@ -6991,6 +7245,8 @@ CREATE INDEX placement_class_terms ON hwqueue.placement_class USING btree (creat
 
 CREATE INDEX placement_class_waits ON hwqueue.placement_class USING btree (class_id) WHERE waits;
 
+CREATE INDEX profile_eligibility_class ON hwqueue.profile_eligibility USING btree (class_id);
+
 CREATE INDEX profile_judged_as ON hwqueue.profile USING btree (judged_as) WHERE (judged_as IS NOT NULL);
 
 CREATE UNIQUE INDEX queue_name ON hwqueue.queue USING btree (name) WHERE (dropped_at IS NULL);
@@ -7027,11 +7283,15 @@ CREATE INDEX run_signal_open ON hwqueue.run_signal USING btree (run_id, name, si
 
 CREATE INDEX run_workflow ON hwqueue.run USING btree (workflow_id);
 
+CREATE INDEX schedule_due ON hwqueue.schedule USING btree (next_at) WHERE (paused_at IS NULL);
+
+CREATE INDEX schedule_fire_kept ON hwqueue.schedule_fire USING btree (keep_until);
+
+CREATE INDEX schedule_plan ON hwqueue.schedule USING btree (plan_at) WHERE (paused_at IS NULL);
+
 CREATE INDEX scheduled_deadline ON hwqueue.scheduled USING btree (deadline) WHERE (deadline IS NOT NULL);
 
 CREATE INDEX step_due ON hwqueue.step USING btree (due_at) WHERE (due_at IS NOT NULL);
-
-CREATE INDEX team_change_team ON hwqueue.team_change USING btree (team_id);
 
 CREATE INDEX term_anchors ON hwqueue.affinity_term USING gin (anchors);
 
@@ -7405,6 +7665,10 @@ REVOKE ALL ON FUNCTION hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p
 
 REVOKE ALL ON FUNCTION hwqueue.back_off(p_tries integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.backfill_schedule(p_name text, p_times timestamp with time zone[], p_dry_run boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.backfill_schedule(p_name text, p_times timestamp with time zone[], p_dry_run boolean) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.backfill_schedule(p_name text, p_times timestamp with time zone[], p_dry_run boolean) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.bad_verdict(p_bad jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) FROM PUBLIC;
@@ -7481,9 +7745,9 @@ REVOKE ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_li
 GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.cancel_run(p_run hwqueue.run, p_reason text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.cancel_reserved_entry(p_lease uuid, p_error jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.cancel_waiting(p_leases uuid[], p_error jsonb, p_message text, p_detail jsonb, p_follows boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.cancel_run(p_run hwqueue.run, p_reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text) TO hwqueue_producer;
@@ -7648,13 +7912,11 @@ REVOKE ALL ON FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwque
 
 REVOKE ALL ON FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_headline(p_class hwqueue.pending_class, p_queue hwqueue.queue, p_fleet hwqueue.headline, p_is_barred boolean, p_unserved text, p_obstacle hwqueue.headline, p_waits interval, OUT code text, OUT message text, OUT permanent boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_headline(p_class hwqueue.pending_class, p_fleet hwqueue.headline, p_part hwqueue.headline, p_node text, p_paused_at timestamp with time zone, p_waits interval, p_unserved text, OUT code text, OUT message text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_matches(p_queue hwqueue.queue, p_limit integer, p_most integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, OUT class_id bigint, OUT bad jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.class_obstacle(p_class hwqueue.pending_class, p_part hwqueue.headline, p_node text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_options(p_options jsonb) FROM PUBLIC;
 
@@ -7677,6 +7939,8 @@ REVOKE ALL ON FUNCTION hwqueue.class_verdicts(p_classes hwqueue.placement_class[
 REVOKE ALL ON FUNCTION hwqueue.class_words(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.clock() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.collect_due(p_run hwqueue.run, p hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.compare_tasks(p_defaults jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.compare_tasks(p_defaults jsonb) TO hwqueue_worker;
@@ -7704,7 +7968,7 @@ GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.count_added_runs(p_run uuid, p_step integer, OUT open integer, OUT failed integer, OUT cancelled integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_fit(p_fit hwqueue.class_fleet, p_snapshot hwqueue.fleet_snapshot) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_fit(p_fit hwqueue.class_mask, p_snapshot hwqueue.fleet_snapshot) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb) TO hwqueue_operator;
@@ -7734,6 +7998,9 @@ REVOKE ALL ON FUNCTION hwqueue.cpu_needed(p_cpu_milli bigint, p_isolation text) 
 
 REVOKE ALL ON FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.create_schedule(p_name text, p_spec jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.create_schedule(p_name text, p_spec jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_expires_after interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_expires_after interval) TO hwqueue_admin;
@@ -7797,12 +8064,19 @@ REVOKE ALL ON FUNCTION hwqueue.drop_idle(p_run hwqueue.run, p_limit integer) FRO
 REVOKE ALL ON FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.drop_schedule(p_name text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.drop_schedule(p_name text) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.drop_task(p_task text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.drop_task(p_task text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.drop_task(p_task text) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.drop_webhook(p_name text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.drop_webhook(p_name text) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.due_plans(p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.due_plans(p_limit integer) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.due_plans(p_limit integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.due_teams(p_look text, p_kind text, p_limit integer, p_from hwqueue.reap_cursor, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -7814,7 +8088,7 @@ REVOKE ALL ON FUNCTION hwqueue.earmark_order(p_lease uuid, OUT tier smallint, OU
 
 REVOKE ALL ON FUNCTION hwqueue.earmark_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_own hwqueue.node_load, INOUT p_load hwqueue.node_load, OUT assignment jsonb, OUT fits boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.earmark_start(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.earmark_start(p_gang_id uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.edge_holds(p_wants text, p_state text) FROM PUBLIC;
 
@@ -7862,6 +8136,8 @@ REVOKE ALL ON FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timesta
 
 REVOKE ALL ON FUNCTION hwqueue.expire_claims(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone, p_until timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.expire_nodes(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.explain_class(p_class bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.explain_class(p_class bigint) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.explain_class(p_class bigint) TO hwqueue_admin;
@@ -7877,7 +8153,7 @@ REVOKE ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.explain_rooms(p_gang hwqueue.gang, p_queue hwqueue.queue, p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT kinds jsonb, OUT places jsonb, OUT place_count bigint, OUT ways jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.explain_rooms(p_gang hwqueue.gang, p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT kinds jsonb, OUT places jsonb, OUT place_count bigint, OUT ways jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.explain_waiting(p_class hwqueue.placement_class, p_lease uuid, p_eligible_at timestamp with time zone, p_deadline timestamp with time zone, p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT waits_until timestamp with time zone, OUT funnel jsonb, OUT sole_blockers jsonb, OUT nearest jsonb, OUT help jsonb, OUT pending bigint, OUT nodes_registered bigint, OUT nodes_live bigint, OUT nodes_matching bigint, OUT nodes_free bigint) FROM PUBLIC;
 
@@ -7943,6 +8219,8 @@ REVOKE ALL ON FUNCTION hwqueue.find_queue(p_queue text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_run(p_run uuid) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.find_schedule(p_name text, p_locks boolean) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.find_score_group(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT takes integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_spawn_queue(p_queue text, p_task text) FROM PUBLIC;
@@ -7954,6 +8232,14 @@ REVOKE ALL ON FUNCTION hwqueue.find_workflow(p_name text, p_options jsonb) FROM 
 REVOKE ALL ON FUNCTION hwqueue.finish_replacement(p_row hwqueue.replacement, p_has_run boolean, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.finish_run(p_run uuid, p_failed integer, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.fire_due(p_schedule uuid, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.fire_options(p_schedule hwqueue.schedule, p_at timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.fire_schedules(p_limit integer, p_notes boolean, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.fire_time(p_schedule hwqueue.schedule, p_at timestamp with time zone, p_cause text, p_params jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.first_failure(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -7981,7 +8267,7 @@ REVOKE ALL ON FUNCTION hwqueue.fleet_facts(p_class hwqueue.placement_class, p_kn
 
 REVOKE ALL ON FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_nodes uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fleet_headline(p_registered bigint, p_live bigint, p_open bigint, p_seen_at timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.fleet_headline(p_snapshot hwqueue.fleet_snapshot) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) FROM PUBLIC;
 
@@ -8102,6 +8388,8 @@ GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_clai
 
 REVOKE ALL ON FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.held_keys(p_leases uuid[], p_waits boolean) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.histogram_bounds() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.histogram_of(p_seconds double precision[]) FROM PUBLIC;
@@ -8150,13 +8438,17 @@ REVOKE ALL ON FUNCTION hwqueue.is_barred(p_class hwqueue.pending_class) FROM PUB
 
 REVOKE ALL ON FUNCTION hwqueue.is_binding(p_value jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_fleet, p_open bit varying) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_mask, p_open bit varying) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamp with time zone, p_xid xid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_everywhere(p_lease uuid, p_team uuid) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.is_dry(p_schedule hwqueue.schedule, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_everywhere(p_lease uuid, p_gang uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_idle(p_kind text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_judged(p_class_ids bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_kept_by_operators(p_node hwqueue.node) FROM PUBLIC;
 
@@ -8190,7 +8482,7 @@ REVOKE ALL ON FUNCTION hwqueue.is_time_up() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_unlocked(p_xmax xid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_unmatched(p_fit hwqueue.class_fleet, p_snapshot hwqueue.fleet_snapshot) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.is_unmatched(p_fit hwqueue.class_mask, p_live bit varying) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_unseen(p_xid xid8, p_unseen xid8[], p_next_xid xid8) FROM PUBLIC;
 
@@ -8246,7 +8538,9 @@ REVOKE ALL ON FUNCTION hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueu
 
 REVOKE ALL ON FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb, p_prefers boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.judge_next(p_profile hwqueue.profile, p_node hwqueue.node, p_state hwqueue.node_state, p_limit integer, p_is_upkeep boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_limit integer, p_is_upkeep boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.kept_level(p_outer jsonb, p_inner jsonb, p_mode text) FROM PUBLIC;
 
@@ -8283,6 +8577,8 @@ REVOKE ALL ON FUNCTION hwqueue.later_earmarks(p_node uuid, p_tier smallint, p_ra
 REVOKE ALL ON FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval) TO hwqueue_planner;
 GRANT ALL ON FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, OUT goes boolean, OUT reap_cursor hwqueue.reap_cursor, OUT done hwqueue.upkeep_done) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) TO hwqueue_producer;
@@ -8372,6 +8668,10 @@ GRANT ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer) TO h
 GRANT ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.list_schedules() FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_schedules() TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_schedules() TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.list_step_details(p_run uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_step_details(p_run uuid) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.list_step_details(p_run uuid) TO hwqueue_operator;
@@ -8412,7 +8712,7 @@ REVOKE ALL ON FUNCTION hwqueue.listed_origins(p_run hwqueue.run) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, OUT row_ctid tid, OUT lease_id uuid, OUT claim_count integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, OUT place tid, OUT lease_id uuid, OUT claim_count integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_at_head(p_request hwqueue.claim_request, p_head hwqueue.queue_head, p_limit integer) FROM PUBLIC;
 
@@ -8438,8 +8738,6 @@ REVOKE ALL ON FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_everywhere(p_lease uuid, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
@@ -8448,7 +8746,11 @@ REVOKE ALL ON FUNCTION hwqueue.look_at_replacement(p_lease uuid, p_now timestamp
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_team(p_look text, p_id uuid, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.look_if_free(p_everywhere_id uuid, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.lower_low_water(p_queue_id integer, p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) FROM PUBLIC;
 
@@ -8546,6 +8848,8 @@ REVOKE ALL ON FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, 
 REVOKE ALL ON FUNCTION hwqueue.next_classes(p_from hwqueue.judging_progress, p_anchors text[], p_pinned boolean, p_limit integer, OUT batch bigint[], OUT judged hwqueue.judging_progress, OUT more boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_generation(p_row hwqueue.installation, p_timeline integer, p_system bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.next_time(p_schedule hwqueue.schedule) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_token(p_generation bigint, p_claims integer) FROM PUBLIC;
 
@@ -8717,6 +9021,10 @@ REVOKE ALL ON FUNCTION hwqueue.pause_queue(p_queue text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.pause_schedule(p_name text, p_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.pause_schedule(p_name text, p_reason text) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.pause_schedule(p_name text, p_reason text) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.pause_webhook(p_name text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.pause_webhook(p_name text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pause_webhook(p_name text) TO hwqueue_admin;
@@ -8749,6 +9057,10 @@ REVOKE ALL ON FUNCTION hwqueue.placement_cost(p_placement jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT repeated_chars integer, OUT exprs integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.plan_schedule(p_name text, p_revision bigint, p_times timestamp with time zone[], p_problem text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.plan_schedule(p_name text, p_revision bigint, p_times timestamp with time zone[], p_problem text) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.plan_schedule(p_name text, p_revision bigint, p_times timestamp with time zone[], p_problem text) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step integer, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8788,6 +9100,8 @@ GRANT ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_step
 GRANT ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.profiles_judged_as(p_profile_id bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.progress_of(p_lease uuid, p_token bigint) FROM PUBLIC;
@@ -8803,9 +9117,15 @@ GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval) T
 GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval) TO hwqueue_operator;
 
+REVOKE ALL ON FUNCTION hwqueue.prune_choices(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.prune_classes(p_limit integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.prune_counts(p_limit integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.prune_events(p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.prune_everywhere(p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_gangs(p_limit integer, p_ended uuid[]) FROM PUBLIC;
 
@@ -8818,8 +9138,6 @@ REVOKE ALL ON FUNCTION hwqueue.prune_part(p_part text, p_most integer, p_done hw
 REVOKE ALL ON FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_runs(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.prune_teams(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_terms(p_limit integer) FROM PUBLIC;
 
@@ -8837,6 +9155,8 @@ REVOKE ALL ON FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p
 
 REVOKE ALL ON FUNCTION hwqueue.put_back_in_line(p_lease hwqueue.lease, p_claim_count integer, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.put_schedule(p_name text, p_spec jsonb, p_origin text, p_may_change boolean) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.queue_counts(p_all boolean, p_id integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.queue_depth(p_queue text) FROM PUBLIC;
@@ -8852,6 +9172,8 @@ REVOKE ALL ON FUNCTION hwqueue.queue_scan_starts(p_queue_ids integer[], p_class_
 REVOKE ALL ON FUNCTION hwqueue.queue_worth(p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.raise_sequences() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_after(p_after jsonb, p_name text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, OUT leases bigint, OUT holders bigint) FROM PUBLIC;
 
@@ -8869,9 +9191,13 @@ REVOKE ALL ON FUNCTION hwqueue.read_lease_filter(p_filter jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_level(p_object jsonb, p_field text, p_overrides boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.read_list(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, OUT items integer, OUT list jsonb, OUT over_step integer, OUT params jsonb, OUT bad jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.read_load(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_log_place(p_after text, OUT claim_token bigint, OUT line integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_map(p_step jsonb, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_near(p_near jsonb, p_field text) FROM PUBLIC;
 
@@ -8896,6 +9222,8 @@ REVOKE ALL ON FUNCTION hwqueue.read_regexp(p_pattern text, OUT danger text, OUT 
 REVOKE ALL ON FUNCTION hwqueue.read_retry(p_run hwqueue.run, p_options jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_schedule(p_name text, p_spec jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8986,6 +9314,10 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_step(p_name text, p_workflow hwqueue.workflow, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.refuse_step_change(p_lease hwqueue.lease, p_changes jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.refuse_step_lease(p_lease hwqueue.lease, p_what text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_wire(p_reason text, p_offset integer, p_field text, p_class text) FROM PUBLIC;
@@ -9070,6 +9402,10 @@ REVOKE ALL ON FUNCTION hwqueue.resume_queue(p_queue text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.resume_queue(p_queue text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.resume_queue(p_queue text) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.resume_schedule(p_name text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.resume_schedule(p_name text) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.resume_schedule(p_name text) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.resume_webhook(p_name text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.resume_webhook(p_name text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.resume_webhook(p_name text) TO hwqueue_admin;
@@ -9091,6 +9427,8 @@ REVOKE ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb) F
 GRANT ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.revive_leases(p_requests hwqueue.spawn_request[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text) TO hwqueue_operator;
@@ -9115,6 +9453,8 @@ REVOKE ALL ON FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval) FROM
 GRANT ALL ON FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.route_completions(p_webhook hwqueue.webhook, p_limit integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.route_events(p_webhook hwqueue.webhook, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.route_webhooks(p_limit integer) FROM PUBLIC;
 
@@ -9143,6 +9483,10 @@ REVOKE ALL ON FUNCTION hwqueue.scan_fleet(p_spec jsonb, p_domain text, p_now tim
 REVOKE ALL ON FUNCTION hwqueue.scan_nodes(p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.scan_range(p_class hwqueue.placement_class, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.schedule_history(p_name text, p_limit integer, p_before timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.schedule_history(p_name text, p_limit integer, p_before timestamp with time zone) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.schedule_history(p_name text, p_limit integer, p_before timestamp with time zone) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.schema_version() FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_producer;
@@ -9193,6 +9537,9 @@ REVOKE ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb) FR
 GRANT ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.set_run_state(p_run uuid, p_state text, p_reason text, p_detail jsonb, p_stops integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.set_schedule(p_name text, p_changes jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.set_schedule(p_name text, p_changes jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb) TO hwqueue_operator;
@@ -9246,6 +9593,8 @@ REVOKE ALL ON FUNCTION hwqueue.similar_words(p_exprs jsonb, p_custom jsonb, p_no
 REVOKE ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb, p_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb, p_reason text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb, p_reason text) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.skip_steps(p_run uuid, p hwqueue.run_progress, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.span_words(p_span interval) FROM PUBLIC;
 
@@ -9303,6 +9652,8 @@ REVOKE ALL ON FUNCTION hwqueue.spread_words(p_spread jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stamp_changes(p_limit integer, p_from timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.stamp_retired(p_limit integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid, p_failures integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.start_time(p_run hwqueue.run, p_now timestamp with time zone) FROM PUBLIC;
@@ -9333,6 +9684,8 @@ REVOKE ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text
 GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.stop_items(p_run uuid, p_step integer, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stop_leases(p_leases uuid[]) FROM PUBLIC;
 
@@ -9396,6 +9749,9 @@ REVOKE ALL ON FUNCTION hwqueue.sweep_everywhere(p_until timestamp with time zone
 
 REVOKE ALL ON FUNCTION hwqueue.sweep_one(p_run uuid, p_step integer, p_kind text, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.sync_schedules(p_origin text, p_schedules jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.sync_schedules(p_origin text, p_schedules jsonb) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.sync_tasks(p_defaults jsonb, p_version text, p_forces boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.sync_tasks(p_defaults jsonb, p_version text, p_forces boolean) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.sync_tasks(p_defaults jsonb, p_version text, p_forces boolean) TO hwqueue_admin;
@@ -9422,6 +9778,8 @@ REVOKE ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit 
 GRANT ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], OUT free integer[], OUT revived uuid[], OUT with_items integer[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer) TO hwqueue_admin;
@@ -9432,9 +9790,9 @@ REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_free_entry(p_lease uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_key(p_key hwqueue.idempotency, p_open uuid[], p_waits boolean, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.take_next_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, OUT verdict text, OUT payload jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.take_outcomes(p_leases uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9454,7 +9812,7 @@ REVOKE ALL ON FUNCTION hwqueue.taken_instead(p_lease hwqueue.lease) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.team_words(p_lease uuid, p_team uuid, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.team_words(p_lease uuid, p_gang uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_anchors(p_spec jsonb) FROM PUBLIC;
 
@@ -9497,6 +9855,10 @@ REVOKE ALL ON FUNCTION hwqueue.total_metrics() FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, OUT touched hwqueue.touched_term[], OUT is_named boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.traced_parents(p_run hwqueue.run, p_step integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.trigger_schedule(p_name text, p_params jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.trigger_schedule(p_name text, p_params jsonb) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.trigger_schedule(p_name text, p_params jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.try_assignment(p_lease uuid, p_node uuid, p_hold interval, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9556,6 +9918,8 @@ GRANT ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps 
 GRANT ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.update_waiting(p_run hwqueue.run, p_update jsonb, p_named integer[], OUT due integer[], OUT changed integer[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.updated_placement(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_asked jsonb, p_update jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.updated_run(p_run hwqueue.run, p_update jsonb) FROM PUBLIC;
@@ -9565,6 +9929,8 @@ REVOKE ALL ON FUNCTION hwqueue.upkeep_budget() FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.use_of_devices(p_node hwqueue.node, p_used integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.uses_parts_twice(p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.utc_text(p_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.valid_next_xid(p_mark xid8) FROM PUBLIC;
 
@@ -9605,6 +9971,8 @@ GRANT ALL ON FUNCTION hwqueue.wake_payloads(p_queues text[]) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.wake_payloads(p_queues text[]) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.watch_class(p_class_id bigint, p_told_at timestamp with time zone, p_unmatched boolean, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) FROM PUBLIC;
 

@@ -30,11 +30,11 @@ NOTES = {
     "sql_lines": "hand-written, by folder; around: what stands beside the folders",
     "reach_functions": "how many functions a call may run, by the static call graph",
     "reach_files": "and in how many files these stand",
-    "below_functions": "the same without what stands above claims: runs, teams and everywhere tasks",
+    "below_functions": "the same without what stands above claims: runs, teams and schedules",
     "below_files": "and in how many files these stand",
     "below_chain": "and how many of them call each other in a row, at most",
 }
-ABOVE = ("gangs", "everywhere", "workflows")
+ABOVE = ("gangs", "everywhere", "workflows", "schedules")
 REACHING = ("spawn_lease", "claim_task", "settle_and_claim", "complete_lease", "reap")
 SHORT = 25
 

@@ -19,6 +19,7 @@ _JSON = {
     *("placement", "result", "error", "filter", "taint", "nodes", "reports"),
     *("defaults", "cursor", "logs", "input", "runs", "payload", "items", "prices", "room"),
     "places",
+    "schedules",
 }
 
 

@@ -243,6 +243,7 @@ RETENTION = """
 | attempts and their log lines | as long as their lease | |
 | events | {event_days} days, 1 to 14 | `set_event_retention(7)` in SQL and Python |
 | deliveries of webhooks, once they have ended | as long as events | the same |
+| fires of schedules | as long as leases of their queue; a day at least | the queue's policy |
 | silent nodes | {node_days} days, then deregistered | `hwqueue node expiry 2d`, `set_node_expiry` |
 | deregistered nodes | 30 days | |
 | figures by minute | a day | |

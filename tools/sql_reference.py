@@ -30,6 +30,7 @@ MODULES = {
     "upkeep": "Upkeep and events",
     "planner": "Planners",
     "webhooks": "Webhooks",
+    "schedules": "Schedules",
     "tokens": "Tokens of the HTTP API",
 }
 INTRODUCTION = """# SQL functions

@@ -52,11 +52,11 @@ _EXIT_CODES: Mapping[ExitCode, tuple[type[HwqueueError], ...]] = {
     ExitCode.NOT_FOUND: (
         *(errors.LeaseNotFound, errors.NodeUnknown, errors.QueueUnknown, errors.TokenUnknown),
         *(errors.WebhookUnknown, errors.ClassUnknown, errors.WorkflowUnknown, errors.RunNotFound),
-        *(errors.GangNotFound, errors.EverywhereNotFound),
+        *(errors.GangNotFound, errors.EverywhereNotFound, errors.ScheduleUnknown),
     ),
     ExitCode.USAGE: (
         *(errors.WorkflowInvalid, errors.WorkflowTooLarge, errors.StepUnknown),
-        *(errors.BadArgument, errors.ConstraintError, errors.ConfigError),
+        *(errors.BadArgument, errors.ConstraintError, errors.ConfigError, errors.ScheduleInvalid),
     ),
 }
 

@@ -25,6 +25,7 @@ _WANTED: Mapping[str, str] = {
     "bigint[]": "a list of ints of at most 64 bits",
     "interval": "a timedelta",
     "timestamp with time zone": "a datetime with a time zone",
+    "timestamp with time zone[]": "a list of datetimes with time zones",
     "bytea": "bytes",
     "jsonb": "JSON other than None",
     _PAIR: "a pair (lease_id, claim_token)",
@@ -186,6 +187,10 @@ def _time(value: Any, field: str) -> datetime:
     return aware(value, field)
 
 
+def _times(value: Any, field: str) -> list[datetime]:
+    return [_time(member, each) for member, each in _members(value, field, "timestamp with time zone[]")]
+
+
 _ENCODERS: Mapping[str, Callable[[Any, str], Any]] = {
     "uuid": _uuid,
     "uuid[]": _uuids,
@@ -197,6 +202,7 @@ _ENCODERS: Mapping[str, Callable[[Any, str], Any]] = {
     "bigint[]": _bigints,
     "interval": _interval,
     "timestamp with time zone": _time,
+    "timestamp with time zone[]": _times,
     "bytea": _checked("bytea", lambda value: isinstance(value, bytes), bytes),
     "jsonb": jsonb,
 }

@@ -150,6 +150,18 @@ METRICS = (
         "How far counters and histograms are behind. Transactions that settle leases and stay open "
         "hold them back.",
     ),
+    Metric("hwqueue_schedules", "schedules", "Schedules, paused ones among them."),
+    Metric(
+        "hwqueue_schedules_dry",
+        "schedules",
+        "Schedules that are not paused and whose next time nobody has planned: no worker runs "
+        "upkeep, or the cron expression has no times.",
+    ),
+    Metric(
+        "hwqueue_schedule_oldest_due_seconds",
+        "seconds",
+        "Since the oldest time was due that has not fired; 0: none is late.",
+    ),
     Metric(
         "hwqueue_webhook_deliveries_total",
         "requests",

@@ -96,6 +96,11 @@ from hwqueue.types.queues import Queue as Queue
 from hwqueue.types.queues import QueuePolicy as QueuePolicy
 from hwqueue.types.queues import RetryPolicy as RetryPolicy
 from hwqueue.types.queues import WakePayload as WakePayload
+from hwqueue.types.schedules import DuePlan as DuePlan
+from hwqueue.types.schedules import FiredTime as FiredTime
+from hwqueue.types.schedules import Schedule as Schedule
+from hwqueue.types.schedules import ScheduleFire as ScheduleFire
+from hwqueue.types.schedules import SyncedSchedule as SyncedSchedule
 from hwqueue.types.services import ServicePolicy as ServicePolicy
 from hwqueue.types.statistics import Minute as Minute
 from hwqueue.types.statistics import Sample as Sample

@@ -2024,6 +2024,64 @@ comment on column hwqueue.webhook_delivery.status is 'of the last answer; null: 
 comment on column hwqueue.webhook_delivery.response is 'the beginning of the last answer''s body';
 
 
+-- == Schedules ==
+
+-- Fired by reap: what is due after cursor_at, up to planned_to. times are those of a cron expression that a
+-- process has planned, or the list that was given; of a span none are written. A fire updates the row, so the
+-- fill factor leaves room.
+create table hwqueue.schedule (
+  name text not null,
+  schedule_id uuid not null,
+  kind text not null check (kind in ('cron', 'every', 'times')),
+  spec jsonb not null,
+  tenant text not null,
+  origin text,
+  revision bigint not null default 1,
+  times timestamptz[] not null default '{}',
+  next_at timestamptz,
+  cursor_at timestamptz not null,
+  planned_to timestamptz not null,
+  plan_at timestamptz not null,
+  plan_error text,
+  missed bigint not null default 0,
+  paused_at timestamptz,
+  paused_by text,
+  paused_reason text,
+  created_at timestamptz not null,
+  created_by text not null,
+  check ((paused_at is null) = (paused_by is null)),
+  primary key (name)
+) with (fillfactor = 50);
+create index schedule_due on hwqueue.schedule (next_at) where paused_at is null;
+create index schedule_plan on hwqueue.schedule (plan_at) where paused_at is null;
+comment on table hwqueue.schedule is 'what is spawned at which times, and which of them come next';
+comment on column hwqueue.schedule.tenant is 'of what it spawns: tenants take turns';
+comment on column hwqueue.schedule.origin is 'the app that declares it (sync_schedules); null: made by hand';
+comment on column hwqueue.schedule.revision is 'rises at each change; a plan for another one is refused';
+comment on column hwqueue.schedule.cursor_at is 'no time up to here is to fire any more';
+comment on column hwqueue.schedule.planned_to is 'times holds all up to here';
+comment on column hwqueue.schedule.plan_at is 'when its times are to be planned again; of cron alone';
+comment on column hwqueue.schedule.missed is 'times that did not fire, because upkeep came too late';
+
+-- The primary key is what makes a time fire once, however many sessions try.
+create table hwqueue.schedule_fire (
+  schedule_id uuid not null,
+  fire_at timestamptz not null,
+  cause text not null check (cause in ('due', 'backfill', 'trigger')),
+  outcome text not null check (outcome in ('spawned', 'skipped_overlap', 'failed')),
+  fired_at timestamptz not null,
+  keep_until timestamptz not null,
+  lease_id uuid,
+  run_id uuid,
+  error text,
+  primary key (schedule_id, fire_at)
+);
+create index schedule_fire_kept on hwqueue.schedule_fire (keep_until);
+comment on table hwqueue.schedule_fire is 'which times of schedules fired, and what came of it';
+comment on column hwqueue.schedule_fire.fire_at is
+  'the time of the schedule, not of the call; of a trigger the moment of the call, and a microsecond';
+comment on column hwqueue.schedule_fire.lease_id is 'what was spawned, or is still open (skipped_overlap)';
+
 -- == Tokens ==
 
 -- Of a token's secret only the sha256 is stored. Tenant null: all tenants. A name is never used twice, so

@@ -53,6 +53,16 @@ as $$
         then coalesce(hwqueue.seconds_since(hwqueue.oldest_undelivered(w), t.now), 0) else 0 end)
     ) s(name, labels, value)
     union all
+    select s.name, '{}', s.value
+    from (select count(*) as schedules, count(*) filter (where hwqueue.is_dry(x, t.now)) as dry,
+            max(hwqueue.seconds_since(x.next_at, t.now)) filter (where x.paused_at is null) as late
+          from hwqueue.schedule x) d
+    cross join lateral (values
+      ('hwqueue_schedules', d.schedules::double precision),
+      ('hwqueue_schedules_dry', d.dry),
+      ('hwqueue_schedule_oldest_due_seconds', coalesce(d.late, 0))
+    ) s(name, value)
+    union all
     -- what a planner found that still counts, and in all what became of single leases that it assigned
     select s.*
     from (select p.* from hwqueue.planner p where p.room_until > t.now) p

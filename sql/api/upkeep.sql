@@ -14,7 +14,8 @@
 --
 -- It ends expired claims, makes due leases pending, and fails leases past their deadline. It asks claims
 -- to stop that have to leave a tainted node, whose queue was dropped, or whose requirement during execution
--- does not hold any more. It does what settlements of steps had to leave (advance_workflows), and lets runs
+-- does not hold any more. It fires schedules that are due, as long as a quarter of its budget lasts. It does
+-- what settlements of steps had to leave (advance_workflows), and lets runs
 -- fail past their deadline. It reserves room for gangs that wait and for leases that replace others, starts
 -- and ends the leases of everywhere tasks, and cancels alternatives of which another was taken. It also
 -- publishes affinity terms, counts what ended for the statistics, computes which nodes suit a class, judges
@@ -30,7 +31,8 @@
 -- expired, promoted, deadlines: claims ended, leases made pending, leases failed by their deadline;
 -- reaches: classes for which it computed which nodes suit them; more: a part reached its limit or used
 -- up its time, so call again.
--- Locks: the reap cursor, entries, claims, node_state, deliveries, all skip locked; then lease rows.
+-- Locks: the reap cursor, entries, schedules, claims, node_state, deliveries, all skip locked; then lease
+-- rows.
 -- Raises: QHA01, QHA02. Wakes: waiting workers.
 create or replace function hwqueue.reap(p_limit int default 1000, p_unless_within interval default '0')
 returns table (expired int, promoted int, deadlines int, reaches int, more boolean)
@@ -88,8 +90,9 @@ begin
     end if;
     -- the first only reads: what the others lock is held to the end; those that lock nodes hold up claims
     v_done := hwqueue.run_parts('reap', (case when v_done.holds then
-        '{figures,fleets,terms,due,runs,classes,clock,claims,stops,everywhere,choices,gangs,replacements}'
-      else '{terms,due,runs,claims,stops}' end)::text[], p_limit, v_done, v_now);
+        '{figures,fleets,terms,due,schedules,runs,classes,clock,claims,stops,everywhere,choices,gangs,'
+        'replacements}'
+      else '{terms,due,schedules,runs,claims,stops}' end)::text[], p_limit, v_done, v_now);
     if v_done.holds then
       perform hwqueue.advance_reap_cursor(v_cursor, v_done.reap_cursor, v_now);
     end if;
@@ -101,16 +104,17 @@ $$;
 -- Deletes what is no longer needed: finished leases past their queue's retention, runs of workflows past
 -- theirs with the leases of their steps, classes that no lease or run refers to, nodes deregistered more
 -- than 30 days ago, profiles that no node has, what dropped queues left, statistics older than a day,
--- unused caches, and events and finished deliveries of webhooks that are older than set_event_retention
--- allows. Deregisters nodes that have been silent for longer than set_node_expiry allows.
+-- unused caches, fires of schedules past the retention of their queue, and events and finished deliveries of
+-- webhooks that are older than set_event_retention allows. Deregisters nodes that have been silent for longer
+-- than set_node_expiry allows.
 --
 -- Deletes about p_limit of each in a call; what statement_timeout ends is undone alone, as in reap. Classes
 -- and profiles are scanned p_limit a call, so it takes several calls to reach all of them. p_unless_within:
 -- do nothing if another session pruned less than that ago, so that any number of workers can call it.
 --
 -- more: there may be more to delete now, so call again.
--- Locks: the prune cursor; lease, class, node, node_state, profile, queue, term and delivery rows and the
--- installation's, all skip locked; last, once a day, the oldest partition of event, for which it waits at
+-- Locks: the prune cursor; lease, class, node, node_state, profile, queue, term, delivery and fire rows and
+-- the installation's, all skip locked; last, once a day, the oldest partition of event, for which it waits at
 -- most a tenth of a second. Raises: QHA01, QHA02.
 create or replace function hwqueue.prune(p_limit int default 10000, p_unless_within interval default '0')
 returns table (leases int, classes int, nodes int, more boolean)
@@ -164,7 +168,7 @@ begin
         then p_unless_within else greatest(10 * p_unless_within, interval '1 minute') end) then
       -- events last, because readers of them wait for its lock
       v_done := hwqueue.run_parts('prune', '{leases,old_runs,workflows,old_teams,old_classes,nodes,silent,'
-        'unused,queues,old_terms,caches,deaths,deliveries,old_figures,events}', p_limit, v_done, v_now);
+        'unused,queues,old_terms,caches,deaths,deliveries,fires,old_figures,events}', p_limit, v_done, v_now);
       update hwqueue.prune_cursor m set pruned_at = v_now where v_done.holds;
     end if;
   end if;

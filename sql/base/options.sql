@@ -96,6 +96,14 @@ as $$
     when 'sleep step' then '{"for": ["span", "0", "3650 days"], "until": ["any"]}'
     when 'workflow step' then '{
       "workflow": ["any"], "version": ["integer", 1, 2147483647], "input": ["any"]}'
+    when 'schedule' then '{
+      "cron": ["text", 1, 200], "every": ["span", "10 seconds", "3650 days"], "times": ["texts", 1000, 40],
+      "zone": ["text", 1, 100, "UTC"], "starts_at": ["moment"], "queue": ["text", 1, 100],
+      "task": ["text", 1, 200], "params": ["any"], "options": ["object", null, null, {}],
+      "workflow": ["text", 1, 100], "input": ["any"],
+      "missed": ["choice", ["latest", "skip", "all"], null, "latest"],
+      "missed_window": ["span", "1 minute", "31 days", 604800],
+      "overlap": ["choice", ["allow", "skip"], null, "allow"], "jitter": ["span", "0", "1 day", 0]}'
     when 'near' then '{
       "step": ["any"], "what": ["any"], "mode": ["choice", ["prefer", "require"], null, "prefer"],
       "away": ["boolean", null, null, false], "match": ["choice", ["step", "item"], null, "step"],

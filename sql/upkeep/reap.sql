@@ -53,6 +53,8 @@ begin
         select q.queue_id from hwqueue.queue q), p_most, p_now, v_from.scheduled_from);
     p_done.deadlines := hwqueue.reap_deadlines(p_most, p_now, v_from.deadlines_from);
     v_counts := array[p_done.promoted, p_done.deadlines];
+  when 'schedules' then
+    v_more := hwqueue.fire_schedules(p_most, p_done.holds, p_now);
   when 'runs' then
     v_more := hwqueue.reap_workflows(p_most, v_from, p_now);
   when 'classes' then

@@ -22,6 +22,7 @@ LAYERS = (
     "gangs",
     "everywhere",
     "workflows",
+    "schedules",
     "upkeep",
     "explain",
     "api",

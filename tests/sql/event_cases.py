@@ -189,6 +189,16 @@ HOOK = {"url": "https://h.example/", "options": {"tenant": "a"}}
 a_token = named("token", *once("create_token", secret_sha256=b"a" * 32, role="viewer"))
 a_webhook = named("webhook", *once("set_webhook", url="https://hooks.example/"))
 
+
+def _a_schedule(stage: Stage) -> Subject:
+    """Every ten minutes, and no other one."""
+    for row in stage.api.rows("list_schedules"):
+        stage.api.rows("drop_schedule", name=row["name"])
+    name, spec = f"told-{uuid4()}", {"every": 600, "queue": stage.api.queue(), "task": "t"}
+    stage.api.rows("create_schedule", name=name, spec=spec)
+    return Subject({"name": name}, {"message": f"schedule {name}"})
+
+
 NAMED = once("register_node", spec={"name": "told", "instance_id": "first"})
 ANOTHER = once("register_node", spec={"name": "told", "instance_id": "second"})
 
@@ -265,6 +275,9 @@ CASES: dict[str, Case] = {
     "webhook_dropped": after(a_webhook, *twice("drop_webhook")),
     "webhook_paused": after(a_webhook, *twice("pause_webhook"), detail={"reason": "asked"}),
     "webhook_resumed": after(a_webhook, *once("pause_webhook"), *twice("resume_webhook")),
+    "schedule_dropped": after(_a_schedule, *twice("drop_schedule")),
+    "schedule_paused": after(_a_schedule, *twice("pause_schedule", reason="no")),
+    "schedule_resumed": after(_a_schedule, *once("pause_schedule"), *twice("resume_schedule")),
     "workflow_run_failed": after(
         a_run(failed=True), detail={"reason": "step_failed", "detail": {"step": "a"}}
     ),
@@ -411,6 +424,33 @@ def _(stage: Stage) -> Row:
     hook = a_webhook(stage).named
     stage.api.rows("rotate_webhook", **hook)
     return {"message": f"webhook {hook['name']} has another secret"}
+
+
+@tells("schedule_set")
+def _(stage: Stage) -> Row:
+    schedule = _a_schedule(stage).named["name"]
+    for _ in range(2):
+        stage.api.rows("set_schedule", name=schedule, changes={"missed": "latest"})  # as it is
+    return {"message": f"schedule {schedule} is new"}
+
+
+@tells("schedule_missed")
+def _(stage: Stage) -> Row:
+    schedule = _a_schedule(stage).named["name"]
+    stage.clock.advance(30 * MINUTE)
+    stage.api.rows("reap")
+    return {"message": f"schedule {schedule} missed 2 times"}
+
+
+@tells("schedule_failed")
+def _(stage: Stage) -> Row:
+    _a_schedule(stage)
+    [row] = stage.api.rows("list_schedules")
+    queue = row["spec"]["queue"]
+    stage.api.rows("drop_queue", queue=queue)
+    stage.clock.advance(10 * MINUTE)
+    stage.api.rows("reap")
+    return {"queue": queue}
 
 
 @tells("positions_repaired")

@@ -48,7 +48,8 @@ _GRANTS: dict[frozenset[str], str] = {
       register_node heartbeat_node claim_task settle_and_claim complete_lease complete_leases
       fail_lease release_lease extend_claim save_checkpoint checkpoints take_signal suspend_lease
       gang_status add_items add_steps lease_outlook take_deaths compare_tasks report_progress
-      append_logs wake_payloads node_wake_payload deregister_own_node take_ended_runs
+      append_logs wake_payloads node_wake_payload deregister_own_node take_ended_runs due_plans
+      plan_schedule
     """,
     UPKEEP: "claim_hint reap list_queues prune advance_workflows",
     PLANNERS: """
@@ -65,11 +66,13 @@ _GRANTS: dict[frozenset[str], str] = {
       list_workflows list_workflow_versions skip_step check_token verify_invariants throughput
       metrics pending_reasons queue_depth running_leases node_usage tag_distribution
       lease_history placement_class_stats list_webhooks pause_webhook resume_webhook test_webhook
-      list_deliveries redeliver claim_deliveries settle_delivery
+      list_deliveries redeliver claim_deliveries settle_delivery list_schedules schedule_history
+      pause_schedule resume_schedule trigger_schedule backfill_schedule
     """,
     ADMINS: """
       create_queue set_queue_policy drop_queue set_event_retention set_node_expiry create_token
-      list_tokens revoke_token set_webhook drop_webhook rotate_webhook
+      list_tokens revoke_token set_webhook drop_webhook rotate_webhook create_schedule set_schedule
+      sync_schedules drop_schedule
     """,
 }
 MAY_CALL = {name: roles for roles, names in _GRANTS.items() for name in names.split()}

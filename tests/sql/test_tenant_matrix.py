@@ -273,6 +273,9 @@ REFUSED = {
     *("set_webhook", "list_webhooks", "drop_webhook", "pause_webhook", "resume_webhook"),
     *("rotate_webhook", "test_webhook", "list_deliveries", "redeliver"),
     *("claim_deliveries", "settle_delivery"),
+    *("create_schedule", "set_schedule", "sync_schedules", "drop_schedule", "list_schedules"),
+    *("pause_schedule", "resume_schedule", "trigger_schedule", "backfill_schedule"),
+    *("schedule_history", "due_plans", "plan_schedule"),
     *("lead_planner", "planner_view", "set_prices", "planner_rooms", "reserve_gang"),
     *("reserve_leases", "assigned_leases", "note_room", "planner_status"),
 }

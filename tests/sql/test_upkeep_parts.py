@@ -27,12 +27,12 @@ SHORT = "set statement_timeout = '1s'"
 """Far more than the other parts take; nothing depends on how much."""
 SECOND = timedelta(seconds=1)
 OF_REAP = [
-    *("figures", "fleets", "terms", "due", "runs", "classes", "clock", "claims", "stops"),
+    *("figures", "fleets", "terms", "due", "schedules", "runs", "classes", "clock", "claims", "stops"),
     *("everywhere", "choices", "gangs", "replacements"),
 ]
 OF_PRUNE = [
     *("leases", "old_runs", "workflows", "old_teams", "old_classes", "nodes", "silent"),
-    *("unused", "queues", "old_terms", "caches", "deaths", "deliveries", "old_figures", "events"),
+    *("unused", "queues", "old_terms", "caches", "deaths", "deliveries", "fires", "old_figures", "events"),
 ]
 
 

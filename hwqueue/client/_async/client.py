@@ -19,6 +19,7 @@ from hwqueue.client._async.part import AsyncPart
 from hwqueue.client._async.planner import AsyncPlanning
 from hwqueue.client._async.queues import AsyncQueues
 from hwqueue.client._async.runner import AsyncPoolRunner, runner_on
+from hwqueue.client._async.schedules import AsyncSchedules
 from hwqueue.client._async.tasks import AsyncTasks
 from hwqueue.client._async.tokens import AsyncTokens
 from hwqueue.client._async.views import AsyncViews
@@ -42,6 +43,7 @@ class AsyncClient(
     AsyncTokens,
     AsyncEvents,
     AsyncWebhooks,
+    AsyncSchedules,
     AsyncPlanning,
 ):
     """Everything the SQL functions do; the methods have their names.

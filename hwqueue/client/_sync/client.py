@@ -20,6 +20,7 @@ from hwqueue.client._sync.part import Part
 from hwqueue.client._sync.planner import Planning
 from hwqueue.client._sync.queues import Queues
 from hwqueue.client._sync.runner import PoolRunner, runner_on
+from hwqueue.client._sync.schedules import Schedules
 from hwqueue.client._sync.tasks import Tasks
 from hwqueue.client._sync.tokens import Tokens
 from hwqueue.client._sync.views import Views
@@ -43,6 +44,7 @@ class Client(
     Tokens,
     Events,
     Webhooks,
+    Schedules,
     Planning,
 ):
     """Everything the SQL functions do; the methods have their names.

@@ -1,0 +1,270 @@
+-- Public: schedules, which spawn a lease or submit a run at given times.
+--
+-- Admins declare schedules; operators pause, trigger and backfill them; workers plan the times of those with
+-- a cron expression, which this database cannot read. reap fires what is due (schedules/fire).
+--
+-- Read create_schedule first, then due_plans and plan_schedule.
+
+-- Creates a schedule, and returns true; false if it is there with the same specification. p_spec: when, one
+-- of {"cron": five fields, "zone"}, {"every": span, "starts_at"} and {"times": list}; what, {"queue", "task",
+-- "params", "options"} or {"workflow", "input", "options"}, options as spawn_lease or submit_workflow takes
+-- them; "missed": of times that upkeep comes late for, at most "missed_window", the latest fires (latest),
+-- all do (all), or none (skip); "overlap": skip, while what the schedule spawned before is open; "jitter".
+-- What it spawns has the headers schedule and fire_at.
+-- Locks: as put_schedule. Raises: QHD02, QHD03, QHA01, QHA03, and as spawn_lease or submit_workflow.
+create or replace function hwqueue.create_schedule(p_name text, p_spec jsonb) returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform hwqueue.require_all_tenants();
+  return hwqueue.put_schedule(p_name, p_spec, null, false) = 'created';
+end
+$$;
+
+-- Changes the keys of a specification that p_changes has, null: resets them, and returns all of it. When its
+-- times change, what was due before is not made up for.
+-- Locks: the schedule's row. Raises: QHD01, and as create_schedule.
+create or replace function hwqueue.set_schedule(p_name text, p_changes jsonb) returns jsonb
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_row hwqueue.schedule := hwqueue.find_schedule(p_name);
+begin
+  perform hwqueue.put_schedule(p_name, v_row.spec || hwqueue.json_object(p_changes, 'changes'), v_row.origin,
+    true);
+  return (hwqueue.find_schedule(p_name)).spec;
+end
+$$;
+
+-- Makes the schedules of an origin, such as an app, those of p_schedules, {name: specification}: creates,
+-- changes and drops its own, never another's. One that is paused stays so. Returns what became of each:
+-- created, changed, same or dropped.
+-- Locks: the rows, by name. Raises: QHD02 if another origin has the name, and as create_schedule.
+create or replace function hwqueue.sync_schedules(p_origin text, p_schedules jsonb)
+returns table (name text, change text)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform hwqueue.require_all_tenants();
+  perform hwqueue.check_name(p_origin, 'p_origin');
+  for name in
+    select k from jsonb_object_keys(coalesce(hwqueue.json_object(p_schedules, 'schedules'), '{}')) k
+    union
+    select s.name from hwqueue.schedule s where s.origin = p_origin
+    order by 1
+  loop
+    if p_schedules ? name then
+      change := hwqueue.put_schedule(name, p_schedules -> name, p_origin, true);
+    else
+      perform hwqueue.drop_schedule(name);
+      change := 'dropped';
+    end if;
+    return next;
+  end loop;
+end
+$$;
+
+-- Drops a schedule and returns whether it was there. What it spawned stays; its history is not shown any
+-- more.
+-- Locks: its row. Raises: QHA03. Idempotent.
+create or replace function hwqueue.drop_schedule(p_name text) returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_spec jsonb;
+begin
+  perform hwqueue.require_all_tenants();
+  delete from hwqueue.schedule s where s.name = p_name returning s.spec into v_spec;
+  perform hwqueue.note_event('schedule_dropped', format('schedule %s', p_name),
+    jsonb_build_object('schedule', p_name, 'spec', v_spec)) where found;
+  return v_spec is not null;
+end
+$$;
+
+-- Pauses a schedule and returns true; false if it was paused. Nothing fires until resume_schedule, but by
+-- trigger and backfill.
+-- Locks: its row. Raises: QHD01, QHA01, QHA03.
+create or replace function hwqueue.pause_schedule(p_name text, p_reason text default null) returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_row hwqueue.schedule := hwqueue.find_schedule(p_name);
+begin
+  perform hwqueue.check_payload(to_jsonb(p_reason), 'p_reason', 1024);
+  update hwqueue.schedule s
+  set paused_at = hwqueue.clock(), paused_by = hwqueue.current_actor(), paused_reason = p_reason
+  where s.name = p_name and s.paused_at is null;
+  perform hwqueue.note_event('schedule_paused', format('schedule %s', p_name),
+    jsonb_build_object('schedule', p_name, 'reason', p_reason)) where v_row.paused_at is null;
+  return v_row.paused_at is null;
+end
+$$;
+
+-- Resumes a schedule and returns true; false if it was not paused. The times of the pause do not fire:
+-- backfill_schedule does that.
+-- Locks: its row. Raises: QHD01, QHA03.
+create or replace function hwqueue.resume_schedule(p_name text) returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_row hwqueue.schedule := hwqueue.find_schedule(p_name);
+begin
+  if v_row.paused_at is null then
+    return false;
+  end if;
+  v_row.cursor_at := greatest(v_row.cursor_at, hwqueue.clock());
+  update hwqueue.schedule s
+  set paused_at = null, paused_by = null, paused_reason = null, cursor_at = v_row.cursor_at,
+    next_at = hwqueue.next_time(v_row)
+  where s.name = p_name;
+  perform hwqueue.note_event('schedule_resumed', format('schedule %s', p_name),
+    jsonb_build_object('schedule', p_name));
+  return true;
+end
+$$;
+
+-- Fires a schedule now, paused or not, and returns its row of schedule_history. p_params: instead of its
+-- params or input. Not idempotent.
+-- Locks: its row; then as spawn_lease or submit_workflow. Raises: QHD01, QHA03.
+create or replace function hwqueue.trigger_schedule(p_name text, p_params jsonb default null)
+returns table (fire_at timestamptz, outcome text, lease_id uuid, run_id uuid, error text)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_row hwqueue.schedule := hwqueue.find_schedule(p_name);
+begin
+  return query  -- a microsecond off: it takes the place of no time of the schedule
+    select f.fire_at, f.outcome, f.lease_id, f.run_id, f.error
+    from hwqueue.fire_time(v_row, hwqueue.clock() + interval '1 microsecond', 'trigger', p_params) f;
+end
+$$;
+
+-- Fires times of a schedule that have passed, each once: not those that have spawned something, but those
+-- that failed or were skipped. p_times: at most 1,000, as its expression has them. p_dry_run: only says which
+-- would fire. outcome: would_spawn, fired_before, or as in schedule_history.
+-- Locks: its row; then as spawn_lease or submit_workflow. Raises: QHD01, QHA01, QHA03.
+create or replace function hwqueue.backfill_schedule(p_name text, p_times timestamptz[],
+  p_dry_run boolean default true)
+returns table (fire_at timestamptz, outcome text, lease_id uuid, run_id uuid, error text)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_row hwqueue.schedule := hwqueue.find_schedule(p_name);
+  v_fire hwqueue.schedule_fire;
+begin
+  if (cardinality(p_times) <= 1000 and hwqueue.clock() >= all (p_times)) is not true then
+    perform hwqueue.refuse_field('QHA01', 'p_times', 'must be at most 1000 times that have passed',
+      'backfill in several calls; what is to come fires by itself');
+  end if;
+  for fire_at in select distinct t from unnest(p_times) t order by t loop
+    v_fire := case when not p_dry_run then hwqueue.fire_time(v_row, fire_at, 'backfill', null) end;
+    outcome := coalesce(v_fire.outcome, case when p_dry_run and not exists (
+        select from hwqueue.schedule_fire f where f.schedule_id = v_row.schedule_id
+          and f.fire_at = backfill_schedule.fire_at and f.outcome = 'spawned')
+      then 'would_spawn' else 'fired_before' end);
+    lease_id := v_fire.lease_id;
+    run_id := v_fire.run_id;
+    error := v_fire.error;
+    return next;
+  end loop;
+end
+$$;
+
+-- Returns the schedules by name. next_at: null if it is paused, over, or not planned yet. missed: times that
+-- did not fire because upkeep came too late. plan_error: why its times cannot be planned. is_dry: it is
+-- not paused and nobody has planned its next time: no worker runs upkeep.
+-- Raises: QHA03.
+create or replace function hwqueue.list_schedules()
+returns table (name text, kind text, spec jsonb, tenant text, origin text, revision bigint,
+  next_at timestamptz, last_at timestamptz, last_outcome text, last_error text, missed bigint,
+  plan_error text, is_dry boolean, paused_at timestamptz, paused_by text, paused_reason text,
+  created_at timestamptz, created_by text)
+language sql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+  select hwqueue.require_all_tenants();
+  select s.name, s.kind, s.spec, s.tenant, s.origin, s.revision,
+    case when s.paused_at is null then s.next_at end, f.fire_at, f.outcome, f.error, s.missed, s.plan_error,
+    hwqueue.is_dry(s, hwqueue.clock()), s.paused_at, s.paused_by, s.paused_reason, s.created_at, s.created_by
+  from hwqueue.schedule s
+  left join lateral (
+    select x.* from hwqueue.schedule_fire x
+    where x.schedule_id = s.schedule_id order by x.fire_at desc limit 1) f on true
+  order by s.name
+$$;
+
+-- Returns which times of a schedule fired, newest first, as long as its queue keeps what has ended. cause:
+-- due, trigger or backfill. outcome: spawned; skipped_overlap, then the lease or run is the one that was
+-- open; failed. p_before: the last fire_at of the page before.
+-- Raises: QHD01, QHA01, QHA03.
+create or replace function hwqueue.schedule_history(p_name text, p_limit int default 100,
+  p_before timestamptz default null)
+returns table (fire_at timestamptz, fired_at timestamptz, cause text, outcome text, lease_id uuid,
+  run_id uuid, error text)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_id uuid := (hwqueue.find_schedule(p_name, false)).schedule_id;
+begin
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_before');
+  return query
+    select f.fire_at, f.fired_at, f.cause, f.outcome, f.lease_id, f.run_id, f.error
+    from hwqueue.schedule_fire f
+    where f.schedule_id = v_id and (p_before is null or f.fire_at < p_before)
+    order by f.fire_at desc limit p_limit;
+end
+$$;
+
+-- Returns schedules whose times are to be planned, for any process that can read cron expressions: cron, in
+-- its zone, with H for a value that the name decides. Hand plan_schedule all times after from_at up to now,
+-- at most the last 1,000, and those to come: 64 of the next 400 days, two at least.
+-- Raises: QHA01, QHA03.
+create or replace function hwqueue.due_plans(p_limit int default 100)
+returns table (name text, revision bigint, cron text, zone text, from_at timestamptz,
+  now timestamptz)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_now timestamptz := hwqueue.clock();
+begin
+  perform hwqueue.require_all_tenants(), hwqueue.check_range(p_limit, 'p_limit', 1, 1000, 'call again');
+  return query
+    select s.name, s.revision, s.spec ->> 'cron', s.spec ->> 'zone',
+      greatest(s.cursor_at, v_now - (s.spec ->> 'missed_window')::float8 * interval '1 second'),
+      v_now
+    from hwqueue.schedule s
+    where s.paused_at is null and s.plan_at <= v_now
+    order by s.plan_at limit p_limit;
+end
+$$;
+
+-- Replaces the times of a schedule after those that have fired, and returns true; false if it was changed
+-- since due_plans named p_revision. p_problem: why it has none, for people; it is tried again in a day.
+-- Locks: its row. Raises: QHD01, QHA01, QHA03. Idempotent.
+create or replace function hwqueue.plan_schedule(p_name text, p_revision bigint, p_times timestamptz[],
+  p_problem text default null) returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_row hwqueue.schedule := hwqueue.find_schedule(p_name);
+  v_now timestamptz := hwqueue.clock();
+  v_coming timestamptz[];
+begin
+  if cardinality(p_times) > 2000 or 'infinity' = any (p_times) then
+    perform hwqueue.refuse_field('QHA01', 'p_times', 'must be at most 2000 times', 'give the next 64');
+  end if;
+  if v_row.kind <> 'cron' or v_row.revision <> p_revision then
+    return false;
+  end if;
+  v_row.times := array(select distinct t from unnest(p_times) t where t > v_row.cursor_at order by t);
+  v_coming := array(select t from unnest(v_row.times) t where t > v_now order by t);
+  update hwqueue.schedule s
+  set times = v_row.times, next_at = hwqueue.next_time(v_row), plan_error = left(p_problem, 200),
+    planned_to = case when p_problem is null then coalesce(v_coming[cardinality(v_coming)], 'infinity')
+      else '-infinity' end,
+    -- when half of them have passed; now and then, since time zones change
+    plan_at = case when p_problem is null then least(v_coming[(cardinality(v_coming) + 1) / 2],
+      v_now + interval '30 days') else v_now + interval '1 day' end
+  where s.name = p_name;
+  return true;
+end
+$$;

@@ -1,0 +1,175 @@
+-- Firing: what is due is spawned once.
+--
+-- reap calls fire_schedules, trigger_schedule and backfill_schedule call fire_time. Example: the first reap
+-- after 02:00 writes the row of schedule_fire of that time and spawns the lease, in one transaction. A second
+-- call finds the row.
+--
+-- Invariants: a time fires at most once, by the primary key of schedule_fire. No time up to
+-- cursor_at fires any more, but by a backfill. A schedule fires only while its plan goes beyond now
+-- (planned_to): of times that were missed, the last that is known may not be the latest.
+--
+-- Read fire_schedules, fire_due and fire_time.
+
+-- Fires schedules that are due, at most p_limit, and returns whether there may be more. Tenants take turns
+-- among those that are due for longest. One that a lock or a timeout stops is undone alone and tried again
+-- later; other failures are the outcome of their time. It stops after a quarter of upkeep_budget. p_notes:
+-- the caller leads, so postponed is its own.
+-- Locks: schedules, skip locked; then as spawns, for a tenth of a second at most.
+create or replace function hwqueue.fire_schedules(p_limit int, p_notes boolean, p_now timestamptz)
+returns boolean
+language plpgsql volatile set lock_timeout = '100ms'
+as $$
+declare
+  v_until timestamptz := clock_timestamp() + hwqueue.upkeep_budget() / 4;
+  v_most int := least(p_limit, 100);
+  v_due uuid[];
+  v_id uuid;
+  v_more boolean;
+begin
+  if hwqueue.my_tenants() is not null then  -- it could spawn only its own
+    return false;
+  end if;
+  v_due := array(
+    select d.schedule_id
+    from (select x.schedule_id, x.next_at, row_number() over (partition by x.tenant
+              order by x.next_at, x.name) as turn
+          from (select s.* from hwqueue.schedule s
+                where s.paused_at is null and s.next_at <= p_now and s.planned_to > p_now
+                  and not hwqueue.is_put_off('schedule', s.schedule_id, p_now)
+                order by s.next_at limit 50 * v_most) x) d
+    order by d.turn, d.next_at limit v_most);
+  v_more := cardinality(v_due) = v_most;
+  foreach v_id in array v_due loop
+    begin
+      v_more := hwqueue.fire_due(v_id, p_now) or v_more;
+      delete from hwqueue.postponed d where d.part = 'schedule' and d.item = v_id;
+    exception when query_canceled or others then
+      if not p_notes then
+        raise;
+      end if;
+      perform hwqueue.postpone('schedule', v_id, sqlstate, sqlerrm, p_now);
+    end;
+    if clock_timestamp() >= v_until or hwqueue.is_time_up() then
+      return true;
+    end if;
+  end loop;
+  return v_more;
+end
+$$;
+
+-- Fires what is due of a schedule, 100 times at most, and moves its cursor on. True: more is due. What is
+-- late: missed says whether the latest fires, or all do, or (skip) none that is a minute late.
+-- Locks: its row, skip locked; then as spawns.
+create or replace function hwqueue.fire_due(p_schedule uuid, p_now timestamptz) returns boolean
+language plpgsql volatile
+as $$
+declare
+  v_row hwqueue.schedule;
+  v_span numeric;
+  v_due timestamptz[];
+  v_fires timestamptz[];
+  v_count bigint;  -- of those that are done by this call
+  v_more boolean;
+begin
+  select s.* into v_row from hwqueue.schedule s
+  where s.schedule_id = p_schedule and s.paused_at is null and s.next_at <= p_now and s.planned_to > p_now
+  for no key update skip locked;
+  if not found then
+    return false;
+  end if;
+  v_span := (v_row.spec ->> 'every')::numeric;
+  v_count := floor(extract(epoch from p_now - v_row.next_at) / v_span) + 1;
+  v_due := case when v_row.kind = 'every' then array(
+      select v_row.next_at + make_interval(secs => (n * v_span)::float8)
+      from generate_series(greatest(v_count - 1000, 0), v_count - 1) n)
+    else array(select t from unnest(v_row.times) t where t <= p_now order by t) end;
+  v_count := coalesce(v_count, cardinality(v_due));
+  v_fires := array(
+    select t from unnest(v_due) t
+    where t >= p_now - case v_row.spec ->> 'missed' when 'skip' then interval '1 minute'
+      else (v_row.spec ->> 'missed_window')::float8 * interval '1 second' end
+    order by t);
+  v_more := v_row.spec ->> 'missed' = 'all' and cardinality(v_fires) > 100;
+  v_row.cursor_at := case when v_more then v_fires[100] else v_due[cardinality(v_due)] end;
+  v_fires := case v_row.spec ->> 'missed' when 'all' then v_fires[: 100]
+    else v_fires[cardinality(v_fires) :] end;
+  v_count := v_count - cardinality(v_fires)
+    - (select count(*) from unnest(v_due) t where t > v_row.cursor_at);
+  update hwqueue.schedule s
+  set cursor_at = v_row.cursor_at, missed = s.missed + v_count, next_at = hwqueue.next_time(v_row),
+    times = array(select t from unnest(s.times) t where t > v_row.cursor_at order by t)
+  where s.name = v_row.name;
+  perform hwqueue.note_event('schedule_missed', format('schedule %s missed %s times', v_row.name, v_count),
+    jsonb_build_object('schedule', v_row.name, 'missed', v_count, 'from', v_row.next_at,
+      'to', v_row.cursor_at), p_queue => v_row.spec ->> 'queue') where v_count > 0;
+  for v_index in 1 .. cardinality(v_fires) loop
+    perform hwqueue.fire_time(v_row, v_fires[v_index], 'due', null);
+  end loop;
+  return v_more;
+end
+$$;
+
+-- Fires a time of a schedule once: writes its row and spawns, or says in the row why not. Null: it has
+-- fired. A backfill tries again what spawned nothing. p_params: instead of the schedule's params or input.
+-- Locks: as spawns; the caller holds the schedule. Raises: what a retry may mend, such as timeouts, and what
+-- no schedule is to blame for.
+create or replace function hwqueue.fire_time(p_schedule hwqueue.schedule, p_at timestamptz, p_cause text,
+  p_params jsonb) returns hwqueue.schedule_fire
+language plpgsql volatile
+as $$
+declare
+  v_spec jsonb := p_schedule.spec;
+  v_options jsonb := hwqueue.fire_options(p_schedule, p_at)
+    - case p_cause when 'trigger' then 'available_at' else '' end;
+  v_fire hwqueue.schedule_fire;
+  v_target hwqueue.spawn_target;
+  v_spawn hwqueue.spawn_request;
+  v_created boolean;
+  v_now timestamptz := hwqueue.clock();
+begin
+  insert into hwqueue.schedule_fire as f (schedule_id, fire_at, cause, outcome, fired_at, keep_until)
+  values (p_schedule.schedule_id, p_at, p_cause, 'failed', v_now, v_now + interval '30 days')
+  on conflict (schedule_id, fire_at) do update
+  set cause = p_cause, outcome = 'failed', fired_at = v_now, lease_id = null, run_id = null, error = null
+  where p_cause = 'backfill' and f.outcome <> 'spawned'
+  returning f.* into v_fire;
+  if not found then
+    return null;
+  end if;
+  begin
+    if v_spec ? 'workflow' then
+      perform pg_current_xact_id();  -- before the clock is read, as in submit_workflow
+      select w.run_id, w.created into v_fire.run_id, v_created
+      from hwqueue.find_workflow(v_spec ->> 'workflow', v_options) d
+      cross join lateral hwqueue.write_run(d, coalesce(p_params, v_spec -> 'input'), v_options,
+        hwqueue.clock()) w;
+    else
+      v_target := hwqueue.find_spawn_queue(v_spec ->> 'queue', v_spec ->> 'task');
+      v_now := hwqueue.clock();
+      v_spawn := (hwqueue.write_spawns(array[hwqueue.read_single_spawn(v_target.queue, v_spec ->> 'task',
+        coalesce(p_params, v_spec -> 'params'), hwqueue.with_defaults(v_options, v_target.defaults), v_now)],
+        v_target.queue, v_now))[1];
+      v_fire.lease_id := coalesce(v_spawn.stands_for, v_spawn.lease_id);
+      v_created := v_spawn.stands_for is null;
+      v_fire.keep_until := v_now + greatest((v_target.queue).retain_completed,
+        (v_target.queue).retain_failed, interval '1 day');
+    end if;
+    v_fire.outcome := case when v_created then 'spawned' else 'skipped_overlap' end;
+  exception when others then
+    if left(sqlstate, 2) in ('40', '42', '53', '54', '55', '57', '58', 'XX') then
+      raise;
+    end if;
+    v_fire.lease_id := null;
+    v_fire.run_id := null;
+    v_fire.error := left(format('%s: %s', sqlstate, sqlerrm), 500);
+    perform hwqueue.note_event('schedule_failed', format('schedule %s spawned nothing: %s', p_schedule.name,
+        left(sqlerrm, 300)), jsonb_build_object('schedule', p_schedule.name, 'fire_at',
+        hwqueue.utc_text(p_at), 'cause', p_cause, 'sqlstate', sqlstate), p_queue => v_spec ->> 'queue');
+  end;
+  update hwqueue.schedule_fire f
+  set outcome = v_fire.outcome, lease_id = v_fire.lease_id, run_id = v_fire.run_id, error = v_fire.error,
+    keep_until = v_fire.keep_until
+  where f.schedule_id = v_fire.schedule_id and f.fire_at = p_at;
+  return v_fire;
+end
+$$;

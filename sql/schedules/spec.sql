@@ -1,0 +1,188 @@
+-- What a schedule says: reading it, writing it, and what comes next.
+--
+-- api/schedules calls find_schedule and put_schedule. Example: {"cron": "0 2 * * *", "zone": "Europe/Berlin",
+-- "queue": "mail", "task": "report"}. Nothing here can read the expression: a worker gets it from due_plans,
+-- computes its next 64 times and hands them to plan_schedule. Times of the other two kinds need no plan.
+--
+-- Invariant: times holds all times after cursor_at up to planned_to, and next_at is the first of them. What a
+-- time would be refused for is refused when the schedule is written.
+--
+-- Read put_schedule, then read_schedule.
+
+-- Returns a schedule, with p_locks locked. Every function about one schedule begins with it.
+-- Locks: the schedule's row, if it is to. Raises: QHD01, QHA03.
+create or replace function hwqueue.find_schedule(p_name text, p_locks boolean default true)
+returns hwqueue.schedule
+language plpgsql volatile
+as $$
+declare
+  v_row hwqueue.schedule;
+begin
+  perform hwqueue.require_all_tenants();
+  if p_locks then  -- a statement of its own: lists are read in read-only transactions
+    perform 1 from hwqueue.schedule s where s.name = p_name for no key update;
+  end if;
+  select s.* into v_row from hwqueue.schedule s where s.name = p_name;
+  if not found then
+    perform hwqueue.refuse('QHD01', format('no schedule is named %s',
+        coalesce(to_json(left(p_name, 100))::text, 'null')),
+      jsonb_build_object('field', 'p_name'), 'list them: hwqueue schedule list');
+  end if;
+  return v_row;
+end
+$$;
+
+-- Writes out a time, the same in every session.
+create or replace function hwqueue.utc_text(p_at timestamptz) returns text
+language sql stable
+as $$ select to_char(p_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') $$;
+
+-- Reads a specification: returns its kind, its normal form, and the tenant of what it spawns. What a time
+-- would be refused for is refused here.
+-- Locks: as find_spawn_queue; a new class. Raises: QHD03, QHA01, and as spawn_lease or submit_workflow.
+create or replace function hwqueue.read_schedule(p_name text, p_spec jsonb, p_now timestamptz)
+returns hwqueue.schedule
+language plpgsql volatile
+as $$
+declare
+  v_row hwqueue.schedule;
+  v_spec jsonb;
+  v_kinds text[];
+  v_options jsonb;
+  v_target hwqueue.spawn_target;
+begin
+  perform hwqueue.check_name(p_name, 'p_name');
+  v_spec := hwqueue.default_values('schedule')
+    || hwqueue.read_object(p_spec, 'schedule', 'spec', 'QHD03', p_now)
+    || hwqueue.without_nulls(jsonb_build_object('params', p_spec -> 'params', 'input', p_spec -> 'input'));
+  v_spec := v_spec || hwqueue.without_nulls(jsonb_build_object(
+    'starts_at', hwqueue.utc_text((v_spec ->> 'starts_at')::timestamptz), 'times', (
+      select jsonb_agg(distinct hwqueue.utc_text(hwqueue.json_time(t, 'spec.times', 'QHD03')))
+      from jsonb_array_elements(v_spec -> 'times') t)));
+  v_kinds := array(select k from unnest(array['cron', 'every', 'times']) k where v_spec ? k);
+  perform hwqueue.refuse_field('QHD03', r.field, r.words, r.hint)
+  from (values
+    (cardinality(v_kinds) <> 1, 'spec', 'must have one of cron, every and times',
+      'for example {"cron": "0 2 * * *", "zone": "Europe/Berlin"}, or {"every": "5 minutes"}'),
+    (v_spec ->> 'cron' !~* '^[0-9a-z*,/#()-]+( +[0-9a-z*,/#()-]+){4}$', 'spec.cron',
+      'must have five fields: minute, hour, day of month, month, day of week',
+      'for example "30 4 * * mon-fri", or "H 2 * * *" for a minute that the name decides'),
+    (v_spec ->> 'zone' <> 'UTC' and not exists (
+      select from pg_timezone_names z where z.name = v_spec ->> 'zone'), 'spec.zone',
+      'is no time zone that the server knows', 'give a name such as "Europe/Berlin"'),
+    (case when v_spec ? 'workflow' then v_spec ?| array['task', 'queue', 'params']
+       else not v_spec ?& array['task', 'queue'] or v_spec ? 'input' end, 'spec',
+      'must have a task, its queue and params, or a workflow and its input',
+      'for example {"queue": "mail", "task": "report"}, or {"workflow": "nightly"}'),
+    (v_spec -> 'options' ?| array['lease_id', 'run_id', 'idempotency_key', 'unique', 'one_of', 'replaces',
+       'available_at', 'delay'], 'spec.options', 'has an option that one lease alone can have',
+      'leave out ids, keys and times: overlap and jitter say these for each time')
+  ) r(is_bad, field, words, hint)
+  where r.is_bad;
+  v_row.name := p_name;
+  v_row.kind := v_kinds[1];
+  v_row.spec := v_spec;
+  v_options := hwqueue.fire_options(v_row, p_now);
+  if v_spec ? 'workflow' then
+    v_row.tenant := (hwqueue.read_run(hwqueue.find_workflow(v_spec ->> 'workflow', v_options),
+      v_spec -> 'input', v_options, p_now)).tenant;
+  else
+    v_target := hwqueue.find_spawn_queue(v_spec ->> 'queue', v_spec ->> 'task');
+    perform hwqueue.read_single_spawn(v_target.queue, v_spec ->> 'task', v_spec -> 'params',
+      hwqueue.with_defaults(v_options, v_target.defaults), p_now);
+    v_row.tenant := coalesce(v_options ->> 'tenant', '');
+  end if;
+  return v_row;
+end
+$$;
+
+-- The options of what a time of a schedule spawns. jitter: by the name and the time, so that a backfill has
+-- the same.
+create or replace function hwqueue.fire_options(p_schedule hwqueue.schedule, p_at timestamptz) returns jsonb
+language sql stable
+as $$
+  select (s.spec -> 'options') || jsonb_build_object('headers',
+      coalesce(nullif(s.spec #> '{options,headers}', 'null'), '{}')
+      || jsonb_build_object('schedule', s.name, 'fire_at', hwqueue.utc_text(p_at)))
+    || case when s.spec ->> 'overlap' = 'skip' then jsonb_build_object('unique',
+         jsonb_build_object('key', 'schedule:' || s.name, 'on_conflict', 'keep')) else '{}' end
+    || case when (s.spec ->> 'jitter')::float8 > 0 then jsonb_build_object('available_at',
+         hwqueue.utc_text(p_at + make_interval(secs => (s.spec ->> 'jitter')::float8 * ('x' || left(encode(
+           sha256(convert_to(s.name || ' ' || hwqueue.utc_text(p_at), 'UTF8')), 'hex'), 8))::bit(32)::bigint
+           / 4294967296))) else '{}' end
+  from (select p_schedule.name, p_schedule.spec) s
+$$;
+
+-- The first time of a schedule after its cursor; null: none is planned.
+create or replace function hwqueue.next_time(p_schedule hwqueue.schedule) returns timestamptz
+language sql stable
+as $$
+  select case p_schedule.kind when 'every' then greatest(a.anchor, a.anchor + make_interval(secs => (
+      (floor(extract(epoch from p_schedule.cursor_at - a.anchor) / a.span) + 1) * a.span)::float8))
+    else (select min(t) from unnest(p_schedule.times) t where t > p_schedule.cursor_at) end
+  from (select coalesce((p_schedule.spec ->> 'starts_at')::timestamptz, 'epoch') as anchor,
+               (p_schedule.spec ->> 'every')::numeric as span) a
+$$;
+
+-- Whether nobody has planned a schedule up to now.
+create or replace function hwqueue.is_dry(p_schedule hwqueue.schedule, p_now timestamptz) returns boolean
+language sql immutable
+as $$ select p_schedule.paused_at is null
+  and greatest(p_schedule.planned_to, p_schedule.cursor_at + interval '1 minute') <= p_now $$;
+
+-- Writes a schedule as p_spec has it, and returns what that was: created, changed or same. Another
+-- specification is written over that of the same origin alone, and only with p_may_change. When its times
+-- change, those before now are not missed.
+-- Locks: its row. Raises: QHD02, and as read_schedule.
+create or replace function hwqueue.put_schedule(p_name text, p_spec jsonb, p_origin text,
+  p_may_change boolean) returns text
+language plpgsql volatile
+as $$
+declare
+  v_now timestamptz := hwqueue.clock();
+  v_read hwqueue.schedule := hwqueue.read_schedule(p_name, p_spec, v_now);
+  v_row hwqueue.schedule;
+  v_is_new boolean;
+  v_plan timestamptz := case v_read.kind when 'cron' then '-infinity' else 'infinity' end;
+begin
+  insert into hwqueue.schedule (name, schedule_id, kind, spec, tenant, origin, cursor_at, planned_to, plan_at,
+    created_at, created_by)
+  values (p_name, hwqueue.new_id(), v_read.kind, '{}', '', p_origin, v_now, '-infinity', 'infinity', v_now,
+    hwqueue.current_actor())
+  on conflict (name) do nothing;
+  v_is_new := found;
+  v_row := hwqueue.find_schedule(p_name);
+  if v_row.spec = v_read.spec and v_row.origin is not distinct from p_origin then
+    return 'same';
+  elsif not v_is_new and (not p_may_change or v_row.origin is distinct from p_origin) then
+    perform hwqueue.refuse('QHD02', format('schedule %s exists%s', p_name, coalesce(
+        ' and is declared by ' || to_json(v_row.origin), ' with another specification')),
+      jsonb_build_object('schedule', p_name, 'origin', v_row.origin, 'spec', v_row.spec),
+      'change it with set_schedule, drop it, or choose another name');
+  end if;
+  if exists (select from unnest(array['cron', 'every', 'times', 'zone', 'starts_at']) k
+             where v_read.spec -> k is distinct from v_row.spec -> k) then
+    v_row.cursor_at := greatest(v_now, (v_read.spec ->> 'starts_at')::timestamptz - interval '1 microsecond');
+    v_row.times := array(
+      select t::timestamptz from jsonb_array_elements_text(v_read.spec -> 'times') t order by 1);
+    v_row.planned_to := v_plan;
+    v_row.plan_at := v_plan;
+    v_row.plan_error := null;
+    v_row.kind := v_read.kind;
+    v_row.spec := v_read.spec;
+    v_row.next_at := hwqueue.next_time(v_row);
+    if v_row.kind <> 'cron' and v_row.next_at is null then
+      perform hwqueue.refuse_field('QHD03', 'spec.times', 'has no time to come', 'leave out what has passed');
+    end if;
+  end if;
+  update hwqueue.schedule s
+  set kind = v_read.kind, spec = v_read.spec, tenant = v_read.tenant, revision = s.revision + 1,
+    times = v_row.times, next_at = v_row.next_at, cursor_at = v_row.cursor_at, planned_to = v_row.planned_to,
+    plan_at = v_row.plan_at, plan_error = v_row.plan_error
+  where s.name = p_name;
+  perform hwqueue.note_event('schedule_set', format('schedule %s is %s', p_name,
+      case when v_is_new then 'new' else 'changed' end),
+    jsonb_build_object('schedule', p_name, 'spec', v_read.spec), p_queue => v_read.spec ->> 'queue');
+  return case when v_is_new then 'created' else 'changed' end;
+end
+$$;
