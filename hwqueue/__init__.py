@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from hwqueue.app import App, Cancelled, Reject, Retry, Snooze, Task
 from hwqueue.client import AsyncClient, Client
+from hwqueue.cron_times import cron, every
 from hwqueue.errors import HwqueueError
 from hwqueue.extras import loader
 from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
@@ -91,6 +92,8 @@ __all__ = [
     "WorkflowBuilder",
     "WorkflowTask",
     "any_of",
+    "cron",
+    "every",
     "label",
     "lease",
     "leases",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Any, Unpack, get_args
+from typing import Any, Unpack, get_args, overload
 
+from hwqueue.client import AsyncClient, Client
 from hwqueue.client._arguments import check_span
 from hwqueue.errors import ConfigError
 from hwqueue.handler.binding import BadParams, Binding, Handler
@@ -17,7 +18,7 @@ from hwqueue.handler.middleware import Function, Middleware
 from hwqueue.handler.task import ParamsTask, Task, TaskDecorator, TaskDefaults
 from hwqueue.logs import LogLevel
 from hwqueue.options import check_options
-from hwqueue.types import AsJson, RetryPolicy
+from hwqueue.types import AsJson, RetryPolicy, SyncedSchedule, Timing
 from hwqueue.workflow.definition import WorkflowOptions
 from hwqueue.workflow.flow import Flow
 
@@ -247,6 +248,7 @@ class App(Hooks):
         max_run: timedelta | None = None,
         process: bool = False,
         timeout: timedelta | None = None,
+        schedule: Timing | None = None,
     ) -> TaskDecorator:
         """Make a function the handler of `name`.
 
@@ -284,6 +286,8 @@ class App(Hooks):
             timeout: Longest run, more than zero; then the attempt fails. A sync handler in a
                 thread is only asked to stop: it goes on beside the next attempt, and holds its slot
                 until it returns. One in a process is killed.
+            schedule: `hwqueue.cron(...)` or `hwqueue.every(...)`: a lease is spawned at these times
+                once `sync_schedules` has told the database.
 
         Raises:
             ConfigError: The name is taken, an option is of the wrong type, or the function cannot
@@ -302,6 +306,10 @@ class App(Hooks):
             max_run=max_run,
             timeout=timeout,
         )
+        if not isinstance(schedule, Timing | None):
+            raise ConfigError(
+                f"task {name!r}: schedule must be cron(...) or every(...), not {schedule!r:.60}"
+            )
         timed = {**defaults.options(), "timeout": timeout}
         check_options(timed, ConfigError, f"task {name!r}: ")
         only = None if retry_on is None else _exceptions(name, retry_on)
@@ -322,11 +330,45 @@ class App(Hooks):
                 retry_on=only,
                 no_retry_on=never,
                 middleware=self._middleware,
+                schedule=schedule,
             )
             self._tasks[name] = task
             return task
 
         return register
+
+    @overload
+    def sync_schedules(
+        self, client: AsyncClient, *, origin: str
+    ) -> Coroutine[Any, Any, list[SyncedSchedule]]: ...
+
+    @overload
+    def sync_schedules(self, client: Client, *, origin: str) -> list[SyncedSchedule]: ...
+
+    def sync_schedules(
+        self, client: AsyncClient | Client, *, origin: str
+    ) -> Coroutine[Any, Any, list[SyncedSchedule]] | list[SyncedSchedule]:
+        """Make the schedules of an origin those of this app's tasks, each named as its task.
+
+        As at a deployment, with a login of an admin: `hwqueue schedule sync` does the same. What
+        this origin declared before and the app has no more is dropped; what others declare, or
+        people made, stays, and what is paused stays so.
+
+        Args:
+            client: An `AsyncClient` (then await the result) or a `Client`.
+            origin: Whose they are, such as the name of the app.
+
+        Returns: What became of each.
+        Raises: ScheduleExists, ScheduleInvalid; as spawn_lease.
+        SQL: sync_schedules. Safe inside your transaction: yes.
+        """
+        return client.sync_schedules(origin, self.schedules)
+
+    @property
+    def schedules(self) -> dict[str, dict[str, Any]]:
+        """The specifications of its tasks' schedules, by task."""
+        specs = {name: task.schedule_spec() for name, task in self._tasks.items()}
+        return {name: spec for name, spec in specs.items() if spec is not None}
 
     def _refuse(self, name: str, handler: Handler, process: bool, timeout: timedelta | None) -> None:
         """Refuse what cannot be a task. Raises: ConfigError."""

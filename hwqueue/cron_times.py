@@ -1,8 +1,11 @@
 """Which times a schedule has. Those of cron expressions are cronsim's, which follows Debian's cron.
 
 A time that the clocks leave out is at the end of the gap, one that they repeat is once, the first;
-but `*` in minutes or hours follows real time. `H` is a value that the schedule's name decides, so
-that not all nightly jobs begin at midnight: `H 2 * * *`, `H/15 * * * *`, `H(0-29) 3 * * *`.
+but `*` in minutes or hours follows real time: of these cronsim may leave some out on the two days
+on which the clocks of Lord Howe Island move by half an hour.
+
+`H` is a value that the schedule's name decides, so that not all nightly jobs begin at once:
+`H 2 * * *`, `H/15 * * * *`, `H(0-29) 3 * * *`.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 
 from hwqueue.errors import BadArgument, ScheduleInvalid
-from hwqueue.types import DuePlan
+from hwqueue.types import DuePlan, Timing
 
 MOST_TIMES = 1000
 """The most that a backfill fires in a call, and that are made up for after an outage."""
@@ -31,6 +34,64 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _HASHED = re.compile(r"(?<![A-Z])H(?:\((\d+)-(\d+)\))?(?:/(\d+))?(?![A-Z])")
 _RANGES = ((0, 59), (0, 23), (1, 28), (1, 12), (0, 6))
 """Of the values that `H` may have: minute, hour, day of month (one that each has), month, weekday."""
+
+
+def cron(
+    expr: str,
+    *,
+    zone: str = "UTC",
+    missed: str | None = None,
+    missed_window: timedelta | None = None,
+    overlap: str | None = None,
+    jitter: timedelta | None = None,
+    params: Mapping[str, Any] | None = None,
+) -> Timing:
+    """At the times of a cron expression: `cron("0 2 * * *", zone="Europe/Berlin")`.
+
+    Args:
+        expr: Minute, hour, day of month, month, day of week.
+        zone: An IANA time zone.
+        missed, missed_window, overlap, jitter, params: See `hwqueue.types.Timing`.
+
+    Raises: ScheduleInvalid.
+    """
+    check_cron(expr, zone)
+    return Timing(
+        cron=expr,
+        zone=zone,
+        missed=missed,
+        missed_window=missed_window,
+        overlap=overlap,
+        jitter=jitter,
+        params=params,
+    )
+
+
+def every(
+    span: timedelta,
+    *,
+    starts_at: datetime | None = None,
+    missed: str | None = None,
+    missed_window: timedelta | None = None,
+    overlap: str | None = None,
+    jitter: timedelta | None = None,
+    params: Mapping[str, Any] | None = None,
+) -> Timing:
+    """Once in a span, 10 seconds or more: `every(timedelta(minutes=5))`.
+
+    Args:
+        starts_at: From when it is counted; None: 1970, never from the start of a process.
+        missed, missed_window, overlap, jitter, params: See `hwqueue.types.Timing`.
+    """
+    return Timing(
+        every=span,
+        starts_at=starts_at,
+        missed=missed,
+        missed_window=missed_window,
+        overlap=overlap,
+        jitter=jitter,
+        params=params,
+    )
 
 
 def check_cron(expr: str, zone: str = "UTC", name: str = "") -> None:
@@ -104,7 +165,7 @@ def _spec_times(name: str, spec: Mapping[str, Any], since: datetime) -> Iterator
             yield anchor + number * span
             number += 1
     else:
-        times = map(datetime.fromisoformat, spec["times"])
+        times = [datetime.fromisoformat(each).astimezone(UTC) for each in spec["times"]]
         yield from (at for at in sorted(times) if at >= since)
 
 
@@ -119,7 +180,8 @@ def _rising(found: Iterable[datetime], after: datetime) -> Iterator[datetime]:
     last = after.astimezone(UTC)
     for local in found:
         at = local.astimezone(UTC)
-        if at > last:  # several times in a gap are one
+        # several times in a gap are one; one that follows real time is on no clock there
+        if at > last and at.astimezone(local.tzinfo) == local:
             yield at
             last = at
 

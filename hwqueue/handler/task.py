@@ -16,7 +16,7 @@ from hwqueue.handler.binding import Binding, Handler
 from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 from hwqueue.handler.middleware import Middleware
 from hwqueue.options import check_options
-from hwqueue.types import AsJson, Json, Lease, LeaseSpec, LeaseState, RetryPolicy, SpawnOptions
+from hwqueue.types import AsJson, Json, Lease, LeaseSpec, LeaseState, RetryPolicy, SpawnOptions, Timing
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
@@ -89,6 +89,7 @@ class Task(Generic[P, R_co]):
         no_retry_on: Exceptions after which a lease is dead.
         options: What `with_options` was given; it wins over the defaults.
         middleware: Its app's, around the handler.
+        schedule: When a lease is spawned by itself; None: never.
     """
 
     name: str
@@ -101,6 +102,14 @@ class Task(Generic[P, R_co]):
     no_retry_on: tuple[type[BaseException], ...] = ()
     options: SpawnOptions = field(default_factory=SpawnOptions)
     middleware: Middleware = field(default_factory=Middleware, repr=False)
+    schedule: Timing | None = None
+
+    def schedule_spec(self) -> dict[str, Any] | None:
+        """Its schedule as `create_schedule` takes it; None: it has none."""
+        if self.schedule is None:
+            return None
+        what = {"queue": self.defaults.queue, "task": self.name, "options": self.defaults.as_json()}
+        return self.schedule.as_json() | what
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the handler itself, for example in a test; nothing is converted or injected."""

@@ -101,6 +101,7 @@ from hwqueue.types.schedules import FiredTime as FiredTime
 from hwqueue.types.schedules import Schedule as Schedule
 from hwqueue.types.schedules import ScheduleFire as ScheduleFire
 from hwqueue.types.schedules import SyncedSchedule as SyncedSchedule
+from hwqueue.types.schedules import Timing as Timing
 from hwqueue.types.services import ServicePolicy as ServicePolicy
 from hwqueue.types.statistics import Minute as Minute
 from hwqueue.types.statistics import Sample as Sample

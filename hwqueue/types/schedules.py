@@ -4,9 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
+
+from hwqueue.types.base import given, members
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """When a schedule fires; `hwqueue.cron` and `hwqueue.every` make it. None: the default.
+
+    Attributes:
+        cron, zone: An expression of five fields, and the time zone that it is in; None: UTC.
+        every, starts_at: A span, and from when it is counted; None: from 1970 on.
+        missed: Of times that no worker was there for: `latest` fires, `all` do, or none (`skip`).
+        missed_window: What is older never fires.
+        overlap: `skip`: nothing is spawned while what was spawned before is open; or `allow`.
+        jitter: A lease may wait up to that long.
+        params: What the handler is called with.
+    """
+
+    cron: str | None = None
+    zone: str | None = None
+    every: timedelta | None = None
+    starts_at: datetime | None = None
+    missed: str | None = None
+    missed_window: timedelta | None = None
+    overlap: str | None = None
+    jitter: timedelta | None = None
+    params: Mapping[str, Any] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The first part of a specification, as `create_schedule` takes it."""
+        starts_at = None if self.starts_at is None else self.starts_at.isoformat()
+        return members(self) | given(starts_at=starts_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

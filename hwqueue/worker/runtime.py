@@ -33,6 +33,7 @@ from hwqueue.worker.signals import Shutdown
 from hwqueue.worker.upkeep import (
     advance_after_steps,
     hear_deaths,
+    plan_regularly,
     prune_regularly,
     reap_regularly,
     send_run_spans,
@@ -218,7 +219,7 @@ class Worker:
         reap, prune = self._settings.reap_interval, self._settings.prune_interval
         parts = []
         if reap is not None:
-            parts.append(reap_regularly(session, reap))
+            parts += [reap_regularly(session, reap), plan_regularly(session, reap)]
         if prune is not None:
             parts.append(prune_regularly(session, prune))
         if self._app.has_hooks("dead"):

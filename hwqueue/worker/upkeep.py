@@ -10,6 +10,8 @@ not wait for each other: one of them leaves what it could not count. `reap` find
 second; a call after the settlement finds it at once, and holds up no claim. Of two workers the one
 that commits later finds what both have left.
 
+Schedules with cron expressions have no times until a worker has computed them (`due_plans`).
+
 A worker whose app has hooks for dead leases asks for those that died without a handler: by a claim
 that expired, a deadline that passed. Each goes to one such worker that serves its queue and task.
 And a worker with a tracer provider takes the ends of runs that were traced at their submission, and
@@ -51,6 +53,8 @@ _PRUNES_PER_TURN = 60
 _DEATHS_PER_CALL = 20
 """Few: a worker that ends calls no hook for those that it has taken and not come to."""
 _RUNS_PER_CALL = 100
+_REAPS_PER_PLAN = 12
+"""A new schedule of SQL waits a minute for its times at most; clients plan those that they make."""
 _LEAST_SECONDS = 0.05
 """Between two calls of a worker that advance runs."""
 
@@ -91,6 +95,15 @@ async def prune_regularly(session: NodeSession, interval: timedelta) -> None:
             unless_within = timedelta(0)
 
     await _regularly("prune", interval, prune)
+
+
+async def plan_regularly(session: NodeSession, interval: timedelta) -> None:
+    """Plan the times of cron schedules now and then, until cancelled. SQL: due_plans, plan_schedule."""
+
+    async def plan() -> None:
+        await session.call(AsyncClient.plan_schedules)
+
+    await _regularly("plan schedules", interval * _REAPS_PER_PLAN, plan)
 
 
 async def send_run_spans(session: NodeSession, interval: timedelta) -> None:

@@ -44,10 +44,11 @@ begin
       v_more := hwqueue.fire_due(v_id, p_now) or v_more;
       delete from hwqueue.postponed d where d.part = 'schedule' and d.item = v_id;
     exception when query_canceled or others then
-      if not p_notes then
+      if p_notes then
+        perform hwqueue.postpone('schedule', v_id, sqlstate, sqlerrm, p_now);
+      elsif sqlstate <> '55P03' then  -- that another session holds: it fires it
         raise;
       end if;
-      perform hwqueue.postpone('schedule', v_id, sqlstate, sqlerrm, p_now);
     end;
     if clock_timestamp() >= v_until or hwqueue.is_time_up() then
       return true;

@@ -14,7 +14,7 @@ from hwqueue.client import AsyncClient
 from hwqueue.errors import HwqueueError
 from hwqueue.types import PruneResult, ReapResult
 from hwqueue.worker.session import NodeSession
-from hwqueue.worker.upkeep import prune_regularly, reap_regularly
+from hwqueue.worker.upkeep import plan_regularly, prune_regularly, reap_regularly
 
 INTERVAL = timedelta(milliseconds=1)
 Answer = ReapResult | PruneResult | HwqueueError
@@ -99,6 +99,21 @@ def test_pruning_goes_on_while_there_is_more() -> None:
     spans = asyncio.run(spans_of(*pile, removed(0, more=False), part=prune_regularly))
     turn = INTERVAL / 2
     assert spans == [turn, timedelta(0), timedelta(0), turn, turn]
+
+
+def test_schedules_are_planned_now_and_then() -> None:
+    class Planner(Session):
+        async def call(self, method: Any, **_: Any) -> Any:
+            return await super().call(method, unless_within=timedelta(0))
+
+    async def planned() -> set[tuple[Any, ...]]:
+        session = Planner([removed(0, more=False)] * 2)
+        task = asyncio.ensure_future(plan_regularly(cast(NodeSession, session), INTERVAL))
+        await session.silent.wait()
+        task.cancel()
+        return session.asked
+
+    assert asyncio.run(planned()) == {(AsyncClient.plan_schedules,)}
 
 
 def test_a_turn_of_pruning_ends() -> None:
