@@ -27,6 +27,7 @@ from hwqueue.cli import (
     planner,
     queue,
     run,
+    schedule,
     serve,
     service,
     task,
@@ -61,6 +62,7 @@ GROUPS: Sequence[tuple[str, Commands]] = (
     ("wire", wire.app),
     ("token", token.app),
     ("webhook", webhook.app),
+    ("schedule", schedule.app),
 )
 # Commands without a noun: function, example.
 COMMANDS: Sequence[tuple[Callable[..., None], str]] = (

@@ -18,6 +18,7 @@ _REAP_SECONDS = 120
 _PRUNE_SECONDS = 3600
 _BEHIND_SECONDS = 300
 _UNTOLD_SECONDS = 900
+_UNFIRED_SECONDS = 60
 _SHOWN = 5
 _NOT_FOR_USE = frozenset({"all", "dev", "docs", "test"})
 
@@ -171,6 +172,39 @@ def webhooks(work: Work) -> Finding:
     return ok("webhooks", f"{len(work.webhooks)} of them, nothing is late")
 
 
+def schedules(work: Work) -> Finding:
+    """Whether somebody plans and fires them, and they spawn something."""
+    wrong = [each.name for each in work.schedules if each.plan_error]
+    dry = [each.name for each in work.schedules if each.is_dry]
+    failed = [each.name for each in work.schedules if each.last_outcome == "failed" and not each.paused_at]
+    late = work.figures.get("hwqueue_schedule_oldest_due_seconds", 0)
+    if wrong:
+        return warn(
+            "schedules",
+            f"the cron expression of {_some(len(wrong), wrong)} cannot be planned",
+            f"""hwqueue schedule next 'EXPR' says why; hwqueue schedule set {wrong[0]} '{{"cron": ...}}'""",
+        )
+    if dry:
+        return warn(
+            "schedules",
+            f"nobody plans the next times of {_some(len(dry), dry)}",
+            "run a worker whose --reap-interval is not never",
+        )
+    if late > _UNFIRED_SECONDS:
+        return warn(
+            "schedules",
+            f"a time that was due {duration(late)} ago has not fired",
+            "run a worker: its upkeep fires what is due",
+        )
+    if failed:
+        return warn(
+            "schedules",
+            f"the last time of {_some(len(failed), failed)} spawned nothing",
+            f"why: hwqueue schedule history {failed[0]}",
+        )
+    return ok("schedules", f"{len(work.schedules)} of them, none is late")
+
+
 def tasks(work: Work) -> Finding:
     """Whether leases get the defaults that workers' apps declare, however they are spawned."""
     lacking = [each.task for each in work.tasks if each.set_at is None]
@@ -193,6 +227,7 @@ CHECKS: Sequence[Callable[[Work], Finding]] = (
     terms,
     statistics,
     webhooks,
+    schedules,
     tasks,
 )
 """Those that look at what the queue says of itself, and find one thing each."""

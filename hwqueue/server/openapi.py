@@ -31,6 +31,7 @@ TAGS: list[dict[str, Any]] = [
     {"name": "views", "description": "Counts by class, queue and node."},
     {"name": "events", "description": "What happened, and who did it."},
     {"name": "webhooks", "description": "Which events are sent to which receivers."},
+    {"name": "schedules", "description": "What is spawned at which times."},
     {"name": "health", "description": "For probes."},
 ]
 

@@ -73,7 +73,7 @@ declare
   v_more boolean;
 begin
   select s.* into v_row from hwqueue.schedule s
-  where s.schedule_id = p_schedule and s.paused_at is null and s.next_at <= p_now and s.planned_to > p_now
+  where s.schedule_id = p_schedule and s.paused_at is null and s.next_at <= p_now
   for no key update skip locked;
   if not found then
     return false;

@@ -43,6 +43,9 @@ def names(seeded: str) -> dict[str, Any]:
     """Things that commands are about; some are made."""
     with Client(seeded, pool_size=1) as client:
         client.set_webhook("pager", "https://pager.example.org/a/long/path/to/nowhere")
+        spec = {"cron": "0 2 * * *", "zone": "America/Argentina/Buenos_Aires"}
+        client.create_schedule("nightly", {**spec, "queue": "renders", "task": "draw"})
+        client.trigger_schedule("nightly")
         delivery = client.test_webhook("pager")
         client.set_task("train", {"placement": {"resources": {"gpu": 2}}, "max_attempts": 3})
         client.create_token("ci", b"x" * 32, "viewer")
@@ -71,6 +74,7 @@ LINES = (
     *("node what-if --label zone=a --gpu A100:80GiB", "queue policy renders", "queue show renders"),
     *("service show 6ba7b812-9dad-11d1-80b4-00c04fd430c8", "task list", "task show train"),
     *("token list", "webhook list", "webhook show pager", "webhook deliveries pager"),
+    *("schedule list", "schedule history nightly"),
     *("workflow check --workflow score-and-release", "workflow list", "workflow runs"),
     *("workflow results {run} score", "workflow show train-and-publish"),
     *("workflow status {run}", "workflow signals {waiting}", "workflow versions train-and-publish"),

@@ -119,6 +119,15 @@ OF_ALL_TENANTS: dict[str, set[str]] = {
     "POST /webhooks/{webhook}/test": OPERATING,
     "GET /webhooks/{webhook}/deliveries": LOOKING,
     "POST /webhooks/{webhook}/redeliver": OPERATING,
+    "GET /schedules": LOOKING,
+    "POST /schedules": {ADMIN},
+    "PATCH /schedules/{schedule:schedule}": {ADMIN},
+    "DELETE /schedules/{schedule:schedule}": {ADMIN},
+    "POST /schedules/{schedule:schedule}/pause": OPERATING,
+    "POST /schedules/{schedule:schedule}/resume": OPERATING,
+    "POST /schedules/{schedule:schedule}/trigger": OPERATING,
+    "POST /schedules/{schedule:schedule}/backfill": OPERATING,
+    "GET /schedules/{schedule:schedule}/fires": LOOKING,
     "GET /metrics": LOOKING,
 }
 MAY = BY_TENANT | OF_ALL_TENANTS

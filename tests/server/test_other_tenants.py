@@ -39,6 +39,12 @@ BODIES: dict[str, Any] = {
     "/api/v1/queues/{queue}/requeue-failed": {},
     "/api/v1/tasks/{task}": {"priority": 1},
     "/api/v1/webhooks/{webhook}": {"url": "https://hooks.example/"},
+    "/api/v1/schedules": {"name": "nightly", "spec": {"every": 60, "queue": "q", "task": "t"}},
+    "/api/v1/schedules/{schedule}": {"changes": {}},
+    "/api/v1/schedules/{schedule}/backfill": {
+        "since": "2026-11-01T00:00:00Z",
+        "until": "2026-11-02T00:00:00Z",
+    },
     "/api/v1/nodes/{node_id}/taint": {"key": "k", "effect": "no_schedule"},
     "/api/v1/nodes/{node_id}/untaint": {"key": "k"},
     "/api/v1/nodes/{node_id}/hand-over": {"login": "hwqueue_worker"},
@@ -163,7 +169,14 @@ def test_the_document_has_the_routes() -> None:
 
 async def ask(http: Http, method: str, path: str, queue: str, **named: Any) -> httpx.Response:
     """Ask a route about a lease or a class, whatever else it needs to be asked."""
-    others = {"task": "draw", "webhook": "pager", "workflow": "flow", "step": "a", "name": "packed"}
+    others = {
+        "task": "draw",
+        "webhook": "pager",
+        "schedule": "nightly",
+        "workflow": "flow",
+        "step": "a",
+        "name": "packed",
+    }
     url = path.format(**({"queue": queue, "node_id": uuid4()} | others | named))
     body = BODIES.get(path) if method != "GET" else None
     if path.removeprefix("/api/v1/leases/") in BULK:

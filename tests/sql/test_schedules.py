@@ -221,6 +221,17 @@ def test_a_backfill_fires_each_time_once(api: Api, clock: Clock, queue: str) -> 
         assert api.fault("backfill_schedule", name=name, times=wrong) == "p_times"
 
 
+def test_what_was_fired_by_hand_does_not_fall_due(api: Api, clock: Clock) -> None:
+    name = made(api, every=600)
+    clock.advance(10 * MINUTE)
+    at = listed(api, name)["next_at"]
+    api.rows("backfill_schedule", name=name, times=[at], dry_run=False)
+    api.rows("reap")
+    assert [(row["fire_at"], row["cause"]) for row in api.rows("schedule_history", name=name)] == [
+        (at, "backfill")
+    ]
+
+
 def test_jitter_is_the_same_again(api: Api, clock: Clock, queue: str) -> None:
     name = made(api, every=3600, jitter=1800, missed="all", queue=queue)
     clock.advance(4 * HOUR)

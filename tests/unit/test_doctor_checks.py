@@ -13,7 +13,7 @@ import pytest
 from hwqueue.doctor import Finding, Level, server, work
 from hwqueue.doctor.facts import Holder, Server, Skew, Table, Work
 from hwqueue.schema.bundle import ROLES
-from hwqueue.types import BrokenInvariant, KnownTask, NodeUsage, PendingReason, Queue, Webhook
+from hwqueue.types import BrokenInvariant, KnownTask, NodeUsage, PendingReason, Queue, Schedule, Webhook
 from tests.unit.claims import bare
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -48,18 +48,24 @@ BUSY = Work(
         "hwqueue_terms_unpublished": 0,
         "hwqueue_statistics_lag_seconds": 5,
         "hwqueue_webhook_oldest_seconds": 3,
+        "hwqueue_schedule_oldest_due_seconds": 3,
     },
     nodes={"live": 3, "silent": 0, "cordoned": 0, "draining": 0},
     silent=(),
     queues=(Queue(queue="q", paused=False, pending=0, scheduled=0, claimed=0, policy={}),),
     reasons=(),
     webhooks=(),
+    schedules=(),
 )
 
 
 def node(name: str) -> NodeUsage:
     found: NodeUsage = bare(NodeUsage, node_name=name, state="silent")
     return found
+
+
+def schedule(**said: Any) -> Any:
+    return bare(Schedule, name="nightly", **said)
 
 
 def unset(task: str) -> KnownTask:
@@ -185,6 +191,10 @@ WORK: list[tuple[Callable[[Work], Finding], dict[str, Any], Level, str]] = [
     (work.pruning, {"hwqueue_prune_lag_seconds": 9000}, Level.WARN, "hwqueue.prune()"),
     (work.terms, {"hwqueue_terms_unpublished": 2}, Level.WARN, "vacuum horizon"),
     (work.webhooks, {"hwqueue_webhook_oldest_seconds": 2000}, Level.WARN, "hwqueue webhook run"),
+    (work.schedules, {"hwqueue_schedule_oldest_due_seconds": 90}, Level.WARN, "run a worker"),
+    (work.schedules, {"schedules": (schedule(is_dry=True),)}, Level.WARN, "reap-interval"),
+    (work.schedules, {"schedules": (schedule(plan_error="no"),)}, Level.WARN, "schedule set nightly"),
+    (work.schedules, {"schedules": (schedule(last_outcome="failed"),)}, Level.WARN, "history nightly"),
     (
         work.webhooks,
         {"webhooks": (bare(Webhook, name="pager", failing_since=NOW),)},

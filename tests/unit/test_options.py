@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from hwqueue import App, types
+from hwqueue import App, cron, types
 from hwqueue.cli.spawning import typed
 from hwqueue.client._async.workflows import _options as submit_options
 from hwqueue.client._spawn import gang_options, spawn_options
@@ -23,7 +23,7 @@ from hwqueue.server.models import everywhere, gangs, leases, queues, tasks, work
 
 tools = pytest.importorskip("tools.options_reference", reason="no checkout")
 
-NAMES = {**vars(types), "timedelta": timedelta, "datetime": datetime, "UTC": UTC, "UUID": UUID}
+NAMES = {**vars(types), "timedelta": timedelta, "datetime": datetime, "UTC": UTC, "UUID": UUID, "cron": cron}
 PAGE = {kind: {each.key: each for each in tools.options(kind)} for kind in tools.SECTIONS}
 # The options of Python, where it has a type for them, and their model in the HTTP API.
 MODELS: Mapping[str, tuple[Any, Any]] = {

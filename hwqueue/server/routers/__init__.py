@@ -18,6 +18,7 @@ from hwqueue.server.routers import (
     planner,
     queues,
     runs,
+    schedules,
     signals,
     tasks,
     views,
@@ -29,6 +30,6 @@ ROUTERS: Sequence[APIRouter] = tuple(
     subject.router
     for subject in (
         *(me, leases, lease_logs, signals, bulk, queues, tasks, workflows, runs),
-        *(gangs, everywhere, nodes, match, explain, planner, views, events, webhooks),
+        *(gangs, everywhere, nodes, match, explain, planner, views, events, webhooks, schedules),
     )
 )
