@@ -69,7 +69,8 @@ CREATE TYPE hwqueue.fleet_snapshot AS (
 	"none" bit varying,
 	live bit varying,
 	open bit varying,
-	digest bigint
+	digest bigint,
+	seen_at timestamp with time zone
 );
 
 CREATE TYPE hwqueue.gang_room AS (
@@ -108,7 +109,6 @@ CREATE TYPE hwqueue.headroom AS (
 CREATE TYPE hwqueue.held_by AS ENUM (
     'time',
     'team',
-    'node',
     'place',
     'signal'
 );
@@ -268,7 +268,7 @@ CREATE TYPE hwqueue.spawn_request AS (
 	run_id uuid,
 	step_no integer,
 	item_no integer,
-	gang_id uuid,
+	team_id uuid,
 	choice_id uuid,
 	replaces jsonb,
 	tenant text
@@ -402,7 +402,6 @@ CREATE TABLE hwqueue.reap_cursor (
     kept_from bigint DEFAULT 0 NOT NULL,
     next_arrival bigint DEFAULT 0 NOT NULL,
     gangs_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    choices_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     replacements_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     terms_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     clock_steps hwqueue.clock_step[] DEFAULT '{}'::hwqueue.clock_step[] NOT NULL
@@ -445,15 +444,13 @@ COMMENT ON COLUMN hwqueue.reap_cursor.counted_on IS 'the server, by its system i
 
 COMMENT ON COLUMN hwqueue.reap_cursor.deliveries_from IS 'no delivery that waits has an earlier available_at, and none can get one';
 
-COMMENT ON COLUMN hwqueue.reap_cursor.changes_from IS 'no change of a gang has a lower change_id, and none can get one';
+COMMENT ON COLUMN hwqueue.reap_cursor.changes_from IS 'no change of a team has a lower change_id, and none can get one';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.next_change IS 'only transactions below next_after_xid can still insert a lower change_id; likewise next_arrival';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.kept_from IS 'no arrival has a lower arrival_id, and none can get one';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.gangs_from IS 'no gang that waits has an earlier next_try_at, and none can get one; likewise replacements_from';
-
-COMMENT ON COLUMN hwqueue.reap_cursor.choices_from IS 'no choice has an earlier taken_at, and none can get one';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.terms_from IS 'no class with terms to be written and no unpublished term has an earlier created_at, and none can get one';
 
@@ -844,7 +841,7 @@ COMMENT ON COLUMN hwqueue.node_state.on_fast_path IS 'registered, not cordoned, 
 
 COMMENT ON COLUMN hwqueue.node_state.has_limits IS 'claims on the node may allocate something';
 
-COMMENT ON COLUMN hwqueue.node_state.pinned_queues IS 'queues in which node_eligibility has rows of this node';
+COMMENT ON COLUMN hwqueue.node_state.pinned_queues IS 'queues in which eligibility has rows of this node';
 
 COMMENT ON COLUMN hwqueue.node_state.generation IS 'of the installation, as long as the server has neither been started nor recovered since';
 
@@ -973,7 +970,6 @@ CREATE TABLE hwqueue.gang (
     created_at timestamp with time zone NOT NULL,
     started_at timestamp with time zone,
     finished_at timestamp with time zone,
-    starts_by timestamp with time zone,
     choice_id uuid,
     min_size integer,
     missing integer DEFAULT 0 NOT NULL,
@@ -983,7 +979,7 @@ CREATE TABLE hwqueue.gang (
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
 
-COMMENT ON TABLE hwqueue.gang IS 'leases that start together: its members are the leases with its gang_id';
+COMMENT ON TABLE hwqueue.gang IS 'leases that start together: those with its id as team_id';
 
 COMMENT ON COLUMN hwqueue.gang.rank IS 'that of its first member: what starts first; then position';
 
@@ -1006,8 +1002,6 @@ COMMENT ON COLUMN hwqueue.gang.tries IS 'how often it was not reserved since it 
 COMMENT ON COLUMN hwqueue.gang.losses IS 'how often it has lost a member, or a reservation';
 
 COMMENT ON COLUMN hwqueue.gang.place IS 'where its members are, of the domain that they are together in';
-
-COMMENT ON COLUMN hwqueue.gang.starts_by IS 'while it is earmarked: when its nodes have room for it at the latest; null: not known';
 
 COMMENT ON COLUMN hwqueue.gang.choice_id IS 'as in lease';
 
@@ -1109,7 +1103,7 @@ CREATE TABLE hwqueue.lease (
     step_no integer,
     item_no integer,
     near_node uuid,
-    gang_id uuid,
+    team_id uuid,
     choice_id uuid,
     tenant text
 )
@@ -1129,7 +1123,7 @@ COMMENT ON COLUMN hwqueue.lease.item_no IS 'its place in the list of a map, from
 
 COMMENT ON COLUMN hwqueue.lease.near_node IS 'the node that its class prefers because its handler was suspended there; null: none for that reason';
 
-COMMENT ON COLUMN hwqueue.lease.gang_id IS 'the gang that it starts with; its own id: it is of an everywhere task; null: it starts alone';
+COMMENT ON COLUMN hwqueue.lease.team_id IS 'the gang that it starts with; its own id: it is of an everywhere task; null: it starts alone';
 
 COMMENT ON COLUMN hwqueue.lease.choice_id IS 'the choice that it is an alternative of; null: of none';
 
@@ -1184,7 +1178,8 @@ CREATE TABLE hwqueue.step (
     due_at timestamp with time zone,
     nested_run_id uuid,
     nested_mode text,
-    traceparent text
+    traceparent text,
+    began_at timestamp with time zone
 )
 WITH (fillfactor='80', autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05');
 
@@ -1207,6 +1202,8 @@ COMMENT ON COLUMN hwqueue.step.nested_run_id IS 'the run that this step is, of k
 COMMENT ON COLUMN hwqueue.step.nested_mode IS 'how that run is to be retried before it counts for this step, failed or all; null: not';
 
 COMMENT ON COLUMN hwqueue.step.traceparent IS 'W3C trace context of the attempt that ended it, if its worker has a tracer provider';
+
+COMMENT ON COLUMN hwqueue.step.began_at IS 'when it was released last';
 
 CREATE TABLE hwqueue.workflow_step (
     workflow_id bigint NOT NULL,
@@ -1372,7 +1369,7 @@ CREATE TABLE hwqueue.claim (
     eligible_at timestamp with time zone,
     is_awaited boolean DEFAULT false NOT NULL,
     is_step boolean,
-    gang_id uuid,
+    team_id uuid,
     is_reserved boolean,
     is_earmark boolean,
     yields_at timestamp with time zone
@@ -1397,7 +1394,7 @@ COMMENT ON COLUMN hwqueue.claim.is_awaited IS 'a session listens for the end of 
 
 COMMENT ON COLUMN hwqueue.claim.is_step IS 'not null: the settlement continues a run (lease.run_id); false: of an item of a map; null: no run waits for this lease';
 
-COMMENT ON COLUMN hwqueue.claim.gang_id IS 'as in lease: of an everywhere task the lease''s own id';
+COMMENT ON COLUMN hwqueue.claim.team_id IS 'as in lease: of an everywhere task the lease''s own id';
 
 COMMENT ON COLUMN hwqueue.claim.is_reserved IS 'its node has not fetched it yet; null: it has, as every claim that a node has asked for';
 
@@ -1508,10 +1505,10 @@ CREATE FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text DEFAULT NULL
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.cancel_reserved_entry(p_lease uuid, p_error jsonb) RETURNS boolean
+CREATE FUNCTION hwqueue.cancel_run(p_run hwqueue.run, p_reason text) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.cancel_run(p_run hwqueue.run, p_reason text) RETURNS void
+CREATE FUNCTION hwqueue.cancel_waiting(p_leases uuid[], p_error jsonb, p_message text, p_detail jsonb DEFAULT NULL::jsonb, p_follows boolean DEFAULT false) RETURNS uuid[]
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text DEFAULT NULL::text) RETURNS text
@@ -1791,31 +1788,43 @@ CREATE FUNCTION hwqueue.class_changes(p_changes jsonb) RETURNS text[]
 CREATE FUNCTION hwqueue.class_digest(p_content hwqueue.class_content) RETURNS bytea
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.class_entries(p_class_id bigint, p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone) RETURNS TABLE("position" bigint, place tid)
+CREATE FUNCTION hwqueue.class_entries(p_class_id bigint, p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone) RETURNS TABLE("position" bigint, row_ctid tid)
     LANGUAGE sql STABLE;
 
-CREATE TABLE hwqueue.class_mask (
+CREATE TABLE hwqueue.class_fleet (
     class_id bigint NOT NULL,
+    reach double precision NOT NULL,
+    looked_at timestamp with time zone NOT NULL,
     digest bigint NOT NULL,
-    is_known boolean NOT NULL,
+    reported_at timestamp with time zone,
     unmatched boolean NOT NULL,
+    is_known boolean NOT NULL,
     nodes bit varying NOT NULL,
     part text,
     expr jsonb,
     others bit varying,
     meeting bit varying,
-    serving bit varying
+    serving bit varying,
+    CONSTRAINT class_fleet_reach_check CHECK (((reach >= (0)::double precision) AND (reach <= (1)::double precision)))
 );
 
-COMMENT ON TABLE hwqueue.class_mask IS 'the nodes that meet a class, and why the others do not, as bit strings over the nodes with this digest';
+COMMENT ON TABLE hwqueue.class_fleet IS 'the nodes that meet a class, and why the others do not, as bit strings over the nodes with this digest';
 
-CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_most integer, p_now timestamp with time zone) RETURNS SETOF hwqueue.class_mask
+COMMENT ON COLUMN hwqueue.class_fleet.reach IS 'the share of nodes that meets the class';
+
+COMMENT ON COLUMN hwqueue.class_fleet.digest IS 'of the nodes that the row was computed from (scan_nodes)';
+
+COMMENT ON COLUMN hwqueue.class_fleet.reported_at IS 'when an event reported that leases of it wait and no live node may run them; null: not reported';
+
+COMMENT ON COLUMN hwqueue.class_fleet.unmatched IS 'no live node that is not cordoned met it at the last scan';
+
+CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_most integer, p_now timestamp with time zone) RETURNS SETOF hwqueue.class_fleet
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) RETURNS SETOF hwqueue.class_match
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.class_headline(p_class hwqueue.pending_class, p_fleet hwqueue.headline, p_part hwqueue.headline, p_node text, p_paused_at timestamp with time zone, p_waits interval, p_unserved text, OUT code text, OUT message text) RETURNS record
+CREATE FUNCTION hwqueue.class_headline(p_class hwqueue.pending_class, p_queue hwqueue.queue, p_fleet hwqueue.headline, p_is_barred boolean, p_unserved text, p_obstacle hwqueue.headline, p_waits interval, OUT code text, OUT message text, OUT permanent boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.class_matches(p_queue hwqueue.queue, p_limit integer, p_most integer, p_now timestamp with time zone) RETURNS jsonb[]
@@ -1827,6 +1836,9 @@ CREATE FUNCTION hwqueue.class_matches(p_queue hwqueue.queue, p_limit integer, p_
 
 CREATE FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, OUT class_id bigint, OUT bad jsonb) RETURNS record
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.class_obstacle(p_class hwqueue.pending_class, p_part hwqueue.headline, p_node text) RETURNS hwqueue.headline
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.class_options(p_options jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -1861,9 +1873,6 @@ CREATE FUNCTION hwqueue.class_words(p_class hwqueue.placement_class) RETURNS tex
 
 CREATE FUNCTION hwqueue.clock() RETURNS timestamp with time zone
     LANGUAGE sql PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.collect_due(p_run hwqueue.run, p hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone) RETURNS hwqueue.run_progress
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.compare_tasks(p_defaults jsonb) RETURNS TABLE(task text, option text, declared jsonb, stored jsonb)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -1906,7 +1915,7 @@ CREATE FUNCTION hwqueue.cordon_node(p_node uuid) RETURNS void
 CREATE FUNCTION hwqueue.count_added_runs(p_run uuid, p_step integer, OUT open integer, OUT failed integer, OUT cancelled integer) RETURNS record
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.count_fit(p_fit hwqueue.class_mask, p_snapshot hwqueue.fleet_snapshot) RETURNS SETOF hwqueue.class_match
+CREATE FUNCTION hwqueue.count_fit(p_fit hwqueue.class_fleet, p_snapshot hwqueue.fleet_snapshot) RETURNS SETOF hwqueue.class_match
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[] DEFAULT NULL::text[], p_limit integer DEFAULT 10000, p_cursor jsonb DEFAULT NULL::jsonb) RETURNS TABLE(lease_count integer, next_cursor jsonb)
@@ -2121,7 +2130,7 @@ CREATE FUNCTION hwqueue.earmark_order(p_lease uuid, OUT tier smallint, OUT rank 
 CREATE FUNCTION hwqueue.earmark_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_own hwqueue.node_load, INOUT p_load hwqueue.node_load, OUT assignment jsonb, OUT fits boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.earmark_start(p_gang_id uuid, p_now timestamp with time zone) RETURNS timestamp with time zone
+CREATE FUNCTION hwqueue.earmark_start(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.edge_holds(p_wants text, p_state text) RETURNS boolean
@@ -2133,7 +2142,35 @@ CREATE FUNCTION hwqueue.edit_distance(p_name text, p_other text, p_most integer)
 CREATE FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text, p_effect text) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[]) RETURNS TABLE(class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count integer, gpu_milli integer, gpu_wanted uuid[], custom jsonb, cpu_isolation text, gpu_exclusivity text, trusts text[], is_checked boolean)
+CREATE TABLE hwqueue.eligibility (
+    profile_id bigint,
+    queue_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    affinity double precision,
+    task_name text NOT NULL,
+    cpu_milli bigint NOT NULL,
+    memory_mib bigint NOT NULL,
+    gpu_count integer NOT NULL,
+    gpu_milli integer NOT NULL,
+    gpu_wanted uuid[] NOT NULL,
+    custom jsonb,
+    is_checked boolean DEFAULT false NOT NULL,
+    trusts text[],
+    cpu_isolation text,
+    gpu_exclusivity text,
+    node_id uuid,
+    CONSTRAINT eligibility_check CHECK (((profile_id IS NULL) <> (node_id IS NULL)))
+);
+
+COMMENT ON TABLE hwqueue.eligibility IS 'a class that a node, or nodes of a profile, may run, with its affinity score';
+
+COMMENT ON COLUMN hwqueue.eligibility.affinity IS 'null: it depends on other leases, and each claim computes it';
+
+COMMENT ON COLUMN hwqueue.eligibility.trusts IS 'as in placement_class, null for none; judged with every attestation, expired or not';
+
+COMMENT ON COLUMN hwqueue.eligibility.cpu_isolation IS 'the class as judged here, the default filled in; null: best_effort. Likewise gpu_exclusivity: null is shared';
+
+CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[]) RETURNS SETOF hwqueue.eligibility
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_near boolean DEFAULT false) RETURNS text
@@ -2224,9 +2261,6 @@ CREATE FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with
 CREATE FUNCTION hwqueue.expire_claims(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone, p_until timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.expire_nodes(p_limit integer, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.explain_class(p_class bigint) RETURNS TABLE(class_id bigint, queue text, words text, headline text, code text, permanent boolean, waits_until timestamp with time zone, as_of timestamp with time zone, funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, pending bigint, nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint, leases jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2245,7 +2279,7 @@ CREATE FUNCTION hwqueue.explain_lease(p_lease uuid) RETURNS TABLE(lease_id uuid,
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.explain_rooms(p_gang hwqueue.gang, p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT kinds jsonb, OUT places jsonb, OUT place_count bigint, OUT ways jsonb) RETURNS record
+CREATE FUNCTION hwqueue.explain_rooms(p_gang hwqueue.gang, p_queue hwqueue.queue, p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT kinds jsonb, OUT places jsonb, OUT place_count bigint, OUT ways jsonb) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.explain_waiting(p_class hwqueue.placement_class, p_lease uuid, p_eligible_at timestamp with time zone, p_deadline timestamp with time zone, p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT waits_until timestamp with time zone, OUT funnel jsonb, OUT sole_blockers jsonb, OUT nearest jsonb, OUT help jsonb, OUT pending bigint, OUT nodes_registered bigint, OUT nodes_live bigint, OUT nodes_matching bigint, OUT nodes_free bigint) RETURNS record
@@ -2470,13 +2504,11 @@ CREATE TABLE hwqueue.replacement (
     old_goes text NOT NULL,
     is_overlapping boolean NOT NULL,
     state text DEFAULT 'waiting'::text NOT NULL,
-    node_id uuid,
     old_token bigint,
     old_at timestamp with time zone,
     reason text,
     tries integer DEFAULT 0 NOT NULL,
-    next_try_at timestamp with time zone NOT NULL,
-    created_at timestamp with time zone NOT NULL
+    next_try_at timestamp with time zone NOT NULL
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
 
@@ -2577,8 +2609,8 @@ CREATE FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known 
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'force_custom_plan';
 
-CREATE FUNCTION hwqueue.fleet_headline(p_snapshot hwqueue.fleet_snapshot) RETURNS hwqueue.headline
-    LANGUAGE plpgsql STABLE;
+CREATE FUNCTION hwqueue.fleet_headline(p_registered bigint, p_live bigint, p_open bigint, p_seen_at timestamp with time zone, p_now timestamp with time zone) RETURNS hwqueue.headline
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -2754,23 +2786,6 @@ CREATE FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jso
 CREATE FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE TABLE hwqueue.idempotency (
-    tenant text NOT NULL,
-    queue_id integer NOT NULL,
-    idempotency_key text NOT NULL,
-    lease_id uuid NOT NULL,
-    content bytea NOT NULL,
-    held_until timestamp with time zone
-)
-WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
-
-COMMENT ON TABLE hwqueue.idempotency IS 'the idempotency key of a producer, or the key of the option unique';
-
-COMMENT ON COLUMN hwqueue.idempotency.held_until IS 'of the option unique: until then another spawn finds the lease; infinity: while it is open. Null: of an idempotency key, for as long as the lease is kept';
-
-CREATE FUNCTION hwqueue.held_keys(p_leases uuid[], p_waits boolean) RETURNS TABLE(lease_id uuid, key text, held hwqueue.idempotency)
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.histogram_bounds() RETURNS double precision[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -2879,7 +2894,7 @@ CREATE FUNCTION hwqueue.is_barred(p_class hwqueue.pending_class) RETURNS boolean
 CREATE FUNCTION hwqueue.is_binding(p_value jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_mask, p_open bit varying) RETURNS boolean
+CREATE FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_fleet, p_open bit varying) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamp with time zone, p_xid xid) RETURNS boolean
@@ -2888,14 +2903,11 @@ CREATE FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamp 
 CREATE FUNCTION hwqueue.is_dry(p_schedule hwqueue.schedule, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.is_everywhere(p_lease uuid, p_gang uuid) RETURNS boolean
+CREATE FUNCTION hwqueue.is_everywhere(p_lease uuid, p_team uuid) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.is_idle(p_kind text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.is_judged(p_class_ids bigint[]) RETURNS boolean
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.is_kept_by_operators(p_node hwqueue.node) RETURNS boolean
     LANGUAGE sql STABLE;
@@ -2945,7 +2957,7 @@ CREATE FUNCTION hwqueue.is_time_up() RETURNS boolean
 CREATE FUNCTION hwqueue.is_unlocked(p_xmax xid) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.is_unmatched(p_fit hwqueue.class_mask, p_live bit varying) RETURNS boolean
+CREATE FUNCTION hwqueue.is_unmatched(p_fit hwqueue.class_fleet, p_snapshot hwqueue.fleet_snapshot) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.is_unseen(p_xid xid8, p_unseen xid8[], p_next_xid xid8) RETURNS boolean
@@ -3018,7 +3030,7 @@ CREATE FUNCTION hwqueue.json_uuid(p_value jsonb, p_field text, p_code text DEFAU
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.json_uuids(p_list jsonb, p_field text) RETURNS uuid[]
-    LANGUAGE plpgsql IMMUTABLE;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.judge_budget() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -3032,10 +3044,7 @@ CREATE FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jso
     SET enable_hashjoin TO 'on'
     SET enable_seqscan TO 'on';
 
-CREATE FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_limit integer, p_is_upkeep boolean) RETURNS integer
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_limit integer) RETURNS integer
+CREATE FUNCTION hwqueue.judge_next(p_profile hwqueue.profile, p_node hwqueue.node, p_state hwqueue.node_state, p_limit integer, p_is_upkeep boolean) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.kept_level(p_outer jsonb, p_inner jsonb, p_mode text) RETURNS jsonb
@@ -3089,9 +3098,6 @@ CREATE FUNCTION hwqueue.later_earmarks(p_node uuid, p_tier smallint, p_rank bigi
 CREATE FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval DEFAULT '00:00:10'::interval) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
-
-CREATE FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, OUT goes boolean, OUT reap_cursor hwqueue.reap_cursor, OUT done hwqueue.upkeep_done) RETURNS record
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer DEFAULT 100) RETURNS TABLE(lease_id uuid, name text, saved_at timestamp with time zone, bytes integer, waits_for text, waits_until timestamp with time zone, is_open boolean, is_suspended boolean)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3278,7 +3284,7 @@ CREATE FUNCTION hwqueue.listed_origins(p_run hwqueue.run) RETURNS jsonb
 CREATE FUNCTION hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.node_load) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, OUT place tid, OUT lease_id uuid, OUT claim_count integer) RETURNS record
+CREATE FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, OUT row_ctid tid, OUT lease_id uuid, OUT claim_count integer) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lock_at_head(p_request hwqueue.claim_request, p_head hwqueue.queue_head, p_limit integer) RETURNS tid[]
@@ -3349,6 +3355,9 @@ CREATE FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_row hwq
 CREATE FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.look_at_everywhere(p_lease uuid, p_now timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
@@ -3359,9 +3368,6 @@ CREATE FUNCTION hwqueue.look_at_replacement(p_lease uuid, p_now timestamp with t
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.look_at_team(p_look text, p_id uuid, p_now timestamp with time zone) RETURNS boolean
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.look_if_free(p_everywhere_id uuid, p_node uuid, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.low_water (
@@ -3384,9 +3390,6 @@ COMMENT ON COLUMN hwqueue.low_water.blocked_to_version IS 'of a queue (class_id 
 
 CREATE FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) RETURNS bigint
     LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.lower_low_water(p_queue_id integer, p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint) RETURNS boolean
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) RETURNS integer
     LANGUAGE sql IMMUTABLE;
@@ -3958,9 +3961,6 @@ CREATE FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text
     SET enable_seqscan TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) RETURNS text[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.profiles_judged_as(p_profile_id bigint) RETURNS bigint[]
     LANGUAGE plpgsql STABLE;
 
@@ -3986,21 +3986,12 @@ CREATE FUNCTION hwqueue.prune(p_limit integer DEFAULT 10000, p_unless_within int
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.prune_choices(p_limit integer, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.prune_classes(p_limit integer) RETURNS integer
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.prune_counts(p_limit integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     SET lock_timeout TO '100ms';
-
-CREATE FUNCTION hwqueue.prune_everywhere(p_limit integer) RETURNS void
-    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.prune_gangs(p_limit integer, p_ended uuid[] DEFAULT '{}'::uuid[]) RETURNS void
     LANGUAGE sql;
@@ -4018,6 +4009,9 @@ CREATE FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now ti
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_runs(p_limit integer, p_now timestamp with time zone) RETURNS integer
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.prune_teams(p_limit integer, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_terms(p_limit integer) RETURNS integer
@@ -4100,9 +4094,6 @@ CREATE FUNCTION hwqueue.queue_worth(p_queue hwqueue.queue, p_now timestamp with 
 CREATE FUNCTION hwqueue.raise_sequences() RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.read_after(p_after jsonb, p_name text, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, OUT leases bigint, OUT holders bigint) RETURNS record
     LANGUAGE plpgsql STABLE;
 
@@ -4127,16 +4118,10 @@ CREATE FUNCTION hwqueue.read_lease_filter(p_filter jsonb) RETURNS hwqueue.lease_
 CREATE FUNCTION hwqueue.read_level(p_object jsonb, p_field text, p_overrides boolean) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.read_list(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, OUT items integer, OUT list jsonb, OUT over_step integer, OUT params jsonb, OUT bad jsonb) RETURNS record
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.read_load(p_node uuid) RETURNS hwqueue.node_load
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_log_place(p_after text, OUT claim_token bigint, OUT line integer) RETURNS record
-    LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.read_map(p_step jsonb, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.read_near(p_near jsonb, p_field text) RETURNS jsonb
@@ -4314,12 +4299,6 @@ CREATE FUNCTION hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdic
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_step(p_name text, p_workflow hwqueue.workflow, p_field text) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.refuse_step_change(p_lease hwqueue.lease, p_changes jsonb) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.refuse_step_lease(p_lease hwqueue.lease, p_what text) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text, p_code text) RETURNS text
@@ -4535,9 +4514,6 @@ CREATE FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb DEFAULT '
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.revive_leases(p_requests hwqueue.spawn_request[], p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -4576,9 +4552,6 @@ CREATE FUNCTION hwqueue.route_completions(p_webhook hwqueue.webhook, p_limit int
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
-
-CREATE FUNCTION hwqueue.route_events(p_webhook hwqueue.webhook, p_limit integer) RETURNS integer
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.route_webhooks(p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
@@ -4789,9 +4762,6 @@ CREATE FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb DEFAUL
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.skip_steps(p_run uuid, p hwqueue.run_progress, p_now timestamp with time zone) RETURNS hwqueue.run_progress
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.span_words(p_span interval) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -4878,9 +4848,6 @@ CREATE FUNCTION hwqueue.spread_words(p_spread jsonb) RETURNS text
 CREATE FUNCTION hwqueue.stamp_changes(p_limit integer, p_from timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.stamp_retired(p_limit integer) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid, p_failures integer, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
@@ -4919,9 +4886,6 @@ CREATE FUNCTION hwqueue.still_attested(p_domains text[], p_until timestamp with 
 CREATE FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text DEFAULT 'keep'::text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
-
-CREATE FUNCTION hwqueue.stop_items(p_run uuid, p_step integer, p_limit integer) RETURNS void
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.stop_leases(p_leases uuid[]) RETURNS uuid[]
     LANGUAGE plpgsql;
@@ -5095,9 +5059,6 @@ CREATE FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], OUT free integer[], OUT revived uuid[], OUT with_items integer[]) RETURNS record
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.take_ended_runs(p_limit integer DEFAULT 100) RETURNS TABLE(run_id uuid, workflow text, attempt integer, state text, reason text, traceparent text, submitted_at timestamp with time zone, finished_at timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -5111,10 +5072,24 @@ CREATE FUNCTION hwqueue.take_entry(p_lease uuid) RETURNS hwqueue.scheduled
 CREATE FUNCTION hwqueue.take_free_entry(p_lease uuid) RETURNS hwqueue.scheduled
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_next_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, OUT verdict text, OUT payload jsonb) RETURNS record
+CREATE TABLE hwqueue.idempotency (
+    tenant text NOT NULL,
+    queue_id integer NOT NULL,
+    idempotency_key text NOT NULL,
+    lease_id uuid NOT NULL,
+    content bytea NOT NULL,
+    held_until timestamp with time zone
+)
+WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.idempotency IS 'the idempotency key of a producer, or the key of the option unique';
+
+COMMENT ON COLUMN hwqueue.idempotency.held_until IS 'of the option unique: until then another spawn finds the lease; infinity: while it is open. Null: of an idempotency key, for as long as the lease is kept';
+
+CREATE FUNCTION hwqueue.take_key(p_key hwqueue.idempotency, p_open uuid[], p_waits boolean, p_now timestamp with time zone) RETURNS uuid
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_outcomes(p_leases uuid[]) RETURNS uuid[]
+CREATE FUNCTION hwqueue.take_next_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, OUT verdict text, OUT payload jsonb) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp with time zone) RETURNS boolean
@@ -5149,7 +5124,7 @@ CREATE FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid) RETURNS bi
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on';
 
-CREATE FUNCTION hwqueue.team_words(p_lease uuid, p_gang uuid, p_now timestamp with time zone) RETURNS text
+CREATE FUNCTION hwqueue.team_words(p_lease uuid, p_team uuid, p_now timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.term_anchors(p_spec jsonb) RETURNS text[]
@@ -5308,9 +5283,6 @@ CREATE FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[]
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.update_waiting(p_run hwqueue.run, p_update jsonb, p_named integer[], OUT due integer[], OUT changed integer[]) RETURNS record
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.updated_placement(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_asked jsonb, p_update jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
@@ -5385,9 +5357,6 @@ CREATE FUNCTION hwqueue.wake_payloads(p_queues text[]) RETURNS TABLE(queue text,
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.watch_class(p_class_id bigint, p_told_at timestamp with time zone, p_unmatched boolean, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) RETURNS bigint
@@ -5603,7 +5572,6 @@ CREATE TABLE hwqueue.choice (
     tenant text NOT NULL,
     members uuid[] NOT NULL,
     taken uuid,
-    taken_at timestamp with time zone,
     checked_at timestamp with time zone NOT NULL
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
@@ -5614,27 +5582,7 @@ COMMENT ON COLUMN hwqueue.choice.members IS 'its alternatives: leases and gangs'
 
 COMMENT ON COLUMN hwqueue.choice.taken IS 'the lease or gang that was claimed or reserved first; it stays the choice when it waits again';
 
-COMMENT ON COLUMN hwqueue.choice.taken_at IS 'when it was taken, or when the last alternative came after that; null: no other one is open';
-
 COMMENT ON COLUMN hwqueue.choice.checked_at IS 'when prune last checked whether its leases are gone';
-
-CREATE TABLE hwqueue.class_fleet (
-    class_id bigint NOT NULL,
-    reach double precision NOT NULL,
-    looked_at timestamp with time zone NOT NULL,
-    digest bigint NOT NULL,
-    reported_at timestamp with time zone,
-    unmatched boolean DEFAULT false NOT NULL,
-    CONSTRAINT class_fleet_reach_check CHECK (((reach >= (0)::double precision) AND (reach <= (1)::double precision)))
-);
-
-COMMENT ON TABLE hwqueue.class_fleet IS 'the reach of a class: the share of nodes that meets it';
-
-COMMENT ON COLUMN hwqueue.class_fleet.digest IS 'of the nodes that the reach was computed from (scan_nodes)';
-
-COMMENT ON COLUMN hwqueue.class_fleet.reported_at IS 'when an event reported that leases of it wait and no live node may run them; null: not reported';
-
-COMMENT ON COLUMN hwqueue.class_fleet.unmatched IS 'no live node that is not cordoned met it at the last scan';
 
 ALTER TABLE hwqueue.class_range ALTER COLUMN range_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.class_range_range_id_seq
@@ -5920,28 +5868,6 @@ CREATE SEQUENCE hwqueue.event_number
     NO MAXVALUE
     CACHE 1;
 
-CREATE TABLE hwqueue.gang_change (
-    change_id bigint NOT NULL,
-    gang_id uuid NOT NULL,
-    retry_at timestamp with time zone
-)
-WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
-
-COMMENT ON TABLE hwqueue.gang_change IS 'a member was fetched, put back or has ended: reap updates the state of its gang';
-
-COMMENT ON COLUMN hwqueue.gang_change.gang_id IS 'the gang; or a lease of an everywhere task, by its id';
-
-COMMENT ON COLUMN hwqueue.gang_change.retry_at IS 'for a lease of an everywhere task that was put back: when it may run again';
-
-ALTER TABLE hwqueue.gang_change ALTER COLUMN change_id ADD GENERATED ALWAYS AS IDENTITY (
-    SEQUENCE NAME hwqueue.gang_change_change_id_seq
-    START WITH 1
-    INCREMENT BY 1
-    NO MINVALUE
-    NO MAXVALUE
-    CACHE 1
-);
-
 ALTER TABLE hwqueue.gang ALTER COLUMN "position" ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.gang_position_seq
     START WITH 1
@@ -6054,30 +5980,6 @@ ALTER TABLE hwqueue.node_candidates ALTER COLUMN version ADD GENERATED ALWAYS AS
     NO MAXVALUE
     CACHE 1
 );
-
-CREATE TABLE hwqueue.node_eligibility (
-    node_id uuid NOT NULL,
-    queue_id integer NOT NULL,
-    class_id bigint NOT NULL,
-    affinity double precision,
-    task_name text NOT NULL,
-    cpu_milli bigint NOT NULL,
-    memory_mib bigint NOT NULL,
-    gpu_count integer NOT NULL,
-    gpu_milli integer NOT NULL,
-    gpu_wanted uuid[] NOT NULL,
-    custom jsonb,
-    is_checked boolean DEFAULT false NOT NULL,
-    trusts text[] DEFAULT '{}'::text[] NOT NULL,
-    cpu_isolation text,
-    gpu_exclusivity text
-);
-
-COMMENT ON TABLE hwqueue.node_eligibility IS 'a class that names nodes or resources, and that this node may run, with its affinity score';
-
-COMMENT ON COLUMN hwqueue.node_eligibility.trusts IS 'as in placement_class; judged with every attestation, expired or not';
-
-COMMENT ON COLUMN hwqueue.node_eligibility.cpu_isolation IS 'as in profile_eligibility';
 
 CREATE VIEW hwqueue.node_usage AS
  SELECT node_id,
@@ -6269,29 +6171,6 @@ COMMENT ON COLUMN hwqueue.postponed.item IS 'the gang, the lease, the choice, or
 COMMENT ON COLUMN hwqueue.postponed.tries IS 'how often in a row; each time a part does half as much in a call';
 
 COMMENT ON COLUMN hwqueue.postponed.sqlstate IS 'what ended it; null: nothing, but it used up the time of the call';
-
-CREATE TABLE hwqueue.profile_eligibility (
-    profile_id bigint NOT NULL,
-    queue_id integer NOT NULL,
-    class_id bigint NOT NULL,
-    affinity double precision,
-    task_name text NOT NULL,
-    cpu_milli bigint NOT NULL,
-    memory_mib bigint NOT NULL,
-    gpu_count integer NOT NULL,
-    gpu_milli integer NOT NULL,
-    gpu_wanted uuid[] NOT NULL,
-    custom jsonb,
-    is_checked boolean DEFAULT false NOT NULL,
-    cpu_isolation text,
-    gpu_exclusivity text
-);
-
-COMMENT ON TABLE hwqueue.profile_eligibility IS 'a class that nodes of a profile may run, with its affinity score';
-
-COMMENT ON COLUMN hwqueue.profile_eligibility.affinity IS 'null: it depends on other leases, and each claim computes it';
-
-COMMENT ON COLUMN hwqueue.profile_eligibility.cpu_isolation IS 'the class as judged here, the default filled in; null: best_effort. Likewise gpu_exclusivity: null is shared';
 
 ALTER TABLE hwqueue.profile ALTER COLUMN profile_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.profile_profile_id_seq
@@ -6522,6 +6401,28 @@ COMMENT ON COLUMN hwqueue.task.version IS 'of the app that declares them; null: 
 
 COMMENT ON COLUMN hwqueue.task.earlier IS 'digests of the last 100 defaults that it had before: an app that declares one of them is older';
 
+CREATE TABLE hwqueue.team_change (
+    change_id bigint NOT NULL,
+    team_id uuid NOT NULL,
+    retry_at timestamp with time zone
+)
+WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
+
+COMMENT ON TABLE hwqueue.team_change IS 'a member was fetched, put back or has ended, or a choice was taken: reap does what follows';
+
+COMMENT ON COLUMN hwqueue.team_change.team_id IS 'the gang, the choice, or a lease of an everywhere task';
+
+COMMENT ON COLUMN hwqueue.team_change.retry_at IS 'for a lease of an everywhere task that was put back: when it may run again';
+
+ALTER TABLE hwqueue.team_change ALTER COLUMN change_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME hwqueue.team_change_change_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE hwqueue.tenant_work (
     tenant text NOT NULL,
     steps bigint NOT NULL,
@@ -6703,9 +6604,6 @@ ALTER TABLE ONLY hwqueue.claim
 ALTER TABLE ONLY hwqueue.class_fleet
     ADD CONSTRAINT class_fleet_pkey PRIMARY KEY (class_id);
 
-ALTER TABLE ONLY hwqueue.class_mask
-    ADD CONSTRAINT class_mask_pkey PRIMARY KEY (class_id);
-
 ALTER TABLE ONLY hwqueue.class_range
     ADD CONSTRAINT class_range_pkey PRIMARY KEY (class_id, range_id);
 
@@ -6717,9 +6615,6 @@ ALTER TABLE ONLY hwqueue.everywhere_node
 
 ALTER TABLE ONLY hwqueue.everywhere
     ADD CONSTRAINT everywhere_pkey PRIMARY KEY (everywhere_id);
-
-ALTER TABLE ONLY hwqueue.gang_change
-    ADD CONSTRAINT gang_change_pkey PRIMARY KEY (change_id);
 
 ALTER TABLE ONLY hwqueue.gang
     ADD CONSTRAINT gang_pkey PRIMARY KEY (gang_id);
@@ -6757,9 +6652,6 @@ ALTER TABLE ONLY hwqueue.minute_stat
 ALTER TABLE ONLY hwqueue.node_candidates
     ADD CONSTRAINT node_candidates_pkey PRIMARY KEY (node_id, version);
 
-ALTER TABLE ONLY hwqueue.node_eligibility
-    ADD CONSTRAINT node_eligibility_pkey PRIMARY KEY (node_id, queue_id, class_id);
-
 ALTER TABLE ONLY hwqueue.node_load
     ADD CONSTRAINT node_load_pkey PRIMARY KEY (node_id, version);
 
@@ -6789,9 +6681,6 @@ ALTER TABLE ONLY hwqueue.postponed
 
 ALTER TABLE ONLY hwqueue.profile
     ADD CONSTRAINT profile_digest_key UNIQUE (digest);
-
-ALTER TABLE ONLY hwqueue.profile_eligibility
-    ADD CONSTRAINT profile_eligibility_pkey PRIMARY KEY (profile_id, queue_id, class_id);
 
 ALTER TABLE ONLY hwqueue.profile
     ADD CONSTRAINT profile_pkey PRIMARY KEY (profile_id);
@@ -6868,6 +6757,9 @@ ALTER TABLE ONLY hwqueue.tally
 ALTER TABLE ONLY hwqueue.task
     ADD CONSTRAINT task_pkey PRIMARY KEY (name);
 
+ALTER TABLE ONLY hwqueue.team_change
+    ADD CONSTRAINT team_change_pkey PRIMARY KEY (change_id);
+
 ALTER TABLE ONLY hwqueue.tenant_work
     ADD CONSTRAINT tenant_work_pkey PRIMARY KEY (tenant);
 
@@ -6911,8 +6803,6 @@ CREATE INDEX checkpoint_open ON hwqueue.checkpoint USING btree (lease_id) WHERE 
 
 CREATE INDEX choice_checked ON hwqueue.choice USING btree (checked_at);
 
-CREATE INDEX choice_unsettled ON hwqueue.choice USING btree (taken_at) WHERE (taken_at IS NOT NULL);
-
 CREATE INDEX claim_check ON hwqueue.claim USING btree (check_at);
 
 CREATE INDEX claim_node ON hwqueue.claim USING btree (node_id);
@@ -6930,6 +6820,12 @@ CREATE INDEX class_term_lease ON hwqueue.class_term USING btree (lease_id) WHERE
 CREATE INDEX class_term_term ON hwqueue.class_term USING btree (term_id);
 
 CREATE INDEX death_oldest ON hwqueue.death USING btree (died_at);
+
+CREATE INDEX eligibility_class ON hwqueue.eligibility USING btree (class_id);
+
+CREATE UNIQUE INDEX eligibility_node ON hwqueue.eligibility USING btree (node_id, queue_id, class_id) WHERE (node_id IS NOT NULL);
+
+CREATE UNIQUE INDEX eligibility_profile ON hwqueue.eligibility USING btree (profile_id, queue_id, class_id) WHERE (profile_id IS NOT NULL);
 
 CREATE INDEX event_actor ON ONLY hwqueue.event USING btree (actor, event_id);
 
@@ -7179,8 +7075,6 @@ CREATE UNIQUE INDEX everywhere_node_lease ON hwqueue.everywhere_node USING btree
 
 CREATE INDEX everywhere_open ON hwqueue.everywhere USING btree (swept_at) WHERE (finished_at IS NULL);
 
-CREATE INDEX gang_change_gang ON hwqueue.gang_change USING btree (gang_id);
-
 CREATE INDEX gang_created ON hwqueue.gang USING btree (created_at, gang_id);
 
 CREATE INDEX gang_due ON hwqueue.gang USING btree (next_try_at) WHERE ((state = 'waiting'::text) OR ((state = 'running'::text) AND (missing > 0)));
@@ -7202,8 +7096,6 @@ CREATE UNIQUE INDEX lease_signal_key ON hwqueue.lease_signal USING btree (lease_
 CREATE INDEX lease_signal_open ON hwqueue.lease_signal USING btree (lease_id, name, number) WHERE (taken_as IS NULL);
 
 CREATE INDEX node_deregistered ON hwqueue.node USING btree (deregistered_at) WHERE (deregistered_at IS NOT NULL);
-
-CREATE INDEX node_eligibility_class ON hwqueue.node_eligibility USING btree (class_id);
 
 CREATE INDEX node_hearing ON hwqueue.node USING btree (node_id) WHERE hears_deaths;
 
@@ -7244,8 +7136,6 @@ CREATE INDEX placement_class_service ON hwqueue.placement_class USING btree (ser
 CREATE INDEX placement_class_terms ON hwqueue.placement_class USING btree (created_at, class_id) WHERE ((terms <> '[]'::jsonb) AND (NOT terms_written));
 
 CREATE INDEX placement_class_waits ON hwqueue.placement_class USING btree (class_id) WHERE waits;
-
-CREATE INDEX profile_eligibility_class ON hwqueue.profile_eligibility USING btree (class_id);
 
 CREATE INDEX profile_judged_as ON hwqueue.profile USING btree (judged_as) WHERE (judged_as IS NOT NULL);
 
@@ -7292,6 +7182,8 @@ CREATE INDEX schedule_plan ON hwqueue.schedule USING btree (plan_at) WHERE (paus
 CREATE INDEX scheduled_deadline ON hwqueue.scheduled USING btree (deadline) WHERE (deadline IS NOT NULL);
 
 CREATE INDEX step_due ON hwqueue.step USING btree (due_at) WHERE (due_at IS NOT NULL);
+
+CREATE INDEX team_change_team ON hwqueue.team_change USING btree (team_id);
 
 CREATE INDEX term_anchors ON hwqueue.affinity_term USING gin (anchors);
 
@@ -7745,9 +7637,9 @@ REVOKE ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_li
 GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.cancel_reserved_entry(p_lease uuid, p_error jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.cancel_run(p_run hwqueue.run, p_reason text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.cancel_waiting(p_leases uuid[], p_error jsonb, p_message text, p_detail jsonb, p_follows boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text) TO hwqueue_producer;
@@ -7912,11 +7804,13 @@ REVOKE ALL ON FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwque
 
 REVOKE ALL ON FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_headline(p_class hwqueue.pending_class, p_fleet hwqueue.headline, p_part hwqueue.headline, p_node text, p_paused_at timestamp with time zone, p_waits interval, p_unserved text, OUT code text, OUT message text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_headline(p_class hwqueue.pending_class, p_queue hwqueue.queue, p_fleet hwqueue.headline, p_is_barred boolean, p_unserved text, p_obstacle hwqueue.headline, p_waits interval, OUT code text, OUT message text, OUT permanent boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_matches(p_queue hwqueue.queue, p_limit integer, p_most integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, OUT class_id bigint, OUT bad jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.class_obstacle(p_class hwqueue.pending_class, p_part hwqueue.headline, p_node text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_options(p_options jsonb) FROM PUBLIC;
 
@@ -7939,8 +7833,6 @@ REVOKE ALL ON FUNCTION hwqueue.class_verdicts(p_classes hwqueue.placement_class[
 REVOKE ALL ON FUNCTION hwqueue.class_words(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.clock() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.collect_due(p_run hwqueue.run, p hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.compare_tasks(p_defaults jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.compare_tasks(p_defaults jsonb) TO hwqueue_worker;
@@ -7968,7 +7860,7 @@ GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.count_added_runs(p_run uuid, p_step integer, OUT open integer, OUT failed integer, OUT cancelled integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_fit(p_fit hwqueue.class_mask, p_snapshot hwqueue.fleet_snapshot) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_fit(p_fit hwqueue.class_fleet, p_snapshot hwqueue.fleet_snapshot) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb) TO hwqueue_operator;
@@ -8088,7 +7980,7 @@ REVOKE ALL ON FUNCTION hwqueue.earmark_order(p_lease uuid, OUT tier smallint, OU
 
 REVOKE ALL ON FUNCTION hwqueue.earmark_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_own hwqueue.node_load, INOUT p_load hwqueue.node_load, OUT assignment jsonb, OUT fits boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.earmark_start(p_gang_id uuid, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.earmark_start(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.edge_holds(p_wants text, p_state text) FROM PUBLIC;
 
@@ -8136,8 +8028,6 @@ REVOKE ALL ON FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timesta
 
 REVOKE ALL ON FUNCTION hwqueue.expire_claims(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone, p_until timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.expire_nodes(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.explain_class(p_class bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.explain_class(p_class bigint) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.explain_class(p_class bigint) TO hwqueue_admin;
@@ -8153,7 +8043,7 @@ REVOKE ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.explain_rooms(p_gang hwqueue.gang, p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT kinds jsonb, OUT places jsonb, OUT place_count bigint, OUT ways jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.explain_rooms(p_gang hwqueue.gang, p_queue hwqueue.queue, p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT kinds jsonb, OUT places jsonb, OUT place_count bigint, OUT ways jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.explain_waiting(p_class hwqueue.placement_class, p_lease uuid, p_eligible_at timestamp with time zone, p_deadline timestamp with time zone, p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT waits_until timestamp with time zone, OUT funnel jsonb, OUT sole_blockers jsonb, OUT nearest jsonb, OUT help jsonb, OUT pending bigint, OUT nodes_registered bigint, OUT nodes_live bigint, OUT nodes_matching bigint, OUT nodes_free bigint) FROM PUBLIC;
 
@@ -8267,7 +8157,7 @@ REVOKE ALL ON FUNCTION hwqueue.fleet_facts(p_class hwqueue.placement_class, p_kn
 
 REVOKE ALL ON FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_nodes uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fleet_headline(p_snapshot hwqueue.fleet_snapshot) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.fleet_headline(p_registered bigint, p_live bigint, p_open bigint, p_seen_at timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) FROM PUBLIC;
 
@@ -8388,8 +8278,6 @@ GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_clai
 
 REVOKE ALL ON FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.held_keys(p_leases uuid[], p_waits boolean) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.histogram_bounds() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.histogram_of(p_seconds double precision[]) FROM PUBLIC;
@@ -8438,17 +8326,15 @@ REVOKE ALL ON FUNCTION hwqueue.is_barred(p_class hwqueue.pending_class) FROM PUB
 
 REVOKE ALL ON FUNCTION hwqueue.is_binding(p_value jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_mask, p_open bit varying) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_fleet, p_open bit varying) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamp with time zone, p_xid xid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_dry(p_schedule hwqueue.schedule, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_everywhere(p_lease uuid, p_gang uuid) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.is_everywhere(p_lease uuid, p_team uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_idle(p_kind text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.is_judged(p_class_ids bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_kept_by_operators(p_node hwqueue.node) FROM PUBLIC;
 
@@ -8482,7 +8368,7 @@ REVOKE ALL ON FUNCTION hwqueue.is_time_up() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_unlocked(p_xmax xid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_unmatched(p_fit hwqueue.class_mask, p_live bit varying) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.is_unmatched(p_fit hwqueue.class_fleet, p_snapshot hwqueue.fleet_snapshot) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_unseen(p_xid xid8, p_unseen xid8[], p_next_xid xid8) FROM PUBLIC;
 
@@ -8538,9 +8424,7 @@ REVOKE ALL ON FUNCTION hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueu
 
 REVOKE ALL ON FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb, p_prefers boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_limit integer, p_is_upkeep boolean) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_limit integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.judge_next(p_profile hwqueue.profile, p_node hwqueue.node, p_state hwqueue.node_state, p_limit integer, p_is_upkeep boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.kept_level(p_outer jsonb, p_inner jsonb, p_mode text) FROM PUBLIC;
 
@@ -8577,8 +8461,6 @@ REVOKE ALL ON FUNCTION hwqueue.later_earmarks(p_node uuid, p_tier smallint, p_ra
 REVOKE ALL ON FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval) TO hwqueue_planner;
 GRANT ALL ON FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, OUT goes boolean, OUT reap_cursor hwqueue.reap_cursor, OUT done hwqueue.upkeep_done) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) TO hwqueue_producer;
@@ -8712,7 +8594,7 @@ REVOKE ALL ON FUNCTION hwqueue.listed_origins(p_run hwqueue.run) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, OUT place tid, OUT lease_id uuid, OUT claim_count integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, OUT row_ctid tid, OUT lease_id uuid, OUT claim_count integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_at_head(p_request hwqueue.claim_request, p_head hwqueue.queue_head, p_limit integer) FROM PUBLIC;
 
@@ -8738,6 +8620,8 @@ REVOKE ALL ON FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.look_at_everywhere(p_lease uuid, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
@@ -8746,11 +8630,7 @@ REVOKE ALL ON FUNCTION hwqueue.look_at_replacement(p_lease uuid, p_now timestamp
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_team(p_look text, p_id uuid, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_if_free(p_everywhere_id uuid, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.lower_low_water(p_queue_id integer, p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) FROM PUBLIC;
 
@@ -9100,8 +8980,6 @@ GRANT ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_step
 GRANT ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.profiles_judged_as(p_profile_id bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.progress_of(p_lease uuid, p_token bigint) FROM PUBLIC;
@@ -9117,15 +8995,9 @@ GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval) T
 GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval) TO hwqueue_operator;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_choices(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.prune_classes(p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_counts(p_limit integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.prune_events(p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.prune_everywhere(p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_gangs(p_limit integer, p_ended uuid[]) FROM PUBLIC;
 
@@ -9138,6 +9010,8 @@ REVOKE ALL ON FUNCTION hwqueue.prune_part(p_part text, p_most integer, p_done hw
 REVOKE ALL ON FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_runs(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.prune_teams(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_terms(p_limit integer) FROM PUBLIC;
 
@@ -9173,8 +9047,6 @@ REVOKE ALL ON FUNCTION hwqueue.queue_worth(p_queue hwqueue.queue, p_now timestam
 
 REVOKE ALL ON FUNCTION hwqueue.raise_sequences() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_after(p_after jsonb, p_name text, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, OUT leases bigint, OUT holders bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_everywhere(p_target hwqueue.spawn_target, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
@@ -9191,13 +9063,9 @@ REVOKE ALL ON FUNCTION hwqueue.read_lease_filter(p_filter jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_level(p_object jsonb, p_field text, p_overrides boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_list(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, OUT items integer, OUT list jsonb, OUT over_step integer, OUT params jsonb, OUT bad jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.read_load(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_log_place(p_after text, OUT claim_token bigint, OUT line integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.read_map(p_step jsonb, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_near(p_near jsonb, p_field text) FROM PUBLIC;
 
@@ -9314,10 +9182,6 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_step(p_name text, p_workflow hwqueue.workflow, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.refuse_step_change(p_lease hwqueue.lease, p_changes jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.refuse_step_lease(p_lease hwqueue.lease, p_what text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_wire(p_reason text, p_offset integer, p_field text, p_class text) FROM PUBLIC;
@@ -9428,8 +9292,6 @@ GRANT ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb) TO
 GRANT ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.revive_leases(p_requests hwqueue.spawn_request[], p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text) TO hwqueue_admin;
@@ -9453,8 +9315,6 @@ REVOKE ALL ON FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval) FROM
 GRANT ALL ON FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.route_completions(p_webhook hwqueue.webhook, p_limit integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.route_events(p_webhook hwqueue.webhook, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.route_webhooks(p_limit integer) FROM PUBLIC;
 
@@ -9594,8 +9454,6 @@ REVOKE ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb
 GRANT ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb, p_reason text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb, p_reason text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.skip_steps(p_run uuid, p hwqueue.run_progress, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.span_words(p_span interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb) FROM PUBLIC;
@@ -9652,8 +9510,6 @@ REVOKE ALL ON FUNCTION hwqueue.spread_words(p_spread jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stamp_changes(p_limit integer, p_from timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.stamp_retired(p_limit integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid, p_failures integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.start_time(p_run hwqueue.run, p_now timestamp with time zone) FROM PUBLIC;
@@ -9684,8 +9540,6 @@ REVOKE ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text
 GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.stop_items(p_run uuid, p_step integer, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stop_leases(p_leases uuid[]) FROM PUBLIC;
 
@@ -9778,8 +9632,6 @@ REVOKE ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit 
 GRANT ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], OUT free integer[], OUT revived uuid[], OUT with_items integer[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer) TO hwqueue_admin;
@@ -9790,9 +9642,9 @@ REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_free_entry(p_lease uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_next_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, OUT verdict text, OUT payload jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_key(p_key hwqueue.idempotency, p_open uuid[], p_waits boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_outcomes(p_leases uuid[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_next_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, OUT verdict text, OUT payload jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9812,7 +9664,7 @@ REVOKE ALL ON FUNCTION hwqueue.taken_instead(p_lease hwqueue.lease) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.team_words(p_lease uuid, p_gang uuid, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.team_words(p_lease uuid, p_team uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_anchors(p_spec jsonb) FROM PUBLIC;
 
@@ -9918,8 +9770,6 @@ GRANT ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps 
 GRANT ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.update_waiting(p_run hwqueue.run, p_update jsonb, p_named integer[], OUT due integer[], OUT changed integer[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.updated_placement(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_asked jsonb, p_update jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.updated_run(p_run hwqueue.run, p_update jsonb) FROM PUBLIC;
@@ -9971,8 +9821,6 @@ GRANT ALL ON FUNCTION hwqueue.wake_payloads(p_queues text[]) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.wake_payloads(p_queues text[]) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.watch_class(p_class_id bigint, p_told_at timestamp with time zone, p_unmatched boolean, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) FROM PUBLIC;
 
