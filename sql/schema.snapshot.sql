@@ -1068,7 +1068,13 @@ CREATE FUNCTION hwqueue.back_off(p_tries integer) RETURNS interval
 
 CREATE FUNCTION hwqueue.backfill_schedule(p_name text, p_times timestamp with time zone[], p_dry_run boolean DEFAULT true) RETURNS TABLE(fire_at timestamp with time zone, outcome text, lease_id uuid, run_id uuid, error text)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp';
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.bad_verdict(p_bad jsonb) RETURNS hwqueue.step_verdict
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -3993,6 +3999,9 @@ CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone) RETURNS voi
     LANGUAGE plpgsql
     SET lock_timeout TO '100ms';
 
+CREATE FUNCTION hwqueue.prune_fires(p_limit integer, p_now timestamp with time zone) RETURNS integer
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.prune_gangs(p_limit integer, p_ended uuid[] DEFAULT '{}'::uuid[]) RETURNS void
     LANGUAGE sql;
 
@@ -5189,7 +5198,13 @@ CREATE FUNCTION hwqueue.traced_parents(p_run hwqueue.run, p_step integer) RETURN
 
 CREATE FUNCTION hwqueue.trigger_schedule(p_name text, p_params jsonb DEFAULT NULL::jsonb) RETURNS TABLE(fire_at timestamp with time zone, outcome text, lease_id uuid, run_id uuid, error text)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp';
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.try_assignment(p_lease uuid, p_node uuid, p_hold interval, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
@@ -8998,6 +9013,8 @@ GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval) T
 REVOKE ALL ON FUNCTION hwqueue.prune_classes(p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_events(p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.prune_fires(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_gangs(p_limit integer, p_ended uuid[]) FROM PUBLIC;
 

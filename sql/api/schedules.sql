@@ -129,6 +129,9 @@ $$;
 create or replace function hwqueue.trigger_schedule(p_name text, p_params jsonb default null)
 returns table (fire_at timestamptz, outcome text, lease_id uuid, run_id uuid, error text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  -- generic plans by index: a table that is small now may be large before the session ends
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_row hwqueue.schedule := hwqueue.find_schedule(p_name);
@@ -147,6 +150,9 @@ create or replace function hwqueue.backfill_schedule(p_name text, p_times timest
   p_dry_run boolean default true)
 returns table (fire_at timestamptz, outcome text, lease_id uuid, run_id uuid, error text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  -- generic plans by index: a table that is small now may be large before the session ends
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_row hwqueue.schedule := hwqueue.find_schedule(p_name);

@@ -174,3 +174,19 @@ begin
   return v_fire;
 end
 $$;
+
+-- Deletes times of schedules that have fired and are kept no longer, and returns how many.
+-- Locks: these rows, skip locked.
+create or replace function hwqueue.prune_fires(p_limit int, p_now timestamptz) returns int
+language plpgsql volatile
+as $$
+declare
+  v_count int;
+begin
+  delete from hwqueue.schedule_fire f where f.ctid = any (array(
+    select x.ctid from hwqueue.schedule_fire x
+    where x.keep_until < p_now order by x.keep_until limit p_limit for update skip locked));
+  get diagnostics v_count = row_count;
+  return v_count;
+end
+$$;

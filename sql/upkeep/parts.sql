@@ -147,11 +147,7 @@ begin
       where d.finished_at < p_now - (select s.event_days * interval '1 day' from hwqueue.installation s)
       order by d.finished_at limit p_most for update skip locked));
     get diagnostics v_count = row_count;
-  when 'fires' then
-    delete from hwqueue.schedule_fire f where f.ctid = any (array(
-      select x.ctid from hwqueue.schedule_fire x
-      where x.keep_until < p_now order by x.keep_until limit p_most for update skip locked));
-    get diagnostics v_count = row_count;
+  when 'fires' then v_count := hwqueue.prune_fires(p_most, p_now);
   when 'old_figures' then
     -- minutes older than a day, but for the last one: rows hold totals, and the next is read as what it adds
     delete from hwqueue.minute_stat m where m.ctid = any (array(
