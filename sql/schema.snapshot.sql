@@ -2168,6 +2168,8 @@ CREATE TABLE hwqueue.eligibility (
     CONSTRAINT eligibility_check CHECK (((profile_id IS NULL) <> (node_id IS NULL)))
 );
 
+ALTER TABLE ONLY hwqueue.eligibility REPLICA IDENTITY FULL;
+
 COMMENT ON TABLE hwqueue.eligibility IS 'a class that a node, or nodes of a profile, may run, with its affinity score';
 
 COMMENT ON COLUMN hwqueue.eligibility.affinity IS 'null: it depends on other leases, and each claim computes it';

@@ -985,6 +985,7 @@ create unique index eligibility_profile on hwqueue.eligibility (profile_id, queu
 create unique index eligibility_node on hwqueue.eligibility (node_id, queue_id, class_id)
   where node_id is not null;
 create index eligibility_class on hwqueue.eligibility (class_id);
+alter table hwqueue.eligibility replica identity full;  -- as class_term
 comment on table hwqueue.eligibility is
   'a class that a node, or nodes of a profile, may run, with its affinity score';
 comment on column hwqueue.eligibility.affinity is

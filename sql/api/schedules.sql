@@ -209,9 +209,10 @@ returns table (fire_at timestamptz, fired_at timestamptz, cause text, outcome te
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_id uuid := (hwqueue.find_schedule(p_name, false)).schedule_id;
+  v_id uuid;
 begin
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_before');
+  v_id := (hwqueue.find_schedule(p_name, false)).schedule_id;
   return query
     select f.fire_at, f.fired_at, f.cause, f.outcome, f.lease_id, f.run_id, f.error
     from hwqueue.schedule_fire f

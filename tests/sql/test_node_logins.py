@@ -96,7 +96,7 @@ FOR_NOBODY = {
     "compare_tasks",
     "gang_status",  # of a member alone: test_adopted_work_belongs_to_the_nodes_login
     "wake_payloads",
-    *("advance_workflows", "take_ended_runs"),
+    *("advance_workflows", "take_ended_runs", "due_plans", "plan_schedule"),
     *("step_results", "run_input"),  # of the run of a claim alone: test_step_results.py
     "report_progress",  # leaves out the claims of other logins: test_report_progress.py
     "append_logs",  # as well: test_append_logs.py
