@@ -26,6 +26,8 @@ def prepare(run: Run, dsn: str, *, nodes: int, profiles: int, classes: int, pend
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("select hwqueue.create_queue(%s, %s)", [OTHERS, Jsonb({"claim_timeout": 86400})])
         connection.execute("select hwqueue.set_webhook(%s, 'https://hooks.example/')", [OTHERS])
+        schedule = Jsonb({"every": 3600, "queue": OTHERS, "task": "hourly"})
+        connection.execute("select hwqueue.create_schedule(%s, %s)", [OTHERS, schedule])
         steps = [{"name": OTHERS, "task": TASK}]
         connection.execute(
             "select hwqueue.define_workflow(%s)",

@@ -30,6 +30,8 @@ _API = (
     "/api/v1/me",
     "/api/v1/webhooks",
     "/api/v1/webhooks/others/deliveries",
+    "/api/v1/schedules",
+    "/api/v1/schedules/others/fires",
     "/api/v1/leases",
     "/api/v1/leases?queue=others&state=pending&limit=500",
     "/api/v1/leases/{lease}",

@@ -47,7 +47,7 @@ async def test_what_is_done_with_nodes(pages: Pages, sql: Client, lease: UUID, n
     assert "1 lease runs on it" in await pages.page(f"/do/drain?node={node}")
     text = await now("drain", deadline="15")
     assert "draining" in text
-    assert "</svg>stopping</span>" in text
+    assert '<span class="tag">stopping: ' in text
     assert sql.list_nodes(name=node)[0].draining
     text = await now("taint", key="disk", value="failing", effect="no_schedule")
     assert "failing" in text

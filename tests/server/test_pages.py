@@ -14,6 +14,7 @@ COUNT = 5
 def fill(sql: Client, queue: str) -> dict[str, str]:
     """At least as many of everything; what the paths of the lists name."""
     sql.set_webhook("pager", "https://hooks.example/")
+    sql.create_schedule("nightly", {"every": 3600, "queue": queue, "task": "nightly"})
     items = [{"name": "m", "kind": "map", "task": "t", "over": [*range(COUNT)]}]
     lease = sql.spawn_lease(queue, "first")
     for number in range(COUNT):
@@ -24,11 +25,13 @@ def fill(sql: Client, queue: str) -> dict[str, str]:
         run = sql.submit_spec(spec)
         sql.register_node(uuid4(), NodeSpec(name=f"n-{number}", instance_id="1"))
         sql.test_webhook("pager")
+        sql.trigger_schedule("nightly")
     [claim] = claims(sql, queue, tasks=["first"])
     line = {"at": "2030-01-31T12:00:00Z", "message": "x"}
     lines = [line | {"line": number} for number in range(1, COUNT + 1)]
     sql.append_logs([{"lease_id": claim.lease_id, "claim_token": claim.claim_token, "lines": lines}])
-    return {"lease_id": str(lease.lease_id), "run_id": str(run.run_id), "step": "m", "webhook": "pager"}
+    names = {"webhook": "pager", "schedule": "nightly"}
+    return {"lease_id": str(lease.lease_id), "run_id": str(run.run_id), "step": "m", **names}
 
 
 async def test_pages_lead_to_the_next(http: Http, sql: Client, queue: str) -> None:
