@@ -31,7 +31,14 @@ async def list_schedules(caller: Reader) -> Any:
         return {"items": await client.list_schedules()}
 
 
-@router.post("", status_code=201, responses={409: {"description": "It is there with another one."}})
+@router.post(
+    "",
+    status_code=201,
+    responses={
+        404: {"description": "No such queue or workflow."},
+        409: {"description": "It is there with another one."},
+    },
+)
 async def create_schedule(body: models.CreateSchedule, caller: Admin) -> models.ScheduleNow:
     """Make a schedule; one that is there with the same specification is left as it is."""
     async with caller.call() as client:
