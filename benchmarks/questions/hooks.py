@@ -40,7 +40,7 @@ _DEFINITION = "select pg_get_functiondef(p.oid) from pg_proc p where p.oid = %s:
 # What a function does only for steps: how often, and what it looks like.
 _STEPS_ALONE = re.compile(
     r"\n  if (?:v_is_step is not null|v_of_runs is not null"
-    r"|current_setting\('hwqueue.ended'\) <> v_ended) then\n.*?\n  end if;"
+    r"|current_setting\('hwqueue.ended'\) <> v_ended) then(?:  --[^\n]*)?\n.*?\n  end if;"
     r"|\n  v_ended text := set_config\('hwqueue.ended', '', true\);",
     re.DOTALL,
 )
