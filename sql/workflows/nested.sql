@@ -77,8 +77,8 @@ begin
   if v_nested.run_id is not null and v_step.nested_mode is null then
     return case when v_nested.finished_at is null then 0
       else hwqueue.end_parent_step(v_nested, hwqueue.clock())::int end;
-  elsif v_stops then  -- with all others that were not opened yet
-    v_ended := hwqueue.drop_idle(v_run, 1000);
+  elsif v_stops then  -- with all others that were not opened yet: 5,000 at most, so that it is among them
+    v_ended := hwqueue.drop_idle(v_run, 5000);
     perform hwqueue.count_work(p_run, 0, v_ended, 0, hwqueue.clock());
     return v_ended;
   end if;
