@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta, tzinfo
 from hashlib import sha256
 from itertools import islice
@@ -113,7 +114,7 @@ def cron_times(expr: str, zone: str, name: str, after: datetime) -> Iterator[dat
         ) from error
     try:
         found = CronSim(_unhashed(expr, name), after.astimezone(local))
-    except CronSimError as error:
+    except (CronSimError, ValueError, OverflowError) as error:  # the latter: too many digits, year 9999
         raise _refused(expr, f"is no cron expression: {str(error).lower()}") from error
     return _rising(found, after)
 
@@ -132,6 +133,8 @@ def plan(due: DuePlan) -> list[datetime]:
         coming.append(at)
         if len(coming) == _COMING or (len(coming) >= 2 and at > due.now + _AHEAD):
             break
+    if not coming:
+        raise _refused(due.cron, "has no times to come")
     return [*past, *coming]
 
 
@@ -143,6 +146,7 @@ def times_between(name: str, spec: Mapping[str, Any], since: datetime, until: da
 
     Raises: ScheduleInvalid; BadArgument if there are more than 1,000.
     """
+    since = max(since, _EPOCH)  # the database takes no earlier ones
     found = list(islice(_until(_spec_times(name, spec, since), until), MOST_TIMES + 1))
     if len(found) > MOST_TIMES:
         raise BadArgument(
@@ -178,12 +182,13 @@ def _until(times: Iterable[datetime], until: datetime) -> Iterator[datetime]:
 
 def _rising(found: Iterable[datetime], after: datetime) -> Iterator[datetime]:
     last = after.astimezone(UTC)
-    for local in found:
-        at = local.astimezone(UTC)
-        # several times in a gap are one; one that follows real time is on no clock there
-        if at > last and at.astimezone(local.tzinfo) == local:
-            yield at
-            last = at
+    with suppress(OverflowError):  # no time is after the year 9999
+        for local in found:
+            at = local.astimezone(UTC)
+            # several times in a gap are one; one that follows real time is on no clock there
+            if at > last and at.astimezone(local.tzinfo) == local:
+                yield at
+                last = at
 
 
 def _unhashed(expr: str, name: str) -> str:

@@ -105,7 +105,9 @@ def next_(
     since = moment(after, "--after") or datetime.now(UTC)
     if around not in (None, "dst"):
         raise ConfigError(f"--around is dst, not {around!r:.40}")
-    times = cron_times(expr, known, name, _before_change(known, since) if around else since)
+    times = cron_times(expr, known, name, since)  # it checks the zone
+    if around:
+        times = cron_times(expr, known, name, _before_change(known, since))
     rows = [{"at": at.astimezone(ZoneInfo(known)), "utc": at} for at in islice(times, count)]
     show_rows(ctx, rows, empty="no times")
 

@@ -67,6 +67,8 @@ def test_next_needs_no_database(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> No
     assert "2026-03-30 00:30:00+00:00" in shown
     assert "do not change" in cli("schedule", "next", "0 0 * * *", "--around", "dst", code=2).stderr
     assert "no cron expression" in cli("schedule", "next", "0 3 31 2 *", code=2).stderr
+    nowhere = ("schedule", "next", "0 0 * * *", "--zone", "Nowhere", "--around", "dst")
+    assert "no time zone" in cli(*nowhere, code=2).stderr
 
 
 def test_sync_makes_them_those_of_an_app(

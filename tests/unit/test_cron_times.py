@@ -5,6 +5,7 @@ The table holds whatever version of the library is installed: another one cannot
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -74,6 +75,7 @@ def test_hard_cases(expr: str, zone: str, after: str, times: list[str]) -> None:
         *(("0 3 31 2 *", "UTC"), ("60 * * * *", "UTC"), ("* * * *", "UTC"), ("0 0 2 * * *", "UTC")),
         *(("@daily", "UTC"), ("", "UTC"), ("0 0 * * 1", "Europe/Nowhere"), ("0 0 * * 1", "../etc/passwd")),
         *(("H(9-70) * * * *", "UTC"), ("H/90 * * * *", "UTC"), ("H/0 * * * *", "UTC")),
+        *(("9" * 5000 + " * * * *", "UTC"), ("H/" + "9" * 5000 + " * * * *", "UTC")),
     ],
 )
 def test_what_has_no_times_is_refused(expr: str, zone: str) -> None:
@@ -213,6 +215,12 @@ def test_a_plan(expr: str, since: timedelta, past: int, coming: int) -> None:
     assert sum(at > asked.now for at in times) == coming
 
 
+def test_no_time_is_after_the_year_9999() -> None:
+    asked = replace(due("0 0 29 2 *", timedelta(0)), from_at=utc("9997-01-01 00:00"))
+    with pytest.raises(ScheduleInvalid):
+        plan(asked)
+
+
 def test_the_times_of_a_backfill() -> None:
     since, until = utc("2026-11-01 00:00"), utc("2026-11-02 00:00")
 
@@ -223,6 +231,7 @@ def test_the_times_of_a_backfill() -> None:
     assert between(every=28_800, starts_at="2026-11-01T04:00:00Z") == ["01 04:00", "01 12:00", "01 20:00"]
     assert between(every=43_200) == ["01 00:00", "01 12:00"]
     assert between(times=["2026-11-01T09:00:00+01:00", "2026-11-02T00:00:00Z"]) == ["01 08:00"]
+    since = datetime.min.replace(tzinfo=UTC)  # none is before 1970
     with pytest.raises(BadArgument, match="more than 1000"):
         between(cron="* * * * *", zone="UTC")
 
