@@ -158,8 +158,9 @@ declare
   v_row hwqueue.schedule := hwqueue.find_schedule(p_name);
   v_fire hwqueue.schedule_fire;
 begin
-  if (cardinality(p_times) <= 1000 and hwqueue.clock() >= all (p_times)) is not true then
-    perform hwqueue.refuse_field('QHA01', 'p_times', 'must be at most 1000 times that have passed',
+  if (cardinality(p_times) <= 1000 and hwqueue.clock() >= all (p_times)
+      and 'epoch' <= all (p_times)) is not true then
+    perform hwqueue.refuse_field('QHA01', 'p_times', 'must be at most 1000 times since 1970 that have passed',
       'backfill in several calls; what is to come fires by itself');
   end if;
   for fire_at in select distinct t from unnest(p_times) t order by t loop
@@ -224,7 +225,7 @@ $$;
 -- Returns schedules whose times are to be planned, for any process that can read cron expressions: cron, in
 -- its zone, with H for a value that the name decides. Hand plan_schedule all times after from_at up to now,
 -- at most the last 1,000, and those to come: 64 of the next 400 days, two at least.
--- Raises: QHA01, QHA03.
+-- Locks: the rows, skip locked. Raises: QHA01, QHA03.
 create or replace function hwqueue.due_plans(p_limit int default 100)
 returns table (name text, revision bigint, cron text, zone text, from_at timestamptz,
   now timestamptz)
@@ -240,12 +241,13 @@ begin
       v_now
     from hwqueue.schedule s
     where s.paused_at is null and s.plan_at <= v_now
-    order by s.plan_at limit p_limit;
+    order by s.plan_at limit p_limit for share skip locked;  -- plan_schedule would wait
 end
 $$;
 
 -- Replaces the times of a schedule after those that have fired, and returns true; false if it was changed
--- since due_plans named p_revision. p_problem: why it has none, for people; it is tried again in a day.
+-- since due_plans named p_revision, or if none of p_times is to come. p_problem: why it has none, for people;
+-- it is tried again in a day.
 -- Locks: its row. Raises: QHD01, QHA01, QHA03. Idempotent.
 create or replace function hwqueue.plan_schedule(p_name text, p_revision bigint, p_times timestamptz[],
   p_problem text default null) returns boolean
@@ -256,17 +258,19 @@ declare
   v_now timestamptz := hwqueue.clock();
   v_coming timestamptz[];
 begin
-  if cardinality(p_times) > 2000 or 'infinity' = any (p_times) then
-    perform hwqueue.refuse_field('QHA01', 'p_times', 'must be at most 2000 times', 'give the next 64');
-  end if;
-  if v_row.kind <> 'cron' or v_row.revision <> p_revision then
-    return false;
+  if cardinality(p_times) > 2000 or '10000-01-01' <= any (p_times) then
+    perform hwqueue.refuse_field('QHA01', 'p_times', 'must be at most 2000 times before the year 10000',
+      'give the next 64');
   end if;
   v_row.times := array(select distinct t from unnest(p_times) t where t > v_row.cursor_at order by t);
   v_coming := array(select t from unnest(v_row.times) t where t > v_now order by t);
+  if v_row.kind <> 'cron' or v_row.revision is distinct from p_revision
+      or p_problem is null and v_coming = '{}' then
+    return false;
+  end if;
   update hwqueue.schedule s
   set times = v_row.times, next_at = hwqueue.next_time(v_row), plan_error = left(p_problem, 200),
-    planned_to = case when p_problem is null then coalesce(v_coming[cardinality(v_coming)], 'infinity')
+    planned_to = case when p_problem is null then v_coming[cardinality(v_coming)]
       else '-infinity' end,
     -- when half of them have passed; now and then, since time zones change
     plan_at = case when p_problem is null then least(v_coming[(cardinality(v_coming) + 1) / 2],

@@ -75,7 +75,7 @@ begin
       'must have a task, its queue and params, or a workflow and its input',
       'for example {"queue": "mail", "task": "report"}, or {"workflow": "nightly"}'),
     (v_spec -> 'options' ?| array['lease_id', 'run_id', 'idempotency_key', 'unique', 'one_of', 'replaces',
-       'available_at', 'delay'], 'spec.options', 'has an option that one lease alone can have',
+       'available_at', 'delay', 'deadline'], 'spec.options', 'has an option that one lease alone can have',
       'leave out ids, keys and times: overlap and jitter say these for each time')
   ) r(is_bad, field, words, hint)
   where r.is_bad;

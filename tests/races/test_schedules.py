@@ -109,6 +109,7 @@ def test_a_plan_meets_an_edit(actor: Actors, api: Api) -> None:
     Api(editor.conn).rows("set_schedule", name="s", changes={"cron": "0 3 * * *"})
     call = {"name": "s", "revision": due["revision"], "times": [due["now"] + MINUTE]}
     waits = planner.parked(lambda d: Api(d.conn).value("plan_schedule", **call))
+    assert api.rows("due_plans") == []  # no other planner waits for it
     editor.commit()
     assert waits.result(TIMEOUT) is False
     assert api.rows("list_schedules")[0]["next_at"] is None

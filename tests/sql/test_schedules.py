@@ -217,7 +217,8 @@ def test_a_backfill_fires_each_time_once(api: Api, clock: Clock, queue: str) -> 
     outcomes = [row["outcome"] for row in api.rows("backfill_schedule", **call, dry_run=False)]
     assert outcomes == ["spawned", "skipped_overlap", "fired_before"]
     assert {row["cause"] for row in api.rows("schedule_history", name=name)} == {"backfill"}
-    for wrong in ([clock.now() + MINUTE], [clock.now()] * 1001, None):
+    before = datetime(1969, 12, 31, tzinfo=UTC)
+    for wrong in ([clock.now() + MINUTE], [clock.now()] * 1001, [before], None):
         assert api.fault("backfill_schedule", name=name, times=wrong) == "p_times"
 
 
@@ -279,7 +280,12 @@ def test_a_plan_for_another_revision_is_refused(api: Api, clock: Clock) -> None:
     api.rows("set_schedule", name=name, changes={"cron": "0 3 * * *", "zone": None})
     row = listed(api, name)
     assert (row["spec"]["zone"], row["next_at"]) == ("UTC", None)
-    assert plan(api, name, clock.now() + HOUR, revision=before) is False
+    for revision in (before, None):
+        assert plan(api, name, clock.now() + HOUR, revision=revision) is False
+    with api.unchanged():  # it would not fire, and not be dry
+        assert plan(api, name, times=[clock.now()]) is False
+    for late in ("infinity", "10000-01-01 00:00Z"):  # no client could read it
+        assert api.fault("plan_schedule", name=name, revision=row["revision"], times=[late]) == "p_times"
     clock.advance(2 * HOUR)
     api.rows("reap")
     assert fires(api, name) == []
@@ -349,6 +355,7 @@ def test_a_schedule_that_is_there_is_not_written_over(api: Api, queue: str) -> N
         ({"input": {}}, "QHD03", "spec"),
         ({"nonsense": 1}, "QHD03", "spec.nonsense"),
         ({"options": {"unique": {"key": "a"}}}, "QHD03", "spec.options"),
+        ({"options": {"deadline": "2030-01-31T12:00:00Z"}}, "QHD03", "spec.options"),
         ({"options": {"priority": "high"}}, "QHA01", "options.priority"),
         ({"queue": "none"}, "QHQ01", None),
     ],
