@@ -35,6 +35,8 @@ class Busy(PoolTimeout):
 
 # Requests that take no longer than this are quick, whatever those of others take.
 _QUICK_SECONDS = 0.004
+# Who pauses has longer ones than this: shorter ones keep a core from nobody for long.
+_LONG_SECONDS = 0.015
 # How much longer than at best a statement that does nothing takes before a machine counts as busy,
 # or twice as long as at best: the network is not always equally quick.
 _IDLE_SECONDS = 0.00025
@@ -130,7 +132,8 @@ class Usage:
             busy = max(1.0, (all_busy - is_there * use.busy) / known)
             # of those whose requests take a quarter as long, at least: floods of quick ones free no long one
             heaviest = max((each.load for each in there if 4 * each.mean >= use.mean), default=0.0)
-            least = _LEAST if longer >= 2 and use.load >= heaviest else 1.0
+            is_long = longer >= 2 and use.mean >= _LONG_SECONDS
+            least = _LEAST if is_long and use.load >= heaviest else 1.0
             return max(least, max(1.0, size // 2 / longer) / busy**2)
 
         return share

@@ -1,6 +1,6 @@
 -- Doing what settlements had to leave: arrivals, steps that are due, and runs past their deadline.
 --
--- reap calls sweep_arrivals about once a second, and workers that have settled steps call advance_workflows.
+-- reap calls sweep_arrivals, and workers that have settled steps call advance_workflows.
 -- Example: two parents of a join were completed at the same moment; one of them left an arrival. The sweep
 -- locks the tally, folds the arrival, and releases the step.
 --

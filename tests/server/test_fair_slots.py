@@ -165,6 +165,7 @@ async def test_on_a_busy_machine_long_requests_pause(answer: float, every: float
     [
         ({"quick": (300, 0.004), "some": (1, 0.01), "most": (1, 0.5)}, ["most"]),
         ({"flood": (300, 0.005), "some": (30, 0.015)}, []),
+        ({"flood": (300, 0.002), "some": (30, 0.01)}, []),  # long beside these, but short by itself
     ],
 )
 async def test_only_who_has_slots_for_longest_pauses(
