@@ -4922,7 +4922,7 @@ CREATE FUNCTION hwqueue.stoppable_claims(p_node_ids uuid[]) RETURNS uuid[]
 CREATE FUNCTION hwqueue.stopping_by_place(p_term_id bigint, p_dead uuid[], p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.stopping_count(p_term_id bigint, p_place text, p_expired boolean, p_now timestamp with time zone) RETURNS bigint
+CREATE FUNCTION hwqueue.stopping_count(p_term_id bigint, p_place text, p_now timestamp with time zone) RETURNS bigint
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.stops_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_left integer[], p_node_ids uuid[]) RETURNS uuid[]
@@ -9576,7 +9576,7 @@ REVOKE ALL ON FUNCTION hwqueue.stoppable_claims(p_node_ids uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stopping_by_place(p_term_id bigint, p_dead uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.stopping_count(p_term_id bigint, p_place text, p_expired boolean, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.stopping_count(p_term_id bigint, p_place text, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stops_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_left integer[], p_node_ids uuid[]) FROM PUBLIC;
 

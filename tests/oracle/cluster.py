@@ -27,7 +27,7 @@ class Lease:
 class Running:
     """A claimed lease; it is leaving once asked to stop, or expired and not reaped yet.
 
-    What is leaving counts for capacity, away and exclusivity, not toward or spread.
+    What is leaving counts for capacity, away, exclusivity and max_per_domain, not toward or max_skew.
     """
 
     lease: Lease
@@ -53,7 +53,7 @@ class Cluster:
     succeeded: Mapping[UUID, UUID] = field(default_factory=dict)
 
     def staying(self) -> list[Running]:
-        """The claims that count toward and for spread."""
+        """The claims that count toward and for max_skew."""
         return [claim for claim in self.running if not claim.is_leaving]
 
 

@@ -133,6 +133,8 @@ def test_expired_and_stopping(api: Api, fleet: list[Node], clock: Clock) -> None
     leases = [web(api, other, capped(1)) for _ in range(2)]
     api.settle_terms()
     assert api.claimed(fleet[0], other) == leases[:1]
+    api.rows("cancel_lease", lease=leases[0])
+    assert api.claimed(fleet[1], other) == []
     clock.advance(timedelta(seconds=61))
     assert api.claimed(fleet[1], other) == []
     assert api.claimed(fleet[2], other) == leases[1:]
