@@ -74,7 +74,8 @@ $$;
 -- because another lease has the key (holder), or without p_waits another session holds it (null). Of
 -- leases with one key the one that has it keeps it; else one of them gets it. A key whose row is missing,
 -- because the lease that had taken it over is deleted, is written again. An idempotency key was never lost.
--- Locks: the keys in sorted order, as a spawn (reserve_keys). The caller holds the outcomes of the leases.
+-- Locks: missing keys in sorted order, then the others, as a spawn (reserve_keys): a new key may wait for a
+-- spawn, which may wait for one that is there. The caller holds the outcomes of the leases.
 create or replace function hwqueue.regain_keys(p_leases uuid[], p_waits boolean, p_now timestamptz)
 returns table (lease_id uuid, holder uuid, key text)
 language plpgsql volatile
@@ -83,12 +84,13 @@ declare
   v_key hwqueue.idempotency;
 begin
   for v_key in
-    select s.tenant, s.queue_id, s.idempotency_key, s.lease_id, ''::bytea, coalesce((
-      select i.held_until from hwqueue.idempotency i
-      where i.tenant = s.tenant and i.queue_id = s.queue_id
-        and i.idempotency_key = s.idempotency_key), 'infinity')
+    select s.tenant, s.queue_id, s.idempotency_key, s.lease_id, ''::bytea, coalesce(k.held_until, 'infinity')
     from hwqueue.spawned_keys(p_leases) s
-    order by s.tenant collate "C", s.queue_id, s.idempotency_key collate "C", s.turn
+    left join lateral (
+      select true as found, i.held_until from hwqueue.idempotency i
+      where i.tenant = s.tenant and i.queue_id = s.queue_id
+        and i.idempotency_key = s.idempotency_key offset 0) k on true
+    order by k.found nulls first, s.tenant collate "C", s.queue_id, s.idempotency_key collate "C", s.turn
   loop
     holder := hwqueue.take_key(v_key, p_leases, p_waits, p_now);
     if holder is distinct from v_key.lease_id then

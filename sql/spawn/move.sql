@@ -69,7 +69,10 @@ begin
       where x.tenant = s.tenant and x.queue_id = s.queue_id
         and x.idempotency_key = s.idempotency_key offset 0) k
     where s.queue_id <> p_queue.queue_id and k.lease_id = s.lease_id
-    order by k.tenant collate "C", k.idempotency_key collate "C"
+    order by exists (  -- new keys first, as regain_keys
+        select from hwqueue.idempotency n
+        where n.tenant = k.tenant and n.queue_id = p_queue.queue_id and n.idempotency_key = k.idempotency_key),
+      k.tenant collate "C", k.idempotency_key collate "C"
   loop
     select i.* into v_new from hwqueue.idempotency i
     where i.tenant = v_old.tenant and i.queue_id = v_old.queue_id

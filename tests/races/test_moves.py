@@ -129,3 +129,25 @@ def test_two_that_swap_a_key_leave_both(direct: Direct, actor: Actors, lease: UU
     assert (row["changed"], row["skipped"]) == ([], [other])
     one.commit()
     two.commit()
+
+
+@pytest.mark.parametrize("call", ["update_leases", "requeue_leases"])
+def test_a_page_waits_for_a_new_key_before_it_holds_others(
+    direct: Direct, actor: Actors, lease: UUID, call: str
+) -> None:
+    """A spawn has written the new one, and takes one that was there: neither waits for the other."""
+    first = {"unique": {"key": "a"}}
+    other = direct.spawn(HERE, first)["lease_id"]
+    there, more, filtered = THERE, {"changes": TO_THERE}, {"queue": HERE, "state": "pending"}
+    if call == "requeue_leases":
+        direct.row("cancel_leases", filter={"queue": HERE})
+        direct.conn.execute("delete from hwqueue.idempotency where lease_id = %s", [lease])
+        there, more, filtered = HERE, {}, {"queue": HERE, "state": "cancelled"}
+    else:
+        direct.cancel(direct.spawn(THERE, first)["lease_id"])
+    producer, operator = actor().begin(), actor()
+    producer.direct.spawn(there, KEYED)
+    page = operator.parked(lambda d: d.row(call, filter=filtered, **more), behind=producer)
+    assert producer.direct.spawn(there, first)["created"]
+    producer.rollback()
+    assert set(page.result(TIMEOUT)["changed"]) == {lease, other}
