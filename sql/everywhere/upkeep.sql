@@ -138,8 +138,7 @@ begin
 end
 $$;
 
--- Returns those of some nodes for which look_at_node would do something, as far as that can be told without
--- locks.
+-- Returns those of some nodes for which look_at_node would do something, as far as is seen without locks.
 create or replace function hwqueue.differing_nodes(p_everywhere hwqueue.everywhere, p_nodes uuid[],
   p_now timestamptz) returns table (node_id uuid)
 language sql stable
@@ -163,26 +162,27 @@ as $$
 $$;
 
 -- Looks at the lease of an everywhere task, on its node. One that belongs to no node, because it was requeued
--- after another one had followed it, is cancelled. False: another session holds the node.
+-- after another one had followed it, is cancelled. False: another session holds the node, or that lease.
 -- Locks: node_state, skip locked; as look_at_node; or the entry, skip locked.
 create or replace function hwqueue.look_at_everywhere(p_lease uuid, p_now timestamptz) returns boolean
 language plpgsql volatile
 as $$
 declare
   v_row hwqueue.everywhere_node;
-  v_everywhere hwqueue.everywhere;
 begin
   select r.* into v_row from hwqueue.everywhere_node r where r.lease_id = p_lease;
   if not found then
-    delete from hwqueue.team_change c where c.team_id = p_lease;
-    return hwqueue.cancel_waiting(array[p_lease], '{"reason": "everywhere_replaced"}',
-      'cancelled: it is to run on no node any more', '{"reason": "everywhere_replaced"}') <> '{}';
+    perform hwqueue.cancel_waiting(array[p_lease], '{"reason": "everywhere_replaced"}',
+      'cancelled: it is to run on no node any more', '{"reason": "everywhere_replaced"}');
+    delete from hwqueue.team_change c  -- unless it waits: another session holds its entry
+    where c.team_id = p_lease and (hwqueue.lease_state(p_lease) in ('scheduled', 'pending')) is not true;
+    return found;
   elsif not hwqueue.lock_free_node(v_row.node_id)
     and exists (select from hwqueue.node_state s where s.node_id = v_row.node_id) then
     return false;
   end if;
-  select e.* into v_everywhere from hwqueue.everywhere e where e.everywhere_id = v_row.everywhere_id;
-  perform hwqueue.look_at_node(v_everywhere, v_row.node_id, p_now);
+  perform hwqueue.look_at_node(e, v_row.node_id, p_now)
+  from hwqueue.everywhere e where e.everywhere_id = v_row.everywhere_id;
   return true;
 end
 $$;

@@ -340,7 +340,7 @@ def test_leases_of_it_stay_in_their_queue(fleet: Fleet, api: Api) -> None:
 
 
 @pytest.mark.thorough
-def test_one_that_another_has_followed_is_not_run_again(fleet: Fleet, api: Api) -> None:
+def test_one_that_another_has_followed_is_not_run_again(fleet: Fleet, api: Api, dsn: str) -> None:
     everywhere, node = fleet.spawn(max_attempts=1, retry={"kind": "none"}), fleet.node()
     [claim] = api.claim(node, fleet.queue)
     api.rows("fail_lease", **token(claim), error={})
@@ -348,6 +348,9 @@ def test_one_that_another_has_followed_is_not_run_again(fleet: Fleet, api: Api) 
     fleet.reap(10 * SECOND)
     assert fleet.leases(everywhere)[node.name]["starts"] == 2
     api.rows("requeue_lease", lease=claim["lease_id"])
+    with psycopg.connect(dsn) as holder:
+        holder.execute("select from hwqueue.scheduled where lease_id = %s for update", [claim["lease_id"]])
+        fleet.reap()
     fleet.reap()
     assert api.lease(claim["lease_id"])["error"]["reason"] == "everywhere_replaced"
     assert len(api.claim(node, fleet.queue, qty=9)) == 1
