@@ -314,7 +314,7 @@ PAUSE_SCHEDULE = _call("pause_schedule(name, [reason])", bool)
 RESUME_SCHEDULE = _call("resume_schedule(name)", bool)
 TRIGGER_SCHEDULE = _call("trigger_schedule(name, [params])", types.FiredTime)
 BACKFILL_SCHEDULE = _call("backfill_schedule(name, times, [dry_run])", types.FiredTime)
-LIST_SCHEDULES = _call("list_schedules()", types.Schedule)
+LIST_SCHEDULES = _call("list_schedules([after, limit, name])", types.Schedule)
 SCHEDULE_HISTORY = _call(
     "schedule_history(name, [limit, before timestamp with time zone])", types.ScheduleFire
 )

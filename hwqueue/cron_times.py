@@ -11,7 +11,6 @@ on which the clocks of Lord Howe Island move by half an hour.
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -24,10 +23,11 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 
 from hwqueue.errors import BadArgument, ScheduleInvalid
+from hwqueue.text import exact_duration, plural
 from hwqueue.types import DuePlan, Timing
 
 MOST_TIMES = 1000
-"""The most that a backfill fires in a call, and that are made up for after an outage."""
+"""The most that a backfill fires in a call."""
 
 _COMING = 64
 _AHEAD = timedelta(days=400)
@@ -120,22 +120,32 @@ def cron_times(expr: str, zone: str, name: str, after: datetime) -> Iterator[dat
 
 
 def plan(due: DuePlan) -> list[datetime]:
-    """What `plan_schedule` is handed: times that are due, the last 1,000, and those to come.
+    """What `plan_schedule` is handed: times that are due, and those to come.
 
     Of these 64 in the next 400 days, two at least. Raises: ScheduleInvalid.
     """
-    past: deque[datetime] = deque(maxlen=MOST_TIMES)
-    coming: list[datetime] = []
+    times: list[datetime] = []
+    coming = 0
     for at in cron_times(due.cron, due.zone, due.name, due.from_at):
-        if at <= due.now:
-            past.append(at)
-            continue
-        coming.append(at)
-        if len(coming) == _COMING or (len(coming) >= 2 and at > due.now + _AHEAD):
+        times.append(at)
+        coming += at > due.now
+        if coming == _COMING or (coming >= 2 and at > due.now + _AHEAD):
             break
     if not coming:
         raise _refused(due.cron, "has no times to come")
-    return [*past, *coming]
+    return times
+
+
+def spec_words(name: str, spec: Mapping[str, Any]) -> str:
+    """When a schedule fires, for people: `At 02:00 every day, Europe/Berlin`."""
+    if "cron" in spec:
+        with suppress(CronSimError, ScheduleInvalid):
+            words = CronSim(_unhashed(spec["cron"], name), datetime.now(UTC)).explain()
+            return words if spec["zone"] == "UTC" else f"{words}, {spec['zone']}"
+        return f"{spec['cron']} {spec['zone']}"
+    if "every" in spec:
+        return f"Every {exact_duration(timedelta(seconds=spec['every']))}"
+    return f"At {plural(len(spec['times']), 'time')}"
 
 
 def times_between(name: str, spec: Mapping[str, Any], since: datetime, until: datetime) -> list[datetime]:
@@ -147,7 +157,7 @@ def times_between(name: str, spec: Mapping[str, Any], since: datetime, until: da
     Raises: ScheduleInvalid; BadArgument if there are more than 1,000.
     """
     since = max(since, _EPOCH)  # the database takes no earlier ones
-    found = list(islice(_until(_spec_times(name, spec, since), until), MOST_TIMES + 1))
+    found = list(islice(_until(spec_times(name, spec, since), until), MOST_TIMES + 1))
     if len(found) > MOST_TIMES:
         raise BadArgument(
             f"schedule {name} has more than {MOST_TIMES} times from {since} to {until}",
@@ -157,7 +167,8 @@ def times_between(name: str, spec: Mapping[str, Any], since: datetime, until: da
     return found
 
 
-def _spec_times(name: str, spec: Mapping[str, Any], since: datetime) -> Iterator[datetime]:
+def spec_times(name: str, spec: Mapping[str, Any], since: datetime) -> Iterator[datetime]:
+    """The times of a schedule from `since` on. Raises: ScheduleInvalid."""
     if "cron" in spec:
         # a microsecond before: the first may be at `since` itself
         yield from cron_times(spec["cron"], spec["zone"], name, since - timedelta(microseconds=1))

@@ -171,7 +171,7 @@ grant execute on function
   hwqueue.redeliver(text, uuid, int),
   hwqueue.claim_deliveries(int, interval),
   hwqueue.settle_delivery(uuid, int, jsonb),
-  hwqueue.list_schedules(),
+  hwqueue.list_schedules(text, int, text),
   hwqueue.schedule_history(text, int, timestamptz),
   hwqueue.pause_schedule(text, text),
   hwqueue.resume_schedule(text),

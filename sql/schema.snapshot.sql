@@ -1972,7 +1972,7 @@ CREATE FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb DEFAULT '{}'::
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.create_schedule(p_name text, p_spec jsonb) RETURNS boolean
-    LANGUAGE plpgsql SECURITY DEFINER
+    LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text DEFAULT NULL::text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_expires_after interval DEFAULT NULL::interval) RETURNS void
@@ -2118,7 +2118,7 @@ CREATE FUNCTION hwqueue.drop_webhook(p_name text) RETURNS boolean
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.due_plans(p_limit integer DEFAULT 100) RETURNS TABLE(name text, revision bigint, cron text, zone text, from_at timestamp with time zone, now timestamp with time zone)
-    LANGUAGE plpgsql SECURITY DEFINER
+    LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.due_teams(p_look text, p_kind text, p_limit integer, p_from hwqueue.reap_cursor, p_now timestamp with time zone) RETURNS TABLE(team_id uuid)
@@ -2400,7 +2400,6 @@ CREATE FUNCTION hwqueue.find_run(p_run uuid) RETURNS hwqueue.run
 CREATE TABLE hwqueue.schedule (
     name text NOT NULL,
     schedule_id uuid NOT NULL,
-    kind text NOT NULL,
     spec jsonb NOT NULL,
     tenant text NOT NULL,
     origin text,
@@ -2408,8 +2407,7 @@ CREATE TABLE hwqueue.schedule (
     times timestamp with time zone[] DEFAULT '{}'::timestamp with time zone[] NOT NULL,
     next_at timestamp with time zone,
     cursor_at timestamp with time zone NOT NULL,
-    planned_to timestamp with time zone NOT NULL,
-    plan_at timestamp with time zone NOT NULL,
+    plan_at timestamp with time zone,
     plan_error text,
     missed bigint DEFAULT 0 NOT NULL,
     paused_at timestamp with time zone,
@@ -2417,8 +2415,7 @@ CREATE TABLE hwqueue.schedule (
     paused_reason text,
     created_at timestamp with time zone NOT NULL,
     created_by text NOT NULL,
-    CONSTRAINT schedule_check CHECK (((paused_at IS NULL) = (paused_by IS NULL))),
-    CONSTRAINT schedule_kind_check CHECK ((kind = ANY (ARRAY['cron'::text, 'every'::text, 'times'::text])))
+    CONSTRAINT schedule_check CHECK (((paused_at IS NULL) = (paused_by IS NULL)))
 )
 WITH (fillfactor='50');
 
@@ -2430,9 +2427,9 @@ COMMENT ON COLUMN hwqueue.schedule.origin IS 'the app that declares it (sync_sch
 
 COMMENT ON COLUMN hwqueue.schedule.revision IS 'rises at each change; a plan for another one is refused';
 
-COMMENT ON COLUMN hwqueue.schedule.cursor_at IS 'no time up to here is to fire any more';
+COMMENT ON COLUMN hwqueue.schedule.times IS 'all from cursor_at up to the last; of a span none';
 
-COMMENT ON COLUMN hwqueue.schedule.planned_to IS 'times holds all up to here';
+COMMENT ON COLUMN hwqueue.schedule.cursor_at IS 'no time up to here is to fire any more';
 
 COMMENT ON COLUMN hwqueue.schedule.plan_at IS 'when its times are to be planned again; of cron alone';
 
@@ -3243,7 +3240,7 @@ CREATE FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer DEFAULT 100
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off';
 
-CREATE FUNCTION hwqueue.list_schedules() RETURNS TABLE(name text, kind text, spec jsonb, tenant text, origin text, revision bigint, next_at timestamp with time zone, last_at timestamp with time zone, last_outcome text, last_error text, missed bigint, plan_error text, is_dry boolean, paused_at timestamp with time zone, paused_by text, paused_reason text, created_at timestamp with time zone, created_by text)
+CREATE FUNCTION hwqueue.list_schedules(p_after text DEFAULT NULL::text, p_limit integer DEFAULT 100, p_name text DEFAULT NULL::text) RETURNS TABLE(name text, kind text, spec jsonb, tenant text, origin text, revision bigint, next_at timestamp with time zone, last_at timestamp with time zone, last_outcome text, last_error text, missed bigint, plan_error text, is_dry boolean, paused_at timestamp with time zone, paused_by text, paused_reason text, created_at timestamp with time zone, created_by text)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -3585,7 +3582,7 @@ COMMENT ON COLUMN hwqueue.installation.recovered_to IS 'up to where the server h
 CREATE FUNCTION hwqueue.next_generation(p_row hwqueue.installation, p_timeline integer, p_system bigint) RETURNS bigint
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.next_time(p_schedule hwqueue.schedule) RETURNS timestamp with time zone
+CREATE FUNCTION hwqueue.next_time(p_schedule hwqueue.schedule, p_after timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.next_token(p_generation bigint, p_claims integer) RETURNS bigint
@@ -4002,7 +3999,7 @@ CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone) RETURNS voi
     SET lock_timeout TO '100ms';
 
 CREATE FUNCTION hwqueue.prune_fires(p_limit integer, p_now timestamp with time zone) RETURNS integer
-    LANGUAGE plpgsql;
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.prune_gangs(p_limit integer, p_ended uuid[] DEFAULT '{}'::uuid[]) RETURNS void
     LANGUAGE sql;
@@ -4615,7 +4612,7 @@ CREATE FUNCTION hwqueue.scan_range(p_class hwqueue.placement_class, p_now timest
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.schedule_history(p_name text, p_limit integer DEFAULT 100, p_before timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(fire_at timestamp with time zone, fired_at timestamp with time zone, cause text, outcome text, lease_id uuid, run_id uuid, error text)
-    LANGUAGE plpgsql SECURITY DEFINER
+    LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.schema_version() RETURNS TABLE(revision text, bundle_sha256 text, package_version text)
@@ -4683,7 +4680,7 @@ CREATE FUNCTION hwqueue.set_run_state(p_run uuid, p_state text, p_reason text DE
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.set_schedule(p_name text, p_changes jsonb) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER
+    LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb) RETURNS jsonb
@@ -5199,7 +5196,7 @@ CREATE FUNCTION hwqueue.traced_parents(p_run hwqueue.run, p_step integer) RETURN
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.trigger_schedule(p_name text, p_params jsonb DEFAULT NULL::jsonb) RETURNS TABLE(fire_at timestamp with time zone, outcome text, lease_id uuid, run_id uuid, error text)
-    LANGUAGE plpgsql SECURITY DEFINER
+    LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
@@ -7194,7 +7191,7 @@ CREATE INDEX schedule_due ON hwqueue.schedule USING btree (next_at) WHERE (pause
 
 CREATE INDEX schedule_fire_kept ON hwqueue.schedule_fire USING btree (keep_until);
 
-CREATE INDEX schedule_plan ON hwqueue.schedule USING btree (plan_at) WHERE (paused_at IS NULL);
+CREATE INDEX schedule_plan ON hwqueue.schedule USING btree (plan_at) WHERE ((paused_at IS NULL) AND (plan_at IS NOT NULL));
 
 CREATE INDEX scheduled_deadline ON hwqueue.scheduled USING btree (deadline) WHERE (deadline IS NOT NULL);
 
@@ -8567,9 +8564,9 @@ GRANT ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer) TO h
 GRANT ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.list_schedules() FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.list_schedules() TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.list_schedules() TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.list_schedules(p_after text, p_limit integer, p_name text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_schedules(p_after text, p_limit integer, p_name text) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_schedules(p_after text, p_limit integer, p_name text) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.list_step_details(p_run uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_step_details(p_run uuid) TO hwqueue_producer;
@@ -8746,7 +8743,7 @@ REVOKE ALL ON FUNCTION hwqueue.next_classes(p_from hwqueue.judging_progress, p_a
 
 REVOKE ALL ON FUNCTION hwqueue.next_generation(p_row hwqueue.installation, p_timeline integer, p_system bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.next_time(p_schedule hwqueue.schedule) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.next_time(p_schedule hwqueue.schedule, p_after timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_token(p_generation bigint, p_claims integer) FROM PUBLIC;
 

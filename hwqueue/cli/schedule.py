@@ -36,6 +36,7 @@ def create(
     cron: Annotated[str | None, Option(help="Minute, hour, day of month, month, day of week.")] = None,
     zone: Zone = None,
     every: Annotated[str | None, Option(help="A span instead, at least 10s.")] = None,
+    starts_at: Annotated[str | None, Option(help="From when --every is counted. Left out: 1970.")] = None,
     at: Annotated[list[str] | None, Option(help="A time instead; repeatable.")] = None,
     queue: Annotated[str | None, Option(help="Where leases go.", autocompletion=queue_names)] = None,
     task: Annotated[str | None, Option(help="What they call.", autocompletion=task_names)] = None,
@@ -46,14 +47,17 @@ def create(
     input_: Annotated[str | None, Option("--input", help="Its input: JSON, a file, or -.")] = None,
     options: Annotated[str | None, Option(help="Of the spawn or the submission: JSON, a file, or -.")] = None,
     missed: Annotated[str | None, Option(help="What fires late: latest (the default), all or skip.")] = None,
+    missed_window: Annotated[str | None, Option(help="What is older never fires. Left out: 7 days.")] = None,
     overlap: Annotated[str | None, Option(help="While the one before is open: allow, or skip.")] = None,
     jitter: Annotated[str | None, Option(help="A lease may wait up to that long.")] = None,
 ) -> None:
     """Create a schedule; one that is there with the same specification stays."""
+    starts = moment(starts_at, "--starts-at")
     spec = given(
         cron=cron,
         zone=zone,
         every=span(every, "--every"),
+        starts_at=starts and starts.isoformat(),
         times=[str(moment(each, "--at")) for each in at] if at else None,
         queue=queue,
         task=task,
@@ -62,6 +66,7 @@ def create(
         input=None if input_ is None else json_value(input_, "--input"),
         options=None if options is None else json_object(options, "--options"),
         missed=missed,
+        missed_window=span(missed_window, "--missed-window"),
         overlap=overlap,
         jitter=span(jitter, "--jitter"),
     )
@@ -81,9 +86,14 @@ def set_(
 
 
 @app.command("hwqueue schedule list --json")
-def list_(ctx: typer.Context) -> None:
-    """List the schedules and how they go."""
-    found = ask(ctx, Client.list_schedules)
+def list_(
+    ctx: typer.Context,
+    *,
+    limit: Annotated[int, Option(min=1, max=10_000, help="At most this many.")] = 100,
+    after: Annotated[str | None, Option(help="The last name of a page, to get the next one.")] = None,
+) -> None:
+    """List the schedules by name, and how they go."""
+    found = ask(ctx, Client.list_schedules, after=after, limit=limit)
     show_items(ctx, found, _row, empty="no schedules; make one: hwqueue schedule create NAME")
 
 

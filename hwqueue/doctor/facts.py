@@ -162,6 +162,6 @@ def read_work(client: Client) -> Work:
         queues=client.list_queues(),
         reasons=client.pending_reasons(order="pending", limit=MOST_CLASSES),
         webhooks=client.list_webhooks(),
-        schedules=client.list_schedules(),
+        schedules=client.list_schedules(limit=10_000),
         tasks=client.list_tasks(),
     )

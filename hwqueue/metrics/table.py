@@ -158,6 +158,11 @@ METRICS = (
         "upkeep, or the cron expression has no times.",
     ),
     Metric(
+        "hwqueue_schedules_failed",
+        "schedules",
+        "Schedules that are not paused and whose last time spawned nothing.",
+    ),
+    Metric(
         "hwqueue_schedule_oldest_due_seconds",
         "seconds",
         "Since the oldest time was due that has not fired; 0: none is late.",

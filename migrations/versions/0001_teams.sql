@@ -2033,7 +2033,6 @@ comment on column hwqueue.webhook_delivery.response is 'the beginning of the las
 create table hwqueue.schedule (
   name text not null,
   schedule_id uuid not null,
-  kind text not null check (kind in ('cron', 'every', 'times')),
   spec jsonb not null,
   tenant text not null,
   origin text,
@@ -2041,8 +2040,7 @@ create table hwqueue.schedule (
   times timestamptz[] not null default '{}',
   next_at timestamptz,
   cursor_at timestamptz not null,
-  planned_to timestamptz not null,
-  plan_at timestamptz not null,
+  plan_at timestamptz,
   plan_error text,
   missed bigint not null default 0,
   paused_at timestamptz,
@@ -2054,13 +2052,13 @@ create table hwqueue.schedule (
   primary key (name)
 ) with (fillfactor = 50);
 create index schedule_due on hwqueue.schedule (next_at) where paused_at is null;
-create index schedule_plan on hwqueue.schedule (plan_at) where paused_at is null;
+create index schedule_plan on hwqueue.schedule (plan_at) where paused_at is null and plan_at is not null;
 comment on table hwqueue.schedule is 'what is spawned at which times, and which of them come next';
 comment on column hwqueue.schedule.tenant is 'of what it spawns: tenants take turns';
 comment on column hwqueue.schedule.origin is 'the app that declares it (sync_schedules); null: made by hand';
 comment on column hwqueue.schedule.revision is 'rises at each change; a plan for another one is refused';
+comment on column hwqueue.schedule.times is 'all from cursor_at up to the last; of a span none';
 comment on column hwqueue.schedule.cursor_at is 'no time up to here is to fire any more';
-comment on column hwqueue.schedule.planned_to is 'times holds all up to here';
 comment on column hwqueue.schedule.plan_at is 'when its times are to be planned again; of cron alone';
 comment on column hwqueue.schedule.missed is 'times that did not fire, because upkeep came too late';
 

@@ -55,11 +55,15 @@ as $$
     union all
     select s.name, '{}', s.value
     from (select count(*) as schedules, count(*) filter (where hwqueue.is_dry(x, t.now)) as dry,
-            max(hwqueue.seconds_since(x.next_at, t.now)) filter (where x.paused_at is null) as late
+            max(hwqueue.seconds_since(x.next_at, t.now)) filter (where x.paused_at is null) as late,
+            count(*) filter (where x.paused_at is null and (
+              select f.outcome from hwqueue.schedule_fire f where f.schedule_id = x.schedule_id
+              order by f.fire_at desc limit 1) = 'failed') as failed
           from hwqueue.schedule x) d
     cross join lateral (values
       ('hwqueue_schedules', d.schedules::double precision),
       ('hwqueue_schedules_dry', d.dry),
+      ('hwqueue_schedules_failed', d.failed),
       ('hwqueue_schedule_oldest_due_seconds', coalesce(d.late, 0))
     ) s(name, value)
     union all

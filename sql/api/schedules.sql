@@ -13,27 +13,21 @@
 -- What it spawns has the headers schedule and fire_at.
 -- Locks: as put_schedule. Raises: QHD02, QHD03, QHA01, QHA03, and as spawn_lease or submit_workflow.
 create or replace function hwqueue.create_schedule(p_name text, p_spec jsonb) returns boolean
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
-begin
-  perform hwqueue.require_all_tenants();
-  return hwqueue.put_schedule(p_name, p_spec, null, false) = 'created';
-end
+  select hwqueue.require_all_tenants();
+  select hwqueue.put_schedule(p_name, p_spec, null, false) = 'created'
 $$;
 
 -- Changes the keys of a specification that p_changes has, null: resets them, and returns all of it. When its
 -- times change, what was due before is not made up for.
 -- Locks: the schedule's row. Raises: QHD01, and as create_schedule.
 create or replace function hwqueue.set_schedule(p_name text, p_changes jsonb) returns jsonb
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
-declare
-  v_row hwqueue.schedule := hwqueue.find_schedule(p_name);
-begin
-  perform hwqueue.put_schedule(p_name, v_row.spec || hwqueue.json_object(p_changes, 'changes'), v_row.origin,
-    true);
-  return (hwqueue.find_schedule(p_name)).spec;
-end
+  select hwqueue.put_schedule(p_name, s.spec || hwqueue.json_object(p_changes, 'changes'), s.origin, true)
+  from hwqueue.find_schedule(p_name) s;
+  select s.spec from hwqueue.find_schedule(p_name) s
 $$;
 
 -- Makes the schedules of an origin, such as an app, those of p_schedules, {name: specification}: creates,
@@ -47,20 +41,15 @@ as $$
 begin
   perform hwqueue.require_all_tenants();
   perform hwqueue.check_name(p_origin, 'p_origin');
-  for name in
-    select k from jsonb_object_keys(coalesce(hwqueue.json_object(p_schedules, 'schedules'), '{}')) k
-    union
-    select s.name from hwqueue.schedule s where s.origin = p_origin
-    order by 1
-  loop
-    if p_schedules ? name then
-      change := hwqueue.put_schedule(name, p_schedules -> name, p_origin, true);
-    else
-      perform hwqueue.drop_schedule(name);
-      change := 'dropped';
-    end if;
-    return next;
-  end loop;
+  if jsonb_typeof(p_schedules) is distinct from 'object' then
+    perform hwqueue.refuse_object(p_schedules, '{}', 'schedules', 'QHA01');
+  end if;
+  return query
+    select k.name, case when p_schedules ? k.name
+      then hwqueue.put_schedule(k.name, p_schedules -> k.name, p_origin, true)
+      when hwqueue.drop_schedule(k.name) is not null then 'dropped' end
+    from (select jsonb_object_keys(p_schedules)
+          union select s.name from hwqueue.schedule s where s.origin = p_origin order by 1) k(name);
 end
 $$;
 
@@ -71,13 +60,14 @@ create or replace function hwqueue.drop_schedule(p_name text) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_spec jsonb;
+  v_was_there boolean;
 begin
   perform hwqueue.require_all_tenants();
-  delete from hwqueue.schedule s where s.name = p_name returning s.spec into v_spec;
+  delete from hwqueue.schedule s where s.name = p_name;
+  v_was_there := found;
   perform hwqueue.note_event('schedule_dropped', format('schedule %s', p_name),
-    jsonb_build_object('schedule', p_name, 'spec', v_spec)) where found;
-  return v_spec is not null;
+    jsonb_build_object('schedule', p_name)) where v_was_there;
+  return v_was_there;
 end
 $$;
 
@@ -108,14 +98,14 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_row hwqueue.schedule := hwqueue.find_schedule(p_name);
+  v_now timestamptz := greatest(v_row.cursor_at, hwqueue.clock());
 begin
   if v_row.paused_at is null then
     return false;
   end if;
-  v_row.cursor_at := greatest(v_row.cursor_at, hwqueue.clock());
   update hwqueue.schedule s
-  set paused_at = null, paused_by = null, paused_reason = null, cursor_at = v_row.cursor_at,
-    next_at = hwqueue.next_time(v_row)
+  set paused_at = null, paused_by = null, paused_reason = null, cursor_at = v_now,
+    next_at = hwqueue.next_time(v_row, v_now)
   where s.name = p_name;
   perform hwqueue.note_event('schedule_resumed', format('schedule %s', p_name),
     jsonb_build_object('schedule', p_name));
@@ -128,18 +118,13 @@ $$;
 -- Locks: its row; then as spawn_lease or submit_workflow. Raises: QHD01, QHA03.
 create or replace function hwqueue.trigger_schedule(p_name text, p_params jsonb default null)
 returns table (fire_at timestamptz, outcome text, lease_id uuid, run_id uuid, error text)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+language sql volatile security definer set search_path = pg_catalog, pg_temp
   -- generic plans by index: a table that is small now may be large before the session ends
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
-declare
-  v_row hwqueue.schedule := hwqueue.find_schedule(p_name);
-begin
-  return query  -- a microsecond off: it takes the place of no time of the schedule
-    select f.fire_at, f.outcome, f.lease_id, f.run_id, f.error
-    from hwqueue.fire_time(v_row, hwqueue.clock() + interval '1 microsecond', 'trigger', p_params) f;
-end
+  select f.fire_at, f.outcome, f.lease_id, f.run_id, f.error
+  from hwqueue.fire_time(hwqueue.find_schedule(p_name), null, 'trigger', p_params) f
 $$;
 
 -- Fires times of a schedule that have passed, each once: not those that have spawned something, but those
@@ -155,7 +140,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
-  v_row hwqueue.schedule := hwqueue.find_schedule(p_name);
+  v_row hwqueue.schedule := hwqueue.find_schedule(p_name, p_dry_run is false);
   v_fire hwqueue.schedule_fire;
 begin
   if (cardinality(p_times) <= 1000 and hwqueue.clock() >= all (p_times)
@@ -164,8 +149,8 @@ begin
       'backfill in several calls; what is to come fires by itself');
   end if;
   for fire_at in select distinct t from unnest(p_times) t order by t loop
-    v_fire := case when not p_dry_run then hwqueue.fire_time(v_row, fire_at, 'backfill', null) end;
-    outcome := coalesce(v_fire.outcome, case when p_dry_run and not exists (
+    v_fire := case when p_dry_run is false then hwqueue.fire_time(v_row, fire_at, 'backfill', null) end;
+    outcome := coalesce(v_fire.outcome, case when p_dry_run is not false and not exists (
         select from hwqueue.schedule_fire f where f.schedule_id = v_row.schedule_id
           and f.fire_at = backfill_schedule.fire_at and f.outcome = 'spawned')
       then 'would_spawn' else 'fired_before' end);
@@ -177,26 +162,31 @@ begin
 end
 $$;
 
--- Returns the schedules by name. next_at: null if it is paused, over, or not planned yet. missed: times that
--- did not fire because upkeep came too late. plan_error: why its times cannot be planned. is_dry: it is
--- not paused and nobody has planned its next time: no worker runs upkeep.
--- Raises: QHA03.
-create or replace function hwqueue.list_schedules()
+-- Returns the schedules by name, or the one that p_name names. next_at: null if it is paused, over, or not
+-- planned yet. missed: times that did not fire because upkeep came too late. plan_error: why its times cannot
+-- be planned. is_dry: it is not paused and nobody has planned its next time: no worker runs upkeep. p_after:
+-- the last name of the page before.
+-- Raises: QHA01, QHA03.
+create or replace function hwqueue.list_schedules(p_after text default null, p_limit int default 100,
+  p_name text default null)
 returns table (name text, kind text, spec jsonb, tenant text, origin text, revision bigint,
   next_at timestamptz, last_at timestamptz, last_outcome text, last_error text, missed bigint,
   plan_error text, is_dry boolean, paused_at timestamptz, paused_by text, paused_reason text,
   created_at timestamptz, created_by text)
 language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
-  select hwqueue.require_all_tenants();
-  select s.name, s.kind, s.spec, s.tenant, s.origin, s.revision,
+  select hwqueue.require_all_tenants(),
+    hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_after');
+  select s.name, k.kind, s.spec, s.tenant, s.origin, s.revision,
     case when s.paused_at is null then s.next_at end, f.fire_at, f.outcome, f.error, s.missed, s.plan_error,
     hwqueue.is_dry(s, hwqueue.clock()), s.paused_at, s.paused_by, s.paused_reason, s.created_at, s.created_by
   from hwqueue.schedule s
+  join unnest(array['cron', 'every', 'times']) k(kind) on s.spec ? k.kind
   left join lateral (
     select x.* from hwqueue.schedule_fire x
     where x.schedule_id = s.schedule_id order by x.fire_at desc limit 1) f on true
-  order by s.name
+  where (p_after is null or s.name > p_after) and (p_name is null or s.name = p_name)
+  order by s.name limit p_limit
 $$;
 
 -- Returns which times of a schedule fired, newest first, as long as its queue keeps what has ended. cause:
@@ -207,42 +197,30 @@ create or replace function hwqueue.schedule_history(p_name text, p_limit int def
   p_before timestamptz default null)
 returns table (fire_at timestamptz, fired_at timestamptz, cause text, outcome text, lease_id uuid,
   run_id uuid, error text)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
-declare
-  v_id uuid;
-begin
-  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_before');
-  v_id := (hwqueue.find_schedule(p_name, false)).schedule_id;
-  return query
-    select f.fire_at, f.fired_at, f.cause, f.outcome, f.lease_id, f.run_id, f.error
-    from hwqueue.schedule_fire f
-    where f.schedule_id = v_id and (p_before is null or f.fire_at < p_before)
-    order by f.fire_at desc limit p_limit;
-end
+  select hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_before');
+  select f.fire_at, f.fired_at, f.cause, f.outcome, f.lease_id, f.run_id, f.error
+  from hwqueue.find_schedule(p_name, false) s
+  join hwqueue.schedule_fire f on f.schedule_id = s.schedule_id and (p_before is null or f.fire_at < p_before)
+  order by f.fire_at desc limit p_limit
 $$;
 
 -- Returns schedules whose times are to be planned, for any process that can read cron expressions: cron, in
 -- its zone, with H for a value that the name decides. Hand plan_schedule all times after from_at up to now,
--- at most the last 1,000, and those to come: 64 of the next 400 days, two at least.
+-- and those to come: 64 of the next 400 days, two at least.
 -- Locks: the rows, skip locked. Raises: QHA01, QHA03.
 create or replace function hwqueue.due_plans(p_limit int default 100)
 returns table (name text, revision bigint, cron text, zone text, from_at timestamptz,
   now timestamptz)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
-declare
-  v_now timestamptz := hwqueue.clock();
-begin
-  perform hwqueue.require_all_tenants(), hwqueue.check_range(p_limit, 'p_limit', 1, 1000, 'call again');
-  return query
-    select s.name, s.revision, s.spec ->> 'cron', s.spec ->> 'zone',
-      greatest(s.cursor_at, v_now - (s.spec ->> 'missed_window')::float8 * interval '1 second'),
-      v_now
-    from hwqueue.schedule s
-    where s.paused_at is null and s.plan_at <= v_now
-    order by s.plan_at limit p_limit for share skip locked;  -- plan_schedule would wait
-end
+  select hwqueue.require_all_tenants(), hwqueue.check_range(p_limit, 'p_limit', 1, 1000, 'call again');
+  select s.name, s.revision, s.spec ->> 'cron', s.spec ->> 'zone',
+    greatest(s.cursor_at, c.now - (s.spec ->> 'missed_window')::float8 * interval '1 second'), c.now
+  from (select hwqueue.clock() as now) c
+  join hwqueue.schedule s on s.paused_at is null and s.plan_at <= c.now
+  order by s.plan_at limit p_limit for share of s skip locked  -- plan_schedule would wait
 $$;
 
 -- Replaces the times of a schedule after those that have fired, and returns true; false if it was changed
@@ -258,20 +236,19 @@ declare
   v_now timestamptz := hwqueue.clock();
   v_coming timestamptz[];
 begin
-  if cardinality(p_times) > 2000 or '10000-01-01' <= any (p_times) then
-    perform hwqueue.refuse_field('QHA01', 'p_times', 'must be at most 2000 times before the year 10000',
-      'give the next 64');
+  if cardinality(p_times) > 50000 or '10000-01-01' <= any (p_times) then
+    perform hwqueue.refuse_field('QHA01', 'p_times', 'must be at most 50000 times before the year 10000',
+      'give those that are due, and the next 64');
   end if;
   v_row.times := array(select distinct t from unnest(p_times) t where t > v_row.cursor_at order by t);
   v_coming := array(select t from unnest(v_row.times) t where t > v_now order by t);
-  if v_row.kind <> 'cron' or v_row.revision is distinct from p_revision
+  if not v_row.spec ? 'cron' or v_row.revision is distinct from p_revision
       or p_problem is null and v_coming = '{}' then
     return false;
   end if;
   update hwqueue.schedule s
-  set times = v_row.times, next_at = hwqueue.next_time(v_row), plan_error = left(p_problem, 200),
-    planned_to = case when p_problem is null then v_coming[cardinality(v_coming)]
-      else '-infinity' end,
+  set times = v_row.times, next_at = hwqueue.next_time(v_row, v_row.cursor_at),
+    plan_error = left(p_problem, 200),
     -- when half of them have passed; now and then, since time zones change
     plan_at = case when p_problem is null then least(v_coming[(cardinality(v_coming) + 1) / 2],
       v_now + interval '30 days') else v_now + interval '1 day' end

@@ -4,16 +4,16 @@
 -- after 02:00 writes the row of schedule_fire of that time and spawns the lease, in one transaction. A second
 -- call finds the row.
 --
--- Invariants: a time fires at most once, by the primary key of schedule_fire. No time up to
--- cursor_at fires any more, but by a backfill. A schedule fires only while its plan goes beyond now
--- (planned_to): of times that were missed, the last that is known may not be the latest.
+-- Invariants: a time fires at most once, by the primary key of schedule_fire. No time up to cursor_at fires
+-- any more, but by a backfill. A schedule that is dry does not fire: of times that were missed, the last that
+-- is known may not be the latest.
 --
 -- Read fire_schedules, fire_due and fire_time.
 
--- Fires schedules that are due, at most p_limit, and returns whether there may be more. Tenants take turns
--- among those that are due for longest. One that a lock or a timeout stops is undone alone and tried again
--- later; other failures are the outcome of their time. It stops after a quarter of upkeep_budget. p_notes:
--- the caller leads, so postponed is its own.
+-- Fires schedules that are due, for all tenants whoever calls, and returns whether there may be more. Tenants
+-- take turns among those that are due for longest. One that a lock or a timeout stops is undone alone and
+-- tried again later; other failures are the outcome of their time. It stops after a quarter of upkeep_budget.
+-- p_notes: the caller leads, so postponed is its own.
 -- Locks: schedules, skip locked; then as spawns, for a tenth of a second at most.
 create or replace function hwqueue.fire_schedules(p_limit int, p_notes boolean, p_now timestamptz)
 returns boolean
@@ -21,24 +21,19 @@ language plpgsql volatile set lock_timeout = '100ms'
 as $$
 declare
   v_until timestamptz := clock_timestamp() + hwqueue.upkeep_budget() / 4;
-  v_most int := least(p_limit, 100);
-  v_due uuid[];
-  v_id uuid;
-  v_more boolean;
-begin
-  if hwqueue.my_tenants() is not null then  -- it could spawn only its own
-    return false;
-  end if;
-  v_due := array(
+  v_due uuid[] := array(
     select d.schedule_id
-    from (select x.schedule_id, x.next_at, row_number() over (partition by x.tenant
-              order by x.next_at, x.name) as turn
-          from (select s.* from hwqueue.schedule s
-                where s.paused_at is null and s.next_at <= p_now and s.planned_to > p_now
-                  and not hwqueue.is_put_off('schedule', s.schedule_id, p_now)
-                order by s.next_at limit 50 * v_most) x) d
-    order by d.turn, d.next_at limit v_most);
-  v_more := cardinality(v_due) = v_most;
+    from (select s.schedule_id, s.next_at,
+                 row_number() over (partition by s.tenant order by s.next_at, s.name) as turn
+          from hwqueue.schedule s
+          where s.paused_at is null and s.next_at <= p_now and not hwqueue.is_dry(s, p_now)
+            and not hwqueue.is_put_off('schedule', s.schedule_id, p_now)) d
+    order by d.turn, d.next_at limit p_limit);
+  v_id uuid;
+  v_more boolean := cardinality(v_due) = p_limit;
+  v_tenant text := coalesce(current_setting('hwqueue.tenant', true), '');
+begin
+  perform set_config('hwqueue.tenant', '', true);
   foreach v_id in array v_due loop
     begin
       v_more := hwqueue.fire_due(v_id, p_now) or v_more;
@@ -51,9 +46,11 @@ begin
       end if;
     end;
     if clock_timestamp() >= v_until or hwqueue.is_time_up() then
-      return true;
+      v_more := true;
+      exit;
     end if;
   end loop;
+  perform set_config('hwqueue.tenant', v_tenant, true);
   return v_more;
 end
 $$;
@@ -66,11 +63,13 @@ language plpgsql volatile
 as $$
 declare
   v_row hwqueue.schedule;
-  v_span numeric;
+  v_missed text;
+  v_from timestamptz;
+  v_to timestamptz;
   v_due timestamptz[];
   v_fires timestamptz[];
-  v_count bigint;  -- of those that are done by this call
   v_more boolean;
+  v_count bigint;  -- of those that are missed
 begin
   select s.* into v_row from hwqueue.schedule s
   where s.schedule_id = p_schedule and s.paused_at is null and s.next_at <= p_now
@@ -78,40 +77,32 @@ begin
   if not found then
     return false;
   end if;
-  v_span := (v_row.spec ->> 'every')::numeric;
-  v_count := floor(extract(epoch from p_now - v_row.next_at) / v_span) + 1;
-  v_due := case when v_row.kind = 'every' then array(
-      select v_row.next_at + make_interval(secs => (n * v_span)::float8)
-      from generate_series(greatest(v_count - 1000, 0), v_count - 1) n)
-    else array(select t from unnest(v_row.times) t where t <= p_now order by t) end;
-  v_count := coalesce(v_count, cardinality(v_due));
+  v_missed := v_row.spec ->> 'missed';
+  v_from := greatest(v_row.cursor_at, p_now - (v_row.spec ->> 'missed_window')::float8 * interval '1 second');
+  v_due := case when v_row.spec ? 'every' then array(select generate_series(
+      hwqueue.next_time(v_row, v_from), p_now, (v_row.spec ->> 'every')::float8 * interval '1 second'))
+    else array(select t from unnest(v_row.times) t where t > v_from and t <= p_now order by t) end;
   v_fires := array(
-    select t from unnest(v_due) t
-    where t >= p_now - case v_row.spec ->> 'missed' when 'skip' then interval '1 minute'
-      else (v_row.spec ->> 'missed_window')::float8 * interval '1 second' end
-    order by t);
-  v_more := v_row.spec ->> 'missed' = 'all' and cardinality(v_fires) > 100;
-  v_row.cursor_at := case when v_more then v_fires[100] else v_due[cardinality(v_due)] end;
-  v_fires := case v_row.spec ->> 'missed' when 'all' then v_fires[: 100]
-    else v_fires[cardinality(v_fires) :] end;
-  v_count := v_count - cardinality(v_fires)
-    - (select count(*) from unnest(v_due) t where t > v_row.cursor_at);
+    select t from unnest(v_due) t where v_missed <> 'skip' or t >= p_now - interval '1 minute'
+    order by t desc limit case v_missed when 'all' then 1000 else 1 end);
+  v_more := cardinality(v_fires) > 100;
+  v_fires := array(select t from unnest(v_fires) t order by t limit 100);
+  v_to := coalesce(case when v_more then v_fires[100] else v_due[cardinality(v_due)] end, v_from);
+  v_count := (select count(*) from unnest(v_due) t where t <= v_to) - cardinality(v_fires);
   update hwqueue.schedule s
-  set cursor_at = v_row.cursor_at, missed = s.missed + v_count, next_at = hwqueue.next_time(v_row),
-    times = array(select t from unnest(s.times) t where t > v_row.cursor_at order by t)
+  set cursor_at = v_to, missed = s.missed + v_count, next_at = hwqueue.next_time(v_row, v_to)
   where s.name = v_row.name;
   perform hwqueue.note_event('schedule_missed', format('schedule %s missed %s times', v_row.name, v_count),
-    jsonb_build_object('schedule', v_row.name, 'missed', v_count, 'from', v_row.next_at,
-      'to', v_row.cursor_at), p_queue => v_row.spec ->> 'queue') where v_count > 0;
-  for v_index in 1 .. cardinality(v_fires) loop
-    perform hwqueue.fire_time(v_row, v_fires[v_index], 'due', null);
-  end loop;
+    jsonb_build_object('schedule', v_row.name, 'missed', v_count, 'from', v_row.next_at, 'to', v_to),
+    p_queue => v_row.spec ->> 'queue') where v_count > 0;
+  perform hwqueue.fire_time(v_row, t, 'due', null) from unnest(v_fires) t;
   return v_more;
 end
 $$;
 
 -- Fires a time of a schedule once: writes its row and spawns, or says in the row why not. Null: it has
--- fired. A backfill tries again what spawned nothing. p_params: instead of the schedule's params or input.
+-- fired. A backfill tries again what spawned nothing. p_at null: now, at a microsecond that is no other time.
+-- p_params: instead of the schedule's params or input.
 -- Locks: as spawns; the caller holds the schedule. Raises: what a retry may mend, such as timeouts, and what
 -- no schedule is to blame for.
 create or replace function hwqueue.fire_time(p_schedule hwqueue.schedule, p_at timestamptz, p_cause text,
@@ -120,14 +111,18 @@ language plpgsql volatile
 as $$
 declare
   v_spec jsonb := p_schedule.spec;
-  v_options jsonb := hwqueue.fire_options(p_schedule, p_at)
-    - case p_cause when 'trigger' then 'available_at' else '' end;
+  v_options jsonb;
   v_fire hwqueue.schedule_fire;
   v_target hwqueue.spawn_target;
   v_spawn hwqueue.spawn_request;
-  v_created boolean;
   v_now timestamptz := hwqueue.clock();
 begin
+  p_at := coalesce(p_at, (
+    select coalesce(max(f.fire_at), v_now) + interval '1 microsecond' from hwqueue.schedule_fire f
+    where f.schedule_id = p_schedule.schedule_id
+      and f.fire_at between v_now and v_now + interval '1 second'));
+  v_options := hwqueue.fire_options(p_schedule, p_at)
+    - case p_cause when 'trigger' then 'available_at' else '' end;
   insert into hwqueue.schedule_fire as f (schedule_id, fire_at, cause, outcome, fired_at, keep_until)
   values (p_schedule.schedule_id, p_at, p_cause, 'failed', v_now, v_now + interval '30 days')
   on conflict (schedule_id, fire_at) do update
@@ -140,7 +135,8 @@ begin
   begin
     if v_spec ? 'workflow' then
       perform pg_current_xact_id();  -- before the clock is read, as in submit_workflow
-      select w.run_id, w.created into v_fire.run_id, v_created
+      select w.run_id, case when w.created then 'spawned' else 'skipped_overlap' end
+      into v_fire.run_id, v_fire.outcome
       from hwqueue.find_workflow(v_spec ->> 'workflow', v_options) d
       cross join lateral hwqueue.write_run(d, coalesce(p_params, v_spec -> 'input'), v_options,
         hwqueue.clock()) w;
@@ -151,17 +147,14 @@ begin
         coalesce(p_params, v_spec -> 'params'), hwqueue.with_defaults(v_options, v_target.defaults), v_now)],
         v_target.queue, v_now))[1];
       v_fire.lease_id := coalesce(v_spawn.stands_for, v_spawn.lease_id);
-      v_created := v_spawn.stands_for is null;
+      v_fire.outcome := case when v_spawn.stands_for is null then 'spawned' else 'skipped_overlap' end;
       v_fire.keep_until := v_now + greatest((v_target.queue).retain_completed,
         (v_target.queue).retain_failed, interval '1 day');
     end if;
-    v_fire.outcome := case when v_created then 'spawned' else 'skipped_overlap' end;
   exception when others then
     if left(sqlstate, 2) in ('40', '42', '53', '54', '55', '57', '58', 'XX') then
       raise;
     end if;
-    v_fire.lease_id := null;
-    v_fire.run_id := null;
     v_fire.error := left(format('%s: %s', sqlstate, sqlerrm), 500);
     perform hwqueue.note_event('schedule_failed', format('schedule %s spawned nothing: %s', p_schedule.name,
         left(sqlerrm, 300)), jsonb_build_object('schedule', p_schedule.name, 'fire_at',
@@ -178,15 +171,12 @@ $$;
 -- Deletes times of schedules that have fired and are kept no longer, and returns how many.
 -- Locks: these rows, skip locked.
 create or replace function hwqueue.prune_fires(p_limit int, p_now timestamptz) returns int
-language plpgsql volatile
+language sql volatile
 as $$
-declare
-  v_count int;
-begin
-  delete from hwqueue.schedule_fire f where f.ctid = any (array(
-    select x.ctid from hwqueue.schedule_fire x
-    where x.keep_until < p_now order by x.keep_until limit p_limit for update skip locked));
-  get diagnostics v_count = row_count;
-  return v_count;
-end
+  with gone as (
+    delete from hwqueue.schedule_fire f where f.ctid = any (array(
+      select x.ctid from hwqueue.schedule_fire x
+      where x.keep_until < p_now order by x.keep_until limit p_limit for update skip locked))
+    returning 1)
+  select count(*)::int from gone
 $$;

@@ -4,8 +4,8 @@
 -- "queue": "mail", "task": "report"}. Nothing here can read the expression: a worker gets it from due_plans,
 -- computes its next 64 times and hands them to plan_schedule. Times of the other two kinds need no plan.
 --
--- Invariant: times holds all times after cursor_at up to planned_to, and next_at is the first of them. What a
--- time would be refused for is refused when the schedule is written.
+-- Invariant: times holds all times from cursor_at up to its last, and next_at is the first after cursor_at.
+-- What a time would be refused for is refused when the schedule is written.
 --
 -- Read put_schedule, then read_schedule.
 
@@ -37,8 +37,8 @@ create or replace function hwqueue.utc_text(p_at timestamptz) returns text
 language sql stable
 as $$ select to_char(p_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') $$;
 
--- Reads a specification: returns its kind, its normal form, and the tenant of what it spawns. What a time
--- would be refused for is refused here.
+-- Reads a specification: returns a schedule that begins now, with it in normal form. What a time would be
+-- refused for is refused here.
 -- Locks: as find_spawn_queue; a new class. Raises: QHD03, QHA01, and as spawn_lease or submit_workflow.
 create or replace function hwqueue.read_schedule(p_name text, p_spec jsonb, p_now timestamptz)
 returns hwqueue.schedule
@@ -47,7 +47,6 @@ as $$
 declare
   v_row hwqueue.schedule;
   v_spec jsonb;
-  v_kinds text[];
   v_options jsonb;
   v_target hwqueue.spawn_target;
 begin
@@ -59,15 +58,18 @@ begin
     'starts_at', hwqueue.utc_text((v_spec ->> 'starts_at')::timestamptz), 'times', (
       select jsonb_agg(distinct hwqueue.utc_text(hwqueue.json_time(t, 'spec.times', 'QHD03')))
       from jsonb_array_elements(v_spec -> 'times') t)));
-  v_kinds := array(select k from unnest(array['cron', 'every', 'times']) k where v_spec ? k);
   perform hwqueue.refuse_field('QHD03', r.field, r.words, r.hint)
   from (values
-    (cardinality(v_kinds) <> 1, 'spec', 'must have one of cron, every and times',
+    (num_nonnulls(v_spec -> 'cron', v_spec -> 'every', v_spec -> 'times') <> 1, 'spec',
+      'must have one of cron, every and times',
       'for example {"cron": "0 2 * * *", "zone": "Europe/Berlin"}, or {"every": "5 minutes"}'),
+    (v_spec ? 'starts_at' and not v_spec ? 'every', 'spec.starts_at', 'is from when every is counted',
+      'leave it out'),
     (v_spec ->> 'cron' !~* '^[0-9a-z*,/#()-]+( +[0-9a-z*,/#()-]+){4}$', 'spec.cron',
       'must have five fields: minute, hour, day of month, month, day of week',
       'for example "30 4 * * mon-fri", or "H 2 * * *" for a minute that the name decides'),
-    (v_spec ->> 'zone' <> 'UTC' and not exists (
+    (v_spec ->> 'zone' <> 'UTC' and not exists (  -- the list of all zones takes long to read
+      select from hwqueue.schedule s where s.spec -> 'zone' = v_spec -> 'zone') and not exists (
       select from pg_timezone_names z where z.name = v_spec ->> 'zone'), 'spec.zone',
       'is no time zone that the server knows', 'give a name such as "Europe/Berlin"'),
     (case when v_spec ? 'workflow' then v_spec ?| array['task', 'queue', 'params']
@@ -80,8 +82,16 @@ begin
   ) r(is_bad, field, words, hint)
   where r.is_bad;
   v_row.name := p_name;
-  v_row.kind := v_kinds[1];
+  v_row.schedule_id := hwqueue.new_id();
   v_row.spec := v_spec;
+  v_row.revision := 1;
+  v_row.times := array(select t::timestamptz from jsonb_array_elements_text(v_spec -> 'times') t order by 1);
+  v_row.cursor_at := p_now;
+  v_row.next_at := hwqueue.next_time(v_row, p_now);
+  v_row.plan_at := case when v_spec ? 'cron' then p_now end;
+  v_row.missed := 0;
+  v_row.created_at := p_now;
+  v_row.created_by := hwqueue.current_actor();
   v_options := hwqueue.fire_options(v_row, p_now);
   if v_spec ? 'workflow' then
     v_row.tenant := (hwqueue.read_run(hwqueue.find_workflow(v_spec ->> 'workflow', v_options),
@@ -105,21 +115,22 @@ as $$
       coalesce(nullif(s.spec #> '{options,headers}', 'null'), '{}')
       || jsonb_build_object('schedule', s.name, 'fire_at', hwqueue.utc_text(p_at)))
     || case when s.spec ->> 'overlap' = 'skip' then jsonb_build_object('unique',
-         jsonb_build_object('key', 'schedule:' || s.name, 'on_conflict', 'keep')) else '{}' end
+         jsonb_build_object('key', 'schedule:' || s.schedule_id, 'on_conflict', 'keep')) else '{}' end
     || case when (s.spec ->> 'jitter')::float8 > 0 then jsonb_build_object('available_at',
          hwqueue.utc_text(p_at + make_interval(secs => (s.spec ->> 'jitter')::float8 * ('x' || left(encode(
            sha256(convert_to(s.name || ' ' || hwqueue.utc_text(p_at), 'UTF8')), 'hex'), 8))::bit(32)::bigint
            / 4294967296))) else '{}' end
-  from (select p_schedule.name, p_schedule.spec) s
+  from (select p_schedule.name, p_schedule.schedule_id, p_schedule.spec) s
 $$;
 
--- The first time of a schedule after its cursor; null: none is planned.
-create or replace function hwqueue.next_time(p_schedule hwqueue.schedule) returns timestamptz
+-- The first time of a schedule after p_after; null: none is planned.
+create or replace function hwqueue.next_time(p_schedule hwqueue.schedule, p_after timestamptz)
+returns timestamptz
 language sql stable
 as $$
-  select case p_schedule.kind when 'every' then greatest(a.anchor, a.anchor + make_interval(secs => (
-      (floor(extract(epoch from p_schedule.cursor_at - a.anchor) / a.span) + 1) * a.span)::float8))
-    else (select min(t) from unnest(p_schedule.times) t where t > p_schedule.cursor_at) end
+  select case when a.span is null then (select min(t) from unnest(p_schedule.times) t where t > p_after)
+    else a.anchor + make_interval(secs => (a.span
+      * greatest(floor(extract(epoch from p_after - a.anchor) / a.span) + 1, 0))::float8) end
   from (select coalesce((p_schedule.spec ->> 'starts_at')::timestamptz, 'epoch') as anchor,
                (p_schedule.spec ->> 'every')::numeric as span) a
 $$;
@@ -127,8 +138,10 @@ $$;
 -- Whether nobody has planned a schedule up to now.
 create or replace function hwqueue.is_dry(p_schedule hwqueue.schedule, p_now timestamptz) returns boolean
 language sql immutable
-as $$ select p_schedule.paused_at is null
-  and greatest(p_schedule.planned_to, p_schedule.cursor_at + interval '1 minute') <= p_now $$;
+as $$
+  select p_schedule.paused_at is null and p_schedule.spec ? 'cron' and p_now >= greatest(
+    p_schedule.times[cardinality(p_schedule.times)], p_schedule.cursor_at + interval '1 minute')
+$$;
 
 -- Writes a schedule as p_spec has it, and returns what that was: created, changed or same. Another
 -- specification is written over that of the same origin alone, and only with p_may_change. When its times
@@ -139,50 +152,38 @@ create or replace function hwqueue.put_schedule(p_name text, p_spec jsonb, p_ori
 language plpgsql volatile
 as $$
 declare
-  v_now timestamptz := hwqueue.clock();
-  v_read hwqueue.schedule := hwqueue.read_schedule(p_name, p_spec, v_now);
+  v_new hwqueue.schedule := hwqueue.read_schedule(p_name, p_spec, hwqueue.clock());
   v_row hwqueue.schedule;
-  v_is_new boolean;
-  v_plan timestamptz := case v_read.kind when 'cron' then '-infinity' else 'infinity' end;
+  v_change text := 'created';
 begin
-  insert into hwqueue.schedule (name, schedule_id, kind, spec, tenant, origin, cursor_at, planned_to, plan_at,
-    created_at, created_by)
-  values (p_name, hwqueue.new_id(), v_read.kind, '{}', '', p_origin, v_now, '-infinity', 'infinity', v_now,
-    hwqueue.current_actor())
-  on conflict (name) do nothing;
-  v_is_new := found;
-  v_row := hwqueue.find_schedule(p_name);
-  if v_row.spec = v_read.spec and v_row.origin is not distinct from p_origin then
+  v_new.origin := p_origin;
+  insert into hwqueue.schedule select v_new.* on conflict (name) do nothing;
+  if not found then
+    v_change := 'changed';
+    v_row := hwqueue.find_schedule(p_name);
+  end if;
+  if v_row.spec = v_new.spec and v_row.origin is not distinct from p_origin then
     return 'same';
-  elsif not v_is_new and (not p_may_change or v_row.origin is distinct from p_origin) then
+  elsif v_change = 'changed' and (not p_may_change or v_row.origin is distinct from p_origin) then
     perform hwqueue.refuse('QHD02', format('schedule %s exists%s', p_name, coalesce(
         ' and is declared by ' || to_json(v_row.origin), ' with another specification')),
-      jsonb_build_object('schedule', p_name, 'origin', v_row.origin, 'spec', v_row.spec),
+      jsonb_build_object('schedule', p_name, 'origin', v_row.origin),
       'change it with set_schedule, drop it, or choose another name');
+  elsif v_new.spec ? 'times' and v_new.next_at is null then
+    perform hwqueue.refuse_field('QHD03', 'spec.times', 'has no time to come', 'leave out what has passed');
   end if;
-  if exists (select from unnest(array['cron', 'every', 'times', 'zone', 'starts_at']) k
-             where v_read.spec -> k is distinct from v_row.spec -> k) then
-    v_row.cursor_at := greatest(v_now, (v_read.spec ->> 'starts_at')::timestamptz - interval '1 microsecond');
-    v_row.times := array(
-      select t::timestamptz from jsonb_array_elements_text(v_read.spec -> 'times') t order by 1);
-    v_row.planned_to := v_plan;
-    v_row.plan_at := v_plan;
-    v_row.plan_error := null;
-    v_row.kind := v_read.kind;
-    v_row.spec := v_read.spec;
-    v_row.next_at := hwqueue.next_time(v_row);
-    if v_row.kind <> 'cron' and v_row.next_at is null then
-      perform hwqueue.refuse_field('QHD03', 'spec.times', 'has no time to come', 'leave out what has passed');
-    end if;
-  end if;
+  update hwqueue.schedule s set spec = v_new.spec, tenant = v_new.tenant, revision = s.revision + 1
+  where s.name = p_name and v_change = 'changed';
   update hwqueue.schedule s
-  set kind = v_read.kind, spec = v_read.spec, tenant = v_read.tenant, revision = s.revision + 1,
-    times = v_row.times, next_at = v_row.next_at, cursor_at = v_row.cursor_at, planned_to = v_row.planned_to,
-    plan_at = v_row.plan_at, plan_error = v_row.plan_error
-  where s.name = p_name;
-  perform hwqueue.note_event('schedule_set', format('schedule %s is %s', p_name,
-      case when v_is_new then 'new' else 'changed' end),
-    jsonb_build_object('schedule', p_name, 'spec', v_read.spec), p_queue => v_read.spec ->> 'queue');
-  return case when v_is_new then 'created' else 'changed' end;
+  set times = v_new.times, next_at = v_new.next_at, cursor_at = v_new.cursor_at, plan_at = v_new.plan_at,
+    plan_error = null
+  where s.name = p_name and exists (
+    select from unnest(array['cron', 'every', 'times', 'zone', 'starts_at']) k
+    where v_new.spec -> k is distinct from v_row.spec -> k);
+  perform hwqueue.note_event('schedule_set', format('schedule %s is %s', p_name, v_change),
+    -- whoever reads events reads no payloads
+    jsonb_build_object('schedule', p_name, 'spec', v_new.spec - '{params,input,options}'::text[]),
+    p_queue => v_new.spec ->> 'queue');
+  return v_change;
 end
 $$;

@@ -121,9 +121,11 @@ end
 $$;
 
 -- The clock was set back since p_was, the last reap: moves what hwqueue had computed from it back by as much,
--- when claims expire, nodes fall silent, retries, tries on nodes and deliveries are due. Times that somebody
--- named stay, and what was due later than the step is long. At most p_limit of each; true: there may be more.
--- Locks: claims, node_state, entries, deliveries, all skip locked; then lease rows. Not idempotent.
+-- when claims expire, nodes fall silent, retries, tries on nodes and deliveries are due. Schedules begin
+-- again. Times that somebody named stay, and what was due later than the step is long. At most p_limit of
+-- each; true: there may be more.
+-- Locks: claims, node_state, entries, schedules, deliveries, all skip locked; then lease rows. Not
+-- idempotent.
 create or replace function hwqueue.move_times_back(p_limit int, p_was timestamptz, p_now timestamptz)
 returns boolean
 language plpgsql volatile
@@ -153,6 +155,9 @@ declare
           coalesce(l.retry, q.retry) || '{"jitter": 0}', a.attempt) as longest offset 0) r
       where l.lease_id = s.lease_id)
     limit p_limit for update of s skip locked);
+  v_schedules text[] := array(
+    select s.name from hwqueue.schedule s where s.cursor_at > p_now
+    limit p_limit for no key update skip locked);
   v_deliveries int;
 begin
   update hwqueue.claim c
@@ -179,7 +184,13 @@ begin
     where x.state = 'waiting' and x.available_at > p_now and x.available_at <= v_to
     limit p_limit for update skip locked));
   get diagnostics v_deliveries = row_count;
-  return p_limit in (cardinality(v_claims), cardinality(v_nodes) - 1, cardinality(v_entries), v_deliveries);
+  update hwqueue.schedule s
+  set cursor_at = p_now, times = case when s.spec ? 'cron' then '{}' else s.times end,
+    next_at = case when not s.spec ? 'cron' then hwqueue.next_time(s, p_now) end,
+    plan_at = case when s.spec ? 'cron' then p_now end
+  where s.name = any (v_schedules);
+  return p_limit in (cardinality(v_claims), cardinality(v_nodes) - 1, cardinality(v_entries), v_deliveries,
+    cardinality(v_schedules));
 end
 $$;
 

@@ -74,7 +74,8 @@ def test_a_key_that_is_held_puts_one_schedule_off(actor: Actors, api: Api, clock
     queue = made(api, "held", overlap="skip")
     made(api, "other")
     holder = actor().begin()
-    Api(holder.conn).spawn(queue, unique={"key": "schedule:held"})
+    key = "select 'schedule:' || schedule_id from hwqueue.schedule where name = 'held'"
+    Api(holder.conn).spawn(queue, unique={"key": api.one(key)})
     clock.advance(MINUTE)
     api.rows("reap")
     assert (fired(api, "held"), len(fired(api, "other"))) == ([], 1)

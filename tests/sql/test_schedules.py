@@ -16,6 +16,12 @@ from tests.sql.api import Api
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 NIGHTLY = {"cron": "0 2 * * *", "zone": "Europe/Berlin"}
 _numbers = count(1)
+COPIES = """
+  insert into hwqueue.schedule
+  select (jsonb_populate_record(s, jsonb_build_object('name', s.name || '-' || n, 'schedule_id',
+    gen_random_uuid()))).*
+  from hwqueue.schedule s, generate_series(1, 100) n where s.name = %s
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -141,6 +147,11 @@ def test_many_missed_times_fire_in_several_calls(api: Api, clock: Clock, queue: 
         pass
     assert len(api.rows("schedule_history", name=name, limit=10_000)) == 1250  # of a time 1,000 at most
     assert listed(api, name)["missed"] == 3 * 1440 - 1000
+    hourly, began = made(api, **NIGHTLY), clock.now()
+    clock.advance(timedelta(days=7))
+    plan(api, hourly, *(began + n * 4 * MINUTE for n in range(1, 2521)))
+    api.rows("reap")
+    assert (fires(api, hourly), listed(api, hourly)["missed"]) == ([(clock.now(), "spawned")], 2519)
 
 
 def test_spans_begin_at_the_epoch_or_where_they_say(api: Api, clock: Clock) -> None:
@@ -153,6 +164,33 @@ def test_spans_begin_at_the_epoch_or_where_they_say(api: Api, clock: Clock) -> N
     api.rows("reap")
     assert fires(api, later) == [(at, "spawned")]
     assert listed(api, later)["next_at"] == at + 10 * MINUTE
+
+
+def test_a_clock_that_is_set_back_begins_again(api: Api, clock: Clock) -> None:
+    """By years; what has fired does not fire again."""
+    times = [(clock.now() + n * HOUR).isoformat() for n in (1, 30)]
+    often = {"every": 600, "starts_at": clock.now().isoformat()}
+    span, list_, cron = made(api, **often), made(api, times=times), made(api, **NIGHTLY)
+    plan(api, cron, clock.now() + HOUR)
+    clock.advance(HOUR)
+    api.rows("reap")
+    before = fires(api, span), fires(api, list_)
+    clock.advance(timedelta(days=3650))
+    plan(api, cron, clock.now())
+    later = made(api, **often)
+    api.rows("reap")
+    clock.advance(-timedelta(days=3650))
+    for _ in range(2):
+        api.rows("reap")
+    assert [listed(api, name)["next_at"] for name in (span, later)] == [clock.now() + 10 * MINUTE] * 2
+    assert listed(api, list_)["next_at"] == clock.now() + 29 * HOUR
+    assert [row["name"] for row in api.rows("due_plans")] == [cron]
+    assert plan(api, cron, clock.now() + 10 * MINUTE) is True
+    clock.advance(10 * MINUTE)
+    api.rows("reap")
+    for name in (span, later, cron):
+        assert (clock.now(), "spawned") in fires(api, name)
+    assert [at for at, _ in fires(api, list_)][: len(before[1])] == [at for at, _ in before[1]]
 
 
 def test_a_list_of_times_ends(api: Api, clock: Clock) -> None:
@@ -170,6 +208,7 @@ def test_a_list_of_times_ends(api: Api, clock: Clock) -> None:
 
 def test_what_is_open_is_not_overlapped(api: Api, clock: Clock, queue: str) -> None:
     name, other = made(api, every=600, overlap="skip", queue=queue), made(api, every=600, queue=queue)
+    api.spawn(queue, unique={"key": f"schedule:{name}"})  # a producer's own key
     clock.advance(10 * MINUTE)
     api.rows("reap")
     clock.advance(10 * MINUTE)
@@ -206,7 +245,9 @@ def test_a_backfill_fires_each_time_once(api: Api, clock: Clock, queue: str) -> 
     times = [clock.now() - n * 24 * HOUR for n in (1, 2, 3)]
     call = {"name": name, "times": times}
     with api.unchanged():
-        assert [row["outcome"] for row in api.rows("backfill_schedule", **call)] == ["would_spawn"] * 3
+        for dry in ({}, {"dry_run": None}):
+            found = api.rows("backfill_schedule", **call, **dry)
+            assert [row["outcome"] for row in found] == ["would_spawn"] * 3
     api.rows("backfill_schedule", name=name, times=times[:1], dry_run=False)
     outcomes = [row["outcome"] for row in api.rows("backfill_schedule", **call)]
     assert outcomes == ["would_spawn", "would_spawn", "fired_before"]
@@ -260,15 +301,17 @@ def test_paused_nothing_fires_but_by_hand(api: Api, clock: Clock, queue: str) ->
     assert fires(api, name) == []
     row = listed(api, name)
     assert (row["paused_reason"], row["paused_by"], row["next_at"]) == ("leave", "postgres", None)
-    fired = api.row("trigger_schedule", name=name, params={"a": 2})
-    assert (fired["outcome"], api.lease(fired["lease_id"])["params"]) == ("spawned", {"a": 2})
+    for _ in range(2):  # at the same time
+        fired = api.row("trigger_schedule", name=name, params={"a": 2})
+        assert (fired["outcome"], api.lease(fired["lease_id"])["params"]) == ("spawned", {"a": 2})
     assert api.value("resume_schedule", name=name) is True
     assert api.value("resume_schedule", name=name) is False
     api.rows("reap")
-    assert len(fires(api, name)) == 1  # what was due meanwhile is not made up for
+    assert len(fires(api, name)) == 2  # what was due meanwhile is not made up for
     clock.advance(10 * MINUTE)
     api.rows("reap")
-    assert [row["cause"] for row in api.rows("schedule_history", name=name)] == ["due", "trigger"]
+    causes = [row["cause"] for row in api.rows("schedule_history", name=name)]
+    assert causes == ["due", "trigger", "trigger"]
 
 
 def test_a_plan_for_another_revision_is_refused(api: Api, clock: Clock) -> None:
@@ -326,6 +369,9 @@ def test_an_origin_syncs_its_own(api: Api, queue: str) -> None:
         api.refused("QHD02", "sync_schedules", origin="billing", schedules={name: spec})
     api.rows("set_schedule", name="a", changes={"every": 600})
     assert listed(api, "a")["origin"] == "billing"
+    with api.unchanged():
+        assert api.fault("sync_schedules", origin="billing", schedules=None) == "schedules"
+    assert synced(api, "billing") == {"a": "dropped", "d": "dropped"}
 
 
 def test_a_schedule_that_is_there_is_not_written_over(api: Api, queue: str) -> None:
@@ -333,7 +379,12 @@ def test_a_schedule_that_is_there_is_not_written_over(api: Api, queue: str) -> N
     name = made(api, **spec)
     with api.unchanged():
         assert api.value("create_schedule", name=name, spec=spec | {"every": 300}) is False
-    api.refused("QHD02", "create_schedule", name=name, spec=spec | {"every": 301})
+    secret = {"params": {"password": "hunter2"}, "options": {"headers": {"key": "hunter2"}}}
+    api.rows("set_schedule", name=name, changes=secret)
+    refusal = api.refused("QHD02", "create_schedule", name=name, spec=spec | {"every": 301})
+    api.rows("drop_schedule", name=name)
+    told = api.rows("list_events", filter={"code": ["schedule_set", "schedule_dropped"]}, limit=3)
+    assert (len(told), "hunter2" in f"{told} {refusal.detail}") == (3, False)
     for function in ("pause_schedule", "resume_schedule", "trigger_schedule", "schedule_history"):
         api.refused("QHD01", function, name="none")
 
@@ -354,6 +405,7 @@ def test_a_schedule_that_is_there_is_not_written_over(api: Api, queue: str) -> N
         ({"workflow": "w"}, "QHD03", "spec"),
         ({"input": {}}, "QHD03", "spec"),
         ({"nonsense": 1}, "QHD03", "spec.nonsense"),
+        ({"starts_at": "2030-01-31T12:00:00Z"}, "QHD03", "spec.starts_at"),
         ({"options": {"unique": {"key": "a"}}}, "QHD03", "spec.options"),
         ({"options": {"deadline": "2030-01-31T12:00:00Z"}}, "QHD03", "spec.options"),
         ({"options": {"priority": "high"}}, "QHA01", "options.priority"),
@@ -386,12 +438,21 @@ def test_runs_of_workflows_are_submitted(api: Api, clock: Clock, queue: str) -> 
 
 def test_tenants_take_turns(api: Api, clock: Clock, queue: str) -> None:
     """One with many schedules that are due for longer does not keep another one waiting."""
-    many = [made(api, every=600, queue=queue, options={"tenant": "film"}) for _ in range(4)]
+    many = made(api, every=600, queue=queue, options={"tenant": "film"})
+    api.conn.execute(COPIES, [many])
     one = made(api, every=1200, queue=queue, options={"tenant": "games"})
     clock.advance(20 * MINUTE)
-    api.rows("reap", limit=2)
-    assert [bool(fires(api, name)) for name in [*many, one]].count(True) == 2
-    assert len(fires(api, one)) == 1
+    with api.conn.transaction():
+        api.conn.execute("set local hwqueue.tenant = 'music'")  # whoever reaps
+        api.rows("reap", limit=2)
+    names = [row["name"] for row in api.rows("list_schedules", limit=102) if row["last_at"]]
+    assert (len(names), one in names) == (2, True)
+    pages = [api.rows("list_schedules", limit=51, after=after) for after in (None, one, "t")]
+    assert [len(page) for page in pages] == [51, 0, 0]
+    first = [row["name"] for row in pages[0]]
+    rest = api.rows("list_schedules", after=first[-1])
+    assert sorted([*first, *(row["name"] for row in rest)]) == first + [row["name"] for row in rest]
+    assert (len(rest), [row["name"] for row in api.rows("list_schedules", name=many)]) == (51, [many])
 
 
 def test_fires_are_kept_as_long_as_what_ended(api: Api, clock: Clock) -> None:
@@ -414,12 +475,18 @@ def test_figures_say_what_is_dry_and_late(api: Api, clock: Clock, conn: psycopg.
     made(api, every=3600)
     paused = made(api, every=600)
     api.rows("pause_schedule", name=paused)
-    assert set(figures().values()) == {3, 0}
+    failed = made(api, times=[(clock.now() + MINUTE).isoformat()], queue=(lost := api.queue()))
+    api.rows("drop_queue", queue=lost)
+    assert set(figures().values()) == {4, 0}
+    clock.advance(MINUTE)
+    api.rows("reap")
+    assert (figures()["hwqueue_schedules_failed"], fires(api, failed)[0][1]) == (1, "failed")
     at = [row["next_at"] for row in api.rows("list_schedules")]
     clock.advance(2 * HOUR)
     late = (clock.now() - next(each for each in at if each)).total_seconds()
     assert figures() == {
-        "hwqueue_schedules": 3,
+        "hwqueue_schedules": 4,
         "hwqueue_schedules_dry": 1,
+        "hwqueue_schedules_failed": 1,
         "hwqueue_schedule_oldest_due_seconds": late,
     }

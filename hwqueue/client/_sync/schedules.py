@@ -117,18 +117,31 @@ class Schedules(Part):
         Raises: ScheduleUnknown, BadArgument.
         SQL: backfill_schedule. Safe inside your transaction: yes.
         """
-        spec = next((each.spec for each in self.list_schedules() if each.name == name), None)
-        if spec is None:
-            raise ScheduleUnknown(f"no schedule is named {name}", hint="list them: hwqueue schedule list")
-        times = times_between(name, spec, since, until)
+        schedule = self.get_schedule(name)
+        times = times_between(name, schedule.spec, since, until)
         return self._rows(calls.BACKFILL_SCHEDULE, p_name=name, p_times=times, p_dry_run=dry_run)
 
-    def list_schedules(self) -> list[types.Schedule]:
+    def list_schedules(self, *, after: str | None = None, limit: int = 100) -> list[types.Schedule]:
         """The schedules by name.
 
+        Args:
+            after: Only names behind this one: the last of the previous page.
+            limit: Most to return.
+
+        Raises: BadArgument.
         SQL: list_schedules. Safe inside your transaction: yes.
         """
-        return self._rows(calls.LIST_SCHEDULES)
+        return self._rows(calls.LIST_SCHEDULES, p_after=after, p_limit=limit)
+
+    def get_schedule(self, name: str) -> types.Schedule:
+        """One schedule.
+
+        Raises: ScheduleUnknown.
+        SQL: list_schedules. Safe inside your transaction: yes.
+        """
+        for each in self._rows(calls.LIST_SCHEDULES, p_name=name):
+            return each
+        raise ScheduleUnknown(f"no schedule is named {name[:100]!r}", hint="list them: hwqueue schedule list")
 
     def schedule_history(
         self, name: str, *, limit: int = 100, before: datetime | None = None

@@ -70,7 +70,7 @@ class ScheduleSpec(Answer):
     spec: Object
 
 
-Schedules = list_of(Schedule, name="Schedules", doc="The schedules, by name.")
+Schedules = list_of(Schedule, name="Schedules", doc="The schedules, by name.", pages=True)
 Fired = answer_of(FiredTime)
 FiredTimes = list_of(FiredTime, name="FiredTimes", doc="What became of each time, the earliest first.")
 ScheduleFires = list_of(ScheduleFire, pages=True)

@@ -25,10 +25,17 @@ PathName = Annotated[Name, Path(description="Name of the schedule.", examples=["
 
 
 @router.get("", response_model=models.Schedules)
-async def list_schedules(caller: Reader) -> Any:
-    """The schedules and how they go."""
+async def list_schedules(
+    *,
+    caller: Reader,
+    page: Paged,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    after: Annotated[Name | None, Query(description="Cursor: `next` of the page before.")] = None,
+) -> Any:
+    """The schedules by name, and how they go."""
     async with caller.read() as client:
-        return {"items": await client.list_schedules()}
+        found = await client.list_schedules(after=after, limit=limit + 1)
+    return page.of(found, limit, lambda row: row.name, name="after")
 
 
 @router.post(
