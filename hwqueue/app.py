@@ -174,21 +174,26 @@ class App(Hooks):
         """The workflows by name, read-only."""
         return MappingProxyType(self._workflows)
 
-    def workflow(self, name: str, **options: Unpack[WorkflowOptions]) -> Flow:
+    def workflow(
+        self, name: str, *, schedule: Timing | None = None, **options: Unpack[WorkflowOptions]
+    ) -> Flow:
         """A workflow whose steps are functions: `@flow.step(after=[prepare])` adds one.
 
         Its steps are tasks of this app. `flow.workflow.define(client)` defines it, as at a
         deployment; a worker does not.
 
         Args:
+            schedule: `hwqueue.cron(...)` or `hwqueue.every(...)`: a run is submitted at these times
+                once the workflow is defined and `sync_schedules` has told the database.
             **options: See `hwqueue.Workflow`.
 
         Raises:
-            ConfigError: This app has a workflow of that name.
+            ConfigError: This app has a workflow of that name, or the schedule is none.
         """
         if name in self._workflows:
             raise ConfigError(f"workflow {name!r} is defined twice in this app")
-        self._workflows[name] = Flow(name, self.task, **options)
+        _check_schedule(f"workflow {name!r}", schedule)
+        self._workflows[name] = Flow(name, self.task, schedule=schedule, **options)
         return self._workflows[name]
 
     def include(self, other: App) -> None:
@@ -306,10 +311,7 @@ class App(Hooks):
             max_run=max_run,
             timeout=timeout,
         )
-        if not isinstance(schedule, Timing | None):
-            raise ConfigError(
-                f"task {name!r}: schedule must be cron(...) or every(...), not {schedule!r:.60}"
-            )
+        _check_schedule(f"task {name!r}", schedule)
         timed = {**defaults.options(), "timeout": timeout}
         check_options(timed, ConfigError, f"task {name!r}: ")
         only = None if retry_on is None else _exceptions(name, retry_on)
@@ -348,7 +350,7 @@ class App(Hooks):
     def sync_schedules(
         self, client: AsyncClient | Client, *, origin: str
     ) -> Coroutine[Any, Any, list[SyncedSchedule]] | list[SyncedSchedule]:
-        """Make the schedules of an origin those of this app's tasks, each named as its task.
+        """Make the schedules of an origin those of this app's tasks and workflows, named as these.
 
         As at a deployment, with a login of an admin: `hwqueue schedule sync` does the same. What
         this origin declared before and the app has no more is dropped; what others declare, or
@@ -359,16 +361,25 @@ class App(Hooks):
             origin: Whose they are, such as the name of the app.
 
         Returns: What became of each.
-        Raises: ScheduleExists, ScheduleInvalid; as spawn_lease.
+        Raises: ScheduleExists, ScheduleInvalid, ConfigError; as spawn_lease or submit_workflow.
         SQL: sync_schedules. Safe inside your transaction: yes.
         """
         return client.sync_schedules(origin, self.schedules)
 
     @property
     def schedules(self) -> dict[str, dict[str, Any]]:
-        """The specifications of its tasks' schedules, by task."""
+        """The specifications of the schedules of its tasks and workflows, by their names.
+
+        Raises: ConfigError, if a task and a workflow that have one have the same name.
+        """
         specs = {name: task.schedule_spec() for name, task in self._tasks.items()}
-        return {name: spec for name, spec in specs.items() if spec is not None}
+        found = {name: spec for name, spec in specs.items() if spec is not None}
+        for name, flow in self._workflows.items():
+            if flow.schedule is not None:
+                if name in found:
+                    raise ConfigError(f"{name!r} is the schedule of a task and of a workflow of this app")
+                found[name] = flow.schedule.of_workflow(name)
+        return found
 
     def _refuse(self, name: str, handler: Handler, process: bool, timeout: timedelta | None) -> None:
         """Refuse what cannot be a task. Raises: ConfigError."""
@@ -382,6 +393,11 @@ class App(Hooks):
                 f"task {name!r}: a handler that runs in a process must be at the top of its "
                 f"module, or the child cannot import it; {handler.__qualname__} is not"
             )
+
+
+def _check_schedule(what: str, schedule: object) -> None:
+    if not isinstance(schedule, Timing | None):
+        raise ConfigError(f"{what}: schedule must be cron(...) or every(...), not {schedule!r:.60}")
 
 
 def _imported_again(known: Handler, handler: Handler) -> bool:

@@ -22,7 +22,7 @@ class Timing:
         missed_window: What is older never fires.
         overlap: `skip`: nothing is spawned while what was spawned before is open; or `allow`.
         jitter: A lease may wait up to that long.
-        params: What the handler is called with.
+        params: What the handler is called with; of a workflow the input.
     """
 
     cron: str | None = None
@@ -39,6 +39,11 @@ class Timing:
         """The first part of a specification, as `create_schedule` takes it."""
         starts_at = None if self.starts_at is None else self.starts_at.isoformat()
         return members(self) | given(starts_at=starts_at)
+
+    def of_workflow(self, name: str) -> dict[str, Any]:
+        """The whole specification of a schedule that submits runs."""
+        spec = self.as_json() | {"workflow": name}
+        return spec | {"input": spec.pop("params")} if "params" in spec else spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

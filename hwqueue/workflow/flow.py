@@ -17,6 +17,7 @@ from datetime import timedelta
 from typing import Any, TypeVar, Unpack
 
 from hwqueue.handler.binding import Handler
+from hwqueue.types import Timing
 from hwqueue.workflow.builder import WorkflowBuilder
 from hwqueue.workflow.definition import Workflow, WorkflowOptions
 from hwqueue.workflow.step import KindOptions, Step, step_of
@@ -30,10 +31,19 @@ class Flow:
 
     Attributes:
         name: Of the workflow.
+        schedule: When a run is submitted by itself; None: never.
     """
 
-    def __init__(self, name: str, register: Callable[..., Any], **options: Unpack[WorkflowOptions]) -> None:
+    def __init__(
+        self,
+        name: str,
+        register: Callable[..., Any],
+        *,
+        schedule: Timing | None = None,
+        **options: Unpack[WorkflowOptions],
+    ) -> None:
         self.name = name
+        self.schedule = schedule
         self._register = register
         self._options = options
         self._builder = WorkflowBuilder(name)

@@ -1,6 +1,7 @@
 """Schedules through both clients, and those that an app declares."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -75,15 +76,30 @@ async def test_an_app_declares_schedules(client: AsyncClient) -> None:
     @app.task("other", queue="q")
     def other() -> None: ...
 
+    nightly = app.workflow("nightly", queue="q", schedule=cron("0 3 * * *", params={"n": 1}))
+
+    @nightly.step()
+    def load(params: Any) -> None: ...
+
     await client.create_queue("q")
+    await nightly.workflow.define(client)
     synced = await client.sync_schedules("billing", app.schedules)
-    assert [(each.name, each.change) for each in synced] == [("report", "created"), ("sweep", "created")]
+    assert [(each.name, each.change) for each in synced] == [
+        (name, "created") for name in ("nightly", "report", "sweep")
+    ]
     schedules = {each.name: each for each in await client.list_schedules()}
     assert {each.origin for each in schedules.values()} == {"billing"}
     spec = schedules["report"].spec
     assert (spec["missed"], spec["params"], spec["options"]) == ("all", {"day": 1}, {"priority": 5})
+    fired = await client.trigger_schedule("nightly")
+    assert fired.run_id is not None
+    assert await client.run_input(fired.run_id) == {"n": 1}
     assert all(each.next_at for each in schedules.values())
     with pytest.raises(ScheduleExists):
         await client.create_schedule("sweep", SPEC)
-    with pytest.raises(ConfigError, match="schedule must be"):
-        App().task("bad", schedule="0 2 * * *")  # type: ignore[arg-type]
+    for bad in (App().task, App().workflow):
+        with pytest.raises(ConfigError, match="schedule must be"):
+            bad("bad", schedule="0 2 * * *")  # type: ignore[arg-type]
+    app.workflow("sweep", schedule=cron("0 3 * * *"))
+    with pytest.raises(ConfigError, match="of a task and of a workflow"):
+        _ = app.schedules
