@@ -120,6 +120,34 @@ def nobody_sends(cluster: Cluster) -> None:
     cluster.live(20)
 
 
+def _scheduled(cluster: Cluster, **spec: Any) -> None:
+    cluster.api.rows("create_schedule", name="s", spec={"queue": "q", "task": "t", **spec})
+    cluster.api.rows("pause_queue", queue="q")
+
+
+def nobody_plans(cluster: Cluster) -> None:
+    """A schedule has a cron expression, and no worker reads it."""
+    _scheduled(cluster, cron="0 2 * * *")
+    cluster.live(2)
+
+
+def nobody_fires(cluster: Cluster) -> None:
+    """A time is due, and somebody holds the schedule."""
+    _scheduled(cluster, every=3600)
+    cluster.clock.advance(60 * MINUTE)
+    with psycopg.connect(cluster.dsn) as idle:
+        Api(idle).rows("pause_schedule", name="s")
+        cluster.live(3)
+
+
+def spawns_nothing(cluster: Cluster) -> None:
+    """The queue of a schedule is dropped."""
+    cluster.api.rows("create_queue", queue="lost")
+    _scheduled(cluster, every=60, queue="lost")
+    cluster.api.rows("drop_queue", queue="lost")
+    cluster.live(1)
+
+
 def not_advanced(cluster: Cluster) -> None:
     """The last parents of a join complete at the same moment, and nobody looks after that."""
     leave_arrival(cluster.api, cluster.dsn)
@@ -180,6 +208,9 @@ SITUATIONS: list[tuple[Callable[[Cluster], None], set[str]]] = [
     (nobody_reaps, {"HwqueueNobodyReaps"}),
     (nobody_prunes, {"HwqueueNobodyPrunes"}),
     (nobody_sends, {"HwqueueWebhookUndelivered"}),
+    (nobody_plans, {"HwqueueScheduleDry"}),
+    (nobody_fires, {"HwqueueScheduleLate"}),
+    (spawns_nothing, {"HwqueueScheduleFailed"}),
     (not_advanced, {"HwqueueWorkflowsHeldUp"}),
     (gang_waits, {"HwqueueGangWaits"}),
     (everywhere_waits, {"HwqueueEverywhereWaits"}),
