@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -16,13 +16,13 @@ from hwqueue.dashboard.action import Action, Fields, Question, typed, verb_of
 from hwqueue.dashboard.auth import Viewer, viewer
 from hwqueue.dashboard.csrf import read_form
 from hwqueue.dashboard.ids import as_id
-from hwqueue.dashboard.reads import Reads, find_node, reads
+from hwqueue.dashboard.reads import Reads, find_node, reads, span_of
 from hwqueue.dashboard.render import Links, page
 from hwqueue.dashboard.runs import actions as of_runs
 from hwqueue.errors import BadArgument
 from hwqueue.server.problems import HTTPProblem
 from hwqueue.text import number, plural
-from hwqueue.types import Gang, Lease, Node, Taint
+from hwqueue.types import FiredTime, Gang, Lease, Node, Taint
 
 DRAIN_MINUTES = ("", "5", "15", "60", "240")
 EFFECTS = ("no_schedule", "prefer_no_schedule", "no_execute")
@@ -79,6 +79,18 @@ def _ask_cancel_gang(gang: Gang) -> Question:
     )
 
 
+def _ask_backfill(times: Sequence[FiredTime]) -> Question:
+    wanted = [f"{each.fire_at:%Y-%m-%d %H:%M} UTC" for each in times if each.outcome == "would_spawn"]
+    what = ("Each spawns what it would have spawned then; those that have fired do not fire again.",)
+    button = f"Backfill {plural(len(wanted), 'time')}"
+    return Question(f"{button}?", what, button, things=tuple(("scheduled", each) for each in wanted))
+
+
+async def _backfill(client: AsyncClient, subject: str, _: Fields) -> None:
+    since, until, name = span_of(subject)
+    await client.backfill_schedule(name, since, until, dry_run=False)
+
+
 def _to_node(
     call: Callable[[AsyncClient, UUID, Fields], Awaitable[object]],
 ) -> Callable[[AsyncClient, str, Fields], Awaitable[object]]:
@@ -106,6 +118,7 @@ _NAMED: Mapping[str, tuple[Callable[[Reads, str], Awaitable[Any]], str]] = {
     "node": (Reads.node, "{0.name}"),
     "queue": (Reads.queue, "queue {0.queue}"),
     "webhook": (Reads.webhook, "webhook {0.name}"),
+    "schedule": (Reads.schedule, "schedule {0.name}"),
 }
 
 
@@ -119,7 +132,7 @@ def _named(
     fields: tuple[str, ...] = (),
     gone: str | None = None,
 ) -> Action[Any]:
-    """An action on a node, a queue or a webhook whose question is its button; `tell`: what happens."""
+    """An action on something with a name, whose question is its button; `tell`: what happens."""
     find, named = _NAMED[subject]
 
     def ask(found: Any) -> Question:
@@ -260,6 +273,35 @@ ACTIONS: Mapping[str, Action[Any]] = {
         lambda client, webhook, _: client.redeliver(webhook),
         "The dead ones are sent again.",
     ),
+    "pause-schedule": _named(
+        "schedule",
+        "Pause",
+        lambda _: ("Nothing fires until it is resumed; what is due meanwhile does not fire then.",),
+        lambda client, schedule, fields: client.pause_schedule(schedule, typed(fields, "reason")),
+        "Paused: nothing fires.",
+        fields=("reason",),
+    ),
+    "resume-schedule": _named(
+        "schedule",
+        "Resume",
+        lambda _: ("It fires from now on; what was due meanwhile does not.",),
+        lambda client, schedule, _: client.resume_schedule(schedule),
+        "Resumed.",
+    ),
+    "trigger-schedule": _named(
+        "schedule",
+        "Run now",
+        lambda row: (f"It spawns {row.spec.get('task') or row.spec.get('workflow')} once, at once.",),
+        lambda client, schedule, _: client.trigger_schedule(schedule),
+        "Fired: what came of it is below.",
+    ),
+    "backfill": Action(
+        "times",
+        Reads.backfill,
+        _ask_backfill,
+        _backfill,
+        "Fired: what came of it is below.",
+    ),
     "cancel-gang": Action(
         "gang",
         Reads.gang,
@@ -274,6 +316,8 @@ _PAGES = {
     "node": "nodes",
     "queue": "queues",
     "webhook": "webhooks",
+    "schedule": "schedules",
+    "times": "schedules",
     "run": "runs",
     "step": "runs",
     "gang": "gangs",
@@ -328,9 +372,14 @@ def acting(request: Request) -> Viewer:
 
 
 def _page_of(action: Action[Any], subject: str) -> tuple[str, str]:
-    """The page of what an action is done to; of a step, that of its run."""
+    """The page of what an action is done to; of a step, that of its run.
+
+    Raises: BadArgument.
+    """
     if action.subject == "step":
         subject = subject.partition(":")[0]
+    if action.subject == "times":
+        subject = span_of(subject)[2]
     return _PAGES[action.subject], subject
 
 

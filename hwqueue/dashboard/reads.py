@@ -6,6 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -16,7 +17,14 @@ from hwqueue import types
 from hwqueue.client import AsyncClient
 from hwqueue.dashboard.cache import Cached
 from hwqueue.dashboard.reading import Reading, read, shared
-from hwqueue.errors import ClassUnknown, LeaseNotFound, NodeUnknown, QueueUnknown, WebhookUnknown
+from hwqueue.errors import (
+    BadArgument,
+    ClassUnknown,
+    LeaseNotFound,
+    NodeUnknown,
+    QueueUnknown,
+    WebhookUnknown,
+)
 
 FAST, SLOW = 5.0, 10.0  # seconds for which a value is good enough for the next viewer
 MOST_CLASSES = 10_000  # that a page looks at; the database has words for the first 500
@@ -61,6 +69,25 @@ async def _webhook(client: AsyncClient, name: str) -> types.Webhook:
         if each.name == name:
             return each
     raise WebhookUnknown(f"no webhook is named {name[:100]!r}", hint="see the list of webhooks")
+
+
+def span_of(subject: str) -> tuple[datetime, datetime, str]:
+    """From when to when, in UTC unless it says otherwise, and of which schedule. Raises: BadArgument."""
+    try:
+        since, until, name = subject.split(" ", 2)
+        span = [datetime.fromisoformat(each) for each in (since, until)]
+    except ValueError as error:
+        raise BadArgument(
+            f"{subject[:60]!r} begins with no times", hint="such as 2026-11-01 or 2026-11-01 00:30"
+        ) from error
+    first, last = (each if each.tzinfo else each.replace(tzinfo=UTC) for each in span)
+    return first, last, name
+
+
+async def _backfill(client: AsyncClient, subject: str) -> list[types.FiredTime]:
+    """Which times of a span a backfill would fire. Raises: ScheduleUnknown, BadArgument."""
+    since, until, name = span_of(subject)
+    return await client.backfill_schedule(name, since, until)
 
 
 async def _queue(client: AsyncClient, name: str) -> types.Queue:
@@ -268,6 +295,10 @@ class Reads(Reading):
     workflows = shared(FAST, _workflows)
     checked_steps = shared(SLOW, _checked_steps)
 
+    schedules = read(AsyncClient.list_schedules)
+    schedule = read(AsyncClient.get_schedule)
+    fires = read(AsyncClient.schedule_history)
+    backfill = read(_backfill)
     webhook = read(_webhook)
     deliveries = read(AsyncClient.list_deliveries)
     lease = read(AsyncClient.get_lease)

@@ -37,7 +37,7 @@ NAV = (
     ("s", "System", "system"),
 )
 # pages that are reached by another one's tab
-_TAB_OF = {"webhooks": "system", "workflows": "runs", "gangs": "leases"}
+_TAB_OF = {"webhooks": "system", "workflows": "runs", "gangs": "leases", "schedules": "queues"}
 
 _FILTERS = (
     *(text.number, text.percent, text.plural, text.size, text.memory),

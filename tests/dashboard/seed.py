@@ -215,6 +215,7 @@ def seed(client: Client, clock: Clock | None = None) -> list[Machine]:
     if clock is not None:
         clock.advance(datetime.now(UTC) - clock.now())
     gangs(client)
+    schedules(client)
     return machines
 
 
@@ -382,6 +383,18 @@ def gangs(client: Client) -> None:
         members = [{"task": "train", "count": count, "options": {"placement": placement}}]
         client.spawn_gang("training", members, together="rack", hold=timedelta(hours=1))
     client.reap()
+
+
+def schedules(client: Client) -> None:
+    """One of each kind; one is paused, one has fired."""
+    what = {"queue": "nightly", "task": "report"}
+    nightly = {"cron": "30 2 * * mon-fri", "zone": "Europe/Berlin", "missed": "all"}
+    client.sync_schedules("search", {"report": nightly | what | {"params": {"api_key": "k"}}})
+    client.create_schedule("index/nightly", {"cron": "0 3 * * *", "workflow": "nightly-index"})
+    client.create_schedule("sweep", {"every": "5 minutes", "overlap": "skip", **what})
+    client.pause_schedule("sweep", "until the disks are back")
+    for _ in range(2):
+        client.trigger_schedule("report")
 
 
 def troubles(client: Client, machines: Sequence[Machine]) -> None:

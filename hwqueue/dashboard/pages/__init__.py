@@ -13,6 +13,7 @@ from hwqueue.dashboard.pages import (
     pending,
     queues,
     runs,
+    schedules,
     system,
     try_it,
     workflows,
