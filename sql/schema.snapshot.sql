@@ -2545,7 +2545,8 @@ CREATE FUNCTION hwqueue.fire_due(p_schedule uuid, p_now timestamp with time zone
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.fire_options(p_schedule hwqueue.schedule, p_at timestamp with time zone) RETURNS jsonb
-    LANGUAGE sql STABLE;
+    LANGUAGE sql STABLE
+    SET "TimeZone" TO 'UTC';
 
 CREATE FUNCTION hwqueue.fire_schedules(p_limit integer, p_notes boolean, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql
@@ -4169,7 +4170,8 @@ CREATE FUNCTION hwqueue.read_run(p_workflow hwqueue.workflow, p_input jsonb, p_o
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_schedule(p_name text, p_spec jsonb, p_now timestamp with time zone) RETURNS hwqueue.schedule
-    LANGUAGE plpgsql;
+    LANGUAGE plpgsql
+    SET "TimeZone" TO 'UTC';
 
 CREATE FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
     LANGUAGE plpgsql;
@@ -5311,9 +5313,6 @@ CREATE FUNCTION hwqueue.use_of_devices(p_node hwqueue.node, p_used integer[]) RE
 
 CREATE FUNCTION hwqueue.uses_parts_twice(p_node hwqueue.node, p_load hwqueue.node_load) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.utc_text(p_at timestamp with time zone) RETURNS text
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.valid_next_xid(p_mark xid8) RETURNS xid8
     LANGUAGE sql STABLE;
@@ -9795,8 +9794,6 @@ REVOKE ALL ON FUNCTION hwqueue.upkeep_budget() FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.use_of_devices(p_node hwqueue.node, p_used integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.uses_parts_twice(p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.utc_text(p_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.valid_next_xid(p_mark xid8) FROM PUBLIC;
 

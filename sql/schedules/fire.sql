@@ -158,7 +158,7 @@ begin
     v_fire.error := left(format('%s: %s', sqlstate, sqlerrm), 500);
     perform hwqueue.note_event('schedule_failed', format('schedule %s spawned nothing: %s', p_schedule.name,
         left(sqlerrm, 300)), jsonb_build_object('schedule', p_schedule.name, 'fire_at',
-        hwqueue.utc_text(p_at), 'cause', p_cause, 'sqlstate', sqlstate), p_queue => v_spec ->> 'queue');
+        p_at, 'cause', p_cause, 'sqlstate', sqlstate), p_queue => v_spec ->> 'queue');
   end;
   update hwqueue.schedule_fire f
   set outcome = v_fire.outcome, lease_id = v_fire.lease_id, run_id = v_fire.run_id, error = v_fire.error,

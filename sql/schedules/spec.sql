@@ -32,17 +32,12 @@ begin
 end
 $$;
 
--- Writes out a time, the same in every session.
-create or replace function hwqueue.utc_text(p_at timestamptz) returns text
-language sql stable
-as $$ select to_char(p_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') $$;
-
--- Reads a specification: returns a schedule that begins now, with it in normal form. What a time would be
--- refused for is refused here.
+-- Reads a specification: returns a schedule that begins now, with it in normal form, the same in every zone.
+-- What a time would be refused for is refused here.
 -- Locks: as find_spawn_queue; a new class. Raises: QHD03, QHA01, and as spawn_lease or submit_workflow.
 create or replace function hwqueue.read_schedule(p_name text, p_spec jsonb, p_now timestamptz)
 returns hwqueue.schedule
-language plpgsql volatile
+language plpgsql volatile set timezone = 'UTC'
 as $$
 declare
   v_row hwqueue.schedule;
@@ -54,10 +49,9 @@ begin
   v_spec := hwqueue.default_values('schedule')
     || hwqueue.read_object(p_spec, 'schedule', 'spec', 'QHD03', p_now)
     || hwqueue.without_nulls(jsonb_build_object('params', p_spec -> 'params', 'input', p_spec -> 'input'));
-  v_spec := v_spec || hwqueue.without_nulls(jsonb_build_object(
-    'starts_at', hwqueue.utc_text((v_spec ->> 'starts_at')::timestamptz), 'times', (
-      select jsonb_agg(distinct hwqueue.utc_text(hwqueue.json_time(t, 'spec.times', 'QHD03')))
-      from jsonb_array_elements(v_spec -> 'times') t)));
+  v_spec := v_spec || hwqueue.without_nulls(jsonb_build_object('times', (
+    select jsonb_agg(distinct hwqueue.json_time(t, 'spec.times', 'QHD03'))
+    from jsonb_array_elements(v_spec -> 'times') t)));
   perform hwqueue.refuse_field('QHD03', r.field, r.words, r.hint)
   from (values
     (num_nonnulls(v_spec -> 'cron', v_spec -> 'every', v_spec -> 'times') <> 1, 'spec',
@@ -109,18 +103,18 @@ $$;
 -- The options of what a time of a schedule spawns. jitter: by the name and the time, so that a backfill has
 -- the same.
 create or replace function hwqueue.fire_options(p_schedule hwqueue.schedule, p_at timestamptz) returns jsonb
-language sql stable
+language sql stable set timezone = 'UTC'
 as $$
-  select (s.spec -> 'options') || jsonb_build_object('headers',
-      coalesce(nullif(s.spec #> '{options,headers}', 'null'), '{}')
-      || jsonb_build_object('schedule', s.name, 'fire_at', hwqueue.utc_text(p_at)))
-    || case when s.spec ->> 'overlap' = 'skip' then jsonb_build_object('unique',
-         jsonb_build_object('key', 'schedule:' || s.schedule_id, 'on_conflict', 'keep')) else '{}' end
-    || case when (s.spec ->> 'jitter')::float8 > 0 then jsonb_build_object('available_at',
-         hwqueue.utc_text(p_at + make_interval(secs => (s.spec ->> 'jitter')::float8 * ('x' || left(encode(
-           sha256(convert_to(s.name || ' ' || hwqueue.utc_text(p_at), 'UTF8')), 'hex'), 8))::bit(32)::bigint
-           / 4294967296))) else '{}' end
-  from (select p_schedule.name, p_schedule.schedule_id, p_schedule.spec) s
+  select (p_schedule.spec -> 'options') || jsonb_build_object('headers',
+      coalesce(nullif(p_schedule.spec #> '{options,headers}', 'null'), '{}')
+      || jsonb_build_object('schedule', p_schedule.name, 'fire_at', p_at))
+    || case when p_schedule.spec ->> 'overlap' = 'skip' then jsonb_build_object('unique',
+         jsonb_build_object('key', 'schedule:' || p_schedule.schedule_id, 'on_conflict', 'keep'))
+       else '{}' end
+    || case when p_schedule.spec -> 'jitter' <> '0' then jsonb_build_object('available_at',
+         p_at + make_interval(secs => (p_schedule.spec ->> 'jitter')::float8 * ('x' || left(encode(sha256(
+           convert_to(p_schedule.name || extract(epoch from p_at), 'UTF8')), 'hex'), 8))::bit(32)::bigint
+           / 4294967296)) else '{}' end
 $$;
 
 -- The first time of a schedule after p_after; null: none is planned.

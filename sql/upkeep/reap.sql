@@ -54,6 +54,13 @@ begin
     p_done.deadlines := hwqueue.reap_deadlines(p_most, p_now, v_from.deadlines_from);
     v_counts := array[p_done.promoted, p_done.deadlines];
   when 'schedules' then
+    -- those whose place is a time to come, since the clock was set back, begin again
+    update hwqueue.schedule s
+    set cursor_at = p_now, times = case when s.spec ? 'cron' then '{}' else s.times end,
+      next_at = case when not s.spec ? 'cron' then hwqueue.next_time(s, p_now) end,
+      plan_at = case when s.spec ? 'cron' then p_now end
+    where p_done.sweeps and s.name = any (array(
+      select x.name from hwqueue.schedule x where x.cursor_at > p_now for no key update skip locked));
     v_more := hwqueue.fire_schedules(p_most, p_done.holds, p_now);
   when 'runs' then
     v_more := hwqueue.reap_workflows(p_most, v_from, p_now);
@@ -121,11 +128,9 @@ end
 $$;
 
 -- The clock was set back since p_was, the last reap: moves what hwqueue had computed from it back by as much,
--- when claims expire, nodes fall silent, retries, tries on nodes and deliveries are due. Schedules begin
--- again. Times that somebody named stay, and what was due later than the step is long. At most p_limit of
--- each; true: there may be more.
--- Locks: claims, node_state, entries, schedules, deliveries, all skip locked; then lease rows. Not
--- idempotent.
+-- when claims expire, nodes fall silent, retries, tries on nodes and deliveries are due. Times that somebody
+-- named stay, and what was due later than the step is long. At most p_limit of each; true: there may be more.
+-- Locks: claims, node_state, entries, deliveries, all skip locked; then lease rows. Not idempotent.
 create or replace function hwqueue.move_times_back(p_limit int, p_was timestamptz, p_now timestamptz)
 returns boolean
 language plpgsql volatile
@@ -155,9 +160,6 @@ declare
           coalesce(l.retry, q.retry) || '{"jitter": 0}', a.attempt) as longest offset 0) r
       where l.lease_id = s.lease_id)
     limit p_limit for update of s skip locked);
-  v_schedules text[] := array(
-    select s.name from hwqueue.schedule s where s.cursor_at > p_now
-    limit p_limit for no key update skip locked);
   v_deliveries int;
 begin
   update hwqueue.claim c
@@ -184,13 +186,7 @@ begin
     where x.state = 'waiting' and x.available_at > p_now and x.available_at <= v_to
     limit p_limit for update skip locked));
   get diagnostics v_deliveries = row_count;
-  update hwqueue.schedule s
-  set cursor_at = p_now, times = case when s.spec ? 'cron' then '{}' else s.times end,
-    next_at = case when not s.spec ? 'cron' then hwqueue.next_time(s, p_now) end,
-    plan_at = case when s.spec ? 'cron' then p_now end
-  where s.name = any (v_schedules);
-  return p_limit in (cardinality(v_claims), cardinality(v_nodes) - 1, cardinality(v_entries), v_deliveries,
-    cardinality(v_schedules));
+  return p_limit in (cardinality(v_claims), cardinality(v_nodes) - 1, cardinality(v_entries), v_deliveries);
 end
 $$;
 

@@ -12,43 +12,21 @@ from hwqueue.errors import ConfigError, ScheduleExists, ScheduleInvalid, Schedul
 SPEC = {"cron": "0 2 * * *", "zone": "Europe/Berlin", "queue": "q", "task": "report"}
 
 
-async def test_from_created_to_dropped(client: AsyncClient) -> None:
+async def test_who_makes_one_plans_it(client: AsyncClient) -> None:
+    """The rest both clients do for the tests of HTTP and of the command line."""
     await client.create_queue("q")
     assert await client.create_schedule("nightly", SPEC) is True
-    assert await client.create_schedule("nightly", SPEC) is False
-    [schedule] = await client.list_schedules()
-    assert schedule.next_at is not None  # who makes one plans it
-    assert (schedule.name, schedule.kind, schedule.is_dry) == ("nightly", "cron", False)
+    assert (await client.get_schedule("nightly")).next_at is not None
     spec = await client.set_schedule("nightly", {"cron": "30 3 * * *", "zone": None})
     assert (spec["cron"], spec["zone"]) == ("30 3 * * *", "UTC")
-    [schedule] = await client.list_schedules()
-    assert schedule.next_at is not None
-    assert (schedule.next_at.hour, schedule.next_at.minute) == (3, 30)
-    assert await client.pause_schedule("nightly", "leave") is True
-    assert await client.resume_schedule("nightly") is True
-    fired = await client.trigger_schedule("nightly", {"day": 1})
-    assert fired.lease_id is not None
-    assert (await client.get_lease(fired.lease_id)).params == {"day": 1}
-    [fire] = await client.schedule_history("nightly", limit=5)
-    assert (fire.cause, fire.outcome, fire.lease_id) == ("trigger", "spawned", fired.lease_id)
-    assert await client.schedule_history("nightly", before=fire.fire_at) == []
-    assert await client.drop_schedule("nightly") is True
-    assert await client.drop_schedule("nightly") is False
-
-
-async def test_a_backfill_computes_its_times(client: AsyncClient) -> None:
-    await client.create_queue("q")
-    await client.create_schedule("nightly", SPEC)
+    next_at = (await client.get_schedule("nightly")).next_at
+    assert next_at is not None
+    assert (next_at.hour, next_at.minute) == (3, 30)
+    assert await client.list_schedules(after="nightly") == []
     since = datetime(2026, 3, 28, tzinfo=UTC)
-    span = since, since + timedelta(days=2)
-    planned = await client.backfill_schedule("nightly", *span)
-    # 02:00 is left out on the second night
-    assert [(each.fire_at.hour, each.outcome) for each in planned] == [(1, "would_spawn")] * 2
-    done = await client.backfill_schedule("nightly", *span, dry_run=False)
-    assert [each.outcome for each in done] == ["spawned"] * 2
-    assert [each.outcome for each in await client.backfill_schedule("nightly", *span)] == ["fired_before"] * 2
-    with pytest.raises(ScheduleUnknown):
-        await client.backfill_schedule("none", *span)
+    for call in (client.get_schedule("none"), client.backfill_schedule("none", since, since)):
+        with pytest.raises(ScheduleUnknown):
+            await call
 
 
 async def test_what_cannot_be_planned_is_refused_or_said(client: AsyncClient) -> None:

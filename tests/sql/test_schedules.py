@@ -87,8 +87,9 @@ def test_a_time_fires_once_and_spawns_a_lease(api: Api, clock: Clock, queue: str
     assert (row["fire_at"], row["cause"], row["outcome"]) == (first, "due", "spawned")
     [lease] = spawned(api, queue)
     assert (lease["lease_id"], lease["params"], lease["priority"]) == (row["lease_id"], {"day": 1}, 7)
-    fire_at = first.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    assert lease["headers"] == {"team": "a", "schedule": name, "fire_at": fire_at}
+    assert lease["headers"] == {
+        "team": "a", "schedule": name, "fire_at": first.astimezone(UTC).isoformat(),
+    }  # fmt: skip
     assert listed(api, name)["next_at"] == second
 
 
@@ -447,12 +448,9 @@ def test_tenants_take_turns(api: Api, clock: Clock, queue: str) -> None:
         api.rows("reap", limit=2)
     names = [row["name"] for row in api.rows("list_schedules", limit=102) if row["last_at"]]
     assert (len(names), one in names) == (2, True)
-    pages = [api.rows("list_schedules", limit=51, after=after) for after in (None, one, "t")]
-    assert [len(page) for page in pages] == [51, 0, 0]
-    first = [row["name"] for row in pages[0]]
-    rest = api.rows("list_schedules", after=first[-1])
-    assert sorted([*first, *(row["name"] for row in rest)]) == first + [row["name"] for row in rest]
-    assert (len(rest), [row["name"] for row in api.rows("list_schedules", name=many)]) == (51, [many])
+    page = api.rows("list_schedules", limit=51)
+    rest = api.rows("list_schedules", after=page[-1]["name"])
+    assert (len(rest), len({row["name"] for row in page + rest})) == (51, 102)
 
 
 def test_fires_are_kept_as_long_as_what_ended(api: Api, clock: Clock) -> None:
