@@ -20,15 +20,17 @@ returns boolean
 language plpgsql volatile set lock_timeout = '100ms'
 as $$
 declare
-  v_until timestamptz := clock_timestamp() + hwqueue.upkeep_budget() / 4;
   v_due uuid[] := array(
     select d.schedule_id
     from (select s.schedule_id, s.next_at,
                  row_number() over (partition by s.tenant order by s.next_at, s.name) as turn
           from hwqueue.schedule s
           where s.paused_at is null and s.next_at <= p_now and not hwqueue.is_dry(s, p_now)
-            and not hwqueue.is_put_off('schedule', s.schedule_id, p_now)) d
+            and s.schedule_id not in (
+              select o.item from hwqueue.postponed o
+              where o.part = 'schedule' and hwqueue.is_put_off('schedule', o.item, p_now))) d
     order by d.turn, d.next_at limit p_limit);
+  v_until timestamptz := clock_timestamp() + hwqueue.upkeep_budget() / 4;
   v_id uuid;
   v_more boolean := cardinality(v_due) = p_limit;
   v_tenant text := coalesce(current_setting('hwqueue.tenant', true), '');

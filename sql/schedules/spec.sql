@@ -62,8 +62,7 @@ begin
     (v_spec ->> 'cron' !~* '^[0-9a-z*,/#()-]+( +[0-9a-z*,/#()-]+){4}$', 'spec.cron',
       'must have five fields: minute, hour, day of month, month, day of week',
       'for example "30 4 * * mon-fri", or "H 2 * * *" for a minute that the name decides'),
-    (v_spec ->> 'zone' <> 'UTC' and not exists (  -- the list of all zones takes long to read
-      select from hwqueue.schedule s where s.spec -> 'zone' = v_spec -> 'zone') and not exists (
+    (v_spec ->> 'zone' not in ('UTC', coalesce(current_setting('hwqueue.zone', true), '')) and not exists (
       select from pg_timezone_names z where z.name = v_spec ->> 'zone'), 'spec.zone',
       'is no time zone that the server knows', 'give a name such as "Europe/Berlin"'),
     (case when v_spec ? 'workflow' then v_spec ?| array['task', 'queue', 'params']
@@ -75,6 +74,7 @@ begin
       'leave out ids, keys and times: overlap and jitter say these for each time')
   ) r(is_bad, field, words, hint)
   where r.is_bad;
+  perform set_config('hwqueue.zone', v_spec ->> 'zone', true);  -- the list of all takes long to read
   v_row.name := p_name;
   v_row.schedule_id := hwqueue.new_id();
   v_row.spec := v_spec;
