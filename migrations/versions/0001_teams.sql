@@ -2027,7 +2027,7 @@ comment on column hwqueue.webhook_delivery.response is 'the beginning of the las
 
 -- == Schedules ==
 
--- Fired by reap: what is due after cursor_at, up to planned_to. times are those of a cron expression that a
+-- Fired by reap: what is due after cursor_at. times are those of a cron expression that a
 -- process has planned, or the list that was given; of a span none are written. A fire updates the row, so the
 -- fill factor leaves room.
 create table hwqueue.schedule (

@@ -10,7 +10,7 @@
 --
 -- Read fire_schedules, fire_due and fire_time.
 
--- Fires schedules that are due, for all tenants whoever calls, and returns whether there may be more. Tenants
+-- Fires schedules that are due, those of all tenants, and returns whether there may be more. Tenants
 -- take turns among those that are due for longest. One that a lock or a timeout stops is undone alone and
 -- tried again later; other failures are the outcome of their time. It stops after a quarter of upkeep_budget.
 -- p_notes: the caller leads, so postponed is its own.

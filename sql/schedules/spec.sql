@@ -175,7 +175,7 @@ begin
     select from unnest(array['cron', 'every', 'times', 'zone', 'starts_at']) k
     where v_new.spec -> k is distinct from v_row.spec -> k);
   perform hwqueue.note_event('schedule_set', format('schedule %s is %s', p_name, v_change),
-    -- whoever reads events reads no payloads
+    -- who reads events reads no payloads
     jsonb_build_object('schedule', p_name, 'spec', v_new.spec - '{params,input,options}'::text[]),
     p_queue => v_new.spec ->> 'queue');
   return v_change;

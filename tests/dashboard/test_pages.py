@@ -226,7 +226,7 @@ async def test_leases_are_found_by_what_they_are_and_paged(shown: Pages) -> None
         seen += re.findall(r'<tr id="lease-([^"]+)"', text)
         link = re.search(r'<a class="button" href="([^"]+)">Next', text)
         path = unescape(link[1]) if link else None
-    assert len(seen) == len(set(seen)) == 61
+    assert len(seen) == len(set(seen)) == 63
 
 
 async def test_a_suspended_lease_says_what_it_waits_for(pages: Pages, sql: Client) -> None:
