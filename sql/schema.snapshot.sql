@@ -6417,6 +6417,7 @@ COMMENT ON COLUMN hwqueue.task.earlier IS 'digests of the last 100 defaults that
 CREATE TABLE hwqueue.team_change (
     change_id bigint NOT NULL,
     team_id uuid NOT NULL,
+    kind text DEFAULT 'gang'::text NOT NULL,
     retry_at timestamp with time zone
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
@@ -6424,6 +6425,8 @@ WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 COMMENT ON TABLE hwqueue.team_change IS 'a member was fetched, put back or has ended, or a choice was taken: reap does what follows';
 
 COMMENT ON COLUMN hwqueue.team_change.team_id IS 'the gang, the choice, or a lease of an everywhere task';
+
+COMMENT ON COLUMN hwqueue.team_change.kind IS 'which of these: gang, choice or everywhere';
 
 COMMENT ON COLUMN hwqueue.team_change.retry_at IS 'for a lease of an everywhere task that was put back: when it may run again';
 
@@ -6771,7 +6774,7 @@ ALTER TABLE ONLY hwqueue.task
     ADD CONSTRAINT task_pkey PRIMARY KEY (name);
 
 ALTER TABLE ONLY hwqueue.team_change
-    ADD CONSTRAINT team_change_pkey PRIMARY KEY (change_id);
+    ADD CONSTRAINT team_change_pkey PRIMARY KEY (kind, change_id);
 
 ALTER TABLE ONLY hwqueue.tenant_work
     ADD CONSTRAINT tenant_work_pkey PRIMARY KEY (tenant);

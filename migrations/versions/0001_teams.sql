@@ -1574,13 +1574,15 @@ comment on column hwqueue.gang.earmark_after is 'it was earmarked for too long, 
 create table hwqueue.team_change (
   change_id bigint generated always as identity,
   team_id uuid not null,
+  kind text not null default 'gang',
   retry_at timestamptz
 ) with (autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 create index team_change_team on hwqueue.team_change (team_id);
-alter table hwqueue.team_change add primary key (change_id);
+alter table hwqueue.team_change add primary key (kind, change_id);
 comment on table hwqueue.team_change is
   'a member was fetched, put back or has ended, or a choice was taken: reap does what follows';
 comment on column hwqueue.team_change.team_id is 'the gang, the choice, or a lease of an everywhere task';
+comment on column hwqueue.team_change.kind is 'which of these: gang, choice or everywhere';
 comment on column hwqueue.team_change.retry_at is
   'for a lease of an everywhere task that was put back: when it may run again';
 

@@ -157,7 +157,8 @@ begin
     perform hwqueue.notify_ended(array[p_lease]);
   end if;
   if v_team_id is not null then
-    insert into hwqueue.team_change (team_id) values (v_team_id);
+    insert into hwqueue.team_change (team_id, kind)
+    values (v_team_id, case when v_team_id = p_lease then 'everywhere' else 'gang' end);
   end if;
   if v_is_step is not null then  -- what follows in its run is left to the public call
     return hwqueue.note_ended(array[p_lease], 'completed', v_is_step) is not null;
@@ -185,6 +186,7 @@ declare
   v_of_runs uuid[];
   v_has_steps boolean;
   v_teams uuid[];
+  v_alone uuid[];  -- of everywhere tasks
   v_nodes uuid[];
   v_assignments jsonb[];
 begin
@@ -213,9 +215,11 @@ begin
          array_agg(e.lease_id) filter (where e.is_awaited),
          array_agg(e.lease_id) filter (where e.is_step is not null), bool_or(e.is_step),
          array_agg(distinct e.team_id) filter (where e.team_id is not null),
+         array_agg(e.team_id) filter (where e.team_id = e.lease_id),
          array_agg(e.node_id) filter (where e.assignment is not null),
          array_agg(e.assignment) filter (where e.assignment is not null)
-  into v_done, v_gone, v_awaited, v_of_runs, v_has_steps, v_teams, v_nodes, v_assignments from ended e;
+  into v_done, v_gone, v_awaited, v_of_runs, v_has_steps, v_teams, v_alone, v_nodes, v_assignments
+  from ended e;
   if v_nodes is not null then
     perform hwqueue.write_load(hwqueue.add_uses(hwqueue.read_load(n.node_id), n, u.assignments, -1))
     from (
@@ -233,7 +237,8 @@ begin
     perform hwqueue.note_ended(v_of_runs, 'completed', v_has_steps);
   end if;
   if v_teams is not null then
-    insert into hwqueue.team_change (team_id) select g from unnest(v_teams) g;
+    insert into hwqueue.team_change (team_id, kind)
+    select g, case when g = any (v_alone) then 'everywhere' else 'gang' end from unnest(v_teams) g;
   end if;
   return v_done;
 end
@@ -398,8 +403,9 @@ begin
            case when l.run_id is not null then true end
     from ended l
   ), changed as (
-    insert into hwqueue.team_change (team_id)
-    select distinct l.team_id from ended l where l.team_id is not null
+    insert into hwqueue.team_change (team_id, kind)
+    select distinct l.team_id, case when l.team_id = l.lease_id then 'everywhere' else 'gang' end
+    from ended l where l.team_id is not null
   )
   select array_agg(l.lease_id) as leases, bool_or(l.item_no is null) as has_steps into v_found
   from ended l where l.run_id is not null and not p_follows;

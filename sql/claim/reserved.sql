@@ -177,8 +177,9 @@ begin
     headers := v_lease.headers;
     return next;
   end loop;
-  insert into hwqueue.team_change (team_id)
-  select distinct c.team_id from unnest(v_claims) c where c.team_id is not null;
+  insert into hwqueue.team_change (team_id, kind)
+  select distinct c.team_id, case when c.team_id = c.lease_id then 'everywhere' else 'gang' end
+  from unnest(v_claims) c where c.team_id is not null;
   update hwqueue.node_state s set has_reserved = false
   where s.node_id = p_request.node_id and s.expands_until is null
     and not exists (

@@ -43,8 +43,8 @@ begin
     insert into hwqueue.team_change (team_id) values (v_gang.gang_id);
     perform hwqueue.note_gang(v_gang, 'cancelling');
   end loop;
-  insert into hwqueue.team_change (team_id)
-  select p_choice where cardinality(v_ended) < cardinality(v_open) or exists (
+  insert into hwqueue.team_change (team_id, kind)
+  select p_choice, 'choice' where cardinality(v_ended) < cardinality(v_open) or exists (
     select from hwqueue.gang g
     where g.gang_id = any (v_choice.members) and g.choice_id = p_choice and g.gang_id <> v_choice.taken
       and g.finished_at is null and g.state <> 'cancelling');

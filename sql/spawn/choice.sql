@@ -44,7 +44,7 @@ begin
   values (p_choice, p_tenant, array[p_member], p_now)
   on conflict (choice_id) do update set members = h.members || excluded.members
   returning h.* into v_choice;
-  insert into hwqueue.team_change (team_id) select p_choice where v_choice.taken is not null;
+  insert into hwqueue.team_change (team_id, kind) select p_choice, 'choice' where v_choice.taken is not null;
   if v_choice.tenant <> p_tenant or cardinality(v_choice.members) > 100 then
     perform hwqueue.refuse('QHA01', format('choice %s takes no more alternatives', p_choice),
       jsonb_build_object('field', 'options.one_of', 'one_of', p_choice, 'limit', 100),
@@ -82,7 +82,7 @@ begin
       update hwqueue.choice h set taken = lock_alternative.lease_id
       where h.choice_id = v_choice and h.taken is null returning h.choice_id
     )
-    insert into hwqueue.team_change (team_id) select t.choice_id from took t;
+    insert into hwqueue.team_change (team_id, kind) select t.choice_id, 'choice' from took t;
   end if;
 end
 $$;
@@ -107,7 +107,7 @@ begin
     update hwqueue.choice h set taken = p_taker
     where p_takes and h.choice_id = p_choice and h.taken is null returning h.choice_id
   )
-  insert into hwqueue.team_change (team_id) select t.choice_id from took t;
+  insert into hwqueue.team_change (team_id, kind) select t.choice_id, 'choice' from took t;
   return true;
 end
 $$;

@@ -229,8 +229,9 @@ declare
 begin
   select l.* into v_lease from hwqueue.lease l where l.lease_id = p_lease for no key update;
   if v_lease.team_id is not null then
-    insert into hwqueue.team_change (team_id, retry_at)
-    values (v_lease.team_id, case when p_held_by is null then p_at end);
+    insert into hwqueue.team_change (team_id, kind, retry_at)
+    values (v_lease.team_id, case when v_lease.team_id = p_lease then 'everywhere' else 'gang' end,
+      case when p_held_by is null then p_at end);
     p_at := 'infinity';
     p_held_by := 'team';
   end if;

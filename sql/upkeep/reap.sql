@@ -459,8 +459,10 @@ begin
       where t.published_at is null and t.created_at >= p_from.terms_from
         and t.created_at < p_cursor.next_from order by t.created_at limit 1)),
     least(case when v_ended then p_cursor.next_change else p_cursor.changes_from end, (
-      select g.change_id from hwqueue.team_change g where g.change_id >= p_from.changes_from
-        and g.change_id < p_cursor.next_change order by g.change_id limit 1)),
+      select min(f.change_id) from unnest('{gang,choice,everywhere}'::text[]) k
+      cross join lateral (
+        select g.change_id from hwqueue.team_change g where g.kind = k and g.change_id >= p_from.changes_from
+          and g.change_id < p_cursor.next_change order by g.change_id limit 1) f)),
     least(case when v_ended then p_cursor.next_arrival else p_cursor.kept_from end, (
       select a.arrival_id from hwqueue.arrival a where a.arrival_id >= p_from.kept_from
         and a.arrival_id < p_cursor.next_arrival order by a.arrival_id limit 1))

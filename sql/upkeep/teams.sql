@@ -43,9 +43,9 @@ begin
       exception when query_canceled or others then  -- undone alone, and the others go on
         perform hwqueue.postpone(v_kind, v_id, sqlstate, sqlerrm, p_now);
         update hwqueue.gang g set reason = 'upkeep_postponed' where v_look = 'gang' and g.gang_id = v_id;
-        with late as (delete from hwqueue.team_change c where c.team_id = v_id returning c.retry_at)
-        insert into hwqueue.team_change (team_id, retry_at)  -- behind others'
-        select v_id, l.retry_at from late l;
+        with late as (delete from hwqueue.team_change c where c.team_id = v_id returning c.kind, c.retry_at)
+        insert into hwqueue.team_change (team_id, kind, retry_at)  -- behind others'
+        select v_id, l.kind, l.retry_at from late l;
       end;
       v_is_cut := cardinality(v_seen) >= p_limit and v_look <> 'gang earmark'
         or clock_timestamp() >= v_until or hwqueue.is_time_up();
@@ -81,16 +81,13 @@ as $$
   ), few as materialized (select count(*) <= 200 * p_limit as are_all from due)
   select d.team_id
   from (
-    (select x.team_id, coalesce(g.tenant, h.tenant, 'change'), null::timestamptz, 0::bigint, x.change_id
+    (select x.team_id, case p_look
+         when 'gang change' then (select g.tenant from hwqueue.gang g where g.gang_id = x.team_id)
+         when 'choice' then (select h.tenant from hwqueue.choice h where h.choice_id = x.team_id)
+         else 'change' end, null::timestamptz, 0::bigint, x.change_id
      from hwqueue.team_change x
-     left join lateral (
-       select y.tenant from hwqueue.gang y where y.gang_id = x.team_id offset 0) g on true
-     left join lateral (
-       select y.tenant from hwqueue.choice y where y.choice_id = x.team_id offset 0) h on true
-     where p_look in ('gang change', 'choice', 'everywhere') and x.change_id >= p_from.changes_from
-       and p_look = case when g.tenant is not null then 'gang change' when h.tenant is not null then 'choice'
-         else 'everywhere' end
-       and x.team_id not in (select o.item from off o)
+     where p_look in ('gang change', 'choice', 'everywhere') and x.kind = p_kind
+       and x.change_id >= p_from.changes_from and x.team_id not in (select o.item from off o)
      order by x.change_id limit least(200 * p_limit, 5000))
     union all
     select g.gang_id, g.tenant, null, g.rank, g.position from hwqueue.gang g
@@ -152,6 +149,10 @@ begin
             when 'gang earmark' then x.state = 'earmarked'
             else x.state = 'waiting' or x.state = 'running' and x.missing > 0 end
           for no key update skip locked) s;
+    if not found then
+      delete from hwqueue.team_change c
+      where c.team_id = p_id and not exists (select from hwqueue.gang g where g.gang_id = p_id);
+    end if;
   end case;
   return found;
 end

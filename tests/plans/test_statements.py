@@ -243,3 +243,16 @@ def test_leases_that_are_no_alternatives_and_replace_nothing(api: Api) -> None:
         claims = api.claim(node, queue)
         api.rows("settle_and_claim", **node.who, **completed(*claims), settle=[], queues=[queue])
     assert work.scans("choice", "replacement") == []
+
+
+def test_changes_of_gangs_are_in_the_way_of_no_other_team(api: Api) -> None:
+    """Of which a tick may have left many."""
+    api.conn.execute(
+        "insert into hwqueue.team_change (team_id) select gen_random_uuid() from generate_series(1, 1000)"
+    )
+    with explained(api.conn) as work:
+        api.conn.execute(
+            "select hwqueue.reap_teams('{choice,everywhere}', 20, '1 hour', m, hwqueue.clock())"
+            " from hwqueue.reap_cursor m"
+        )
+    assert work.rows_read("team_change") == 0
