@@ -1226,7 +1226,9 @@ CREATE TABLE hwqueue.workflow_step (
     reads integer[],
     run_if jsonb,
     options jsonb,
-    children integer[],
+    parents integer[] NOT NULL,
+    children integer[] NOT NULL,
+    wants text[],
     near jsonb,
     settings jsonb
 );
@@ -1243,7 +1245,11 @@ COMMENT ON COLUMN hwqueue.workflow_step.runs_at_end IS 'a finally step: runs onc
 
 COMMENT ON COLUMN hwqueue.workflow_step.reads IS 'steps whose results its params or conditions name; null: there is nothing to bind, not even the input';
 
-COMMENT ON COLUMN hwqueue.workflow_step.children IS 'the steps after it, where each comes after it alone and wants it completed; null: workflow_edge says';
+COMMENT ON COLUMN hwqueue.workflow_step.parents IS 'the steps that it comes after';
+
+COMMENT ON COLUMN hwqueue.workflow_step.children IS 'the steps that come after it';
+
+COMMENT ON COLUMN hwqueue.workflow_step.wants IS 'of each child how this step must end: completed, failed (or cancelled), or ended in any way; null: each comes after it alone and wants it completed';
 
 COMMENT ON COLUMN hwqueue.workflow_step.near IS 'the steps in whose places it runs, by number: {"steps", "what", "mode", "away", "gone", "weight"}';
 
@@ -6535,17 +6541,6 @@ COMMENT ON COLUMN hwqueue.webhook_delivery.status IS 'of the last answer; null: 
 
 COMMENT ON COLUMN hwqueue.webhook_delivery.response IS 'the beginning of the last answer''s body';
 
-CREATE TABLE hwqueue.workflow_edge (
-    workflow_id bigint NOT NULL,
-    from_no integer NOT NULL,
-    to_no integer NOT NULL,
-    wants text NOT NULL
-);
-
-COMMENT ON TABLE hwqueue.workflow_edge IS 'a step comes after another one';
-
-COMMENT ON COLUMN hwqueue.workflow_edge.wants IS 'how the parent must end: completed, failed (or cancelled), or ended in any way';
-
 ALTER TABLE hwqueue.workflow ALTER COLUMN workflow_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.workflow_workflow_id_seq
     START WITH 1
@@ -6787,9 +6782,6 @@ ALTER TABLE ONLY hwqueue.webhook_delivery
 
 ALTER TABLE ONLY hwqueue.webhook
     ADD CONSTRAINT webhook_pkey PRIMARY KEY (name);
-
-ALTER TABLE ONLY hwqueue.workflow_edge
-    ADD CONSTRAINT workflow_edge_pkey PRIMARY KEY (workflow_id, from_no, to_no);
 
 ALTER TABLE ONLY hwqueue.workflow
     ADD CONSTRAINT workflow_pkey PRIMARY KEY (workflow_id);
@@ -7222,8 +7214,6 @@ CREATE INDEX webhook_delivery_finished ON hwqueue.webhook_delivery USING btree (
 CREATE INDEX webhook_delivery_of ON hwqueue.webhook_delivery USING btree (webhook_id, delivery_id);
 
 CREATE INDEX workflow_digest ON hwqueue.workflow USING btree (digest);
-
-CREATE INDEX workflow_edge_to ON hwqueue.workflow_edge USING btree (workflow_id, to_no, from_no);
 
 CREATE INDEX workflow_retired ON hwqueue.workflow USING btree (retired_at) WHERE (retired_at IS NOT NULL);
 

@@ -1199,7 +1199,9 @@ create table hwqueue.workflow_step (
   reads int[],
   run_if jsonb,
   options jsonb,
-  children int[],
+  parents int[] not null,
+  children int[] not null,
+  wants text[],
   near jsonb,
   settings jsonb,
   primary key (workflow_id, step_no)
@@ -1216,24 +1218,14 @@ comment on column hwqueue.workflow_step.runs_at_end is
   'any case (ended)';
 comment on column hwqueue.workflow_step.reads is
   'steps whose results its params or conditions name; null: there is nothing to bind, not even the input';
-comment on column hwqueue.workflow_step.children is
-  'the steps after it, where each comes after it alone and wants it completed; null: workflow_edge says';
+comment on column hwqueue.workflow_step.parents is 'the steps that it comes after';
+comment on column hwqueue.workflow_step.children is 'the steps that come after it';
+comment on column hwqueue.workflow_step.wants is
+  'of each child how this step must end: completed, failed (or cancelled), or ended in any way; null: each '
+  'comes after it alone and wants it completed';
 comment on column hwqueue.workflow_step.near is
   'the steps in whose places it runs, by number: {"steps", "what", "mode", "away", "gone", "weight"}';
 comment on column hwqueue.workflow_step.settings is 'what its kind needs, if it is no task';
-
-create table hwqueue.workflow_edge (
-  workflow_id bigint not null,
-  from_no int not null,
-  to_no int not null,
-  wants text not null,
-  primary key (workflow_id, from_no, to_no)
-);
--- The parents of a step.
-create index workflow_edge_to on hwqueue.workflow_edge (workflow_id, to_no, from_no);
-comment on table hwqueue.workflow_edge is 'a step comes after another one';
-comment on column hwqueue.workflow_edge.wants is
-  'how the parent must end: completed, failed (or cancelled), or ended in any way';
 
 -- One execution of a definition. Written at submission, when its state changes and when it ends, never by a
 -- step that completes.

@@ -105,22 +105,6 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_run hwqueue.run := hwqueue.find_run(p_run);
-  v_parents jsonb := (  -- those of each step that have not ended: {number of the step: [names]}
-    select coalesce(jsonb_object_agg(g.to_no, g.names), '{}')
-    from (
-      select e.to_no, jsonb_agg(f.name order by e.from_no) as names
-      from hwqueue.workflow_edge e
-      -- fences (offset 0): by key, also before the tables are analyzed
-      cross join lateral (
-        select x.step_no from hwqueue.step x
-        where x.run_id = v_run.run_id and x.step_no = e.from_no
-          and x.state in ('waiting', 'held', 'running') offset 0) p
-      cross join lateral (
-        select x.name from hwqueue.workflow_step x
-        where x.workflow_id = v_run.workflow_id and x.step_no = e.from_no
-        offset 0) f
-      where e.workflow_id = v_run.workflow_id
-      group by e.to_no) g);
   v_origins jsonb := hwqueue.listed_origins(v_run);
 begin
   return query
@@ -132,9 +116,18 @@ begin
         else s.reason end, d.task_name, q.name, c.placement, l.lease_id, hwqueue.lease_state(l.lease_id),
       coalesce(k.node_id, o.node_id, l.node_id), coalesce(k.attempt, o.attempt, l.attempt_count),
       hwqueue.step_result(s, o.result), hwqueue.step_error(s, o.error), s.ended_at,
-      case when s.state = 'waiting'
-        then array(select jsonb_array_elements_text(v_parents -> d.step_no::text)) else '{}' end,
-        v_origins -> d.step_no::text, d.kind, s.due_at,
+      case when s.state = 'waiting' then array(  -- fences (offset 0): as below
+          select f.name
+          from unnest(d.parents) p(step_no)
+          cross join lateral (
+            select from hwqueue.step x
+            where x.run_id = p_run and x.step_no = p.step_no
+              and x.state in ('waiting', 'held', 'running') offset 0) o
+          cross join lateral (
+            select x.name from hwqueue.workflow_step x
+            where x.workflow_id = v_run.workflow_id and x.step_no = p.step_no offset 0) f
+          order by p.step_no) else '{}' end,
+      v_origins -> d.step_no::text, d.kind, s.due_at,
       case when s.state <> 'running' then null
         when d.kind = 'sleep' then 'sleeps until ' || u.due
         when d.kind = 'wait' then concat('waits for signal ', d.settings ->> 'signal', ' until ' || u.due)

@@ -65,13 +65,12 @@ begin
   select jsonb_agg(f.name order by extract(epoch from s.ended_at) * o.sign, s.step_no * o.sign),
          case when v_step.is_any then min(s.ended_at) else max(s.ended_at) end
   into v_names, v_at
-  from hwqueue.workflow_edge e
-  join hwqueue.step s on s.run_id = v_run.run_id and s.step_no = e.from_no
-  join hwqueue.workflow_step f on f.workflow_id = v_run.workflow_id and f.step_no = e.from_no
+  from hwqueue.workflow_step f
+  join hwqueue.step s on s.run_id = v_run.run_id and s.step_no = f.step_no
   cross join (select case when v_step.is_any then 1 else -1 end as sign) o
-  where e.workflow_id = v_run.workflow_id and e.to_no = p_lease.step_no
-    and s.ended_at is not null and (not v_step.is_any or e.wants = 'ended'
-      or e.wants = case s.state when 'cancelled' then 'failed' else s.state end);
+  where f.workflow_id = v_run.workflow_id and f.step_no = any (v_step.parents)
+    and s.ended_at is not null and (not v_step.is_any or hwqueue.edge_holds(
+      f.wants[array_position(f.children, p_lease.step_no)], s.state));
   return concat(case when p_lease.item_no is not null then format('%s %s of step %s, ',
         case when p_lease.team_id is null then 'item' else 'rank' end, p_lease.item_no, v_step.name) end,
     case when v_step.runs_at_end is not null then format('released by the end of all other steps of run %s',

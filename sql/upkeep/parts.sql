@@ -81,7 +81,6 @@ begin
       where w.retired_at is not null and w.retired_before <= pg_snapshot_xmin(pg_current_snapshot())
         and not exists (select from hwqueue.run r where r.workflow_id = w.workflow_id)
       order by w.retired_at limit p_most for update skip locked);
-    delete from hwqueue.workflow_edge e where e.workflow_id = any (v_workflows);
     delete from hwqueue.workflow_step d where d.workflow_id = any (v_workflows);
     delete from hwqueue.workflow w where w.workflow_id = any (v_workflows);
     delete from hwqueue.traced_run t where t.ctid = any (array(  -- no worker with a tracer has taken them

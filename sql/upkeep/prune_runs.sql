@@ -220,15 +220,15 @@ as $$
           where x.run_id = r.run_id and x.step_no = d.step_no offset 0) s
         where d.workflow_id = r.workflow_id
         union all
-        select e.to_no, null, null, null, null, hwqueue.edge_holds(e.wants, p.state)
-        from hwqueue.workflow_edge e
+        select c.to_no, null, null, null, null, hwqueue.edge_holds(c.wants, p.state)
+        from hwqueue.workflow_step e
         cross join lateral (
-          select case when x.state in ('failed', 'cancelled') and g.on_failure = 'ignore' then 'completed'
+          select case when x.state in ('failed', 'cancelled') and e.on_failure = 'ignore' then 'completed'
               else x.state end as state
           from hwqueue.step x
-          join hwqueue.workflow_step g on g.workflow_id = r.workflow_id and g.step_no = e.from_no
-          where x.run_id = r.run_id and x.step_no = e.from_no
+          where x.run_id = r.run_id and x.step_no = e.step_no
             and x.state not in ('waiting', 'held', 'running') offset 0) p
+        cross join unnest(e.children, e.wants) c(to_no, wants)
         where e.workflow_id = r.workflow_id) u
       group by u.step_no) c
     left join hwqueue.tally t on t.run_id = r.run_id and t.step_no = c.step_no and t.part = 0

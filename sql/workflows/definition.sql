@@ -58,7 +58,7 @@ begin
 end
 $$;
 
--- Writes a definition in normal form with its steps and edges, and returns it.
+-- Writes a definition in normal form with its steps, and returns it.
 -- Raises: 23505 when the name has that version already. Not idempotent.
 create or replace function hwqueue.write_workflow(p_spec jsonb, p_version int, p_now timestamptz)
 returns hwqueue.workflow
@@ -74,16 +74,18 @@ begin
   values (p_spec ->> 'name', p_version, sha256(convert_to(p_spec::text, 'UTF8')),
     p_spec - 'steps', p_spec -> 'steps', p_now)
   returning w.* into v_workflow;
-  insert into hwqueue.workflow_edge (workflow_id, from_no, to_no, wants)
-  select v_workflow.workflow_id, (v_numbers ->> a.key)::int, t.step_no, a.value
-  from jsonb_array_elements(p_spec -> 'steps') with ordinality t(spec, step_no)
-  cross join lateral jsonb_each_text(coalesce(t.spec -> 'after', '{}')) a;
-  insert into hwqueue.workflow_step (workflow_id, step_no, name, kind, task_name, class_no,
-    parent_count, is_any, on_failure, runs_at_end, params, reads, run_if, options, children, near, settings)
+  with edge as materialized (
+    select (v_numbers ->> a.key)::int as from_no, t.step_no::int as to_no, a.value as wants,
+           count(*) over (partition by t.step_no) as parents
+    from jsonb_array_elements(p_spec -> 'steps') with ordinality t(spec, step_no)
+    cross join lateral jsonb_each_text(coalesce(t.spec -> 'after', '{}')) a
+  )
+  insert into hwqueue.workflow_step (workflow_id, step_no, name, kind, task_name, class_no, parent_count,
+    is_any, on_failure, runs_at_end, params, reads, run_if, options, parents, children, wants, near, settings)
   select v_workflow.workflow_id, s.ordinality, s.value ->> 'name', k.kind, s.value ->> 'task',
     case when s.value ? 'task' then dense_rank() over (
       partition by s.value ? 'task' order by hwqueue.class_part(s.value)) end,
-    coalesce(p.count, 0), coalesce(s.value ->> 'join' = 'any', false),
+    coalesce(cardinality(p.parents), 0), coalesce(s.value ->> 'join' = 'any', false),
     case when s.value ->> 'on_failure' = 'ignore' then 'ignore'
       when s.value ->> 'on_failure' = 'continue' or p_spec ->> 'on_failure' = 'continue' then 'go_on'
       when s.value ->> 'on_failure' is null and c.is_picked_up then 'go_on'
@@ -93,7 +95,7 @@ begin
       select (v_numbers ->> r.name)::int from jsonb_array_elements_text(s.value -> 'reads') r(name)
       order by 1) end,
     s.value -> 'run_if', s.value -> 'options',
-    case when c.from_no is null then '{}' when c.is_straight then c.children end,
+    coalesce(p.parents, '{}'), coalesce(c.children, '{}'), case when not c.is_straight then c.wants end,
     s.value -> 'near' || jsonb_build_object('steps', (
       select jsonb_agg(v_numbers -> n.name order by v_numbers -> n.name)
       from jsonb_array_elements_text(s.value #> '{near,steps}') n(name))),
@@ -103,18 +105,13 @@ begin
   from jsonb_array_elements(p_spec -> 'steps') with ordinality s
   cross join lateral (select coalesce(s.value ->> 'kind', 'task') as kind) k
   left join (
-    select e.to_no, count(*)::int from hwqueue.workflow_edge e
-    where e.workflow_id = v_workflow.workflow_id group by e.to_no) p on p.to_no = s.ordinality
+    select e.to_no, array_agg(e.from_no order by e.from_no) as parents from edge e
+    group by e.to_no) p on p.to_no = s.ordinality
   left join (
     select e.from_no, bool_or(e.wants <> 'completed') as is_picked_up,
            bool_and(e.wants = 'completed' and e.parents = 1) as is_straight,
-           array_agg(e.to_no order by e.to_no) as children
-    from (
-      select x.from_no, x.to_no, x.wants, count(*) over (partition by x.to_no) as parents
-      from hwqueue.workflow_edge x
-      where x.workflow_id = v_workflow.workflow_id) e
-    group by e.from_no) c
-    on c.from_no = s.ordinality;
+           array_agg(e.to_no order by e.to_no) as children, array_agg(e.wants order by e.to_no) as wants
+    from edge e group by e.from_no) c on c.from_no = s.ordinality;
   return v_workflow;
 end
 $$;

@@ -11,8 +11,7 @@
 -- steps, and advances their runs. p_is_short: the transaction ends with the call, as that of a node's
 -- settlement; a handler's own may stay open. A lease whose step an operator has ended changes nothing. Steps
 -- of one run are counted once for each of their children, and items once for their map.
--- Children of a completed step that come after it alone are due at once, and the definition has their list:
--- a chain reads no edges.
+-- Children of a completed step that come after it alone are due at once.
 -- Locks: the step; tallies, steps and the run, skip locked. Not idempotent: it empties the list. Wakes:
 -- waiting workers.
 create or replace function hwqueue.follow_ended(p_is_short boolean) returns void
@@ -42,7 +41,8 @@ begin
     join hwqueue.workflow_step d on d.workflow_id = r.workflow_id and d.step_no = l.step_no
     where l.lease_id = v_words[5]::uuid and s.run_id = l.run_id and s.step_no = l.step_no
       and s.state = 'running' and l.item_no is null
-    returning s.step_no, s.ended_at, r as run, d.children into v_found;
+    returning s.step_no, s.ended_at, r as run, case when d.wants is null then d.children end as children
+    into v_found;
     if found then
       perform hwqueue.advance_run(v_found.run, case
         when v_words[3] = 'completed' and v_found.children is not null

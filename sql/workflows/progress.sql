@@ -58,10 +58,11 @@ begin
                (count(*) filter (where not e.holds and u.state in ('failed', 'cancelled')))::int as failed,
                (count(*) filter (where not e.holds and u.state = 'skipped'))::int as skipped
         from unnest(p.ended, p.states) u(step_no, state)
-        -- fences (offset 0): edge by edge and by key, whatever the statistics say
+        -- fences (offset 0): step by step and by key, whatever the statistics say
         cross join lateral (
-          select x.to_no, hwqueue.edge_holds(x.wants, u.state) as holds from hwqueue.workflow_edge x
-          where x.workflow_id = v_run.workflow_id and x.from_no = u.step_no offset 0) e
+          select c.to_no, hwqueue.edge_holds(c.wants, u.state) as holds
+          from hwqueue.workflow_step x cross join unnest(x.children, x.wants) c(to_no, wants)
+          where x.workflow_id = v_run.workflow_id and x.step_no = u.step_no offset 0) e
         cross join lateral (
           select x.parent_count, x.is_any from hwqueue.workflow_step x
           where x.workflow_id = v_run.workflow_id and x.step_no = e.to_no offset 0) d

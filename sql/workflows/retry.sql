@@ -149,9 +149,8 @@ begin
       select e.to_no
       from again a
       cross join lateral (
-        select x.to_no from hwqueue.workflow_edge x
-        where x.workflow_id = p_run.workflow_id and x.from_no = a.step_no
-        offset 0) e
+        select unnest(x.children) as to_no from hwqueue.workflow_step x
+        where x.workflow_id = p_run.workflow_id and x.step_no = a.step_no offset 0) e
       cross join lateral (
         select x.is_any from hwqueue.workflow_step x
         where x.workflow_id = p_run.workflow_id and x.step_no = e.to_no
@@ -177,8 +176,8 @@ declare
   v_maps int[] := array(
     select m.step_no from hwqueue.map m where m.run_id = p_run.run_id and m.step_no = any (p_steps)
       and (m.step_no = any (p_whole) or exists (
-        select from hwqueue.workflow_edge e
-        where e.workflow_id = p_run.workflow_id and e.from_no = any (p_steps) and e.to_no = m.step_no)));
+        select from hwqueue.workflow_step d
+        where d.workflow_id = p_run.workflow_id and d.step_no = m.step_no and d.parents && p_steps)));
 begin
   if v_maps <> '{}' then
     delete from hwqueue.map_list c where c.run_id = p_run.run_id and c.step_no = any (v_maps);
@@ -214,13 +213,16 @@ begin
         when k.arrived = d.parent_count then k.unmet = 0 end as begins
     from hwqueue.workflow_step d
     cross join lateral (
-      select count(*) as arrived,
-             count(*) filter (where not hwqueue.edge_holds(e.wants, 'completed')) as unmet
-      from hwqueue.workflow_edge e
-      cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
-        select x.state from hwqueue.step x
-        where x.run_id = p_run.run_id and x.step_no = e.from_no offset 0) s
-      where e.workflow_id = p_run.workflow_id and e.to_no = d.step_no and s.state = 'completed') k
+      select count(*) as arrived, count(*) filter (where not hwqueue.edge_holds(
+               x.wants[array_position(x.children, d.step_no)], 'completed')) as unmet
+      from unnest(d.parents) e(step_no)
+      -- fences (offset 0): by key, whatever the statistics say
+      cross join lateral (
+        select from hwqueue.step y
+        where y.run_id = p_run.run_id and y.step_no = e.step_no and y.state = 'completed' offset 0) s
+      cross join lateral (
+        select y.children, y.wants from hwqueue.workflow_step y
+        where y.workflow_id = p_run.workflow_id and y.step_no = e.step_no offset 0) x) k
     where d.workflow_id = p_run.workflow_id and d.step_no = any (p_steps) and d.runs_at_end is null
   ), counted as (
     update hwqueue.tally t

@@ -35,10 +35,9 @@ as $$
     else jsonb_build_object('parent_traceparents', jsonb_agg(p.traceparent order by p.step_no)) end
   from (
     select s.step_no, s.traceparent
-    from (
-      select x.from_no from hwqueue.workflow_edge x
-      where x.workflow_id = p_run.workflow_id and x.to_no = p_step
-      order by x.from_no limit 100) e
+    from unnest((
+      select d.parents[:100] from hwqueue.workflow_step d
+      where d.workflow_id = p_run.workflow_id and d.step_no = p_step)) e(from_no)
     cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
       select x.step_no, x.traceparent from hwqueue.step x
       where x.run_id = p_run.run_id and x.step_no = e.from_no offset 0) s

@@ -153,10 +153,14 @@ begin
 end
 $$;
 
--- Whether an edge holds for a parent that ended like this. One that was cancelled has failed.
+-- Whether an edge holds for a parent that ended like this (p_wants null: it is to complete). One that was
+-- cancelled has failed.
 create or replace function hwqueue.edge_holds(p_wants text, p_state text) returns boolean
 language sql immutable parallel safe
-as $$ select p_wants = 'ended' or p_wants = p_state or p_wants = 'failed' and p_state = 'cancelled' $$;
+as $$
+  select coalesce(p_wants, 'completed') in (
+    'ended', case p_state when 'cancelled' then 'failed' else p_state end)
+$$;
 
 -- Leaves work for the next session that can do it, on these steps of a run.
 create or replace function hwqueue.leave_arrivals(p_run uuid, p_steps int[], p_kind text, p_reasons text[],

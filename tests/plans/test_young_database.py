@@ -145,7 +145,7 @@ def test_what_concerns_a_whole_run_reads_each_step_a_few_times(api: Api) -> None
         api.row("advance_workflows")
         api.rows("retry_workflow_run", run=flow.run)
         assert api.rows("verify_invariants") == []
-    tables = ("step", "workflow_step", "workflow_edge", "tally")
+    tables = ("step", "workflow_step", "tally")
     read = {table: work.rows_read(table) for table in tables}
     assert max(read.values()) <= 80 * SOME, read  # up to 53 seen; with all others 400 * SOME
 
