@@ -4296,9 +4296,6 @@ CREATE FUNCTION hwqueue.refuse_field(p_code text, p_field text, p_words text, p_
 CREATE FUNCTION hwqueue.refuse_foreign(p_what text, p_field text, p_hint text, p_index integer DEFAULT NULL::integer) RETURNS void
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.refuse_held(p_run uuid, p_name text) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.refuse_more(p_what text, p_used bigint, p_limit integer, p_tenant text, p_hint text) RETURNS void
     LANGUAGE sql;
 
@@ -9175,8 +9172,6 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_epoch(p_node uuid, p_node_epoch bigint, p_
 REVOKE ALL ON FUNCTION hwqueue.refuse_field(p_code text, p_field text, p_words text, p_hint text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_foreign(p_what text, p_field text, p_hint text, p_index integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.refuse_held(p_run uuid, p_name text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_more(p_what text, p_used bigint, p_limit integer, p_tenant text, p_hint text) FROM PUBLIC;
 

@@ -341,19 +341,9 @@ declare
   v_changed int[] := '{}';
   v_group record;
   v_class bigint;
-  v_map int;
   v_near record;
   v_bad jsonb;
 begin
-  for v_map in  -- those began while this waited for them whose items it does not hold
-    select m.step_no from hwqueue.map m
-    where m.run_id = p_run and m.step_no = any (v_due) order by m.step_no
-  loop
-    if hwqueue.hold_items(p_run, v_map, false) is null and exists (
-      select from hwqueue.tally t where t.run_id = p_run and t.step_no = v_map and t.part > 0) then
-      perform hwqueue.refuse_held(p_run, null);
-    end if;
-  end loop;
   for v_group in select g.* from hwqueue.update_groups(v_run, v_due, v_call.changes) g loop
     v_class := ((hwqueue.step_class(v_workflow.settings, v_run, v_specs[v_group.steps[1]], v_group.content,
       false)).class).class_id;

@@ -48,21 +48,11 @@ begin
   return v_steps;
 exception
   when lock_not_available then
-    perform hwqueue.refuse_held(p_run, p_name);
-end
-$$;
-
--- Refuses to change a step that another session holds. p_name null: one of several.
--- Raises: QHL09, always.
-create or replace function hwqueue.refuse_held(p_run uuid, p_name text) returns void
-language plpgsql volatile
-as $$
-begin
-  perform hwqueue.refuse('QHL09', format('%s is busy: another session holds it',
-      coalesce('step ' || to_json(p_name), 'a step of run ' || p_run)),
-    jsonb_build_object('run_id', p_run, 'step', p_name),
-    'nothing was done; call again. A transaction that was left open holds it, one that has completed a '
-    'step before it, say');
+    perform hwqueue.refuse('QHL09', format('%s is busy: another session holds it',
+        coalesce('step ' || to_json(p_name), 'a step of run ' || p_run)),
+      jsonb_build_object('run_id', p_run, 'step', p_name),
+      'nothing was done; call again. A transaction that was left open holds it, one that has completed a '
+      'step before it, say');
 end
 $$;
 

@@ -147,29 +147,29 @@ as $$
 declare
   v_due int[] := p_named;
   v_missed int[];
-  v_map int;
+  v_maps int[];
   v_held int[];
 begin
   loop
     v_due := hwqueue.updatable_steps(p_run, v_due, p_named);
     begin
-      v_missed := '{}';
-      for v_map in
-        select distinct t.step_no from hwqueue.tally t
-        where t.run_id = p_run.run_id and t.step_no = any (v_due) and t.part > 0
-        order by 1
-      loop
-        if hwqueue.hold_items(p_run.run_id, v_map, false) is null then
-          v_missed := v_missed || v_map;
-        end if;
-      end loop;
+      v_maps := array(
+        select m.step_no
+        from (select distinct t.step_no from hwqueue.tally t
+              where t.run_id = p_run.run_id and t.step_no = any (v_due) and t.part > 0 order by 1) m
+        where hwqueue.hold_items(p_run.run_id, m.step_no, false) is not null);
       v_held := array(
         select s.step_no from hwqueue.step s
-        where s.run_id = p_run.run_id and s.step_no = any (v_due) and s.step_no <> all (v_missed)
+        where s.run_id = p_run.run_id and s.step_no = any (v_due)
         for no key update skip locked);
+      -- statements after the locks: a map may have begun meanwhile; what was released is not among them any
+      -- more
       v_missed := array(
-        select d.step_no from unnest(v_due) d(step_no) where d.step_no <> all (v_held) order by 1);
-      -- a statement after the locks: what was released meanwhile is not among them any more
+        select d.step_no from unnest(v_due) d(step_no)
+        where d.step_no <> all (v_held) or d.step_no <> all (v_maps) and exists (
+          select from hwqueue.tally t
+          where t.run_id = p_run.run_id and t.step_no = d.step_no and t.part > 0)
+        order by 1);
       if v_missed = '{}' and hwqueue.updatable_steps(p_run, v_due, null) = v_due then
         return v_due;
       end if;
