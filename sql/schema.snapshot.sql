@@ -1658,9 +1658,6 @@ CREATE FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb DEFAULT '{}
 CREATE FUNCTION hwqueue.checked_limit(p_limit integer) RETURNS integer
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.checked_worth(p_prices jsonb) RETURNS double precision[]
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint) RETURNS TABLE(name text, status text, state jsonb, saved_at timestamp with time zone, waits_for text, waits_until timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1914,9 +1911,6 @@ CREATE FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text DEFAULT NUL
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.contended_headline(p_class hwqueue.placement_class, p_fleet jsonb, OUT headline text, OUT code text) RETURNS record
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.contradicts(p_outer jsonb, p_inner jsonb, p_mode text) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
@@ -2096,9 +2090,6 @@ CREATE FUNCTION hwqueue.domains_needed(p_class hwqueue.placement_class) RETURNS 
 
 CREATE FUNCTION hwqueue.draft_class(p_content hwqueue.class_content, p_away_from uuid[]) RETURNS hwqueue.placement_class
     LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.draft_members(p_queue hwqueue.queue, p_elements jsonb, p_min_size integer, OUT classes hwqueue.placement_class[], OUT members integer[]) RETURNS record
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval DEFAULT NULL::interval) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2661,9 +2652,6 @@ CREATE FUNCTION hwqueue.funnel_stages() RETURNS text[]
 CREATE FUNCTION hwqueue.gang_asked(p_options jsonb, p_field text) RETURNS hwqueue.gang
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.gang_headline(p_gang hwqueue.gang, p_queue hwqueue.queue, p_now timestamp with time zone, INOUT headline text, INOUT code text) RETURNS record
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.gang_of_step(p_run uuid, p_step integer) RETURNS uuid
     LANGUAGE sql STABLE;
 
@@ -2693,9 +2681,6 @@ CREATE FUNCTION hwqueue.gang_states() RETURNS text[]
 CREATE FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint) RETURNS TABLE(gang_id uuid, ready boolean, size integer, members jsonb, retry_after interval, min_size integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
-
-CREATE FUNCTION hwqueue.gang_story(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS text
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.gang_wait_words(p_gang hwqueue.gang) RETURNS text
     LANGUAGE sql STABLE;
@@ -2834,9 +2819,6 @@ CREATE FUNCTION hwqueue.hold_updatable(p_run hwqueue.run, p_named integer[]) RET
 CREATE FUNCTION hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.id_of_time(p_at timestamp with time zone) RETURNS uuid
-    LANGUAGE sql STABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.idle_load(p_node hwqueue.node) RETURNS hwqueue.node_load
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -2916,9 +2898,6 @@ CREATE FUNCTION hwqueue.is_dry(p_schedule hwqueue.schedule, p_now timestamp with
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.is_everywhere(p_lease uuid, p_team uuid) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.is_idle(p_kind text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.is_kept_by_operators(p_node hwqueue.node) RETURNS boolean
@@ -3186,9 +3165,6 @@ CREATE FUNCTION hwqueue.lease_state(p_lease uuid) RETURNS text
 
 CREATE FUNCTION hwqueue.lease_story(p_lease hwqueue.lease, p_claim hwqueue.claim, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone, OUT headline text, OUT code text) RETURNS record
     LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.lease_to_replace(p_row hwqueue.replacement, p_lease hwqueue.lease) RETURNS uuid
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.leases_to_stop(p_run hwqueue.run, p_limit integer) RETURNS uuid[]
     LANGUAGE sql;
@@ -4246,9 +4222,6 @@ CREATE FUNCTION hwqueue.reap_tolerated(p_limit integer, p_now timestamp with tim
 CREATE FUNCTION hwqueue.reap_workflows(p_limit integer, p_from hwqueue.reap_cursor, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reason_message(p_code text, p_predicate jsonb, p_labels jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.rebind_classes(p_class_ids bigint[], p_waits boolean) RETURNS void
     LANGUAGE plpgsql;
 
@@ -5217,9 +5190,6 @@ CREATE FUNCTION hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp with time 
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.try_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.try_proposal(p_gang_id uuid, p_place text, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwqueue.lease, p_now timestamp with time zone) RETURNS text
@@ -7734,8 +7704,6 @@ GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb) TO h
 
 REVOKE ALL ON FUNCTION hwqueue.checked_limit(p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.checked_worth(p_prices jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint) TO hwqueue_admin;
@@ -7853,8 +7821,6 @@ REVOKE ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text) FRO
 GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.contended_headline(p_class hwqueue.placement_class, p_fleet jsonb, OUT headline text, OUT code text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.contradicts(p_outer jsonb, p_inner jsonb, p_mode text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cordon_node(p_node uuid) FROM PUBLIC;
@@ -7947,8 +7913,6 @@ REVOKE ALL ON FUNCTION hwqueue.domain_words(p_domain text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.domains_needed(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.draft_class(p_content hwqueue.class_content, p_away_from uuid[]) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.draft_members(p_queue hwqueue.queue, p_elements jsonb, p_min_size integer, OUT classes hwqueue.placement_class[], OUT members integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval) TO hwqueue_operator;
@@ -8186,8 +8150,6 @@ REVOKE ALL ON FUNCTION hwqueue.funnel_stages() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_asked(p_options jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.gang_headline(p_gang hwqueue.gang, p_queue hwqueue.queue, p_now timestamp with time zone, INOUT headline text, INOUT code text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.gang_of_step(p_run uuid, p_step integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_place_words(p_place text) FROM PUBLIC;
@@ -8203,8 +8165,6 @@ REVOKE ALL ON FUNCTION hwqueue.gang_states() FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.gang_story(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_wait_words(p_gang hwqueue.gang) FROM PUBLIC;
 
@@ -8305,8 +8265,6 @@ REVOKE ALL ON FUNCTION hwqueue.hold_updatable(p_run hwqueue.run, p_named integer
 
 REVOKE ALL ON FUNCTION hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.id_of_time(p_at timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.idle_load(p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.idle_steps(p_run hwqueue.run) FROM PUBLIC;
@@ -8336,8 +8294,6 @@ REVOKE ALL ON FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at tim
 REVOKE ALL ON FUNCTION hwqueue.is_dry(p_schedule hwqueue.schedule, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_everywhere(p_lease uuid, p_team uuid) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.is_idle(p_kind text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_kept_by_operators(p_node hwqueue.node) FROM PUBLIC;
 
@@ -8500,8 +8456,6 @@ REVOKE ALL ON FUNCTION hwqueue.lease_score(p_weight_affinity double precision, p
 REVOKE ALL ON FUNCTION hwqueue.lease_state(p_lease uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_story(p_lease hwqueue.lease, p_claim hwqueue.claim, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone, OUT headline text, OUT code text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.lease_to_replace(p_row hwqueue.replacement, p_lease hwqueue.lease) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.leases_to_stop(p_run hwqueue.run, p_limit integer) FROM PUBLIC;
 
@@ -9141,8 +9095,6 @@ REVOKE ALL ON FUNCTION hwqueue.reap_tolerated(p_limit integer, p_now timestamp w
 
 REVOKE ALL ON FUNCTION hwqueue.reap_workflows(p_limit integer, p_from hwqueue.reap_cursor, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reason_message(p_code text, p_predicate jsonb, p_labels jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.rebind_classes(p_class_ids bigint[], p_waits boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.recent_due_scan(p_queues text[], p_now timestamp with time zone) FROM PUBLIC;
@@ -9720,8 +9672,6 @@ REVOKE ALL ON FUNCTION hwqueue.try_assignment(p_lease uuid, p_node uuid, p_hold 
 REVOKE ALL ON FUNCTION hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.try_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.try_proposal(p_gang_id uuid, p_place text, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwqueue.lease, p_now timestamp with time zone) FROM PUBLIC;
 

@@ -181,7 +181,32 @@ begin
   if waiting = 0 or v_gang.state not in ('waiting', 'earmarked')
     and (v_gang.state <> 'running' or v_gang.missing = 0) then
     code := v_gang.state;
-    headline := hwqueue.gang_story(v_gang, as_of);
+    headline := (
+      select case
+        when v_gang.finished_at is not null then format('%s %s ago', v_gang.state,
+            hwqueue.span_words(as_of - v_gang.finished_at)) || coalesce(': ' || left(v_gang.reason, 200), '')
+        when v_gang.state in ('reserved', 'running') then concat_ws(', ',
+          case when m.running > 0 or m.reserved = 0 then format('%s %s%s', m.running,
+            case m.running when 1 then 'member runs' else 'members run' end,
+              ' in ' || hwqueue.gang_place_words(v_gang.place)) end,
+          case when m.reserved > 0 then format('%s%s%s reserved%s and not fetched: the first until %s UTC',
+            m.reserved, case when m.running > 0 then '' when m.reserved = 1 then ' member'
+              else ' members' end, case m.reserved when 1 then ' is' else ' are' end,
+            case when m.running = 0 then ' in ' || hwqueue.gang_place_words(v_gang.place) end,
+            to_char(m.until at time zone 'UTC', 'HH24:MI:SS')) end,
+          case when v_gang.missing > 0 then format('%s wait to join', v_gang.missing) end,
+          case when v_gang.on_lost = 'continue' then (
+            select case count(*) when 0 then null when 1 then '1 is lost' else count(*) || ' are lost' end
+            from hwqueue.outcome o where o.lease_id = any (v_gang.members) and o.state <> 'completed') end)
+        else hwqueue.gang_wait_words(v_gang) end
+        || case when v_gang.finished_at is null
+          then coalesce('; ' || hwqueue.postponed_words(v_gang.gang_id), '') else '' end
+      from (
+        select count(*) filter (where c.is_reserved) as reserved,
+               count(*) filter (where c.is_reserved is not true) as running,
+               min(c.expires_at) filter (where c.is_reserved) as until
+        from hwqueue.claim c
+        where c.lease_id = any (v_gang.members)) m);
     permanent := v_gang.finished_at is not null;
     kinds := '[]';
     select e.places, e.ways into places, ways from hwqueue.explain_earmark(v_gang, as_of) e
@@ -211,16 +236,37 @@ declare
   v_now timestamptz := hwqueue.clock();
   v_read record := hwqueue.read_gang(p_members, coalesce(nullif(p_options, 'null'), '{}'), v_now);
   v_gang hwqueue.gang := v_read.gang;
-  v_members record;
+  v_kind record;
+  v_task text;
+  v_content hwqueue.class_content;
+  v_class hwqueue.placement_class;
+  v_classes hwqueue.placement_class[];
+  v_members int[];
 begin
-  select d.classes, d.members into v_members from hwqueue.draft_members(v_queue, v_read.elements,
-    v_gang.min_size) d;
+  for v_kind in  -- members: those that must start together, the first min_size, or all
+    select k.kind, count(*) filter (where (k.ordinality <= v_gang.min_size) is not false)::int as members
+    from (select hwqueue.spawn_kind(e.value) as kind, e.ordinality
+          from jsonb_array_elements(v_read.elements) with ordinality e) k
+    group by k.kind order by min(k.ordinality)
+  loop
+    v_task := hwqueue.json_text(v_kind.kind -> 'task', 'task', 200);
+    perform hwqueue.check_name(v_task, 'task', 200);
+    v_content := hwqueue.spawn_content(v_queue.queue_id, v_task, hwqueue.class_options(
+      hwqueue.with_defaults(v_kind.kind -> 'options', (
+        select t.defaults from hwqueue.task t where t.name = v_task))));
+    v_class := hwqueue.draft_class(v_content, hwqueue.service_away_from(v_content.service_id));
+    perform hwqueue.check_own_class(v_class, 'options', null);
+    if v_kind.members > 0 then
+      v_classes := v_classes || v_class;
+      v_members := v_members || v_kind.members;
+    end if;
+  end loop;
   v_gang.gang_id := null;
   v_gang.size := jsonb_array_length(v_read.elements);
   return query
     select v_queue.name, e.headline, e.code, e.permanent, v_now, v_gang.size,
            e.kinds, e.places, e.place_count, e.ways
-    from hwqueue.explain_rooms(v_gang, v_queue, v_members.classes, v_members.members, v_now) e;
+    from hwqueue.explain_rooms(v_gang, v_queue, v_classes, v_members, v_now) e;
 end
 $$;
 

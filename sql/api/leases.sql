@@ -511,7 +511,10 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_filter hwqueue.lease_filter := hwqueue.read_lease_filter(p_filter);
-  v_newest uuid := hwqueue.id_of_time(hwqueue.clock() + interval '1 day');
+  -- the lowest id that new_id could return a day from now
+  v_newest uuid := overlay('00000000-0000-7000-8000-000000000000' placing overlay(lpad(to_hex(floor(
+    extract(epoch from hwqueue.clock() + interval '1 day') * 1000)::bigint), 12, '0')
+      placing '-' from 9 for 0) from 1 for 13);
   v_ids uuid[] := '{}';
 begin
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_before');

@@ -156,7 +156,23 @@ begin
   perform hwqueue.require_all_tenants(), hwqueue.require_read_committed(),
     hwqueue.check_span(p_ttl, 'p_ttl', '0', '1 hour', 'from 0 to one hour',
       'give a span such as interval ''10 seconds''');
-  v_worth := hwqueue.checked_worth(p_prices);
+  perform hwqueue.check_object(p_prices, array['device_worth'], 'prices');
+  if (case when jsonb_typeof(p_prices -> 'device_worth') = 'array'
+           then jsonb_array_length(p_prices -> 'device_worth') end) is distinct from 101 then
+    perform hwqueue.refuse_field('QHA01', 'prices.device_worth', 'must be a list of 101 numbers',
+      'give what a device with 0, 10, 20, ... 1000 thousandths left is worth');
+  end if;
+  v_worth := array(
+    select hwqueue.json_number(case when jsonb_typeof(e.value) = 'null' then '""' else e.value end, format(
+        'prices.device_worth[%s]', e.ordinality - 1), 0, 1)::double precision
+    from jsonb_array_elements(p_prices -> 'device_worth') with ordinality e order by e.ordinality);
+  for i in 2 .. 101 loop
+    if v_worth[i] < v_worth[i - 1] then
+      perform hwqueue.refuse_field('QHA01', 'prices.device_worth',
+        format('must not fall, but [%s] is below [%s]', i - 1, i - 2),
+        'more room on a device is never worth less');
+    end if;
+  end loop;
   v_queue := hwqueue.find_queue(p_queue);
   v_refusal := hwqueue.fence_planner(p_round, p_epoch);
   if v_refusal is null then
@@ -244,6 +260,10 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
+declare
+  v_refusal text;
+  v_now timestamptz;
+  v_gang hwqueue.gang;
 begin
   perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   if p_gang is null then
@@ -253,8 +273,23 @@ begin
     perform hwqueue.refuse('QHA01', 'p_place must be text of at most 4000 characters',
       jsonb_build_object('field', 'p_place'), 'pass a place that planner_rooms returned');
   end if;
-  return coalesce(hwqueue.fence_planner(p_round, p_epoch),
-    hwqueue.try_proposal(p_gang, p_place, hwqueue.clock()));
+  v_refusal := hwqueue.fence_planner(p_round, p_epoch);
+  if v_refusal is not null then
+    return v_refusal;
+  end if;
+  v_now := hwqueue.clock();
+  select g.* into v_gang from hwqueue.gang g where g.gang_id = p_gang for no key update skip locked;
+  if not found then
+    return case when exists (select from hwqueue.gang g where g.gang_id = p_gang)
+      then 'busy' else 'not_waiting' end;
+  elsif v_gang.state <> 'waiting' or not hwqueue.may_be_tried(v_gang, v_now) or not exists (
+      select from hwqueue.queue q
+      where q.queue_id = v_gang.queue_id and q.paused_at is null and q.dropped_at is null) then
+    return 'not_waiting';
+  elsif exists (select from hwqueue.team_change c where c.team_id = p_gang) then
+    return 'busy';  -- look_at_gang goes first
+  end if;
+  return hwqueue.place_verdict(hwqueue.assemble_gang(v_gang, p_place, false, v_now));
 end
 $$;
 

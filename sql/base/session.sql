@@ -22,16 +22,6 @@ as $$
     from 1 for 15)::uuid
 $$;
 
--- Returns the lowest id that new_id could return at a time.
-create or replace function hwqueue.id_of_time(p_at timestamptz) returns uuid
-language sql stable parallel safe
-as $$
-  select overlay('00000000-0000-7000-8000-000000000000'
-    placing overlay(lpad(to_hex(floor(extract(epoch from p_at) * 1000)::bigint), 12, '0')
-      placing '-' from 9 for 0)
-    from 1 for 13)::uuid
-$$;
-
 -- Returns ascending ids for a batch. They count up from a random number of 46 bits (RFC 9562, 6.2,
 -- method 2).
 -- Random bits are expensive, and an index inserts neighbouring keys faster than scattered ones.

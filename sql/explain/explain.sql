@@ -193,6 +193,7 @@ declare
   v_known hwqueue.pending_class;
   v_unserved text;
   v_sole jsonb;
+  v_target record;
   v_obstacle hwqueue.headline;
 begin
   v_known.nodes_matching := (p_fleet ->> 'matching')::int;
@@ -235,61 +236,48 @@ begin
               where x::text::bigint % 4294967296 = a.backend_xid::text::bigint)
         order by a.xact_start limit 1), '');
   elsif v_known.free = 0 then
-    select h.code, h.headline into v_obstacle.code, v_obstacle.message
-    from hwqueue.contended_headline(p_class, p_fleet) h;
+    -- the first lease that it must be with, which neither runs nor has ended
+    select l.lease_id, hwqueue.lease_state(l.lease_id) as state into v_target
+    from jsonb_array_elements(p_class.required) with ordinality e
+    join hwqueue.lease l on l.lease_id = (e.value ->> 'lease')::uuid
+    where e.value ? 'lease' and not e.value ? 'away'
+      and not exists (select 1 from hwqueue.outcome o where o.lease_id = l.lease_id)
+      and not exists (select 1 from hwqueue.claim c where c.lease_id = l.lease_id)
+    order by e.ordinality limit 1;
+    v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') f
+               where f.value ->> 'stage' in ('free', 'away', 'spread')
+               order by (f.value ->> 'nodes')::bigint desc limit 1);
+    v_obstacle.code := case v_sole ->> 'code' when 'insufficient_capacity' then 'nodes_support_but_contended'
+      else v_sole ->> 'code' end;
+    if v_target.lease_id is not null and v_sole ->> 'stage' = 'away' then
+      v_obstacle.message := format('waits for lease %s, which is %s itself', v_target.lease_id,
+        v_target.state);
+    else
+      v_obstacle.message := format('%s, none is free: %s', hwqueue.count_words(
+          (p_fleet ->> 'matching')::bigint, 'node matches', 'nodes match'), (
+        select string_agg(case when f.value ->> 'stage' = 'free'
+                 then hwqueue.count_words((f.value ->> 'nodes')::bigint, 'lacks', 'lack') || ' ' || f.words
+                 else hwqueue.count_words((f.value ->> 'nodes')::bigint, 'is', 'are')
+                   || format(' kept out by "%s"', f.words) end, ', ' order by f.ordinality)
+        from (select x.value, hwqueue.failure_words(x.value, p_class) as words,
+                     row_number() over (order by (x.value ->> 'nodes')::bigint desc) as ordinality
+              from jsonb_array_elements(p_fleet -> 'first') x
+              where x.value ->> 'stage' in ('free', 'away', 'spread')) f
+        where f.ordinality <= 3)) || (
+        select case when count(*) = 0 then ''
+          else format('; room is kept for a gang on %s of them', count(*)) end
+        from hwqueue.node n
+        where n.deregistered_at is null and n.node_id = any (array(
+            select c.node_id from hwqueue.gang g
+            join hwqueue.claim c on c.lease_id = any (g.members) and c.is_earmark
+            where g.state = 'earmarked')) and hwqueue.node_suits(p_class.class_id, n, hwqueue.clock()));
+    end if;
   end if;
   select h.message, h.code, h.permanent into headline, code, permanent
   from hwqueue.class_headline(v_known, p_queue, hwqueue.fleet_headline(
       (p_fleet ->> 'registered')::bigint, v_live, (p_fleet #>> '{funnel,1,nodes}')::bigint,
       (p_fleet ->> 'last_seen')::timestamptz, p_now),
     p_fleet -> 'barred' = p_fleet -> 'registered', v_unserved, v_obstacle, null) h;
-end
-$$;
-
--- The sentence of pending_headline where nodes match but none can take the class now.
-create or replace function hwqueue.contended_headline(p_class hwqueue.placement_class, p_fleet jsonb,
-  out headline text, out code text)
-language plpgsql stable
-as $$
-declare
-  v_sole jsonb;
-  v_target record;
-begin
-  -- the first lease that it must be with, which neither runs nor has ended
-  select l.lease_id, hwqueue.lease_state(l.lease_id) as state into v_target
-  from jsonb_array_elements(p_class.required) with ordinality e
-  join hwqueue.lease l on l.lease_id = (e.value ->> 'lease')::uuid
-  where e.value ? 'lease' and not e.value ? 'away'
-    and not exists (select 1 from hwqueue.outcome o where o.lease_id = l.lease_id)
-    and not exists (select 1 from hwqueue.claim c where c.lease_id = l.lease_id)
-  order by e.ordinality limit 1;
-  v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') f
-             where f.value ->> 'stage' in ('free', 'away', 'spread')
-             order by (f.value ->> 'nodes')::bigint desc limit 1);
-  code := case v_sole ->> 'code' when 'insufficient_capacity' then 'nodes_support_but_contended'
-    else v_sole ->> 'code' end;
-  if v_target.lease_id is not null and v_sole ->> 'stage' = 'away' then
-    headline := format('waits for lease %s, which is %s itself', v_target.lease_id, v_target.state);
-  else
-    headline := format('%s, none is free: %s', hwqueue.count_words((p_fleet ->> 'matching')::bigint,
-        'node matches', 'nodes match'), (
-      select string_agg(case when f.value ->> 'stage' = 'free'
-               then hwqueue.count_words((f.value ->> 'nodes')::bigint, 'lacks', 'lack') || ' ' || f.words
-               else hwqueue.count_words((f.value ->> 'nodes')::bigint, 'is', 'are')
-                 || format(' kept out by "%s"', f.words) end, ', ' order by f.ordinality)
-      from (select x.value, hwqueue.failure_words(x.value, p_class) as words,
-                   row_number() over (order by (x.value ->> 'nodes')::bigint desc) as ordinality
-            from jsonb_array_elements(p_fleet -> 'first') x
-            where x.value ->> 'stage' in ('free', 'away', 'spread')) f
-      where f.ordinality <= 3)) || (
-      select case when count(*) = 0 then ''
-        else format('; room is kept for a gang on %s of them', count(*)) end
-      from hwqueue.node n
-      where n.deregistered_at is null and n.node_id = any (array(
-          select c.node_id from hwqueue.gang g
-          join hwqueue.claim c on c.lease_id = any (g.members) and c.is_earmark
-          where g.state = 'earmarked')) and hwqueue.node_suits(p_class.class_id, n, hwqueue.clock()));
-  end if;
 end
 $$;
 

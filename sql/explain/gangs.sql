@@ -174,7 +174,8 @@ end
 $$;
 
 -- Returns whether members have room, in words, and what that rests on: p_members[i] of class p_classes[i], of
--- the 10 classes with most members. p_gang: its options, and its place if it may be in no other.
+-- the 10 classes with most members. p_gang: its options, its place if it may be in no other, and no id if it
+-- is not spawned.
 -- kinds: [{"task", "members", "words", "nodes": that may run it, "room": members that have some now,
 -- "blocker", "code", "permanent": as pending_headline, of a kind that no node may run; callers of one tenant
 -- are not told what others run}]. places: [{"place", "words", "nodes", "room", "emptied", "kinds",
@@ -272,52 +273,7 @@ begin
   if cardinality(p_classes) > 10 then
     headline := headline || format('; judged by 10 of its %s kinds of members', cardinality(p_classes));
   end if;
-  select h.headline, h.code into headline, code
-  from hwqueue.gang_headline(p_gang, p_queue, p_now, headline, code) h;
-end
-$$;
-
--- Returns the classes that members of a gang would have, which are not written, and how many each has of
--- those that must start together: of the first p_min_size, or of all. p_elements: see read_gang.
--- Raises: QHA01, QHC03, QHC04, QHW01, QHA03.
-create or replace function hwqueue.draft_members(p_queue hwqueue.queue, p_elements jsonb, p_min_size int,
-  out classes hwqueue.placement_class[], out members int[])
-language plpgsql stable
-as $$
-declare
-  v_kind record;
-  v_task text;
-  v_content hwqueue.class_content;
-  v_class hwqueue.placement_class;
-begin
-  for v_kind in
-    select k.kind, count(*) filter (where (k.ordinality <= p_min_size) is not false)::int as members
-    from (select hwqueue.spawn_kind(e.value) as kind, e.ordinality
-          from jsonb_array_elements(p_elements) with ordinality e) k
-    group by k.kind order by min(k.ordinality)
-  loop
-    v_task := hwqueue.json_text(v_kind.kind -> 'task', 'task', 200);
-    perform hwqueue.check_name(v_task, 'task', 200);
-    v_content := hwqueue.spawn_content(p_queue.queue_id, v_task, hwqueue.class_options(
-      hwqueue.with_defaults(v_kind.kind -> 'options', (
-        select t.defaults from hwqueue.task t where t.name = v_task))));
-    v_class := hwqueue.draft_class(v_content, hwqueue.service_away_from(v_content.service_id));
-    perform hwqueue.check_own_class(v_class, 'options', null);
-    if v_kind.members > 0 then
-      classes := array_append(classes, v_class);
-      members := array_append(members, v_kind.members);
-    end if;
-  end loop;
-end
-$$;
-
--- Adds to what explain_rooms found what else decides when a gang starts: how many must start together, its
--- queue, its last try and its next one. p_gang.gang_id null: it is not spawned.
-create or replace function hwqueue.gang_headline(p_gang hwqueue.gang, p_queue hwqueue.queue,
-  p_now timestamptz, inout headline text, inout code text)
-language plpgsql stable
-as $$
-begin
+  -- and what else decides when it starts: how many must start together, its queue, its last try and its next
   headline := case
       when p_gang.state = 'running' then format('%s of %s members wait to join; of the next one: ',
         p_gang.missing, p_gang.size)
@@ -342,35 +298,4 @@ begin
           hwqueue.span_words(p_gang.next_try_at - p_now)) else '; the next try is at the next reap' end;
   end if;
 end
-$$;
-
--- Says of a gang that waits for no room where it is, or how it has ended.
-create or replace function hwqueue.gang_story(p_gang hwqueue.gang, p_now timestamptz) returns text
-language sql stable
-as $$
-  select case
-    when p_gang.finished_at is not null then format('%s %s ago', p_gang.state,
-        hwqueue.span_words(p_now - p_gang.finished_at)) || coalesce(': ' || left(p_gang.reason, 200), '')
-    when p_gang.state in ('reserved', 'running') then concat_ws(', ',
-      case when m.running > 0 or m.reserved = 0 then format('%s %s%s', m.running,
-        case m.running when 1 then 'member runs' else 'members run' end,
-          ' in ' || hwqueue.gang_place_words(p_gang.place)) end,
-      case when m.reserved > 0 then format('%s%s%s reserved%s and not fetched: the first until %s UTC',
-        m.reserved, case when m.running > 0 then '' when m.reserved = 1 then ' member' else ' members' end,
-        case m.reserved when 1 then ' is' else ' are' end,
-        case when m.running = 0 then ' in ' || hwqueue.gang_place_words(p_gang.place) end,
-        to_char(m.until at time zone 'UTC', 'HH24:MI:SS')) end,
-      case when p_gang.missing > 0 then format('%s wait to join', p_gang.missing) end,
-      case when p_gang.on_lost = 'continue' then (
-        select case count(*) when 0 then null when 1 then '1 is lost' else count(*) || ' are lost' end
-        from hwqueue.outcome o where o.lease_id = any (p_gang.members) and o.state <> 'completed') end)
-    else hwqueue.gang_wait_words(p_gang) end
-    || case when p_gang.finished_at is null
-      then coalesce('; ' || hwqueue.postponed_words(p_gang.gang_id), '') else '' end
-  from (
-    select count(*) filter (where c.is_reserved) as reserved,
-           count(*) filter (where c.is_reserved is not true) as running,
-           min(c.expires_at) filter (where c.is_reserved) as until
-    from hwqueue.claim c
-    where c.lease_id = any (p_gang.members)) m
 $$;

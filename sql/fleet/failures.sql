@@ -6,37 +6,6 @@
 --   predicate: what failed, as the class has it; lacks: of stages capacity and free, what is short, as
 --     bits (see shortage)
 
--- Returns a reason in words.
-create or replace function hwqueue.reason_message(p_code text, p_predicate jsonb, p_labels jsonb) returns text
-language sql immutable
-as $$
-  select case p_code
-    when 'label_missing' then case
-      when p_predicate ->> 'domain' = 'rack' then 'the node has no rack, so it is in no place of that domain'
-      when p_predicate ? 'domain' then format('the node has no label %s, so it is in no place of that domain',
-        to_json(substr(p_predicate ->> 'domain', 7)))
-      else format('the node has no label %s',
-        coalesce(to_json(p_predicate ->> 'label')::text, (p_predicate -> 'tags')::text)) end
-    when 'label_mismatch' then case
-      when p_predicate ? 'tags' then format('the labels do not contain %s', p_predicate -> 'tags')
-      else format('label %s is %s', to_json(p_predicate ->> 'label'), coalesce(
-        hwqueue.type_words(p_predicate, p_labels -> (p_predicate ->> 'label')),
-        format('%s, wanted %s %s', p_labels -> (p_predicate ->> 'label'), p_predicate ->> 'op', coalesce(
-          (p_predicate -> 'values')::text, 'label ' || (p_predicate ->> 'other_label'), '')))) end
-    when 'spread_exceeded' then format('one more would break the limit %s', p_predicate)
-    when 'untolerated_taint' then format('the lease does not tolerate the taint %s',
-        hwqueue.taint_text(p_predicate))
-    when 'trust_not_attested' then format('the node is not attested for %s now', p_predicate -> 'trust')
-    when 'no_handler' then case
-      when p_predicate ? 'queue' then format('its worker does not poll queue %s', p_predicate -> 'queue')
-      else format('its worker has no handler for task %s', p_predicate -> 'task') end
-    when 'nodes_support_but_contended' then format('its worker runs %s at a time, and has no slot free',
-      p_predicate ->> 'concurrency')
-    when 'anti_affinity_conflict' then format('the lease keeps away from %s', p_predicate - 'away')
-    else format('the node is not what is required: %s', p_predicate)
-  end
-$$;
-
 -- Returns an expression as its author wrote it, without the indexes of its terms.
 create or replace function hwqueue.without_terms(p_expr jsonb) returns jsonb
 language sql immutable
@@ -78,7 +47,31 @@ begin
     v_message := hwqueue.suspended_words(p_node, p_failure.predicate ->> 'trust');
   end if;
   if v_message is null then
-    v_message := hwqueue.reason_message(p_failure.code, v_predicate, p_node.labels);
+    v_message := case p_failure.code
+      when 'label_missing' then case
+        when v_predicate ? 'domain' then format('the node has no %s, so it is in no place of that domain',
+          case v_predicate ->> 'domain' when 'rack' then 'rack'
+            else 'label ' || to_json(substr(v_predicate ->> 'domain', 7)) end)
+        else format('the node has no label %s',
+          coalesce(to_json(v_predicate ->> 'label')::text, (v_predicate -> 'tags')::text)) end
+      when 'label_mismatch' then case
+        when v_predicate ? 'tags' then format('the labels do not contain %s', v_predicate -> 'tags')
+        else format('label %s is %s', to_json(v_predicate ->> 'label'), coalesce(
+          hwqueue.type_words(v_predicate, p_node.labels -> (v_predicate ->> 'label')),
+          format('%s, wanted %s %s', p_node.labels -> (v_predicate ->> 'label'), v_predicate ->> 'op',
+            coalesce((v_predicate -> 'values')::text, 'label ' || (v_predicate ->> 'other_label'), '')))) end
+      when 'spread_exceeded' then format('one more would break the limit %s', v_predicate)
+      when 'untolerated_taint' then format('the lease does not tolerate the taint %s',
+          hwqueue.taint_text(v_predicate))
+      when 'trust_not_attested' then format('the node is not attested for %s now', v_predicate -> 'trust')
+      when 'no_handler' then case
+        when v_predicate ? 'queue' then format('its worker does not poll queue %s', v_predicate -> 'queue')
+        else format('its worker has no handler for task %s', v_predicate -> 'task') end
+      when 'nodes_support_but_contended' then format('its worker runs %s at a time, and has no slot free',
+        v_predicate ->> 'concurrency')
+      when 'anti_affinity_conflict' then format('the lease keeps away from %s', v_predicate - 'away')
+      else format('the node is not what is required: %s', v_predicate)
+    end;
   end if;
   return jsonb_build_object('stage', p_failure.stage, 'code', p_failure.code,
       'permanent', p_failure.permanent, 'message', v_message)

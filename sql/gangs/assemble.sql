@@ -1,7 +1,7 @@
 -- Assembling gangs: reserving room for the members that wait, on several nodes, in one transaction.
 --
 -- reap (gangs/change) calls assemble_gang for gangs that wait, in their order; a planner may propose a place
--- for one (upkeep/planner try_proposal). Example: a gang of four needs a GPU for each member. assemble_gang
+-- for one (api/planner reserve_gang). Example: a gang of four needs a GPU for each member. assemble_gang
 -- locks the four nodes, books a GPU on each, and writes four claims that are reserved. The nodes fetch them
 -- with their next claims (claim/reserved). If one node turns out to be too full, nothing is kept: the
 -- subtransaction is aborted, and its locks go with it.

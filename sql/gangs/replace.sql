@@ -85,7 +85,28 @@ create or replace function hwqueue.try_replacement(p_row hwqueue.replacement, p_
 language plpgsql volatile
 as $$
 declare
-  v_old uuid := coalesce(p_row.old_lease, hwqueue.lease_to_replace(p_row, p_lease));
+  -- of a service: of those that are older, and that no other one replaces, one that runs, the longest first,
+  -- else one that is pending, or that a planner has reserved on a node; it reads all claims
+  v_old uuid := coalesce(p_row.old_lease, (
+    select o.lease_id
+    from (
+      select c.lease_id, (c.is_reserved is not null)::int as turn, c.claimed_at as since
+      from hwqueue.placement_class k
+      join hwqueue.claim c on c.class_id = k.class_id
+      where k.service_id = p_row.service_id and c.stop_requested_at is null
+      union all
+      select r.lease_id, 1, r.eligible_at
+      from hwqueue.placement_class k
+      join hwqueue.ready r on r.class_id = k.class_id
+      where k.service_id = p_row.service_id) o
+    join hwqueue.lease l on l.lease_id = o.lease_id
+    join hwqueue.placement_class k on k.class_id = l.class_id
+    join hwqueue.placement_class own on own.class_id = p_lease.class_id
+    where l.created_at < p_lease.created_at and l.team_id is null
+      and l.run_id is null and k.tenant = own.tenant
+      and not exists (select from hwqueue.replacement x where x.old_lease = o.lease_id)
+      and not exists (select from hwqueue.replacement x where x.lease_id = o.lease_id)
+    order by o.turn, o.since, o.lease_id limit 1));
   v_state text := hwqueue.lease_state(v_old);
   v_entry hwqueue.scheduled;
   v_old_entry hwqueue.scheduled;
@@ -157,34 +178,6 @@ begin
   perform hwqueue.put_back(p_row.lease_id, v_entry.attempt_count, v_entry.claim_count, p_now, p_now);
   return null;
 end
-$$;
-
--- The lease of a service that a new one replaces: of those that are older, and that no other one replaces,
--- one that runs, the longest first, else one that is pending, or that a planner has reserved on a node. Null:
--- there is none. Reads all claims.
-create or replace function hwqueue.lease_to_replace(p_row hwqueue.replacement, p_lease hwqueue.lease)
-returns uuid
-language sql stable
-as $$
-  select o.lease_id
-  from (
-    select c.lease_id, (c.is_reserved is not null)::int as turn, c.claimed_at as since
-    from hwqueue.placement_class k
-    join hwqueue.claim c on c.class_id = k.class_id
-    where k.service_id = p_row.service_id and c.stop_requested_at is null
-    union all
-    select r.lease_id, 1, r.eligible_at
-    from hwqueue.placement_class k
-    join hwqueue.ready r on r.class_id = k.class_id
-    where k.service_id = p_row.service_id) o
-  join hwqueue.lease l on l.lease_id = o.lease_id
-  join hwqueue.placement_class k on k.class_id = l.class_id
-  join hwqueue.placement_class own on own.class_id = p_lease.class_id
-  where p_row.service_id is not null and l.created_at < p_lease.created_at and l.team_id is null
-    and l.run_id is null and k.tenant = own.tenant
-    and not exists (select from hwqueue.replacement x where x.old_lease = o.lease_id)
-    and not exists (select from hwqueue.replacement x where x.lease_id = o.lease_id)
-  order by o.turn, o.since, o.lease_id limit 1
 $$;
 
 -- Asks the claim of the old lease to stop: as a cancellation, or, when it is to run again, as a drain would.

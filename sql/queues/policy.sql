@@ -144,7 +144,7 @@ $$;
 -- device with 190 left is worth nothing then, one with 550 left about half a device. A claim that would
 -- leave 190 of 1000 is scored lower than one that leaves 530 for a lease of 530.
 --
--- set_prices (api/planner) calls checked_worth. Claims and match_nodes call queue_worth
+-- set_prices (api/planner) writes them. Claims and match_nodes call queue_worth
 -- and hand the curve to fit_score. The invariant: prices change the order of classes that fit, and
 -- nothing else. Past worth_until the score is what it is without prices.
 --
@@ -183,34 +183,4 @@ as $$
     order by x.epoch desc, x.round desc limit 1) p
   where q.has_prices and q.dropped_at is null and p.worth_until > p_now
   order by q.name
-$$;
-
--- Reads the curve of set_prices: 101 numbers from 0 to 1 that never fall.
--- Raises: QHA01.
-create or replace function hwqueue.checked_worth(p_prices jsonb) returns double precision[]
-language plpgsql immutable
-as $$
-declare
-  v_field constant text := 'prices.device_worth';
-  v_worth double precision[];
-begin
-  perform hwqueue.check_object(p_prices, array['device_worth'], 'prices');
-  if (case when jsonb_typeof(p_prices -> 'device_worth') = 'array'
-           then jsonb_array_length(p_prices -> 'device_worth') end) is distinct from 101 then
-    perform hwqueue.refuse_field('QHA01', v_field, 'must be a list of 101 numbers',
-      'give what a device with 0, 10, 20, ... 1000 thousandths left is worth');
-  end if;
-  v_worth := array(
-    select hwqueue.json_number(case when jsonb_typeof(e.value) = 'null' then '""' else e.value end, format(
-        '%s[%s]', v_field, e.ordinality - 1), 0, 1)::double precision
-    from jsonb_array_elements(p_prices -> 'device_worth') with ordinality e order by e.ordinality);
-  for i in 2 .. 101 loop
-    if v_worth[i] < v_worth[i - 1] then
-      perform hwqueue.refuse_field('QHA01', v_field,
-        format('must not fall, but [%s] is below [%s]', i - 1, i - 2),
-        'more room on a device is never worth less');
-    end if;
-  end loop;
-  return v_worth;
-end
 $$;

@@ -9,7 +9,7 @@
 -- but what reserves locks what claims lock.
 --
 -- Read fence_planner, then the parts of planner_view: ready_classes, free_devices, waiting_gangs,
--- class_matches; then what reserves: try_proposal, try_assignment.
+-- class_matches; then what reserves: try_assignment.
 
 -- Lets a planner write that has the current epoch and no older round than was written. Returns null then,
 -- with the round noted; else why not: `deposed`, `old_round`, or `busy` when another session holds the row.
@@ -232,30 +232,6 @@ begin
     join free f on f.class_id = k.class_id
     join hwqueue.placement_class c on c.class_id = k.class_id
     order by k.class_id);
-end
-$$;
-
--- Reserves room for a gang that waits, as assemble_gang does, beginning with the place that a planner
--- proposes. What it does not reserve it leaves as it was. Returns the verdict of reserve_gang.
--- Locks: the gang, skip locked; as assemble_gang.
-create or replace function hwqueue.try_proposal(p_gang_id uuid, p_place text, p_now timestamptz) returns text
-language plpgsql volatile
-as $$
-declare
-  v_gang hwqueue.gang;
-begin
-  select g.* into v_gang from hwqueue.gang g where g.gang_id = p_gang_id for no key update skip locked;
-  if not found then
-    return case when exists (select from hwqueue.gang g where g.gang_id = p_gang_id)
-      then 'busy' else 'not_waiting' end;
-  elsif v_gang.state <> 'waiting' or not hwqueue.may_be_tried(v_gang, p_now) or not exists (
-      select from hwqueue.queue q
-      where q.queue_id = v_gang.queue_id and q.paused_at is null and q.dropped_at is null) then
-    return 'not_waiting';
-  elsif exists (select from hwqueue.team_change c where c.team_id = p_gang_id) then
-    return 'busy';  -- look_at_gang goes first
-  end if;
-  return hwqueue.place_verdict(hwqueue.assemble_gang(v_gang, p_place, false, p_now));
 end
 $$;
 

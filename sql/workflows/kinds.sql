@@ -11,11 +11,6 @@
 -- in a statement after the lock; a sender that meets a step which is not open, or misses its row, leaves an
 -- arrival of kind `signal`. So a signal and a wait that meet find each other, whichever commits first.
 
--- Whether steps of a kind end with their run: nobody works on them.
-create or replace function hwqueue.is_idle(p_kind text) returns boolean
-language sql immutable parallel safe
-as $$ select p_kind in ('sleep', 'wait') $$;
-
 -- Returns what a step of a kind needs, in normal form and without what is absent or the default. steps: those
 -- whose results its bindings name; binds: there is at least one binding. A list of a map that has none
 -- becomes {"$literal": list}. Whether the workflow of a nested run exists is known when the step is released.

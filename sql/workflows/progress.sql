@@ -137,7 +137,7 @@ begin
     where r.run_id = p_run.run_id;
     if v_stops or v_was = 'paused' or exists (  -- steps to stop, that were held, or that may sleep
       select from hwqueue.workflow_step d
-      where d.workflow_id = p_run.workflow_id and hwqueue.is_idle(d.kind)) then
+      where d.workflow_id = p_run.workflow_id and d.kind in ('sleep', 'wait')) then
       perform hwqueue.leave_arrivals(p_run.run_id, array[0], 'state', '{}', p_now);
     end if;
     v_was := 'failing';

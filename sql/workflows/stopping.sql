@@ -147,7 +147,7 @@ as $$
   from hwqueue.step s
   where s.run_id = p_run.run_id
     and (s.state = 'held' or s.state = 'running' and s.lease_id is null and (
-      select hwqueue.is_idle(d.kind)
+      select d.kind in ('sleep', 'wait')
         or d.kind = 'workflow' and (s.nested_mode is not null or not exists (
           select from hwqueue.run n where n.run_id = s.nested_run_id))
       from hwqueue.workflow_step d

@@ -140,7 +140,11 @@ def test_each_part_has_its_turn_though_calls_are_short(
     found = [each for each in postponed(conn) if each[0].startswith("reap ")]
     assert found == [(f"reap {part}", 1) for part in sorted(OF_REAP)]
     with pytest.raises(psycopg.errors.QueryCanceled, match="longer than a statement_timeout of"):
-        conn.execute("select hwqueue.try_proposal(%s, null, hwqueue.clock())", [big])
+        conn.execute(
+            "select hwqueue.assemble_gang(g, null, false, hwqueue.clock()) from hwqueue.gang g"
+            " where g.gang_id = %s",
+            [big],
+        )
 
 
 def test_changes_of_a_gang_that_is_slow_hide_no_others(api: Api, clock: Clock, plant: Plant) -> None:
