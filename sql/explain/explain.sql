@@ -4,14 +4,22 @@
 -- class_fits. Only the choice of what to say first is made here.
 
 -- Returns what keeps a class from nodes, and how many could run it, now and ever. p_fleet: see judge_fleet.
--- headline, code, permanent: as pending_headline, with names that are nearly those that it asks for.
--- unmatched: no node has what it asks.
+-- headline, code, permanent: what has to change first (class_headline), in a sentence, with names that are
+-- nearly those that it asks for; a caller of one tenant is told none of queues and tasks: they may be
+-- another's. unmatched: no node has what it asks. The caller adds patience, deadlines and the place in line.
 create or replace function hwqueue.class_verdict(
   p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamptz,
   out headline text, out code text, out permanent boolean, out nodes_matching bigint, out nodes_free bigint,
   out sole_blockers jsonb, out unmatched boolean)
 language plpgsql stable
 as $$
+declare
+  v_live bigint := (p_fleet ->> 'live')::bigint;
+  v_known hwqueue.pending_class;
+  v_unserved text;
+  v_sole jsonb;
+  v_target record;
+  v_obstacle hwqueue.headline;
 begin
   nodes_matching := (p_fleet ->> 'matching')::bigint;
   nodes_free := (p_fleet ->> 'free')::bigint;
@@ -24,8 +32,88 @@ begin
       'words', hwqueue.failure_words(s.value, p_class), 'nodes', s.value -> 'nodes',
       'samples', s.value -> 'samples')) order by s.ordinality), '[]')
     from jsonb_array_elements(p_fleet -> 'sole') with ordinality s);
-  select h.headline, h.code, h.permanent into headline, code, permanent
-  from hwqueue.pending_headline(p_class, p_queue, p_fleet, p_now) h;
+  v_known.nodes_matching := (p_fleet ->> 'matching')::int;
+  v_known.free := (p_fleet ->> 'free')::int;
+  select max(s.nodes) filter (where s.stage = 'cordon'), max(s.nodes) filter (where s.stage = 'live')
+  into v_known.nodes_cordoned, v_known.nodes_silent
+  from jsonb_to_recordset(p_fleet -> 'sole') s(stage text, nodes int);
+  if v_known.nodes_matching = 0 then
+    -- the part that alone keeps out most nodes, else the rule that excludes the last nodes
+    select s.value into v_sole from jsonb_array_elements(p_fleet -> 'sole') with ordinality s
+    where s.value ->> 'stage' not in ('live', 'cordon', 'free', 'away', 'spread')
+    order by s.ordinality limit 1;
+    if found then
+      v_obstacle.message := format('no live node can run it: %s but for %s',
+        hwqueue.count_words((v_sole ->> 'nodes')::bigint, 'node would match', 'nodes would match'),
+        hwqueue.failure_words(v_sole, p_class));
+    else
+      v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') with ordinality f
+                 where f.value ->> 'stage' <> 'live' order by f.ordinality limit 1);
+      v_obstacle.message := format('none of the %s live nodes can run it: the closest lack %s', v_live,
+        hwqueue.failure_words(v_sole, p_class));
+    end if;
+    v_obstacle.code := v_sole ->> 'code';
+    v_unserved := (
+      select hwqueue.unserved_words(p_queue.name, p_class.task_name, s.queues, s.tasks, s.any_queue,
+        hwqueue.my_tenants() is null)
+      from hwqueue.served_names(p_now) s where p_fleet ->> 'serving' = '0');
+  elsif p_class.class_id is not null and not hwqueue.are_terms_published(p_class) then
+    v_obstacle.code := 'unpublished';
+    v_obstacle.message := 'what it asks about other leases is not published yet'
+      || coalesce((  -- for the oldest transaction that writes and may not see them, if the server shows it
+        select format(': it waits for the transaction of session %s%s%s', a.pid,
+          coalesce(' (' || nullif(a.application_name, '') || ')', ''),
+          -- null without the rights of pg_read_all_stats
+          ', open for ' || hwqueue.span_words(p_now - a.xact_start))
+        from pg_catalog.pg_stat_activity a
+        -- whose session that is, a caller of one tenant is not told
+        where a.pid <> pg_backend_pid() and a.backend_xid is not null and hwqueue.my_tenants() is null
+          and exists (select 1 from pg_snapshot_xip(pg_current_snapshot()) x
+              where x::text::bigint % 4294967296 = a.backend_xid::text::bigint)
+        order by a.xact_start limit 1), '');
+  elsif v_known.free = 0 then
+    -- the first lease that it must be with, which neither runs nor has ended
+    select l.lease_id, hwqueue.lease_state(l.lease_id) as state into v_target
+    from jsonb_array_elements(p_class.required) with ordinality e
+    join hwqueue.lease l on l.lease_id = (e.value ->> 'lease')::uuid
+    where e.value ? 'lease' and not e.value ? 'away'
+      and not exists (select 1 from hwqueue.outcome o where o.lease_id = l.lease_id)
+      and not exists (select 1 from hwqueue.claim c where c.lease_id = l.lease_id)
+    order by e.ordinality limit 1;
+    v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') f
+               where f.value ->> 'stage' in ('free', 'away', 'spread')
+               order by (f.value ->> 'nodes')::bigint desc limit 1);
+    v_obstacle.code := case v_sole ->> 'code' when 'insufficient_capacity' then 'nodes_support_but_contended'
+      else v_sole ->> 'code' end;
+    if v_target.lease_id is not null and v_sole ->> 'stage' = 'away' then
+      v_obstacle.message := format('waits for lease %s, which is %s itself', v_target.lease_id,
+        v_target.state);
+    else
+      v_obstacle.message := format('%s, none is free: %s', hwqueue.count_words(
+          (p_fleet ->> 'matching')::bigint, 'node matches', 'nodes match'), (
+        select string_agg(case when f.value ->> 'stage' = 'free'
+                 then hwqueue.count_words((f.value ->> 'nodes')::bigint, 'lacks', 'lack') || ' ' || f.words
+                 else hwqueue.count_words((f.value ->> 'nodes')::bigint, 'is', 'are')
+                   || format(' kept out by "%s"', f.words) end, ', ' order by f.ordinality)
+        from (select x.value, hwqueue.failure_words(x.value, p_class) as words,
+                     row_number() over (order by (x.value ->> 'nodes')::bigint desc) as ordinality
+              from jsonb_array_elements(p_fleet -> 'first') x
+              where x.value ->> 'stage' in ('free', 'away', 'spread')) f
+        where f.ordinality <= 3)) || (
+        select case when count(*) = 0 then ''
+          else format('; room is kept for a gang on %s of them', count(*)) end
+        from hwqueue.node n
+        where n.deregistered_at is null and n.node_id = any (array(
+            select c.node_id from hwqueue.gang g
+            join hwqueue.claim c on c.lease_id = any (g.members) and c.is_earmark
+            where g.state = 'earmarked')) and hwqueue.node_suits(p_class.class_id, n, hwqueue.clock()));
+    end if;
+  end if;
+  select h.message, h.code, h.permanent into headline, code, permanent
+  from hwqueue.class_headline(v_known, p_queue, hwqueue.fleet_headline(
+      (p_fleet ->> 'registered')::bigint, v_live, (p_fleet #>> '{funnel,1,nodes}')::bigint,
+      (p_fleet ->> 'last_seen')::timestamptz, p_now),
+    p_fleet -> 'barred' = p_fleet -> 'registered', v_unserved, v_obstacle, null) h;
   unmatched := nodes_matching = 0 and code not in ('queue_paused', 'no_nodes', 'node_not_live',
     'node_draining', 'no_handler');
   if unmatched then
@@ -177,107 +265,6 @@ begin
       case when p_end.attempt > 0 then format(', attempt %s', p_end.attempt) else '' end,
       coalesce(': ' || hwqueue.error_words(v_error), ''));
   end if;
-end
-$$;
-
--- Returns the one sentence about a pending class, with its code: what has to change first (class_headline).
--- p_fleet: see judge_fleet. The caller adds patience, deadlines and the lease's place in line. A caller of
--- one tenant is told no similar names of queues and tasks: they may be another's.
-create or replace function hwqueue.pending_headline(
-  p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamptz,
-  out headline text, out code text, out permanent boolean)
-language plpgsql stable
-as $$
-declare
-  v_live bigint := (p_fleet ->> 'live')::bigint;
-  v_known hwqueue.pending_class;
-  v_unserved text;
-  v_sole jsonb;
-  v_target record;
-  v_obstacle hwqueue.headline;
-begin
-  v_known.nodes_matching := (p_fleet ->> 'matching')::int;
-  v_known.free := (p_fleet ->> 'free')::int;
-  select max(s.nodes) filter (where s.stage = 'cordon'), max(s.nodes) filter (where s.stage = 'live')
-  into v_known.nodes_cordoned, v_known.nodes_silent
-  from jsonb_to_recordset(p_fleet -> 'sole') s(stage text, nodes int);
-  if v_known.nodes_matching = 0 then
-    -- the part that alone keeps out most nodes, else the rule that excludes the last nodes
-    select s.value into v_sole from jsonb_array_elements(p_fleet -> 'sole') with ordinality s
-    where s.value ->> 'stage' not in ('live', 'cordon', 'free', 'away', 'spread')
-    order by s.ordinality limit 1;
-    if found then
-      v_obstacle.message := format('no live node can run it: %s but for %s',
-        hwqueue.count_words((v_sole ->> 'nodes')::bigint, 'node would match', 'nodes would match'),
-        hwqueue.failure_words(v_sole, p_class));
-    else
-      v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') with ordinality f
-                 where f.value ->> 'stage' <> 'live' order by f.ordinality limit 1);
-      v_obstacle.message := format('none of the %s live nodes can run it: the closest lack %s', v_live,
-        hwqueue.failure_words(v_sole, p_class));
-    end if;
-    v_obstacle.code := v_sole ->> 'code';
-    v_unserved := (
-      select hwqueue.unserved_words(p_queue.name, p_class.task_name, s.queues, s.tasks, s.any_queue,
-        hwqueue.my_tenants() is null)
-      from hwqueue.served_names(p_now) s where p_fleet ->> 'serving' = '0');
-  elsif p_class.class_id is not null and not hwqueue.are_terms_published(p_class) then
-    v_obstacle.code := 'unpublished';
-    v_obstacle.message := 'what it asks about other leases is not published yet'
-      || coalesce((  -- for the oldest transaction that writes and may not see them, if the server shows it
-        select format(': it waits for the transaction of session %s%s%s', a.pid,
-          coalesce(' (' || nullif(a.application_name, '') || ')', ''),
-          -- null without the rights of pg_read_all_stats
-          ', open for ' || hwqueue.span_words(p_now - a.xact_start))
-        from pg_catalog.pg_stat_activity a
-        -- whose session that is, a caller of one tenant is not told
-        where a.pid <> pg_backend_pid() and a.backend_xid is not null and hwqueue.my_tenants() is null
-          and exists (select 1 from pg_snapshot_xip(pg_current_snapshot()) x
-              where x::text::bigint % 4294967296 = a.backend_xid::text::bigint)
-        order by a.xact_start limit 1), '');
-  elsif v_known.free = 0 then
-    -- the first lease that it must be with, which neither runs nor has ended
-    select l.lease_id, hwqueue.lease_state(l.lease_id) as state into v_target
-    from jsonb_array_elements(p_class.required) with ordinality e
-    join hwqueue.lease l on l.lease_id = (e.value ->> 'lease')::uuid
-    where e.value ? 'lease' and not e.value ? 'away'
-      and not exists (select 1 from hwqueue.outcome o where o.lease_id = l.lease_id)
-      and not exists (select 1 from hwqueue.claim c where c.lease_id = l.lease_id)
-    order by e.ordinality limit 1;
-    v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') f
-               where f.value ->> 'stage' in ('free', 'away', 'spread')
-               order by (f.value ->> 'nodes')::bigint desc limit 1);
-    v_obstacle.code := case v_sole ->> 'code' when 'insufficient_capacity' then 'nodes_support_but_contended'
-      else v_sole ->> 'code' end;
-    if v_target.lease_id is not null and v_sole ->> 'stage' = 'away' then
-      v_obstacle.message := format('waits for lease %s, which is %s itself', v_target.lease_id,
-        v_target.state);
-    else
-      v_obstacle.message := format('%s, none is free: %s', hwqueue.count_words(
-          (p_fleet ->> 'matching')::bigint, 'node matches', 'nodes match'), (
-        select string_agg(case when f.value ->> 'stage' = 'free'
-                 then hwqueue.count_words((f.value ->> 'nodes')::bigint, 'lacks', 'lack') || ' ' || f.words
-                 else hwqueue.count_words((f.value ->> 'nodes')::bigint, 'is', 'are')
-                   || format(' kept out by "%s"', f.words) end, ', ' order by f.ordinality)
-        from (select x.value, hwqueue.failure_words(x.value, p_class) as words,
-                     row_number() over (order by (x.value ->> 'nodes')::bigint desc) as ordinality
-              from jsonb_array_elements(p_fleet -> 'first') x
-              where x.value ->> 'stage' in ('free', 'away', 'spread')) f
-        where f.ordinality <= 3)) || (
-        select case when count(*) = 0 then ''
-          else format('; room is kept for a gang on %s of them', count(*)) end
-        from hwqueue.node n
-        where n.deregistered_at is null and n.node_id = any (array(
-            select c.node_id from hwqueue.gang g
-            join hwqueue.claim c on c.lease_id = any (g.members) and c.is_earmark
-            where g.state = 'earmarked')) and hwqueue.node_suits(p_class.class_id, n, hwqueue.clock()));
-    end if;
-  end if;
-  select h.message, h.code, h.permanent into headline, code, permanent
-  from hwqueue.class_headline(v_known, p_queue, hwqueue.fleet_headline(
-      (p_fleet ->> 'registered')::bigint, v_live, (p_fleet #>> '{funnel,1,nodes}')::bigint,
-      (p_fleet ->> 'last_seen')::timestamptz, p_now),
-    p_fleet -> 'barred' = p_fleet -> 'registered', v_unserved, v_obstacle, null) h;
 end
 $$;
 

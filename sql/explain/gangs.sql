@@ -177,7 +177,7 @@ $$;
 -- the 10 classes with most members. p_gang: its options, its place if it may be in no other, and no id if it
 -- is not spawned.
 -- kinds: [{"task", "members", "words", "nodes": that may run it, "room": members that have some now,
--- "blocker", "code", "permanent": as pending_headline, of a kind that no node may run; callers of one tenant
+-- "blocker", "code", "permanent": as class_verdict, of a kind that no node may run; callers of one tenant
 -- are not told what others run}]. places: [{"place", "words", "nodes", "room", "emptied", "kinds",
 -- "in_the_way": names of nodes, "claims": of the first 5, "others"}].
 -- code: ready, a reason why no node may run a kind, no_place (the nodes that may are in no such place), or
@@ -213,7 +213,7 @@ begin
     if v_sums.nodes = 0 and hwqueue.my_tenants() is null then
       select h.headline, h.code, h.permanent into v_why
       from hwqueue.queue q
-      cross join lateral hwqueue.pending_headline(v_class, q, hwqueue.judge_fleet(v_class,
+      cross join lateral hwqueue.class_verdict(v_class, q, hwqueue.judge_fleet(v_class,
         hwqueue.facts_of_others(v_class, null, p_now), false, p_now), p_now) h
       where q.queue_id = v_class.queue_id;
     elsif v_sums.nodes = 0 then

@@ -1,7 +1,7 @@
 -- Why every pending class waits, for hundreds of classes at once.
 --
 -- The invariant: one pass over bit strings of nodes (fleet/masks, fleet/class_fleet) answers for all
--- classes; no class is judged on every node. What is said first is the order of pending_headline.
+-- classes; no class is judged on every node. What is said first is the order of class_headline.
 
 -- Returns the pending classes that pending_reasons reports, in its order (turn): what class_fleets says,
 -- how many nodes have room now (with_room), and how many of those have no known conflict (free). A class
