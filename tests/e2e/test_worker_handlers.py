@@ -129,15 +129,6 @@ async def test_tasks_without_a_handler_and_other_queues_are_left_alone(client: A
     assert (await client.get_lease(elsewhere.lease_id)).state is LeaseState.PENDING
 
 
-async def test_many_leases_run_each_once(client: AsyncClient, dsn: str) -> None:
-    batch = [{"task": "add", "params": {"a": n, "b": 0}} for n in range(200)]
-    spawned = await client.spawn_leases(QUEUE, batch)
-    async with worker(dsn, concurrency=20):
-        leases = await asyncio.gather(*(ended(client, one.lease_id) for one in spawned))
-    assert [lease.result for lease in leases] == list(range(200))
-    assert {lease.attempt for lease in leases} == {1}
-
-
 async def test_no_more_handlers_run_than_its_concurrency(client: AsyncClient, dsn: str) -> None:
     app, go = App(), asyncio.Event()
     running, most = 0, 0

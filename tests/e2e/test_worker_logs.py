@@ -235,15 +235,6 @@ async def test_a_worker_that_may_not_set_them_says_so_or_has_a_login_for_it(
         await line(caplog, "the database has the defaults of")
 
 
-async def test_a_late_thread_does_not_hold_up_a_stop(client: AsyncClient, dsn: str, tmp_path: Path) -> None:
-    late = await client.spawn_lease(QUEUE, "late", {"folder": str(tmp_path)}, max_attempts=1)
-    async with worker(dsn, shutdown_timeout=timedelta(hours=1)) as running:
-        await ended(client, late.lease_id)
-        running.stop()
-    assert running.has_leftovers
-    (tmp_path / "go").touch()
-
-
 async def test_a_process_that_outlives_its_timeout_is_killed(
     client: AsyncClient, dsn: str, tmp_path: Path
 ) -> None:

@@ -179,15 +179,6 @@ def run_out(params: Any) -> Any:
     return next(iter([]))
 
 
-@app.task("late", timeout=timedelta(milliseconds=100))
-def late(params: dict[str, Any]) -> str:
-    """Look at nothing but the file `go`: a thread that outlives its timeout."""
-    mark(params, "started")
-    while not has(params, "go"):
-        time.sleep(0.01)
-    return "late"
-
-
 @app.task("late-process", process=True, timeout=timedelta(milliseconds=500))
 def late_process(params: dict[str, Any]) -> None:
     """A process that ignores SIGTERM."""

@@ -214,12 +214,7 @@ STATUS = "select status, count(*) from pgflow.step_tasks group by status"
 RUN = "select status from pgflow.runs where run_id = %s"
 
 
-def named(variable: str) -> Path | None:
-    value = os.environ.get(variable)
-    return None if value is None else Path(value)
-
-
-PEER = Pgflow(named("HWQUEUE_TEST_PGFLOW_SQL"), named("HWQUEUE_TEST_PGMQ_SQL"))
+PEER = Pgflow(file_of("pgflow"), file_of("pgmq"))
 
 
 @pytest.fixture

@@ -151,12 +151,6 @@ def filled(api: Api, queue: str, **spec: Any) -> tuple[Node, list[Row]]:
     return node, api.claim(node, queue, qty=2)
 
 
-def pending_of(api: Api, queue: str) -> Row:
-    """What the views say of the one class that is pending."""
-    [row] = [row for row in api.rows("pending_reasons") if row["queue"] == queue]
-    return row
-
-
 def test_an_explanation_says_that_all_are_full(api: Api, queue: str) -> None:
     node, [claim, _] = filled(api, queue)
     lease = api.spawn(queue)
@@ -178,7 +172,7 @@ def test_an_explanation_says_that_all_are_full(api: Api, queue: str) -> None:
 def test_views_and_figures_say_so(api: Api, queue: str) -> None:
     node, [claim, _] = filled(api, queue)
     lease = api.spawn(queue, labels={"a": "b"})
-    row = pending_of(api, queue)
+    row = pending(api, queue)
     assert (row["code"], row["permanent"]) == ("nodes_support_but_contended", False)
     assert (row["nodes_matching"], row["nodes_free"]) == (1, 0)
     [usage] = [row for row in api.rows("node_usage") if row["node_id"] == node.node_id]
@@ -190,12 +184,12 @@ def test_views_and_figures_say_so(api: Api, queue: str) -> None:
     )
     assert api.conn.execute(unmet, [queue]).fetchall() == [("contended", 1)]
     other = api.node(concurrency=1)  # has a slot free
-    row = pending_of(api, queue)
+    row = pending(api, queue)
     assert (row["code"], row["nodes_matching"], row["nodes_free"]) == (None, 2, 1)
     assert api.conn.execute(unmet, [queue]).fetchall() == []
     api.rows("deregister_node", node=other.node_id)
     api.complete(claim)
-    assert pending_of(api, queue)["nodes_free"] == 1
+    assert pending(api, queue)["nodes_free"] == 1
     assert api.claimed(node, queue) == [lease]
 
 
