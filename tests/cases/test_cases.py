@@ -14,7 +14,8 @@ import pytest
 
 from tests.cases import gangs, run
 from tests.cases.deviations import deviations_of, read_deviations
-from tests.cases.model import Case, folder, read_cases
+from tests.cases.fleet import replaced
+from tests.cases.model import Case, folder, lease_id, read_cases
 from tests.cases.support import GANGS, REPLACES, is_score, needs
 from tests.cases.test_translation import made
 from tests.cases.translate import translate
@@ -174,3 +175,37 @@ def test_preferences_that_are_refused_or_weigh_nothing(conn: psycopg.Connection,
 
 def test_there_are_cases() -> None:
     assert RUN, f"no case of {folder()} can run"
+
+
+REPLACING = [case for case in read_cases(folder()) if REPLACES in needs(case)]
+
+
+@pytest.mark.parametrize("case", REPLACING, ids=lambda case: case.case_id)
+def test_it_is_placed_and_the_other_one_moves(conn: psycopg.Connection, case: Case) -> None:
+    """What Fleet decides: to allow it, to allow it and move what it replaces, or neither."""
+    direct, translated = Direct(conn), translate(case)
+    epochs = run.set_up(direct, translated)
+    olds = [lease_id(name) for name in replaced(case)][:1]  # one at a time
+    options = {**translated.lease, "placement": translated.placement}
+    if olds:
+        options["replaces"] = {"lease": str(olds[0]), "then": "requeue"}
+    lease = direct.spawn(run.QUEUE, options)["lease_id"]
+    direct.settle_terms()
+    direct.reap()
+    [node] = case.candidates
+    able = None if olds else direct.could_take(lease)
+    stopped = {
+        found["lease_id"]: direct.lease(found["lease_id"])
+        for found in direct.rows("list_leases", filter={"state": "claimed"})
+        if found["lease_id"] != lease and direct.lease(found["lease_id"])["stop_reason"] == "preempted"
+    }
+    assert stopped.keys() <= set(olds)
+    for old, found in stopped.items():
+        direct.release(old, found["claim_token"])
+    direct.reap()
+    rows = direct.claim(run.QUEUE, translated.nodes[node][0], epochs[node])
+    assert [row["lease_id"] for row in rows] in ([lease], [])
+    assert able in (None, {translated.nodes[node][0]} if rows else set())
+    moved = [direct.lease(old)["state"] for old in stopped] == ["pending"]
+    placed = "allow_and_move" if moved else "allow"
+    assert case.expect["decision"] == (placed if rows else "deny")

@@ -21,7 +21,7 @@ from hwqueue.cli.tables import Row, flat, grid_of, table_of
 from hwqueue.client import Client
 from hwqueue.types import LeaseState
 from tests.dashboard.conftest import seeded as _seeded
-from tests.unit.test_cli_help import COMMANDS
+from tests.unit.test_cli_inputs import COMMANDS
 
 pytestmark = pytest.mark.thorough
 

@@ -1,12 +1,16 @@
-"""The examples of the README, as they stand there: files, a shell, a statement."""
+"""Examples of the README, and traces that explanations begin with, as they stand there."""
 
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 from markdown_it.token import Token
 
 from tests.e2e.conftest import Shell
@@ -47,3 +51,117 @@ def test_the_first_screen(shell: Shell, conn: psycopg.Connection[Any]) -> None:
     reader.ids[shown] = reader.told.splitlines()[-1]
     reader.block(explained)
     reader.finish()
+
+
+PAGES = Path(__file__).parents[2] / "docs"
+TRACED = {
+    "explanation/choosing.md": 2, "explanation/gangs.md": 1, "explanation/isolation.md": 1,
+    "explanation/lifecycle.md": 1, "explanation/locking.md": 2, "explanation/other_leases.md": 2,
+    "explanation/sets.md": 3, "explanation/storage.md": 1, "explanation/upkeep.md": 1,
+    "explanation/workflows.md": 1, "run/events.md": 1, "run/planner.md": 1,
+    "run/why_pending.md": 1,
+}  # fmt: skip
+TRACES = [(page, number) for page, traces in TRACED.items() for number in range(traces)]
+FRESH = "<!-- on a fresh database -->"
+REPEATED = "-- repeat until it returns a row"
+BOUND_SECONDS = 60.0
+Table = list[list[str]]
+
+
+class Sessions:
+    """The sessions of a page, by name."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._stack = ExitStack()
+        self._open: dict[str, psycopg.Connection[Any]] = {}
+
+    def run(self, block: str) -> Table:
+        """Run a block; what its last statement returns."""
+        until = time.monotonic() + BOUND_SECONDS
+        found = self._run(block)
+        while REPEATED in block and len(found) < 2 and time.monotonic() < until:
+            time.sleep(0.05)
+            found = self._run(block)
+        return found
+
+    def _run(self, block: str) -> Table:
+        named = re.match(r"-- session (\w+)", block)
+        name = named[1] if named else ""
+        if name not in self._open:
+            self._open[name] = self._stack.enter_context(
+                psycopg.connect(self._dsn, autocommit=True, connect_timeout=10)
+            )
+            self._open[name].execute("set statement_timeout = '30s'")
+        cursor = self._open[name].cursor()
+        for statement in [part for part in re.split(r";[ ]*(?:--[^\n]*)?\n", block) if part.strip()]:
+            cursor.execute(statement.encode())
+        result = cursor.pgresult
+        if cursor.description is None or result is None:
+            return []
+        rows = [
+            [(result.get_value(row, column) or b"").decode() for column in range(result.nfields)]
+            for row in range(result.ntuples)
+        ]
+        return [[column.name for column in cursor.description], *rows]
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+def table(text: str) -> Table:
+    """The cells of a printed table."""
+    header, _, *rows = text.splitlines()
+    return [[cell.strip() for cell in line.split("|")] for line in (header, *rows)]
+
+
+def printed(rows: Table) -> str:
+    """A table as psql prints it."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    return "\n".join([lines[0], "-+-".join("-" * width for width in widths), *lines[1:]])
+
+
+def traces(page: Path) -> list[list[Token]]:
+    """The fences of each trace of a page: those after each comment that begins one, or all."""
+    found: list[list[Token]] = [[]]
+    for token in tokens(page):
+        if token.type == "html_block" and token.content.strip() == FRESH:
+            found.append([])
+        elif token.type == "fence":
+            found[-1].append(token)
+    return found[1:] or found
+
+
+def steps(fences: list[Token]) -> Iterator[tuple[str, str | None]]:
+    """Each SQL block of a trace, with the output that follows it."""
+    for token, following in zip(fences, [*fences[1:], None], strict=True):
+        if token.info == "sql":
+            shows = following is not None and following.info == "text"
+            yield token.content, following.content if following is not None and shows else None
+
+
+@pytest.fixture
+def sessions(dsn: str, conn: psycopg.Connection) -> Iterator[Sessions]:
+    conn.execute("select hwqueue.current_generation()")
+    # as pages have it
+    conn.execute("update hwqueue.installation set generation = 947000000000000000")
+    made = Sessions(dsn)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(("name", "number"), TRACES)
+def test_a_trace_prints_what_the_page_says(name: str, number: int, sessions: Sessions) -> None:
+    found = traces(PAGES / name)
+    assert len(found) == TRACED[name]
+    compared = 0
+    for block, expected in steps(found[number]):
+        result = sessions.run(block)
+        if expected is not None:
+            assert result == table(expected), f"{block}\n{printed(result)}"
+            compared += 1
+    assert compared >= 1
