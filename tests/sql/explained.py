@@ -8,11 +8,6 @@ from tests.calls import Row
 from tests.sql.api import Api, Node
 
 
-def clear(api: Api) -> None:
-    """Deregister every node: explanations are about the whole fleet."""
-    api.leave_all()
-
-
 def explain(api: Api, lease: UUID) -> Row:
     return api.row("explain_lease", lease=lease)
 
@@ -25,11 +20,6 @@ def explain_class(api: Api, lease: UUID) -> Row:
 def class_of(api: Api, lease: UUID) -> int:
     """The placement class of a lease."""
     return int(api.one("select class_id from hwqueue.lease where lease_id = %s", lease))
-
-
-def put_in_force(api: Api) -> None:
-    """Reap until everything that is asked about other leases is published."""
-    api.settle_terms()
 
 
 def near(found: Row, node: Node) -> Row:

@@ -12,7 +12,7 @@ from tests.calls import Row
 from tests.counted import counting
 from tests.patience import looks
 from tests.sql.api import Api, Node
-from tests.sql.explained import actions, class_of, clear, codes, explain, funnel, label, near, put_in_force
+from tests.sql.explained import actions, class_of, codes, explain, funnel, label, near
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("lone")]
 
@@ -227,7 +227,7 @@ NO_LABEL = 'the node has no label "site", so it is in no place of that domain'
 @pytest.fixture
 def fleet(api: Api) -> tuple[Node, Node]:
     """A node inside the domain and one outside; no other nodes live."""
-    clear(api)
+    api.leave_all()
     return api.node(labels={"site": "a"}), api.node(labels={"zone": "a"})
 
 
@@ -243,7 +243,7 @@ def spread(domain: str = SITE, **rule: Any) -> Row:
 def web(api: Api, queue: str, placement: Row) -> UUID:
     """A web lease, when what it asks is in force."""
     lease = api.spawn(queue, placement=placement, labels=WEB["labels"])
-    put_in_force(api)
+    api.settle_terms()
     return lease
 
 
@@ -297,7 +297,7 @@ def test_it_does_not_match(api: Api, fleet: tuple[Node, Node], placement: Row) -
 
 
 def test_a_rack_is_such_a_label(api: Api) -> None:
-    clear(api)
+    api.leave_all()
     node, queue = api.node(), api.queue()
     lease = web(api, queue, spread("rack", max_per_domain=1))
     found = explain(api, lease)

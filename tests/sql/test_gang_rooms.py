@@ -11,7 +11,6 @@ from psycopg.types.json import Jsonb
 
 from tests.calls import Row
 from tests.sql.api import Api, Node
-from tests.sql.explained import clear
 from tests.sql.isolation_support import CPU, GPU, asking, cores, devices
 
 PART = "partition_exclusive"
@@ -211,7 +210,7 @@ def by_node(api: Api, ids: list[int], function: LiteralString) -> dict[tuple[int
 @pytest.mark.thorough
 def test_all_at_once_is_as_node_by_node(api: Api, seed: int) -> None:
     api.conn.execute(BY_NODE.read_bytes())
-    clear(api)
+    api.leave_all()
     draw = random.Random(seed)
     ids = classes(api, fleet(api, draw))
     # alone, a class leaves out the nodes that are too full for it

@@ -4,22 +4,14 @@ tests/properties/test_views.py compares with the rules asked of each node by its
 """
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.calls import TASK, Row
 from tests.sql.api import Api, Node
-from tests.sql.explained import clear
 
-
-@pytest.fixture(autouse=True)
-def _alone(api: Api) -> Iterator[None]:
-    """A test counts all nodes: those of others go, and its own at the end."""
-    clear(api)
-    yield
-    clear(api)
+pytestmark = pytest.mark.usefixtures("lone")  # a test counts all nodes
 
 
 def verdicts(api: Api, placement: Row) -> dict[Any, list[tuple[str, bool]]]:

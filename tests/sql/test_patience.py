@@ -8,7 +8,6 @@ import pytest
 from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.sql.api import Api, Node, token
-from tests.sql.explained import clear
 from tests.sql.test_terms import settle_terms
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -32,7 +31,7 @@ def retry_after(api: Api, node: object, queue: str) -> tuple[float, Row]:
 @pytest.fixture
 def fleet(api: Api) -> tuple[Node, Node, Node]:
     """A node in each of the zones a, b and c; no other nodes live."""
-    clear(api)
+    api.leave_all()
     best, middle, worst = (api.node(labels={"zone": zone}) for zone in "abc")
     return best, middle, worst
 

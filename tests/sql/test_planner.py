@@ -10,7 +10,6 @@ import pytest
 from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.sql.api import Api, Node, raw, refusing
-from tests.sql.explained import put_in_force
 from tests.sql.logins import Logins
 
 PLANNER = "hwqueue_planner"
@@ -98,7 +97,7 @@ class TestScore:
             if worth:
                 priced(api, queue, epoch, worth)
             lease = api.spawn(queue, placement=placement)
-            put_in_force(api)
+            api.settle_terms()
             claim = api.granted(lease, gpu_node(api), queue)
             scores.append(claim["score"])
         assert scores[1] - scores[0] == pytest.approx(42 * (0.53 + 0.4 - 0.8))
