@@ -69,10 +69,7 @@ def test_the_embedded_server_from_first_start_to_stop(embedded: EmbeddedServer) 
     # as the embedded server of somebody who ran a demo before the first release
     with psycopg.connect(url) as connection:
         connection.execute("update hwqueue.schema_info set revision = '0018_remembered'")
-    for line in (["demo"], ["db", "upgrade"], ["queue", "list"]):
-        refused = runner.invoke(app, line)
-        assert refused.exit_code == 4
-        assert "nothing was changed\nhint: to keep its leases" in refused.stderr
+    assert runner.invoke(app, ["demo"]).exit_code == 4
     facts("db", "drop", "--yes")
     assert facts("db", "upgrade")["changed"] is True
     assert runner.invoke(app, ["queue", "list"]).exit_code == 0
@@ -154,6 +151,7 @@ def test_a_revision_from_before_the_first_release_is_told(dsn: str) -> None:
         assert result.exit_code == 4
         *_, error, hint = result.stderr.splitlines()
         assert "revision 0018_remembered, from before the first release" in error
+        assert error.endswith("nothing was changed")
         assert "to keep its leases" in hint
         assert "an upgrade is due" not in result.output
         assert result.stdout == ""
