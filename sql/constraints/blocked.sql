@@ -50,6 +50,8 @@ begin
     where t.published_at is null or p.place is not null and case r.use
       when 'away' then n.leases > 0
       when 'cap' then n.leases + r.is_self::int > r.most
+        and (t.domain = 'fleet' or not (select s.is_any from stopping s)
+          or n.leases - hwqueue.stopping_count(r.term_id, p.place, false, p_now) + r.is_self::int > r.most)
       when 'skew' then n.leases + r.is_self::int > r.most
         and hwqueue.cached_skew_reason(jsonb_build_object('max_skew', r.most),
           jsonb_build_object('value', p.place, 'held', n.leases, 'self', r.is_self),

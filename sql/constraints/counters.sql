@@ -151,11 +151,11 @@ begin
 end
 $$;
 
--- How many of those are about to stop: asked to stop, or expired and not reaped yet (p_place null: in all
--- places). Their work may still run, so they count for away, max_per_domain, capacity and exclusivity, but not
--- for toward and max_skew: what takes their place need not wait for them.
-create or replace function hwqueue.stopping_count(p_term_id bigint, p_place text, p_now timestamptz)
-returns bigint
+-- How many of those are about to stop: asked to stop or, with p_expired, expired and not reaped yet (p_place
+-- null: in all places). Such leases still count for away, capacity, exclusivity and limits of the whole
+-- fleet, but not for toward and other rules of spread.
+create or replace function hwqueue.stopping_count(p_term_id bigint, p_place text, p_expired boolean,
+  p_now timestamptz) returns bigint
 language plpgsql stable
 as $$
 declare
@@ -168,7 +168,7 @@ begin
       where c.stop_requested_at <= p_now and c.term_deltas @> v_wanted
       union
       select c.lease_id from hwqueue.claim c
-      where c.check_at between hwqueue.claims_scan_start() and p_now
+      where p_expired and c.check_at between hwqueue.claims_scan_start() and p_now
         and c.expires_at <= p_now and c.term_deltas @> v_wanted) l);
 end
 $$;
@@ -194,6 +194,6 @@ begin
     return (select coalesce(sum((r.value ->> 'here')::bigint), 0) from jsonb_each(p_recount) r);
   end if;
   v_held := (select coalesce(sum(k.leases), 0) from hwqueue.term_counter k where k.term_id = p_term_id);
-  return case when v_held > 0 then v_held - hwqueue.stopping_count(p_term_id, null, p_now) else 0 end;
+  return case when v_held > 0 then v_held - hwqueue.stopping_count(p_term_id, null, true, p_now) else 0 end;
 end
 $$;

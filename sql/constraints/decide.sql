@@ -190,9 +190,10 @@ end
 $$;
 
 -- What a claim must know of each of a class's terms on one node, in their order: {"value": the node's place,
--- "held": leases running there, "here": those that are not about to stop, "elsewhere": for toward, whether any
--- run in another place, "self": whether the term selects the class itself}. A term that is not published yet
--- is null: nothing may be decided by it.
+-- "held": leases running there, "here": those that are not about to stop (for max_per_domain expired leases
+-- stay, since they may go on, and in the whole fleet all), "elsewhere": for toward, whether any run in
+-- another place, "self": whether the term selects the class itself}. A term that is not published yet is
+-- null: nothing may be decided by it.
 -- expr_reason and spread_reason judge by these facts. A decision reads them again under the lock stripes.
 -- p_own: the term_deltas of a running claim, which is then left out itself; null: the lease does not run.
 create or replace function hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node,
@@ -233,7 +234,8 @@ begin
       select c.leases - v_term.own into v_held from hwqueue.read_count(v_term.term_id, v_value) c;
     end if;
     if v_held > 0 then
-      v_here := v_held - hwqueue.stopping_count(v_term.term_id, v_value, p_now);
+      v_here := v_held - case when v_term.use = 'cap' and v_term.domain = 'fleet' then 0
+        else hwqueue.stopping_count(v_term.term_id, v_value, v_term.use <> 'cap', p_now) end;
     end if;
     if v_term.is_self and v_term.use = 'toward' and v_here <= 0 then  -- may it be the first of its group?
       v_elsewhere := hwqueue.remaining_count(v_term.term_id, null, p_now) > v_term.own;

@@ -82,10 +82,10 @@ as $$
   having count(*) > s.most
 $$;
 
--- All that a class must know of other leases, on every node: {"terms": [{PLACE: {"held", "here"}},
--- ...] in the order of its terms, "spread": [spread_counts, ...] in the order of its spread, and what
--- kept_out_places returns}. held: leases that run there; here: without those asked to stop, the expired and,
--- for max_skew, those on dead nodes.
+-- All that a class must know of other leases, on every node: {"terms": [{PLACE: {"held", "bound",
+-- "here"}}, ...] in the order of its terms, "spread": [spread_counts, ...] in the order of its spread, and
+-- what kept_out_places returns}. held: leases that run there; bound: without those asked to stop, but in the
+-- whole fleet; here: also without the expired and, for max_skew, those on dead nodes.
 -- p_lease: the lease that asks; null: one that is not spawned yet.
 create or replace function hwqueue.recount_terms(p_class hwqueue.placement_class, p_lease uuid,
   p_now timestamptz) returns jsonb
@@ -115,10 +115,12 @@ begin
       select hwqueue.term_domain(v_term) as domain
     )
     select coalesce(jsonb_object_agg(
-      r.place, jsonb_build_object('held', r.held, 'here', r.here)), '{}') into v_places
+      r.place, jsonb_build_object('held', r.held, 'here', r.here, 'bound', r.bound)), '{}') into v_places
     from (
       select coalesce(hwqueue.term_place(v_term, d.domain, n.node_id, n.rack, n.labels), '') as place,
-             count(*) as held, count(*) filter (where c.stop_requested_at <= p_now is not true and c.expires_at > p_now
+             count(*) as held,
+             count(*) filter (where d.domain = 'fleet' or c.stop_requested_at <= p_now is not true) as bound,
+             count(*) filter (where c.stop_requested_at <= p_now is not true and c.expires_at > p_now
                                 and (v_term ->> 'use' <> 'skew' or hwqueue.is_live(n, s, p_now))) as here
       from domain d
       cross join selected k

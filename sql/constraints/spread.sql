@@ -25,7 +25,7 @@ begin
   elsif v_fact ->> 'value' is null then
     return 'spread_exceeded';
   elsif p_spread ? 'max_per_domain' then
-    return case when (v_fact ->> 'held')::bigint + v_self > (p_spread ->> 'max_per_domain')::bigint
+    return case when (v_fact ->> 'here')::bigint + v_self > (p_spread ->> 'max_per_domain')::bigint
       then 'spread_exceeded' end;
   elsif (v_fact ->> 'here')::bigint + v_self <= (p_spread ->> 'max_skew')::bigint then
     return null;  -- however few run in other places

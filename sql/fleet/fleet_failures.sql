@@ -396,17 +396,19 @@ as $$
     from jsonb_array_elements(p_class.terms) with ordinality s
     cross join lateral (select (s.value #>> '{spec,all,0,lease}')::uuid as lease_id) i
     left join hwqueue.affinity_term t on t.digest = (s.value ->> 'digest')::bigint
-  ), counted as materialized (  -- by claims
-    select a.index, a.term_id from asked a
+  ), counted as materialized (  -- by claims; of max_per_domain the expired ones stay, and in the fleet all
+    select a.index, a.term_id, a.use <> 'cap' as expires, a.use <> 'cap' or a.domain <> 'fleet' as stops
+    from asked a
     where a.lease_id is null and not p_known ? 'terms'
   ), stopping as materialized (
     select t.index, x.value ->> 'd' as place, count(*) as leases
-    from (select c.term_deltas from hwqueue.claim c where c.stop_requested_at <= p_now
+    from (select c.term_deltas, false as has_expired from hwqueue.claim c where c.stop_requested_at <= p_now
           union all
-          select c.term_deltas from hwqueue.claim c
+          select c.term_deltas, true from hwqueue.claim c
           where c.check_at <= p_now and c.expires_at <= p_now and c.stop_requested_at <= p_now is not true) c
     cross join jsonb_array_elements(c.term_deltas) x
     join counted t on t.term_id = (x.value ->> 't')::bigint
+      and case when c.has_expired then t.expires else t.stops end
     where x.value ->> 'n' = '1'
     group by 1, 2
   ), held as materialized (  -- the places where leases run that a term selects
@@ -420,7 +422,8 @@ as $$
     cross join lateral (select hwqueue.lease_fact(a.lease_id, a.domain, n, p_now) as fact offset 0) f
     where a.lease_id is not null and v.place is not null
     union all
-    select a.index, r.key, (r.value ->> 'held')::bigint, (r.value ->> 'here')::bigint
+    select a.index, r.key, (r.value ->> 'held')::bigint,
+           (r.value ->> case a.use when 'cap' then 'bound' else 'here' end)::bigint
     from asked a
     cross join lateral jsonb_each(p_known #> array['terms', a.index::text]) r
     where a.lease_id is null

@@ -27,7 +27,7 @@ class Lease:
 class Running:
     """A claimed lease; it is leaving once asked to stop, or expired and not reaped yet.
 
-    What is leaving counts for capacity, away, exclusivity and max_per_domain, not toward or max_skew.
+    What is leaving counts for capacity, away, exclusivity and the whole fleet, not toward or spread.
     """
 
     lease: Lease
@@ -53,7 +53,7 @@ class Cluster:
     succeeded: Mapping[UUID, UUID] = field(default_factory=dict)
 
     def staying(self) -> list[Running]:
-        """The claims that count toward and for max_skew."""
+        """The claims that count toward and for spread."""
         return [claim for claim in self.running if not claim.is_leaving]
 
 

@@ -39,7 +39,7 @@ def breaks_max_per_domain(lease: Lease, node: Node, cluster: Cluster) -> bool:
         there = sum(
             selects(spread["select"], lease, claim.lease)
             and place(spread["domain"], cluster.nodes.get(claim.node_id)) == here
-            for claim in cluster.running
+            for claim in (cluster.running if spread["domain"] == "fleet" else cluster.staying())
         )
         own = selects(spread["select"], lease, lease)
         if here is None or there + own > spread["max_per_domain"]:

@@ -134,8 +134,6 @@ def test_expired_and_stopping(api: Api, fleet: list[Node], clock: Clock) -> None
     leases = [web(api, other, capped(1)) for _ in range(2)]
     api.settle_terms()
     assert api.claimed(fleet[0], other) == leases[:1]
-    api.rows("cancel_lease", lease=leases[0])
-    assert api.claimed(fleet[1], other) == []
     clock.advance(timedelta(seconds=61))
     assert api.claimed(fleet[1], other) == []
     assert api.claimed(fleet[2], other) == leases[1:]
@@ -150,9 +148,10 @@ def test_so_many_at_once_in_the_whole_fleet(api: Api, fleet: list[Node]) -> None
     assert api.claimed(bare, queue) == leases[:1]
     claim = api.granted(leases[1], fleet[2], queue)
     assert api.claimed(fleet[3], queue, qty=9) == [other]
+    api.rows("cancel_lease", lease=other)
     api.complete(claim)
-    assert api.claimed(fleet[1], queue) == []  # the other one counts
-    api.complete(api.lease(other))
+    assert api.claimed(fleet[1], queue) == []  # the other one counts, though it was asked to stop
+    api.rows("fail_lease", **token(api.lease(other)), error={})
     assert api.claimed(fleet[1], queue, qty=9) == [leases[2]]
     assert api.claimed(fleet[3], queue) == api.claimed(bare, queue) == []
     assert api.sound()
