@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from hwqueue.app import App, Cancelled, Reject, Retry, Snooze, Task
+from hwqueue.app import App, Cancelled, Reject, Retry, Snooze, Task, Throttled
 from hwqueue.client import AsyncClient, Client
 from hwqueue.cron_times import cron, every
 from hwqueue.errors import HwqueueError
@@ -13,6 +13,7 @@ from hwqueue.handler.gang import GangContext
 from hwqueue.handler.member import Member
 from hwqueue.handler.retrying import Retrying
 from hwqueue.handler.steps import Suspended
+from hwqueue.handler.task import Keyed
 from hwqueue.logs import LeaseLogFilter
 from hwqueue.placement import (
     Placement,
@@ -63,6 +64,7 @@ __all__ = [
     "GangContext",
     "Gpu",
     "HwqueueError",
+    "Keyed",
     "Lease",
     "LeaseContext",
     "LeaseLogFilter",
@@ -85,6 +87,7 @@ __all__ = [
     "Suspended",
     "Taint",
     "Task",
+    "Throttled",
     "Unique",
     "Worker",
     "WorkerSettings",

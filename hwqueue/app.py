@@ -15,7 +15,7 @@ from hwqueue.handler.binding import BadParams, Binding, Handler
 from hwqueue.handler.context import Cancelled
 from hwqueue.handler.hooks import Hooks
 from hwqueue.handler.middleware import Function, Middleware
-from hwqueue.handler.task import ParamsTask, Task, TaskDecorator, TaskDefaults
+from hwqueue.handler.task import Limits, ParamsTask, Task, TaskDecorator, TaskDefaults, limits_of
 from hwqueue.logs import LogLevel
 from hwqueue.options import check_options
 from hwqueue.types import AsJson, RetryPolicy, SyncedSchedule, Timing
@@ -34,6 +34,7 @@ __all__ = [
     "Snooze",
     "Task",
     "TaskDefaults",
+    "Throttled",
 ]
 
 Exceptions = type[BaseException] | tuple[type[BaseException], ...]
@@ -126,6 +127,38 @@ class Snooze(_Again):
             raise ConfigError("Snooze takes after or at, one of them")
         if after is not None and not timedelta(0) < after <= _LONGEST:
             raise ConfigError(f"Snooze: after is more than zero and at most 3650 days, not {after}")
+
+
+class Throttled(Exception):
+    """Raised by a handler: the service behind a limit has had enough, as a 429 says.
+
+    The limit lets no lease start for a while, and this one waits with the others; no attempt is
+    used up. Of a limit by key that is the key of this lease.
+
+    Args:
+        limit: The name of one that the lease has.
+        retry_after: Seconds, or a span, at most ten years.
+        message: Why; for the worker's log.
+
+    Raises:
+        ConfigError: `retry_after` is none of these, or out of range.
+    """
+
+    ends_attempt = True
+
+    def __init__(self, limit: str, retry_after: float | timedelta, message: str = "") -> None:
+        super().__init__(message)
+        self.limit = limit
+        is_number = isinstance(retry_after, int | float) and not isinstance(retry_after, bool)
+        if not isinstance(retry_after, timedelta):
+            if not (is_number and 0 <= retry_after <= _LONGEST.total_seconds()):
+                raise ConfigError(
+                    f"Throttled: retry_after is seconds or a timedelta, not {retry_after!r:.60}"
+                )
+            retry_after = timedelta(seconds=retry_after)
+        if not timedelta(0) <= retry_after <= _LONGEST:
+            raise ConfigError(f"Throttled: retry_after is from zero to 3650 days, not {retry_after}")
+        self.retry_after = retry_after
 
 
 class App(Hooks):
@@ -254,6 +287,7 @@ class App(Hooks):
         process: bool = False,
         timeout: timedelta | None = None,
         schedule: Timing | None = None,
+        limits: Limits = (),
     ) -> TaskDecorator:
         """Make a function the handler of `name`.
 
@@ -293,6 +327,9 @@ class App(Hooks):
                 until it returns. One in a process is killed.
             schedule: `hwqueue.cron(...)` or `hwqueue.every(...)`: a lease is spawned at these times
                 once `sync_schedules` has told the database.
+            limits: Names of limits, and `Keyed("per_user", "user_id")` of those by key: leases that
+                `Task.spawn` and the schedule spawn have them. `hwqueue task sync` does not set
+                them: the policy of a queue says what all of its leases have.
 
         Raises:
             ConfigError: The name is taken, an option is of the wrong type, or the function cannot
@@ -312,6 +349,7 @@ class App(Hooks):
             timeout=timeout,
         )
         _check_schedule(f"task {name!r}", schedule)
+        wanted = limits_of(limits, name)
         timed = {**defaults.options(), "timeout": timeout}
         check_options(timed, ConfigError, f"task {name!r}: ")
         only = None if retry_on is None else _exceptions(name, retry_on)
@@ -333,6 +371,7 @@ class App(Hooks):
                 no_retry_on=never,
                 middleware=self._middleware,
                 schedule=schedule,
+                limits=wanted,
             )
             self._tasks[name] = task
             return task

@@ -105,7 +105,8 @@ _TYPES: Mapping[str, str] = {
         "bigint": "token epoch class round revision",
         "bigint[]": "completed_tokens tokens",
         "boolean": "force forces last notify retry any_instance dry_run",
-        "interval": "extend claim_timeout delay deadline expires_after keep timeout unless_within ttl hold",
+        "interval": "extend claim_timeout delay deadline expires_after keep timeout unless_within ttl hold "
+        "retry_after",
         "timestamp with time zone": "retry_at until expires_at",
         "timestamp with time zone[]": "times",
         "bytea": "secret_sha256",
@@ -320,6 +321,14 @@ SCHEDULE_HISTORY = _call(
 )
 DUE_PLANS = _call("due_plans([limit])", types.DuePlan)
 PLAN_SCHEDULE = _call("plan_schedule(name, revision, times, [problem])", bool)
+
+# limits
+CREATE_LIMIT = _call("create_limit(name, spec)", bool)
+SET_LIMIT = _call("set_limit(name, changes)", dict)
+DROP_LIMIT = _call("drop_limit(name)", bool)
+LIST_LIMITS = _call("list_limits()", types.Limit)
+LIMIT_LANES = _call("limit_lanes(name, [order, limit])", types.LimitLane)
+THROTTLE_LIMIT = _call("throttle_limit(name, [key, until, retry_after, tenant, lease])", datetime)
 
 # what operators look at
 PENDING_REASONS = _call("pending_reasons([queue, kind, class, order, limit])", types.PendingReason)

@@ -265,6 +265,22 @@ class ScheduleInvalid(ScheduleError, sqlstate="QHD03", status=422):
     """The specification of a schedule is malformed, or has no time to come."""
 
 
+class LimitError(HwqueueError):
+    """About a limit."""
+
+
+class LimitUnknown(LimitError, sqlstate="QHM01", status=404):
+    """No limit has this name."""
+
+
+class LimitExists(LimitError, sqlstate="QHM02", status=409):
+    """The name is that of a limit with another specification."""
+
+
+class LimitInvalid(LimitError, sqlstate="QHM03", status=422):
+    """The specification of a limit is malformed, or what names the limit does not fit it."""
+
+
 class InvalidSignature(HwqueueError):
     """A request to a webhook's receiver was not signed with its secret, or is old."""
 

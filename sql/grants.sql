@@ -95,6 +95,7 @@ grant execute on function
   hwqueue.take_ended_runs(int),
   hwqueue.due_plans(int),
   hwqueue.plan_schedule(text, bigint, timestamptz[], text),
+  hwqueue.throttle_limit(text, text, timestamptz, interval, text, uuid),
   hwqueue.step_results(uuid, text, int, int, uuid, text),
   hwqueue.run_input(uuid, uuid)
   to hwqueue_worker, hwqueue_admin;
@@ -177,6 +178,9 @@ grant execute on function
   hwqueue.resume_schedule(text),
   hwqueue.trigger_schedule(text, jsonb),
   hwqueue.backfill_schedule(text, timestamptz[], boolean),
+  hwqueue.list_limits(),
+  hwqueue.limit_lanes(text, text, int),
+  hwqueue.throttle_limit(text, text, timestamptz, interval, text, uuid),
   hwqueue.define_workflow(jsonb),
   hwqueue.get_workflow(text, int),
   hwqueue.list_workflows(text, int),
@@ -205,5 +209,8 @@ grant execute on function
   hwqueue.create_schedule(text, jsonb),
   hwqueue.set_schedule(text, jsonb),
   hwqueue.sync_schedules(text, jsonb),
-  hwqueue.drop_schedule(text)
+  hwqueue.drop_schedule(text),
+  hwqueue.create_limit(text, jsonb),
+  hwqueue.set_limit(text, jsonb),
+  hwqueue.drop_limit(text)
   to hwqueue_admin;

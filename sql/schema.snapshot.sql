@@ -10,7 +10,8 @@ CREATE TYPE hwqueue.claim_request AS (
 	qty integer,
 	claim_timeout interval,
 	queue_ids integer[],
-	now timestamp with time zone
+	now timestamp with time zone,
+	folds boolean
 );
 
 CREATE TYPE hwqueue.class_content AS (
@@ -110,7 +111,8 @@ CREATE TYPE hwqueue.held_by AS ENUM (
     'time',
     'team',
     'place',
-    'signal'
+    'signal',
+    'limit'
 );
 
 CREATE TYPE hwqueue.judging_progress AS (
@@ -118,6 +120,13 @@ CREATE TYPE hwqueue.judging_progress AS (
 	unseen xid8[],
 	xid xid8,
 	class_id bigint
+);
+
+CREATE TYPE hwqueue.lane_ref AS (
+	lane_id bigint,
+	limit_id integer,
+	key text,
+	of_queue boolean
 );
 
 CREATE TYPE hwqueue.later_class AS (
@@ -146,6 +155,12 @@ CREATE TYPE hwqueue.lease_page AS (
 	lease_ids uuid[],
 	state text,
 	next_cursor jsonb
+);
+
+CREATE TYPE hwqueue.limit_kind AS ENUM (
+    'slots',
+    'fair',
+    'rate'
 );
 
 CREATE TYPE hwqueue.pending_class AS (
@@ -195,7 +210,8 @@ CREATE TYPE hwqueue.queue_head AS (
 	drops_completed boolean,
 	is_tried boolean,
 	promoted integer,
-	is_over boolean
+	is_over boolean,
+	has_lanes boolean
 );
 
 CREATE TYPE hwqueue.queue_tuning AS (
@@ -271,7 +287,8 @@ CREATE TYPE hwqueue.spawn_request AS (
 	team_id uuid,
 	choice_id uuid,
 	replaces jsonb,
-	tenant text
+	tenant text,
+	lanes hwqueue.lane_ref[]
 );
 
 CREATE TABLE hwqueue.queue (
@@ -297,6 +314,8 @@ CREATE TABLE hwqueue.queue (
     everywhere_tenants text[] DEFAULT '{}'::text[] NOT NULL,
     everywhere_limit integer DEFAULT 20 NOT NULL,
     tuning hwqueue.queue_tuning NOT NULL,
+    limits text[] DEFAULT '{}'::text[] NOT NULL,
+    has_lanes boolean DEFAULT false NOT NULL,
     CONSTRAINT queue_ageing_step_check CHECK ((ageing_step >= '00:00:00'::interval)),
     CONSTRAINT queue_max_attempts_check CHECK (((max_attempts >= 1) AND (max_attempts <= 1000))),
     CONSTRAINT queue_max_params_bytes_check CHECK (((max_params_bytes >= 1) AND (max_params_bytes <= 104857600))),
@@ -320,6 +339,10 @@ COMMENT ON COLUMN hwqueue.queue.everywhere_tenants IS 'tenants whose callers may
 COMMENT ON COLUMN hwqueue.queue.everywhere_limit IS 'how many everywhere tasks such a tenant has at most';
 
 COMMENT ON COLUMN hwqueue.queue.tuning IS 'the policy for experts';
+
+COMMENT ON COLUMN hwqueue.queue.limits IS 'limits of all leases that are spawned into it';
+
+COMMENT ON COLUMN hwqueue.queue.has_lanes IS 'it has had leases that wait in lanes, so claims fold changes of lanes';
 
 CREATE TYPE hwqueue.spawn_target AS (
 	queue hwqueue.queue,
@@ -359,6 +382,7 @@ CREATE TABLE hwqueue.prune_cursor (
     leases_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     leases_counted timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     leases_policy text,
+    lane_id bigint DEFAULT '-9223372036854775808'::bigint NOT NULL,
     singleton boolean DEFAULT true NOT NULL,
     CONSTRAINT prune_cursor_singleton_check CHECK (singleton)
 );
@@ -404,6 +428,9 @@ CREATE TABLE hwqueue.reap_cursor (
     gangs_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     replacements_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     terms_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    lanes_from bigint DEFAULT 0 NOT NULL,
+    next_lane bigint DEFAULT 0 NOT NULL,
+    folded_tenant text DEFAULT ''::text NOT NULL,
     clock_steps hwqueue.clock_step[] DEFAULT '{}'::hwqueue.clock_step[] NOT NULL
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
@@ -453,6 +480,10 @@ COMMENT ON COLUMN hwqueue.reap_cursor.kept_from IS 'no arrival has a lower arriv
 COMMENT ON COLUMN hwqueue.reap_cursor.gangs_from IS 'no gang that waits has an earlier next_try_at, and none can get one; likewise replacements_from';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.terms_from IS 'no class with terms to be written and no unpublished term has an earlier created_at, and none can get one';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.lanes_from IS 'no change of a lane has a lower change_id, and none can get one; next_lane: as next_change';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.folded_tenant IS 'the last tenant whose changes of lanes were folded';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.clock_steps IS 'those of the last day, and those that a webhook has yet to go through';
 
@@ -1111,7 +1142,9 @@ CREATE TABLE hwqueue.lease (
     near_node uuid,
     team_id uuid,
     choice_id uuid,
-    tenant text
+    tenant text,
+    lanes hwqueue.lane_ref[],
+    lanes_passed smallint
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05', fillfactor='90');
 
@@ -1134,6 +1167,10 @@ COMMENT ON COLUMN hwqueue.lease.team_id IS 'the gang that it starts with; its ow
 COMMENT ON COLUMN hwqueue.lease.choice_id IS 'the choice that it is an alternative of; null: of none';
 
 COMMENT ON COLUMN hwqueue.lease.tenant IS 'that of the run whose step this is; null: a lease of its own';
+
+COMMENT ON COLUMN hwqueue.lease.lanes IS 'the lanes that it has to pass, one after the other, before it is ready; null: none';
+
+COMMENT ON COLUMN hwqueue.lease.lanes_passed IS 'how many of them it has passed, as long as it waits or is reserved; null: none';
 
 CREATE TABLE hwqueue.map (
     run_id uuid NOT NULL,
@@ -1356,6 +1393,9 @@ CREATE FUNCTION hwqueue.broken_counts() RETURNS TABLE(term_id bigint, detail jso
 CREATE FUNCTION hwqueue.broken_joins() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
     LANGUAGE sql;
 
+CREATE FUNCTION hwqueue.broken_lanes() RETURNS TABLE(rule text, subject text, detail jsonb)
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.broken_maps() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
     LANGUAGE sql;
 
@@ -1384,7 +1424,8 @@ CREATE TABLE hwqueue.claim (
     team_id uuid,
     is_reserved boolean,
     is_earmark boolean,
-    yields_at timestamp with time zone
+    yields_at timestamp with time zone,
+    lanes bigint[]
 )
 WITH (fillfactor='60', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1');
 
@@ -1413,6 +1454,8 @@ COMMENT ON COLUMN hwqueue.claim.is_reserved IS 'its node has not fetched it yet;
 COMMENT ON COLUMN hwqueue.claim.is_earmark IS 'reserved, and its room is still in use by others: its node cannot fetch it yet; null: of all others';
 
 COMMENT ON COLUMN hwqueue.claim.yields_at IS 'of an earmark: when it had room and waited for leases that come before it';
+
+COMMENT ON COLUMN hwqueue.claim.lanes IS 'the lanes of kind slots whose slots it has; null: none, or reserved (lease.lanes_passed)';
 
 CREATE FUNCTION hwqueue.broken_requirements(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_before jsonb, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
@@ -1967,6 +2010,10 @@ CREATE FUNCTION hwqueue.cpu_isolation_on(p_asked text, p_default text) RETURNS t
 CREATE FUNCTION hwqueue.cpu_needed(p_cpu_milli bigint, p_isolation text) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.create_limit(p_name text, p_spec jsonb) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb DEFAULT '{}'::jsonb) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -2097,6 +2144,10 @@ CREATE FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval DEFAULT NULL
 
 CREATE FUNCTION hwqueue.drop_idle(p_run hwqueue.run, p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.drop_limit(p_name text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean DEFAULT false) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2385,6 +2436,52 @@ CREATE FUNCTION hwqueue.find_in_window(p_request hwqueue.claim_request, p_eligib
 CREATE FUNCTION hwqueue.find_lease(p_lease uuid) RETURNS hwqueue.lease
     LANGUAGE plpgsql;
 
+CREATE TABLE hwqueue.limit_rule (
+    limit_id integer NOT NULL,
+    name text NOT NULL,
+    kind hwqueue.limit_kind NOT NULL,
+    spec jsonb DEFAULT '{}'::jsonb NOT NULL,
+    most integer,
+    per interval,
+    burst integer,
+    depth integer,
+    by_key boolean NOT NULL,
+    turn interval,
+    weights jsonb,
+    changed_from bigint,
+    created_at timestamp with time zone NOT NULL,
+    dropped_at timestamp with time zone,
+    CONSTRAINT limit_rule_burst_check CHECK ((burst > 0)),
+    CONSTRAINT limit_rule_check CHECK ((((most IS NOT NULL) = (kind = 'slots'::hwqueue.limit_kind)) AND ((per IS NOT NULL) = (kind = 'rate'::hwqueue.limit_kind)) AND ((burst IS NOT NULL) = (kind = 'rate'::hwqueue.limit_kind)) AND ((depth IS NOT NULL) = (kind = 'fair'::hwqueue.limit_kind)) AND ((turn IS NULL) OR (kind = 'slots'::hwqueue.limit_kind)) AND ((weights IS NULL) OR (kind = 'fair'::hwqueue.limit_kind)))),
+    CONSTRAINT limit_rule_depth_check CHECK ((depth > 0)),
+    CONSTRAINT limit_rule_most_check CHECK ((most >= 0)),
+    CONSTRAINT limit_rule_per_check CHECK ((per > '00:00:00'::interval)),
+    CONSTRAINT limit_rule_turn_check CHECK ((turn > '00:00:00'::interval))
+);
+
+COMMENT ON TABLE hwqueue.limit_rule IS 'a limit: how many of its leases run, take turns, or start in a time';
+
+COMMENT ON COLUMN hwqueue.limit_rule.spec IS 'the specification in normal form; the next columns hold its effect';
+
+COMMENT ON COLUMN hwqueue.limit_rule.most IS 'of kind slots: how many run at a time, of each key';
+
+COMMENT ON COLUMN hwqueue.limit_rule.per IS 'of kind rate: from one start to the next, in the long run';
+
+COMMENT ON COLUMN hwqueue.limit_rule.burst IS 'of kind rate: how many may start at once';
+
+COMMENT ON COLUMN hwqueue.limit_rule.depth IS 'of kind fair: how many leases a key of weight 1 has in line at a time';
+
+COMMENT ON COLUMN hwqueue.limit_rule.by_key IS 'it has a lane for each key; else one, which tenants share';
+
+COMMENT ON COLUMN hwqueue.limit_rule.turn IS 'of kind slots: for how long a lease that no node takes keeps its slot; null: for ever';
+
+COMMENT ON COLUMN hwqueue.limit_rule.weights IS 'of kind fair: {KEY: weight}; "*": of all other keys';
+
+COMMENT ON COLUMN hwqueue.limit_rule.changed_from IS 'reap has yet to fold the lanes from this one on, because the limit was changed; null: none';
+
+CREATE FUNCTION hwqueue.find_limit(p_name text, p_locks boolean DEFAULT false) RETURNS hwqueue.limit_rule
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp with time zone, p_left_out text[] DEFAULT '{}'::text[]) RETURNS bigint
     LANGUAGE plpgsql;
 
@@ -2622,6 +2719,12 @@ CREATE FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hw
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'force_custom_plan';
 
+CREATE FUNCTION hwqueue.fold_changes(p_limit integer, p_after text, INOUT busy bigint[], OUT looked integer, OUT passed integer, OUT next_after text) RETURNS record
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.fold_lanes(p_lanes bigint[], OUT held bigint[], OUT passed integer) RETURNS record
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.follow_ended(p_is_short boolean) RETURNS void
     LANGUAGE plpgsql;
 
@@ -2730,6 +2833,9 @@ CREATE FUNCTION hwqueue.gpu_shortage(p_gpu_count integer, p_gpu_milli integer, p
 CREATE FUNCTION hwqueue.grant_entries(p_request hwqueue.claim_request, p_picked hwqueue.picked_entries, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_generation bigint, p_assignment jsonb) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb)
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.hand_over(p_lanes bigint[], p_now timestamp with time zone, p_folds boolean) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -2782,6 +2888,9 @@ CREATE FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jso
 
 CREATE FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.held_lanes(p_lanes hwqueue.lane_ref[], p_passed smallint) RETURNS TABLE(lane_id bigint)
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.histogram_bounds() RETURNS double precision[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -3080,6 +3189,39 @@ CREATE FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.placement_cl
 CREATE FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.lane_id(p_rule hwqueue.limit_rule, p_tenant text, p_key text) RETURNS bigint
+    LANGUAGE sql STABLE;
+
+CREATE TABLE hwqueue.lane (
+    lane_id bigint NOT NULL,
+    limit_id integer NOT NULL,
+    tenant text,
+    key text,
+    weight real DEFAULT 1 NOT NULL,
+    used integer DEFAULT 0 NOT NULL,
+    tat timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    closed_until timestamp with time zone,
+    CONSTRAINT lane_weight_check CHECK ((weight > (0)::double precision))
+)
+WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.02');
+
+COMMENT ON TABLE hwqueue.lane IS 'the line of one key of a limit; a limit without keys has one lane';
+
+COMMENT ON COLUMN hwqueue.lane.tenant IS 'whose key it is; null: of a limit without keys, so of all tenants';
+
+COMMENT ON COLUMN hwqueue.lane.tat IS 'of kind rate: when the next lease may start, if the burst is used up';
+
+COMMENT ON COLUMN hwqueue.lane.closed_until IS 'it lets no lease through until then (throttle_limit)';
+
+CREATE FUNCTION hwqueue.lane_most(p_rule hwqueue.limit_rule, p_lane hwqueue.lane) RETURNS integer
+    LANGUAGE sql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.lane_used(p_lane hwqueue.lane) RETURNS bigint
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.lanes_in_queue(p_lanes hwqueue.lane_ref[], p_queue hwqueue.queue, p_tenant text) RETURNS hwqueue.lane_ref[]
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.last_drawn_position() RETURNS bigint
     LANGUAGE plpgsql;
 
@@ -3163,7 +3305,7 @@ CREATE FUNCTION hwqueue.lease_score(p_weight_affinity double precision, p_weight
 CREATE FUNCTION hwqueue.lease_state(p_lease uuid) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.lease_story(p_lease hwqueue.lease, p_claim hwqueue.claim, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone, OUT headline text, OUT code text) RETURNS record
+CREATE FUNCTION hwqueue.lease_story(p_lease hwqueue.lease, p_claim hwqueue.claim, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone, OUT headline text, OUT code text, OUT waits_until timestamp with time zone) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.leases_to_stop(p_run hwqueue.run, p_limit integer) RETURNS uuid[]
@@ -3175,6 +3317,9 @@ CREATE FUNCTION hwqueue.leave_arrivals(p_run uuid, p_steps integer[], p_kind tex
 CREATE FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.leave_lanes(p_leases uuid[]) RETURNS void
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.left_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_left integer[], p_node_ids uuid[], p_without uuid[]) RETURNS integer[]
     LANGUAGE plpgsql STABLE;
 
@@ -3183,6 +3328,19 @@ CREATE FUNCTION hwqueue.left_on_node(p_node uuid, p_class_nos integer[], p_class
 
 CREATE FUNCTION hwqueue.level_placement(p_level jsonb, p_field text) RETURNS jsonb
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.limit_lanes(p_name text, p_order text DEFAULT 'parked'::text, p_limit integer DEFAULT 100) RETURNS TABLE(tenant text, key text, weight double precision, used bigint, most integer, parked bigint, lease_id uuid, since timestamp with time zone, closed_until timestamp with time zone, opens_at timestamp with time zone)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
+
+CREATE FUNCTION hwqueue.limit_wait(p_lease hwqueue.lease, p_now timestamp with time zone, OUT headline text, OUT code text, OUT opens_at timestamp with time zone) RETURNS record
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.list_deliveries(p_name text, p_state text DEFAULT NULL::text, p_limit integer DEFAULT 100, p_before uuid DEFAULT NULL::uuid) RETURNS TABLE(delivery_id uuid, code text, event_id bigint, lease_id uuid, state text, attempt_count integer, created_at timestamp with time zone, available_at timestamp with time zone, attempted_at timestamp with time zone, finished_at timestamp with time zone, status integer, response text, error text, body jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3209,6 +3367,16 @@ CREATE FUNCTION hwqueue.list_lease_ids(p_filter hwqueue.lease_filter, p_limit in
 CREATE FUNCTION hwqueue.list_leases(p_filter jsonb DEFAULT '{}'::jsonb, p_limit integer DEFAULT 50, p_before uuid DEFAULT NULL::uuid) RETURNS TABLE(lease_id uuid, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, error jsonb, idempotency_key text, stop_reason text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.list_limits() RETURNS TABLE(name text, kind text, spec jsonb, lanes bigint, used bigint, parked bigint, closed_until timestamp with time zone, queues text[], created_at timestamp with time zone)
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.list_nodes(p_name text DEFAULT NULL::text, p_node uuid DEFAULT NULL::uuid, p_after text DEFAULT NULL::text, p_limit integer DEFAULT NULL::integer) RETURNS TABLE(node_id uuid, name text, node_epoch bigint, live boolean, seen_at timestamp with time zone, cordoned boolean, draining boolean, labels jsonb, rack bigint, capacity jsonb, used jsonb, gpus jsonb, slots integer, claims integer, registered_at timestamp with time zone, taints jsonb, attestations jsonb, cores jsonb, isolation jsonb, login text, instance_id text)
     LANGUAGE sql SECURITY DEFINER
@@ -3709,6 +3877,9 @@ CREATE FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
+CREATE FUNCTION hwqueue.note_parked(p_leases uuid[]) RETURNS void
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb, p_queue text) RETURNS void
     LANGUAGE plpgsql;
 
@@ -3745,7 +3916,7 @@ CREATE FUNCTION hwqueue.oldest_undelivered(p_webhook hwqueue.webhook) RETURNS ti
 CREATE FUNCTION hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_nested hwqueue.run) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.open_queues(p_queues text[]) RETURNS integer[]
+CREATE FUNCTION hwqueue.open_queues(p_request hwqueue.claim_request, p_head hwqueue.queue_head) RETURNS hwqueue.claim_request
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.open_wait(p_claim hwqueue.claim, p_wait jsonb, p_now timestamp with time zone) RETURNS timestamp with time zone
@@ -3771,6 +3942,10 @@ CREATE FUNCTION hwqueue.own_resources(p_placement jsonb) RETURNS jsonb
 
 CREATE FUNCTION hwqueue.page_source(p_filter hwqueue.lease_filter, p_cursor jsonb, p_limit integer) RETURNS TABLE(lease_id uuid, key jsonb)
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.parked_reasons(p_queue_id integer, p_class bigint, p_limit integer, p_now timestamp with time zone) RETURNS TABLE(class_id bigint, pending bigint, oldest_at timestamp with time zone, code text, message text)
+    LANGUAGE sql STABLE
+    SET enable_nestloop TO 'on';
 
 CREATE FUNCTION hwqueue.parse_classes(p_list jsonb, p_field text, p_known text[]) RETURNS text[]
     LANGUAGE plpgsql IMMUTABLE;
@@ -3811,6 +3986,30 @@ CREATE FUNCTION hwqueue.parts_due(p_kind text, p_parts text[], p_limit integer, 
 
 CREATE FUNCTION hwqueue.parts_of_devices(p_node hwqueue.node, p_used integer[]) RETURNS integer[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE TABLE hwqueue.scheduled (
+    queue_id integer NOT NULL,
+    tier smallint NOT NULL,
+    attempt_count smallint NOT NULL,
+    claim_count integer NOT NULL,
+    held_by hwqueue.held_by DEFAULT 'time'::hwqueue.held_by NOT NULL,
+    rank bigint NOT NULL,
+    class_id bigint NOT NULL,
+    lease_id uuid NOT NULL,
+    available_at timestamp with time zone NOT NULL,
+    deadline timestamp with time zone,
+    lane_id bigint,
+    turn bigint,
+    CONSTRAINT scheduled_check CHECK (((available_at < 'infinity'::timestamp with time zone) = (held_by = 'time'::hwqueue.held_by))),
+    CONSTRAINT scheduled_check1 CHECK (((lane_id IS NOT NULL) = (held_by = 'limit'::hwqueue.held_by))),
+    CONSTRAINT scheduled_check2 CHECK (((turn IS NOT NULL) OR (lane_id IS NULL)))
+)
+WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0');
+
+COMMENT ON TABLE hwqueue.scheduled IS 'a lease that waits for what held_by says, and until available_at';
+
+CREATE FUNCTION hwqueue.pass_on(p_entries hwqueue.scheduled[], p_now timestamp with time zone, OUT lines bigint[], OUT lanes bigint[]) RETURNS record
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.pattern_chars(p_exprs jsonb) RETURNS integer
     LANGUAGE sql IMMUTABLE;
@@ -3952,10 +4151,10 @@ CREATE FUNCTION hwqueue.profiles_judged_as(p_profile_id bigint) RETURNS bigint[]
 CREATE FUNCTION hwqueue.progress_of(p_lease uuid, p_token bigint) RETURNS jsonb
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS integer
+CREATE FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_folds boolean, p_now timestamp with time zone, p_from timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.promote_if_due(p_queues text[], p_queue_ids integer[], p_limit integer, p_now timestamp with time zone) RETURNS integer
+CREATE FUNCTION hwqueue.promote_if_due(p_queues text[], p_queue_ids integer[], p_limit integer, p_folds boolean, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.promote_last(p_state hwqueue.node_state, p_head hwqueue.queue_head, p_limit integer, p_now timestamp with time zone) RETURNS integer
@@ -3983,6 +4182,9 @@ CREATE FUNCTION hwqueue.prune_fires(p_limit integer, p_now timestamp with time z
 
 CREATE FUNCTION hwqueue.prune_gangs(p_limit integer, p_ended uuid[] DEFAULT '{}'::uuid[]) RETURNS void
     LANGUAGE sql;
+
+CREATE FUNCTION hwqueue.prune_lanes(p_limit integer, p_now timestamp with time zone) RETURNS integer
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_leases(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
@@ -4106,6 +4308,12 @@ CREATE FUNCTION hwqueue.read_lease_filter(p_filter jsonb) RETURNS hwqueue.lease_
 CREATE FUNCTION hwqueue.read_level(p_object jsonb, p_field text, p_overrides boolean) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.read_limit(p_name text, p_spec jsonb) RETURNS hwqueue.limit_rule
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.read_limits(p_limits jsonb, p_queue hwqueue.queue, p_tenant text) RETURNS hwqueue.lane_ref[]
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.read_load(p_node uuid) RETURNS hwqueue.node_load
     LANGUAGE plpgsql STABLE;
 
@@ -4155,7 +4363,7 @@ CREATE FUNCTION hwqueue.read_schedule(p_name text, p_spec jsonb, p_now timestamp
 CREATE FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_max_params_bytes integer, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
+CREATE FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone, p_index integer DEFAULT 0) RETURNS hwqueue.spawn_request[]
@@ -4171,6 +4379,9 @@ CREATE FUNCTION hwqueue.read_step_options(p_options jsonb, p_kind text, p_field 
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_update_call(p_run hwqueue.run, p_changes jsonb, p_steps text[], OUT changes jsonb, OUT named integer[]) RETURNS record
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.read_weights(p_weights jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_workflow(p_spec jsonb) RETURNS jsonb
@@ -4199,6 +4410,9 @@ CREATE FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp with tim
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, OUT fleets integer, OUT next_after bigint, OUT look hwqueue.fleet_snapshot) RETURNS record
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.reap_lanes(p_limit integer, p_until timestamp with time zone, p_after text, p_now timestamp with time zone, OUT more boolean, OUT next_after text) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap_lasting(p_after uuid, p_limit integer, p_now timestamp with time zone) RETURNS uuid
@@ -4265,6 +4479,9 @@ CREATE FUNCTION hwqueue.refuse_field(p_code text, p_field text, p_words text, p_
 
 CREATE FUNCTION hwqueue.refuse_foreign(p_what text, p_field text, p_hint text, p_index integer DEFAULT NULL::integer) RETURNS void
     LANGUAGE sql;
+
+CREATE FUNCTION hwqueue.refuse_lanes(p_lanes hwqueue.lane_ref[], p_what text) RETURNS void
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_more(p_what text, p_used bigint, p_limit integer, p_tenant text, p_hint text) RETURNS void
     LANGUAGE sql;
@@ -4398,23 +4615,6 @@ CREATE FUNCTION hwqueue.requirement_text(p_expr jsonb) RETURNS text
 CREATE FUNCTION hwqueue.reservation_must_be_checked(p_class hwqueue.placement_class) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE TABLE hwqueue.scheduled (
-    queue_id integer NOT NULL,
-    tier smallint NOT NULL,
-    attempt_count smallint NOT NULL,
-    claim_count integer NOT NULL,
-    held_by hwqueue.held_by DEFAULT 'time'::hwqueue.held_by NOT NULL,
-    rank bigint NOT NULL,
-    class_id bigint NOT NULL,
-    lease_id uuid NOT NULL,
-    available_at timestamp with time zone NOT NULL,
-    deadline timestamp with time zone,
-    CONSTRAINT scheduled_check CHECK (((available_at < 'infinity'::timestamp with time zone) = (held_by = 'time'::hwqueue.held_by)))
-)
-WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0');
-
-COMMENT ON TABLE hwqueue.scheduled IS 'a lease that waits for what held_by says, and until available_at';
-
 CREATE FUNCTION hwqueue.reserve(p_entry hwqueue.scheduled, p_node uuid, p_hold interval, p_waits boolean, p_without uuid[], p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
@@ -4522,6 +4722,9 @@ CREATE FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer
 
 CREATE FUNCTION hwqueue.room_masks(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) RETURNS TABLE(class_id bigint, mask bit varying, untaken bit varying, conflict text)
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.rotate_lanes(p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval DEFAULT '1 day'::interval) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4636,6 +4839,10 @@ CREATE FUNCTION hwqueue.set_event_retention(p_days integer) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.set_limit(p_name text, p_changes jsonb) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.set_login(p_node uuid, p_login text) RETURNS void
     LANGUAGE plpgsql;
 
@@ -4745,6 +4952,12 @@ CREATE FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb DEFAUL
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
+CREATE FUNCTION hwqueue.slot_lanes(p_lanes hwqueue.lane_ref[]) RETURNS bigint[]
+    LANGUAGE sql IMMUTABLE STRICT;
+
+CREATE FUNCTION hwqueue.slot_words(p_lane bigint, p_most integer) RETURNS text
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.span_words(p_span interval) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -4770,6 +4983,9 @@ CREATE FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options json
 
 CREATE FUNCTION hwqueue.spawn_kind(p_element jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.spawn_lanes(p_options jsonb, p_queue hwqueue.queue) RETURNS hwqueue.lane_ref[]
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb) RETURNS TABLE(lease_id uuid, created boolean, state text, warnings text[])
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4894,7 +5110,7 @@ CREATE FUNCTION hwqueue.stoppable_claims(p_node_ids uuid[]) RETURNS uuid[]
 CREATE FUNCTION hwqueue.stopping_by_place(p_term_id bigint, p_dead uuid[], p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.stopping_count(p_term_id bigint, p_place text, p_now timestamp with time zone) RETURNS bigint
+CREATE FUNCTION hwqueue.stopping_count(p_term_id bigint, p_place text, p_expired boolean, p_now timestamp with time zone) RETURNS bigint
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.stops_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_left integer[], p_node_ids uuid[]) RETURNS uuid[]
@@ -5144,6 +5360,10 @@ CREATE FUNCTION hwqueue.text_bytes(p_value jsonb, p_limit integer) RETURNS integ
 
 CREATE FUNCTION hwqueue.this_generation() RETURNS bigint
     LANGUAGE sql;
+
+CREATE FUNCTION hwqueue.throttle_limit(p_name text, p_key text DEFAULT NULL::text, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_retry_after interval DEFAULT NULL::interval, p_tenant text DEFAULT ''::text, p_lease uuid DEFAULT NULL::uuid) RETURNS timestamp with time zone
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.throughput(p_queue text DEFAULT NULL::text, p_minutes integer DEFAULT 60) RETURNS TABLE(minute timestamp with time zone, claims bigint, completed bigint, failed bigint, cancelled bigint, retried bigint, expired bigint, wait_p50 double precision, wait_p95 double precision, run_p50 double precision, run_p95 double precision)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -5873,6 +6093,29 @@ COMMENT ON COLUMN hwqueue.ignored_label.is_mentioned IS 'some class mentions it:
 
 COMMENT ON COLUMN hwqueue.ignored_label.next_xid IS 'with unseen: what was seen of the classes when they were last asked';
 
+CREATE TABLE hwqueue.lane_change (
+    change_id bigint NOT NULL,
+    tenant text DEFAULT ''::text NOT NULL,
+    lane_id bigint NOT NULL,
+    delta integer DEFAULT 0 NOT NULL,
+    limit_id integer,
+    key text
+)
+WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0');
+
+COMMENT ON TABLE hwqueue.lane_change IS 'leases that came to a lane or left it, not yet counted in lane.used';
+
+COMMENT ON COLUMN hwqueue.lane_change.delta IS '0: a lease came, or the lane is to be folded';
+
+ALTER TABLE hwqueue.lane_change ALTER COLUMN change_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME hwqueue.lane_change_change_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE VIEW hwqueue.lease_history AS
  SELECT l.lease_id,
     h.ordinal,
@@ -5906,6 +6149,15 @@ COMMENT ON TABLE hwqueue.lease_signal IS 'signals that leases were sent, numbere
 COMMENT ON COLUMN hwqueue.lease_signal.key IS 'the sender''s name for the signal: a lease takes a signal of this name and key once';
 
 COMMENT ON COLUMN hwqueue.lease_signal.taken_as IS 'the checkpoint that has the payload now; null: no wait has taken the signal yet';
+
+ALTER TABLE hwqueue.limit_rule ALTER COLUMN limit_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME hwqueue.limit_rule_limit_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
 
 CREATE TABLE hwqueue.lock_stripe (
     stripe_id integer NOT NULL
@@ -6603,11 +6855,20 @@ ALTER TABLE ONLY hwqueue.ignored_label
 ALTER TABLE ONLY hwqueue.installation
     ADD CONSTRAINT installation_pkey PRIMARY KEY (singleton);
 
+ALTER TABLE ONLY hwqueue.lane_change
+    ADD CONSTRAINT lane_change_pkey PRIMARY KEY (change_id);
+
+ALTER TABLE ONLY hwqueue.lane
+    ADD CONSTRAINT lane_pkey PRIMARY KEY (lane_id);
+
 ALTER TABLE ONLY hwqueue.lease
     ADD CONSTRAINT lease_pkey PRIMARY KEY (lease_id);
 
 ALTER TABLE ONLY hwqueue.lease_signal
     ADD CONSTRAINT lease_signal_pkey PRIMARY KEY (lease_id, number);
+
+ALTER TABLE ONLY hwqueue.limit_rule
+    ADD CONSTRAINT limit_rule_pkey PRIMARY KEY (limit_id);
 
 ALTER TABLE ONLY hwqueue.lock_stripe
     ADD CONSTRAINT lock_stripe_pkey PRIMARY KEY (stripe_id);
@@ -7059,6 +7320,14 @@ CREATE INDEX gang_open ON hwqueue.gang USING btree (state, created_at) WHERE (fi
 
 CREATE INDEX gang_waiting ON hwqueue.gang USING btree (rank, "position") WHERE ((state = 'waiting'::text) OR ((state = 'running'::text) AND (missing > 0)));
 
+CREATE INDEX lane_change_lane ON hwqueue.lane_change USING btree (lane_id, change_id);
+
+CREATE INDEX lane_change_tenant ON hwqueue.lane_change USING btree (tenant, change_id);
+
+CREATE INDEX lane_closed ON hwqueue.lane USING btree (closed_until) WHERE (closed_until IS NOT NULL);
+
+CREATE INDEX lane_limit ON hwqueue.lane USING btree (limit_id, lane_id);
+
 CREATE INDEX lease_class ON hwqueue.lease USING btree (class_id);
 
 CREATE INDEX lease_item ON hwqueue.lease USING btree (run_id, step_no, item_no) WHERE (item_no IS NOT NULL);
@@ -7066,6 +7335,8 @@ CREATE INDEX lease_item ON hwqueue.lease USING btree (run_id, step_no, item_no) 
 CREATE UNIQUE INDEX lease_signal_key ON hwqueue.lease_signal USING btree (lease_id, name, key) WHERE (key IS NOT NULL);
 
 CREATE INDEX lease_signal_open ON hwqueue.lease_signal USING btree (lease_id, name, number) WHERE (taken_as IS NULL);
+
+CREATE UNIQUE INDEX limit_rule_name ON hwqueue.limit_rule USING btree (name) WHERE (dropped_at IS NULL);
 
 CREATE INDEX node_deregistered ON hwqueue.node USING btree (deregistered_at) WHERE (deregistered_at IS NOT NULL);
 
@@ -7152,6 +7423,8 @@ CREATE INDEX schedule_fire_kept ON hwqueue.schedule_fire USING btree (keep_until
 CREATE INDEX schedule_plan ON hwqueue.schedule USING btree (plan_at) WHERE ((paused_at IS NULL) AND (plan_at IS NOT NULL));
 
 CREATE INDEX scheduled_deadline ON hwqueue.scheduled USING btree (deadline) WHERE (deadline IS NOT NULL);
+
+CREATE INDEX scheduled_lane ON hwqueue.scheduled USING btree (lane_id, tier, rank, turn) WHERE (lane_id IS NOT NULL);
 
 CREATE INDEX step_due ON hwqueue.step USING btree (due_at) WHERE (due_at IS NOT NULL);
 
@@ -7569,6 +7842,8 @@ REVOKE ALL ON FUNCTION hwqueue.broken_counts() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_joins() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.broken_lanes() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.broken_maps() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_requirements(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_before jsonb, p_now timestamp with time zone) FROM PUBLIC;
@@ -7854,6 +8129,9 @@ REVOKE ALL ON FUNCTION hwqueue.cpu_isolation_on(p_asked text, p_default text) FR
 
 REVOKE ALL ON FUNCTION hwqueue.cpu_needed(p_cpu_milli bigint, p_isolation text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.create_limit(p_name text, p_spec jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.create_limit(p_name text, p_spec jsonb) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb) TO hwqueue_admin;
 
@@ -7916,6 +8194,9 @@ GRANT ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval) TO hw
 GRANT ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.drop_idle(p_run hwqueue.run, p_limit integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.drop_limit(p_name text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.drop_limit(p_name text) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean) TO hwqueue_admin;
@@ -8067,6 +8348,8 @@ REVOKE ALL ON FUNCTION hwqueue.find_in_window(p_request hwqueue.claim_request, p
 
 REVOKE ALL ON FUNCTION hwqueue.find_lease(p_lease uuid) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.find_limit(p_name text, p_locks boolean) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp with time zone, p_left_out text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_queue(p_queue text) FROM PUBLIC;
@@ -8126,6 +8409,10 @@ REVOKE ALL ON FUNCTION hwqueue.fleet_headline(p_registered bigint, p_live bigint
 REVOKE ALL ON FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_reach double precision, p_known jsonb, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.fold_changes(p_limit integer, p_after text, INOUT busy bigint[], OUT looked integer, OUT passed integer, OUT next_after text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.fold_lanes(p_lanes bigint[], OUT held bigint[], OUT passed integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.follow_ended(p_is_short boolean) FROM PUBLIC;
 
@@ -8204,6 +8491,8 @@ REVOKE ALL ON FUNCTION hwqueue.gpu_shortage(p_gpu_count integer, p_gpu_milli int
 
 REVOKE ALL ON FUNCTION hwqueue.grant_entries(p_request hwqueue.claim_request, p_picked hwqueue.picked_entries, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_generation bigint, p_assignment jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.hand_over(p_lanes bigint[], p_now timestamp with time zone, p_folds boolean) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text) TO hwqueue_admin;
@@ -8237,6 +8526,8 @@ GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_clai
 GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.held_lanes(p_lanes hwqueue.lane_ref[], p_passed smallint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.histogram_bounds() FROM PUBLIC;
 
@@ -8410,6 +8701,14 @@ REVOKE ALL ON FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.place
 
 REVOKE ALL ON FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.lane_id(p_rule hwqueue.limit_rule, p_tenant text, p_key text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.lane_most(p_rule hwqueue.limit_rule, p_lane hwqueue.lane) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.lane_used(p_lane hwqueue.lane) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.lanes_in_queue(p_lanes hwqueue.lane_ref[], p_queue hwqueue.queue, p_tenant text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.last_drawn_position() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.later_earmarks(p_node uuid, p_tier smallint, p_rank bigint) FROM PUBLIC;
@@ -8452,7 +8751,7 @@ REVOKE ALL ON FUNCTION hwqueue.lease_score(p_weight_affinity double precision, p
 
 REVOKE ALL ON FUNCTION hwqueue.lease_state(p_lease uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lease_story(p_lease hwqueue.lease, p_claim hwqueue.claim, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone, OUT headline text, OUT code text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lease_story(p_lease hwqueue.lease, p_claim hwqueue.claim, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone, OUT headline text, OUT code text, OUT waits_until timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.leases_to_stop(p_run hwqueue.run, p_limit integer) FROM PUBLIC;
 
@@ -8460,11 +8759,19 @@ REVOKE ALL ON FUNCTION hwqueue.leave_arrivals(p_run uuid, p_steps integer[], p_k
 
 REVOKE ALL ON FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.leave_lanes(p_leases uuid[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.left_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_left integer[], p_node_ids uuid[], p_without uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.left_on_node(p_node uuid, p_class_nos integer[], p_classes hwqueue.placement_class[], p_left integer[], p_without uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.level_placement(p_level jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.limit_lanes(p_name text, p_order text, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.limit_lanes(p_name text, p_order text, p_limit integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.limit_lanes(p_name text, p_order text, p_limit integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.limit_wait(p_lease hwqueue.lease, p_now timestamp with time zone, OUT headline text, OUT code text, OUT opens_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.list_deliveries(p_name text, p_state text, p_limit integer, p_before uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_deliveries(p_name text, p_state text, p_limit integer, p_before uuid) TO hwqueue_operator;
@@ -8489,6 +8796,10 @@ REVOKE ALL ON FUNCTION hwqueue.list_lease_ids(p_filter hwqueue.lease_filter, p_l
 REVOKE ALL ON FUNCTION hwqueue.list_leases(p_filter jsonb, p_limit integer, p_before uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_leases(p_filter jsonb, p_limit integer, p_before uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_leases(p_filter jsonb, p_limit integer, p_before uuid) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.list_limits() FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_limits() TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_limits() TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.list_nodes(p_name text, p_node uuid, p_after text, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_nodes(p_name text, p_node uuid, p_after text, p_limit integer) TO hwqueue_operator;
@@ -8777,6 +9088,8 @@ REVOKE ALL ON FUNCTION hwqueue.note_lasting(p_lease uuid, p_claims integer) FROM
 
 REVOKE ALL ON FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_detail jsonb, p_node uuid) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.note_parked(p_leases uuid[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb, p_queue text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint) FROM PUBLIC;
@@ -8801,7 +9114,7 @@ REVOKE ALL ON FUNCTION hwqueue.oldest_undelivered(p_webhook hwqueue.webhook) FRO
 
 REVOKE ALL ON FUNCTION hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_nested hwqueue.run) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.open_queues(p_request hwqueue.claim_request, p_head hwqueue.queue_head) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.open_wait(p_claim hwqueue.claim, p_wait jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8818,6 +9131,8 @@ REVOKE ALL ON FUNCTION hwqueue.own_options() FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.own_resources(p_placement jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.page_source(p_filter hwqueue.lease_filter, p_cursor jsonb, p_limit integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.parked_reasons(p_queue_id integer, p_class bigint, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parse_classes(p_list jsonb, p_field text, p_known text[]) FROM PUBLIC;
 
@@ -8844,6 +9159,8 @@ REVOKE ALL ON FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hw
 REVOKE ALL ON FUNCTION hwqueue.parts_due(p_kind text, p_parts text[], p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parts_of_devices(p_node hwqueue.node, p_used integer[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.pass_on(p_entries hwqueue.scheduled[], p_now timestamp with time zone, OUT lines bigint[], OUT lanes bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.pattern_chars(p_exprs jsonb) FROM PUBLIC;
 
@@ -8936,9 +9253,9 @@ REVOKE ALL ON FUNCTION hwqueue.profiles_judged_as(p_profile_id bigint) FROM PUBL
 
 REVOKE ALL ON FUNCTION hwqueue.progress_of(p_lease uuid, p_token bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_folds boolean, p_now timestamp with time zone, p_from timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.promote_if_due(p_queues text[], p_queue_ids integer[], p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.promote_if_due(p_queues text[], p_queue_ids integer[], p_limit integer, p_folds boolean, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.promote_last(p_state hwqueue.node_state, p_head hwqueue.queue_head, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8954,6 +9271,8 @@ REVOKE ALL ON FUNCTION hwqueue.prune_events(p_now timestamp with time zone) FROM
 REVOKE ALL ON FUNCTION hwqueue.prune_fires(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_gangs(p_limit integer, p_ended uuid[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.prune_lanes(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_leases(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9017,6 +9336,10 @@ REVOKE ALL ON FUNCTION hwqueue.read_lease_filter(p_filter jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_level(p_object jsonb, p_field text, p_overrides boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.read_limit(p_name text, p_spec jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_limits(p_limits jsonb, p_queue hwqueue.queue, p_tenant text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.read_load(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_log_place(p_after text, OUT claim_token bigint, OUT line integer) FROM PUBLIC;
@@ -9049,7 +9372,7 @@ REVOKE ALL ON FUNCTION hwqueue.read_schedule(p_name text, p_spec jsonb, p_now ti
 
 REVOKE ALL ON FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_max_params_bytes integer, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone, p_index integer) FROM PUBLIC;
 
@@ -9060,6 +9383,8 @@ REVOKE ALL ON FUNCTION hwqueue.read_step(p_step jsonb, p_field text) FROM PUBLIC
 REVOKE ALL ON FUNCTION hwqueue.read_step_options(p_options jsonb, p_kind text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_update_call(p_run hwqueue.run, p_changes jsonb, p_steps text[], OUT changes jsonb, OUT named integer[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_weights(p_weights jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_workflow(p_spec jsonb) FROM PUBLIC;
 
@@ -9077,6 +9402,8 @@ REVOKE ALL ON FUNCTION hwqueue.reap_classes(p_after bigint, p_limit integer, p_u
 REVOKE ALL ON FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, OUT fleets integer, OUT next_after bigint, OUT look hwqueue.fleet_snapshot) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.reap_lanes(p_limit integer, p_until timestamp with time zone, p_after text, p_now timestamp with time zone, OUT more boolean, OUT next_after text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_lasting(p_after uuid, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9119,6 +9446,8 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_epoch(p_node uuid, p_node_epoch bigint, p_
 REVOKE ALL ON FUNCTION hwqueue.refuse_field(p_code text, p_field text, p_words text, p_hint text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_foreign(p_what text, p_field text, p_hint text, p_index integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.refuse_lanes(p_lanes hwqueue.lane_ref[], p_what text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_more(p_what text, p_used bigint, p_limit integer, p_tenant text, p_hint text) FROM PUBLIC;
 
@@ -9261,6 +9590,8 @@ REVOKE ALL ON FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits 
 
 REVOKE ALL ON FUNCTION hwqueue.room_masks(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.rotate_lanes(p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval) TO hwqueue_admin;
 
@@ -9334,6 +9665,9 @@ REVOKE ALL ON FUNCTION hwqueue.set_cordon(p_node uuid) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.set_event_retention(p_days integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_event_retention(p_days integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.set_limit(p_name text, p_changes jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.set_limit(p_name text, p_changes jsonb) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.set_login(p_node uuid, p_login text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.set_node_expiry(p_after interval) FROM PUBLIC;
@@ -9404,6 +9738,10 @@ REVOKE ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb
 GRANT ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb, p_reason text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb, p_reason text) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.slot_lanes(p_lanes hwqueue.lane_ref[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.slot_words(p_lane bigint, p_most integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.span_words(p_span interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb) FROM PUBLIC;
@@ -9420,6 +9758,8 @@ GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_option
 GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_kind(p_element jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.spawn_lanes(p_options jsonb, p_queue hwqueue.queue) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb, p_options jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb, p_options jsonb) TO hwqueue_producer;
@@ -9507,7 +9847,7 @@ REVOKE ALL ON FUNCTION hwqueue.stoppable_claims(p_node_ids uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stopping_by_place(p_term_id bigint, p_dead uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.stopping_count(p_term_id bigint, p_place text, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.stopping_count(p_term_id bigint, p_place text, p_expired boolean, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stops_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_left integer[], p_node_ids uuid[]) FROM PUBLIC;
 
@@ -9639,6 +9979,11 @@ GRANT ALL ON FUNCTION hwqueue.test_webhook(p_name text) TO hwqueue_admin;
 REVOKE ALL ON FUNCTION hwqueue.text_bytes(p_value jsonb, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.this_generation() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.throttle_limit(p_name text, p_key text, p_until timestamp with time zone, p_retry_after interval, p_tenant text, p_lease uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.throttle_limit(p_name text, p_key text, p_until timestamp with time zone, p_retry_after interval, p_tenant text, p_lease uuid) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.throttle_limit(p_name text, p_key text, p_until timestamp with time zone, p_retry_after interval, p_tenant text, p_lease uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.throttle_limit(p_name text, p_key text, p_until timestamp with time zone, p_retry_after interval, p_tenant text, p_lease uuid) TO hwqueue_operator;
 
 REVOKE ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer) TO hwqueue_operator;

@@ -31,6 +31,7 @@ MODULES = {
     "planner": "Planners",
     "webhooks": "Webhooks",
     "schedules": "Schedules",
+    "limits": "Limits",
     "tokens": "Tokens of the HTTP API",
 }
 INTRODUCTION = """# SQL functions

@@ -19,6 +19,7 @@ from hwqueue.cli import (
     everywhere,
     gang,
     lease,
+    limit,
     match,
     metrics,
     node,
@@ -63,6 +64,7 @@ GROUPS: Sequence[tuple[str, Commands]] = (
     ("token", token.app),
     ("webhook", webhook.app),
     ("schedule", schedule.app),
+    ("limit", limit.app),
 )
 # Commands without a noun: function, example.
 COMMANDS: Sequence[tuple[Callable[..., None], str]] = (

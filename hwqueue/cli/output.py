@@ -52,11 +52,17 @@ _EXIT_CODES: Mapping[ExitCode, tuple[type[HwqueueError], ...]] = {
     ExitCode.NOT_FOUND: (
         *(errors.LeaseNotFound, errors.NodeUnknown, errors.QueueUnknown, errors.TokenUnknown),
         *(errors.WebhookUnknown, errors.ClassUnknown, errors.WorkflowUnknown, errors.RunNotFound),
-        *(errors.GangNotFound, errors.EverywhereNotFound, errors.ScheduleUnknown),
+        *(errors.GangNotFound, errors.EverywhereNotFound, errors.ScheduleUnknown, errors.LimitUnknown),
     ),
     ExitCode.USAGE: (
         *(errors.WorkflowInvalid, errors.WorkflowTooLarge, errors.StepUnknown),
-        *(errors.BadArgument, errors.ConstraintError, errors.ConfigError, errors.ScheduleInvalid),
+        *(
+            errors.BadArgument,
+            errors.ConstraintError,
+            errors.ConfigError,
+            errors.ScheduleInvalid,
+            errors.LimitInvalid,
+        ),
     ),
 }
 

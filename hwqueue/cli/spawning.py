@@ -68,6 +68,9 @@ class Flags:
     )
     tenant: Annotated[str | None, Option(help=typed("spawn.tenant"))] = None
     one_of: Annotated[str | None, Option(help=typed("spawn.one_of"))] = None
+    limit: Annotated[
+        list[str] | None, Option(help=typed("spawn.limits", "As NAME, or NAME=KEY; repeatable."))
+    ] = None
 
     def asked_of_nodes(self) -> dict[str, Any]:
         """What it asks of its node, as a client takes it. Raises: ConfigError."""
@@ -91,6 +94,9 @@ class Flags:
             unique=Unique(key=self.unique, hold=hold, on_conflict=self.on_conflict) if self.unique else None,
             tenant=self.tenant,
             one_of=None if self.one_of is None else identifier(self.one_of, "--one-of"),
+            limits={name: key or None for name, _, key in (each.partition("=") for each in self.limit)}
+            if self.limit
+            else None,
         )
 
     def spawn_options(self) -> SpawnOptions:

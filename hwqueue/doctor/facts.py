@@ -16,7 +16,7 @@ from psycopg.rows import class_row
 from hwqueue.client import Client
 from hwqueue.schema.bundle import ROLES
 from hwqueue.schema.session import pin
-from hwqueue.types import KnownTask, NodeUsage, PendingReason, Queue, Schedule, Webhook
+from hwqueue.types import KnownTask, Limit, NodeUsage, PendingReason, Queue, Schedule, Webhook
 
 LONG_SECONDS = 300
 MOST_CLASSES = 500
@@ -98,6 +98,7 @@ class Work:
     reasons: Sequence[PendingReason]
     webhooks: Sequence[Webhook]
     schedules: Sequence[Schedule]
+    limits: Sequence[Limit] = ()
     tasks: Sequence[KnownTask] = ()
 
 
@@ -142,7 +143,7 @@ def read_tables(connection: psycopg.Connection) -> list[Table]:
 
 def read_work(client: Client) -> Work:
     """What the queue says of itself. SQL: metrics, node_usage, list_queues, pending_reasons,
-    list_webhooks, list_schedules, list_tasks.
+    list_webhooks, list_schedules, list_limits, list_tasks.
 
     Raises: psycopg.errors.InsufficientPrivilege, without hwqueue_operator or hwqueue_admin.
     """
@@ -163,5 +164,6 @@ def read_work(client: Client) -> Work:
         reasons=client.pending_reasons(order="pending", limit=MOST_CLASSES),
         webhooks=client.list_webhooks(),
         schedules=client.list_schedules(limit=10_000),
+        limits=client.list_limits(),
         tasks=client.list_tasks(),
     )

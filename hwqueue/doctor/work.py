@@ -205,6 +205,18 @@ def schedules(work: Work) -> Finding:
     return ok("schedules", f"{len(work.schedules)} of them, none is late")
 
 
+def limits(work: Work) -> Finding:
+    """Whether limits let through what they may."""
+    stuck = [each.name for each in work.limits if each.parked and not each.used and not each.closed_until]
+    if stuck:
+        return warn(
+            "limits",
+            f"leases wait, and nothing has passed: {_some(len(stuck), stuck)}",
+            "run a worker: its claims and its upkeep let leases through",
+        )
+    return ok("limits", f"{len(work.limits)} of them let through what they may")
+
+
 def tasks(work: Work) -> Finding:
     """Whether leases get the defaults that workers' apps declare, however they are spawned."""
     lacking = [each.task for each in work.tasks if each.set_at is None]
@@ -228,6 +240,7 @@ CHECKS: Sequence[Callable[[Work], Finding]] = (
     statistics,
     webhooks,
     schedules,
+    limits,
     tasks,
 )
 """Those that look at what the queue says of itself, and find one thing each."""

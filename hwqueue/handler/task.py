@@ -11,12 +11,21 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from hwqueue.client import AsyncClient, AsyncSpawned, AsyncTaskSpawned, Client, Spawned, TaskSpawned
 from hwqueue.client._json import given, plain
-from hwqueue.errors import BadArgument
+from hwqueue.errors import BadArgument, ConfigError
 from hwqueue.handler.binding import Binding, Handler
 from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 from hwqueue.handler.middleware import Middleware
 from hwqueue.options import check_options
-from hwqueue.types import AsJson, Json, Lease, LeaseSpec, LeaseState, RetryPolicy, SpawnOptions, Timing
+from hwqueue.types import (
+    AsJson,
+    Json,
+    Lease,
+    LeaseSpec,
+    LeaseState,
+    RetryPolicy,
+    SpawnOptions,
+    Timing,
+)
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
@@ -67,6 +76,31 @@ class TaskDefaults:
         return cast("dict[str, Any]", plain(given(self.options()), "defaults"))
 
 
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """A limit by key, for `App.task`: the key is a field of the params.
+
+    Attributes:
+        limit: Its name.
+        field: Of the params, such as `user_id`; a text, an int or a UUID.
+    """
+
+    limit: str
+    field: str
+
+
+Limits = str | Keyed | Iterable[str | Keyed]
+
+
+def limits_of(limits: Limits, task: str) -> tuple[str | Keyed, ...]:
+    """One limit, or several. Raises: ConfigError, for what is none."""
+    found = (limits,) if isinstance(limits, str | Keyed) else tuple(limits)
+    for each in found:
+        if not isinstance(each, str | Keyed):
+            raise ConfigError(f"task {task!r}: limits has names and Keyed(...), not {each!r:.60}")
+    return found
+
+
 TASK_OPTIONS = [each.name for each in fields(TaskDefaults) if each.name in SpawnOptions.__annotations__]
 """The options of a spawn that a task has defaults of."""
 
@@ -90,6 +124,7 @@ class Task(Generic[P, R_co]):
         options: What `with_options` was given; it wins over the defaults.
         middleware: Its app's, around the handler.
         schedule: When a lease is spawned by itself; None: never.
+        limits: Those of its leases.
     """
 
     name: str
@@ -103,12 +138,14 @@ class Task(Generic[P, R_co]):
     options: SpawnOptions = field(default_factory=SpawnOptions)
     middleware: Middleware = field(default_factory=Middleware, repr=False)
     schedule: Timing | None = None
+    limits: tuple[str | Keyed, ...] = ()
 
     def schedule_spec(self) -> dict[str, Any] | None:
         """Its schedule as `create_schedule` takes it; None: it has none."""
         if self.schedule is None:
             return None
-        what = {"queue": self.defaults.queue, "task": self.name, "options": self.defaults.as_json()}
+        options = self.defaults.as_json() | given(limits=self._limits(self.schedule.params))
+        what = {"queue": self.defaults.queue, "task": self.name, "options": options}
         return self.schedule.as_json() | what
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
@@ -157,7 +194,7 @@ class Task(Generic[P, R_co]):
     def _spawn(
         self, client: AsyncClient | Client, params: Json
     ) -> Coroutine[Any, Any, AsyncTaskSpawned[R_co]] | TaskSpawned[R_co]:
-        options = self._spawn_options()
+        options = self._spawn_options(params)
         call: Callable[[], Any] = partial(
             client.spawn_lease, self.defaults.queue, self.name, params, **options
         )
@@ -181,15 +218,34 @@ class Task(Generic[P, R_co]):
             return AsyncTaskSpawned.reading(spawned, self.binding.read_result)
         return spawned
 
-    def _spawn_options(self) -> SpawnOptions:
-        return cast("SpawnOptions", given({**self.defaults.options(), **self.options}))
+    def _spawn_options(self, params: Json) -> SpawnOptions:
+        limits = None if "limits" in self.options else self._limits(params)
+        return cast("SpawnOptions", given({**self.defaults.options(), "limits": limits, **self.options}))
+
+    def _limits(self, params: Json) -> dict[str, str | None] | None:
+        """The limits of a lease with these params. Raises: BadArgument, for a key that they lack."""
+        found: dict[str, str | None] = {}
+        for each in self.limits:
+            if isinstance(each, str):
+                found[each] = None
+                continue
+            key = params.get(each.field) if isinstance(params, Mapping) else None
+            if isinstance(key, bool) or not isinstance(key, str | int):
+                raise BadArgument(
+                    f"task {self.name!r}: params.{each.field} is the key of limit {each.limit}: "
+                    f"it must be a text or an int, not {key!r:.60}",
+                    detail={"field": f"params.{each.field}"},
+                )
+            found[each.limit] = str(key)
+        return found or None
 
     def spec(self, *args: P.args, **kwargs: P.kwargs) -> LeaseSpec:
         """One lease for `spawn_many`, or for a batch of several tasks (`client.spawn_leases`).
 
         Raises: BadArgument, when the arguments do not fit the handler.
         """
-        return self._spec(self.binding.pack(args, kwargs), self._spawn_options())
+        params = self.binding.pack(args, kwargs)
+        return self._spec(params, self._spawn_options(params))
 
     def _spec(self, params: Json, options: SpawnOptions) -> LeaseSpec:
         return LeaseSpec(task=self.name, params={} if params is None else params, options=options)
@@ -221,18 +277,17 @@ class Task(Generic[P, R_co]):
             Else as `spawn_leases`.
         SQL: spawn_leases. Safe inside your transaction: yes, waits for nobody.
         """
-        options = self._spawn_options()
-        specs = [self._checked(each, index, options) for index, each in enumerate(leases)]
+        specs = [self._checked(each, index) for index, each in enumerate(leases)]
         call = partial(client.spawn_leases, self.defaults.queue, specs)
         return cast("list[TaskSpawned[R_co]]", self._reading(call))
 
-    def _checked(self, lease: LeaseSpec | Mapping[str, Any], index: int, options: SpawnOptions) -> LeaseSpec:
+    def _checked(self, lease: LeaseSpec | Mapping[str, Any], index: int) -> LeaseSpec:
         """One lease of a batch."""
         try:
             if not isinstance(lease, LeaseSpec):
                 whole = self.binding.whole is not None
                 packed = self.binding.pack((lease,), {}) if whole else self.binding.pack((), lease)
-                return self._spec(packed, options)
+                return self._spec(packed, self._spawn_options(packed))
             if lease.task != self.name:
                 raise BadArgument(f"a lease of {lease.task!r} in a batch of task {self.name!r}")
         except BadArgument as error:

@@ -150,6 +150,15 @@ METRICS = (
         "How far counters and histograms are behind. Transactions that settle leases and stay open "
         "hold them back.",
     ),
+    Metric(
+        "hwqueue_limit_used",
+        "leases",
+        "What a limit has let through and has not ended; of a rate or a fair one what stands in line. "
+        "Of the 50 limits for which most waits.",
+        ("limit",),
+    ),
+    Metric("hwqueue_limit_parked", "leases", "What waits for a limit, counted to 10,001.", ("limit",)),
+    Metric("hwqueue_limit_closed", "0 or 1", "Whether a lane of the limit is closed.", ("limit",)),
     Metric("hwqueue_schedules", "schedules", "Schedules, paused ones among them."),
     Metric(
         "hwqueue_schedules_dry",

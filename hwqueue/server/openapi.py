@@ -32,6 +32,7 @@ TAGS: list[dict[str, Any]] = [
     {"name": "events", "description": "What happened, and who did it."},
     {"name": "webhooks", "description": "Which events are sent to which receivers."},
     {"name": "schedules", "description": "What is spawned at which times."},
+    {"name": "limits", "description": "How many leases run at once or start in a time."},
     {"name": "health", "description": "For probes."},
 ]
 

@@ -70,6 +70,8 @@ from hwqueue.types.leases import Replaces as Replaces
 from hwqueue.types.leases import SpawnOptions as SpawnOptions
 from hwqueue.types.leases import SpawnResult as SpawnResult
 from hwqueue.types.leases import Unique as Unique
+from hwqueue.types.limits import Limit as Limit
+from hwqueue.types.limits import LimitLane as LimitLane
 from hwqueue.types.maintenance import BrokenInvariant as BrokenInvariant
 from hwqueue.types.maintenance import PruneResult as PruneResult
 from hwqueue.types.maintenance import ReapResult as ReapResult

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict
@@ -78,6 +78,7 @@ class SpawnOptions(TypedDict, total=False):
     one_of: an id of your own that alternatives share, leases or gangs: the first that is claimed or
     reserved runs, the others are cancelled; not with `unique`. replaces: it takes the place of
     another lease, see `Replaces`; not with `unique`, `one_of`, `available_at` or `delay`.
+    limits: names, or `{name: key}` of those by key; not with `one_of` or `replaces`.
     headers: carried along, not interpreted. notify: False lets workers find the lease when they
     next poll.
     """
@@ -106,6 +107,7 @@ class SpawnOptions(TypedDict, total=False):
     notify: bool | None
     one_of: UUID | str | None
     replaces: Replaces | Mapping[str, Any] | None
+    limits: Sequence[str] | Mapping[str, str | None] | None
 
 
 class LeaseChanges(TypedDict, total=False):

@@ -43,7 +43,8 @@ class QueuePolicy:
     nothing: `node`, `rack` or `label:KEY`. earmarks: how many gangs may have room kept for them on
     nodes that they could share; 0: none of this queue. everywhere_tenants: tenants whose callers
     may spawn everywhere tasks; `*`: all. everywhere_limit: how many of these each such tenant may
-    have. tuning: for experts, a JSON object; what is left out stays.
+    have. limits: of all leases that are spawned into it. tuning: for experts, a JSON object; what
+    is left out stays.
     """
 
     claim_timeout: timedelta | None = None
@@ -60,6 +61,7 @@ class QueuePolicy:
     earmarks: int | None = None
     everywhere_tenants: Sequence[str] | None = None
     everywhere_limit: int | None = None
+    limits: Sequence[str] | None = None
     tuning: Mapping[str, Any] | None = None
 
     def as_json(self) -> dict[str, Any]:

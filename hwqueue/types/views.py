@@ -18,9 +18,9 @@ class PendingReason:
     words: what the class asks. resources: the amounts among that. code: a reason code; None: only
     its turn. permanent: waiting does not help. words and message are None after the first 500 rows.
     nodes_matching: live, uncordoned nodes that could ever run it; None: too many different nodes to
-    tell, ask for the class alone. nodes_free: those with room now and no known conflict.
-    nodes_near: where none matches, the live nodes that one thing keeps out, the one that `message`
-    names.
+    tell, ask for the class alone; or its leases wait for a limit, and no node is judged.
+    nodes_free: those with room now and no known conflict. nodes_near: where none matches, the live
+    nodes that one thing keeps out, the one that `message` names.
     """
 
     class_id: int

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple
 
-from hwqueue.app import BadParams, CommandFailed, Reject, Retry, Snooze
+from hwqueue.app import BadParams, CommandFailed, Reject, Retry, Snooze, Throttled
 from hwqueue.convert import jsonable
 from hwqueue.errors import BadArgument
 from hwqueue.handler.attempt_log import storable
@@ -36,6 +36,7 @@ class Outcome:
         signal: What a suspended lease waits for; None: it sleeps.
         name: Of the wait.
         near: `self`: a suspended lease prefers the node that it was on.
+        throttles: The limit that lets no lease start for `delay`, this one neither.
         message: Why it was released, if the handler said so; for the log.
         traceparent: Of a step that has ended: the trace context of the span around its handler.
     """
@@ -50,6 +51,7 @@ class Outcome:
     signal: str | None = None
     name: str | None = None
     near: Literal["self"] | None = None
+    throttles: str | None = None
     message: str = ""
     traceparent: str | None = None
 
@@ -137,6 +139,9 @@ def of_exception(error: BaseException, *, may_retry: bool = True) -> Outcome:
         return Outcome(kind="suspend", name=wait.name, signal=wait.signal, delay=wait.timeout, near=wait.near)
     if isinstance(error, Snooze):
         return Outcome(kind="release", delay=error.after, available_at=error.at, message=str(error))
+    if isinstance(error, Throttled):
+        limit = storable(error.limit)
+        return Outcome(kind="release", delay=error.retry_after, throttles=limit, message=str(error))
     retry_at: datetime | timedelta | None = None
     if isinstance(error, BadParams):
         return failure("BadParams", storable(str(error)[:_MAX_MESSAGE_CHARS]), retry=False)

@@ -234,6 +234,10 @@ def _tell_release(ended: Ended, answer: Settled) -> None:
     elif how.kind == "suspend":
         said = f"is suspended, {_awaited(how)}"
         said += ": it is there already" if answer.state is LeaseState.PENDING else ""
+    elif how.throttles is not None:
+        said = f"was handed back: limit {how.throttles} is closed" + (
+            f": {one_line(how.message)}" if how.message else ""
+        )
     elif how.is_snooze:
         said = f"is snoozed, {_later(how)}" + (f": {one_line(how.message)}" if how.message else "")
     else:

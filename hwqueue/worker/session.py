@@ -196,6 +196,8 @@ class NodeSession:
 
         SQL: settle_and_claim.
         """
+        if any(one.how.throttles for one in ended):
+            ended = [await self._throttle(one) for one in ended]
         plain = [one for one in ended if one.how is outcome.COMPLETED][:MAX_COMPLETED]
         if len(plain) < len(ended):
             done = set(map(id, plain))
@@ -245,6 +247,23 @@ class NodeSession:
                 claim_timeout=self._settings.claim_timeout,
             ),
         )
+
+    async def _throttle(self, ended: Ended) -> Ended:
+        """Close a limit's lane, in which the lease then waits; without, it waits for a time alone."""
+        how = ended.how
+        if how.throttles is None or how.delay is None:
+            return ended  # it says nothing of a limit, or has closed it before
+        try:
+            await self.call(
+                AsyncClient.throttle_limit,
+                how.throttles,
+                retry_after=how.delay,
+                lease_id=ended.claim.lease_id,
+            )
+        except HwqueueError as error:
+            _log.warning("limit %s is not closed: %s", how.throttles, in_one_line(error))
+            return ended._replace(how=replace(how, throttles=None))
+        return ended._replace(how=replace(how, delay=None))
 
     async def settle(self, ended: Ended) -> None:
         """Settle one lease for which a batch was refused.

@@ -60,8 +60,8 @@ begin
   end if;
   return query
     select g.*
-    from hwqueue.claim_general(row(p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null, null),
-      v_state, v_head.queue_head, v_moves, v_drawn) g;
+    from hwqueue.claim_general(row(p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null,
+      null, null), v_state, v_head.queue_head, v_moves, v_drawn) g;
   if current_setting('hwqueue.ended') <> v_ended then
     perform hwqueue.follow_ended(false);
   end if;
@@ -161,8 +161,8 @@ begin
   return query
     select 'claimed', null::int, c.lease_id, null::text, 'claimed', c.claim_token, c.attempt, c.queue,
            c.task_name, c.params, c.headers, c.score, c.expires_at, c.assignment
-    from hwqueue.claim_general(row(p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null, null),
-      v_state, v_head.queue_head, v_moves, v_drawn) c;
+    from hwqueue.claim_general(row(p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null,
+      null, null), v_state, v_head.queue_head, v_moves, v_drawn) c;
   if current_setting('hwqueue.ended') <> v_ended then
     perform hwqueue.follow_ended(false);
   end if;

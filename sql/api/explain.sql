@@ -14,6 +14,7 @@ returns table (retry_after interval, reasons jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+  v_request hwqueue.claim_request;
   v_queue_ids int[];
   v_node hwqueue.node;
   v_load hwqueue.node_load;
@@ -22,7 +23,8 @@ declare
   v_until timestamptz;
 begin
   perform hwqueue.check_queue_names(p_queues);
-  v_queue_ids := hwqueue.open_queues(p_queues);
+  v_request.queues := p_queues;
+  v_queue_ids := (hwqueue.open_queues(v_request, null)).queue_ids;
   v_node := hwqueue.read_node(p_node);
   v_load := hwqueue.read_load(p_node);
   if not (hwqueue.has_login('hwqueue_operator') or hwqueue.has_login('hwqueue_admin')) then
@@ -192,10 +194,8 @@ begin
   permanent := v_end.state is not null;
   released := hwqueue.release_words(v_lease, as_of);
   if state <> 'pending' then
-    select s.headline, s.code into headline, code
+    select s.headline, s.code, s.waits_until into headline, code, waits_until
     from hwqueue.lease_story(v_lease, v_claim, v_end, state, as_of) s;
-    waits_until := nullif(case state when 'claimed' then v_claim.expires_at
-      when 'scheduled' then v_lease.available_at end, 'infinity');
   else
     select r.* into v_entry from hwqueue.ready r
     where r.queue_id = v_lease.queue_id and r.tier = v_lease.tier and r.rank = v_lease.rank

@@ -25,7 +25,7 @@
 -- spawn_lease that all members have by default. With a deadline the gang fails if it has not started by then,
 -- or has to start again after it. The headers of members have gang_id, gang_rank (from 0) and gang_size.
 -- Locks: new rows, ids that the producer chose, its choice. Raises: QHQ01, QHA01, QHC03, QHC04, QHW01, QHG02,
--- QHL06, QHA03. Not idempotent: with an own gang_id a second call raises QHG02.
+-- QHL06, QHM03, QHA03. Not idempotent: with an own gang_id a second call raises QHG02.
 create or replace function hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb default '{}')
 returns table (ordinal int, lease_id uuid, gang_id uuid)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -41,6 +41,7 @@ declare
   v_spawns hwqueue.spawn_request[];
 begin
   v_spawns := hwqueue.read_spawns(v_queue, v_read.elements, v_now);
+  perform hwqueue.refuse_lanes(s.lanes, 'a member of a gang') from unnest(v_spawns) s;
   if hwqueue.my_tenants() is not null then
     perform hwqueue.check_own_spawns(v_spawns, true);
   end if;

@@ -38,7 +38,8 @@ begin
   lease_id := coalesce(v_spawn.stands_for, v_spawn.lease_id);
   created := v_spawn.stands_for is null;
   state := case when not created then hwqueue.lease_state(lease_id)
-    when v_spawn.available_at > v_now then 'scheduled' else 'pending' end;
+    when v_spawn.available_at > v_now or v_spawn.lanes is not null then 'scheduled'
+      else 'pending' end;
   select case when f.unmatched then hwqueue.known_lacks(f.class_id) else '{}' end into warnings
   from hwqueue.class_fleet f where f.class_id = v_spawn.class_id;
   return next;
@@ -81,7 +82,8 @@ begin
   return query
     select s.ordinal, coalesce(s.stands_for, s.lease_id), s.stands_for is null,
            case when s.stands_for is not null then hwqueue.lease_state(s.stands_for)
-             when s.available_at > v_now then 'scheduled' else 'pending' end
+             when s.available_at > v_now or s.lanes is not null then 'scheduled'
+             else 'pending' end
     from unnest(v_spawns) s order by s.ordinal;
 end
 $$;
@@ -109,6 +111,7 @@ declare
   v_class hwqueue.placement_class;
   v_priority smallint;
   v_deadline timestamptz;
+  v_lanes hwqueue.lane_ref[];
   v_asks boolean := p_changes ?| array['placement', 'wire'];
   v_fields text[] := hwqueue.class_changes(p_changes);
   v_class_id bigint;
@@ -143,13 +146,19 @@ begin
       jsonb_build_object('lease_id', p_lease, 'state', hwqueue.lease_state(p_lease)),
       'only a lease that waits can be changed; cancel it and spawn another');
   end if;
+  select c.* into v_class from hwqueue.placement_class c where c.class_id = v_lease.class_id;
+  v_lanes := v_lease.lanes;
   if v_queue.queue_id is not null then
     perform hwqueue.check_move(v_lease, v_queue);
+    v_lanes := hwqueue.lanes_in_queue(v_lanes, v_queue, v_class.tenant);
+    if v_lanes is distinct from v_lease.lanes then
+      perform hwqueue.leave_lanes(array[p_lease]);
+      update hwqueue.lease l set lanes_passed = null where l.lease_id = p_lease;
+    end if;
   end if;
   v_now := hwqueue.clock();
-  select c.* into v_class from hwqueue.placement_class c where c.class_id = v_lease.class_id;
   v_at := coalesce(hwqueue.json_time(p_changes -> 'available_at', 'changes.available_at'),
-      v_lease.available_at);
+      case when v_entry.held_by = 'limit' then v_now else v_lease.available_at end);
   v_priority := coalesce(hwqueue.json_integer(p_changes -> 'priority', 'changes.priority', -32768, 32767),
       v_lease.priority);
   v_deadline := case when p_changes ? 'deadline' then hwqueue.json_time(p_changes -> 'deadline',
@@ -171,14 +180,23 @@ begin
         then hwqueue.lease_rank(v_queue.ageing_step, greatest(nullif(l.available_at, 'infinity'),
           l.created_at), v_priority)
         else l.rank + l.priority - v_priority end,
-      queue_id = coalesce(v_queue.queue_id, l.queue_id),
+      queue_id = coalesce(v_queue.queue_id, l.queue_id), lanes = v_lanes,
       wire = case when v_asks then hwqueue.wire_blob(p_changes -> 'wire', 'changes.wire') else l.wire end
-  where l.lease_id = p_lease;
+  where l.lease_id = p_lease returning l.rank into v_entry.rank;
   perform hwqueue.note_leases('lease_updated', array[p_lease],
     'changed: ' || coalesce((select string_agg(k, ', ' order by k) from jsonb_object_keys(p_changes) k),
       'its place in line'),
     jsonb_build_object('class_id', v_class_id) || case when v_queue.queue_id <> v_lease.queue_id
       then jsonb_build_object('from_queue', hwqueue.queue_name(v_lease.queue_id)) else '{}' end);
+  if v_entry.turn is not null and coalesce(v_queue.queue_id = v_lease.queue_id, true)
+    and v_at = (case v_entry.held_by when 'limit' then v_now else v_entry.available_at end)
+    and v_lanes is not distinct from v_lease.lanes then
+    -- it keeps its turn
+    v_entry.class_id := v_class_id;
+    v_entry.deadline := v_deadline;
+    insert into hwqueue.scheduled select v_entry.*;
+    return 'scheduled';
+  end if;
   return hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, v_at, v_now,
     -- its patience goes on; with a deadline, reap finds it by the time of this call
     case when not p_changes ? 'available_at' and v_deadline is null and v_entry.available_at <= v_now
@@ -277,7 +295,7 @@ begin
   -- a deadline that has passed would fail it again before anyone could claim it
   update hwqueue.lease l
   set claim_token = v_end.claim_token, node_id = v_end.node_id, claimed_at = v_end.claimed_at,
-      deadline = case when l.deadline > v_now then l.deadline end
+      deadline = case when l.deadline > v_now then l.deadline end, lanes_passed = null
   where l.lease_id = p_lease
   returning l.* into v_lease;
   if v_lease.run_id is not null then
@@ -375,11 +393,18 @@ begin
   v_timeout := coalesce(v_lease.claim_timeout, v_queue.claim_timeout);
   v_token := hwqueue.next_token(hwqueue.current_generation(), v_entry.claim_count);
   insert into hwqueue.claim (lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt,
-    claim_timeout, claimed_at, expires_at, check_at, assignment, term_deltas, login, eligible_at)
+    claim_timeout, claimed_at, expires_at, check_at, assignment, term_deltas, login, eligible_at, lanes)
   values (v_lease.lease_id, v_queue.queue_id, v_lease.class_id, p_node, v_state.node_epoch, v_token,
     v_entry.attempt_count + 1, v_timeout, v_now, v_now + v_timeout, v_now + v_timeout, v_taken.assignment,
     v_deltas, v_state.login, case when v_queue.retain_completed = '0' and v_lease.idempotency_key is null
-      then greatest(v_lease.available_at, v_lease.created_at) end);
+      then greatest(nullif(v_lease.available_at, 'infinity'), v_lease.created_at) end,
+    hwqueue.slot_lanes(v_lease.lanes));
+  if v_lease.lanes is not null then  -- it counts, and may be one more than its limits allow
+    perform hwqueue.leave_lanes(array[v_lease.lease_id]);
+    insert into hwqueue.lane_change (tenant, lane_id, delta, limit_id, key)
+    select case when r.key <> '' then v_class.tenant else '' end, r.lane_id, 1, r.limit_id, r.key
+    from unnest(v_lease.lanes) r where r.lane_id & 3 = 0;
+  end if;
   perform hwqueue.add_counts(v_deltas, 1), hwqueue.wake_classes_of_lease(v_lease.lease_id),
     hwqueue.refresh_node_state(p_node);
   if hwqueue.is_lasting(v_class) then

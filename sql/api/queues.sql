@@ -11,7 +11,8 @@
 --
 -- With retain_completed 0 a lease is deleted when it completes, with its result. A lease with an
 -- idempotency key stays until prune deletes it.
--- Locks: the queue's unique name. Raises: QHA01, QHA03, QHQ02 if the queue exists and differs in p_policy.
+-- Locks: the queue's unique name. Raises: QHA01, QHA03, QHM01, QHM03, QHQ02 if the queue exists and differs
+-- in p_policy.
 create or replace function hwqueue.create_queue(p_queue text, p_policy jsonb default '{}') returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -25,6 +26,7 @@ begin
   v_row.queue_id := nextval('hwqueue.queue_queue_id_seq');
   v_row.name := p_queue;
   v_row.created_at := hwqueue.clock();
+  perform hwqueue.read_limits(null, v_row, '');  -- refuses what no lease could have
   insert into hwqueue.queue overriding system value select v_row.* on conflict do nothing;
   if found then
     insert into hwqueue.queue_signal (queue_id) values (v_row.queue_id);
@@ -45,10 +47,10 @@ end
 $$;
 
 -- Changes the policy keys in p_policy, keeps the others, and returns the whole policy. Leases already
--- spawned keep their rank. A running lease stays or is deleted at completion as retain_completed said
--- when it was claimed.
+-- spawned keep their rank and their limits. A running lease stays or is deleted at completion as
+-- retain_completed said when it was claimed.
 -- Locks: the queue's row; when the failure domain changes, the installation's row. Raises: QHQ01, QHA01,
--- QHA03.
+-- QHA03, QHM01, QHM03.
 create or replace function hwqueue.set_queue_policy(p_queue text, p_policy jsonb) returns jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -61,11 +63,13 @@ begin
   v_row := hwqueue.find_queue(p_queue);
   v_before := hwqueue.queue_policy(v_row);
   v_row := hwqueue.apply_policy(v_row, coalesce(p_policy, '{}'));
+  perform hwqueue.read_limits(null, v_row, '');
   update hwqueue.queue q
   set claim_timeout = v_row.claim_timeout, poll_interval = v_row.poll_interval,
       patience = v_row.patience, max_attempts = v_row.max_attempts, retry = v_row.retry,
       ageing_step = v_row.ageing_step, failure_domain = v_row.failure_domain, earmarks = v_row.earmarks,
       everywhere_tenants = v_row.everywhere_tenants, everywhere_limit = v_row.everywhere_limit,
+      limits = v_row.limits,
       max_params_bytes = v_row.max_params_bytes, max_result_bytes = v_row.max_result_bytes,
       retain_completed = v_row.retain_completed, retain_failed = v_row.retain_failed, tuning = v_row.tuning
   where q.queue_id = v_row.queue_id;

@@ -9,7 +9,8 @@
 -- and count.
 --
 -- The number of rows grows with the number of queues and webhooks alone: nodes are summed up, and only the 50
--- placement classes of each reason with most unmet leases and the 50 workflows with most runs are named.
+-- placement classes of each reason with most unmet leases, the 50 workflows with most runs and the 50 limits
+-- for which most waits are named.
 -- Raises: QHA03.
 create or replace function hwqueue.metrics() returns table (name text, labels jsonb, value double precision)
 language sql volatile security definer set search_path = pg_catalog, pg_temp
@@ -65,6 +66,14 @@ as $$
       ('hwqueue_schedules_dry', d.dry),
       ('hwqueue_schedules_failed', d.failed),
       ('hwqueue_schedule_oldest_due_seconds', coalesce(d.late, 0))
+    ) s(name, value)
+    union all
+    select s.name, jsonb_build_object('limit', l.name), s.value
+    from (select x.* from hwqueue.list_limits() x order by x.parked desc, x.name limit 50) l
+    cross join lateral (values
+      ('hwqueue_limit_used', l.used::double precision),
+      ('hwqueue_limit_parked', l.parked),
+      ('hwqueue_limit_closed', num_nonnulls(l.closed_until))
     ) s(name, value)
     union all
     -- what a planner found that still counts, and in all what became of single leases that it assigned
@@ -303,7 +312,8 @@ $$;
 -- rules and the total capacity allow; null: too many different nodes to judge, ask for the class alone.
 -- nodes_free: those of them that have room now and no known conflict with other leases. nodes_near:
 -- where none matches, the live nodes that only the part named in message keeps out. words: what the
--- class asks. words and message are written for the first 500 rows, because they take long; what was
+-- class asks. Classes whose leases wait for a limit come last; of them no nodes are judged, and a class may
+-- have two rows. words and message are written for the first 500 rows, because they take long; what was
 -- probably meant by a name that no live node has for the first 10.
 -- Raises: QHQ01, QHA01, QHA03.
 create or replace function hwqueue.pending_reasons(
@@ -323,6 +333,7 @@ declare
   v_snapshot hwqueue.fleet_snapshot;
   v_fleet hwqueue.headline;
   v_served record;
+  v_count int;
 begin
   perform hwqueue.require_all_tenants();
   v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue)).queue_id end;
@@ -357,6 +368,17 @@ begin
         case when k.part not in ('require', 'taints', 'served') then c.custom end, v_now)
         else '' end as similar offset 0) m
     order by k.turn;
+  if p_kind is null then
+    get diagnostics v_count = row_count;
+    return query
+      select c.class_id, q.name, c.tenant, c.service_id, c.task_name, hwqueue.class_words(c),
+             coalesce(c.placement -> 'resources', '{}'), k.pending, k.oldest_at, k.code, false, k.message,
+             null::int, 0, 0
+      from hwqueue.parked_reasons(v_queue_id, p_class, p_limit - v_count, v_now) k
+      join hwqueue.placement_class c on c.class_id = k.class_id
+      join hwqueue.queue q on q.queue_id = c.queue_id and q.dropped_at is null
+      order by k.pending desc, k.class_id;
+  end if;
 end
 $$;
 

@@ -236,8 +236,10 @@ declare
   v_now timestamptz := hwqueue.clock();
   v_coming timestamptz[];
 begin
-  if cardinality(p_times) > 50000 or '10000-01-01' <= any (p_times) then
-    perform hwqueue.refuse_field('QHA01', 'p_times', 'must be at most 50000 times before the year 10000',
+  if cardinality(p_times) > 50000 or '10000-01-01' <= any (p_times)
+    or exists (select from unnest(p_times) t where t <> date_trunc('minute', t)) then
+    perform hwqueue.refuse_field('QHA01', 'p_times',
+      'must be at most 50000 whole minutes before the year 10000',
       'give those that are due, and the next 64');
   end if;
   v_row.times := array(select distinct t from unnest(p_times) t where t > v_row.cursor_at order by t);

@@ -85,14 +85,14 @@ begin
       v_done.reap_cursor := jsonb_populate_record(v_cursor, '{"claims_from": "-infinity", "deadlines_from":
         "-infinity", "scheduled_from": "-infinity", "arrivals_from": "-infinity", "steps_from": "-infinity",
         "gangs_from": "-infinity", "replacements_from": "-infinity", "deliveries_from": "-infinity",
-        "terms_from": "-infinity", "changes_from": 0, "kept_from": 0}'::jsonb
+        "terms_from": "-infinity", "changes_from": 0, "kept_from": 0, "lanes_from": 0}'::jsonb
         || jsonb_build_object('full_scan_at', v_now));
     end if;
     -- the first only reads: what the others lock is held to the end; those that lock nodes hold up claims
     v_done := hwqueue.run_parts('reap', (case when v_done.holds then
-        '{figures,fleets,terms,due,schedules,runs,classes,clock,claims,stops,everywhere,choices,gangs,'
+        '{figures,fleets,terms,due,schedules,runs,classes,clock,claims,lanes,stops,everywhere,choices,gangs,'
         'replacements}'
-      else '{terms,due,schedules,runs,claims,stops}' end)::text[], p_limit, v_done, v_now);
+      else '{terms,due,schedules,runs,claims,lanes,stops}' end)::text[], p_limit, v_done, v_now);
     if v_done.holds then
       perform hwqueue.advance_reap_cursor(v_cursor, v_done.reap_cursor, v_now);
     end if;
@@ -168,7 +168,8 @@ begin
         then p_unless_within else greatest(10 * p_unless_within, interval '1 minute') end) then
       -- events last, because readers of them wait for its lock
       v_done := hwqueue.run_parts('prune', '{leases,old_runs,workflows,old_teams,old_classes,nodes,silent,'
-        'unused,queues,old_terms,caches,deaths,deliveries,fires,old_figures,events}', p_limit, v_done, v_now);
+        'unused,queues,old_terms,idle_lanes,caches,deaths,deliveries,fires,old_figures,events}', p_limit,
+        v_done, v_now);
       update hwqueue.prune_cursor m set pruned_at = v_now where v_done.holds;
     end if;
   end if;
@@ -181,9 +182,9 @@ $$;
 --
 -- Rules: one_entry, node_load, capacity, term_count, away, max_per_domain, claim_login, run_work, run_join,
 -- run_items, run_stuck, run_over, run_nested, step_lease, step_due, step_gang, step_nested, wait_signal,
--- gang_entry, gang_members, gang_reserved, gang_earmark, placement_check, everywhere_lease, everywhere_node,
--- reservation_expired, choice_taken, choice_class, held_lease, upkeep_failed. detail names what is broken,
--- what was found and what was expected.
+-- lane_used, lane_entry, gang_entry, gang_members, gang_reserved, gang_earmark, placement_check,
+-- everywhere_lease, everywhere_node, reservation_expired, choice_taken, choice_class, held_lease,
+-- upkeep_failed. detail names what is broken, what was found and what was expected.
 --
 -- It reads everything, and is for operators and tests. It runs several statements, so call it in a
 -- repeatable read transaction while others work. Adopted leases, and nodes that were registered with
@@ -241,6 +242,7 @@ begin
   return query select v.rule, v.run_id::text, v.detail from hwqueue.broken_runs() v;
   return query select v.rule, v.lease_id::text, v.detail from hwqueue.broken_checkpoints() v;
   return query select v.rule, v.subject::text, v.detail from hwqueue.broken_teams() v;
+  return query select v.rule, v.subject, v.detail from hwqueue.broken_lanes() v;
   return query
     select 'placement_check', c.lease_id::text,
       jsonb_build_object('node_id', c.node_id, 'claim_token', c.claim_token)

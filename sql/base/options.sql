@@ -24,7 +24,7 @@ as $$
       "ageing_step": ["span", "0", null, "0"], "failure_domain": ["domain", null, null, "rack"],
       "earmarks": ["integer", 0, 1000, 1], "everywhere_tenants": ["texts", 1000, 100, []],
       "everywhere_limit": ["integer", 0, 1000, 20],
-      "max_params_bytes": ["integer", 1, 104857600, 1048576],
+      "limits": ["texts", 2, 100, []], "max_params_bytes": ["integer", 1, 104857600, 1048576],
       "max_result_bytes": ["integer", 1, 104857600, 1048576],
       "retain_completed": ["span", "0", null, "7 days"], "retain_failed": ["span", "0", null, "30 days"],
       "tuning": ["tuning", null, null, {"window_size": 100, "probe_size": 1000, "weight_affinity": 10,
@@ -104,6 +104,12 @@ as $$
       "missed": ["choice", ["latest", "skip", "all"], null, "latest"],
       "missed_window": ["span", "1 minute", "31 days", 604800],
       "overlap": ["choice", ["allow", "skip"], null, "allow"], "jitter": ["span", "0", "1 day", 0]}'
+    when 'limit' then '{
+      "slots": ["integer", 1, 1000000], "rate": ["rate"], "fair": ["boolean"],
+      "by": ["choice", ["key", "tenant"]], "turn": ["span", "1 second", "1 day"], "weights": ["any"]}'
+    when 'rate' then '{
+      "count": ["integer", 1, 1000000], "per": ["span", "1 second", "366 days"],
+      "burst": ["integer", 1, 1000000]}'
     when 'near' then '{
       "step": ["any"], "what": ["any"], "mode": ["choice", ["prefer", "require"], null, "prefer"],
       "away": ["boolean", null, null, false], "match": ["choice", ["step", "item"], null, "step"],

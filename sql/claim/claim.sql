@@ -92,7 +92,7 @@ begin
       v_left := v_left - v_count;
     elsif v_is_open then
       exit when v_promoted is not null;
-      v_promoted := hwqueue.promote_due(p_request.queue_ids, v_left + 20, p_request.now);
+      v_promoted := hwqueue.promote_due(p_request.queue_ids, v_left + 20, p_request.folds, p_request.now);
       exit when v_promoted = 0;
       v_picked.on_fast_path := v_queue_head.queue_id <> all (p_state.pinned_queues);
     end if;
@@ -110,9 +110,9 @@ begin
         from hwqueue.read_queue_head(p_request.queues[1], p_state.profile_id, p_state.classes_seen,
           p_state.classes_unseen, false) q;
       end if;
-      p_request.queue_ids := coalesce(v_queue_head.queue_ids, hwqueue.open_queues(p_request.queues));
+      p_request := hwqueue.open_queues(p_request, v_queue_head);
       v_promoted := coalesce(v_promoted, hwqueue.promote_if_due(p_request.queues, p_request.queue_ids,
-        p_request.qty + 20, p_request.now));
+        p_request.qty + 20, p_request.folds, p_request.now));
       v_picked.on_fast_path := v_queue_head.queue_id <> all (p_state.pinned_queues);
       if p_state.has_limits then
         v_node := hwqueue.read_node(p_state.node_id);
@@ -178,7 +178,7 @@ begin
     v_kept := hwqueue.booked_on(p_state.node_id, v_passed);
     v_load := hwqueue.add_uses(hwqueue.read_load(p_state.node_id), v_node, v_kept, -1);
     p_request.now := hwqueue.clock();
-    p_request.queue_ids := hwqueue.open_queues(p_request.queues);
+    p_request := hwqueue.open_queues(p_request, null);
     v_left := least(p_request.qty, v_node.concurrency - (
       select count(*)::int from hwqueue.claim c
       where c.node_id = p_state.node_id and c.lease_id <> all (v_passed)));
@@ -393,21 +393,28 @@ begin
 end
 $$;
 
--- The ids of the queues of these names that are not paused, each once.
+-- Returns a request with the ids of its queues that are not paused, each once, and whether one has lanes: as
+-- p_head says, if one was read.
 -- Raises QHQ01 for a name that does not exist.
-create or replace function hwqueue.open_queues(p_queues text[]) returns int[]
+create or replace function hwqueue.open_queues(p_request hwqueue.claim_request, p_head hwqueue.queue_head)
+returns hwqueue.claim_request
 language plpgsql stable
 as $$
-declare
-  v_open int[] := array(
-    select q.queue_id from hwqueue.queue q
-    where q.name = any (p_queues) and q.dropped_at is null
-      and q.paused_at is null);
 begin
-  if cardinality(v_open) < cardinality(p_queues) then
-    perform hwqueue.find_queue(q) from unnest(p_queues) q;  -- paused, named twice, or unknown
+  p_request.queue_ids := p_head.queue_ids;
+  p_request.folds := p_head.has_lanes;
+  if p_request.queue_ids is not null then
+    return p_request;
   end if;
-  return v_open;
+  select coalesce(array_agg(q.queue_id), '{}'), bool_or(q.has_lanes)
+  into p_request.queue_ids, p_request.folds
+  from hwqueue.queue q
+  where q.name = any (p_request.queues) and q.dropped_at is null
+    and q.paused_at is null;
+  if cardinality(p_request.queue_ids) < cardinality(p_request.queues) then
+    perform hwqueue.find_queue(q) from unnest(p_request.queues) q;  -- paused, named twice, or unknown
+  end if;
+  return p_request;
 end
 $$;
 

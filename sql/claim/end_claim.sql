@@ -44,9 +44,13 @@ begin
     ended_at, error, assignment)
   values (p_claim.lease_id, p_claim.claim_token, p_claim.attempt, p_claim.node_id, case when
     v_cancelled then 'cancelled' else v_outcome end, p_claim.claimed_at, p_now, p_error, p_claim.assignment);
+  if p_claim.lanes is not null then
+    perform hwqueue.hand_over(p_claim.lanes, p_now, false);
+  end if;
   if (p_next is not null or p_claim.is_reserved) and not v_cancelled then
     update hwqueue.lease l
-    set claim_token = p_claim.claim_token, node_id = p_claim.node_id, claimed_at = p_claim.claimed_at
+    set claim_token = p_claim.claim_token, node_id = p_claim.node_id, claimed_at = p_claim.claimed_at,
+        lanes_passed = case when p_claim.is_reserved then l.lanes_passed end
     where l.lease_id = p_claim.lease_id
     returning l.* into v_lease;
     if hwqueue.is_assigned(p_claim, v_lease) then
@@ -126,6 +130,7 @@ declare
   v_is_awaited boolean;
   v_is_step boolean;
   v_team_id uuid;
+  v_lanes bigint[];
 begin
   delete from hwqueue.claim c
   where c.lease_id = p_lease and c.claim_token = p_token
@@ -133,9 +138,9 @@ begin
     and (p_holds or c.xmax = '0' or hwqueue.is_unlocked(c.xmax))
     and (c.assignment is null or p_holds_node or hwqueue.lock_free_node(c.node_id))
   returning c.queue_id, c.node_id, c.attempt, c.claimed_at, c.assignment, c.term_deltas, c.eligible_at,
-    c.is_awaited, c.is_step, c.team_id
+    c.is_awaited, c.is_step, c.team_id, c.lanes
   into v_queue_id, v_node_id, v_attempt, v_claimed_at, v_assignment, v_deltas, v_eligible_at, v_is_awaited,
-    v_is_step, v_team_id;
+    v_is_step, v_team_id, v_lanes;
   if not found then
     return false;
   end if;
@@ -152,6 +157,9 @@ begin
     v_eligible_at, case when v_is_step is not null then true end);
   if v_eligible_at is not null then
     delete from hwqueue.lease l where l.lease_id = p_lease;
+  end if;
+  if v_lanes is not null then
+    perform hwqueue.hand_over(v_lanes, hwqueue.clock(), false);
   end if;
   if v_is_awaited then
     perform hwqueue.notify_ended(array[p_lease]);
@@ -189,6 +197,7 @@ declare
   v_alone uuid[];  -- of everywhere tasks
   v_nodes uuid[];
   v_assignments jsonb[];
+  v_lanes bigint[];
 begin
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   v_now := hwqueue.clock();
@@ -201,7 +210,7 @@ begin
       and (p_settle = '[]' or octet_length(format('%s', p_settle -> (i.ordinal - 1) -> 'result')) <= (
         select q.max_result_bytes from hwqueue.queue q where q.queue_id = c.queue_id))
     returning i.ordinal, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.node_id, c.claimed_at,
-      c.assignment, c.eligible_at, c.is_awaited, c.is_step, c.team_id
+      c.assignment, c.eligible_at, c.is_awaited, c.is_step, c.team_id, c.lanes
   ), noted as (
     insert into hwqueue.outcome (lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
       attempt, state, assignment, result, eligible_at, is_step)
@@ -217,8 +226,10 @@ begin
          array_agg(distinct e.team_id) filter (where e.team_id is not null),
          array_agg(e.team_id) filter (where e.team_id = e.lease_id),
          array_agg(e.node_id) filter (where e.assignment is not null),
-         array_agg(e.assignment) filter (where e.assignment is not null)
-  into v_done, v_gone, v_awaited, v_of_runs, v_has_steps, v_teams, v_alone, v_nodes, v_assignments
+         array_agg(e.assignment) filter (where e.assignment is not null),
+         (select array_agg(s) from ended x cross join lateral unnest(x.lanes) s)
+  into v_done, v_gone, v_awaited, v_of_runs, v_has_steps, v_teams, v_alone, v_nodes, v_assignments,
+    v_lanes
   from ended e;
   if v_nodes is not null then
     perform hwqueue.write_load(hwqueue.add_uses(hwqueue.read_load(n.node_id), n, u.assignments, -1))
@@ -226,6 +237,9 @@ begin
       select u.node_id, array_agg(u.assignment) as assignments
       from unnest(v_nodes, v_assignments) u(node_id, assignment) group by u.node_id) u
     join hwqueue.node n on n.node_id = u.node_id;
+  end if;
+  if v_lanes is not null then
+    perform hwqueue.hand_over(v_lanes, v_now, false);
   end if;
   if v_awaited is not null then
     perform hwqueue.notify_ended(v_awaited);
@@ -390,7 +404,7 @@ begin
     from unnest(p_leases) i
     cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
       select x.lease_id, x.queue_id, x.claimed_at, x.claim_token, x.node_id, x.attempt_count, x.deadline,
-             x.run_id, x.item_no, x.team_id
+             x.run_id, x.item_no, x.team_id, x.lanes_passed
       from hwqueue.lease x where x.lease_id = i offset 0) l
   ), written as (
     insert into hwqueue.outcome (lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
@@ -407,8 +421,13 @@ begin
     select distinct l.team_id, case when l.team_id = l.lease_id then 'everywhere' else 'gang' end
     from ended l where l.team_id is not null
   )
-  select array_agg(l.lease_id) as leases, bool_or(l.item_no is null) as has_steps into v_found
-  from ended l where l.run_id is not null and not p_follows;
+  select array_agg(l.lease_id) filter (where l.run_id is not null and not p_follows) as leases,
+         bool_or(l.item_no is null) filter (where l.run_id is not null and not p_follows) as has_steps,
+         array_agg(l.lease_id) filter (where l.lanes_passed > 0) as admitted
+  into v_found from ended l;
+  if v_found.admitted is not null and (p_claim.lease_id is null or p_claim.is_reserved) then
+    perform hwqueue.leave_lanes(v_found.admitted);
+  end if;
   if p_claim.is_awaited then
     perform hwqueue.notify_ended(p_leases);
   end if;

@@ -21,6 +21,9 @@ as $$
 declare
   v_now timestamptz := p_request.now;
 begin
+  if current_setting('hwqueue.lines_left', true) <> '' then
+    perform set_config('hwqueue.lines_left', '', true);
+  end if;
   return query
     with taken as (
       delete from hwqueue.ready r where r.ctid = any (p_picked.ctids) returning r.*
@@ -33,7 +36,7 @@ begin
              case when coalesce(p_queue_head.drops_completed, q.retain_completed = '0')
                and l.idempotency_key is null and l.run_id is null
                then greatest(l.available_at, l.created_at) end as eligible_at,
-             case when l.run_id is not null then l.item_no is null end as is_step
+             case when l.run_id is not null then l.item_no is null end as is_step, l.lanes
       from taken t
       -- offset 0 fences: lease for lease, by key. The number taken is in no statistics, and the planner
       -- might read all leases
@@ -45,16 +48,26 @@ begin
     ), granted as (
       insert into hwqueue.claim (lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
         attempt, claim_timeout, claimed_at, expires_at, check_at, assignment, term_deltas, login, eligible_at,
-        is_step)
+        is_step, lanes)
       select d.lease_id, d.queue_id, d.class_id, p_state.node_id, p_state.node_epoch,
              d.claim_token, d.attempt, d.claim_timeout, v_now, v_now + d.claim_timeout,
              v_now + d.claim_timeout, p_assignment, p_picked.term_deltas, p_state.login, d.eligible_at,
-             d.is_step
+             d.is_step, hwqueue.slot_lanes(d.lanes)
       from detail d
     )
     select d.lease_id, d.claim_token, d.attempt, d.name, d.task_name, d.params, d.headers,
            coalesce(p_picked.score, 0), v_now + d.claim_timeout, p_assignment
-    from detail d order by d.tier, d.rank, d.position;
+    from detail d
+    -- lines that they leave are noted in a setting, because the statement returns claims
+    where d.lanes is null or set_config('hwqueue.lines_left', concat_ws(' ',
+      nullif(current_setting('hwqueue.lines_left', true), ''),
+      case when (d.lanes[cardinality(d.lanes)]).lane_id & 3 > 0
+        then (d.lanes[cardinality(d.lanes)]).lane_id end), true) is not null
+    order by d.tier, d.rank, d.position;
+  if current_setting('hwqueue.lines_left', true) <> '' then
+    perform hwqueue.hand_over(string_to_array(current_setting('hwqueue.lines_left'), ' ')::bigint[], v_now,
+      true);
+  end if;
 end
 $$;
 

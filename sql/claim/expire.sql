@@ -22,10 +22,10 @@ as $$
 $$;
 
 -- Calls promote_due, unless the session has scanned these queues just now. Returns the number of leases
--- made ready; null: it has scanned.
+-- that it moved; null: it has scanned.
 -- Locks as promote_due.
 create or replace function hwqueue.promote_if_due(p_queues text[], p_queue_ids int[], p_limit int,
-  p_now timestamptz) returns int
+  p_folds boolean, p_now timestamptz) returns int
 language plpgsql volatile
 as $$
 begin
@@ -33,16 +33,17 @@ begin
     return null;
   end if;
   perform set_config('hwqueue.recent_due_scan', hwqueue.recent_due_scan(p_queues, p_now), false);
-  return hwqueue.promote_due(p_queue_ids, p_limit, p_now);
+  return hwqueue.promote_due(p_queue_ids, p_limit, p_folds, p_now);
 end
 $$;
 
 -- Makes scheduled leases ready whose time has come, oldest first, at most p_limit, and returns their
--- number. Mostly there are none, and then it costs one index probe. p_from: where the scan starts; null:
+-- number. Mostly there are none, and then it costs one index probe. Those that have lanes go into the next
+-- one. p_folds: it folds changes of lanes, too, and counts who passed. p_from: where the scan starts; null:
 -- at reap_cursor's. Locks: their entries, skip locked; then their lease rows; then classes that waited
--- for them, skip locked.
-create or replace function hwqueue.promote_due(p_queue_ids int[], p_limit int, p_now timestamptz,
-  p_from timestamptz default null)
+-- for them, skip locked; as fold_lanes.
+create or replace function hwqueue.promote_due(p_queue_ids int[], p_limit int, p_folds boolean,
+  p_now timestamptz, p_from timestamptz default null)
 returns int
 language plpgsql volatile
 as $$
@@ -50,13 +51,14 @@ declare
   v_from timestamptz;
   v_count int;
   v_waiting bigint[];
+  v_laned hwqueue.scheduled[];
 begin
   perform 1 from hwqueue.scheduled s
   where s.queue_id = any (p_queue_ids) and s.available_at <= p_now
     and s.available_at >= coalesce(p_from, (
     select m.scheduled_from from hwqueue.reap_cursor m order by m.version desc limit 1), '-infinity') limit 1;
   if not found then
-    return 0;
+    return case when p_folds then (hwqueue.fold_changes(p_limit, '', '{}')).passed else 0 end;
   end if;
   v_from := coalesce(p_from, (
     select m.scheduled_from from hwqueue.reap_cursor m order by m.version desc limit 1), '-infinity');
@@ -71,24 +73,29 @@ begin
         order by x.available_at limit p_limit for update skip locked
       ) d
       order by d.available_at limit p_limit))
-    returning s.*
+    returning s.*, case when s.turn is not null then s end as laned
   ), entry as (
     insert into hwqueue.ready as r (queue_id, tier, attempt_count, claim_count, rank, class_id,
         lease_id, eligible_at, deadline)
     -- one whose deadline has passed must not lie below reap_cursor.deadlines_from
     select d.queue_id, d.tier, d.attempt_count, d.claim_count, d.rank, d.class_id, d.lease_id,
            case when d.deadline <= p_now then p_now else d.available_at end, d.deadline
-    from gone d order by d.available_at
+    from gone d where d.turn is null order by d.available_at
     returning r.lease_id, r.position
   ), placed as (
     update hwqueue.lease l set position = e.position from entry e where l.lease_id = e.lease_id
   )
-  select count(*), array_agg(c.class_id) filter (where c.waits) into v_count, v_waiting
+  select count(*), array_agg(c.class_id) filter (where c.waits and g.turn is null),
+         array_agg(g.laned) filter (where g.turn is not null)
+  into v_count, v_waiting, v_laned
   from gone g join hwqueue.placement_class c on c.class_id = g.class_id;
   if v_waiting is not null then
     perform hwqueue.wake_classes_of_entries(v_waiting);
   end if;
-  return v_count;
+  if v_laned is not null then
+    perform hwqueue.pass_on(v_laned, p_now);
+  end if;
+  return v_count + case when p_folds then (hwqueue.fold_changes(p_limit, '', '{}')).passed else 0 end;
 end
 $$;
 

@@ -150,7 +150,7 @@ as $$
 declare
   v_last bigint := (select s.last_value from hwqueue.ready_position_seq s);
   v_most bigint := greatest(
-    v_last, (select max(r.position) from hwqueue.ready r),
+    v_last, (select max(r.position) from hwqueue.ready r), (select max(s.turn) from hwqueue.scheduled s),
     (select max(l.position) from hwqueue.claim c
      join hwqueue.lease l on l.lease_id = c.lease_id
      where c.is_reserved and c.team_id is null),

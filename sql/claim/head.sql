@@ -32,6 +32,7 @@ declare
   v_timeout interval;
   v_since timestamptz;
   v_is_step boolean;
+  v_lanes hwqueue.lane_ref[];
 begin
   if (p_qty > 0 and p_state.login = session_user and not p_state.awaits_terms and not p_state.has_reserved
       and not (p_state.has_limits and p_state.met_blocked) and cardinality(p_queues) <= 16
@@ -57,7 +58,7 @@ begin
       or cardinality(v_head.task_names) <= 50 and v_head.task_names <@ p_tasks), false);
   if v_head.is_tried and current_setting('hwqueue.recent_due_scan', true)
       is distinct from hwqueue.recent_due_scan(p_queues, v_now) then
-    v_head.promoted := hwqueue.promote_if_due(p_queues, v_head.queue_ids, 20, v_now);
+    v_head.promoted := hwqueue.promote_if_due(p_queues, v_head.queue_ids, 20, v_head.has_lanes, v_now);
     if v_head.promoted > 0 then
       return;
     end if;
@@ -89,9 +90,9 @@ begin
       coalesce(l.claim_timeout, p_claim_timeout, v_head.claim_timeout),
       case when v_head.drops_completed and l.idempotency_key is null and l.run_id is null
         then greatest(l.available_at, l.created_at) end,
-      case when l.run_id is not null then l.item_no is null end
+      case when l.run_id is not null then l.item_no is null end, l.lanes
     into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout,
-      v_since, v_is_step;
+      v_since, v_is_step, v_lanes;
   end if;
   if lease_id is null then
     queue_head := case when p_state.on_fast_path or v_fits is not null then v_head end;
@@ -100,11 +101,15 @@ begin
   queue := v_head.name;
   expires_at := v_now + v_timeout;
   insert into hwqueue.claim (lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
-    attempt, claim_timeout, claimed_at, expires_at, check_at, assignment, login, eligible_at, is_step)
+    attempt, claim_timeout, claimed_at, expires_at, check_at, assignment, login, eligible_at, is_step, lanes)
   values (lease_id, v_head.queue_id, v_class_id, p_state.node_id, p_state.node_epoch, claim_token,
-    attempt, v_timeout, v_now, expires_at, expires_at, assignment, p_state.login, v_since, v_is_step);
+    attempt, v_timeout, v_now, expires_at, expires_at, assignment, p_state.login, v_since, v_is_step,
+    hwqueue.slot_lanes(v_lanes));
   if assignment is not null then
     v_fits := hwqueue.book_room(p_state.node_id, assignment, 1, v_fit.gpu_used);  -- perform is a statement
+  end if;
+  if (v_lanes[cardinality(v_lanes)]).lane_id & 3 > 0 then
+    perform hwqueue.hand_over(array[(v_lanes[cardinality(v_lanes)]).lane_id], v_now, true);
   end if;
   if p_moves or v_now - p_state.seen_at > p_state.heartbeat_timeout / 8 then
     perform hwqueue.after_claim(p_state, array[v_head.queue_id], row(v_head.queue_id, 0, null, null,
@@ -222,7 +227,7 @@ begin
   where r.queue_id = p_head.queue_id and (r.tier, r.rank, r.position) >= (0, p_head.rank, p_head.position)
   order by r.tier, r.rank, r.position limit 1;
   return case when not found then
-    coalesce(p_head.promoted, hwqueue.promote_due(p_head.queue_ids, p_limit, p_now)) end;
+    coalesce(p_head.promoted, hwqueue.promote_due(p_head.queue_ids, p_limit, p_head.has_lanes, p_now)) end;
 end
 $$;
 
@@ -256,7 +261,7 @@ as $$
               when w.is_blocked then w.positions[1] + 1031
               else 9223372036854775807 end,
          f.first_is_best, f.first_is_best and e.checked = '{}' and cardinality(e.classes) <= 200, e.checked,
-         array[q.queue_id], q.retain_completed = '0', false, null::int, true
+         array[q.queue_id], q.retain_completed = '0', false, null::int, true, q.has_lanes
   from hwqueue.queue q
   left join lateral (  -- limit: as a plain join it may read all queues of the profile
     select case when not p_has_devices then x.classes
@@ -305,10 +310,11 @@ as $$
          null::boolean, bool_and(k.is_known) over () and count(*) over () = cardinality(p_queues)
            and k.tier = 0, null::bigint[], array_agg(k.queue_id) over (),
          k.drops_completed, false, null::int, bool_and(k.is_known) over ()
-           and count(*) over () = cardinality(p_queues) and lead(k.tier) over o is null
+           and count(*) over () = cardinality(p_queues) and lead(k.tier) over o is null,
+         bool_or(k.has_lanes) over ()
   from (
     select l.queue_id, l.name, l.claim_timeout, l.window_size, l.classes, l.task_names, l.most_cpu_milli,
-           l.most_memory_mib, l.marks, l.drops_completed,
+           l.most_memory_mib, l.marks, l.drops_completed, l.has_lanes,
            f.tier, f.rank, f.position, l.last,
            coalesce(l.marks = 1 and l.tier = 0
              and (l.takes_first and l.queue_id <> all (p_pinned)

@@ -168,13 +168,17 @@ begin
     end if;
     update hwqueue.claim c
     set is_reserved = null, claim_token = fetch_reserved.claim_token, claimed_at = v_now,
-        claim_timeout = t.span, expires_at = v_now + t.span, check_at = v_now + t.span
+        claim_timeout = t.span, expires_at = v_now + t.span, check_at = v_now + t.span,
+        lanes = hwqueue.slot_lanes(v_lease.lanes)
     from (select coalesce(v_lease.claim_timeout, p_request.claim_timeout, v_claim.claim_timeout) as span) t
     where c.lease_id = v_claim.lease_id returning c.lease_id, c.attempt, c.expires_at, c.assignment
     into lease_id, attempt, expires_at, assignment;
     task_name := v_lease.task_name;
     params := v_lease.params;
     headers := v_lease.headers;
+    if (v_lease.lanes[cardinality(v_lease.lanes)]).lane_id & 3 > 0 then
+      perform hwqueue.hand_over(array[(v_lease.lanes[cardinality(v_lease.lanes)]).lane_id], v_now, true);
+    end if;
     return next;
   end loop;
   insert into hwqueue.team_change (team_id, kind)

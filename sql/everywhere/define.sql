@@ -42,7 +42,8 @@ begin
   v_row.options := jsonb_set(v_row.options, '{headers}', coalesce(nullif(v_row.options -> 'headers', 'null'),
     '{}') || jsonb_build_object('everywhere_id', v_row.everywhere_id));
   v_spawn := hwqueue.read_single_spawn(v_queue, p_task, p_params, v_row.options, p_now);
-  perform hwqueue.check_own_spawns(array[v_spawn], false);
+  perform hwqueue.refuse_lanes(v_spawn.lanes, 'a task on every node'),
+    hwqueue.check_own_spawns(array[v_spawn], false);
   v_row.queue_id := v_queue.queue_id;
   v_row.class_id := v_spawn.class_id;
   select c.tenant, c.anchors into v_row.tenant, v_row.anchors

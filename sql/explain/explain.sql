@@ -202,9 +202,10 @@ end
 $$;
 
 -- Says of a lease that is not pending where it runs, until when, and why it was asked to stop; or when it
--- becomes claimable, what its handler, gang or everywhere task waits for; or how it ended (p_end).
+-- becomes claimable, what its limit, handler, gang or everywhere task waits for; or how it ended (p_end).
 create or replace function hwqueue.lease_story(p_lease hwqueue.lease, p_claim hwqueue.claim,
-  p_end hwqueue.outcome, p_state text, p_now timestamptz, out headline text, out code text)
+  p_end hwqueue.outcome, p_state text, p_now timestamptz, out headline text, out code text,
+  out waits_until timestamptz)
 language plpgsql stable
 as $$
 declare
@@ -214,7 +215,16 @@ declare
   v_wait hwqueue.checkpoint;
   v_error jsonb := p_end.error;
 begin
+  if p_state = 'scheduled' and p_lease.lanes is not null then
+    select w.headline, w.code, w.opens_at into headline, code, waits_until
+    from hwqueue.limit_wait(p_lease, p_now) w;
+    if code is not null then
+      return;
+    end if;
+  end if;
   code := p_state;
+  waits_until := nullif(case p_state when 'claimed' then p_claim.expires_at
+    when 'scheduled' then p_lease.available_at end, 'infinity');
   if p_state = 'scheduled' then
     v_wait := hwqueue.suspension_of(p_lease);
     v_error := (select a.error from hwqueue.attempt a

@@ -79,7 +79,7 @@ create or replace function hwqueue.default_policy() returns hwqueue.queue
 language sql stable
 as $$
   select jsonb_populate_record(null::hwqueue.queue,
-    '{"has_prices": false}' || hwqueue.default_values('policy'))
+    '{"has_prices": false, "has_lanes": false}' || hwqueue.default_values('policy'))
 $$;
 
 -- How long to wait before the attempt after p_attempt (1, 2, ...): base x factor^(attempt - 1), at most

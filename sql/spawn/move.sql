@@ -70,8 +70,8 @@ begin
         and x.idempotency_key = s.idempotency_key offset 0) k
     where s.queue_id <> p_queue.queue_id and k.lease_id = s.lease_id
     order by exists (  -- new keys first, as regain_keys
-        select from hwqueue.idempotency n
-        where n.tenant = k.tenant and n.queue_id = p_queue.queue_id and n.idempotency_key = k.idempotency_key),
+        select from hwqueue.idempotency n where n.tenant = k.tenant
+          and n.queue_id = p_queue.queue_id and n.idempotency_key = k.idempotency_key),
       k.tenant collate "C", k.idempotency_key collate "C"
   loop
     select i.* into v_new from hwqueue.idempotency i

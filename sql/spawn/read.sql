@@ -73,16 +73,17 @@ begin
         cross join lateral (  -- of text only: the text of other values may be too long for the server
           select case jsonb_typeof(k.kind -> 'task') when 'string' then k.kind ->> 'task' end as task) n
         offset 0) d;  -- a fence: defaults are read once, not wherever they are used
-  if v_has_own or v_defaults is not null then
+  if v_has_own or v_defaults is not null or p_queue.limits <> '{}' then
     return array(
       select hwqueue.read_spawn(e.ordinal, v_lease_ids[e.ordinal], v_class_ids[e.kind], v_tasks[e.kind],
-        e.params, e.options, p_queue.max_params_bytes, p_now)
+        e.params, e.options, p_queue, p_now)
       from (
         select i.ordinality::int as ordinal, v_of[i.ordinality] as kind,
           case when v_is_list then i.value -> 'params' else i.value end as params,
           case when v_defaults is not null then hwqueue.with_defaults(nullif(n.options, 'null'),
                  v_defaults -> v_tasks[v_of[i.ordinality]])
-               when n.options ?| hwqueue.spawn_options() then n.options end as options
+               when p_queue.limits <> '{}' or n.options ?| hwqueue.spawn_options()
+                 then n.options end as options
         from jsonb_array_elements(v_each) with ordinality i
         cross join lateral (
           select case when v_is_list then i.value else v_kinds[v_of[i.ordinality]] end -> 'options' as options
@@ -92,7 +93,7 @@ begin
   return array(  -- with a constant null, as read_single_spawn
     select hwqueue.read_spawn(i.ordinality::int, v_lease_ids[i.ordinality], v_class_ids[v_of[i.ordinality]],
       v_tasks[v_of[i.ordinality]], case when v_is_list then i.value -> 'params' else i.value end, null,
-      p_queue.max_params_bytes, p_now)
+      p_queue, p_now)
     from jsonb_array_elements(v_each) with ordinality i);
 exception when others then
   get stacked diagnostics v_code = returned_sqlstate, v_message = message_text,
@@ -131,6 +132,23 @@ begin
 end
 $$;
 
+-- Returns the lanes of a spawn whose options or queue have limits.
+-- Raises: QHM01; QHM03, also for options that go with none.
+create or replace function hwqueue.spawn_lanes(p_options jsonb, p_queue hwqueue.queue)
+returns hwqueue.lane_ref[]
+language plpgsql stable
+as $$
+declare
+  v_lanes hwqueue.lane_ref[] := hwqueue.read_limits(p_options -> 'limits', p_queue,
+    coalesce(p_options ->> 'tenant', ''));
+  v_other text := case when p_options ->> 'one_of' is not null then 'an alternative (one_of)'
+    when p_options ->> 'replaces' is not null then 'a lease that replaces another one (replaces)' end;
+begin
+  perform hwqueue.refuse_lanes(v_lanes, v_other) where v_other is not null;
+  return v_lanes;
+end
+$$;
+
 -- Returns the key of the option unique, {"key", "while", "on_conflict"}, all of which it checks. Null for
 -- an option that is null.
 -- Raises: QHA01.
@@ -161,7 +179,7 @@ $$;
 -- A single expression, so that Postgres inlines it: one statement reads a whole batch.
 -- Raises: QHA01, naming the field.
 create or replace function hwqueue.read_spawn(p_ordinal int, p_lease_id uuid, p_class_id bigint, p_task text,
-  p_params jsonb, p_options jsonb, p_max_params_bytes int, p_now timestamptz)
+  p_params jsonb, p_options jsonb, p_queue hwqueue.queue, p_now timestamptz)
 returns hwqueue.spawn_request
 language sql volatile
 as $$
@@ -172,7 +190,7 @@ as $$
     nextval('hwqueue.ready_position_seq'),
     p_class_id,
     p_task,
-    hwqueue.check_payload(coalesce(p_params, '{}'), 'params', p_max_params_bytes),
+    hwqueue.check_payload(coalesce(p_params, '{}'), 'params', (p_queue).max_params_bytes),
     case when p_options ? 'headers'
       then hwqueue.check_payload(
         hwqueue.json_object(p_options -> 'headers', 'options.headers'), 'options.headers', 16384) end,
@@ -196,7 +214,9 @@ as $$
     null, null, null, null,
     case when p_options ? 'one_of' then hwqueue.choice_of(p_options) end,
     case when p_options ? 'replaces' then hwqueue.replaces_of(p_options) end,
-    null
+    null,
+    case when p_options ? 'limits' or (p_queue).limits <> '{}'
+      then hwqueue.spawn_lanes(p_options, p_queue) end
   )::hwqueue.spawn_request
 $$;
 
@@ -209,13 +229,13 @@ as $$
 declare
   v_class_id bigint := hwqueue.spawn_class(p_queue.queue_id, p_task, hwqueue.class_options(p_options));
 begin
-  if p_options is null or not p_options ?| hwqueue.spawn_options() then
+  if (p_options is null or not p_options ?| hwqueue.spawn_options()) and p_queue.limits = '{}' then
     -- with a constant null Postgres drops every part of the expression that reads options
     return hwqueue.read_spawn(1, hwqueue.new_id(), v_class_id, p_task, p_params, null,
-      p_queue.max_params_bytes, p_now);
+      p_queue, p_now);
   end if;
   return hwqueue.read_spawn(1, hwqueue.new_id(), v_class_id, p_task, p_params, p_options,
-    p_queue.max_params_bytes, p_now);
+    p_queue, p_now);
 end
 $$;
 
@@ -225,7 +245,7 @@ create or replace function hwqueue.own_options() returns text[]
 language sql immutable parallel safe
 as $$
   select array['lease_id', 'priority', 'available_at', 'delay', 'max_attempts', 'retry', 'claim_timeout',
-    'deadline', 'idempotency_key', 'unique', 'headers', 'notify', 'one_of', 'replaces']
+    'deadline', 'idempotency_key', 'unique', 'headers', 'notify', 'one_of', 'replaces', 'limits']
 $$;
 
 -- Returns the options that read_spawn reads: a lease's own, and the params blob, which is stored as it

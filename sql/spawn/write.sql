@@ -173,7 +173,8 @@ exception when unique_violation then  -- another session has just spawned with t
 end
 $$;
 
--- Writes the rows of spawns that are read, checked and new, in the order of the batch.
+-- Writes the rows of spawns that are read, checked and new, in the order of the batch. Those that have lanes
+-- are parked in their first one when they are due; before that they are in none.
 -- Locks: new rows, and lease ids that the producer chose. Raises: 23505 when a lease has one of those.
 -- Not idempotent.
 create or replace function hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue,
@@ -182,39 +183,52 @@ language plpgsql volatile
 as $$
 declare
   v_ready int;
+  v_parked uuid[];
 begin
   insert into hwqueue.ready (queue_id, tier, attempt_count, claim_count, rank, position, class_id,
     lease_id, eligible_at, deadline)
   overriding system value
   select p_queue.queue_id, 0, 0, 0, hwqueue.lease_rank(p_queue.ageing_step, p_now, s.priority),
     s.position, s.class_id, s.lease_id, p_now, s.deadline
-  from unnest(p_spawns) s where s.available_at <= p_now;
+  from unnest(p_spawns) s where s.available_at <= p_now and s.lanes is null;
   get diagnostics v_ready = row_count;
   if v_ready < cardinality(p_spawns) then
-    insert into hwqueue.scheduled (queue_id, tier, attempt_count, claim_count, held_by, rank, class_id,
-      lease_id, available_at, deadline)
-    select p_queue.queue_id, 0, 0, 0, (case when s.available_at < 'infinity' then 'time'
-        when s.replaces is not null then 'place' else 'team' end
-      )::hwqueue.held_by, hwqueue.lease_rank(p_queue.ageing_step, coalesce(nullif(s.available_at, 'infinity'),
-        p_now), s.priority), s.class_id, s.lease_id, s.available_at, s.deadline
-    from unnest(p_spawns) s where s.available_at > p_now;
+    with waiting as (
+      insert into hwqueue.scheduled as w (queue_id, tier, attempt_count, claim_count, held_by, rank, class_id,
+        lease_id, available_at, deadline, lane_id, turn)
+      select p_queue.queue_id, 0, 0, 0, (case when s.available_at <= p_now then 'limit'
+          when s.available_at < 'infinity' then 'time' when s.replaces is not null then 'place'
+          else 'team' end)::hwqueue.held_by, hwqueue.lease_rank(p_queue.ageing_step,
+          greatest(nullif(s.available_at, 'infinity'), p_now), s.priority), s.class_id, s.lease_id,
+        case when s.available_at > p_now then s.available_at else 'infinity' end, s.deadline,
+        case when s.available_at <= p_now then (s.lanes[1]).lane_id end,
+        case when s.lanes is not null then s.position end
+      from unnest(p_spawns) s where s.available_at > p_now or s.lanes is not null
+      returning w.lease_id, w.lane_id
+    )
+    select array_agg(w.lease_id) filter (where w.lane_id is not null) into v_parked from waiting w;
   end if;
   insert into hwqueue.lease (lease_id, queue_id, class_id, task_name, params, headers, priority,
     tier, rank, position, max_attempts, retry, claim_timeout, deadline, idempotency_key, available_at,
-    created_at, wire, run_id, step_no, item_no, team_id, choice_id, tenant)
+    created_at, wire, run_id, step_no, item_no, team_id, choice_id, tenant, lanes)
   select s.lease_id, p_queue.queue_id, s.class_id, s.task_name, s.params, s.headers, s.priority, 0,
     hwqueue.lease_rank(p_queue.ageing_step, greatest(nullif(s.available_at, 'infinity'), p_now), s.priority),
-    case when s.available_at <= p_now then s.position else 0 end, s.max_attempts, s.retry, s.claim_timeout,
-    s.deadline, s.idempotency_key, s.available_at, p_now, s.wire, s.run_id, s.step_no,
-    s.item_no, s.team_id, s.choice_id, s.tenant
+    case when s.available_at <= p_now and s.lanes is null then s.position else 0 end, s.max_attempts,
+    s.retry, s.claim_timeout, s.deadline, s.idempotency_key,
+    case when s.available_at > p_now or s.lanes is null then s.available_at else 'infinity' end, p_now,
+    s.wire, s.run_id, s.step_no, s.item_no, s.team_id, s.choice_id, s.tenant, s.lanes
   from unnest(p_spawns) s;
+  if v_parked is not null then
+    perform hwqueue.note_parked(v_parked);
+  end if;
 end
 $$;
 
 -- Makes an open lease claimable again at p_at, with a new position and the rank that it always had;
 -- infinity: when something else than a time lets it, p_held_by, null: a signal. A member of a gang waits for
--- its gang instead, the lease of an everywhere task for room on its node. p_since: since when it has been
--- claimable, if it was. Returns the new state. Wakes waiting workers when the lease is claimable at once.
+-- its gang instead, the lease of an everywhere task for room on its node, one that has lanes in the first of
+-- them. p_since: since when it has been claimable, if it was. Returns the new state. Wakes waiting workers
+-- when the lease is claimable at once, or parked.
 -- Locks: the lease row; its class, skip locked, if that waits. The caller has deleted its former entry.
 -- Not idempotent.
 create or replace function hwqueue.put_back(p_lease uuid, p_attempt_count int, p_claim_count int,
@@ -226,8 +240,19 @@ declare
   v_lease hwqueue.lease;
   v_found record;
   v_position bigint := 0;
+  v_turn bigint;
+  v_lane bigint;  -- that it is parked in
 begin
   select l.* into v_lease from hwqueue.lease l where l.lease_id = p_lease for no key update;
+  if v_lease.lanes is not null then
+    perform hwqueue.leave_lanes(array[p_lease]);
+    v_turn := nextval('hwqueue.ready_position_seq');
+    if p_at <= p_now then
+      v_lane := (v_lease.lanes[1]).lane_id;
+      p_at := 'infinity';
+      p_held_by := 'limit';
+    end if;
+  end if;
   if v_lease.team_id is not null then
     insert into hwqueue.team_change (team_id, kind, retry_at)
     values (v_lease.team_id, case when v_lease.team_id = p_lease then 'everywhere' else 'gang' end,
@@ -237,10 +262,10 @@ begin
   end if;
   if p_at > p_now then
     insert into hwqueue.scheduled (queue_id, tier, attempt_count, claim_count, held_by, rank, class_id,
-      lease_id, available_at, deadline)
+      lease_id, available_at, deadline, lane_id, turn)
     values (v_lease.queue_id, v_lease.tier, p_attempt_count, p_claim_count, coalesce(p_held_by,
       case when p_at < 'infinity' then 'time' else 'signal' end::hwqueue.held_by), v_lease.rank,
-      v_lease.class_id, p_lease, p_at, v_lease.deadline);
+      v_lease.class_id, p_lease, p_at, v_lease.deadline, v_lane, v_turn);
   else
     insert into hwqueue.ready as r (queue_id, tier, attempt_count, claim_count, rank, class_id,
       lease_id, eligible_at, deadline)
@@ -249,8 +274,12 @@ begin
     returning r.position into v_position;
   end if;
   update hwqueue.lease l
-  set position = v_position, available_at = p_at, attempt_count = p_attempt_count
+  set position = v_position, available_at = p_at, attempt_count = p_attempt_count, lanes_passed = null
   where l.lease_id = p_lease;
+  if v_lane is not null then
+    perform hwqueue.note_parked(array[p_lease]);
+    perform hwqueue.wake_workers(q) from hwqueue.queue q where q.queue_id = v_lease.queue_id;
+  end if;
   if p_at > p_now then
     return 'scheduled';
   end if;
@@ -463,8 +492,10 @@ begin
   elsif v_spawn.on_conflict = 'replace' and v_state in ('scheduled', 'pending') then
     v_entry := hwqueue.take_entry(v_holder);
     if v_entry.lease_id is not null then  -- it is not claimed or finished by now
+      perform hwqueue.leave_lanes(array[v_holder]);
       update hwqueue.lease l
       set class_id = hwqueue.target_class(v_spawn.class_id, l.lease_id), near_node = null,
+          lanes = v_spawn.lanes, lanes_passed = null,
           task_name = v_spawn.task_name, params = v_spawn.params, headers = v_spawn.headers,
           priority = v_spawn.priority, rank = hwqueue.lease_rank(p_queue.ageing_step,
             greatest(v_spawn.available_at, p_now), v_spawn.priority),

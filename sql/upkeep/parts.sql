@@ -113,6 +113,8 @@ begin
     where p_done.holds;
   when 'queues' then v_count := hwqueue.purge_queues(p_most);
   when 'old_terms' then v_count := hwqueue.prune_terms(p_most);
+  when 'idle_lanes' then
+    v_count := case when p_done.holds then hwqueue.prune_lanes(p_most, p_now) else 0 end;
   when 'caches' then
     -- prices that ran out an hour ago: claims of a queue that no planner serves any more look for none
     for v_queue_id in

@@ -189,6 +189,7 @@ begin
     )
     select coalesce(array_agg(w.lease_id), '{}') into v_leases
     from (select r.lease_id from was_ready r union all select s.lease_id from was_scheduled s) w;
+    perform hwqueue.leave_lanes(v_leases);
     perform hwqueue.note_ended(array_agg(l.lease_id), 'cancelled', l.item_no is null)
     from hwqueue.lease l
     where l.lease_id = any (v_leases) and l.run_id is not null group by l.item_no is null;

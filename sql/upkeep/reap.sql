@@ -50,9 +50,13 @@ begin
     perform hwqueue.publish_terms(least(p_most, 100), true, p_now);
   when 'due' then
     p_done.promoted := hwqueue.promote_due(array(
-        select q.queue_id from hwqueue.queue q), p_most, p_now, v_from.scheduled_from);
+        select q.queue_id from hwqueue.queue q), p_most, false, p_now, v_from.scheduled_from);
     p_done.deadlines := hwqueue.reap_deadlines(p_most, p_now, v_from.deadlines_from);
     v_counts := array[p_done.promoted, p_done.deadlines];
+  when 'lanes' then
+    select r.* into v_found from hwqueue.reap_lanes(p_most, v_until, v_from.folded_tenant, p_now) r;
+    v_from.folded_tenant := v_found.next_after;
+    v_more := v_found.more;
   when 'schedules' then
     -- those whose place is a time to come, since the clock was set back, begin again
     update hwqueue.schedule s
@@ -150,7 +154,10 @@ declare
     limit p_limit + 1 for no key update skip locked);
   v_entries hwqueue.scheduled[] := array(
     select s from hwqueue.queue q join hwqueue.scheduled s on s.queue_id = q.queue_id
-    where s.available_at > p_was and s.available_at <= v_to and s.attempt_count > 0 and (
+    where s.available_at > p_now and s.available_at <= v_to and (
+      -- by a rate: it goes to its lane again
+      select true from hwqueue.lease l where l.lease_id = s.lease_id and l.lanes_passed > 0)
+      or s.available_at > p_was and s.available_at <= v_to and s.attempt_count > 0 and (
       select a.outcome = 'failed' and a.ended_at > p_now and s.available_at  -- nobody named another time
         between case when a.ended_at > p_was + interval '5 seconds' then p_was  -- an earlier step moved it
           else a.ended_at + (1 - (r.retry ->> 'jitter')::float8) * r.longest end and a.ended_at + r.longest
@@ -465,10 +472,13 @@ begin
           and g.change_id < p_cursor.next_change order by g.change_id limit 1) f)),
     least(case when v_ended then p_cursor.next_arrival else p_cursor.kept_from end, (
       select a.arrival_id from hwqueue.arrival a where a.arrival_id >= p_from.kept_from
-        and a.arrival_id < p_cursor.next_arrival order by a.arrival_id limit 1))
+        and a.arrival_id < p_cursor.next_arrival order by a.arrival_id limit 1)),
+    least(case when v_ended then p_cursor.next_lane else p_cursor.lanes_from end, (
+      select c.change_id from hwqueue.lane_change c where c.change_id >= p_from.lanes_from
+        and c.change_id < p_cursor.next_lane order by c.change_id limit 1))
   into v_next.claims_from, v_next.deadlines_from, v_next.scheduled_from, v_next.arrivals_from,
     v_next.steps_from, v_next.deliveries_from, v_next.gangs_from, v_next.replacements_from,
-    v_next.terms_from, v_next.changes_from, v_next.kept_from;
+    v_next.terms_from, v_next.changes_from, v_next.kept_from, v_next.lanes_from;
   v_next.version := p_cursor.version + 1;
   if p_from.reaped_at <= p_now then  -- else the clock was set back, and not all times have been moved yet
     v_next.reaped_at := p_now;
@@ -477,6 +487,7 @@ begin
     v_next.next_from := p_now;
     v_next.next_change := (select s.last_value from hwqueue.team_change_change_id_seq s);
     v_next.next_arrival := (select s.last_value from hwqueue.arrival_arrival_id_seq s);
+    v_next.next_lane := (select s.last_value from hwqueue.lane_change_change_id_seq s);
     v_next.next_after_xid := pg_current_xact_id();
   end if;
   delete from hwqueue.reap_cursor m where m.version = p_cursor.version;

@@ -23,7 +23,7 @@ as $$
     hwqueue.json_interval(p_options -> 'claim_timeout', 'options.claim_timeout'), null,
     hwqueue.start_time(p_run, p_now)
       + coalesce(hwqueue.json_interval(p_options -> 'delay', 'options.delay'), '0'), null, null, true,
-    null, null, null, p_run.run_id, p_step, null, null, null, null, p_run.tenant)::hwqueue.spawn_request
+    null, null, null, p_run.run_id, p_step, null, null, null, null, p_run.tenant, null)::hwqueue.spawn_request
 $$;
 
 -- Returns a header that names the spans of the attempts that ended the parents of a step, 32 at most, of its
@@ -82,6 +82,7 @@ declare
   v_found record;
   v_one hwqueue.spawn_request;
   v_end hwqueue.outcome;
+  v_lanes hwqueue.lane_ref[];
 begin
   if p_known <> '{}' then
     v_fresh := array(
@@ -110,7 +111,8 @@ begin
         or v_end.lease_id <> all (p_bad) and v_one.params <> (
           select l.params from hwqueue.lease l where l.lease_id = v_end.lease_id));
       update hwqueue.lease l
-      set claim_token = v_end.claim_token, node_id = v_end.node_id, claimed_at = v_end.claimed_at
+      set claim_token = v_end.claim_token, node_id = v_end.node_id, claimed_at = v_end.claimed_at,
+          lanes_passed = null
       where l.lease_id = v_end.lease_id;
       continue when v_end.lease_id = any (p_bad);
       update hwqueue.lease l
@@ -123,6 +125,12 @@ begin
     end loop;
   end if;
   if v_fresh <> '{}' then
+    if p_queue.limits <> '{}' and v_fresh[1].team_id is null then
+      v_lanes := hwqueue.read_limits(null, p_queue, v_fresh[1].tenant);
+      for v_index in 1 .. cardinality(v_fresh) loop
+        v_fresh[v_index].lanes := v_lanes;
+      end loop;
+    end if;
     perform hwqueue.insert_spawns(v_fresh, p_queue, p_now);
     if v_fresh[1].available_at <= p_now then  -- mostly, and without a statement for it
       perform hwqueue.wake_workers(p_queue);

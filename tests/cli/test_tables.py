@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -46,6 +46,8 @@ def names(seeded: str) -> dict[str, Any]:
         spec = {"cron": "0 2 * * *", "zone": "America/Argentina/Buenos_Aires"}
         client.create_schedule("nightly", {**spec, "queue": "renders", "task": "draw"})
         client.trigger_schedule("nightly")
+        client.create_limit("per_user", {"slots": 2, "by": "key"})
+        client.throttle_limit("per_user", "u42", retry_after=timedelta(hours=1))
         delivery = client.test_webhook("pager")
         client.set_task("train", {"placement": {"resources": {"gpu": 2}}, "max_attempts": 3})
         client.create_token("ci", b"x" * 32, "viewer")
@@ -74,7 +76,7 @@ LINES = (
     *("node what-if --label zone=a --gpu A100:80GiB", "queue policy renders", "queue show renders"),
     *("service show 6ba7b812-9dad-11d1-80b4-00c04fd430c8", "task list", "task show train"),
     *("token list", "webhook list", "webhook show pager", "webhook deliveries pager"),
-    *("schedule list", "schedule history nightly"),
+    *("schedule list", "schedule history nightly", "limit list", "limit show per_user"),
     *("workflow check --workflow score-and-release", "workflow list", "workflow runs"),
     *("workflow results {run} score", "workflow show train-and-publish"),
     *("workflow status {run}", "workflow signals {waiting}", "workflow versions train-and-publish"),

@@ -11,11 +11,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from hwqueue import App, Retry, Snooze, errors
+from hwqueue import App, Keyed, Retry, Snooze, Throttled, errors
 from hwqueue.client import AsyncClient
 from hwqueue.client._drivers import Rows
 from hwqueue.testing import Clock
-from hwqueue.types import Lease, LeaseState, QueuePolicy
+from hwqueue.types import Lease, LeaseState, LimitLane, QueuePolicy
 from hwqueue.worker.session import NodeClient
 from tests.e2e.worker_app import Picture, Size, app
 from tests.e2e.worker_support import AT_ONCE, BOUND_SECONDS, QUEUE, ended, run_one, until, worker, works
@@ -213,6 +213,37 @@ async def test_retry_counts_by_the_clock_of_the_database(client: AsyncClient, ds
     assert leases["later"].available_at == clock.now() + timedelta(hours=1)
     assert leases["odd"].attempts[0].error["message"] == "told"
     assert leases["odd-snooze"].attempts[0].error["type"] == "SnoozeRefused"
+
+
+async def test_a_service_that_has_had_enough(client: AsyncClient, dsn: str) -> None:
+    app = App()
+
+    @app.task("call", queue=QUEUE, limits=Keyed("api", "user"))
+    async def call(user: str, answer: str) -> str:
+        if answer != "200":
+            raise Throttled(answer, retry_after=3600, message="429")
+        return user
+
+    await client.create_limit("api", {"slots": 1, "by": "key"})
+    throttled = await call.spawn(client, user="u42", answer="api")
+    behind = await call.spawn(client, user="u42", answer="200")
+    other = await call.spawn(client, user="u43", answer="200")
+    wrong = await call.spawn(client, user="u44", answer="none")
+    async with worker(dsn, app), asyncio.timeout(BOUND_SECONDS):
+        assert await other.result() == "u43"
+        lanes: dict[str, LimitLane] = {}
+        while "u42" not in lanes or lanes["u42"].parked < 2:
+            lanes = {lane.key: lane for lane in await client.limit_lanes("api")}
+            await asyncio.sleep(0.05)
+        while not (await client.get_lease(wrong.lease_id)).attempts:
+            await asyncio.sleep(0.05)
+    assert lanes["u42"].closed_until is not None
+    for one in (throttled, behind, wrong):
+        lease = await client.get_lease(one.lease_id)
+        assert lease.state is LeaseState.SCHEDULED
+        assert all(attempt.outcome == "released" for attempt in lease.attempts)
+    told = await client.explain_lease(behind.lease_id)
+    assert (told.code, told.waits_until) == ("rate_limited", lanes["u42"].closed_until)
 
 
 async def test_finished_leases_go_by_themselves(client: AsyncClient, dsn: str) -> None:

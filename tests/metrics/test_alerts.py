@@ -154,6 +154,16 @@ def not_advanced(cluster: Cluster) -> None:
     cluster.clock.advance(timedelta(seconds=11))
 
 
+def limit_stuck(cluster: Cluster) -> None:
+    """A lease comes to a limit whose lane another session holds."""
+    cluster.api.rows("create_limit", name="slots", spec={"slots": 1})
+    cluster.api.rows("throttle_limit", name="slots")
+    with psycopg.connect(cluster.dsn) as idle:
+        idle.execute("select from hwqueue.lane for update")
+        cluster.api.spawn("q", limits=["slots"])
+        cluster.live(6)
+
+
 def gang_waits(cluster: Cluster) -> None:
     """A gang asks for more than there is."""
     _spawn_gang(cluster)
@@ -212,6 +222,7 @@ SITUATIONS: list[tuple[Callable[[Cluster], None], set[str]]] = [
     (nobody_fires, {"HwqueueScheduleLate"}),
     (spawns_nothing, {"HwqueueScheduleFailed"}),
     (not_advanced, {"HwqueueWorkflowsHeldUp"}),
+    (limit_stuck, {"HwqueueLimitStuck"}),
     (gang_waits, {"HwqueueGangWaits"}),
     (everywhere_waits, {"HwqueueEverywhereWaits"}),
     (everywhere_fails, {"HwqueueEverywhereFails", "HwqueueDeadLeases"}),

@@ -72,6 +72,7 @@ def busy(conn: psycopg.Connection[Any], clock: Clock) -> Api:
     api.spawn("q", delay=60)
     api.rows("set_webhook", name="pager", url="https://hooks.example/")
     api.rows("create_queue", queue="films")
+    api.rows("create_limit", name="api", spec={"slots": 1})
     api.rows("create_queue", queue="gangs")
     spec = {"name": "film", "queue": "films", "steps": [{"name": "a", "task": "t"}]}
     runs = [api.row("submit_spec", spec=spec)["run_id"] for _ in range(3)]
@@ -155,6 +156,7 @@ def test_what_the_figures_say(busy: Api, collector: HwqueueCollector) -> None:
         (0.25, "hwqueue_planner_round_seconds", {"part": "read"}),
         (3.0, "hwqueue_planner_leases_total", {"verdict": "fetched"}),
         (1.0, "hwqueue_planner_resting_nodes", {}),
+        (0.0, "hwqueue_limit_parked", {"limit": "api"}),
         (1.0, "hwqueue_up", {}),
         (0.0, "hwqueue_scrape_errors_total", {}),
     ]

@@ -18,7 +18,7 @@ MARKS_STAY = """
 """
 NO_DUE_LOOKS = """
   create or replace function hwqueue.promote_if_due(p_queues text[], p_queue_ids int[], p_limit int,
-                                                  p_now timestamptz) returns int
+                                                  p_folds boolean, p_now timestamptz) returns int
   language sql volatile as $$ select null::int $$
 """
 

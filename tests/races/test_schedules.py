@@ -108,7 +108,11 @@ def test_a_plan_meets_an_edit(actor: Actors, api: Api) -> None:
     [due] = api.rows("due_plans")
     editor, planner = actor().begin(), actor()
     Api(editor.conn).rows("set_schedule", name="s", changes={"cron": "0 3 * * *"})
-    call = {"name": "s", "revision": due["revision"], "times": [due["now"] + MINUTE]}
+    call = {
+        "name": "s",
+        "revision": due["revision"],
+        "times": [due["now"].replace(second=0, microsecond=0) + MINUTE],
+    }
     waits = planner.parked(lambda d: Api(d.conn).value("plan_schedule", **call))
     assert api.rows("due_plans") == []  # no other planner waits for it
     editor.commit()

@@ -311,7 +311,7 @@ def test_terms_are_written_while_the_lease_falls_due(direct: Direct, actor: Acto
     clock.advance(timedelta(seconds=3600))
     one = actor().begin()
     one.conn.execute(
-        "select hwqueue.promote_due(array(select q.queue_id from hwqueue.queue q), 9, hwqueue.clock())"
+        "select hwqueue.promote_due(array(select q.queue_id from hwqueue.queue q), 9, false, hwqueue.clock())"
     )
     direct.conn.execute("select from hwqueue.publish_terms(2, true, hwqueue.clock())")
     one.commit()

@@ -128,6 +128,12 @@ OF_ALL_TENANTS: dict[str, set[str]] = {
     "POST /schedules/{schedule:schedule}/trigger": OPERATING,
     "POST /schedules/{schedule:schedule}/backfill": OPERATING,
     "GET /schedules/{schedule:schedule}/fires": LOOKING,
+    "GET /limits": LOOKING,
+    "POST /limits": {ADMIN},
+    "PATCH /limits/{limit:limit}": {ADMIN},
+    "DELETE /limits/{limit:limit}": {ADMIN},
+    "POST /limits/{limit:limit}/throttle": OPERATING,
+    "GET /limits/{limit:limit}/lanes": LOOKING,
     "GET /metrics": LOOKING,
 }
 MAY = BY_TENANT | OF_ALL_TENANTS

@@ -41,6 +41,9 @@ BODIES: dict[str, Any] = {
     "/api/v1/webhooks/{webhook}": {"url": "https://hooks.example/"},
     "/api/v1/schedules": {"name": "nightly", "spec": {"every": 60, "queue": "q", "task": "t"}},
     "/api/v1/schedules/{schedule}": {"changes": {}},
+    "/api/v1/limits": {"name": "openai", "spec": {"slots": 1}},
+    "/api/v1/limits/{limit}": {"changes": {}},
+    "/api/v1/limits/{limit}/throttle": {"retry_after": 1},
     "/api/v1/schedules/{schedule}/backfill": {
         "since": "2026-11-01T00:00:00Z",
         "until": "2026-11-02T00:00:00Z",
@@ -173,6 +176,7 @@ async def ask(http: Http, method: str, path: str, queue: str, **named: Any) -> h
         "task": "draw",
         "webhook": "pager",
         "schedule": "nightly",
+        "limit": "openai",
         "workflow": "flow",
         "step": "a",
         "name": "packed",

@@ -426,6 +426,20 @@ def _(stage: Stage) -> Row:
     return {"message": f"webhook {hook['name']} has another secret"}
 
 
+@tells("limit_set")
+@tells("limit_throttled")
+@tells("limit_dropped")
+def _(stage: Stage) -> Row:
+    name = f"told-{uuid4()}"
+    for _ in range(2):
+        stage.api.rows("create_limit", name=name, spec={"slots": 2})
+        stage.api.rows("set_limit", name=name, changes={"slots": 2})  # as it is
+    stage.api.rows("throttle_limit", name=name, retry_after=MINUTE)
+    for _ in range(2):
+        stage.api.rows("drop_limit", name=name)
+    return {"queue": None}
+
+
 @tells("schedule_set")
 def _(stage: Stage) -> Row:
     schedule = _a_schedule(stage).named["name"]

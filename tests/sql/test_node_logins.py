@@ -102,6 +102,7 @@ FOR_NOBODY = {
     "append_logs",  # as well: test_append_logs.py
     "add_items",  # to the step of a claim alone: test_added_items.py
     "add_steps",  # as well: test_added_steps.py
+    "throttle_limit",  # closes a lane, whoever has claims of it: test_limits.py
 }
 
 

@@ -60,6 +60,7 @@ def test_every_key_is_kept(api: Api) -> None:
         "poll_interval": 0.25,
         "retry": {"kind": "fixed", "base": 60, "factor": 2, "max": 600, "jitter": 0.2},
         "retain_completed": 86400,
+        "limits": [],
     }
 
 

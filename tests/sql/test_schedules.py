@@ -25,8 +25,9 @@ COPIES = """
 
 
 @pytest.fixture(autouse=True)
-def _own_schedules(api: Api) -> None:
-    """No schedule of an earlier test fires along."""
+def _own_schedules(api: Api, clock: Clock) -> None:
+    """No schedule of an earlier test fires along, and the time is a whole minute, as those of cron are."""
+    clock.advance(MINUTE - timedelta(seconds=clock.now().second, microseconds=clock.now().microsecond))
     for row in api.rows("list_schedules"):
         api.rows("drop_schedule", name=row["name"])
 

@@ -276,6 +276,7 @@ REFUSED = {
     *("create_schedule", "set_schedule", "sync_schedules", "drop_schedule", "list_schedules"),
     *("pause_schedule", "resume_schedule", "trigger_schedule", "backfill_schedule"),
     *("schedule_history", "due_plans", "plan_schedule"),
+    *("create_limit", "set_limit", "drop_limit", "list_limits", "limit_lanes", "throttle_limit"),
     *("lead_planner", "planner_view", "set_prices", "planner_rooms", "reserve_gang"),
     *("reserve_leases", "assigned_leases", "note_room", "planner_status"),
 }

@@ -13,7 +13,16 @@ import pytest
 from hwqueue.doctor import Finding, Level, server, work
 from hwqueue.doctor.facts import Holder, Server, Skew, Table, Work
 from hwqueue.schema.bundle import ROLES
-from hwqueue.types import BrokenInvariant, KnownTask, NodeUsage, PendingReason, Queue, Schedule, Webhook
+from hwqueue.types import (
+    BrokenInvariant,
+    KnownTask,
+    Limit,
+    NodeUsage,
+    PendingReason,
+    Queue,
+    Schedule,
+    Webhook,
+)
 from tests.unit.claims import bare
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -66,6 +75,10 @@ def node(name: str) -> NodeUsage:
 
 def schedule(**said: Any) -> Any:
     return bare(Schedule, name="nightly", **said)
+
+
+def limit(**said: Any) -> Any:
+    return bare(Limit, name="openai", **said)
 
 
 def unset(task: str) -> KnownTask:
@@ -191,6 +204,7 @@ WORK: list[tuple[Callable[[Work], Finding], dict[str, Any], Level, str]] = [
     (work.pruning, {"hwqueue_prune_lag_seconds": 9000}, Level.WARN, "hwqueue.prune()"),
     (work.terms, {"hwqueue_terms_unpublished": 2}, Level.WARN, "vacuum horizon"),
     (work.webhooks, {"hwqueue_webhook_oldest_seconds": 2000}, Level.WARN, "hwqueue webhook run"),
+    (work.limits, {"limits": (limit(parked=1),)}, Level.WARN, "run a worker"),
     (work.schedules, {"hwqueue_schedule_oldest_due_seconds": 90}, Level.WARN, "run a worker"),
     (work.schedules, {"schedules": (schedule(is_dry=True),)}, Level.WARN, "reap-interval"),
     (work.schedules, {"schedules": (schedule(plan_error="no"),)}, Level.WARN, "schedule set nightly"),

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from hwqueue import App, cron, types
+from hwqueue import App, Keyed, cron, types
 from hwqueue.cli.spawning import typed
 from hwqueue.client._async.workflows import _options as submit_options
 from hwqueue.client._spawn import gang_options, spawn_options
@@ -23,7 +23,10 @@ from hwqueue.server.models import everywhere, gangs, leases, queues, tasks, work
 
 tools = pytest.importorskip("tools.options_reference", reason="no checkout")
 
-NAMES = {**vars(types), "timedelta": timedelta, "datetime": datetime, "UTC": UTC, "UUID": UUID, "cron": cron}
+NAMES = {
+    **vars(types),
+    **{"timedelta": timedelta, "datetime": datetime, "UTC": UTC, "UUID": UUID, "cron": cron, "Keyed": Keyed},
+}
 PAGE = {kind: {each.key: each for each in tools.options(kind)} for kind in tools.SECTIONS}
 # The options of Python, where it has a type for them, and their model in the HTTP API.
 MODELS: Mapping[str, tuple[Any, Any]] = {
@@ -191,8 +194,10 @@ def test_a_setting_of_a_worker_has_a_meaning_and_its_flag_says_it() -> None:
 
 @pytest.fixture
 def film(conn: psycopg.Connection) -> psycopg.Connection:
-    """A database with a queue, and two versions of a workflow."""
+    """A database with a queue, two versions of a workflow, and the limits of the examples."""
     conn.execute("select hwqueue.create_queue('renders')")
+    conn.execute("select hwqueue.create_limit('openai', '{\"slots\": 1}')")
+    conn.execute('select hwqueue.create_limit(\'per_user\', \'{"slots": 1, "by": "key"}\')')
     steps = [{"name": "draw", "task": "draw"}, {"name": "glue", "task": "glue", "after": ["draw"]}]
     for priority in (1, 2):
         spec = {"name": "film", "queue": "renders", "steps": steps, "priority": priority}

@@ -96,6 +96,8 @@ def kind_of(reason: PendingReason) -> str:
     """Why leases of a class wait, in one or two words."""
     if reason.code == "queue_paused":
         return "paused"
+    if reason.nodes_matching is None:
+        return "limit"
     if reason.nodes_matching == 0:
         return "no match"
     return "contended" if reason.nodes_free == 0 else "waiting"

@@ -14,6 +14,7 @@ from hwqueue.client._async.events import AsyncEvents
 from hwqueue.client._async.everywhere import AsyncEverywhere
 from hwqueue.client._async.gangs import AsyncGangs
 from hwqueue.client._async.leases import AsyncLeases
+from hwqueue.client._async.limits import AsyncLimits
 from hwqueue.client._async.nodes import AsyncNodes
 from hwqueue.client._async.part import AsyncPart
 from hwqueue.client._async.planner import AsyncPlanning
@@ -44,6 +45,7 @@ class AsyncClient(
     AsyncEvents,
     AsyncWebhooks,
     AsyncSchedules,
+    AsyncLimits,
     AsyncPlanning,
 ):
     """Everything the SQL functions do; the methods have their names.

@@ -15,6 +15,7 @@ from hwqueue.client._sync.events import Events
 from hwqueue.client._sync.everywhere import Everywhere
 from hwqueue.client._sync.gangs import Gangs
 from hwqueue.client._sync.leases import Leases
+from hwqueue.client._sync.limits import Limits
 from hwqueue.client._sync.nodes import Nodes
 from hwqueue.client._sync.part import Part
 from hwqueue.client._sync.planner import Planning
@@ -45,6 +46,7 @@ class Client(
     Events,
     Webhooks,
     Schedules,
+    Limits,
     Planning,
 ):
     """Everything the SQL functions do; the methods have their names.

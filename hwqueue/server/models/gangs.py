@@ -52,6 +52,7 @@ _NOT_OF_MEMBERS = frozenset(
         "notify",
         "one_of",
         "replaces",
+        "limits",
     }
 )
 

@@ -83,6 +83,7 @@ SPAWN_KINDS = {
     "idempotency_key": Key,
     "unique": Unique,
     "replaces": Replaces,
+    "limits": Annotated[list[Name], Field(max_length=3)] | dict[Name, str | None],
 }
 
 

@@ -49,6 +49,7 @@ class Tuning(Request):
         "max_params_bytes": Bytes,
         "max_result_bytes": Bytes,
         "earmarks": Annotated[Whole, Field(ge=0, le=1000)],
+        "limits": Annotated[list[Name], Field(max_length=2)],
         "everywhere_tenants": list[Annotated[str, Field(max_length=100)]],
         "everywhere_limit": Annotated[Whole, Field(ge=0, le=1000)],
         "tuning": Tuning,

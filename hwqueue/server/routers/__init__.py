@@ -12,6 +12,7 @@ from hwqueue.server.routers import (
     gangs,
     lease_logs,
     leases,
+    limits,
     match,
     me,
     nodes,
@@ -30,6 +31,6 @@ ROUTERS: Sequence[APIRouter] = tuple(
     subject.router
     for subject in (
         *(me, leases, lease_logs, signals, bulk, queues, tasks, workflows, runs),
-        *(gangs, everywhere, nodes, match, explain, planner, views, events, webhooks, schedules),
+        *(gangs, everywhere, nodes, match, explain, planner, views, events, webhooks, schedules, limits),
     )
 )

@@ -56,6 +56,7 @@ NO_LEASE: Responses = {404: {"description": "No such lease."}}
 NO_QUEUE: Responses = {404: {"description": "No such queue."}}
 NO_NODE: Responses = {404: {"description": "No such node."}}
 NO_WEBHOOK: Responses = {404: {"description": "No such webhook."}}
+NO_LIMIT: Responses = {404: {"description": "No such limit."}}
 NO_SCHEDULE: Responses = {404: {"description": "No such schedule."}}
 NO_CLASS: Responses = {404: {"description": "No such class."}}
 WRONG_STATE: Responses = {409: {"description": "Not in its state."}}

@@ -116,6 +116,8 @@ create table hwqueue.queue (
   everywhere_tenants text[] not null default '{}',
   everywhere_limit int not null default 20,
   tuning hwqueue.queue_tuning not null,
+  limits text[] not null default '{}',
+  has_lanes boolean not null default false,
   primary key (queue_id)
 );
 create unique index queue_name on hwqueue.queue (name) where dropped_at is null;
@@ -132,6 +134,9 @@ comment on column hwqueue.queue.everywhere_tenants is
   'tenants whose callers may spawn everywhere tasks; *: all tenants';
 comment on column hwqueue.queue.everywhere_limit is 'how many everywhere tasks such a tenant has at most';
 comment on column hwqueue.queue.tuning is 'the policy for experts';
+comment on column hwqueue.queue.limits is 'limits of all leases that are spawned into it';
+comment on column hwqueue.queue.has_lanes is
+  'it has had leases that wait in lanes, so claims fold changes of lanes';
 
 create table hwqueue.queue_signal (
   queue_id int not null,
@@ -487,6 +492,94 @@ comment on column hwqueue.node_load.core_used is
   'thousandths in use, core by core, in the order of node.core_ids';
 
 
+-- == Limits ==
+
+create type hwqueue.limit_kind as enum ('slots', 'fair', 'rate');
+
+create table hwqueue.limit_rule (
+  limit_id int generated always as identity,
+  name text not null,
+  kind hwqueue.limit_kind not null,
+  spec jsonb not null default '{}',
+  most int check (most >= 0),
+  per interval check (per > interval '0'),
+  burst int check (burst > 0),
+  depth int check (depth > 0),
+  by_key boolean not null,
+  turn interval check (turn > interval '0'),
+  weights jsonb,
+  changed_from bigint,
+  created_at timestamptz not null,
+  dropped_at timestamptz,
+  check ((most is not null) = (kind = 'slots') and (per is not null) = (kind = 'rate')
+    and (burst is not null) = (kind = 'rate') and (depth is not null) = (kind = 'fair')
+    and (turn is null or kind = 'slots') and (weights is null or kind = 'fair')),
+  primary key (limit_id)
+);
+create unique index limit_rule_name on hwqueue.limit_rule (name) where dropped_at is null;
+comment on table hwqueue.limit_rule is 'a limit: how many of its leases run, take turns, or start in a time';
+comment on column hwqueue.limit_rule.spec is
+  'the specification in normal form; the next columns hold its effect';
+comment on column hwqueue.limit_rule.most is 'of kind slots: how many run at a time, of each key';
+comment on column hwqueue.limit_rule.per is 'of kind rate: from one start to the next, in the long run';
+comment on column hwqueue.limit_rule.burst is 'of kind rate: how many may start at once';
+comment on column hwqueue.limit_rule.depth is
+  'of kind fair: how many leases a key of weight 1 has in line at a time';
+comment on column hwqueue.limit_rule.by_key is 'it has a lane for each key; else one, which tenants share';
+comment on column hwqueue.limit_rule.turn is
+  'of kind slots: for how long a lease that no node takes keeps its slot; null: for ever';
+comment on column hwqueue.limit_rule.weights is 'of kind fair: {KEY: weight}; "*": of all other keys';
+comment on column hwqueue.limit_rule.changed_from is
+  'reap has yet to fold the lanes from this one on, because the limit was changed; null: none';
+
+-- The line of one key of a limit. Two low bits of lane_id are the kind (0 slots, 1 fair, 2 rate), the others
+-- a hash of limit, tenant and key, so that a spawn looks nothing up. used counts what the lane has let
+-- through: of slots the leases that are ready or run, of the others those that no claim has taken yet. It
+-- lags behind lane_change. Who folds the first change of a key writes its row.
+create table hwqueue.lane (
+  lane_id bigint not null,
+  limit_id int not null,
+  tenant text,
+  key text,
+  weight real not null default 1 check (weight > 0),
+  used int not null default 0,
+  tat timestamptz not null default '-infinity',
+  closed_until timestamptz,
+  primary key (lane_id)
+) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.02);
+create index lane_limit on hwqueue.lane (limit_id, lane_id);
+create index lane_closed on hwqueue.lane (closed_until) where closed_until is not null;
+comment on table hwqueue.lane is 'the line of one key of a limit; a limit without keys has one lane';
+comment on column hwqueue.lane.tenant is 'whose key it is; null: of a limit without keys, so of all tenants';
+comment on column hwqueue.lane.tat is 'of kind rate: when the next lease may start, if the burst is used up';
+comment on column hwqueue.lane.closed_until is 'it lets no lease through until then (throttle_limit)';
+
+-- Rows are inserted, and deleted by who holds the lane. limit_id, tenant, key: with what its lane is written,
+-- if it is new. tenant '': of a lane of all tenants, or of one to be looked at; tenants take turns.
+create table hwqueue.lane_change (
+  change_id bigint generated always as identity,
+  tenant text not null default '',
+  lane_id bigint not null,
+  delta int not null default 0,
+  limit_id int,
+  key text,
+  primary key (change_id)
+) with (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.02,
+        autovacuum_vacuum_insert_threshold = -1, autovacuum_vacuum_cost_delay = 0);
+create index lane_change_lane on hwqueue.lane_change (lane_id, change_id);
+create index lane_change_tenant on hwqueue.lane_change (tenant, change_id);
+comment on table hwqueue.lane_change is 'leases that came to a lane or left it, not yet counted in lane.used';
+comment on column hwqueue.lane_change.delta is '0: a lease came, or the lane is to be folded';
+
+-- A lane of a lease. of_queue: by the policy of its queue, not by its own option.
+create type hwqueue.lane_ref as (
+  lane_id bigint,
+  limit_id int,
+  key text,
+  of_queue boolean
+);
+
+
 -- == Leases and their entries ==
 
 -- Neither a claim nor a completion writes to it: it is updated when the lease goes back to its queue, falls
@@ -521,7 +614,9 @@ create table hwqueue.lease (
   near_node uuid,
   team_id uuid,
   choice_id uuid,
-  tenant text
+  tenant text,
+  lanes hwqueue.lane_ref[],
+  lanes_passed smallint
 ) with (autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_scale_factor = 0.05,
         autovacuum_vacuum_insert_threshold = 10000, autovacuum_vacuum_insert_scale_factor = 0.05,
         fillfactor = 90);
@@ -546,6 +641,10 @@ comment on column hwqueue.lease.team_id is
   'the gang that it starts with; its own id: it is of an everywhere task; null: it starts alone';
 comment on column hwqueue.lease.choice_id is 'the choice that it is an alternative of; null: of none';
 comment on column hwqueue.lease.tenant is 'that of the run whose step this is; null: a lease of its own';
+comment on column hwqueue.lease.lanes is
+  'the lanes that it has to pass, one after the other, before it is ready; null: none';
+comment on column hwqueue.lease.lanes_passed is
+  'how many of them it has passed, as long as it waits or is reserved; null: none';
 
 -- Rows are inserted and deleted; only class_id is ever updated, when a new term names the lease. Apart from
 -- its class, an entry is as it was read once it is locked.
@@ -572,10 +671,12 @@ comment on column hwqueue.ready.claim_count is
   'claims granted so far: the lower 40 bits of the next token, less one';
 
 -- What an entry waits for: a time; room for its gang, or on the node of its everywhere task (team); the room
--- of the lease that it replaces (place, and that one's, once held back); a signal that may come at any time.
-create type hwqueue.held_by as enum ('time', 'team', 'place', 'signal');
+-- of the lease that it replaces (place, and that one's, once held back); a signal that may come at any time;
+-- its lane (limit): it is parked there, and its turn is its place in the lane.
+create type hwqueue.held_by as enum ('time', 'team', 'place', 'signal', 'limit');
 
--- Rows are inserted and deleted; only class_id is ever updated. held_by fills a gap before rank.
+-- Rows are inserted and deleted; only class_id is ever updated. held_by fills a gap before rank. turn: not
+-- null if the lease has lanes to pass, so that who makes it due looks at them.
 create table hwqueue.scheduled (
   queue_id int not null,
   tier smallint not null,
@@ -587,10 +688,13 @@ create table hwqueue.scheduled (
   lease_id uuid not null,
   available_at timestamptz not null check ((available_at < 'infinity') = (held_by = 'time')),
   deadline timestamptz,
+  lane_id bigint check ((lane_id is not null) = (held_by = 'limit')),
+  turn bigint check (turn is not null or lane_id is null),
   primary key (queue_id, available_at, lease_id)
 ) with (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.02,
         autovacuum_vacuum_insert_threshold = -1, autovacuum_vacuum_cost_delay = 0);
 create index scheduled_deadline on hwqueue.scheduled (deadline) where deadline is not null;
+create index scheduled_lane on hwqueue.scheduled (lane_id, tier, rank, turn) where lane_id is not null;
 comment on table hwqueue.scheduled is 'a lease that waits for what held_by says, and until available_at';
 
 -- A producer's key, which promises that the content is the same. It lives as long as the lease.
@@ -670,7 +774,8 @@ create table hwqueue.claim (
   team_id uuid,
   is_reserved boolean,
   is_earmark boolean,
-  yields_at timestamptz
+  yields_at timestamptz,
+  lanes bigint[]
 ) with (fillfactor = 60, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0,
         autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_insert_threshold = -1);
 create index claim_node on hwqueue.claim (node_id);
@@ -702,6 +807,8 @@ comment on column hwqueue.claim.is_earmark is
   'reserved, and its room is still in use by others: its node cannot fetch it yet; null: of all others';
 comment on column hwqueue.claim.yields_at is
   'of an earmark: when it had room and waited for leases that come before it';
+comment on column hwqueue.claim.lanes is
+  'the lanes of kind slots whose slots it has; null: none, or reserved (lease.lanes_passed)';
 
 create table hwqueue.placement_check (
   lease_id uuid not null,
@@ -1794,6 +1901,9 @@ create table hwqueue.reap_cursor (
   gangs_from timestamptz not null default '-infinity',
   replacements_from timestamptz not null default '-infinity',
   terms_from timestamptz not null default '-infinity',
+  lanes_from bigint not null default 0,
+  next_lane bigint not null default 0,
+  folded_tenant text not null default '',
   clock_steps hwqueue.clock_step[] not null default '{}',
   primary key (version)
 ) with (autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
@@ -1839,6 +1949,9 @@ comment on column hwqueue.reap_cursor.gangs_from is
   'no gang that waits has an earlier next_try_at, and none can get one; likewise replacements_from';
 comment on column hwqueue.reap_cursor.terms_from is
   'no class with terms to be written and no unpublished term has an earlier created_at, and none can get one';
+comment on column hwqueue.reap_cursor.lanes_from is
+  'no change of a lane has a lower change_id, and none can get one; next_lane: as next_change';
+comment on column hwqueue.reap_cursor.folded_tenant is 'the last tenant whose changes of lanes were folded';
 insert into hwqueue.reap_cursor (version) values (0);
 
 -- When prune last ran, and how far it has looked for classes and profiles that nothing needs. Any number
@@ -1850,6 +1963,7 @@ create table hwqueue.prune_cursor (
   leases_at timestamptz not null default '-infinity',
   leases_counted timestamptz not null default '-infinity',
   leases_policy text,
+  lane_id bigint not null default -9223372036854775808,
   singleton boolean not null default true check (singleton),
   primary key (singleton)
 );
@@ -2221,7 +2335,8 @@ create type hwqueue.spawn_request as (
   team_id uuid,
   choice_id uuid,
   replaces jsonb,
-  tenant text
+  tenant text,
+  lanes hwqueue.lane_ref[]
 );
 
 -- Where a spawn goes. defaults: those of its task; null: it has none, or the spawn is a batch.
@@ -2306,7 +2421,8 @@ create type hwqueue.claim_request as (
   qty int,
   claim_timeout interval,
   queue_ids int[],
-  now timestamptz
+  now timestamptz,
+  folds boolean  -- it looks at changes of lanes: one of the queues has had leases in lanes
 );
 
 -- What a claim reads of a queue before it scans (read_queue_head, read_queue_heads).
@@ -2331,7 +2447,8 @@ create type hwqueue.queue_head as (
   drops_completed boolean,
   is_tried boolean,  -- the first entry is the one to take
   promoted int,  -- how many leases fell due in this claim; null: it has not looked
-  is_over boolean  -- nothing else waits in the queues of the claim
+  is_over boolean,  -- nothing else waits in the queues of the claim
+  has_lanes boolean  -- one of its queues
 );
 
 -- Where scans start: the heads of the queues that have entries, the first of all first. are_blocked: which

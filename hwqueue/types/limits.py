@@ -1,0 +1,79 @@
+"""Limits: how many leases run at once, how many start in a time, whose turn it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A limit, and how much of it is in use.
+
+    Attributes:
+        kind: `slots`, `rate` or `fair`.
+        spec: In normal form; spans in seconds.
+        lanes: Keys that are in use or were lately; of a limit without keys 1 at most.
+        used: What it has let through and has not ended; of a rate or a fair one what stands in
+            line.
+        parked: What waits for it, counted to 10,001.
+        closed_until: Of the lane that is closed longest; None: all are open.
+        queues: Those whose policy names it.
+    """
+
+    name: str
+    kind: str
+    spec: Mapping[str, Any]
+    lanes: int
+    used: int
+    parked: int
+    closed_until: datetime | None
+    queues: tuple[str, ...]
+    created_at: datetime
+
+    @property
+    def words(self) -> str:
+        """What it bounds: `2 at once, each key`."""
+        if self.kind == "slots":
+            said = f"{self.spec['slots']} at once"
+        elif self.kind == "rate":
+            said = "{count:g} in {per:g} s, {burst:g} at once".format(**self.spec["rate"])
+        else:
+            said = "in turn"
+        return said + (f", each {self.spec['by']}" if "by" in self.spec else "")
+
+    @property
+    def most(self) -> int | None:
+        """How much its one lane lets through at a time; None: there is a lane for each key."""
+        if "by" in self.spec:
+            return None
+        return int(self.spec["slots"] if self.kind == "slots" else self.spec["rate"]["burst"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitLane:
+    """The lane of a key of a limit, or the one lane that all leases share.
+
+    Attributes:
+        tenant, key: Whose it is; "": none.
+        weight: Of a fair limit: how often its turn comes.
+        used, most: What it has let through, and how much that may be.
+        parked: What waits, counted to 10,001.
+        lease_id, since: The first that waits, and when it was spawned.
+        closed_until: Nothing passes before; None: it is open.
+        opens_at: Of a rate: when the next may start.
+    """
+
+    tenant: str
+    key: str
+    weight: float
+    used: int
+    most: int
+    parked: int
+    lease_id: UUID | None
+    since: datetime | None
+    closed_until: datetime | None
+    opens_at: datetime | None

@@ -1,0 +1,235 @@
+-- Public: limits, which say how many leases run at once, how many start in a time, or whose turn it is.
+--
+-- Admins write limits; spawns and policies of queues name them. Operators look at lanes and close them;
+-- workers close the one whose service has answered that it has had enough.
+--
+-- Read create_limit first. queues/limits reads specifications, claim/lanes lets leases through.
+
+-- Creates a limit, and returns true; false if it is there with the same specification. p_spec: one of
+-- {"slots": how many run at once}, {"rate": {"count", "per", "burst"}}: count start in each per, after a
+-- pause up to burst at once; and {"fair": true}: each key has its turn, in proportion to "weights", {key:
+-- weight}, with "*" for the others. "by": key, which leases name, or tenant: a lane for each, else for all.
+-- "turn", of slots: after that long, 10 s, a lease that no node takes lets one of another placement go first.
+-- Locks: its name. Raises: QHM02, QHM03, QHA01, QHA03.
+create or replace function hwqueue.create_limit(p_name text, p_spec jsonb) returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_read hwqueue.limit_rule;
+  v_row hwqueue.limit_rule;
+begin
+  perform hwqueue.require_all_tenants();
+  v_read := hwqueue.read_limit(p_name, p_spec);
+  insert into hwqueue.limit_rule (name, kind, spec, most, per, burst, depth, by_key, turn, weights,
+    created_at)
+  values (p_name, v_read.kind, v_read.spec, v_read.most, v_read.per, v_read.burst, v_read.depth,
+    v_read.by_key, v_read.turn, v_read.weights, hwqueue.clock())
+  on conflict do nothing;
+  if found then
+    perform hwqueue.note_event('limit_set', format('limit %s is new', p_name),
+      jsonb_build_object('limit', p_name, 'spec', v_read.spec));
+    return true;
+  end if;
+  v_row := hwqueue.find_limit(p_name);
+  if v_row.spec <> v_read.spec then
+    perform hwqueue.refuse('QHM02', format('limit %s exists with another specification', p_name),
+      jsonb_build_object('limit', p_name, 'spec', v_row.spec),
+      'change it with set_limit, or choose another name');
+  end if;
+  return false;
+end
+$$;
+
+-- Changes the keys of a specification that p_changes has, null: resets them, and returns all of it. Of
+-- weights those that are given change. Its kind and "by" stay: leases know their lanes by them. Those that
+-- run stay when slots become fewer.
+-- Locks: its row; with weights its lanes. Raises: QHM01, and as create_limit.
+create or replace function hwqueue.set_limit(p_name text, p_changes jsonb) returns jsonb
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_old hwqueue.limit_rule;
+  v_new hwqueue.limit_rule;
+begin
+  perform hwqueue.require_all_tenants();
+  v_old := hwqueue.find_limit(p_name, true);
+  v_new := hwqueue.read_limit(p_name, v_old.spec || hwqueue.json_object(p_changes, 'changes', 'QHM03')
+    || case when jsonb_typeof(p_changes -> 'weights') = 'object' then jsonb_build_object('weights',
+         coalesce(v_old.weights, '{}') || (p_changes -> 'weights')) else '{}' end);
+  if (v_new.kind, v_new.spec ->> 'by') is distinct from (v_old.kind, v_old.spec ->> 'by') then
+    perform hwqueue.refuse_field('QHM03', 'changes', 'would make another kind of limit of it',
+      'create one with another name, and drop this one');
+  end if;
+  update hwqueue.limit_rule r
+  set spec = v_new.spec, most = v_new.most, per = v_new.per, burst = v_new.burst, turn = v_new.turn,
+    weights = v_new.weights, changed_from = -9223372036854775808  -- reap looks at its lanes
+  where r.limit_id = v_old.limit_id;
+  update hwqueue.lane l set weight = w.weight
+  from (select x.lane_id, coalesce(v_new.weights -> x.key, v_new.weights -> '*', '1')::real as weight
+        from hwqueue.lane x where x.limit_id = v_old.limit_id and v_new.weights is distinct from v_old.weights
+        order by x.lane_id for no key update) w
+  where l.lane_id = w.lane_id and l.weight <> w.weight;
+  perform hwqueue.note_event('limit_set', format('limit %s is changed', p_name),
+    jsonb_build_object('limit', p_name, 'spec', v_new.spec, 'from', v_old.spec))
+  where v_new.spec <> v_old.spec;
+  return v_new.spec;
+end
+$$;
+
+-- Drops a limit and returns whether it was there. What waits in its lanes goes on without it.
+-- Locks: its row. Raises: QHM03 while a queue names it, QHA03. Idempotent.
+create or replace function hwqueue.drop_limit(p_name text) returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_queue text := (
+    select min(q.name) from hwqueue.queue q where p_name = any (q.limits) and q.dropped_at is null);
+  v_spec jsonb;
+begin
+  perform hwqueue.require_all_tenants();
+  if v_queue is not null then
+    perform hwqueue.refuse('QHM03', format('limit %s is in the policy of queue %s', p_name, v_queue),
+      jsonb_build_object('limit', p_name, 'queue', v_queue), 'take it out of there: set_queue_policy');
+  end if;
+  update hwqueue.limit_rule r set dropped_at = hwqueue.clock(), changed_from = -9223372036854775808
+  where r.name = p_name and r.dropped_at is null returning r.spec into v_spec;
+  perform hwqueue.note_event('limit_dropped', format('limit %s', p_name),
+    jsonb_build_object('limit', p_name, 'spec', v_spec)) where found;
+  return v_spec is not null;
+end
+$$;
+
+-- Closes the lane of a key of a limit, or its one lane, and returns until when: nothing passes it before,
+-- but what has passed may still start. It is closed no shorter than it was; with neither p_until nor
+-- p_retry_after operators open it. Of a limit by tenant either of p_key and p_tenant says which. p_lease: the
+-- lane in which that lease stands, instead of both.
+-- Locks: the lane. Raises: QHM01, QHM03 for a key too many or none, QHL04, QHA01, QHA03.
+create or replace function hwqueue.throttle_limit(p_name text, p_key text default null,
+  p_until timestamptz default null, p_retry_after interval default null, p_tenant text default '',
+  p_lease uuid default null) returns timestamptz
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_rule hwqueue.limit_rule;
+  v_now timestamptz := hwqueue.clock();
+  v_until timestamptz := least(p_until, case when p_retry_after is not null
+    then v_now + least(p_retry_after, interval '4000 days') end);
+  v_lane_id bigint;
+begin
+  perform hwqueue.require_all_tenants();
+  if p_retry_after < '0' or v_until not between 'epoch' and v_now + interval '3650 days' then
+    perform hwqueue.refuse_field('QHA01', 'p_until', 'must be a time of the next ten years',
+      'with neither p_until nor p_retry_after it is opened');
+  end if;
+  if v_until is null
+    and not (hwqueue.has_login('hwqueue_operator') or hwqueue.has_login('hwqueue_admin')) then
+    perform hwqueue.refuse_field('QHA01', 'p_until', 'is missing: only operators open a lane',
+      'give it, or p_retry_after');
+  end if;
+  v_rule := hwqueue.find_limit(p_name);
+  p_tenant := coalesce(hwqueue.json_text(to_jsonb(nullif(p_tenant, '')), 'p_tenant', 100), '');
+  if v_rule.spec ->> 'by' = 'tenant' then
+    p_key := coalesce(p_key, nullif(p_tenant, ''));
+    p_tenant := p_key;
+  end if;
+  if length(p_key) > 200 then
+    perform hwqueue.refuse_field('QHM03', 'p_key', 'has more than 200 characters', 'no lease has such a key');
+  end if;
+  if p_lease is not null then
+    select i.lane_id, i.key, c.tenant into v_lane_id, p_key, p_tenant
+    from hwqueue.find_lease(p_lease) l
+    cross join unnest(l.lanes) i
+    join hwqueue.placement_class c on c.class_id = l.class_id
+    where i.limit_id = v_rule.limit_id;
+  elsif (p_key is not null) = v_rule.by_key then
+    v_lane_id := hwqueue.lane_id(v_rule, p_tenant, coalesce(p_key, ''));
+  end if;
+  if v_lane_id is null then
+    perform hwqueue.refuse_field('QHM03', case when p_lease is null then 'p_key' else 'p_lease' end, case
+      when p_lease is not null then 'has no limit ' || p_name
+      when v_rule.by_key then 'is missing: the limit has a lane for each'
+      else 'must be null: the limit has one lane' end, 'hwqueue limit show NAME has its lanes');
+  end if;
+  perform pg_advisory_xact_lock(v_lane_id);  -- who makes the row leaves it to the other
+  insert into hwqueue.lane as l (lane_id, limit_id, tenant, key, weight, closed_until)
+  values (v_lane_id, v_rule.limit_id, case when v_rule.by_key then p_tenant end, coalesce(p_key, ''),
+    coalesce(v_rule.weights -> p_key, v_rule.weights -> '*', '1')::real, v_until)
+  on conflict (lane_id) do update
+  set closed_until = case when v_until is not null then greatest(l.closed_until, v_until) end
+  returning closed_until into v_until;
+  insert into hwqueue.lane_change (lane_id, delta) values (v_lane_id, 0);
+  perform hwqueue.note_event('limit_throttled', format('limit %s is %s', p_name, coalesce('closed until '
+      || to_char(v_until at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), 'open again')),
+    jsonb_strip_nulls(jsonb_build_object('limit', p_name, 'key', p_key, 'tenant', nullif(p_tenant, ''),
+      'until', v_until, 'lease_id', p_lease)));
+  return v_until;
+end
+$$;
+
+-- Returns the limits by name. lanes: keys that are in use, or were lately. used: what is through and has not
+-- ended, for kind fair what stands in line. parked: what waits, counted to 10,001. queues: whose policy names
+-- it. closed_until: of the lane that is closed longest.
+-- Raises: QHA03.
+create or replace function hwqueue.list_limits()
+returns table (name text, kind text, spec jsonb, lanes bigint, used bigint, parked bigint,
+  closed_until timestamptz, queues text[], created_at timestamptz)
+language sql volatile security definer set search_path = pg_catalog, pg_temp
+  -- generic plans by index: a table that is small now may be large before the session ends
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+  select hwqueue.require_all_tenants();
+  select r.name, r.kind::text, r.spec, u.lanes, u.used, (
+      select count(*) from (
+        select 1 from hwqueue.lane l
+        cross join lateral (
+          select 1 from hwqueue.scheduled s where s.lane_id = l.lane_id offset 0) p
+        where l.limit_id = r.limit_id limit 10001) c),
+    u.closed_until, array(
+      select q.name from hwqueue.queue q where r.name = any (q.limits) and q.dropped_at is null order by 1),
+    r.created_at
+  from hwqueue.limit_rule r
+  cross join lateral (
+    select count(*) as lanes, coalesce(sum(hwqueue.lane_used(l)), 0)::bigint as used,
+      max(l.closed_until) filter (where l.closed_until > hwqueue.clock()) as closed_until
+    from hwqueue.lane l where l.limit_id = r.limit_id) u
+  where r.dropped_at is null order by r.name
+$$;
+
+-- Returns lanes of a limit: those with most parked leases first (p_order parked), or where the first one has
+-- waited longest (wait). parked: counted to 10,001. most: what used may be. lease_id: the first in line;
+-- since: when it was spawned. opens_at: of a rate, when the next one may start, at the earliest.
+-- Raises: QHM01, QHA01, QHA03.
+create or replace function hwqueue.limit_lanes(p_name text, p_order text default 'parked',
+  p_limit int default 100)
+returns table (tenant text, key text, weight double precision, used bigint, most int, parked bigint,
+  lease_id uuid, since timestamptz, closed_until timestamptz, opens_at timestamptz)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  -- generic plans by index: a table that is small now may be large before the session ends
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+declare
+  v_rule hwqueue.limit_rule;
+  v_now timestamptz := hwqueue.clock();
+begin
+  perform hwqueue.require_all_tenants(), hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'ask for fewer'),
+    hwqueue.json_choice(to_jsonb(p_order), 'p_order', array['parked', 'wait']);
+  v_rule := hwqueue.find_limit(p_name);
+  return query
+    select coalesce(l.tenant, ''), l.key, l.weight::text::float8, hwqueue.lane_used(l),
+      hwqueue.lane_most(v_rule, l), p.parked, f.lease_id, f.created_at,
+      case when l.closed_until > v_now then l.closed_until end,
+      case when v_rule.kind = 'rate' then greatest(l.tat, l.closed_until, v_now) end
+    from hwqueue.lane l
+    cross join lateral (
+      select count(*) as parked
+      from (select 1 from hwqueue.scheduled s where s.lane_id = l.lane_id limit 10001) c) p
+    left join lateral (
+      select h.lease_id, (select x.created_at from hwqueue.lease x where x.lease_id = h.lease_id)
+      from (select s.lease_id from hwqueue.scheduled s where s.lane_id = l.lane_id
+            order by s.tier, s.rank, s.turn limit 1) h) f on true
+    where l.limit_id = v_rule.limit_id
+    order by case when p_order = 'wait' then f.created_at end, p.parked desc, l.key, l.tenant limit p_limit;
+end
+$$;

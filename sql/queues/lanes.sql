@@ -1,0 +1,77 @@
+-- Which lanes a lease holds a place in, and telling the lanes that leases come or leave.
+--
+-- Example: lease L has two lanes, of two slots for key u42, and of eight for all. It is parked in the second
+-- one, so it has passed one lane (lanes_passed) and has a slot of u42. It is cancelled: leave_lanes returns
+-- that slot by a row of lane_change, which the next fold counts (claim/lanes fold_lanes).
+--
+-- Invariant: lanes_passed says what a lease holds that waits or is reserved. Who ends it or puts it back
+-- returns that, once. A claim has its slots in claim.lanes, and no place in any line.
+
+-- The lanes in which a lease holds a place that has passed p_passed of its lanes: each slot so far, and its
+-- place in the line of the last one.
+-- Inlined.
+create or replace function hwqueue.held_lanes(p_lanes hwqueue.lane_ref[], p_passed smallint)
+returns table (lane_id bigint)
+language sql immutable
+as $$
+  select r.lane_id from unnest(p_lanes[1 : p_passed]) with ordinality r(lane_id, limit_id, key, of_queue, nth)
+  where r.lane_id & 3 = 0 or r.nth = p_passed
+$$;
+
+-- The lanes of kind slots among these, which a claim keeps; null: none.
+create or replace function hwqueue.slot_lanes(p_lanes hwqueue.lane_ref[]) returns bigint[]
+language sql immutable strict
+as $$ select nullif(array(select r.lane_id from unnest(p_lanes) r where r.lane_id & 3 = 0), '{}') $$;
+
+-- Tells the lanes in which leases have just been parked. Claims of their queues look at changes of lanes from
+-- then on; while another session holds the row of a queue, reap alone does.
+-- Locks: queue rows, once, skip locked; new rows.
+create or replace function hwqueue.note_parked(p_leases uuid[]) returns void
+language sql volatile
+as $$
+  with parked as materialized (
+    select l.queue_id, c.tenant, l.lanes[coalesce(l.lanes_passed, 0) + 1] as lane
+    from unnest(p_leases) i
+    cross join lateral (  -- fences (offset 0): by key, whatever the statistics say
+      select * from hwqueue.lease x where x.lease_id = i offset 0) l
+    cross join lateral (
+      select x.tenant from hwqueue.placement_class x where x.class_id = l.class_id offset 0) c
+  ), noted as (
+    insert into hwqueue.lane_change (tenant, lane_id, limit_id, key)
+    select distinct case when (p.lane).key <> '' then p.tenant else '' end, (p.lane).lane_id,
+      (p.lane).limit_id, (p.lane).key
+    from parked p
+  )
+  update hwqueue.queue q set has_lanes = true
+  where q.queue_id = any (array(
+    select x.queue_id from hwqueue.queue x
+    where x.queue_id = any (array(select p.queue_id from parked p)) and not x.has_lanes
+    for no key update skip locked))
+$$;
+
+-- Returns what leases hold in lanes that end, or are put back.
+-- Locks: new rows. Not idempotent.
+create or replace function hwqueue.leave_lanes(p_leases uuid[]) returns void
+language sql volatile
+as $$
+  insert into hwqueue.lane_change (tenant, lane_id, delta)
+  select coalesce((select k.tenant from hwqueue.lane k where k.lane_id = h.lane_id), ''), h.lane_id, -count(*)
+  from unnest(p_leases) i
+  cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
+    select x.lanes, x.lanes_passed from hwqueue.lease x where x.lease_id = i offset 0) l
+  cross join lateral hwqueue.held_lanes(l.lanes, l.lanes_passed) h
+  group by h.lane_id
+$$;
+
+-- The lanes of a lease that moves to another queue: those that it was spawned with, and that queue's.
+-- Raises: QHM03, if they are more than a lease may have.
+create or replace function hwqueue.lanes_in_queue(p_lanes hwqueue.lane_ref[], p_queue hwqueue.queue,
+  p_tenant text) returns hwqueue.lane_ref[]
+language sql stable
+as $$
+  select hwqueue.read_limits((
+    select jsonb_object_agg(r.name, case when r.spec ->> 'by' = 'key' then a.key end)
+    from unnest(p_lanes) a
+    join hwqueue.limit_rule r on r.limit_id = a.limit_id and r.dropped_at is null
+    where not a.of_queue), p_queue, p_tenant)
+$$;

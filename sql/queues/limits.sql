@@ -1,0 +1,187 @@
+-- Limits: what a specification says, and the lanes that a lease of a limit stands in.
+--
+-- api/limits calls read_limit, spawns call read_limits. Example: {"slots": 2, "by": "key"} lets two leases of
+-- each key run at once. A spawn with {"limits": {"per_user": "u42"}} gets the lane of u42, which is the line
+-- of that key; claim/lanes lets leases through it. A limit without keys has one lane.
+--
+-- Invariant: the id of a lane is a hash of its limit, tenant and key. So a spawn looks up no lane and writes
+-- none. A lane with a key is of one tenant, so no tenant stands in another one's line.
+
+-- Returns the limit of a name.
+-- Locks: its row, if it is to. Raises: QHM01.
+create or replace function hwqueue.find_limit(p_name text, p_locks boolean default false)
+returns hwqueue.limit_rule
+language plpgsql volatile
+as $$
+declare
+  v_row hwqueue.limit_rule;
+begin
+  if p_locks then
+    perform 1 from hwqueue.limit_rule r where r.name = p_name and r.dropped_at is null for no key update;
+  end if;
+  select r.* into v_row from hwqueue.limit_rule r where r.name = p_name and r.dropped_at is null;
+  if not found then
+    perform hwqueue.refuse('QHM01', format('no limit is named %s',
+        coalesce(to_json(left(p_name, 100))::text, 'null')),
+      jsonb_build_object('limit', left(p_name, 100)), 'list them: hwqueue limit list');
+  end if;
+  return v_row;
+end
+$$;
+
+-- Reads a specification. The row has it in normal form, and what claims decide by; it lacks the id.
+-- Raises: QHM03, QHA01.
+create or replace function hwqueue.read_limit(p_name text, p_spec jsonb) returns hwqueue.limit_rule
+language plpgsql stable
+as $$
+declare
+  v_spec jsonb := hwqueue.read_object(p_spec, 'limit', 'spec', 'QHM03')
+    || hwqueue.present('weights', hwqueue.read_weights(p_spec -> 'weights'));
+  v_kinds text[] := array(
+    select k from unnest(array['slots', 'rate', 'fair']) k where v_spec -> k <> 'false');
+  v_rate jsonb := v_spec -> 'rate';
+begin
+  perform hwqueue.check_name(p_name, 'p_name');
+  perform hwqueue.refuse_field('QHM03', r.field, r.words, r.hint)
+  from (values
+    (cardinality(v_kinds) <> 1, 'spec', 'must have one of slots, rate and fair',
+      'for example {"slots": 20}, {"rate": {"count": 600, "per": "1 min"}}, or {"fair": true, "by": "key"}'),
+    (not v_rate ?& array['count', 'per'], 'spec.rate', 'must have count and per',
+      'for example {"count": 600, "per": "1 min"}'),
+    -- so that no time of a lane is out of range
+    ((v_rate ->> 'burst')::numeric * (v_rate ->> 'per')::numeric > 315360000 * (v_rate ->> 'count')::numeric,
+      'spec.rate.burst', 'takes more than 3650 days to come back', 'give fewer'),
+    (v_kinds[1] = 'fair' and not v_spec ? 'by', 'spec.by', 'must say between whom it is fair',
+      'give key: leases name theirs, or tenant'),
+    (v_kinds[1] <> 'fair' and v_spec ? 'weights', 'spec.weights', 'is of fair limits alone', 'leave it out'),
+    (v_kinds[1] <> 'slots' and v_spec ? 'turn', 'spec.turn', 'is of limits with slots alone', 'leave it out')
+  ) r(is_bad, field, words, hint)
+  where r.is_bad;
+  if v_rate is not null then
+    v_rate := v_rate || jsonb_build_object('burst',
+      coalesce((v_rate ->> 'burst')::int, greatest(2, (v_rate ->> 'count')::int / 10)));
+    v_spec := v_spec || jsonb_build_object('rate', v_rate);
+  end if;
+  return jsonb_populate_record(null::hwqueue.limit_rule, jsonb_build_object('name', p_name,
+    'kind', v_kinds[1], 'spec', v_spec, 'most', v_spec -> 'slots', 'burst', v_rate -> 'burst',
+    -- rounded up: never faster
+    'per', make_interval(secs => (ceil((v_rate ->> 'per')::numeric * 1000000 / (v_rate ->> 'count')::int)
+      / 1000000)::float8),
+    'by_key', v_spec ? 'by', 'weights', v_spec -> 'weights',
+    'depth', case v_kinds[1] when 'fair' then 4 end,
+    'turn', case v_kinds[1] when 'slots'
+      then make_interval(secs => coalesce(v_spec -> 'turn', '10')::float8) end));
+end
+$$;
+
+-- Reads weights by key, "*" of all others; null: none are given.
+-- Raises: QHM03.
+create or replace function hwqueue.read_weights(p_weights jsonb) returns jsonb
+language plpgsql stable
+as $$
+begin
+  if (select count(*) from jsonb_object_keys(hwqueue.json_object(p_weights, 'spec.weights', 'QHM03'))) > 1000
+  then
+    perform hwqueue.refuse_field('QHM03', 'spec.weights', 'has more than 1000 keys', 'name some, and "*"');
+  end if;
+  perform hwqueue.refuse_field('QHM03', 'spec.weights', 'has a key of more than 200 characters',
+    'no lease has such a key')
+  from jsonb_object_keys(nullif(p_weights, 'null')) k where length(k) > 200;
+  return (
+    select jsonb_object_agg(w.key, trim_scale(hwqueue.json_number(w.value,
+      format('spec.weights.%s', left(w.key, 100)), 0.01, 1000, 'QHM03')))
+    from jsonb_each(nullif(p_weights, 'null')) w where w.value <> 'null');
+end
+$$;
+
+-- Returns the id of a lane: 62 bits of a hash, and in the low two its kind.
+create or replace function hwqueue.lane_id(p_rule hwqueue.limit_rule, p_tenant text, p_key text)
+returns bigint
+language sql stable
+as $$
+  select (('x' || left(encode(sha256(convert_to(jsonb_build_array(p_rule.limit_id,
+      case when p_rule.by_key then p_tenant end, p_key)::text, 'UTF8')), 'hex'), 16))::bit(64)::bigint
+    & -4) | array_position(enum_range(null::hwqueue.limit_kind), p_rule.kind) - 1
+$$;
+
+-- Returns the lanes of a lease in the order in which it passes them: that of its key, of its tenant, and the
+-- one that all share; null: it has none. p_limits: its option, a list of names or {name: key}; those of the
+-- queue come with them.
+-- Raises: QHM01, QHM03.
+create or replace function hwqueue.read_limits(p_limits jsonb, p_queue hwqueue.queue, p_tenant text)
+returns hwqueue.lane_ref[]
+language plpgsql stable
+as $$
+declare
+  v_named jsonb;
+  v_one record;
+  v_rule hwqueue.limit_rule;
+  v_before text;
+  v_key text;
+  v_field text;
+  v_lanes hwqueue.lane_ref[];
+begin
+  v_named := case when jsonb_typeof(p_limits) = 'array' then (
+      select jsonb_object_agg(n, null)
+      from jsonb_array_elements_text(hwqueue.json_texts(p_limits, 'options.limits', 3, 100, 'QHM03')) n)
+    else hwqueue.json_object(p_limits, 'options.limits', 'QHM03') end;
+  for v_one in
+    select a.*, r as rule, r.spec ->> 'by' as lane_by
+    from (select n.key as name, n.value as key, false as of_queue from jsonb_each(v_named) n
+          union all
+          select q, 'null', true from unnest(p_queue.limits) q where not coalesce(v_named ? q, false)) a
+    left join hwqueue.limit_rule r on r.name = a.name and r.dropped_at is null
+    order by r.spec ->> 'by', a.of_queue, a.name  -- key, tenant, null
+  loop
+    v_rule := v_one.rule;
+    v_field := case when v_one.of_queue then 'policy.limits'
+      else 'options.limits.' || left(v_one.name, 100) end;
+    v_key := hwqueue.json_text(v_one.key, v_field, 200, 'QHM03');
+    if v_rule.limit_id is null then
+      perform hwqueue.find_limit(v_one.name);  -- refuses
+    elsif v_one.lane_by = 'key' and v_key is null then
+      perform hwqueue.refuse_field('QHM03', v_field, format('names %s, which has a lane for each key',
+        v_one.name), format('give the key: {"limits": {"%s": "u42"}}', v_one.name));
+    elsif v_key is not null and v_one.lane_by is distinct from 'key' then
+      perform hwqueue.refuse_field('QHM03', v_field, 'has a key, and the limit has none', 'give null');
+    elsif coalesce(v_one.lane_by, '') = v_before then
+      perform hwqueue.refuse_field('QHM03', v_field, 'is one limit too many of its sort',
+        'a lease has one by key, one by tenant and one that all share, those of its queue counted');
+    end if;
+    v_before := coalesce(v_one.lane_by, '');
+    v_key := case v_one.lane_by when 'tenant' then p_tenant else coalesce(v_key, '') end;
+    v_lanes := v_lanes || row(hwqueue.lane_id(v_rule, p_tenant, v_key), v_rule.limit_id, v_key,
+      v_one.of_queue)::hwqueue.lane_ref;
+  end loop;
+  return v_lanes;
+end
+$$;
+
+-- Returns how many leases a lane has let through, with those that are not counted in its row yet.
+create or replace function hwqueue.lane_used(p_lane hwqueue.lane) returns bigint
+language sql stable
+as $$
+  select p_lane.used + coalesce((
+    select sum(c.delta) from hwqueue.lane_change c where c.lane_id = p_lane.lane_id), 0)
+$$;
+
+-- Returns how many leases a lane lets through at a time.
+create or replace function hwqueue.lane_most(p_rule hwqueue.limit_rule, p_lane hwqueue.lane) returns int
+language sql immutable
+as $$
+  select coalesce(p_rule.most, p_rule.burst, greatest(1, round(p_lane.weight * p_rule.depth))::int)
+$$;
+
+-- Refuses limits, its own or the queue's, to a lease that waits for others than its turn.
+-- Raises: QHM03.
+create or replace function hwqueue.refuse_lanes(p_lanes hwqueue.lane_ref[], p_what text) returns void
+language plpgsql volatile
+as $$
+begin
+  if p_lanes is not null then
+    perform hwqueue.refuse_field('QHM03', case when (p_lanes[1]).of_queue then 'p_queue' else 'options.limits'
+      end, format('has limits, in which %s takes no part', p_what),
+      'leave limits out, or use a queue without any; rules of spread say how many run in a place');
+  end if;
+end
+$$;

@@ -1,0 +1,195 @@
+-- Upkeep of lanes: what nobody else looks at, what may go, and the recount.
+--
+-- Example: a limit of two slots is raised to four. Nobody ends or arrives in the lane of key u42, so no claim
+-- would look there. reap_lanes notes a change for each lane of the limit, a portion a call, and folds them.
+--
+-- Invariant: as of claim/lanes; broken_lanes checks it.
+
+-- Notes lanes that were closed until now, and those of limits that were changed, lets leases change places
+-- that no node takes, and folds changes as long as there are some, until p_until: tenants after p_after
+-- first. more: there may be more to do now.
+-- Locks: limits, lanes, skip locked; as fold_lanes.
+create or replace function hwqueue.reap_lanes(p_limit int, p_until timestamptz, p_after text,
+  p_now timestamptz, out more boolean, out next_after text)
+language plpgsql volatile
+as $$
+declare
+  v_rule hwqueue.limit_rule;
+  v_lanes bigint[];
+  v_done record;
+  v_busy bigint[] := '{}';
+  v_looked int := 0;
+begin
+  with opened as (
+    update hwqueue.lane k set closed_until = null
+    where k.lane_id = any (array(
+      select x.lane_id from hwqueue.lane x where x.closed_until <= p_now
+      order by x.closed_until limit p_limit for no key update skip locked))
+    returning k.lane_id
+  )
+  insert into hwqueue.lane_change (lane_id) select o.lane_id from opened o;
+  more := false;
+  for v_rule in
+    select r.* from hwqueue.limit_rule r where r.changed_from is not null
+    order by r.limit_id for no key update skip locked
+  loop
+    v_lanes := array(
+      select k.lane_id from hwqueue.lane k
+      where k.limit_id = v_rule.limit_id and k.lane_id >= v_rule.changed_from
+      order by k.lane_id limit p_limit);
+    insert into hwqueue.lane_change (lane_id) select i from unnest(v_lanes) i;
+    more := more or cardinality(v_lanes) = p_limit;
+    update hwqueue.limit_rule r set changed_from = v_lanes[p_limit] + 1 where r.limit_id = v_rule.limit_id;
+  end loop;
+  perform hwqueue.rotate_lanes(p_now) where exists (
+    select from hwqueue.limit_rule r where r.turn is not null and r.dropped_at is null);
+  next_after := p_after;
+  loop
+    v_done := hwqueue.fold_changes(50, next_after, v_busy);
+    next_after := v_done.next_after;
+    exit when v_done.looked = 0 and v_done.busy = v_busy and next_after = '';
+    v_busy := v_done.busy;
+    v_looked := v_looked + v_done.looked;
+    if clock_timestamp() >= p_until or v_looked >= 1000 then  -- each new lane is a lock till the end
+      more := true;
+      return;
+    end if;
+  end loop;
+end
+$$;
+
+-- Lets leases change places that hold a slot of their last lane, and that no node took for as long as a turn
+-- there: each is parked again, before all others of its tier and rank, and the first one of another class
+-- goes on instead. It looks at the first 100 entries of each queue.
+-- Locks: entries, skip locked; as pass_on.
+create or replace function hwqueue.rotate_lanes(p_now timestamptz) returns void
+language plpgsql volatile
+as $$
+declare
+  v_old record;
+  v_next hwqueue.scheduled;
+begin
+  for v_old in
+    select e.*, r.lane_id, k.lanes_passed
+    from hwqueue.queue q
+    cross join lateral (
+      select m.tiers[1] as tier, m.ranks[1] as rank, m.positions[1] as position
+      from hwqueue.low_water m where m.queue_id = q.queue_id and m.class_id = 0
+      order by m.version desc limit 1) w
+    cross join lateral (
+      select x.ctid as row_ctid, x.* from hwqueue.ready x
+      where x.queue_id = q.queue_id and (x.tier, x.rank, x.position) >= (w.tier, w.rank, w.position)
+      order by x.tier, x.rank, x.position limit 100) e
+    cross join lateral (select * from hwqueue.lease x where x.lease_id = e.lease_id offset 0) k
+    cross join lateral unnest(k.lanes[cardinality(k.lanes) :]) r
+    join hwqueue.limit_rule u on u.limit_id = r.limit_id and e.eligible_at + u.turn <= p_now
+    where q.has_lanes
+  loop
+    select s.* into v_next from hwqueue.scheduled s
+    where s.ctid = (
+      select x.row_ctid
+      from (select y.ctid as row_ctid, y.class_id from hwqueue.scheduled y where y.lane_id = v_old.lane_id
+            order by y.tier, y.rank, y.turn limit 1000) x
+      where x.class_id <> v_old.class_id limit 1)
+    for update skip locked;
+    continue when not found;
+    perform 1 from hwqueue.ready r
+    where r.ctid = v_old.row_ctid and r.lease_id = v_old.lease_id for update skip locked;
+    continue when not found;
+    delete from hwqueue.ready r where r.ctid = v_old.row_ctid;
+    delete from hwqueue.scheduled s
+    where s.queue_id = v_next.queue_id and s.available_at = 'infinity' and s.lease_id = v_next.lease_id;
+    insert into hwqueue.scheduled (queue_id, tier, attempt_count, claim_count, held_by, rank, class_id,
+      lease_id, available_at, deadline, lane_id, turn)
+    values (v_old.queue_id, v_old.tier, v_old.attempt_count, v_old.claim_count, 'limit', v_old.rank,
+      v_old.class_id, v_old.lease_id, 'infinity', v_old.deadline, v_old.lane_id,
+      v_old.position - 4611686018427387904);
+    update hwqueue.lease l set position = 0, available_at = 'infinity', lanes_passed = l.lanes_passed - 1
+    where l.lease_id = v_old.lease_id;
+    -- it stands in the line before this lane again, whose row may be gone; the other one has left its own
+    insert into hwqueue.lane_change (tenant, lane_id, delta, limit_id, key)
+    select case when r.key <> '' then c.tenant else '' end, r.lane_id, 1, r.limit_id, r.key
+    from hwqueue.lease l
+    join hwqueue.placement_class c on c.class_id = l.class_id
+    cross join lateral unnest(l.lanes) with ordinality r(lane_id, limit_id, key, of_queue, nth)
+    where l.lease_id = v_old.lease_id and r.nth = l.lanes_passed and r.lane_id & 3 > 0;
+    perform hwqueue.hand_over(n.lines, p_now, true)
+    from hwqueue.pass_on(array[v_next], p_now) n where n.lines is not null;
+  end loop;
+end
+$$;
+
+-- Deletes lanes that nobody stands in, and limits that were dropped and have none left. It looks at p_limit
+-- lanes a call, in turn. A rate's lane stays until its burst is whole again. Returns how many it deleted.
+-- Locks: the caller holds prune_cursor; lanes, limits, skip locked.
+create or replace function hwqueue.prune_lanes(p_limit int, p_now timestamptz) returns int
+language plpgsql volatile
+as $$
+declare
+  v_last bigint;
+  v_count int;
+begin
+  with looked as materialized (
+    select k.lane_id from hwqueue.lane k
+    where k.lane_id > (select m.lane_id from hwqueue.prune_cursor m) order by k.lane_id limit p_limit
+  ), gone as (
+    delete from hwqueue.lane k where k.lane_id = any (array(
+      select x.lane_id from looked i
+      join hwqueue.lane x on x.lane_id = i.lane_id
+      left join hwqueue.limit_rule r on r.limit_id = x.limit_id
+      where x.used = 0 and x.closed_until is null
+        and (r.per is null or x.tat <= p_now - r.burst * r.per)
+        and not exists (select from hwqueue.scheduled s where s.lane_id = x.lane_id)
+        and not exists (select from hwqueue.lane_change c where c.lane_id = x.lane_id)
+      for no key update of x skip locked))
+    returning k.lane_id
+  )
+  select case when count(*) = p_limit then max(i.lane_id) end, (select count(*) from gone)
+  into v_last, v_count from looked i;
+  update hwqueue.prune_cursor m set lane_id = coalesce(v_last, -9223372036854775808);
+  delete from hwqueue.limit_rule r where r.limit_id = any (array(
+    select x.limit_id from hwqueue.limit_rule x
+    where x.dropped_at < p_now - interval '1 hour'
+      and not exists (select from hwqueue.lane k where k.limit_id = x.limit_id)
+    for update skip locked));
+  return v_count;
+end
+$$;
+
+-- Counts again which leases hold a place in a lane, and where those with lanes wait. For verify_invariants.
+create or replace function hwqueue.broken_lanes() returns table (rule text, subject text, detail jsonb)
+language sql stable
+as $$
+  with entry as (
+    select r.lease_id, null::bigint as lane_id, false as is_timed, true as is_ready from hwqueue.ready r
+    union all
+    select s.lease_id, s.lane_id, s.lane_id is null, false from hwqueue.scheduled s
+    union all
+    select c.lease_id, null, false, true from hwqueue.claim c where c.is_reserved
+  ), waiting as (
+    select e.*, l.lanes, l.lanes_passed from entry e join hwqueue.lease l using (lease_id)
+    where l.lanes is not null or e.lane_id is not null
+  ), counted as (
+    select p.lane_id, count(*) as places
+    from (select h.lane_id from waiting w cross join lateral hwqueue.held_lanes(w.lanes, w.lanes_passed) h
+          union all
+          select i from hwqueue.claim c cross join lateral unnest(c.lanes) i) p
+    group by p.lane_id
+  ), written as (
+    select u.lane_id, sum(u.used) as places
+    from (select k.lane_id, k.used from hwqueue.lane k
+          union all
+          select c.lane_id, c.delta from hwqueue.lane_change c) u
+    group by u.lane_id
+  )
+  select 'lane_used', lane_id::text,
+         jsonb_build_object('written', coalesce(w.places, 0), 'counted', coalesce(c.places, 0))
+  from counted c full join written w using (lane_id)
+  where coalesce(w.places, 0) <> coalesce(c.places, 0)
+  union all
+  select 'lane_entry', w.lease_id::text, to_jsonb(w)
+  from waiting w
+  where case when w.is_ready then w.lanes_passed is distinct from cardinality(w.lanes)
+    when w.is_timed then w.lanes_passed > cardinality(w.lanes)
+    else w.lane_id is distinct from (w.lanes[coalesce(w.lanes_passed, 0) + 1]).lane_id end
+$$;

@@ -1,0 +1,155 @@
+"""Lanes of a limit: whoever is in the middle of something, no place is lost, and none is given twice."""
+
+from uuid import UUID
+
+import pytest
+
+from tests.calls import Row
+from tests.direct import Direct
+from tests.races.cluster import QUEUE, Node
+from tests.races.interleave import Actors
+
+IN_LANE = {"limits": ["slots"]}
+
+
+@pytest.fixture(autouse=True)
+def _limit(direct: Direct) -> None:
+    """Two slots for all."""
+    direct.rows("create_limit", name="slots", spec={"slots": 2})
+
+
+def spawned(direct: Direct, count: int) -> list[UUID]:
+    return [direct.spawn(QUEUE, IN_LANE)["lease_id"] for _ in range(count)]
+
+
+def claimed(direct: Direct, node: Node, qty: int = 10) -> list[Row]:
+    """What a claim of a session that has not looked yet gets."""
+    direct.conn.execute("select set_config('hwqueue.recent_due_scan', '', false)")
+    return direct.claim(QUEUE, *node, qty)
+
+
+def complete(direct: Direct, claim: Row) -> str:
+    return direct.complete(claim["lease_id"], claim["claim_token"])
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_two_ends_at_once_with_nobody_parked(
+    direct: Direct, actor: Actors, node: Node, commits: bool
+) -> None:
+    spawned(direct, 2)
+    one, two = claimed(direct, node)
+    first, second = actor().begin(), actor().begin()
+    complete(first.direct, one)
+    complete(second.direct, two)
+    first.commit()
+    second.end(commits)
+    later = spawned(direct, 3)
+    assert [row["lease_id"] for row in claimed(direct, node)] == later[: 1 + commits]
+
+
+def test_a_spawn_beside_the_last_end(direct: Direct, actor: Actors, node: Node) -> None:
+    """Neither sees the other."""
+    spawned(direct, 2)
+    claims = claimed(direct, node)
+    producer, worker = actor().begin(), actor().begin()
+    [lease] = spawned(producer.direct, 1)
+    for claim in claims:
+        complete(worker.direct, claim)
+    worker.commit()
+    assert claimed(direct, node) == []
+    producer.commit()
+    assert [row["lease_id"] for row in claimed(direct, node)] == [lease]
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback", "kill"])
+def test_a_handler_settles_in_its_own_transaction(
+    direct: Direct, actor: Actors, node: Node, end: str
+) -> None:
+    """It holds up one lease, no lane; who ends beside it takes the next, and what is undone stays parked."""
+    leases = spawned(direct, 5)
+    one, two = claimed(direct, node)
+    handler = actor().begin()
+    complete(handler.direct, one)  # hands over to the third
+    complete(direct, two)
+    [fourth] = claimed(direct, node)
+    assert fourth["lease_id"] == leases[3]
+    if end == "kill":
+        direct.conn.execute("select pg_terminate_backend(%s, 15000)", [handler.conn.info.backend_pid])
+        handler.conn.close()
+    else:
+        handler.end(end == "commit")
+    complete(direct, fourth)
+    if end != "commit":
+        complete(direct, one)
+    assert {row["lease_id"] for row in claimed(direct, node)} == {leases[2], leases[4]}
+
+
+def test_who_is_about_to_be_cancelled_is_not_forgotten(direct: Direct, actor: Actors, node: Node) -> None:
+    [lease] = spawned(direct, 1)
+    operator = actor().begin()
+    operator.direct.cancel(lease)
+    assert claimed(direct, node) == []
+    direct.reap()  # it cannot be had
+    operator.rollback()
+    assert [row["lease_id"] for row in claimed(direct, node)] == [lease]
+
+
+def test_who_folds_holds_up_no_other_lane(direct: Direct, actor: Actors, node: Node) -> None:
+    """A new lane, too, is left to the session that writes it; ends hand over in it all the same."""
+    direct.rows("create_limit", name="other", spec={"slots": 1})
+    leases = spawned(direct, 3)
+    sleeper = actor().begin()
+    sleeper.conn.execute("select * from hwqueue.fold_changes(20, '', '{}')")
+    assert claimed(direct, node) == []
+    other = direct.spawn(QUEUE, {"limits": ["other"]})["lease_id"]
+    assert [row["lease_id"] for row in claimed(direct, node)] == [other]
+    sleeper.commit()
+    claims = claimed(direct, node)
+    sleeper.begin()
+    spawned(sleeper.direct, 1)
+    sleeper.conn.execute("select * from hwqueue.fold_changes(20, '', '{}')")
+    complete(direct, claims[0])
+    assert [row["lease_id"] for row in claimed(direct, node)] == [leases[2]]
+    sleeper.rollback()
+
+
+def test_reap_passes_by_a_lane_that_is_held(direct: Direct, actor: Actors, node: Node) -> None:
+    direct.rows("create_limit", name="other", spec={"slots": 1})
+    spawned(direct, 1)
+    direct.reap()
+    operator = actor().begin()
+    operator.direct.rows("throttle_limit", name="slots", retry_after="1 min")
+    spawned(direct, 60)
+    other = direct.spawn(QUEUE, {"limits": ["other"]})["lease_id"]
+    direct.reap()
+    assert direct.lease(other)["state"] == "pending"
+    operator.rollback()
+
+
+def test_reap_looks_once_at_a_lane_whose_next_is_held(direct: Direct, actor: Actors, node: Node) -> None:
+    spawned(direct, 3)
+    one, two = claimed(direct, node)
+    handler = actor().begin()
+    complete(handler.direct, one)  # hands over to the third
+    complete(direct, two)
+    assert not direct.row("reap")["more"]
+    handler.rollback()
+
+
+def test_reap_takes_few_advisory_locks(direct: Direct, actor: Actors) -> None:
+    """The server has some thousands, for all sessions; new keys may be many more."""
+    direct.rows("create_limit", name="keys", spec={"slots": 1, "by": "key"})
+    leases = [{"task": "t", "options": {"limits": {"keys": str(key)}}} for key in range(1200)]
+    for half in leases[:600], leases[600:]:
+        direct.rows("spawn_leases", queue=QUEUE, leases=half)
+    upkeep = actor().begin()
+    assert upkeep.direct.row("reap")["more"]
+    upkeep.rollback()
+
+
+def test_a_claim_that_is_undone_keeps_its_place(direct: Direct, actor: Actors, node: Node) -> None:
+    leases = spawned(direct, 3)
+    worker = actor().begin()
+    assert len(claimed(worker.direct, node, 2)) == 2
+    worker.rollback()
+    assert [row["lease_id"] for row in claimed(direct, node)] == leases[:2]

@@ -1,0 +1,277 @@
+"""Lanes: how leases of a limit are let through, and what gives their places back."""
+
+from collections import Counter
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from hwqueue.testing import Clock
+from tests.calls import Row
+from tests.sql.api import Api, Node, completed, raw, settlement, token
+
+pytestmark = pytest.mark.usefixtures("sound")
+
+SECOND = timedelta(seconds=1)
+
+
+def limit(api: Api, **spec: Any) -> str:
+    """Create a limit of the test's own; its name."""
+    name = f"limit-{api.one('select count(*) from hwqueue.limit_rule')}"
+    api.rows("create_limit", name=name, spec=spec)
+    return name
+
+
+def claim(api: Api, clock: Clock, node: Node, queue: str, qty: int = 10) -> list[Row]:
+    """Claim, later than the session has looked last."""
+    clock.advance(SECOND / 5)
+    return api.claim(node, queue, qty=qty)
+
+
+def ids(claims: list[Row]) -> list[UUID]:
+    return [row["lease_id"] for row in claims]
+
+
+@pytest.fixture
+def node(api: Api) -> Node:
+    return api.node(concurrency=1000)
+
+
+@pytest.mark.parametrize("ends", ["one", "batch"])
+def test_slots_are_handed_over(api: Api, clock: Clock, queue: str, node: Node, ends: str) -> None:
+    name = limit(api, slots=2, by="key")
+    leases = [api.spawn(queue, limits={name: "u"}) for _ in range(6)]
+    other = api.spawn(queue, limits={name: "v"})
+    claims = claim(api, clock, node, queue)
+    assert set(ids(claims)) == {*leases[:2], other}
+    assert claim(api, clock, node, queue) == []
+    mine = [row for row in claims if row["lease_id"] != other]
+    if ends == "one":
+        api.complete(*mine)
+    else:
+        api.rows("settle_and_claim", **node.who, settle=raw("[]"), queues=[queue], qty=0, **completed(*mine))
+    assert not api.one("select count(*) from hwqueue.lane_change")  # nothing was counted
+    [third, fourth] = claim(api, clock, node, queue)
+    assert ids([third, fourth]) == leases[2:4]
+    api.rows("fail_lease", **token(third), error={}, retry=False)
+    api.rows("release_lease", **token(fourth), delay="1 h")  # has no slot while it waits
+    assert ids(claim(api, clock, node, queue)) == leases[4:]
+
+
+def test_tenants_have_lanes_of_their_own(api: Api, clock: Clock, queue: str, node: Node) -> None:
+    name = limit(api, slots=1, by="key")
+    leases = {api.spawn(queue, limits={name: "u"}, tenant=tenant) for tenant in ("a", "b")}
+    assert set(ids(claim(api, clock, node, queue))) == leases
+    tenants = (
+        "select tenant from hwqueue.lane join hwqueue.limit_rule using (limit_id) where name = %s order by 1"
+    )
+    assert api.conn.execute(tenants, [name]).fetchall() == [("a",), ("b",)]
+
+
+def test_a_tenant_that_leaves_many_lanes_keeps_no_other_one_waiting(
+    api: Api, clock: Clock, queue: str, node: Node
+) -> None:
+    keyed, shared = limit(api, slots=1, by="key"), limit(api, slots=1)
+    leases = [api.spawn(queue, tenant="t", limits={keyed: str(n)}) for n in range(60)]
+    api.rows("reap")
+    [running] = claim(api, clock, node, queue, 1)
+    for lease in leases:
+        api.rows("cancel_lease", lease=lease)
+    api.complete(running)
+    assert api.one("select array_agg(distinct tenant) from hwqueue.lane_change") == ["t"]
+    lease = api.spawn(queue, limits=[shared])
+    assert ids(claim(api, clock, node, queue)) == [lease]
+
+
+def test_keys_take_turns_by_weight(api: Api, clock: Clock, queue: str, node: Node) -> None:
+    name = limit(api, fair=True, by="key", weights={"b": 2, "c": 4})
+    options = [{"limits": {name: key}} for key in "a" * 300 + "b" * 100 + "c" * 100]
+    api.rows("spawn_leases", queue=queue, leases=[{"task": "t", "params": o, "options": o} for o in options])
+    claim(api, clock, node, queue, 28)
+    shares = Counter(row["params"]["limits"][name] for row in claim(api, clock, node, queue, 84))
+    assert shares == {"a": 12, "b": 24, "c": 48}  # one claim, and more than stand in line
+    later = api.spawn(queue, limits={name: "d"})
+    assert later in ids(claim(api, clock, node, queue, 30))
+
+
+def test_a_rate_is_never_exceeded(api: Api, clock: Clock, queue: str, node: Node) -> None:
+    """In no span more than burst + span / per, after pauses and an hour without workers, too."""
+    name = limit(api, rate={"count": 60, "per": "1 min", "burst": 3})
+    for _ in range(50):
+        api.spawn(queue, limits=[name])
+    starts: list[datetime] = []
+    for pause in [0, 0, 0.4, 0.4, 0.4, 1, 0, 3600, 0, 0, 0.5, 0.5, 0.5, 5, 0, 2, 0, 0, 1, 1, 0.3, 0.3, 0.9]:
+        clock.advance(timedelta(seconds=pause))
+        starts += [clock.now() for _ in claim(api, clock, node, queue)]
+    assert len(starts) > 15
+    for first, start in enumerate(starts):
+        for last in range(first, len(starts)):
+            span = (starts[last] - start).total_seconds()
+            assert last - first + 1 <= 3 + span + 0.01, (first, last)
+
+
+def test_a_rate_reaches_what_it_allows(api: Api, clock: Clock, queue: str, node: Node) -> None:
+    name = limit(api, rate={"count": 60, "per": "1 min", "burst": 3})
+    for _ in range(40):
+        api.spawn(queue, limits=[name])
+    claim(api, clock, node, queue)
+    started = 0
+    for _ in range(30):
+        clock.advance(SECOND * 4 / 5)
+        started += len(claim(api, clock, node, queue))
+    assert started in (29, 30, 31)
+
+
+def test_a_chain_is_passed_lane_by_lane(api: Api, clock: Clock, queue: str, node: Node) -> None:
+    """Who waits in the second lane has a slot of the first, and no other."""
+    by_key, shared = limit(api, slots=1, by="key"), limit(api, slots=2)
+    leases = [api.spawn(queue, limits={by_key: key, shared: None}) for key in "aabbcc"]
+    claims = claim(api, clock, node, queue)
+    assert ids(claims) == [leases[0], leases[2]]
+    api.complete(claims[0])
+    assert ids(claim(api, clock, node, queue)) == [leases[4]]
+    api.rows("cancel_lease", lease=leases[1])  # it is parked in the second lane by now
+    api.complete(claims[1])
+    assert ids(claim(api, clock, node, queue)) == [leases[3]]
+
+
+def test_an_update_keeps_the_turn(api: Api, clock: Clock, queue: str, node: Node) -> None:
+    name, target = limit(api, slots=1), api.queue(limits=[limit(api, slots=1, by="tenant")])
+    leases = [api.spawn(queue, limits=[name]) for _ in range(4)]
+    running = claim(api, clock, node, queue)
+    api.rows("update_lease", lease=leases[1], changes={"labels": {"a": "b"}})
+    api.rows("update_lease", lease=leases[3], changes={"priority": 5})
+    order = [ids(running)]
+    for _ in range(2):
+        api.complete(*running)
+        running = claim(api, clock, node, queue)
+        order.append(ids(running))
+    assert order == [[leases[0]], [leases[3]], [leases[1]]]
+    api.rows("update_lease", lease=leases[2], changes={"queue": target})
+    blocked = [api.spawn(target) for _ in range(2)]
+    api.complete(*running)
+    assert claim(api, clock, node, queue) == []
+    assert ids(claim(api, clock, node, target)) == [leases[2]]  # with the limits of both
+    assert not set(blocked) & set(ids(claim(api, clock, node, target)))
+
+
+def test_an_update_without_a_move(api: Api, clock: Clock, queue: str, node: Node) -> None:
+    """Where the policy of its queue has changed it gets the lanes of that; else it keeps its time, too."""
+    name, rate = limit(api, slots=1), limit(api, rate={"count": 1, "per": "1 min", "burst": 1})
+    moved = [api.spawn(queue, limits=[name]) for _ in range(2)]
+    running = claim(api, clock, node, queue)
+    api.rows("set_queue_policy", queue=queue, policy={"limits": [limit(api, slots=1, by="tenant")]})
+    api.rows("update_lease", lease=moved[1], changes={"queue": queue})
+    api.complete(*running)
+    assert ids(claim(api, clock, node, queue)) == moved[1:]
+    other = api.queue()
+    leases = [api.spawn(other, limits=[rate]) for _ in range(3)]
+    assert ids(claim(api, clock, node, other)) == leases[:1]
+    clock.advance(SECOND * 30)
+    api.rows("update_lease", lease=leases[1], changes={"priority": 5})
+    clock.advance(SECOND * 30)
+    assert ids(claim(api, clock, node, other)) == leases[1:2]
+
+
+def test_limits_are_changed_closed_and_dropped(api: Api, clock: Clock, queue: str, node: Node) -> None:
+    name = limit(api, slots=1)
+    leases = [api.spawn(queue, limits=[name]) for _ in range(7)]
+    running = claim(api, clock, node, queue)
+    api.rows("set_limit", name=name, changes={"slots": 3})
+    api.reap()
+    running += claim(api, clock, node, queue)
+    assert ids(running) == leases[:3]
+    api.rows("set_limit", name=name, changes={"slots": 2})
+    api.complete(running.pop(0))
+    assert claim(api, clock, node, queue) == []  # it shrinks
+    api.complete(running.pop(0))
+    running += claim(api, clock, node, queue)
+    assert ids(running) == leases[2:4]
+    api.rows("throttle_limit", name=name, retry_after="5 s")
+    api.complete(running.pop(0))
+    api.reap()
+    assert claim(api, clock, node, queue) == []
+    api.reap_after(clock, SECOND * 6)
+    running += claim(api, clock, node, queue)
+    assert ids(running) == leases[3:5]
+    api.rows("drop_limit", name=name)
+    api.reap()
+    assert ids(claim(api, clock, node, queue)) == leases[5:]
+    api.prune_after(clock, timedelta(hours=2))
+
+
+def test_who_fits_nowhere_lets_another_class_go_first(api: Api, clock: Clock, queue: str, node: Node) -> None:
+    name = limit(api, slots=1, by="key")
+    big = api.spawn(queue, limits={name: "u"}, placement={"resources": {"gpu_count": 8}})
+    leases = [api.spawn(queue, limits={name: "u"}) for _ in range(2)]
+    assert claim(api, clock, node, queue) == []
+    api.reap_after(clock, SECOND * 11)
+    [running] = claim(api, clock, node, queue)
+    assert running["lease_id"] == leases[0]
+    api.complete(running)  # the big one has its turn again
+    assert claim(api, clock, node, queue) == []
+    assert api.lease(big)["state"] != "completed"
+    api.reap_after(clock, SECOND * 11)
+    assert ids(claim(api, clock, node, queue)) == leases[1:]
+
+
+def test_who_stands_in_an_idle_lane_again_is_counted(api: Api, clock: Clock, queue: str, node: Node) -> None:
+    fair, slots = limit(api, fair=True, by="key"), limit(api, slots=1, turn="10 s")
+    api.spawn(queue, limits={fair: "u", slots: None}, placement={"resources": {"gpu_count": 8}})
+    api.reap()
+    api.prune_after(clock, timedelta(minutes=2))  # its first lane goes
+    small = api.spawn(queue, limits=[slots])
+    api.reap_after(clock, SECOND * 11)  # they change places
+    assert ids(claim(api, clock, node, queue)) == [small]
+    assert not api.one("select count(*) from hwqueue.lane_change")
+
+
+def test_adopted_and_planned_work_counts(api: Api, clock: Clock, queue: str, node: Node) -> None:
+    name = limit(api, slots=2)
+    options = {"limits": [name], "idempotency_key": "k"}
+    api.spawn(queue, "t", **options)
+    api.reap()  # it has a slot already
+    adopted = api.row("adopt_lease", queue=queue, node=node.node_id, task="t", options=options)
+    leases = [api.spawn(queue, limits=[name]) for _ in range(2)]
+    assert ids(claim(api, clock, node, queue)) == leases[:1]
+    api.complete(adopted)
+    assert ids(claim(api, clock, node, queue)) == leases[1:]
+
+
+def test_idle_lanes_go(api: Api, clock: Clock, queue: str, node: Node) -> None:
+    name = limit(api, slots=1, by="key")
+    for key in "ab":
+        api.spawn(queue, limits={name: key})
+    done, running = claim(api, clock, node, queue)
+    api.complete(done)
+    api.prune_after(clock, SECOND)
+    lanes = "select count(*) from hwqueue.lane join hwqueue.limit_rule using (limit_id) where name = %s"
+    assert api.one(lanes, name) == 2
+    api.complete(running)
+    api.reap()
+    api.prune_after(clock, timedelta(minutes=2))
+    assert not api.one(lanes, name)
+
+
+def test_settlements_in_a_batch_claim_what_they_let_through(
+    api: Api, clock: Clock, queue: str, node: Node
+) -> None:
+    name = limit(api, slots=2)
+    leases = [api.spawn(queue, limits=[name]) for _ in range(4)]
+    claims = claim(api, clock, node, queue)
+    rows = api.rows(
+        "settle_and_claim", **node.who, settle=[settlement(row) for row in claims], queues=[queue], qty=10
+    )
+    assert [row["lease_id"] for row in rows if row["kind"] == "claimed"] == leases[2:]
+
+
+def test_what_is_wrong_is_found(api: Api, clock: Clock, queue: str, node: Node) -> None:
+    name = limit(api, slots=1)
+    for _ in range(2):
+        api.spawn(queue, limits=[name])
+    claim(api, clock, node, queue)
+    found = api.breaks("update hwqueue.lane set used = used + 1")
+    assert {rule for rule, _ in found} == {"lane_used"}
+    found = api.breaks("update hwqueue.lease set lanes_passed = 1 where lanes is not null and position = 0")
+    assert "lane_entry" in {rule for rule, _ in found}
