@@ -40,7 +40,7 @@ class Action(Generic[T]):
     """A verb: what it is done to, what is asked before, how it is done, what is said after.
 
     `find`: reads what the question is about. `gone`: the page to go to, where its subject has none
-    any more.
+    any more. is_for_admins: operators may not do it.
     """
 
     subject: str
@@ -49,6 +49,7 @@ class Action(Generic[T]):
     do: Callable[[AsyncClient, str, Fields], Awaitable[object]]
     done: str
     gone: str | None = None
+    is_for_admins: bool = False
 
     async def question(self, source: Reads, subject: str) -> Question:
         """What to ask before it is done to this."""

@@ -12,6 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from hwqueue.client import AsyncClient
+from hwqueue.dashboard import limits as of_limits
 from hwqueue.dashboard.action import Action, Fields, Question, typed, verb_of
 from hwqueue.dashboard.auth import Viewer, viewer
 from hwqueue.dashboard.csrf import read_form
@@ -309,6 +310,7 @@ ACTIONS: Mapping[str, Action[Any]] = {
         lambda client, gang_id, fields: client.cancel_gang(gang_id, reason=typed(fields, "reason")),
         "Cancelled, or being cancelled.",
     ),
+    **of_limits.ACTIONS,
     **of_runs.ACTIONS,
 }
 _PAGES = {
@@ -321,13 +323,14 @@ _PAGES = {
     "run": "runs",
     "step": "runs",
     "gang": "gangs",
+    "lane": "limits",
 }
 
 
 async def ask(request: Request) -> Response:
     """The question before an action: in a dialog, or without scripts as a page."""
-    acting(request)
     verb, action = verb_of(request, ACTIONS)
+    acting(request, is_for_admins=action.is_for_admins)
     subject = request.query_params.get(action.subject, "")
     question = await action.question(reads(request), _checked(action, subject))
     return page(
@@ -341,14 +344,15 @@ async def ask(request: Request) -> Response:
         question=question,
         minutes=DRAIN_MINUTES,
         effects=EFFECTS,
+        spans=of_limits.SPANS,
         back=Links(request)(*_page_of(action, subject)),
     )
 
 
 async def act(request: Request) -> Response:
     """Do it in the name of who is signed in, and go back to where it was asked."""
-    who = acting(request)
     verb, action = verb_of(request, ACTIONS)
+    who = acting(request, is_for_admins=action.is_for_admins)
     fields = await read_form(request)
     subject = fields.get("subject", "")
     source = reads(request)
@@ -359,9 +363,11 @@ async def act(request: Request) -> Response:
     return RedirectResponse(Links(request)(*back, done=verb), 303)
 
 
-def acting(request: Request) -> Viewer:
-    """Who may act. Raises: HTTPProblem, if they may only look."""
+def acting(request: Request, *, is_for_admins: bool = False) -> Viewer:
+    """Who may act. Raises: HTTPProblem, if they may only look, or it is for admins."""
     who = viewer(request)
+    if is_for_admins and not who.may_administer:
+        raise HTTPProblem(403, f"the role {who.role} may not do this", hint="it takes the role admin")
     if not who.may_act:
         raise HTTPProblem(
             403,
@@ -372,14 +378,16 @@ def acting(request: Request) -> Viewer:
 
 
 def _page_of(action: Action[Any], subject: str) -> tuple[str, str]:
-    """The page of what an action is done to; of a step, that of its run.
+    """The page of what an action is done to; of a step, that of its run, of a lane, its limit's.
 
     Raises: BadArgument.
     """
     if action.subject == "step":
         subject = subject.partition(":")[0]
-    if action.subject == "times":
+    elif action.subject == "times":
         subject = span_of(subject)[2]
+    elif action.subject == "lane":
+        subject = of_limits.lane_of(subject)[0]
     return _PAGES[action.subject], subject
 
 

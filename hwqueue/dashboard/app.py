@@ -157,6 +157,9 @@ async def _of_the_database(request: Request, error: Exception) -> Response:
             "The database was asked for more than it could say in 8 s; nothing was changed.",
             hint="Ask for less: another filter, or a queue and a state.",
         )
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        hint = "It takes a server whose database user has the role hwqueue_admin."
+        return _problem(request, 403, "Not allowed", one_line(error), hint=hint)
     if isinstance(error, Busy):
         return _problem(request, 503, "Too much at a time", str(error), hint="Wait, and try again.")
     _log.error("%s: %s", one_line(request.url.path), one_line(error))

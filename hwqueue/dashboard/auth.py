@@ -43,7 +43,7 @@ class Viewer:
     """Who looks at the pages.
 
     counted_name: As whom their streams are counted, where each caller has a limit. may_act: they see
-    the buttons, too. signed_in: with a token, here.
+    the buttons, too; may_administer: also those for admins. signed_in: with a token, here.
     """
 
     name: str
@@ -51,6 +51,7 @@ class Viewer:
     actor: str
     counted_name: str
     may_act: bool
+    may_administer: bool
     signed_in: bool
 
 
@@ -160,6 +161,7 @@ def _viewer(principal: Principal, signed_in: bool) -> Viewer:
         actor=principal.actor,
         counted_name=principal.counted_name,
         may_act=principal.has(May.OPERATE),
+        may_administer=principal.has(May.ADMINISTER),
         signed_in=signed_in,
     )
 

@@ -9,6 +9,8 @@ from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from markupsafe import Markup, escape
+
 from hwqueue import asked as words
 from hwqueue import error_text
 from hwqueue.client._spawn import POLICY_SPANS
@@ -43,6 +45,7 @@ STATES: Mapping[str, tuple[str, str]] = {
     "reserved": ("clock", "s-scheduled"),
     "stopping": ("pause", "s-cancelled"),
 }
+_ID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _MASKED = ("password", "passwd", "secret", "token", "api_key", "apikey", "authorization", "private")
 
 
@@ -78,6 +81,8 @@ def policy(key: str, value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {policy(name, member)}" for name, member in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
     if key.endswith("_bytes"):
         return size(value)
     return exact_duration(timedelta(seconds=value)) if key in POLICY_SPANS else str(value)
@@ -143,6 +148,16 @@ def _without_secrets(value: Any) -> Any:
 def error_line(error: Any, reason: str | None = None) -> str:
     """What went wrong, with the code beside it if there is one; secrets are left out."""
     return error_text.error_line(_without_secrets(error), reason)[:300]
+
+
+def parked(count: int) -> str:
+    """How many leases wait; beyond 10,000 nobody has counted."""
+    return number(count) if count <= 10_000 else "more than 10,000"
+
+
+def linked(text: str, leases: str) -> Markup:
+    """A sentence in which ids of leases lead to their pages."""
+    return Markup(_ID.sub(rf'<a href="{leases}/\g<0>">\g<0></a>', str(escape(text))))
 
 
 def glyph(state: str) -> str:

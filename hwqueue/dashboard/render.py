@@ -31,6 +31,7 @@ NAV = (
     ("l", "Leases", "leases"),
     ("u", "Runs", "runs"),
     ("q", "Queues", "queues"),
+    ("m", "Limits", "limits"),
     ("c", "Classes", "classes"),
     ("e", "Events", "events"),
     ("t", "Try it", "try"),
@@ -45,7 +46,7 @@ _FILTERS = (
     *(formatting.absolute, formatting.exact, formatting.iso, formatting.short, formatting.cores),
     *(formatting.policy, formatting.pretty, formatting.error_line, folded),
     *(formatting.glyph, formatting.tone, formatting.asks, formatting.asked, charts.spark, charts.share),
-    *(charts.segments, count_states),
+    *(charts.segments, count_states, formatting.parked, formatting.linked),
 )
 
 

@@ -71,6 +71,7 @@ def pages(client: Client) -> dict[str, str]:
     scored = next(run for run in listed if run.workflow == "score-shards")
     gang = client.list_gangs(state="waiting", limit=1)[0]
     reserved = client.list_gangs(state="reserved", limit=1)[0]
+    [parked, *_] = (lane for lane in client.limit_lanes("per_customer") if lane.lease_id)
     return {
         "overview": "/",
         "pending": "/pending",
@@ -99,6 +100,12 @@ def pages(client: Client) -> dict[str, str]:
         "schedule-paused": "/schedules/sweep",
         "queues": "/queues",
         "queue": "/queues/renders",
+        "queue-limits": "/queues/calls",
+        "limits": "/limits",
+        "limit": "/limits/per_customer",
+        "limit-fair": "/limits/customers?order=wait",
+        "limit-rate": "/limits/openai",
+        "lease-limit": f"/leases/{parked.lease_id}",
         "classes": "/classes",
         "events": "/events",
         "try-node": f"/try?for={stuck.class_id}",

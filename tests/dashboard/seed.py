@@ -216,6 +216,7 @@ def seed(client: Client, clock: Clock | None = None) -> list[Machine]:
         clock.advance(datetime.now(UTC) - clock.now())
     gangs(client)
     schedules(client)
+    limits(client, machines)
     return machines
 
 
@@ -395,6 +396,21 @@ def schedules(client: Client) -> None:
     client.pause_schedule("sweep", "until the disks are back")
     for _ in range(2):
         client.trigger_schedule("report")
+
+
+def limits(client: Client, machines: Sequence[Machine]) -> None:
+    """One of each kind; leases wait for most of them, and one is closed."""
+    client.create_limit("per_customer", {"slots": 2, "by": "key"})
+    client.create_limit("openai", {"rate": {"count": 600, "per": 60, "burst": 12}})
+    client.create_limit("customers", {"fair": True, "by": "tenant", "weights": {"acme": 4}})
+    client.create_limit("backups", {"slots": 8})
+    client.create_queue("calls", policy={"limits": ["openai", "customers"]})
+    for number in range(90):
+        key, tenant = f"u{number * number % 37}", ("acme", "beta")[number % 2]
+        client.spawn_lease("calls", "ask", {"n": number}, limits={"per_customer": key}, tenant=tenant)
+    client.reap()
+    client.claim_task(["calls"], machines[1].node_id, machines[1].epoch, qty=9)
+    client.throttle_limit("openai", retry_after=timedelta(minutes=30))
 
 
 def troubles(client: Client, machines: Sequence[Machine]) -> None:

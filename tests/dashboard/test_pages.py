@@ -20,6 +20,7 @@ ALWAYS = (
     "/webhooks",
     "/schedules",
     "/gangs",
+    "/limits",
     "/jump?q=nobody",
     "/try/placement",
     "/try/placement?placement={}",
@@ -108,6 +109,7 @@ async def test_an_empty_page_says_what_to_type(pages: Pages) -> None:
         ("/webhooks", "hwqueue webhook add"),
         ("/schedules", "hwqueue schedule create"),
         ("/gangs", "hwqueue gang spawn"),
+        ("/limits", "hwqueue limit create"),
         ("/try", "hwqueue node what-if"),
         ("/try/placement", "hwqueue match"),
     ):

@@ -23,7 +23,13 @@ from tests.shell_lines import tokens
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "tutorial" / "index.md"
-READS = ("hwqueue lease list", "hwqueue lease explain", "hwqueue pending", "hwqueue node what-if")
+READS = (
+    "hwqueue lease list",
+    "hwqueue lease explain",
+    "hwqueue pending",
+    "hwqueue node what-if",
+    "hwqueue limit show",
+)
 
 pytestmark = pytest.mark.embedded
 
@@ -72,9 +78,9 @@ def test_the_tutorial(reader: Callable[..., Reader], tmp_path: Path) -> None:
     read(reader(tmp_path, Path(sys.executable).parent), installs=False)
 
 
-def test_the_nightly_job(reader: Callable[..., Reader], tmp_path: Path, dsn: str) -> None:
+def test_schedules_and_limits(reader: Callable[..., Reader], tmp_path: Path, dsn: str) -> None:
     made = reader(tmp_path, Path(sys.executable).parent, HWQUEUE_DSN=dsn)
-    read(made, installs=False, page=PAGE.with_name("nightly.md"), compared=6)
+    read(made, installs=False, page=PAGE.with_name("nightly.md"), compared=15)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from hwqueue.dashboard.pages import (
     gangs,
     jump,
     leases,
+    limits,
     overview,
     pending,
     queues,

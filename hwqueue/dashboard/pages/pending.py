@@ -22,13 +22,19 @@ from hwqueue.dashboard.render import page
 from hwqueue.types import FunnelStage, PendingReason
 
 PAGE = 50
-KINDS = ("no match", "contended", "ready")
+KINDS = ("no match", "contended", "ready", "limit")
 KIND_WORDS = {
     "no match": "no node matches",
     "contended": "nodes match, all are busy",
     "ready": "could run now, or waits its turn",
+    "limit": "wait for a limit",
 }
-KIND_TONES = {"no match": "s-no-match", "contended": "s-pending", "ready": "s-claimed"}
+KIND_TONES = {
+    "no match": "s-no-match",
+    "contended": "s-pending",
+    "ready": "s-claimed",
+    "limit": "s-scheduled",
+}
 TEXT_FILTERS = ("queue", "tenant", "service", "asks")
 CHUNK = 500  # that are sorted at a time
 
@@ -45,6 +51,8 @@ class Group:
 
 def kind(row: PendingReason) -> str:
     """Which of the kinds of waiting this is; one that is not known is with what is busy."""
+    if row.nodes_matching is None:
+        return "limit"
     if row.nodes_matching == 0:
         return "no match"
     return "ready" if row.nodes_free and row.code != "queue_paused" else "contended"

@@ -62,21 +62,23 @@ async def queue(request: Request) -> Response:
     if row is None:
         raise QueueUnknown(f"no queue is named {name[:100]!r}", hint="see the list of queues")
     # side by side: each counts leases
-    minutes, pending, policy, events = await asyncio.gather(
+    minutes, pending, policy, limits, events = await asyncio.gather(
         source.throughput(name),
         source.pending(name, "pending"),
         source.queue(name),
+        source.limits(),
         source.events(queue=name, limit=READ_EVENTS),
     )
     return page(
         request,
         "queue.html",
         f"Queue {name}",
-        read=[depth, minutes, pending],
+        read=[depth, minutes, pending, limits],
         charts=True,
         row=row,
         minutes=minutes.value,
         policy=policy.policy,
+        limits=[each for each in limits.value if name in each.queues],
         classes=sorted(alike(pending.value), key=lambda each: worst(each.row))[:SHOWN_CLASSES],
         events=events,
         shown_events=SHOWN_EVENTS,

@@ -1,0 +1,71 @@
+"""Limits: the list, worst first, and one with its keys."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Literal
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from hwqueue.dashboard.auth import protected
+from hwqueue.dashboard.limits import lane_named
+from hwqueue.dashboard.pages.asked import number, one_of
+from hwqueue.dashboard.reads import reads
+from hwqueue.dashboard.render import page
+from hwqueue.types import Limit, LimitLane
+
+SHOWN, PAGE, LAST_PAGE = 10, 50, 198
+ORDERS: dict[str, Literal["parked", "wait"]] = {"parked": "parked", "wait": "wait"}
+ORDER_WORDS = {"parked": "Most parked", "wait": "Longest wait"}
+
+
+def worst(limit: Limit, lane: LimitLane | None) -> tuple[int, float, str]:
+    """Sorts what most leases wait for first, then what one has waited longest for."""
+    since = lane.since.timestamp() if lane and lane.since else math.inf
+    return -limit.parked, since, limit.name
+
+
+@protected("/limits")
+async def limits(request: Request) -> Response:
+    """Every limit: what is in use of it, what waits, and when it opens."""
+    source = reads(request)
+    cached, first = await asyncio.gather(source.limits(), source.first_lanes())
+    return page(
+        request,
+        "limits.html",
+        "Limits",
+        read=[cached, first],
+        rows=sorted(cached.value, key=lambda row: worst(row, first.value.get(row.name))),
+        first=first.value,
+    )
+
+
+@protected("/limits/{limit:path}")
+async def limit(request: Request) -> Response:
+    """One limit, with the ten keys for which most leases wait, or longest; with an order all keys."""
+    name, source = request.path_params["limit"], reads(request)
+    row = await source.limit(name)
+    order, at = one_of(request, "order", ORDERS), min(number(request), LAST_PAGE)
+    asked = [order] if order else list(ORDERS)
+    size, most = (PAGE, (at + 1) * PAGE + 1) if order else (SHOWN, SHOWN)
+    found = await asyncio.gather(
+        *(source.limit_lanes(name, order=ORDERS[each], limit=most) for each in asked)
+    )
+    start = at * PAGE if order else 0
+    return page(
+        request,
+        "limit.html",
+        f"Limit {name}",
+        read=found,
+        row=row,
+        by=row.spec.get("by"),
+        lists=[(each, lanes.value[start : start + size]) for each, lanes in zip(asked, found, strict=True)],
+        more=len(found[0].value) > start + size,
+        order=order,
+        order_words=ORDER_WORDS,
+        number=at,
+        page_size=PAGE,
+        lane_named=lane_named,
+    )
