@@ -14,6 +14,7 @@ from benchmarks.questions.held import held
 from benchmarks.questions.hooks import hooks
 from benchmarks.questions.horizon import horizon
 from benchmarks.questions.leases import payloads, priorities
+from benchmarks.questions.limits import limits
 from benchmarks.questions.others import others
 from benchmarks.questions.pickup import pickup
 from benchmarks.questions.smoke import smoke
@@ -48,6 +49,7 @@ QUESTIONS = (
     submissions,
     cancels,
     gangs,
+    limits,
     spawns,
     worker,
     pickup,

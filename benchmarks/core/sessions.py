@@ -10,7 +10,7 @@ from uuid import UUID
 import psycopg
 from psycopg.types.json import Jsonb
 
-from benchmarks.core.fill import QUEUE, TASK
+from benchmarks.core.fill import QUEUE, TASK, Lease
 from benchmarks.core.node import Node
 
 Held: TypeAlias = tuple[UUID, int]
@@ -83,13 +83,12 @@ class SeasonedSettleAndClaim(SettleAndClaim):
 
 @dataclass(frozen=True)
 class SpawnSettleAndClaim(SettleAndClaim):
-    """Opens sessions that spawn as many leases as they claim, `spawned` in a call."""
+    """Opens sessions that spawn as many leases as they claim, these in a call."""
 
-    spawned: int = 1
+    leases: tuple[Lease, ...] = ({"task": TASK},)
 
     def __call__(self, number: int) -> "SpawnSettleAndClaimSession":
-        node = self.nodes[number]
-        return SpawnSettleAndClaimSession(self.dsn, node, self.batch, self.spawned)
+        return SpawnSettleAndClaimSession(self.dsn, self.nodes[number], self.batch, self.leases)
 
 
 class ClaimThenSettleSession:
@@ -146,11 +145,11 @@ class SettleAndClaimSession:
 class SpawnSettleAndClaimSession(SettleAndClaimSession):
     """The same, with as many leases spawned as it claims."""
 
-    def __init__(self, dsn: str, node: Node, batch: int, spawned: int) -> None:
+    def __init__(self, dsn: str, node: Node, batch: int, leases: tuple[Lease, ...]) -> None:
         super().__init__(dsn, node, batch)
         self._ahead = 0  # leases that it has spawned and not claimed
-        self._spawned = spawned
-        self._leases = Jsonb([{"task": TASK}] * spawned)
+        self._spawned = len(leases)
+        self._leases = Jsonb(list(leases))
 
     def step(self) -> int:
         """Spawn, settle what is held and claim the next; counts what was claimed."""

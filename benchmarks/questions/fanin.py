@@ -8,7 +8,7 @@ import psycopg
 import typer
 
 from benchmarks.core import flows, maps
-from benchmarks.core.fill import QUEUE, filled
+from benchmarks.core.fill import QUEUE, TASK, filled
 from benchmarks.core.load import Load, RanDryError, drive, take_turns
 from benchmarks.core.node import register
 from benchmarks.core.options import Rounds, Seconds
@@ -65,7 +65,7 @@ def fanin(
             nodes = tuple(register(dsn, number) for number in range(count))
             opener = SettleAndClaim(dsn, nodes, 1)
             if number == 1:
-                opener = SpawnSettleAndClaim(dsn, nodes, 1, _REFILL)
+                opener = SpawnSettleAndClaim(dsn, nodes, 1, ({"task": TASK},) * _REFILL)
             measures.append(partial(drive, opener, count, seconds))
         held = partial(_beside_an_open_settlement, dsns[3], measures[3])
         turns = {

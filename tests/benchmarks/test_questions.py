@@ -48,6 +48,10 @@ SMALL = {
         *("--members", "2", "--small", "3", "--busy", "2", "--fetched", "2"),
         *(*FEW, "--waiting", "2", "--backlog", "3000"),
     ],
+    "limits": [
+        *(*SHORT, "--keys", "100", "--waiting", "2000", "--sessions", "2"),
+        *("--claims", "100", "--rates", "20"),
+    ],
     "spawns": SHORT,
     "worker": [*SHORT, "--concurrency", "10", "--backlog", "4000"],
     "pickup": ["--spawns", "1", "--rounds", "3"],
