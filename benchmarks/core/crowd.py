@@ -28,6 +28,7 @@ def prepare(run: Run, dsn: str, *, nodes: int, profiles: int, classes: int, pend
         connection.execute("select hwqueue.set_webhook(%s, 'https://hooks.example/')", [OTHERS])
         schedule = Jsonb({"every": 3600, "queue": OTHERS, "task": "hourly"})
         connection.execute("select hwqueue.create_schedule(%s, %s)", [OTHERS, schedule])
+        connection.execute("select hwqueue.create_limit(%s, %s)", [OTHERS, Jsonb({"slots": 8, "by": "key"})])
         steps = [{"name": OTHERS, "task": TASK}]
         connection.execute(
             "select hwqueue.define_workflow(%s)",

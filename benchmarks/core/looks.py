@@ -32,6 +32,8 @@ _API = (
     "/api/v1/webhooks/others/deliveries",
     "/api/v1/schedules",
     "/api/v1/schedules/others/fires",
+    "/api/v1/limits",
+    "/api/v1/limits/others/lanes",
     "/api/v1/leases",
     "/api/v1/leases?queue=others&state=pending&limit=500",
     "/api/v1/leases/{lease}",
@@ -122,6 +124,10 @@ _PAGES = (
     "/system",
     "/webhooks",
     "/webhooks/others",
+    "/schedules",
+    "/schedules/others",
+    "/limits",
+    "/limits/others",
     "/jump?q={name}",
 )
 METRICS = "/metrics"

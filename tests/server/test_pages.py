@@ -31,6 +31,7 @@ def fill(sql: Client, queue: str) -> dict[str, str]:
         run = sql.submit_spec(spec)
         sql.register_node(uuid4(), NodeSpec(name=f"n-{number}", instance_id="1"))
         sql.test_webhook("pager")
+        sql.create_schedule(f"s{number}", {"every": 3600, "queue": queue, "task": "nightly"})
         sql.trigger_schedule("nightly")
     [claim] = claims(sql, queue, tasks=["first"])
     line = {"at": "2030-01-31T12:00:00Z", "message": "x"}
