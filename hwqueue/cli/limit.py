@@ -75,7 +75,7 @@ def show(
 ) -> None:
     """List the lanes of a limit: those in which most leases wait first."""
     found = ask(ctx, Client.limit_lanes, name, order=order, limit=limit)
-    show_items(ctx, found, _lane, empty="no lease has come to it yet")
+    show_items(ctx, found, _lane, empty="no lane yet: the next claim, or reap, counts what has come")
 
 
 @app.command("hwqueue limit throttle openai --for 30s")
