@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -20,12 +20,15 @@ from hwqueue.dashboard.reading import Reading, read, shared
 from hwqueue.errors import (
     BadArgument,
     ClassUnknown,
+    HwqueueError,
     LeaseNotFound,
     LimitUnknown,
     NodeUnknown,
     QueueUnknown,
     WebhookUnknown,
 )
+
+T = TypeVar("T")
 
 FAST, SLOW = 5.0, 10.0  # seconds for which a value is good enough for the next viewer
 MOST_CLASSES = 10_000  # that a page looks at; the database has words for the first 500
@@ -65,12 +68,16 @@ class StepView:
     items: Sequence[types.StepResult]
 
 
+def _named(found: Mapping[str, T], name: str, unknown: type[HwqueueError], what: str) -> T:
+    """What is listed under a name. Raises: `unknown`."""
+    if name not in found:
+        raise unknown(f"no {what} is named {name[:100]!r}", hint=f"see the list of {what}s")
+    return found[name]
+
+
 async def _webhook(client: AsyncClient, name: str) -> types.Webhook:
     """One webhook. Raises: WebhookUnknown."""
-    for each in await client.list_webhooks():
-        if each.name == name:
-            return each
-    raise WebhookUnknown(f"no webhook is named {name[:100]!r}", hint="see the list of webhooks")
+    return _named({each.name: each for each in await client.list_webhooks()}, name, WebhookUnknown, "webhook")
 
 
 def span_of(subject: str) -> tuple[datetime, datetime, str]:
@@ -94,10 +101,7 @@ async def _backfill(client: AsyncClient, subject: str) -> list[types.FiredTime]:
 
 async def _limit(client: AsyncClient, name: str) -> types.Limit:
     """One limit. Raises: LimitUnknown."""
-    for each in await client.list_limits():
-        if each.name == name:
-            return each
-    raise LimitUnknown(f"no limit is named {name[:100]!r}", hint="see the list of limits")
+    return _named({each.name: each for each in await client.list_limits()}, name, LimitUnknown, "limit")
 
 
 async def _first_lanes(client: AsyncClient) -> dict[str, types.LimitLane]:
@@ -113,10 +117,7 @@ async def _first_lanes(client: AsyncClient) -> dict[str, types.LimitLane]:
 
 async def _queue(client: AsyncClient, name: str) -> types.Queue:
     """One queue with its policy. Raises: QueueUnknown."""
-    for each in await client.list_queues():
-        if each.queue == name:
-            return each
-    raise QueueUnknown(f"no queue is named {name[:100]!r}", hint="see the list of queues")
+    return _named({each.queue: each for each in await client.list_queues()}, name, QueueUnknown, "queue")
 
 
 async def find_node(client: AsyncClient, name: str) -> types.Node:

@@ -17,8 +17,7 @@ from hwqueue.dashboard.render import page
 from hwqueue.types import Limit, LimitLane
 
 SHOWN, PAGE, LAST_PAGE = 10, 50, 198
-ORDERS: dict[str, Literal["parked", "wait"]] = {"parked": "parked", "wait": "wait"}
-ORDER_WORDS = {"parked": "Most parked", "wait": "Longest wait"}
+ORDERS: dict[Literal["parked", "wait"], str] = {"parked": "Most parked", "wait": "Longest wait"}
 
 
 def worst(limit: Limit, lane: LimitLane | None) -> tuple[int, float, str]:
@@ -48,11 +47,9 @@ async def limit(request: Request) -> Response:
     name, source = request.path_params["limit"], reads(request)
     row = await source.limit(name)
     order, at = one_of(request, "order", ORDERS), min(number(request), LAST_PAGE)
-    asked = [order] if order else list(ORDERS)
+    asked = [each for each in ORDERS if order in ("", each)]
     size, most = (PAGE, (at + 1) * PAGE + 1) if order else (SHOWN, SHOWN)
-    found = await asyncio.gather(
-        *(source.limit_lanes(name, order=ORDERS[each], limit=most) for each in asked)
-    )
+    found = await asyncio.gather(*(source.limit_lanes(name, order=each, limit=most) for each in asked))
     start = at * PAGE if order else 0
     return page(
         request,
@@ -64,7 +61,7 @@ async def limit(request: Request) -> Response:
         lists=[(each, lanes.value[start : start + size]) for each, lanes in zip(asked, found, strict=True)],
         more=len(found[0].value) > start + size,
         order=order,
-        order_words=ORDER_WORDS,
+        order_words=ORDERS,
         number=at,
         page_size=PAGE,
         lane_named=lane_named,
