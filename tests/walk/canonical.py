@@ -6,6 +6,7 @@ came about: histories, versions, figures.
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Any
@@ -45,6 +46,7 @@ _MARKS = _names("claims_from deadlines_from scheduled_from next_from")
 _TURNS = _names("""
     reaped_at full_scan_at estimated_at counted_to count_next_to count_next_after_xid class_id
     watched_node watched_class judged_profile checked_lease arrivals_from steps_from
+    lanes_from next_lane
 """)
 # Of one table: how often something was tried or lost, when it is tried next says what that changes;
 # and what counts up there alone.
@@ -98,6 +100,11 @@ def key_of(seen: Seen, memory: float) -> Key:
             for row in seen.rows["team_change"]
         }
     )
+    # what is noted of a lane is added up
+    noted: Counter[int] = Counter()
+    for row in seen.rows["lane_change"]:
+        noted[row["lane_id"]] += row["delta"]
+    tables["lane_change"] = sorted(map(repr, noted.items()))
     return tuple((table, tuple(rows)) for table, rows in tables.items())
 
 
@@ -152,6 +159,7 @@ def _row(table: str, row: Row, normal: Callable[[str, Any], Any]) -> str:
 
 def _normals(seen: Seen, memory: float) -> Callable[[str, Any], Any]:
     positions = sorted(row["position"] for row in seen.rows["ready"])
+    turns = sorted(row["turn"] for row in seen.rows["scheduled"] if row["turn"] is not None)
     xids = sorted({int(x) for x in _values(seen, _XIDS)})
     classes = sorted(row["class_id"] for row in seen.rows["placement_class"])
     moments = sorted(_moments(seen))
@@ -166,6 +174,8 @@ def _normals(seen: Seen, memory: float) -> Callable[[str, Any], Any]:
             return None
         if column in _POSITIONS:
             return order(positions, value)
+        if column == "turn" and isinstance(value, int):  # of a limit it is a span
+            return order(turns, value)
         if column in _XIDS or column in _XID_MARKS:
             return order(xids, value)
         if column in _UNSEEN:

@@ -116,6 +116,11 @@ def _marks(seen: Seen) -> list[str]:
     for mark in seen.rows["reap_cursor"][-1:]:
         wrong += _below(mark["claims_from"], seen.rows["claim"], "check_at")
         wrong += _below(mark["scheduled_from"], seen.rows["scheduled"], "available_at")
+        wrong += [
+            f"below the mark of lanes: {row}"
+            for row in seen.rows["lane_change"]
+            if row["change_id"] < mark["lanes_from"]
+        ]
         late = [row for row in seen.rows["ready"] if row["deadline"] is not None]
         wrong += [
             f"below the mark of deadlines: {row}"

@@ -344,14 +344,16 @@ def nth_claim(token: int, generation: int) -> int:
 
 
 def _waiting(state: str, row: Row, record: Row) -> LeaseSeen:
+    is_parked = row.get("held_by") == "limit"  # it may run when its turn comes
+    column = "eligible_at" if state == "pending" else "available_at"
     return LeaseSeen(
-        state=state,
+        state="pending" if is_parked else state,
         attempts=row["attempt_count"],
         grants=row["claim_count"],
         priority=record["priority"],
         most=record["most"],
         deadline=_time(row["deadline"]),
-        due=time(row["eligible_at" if state == "pending" else "available_at"]),
+        due=time(record["created_at"] if is_parked else row[column]),
         gang=_uuid(record["team_id"]),
     )
 

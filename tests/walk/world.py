@@ -46,6 +46,7 @@ class World:
     memory: float = 0
     near: int = 3
     gangs: Mapping[str, Options] = field(default_factory=dict)
+    limits: Mapping[str, Options] = field(default_factory=dict)
     first: Sequence[s.Step] = ()
     promises: Sequence[Promise] = ()
     is_upkeeps: bool = False
@@ -57,6 +58,8 @@ class World:
         for name, spec in self.nodes.items():
             always = {"name": name, "instance_id": "first", "heartbeat_timeout": 3600}
             direct.register(node_id(name), {**always, **spec})
+        for name, spec in self.limits.items():
+            direct.rows("create_limit", name=name, spec=spec)
         _spawn(direct, self.leases)
         _spawn_gangs(direct, self.gangs)
         if self.gangs:

@@ -13,6 +13,7 @@ from tests.walk import steps as s
 from tests.walk.choices import CHOICE
 from tests.walk.earmarks import KEPT, LOST, SILENT
 from tests.walk.everywhere import ALWAYS, ONCE
+from tests.walk.lanes import CHAINS, LANES
 from tests.walk.lasting import WHILE_RUNNING
 from tests.walk.names import lease_id, node_id
 from tests.walk.proposals import PLANNED, PROPOSALS_OF_ALL
@@ -361,6 +362,8 @@ _WORLDS = [
         ],
         near=2,
     ),
+    LANES,
+    CHAINS,
     CHOICE,
     ONCE,
     ALWAYS,
