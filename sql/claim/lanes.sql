@@ -146,6 +146,8 @@ $$;
 -- Locks: lanes, an advisory lock for a new one, parked entries, all skip locked; then as pass_on.
 create or replace function hwqueue.fold_lanes(p_lanes bigint[], out held bigint[], out passed int)
 language plpgsql volatile
+  -- by index: a table that is small now may be large before the session ends
+  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 declare
   v_from bigint := (select m.lanes_from from hwqueue.reap_cursor m order by m.version desc limit 1);
@@ -163,7 +165,7 @@ begin
       cross join lateral (
         select * from hwqueue.lane_change x
         where x.lane_id = i.lane_id and x.change_id >= v_from and x.limit_id is not null limit 1) c
-      where not exists (select from hwqueue.lane k where k.lane_id = i.lane_id)
+      where not exists (select from hwqueue.lane k where k.lane_id = i.lane_id offset 0)
     ), written as (
       insert into hwqueue.lane as k (lane_id, limit_id, tenant, key, weight)
       select f.lane_id, f.limit_id, nullif(f.tenant, ''), f.key,
@@ -254,7 +256,7 @@ $$;
 -- Locks: as fold_lanes.
 create or replace function hwqueue.fold_changes(p_limit int, p_after text, inout busy bigint[],
   out looked int, out passed int, out next_after text)
-language plpgsql volatile
+language plpgsql volatile set enable_seqscan = off
 as $$
 declare
   v_from bigint := (select m.lanes_from from hwqueue.reap_cursor m order by m.version desc limit 1);
