@@ -59,8 +59,8 @@ end
 $$;
 
 -- Lets leases change places that hold a slot of their last lane, and that no node took for as long as a turn
--- there: each is parked again, before all others of its tier and rank, and the first one of another class
--- goes on instead. It looks at the first 100 entries of each queue.
+-- there: each is parked again, before all others of its tier and rank, and one of another class goes on
+-- instead: the first that had no turn yet. It looks at the first 100 entries of each queue.
 -- Locks: entries, skip locked; as pass_on.
 create or replace function hwqueue.rotate_lanes(p_now timestamptz) returns void
 language plpgsql volatile
@@ -88,9 +88,11 @@ begin
     select s.* into v_next from hwqueue.scheduled s
     where s.ctid = (
       select x.row_ctid
-      from (select y.ctid as row_ctid, y.class_id from hwqueue.scheduled y where y.lane_id = v_old.lane_id
+      from (select y.ctid as row_ctid, y.* from hwqueue.scheduled y where y.lane_id = v_old.lane_id
             order by y.tier, y.rank, y.turn limit 1000) x
-      where x.class_id <> v_old.class_id limit 1)
+      where x.class_id <> v_old.class_id
+      -- whoever had no turn yet; then who had it longest ago
+      order by x.turn < 0, case when x.turn < 0 then x.turn end, x.tier, x.rank, x.turn limit 1)
     for update skip locked;
     continue when not found;
     perform 1 from hwqueue.ready r

@@ -202,18 +202,20 @@ def test_limits_are_changed_closed_and_dropped(api: Api, clock: Clock, queue: st
 
 
 def test_who_fits_nowhere_lets_another_class_go_first(api: Api, clock: Clock, queue: str, node: Node) -> None:
+    """Whatever its priority; those that had their turn come last. No other key notices."""
     name = limit(api, slots=1, by="key")
-    big = api.spawn(queue, limits={name: "u"}, placement={"resources": {"gpu_count": 8}})
-    leases = [api.spawn(queue, limits={name: "u"}) for _ in range(2)]
-    assert claim(api, clock, node, queue) == []
-    api.reap_after(clock, SECOND * 11)
-    [running] = claim(api, clock, node, queue)
-    assert running["lease_id"] == leases[0]
-    api.complete(running)  # the big one has its turn again
-    assert claim(api, clock, node, queue) == []
-    assert api.lease(big)["state"] != "completed"
-    api.reap_after(clock, SECOND * 11)
-    assert ids(claim(api, clock, node, queue)) == leases[1:]
+    big = [api.spawn(queue, limits={name: "u"}, placement={"resources": {"gpu_count": n}}) for n in (8, 9)]
+    leases = [api.spawn(queue, limits={name: "u"}, priority=-n) for n in range(2)]
+    other = api.spawn(queue, limits={name: "v"})
+    assert ids(claim(api, clock, node, queue)) == [other]
+    for turns, lease in zip((2, 1), leases, strict=True):
+        for _ in range(turns):
+            assert claim(api, clock, node, queue) == []
+            api.reap_after(clock, SECOND * 11)
+        [running] = claim(api, clock, node, queue)
+        assert running["lease_id"] == lease
+        api.complete(running)  # the first of the big ones has its turn again
+    assert {api.lease(one)["state"] for one in big} == {"pending", "scheduled"}
 
 
 def test_who_stands_in_an_idle_lane_again_is_counted(api: Api, clock: Clock, queue: str, node: Node) -> None:
