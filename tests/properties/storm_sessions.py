@@ -32,6 +32,7 @@ from tests.properties.storm_work import (
     TAINTS,
     Options,
     lease_options,
+    limits,
     node_spec,
     on_fast_path,
 )
@@ -56,6 +57,7 @@ class Storm:
     steps: int
     naming: float = 0.0  # how many leases name one of the latest, which gets a class of its own
     gangs: float = 0.0  # how many calls are about gangs, and all else that is reserved
+    limits: float = 0.0  # how many leases have limits
     epochs: dict[UUID, int] = field(default_factory=dict)
     specs: dict[UUID, Options] = field(default_factory=dict)
     instances: Counter[UUID] = field(default_factory=Counter)
@@ -259,6 +261,8 @@ def spawn(session: Session, direct: Direct | None = None) -> Note:
     leases = []
     for _ in range(session.choose.randint(1, 3)):
         options = session.lease_like_others(others)
+        if session.storm.limits and session.choose.random() < session.storm.limits:
+            options = options | limits(session.choose)
         try:
             with (direct or session.direct).conn.transaction():
                 leases.append((direct or session.direct).spawn(QUEUE, options)["lease_id"])

@@ -71,6 +71,14 @@ _CLAIMS = """
   from hwqueue.claim c
   join hwqueue.placement_class p on p.class_id = c.class_id
 """
+# More run than a limit lets, in a lane that somebody has counted.
+_CROWDED = """
+  select r.name, k.key, count(*) as places, r.most
+  from hwqueue.claim c cross join unnest(c.lanes) i
+  join hwqueue.lane k on k.lane_id = i
+  join hwqueue.limit_rule r using (limit_id)
+  group by k.lane_id, r.limit_id having count(*) > r.most
+"""
 # Who claims in the same transaction as a move has made it, and sees it.
 _UNSEEN = """
   select c.lease_id from storm.claim s
@@ -92,6 +100,7 @@ class Seen:
     loads: dict[UUID, Row]
     unseen: dict[UUID, set[UUID]]  # by node: claims that do not know of its last move
     verified: list[Row]
+    crowded: list[Row]
 
 
 def install_notes(conn: Conn) -> None:
@@ -125,6 +134,7 @@ def look(conn: Conn, *, verify: bool = True) -> Seen:
         }
         query = "select rule, subject, detail from hwqueue.verify_invariants()"
         verified = cursor.execute(query).fetchall() if verify else []
+        crowded = cursor.execute(_CROWDED).fetchall()
     # Expired claims count for max_per_domain: a heartbeat may bring them back. Earmarks do not run.
     stopped = {row["lease_id"] for row in claims if row["stop_requested_at"] is not None}
     earmarks = {row["lease_id"] for row in claims if row["is_earmark"]}
@@ -133,7 +143,7 @@ def look(conn: Conn, *, verify: bool = True) -> Seen:
         for claim in cluster.running
         if claim.lease.lease_id not in earmarks
     )
-    return Seen(replace(cluster, running=running), claims, loads, unseen, verified)
+    return Seen(replace(cluster, running=running), claims, loads, unseen, verified, crowded)
 
 
 def faults(seen: Seen, specs: Specs, *, verify: bool = True) -> list[str]:
@@ -141,6 +151,7 @@ def faults(seen: Seen, specs: Specs, *, verify: bool = True) -> list[str]:
     broken = broken_now(seen.cluster)
     wrong = [f"{item}" for item in broken if not _is_excused(item, seen)]
     wrong += _overcommitted(seen, specs)
+    wrong += [f"more than a limit lets: {row}" for row in seen.crowded]
     return wrong + (_disagreements(broken, seen) if verify else [])
 
 

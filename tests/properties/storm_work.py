@@ -17,6 +17,11 @@ POLICY = {
     "retry": {"kind": "fixed", "base": 1, "jitter": 0},
     "patience": 1,
 }
+LIMITS: dict[str, Options] = {
+    "key": {"slots": 2, "by": "key", "turn": "1 s"},
+    "fair": {"fair": True, "by": "key"},
+    "all": {"slots": 5},
+}
 NODES = tuple(uuid5(IDS, f"storm-node-{number}") for number in range(6))
 SERVICES = tuple(uuid5(IDS, f"storm-service-{number}") for number in range(3))
 # fixed for the whole storm: a policy moves places as an edited node does
@@ -84,6 +89,12 @@ def _devices(number: int) -> list[Options]:
         {"resource_id": halved, "partitionable": True},
         *({"resource_id": part, "parent_resource_id": halved} for part in parts),
     ]
+
+
+def limits(choose: Random) -> Options:
+    """Places of a key, or turns of one, and perhaps of what all share besides."""
+    shared: Options = choose.choice([{}, {"all": None}])
+    return {"limits": {choose.choice(["key", "fair"]): choose.choice("abc"), **shared}}
 
 
 def lease_options(choose: Random, others: Sequence[UUID], naming: float = 0.0) -> Options:

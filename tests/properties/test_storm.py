@@ -31,7 +31,15 @@ from tests.oracle.tables import cluster_of
 from tests.own_server import OwnServer, own_server
 from tests.properties.storm_sessions import Session, Storm, stop_everywhere
 from tests.properties.storm_watch import faults, install_notes, look, stamp
-from tests.properties.storm_work import KNOWN_SERVICES, NODES, POLICY, QUEUE, SERVICE_POLICIES, Options
+from tests.properties.storm_work import (
+    KNOWN_SERVICES,
+    LIMITS,
+    NODES,
+    POLICY,
+    QUEUE,
+    SERVICE_POLICIES,
+    Options,
+)
 from tests.races.terms import publish
 
 SESSIONS = 6
@@ -49,9 +57,9 @@ def test_storm(dsn: str, seed: int) -> None:
     blow(Storm(dsn, seed, steps=150))
 
 
-def test_storm_of_names_and_gangs(dsn: str) -> None:
+def test_storm_of_names_limits_and_gangs(dsn: str) -> None:
     """A short one in which leases that wait get classes of their own, one after the other."""
-    blow(Storm(dsn, SEED, steps=100, naming=0.4, gangs=0.2))
+    blow(Storm(dsn, SEED, steps=100, naming=0.4, gangs=0.2, limits=0.5))
 
 
 def test_storm_that_goes_on_in_a_copy(server_dsn: str, dsn: str) -> None:
@@ -102,7 +110,7 @@ def test_a_core_beside_an_earmark(
 def test_storm_over_crashes(server_dsn: str) -> None:
     """The server is killed in the middle, and what it had not written is lost."""
     with own_server(server_dsn, synchronous_commit="off") as server:
-        crash_and_blow(server, Storm(server.dsn, SEED, steps=80, gangs=0.2), crashes=2)
+        crash_and_blow(server, Storm(server.dsn, SEED, steps=80, gangs=0.2, limits=0.5), crashes=2)
 
 
 @pytest.mark.slow
@@ -113,6 +121,7 @@ def test_long_storm(server_dsn: str, template: str) -> None:
     while seed == SEED or monotonic() < ends:
         with fresh_database(server_dsn, template) as dsn:
             storm = Storm(dsn, seed, steps=1500, naming=0.2 * (seed % 3 == 0), gangs=0.1 * (seed % 2))
+            storm.limits = 0.3 * (seed % 2)
             blow(storm) if seed % 4 else move_and_blow(server_dsn, storm)
         print(f"seed {seed}: {sum(storm.done.values())} calls", dict(storm.done), storm.refused)
         with own_server(server_dsn, synchronous_commit="off") as server:
@@ -193,6 +202,8 @@ def prepare(conn: psycopg.Connection[Any], storm: Storm) -> None:
     install_notes(conn)
     direct, choose = Direct(conn), Random(storm.seed)
     direct.create_queue(QUEUE, POLICY)
+    for name, spec in LIMITS.items():
+        direct.rows("create_limit", name=name, spec=spec)
     for service, policy in SERVICE_POLICIES.items():
         conn.execute("select hwqueue.set_service_policy(%s, %s)", [service, Jsonb(policy)])
     for number, node in enumerate(NODES):
