@@ -1,13 +1,16 @@
 """Lanes of a limit: whoever is in the middle of something, no place is lost, and none is given twice."""
 
+from datetime import datetime, timedelta
+from functools import partial
 from uuid import UUID
 
 import pytest
 
+from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.direct import Direct
-from tests.races.cluster import QUEUE, Node
-from tests.races.interleave import Actors
+from tests.races.cluster import QUEUE, Node, register
+from tests.races.interleave import TIMEOUT, Actors
 
 IN_LANE = {"limits": ["slots"]}
 
@@ -153,3 +156,20 @@ def test_a_claim_that_is_undone_keeps_its_place(direct: Direct, actor: Actors, n
     assert len(claimed(worker.direct, node, 2)) == 2
     worker.rollback()
     assert [row["lease_id"] for row in claimed(direct, node)] == leases[:2]
+
+
+def test_sixteen_sessions_ask_for_what_a_rate_lets_start(direct: Direct, actor: Actors, clock: Clock) -> None:
+    """In no span more than burst + span / per, after pauses and an hour without workers, too."""
+    clock.freeze()
+    direct.rows("create_limit", name="rate", spec={"rate": {"count": 60, "per": "1 min", "burst": 3}})
+    direct.spawn_many(QUEUE, [{"limits": ["rate"]}] * 60)
+    sessions = [(actor(), register(direct, number)) for number in range(16)]
+    starts: list[datetime] = []
+    for pause in [0, 0.4, 0.4, 0.4, 1, 0, 3600, 0, 0.5, 5, 0.1, 2, 0, 0.9, 60, 0]:
+        clock.advance(timedelta(seconds=pause))
+        calls = [session.start(partial(claimed, node=node, qty=2)) for session, node in sessions]
+        starts += [clock.now() for call in calls for _ in call.result(TIMEOUT)]
+    assert len(starts) > 12
+    for first, start in enumerate(starts):
+        for count, end in enumerate(starts[first:], 1):
+            assert count <= 3 + (end - start).total_seconds() + 0.01

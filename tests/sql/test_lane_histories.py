@@ -46,7 +46,8 @@ PLACES = """
            count(*)
     from (select h.lane_id from hwqueue.lease l cross join hwqueue.held_lanes(l.lanes, l.lanes_passed) h
           where not exists (select from hwqueue.outcome o where o.lease_id = l.lease_id)
-            and not exists (select from hwqueue.claim c where c.lease_id = l.lease_id)
+            and not exists (
+              select from hwqueue.claim c where c.lease_id = l.lease_id and c.is_reserved is null)
           union all
           select i from hwqueue.claim c cross join unnest(c.lanes) i) p
     join hwqueue.lane k using (lane_id) join hwqueue.limit_rule r using (limit_id)
@@ -56,6 +57,10 @@ PLACES = """
 STARTED = """
     select i.lane_id from hwqueue.lease l cross join unnest(l.lanes[cardinality(l.lanes) :]) i
     where l.lease_id = any (%s) and i.lane_id & 3 = 2
+"""
+READY = """
+    select lease_id from hwqueue.ready join hwqueue.queue using (queue_id)
+    where name = any (%s) order by position limit 2
 """
 LEFT = """
     select count(*) from (select from hwqueue.ready union all select from hwqueue.scheduled
@@ -160,10 +165,8 @@ class World:
 
     def operate(self) -> None:
         """What operators do: to limits, queues and nodes."""
-        act = self.chance.choice(
-            [self.resize, self.close, self.pause, self.restart, self.drop_limit, self.drop_queue, self.adopt]
-        )
-        act()
+        acts = [self.resize, self.close, self.pause, self.restart, self.drop_limit, self.drop_queue]
+        self.chance.choice([*acts, self.adopt, self.plan])()
 
     def resize(self) -> None:
         name = self.chance.choice(["by_key", "by_tenant", "shared"])
@@ -201,6 +204,14 @@ class World:
         node = self.chance.choice(self.nodes).node_id
         queue = self.chance.choice(self.queues)
         self.claims += self.call("adopt_lease", queue=queue, node=node, task="t", options=self.options())
+
+    def plan(self) -> None:
+        """A planner books room for a lease that may run; whether its node comes for it in time or not."""
+        epoch = self.api.value("lead_planner", holder="me", ttl="1 h")
+        leases = self.api.conn.execute(READY, [self.queues]).fetchall()
+        places = [{"lease": str(lease), "node": str(self.nodes[0].node_id)} for (lease,) in leases]
+        if places:
+            self.call("reserve_leases", places=places, hold="2 s", round=1, epoch=epoch)
 
     def pass_time(self) -> None:
         self.clock.advance(timedelta(seconds=self.chance.choice([0.2, 1, 1, 1, 1, 1, 5, 60])))

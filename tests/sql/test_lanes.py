@@ -95,6 +95,18 @@ def test_keys_take_turns_by_weight(api: Api, clock: Clock, queue: str, node: Nod
     assert later in ids(claim(api, clock, node, queue, 30))
 
 
+def test_a_hundred_keys_have_equal_shares(api: Api, clock: Clock, queue: str, node: Node) -> None:
+    """Whatever else is parked of one of them."""
+    name = limit(api, fair=True, by="key")
+    keys = [str(n) for n in range(100)]
+    options = [{"limits": {name: key}} for key in ["0"] * 500 + keys * 14]
+    for first in range(0, len(options), 500):
+        leases = [{"task": "t", "params": o, "options": o} for o in options[first : first + 500]]
+        api.rows("spawn_leases", queue=queue, leases=leases)
+    claims = [row for _ in range(12) for row in claim(api, clock, node, queue, 100)]
+    assert Counter(row["params"]["limits"][name] for row in claims[200:]) == dict.fromkeys(keys, 10)
+
+
 def test_a_rate_is_never_exceeded(api: Api, clock: Clock, queue: str, node: Node) -> None:
     """In no span more than burst + span / per, after pauses and an hour without workers, too."""
     name = limit(api, rate={"count": 60, "per": "1 min", "burst": 3})

@@ -146,6 +146,7 @@ LANES = World(
     leases={name: {"limits": ["all"]} for name in "abc"},
     steps=[*_STEPS, SetSlots("all", 1), SetSlots("all", 2)],
     promises=_PROMISES,
+    policy={"max_attempts": 1},
 )
 # A place for each key, and then one for all: who is parked in the second lane has a place of the first.
 CHAINS = World(
@@ -155,4 +156,5 @@ CHAINS = World(
     leases={name: {"limits": {"key": key, "all": None}} for name, key in zip("abc", "uuv", strict=True)},
     steps=[*_STEPS, s.Fail("b"), s.Requeue("a")],
     promises=_PROMISES,
+    policy={"max_attempts": 1},
 )
