@@ -150,14 +150,6 @@ def test_reap_takes_few_advisory_locks(direct: Direct, actor: Actors) -> None:
     upkeep.rollback()
 
 
-def test_a_claim_that_is_undone_keeps_its_place(direct: Direct, actor: Actors, node: Node) -> None:
-    leases = spawned(direct, 3)
-    worker = actor().begin()
-    assert len(claimed(worker.direct, node, 2)) == 2
-    worker.rollback()
-    assert [row["lease_id"] for row in claimed(direct, node)] == leases[:2]
-
-
 def test_sixteen_sessions_ask_for_what_a_rate_lets_start(direct: Direct, actor: Actors, clock: Clock) -> None:
     """In no span more than burst + span / per, after pauses and an hour without workers, too."""
     clock.freeze()
