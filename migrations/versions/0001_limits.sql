@@ -501,34 +501,24 @@ create table hwqueue.limit_rule (
   name text not null,
   kind hwqueue.limit_kind not null,
   spec jsonb not null default '{}',
-  most int check (most >= 0),
+  most int not null check (most > 0),
   per interval check (per > interval '0'),
-  burst int check (burst > 0),
-  depth int check (depth > 0),
-  by_key boolean not null,
   turn interval check (turn > interval '0'),
-  weights jsonb,
   changed_from bigint,
   created_at timestamptz not null,
   dropped_at timestamptz,
-  check ((most is not null) = (kind = 'slots') and (per is not null) = (kind = 'rate')
-    and (burst is not null) = (kind = 'rate') and (depth is not null) = (kind = 'fair')
-    and (turn is null or kind = 'slots') and (weights is null or kind = 'fair')),
+  check ((per is not null) = (kind = 'rate') and (turn is not null) = (kind = 'slots')),
   primary key (limit_id)
 );
 create unique index limit_rule_name on hwqueue.limit_rule (name) where dropped_at is null;
 comment on table hwqueue.limit_rule is 'a limit: how many of its leases run, take turns, or start in a time';
 comment on column hwqueue.limit_rule.spec is
-  'the specification in normal form; the next columns hold its effect';
-comment on column hwqueue.limit_rule.most is 'of kind slots: how many run at a time, of each key';
+  'the specification in normal form; what claims need of it stands in columns: it may be long';
+comment on column hwqueue.limit_rule.most is
+  'how many run at a time (slots), may start at once (rate), or stand in line for a key of weight 1 (fair)';
 comment on column hwqueue.limit_rule.per is 'of kind rate: from one start to the next, in the long run';
-comment on column hwqueue.limit_rule.burst is 'of kind rate: how many may start at once';
-comment on column hwqueue.limit_rule.depth is
-  'of kind fair: how many leases a key of weight 1 has in line at a time';
-comment on column hwqueue.limit_rule.by_key is 'it has a lane for each key; else one, which tenants share';
 comment on column hwqueue.limit_rule.turn is
-  'of kind slots: for how long a lease that no node takes keeps its slot; null: for ever';
-comment on column hwqueue.limit_rule.weights is 'of kind fair: {KEY: weight}; "*": of all other keys';
+  'of kind slots: for how long a lease that no node takes keeps its slot';
 comment on column hwqueue.limit_rule.changed_from is
   'reap has yet to fold the lanes from this one on, because the limit was changed; null: none';
 

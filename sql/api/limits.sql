@@ -20,11 +20,9 @@ declare
 begin
   perform hwqueue.require_all_tenants();
   v_read := hwqueue.read_limit(p_name, p_spec);
-  insert into hwqueue.limit_rule (name, kind, spec, most, per, burst, depth, by_key, turn, weights,
-    created_at)
-  values (p_name, v_read.kind, v_read.spec, v_read.most, v_read.per, v_read.burst, v_read.depth,
-    v_read.by_key, v_read.turn, v_read.weights, hwqueue.clock())
-  on conflict do nothing;
+  v_read.limit_id := nextval('hwqueue.limit_rule_limit_id_seq');
+  v_read.created_at := hwqueue.clock();
+  insert into hwqueue.limit_rule overriding system value select v_read.* on conflict do nothing;
   if found then
     perform hwqueue.note_event('limit_set', format('limit %s is new', p_name),
       jsonb_build_object('limit', p_name, 'spec', v_read.spec));
@@ -55,18 +53,20 @@ begin
   v_old := hwqueue.find_limit(p_name, true);
   v_new := hwqueue.read_limit(p_name, v_old.spec || hwqueue.json_object(p_changes, 'changes', 'QHM03')
     || case when jsonb_typeof(p_changes -> 'weights') = 'object' then jsonb_build_object('weights',
-         coalesce(v_old.weights, '{}') || (p_changes -> 'weights')) else '{}' end);
+         coalesce(v_old.spec -> 'weights', '{}') || (p_changes -> 'weights')) else '{}' end);
   if (v_new.kind, v_new.spec ->> 'by') is distinct from (v_old.kind, v_old.spec ->> 'by') then
     perform hwqueue.refuse_field('QHM03', 'changes', 'would make another kind of limit of it',
       'create one with another name, and drop this one');
   end if;
   update hwqueue.limit_rule r
-  set spec = v_new.spec, most = v_new.most, per = v_new.per, burst = v_new.burst, turn = v_new.turn,
-    weights = v_new.weights, changed_from = -9223372036854775808  -- reap looks at its lanes
+  set spec = v_new.spec, most = v_new.most, per = v_new.per, turn = v_new.turn,
+    changed_from = -9223372036854775808  -- reap looks at its lanes
   where r.limit_id = v_old.limit_id;
   update hwqueue.lane l set weight = w.weight
-  from (select x.lane_id, coalesce(v_new.weights -> x.key, v_new.weights -> '*', '1')::real as weight
-        from hwqueue.lane x where x.limit_id = v_old.limit_id and v_new.weights is distinct from v_old.weights
+  from (select x.lane_id, hwqueue.lane_weight(v_new.spec, x.key) as weight
+        from hwqueue.lane x
+        where x.limit_id = v_old.limit_id
+          and v_new.spec -> 'weights' is distinct from v_old.spec -> 'weights'
         order by x.lane_id for no key update) w
   where l.lane_id = w.lane_id and l.weight <> w.weight;
   perform hwqueue.note_event('limit_set', format('limit %s is changed', p_name),
@@ -141,19 +141,19 @@ begin
     cross join unnest(l.lanes) i
     join hwqueue.placement_class c on c.class_id = l.class_id
     where i.limit_id = v_rule.limit_id;
-  elsif (p_key is not null) = v_rule.by_key then
+  elsif (p_key is not null) = (v_rule.spec ? 'by') then
     v_lane_id := hwqueue.lane_id(v_rule, p_tenant, coalesce(p_key, ''));
   end if;
   if v_lane_id is null then
     perform hwqueue.refuse_field('QHM03', case when p_lease is null then 'p_key' else 'p_lease' end, case
       when p_lease is not null then 'has no limit ' || p_name
-      when v_rule.by_key then 'is missing: the limit has a lane for each'
+      when v_rule.spec ? 'by' then 'is missing: the limit has a lane for each'
       else 'must be null: the limit has one lane' end, 'hwqueue limit show NAME has its lanes');
   end if;
   perform pg_advisory_xact_lock(v_lane_id);  -- who makes the row leaves it to the other
   insert into hwqueue.lane as l (lane_id, limit_id, tenant, key, weight, closed_until)
-  values (v_lane_id, v_rule.limit_id, case when v_rule.by_key then p_tenant end, coalesce(p_key, ''),
-    coalesce(v_rule.weights -> p_key, v_rule.weights -> '*', '1')::real, v_until)
+  values (v_lane_id, v_rule.limit_id, case when v_rule.spec ? 'by' then p_tenant end, coalesce(p_key, ''),
+    hwqueue.lane_weight(v_rule.spec, p_key), v_until)
   on conflict (lane_id) do update
   set closed_until = case when v_until is not null then greatest(l.closed_until, v_until) end
   returning closed_until into v_until;

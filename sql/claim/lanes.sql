@@ -169,7 +169,7 @@ begin
     ), written as (
       insert into hwqueue.lane as k (lane_id, limit_id, tenant, key, weight)
       select f.lane_id, f.limit_id, nullif(f.tenant, ''), f.key,
-             coalesce((r.weights ->> f.key)::real, (r.weights ->> '*')::real, 1)
+             hwqueue.lane_weight(r.spec, f.key)
       from fresh f left join hwqueue.limit_rule r on r.limit_id = f.limit_id
       where pg_try_advisory_xact_lock(f.lane_id)  -- so that nobody waits for another session that writes it
       on conflict do nothing
@@ -194,8 +194,8 @@ begin
            case when k.closed_until > v_now then 0 when r.limit_id is null then 2147483647
              else hwqueue.lane_most(r, k.lane) - k.used - coalesce(n.more, 0) end as free,
            -- tokens and those in line are never more than the burst, nor is a token far from now
-           least(greatest(k.tat, v_now - (r.burst - k.used - 1) * r.per),
-             v_now + (r.burst + 1) * r.per) as tat
+           least(greatest(k.tat, v_now - (r.most - k.used - 1) * r.per),
+             v_now + (r.most + 1) * r.per) as tat
     from unnest(held) i(lane_id)
     cross join lateral (select y.*, y as lane from hwqueue.lane y where y.lane_id = i.lane_id offset 0) k
     left join hwqueue.limit_rule r on r.limit_id = k.limit_id and r.dropped_at is null

@@ -39,7 +39,7 @@ begin
   headline := format('%s of %s%s in limit %s', to_char(v_before + 1, 'FM99999th'), (
       select case when count(*) > 10000 then 'more than 10000' else count(*)::text end
       from (select 1 from hwqueue.scheduled s where s.lane_id = v_entry.lane_id limit 10001) c),
-    case when v_rule.by_key then format(' of %s %s', v_rule.spec ->> 'by', v_ref.key) else '' end,
+    coalesce(' of ' || (v_rule.spec ->> 'by') || ' ' || v_ref.key, ''),
     v_rule.name);
   case v_rule.kind
     when 'slots' then

@@ -29,14 +29,18 @@ begin
 end
 $$;
 
--- Reads a specification. The row has it in normal form, and what claims decide by; it lacks the id.
+-- Reads a specification. The row has it in normal form, and what claims decide by; it lacks the id. weights:
+-- by key, "*" of all others.
 -- Raises: QHM03, QHA01.
 create or replace function hwqueue.read_limit(p_name text, p_spec jsonb) returns hwqueue.limit_rule
 language plpgsql stable
 as $$
 declare
-  v_spec jsonb := hwqueue.read_object(p_spec, 'limit', 'spec', 'QHM03')
-    || hwqueue.present('weights', hwqueue.read_weights(p_spec -> 'weights'));
+  v_spec jsonb := hwqueue.read_object(p_spec, 'limit', 'spec', 'QHM03') || hwqueue.present('weights', (
+    select jsonb_object_agg(w.key, trim_scale(hwqueue.json_number(w.value,
+      format('spec.weights.%s', left(w.key, 100)), 0.01, 1000, 'QHM03')))
+    from jsonb_each(hwqueue.json_object(p_spec -> 'weights', 'spec.weights', 'QHM03')) w
+    where w.value <> 'null'));
   v_kinds text[] := array(
     select k from unnest(array['slots', 'rate', 'fair']) k where v_spec -> k <> 'false');
   v_rate jsonb := v_spec -> 'rate';
@@ -54,6 +58,9 @@ begin
     (v_kinds[1] = 'fair' and not v_spec ? 'by', 'spec.by', 'must say between whom it is fair',
       'give key: leases name theirs, or tenant'),
     (v_kinds[1] <> 'fair' and v_spec ? 'weights', 'spec.weights', 'is of fair limits alone', 'leave it out'),
+    ((select count(*) > 1000 or max(length(k)) > 200 from jsonb_object_keys(v_spec -> 'weights') k),
+      'spec.weights', 'has more than 1000 keys, or one of more than 200 characters',
+      'name some, and "*"; no lease has a longer key'),
     (v_kinds[1] <> 'slots' and v_spec ? 'turn', 'spec.turn', 'is of limits with slots alone', 'leave it out')
   ) r(is_bad, field, words, hint)
   where r.is_bad;
@@ -63,36 +70,19 @@ begin
     v_spec := v_spec || jsonb_build_object('rate', v_rate);
   end if;
   return jsonb_populate_record(null::hwqueue.limit_rule, jsonb_build_object('name', p_name,
-    'kind', v_kinds[1], 'spec', v_spec, 'most', v_spec -> 'slots', 'burst', v_rate -> 'burst',
+    'kind', v_kinds[1], 'spec', v_spec, 'most', coalesce(v_spec -> 'slots', v_rate -> 'burst', '4'),
     -- rounded up: never faster
     'per', make_interval(secs => (ceil((v_rate ->> 'per')::numeric * 1000000 / (v_rate ->> 'count')::int)
       / 1000000)::float8),
-    'by_key', v_spec ? 'by', 'weights', v_spec -> 'weights',
-    'depth', case v_kinds[1] when 'fair' then 4 end,
     'turn', case v_kinds[1] when 'slots'
       then make_interval(secs => coalesce(v_spec -> 'turn', '10')::float8) end));
 end
 $$;
 
--- Reads weights by key, "*" of all others; null: none are given.
--- Raises: QHM03.
-create or replace function hwqueue.read_weights(p_weights jsonb) returns jsonb
-language plpgsql stable
-as $$
-begin
-  if (select count(*) from jsonb_object_keys(hwqueue.json_object(p_weights, 'spec.weights', 'QHM03'))) > 1000
-  then
-    perform hwqueue.refuse_field('QHM03', 'spec.weights', 'has more than 1000 keys', 'name some, and "*"');
-  end if;
-  perform hwqueue.refuse_field('QHM03', 'spec.weights', 'has a key of more than 200 characters',
-    'no lease has such a key')
-  from jsonb_object_keys(nullif(p_weights, 'null')) k where length(k) > 200;
-  return (
-    select jsonb_object_agg(w.key, trim_scale(hwqueue.json_number(w.value,
-      format('spec.weights.%s', left(w.key, 100)), 0.01, 1000, 'QHM03')))
-    from jsonb_each(nullif(p_weights, 'null')) w where w.value <> 'null');
-end
-$$;
+-- Returns how often the turn of a key comes, of a limit with this specification.
+create or replace function hwqueue.lane_weight(p_spec jsonb, p_key text) returns real
+language sql immutable
+as $$ select coalesce(p_spec -> 'weights' -> p_key, p_spec -> 'weights' -> '*', '1')::real $$;
 
 -- Returns the id of a lane: 62 bits of a hash, and in the low two its kind.
 create or replace function hwqueue.lane_id(p_rule hwqueue.limit_rule, p_tenant text, p_key text)
@@ -100,7 +90,7 @@ returns bigint
 language sql stable
 as $$
   select (('x' || left(encode(sha256(convert_to(jsonb_build_array(p_rule.limit_id,
-      case when p_rule.by_key then p_tenant end, p_key)::text, 'UTF8')), 'hex'), 16))::bit(64)::bigint
+      case when p_rule.spec ? 'by' then p_tenant end, p_key)::text, 'UTF8')), 'hex'), 16))::bit(64)::bigint
     & -4) | array_position(enum_range(null::hwqueue.limit_kind), p_rule.kind) - 1
 $$;
 
@@ -169,7 +159,7 @@ $$;
 create or replace function hwqueue.lane_most(p_rule hwqueue.limit_rule, p_lane hwqueue.lane) returns int
 language sql immutable
 as $$
-  select coalesce(p_rule.most, p_rule.burst, greatest(1, round(p_lane.weight * p_rule.depth))::int)
+  select greatest(1, round(p_lane.weight * p_rule.most))::int  -- without weights: 1
 $$;
 
 -- Refuses limits, its own or the queue's, to a lease that waits for others than its turn.

@@ -140,7 +140,7 @@ begin
       join hwqueue.lane x on x.lane_id = i.lane_id
       left join hwqueue.limit_rule r on r.limit_id = x.limit_id
       where x.used = 0 and x.closed_until is null
-        and (r.per is null or x.tat <= p_now - r.burst * r.per)
+        and (r.per is null or x.tat <= p_now - r.most * r.per)
         and not exists (select from hwqueue.scheduled s where s.lane_id = x.lane_id)
         and not exists (select from hwqueue.lane_change c where c.lane_id = x.lane_id)
       for no key update of x skip locked))
