@@ -123,7 +123,7 @@ def _rate(text: str) -> dict[str, Any]:
 
 _row = row_of(
     Limit,
-    "name what lanes used parked closed_until queues",
+    "name what lanes used parked oldest_at closed_until opens_at queues",
     what=lambda each: each.words,
     queues=lambda each: " ".join(each.queues),
 )

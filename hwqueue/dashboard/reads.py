@@ -33,7 +33,6 @@ T = TypeVar("T")
 FAST, SLOW = 5.0, 10.0  # seconds for which a value is good enough for the next viewer
 MOST_CLASSES = 10_000  # that a page looks at; the database has words for the first 500
 MOST_RUNS = 200  # whose steps one call counts
-MOST_LIMITS, MOST_LANES = 50, 1000  # of which the list says how long leases wait
 _GANG_EVENTS = tuple(code for code in types.EVENT_CODES if code.startswith("gang_"))
 _OF_RUNS = ("workflow_run_", "workflow_step_", "workflow_wait_")
 _RUN_EVENTS = tuple(code for code in types.EVENT_CODES if code.startswith(_OF_RUNS))
@@ -102,17 +101,6 @@ async def _backfill(client: AsyncClient, subject: str) -> list[types.FiredTime]:
 async def _limit(client: AsyncClient, name: str) -> types.Limit:
     """One limit. Raises: LimitUnknown."""
     return _named({each.name: each for each in await client.list_limits()}, name, LimitUnknown, "limit")
-
-
-async def _first_lanes(client: AsyncClient) -> dict[str, types.LimitLane]:
-    """Of limits for which leases wait, the lane in which one has waited longest."""
-    rows = [each for each in await client.list_limits() if each.parked and each.lanes <= MOST_LANES]
-    rows.sort(key=lambda each: -each.parked)
-    return {
-        each.name: lane
-        for each in rows[:MOST_LIMITS]
-        for lane in await client.limit_lanes(each.name, order="wait", limit=1)
-    }
 
 
 async def _queue(client: AsyncClient, name: str) -> types.Queue:
@@ -304,7 +292,6 @@ class Reads(Reading):
     queues = shared(FAST, AsyncClient.queue_depth)
     tasks = shared(SLOW, AsyncClient.list_tasks)
     limits = shared(FAST, AsyncClient.list_limits)
-    first_lanes = shared(SLOW, _first_lanes)
     limit_lanes = shared(FAST, AsyncClient.limit_lanes)
     webhooks = shared(FAST, AsyncClient.list_webhooks)
     pending = shared(SLOW, _pending)

@@ -16,11 +16,14 @@ class Limit:
     Attributes:
         kind: `slots`, `rate` or `fair`.
         spec: In normal form; spans in seconds.
-        lanes: Keys that are in use or were lately; of a limit without keys 1 at most.
+        lanes: Keys that are in use or were lately, counted to 10,001; of a limit without keys 1 at
+            most. Of one with more keys the other figures are of so many of them.
         used: What it has let through and has not ended; of a rate or a fair one what stands in
             line.
         parked: What waits for it, counted to 10,001.
+        oldest_at: Of the leases that are first in their lanes: when the first one was spawned.
         closed_until: Of the lane that is closed longest; None: all are open.
+        opens_at: Of a rate: when the next one that waits may start, at the earliest.
         queues: Those whose policy names it.
     """
 
@@ -30,7 +33,9 @@ class Limit:
     lanes: int
     used: int
     parked: int
+    oldest_at: datetime | None
     closed_until: datetime | None
+    opens_at: datetime | None
     queues: tuple[str, ...]
     created_at: datetime
 

@@ -166,39 +166,55 @@ begin
 end
 $$;
 
--- Returns the limits by name. lanes: keys that are in use, or were lately. used: what is through and has not
--- ended, for kind fair what stands in line. parked: what waits, counted to 10,001. queues: whose policy names
--- it. closed_until: of the lane that is closed longest.
+-- Returns the limits by name. lanes: keys that are in use, or were lately, counted to 10,001; of one with more
+-- the other figures are of so many of them. used: what is through and has not ended, for kind fair what
+-- stands in line. parked: what waits, counted to 10,001. oldest_at: of the leases that are first in line in
+-- their lanes, when the first one was spawned. closed_until: of the lane that is closed longest. opens_at: of
+-- a rate, when the next one that waits may start, at the earliest. queues: whose policy names it.
 -- Raises: QHA03.
 create or replace function hwqueue.list_limits()
 returns table (name text, kind text, spec jsonb, lanes bigint, used bigint, parked bigint,
-  closed_until timestamptz, queues text[], created_at timestamptz)
+  oldest_at timestamptz, closed_until timestamptz, opens_at timestamptz, queues text[],
+  created_at timestamptz)
 language sql volatile security definer set search_path = pg_catalog, pg_temp
   -- generic plans by index: a table that is small now may be large before the session ends
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
   select hwqueue.require_all_tenants();
-  select r.name, r.kind::text, r.spec, u.lanes, u.used, (
+  with lane as materialized (
+    select l.limit_id, l.lane_id, hwqueue.lane_used(l) as used, l.closed_until, f.created_at as oldest_at,
+      case when f.lease_id is not null then greatest(l.tat, l.closed_until, n.now) end as opens_at, n.now
+    from (select hwqueue.clock() as now) n
+    cross join hwqueue.limit_rule r
+    cross join lateral (
+      select * from hwqueue.lane x where x.limit_id = r.limit_id order by x.lane_id limit 10001) l
+    left join lateral (
+      select s.lease_id, (select x.created_at from hwqueue.lease x where x.lease_id = s.lease_id)
+      from hwqueue.scheduled s where s.lane_id = l.lane_id order by s.tier, s.rank, s.turn limit 1) f on true
+    where r.dropped_at is null
+  ), used as (
+    select l.limit_id, count(*) as lanes, sum(l.used)::bigint as used, min(l.oldest_at) as oldest_at,
+      max(l.closed_until) filter (where l.closed_until > l.now) as closed_until, min(l.opens_at) as opens_at,
+      array_agg(l.lane_id) filter (where l.opens_at is not null) as waiting
+    from lane l group by l.limit_id
+  )
+  select r.name, r.kind::text, r.spec, coalesce(u.lanes, 0), coalesce(u.used, 0), (
       select count(*) from (
-        select 1 from hwqueue.lane l
-        cross join lateral (
-          select 1 from hwqueue.scheduled s where s.lane_id = l.lane_id offset 0) p
-        where l.limit_id = r.limit_id limit 10001) c),
-    u.closed_until, array(
+        select from unnest(u.waiting) w(lane_id)
+        cross join lateral (select from hwqueue.scheduled s where s.lane_id = w.lane_id offset 0) p
+        limit 10001) c),
+    u.oldest_at, u.closed_until, case when r.kind = 'rate' then u.opens_at end, array(
       select q.name from hwqueue.queue q where r.name = any (q.limits) and q.dropped_at is null order by 1),
     r.created_at
-  from hwqueue.limit_rule r
-  cross join lateral (
-    select count(*) as lanes, coalesce(sum(hwqueue.lane_used(l)), 0)::bigint as used,
-      max(l.closed_until) filter (where l.closed_until > hwqueue.clock()) as closed_until
-    from hwqueue.lane l where l.limit_id = r.limit_id) u
+  from hwqueue.limit_rule r left join used u using (limit_id)
   where r.dropped_at is null order by r.name
 $$;
 
 -- Returns lanes of a limit: those with most parked leases first (p_order parked), or where the first one has
 -- waited longest (wait). parked: counted to 10,001. most: what used may be. lease_id: the first in line;
--- since: when it was spawned. opens_at: of a rate, when the next one may start, at the earliest.
+-- since: when it was spawned. opens_at: of a rate, when the next one may start, at the earliest. No pages: what
+-- comes first is another lane by the next call.
 -- Raises: QHM01, QHA01, QHA03.
 create or replace function hwqueue.limit_lanes(p_name text, p_order text default 'parked',
   p_limit int default 100)

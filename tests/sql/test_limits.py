@@ -263,7 +263,13 @@ def test_why_a_lease_waits_for_its_limit(api: Api, queue: str, node: Node) -> No
     assert api.rows("pending_reasons", queue=queue, kind="contended") == []
     row = api.row("limit_lanes", name=name, order="wait")
     assert (row["key"], row["used"], row["most"], row["parked"]) == ("u42", 1, 1, 3)
-    assert row["lease_id"] == leases[1]
+    assert (row["lease_id"], row["since"]) == (leases[1], listed(api, name)["oldest_at"])
+    api.conn.execute(  # 10,001 lanes are counted
+        "insert into hwqueue.lane (lane_id, limit_id, tenant, key) select n, limit_id, '', n::text"
+        " from hwqueue.limit_rule, generate_series(1, 10002) n where name = %s",
+        [name],
+    )
+    assert listed(api, name)["lanes"] == 10_001
 
 
 def test_a_slot_lasts_as_long_as_its_claim(api: Api, clock: Clock, node: Node) -> None:

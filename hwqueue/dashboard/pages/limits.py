@@ -14,31 +14,23 @@ from hwqueue.dashboard.limits import lane_named
 from hwqueue.dashboard.pages.asked import number, one_of
 from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import page
-from hwqueue.types import Limit, LimitLane
+from hwqueue.types import Limit
 
 SHOWN, PAGE, LAST_PAGE = 10, 50, 198
 ORDERS: dict[Literal["parked", "wait"], str] = {"parked": "Most parked", "wait": "Longest wait"}
 
 
-def worst(limit: Limit, lane: LimitLane | None) -> tuple[int, float, str]:
+def worst(limit: Limit) -> tuple[int, float, str]:
     """Sorts what most leases wait for first, then what one has waited longest for."""
-    since = lane.since.timestamp() if lane and lane.since else math.inf
-    return -limit.parked, since, limit.name
+    return -limit.parked, limit.oldest_at.timestamp() if limit.oldest_at else math.inf, limit.name
 
 
 @protected("/limits")
 async def limits(request: Request) -> Response:
     """Every limit: what is in use of it, what waits, and when it opens."""
-    source = reads(request)
-    cached, first = await asyncio.gather(source.limits(), source.first_lanes())
-    return page(
-        request,
-        "limits.html",
-        "Limits",
-        read=[cached, first],
-        rows=sorted(cached.value, key=lambda row: worst(row, first.value.get(row.name))),
-        first=first.value,
-    )
+    cached = await reads(request).limits()
+    rows = sorted(cached.value, key=worst)
+    return page(request, "limits.html", "Limits", read=[cached], rows=rows)
 
 
 @protected("/limits/{limit:path}")
