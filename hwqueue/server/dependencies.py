@@ -138,7 +138,22 @@ class NameInPath(Convertor[str]):
         return quote(value, safe="")
 
 
+def _name_before(*verbs: str) -> NameInPath:
+    """The rest of a path but for a verb at its end: names may have slashes.
+
+    Where such a name ends like a verb, the slash is encoded: `/queues/a%2Fpause/pause`.
+    """
+
+    class NameBefore(NameInPath):
+        regex = f"(?:(?!/(?:{'|'.join(verbs)})$).)+"
+
+    return NameBefore()
+
+
 register_url_convertor("name", NameInPath())
+register_url_convertor("queue", _name_before("policy", "pause", "resume", "requeue-failed"))
+register_url_convertor("limit", _name_before("throttle", "lanes"))
+register_url_convertor("schedule", _name_before("pause", "resume", "trigger", "backfill", "fires"))
 
 
 class AuthenticatedRoute(APIRoute):

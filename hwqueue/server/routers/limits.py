@@ -4,21 +4,12 @@ from datetime import timedelta
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
-from starlette.convertors import register_url_convertor
 
-from hwqueue.server.dependencies import AuthenticatedRoute, NameInPath
+from hwqueue.server.dependencies import AuthenticatedRoute
 from hwqueue.server.models import limits as models
 from hwqueue.server.models.base import Name
 from hwqueue.server.routers.shared import NO_LIMIT, Admin, Operator, Reader
 
-
-class _LimitName(NameInPath):
-    """As of queues."""
-
-    regex = r"(?:(?!/(?:throttle|lanes)$).)+"
-
-
-register_url_convertor("limit", _LimitName())
 router = APIRouter(route_class=AuthenticatedRoute, prefix="/limits", tags=["limits"])
 
 PathName = Annotated[Name, Path(description="Name of the limit.", examples=["openai"])]

@@ -3,25 +3,13 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
-from starlette.convertors import register_url_convertor
 
 from hwqueue.errors import QueueUnknown
-from hwqueue.server.dependencies import AuthenticatedRoute, NameInPath
+from hwqueue.server.dependencies import AuthenticatedRoute
 from hwqueue.server.models import queues as models
 from hwqueue.server.models.base import Name
 from hwqueue.server.routers.shared import NO_QUEUE, Admin, Operator, Reader
 
-
-class _QueueName(NameInPath):
-    """The rest of a path but for a verb at its end: names of queues may have slashes.
-
-    Where such a name ends like a verb, the slash is encoded: `/queues/a%2Fpause/pause`.
-    """
-
-    regex = r"(?:(?!/(?:policy|pause|resume|requeue-failed)$).)+"
-
-
-register_url_convertor("queue", _QueueName())
 router = APIRouter(route_class=AuthenticatedRoute, prefix="/queues", tags=["queues"])
 
 QueueName = Annotated[Name, Path(description="Name of the queue.", examples=["renders"])]

@@ -3,22 +3,13 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
-from starlette.convertors import register_url_convertor
 
-from hwqueue.server.dependencies import AuthenticatedRoute, NameInPath
+from hwqueue.server.dependencies import AuthenticatedRoute
 from hwqueue.server.models import schedules as models
 from hwqueue.server.models.base import Moment, Name
 from hwqueue.server.pagination import Paged
 from hwqueue.server.routers.shared import NO_SCHEDULE, Admin, Operator, Reader
 
-
-class _ScheduleName(NameInPath):
-    """As of queues: an app's schedules have the names of tasks, which may have slashes."""
-
-    regex = r"(?:(?!/(?:pause|resume|trigger|backfill|fires)$).)+"
-
-
-register_url_convertor("schedule", _ScheduleName())
 router = APIRouter(route_class=AuthenticatedRoute, prefix="/schedules", tags=["schedules"])
 
 PathName = Annotated[Name, Path(description="Name of the schedule.", examples=["nightly"])]
