@@ -117,23 +117,20 @@ declare
   v_lane_id bigint;
 begin
   perform hwqueue.require_all_tenants();
-  if p_retry_after < '0' or v_until not between 'epoch' and v_now + interval '3650 days' then
-    perform hwqueue.refuse_field('QHA01', 'p_until', 'must be a time of the next ten years',
-      'with neither p_until nor p_retry_after it is opened');
-  end if;
-  if v_until is null
-    and not (hwqueue.has_login('hwqueue_operator') or hwqueue.has_login('hwqueue_admin')) then
-    perform hwqueue.refuse_field('QHA01', 'p_until', 'is missing: only operators open a lane',
-      'give it, or p_retry_after');
-  end if;
+  perform hwqueue.refuse_field(r.code, r.field, r.words, r.hint)
+  from (values
+    (p_retry_after < '0' or v_until not between 'epoch' and v_now + interval '3650 days', 'QHA01', 'p_until',
+      'must be a time of the next ten years', 'with neither p_until nor p_retry_after it is opened'),
+    (v_until is null and not (hwqueue.has_login('hwqueue_operator') or hwqueue.has_login('hwqueue_admin')),
+      'QHA01', 'p_until', 'is missing: only operators open a lane', 'give it, or p_retry_after'),
+    (length(p_key) > 200, 'QHM03', 'p_key', 'has more than 200 characters', 'no lease has such a key')
+  ) r(is_bad, code, field, words, hint)
+  where r.is_bad;
   v_rule := hwqueue.find_limit(p_name);
   p_tenant := coalesce(hwqueue.json_text(to_jsonb(nullif(p_tenant, '')), 'p_tenant', 100), '');
   if v_rule.spec ->> 'by' = 'tenant' then
     p_key := coalesce(p_key, nullif(p_tenant, ''));
     p_tenant := p_key;
-  end if;
-  if length(p_key) > 200 then
-    perform hwqueue.refuse_field('QHM03', 'p_key', 'has more than 200 characters', 'no lease has such a key');
   end if;
   if p_lease is not null then
     select i.lane_id, i.key, c.tenant into v_lane_id, p_key, p_tenant
@@ -166,8 +163,8 @@ begin
 end
 $$;
 
--- Returns the limits by name. lanes: keys that are in use, or were lately, counted to 10,001; of one with more
--- the other figures are of so many of them. used: what is through and has not ended, for kind fair what
+-- Returns the limits by name. lanes: keys that are in use, or were lately, counted to 10,001; of one with
+-- more the other figures are of so many of them. used: what is through and has not ended, for kind fair what
 -- stands in line. parked: what waits, counted to 10,001. oldest_at: of the leases that are first in line in
 -- their lanes, when the first one was spawned. closed_until: of the lane that is closed longest. opens_at: of
 -- a rate, when the next one that waits may start, at the earliest. queues: whose policy names it.
@@ -213,8 +210,8 @@ $$;
 
 -- Returns lanes of a limit: those with most parked leases first (p_order parked), or where the first one has
 -- waited longest (wait). parked: counted to 10,001. most: what used may be. lease_id: the first in line;
--- since: when it was spawned. opens_at: of a rate, when the next one may start, at the earliest. No pages: what
--- comes first is another lane by the next call.
+-- since: when it was spawned. opens_at: of a rate, when the next one may start, at the earliest. No pages:
+-- what comes first is another lane by the next call.
 -- Raises: QHM01, QHA01, QHA03.
 create or replace function hwqueue.limit_lanes(p_name text, p_order text default 'parked',
   p_limit int default 100)

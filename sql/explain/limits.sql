@@ -44,7 +44,13 @@ begin
   case v_rule.kind
     when 'slots' then
       code := 'limit_reached';
-      headline := headline || hwqueue.slot_words(v_entry.lane_id, v_rule.most);
+      headline := headline || format('; %s of %s slots are in use', coalesce(hwqueue.lane_used(v_lane), 0),
+        v_rule.most) || (
+        select coalesce(': ' || string_agg(format('%s runs on %s', c.lease_id,
+          coalesce(n.name, c.node_id::text)), ', ' order by c.claimed_at, c.lease_id), '')
+        from (select x.* from hwqueue.claim x where v_entry.lane_id = any (x.lanes)
+              order by x.claimed_at, x.lease_id limit 5) c
+        left join hwqueue.node n on n.node_id = c.node_id);
     when 'rate' then
       code := 'rate_limited';
       opens_at := greatest(p_now, v_lane.tat + v_before * v_rule.per);
@@ -61,20 +67,6 @@ begin
     headline := headline || format('; closed for %s more', hwqueue.span_words(v_lane.closed_until - p_now));
   end if;
 end
-$$;
-
--- Says which leases have the slots of a lane: "; 2 of 2 slots are in use: 0197... runs on gpu-1, ...".
-create or replace function hwqueue.slot_words(p_lane bigint, p_most int) returns text
-language sql stable
-as $$
-  select format('; %s of %s slots are in use%s', coalesce((
-      select hwqueue.lane_used(l) from hwqueue.lane l where l.lane_id = p_lane), 0), p_most,
-    coalesce(': ' || string_agg(format('%s runs on %s', c.lease_id, coalesce(n.name, c.node_id::text)), ', '
-      order by c.claimed_at, c.lease_id), ''))
-  from (
-    select x.* from hwqueue.claim x where p_lane = any (x.lanes)
-    order by x.claimed_at, x.lease_id limit 5) c
-  left join hwqueue.node n on n.node_id = c.node_id
 $$;
 
 -- Returns the classes with most leases that wait for a limit, and what the one that was spawned first waits

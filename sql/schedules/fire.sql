@@ -1,67 +1,22 @@
 -- Firing: what is due is spawned once.
 --
--- reap calls fire_schedules, trigger_schedule and backfill_schedule call fire_time. Example: the first reap
--- after 02:00 writes the row of schedule_fire of that time and spawns the lease, in one transaction. A second
--- call finds the row.
+-- reap calls fire_due (upkeep/teams), trigger_schedule and backfill_schedule call fire_time. Example: the
+-- first reap after 02:00 writes the row of schedule_fire of that time and spawns the lease, in one
+-- transaction. A second call finds the row.
 --
 -- Invariants: a time fires at most once, by the primary key of schedule_fire. No time up to cursor_at fires
 -- any more, but by a backfill. A schedule that is dry does not fire: of times that were missed, the last that
 -- is known may not be the latest.
 --
--- Read fire_schedules, fire_due and fire_time.
+-- Read fire_due, then fire_time.
 
--- Fires schedules that are due, those of all tenants, and returns whether there may be more. Tenants
--- take turns among those that are due for longest. One that a lock or a timeout stops is undone alone and
--- tried again later; other failures are the outcome of their time. It stops after a quarter of upkeep_budget.
--- p_notes: the caller leads, so postponed is its own.
--- Locks: schedules, skip locked; then as spawns, for a tenth of a second at most.
-create or replace function hwqueue.fire_schedules(p_limit int, p_notes boolean, p_now timestamptz)
-returns boolean
-language plpgsql volatile set lock_timeout = '100ms'
-as $$
-declare
-  v_due uuid[] := array(
-    select d.schedule_id
-    from (select s.schedule_id, s.next_at,
-                 row_number() over (partition by s.tenant order by s.next_at, s.name) as turn
-          from hwqueue.schedule s
-          where s.paused_at is null and s.next_at <= p_now and not hwqueue.is_dry(s, p_now)
-            and s.schedule_id not in (
-              select o.item from hwqueue.postponed o
-              where o.part = 'schedule' and hwqueue.is_put_off('schedule', o.item, p_now))) d
-    order by d.turn, d.next_at limit p_limit);
-  v_until timestamptz := clock_timestamp() + hwqueue.upkeep_budget() / 4;
-  v_id uuid;
-  v_more boolean := cardinality(v_due) = p_limit;
-  v_tenant text := coalesce(current_setting('hwqueue.tenant', true), '');
-begin
-  perform set_config('hwqueue.tenant', '', true);
-  foreach v_id in array v_due loop
-    begin
-      v_more := hwqueue.fire_due(v_id, p_now) or v_more;
-      delete from hwqueue.postponed d where d.part = 'schedule' and d.item = v_id;
-    exception when query_canceled or others then
-      if p_notes then
-        perform hwqueue.postpone('schedule', v_id, sqlstate, sqlerrm, p_now);
-      elsif sqlstate <> '55P03' then  -- that another session holds: it fires it
-        raise;
-      end if;
-    end;
-    if clock_timestamp() >= v_until or hwqueue.is_time_up() then
-      v_more := true;
-      exit;
-    end if;
-  end loop;
-  perform set_config('hwqueue.tenant', v_tenant, true);
-  return v_more;
-end
-$$;
-
--- Fires what is due of a schedule, 100 times at most, and moves its cursor on. True: more is due. What is
--- late: missed says whether the latest fires, or all do, or (skip) none that is a minute late.
--- Locks: its row, skip locked; then as spawns.
+-- Fires what is due of a schedule, whatever its tenant, 100 times at most, and moves its cursor on. What is
+-- late: missed says whether the latest fires, or all do, or (skip) none that is a minute late. What a spawn
+-- is refused for is the outcome of its time; a lock or a timeout undoes all of it. False: nothing is due, or
+-- another session holds it.
+-- Locks: its row, skip locked; then as spawns, for a tenth of a second at most.
 create or replace function hwqueue.fire_due(p_schedule uuid, p_now timestamptz) returns boolean
-language plpgsql volatile
+language plpgsql volatile set lock_timeout = '100ms'
 as $$
 declare
   v_row hwqueue.schedule;
@@ -70,8 +25,8 @@ declare
   v_to timestamptz;
   v_due timestamptz[];
   v_fires timestamptz[];
-  v_more boolean;
   v_count bigint;  -- of those that are missed
+  v_tenant text := coalesce(current_setting('hwqueue.tenant', true), '');
 begin
   select s.* into v_row from hwqueue.schedule s
   where s.schedule_id = p_schedule and s.paused_at is null and s.next_at <= p_now
@@ -85,11 +40,12 @@ begin
       hwqueue.next_time(v_row, v_from), p_now, (v_row.spec ->> 'every')::float8 * interval '1 second'))
     else array(select t from unnest(v_row.times) t where t > v_from and t <= p_now order by t) end;
   v_fires := array(
-    select t from unnest(v_due) t where v_missed <> 'skip' or t >= p_now - interval '1 minute'
-    order by t desc limit case v_missed when 'all' then 1000 else 1 end);
-  v_more := cardinality(v_fires) > 100;
-  v_fires := array(select t from unnest(v_fires) t order by t limit 100);
-  v_to := coalesce(case when v_more then v_fires[100] else v_due[cardinality(v_due)] end, v_from);
+    select t from (
+      select t from unnest(v_due) t where v_missed <> 'skip' or t >= p_now - interval '1 minute'
+      order by t desc limit case v_missed when 'all' then 1000 else 1 end) l
+    order by t);
+  v_to := coalesce(v_fires[100], v_due[cardinality(v_due)], v_from);
+  v_fires := v_fires[: 100];
   v_count := (select count(*) from unnest(v_due) t where t <= v_to) - cardinality(v_fires);
   update hwqueue.schedule s
   set cursor_at = v_to, missed = s.missed + v_count, next_at = hwqueue.next_time(v_row, v_to)
@@ -97,8 +53,10 @@ begin
   perform hwqueue.note_event('schedule_missed', format('schedule %s missed %s times', v_row.name, v_count),
     jsonb_build_object('schedule', v_row.name, 'missed', v_count, 'from', v_row.next_at, 'to', v_to),
     p_queue => v_row.spec ->> 'queue') where v_count > 0;
+  perform set_config('hwqueue.tenant', '', true);
   perform hwqueue.fire_time(v_row, t, 'due', null) from unnest(v_fires) t;
-  return v_more;
+  perform set_config('hwqueue.tenant', v_tenant, true);
+  return true;
 end
 $$;
 
@@ -168,17 +126,4 @@ begin
   where f.schedule_id = v_fire.schedule_id and f.fire_at = p_at;
   return v_fire;
 end
-$$;
-
--- Deletes times of schedules that have fired and are kept no longer, and returns how many.
--- Locks: these rows, skip locked.
-create or replace function hwqueue.prune_fires(p_limit int, p_now timestamptz) returns int
-language sql volatile
-as $$
-  with gone as (
-    delete from hwqueue.schedule_fire f where f.ctid = any (array(
-      select x.ctid from hwqueue.schedule_fire x
-      where x.keep_until < p_now order by x.keep_until limit p_limit for update skip locked))
-    returning 1)
-  select count(*)::int from gone
 $$;

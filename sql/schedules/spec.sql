@@ -75,17 +75,11 @@ begin
   ) r(is_bad, field, words, hint)
   where r.is_bad;
   perform set_config('hwqueue.zone', v_spec ->> 'zone', true);  -- the list of all takes long to read
-  v_row.name := p_name;
-  v_row.schedule_id := hwqueue.new_id();
-  v_row.spec := v_spec;
-  v_row.revision := 1;
-  v_row.times := array(select t::timestamptz from jsonb_array_elements_text(v_spec -> 'times') t order by 1);
-  v_row.cursor_at := p_now;
+  v_row := jsonb_populate_record(null::hwqueue.schedule, jsonb_build_object('name', p_name,
+    'schedule_id', hwqueue.new_id(), 'spec', v_spec, 'revision', 1, 'missed', 0, 'cursor_at', p_now,
+    'times', coalesce(v_spec -> 'times', '[]'), 'plan_at', case when v_spec ? 'cron' then p_now end,
+    'created_at', p_now, 'created_by', hwqueue.current_actor()));
   v_row.next_at := hwqueue.next_time(v_row, p_now);
-  v_row.plan_at := case when v_spec ? 'cron' then p_now end;
-  v_row.missed := 0;
-  v_row.created_at := p_now;
-  v_row.created_by := hwqueue.current_actor();
   v_options := hwqueue.fire_options(v_row, p_now);
   if v_spec ? 'workflow' then
     v_row.tenant := (hwqueue.read_run(hwqueue.find_workflow(v_spec ->> 'workflow', v_options),

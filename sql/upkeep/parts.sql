@@ -84,8 +84,7 @@ begin
     delete from hwqueue.workflow_step d where d.workflow_id = any (v_workflows);
     delete from hwqueue.workflow w where w.workflow_id = any (v_workflows);
     delete from hwqueue.traced_run t where t.ctid = any (array(  -- no worker with a tracer has taken them
-      select x.ctid from hwqueue.traced_run x
-      where x.finished_at < p_now - interval '1 hour'
+      select x.ctid from hwqueue.traced_run x where x.finished_at < p_now - interval '1 hour'
       limit p_most for update skip locked));
   when 'old_teams' then
     perform hwqueue.prune_teams(p_most, p_now);
@@ -138,8 +137,7 @@ begin
       limit p_most for update skip locked));
   when 'deaths' then  -- those that nobody has taken for an hour
     delete from hwqueue.death d where d.lease_id = any (array(
-      select x.lease_id from hwqueue.death x
-      where x.died_at < p_now - interval '1 hour'
+      select x.lease_id from hwqueue.death x where x.died_at < p_now - interval '1 hour'
       order by x.died_at limit p_most for update skip locked));
     get diagnostics v_count = row_count;
   when 'deliveries' then  -- those that finished longer ago than events are kept
@@ -148,7 +146,11 @@ begin
       where d.finished_at < p_now - (select s.event_days * interval '1 day' from hwqueue.installation s)
       order by d.finished_at limit p_most for update skip locked));
     get diagnostics v_count = row_count;
-  when 'fires' then v_count := hwqueue.prune_fires(p_most, p_now);
+  when 'fires' then
+    delete from hwqueue.schedule_fire f where f.ctid = any (array(
+      select x.ctid from hwqueue.schedule_fire x where x.keep_until < p_now
+      order by x.keep_until limit p_most for update skip locked));
+    get diagnostics v_count = row_count;
   when 'old_figures' then
     -- minutes older than a day, but for the last one: rows hold totals, and the next is read as what it adds
     delete from hwqueue.minute_stat m where m.ctid = any (array(
@@ -164,8 +166,7 @@ begin
         order by x.minute limit p_most for update skip locked) o
       limit p_most));
     delete from hwqueue.run_total t where t.ctid = any (array(  -- not counted for 30 days: room for others
-      select x.ctid from hwqueue.run_total x
-      where x.workflow <> '(other)' and not exists (
+      select x.ctid from hwqueue.run_total x where x.workflow <> '(other)' and not exists (
         select from hwqueue.run_total y
         where y.workflow = x.workflow and y.counted_at >= p_now - interval '30 days')
       order by x.workflow, x.outcome limit p_most for update skip locked));

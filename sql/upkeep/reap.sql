@@ -36,8 +36,7 @@ begin
     v_more := v_found.more;
     perform hwqueue.reap_positions(p_done.sweeps);
   when 'fleets' then
-    select e.* into v_found
-    from hwqueue.reap_fleets(v_from.class_id, p_most, p_done.again, p_now) e;
+    select e.* into v_found from hwqueue.reap_fleets(v_from.class_id, p_most, p_done.again, p_now) e;
     p_done.reaches := v_found.fleets;
     v_counts := array[v_found.fleets];
     v_from.class_id := v_found.next_after;
@@ -65,7 +64,11 @@ begin
       plan_at = case when s.spec ? 'cron' then p_now end
     where p_done.sweeps and s.name = any (array(
       select x.name from hwqueue.schedule x where x.cursor_at > p_now for no key update skip locked));
-    v_more := hwqueue.fire_schedules(p_most, p_done.holds, p_now);
+    perform hwqueue.reap_teams('{schedule}', p_most, v_budget / 4, v_from, p_now, p_done.holds);
+    perform 1 from hwqueue.schedule s
+    where s.schedule_id in (select hwqueue.due_teams('schedule', 'schedule', p_most, v_from, p_now))
+    limit 1 for no key update skip locked;
+    v_more := found;
   when 'runs' then
     v_more := hwqueue.reap_workflows(p_most, v_from, p_now);
   when 'classes' then

@@ -1,6 +1,6 @@
 -- Which teams a call of reap, a tick, looks at, and in which order: gangs, choices, leases that replace
--- others, and leases of everywhere tasks. One loop looks at all of them (reap_teams). Each kind has its list
--- (due_teams) and its rule (look_at_team); sql/README.md says what else a new kind needs.
+-- others, and leases of everywhere tasks; schedules, too. One loop looks at all of them (reap_teams). Each
+-- kind has its list (due_teams) and its rule (look_at_team); sql/README.md says what else a new kind needs.
 --
 -- reap calls reap_teams. Example: two tenants have 40 and 2 gangs that wait. A tick tries 20: the first gang
 -- of each tenant, the second of each, then 16 more of the first one.
@@ -12,10 +12,11 @@
 -- stops after p_budget, but looks at one first; when the time of the call is up only the first begins. Teams
 -- that others hold do not count. A look that is cut short by statement_timeout, or fails, is undone alone and
 -- postponed. p_from: the marks of reap. Returns whether a look was left before its end. One session does it
--- at a time: the one that leads upkeep.
+-- at a time: the one that leads upkeep; but any one fires schedules, and notes nothing if it does not lead
+-- (p_leads).
 -- Locks: as look_at_team.
 create or replace function hwqueue.reap_teams(p_looks text[], p_limit int, p_budget interval,
-  p_from hwqueue.reap_cursor, p_now timestamptz) returns boolean
+  p_from hwqueue.reap_cursor, p_now timestamptz, p_leads boolean default true) returns boolean
 language plpgsql volatile
 as $$
 declare
@@ -41,6 +42,10 @@ begin
         perform hwqueue.follow_ended(true);  -- here, so that a run that cannot go on keeps its gang alone
         delete from hwqueue.postponed d where d.part = v_kind and d.item = v_id;
       exception when query_canceled or others then  -- undone alone, and the others go on
+        continue when not p_leads and sqlstate = '55P03';  -- that another session holds: it fires it
+        if not p_leads then
+          raise;
+        end if;
         perform hwqueue.postpone(v_kind, v_id, sqlstate, sqlerrm, p_now);
         update hwqueue.gang g set reason = 'upkeep_postponed' where v_look = 'gang' and g.gang_id = v_id;
         with late as (delete from hwqueue.team_change c where c.team_id = v_id returning c.kind, c.retry_at)
@@ -118,6 +123,9 @@ as $$
     union all
     (select r.lease_id, 'due', r.due_at, 0, 0 from hwqueue.everywhere_node r
      where p_look = 'everywhere' and r.due_at <= p_now order by r.due_at limit 10 * p_limit)
+    union all
+    select s.schedule_id, s.tenant, s.next_at, 0, 0 from hwqueue.schedule s
+    where p_look = 'schedule' and s.paused_at is null and s.next_at <= p_now and not hwqueue.is_dry(s, p_now)
   ) d(team_id, turn, at, rank, position)
   where d.team_id not in (select o.item from off o)
   group by d.team_id, d.turn
@@ -125,8 +133,9 @@ as $$
     min(d.at), min(d.rank), min(d.position)
 $$;
 
--- Looks at one team: a gang, a choice, a lease that replaces another one, a lease of an everywhere task, or a
--- node that has registered. False: another session holds it, or there is nothing to do any more.
+-- Looks at one team: a gang, a choice, a lease that replaces another one, a lease of an everywhere task, a
+-- node that has registered, or a schedule. False: another session holds it, or there is nothing to do any
+-- more.
 -- Locks: the team, or its node, skip locked; then as its rule.
 create or replace function hwqueue.look_at_team(p_look text, p_id uuid, p_now timestamptz) returns boolean
 language plpgsql volatile
@@ -136,6 +145,7 @@ begin
   when 'choice' then return hwqueue.look_at_choice(p_id);
   when 'replacement' then return hwqueue.look_at_replacement(p_id, p_now);
   when 'everywhere' then return hwqueue.look_at_everywhere(p_id, p_now);
+  when 'schedule' then return hwqueue.fire_due(p_id, p_now);
   when 'everywhere node' then
     perform hwqueue.expand_node(s.state) from (
       select x as state from hwqueue.node_state x
