@@ -522,6 +522,13 @@ comment on column hwqueue.limit_rule.turn is
 comment on column hwqueue.limit_rule.changed_from is
   'reap has yet to fold the lanes from this one on, because the limit was changed; null: none';
 
+-- A place in the line of a lane.
+create type hwqueue.lane_place as (
+  tier smallint,
+  rank bigint,
+  turn bigint
+);
+
 -- The line of one key of a limit. Two low bits of lane_id are the kind (0 slots, 1 fair, 2 rate), the others
 -- a hash of limit, tenant and key, so that a spawn looks nothing up. used counts what the lane has let
 -- through: of slots the leases that are ready or run, of the others those that no claim has taken yet. It
@@ -535,6 +542,7 @@ create table hwqueue.lane (
   used int not null default 0,
   tat timestamptz not null default '-infinity',
   closed_until timestamptz,
+  head hwqueue.lane_place not null default '(-32768,-9223372036854775808,-9223372036854775808)',
   primary key (lane_id)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.02);
 create index lane_limit on hwqueue.lane (limit_id, lane_id);
@@ -543,6 +551,8 @@ comment on table hwqueue.lane is 'the line of one key of a limit; a limit withou
 comment on column hwqueue.lane.tenant is 'whose key it is; null: of a limit without keys, so of all tenants';
 comment on column hwqueue.lane.tat is 'of kind rate: when the next lease may start, if the burst is used up';
 comment on column hwqueue.lane.closed_until is 'it lets no lease through until then (throttle_limit)';
+comment on column hwqueue.lane.head is
+  'no lease is parked before this place, but for those whose lane_change says so: where scans start';
 
 -- Rows are inserted, and deleted by who holds the lane. limit_id, tenant, key: with what its lane is written,
 -- if it is new. tenant '': of a lane of all tenants, or of one to be looked at; tenants take turns.
@@ -553,6 +563,7 @@ create table hwqueue.lane_change (
   delta int not null default 0,
   limit_id int,
   key text,
+  head hwqueue.lane_place,
   primary key (change_id)
 ) with (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.02,
         autovacuum_vacuum_insert_threshold = -1, autovacuum_vacuum_cost_delay = 0);
@@ -560,6 +571,7 @@ create index lane_change_lane on hwqueue.lane_change (lane_id, change_id);
 create index lane_change_tenant on hwqueue.lane_change (tenant, change_id);
 comment on table hwqueue.lane_change is 'leases that came to a lane or left it, not yet counted in lane.used';
 comment on column hwqueue.lane_change.delta is '0: a lease came, or the lane is to be folded';
+comment on column hwqueue.lane_change.head is 'of the leases that came, the place of the first';
 
 -- A lane of a lease. of_queue: by the policy of its queue, not by its own option.
 create type hwqueue.lane_ref as (

@@ -195,6 +195,7 @@ begin
     v_entry.class_id := v_class_id;
     v_entry.deadline := v_deadline;
     insert into hwqueue.scheduled select v_entry.*;
+    perform hwqueue.note_parked(array[p_lease]) where v_entry.lane_id is not null;
     return 'scheduled';
   end if;
   return hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, v_at, v_now,

@@ -182,7 +182,7 @@ $$;
 --
 -- Rules: one_entry, node_load, capacity, term_count, away, max_per_domain, claim_login, run_work, run_join,
 -- run_items, run_stuck, run_over, run_nested, step_lease, step_due, step_gang, step_nested, wait_signal,
--- lane_used, lane_entry, gang_entry, gang_members, gang_reserved, gang_earmark, placement_check,
+-- lane_used, lane_head, lane_entry, gang_entry, gang_members, gang_reserved, gang_earmark, placement_check,
 -- everywhere_lease, everywhere_node, reservation_expired, choice_taken, choice_class, held_lease,
 -- upkeep_failed. detail names what is broken, what was found and what was expected.
 --

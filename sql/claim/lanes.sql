@@ -101,18 +101,20 @@ declare
   v_next record;
 begin
   with place as materialized (
-    select i.lane_id, count(*)::int as places, coalesce((
-        select k.used <= hwqueue.lane_most(r, k) and coalesce(k.closed_until <= p_now, true)
+    select i.lane_id, count(*)::int as places, (  -- null: it is not open
+        select k.head
         from hwqueue.lane k
         join hwqueue.limit_rule r on r.limit_id = k.limit_id and r.dropped_at is null
-        where k.lane_id = i.lane_id and i.lane_id & 3 < 2), false) as is_open
+        where k.lane_id = i.lane_id and i.lane_id & 3 < 2
+          and k.used <= hwqueue.lane_most(r, k) and coalesce(k.closed_until <= p_now, true)) as head
     from unnest(p_lanes) i(lane_id) group by i.lane_id
   ), gone as (
     delete from hwqueue.scheduled s where s.ctid = any (array(
       select h.row_ctid from place p
       cross join lateral (
         select x.ctid as row_ctid from hwqueue.scheduled x
-        where x.lane_id = p.lane_id and p.is_open
+        where x.lane_id = p.lane_id
+          and (x.tier, x.rank, x.turn) >= ((p.head).tier, (p.head).rank, (p.head).turn)
         order by x.tier, x.rank, x.turn limit p.places for update skip locked) h))
     returning s as entry
   ), left_over as (
@@ -122,6 +124,9 @@ begin
     from place p
     left join (select (g.entry).lane_id, count(*)::int as taken from gone g group by 1) g using (lane_id)
     where coalesce(g.taken, 0) < p.places
+  ), moved as (  -- now and then the head of a lane: who is gone is not scanned again, however long it is kept
+    insert into hwqueue.lane_change (lane_id)
+    select (g.entry).lane_id from gone g where hashint8((g.entry).turn) % 64 = 0
   )
   select (select array_agg(g.entry) from gone g) as entries,
          (select array_agg(p.lane_id) from place p where p.lane_id & 3 = 2) as rates
@@ -188,37 +193,52 @@ begin
       cross join lateral (
         select x.ctid as row_ctid from hwqueue.lane_change x
         where x.lane_id = i.lane_id and x.change_id >= v_from limit 1000) n))
-    returning c.lane_id, c.delta
+    returning c.lane_id, c.delta, c.head
   ), counted as materialized (
     select k.lane_id, k.used + coalesce(n.more, 0) as used, r.per,
            case when k.closed_until > v_now then 0 when r.limit_id is null then 2147483647
              else hwqueue.lane_most(r, k.lane) - k.used - coalesce(n.more, 0) end as free,
            -- tokens and those in line are never more than the burst, nor is a token far from now
+           b.head, coalesce(f.place, b.head) as first,
            least(greatest(k.tat, v_now - (r.most - k.used - 1) * r.per),
              v_now + (r.most + 1) * r.per) as tat
     from unnest(held) i(lane_id)
     cross join lateral (select y.*, y as lane from hwqueue.lane y where y.lane_id = i.lane_id offset 0) k
     left join hwqueue.limit_rule r on r.limit_id = k.limit_id and r.dropped_at is null
-    left join (select d.lane_id, sum(d.delta)::int as more from noted d group by 1) n on n.lane_id = i.lane_id
+    left join (select d.lane_id, sum(d.delta)::int as more, (array_agg(d.head order by d.head))[1] as head
+               from noted d group by 1) n on n.lane_id = i.lane_id
+    cross join lateral (select least(k.head, n.head) as head) b
+    left join lateral (  -- locked ones count: they may stay
+      select row(x.tier, x.rank, x.turn)::hwqueue.lane_place as place from hwqueue.scheduled x
+      where x.lane_id = i.lane_id
+        and (x.tier, x.rank, x.turn) >= ((b.head).tier, (b.head).rank, (b.head).turn)
+      order by x.tier, x.rank, x.turn limit 1) f on true
   ), gone as (
     delete from hwqueue.scheduled s where s.ctid = any (array(
       select h.row_ctid from counted c
       cross join lateral (
-        select x.ctid as row_ctid from hwqueue.scheduled x where x.lane_id = c.lane_id
+        select x.ctid as row_ctid from hwqueue.scheduled x
+        where x.lane_id = c.lane_id
+          and (x.tier, x.rank, x.turn) >= ((c.head).tier, (c.head).rank, (c.head).turn)
         order by x.tier, x.rank, x.turn limit greatest(0, least(100, c.free)) for update skip locked) h))
     returning s.lane_id, s.tier, s.rank, s.turn, s as entry
   ), taken as (
     select g.lane_id, count(*)::int as count from gone g group by 1
   ), written as (
     update hwqueue.lane k
-    set used = c.used + coalesce(t.count, 0), tat = coalesce(c.tat + coalesce(t.count, 0) * c.per, k.tat)
+    set used = c.used + coalesce(t.count, 0), tat = coalesce(c.tat + coalesce(t.count, 0) * c.per, k.tat),
+      head = c.first
     from counted c left join taken t using (lane_id)
-    where k.lane_id = c.lane_id and (k.used <> c.used or t.count > 0)
+    where k.lane_id = c.lane_id and (k.used <> c.used or t.count > 0 or c.head < k.head
+      or abs((c.first).turn / 2 - (k.head).turn / 2) > 32)
   ), again as (
     insert into hwqueue.lane_change (lane_id)
     select c.lane_id from counted c left join taken t using (lane_id)
     where c.free > coalesce(t.count, 0) and exists (
-      select from hwqueue.scheduled x where x.lane_id = c.lane_id offset coalesce(t.count, 0))
+      select from hwqueue.scheduled x
+      where x.lane_id = c.lane_id
+        and (x.tier, x.rank, x.turn) >= ((c.first).tier, (c.first).rank, (c.first).turn)
+      offset coalesce(t.count, 0))
     returning lane_id
   )
   select array_agg(g.entry order by g.lane_id, g.nth),

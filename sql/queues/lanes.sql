@@ -30,17 +30,21 @@ create or replace function hwqueue.note_parked(p_leases uuid[]) returns void
 language sql volatile
 as $$
   with parked as materialized (
-    select l.queue_id, c.tenant, l.lanes[coalesce(l.lanes_passed, 0) + 1] as lane
+    select l.queue_id, c.tenant, l.lanes[coalesce(l.lanes_passed, 0) + 1] as lane,
+           row(l.tier, l.rank, s.turn)::hwqueue.lane_place as place
     from unnest(p_leases) i
     cross join lateral (  -- fences (offset 0): by key, whatever the statistics say
       select * from hwqueue.lease x where x.lease_id = i offset 0) l
     cross join lateral (
       select x.tenant from hwqueue.placement_class x where x.class_id = l.class_id offset 0) c
+    cross join lateral (
+      select x.turn from hwqueue.scheduled x
+      where x.queue_id = l.queue_id and x.available_at = 'infinity' and x.lease_id = i offset 0) s
   ), noted as (
-    insert into hwqueue.lane_change (tenant, lane_id, limit_id, key)
-    select distinct case when (p.lane).key <> '' then p.tenant else '' end, (p.lane).lane_id,
-      (p.lane).limit_id, (p.lane).key
-    from parked p
+    insert into hwqueue.lane_change (tenant, lane_id, limit_id, key, head)
+    select case when (p.lane).key <> '' then p.tenant else '' end, (p.lane).lane_id, (p.lane).limit_id,
+      (p.lane).key, (array_agg(p.place order by p.place))[1]
+    from parked p group by 1, 2, 3, 4
   )
   update hwqueue.queue q set has_lanes = true
   where q.queue_id = any (array(

@@ -108,6 +108,7 @@ begin
       v_old.position - 4611686018427387904);
     update hwqueue.lease l set position = 0, available_at = 'infinity', lanes_passed = l.lanes_passed - 1
     where l.lease_id = v_old.lease_id;
+    perform hwqueue.note_parked(array[v_old.lease_id]);
     -- it stands in the line before this lane again, whose row may be gone; the other one has left its own
     insert into hwqueue.lane_change (tenant, lane_id, delta, limit_id, key)
     select case when r.key <> '' then c.tenant else '' end, r.lane_id, 1, r.limit_id, r.key
@@ -188,6 +189,13 @@ as $$
          jsonb_build_object('written', coalesce(w.places, 0), 'counted', coalesce(c.places, 0))
   from counted c full join written w using (lane_id)
   where coalesce(w.places, 0) <> coalesce(c.places, 0)
+  union all
+  select 'lane_head', s.lease_id::text, to_jsonb(k)
+  from hwqueue.lane k
+  join hwqueue.scheduled s on s.lane_id = k.lane_id
+  cross join lateral (select row(s.tier, s.rank, s.turn)::hwqueue.lane_place as place) p
+  where p.place < k.head and not exists (
+    select from hwqueue.lane_change c where c.lane_id = k.lane_id and c.head <= p.place)
   union all
   select 'lane_entry', w.lease_id::text, to_jsonb(w)
   from waiting w

@@ -165,3 +165,37 @@ def test_sixteen_sessions_ask_for_what_a_rate_lets_start(direct: Direct, actor: 
     for first, start in enumerate(starts):
         for count, end in enumerate(starts[first:], 1):
             assert count <= 3 + (end - start).total_seconds() + 0.01
+
+
+def test_a_claim_that_is_undone_keeps_its_place(direct: Direct, actor: Actors, node: Node) -> None:
+    leases = spawned(direct, 3)
+    worker = actor().begin()
+    assert len(claimed(worker.direct, node, 2)) == 2
+    worker.rollback()
+    assert [row["lease_id"] for row in claimed(direct, node)] == leases[:2]
+
+
+def test_who_has_gone_is_not_scanned_again(direct: Direct, actor: Actors, node: Node) -> None:
+    """Whoever keeps their entries by an old snapshot; who comes later with an earlier place is not lost."""
+    old, producer = actor().begin("repeatable read"), actor().begin()
+    old.conn.execute("select 1")
+    leases = spawned(direct, 1)
+    [early] = spawned(producer.direct, 1)
+    leases += spawned(direct, 199)
+    for _ in range(95):
+        for claim in claimed(direct, node):
+            complete(direct, claim)
+    leases += spawned(direct, 1)
+    one, two = claimed(direct, node)
+    read = "select pg_stat_get_xact_tuples_returned('hwqueue.scheduled_lane'::regclass)"
+    with direct.conn.transaction():
+        [(before,)] = direct.conn.execute(read)
+        complete(direct, one)
+        [(after,)] = direct.conn.execute(read)
+    assert after - before < 80
+    producer.commit()
+    [third] = claimed(direct, node)
+    assert [two["lease_id"], third["lease_id"]] == leases[191:193]
+    complete(direct, two)
+    assert [row["lease_id"] for row in claimed(direct, node)] == [early]
+    old.end(False)

@@ -138,6 +138,7 @@ def test_an_update_keeps_the_turn(api: Api, clock: Clock, queue: str, node: Node
     running = claim(api, clock, node, queue)
     api.rows("update_lease", lease=leases[1], changes={"labels": {"a": "b"}})
     api.rows("update_lease", lease=leases[3], changes={"priority": 5})
+    assert claim(api, clock, node, queue) == []
     order = [ids(running)]
     for _ in range(2):
         api.complete(*running)
