@@ -50,7 +50,8 @@ declare
   v_new hwqueue.limit_rule;
 begin
   perform hwqueue.require_all_tenants();
-  v_old := hwqueue.find_limit(p_name, true);
+  perform 1 from hwqueue.limit_rule r where r.name = p_name and r.dropped_at is null for no key update;
+  v_old := hwqueue.find_limit(p_name);
   v_new := hwqueue.read_limit(p_name, v_old.spec || hwqueue.json_object(p_changes, 'changes', 'QHM03')
     || case when jsonb_typeof(p_changes -> 'weights') = 'object' then jsonb_build_object('weights',
          coalesce(v_old.spec -> 'weights', '{}') || (p_changes -> 'weights')) else '{}' end);
@@ -63,7 +64,8 @@ begin
     changed_from = -9223372036854775808  -- reap looks at its lanes
   where r.limit_id = v_old.limit_id;
   update hwqueue.lane l set weight = w.weight
-  from (select x.lane_id, hwqueue.lane_weight(v_new.spec, x.key) as weight
+  from (select x.lane_id,
+               coalesce(v_new.spec -> 'weights' -> x.key, v_new.spec -> 'weights' -> '*', '1')::real as weight
         from hwqueue.lane x
         where x.limit_id = v_old.limit_id
           and v_new.spec -> 'weights' is distinct from v_old.spec -> 'weights'
@@ -150,7 +152,7 @@ begin
   perform pg_advisory_xact_lock(v_lane_id);  -- who makes the row leaves it to the other
   insert into hwqueue.lane as l (lane_id, limit_id, tenant, key, weight, closed_until)
   values (v_lane_id, v_rule.limit_id, case when v_rule.spec ? 'by' then p_tenant end, coalesce(p_key, ''),
-    hwqueue.lane_weight(v_rule.spec, p_key), v_until)
+    coalesce(v_rule.spec -> 'weights' -> p_key, v_rule.spec -> 'weights' -> '*', '1')::real, v_until)
   on conflict (lane_id) do update
   set closed_until = case when v_until is not null then greatest(l.closed_until, v_until) end
   returning closed_until into v_until;
@@ -179,24 +181,7 @@ language sql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
   select hwqueue.require_all_tenants();
-  with lane as materialized (
-    select l.limit_id, l.lane_id, hwqueue.lane_used(l) as used, l.closed_until, f.created_at as oldest_at,
-      case when f.lease_id is not null then greatest(l.tat, l.closed_until, n.now) end as opens_at, n.now
-    from (select hwqueue.clock() as now) n
-    cross join hwqueue.limit_rule r
-    cross join lateral (
-      select * from hwqueue.lane x where x.limit_id = r.limit_id order by x.lane_id limit 10001) l
-    left join lateral (
-      select s.lease_id, (select x.created_at from hwqueue.lease x where x.lease_id = s.lease_id)
-      from hwqueue.scheduled s where s.lane_id = l.lane_id order by s.tier, s.rank, s.turn limit 1) f on true
-    where r.dropped_at is null
-  ), used as (
-    select l.limit_id, count(*) as lanes, sum(l.used)::bigint as used, min(l.oldest_at) as oldest_at,
-      max(l.closed_until) filter (where l.closed_until > l.now) as closed_until, min(l.opens_at) as opens_at,
-      array_agg(l.lane_id) filter (where l.opens_at is not null) as waiting
-    from lane l group by l.limit_id
-  )
-  select r.name, r.kind::text, r.spec, coalesce(u.lanes, 0), coalesce(u.used, 0), (
+  select r.name, r.kind::text, r.spec, u.lanes, u.used, (
       select count(*) from (
         select from unnest(u.waiting) w(lane_id)
         cross join lateral (select from hwqueue.scheduled s where s.lane_id = w.lane_id offset 0) p
@@ -204,7 +189,20 @@ as $$
     u.oldest_at, u.closed_until, case when r.kind = 'rate' then u.opens_at end, array(
       select q.name from hwqueue.queue q where r.name = any (q.limits) and q.dropped_at is null order by 1),
     r.created_at
-  from hwqueue.limit_rule r left join used u using (limit_id)
+  from (select hwqueue.clock() as now) n
+  cross join hwqueue.limit_rule r
+  cross join lateral (
+    select count(*) as lanes, coalesce(sum(hwqueue.lane_used(l.lane)), 0)::bigint as used,
+      min(f.created_at) as oldest_at, max((l.lane).closed_until) filter (
+        where (l.lane).closed_until > n.now) as closed_until,
+      min(greatest((l.lane).tat, (l.lane).closed_until, n.now)) filter (
+        where f.lease_id is not null) as opens_at,
+      array_agg((l.lane).lane_id) filter (where f.lease_id is not null) as waiting
+    from (select x as lane from hwqueue.lane x where x.limit_id = r.limit_id order by x.lane_id limit 10001) l
+    left join lateral (
+      select s.lease_id, (select x.created_at from hwqueue.lease x where x.lease_id = s.lease_id)
+      from hwqueue.scheduled s
+      where s.lane_id = (l.lane).lane_id order by s.tier, s.rank, s.turn limit 1) f on true) u
   where r.dropped_at is null order by r.name
 $$;
 

@@ -100,16 +100,13 @@ declare
   v_row hwqueue.schedule := hwqueue.find_schedule(p_name);
   v_now timestamptz := greatest(v_row.cursor_at, hwqueue.clock());
 begin
-  if v_row.paused_at is null then
-    return false;
-  end if;
   update hwqueue.schedule s
   set paused_at = null, paused_by = null, paused_reason = null, cursor_at = v_now,
     next_at = hwqueue.next_time(v_row, v_now)
-  where s.name = p_name;
+  where s.name = p_name and s.paused_at is not null;
   perform hwqueue.note_event('schedule_resumed', format('schedule %s', p_name),
-    jsonb_build_object('schedule', p_name));
-  return true;
+    jsonb_build_object('schedule', p_name)) where v_row.paused_at is not null;
+  return v_row.paused_at is not null;
 end
 $$;
 

@@ -8,17 +8,13 @@
 -- none. A lane with a key is of one tenant, so no tenant stands in another one's line.
 
 -- Returns the limit of a name.
--- Locks: its row, if it is to. Raises: QHM01.
-create or replace function hwqueue.find_limit(p_name text, p_locks boolean default false)
-returns hwqueue.limit_rule
+-- Raises: QHM01.
+create or replace function hwqueue.find_limit(p_name text) returns hwqueue.limit_rule
 language plpgsql volatile
 as $$
 declare
   v_row hwqueue.limit_rule;
 begin
-  if p_locks then
-    perform 1 from hwqueue.limit_rule r where r.name = p_name and r.dropped_at is null for no key update;
-  end if;
   select r.* into v_row from hwqueue.limit_rule r where r.name = p_name and r.dropped_at is null;
   if not found then
     perform hwqueue.refuse('QHM01', format('no limit is named %s',
@@ -78,11 +74,6 @@ begin
       then make_interval(secs => coalesce(v_spec -> 'turn', '10')::float8) end));
 end
 $$;
-
--- Returns how often the turn of a key comes, of a limit with this specification.
-create or replace function hwqueue.lane_weight(p_spec jsonb, p_key text) returns real
-language sql immutable
-as $$ select coalesce(p_spec -> 'weights' -> p_key, p_spec -> 'weights' -> '*', '1')::real $$;
 
 -- Returns the id of a lane: 62 bits of a hash, and in the low two its kind.
 create or replace function hwqueue.lane_id(p_rule hwqueue.limit_rule, p_tenant text, p_key text)
