@@ -6,8 +6,6 @@
 --
 -- Invariant: each lease is changed by the function for one lease (api/leases), under its lock, with an
 -- event of its own. A lease that another session holds is skipped and named, never waited for.
---
--- Read cancel_leases first; queues/lease_pages says how a page is found.
 
 -- Counts the leases that a filter means, reading p_limit rows of its queue: {"queue", "state", "task",
 -- "tenant", "service", "node", "labels", "idempotency_key", "created_from", "created_before",

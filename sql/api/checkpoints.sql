@@ -7,8 +7,6 @@
 --
 -- Invariant: what a claim saves is saved while it holds the lease. claim/checkpoint says why no signal is
 -- lost.
---
--- Read save_checkpoint first, then suspend_lease and signal_lease. The work is done in claim/checkpoint.
 
 -- Keeps what a claim has done so far under a name of 1 to 200 characters, over what that name had, and
 -- returns when the claim ends. p_state has the size that the queue allows for params; a lease has at most

@@ -6,8 +6,6 @@
 -- Kubernetes, a system or sysbatch job in Nomad, a Global unit in Fleet.
 --
 -- Invariant: a node has at most one open lease of an everywhere task, and no other node gets that lease.
---
--- Read spawn_everywhere. The work is done in everywhere/define, everywhere/nodes and everywhere/upkeep.
 
 -- Spawns an everywhere task: a lease on each node that suits it, now and later. For operators; for a caller
 -- that is limited to a tenant the policy everywhere_tenants of the queue must name that. p_options:

@@ -7,9 +7,6 @@
 --
 -- Invariant: no member is granted before there is room for all, or for min_size of them. Members are leases
 -- like others: they are listed, explained, cancelled and settled as such.
---
--- Read spawn_gang and gang_status. The work is done in gangs/spawn, gangs/assemble and gangs/change;
--- explain/gangs says why a gang waits.
 
 -- Spawns a gang, and returns its members in their order. p_members: [{"task", "params", "options", "count"}],
 -- 2 to 1,000 in all; options as of spawn_lease, but for keys and times. p_options: gang_id; min_size, how

@@ -6,9 +6,6 @@
 --
 -- Invariant: a lease has at any time exactly one entry, claim or outcome. Every change of one moves the
 -- row under its lock.
---
--- Read spawn_lease first. Options and placements are read by spawn/read and placement/normalise, rows
--- written by spawn/write; put_back (spawn/write) makes a lease claimable again.
 
 -- Spawns one lease, normally inside the caller's own transaction. An option that is not given is the
 -- default of the task, if it has one (set_task). It waits only for another spawn with the same

@@ -7,8 +7,6 @@
 -- Invariant: what an operator has set (cordon, drain, taints, attestations) survives a registration.
 -- node_state is locked before the node's claims, and a command that may wait for claims waits
 -- (await_node) before it locks anything.
---
--- Read register_node first, with nodes/register; the work of the others is in nodes/operate.
 
 -- Registers a node, or changes what it has, and returns its node epoch. The same instance_id keeps the
 -- epoch. Another one raises it, fences the older instance and ends its claims at once (one attempt

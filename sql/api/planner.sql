@@ -9,9 +9,6 @@
 -- leases on nodes that others suit better, and gangs in places that suit them, but leave less room for
 -- others. A hostile one can delay: nodes that its open transaction has locked, and leases that it reserves
 -- again and again on a node that does not ask.
---
--- Read lead_planner, set_prices, reserve_gang, then reserve_leases. upkeep/planner has the leader and the
--- reads, and reserves, queues/policy the curve.
 
 -- Leads the planning, or goes on leading. Returns the epoch, with which set_prices is called; null
 -- while another holder leads. Any number of processes may call it: one leads, until p_ttl after its last

@@ -3,8 +3,6 @@
 -- Admins call these functions; workers call wake_payloads. A queue's row is the only switch: claims and
 -- spawns read paused_at and dropped_at from it. A dropped queue keeps its row until prune has deleted
 -- what it held, so a name that is used again gets another queue_id.
---
--- Read create_queue first, then drop_queue, which explains what becomes of the work in it.
 
 -- Creates a queue. Of one that exists, only the keys in p_policy are compared, and nothing is changed: so
 -- deployments can call it every time, also after an operator has set other keys.

@@ -3,8 +3,6 @@
 -- Operators call these functions, by hand or with hwqueue task sync; a worker calls compare_tasks when it
 -- starts, and sync_tasks if its login may. Spawns read what is committed: one
 -- beside an open set_task waits for nobody and gets the old defaults. Leases keep what they got.
---
--- Read set_task first. The options are read by spawn/defaults.
 
 -- Sets the defaults of a task, all of them, and returns them: {"placement", "affinity_tags", "labels",
 -- "patience", "priority", "max_attempts", "retry", "claim_timeout", "max_run"}, each as in the options of

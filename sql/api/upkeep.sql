@@ -6,8 +6,6 @@
 --
 -- Invariant: what a call has done is whole after each part of it, so one that is cut short, or never
 -- comes, delays what is due and loses nothing.
---
--- Read reap first: the parts of both calls are run by upkeep/parts.run_parts.
 
 -- Ends what no worker settled and keeps the caches of the queue up to date. Any session may call it at
 -- any time.

@@ -3,8 +3,6 @@
 -- Admins set and drop webhooks and get their secrets, once. Operators list, pause, test and redeliver.
 -- hwqueue webhook run, as a login with hwqueue_operator, calls claim_deliveries and settle_delivery: it gets
 -- bodies with their signatures and never a secret, so it can sign nothing else.
---
--- Read set_webhook, claim_deliveries and settle_delivery first; upkeep/webhooks has what they call.
 
 -- Creates a webhook and returns its secret; or replaces the address and the filter of one that is there
 -- and returns null. The secret is shown this once: rotate_webhook makes another one.

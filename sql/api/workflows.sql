@@ -3,9 +3,6 @@
 -- Operators define, producers submit. An example: define_workflow writes version 3 of "training", with
 -- the steps prepare, train and publish. submit_workflow writes a run of it in the caller's own transaction
 -- and spawns the lease of prepare. The settlement of prepare spawns that of train.
---
--- Read define_workflow and submit_workflow; workflows/spec says what a specification may hold, and
--- workflows/progress what follows when a step ends.
 
 -- Defines a workflow. A specification that means the same as the newest version changes nothing; another
 -- one is the next version, for new runs: runs that exist keep theirs.

@@ -3,8 +3,6 @@
 -- message that starts in lower case, a JSON detail and a hint. docs/reference/errors.md lists the codes.
 -- The functions of api/ call the checks before they read or lock a row. A check either returns or
 -- raises. Those that stand inside an expression return the value that they have checked.
--- Read refuse first, then the checks in any order. abort_subtransaction is no user error: it undoes a
--- savepoint, and its caller catches it.
 
 -- Checks a list of queue names. It returns true, so that it can stand in an expression.
 -- Raises: QHA01.

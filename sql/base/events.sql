@@ -4,7 +4,6 @@
 -- has ended, no event below that id can appear. Followers of list_events depend on this. A plain
 -- sequence would not do: a lower number may commit later.
 -- Events lie in a ring of 16 partitions, one a day, which prune truncates.
--- Read note_event and new_event_id first, then event_page, which is the reader.
 
 -- Returns the id below which no event can appear any more. A transaction that was open when the base was
 -- raised (note_server) may still write ids that follow the former one.

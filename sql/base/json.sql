@@ -8,8 +8,6 @@
 -- the branch.
 -- Values are measured before they are written out as text (may_be_long): 1e131071 takes 16 bytes as
 -- jsonb and 131,072 characters as text.
--- Read json_text and refuse_value first: the other readers have the same shape. normal_value and
--- normal_set define when two JSON values are the same.
 
 -- Reads one of a few words.
 create or replace function hwqueue.json_choice(p_value jsonb, p_field text, p_choices text[],

@@ -6,7 +6,6 @@
 -- or touch another tenant's rows calls my_tenants or a function of this module.
 -- Rows of other tenants and missing rows are refused in the same words, so that a refusal reveals
 -- nothing.
--- Read my_tenants and is_own first, then check_own_class, which checks all that a class names.
 
 -- Whether the caller is a superuser, or a member of a role. Of a role that does not exist only a
 -- superuser is.

@@ -9,7 +9,7 @@
 --
 -- Writers neither notify readers nor wait for them. The check costs one index probe, and one more for
 -- each transaction that was running at the earlier read. docs/explanation/storage.md, "What a reader has
--- seen", proves it and lists the pitfalls. Read clock and visible_now first.
+-- seen", proves it and lists the pitfalls.
 
 -- Returns a new version 7 uuid. Postgres has a function for it from 18 on.
 create or replace function hwqueue.new_id() returns uuid

@@ -7,8 +7,6 @@
 --
 -- Invariant: a session finds a profile before it locks a node, and waits for claims before it holds any
 -- (await_node). Otherwise an operator and a registration could deadlock.
---
--- Read edit_operator_taints first; the attestations stand at the top.
 
 -- Suspends a node's attestations: claims ignore them until they are confirmed. Without p_all those stay
 -- that hold for any instance. p_why completes "not attested since ...".

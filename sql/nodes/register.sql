@@ -7,8 +7,6 @@
 -- use. refresh_node_state (capacity/node_state) then says whether the node has limits.
 --
 -- Invariant: no session waits for a profile while it holds a node, and an epoch never falls.
---
--- Read parse_node_spec with its parts first (they raise QHA01 only), then register_node.
 
 -- Whether a node has a row of node_state: it is registered, or was not long ago (prune_nodes). Writes the
 -- row if it is missing, and keeps prune from deleting it meanwhile.

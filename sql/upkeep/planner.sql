@@ -7,9 +7,6 @@
 -- api/planner calls all of it. The invariant: what a planner reads is a proposal's basis and nothing
 -- more. It may be old or incomplete, because whatever it writes is checked again when it is used. Nothing
 -- but what reserves locks what claims lock.
---
--- Read fence_planner, then the parts of planner_view: ready_classes, free_devices, waiting_gangs,
--- class_matches; then what reserves: try_assignment.
 
 -- Lets a planner write that has the current epoch and no older round than was written. Returns null then,
 -- with the round noted; else why not: `deposed`, `old_round`, or `busy` when another session holds the row.
