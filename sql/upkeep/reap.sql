@@ -110,8 +110,8 @@ begin
         limit p_most for update skip locked);
       perform hwqueue.cancel_claims(v_leases, 'the queue was dropped', 'the queue was dropped');
     end if;
-    v_counts := array[hwqueue.reap_tolerated(p_most, p_now), cardinality(v_leases)];
-    v_from.checked_lease := hwqueue.reap_lasting(v_from.checked_lease, p_most, p_now);
+    v_counts := array[cardinality(v_leases)];
+    v_from.checked_lease := hwqueue.reap_stops(v_from.checked_lease, p_most, p_now);
   when 'everywhere' then
     if exists (select from hwqueue.everywhere e) then
       v_more := hwqueue.reap_teams('{everywhere node,everywhere}', p_limit, v_budget / 8, v_from, p_now);
@@ -325,89 +325,66 @@ begin
 end
 $$;
 
--- Sets the stop time of claims beside a no_execute taint that their leases tolerate for a limited time.
--- The edit that put the taint on the node missed a claim that was granted at the same time, or adopted
--- later. Returns the number of claims.
--- Locks: node_state, then the claims, all skip locked.
-create or replace function hwqueue.reap_tolerated(p_limit int, p_now timestamptz) returns int
-language plpgsql volatile
-as $$
-declare
-  v_node_id uuid;
-  v_node hwqueue.node;
-  v_leases uuid[];
-  v_count int := 0;
-begin
-  for v_node_id in
-    select s.node_id from hwqueue.node n join hwqueue.node_state s on s.node_id = n.node_id
-    where (n.taints || n.operator_taints) @> '[{"effect": "no_execute"}]' and n.deregistered_at is null
-    for no key update of s skip locked
-  loop
-    select n.* into v_node from hwqueue.node n where n.node_id = v_node_id;
-    v_leases := array(
-      select c.lease_id from hwqueue.claim c join hwqueue.placement_class k on k.class_id = c.class_id
-      where c.node_id = v_node_id and c.stop_requested_at is null
-        and (hwqueue.first_stop_at(v_node.taints || v_node.operator_taints, k.tolerate,
-            c.claimed_at)).stop_at is not null
-      limit p_limit - v_count for update of c skip locked);
-    perform hwqueue.set_stops(v_node, v_leases, p_now);
-    v_count := v_count + cardinality(v_leases);
-    exit when v_count >= p_limit;
-  end loop;
-  return v_count;
-end
-$$;
-
--- Checks claims with lasting requirements: those of up to 500 leases after p_after, in turn over the
--- calls. It finds what no call could note at once: an attestation has expired, the leases to be with have
--- ended or moved, a claim was granted while another node was edited, or a requirement holds again.
--- Deletes the checks of claims that have ended. Judges without locks first; where something has changed,
--- again under the locks. It stops after upkeep_budget, but does one node at least: what is left has its
--- turn again. Returns the lease to start after next time.
+-- Sets when claims have to stop of which no call could tell: those beside a no_execute taint, which they
+-- tolerate for a time, that were granted while it was put on the node, or adopted later; and those with lasting
+-- requirements, of up to 500 leases after p_after, in turn over the calls: an attestation has expired, the
+-- leases to be with have ended or moved, a claim was granted while another node was edited, or a requirement
+-- holds again. Deletes the checks of claims that have ended. Judges without locks first; where something has
+-- changed, again under the locks. It stops after upkeep_budget, but does one node at least: what is left has
+-- its turn again. Returns the lease to start after next time.
 -- Locks: placement_check, node_state, then the claims, all skip locked.
-create or replace function hwqueue.reap_lasting(p_after uuid, p_limit int, p_now timestamptz) returns uuid
+create or replace function hwqueue.reap_stops(p_after uuid, p_limit int, p_now timestamptz) returns uuid
 language plpgsql volatile
 as $$
 declare
-  c_first constant uuid := '00000000-0000-0000-0000-000000000000';
   v_until timestamptz := clock_timestamp() + hwqueue.upkeep_budget();
   v_ids uuid[] := array(
     select k.lease_id from hwqueue.placement_check k
     where k.lease_id > p_after order by k.lease_id limit least(p_limit, 500));
-  v_changed record;
+  v_due record;
   v_leases uuid[];
 begin
-  if v_ids = '{}' then  -- mostly there are none at all
-    return c_first;
-  end if;
-  delete from hwqueue.placement_check k where k.ctid = any (array(
+  delete from hwqueue.placement_check k where v_ids <> '{}' and k.ctid = any (array(
     select x.ctid from hwqueue.placement_check x
     where x.lease_id = any (v_ids) and not exists (
       select 1 from hwqueue.claim c
       where c.lease_id = x.lease_id and hwqueue.claim_no(c.claim_token) = x.claim_no)
     for update skip locked));
-  for v_changed in
-    select c.node_id, array_agg(c.lease_id) as leases
-    from hwqueue.placement_check x
-    join hwqueue.claim c on c.lease_id = x.lease_id and hwqueue.claim_no(c.claim_token) = x.claim_no
-    join hwqueue.placement_class k on k.class_id = c.class_id
-    join hwqueue.node n on n.node_id = c.node_id and n.deregistered_at is null
-    where x.lease_id = any (v_ids) and c.expires_at > p_now
-      and (c.stop_requested_at is null or c.stop_requested_at > p_now)
-      and hwqueue.broken_requirements(k, c, n, x.broken, p_now) <> x.broken
-    group by c.node_id
+  for v_due in
+    select d.node_id, array_agg(d.lease_id) as leases
+    from (
+      (select c.node_id, c.lease_id
+       from hwqueue.node n
+       join hwqueue.claim c on c.node_id = n.node_id and c.stop_requested_at is null
+       join hwqueue.placement_class k on k.class_id = c.class_id
+       where (n.taints || n.operator_taints) @> '[{"effect": "no_execute"}]' and n.deregistered_at is null
+         and (hwqueue.first_stop_at(n.taints || n.operator_taints, k.tolerate, c.claimed_at)).stop_at
+           is not null
+       limit p_limit)
+      union all
+      select c.node_id, c.lease_id
+      from hwqueue.placement_check x
+      join hwqueue.claim c on c.lease_id = x.lease_id and hwqueue.claim_no(c.claim_token) = x.claim_no
+      join hwqueue.placement_class k on k.class_id = c.class_id
+      join hwqueue.node n on n.node_id = c.node_id and n.deregistered_at is null
+      where x.lease_id = any (v_ids) and c.expires_at > p_now
+        and (c.stop_requested_at is null or c.stop_requested_at > p_now)
+        and hwqueue.broken_requirements(k, c, n, x.broken, p_now) <> x.broken) d
+    group by d.node_id
   loop
-    continue when not hwqueue.lock_free_node(v_changed.node_id);
+    continue when not hwqueue.lock_free_node(v_due.node_id);
     v_leases := array(
       select c.lease_id from hwqueue.claim c
-      where c.lease_id = any (v_changed.leases) and c.node_id = v_changed.node_id
+      where c.lease_id = any (v_due.leases) and c.node_id = v_due.node_id
       order by c.lease_id for update skip locked);
     if v_leases <> '{}' then
-      perform hwqueue.recheck_claims(v_changed.node_id, v_leases, p_now);
+      perform hwqueue.set_stops(hwqueue.read_node(v_due.node_id), v_leases, p_now),
+        hwqueue.recheck_claims(v_due.node_id, v_leases, p_now);
     end if;
     exit when clock_timestamp() >= v_until;
   end loop;
-  return case when cardinality(v_ids) < least(p_limit, 500) then c_first else v_ids[cardinality(v_ids)] end;
+  return case when cardinality(v_ids) < least(p_limit, 500) then '00000000-0000-0000-0000-000000000000'
+    else v_ids[cardinality(v_ids)] end;
 end
 $$;
 
