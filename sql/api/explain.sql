@@ -322,16 +322,13 @@ $$;
 -- Raises: as match_nodes.
 create or replace function hwqueue.match_groups(p_placement jsonb default null, p_options jsonb default '{}')
 returns table (eligible boolean, codes text[], permanent boolean, nodes bigint, node_names jsonb)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
-begin
-  return query
-    select m.codes = '{}', m.codes, p.permanent, count(*), jsonb_agg(m.node_name order by m.place)
-    from hwqueue.match_fleet(p_placement, p_options, 0, 0) m
-    cross join lateral (select true = any (m.permanents) as permanent) p
-    group by m.codes, p.permanent
-    order by m.codes = '{}' desc, count(*) desc, m.codes, p.permanent;
-end
+  select m.codes = '{}', m.codes, p.permanent, count(*), jsonb_agg(m.node_name order by m.place)
+  from hwqueue.match_fleet(p_placement, p_options, 0, 0) m
+  cross join lateral (select true = any (m.permanents) as permanent) p
+  group by m.codes, p.permanent
+  order by m.codes = '{}' desc, count(*) desc, m.codes, p.permanent
 $$;
 
 -- Returns, for every registered node, whether it could run such a lease now, how well it suits, and why
@@ -345,13 +342,10 @@ $$;
 -- Raises: QHC03, QHC04, QHA01, QHA03, QHQ01.
 create or replace function hwqueue.match_nodes(p_placement jsonb default null, p_options jsonb default '{}')
 returns table (node_id uuid, node_name text, eligible boolean, score double precision, reasons jsonb)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
-begin
-  return query
-    select m.node_id, m.node_name, m.codes = '{}', m.score, m.reasons
-    from hwqueue.match_fleet(p_placement, p_options, null, 0) m order by m.place;
-end
+  select m.node_id, m.node_name, m.codes = '{}', m.score, m.reasons
+  from hwqueue.match_fleet(p_placement, p_options, null, 0) m order by m.place
 $$;
 
 -- Returns one page of match_nodes with counts over all nodes, for callers that show a page. One row.

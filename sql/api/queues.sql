@@ -161,14 +161,11 @@ $$;
 -- once. A queue need not exist yet. A listener compares what it receives with them.
 -- Raises: QHA01.
 create or replace function hwqueue.wake_payloads(p_queues text[]) returns table (queue text, payload text)
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+language sql stable security definer set search_path = pg_catalog, pg_temp
 as $$
-begin
-  perform hwqueue.check_queue_names(p_queues);
-  return query
-    select distinct q.name, hwqueue.wake_payload(s.wake_key, q.name) from unnest(p_queues) q(name)
-    cross join hwqueue.installation s;
-end
+  select hwqueue.check_queue_names(p_queues);
+  select distinct q.name, hwqueue.wake_payload(s.wake_key, q.name) from unnest(p_queues) q(name)
+  cross join hwqueue.installation s
 $$;
 
 -- Returns the policy of a service: {"failure_domain", "anti_affinity_services"}; null and [] where none

@@ -494,31 +494,26 @@ $$;
 -- Raises: QHA01, QHA03.
 create or replace function hwqueue.tag_distribution(p_label text default null, p_limit int default 100)
 returns table (label text, value jsonb, nodes bigint, live bigint, claims bigint)
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+language sql stable security definer set search_path = pg_catalog, pg_temp
   set max_parallel_workers_per_gather = 0 set jit = off
 as $$
-declare
-  v_now timestamptz := hwqueue.clock();
-begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.checked_limit(p_limit);
-  return query
-    select t.key, t.value, sum(k.nodes)::bigint, sum(k.live)::bigint, sum(k.claims)::bigint
-    from (
-      select (n.node).profile_id, count(*) as nodes,
-             count(*) filter (where n.is_live and (n.node).cordoned_at is null) as live,
-             coalesce(sum(c.claims), 0) as claims
-      from hwqueue.numbered_nodes(v_now) n
-      left join (select r.node_id, count(*) as claims from hwqueue.claim r
-          group by r.node_id) c on c.node_id = (n.node).node_id
-      group by 1
-    ) k
-    join hwqueue.profile p on p.profile_id = k.profile_id
-    cross join lateral jsonb_each(p.labels) t
-    where p_label is null or t.key = p_label
-    group by t.key, t.value
-    order by sum(k.nodes) desc, t.key, t.value limit p_limit;
-end
+  select hwqueue.require_all_tenants();
+  select hwqueue.checked_limit(p_limit);
+  select t.key, t.value, sum(k.nodes)::bigint, sum(k.live)::bigint, sum(k.claims)::bigint
+  from (
+    select (n.node).profile_id, count(*) as nodes,
+           count(*) filter (where n.is_live and (n.node).cordoned_at is null) as live,
+           coalesce(sum(c.claims), 0) as claims
+    from hwqueue.numbered_nodes(hwqueue.clock()) n
+    left join (select r.node_id, count(*) as claims from hwqueue.claim r
+        group by r.node_id) c on c.node_id = (n.node).node_id
+    group by 1
+  ) k
+  join hwqueue.profile p on p.profile_id = k.profile_id
+  cross join lateral jsonb_each(p.labels) t
+  where p_label is null or t.key = p_label
+  group by t.key, t.value
+  order by sum(k.nodes) desc, t.key, t.value limit p_limit
 $$;
 
 -- The lives of all leases; ask for one by its lease_id. A session of one tenant sees that tenant's

@@ -13,13 +13,11 @@ create or replace function hwqueue.get_run_workflow(p_run uuid)
 returns table (workflow text, version int, spec jsonb, step_count int, created_at timestamptz)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
-declare
-  v_run hwqueue.run := hwqueue.find_run(p_run);
 begin
   return query
     select w.name, w.version, w.settings || jsonb_build_object('steps', w.steps),
       jsonb_array_length(w.steps), w.created_at
-    from hwqueue.workflow w where w.workflow_id = v_run.workflow_id;
+    from hwqueue.find_run(p_run) r join hwqueue.workflow w on w.workflow_id = r.workflow_id;
 end
 $$;
 
@@ -79,15 +77,13 @@ returns table (signal_id bigint, name text, key text, sent_at timestamptz, taken
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off
 as $$
-declare
-  v_run hwqueue.run := hwqueue.find_run(p_run);
 begin
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000, 'a run has at most 1000 signals');
   return query
     select s.signal_id, s.name, s.key, s.sent_at, d.name, pg_column_size(s.payload)
-    from hwqueue.run_signal s
-    left join hwqueue.workflow_step d on d.workflow_id = v_run.workflow_id and d.step_no = s.taken_by
-    where s.run_id = p_run
+    from hwqueue.find_run(p_run) r
+    join hwqueue.run_signal s on s.run_id = r.run_id
+    left join hwqueue.workflow_step d on d.workflow_id = r.workflow_id and d.step_no = s.taken_by
     order by s.signal_id limit p_limit;
 end
 $$;

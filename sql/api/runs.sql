@@ -19,16 +19,14 @@ returns table (run_id uuid, workflow text, version int, state text, reason text,
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
 as $$
 begin
-  perform hwqueue.find_run(p_run);
   return query
     select r.run_id, r.name, w.version, r.state, r.reason, r.detail, r.tenant, r.labels,
       r.headers, r.priority, r.input, r.result, r.attempt, r.deadline, r.submitted_at, r.finished_at,
       hwqueue.count_steps(r), r.parent_run_id, r.root_run_id,
       (select k.idempotency_key from hwqueue.run_key k
        where k.run_id = p_run limit 1)
-    from hwqueue.run r
-    join hwqueue.workflow w on w.workflow_id = r.workflow_id
-    where r.run_id = p_run;
+    from hwqueue.find_run(p_run) r
+    join hwqueue.workflow w on w.workflow_id = r.workflow_id;
 end
 $$;
 

@@ -56,14 +56,12 @@ create or replace function hwqueue.get_workflow(p_workflow text, p_version int d
 returns table (workflow text, version int, spec jsonb, step_count int, created_at timestamptz)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
-declare
-  v_workflow hwqueue.workflow;
 begin
   perform hwqueue.require_all_tenants();
-  v_workflow := hwqueue.find_workflow(p_workflow, hwqueue.present('version', to_jsonb(p_version)));
-  return query select v_workflow.name, v_workflow.version,
-    v_workflow.settings || jsonb_build_object('steps', v_workflow.steps),
-    jsonb_array_length(v_workflow.steps), v_workflow.created_at;
+  return query
+    select w.name, w.version, w.settings || jsonb_build_object('steps', w.steps),
+      jsonb_array_length(w.steps), w.created_at
+    from hwqueue.find_workflow(p_workflow, hwqueue.present('version', to_jsonb(p_version))) w;
 end
 $$;
 
