@@ -89,9 +89,8 @@ begin
       jsonb_build_object('field', 'spec.name', 'name', v_node.name),
       'choose another name, or deregister the other node');
   end if;
-  if v_state.login is null then
-    perform hwqueue.set_login(p_node, session_user);
-  end if;
+  -- it has no claims then: deregister_node has ended them
+  update hwqueue.node_state s set login = session_user where s.node_id = p_node and s.login is null;
   if v_state.login is null or v_epoch > v_state.node_epoch then
     perform hwqueue.suspend_attestations(v_node, v_state.login is null,
       format('it registered again as instance %s', to_json(left(v_node.instance_id, 100))), v_now);
@@ -354,7 +353,9 @@ begin
   if v_state.login is not distinct from p_login then
     return;
   end if;
-  perform hwqueue.lock_claims(p_node), hwqueue.set_login(p_node, p_login);
+  perform hwqueue.lock_claims(p_node);
+  update hwqueue.node_state s set login = p_login where s.node_id = p_node;
+  update hwqueue.claim c set login = p_login where c.node_id = p_node;
   perform hwqueue.wake_node(p_node, v_state.login);
   perform hwqueue.note_event('node_handed_over', format('node %s belongs to login %s',
       coalesce(v_node.name, p_node::text), to_json(p_login)),
@@ -479,7 +480,7 @@ $$;
 -- taints: {"key", "value", "effect", "since", "by": "node"|"operator"}.
 -- attestations: {"domain", "expires_at", "attested_at", "attested_by", "any_instance", "suspended_at",
 -- "suspended_why"}, also those that have expired or are suspended.
--- login: the role whose members may act for the node; null: any worker.
+-- login: the role whose members may act for the node.
 -- cores: {"core", "numa", "threads"} as declared, and "milli_used" where cores are counted.
 -- isolation: {"cpu", "gpu"}, the classes that it honours, and {"default_cpu", "gpu_share_mode"}.
 -- Raises: QHA01, QHA03.

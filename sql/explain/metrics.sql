@@ -165,6 +165,16 @@ as $$
     where q.dropped_at is null
   ), run as materialized (
     select r.workflow, r.outcome, r.seconds, r.counts from hwqueue.run_total r
+  ), histogram as (
+    select h.name, jsonb_build_object('queue', t.queue) as labels, h.seconds, h.counts
+    from total t
+    cross join lateral (values
+      ('hwqueue_wait_seconds', t.wait_seconds, t.wait_counts),
+      ('hwqueue_run_seconds', t.run_seconds, t.run_counts)) h(name, seconds, counts)
+    union all
+    select 'hwqueue_workflow_run_seconds',
+           jsonb_build_object('workflow', r.workflow, 'outcome', r.outcome), r.seconds, r.counts
+    from run r
   )
   select s.name, jsonb_build_object('queue', t.queue) || s.labels, coalesce(s.value, 0)
   from total t
@@ -178,21 +188,18 @@ as $$
     ('hwqueue_claims_ended_total', '{"outcome": "superseded"}', t.attempts_superseded),
     ('hwqueue_claims_ended_total', '{"outcome": "released"}', t.attempts_released),
     ('hwqueue_claims_ended_total', '{"outcome": "cancelled"}', t.attempts_cancelled),
-    ('hwqueue_retries_total', '{}', t.retried),
-    ('hwqueue_wait_seconds_sum', '{}', t.wait_seconds),
-    ('hwqueue_wait_seconds_count', '{}', (select sum(c.count) from unnest(t.wait_counts) c(count))),
-    ('hwqueue_run_seconds_sum', '{}', t.run_seconds),
-    ('hwqueue_run_seconds_count', '{}', (select sum(c.count) from unnest(t.run_counts) c(count)))
+    ('hwqueue_retries_total', '{}', t.retried)
   ) s(name, labels, value)
   union all
-  select h.name, jsonb_build_object('queue', t.queue, 'le',
-         coalesce((hwqueue.histogram_bounds())[b.bucket]::text, '+Inf')),
-         coalesce(sum(h.counts[b.bucket]) over (partition by t.queue, h.name order by b.bucket),
-             0)::double precision
-  from total t
-  cross join lateral (values
-    ('hwqueue_wait_seconds_bucket', t.wait_counts), ('hwqueue_run_seconds_bucket', t.run_counts)) h(name,
-      counts)
+  select h.name || '_sum', h.labels, coalesce(h.seconds, 0) from histogram h
+  union all
+  select h.name || '_count', h.labels, coalesce((select sum(c.count) from unnest(h.counts) c(count)), 0)
+  from histogram h
+  union all
+  select h.name || '_bucket', h.labels
+           || jsonb_build_object('le', coalesce((hwqueue.histogram_bounds())[b.bucket]::text, '+Inf')),
+         coalesce(sum(h.counts[b.bucket]) over (partition by h.name, h.labels order by b.bucket), 0)
+  from histogram h
   cross join generate_series(1, 15) b(bucket)
   union all
   select 'hwqueue_workflow_runs_finished_total',
@@ -201,18 +208,6 @@ as $$
   from (select distinct x.workflow from run x) w
   cross join unnest(array['completed', 'failed', 'cancelled']) o(outcome)
   left join run r on r.workflow = w.workflow and r.outcome = o.outcome
-  union all
-  select s.name, jsonb_build_object('workflow', r.workflow, 'outcome', r.outcome), s.value
-  from run r
-  cross join lateral (values
-    ('hwqueue_workflow_run_seconds_sum', r.seconds),
-    ('hwqueue_workflow_run_seconds_count', (select sum(c.count) from unnest(r.counts) c(count)))
-  ) s(name, value)
-  union all
-  select 'hwqueue_workflow_run_seconds_bucket', jsonb_build_object('workflow', r.workflow, 'outcome',
-           r.outcome, 'le', coalesce((hwqueue.histogram_bounds())[b.bucket]::text, '+Inf')),
-         sum(r.counts[b.bucket]) over (partition by r.workflow, r.outcome order by b.bucket)
-  from run r cross join generate_series(1, 15) b(bucket)
 $$;
 
 -- Seconds from p_at to p_now, never less than 0; null if p_at is null.

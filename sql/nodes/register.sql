@@ -30,17 +30,6 @@ begin
 end
 $$;
 
--- Writes which login a node and its claims belong to.
--- Locks: the caller holds node_state; the claims.
-create or replace function hwqueue.set_login(p_node uuid, p_login text) returns void
-language plpgsql volatile
-as $$
-begin
-  update hwqueue.node_state s set login = p_login where s.node_id = p_node;
-  update hwqueue.claim c set login = p_login where c.node_id = p_node;
-end
-$$;
-
 -- Reads and checks a node's specification. Returns the row that it asks for, without profile and times.
 -- Raises QHA01.
 create or replace function hwqueue.parse_node_spec(p_node uuid, p_spec jsonb) returns hwqueue.node

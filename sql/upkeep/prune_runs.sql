@@ -86,6 +86,16 @@ $$;
 create or replace function hwqueue.broken_runs() returns table (rule text, run_id uuid, detail jsonb)
 language sql volatile
 as $$
+  with running as materialized (
+    select s.*, d.kind, d.settings
+    from hwqueue.step s
+    cross join lateral (  -- fences (offset 0): by key, also before the tables are analyzed
+      select x.workflow_id from hwqueue.run x where x.run_id = s.run_id offset 0) r
+    cross join lateral (
+      select x.kind, x.settings from hwqueue.workflow_step x
+      where x.workflow_id = r.workflow_id and x.step_no = s.step_no offset 0) d
+    where s.state = 'running'
+  )
   select 'run_work', w.run_id, jsonb_build_object('counted', w.counted, 'found', w.found)
   from (
     select r.run_id, t.need - t.arrived + coalesce((
@@ -108,11 +118,7 @@ as $$
   -- goes on with the run when it ends
   select 'step_gang', s.run_id, jsonb_build_object('step', s.step_no, 'gang_id', f.gang_id, 'size', m.items,
          'members', f.members, 'lost_claims', f.lost_claims)
-  from hwqueue.step s
-  join hwqueue.run r on r.run_id = s.run_id
-  cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
-    select x.kind from hwqueue.workflow_step x
-    where x.workflow_id = r.workflow_id and x.step_no = s.step_no offset 0) d
+  from running s
   join hwqueue.map m on m.run_id = s.run_id and m.step_no = s.step_no
   join hwqueue.tally t on t.run_id = s.run_id and t.step_no = s.step_no
     and t.part > 0
@@ -127,7 +133,7 @@ as $$
     where g.gang_id = hwqueue.gang_of_step(s.run_id, s.step_no)
       and g.run_id = s.run_id and g.step_no = s.step_no
     group by g.gang_id, g.size) f on true
-  where s.state = 'running' and d.kind = 'gang' and t.arrived < t.need
+  where s.kind = 'gang' and t.arrived < t.need
     and (m.items, m.items, 0) is distinct from (f.size, f.members::int, f.lost_claims::int)
   union all
   select 'run_over', r.run_id, jsonb_build_object('state', r.state, 'step', s.step_no, 'step_state', s.state)
@@ -148,18 +154,13 @@ as $$
   where s.due_at is not null and s.state <> 'running'
   union all
   -- step_due: nothing will end a sleep; wait_signal
-  select case d.kind when 'sleep' then 'step_due' else 'wait_signal' end, s.run_id,
-         jsonb_build_object('step', s.step_no, 'signal', d.settings ->> 'signal')
-  from hwqueue.step s
-  cross join lateral (  -- fences (offset 0): by key, also before the tables are analyzed
-    select x.workflow_id from hwqueue.run x where x.run_id = s.run_id offset 0) r
-  cross join lateral (
-    select x.kind, x.settings from hwqueue.workflow_step x
-    where x.workflow_id = r.workflow_id and x.step_no = s.step_no offset 0) d
-  where s.state = 'running' and s.lease_id is null and case d.kind when 'sleep' then s.due_at is null
+  select case s.kind when 'sleep' then 'step_due' else 'wait_signal' end, s.run_id,
+         jsonb_build_object('step', s.step_no, 'signal', s.settings ->> 'signal')
+  from running s
+  where s.lease_id is null and case s.kind when 'sleep' then s.due_at is null
       when 'wait' then exists (
           select from hwqueue.run_signal g
-          where g.run_id = s.run_id and g.name = d.settings ->> 'signal' and g.taken_by is null)
+          where g.run_id = s.run_id and g.name = s.settings ->> 'signal' and g.taken_by is null)
         and not exists (
           select from hwqueue.arrival a
           where a.run_id = s.run_id and a.step_no = s.step_no and a.kind = 'signal') end
@@ -167,23 +168,17 @@ as $$
   -- a step runs, and no open run or arrival will end it; a run goes on that no step waits for any more
   select 'step_nested', s.run_id, jsonb_build_object('step', s.step_no, 'nested_run_id', s.nested_run_id,
          'nested_state', n.state, 'nested_mode', s.nested_mode)
-  from hwqueue.step s
-  join hwqueue.run r on r.run_id = s.run_id
-  cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
-    select x.kind from hwqueue.workflow_step x
-    where x.workflow_id = r.workflow_id and x.step_no = s.step_no offset 0) d
+  from running s
   left join hwqueue.run n on n.run_id = s.nested_run_id
-  where s.state = 'running' and d.kind = 'workflow'
+  where s.kind = 'workflow'
     and (n.run_id is null or n.finished_at is not null or s.nested_mode is not null) and not exists (
       select from hwqueue.arrival a where a.run_id = s.run_id and a.step_no = s.step_no and a.kind = 'nested')
   union all
   select 'step_nested', a.run_id, jsonb_build_object('step', a.step_no, 'nested_run_id', a.nested_run_id,
          'nested_mode', a.retry_mode)
   from hwqueue.added a
-  cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
-    select x.state from hwqueue.step x
-    where x.run_id = a.run_id and x.step_no = a.step_no offset 0) s
-  where a.retry_mode is not null and s.state = 'running' and not exists (
+  join running s on s.run_id = a.run_id and s.step_no = a.step_no
+  where a.retry_mode is not null and not exists (
       select from hwqueue.arrival x where x.run_id = a.run_id and x.step_no = a.step_no and x.kind = 'nested')
   union all
   select 'run_nested', n.run_id, jsonb_build_object('state', n.state, 'parent_run_id', n.parent_run_id,

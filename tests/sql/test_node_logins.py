@@ -292,22 +292,6 @@ def test_deregistered_nodes_are_nobodys(api: Api, scene: Scene) -> None:
         scene.owner.rows("claim_task", **node.who, queues=[scene.queue])
 
 
-def test_what_was_registered_before_logins_were_kept(api: Api, scene: Scene) -> None:
-    """Any worker goes on acting for such a node until one registers it."""
-    api.conn.execute("update hwqueue.node_state set login = null")
-    api.conn.execute("update hwqueue.claim set login = null")
-    scene.other.rows("heartbeat_node", **scene.node.who, claims=beat(scene.claim))
-    assert scene.other.value("complete_lease", **token(scene.claim)) == "completed"
-    scene.other.claim(scene.node, scene.queue)
-    scene.owner.node(scene.node.node_id, name=scene.node.name)
-    assert api.used(scene.node)["login"] == scene.login
-    assert api.rows("verify_invariants") == []
-    with refusing("QHN04"):
-        scene.other.claim(scene.node, scene.queue)
-    with refusing("QHL08"):
-        scene.other.value("complete_lease", **token(scene.counted))
-
-
 def test_a_claim_that_is_not_as_its_node_is_found(api: Api, scene: Scene) -> None:
     api.conn.execute("update hwqueue.claim set login = 'x' where lease_id = %s", [scene.claim["lease_id"]])
     [broken] = [row for row in api.rows("verify_invariants") if row["rule"] == "claim_login"]
