@@ -2442,6 +2442,7 @@ create type hwqueue.queue_head as (
   rank bigint,
   position bigint,
   last bigint,
+  is_blocked boolean,  -- head-of-line: dead tuples may follow the low-water mark
   first_is_best boolean,
   takes_first boolean,
   checked bigint[],

@@ -149,7 +149,7 @@ begin
     from hwqueue.class_start(p_queue_head.classes[1], v_from) s
     where s.tier = p_queue_head.tier and s.rank = p_queue_head.rank;
     v_queue_head.position := coalesce(v_queue_head.position, p_queue_head.position);
-    v_queue_head.last := v_queue_head.position + 1031;
+    v_queue_head.last := v_queue_head.position + 1000;
     return v_queue_head;
   end if;
   v_classes := (hwqueue.cached_candidates(p_state, p_queue_head.queue_ids, null, p_now)).classes;

@@ -45,7 +45,7 @@ begin
   if cardinality(p_queues) = 1 then
     select q.* into v_head from hwqueue.read_queue_head(p_queues[1], p_state.profile_id,
       p_state.classes_seen, p_state.classes_unseen, not p_state.on_fast_path) q;
-    if v_head.last = v_head.position + 1031 and cardinality(v_head.classes) = 1
+    if v_head.is_blocked and cardinality(v_head.classes) = 1
       or p_state.met_blocked and p_qty = 1 and v_head.first_is_best and not v_head.takes_first then
       v_head := hwqueue.read_past_blocked(p_state, v_head, v_now);
     end if;
@@ -258,9 +258,10 @@ as $$
                   and r.position >= w.positions[1]
                 order by r.position limit 1) + case when cardinality(e.classes) <= 64
                   then least((q.tuning).window_size, 40) else (q.tuning).window_size end - 1
-              when w.is_blocked then w.positions[1] + 1031
+              when w.is_blocked then w.positions[1] + 1000
               else 9223372036854775807 end,
-         f.first_is_best, f.first_is_best and e.checked = '{}' and cardinality(e.classes) <= 200, e.checked,
+         w.is_blocked, f.first_is_best,
+         f.first_is_best and e.checked = '{}' and cardinality(e.classes) <= 200, e.checked,
          array[q.queue_id], q.retain_completed = '0', false, null::int, true, q.has_lanes
   from hwqueue.queue q
   left join lateral (  -- limit: as a plain join it may read all queues of the profile
@@ -307,8 +308,9 @@ as $$
          least(coalesce(k.last, k.position + least(k.window_size, 40) - 1), case
              when lead(k.tier) over o = 0 and lead(k.rank) over o = k.rank
            then lead(k.position) over o - 1 end),
-         null::boolean, bool_and(k.is_known) over () and count(*) over () = cardinality(p_queues)
-           and k.tier = 0, null::bigint[], array_agg(k.queue_id) over (),
+         null::boolean, null::boolean,
+         bool_and(k.is_known) over () and count(*) over () = cardinality(p_queues) and k.tier = 0,
+         null::bigint[], array_agg(k.queue_id) over (),
          k.drops_completed, false, null::int, bool_and(k.is_known) over ()
            and count(*) over () = cardinality(p_queues) and lead(k.tier) over o is null,
          bool_or(k.has_lanes) over ()
