@@ -89,6 +89,11 @@ begin
   perform hwqueue.require_all_tenants();
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'ask for the pages one after another'),
     hwqueue.check_range(p_most, 'p_most', 1, 1000000, 'leases of a class beyond its room change nothing');
+  if p_part = 'classes' and p_after !~ '^[0-9]{1,18}$'
+    or p_part = 'gangs' and p_after !~ '^-?[0-9]{1,18} [0-9]{1,18}$' then
+    perform hwqueue.refuse_field('QHA01', 'p_after', format('is of no page of %s', p_part),
+      'pass what the last row of the page before says in next');
+  end if;
   case p_part
     when 'queues' then
       select array_agg(jsonb_build_object('queue', q.name) order by q.name),
@@ -100,10 +105,6 @@ begin
           and (p_after is null or o.name collate "C" > p_after)
         order by 1 limit p_limit) q;
     when 'classes' then
-      if p_after !~ '^[0-9]{1,18}$' then
-        perform hwqueue.refuse('QHA01', 'p_after is no class''s id', jsonb_build_object('field', 'p_after'),
-          'pass what the last row of the page before says in next');
-      end if;
       select w.items, w.next into v_items, v_next
       from hwqueue.ready_classes((hwqueue.find_queue(p_queue)).queue_id, coalesce(p_after::bigint, 0),
         p_limit, p_most) w;
@@ -111,10 +112,6 @@ begin
       select f.items, f.next into v_items, v_next
       from hwqueue.free_devices(hwqueue.json_uuid(to_jsonb(p_after), 'p_after'), p_limit, v_now) f;
     when 'gangs' then
-      if p_after !~ '^-?[0-9]{1,18} [0-9]{1,18}$' then
-        perform hwqueue.refuse('QHA01', 'p_after is no gang''s rank and position',
-          jsonb_build_object('field', 'p_after'), 'pass what the last row of the page before says in next');
-      end if;
       select f.items, f.next into v_items, v_next
       from hwqueue.waiting_gangs(coalesce(split_part(p_after, ' ', 1)::bigint, -9223372036854775808),
         coalesce(split_part(p_after, ' ', 2)::bigint, 0), p_limit) f;

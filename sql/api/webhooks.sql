@@ -20,7 +20,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_new hwqueue.webhook;
-  v_old hwqueue.webhook;
+  v_is_new boolean;
   v_now timestamptz := hwqueue.clock();
 begin
   perform hwqueue.require_all_tenants();
@@ -44,34 +44,26 @@ begin
       jsonb_build_object('field', 'options'), 'leave a list out for any');
   end if;
   v_new.secret := hwqueue.new_webhook_secret();
-  insert into hwqueue.webhook (name, webhook_id, url, codes, queues, tenant, labels, secret,
+  insert into hwqueue.webhook as w (name, webhook_id, url, codes, queues, tenant, labels, secret,
     event_cursor, clock_step, completed_at, completed_lease, created_at, created_by, created_login)
   select p_name, hwqueue.new_id(), p_url, v_new.codes, v_new.queues, v_new.tenant, v_new.labels,
     v_new.secret, i.event_base + (pg_current_xact_id()::text::bigint << 20) - 1,
     (select max(c.version) from hwqueue.reap_cursor c),  -- it has passed the steps of the clock so far
-    v_now,
-    '00000000-0000-0000-0000-000000000000', v_now, hwqueue.current_actor(), session_user
+    v_now, '00000000-0000-0000-0000-000000000000', v_now, hwqueue.current_actor(), session_user
   from hwqueue.installation i
-  on conflict (name) do nothing;
+  on conflict (name) do update
+  set url = excluded.url, codes = excluded.codes, queues = excluded.queues, tenant = excluded.tenant,
+    labels = excluded.labels, completed_at = case when 'lease_completed' = any (w.codes) then w.completed_at
+      else excluded.completed_at end,
+    clock_step = case when 'lease_completed' = any (w.codes) then w.clock_step else excluded.clock_step end
+  where (w.url, w.codes, w.queues, w.tenant, w.labels)
+    is distinct from (excluded.url, excluded.codes, excluded.queues, excluded.tenant, excluded.labels)
+  returning w.secret = v_new.secret into v_is_new;
   if found then
-    perform hwqueue.note_event('webhook_set', format('webhook %s is new', p_name),
-      jsonb_build_object('webhook', p_name) || p_options);
-    return hwqueue.shown_secret(v_new.secret);
+    perform hwqueue.note_event('webhook_set', format('webhook %s is %s', p_name, case when v_is_new
+      then 'new' else 'changed' end), jsonb_build_object('webhook', p_name) || p_options);
   end if;
-  v_old := hwqueue.find_webhook(p_name);
-  if (v_old.url, v_old.codes, v_old.queues, v_old.tenant, v_old.labels)
-      is distinct from (p_url, v_new.codes, v_new.queues, v_new.tenant, v_new.labels) then
-    update hwqueue.webhook w
-    set url = p_url, codes = v_new.codes, queues = v_new.queues, tenant = v_new.tenant, labels = v_new.labels,
-      completed_at = case when 'lease_completed' = any (v_old.codes) then w.completed_at
-        else v_now end,
-      clock_step = case when 'lease_completed' = any (v_old.codes) then w.clock_step
-        else (select max(c.version) from hwqueue.reap_cursor c) end
-    where w.name = p_name;
-    perform hwqueue.note_event('webhook_set', format('webhook %s is changed', p_name),
-      jsonb_build_object('webhook', p_name) || p_options);
-  end if;
-  return null;
+  return case when v_is_new then hwqueue.shown_secret(v_new.secret) end;
 end
 $$;
 
