@@ -134,8 +134,11 @@ declare
   v_node hwqueue.node;
 begin
   perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
-  v_node := hwqueue.set_cordon(p_node);
+  perform hwqueue.lock_node(p_node, null);
+  v_node := hwqueue.read_node(p_node);
   if v_node.cordoned_at is null then
+    update hwqueue.node n set cordoned_at = hwqueue.clock() where n.node_id = p_node;
+    perform hwqueue.refresh_node_state(p_node);
     perform hwqueue.note_event('node_cordoned', format('node %s is cordoned', v_node.name), p_node => p_node);
   end if;
 end
@@ -179,10 +182,13 @@ begin
   if p_deadline is not null then
     perform hwqueue.await_node(p_node);
   end if;
-  v_node := hwqueue.set_cordon(p_node);
+  perform hwqueue.lock_node(p_node, null);
+  v_node := hwqueue.read_node(p_node);
   v_now := hwqueue.clock();
   v_by := v_now + hwqueue.in_seconds(p_deadline);
-  update hwqueue.node n set drain_by = v_by where n.node_id = p_node;
+  update hwqueue.node n set drain_by = v_by, cordoned_at = coalesce(n.cordoned_at, v_now)
+  where n.node_id = p_node;
+  perform hwqueue.refresh_node_state(p_node);
   perform hwqueue.note_event('node_drained', format('node %s is drained',
       v_node.name) || coalesce(', what runs there is to stop by ' || to_char(v_by at time zone 'UTC',
         'YYYY-MM-DD HH24:MI:SS "UTC"'), ''), jsonb_build_object('drain_by', v_by), p_node => p_node);

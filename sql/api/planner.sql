@@ -84,6 +84,10 @@ as $$
 declare
   v_items jsonb[];
   v_next text;
+  v_queue_id int;
+  v_ids bigint[];
+  v_from hwqueue.scan_starts;
+  v_gangs hwqueue.gang[];
   v_now timestamptz := hwqueue.clock();
 begin
   perform hwqueue.require_all_tenants();
@@ -105,16 +109,59 @@ begin
           and (p_after is null or o.name collate "C" > p_after)
         order by 1 limit p_limit) q;
     when 'classes' then
-      select w.items, w.next into v_items, v_next
-      from hwqueue.ready_classes((hwqueue.find_queue(p_queue)).queue_id, coalesce(p_after::bigint, 0),
-        p_limit, p_most) w;
+      v_queue_id := (hwqueue.find_queue(p_queue)).queue_id;
+      v_ids := array(
+        select c.class_id from hwqueue.placement_class c
+        where c.queue_id = v_queue_id and c.class_id > coalesce(p_after::bigint, 0)
+        order by c.class_id limit p_limit);
+      v_from := hwqueue.queue_scan_starts(array[v_queue_id], cardinality(v_ids));
+      v_next := case when v_from.queue_ids is not null then v_ids[p_limit] end;
+      v_items := array(  -- those past their deadline count until reap ends them
+        select jsonb_build_object('class_id', c.class_id, 'ready', n.ready, 'cpu_milli', c.cpu_milli,
+          'memory_mib', c.memory_mib, 'gpus', c.gpu_count, 'gpu_milli', c.gpu_milli, 'profiles', (
+            select coalesce(jsonb_agg(e.profile_id), '[]') from hwqueue.eligibility e
+            where e.class_id = c.class_id and e.profile_id is not null))
+        from unnest(v_ids) with ordinality k(class_id, turn)
+        join hwqueue.placement_class c on c.class_id = k.class_id and c.gpu_count > 0
+        cross join lateral hwqueue.class_start(k.class_id, v_from) s
+        cross join lateral (
+          select count(*) as ready
+          from (
+            select 1 from hwqueue.ready r
+            where r.class_id = k.class_id and (r.tier, r.rank, r.position) >= (s.tier, s.rank, s.position)
+            order by r.tier, r.rank, r.position limit p_most) x) n
+        where v_from.queue_ids is not null and n.ready > 0
+        order by k.turn);
     when 'nodes' then
       select f.items, f.next into v_items, v_next
       from hwqueue.free_devices(hwqueue.json_uuid(to_jsonb(p_after), 'p_after'), p_limit, v_now) f;
     when 'gangs' then
-      select f.items, f.next into v_items, v_next
-      from hwqueue.waiting_gangs(coalesce(split_part(p_after, ' ', 1)::bigint, -9223372036854775808),
-        coalesce(split_part(p_after, ' ', 2)::bigint, 0), p_limit) f;
+      v_gangs := array(
+        select g from hwqueue.gang g
+        where g.state = 'waiting' and (g.rank, g.position) > (
+            coalesce(split_part(p_after, ' ', 1)::bigint, -9223372036854775808),
+            coalesce(split_part(p_after, ' ', 2)::bigint, 0))
+          and hwqueue.may_be_tried(g, v_now)
+        order by g.rank, g.position limit p_limit);
+      v_next := (v_gangs[p_limit]).rank || ' ' || (v_gangs[p_limit]).position;
+      v_items := array(
+        select jsonb_build_object('gang_id', g.gang_id, 'queue', q.name, 'rank', g.rank,
+          'together', g.together, 'same', g.same, 'members', m.members)
+        from unnest(v_gangs) g
+        join hwqueue.queue q on q.queue_id = g.queue_id and q.paused_at is null and q.dropped_at is null
+        cross join lateral (
+          select jsonb_agg(jsonb_build_object('class_id', c.class_id, 'members', w.members, 'gpus',
+                   c.gpu_count, 'gpu_milli', c.gpu_milli, 'cpu_milli', c.cpu_milli, 'memory_mib',
+                   c.memory_mib, 'is_plain', coalesce(c.custom, '{}') = '{}' and c.gpu_wanted = '{}'
+                   and c.cpu_isolation is null and c.gpu_exclusivity is null) order by c.class_id) as members
+          from (select s.class_id, count(*) as members
+                from unnest(g.members) r(lease_id)
+                join hwqueue.scheduled s
+                  on (s.queue_id, s.available_at, s.lease_id) = (g.queue_id, 'infinity', r.lease_id)
+                group by s.class_id) w
+          join hwqueue.placement_class c on c.class_id = w.class_id) m
+        where g.place is null and m.members is not null
+        order by g.rank, g.position);
     when 'matches' then
       v_items := hwqueue.class_matches(hwqueue.find_queue(p_queue), p_limit, p_most, v_now);
     else

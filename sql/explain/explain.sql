@@ -137,8 +137,8 @@ as $$
     hwqueue.facts_of_others(c.class, null, p_now), false, p_now), p_now) v
 $$;
 
--- Returns why leases of a class are pending. p_lease, p_eligible_at, p_deadline: of the lease that is
--- explained, or of the first in line; p_lease null: there is none.
+-- Returns why leases of a class are pending, as explain_lease has it. p_lease, p_eligible_at, p_deadline: of
+-- the lease that is explained, or of the first in line; p_lease null: there is none.
 create or replace function hwqueue.explain_waiting(
   p_class hwqueue.placement_class, p_lease uuid, p_eligible_at timestamptz, p_deadline timestamptz,
   p_now timestamptz,
@@ -167,7 +167,34 @@ begin
   select v.headline, v.code, v.permanent, v.nodes_matching, v.nodes_free, v.sole_blockers, v.unmatched
   into headline, code, permanent, nodes_matching, nodes_free, sole_blockers, v_unmatched
   from hwqueue.class_verdict(p_class, v_queue, v_fleet, p_now) v;
-  nearest := hwqueue.near_nodes(v_fleet -> 'near', p_class, p_lease, v_known, p_now);
+  nearest := (
+    select coalesce(jsonb_agg(jsonb_build_object('node_id', n.node_id, 'node', n.name, 'rack', n.rack,
+             'seen_at', s.seen_at, 'state', case when n.cordoned_at is not null then 'cordoned'
+               when l.is_live then 'live' else 'silent' end,
+             'reasons', r.reasons || case when l.is_live then '[]'
+               else jsonb_build_array(jsonb_build_object('stage', 'live', 'code', 'node_not_live',
+                 'permanent', false, 'message', format('no sign of life since %s', s.seen_at))) end)
+             order by i.ordinality), '[]')
+    from jsonb_array_elements(v_fleet -> 'near') with ordinality i
+    join hwqueue.node n on n.node_id = (i.value ->> 'node_id')::uuid
+    join hwqueue.node_state s on s.node_id = n.node_id
+    cross join lateral (select hwqueue.is_live(n, s, p_now) as is_live) l
+    left join hwqueue.fleet_facts(p_class, v_known, p_now) t on t.node_id = n.node_id
+      and t.node_id = any (array(
+        select (e.value ->> 'node_id')::uuid from jsonb_array_elements(v_fleet -> 'near') e))
+    cross join lateral (
+      select hwqueue.read_load(n.node_id) as load, coalesce(t.facts, '[]') as facts, (
+               select min(d) from jsonb_array_elements_text(v_known -> 'kept_out') d
+               where v_known -> 'kept_at'
+                 ? (d || '@' || hwqueue.domain_value(d, n.node_id, n.rack, n.labels))) as kept_out offset 0) k
+    cross join lateral (
+      select coalesce(jsonb_agg(
+               hwqueue.failure_reason(f, p_class, n, k.load)
+               || hwqueue.failure_detail(f, k.facts, k.kept_out, p_class, p_lease, n, k.load, p_now)
+               order by e.ordinality), '[]') as reasons
+      from jsonb_array_elements(i.value -> 'failures') with ordinality e
+      cross join lateral jsonb_populate_record(null::hwqueue.failure, e.value) f
+      offset 0) r);
   help := hwqueue.what_helps(p_class, v_queue, v_fleet, nearest, pending);
   if v_unmatched then
     -- names that no live node has: those with a similar one first, the others last

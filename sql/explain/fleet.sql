@@ -1,5 +1,5 @@
 -- One class on every node, counted for an explanation (judge_fleet); the 20 nodes that fail the least
--- (near_nodes), with what is wanted, what the node has, and the holders: running leases, at most five of
+-- (explain_waiting), with what is wanted, what the node has, and the holders: running leases, at most five of
 -- each, the longest running first: [{"lease_id", "task", "queue", "service_id", "node", "since",
 -- "expires_at", "stopping", "holds"}].
 
@@ -191,43 +191,6 @@ begin
       when v_asked ? 'rack' then coalesce('rack ' || p_node.rack, 'no rack')
       when v_asked ? 'node' then 'node ' || p_node.name end, 200)));
 end
-$$;
-
--- Returns nodes and all that keeps a lease of a class off each of them: [{"node_id", "node", "rack", "state":
--- live | silent | cordoned, "seen_at", "reasons": [as in match_nodes, with "wanted" and "has" in words,
--- "holders" where running leases are the reason, and "place" for other leases]}]. p_lease: the one that is
--- explained, null for any of the class; p_near: see judge_fleet; p_known: see facts_of_others.
-create or replace function hwqueue.near_nodes(p_near jsonb, p_class hwqueue.placement_class,
-  p_lease uuid, p_known jsonb, p_now timestamptz)
-returns jsonb
-language sql stable
-as $$
-  select coalesce(jsonb_agg(jsonb_build_object('node_id', n.node_id, 'node', n.name, 'rack', n.rack,
-         'seen_at', s.seen_at,
-           'state', case when n.cordoned_at is not null then 'cordoned' when hwqueue.is_live(n, s, p_now)
-             then 'live' else 'silent' end,
-           'reasons', r.reasons || case when hwqueue.is_live(n, s, p_now) then '[]'
-             else jsonb_build_array(jsonb_build_object('stage', 'live',
-             'code', 'node_not_live', 'permanent', false, 'message',
-               format('no sign of life since %s', s.seen_at))) end) order by i.ordinality), '[]')
-  from jsonb_array_elements(p_near) with ordinality i
-  join hwqueue.node n on n.node_id = (i.value ->> 'node_id')::uuid
-  join hwqueue.node_state s on s.node_id = n.node_id
-  left join hwqueue.fleet_facts(p_class, p_known, p_now) t on t.node_id = n.node_id
-    and t.node_id = any (array(select (e.value ->> 'node_id')::uuid from jsonb_array_elements(p_near) e))
-  cross join lateral (
-    select hwqueue.read_load(n.node_id) as load, coalesce(t.facts, '[]') as facts, (
-             select min(d) from jsonb_array_elements_text(p_known -> 'kept_out') d
-             where p_known -> 'kept_at'
-               ? (d || '@' || hwqueue.domain_value(d, n.node_id, n.rack, n.labels))) as kept_out offset 0) k
-  cross join lateral (
-    select coalesce(jsonb_agg(
-             hwqueue.failure_reason(f, p_class, n, k.load)
-             || hwqueue.failure_detail(f, k.facts, k.kept_out, p_class, p_lease, n, k.load, p_now)
-             order by e.ordinality), '[]') as reasons
-    from jsonb_array_elements(i.value -> 'failures') with ordinality e
-    cross join lateral jsonb_populate_record(null::hwqueue.failure, e.value) f
-    offset 0) r
 $$;
 
 -- Returns claims as a list of holders; p_amounts: with what they have allocated.

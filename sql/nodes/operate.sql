@@ -51,24 +51,6 @@ begin
 end
 $$;
 
--- Cordons a node. Returns its row as it was before.
--- Locks: node_state. Raises QHN01.
-create or replace function hwqueue.set_cordon(p_node uuid) returns hwqueue.node
-language plpgsql volatile
-as $$
-declare
-  v_before hwqueue.node;
-begin
-  perform hwqueue.lock_node(p_node, null);
-  v_before := hwqueue.read_node(p_node);
-  if v_before.cordoned_at is null then
-    update hwqueue.node n set cordoned_at = hwqueue.clock() where n.node_id = p_node;
-    perform hwqueue.refresh_node_state(p_node);
-  end if;
-  return v_before;
-end
-$$;
-
 -- Replaces an operator's taints of a key and effect (null: any) by p_taint (null: by none). Returns how
 -- many there were.
 -- Locks and raises as taint_node.

@@ -15,6 +15,8 @@
 
 -- Reads one page of the leases in one of p_states that meet a filter, and where the next begins. It goes
 -- from state to state until it finds some, or has read p_limit rows of one state.
+-- For a caller limited to some tenants a page is what list_leases would return, so that no cursor names a
+-- lease of another tenant. It then reads the many to find the few, as list_leases does.
 -- Raises: QHA01, QHA03, QHQ01.
 create or replace function hwqueue.read_page(p_filter jsonb, p_states text[], p_limit int, p_cursor jsonb)
 returns hwqueue.lease_page
@@ -25,6 +27,8 @@ declare
   v_states text[] := p_states;
   v_cursor jsonb := p_cursor;
   v_after jsonb := nullif(p_cursor -> 'after', 'null');
+  v_wanted hwqueue.lease_filter;
+  v_ids uuid[];
   v_page hwqueue.lease_page;
 begin
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'go on with p_cursor');
@@ -67,7 +71,26 @@ begin
     v_cursor := v_cursor - 'only_at';  -- these pages are not read in the order of available_at
   end if;
   loop
-    v_page := hwqueue.read_state_page(v_filter, p_limit, v_cursor);
+    v_ids := null;
+    v_wanted := v_filter;
+    v_wanted.state := v_cursor ->> 'state';
+    if v_filter.lease_ids is not null then
+      v_page.lease_ids := hwqueue.list_lease_ids(v_wanted, p_limit, null, null);
+    elsif hwqueue.my_tenants() is not null then
+      v_ids := hwqueue.list_lease_ids(v_wanted, p_limit, null, (v_cursor #>> '{after,0}')::uuid);
+      v_after := jsonb_build_array(v_ids[cardinality(v_ids)]);
+      v_page.lease_ids := v_ids;
+    else
+      select array_agg(s.lease_id order by s.number), (array_agg(s.key order by s.number desc))[1]
+      into v_ids, v_after
+      from hwqueue.page_source(v_wanted, v_cursor, p_limit) with ordinality s(lease_id, key, number);
+      v_wanted.lease_ids := coalesce(v_ids, '{}');
+      v_wanted.state := null;  -- they are in it
+      v_page.lease_ids := hwqueue.list_lease_ids(v_wanted, p_limit, null, null);
+    end if;
+    v_page.state := v_cursor ->> 'state';
+    v_page.next_cursor := case when cardinality(v_ids) = p_limit
+      then v_cursor || jsonb_build_object('after', v_after) end;
     exit when v_page.next_cursor is not null;
     if v_cursor ->> 'only_at' is not null then
       v_cursor := v_cursor - array['after', 'only_at']
@@ -80,43 +103,6 @@ begin
     v_page.next_cursor := v_cursor;
     exit when v_page.lease_ids <> '{}';
   end loop;
-  return v_page;
-end
-$$;
-
--- Reads one page of the leases in the state of a cursor. next_cursor is null after the last page of the
--- state.
--- For a caller limited to some tenants a page is what list_leases would return, so that no cursor names a
--- lease of another tenant. It then reads the many to find the few, as list_leases does.
-create or replace function hwqueue.read_state_page(p_filter hwqueue.lease_filter, p_limit int,
-  p_cursor jsonb) returns hwqueue.lease_page
-language plpgsql volatile
-as $$
-declare
-  v_filter hwqueue.lease_filter := p_filter;
-  v_page hwqueue.lease_page;
-  v_ids uuid[];
-  v_last jsonb;
-begin
-  v_filter.state := p_cursor ->> 'state';
-  if v_filter.lease_ids is not null then
-    v_page.lease_ids := hwqueue.list_lease_ids(v_filter, p_limit, null, null);
-  elsif hwqueue.my_tenants() is not null then
-    v_ids := hwqueue.list_lease_ids(v_filter, p_limit, null, (p_cursor #>> '{after,0}')::uuid);
-    v_last := jsonb_build_array(v_ids[cardinality(v_ids)]);
-    v_page.lease_ids := v_ids;
-  else
-    select array_agg(s.lease_id order by s.number), (array_agg(s.key order by s.number desc))[1]
-    into v_ids, v_last
-    from hwqueue.page_source(v_filter, p_cursor, p_limit) with ordinality s(lease_id, key, number);
-    v_filter.lease_ids := coalesce(v_ids, '{}');
-    v_filter.state := null;  -- they are in it
-    v_page.lease_ids := hwqueue.list_lease_ids(v_filter, p_limit, null, null);
-  end if;
-  v_page.state := p_cursor ->> 'state';
-  if cardinality(v_ids) = p_limit then
-    v_page.next_cursor := p_cursor || jsonb_build_object('after', v_last);
-  end if;
   return v_page;
 end
 $$;

@@ -33,44 +33,6 @@ begin
 end
 $$;
 
--- Returns the classes of a queue that ask for GPUs and have a ready entry, with what they ask for, the
--- profiles whose nodes may run them, and how many entries they have (ready, counted up to p_most). Those
--- past their deadline count until reap ends them. Looks at p_limit classes after p_after; next: the last, if
--- there are others. Classes that name nodes, resources or trust domains have no profiles.
-create or replace function hwqueue.ready_classes(p_queue_id int, p_after bigint, p_limit int, p_most int,
-  out items jsonb[], out next text)
-language plpgsql volatile
-as $$
-declare
-  v_ids bigint[] := array(
-    select c.class_id from hwqueue.placement_class c
-    where c.queue_id = p_queue_id and c.class_id > p_after
-    order by c.class_id limit p_limit);
-  v_from hwqueue.scan_starts := hwqueue.queue_scan_starts(array[p_queue_id], cardinality(v_ids));
-begin
-  if v_from.queue_ids is null then
-    return;
-  end if;
-  next := case when cardinality(v_ids) >= p_limit then v_ids[p_limit] end;
-  items := array(
-    select jsonb_build_object('class_id', c.class_id, 'ready', n.ready, 'cpu_milli', c.cpu_milli,
-      'memory_mib', c.memory_mib, 'gpus', c.gpu_count, 'gpu_milli', c.gpu_milli, 'profiles', (
-        select coalesce(jsonb_agg(e.profile_id), '[]') from hwqueue.eligibility e
-        where e.class_id = c.class_id and e.profile_id is not null))
-    from unnest(v_ids) with ordinality k(class_id, turn)
-    join hwqueue.placement_class c on c.class_id = k.class_id and c.gpu_count > 0
-    cross join lateral hwqueue.class_start(k.class_id, v_from) s
-    cross join lateral (
-      select count(*) as ready
-      from (
-        select 1 from hwqueue.ready r
-        where r.class_id = k.class_id and (r.tier, r.rank, r.position) >= (s.tier, s.rank, s.position)
-        order by r.tier, r.rank, r.position limit p_most) x) n
-    where n.ready > 0
-    order by k.turn);
-end
-$$;
-
 -- Returns what live nodes with GPUs that are not cordoned have left, in groups of nodes of one profile and
 -- size: cpu_free and memory_free of those that have room on a device, and in `free` how many devices have
 -- how many thousandths left, rounded down to tens; devices with less are not in it. Looks at p_limit nodes
@@ -120,42 +82,6 @@ begin
              sum((a.room).memory_mib) filter (where (a.room).gpu_total > 0) as memory_free
       from alive a group by 1, 2, 3, 4) k
     order by k.profile_id, k.gpus, k.cpu_milli, k.memory_mib);
-end
-$$;
-
--- Returns the gangs of queues that are not paused that wait and hold nothing, in the order in which reap
--- tries them: what their members ask for, by class. is_plain: the class has no other needs than these
--- amounts. Looks at p_limit gangs after p_rank and p_position; next: the last's, if there are others.
-create or replace function hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit int,
-  out items jsonb[], out next text)
-language plpgsql volatile
-as $$
-declare
-  v_gangs hwqueue.gang[] := array(
-    select g from hwqueue.gang g where g.state = 'waiting' and (g.rank, g.position) > (p_rank, p_position)
-      and hwqueue.may_be_tried(g, hwqueue.clock())
-    order by g.rank, g.position limit p_limit);
-begin
-  next := case when cardinality(v_gangs) >= p_limit
-    then (v_gangs[p_limit]).rank || ' ' || (v_gangs[p_limit]).position end;
-  items := array(
-    select jsonb_build_object('gang_id', g.gang_id, 'queue', q.name, 'rank', g.rank, 'together', g.together,
-      'same', g.same, 'members', m.members)
-    from unnest(v_gangs) g
-    join hwqueue.queue q on q.queue_id = g.queue_id and q.paused_at is null and q.dropped_at is null
-    cross join lateral (
-      select jsonb_agg(jsonb_build_object('class_id', c.class_id, 'members', w.members, 'gpus', c.gpu_count,
-               'gpu_milli', c.gpu_milli, 'cpu_milli', c.cpu_milli, 'memory_mib', c.memory_mib, 'is_plain',
-               coalesce(c.custom, '{}') = '{}' and c.gpu_wanted = '{}' and c.cpu_isolation is null
-               and c.gpu_exclusivity is null) order by c.class_id) as members
-      from (select s.class_id, count(*) as members
-            from unnest(g.members) r(lease_id)
-            join hwqueue.scheduled s
-              on (s.queue_id, s.available_at, s.lease_id) = (g.queue_id, 'infinity', r.lease_id)
-            group by s.class_id) w
-      join hwqueue.placement_class c on c.class_id = w.class_id) m
-    where g.place is null and m.members is not null
-    order by g.rank, g.position);
 end
 $$;
 

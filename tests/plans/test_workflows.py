@@ -321,7 +321,7 @@ def judged(api: Api, call: str, asked: list[dict[str, str]]) -> int:
     )
     with counting(api.conn) as calls:
         assert len(api.rows(call, **arguments)) == len(steps)
-    assert calls["near_nodes"] == 0
+    assert calls["failure_detail"] == 0
     return calls["judge_fleet"]
 
 
