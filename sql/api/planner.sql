@@ -357,6 +357,10 @@ declare
   v_now timestamptz := hwqueue.clock();
   v_refusal text;
   v_place record;
+  v_lease hwqueue.lease;
+  v_queue hwqueue.queue;
+  v_entry hwqueue.scheduled;
+  v_reason text;
 begin
   perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   perform hwqueue.check_span(p_hold, 'p_hold', '100 milliseconds', '1 minute',
@@ -366,7 +370,32 @@ begin
     select x.* from hwqueue.read_places(p_places, 64) x order by x.node, x.lease
   loop
     lease_id := v_place.lease;
-    verdict := coalesce(v_refusal, hwqueue.try_assignment(v_place.lease, v_place.node, p_hold, v_now));
+    select l.* into v_lease from hwqueue.lease l where l.lease_id = v_place.lease;
+    select q.* into v_queue from hwqueue.queue q where q.queue_id = v_lease.queue_id;
+    verdict := case when v_refusal is not null then v_refusal
+      when v_lease.choice_id is not null or hwqueue.lease_state(lease_id) = 'pending' is not true then 'taken'
+      when v_queue.paused_at is not null or v_queue.dropped_at is not null then 'blocked'
+      when not exists (
+        select from hwqueue.node n
+        where n.node_id = v_place.node and n.deregistered_at is null
+          and hwqueue.unserved_part(n.queues, n.tasks, v_queue.name, v_lease.task_name) is null)
+        then 'does_not_suit'
+      when not hwqueue.lock_free_node(v_place.node) then 'busy' end;
+    if verdict is null then
+      begin
+        v_entry := hwqueue.take_free_entry(lease_id);
+        v_reason := case
+          when v_entry.lease_id is null or v_entry.class_id <> v_lease.class_id then 'busy'  -- or changed
+          when v_entry.available_at > v_now or v_entry.deadline <= v_now then 'taken'
+          else hwqueue.reserve(v_entry, v_place.node, p_hold, false, null, v_now) end;
+        if v_reason is not null then
+          perform hwqueue.abort_subtransaction();
+        end if;
+        perform hwqueue.wake_workers(v_queue);
+      exception when sqlstate 'HWX01' then  -- the entry is there again, and its lock is released
+      end;
+      verdict := hwqueue.place_verdict(v_reason);
+    end if;
     return next;
   end loop;
 end

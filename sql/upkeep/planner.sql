@@ -158,59 +158,6 @@ begin
 end
 $$;
 
--- Reserves a pending lease on a node, for p_hold: if it is not fetched by then, it goes back to where it was
--- in line (put_back_in_line). Returns `reserved`; or, with nothing changed:
--- taken: it is not pending any more, past its deadline, or an alternative of a choice.
--- does_not_suit: the node may not run it, is not live, or its worker does not serve its queue and task.
--- no_room: the node has no room for it now.
--- blocked: a requirement about other leases does not hold, or its queue is paused.
--- busy: another session holds what it needs.
--- Locks: node_state, the entry, lock stripes and counters, all skip locked. Wakes: waiting workers.
-create or replace function hwqueue.try_assignment(p_lease uuid, p_node uuid, p_hold interval,
-  p_now timestamptz) returns text
-language plpgsql volatile
-as $$
-declare
-  v_lease hwqueue.lease;
-  v_queue hwqueue.queue;
-  v_entry hwqueue.scheduled;
-  v_reason text;
-begin
-  select l.* into v_lease from hwqueue.lease l where l.lease_id = p_lease;
-  if v_lease.choice_id is not null or hwqueue.lease_state(p_lease) = 'pending' is not true then
-    return 'taken';
-  end if;
-  select q.* into v_queue from hwqueue.queue q
-  where q.queue_id = v_lease.queue_id;
-  if v_queue.paused_at is not null or v_queue.dropped_at is not null then
-    return 'blocked';
-  elsif not exists (
-      select from hwqueue.node n
-      where n.node_id = p_node and n.deregistered_at is null
-        and hwqueue.unserved_part(n.queues, n.tasks, v_queue.name, v_lease.task_name) is null) then
-    return 'does_not_suit';
-  end if;
-  if not hwqueue.lock_free_node(p_node) then
-    return 'busy';
-  end if;
-  begin
-    v_entry := hwqueue.take_free_entry(p_lease);
-    v_reason := case
-      when v_entry.lease_id is null or v_entry.class_id <> v_lease.class_id then 'busy'  -- or it was changed
-      when v_entry.available_at > p_now or v_entry.deadline <= p_now then 'taken'
-      else hwqueue.reserve(v_entry, p_node, p_hold, false, null, p_now) end;
-    if v_reason is not null then
-      perform hwqueue.abort_subtransaction();
-    end if;
-  exception when sqlstate 'HWX01' then  -- the entry is there again, and its lock is released
-  end;
-  if v_reason is null then
-    perform hwqueue.wake_workers(v_queue);
-  end if;
-  return hwqueue.place_verdict(v_reason);
-end
-$$;
-
 -- What a planner is told when a place could not be booked for this reason (reserve); null: it was.
 create or replace function hwqueue.place_verdict(p_reason text) returns text
 language sql immutable parallel safe
