@@ -114,9 +114,7 @@ begin
 end
 $$;
 
--- Returns what would let a gang start that has no room: [{"way", "words", "place", "together", "same",
--- "members"}]. way: wider, anywhere, without_same, without_both: the gang with these options has room now;
--- smaller: n members have; empty: all have, once the claims that are in the way have ended.
+-- Returns what would let a gang start that has no room, as explain_gang has it, but stop and wait.
 create or replace function hwqueue.gang_ways(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_kinds int,
   p_size int, p_places jsonb) returns jsonb
 language plpgsql stable
@@ -173,13 +171,9 @@ begin
 end
 $$;
 
--- Returns whether members have room, in words, and what that rests on: p_members[i] of class p_classes[i], of
--- the 10 classes with most members. p_gang: its options, its place if it may be in no other, and no id if it
--- is not spawned.
--- kinds: [{"task", "members", "words", "nodes": that may run it, "room": members that have some now,
--- "blocker", "code", "permanent": as class_verdict, of a kind that no node may run; callers of one tenant
--- are not told what others run}]. places: [{"place", "words", "nodes", "room", "emptied", "kinds",
--- "in_the_way": names of nodes, "claims": of the first 5, "others"}].
+-- Returns whether members have room, in words, and what that rests on, as explain_gang has it: p_members[i]
+-- of class p_classes[i], of the 10 classes with most members. p_gang: its options, its place if it may be in
+-- no other, and no id if it is not spawned.
 -- code: ready, a reason why no node may run a kind, no_place (the nodes that may are in no such place), or
 -- insufficient_capacity; permanent: no place has room even if it were empty.
 create or replace function hwqueue.explain_rooms(p_gang hwqueue.gang, p_queue hwqueue.queue,

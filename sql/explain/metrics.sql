@@ -240,7 +240,7 @@ as $$
     join hwqueue.queue q on q.queue_id = e.queue_id and q.dropped_at is null
     where e.finished_at is null and e.stopped_at is null
   ), seen as materialized (
-    select a.queue, a.task_name, case
+    select a.queue, a.task_name, r.lease_id, case
         when r.ended_as = 'gone' then 'cancelled' when r.ended_as is not null then r.ended_as
         when c.is_earmark then 'waiting' when c.is_reserved then 'reserved'
         when c.lease_id is not null then 'running' when r.reason = 'node_unavailable' then 'unavailable'
@@ -249,26 +249,23 @@ as $$
         and coalesce(c.claimed_at, p_now) > p_now - interval '10 minutes' as is_failing
     from active a
     -- fences (offset 0): by key, whatever the statistics say
-    cross join lateral (
+    left join lateral (
       select x.lease_id, x.ended_as, x.reason, x.failures from hwqueue.everywhere_node x
-      where x.everywhere_id = a.everywhere_id offset 0) r
+      where x.everywhere_id = a.everywhere_id offset 0) r on true
     left join lateral (
       select y.lease_id, y.is_earmark, y.is_reserved, y.claimed_at from hwqueue.claim y
       where y.lease_id = r.lease_id offset 0) c on true
     limit 100000
   ), stands as materialized (
-    select s.queue, s.task_name, s.state, count(*) as nodes, count(*) filter (where s.is_failing) as failing
+    select s.queue, s.task_name, s.state, count(s.lease_id) as nodes,
+           count(*) filter (where s.is_failing) as failing
     from seen s group by s.queue, s.task_name, s.state
-  ), tasks as materialized (
-    select a.queue, a.task_name, row_number() over (order by coalesce((
-        select sum(c.nodes) from stands c where c.queue = a.queue and c.task_name = a.task_name), 0) desc,
-        a.queue, a.task_name) <= 50 as is_shown
-    from (select distinct x.queue, x.task_name from active x) a
   ), shown as materialized (
-    select case when n.is_shown then n.queue else '' end as queue,
-      case when n.is_shown then n.task_name else '(other)' end as task, c.state, c.nodes, c.failing
-    from tasks n
-    left join stands c on c.queue = n.queue and c.task_name = n.task_name
+    select case when n.place <= 50 then n.queue else '' end as queue,
+      case when n.place <= 50 then n.task_name else '(other)' end as task, n.state, n.nodes, n.failing
+    from (
+      select t.*, dense_rank() over (order by t.of_task desc, t.queue, t.task_name) as place
+      from (select s.*, sum(s.nodes) over (partition by s.queue, s.task_name) as of_task from stands s) t) n
   )
   select 'hwqueue_workflow_runs', jsonb_build_object('workflow', s.workflow, 'state', c.state), sum(c.runs)
   from counted c

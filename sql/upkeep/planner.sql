@@ -33,10 +33,9 @@ begin
 end
 $$;
 
--- Returns what live nodes with GPUs that are not cordoned have left, in groups of nodes of one profile and
--- size: cpu_free and memory_free of those that have room on a device, and in `free` how many devices have
--- how many thousandths left, rounded down to tens; devices with less are not in it. Looks at p_limit nodes
--- after p_after; next: the last of them, if there are others.
+-- Returns the part nodes of planner_view: cpu_free and memory_free are of nodes that have room on a device;
+-- thousandths are rounded down to tens, and devices with less are not in `free`. next: the last node that it
+-- has looked at, if there are others.
 create or replace function hwqueue.free_devices(p_after uuid, p_limit int, p_now timestamptz,
   out items jsonb[], out next text)
 language plpgsql volatile
@@ -85,12 +84,9 @@ begin
 end
 $$;
 
--- Returns how well nodes suit the classes that wait in a queue, if that is short (p_most leases of at most
--- p_limit classes) and some node suits one of them better than another node does; else nothing. For each
--- class: its leases in order, [lease, tier, rank, seconds that it has waited], its patience in seconds, the
--- affinity, strength included, of the live nodes that suit it best and worst, and the nodes that have room
--- now, [node, affinity, for how many leases, if it gets no others]. Classes that name nodes, resources or
--- trust domains, and those with preferences about other leases, are left out.
+-- Returns the part matches of planner_view. Affinities have their strength; for how many leases a node has
+-- room is counted as if it got no others. Classes that name nodes, resources or trust domains, and those with
+-- preferences about other leases, are left out.
 create or replace function hwqueue.class_matches(p_queue hwqueue.queue, p_limit int, p_most int,
   p_now timestamptz) returns jsonb[]
 language plpgsql volatile
