@@ -110,6 +110,21 @@ as $$
     when 'rate' then '{
       "count": ["integer", 1, 1000000], "per": ["span", "1 second", "366 days"],
       "burst": ["integer", 1, 1000000]}'
+    when 'isolation' then '{
+      "cpu": ["choice", ["best_effort", "whole_core", "strict_isolated"]],
+      "gpu": ["choice", ["shared", "session_exclusive", "device_exclusive", "partition_exclusive"]]}'
+    when 'toleration' then '{
+      "key": ["text", 1, 253], "op": ["choice", ["equal", "exists", "gt", "lt"]], "value": ["any"],
+      "effect": ["choice", ["no_schedule", "prefer_no_schedule", "no_execute"]],
+      "seconds": ["integer", 0, 315360000]}'
+    when 'spread' then '{
+      "domain": ["any"], "select": ["any"], "max_per_domain": ["integer", 1, 1000000],
+      "max_skew": ["integer", 1, 1000000], "min_domains": ["integer", 1, 1000000, 1],
+      "when": ["choice", ["require", "prefer"], null, "require"], "count_nodes": ["any"],
+      "targets": ["any"], "weight": ["integer", 1, 100, 100]}'
+    when 'count_nodes' then '{
+      "affinity": ["choice", ["honor", "ignore"], null, "honor"],
+      "taints": ["choice", ["ignore", "honor"], null, "ignore"]}'
     when 'near' then '{
       "step": ["any"], "what": ["any"], "mode": ["choice", ["prefer", "require"], null, "prefer"],
       "away": ["boolean", null, null, false], "match": ["choice", ["step", "item"], null, "step"],

@@ -108,37 +108,6 @@ as $$
     else coalesce(p_placement -> 'resources', '{}') end
 $$;
 
--- Returns isolation in normal form: {"cpu", "gpu"}, each only if given. An absent class means the node's
--- default.
--- Raises: QHC03, naming the class.
-create or replace function hwqueue.normalise_isolation(p_isolation jsonb, p_field text) returns jsonb
-language plpgsql immutable
-as $$
-declare
-  v_isolation jsonb;
-  v_kind text;
-  v_classes text[];
-begin
-  if p_isolation is null or jsonb_typeof(p_isolation) = 'null' then
-    return '{}'::jsonb;
-  end if;
-  v_isolation := jsonb_strip_nulls(hwqueue.check_object(p_isolation, array['cpu', 'gpu'], p_field, 'QHC03'));
-  foreach v_kind in array array['cpu', 'gpu'] loop
-    v_classes := case v_kind when 'cpu' then array['best_effort', 'whole_core', 'strict_isolated']
-      else array['shared', 'session_exclusive', 'device_exclusive', 'partition_exclusive'] end;
-    if v_isolation ? v_kind
-       and (jsonb_typeof(v_isolation -> v_kind) <> 'string' or v_isolation ->> v_kind <> all (v_classes)) then
-      perform hwqueue.refuse('QHC03',
-        format('%s.%s must be one of %s, got %s', p_field, v_kind, array_to_string(v_classes, ', '),
-          left((v_isolation -> v_kind)::text, 60)),
-        jsonb_build_object('field', p_field || '.' || v_kind, 'class', left(v_isolation ->> v_kind, 60)),
-        'leave it out to take what the node offers by default');
-    end if;
-  end loop;
-  return v_isolation;
-end
-$$;
-
 -- Returns the resources that go with a GPU class: one GPU, unless the placement asks for a number or a
 -- share.
 -- Raises: QHC04 for an exclusive share of a GPU, naming the class.

@@ -98,26 +98,19 @@ language plpgsql immutable
 as $$
 declare
   v_limits record := hwqueue.placement_limits();
-  v_patterns jsonb := hwqueue.patterns_within(p_placement);
-  v_size int;
+  v_found record := hwqueue.count_patterns(p_placement);
 begin
-  if v_patterns = '[]' then
-    return;
-  end if;
-  if jsonb_array_length(v_patterns) > v_limits.patterns then
+  if v_found.patterns > v_limits.patterns then
     perform hwqueue.refuse('QHC03',
-      format('%s has %s regexp, version and semver expressions', p_field, jsonb_array_length(v_patterns)),
-      jsonb_build_object('field', p_field, 'patterns', jsonb_array_length(v_patterns),
-        'limit', v_limits.patterns),
+      format('%s has %s regexp, version and semver expressions', p_field, v_found.patterns),
+      jsonb_build_object('field', p_field, 'patterns', v_found.patterns, 'limit', v_limits.patterns),
       format('the limit is %s: they cost every node; ask for equal labels where that is enough',
         v_limits.patterns));
-  end if;
-  v_size := (select sum(hwqueue.pattern_size(e.value)) from jsonb_array_elements(v_patterns) e);
-  if v_size > v_limits.pattern_chars then
+  elsif v_found.chars > v_limits.pattern_chars then
     perform hwqueue.refuse('QHC03',
       format('%s has regexp, version and semver expressions of %s characters with their bounds written out',
-        p_field, v_size),
-      jsonb_build_object('field', p_field, 'pattern_chars', v_size, 'limit', v_limits.pattern_chars),
+        p_field, v_found.chars),
+      jsonb_build_object('field', p_field, 'pattern_chars', v_found.chars, 'limit', v_limits.pattern_chars),
       format('the limit is %s in all: shorten them, or ask for equal labels where that is enough',
         v_limits.pattern_chars));
   end if;
@@ -132,12 +125,20 @@ as $$
     'strict $.** ? (exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true)
 $$;
 
--- Returns the total length of the patterns in some expressions, bounds written out.
-create or replace function hwqueue.pattern_chars(p_exprs jsonb) returns int
+-- Returns how many regexp, version and semver expressions a placement or expressions have, at any depth, and
+-- how long those that are let in are in all, the bounds of regexps written out. A comparison of two labels
+-- holds no pattern, and one that is refused (normalise_label_expr) counts for nothing.
+create or replace function hwqueue.count_patterns(p_exprs jsonb, out patterns int, out chars int)
 language sql immutable
 as $$
-  select coalesce(sum(hwqueue.pattern_size(e.value)), 0)::int
-  from jsonb_array_elements(hwqueue.patterns_within(p_exprs)) e
+  select count(*)::int, coalesce(sum(case when r.danger is null then greatest(r.size, length(p.pattern)) end)
+    filter (where e.ordinality <= (hwqueue.placement_limits()).patterns), 0)::int
+  from jsonb_path_query(p_exprs,
+    'strict $.** ? (exists(@.label) && exists(@.values) && (@.op == "regexp" || @.op == "version" || '
+    '@.op == "semver"))', '{}', true) with ordinality e(value, ordinality)
+  cross join lateral (select e.value #>> '{values,0}' as pattern) p
+  cross join lateral hwqueue.read_regexp(case when e.value ->> 'op' = 'regexp'
+    and e.ordinality <= (hwqueue.placement_limits()).patterns then p.pattern end) r
 $$;
 
 -- Returns a normal placement, unless it costs too much to judge: too many patterns or expressions, or
@@ -164,14 +165,14 @@ begin
   -- whose patterns are judged again: prefer, where it asks about other leases or a spread is preferred;
   -- require, where an any asks about other leases, or max_skew counts only the nodes that it allows
   v_key := case
-    when hwqueue.pattern_chars(p_placement) <= v_limits.repeated_chars then null
-    when hwqueue.pattern_chars(p_placement -> 'prefer') > v_limits.repeated_chars
+    when (hwqueue.count_patterns(p_placement)).chars <= v_limits.repeated_chars then null
+    when (hwqueue.count_patterns(p_placement -> 'prefer')).chars > v_limits.repeated_chars
       and (hwqueue.asks_others(p_placement -> 'prefer') or jsonb_path_exists(p_placement,
         'strict $.spread[*] ? (exists(@.targets) || @.when == "prefer")', '{}', true)) then 'prefer'
-    when (select sum(hwqueue.pattern_chars(e.value))
+    when (select sum((hwqueue.count_patterns(e.value)).chars)
           from jsonb_array_elements(coalesce(p_placement -> 'require', '[]')) e
           where e.value ? 'any' and hwqueue.asks_others(e.value)) > v_limits.repeated_chars then 'require'
-    when hwqueue.pattern_chars(p_placement -> 'require') > v_limits.repeated_chars
+    when (hwqueue.count_patterns(p_placement -> 'require')).chars > v_limits.repeated_chars
       and jsonb_path_exists(p_placement,
         'lax $.spread[*] ? (exists(@.max_skew) && !(@.count_nodes.affinity == "ignore"))') then 'require' end;
   if v_key is not null then
@@ -206,16 +207,6 @@ as $$
     || exists(@.leases))', '{}', true)
 $$;
 
--- Returns the regexp, version and semver expressions of a placement. A comparison of two labels holds no
--- pattern.
-create or replace function hwqueue.patterns_within(p_placement jsonb) returns jsonb
-language sql immutable parallel safe
-as $$
-  select jsonb_path_query_array(p_placement,
-    'strict $.** ? (exists(@.label) && exists(@.values) && (@.op == "regexp" || @.op == "version" || '
-    '@.op == "semver"))', '{}', true)
-$$;
-
 -- Returns the highest cost of judging a node for a placement, in plain expressions, at least 1.
 -- One character of a pattern costs as much as three expressions, most of it for compiling: Postgres
 -- caches 32 compiled patterns.
@@ -224,7 +215,7 @@ language sql immutable
 as $$
   select case when p_placement - array['resources', 'isolation', 'tolerate'] = '{}' then 1
     else greatest(1, jsonb_array_length(hwqueue.exprs_within(p_placement))
-      + 3 * hwqueue.pattern_chars(p_placement)) end
+      + 3 * (hwqueue.count_patterns(p_placement)).chars) end
 $$;
 
 -- Returns how much one batch of judging may cost. Upkeep skips classes that cost more.
@@ -317,16 +308,4 @@ begin
     end if;
   end loop;
 end
-$$;
-
--- Returns what a regexp or version expression counts for: its length, for a regexp with its bounds
--- written out. 0 for a pattern that is refused (normalise_label_expr).
-create or replace function hwqueue.pattern_size(p_expr jsonb) returns int
-language sql immutable
-as $$
-  select case
-    when p_expr ->> 'op' = 'regexp' then (
-      select case when r.danger is null then greatest(r.size, length(p_expr #>> '{values,0}')) else 0 end
-      from hwqueue.read_regexp(p_expr #>> '{values,0}') r)
-    else length(p_expr #>> '{values,0}') end
 $$;

@@ -97,7 +97,9 @@ begin
     return hwqueue.check_cost(
       hwqueue.build_placement(v_required, v_preferred, null, null, v_resources, null, v_strength), p_field);
   end if;
-  v_isolation := hwqueue.normalise_isolation(v_placement -> 'isolation', p_field || '.isolation');
+  -- an absent class means the node's default
+  v_isolation := hwqueue.read_object(coalesce(nullif(v_placement -> 'isolation', 'null'), '{}'), 'isolation',
+    p_field || '.isolation', 'QHC03');
   return hwqueue.check_cost(hwqueue.build_placement(v_required, v_preferred,
       hwqueue.normal_set((
         select coalesce(jsonb_agg(hwqueue.normalise_toleration(e.value,
@@ -133,41 +135,22 @@ $$;
 -- Returns preferences in normal form: [{"weight", "when"}], sorted, without those of weight 0.
 -- Raises: QHC03.
 create or replace function hwqueue.normalise_preferences(p_prefer jsonb, p_field text) returns jsonb
-language plpgsql stable
+language sql stable
 as $$
-declare
-  v_item jsonb;
-  v_field text;
-  v_when jsonb;
-  v_weight bigint;
-  v_preferred jsonb := '[]'::jsonb;
-begin
-  if p_prefer is null or jsonb_typeof(p_prefer) = 'null' then
-    return '[]'::jsonb;
-  end if;
-  for v_item, v_field in
-    select e.value, format('%s[%s]', p_field, e.ordinality - 1)
-    from jsonb_array_elements(hwqueue.json_list(p_prefer, p_field, 100, 'a list of at most 100 preferences',
-      'for example [{"weight": 50, "when": {"tags": {"zone": "a"}}}]', 'QHC03')) with ordinality e
-  loop
-    perform hwqueue.check_object(v_item, array['weight', 'when'], v_field, 'QHC03');
-    v_weight := coalesce(hwqueue.json_integer(v_item -> 'weight', v_field || '.weight', -100, 100, 'QHC03'),
-      100);
-    v_when := v_item -> 'when';
-    if jsonb_typeof(v_when) is distinct from 'array' then
-      v_when := jsonb_build_array(v_when);
-    end if;
-    v_when := hwqueue.normalise_exprs(v_when, v_field || '.when', 1, 0, true);
+  select hwqueue.normal_set(coalesce(jsonb_agg(jsonb_build_object('weight', p.weight, 'when',
     -- an empty preference holds everywhere and counts; an empty list would be refused if spawned again
-    if v_when = '[]' then
-      v_when := '[{"tags": {}}]';
-    end if;
-    if v_weight <> 0 then
-      v_preferred := v_preferred || jsonb_build_object('weight', v_weight, 'when', v_when);
-    end if;
-  end loop;
-  return hwqueue.normal_set(v_preferred);
-end
+    case when p.exprs = '[]' then '[{"tags": {}}]' else p.exprs end)) filter (where p.weight <> 0), '[]'))
+  from jsonb_array_elements(hwqueue.json_list(p_prefer, p_field, 100, 'a list of at most 100 preferences',
+    'for example [{"weight": 50, "when": {"tags": {"zone": "a"}}}]', 'QHC03')) with ordinality e
+  cross join lateral (select format('%s[%s]', p_field, e.ordinality - 1) as field) f
+  cross join lateral (
+    select hwqueue.check_object(e.value, array['weight', 'when'], f.field, 'QHC03') as item offset 0) i
+  cross join lateral (
+    select coalesce(hwqueue.json_integer(i.item -> 'weight', f.field || '.weight', -100, 100, 'QHC03'), 100)
+             as weight,
+           hwqueue.normalise_exprs(case jsonb_typeof(i.item -> 'when') when 'array' then i.item -> 'when'
+             else jsonb_build_array(i.item -> 'when') end, f.field || '.when', 1, 0, true) as exprs
+    offset 0) p
 $$;
 
 -- Returns one EXPR of the grammar as a list of ANDed normal expressions. Tags become one expression per

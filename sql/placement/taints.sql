@@ -71,25 +71,18 @@ as $$ select p_node.taints || p_node.operator_taints @> '[{"effect": "no_execute
 -- Values are text, as those of taints are. gt and lt compare with an integer that is written as text.
 -- Raises: QHC03.
 create or replace function hwqueue.normalise_toleration(p_toleration jsonb, p_field text) returns jsonb
-language plpgsql immutable
+language plpgsql stable
 as $$
 declare
-  v_toleration jsonb := hwqueue.check_object(p_toleration, array['key', 'op', 'value', 'effect', 'seconds'],
-    p_field, 'QHC03');
-  v_key text := hwqueue.json_text(v_toleration -> 'key', p_field || '.key', 253, 'QHC03');
-  v_op text := coalesce(hwqueue.json_choice(v_toleration -> 'op', p_field || '.op',
-      array['equal', 'exists', 'gt', 'lt'], 'QHC03'), 'equal');
-  v_value jsonb := nullif(v_toleration -> 'value', 'null');
-  v_effect text := hwqueue.json_choice(v_toleration -> 'effect', p_field || '.effect',
-    array['no_schedule', 'prefer_no_schedule', 'no_execute'], 'QHC03');
-  v_seconds bigint := hwqueue.json_integer(
-    v_toleration -> 'seconds', p_field || '.seconds', 0, 315360000, 'QHC03');
+  v_read jsonb := hwqueue.read_object(p_toleration, 'toleration', p_field, 'QHC03');
+  v_op text := coalesce(v_read ->> 'op', 'equal');
+  v_value jsonb := nullif(p_toleration -> 'value', 'null');
 begin
-  if v_key is null and v_op <> 'exists' then
+  if not v_read ? 'key' and v_op <> 'exists' then
     perform hwqueue.refuse('QHC03', format('%s: op %s needs a key', p_field, v_op),
       jsonb_build_object('field', p_field || '.key'),
       'name the key of the taint; only op "exists" without a key tolerates every one');
-  elsif v_seconds is not null and v_effect is distinct from 'no_execute' then
+  elsif v_read ? 'seconds' and v_read ->> 'effect' is distinct from 'no_execute' then
     perform hwqueue.refuse_field('QHC03', p_field || '.seconds', 'goes with effect no_execute only',
       'it is how long the lease may go on running beside such a taint');
   elsif v_op = 'exists' and v_value is not null then
@@ -109,8 +102,7 @@ begin
     v_value := to_jsonb(hwqueue.json_integer(
       v_value, p_field || '.value', -9223372036854775808, 9223372036854775807, 'QHC03')::text);
   end if;
-  return jsonb_strip_nulls(jsonb_build_object('key', v_key, 'op', v_op, 'value', nullif(v_value, '""'),
-    'effect', v_effect, 'seconds', v_seconds));
+  return v_read || jsonb_build_object('op', v_op) || hwqueue.present('value', nullif(v_value, '""'));
 end
 $$;
 

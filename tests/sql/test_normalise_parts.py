@@ -250,24 +250,22 @@ def test_a_count_is_kept_and_a_share_is_never_exclusive(api: Api) -> None:
         assert (refusal.field, refusal.detail["class"]) == ("p.isolation.gpu", gpu)
 
 
-BAD_ISOLATION: list[tuple[str, Any, str | None]] = [
-    ("", [], None),
-    ("", "whole_core", None),
-    (".numa", {"numa": 1}, None),
-    (".cpu", {"cpu": "exclusive"}, "exclusive"),
-    (".cpu", {"cpu": "shared"}, "shared"),
-    (".cpu", {"cpu": 1}, "1"),
-    (".gpu", {"gpu": "whole_core"}, "whole_core"),
-    (".gpu", {"cpu": "whole_core", "gpu": ""}, ""),
-    (".gpu", {"gpu": ["shared"]}, '["shared"]'),
+BAD_ISOLATION: list[tuple[str, Any]] = [
+    ("", []),
+    ("", "whole_core"),
+    (".numa", {"numa": 1}),
+    (".cpu", {"cpu": "exclusive"}),
+    (".cpu", {"cpu": "shared"}),
+    (".cpu", {"cpu": 1}),
+    (".gpu", {"gpu": "whole_core"}),
+    (".gpu", {"cpu": "whole_core", "gpu": ""}),
+    (".gpu", {"gpu": ["shared"]}),
 ]
 
 
-@pytest.mark.parametrize(("field", "isolation", "named"), BAD_ISOLATION)
-def test_bad_isolation(api: Api, field: str, isolation: Any, named: str | None) -> None:
-    placement = {"isolation": isolation}
-    refusal = api.refused("QHC03", "normalise_placement", placement=placement, field="p")
-    assert (refusal.field, refusal.detail.get("class")) == (f"p.isolation{field}", named)
+@pytest.mark.parametrize(("field", "isolation"), BAD_ISOLATION)
+def test_bad_isolation(api: Api, field: str, isolation: Any) -> None:
+    assert refused(api, "QHC03", {"isolation": isolation}) == f"p.isolation{field}"
 
 
 OTHER = str(uuid4())
