@@ -378,7 +378,7 @@ begin
   if cardinality(picked.ctids) = 1 then
     delete from hwqueue.ready r where r.ctid = picked.ctids[1] returning r.* into v_entry;
   end if;
-  published := (hwqueue.publish_terms(2, case when picked.ctids = '{}' then false end, p_now)).published;
+  published := hwqueue.publish_terms(2, case when picked.ctids = '{}' then false end, p_now);
   if v_entry.lease_id is not null then
     insert into hwqueue.ready as r overriding system value select v_entry.*
     returning array[r.ctid] into picked.ctids;

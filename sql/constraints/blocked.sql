@@ -51,7 +51,8 @@ begin
       when 'away' then n.leases > 0
       when 'cap' then n.leases + r.is_self::int > r.most
         and (t.domain = 'fleet' or not (select s.is_any from stopping s)
-          or n.leases - hwqueue.stopping_count(r.term_id, p.place, false, p_now) + r.is_self::int > r.most)
+          or n.leases + r.is_self::int - coalesce((
+            hwqueue.stopping_by_place(r.term_id, false, '{}', p_now) ->> p.place)::bigint, 0) > r.most)
       when 'skew' then n.leases + r.is_self::int > r.most
         and hwqueue.cached_skew_reason(jsonb_build_object('max_skew', r.most),
           jsonb_build_object('value', p.place, 'held', n.leases, 'self', r.is_self),

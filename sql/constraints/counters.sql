@@ -51,18 +51,11 @@ $$;
 create or replace function hwqueue.counted_terms(p_touched hwqueue.touched_term[]) returns jsonb
 language plpgsql immutable
 as $$
-declare
-  v_term hwqueue.touched_term;
-  v_deltas jsonb;
 begin
-  foreach v_term in array p_touched loop
-    if v_term.counts or v_term.use = 'away' then
-      v_deltas := coalesce(v_deltas, '[]') || jsonb_build_object(
-        't', v_term.term_id, 'd', v_term.place, 'n', v_term.counts::int,
-        'h', (v_term.use = 'away' and v_term.decides)::int);
-    end if;
-  end loop;
-  return v_deltas;
+  return (
+    select jsonb_agg(jsonb_build_object('t', t.term_id, 'd', t.place, 'n', t.counts::int,
+      'h', (t.use = 'away' and t.decides)::int))
+    from unnest(p_touched) t where t.counts or t.use = 'away');
 end
 $$;
 
@@ -151,25 +144,35 @@ begin
 end
 $$;
 
--- How many of those are about to stop: asked to stop or, with p_expired, expired and not reaped yet (p_place
--- null: in all places). Such leases still count for away, capacity, exclusivity and limits of the whole
--- fleet, but not for toward and other rules of spread.
-create or replace function hwqueue.stopping_count(p_term_id bigint, p_place text, p_expired boolean,
-  p_now timestamptz) returns bigint
+-- The leases that a term selects which are about to stop, {PLACE: leases}: asked to stop or, with p_expired,
+-- expired and not reaped yet, or on one of these dead nodes. They still count for away, capacity, exclusivity
+-- and limits of the whole fleet, but not for toward and other rules of spread.
+create or replace function hwqueue.stopping_by_place(p_term_id bigint, p_expired boolean, p_dead uuid[],
+  p_now timestamptz) returns jsonb
 language plpgsql stable
 as $$
 declare
-  v_wanted jsonb := jsonb_build_array(
-    jsonb_strip_nulls(jsonb_build_object('t', p_term_id, 'd', p_place, 'n', 1)));
+  v_wanted jsonb := jsonb_build_array(jsonb_build_object('t', p_term_id, 'n', 1));
 begin
   return (
-    select count(*) from (
-      select c.lease_id from hwqueue.claim c
-      where c.stop_requested_at <= p_now and c.term_deltas @> v_wanted
-      union
-      select c.lease_id from hwqueue.claim c
-      where p_expired and c.check_at between hwqueue.claims_scan_start() and p_now
-        and c.expires_at <= p_now and c.term_deltas @> v_wanted) l);
+    select coalesce(jsonb_object_agg(g.place, g.leases), '{}')
+    from (
+      select d.value ->> 'd' as place, count(distinct l.lease_id) as leases
+      from (
+        select c.lease_id, c.term_deltas from hwqueue.claim c
+        where c.stop_requested_at <= p_now and c.term_deltas @> v_wanted
+        union all
+        select c.lease_id, c.term_deltas from hwqueue.claim c
+        where p_expired and c.check_at between hwqueue.claims_scan_start() and p_now
+          and c.expires_at <= p_now and c.term_deltas @> v_wanted
+        union all
+        select c.lease_id, c.term_deltas from hwqueue.claim c
+        where c.node_id = any (p_dead) and c.term_deltas @> v_wanted
+      ) l
+      cross join lateral jsonb_array_elements(l.term_deltas) d
+      where (d.value -> 't')::bigint = p_term_id
+      group by 1
+    ) g);
 end
 $$;
 
@@ -194,6 +197,8 @@ begin
     return (select coalesce(sum((r.value ->> 'here')::bigint), 0) from jsonb_each(p_recount) r);
   end if;
   v_held := (select coalesce(sum(k.leases), 0) from hwqueue.term_counter k where k.term_id = p_term_id);
-  return case when v_held > 0 then v_held - hwqueue.stopping_count(p_term_id, null, true, p_now) else 0 end;
+  return case when v_held > 0 then v_held - (
+    select coalesce(sum(s.value::bigint), 0)
+    from jsonb_each(hwqueue.stopping_by_place(p_term_id, true, '{}', p_now)) s) else 0 end;
 end
 $$;

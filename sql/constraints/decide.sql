@@ -235,7 +235,8 @@ begin
     end if;
     if v_held > 0 then
       v_here := v_held - case when v_term.use = 'cap' and v_term.domain = 'fleet' then 0
-        else hwqueue.stopping_count(v_term.term_id, v_value, v_term.use <> 'cap', p_now) end;
+        else coalesce((hwqueue.stopping_by_place(v_term.term_id, v_term.use <> 'cap', '{}', p_now)
+          ->> v_value)::bigint, 0) end;
     end if;
     if v_term.is_self and v_term.use = 'toward' and v_here <= 0 then  -- may it be the first of its group?
       v_elsewhere := hwqueue.remaining_count(v_term.term_id, null, p_now) > v_term.own;

@@ -156,18 +156,15 @@ language plpgsql stable
 as $$
 begin
   return (
-    select n.node_id
-    from hwqueue.node n
-    join hwqueue.node_state s on s.node_id = n.node_id
-    where n.profile_id = any (hwqueue.profiles_judged_as(p_profile_id)) and n.node_id <> all (p_without)
-      and n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
-      and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0
-    union all
-    select n.node_id
-    from hwqueue.node n
-    join hwqueue.node_state s on s.node_id = n.node_id
-    where n.node_id = p_node
-      and n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
+    select i.node_id
+    from (
+      select x.node_id from hwqueue.node x
+      where x.profile_id = any (hwqueue.profiles_judged_as(p_profile_id)) and x.node_id <> all (p_without)
+      union all
+      select p_node) i
+    join hwqueue.node n on n.node_id = i.node_id
+    join hwqueue.node_state s on s.node_id = i.node_id
+    where n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
       and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0
     limit 1);
 end

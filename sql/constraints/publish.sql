@@ -141,14 +141,13 @@ end
 $$;
 
 -- Takes the next step for up to p_limit terms that are not published, tenants in turn, of the 50 * p_limit
--- oldest (write_terms, too). pending: some are left.
+-- oldest (write_terms, too). Returns how many it has published.
 -- p_holds: whether running claims may be locked until the caller's transaction ends, to count them. A
 -- claim leaves that to reap, since its transaction may stay open. After ten seconds it locks them all the
 -- same, because it may be that no worker calls reap. Null: publish nothing, since the caller has counted a
 -- lease that does not run yet.
 -- Locks: the installation's row, skip locked; profile rows, class rows and claims, skip locked.
-create or replace function hwqueue.publish_terms(p_limit int, p_holds boolean, p_now timestamptz,
-  out published int, out pending boolean)
+create or replace function hwqueue.publish_terms(p_limit int, p_holds boolean, p_now timestamptz) returns int
 language plpgsql volatile
 as $$
 declare
@@ -157,14 +156,13 @@ declare
   v_changed boolean;
   v_classes bigint[];  -- those that the term selects
   v_new bigint[];
+  v_published int := 0;
   v_from timestamptz := coalesce((
     select m.terms_from from hwqueue.reap_cursor m order by m.version desc limit 1), '-infinity');
 begin
-  published := 0;
-  pending := true;
   perform 1 from hwqueue.installation s for no key update skip locked;
   if not found then
-    return;
+    return 0;
   end if;
   perform hwqueue.write_terms(array(
     select x.class_id from (
@@ -217,10 +215,10 @@ begin
       perform hwqueue.note_event('term_published',
         format('term %s is published: %s, by %s', v_term.term_id, v_term.use, v_term.domain),
         jsonb_build_object('term_id', v_term.term_id, 'use', v_term.use, 'domain', v_term.domain));
-      published := published + 1;
+      v_published := v_published + 1;
     end if;
   end loop;
-  pending := hwqueue.has_unpublished_terms();
+  return v_published;
 end
 $$;
 

@@ -1,5 +1,5 @@
--- Counting running leases from the claims themselves, not by counters: for dry runs and explanations of
--- classes that may not be written anywhere, and for verify_invariants, which proves the counters right.
+-- Counting running leases from the claims themselves, not by counters: for dry runs and explanations, also of
+-- classes that are not written anywhere, and for verify_invariants, which proves the counters right.
 
 -- touched_terms without the cached class_term: by what the terms select now.
 create or replace function hwqueue.recounted_terms(p_class hwqueue.placement_class, p_lease uuid,
@@ -83,89 +83,78 @@ as $$
 $$;
 
 -- All that a class must know of other leases, on every node: {"terms": [{PLACE: {"held", "bound",
--- "here"}}, ...] in the order of its terms, "spread": [spread_counts, ...] in the order of its spread, and
--- what kept_out_places returns}. held: leases that run there; bound: without those asked to stop, but in the
--- whole fleet; here: also without the expired and, for max_skew, those on dead nodes.
+-- "here"}}, ...] in the order of its terms, "spread": [spread_counts, ...] in the order of its spread}. held:
+-- leases that run there; bound: without those asked to stop, but in the whole fleet; here: also without the
+-- expired and, for max_skew, those on dead nodes. And where running leases that require to be away from it
+-- keep it out: "kept_out": [DOMAIN, ...], "kept_at": {"DOMAIN@PLACE": true}.
 -- p_lease: the lease that asks; null: one that is not spawned yet.
 create or replace function hwqueue.recount_terms(p_class hwqueue.placement_class, p_lease uuid,
   p_now timestamptz) returns jsonb
 language plpgsql stable
 as $$
 declare
-  v_terms jsonb := '[]'::jsonb;
-  v_counts jsonb := '[]'::jsonb;
-  v_term jsonb;
-  v_places jsonb;
-  v_spread jsonb;
+  v_terms jsonb := '[]';
 begin
-  for v_term in select s.value -> 'spec' from jsonb_array_elements(p_class.terms) with ordinality s
-    order by s.ordinality loop
-    -- grouped by all that term_selects reads of a class: very many classes may run that differ in the rest
-    with alike as materialized (
-      select array_agg(k.class_id) as class_ids
-      from hwqueue.placement_class k
-      where k.class_id in (select u.class_id from hwqueue.claim u)
-      group by k.queue_id, k.task_name, k.tenant, k.service_id, k.labels, k.target
-    ), selected as materialized (
-      select unnest(a.class_ids) as class_id
-      from alike a
-      where (select hwqueue.term_selects(v_term, k) from hwqueue.placement_class k
-             where k.class_id = a.class_ids[1])
-    ), domain as materialized (
-      select hwqueue.term_domain(v_term) as domain
-    )
-    select coalesce(jsonb_object_agg(
-      r.place, jsonb_build_object('held', r.held, 'here', r.here, 'bound', r.bound)), '{}') into v_places
+  if p_class.terms <> '[]' then
+    v_terms := (
+      with term as materialized (
+        select s.ordinality as index, s.value -> 'spec' as spec,
+               hwqueue.term_domain(s.value -> 'spec') as domain
+        from jsonb_array_elements(p_class.terms) with ordinality s
+      ), alike as materialized (
+        -- by all that term_selects reads of a class: very many classes may run that differ in the rest
+        select array_agg(k.class_id) as class_ids
+        from hwqueue.placement_class k
+        where k.class_id in (select c.class_id from hwqueue.claim c)
+        group by k.queue_id, k.task_name, k.tenant, k.service_id, k.labels, k.target
+      ), selected as materialized (
+        select t.index, unnest(a.class_ids) as class_id
+        from term t cross join alike a
+        where (select hwqueue.term_selects(t.spec, k) from hwqueue.placement_class k
+               where k.class_id = a.class_ids[1])
+      ), placed as (
+        select t.index, coalesce(hwqueue.term_place(t.spec, t.domain, n.node_id, n.rack, n.labels), '') as place,
+               count(*) as held,
+               count(*) filter (where t.domain = 'fleet' or c.stop_requested_at <= p_now is not true) as bound,
+               count(*) filter (where c.stop_requested_at <= p_now is not true and c.expires_at > p_now
+                 and (t.spec ->> 'use' <> 'skew' or hwqueue.is_live(n, s, p_now))) as here
+        from term t
+        join selected k on k.index = t.index
+        join hwqueue.claim c on c.class_id = k.class_id
+        join hwqueue.node n on n.node_id = c.node_id
+        join hwqueue.node_state s on s.node_id = c.node_id
+        group by 1, 2
+      )
+      select jsonb_agg(coalesce((
+        select jsonb_object_agg(p.place, jsonb_build_object('held', p.held, 'here', p.here, 'bound', p.bound))
+        from placed p where p.index = t.index), '{}') order by t.index)
+      from term t);
+  end if;
+  return (
+    select jsonb_build_object('terms', v_terms, 'spread', (
+        select coalesce(jsonb_agg(case when s.value ? 'max_skew'
+          then hwqueue.spread_counts(s.value, p_class, v_terms, p_now) end order by s.ordinality), '[]')
+        from jsonb_array_elements(p_class.spread) with ordinality s),
+      'kept_out', coalesce(jsonb_agg(distinct h.domain), '[]'),
+      'kept_at', coalesce(jsonb_object_agg(h.domain || '@' || h.place, true), '{}'))
     from (
-      select coalesce(hwqueue.term_place(v_term, d.domain, n.node_id, n.rack, n.labels), '') as place,
-             count(*) as held,
-             count(*) filter (where d.domain = 'fleet' or c.stop_requested_at <= p_now is not true) as bound,
-             count(*) filter (where c.stop_requested_at <= p_now is not true and c.expires_at > p_now
-                                and (v_term ->> 'use' <> 'skew' or hwqueue.is_live(n, s, p_now))) as here
-      from domain d
-      cross join selected k
-      join hwqueue.claim c on c.class_id = k.class_id
-      join hwqueue.node n on n.node_id = c.node_id
-      join hwqueue.node_state s on s.node_id = c.node_id
-      group by 1
-    ) r;
-    v_terms := v_terms || jsonb_build_array(v_places);
-  end loop;
-  for v_spread in select s.value from jsonb_array_elements(p_class.spread) with ordinality s
-    order by s.ordinality loop
-    v_counts := v_counts || coalesce(case when v_spread ? 'max_skew'
-      then hwqueue.spread_counts(v_spread, p_class, v_terms, p_now) end, 'null');
-  end loop;
-  return hwqueue.kept_out_places(p_class, p_lease)
-    || jsonb_build_object('terms', v_terms, 'spread', v_counts);
+      select a.domain, hwqueue.domain_value(a.domain, n.node_id, n.rack, n.labels) as place
+      from (  -- each class once, and each node: many leases of a class run
+        select distinct d.domain, c.node_id
+        from (
+          select k.class_id, hwqueue.term_domain(t.value -> 'spec') as domain
+          from (select distinct c.class_id from hwqueue.claim c) u
+          cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
+            select x.class_id, x.terms from hwqueue.placement_class x where x.class_id = u.class_id offset 0) k
+          cross join lateral jsonb_array_elements(k.terms) t
+          where t.value #>> '{spec,use}' = 'away'
+            and (hwqueue.term_selects(t.value -> 'spec', p_class)
+                or (t.value #>> '{spec,all,0,lease}')::uuid = p_lease) offset 0
+        ) d
+        join hwqueue.claim c on c.class_id = d.class_id
+      ) a
+      join hwqueue.node n on n.node_id = a.node_id
+    ) h
+    where h.place is not null);
 end
-$$;
-
--- Where running leases that require to be away from a class keep it out: {"kept_out": [DOMAIN, ...],
--- "kept_at": {"DOMAIN@PLACE": true}}.
-create or replace function hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease uuid)
-returns jsonb
-language sql stable
-as $$
-  select jsonb_build_object('kept_out', coalesce(jsonb_agg(distinct h.domain), '[]'),
-                            'kept_at', coalesce(jsonb_object_agg(h.domain || '@' || h.place, true), '{}'))
-  from (
-    select a.domain, hwqueue.domain_value(a.domain, n.node_id, n.rack, n.labels) as place
-    from (  -- each class once, and each node: many leases of a class run
-      select distinct d.domain, c.node_id
-      from (
-        select k.class_id, hwqueue.term_domain(t.value -> 'spec') as domain
-        from (select distinct c.class_id from hwqueue.claim c) u
-        cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
-          select x.class_id, x.terms from hwqueue.placement_class x where x.class_id = u.class_id offset 0) k
-        cross join lateral jsonb_array_elements(k.terms) t
-        where t.value #>> '{spec,use}' = 'away'
-          and (hwqueue.term_selects(t.value -> 'spec', p_class)
-              or (t.value #>> '{spec,all,0,lease}')::uuid = p_lease) offset 0
-      ) d
-      join hwqueue.claim c on c.class_id = d.class_id
-    ) a
-    join hwqueue.node n on n.node_id = a.node_id
-  ) h
-  where h.place is not null
 $$;

@@ -136,7 +136,7 @@ begin
     v_term_id := (
       select t.term_id from hwqueue.affinity_term t
       where t.digest = (p_class.terms #>> array[v_counting, 'digest'])::bigint);
-    v_stopping := hwqueue.stopping_by_place(v_term_id, v_fleet.dead, p_now);
+    v_stopping := hwqueue.stopping_by_place(v_term_id, true, v_fleet.dead, p_now);
   end if;
   with counting as materialized (
     select p as counted, p as place from unnest(v_fleet.places) p
@@ -202,7 +202,7 @@ begin
   if v_fleet.fleet_id is null then
     return 'cache_miss';
   end if;
-  v_stopping := hwqueue.stopping_by_place(v_term.term_id, v_fleet.dead, p_now);
+  v_stopping := hwqueue.stopping_by_place(v_term.term_id, true, v_fleet.dead, p_now);
   v_level := (p_fact ->> 'held')::bigint - coalesce((v_stopping ->> (p_fact ->> 'value'))::bigint, 0)
     + case when (p_fact -> 'self')::boolean then 1 else 0 end - (p_spread ->> 'max_skew')::bigint;
   if v_level <= 0 then
@@ -241,37 +241,6 @@ begin
     return 'spread_exceeded';
   end if;
   return case when v_floor.least < v_level then 'cache_miss' end;
-end
-$$;
-
--- Running leases of a term that have been counted but do not count for spread, as {PLACE: leases}: those
--- that are asked to stop, have expired, or run on one of these dead nodes.
-create or replace function hwqueue.stopping_by_place(p_term_id bigint, p_dead uuid[], p_now timestamptz)
-returns jsonb
-language plpgsql stable
-as $$
-declare
-  v_wanted jsonb := jsonb_build_array(jsonb_build_object('t', p_term_id, 'n', 1));
-begin
-  return (
-    select coalesce(jsonb_object_agg(g.place, g.leases), '{}')
-    from (
-      select d.value ->> 'd' as place, count(distinct l.lease_id) as leases
-      from (
-        select c.lease_id, c.term_deltas from hwqueue.claim c
-        where c.stop_requested_at <= p_now and c.term_deltas @> v_wanted
-        union all
-        select c.lease_id, c.term_deltas from hwqueue.claim c
-        where c.check_at between hwqueue.claims_scan_start() and p_now and c.expires_at <= p_now
-          and c.term_deltas @> v_wanted
-        union all
-        select c.lease_id, c.term_deltas from hwqueue.claim c
-        where c.node_id = any (p_dead) and c.term_deltas @> v_wanted
-      ) l
-      cross join lateral jsonb_array_elements(l.term_deltas) d
-      where (d.value -> 't')::bigint = p_term_id
-      group by 1
-    ) g);
 end
 $$;
 

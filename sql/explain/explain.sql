@@ -134,7 +134,7 @@ as $$
   from (select distinct on (u.digest) u as class, u.digest, u.queue_id from unnest(p_classes) u) c
   left join hwqueue.queue q on q.queue_id = c.queue_id
   cross join lateral hwqueue.class_verdict(c.class, q, hwqueue.judge_fleet(c.class,
-    hwqueue.facts_of_others(c.class, null, p_now), false, p_now), p_now) v
+    hwqueue.recount_terms(c.class, null, p_now), false, p_now), p_now) v
 $$;
 
 -- Returns why leases of a class are pending, as explain_lease has it. p_lease, p_eligible_at, p_deadline: of
@@ -149,7 +149,7 @@ language plpgsql stable
 as $$
 declare
   v_queue hwqueue.queue;
-  v_known jsonb := hwqueue.facts_of_others(p_class, p_lease, p_now);
+  v_known jsonb := hwqueue.recount_terms(p_class, p_lease, p_now);
   v_prefers boolean;
   v_fleet jsonb;
   v_unmatched boolean;

@@ -208,7 +208,7 @@ begin
       select h.headline, h.code, h.permanent into v_why
       from hwqueue.queue q
       cross join lateral hwqueue.class_verdict(v_class, q, hwqueue.judge_fleet(v_class,
-        hwqueue.facts_of_others(v_class, null, p_now), false, p_now), p_now) h
+        hwqueue.recount_terms(v_class, null, p_now), false, p_now), p_now) h
       where q.queue_id = v_class.queue_id;
     elsif v_sums.nodes = 0 then
       select 'no live node may run it' as headline, 'no_match' as code, false as permanent into v_why;

@@ -7,7 +7,7 @@
 
 -- Returns which nodes fail what: a row for each rule and group of nodes, such that failure_reason says
 -- the same of all of node_ids. Rows are numbered by failure in order; a silent node fails the stage live
--- last. p_known: see recount_terms, facts_of_others. p_nodes: only these; null: all.
+-- last. p_known: see recount_terms. p_nodes: only these; null: all.
 create or replace function hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb,
     p_now timestamptz, p_nodes uuid[] default null)
 returns table (failure int, node_ids uuid[], stage text, code text, permanent boolean, message text,
@@ -172,11 +172,10 @@ begin
       from jsonb_array_elements(p_class.spread) with ordinality s cross join facts f
       group by s.ordinality, s.value, f.facts -> (s.value ->> 'term')::int) g
     join facts t on t.node_id = g.node_ids[1]
-    cross join lateral (  -- as above; where spread is not known it is counted here
+    cross join lateral (  -- as above
       select case when jsonb_typeof(t.facts -> (g.spread ->> 'term')::int -> 'value') <> 'null' then
-        hwqueue.spread_reason(g.spread, p_class, t.facts, coalesce(p_known -> 'spread'
-          -> (g.ordinality - 1)::int, case when g.spread ? 'max_skew' then
-            hwqueue.spread_counts(g.spread, p_class, null, p_now) end), p_now) end as code offset 0) u
+        hwqueue.spread_reason(g.spread, p_class, t.facts, p_known -> 'spread' -> (g.ordinality - 1)::int,
+          p_now) end as code offset 0) u
     where u.code is not null
     union all
     select 7, 1, array_agg(n.node_id), 'away', 'anti_affinity_conflict', false,
@@ -364,24 +363,6 @@ as $$
       where m.class_id = p_class.class_id and not m.is_own and t.published_at is null and t.was_published)
 $$;
 
--- Returns what recount_terms does, read from the counters: "spread" is counted as claims count it, and
--- there are no "terms". If some terms are not published, or the class is a draft, recounts all instead.
-create or replace function hwqueue.facts_of_others(p_class hwqueue.placement_class, p_lease uuid,
-  p_now timestamptz) returns jsonb
-language plpgsql stable
-as $$
-begin
-  if p_class.class_id is null or not hwqueue.are_terms_published(p_class) then
-    return hwqueue.recount_terms(p_class, p_lease, p_now);
-  end if;
-  return hwqueue.kept_out_places(p_class, p_lease) || jsonb_build_object('spread', (
-    select coalesce(jsonb_agg(case when s.value ? 'max_skew' and not s.value ? 'when'
-                                   then hwqueue.spread_counts(s.value, p_class, null, p_now) end
-                                     order by s.ordinality), '[]')
-    from jsonb_array_elements(p_class.spread) with ordinality s));
-end
-$$;
-
 -- Returns the facts of term_facts for every registered node at once; no rows for a class without terms.
 create or replace function hwqueue.fleet_facts(p_class hwqueue.placement_class, p_known jsonb,
   p_now timestamptz)
@@ -389,28 +370,12 @@ returns table (node_id uuid, facts jsonb)
 language sql stable
 as $$
   with asked as materialized (
-    select (s.ordinality - 1)::int as index, t.term_id, coalesce(t.domain,
-           hwqueue.term_domain(s.value -> 'spec')) as domain, i.lease_id, s.value #>> '{spec,use}' as use,
+    select (s.ordinality - 1)::int as index, hwqueue.term_domain(s.value -> 'spec') as domain, i.lease_id,
+           s.value #>> '{spec,use}' as use,
            (s.value -> 'self')::boolean and s.value #>> '{spec,use}' <> 'soft' and i.lease_id is null
              as is_self
     from jsonb_array_elements(p_class.terms) with ordinality s
     cross join lateral (select (s.value #>> '{spec,all,0,lease}')::uuid as lease_id) i
-    left join hwqueue.affinity_term t on t.digest = (s.value ->> 'digest')::bigint
-  ), counted as materialized (  -- by claims; of max_per_domain the expired ones stay, and in the fleet all
-    select a.index, a.term_id, a.use <> 'cap' as expires, a.use <> 'cap' or a.domain <> 'fleet' as stops
-    from asked a
-    where a.lease_id is null and not p_known ? 'terms'
-  ), stopping as materialized (
-    select t.index, x.value ->> 'd' as place, count(*) as leases
-    from (select c.term_deltas, false as has_expired from hwqueue.claim c where c.stop_requested_at <= p_now
-          union all
-          select c.term_deltas, true from hwqueue.claim c
-          where c.check_at <= p_now and c.expires_at <= p_now and c.stop_requested_at <= p_now is not true) c
-    cross join jsonb_array_elements(c.term_deltas) x
-    join counted t on t.term_id = (x.value ->> 't')::bigint
-      and case when c.has_expired then t.expires else t.stops end
-    where x.value ->> 'n' = '1'
-    group by 1, 2
   ), held as materialized (  -- the places where leases run that a term selects
     select a.index, v.place, (f.fact ->> 'held')::bigint as held, (f.fact ->> 'here')::bigint as here
     from asked a
@@ -427,13 +392,6 @@ as $$
     from asked a
     cross join lateral jsonb_each(p_known #> array['terms', a.index::text]) r
     where a.lease_id is null
-    union all
-    select t.index, k.place, k.leases, k.leases - coalesce(s.leases, 0)
-    from counted t
-    cross join lateral (
-      select c.place, sum(c.leases) as leases from hwqueue.term_counter c
-      where c.term_id = t.term_id group by c.place having sum(c.leases) > 0) k
-    left join stopping s on s.index = t.index and s.place = k.place
   ), told as materialized (
     select a.index, a.domain, a.is_self, a.use = 'toward' and coalesce((
              select sum(h.here) from held h where h.index = a.index), 0) > 0 as anywhere

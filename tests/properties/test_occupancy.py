@@ -29,10 +29,10 @@ FACTS = """
   select n.node_id
   from hwqueue.lease l
   join hwqueue.placement_class c on c.class_id = l.class_id
-  cross join lateral hwqueue.facts_of_others(c, l.lease_id, clock_timestamp()) known
+  cross join lateral hwqueue.recount_terms(c, l.lease_id, clock_timestamp()) known
   join hwqueue.node n on n.deregistered_at is null
   left join lateral hwqueue.fleet_facts(c, known, clock_timestamp()) f on f.node_id = n.node_id
-  where l.lease_id = %s and not known ? 'terms'
+  where l.lease_id = %s and hwqueue.are_terms_published(c)
     and coalesce(f.facts, '[]') <> hwqueue.term_facts(c, n, clock_timestamp())
 """
 

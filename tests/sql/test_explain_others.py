@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("lone")]
 
 
 KEPT_OUT = """
-  select hwqueue.kept_out_places(k, null) -> 'kept_out'
+  select hwqueue.recount_terms(k, null, clock_timestamp()) -> 'kept_out'
   from hwqueue.lease l join hwqueue.placement_class k using (class_id)
   where l.lease_id = %s
 """
