@@ -1,12 +1,9 @@
 -- Allocating capacity of a node to a claim, and releasing it.
 --
 -- Example: a claim of a class that needs one whole GPU allocates device 0 of gpu-1. Its assignment,
--- {"gpus": [{"index": 0, ...}], "gpu_milli": 1000}, is written into the claim, and node_load counts
--- device 0 as in use. The end of the claim releases exactly what its assignment says.
---
--- Claims call allocate_for_class or book_room, settlement and expiry book_room. The invariant: node_load
--- equals the sum of the assignments of the node's claims, which node_usage_of_claims computes from the
--- claims themselves. Every caller that writes node_load holds node_state.
+-- {"gpus": [{"index": 0, ...}], "gpu_milli": 1000}, is written into the claim, and node_load counts device 0
+-- as in use. The end of the claim releases exactly what its assignment says. The invariant: node_load equals
+-- the sum of the assignments of the node's claims (node_usage_of_claims), and is written under node_state.
 
 -- What an assignment holds besides amounts and devices, and keeps when the node is registered again. A
 -- claim that was granted before the node declared cores is pinned to none and may run on any. It takes a

@@ -1,14 +1,9 @@
 -- Headroom: what a node has left, and whether a class fits into it, in amounts, devices and cores.
 --
--- Example: a node has 8,000 cpu_milli, 5,000 of them allocated, and two idle GPUs. Its headroom is 3,000
--- cpu_milli and 2 whole GPUs. A class that needs 4,000 cpu_milli and a GPU is short of one resource:
--- shortage returns 1, the bit of cpu_milli.
---
--- Claims call shortage for each candidate class and choose_devices and choose_cores for the one granted.
--- The fleet module compares many classes and nodes as amounts by name (needed_amounts, amount_left): a
--- class fits when the node has at least every amount. The invariant: both ways answer alike; a test
--- holds them together. A class that names devices must be checked with shortage as well, since an amount
--- does not say which devices are free.
+-- Claims call shortage for each candidate class, and choose_devices and choose_cores for the one granted. The
+-- fleet module compares many classes and nodes as amounts by name (needed_amounts, amount_left). The
+-- invariant: both ways answer alike; a test holds them together. A class that names devices must be checked
+-- with shortage as well, since an amount does not say which devices are free.
 
 -- What a class needs, as amounts by name. p_cpu_milli, p_cpu_isolation and p_gpu_exclusivity are those
 -- that apply on the node, as for shortage.
@@ -51,9 +46,8 @@ as $$
     else coalesce((p_room.custom ->> substr(p_name, 8))::bigint, 0) end
 $$;
 
--- What a node has left, nothing of what is booked twice (capacity/overbook). A node does not have GPUs and
--- custom countables that it does not declare. The cpu, memory and slots that it does not declare are not
--- counted (null).
+-- What a node has left, nothing of what is booked twice (capacity/overbook). GPUs and custom countables that
+-- it does not declare it does not have; the cpu, memory and slots are not counted (null).
 create or replace function hwqueue.node_headroom(p_node hwqueue.node, p_load hwqueue.node_load)
 returns hwqueue.headroom
 language plpgsql immutable parallel safe
@@ -218,9 +212,6 @@ as $$
     case when p_shortage & 32 > 0 then 'cores' end)
 $$;
 
--- Cores and devices one by one: which are idle, and which of them a lease gets. Only for nodes that
--- count them.
-
 -- How much of each device is in use for leases that want whole ones: all of a part, and all of a device
 -- that has parts in use.
 create or replace function hwqueue.use_of_devices(p_node hwqueue.node, p_used int[]) returns int[]
@@ -304,8 +295,6 @@ begin
     from unnest(p_used) with ordinality u(used, position) order by u.position);
 end
 $$;
-
--- Amounts that a class asks for and a node has left, for reasons and explanations.
 
 -- What a class needs on a node of the resources in p_bits (see shortage), as an object of amounts. With
 -- a null p_node: as it was asked for.

@@ -1,17 +1,10 @@
 -- A node's own rows: its lock, its epoch and its load.
 --
--- Example: two calls settle claims that have devices of gpu-1 at the same moment. Both start with
--- lock_node. The second waits until the first commits, and then reads the load that the first has
--- written.
---
--- Every call that grants on a node, settles for it or edits it starts with lock_node. One that edits it
--- calls refresh_node_state, which computes what claims read of the node: has_limits (its claims
--- allocate), on_fast_path (a plain node), moved_xid. The invariant: node_load is written only while
--- node_state is locked.
+-- Every call that grants on a node, settles for it or edits it starts with lock_node. One that edits it calls
+-- refresh_node_state. The invariant: node_load is written only while node_state is locked.
 
--- Locks a node's state. Every call that grants on the node, settles for it or edits it does this first.
--- p_epoch: functions that a node calls pass its epoch, 0 for none. Null is for callers that act on a
--- node from outside, whichever login registered it.
+-- Locks a node's state. p_epoch: functions that a node calls pass its epoch, 0 for none. Null is for callers
+-- that act on a node from outside, whichever login registered it.
 -- Locks: node_state.
 -- Raises: QHN01 unknown or deregistered, QHN03 when p_epoch is not its epoch, QHN04 another login's.
 create or replace function hwqueue.lock_node(p_node uuid, p_epoch bigint) returns hwqueue.node_state
@@ -98,10 +91,9 @@ begin
 end
 $$;
 
--- Notifies a node's worker, so that it heartbeats at once and learns which claims ended or are to stop.
--- Sends nothing for a node without a login: no worker acts for it. The notification is a hint; a worker
--- that misses it learns the same from its next heartbeat.
--- The login is in the payload, so that one which had the node before does not know it.
+-- Notifies a node's worker, so that it heartbeats at once and learns which claims ended or are to stop; one
+-- without a login has none. A worker that misses it learns the same from its next heartbeat. The login is in
+-- the payload, so that one which had the node before does not know it.
 -- Notifies: listeners of hwqueue.
 create or replace function hwqueue.wake_node(p_node uuid, p_login text) returns void
 language plpgsql volatile

@@ -5,8 +5,6 @@
 -- than nothing left, which headroom counts as nothing, and five are in use once. When the three leases have
 -- ended, the load fits the node again, and the reservation may be fetched.
 --
--- claim/reserved calls earmark_room in place of allocate_for_class, and asks load_fits.
---
 -- Invariant: an earmark is in node_load as any claim is. So what else the node is granted fits beside it,
 -- and once the load fits the node, it goes on to fit.
 

@@ -1,13 +1,10 @@
 -- Placement classes: the equivalence classes of leases. Leases that ask for the same share one row,
--- found by digest. Nodes are judged for classes, never for single leases, so the number of classes bounds
--- the work of judging.
--- The content of a class never changes: an update moves the lease to another class. Only its terms
--- follow the policy of its service. Two sessions may write twins of one class at the same time, because
--- no spawn waits for another. Twins are harmless: later spawns find the older one, and the other runs
--- out of leases.
--- Anchors tell a node which classes may suit it without reading the rest. A class has the alternatives
--- of one required positive equality (the rarest kind it has), or '*'. A node looks up everything that it
--- is. Anchors only preselect: expr_reason decides.
+-- found by digest, and nodes are judged for classes, never for single leases.
+-- The content of a class never changes: an update moves the lease to another class. Only its terms follow the
+-- policy of its service. Two sessions may write twins of one class, because no spawn waits for another: later
+-- spawns find the older one, and the other runs out of leases.
+-- Anchors preselect the classes that may suit a node: a class has the alternatives of one required positive
+-- equality (the rarest kind it has), or '*', and a node looks up everything that it is.
 
 -- Returns which of a queue and a task a worker does not serve, as {"queue"} or {"task"}; null: it serves
 -- both. A null list means any. Stable, as jsonb_build_object is: Postgres would not inline an immutable one.
@@ -157,8 +154,7 @@ begin
 end
 $$;
 
--- Returns the anchors that nodes of a profile look up, as rows: the planner inlines a set, but not an
--- array.
+-- Returns the anchors that nodes of a profile look up, as a set: the planner inlines it.
 create or replace function hwqueue.anchors_of(p_labels jsonb, p_rack bigint) returns setof text
 language sql immutable parallel safe
 as $$

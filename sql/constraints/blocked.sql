@@ -2,14 +2,12 @@
 -- for a better node (waiting_classes, waits_for); and which must be checked at each claim
 -- (must_be_checked).
 --
--- A claim drops, in a few statements for all its candidate classes, those that may not run here (say,
--- because one of their like runs in this rack), and caches the answers whose reason lasts. Only the others
--- are checked one by one, under lock stripes (decide_class). The invariant: a class that may run is never
--- returned.
+-- A claim drops, in a few statements for all its candidate classes, those that may not run here, and caches
+-- the answers whose reason lasts. Only the others are checked one by one, under lock stripes (decide_class).
+-- The invariant: a class that may run is never returned.
 --
--- Delay scheduling (patience) is the bounded wait for a better node. Nodes pull their work, so without a
--- wait the first node to claim would get the lease, and preferences would mean nothing. So a lease is
--- withheld from a node, for at most its patience, while a better node lives:
+-- Delay scheduling (patience): nodes pull their work, so without a wait the first node to claim would get the
+-- lease. So it is withheld from a node, for at most its patience, while a better node lives:
 --
 --   wait = patience x (best - affinity of this node) / (best - worst)
 --

@@ -1,12 +1,8 @@
 -- Lasting requirements: those that must hold as long as their leases run ("during": "execution").
 --
--- broken_requirements asks of a running claim what its claim had asked (expr_reason by term_facts), but
--- without the claim itself.
---
 -- Every claim of a class with lasting requirements has a row in placement_check (note_lasting in decide),
--- written by whatever grants it: claims, adopt_lease and gangs. So a class without them costs nobody
--- anything, and reap (reap_lasting) finds those claims without reading others. No settlement deletes the row;
--- reap does.
+-- written by whatever grants it. So a class without them costs nobody anything, and reap (reap_lasting) finds
+-- those claims without reading others. No settlement deletes the row; reap does.
 --
 -- The invariant: only a session that holds the node_state of the claim's node updates its row.
 

@@ -1,12 +1,10 @@
 -- Publishing affinity terms: every claim counts for a new term before any claim decides by it.
 --
--- Example: a spawn writes the first lease that must be away from app=db. At that moment a claim of
--- another lease with app=db is under way that has never heard of the term, so it counts nothing. If the
--- new lease were decided by the counters now, it could start beside the other one. So the lease waits
--- until the term is published. A spawn writes a class with its terms, notifies no session and waits for
--- none. A claim that wants such a lease, or reap, takes three steps, which the documentation explains
--- (Leases that ask about other leases: A new affinity term): write the term, and its row of class_term
--- for each class that it selects; again once all transactions open then have ended; count what runs.
+-- Example: a spawn writes the first lease that must be away from app=db, while a claim of another lease with
+-- app=db is under way that has never heard of the term, so it counts nothing. So the lease waits until the
+-- term is published. A claim that wants such a lease, or reap, takes three steps (docs, Leases that ask about
+-- other leases: A new affinity term): write the term, and its row of class_term for each class that it
+-- selects; again once all transactions open then have ended; count what runs.
 --
 -- A class is a candidate of claims, as far as its terms decide that, if they are all published and it does
 -- not wait for a lease to start (placement_class.waits, see term_classes.sql). Other classes are not

@@ -113,9 +113,10 @@ begin
         where (select hwqueue.term_selects(t.spec, k) from hwqueue.placement_class k
                where k.class_id = a.class_ids[1])
       ), placed as (
-        select t.index, coalesce(hwqueue.term_place(t.spec, t.domain, n.node_id, n.rack, n.labels), '') as place,
-               count(*) as held,
-               count(*) filter (where t.domain = 'fleet' or c.stop_requested_at <= p_now is not true) as bound,
+        select t.index, count(*) as held,
+               coalesce(hwqueue.term_place(t.spec, t.domain, n.node_id, n.rack, n.labels), '') as place,
+               count(*) filter (
+                 where t.domain = 'fleet' or c.stop_requested_at <= p_now is not true) as bound,
                count(*) filter (where c.stop_requested_at <= p_now is not true and c.expires_at > p_now
                  and (t.spec ->> 'use' <> 'skew' or hwqueue.is_live(n, s, p_now))) as here
         from term t
@@ -123,7 +124,7 @@ begin
         join hwqueue.claim c on c.class_id = k.class_id
         join hwqueue.node n on n.node_id = c.node_id
         join hwqueue.node_state s on s.node_id = c.node_id
-        group by 1, 2
+        group by 1, 3
       )
       select jsonb_agg(coalesce((
         select jsonb_object_agg(p.place, jsonb_build_object('held', p.held, 'here', p.here, 'bound', p.bound))
@@ -145,7 +146,8 @@ begin
           select k.class_id, hwqueue.term_domain(t.value -> 'spec') as domain
           from (select distinct c.class_id from hwqueue.claim c) u
           cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
-            select x.class_id, x.terms from hwqueue.placement_class x where x.class_id = u.class_id offset 0) k
+            select x.class_id, x.terms from hwqueue.placement_class x
+            where x.class_id = u.class_id offset 0) k
           cross join lateral jsonb_array_elements(k.terms) t
           where t.value #>> '{spec,use}' = 'away'
             and (hwqueue.term_selects(t.value -> 'spec', p_class)

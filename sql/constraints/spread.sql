@@ -3,9 +3,9 @@
 -- Example: max_skew 1 by zone, with 5 leases in a, 4 in b and 4 in c. One more in a would make 6, two
 -- more than the minimum of 4, so a claim there is refused with spread_exceeded. In b it may run.
 --
--- A claim goes by the cached fleet (cached_skew_reason, fleet_cache.sql). Dry runs and explanations count
--- exactly (spread_counts). The invariant: a claim that holds the lock stripe of its own place decides
--- safely, because what other claims do in other places can only raise the minimum.
+-- A claim goes by the cached fleet (cached_skew_reason), dry runs and explanations count exactly
+-- (spread_counts). The invariant: a claim that holds the lock stripe of its own place decides safely, because
+-- what other claims do in other places can only raise the minimum.
 
 -- Returns 'spread_exceeded' if one more lease of a class would break a required spread limit on a node, else
 -- null. max_skew is as in Kubernetes' topology spread; max_per_domain limits matching leases in a domain.

@@ -4,9 +4,8 @@
 -- any of them judges the class once for the profile, finds that it is not eligible, and records how far
 -- it has come. The other 499 read the cached answer.
 --
--- Claims judge first (judge_classes), and reap ahead of them. Judging goes in batches, in the order of the
--- transactions that wrote the classes: up to 500 classes that cost no more than judge_budget, and up to
--- eight batches while a claim finds nothing to run. So a claim is bounded, and what was judged is kept.
+-- Judging goes in batches, in the order of the transactions that wrote the classes: up to 500 classes that
+-- cost no more than judge_budget, and up to eight batches while a claim finds nothing to run.
 --
 -- The invariant: a class that commits late is never missed. A profile (for classes that name nodes,
 -- resources or trust domains: a node) records what its last judge had seen, as classes_unseen and

@@ -1,14 +1,11 @@
 -- Defining everywhere tasks: their options, their rows, and which nodes they suit.
 --
--- api/everywhere calls read_everywhere and write_everywhere. Example: {"mode": "always", "affinity_tags":
--- {"gpu": true}} becomes one row with a placement class. No lease is written yet: everywhere/nodes writes one
--- for each node that suits the class, when upkeep gets there or a new node claims.
+-- Example: {"mode": "always", "affinity_tags": {"gpu": true}} becomes one row with a placement class. No
+-- lease is written yet: everywhere/nodes writes one for each node that suits the class, when upkeep gets
+-- there or a new node claims.
 --
 -- Invariant: all leases of an everywhere task have one class. The node is not in it: it is in the row of
 -- everywhere_node and in the reservation, so 10,000 nodes cost one class.
---
--- Read read_everywhere, write_everywhere, then everywhere_fit. The functions below them serve the
--- other modules; explain/explain has what people are told.
 
 -- Returns the row of an everywhere task that options ask for, with its class. An option of its leases that is
 -- not given is the default of the task. A new class is written.

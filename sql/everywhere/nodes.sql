@@ -1,8 +1,7 @@
 -- One node of an everywhere task: starting its lease there, reserving its room, and what follows its end.
 --
--- everywhere/upkeep calls look_at_node. Example: gpu-7 registers for the first time. The everywhere task
--- "agent" suits it, so its first claim writes a lease and its reservation, before it is granted anything
--- else.
+-- Example: gpu-7 registers for the first time. The everywhere task "agent" suits it, so its first claim
+-- writes a lease and its reservation, before it is granted anything else.
 --
 -- Invariant: only a session that holds node_state writes the node's rows of everywhere_node. Their key is the
 -- task and the node, so a node never has two open leases of one everywhere task. look_at_node compares what

@@ -1,8 +1,5 @@
 -- Which nodes suit a class, for many classes and all nodes at once, cached per class.
 --
--- Reports (pending_reasons, metrics) read class_fleets. Upkeep (reap_fleets) writes the cache, class_fleet,
--- with cache_class_fleets.
---
 -- The invariant: a cache row is valid while its digest equals the digest of scan_nodes. So no write
 -- invalidates anything when a node changes, and a count read from a valid row is exact. Which nodes are
 -- live or cordoned is not in the digest; each read counts that again (count_fit).

@@ -1,9 +1,8 @@
 -- One class judged on every node at once, for dry runs (match_nodes) and explanations.
 --
--- The rules are made of the functions that claims decide with (expr_reason, barring_taints, spread_reason,
--- isolation_conflicts, shortage), so a reason can never contradict a claim. For each rule, nodes that are
--- alike in what the rule reads are one group, which is judged once and described once. A new rule therefore
--- needs a group key that has everything the rule and its message read.
+-- The rules are made of the functions that claims decide with, so a reason can never contradict a claim. For
+-- each rule, nodes that are alike in what the rule reads are one group, which is judged and described once: a
+-- new rule needs a group key that has everything the rule and its message read.
 
 -- Returns which nodes fail what: a row for each rule and group of nodes, such that failure_reason says
 -- the same of all of node_ids. Rows are numbered by failure in order; a silent node fails the stage live

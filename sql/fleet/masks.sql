@@ -1,12 +1,9 @@
 -- Sets of nodes as bit strings: one bit a node, numbered by numbered_nodes.
 --
--- Example: do 10,000 classes suit 10,000 nodes? Pair by pair that is a hundred million judgements. But
--- classes share what they ask and nodes share what they are. "The nodes that meet this requirement" is
--- one bit string of 10,000 bits. What suits a class is then a few ANDs, and how many nodes that are is
--- bit_count. docs/run/why_pending.md has the whole.
---
--- The invariant: all bit strings of one statement have the same numbering, since node_numbers is stable and
--- numbers the nodes in order of id. p_none is a bit string with a zero for each node.
+-- Example: do 10,000 classes suit 10,000 nodes? Classes share what they ask and nodes share what they are.
+-- "The nodes that meet this requirement" is one bit string, what suits a class is then a few ANDs, and how
+-- many nodes that are is bit_count (docs/run/why_pending.md). The invariant: all bit strings of one statement
+-- have the same numbering (node_numbers). p_none is one with a zero for each node.
 
 -- Returns, for each class and part, the nodes whose isolation, capacity and devices suffice: what
 -- has_isolation_conflict and class_shortage decide, for many classes and nodes at once. p_idle: all

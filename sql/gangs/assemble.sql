@@ -1,13 +1,9 @@
 -- Assembling gangs: reserving room for the members that wait, on several nodes, in one transaction.
 --
--- reap (gangs/change) calls assemble_gang for gangs that wait, in their order; a planner may propose a place
--- for one (api/planner reserve_gang). Example: a gang of four needs a GPU for each member. assemble_gang
--- locks the four nodes, books a GPU on each, and writes four claims that are reserved. The nodes fetch them
--- with their next claims (claim/reserved). If one node turns out to be too full, nothing is kept: the
--- subtransaction is aborted, and its locks go with it.
---
--- A gang may also be earmarked (gangs/earmark): then its members are reserved where they would have room once
--- what runs there has ended.
+-- Example: a gang of four needs a GPU for each member. assemble_gang locks the four nodes, books a GPU on
+-- each, and writes four claims that are reserved. The nodes fetch them with their next claims
+-- (claim/reserved). If one node turns out to be too full, nothing is kept: the subtransaction is aborted, and
+-- its locks go with it.
 --
 -- Invariant: at each commit a gang has room for as many members as it needs or for none. So two gangs never
 -- hold a part each. All locks are taken with skip locked, so assembling waits for nobody.

@@ -1,11 +1,9 @@
 -- What becomes of a gang when something happens to its members.
 --
--- reap calls it (upkeep/teams). Whatever ends, puts back or fetches a member leaves a row in
--- team_change, and waits for nobody. Example: member 2 of a running gang expires. Its end puts the lease back
--- to wait for the gang, and leaves a change. The next tick finds one member waiting and three running, asks
--- these to stop, and once all four wait it reserves room for them again. With a min_size of 3 the three go
--- on, and the tick looks for room for the fourth. With on_lost continue its end is that of the lease, and the
--- three go on.
+-- Whatever ends, puts back or fetches a member leaves a row in team_change, and waits for nobody. Example:
+-- member 2 of a running gang expires. The next tick finds one member waiting and three running, asks these to
+-- stop, and once all four wait it reserves room for them again. With a min_size of 3 the three go on, and the
+-- tick looks for room for the fourth. With on_lost continue its end is that of the lease.
 --
 -- Invariant: a change stays until a tick has looked at its gang, in the transaction that deletes it. States:
 -- waiting -> reserved -> running -> completed, failed or cancelled; from waiting also to earmarked, and from

@@ -1,7 +1,6 @@
 -- Earmarks of gangs: room that is kept for the first gang in order until it is enough. Everywhere tasks
 -- (everywhere/nodes) and replacements (gangs/replace) book theirs by themselves.
 --
--- gangs/change calls earmark_gang for a gang that no place has room for, and looks at it at every tick.
 -- Example: a gang of eight needs a whole GPU node for each member, and small leases take every device that
 -- becomes free. It is earmarked: eight nodes are booked for it above what runs there, and no new lease gets a
 -- device of them. When the last of the old ones has ended, a tick backs the eight reservations.

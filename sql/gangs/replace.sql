@@ -1,9 +1,9 @@
 -- Replacing: a lease takes the place of another one, on its node and in its room.
 --
--- upkeep/teams calls look_at_replacement. Example: B replaces A, which runs on gpu-1 with two GPUs. In one
--- transaction upkeep tries what B would get on gpu-1 if A were gone, books it as an earmark (reserve), and
--- asks A to stop. Nobody else gets that room. Once A has ended B's reservation is backed, and gpu-1 fetches
--- it with its next claim. If gpu-1 may not run B, nothing is stopped.
+-- Example: B replaces A, which runs on gpu-1 with two GPUs. In one transaction upkeep tries what B would get
+-- on gpu-1 if A were gone, books it as an earmark (reserve), and asks A to stop. Once A has ended B's
+-- reservation is backed, and gpu-1 fetches it with its next claim. If gpu-1 may not run B, nothing is
+-- stopped.
 --
 -- A lease that waits is not cancelled before the new one is claimed: it is held back (scheduled, held
 -- by its place), and the new one waits in its stead. All locks are taken with skip locked.

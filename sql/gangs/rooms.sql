@@ -1,10 +1,8 @@
 -- Where a gang could run: the places of a domain, and how many members each node there has room for.
 --
--- gangs/assemble tries the places of gang_places in their order; explain/gangs asks why a gang waits;
--- planner_rooms shows them to planners. Example: three racks have room for 12, 5 and 8 members of a gang of
--- 5. The rack with 5 comes first: what fits tightest leaves the others whole. For an earmark the same is
--- asked of nodes that run nothing (p_is_idle); then the rack with most room now comes first: there the gang
--- waits for least.
+-- Example: three racks have room for 12, 5 and 8 members of a gang of 5. The rack with 5 comes first: what
+-- fits tightest leaves the others whole. For an earmark the same is asked of nodes that run nothing
+-- (p_is_idle); then the rack with most room now comes first: there the gang waits for least.
 --
 -- Invariant: these are estimates, read without locks. They may be too high, never too low: assemble allocates
 -- member by member with the functions that claims use, and turns to the next place when that fails.

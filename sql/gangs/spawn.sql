@@ -1,8 +1,7 @@
 -- Spawning gangs: the options of a gang, its members, and their roster.
 --
--- api/gangs.spawn_gang calls read_gang, and writes the gang (spawn/gang). Example: {"task": "train", "count":
--- 4} becomes four leases of one class, scheduled, and held by their team. Nothing claims them one by one;
--- gangs/assemble takes all four at once.
+-- Example: {"task": "train", "count": 4} becomes four leases of one class, scheduled, and held by their team.
+-- Nothing claims them one by one.
 
 -- Reads a gang. gang: its row, but for its queue, its rank and its size. elements: its members as
 -- spawn_leases takes them, one element for each: those with a count are repeated. They have the options of

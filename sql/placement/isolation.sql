@@ -1,11 +1,8 @@
 -- Resources, CPU isolation and GPU exclusivity: what a placement asks for, and which classes a node
 -- rules out.
--- An isolation class says with whom a lease shares its cores or devices. It is a filter: a node honours
--- the class or it does not, and the class never changes a score. A lease that names no class gets the
--- node's default.
--- Spawns call the normalise and merge functions. Eligibility calls has_isolation_conflict, and
--- explanations call isolation_conflicts. Both read the same rules, so an explanation never disagrees
--- with a claim.
+-- An isolation class says with whom a lease shares its cores or devices. It is a filter, and never changes a
+-- score. A lease that names no class gets the node's default. Eligibility and explanations read the same
+-- rules (isolation_conflicts), so an explanation never disagrees with a claim.
 -- Read cpu_isolation_on and gpu_exclusivity_on first: they say what a class means on one node.
 
 -- Returns the isolation classes that a node honours, sorted. The first class of p_known is always one of
@@ -28,9 +25,8 @@ begin
 end
 $$;
 
--- Returns the CPU isolation that a class has on a node: the one that it asks for, else the node's
--- default. Null means best_effort.
--- A lease that asks for best_effort gets it, whatever the default.
+-- Returns the CPU isolation that a class has on a node: the one that it asks for, else the node's default.
+-- Null means best_effort.
 create or replace function hwqueue.cpu_isolation_on(p_asked text, p_default text) returns text
 language sql immutable parallel safe
 as $$ select nullif(coalesce(p_asked, p_default), 'best_effort') $$;
@@ -44,9 +40,7 @@ as $$
   select nullif(coalesce(p_asked, case when p_share_mode = 'exclusive' then 'device_exclusive' end), 'shared')
 $$;
 
--- Returns the cpu_milli that a class allocates. With an isolation class it allocates whole cores of
--- 1,000 each.
--- p_isolation comes from cpu_isolation_on.
+-- Returns the cpu_milli that a class allocates: with an isolation class (cpu_isolation_on) whole cores.
 create or replace function hwqueue.cpu_needed(p_cpu_milli bigint, p_isolation text) returns bigint
 language sql immutable parallel safe
 as $$
@@ -54,10 +48,9 @@ as $$
     else 1000 * greatest(1, (p_cpu_milli + 999) / 1000) end
 $$;
 
--- Returns why a node, or every node of a profile, does not honour the isolation that a class asks for.
--- No row means that it does. All reasons are permanent.
--- p_gpu_parents is node.gpu_parents, in the order of p_gpu_ids. Both are empty for a profile, because
--- the classes judged per profile name no devices.
+-- Returns why a node, or every node of a profile, does not honour the isolation that a class asks for. All
+-- reasons are permanent. p_gpu_parents is node.gpu_parents, in the order of p_gpu_ids. Both are empty for a
+-- profile: the classes judged per profile name no devices.
 create or replace function hwqueue.isolation_conflicts(p_class hwqueue.placement_class, p_cpu text[],
   p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[])
 returns table (code text, message text, predicate jsonb)

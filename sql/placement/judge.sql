@@ -1,13 +1,9 @@
 -- Judges one node for one placement class: may it run there (suits), why not (expr_reason), and how well
 -- (scores).
 -- Eligibility, match_nodes and explanations all call expr_reason, so they cannot disagree about a node.
--- A claim reads the cached answer of its profile (eligibility/judge). It judges only on a cache miss,
--- and where other leases matter. What runs on the node is no concern of this module, apart from p_facts,
--- the counts of affinity terms that the caller passes in.
--- The functions read no clock and, with few exceptions, no table. So the planner can inline the short
--- ones. Those say so where the shape of the body depends on it.
--- Labels with very many values would make a profile of each node. They are left out of the judged
--- profile: see most_label_values.
+-- A claim reads the cached answer of its profile (eligibility/judge), and judges only on a cache miss, and
+-- where other leases matter: their counts are p_facts. The short functions are such that the planner inlines
+-- them.
 -- Read suits and expr_reason first, then the scores.
 
 -- Returns the score by which claims order leases of one tier and rank. Higher is better.
@@ -17,17 +13,15 @@ create or replace function hwqueue.lease_score(p_weight_affinity double precisio
 language sql immutable parallel safe
 as $$ select p_weight_affinity * p_affinity + p_weight_fit * p_fit + p_weight_spread * p_spread $$;
 
--- Whether a node is live: its last heartbeat or claim is within its heartbeat timeout.
--- Stable, not immutable, because adding an interval depends on the time zone. Postgres would not inline
--- an immutable one.
+-- Whether a node is live: its last heartbeat or claim is within its heartbeat timeout. Stable, because adding
+-- an interval depends on the time zone: Postgres would not inline an immutable one.
 create or replace function hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamptz)
 returns boolean
 language sql stable parallel safe
 as $$ select p_state.seen_at + p_node.heartbeat_timeout > p_now $$;
 
--- Returns how much a class's preferences count beside those of other classes, from 0.01 to 1.
--- An affinity score is relative to the class's own weights. So two classes that prefer one node score
--- the same there, however much the node matters to each. The strength tells them apart.
+-- How much a class's preferences count beside those of other classes, from 0.01 to 1: an affinity score is
+-- relative to the class's own weights.
 create or replace function hwqueue.class_strength(p_class hwqueue.placement_class) returns double precision
 language sql immutable parallel safe
 as $$ select coalesce((p_class.placement ->> 'strength')::double precision, 100) / 100 $$;
@@ -35,10 +29,8 @@ as $$ select coalesce((p_class.placement ->> 'strength')::double precision, 100)
 -- Returns the affinity part of a class's score on a node: how well it suits the class's preferences, from
 -- -100 to 100, times their strength. 100 * sum of matched weights / sum of absolute weights; 0 without
 -- preferences.
--- This is Nomad's affinity score in percent. Every untolerated prefer_no_schedule taint counts as one
--- more unmet preference that weighs as much as all others together. So each further taint lowers the
--- score.
--- p_facts: see expr_reason.
+-- This is Nomad's affinity score in percent. Every untolerated prefer_no_schedule taint counts as one more
+-- unmet preference that weighs as much as all others together.
 create or replace function hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels jsonb,
   p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_taints jsonb) returns double precision
 language sql immutable parallel safe
@@ -84,18 +76,15 @@ begin
 end
 $$;
 
--- Returns how well a class uses what a node has left, from 0 to 100. 0 without GPUs on either side. Null for
--- a share that no device has room for now. A node with GPUs is filled in this order.
--- Work that few nodes could take (reach) and work with many GPUs comes first. Next comes work that
--- leaves enough cpu and memory for the node's other GPUs (balance), then the least residue on the
--- device. Work without GPUs scores 0: it gets a GPU node only when no work with GPUs fits. The weights
--- were searched on the OpenB trace (docs/explanation/choosing.md).
--- Where the queue has prices (p_worth, see queue_worth) reach weighs 21 instead of 56, and each device that
--- the class gains adds 42: reach only guesses what others could use, the prices know it. With prices a class
--- with GPUs stays above those without.
--- One expression without subqueries, which the planner inlines, and short: a claim begins by making it ready.
--- width_bucket finds the fullest device that a share still fits on, in the sorted list of what they have
--- left.
+-- Returns how well a class uses what a node has left, from 0 to 100. 0 without GPUs on either side: such work
+-- gets a GPU node only when no work with GPUs fits. Null for a share that no device has room for now. First
+-- comes work that few nodes could take (reach) and work with many GPUs, then what leaves enough cpu and
+-- memory for the node's other GPUs (balance), then the least residue on the device. The weights were searched
+-- on the OpenB trace (docs/explanation/choosing.md). Where the queue has prices (p_worth, see queue_worth)
+-- reach weighs 21 instead of 56, and each device that the class gains adds 42: reach only guesses what others
+-- could use, the prices know it. With prices a class with GPUs stays above those without. One expression
+-- without subqueries, which the planner inlines, and short: a claim begins by making it ready. width_bucket
+-- finds the fullest device that a share still fits on, in the sorted list of what they have left.
 create or replace function hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count int,
   p_gpu_milli int, p_reach double precision, p_room hwqueue.headroom,
   p_worth double precision[] default null) returns double precision
@@ -154,10 +143,9 @@ as $$
         p_profile.gpu_share_mode, p_gpu_ids, p_gpu_parents) end
 $$;
 
--- Returns what a class needs a node to have so that the node is in a place of every domain by which the
--- class requires other leases near, or is spread: [{"domain": "label:zone"}, ...]. A node without that
--- label can never run the class, as in Kubernetes a node without a topology key. An any is left out,
--- because another of its branches may hold.
+-- Returns the domains in which a node must be in a place, because the class requires other leases near by
+-- them, or is spread: [{"domain": "label:zone"}, ...]. As in Kubernetes a node without that label can never
+-- run the class. An any is left out: another of its branches may hold.
 create or replace function hwqueue.domains_needed(p_class hwqueue.placement_class) returns jsonb
 language sql immutable parallel safe
 as $$
@@ -220,15 +208,12 @@ as $$
   from hwqueue.placement_class c where c.class_id = p_class_id
 $$;
 
--- Returns how many values a label may have before it is left out.
--- A label with very many values (a host name, an instance id) makes a profile of each node, and every
--- profile is judged for every class. While no class mentions such a label, nodes that differ in nothing
--- else may run the same classes. So their profiles are judged as one (profile.judged_as): a profile
--- without those labels (left_out), which no node registers with. node_state has the profile that is
--- judged, node the complete one, which everything else uses.
--- When a class comes to mention a left-out label, suits refuses it for the profile without the label. So
--- no claim can be granted wrongly. reap then returns each node to its own profile (split_profiles), and
--- the class waits until then.
+-- How many values a label may have before it is left out. One with very many (a host name, an instance id)
+-- makes a profile of each node, and every profile is judged for every class. While no class mentions such a
+-- label, these are judged as one (profile.judged_as): a profile without those labels (left_out), which no
+-- node registers with. node_state has the profile that is judged, node the complete one. A class that comes
+-- to mention the label is refused for that profile (suits), so no claim is granted wrongly, and waits until
+-- reap has returned each node to its own profile (split_profiles).
 create or replace function hwqueue.most_label_values() returns int
 language sql immutable parallel safe
 as $$ select 1000 $$;
@@ -245,9 +230,9 @@ as $$
                    in p_class.required::text || p_class.preferred::text) > 0)
 $$;
 
--- Returns which of these labels are left out.
--- A label is found to have too many values when a new profile is created and there are many profiles
--- already. A label that a class mentions, or has mentioned since, is never left out again.
+-- Returns which of these labels are left out. One is found to have too many values when a new profile is
+-- created and there are many already. One that a class mentions, or has mentioned since, is never left out
+-- again.
 -- Locks: new rows of ignored_label.
 create or replace function hwqueue.ignored_labels_of(p_labels jsonb) returns text[]
 language plpgsql volatile
@@ -292,11 +277,9 @@ begin
 end
 $$;
 
--- Returns a node's value in a topology domain. Nodes of one value are in the same place. Null when the
--- node lacks the label, or its value is a list or an object.
--- own:rack is the rack as a failure domain: there a node without a rack is alone. All nodes are in the one
--- place of fleet.
--- One expression without subqueries, so that the planner inlines it.
+-- Returns a node's value in a topology domain: nodes of one value are in the same place. Null when it lacks
+-- the label, or its value is a list or an object. own:rack is the rack as a failure domain, where a node
+-- without a rack is alone. One expression without subqueries, so that the planner inlines it.
 create or replace function hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, p_labels jsonb)
 returns text
 language sql immutable parallel safe
@@ -399,9 +382,8 @@ begin
 end
 $$;
 
--- Whether a label's value (null when the node lacks the label) meets one operator.
--- A missing label meets not_in and does_not_exist only. in and not_in compare type and value. Text is
--- never ordered.
+-- Whether a label's value (null: it is missing) meets one operator. A missing label meets not_in and
+-- does_not_exist only. in and not_in compare type and value. Text is never ordered.
 create or replace function hwqueue.label_holds(p_op text, p_value jsonb, p_values jsonb) returns boolean
 language plpgsql immutable parallel safe
 as $$

@@ -1,16 +1,12 @@
 -- Limits of a placement: contradictions, the cost of judging it, and regular expressions that could run
 -- away.
--- Judging happens inside the claims and the upkeep of all tenants, so what one producer may ask is
--- bounded. Every way into the system checks the same limits: spawns, updates and dry runs.
--- docs/reference/placement.md lists them.
--- Postgres cannot time a regular expression out. So a pattern is read character by character
--- (read_regexp) before it is compiled for the first time, and only patterns of bounded size are
--- accepted.
+-- Judging happens inside the claims and the upkeep of all tenants, so what one producer may ask is bounded
+-- (docs/reference/placement.md). Postgres cannot time a regular expression out. So a pattern is read
+-- (read_regexp) before it is compiled for the first time, and only patterns of bounded size are accepted.
 -- Read placement_limits first, then check_patterns and check_cost, which refuse, then read_regexp.
 
--- Returns the requirements, unless no node whatever could meet them. The producer learns it at the
--- spawn, not by waiting.
--- It reads the ANDed list only. A branch of an any that contradicts itself simply never holds.
+-- Returns the requirements, unless no node whatever could meet them. It reads the ANDed list only: a branch
+-- of an any that contradicts itself simply never holds.
 -- Raises: QHC04.
 create or replace function hwqueue.check_contradictions(p_required jsonb, p_field text) returns jsonb
 language plpgsql immutable
@@ -188,10 +184,8 @@ begin
 end
 $$;
 
--- Returns the limits of a placement.
--- patterns: the number of regexp, version and semver expressions. pattern_chars: their total length, the
--- bounds of regexps written out. repeated_chars: the same where every claim judges them again
--- (check_cost). exprs: the number of all expressions, including those of selectors and inside any.
+-- The limits of a placement. patterns, pattern_chars: see count_patterns. repeated_chars: of those that every
+-- claim judges again (check_cost). exprs: of all expressions, including those of selectors and inside any.
 create or replace function hwqueue.placement_limits(out patterns int, out pattern_chars int,
   out repeated_chars int, out exprs int)
 language sql immutable parallel safe
@@ -207,9 +201,8 @@ as $$
     || exists(@.leases))', '{}', true)
 $$;
 
--- Returns the highest cost of judging a node for a placement, in plain expressions, at least 1.
--- One character of a pattern costs as much as three expressions, most of it for compiling: Postgres
--- caches 32 compiled patterns.
+-- Returns the highest cost of judging a node for a placement, in plain expressions, at least 1. One character
+-- of a pattern costs as much as three, most of it for compiling: Postgres caches 32 compiled patterns.
 create or replace function hwqueue.placement_cost(p_placement jsonb) returns int
 language sql immutable
 as $$
@@ -218,16 +211,14 @@ as $$
       + 3 * (hwqueue.count_patterns(p_placement)).chars) end
 $$;
 
--- Returns how much one batch of judging may cost. Upkeep skips classes that cost more.
--- A batch has at least one class, whatever it costs. Only classes that are older than the limits cost
--- more than a batch.
+-- How much one batch of judging may cost. Upkeep skips classes that cost more. A batch has at least one
+-- class, whatever it costs.
 create or replace function hwqueue.judge_budget() returns int
 language sql immutable parallel safe
 as $$ select 5000 $$;
 
--- Reads a pattern without compiling it, character by character.
--- danger says why the pattern is refused, or is null. size is its length with every bound written out,
--- because a bound repeats the atom or group before it. size means nothing for a refused pattern.
+-- Reads a pattern without compiling it. danger: why it is refused, or null. size: its length with every bound
+-- written out, because a bound repeats the atom or group before it; of a refused one it means nothing.
 create or replace function hwqueue.read_regexp(p_pattern text, out danger text, out size int)
 language plpgsql immutable
 as $$

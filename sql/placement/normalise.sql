@@ -1,12 +1,8 @@
 -- The placement grammar: checks a placement and brings it into its normal form.
--- Spawns, updates, dry runs and match_nodes call normalise_placement. Placements with equal meaning have
--- equal normal forms, as far as the grammar can tell. So equal leases share a placement class, and its
--- digest stays small and stable. Whatever changes a normal form changes digests, and makes new classes
--- beside the existing ones; its revision sets placement_class.asked to null.
--- Every error names the field at fault and an example of what to write. docs/reference/placement.md is
--- the grammar for users.
--- Read normalise_placement first, then normalise_expr, which hands each kind of expression to its own
--- function. Selectors, targets and spread are in normalise_others.
+-- Placements with equal meaning have equal normal forms, as far as the grammar (docs/reference/placement.md)
+-- can tell. So equal leases share a placement class. Whatever changes a normal form changes digests, and
+-- makes new classes beside the existing ones; its revision sets placement_class.asked to null.
+-- Read normalise_placement first, then normalise_expr. Selectors, targets and spread are in normalise_others.
 
 -- Returns two normal placements ANDed. Lists are joined. Both sides may name isolation, resources or
 -- strength only if they agree.
@@ -119,8 +115,7 @@ begin
 end
 $$;
 
--- Returns a placement of normal parts, without those that are null or ask for nothing.
--- The default strength is left out, too, so that placements from before that option keep their digests.
+-- Returns a placement of normal parts, without those that are null, ask for nothing, or are the default.
 create or replace function hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb,
   p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength int) returns jsonb
 language sql immutable
@@ -153,9 +148,8 @@ as $$
     offset 0) p
 $$;
 
--- Returns one EXPR of the grammar as a list of ANDed normal expressions. Tags become one expression per
--- key, and an any with a single branch becomes that branch.
--- p_preferred: the expression is part of a preference.
+-- Returns one EXPR of the grammar as a list of ANDed normal expressions. Tags become one for each key, an any
+-- with a single branch becomes that branch. p_preferred: it is part of a preference.
 -- Raises: QHC03.
 create or replace function hwqueue.normalise_expr(p_expr jsonb, p_field text, p_depth int,
   p_preferred boolean) returns jsonb
@@ -282,8 +276,8 @@ begin
 end
 $$;
 
--- Returns tags, which node labels must contain, as expressions: a scalar becomes a plain label
--- expression, nested JSON stays, one expression per key.
+-- Returns tags as expressions, one for each key: a scalar becomes a plain label expression, nested JSON
+-- stays.
 -- Raises: QHC03.
 create or replace function hwqueue.normalise_tags(p_tags jsonb, p_field text) returns jsonb
 language plpgsql immutable
@@ -313,8 +307,7 @@ begin
 end
 $$;
 
--- Returns one {"label", "op", "values" | "other_label"} expression, checked, with its values in normal
--- form.
+-- Returns one {"label", "op", "values" | "other_label"} expression in normal form.
 -- Raises: QHC03.
 create or replace function hwqueue.normalise_label_expr(p_expr jsonb, p_field text) returns jsonb
 language plpgsql immutable

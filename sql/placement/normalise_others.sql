@@ -1,8 +1,6 @@
 -- The part of the placement grammar that concerns other leases and named targets: selectors, targets,
 -- spread.
--- normalise_placement and normalise_expr call these functions. Like all of the grammar they return
--- normal forms: sorted, distinct, and without defaults, so that writing a default out does not make
--- another class.
+-- Normal forms are sorted, distinct, and without defaults.
 -- Read normalise_spread_rule and normalise_selector first.
 
 -- Returns one rule: {"domain", "select"} and one of max_skew, max_per_domain or targets, with the
@@ -54,7 +52,7 @@ $$;
 
 -- Returns a SELECTOR of leases by their labels in normal form: {"exprs": [...]}, where an equality is
 -- `in` with one value and an empty list selects every lease.
--- {"same": "service"|"task"} stays as it is. The class resolves it (term_item).
+-- {"same": "service"|"task"} stays as it is: the class resolves it (term_item).
 -- Raises: QHC03.
 create or replace function hwqueue.normalise_selector(p_selector jsonb, p_field text) returns jsonb
 language plpgsql immutable
@@ -118,8 +116,7 @@ create or replace function hwqueue.is_label_text(p_value jsonb) returns boolean
 language sql immutable parallel safe
 as $$ select jsonb_typeof(p_value) = 'string' and length(p_value #>> '{}') <= 1024 $$;
 
--- Returns one {"node"|"rack"|"resource": ..., "away", "unknown"} expression, which names nodes
--- themselves and not their labels.
+-- Returns one {"node"|"rack"|"resource": ..., "away", "unknown"} expression.
 -- Raises: QHC03.
 create or replace function hwqueue.normalise_target_expr(p_expr jsonb, p_kind text, p_field text)
 returns jsonb
@@ -178,10 +175,9 @@ begin
 end
 $$;
 
--- Returns the targets of a spread in normal form: [{"value", "percent"}], the share of the leases that
--- each domain should have.
--- An empty list asks for equal shares. The rest of the 100 percent goes to all other domains, which "*"
--- can name, as in Nomad.
+-- Returns the targets of a spread in normal form: [{"value", "percent"}], the share of the leases that each
+-- domain should have; [] asks for equal shares. The rest of the 100 percent goes to all other domains, which
+-- "*" can name, as in Nomad.
 -- Raises: QHC03.
 create or replace function hwqueue.normalise_targets(p_targets jsonb, p_domain text, p_field text)
 returns jsonb

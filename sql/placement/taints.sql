@@ -1,10 +1,6 @@
 -- Taints of nodes and tolerations of leases, with the meaning that they have in Kubernetes.
--- Registration and operators write taints (parse_taint). Spawns write tolerations
--- (normalise_toleration). Eligibility asks barring_taints, scores ask untolerated for
--- prefer_no_schedule, and reap asks first_stop_at which running leases have to stop.
--- Taints and tolerations are stored in normal form. A missing value counts as "".
--- Read tolerates first: it decides whether one toleration matches one taint, and everything else calls
--- it.
+-- Eligibility asks barring_taints, scores ask untolerated for prefer_no_schedule, and reap asks first_stop_at
+-- which running leases have to stop. A missing value counts as "". Read tolerates first.
 
 -- Reads one taint {"key", "value"?, "effect"} into normal form. An empty value is left out.
 -- Raises: QHA01, naming the field.
@@ -52,8 +48,7 @@ create or replace function hwqueue.undated_taints(p_taints jsonb) returns jsonb
 language sql immutable parallel safe
 as $$ select hwqueue.normal_set((select jsonb_agg(t - 'since') from jsonb_array_elements(p_taints) t)) $$;
 
--- Returns all taints of a node, its own and those of operators. They are part of its profile.
--- Without a subquery, so that the planner inlines it.
+-- Returns all taints of a node, its own and those of operators. Without a subquery: the planner inlines it.
 create or replace function hwqueue.node_taints(p_node hwqueue.node) returns jsonb
 language sql immutable parallel safe
 as $$
@@ -67,8 +62,7 @@ language sql immutable parallel safe
 as $$ select p_node.taints || p_node.operator_taints @> '[{"effect": "no_execute"}]' $$;
 
 -- Returns one {"key", "op", "value", "effect", "seconds"}. The defaults are any key (with op exists), op
--- equal, value "", any effect, for ever.
--- Values are text, as those of taints are. gt and lt compare with an integer that is written as text.
+-- equal, value "", any effect, for ever. gt and lt compare with an integer that is written as text.
 -- Raises: QHC03.
 create or replace function hwqueue.normalise_toleration(p_toleration jsonb, p_field text) returns jsonb
 language plpgsql stable
@@ -152,11 +146,9 @@ as $$
   select (p_taint ->> 'key') || coalesce('=' || (p_taint ->> 'value'), '') || ':' || (p_taint ->> 'effect')
 $$;
 
--- Returns when a lease that runs beside these taints has to stop, and because of which taint. Null means
--- never.
--- A lease that does not tolerate a no_execute taint stops at once. One that tolerates it for some
--- seconds stops when they are over, after the fewest seconds if several tolerations match. The seconds
--- count from when both the claim and the taint existed.
+-- Returns when a lease that runs beside these taints has to stop, and because of which taint; null: never.
+-- It stops at once for a no_execute taint that it does not tolerate, and when the fewest seconds are over for
+-- which it tolerates one. They count from when both the claim and the taint existed.
 create or replace function hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamptz,
   out stop_at timestamptz, out taint jsonb)
 language sql stable parallel safe

@@ -2,8 +2,7 @@
 --
 -- "version" follows HashiCorp's go-version. "semver" follows the order of SemVer 2.0 (section 11) and
 -- has no "~>". A range is a list of bounds, separated by commas, that must all hold: ">= 1.2, < 2".
--- normalise_label_expr refuses malformed ranges at the spawn. This raises nothing: label_holds calls it
--- while it judges nodes, and a malformed version or range meets nothing.
+-- This raises nothing, because label_holds calls it while it judges nodes: what is malformed meets nothing.
 
 -- Whether a version meets every bound of a range. p_kind: version, semver, or order: the order alone, as of
 -- any two versions. A version is one if it is in the range of itself.

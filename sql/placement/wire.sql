@@ -1,17 +1,10 @@
--- The params blob: the binary form of a placement, as option wire of a spawn. docs/reference/wire.md has
--- its layout.
--- parse_wire reads the bytes into JSON, and wire_placement turns that into a normal placement.
--- spawn_placement then ANDs it with the rest. hwqueue/wire.py applies the same rules in Python.
--- One bad byte refuses the whole blob, with a reason and the offset of the byte. A blob that was read in
--- part could lose a requirement.
--- Read parse_wire first, then parse_wire_entry, then wire_placement. The parsers of entries and classes
--- rely on parse_wire, which has checked that the bytes exist: p_at is where the value begins, p_length
--- is its length by its TLV.
+-- The params blob: the binary form of a placement, as option wire of a spawn (docs/reference/wire.md).
+-- parse_wire reads the bytes into JSON, wire_placement makes a normal placement of that. hwqueue/wire.py
+-- applies the same rules in Python. One bad byte refuses the whole blob: one that was read in part could lose
+-- a requirement.
 
--- Returns the normal placement of a parsed blob.
--- A lease is met on its node. Away from a service leaves out the domain, which is then the service's
--- failure domain. A GPU class asks for a device.
--- It raises nothing for what parse_wire returns.
+-- Returns the normal placement of a parsed blob. A lease is met on its node. Away from a service leaves out
+-- the domain, which is then the service's failure domain. A GPU class asks for a device.
 create or replace function hwqueue.wire_placement(p_intent jsonb) returns jsonb
 language plpgsql immutable
 as $$
@@ -67,8 +60,8 @@ $$;
 
 -- Reads a params blob into {"affinity": [{"category", "strength", "direction", "target_type",
 -- "target"}], "cpu_isolation", "gpu_exclusivity", "unknown_tags"}.
--- Entries stay in the order of the blob, duplicates left out. Unknown tags are skipped and listed,
--- because another version may know them.
+-- Entries stay in the order of the blob, duplicates left out. Unknown tags are listed: another version may
+-- know them.
 -- Raises: QHW01, with the reason and the offset of the byte at fault.
 create or replace function hwqueue.parse_wire(p_blob bytea, p_field text default 'wire') returns jsonb
 language plpgsql immutable
@@ -165,7 +158,8 @@ as $$
     'all of it is refused; `hwqueue wire encode` writes valid ones')
 $$;
 
--- Reads one affinity entry. The order of the checks decides only which reason is named.
+-- Reads one affinity entry, whose bytes exist: p_length of them at p_at. The order of the checks decides only
+-- which reason is named.
 -- Raises: QHW01.
 create or replace function hwqueue.parse_wire_entry(p_blob bytea, p_at int, p_length int, p_field text)
 returns jsonb

@@ -1,10 +1,7 @@
 -- Expressions of a placement in words for people: "zone in a or b", "with lease 0195... in the same rack".
 --
--- Explanations, reports and the reason why a running lease is asked to stop call these functions. The text
--- comes from users, so it is cut short; who prints it removes control characters (requirement_text does).
--- Every word for an expression is chosen here, so that all answers name it alike.
---
--- Read expr_words first; the others say its parts.
+-- The text comes from users, so it is cut short; who prints it removes control characters (requirement_text
+-- does). Every word for an expression is chosen here, so that all answers name it alike.
 
 -- Says one normal expression of any kind; nodes by their names.
 create or replace function hwqueue.expr_words(p_expr jsonb) returns text

@@ -1,8 +1,6 @@
 -- Choices: of alternatives the first that is claimed or reserved runs, and no other after it.
 --
--- spawn/read reads the option one_of, spawn/write and api/gangs call join_choice. claim/entries calls
--- lock_alternative for classes with is_choice, gangs/assemble, gangs/change and adopt_lease call
--- take_choice. Example: a job asks for 8 A100 or for 16 V100, by two spawns with the option {"one_of": C}:
+-- Example: a job asks for 8 A100 or for 16 V100, by two spawns with the option {"one_of": C}:
 -- the first writes the row of C, the second adds itself. Two nodes claim one of them each at the same
 -- moment. One locks the row and writes which was taken; the other finds it locked and leaves its
 -- alternative alone. Later claims read what was taken, until upkeep cancels what is left (gangs/choices).

@@ -1,11 +1,7 @@
 -- Task defaults: spawn options that the leases of a task have, unless the spawn has others.
 --
--- Example: task train has the defaults {"placement": {"resources": {"gpu": 1}}, "max_attempts": 1}. A
--- spawn of train with the options {"max_attempts": 3} asks for a GPU and has three attempts.
---
--- set_task calls check_defaults, so that a bad default is refused there and not at each spawn. Spawns add
--- defaults to their options with with_defaults (spawn/read), and write what they got into the lease and its
--- class. Claims never read defaults. compare_tasks compares normal_defaults, sync_tasks their digests.
+-- A bad default is refused by set_task, not at each spawn. Spawns add defaults to their options
+-- (with_defaults), and write what they got into the lease and its class: claims never read defaults.
 
 -- Returns the defaults of a task without those that are null. It refuses what a spawn would refuse.
 -- Raises: QHA01, QHC03, QHC04, naming the field.

@@ -1,8 +1,5 @@
 -- The rows of gangs: what a gang asks beside its members, and how it is written.
 --
--- gangs/spawn calls this module for spawn_gang, workflows/items for steps of kind gang. Example:
--- {"min_size": 2, "together": "rack"} becomes a gang that waits, in one place of the domain rack.
---
 -- Invariant: a gang and all its members are written in one transaction. No lock is taken that a claim or
 -- another spawn waits for.
 

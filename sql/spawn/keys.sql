@@ -1,7 +1,6 @@
 -- Keys of leases: who gets one that another lease has, or had.
 --
--- Spawns (take_unique_key), requeues (regain_keys) and moves to another queue (move_keys) call take_key. An
--- example: A has failed, and B was spawned with its key since. While B is open, A stays failed. Once B has
+-- Example: A has failed, and B was spawned with its key since. While B is open, A stays failed. Once B has
 -- ended, A may be requeued, and has the key again: a spawn with the key finds A.
 --
 -- Invariant: of the leases whose key holds while they are open, one is open: who takes a key looks at the

@@ -1,13 +1,8 @@
 -- Moves waiting leases to another queue: what a spawn into that queue checks, and the idempotency keys.
 --
 -- Example: the nodes of queue gpu-a are down, so an operator moves what waits there to gpu-b with
--- update_leases and {"queue": "gpu-b"}. A lease whose params are larger than gpu-b takes stays, and so
--- does one whose unique key an open lease of gpu-b holds.
---
--- update_lease calls check_move, update_leases calls move_keys before that. Policies that a lease does not
--- carry (attempts, retries, timeouts, patience, retention) are those of the queue that it is in when they are
--- read. Its class names the queue, so a moved lease gets another class, and is counted by the terms that
--- select that one.
+-- update_leases and {"queue": "gpu-b"}. A lease whose params are larger than gpu-b takes stays, and so does
+-- one whose unique key an open lease of gpu-b holds. A moved lease gets another class, which names the queue.
 --
 -- Invariant: the row of a lease's key names the queue that its lease is in.
 

@@ -1,11 +1,8 @@
 -- Reads spawns: checks the options of each lease, and finds its placement class. It writes no row but
--- new classes.
--- spawn_lease calls read_single_spawn, and spawn_leases calls read_spawns. Both return spawn_request
--- rows, which spawn/write inserts. Options are of two kinds: those that every lease has for itself
--- (own_options), and those that make its class.
--- A batch usually has few kinds of leases. So read_spawns finds the class once per kind, and reads the
--- own options of all elements in one statement. It therefore knows that an element is at fault but not which,
--- and then reads them one by one.
+-- new classes. Options are of two kinds: those that every lease has for itself (own_options), and those that
+-- make its class. A batch usually has few kinds of leases. So read_spawns finds the class once per kind, and
+-- reads the own options of all elements in one statement. It therefore knows that an element is at fault but
+-- not which, and then reads them one by one.
 -- Read read_single_spawn first, then spawn_class and read_spawn, then read_spawns.
 
 -- Returns what an element of a batch shares with others: all but its params and own options. An element
@@ -174,9 +171,8 @@ begin
 end
 $$;
 
--- Returns one spawn, read and checked, but for its class, which spawn_class has checked. It draws the
--- position of the lease.
--- A single expression, so that Postgres inlines it: one statement reads a whole batch.
+-- Returns one spawn, read and checked, but for its class, and draws its position. A single expression, so
+-- that Postgres inlines it: one statement reads a whole batch.
 -- Raises: QHA01, naming the field.
 create or replace function hwqueue.read_spawn(p_ordinal int, p_lease_id uuid, p_class_id bigint, p_task text,
   p_params jsonb, p_options jsonb, p_queue hwqueue.queue, p_now timestamptz)
@@ -239,8 +235,7 @@ begin
 end
 $$;
 
--- Returns the options that every lease has for itself. The others decide where it may run and make its
--- class.
+-- The options that every lease has for itself; the others make its class.
 create or replace function hwqueue.own_options() returns text[]
 language sql immutable parallel safe
 as $$
@@ -248,8 +243,7 @@ as $$
     'deadline', 'idempotency_key', 'unique', 'headers', 'notify', 'one_of', 'replaces', 'limits']
 $$;
 
--- Returns the options that read_spawn reads: a lease's own, and the params blob, which is stored as it
--- was sent.
+-- The options that read_spawn reads: a lease's own, and the params blob, which is stored as it was sent.
 create or replace function hwqueue.spawn_options() returns text[]
 language sql immutable parallel safe
 as $$ select hwqueue.own_options() || array['wire'] $$;
@@ -274,8 +268,7 @@ as $$
     else coalesce(p_options, p_defaults) end
 $$;
 
--- Returns the class of a spawn, and writes it if it is new. p_options: from class_options. The words of an
--- earlier spawn are not read again.
+-- Returns the class of a spawn, and writes it if it is new. The words of an earlier spawn are not read again.
 -- Locks: the new row. Raises: QHA01, QHC03, QHC04, QHW01, naming the field.
 create or replace function hwqueue.spawn_class(p_queue_id int, p_task text, p_options jsonb) returns bigint
 language plpgsql volatile
@@ -318,8 +311,7 @@ begin
 end
 $$;
 
--- Refuses a payload that check_payload found too large, or without p_max_bytes nested too deep. Updates and
--- settlements share these checks with spawns.
+-- Refuses a payload that check_payload found too large, or without p_max_bytes nested too deep.
 -- Raises: QHA01.
 create or replace function hwqueue.refuse_payload(p_value jsonb, p_field text, p_max_bytes int) returns jsonb
 language plpgsql stable
@@ -339,11 +331,9 @@ begin
 end
 $$;
 
--- Returns the value, unless its text is longer than p_max_bytes, or it is nested more than 6,000 deep. A
--- step may take it into its params in a stranger's settlement, where text_bytes would run out of stack. What
--- has 4,096 bytes is less deep.
--- One expression, like the readers of base/json. It calls format and does not cast, because Postgres
--- would evaluate the cast at plan time.
+-- Returns the value, unless its text is longer than p_max_bytes, or it is nested more than 6,000 deep: a step
+-- may take it into its params in a stranger's settlement, where text_bytes would run out of stack. What has
+-- 4,096 bytes is less deep. It calls format because Postgres would evaluate a cast at plan time.
 -- Raises: QHA01.
 create or replace function hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes int) returns jsonb
 language sql stable
@@ -367,8 +357,7 @@ as $$
 $$;
 
 -- Returns the rank of a lease. Lower runs first. With an ageing step, each step of waiting counts as one
--- priority.
--- Stable only because extract is. A single expression, so that Postgres inlines it.
+-- priority. Postgres inlines it; stable only because extract is.
 create or replace function hwqueue.lease_rank(p_step interval, p_eligible_at timestamptz, p_priority int)
 returns bigint
 language sql stable
@@ -377,10 +366,8 @@ as $$
     then floor(extract(epoch from p_eligible_at) / extract(epoch from p_step))::bigint else 0 end - p_priority
 $$;
 
--- Returns the placement that a spawn's options ask for, in normal form: `placement` ANDed with the
--- shorthands and the params blob.
--- affinity_tags: node labels must contain them. affinity_with and anti_affinity_with: prefer that node,
--- or prefer to be away from it.
+-- Returns the placement that a spawn's options ask for, in normal form: `placement` ANDed with the shorthands
+-- and the params blob. affinity_with and anti_affinity_with: prefer that node, or to be away from it.
 -- Raises: QHA01, QHC03, QHC04, QHW01.
 create or replace function hwqueue.spawn_placement(p_options jsonb, p_field text) returns jsonb
 language plpgsql stable

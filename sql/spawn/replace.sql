@@ -1,8 +1,7 @@
 -- Spawning a lease that takes the place of another one: the option replaces.
 --
--- spawn/read reads the option, spawn/write calls write_replacements. Example: a new version
--- of a service is spawned with {"replaces": {"lease": A}}. It waits, scheduled and held by that place,
--- until upkeep has booked room for it on the node of A (gangs/replace).
+-- Example: a new version of a service is spawned with {"replaces": {"lease": A}}. It waits, scheduled and
+-- held by that place, until upkeep has booked room for it on the node of A (gangs/replace).
 --
 -- Invariant: a lease that is to take a place has a row in replacement as long as no claim may find it.
 

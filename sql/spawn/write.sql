@@ -1,13 +1,11 @@
 -- Writes spawns that spawn/read returned: idempotency keys first, then the entries in ready or scheduled,
 -- never in both, then the leases.
--- An idempotency key stands for one lease, and the same key with other content is refused. Keys are inserted
--- in sorted order, so that two batches cannot deadlock. Rows of new leases are invisible to others until
--- commit, so no other locks are needed. Only ids that a producer chose can collide (insert_own_spawns), and
--- alternatives share the row of their choice.
+-- Keys are inserted in sorted order, so that two batches cannot deadlock. Rows of new leases are invisible to
+-- others until commit, so no other locks are needed. Only ids that a producer chose can collide
+-- (insert_own_spawns), and alternatives share the row of their choice.
 
--- Returns the devices that adopted work runs on: those named, else those with most left.
--- Shared devices may be allocated over their limit, because the work runs there already. A lease that
--- has devices to itself must find them free.
+-- Returns the devices that adopted work runs on: those named, else those with most left. Shared devices may
+-- be allocated over their limit, because the work runs there already.
 -- Locks: the caller holds node_state. Raises: QHA01 for devices that the node does not have, or that
 -- another lease has to itself.
 create or replace function hwqueue.adopted_devices(p_class hwqueue.placement_class, p_node hwqueue.node,
@@ -338,12 +336,10 @@ create or replace function hwqueue.is_assigned(p_claim hwqueue.claim, p_lease hw
 language sql immutable
 as $$ select p_claim.is_reserved and p_claim.team_id is null and p_lease.position > 0 $$;
 
--- Makes a lease claimable again that was taken out of line for a reservation, where it was: with its rank,
--- its position, and since when it has been claimable. Marks of its queue and class that have gone past it go
--- back to it. While this session holds them nobody advances them, so none goes past an entry that is not
--- committed. A scan that read the mark before sees the entry when it scans again. If another session holds
--- the marks, the lease comes last among those of its rank (put_back). Returns the new state. Wakes waiting
--- workers.
+-- Makes a lease claimable again that was taken out of line for a reservation, where it was. Marks of its
+-- queue and class that have gone past it go back to it: while this session holds them none goes past an entry
+-- that is not committed. If another session holds them, the lease comes last among those of its rank
+-- (put_back). Returns the new state. Wakes waiting workers.
 -- Locks: as put_back; the marks of the queue, skip locked. The caller has deleted its claim. Not idempotent.
 create or replace function hwqueue.put_back_in_line(p_lease hwqueue.lease, p_claim_count int,
   p_now timestamptz) returns text

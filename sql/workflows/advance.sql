@@ -1,9 +1,5 @@
 -- Doing what settlements had to leave: arrivals, steps that are due, and runs past their deadline.
 --
--- reap calls sweep_arrivals, and workers that have settled steps call advance_workflows.
--- Example: two parents of a join were completed at the same moment; one of them left an arrival. The sweep
--- locks the tally, folds the arrival, and releases the step.
---
 -- Invariant: an arrival stays until its work is done, in the transaction that deletes it. What another
 -- session holds is skipped, and found by the next sweep.
 

@@ -1,7 +1,7 @@
 -- Bindings: parts of a step's params that stand for a value of the run, and conditions on such values.
 --
--- workflows/spec checks them when a workflow is defined; workflows/release replaces them when a step is
--- released. Example: {"path": {"$result": "prepare", "path": ["uri"]}} becomes {"path": "s3://..."}.
+-- They are checked when a workflow is defined, and replaced when a step is released. Example: {"path":
+-- {"$result": "prepare", "path": ["uri"]}} becomes {"path": "s3://..."}.
 --
 -- Invariant: what is missing is an answer and no error, because a release is part of a stranger's
 -- settlement.

@@ -1,7 +1,6 @@
 -- Dry runs of submissions, and where each part of a step's placement came from.
 --
--- check_workflow calls planned_steps, list_workflow_steps calls listed_origins. Example: a run asks
--- {"gpu": true}, and its submission {"region": "us-east"}. A step then has the origins
+-- Example: a run asks {"gpu": true}, and its submission {"region": "us-east"}. A step then has the origins
 -- {"require": [["workflow"], ["submission"]]}, one for each entry of `require`.
 --
 -- Invariant: a dry run refuses what a submission refuses, and writes nothing: the content of a class is made

@@ -1,7 +1,5 @@
--- Definitions of workflows: writing one, and finding one.
---
--- define_workflow writes named ones, submit_spec those of ad hoc runs. A definition never changes, so a run
--- keeps the steps that it was submitted with, whatever is defined later.
+-- Definitions of workflows: writing one, and finding one. A definition never changes, so a run keeps the
+-- steps that it was submitted with, whatever is defined later.
 
 -- Returns the definition of a name: the version that options name, or the newest.
 -- Raises: QHF01, QHA01.

@@ -1,8 +1,7 @@
 -- The ends of steps and of runs.
 --
--- Whatever ends a lease notes it if it is of a run: settlements, expiry, deadlines, cancellations. The public
--- call then calls follow_ended. Whatever ends a step without a lease calls end_step. All call advance_run.
--- Example: the end of a run's last step makes its open work 0: finish_run releases finally steps, or ends it.
+-- Whatever ends a lease notes it if it is of a run, and the public call then calls follow_ended. Whatever
+-- ends a step without a lease calls end_step. All call advance_run.
 --
 -- Invariant: a run ends once, and only when no step is open: the session that ends it holds its tally and
 -- its row.

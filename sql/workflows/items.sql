@@ -1,13 +1,10 @@
 -- Maps: steps that run their task once for each item of a list.
 --
--- workflows/kinds calls fill_map when a map is released, workflows/ending when items have ended. Example:
--- "score" maps over 10,000 shards with max_parallel 1000. Its release spawns the leases of the first 500, the
--- next sweep 500 more. After that an end that finds 62 places free spawns the next 62. A task that has added
--- items (api/children) has what a map has, and is called one in here. So has a gang step, whose leases start
--- together or not at all: "train" has size 4 and together "rack"; its release spawns four leases and their
--- gang, and upkeep reserves room for all four (gangs/assemble). Members are items by their ranks, counted,
--- listed, stopped and retried as those of a map. One that is lost waits again with its gang: it has not
--- ended, so no tally counts it.
+-- Example: "score" maps over 10,000 shards with max_parallel 1000. Its release spawns the leases of the first
+-- 500, the next sweep 500 more. After that an end that finds 62 places free spawns the next 62. A task that
+-- has added items (api/children) has what a map has, and is called one in here. So has a gang step: its
+-- release spawns the members and their gang, and upkeep reserves room for all (gangs/assemble). Members are
+-- items by their ranks. One that is lost waits again with its gang: it has not ended, so no tally counts it.
 --
 -- Invariant: items are spawned in the order of their numbers, by the session that holds the tally of the map
 -- (hold_items). Its need is the number of the next item, need - arrived is what is open: the window. Items

@@ -1,9 +1,7 @@
 -- Kinds of steps: which keys each kind has, and how a step of it begins.
 --
--- workflows/spec hands the keys of a step that are not common to all kinds to read_kind. workflows/release
--- begins a step that is due, and no plain task (begin_other). Example: {"name": "cool-down", "kind": "sleep",
--- "for": "1 h"} has the settings {"for": 3600}; when it is released it is due an hour later, and reap ends
--- it.
+-- Example: {"name": "cool-down", "kind": "sleep", "for": "1 h"} has the settings {"for": 3600}; when it is
+-- released it is due an hour later, and reap ends it.
 --
 -- Invariant: begin_other does not raise for what a run contains: a step that cannot begin fails, with the
 -- reason in its row. A step of these kinds ends by end_step (workflows/ending), or at once. A session that

@@ -1,9 +1,8 @@
 -- Where the steps of a run may run: the placements of the workflow, the submission and the step, merged.
 --
--- workflows/spec reads the levels of a definition, workflows/submit those of a submission. A level is
--- {"affinity_tags", "placement"}: tags stay apart so that another level can override them key by key.
--- Example: a run asks {"gpu": true, "region": "us-east"}. A step with affinity override and {"gpu": false}
--- asks for a node without a GPU in that region.
+-- A level is {"affinity_tags", "placement"}: tags stay apart so that another level can override them key by
+-- key. Example: a run asks {"gpu": true, "region": "us-east"}. A step with affinity override and {"gpu":
+-- false} asks for a node without a GPU in that region.
 --
 -- Invariant: a contradiction is refused at submission. Nothing is weakened silently.
 --

@@ -1,8 +1,7 @@
 -- Steps near other steps: in the place where those have run.
 --
--- workflows/spec reads `near`, workflows/release asks near_class when such a step is released. Example:
--- "score" is near "train", by rack. Train ran on a node of rack 7, so the lease of score gets the class of
--- its step with {"rack": [7]} besides. All runs share the class of a task and a place.
+-- Example: "score" is near "train", by rack. Train ran on a node of rack 7, so the lease of score gets the
+-- class of its step with {"rack": [7]} besides. All runs share the class of a task and a place.
 --
 -- Items of a map may each be near the item of another map that has the same number: "render" is near "load"
 -- with match "item". Item 17 asks for the node where item 17 of load has run (near_items).

@@ -1,9 +1,8 @@
 -- Nested runs: steps of kind `workflow`, each of which is a run of another workflow.
 --
--- A release submits nothing, so that a settlement stays short: it leaves an arrival of kind `nested`, and
--- advance_workflows calls follow_nested. Example: the step "load" of a run is released. The sweep binds its
--- input, submits a run of "nightly-load" one level below, and writes its id into the step. When that run
--- ends, finish_run ends the step in the same transaction, and what comes after it is released.
+-- A release submits nothing, so that a settlement stays short: it leaves an arrival of kind `nested`. The
+-- sweep binds the step's input, submits a run one level below, and writes its id into the step. When that run
+-- ends, finish_run ends the step in the same transaction.
 --
 -- An arrival says no more than "compare the two": follow_nested looks from a step at the run below,
 -- follow_parent (step 0) from a run at the one above. What to do is read from their states at that time, so

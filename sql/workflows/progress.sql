@@ -1,8 +1,7 @@
 -- What follows from the end of a step: children that are released or skipped, a run that fails.
 --
--- advance_run (workflows/ending) calls follow_ends when steps have ended, when a run begins or begins again,
--- and for finally steps. Example: "train" failed. Its child "publish" wants it completed and
--- is skipped; "report" comes after publish in any case and is released.
+-- Example: "train" failed. Its child "publish" wants it completed and is skipped; "report" comes after
+-- publish in any case and is released.
 --
 -- Invariant: no settlement waits for another one. But for its own step, each row of a run is locked with
 -- skip locked; what that misses is left as an arrival.

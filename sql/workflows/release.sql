@@ -1,8 +1,6 @@
 -- Releasing steps: their leases are spawned, with params that are bound to results by then.
 --
--- workflows/progress calls release_steps in the transaction that ends a parent. Example: "train" has ended.
--- "publish" reads its result: {"model": {"$result": "train", "path": ["uri"]}} becomes {"model": "s3://..."},
--- and the lease of publish gets an entry in ready. Steps that are no tasks begin in workflows/kinds.
+-- Steps that are no tasks begin in workflows/kinds.
 --
 -- Invariant: nothing in here raises for what a run contains. A step that cannot be bound fails, with the
 -- reason in its row.

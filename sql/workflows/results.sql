@@ -1,8 +1,6 @@
--- Results of steps, for those who may read them.
---
--- step_results and run_input call readable_run, step_results of a map item_results. Example: the handler of
--- "score" reads the result of "train". Its worker names the lease that it runs, which shows that it works for
--- that run. A page of the dashboard asks for the failed ones of 100,000 items.
+-- Results of steps, for those who may read them. Example: the handler of "score" reads the result of "train".
+-- Its worker names the lease that it runs, which shows that it works for that run. A page of the dashboard
+-- asks for the failed ones of 100,000 items.
 
 -- The record of a run. For a caller limited to other tenants it does not exist.
 -- Raises: QHF03.

@@ -1,8 +1,7 @@
 -- Runs for people: finding one, retrying what failed, declaring a step done.
 --
--- The functions of api/runs call this module with the run's row locked. Example: of 40 steps "train" failed
--- and six that come after it were never released. A retry releases train again, under the same lease id,
--- and the others as they become due; 33 results stay.
+-- Example: of 40 steps "train" failed and six that come after it were never released. A retry releases train
+-- again, under the same lease id, and the others as they become due; 33 results stay.
 --
 -- Invariant: a retry begins when nothing of the run is open, so nothing of it can change meanwhile. What does
 -- not run again has completed, and is counted for the steps that do. What has completed keeps its tally.

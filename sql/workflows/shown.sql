@@ -1,12 +1,6 @@
--- Runs and steps as people see them.
---
--- api/runs calls these. Example: a step that waits in a run that has failed will never be released: it is
--- shown as skipped, because its run failed.
---
--- Invariant: no state is decided here. What is shown follows from the rows of the run and the step, so
--- that no step is shown as waiting in a run that has ended.
+-- Runs and steps as people see them. No state is decided here.
 
--- The state of a step as people see it.
+-- The state of a step as people see it: one that waits in a run that has ended will never be released.
 create or replace function hwqueue.shown_state(p_state text, p_run hwqueue.run) returns text
 language sql immutable
 as $$

@@ -1,8 +1,7 @@
 -- The specification of a workflow: what is accepted, its normal form, and the order of its steps.
 --
--- define_workflow and submit_spec call read_workflow; workflows/definition writes what it returns. Example:
--- steps "b" after "a", and "a", become [{"name": "a"}, {"name": "b", "after": {"a": "completed"}}], numbered
--- 1 and 2.
+-- Example: steps "b" after "a", and "a", become [{"name": "a"}, {"name": "b", "after": {"a": "completed"}}],
+-- numbered 1 and 2.
 --
 -- Invariant: specifications of equal meaning have equal normal forms, so they share a definition. Steps are
 -- numbered by level, the length of the longest path that leads to them, then by name: the parents of a step

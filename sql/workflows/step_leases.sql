@@ -1,8 +1,8 @@
 -- The leases of steps and of items of maps: what they ask, how a retry runs them again, and how those that
 -- wait are taken back.
 --
--- workflows/release calls this module for tasks, workflows/items for the items of maps. Example: "train" had
--- failed. A retry deletes the outcome of its lease and puts the lease back: the same id, attempts from 0.
+-- Example: "train" had failed. A retry deletes the outcome of its lease and puts the lease back: the same id,
+-- attempts from 0.
 --
 -- Invariant: an outcome is deleted only for a lease that is put back, or ends again, in the same transaction.
 -- A lease without either would never run again.

@@ -1,7 +1,7 @@
 -- Submitting runs: options, placements, classes, rows.
 --
--- submit_workflow and submit_spec call write_run. Example: a run of 1,000 steps that ask two placements
--- looks for two classes, writes 1,000 rows of `step`, and spawns the leases of its first steps.
+-- Example: a run of 1,000 steps that ask two placements looks for two classes, writes 1,000 rows of `step`,
+-- and spawns the leases of its first steps.
 --
 -- Invariant: all or nothing, and what can be refused is refused now: a placement that contradicts itself, a
 -- queue that does not exist. Submitting waits for nobody but another submission with the same key.

@@ -1,10 +1,8 @@
 -- Tallies: counting what ends, without anybody waiting.
 --
--- workflows/progress calls this module for each parent of a join that ends, workflows/ending for the open
--- work of a run and the items of a map. Example: two parents of a join are completed at the same time. The
--- first one locks the tally and counts. The second finds it locked and leaves an arrival. The next session
--- that locks the tally, or advance_workflows, folds the arrival: the join is complete and its step is
--- released.
+-- Example: two parents of a join are completed at the same time. The first one locks the tally and counts.
+-- The second finds it locked and leaves an arrival. The next session that locks the tally, or
+-- advance_workflows, folds the arrival: the join is complete and its step is released.
 --
 -- Invariant: a count is either in the tally, written under its lock, or in an arrival that stays until a
 -- holder of the lock folds it. So each count is seen once. An arrival is visible when its transaction has
@@ -192,7 +190,7 @@ as $$
   select count(*)::int, min(g.reason) from gone g
 $$;
 
--- The tenant of a run: sweeps take turns by it. Empty for one that has none, or is gone.
+-- The tenant of a run: sweeps take turns by it. '' for one that has none, or is gone.
 create or replace function hwqueue.run_tenant(p_run uuid) returns text
 language plpgsql stable
 as $$

@@ -1,6 +1,5 @@
 -- Updates of runs: another placement for steps that were not released.
 --
--- update_steps (api/runs) calls this module with the run's row locked, preview_update calls planned_updates.
 -- Example: a run is pinned to version 1.9 of the code, and the last node that ran it is gone. An update with
 -- {"app_version": "2.0"} lets the steps that wait ask for that version instead.
 --
