@@ -15,10 +15,11 @@ as $$
 $$;
 
 -- Returns the steps whose results a value names, and checks all of its bindings. p_of_item: it may name the
--- item of a map, or the rank in a gang. binds: there is at least one binding.
+-- item of a map, or the rank in a gang. p_maps: the steps that have lists of results. binds: there is at
+-- least one binding.
 -- Raises: QHF02, naming the field.
-create or replace function hwqueue.binding_steps(p_value jsonb, p_field text,
-  p_of_item boolean default false, out steps text[], out binds boolean)
+create or replace function hwqueue.binding_steps(p_value jsonb, p_field text, p_of_item boolean default false,
+  p_maps text[] default null, out steps text[], out binds boolean)
 language plpgsql immutable
 as $$
 declare
@@ -49,6 +50,11 @@ begin
     elsif v_kind in ('$result', '$results') then
       perform hwqueue.binding_path(p_value -> 'path', p_field || '.path');
       steps := array[hwqueue.json_text(p_value -> v_kind, p_field || '.' || v_kind, 100, 'QHF02')];
+      if v_kind = '$results' and steps[1] <> all (p_maps) then
+        perform hwqueue.refuse('QHF02', format('%s lists the results of step %s, which is no map or gang',
+            p_field, to_json(steps[1])), jsonb_build_object('field', p_field),
+          '$result is what a task returned');
+      end if;
     elsif v_kind = '$run' then
       perform hwqueue.json_choice(p_value -> '$run', p_field || '.$run',
         array['id', 'name', 'submitted_at'], 'QHF02');
@@ -65,7 +71,7 @@ begin
       with ordinality e
     where jsonb_typeof(e.value) in ('object', 'array')
   loop
-    v_found := hwqueue.binding_steps(v_item.value, v_item.field, p_of_item);
+    v_found := hwqueue.binding_steps(v_item.value, v_item.field, p_of_item, p_maps);
     steps := steps || v_found.steps;
     binds := binds or v_found.binds;
   end loop;
@@ -89,25 +95,6 @@ begin
   end if;
   return array(select e.value #>> '{}' from jsonb_array_elements(p_path) with ordinality e
                order by e.ordinality);
-end
-$$;
-
--- Refuses lists of results of steps that are no maps and no gangs. p_name: the step whose value it is.
--- Raises: QHF02.
-create or replace function hwqueue.check_lists(p_value jsonb, p_maps text[], p_name text, p_field text)
-returns void
-language plpgsql immutable
-as $$
-begin
-  if not hwqueue.is_binding(p_value) and jsonb_typeof(p_value) in ('object', 'array') then
-    perform hwqueue.check_lists(e.value, p_maps, p_name, p_field)
-    from jsonb_path_query(p_value, case jsonb_typeof(p_value) when 'object' then 'strict $.*'::jsonpath
-      else 'strict $[*]' end, '{}', true) e(value);
-  elsif p_value ? '$results' and p_value ->> '$results' <> all (p_maps) then
-    perform hwqueue.refuse('QHF02', format('%s lists the results of step %s, which is no map or gang',
-        p_field, to_json(p_value ->> '$results')), jsonb_build_object('field', p_field, 'step', p_name),
-      '$result is what a task returned');
-  end if;
 end
 $$;
 

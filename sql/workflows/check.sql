@@ -33,10 +33,7 @@ begin
     came_from := case when p_most > 0 then hwqueue.step_origins(p_workflow.settings, p_run, step,
       v_group.own, (v_found.target).defaults, class.placement) end;
     p_most := p_most - 1;
-    foreach step_no in array v_group.numbers loop
-      step := v_steps[step_no];
-      return next;
-    end loop;
+    return query select n, v_steps[n], class, came_from from unnest(v_group.numbers) n;
   end loop;
 end
 $$;
@@ -73,10 +70,7 @@ begin
       is_refused := true;
       headline := format('its run of workflow %s would be refused: %s', step ->> 'workflow', sqlerrm);
     end;
-    foreach step_no in array v_numbers loop
-      step := v_steps[step_no];
-      return next;
-    end loop;
+    return query select n, v_steps[n], version, is_refused, headline from unnest(v_numbers) n;
   end loop;
 end
 $$;

@@ -13,8 +13,8 @@
 -- whose results its bindings name; binds: there is at least one binding. A list of a map that has none
 -- becomes {"$literal": list}. Whether the workflow of a nested run exists is known when the step is released.
 -- Raises: QHF02, QHC03, QHC04, QHW01, QHA01, naming the field, or the kind that has it.
-create or replace function hwqueue.read_kind(p_step jsonb, p_kind text, p_name text, p_field text,
-  out settings jsonb, out steps text[], out binds boolean)
+create or replace function hwqueue.read_kind(p_step jsonb, p_kind text, p_name text, p_maps text[],
+  p_field text, out settings jsonb, out steps text[], out binds boolean)
 language plpgsql stable
 as $$
 declare
@@ -42,7 +42,7 @@ begin
   settings := hwqueue.read_keys(p_step, p_kind || ' step', p_field, 'QHF02');
   select b.steps, b.binds into steps, binds from hwqueue.binding_steps(v_binds,
     p_field || case p_kind when 'sleep' then '.until' when 'workflow' then '.input' else '.params' end,
-    p_kind in ('map', 'gang')) b;
+    p_kind in ('map', 'gang'), p_maps) b;
   if p_kind = 'sleep' then
     if settings ? 'for' = (v_binds is not null) then
       perform hwqueue.refuse('QHF02', format('%s needs either for or until', p_field),
@@ -87,7 +87,7 @@ begin
         jsonb_build_object('field', p_field || '.over', 'step', p_name),
         'for example {"$input": ["shards"]}, or {"$results": "score"} for the results of another map');
     end if;
-    v_found := hwqueue.binding_steps(v_over, p_field || '.over');
+    v_found := hwqueue.binding_steps(v_over, p_field || '.over', false, p_maps);
     steps := steps || v_found.steps;
     binds := binds or v_found.binds;
     if jsonb_typeof(v_tolerate) = 'string'

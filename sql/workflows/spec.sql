@@ -19,7 +19,7 @@ declare
   v_steps jsonb[];
   v_order int[];
   v_twice text;
-  v_with_items text[];  -- their results are lists
+  v_maps text[];  -- their results are lists; of gangs, too
   v_edges bigint;
   v_unknown text;
 begin
@@ -43,18 +43,17 @@ begin
     perform hwqueue.refuse('QHF07', format('spec has %s steps', jsonb_array_length(p_spec -> 'steps')),
       '{"field": "spec.steps"}', 'the limit is 5000');
   end if;
+  v_maps := array(
+    select s.value ->> 'name' from jsonb_array_elements(p_spec -> 'steps') s
+    where s.value ->> 'kind' in ('map', 'gang'));
   v_steps := array(
-    select hwqueue.read_step(e.value, format('spec.steps[%s]', e.ordinality - 1))
+    select hwqueue.read_step(e.value, v_maps, format('spec.steps[%s]', e.ordinality - 1))
     from jsonb_array_elements(p_spec -> 'steps') with ordinality e order by e.ordinality);
   v_twice := (select s ->> 'name' from unnest(v_steps) s group by 1 having count(*) > 1 limit 1);
   if v_twice is not null then
     perform hwqueue.refuse('QHF02', format('two steps are named %s', to_json(v_twice)),
       jsonb_build_object('field', 'spec.steps', 'step', v_twice), 'give each step a name of its own');
   end if;
-  v_with_items := array(select s ->> 'name' from unnest(v_steps) s where s ->> 'kind' in ('map', 'gang'));
-  perform hwqueue.check_lists(jsonb_build_array(s -> 'params', s -> 'over'), v_with_items, s ->> 'name',
-    format('step %s', s -> 'name'))
-  from unnest(v_steps) s where s ? 'reads';
   v_edges := (select sum((select count(*) from jsonb_object_keys(s -> 'after')))
               from unnest(v_steps) s where s ? 'after');
   if v_edges > 20000 then
@@ -68,14 +67,14 @@ begin
     from unnest(v_steps, v_order) o(value, new_no) cross join lateral (select o.value) s));
   if nullif(p_spec -> 'result', 'null') is not null then
     v_unknown := (
-      select n from unnest((hwqueue.binding_steps(p_spec -> 'result', 'spec.result')).steps) n
+      select n
+      from unnest((hwqueue.binding_steps(p_spec -> 'result', 'spec.result', p_maps => v_maps)).steps) n
       where n not in (select s ->> 'name' from unnest(v_steps) s) limit 1);
     if v_unknown is not null then
       perform hwqueue.refuse('QHF02', format('spec.result names step %s, which does not exist',
           to_json(v_unknown)), jsonb_build_object('field', 'spec.result', 'step', null),
         'steps are: ' || left((select string_agg(s ->> 'name', ', ') from unnest(v_steps) s), 200));
     end if;
-    perform hwqueue.check_lists(p_spec -> 'result', v_with_items, null, 'spec.result');
     v_spec := v_spec || jsonb_build_object('result', p_spec -> 'result');
   end if;
   return v_spec;
@@ -85,9 +84,10 @@ $$;
 -- Returns one step in normal form, without what is absent or the default: {"name", "kind", "after": {step:
 -- completed|failed|ended}, "join", "run_if", "on_failure", "finally", "reads"} and what its kind needs
 -- (workflows/kinds). One name alone as "after" is a list of it. A binding adds its edge by itself; reads are
--- the steps that bindings and conditions name, and [] where there are only other bindings.
+-- the steps that bindings and conditions name, and [] where there are only other bindings. p_maps: as in
+-- binding_steps.
 -- Raises: QHF02, QHC03, QHC04, QHW01, QHA01, naming the field.
-create or replace function hwqueue.read_step(p_step jsonb, p_field text) returns jsonb
+create or replace function hwqueue.read_step(p_step jsonb, p_maps text[], p_field text) returns jsonb
 language plpgsql stable
 as $$
 declare
@@ -113,7 +113,7 @@ begin
       'use 1 to 100 characters of a-z, 0-9, _ and -');
   end if;
   v_read := hwqueue.read_keys(p_step, 'any step', p_field, 'QHF02');
-  v_found := hwqueue.read_kind(p_step, coalesce(v_read ->> 'kind', 'task'), v_name, p_field);
+  v_found := hwqueue.read_kind(p_step, coalesce(v_read ->> 'kind', 'task'), v_name, p_maps, p_field);
   v_reads := v_found.steps;
   for v_item in
     select c.value, format('%s.run_if[%s]', p_field, c.ordinality - 1) as field
@@ -202,8 +202,7 @@ declare
   v_at int := 1;
   v_step int;
   v_target int;
-  v_parent int[] := v_levels;
-  v_seen int[] := v_levels;
+  v_parent int[];
   v_path int[] := '{}';
 begin
   for v_edge in
@@ -249,18 +248,16 @@ begin
     end loop;
   end loop;
   if cardinality(v_queue) < v_count then
-    for v_place in 1 .. cardinality(v_from) loop  -- what is open is in a cycle, or comes after one
-      if v_open[v_from[v_place]] > 0 and v_open[v_to[v_place]] > 0 then
-        v_step := v_to[v_place];
-        v_parent[v_step] := v_from[v_place];
-      end if;
-    end loop;
-    while v_seen[v_step] = 0 loop  -- up the parents until a step is met again
+    v_parent := array(  -- what is open is in a cycle, or comes after one, and so has an open parent
+      select max(e.source) from generate_series(1, v_count) n
+      left join unnest(v_from, v_to) e(source, target) on e.target = n and v_open[e.source] > 0
+      group by n order by n);
+    v_step := (select n from generate_series(1, v_count) n where v_open[n] > 0 limit 1);
+    while v_step <> all (v_path) loop  -- up the parents until a step is met again
       v_path := v_step || v_path;
-      v_seen[v_step] := cardinality(v_path);
       v_step := v_parent[v_step];
     end loop;
-    v_path := v_path[1 : 1 + cardinality(v_path) - v_seen[v_step]];
+    v_path := v_path[1 : array_position(v_path, v_step)];
     perform hwqueue.refuse('QHF02', 'steps wait for each other: ' || (
         select string_agg(v_names[s], ' -> ' order by n)
         from unnest(v_path || v_path[1]) with ordinality u(s, n)),
