@@ -405,8 +405,8 @@ begin
   end if;
   perform hwqueue.add_counts(v_deltas, 1), hwqueue.wake_classes_of_lease(v_lease.lease_id),
     hwqueue.refresh_node_state(p_node);
-  if hwqueue.is_lasting(v_class) then
-    perform hwqueue.note_lasting(v_lease.lease_id, v_entry.claim_count);
+  if hwqueue.binds_during_execution(v_class) then
+    perform hwqueue.note_placement_check(v_lease.lease_id, v_entry.claim_count);
   end if;
   perform hwqueue.note_leases('lease_adopted', array[v_lease.lease_id],
       format('adopted on node %s', v_node.name), jsonb_build_object('claim_token', v_token::text), p_node);

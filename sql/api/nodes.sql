@@ -31,7 +31,7 @@ declare
   v_keep boolean;
   v_known boolean;
   v_ended int := 0;
-  v_lasting uuid[];
+  v_bound uuid[];
   v_now timestamptz;
 begin
   perform set_config('hwqueue.ended', '', true);  -- note_ended fills the list
@@ -99,14 +99,14 @@ begin
     v_ended := hwqueue.end_older_claims(p_node, v_epoch, v_now);
   end if;
   perform hwqueue.follow_ended(false);
-  v_lasting := hwqueue.recount_node(v_node, v_epoch, v_now,
+  v_bound := hwqueue.recount_node(v_node, v_epoch, v_now,
     (v_old.profile_id, v_old.resources, v_old.gpu_ids, v_old.gpu_parents)
       is distinct from (v_node.profile_id, v_node.resources, v_node.gpu_ids, v_node.gpu_parents));
   if hwqueue.has_no_execute(v_old) or hwqueue.has_no_execute(v_node) then
     perform hwqueue.set_stops(v_node, hwqueue.lock_claims(p_node), v_now);
   end if;
-  if v_lasting is not null then
-    perform hwqueue.recheck_claims(p_node, v_lasting, v_now);
+  if v_bound is not null then
+    perform hwqueue.recheck_claims(p_node, v_bound, v_now);
   end if;
   perform hwqueue.refresh_node_state(p_node);
   if v_old.node_id is null or v_old.deregistered_at is not null then

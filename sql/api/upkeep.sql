@@ -246,7 +246,7 @@ begin
       jsonb_build_object('node_id', c.node_id, 'claim_token', c.claim_token)
     from hwqueue.claim c
     join hwqueue.placement_class k on k.class_id = c.class_id
-    where hwqueue.is_lasting(k) and not exists (
+    where hwqueue.binds_during_execution(k) and not exists (
       select 1 from hwqueue.placement_check x where x.lease_id = c.lease_id
         and x.claim_no = hwqueue.claim_no(c.claim_token));
   return query  -- not by a timeout, nor because others held what it needs

@@ -280,8 +280,8 @@ begin
           if v_verdict.is_named then
             perform hwqueue.wake_classes_of_lease(v_entry.lease_id);
           end if;
-          if v_verdict.is_lasting then  -- for reap
-            perform hwqueue.note_lasting(v_entry.lease_id, v_entry.claim_count);
+          if v_verdict.during_execution then  -- for reap
+            perform hwqueue.note_placement_check(v_entry.lease_id, v_entry.claim_count);
           end if;
           return;
         end if;

@@ -167,7 +167,7 @@ $$;
 -- to spare its index. It does not move it past the end of the claim, because scans for expired claims go by
 -- check_at. Returns how many it has asked or ended, or moved, whichever is more.
 -- Locks: claims; node_state of those that it ends, before; all skip locked; the lease rows.
-create or replace function hwqueue.postpone_checks(p_limit int, p_now timestamptz,
+create or replace function hwqueue.check_claims(p_limit int, p_now timestamptz,
   p_from timestamptz) returns int
 language plpgsql volatile
 as $$

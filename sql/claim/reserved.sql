@@ -96,8 +96,8 @@ begin
       perform hwqueue.wake_classes_of_lease(p_entry.lease_id);
     end if;
   end if;
-  if hwqueue.is_lasting(v_class) then
-    perform hwqueue.note_lasting(p_entry.lease_id, p_entry.claim_count);
+  if hwqueue.binds_during_execution(v_class) then
+    perform hwqueue.note_placement_check(p_entry.lease_id, p_entry.claim_count);
   end if;
   if v_taken.assignment is not null then
     perform hwqueue.write_load(v_taken.p_load);
@@ -163,8 +163,8 @@ begin
     claim_token := v_claim.claim_token;
     if claim_token < v_generation then
       claim_token := hwqueue.next_token(v_generation, 1);
-      perform hwqueue.note_lasting(v_claim.lease_id, 1) from hwqueue.placement_class k
-      where k.class_id = v_claim.class_id and hwqueue.is_lasting(k);
+      perform hwqueue.note_placement_check(v_claim.lease_id, 1) from hwqueue.placement_class k
+      where k.class_id = v_claim.class_id and hwqueue.binds_during_execution(k);
     end if;
     update hwqueue.claim c
     set is_reserved = null, claim_token = fetch_reserved.claim_token, claimed_at = v_now,

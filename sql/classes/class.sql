@@ -125,8 +125,8 @@ begin
 end
 $$;
 
--- Whether a class has lasting requirements: they must hold as long as its leases run.
-create or replace function hwqueue.is_lasting(p_class hwqueue.placement_class) returns boolean
+-- Whether a class has requirements that must hold during execution, as long as its leases run.
+create or replace function hwqueue.binds_during_execution(p_class hwqueue.placement_class) returns boolean
 language sql immutable parallel safe
 as $$ select p_class.required @> '[{"during": "execution"}]' $$;
 

@@ -268,13 +268,13 @@ as $$
     from jsonb_array_elements(p_class.preferred) p) w
 $$;
 
--- True if each claim of a class must be checked by itself: of a lasting requirement reap is to know, of a
--- choice nobody may have taken another alternative; all others could be refused.
+-- True if each claim of a class must be checked by itself: of a requirement during execution reap is to know,
+-- of a choice nobody may have taken another alternative; all others could be refused.
 create or replace function hwqueue.must_be_checked(p_class hwqueue.placement_class,
   p_affinity double precision) returns boolean
 language sql stable
 as $$
-  select p_class.terms <> '[]' or p_class.is_choice or hwqueue.is_lasting(p_class)
+  select p_class.terms <> '[]' or p_class.is_choice or hwqueue.binds_during_execution(p_class)
     or exists (select 1 from hwqueue.class_term m where m.class_id = p_class.class_id and not m.is_own)
     or hwqueue.has_stale_policy(p_class)
     or p_class.patience is distinct from interval '0' and p_affinity < hwqueue.best_affinity(p_class)

@@ -26,7 +26,8 @@
 create or replace function hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamptz,
   p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamptz,
   out reason text, out term_deltas jsonb, out tier smallint, out rank bigint, out since timestamptz,
-  out only_lease uuid, out is_named boolean, out is_lasting boolean, out is_choice boolean)
+  out only_lease uuid, out is_named boolean, out during_execution boolean,
+  out is_choice boolean)
 language plpgsql volatile
 as $$
 declare
@@ -70,7 +71,7 @@ begin
   reason := v_entered.reason;
   term_deltas := v_entered.term_deltas;
   is_named := v_entered.is_named;
-  is_lasting := hwqueue.is_lasting(v_class);
+  during_execution := hwqueue.binds_during_execution(v_class);
   is_choice := v_class.is_choice;
   if is_named then
     only_lease := p_lease;  -- the decision holds for this lease of the class, not for others
@@ -334,10 +335,10 @@ begin
 end
 $$;
 
--- Has reap check the lasting requirements of a claim that the caller grants. p_claims: how often its lease
--- has been claimed before. A lease that was deleted and spawned again with the same id may have a row from
--- before. Locks: the row.
-create or replace function hwqueue.note_lasting(p_lease uuid, p_claims int) returns void
+-- Has reap check the requirements during execution of a claim that the caller grants. p_claims: how often its
+-- lease has been claimed before. A lease that was deleted and spawned again with the same id may have a row
+-- from before. Locks: the row.
+create or replace function hwqueue.note_placement_check(p_lease uuid, p_claims int) returns void
 language plpgsql volatile
 as $$
 begin

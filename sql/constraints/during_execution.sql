@@ -1,13 +1,14 @@
--- Lasting requirements: those that must hold as long as their leases run ("during": "execution").
+-- Requirements during execution: those that must hold as long as their leases run ("during": "execution").
 --
--- Every claim of a class with lasting requirements has a row in placement_check (note_lasting in decide),
--- written by whatever grants it. So a class without them costs nobody anything, and reap (reap_lasting) finds
--- those claims without reading others. No settlement deletes the row; reap does.
+-- Every claim of a class with such requirements has a row in placement_check (note_placement_check in
+-- decide), written by whatever grants it. So a class without them costs nobody anything, and reap
+-- (reap_placement_checks) finds those claims without reading others. No settlement deletes the row; reap
+-- does.
 --
 -- The invariant: only a session that holds the node_state of the claim's node updates its row.
 
--- Returns the lasting requirements that a running claim does not meet now: [{"at": the place in the list,
--- from 0, "code": the reason, "since"}]. Those that p_before already had keep their time. One that asks
+-- Returns the requirements during execution that a running claim does not meet now: [{"at": the place in the
+-- list, from 0, "code": the reason, "since"}]. Those that p_before already had keep their time. One that asks
 -- about leases of which nothing is known is not judged: its term is not published yet, or the lease that it
 -- names is pruned.
 create or replace function hwqueue.broken_requirements(p_class hwqueue.placement_class,

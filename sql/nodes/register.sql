@@ -305,7 +305,7 @@ $$;
 -- Computes again what the node's claims have allocated, as it may have other resources now, and its
 -- usage. Devices and cores that are gone do not count. Claims of older epochs that were kept get the new
 -- epoch. With p_forget it also drops what was judged for the node itself. Returns the leases that have
--- lasting requirements.
+-- requirements during execution.
 -- Locks: the caller holds node_state; the claims.
 create or replace function hwqueue.recount_node(p_node hwqueue.node, p_epoch bigint, p_now timestamptz,
   p_forget boolean) returns uuid[]
@@ -313,7 +313,7 @@ language plpgsql volatile
 as $$
 declare
   v_load hwqueue.node_load;
-  v_lasting uuid[];
+  v_bound uuid[];
 begin
   if p_forget then
     perform hwqueue.forget_node(p_node.node_id);
@@ -324,9 +324,9 @@ begin
         hwqueue.held_alone(c.assignment, p_node))
     from hwqueue.placement_class k
     where c.node_id = p_node.node_id and k.class_id = c.class_id
-    returning c.lease_id, hwqueue.is_lasting(k) as is_lasting
+    returning c.lease_id, hwqueue.binds_during_execution(k) as is_bound
   )
-  select array_agg(u.lease_id) filter (where u.is_lasting) into v_lasting from counted u;
+  select array_agg(u.lease_id) filter (where u.is_bound) into v_bound from counted u;
   perform hwqueue.recount_claims(p_node.node_id, null);
   update hwqueue.node_state s
   set node_epoch = p_epoch, seen_at = p_now
@@ -334,6 +334,6 @@ begin
   v_load := hwqueue.node_usage_of_claims(p_node);
   select u.version, u.updates into v_load.version, v_load.updates from hwqueue.read_load(p_node.node_id) u;
   perform hwqueue.write_load(v_load);
-  return v_lasting;
+  return v_bound;
 end
 $$;

@@ -1,4 +1,4 @@
--- Asking claims of a node to stop, and since when a running claim breaks a lasting requirement.
+-- Asking claims of a node to stop, and since when a running claim breaks a requirement during execution.
 --
 -- Drains, revoked attestations and gangs ask at once (ask_to_stop). A no_execute taint and a requirement that
 -- must hold as long as its leases run give a time instead, which passes only if neither heals before
@@ -131,9 +131,9 @@ as $$
   group by a.stop_requested_at, a.stop_reason, a.stop_detail
 $$;
 
--- Judges claims of a node by their lasting requirements again: notes which are broken since when, and sets
--- when the claims have to stop. The youngest claims come first, and each is judged beside those that have
--- not been asked to stop before it: of two that must not be together, one may stay.
+-- Judges claims of a node by their requirements during execution again: notes which are broken since when,
+-- and sets when the claims have to stop. The youngest claims come first, and each is judged beside those that
+-- have not been asked to stop before it: of two that must not be together, one may stay.
 -- Locks: the caller holds node_state and the claims; placement_check. Notifies: the node's worker.
 create or replace function hwqueue.recheck_claims(p_node uuid, p_leases uuid[], p_now timestamptz)
 returns void

@@ -237,7 +237,7 @@ declare
   v_key text;
   v_during text;
   v_grace interval;
-  v_lasting jsonb;
+  v_when jsonb;
 begin
   if jsonb_typeof(p_exprs) is distinct from 'array'
     or jsonb_array_length(p_exprs) not between p_least and 100 then
@@ -264,11 +264,11 @@ begin
       perform hwqueue.refuse_field('QHC03', v_field || '.grace', 'goes with "during": "execution" only',
         'it is how long a running lease may go on while the expression does not hold');
     end if;
-    v_lasting := case when v_during = 'execution' then '{"during": "execution"}'::jsonb else '{}' end
+    v_when := case when v_during = 'execution' then '{"during": "execution"}'::jsonb else '{}' end
       || case when v_grace > '0'
         then jsonb_build_object('grace', trim_scale(extract(epoch from v_grace))) else '{}' end;
     v_exprs := v_exprs || (
-      select coalesce(jsonb_agg(e.value || v_lasting order by e.ordinality), '[]')
+      select coalesce(jsonb_agg(e.value || v_when order by e.ordinality), '[]')
       from jsonb_array_elements(hwqueue.normalise_expr(
         v_expr - array['during', 'grace'], v_field, p_depth, p_preferred)) with ordinality e);
   end loop;

@@ -87,7 +87,7 @@ begin
       then hwqueue.move_times_back(p_most, v_from.reaped_at, p_now) else false end;
     v_from.reaped_at := case when v_more then v_from.reaped_at else p_now end;
   when 'claims' then
-    v_counts := array[hwqueue.postpone_checks(p_most, p_now, v_from.claims_from), 0];
+    v_counts := array[hwqueue.check_claims(p_most, p_now, v_from.claims_from), 0];
     loop  -- a few, and what follows in their runs: that takes longer than their ends, and has the same time
       v_few := least(20, p_most - v_counts[2]);
       v_ended := hwqueue.expire_claims(v_few, p_now, v_from.claims_from, v_until);
@@ -327,7 +327,7 @@ $$;
 
 -- Sets when claims have to stop of which no call could tell: those beside a no_execute taint, which they
 -- tolerate for a time, that were granted while it was put on the node, or adopted later; and those with
--- lasting requirements, of up to 500 leases after p_after, in turn over the calls: an attestation has
+-- requirements during execution, of up to 500 leases after p_after, in turn over the calls: an attestation has
 -- expired, the leases to be with have ended or moved, a claim was granted while another node was edited, or a
 -- requirement holds again. Deletes the checks of claims that have ended. Judges without locks first; where
 -- something has changed, again under the locks. It stops after upkeep_budget, but does one node at least:
