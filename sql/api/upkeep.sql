@@ -230,8 +230,7 @@ begin
         or exists (select 1 from jsonb_each(u.custom_used) c
              where c.value::bigint > coalesce((n.custom ->> c.key)::bigint, 0))) b
     where n.deregistered_at is null;
-  return query select 'term_count', v.term_id::text, v.detail from hwqueue.broken_counts() v;
-  return query select v.rule, v.lease_id::text, v.detail from hwqueue.broken_terms() v;
+  return query select v.rule, v.subject, v.detail from hwqueue.broken_terms() v;
   return query
     select 'claim_login', c.lease_id::text, jsonb_build_object('node_id', c.node_id, 'found', c.login,
            'expected', s.login)

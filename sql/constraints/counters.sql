@@ -1,5 +1,4 @@
--- Counters of affinity terms: how many leases of a term run in each place. Claims keep them, so that a
--- decision reads a few counters instead of all claims.
+-- Counters of affinity terms: how many leases of a term run in each place.
 --
 -- Example: a lease of app=db is claimed in rack 12. Its claim carries term_deltas [{"t": 7, "d": "12",
 -- "n": 1, "h": 0}], and 1 is added to the counter of term 7 in place "12". The end of the claim

@@ -1,9 +1,8 @@
 -- Deciding whether a lease may run on a node beside what runs now, under lock stripes.
 --
--- Example: a service's leases must be in different racks. Two claims on two nodes of rack 12 both read
--- that nothing of the service runs there. Both need the lock stripe of (affinity term, rack 12). One
--- gets it, reads the counters again under the lock, and counts its lease. The other finds the stripe
--- locked and tries its next class.
+-- Example: a service's leases must be in different racks. Two claims on two nodes of rack 12 both need the
+-- lock stripe of (affinity term, rack 12). One gets it, reads the counters again under the lock, and counts
+-- its lease. The other finds the stripe locked and tries its next class.
 --
 -- A stripe is a row that stands for (affinity term, place). A claim that decides by a counter locks its
 -- stripe exclusively, one that only changes the counter locks it for share. Terms over nodes take none:

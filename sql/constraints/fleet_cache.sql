@@ -1,8 +1,7 @@
 -- The cached fleet, for max_skew and for patience, so that a claim need not scan all nodes.
 --
--- Example: max_skew 1 by zone. Zones a, b and c have live nodes, and the fewest leases of the term in a
--- zone are 4. Both facts are cached: spread_fleet has the zones, spread_floor the 4. A claim in zone a,
--- which would be the fifth lease there, decides by reading a few rows (cached_skew_reason, spread.sql).
+-- Example: max_skew 1 by zone. Zones a, b and c have live nodes, and the fewest leases of the term in a zone
+-- are 4: spread_fleet has the zones, spread_floor the 4 (cached_skew_reason, spread.sql).
 --
 -- The invariant: a cached fact is used only if nothing that its reader had not seen (unseen and next_xid,
 -- base/session.sql) can have changed it:

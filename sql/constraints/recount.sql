@@ -19,23 +19,28 @@ as $$
   where u.decides or u.counts
 $$;
 
--- Published terms whose counters differ from what runs (verify_invariants).
-create or replace function hwqueue.broken_counts() returns table (term_id bigint, detail jsonb)
+-- What verify_invariants says of terms. term_count: the counters of a published one differ from what runs.
+-- away, max_per_domain: running leases break a required one; an earmark does not run yet: it may be where
+-- what it waits for would keep it away.
+create or replace function hwqueue.broken_terms() returns table (rule text, subject text, detail jsonb)
 language sql stable
 as $$
-  with running as (
-    select t.term_id, t.place, sum(t.counts::int) as leases,
-           sum((t.use = 'away' and t.decides)::int) as holders
+  with touched as (
+    select c.lease_id, c.is_earmark is null and t.place <> '' as is_placed, c.stop_requested_at, k.terms,
+           k.spread, t.*
     from hwqueue.claim c
     join hwqueue.placement_class k on k.class_id = c.class_id
     join hwqueue.node n on n.node_id = c.node_id
     cross join lateral hwqueue.recounted_terms(k, c.lease_id, n) t
-    group by t.term_id, t.place
+  ), running as (
+    select t.term_id, t.place, sum(t.counts::int) as leases,
+           sum((t.use = 'away' and t.decides)::int) as holders
+    from touched t group by t.term_id, t.place
   ), written as (
     select k.term_id, k.place, sum(k.leases) as leases, sum(k.holders) as holders
     from hwqueue.term_counter k group by k.term_id, k.place
   )
-  select t.term_id, jsonb_build_object('spec', t.spec, 'place', d.place,
+  select 'term_count', t.term_id::text, jsonb_build_object('spec', t.spec, 'place', d.place,
            'written', array[d.leases, d.holders], 'counted', array[d.running_leases, d.running_holders])
   from (
     select coalesce(w.term_id, r.term_id) as term_id, coalesce(w.place, r.place) as place,
@@ -45,29 +50,14 @@ as $$
   ) d
   join hwqueue.affinity_term t on t.term_id = d.term_id and t.published_at is not null
   where (d.leases, d.holders) <> (d.running_leases, d.running_holders)
-$$;
-
--- Running leases that break a required term: they are with others that they must be away from, or there
--- are too many of a max_per_domain (verify_invariants). An earmark does not run yet: it may be where what it
--- waits for would keep it away.
-create or replace function hwqueue.broken_terms() returns table (rule text, lease_id uuid, detail jsonb)
-language sql stable
-as $$
-  with touched as (
-    select c.lease_id, c.node_id, c.stop_requested_at, k.terms, k.spread, t.*
-    from hwqueue.claim c
-    join hwqueue.placement_class k on k.class_id = c.class_id
-    join hwqueue.node n on n.node_id = c.node_id
-    cross join lateral hwqueue.recounted_terms(k, c.lease_id, n) t
-    where c.is_earmark is null and t.place <> ''
-  )
-  select 'away', h.lease_id,
+  union all
+  select 'away', h.lease_id::text,
          jsonb_build_object('term', h.term_id, 'domain', h.domain, 'place', h.place, 'from', m.lease_id)
   from touched h
   join touched m on m.term_id = h.term_id and m.place = h.place and m.counts and m.lease_id <> h.lease_id
-  where h.use = 'away' and h.decides
+  where h.use = 'away' and h.decides and h.is_placed and m.is_placed
   union all
-  select 'max_per_domain', min(h.lease_id::text)::uuid,
+  select 'max_per_domain', min(h.lease_id::text),
          jsonb_build_object(
            'term', h.term_id, 'domain', h.domain, 'place', h.place, 'limit', s.most, 'running', count(*))
   from touched h
@@ -77,7 +67,7 @@ as $$
     join hwqueue.affinity_term t on t.term_id = h.term_id
     where s.value ? 'max_per_domain'
       and (h.terms #>> array[s.value ->> 'term', 'digest'])::bigint = t.digest) s
-  where h.use = 'cap' and h.decides and h.counts and h.stop_requested_at is null
+  where h.use = 'cap' and h.decides and h.counts and h.stop_requested_at is null and h.is_placed
   group by h.term_id, h.domain, h.place, s.most
   having count(*) > s.most
 $$;

@@ -1,8 +1,5 @@
 -- Spread of leases over domains: max_skew, max_per_domain and the preferences for spread.
 --
--- Example: max_skew 1 by zone, with 5 leases in a, 4 in b and 4 in c. One more in a would make 6, two
--- more than the minimum of 4, so a claim there is refused with spread_exceeded. In b it may run.
---
 -- A claim goes by the cached fleet (cached_skew_reason), dry runs and explanations count exactly
 -- (spread_counts). The invariant: a claim that holds the lock stripe of its own place decides safely, because
 -- what other claims do in other places can only raise the minimum.

@@ -6,10 +6,9 @@
 -- lease that asks waits (placement_class.waits) until L starts. Until then no profile judges it and it
 -- costs claims nothing.
 
--- Writes which terms select the classes of a batch (class_term). A term that another session writes at
--- this moment finds the classes itself, or finds them marked as checked by this call. Index scans are
--- off: while the term table is young the planner would read all of it by its key for each class. Two
--- calls at once may write the same row twice, which does no harm.
+-- Writes which terms select the classes of a batch (class_term). A term that another session writes at this
+-- moment finds the classes itself, or finds them marked as checked by this call. Index scans are off: while
+-- the term table is young the planner would read all of it by its key for each class.
 create or replace function hwqueue.note_selected(p_class_ids bigint[]) returns void
 language plpgsql volatile set enable_bitmapscan = on set enable_indexscan = off
 as $$
@@ -200,9 +199,8 @@ begin
 end
 $$;
 
--- Wakes classes that still wait for leases that have started: such a lease was adopted, or started while
--- the class was written. Reads the first p_limit that wait, and p_limit more from where watch_classes
--- goes on, so that each has its turn however long the first ones wait.
+-- Wakes classes that still wait for leases that have started: one was adopted, or started while the class was
+-- written. Reads the first p_limit that wait, and p_limit more from where watch_classes goes on.
 -- Locks: class rows, skip locked.
 create or replace function hwqueue.wake_missed_classes(p_limit int) returns void
 language plpgsql volatile

@@ -8,8 +8,6 @@
 --
 -- Invariant: nothing is lost when a part is cut short, because each look compares what should be with what
 -- is. Nodes that others hold are left to a later call, so no part waits.
---
--- Read sweep_everywhere.
 
 -- Looks at everywhere tasks on a node that has registered: those that suit it and have no lease
 -- there, and those whose lease has changed. Stops after a twentieth of a second. Once

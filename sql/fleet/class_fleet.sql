@@ -89,10 +89,10 @@ begin
 end
 $$;
 
--- Returns which nodes suit each of these classes, and for a class that no live node suits, what is most
--- in the way. A node suits a class if it meets all parts: each requirement, the taints, isolation,
--- capacity, devices (the parts that suits and class_shortage judge). The bit strings include cordoned and
--- silent nodes, so that a row stays true when one is cordoned or falls silent. p_most: as in expr_masks.
+-- Returns which nodes suit each of these classes, and for a class that no live node suits, what is most in
+-- the way. A node suits a class if it meets all parts that suits and class_shortage judge. The bit strings
+-- include cordoned and silent nodes, so that a row stays true when one is cordoned or falls silent. p_most:
+-- as in expr_masks.
 --   nodes: those that suit the class; without is_known, those that no part keeps out that could be judged.
 --   unmatched: none of nodes is live and not cordoned. Then part and expr are what alone keeps out most live
 --     nodes. others: nodes that meet all other parts; meeting: nodes that meet this part.

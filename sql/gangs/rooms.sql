@@ -7,10 +7,6 @@
 -- Invariant: these are estimates, read without locks. They may be too high, never too low: assemble allocates
 -- member by member with the functions that claims use, and turns to the next place when that fails.
 --
--- All nodes are read at once, and each question is asked once for all that share its answer: a class is
--- judged for a profile, headroom is computed for nodes of one size and load (alike_nodes), and how many fit
--- for a class and such a group (gang_rooms).
---
 -- Read gang_places, gang_rooms, alike_nodes, then node_places and places_with_room.
 
 -- Returns nodes in groups that have the same headroom: as they are, with is_emptied as if nothing ran there.

@@ -294,9 +294,8 @@ end
 $$;
 
 -- Lets a lease that goes back prefer the node on which its handler was suspended, and no longer the one of
--- the suspension before. p_node null: none. The preference is a part of its class, so leases of a class and a
--- node share one. It is left out of a placement that asks for it anyway, or that has as many preferences or
--- expressions as one may have.
+-- the suspension before. p_node null: none. The preference is a part of its class. It is left out of a
+-- placement that asks for it anyway, or that has as many preferences or expressions as one may have.
 -- Locks: the caller holds the lease row; a new class.
 create or replace function hwqueue.prefer_own_node(p_lease uuid, p_node uuid) returns void
 language plpgsql volatile

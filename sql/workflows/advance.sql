@@ -73,12 +73,11 @@ begin
 end
 $$;
 
--- Returns up to p_limit tallies, steps and runs that have arrivals, but for kept ones. Tenants take turns:
--- the first of each, in an order that chance says, then the second of each. A tenant's oldest come first.
--- Where there are more than the oldest arrivals, those of each of up to 1,000 tenants, if there are several,
--- are read by the index, and half of the others are from a place that chance chooses: an open transaction
--- may hold what the oldest wait for, and thousands of arrivals at one tally must not hide the others. Chance
--- says, too, which half comes first: the limit may be 1.
+-- Returns up to p_limit tallies, steps and runs that have arrivals, but for kept ones. Tenants take turns, in
+-- an order that chance says; a tenant's oldest come first. Where there are more than the oldest arrivals,
+-- those of each of up to 1,000 tenants are read by the index, and half of the others are from a place that
+-- chance chooses: an open transaction may hold what the oldest wait for, and thousands of arrivals at one
+-- tally must not hide the others. Chance says, too, which half comes first: the limit may be 1.
 create or replace function hwqueue.fresh_arrivals(p_limit int, p_from timestamptz)
 returns table (run_id uuid, step_no int, kind text, turn bigint)
 language sql volatile

@@ -97,8 +97,8 @@ begin
 end
 $$;
 
--- Refuses a level of a caller that is limited to a tenant, if it asks about what is another tenant's. Nested
--- runs ask it, too, and the sweep that submits these is limited to none.
+-- Refuses a level of a caller that is limited to a tenant, if it asks about what is another tenant's. The
+-- sweep, which submits nested runs, is limited to none.
 -- Raises: QHA03.
 create or replace function hwqueue.check_own_level(p_tenant text, p_level jsonb, p_field text) returns void
 language plpgsql stable
@@ -327,8 +327,8 @@ begin
 end
 $$;
 
--- Returns the queue of a step's lease, the defaults of its task, and its class: one that is new is written,
--- or with p_is_dry a draft. A nested run has none: its update is checked as far as it can be by now.
+-- Returns the queue of a step's lease, the defaults of its task, and its class: a new one is written, or with
+-- p_is_dry a draft. Of a nested run, which has none, an update is checked as far as it can be by now.
 -- Locks: a new class. Raises: as step_content.
 create or replace function hwqueue.step_class(p_settings jsonb, p_run hwqueue.run, p_step jsonb,
   p_own jsonb, p_is_dry boolean, out target hwqueue.spawn_target, out class hwqueue.placement_class)

@@ -83,7 +83,7 @@ def test_a_run_keeps_the_version_that_it_was_submitted_with(api: Api, queue: str
         ([step("a", kind="map", over=[], tolerate="half")], "spec.steps[0].tolerate"),
         ([step("a", kind="map", over=[], tolerate=-1)], "spec.steps[0].tolerate"),
         ([step("a", kind="map", over=[], max_parallel=0)], "spec.steps[0].max_parallel"),
-        ([step("a"), step("b", params={"x": {"$results": "a"}})], 'step "b"'),
+        ([step("a"), step("b", params={"x": {"$results": "a"}})], "spec.steps[1].params.x"),
         ([step("a", over=[])], "spec.steps[0].over"),
         ([step("a", near={"step": "b"})], "spec.steps[0].near"),
         ([step("a", signal="go")], "spec.steps[0].signal"),
