@@ -1,12 +1,8 @@
 -- What callers pass as JSON objects: their keys, in one table, and the function that reads them by it.
 --
--- Example: policy has "max_attempts": ["integer", 1, 1000, 5]: a whole number from 1 to 1000, 5 in a new
--- queue. read_object refuses other values, drops nulls, and returns spans as seconds. So what it returns can
--- be compared, stored, and made a row of by jsonb_populate_record.
---
--- docs/reference/options.md is made of the table. What is read for each lease of a batch (spawn/read, retry)
--- or at each registration of a node is faster without it: one expression, no call for what is absent. Tests
--- hold that both say the same.
+-- read_object drops nulls, and returns spans as seconds: what it returns can be compared, stored, and made a
+-- row of by jsonb_populate_record. docs/reference/options.md is made of the table. What is read for each
+-- lease of a batch (spawn/read, retry) or at each registration of a node is faster without it.
 
 -- The keys of a kind of object, each with [type, least, most, default]. The type is that of a reader of
 -- base/json; "choice" has the words, "text" the lengths, "texts" how many and how long. A null default:
@@ -94,8 +90,7 @@ as $$
       "signal": ["text", 1, 200], "timeout": ["span", "0", "3650 days"],
       "on_timeout": ["choice", ["fail", "skip", "continue"], null, "fail"]}'
     when 'sleep step' then '{"for": ["span", "0", "3650 days"], "until": ["any"]}'
-    when 'workflow step' then '{
-      "workflow": ["any"], "version": ["integer", 1, 2147483647], "input": ["any"]}'
+    when 'workflow step' then '{"workflow": ["any"], "version": ["integer", 1, 2147483647], "input": ["any"]}'
     when 'schedule' then '{
       "cron": ["text", 1, 200], "every": ["span", "10 seconds", "3650 days"], "times": ["texts", 1000, 40],
       "zone": ["text", 1, 100, "UTC"], "starts_at": ["moment"], "queue": ["text", 1, 100],
@@ -107,23 +102,19 @@ as $$
     when 'limit' then '{
       "slots": ["integer", 1, 1000000], "rate": ["rate"], "fair": ["boolean"],
       "by": ["choice", ["key", "tenant"]], "turn": ["span", "1 second", "1 day"], "weights": ["any"]}'
-    when 'rate' then '{
-      "count": ["integer", 1, 1000000], "per": ["span", "1 second", "366 days"],
+    when 'rate' then '{"count": ["integer", 1, 1000000], "per": ["span", "1 second", "366 days"],
       "burst": ["integer", 1, 1000000]}'
-    when 'isolation' then '{
-      "cpu": ["choice", ["best_effort", "whole_core", "strict_isolated"]],
+    when 'isolation' then '{"cpu": ["choice", ["best_effort", "whole_core", "strict_isolated"]],
       "gpu": ["choice", ["shared", "session_exclusive", "device_exclusive", "partition_exclusive"]]}'
-    when 'toleration' then '{
-      "key": ["text", 1, 253], "op": ["choice", ["equal", "exists", "gt", "lt"]], "value": ["any"],
+    when 'toleration' then '{"key": ["text", 1, 253], "op": ["choice", ["equal", "exists", "gt", "lt"]],
       "effect": ["choice", ["no_schedule", "prefer_no_schedule", "no_execute"]],
-      "seconds": ["integer", 0, 315360000]}'
+      "seconds": ["integer", 0, 315360000], "value": ["any"]}'
     when 'spread' then '{
       "domain": ["any"], "select": ["any"], "max_per_domain": ["integer", 1, 1000000],
       "max_skew": ["integer", 1, 1000000], "min_domains": ["integer", 1, 1000000, 1],
       "when": ["choice", ["require", "prefer"], null, "require"], "count_nodes": ["any"],
       "targets": ["any"], "weight": ["integer", 1, 100, 100]}'
-    when 'count_nodes' then '{
-      "affinity": ["choice", ["honor", "ignore"], null, "honor"],
+    when 'count_nodes' then '{"affinity": ["choice", ["honor", "ignore"], null, "honor"],
       "taints": ["choice", ["ignore", "honor"], null, "ignore"]}'
     when 'near' then '{
       "step": ["any"], "what": ["any"], "mode": ["choice", ["prefer", "require"], null, "prefer"],

@@ -198,20 +198,6 @@ begin
 end
 $$;
 
--- What is short, in words: names of resources; '' when nothing is.
-create or replace function hwqueue.lacking(p_shortage int, p_class hwqueue.placement_class,
-  p_room hwqueue.headroom) returns text
-language sql stable parallel safe
-as $$
-  select concat_ws(', ',
-    case when p_shortage & 1 > 0 then 'cpu_milli' end,
-    case when p_shortage & 2 > 0 then 'memory_mib' end,
-    case when p_shortage & 4 > 0 then 'slots' end,
-    case when p_shortage & 8 > 0 then case when p_class.gpu_milli > 0 then 'gpu_milli' else 'gpu' end end,
-    case when p_shortage & 16 > 0 then hwqueue.lacking_custom(p_class.custom, p_room.custom) end,
-    case when p_shortage & 32 > 0 then 'cores' end)
-$$;
-
 -- How much of each device is in use for leases that want whole ones: all of a part, and all of a device
 -- that has parts in use.
 create or replace function hwqueue.use_of_devices(p_node hwqueue.node, p_used int[]) returns int[]

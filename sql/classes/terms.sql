@@ -202,7 +202,7 @@ as $$
 declare
   v_spec jsonb := jsonb_build_object('use', p_use, 'all', p_items, 'domain', coalesce(p_domain, 'failure'))
     || case when p_domain is null then jsonb_build_object('queue', p_class.queue_id) else '{}' end
-    || case when p_nodes <> '{}' then jsonb_build_object('nodes', p_nodes) else '{}' end;
+    || hwqueue.present('nodes', nullif(p_nodes, '{}'));
 begin
   select (t.ordinality - 1)::int into index from jsonb_array_elements(p_terms) with ordinality t
   where t.value -> 'spec' = v_spec;

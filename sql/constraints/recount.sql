@@ -1,24 +1,6 @@
 -- Counting running leases from the claims themselves, not by counters: for dry runs and explanations, also of
 -- classes that are not written anywhere, and for verify_invariants, which proves the counters right.
 
--- touched_terms without the cached class_term: by what the terms select now.
-create or replace function hwqueue.recounted_terms(p_class hwqueue.placement_class, p_lease uuid,
-  p_node hwqueue.node)
-returns table (term_id bigint, use text, domain text, place text, decides boolean, counts boolean)
-language sql stable
-as $$
-  select u.term_id, u.use, u.domain,
-         coalesce(hwqueue.term_place(u.spec, u.domain, p_node.node_id, p_node.rack, p_node.labels), ''),
-         u.decides, u.counts
-  from (
-    select t.*, p_class.terms @> jsonb_build_array(jsonb_build_object('digest', t.digest)) as decides,
-           case when t.spec #> '{all,0,lease}' is not null then (t.spec #>> '{all,0,lease}')::uuid = p_lease
-                else hwqueue.term_selects(t.spec, p_class) end as counts
-    from hwqueue.affinity_term t
-  ) u
-  where u.decides or u.counts
-$$;
-
 -- What verify_invariants says of terms. term_count: the counters of a published one differ from what runs.
 -- away, max_per_domain: running leases break a required one; an earmark does not run yet: it may be where
 -- what it waits for would keep it away.
@@ -26,12 +8,22 @@ create or replace function hwqueue.broken_terms() returns table (rule text, subj
 language sql stable
 as $$
   with touched as (
-    select c.lease_id, c.is_earmark is null and t.place <> '' as is_placed, c.stop_requested_at, k.terms,
-           k.spread, t.*
+    -- touched_terms without the cached class_term: by what the terms select now
+    select c.lease_id, c.is_earmark is null and p.place <> '' as is_placed, c.stop_requested_at, k.terms,
+           k.spread, t.term_id, t.use, t.domain, p.place, d.decides, d.counts
     from hwqueue.claim c
     join hwqueue.placement_class k on k.class_id = c.class_id
     join hwqueue.node n on n.node_id = c.node_id
-    cross join lateral hwqueue.recounted_terms(k, c.lease_id, n) t
+    cross join hwqueue.affinity_term t
+    cross join lateral (
+      select k.terms @> jsonb_build_array(jsonb_build_object('digest', t.digest)) as decides,
+             case when t.spec #> '{all,0,lease}' is not null
+               then (t.spec #>> '{all,0,lease}')::uuid = c.lease_id
+               else hwqueue.term_selects(t.spec, k) end as counts offset 0) d
+    cross join lateral (
+      select coalesce(hwqueue.term_place(t.spec, t.domain, n.node_id, n.rack, n.labels), '') as place
+      offset 0) p
+    where d.decides or d.counts
   ), running as (
     select t.term_id, t.place, sum(t.counts::int) as leases,
            sum((t.use = 'away' and t.decides)::int) as holders

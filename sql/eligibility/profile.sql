@@ -8,8 +8,6 @@
 
 -- The profile of all nodes like this one, written if it is new. If labels of the node are ignored, another
 -- one is judged for it: that of nodes without them (p_left_out: the labels that p_node has lost).
--- What a node does not declare is not in the digest, so that a profile keeps it when a later version lets
--- nodes declare more.
 -- Locks: the profile, for key share, so that it is not pruned before the node is written; if it is new,
 -- also the one that is judged for it.
 create or replace function hwqueue.find_profile(p_node hwqueue.node, p_now timestamptz,
@@ -17,22 +15,14 @@ create or replace function hwqueue.find_profile(p_node hwqueue.node, p_now times
 language plpgsql volatile
 as $$
 declare
-  v_more jsonb := jsonb_strip_nulls(jsonb_build_object(
-    'taints', nullif(hwqueue.node_taints(p_node), '[]'),
-    'cpu_isolation', to_jsonb(nullif(p_node.cpu_isolation, '{best_effort}')),
-    'gpu_exclusivity', to_jsonb(nullif(p_node.gpu_exclusivity, '{shared}')),
-    'default_cpu_isolation', nullif(p_node.default_cpu_isolation, 'best_effort'),
-    'gpu_share_mode', nullif(p_node.gpu_share_mode, 'fractional')));
-  v_digest bytea := sha256(convert_to((jsonb_build_array(p_node.labels, p_node.rack)
-    || case when v_more = '{}' then '[]' else jsonb_build_array(v_more) end)::text, 'UTF8'));
+  v_digest bytea := sha256(convert_to(jsonb_build_array(p_node.labels, p_node.rack,
+    hwqueue.node_taints(p_node), p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.default_cpu_isolation,
+    p_node.gpu_share_mode, p_left_out)::text, 'UTF8'));
   v_ignored text[];
   v_judged hwqueue.node := p_node;
   v_judged_as bigint;
   v_profile_id bigint;
 begin
-  if p_left_out <> '{}' then
-    v_digest := sha256(v_digest || convert_to(to_json(p_left_out)::text, 'UTF8'));
-  end if;
   loop
     select p.profile_id into v_profile_id from hwqueue.profile p where p.digest = v_digest for key share;
     exit when found;

@@ -30,7 +30,15 @@ declare
 begin
   if p_failure.lacks is not null then
     v_predicate := jsonb_build_object('resources', hwqueue.needs_of(p_class, p_failure.lacks, p_node));
-    v_message := hwqueue.lacking(p_failure.lacks, p_class, hwqueue.node_headroom(p_node, p_load));
+    v_message := concat_ws(', ',
+      case when p_failure.lacks & 1 > 0 then 'cpu_milli' end,
+      case when p_failure.lacks & 2 > 0 then 'memory_mib' end,
+      case when p_failure.lacks & 4 > 0 then 'slots' end,
+      case when p_failure.lacks & 8 > 0 then 'gpu' end
+        || case when p_class.gpu_milli > 0 then '_milli' else '' end,
+      case when p_failure.lacks & 16 > 0 then hwqueue.lacking_custom(p_class.custom,
+        (hwqueue.node_headroom(p_node, p_load)).custom) end,
+      case when p_failure.lacks & 32 > 0 then 'cores' end);
     v_message := case
       when p_failure.code = 'nodes_support_but_contended'
         then format('the node honours the class, but running leases have its %s', v_message)

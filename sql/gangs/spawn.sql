@@ -96,10 +96,8 @@ as $$
 begin
   perform hwqueue.note_event('gang_' || p_state, format('gang %s is %s', p_gang.gang_id, p_state),
     jsonb_build_object('gang_id', p_gang.gang_id, 'from', p_gang.state, 'size', p_gang.size)
-      || case when p_gang.min_size is null then '{}'
-        else jsonb_build_object('min_size', p_gang.min_size) end,
-    p_queue => (select q.name from hwqueue.queue q
-                where q.queue_id = p_gang.queue_id));
+      || hwqueue.present('min_size', to_jsonb(p_gang.min_size)),
+    p_queue => hwqueue.queue_name(p_gang.queue_id));
 end
 $$;
 

@@ -157,6 +157,8 @@ language plpgsql stable
 as $$
 declare
   v_kinds text[];
+  v_targets jsonb;
+  v_most int;
   v_branches jsonb;
   v_domain text;
 begin
@@ -185,7 +187,27 @@ begin
       perform hwqueue.check_object(p_expr, array['tags'], p_field, 'QHC03');
       return hwqueue.normalise_tags(p_expr -> 'tags', p_field || '.tags');
     when 'node', 'rack', 'resource' then
-      return jsonb_build_array(hwqueue.normalise_target_expr(p_expr, v_kinds[1], p_field));
+      perform hwqueue.check_object(p_expr, array[v_kinds[1], 'away']
+        || case v_kinds[1] when 'rack' then array['unknown'] else '{}' end, p_field, 'QHC03');
+      v_targets := case jsonb_typeof(p_expr -> v_kinds[1]) when 'array' then p_expr -> v_kinds[1]
+        else jsonb_build_array(p_expr -> v_kinds[1]) end;
+      v_most := case v_kinds[1] when 'resource' then 1 else 1000 end;
+      if jsonb_array_length(v_targets) not between 1 and v_most then
+        perform hwqueue.refuse_field('QHC03', p_field || '.' || v_kinds[1],
+          format('must name 1 to %s targets', v_most),
+          'an empty list would match nothing: leave the expression out; one expression for each resource');
+      end if;
+      return jsonb_build_array(hwqueue.normalise_direction(p_expr, p_field)
+        || jsonb_build_object(v_kinds[1], hwqueue.normal_set((
+          select jsonb_agg(case
+              when e.value = 'null' then to_jsonb(hwqueue.refuse_value(e.value, f.field, 'a target',
+                'name one, or leave the expression out', 'QHC03'))
+              when v_kinds[1] = 'rack'
+                then to_jsonb(hwqueue.json_integer(e.value, f.field, 0, 4294967295, 'QHC03'))
+              else to_jsonb(hwqueue.json_uuid(e.value, f.field, 'QHC03')) end)
+          from jsonb_array_elements(v_targets) with ordinality e
+          cross join lateral (
+            select format('%s.%s[%s]', p_field, v_kinds[1], e.ordinality - 1) as field) f))));
     when 'any' then
       perform hwqueue.check_object(p_expr, array['any'], p_field, 'QHC03');
       if jsonb_typeof(p_expr -> 'any') <> 'array' or jsonb_array_length(p_expr -> 'any') not between 1 and 100
@@ -437,7 +459,9 @@ begin
       || case when coalesce(v_tenants, 'null') = 'null' then '{}'  -- the lease's own tenant
         when v_tenants = '"*"' then '{"tenants": "*"}'
         else jsonb_build_object('tenants', hwqueue.normal_set(v_tenants)) end;
-    v_domain := hwqueue.require_domain(p_expr -> 'domain', p_field || '.domain');
+    v_domain := coalesce(hwqueue.json_domain(p_expr -> 'domain', p_field || '.domain', 'QHC03'),
+      hwqueue.refuse_value('null', p_field || '.domain', '"node", "rack" or "label:KEY"',
+        'say what counts as one place', 'QHC03'));
   else
     if jsonb_typeof(p_expr -> p_kind) = 'null' then
       perform hwqueue.refuse_field('QHC03', p_field || '.' || p_kind, 'must not be null',

@@ -32,7 +32,9 @@ begin
       else '{}' end, p_field, 'QHC03');
   v_rule := hwqueue.read_keys(p_rule, 'spread', p_field, 'QHC03') || jsonb_build_object(
     'domain', case when v_kinds[1] = 'max_per_domain' and p_rule -> 'domain' = '"fleet"' then 'fleet'
-      else hwqueue.require_domain(p_rule -> 'domain', p_field || '.domain') end,
+      else coalesce(hwqueue.json_domain(p_rule -> 'domain', p_field || '.domain', 'QHC03'),
+        hwqueue.refuse_value('null', p_field || '.domain', '"node", "rack" or "label:KEY"',
+          'say what counts as one place', 'QHC03')) end,
     'select', hwqueue.normalise_selector(p_rule -> 'select', p_field || '.select'));
   if v_kinds[1] = 'targets' then
     return v_rule || jsonb_build_object('targets', hwqueue.normalise_targets(
@@ -63,6 +65,9 @@ declare
   v_terms jsonb := '[]';
   v_expr jsonb;
   v_field text;
+  v_label text;
+  v_op text;
+  v_values jsonb;
 begin
   if jsonb_typeof(p_selector) is distinct from 'object' or p_selector = '{}' then
     perform hwqueue.refuse_field('QHC03', p_field, 'must say which leases',
@@ -92,19 +97,26 @@ begin
       select e.value, format('%s.exprs[%s]', p_field, e.ordinality - 1)
       from jsonb_array_elements(v_exprs) with ordinality e
     loop
-      if v_expr ->> 'op' not in ('in', 'not_in', 'exists', 'does_not_exist') then
-        perform hwqueue.refuse('QHC03', format('%s: op %s is not for leases', v_field,
-            left(v_expr ->> 'op', 60)),
-          jsonb_build_object('field', v_field || '.op'), 'ops: in, not_in, exists, does_not_exist');
-      end if;
-      v_expr := hwqueue.normalise_label_expr(hwqueue.check_object(case when v_expr -> 'values' = 'null'
-        then v_expr - 'values' else v_expr end, array['label', 'op', 'values'], v_field, 'QHC03'), v_field);
-      if jsonb_array_length(v_expr -> 'values') > 100 or exists (
-          select from jsonb_array_elements(v_expr -> 'values') v where not hwqueue.is_label_text(v)) then
+      perform hwqueue.check_object(v_expr, array['label', 'op', 'values'], v_field, 'QHC03');
+      v_label := hwqueue.json_text(v_expr -> 'label', v_field || '.label', 253, 'QHC03');
+      v_op := hwqueue.json_choice(v_expr -> 'op', v_field || '.op',
+        array['in', 'not_in', 'exists', 'does_not_exist'], 'QHC03');
+      v_values := nullif(v_expr -> 'values', 'null');
+      if v_label is null or v_op is null then
+        perform hwqueue.refuse('QHC03', format('%s needs a label and an op', v_field),
+          jsonb_build_object('field', v_field || case when v_label is null then '.label' else '.op' end),
+          'ops: in, not_in, exists, does_not_exist');
+      elsif v_op in ('exists', 'does_not_exist') and v_values is not null then
+        perform hwqueue.refuse('QHC03', format('%s: op %s takes no values', v_field, v_op),
+          jsonb_build_object('field', v_field || '.values'), 'drop them');
+      elsif v_op in ('in', 'not_in') and (jsonb_typeof(v_values) is distinct from 'array'
+        or jsonb_array_length(v_values) not between 1 and 100
+        or exists (select from jsonb_array_elements(v_values) v where not hwqueue.is_label_text(v))) then
         perform hwqueue.refuse_field('QHC03', v_field || '.values', 'must be a list of 1 to 100 strings',
           'labels of a lease are text of at most 1024 characters');
       end if;
-      v_terms := v_terms || v_expr;
+      v_terms := v_terms || jsonb_strip_nulls(jsonb_build_object('label', v_label, 'op', v_op, 'values',
+        hwqueue.normal_set(v_values)));
     end loop;
   end if;
   return jsonb_build_object('exprs', hwqueue.normal_set(v_terms));
@@ -115,48 +127,6 @@ $$;
 create or replace function hwqueue.is_label_text(p_value jsonb) returns boolean
 language sql immutable parallel safe
 as $$ select jsonb_typeof(p_value) = 'string' and length(p_value #>> '{}') <= 1024 $$;
-
--- Returns one {"node"|"rack"|"resource": ..., "away", "unknown"} expression.
--- Raises: QHC03.
-create or replace function hwqueue.normalise_target_expr(p_expr jsonb, p_kind text, p_field text)
-returns jsonb
-language plpgsql immutable
-as $$
-declare
-  v_list jsonb := case jsonb_typeof(p_expr -> p_kind) when 'array' then p_expr -> p_kind
-    else jsonb_build_array(p_expr -> p_kind) end;
-  v_max_targets int := case when p_kind = 'resource' then 1 else 1000 end;
-begin
-  perform hwqueue.check_object(p_expr,
-    array[p_kind, 'away'] || case when p_kind = 'rack' then array['unknown'] else '{}' end, p_field, 'QHC03');
-  if jsonb_array_length(v_list) not between 1 and v_max_targets then
-    perform hwqueue.refuse_field('QHC03', p_field || '.' || p_kind,
-      format('must name 1 to %s targets', v_max_targets),
-      'an empty list would match nothing: leave the expression out; one expression for each resource');
-  end if;
-  return hwqueue.normalise_direction(p_expr, p_field) || jsonb_build_object(p_kind, hwqueue.normal_set((
-    select jsonb_agg(case when e.value = 'null' then to_jsonb(hwqueue.refuse_value(e.value, f.field,
-          'a target', 'name one, or leave the expression out', 'QHC03'))
-        when p_kind = 'rack' then to_jsonb(hwqueue.json_integer(e.value, f.field, 0, 4294967295, 'QHC03'))
-        else to_jsonb(hwqueue.json_uuid(e.value, f.field, 'QHC03')) end)
-    from jsonb_array_elements(v_list) with ordinality e
-    cross join lateral (select format('%s.%s[%s]', p_field, p_kind, e.ordinality - 1) as field) f)));
-end
-$$;
-
--- Reads a topology domain (json_domain) that must be given.
--- Raises: QHC03.
-create or replace function hwqueue.require_domain(p_domain jsonb, p_field text) returns text
-language plpgsql immutable
-as $$
-begin
-  if p_domain is null or jsonb_typeof(p_domain) = 'null' then
-    perform hwqueue.refuse_field('QHC03', p_field, 'must be given',
-      'say what counts as one place: "node", "rack" or "label:KEY"');
-  end if;
-  return hwqueue.json_domain(p_domain, p_field, 'QHC03');
-end
-$$;
 
 -- Returns the away and unknown of an expression without the defaults: away is false, and a node outside
 -- all domains fails toward and passes away.

@@ -75,13 +75,7 @@ begin
     and (h.taken is null or h.taken = x.lease_id)  -- read again once the row is locked
   order by x.position limit 1
   for update of x skip locked for no key update of h skip locked;
-  if found then
-    with took as (
-      update hwqueue.choice h set taken = lock_alternative.lease_id
-      where h.choice_id = v_choice and h.taken is null returning h.choice_id
-    )
-    insert into hwqueue.team_change (team_id, kind) select t.choice_id, 'choice' from took t;
-  end if;
+  perform hwqueue.take_choice(v_choice, lease_id);
 end
 $$;
 

@@ -37,9 +37,8 @@ begin
   else
     perform hwqueue.normalise_tags(v_tags, p_field || '.affinity_tags');  -- raises
   end if;
-  return case when v_tags <> '{}' then jsonb_build_object('affinity_tags', hwqueue.normal_value(v_tags))
-      else '{}' end
-    || case when v_placement <> '{}' then jsonb_build_object('placement', v_placement) else '{}' end;
+  return hwqueue.present('affinity_tags', nullif(hwqueue.normal_value(v_tags), '{}'))
+    || hwqueue.present('placement', nullif(v_placement, '{}'));
 end
 $$;
 
@@ -93,8 +92,8 @@ begin
   v_placement := hwqueue.merge_placements(v_outer, coalesce(p_inner -> 'placement', '{}'), p_field);
   v_both := v_inner_tags || v_outer_tags || hwqueue.without_nulls(v_inner_tags);  -- a null drops no kept tag
   perform hwqueue.merge_placements(v_placement, hwqueue.tags_placement(v_both, p_field), p_field);
-  return case when v_both <> '{}' then jsonb_build_object('affinity_tags', v_both) else '{}' end
-    || case when v_placement <> '{}' then jsonb_build_object('placement', v_placement) else '{}' end;
+  return hwqueue.present('affinity_tags', nullif(v_both, '{}'))
+    || hwqueue.present('placement', nullif(v_placement, '{}'));
 end
 $$;
 
