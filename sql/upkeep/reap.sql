@@ -327,11 +327,11 @@ $$;
 
 -- Sets when claims have to stop of which no call could tell: those beside a no_execute taint, which they
 -- tolerate for a time, that were granted while it was put on the node, or adopted later; and those with
--- requirements during execution, of up to 500 leases after p_after, in turn over the calls: an attestation has
--- expired, the leases to be with have ended or moved, a claim was granted while another node was edited, or a
--- requirement holds again. Deletes the checks of claims that have ended. Judges without locks first; where
--- something has changed, again under the locks. It stops after upkeep_budget, but does one node at least:
--- what is left has its turn again. Returns the lease to start after next time.
+-- requirements during execution, of up to 500 leases after p_after, in turn over the calls: an attestation
+-- has expired, the leases to be with have ended or moved, a claim was granted while another node was edited,
+-- or a requirement holds again. Deletes the checks of claims that have ended. Judges without locks first;
+-- where something has changed, again under the locks. It stops after upkeep_budget, but does one node at
+-- least: what is left has its turn again. Returns the lease to start after next time.
 -- Locks: placement_check, node_state, then the claims, all skip locked.
 create or replace function hwqueue.reap_stops(p_after uuid, p_limit int, p_now timestamptz) returns uuid
 language plpgsql volatile
