@@ -23,34 +23,49 @@ create or replace function hwqueue.slot_lanes(p_lanes hwqueue.lane_ref[]) return
 language sql immutable strict
 as $$ select nullif(array(select r.lane_id from unnest(p_lanes) r where r.lane_id & 3 = 0), '{}') $$;
 
--- Tells the lanes in which leases have just been parked. Claims of their queues look at changes of lanes from
--- then on; while another session holds the row of a queue, reap alone does.
--- Locks: queue rows, once, skip locked; new rows.
+-- Tells the lanes in which leases have just been parked: each with its class, its lane and its place there.
+-- Claims of p_queues look at changes of lanes from then on (null: they do); while another session holds the
+-- row of a queue, reap alone does.
+-- Locks: new rows; queue rows, once, skip locked.
+create or replace function hwqueue.note_arrivals(p_classes bigint[], p_lanes hwqueue.lane_ref[],
+  p_places hwqueue.lane_place[], p_queues int[]) returns void
+language plpgsql volatile
+  set plan_cache_mode = force_generic_plan
+as $$
+begin
+  insert into hwqueue.lane_change (tenant, lane_id, limit_id, key, head)
+  select case when p.key <> '' then c.tenant else '' end, p.lane_id, p.limit_id, p.key,
+    (array_agg(p.head order by p.head))[1]
+  from (select a.class_id, a.lane_id, a.limit_id, a.key,
+               (array_agg(row(a.tier, a.rank, a.turn)::hwqueue.lane_place
+                 order by a.tier, a.rank, a.turn))[1] as head
+        from unnest(p_classes, p_lanes, p_places)
+          a(class_id, lane_id, limit_id, key, of_queue, tier, rank, turn)
+        group by 1, 2, 3, 4) p
+  cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
+    select x.tenant from hwqueue.placement_class x where x.class_id = p.class_id offset 0) c
+  group by 1, 2, 3, 4;
+  if p_queues is not null then
+    update hwqueue.queue q set has_lanes = true
+    where q.queue_id = any (array(
+      select x.queue_id from hwqueue.queue x
+      where x.queue_id = any (p_queues) and not x.has_lanes for no key update skip locked));
+  end if;
+end
+$$;
+
+-- The same for leases that are written already.
 create or replace function hwqueue.note_parked(p_leases uuid[]) returns void
 language sql volatile
 as $$
-  with parked as materialized (
-    select l.queue_id, c.tenant, l.lanes[coalesce(l.lanes_passed, 0) + 1] as lane,
-           row(l.tier, l.rank, s.turn)::hwqueue.lane_place as place
-    from unnest(p_leases) i
-    cross join lateral (  -- fences (offset 0): by key, whatever the statistics say
-      select * from hwqueue.lease x where x.lease_id = i offset 0) l
-    cross join lateral (
-      select x.tenant from hwqueue.placement_class x where x.class_id = l.class_id offset 0) c
-    cross join lateral (
-      select x.turn from hwqueue.scheduled x
-      where x.queue_id = l.queue_id and x.available_at = 'infinity' and x.lease_id = i offset 0) s
-  ), noted as (
-    insert into hwqueue.lane_change (tenant, lane_id, limit_id, key, head)
-    select case when (p.lane).key <> '' then p.tenant else '' end, (p.lane).lane_id, (p.lane).limit_id,
-      (p.lane).key, (array_agg(p.place order by p.place))[1]
-    from parked p group by 1, 2, 3, 4
-  )
-  update hwqueue.queue q set has_lanes = true
-  where q.queue_id = any (array(
-    select x.queue_id from hwqueue.queue x
-    where x.queue_id = any (array(select p.queue_id from parked p)) and not x.has_lanes
-    for no key update skip locked))
+  select hwqueue.note_arrivals(array_agg(l.class_id), array_agg(l.lanes[coalesce(l.lanes_passed, 0) + 1]),
+    array_agg(row(l.tier, l.rank, s.turn)::hwqueue.lane_place), array_agg(l.queue_id))
+  from unnest(p_leases) i
+  cross join lateral (  -- fences (offset 0): by key, whatever the statistics say
+    select * from hwqueue.lease x where x.lease_id = i offset 0) l
+  cross join lateral (
+    select x.turn from hwqueue.scheduled x
+    where x.queue_id = l.queue_id and x.available_at = 'infinity' and x.lease_id = i offset 0) s
 $$;
 
 -- Returns what leases hold in lanes that end, or are put back.

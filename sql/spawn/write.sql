@@ -180,16 +180,18 @@ create or replace function hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[
 language plpgsql volatile
 as $$
 declare
-  v_ready int;
-  v_parked uuid[];
+  v_ready int := 0;
+  v_parked int;
 begin
-  insert into hwqueue.ready (queue_id, tier, attempt_count, claim_count, rank, position, class_id,
-    lease_id, eligible_at, deadline)
-  overriding system value
-  select p_queue.queue_id, 0, 0, 0, hwqueue.lease_rank(p_queue.ageing_step, p_now, s.priority),
-    s.position, s.class_id, s.lease_id, p_now, s.deadline
-  from unnest(p_spawns) s where s.available_at <= p_now and s.lanes is null;
-  get diagnostics v_ready = row_count;
+  if cardinality(p_spawns) > 1 or p_spawns[1].lanes is null and p_spawns[1].available_at <= p_now then
+    insert into hwqueue.ready (queue_id, tier, attempt_count, claim_count, rank, position, class_id,
+      lease_id, eligible_at, deadline)
+    overriding system value
+    select p_queue.queue_id, 0, 0, 0, hwqueue.lease_rank(p_queue.ageing_step, p_now, s.priority),
+      s.position, s.class_id, s.lease_id, p_now, s.deadline
+    from unnest(p_spawns) s where s.available_at <= p_now and s.lanes is null;
+    get diagnostics v_ready = row_count;
+  end if;
   if v_ready < cardinality(p_spawns) then
     with waiting as (
       insert into hwqueue.scheduled as w (queue_id, tier, attempt_count, claim_count, held_by, rank, class_id,
@@ -202,9 +204,9 @@ begin
         case when s.available_at <= p_now then (s.lanes[1]).lane_id end,
         case when s.lanes is not null then s.position end
       from unnest(p_spawns) s where s.available_at > p_now or s.lanes is not null
-      returning w.lease_id, w.lane_id
+      returning w.lane_id
     )
-    select array_agg(w.lease_id) filter (where w.lane_id is not null) into v_parked from waiting w;
+    select count(w.lane_id) into v_parked from waiting w;
   end if;
   insert into hwqueue.lease (lease_id, queue_id, class_id, task_name, params, headers, priority,
     tier, rank, position, max_attempts, retry, claim_timeout, deadline, idempotency_key, available_at,
@@ -216,8 +218,11 @@ begin
     case when s.available_at > p_now or s.lanes is null then s.available_at else 'infinity' end, p_now,
     s.wire, s.run_id, s.step_no, s.item_no, s.team_id, s.choice_id, s.tenant, s.lanes
   from unnest(p_spawns) s;
-  if v_parked is not null then
-    perform hwqueue.note_parked(v_parked);
+  if v_parked > 0 then
+    perform hwqueue.note_arrivals(array_agg(s.class_id), array_agg(s.lanes[1]),
+      array_agg(row(0, hwqueue.lease_rank(p_queue.ageing_step, p_now, s.priority),
+        s.position)::hwqueue.lane_place), case when not p_queue.has_lanes then array[p_queue.queue_id] end)
+    from unnest(p_spawns) s where s.lanes is not null and s.available_at <= p_now;
   end if;
 end
 $$;
@@ -275,7 +280,8 @@ begin
   set position = v_position, available_at = p_at, attempt_count = p_attempt_count, lanes_passed = null
   where l.lease_id = p_lease;
   if v_lane is not null then
-    perform hwqueue.note_parked(array[p_lease]);
+    perform hwqueue.note_arrivals(array[v_lease.class_id], array[v_lease.lanes[1]],
+      array[row(v_lease.tier, v_lease.rank, v_turn)::hwqueue.lane_place], array[v_lease.queue_id]);
     perform hwqueue.wake_workers(q) from hwqueue.queue q where q.queue_id = v_lease.queue_id;
   end if;
   if p_at > p_now then
