@@ -581,6 +581,11 @@ create type hwqueue.lane_ref as (
   of_queue boolean
 );
 
+-- The lanes of one lease, among those of many.
+create type hwqueue.lane_list as (
+  lanes hwqueue.lane_ref[]
+);
+
 
 -- == Leases and their entries ==
 

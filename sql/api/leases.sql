@@ -147,7 +147,12 @@ begin
   v_lanes := v_lease.lanes;
   if v_queue.queue_id is not null then
     perform hwqueue.check_move(v_lease, v_queue);
-    v_lanes := hwqueue.lanes_in_queue(v_lanes, v_queue, v_class.tenant);
+    select l.lanes into v_lanes
+    from (select jsonb_object_agg(r.name, case when r.spec ->> 'by' = 'key' then a.key end) as limits
+          from unnest(v_lanes) a
+          join hwqueue.limit_rule r on r.limit_id = a.limit_id and r.dropped_at is null
+          where not a.of_queue) o  -- those that it was spawned with, and that queue's
+    cross join lateral hwqueue.read_limits(o.limits, v_queue.limits, v_class.tenant) l;
     if v_lanes is distinct from v_lease.lanes then
       perform hwqueue.leave_lanes(array[p_lease]);
       update hwqueue.lease l set lanes_passed = null where l.lease_id = p_lease;

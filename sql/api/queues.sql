@@ -24,7 +24,7 @@ begin
   v_row.queue_id := nextval('hwqueue.queue_queue_id_seq');
   v_row.name := p_queue;
   v_row.created_at := hwqueue.clock();
-  perform hwqueue.read_limits(null, v_row, '');  -- refuses what no lease could have
+  perform l.lanes from hwqueue.read_limits(null, v_row.limits, '') l;  -- refuses what no lease could have
   insert into hwqueue.queue overriding system value select v_row.* on conflict do nothing;
   if found then
     insert into hwqueue.queue_signal (queue_id) values (v_row.queue_id);
@@ -61,7 +61,7 @@ begin
   v_row := hwqueue.find_queue(p_queue);
   v_before := hwqueue.queue_policy(v_row);
   v_row := hwqueue.apply_policy(v_row, coalesce(p_policy, '{}'));
-  perform hwqueue.read_limits(null, v_row, '');
+  perform l.lanes from hwqueue.read_limits(null, v_row.limits, '') l;
   update hwqueue.queue q
   set claim_timeout = v_row.claim_timeout, poll_interval = v_row.poll_interval,
       patience = v_row.patience, max_attempts = v_row.max_attempts, retry = v_row.retry,

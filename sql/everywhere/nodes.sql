@@ -117,10 +117,8 @@ declare
 begin
   select q.* into v_queue from hwqueue.queue q where q.queue_id = p_everywhere.queue_id;
   -- sizes and limits were checked when it was defined: a policy that changed since stops no claim
-  v_queue.max_params_bytes := 2147483647;
-  v_queue.limits := '{}';
   v_spawn := hwqueue.read_spawn(1, hwqueue.new_id(), p_everywhere.class_id, p_everywhere.task_name,
-    p_everywhere.params, p_everywhere.options, v_queue, p_now);
+    p_everywhere.params, p_everywhere.options, null, p_now);
   v_spawn.team_id := v_spawn.lease_id;
   v_spawn.available_at := 'infinity';
   perform hwqueue.write_spawns(array[v_spawn], v_queue, p_now);

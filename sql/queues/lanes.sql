@@ -81,16 +81,3 @@ as $$
   cross join lateral hwqueue.held_lanes(l.lanes, l.lanes_passed) h
   group by h.lane_id
 $$;
-
--- The lanes of a lease that moves to another queue: those that it was spawned with, and that queue's.
--- Raises: QHM03, if they are more than a lease may have.
-create or replace function hwqueue.lanes_in_queue(p_lanes hwqueue.lane_ref[], p_queue hwqueue.queue,
-  p_tenant text) returns hwqueue.lane_ref[]
-language sql stable
-as $$
-  select hwqueue.read_limits((
-    select jsonb_object_agg(r.name, case when r.spec ->> 'by' = 'key' then a.key end)
-    from unnest(p_lanes) a
-    join hwqueue.limit_rule r on r.limit_id = a.limit_id and r.dropped_at is null
-    where not a.of_queue), p_queue, p_tenant)
-$$;

@@ -32,11 +32,11 @@ create or replace function hwqueue.read_limit(p_name text, p_spec jsonb) returns
 language plpgsql stable
 as $$
 declare
+  v_weights jsonb := hwqueue.json_object(p_spec -> 'weights', 'spec.weights', 'QHM03');  -- "*": of all others
   v_spec jsonb := hwqueue.read_object(p_spec, 'limit', 'spec', 'QHM03') || hwqueue.present('weights', (
     select jsonb_object_agg(w.key, trim_scale(hwqueue.json_number(w.value,
-      format('spec.weights.%s', left(w.key, 100)), 0.01, 1000, 'QHM03')))
-    from jsonb_each(hwqueue.json_object(p_spec -> 'weights', 'spec.weights', 'QHM03')) w
-    where w.value <> 'null'));
+      'spec.weights.' || left(w.key, 100), 0.01, 1000, 'QHM03')))
+    from jsonb_each(v_weights) w where w.value <> 'null'));
   v_kinds text[] := array(
     select k from unnest(array['slots', 'rate', 'fair']) k where v_spec -> k <> 'false');
   v_rate jsonb := v_spec -> 'rate';
@@ -53,10 +53,11 @@ begin
       'spec.rate.burst', 'takes more than 3650 days to come back', 'give fewer'),
     (v_kinds[1] = 'fair' and not v_spec ? 'by', 'spec.by', 'must say between whom it is fair',
       'give key: leases name theirs, or tenant'),
+    ((select count(*) from jsonb_object_keys(v_weights)) > 1000, 'spec.weights', 'has more than 1000 keys',
+      'name some, and "*"'),
+    ((select max(length(k)) from jsonb_object_keys(v_weights) k) > 200, 'spec.weights',
+      'has a key of more than 200 characters', 'no lease has such a key'),
     (v_kinds[1] <> 'fair' and v_spec ? 'weights', 'spec.weights', 'is of fair limits alone', 'leave it out'),
-    ((select count(*) > 1000 or max(length(k)) > 200 from jsonb_object_keys(v_spec -> 'weights') k),
-      'spec.weights', 'has more than 1000 keys, or one of more than 200 characters',
-      'name some, and "*"; no lease has a longer key'),
     (v_kinds[1] <> 'slots' and v_spec ? 'turn', 'spec.turn', 'is of limits with slots alone', 'leave it out')
   ) r(is_bad, field, words, hint)
   where r.is_bad;
@@ -75,66 +76,71 @@ begin
 end
 $$;
 
--- Returns the id of a lane: 62 bits of a hash, and in the low two its kind.
+-- Returns the id of a lane: 62 bits of a hash, and in the low two its kind. What is hashed cannot be read in
+-- two ways, so no key of a tenant makes the lane of another one.
 create or replace function hwqueue.lane_id(p_rule hwqueue.limit_rule, p_tenant text, p_key text)
 returns bigint
 language sql stable
 as $$
-  select (('x' || left(encode(sha256(convert_to(jsonb_build_array(p_rule.limit_id,
-      case when p_rule.spec ? 'by' then p_tenant end, p_key)::text, 'UTF8')), 'hex'), 16))::bit(64)::bigint
-    & -4) | array_position(enum_range(null::hwqueue.limit_kind), p_rule.kind) - 1
+  select (('x' || left(encode(sha256(convert_to(concat(p_rule.limit_id, ' ',
+      case when p_rule.spec ? 'by' then length(p_tenant) || ' ' || p_tenant end, p_key), 'UTF8')), 'hex'), 16))
+    ::bit(64)::bigint & -4) | case p_rule.kind when 'slots' then 0 when 'fair' then 1 else 2 end
 $$;
 
 -- Returns the lanes of a lease in the order in which it passes them: that of its key, of its tenant, and the
--- one that all share; null: it has none. p_limits: its option, a list of names or {name: key}; those of the
--- queue come with them.
+-- one that all share; null: it has none. p_limits: its option, a list of names or {name: key}; p_of_queue: the
+-- names of the limits of its queue, which come with them.
+-- Inlined: one statement reads those of a batch.
 -- Raises: QHM01, QHM03.
-create or replace function hwqueue.read_limits(p_limits jsonb, p_queue hwqueue.queue, p_tenant text)
-returns hwqueue.lane_ref[]
-language plpgsql stable
+create or replace function hwqueue.read_limits(p_limits jsonb, p_of_queue text[], p_tenant text)
+returns table (lanes hwqueue.lane_ref[])
+language sql stable
+as $$
+  select array_agg(case when s.is_extra or (s.lane).key is null
+      then hwqueue.refuse_limit(s.name, s.key, s.lane_by, s.of_queue) else s.lane end)
+  from (
+    select n.*, r.lane, r.lane_by,
+           row_number() over (partition by r.lane_by order by n.of_queue, n.name) > 1 as is_extra
+    from (
+      select i.key as name, (p_limits ? i.key) is not true as of_queue,
+             hwqueue.json_text(i.value, 'options.limits.' || left(i.key, 100), 200, 'QHM03') as key
+      from jsonb_each(coalesce((select jsonb_object_agg(q, null) from unnest(p_of_queue) q), '{}')
+        || coalesce(case when jsonb_typeof(p_limits) = 'array' then (
+            select jsonb_object_agg(t, null)
+            from jsonb_array_elements_text(hwqueue.json_texts(p_limits, 'options.limits', 3, 100, 'QHM03')) t)
+          else hwqueue.json_object(p_limits, 'options.limits', 'QHM03') end, '{}')) i
+      offset 0) n
+    left join lateral (  -- fences (offset 0): by name, whatever the statistics say; each value once
+      select x.spec ->> 'by' as lane_by, row(hwqueue.lane_id(x, p_tenant, k.key), x.limit_id, k.key,
+          n.of_queue)::hwqueue.lane_ref as lane
+      from hwqueue.limit_rule x
+      cross join lateral (
+        select case when x.spec ->> 'by' = 'key' then n.key
+            when n.key is null then case x.spec ->> 'by' when 'tenant' then p_tenant else '' end end as key
+        offset 0) k
+      where x.name = n.name and x.dropped_at is null offset 0) r on true
+    order by r.lane_by, n.of_queue, n.name) s  -- key, tenant, null
+$$;
+
+-- Refuses a limit that a lease, or all of a queue, cannot have.
+-- Raises: QHM01, QHM03.
+create or replace function hwqueue.refuse_limit(p_name text, p_key text, p_by text, p_of_queue boolean)
+returns hwqueue.lane_ref
+language plpgsql volatile
 as $$
 declare
-  v_named jsonb;
-  v_one record;
-  v_rule hwqueue.limit_rule;
-  v_before text;
-  v_key text;
-  v_field text;
-  v_lanes hwqueue.lane_ref[];
+  v_field text := case when p_of_queue then 'policy.limits' else 'options.limits.' || left(p_name, 100) end;
 begin
-  v_named := case when jsonb_typeof(p_limits) = 'array' then (
-      select jsonb_object_agg(n, null)
-      from jsonb_array_elements_text(hwqueue.json_texts(p_limits, 'options.limits', 3, 100, 'QHM03')) n)
-    else hwqueue.json_object(p_limits, 'options.limits', 'QHM03') end;
-  for v_one in
-    select a.*, r as rule, r.spec ->> 'by' as lane_by
-    from (select n.key as name, n.value as key, false as of_queue from jsonb_each(v_named) n
-          union all
-          select q, 'null', true from unnest(p_queue.limits) q where not coalesce(v_named ? q, false)) a
-    left join hwqueue.limit_rule r on r.name = a.name and r.dropped_at is null
-    order by r.spec ->> 'by', a.of_queue, a.name  -- key, tenant, null
-  loop
-    v_rule := v_one.rule;
-    v_field := case when v_one.of_queue then 'policy.limits'
-      else 'options.limits.' || left(v_one.name, 100) end;
-    v_key := hwqueue.json_text(v_one.key, v_field, 200, 'QHM03');
-    if v_rule.limit_id is null then
-      perform hwqueue.find_limit(v_one.name);  -- refuses
-    elsif v_one.lane_by = 'key' and v_key is null then
-      perform hwqueue.refuse_field('QHM03', v_field, format('names %s, which has a lane for each key',
-        v_one.name), format('give the key: {"limits": {"%s": "u42"}}', v_one.name));
-    elsif v_key is not null and v_one.lane_by is distinct from 'key' then
-      perform hwqueue.refuse_field('QHM03', v_field, 'has a key, and the limit has none', 'give null');
-    elsif coalesce(v_one.lane_by, '') = v_before then
-      perform hwqueue.refuse_field('QHM03', v_field, 'is one limit too many of its sort',
-        'a lease has one by key, one by tenant and one that all share, those of its queue counted');
-    end if;
-    v_before := coalesce(v_one.lane_by, '');
-    v_key := case v_one.lane_by when 'tenant' then p_tenant else coalesce(v_key, '') end;
-    v_lanes := v_lanes || row(hwqueue.lane_id(v_rule, p_tenant, v_key), v_rule.limit_id, v_key,
-      v_one.of_queue)::hwqueue.lane_ref;
-  end loop;
-  return v_lanes;
+  perform hwqueue.find_limit(p_name);
+  if p_by = 'key' and p_key is null then
+    perform hwqueue.refuse_field('QHM03', v_field, format('names %s, which has a lane for each key', p_name),
+      format('give the key: {"limits": {"%s": "u42"}}', p_name));
+  elsif p_key is not null and p_by is distinct from 'key' then
+    perform hwqueue.refuse_field('QHM03', v_field, 'has a key, and the limit has none', 'give null');
+  end if;
+  perform hwqueue.refuse_field('QHM03', v_field, 'is one limit too many of its sort',
+    'a lease has one by key, one by tenant and one that all share, those of its queue counted');
+  return null;
 end
 $$;
 
@@ -153,16 +159,19 @@ as $$
   select greatest(1, round(p_lane.weight * p_rule.most))::int  -- without weights: 1
 $$;
 
--- Refuses limits, its own or the queue's, to a lease that waits for others than its turn.
+-- Returns the lanes of a lease that does not wait for others than its turn, and refuses those, its own or the
+-- queue's, of one that does. p_what: what it is; null: none such.
 -- Raises: QHM03.
-create or replace function hwqueue.refuse_lanes(p_lanes hwqueue.lane_ref[], p_what text) returns void
+create or replace function hwqueue.refuse_lanes(p_lanes hwqueue.lane_ref[], p_what text)
+returns hwqueue.lane_ref[]
 language plpgsql volatile
 as $$
 begin
-  if p_lanes is not null then
+  if p_lanes is not null and p_what is not null then
     perform hwqueue.refuse_field('QHM03', case when (p_lanes[1]).of_queue then 'p_queue' else 'options.limits'
       end, format('has limits, in which %s takes no part', p_what),
       'leave limits out, or use a queue without any; rules of spread say how many run in a place');
   end if;
+  return p_lanes;
 end
 $$;

@@ -18,8 +18,10 @@ as $$
 $$;
 
 -- Reads and checks a batch, in its order: a list, or {"kinds", "each", "of"} as spawn_leases lets it in. Each
--- kind is checked, and the defaults of its task and its class found, once. p_index: of the first element.
--- Locks: new classes. Raises: QHA01, QHC03, QHC04, QHW01, with the index of the first element at fault.
+-- kind is checked, and the defaults of its task and its class found, once; those of a list are found first.
+-- p_index: of the first element.
+-- Locks: new classes. Raises: QHA01, QHC03, QHC04, QHW01, QHM01, QHM03, with the index of the first element at
+-- fault.
 create or replace function hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamptz,
   p_index int default 0) returns hwqueue.spawn_request[]
 language plpgsql volatile
@@ -27,70 +29,79 @@ as $$
 declare
   v_is_list boolean := jsonb_typeof(p_leases) = 'array';
   v_each jsonb := case when v_is_list then p_leases else p_leases -> 'each' end;
+  v_asked jsonb := case when v_is_list then p_leases else p_leases -> 'kinds' end;
   v_lease_ids uuid[] := hwqueue.new_ids(jsonb_array_length(v_each));
-  v_kinds jsonb[];
-  v_of int[];  -- the kind of each, from 1
-  v_class_ids bigint[];
+  v_of int[];  -- which one of v_asked each is of, from 1; null: of a list
+  v_class_ids bigint[];  -- of v_asked
   v_tasks text[];
+  v_lanes hwqueue.lane_list[];
   v_defaults jsonb;  -- by task; null: none of them has any
-  v_has_own boolean;  -- a kind has options that are no part of its class, or an element has
+  v_has_own boolean;  -- one has options that are no part of its class
+  v_one jsonb;
   v_code text;
   v_message text;
   v_detail text;
   v_hint text;
 begin
-  if v_is_list then
-    select array_agg(u.number order by u.ordinal),
-           array_agg(u.kind order by u.ordinal) filter (where u.ordinal = u.first), bool_or(u.has_own)
-    into v_of, v_kinds, v_has_own
-    from (select g.number, g.kind, g.first, g.has_own, o as ordinal
-          from (select row_number() over (order by k.ordinals[1])::int as number, k.ordinals[1] as first, k.*
-                from (select hwqueue.spawn_kind(i.value) as kind, array_agg(i.ordinality) as ordinals,
-                             bool_or(i.value -> 'options' ?| hwqueue.spawn_options()) as has_own
-                      from jsonb_array_elements(p_leases) with ordinality i group by 1) k) g,
-               unnest(g.ordinals) o
-          offset 0) u;  -- a fence: the sort has no arrays of ordinals in its rows
-  else
-    v_kinds := array(select k from jsonb_array_elements(p_leases -> 'kinds') k);
+  if not v_is_list then
     v_of := case when p_leases ? 'of'
       then array(select o::numeric::int + 1 from jsonb_array_elements_text(p_leases -> 'of') o)
       else array_fill(1, array[cardinality(v_lease_ids)]) end;
-    v_has_own := (select bool_or(k -> 'options' ?| hwqueue.spawn_options()) from unnest(v_kinds) k);
   end if;
-  select array_agg(case when v_is_list or d.number = any (v_of) then hwqueue.spawn_class(p_queue.queue_id,
-             hwqueue.json_text(hwqueue.check_object(d.kind, array['task', 'params', 'options'], 'lease')
-               -> 'task', 'task', 200), hwqueue.class_options(hwqueue.with_defaults(
-               coalesce(nullif(d.kind -> 'options', 'null'), '{}'), d.defaults))) end
-           order by d.number),  -- a kind that no element has is not read
-         array_agg(d.task order by d.number),
-         jsonb_object_agg(d.task, d.defaults) filter (where d.defaults <> '{}')
-  into v_class_ids, v_tasks, v_defaults
-  from (select k.*, n.task, (select t.defaults from hwqueue.task t where t.name = n.task) as defaults
-        from unnest(v_kinds) with ordinality k(kind, number)
-        cross join lateral (  -- of text only: the text of other values may be too long for the server
-          select case jsonb_typeof(k.kind -> 'task') when 'string' then k.kind ->> 'task' end as task) n
-        offset 0) d;  -- a fence: defaults are read once, not wherever they are used
+  select array_agg(c.class_id order by n.number), array_agg(c.task order by n.number), bool_or(c.has_own),
+         jsonb_object_agg(c.task, c.defaults) filter (where c.defaults <> '{}')
+  into v_class_ids, v_tasks, v_has_own, v_defaults
+  from (
+    select k.numbers, k.has_own, n.task, t.defaults, case when k.kind is not null
+             then hwqueue.spawn_class(p_queue.queue_id, hwqueue.json_text(hwqueue.check_object(k.kind,
+                 array['task', 'params', 'options'], 'lease') -> 'task', 'task', 200),
+               hwqueue.class_options(hwqueue.with_defaults(coalesce(nullif(k.kind -> 'options', 'null'), '{}'),
+                 t.defaults))) end as class_id
+    from (select case when v_is_list or a.ordinality = any (v_of)  -- one that no element has is not read
+                   then hwqueue.spawn_kind(a.value) end as kind, array_agg(a.ordinality) as numbers,
+                 bool_or(a.value -> 'options' ?| (hwqueue.spawn_options() || array['limits'])) as has_own
+          from jsonb_array_elements(v_asked) with ordinality a group by 1 order by min(a.ordinality)) k
+    cross join lateral (  -- of text only: the text of other values may be too long for the server
+      select case jsonb_typeof(k.kind -> 'task') when 'string' then k.kind ->> 'task' end as task) n
+    cross join lateral (  -- fences (offset 0): each is found once, not wherever it is used
+      select (select t.defaults from hwqueue.task t where t.name = n.task) as defaults offset 0) t
+    offset 0) c
+  cross join unnest(c.numbers) n(number);
   if v_has_own or v_defaults is not null or p_queue.limits <> '{}' then
+    if p_queue.limits <> '{}' or jsonb_path_exists(v_asked, '$[*].options.limits') then
+      v_lanes := array(
+        select row(l.lanes)::hwqueue.lane_list
+        from jsonb_array_elements(v_asked) with ordinality a
+        cross join lateral (  -- a fence: Postgres remembers what it has found for the same options
+          select case when v_is_list or a.ordinality = any (v_of) then a.value -> 'options' end as options
+          offset 0) o
+        cross join lateral hwqueue.read_limits(o.options -> 'limits', p_queue.limits,
+          coalesce(o.options ->> 'tenant', '')) l);
+    end if;
     return array(
-      select hwqueue.read_spawn(e.ordinal, v_lease_ids[e.ordinal], v_class_ids[e.kind], v_tasks[e.kind],
-        e.params, e.options, p_queue, p_now)
+      select hwqueue.read_spawn(e.ordinal, v_lease_ids[e.ordinal], v_class_ids[e.number], v_tasks[e.number],
+        hwqueue.check_payload(coalesce(e.params, '{}'), 'params', p_queue.max_params_bytes), e.options,
+        v_lanes[e.number].lanes, p_now)
       from (
-        select i.ordinality::int as ordinal, v_of[i.ordinality] as kind,
+        select i.ordinality::int as ordinal, n.number,
           case when v_is_list then i.value -> 'params' else i.value end as params,
           case when v_defaults is not null then hwqueue.with_defaults(nullif(n.options, 'null'),
-                 v_defaults -> v_tasks[v_of[i.ordinality]])
-               when p_queue.limits <> '{}' or n.options ?| hwqueue.spawn_options()
-                 then n.options end as options
+                 v_defaults -> v_tasks[n.number])
+               when n.options ?| hwqueue.spawn_options() then n.options end as options
         from jsonb_array_elements(v_each) with ordinality i
         cross join lateral (
-          select case when v_is_list then i.value else v_kinds[v_of[i.ordinality]] end -> 'options' as options
+          select coalesce(v_of[i.ordinality], i.ordinality::int) as number,
+                 case when v_is_list then i.value else v_asked -> v_of[i.ordinality] - 1 end -> 'options'
+                   as options
           offset 0) n
         offset 0) e);  -- fences: each value is extracted once, not wherever it is used
   end if;
   return array(  -- with a constant null, as read_single_spawn
-    select hwqueue.read_spawn(i.ordinality::int, v_lease_ids[i.ordinality], v_class_ids[v_of[i.ordinality]],
-      v_tasks[v_of[i.ordinality]], case when v_is_list then i.value -> 'params' else i.value end, null,
-      p_queue, p_now)
+    select hwqueue.read_spawn(i.ordinality::int, v_lease_ids[i.ordinality],
+      v_class_ids[coalesce(v_of[i.ordinality], i.ordinality)],
+      v_tasks[coalesce(v_of[i.ordinality], i.ordinality)], hwqueue.check_payload(coalesce(
+        case when v_is_list then i.value -> 'params' else i.value end, '{}'), 'params',
+        p_queue.max_params_bytes), null, null, p_now)
     from jsonb_array_elements(v_each) with ordinality i);
 exception when others then
   get stacked diagnostics v_code = returned_sqlstate, v_message = message_text,
@@ -99,10 +110,10 @@ exception when others then
     raise;  -- no fault of an element
   elsif cardinality(v_lease_ids) > 1 then
     for v_index in 0 .. cardinality(v_lease_ids) - 1 loop
-      perform hwqueue.read_spawns(p_queue, jsonb_build_array(case when v_is_list then p_leases -> v_index
-          when jsonb_typeof(v_kinds[v_of[v_index + 1]]) <> 'object' then v_kinds[v_of[v_index + 1]]
-          else v_kinds[v_of[v_index + 1]] || jsonb_build_object('params', v_each -> v_index) end),
-        p_now, v_index);
+      v_one := v_asked -> coalesce(v_of[v_index + 1] - 1, v_index);
+      perform hwqueue.read_spawns(p_queue, jsonb_build_array(case
+          when v_is_list or jsonb_typeof(v_one) <> 'object' then v_one
+          else v_one || jsonb_build_object('params', v_each -> v_index) end), p_now, v_index);
     end loop;
     raise;
   end if;
@@ -126,23 +137,6 @@ begin
   end if;
   return case when p_options ->> 'replaces' is not null then 'infinity'
     else coalesce(v_at, p_now + v_delay, p_now) end;
-end
-$$;
-
--- Returns the lanes of a spawn whose options or queue have limits.
--- Raises: QHM01; QHM03, also for options that go with none.
-create or replace function hwqueue.spawn_lanes(p_options jsonb, p_queue hwqueue.queue)
-returns hwqueue.lane_ref[]
-language plpgsql stable
-as $$
-declare
-  v_lanes hwqueue.lane_ref[] := hwqueue.read_limits(p_options -> 'limits', p_queue,
-    coalesce(p_options ->> 'tenant', ''));
-  v_other text := case when p_options ->> 'one_of' is not null then 'an alternative (one_of)'
-    when p_options ->> 'replaces' is not null then 'a lease that replaces another one (replaces)' end;
-begin
-  perform hwqueue.refuse_lanes(v_lanes, v_other) where v_other is not null;
-  return v_lanes;
 end
 $$;
 
@@ -171,11 +165,12 @@ begin
 end
 $$;
 
--- Returns one spawn, read and checked, but for its class, and draws its position. A single expression, so
--- that Postgres inlines it: one statement reads a whole batch.
--- Raises: QHA01, naming the field.
+-- Returns one spawn, read and checked, but for its class, params and lanes, which its caller has checked. It
+-- draws the position of the lease.
+-- A single expression, so that Postgres inlines it: one statement reads a whole batch.
+-- Raises: QHA01, naming the field; QHM03.
 create or replace function hwqueue.read_spawn(p_ordinal int, p_lease_id uuid, p_class_id bigint, p_task text,
-  p_params jsonb, p_options jsonb, p_queue hwqueue.queue, p_now timestamptz)
+  p_params jsonb, p_options jsonb, p_lanes hwqueue.lane_ref[], p_now timestamptz)
 returns hwqueue.spawn_request
 language sql volatile
 as $$
@@ -186,7 +181,7 @@ as $$
     nextval('hwqueue.ready_position_seq'),
     p_class_id,
     p_task,
-    hwqueue.check_payload(coalesce(p_params, '{}'), 'params', (p_queue).max_params_bytes),
+    p_params,
     case when p_options ? 'headers'
       then hwqueue.check_payload(
         hwqueue.json_object(p_options -> 'headers', 'options.headers'), 'options.headers', 16384) end,
@@ -211,27 +206,33 @@ as $$
     case when p_options ? 'one_of' then hwqueue.choice_of(p_options) end,
     case when p_options ? 'replaces' then hwqueue.replaces_of(p_options) end,
     null,
-    case when p_options ? 'limits' or (p_queue).limits <> '{}'
-      then hwqueue.spawn_lanes(p_options, p_queue) end
+    case when p_options ?| array['one_of', 'replaces'] then hwqueue.refuse_lanes(p_lanes, case
+        when p_options ->> 'one_of' is not null then 'an alternative (one_of)'
+        when p_options ->> 'replaces' is not null then 'a lease that replaces another one (replaces)' end)
+      else p_lanes end
   )::hwqueue.spawn_request
 $$;
 
 -- Reads and checks a spawn outside a batch. p_options has the defaults of the task already.
--- Locks: a new class. Raises: QHA01, QHC03, QHC04, QHW01, naming the field.
+-- Locks: a new class. Raises: QHA01, QHC03, QHC04, QHW01, naming the field; QHM01, QHM03.
 create or replace function hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb,
   p_options jsonb, p_now timestamptz) returns hwqueue.spawn_request
 language plpgsql volatile
 as $$
 declare
   v_class_id bigint := hwqueue.spawn_class(p_queue.queue_id, p_task, hwqueue.class_options(p_options));
+  v_lanes hwqueue.lane_ref[];
 begin
-  if (p_options is null or not p_options ?| hwqueue.spawn_options()) and p_queue.limits = '{}' then
-    -- with a constant null Postgres drops every part of the expression that reads options
-    return hwqueue.read_spawn(1, hwqueue.new_id(), v_class_id, p_task, p_params, null,
-      p_queue, p_now);
+  p_params := hwqueue.check_payload(coalesce(p_params, '{}'), 'params', p_queue.max_params_bytes);
+  if p_queue.limits <> '{}' or p_options ? 'limits' then
+    v_lanes := (select l.lanes from hwqueue.read_limits(p_options -> 'limits', p_queue.limits,
+        coalesce(p_options ->> 'tenant', '')) l);
   end if;
-  return hwqueue.read_spawn(1, hwqueue.new_id(), v_class_id, p_task, p_params, p_options,
-    p_queue, p_now);
+  if p_options ?| hwqueue.spawn_options() then
+    return hwqueue.read_spawn(1, hwqueue.new_id(), v_class_id, p_task, p_params, p_options, v_lanes, p_now);
+  end if;
+  -- with a constant null Postgres drops every part of the expression that reads options
+  return hwqueue.read_spawn(1, hwqueue.new_id(), v_class_id, p_task, p_params, null, v_lanes, p_now);
 end
 $$;
 
@@ -243,10 +244,11 @@ as $$
     'deadline', 'idempotency_key', 'unique', 'headers', 'notify', 'one_of', 'replaces', 'limits']
 $$;
 
--- The options that read_spawn reads: a lease's own, and the params blob, which is stored as it was sent.
+-- The options that read_spawn reads: a lease's own, but for its limits, and the params blob, which is stored
+-- as it was sent.
 create or replace function hwqueue.spawn_options() returns text[]
 language sql immutable parallel safe
-as $$ select hwqueue.own_options() || array['wire'] $$;
+as $$ select array_remove(hwqueue.own_options(), 'limits') || array['wire'] $$;
 
 -- Returns the options that make the class, with {"one_of": true} for an alternative of any choice. A value
 -- that is no object stays as it is, so that spawn_class refuses it.

@@ -126,7 +126,7 @@ begin
   end if;
   if v_fresh <> '{}' then
     if p_queue.limits <> '{}' and v_fresh[1].team_id is null then
-      v_lanes := hwqueue.read_limits(null, p_queue, v_fresh[1].tenant);
+      v_lanes := (select l.lanes from hwqueue.read_limits(null, p_queue.limits, v_fresh[1].tenant) l);
       for v_index in 1 .. cardinality(v_fresh) loop
         v_fresh[v_index].lanes := v_lanes;
       end loop;

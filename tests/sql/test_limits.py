@@ -163,16 +163,15 @@ def test_what_a_lease_names(api: Api, queue: str) -> None:
     members = Jsonb([{"task": TASK, "count": 2, "options": {"limits": [shared]}}])
     assert "limits" in (api.fault("spawn_gang", queue=queue, members=members) or "")
     assert api.fault("spawn_everywhere", **call, options={"limits": [shared]}) == "options.limits"
-    limits = {"limits": {shared: None, keyed: "k", tenant: None}, "tenant": "t"}
-    row = api.row("spawn_lease", **call, options=limits)
-    batch = [{"task": TASK, "options": limits}]
-    lease, state = row["lease_id"], api.row("spawn_leases", queue=queue, leases=batch)["state"]
-    assert (row["state"], state) == ("scheduled", "scheduled")
-    lanes = api.one(
-        "select (select array_agg(i.key) from unnest(l.lanes) i) from hwqueue.lease l where l.lease_id = %s",
-        lease,
-    )
-    assert lanes == ["k", "t", ""]  # in this order
+    options = [{"limits": {shared: None, keyed: key, tenant: None}, "tenant": "t"} for key in "kl"]
+    kinds = [{"task": TASK, "options": each} for each in (*options, {}, {"limits": ["none"]})]
+    batch = {"kinds": kinds, "each": [{}] * 4, "of": [1, 0, 2, 1]}  # nothing is of the last one
+    rows = [api.row("spawn_lease", **call, options=options[0])]
+    rows += api.rows("spawn_leases", queue=queue, leases=batch)
+    assert [row["state"] for row in rows] == [*["scheduled"] * 3, "pending", "scheduled"]
+    lanes = "select array(select key from unnest(l.lanes)) from hwqueue.lease l where l.lease_id = %s"
+    found = [api.one(lanes, row["lease_id"]) for row in rows]
+    assert found == [[*key, "t", ""] if key else [] for key in ("k", "l", "k", "", "l")]  # in this order
 
 
 def test_what_all_leases_of_a_queue_have(api: Api, node: Node) -> None:
