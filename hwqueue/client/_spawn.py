@@ -93,7 +93,7 @@ def spawn_batch(items: Sequence[Any]) -> Any:
             kind = {"task": each["task"], "options": each.get("options") or {}}
             words = json.dumps(kind["options"]) if kind["options"] else ""
             of.append(kinds.setdefault((kind["task"], words), (len(kinds), kind))[0])
-            if len(kinds) > len(items) // 10 or each.keys() - {"task", "params", "options"}:
+            if len(kinds) > len(items) // 4 or each.keys() - {"task", "params", "options"}:
                 return items
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
         return items  # as their refusal is to name them
