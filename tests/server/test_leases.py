@@ -14,7 +14,7 @@ from hwqueue.client import Client
 from hwqueue.testing import Clock
 from hwqueue.types import NodeSpec
 from hwqueue.wire import CpuIsolation, WireIntent, encode
-from tests.server.conftest import NOBODY, V1, Http, Serving, claims, ok, paged, problem
+from tests.server.conftest import NOBODY, V1, Http, Serving, claims, ok, problem
 
 
 async def spawned(http: Http, queue: str, **rest: Any) -> dict[str, Any]:
@@ -127,116 +127,6 @@ async def test_a_params_blob_goes_in_and_comes_out(http: Http, queue: str) -> No
     assert lease["placement"]["isolation"] == {"cpu": "whole_core"}
     body = {"queue": queue, "task": "draw", "options": {"wire": "\\xff"}}
     problem(await http.post(f"{V1}/leases", json=body), 422, "QHW01")
-
-
-async def test_filters(http: Http, sql: Client, queue: str) -> None:
-    service, soon = str(uuid4()), (datetime.now(UTC) + timedelta(hours=1)).isoformat()
-    spawns: dict[str, dict[str, Any]] = {
-        "running": {"priority": 9},
-        "dead": {"priority": 8},
-        "film's": {"tenant": "film"},
-        "of a service": {"service_id": service},
-        "later": {"delay": 60},
-        "labelled": {"labels": {"film": "7", "app": "x=y"}},
-        "keyed": {"idempotency_key": "k"},
-    }
-    names = {(await spawned(http, queue, options=each))["lease_id"]: name for name, each in spawns.items()}
-    claim, failing = claimed(sql, queue), claimed(sql, queue)
-    sql.fail_lease(**failing, error={"type": "TimeoutError"}, retry=False)
-    [node_id] = {str(lease.node_id) for lease in sql.list_leases(queue=queue, state="claimed")}
-
-    async def found(**params: Any) -> set[str]:
-        items = ok(await http.get(f"{V1}/leases", params={"queue": queue, **params}))["items"]
-        return {names[each["lease_id"]] for each in items}
-
-    [lease] = ok(await http.get(f"{V1}/leases", params={"queue": queue, "state": "claimed"}))["items"]
-    assert (names[lease["lease_id"]], lease["claim_token"]) == ("running", str(claim["claim_token"]))
-    everything = {*spawns}
-    wanted: list[tuple[dict[str, Any], set[str]]] = [
-        ({"node_id": node_id}, {"running"}),
-        ({"node_id": NOBODY}, set()),
-        ({"tenant": "film"}, {"film's"}),
-        ({"service_id": service}, {"of a service"}),
-        ({"state": "scheduled"}, {"later"}),
-        ({"task": "paint"}, set()),
-        ({"label": "film=7"}, {"labelled"}),
-        ({"label": ["film=7", "app=x=y"]}, {"labelled"}),
-        ({"label": "film=8"}, set()),
-        ({"idempotency_key": "k"}, {"keyed"}),
-        ({"error_type": "TimeoutError"}, {"dead"}),
-        ({"created_before": soon}, everything),
-        ({"created_from": soon}, set()),
-        ({"finished_before": soon}, {"dead"}),
-        ({"finished_from": soon}, set()),
-    ]
-    for params, leases in wanted:
-        assert await found(**params) == leases, params
-    problem(await http.get(f"{V1}/leases", params={"queue": "nowhere"}), 404, "QHQ01")
-
-
-async def test_log_lines(http: Http, sql: Client, queue: str) -> None:
-    lease = await spawned(http, queue)
-    url = f"{V1}/leases/{lease['lease_id']}/logs"
-    assert ok(await http.get(url)) == {"items": [], "next": None}
-    claim = claimed(sql, queue)
-    lines = [{"line": n, "at": "2030-01-31T12:00:00Z", "message": str(n)} for n in (1, 2, 5)]
-    sql.append_logs([{"lease_id": claim["lease_id"], "claim_token": claim["claim_token"], "lines": lines}])
-    pages = await paged(http, url, limit=2)
-    told = [[(item["message"], item["dropped"]) for item in page] for page in pages]
-    assert told == [[("1", 0), ("2", 0)], [("5", 2)]]
-    assert pages[0][0]["claim_token"] == str(claim["claim_token"])
-    last = ok(await http.get(url, params={"last": True, "limit": 1, "attempt": 1}))
-    assert [item["message"] for item in last["items"]] == ["5"]
-    assert last["next"] is None
-    assert ok(await http.get(url, params={"attempt": 2}))["items"] == []
-    problem(await http.get(url, params={"after": "7"}), 422, "QHA01")
-
-
-async def test_changes(http: Http, sql: Client, queue: str) -> None:
-    lease = await spawned(http, queue, options={"labels": {"a": "b"}, "priority": 1})
-    url = f"{V1}/leases/{lease['lease_id']}"
-    now = ok(await http.patch(url, json={"labels": None, "available_at": "2999-01-01T00:00:00Z"}))
-    assert now == {"lease_id": lease["lease_id"], "state": "scheduled"}
-    changed = ok(await http.get(url))
-    assert (changed["labels"], changed["priority"]) == ({}, 1)
-    found = problem(await http.patch(url, json={"placement": {"require": 1}}), 422, "QHC03")
-    assert found["field"] == "changes.placement.require"
-    ok(await http.patch(url, json={"available_at": "2000-01-01T00:00:00Z"}))
-    claimed(sql, queue)
-    assert problem(await http.patch(url, json={"priority": 2}), 409, "QHL07")["retryable"] is True
-
-
-async def test_cancel_and_requeue(http: Http, sql: Client, queue: str) -> None:
-    lease = await spawned(http, queue)
-    url = f"{V1}/leases/{lease['lease_id']}"
-    state = {"lease_id": lease["lease_id"]}
-    assert ok(await http.post(f"{url}/cancel", json={"reason": "typo"})) == state | {"state": "cancelled"}
-    assert ok(await http.get(url))["error"] == {"reason": "cancelled", "detail": "typo"}
-    assert ok(await http.post(f"{url}/requeue")) == state | {"state": "pending"}
-    problem(await http.post(f"{url}/requeue"), 409, "QHL07")
-    claim = claimed(sql, queue)
-    assert ok(await http.post(f"{url}/cancel")) == state | {"state": "claimed"}
-    sql.complete_lease(claim["lease_id"], claim["claim_token"])
-    problem(await http.post(f"{url}/cancel"), 409, "QHL03")
-
-
-async def test_a_signal_wakes_the_lease_that_waits_for_it(http: Http, sql: Client, queue: str) -> None:
-    url = f"{V1}/leases/{(await spawned(http, queue))['lease_id']}/signals/packed"
-    claim = claimed(sql, queue)
-    sql.save_checkpoint(claim["lease_id"], claim["claim_token"], "charge", {"id": 7})
-    sql.suspend_lease(claim["lease_id"], claim["claim_token"], signal="packed")
-    saved = ok(await http.get(f"{V1}/leases/{claim['lease_id']}/checkpoints"))["items"]
-    shown = {row["name"]: (row["waits_for"], row["is_suspended"]) for row in saved}
-    assert shown == {"packed": ("packed", True), "charge": (None, False)}
-    body = {"payload": {"parcel": 7}, "key": "k"}
-    assert ok(await http.post(url, json=body)) == {"created": True, "state": "pending"}
-    assert ok(await http.post(url, json=body))["created"] is False
-    claim = claimed(sql, queue)
-    taken = sql.take_signal(claim["lease_id"], claim["claim_token"], "packed")
-    assert taken.payload == {"parcel": 7}
-    assert ok(await http.post(url))["state"] == "claimed"
-    sql.complete_lease(claim["lease_id"], claim["claim_token"])
-    problem(await http.post(url), 409, "QHL03")
 
 
 @pytest.mark.parametrize("name", ["a/b c?", "a%2Fb 100 %", "two\nlines", "größe#1"])

@@ -454,3 +454,19 @@ async def test_an_id_that_is_taken_is_refused_alike(
         del found["request_id"]
         told.append(json.dumps(found).replace(taken, "ID"))
     assert told[0] == told[1]
+
+
+async def test_everywhere_a_token_of_a_tenant(guarded: Http, token: Token, sql: Client, queue: str) -> None:
+    """It spawns where the policy names its tenant."""
+    options = {"affinity_tags": {"of": queue}}
+    body: dict[str, Any] = {"queue": queue, "task": "agent", "options": options}
+    for role in ("producer", "operator"):
+        headers = token(role, FILM)
+        problem(await guarded.post(f"{V1}/everywhere", json=body, headers=headers), 403, "QHA03")
+    everybody = await guarded.post(f"{V1}/everywhere", json=body, headers=token("producer"))
+    assert "lacks the scope" in problem(everybody, 403)["detail"]
+    sql.set_queue_policy(queue, {"everywhere_tenants": [FILM]})
+    film = token("producer", FILM)
+    made = ok(await guarded.post(f"{V1}/everywhere", json=body, headers=film), 201)
+    stop = f"{V1}/everywhere/{made['everywhere_id']}/stop"
+    assert ok(await guarded.post(stop, headers=film))["state"] == "stopping"

@@ -11,7 +11,7 @@ from hwqueue.cli.main import app
 from hwqueue.client import Client
 from hwqueue.types import NodeSpec
 from tests.client.test_unreadable import LARGE, LONG, nested
-from tests.server.conftest import V1, Http, claims, ok, paged
+from tests.server.conftest import V1, Http, claims, ok, paged, problem
 from tests.server.test_other_tenants import DOCUMENT
 
 COUNT = 5
@@ -112,3 +112,23 @@ def _cli(dsn: str, *words: str) -> str:
     result = CliRunner().invoke(app, ["--dsn", dsn, *words])
     assert result.exit_code == 0, result.output
     return result.stdout
+
+
+async def test_match_in_pages(http: Http, sql: Client, node: str) -> None:
+    for _ in range(3):
+        sql.register_node(uuid4(), NodeSpec(name=f"match-{uuid4()}", instance_id="first"))
+    placement = {"prefer": [{"weight": 7, "when": {"tags": {"gpu": True}}}]}
+    whole = ok(await http.post(f"{V1}/match", json={"placement": placement}))
+    assert whole["next"] is None
+    count = len(whole["items"])
+    for skip, after in ((0, 2), (2, 4), (count - 1, None), (1_000_000, None)):
+        body = {"placement": placement, "limit": 2, "skip": skip}
+        page = ok(await http.post(f"{V1}/match", json=body))
+        items = {"items": whole["items"][skip : skip + 2], "next": after}
+        assert page == whole | items
+
+
+async def test_what_is_no_cursor(http: Http, queue: str) -> None:
+    gang = str(uuid4())
+    for cursor in ("x", gang, f"2026-01-01,{queue}", "0001-01-01T00:00:00+14:00," + gang):
+        problem(await http.get(f"{V1}/gangs", params={"before": cursor}), 422)

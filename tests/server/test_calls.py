@@ -1,0 +1,300 @@
+"""Each route makes one call of the client with what it was sent, and answers what that returns."""
+
+import dataclasses
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from inspect import getmembers, iscoroutinefunction, signature
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from hwqueue.client import AsyncClient, Client
+from hwqueue.types import NodeSpec
+from tests.server.conftest import V1, Http, claims
+from tests.server.test_other_tenants import ROUTES
+
+Json = dict[str, Any]
+WHEN = "2999-01-01T00:00:00Z"
+OURS = {"queue": "{queue}"}
+WEST = {"affinity_tags": {"zone": "west"}}
+FAILED = OURS | {"state": "failed"}
+STEPS = [{"name": "a", "task": "first"}, {"name": "b", "task": "second", "after": "a"}]
+WAITS = [{"name": "ok", "kind": "wait", "signal": "approved"}]
+LEASE = {"task": "t", "params": {"n": 1}, "options": {"priority": 1}}
+MEMBERS = [LEASE | {"count": 2}]
+PLACE = {"require": [{"tags": {"gpu": True}}]}
+TAINT = {"key": "broken", "value": "fan", "effect": "no_schedule"}
+HOOK = {"url": "https://hooks.example/", "codes": ["lease_failed"], "labels": {"app": "db"}}
+# The call, the route, and what is sent: a body, or what stands behind the path. The call is given this
+# and what the path names, in these words; or else the row says in which.
+CALLS: list[tuple[Any, ...]] = [
+    (
+        "spawn_lease",
+        "POST /leases",
+        OURS | {"task": "t", "params": 7, "options": {"delay": 60}},
+    ),
+    ("spawn_leases", "POST /leases/batch", OURS | {"leases": [LEASE]}),
+    ("list_leases", "GET /leases", OURS | {"state": "failed", "task": "t", "before": "{lease}", "limit": 2}),
+    ("list_leases", "GET /leases", OURS | {"idempotency_key": "k", "tenant": "film"}),
+    ("list_leases", "GET /leases", {"node_id": "{node}", "service_id": "{lease}", "error_type": "Odd"}),
+    ("list_leases", "GET /leases", {"created_from": WHEN, "created_before": WHEN}),
+    ("list_leases", "GET /leases", {"finished_from": WHEN, "finished_before": WHEN}),
+    ("list_leases", "GET /leases", {"label": ["a=b", "c=x=y"]}, {"labels": {"a": "b", "c": "x=y"}}),
+    ("count_page", "POST /leases/count", {"filter": FAILED, "states": ["failed"], "limit": 2}),
+    ("change_page cancel", "POST /leases/cancel", {"filter": OURS, "reason": "why"}),
+    ("change_page requeue", "POST /leases/requeue", {"filter": FAILED}),
+    (
+        "change_page update",
+        "POST /leases/update",
+        {"filter": OURS, "changes": {"priority": 7}},
+    ),
+    ("change_page delete", "POST /leases/delete", {"filter": FAILED | {"labels": {"a": "b"}}, "limit": 3}),
+    ("get_lease", "GET /leases/{lease}", {}),
+    ("update_lease", "PATCH /leases/{lease}", {"labels": None, "available_at": WHEN}),
+    ("cancel_lease", "POST /leases/{lease}/cancel", {"reason": "typo"}),
+    ("requeue_lease", "POST /leases/{failed}/requeue", {}),
+    ("signal_lease", "POST /leases/{lease}/signals/{signal}", {"payload": {"n": 7}, "key": "k"}),
+    ("lease_checkpoints", "GET /leases/{lease}/checkpoints", {"limit": 5}),
+    ("lease_history", "GET /leases/{failed}/history", {}),
+    ("lease_logs", "GET /leases/{lease}/logs", {"attempt": 1, "last": True, "limit": 5}),
+    ("explain_lease", "GET /leases/{lease}/explanation", {}),
+    ("explain_class", "GET /classes/{class_id}/explanation", {}),
+    ("spawn_gang", "POST /gangs", OURS | {"members": MEMBERS, "options": {"together": ["rack"], "hold": 60}}),
+    ("list_gangs", "GET /gangs", {"state": "waiting", "limit": 2}),
+    ("list_gangs", "GET /gangs", {"before": f"{WHEN},{{gang}}"}, {"before": WHEN, "before_gang": "{gang}"}),
+    ("what_if_gang", "POST /gangs/what-if", OURS | {"members": MEMBERS, "options": {"same": ["zone"]}}),
+    ("get_gang", "GET /gangs/{gang}", {}),
+    ("explain_gang", "GET /gangs/{gang}/explanation", {}),
+    ("cancel_gang", "POST /gangs/{gang}/cancel", {"reason": "no"}),
+    ("spawn_everywhere", "POST /everywhere", OURS | {"task": "t", "params": 7, "options": WEST}),
+    ("list_everywhere", "GET /everywhere", {"state": "active", "limit": 1}),
+    ("list_everywhere", "GET /everywhere", {"created_before": WHEN}, {"before": WHEN}),
+    ("get_everywhere", "GET /everywhere/{everywhere}", {"after": "{node}", "limit": 5}),
+    ("stop_everywhere", "POST /everywhere/{everywhere}/stop", {"running": "stop"}),
+    ("define_workflow", "POST /workflows", {"name": "flow", "steps": STEPS}),
+    ("list_workflows", "GET /workflows", {"after": "a", "limit": 1}),
+    ("get_workflow", "GET /workflows/{workflow}", {"version": 1}),
+    ("list_workflow_versions", "GET /workflows/{workflow}/versions", {}),
+    ("check_workflow", "POST /workflows/check", {"spec": "{workflow}"}, {"workflow": "{workflow}"}),
+    ("submit_workflow", "POST /workflows/{workflow}/runs", {"input": 7, "options": {"priority": 5, **WEST}}),
+    ("submit_spec", "POST /runs", {"spec": {"name": "flow", "steps": WAITS}, "input": 7, "options": WEST}),
+    (
+        "list_workflow_runs",
+        "GET /runs",
+        {"state": "running", "is_nested": True, "before": "{run}", "limit": 2},
+    ),
+    (
+        "list_workflow_runs",
+        "GET /runs",
+        {"workflow": "w", "parent_run_id": "{run}", "root_run_id": "{lease}"},
+    ),
+    ("list_workflow_runs", "GET /runs", {"submitted_from": WHEN, "submitted_before": WHEN}),
+    (
+        "list_workflow_runs",
+        "GET /runs",
+        {"label": "a=b", "tenant": "x"},
+        {"labels": {"a": "b"}, "tenant": "x"},
+    ),
+    ("get_workflow_run", "GET /runs/{run}", {}),
+    ("list_workflow_steps", "GET /runs/{run}/steps", {}),
+    ("step_results", "GET /runs/{run}/steps/{step}/results", {"state": "running", "after": -2, "limit": 2}),
+    ("list_run_signals", "GET /runs/{waits}/signals", {}),
+    ("signal_workflow_run", "POST /runs/{waits}/signals/{signal}", {"payload": {"n": 7}, "key": "k"}),
+    ("cancel_workflow_run", "POST /runs/{run}/cancel", {"reason": "no"}),
+    ("pause_workflow_run", "POST /runs/{run}/pause", {}),
+    ("resume_workflow_run", "POST /runs/{run}/resume", {}),
+    ("retry_workflow_run", "POST /runs/{stopped}/retry", {"mode": "all", "input": {"n": 9}}),
+    ("preview_retry", "POST /runs/{stopped}/retry/preview", {"steps": ["a"]}),
+    ("update_steps", "POST /runs/{run}/update", {"changes": {"app_version": "2.0"}, "steps": ["b"]}),
+    ("preview_update", "POST /runs/{run}/update/preview", {"changes": {"app_version": None}, "steps": ["b"]}),
+    ("skip_step", "POST /runs/{run}/steps/{step}/skip", {"result": {"by": "hand"}, "reason": "known"}),
+    ("list_queues", "GET /queues", {}),
+    ("create_queue", "POST /queues", {"queue": "films/2030", "policy": {"retry": {"kind": "none"}}}),
+    ("list_queues", "GET /queues/{queue}", {}),
+    ("set_queue_policy", "PATCH /queues/{queue}/policy", {"claim_timeout": 90, "ageing_step": 0.5}),
+    ("pause_queue", "POST /queues/{queue}/pause", {}),
+    ("resume_queue", "POST /queues/{queue}/resume", {}),
+    ("requeue_failed", "POST /queues/{queue}/requeue-failed", {"task": "draw", "since": WHEN, "limit": 1}),
+    ("list_tasks", "GET /tasks", {}),
+    ("set_task", "PUT /tasks/{task}", {"max_attempts": 1, "placement": PLACE}),
+    ("drop_task", "DELETE /tasks/{task}", {}),
+    ("list_nodes", "GET /nodes", {"name": "n", "after": "a", "limit": 2}),
+    ("list_nodes", "GET /nodes/{node}", {}),
+    ("cordon_node", "POST /nodes/{node}/cordon", {}),
+    ("uncordon_node", "POST /nodes/{node}/uncordon", {}),
+    ("drain_node", "POST /nodes/{node}/drain", {"deadline": 600}),
+    ("deregister_node", "POST /nodes/{node}/deregister", {}),
+    ("taint_node", "POST /nodes/{node}/taint", TAINT),
+    ("untaint_node", "POST /nodes/{node}/untaint", {"key": "broken", "effect": "no_schedule"}),
+    ("hand_over_node", "POST /nodes/{node}/hand-over", {"login": "hwqueue_worker"}),
+    ("match_page", "POST /match", OURS | {"placement": PLACE, "skip": 1, "limit": 5}),
+    ("what_if", "POST /what-if", {"nodes": [{"labels": {"gpu": True}, "count": 2}]}),
+    ("pending_reasons", "GET /pending", OURS | {"kind": "contended", "order": "oldest", "limit": 5}),
+    ("queue_depth", "GET /queue-depth", OURS),
+    ("throughput", "GET /throughput", OURS | {"minutes": 3}),
+    ("node_usage", "GET /node-usage", {"state": "live", "after": "a", "limit": 5}),
+    ("planner_status", "GET /planner", {}),
+    ("tag_distribution", "GET /labels", {"label": "gpu", "limit": 5}),
+    ("placement_class_stats", "GET /classes", OURS | {"after": 1, "limit": 5}),
+    ("list_events", "GET /events", {"code": ["queue_paused"], "actor": "ann", "after": 1, "limit": 5}),
+    ("list_events", "GET /events", OURS | {"class_id": 7, "lease_id": "{lease}", "node_id": "{node}"}),
+    ("list_events", "GET /events", {"since": WHEN, "until": WHEN, "before": 9}),
+    ("list_webhooks", "GET /webhooks", {}),
+    ("set_webhook", "PUT /webhooks/{webhook}", HOOK),
+    ("drop_webhook", "DELETE /webhooks/{webhook}", {}),
+    ("pause_webhook", "POST /webhooks/{webhook}/pause", {}),
+    ("resume_webhook", "POST /webhooks/{webhook}/resume", {}),
+    ("rotate_webhook", "POST /webhooks/{webhook}/rotate", {"keep": 60}),
+    ("test_webhook", "POST /webhooks/{webhook}/test", {}),
+    ("list_deliveries", "GET /webhooks/{webhook}/deliveries", {"state": "waiting", "before": "{lease}"}),
+    ("redeliver", "POST /webhooks/{webhook}/redeliver", {"delivery_id": "{lease}"}, {"delivery": "{lease}"}),
+]
+
+
+class Things(dict[str, str]):
+    """What paths and bodies name, made when one does."""
+
+    def __init__(self, sql: Client, queue: str) -> None:
+        super().__init__(queue=queue, step="a", signal="approved", task="media/film.draw")
+        self.sql = sql
+
+    def __missing__(self, name: str) -> str:
+        self[name] = str(getattr(self, f"_{name}")())
+        return self[name]
+
+    def filled(self, value: Any) -> Any:
+        """The value with the ids of what is named in it."""
+        return json.loads(re.sub(r"{(\w+)}", lambda found: self[found[1]], json.dumps(value)))
+
+    def _lease(self) -> Any:
+        return self.sql.spawn_lease(self["queue"], "draw").lease_id
+
+    def _failed(self) -> Any:
+        lease = self._lease()
+        self._fail()
+        return lease
+
+    def _class_id(self) -> Any:
+        return self.sql.explain_lease(self["lease"]).class_id
+
+    def _node(self) -> Any:
+        node = uuid4()
+        self.sql.register_node(node, NodeSpec(name=f"n-{node}", instance_id="1", labels={"gpu": True}))
+        return node
+
+    def _gang(self) -> Any:
+        return self.sql.spawn_gang(self["queue"], [{"task": "t", "count": 2}])[0].gang_id
+
+    def _everywhere(self) -> Any:
+        return self.sql.spawn_everywhere(self["queue"], "agent").everywhere_id
+
+    def _workflow(self) -> Any:
+        return self.sql.define_workflow({"name": "flow", "queue": self["queue"], "steps": STEPS}).workflow
+
+    def _run(self, steps: Any = STEPS) -> Any:
+        return self.sql.submit_spec({"name": "flow", "queue": self["queue"], "steps": steps}).run_id
+
+    def _waits(self) -> Any:
+        return self._run(WAITS)
+
+    def _stopped(self) -> Any:
+        run = self._run()
+        self._fail()
+        return run
+
+    def _webhook(self) -> Any:
+        self.sql.set_webhook("pager", "https://hooks.example/")
+        self.sql.test_webhook("pager")
+        return "pager"
+
+    def _fail(self) -> None:
+        [claim] = claims(self.sql, self["queue"])
+        self.sql.fail_lease(claim.lease_id, claim.claim_token, error={"type": "Odd"}, retry=False)
+
+
+@pytest.fixture
+def noted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Json, Any]]:
+    """The calls of the client: what each was given, and what it returned."""
+    found: list[tuple[str, Json, Any]] = []
+
+    def note(name: str, method: Any) -> None:
+        async def noting(client: AsyncClient, *args: Any, **options: Any) -> Any:
+            given = signature(method).bind(client, *args, **options).arguments
+            returned = await method(client, *args, **options)
+            found.append((f"{name} {given.pop('action', '')}".strip(), given, returned))
+            return returned
+
+        monkeypatch.setattr(AsyncClient, name, noting)
+
+    for name, method in getmembers(AsyncClient, iscoroutinefunction):
+        if not name.startswith("_"):
+            note(name, method)
+    return found
+
+
+@pytest.mark.parametrize("row", CALLS, ids=lambda row: row[1])
+async def test_a_route_makes_one_call(http: Http, sql: Client, queue: str, noted: Any, row: Any) -> None:
+    call, route, sent, *told = row
+    things = Things(sql, queue)
+    method, path = route.format_map(things).split(" ")
+    sent, told = things.filled(sent), things.filled(told)
+    sends = {"params" if method == "GET" else "json": sent}
+    response = await http.request(method, V1 + path, **sends)
+    assert response.is_success, response.text
+    [(given, returned), *_] = [rest for name, *rest in noted if name == call]
+    named = [things[name] for name in re.findall(r"{(\w+)}", route)]
+    left = {key: each for key, each in flat(given).items() if str(each) not in named and each != named}
+    limit = left.pop("limit", 0) - sent.get("limit", 0)
+    assert "limit" not in sent or limit in (0, 1)  # one more tells whether there is another page
+    wanted = told[0] if told else sent
+    assert left == flat(wanted, "limit") or [*left.values()] == [wanted]
+    answer = response.json() if response.content else {}
+    if isinstance(returned, str | int):
+        assert returned in answer.values()
+    if dataclasses.is_dataclass(returned):
+        assert {field.name for field in dataclasses.fields(returned)} <= answer.keys()
+
+
+def flat(given: Json, *without: str) -> Json:
+    """Arguments as they stand in JSON, but for those that were not given."""
+    found = json.loads(json.dumps({key: each for key, each in given.items() if key != "self"}, default=_text))
+    for key in ("options", "filter", "wanted"):
+        found |= found.pop(key, {})
+    if "page_size" in found:
+        found["limit"] = found.pop("page_size")
+    return {key: each for key, each in found.items() if each is not None and key not in without}
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if isinstance(value, datetime) else str(value)
+
+
+def test_every_route_is_tried() -> None:
+    """But for streams, and for what has a file of its own here."""
+    elsewhere = re.compile(r"/(limits|schedules|me|healthz|readyz|metrics|openapi.json)\b|/stream$")
+    routes = {f"{method} {path.removeprefix(V1)}" for method, path in ROUTES if not elsewhere.search(path)}
+    tried = {route for _, route, *_ in CALLS}
+    assert {re.sub(r"{\w+}", "", route) for route in tried} == {
+        re.sub(r"{\w+}", "", route) for route in routes
+    }
+
+
+async def test_metrics(http: Http, queue: str) -> None:
+    response = await http.get("/metrics")
+    assert response.status_code == 200
+    assert response.headers["content-type"].startswith("text/plain")
+    assert "\nhwqueue_up 1.0\n" in response.text
+    assert queue in response.text
+    openmetrics = {"Accept": "application/openmetrics-text; version=1.0.0"}
+    response = await http.get("/metrics", headers=openmetrics)
+    assert response.headers["content-type"].startswith("application/openmetrics-text")
+    assert response.text.endswith("# EOF\n")
+    for version in ("x", "", "9.9.9", "1.0.0; escaping=x"):
+        accept = {"Accept": f"application/openmetrics-text; version={version}"}
+        response = await http.get("/metrics", headers=accept)
+        assert response.status_code == 200, version
+        assert "hwqueue_up 1" in response.text
