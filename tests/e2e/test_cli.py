@@ -22,23 +22,6 @@ from tests.e2e.conftest import Cli, Shown
 GPU_NODE = ("--tags", '{"gpu_model": "T4"}', "--capacity", '{"cpu_milli": 8000}', "--gpu", "T4")
 
 
-def test_a_queue_from_create_to_drop(cli: Cli, shown: Shown) -> None:
-    made = shown("queue", "create", "renders", "--policy", '{"max_attempts": 3}')
-    assert (made["queue"], made["policy"]["max_attempts"]) == ("renders", 3)
-    assert [queue["queue"] for queue in shown("queue", "list")] == ["renders"]
-    cli("queue", "pause", "renders")
-    assert shown("queue", "show", "renders")["paused"] is True
-    cli("queue", "resume", "renders")
-    assert shown("queue", "policy", "renders", '{"max_attempts": 7}')["max_attempts"] == 7
-    cli("lease", "spawn", "renders", "draw")
-    again = cli("queue", "create", "renders", "--policy", '{"max_attempts": 3}', code=1)
-    assert "hint: leave out --policy, or change it: hwqueue queue policy renders" in again.stderr
-    refused = cli("queue", "drop", "renders", code=1).stderr
-    assert "hint: wait until it is, or lose its leases: hwqueue queue drop renders --force" in refused
-    cli("queue", "drop", "renders", "--force")
-    assert shown("queue", "list") == []
-
-
 def test_the_queues_that_the_tasks_of_an_app_name(
     cli: Cli, shown: Shown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,28 +39,6 @@ def test_the_queues_that_the_tasks_of_an_app_name(
     assert "and not both" in cli("queue", "create", code=2).stderr
     cli("queue", "create", "renders", "--app", "two_queues:app", code=2)
     assert "renderz" in cli("lease", "spawn", "renderz", "draw", code=3).stderr
-
-
-def test_a_lease_from_spawn_to_requeue(cli: Cli, shown: Shown) -> None:
-    cli("queue", "create", "renders")
-    spawned = shown(
-        "lease", "spawn", "renders", "draw",
-        "--params", '{"frame": 7}', "--placement", '{"resources": {"gpu": 1}}',
-        "--tags", '{"gpu_model": "T4"}', "--label", "team=film", "--priority", "5", "--key", "k1",
-        "--max-run", "2h", "--patience", "30s",
-    )  # fmt: skip
-    assert spawned["created"] is True
-    assert spawned["state"] == "pending"
-    lease_id = spawned["lease_id"]
-    lease = shown("lease", "show", lease_id)
-    assert (lease["params"], lease["labels"], lease["priority"]) == ({"frame": 7}, {"team": "film"}, 5)
-    assert lease["placement"]["resources"] == {"gpu": 1}
-    assert [row["lease_id"] for row in shown("lease", "list", "--state", "pending")] == [lease_id]
-    assert shown("lease", "list", "--queue", "renders", "--state", "failed") == []
-    assert shown("lease", "cancel", lease_id)[0]["state"] == "cancelled"
-    assert shown("lease", "requeue", lease_id)[0]["state"] == "pending"
-    again = shown("lease", "requeue", "--failed", "renders")
-    assert again == {"requeued": 0}
 
 
 def test_lists_have_pages_and_one_that_cannot_be_cancelled_holds_back_no_other(
@@ -113,39 +74,21 @@ def test_taints_and_trust(cli: Cli, shown: Shown) -> None:
         ("ip:v4", "6", "no_execute", "operator"),
     ]
     assert '["dedicated=film:no_schedule", "ip:v4=6:no_execute"]' in cli("node", "list").stdout
-    assert "1 taint" in cli("node", "untaint", "box-1", "ip:v4", "--effect", "no_execute").stderr
-    cli("node", "untaint", "box-1", "dedicated")
-    assert shown("node", "show", "box-1")["taints"] == []
     for bad in ("dedicated", ":no_schedule", "dedicated=film:never", "=film:no_schedule"):
         cli("node", "taint", "box-1", bad, code=2)
-    cli("node", "attest", "box-1", "acme.prod", "--expires-at", "2100-01-01T00:00:00Z")
-    [attestation] = shown("node", "show", "box-1")["attestations"]
-    assert (attestation["domain"], attestation["expires_at"]) == ("acme.prod", "2100-01-01T00:00:00+00:00")
     cli("node", "attest", "box-1", "acme.prod", "--expires-at", "tomorrow", code=2)
+    cli("node", "attest", "box-1", "acme.prod")
     assert "hwqueue node confirm" in cli("node", "hand-over", "box-1", "hwqueue_worker").stderr
-    facts = shown("node", "show", "box-1")
-    assert facts["login"] == "hwqueue_worker"
-    assert facts["attestations"][0]["suspended_at"]
     cli("node", "confirm", "box-1", "--instance", "another", code=1)
-    confirmed = cli("node", "confirm", "box-1", "--instance", facts["instance_id"])
+    confirmed = cli("node", "confirm", "box-1", "--instance", shown("node", "show", "box-1")["instance_id"])
     assert "confirmed 1 attestation of box-1" in confirmed.stderr
-    cli("node", "attest", "box-1", "acme.prod", "--any-instance")
-    assert shown("node", "show", "box-1")["attestations"][0]["any_instance"] is True
     cli("node", "hand-over", "box-1", "no such role", code=2)
     assert "no longer" in cli("node", "revoke", "box-1", "acme.prod").stderr
     assert "is not" in cli("node", "revoke", "box-1", "acme.prod").stderr
-    assert shown("node", "show", "box-1")["attestations"] == []
 
 
-def test_services(cli: Cli, shown: Shown) -> None:
+def test_services(cli: Cli) -> None:
     service, other = str(uuid.uuid4()), str(uuid.uuid4())
-    said = shown("service", "set", service, "--failure-domain", "label:zone")
-    assert said == {"failure_domain": "label:zone", "anti_affinity_services": []}
-    said = shown("service", "set", service, "--away-from", other)
-    assert said == {"failure_domain": "label:zone", "anti_affinity_services": [other]}
-    assert shown("service", "show", service) == said
-    said = shown("service", "set", service, "--away-from-none")
-    assert said == {"failure_domain": "label:zone", "anti_affinity_services": []}
     cli("service", "set", service, "--failure-domain", "zone", code=2)
     cli("service", "set", service, "--away-from", other, "--away-from-none", code=2)
     cli("service", "show", "billing", code=2)
@@ -160,15 +103,6 @@ def test_a_node_from_register_to_deregister(cli: Cli, shown: Shown, tmp_path: Pa
     assert (node["rack"], node["state"]) == (7, "live")
     assert "NodeIsolation(" not in cli("node", "show", "box-1").stdout
     assert shown("node", "show", made["node_id"])["name"] == "box-1"
-    for command, state in (
-        (["cordon", "box-1"], "cordoned"),
-        (["uncordon", "box-1"], "live"),
-        (["drain", "box-1", "--deadline", "10m"], "draining"),
-    ):
-        cli("node", *command)
-        assert shown("node", "list")[0]["state"] == state
-    cli("node", "deregister", "box-1")
-    assert shown("node", "list") == []
     file = tmp_path / "node.json"
     file.write_text('{"labels": {"zone": "a"}, "slots": 2}')
     cli("node", "register", "box-1", "--spec", str(file))

@@ -20,20 +20,7 @@ def reap(producer: Client) -> None:
 
 
 def test_from_spawned_to_cancelled(producer: Client, cli: Cli, shown: Shown) -> None:
-    own = str(uuid4())
-    spawned = shown(
-        *("gang", "spawn", QUEUE, "--member", "lead:1", "--member", 'work:2:{"epochs": 3}'),
-        *("--gang-id", own, "--min-size", "2", "--together", "node", "--together", "fleet"),
-        *("--same", "zone", "--hold", "2m", "--on-lost", "continue"),
-        *("--priority", "4", "--label", "app=x", "--node-label", "zone=a"),
-    )
-    assert spawned["gang_id"] == own
-    assert [each["ordinal"] for each in spawned["members"]] == [0, 1, 2]
-    leases = [producer.get_lease(each["lease_id"]) for each in spawned["members"]]
-    work = ("work", {"epochs": 3})
-    assert [(each.task_name, each.params) for each in leases] == [("lead", {}), work, work]
-    assert {(each.priority, each.labels["app"]) for each in leases} == {(4, "x")}
-    assert all(each.placement for each in leases)
+    own = cli("gang", "spawn", QUEUE, "--member", "work:3", "--same", "zone").stdout.strip()
     [listed] = shown("gang", "list", "--state", "waiting")
     assert (listed["gang_id"], listed["size"], listed["reason"]) == (own, 3, None)
     reap(producer)
@@ -41,9 +28,7 @@ def test_from_spawned_to_cancelled(producer: Client, cli: Cli, shown: Shown) -> 
 
     producer.register_node(uuid4(), NodeSpec(name="n1", instance_id="1", labels={"zone": "a"}))
     found = shown("gang", "show", own)
-    assert (found["hold"], found["together"], found["same"]) == (120.0, ["node", "fleet"], ["zone"])
     assert (found["state"], found["reason"]) == ("waiting", "insufficient_capacity")
-    assert (found["min_size"], found["on_lost"]) == (2, "continue")
     text = cli("gang", "show", own).stdout
     assert "next_try_at" in text
     assert text.count("scheduled") == 3
@@ -54,9 +39,6 @@ def test_from_spawned_to_cancelled(producer: Client, cli: Cli, shown: Shown) -> 
     assert f"cancel gang {own} of 3 leases, which is waiting?" in asked.stderr
     reap(producer)
     assert shown("gang", "cancel", own, "--yes") == {"gang_id": own, "state": "cancelled"}
-    behind = ("gang", "list", "--before", listed["created_at"])
-    assert shown(*behind) == []
-    assert shown(*behind, "--before-gang", own) == []
     newer = producer.spawn_gang(QUEUE, [{"task": "work", "count": 2}])[0].gang_id
     hint = cli("gang", "list", "--limit", "1").stderr
     assert hint.endswith(f"--before-gang {newer}\n")
@@ -188,19 +170,6 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "tasks_to_sync", raising=False)
     return path
-
-
-def test_from_set_to_dropped(cli: Cli, shown: Shown) -> None:
-    assert "hwqueue task set" in cli("task", "list").output
-    made = shown("task", "set", "train", '{"max_attempts": 1, "labels": null}')
-    assert made == {"task": "train", "defaults": {"max_attempts": 1}}
-    [listed] = shown("task", "list")
-    assert listed == shown("task", "show", "train")
-    assert (listed["defaults"], listed["served"]) == ({"max_attempts": 1}, False)
-    assert "allowed keys" in cli("task", "set", "train", '{"prio": 1}', code=2).stderr
-    cli("task", "drop", "train")
-    for verb in ("show", "drop"):
-        cli("task", verb, "train", code=3)
 
 
 def test_sync_makes_them_those_of_the_app(cli: Cli, shown: Shown, app: Path, dsn: str) -> None:

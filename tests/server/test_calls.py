@@ -1,27 +1,20 @@
 """Each route makes one call of the client with what it was sent, and answers what that returns."""
 
 import dataclasses
-import json
 import re
-from datetime import UTC, datetime, timedelta
-from inspect import getmembers, iscoroutinefunction, signature
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
 from hwqueue.client import AsyncClient, Client
-from hwqueue.types import NodeSpec
-from tests.server.conftest import V1, Http, claims
+from tests.faces import STEPS, WAITS, Json, Things, flat, note_calls
+from tests.server.conftest import V1, Http
 from tests.server.test_other_tenants import ROUTES
 
-Json = dict[str, Any]
 WHEN = "2999-01-01T00:00:00Z"
 OURS = {"queue": "{queue}"}
 WEST = {"affinity_tags": {"zone": "west"}}
 FAILED = OURS | {"state": "failed"}
-STEPS = [{"name": "a", "task": "first"}, {"name": "b", "task": "second", "after": "a"}]
-WAITS = [{"name": "ok", "kind": "wait", "signal": "approved"}]
 LEASE = {"task": "t", "params": {"n": 1}, "options": {"priority": 1}}
 MEMBERS = [LEASE | {"count": 2}]
 PLACE = {"require": [{"tags": {"gpu": True}}]}
@@ -153,85 +146,10 @@ CALLS: list[tuple[Any, ...]] = [
 ]
 
 
-class Things(dict[str, str]):
-    """What paths and bodies name, made when one does."""
-
-    def __init__(self, sql: Client, queue: str) -> None:
-        super().__init__(queue=queue, step="a", signal="approved", task="media/film.draw")
-        self.sql = sql
-
-    def __missing__(self, name: str) -> str:
-        self[name] = str(getattr(self, f"_{name}")())
-        return self[name]
-
-    def filled(self, value: Any) -> Any:
-        """The value with the ids of what is named in it."""
-        return json.loads(re.sub(r"{(\w+)}", lambda found: self[found[1]], json.dumps(value)))
-
-    def _lease(self) -> Any:
-        return self.sql.spawn_lease(self["queue"], "draw").lease_id
-
-    def _failed(self) -> Any:
-        lease = self._lease()
-        self._fail()
-        return lease
-
-    def _class_id(self) -> Any:
-        return self.sql.explain_lease(self["lease"]).class_id
-
-    def _node(self) -> Any:
-        node = uuid4()
-        self.sql.register_node(node, NodeSpec(name=f"n-{node}", instance_id="1", labels={"gpu": True}))
-        return node
-
-    def _gang(self) -> Any:
-        return self.sql.spawn_gang(self["queue"], [{"task": "t", "count": 2}])[0].gang_id
-
-    def _everywhere(self) -> Any:
-        return self.sql.spawn_everywhere(self["queue"], "agent").everywhere_id
-
-    def _workflow(self) -> Any:
-        return self.sql.define_workflow({"name": "flow", "queue": self["queue"], "steps": STEPS}).workflow
-
-    def _run(self, steps: Any = STEPS) -> Any:
-        return self.sql.submit_spec({"name": "flow", "queue": self["queue"], "steps": steps}).run_id
-
-    def _waits(self) -> Any:
-        return self._run(WAITS)
-
-    def _stopped(self) -> Any:
-        run = self._run()
-        self._fail()
-        return run
-
-    def _webhook(self) -> Any:
-        self.sql.set_webhook("pager", "https://hooks.example/")
-        self.sql.test_webhook("pager")
-        return "pager"
-
-    def _fail(self) -> None:
-        [claim] = claims(self.sql, self["queue"])
-        self.sql.fail_lease(claim.lease_id, claim.claim_token, error={"type": "Odd"}, retry=False)
-
-
 @pytest.fixture
 def noted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Json, Any]]:
-    """The calls of the client: what each was given, and what it returned."""
-    found: list[tuple[str, Json, Any]] = []
-
-    def note(name: str, method: Any) -> None:
-        async def noting(client: AsyncClient, *args: Any, **options: Any) -> Any:
-            given = signature(method).bind(client, *args, **options).arguments
-            returned = await method(client, *args, **options)
-            found.append((f"{name} {given.pop('action', '')}".strip(), given, returned))
-            return returned
-
-        monkeypatch.setattr(AsyncClient, name, noting)
-
-    for name, method in getmembers(AsyncClient, iscoroutinefunction):
-        if not name.startswith("_"):
-            note(name, method)
-    return found
+    """The calls of the server's clients."""
+    return note_calls(AsyncClient, monkeypatch)
 
 
 @pytest.mark.parametrize("row", CALLS, ids=lambda row: row[1])
@@ -255,22 +173,6 @@ async def test_a_route_makes_one_call(http: Http, sql: Client, queue: str, noted
         assert returned in answer.values()
     if dataclasses.is_dataclass(returned):
         assert {field.name for field in dataclasses.fields(returned)} <= answer.keys()
-
-
-def flat(given: Json, *without: str) -> Json:
-    """Arguments as they stand in JSON, but for those that were not given."""
-    found = json.loads(json.dumps({key: each for key, each in given.items() if key != "self"}, default=_text))
-    for key in ("options", "filter", "wanted"):
-        found |= found.pop(key, {})
-    if "page_size" in found:
-        found["limit"] = found.pop("page_size")
-    return {key: each for key, each in found.items() if each is not None and key not in without}
-
-
-def _text(value: Any) -> Any:
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if isinstance(value, datetime) else str(value)
 
 
 def test_every_route_is_tried() -> None:
