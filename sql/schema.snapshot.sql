@@ -129,6 +129,16 @@ CREATE TYPE hwqueue.lane_ref AS (
 	of_queue boolean
 );
 
+CREATE TYPE hwqueue.lane_list AS (
+	lanes hwqueue.lane_ref[]
+);
+
+CREATE TYPE hwqueue.lane_place AS (
+	tier smallint,
+	rank bigint,
+	turn bigint
+);
+
 CREATE TYPE hwqueue.later_class AS (
 	class_id bigint,
 	tier smallint,
@@ -203,6 +213,7 @@ CREATE TYPE hwqueue.queue_head AS (
 	rank bigint,
 	"position" bigint,
 	last bigint,
+	is_blocked boolean,
 	first_is_best boolean,
 	takes_first boolean,
 	checked bigint[],
@@ -1336,8 +1347,11 @@ CREATE FUNCTION hwqueue.bind_value(p_value jsonb, p_run hwqueue.run, p_results j
 CREATE FUNCTION hwqueue.binding_path(p_path jsonb, p_field text) RETURNS text[]
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.binding_steps(p_value jsonb, p_field text, p_of_item boolean DEFAULT false, OUT steps text[], OUT binds boolean) RETURNS record
+CREATE FUNCTION hwqueue.binding_steps(p_value jsonb, p_field text, p_of_item boolean DEFAULT false, p_maps text[] DEFAULT NULL::text[], OUT steps text[], OUT binds boolean) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.binds_during_execution(p_class hwqueue.placement_class) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE TABLE hwqueue.node_candidates (
     node_id uuid NOT NULL,
@@ -1386,9 +1400,6 @@ CREATE FUNCTION hwqueue.booked_on(p_node uuid, p_leases uuid[]) RETURNS jsonb[]
 
 CREATE FUNCTION hwqueue.broken_checkpoints() RETURNS TABLE(rule text, lease_id uuid, detail jsonb)
     LANGUAGE sql;
-
-CREATE FUNCTION hwqueue.broken_counts() RETURNS TABLE(term_id bigint, detail jsonb)
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.broken_joins() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
     LANGUAGE sql;
@@ -1466,7 +1477,7 @@ CREATE FUNCTION hwqueue.broken_runs() RETURNS TABLE(rule text, run_id uuid, deta
 CREATE FUNCTION hwqueue.broken_teams() RETURNS TABLE(rule text, subject uuid, detail jsonb)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.broken_terms() RETURNS TABLE(rule text, lease_id uuid, detail jsonb)
+CREATE FUNCTION hwqueue.broken_terms() RETURNS TABLE(rule text, subject text, detail jsonb)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength integer) RETURNS jsonb
@@ -1589,6 +1600,9 @@ CREATE FUNCTION hwqueue.check_changes(p_changes jsonb) RETURNS jsonb
 CREATE FUNCTION hwqueue.check_claim(p_item jsonb, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.check_claims(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone) RETURNS integer
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.check_completions(p_lease_ids uuid[], p_tokens bigint[], p_ids_name text, p_tokens_name text) RETURNS integer
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -1617,9 +1631,6 @@ CREATE FUNCTION hwqueue.check_kept(p_lease uuid, p_value jsonb, p_field text, p_
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text, p_most integer DEFAULT 64, p_code text DEFAULT 'QHA01'::text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.check_lists(p_value jsonb, p_maps text[], p_name text, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_login(p_node uuid, p_login text) RETURNS void
@@ -1983,6 +1994,9 @@ CREATE FUNCTION hwqueue.count_members(p_gang hwqueue.gang, OUT waiting integer, 
 CREATE FUNCTION hwqueue.count_parents(p_run hwqueue.run, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p hwqueue.run_progress) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.count_patterns(p_exprs jsonb, OUT patterns integer, OUT chars integer) RETURNS record
+    LANGUAGE sql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.count_rivals(p_class_ids bigint[], p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql STABLE;
 
@@ -2035,7 +2049,7 @@ CREATE FUNCTION hwqueue.current_generation(p_node uuid DEFAULT NULL::uuid) RETUR
 CREATE FUNCTION hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamp with time zone, p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamp with time zone, OUT reason text, OUT term_deltas jsonb, OUT tier smallint, OUT rank bigint, OUT since timestamp with time zone, OUT only_lease uuid, OUT is_named boolean, OUT is_lasting boolean, OUT is_choice boolean) RETURNS record
+CREATE FUNCTION hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamp with time zone, p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamp with time zone, OUT reason text, OUT term_deltas jsonb, OUT tier smallint, OUT rank bigint, OUT since timestamp with time zone, OUT only_lease uuid, OUT is_named boolean, OUT during_execution boolean, OUT is_choice boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.default_policy() RETURNS hwqueue.queue
@@ -2372,9 +2386,6 @@ CREATE FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend inte
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.facts_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone) RETURNS jsonb
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean DEFAULT true, p_retry_at timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS text
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2441,45 +2452,31 @@ CREATE TABLE hwqueue.limit_rule (
     name text NOT NULL,
     kind hwqueue.limit_kind NOT NULL,
     spec jsonb DEFAULT '{}'::jsonb NOT NULL,
-    most integer,
+    most integer NOT NULL,
     per interval,
-    burst integer,
-    depth integer,
-    by_key boolean NOT NULL,
     turn interval,
-    weights jsonb,
     changed_from bigint,
     created_at timestamp with time zone NOT NULL,
     dropped_at timestamp with time zone,
-    CONSTRAINT limit_rule_burst_check CHECK ((burst > 0)),
-    CONSTRAINT limit_rule_check CHECK ((((most IS NOT NULL) = (kind = 'slots'::hwqueue.limit_kind)) AND ((per IS NOT NULL) = (kind = 'rate'::hwqueue.limit_kind)) AND ((burst IS NOT NULL) = (kind = 'rate'::hwqueue.limit_kind)) AND ((depth IS NOT NULL) = (kind = 'fair'::hwqueue.limit_kind)) AND ((turn IS NULL) OR (kind = 'slots'::hwqueue.limit_kind)) AND ((weights IS NULL) OR (kind = 'fair'::hwqueue.limit_kind)))),
-    CONSTRAINT limit_rule_depth_check CHECK ((depth > 0)),
-    CONSTRAINT limit_rule_most_check CHECK ((most >= 0)),
+    CONSTRAINT limit_rule_check CHECK ((((per IS NOT NULL) = (kind = 'rate'::hwqueue.limit_kind)) AND ((turn IS NOT NULL) = (kind = 'slots'::hwqueue.limit_kind)))),
+    CONSTRAINT limit_rule_most_check CHECK ((most > 0)),
     CONSTRAINT limit_rule_per_check CHECK ((per > '00:00:00'::interval)),
     CONSTRAINT limit_rule_turn_check CHECK ((turn > '00:00:00'::interval))
 );
 
 COMMENT ON TABLE hwqueue.limit_rule IS 'a limit: how many of its leases run, take turns, or start in a time';
 
-COMMENT ON COLUMN hwqueue.limit_rule.spec IS 'the specification in normal form; the next columns hold its effect';
+COMMENT ON COLUMN hwqueue.limit_rule.spec IS 'the specification in normal form; what claims need of it stands in columns: it may be long';
 
-COMMENT ON COLUMN hwqueue.limit_rule.most IS 'of kind slots: how many run at a time, of each key';
+COMMENT ON COLUMN hwqueue.limit_rule.most IS 'how many run at a time (slots), may start at once (rate), or stand in line for a key of weight 1 (fair)';
 
 COMMENT ON COLUMN hwqueue.limit_rule.per IS 'of kind rate: from one start to the next, in the long run';
 
-COMMENT ON COLUMN hwqueue.limit_rule.burst IS 'of kind rate: how many may start at once';
-
-COMMENT ON COLUMN hwqueue.limit_rule.depth IS 'of kind fair: how many leases a key of weight 1 has in line at a time';
-
-COMMENT ON COLUMN hwqueue.limit_rule.by_key IS 'it has a lane for each key; else one, which tenants share';
-
-COMMENT ON COLUMN hwqueue.limit_rule.turn IS 'of kind slots: for how long a lease that no node takes keeps its slot; null: for ever';
-
-COMMENT ON COLUMN hwqueue.limit_rule.weights IS 'of kind fair: {KEY: weight}; "*": of all other keys';
+COMMENT ON COLUMN hwqueue.limit_rule.turn IS 'of kind slots: for how long a lease that no node takes keeps its slot';
 
 COMMENT ON COLUMN hwqueue.limit_rule.changed_from IS 'reap has yet to fold the lanes from this one on, because the limit was changed; null: none';
 
-CREATE FUNCTION hwqueue.find_limit(p_name text, p_locks boolean DEFAULT false) RETURNS hwqueue.limit_rule
+CREATE FUNCTION hwqueue.find_limit(p_name text) RETURNS hwqueue.limit_rule
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp with time zone, p_left_out text[] DEFAULT '{}'::text[]) RETURNS bigint
@@ -2636,15 +2633,12 @@ CREATE FUNCTION hwqueue.finish_run(p_run uuid, p_failed integer, p_now timestamp
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.fire_due(p_schedule uuid, p_now timestamp with time zone) RETURNS boolean
-    LANGUAGE plpgsql;
+    LANGUAGE plpgsql
+    SET lock_timeout TO '100ms';
 
 CREATE FUNCTION hwqueue.fire_options(p_schedule hwqueue.schedule, p_at timestamp with time zone) RETURNS jsonb
     LANGUAGE sql STABLE
     SET "TimeZone" TO 'UTC';
-
-CREATE FUNCTION hwqueue.fire_schedules(p_limit integer, p_notes boolean, p_now timestamp with time zone) RETURNS boolean
-    LANGUAGE plpgsql
-    SET lock_timeout TO '100ms';
 
 CREATE TABLE hwqueue.schedule_fire (
     schedule_id uuid NOT NULL,
@@ -2720,10 +2714,14 @@ CREATE FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hw
     SET plan_cache_mode TO 'force_custom_plan';
 
 CREATE FUNCTION hwqueue.fold_changes(p_limit integer, p_after text, INOUT busy bigint[], OUT looked integer, OUT passed integer, OUT next_after text) RETURNS record
-    LANGUAGE plpgsql;
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off';
 
 CREATE FUNCTION hwqueue.fold_lanes(p_lanes bigint[], OUT held bigint[], OUT passed integer) RETURNS record
-    LANGUAGE plpgsql;
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off';
 
 CREATE FUNCTION hwqueue.follow_ended(p_is_short boolean) RETURNS void
     LANGUAGE plpgsql;
@@ -3018,9 +3016,6 @@ CREATE FUNCTION hwqueue.is_known_node(p_node uuid) RETURNS boolean
 CREATE FUNCTION hwqueue.is_label_text(p_value jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.is_lasting(p_class hwqueue.placement_class) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.is_left_behind(p_claim hwqueue.claim) RETURNS boolean
     LANGUAGE sql STABLE;
 
@@ -3150,9 +3145,6 @@ CREATE FUNCTION hwqueue.judge_next(p_profile hwqueue.profile, p_node hwqueue.nod
 CREATE FUNCTION hwqueue.kept_level(p_outer jsonb, p_inner jsonb, p_mode text) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease uuid) RETURNS jsonb
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[]) RETURNS TABLE(ordinal integer, tenant text, idempotency_key text, lease_id uuid, content bytea, held_until timestamp with time zone)
     LANGUAGE sql STABLE;
 
@@ -3183,9 +3175,6 @@ CREATE FUNCTION hwqueue.labels_among(p_labels jsonb, p_keys text[]) RETURNS json
 CREATE FUNCTION hwqueue.labels_read(p_labels jsonb, p_keys text[]) RETURNS jsonb
     LANGUAGE sql STABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.placement_class, p_room hwqueue.headroom) RETURNS text
-    LANGUAGE sql STABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -3201,6 +3190,7 @@ CREATE TABLE hwqueue.lane (
     used integer DEFAULT 0 NOT NULL,
     tat timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     closed_until timestamp with time zone,
+    head hwqueue.lane_place DEFAULT '(-32768,-9223372036854775808,-9223372036854775808)'::hwqueue.lane_place NOT NULL,
     CONSTRAINT lane_weight_check CHECK ((weight > (0)::double precision))
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.02');
@@ -3213,13 +3203,12 @@ COMMENT ON COLUMN hwqueue.lane.tat IS 'of kind rate: when the next lease may sta
 
 COMMENT ON COLUMN hwqueue.lane.closed_until IS 'it lets no lease through until then (throttle_limit)';
 
+COMMENT ON COLUMN hwqueue.lane.head IS 'no lease is parked before this place, but for those whose lane_change says so: where scans start';
+
 CREATE FUNCTION hwqueue.lane_most(p_rule hwqueue.limit_rule, p_lane hwqueue.lane) RETURNS integer
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.lane_used(p_lane hwqueue.lane) RETURNS bigint
-    LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.lanes_in_queue(p_lanes hwqueue.lane_ref[], p_queue hwqueue.queue, p_tenant text) RETURNS hwqueue.lane_ref[]
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.last_drawn_position() RETURNS bigint
@@ -3368,7 +3357,7 @@ CREATE FUNCTION hwqueue.list_leases(p_filter jsonb DEFAULT '{}'::jsonb, p_limit 
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.list_limits() RETURNS TABLE(name text, kind text, spec jsonb, lanes bigint, used bigint, parked bigint, closed_until timestamp with time zone, queues text[], created_at timestamp with time zone)
+CREATE FUNCTION hwqueue.list_limits() RETURNS TABLE(name text, kind text, spec jsonb, lanes bigint, used bigint, parked bigint, oldest_at timestamp with time zone, closed_until timestamp with time zone, opens_at timestamp with time zone, queues text[], created_at timestamp with time zone)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -3568,11 +3557,11 @@ CREATE FUNCTION hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit 
     SET enable_seqscan TO 'on';
 
 CREATE FUNCTION hwqueue.match_groups(p_placement jsonb DEFAULT NULL::jsonb, p_options jsonb DEFAULT '{}'::jsonb) RETURNS TABLE(eligible boolean, codes text[], permanent boolean, nodes bigint, node_names jsonb)
-    LANGUAGE plpgsql SECURITY DEFINER
+    LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.match_nodes(p_placement jsonb DEFAULT NULL::jsonb, p_options jsonb DEFAULT '{}'::jsonb) RETURNS TABLE(node_id uuid, node_name text, eligible boolean, score double precision, reasons jsonb)
-    LANGUAGE plpgsql SECURITY DEFINER
+    LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.match_page(p_placement jsonb DEFAULT NULL::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_limit integer DEFAULT 100, p_skip integer DEFAULT 0) RETURNS TABLE(nodes integer, eligible integer, reasons jsonb, items jsonb)
@@ -3641,9 +3630,6 @@ CREATE FUNCTION hwqueue.near_class(p_run hwqueue.run, p_step integer, p_near jso
 
 CREATE FUNCTION hwqueue.near_items(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_requests hwqueue.spawn_request[], p_bad uuid[], p_now timestamp with time zone, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[]) RETURNS record
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.near_nodes(p_near jsonb, p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone) RETURNS jsonb
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.near_origin(p_near jsonb, p_part jsonb) RETURNS text
     LANGUAGE sql STABLE;
@@ -3808,9 +3794,6 @@ CREATE FUNCTION hwqueue.normalise_expr(p_expr jsonb, p_field text, p_depth integ
 CREATE FUNCTION hwqueue.normalise_exprs(p_exprs jsonb, p_field text, p_least integer, p_depth integer, p_preferred boolean) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.normalise_isolation(p_isolation jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.normalise_label_expr(p_expr jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -3821,7 +3804,7 @@ CREATE FUNCTION hwqueue.normalise_placement(p_placement jsonb, p_field text DEFA
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.normalise_preferences(p_prefer jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql STABLE;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.normalise_resources(p_resources jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
@@ -3833,19 +3816,20 @@ CREATE FUNCTION hwqueue.normalise_selector(p_selector jsonb, p_field text) RETUR
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.normalise_spread_rule(p_rule jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.normalise_tags(p_tags jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.normalise_target_expr(p_expr jsonb, p_kind text, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.normalise_targets(p_targets jsonb, p_domain text, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.normalise_toleration(p_toleration jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.note_arrivals(p_classes bigint[], p_lanes hwqueue.lane_ref[], p_places hwqueue.lane_place[], p_queues integer[]) RETURNS void
+    LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_generic_plan';
 
 CREATE FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boolean, p_awaits boolean) RETURNS void
     LANGUAGE plpgsql;
@@ -3865,9 +3849,6 @@ CREATE FUNCTION hwqueue.note_everywhere(p_code text, p_everywhere hwqueue.everyw
 CREATE FUNCTION hwqueue.note_gang(p_gang hwqueue.gang, p_state text) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.note_lasting(p_lease uuid, p_claims integer) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_detail jsonb DEFAULT NULL::jsonb, p_node uuid DEFAULT NULL::uuid) RETURNS void
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_generic_plan'
@@ -3879,6 +3860,9 @@ CREATE FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text
 
 CREATE FUNCTION hwqueue.note_parked(p_leases uuid[]) RETURNS void
     LANGUAGE sql;
+
+CREATE FUNCTION hwqueue.note_placement_check(p_lease uuid, p_claims integer) RETURNS void
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb, p_queue text) RETURNS void
     LANGUAGE plpgsql;
@@ -4011,15 +3995,6 @@ COMMENT ON TABLE hwqueue.scheduled IS 'a lease that waits for what held_by says,
 CREATE FUNCTION hwqueue.pass_on(p_entries hwqueue.scheduled[], p_now timestamp with time zone, OUT lines bigint[], OUT lanes bigint[]) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.pattern_chars(p_exprs jsonb) RETURNS integer
-    LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.pattern_size(p_expr jsonb) RETURNS integer
-    LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.patterns_within(p_placement jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.pause_queue(p_queue text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -4123,9 +4098,6 @@ CREATE FUNCTION hwqueue.planner_view(p_part text, p_queue text DEFAULT NULL::tex
 CREATE FUNCTION hwqueue.postpone(p_part text, p_item uuid, p_state text, p_message text, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone) RETURNS integer
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.postponed_words(p_item uuid) RETURNS text
     LANGUAGE sql STABLE;
 
@@ -4171,14 +4143,11 @@ CREATE FUNCTION hwqueue.prune(p_limit integer DEFAULT 10000, p_unless_within int
     SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.prune_classes(p_limit integer) RETURNS integer
-    LANGUAGE plpgsql;
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     SET lock_timeout TO '100ms';
-
-CREATE FUNCTION hwqueue.prune_fires(p_limit integer, p_now timestamp with time zone) RETURNS integer
-    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.prune_gangs(p_limit integer, p_ended uuid[] DEFAULT '{}'::uuid[]) RETURNS void
     LANGUAGE sql;
@@ -4236,7 +4205,7 @@ CREATE FUNCTION hwqueue.publish_term(p_term hwqueue.affinity_term, p_holds boole
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on';
 
-CREATE FUNCTION hwqueue.publish_terms(p_limit integer, p_holds boolean, p_now timestamp with time zone, OUT published integer, OUT pending boolean) RETURNS record
+CREATE FUNCTION hwqueue.publish_terms(p_limit integer, p_holds boolean, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.publish_while_holding(INOUT picked hwqueue.picked_entries, p_now timestamp with time zone, OUT published integer, OUT some_moved boolean) RETURNS record
@@ -4299,7 +4268,7 @@ CREATE FUNCTION hwqueue.read_gang(p_members jsonb, p_options jsonb, p_now timest
 CREATE FUNCTION hwqueue.read_keys(p_value jsonb, p_kind text, p_field text, p_code text DEFAULT 'QHA01'::text, p_now timestamp with time zone DEFAULT NULL::timestamp with time zone, p_is_part boolean DEFAULT true) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.read_kind(p_step jsonb, p_kind text, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) RETURNS record
+CREATE FUNCTION hwqueue.read_kind(p_step jsonb, p_kind text, p_name text, p_maps text[], p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_lease_filter(p_filter jsonb) RETURNS hwqueue.lease_filter
@@ -4311,8 +4280,8 @@ CREATE FUNCTION hwqueue.read_level(p_object jsonb, p_field text, p_overrides boo
 CREATE FUNCTION hwqueue.read_limit(p_name text, p_spec jsonb) RETURNS hwqueue.limit_rule
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.read_limits(p_limits jsonb, p_queue hwqueue.queue, p_tenant text) RETURNS hwqueue.lane_ref[]
-    LANGUAGE plpgsql STABLE;
+CREATE FUNCTION hwqueue.read_limits(p_limits jsonb, p_of_queue text[], p_tenant text) RETURNS TABLE(lanes hwqueue.lane_ref[])
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.read_load(p_node uuid) RETURNS hwqueue.node_load
     LANGUAGE plpgsql STABLE;
@@ -4363,16 +4332,13 @@ CREATE FUNCTION hwqueue.read_schedule(p_name text, p_spec jsonb, p_now timestamp
 CREATE FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
+CREATE FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_lanes hwqueue.lane_ref[], p_now timestamp with time zone) RETURNS hwqueue.spawn_request
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone, p_index integer DEFAULT 0) RETURNS hwqueue.spawn_request[]
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.read_state_page(p_filter hwqueue.lease_filter, p_limit integer, p_cursor jsonb) RETURNS hwqueue.lease_page
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.read_step(p_step jsonb, p_field text) RETURNS jsonb
+CREATE FUNCTION hwqueue.read_step(p_step jsonb, p_maps text[], p_field text) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_step_options(p_options jsonb, p_kind text, p_field text) RETURNS jsonb
@@ -4381,17 +4347,11 @@ CREATE FUNCTION hwqueue.read_step_options(p_options jsonb, p_kind text, p_field 
 CREATE FUNCTION hwqueue.read_update_call(p_run hwqueue.run, p_changes jsonb, p_steps text[], OUT changes jsonb, OUT named integer[]) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.read_weights(p_weights jsonb) RETURNS jsonb
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.read_workflow(p_spec jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.readable_run(p_run uuid, p_lease uuid) RETURNS hwqueue.run
     LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.ready_classes(p_queue_id integer, p_after bigint, p_limit integer, p_most integer, OUT items jsonb[], OUT next text) RETURNS record
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap(p_limit integer DEFAULT 1000, p_unless_within interval DEFAULT '00:00:00'::interval) RETURNS TABLE(expired integer, promoted integer, deadlines integer, reaches integer, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4415,19 +4375,16 @@ CREATE FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boo
 CREATE FUNCTION hwqueue.reap_lanes(p_limit integer, p_until timestamp with time zone, p_after text, p_now timestamp with time zone, OUT more boolean, OUT next_after text) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_lasting(p_after uuid, p_limit integer, p_now timestamp with time zone) RETURNS uuid
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.reap_part(p_part text, p_most integer, p_limit integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone) RETURNS hwqueue.upkeep_done
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap_positions(p_sweeps boolean) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_teams(p_looks text[], p_limit integer, p_budget interval, p_from hwqueue.reap_cursor, p_now timestamp with time zone) RETURNS boolean
+CREATE FUNCTION hwqueue.reap_stops(p_after uuid, p_limit integer, p_now timestamp with time zone) RETURNS uuid
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_tolerated(p_limit integer, p_now timestamp with time zone) RETURNS integer
+CREATE FUNCTION hwqueue.reap_teams(p_looks text[], p_limit integer, p_budget interval, p_from hwqueue.reap_cursor, p_now timestamp with time zone, p_leads boolean DEFAULT true) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap_workflows(p_limit integer, p_from hwqueue.reap_cursor, p_now timestamp with time zone) RETURNS boolean
@@ -4450,9 +4407,6 @@ CREATE FUNCTION hwqueue.recount_node(p_node hwqueue.node, p_epoch bigint, p_now 
 
 CREATE FUNCTION hwqueue.recount_terms(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.recounted_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node) RETURNS TABLE(term_id bigint, use text, domain text, place text, decides boolean, counts boolean)
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.redeliver(p_name text, p_delivery uuid DEFAULT NULL::uuid, p_limit integer DEFAULT 1000) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4480,7 +4434,10 @@ CREATE FUNCTION hwqueue.refuse_field(p_code text, p_field text, p_words text, p_
 CREATE FUNCTION hwqueue.refuse_foreign(p_what text, p_field text, p_hint text, p_index integer DEFAULT NULL::integer) RETURNS void
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.refuse_lanes(p_lanes hwqueue.lane_ref[], p_what text) RETURNS void
+CREATE FUNCTION hwqueue.refuse_lanes(p_lanes hwqueue.lane_ref[], p_what text) RETURNS hwqueue.lane_ref[]
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.refuse_limit(p_name text, p_key text, p_by text, p_of_queue boolean) RETURNS hwqueue.lane_ref
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_more(p_what text, p_used bigint, p_limit integer, p_tenant text, p_hint text) RETURNS void
@@ -4602,9 +4559,6 @@ CREATE FUNCTION hwqueue.require_check(p_class_ids bigint[]) RETURNS boolean
 
 CREATE FUNCTION hwqueue.require_claim(p_lease uuid, p_token bigint) RETURNS void
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.require_domain(p_domain jsonb, p_field text) RETURNS text
-    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.require_read_committed() RETURNS void
     LANGUAGE plpgsql STABLE;
@@ -4832,9 +4786,6 @@ CREATE FUNCTION hwqueue.service_policy(p_service uuid) RETURNS jsonb
 CREATE FUNCTION hwqueue.service_tenant(p_service uuid) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.set_cordon(p_node uuid) RETURNS hwqueue.node
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.set_event_retention(p_days integer) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -4842,9 +4793,6 @@ CREATE FUNCTION hwqueue.set_event_retention(p_days integer) RETURNS integer
 CREATE FUNCTION hwqueue.set_limit(p_name text, p_changes jsonb) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
-
-CREATE FUNCTION hwqueue.set_login(p_node uuid, p_login text) RETURNS void
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.set_node_expiry(p_after interval) RETURNS interval
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4955,9 +4903,6 @@ CREATE FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb DEFAUL
 CREATE FUNCTION hwqueue.slot_lanes(p_lanes hwqueue.lane_ref[]) RETURNS bigint[]
     LANGUAGE sql IMMUTABLE STRICT;
 
-CREATE FUNCTION hwqueue.slot_words(p_lane bigint, p_most integer) RETURNS text
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.span_words(p_span interval) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -4983,9 +4928,6 @@ CREATE FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options json
 
 CREATE FUNCTION hwqueue.spawn_kind(p_element jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.spawn_lanes(p_options jsonb, p_queue hwqueue.queue) RETURNS hwqueue.lane_ref[]
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb) RETURNS TABLE(lease_id uuid, created boolean, state text, warnings text[])
     LANGUAGE plpgsql SECURITY DEFINER
@@ -5107,10 +5049,7 @@ CREATE FUNCTION hwqueue.stop_webhook(p_webhook hwqueue.webhook, p_reason text) R
 CREATE FUNCTION hwqueue.stoppable_claims(p_node_ids uuid[]) RETURNS uuid[]
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.stopping_by_place(p_term_id bigint, p_dead uuid[], p_now timestamp with time zone) RETURNS jsonb
-    LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.stopping_count(p_term_id bigint, p_place text, p_expired boolean, p_now timestamp with time zone) RETURNS bigint
+CREATE FUNCTION hwqueue.stopping_by_place(p_term_id bigint, p_expired boolean, p_dead uuid[], p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.stops_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_left integer[], p_node_ids uuid[]) RETURNS uuid[]
@@ -5224,7 +5163,7 @@ CREATE FUNCTION hwqueue.sync_tasks(p_defaults jsonb, p_version text DEFAULT NULL
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.tag_distribution(p_label text DEFAULT NULL::text, p_limit integer DEFAULT 100) RETURNS TABLE(label text, value jsonb, nodes bigint, live bigint, claims bigint)
-    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET max_parallel_workers_per_gather TO '0'
     SET jit TO 'off';
@@ -5400,9 +5339,6 @@ CREATE FUNCTION hwqueue.trigger_schedule(p_name text, p_params jsonb DEFAULT NUL
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.try_assignment(p_lease uuid, p_node uuid, p_hold interval, p_now timestamp with time zone) RETURNS text
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
@@ -5531,9 +5467,6 @@ CREATE FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node,
     SET enable_hashjoin TO 'on'
     SET enable_nestloop TO 'off';
 
-CREATE FUNCTION hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit integer, OUT items jsonb[], OUT next text) RETURNS record
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_now timestamp with time zone, OUT wait interval, OUT is_known boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
@@ -5556,7 +5489,7 @@ CREATE FUNCTION hwqueue.wake_payload(p_key uuid, p_what text) RETURNS text
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.wake_payloads(p_queues text[]) RETURNS TABLE(queue text, payload text)
-    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue) RETURNS void
@@ -6099,13 +6032,16 @@ CREATE TABLE hwqueue.lane_change (
     lane_id bigint NOT NULL,
     delta integer DEFAULT 0 NOT NULL,
     limit_id integer,
-    key text
+    key text,
+    head hwqueue.lane_place
 )
 WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0');
 
 COMMENT ON TABLE hwqueue.lane_change IS 'leases that came to a lane or left it, not yet counted in lane.used';
 
 COMMENT ON COLUMN hwqueue.lane_change.delta IS '0: a lease came, or the lane is to be folded';
+
+COMMENT ON COLUMN hwqueue.lane_change.head IS 'of the leases that came, the place of the first';
 
 ALTER TABLE hwqueue.lane_change ALTER COLUMN change_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.lane_change_change_id_seq
@@ -7828,7 +7764,9 @@ REVOKE ALL ON FUNCTION hwqueue.bind_value(p_value jsonb, p_run hwqueue.run, p_re
 
 REVOKE ALL ON FUNCTION hwqueue.binding_path(p_path jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.binding_steps(p_value jsonb, p_field text, p_of_item boolean, OUT steps text[], OUT binds boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.binding_steps(p_value jsonb, p_field text, p_of_item boolean, p_maps text[], OUT steps text[], OUT binds boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.binds_during_execution(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, OUT blocked bigint[], OUT lasting bigint[], OUT known hwqueue.node_candidates) FROM PUBLIC;
 
@@ -7837,8 +7775,6 @@ REVOKE ALL ON FUNCTION hwqueue.book_room(p_node uuid, p_assignment jsonb, p_copi
 REVOKE ALL ON FUNCTION hwqueue.booked_on(p_node uuid, p_leases uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_checkpoints() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.broken_counts() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_joins() FROM PUBLIC;
 
@@ -7899,6 +7835,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_changes(p_changes jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_claim(p_item jsonb, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_claims(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_completions(p_lease_ids uuid[], p_tokens bigint[], p_ids_name text, p_tokens_name text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_contradictions(p_required jsonb, p_field text) FROM PUBLIC;
@@ -7918,8 +7856,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_extend(p_extend interval, p_field text) FRO
 REVOKE ALL ON FUNCTION hwqueue.check_kept(p_lease uuid, p_value jsonb, p_field text, p_is_result boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text, p_most integer, p_code text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.check_lists(p_value jsonb, p_maps text[], p_name text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_login(p_node uuid, p_login text) FROM PUBLIC;
 
@@ -8111,6 +8047,8 @@ REVOKE ALL ON FUNCTION hwqueue.count_members(p_gang hwqueue.gang, OUT waiting in
 
 REVOKE ALL ON FUNCTION hwqueue.count_parents(p_run hwqueue.run, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p hwqueue.run_progress) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.count_patterns(p_exprs jsonb, OUT patterns integer, OUT chars integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.count_rivals(p_class_ids bigint[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_steps(p_run hwqueue.run) FROM PUBLIC;
@@ -8147,7 +8085,7 @@ REVOKE ALL ON FUNCTION hwqueue.current_generation(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamp with time zone, p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamp with time zone, OUT reason text, OUT term_deltas jsonb, OUT tier smallint, OUT rank bigint, OUT since timestamp with time zone, OUT only_lease uuid, OUT is_named boolean, OUT is_lasting boolean, OUT is_choice boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamp with time zone, p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamp with time zone, OUT reason text, OUT term_deltas jsonb, OUT tier smallint, OUT rank bigint, OUT since timestamp with time zone, OUT only_lease uuid, OUT is_named boolean, OUT during_execution boolean, OUT is_choice boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.default_policy() FROM PUBLIC;
 
@@ -8310,8 +8248,6 @@ REVOKE ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_exte
 GRANT ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.facts_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean, p_retry_at timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean, p_retry_at timestamp with time zone) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean, p_retry_at timestamp with time zone) TO hwqueue_admin;
@@ -8348,7 +8284,7 @@ REVOKE ALL ON FUNCTION hwqueue.find_in_window(p_request hwqueue.claim_request, p
 
 REVOKE ALL ON FUNCTION hwqueue.find_lease(p_lease uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.find_limit(p_name text, p_locks boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.find_limit(p_name text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp with time zone, p_left_out text[]) FROM PUBLIC;
 
@@ -8373,8 +8309,6 @@ REVOKE ALL ON FUNCTION hwqueue.finish_run(p_run uuid, p_failed integer, p_now ti
 REVOKE ALL ON FUNCTION hwqueue.fire_due(p_schedule uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fire_options(p_schedule hwqueue.schedule, p_at timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.fire_schedules(p_limit integer, p_notes boolean, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fire_time(p_schedule hwqueue.schedule, p_at timestamp with time zone, p_cause text, p_params jsonb) FROM PUBLIC;
 
@@ -8589,8 +8523,6 @@ REVOKE ALL ON FUNCTION hwqueue.is_known_node(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_label_text(p_value jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_lasting(p_class hwqueue.placement_class) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.is_left_behind(p_claim hwqueue.claim) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) FROM PUBLIC;
@@ -8675,8 +8607,6 @@ REVOKE ALL ON FUNCTION hwqueue.judge_next(p_profile hwqueue.profile, p_node hwqu
 
 REVOKE ALL ON FUNCTION hwqueue.kept_level(p_outer jsonb, p_inner jsonb, p_mode text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease uuid) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.keys_of(p_kind text) FROM PUBLIC;
@@ -8697,8 +8627,6 @@ REVOKE ALL ON FUNCTION hwqueue.labels_among(p_labels jsonb, p_keys text[]) FROM 
 
 REVOKE ALL ON FUNCTION hwqueue.labels_read(p_labels jsonb, p_keys text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.placement_class, p_room hwqueue.headroom) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lane_id(p_rule hwqueue.limit_rule, p_tenant text, p_key text) FROM PUBLIC;
@@ -8706,8 +8634,6 @@ REVOKE ALL ON FUNCTION hwqueue.lane_id(p_rule hwqueue.limit_rule, p_tenant text,
 REVOKE ALL ON FUNCTION hwqueue.lane_most(p_rule hwqueue.limit_rule, p_lane hwqueue.lane) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lane_used(p_lane hwqueue.lane) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.lanes_in_queue(p_lanes hwqueue.lane_ref[], p_queue hwqueue.queue, p_tenant text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.last_drawn_position() FROM PUBLIC;
 
@@ -8962,8 +8888,6 @@ REVOKE ALL ON FUNCTION hwqueue.near_class(p_run hwqueue.run, p_step integer, p_n
 
 REVOKE ALL ON FUNCTION hwqueue.near_items(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_requests hwqueue.spawn_request[], p_bad uuid[], p_now timestamp with time zone, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.near_nodes(p_near jsonb, p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.near_origin(p_near jsonb, p_part jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.near_places(p_run uuid, p_near jsonb, p_item integer) FROM PUBLIC;
@@ -9046,8 +8970,6 @@ REVOKE ALL ON FUNCTION hwqueue.normalise_expr(p_expr jsonb, p_field text, p_dept
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_exprs(p_exprs jsonb, p_field text, p_least integer, p_depth integer, p_preferred boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.normalise_isolation(p_isolation jsonb, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.normalise_label_expr(p_expr jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_lease_expr(p_expr jsonb, p_kind text, p_field text) FROM PUBLIC;
@@ -9066,11 +8988,11 @@ REVOKE ALL ON FUNCTION hwqueue.normalise_spread_rule(p_rule jsonb, p_field text)
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_tags(p_tags jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.normalise_target_expr(p_expr jsonb, p_kind text, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.normalise_targets(p_targets jsonb, p_domain text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_toleration(p_toleration jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.note_arrivals(p_classes bigint[], p_lanes hwqueue.lane_ref[], p_places hwqueue.lane_place[], p_queues integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boolean, p_awaits boolean) FROM PUBLIC;
 
@@ -9084,11 +9006,11 @@ REVOKE ALL ON FUNCTION hwqueue.note_everywhere(p_code text, p_everywhere hwqueue
 
 REVOKE ALL ON FUNCTION hwqueue.note_gang(p_gang hwqueue.gang, p_state text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_lasting(p_lease uuid, p_claims integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_detail jsonb, p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_parked(p_leases uuid[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.note_placement_check(p_lease uuid, p_claims integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb, p_queue text) FROM PUBLIC;
 
@@ -9162,12 +9084,6 @@ REVOKE ALL ON FUNCTION hwqueue.parts_of_devices(p_node hwqueue.node, p_used inte
 
 REVOKE ALL ON FUNCTION hwqueue.pass_on(p_entries hwqueue.scheduled[], p_now timestamp with time zone, OUT lines bigint[], OUT lanes bigint[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.pattern_chars(p_exprs jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.pattern_size(p_expr jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.patterns_within(p_placement jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.pause_queue(p_queue text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text) TO hwqueue_admin;
@@ -9231,8 +9147,6 @@ GRANT ALL ON FUNCTION hwqueue.planner_view(p_part text, p_queue text, p_after te
 
 REVOKE ALL ON FUNCTION hwqueue.postpone(p_part text, p_item uuid, p_state text, p_message text, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.postponed_words(p_item uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prefer_own_node(p_lease uuid, p_node uuid) FROM PUBLIC;
@@ -9268,8 +9182,6 @@ REVOKE ALL ON FUNCTION hwqueue.prune_classes(p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_events(p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_fires(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.prune_gangs(p_limit integer, p_ended uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_lanes(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
@@ -9292,7 +9204,7 @@ REVOKE ALL ON FUNCTION hwqueue.prune_unseen_xids(p_unseen xid8[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.publish_term(p_term hwqueue.affinity_term, p_holds boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.publish_terms(p_limit integer, p_holds boolean, p_now timestamp with time zone, OUT published integer, OUT pending boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.publish_terms(p_limit integer, p_holds boolean, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.publish_while_holding(INOUT picked hwqueue.picked_entries, p_now timestamp with time zone, OUT published integer, OUT some_moved boolean) FROM PUBLIC;
 
@@ -9330,7 +9242,7 @@ REVOKE ALL ON FUNCTION hwqueue.read_gang(p_members jsonb, p_options jsonb, p_now
 
 REVOKE ALL ON FUNCTION hwqueue.read_keys(p_value jsonb, p_kind text, p_field text, p_code text, p_now timestamp with time zone, p_is_part boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_kind(p_step jsonb, p_kind text, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_kind(p_step jsonb, p_kind text, p_name text, p_maps text[], p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_lease_filter(p_filter jsonb) FROM PUBLIC;
 
@@ -9338,7 +9250,7 @@ REVOKE ALL ON FUNCTION hwqueue.read_level(p_object jsonb, p_field text, p_overri
 
 REVOKE ALL ON FUNCTION hwqueue.read_limit(p_name text, p_spec jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_limits(p_limits jsonb, p_queue hwqueue.queue, p_tenant text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_limits(p_limits jsonb, p_of_queue text[], p_tenant text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_load(p_node uuid) FROM PUBLIC;
 
@@ -9372,25 +9284,19 @@ REVOKE ALL ON FUNCTION hwqueue.read_schedule(p_name text, p_spec jsonb, p_now ti
 
 REVOKE ALL ON FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_lanes hwqueue.lane_ref[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone, p_index integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_state_page(p_filter hwqueue.lease_filter, p_limit integer, p_cursor jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.read_step(p_step jsonb, p_field text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_step(p_step jsonb, p_maps text[], p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_step_options(p_options jsonb, p_kind text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_update_call(p_run hwqueue.run, p_changes jsonb, p_steps text[], OUT changes jsonb, OUT named integer[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_weights(p_weights jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.read_workflow(p_spec jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.readable_run(p_run uuid, p_lease uuid) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.ready_classes(p_queue_id integer, p_after bigint, p_limit integer, p_most integer, OUT items jsonb[], OUT next text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval) TO hwqueue_worker;
@@ -9405,15 +9311,13 @@ REVOKE ALL ON FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_ag
 
 REVOKE ALL ON FUNCTION hwqueue.reap_lanes(p_limit integer, p_until timestamp with time zone, p_after text, p_now timestamp with time zone, OUT more boolean, OUT next_after text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_lasting(p_after uuid, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.reap_part(p_part text, p_most integer, p_limit integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_positions(p_sweeps boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_teams(p_looks text[], p_limit integer, p_budget interval, p_from hwqueue.reap_cursor, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_stops(p_after uuid, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_tolerated(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_teams(p_looks text[], p_limit integer, p_budget interval, p_from hwqueue.reap_cursor, p_now timestamp with time zone, p_leads boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_workflows(p_limit integer, p_from hwqueue.reap_cursor, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9428,8 +9332,6 @@ REVOKE ALL ON FUNCTION hwqueue.recount_claims(p_node uuid, p_class_id bigint) FR
 REVOKE ALL ON FUNCTION hwqueue.recount_node(p_node hwqueue.node, p_epoch bigint, p_now timestamp with time zone, p_forget boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.recount_terms(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.recounted_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.redeliver(p_name text, p_delivery uuid, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.redeliver(p_name text, p_delivery uuid, p_limit integer) TO hwqueue_operator;
@@ -9448,6 +9350,8 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_field(p_code text, p_field text, p_words t
 REVOKE ALL ON FUNCTION hwqueue.refuse_foreign(p_what text, p_field text, p_hint text, p_index integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_lanes(p_lanes hwqueue.lane_ref[], p_what text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.refuse_limit(p_name text, p_key text, p_by text, p_of_queue boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_more(p_what text, p_used bigint, p_limit integer, p_tenant text, p_hint text) FROM PUBLIC;
 
@@ -9512,8 +9416,6 @@ REVOKE ALL ON FUNCTION hwqueue.require_all_tenants() FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.require_check(p_class_ids bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.require_claim(p_lease uuid, p_token bigint) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.require_domain(p_domain jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.require_read_committed() FROM PUBLIC;
 
@@ -9660,15 +9562,11 @@ GRANT ALL ON FUNCTION hwqueue.service_policy(p_service uuid) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.service_tenant(p_service uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.set_cordon(p_node uuid) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.set_event_retention(p_days integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_event_retention(p_days integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.set_limit(p_name text, p_changes jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_limit(p_name text, p_changes jsonb) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.set_login(p_node uuid, p_login text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.set_node_expiry(p_after interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_node_expiry(p_after interval) TO hwqueue_admin;
@@ -9740,8 +9638,6 @@ GRANT ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb,
 
 REVOKE ALL ON FUNCTION hwqueue.slot_lanes(p_lanes hwqueue.lane_ref[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.slot_words(p_lane bigint, p_most integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.span_words(p_span interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb) FROM PUBLIC;
@@ -9758,8 +9654,6 @@ GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_option
 GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_kind(p_element jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.spawn_lanes(p_options jsonb, p_queue hwqueue.queue) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb, p_options jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb, p_options jsonb) TO hwqueue_producer;
@@ -9845,9 +9739,7 @@ REVOKE ALL ON FUNCTION hwqueue.stop_webhook(p_webhook hwqueue.webhook, p_reason 
 
 REVOKE ALL ON FUNCTION hwqueue.stoppable_claims(p_node_ids uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.stopping_by_place(p_term_id bigint, p_dead uuid[], p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.stopping_count(p_term_id bigint, p_place text, p_expired boolean, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.stopping_by_place(p_term_id bigint, p_expired boolean, p_dead uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stops_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_left integer[], p_node_ids uuid[]) FROM PUBLIC;
 
@@ -10007,8 +9899,6 @@ REVOKE ALL ON FUNCTION hwqueue.trigger_schedule(p_name text, p_params jsonb) FRO
 GRANT ALL ON FUNCTION hwqueue.trigger_schedule(p_name text, p_params jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.trigger_schedule(p_name text, p_params jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.try_assignment(p_lease uuid, p_node uuid, p_hold interval, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.try_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone) FROM PUBLIC;
@@ -10090,8 +9980,6 @@ REVOKE ALL ON FUNCTION hwqueue.visible_now(OUT unseen xid8[], OUT next_xid xid8)
 REVOKE ALL ON FUNCTION hwqueue.wait_between(p_patience interval, p_here double precision, p_best double precision, p_worst double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, OUT classes bigint[], OUT until timestamp with time zone, OUT next_xid xid8, OUT unseen xid8[]) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit integer, OUT items jsonb[], OUT next text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_now timestamp with time zone, OUT wait interval, OUT is_known boolean) FROM PUBLIC;
 

@@ -165,9 +165,9 @@ def test_what_a_lease_names(api: Api, queue: str) -> None:
     assert api.fault("spawn_everywhere", **call, options={"limits": [shared]}) == "options.limits"
     options = [{"limits": {shared: None, keyed: key, tenant: None}, "tenant": "t"} for key in "kl"]
     kinds = [{"task": TASK, "options": each} for each in (*options, {}, {"limits": ["none"]})]
-    batch = {"kinds": kinds, "each": [{}] * 4, "of": [1, 0, 2, 1]}  # nothing is of the last one
+    compact = {"kinds": kinds, "each": [{}] * 4, "of": [1, 0, 2, 1]}  # nothing is of the last one
     rows = [api.row("spawn_lease", **call, options=options[0])]
-    rows += api.rows("spawn_leases", queue=queue, leases=batch)
+    rows += api.rows("spawn_leases", queue=queue, leases=compact)
     assert [row["state"] for row in rows] == [*["scheduled"] * 3, "pending", "scheduled"]
     lanes = "select array(select key from unnest(l.lanes)) from hwqueue.lease l where l.lease_id = %s"
     found = [api.one(lanes, row["lease_id"]) for row in rows]
