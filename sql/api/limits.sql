@@ -84,15 +84,12 @@ create or replace function hwqueue.drop_limit(p_name text) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_queue text := (
-    select min(q.name) from hwqueue.queue q where p_name = any (q.limits) and q.dropped_at is null);
   v_spec jsonb;
 begin
   perform hwqueue.require_all_tenants();
-  if v_queue is not null then
-    perform hwqueue.refuse('QHM03', format('limit %s is in the policy of queue %s', p_name, v_queue),
-      jsonb_build_object('limit', p_name, 'queue', v_queue), 'take it out of there: set_queue_policy');
-  end if;
+  perform hwqueue.refuse('QHM03', format('limit %s is in the policy of queue %s', p_name, q.name),
+    jsonb_build_object('limit', p_name, 'queue', q.name), 'take it out of there: set_queue_policy')
+  from hwqueue.queue q where p_name = any (q.limits) and q.dropped_at is null order by q.name;
   update hwqueue.limit_rule r set dropped_at = hwqueue.clock(), changed_from = -9223372036854775808
   where r.name = p_name and r.dropped_at is null returning r.spec into v_spec;
   perform hwqueue.note_event('limit_dropped', format('limit %s', p_name),
@@ -207,9 +204,8 @@ as $$
 $$;
 
 -- Returns lanes of a limit: those with most parked leases first (p_order parked), or where the first one has
--- waited longest (wait). parked: counted to 10,001. most: what used may be. lease_id: the first in line;
--- since: when it was spawned. opens_at: of a rate, when the next one may start, at the earliest. No pages:
--- what comes first is another lane by the next call.
+-- waited longest (wait); without pages, as that changes. parked: counted to 10,001. most: what used may be.
+-- lease_id: the first in line; since: when it was spawned. opens_at: of a rate, when the next may start.
 -- Raises: QHM01, QHA01, QHA03.
 create or replace function hwqueue.limit_lanes(p_name text, p_order text default 'parked',
   p_limit int default 100)

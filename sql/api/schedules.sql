@@ -138,24 +138,20 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_row hwqueue.schedule := hwqueue.find_schedule(p_name, p_dry_run is false);
-  v_fire hwqueue.schedule_fire;
 begin
   if (cardinality(p_times) <= 1000 and hwqueue.clock() >= all (p_times)
       and 'epoch' <= all (p_times)) is not true then
     perform hwqueue.refuse_field('QHA01', 'p_times', 'must be at most 1000 times since 1970 that have passed',
       'backfill in several calls; what is to come fires by itself');
   end if;
-  for fire_at in select distinct t from unnest(p_times) t order by t loop
-    v_fire := case when p_dry_run is false then hwqueue.fire_time(v_row, fire_at, 'backfill', null) end;
-    outcome := coalesce(v_fire.outcome, case when p_dry_run is not false and not exists (
-        select from hwqueue.schedule_fire f where f.schedule_id = v_row.schedule_id
-          and f.fire_at = backfill_schedule.fire_at and f.outcome = 'spawned')
-      then 'would_spawn' else 'fired_before' end);
-    lease_id := v_fire.lease_id;
-    run_id := v_fire.run_id;
-    error := v_fire.error;
-    return next;
-  end loop;
+  return query
+    select f.at, coalesce((f.fire).outcome, case when p_dry_run is not false and not exists (
+        select from hwqueue.schedule_fire x
+        where x.schedule_id = v_row.schedule_id and x.fire_at = f.at and x.outcome = 'spawned')
+      then 'would_spawn' else 'fired_before' end), (f.fire).lease_id, (f.fire).run_id, (f.fire).error
+    from (select d.at, case when p_dry_run is false
+            then hwqueue.fire_time(v_row, d.at, 'backfill', null) end as fire
+          from (select distinct t as at from unnest(p_times) t order by 1) d offset 0) f;
 end
 $$;
 
