@@ -46,7 +46,8 @@ _MARKS = _names("claims_from deadlines_from scheduled_from next_from")
 _TURNS = _names("""
     reaped_at full_scan_at estimated_at counted_to count_next_to count_next_after_xid class_id
     watched_node watched_class judged_profile checked_lease arrivals_from steps_from
-    lanes_from next_lane
+    lanes_from next_lane counted_from counted_as counted_on deliveries_from changes_from next_change
+    kept_from next_arrival gangs_from replacements_from terms_from
 """)
 # Of one table: how often something was tried or lost, when it is tried next says what that changes;
 # and what counts up there alone.
