@@ -20,15 +20,10 @@ $$;
 create or replace function hwqueue.class_digest(p_content hwqueue.class_content) returns bytea
 language sql stable
 as $$
-  -- absent options are left out, so that older digests stay the same
-  select sha256(convert_to((jsonb_build_array(p_content.queue_id, p_content.task_name, p_content.tenant,
-      p_content.service_id, p_content.labels, p_content.placement)
-    || case when p_content.patience is null then '[]'
-       else jsonb_build_array(extract(epoch from p_content.patience)) end
-    || case when p_content.target is null then '[]' else jsonb_build_array(p_content.target) end
-    || case when p_content.max_run is null then '[]'
-       else jsonb_build_array(jsonb_build_object('max_run', extract(epoch from p_content.max_run))) end
-    || case when p_content.is_choice then '["choice"]'::jsonb else '[]' end)::text, 'UTF8'))
+  select sha256(convert_to(jsonb_build_array(p_content.queue_id, p_content.task_name, p_content.tenant,
+    p_content.service_id, p_content.labels, p_content.placement, extract(epoch from p_content.patience),
+    p_content.target, extract(epoch from p_content.max_run), coalesce(p_content.is_choice, false))::text,
+    'UTF8'))
 $$;
 
 -- Returns the class of this content without writing it. p_away_from: the services that the policy of its own
