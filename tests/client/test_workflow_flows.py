@@ -83,3 +83,9 @@ def test_names_are_taken_once() -> None:
     third = App()
     third.include(other)
     assert third.workflows == {"w": one}
+
+
+STEPS = [
+    {"name": "a", "task": "first", "params": {"n": {"$input": ["n"]}}},
+    {"name": "b", "task": "second", "params": {"x": {"$result": "a", "default": None}}},
+]

@@ -13,7 +13,7 @@ from hwqueue.types import Claim, NodeSpec
 from tests.dashboard.conftest import Pages
 from tests.dashboard.screenshots import SIZES
 from tests.dashboard.test_accessible import violations
-from tests.dashboard.test_run_browser import stay, stayed
+from tests.dashboard.test_browser import stay, stayed
 from tests.dashboard.visits import Visit, visiting
 
 MEMBER = {"task": "train", "options": {"affinity_tags": {"gpu": True}}}

@@ -1,4 +1,4 @@
-"""Leases over HTTP: spawn, list, get, change, cancel, run again."""
+"""Leases over HTTP, and what names may stand in paths."""
 
 import asyncio
 from base64 import b64encode
@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
+import httpx
 import pytest
 from psycopg.conninfo import make_conninfo
 
@@ -185,3 +186,31 @@ async def test_waiting_for_the_end(http: Http, sql: Client, queue: str) -> None:
     problem(await http.get(f"{V1}/leases/{NOBODY}", params={"wait": 60}), 404, "QHL04")
     for wrong in (-1, 61, "soon"):
         problem(await http.get(at, params={"wait": wrong}), 422, "QHA01")
+
+
+NAMES = ["a/policy", "a/b/pause", "pause", "a/requeue-failed", "x:y@z.w-", "a//b", "a/../b", "a/."]
+
+
+async def test_every_name_that_sql_lets_in(http: Http, sql: Client) -> None:
+    """Encoded as one part of the path, none is taken for what is below another."""
+    for made in {each for name in NAMES for each in (name, name.rpartition("/")[0] or "b")}:
+        sql.create_queue(made)
+    for name in NAMES:
+        url = httpx.URL(f"http://localhost{V1}/queues/{quote(name, safe='')}")
+        under = {verb: f"{url}/{verb}" for verb in ("pause", "resume", "policy", "requeue-failed")}
+        assert ok(await http.get(url))["queue"] == name
+        assert ok(await http.post(under["pause"])) == {"queue": name, "paused": True}
+        ok(await http.patch(under["policy"], json={"claim_timeout": 90}))
+        ok(await http.post(under["requeue-failed"]))
+        queues = {queue["queue"]: queue for queue in ok(await http.get(f"{V1}/queues"))["items"]}
+        assert [each for each in queues if queues[each]["paused"]] == [name]
+        ok(await http.post(under["resume"]))
+        page = await http.get(f"/queues/{quote(name, safe='')}")  # all were there when it was read first
+        assert (page.status_code, f"Queue {name}" in page.text) == (200, True), name
+
+
+async def test_a_plain_slash_before_a_verb(http: Http, sql: Client) -> None:
+    sql.create_queue("plain/name")
+    assert ok(await http.post(f"{V1}/queues/plain/name/pause"))["queue"] == "plain/name"
+    assert (await http.get(f"{V1}/queues/plain/name/pause")).headers["allow"] == "POST"
+    problem(await http.get(f"{V1}%2Fqueues/plain"), 404)

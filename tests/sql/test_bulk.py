@@ -10,7 +10,7 @@ import pytest
 from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.sql.api import NOBODY, Api, Node, token
-from tests.sql.test_my_tenants import only
+from tests.sql.test_roles import only
 
 BULK: dict[str, dict[str, Any]] = {
     "count_leases": {},

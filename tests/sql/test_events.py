@@ -11,7 +11,7 @@ from tests.sql import event_cases
 from tests.sql.api import Api, token
 from tests.sql.event_cases import FIND_OUT, MINUTE, NO_EXECUTE, TURN, WATCH_THE_LAST, Stage
 from tests.sql.gang_event_cases import GANG_CASES
-from tests.unit.test_features import codes_in_sql
+from tests.unit.test_links import codes_in_sql
 
 CASES = event_cases.CASES | GANG_CASES
 pytestmark = pytest.mark.thorough

@@ -15,7 +15,7 @@ from tests.flows import gang as gang_step
 from tests.patience import looks
 from tests.sql.api import Api, Node, token
 from tests.sql.gangs import GPU, Gang, gang, gpus, later, reap
-from tests.sql.test_my_tenants import FILM, GAMES, only, refused
+from tests.sql.test_roles import FILM, GAMES, only, refused
 
 
 def test_members_start_together(api: Api, racks: list[Node]) -> None:

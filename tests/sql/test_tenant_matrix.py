@@ -19,7 +19,7 @@ from psycopg.types.json import Jsonb
 from tests.calls import Row
 from tests.patience import looks
 from tests.sql.api import Api, read_refusal
-from tests.sql.test_my_tenants import FILM, GAMES, only
+from tests.sql.test_roles import FILM, GAMES, only
 
 pytestmark = [pytest.mark.thorough, pytest.mark.every_variant]
 

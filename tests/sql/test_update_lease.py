@@ -8,7 +8,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.sql.api import NOBODY, Api, Node, token
-from tests.sql.test_my_tenants import FILM, GAMES, only, refused
+from tests.sql.test_roles import FILM, GAMES, only, refused
 from tests.sql.test_terms import granted_in_time, settle_terms
 
 

@@ -1,4 +1,4 @@
-"""The error tree: a class per code, translation from the driver, and what happened in one line."""
+"""The error tree: a class per code, what happened in one line, and no password of a connection string."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import pickle
 import re
 import traceback
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,12 +19,18 @@ from sqlalchemy.exc import DBAPIError
 
 from hwqueue import errors
 from hwqueue.cli.lease_view import error_line as of_cli
+from hwqueue.client import AsyncClient, Client
+from hwqueue.connections import check_conninfo, with_timeouts
 from hwqueue.dashboard.formatting import error_line as of_dashboard
 from hwqueue.driver_errors import connecting, translate
 from hwqueue.error_text import error_line
-from hwqueue.errors import BY_SQLSTATE, BadArgument, HwqueueError, LeaseLost
+from hwqueue.errors import BY_SQLSTATE, BadArgument, ConfigError, HwqueueError, LeaseLost
+from hwqueue.metrics import HwqueueCollector
 from hwqueue.schema.files import SHIPPED, SQL_DIR
+from hwqueue.serve import create_app
+from hwqueue.server import ServerSettings
 from hwqueue.worker.report import error_line as of_log
+from hwqueue.worker.settings import WorkerSettings, worker_conninfo
 from hwqueue.worker.transient import is_transient, may_come_up
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
@@ -292,3 +299,65 @@ def test_a_lost_connection_passes_and_a_refusal_does_not() -> None:
 )
 def test_a_server_may_come_up_and_wrong_settings_stay_wrong(words: str, may: bool) -> None:
     assert may_come_up(psycopg.OperationalError(f"connection failed: {words}")) is may
+
+
+WRONG = [
+    "postgresql+psycopg://u:s3cret@localhost/x",
+    "mysql://u:s3cret@localhost/x",
+    "postgresql://u:SEK%zzs3cret@localhost/x",
+    "host=localhost password='s3cret",
+    "host=localhost pasword=s3cret",
+    "s3cret",
+]
+READERS: list[Callable[[str], object]] = [
+    lambda dsn: check_conninfo(dsn, "--dsn"),
+    lambda dsn: with_timeouts(dsn, seconds=2),
+    Client,
+    AsyncClient,
+    worker_conninfo,
+    lambda dsn: create_app(ServerSettings(dsn=dsn)),
+    lambda dsn: HwqueueCollector(dsn)._connect(),
+]
+
+
+@pytest.mark.parametrize("dsn", WRONG)
+@pytest.mark.parametrize("read", READERS)
+def test_what_is_wrong_is_not_repeated(read: Callable[[str], object], dsn: str) -> None:
+    with pytest.raises(ConfigError, match="is not a connection string") as caught:
+        read(dsn)
+    error = caught.value
+    told = "".join(traceback.format_exception_only(error)) + f"{error.hint} {error.detail}"
+    chain = (error.__cause__, None if error.__suppress_context__ else error.__context__)
+    assert chain == (None, None)
+    assert "s3cret" not in told
+    assert "SEK" not in told
+
+
+@pytest.mark.parametrize("read", [Client, AsyncClient, worker_conninfo])
+def test_empty_is_refused_as_on_the_command_line(
+    read: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for empty in ("", " "):
+        with pytest.raises(ConfigError, match="is empty"):
+            read(empty)
+    monkeypatch.setenv("HWQUEUE_DSN", "")
+    with pytest.raises(ConfigError, match="HWQUEUE_DSN is empty"):
+        read(None)
+
+
+def test_none_is_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HWQUEUE_DSN", "dbname=named")
+    assert "dbname=named" in worker_conninfo(None)
+    monkeypatch.delenv("HWQUEUE_DSN")
+    assert "dbname" not in worker_conninfo(None)
+
+
+def test_what_to_write_is_told_and_no_connection_string_shown() -> None:
+    for dsn, words in ((WRONG[0], "SQLAlchemy"), (WRONG[2], "%25"), (WRONG[1], "postgresql://")):
+        with pytest.raises(ConfigError) as caught:
+            check_conninfo(dsn, "--dsn")
+        assert words in (caught.value.hint or "")
+    dsn = "postgresql://u:s3cret@localhost/x"
+    for settings in (WorkerSettings(dsn=dsn, listen=dsn), ServerSettings(dsn=dsn)):
+        assert "s3cret" not in repr(settings)
+        assert "dsn=" not in repr(settings)

@@ -1,15 +1,21 @@
-"""What the pages of runs say about steps, edges and times, without a database."""
+"""What the pages of runs and the command line say of steps, without a database; where boxes go."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import combinations, pairwise
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from hwqueue.cli.run_view import _headline, _why, items_text
+from hwqueue.dashboard.formatting import asked
 from hwqueue.dashboard.runs.graph import MOST_BOXES, Graph, count_states, graph_of
+from hwqueue.dashboard.runs.layout import BOX_HEIGHT, BOX_WIDTH, Layout, Line, lay_out, layers_of
 from hwqueue.dashboard.runs.says import says_of
 from hwqueue.dashboard.runs.timeline import Timeline, timeline_of
 from hwqueue.types import Attempt, StepDetail, WorkflowRun, WorkflowStep
@@ -299,3 +305,151 @@ def test_until_when_a_run_waits_is_a_time() -> None:
     waits = row(1, "running", headline=f"{words} until 2030-01-31T12:00:05Z", due_at=at(5))
     told = says_of(run(), graph_of(spec, [waits]).steps, {})
     assert (told.text, told.until) == (f"Step fetch {words}", at(5))
+
+
+Drawn = tuple[tuple[str, ...], tuple[tuple[str, str], ...]]
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Drawn:
+    """Names in topological order, and edges that go forward."""
+    names = tuple(f"s{number}" for number in range(draw(st.integers(1, 14))))
+    pairs = list(combinations(names, 2))
+    return names, tuple(draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else ())
+
+
+def boxes_of(layout: Layout, layer: int) -> list[str]:
+    """The boxes of a layer, from left to right."""
+    return [box.name for box in sorted(layout.boxes, key=lambda box: box.x) if box.layer == layer]
+
+
+def passes(line: Line, y: float) -> float:
+    """Where a line is at the height of a layer that it passes; it goes straight down there."""
+    [x] = {point[0] for point in line.points if y <= point[1] <= y + BOX_HEIGHT}
+    return x
+
+
+@given(graphs())
+def test_nothing_overlaps_and_edges_point_down_beside_boxes(graph: Drawn) -> None:
+    names, edges = graph
+    layout = lay_out(names, edges)
+    at = {box.name: box for box in layout.boxes}
+    assert set(at) == set(names)
+    for one, other in combinations(layout.boxes, 2):
+        apart = abs(one.x - other.x) >= BOX_WIDTH or abs(one.y - other.y) >= BOX_HEIGHT
+        assert apart, (one, other)
+    for box in layout.boxes:
+        assert box.x >= 0
+        assert box.x + BOX_WIDTH <= layout.width
+        assert box.y + BOX_HEIGHT <= layout.height
+    for line in layout.lines:
+        assert line.points[0][1] == at[line.source].y + BOX_HEIGHT
+        assert line.points[-1][1] == at[line.target].y
+        assert all(below[1] > above[1] for above, below in pairwise(line.points))
+    assert [(line.source, line.target) for line in layout.lines] == list(edges)
+    layout = lay_out(*graph)
+    layer = {box.name: box.layer for box in layout.boxes}
+    for line in layout.lines:
+        for box in layout.boxes:
+            if layer[line.source] < box.layer < layer[line.target]:
+                x = passes(line, box.y)
+                assert x < box.x or x > box.x + BOX_WIDTH
+    first = lay_out(*graph)
+    lay_out.cache_clear()
+    assert lay_out(*graph) == first
+
+
+def test_small_pictures() -> None:
+    edges = [("a", "b"), ("b", "c"), ("a", "c")]
+    assert layers_of(["a", "b", "c", "d"], edges) == {"a": 0, "b": 1, "c": 2, "d": 0}
+    layout = lay_out(tuple("abxy"), (("a", "y"), ("b", "x")))
+    assert boxes_of(layout, 0) == ["a", "b"]
+    assert boxes_of(layout, 1) == ["y", "x"]
+    layout = lay_out(tuple("axyz"), (("a", "x"), ("a", "y"), ("a", "z")))
+    at = {box.name: box.middle for box in layout.boxes}
+    assert at["a"] == at["y"]
+    assert at["y"] - at["x"] == at["z"] - at["y"]
+    layout = lay_out(("a", "b", "tell"), (("a", "b"),), ("tell",))
+    assert {box.name: box.layer for box in layout.boxes} == {"a": 0, "b": 1, "tell": 2}
+    line = Line("a", "b", ((10, 0), (30, 40)))
+    assert line.path == "M10.0 0.0 C10.0 20.0 30.0 20.0 30.0 40.0"
+    assert lay_out((), ()).boxes == ()
+
+
+def rule(label: str, op: str, *values: Any) -> dict[str, Any]:
+    return {"label": label, "op": op, **({"values": list(values)} if values else {})}
+
+
+def test_parts_are_under_those_who_ask_them() -> None:
+    placement = {
+        "require": [rule("kernel", "in", "6.8"), rule("nvlink", "exists"), rule("zone", "in", "b")],
+        "resources": {"gpu": 4, "memory_mib": 4096},
+        "isolation": {"gpu": "device_exclusive"},
+        "prefer": [{"when": [{"rack": [7]}], "weight": 100}, {"when": [{"node": ["x"]}], "weight": -9}],
+        "strength": 5,
+    }
+    came_from = {
+        "require": [["workflow"], ["step"], ["workflow", "submission"]],
+        "resources": {"gpu": ["step"], "memory_mib": ["task"]},
+        "isolation": {"gpu": ["step"]},
+        "prefer": [["near train -> rack 7"], ["away from fetch -> node box"]],
+        "strength": ["task"],
+    }
+    assert asked(placement, came_from) == [
+        ("workflow", ["kernel in 6.8"]),
+        ("step", ["has nvlink", "4 GPU", "GPU device_exclusive"]),
+        ("workflow and submission", ["zone in b"]),
+        ("task", ["4 GiB", "strength 5"]),
+        ("near train", ["prefers rack 7"]),
+        ("away from fetch", ["prefers not node box"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "part", "words"),
+    [
+        ("require", rule("z", "in", "a", "b"), "z in a or b"),
+        ("require", rule("z", "in", "a", "b", "c", "d", "e"), "z in a or b or c or 2 more"),
+        ("require", rule("z", "not_in", True), "z not in true"),
+        ("require", rule("z", "gte", 2.5), "z >= 2.5"),
+        ("require", rule("z", "does_not_exist"), "has no z"),
+        ("require", {"trust": "pci"}, '{"trust": "pci"}'),
+        ("require", rule("z", "in", "x" * 100), "z in " + "x" * 59 + "…"),
+        ("prefer", {"when": [rule("z", "exists")], "weight": 10}, "prefers has z"),
+        ("prefer", {"when": [rule("z", "in", 1)], "weight": -1}, "prefers not z in 1"),
+        ("tolerate", {"key": "film"}, "tolerates film"),
+        ("tolerate", {"op": "exists"}, "tolerates everything"),
+        ("spread", {"domain": "rack"}, 'spread {"domain": "rack"}'),
+    ],
+)
+def test_words_of_a_part(key: str, part: dict[str, Any], words: str) -> None:
+    assert asked({key: [part]}, {key: [["step"]]}) == [("step", [words])]
+
+
+def test_nobody_is_named_for_nothing() -> None:
+    assert asked({}, {}) == []
+    assert asked({"resources": {"gpu": 1}}, None) == []
+
+
+@pytest.mark.parametrize(
+    ("items", "done", "failed", "text"),
+    [
+        (None, None, None, None),
+        (0, 0, 0, "0/0 items"),
+        (1000, 412, 0, "412/1,000 items"),
+        (1000, 412, 3, "412/1,000 items, 3 failed"),
+    ],
+)
+def test_items(items: int | None, done: int | None, failed: int | None, text: str | None) -> None:
+    assert items_text(row(1, items=items, items_done=done, items_failed=failed)) == text
+
+
+def test_why_a_step_waits_and_whose_step_a_run_is() -> None:
+    step = row(1, "running", kind="workflow", nested_run_id=NODE, headline="waits for a run")
+    assert _why(step, {}) == f"run {NODE}; waits for a run"
+    assert _why(row(1), {}) is None
+    items: dict[str, Any] = {"items": 3, "items_done": 1, "items_failed": 0}
+    assert _why(row(1, "running", headline="1 of 3 items have ended", **items), {}) == "1/3 items"
+    told = _headline(run(parent_run_id=NODE, step_counts={"running": 1}))
+    assert f"training version 1, a step of run {NODE}: running" in told
+    assert "a step of" not in _headline(run(step_counts={"running": 1}))
