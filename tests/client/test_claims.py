@@ -59,25 +59,6 @@ async def test_assignments_say_what_was_set_aside(client: AsyncClient, queue: st
     assert (await client.get_lease(claim.lease_id)).assignment == claim.assignment
 
 
-async def test_claims_take_tasks_quantity_and_timeout(client: AsyncClient, queue: str, node: Node) -> None:
-    await client.spawn_leases(queue, [LeaseSpec(task=task) for task in ("a", "b", "b", "b")])
-    claims = await client.claim_task(
-        [queue], str(node.node_id), node.epoch, qty=2, tasks=["b"], claim_timeout=timedelta(hours=1)
-    )
-    assert [claim.task_name for claim in claims] == ["b", "b"]
-    assert claims[0].expires_at > datetime.now(UTC) + timedelta(minutes=59)
-
-
-async def test_completing(client: AsyncClient, queue: str, node: Node) -> None:
-    claim = await claim_one(client, queue, node)
-    state = await client.complete_lease(claim.lease_id, claim.claim_token, result={"rows": [1]})
-    assert state == LeaseState.COMPLETED
-    lease = await client.get_lease(claim.lease_id)
-    assert (lease.state, lease.result) == ("completed", {"rows": [1]})
-    with pytest.raises(errors.LeaseFinished):
-        await client.complete_lease(claim.lease_id, claim.claim_token)
-
-
 async def test_many_are_completed_by_one_call(client: AsyncClient, queue: str, node: Node) -> None:
     claims = [await claim_one(client, queue, node) for _ in range(3)]
     pairs = [(claim.lease_id, claim.claim_token) for claim in claims]
@@ -162,13 +143,6 @@ async def test_a_bad_settlement_is_named(client: AsyncClient, queue: str, node: 
         with pytest.raises(errors.BadArgument) as caught:
             await client.settle_and_claim(node.node_id, node.epoch, batch, [queue])
         assert caught.value.field == field
-
-
-async def test_adopting_running_work(client: AsyncClient, queue: str, node: Node) -> None:
-    adopted = await client.adopt_lease(queue, node.node_id, "t", {"pid": 7}, labels={"a": "b"})
-    lease = await client.get_lease(adopted.lease_id)
-    assert (lease.state, lease.node_id, lease.claim_token) == ("claimed", node.node_id, adopted.claim_token)
-    assert await client.complete_lease(adopted.lease_id, adopted.claim_token) == "completed"
 
 
 async def test_upkeep(client: AsyncClient, queue: str) -> None:

@@ -9,7 +9,6 @@ from hwqueue import errors
 from hwqueue.client import AsyncClient, Client
 from tests.client.conftest import of_kind
 from tests.client.connections import KINDS, async_connection, sync_connection
-from tests.sql.api import outlive
 
 pytestmark = pytest.mark.thorough
 
@@ -17,19 +16,6 @@ pytestmark = pytest.mark.thorough
 async def actors(client: AsyncClient, queue: str) -> list[str]:
     """Who did what to the queue, oldest first."""
     return [event.actor for event in (await client.list_events(queue=queue))[::-1]]
-
-
-async def test_following(client: AsyncClient, queue: str, conn: psycopg.Connection) -> None:
-    outlive(conn)
-    [newest] = await client.list_events(final=True, limit=1)
-    assert newest.queue == queue
-    assert await client.list_events(after=newest.event_id) == []
-    await client.pause_queue(queue)
-    await client.resume_queue(queue)
-    outlive(conn)
-    new = await client.list_events(after=newest.event_id)
-    assert [event.code for event in new] == ["queue_paused", "queue_resumed"]
-    assert await client.list_events(after=new[0].event_id, code="queue_resumed") == new[1:]
 
 
 async def test_the_actor_of_a_client(kind: str, dsn: str, conn: psycopg.Connection) -> None:

@@ -2,14 +2,13 @@
 
 from datetime import timedelta
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
 from hwqueue import App, Member, Placement, label
 from hwqueue.client import AsyncClient
 from hwqueue.errors import BadArgument, GangNotFound
-from hwqueue.types import LeaseSpec, LeaseState
+from hwqueue.types import LeaseSpec
 from tests.client.conftest import Node
 
 app = App()
@@ -23,51 +22,6 @@ def lead(seed: int) -> None:
 @app.task(name="work")
 def work(params: dict[str, Any]) -> None:
     """As a whole."""
-
-
-async def reap(client: AsyncClient) -> None:
-    """As upkeep does about once a second; several times, since changes make others."""
-    for _ in range(4):
-        await client.reap()
-
-
-async def test_from_spawned_to_running(client: AsyncClient, queue: str, node: Node) -> None:
-    gang_id = uuid4()
-    members = [Member("lead", {"n": 1}), Member("work", count=2)]
-    rows = await client.spawn_gang(
-        queue, members, gang_id=gang_id, together=["node"], hold=timedelta(seconds=20)
-    )
-    assert [(row.ordinal, row.gang_id) for row in rows] == [(n, gang_id) for n in range(3)]
-    gang = await client.get_gang(gang_id)
-    assert (gang.state, gang.size, gang.together, gang.same) == ("waiting", 3, ("node",), ())
-    assert (gang.hold, gang.on_lost) == (timedelta(seconds=20), "stop")
-    assert [member.lease_id for member in gang.members] == [row.lease_id for row in rows]
-    assert [member.state for member in gang.members] == [LeaseState.SCHEDULED] * 3
-    assert {member.node_id for member in gang.members} == {None}
-
-    await reap(client)
-    gang = await client.get_gang(gang_id)
-    assert (gang.state, gang.place) == ("reserved", f"node {node.node_id}")
-    assert all(member.reserved_until for member in gang.members)
-    [first] = await client.claim_task([queue], node.node_id, node.epoch, tasks=["lead"])
-    waiting = await client.gang_status(first.lease_id, first.claim_token)
-    assert (waiting.ready, waiting.retry_after) == (False, timedelta(seconds=0.2))
-    assert (waiting.members[0].reserved_until, waiting.members[0].rank) == (None, 0)
-
-    others = await client.claim_task([queue], node.node_id, node.epoch, qty=2)
-    assert [claim.headers for claim in others] == [
-        {"gang_id": str(gang_id), "gang_rank": rank, "gang_size": 3} for rank in (1, 2)
-    ]
-    ready = await client.gang_status(first.lease_id, first.claim_token)
-    assert (ready.gang_id, ready.ready, ready.size, ready.retry_after) == (gang_id, True, 3, None)
-    assert [(member.node, member.labels["zone"]) for member in ready.members] == [("n1", "a")] * 3
-
-    await reap(client)
-    [row] = await client.list_gangs(state="running")
-    assert (row.gang_id, row.size, row.queue) == (gang_id, 3, queue)
-    assert row.started_at is not None
-    assert await client.list_gangs(before=row.created_at) == []
-    assert await client.list_gangs(before=row.created_at, before_gang=gang_id) == []
 
 
 async def test_what_is_refused(client: AsyncClient, queue: str, node: Node) -> None:

@@ -18,13 +18,11 @@ from hwqueue.types import (
     LeaseState,
     NodeSpec,
     QueuePolicy,
-    Replaces,
     RetryPolicy,
     SyncedTask,
     TaskDifference,
     Unique,
 )
-from tests.client.conftest import Node
 
 
 async def test_a_lease_comes_back_as_it_was_spawned(client: AsyncClient, queue: str) -> None:
@@ -84,37 +82,6 @@ async def test_a_mapping_is_json_where_spans_are_seconds(client: AsyncClient, qu
     with pytest.raises(errors.BadArgument, match="must be a timedelta"):
         await client.set_queue_policy(queue, QueuePolicy(claim_timeout=5))  # type: ignore[arg-type]
     await client.set_queue_policy(queue, {"claim_timeout": 5})
-
-
-async def test_a_unique_key(client: AsyncClient, queue: str) -> None:
-    first = await client.spawn_lease(queue, "t", {"a": 1}, unique=Unique(key="k"))
-    again = await client.spawn_lease(queue, "t", {"a": 2}, unique={"key": "k", "while": 60})
-    assert (again.lease_id, again.created) == (first.lease_id, False)
-    replacing = Unique(key="k", hold=timedelta(minutes=1), on_conflict="replace")
-    await client.spawn_leases(queue, [LeaseSpec(task="t", options={"unique": replacing})])
-    assert (await client.get_lease(first.lease_id)).params == {}
-    with pytest.raises(errors.UniqueConflict):
-        await client.spawn_lease(queue, "t", unique=Unique(key="k", on_conflict="raise"))
-
-
-async def test_what_replaces_another(client: AsyncClient, queue: str) -> None:
-    old = await client.spawn_lease(queue, "t", one_of=uuid4())
-    new = await client.spawn_lease(queue, "t", replaces=Replaces(lease=old.lease_id))
-    assert new.state == LeaseState.SCHEDULED
-    with pytest.raises(errors.LeaseNotFound):
-        await client.spawn_lease(queue, "t", replaces=Replaces(lease=uuid4(), overlap=True))
-
-
-async def test_a_key_gives_the_first_lease_and_an_id_is_used_once(client: AsyncClient, queue: str) -> None:
-    first = await client.spawn_lease(queue, "t", {"a": 1}, idempotency_key="k")
-    again = await client.spawn_lease(queue, "t", {"a": 1}, idempotency_key="k")
-    assert (again.lease_id, again.created) == (first.lease_id, False)
-    with pytest.raises(errors.IdempotencyMismatch):
-        await client.spawn_lease(queue, "t", {"a": 2}, idempotency_key="k")
-    lease_id = uuid4()
-    assert (await client.spawn_lease(queue, "t", lease_id=lease_id)).lease_id == lease_id
-    with pytest.raises(errors.LeaseExists):
-        await client.spawn_lease(queue, "t", lease_id=str(lease_id))
 
 
 async def test_a_batch_keeps_its_order_and_a_bad_element_undoes_it(client: AsyncClient, queue: str) -> None:
@@ -190,24 +157,6 @@ async def test_what_may_share_a_key_goes_in_one_call(
     assert len({one.lease_id for one in spawned}) == 25
 
 
-async def test_dead_leases_are_requeued(client: AsyncClient, queue: str, node: Node) -> None:
-    batch = [LeaseSpec(task=task) for task in ("a", "a", "b")]
-    ids = [lease.lease_id for lease in await client.spawn_leases(queue, batch)]
-    for claim in await client.claim_task([queue], node.node_id, node.epoch, qty=3):
-        await client.fail_lease(claim.lease_id, claim.claim_token, error={"message": "no"}, retry=False)
-    lease = await client.get_lease(ids[0])
-    assert lease.state == LeaseState.FAILED
-    assert [(a.outcome, a.error, a.node_id) for a in lease.attempts] == [
-        ("failed", {"message": "no"}, node.node_id)
-    ]
-    assert await client.requeue_lease(ids[0]) == LeaseState.PENDING
-    hour = timedelta(hours=1)
-    now = datetime.now(UTC)
-    assert await client.requeue_failed(queue, since=now + hour) == 0
-    assert await client.requeue_failed(queue, task="a", until=now + hour, limit=10) == 1
-    assert await client.requeue_failed(queue) == 1
-
-
 async def test_a_params_blob_is_bytes_or_text(client: AsyncClient, queue: str) -> None:
     blob = bytes.fromhex("0910000903010600040000002a")
     for wire in (blob, f"\\x{blob.hex()}", "CRAACQMBBgAEAAAAKg=="):
@@ -277,16 +226,6 @@ async def test_all_pages(client: AsyncClient, queue: str) -> None:
     with pytest.raises(BadArgument, match="only cancel"):
         await client.change_page("delete", queue, reason="why")
     assert await client.list_leases(queue=queue) == []
-
-
-async def test_find_by_key(client: AsyncClient, queue: str) -> None:
-    spawned = await client.spawn_lease(queue, "t", idempotency_key="k", tenant="film")
-    for tenant in (None, "film"):
-        found = await client.find_lease(queue, "k", tenant=tenant)
-        assert found is not None
-        assert found.lease_id == spawned.lease_id
-    assert await client.find_lease(queue, "k", tenant="games") is None
-    assert await client.find_lease(queue, "other") is None
 
 
 GPU = Placement().resources(gpu=1)

@@ -110,33 +110,22 @@ def test_what_is_refused(producer: Client, cli: Cli) -> None:
 
 
 def test_from_spawned_to_stopped(producer: Client, cli: Cli, shown: Shown) -> None:
-    own, node_id = str(uuid4()), uuid4()
-    producer.register_node(node_id, NodeSpec(name="gpu-1", instance_id="1", labels={"gpu": True}))
-    line = (
-        *("everywhere", "spawn", QUEUE, "agent", "--params", '{"level": 3}', "--id", own),
-        *("--node-label", "gpu=true", "--mode", "once", "--on-cordoned", "--label", "app=x"),
-    )
+    own = str(uuid4())
+    line = ("everywhere", "spawn", QUEUE, "agent", "--id", own)
+    producer.register_node(uuid4(), NodeSpec(name="gpu-1", instance_id="1"))
     spawned = shown(*line)
     assert (spawned["everywhere_id"], spawned["created"], spawned["nodes"]) == (own, True, 1)
     again = cli(*line)
     assert again.stdout.strip() == own
     assert "nodes that suit it now: 1; it was there already" in again.stderr
     reap(producer)
-    found = shown("everywhere", "show", own)
-    assert (found["mode"], found["on_cordoned"], found["reserved"]) == ("once", True, 1)
-    assert found["leases"][0]["node"] == "gpu-1"
     assert "gpu-1" in cli("everywhere", "show", own).stdout
-    assert shown("everywhere", "show", own, "--after", str(node_id))["leases"] == []
-    [listed] = shown("everywhere", "list", "--state", "active")
-    assert (listed["everywhere_id"], listed["reserved"]) == (own, 1)
-
     cli("everywhere", "stop", own, stdin="n\n", code=1)
     assert producer.get_everywhere(own).state == "active"
     asked = cli("everywhere", "stop", own, "--running", "stop", stdin="y\n")
     assert "stop task agent, which runs on 0 nodes?" in asked.stderr
     reap(producer)
     assert shown("everywhere", "stop", own, "--yes") == {"everywhere_id": own, "state": "stopped"}
-    assert shown("everywhere", "list", "--before", listed["created_at"]) == []
     cli("everywhere", "show", str(uuid4()), code=3)
 
 

@@ -53,28 +53,33 @@ async def test_a_failing_handler_is_tried_again(client: AsyncClient, dsn: str) -
     assert second.error["message"] == "so does the second"
 
 
-@pytest.mark.parametrize(
-    ("task", "params", "kind"),
-    [
-        ("reject", None, "hwqueue.app.Reject"),
-        ("not-json", None, "ResultNotJson"),
-        ("large", 2000, "ResultRefused"),
-    ],
-)
-async def test_what_cannot_succeed_is_not_tried_again(
-    client: AsyncClient, dsn: str, task: str, params: Any, kind: str
-) -> None:
-    lease = await run_one(client, dsn, task, params)
-    assert (lease.state, lease.attempt, lease.error["type"]) == (LeaseState.FAILED, 1, kind)
+UNFIT = {"folder": "a", "at": "2030-01-02T00:00:00+00:00", "size": "huge"}
+NO_SIZE = 'params.size must be one of "small", "large", not "huge"'
+# Task and params; after how many attempts it has failed, and what its error says.
+FAIL: list[tuple[str, Any, int, str, str]] = [
+    ("reject", None, 1, "hwqueue.app.Reject", ""),
+    ("not-json", None, 1, "ResultNotJson", ""),
+    ("large", 2000, 1, "ResultRefused", ""),
+    ("picky-about-errors", {}, 2, "ValueError", "for good"),
+    ("picky-process", {}, 1, "ValueError", "for good"),
+    ("picky-thread", {}, 1, "ValueError", "for good"),
+    *(
+        (f"draw{kind}", UNFIT, 1, "BadParams", NO_SIZE)
+        for kind in ("", "-async", "-process", "-process-async")
+    ),
+]
 
 
-async def test_one_refused_result_does_not_hold_up_the_others(client: AsyncClient, dsn: str) -> None:
-    tasks = [{"task": "large", "params": size} for size in (10, 2000, 20)]
-    spawned = await client.spawn_leases(QUEUE, tasks)
+async def test_what_cannot_succeed_is_not_tried_again(client: AsyncClient, dsn: str) -> None:
+    """And holds up no result of others."""
+    tasks = [("large", 10), *((task, params) for task, params, *_ in FAIL), ("large", 20)]
+    spawned = await client.spawn_leases(QUEUE, [{"task": task, "params": params} for task, params in tasks])
     async with worker(dsn):
-        leases = [await ended(client, one.lease_id) for one in spawned]
-    states = [lease.state for lease in leases]
-    assert states == [LeaseState.COMPLETED, LeaseState.FAILED, LeaseState.COMPLETED]
+        first, *failed, last = [await ended(client, one.lease_id) for one in spawned]
+    assert (first.state, last.state) == (LeaseState.COMPLETED, LeaseState.COMPLETED)
+    for lease, (task, _, attempts, kind, said) in zip(failed, FAIL, strict=True):
+        assert (task, lease.state, lease.attempt) == (task, LeaseState.FAILED, attempts)
+        assert (lease.error["type"], said or lease.error["message"]) == (kind, lease.error["message"])
 
 
 @pytest.mark.parametrize(
@@ -274,27 +279,3 @@ async def test_arguments_and_results_keep_their_types(
     assert draw.result_of(lease) == Picture(f"{tmp_path}/1", Size.LARGE, AT, lease.lease_id)
     written = (tmp_path / str(lease.lease_id)).read_text()
     assert written.splitlines() == [str(tmp_path), "large"]  # by a dependency, after the handler
-
-
-@pytest.mark.parametrize("draw", KINDS, ids=lambda task: str(task.name))
-async def test_params_that_do_not_fit_fail_at_once(client: AsyncClient, dsn: str, draw: Any) -> None:
-    params = {"folder": "a", "at": AT.isoformat(), "size": "huge"}
-    lease = await run_one(client, dsn, draw.name, params)
-    assert (lease.state, lease.attempt) == (LeaseState.FAILED, 1)
-    assert lease.error == {
-        "type": "BadParams",
-        "message": 'params.size must be one of "small", "large", not "huge"',
-    }
-
-
-@pytest.mark.parametrize(
-    ("task", "attempts"), [("picky-about-errors", 2), ("picky-process", 1), ("picky-thread", 1)]
-)
-async def test_exceptions_that_are_not_retried_end_the_lease(
-    client: AsyncClient, dsn: str, task: str, attempts: int
-) -> None:
-    spawned = await app.tasks[task].spawn(client)
-    async with worker(dsn):
-        lease = await ended(client, spawned.lease_id)
-    assert (lease.state, lease.attempt) == (LeaseState.FAILED, attempts)
-    assert (lease.error["type"], lease.error["message"]) == ("ValueError", "for good")

@@ -53,17 +53,31 @@ def told(record: logging.LogRecord) -> dict[str, Any]:
     return {name: vars(record)[name] for name in FIELDS}
 
 
-async def test_a_failed_attempt_is_a_warning(
-    client: AsyncClient, dsn: str, *, clock: Clock, caplog: pytest.LogCaptureFixture
+ATTEMPTS = {
+    "boom": (logging.WARNING, "failed, attempt 1 of 3, again in 5 s: RuntimeError: smtp down"),
+    "slow": (logging.WARNING, "failed, attempt 1 of 3, again in 5 s: Timeout: ran longer than"),
+    "die": (logging.WARNING, "failed, attempt 1 of 3, again in 5 s: ProcessDied: the handler's process was"),
+    "reject": (logging.ERROR, "is dead after attempt 1 of 3: Reject: no way"),
+    "paint": (logging.INFO, "started, attempt 1"),
+    "add": (logging.INFO, "completed in "),
+}
+
+
+async def test_what_becomes_of_an_attempt_is_told(
+    client: AsyncClient, dsn: str, *, tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock.freeze()
-    lease_id = (await client.spawn_lease(QUEUE, "boom", None)).lease_id
+    params = {"add": {"a": 1, "b": 2}, "paint": {"folder": str(tmp_path)}}
+    spawned = {task: (await client.spawn_lease(QUEUE, task, params.get(task))).lease_id for task in ATTEMPTS}
     async with worker(dsn):
-        record = await line(caplog, " failed, ")
-    expected = f"lease {lease_id} of task boom failed, attempt 1 of 3, again in 5 s: RuntimeError: smtp down"
-    assert (record.levelno, record.getMessage()) == (logging.WARNING, expected)
-    fields = {"lease_id": str(lease_id), "task": "boom", "queue": QUEUE, "attempt": 1}
-    assert told(record) == fields
+        records = {task: await line(caplog, f"of task {task} {said}") for task, (_, said) in ATTEMPTS.items()}
+    for task, (level, said) in ATTEMPTS.items():
+        record, lease_id = records[task], spawned[task]
+        assert record.levelno == level
+        assert record.getMessage().startswith(f"lease {lease_id} of task {task} {said}")
+        assert told(record) == {"lease_id": str(lease_id), "task": task, "queue": QUEUE, "attempt": 1}
+    assert re.search(r"in \d+\.\d{3} s$", records["add"].getMessage())
+    assert vars(records["add"])["duration_s"] >= 0
 
 
 async def test_a_dead_lease_is_an_error_with_its_traceback(
@@ -86,37 +100,6 @@ async def test_a_dead_lease_is_an_error_with_its_traceback(
     assert line_of_json["exception"].splitlines() == trace
     indented = [f"  {one}" for one in trace]
     assert TextFormatter().format(record).splitlines()[1:] == indented
-
-
-@pytest.mark.parametrize(
-    ("task", "said"),
-    [
-        ("slow", "failed, attempt 1 of 3, again in 5 s: Timeout: ran longer than"),
-        ("die", "failed, attempt 1 of 3, again in 5 s: ProcessDied: the handler's process was"),
-        ("reject", "is dead after attempt 1 of 3: Reject: no way"),
-    ],
-)
-async def test_every_way_to_fail_is_told(
-    client: AsyncClient, dsn: str, caplog: pytest.LogCaptureFixture, task: str, said: str
-) -> None:
-    await client.spawn_lease(QUEUE, task, None)
-    async with worker(dsn):
-        assert told(await line(caplog, said))["task"] == task
-
-
-async def test_what_starts_and_what_completes_is_told(
-    client: AsyncClient, dsn: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    lease_id = (await client.spawn_lease(QUEUE, "add", {"a": 1, "b": 2})).lease_id
-    async with worker(dsn):
-        completed = await line(caplog, " completed in ")
-        started = await line(caplog, "of task add started")
-    assert started.getMessage() == f"lease {lease_id} of task add started, attempt 1"
-    said = f"lease {lease_id} of task add completed in " + r"\d+\.\d{3} s"
-    assert re.fullmatch(said, completed.getMessage())
-    assert (started.levelno, completed.levelno) == (logging.INFO, logging.INFO)
-    assert told(started) == told(completed)
-    assert vars(completed)["duration_s"] > 0
 
 
 async def test_a_snoozed_lease_is_told_and_uses_no_attempt(
