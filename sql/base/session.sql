@@ -82,12 +82,13 @@ $$;
 
 -- Returns what the calling statement sees: the unseen transactions and next_xid.
 -- Call it in the same statement as the rows are read, or in an earlier one. The caller's own transaction
--- counts as unseen, because it may still write.
+-- counts as unseen, because it may still write: it is among them, unless next_xid says so.
 create or replace function hwqueue.visible_now(out unseen xid8[], out next_xid xid8)
 language sql stable
 as $$
   select array(select pg_snapshot_xip(pg_current_snapshot())
-               union select x from pg_current_xact_id_if_assigned() x where x is not null),
+               union select x from pg_current_xact_id_if_assigned() x
+               where x < pg_snapshot_xmax(pg_current_snapshot())),
          pg_snapshot_xmax(pg_current_snapshot())
 $$;
 
