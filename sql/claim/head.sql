@@ -380,10 +380,12 @@ begin
     end if;
     perform hwqueue.reap_deadlines(20, p_now), hwqueue.flag_waiting(p_queue_ids, p_now);
   elsif p_moves then
-    perform hwqueue.advance_horizon(p_drawn);
-    if p_entry.queue_id is not null then
-      perform hwqueue.advance_low_water(p_entry);
+    -- only where it holds the marks back, or its record of what was drawn is old (reap_positions)
+    if (select p_entry.position <= h.safe_position and p_drawn < h.drawn_position + 10000
+        from hwqueue.position_horizon h order by h.version desc limit 1) is not true then
+      perform hwqueue.advance_horizon(p_drawn);
     end if;
+    perform hwqueue.advance_low_water(p_entry);
   end if;
 end
 $$;

@@ -117,3 +117,22 @@ def test_nothing_is_repaired_when_nothing_is_wrong(api: Api, conn: psycopg.Conne
     for _ in range(3):
         api.reap_after(clock, timedelta(minutes=6))
     assert repairs(api) == before
+
+
+def test_the_horizon_moves_where_it_holds_marks_back(api: Api, conn: psycopg.Connection) -> None:
+    """Far ahead of what is claimed it stays, but for its record of what was drawn (reap_positions)."""
+    queue, node = api.queue(), api.node()
+    batch(api, queue, [{}] * 12)
+
+    def versions(claims: int) -> list[int]:
+        for _ in range(claims):
+            assert api.claim(node, queue)
+            outlive(conn)
+        marks = "select max(version) from hwqueue.low_water"
+        rows = conn.execute(marks + " union all select max(version) from hwqueue.position_horizon")
+        return [row[0] for row in rows]
+
+    marks, horizon = versions(3)
+    assert versions(6) == [marks + 6, horizon]
+    conn.execute("select setval('hwqueue.ready_position_seq', 20000)")
+    assert versions(1) == [marks + 7, horizon + 1]
