@@ -731,11 +731,17 @@ create table hwqueue.low_water (
   positions bigint[] not null default '{}',
   moved bigint[] not null default '{}',
   blocked_to_version bigint not null default 0,
+  is_single boolean generated always as (tiers = '{0}') stored,
+  tier smallint generated always as (tiers[1]) stored,
+  rank bigint generated always as (ranks[1]) stored,
+  position bigint generated always as (positions[1]) stored,
   primary key (queue_id, class_id, version)
 ) with (autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 comment on table hwqueue.low_water is
   'low-water marks: where scans of ready start, one mark for each tier and rank; the newest version counts';
 comment on column hwqueue.low_water.moved is 'the version that moved each mark last';
+comment on column hwqueue.low_water.is_single is
+  'there is one mark, of tier 0; tier, rank, position: the first mark';
 comment on column hwqueue.low_water.blocked_to_version is
   'of a queue (class_id 0): below this version its head is blocked, and claims read the marks of classes';
 
@@ -1122,11 +1128,15 @@ create table hwqueue.profile_queue (
   checked bigint[] not null default '{}',
   classes_unseen xid8[] not null default '{}',
   others bigint[] not null default '{}',
+  needs_no_check boolean generated always as (checked = '{}' and cardinality(classes) <= 200) stored,
+  only_class bigint[] generated always as (
+    case when cardinality(classes || others) = 1 then classes || others else '{}' end) stored,
   primary key (profile_id, queue_id)
 );
 comment on table hwqueue.profile_queue is
   'all classes of a queue that nodes of a profile without GPUs and custom countables may run';
 comment on column hwqueue.profile_queue.others is 'up to two of those with GPUs or custom countables';
+comment on column hwqueue.profile_queue.only_class is 'of classes and others, if there is one in all';
 comment on column hwqueue.profile_queue.classes is 'up to 200 of them; 201 when there are more';
 comment on column hwqueue.profile_queue.task_names is
   'up to 50 of their tasks, each once; 51 when there are more';
@@ -2442,7 +2452,6 @@ create type hwqueue.queue_head as (
   task_names text[],
   most_cpu_milli bigint,
   most_memory_mib bigint,
-  marks int,
   tier smallint,
   rank bigint,
   position bigint,

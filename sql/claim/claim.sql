@@ -63,10 +63,10 @@ begin
     then p_state.generation else hwqueue.current_generation(p_request.node_id) end;
   p_request.now := hwqueue.clock();
   if p_queue_head.is_tried and v_left > 1 and not p_state.has_limits then
-    v_picked.ctids := hwqueue.lock_at_head(p_request, p_queue_head, v_left);
+    v_picked.ctids := hwqueue.lock_at_head(p_queue_head, v_left, p_request.now);
   elsif p_queue_head.is_tried and v_left > 1 and cardinality(p_queue_head.classes) = 1 then
     v_taken := hwqueue.fit_at_head(p_state.node_id, p_queue_head.classes[1], v_left);
-    v_picked.ctids := hwqueue.lock_at_head(p_request, p_queue_head, coalesce(v_taken.fitting, 0));
+    v_picked.ctids := hwqueue.lock_at_head(p_queue_head, coalesce(v_taken.fitting, 0), p_request.now);
     v_assignment := v_taken.assignment;
   end if;
   loop

@@ -5,7 +5,8 @@
 -- CPU node asks for one lease of `mail`, where all of its classes score the same. The first entry after
 -- the queue's low-water mark is the best one, so the claim reads the head, deletes that entry and writes
 -- the claim. A worker with 16 free slots asks for 16, or a node counts its CPUs: then claim_general
--- (claim/claim) has these locked by lock_at_head, and grants them. It also goes on when any condition fails.
+-- (claim/claim) has these locked by lock_at_head, and grants them. It also goes on when any condition
+-- fails. Of one lease of several classes lock_at_head finds the entry, too: a statement more.
 --
 -- Invariant: it never passes over a better entry, except one that another session has locked.
 
@@ -27,6 +28,7 @@ declare
   v_head hwqueue.queue_head;
   v_fit record;
   v_fits boolean := case when not p_state.has_limits then p_qty = 1 when p_qty > 1 then false end;
+  v_ctid tid;
   v_class_id bigint;
   v_position bigint;
   v_timeout interval;
@@ -53,8 +55,8 @@ begin
     select q.* into v_head from hwqueue.read_queue_heads(p_queues, p_state.profile_id,
       p_state.classes_seen, p_state.classes_unseen, p_state.pinned_queues) q;
   end if;
-  v_head.is_tried := coalesce(v_head.takes_first and v_head.queue_id <> all (p_state.pinned_queues)
-    and (p_tasks is null or not p_state.on_fast_path
+  v_head.is_tried := coalesce(coalesce(v_head.first_is_best, true) and v_head.takes_first
+    and v_head.queue_id <> all (p_state.pinned_queues) and (p_tasks is null or not p_state.on_fast_path
       or cardinality(v_head.task_names) <= 50 and v_head.task_names <@ p_tasks), false);
   if v_head.is_tried and current_setting('hwqueue.recent_due_scan', true)
       is distinct from hwqueue.recent_due_scan(p_queues, v_now) then
@@ -72,18 +74,15 @@ begin
     score := v_fit.score;
   end if;
   if v_head.is_tried and v_fits then
+    if cardinality(v_head.classes) > 1 then
+      v_ctid := (hwqueue.lock_at_head(v_head, 1, v_now))[1];
+    end if;
     delete from hwqueue.ready r using hwqueue.lease l
-    where r.ctid = case when cardinality(v_head.classes) = 1 then (
+    where r.ctid = case when cardinality(v_head.classes) > 1 then v_ctid else (
         select x.ctid from hwqueue.ready x
         where x.class_id = v_head.classes[1] and x.tier = 0 and x.rank = v_head.rank
           and x.position between v_head.position and v_head.last
           and (x.deadline is null or x.deadline > v_now)
-        order by x.position limit 1 for update skip locked)
-      else (
-        select x.ctid from hwqueue.ready x
-        where x.queue_id = v_head.queue_id and x.tier = 0 and x.rank = v_head.rank
-          and x.position between v_head.position and v_head.last
-          and x.class_id = any (v_head.classes) and (x.deadline is null or x.deadline > v_now)
         order by x.position limit 1 for update skip locked) end and l.lease_id = r.lease_id
     returning r.lease_id, r.class_id, hwqueue.next_token(p_state.generation, r.claim_count),
       r.attempt_count + 1, r.position, l.task_name, l.params, l.headers,
@@ -182,14 +181,13 @@ begin
 end
 $$;
 
--- Locks up to p_limit leases at the head, for claim_general.
+-- Locks up to p_limit leases at the head. Of several classes within a window from the first entry on, because
+-- the scan crosses entries of other classes.
 -- Locks: the entries, skip locked.
-create or replace function hwqueue.lock_at_head(p_request hwqueue.claim_request, p_head hwqueue.queue_head,
-  p_limit int) returns tid[]
+create or replace function hwqueue.lock_at_head(p_head hwqueue.queue_head, p_limit int, p_now timestamptz)
+returns tid[]
 language plpgsql volatile
 as $$
-declare
-  v_now timestamptz := p_request.now;
 begin
   if p_limit < 1 then
     return '{}';
@@ -198,15 +196,19 @@ begin
       select r.ctid from hwqueue.ready r
       where r.class_id = p_head.classes[1] and r.tier = 0 and r.rank = p_head.rank
         and r.position between p_head.position and p_head.last
-        and (r.deadline is null or r.deadline > v_now)
+        and (r.deadline is null or r.deadline > p_now)
       order by r.position limit p_limit for update skip locked);
   end if;
   return array(
     select r.ctid from hwqueue.ready r
     where r.queue_id = p_head.queue_id and r.tier = 0 and r.rank = p_head.rank
-      and r.position between p_head.position
-        and p_head.last + case when cardinality(p_request.queues) = 1 then 8 * p_limit else 0 end
-      and r.class_id = any (p_head.classes) and (r.deadline is null or r.deadline > v_now)
+      and r.position between p_head.position and coalesce(p_head.last, 8 * p_limit - 1
+        + least(p_head.window_size, case when cardinality(p_head.classes) <= 64 then 40 end) + (
+          select x.position from hwqueue.ready x
+          where x.queue_id = p_head.queue_id and x.tier = 0 and x.rank = p_head.rank
+            and x.position >= p_head.position
+          order by x.position limit 1))
+      and r.class_id = any (p_head.classes) and (r.deadline is null or r.deadline > p_now)
     order by r.position limit p_limit for update skip locked);
 end
 $$;
@@ -233,63 +235,52 @@ $$;
 
 -- What a claim reads of a queue that it names, and of what a node's profile may run there. No row: the
 -- queue is unknown or paused.
--- tier, rank, position: the queue's low-water mark. marks: how many it has; most queues have one tier
--- and rank. drops_completed: the queue keeps no completed leases.
--- is_over: no other queue has an entry.
+-- tier, rank, position: the queue's low-water mark, the first one if it has several. drops_completed: the
+-- queue keeps no completed leases. is_over: no other queue has an entry.
 -- first_is_best: all classes of the profile there score the same, it has judged all that exist, and no entry
 -- is before the low-water mark. So the next lease is the first one of those classes from there on. Classes of
 -- another server count as not judged, until reap has stamped them (reap_part): no claim pays for a bound.
 -- With p_has_devices that is so only where the profile may run one class there, devices or not.
--- takes_first: also, none of them must be checked (must_be_checked), and they are 200 at most.
--- last: where the scan for it ends, because it crosses entries of other classes and, where the queue is
--- head-of-line blocked, dead tuples.
+-- takes_first: none of them must be checked (must_be_checked), and they are 200 at most.
+-- last: where the scan for it ends, because it crosses dead tuples where the queue is head-of-line blocked;
+-- null: it crosses entries of other classes (lock_at_head).
 -- A SQL function of one select, so the planner inlines it. The subselects are ordered, each for its
--- index.
+-- index. What can be known when a row is written is a column of it: each expression costs every claim.
 create or replace function hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8,
   p_classes_unseen xid8[], p_has_devices boolean)
 returns setof hwqueue.queue_head
 language sql stable
 as $$
   select q.queue_id, q.name, q.claim_timeout, (q.tuning).window_size, e.classes, e.task_names,
-         e.most_cpu_milli, e.most_memory_mib, cardinality(w.tiers), w.tiers[1], w.ranks[1], w.positions[1],
-         case when cardinality(e.classes) > 1 then (
-                select r.position from hwqueue.ready r
-                where r.queue_id = q.queue_id and r.tier = 0 and r.rank = w.ranks[1]
-                  and r.position >= w.positions[1]
-                order by r.position limit 1) + case when cardinality(e.classes) <= 64
-                  then least((q.tuning).window_size, 40) else (q.tuning).window_size end - 1
-              when w.is_blocked then w.positions[1] + 1000
-              else 9223372036854775807 end,
-         w.is_blocked, f.first_is_best,
-         f.first_is_best and e.checked = '{}' and cardinality(e.classes) <= 200, e.checked,
-         array[q.queue_id], q.retain_completed = '0', false, null::int, true, q.has_lanes
+         e.most_cpu_milli, e.most_memory_mib, w.tier, w.rank, w.position,
+         case when cardinality(e.classes) > 1 then null
+              when w.is_blocked then w.position + 1000 else 9223372036854775807 end,
+         w.is_blocked,
+         coalesce(e.scores_equal and e.classes <> '{}' and w.is_single
+           and not exists (
+             select from hwqueue.placement_class c
+             where c.created_xid >= least(e.classes_seen, p_classes_seen))
+           and (e.classes_unseen || p_classes_unseen = '{}' or not exists (  -- mostly there is none unseen
+             select from hwqueue.placement_class c
+             where c.created_xid = any (e.classes_unseen || p_classes_unseen)))
+           and (
+             select r.position from hwqueue.ready r
+             where r.queue_id = q.queue_id and r.tier = 0 and r.rank < w.rank
+             order by r.rank, r.position limit 1) is null, false),
+         e.needs_no_check, e.checked, array[q.queue_id], q.retain_completed = '0', false, null::int, true,
+         q.has_lanes
   from hwqueue.queue q
   left join lateral (  -- limit: as a plain join it may read all queues of the profile
-    select case when not p_has_devices then x.classes
-             when cardinality(x.classes || x.others) = 1 then x.classes || x.others else '{}' end as classes,
-           x.task_names, x.most_cpu_milli, x.most_memory_mib, x.scores_equal or p_has_devices as scores_equal,
-           x.checked, x.classes_seen, x.classes_unseen
+    select case when p_has_devices then x.only_class else x.classes end as classes, x.task_names,
+           x.scores_equal or p_has_devices as scores_equal, x.needs_no_check, x.checked,
+           x.most_cpu_milli, x.most_memory_mib, x.classes_seen, x.classes_unseen
     from hwqueue.profile_queue x
     where x.profile_id = p_profile_id and x.queue_id = q.queue_id limit 1) e on true
   left join lateral (
-    select m.tiers, m.ranks, m.positions, m.version < m.blocked_to_version as is_blocked
+    select m.is_single, m.tier, m.rank, m.position, m.version < m.blocked_to_version as is_blocked
     from hwqueue.low_water m
     where m.queue_id = q.queue_id and m.class_id = 0
     order by m.version desc limit 1) w on true
-  cross join lateral (
-    select coalesce(e.scores_equal and e.classes <> '{}' and cardinality(w.tiers) = 1 and w.tiers[1] = 0
-           and (
-             select c.class_id from hwqueue.placement_class c
-             where c.created_xid >= least(e.classes_seen, p_classes_seen)
-             order by c.created_xid limit 1) is null
-           and (e.classes_unseen || p_classes_unseen = '{}' or (  -- mostly there is none unseen
-             select c.class_id from hwqueue.placement_class c
-             where c.created_xid = any (e.classes_unseen || p_classes_unseen)
-             order by c.created_xid limit 1) is null)
-           and (
-             select r.position from hwqueue.ready r
-             where r.queue_id = q.queue_id and r.tier = 0 and r.rank < w.ranks[1]
-             order by r.rank, r.position limit 1) is null, false) as first_is_best offset 0) f
   where q.name = p_queue and q.dropped_at is null and q.paused_at is null
 $$;
 
@@ -304,8 +295,9 @@ returns setof hwqueue.queue_head
 language sql stable
 as $$
   select k.queue_id, k.name, k.claim_timeout, k.window_size, k.classes, k.task_names, k.most_cpu_milli,
-         k.most_memory_mib, k.marks, k.tier, k.rank, k.position,
-         least(coalesce(k.last, k.position + least(k.window_size, 40) - 1), case
+         k.most_memory_mib, k.tier, k.rank, k.position,
+         least(coalesce(k.last, k.position - 1 + least(k.window_size,
+             case when cardinality(k.classes) <= 64 then 40 end)), case
              when lead(k.tier) over o = 0 and lead(k.rank) over o = k.rank
            then lead(k.position) over o - 1 end),
          null::boolean, null::boolean,
@@ -316,10 +308,10 @@ as $$
          bool_or(k.has_lanes) over ()
   from (
     select l.queue_id, l.name, l.claim_timeout, l.window_size, l.classes, l.task_names, l.most_cpu_milli,
-           l.most_memory_mib, l.marks, l.drops_completed, l.has_lanes,
+           l.most_memory_mib, l.drops_completed, l.has_lanes,
            f.tier, f.rank, f.position, l.last,
-           coalesce(l.marks = 1 and l.tier = 0
-             and (l.takes_first and l.queue_id <> all (p_pinned)
+           coalesce(l.tier = 0
+             and (l.first_is_best and l.takes_first and l.queue_id <> all (p_pinned)
                   or f.tier is null and (
                     select r.position from hwqueue.ready r
                     where r.queue_id = l.queue_id and r.tier = 0 and r.rank < l.rank

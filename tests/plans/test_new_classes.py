@@ -54,7 +54,7 @@ def test_beside_an_idle_writer(api: Api, server_dsn: str, classes: int, ahead: b
 def test_beside_many_idle_writers(api: Api, server_dsn: str) -> None:
     """A claim asks for the classes of each; it judges nothing again."""
     queue, node = api.queue(), api.node(labels={"pool": "many"})
-    batch(api, queue, [{}] * 60)
+    batch(api, queue, [{}, {"labels": {"writers": "none"}}] * 30)
     for _ in range(10):
         plain = claimed(api, node, queue)
     writers = [psycopg.connect(server_dsn) for _ in range(20)]

@@ -29,6 +29,11 @@ _TABLES = """
 
 # with each mark and each way back: chance takes the same way each time
 _SEED = "select setseed(0.5)"
+_WRITTEN = """
+    select c.relname::text, array_agg(a.attname::text) from pg_attribute a
+    join pg_class c on c.oid = a.attrelid and c.relnamespace = 'hwqueue'::regnamespace
+    where a.attnum > 0 and not a.attisdropped and a.attgenerated = '' group by 1
+"""  # not what is generated
 _SET = "savepoint {0}; select setseed(0.5)"
 _BACK = "rollback to savepoint {0}; select setseed(0.5)"
 
@@ -73,6 +78,7 @@ class _Tables:
         conn.execute("set timezone = 'UTC'")
         names = [row[0] for row in conn.execute(_TABLES, [f"^({_LEFT_OUT})$"])]
         self.names: list[str] = names
+        self.columns: dict[str, list[str]] = dict(conn.execute(_WRITTEN).fetchall())
         parts = [
             sql.SQL("{}, (select coalesce(jsonb_agg(to_jsonb(t)), '[]') from hwqueue.{} t)").format(
                 sql.Literal(name), sql.Identifier(name)
@@ -97,9 +103,13 @@ class _Tables:
         """Put the rows back, in the tables that differ."""
         commands = [
             sql.SQL(
-                "delete from {table}; insert into {table} overriding system value"
-                " select * from jsonb_populate_recordset(null::{table}, {rows}::jsonb)"
-            ).format(table=sql.Identifier("hwqueue", name), rows=sql.Literal(json.dumps(rows[name])))
+                "delete from {table}; insert into {table} ({columns}) overriding system value"
+                " select {columns} from jsonb_populate_recordset(null::{table}, {rows}::jsonb)"
+            ).format(
+                table=sql.Identifier("hwqueue", name),
+                columns=sql.SQL(", ").join(map(sql.Identifier, self.columns[name])),
+                rows=sql.Literal(json.dumps(rows[name])),
+            )
             for name in self.names
             if rows[name] != instead_of[name]
         ]
