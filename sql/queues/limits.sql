@@ -88,8 +88,8 @@ as $$
 $$;
 
 -- Returns the lanes of a lease in the order in which it passes them: that of its key, of its tenant, and the
--- one that all share; null: it has none. p_limits: its option, a list of names or {name: key}; p_of_queue: the
--- names of the limits of its queue, which come with them.
+-- one that all share; null: it has none. p_limits: its option, a list of names or {name: key}; p_of_queue:
+-- the names of the limits of its queue, which come with them.
 -- Inlined: one statement reads those of a batch.
 -- Raises: QHM01, QHM03.
 create or replace function hwqueue.read_limits(p_limits jsonb, p_of_queue text[], p_tenant text)

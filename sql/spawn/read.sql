@@ -18,10 +18,8 @@ as $$
 $$;
 
 -- Reads and checks a batch, in its order: a list, or {"kinds", "each", "of"} as spawn_leases lets it in. Each
--- kind is checked, and the defaults of its task and its class found, once; those of a list are found first.
--- p_index: of the first element.
--- Locks: new classes. Raises: QHA01, QHC03, QHC04, QHW01, QHM01, QHM03, with the index of the first element at
--- fault.
+-- kind is checked, and the defaults of its task and its class found, once. p_index: of the first element.
+-- Locks: new classes. Raises: QHA01, QHC03, QHC04, QHW01, QHM01, QHM03, with the index of the first at fault.
 create or replace function hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamptz,
   p_index int default 0) returns hwqueue.spawn_request[]
 language plpgsql volatile
@@ -55,9 +53,9 @@ begin
     select k.numbers, k.has_own, n.task, t.defaults, case when k.kind is not null
              then hwqueue.spawn_class(p_queue.queue_id, hwqueue.json_text(hwqueue.check_object(k.kind,
                  array['task', 'params', 'options'], 'lease') -> 'task', 'task', 200),
-               hwqueue.class_options(hwqueue.with_defaults(coalesce(nullif(k.kind -> 'options', 'null'), '{}'),
-                 t.defaults))) end as class_id
-    from (select case when v_is_list or a.ordinality = any (v_of)  -- one that no element has is not read
+               hwqueue.class_options(hwqueue.with_defaults(coalesce(nullif(k.kind -> 'options', 'null'),
+                 '{}'), t.defaults))) end as class_id
+    from (select case when v_is_list or a.ordinality = any (v_of)  -- what no element has is not read
                    then hwqueue.spawn_kind(a.value) end as kind, array_agg(a.ordinality) as numbers,
                  bool_or(a.value -> 'options' ?| (hwqueue.spawn_options() || array['limits'])) as has_own
           from jsonb_array_elements(v_asked) with ordinality a group by 1 order by min(a.ordinality)) k
@@ -223,16 +221,19 @@ declare
   v_class_id bigint := hwqueue.spawn_class(p_queue.queue_id, p_task, hwqueue.class_options(p_options));
   v_lanes hwqueue.lane_ref[];
 begin
-  p_params := hwqueue.check_payload(coalesce(p_params, '{}'), 'params', p_queue.max_params_bytes);
-  if p_queue.limits <> '{}' or p_options ? 'limits' then
-    v_lanes := (select l.lanes from hwqueue.read_limits(p_options -> 'limits', p_queue.limits,
-        coalesce(p_options ->> 'tenant', '')) l);
-  end if;
-  if p_options ?| hwqueue.spawn_options() then
-    return hwqueue.read_spawn(1, hwqueue.new_id(), v_class_id, p_task, p_params, p_options, v_lanes, p_now);
+  if p_queue.limits <> '{}' or p_options ?| (hwqueue.spawn_options() || array['limits']) then
+    if p_queue.limits <> '{}' or p_options ? 'limits' then
+      v_lanes := (select l.lanes from hwqueue.read_limits(p_options -> 'limits', p_queue.limits,
+          coalesce(p_options ->> 'tenant', '')) l);
+    end if;
+    if p_options ?| hwqueue.spawn_options() then
+      return hwqueue.read_spawn(1, hwqueue.new_id(), v_class_id, p_task, hwqueue.check_payload(
+        coalesce(p_params, '{}'), 'params', p_queue.max_params_bytes), p_options, v_lanes, p_now);
+    end if;
   end if;
   -- with a constant null Postgres drops every part of the expression that reads options
-  return hwqueue.read_spawn(1, hwqueue.new_id(), v_class_id, p_task, p_params, null, v_lanes, p_now);
+  return hwqueue.read_spawn(1, hwqueue.new_id(), v_class_id, p_task, hwqueue.check_payload(
+    coalesce(p_params, '{}'), 'params', p_queue.max_params_bytes), null, v_lanes, p_now);
 end
 $$;
 

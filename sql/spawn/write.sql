@@ -180,10 +180,10 @@ create or replace function hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[
 language plpgsql volatile
 as $$
 declare
-  v_ready int := 0;
+  v_ready int;
   v_parked int;
 begin
-  if cardinality(p_spawns) > 1 or p_spawns[1].lanes is null and p_spawns[1].available_at <= p_now then
+  if cardinality(p_spawns) > 1 or p_spawns[1].lanes is null then
     insert into hwqueue.ready (queue_id, tier, attempt_count, claim_count, rank, position, class_id,
       lease_id, eligible_at, deadline)
     overriding system value
@@ -192,7 +192,7 @@ begin
     from unnest(p_spawns) s where s.available_at <= p_now and s.lanes is null;
     get diagnostics v_ready = row_count;
   end if;
-  if v_ready < cardinality(p_spawns) then
+  if coalesce(v_ready, 0) < cardinality(p_spawns) then
     with waiting as (
       insert into hwqueue.scheduled as w (queue_id, tier, attempt_count, claim_count, held_by, rank, class_id,
         lease_id, available_at, deadline, lane_id, turn)
