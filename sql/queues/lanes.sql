@@ -30,7 +30,6 @@ as $$ select nullif(array(select r.lane_id from unnest(p_lanes) r where r.lane_i
 create or replace function hwqueue.note_arrivals(p_classes bigint[], p_lanes hwqueue.lane_ref[],
   p_places hwqueue.lane_place[], p_queues int[]) returns void
 language plpgsql volatile
-  set plan_cache_mode = force_generic_plan
 as $$
 begin
   insert into hwqueue.lane_change (tenant, lane_id, limit_id, key, head)
@@ -39,7 +38,8 @@ begin
   from (select a.class_id, a.lane_id, a.limit_id, a.key,
                (array_agg(row(a.tier, a.rank, a.turn)::hwqueue.lane_place
                  order by a.tier, a.rank, a.turn))[1] as head
-        from unnest(p_classes, p_lanes, p_places)
+        -- as subqueries: for lists whose lengths it knows Postgres would plan each call anew
+        from unnest((select p_classes), (select p_lanes), (select p_places))
           a(class_id, lane_id, limit_id, key, of_queue, tier, rank, turn)
         group by 1, 2, 3, 4) p
   cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
