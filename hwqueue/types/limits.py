@@ -17,7 +17,7 @@ class Limit:
         kind: `slots`, `rate` or `fair`.
         spec: In normal form; spans in seconds.
         lanes: Keys that are in use or were lately, counted to 10,001; of a limit without keys 1 at
-            most. Of one with more keys the other figures are of so many of them.
+            most. Of one with more keys the other figures are of these alone.
         used: What it has let through and has not ended; of a rate or a fair one what stands in
             line.
         parked: What waits for it, counted to 10,001.

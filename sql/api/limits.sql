@@ -163,7 +163,7 @@ end
 $$;
 
 -- Returns the limits by name. lanes: keys that are in use, or were lately, counted to 10,001; of one with
--- more the other figures are of so many of them. used: what is through and has not ended, for kind fair what
+-- more the other figures are of these alone. used: what is through and has not ended, for kind fair what
 -- stands in line. parked: what waits, counted to 10,001. oldest_at: of the leases that are first in line in
 -- their lanes, when the first one was spawned. closed_until: of the lane that is closed longest. opens_at: of
 -- a rate, when the next one that waits may start, at the earliest. queues: whose policy names it.
