@@ -158,8 +158,8 @@ begin
   if v_eligible_at is not null then
     delete from hwqueue.lease l where l.lease_id = p_lease;
   end if;
-  if v_lanes is not null then
-    perform hwqueue.hand_over(v_lanes, hwqueue.clock(), false);
+  if v_lanes is not null and hwqueue.hand_over(v_lanes, hwqueue.clock(), false) < 0 then
+    return false;  -- never, as above
   end if;
   if v_is_awaited then
     perform hwqueue.notify_ended(array[p_lease]);

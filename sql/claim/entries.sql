@@ -58,11 +58,10 @@ begin
     select d.lease_id, d.claim_token, d.attempt, d.name, d.task_name, d.params, d.headers,
            coalesce(p_picked.score, 0), v_now + d.claim_timeout, p_assignment
     from detail d
-    -- lines that they leave are noted in a setting, because the statement returns claims
-    where d.lanes is null or set_config('hwqueue.lines_left', concat_ws(' ',
-      nullif(current_setting('hwqueue.lines_left', true), ''),
-      case when (d.lanes[cardinality(d.lanes)]).lane_id & 3 > 0
-        then (d.lanes[cardinality(d.lanes)]).lane_id end), true) is not null
+    where d.lanes is null or (  -- once, in a setting, because the statement returns claims
+      select set_config('hwqueue.lines_left', coalesce(string_agg(r.lane_id::text, ' '), ''), true)
+      from detail x cross join lateral (select (x.lanes[cardinality(x.lanes)]).lane_id) r
+      where r.lane_id & 3 > 0) is not null
     order by d.tier, d.rank, d.position;
   if current_setting('hwqueue.lines_left', true) <> '' then
     perform hwqueue.hand_over(string_to_array(current_setting('hwqueue.lines_left'), ' ')::bigint[], v_now,

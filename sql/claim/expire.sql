@@ -51,51 +51,54 @@ declare
   v_from timestamptz;
   v_count int;
   v_waiting bigint[];
-  v_laned hwqueue.scheduled[];
+  v_laned tid[];
 begin
   perform 1 from hwqueue.scheduled s
   where s.queue_id = any (p_queue_ids) and s.available_at <= p_now
     and s.available_at >= coalesce(p_from, (
     select m.scheduled_from from hwqueue.reap_cursor m order by m.version desc limit 1), '-infinity') limit 1;
   if not found then
-    return case when p_folds then (hwqueue.fold_changes(p_limit, '', '{}')).passed else 0 end;
+    return case when p_folds then (hwqueue.fold_changes(p_limit, null, '{}')).passed else 0 end;
   end if;
   v_from := coalesce(p_from, (
     select m.scheduled_from from hwqueue.reap_cursor m order by m.version desc limit 1), '-infinity');
-  with gone as (
+  with due as materialized (
+    select d.*
+    -- each queue once: skip locked does not skip the session's own locks
+    from (select distinct u.queue_id from unnest(p_queue_ids) u(queue_id)) q
+    cross join lateral (
+      select x.ctid as row_ctid, x.available_at, x.turn from hwqueue.scheduled x
+      where x.queue_id = q.queue_id and x.available_at >= v_from and x.available_at <= p_now
+      order by x.available_at limit p_limit for update skip locked
+    ) d
+    order by d.available_at limit p_limit
+  ), gone as (
     delete from hwqueue.scheduled s where s.ctid = any (array(
-      select d.row_ctid
-      -- each queue once: skip locked does not skip the session's own locks
-      from (select distinct u.queue_id from unnest(p_queue_ids) u(queue_id)) q
-      cross join lateral (
-        select x.ctid as row_ctid, x.available_at from hwqueue.scheduled x
-        where x.queue_id = q.queue_id and x.available_at >= v_from and x.available_at <= p_now
-        order by x.available_at limit p_limit for update skip locked
-      ) d
-      order by d.available_at limit p_limit))
-    returning s.*, case when s.turn is not null then s end as laned
+      select d.row_ctid from due d where d.turn is null))
+    returning s.*
   ), entry as (
     insert into hwqueue.ready as r (queue_id, tier, attempt_count, claim_count, rank, class_id,
         lease_id, eligible_at, deadline)
     -- one whose deadline has passed must not lie below reap_cursor.deadlines_from
     select d.queue_id, d.tier, d.attempt_count, d.claim_count, d.rank, d.class_id, d.lease_id,
            case when d.deadline <= p_now then p_now else d.available_at end, d.deadline
-    from gone d where d.turn is null order by d.available_at
+    from gone d order by d.available_at
     returning r.lease_id, r.position
   ), placed as (
     update hwqueue.lease l set position = e.position from entry e where l.lease_id = e.lease_id
   )
-  select count(*), array_agg(c.class_id) filter (where c.waits and g.turn is null),
-         array_agg(g.laned) filter (where g.turn is not null)
-  into v_count, v_waiting, v_laned
-  from gone g join hwqueue.placement_class c on c.class_id = g.class_id;
+  select (select count(*) from due d),
+         (select array_agg(c.class_id) from gone g
+          join hwqueue.placement_class c on c.class_id = g.class_id where c.waits),
+         (select array_agg(d.row_ctid order by d.available_at, d.turn) from due d where d.turn is not null)
+  into v_count, v_waiting, v_laned;
   if v_waiting is not null then
     perform hwqueue.wake_classes_of_entries(v_waiting);
   end if;
   if v_laned is not null then
-    perform hwqueue.pass_on(v_laned, p_now);
+    perform hwqueue.pass_on(v_laned, null, p_now, false);
   end if;
-  return v_count + case when p_folds then (hwqueue.fold_changes(p_limit, '', '{}')).passed else 0 end;
+  return v_count + case when p_folds then (hwqueue.fold_changes(p_limit, null, '{}')).passed else 0 end;
 end
 $$;
 

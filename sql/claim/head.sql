@@ -108,7 +108,7 @@ begin
     v_fits := hwqueue.book_room(p_state.node_id, assignment, 1, v_fit.gpu_used);  -- perform is a statement
   end if;
   if (v_lanes[cardinality(v_lanes)]).lane_id & 3 > 0 then
-    perform hwqueue.hand_over(array[(v_lanes[cardinality(v_lanes)]).lane_id], v_now, true);
+    v_fits := hwqueue.hand_over(array[(v_lanes[cardinality(v_lanes)]).lane_id], v_now, true) >= 0;
   end if;
   if p_moves or v_now - p_state.seen_at > p_state.heartbeat_timeout / 8 then
     perform hwqueue.after_claim(p_state, array[v_head.queue_id], row(v_head.queue_id, 0, null, null,

@@ -16,131 +16,162 @@
 -- adds to used. All locks here are taken with skip locked, so nobody waits; a lane that could not be looked
 -- at keeps its changes for the next fold.
 
--- Passes leases on that a lane has let through, or whose time has come: into their next lane, or, at the
--- end, into ready, by turns of the lanes. Where their time is yet to come they wait for that. Returns the
--- lines that they have left by that, with repetition, and the lanes that they have come to, which it has
--- noted; null: none. Wakes: waiting workers.
--- Locks: the caller has deleted their entries; the lease rows; as note_parked. Not idempotent.
-create or replace function hwqueue.pass_on(p_entries hwqueue.scheduled[], p_now timestamptz,
-  out lines bigint[], out lanes bigint[])
+-- Passes leases on that a lane has let through, or whose time has come, in this order: into their next lane,
+-- or, at the end, into ready. Those with a time to come (p_times, as p_ctids) wait for that. What is of a
+-- queue that is paused or dropped, by now or by the caller (-infinity), leaves all lanes; after the pause it
+-- comes again (promote_due). The lines that they leave are handed over. p_folds: the lanes that they come to
+-- are looked at here and now. Wakes: waiting workers.
+-- Locks: the caller holds the entries; the lease rows; as note_parked, hand_over; with p_folds as fold_lanes.
+-- Not idempotent.
+create or replace function hwqueue.pass_on(p_ctids tid[], p_times timestamptz[], p_now timestamptz,
+  p_folds boolean) returns void
 language plpgsql volatile
 as $$
 declare
   v_done record;
+  v_others hwqueue.scheduled[];
+  v_awaited int[];
+  v_lines bigint[];
+  v_lanes bigint[];
+  v_parked uuid[];
+  v_heads bigint[];
 begin
-  with entry as materialized (
-    select e.*, l.lanes, coalesce(l.lanes_passed, 0) + (e.lane_id is not null)::int as passed,
-           case when e.available_at < 'infinity' then e.available_at else p_now end as at
-    from unnest(p_entries) e
-    cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
-      select x.lanes, x.lanes_passed from hwqueue.lease x where x.lease_id = e.lease_id offset 0) l
-  ), started as (
-    insert into hwqueue.ready as r (queue_id, tier, attempt_count, claim_count, rank, class_id, lease_id,
-      eligible_at, deadline)
-    -- one whose deadline has passed must not lie below reap_cursor.deadlines_from
-    select e.queue_id, e.tier, e.attempt_count, e.claim_count, e.rank, e.class_id, e.lease_id,
-           case when e.deadline <= p_now then p_now else e.at end, e.deadline
-    from entry e where e.passed = cardinality(e.lanes) and e.at <= p_now
-    order by row_number() over (partition by e.lane_id order by e.tier, e.rank, e.turn)
-    returning r.lease_id, r.position, r.queue_id, r.class_id, r.eligible_at
-  ), waiting as (
-    insert into hwqueue.scheduled as s (queue_id, tier, attempt_count, claim_count, held_by, rank, class_id,
-      lease_id, available_at, deadline, lane_id, turn)
-    select e.queue_id, e.tier, e.attempt_count, e.claim_count,
-           (case when e.at > p_now then 'time' else 'limit' end)::hwqueue.held_by, e.rank, e.class_id,
-           e.lease_id, case when e.at > p_now then e.at else 'infinity' end, e.deadline,
-           case when e.at <= p_now then (e.lanes[e.passed + 1]).lane_id end,
-           case when e.at > p_now then e.turn else nextval('hwqueue.ready_position_seq') end
-    from entry e where e.passed < cardinality(e.lanes) or e.at > p_now
-    order by e.tier, e.rank, e.turn
-    returning s.lease_id, s.available_at, s.lane_id
-  ), placed as (
-    update hwqueue.lease l
-    set position = s.position, available_at = s.eligible_at, lanes_passed = cardinality(l.lanes)
-    from started s where l.lease_id = s.lease_id
-  ), parked as (
-    update hwqueue.lease l
-    set position = 0, available_at = w.available_at, lanes_passed = case when w.lane_id is null
-        then coalesce(l.lanes_passed, 0) + 1 else (
-        select r.nth - 1 from unnest(l.lanes) with ordinality r(lane_id, limit_id, key, of_queue, nth)
-        where r.lane_id = w.lane_id) end
-    from waiting w where l.lease_id = w.lease_id
-  )
-  select (select array_agg(w.lease_id) from waiting w where w.lane_id is not null) as parked,
-         (select array_agg(distinct w.lane_id) from waiting w where w.lane_id is not null) as lanes,
-         (select array_agg(distinct s.queue_id) from started s) as queues,
-         (select array_agg(c.class_id) from hwqueue.placement_class c
-          where c.class_id = any (array(select s.class_id from started s)) and c.waits) as classes,
-         (select array_agg((e.lanes[e.passed - 1]).lane_id) from entry e
-          where e.lane_id is not null and e.passed > 1 and (e.lanes[e.passed - 1]).lane_id & 3 > 0) as lines
-  into v_done;
-  if v_done.parked is not null then
-    perform hwqueue.note_parked(v_done.parked);
+  for v_done in
+    -- an entry is one column: most of what this costs is to set up each column of each step
+    with gone as (
+      delete from hwqueue.scheduled s where s.ctid = any (p_ctids)
+      returning s as entry, array_position(p_ctids, s.ctid) as nth
+    ), passed as (
+      update hwqueue.lease l
+      set lanes_passed = coalesce(l.lanes_passed, 0) + g.more,
+          position = case when g.is_open and p_times[g.nth] is null
+            and coalesce(l.lanes_passed, 0) + g.more = cardinality(l.lanes)
+            then nextval('hwqueue.ready_position_seq') else 0 end,
+          available_at = coalesce(p_times[g.nth], case
+            when coalesce(l.lanes_passed, 0) + g.more < cardinality(l.lanes) then 'infinity'
+            else least((g.entry).available_at, p_now) end)
+      from (select x.entry, x.nth, ((x.entry).lane_id is not null)::int as more, (
+              select coalesce(q.paused_at, q.dropped_at) is null and p_times[x.nth] = '-infinity' is not true
+              from hwqueue.queue q where q.queue_id = (x.entry).queue_id) as is_open
+            from gone x order by x.nth) g
+      where l.lease_id = (g.entry).lease_id
+      returning g.entry, g.is_open, l.position, l.available_at,
+        case when g.more > 0 then (l.lanes[l.lanes_passed - 1]).lane_id end as line,
+        (select s.waiting_since is not null from hwqueue.queue_signal s
+         where s.queue_id = l.queue_id) as is_awaited,
+        (select c.waits from hwqueue.placement_class c where c.class_id = l.class_id) as waits
+    ), started as (
+      insert into hwqueue.ready (queue_id, tier, attempt_count, claim_count, rank, position, class_id,
+        lease_id, eligible_at, deadline) overriding system value
+      -- one whose deadline has passed must not lie below reap_cursor.deadlines_from
+      select (p.entry).queue_id, (p.entry).tier, (p.entry).attempt_count, (p.entry).claim_count,
+             (p.entry).rank, p.position, (p.entry).class_id, (p.entry).lease_id,
+             case when (p.entry).deadline <= p_now then p_now else p.available_at end, (p.entry).deadline
+      from passed p where p.position > 0
+    )
+    select p.*, hashint8((p.entry).turn) % 64 = 0 as moves_head from passed p
+    where p.position = 0 or p.is_awaited or p.waits or p.line & 3 > 0 or hashint8((p.entry).turn) % 64 = 0
+  loop
+    if v_done.moves_head and (v_done.entry).lane_id is not null then
+      v_heads := v_heads || (v_done.entry).lane_id;
+    end if;
+    if v_done.line & 3 > 0 then
+      v_lines := v_lines || v_done.line;
+    end if;
+    if not v_done.is_open then
+      perform hwqueue.put_back((v_done.entry).lease_id, (v_done.entry).attempt_count,
+        (v_done.entry).claim_count, p_now + interval '1 s', p_now);
+    elsif v_done.position = 0 then
+      v_others := v_others || v_done.entry;
+    elsif v_done.is_awaited then
+      v_awaited := v_awaited || (v_done.entry).queue_id;
+    end if;
+    if v_done.position > 0 and v_done.waits then
+      perform hwqueue.wake_classes_of_entries(array[(v_done.entry).class_id]);
+    end if;
+  end loop;
+  if v_others is not null then
+    with waiting as (
+      insert into hwqueue.scheduled as s (queue_id, tier, attempt_count, claim_count, held_by, rank, class_id,
+        lease_id, available_at, deadline, lane_id, turn)
+      select e.queue_id, e.tier, e.attempt_count, e.claim_count,
+             (case when l.is_timed then 'time' else 'limit' end)::hwqueue.held_by, e.rank, e.class_id,
+             e.lease_id, l.available_at, e.deadline,
+             case when not l.is_timed then (l.lanes[l.lanes_passed + 1]).lane_id end,
+             case when l.is_timed then e.turn else nextval('hwqueue.ready_position_seq') end
+      from unnest(v_others) e
+      cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
+        select x.*, x.available_at < 'infinity' as is_timed
+        from hwqueue.lease x where x.lease_id = e.lease_id offset 0) l
+      order by e.tier, e.rank, e.turn
+      returning s.lease_id, s.lane_id
+    )
+    select array_agg(w.lease_id), array_agg(distinct w.lane_id) into v_parked, v_lanes
+    from waiting w where w.lane_id is not null;
+    if v_parked is not null then
+      perform hwqueue.note_parked(v_parked);
+    end if;
   end if;
-  if v_done.classes is not null then
-    perform hwqueue.wake_classes_of_entries(v_done.classes);
+  if v_heads is not null then  -- so that who is gone is not scanned again, however long it is kept
+    insert into hwqueue.lane_change (lane_id) select distinct i from unnest(v_heads) i;
   end if;
-  if v_done.queues is not null then
-    perform hwqueue.wake_workers(q) from hwqueue.queue q where q.queue_id = any (v_done.queues);
+  if v_awaited is not null then
+    perform hwqueue.wake_workers(q) from hwqueue.queue q where q.queue_id = any (v_awaited);
   end if;
-  lines := v_done.lines;
-  lanes := v_done.lanes;
+  if v_lines is not null then
+    perform hwqueue.hand_over(v_lines, p_now, p_folds);
+  end if;
+  if p_folds and v_lanes is not null then
+    perform hwqueue.fold_lanes(v_lanes);
+  end if;
 end
 $$;
 
--- Places in lanes that are left go to the next leases that are parked there: nothing is counted, and no lane
--- is locked. p_lanes: with repetition. What is not handed over is noted: nobody is parked, the lane is closed
--- or has more in use than it may, or it goes by time. p_folds: such lanes are looked at here and now.
+-- Places in lanes that are left go to the next leases that are parked there, by turns of the lanes: nothing
+-- is counted, and no lane is locked. p_lanes: with repetition. What is not handed over is noted: nobody is
+-- parked, the lane is closed or has more in use than it may, or it goes by time. p_folds: such lanes are
+-- looked at here and now. Returns how many were handed over: to perform it would be a statement.
 -- Locks: parked entries, skip locked; then as pass_on; with p_folds as fold_lanes. Not idempotent.
 create or replace function hwqueue.hand_over(p_lanes bigint[], p_now timestamptz, p_folds boolean)
-returns void
+returns int
 language plpgsql volatile
 as $$
 declare
-  v_done record;
-  v_next record;
+  v_ctids tid[] := array(
+    select h.row_ctid
+    from hwqueue.lane k
+    join hwqueue.limit_rule r on r.limit_id = k.limit_id and r.dropped_at is null
+    cross join lateral (
+      select x.ctid as row_ctid from hwqueue.scheduled x
+      where x.lane_id = k.lane_id
+        and (x.tier, x.rank, x.turn) >= ((k.head).tier, (k.head).rank, (k.head).turn)
+        and k.used <= hwqueue.lane_most(r, k) and coalesce(k.closed_until <= p_now, true)
+      order by x.tier, x.rank, x.turn limit cardinality(array_positions(p_lanes, k.lane_id))
+      for update skip locked) h
+    where k.lane_id = any (p_lanes) and k.lane_id & 3 < 2);
 begin
-  with place as materialized (
-    select i.lane_id, count(*)::int as places, (  -- null: it is not open
-        select k.head
-        from hwqueue.lane k
-        join hwqueue.limit_rule r on r.limit_id = k.limit_id and r.dropped_at is null
-        where k.lane_id = i.lane_id and i.lane_id & 3 < 2
-          and k.used <= hwqueue.lane_most(r, k) and coalesce(k.closed_until <= p_now, true)) as head
-    from unnest(p_lanes) i(lane_id) group by i.lane_id
-  ), gone as (
-    delete from hwqueue.scheduled s where s.ctid = any (array(
-      select h.row_ctid from place p
-      cross join lateral (
-        select x.ctid as row_ctid from hwqueue.scheduled x
-        where x.lane_id = p.lane_id
-          and (x.tier, x.rank, x.turn) >= ((p.head).tier, (p.head).rank, (p.head).turn)
-        order by x.tier, x.rank, x.turn limit p.places for update skip locked) h))
-    returning s as entry
-  ), left_over as (
+  if cardinality(v_ctids) < cardinality(p_lanes) then
     insert into hwqueue.lane_change (tenant, lane_id, delta)
     select coalesce((select k.tenant from hwqueue.lane k where k.lane_id = p.lane_id), ''), p.lane_id,
-           coalesce(g.taken, 0) - p.places
-    from place p
-    left join (select (g.entry).lane_id, count(*)::int as taken from gone g group by 1) g using (lane_id)
-    where coalesce(g.taken, 0) < p.places
-  ), moved as (  -- now and then the head of a lane: who is gone is not scanned again, however long it is kept
-    insert into hwqueue.lane_change (lane_id)
-    select (g.entry).lane_id from gone g where hashint8((g.entry).turn) % 64 = 0
-  )
-  select (select array_agg(g.entry) from gone g) as entries,
-         (select array_agg(p.lane_id) from place p where p.lane_id & 3 = 2) as rates
-  into v_done;
-  if v_done.entries is not null then
-    v_next := hwqueue.pass_on(v_done.entries, p_now);
-    if v_next.lines is not null then
-      perform hwqueue.hand_over(v_next.lines, p_now, p_folds);
+           sum(p.delta)
+    from (select i, -1 from unnest(p_lanes) i
+          union all
+          select s.lane_id, 1 from hwqueue.scheduled s where s.ctid = any (v_ctids)) p(lane_id, delta)
+    group by p.lane_id having sum(p.delta) < 0;
+    if p_folds then
+      perform hwqueue.fold_lanes(array_agg(distinct i)) from unnest(p_lanes) i where i & 3 = 2
+      having count(*) > 0;
     end if;
-    v_done.rates := v_done.rates || v_next.lanes;
   end if;
-  if p_folds and v_done.rates is not null then
-    perform hwqueue.fold_lanes(v_done.rates);
+  if v_ctids <> '{}' then
+    if cardinality(v_ctids) > 1 then
+      v_ctids := array(
+        select s.ctid from hwqueue.scheduled s where s.ctid = any (v_ctids)
+        order by row_number() over (partition by s.lane_id order by s.tier, s.rank, s.turn));
+    end if;
+    perform hwqueue.pass_on(v_ctids, null, p_now, p_folds);
   end if;
+  return cardinality(v_ctids);
 end
 $$;
 
@@ -157,10 +188,9 @@ as $$
 declare
   v_from bigint := (select m.lanes_from from hwqueue.reap_cursor m order by m.version desc limit 1);
   v_now timestamptz;
-  v_entries hwqueue.scheduled[];
-  v_times timestamptz[];  -- of leases that a rate has let through
+  v_ctids tid[];
+  v_times timestamptz[];  -- to come, of leases that a rate has let through
   v_busy bigint[];  -- lanes in which others hold leases that might pass
-  v_next record;
 begin
   held := array(
     select k.lane_id from hwqueue.lane k where k.lane_id = any (p_lanes) for no key update skip locked);
@@ -213,20 +243,22 @@ begin
       where x.lane_id = i.lane_id
         and (x.tier, x.rank, x.turn) >= ((b.head).tier, (b.head).rank, (b.head).turn)
       order by x.tier, x.rank, x.turn limit 1) f on true
-  ), gone as (
-    delete from hwqueue.scheduled s where s.ctid = any (array(
-      select h.row_ctid from counted c
-      cross join lateral (
-        select x.ctid as row_ctid from hwqueue.scheduled x
-        where x.lane_id = c.lane_id
-          and (x.tier, x.rank, x.turn) >= ((c.head).tier, (c.head).rank, (c.head).turn)
-        order by x.tier, x.rank, x.turn limit greatest(0, least(100, c.free)) for update skip locked) h))
-    returning s.lane_id, s.tier, s.rank, s.turn, s as entry
-  ), taken as (
-    select g.lane_id, count(*)::int as count from gone g group by 1
+  ), parked as materialized (
+    select h.*, q.is_open from counted c
+    cross join lateral (
+      select x.ctid as row_ctid, x.lane_id, x.queue_id, x.tier, x.rank, x.turn from hwqueue.scheduled x
+      where x.lane_id = c.lane_id
+        and (x.tier, x.rank, x.turn) >= ((c.head).tier, (c.head).rank, (c.head).turn)
+      order by x.tier, x.rank, x.turn limit greatest(0, least(100, c.free)) for update skip locked) h
+    cross join lateral (
+      select coalesce(y.paused_at, y.dropped_at) is null as is_open
+      from hwqueue.queue y where y.queue_id = h.queue_id offset 0) q
+  ), taken as (  -- what is not open uses no token, and gives its place back
+    select p.lane_id, count(*)::int as count, count(*) filter (where p.is_open) as opened
+    from parked p group by 1
   ), written as (
     update hwqueue.lane k
-    set used = c.used + coalesce(t.count, 0), tat = coalesce(c.tat + coalesce(t.count, 0) * c.per, k.tat),
+    set used = c.used + coalesce(t.count, 0), tat = coalesce(c.tat + coalesce(t.opened, 0) * c.per, k.tat),
       head = c.first
     from counted c left join taken t using (lane_id)
     where k.lane_id = c.lane_id and (k.used <> c.used or t.count > 0 or c.head < k.head
@@ -241,38 +273,28 @@ begin
       offset coalesce(t.count, 0))
     returning lane_id
   )
-  select array_agg(g.entry order by g.lane_id, g.nth),
-         array_agg(c.tat + (g.nth - 1) * c.per order by g.lane_id, g.nth),
+  select array_agg(p.row_ctid order by p.nth, p.lane_id),
+         array_agg(case when not p.is_open then '-infinity'
+           when c.tat + (p.nth - 1) * c.per > v_now then c.tat + (p.nth - 1) * c.per end
+           order by p.nth, p.lane_id),
          array(
            select a.lane_id from again a left join taken t using (lane_id) where coalesce(t.count, 0) < 100)
-  into v_entries, v_times, v_busy
-  from (select x.lane_id, x.entry, row_number() over (
-          partition by x.lane_id order by x.tier, x.rank, x.turn) as nth from gone x) g
-  join counted c on c.lane_id = g.lane_id;
+  into v_ctids, v_times, v_busy
+  from (select x.lane_id, x.row_ctid, x.is_open, row_number() over (
+          partition by x.lane_id, x.is_open order by x.tier, x.rank, x.turn) as nth from parked x) p
+  join counted c on c.lane_id = p.lane_id;
   held := array(select i from unnest(held) i where i <> all (v_busy));
-  if v_entries is null then
-    return;
-  end if;
-  passed := cardinality(v_entries);
-  for v_nth in 1 .. passed loop
-    if v_times[v_nth] > v_now then
-      v_entries[v_nth].available_at := v_times[v_nth];
-    end if;
-  end loop;
-  v_next := hwqueue.pass_on(v_entries, v_now);
-  if v_next.lines is not null then
-    perform hwqueue.hand_over(v_next.lines, v_now, true);
-  end if;
-  if v_next.lanes is not null then
-    perform hwqueue.fold_lanes(v_next.lanes);
+  if v_ctids is not null then
+    passed := cardinality(v_ctids);
+    perform hwqueue.pass_on(v_ctids, v_times, v_now, true);
   end if;
 end
 $$;
 
 -- Folds changes of lanes: the oldest p_limit of those that are of no tenant, and of each of 20 tenants after
--- p_after, so that tenants take turns; not those of lanes that are busy. Returns how many lanes it held, how
--- many leases passed, which lanes are busy, because others hold them, and the last tenant; '' after the last
--- of all.
+-- p_after, so that tenants take turns; not those of lanes that are busy. p_after null: after those that this
+-- session has folded last. Returns how many lanes it held, how many leases passed, which lanes are busy,
+-- because others hold them, and the last tenant; '' after the last of all.
 -- Locks: as fold_lanes.
 create or replace function hwqueue.fold_changes(p_limit int, p_after text, inout busy bigint[],
   out looked int, out passed int, out next_after text)
@@ -280,11 +302,12 @@ language plpgsql volatile set enable_seqscan = off
 as $$
 declare
   v_from bigint := (select m.lanes_from from hwqueue.reap_cursor m order by m.version desc limit 1);
+  v_after text := coalesce(p_after, current_setting('hwqueue.folded_tenant', true), '');
   v_lanes bigint[];
   v_done record;
 begin
   with recursive other as (
-    (select c.tenant from hwqueue.lane_change c where c.tenant > p_after order by c.tenant limit 1)
+    (select c.tenant from hwqueue.lane_change c where c.tenant > v_after order by c.tenant limit 1)
     union all
     select n.tenant from other o
     cross join lateral (
@@ -299,6 +322,9 @@ begin
     select x.lane_id from hwqueue.lane_change x
     where x.tenant = k.tenant and x.change_id >= v_from and x.lane_id <> all (busy)
     order by x.change_id limit p_limit) c on true;
+  if next_after <> v_after and p_after is null then
+    perform set_config('hwqueue.folded_tenant', next_after, false);
+  end if;
   v_lanes := array_remove(v_lanes, null);
   v_done := hwqueue.fold_lanes(v_lanes);
   looked := cardinality(v_done.held);

@@ -18,10 +18,16 @@ as $$
   where r.lane_id & 3 = 0 or r.nth = p_passed
 $$;
 
--- The lanes of kind slots among these, which a claim keeps; null: none.
+-- The lanes of kind slots among these, which a claim keeps; null: none. A lease has three lanes at most.
+-- Inlined.
 create or replace function hwqueue.slot_lanes(p_lanes hwqueue.lane_ref[]) returns bigint[]
-language sql immutable strict
-as $$ select nullif(array(select r.lane_id from unnest(p_lanes) r where r.lane_id & 3 = 0), '{}') $$;
+language sql immutable
+as $$
+  select case when p_lanes is not null then nullif(array_remove(array[
+      case when (p_lanes[1]).lane_id & 3 = 0 then (p_lanes[1]).lane_id end,
+      case when (p_lanes[2]).lane_id & 3 = 0 then (p_lanes[2]).lane_id end,
+      case when (p_lanes[3]).lane_id & 3 = 0 then (p_lanes[3]).lane_id end], null), '{}') end
+$$;
 
 -- Tells the lanes in which leases have just been parked: each with its class, its lane and its place there.
 -- Claims of p_queues look at changes of lanes from then on (null: they do); while another session holds the

@@ -82,8 +82,8 @@ create or replace function hwqueue.lane_id(p_rule hwqueue.limit_rule, p_tenant t
 returns bigint
 language sql stable
 as $$
-  select (('x' || left(encode(sha256(convert_to(concat(p_rule.limit_id, ' ',
-      case when p_rule.spec ? 'by' then length(p_tenant) || ' ' || p_tenant end, p_key), 'UTF8')), 'hex'), 16))
+  select (('x' || left(encode(sha256(convert_to(concat(p_rule.limit_id, ' ', case when p_rule.spec ? 'by'
+      then length(p_tenant) || ' ' || p_tenant end, p_key), 'UTF8')), 'hex'), 16))
     ::bit(64)::bigint & -4) | case p_rule.kind when 'slots' then 0 when 'fair' then 1 else 2 end
 $$;
 

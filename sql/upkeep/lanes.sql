@@ -41,8 +41,7 @@ begin
     more := more or cardinality(v_lanes) = p_limit;
     update hwqueue.limit_rule r set changed_from = v_lanes[p_limit] + 1 where r.limit_id = v_rule.limit_id;
   end loop;
-  perform hwqueue.rotate_lanes(p_now) where exists (
-    select from hwqueue.limit_rule r where r.turn is not null and r.dropped_at is null);
+  perform hwqueue.rotate_lanes(p_now) where exists (select from hwqueue.limit_rule);
   next_after := p_after;
   loop
     v_done := hwqueue.fold_changes(50, next_after, v_busy);
@@ -58,19 +57,48 @@ begin
 end
 $$;
 
--- Lets leases change places that hold a slot of their last lane, and that no node took for as long as a turn
--- there: each is parked again, before all others of its tier and rank, and one of another class goes on
--- instead: the first that had no turn yet. It looks at the first 100 entries of each queue.
--- Locks: entries, skip locked; as pass_on.
+-- Takes out of lanes what holds up others there. Of a paused queue that is what has passed any: the first
+-- 100 entries, and those that a rate has given a time, since the last reap or in the next seconds; after the
+-- pause it comes again (promote_due). Else it is what no node took for as long as a turn of a lane whose slot
+-- it holds, of the first 100 entries of each queue: it is parked in its first lane again, before all others
+-- of its tier and rank, and one of another class that is parked in that lane goes on instead: the first that
+-- had no turn yet, of the first 100.
+-- Locks: entries, skip locked; as put_back and pass_on. Not idempotent.
 create or replace function hwqueue.rotate_lanes(p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
+  v_count int;
   v_old record;
-  v_next hwqueue.scheduled;
+  v_next tid;
 begin
+  with paused as materialized (
+    select q.queue_id from hwqueue.queue q where q.has_lanes and q.paused_at is not null
+  ), ready as (
+    delete from hwqueue.ready r where r.ctid = any (array(
+      select e.row_ctid from paused q
+      cross join lateral (
+        select x.ctid as row_ctid, x.lease_id from hwqueue.ready x where x.queue_id = q.queue_id
+        order by x.tier, x.rank, x.position limit 100 for update skip locked) e
+      where (select l.lanes_passed from hwqueue.lease l where l.lease_id = e.lease_id) > 0))
+    returning r.lease_id, r.attempt_count, r.claim_count
+  ), timed as (
+    delete from hwqueue.scheduled s where s.ctid = any (array(
+      select e.row_ctid from paused q
+      cross join lateral (
+        select x.ctid as row_ctid, x.lease_id from hwqueue.scheduled x
+        where x.queue_id = q.queue_id and x.available_at between (
+            select m.reaped_at from hwqueue.reap_cursor m order by m.version desc limit 1)
+          and p_now + interval '10 s'
+        for update skip locked) e
+      where (select l.lanes_passed from hwqueue.lease l where l.lease_id = e.lease_id) > 0))
+    returning s.lease_id, s.attempt_count, s.claim_count
+  )
+  select count(hwqueue.put_back(e.lease_id, e.attempt_count, e.claim_count, p_now + interval '1 s', p_now))
+  into v_count
+  from (select * from ready union all select * from timed) e;
   for v_old in
-    select e.*, r.lane_id, k.lanes_passed
+    select e.*, r.lane_id
     from hwqueue.queue q
     cross join lateral (
       select m.tiers[1] as tier, m.ranks[1] as rank, m.positions[1] as position
@@ -81,43 +109,31 @@ begin
       where x.queue_id = q.queue_id and (x.tier, x.rank, x.position) >= (w.tier, w.rank, w.position)
       order by x.tier, x.rank, x.position limit 100) e
     cross join lateral (select * from hwqueue.lease x where x.lease_id = e.lease_id offset 0) k
-    cross join lateral unnest(k.lanes[cardinality(k.lanes) :]) r
+    cross join lateral unnest(k.lanes) r
     join hwqueue.limit_rule u on u.limit_id = r.limit_id and e.eligible_at + u.turn <= p_now
+    join hwqueue.lane c on c.lane_id = r.lane_id and coalesce(c.closed_until <= p_now, true)
     where q.has_lanes
   loop
-    select s.* into v_next from hwqueue.scheduled s
+    perform 1 from hwqueue.ready r
+    where r.ctid = v_old.row_ctid and r.lease_id = v_old.lease_id for update skip locked;
+    continue when not found;
+    select s.ctid into v_next from hwqueue.scheduled s
     where s.ctid = (
       select x.row_ctid
       from (select y.ctid as row_ctid, y.* from hwqueue.scheduled y where y.lane_id = v_old.lane_id
-            order by y.tier, y.rank, y.turn limit 1000) x
+            order by y.tier, y.rank, y.turn limit 100) x
       where x.class_id <> v_old.class_id
       -- whoever had no turn yet; then who had it longest ago
       order by x.turn < 0, case when x.turn < 0 then x.turn end, x.tier, x.rank, x.turn limit 1)
     for update skip locked;
     continue when not found;
-    perform 1 from hwqueue.ready r
-    where r.ctid = v_old.row_ctid and r.lease_id = v_old.lease_id for update skip locked;
-    continue when not found;
     delete from hwqueue.ready r where r.ctid = v_old.row_ctid;
-    delete from hwqueue.scheduled s
-    where s.queue_id = v_next.queue_id and s.available_at = 'infinity' and s.lease_id = v_next.lease_id;
-    insert into hwqueue.scheduled (queue_id, tier, attempt_count, claim_count, held_by, rank, class_id,
-      lease_id, available_at, deadline, lane_id, turn)
-    values (v_old.queue_id, v_old.tier, v_old.attempt_count, v_old.claim_count, 'limit', v_old.rank,
-      v_old.class_id, v_old.lease_id, 'infinity', v_old.deadline, v_old.lane_id,
-      v_old.position - 4611686018427387904);
-    update hwqueue.lease l set position = 0, available_at = 'infinity', lanes_passed = l.lanes_passed - 1
-    where l.lease_id = v_old.lease_id;
-    perform hwqueue.note_parked(array[v_old.lease_id]);
-    -- it stands in the line before this lane again, whose row may be gone; the other one has left its own
-    insert into hwqueue.lane_change (tenant, lane_id, delta, limit_id, key)
-    select case when r.key <> '' then c.tenant else '' end, r.lane_id, 1, r.limit_id, r.key
-    from hwqueue.lease l
-    join hwqueue.placement_class c on c.class_id = l.class_id
-    cross join lateral unnest(l.lanes) with ordinality r(lane_id, limit_id, key, of_queue, nth)
-    where l.lease_id = v_old.lease_id and r.nth = l.lanes_passed and r.lane_id & 3 > 0;
-    perform hwqueue.hand_over(n.lines, p_now, true)
-    from hwqueue.pass_on(array[v_next], p_now) n where n.lines is not null;
+    perform hwqueue.put_back(v_old.lease_id, v_old.attempt_count, v_old.claim_count, p_now, p_now);
+    update hwqueue.scheduled s set turn = v_old.position - 4611686018427387904
+    where s.queue_id = v_old.queue_id and s.available_at = 'infinity' and s.lease_id = v_old.lease_id;
+    perform hwqueue.note_parked(array[v_old.lease_id]);  -- with this place
+    insert into hwqueue.lane_change (lane_id, delta) values (v_old.lane_id, 1);  -- the other one has its slot
+    perform hwqueue.pass_on(array[v_next], null, p_now, true);
   end loop;
 end
 $$;

@@ -167,6 +167,20 @@ def test_sixteen_sessions_ask_for_what_a_rate_lets_start(direct: Direct, actor: 
             assert count <= 3 + (end - start).total_seconds() + 0.01
 
 
+def test_tenants_take_turns_in_claims(direct: Direct, actor: Actors, node: Node) -> None:
+    """Those whose lanes another session holds keep no other one waiting, also where nobody reaps."""
+    direct.rows("create_limit", name="keys", spec={"slots": 1, "by": "key"})
+    options = [{"limits": {"keys": "k"}, "tenant": f"t{n:02}"} for n in range(50)]
+    first = [direct.spawn(QUEUE, one)["lease_id"] for one in options[:40]]
+    direct.reap()
+    holder = actor().begin()
+    holder.conn.execute("select from hwqueue.lane for no key update")
+    later = [direct.spawn(QUEUE, one)["lease_id"] for one in options]
+    found = [row["lease_id"] for _ in range(3) for row in claimed(direct, node, 100)]
+    assert set(found) == {*first, *later[40:]}
+    holder.rollback()
+
+
 def test_a_claim_that_is_undone_keeps_its_place(direct: Direct, actor: Actors, node: Node) -> None:
     leases = spawned(direct, 3)
     worker = actor().begin()

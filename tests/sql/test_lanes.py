@@ -215,15 +215,56 @@ def test_who_fits_nowhere_lets_another_class_go_first(api: Api, clock: Clock, qu
     assert {api.lease(one)["state"] for one in big} == {"pending", "scheduled"}
 
 
-def test_who_stands_in_an_idle_lane_again_is_counted(api: Api, clock: Clock, queue: str, node: Node) -> None:
-    fair, slots = limit(api, fair=True, by="key"), limit(api, slots=1, turn="10 s")
-    api.spawn(queue, limits={fair: "u", slots: None}, placement={"resources": {"gpu_count": 8}})
+@pytest.mark.parametrize(
+    "spec",
+    [{"slots": 1}, {"fair": True, "by": "tenant"}, {"rate": {"count": 1, "per": 1, "burst": 1}}],
+    ids=["slots", "fair", "rate"],
+)
+def test_a_paused_queue_leaves_limits_to_others(
+    api: Api, clock: Clock, queue: str, node: Node, spec: dict[str, Any]
+) -> None:
+    """What has passed goes back, what is parked in front is set aside, once; then it comes again."""
+    shared, other = limit(api, **spec), api.queue()
+    options = {"limits": {limit(api, slots=5, by="key"): "u", shared: None}}
+
+    def run(queue: str, count: int) -> list[UUID]:
+        done = []
+        for _ in range(count):
+            api.reap_after(clock, SECOND * 2)
+            claims = api.claim(node, queue)
+            done += ids(claims)
+            api.complete(*claims)
+        return done
+
+    paused = [api.spawn(queue, **options) for _ in range(7)]
     api.reap()
-    api.prune_after(clock, timedelta(minutes=2))  # its first lane goes
-    small = api.spawn(queue, limits=[slots])
-    api.reap_after(clock, SECOND * 11)  # they change places
-    assert ids(claim(api, clock, node, queue)) == [small]
-    assert not api.one("select count(*) from hwqueue.lane_change")
+    api.rows("pause_queue", queue=queue)
+    leases = [api.spawn(other, **options) for _ in range(5)]
+    assert run(other, len(leases) + 1) == leases
+    times = [api.lease(lease)["available_at"] for lease in paused]
+    api.reap_after(clock, SECOND * 2)
+    assert [api.lease(lease)["available_at"] for lease in paused] == times
+    api.rows("resume_queue", queue=queue)
+    assert set(run(queue, len(paused) + 1)) == set(paused)
+
+
+@pytest.mark.parametrize("last", [{"slots": 9}, {"fair": True, "by": "tenant"}])
+def test_who_fits_nowhere_keeps_no_slot_of_a_chain(
+    api: Api, clock: Clock, queue: str, node: Node, last: dict[str, Any]
+) -> None:
+    """It is parked in the first lane where another class waits, and holds what it did before that one."""
+    keyed, shared = limit(api, slots=1, by="key", turn="10 s"), limit(api, **last)
+    options = {"limits": {keyed: "u", shared: None}}
+    big = api.spawn(queue, **options, placement={"resources": {"gpu_count": 8}})
+    small = api.spawn(queue, **options)
+    api.reap()
+    api.reap_after(clock, SECOND * 11)
+    [running] = claim(api, clock, node, queue)
+    assert running["lease_id"] == small
+    api.complete(running)
+    api.rows("cancel_lease", lease=big)
+    later = api.spawn(queue, **options)
+    assert ids(claim(api, clock, node, queue)) == [later]
 
 
 def test_adopted_and_planned_work_counts(api: Api, clock: Clock, queue: str, node: Node) -> None:
