@@ -208,7 +208,6 @@ CREATE TYPE hwqueue.queue_head AS (
 	task_names text[],
 	most_cpu_milli bigint,
 	most_memory_mib bigint,
-	marks integer,
 	tier smallint,
 	rank bigint,
 	"position" bigint,
@@ -1736,7 +1735,13 @@ CREATE TABLE hwqueue.profile_queue (
     classes_seen xid8 NOT NULL,
     checked bigint[] DEFAULT '{}'::bigint[] NOT NULL,
     classes_unseen xid8[] DEFAULT '{}'::xid8[] NOT NULL,
-    others bigint[] DEFAULT '{}'::bigint[] NOT NULL
+    others bigint[] DEFAULT '{}'::bigint[] NOT NULL,
+    needs_no_check boolean GENERATED ALWAYS AS (((checked = '{}'::bigint[]) AND (cardinality(classes) <= 200))) STORED,
+    only_class bigint[] GENERATED ALWAYS AS (
+CASE
+    WHEN (cardinality((classes || others)) = 1) THEN (classes || others)
+    ELSE '{}'::bigint[]
+END) STORED
 );
 
 COMMENT ON TABLE hwqueue.profile_queue IS 'all classes of a queue that nodes of a profile without GPUs and custom countables may run';
@@ -1756,6 +1761,8 @@ COMMENT ON COLUMN hwqueue.profile_queue.checked IS 'those of classes that are to
 COMMENT ON COLUMN hwqueue.profile_queue.classes_unseen IS 'that of the profile';
 
 COMMENT ON COLUMN hwqueue.profile_queue.others IS 'up to two of those with GPUs or custom countables';
+
+COMMENT ON COLUMN hwqueue.profile_queue.only_class IS 'of classes and others, if there is one in all';
 
 CREATE FUNCTION hwqueue.choose_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) RETURNS record
     LANGUAGE plpgsql;
@@ -2831,7 +2838,7 @@ CREATE FUNCTION hwqueue.gpu_shortage(p_gpu_count integer, p_gpu_milli integer, p
 CREATE FUNCTION hwqueue.grant_entries(p_request hwqueue.claim_request, p_picked hwqueue.picked_entries, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_generation bigint, p_assignment jsonb) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb)
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.hand_over(p_lanes bigint[], p_now timestamp with time zone, p_folds boolean) RETURNS void
+CREATE FUNCTION hwqueue.hand_over(p_lanes bigint[], p_now timestamp with time zone, p_folds boolean) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text) RETURNS void
@@ -3432,7 +3439,7 @@ CREATE FUNCTION hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.node_load)
 CREATE FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, OUT row_ctid tid, OUT lease_id uuid, OUT claim_count integer) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.lock_at_head(p_request hwqueue.claim_request, p_head hwqueue.queue_head, p_limit integer) RETURNS tid[]
+CREATE FUNCTION hwqueue.lock_at_head(p_head hwqueue.queue_head, p_limit integer, p_now timestamp with time zone) RETURNS tid[]
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lock_claims(p_node uuid) RETURNS uuid[]
@@ -3523,7 +3530,11 @@ CREATE TABLE hwqueue.low_water (
     ranks bigint[] DEFAULT '{}'::bigint[] NOT NULL,
     positions bigint[] DEFAULT '{}'::bigint[] NOT NULL,
     moved bigint[] DEFAULT '{}'::bigint[] NOT NULL,
-    blocked_to_version bigint DEFAULT 0 NOT NULL
+    blocked_to_version bigint DEFAULT 0 NOT NULL,
+    is_single boolean GENERATED ALWAYS AS ((tiers = '{0}'::smallint[])) STORED,
+    tier smallint GENERATED ALWAYS AS (tiers[1]) STORED,
+    rank bigint GENERATED ALWAYS AS (ranks[1]) STORED,
+    "position" bigint GENERATED ALWAYS AS (positions[1]) STORED
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
@@ -3532,6 +3543,8 @@ COMMENT ON TABLE hwqueue.low_water IS 'low-water marks: where scans of ready sta
 COMMENT ON COLUMN hwqueue.low_water.moved IS 'the version that moved each mark last';
 
 COMMENT ON COLUMN hwqueue.low_water.blocked_to_version IS 'of a queue (class_id 0): below this version its head is blocked, and claims read the marks of classes';
+
+COMMENT ON COLUMN hwqueue.low_water.is_single IS 'there is one mark, of tier 0; tier, rank, position: the first mark';
 
 CREATE FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) RETURNS bigint
     LANGUAGE plpgsql IMMUTABLE;
@@ -3828,8 +3841,7 @@ CREATE FUNCTION hwqueue.normalise_toleration(p_toleration jsonb, p_field text) R
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.note_arrivals(p_classes bigint[], p_lanes hwqueue.lane_ref[], p_places hwqueue.lane_place[], p_queues integer[]) RETURNS void
-    LANGUAGE plpgsql
-    SET plan_cache_mode TO 'force_generic_plan';
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boolean, p_awaits boolean) RETURNS void
     LANGUAGE plpgsql;
@@ -3971,28 +3983,7 @@ CREATE FUNCTION hwqueue.parts_due(p_kind text, p_parts text[], p_limit integer, 
 CREATE FUNCTION hwqueue.parts_of_devices(p_node hwqueue.node, p_used integer[]) RETURNS integer[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE TABLE hwqueue.scheduled (
-    queue_id integer NOT NULL,
-    tier smallint NOT NULL,
-    attempt_count smallint NOT NULL,
-    claim_count integer NOT NULL,
-    held_by hwqueue.held_by DEFAULT 'time'::hwqueue.held_by NOT NULL,
-    rank bigint NOT NULL,
-    class_id bigint NOT NULL,
-    lease_id uuid NOT NULL,
-    available_at timestamp with time zone NOT NULL,
-    deadline timestamp with time zone,
-    lane_id bigint,
-    turn bigint,
-    CONSTRAINT scheduled_check CHECK (((available_at < 'infinity'::timestamp with time zone) = (held_by = 'time'::hwqueue.held_by))),
-    CONSTRAINT scheduled_check1 CHECK (((lane_id IS NOT NULL) = (held_by = 'limit'::hwqueue.held_by))),
-    CONSTRAINT scheduled_check2 CHECK (((turn IS NOT NULL) OR (lane_id IS NULL)))
-)
-WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0');
-
-COMMENT ON TABLE hwqueue.scheduled IS 'a lease that waits for what held_by says, and until available_at';
-
-CREATE FUNCTION hwqueue.pass_on(p_entries hwqueue.scheduled[], p_now timestamp with time zone, OUT lines bigint[], OUT lanes bigint[]) RETURNS record
+CREATE FUNCTION hwqueue.pass_on(p_ctids tid[], p_times timestamp with time zone[], p_now timestamp with time zone, p_folds boolean) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.pause_queue(p_queue text) RETURNS void
@@ -4569,6 +4560,27 @@ CREATE FUNCTION hwqueue.requirement_text(p_expr jsonb) RETURNS text
 CREATE FUNCTION hwqueue.reservation_must_be_checked(p_class hwqueue.placement_class) RETURNS boolean
     LANGUAGE plpgsql;
 
+CREATE TABLE hwqueue.scheduled (
+    queue_id integer NOT NULL,
+    tier smallint NOT NULL,
+    attempt_count smallint NOT NULL,
+    claim_count integer NOT NULL,
+    held_by hwqueue.held_by DEFAULT 'time'::hwqueue.held_by NOT NULL,
+    rank bigint NOT NULL,
+    class_id bigint NOT NULL,
+    lease_id uuid NOT NULL,
+    available_at timestamp with time zone NOT NULL,
+    deadline timestamp with time zone,
+    lane_id bigint,
+    turn bigint,
+    CONSTRAINT scheduled_check CHECK (((available_at < 'infinity'::timestamp with time zone) = (held_by = 'time'::hwqueue.held_by))),
+    CONSTRAINT scheduled_check1 CHECK (((lane_id IS NOT NULL) = (held_by = 'limit'::hwqueue.held_by))),
+    CONSTRAINT scheduled_check2 CHECK (((turn IS NOT NULL) OR (lane_id IS NULL)))
+)
+WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0');
+
+COMMENT ON TABLE hwqueue.scheduled IS 'a lease that waits for what held_by says, and until available_at';
+
 CREATE FUNCTION hwqueue.reserve(p_entry hwqueue.scheduled, p_node uuid, p_hold interval, p_waits boolean, p_without uuid[], p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
@@ -4901,7 +4913,7 @@ CREATE FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb DEFAUL
     SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.slot_lanes(p_lanes hwqueue.lane_ref[]) RETURNS bigint[]
-    LANGUAGE sql IMMUTABLE STRICT;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.span_words(p_span interval) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -8787,7 +8799,7 @@ REVOKE ALL ON FUNCTION hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.nod
 
 REVOKE ALL ON FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, OUT row_ctid tid, OUT lease_id uuid, OUT claim_count integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_at_head(p_request hwqueue.claim_request, p_head hwqueue.queue_head, p_limit integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_at_head(p_head hwqueue.queue_head, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_claims(p_node uuid) FROM PUBLIC;
 
@@ -9082,7 +9094,7 @@ REVOKE ALL ON FUNCTION hwqueue.parts_due(p_kind text, p_parts text[], p_limit in
 
 REVOKE ALL ON FUNCTION hwqueue.parts_of_devices(p_node hwqueue.node, p_used integer[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.pass_on(p_entries hwqueue.scheduled[], p_now timestamp with time zone, OUT lines bigint[], OUT lanes bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.pass_on(p_ctids tid[], p_times timestamp with time zone[], p_now timestamp with time zone, p_folds boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.pause_queue(p_queue text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text) TO hwqueue_operator;
