@@ -86,7 +86,7 @@ def test_what_is_told_of_lanes(api: Api, queues: dict[str, str]) -> None:
         with explained(api.conn) as work:
             api.rows(function, **more)
         assert work.whole_table_scans("ready", "lease", "scheduled", "outcome", "lane") == []
-        assert work.rows_read("scheduled") <= parked + KEYS
+        assert work.rows_read("scheduled") < 2 * parked  # up to 15 the rows of each lane are rounded
         assert work.rows_read("lease") <= leases
 
 
