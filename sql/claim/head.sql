@@ -373,7 +373,7 @@ begin
     perform hwqueue.reap_deadlines(20, p_now), hwqueue.flag_waiting(p_queue_ids, p_now);
   elsif p_moves then
     -- only where it holds the marks back, or its record of what was drawn is old (reap_positions)
-    if (select p_entry.position <= h.safe_position and p_drawn < h.drawn_position + 10000
+    if (select p_entry.position <= h.safe_position and p_drawn < h.drawn_position + 1000
         from hwqueue.position_horizon h order by h.version desc limit 1) is not true then
       perform hwqueue.advance_horizon(p_drawn);
     end if;

@@ -128,11 +128,12 @@ def test_the_horizon_moves_where_it_holds_marks_back(api: Api, conn: psycopg.Con
         for _ in range(claims):
             assert api.claim(node, queue)
             outlive(conn)
-        marks = "select max(version) from hwqueue.low_water"
+        marks = "select sum(version)::int from hwqueue.low_water"
         rows = conn.execute(marks + " union all select max(version) from hwqueue.position_horizon")
         return [row[0] for row in rows]
 
     marks, horizon = versions(3)
     assert versions(6) == [marks + 6, horizon]
-    conn.execute("select setval('hwqueue.ready_position_seq', 20000)")
+    sequence = "hwqueue.ready_position_seq"
+    conn.execute(f"select setval('{sequence}', last_value + 1000) from {sequence}")
     assert versions(1) == [marks + 7, horizon + 1]

@@ -9,7 +9,7 @@ from alembic import op
 
 from hwqueue.schema.files import run_revision_sql
 
-revision = "0001_limits"
+revision = "0001_lanes"
 down_revision = None
 branch_labels = ("hwqueue",)
 depends_on = None
