@@ -682,8 +682,8 @@ comment on column hwqueue.ready.claim_count is
 -- its lane (limit): it is parked there, and its turn is its place in the lane.
 create type hwqueue.held_by as enum ('time', 'team', 'place', 'signal', 'limit');
 
--- Rows are inserted and deleted; only class_id is ever updated. held_by fills a gap before rank. turn: not
--- null if the lease has lanes to pass, so that who makes it due looks at them.
+-- Rows are inserted and deleted; only class_id and turn are ever updated. held_by fills a gap before rank.
+-- turn: not null if the lease has lanes to pass, so that who makes it due looks at them.
 create table hwqueue.scheduled (
   queue_id int not null,
   tier smallint not null,

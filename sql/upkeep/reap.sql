@@ -26,7 +26,7 @@ declare
   v_few int;
   v_ended int;
   v_queues int[];
-  v_leases uuid[] := '{}';
+  v_leases uuid[];
   v_more boolean := false;
 begin
   case p_part
@@ -48,9 +48,9 @@ begin
   when 'terms' then
     perform hwqueue.publish_terms(least(p_most, 100), true, p_now);
   when 'due' then
-    p_done.promoted := hwqueue.promote_due(array(
+    p_done.promoted := hwqueue.promote_due(array(  -- of others pass_on undoes it
         select q.queue_id from hwqueue.queue q
-        where not q.has_lanes or coalesce(q.paused_at, q.dropped_at) is null),  -- else pass_on undoes it
+        where not q.has_lanes or coalesce(q.paused_at, q.dropped_at) is null),
       p_most, false, p_now, v_from.scheduled_from);
     p_done.deadlines := hwqueue.reap_deadlines(p_most, p_now, v_from.deadlines_from);
     v_counts := array[p_done.promoted, p_done.deadlines];
@@ -105,13 +105,11 @@ begin
     v_queues := array(
       select q.queue_id from hwqueue.queue q
       where q.dropped_at is not null and (p_done.again or q.dropped_at > p_now - interval '1 minute'));
-    if v_queues <> '{}' then
-      v_leases := array(
-        select c.lease_id from hwqueue.claim c
-        where c.queue_id = any (v_queues) and c.stop_reason is distinct from 'cancelled'
-        limit p_most for update skip locked);
-      perform hwqueue.cancel_claims(v_leases, 'the queue was dropped', 'the queue was dropped');
-    end if;
+    v_leases := array(
+      select c.lease_id from hwqueue.claim c
+      where v_queues <> '{}' and c.queue_id = any (v_queues) and c.stop_reason is distinct from 'cancelled'
+      limit p_most for update skip locked);
+    perform hwqueue.cancel_claims(v_leases, 'the queue was dropped', 'the queue was dropped');
     v_counts := array[cardinality(v_leases)];
     v_from.checked_lease := hwqueue.reap_stops(v_from.checked_lease, p_most, p_now);
   when 'everywhere' then

@@ -74,12 +74,13 @@ def test_a_life(api: Api, queues: dict[str, str], kind: str) -> None:
 
 
 def test_what_is_told_of_lanes(api: Api, queues: dict[str, str]) -> None:
-    """Each entry is counted once, and of leases those are read that are named."""
+    """Each entry is counted once, and of leases those are read that are first in their lanes, or named."""
     queue = queues["slots"]
     [lease, *_] = batch(api, queue, [{"limits": {queue: "k"}}] * 10)
     parked = api.one("select count(*) from hwqueue.scheduled where lane_id is not null")
+    lanes = api.one("select count(*) from hwqueue.lane")
     for function, more, leases in (
-        ("list_limits", {}, 0),
+        ("list_limits", {}, lanes),
         ("limit_lanes", {"name": queue, "limit": 5}, KEYS + 1),
         ("explain_lease", {"lease": lease}, 2),
     ):
