@@ -4134,7 +4134,7 @@ CREATE FUNCTION hwqueue.prune(p_limit integer DEFAULT 10000, p_unless_within int
     SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.prune_classes(p_limit integer) RETURNS integer
-    LANGUAGE sql;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql

@@ -253,7 +253,7 @@ begin
     cross join lateral (
       select coalesce(y.paused_at, y.dropped_at) is null as is_open
       from hwqueue.queue y where y.queue_id = h.queue_id offset 0) q
-  ), taken as (  -- what is not open uses no token, and gives its place back
+  ), taken as (  -- what is not open uses no token, and leaves its place
     select p.lane_id, count(*)::int as count, count(*) filter (where p.is_open) as opened
     from parked p group by 1
   ), written as (

@@ -2,8 +2,7 @@
 --
 -- Every claim of a class with such requirements has a row in placement_check (note_placement_check in
 -- decide), written by whatever grants it. So a class without them costs nobody anything, and reap
--- (reap_placement_checks) finds those claims without reading others. No settlement deletes the row; reap
--- does.
+-- (reap_stops) finds those claims without reading others. No settlement deletes the row; reap does.
 --
 -- The invariant: only a session that holds the node_state of the claim's node updates its row.
 

@@ -44,7 +44,7 @@ begin
   from (select a.class_id, a.lane_id, a.limit_id, a.key,
                (array_agg(row(a.tier, a.rank, a.turn)::hwqueue.lane_place
                  order by a.tier, a.rank, a.turn))[1] as head
-        -- as subqueries: for lists whose lengths it knows Postgres would plan each call anew
+        -- as subqueries: for lists whose lengths it knows Postgres would plan each call
         from unnest((select p_classes), (select p_lanes), (select p_places))
           a(class_id, lane_id, limit_id, key, of_queue, tier, rank, turn)
         group by 1, 2, 3, 4) p

@@ -68,35 +68,37 @@ create or replace function hwqueue.rotate_lanes(p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
-  v_count int;
   v_old record;
   v_next tid;
 begin
-  with paused as materialized (
-    select q.queue_id from hwqueue.queue q where q.has_lanes and q.paused_at is not null
-  ), ready as (
-    delete from hwqueue.ready r where r.ctid = any (array(
-      select e.row_ctid from paused q
-      cross join lateral (
-        select x.ctid as row_ctid, x.lease_id from hwqueue.ready x where x.queue_id = q.queue_id
-        order by x.tier, x.rank, x.position limit 100 for update skip locked) e
-      where (select l.lanes_passed from hwqueue.lease l where l.lease_id = e.lease_id) > 0))
-    returning r.lease_id, r.attempt_count, r.claim_count
-  ), timed as (
-    delete from hwqueue.scheduled s where s.ctid = any (array(
-      select e.row_ctid from paused q
-      cross join lateral (
-        select x.ctid as row_ctid, x.lease_id from hwqueue.scheduled x
-        where x.queue_id = q.queue_id and x.available_at between (
-            select m.reaped_at from hwqueue.reap_cursor m order by m.version desc limit 1)
-          and p_now + interval '10 s'
-        for update skip locked) e
-      where (select l.lanes_passed from hwqueue.lease l where l.lease_id = e.lease_id) > 0))
-    returning s.lease_id, s.attempt_count, s.claim_count
-  )
-  select count(hwqueue.put_back(e.lease_id, e.attempt_count, e.claim_count, p_now + interval '1 s', p_now))
-  into v_count
-  from (select * from ready union all select * from timed) e;
+  for v_old in
+    with paused as materialized (
+      select q.queue_id from hwqueue.queue q where q.has_lanes and q.paused_at is not null
+    ), ready as (
+      delete from hwqueue.ready r where r.ctid = any (array(
+        select e.row_ctid from paused q
+        cross join lateral (
+          select x.ctid as row_ctid, x.lease_id from hwqueue.ready x where x.queue_id = q.queue_id
+          order by x.tier, x.rank, x.position limit 100 for update skip locked) e
+        where (select l.lanes_passed from hwqueue.lease l where l.lease_id = e.lease_id) > 0))
+      returning r.lease_id, r.attempt_count, r.claim_count
+    ), timed as (
+      delete from hwqueue.scheduled s where s.ctid = any (array(
+        select e.row_ctid from paused q
+        cross join lateral (
+          select x.ctid as row_ctid, x.lease_id from hwqueue.scheduled x
+          where x.queue_id = q.queue_id and x.available_at between (
+              select m.reaped_at from hwqueue.reap_cursor m order by m.version desc limit 1)
+            and p_now + interval '10 s'
+          for update skip locked) e
+        where (select l.lanes_passed from hwqueue.lease l where l.lease_id = e.lease_id) > 0))
+      returning s.lease_id, s.attempt_count, s.claim_count
+    )
+    select * from ready union all select * from timed
+  loop
+    perform hwqueue.put_back(v_old.lease_id, v_old.attempt_count, v_old.claim_count, p_now + interval '1 s',
+      p_now);
+  end loop;
   for v_old in
     select e.*, r.lane_id
     from hwqueue.queue q
@@ -123,7 +125,7 @@ begin
       from (select y.ctid as row_ctid, y.* from hwqueue.scheduled y where y.lane_id = v_old.lane_id
             order by y.tier, y.rank, y.turn limit 100) x
       where x.class_id <> v_old.class_id
-      -- whoever had no turn yet; then who had it longest ago
+      -- who had no turn yet; then who had it longest ago
       order by x.turn < 0, case when x.turn < 0 then x.turn end, x.tier, x.rank, x.turn limit 1)
     for update skip locked;
     continue when not found;

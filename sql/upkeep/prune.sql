@@ -231,20 +231,27 @@ $$;
 -- (assign_target_class).
 -- Locks: class rows, skip locked.
 create or replace function hwqueue.prune_classes(p_limit int) returns int
-language sql volatile
+language plpgsql volatile
 as $$
-  select hwqueue.delete_classes(array(
+declare
+  v_idle bigint[] := array(
     select c.class_id from hwqueue.placement_class c
-    where c.class_id = any (array(
-        select o.class_id from hwqueue.placement_class o
-        where o.retired_at is not null and o.retired_before <= pg_snapshot_xmin(pg_current_snapshot())
-          and not exists (select 1 from hwqueue.lease l where l.class_id = o.class_id)
-          and not exists (select 1 from hwqueue.run_class u where u.class_id = o.class_id)
-          and not exists (select 1 from hwqueue.everywhere e where e.class_id = o.class_id)
-        order by o.retired_at limit p_limit))
-      -- all claims at once, if there is such a class: few are retired, and claims have no index by class
+    where c.retired_at is not null and c.retired_before <= pg_snapshot_xmin(pg_current_snapshot())
+      and not exists (select 1 from hwqueue.lease l where l.class_id = c.class_id)
+      and not exists (select 1 from hwqueue.run_class u where u.class_id = c.class_id)
+      and not exists (select 1 from hwqueue.everywhere e where e.class_id = c.class_id)
+    order by c.retired_at limit p_limit);
+begin
+  if v_idle = '{}' then
+    return 0;
+  end if;
+  return hwqueue.delete_classes(array(
+    select c.class_id from hwqueue.placement_class c
+    where c.class_id = any (v_idle)
+      -- all claims at once: few classes are retired, and claims have no index by class
       and c.class_id <> all (array(select distinct u.class_id from hwqueue.claim u))
-    order by c.retired_at for update skip locked), p_limit)
+    order by c.retired_at for update of c skip locked), p_limit);
+end
 $$;
 
 -- Deletes classes with their eligibility and fleet rows, and returns the number of classes. Stops after

@@ -26,7 +26,7 @@ declare
   v_few int;
   v_ended int;
   v_queues int[];
-  v_leases uuid[];
+  v_leases uuid[] := '{}';
   v_more boolean := false;
 begin
   case p_part
@@ -67,10 +67,9 @@ begin
     where p_done.sweeps and s.name = any (array(
       select x.name from hwqueue.schedule x where x.cursor_at > p_now for no key update skip locked));
     perform hwqueue.reap_teams('{schedule}', p_most, v_budget / 4, v_from, p_now, p_done.holds);
-    perform 1 from hwqueue.schedule s
-    where s.schedule_id in (select hwqueue.due_teams('schedule', 'schedule', p_most, v_from, p_now))
-    limit 1 for no key update skip locked;
-    v_more := found;
+    v_more := exists (select from (select from hwqueue.schedule s where s.schedule_id in (
+        select hwqueue.due_teams('schedule', 'schedule', p_most, v_from, p_now))
+      limit 1 for no key update skip locked) d);
   when 'runs' then
     v_more := hwqueue.reap_workflows(p_most, v_from, p_now);
   when 'classes' then
@@ -100,16 +99,17 @@ begin
     p_done.expired := v_counts[2];
     v_more := v_counts[2] > 0 and clock_timestamp() >= v_until;
   when 'stops' then
-    -- what runs in queues that were dropped in the last minute, now and then in any: a claim may have been
-    -- granted in a transaction that was still open
+    -- now and then also long after: a claim may have been granted in a transaction that was still open
     v_queues := array(
       select q.queue_id from hwqueue.queue q
       where q.dropped_at is not null and (p_done.again or q.dropped_at > p_now - interval '1 minute'));
-    v_leases := array(
-      select c.lease_id from hwqueue.claim c
-      where v_queues <> '{}' and c.queue_id = any (v_queues) and c.stop_reason is distinct from 'cancelled'
-      limit p_most for update skip locked);
-    perform hwqueue.cancel_claims(v_leases, 'the queue was dropped', 'the queue was dropped');
+    if v_queues <> '{}' then
+      v_leases := array(
+        select c.lease_id from hwqueue.claim c
+        where c.queue_id = any (v_queues) and c.stop_reason is distinct from 'cancelled'
+        limit p_most for update skip locked);
+      perform hwqueue.cancel_claims(v_leases, 'the queue was dropped', 'the queue was dropped');
+    end if;
     v_counts := array[cardinality(v_leases)];
     v_from.checked_lease := hwqueue.reap_stops(v_from.checked_lease, p_most, p_now);
   when 'everywhere' then
