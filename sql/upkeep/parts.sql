@@ -5,8 +5,6 @@
 --
 -- Invariant: however short the statement_timeout of the caller, a part that takes longer keeps no other one
 -- from being done. What a part has done is whole.
---
--- Read run_parts; what a part does is in prune_part and in upkeep/reap.reap_part.
 
 -- Runs the parts of p_kind that are due, each in a savepoint: what is cut short or fails is undone alone and
 -- noted (base/postponed). Once time is up no further part begins, because it would not be timed again, and

@@ -1,13 +1,11 @@
 -- Pruning: deleting what is no longer needed, in bounded steps, once no transaction can still use it.
 --
--- upkeep/parts.prune_part calls these functions. Each deletes about p_limit rows a call and skips rows that
--- another session holds.
+-- Each function deletes about p_limit rows a call and skips rows that another session holds.
 --
 -- Retired classes and dropped queues are deleted without a lock that a spawn could meet, in three steps:
 -- 1. retire_classes, or drop_queue, marks the row. A spawn that looks from then on does not find it.
--- 2. When that is committed, prune stores a transaction id that was assigned later. A spawn has
---    its id before it looks (find_class, find_spawn_queue), so a spawn that found the row unmarked has a
---    lower id.
+-- 2. When that is committed, prune stores a transaction id that was assigned later. A spawn has its id
+--    before it looks (find_class, find_spawn_queue), so one that found the row unmarked has a lower id.
 -- 3. prune_classes and purge_queues delete the row when all transactions with lower ids have ended: no
 --    spawn that found the row can still be open.
 

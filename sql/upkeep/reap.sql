@@ -111,7 +111,8 @@ begin
       perform hwqueue.cancel_claims(v_leases, 'the queue was dropped', 'the queue was dropped');
     end if;
     v_counts := array[cardinality(v_leases)];
-    v_from.checked_lease := hwqueue.reap_stops(v_from.checked_lease, p_most, p_now);
+    select r.next_after, r.more into v_from.checked_lease, v_more
+    from hwqueue.reap_stops(v_from.checked_lease, p_most, p_now) r;
   when 'everywhere' then
     if exists (select from hwqueue.everywhere e) then
       v_more := hwqueue.reap_teams('{everywhere node,everywhere}', p_limit, v_budget / 8, v_from, p_now);
@@ -331,9 +332,11 @@ $$;
 -- has expired, the leases to be with have ended or moved, a claim was granted while another node was edited,
 -- or a requirement holds again. Deletes the checks of claims that have ended. Judges without locks first;
 -- where something has changed, again under the locks. It stops after upkeep_budget, but does one node at
--- least: what is left has its turn again. Returns the lease to start after next time.
+-- least: what is left has its turn again. Returns the lease to start after next time, and whether it has set
+-- p_limit of the first kind, or had no more time.
 -- Locks: placement_check, node_state, then the claims, all skip locked.
-create or replace function hwqueue.reap_stops(p_after uuid, p_limit int, p_now timestamptz) returns uuid
+create or replace function hwqueue.reap_stops(p_after uuid, p_limit int, p_now timestamptz,
+  out next_after uuid, out more boolean)
 language plpgsql volatile
 as $$
 declare
@@ -344,6 +347,7 @@ declare
   v_due record;
   v_leases uuid[];
 begin
+  more := false;
   delete from hwqueue.placement_check k where v_ids <> '{}' and k.ctid = any (array(
     select x.ctid from hwqueue.placement_check x
     where x.lease_id = any (v_ids) and not exists (
@@ -351,16 +355,19 @@ begin
       where c.lease_id = x.lease_id and hwqueue.claim_no(c.claim_token) = x.claim_no)
     for update skip locked));
   for v_due in
-    select d.node_id, array_agg(d.lease_id) as leases
+    with beside as materialized (  -- a node that is locked keeps no other one back
+      select c.node_id, c.lease_id
+      from hwqueue.node n
+      join hwqueue.node_state s on s.node_id = n.node_id
+      join hwqueue.claim c on c.node_id = n.node_id and c.stop_requested_at is null
+      join hwqueue.placement_class k on k.class_id = c.class_id
+      where (n.taints || n.operator_taints) @> '[{"effect": "no_execute"}]' and n.deregistered_at is null
+        and (hwqueue.first_stop_at(n.taints || n.operator_taints, k.tolerate, c.claimed_at)).stop_at is not null
+      limit p_limit for no key update of s skip locked
+    )
+    select d.node_id, array_agg(d.lease_id) as leases, (select count(*) from beside b) >= p_limit as are_many
     from (
-      (select c.node_id, c.lease_id
-       from hwqueue.node n
-       join hwqueue.claim c on c.node_id = n.node_id and c.stop_requested_at is null
-       join hwqueue.placement_class k on k.class_id = c.class_id
-       where (n.taints || n.operator_taints) @> '[{"effect": "no_execute"}]' and n.deregistered_at is null
-         and (hwqueue.first_stop_at(n.taints || n.operator_taints, k.tolerate, c.claimed_at)).stop_at
-           is not null
-       limit p_limit)
+      select b.node_id, b.lease_id from beside b
       union all
       select c.node_id, c.lease_id
       from hwqueue.placement_check x
@@ -381,10 +388,10 @@ begin
       perform hwqueue.set_stops(hwqueue.read_node(v_due.node_id), v_leases, p_now),
         hwqueue.recheck_claims(v_due.node_id, v_leases, p_now);
     end if;
+    more := v_due.are_many or clock_timestamp() >= v_until;
     exit when clock_timestamp() >= v_until;
   end loop;
-  return case when cardinality(v_ids) < least(p_limit, 500) then '00000000-0000-0000-0000-000000000000'
-    else v_ids[cardinality(v_ids)] end;
+  next_after := coalesce(v_ids[least(p_limit, 500)], '00000000-0000-0000-0000-000000000000');
 end
 $$;
 

@@ -1,14 +1,12 @@
 -- Statistics: counting what ended, minute by minute, and histograms of times.
 --
--- reap calls roll_up while it holds the reap cursor; metrics and throughput read minute_stat. Claims and
--- settlements write nothing for the statistics. roll_up reads what they leave behind, outcomes, attempts
--- and runs of workflows, by the time they ended.
+-- Claims and settlements write nothing for the statistics. roll_up reads what they leave behind, outcomes,
+-- attempts and runs of workflows, by the time they ended.
 --
--- The invariant: nothing is counted twice and nothing is missed, though a row may be committed long
--- after the time it carries. A session that ends something takes its transaction id before it reads the
--- clock. So a row from before p_now that is not visible yet belongs to a transaction with a lower id
--- than this one's, which was assigned after p_now. Once all of those have ended, everything before p_now
--- is visible and may be counted.
+-- The invariant: nothing is counted twice and nothing is missed, though a row may be committed long after the
+-- time it carries. A session that ends something takes its transaction id before it reads the clock. So a row
+-- from before p_now that is not visible yet belongs to a transaction with a lower id than this one's, which
+-- was assigned after p_now. Once all of those have ended, everything before p_now may be counted.
 --
 -- A clock that is set back breaks that: ends are written below what is counted. roll_up sees it, by the
 -- clock itself or by such an end, and goes back to there. What is counted already by then is what had ended

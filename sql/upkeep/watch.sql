@@ -1,7 +1,7 @@
 -- What upkeep reports as events: classes that no node matches, and silent nodes.
 --
--- reap_part calls watch_classes and watch_nodes. The invariant: each condition is reported once when it
--- begins and once when it is over. class_fleet.reported_at and node.silent_since record which were.
+-- Each condition is reported once when it begins and once when it is over (class_fleet.reported_at,
+-- node.silent_since).
 
 -- Reports classes whose ready leases no live node may run, by what nodes are, serve and have in all, with the
 -- most common permanent reason among 20 live nodes, or fewer for a class that is costly to judge; and reports

@@ -3,6 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from hwqueue.testing import Clock
@@ -202,6 +203,20 @@ def test_who_comes_later_may_stay_as_long(api: Api, queue: str, node: Node, cloc
     assert stop(api, timed)[2:] == (end, end)
     assert stop(api, adopted)[2:] == (clock.now(), clock.now())
     assert stop(api, ever) == NOTHING
+
+
+def test_a_locked_node_keeps_no_other_one_back(dsn: str, api: Api, queue: str) -> None:
+    """However few claims reap may ask to stop: whichever of two nodes is locked, it asks those of the other."""
+    nodes = [api.node(taints=[EVICT]) for _ in range(2)]
+    api.reap()
+    for held, free in (nodes, nodes[::-1]):
+        for node in 2 * nodes:
+            api.rows("adopt_lease", queue=queue, node=node.node_id, task="work")
+        with psycopg.connect(dsn) as holder:
+            holder.execute("select from hwqueue.node_state where node_id = %s for update", [held.node_id])
+            assert api.row("reap", limit=2)["more"]
+        asked = "select count(*) from hwqueue.claim where node_id = %s and stop_requested_at is not null"
+        assert api.one(asked, free.node_id) == 2
 
 
 @pytest.mark.parametrize("why", ["cancelled", "preempted"])
