@@ -66,9 +66,11 @@ begin
       plan_at = case when s.spec ? 'cron' then p_now end
     where p_done.sweeps and s.name = any (array(
       select x.name from hwqueue.schedule x where x.cursor_at > p_now for no key update skip locked));
-    perform hwqueue.reap_teams('{schedule}', p_most, v_budget / 4, v_from, p_now, p_done.holds);
-    v_more := exists (select from (select from hwqueue.schedule s where s.schedule_id in (
-        select hwqueue.due_teams('schedule', 'schedule', p_most, v_from, p_now))
+    v_more := hwqueue.reap_teams('{schedule}', p_most, v_budget / 4, v_from, p_now, p_done.holds);
+    -- who does not lead puts nothing off: it would call again at once
+    v_more := v_more or p_done.holds and exists (select from (
+      select from hwqueue.schedule s
+      where s.schedule_id in (select hwqueue.due_teams('schedule', 'schedule', p_most, v_from, p_now))
       limit 1 for no key update skip locked) d);
   when 'runs' then
     v_more := hwqueue.reap_workflows(p_most, v_from, p_now);
@@ -326,14 +328,13 @@ begin
 end
 $$;
 
--- Sets when claims have to stop of which no call could tell: those beside a no_execute taint, which they
--- tolerate for a time, that were granted while it was put on the node, or adopted later; and those with
--- requirements during execution, of up to 500 leases after p_after, in turn over the calls: an attestation
--- has expired, the leases to be with have ended or moved, a claim was granted while another node was edited,
--- or a requirement holds again. Deletes the checks of claims that have ended. Judges without locks first;
--- where something has changed, again under the locks. It stops after upkeep_budget, but does one node at
--- least: what is left has its turn again. Returns the lease to start after next time, and whether it has set
--- p_limit of the first kind, or had no more time.
+-- Sets when claims have to stop of which no call could tell: those beside a no_execute taint, tolerated for a
+-- time, that were granted while it came, or adopted later; and those with requirements during execution, of
+-- up to 500 leases after p_after, in turn over the calls: an attestation has expired, the leases to be with
+-- have ended or moved, a claim was granted while another node was edited, or a requirement holds again.
+-- Deletes the checks of claims that have ended. Judges without locks first, and what has changed again under
+-- them. Stops after upkeep_budget, but does one node at least: what is left has its turn again. Returns the
+-- lease to start after next time, and whether it has set p_limit of the first kind, or had no more time.
 -- Locks: placement_check, node_state, then the claims, all skip locked.
 create or replace function hwqueue.reap_stops(p_after uuid, p_limit int, p_now timestamptz,
   out next_after uuid, out more boolean)
