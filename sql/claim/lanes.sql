@@ -158,10 +158,6 @@ begin
           union all
           select s.lane_id, 1 from hwqueue.scheduled s where s.ctid = any (v_ctids)) p(lane_id, delta)
     group by p.lane_id having sum(p.delta) < 0;
-    if p_folds then
-      perform hwqueue.fold_lanes(array_agg(distinct i)) from unnest(p_lanes) i where i & 3 = 2
-      having count(*) > 0;
-    end if;
   end if;
   if v_ctids <> '{}' then
     if cardinality(v_ctids) > 1 then
@@ -170,6 +166,10 @@ begin
         order by row_number() over (partition by s.lane_id order by s.tier, s.rank, s.turn));
     end if;
     perform hwqueue.pass_on(v_ctids, null, p_now, p_folds);
+  end if;
+  if p_folds and cardinality(v_ctids) < cardinality(p_lanes) then  -- last: who passes may leave these lines
+    perform hwqueue.fold_lanes(array_agg(distinct i)) from unnest(p_lanes) i where i & 3 = 2
+    having count(*) > 0;
   end if;
   return cardinality(v_ctids);
 end

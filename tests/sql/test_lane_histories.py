@@ -36,6 +36,7 @@ CHAINS = [
     "rate",
     "rate shared",
     "by_key pace",
+    "fair pace",
     "by_key by_tenant shared",
     "by_tenant",
     "",

@@ -315,3 +315,13 @@ def test_what_is_wrong_is_found(api: Api, clock: Clock, queue: str, node: Node) 
     assert {rule for rule, _ in found} == {"lane_used"}
     found = api.breaks("update hwqueue.lease set lanes_passed = 1 where lanes is not null and position = 0")
     assert "lane_entry" in {rule for rule, _ in found}
+
+
+def test_a_batch_leaves_a_line_and_lets_a_rate_leave_it_too(
+    api: Api, clock: Clock, queue: str, node: Node
+) -> None:
+    fair = limit(api, fair=True, by="key", weights={"k": 0.5})
+    pace = limit(api, rate={"count": 60, "per": "1 min", "burst": 1})
+    for limits in {fair: "k"}, {pace: None}, {fair: "k", pace: None}, {fair: "k"}, {fair: "k"}:
+        api.spawn(queue, limits=limits)
+    assert len(claim(api, clock, node, queue, 2)) == 2  # each place goes to another one: sound
