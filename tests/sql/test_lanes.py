@@ -244,6 +244,9 @@ def test_a_paused_queue_leaves_limits_to_others(
     times = [api.lease(lease)["available_at"] for lease in paused]
     api.reap_after(clock, SECOND * 2)
     assert [api.lease(lease)["available_at"] for lease in paused] == times
+    assert (
+        api.row("explain_lease", lease=paused[0])["headline"] == "scheduled, and due, but its queue is paused"
+    )
     api.rows("resume_queue", queue=queue)
     assert set(run(queue, len(paused) + 1)) == set(paused)
 
