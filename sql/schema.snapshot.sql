@@ -4372,7 +4372,10 @@ CREATE FUNCTION hwqueue.reap_part(p_part text, p_most integer, p_limit integer, 
 CREATE FUNCTION hwqueue.reap_positions(p_sweeps boolean) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_stops(p_after uuid, p_limit integer, p_now timestamp with time zone) RETURNS uuid
+CREATE FUNCTION hwqueue.reap_schedules(p_limit integer, p_from hwqueue.reap_cursor, p_sweeps boolean, p_leads boolean, p_now timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.reap_stops(p_after uuid, p_limit integer, p_now timestamp with time zone, OUT next_after uuid, OUT more boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap_teams(p_looks text[], p_limit integer, p_budget interval, p_from hwqueue.reap_cursor, p_now timestamp with time zone, p_leads boolean DEFAULT true) RETURNS boolean
@@ -9327,7 +9330,9 @@ REVOKE ALL ON FUNCTION hwqueue.reap_part(p_part text, p_most integer, p_limit in
 
 REVOKE ALL ON FUNCTION hwqueue.reap_positions(p_sweeps boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_stops(p_after uuid, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_schedules(p_limit integer, p_from hwqueue.reap_cursor, p_sweeps boolean, p_leads boolean, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.reap_stops(p_after uuid, p_limit integer, p_now timestamp with time zone, OUT next_after uuid, OUT more boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_teams(p_looks text[], p_limit integer, p_budget interval, p_from hwqueue.reap_cursor, p_now timestamp with time zone, p_leads boolean) FROM PUBLIC;
 

@@ -59,19 +59,7 @@ begin
     v_from.folded_tenant := v_found.next_after;
     v_more := v_found.more;
   when 'schedules' then
-    -- those whose place is a time to come, since the clock was set back, begin again
-    update hwqueue.schedule s
-    set cursor_at = p_now, times = case when s.spec ? 'cron' then '{}' else s.times end,
-      next_at = case when not s.spec ? 'cron' then hwqueue.next_time(s, p_now) end,
-      plan_at = case when s.spec ? 'cron' then p_now end
-    where p_done.sweeps and s.name = any (array(
-      select x.name from hwqueue.schedule x where x.cursor_at > p_now for no key update skip locked));
-    v_more := hwqueue.reap_teams('{schedule}', p_most, v_budget / 4, v_from, p_now, p_done.holds);
-    -- who does not lead puts nothing off: it would call again at once
-    v_more := v_more or p_done.holds and exists (select from (
-      select from hwqueue.schedule s
-      where s.schedule_id in (select hwqueue.due_teams('schedule', 'schedule', p_most, v_from, p_now))
-      limit 1 for no key update skip locked) d);
+    v_more := hwqueue.reap_schedules(p_most, v_from, p_done.sweeps, p_done.holds, p_now);
   when 'runs' then
     v_more := hwqueue.reap_workflows(p_most, v_from, p_now);
   when 'classes' then
@@ -328,6 +316,32 @@ begin
 end
 $$;
 
+-- Fires schedules that are due, up to p_limit, for a quarter of upkeep_budget. With p_sweeps those whose
+-- place is a time to come, since the clock was set back, begin again. Returns whether there may be more.
+-- p_leads: see reap_teams.
+-- Locks: schedules, skip locked; as reap_teams.
+create or replace function hwqueue.reap_schedules(p_limit int, p_from hwqueue.reap_cursor, p_sweeps boolean,
+  p_leads boolean, p_now timestamptz) returns boolean
+language plpgsql volatile
+as $$
+declare
+  v_more boolean;
+begin
+  update hwqueue.schedule s
+  set cursor_at = p_now, times = case when s.spec ? 'cron' then '{}' else s.times end,
+    next_at = case when not s.spec ? 'cron' then hwqueue.next_time(s, p_now) end,
+    plan_at = case when s.spec ? 'cron' then p_now end
+  where p_sweeps and s.name = any (array(
+    select x.name from hwqueue.schedule x where x.cursor_at > p_now for no key update skip locked));
+  v_more := hwqueue.reap_teams('{schedule}', p_limit, hwqueue.upkeep_budget() / 4, p_from, p_now, p_leads);
+  perform 1 from hwqueue.schedule s  -- who does not lead puts nothing off: it would call again at once
+  where p_leads and s.schedule_id in (
+    select hwqueue.due_teams('schedule', 'schedule', p_limit, p_from, p_now))
+  limit 1 for no key update skip locked;
+  return v_more or found;
+end
+$$;
+
 -- Sets when claims have to stop of which no call could tell: those beside a no_execute taint, tolerated for a
 -- time, that were granted while it came, or adopted later; and those with requirements during execution, of
 -- up to 500 leases after p_after, in turn over the calls: an attestation has expired, the leases to be with
@@ -363,7 +377,8 @@ begin
       join hwqueue.claim c on c.node_id = n.node_id and c.stop_requested_at is null
       join hwqueue.placement_class k on k.class_id = c.class_id
       where (n.taints || n.operator_taints) @> '[{"effect": "no_execute"}]' and n.deregistered_at is null
-        and (hwqueue.first_stop_at(n.taints || n.operator_taints, k.tolerate, c.claimed_at)).stop_at is not null
+        and (hwqueue.first_stop_at(n.taints || n.operator_taints, k.tolerate, c.claimed_at)).stop_at
+          is not null
       limit p_limit for no key update of s skip locked
     )
     select d.node_id, array_agg(d.lease_id) as leases, (select count(*) from beside b) >= p_limit as are_many
