@@ -57,7 +57,8 @@ PLACES = """
 """
 STARTED = """
     select i.lane_id from hwqueue.lease l cross join unnest(l.lanes[cardinality(l.lanes) :]) i
-    where l.lease_id = any (%s) and i.lane_id & 3 = 2
+    join hwqueue.limit_rule r using (limit_id)
+    where l.lease_id = any (%s) and i.lane_id & 3 = 2 and r.dropped_at is null
 """
 READY = """
     select lease_id from hwqueue.ready join hwqueue.queue using (queue_id)
