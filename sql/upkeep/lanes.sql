@@ -57,12 +57,12 @@ begin
 end
 $$;
 
--- Takes out of lanes what holds up others there. Of a paused queue that is what has passed any: the first
--- 100 entries, and those that a rate has given a time, since the last reap or in the next seconds; after the
--- pause it comes again (promote_due). Else it is what no node took for as long as a turn of a lane whose slot
--- it holds, of the first 100 entries of each queue: it is parked in its first lane again, before all others
--- of its tier and rank, and one of another class that is parked in that lane goes on instead: the first that
--- had no turn yet, of the first 100.
+-- Takes out of lanes what holds up others there. Of a paused queue that is what has passed any: of the first
+-- 1,000 entries 100, and those that a rate has given a time, since the last reap or in the next seconds;
+-- after the pause it comes again (promote_due). Else it is what no node took for as long as a turn of a lane
+-- whose slot it holds, of the first 100 entries of each queue: it is parked in its first lane again, before
+-- all others of its tier and rank, and one of another class that is parked in that lane goes on instead: the
+-- first that had no turn yet, of the first 100.
 -- Locks: entries, skip locked; as put_back and pass_on. Not idempotent.
 create or replace function hwqueue.rotate_lanes(p_now timestamptz) returns void
 language plpgsql volatile
@@ -71,34 +71,33 @@ declare
   v_old record;
   v_next tid;
 begin
-  for v_old in
-    with paused as materialized (
-      select q.queue_id from hwqueue.queue q where q.has_lanes and q.paused_at is not null
-    ), ready as (
-      delete from hwqueue.ready r where r.ctid = any (array(
-        select e.row_ctid from paused q
-        cross join lateral (
-          select x.ctid as row_ctid, x.lease_id from hwqueue.ready x where x.queue_id = q.queue_id
-          order by x.tier, x.rank, x.position limit 100 for update skip locked) e
-        where (select l.lanes_passed from hwqueue.lease l where l.lease_id = e.lease_id) > 0))
-      returning r.lease_id, r.attempt_count, r.claim_count
-    ), timed as (
-      delete from hwqueue.scheduled s where s.ctid = any (array(
-        select e.row_ctid from paused q
-        cross join lateral (
-          select x.ctid as row_ctid, x.lease_id from hwqueue.scheduled x
-          where x.queue_id = q.queue_id and x.available_at between (
-              select m.reaped_at from hwqueue.reap_cursor m order by m.version desc limit 1)
-            and p_now + interval '10 s'
-          for update skip locked) e
-        where (select l.lanes_passed from hwqueue.lease l where l.lease_id = e.lease_id) > 0))
-      returning s.lease_id, s.attempt_count, s.claim_count
-    )
-    select * from ready union all select * from timed
-  loop
-    perform hwqueue.put_back(v_old.lease_id, v_old.attempt_count, v_old.claim_count, p_now + interval '1 s',
-      p_now);
-  end loop;
+  with paused as materialized (
+    select q.queue_id from hwqueue.queue q where q.has_lanes and q.paused_at is not null
+  ), ready as (
+    delete from hwqueue.ready r where r.ctid = any (array(
+      select x.ctid from paused q
+      cross join lateral (
+        select y.ctid as row_ctid from hwqueue.ready y where y.queue_id = q.queue_id
+        order by y.tier, y.rank, y.position limit 1000) e
+      join hwqueue.ready x on x.ctid = e.row_ctid
+      where (select l.lanes_passed from hwqueue.lease l where l.lease_id = x.lease_id) > 0
+      limit 100 for update of x skip locked))
+    returning r.lease_id, r.attempt_count, r.claim_count
+  ), timed as (
+    delete from hwqueue.scheduled s where s.ctid = any (array(
+      select e.row_ctid from paused q
+      cross join lateral (
+        select x.ctid as row_ctid, x.lease_id from hwqueue.scheduled x
+        where x.queue_id = q.queue_id and x.available_at between (
+            select m.reaped_at from hwqueue.reap_cursor m order by m.version desc limit 1)
+          and p_now + interval '10 s'
+        for update skip locked) e
+      where (select l.lanes_passed from hwqueue.lease l where l.lease_id = e.lease_id) > 0))
+    returning s.lease_id, s.attempt_count, s.claim_count
+  )
+  select count(hwqueue.put_back(e.lease_id, e.attempt_count, e.claim_count, p_now + interval '1 s', p_now))
+  into v_count
+  from (select * from ready union all select * from timed) e;
   for v_old in
     select e.*, r.lane_id
     from hwqueue.queue q

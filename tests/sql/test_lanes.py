@@ -236,6 +236,8 @@ def test_a_paused_queue_leaves_limits_to_others(
             api.complete(*claims)
         return done
 
+    big = {"task": "t", "options": {"placement": {"resources": {"gpu_count": 8}}}}  # has no limits
+    api.rows("spawn_leases", queue=queue, leases=[big] * 100)
     paused = [api.spawn(queue, **options) for _ in range(7)]
     api.reap()
     api.rows("pause_queue", queue=queue)
