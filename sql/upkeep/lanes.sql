@@ -87,12 +87,12 @@ begin
     delete from hwqueue.scheduled s where s.ctid = any (array(
       select e.row_ctid from paused q
       cross join lateral (
-        select x.ctid as row_ctid, x.lease_id from hwqueue.scheduled x
-        where x.queue_id = q.queue_id and x.available_at between (
+        select x.ctid as row_ctid from hwqueue.scheduled x
+        where x.queue_id = q.queue_id and x.turn is not null and x.available_at between (
             select m.reaped_at from hwqueue.reap_cursor m order by m.version desc limit 1)
           and p_now + interval '10 s'
-        for update skip locked) e
-      where (select l.lanes_passed from hwqueue.lease l where l.lease_id = e.lease_id) > 0))
+          and (select l.lanes_passed from hwqueue.lease l where l.lease_id = x.lease_id) > 0
+        for update skip locked) e))
     returning s.lease_id, s.attempt_count, s.claim_count
   )
   select count(hwqueue.put_back(e.lease_id, e.attempt_count, e.claim_count, p_now + interval '1 s', p_now))

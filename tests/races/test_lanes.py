@@ -139,6 +139,20 @@ def test_reap_looks_once_at_a_lane_whose_next_is_held(direct: Direct, actor: Act
     handler.rollback()
 
 
+def test_reap_locks_nothing_without_limits_in_a_paused_queue(
+    direct: Direct, actor: Actors, node: Node
+) -> None:
+    spawned(direct, 1)
+    direct.spawn_many(QUEUE, [{}, {"delay": "5 s"}])
+    direct.reap()
+    direct.rows("pause_queue", queue=QUEUE)
+    upkeep = actor().begin()
+    upkeep.direct.reap()
+    for entries in "select from hwqueue.ready", "select from hwqueue.scheduled where turn is null":
+        assert len(direct.conn.execute(f"{entries} for update skip locked").fetchall()) == 1
+    upkeep.rollback()
+
+
 def test_reap_takes_few_advisory_locks(direct: Direct, actor: Actors) -> None:
     """The server has some thousands, for all sessions; new keys may be many more."""
     direct.rows("create_limit", name="keys", spec={"slots": 1, "by": "key"})
