@@ -57,12 +57,12 @@ begin
 end
 $$;
 
--- Takes out of lanes what holds up others there. Of a paused queue that is what has passed any: of the first
--- 1,000 entries 100, and those that a rate has given a time, since the last reap or in the next seconds;
--- after the pause it comes again (promote_due). Else it is what no node took for as long as a turn of a lane
--- whose slot it holds, of the first 100 entries of each queue: it is parked in its first lane again, before
--- all others of its tier and rank, and one of another class that is parked in that lane goes on instead: the
--- first that had no turn yet, of the first 100.
+-- Takes out of lanes what holds up others there. Of a paused or dropped queue that is what has passed any: of
+-- the first 1,000 entries 100, and those that a rate has given a time, since the last reap or in the next
+-- seconds; after a pause it comes again (promote_due). Else it is what no node took for as long as a turn of
+-- a lane whose slot it holds, of the first 100 entries of each queue: it is parked in its first lane again,
+-- before all others of its tier and rank, and one of another class that is parked in that lane goes on
+-- instead: the first that had no turn yet, of the first 100.
 -- Locks: entries, skip locked; as put_back and pass_on. Not idempotent.
 create or replace function hwqueue.rotate_lanes(p_now timestamptz) returns void
 language plpgsql volatile
@@ -72,7 +72,8 @@ declare
   v_next tid;
 begin
   with paused as materialized (
-    select q.queue_id from hwqueue.queue q where q.has_lanes and q.paused_at is not null
+    select q.queue_id from hwqueue.queue q
+    where q.has_lanes and coalesce(q.paused_at, q.dropped_at) is not null
   ), ready as (
     delete from hwqueue.ready r where r.ctid = any (array(
       select x.ctid from paused q

@@ -253,6 +253,17 @@ def test_a_paused_queue_leaves_limits_to_others(
     assert set(run(queue, len(paused) + 1)) == set(paused)
 
 
+def test_a_dropped_queue_leaves_limits_to_others(api: Api, clock: Clock, queue: str, node: Node) -> None:
+    """At once, not only when prune deletes what was in it, which old transactions put off."""
+    shared, other = limit(api, slots=1), api.queue()
+    api.spawn(other, limits=[shared])
+    api.reap()
+    lease = api.spawn(queue, limits=[shared])
+    api.rows("drop_queue", queue=other, force=True)
+    api.reap()
+    assert ids(claim(api, clock, node, queue)) == [lease]
+
+
 @pytest.mark.parametrize("last", [{"slots": 9}, {"fair": True, "by": "tenant"}])
 def test_who_fits_nowhere_keeps_no_slot_of_a_chain(
     api: Api, clock: Clock, queue: str, node: Node, last: dict[str, Any]
