@@ -71,34 +71,38 @@ declare
   v_old record;
   v_next tid;
 begin
-  with paused as materialized (
-    select q.queue_id from hwqueue.queue q
-    where q.has_lanes and coalesce(q.paused_at, q.dropped_at) is not null
-  ), ready as (
-    delete from hwqueue.ready r where r.ctid = any (array(
-      select x.ctid from paused q
-      cross join lateral (
-        select y.ctid as row_ctid from hwqueue.ready y where y.queue_id = q.queue_id
-        order by y.tier, y.rank, y.position limit 1000) e
-      join hwqueue.ready x on x.ctid = e.row_ctid
-      where (select l.lanes_passed from hwqueue.lease l where l.lease_id = x.lease_id) > 0
-      limit 100 for update of x skip locked))
-    returning r.lease_id, r.attempt_count, r.claim_count
-  ), timed as (
-    delete from hwqueue.scheduled s where s.ctid = any (array(
-      select e.row_ctid from paused q
-      cross join lateral (
-        select x.ctid as row_ctid from hwqueue.scheduled x
-        where x.queue_id = q.queue_id and x.turn is not null and x.available_at between (
-            select m.reaped_at from hwqueue.reap_cursor m order by m.version desc limit 1)
-          and p_now + interval '10 s'
-          and (select l.lanes_passed from hwqueue.lease l where l.lease_id = x.lease_id) > 0
-        for update skip locked) e))
-    returning s.lease_id, s.attempt_count, s.claim_count
-  )
-  select count(hwqueue.put_back(e.lease_id, e.attempt_count, e.claim_count, p_now + interval '1 s', p_now))
-  into v_count
-  from (select * from ready union all select * from timed) e;
+  for v_old in
+    with paused as materialized (
+      select q.queue_id from hwqueue.queue q
+      where q.has_lanes and coalesce(q.paused_at, q.dropped_at) is not null
+    ), ready as (
+      delete from hwqueue.ready r where r.ctid = any (array(
+        select x.ctid from paused q
+        cross join lateral (
+          select y.tier, y.rank, y.position from hwqueue.ready y where y.queue_id = q.queue_id
+          order by y.tier, y.rank, y.position limit 1000) e
+        join hwqueue.ready x
+          on (x.queue_id, x.tier, x.rank, x.position) = (q.queue_id, e.tier, e.rank, e.position)
+        where (select l.lanes_passed from hwqueue.lease l where l.lease_id = x.lease_id) > 0
+        limit 100 for update of x skip locked))
+      returning r.lease_id, r.attempt_count, r.claim_count
+    ), timed as (
+      delete from hwqueue.scheduled s where s.ctid = any (array(
+        select e.row_ctid from paused q
+        cross join lateral (
+          select x.ctid as row_ctid from hwqueue.scheduled x
+          where x.queue_id = q.queue_id and x.turn is not null and x.available_at between (
+              select m.reaped_at from hwqueue.reap_cursor m order by m.version desc limit 1)
+            and p_now + interval '10 s'
+            and (select l.lanes_passed from hwqueue.lease l where l.lease_id = x.lease_id) > 0
+          for update skip locked) e))
+      returning s.lease_id, s.attempt_count, s.claim_count
+    )
+    select * from ready union all select * from timed
+  loop
+    perform hwqueue.put_back(v_old.lease_id, v_old.attempt_count, v_old.claim_count, p_now + interval '1 s',
+      p_now);
+  end loop;
   for v_old in
     select e.*, r.lane_id
     from hwqueue.queue q
