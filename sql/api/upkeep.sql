@@ -42,6 +42,7 @@ as $$
 declare
   v_now timestamptz;
   v_cursor hwqueue.reap_cursor;
+  v_drawn bigint;
   v_held bigint;
   v_goes boolean;
   v_done hwqueue.upkeep_done;
@@ -58,6 +59,7 @@ begin
   -- who locks the newest cursor leads, and may move it on. A transaction that already has an id does not: its
   -- id was taken before v_now, so advance_reap_cursor could not rely on it
   if v_goes and pg_current_xact_id_if_assigned() is null then
+    v_drawn := hwqueue.last_drawn_position();
     perform hwqueue.stamp_changes(1000, v_cursor.arrivals_from);
     select m.version into v_held from hwqueue.reap_cursor m
     order by m.version desc limit 1 for update skip locked;
@@ -93,6 +95,8 @@ begin
       else '{terms,due,schedules,runs,claims,lanes,stops}' end)::text[], p_limit, v_done, v_now);
     if v_done.holds then
       perform hwqueue.advance_reap_cursor(v_cursor, v_done.reap_cursor, v_now);
+      perform hwqueue.advance_horizon(v_drawn) from hwqueue.position_horizon h  -- for reap_positions
+      having v_drawn > max(h.drawn_position);
     end if;
   end if;
   return query select v_done.expired, v_done.promoted, v_done.deadlines, v_done.reaches, v_done.more;

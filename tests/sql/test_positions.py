@@ -52,6 +52,17 @@ def test_new_leases_are_claimed_when_the_sequence_was_set_back(
     assert api.claimed(node, queue) == [late]
 
 
+def test_reap_finds_a_sequence_that_was_set_back_a_little(api: Api, conn: psycopg.Connection) -> None:
+    """Also where no claim has recorded what was drawn: else spawns would meet positions that leases have."""
+    queue = api.queue()
+    batch(api, queue, [{}] * 9)
+    outlive(conn)
+    api.rows("reap")
+    conn.execute("select setval('hwqueue.ready_position_seq', last_value - 5) from hwqueue.ready_position_seq")
+    api.rows("reap")
+    batch(api, queue, [{}] * 9)
+
+
 def test_marks_move_by_what_is_granted(api: Api, conn: psycopg.Connection) -> None:
     """A worker asks for all its free slots, of which most stay free."""
     conn.execute(
