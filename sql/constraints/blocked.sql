@@ -1,6 +1,5 @@
--- Which classes are blocked on a node for now: by affinity terms (blocked_classes), or because they wait
--- for a better node (waiting_classes, waits_for); and which must be checked at each claim
--- (must_be_checked).
+-- Which classes are blocked on a node for now: by affinity terms (blocked_classes), or because they wait for
+-- a better node (waiting_classes, waits_for); and which each claim checks (must_be_checked).
 --
 -- A claim drops, in a few statements for all its candidate classes, those that may not run here, and caches
 -- the answers whose reason lasts. Only the others are checked one by one, under lock stripes (decide_class).

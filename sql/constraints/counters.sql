@@ -1,20 +1,19 @@
 -- Counters of affinity terms: how many leases of a term run in each place.
 --
--- Example: a lease of app=db is claimed in rack 12. Its claim carries term_deltas [{"t": 7, "d": "12",
--- "n": 1, "h": 0}], and 1 is added to the counter of term 7 in place "12". The end of the claim
--- subtracts the same deltas. t is the term, d the place, n is 1 if the term selects the lease, and h is
--- 1 if the lease is a holder: it requires to be away from the leases of the term.
+-- Example: a lease of app=db is claimed in rack 12. Its claim carries term_deltas [{"t": 7, "d": "12", "n":
+-- 1, "h": 0}], and 1 is added to the counter of term 7 in place "12". The end of the claim subtracts the same
+-- deltas. t is the term, d the place, n is 1 if the term selects the lease, and h is 1 if the lease is a
+-- holder: it requires to be away from the leases of the term.
 --
--- A counter is the sum over all rows of term_counter for its term and place. A session that ends a claim
--- never waits for another: when the rows are locked it adds one more row, and prune_terms merges them.
--- The invariant: the counters of a published term are the sum of the term_deltas of all claims
--- (verify_invariants).
+-- A counter is the sum over all rows of term_counter for its term and place. Who ends a claim waits for
+-- nobody: where the rows are locked it adds one, and prune_terms merges them. The invariant: the counters of
+-- a published term are the sum of the term_deltas of all claims (verify_invariants).
 
--- The terms that a claim of a class touches on a node: its own terms and those that select it. place is
--- '' where the node has no value of the term's domain.
--- decides: the class decides by the term. counts: the claim changes the counter. by_counters_alone: the
--- term is counted, and selects leases by their class. Of the terms that name a lease only those that
--- name p_lease are returned; is_named: some term names a lease of the class, this one or another.
+-- The terms that a claim of a class touches on a node: its own terms and those that select it. place is ''
+-- where the node has no value of the term's domain. decides: the class decides by the term. counts: the claim
+-- changes the counter. by_counters_alone: the term is counted, and selects leases by their class. Of the
+-- terms that name a lease only those that name p_lease are returned; is_named: some term names a lease of the
+-- class, this one or another.
 create or replace function hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid,
   p_node hwqueue.node, out touched hwqueue.touched_term[], out is_named boolean)
 language plpgsql stable
@@ -50,11 +49,16 @@ $$;
 create or replace function hwqueue.counted_terms(p_touched hwqueue.touched_term[]) returns jsonb
 language plpgsql immutable
 as $$
+declare
+  v_term hwqueue.touched_term;
+  v_deltas jsonb;
 begin
-  return (
-    select jsonb_agg(jsonb_build_object('t', t.term_id, 'd', t.place, 'n', t.counts::int,
-      'h', (t.use = 'away' and t.decides)::int))
-    from unnest(p_touched) t where t.counts or t.use = 'away');
+  foreach v_term in array p_touched loop
+    continue when not v_term.counts and v_term.use <> 'away';
+    v_deltas := coalesce(v_deltas, '[]') || jsonb_build_object('t', v_term.term_id, 'd', v_term.place,
+      'n', v_term.counts::int, 'h', (v_term.use = 'away' and v_term.decides)::int);
+  end loop;
+  return v_deltas;
 end
 $$;
 

@@ -12,8 +12,7 @@
 --     less than two heartbeat timeouts. The cached fleet is not used once one of them is live.
 --   - spread_floor: the fewest leases of a term in one of those places. Claims only raise that minimum.
 --     Where leases have ended since, the counter says so (term_counter.dropped_xid).
---   - class_range: how well the best and the worst node suit a class, for patience. It holds as
---     spread_fleet.
+--   - class_range: how well the best and the worst node suit a class, for patience. It holds as long.
 
 -- Caches what a class asks of max_skew and prefers: the fleet, if the cached one no longer holds, the floors
 -- of its terms, and how well nodes suit it. It reads all nodes and places: call it on a cache miss only.

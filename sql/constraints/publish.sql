@@ -7,10 +7,10 @@
 -- selects; again once all transactions open then have ended; count what runs.
 --
 -- A class is a candidate of claims, as far as its terms decide that, if they are all published and it does
--- not wait for a lease to start (placement_class.waits, see term_classes.sql). Other classes are not
--- judged (has_published_terms), so they are in no cached list of what may run and cost claims nothing.
--- When its last term is published a class gets a new created_xid (publish_term), so that every profile
--- judges it as a new class.
+-- not wait for a lease to start (placement_class.waits, see term_classes.sql). Other classes are not judged
+-- (has_published_terms), so they are in no cached list of what may run and cost claims nothing. When its last
+-- term is published a class gets a new created_xid (publish_term), so that every profile judges it as a new
+-- class.
 
 -- True if a class is stale: the policy of its service has changed since it was written. None of its leases
 -- is claimed until rebind_classes has written the terms of the new policy into it.
