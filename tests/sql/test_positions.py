@@ -58,7 +58,8 @@ def test_reap_finds_a_sequence_that_was_set_back_a_little(api: Api, conn: psycop
     batch(api, queue, [{}] * 9)
     outlive(conn)
     api.rows("reap")
-    conn.execute("select setval('hwqueue.ready_position_seq', last_value - 5) from hwqueue.ready_position_seq")
+    sequence = "hwqueue.ready_position_seq"
+    conn.execute(f"select setval('{sequence}', last_value - 5) from {sequence}")
     api.rows("reap")
     batch(api, queue, [{}] * 9)
 

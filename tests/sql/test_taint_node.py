@@ -206,7 +206,7 @@ def test_who_comes_later_may_stay_as_long(api: Api, queue: str, node: Node, cloc
 
 
 def test_a_locked_node_keeps_no_other_one_back(dsn: str, api: Api, queue: str) -> None:
-    """However few claims reap may ask to stop: whichever of two nodes is locked, it asks those of the other."""
+    """However few claims reap may ask to stop: one of two nodes is locked, it asks those of the other."""
     nodes = [api.node(taints=[EVICT]) for _ in range(2)]
     api.reap()
     for held, free in (nodes, nodes[::-1]):
