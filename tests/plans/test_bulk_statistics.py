@@ -19,9 +19,9 @@ CANCELLED = {"queue": "big", "state": "cancelled"}
 CALLS: list[tuple[str, Row, Row | None, int]] = [
     ("update_leases", ALL, {"priority": 2, "labels": {"film": "7"}}, 120),
     ("update_leases", ALL, {"queue": "other"}, 175),
-    ("cancel_leases", ALL, None, 85),
+    ("cancel_leases", ALL, None, 70),
     ("requeue_leases", CANCELLED, None, 122),
-    ("cancel_leases", ALL, None, 85),
+    ("cancel_leases", ALL, None, 70),
     ("delete_leases", CANCELLED, None, 60),
 ]
 

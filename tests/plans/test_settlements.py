@@ -15,7 +15,7 @@ from tests.plans.backlog import BIG, FILLER, batch, warm
 from tests.plans.explain import explained
 from tests.sql.api import Api, beat, completed, count_all, outlive, settlement, token
 
-ROWS = 8  # of each large table that a call about one lease may read; 18 counts two more than 15
+ROWS = 6  # of each large table that a call about one lease may read
 PAGES = 150  # that it may touch; 12 to 60 seen
 LIMIT = 100  # of what a call of upkeep may take and look at
 MORE = 60  # for every further lease of a batch; 20 to 50 seen

@@ -64,7 +64,7 @@ def test_a_front_that_stands_among_many_queues(api: Api) -> None:
     api.spawn(queues[0], priority=8)
     assert len(api.claim(node, *queues)) == 1
     assert api.one("select bool_or(version < blocked_to_version) from hwqueue.low_water")
-    assert pages(api, node, queues) <= before + 11 * 10 * len(queues)  # a few for each class
+    assert pages(api, node, queues) <= before + 10 * 10 * len(queues)  # a few for each class
 
 
 def test_a_batch_from_two_queues(api: Api) -> None:
