@@ -59,7 +59,8 @@ begin
         case when g.more > 0 then (l.lanes[l.lanes_passed - 1]).lane_id end as line,
         (select s.waiting_since is not null from hwqueue.queue_signal s
          where s.queue_id = l.queue_id) as is_awaited,
-        (select c.waits from hwqueue.placement_class c where c.class_id = l.class_id) as waits
+        (select c.waits from hwqueue.placement_class c where c.class_id = l.class_id) as waits,
+        g.more > 0 and hashint8((g.entry).turn) % 64 = 0 as moves_head
     ), started as (
       insert into hwqueue.ready (queue_id, tier, attempt_count, claim_count, rank, position, class_id,
         lease_id, eligible_at, deadline) overriding system value
@@ -69,10 +70,10 @@ begin
              case when (p.entry).deadline <= p_now then p_now else p.available_at end, (p.entry).deadline
       from passed p where p.position > 0
     )
-    select p.*, hashint8((p.entry).turn) % 64 = 0 as moves_head from passed p
-    where p.position = 0 or p.is_awaited or p.waits or p.line & 3 > 0 or hashint8((p.entry).turn) % 64 = 0
+    select p.* from passed p
+    where p.position = 0 or p.is_awaited or p.waits or p.line & 3 > 0 or p.moves_head
   loop
-    if v_done.moves_head and (v_done.entry).lane_id is not null then
+    if v_done.moves_head then
       v_heads := v_heads || (v_done.entry).lane_id;
     end if;
     if v_done.line & 3 > 0 then

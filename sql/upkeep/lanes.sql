@@ -107,9 +107,8 @@ begin
     select e.*, r.lane_id
     from hwqueue.queue q
     cross join lateral (
-      select m.tiers[1] as tier, m.ranks[1] as rank, m.positions[1] as position
-      from hwqueue.low_water m where m.queue_id = q.queue_id and m.class_id = 0
-      order by m.version desc limit 1) w
+      select m.tier, m.rank, m.position from hwqueue.low_water m
+      where m.queue_id = q.queue_id and m.class_id = 0 order by m.version desc limit 1) w
     cross join lateral (
       select x.ctid as row_ctid, x.* from hwqueue.ready x
       where x.queue_id = q.queue_id and (x.tier, x.rank, x.position) >= (w.tier, w.rank, w.position)
