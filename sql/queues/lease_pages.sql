@@ -25,7 +25,7 @@ as $$
 declare
   v_filter hwqueue.lease_filter := hwqueue.read_lease_filter(p_filter);
   v_states text[] := p_states;
-  v_cursor jsonb := p_cursor;
+  v_cursor jsonb := nullif(p_cursor, 'null');
   v_after jsonb := nullif(p_cursor -> 'after', 'null');
   v_wanted hwqueue.lease_filter;
   v_ids uuid[];
@@ -39,33 +39,19 @@ begin
     perform hwqueue.json_choice(p_filter -> 'state', 'filter.state', p_states);
     v_states := array[v_filter.state];
   end if;
-  perform hwqueue.json_time(p_cursor -> 'only_at', 'cursor.only_at');
-  if coalesce(p_cursor, 'null') = 'null' or jsonb_typeof(p_cursor) = 'object' and p_cursor ? 'only_at'
-    and not p_cursor ? 'state' then
-    v_cursor := jsonb_strip_nulls(jsonb_build_object('only_at', p_cursor -> 'only_at'))
+  perform hwqueue.check_object(coalesce(v_cursor, '{}'), array['state', 'until', 'position', 'after',
+    'only_at', 'except_at'], 'cursor');
+  if v_cursor is null or v_cursor ? 'only_at' and not v_cursor ? 'state' then
+    v_cursor := jsonb_strip_nulls(jsonb_build_object('only_at', v_cursor -> 'only_at'))
       || jsonb_build_object('state', v_states[1], 'until', hwqueue.clock(),
         'position', case when hwqueue.my_tenants() is null
           then (select s.last_value from hwqueue.ready_position_seq s) else 0 end);
-  else
-    perform hwqueue.check_object(p_cursor, array['state', 'until', 'position', 'after', 'only_at',
-      'except_at'], 'cursor'), hwqueue.json_time(p_cursor -> 'except_at', 'cursor.except_at');
-    if p_cursor ->> 'state' = any (v_states) is not true
-      or hwqueue.json_time(p_cursor -> 'until', 'cursor.until') is null
-      or hwqueue.json_integer(p_cursor -> 'position', 'cursor.position', 0, 9223372036854775807) is null then
-      perform hwqueue.refuse_field('QHA01', 'cursor', 'does not belong to this call',
-        'pass next_cursor of the call before, with the same filter');
-    elsif v_after is not null and 0 < (case  -- as somebody may have written it by hand
-        when hwqueue.my_tenants() is not null or p_cursor ->> 'state' = 'claimed'
-          then num_nulls(hwqueue.json_uuid(v_after -> 0, 'cursor.after[0]'))
-        when p_cursor ->> 'state' = 'pending'
-          then num_nulls(hwqueue.json_integer(v_after -> 0, 'cursor.after[0]', -32768, 32767),
-            hwqueue.json_integer(v_after -> 1, 'cursor.after[1]', -9223372036854775808, 9223372036854775807),
-            hwqueue.json_integer(v_after -> 2, 'cursor.after[2]', 0, 9223372036854775807))
-        else num_nulls(hwqueue.json_time(v_after -> 0, 'cursor.after[0]'),
-          hwqueue.json_uuid(v_after -> 1, 'cursor.after[1]')) end) then
-      perform hwqueue.refuse_field('QHA01', 'cursor.after', 'is not complete',
-        'pass next_cursor of the call before as it is');
-    end if;
+  elsif v_cursor ->> 'state' = any (v_states) is not true or v_after @> '[null]'
+    or num_nulls(v_cursor ->> 'until', v_cursor ->> 'position') > 0
+    or jsonb_array_length(v_after) <> (case
+      when hwqueue.my_tenants() is not null or v_cursor ->> 'state' = 'claimed' then 1
+      when v_cursor ->> 'state' = 'pending' then 3 else 2 end) then
+    raise data_exception;
   end if;
   if v_states[1] <> 'scheduled' or v_filter.lease_ids is not null or hwqueue.my_tenants() is not null then
     v_cursor := v_cursor - 'only_at';  -- these pages are not read in the order of available_at
@@ -104,6 +90,9 @@ begin
     exit when v_page.lease_ids <> '{}';
   end loop;
   return v_page;
+exception when data_exception then  -- as somebody may have written it by hand
+  perform hwqueue.refuse_field('QHA01', 'cursor', 'does not belong to this call',
+    'pass next_cursor of the call before as it is, with the same filter');
 end
 $$;
 

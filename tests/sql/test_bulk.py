@@ -6,6 +6,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 from hwqueue.testing import Clock
 from tests.calls import Row
@@ -71,6 +72,11 @@ def test_pages_reach_every_lease_once(api: Api, queue: str, clock: Clock) -> Non
     found = [lease for page in pages for lease in page["changed"]]
     assert sorted(found) == sorted(pending + scheduled)
     assert {api.lease(lease)["priority"] for lease in found} == {7}
+
+
+def test_pages_go_on_behind_what_waits_for_no_time(api: Api, queue: str) -> None:
+    members = api.rows("spawn_gang", queue=queue, members=Jsonb([{"task": "train"}] * 3))
+    assert counted(api, filter={"queue": queue}, limit=1) == len(members)
 
 
 @pytest.mark.parametrize("state", ["failed", "cancelled"])
