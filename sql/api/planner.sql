@@ -437,7 +437,8 @@ $$;
 -- beside what runs. planner_status and metrics show it, and what else it may say: "seconds", how long each
 -- part of the round took, {"gangs", "leases", "read", "solve"}; "resting", how many nodes it proposes no
 -- leases for; and "leases", how many more single leases were proposed, reserved and so on since the planner
--- last said so, by what became of them (assignment_counts). Those are added up for good.
+-- last said so, by what became of them: "proposed"; of these "too_many", which a bound of the round left out;
+-- what reserve_leases answered of the others, and assigned_leases of what it reserved. Those are added up.
 --
 -- p_epoch and p_round: as for set_prices. Returns `noted`; or, with nothing changed, `deposed`, `old_round`
 -- or `busy`. p_ttl: from 0 to one hour.
@@ -448,36 +449,26 @@ returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_most double precision;
-  v_bound double precision;
-  v_allocated double precision;
-  v_seconds jsonb;
-  v_leases jsonb;
-  v_resting int;
+  v_room hwqueue.planner;
   v_refusal text;
 begin
   perform hwqueue.require_all_tenants(), hwqueue.require_read_committed(),
     hwqueue.check_span(p_ttl, 'p_ttl', '0', '1 hour', 'from 0 to one hour',
       'give a span such as interval ''10 seconds''');
-  perform hwqueue.check_object(p_room, array['gpus', 'allocated', 'bound', 'seconds', 'leases', 'resting'],
-    'room');
-  v_most := hwqueue.json_number(coalesce(nullif(p_room -> 'gpus', 'null'), '""'), 'room.gpus', 0,
-    1000000000);
-  v_bound := hwqueue.json_number(coalesce(nullif(p_room -> 'bound', 'null'), '""'), 'room.bound', 0,
-    (p_room ->> 'gpus')::numeric);  -- before they are rounded
-  v_allocated := hwqueue.json_number(coalesce(nullif(p_room -> 'allocated', 'null'), '""'), 'room.allocated',
-    0, (p_room ->> 'bound')::numeric);
-  v_seconds := hwqueue.read_figures(p_room -> 'seconds', array['gangs', 'leases', 'read', 'solve'],
-    'room.seconds');
-  v_leases := hwqueue.read_figures(p_room -> 'leases', hwqueue.assignment_counts(), 'room.leases');
-  v_resting := hwqueue.json_integer(p_room -> 'resting', 'room.resting', 0, 1000000000);
+  v_room := jsonb_populate_record(null::hwqueue.planner, hwqueue.read_object(p_room, 'room', 'room'));
+  if (v_room.allocated <= v_room.bound and v_room.bound <= v_room.gpus) is not true then
+    perform hwqueue.refuse_field('QHA01', 'room',
+      'must have gpus, bound and allocated, each at most the one before',
+      'for example {"gpus": 8, "bound": 7, "allocated": 5.5}');
+  end if;
   v_refusal := hwqueue.fence_planner(p_round, p_epoch);
   if v_refusal is null then
     update hwqueue.planner p
-    set gpus = v_most, allocated = v_allocated, bound = v_bound, room_until = hwqueue.clock() + p_ttl,
-        seconds = v_seconds, resting = v_resting, leases = p.leases || coalesce((
+    set gpus = v_room.gpus, allocated = v_room.allocated, bound = v_room.bound,
+        room_until = hwqueue.clock() + p_ttl, seconds = v_room.seconds, resting = v_room.resting,
+        leases = p.leases || coalesce((
           select jsonb_object_agg(f.key, coalesce((p.leases ->> f.key)::numeric, 0) + f.value::numeric)
-          from jsonb_each(v_leases) f), '{}');
+          from jsonb_each(v_room.leases) f), '{}');
   end if;
   return coalesce(v_refusal, 'noted');
 end

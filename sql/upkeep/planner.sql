@@ -180,28 +180,3 @@ begin
     cross join hwqueue.check_object(x, array['lease', 'node'], 'places') o;
 end
 $$;
-
--- What a planner counts of single leases: those that it would have on a node; of these the ones that a bound
--- of the round left out; what reserve_leases answered of the others; what became of those that were reserved.
-create or replace function hwqueue.assignment_counts() returns text[]
-language sql immutable parallel safe
-as $$
-  select array['proposed', 'too_many', 'reserved', 'no_room', 'does_not_suit', 'blocked', 'taken', 'busy',
-    'deposed', 'old_round', 'fetched', 'expired', 'gone']
-$$;
-
--- Reads an object of figures from 0 to a billion, with no other keys than these. Null: there is none.
--- Raises: QHA01.
-create or replace function hwqueue.read_figures(p_value jsonb, p_keys text[], p_field text) returns jsonb
-language plpgsql immutable
-as $$
-begin
-  if coalesce(jsonb_typeof(p_value), 'null') = 'null' then
-    return null;
-  end if;
-  return (
-    select coalesce(jsonb_object_agg(f.key, trim_scale(hwqueue.json_number(
-      coalesce(nullif(f.value, 'null'), '""'), p_field || '.' || f.key, 0, 1000000000))), '{}')
-    from jsonb_each(hwqueue.check_object(p_value, p_keys, p_field)) f);
-end
-$$;
