@@ -59,15 +59,12 @@ $$;
 create or replace function hwqueue.drop_schedule(p_name text) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
-declare
-  v_was_there boolean;
 begin
   perform hwqueue.require_all_tenants();
   delete from hwqueue.schedule s where s.name = p_name;
-  v_was_there := found;
   perform hwqueue.note_event('schedule_dropped', format('schedule %s', p_name),
-    jsonb_build_object('schedule', p_name)) where v_was_there;
-  return v_was_there;
+    jsonb_build_object('schedule', p_name)) where found;
+  return found;
 end
 $$;
 
@@ -77,16 +74,14 @@ $$;
 create or replace function hwqueue.pause_schedule(p_name text, p_reason text default null) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
-declare
-  v_row hwqueue.schedule := hwqueue.find_schedule(p_name);
 begin
-  perform hwqueue.check_payload(to_jsonb(p_reason), 'p_reason', 1024);
+  perform hwqueue.find_schedule(p_name), hwqueue.check_payload(to_jsonb(p_reason), 'p_reason', 1024);
   update hwqueue.schedule s
   set paused_at = hwqueue.clock(), paused_by = hwqueue.current_actor(), paused_reason = p_reason
   where s.name = p_name and s.paused_at is null;
   perform hwqueue.note_event('schedule_paused', format('schedule %s', p_name),
-    jsonb_build_object('schedule', p_name, 'reason', p_reason)) where v_row.paused_at is null;
-  return v_row.paused_at is null;
+    jsonb_build_object('schedule', p_name, 'reason', p_reason)) where found;
+  return found;
 end
 $$;
 
@@ -105,8 +100,8 @@ begin
     next_at = hwqueue.next_time(v_row, v_now)
   where s.name = p_name and s.paused_at is not null;
   perform hwqueue.note_event('schedule_resumed', format('schedule %s', p_name),
-    jsonb_build_object('schedule', p_name)) where v_row.paused_at is not null;
-  return v_row.paused_at is not null;
+    jsonb_build_object('schedule', p_name)) where found;
+  return found;
 end
 $$;
 
@@ -116,9 +111,6 @@ $$;
 create or replace function hwqueue.trigger_schedule(p_name text, p_params jsonb default null)
 returns table (fire_at timestamptz, outcome text, lease_id uuid, run_id uuid, error text)
 language sql volatile security definer set search_path = pg_catalog, pg_temp
-  -- generic plans by index: a table that is small now may be large before the session ends
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
   select f.fire_at, f.outcome, f.lease_id, f.run_id, f.error
   from hwqueue.fire_time(hwqueue.find_schedule(p_name), null, 'trigger', p_params) f
@@ -132,9 +124,6 @@ create or replace function hwqueue.backfill_schedule(p_name text, p_times timest
   p_dry_run boolean default true)
 returns table (fire_at timestamptz, outcome text, lease_id uuid, run_id uuid, error text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-  -- generic plans by index: a table that is small now may be large before the session ends
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_row hwqueue.schedule := hwqueue.find_schedule(p_name, p_dry_run is false);

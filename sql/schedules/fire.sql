@@ -68,6 +68,8 @@ $$;
 create or replace function hwqueue.fire_time(p_schedule hwqueue.schedule, p_at timestamptz, p_cause text,
   p_params jsonb) returns hwqueue.schedule_fire
 language plpgsql volatile
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_spec jsonb := p_schedule.spec;

@@ -142,21 +142,20 @@ as $$
 declare
   v_new hwqueue.schedule := hwqueue.read_schedule(p_name, p_spec, hwqueue.clock());
   v_row hwqueue.schedule;
-  v_change text := 'created';
+  v_change text;
 begin
   v_new.origin := p_origin;
-  insert into hwqueue.schedule select v_new.* on conflict (name) do nothing;
-  if not found then
-    v_change := 'changed';
-    v_row := hwqueue.find_schedule(p_name);
-  end if;
-  if v_row.spec = v_new.spec and v_row.origin is not distinct from p_origin then
-    return 'same';
-  elsif v_change = 'changed' and (not p_may_change or v_row.origin is distinct from p_origin) then
+  insert into hwqueue.schedule as s select v_new.* on conflict (name) do update set name = s.name  -- locks it
+  returning s.* into v_row;
+  v_change := case when v_row.schedule_id = v_new.schedule_id then 'created'
+    when v_row.spec = v_new.spec then 'same' else 'changed' end;
+  if v_row.origin is distinct from p_origin or v_change = 'changed' and not p_may_change then
     perform hwqueue.refuse('QHD02', format('schedule %s exists%s', p_name, coalesce(
         ' and is declared by ' || to_json(v_row.origin), ' with another specification')),
       jsonb_build_object('schedule', p_name, 'origin', v_row.origin),
       'change it with set_schedule, drop it, or choose another name');
+  elsif v_change = 'same' then
+    return v_change;
   elsif v_new.spec ? 'times' and v_new.next_at is null then
     perform hwqueue.refuse_field('QHD03', 'spec.times', 'has no time to come', 'leave out what has passed');
   end if;
