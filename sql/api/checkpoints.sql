@@ -28,8 +28,7 @@ begin
   perform hwqueue.require_read_committed(), hwqueue.check_step_name(p_name, 'p_name'),
     hwqueue.check_kept(p_lease, p_state, 'p_state', false);
   if p_extend is not null then
-    perform hwqueue.check_extend(p_extend);
-    p_extend := hwqueue.in_seconds(p_extend);
+    p_extend := hwqueue.checked_extend(p_extend);
   end if;
   perform hwqueue.hold_claim(p_lease, p_token, p_extend is not null);
   v_now := hwqueue.clock();
@@ -99,14 +98,10 @@ $$;
 create or replace function hwqueue.suspend_lease(p_lease uuid, p_token bigint,
   p_until timestamptz default null, p_signal text default null, p_name text default null,
   p_near text default null) returns text
-language sql volatile security definer set search_path = pg_catalog, pg_temp
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+language sql volatile security definer set search_path = pg_catalog, pg_temp set timezone = 'UTC'
 as $$
   select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'suspend',
-    'signal', p_signal, 'name', p_name, 'near', p_near, 'available_at', case
-      when p_until between '0001-01-01 00:00:00+00' and '9999-12-31 23:59:59.999999+00'
-        then to_char(p_until at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') else p_until::text end))
+    'signal', p_signal, 'name', p_name, 'near', p_near, 'available_at', p_until))
 $$;
 
 -- Sends an open lease a signal. It is kept until a wait of the lease's handler takes it. A lease that is
@@ -162,21 +157,13 @@ $$;
 create or replace function hwqueue.lease_checkpoints(p_lease uuid, p_limit int default 100)
 returns table (lease_id uuid, name text, saved_at timestamptz, bytes int, waits_for text,
   waits_until timestamptz, is_open boolean, is_suspended boolean)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
-declare
-  v_lease hwqueue.lease := hwqueue.find_lease(p_lease);
-  v_wait hwqueue.checkpoint;
-begin
-  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'the last ones come first');
-  if hwqueue.lease_state(p_lease) = 'scheduled' then
-    v_wait := hwqueue.suspension_of(v_lease);
-  end if;
-  return query
-    select c.lease_id, c.name, c.saved_at, coalesce(pg_column_size(c.state), 0), c.signal,
-           c.waits_until, c.is_open, coalesce(c.name = v_wait.name, false)
-    from hwqueue.checkpoint c
-    where c.lease_id = p_lease
-    order by c.saved_at desc, c.name limit p_limit;
-end
+  select hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'the last ones come first');
+  select c.lease_id, c.name, c.saved_at, coalesce(pg_column_size(c.state), 0), c.signal, c.waits_until,
+    c.is_open, coalesce(c.name = (hwqueue.suspension_of(l)).name
+      and hwqueue.lease_state(p_lease) = 'scheduled', false)
+  from hwqueue.find_lease(p_lease) l
+  join hwqueue.checkpoint c on c.lease_id = l.lease_id
+  order by c.saved_at desc, c.name limit p_limit
 $$;

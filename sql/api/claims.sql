@@ -248,15 +248,10 @@ $$;
 -- Locks and raises as complete_lease; also the lease row, if it goes back. Not idempotent.
 create or replace function hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb,
   p_retry boolean default true, p_retry_at timestamptz default null) returns text
-language sql volatile security definer set search_path = pg_catalog, pg_temp
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+language sql volatile security definer set search_path = pg_catalog, pg_temp set timezone = 'UTC'
 as $$
   select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'fail', 'error', p_error,
-    'retry', p_retry, 'retry_at', case
-      when p_retry_at between '0001-01-01 00:00:00+00' and '9999-12-31 23:59:59.999999+00'
-        then to_char(p_retry_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
-      else p_retry_at::text end))
+    'retry', p_retry, 'retry_at', p_retry_at))
 $$;
 
 -- Ends a claim unfinished, for workers that stop and for work that has to wait: the lease may run again
@@ -267,8 +262,6 @@ $$;
 create or replace function hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval default '0')
 returns text
 language sql volatile security definer set search_path = pg_catalog, pg_temp
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
   select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'release', 'delay', case
     when isfinite(p_delay) then to_jsonb(extract(epoch from p_delay)) else to_jsonb(p_delay::text) end))
@@ -288,8 +281,8 @@ declare
   v_until timestamptz;
 begin
   perform hwqueue.require_read_committed();
-  perform hwqueue.check_extend(p_extend), hwqueue.hold_claim(p_lease, p_token, true);
-  p_extend := hwqueue.in_seconds(p_extend);
+  p_extend := hwqueue.checked_extend(p_extend);
+  perform hwqueue.hold_claim(p_lease, p_token, true);
   v_until := hwqueue.clock() + (
     select case when c.stop_reason = 'cancelled' then least(p_extend, c.claim_timeout) else p_extend end
     from hwqueue.claim c where c.lease_id = p_lease);
@@ -437,8 +430,7 @@ begin
     end;
   end if;
   if p_extend is not null then
-    perform hwqueue.check_extend(p_extend);
-    p_extend := hwqueue.in_seconds(p_extend);
+    p_extend := hwqueue.checked_extend(p_extend);
   end if;
   if v_same is not true then  -- else they read back as they were written
     if jsonb_typeof(p_claims) <> 'array' then

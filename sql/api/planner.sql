@@ -207,13 +207,10 @@ begin
     select hwqueue.json_number(case when jsonb_typeof(e.value) = 'null' then '""' else e.value end, format(
         'prices.device_worth[%s]', e.ordinality - 1), 0, 1)::double precision
     from jsonb_array_elements(p_prices -> 'device_worth') with ordinality e order by e.ordinality);
-  for i in 2 .. 101 loop
-    if v_worth[i] < v_worth[i - 1] then
-      perform hwqueue.refuse_field('QHA01', 'prices.device_worth',
-        format('must not fall, but [%s] is below [%s]', i - 1, i - 2),
-        'more room on a device is never worth less');
-    end if;
-  end loop;
+  perform hwqueue.refuse_field('QHA01', 'prices.device_worth',
+    format('must not fall, but [%s] is below [%s]', i - 1, i - 2),
+    'more room on a device is never worth less')
+  from generate_series(2, 101) i where v_worth[i] < v_worth[i - 1];
   v_queue := hwqueue.find_queue(p_queue);
   v_refusal := hwqueue.fence_planner(p_round, p_epoch);
   if v_refusal is null then
@@ -407,29 +404,24 @@ $$;
 --
 -- Raises: QHA01, QHA03. Takes no locks, at any isolation level.
 create or replace function hwqueue.assigned_leases(p_places jsonb) returns table (lease_id uuid, verdict text)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-  -- generic plans by index, as reap
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+language sql volatile security definer set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set jit = off
 as $$
-begin
-  perform hwqueue.require_all_tenants();
-  return query
-    select i.lease, case
-        when c.node_id = i.node then case when c.is_reserved then 'reserved' else 'fetched' end
-        when c.lease_id is not null then 'gone'
-        when o.lease_id is not null
-          then case when o.node_id = i.node and o.state <> 'cancelled' then 'fetched' else 'gone' end
-        when l.node_id = i.node and a.outcome <> 'released' then 'fetched'
-        when hwqueue.lease_state(i.lease) = 'pending' then 'expired'
-        else 'gone' end
-    from hwqueue.read_places(p_places, 1000) i
-    left join hwqueue.claim c on c.lease_id = i.lease
-    left join hwqueue.outcome o on o.lease_id = i.lease
-    left join hwqueue.lease l on l.lease_id = i.lease
-    -- the claim that it had last
-    left join hwqueue.attempt a on a.lease_id = i.lease and a.claim_token = l.claim_token;
-end
+  select hwqueue.require_all_tenants();
+  select i.lease, case
+    when c.node_id = i.node then case when c.is_reserved then 'reserved' else 'fetched' end
+    when c.lease_id is not null then 'gone'
+    when o.lease_id is not null
+      then case when o.node_id = i.node and o.state <> 'cancelled' then 'fetched' else 'gone' end
+    when l.node_id = i.node and a.outcome <> 'released' then 'fetched'
+    when hwqueue.lease_state(i.lease) = 'pending' then 'expired'
+    else 'gone' end
+  from hwqueue.read_places(p_places, 1000) i
+  left join hwqueue.claim c on c.lease_id = i.lease
+  left join hwqueue.outcome o on o.lease_id = i.lease
+  left join hwqueue.lease l on l.lease_id = i.lease
+  left join hwqueue.attempt a on a.lease_id = i.lease and a.claim_token = l.claim_token  -- its last claim
 $$;
 
 -- Notes what a round of the planner has found, for p_ttl: {"gpus", "allocated", "bound"}, how many GPUs live
@@ -483,22 +475,18 @@ $$;
 create or replace function hwqueue.planner_status()
 returns table (holder text, epoch bigint, leads_until timestamptz, gpus double precision,
   allocated double precision, bound double precision, prices jsonb, leases jsonb, seconds jsonb, resting int)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set extra_float_digits = 1
+language sql volatile security definer set search_path = pg_catalog, pg_temp set extra_float_digits = 1
 as $$
-declare
-  v_now timestamptz := hwqueue.clock();
-  v_prices jsonb;
-begin
-  perform hwqueue.require_all_tenants();
-  select coalesce(jsonb_agg(to_jsonb(v) order by v.queue), '[]') into v_prices
-  from hwqueue.valid_prices(v_now) v;
-  return query
-    select case when p.expires_at > v_now then p.holder end, case when p.expires_at > v_now then p.epoch end,
-           case when p.expires_at > v_now then p.expires_at end, r.gpus, r.allocated, r.bound, v_prices,
-           p.leases, r.seconds, r.resting
-    from hwqueue.planner p
-    left join lateral (
-      select p.gpus, p.allocated, p.bound, p.seconds, p.resting where p.room_until > v_now) r on true
-    where (p.expires_at > v_now or v_prices <> '[]' or r.gpus is not null);
-end
+  select hwqueue.require_all_tenants();
+  select case when p.expires_at > c.now then p.holder end, case when p.expires_at > c.now then p.epoch end,
+    case when p.expires_at > c.now then p.expires_at end, r.gpus, r.allocated, r.bound, v.prices, p.leases,
+    r.seconds, r.resting
+  from (select hwqueue.clock() as now) c
+  cross join hwqueue.planner p
+  cross join lateral (
+    select coalesce(jsonb_agg(to_jsonb(x) order by x.queue), '[]') as prices
+    from hwqueue.valid_prices(c.now) x) v
+  left join lateral (
+    select p.gpus, p.allocated, p.bound, p.seconds, p.resting where p.room_until > c.now) r on true
+  where p.expires_at > c.now or v.prices <> '[]' or r.gpus is not null
 $$;

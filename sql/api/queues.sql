@@ -87,9 +87,8 @@ begin
   perform hwqueue.require_all_tenants(), hwqueue.find_queue(p_queue);
   update hwqueue.queue q set paused_at = hwqueue.clock()
   where q.name = p_queue and q.dropped_at is null and q.paused_at is null;
-  if found then
-    perform hwqueue.note_event('queue_paused', format('queue %s is paused', p_queue), p_queue => p_queue);
-  end if;
+  perform hwqueue.note_event('queue_paused', format('queue %s is paused', p_queue), p_queue => p_queue)
+  where found;
 end
 $$;
 
@@ -103,9 +102,8 @@ begin
   perform hwqueue.require_all_tenants(), hwqueue.find_queue(p_queue);
   update hwqueue.queue q set paused_at = null
   where q.name = p_queue and q.dropped_at is null and q.paused_at is not null;
-  if found then
-    perform hwqueue.note_event('queue_resumed', format('queue %s goes on', p_queue), p_queue => p_queue);
-  end if;
+  perform hwqueue.note_event('queue_resumed', format('queue %s goes on', p_queue), p_queue => p_queue)
+  where found;
   perform hwqueue.wake_workers(hwqueue.find_queue(p_queue));
 end
 $$;

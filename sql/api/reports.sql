@@ -436,23 +436,19 @@ $$;
 create or replace function hwqueue.running_leases(p_limit int default 100)
 returns table (lease_id uuid, queue text, task_name text, tenant text, attempt int,
   node_name text, claimed_at timestamptz, expires_at timestamptz, stop_reason text, progress jsonb)
-language plpgsql stable security definer
+language sql stable security definer
 set search_path = pg_catalog, pg_temp set max_parallel_workers_per_gather = 0
 as $$
-begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'ask for fewer');
-  return query
-    select r.lease_id, q.name, l.task_name, c.tenant, r.attempt::int, n.name, r.claimed_at,
-           nullif(r.expires_at, 'infinity'), r.stop_reason, hwqueue.progress_of(r.lease_id, r.claim_token)
-    from (select o.* from hwqueue.claim o
-          order by o.claimed_at, o.lease_id limit p_limit) r
-    join hwqueue.lease l on l.lease_id = r.lease_id
-    join hwqueue.queue q on q.queue_id = r.queue_id
-    join hwqueue.placement_class c on c.class_id = r.class_id
-    left join hwqueue.node n on n.node_id = r.node_id
-    order by r.claimed_at, r.lease_id;
-end
+  select hwqueue.require_all_tenants(),
+    hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'ask for fewer');
+  select r.lease_id, q.name, l.task_name, c.tenant, r.attempt::int, n.name, r.claimed_at,
+    nullif(r.expires_at, 'infinity'), r.stop_reason, hwqueue.progress_of(r.lease_id, r.claim_token)
+  from (select o.* from hwqueue.claim o order by o.claimed_at, o.lease_id limit p_limit) r
+  join hwqueue.lease l on l.lease_id = r.lease_id
+  join hwqueue.queue q on q.queue_id = r.queue_id
+  join hwqueue.placement_class c on c.class_id = r.class_id
+  left join hwqueue.node n on n.node_id = r.node_id
+  order by r.claimed_at, r.lease_id
 $$;
 
 -- Returns what waits and runs in each queue, or in p_queue.

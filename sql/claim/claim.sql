@@ -434,16 +434,16 @@ begin
       jsonb_build_object('field', 'p_qty'), 'claim in batches of at most 1000');
   end if;
   if p_claim_timeout is not null then
-    perform hwqueue.check_extend(p_claim_timeout, 'p_claim_timeout');
+    perform hwqueue.checked_extend(p_claim_timeout, 'p_claim_timeout');
   end if;
   return cardinality(p_queues) = 1 and p_queues[1] is not null and array_ndims(p_queues) = 1
     or hwqueue.check_queue_names(p_queues);
 end
 $$;
 
--- Checks that a claim is to last from one second to 30 days. Raises QHA01.
-create or replace function hwqueue.check_extend(p_extend interval, p_field text default 'p_extend')
-returns void
+-- Checks that a claim is to last from one second to 30 days, and returns that in seconds. Raises QHA01.
+create or replace function hwqueue.checked_extend(p_extend interval, p_field text default 'p_extend')
+returns interval
 language plpgsql immutable
 as $$
 begin
@@ -453,5 +453,6 @@ begin
         coalesce(p_extend::text, 'null')), jsonb_build_object('field', p_field),
       'give a span such as interval ''5 minutes''; heartbeats extend the claim again');
   end if;
+  return hwqueue.in_seconds(p_extend);
 end
 $$;

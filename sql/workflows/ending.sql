@@ -124,6 +124,8 @@ $$;
 -- login's, QHL09 busy, QHA01, QHA02. Not idempotent.
 create or replace function hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb) returns text
 language plpgsql volatile
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_claim hwqueue.claim;
