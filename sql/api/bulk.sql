@@ -68,29 +68,24 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
-  v_kept uuid[];
-  v_others uuid[];
+  v_left uuid[];
 begin
   perform hwqueue.require_read_committed();
   select p.changed, p.skipped, p.next_cursor into changed, skipped, next_cursor
   from hwqueue.lock_page(p_filter,
     case when p_filter ->> 'state' is null then array['failed'] else array['failed', 'cancelled'] end,
     p_limit, p_cursor) p;
-  v_others := array(
+  v_left := array(
     select o.lease_id from unnest(changed) i
     cross join lateral (  -- fences (offset 0): by key, whatever the statistics say
       select * from hwqueue.outcome x where x.lease_id = i offset 0) o
     cross join lateral (
       select * from hwqueue.lease x where x.lease_id = i offset 0) l
     where (o.is_step or l.choice_id is not null and hwqueue.taken_instead(l) is not null));
-  if v_others <> '{}' then
-    changed := array(select i from unnest(changed) i where i <> all (v_others));
-    skipped := skipped || v_others;
-  end if;
-  v_kept := array(
-    select k.lease_id from hwqueue.regain_keys(changed, false, hwqueue.clock()) k);
-  changed := array(select i from unnest(changed) i where i <> all (v_kept));
-  skipped := skipped || v_kept;
+  changed := array(select i from unnest(changed) i where i <> all (v_left));
+  v_left := v_left || array(select k.lease_id from hwqueue.regain_keys(changed, false, hwqueue.clock()) k);
+  changed := array(select i from unnest(changed) i where i <> all (v_left));
+  skipped := skipped || v_left;
   perform hwqueue.requeue_lease(i) from unnest(changed) i;
   return next;
 end

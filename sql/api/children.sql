@@ -36,15 +36,20 @@ declare
     select q.max_params_bytes from hwqueue.queue q where q.queue_id = v_lease.queue_id);
   v_given record;
   v_item hwqueue.added := row(v_lease.run_id, v_lease.step_no, null, null, null, null, null, null);
-  v_items hwqueue.added[] := '{}';
+  v_items jsonb := hwqueue.json_list(p_items, 'p_items', 10000, 'a list of at most 10000 items',
+    'for example [{"name": "page-1", "params": {"url": "..."}}]');
   v_known hwqueue.added;
   v_first int;
   v_next int;
 begin
+  if v_items = '[]' then
+    return;
+  end if;
+  v_first := (hwqueue.begin_adding(v_lease)).items;
+  v_next := v_first;
   for v_given in
     select e.value, format('p_items[%s]', e.ordinality - 1) as field
-    from jsonb_array_elements(hwqueue.json_list(p_items, 'p_items', 10000, 'a list of at most 10000 items',
-      'for example [{"name": "page-1", "params": {"url": "..."}}]')) with ordinality e
+    from jsonb_array_elements(v_items) with ordinality e
   loop
     perform hwqueue.check_object(v_given.value, array['name', 'task', 'params'], v_given.field);
     v_item.name := hwqueue.json_text(v_given.value -> 'name', v_given.field || '.name', 200);
@@ -58,20 +63,12 @@ begin
     perform hwqueue.check_name(v_item.task_name, v_given.field || '.task', 200),
       hwqueue.check_payload(v_given.value -> 'params', v_given.field || '.params', v_most);
     v_item.params := coalesce(v_given.value -> 'params', '{}');
-    v_items := v_items || v_item;
-  end loop;
-  if v_items = '{}' then
-    return;
-  end if;
-  v_first := (hwqueue.begin_adding(v_lease)).items;
-  v_next := v_first;
-  foreach v_item in array v_items loop  -- statements after the lock: they see what others have added
+    v_item.item_no := v_next;
     select a.* into v_known from hwqueue.added a
     where a.run_id = v_lease.run_id and a.step_no = v_lease.step_no and a.name = v_item.name
       and a.nested_run_id is null;
     created := not found;
     if created then
-      v_item.item_no := v_next;
       v_next := v_next + 1;
       insert into hwqueue.added select v_item.*;
     elsif (v_known.task_name, v_known.params) <> (v_item.task_name, v_item.params) then
@@ -81,7 +78,7 @@ begin
         'use a name for one content only');
     end if;
     name := v_item.name;
-    item := coalesce(v_item.item_no, v_known.item_no);
+    item := coalesce(v_known.item_no, v_item.item_no);
     return next;
   end loop;
   if v_next > 100000 then

@@ -26,9 +26,9 @@ declare
   v_now timestamptz := hwqueue.clock();
   v_until timestamptz;
   v_planner hwqueue.planner;
+  v_epoch bigint;
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   if (length(p_holder) between 1 and 200) is not true then
     perform hwqueue.refuse('QHA01', 'p_holder must be text of 1 to 200 characters',
       jsonb_build_object('field', 'p_holder'), 'give a name that no other process has');
@@ -41,16 +41,13 @@ begin
     values (0, '', 0, v_now) on conflict do nothing;
   end if;
   select p.* into v_planner from hwqueue.planner p for no key update skip locked;
-  if v_planner.holder = p_holder then
-    update hwqueue.planner p set expires_at = v_until;
-    return v_planner.epoch;
-  elsif v_planner.expires_at <= v_now
-    or v_planner.expires_at > v_now + interval '2 minutes' then  -- the clock was set back
-    update hwqueue.planner p
-    set epoch = v_planner.epoch + 1, holder = p_holder, round = 0, expires_at = v_until;
-    return v_planner.epoch + 1;
-  end if;
-  return null;
+  update hwqueue.planner p
+  set epoch = p.epoch + (p.holder <> p_holder)::int, holder = p_holder, expires_at = v_until,
+      round = case p.holder when p_holder then p.round else 0 end
+  where v_planner.holder = p_holder or v_planner.expires_at <= v_now
+    or v_planner.expires_at > v_now + interval '2 minutes'  -- the clock was set back
+  returning p.epoch into v_epoch;
+  return v_epoch;
 end
 $$;
 

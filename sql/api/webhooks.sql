@@ -251,9 +251,6 @@ as $$
 declare
   v_now timestamptz;
   v_from timestamptz;
-  v_webhook hwqueue.webhook;
-  v_room int;
-  v_left int := p_limit;
 begin
   perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000, 'call again for more');
@@ -262,40 +259,38 @@ begin
   perform hwqueue.route_webhooks(1000);
   v_now := hwqueue.clock();
   v_from := hwqueue.deliveries_from();
-  for v_webhook in select w.* from hwqueue.webhook w where w.paused_at is null order by random() loop
-    v_room := least(v_left, 10 - (  -- so that one that answers slowly does not hold up the others
-      select count(*) from (  -- in order: by the index of those that are claimed
-        select from hwqueue.webhook_delivery d
-        where d.webhook_id = v_webhook.webhook_id and d.claimed_until > v_now
-        order by d.claimed_until limit 10) c));
-    continue when v_room <= 0;
-    return query
-      with due as (  -- the longest due first
-        update hwqueue.webhook_delivery u
-        set attempt_count = u.attempt_count + 1, attempted_at = v_now, claimed_until = v_now + p_timeout,
-          available_at = v_now + p_timeout
-        where u.delivery_id = any (array(
-          select d.delivery_id from hwqueue.webhook_delivery d
-          where d.webhook_id = v_webhook.webhook_id and d.state = 'waiting'
-            and d.available_at >= v_from and d.available_at <= v_now
-          order by d.available_at limit v_room for update skip locked))
-        returning u.*
-      )
-      select d.delivery_id, d.attempt_count, v_webhook.name, v_webhook.url, d.code,
-        jsonb_build_object('webhook-id', m.id, 'webhook-timestamp', m.at, 'webhook-signature', (
-          select string_agg('v1,' || encode(hwqueue.hmac_sha256(k.secret,
-                   convert_to(m.id || '.' || m.at || '.' || d.body, 'UTF8')), 'base64'), ' ' order by k.n)
-          from (values (1, v_webhook.secret), (2, case when v_webhook.old_secret_until > v_now
-            then v_webhook.old_secret end)) k(n, secret)
-          where k.secret is not null)), d.body
-      from due d
-      cross join lateral (
-        select 'msg_' || replace(d.delivery_id::text, '-', ''), floor(extract(epoch from v_now))::bigint::text
-      ) m(id, at);
-    get diagnostics v_room = row_count;
-    v_left := v_left - v_room;
-    exit when v_left = 0;
-  end loop;
+  return query
+    with due as (
+      update hwqueue.webhook_delivery u
+      set attempt_count = u.attempt_count + 1, attempted_at = v_now, claimed_until = v_now + p_timeout,
+        available_at = v_now + p_timeout
+      where u.delivery_id = any (array(
+        select d.delivery_id
+        from (select x.webhook_id from hwqueue.webhook x where x.paused_at is null order by random()) w
+        cross join lateral (  -- the longest due first
+          select x.delivery_id from hwqueue.webhook_delivery x
+          where x.webhook_id = w.webhook_id and x.state = 'waiting'
+            and x.available_at >= v_from and x.available_at <= v_now
+          order by x.available_at limit 10 - (  -- so that one that answers slowly does not hold up the others
+            select count(*) from (  -- in order: by the index of those that are claimed
+              select from hwqueue.webhook_delivery y
+              where y.webhook_id = w.webhook_id and y.claimed_until > v_now
+              order by y.claimed_until limit 10) c)
+          for update skip locked) d
+        limit p_limit))
+      returning u.*
+    )
+    select d.delivery_id, d.attempt_count, w.name, w.url, d.code,
+      jsonb_build_object('webhook-id', m.id, 'webhook-timestamp', m.at, 'webhook-signature', (
+        select string_agg('v1,' || encode(hwqueue.hmac_sha256(k.secret,
+                 convert_to(m.id || '.' || m.at || '.' || d.body, 'UTF8')), 'base64'), ' ' order by k.n)
+        from (values (1, w.secret), (2, w.old_secret)) k(n, secret)
+        where k.n = 1 or w.old_secret_until > v_now)), d.body
+    from due d
+    join hwqueue.webhook w on w.webhook_id = d.webhook_id
+    cross join lateral (
+      select 'msg_' || replace(d.delivery_id::text, '-', ''), floor(extract(epoch from v_now))::bigint::text
+    ) m(id, at);
 end
 $$;
 
