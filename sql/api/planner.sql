@@ -74,7 +74,6 @@ create or replace function hwqueue.planner_view(p_part text, p_queue text defaul
   p_after text default null, p_limit int default 1000, p_most int default 10000)
 returns table (item jsonb, next text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-  -- one plan, by index: a table that is small now may be large before the session ends
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off set extra_float_digits = 1
 as $$
@@ -291,7 +290,6 @@ $$;
 create or replace function hwqueue.reserve_gang(p_gang uuid, p_place text, p_round bigint, p_epoch bigint)
 returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-  -- generic plans by index, as reap
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
@@ -343,7 +341,6 @@ $$;
 create or replace function hwqueue.reserve_leases(p_places jsonb, p_hold interval, p_round bigint,
   p_epoch bigint) returns table (lease_id uuid, verdict text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-  -- generic plans by index, as reap
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$

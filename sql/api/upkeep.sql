@@ -35,7 +35,6 @@
 create or replace function hwqueue.reap(p_limit int default 1000, p_unless_within interval default '0')
 returns table (expired int, promoted int, deadlines int, reaches int, more boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-  -- generic plans by index: a table that is small now may be large before the session ends
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
@@ -121,7 +120,6 @@ $$;
 create or replace function hwqueue.prune(p_limit int default 10000, p_unless_within interval default '0')
 returns table (leases int, classes int, nodes int, more boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-  -- generic plans by index: a table that is small now may be large before the session ends
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$

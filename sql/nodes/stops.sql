@@ -45,7 +45,7 @@ create or replace function hwqueue.cancel_waiting(p_leases uuid[], p_error jsonb
 language plpgsql volatile
 as $$
 declare
-  v_taken uuid[] := hwqueue.take_entries_of(p_leases);
+  v_taken uuid[] := array(select e.lease_id from hwqueue.take_free_entries(p_leases) e);
 begin
   if v_taken <> '{}' then
     perform hwqueue.lease_ended(v_taken, 'cancelled', p_error, p_message, p_detail, p_follows => p_follows);

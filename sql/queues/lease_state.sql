@@ -8,43 +8,6 @@
 -- take_entry. The invariant: a session that deletes a lease's row from one of these tables inserts one
 -- into another, in the same transaction. Only prune deletes outcomes for good.
 
--- Deletes the entries of those of these leases that wait, and returns their ids.
--- Locks: the entries, skip locked.
-create or replace function hwqueue.take_entries_of(p_leases uuid[]) returns uuid[]
-language plpgsql volatile
-as $$
-declare
-  v_taken uuid[];
-begin
-  with gone as (
-    delete from hwqueue.ready r where r.ctid = any (array(
-      select x.row_ctid
-      from unnest(p_leases) i(lease_id)
-      join hwqueue.lease l on l.lease_id = i.lease_id
-      cross join lateral (
-        select y.ctid as row_ctid from hwqueue.ready y
-        where y.queue_id = l.queue_id and y.tier = l.tier and y.rank = l.rank
-          and y.position = l.position and y.lease_id = l.lease_id
-        for update skip locked) x))
-    returning r.lease_id
-  )
-  select array_agg(g.lease_id) into v_taken from gone g;
-  with gone as (
-    delete from hwqueue.scheduled r where r.ctid = any (array(
-      select x.row_ctid
-      from unnest(p_leases) i(lease_id)
-      join hwqueue.lease l on l.lease_id = i.lease_id
-      cross join lateral (
-        select y.ctid as row_ctid from hwqueue.scheduled y
-        where y.queue_id = l.queue_id and y.available_at = l.available_at and y.lease_id = l.lease_id
-        for update skip locked) x))
-    returning r.lease_id
-  )
-  select coalesce(v_taken, '{}') || coalesce(array_agg(g.lease_id), '{}') into v_taken from gone g;
-  return v_taken;
-end
-$$;
-
 -- Reads the filter of a list of leases. tenants: at most those of the caller; null: all.
 -- Raises: QHA01, QHA03, QHQ01.
 create or replace function hwqueue.read_lease_filter(p_filter jsonb)
@@ -145,31 +108,50 @@ begin
 end
 $$;
 
--- Takes a waiting lease out of line, unless another session holds its entry. For one that was pending
--- available_at says since when.
+-- The same of a lease whose entry nobody holds; else null.
 -- Locks: the entry, skip locked. Not idempotent.
 create or replace function hwqueue.take_free_entry(p_lease uuid) returns hwqueue.scheduled
 language plpgsql volatile
 as $$
-declare
-  v_entry hwqueue.scheduled;
 begin
-  delete from hwqueue.ready r where r.ctid = (
-    select y.ctid from hwqueue.lease l
-    join hwqueue.ready y on y.queue_id = l.queue_id and y.tier = l.tier
-      and y.rank = l.rank and y.position = l.position and y.lease_id = l.lease_id
-    where l.lease_id = p_lease for update of y skip locked)
-  returning r.queue_id, r.tier, r.attempt_count, r.claim_count, 'time', r.rank, r.class_id, r.lease_id,
-    r.eligible_at, r.deadline
-  into v_entry;
-  if not found then
-    delete from hwqueue.scheduled s where s.ctid = (
-      select y.ctid from hwqueue.lease l
-      join hwqueue.scheduled y on y.queue_id = l.queue_id
-        and y.available_at = l.available_at and y.lease_id = l.lease_id
-      where l.lease_id = p_lease for update of y skip locked) returning s.* into v_entry;
-  end if;
-  return v_entry;
+  return (select e from hwqueue.take_free_entries(array[p_lease]) e);
+end
+$$;
+
+-- Takes those of these leases out of line that wait and whose entries no other session holds. Of one that was
+-- pending available_at says since when.
+-- Locks: the entries, skip locked. Not idempotent.
+create or replace function hwqueue.take_free_entries(p_leases uuid[]) returns setof hwqueue.scheduled
+language plpgsql volatile
+as $$
+begin
+  return query
+    with asked as materialized (
+      select l.queue_id, l.tier, l.rank, l.position, l.available_at, l.lease_id
+      from unnest(p_leases) i(lease_id)
+      join hwqueue.lease l on l.lease_id = i.lease_id
+    ), was_ready as (
+      delete from hwqueue.ready r where r.ctid = any (array(
+        select x.row_ctid from asked l
+        cross join lateral (
+          select y.ctid as row_ctid from hwqueue.ready y
+          where y.queue_id = l.queue_id and y.tier = l.tier and y.rank = l.rank
+            and y.position = l.position and y.lease_id = l.lease_id
+          for update skip locked) x))
+      returning r.queue_id, r.tier, r.attempt_count, r.claim_count, 'time'::hwqueue.held_by, r.rank,
+        r.class_id, r.lease_id, r.eligible_at, r.deadline
+    ), was_scheduled as (
+      delete from hwqueue.scheduled s where s.ctid = any (array(
+        select x.row_ctid from asked l
+        cross join lateral (
+          select y.ctid as row_ctid from hwqueue.scheduled y
+          where y.queue_id = l.queue_id and y.available_at = l.available_at and y.lease_id = l.lease_id
+          for update skip locked) x))
+      returning s.*
+    )
+    select r.*, null::bigint, null::bigint from was_ready r
+    union all
+    select s.* from was_scheduled s;
 end
 $$;
 

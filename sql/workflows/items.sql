@@ -215,7 +215,7 @@ begin
       from unnest(v_found.bad, v_found.reasons) b(lease_id, reason)
       group by b.reason order by b.reason
     loop
-      perform hwqueue.take_entries_of(v_bad.leases);
+      perform hwqueue.take_free_entries(v_bad.leases);
       perform hwqueue.lease_ended(v_bad.leases, 'failed', jsonb_build_object('reason', v_bad.reason), null,
         p_follows => true);
     end loop;
