@@ -7,10 +7,9 @@
 -- Invariant: each lease is changed by the function for one lease (api/leases), under its lock, with an
 -- event of its own. A lease that another session holds is skipped and named, never waited for.
 
--- Counts the leases that a filter means, reading p_limit rows of its queue: {"queue", "state", "task",
--- "tenant", "service", "node", "labels", "idempotency_key", "created_from", "created_before",
--- "finished_from", "finished_before", "error_type"}, as list_leases has it, queue required. p_states:
--- only in these states. Pass next_cursor as p_cursor of the next call, and add up, until it is null.
+-- Counts the leases that a filter means, reading p_limit rows of its queue. p_filter: as list_leases has it,
+-- queue required. p_states: only in these states. Pass next_cursor as p_cursor of the next call, and add up,
+-- until it is null.
 -- Raises: QHQ01, QHA01, QHA03.
 create or replace function hwqueue.count_leases(p_filter jsonb, p_states text[] default null,
   p_limit int default 10000, p_cursor jsonb default null) returns table (lease_count int, next_cursor jsonb)

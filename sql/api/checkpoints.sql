@@ -141,8 +141,9 @@ begin
   created := hwqueue.store_signal(p_lease, p_name, p_key, coalesce(p_payload, 'null'), v_now);
   if created and state = 'scheduled'
      and (hwqueue.suspension_of(hwqueue.find_lease(p_lease))).signal = p_name then
-    v_entry := hwqueue.take_free_entry(p_lease);  -- one whose place is taken stays (finish_replacement)
+    v_entry := (select e from hwqueue.take_free_entries(array[p_lease]) e);
     state := hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count,
+      -- one whose place is taken stays (finish_replacement)
       case v_entry.held_by when 'place' then 'infinity' else v_now end, v_now,
       p_held_by => case v_entry.held_by when 'place' then v_entry.held_by end);
   end if;

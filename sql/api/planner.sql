@@ -374,7 +374,7 @@ begin
       when not hwqueue.lock_free_node(v_place.node) then 'busy' end;
     if verdict is null then
       begin
-        v_entry := hwqueue.take_free_entry(lease_id);
+        v_entry := (select e from hwqueue.take_free_entries(array[lease_id]) e);
         v_reason := case
           when v_entry.lease_id is null or v_entry.class_id <> v_lease.class_id then 'busy'  -- or changed
           when v_entry.available_at > v_now or v_entry.deadline <= v_now then 'taken'
@@ -423,8 +423,7 @@ $$;
 -- beside what runs. planner_status and metrics show it, and what else it may say: "seconds", how long each
 -- part of the round took, {"gangs", "leases", "read", "solve"}; "resting", how many nodes it proposes no
 -- leases for; and "leases", how many more single leases were proposed, reserved and so on since the planner
--- last said so, by what became of them: "proposed"; of these "too_many", which a bound of the round left out;
--- what reserve_leases answered of the others, and assigned_leases of what it reserved. Those are added up.
+-- last said so, by what became of them (assignment_counts). Those are added up for good.
 --
 -- p_epoch and p_round: as for set_prices. Returns `noted`; or, with nothing changed, `deposed`, `old_round`
 -- or `busy`. p_ttl: from 0 to one hour.
@@ -446,6 +445,12 @@ begin
     perform hwqueue.refuse_field('QHA01', 'room',
       'must have gpus, bound and allocated, each at most the one before',
       'for example {"gpus": 8, "bound": 7, "allocated": 5.5}');
+  elsif v_room.seconds - '{gangs,leases,read,solve}'::text[] <> '{}'
+    or v_room.leases - hwqueue.assignment_counts() <> '{}'
+    or jsonb_path_exists(jsonb_build_array(v_room.seconds, v_room.leases),
+      '$[*].* ? (@.type() != "number" || @ < 0 || @ > 1000000000)') then
+    perform hwqueue.refuse_field('QHA01', 'room', 'has seconds or leases that no round has',
+      'for example {"seconds": {"solve": 0.3}, "leases": {"proposed": 7}}');
   end if;
   v_refusal := hwqueue.fence_planner(p_round, p_epoch);
   if v_refusal is null then

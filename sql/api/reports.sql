@@ -90,7 +90,7 @@ as $$
     union all
     select 'hwqueue_planner_leases_total', jsonb_build_object('verdict', v.verdict),
            coalesce((p.leases ->> v.verdict)::double precision, 0)
-    from hwqueue.planner p cross join unnest(hwqueue.keys_of('room leases')) v(verdict)
+    from hwqueue.planner p cross join unnest(hwqueue.assignment_counts()) v(verdict)
     where p.leases <> '{}'
     union all
     select 'hwqueue_planner_gpu_worth', jsonb_build_object('queue', v.queue), v.device_worth[101]

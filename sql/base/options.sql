@@ -105,20 +105,9 @@ as $$
     when 'rate' then '{"count": ["integer", 1, 1000000], "per": ["span", "1 second", "366 days"],
       "burst": ["integer", 1, 1000000]}'
     when 'room' then '{
-      "gpus": ["number", 0, 1000000000], "allocated": ["number", 0, 1000000000],
-      "bound": ["number", 0, 1000000000], "resting": ["integer", 0, 1000000000],
-      "seconds": ["room seconds"], "leases": ["room leases"]}'
-    when 'room seconds' then '{
-      "gangs": ["number", 0, 1000000000], "leases": ["number", 0, 1000000000],
-      "read": ["number", 0, 1000000000], "solve": ["number", 0, 1000000000]}'
-    when 'room leases' then '{
-      "proposed": ["integer", 0, 1000000000], "too_many": ["integer", 0, 1000000000],
-      "reserved": ["integer", 0, 1000000000], "no_room": ["integer", 0, 1000000000],
-      "does_not_suit": ["integer", 0, 1000000000], "blocked": ["integer", 0, 1000000000],
-      "taken": ["integer", 0, 1000000000], "busy": ["integer", 0, 1000000000],
-      "deposed": ["integer", 0, 1000000000], "old_round": ["integer", 0, 1000000000],
-      "fetched": ["integer", 0, 1000000000], "expired": ["integer", 0, 1000000000],
-      "gone": ["integer", 0, 1000000000]}'
+      "gpus": ["number", 0, 1000000000], "bound": ["number", 0, 1000000000],
+      "allocated": ["number", 0, 1000000000], "resting": ["integer", 0, 1000000000],
+      "seconds": ["object"], "leases": ["object"]}'
     when 'isolation' then '{"cpu": ["choice", ["best_effort", "whole_core", "strict_isolated"]],
       "gpu": ["choice", ["shared", "session_exclusive", "device_exclusive", "partition_exclusive"]]}'
     when 'toleration' then '{"key": ["text", 1, 253], "op": ["choice", ["equal", "exists", "gt", "lt"]],

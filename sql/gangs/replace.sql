@@ -157,7 +157,7 @@ begin
     perform hwqueue.wake_workers(q) from hwqueue.queue q where q.queue_id = v_entry.queue_id and v_is_beside;
     return null;
   elsif v_state in ('pending', 'scheduled') then
-    v_old_entry := hwqueue.take_free_entry(v_old);
+    v_old_entry := (select e from hwqueue.take_free_entries(array[v_old]) e);
     if v_old_entry.lease_id is null then
       return 'busy';
     end if;
@@ -225,7 +225,7 @@ begin
           return;
         end if;
       else
-        v_entry := hwqueue.take_free_entry(p_row.old_lease);
+        v_entry := (select e from hwqueue.take_free_entries(array[p_row.old_lease]) e);
         if v_entry.lease_id is null then
           return;
         end if;

@@ -104,17 +104,7 @@ language plpgsql volatile
 as $$
 begin
   return case when hwqueue.hold_state(p_lease) in ('pending', 'scheduled')
-    then hwqueue.take_free_entry(p_lease) end;
-end
-$$;
-
--- The same of a lease whose entry nobody holds; else null.
--- Locks: the entry, skip locked. Not idempotent.
-create or replace function hwqueue.take_free_entry(p_lease uuid) returns hwqueue.scheduled
-language plpgsql volatile
-as $$
-begin
-  return (select e from hwqueue.take_free_entries(array[p_lease]) e);
+    then (select e from hwqueue.take_free_entries(array[p_lease]) e) end;
 end
 $$;
 

@@ -180,3 +180,12 @@ begin
     cross join hwqueue.check_object(x, array['lease', 'node'], 'places') o;
 end
 $$;
+
+-- What a planner counts of single leases: those that it would have on a node; of these the ones that a bound
+-- of the round left out; what reserve_leases answered of the others; what became of those that were reserved.
+create or replace function hwqueue.assignment_counts() returns text[]
+language sql immutable parallel safe
+as $$
+  select array['proposed', 'too_many', 'reserved', 'no_room', 'does_not_suit', 'blocked', 'taken', 'busy',
+    'deposed', 'old_round', 'fetched', 'expired', 'gone']
+$$;

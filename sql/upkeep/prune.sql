@@ -57,13 +57,11 @@ declare
   v_rows int;
   v_hanging int := 0;
 begin
-  perform 1 from hwqueue.node n where n.deregistered_at < p_now - interval '30 days' limit 1;
+  perform 1 from hwqueue.installation s
+  where exists (select from hwqueue.node n where n.deregistered_at < p_now - interval '30 days')
+  for no key update skip locked;
   if not found then
     return 0;  -- mostly
-  end if;
-  perform 1 from hwqueue.installation s for no key update skip locked;
-  if not found then
-    return 0;
   end if;
   for v_node_id, v_epoch in
     select n.node_id, s.node_epoch

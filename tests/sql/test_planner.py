@@ -332,7 +332,7 @@ BAD: dict[str, list[Row]] = {
     "note_room": [
         {"room": None},
         {"room": {}},
-        *({"room": ROOM | {"leases": bad}} for bad in ({"won": 1}, {"reserved": -1})),
+        *({"room": ROOM | {"leases": bad}} for bad in ({"won": 1}, {"reserved": -1}, {"reserved": None})),
         *({"room": ROOM | {"gpus": gpus}} for gpus in (7, 1e10, "8")),
         {"room": ROOM | {"seconds": [1]}},
         {"room": ROOM | {"resting": 1.5}},
