@@ -162,9 +162,11 @@ language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
   select hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'the last ones come first');
   select c.lease_id, c.name, c.saved_at, coalesce(pg_column_size(c.state), 0), c.signal, c.waits_until,
-    c.is_open, coalesce(c.name = (hwqueue.suspension_of(l)).name
-      and hwqueue.lease_state(p_lease) = 'scheduled', false)
+    c.is_open, coalesce(c.name = w.name, false)
   from hwqueue.find_lease(p_lease) l
+  cross join lateral (
+    select case when hwqueue.lease_state(l.lease_id) = 'scheduled' then (hwqueue.suspension_of(l)).name end
+      as name offset 0) w  -- a fence: once, not for each row
   join hwqueue.checkpoint c on c.lease_id = l.lease_id
   order by c.saved_at desc, c.name limit p_limit
 $$;

@@ -183,8 +183,9 @@ language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
   select hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_before');
   select f.fire_at, f.fired_at, f.cause, f.outcome, f.lease_id, f.run_id, f.error
-  from hwqueue.find_schedule(p_name, false) s
-  join hwqueue.schedule_fire f on f.schedule_id = s.schedule_id and (p_before is null or f.fire_at < p_before)
+  from hwqueue.schedule_fire f
+  where f.schedule_id = (select s.schedule_id from hwqueue.find_schedule(p_name, false) s)
+    and f.fire_at < coalesce(p_before, 'infinity')
   order by f.fire_at desc limit p_limit
 $$;
 

@@ -192,17 +192,23 @@ create or replace function hwqueue.list_deliveries(p_name text, p_state text def
 returns table (delivery_id uuid, code text, event_id bigint, lease_id uuid, state text, attempt_count int,
   created_at timestamptz, available_at timestamptz, attempted_at timestamptz, finished_at timestamptz,
   status int, response text, error text, body jsonb)
-language sql volatile security definer set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
-  select hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_before'),
+declare
+  v_webhook uuid;
+begin
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_before'),
     hwqueue.json_choice(to_jsonb(p_state), 'p_state', array['waiting', 'delivered', 'dead']);
-  select d.delivery_id, d.code, d.event_id, d.lease_id, d.state, d.attempt_count, d.created_at,
-    case when d.state = 'waiting' then d.available_at end, d.attempted_at, d.finished_at, d.status::int,
-    d.response, d.error, d.body::jsonb
-  from hwqueue.find_webhook(p_name, false) w
-  join hwqueue.webhook_delivery d on d.webhook_id = w.webhook_id
-    and (p_state is null or d.state = p_state) and (p_before is null or d.delivery_id < p_before)
-  order by d.delivery_id desc limit p_limit
+  v_webhook := (hwqueue.find_webhook(p_name, false)).webhook_id;
+  return query
+    select d.delivery_id, d.code, d.event_id, d.lease_id, d.state, d.attempt_count, d.created_at,
+      case when d.state = 'waiting' then d.available_at end, d.attempted_at, d.finished_at, d.status::int,
+      d.response, d.error, d.body::jsonb
+    from hwqueue.webhook_delivery d
+    where d.webhook_id = v_webhook and (p_state is null or d.state = p_state)
+      and (p_before is null or d.delivery_id < p_before)
+    order by d.delivery_id desc limit p_limit;
+end
 $$;
 
 -- Has deliveries sent again, from the first attempt, and returns how many: one that is delivered, dead or
