@@ -74,71 +74,64 @@ create or replace function hwqueue.recount_terms(p_class hwqueue.placement_class
   p_now timestamptz) returns jsonb
 language plpgsql stable
 as $$
-declare
-  v_terms jsonb := '[]';
 begin
-  if p_class.terms <> '[]' then
-    v_terms := (
-      with term as materialized (
-        select s.ordinality as index, s.value -> 'spec' as spec,
-               hwqueue.term_domain(s.value -> 'spec') as domain
-        from jsonb_array_elements(p_class.terms) with ordinality s
-      ), alike as materialized (
-        -- by all that term_selects reads of a class: very many classes may run that differ in the rest
-        select array_agg(k.class_id) as class_ids
-        from hwqueue.placement_class k
-        where k.class_id in (select c.class_id from hwqueue.claim c)
-        group by k.queue_id, k.task_name, k.tenant, k.service_id, k.labels, k.target
-      ), selected as materialized (
-        select t.index, unnest(a.class_ids) as class_id
-        from term t cross join alike a
-        where (select hwqueue.term_selects(t.spec, k) from hwqueue.placement_class k
-               where k.class_id = a.class_ids[1])
-      ), placed as (
-        select t.index, count(*) as held,
-               coalesce(hwqueue.term_place(t.spec, t.domain, n.node_id, n.rack, n.labels), '') as place,
-               count(*) filter (
-                 where t.domain = 'fleet' or c.stop_requested_at <= p_now is not true) as bound,
-               count(*) filter (where c.stop_requested_at <= p_now is not true and c.expires_at > p_now
-                 and (t.spec ->> 'use' <> 'skew' or hwqueue.is_live(n, s, p_now))) as here
-        from term t
-        join selected k on k.index = t.index
-        join hwqueue.claim c on c.class_id = k.class_id
-        join hwqueue.node n on n.node_id = c.node_id
-        join hwqueue.node_state s on s.node_id = c.node_id
-        group by 1, 3
-      )
-      select jsonb_agg(coalesce((
-        select jsonb_object_agg(p.place, jsonb_build_object('held', p.held, 'here', p.here, 'bound', p.bound))
-        from placed p where p.index = t.index), '{}') order by t.index)
-      from term t);
-  end if;
   return (
-    select jsonb_build_object('terms', v_terms, 'spread', (
+    with term as materialized (
+      select s.ordinality as index, s.value -> 'spec' as spec, hwqueue.term_domain(s.value -> 'spec') as domain
+      from jsonb_array_elements(p_class.terms) with ordinality s
+    ), running as materialized (
+      select k.* from (select distinct c.class_id from hwqueue.claim c) u
+      cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
+        select x.class_id, x.queue_id, x.task_name, x.tenant, x.service_id, x.labels, x.target, x.terms
+        from hwqueue.placement_class x where x.class_id = u.class_id offset 0) k
+    ), alike as materialized (
+      -- by all that term_selects reads of a class: very many classes may run that differ in the rest
+      select array_agg(r.class_id) as class_ids from running r
+      group by r.queue_id, r.task_name, r.tenant, r.service_id, r.labels, r.target
+    ), sought as materialized (  -- what its terms select, and what keeps away from it (index is null)
+      select t.index, t.domain, unnest(a.class_ids) as class_id
+      from term t cross join alike a
+      where (select hwqueue.term_selects(t.spec, k) from hwqueue.placement_class k
+             where k.class_id = a.class_ids[1])
+      union all
+      select distinct null::bigint, hwqueue.term_domain(t.value -> 'spec'), r.class_id
+      from running r cross join lateral jsonb_array_elements(r.terms) t
+      where t.value #>> '{spec,use}' = 'away' and (hwqueue.term_selects(t.value -> 'spec', p_class)
+        or (t.value #>> '{spec,all,0,lease}')::uuid = p_lease)
+    ), on_node as materialized (  -- before a place is found: many run on each node
+      select s.index, s.domain, c.node_id, count(*) as held,
+             count(*) filter (where c.stop_requested_at <= p_now is not true) as staying,
+             count(*) filter (where c.stop_requested_at <= p_now is not true and c.expires_at > p_now) as here
+      from sought s join hwqueue.claim c on c.class_id = s.class_id
+      group by s.index, s.domain, c.node_id
+    ), placed as materialized (
+      select o.index, o.domain, sum(o.held) as held,
+             coalesce(hwqueue.term_place(coalesce(t.spec, '{}'), o.domain, n.node_id, n.rack, n.labels), '')
+               as place,
+             sum(case o.domain when 'fleet' then o.held else o.staying end) as bound,
+             sum(case when t.spec ->> 'use' <> 'skew' or hwqueue.is_live(n, s, p_now) then o.here else 0 end)
+               as here
+      from on_node o
+      left join term t on t.index = o.index
+      join hwqueue.node n on n.node_id = o.node_id
+      join hwqueue.node_state s on s.node_id = o.node_id
+      group by o.index, o.domain, 4
+    ), counted as materialized (
+      select coalesce(jsonb_agg(coalesce((
+               select jsonb_object_agg(p.place,
+                        jsonb_build_object('held', p.held, 'here', p.here, 'bound', p.bound))
+               from placed p where p.index = t.index), '{}') order by t.index), '[]') as terms
+      from term t
+    )
+    select jsonb_build_object('terms', c.terms, 'spread', (
         select coalesce(jsonb_agg(case when s.value ? 'max_skew'
-          then hwqueue.spread_counts(s.value, p_class, v_terms, p_now) end order by s.ordinality), '[]')
+          then hwqueue.spread_counts(s.value, p_class, c.terms, p_now) end order by s.ordinality), '[]')
         from jsonb_array_elements(p_class.spread) with ordinality s),
-      'kept_out', coalesce(jsonb_agg(distinct h.domain), '[]'),
-      'kept_at', coalesce(jsonb_object_agg(h.domain || '@' || h.place, true), '{}'))
-    from (
-      select a.domain, hwqueue.domain_value(a.domain, n.node_id, n.rack, n.labels) as place
-      from (  -- each class once, and each node: many leases of a class run
-        select distinct d.domain, c.node_id
-        from (
-          select k.class_id, hwqueue.term_domain(t.value -> 'spec') as domain
-          from (select distinct c.class_id from hwqueue.claim c) u
-          cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
-            select x.class_id, x.terms from hwqueue.placement_class x
-            where x.class_id = u.class_id offset 0) k
-          cross join lateral jsonb_array_elements(k.terms) t
-          where t.value #>> '{spec,use}' = 'away'
-            and (hwqueue.term_selects(t.value -> 'spec', p_class)
-                or (t.value #>> '{spec,all,0,lease}')::uuid = p_lease) offset 0
-        ) d
-        join hwqueue.claim c on c.class_id = d.class_id
-      ) a
-      join hwqueue.node n on n.node_id = a.node_id
-    ) h
-    where h.place is not null);
+      'kept_out', k.domains, 'kept_at', k.places)
+    from counted c
+    cross join (
+      select coalesce(jsonb_agg(distinct p.domain), '[]') as domains,
+             coalesce(jsonb_object_agg(p.domain || '@' || p.place, true), '{}') as places
+      from placed p where p.index is null and p.place <> '') k);
 end
 $$;
