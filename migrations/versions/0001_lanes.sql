@@ -2614,7 +2614,6 @@ create type hwqueue.class_match as (
   expr jsonb,
   near bit varying,
   nodes_near int,
-  nodes_meeting int,
   nodes_serving int
 );
 
@@ -2633,25 +2632,4 @@ create type hwqueue.failure as (
 create type hwqueue.headline as (
   code text,
   message text
-);
-
--- A pending class with what is known of the nodes for it (pending_classes): how many have room now, how many
--- of those have no known conflict (free), and its place in the report (turn).
-create type hwqueue.pending_class as (
-  pending bigint,
-  oldest_at timestamptz,
-  class_id bigint,
-  nodes_matching int,
-  nodes_cordoned int,
-  nodes_silent int,
-  part text,
-  expr jsonb,
-  near bit varying,
-  nodes_near int,
-  nodes_meeting int,
-  nodes_serving int,
-  with_room int,
-  free int,
-  conflict text,
-  turn bigint
 );

@@ -420,13 +420,10 @@ begin
     join hwqueue.queue q on q.queue_id = c.queue_id
     left join hwqueue.node n on n.node_id = (v.nodes).node_ids[position(B'1' in f.near)]
     cross join lateral hwqueue.part_reason(f.part, f.expr, c, n, true, v.now) r
-    cross join lateral (
-      select row(1, v.now, f.class_id, f.nodes_matching, f.nodes_cordoned, f.nodes_silent, f.part, f.expr,
-        f.near, f.nodes_near, f.nodes_meeting, f.nodes_serving, 1, 1, null, 1)::hwqueue.pending_class as k) p
-    cross join lateral hwqueue.class_headline(p.k, null, v.headline, hwqueue.is_barred(p.k),
+    cross join lateral hwqueue.class_headline(f, null, v.headline,
       case when f.nodes_serving = 0 then hwqueue.unserved_words(q.name, c.task_name, v.queues, v.tasks,
         v.any_queue, hwqueue.my_tenants() is null) end,
-      hwqueue.class_obstacle(p.k, r, n.name), null) h
+      r, null, null, null) h
     cross join lateral (
       select array(select u.words
         from hwqueue.unknown_names(c.required, c.custom, v.now) u

@@ -349,23 +349,25 @@ begin
            case when k.turn <= 500 then hwqueue.class_words(c) end,
            coalesce(c.placement -> 'resources', '{}'), k.pending, k.oldest_at, h.code,
            h.permanent, case when k.turn <= 500 then h.message end || m.similar,
-           k.nodes_matching, k.free, coalesce(k.nodes_near, 0)
+           (k.fit).nodes_matching, k.free, coalesce((k.fit).nodes_near, 0)
     from hwqueue.pending_classes(v_queue_id, p_class, p_kind, p_order, p_limit, v_snapshot, v_now) k
     join hwqueue.placement_class c on c.class_id = k.class_id
     join hwqueue.queue q on q.queue_id = c.queue_id
-    left join hwqueue.node n on n.node_id = v_snapshot.node_ids[position(B'1' in k.near)]
-    cross join lateral hwqueue.part_reason(k.part, k.expr, c, n, k.turn <= 500, v_now) r
-    cross join lateral hwqueue.class_headline(k, q, v_fleet, hwqueue.is_barred(k),
-      case when k.nodes_serving = 0 and v_snapshot.registered > 0 then
+    left join hwqueue.node n on n.node_id = v_snapshot.node_ids[position(B'1' in (k.fit).near)]
+    cross join lateral hwqueue.part_reason((k.fit).part, (k.fit).expr, c, n, k.turn <= 500, v_now) r
+    cross join lateral hwqueue.class_headline(k.fit, q, v_fleet,
+      case when (k.fit).nodes_serving = 0 and v_snapshot.registered > 0 then
         case when k.turn <= 500 then hwqueue.unserved_words(
           q.name, c.task_name, v_served.queues, v_served.tasks, v_served.any_queue, k.turn <= 10)
         else '' end end,
-      hwqueue.class_obstacle(k, r, n.name),
+      r, k.free, case when k.with_room > 0 and k.free = 0 then row(k.conflict,
+        format('what other leases do keeps it off %s with room', hwqueue.count_words(k.with_room, 'node',
+          'nodes')))::hwqueue.headline end,
       case when c.preferred <> '[]' then k.oldest_at + coalesce(c.patience, q.patience) - v_now end) h
     cross join lateral (
-      select case when k.turn <= 10 and k.nodes_matching = 0 and h.code = r.code then hwqueue.similar_words(
-        case when k.part = 'require' then jsonb_build_array(k.expr) end,
-        case when k.part not in ('require', 'taints', 'served') then c.custom end, v_now)
+      select case when k.turn <= 10 and (k.fit).nodes_matching = 0 and h.code = r.code
+        then hwqueue.similar_words(case when (k.fit).part = 'require' then jsonb_build_array((k.fit).expr) end,
+          case when (k.fit).part not in ('require', 'taints', 'served') then c.custom end, v_now)
         else '' end as similar offset 0) m
     order by k.turn;
   if p_kind is null then

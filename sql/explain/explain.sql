@@ -3,26 +3,27 @@
 -- The invariant: every fact comes from a function that claims decide with, through judge_fleet and
 -- class_fits. Only the choice of what to say first is made here.
 
--- Returns what keeps a class from nodes, and how many could run it, now and ever. p_fleet: see judge_fleet.
+-- Returns what keeps a class from nodes, and how many could run it, now and ever. fleet: see judge_fleet.
 -- headline, code, permanent: what has to change first (class_headline), in a sentence, with names that are
 -- nearly those that it asks for; a caller of one tenant is told none of queues and tasks: they may be
 -- another's. unmatched: no node has what it asks. The caller adds patience, deadlines and the place in line.
 create or replace function hwqueue.class_verdict(
-  p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamptz,
+  p_class hwqueue.placement_class, p_queue hwqueue.queue, p_known jsonb, p_prefers boolean, p_now timestamptz,
   out headline text, out code text, out permanent boolean, out nodes_matching bigint, out nodes_free bigint,
-  out sole_blockers jsonb, out unmatched boolean)
+  out sole_blockers jsonb, out unmatched boolean, out fleet jsonb)
 language plpgsql stable
 as $$
 declare
-  v_live bigint := (p_fleet ->> 'live')::bigint;
-  v_known hwqueue.pending_class;
-  v_unserved text;
-  v_sole jsonb;
-  v_target record;
-  v_obstacle hwqueue.headline;
+  v_fit hwqueue.class_match;
+  v_rule jsonb;
+  v_part hwqueue.headline;
+  v_free int;  -- null: the conflict says all
+  v_conflict hwqueue.headline;
 begin
-  nodes_matching := (p_fleet ->> 'matching')::bigint;
-  nodes_free := (p_fleet ->> 'free')::bigint;
+  fleet := hwqueue.judge_fleet(p_class, p_known, p_prefers, p_now);
+  v_fit := jsonb_populate_record(v_fit, fleet);
+  nodes_matching := v_fit.nodes_matching;
+  nodes_free := (fleet ->> 'nodes_free')::bigint;
   sole_blockers := (
     select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
       'stage', s.value -> 'stage', 'code', s.value -> 'code', 'permanent', s.value -> 'permanent',
@@ -31,35 +32,22 @@ begin
         else hwqueue.without_terms(s.value -> 'predicate') end,
       'words', hwqueue.failure_words(s.value, p_class), 'nodes', s.value -> 'nodes',
       'samples', s.value -> 'samples')) order by s.ordinality), '[]')
-    from jsonb_array_elements(p_fleet -> 'sole') with ordinality s);
-  v_known.nodes_matching := (p_fleet ->> 'matching')::int;
-  v_known.free := (p_fleet ->> 'free')::int;
-  select max(s.nodes) filter (where s.stage = 'cordon'), max(s.nodes) filter (where s.stage = 'live')
-  into v_known.nodes_cordoned, v_known.nodes_silent
-  from jsonb_to_recordset(p_fleet -> 'sole') s(stage text, nodes int);
-  if v_known.nodes_matching = 0 then
-    -- the part that alone keeps out most nodes, else the rule that excludes the last nodes
-    select s.value into v_sole from jsonb_array_elements(p_fleet -> 'sole') with ordinality s
-    where s.value ->> 'stage' not in ('live', 'cordon', 'free', 'away', 'spread')
-    order by s.ordinality limit 1;
-    if found then
-      v_obstacle.message := format('no live node can run it: %s but for %s',
-        hwqueue.count_words((v_sole ->> 'nodes')::bigint, 'node would match', 'nodes would match'),
-        hwqueue.failure_words(v_sole, p_class));
-    else
-      v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') with ordinality f
-                 where f.value ->> 'stage' <> 'live' order by f.ordinality limit 1);
-      v_obstacle.message := format('none of the %s live nodes can run it: the closest lack %s', v_live,
-        hwqueue.failure_words(v_sole, p_class));
-    end if;
-    v_obstacle.code := v_sole ->> 'code';
-    v_unserved := (
-      select hwqueue.unserved_words(p_queue.name, p_class.task_name, s.queues, s.tasks, s.any_queue,
-        hwqueue.my_tenants() is null)
-      from hwqueue.served_names(p_now) s where p_fleet ->> 'serving' = '0');
+    from jsonb_array_elements(fleet -> 'sole') with ordinality s);
+  if nodes_matching = 0 then
+    -- the part that alone keeps out most nodes, else the one that most nodes fail first
+    select r.rule, case when r.is_sole then (r.rule ->> 'nodes')::int else 0 end into v_rule, v_fit.nodes_near
+    from (
+      select true as is_sole, s.value as rule, s.ordinality as turn
+      from jsonb_array_elements(fleet -> 'sole') with ordinality s
+      where s.value ->> 'stage' not in ('live', 'cordon', 'free', 'away', 'spread')
+      union all
+      select false, f.value, -(f.value ->> 'nodes')::bigint from jsonb_array_elements(fleet -> 'first') f
+      where f.value ->> 'stage' <> 'live') r
+    order by r.is_sole desc, r.turn limit 1;
+    v_part := row(v_rule ->> 'code', hwqueue.failure_words(v_rule, p_class));
   elsif p_class.class_id is not null and not hwqueue.are_terms_published(p_class) then
-    v_obstacle.code := 'unpublished';
-    v_obstacle.message := 'what it asks about other leases is not published yet'
+    v_conflict.code := 'unpublished';
+    v_conflict.message := 'what it asks about other leases is not published yet'
       || coalesce((  -- for the oldest transaction that writes and may not see them, if the server shows it
         select format(': it waits for the transaction of session %s%s%s', a.pid,
           coalesce(' (' || nullif(a.application_name, '') || ')', ''),
@@ -71,35 +59,34 @@ begin
           and exists (select 1 from pg_snapshot_xip(pg_current_snapshot()) x
               where x::text::bigint % 4294967296 = a.backend_xid::text::bigint)
         order by a.xact_start limit 1), '');
-  elsif v_known.free = 0 then
-    -- the first lease that it must be with, which neither runs nor has ended
-    select l.lease_id, hwqueue.lease_state(l.lease_id) as state into v_target
-    from jsonb_array_elements(p_class.required) with ordinality e
-    join hwqueue.lease l on l.lease_id = (e.value ->> 'lease')::uuid
-    where e.value ? 'lease' and not e.value ? 'away'
-      and not exists (select 1 from hwqueue.outcome o where o.lease_id = l.lease_id)
-      and not exists (select 1 from hwqueue.claim c where c.lease_id = l.lease_id)
-    order by e.ordinality limit 1;
-    v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') f
-               where f.value ->> 'stage' in ('free', 'away', 'spread')
-               order by (f.value ->> 'nodes')::bigint desc limit 1);
-    v_obstacle.code := case v_sole ->> 'code' when 'insufficient_capacity' then 'nodes_support_but_contended'
-      else v_sole ->> 'code' end;
-    if v_target.lease_id is not null and v_sole ->> 'stage' = 'away' then
-      v_obstacle.message := format('waits for lease %s, which is %s itself', v_target.lease_id,
-        v_target.state);
-    else
-      v_obstacle.message := format('%s, none is free: %s', hwqueue.count_words(
-          (p_fleet ->> 'matching')::bigint, 'node matches', 'nodes match'), (
+  elsif nodes_free = 0 then
+    select f.value ->> 'code', case when f.value ->> 'stage' = 'away' then (
+             -- the first lease that it must be with, which neither runs nor has ended
+             select format('waits for lease %s, which is %s itself', l.lease_id,
+               hwqueue.lease_state(l.lease_id))
+             from jsonb_array_elements(p_class.required) with ordinality e
+             join hwqueue.lease l on l.lease_id = (e.value ->> 'lease')::uuid
+             where e.value ? 'lease' and not e.value ? 'away'
+               and not exists (select 1 from hwqueue.outcome o where o.lease_id = l.lease_id)
+               and not exists (select 1 from hwqueue.claim c where c.lease_id = l.lease_id)
+             order by e.ordinality limit 1) end
+    into v_conflict
+    from jsonb_array_elements(fleet -> 'first') f
+    where f.value ->> 'stage' in ('free', 'away', 'spread')
+    order by (f.value ->> 'nodes')::bigint desc limit 1;
+    v_conflict.code := replace(v_conflict.code, 'insufficient_capacity', 'nodes_support_but_contended');
+    if v_conflict.message is null then
+      v_free := 0;
+      v_conflict.message := (
         select string_agg(case when f.value ->> 'stage' = 'free'
                  then hwqueue.count_words((f.value ->> 'nodes')::bigint, 'lacks', 'lack') || ' ' || f.words
                  else hwqueue.count_words((f.value ->> 'nodes')::bigint, 'is', 'are')
                    || format(' kept out by "%s"', f.words) end, ', ' order by f.ordinality)
         from (select x.value, hwqueue.failure_words(x.value, p_class) as words,
                      row_number() over (order by (x.value ->> 'nodes')::bigint desc) as ordinality
-              from jsonb_array_elements(p_fleet -> 'first') x
+              from jsonb_array_elements(fleet -> 'first') x
               where x.value ->> 'stage' in ('free', 'away', 'spread')) f
-        where f.ordinality <= 3)) || (
+        where f.ordinality <= 3) || (
         select case when count(*) = 0 then ''
           else format('; room is kept for a gang on %s of them', count(*)) end
         from hwqueue.node n
@@ -108,12 +95,17 @@ begin
             join hwqueue.claim c on c.lease_id = any (g.members) and c.is_earmark
             where g.state = 'earmarked')) and hwqueue.node_suits(p_class.class_id, n, hwqueue.clock()));
     end if;
+  else
+    v_free := nodes_free;
   end if;
   select h.message, h.code, h.permanent into headline, code, permanent
-  from hwqueue.class_headline(v_known, p_queue, hwqueue.fleet_headline(
-      (p_fleet ->> 'registered')::bigint, v_live, (p_fleet #>> '{funnel,1,nodes}')::bigint,
-      (p_fleet ->> 'last_seen')::timestamptz, p_now),
-    p_fleet -> 'barred' = p_fleet -> 'registered', v_unserved, v_obstacle, null) h;
+  from hwqueue.class_headline(v_fit, p_queue, hwqueue.fleet_headline(
+      (fleet ->> 'registered')::bigint, (fleet ->> 'live')::bigint, (fleet #>> '{funnel,1,nodes}')::bigint,
+      (fleet ->> 'last_seen')::timestamptz, p_now), (
+    select hwqueue.unserved_words(p_queue.name, p_class.task_name, s.queues, s.tasks, s.any_queue,
+      hwqueue.my_tenants() is null)
+    from hwqueue.served_names(p_now) s where v_fit.nodes_matching + v_fit.nodes_serving = 0),
+    v_part, v_free, v_conflict, null) h;
   unmatched := nodes_matching = 0 and code not in ('queue_paused', 'no_nodes', 'node_not_live',
     'node_draining', 'no_handler');
   if unmatched then
@@ -133,8 +125,8 @@ as $$
          v.sole_blockers
   from (select distinct on (u.digest) u as class, u.digest, u.queue_id from unnest(p_classes) u) c
   left join hwqueue.queue q on q.queue_id = c.queue_id
-  cross join lateral hwqueue.class_verdict(c.class, q, hwqueue.judge_fleet(c.class,
-    hwqueue.recount_terms(c.class, null, p_now), false, p_now), p_now) v
+  cross join lateral hwqueue.class_verdict(c.class, q, hwqueue.recount_terms(c.class, null, p_now), false,
+    p_now) v
 $$;
 
 -- Returns why leases of a class are pending, as explain_lease has it. p_lease, p_eligible_at, p_deadline: of
@@ -159,14 +151,13 @@ begin
   v_prefers := p_eligible_at + coalesce(p_class.patience, v_queue.patience) > p_now
     and (p_class.preferred <> '[]' or exists (
            select 1 from hwqueue.profile p where p.taints @> '[{"effect": "prefer_no_schedule"}]'));
-  v_fleet := hwqueue.judge_fleet(p_class, v_known, coalesce(v_prefers, false), p_now);
   pending := (
     select count(*) from (select 1 from hwqueue.ready r where r.class_id = p_class.class_id limit 10001) r);
-  select f.registered, f.live, f.funnel into nodes_registered, nodes_live, funnel
-  from jsonb_to_record(v_fleet) f(registered bigint, live bigint, funnel jsonb);
-  select v.headline, v.code, v.permanent, v.nodes_matching, v.nodes_free, v.sole_blockers, v.unmatched
-  into headline, code, permanent, nodes_matching, nodes_free, sole_blockers, v_unmatched
-  from hwqueue.class_verdict(p_class, v_queue, v_fleet, p_now) v;
+  select v.headline, v.code, v.permanent, v.nodes_matching, v.nodes_free, v.sole_blockers, v.unmatched,
+         v.fleet, v.fleet -> 'registered', v.fleet -> 'live', v.fleet -> 'funnel'
+  into headline, code, permanent, nodes_matching, nodes_free, sole_blockers, v_unmatched,
+       v_fleet, nodes_registered, nodes_live, funnel
+  from hwqueue.class_verdict(p_class, v_queue, v_known, coalesce(v_prefers, false), p_now) v;
   nearest := (
     select coalesce(jsonb_agg(jsonb_build_object('node_id', n.node_id, 'node', n.name, 'rack', n.rack,
              'seen_at', s.seen_at, 'state', case when n.cordoned_at is not null then 'cordoned'
@@ -175,13 +166,13 @@ begin
                else jsonb_build_array(jsonb_build_object('stage', 'live', 'code', 'node_not_live',
                  'permanent', false, 'message', format('no sign of life since %s', s.seen_at))) end)
              order by i.ordinality), '[]')
-    from jsonb_array_elements(v_fleet -> 'near') with ordinality i
+    from jsonb_array_elements(v_fleet -> 'nearest') with ordinality i
     join hwqueue.node n on n.node_id = (i.value ->> 'node_id')::uuid
     join hwqueue.node_state s on s.node_id = n.node_id
     cross join lateral (select hwqueue.is_live(n, s, p_now) as is_live) l
     left join hwqueue.fleet_facts(p_class, v_known, p_now) t on t.node_id = n.node_id
       and t.node_id = any (array(
-        select (e.value ->> 'node_id')::uuid from jsonb_array_elements(v_fleet -> 'near') e))
+        select (e.value ->> 'node_id')::uuid from jsonb_array_elements(v_fleet -> 'nearest') e))
     cross join lateral (
       select hwqueue.read_load(n.node_id) as load, coalesce(t.facts, '[]') as facts, (
                select min(d) from jsonb_array_elements_text(v_known -> 'kept_out') d
@@ -356,7 +347,7 @@ as $$
     union all
     select 4, 1, jsonb_build_object('action', 'add_node', 'words',
            left('add a node with ' || hwqueue.class_words(p_class), 400))
-    where p_fleet ->> 'matching' = '0' and (p_fleet ->> 'serving' <> '0' or p_fleet ->> 'live' = '0')
+    where p_fleet ->> 'nodes_matching' = '0' and (p_fleet ->> 'nodes_serving' <> '0' or p_fleet ->> 'live' = '0')
     union all
     select 5, t.ordinality, t.help
     from (

@@ -3,11 +3,11 @@
 -- each, the longest running first: [{"lease_id", "task", "queue", "service_id", "node", "since",
 -- "expires_at", "stopping", "holds"}].
 
--- Judges a class on the whole fleet and returns {"registered", "live", "serving": of those, "matching":
--- live, not cordoned, of the right kind and size, "free": could take it now, "last_seen", "barred": kept
--- out for good, live or not, "funnel": [{"stage", "nodes": left after it}], "sole": [{"stage", "code",
+-- Judges a class on the whole fleet and returns {"registered", "live", "nodes_serving": of those,
+-- "nodes_matching": live, not cordoned, of the right kind and size, "nodes_free": could take it now,
+-- "nodes_cordoned", "nodes_silent": would match, but are that, "last_seen", "funnel": [{"stage", "nodes": left after it}], "sole": [{"stage", "code",
 -- "permanent", "predicate", "lacks", "nodes", "samples"}]: rules without which alone n nodes would match
--- or, of those that match, be free; "first": the same of the rules that nodes fail first; "near":
+-- or, of those that match, be free; "first": the same of the rules that nodes fail first; "nearest":
 -- [{"node_id", "failures"}] the 20 that fail the least, and what they fail. With p_prefers also "best": the
 -- matching node that suits the class best, and "best_free": the node_id of the best that is free.
 create or replace function hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb,
@@ -28,13 +28,15 @@ as $$
     select n.node_id, n.name, row_number() over (order by n.name) as by_name, s.seen_at,
            coalesce(x.first_rank, 99) as first_rank, coalesce(x.failures, 0) as failures,
            coalesce(x.fixed, 0) as fixed, coalesce(x.of_kind, 0) as of_kind,
+           coalesce(x.suits, true) as suits,
            coalesce(x.unserved, false) as unserved, coalesce(n.queues, n.tasks) is null as unannounced
     from hwqueue.node n
     join hwqueue.node_state s on s.node_id = n.node_id
     left join (
       select f.node_id, min(f.rank) as first_rank, count(*) as failures,
              count(*) filter (where f.permanent) as fixed,
-             count(*) filter (where f.rank < 9) as of_kind, bool_or(f.rank = 3) as unserved
+             count(*) filter (where f.rank < 9) as of_kind, bool_or(f.rank = 3) as unserved,
+             bool_and(f.rank not between 3 and 8) as suits
       from failing f group by f.node_id) x on x.node_id = n.node_id
     where n.deregistered_at is null
   ), best as materialized (
@@ -72,9 +74,11 @@ as $$
   )
   select jsonb_build_object(
     'registered', count(*), 'live', count(*) filter (where v.first_rank > 1),
-    'serving', count(*) filter (where v.first_rank > 1 and not v.unserved), 'last_seen', max(v.seen_at),
-    'matching', count(*) filter (where v.first_rank >= 9),
-    'free', count(*) filter (where v.failures = 0), 'barred', count(*) filter (where v.fixed > 0),
+    'nodes_serving', count(*) filter (where v.first_rank > 1 and not v.unserved), 'last_seen', max(v.seen_at),
+    'nodes_matching', count(*) filter (where v.first_rank >= 9),
+    'nodes_cordoned', count(*) filter (where v.first_rank = 2 and v.suits),
+    'nodes_silent', count(*) filter (where v.first_rank = 1 and v.suits),
+    'nodes_free', count(*) filter (where v.failures = 0),
     'funnel', (
       select jsonb_agg(jsonb_build_object('stage', s.stage, 'nodes', c.nodes)
                        || case when s.stage = 'served' and c.unannounced > 0
@@ -91,7 +95,7 @@ as $$
                                 order by g.rank desc, g.first desc, g.predicate), '[]')
       from (select * from grouped d where d.first > 0 order by d.rank desc, d.first desc, d.predicate
           limit 20) g),
-    'near', (
+    'nearest', (
       select coalesce(jsonb_agg(jsonb_build_object('node_id', d.node_id, 'failures', d.rules)
              order by d.fixed, d.failures, d.name), '[]')
       from (

@@ -206,10 +206,7 @@ begin
     select null::text as headline, null::text as code, null::boolean as permanent into v_why;
     if v_sums.nodes = 0 and hwqueue.my_tenants() is null then
       select h.headline, h.code, h.permanent into v_why
-      from hwqueue.queue q
-      cross join lateral hwqueue.class_verdict(v_class, q, hwqueue.judge_fleet(v_class,
-        hwqueue.recount_terms(v_class, null, p_now), false, p_now), p_now) h
-      where q.queue_id = v_class.queue_id;
+      from hwqueue.class_verdicts(array[v_class], p_now) h;
     elsif v_sums.nodes = 0 then
       select 'no live node may run it' as headline, 'no_match' as code, false as permanent into v_why;
     end if;

@@ -10,7 +10,8 @@
 create or replace function hwqueue.pending_classes(
   p_queue_id int, p_class bigint, p_kind text, p_order text, p_limit int,
   p_snapshot hwqueue.fleet_snapshot, p_now timestamptz)
-returns setof hwqueue.pending_class
+returns table (class_id bigint, pending bigint, oldest_at timestamptz, fit hwqueue.class_match, with_room int,
+  free int, conflict text, turn bigint)
 language sql stable
 as $$
   with waiting as materialized (
@@ -26,30 +27,29 @@ as $$
           order by case when p_order = 'pending' then -w.pending end, w.oldest_at, w.class_id
           limit case when p_kind is null then p_limit end) o
   ), fit as materialized (
-    select f.* from ids
+    select f.class_id, f.nodes_matching, f as fit from ids
     cross join lateral hwqueue.class_fleets(ids.class_ids, p_snapshot, p_now) f
   ), able as materialized (
     select coalesce(array_agg(f.class_id), '{}') as class_ids
     from fit f where p_kind is distinct from 'no_match' and f.nodes_matching is distinct from 0
   ), free as (
-    select f.class_id, f.nodes & r.mask as room, r.untaken as mask, r.conflict
+    select f.class_id, bit_count(n.room)::int as with_room,
+           bit_count(n.room & coalesce(r.untaken, n.room))::int as free, r.conflict
     from able
     cross join lateral hwqueue.room_masks(able.class_ids, p_snapshot, p_now) r
     join fit f on f.class_id = r.class_id
+    cross join lateral (select (f.fit).nodes & r.mask as room) n
     where p_kind is distinct from 'no_match'
   )
   select k.*, row_number() over (
            order by case when p_order = 'pending' then -k.pending end, k.oldest_at, k.class_id) as turn
-  from (select w.pending, w.oldest_at, f.class_id, f.nodes_matching, f.nodes_cordoned, f.nodes_silent,
-               f.part, f.expr, f.near, f.nodes_near, f.nodes_meeting, f.nodes_serving,
-               coalesce(bit_count(e.room), 0)::int as with_room,
-               coalesce(bit_count(e.room & coalesce(e.mask, e.room)), 0)::int as free, e.conflict
+  from (select f.class_id, w.pending, w.oldest_at, f.fit, coalesce(e.with_room, 0) as with_room,
+               coalesce(e.free, 0) as free, e.conflict
         from fit f
         join waiting w on w.class_id = f.class_id
-        left join free e on e.class_id = f.class_id) k
-  where p_kind is null
-     or p_kind = 'no_match' and k.nodes_matching = 0
-     or p_kind = 'contended' and k.nodes_matching > 0 and k.free = 0
+        left join free e on e.class_id = f.class_id
+        where p_kind is null or p_kind = 'no_match' and f.nodes_matching = 0
+          or p_kind = 'contended' and f.nodes_matching > 0 and coalesce(e.free, 0) = 0) k
   order by turn limit p_limit
 $$;
 
@@ -82,26 +82,20 @@ as $$
   where c.class_id = p_class_id
 $$;
 
--- Whether no registered node, silent and cordoned ones included, suits a pending class; false where that is
--- not known.
-create or replace function hwqueue.is_barred(p_class hwqueue.pending_class) returns boolean
-language sql immutable parallel safe
-as $$
-  select coalesce((p_class).nodes_matching = 0 and (p_class).nodes_cordoned = 0
-    and (p_class).nodes_silent = 0, false)
-$$;
-
--- Returns the one thing to say about a pending class, in the order of what must be put right first. Null
+-- Returns the one thing to say about a class that waits, in the order of what must be put right first. Null
 -- code: a node could take it now. permanent: it lasts until nodes or the lease change. p_fleet: see
--- fleet_headline. p_is_barred: no node suits it, silent and cordoned ones included. p_unserved: what to say
--- where no live node serves it; p_obstacle: what keeps it off all nodes, or off those that match it.
-create or replace function hwqueue.class_headline(p_class hwqueue.pending_class, p_queue hwqueue.queue,
-  p_fleet hwqueue.headline, p_is_barred boolean, p_unserved text, p_obstacle hwqueue.headline,
-  p_waits interval, out code text, out message text, out permanent boolean)
+-- fleet_headline. p_unserved: what to say where no live node serves it; p_part: what keeps out most where none
+-- matches; p_conflict: what keeps the class off those that match, if that is known.
+create or replace function hwqueue.class_headline(p_fit hwqueue.class_match, p_queue hwqueue.queue,
+  p_fleet hwqueue.headline, p_unserved text, p_part hwqueue.headline, p_free int,
+  p_conflict hwqueue.headline, p_waits interval, out code text, out message text, out permanent boolean)
 language plpgsql stable
 as $$
 declare
-  v_hidden int := greatest(p_class.nodes_silent, p_class.nodes_cordoned);
+  v_hidden int := greatest(p_fit.nodes_silent, p_fit.nodes_cordoned);
+  -- no registered node suits it, silent and cordoned ones included
+  v_is_barred boolean := coalesce(p_fit.nodes_matching = 0 and p_fit.nodes_cordoned = 0
+    and p_fit.nodes_silent = 0, false);
 begin
   permanent := false;
   if p_queue.paused_at is not null then
@@ -110,55 +104,42 @@ begin
       to_char(p_queue.paused_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS'));
   elsif p_fleet.code in ('no_nodes', 'node_not_live') then
     code := p_fleet.code;
-    permanent := code = 'node_not_live' and p_is_barred;
+    permanent := code = 'node_not_live' and v_is_barred;
     message := p_fleet.message
       || case when permanent then '; back again, none of them could run it either' else '' end;
-  elsif p_class.nodes_matching = 0 and v_hidden > 0 then
-    code := case p_class.nodes_silent when v_hidden then 'node_not_live' else 'node_draining' end;
+  elsif p_fit.nodes_matching = 0 and v_hidden > 0 then
+    code := case p_fit.nodes_silent when v_hidden then 'node_not_live' else 'node_draining' end;
     message := format('%s %s', hwqueue.count_words(v_hidden, 'node matches, but it is',
       'nodes match, but they are'), case code when 'node_not_live' then 'silent' else 'cordoned' end);
   elsif p_unserved is not null then
     code := 'no_handler';
     permanent := true;
     message := p_unserved;
-  elsif p_class.nodes_matching = 0 and p_fleet.code is not null then
+  elsif p_fit.nodes_matching = 0 and p_fleet.code is not null then
     code := p_fleet.code;
-    permanent := p_is_barred;
+    permanent := v_is_barred;
     message := p_fleet.message
       || case when permanent then '; without the cordons, none could run it either' else '' end;
-  elsif p_class.nodes_matching = 0 or p_obstacle.code is not null then
-    code := p_obstacle.code;
-    permanent := coalesce(p_class.nodes_matching = 0, false);
-    message := p_obstacle.message;
+  elsif p_fit.nodes_matching = 0 then
+    code := p_part.code;
+    permanent := true;
+    message := format('no live node can run it: %s', case
+      when p_fit.nodes_near > 0 then format('%s but for %s', hwqueue.count_words(p_fit.nodes_near,
+        'node would match', 'nodes would match'), p_part.message)
+      else 'most lack ' || p_part.message end);
+  elsif p_free = 0 then
+    code := coalesce(p_conflict.code, 'nodes_support_but_contended');
+    message := coalesce(hwqueue.count_words(p_fit.nodes_matching, 'node matches', 'nodes match')
+      || ', none is free', 'no node is free') || coalesce(': ' || p_conflict.message, '');
+  elsif p_conflict.code is not null then
+    code := p_conflict.code;
+    message := p_conflict.message;
   elsif p_waits > '0' then
     code := 'waiting_for_preferred';
     message := format('%s could take it now; the oldest may wait %s s more for one that it prefers',
-      hwqueue.count_words(p_class.free, 'node', 'nodes'), round(extract(epoch from p_waits), 1));
+      hwqueue.count_words(p_free, 'node', 'nodes'), round(extract(epoch from p_waits), 1));
   else
-    message := format('%s could take it now', hwqueue.count_words(p_class.free, 'node', 'nodes'));
+    message := format('%s could take it now', hwqueue.count_words(p_free, 'node', 'nodes'));
   end if;
 end
-$$;
-
--- Returns what keeps a class of pending_reasons off all nodes: the part that excludes most, and why (p_part)
--- a node of this name does not meet it; or what keeps it off those that match. Nulls where one is free.
-create or replace function hwqueue.class_obstacle(p_class hwqueue.pending_class, p_part hwqueue.headline,
-  p_node text) returns hwqueue.headline
-language sql immutable
-as $$
-  select case
-    when (p_class).nodes_matching = 0 then row((p_part).code, case
-      when (p_class).nodes_near > 0 then format('%s would do but for one thing: on %s, %s',
-        hwqueue.count_words((p_class).nodes_near, 'live node', 'live nodes'), p_node, (p_part).message)
-      when (p_class).nodes_meeting = 0 then format('no live node will do: on %s, %s', p_node,
-        (p_part).message)
-      else format('no live node has all that is asked, and no more than %s this: on %s, %s',
-        (p_class).nodes_meeting, p_node, (p_part).message) end)::hwqueue.headline
-    when (p_class).with_room = 0 then row('nodes_support_but_contended', case
-      when (p_class).nodes_matching is null then 'no node has room now'
-      else format('%s could run it, but without room now',
-        hwqueue.count_words((p_class).nodes_matching, 'node', 'nodes')) end)::hwqueue.headline
-    when (p_class).free = 0 then row((p_class).conflict,
-      format('what other leases do keeps it off %s with room',
-        hwqueue.count_words((p_class).with_room, 'node', 'nodes')))::hwqueue.headline end
 $$;

@@ -205,30 +205,29 @@ $$;
 --   nodes_cordoned, nodes_silent: where nodes_matching is 0, suitable nodes that are live but cordoned,
 --     and silent ones. Null as above: a part that could not be judged may keep out more nodes, but no
 --     fewer than none.
---   near, nodes_near, nodes_meeting: where nothing matches, of the part in the way: live nodes that do not
---     meet it, preferably those that it alone keeps out; how many it alone keeps out; how many meet it.
+--   near, nodes_near: where nothing matches, of the part in the way: live nodes that do not meet it,
+--     preferably those that it alone keeps out; how many it alone keeps out.
 create or replace function hwqueue.count_fit(p_fit hwqueue.class_fleet,
   p_snapshot hwqueue.fleet_snapshot) returns setof hwqueue.class_match
 language sql immutable parallel safe
 as $$
   select (p_fit).class_id, (p_fit).nodes, case when (p_fit).is_known or m.matching = 0 then m.matching end,
-         case when m.matching = 0 and ((p_fit).is_known or c.cordoned = 0) then c.cordoned end,
+         case when m.matching = 0 and ((p_fit).is_known or m.cordoned = 0) then m.cordoned end,
          case when m.matching = 0 and (p_fit).is_known
            then bit_count((p_fit).nodes & ~(p_snapshot).live)::int end,
          w.part, w.expr,
-         case when w.near > 0 then w.others else ~w.meeting end & (p_snapshot).open,
-         w.near, bit_count(w.meeting & (p_snapshot).open)::int,
+         case when w.near > 0 then w.others else ~w.meeting end & (p_snapshot).open, w.near,
          case when m.matching = 0
            then bit_count(coalesce((p_fit).serving, ~(p_snapshot).none) & (p_snapshot).live)::int end
-  from (select bit_count((p_fit).nodes & (p_snapshot).open)::int as matching) m
-  cross join lateral (select bit_count((p_fit).nodes & (p_snapshot).live)::int as cordoned) c
+  from (select bit_count((p_fit).nodes & (p_snapshot).open)::int as matching,
+               bit_count((p_fit).nodes & (p_snapshot).live)::int as cordoned) m
   left join lateral (
     select (p_fit).part, (p_fit).expr, (p_fit).others, (p_fit).meeting,
            bit_count((p_fit).others & (p_snapshot).open)::int as near) w on m.matching = 0
 $$;
 
--- Returns why a node does not meet one part of a class (class_fits), as failure_reason words it; nulls
--- without a node. p_tells: with the message, which takes long.
+-- Returns what part of a class (class_fits) a node does not meet, and why; nulls without a node. p_tells: in
+-- words, which takes long.
 create or replace function hwqueue.part_reason(
   p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_tells boolean,
   p_now timestamptz) returns hwqueue.headline
@@ -239,6 +238,7 @@ declare
   v_idle hwqueue.node_load;
 begin
   v_failed.permanent := true;
+  v_failed.stage := case p_part when 'device' then 'isolation' else p_part end;
   if p_part = 'require' then
     v_failed.code := hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id,
         p_node.resources || p_node.gpu_ids, null, hwqueue.attested_at(p_node, p_now));
@@ -259,13 +259,15 @@ begin
   end if;
   if v_failed.code is null and p_node.node_id is not null then
     v_failed.code := 'insufficient_capacity';
+    v_failed.stage := 'capacity';
     if p_tells then
       v_idle := hwqueue.idle_load(p_node);
       v_failed.lacks := hwqueue.class_shortage(p_class, p_node, v_idle);
     end if;
   end if;
-  return row(v_failed.code, case when p_tells
-    then hwqueue.failure_reason(v_failed, p_class, p_node, v_idle) ->> 'message' end)::hwqueue.headline;
+  return row(v_failed.code, case when p_tells and v_failed.code is not null
+    then format('%s (%s: %s)', hwqueue.failure_words(to_jsonb(v_failed), p_class), p_node.name,
+      hwqueue.failure_reason(v_failed, p_class, p_node, v_idle) ->> 'message') end)::hwqueue.headline;
 end
 $$;
 

@@ -30,7 +30,7 @@ def queue(api: Api) -> str:
     return queue
 
 
-NEAR = "1 live node would do but for one thing: on the-node,"
+NEAR = "no live node can run it: 1 node would match but for"
 LACKING: list[tuple[Row, str]] = [
     ({"placement": {"resources": {"gpus": 1}}}, "no live node has resource gpus, did you mean gpu?"),
     ({"affinity_tags": {"colour": "red"}}, "no live node has label colour"),
@@ -51,11 +51,13 @@ LACKING: list[tuple[Row, str]] = [
     ),
     (
         {"placement": {"require": [{"label": "cuda", "op": "version", "values": [">= 12.9"]}]}},
-        f'{NEAR} label "cuda" is the number 12.1, and the lease asks for the text ">= 12.9"',
+        f'{NEAR} cuda version >= 12.9 (the-node: label "cuda" is the number 12.1, and the lease asks for the'
+        ' text ">= 12.9")',
     ),
     (
         {"placement": {"require": [{"label": "gpu_model", "op": "gt", "values": [9]}]}},
-        f'{NEAR} label "gpu_model" is the text "A100", and the lease asks for the number 9',
+        f'{NEAR} gpu_model > 9 (the-node: label "gpu_model" is the text "A100", and the lease asks for the'
+        " number 9)",
     ),
 ]
 
@@ -73,7 +75,7 @@ def test_a_task_that_no_worker_has_is_told_beside_what_is_asked(api: Api, queue:
     ]
     assert warned(api, queue) == []
     [said] = warned(api, queue, placement={"resources": {"gpu": 2}})
-    assert said.startswith("1 live node would do but for one thing: ")
+    assert said.startswith(f"{NEAR} 2 GPU (the-node: ")
 
 
 def test_without_a_live_node_that_alone_is_told(api: Api, clock: Clock) -> None:

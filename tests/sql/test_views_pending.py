@@ -54,14 +54,14 @@ def test_the_one_thing_that_keeps_nodes_out_is_named(api: Api) -> None:
     row = reason(api, queue)
     assert counts(row) == (0, 0, 2)
     assert (row["code"], row["permanent"]) == ("label_mismatch", True)
-    assert "2 live nodes would do but for one thing" in row["message"]
+    assert "2 nodes would match but for model in A100" in row["message"]
     assert '"T4"' in row["message"]
     assert api.rows("pending_reasons", queue=queue, kind="no_match") == [row]
     spawn_placed(api, other, require=[{"tags": {"zone": "c"}}, {"label": "card", "op": "exists"}])
     row = reason(api, other)
     assert counts(row) == (0, 0, 0)
     assert row["code"] in ("label_missing", "label_mismatch")
-    assert "no live node will do" in row["message"]
+    assert row["message"].startswith("no live node can run it: most lack ")
 
 
 def test_capacity_that_no_node_has_is_permanent(api: Api) -> None:
