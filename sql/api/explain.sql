@@ -264,23 +264,22 @@ returns table (class_id bigint, queue text, words text, pending bigint,
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off
 as $$
 declare
-  v_anchors text[];
-  v_now timestamptz;
+  v_now timestamptz := hwqueue.clock();
 begin
   perform hwqueue.require_all_tenants();
-  select array_agg(distinct a) into v_anchors
-  from hwqueue.imagined_nodes(p_nodes) i
-  cross join lateral unnest(array(select a from hwqueue.anchors_of((i.node).labels, (i.node).rack) a)
-                            || hwqueue.node_anchors((i.node).node_id,
-                                (i.node).resources || (i.node).gpu_ids)) a;
-  v_now := hwqueue.clock();
   return query
     with imagined as materialized (
       select * from hwqueue.imagined_nodes(p_nodes)
     ), wanted as materialized (
       select c from hwqueue.placement_class c
       join hwqueue.queue q on q.queue_id = c.queue_id and q.dropped_at is null
-      where c.anchors && v_anchors and exists (select 1 from hwqueue.ready r where r.class_id = c.class_id)
+      where exists (select 1 from hwqueue.ready r where r.class_id = c.class_id)
+        and c.anchors && array(
+          select a from imagined i
+          cross join lateral hwqueue.anchors_of((i.node).labels, (i.node).rack) a
+          union
+          select unnest(hwqueue.node_anchors((i.node).node_id, (i.node).resources || (i.node).gpu_ids))
+          from imagined i)
     ), fit as materialized (
       select (w.c).class_id, sum(i.how_many * f.fits)::bigint as fits, bool_or(f.fits is null) as is_open
       from wanted w

@@ -77,7 +77,8 @@ as $$
 begin
   return (
     with term as materialized (
-      select s.ordinality as index, s.value -> 'spec' as spec, hwqueue.term_domain(s.value -> 'spec') as domain
+      select s.ordinality as index, s.value -> 'spec' as spec,
+             hwqueue.term_domain(s.value -> 'spec') as domain
       from jsonb_array_elements(p_class.terms) with ordinality s
     ), running as materialized (
       select k.* from (select distinct c.class_id from hwqueue.claim c) u

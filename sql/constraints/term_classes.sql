@@ -45,24 +45,20 @@ declare
     from jsonb_array_elements(p_spec -> 'all') i, jsonb_array_elements(i.value -> 'exprs') e
     where e.value ->> 'op' = 'in' and jsonb_array_length(e.value -> 'values') = 1);
 begin
-  if v_lease is not null then
-    return array(
-      select l.class_id from hwqueue.lease l where l.lease_id = v_lease
-      union
-      select c.class_id from hwqueue.claim c where c.lease_id = v_lease);
-  end if;
-  if v_service is not null then
-    return array(
-      select c.class_id from hwqueue.placement_class c
-      where c.service_id = v_service and hwqueue.term_selects(p_spec, c));
-  elsif v_queue is not null then
-    return array(
-      select c.class_id from hwqueue.placement_class c
-      where c.queue_id = v_queue and hwqueue.term_selects(p_spec, c));
-  end if;
-  return array(
+  return array(  -- one of these reads anything: each by an index of its own
+    select l.class_id from hwqueue.lease l where l.lease_id = v_lease
+    union
+    select c.class_id from hwqueue.claim c where c.lease_id = v_lease
+    union
     select c.class_id from hwqueue.placement_class c
-    where c.labels @> v_equal and hwqueue.term_selects(p_spec, c));
+    where c.service_id = v_service and hwqueue.term_selects(p_spec, c)
+    union
+    select c.class_id from hwqueue.placement_class c
+    where v_service is null and c.queue_id = v_queue and hwqueue.term_selects(p_spec, c)
+    union
+    select c.class_id from hwqueue.placement_class c
+    where coalesce(v_lease, v_service) is null and v_queue is null
+      and c.labels @> v_equal and hwqueue.term_selects(p_spec, c));
 end
 $$;
 

@@ -45,7 +45,12 @@ begin
       where f.value ->> 'stage' <> 'live') r
     order by r.is_sole desc, r.turn limit 1;
     v_part := row(v_rule ->> 'code', hwqueue.failure_words(v_rule, p_class));
-  elsif p_class.class_id is not null and not hwqueue.are_terms_published(p_class) then
+  elsif p_class.class_id is not null and (
+    hwqueue.has_stale_policy(p_class) or not hwqueue.has_published_terms(p_class.terms) or exists (
+      select from hwqueue.class_term m  -- what selects it (terms_reason asks the same)
+      join hwqueue.affinity_term t on t.term_id = m.term_id
+      where m.class_id = p_class.class_id and not m.is_own
+        and t.published_at is null and t.was_published)) then
     v_conflict.code := 'unpublished';
     v_conflict.message := 'what it asks about other leases is not published yet'
       || coalesce((  -- for the oldest transaction that writes and may not see them, if the server shows it
@@ -347,7 +352,8 @@ as $$
     union all
     select 4, 1, jsonb_build_object('action', 'add_node', 'words',
            left('add a node with ' || hwqueue.class_words(p_class), 400))
-    where p_fleet ->> 'nodes_matching' = '0' and (p_fleet ->> 'nodes_serving' <> '0' or p_fleet ->> 'live' = '0')
+    where p_fleet ->> 'nodes_matching' = '0'
+      and (p_fleet ->> 'nodes_serving' <> '0' or p_fleet ->> 'live' = '0')
     union all
     select 5, t.ordinality, t.help
     from (

@@ -5,22 +5,27 @@
 
 -- Judges a class on the whole fleet and returns {"registered", "live", "nodes_serving": of those,
 -- "nodes_matching": live, not cordoned, of the right kind and size, "nodes_free": could take it now,
--- "nodes_cordoned", "nodes_silent": would match, but are that, "last_seen", "funnel": [{"stage", "nodes": left after it}], "sole": [{"stage", "code",
--- "permanent", "predicate", "lacks", "nodes", "samples"}]: rules without which alone n nodes would match
--- or, of those that match, be free; "first": the same of the rules that nodes fail first; "nearest":
--- [{"node_id", "failures"}] the 20 that fail the least, and what they fail. With p_prefers also "best": the
--- matching node that suits the class best, and "best_free": the node_id of the best that is free.
+-- "nodes_cordoned", "nodes_silent": would match, but are that, "last_seen", "funnel": [{"stage", "nodes":
+-- left after it}], "sole": [{"stage", "code", "permanent", "predicate", "lacks", "nodes", "samples"}]: rules
+-- without which alone n nodes would match or, of those that match, be free; "first": the same of the rules
+-- that nodes fail first; "nearest": [{"node_id", "failures"}] the 20 that fail the least, and what they fail.
+-- With p_prefers also "best": the matching node that suits the class best, and "best_free": the node_id of
+-- the best that is free.
 create or replace function hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb,
   p_prefers boolean, p_now timestamptz) returns jsonb
 language sql stable
   -- all nodes: by hash, whatever the statistics say
   set enable_nestloop = off set enable_hashjoin = on set enable_seqscan = on
 as $$
-  with rule as materialized (
-    select x.*, array_position(hwqueue.funnel_stages(), x.stage) as rank,
+  with step as materialized (  -- the order in which rules exclude nodes
+    select s.stage, s.rank
+    from unnest(array['live', 'cordon', 'served', 'labels', 'taints', 'trust', 'isolation', 'capacity',
+      'free', 'away', 'spread']) with ordinality s(stage, rank)
+  ), rule as materialized (
+    select x.*, s.rank,
            -- rows with one rule_id are counted as one rule
            min(x.failure) over (partition by x.stage, x.predicate, x.lacks) as rule_id
-    from hwqueue.fleet_failures(p_class, p_known, p_now) x
+    from hwqueue.fleet_failures(p_class, p_known, p_now) x join step s on s.stage = x.stage
   ), failing as materialized (
     select m.node_id, r.failure, r.rule_id, r.rank, r.permanent
     from rule r cross join lateral unnest(r.node_ids) m(node_id)
@@ -83,7 +88,7 @@ as $$
       select jsonb_agg(jsonb_build_object('stage', s.stage, 'nodes', c.nodes)
                        || case when s.stage = 'served' and c.unannounced > 0
                          then jsonb_build_object('unannounced', c.unannounced) else '{}' end order by s.rank)
-      from unnest(hwqueue.funnel_stages()) with ordinality s(stage, rank)
+      from step s
       cross join lateral (select count(*) as nodes, count(*) filter (where d.unannounced) as unannounced
           from verdict d where d.first_rank > s.rank) c),
     'sole', (
@@ -123,52 +128,42 @@ declare
   v_index int := (p_failure.predicate ->> 'term')::int;
   v_spec jsonb := p_class.terms #> array[v_index::text, 'spec'];
   v_fact jsonb := p_facts -> v_index;
-  v_domain text := coalesce((select t.domain from hwqueue.affinity_term t
-                             where t.digest = (p_class.terms #>> array[v_index::text, 'digest'])::bigint),
-                            hwqueue.term_domain(v_spec));
   v_asked jsonb := p_failure.predicate;
+  -- those that require to be away from such leases are in the way, not what it asks
+  v_is_kept_out boolean := p_failure.stage = 'away' and v_asked is null;
+  v_domain text := case when v_is_kept_out then p_kept_out else coalesce((
+    select t.domain from hwqueue.affinity_term t
+    where t.digest = (p_class.terms #>> array[v_index::text, 'digest'])::bigint),
+    hwqueue.term_domain(v_spec)) end;
+  v_value text := case when v_is_kept_out
+    then hwqueue.domain_value(v_domain, p_node.node_id, p_node.rack, p_node.labels)
+    else v_fact ->> 'value' end;
+  v_selected bigint[];
   v_holders jsonb;
-  v_place text := case when v_fact ->> 'value' is not null
-    then hwqueue.place_words(v_domain, v_fact ->> 'value') end;
 begin
-  if p_failure.stage = 'free' then
-    v_holders := hwqueue.holder_list(array(
+  if p_failure.stage in ('free', 'spread')
+    or p_failure.stage = 'away' and coalesce(v_asked ? 'away', true) then
+    v_selected := case when v_spec is not null then hwqueue.selected_classes(v_spec) end;
+    v_holders := hwqueue.holder_list(array(  -- of those that run in the same place
       select c.lease_id from hwqueue.claim c
-      where c.node_id = p_node.node_id and (c.assignment is not null or v_asked ? 'concurrency')
-      order by c.claimed_at, c.lease_id limit 5), not coalesce(v_asked ? 'concurrency', false),
-      p_now);
-  elsif p_failure.stage = 'away' and v_asked is null then
-    v_domain := p_kept_out;
-    v_place := hwqueue.place_words(p_kept_out, hwqueue.domain_value(p_kept_out, p_node.node_id, p_node.rack,
-        p_node.labels));
-    -- those that require to be away from such leases
-    v_holders := hwqueue.holder_list(array(
-      select c.lease_id
-      from hwqueue.claim c
-      join hwqueue.placement_class k on k.class_id = c.class_id and k.terms <> '[]'
-      where c.node_id = any (array(
+      where c.node_id = any (case when p_failure.stage = 'free' then array[p_node.node_id] else array(
           select n.node_id from hwqueue.node n
-          where hwqueue.domain_value(v_domain, n.node_id, n.rack, n.labels)
-            = hwqueue.domain_value(v_domain, p_node.node_id, p_node.rack, p_node.labels)))
-        and exists (
-          select 1 from jsonb_array_elements(k.terms) t
-          where t.value #>> '{spec,use}' = 'away' and hwqueue.term_domain(t.value -> 'spec') = v_domain
-            and (hwqueue.term_selects(t.value -> 'spec', p_class)
+          where hwqueue.domain_value(v_domain, n.node_id, n.rack, n.labels) = v_value) end)
+        and case
+          when p_failure.stage = 'free' then c.assignment is not null or v_asked ? 'concurrency'
+          when v_is_kept_out then exists (
+            select from hwqueue.placement_class k cross join lateral jsonb_array_elements(k.terms) t
+            where k.class_id = c.class_id and t.value #>> '{spec,use}' = 'away'
+              and hwqueue.term_domain(t.value -> 'spec') = v_domain
+              and (hwqueue.term_selects(t.value -> 'spec', p_class)
                 or (t.value #>> '{spec,all,0,lease}')::uuid = p_lease))
-      order by c.claimed_at, c.lease_id limit 5), false, p_now);
-  elsif p_failure.stage = 'spread' or p_failure.stage = 'away' and v_asked ? 'away' then
-    v_holders := hwqueue.holder_list(array(  -- those that the term selects in the same place
-      select c.lease_id
-      from hwqueue.node n
-      join hwqueue.claim c on c.node_id = n.node_id
-      where c.class_id = any ((select hwqueue.selected_classes(v_spec))::bigint[])
-        and coalesce(c.lease_id = (v_spec #>> '{all,0,lease}')::uuid, true)
-        and hwqueue.domain_value(v_domain, n.node_id, n.rack, n.labels)
-          = hwqueue.domain_value(v_domain, p_node.node_id, p_node.rack, p_node.labels)
-      order by c.claimed_at, c.lease_id limit 5), false, p_now);
+          else c.class_id = any (v_selected)
+            and coalesce(c.lease_id = (v_spec #>> '{all,0,lease}')::uuid, true) end
+      order by c.claimed_at, c.lease_id limit 5), p_failure.lacks is not null, p_now);
   end if;
   return jsonb_strip_nulls(jsonb_build_object(
-    'wanted', hwqueue.failure_words(to_jsonb(p_failure), p_class), 'place', v_place,
+    'wanted', hwqueue.failure_words(to_jsonb(p_failure), p_class),
+    'place', case when v_value is not null then hwqueue.place_words(v_domain, v_value) end,
     'holders', nullif(v_holders, '[]'), 'has', left(case
       when p_failure.stage = 'capacity' then hwqueue.resource_words(hwqueue.room_for(p_class,
         p_failure.lacks, p_node, hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node))))
@@ -185,7 +180,7 @@ begin
       when v_fact ->> 'value' is null and v_fact is not null
         then 'no ' || regexp_replace(v_domain, '^(own:)?(label:)?', '')
       when v_fact is not null then format('%s in %s', case when (v_fact ->> 'held')::bigint = 0 then 'none'
-        else v_fact ->> 'held' end, hwqueue.place_words(v_domain, v_fact ->> 'value'))
+        else v_fact ->> 'held' end, hwqueue.place_words(v_domain, v_value))
       when v_asked ? 'domain' and p_failure.stage = 'labels'
         then 'no ' || regexp_replace(v_asked ->> 'domain', '^label:', '')
       when v_asked ? 'label' then (p_node.labels -> (v_asked ->> 'label'))::text

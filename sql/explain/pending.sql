@@ -82,10 +82,55 @@ as $$
   where c.class_id = p_class_id
 $$;
 
+-- Returns what part of a class (class_fits) a node does not meet, and why; nulls without a node. p_tells: in
+-- words, which takes long.
+create or replace function hwqueue.part_reason(
+  p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_tells boolean,
+  p_now timestamptz) returns hwqueue.headline
+language plpgsql stable set plan_cache_mode = auto
+as $$
+declare
+  v_failed hwqueue.failure;
+  v_idle hwqueue.node_load;
+begin
+  v_failed.permanent := true;
+  v_failed.stage := case p_part when 'device' then 'isolation' else p_part end;
+  if p_part = 'require' then
+    v_failed.code := hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id,
+        p_node.resources || p_node.gpu_ids, null, hwqueue.attested_at(p_node, p_now));
+    v_failed.predicate := p_expr;
+  elsif p_part = 'served' then
+    v_failed.code := 'no_handler';
+    v_failed.predicate := (
+      select hwqueue.unserved_part(p_node.queues, p_node.tasks, q.name, p_class.task_name)
+      from hwqueue.queue q where p_tells and q.queue_id = p_class.queue_id);
+  elsif p_part = 'taints' then
+    v_failed.code := 'untolerated_taint';
+    v_failed.predicate := hwqueue.barring_taints(hwqueue.node_taints(p_node), p_class.tolerate) -> 0;
+  elsif p_part in ('isolation', 'device') then
+    select c.code, c.message, c.predicate into v_failed.code, v_failed.message, v_failed.predicate
+    from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity,
+        p_node.gpu_share_mode, p_node.gpu_ids, p_node.gpu_parents) c
+    limit 1;
+  end if;
+  if v_failed.code is null and p_node.node_id is not null then
+    v_failed.code := 'insufficient_capacity';
+    v_failed.stage := 'capacity';
+    if p_tells then
+      v_idle := hwqueue.idle_load(p_node);
+      v_failed.lacks := hwqueue.class_shortage(p_class, p_node, v_idle);
+    end if;
+  end if;
+  return row(v_failed.code, case when p_tells and v_failed.code is not null
+    then format('%s (%s: %s)', hwqueue.failure_words(to_jsonb(v_failed), p_class), p_node.name,
+      hwqueue.failure_reason(v_failed, p_class, p_node, v_idle) ->> 'message') end)::hwqueue.headline;
+end
+$$;
+
 -- Returns the one thing to say about a class that waits, in the order of what must be put right first. Null
 -- code: a node could take it now. permanent: it lasts until nodes or the lease change. p_fleet: see
--- fleet_headline. p_unserved: what to say where no live node serves it; p_part: what keeps out most where none
--- matches; p_conflict: what keeps the class off those that match, if that is known.
+-- fleet_headline. p_unserved: what to say where no live node serves it; p_part: what keeps out most, where
+-- none matches; p_conflict: what keeps the class off those that match, if that is known.
 create or replace function hwqueue.class_headline(p_fit hwqueue.class_match, p_queue hwqueue.queue,
   p_fleet hwqueue.headline, p_unserved text, p_part hwqueue.headline, p_free int,
   p_conflict hwqueue.headline, p_waits interval, out code text, out message text, out permanent boolean)

@@ -128,9 +128,3 @@ as $$
     p_node.attestations #>> array[p_domain, 'suspended_why'])
   where p_node.attestations -> p_domain ? 'suspended_at'
 $$;
-
--- The order in which rules exclude nodes: the order of a funnel.
-create or replace function hwqueue.funnel_stages() returns text[]
-language sql immutable parallel safe
-as $$ select array['live', 'cordon', 'served', 'labels', 'taints', 'trust', 'isolation', 'capacity', 'free',
-    'away', 'spread'] $$;

@@ -350,18 +350,6 @@ begin
 end
 $$;
 
--- True if all terms that a class has or is selected by are published, so that claims may decide by the
--- counters (terms_reason asks the same).
-create or replace function hwqueue.are_terms_published(p_class hwqueue.placement_class) returns boolean
-language sql stable
-as $$
-  select not hwqueue.has_stale_policy(p_class) and hwqueue.has_published_terms(p_class.terms)
-    and not exists (
-      select 1 from hwqueue.class_term m
-      join hwqueue.affinity_term t on t.term_id = m.term_id
-      where m.class_id = p_class.class_id and not m.is_own and t.published_at is null and t.was_published)
-$$;
-
 -- Returns the facts of term_facts for every registered node at once; no rows for a class without terms.
 create or replace function hwqueue.fleet_facts(p_class hwqueue.placement_class, p_known jsonb,
   p_now timestamptz)
