@@ -428,7 +428,7 @@ begin
         from hwqueue.unknown_names(c.required, c.custom, v.now) u
         where f.nodes_matching = 0 and (v.headline).code is null limit 5) as unknown) w
     cross join lateral unnest(w.unknown || array[
-      case when f.nodes_matching = 0 and (w.unknown = '{}' or h.code <> r.code) then h.message end,
+      case when f.nodes_matching = 0 and (w.unknown = '{}' or not h.unmatched) then h.message end,
       case when c.task_name = any (v.declared) and not exists (select from hwqueue.task t
           where t.name = c.task_name)
         then format('leases get the defaults that workers declare for task %s once the database has them: '

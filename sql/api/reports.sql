@@ -365,8 +365,7 @@ begin
           'nodes')))::hwqueue.headline end,
       case when c.preferred <> '[]' then k.oldest_at + coalesce(c.patience, q.patience) - v_now end) h
     cross join lateral (
-      select case when k.turn <= 10 and (k.fit).nodes_matching = 0 and h.code = r.code
-        then hwqueue.similar_words(
+      select case when k.turn <= 10 and h.unmatched then hwqueue.similar_words(
           case when (k.fit).part = 'require' then jsonb_build_array((k.fit).expr) end,
           case when (k.fit).part not in ('require', 'taints', 'served') then c.custom end, v_now)
         else '' end as similar offset 0) m

@@ -103,7 +103,7 @@ begin
   else
     v_free := nodes_free;
   end if;
-  select h.message, h.code, h.permanent into headline, code, permanent
+  select h.message, h.code, h.permanent, h.unmatched into headline, code, permanent, unmatched
   from hwqueue.class_headline(v_fit, p_queue, hwqueue.fleet_headline(
       (fleet ->> 'registered')::bigint, (fleet ->> 'live')::bigint, (fleet #>> '{funnel,1,nodes}')::bigint,
       (fleet ->> 'last_seen')::timestamptz, p_now), (
@@ -111,8 +111,6 @@ begin
       hwqueue.my_tenants() is null)
     from hwqueue.served_names(p_now) s where v_fit.nodes_matching + v_fit.nodes_serving = 0),
     v_part, v_free, v_conflict, null) h;
-  unmatched := nodes_matching = 0 and code not in ('queue_paused', 'no_nodes', 'node_not_live',
-    'node_draining', 'no_handler');
   if unmatched then
     headline := headline || hwqueue.similar_words(p_class.required, p_class.custom, p_now);
   end if;

@@ -130,10 +130,12 @@ $$;
 -- Returns the one thing to say about a class that waits, in the order of what must be put right first. Null
 -- code: a node could take it now. permanent: it lasts until nodes or the lease change. p_fleet: see
 -- fleet_headline. p_unserved: what to say where no live node serves it; p_part: what keeps out most, where
--- none matches; p_conflict: what keeps the class off those that match, if that is known.
+-- none matches; p_conflict: what keeps the class off those that match, if that is known. unmatched: the part
+-- is what is said.
 create or replace function hwqueue.class_headline(p_fit hwqueue.class_match, p_queue hwqueue.queue,
   p_fleet hwqueue.headline, p_unserved text, p_part hwqueue.headline, p_free int,
-  p_conflict hwqueue.headline, p_waits interval, out code text, out message text, out permanent boolean)
+  p_conflict hwqueue.headline, p_waits interval, out code text, out message text, out permanent boolean,
+  out unmatched boolean)
 language plpgsql stable
 as $$
 declare
@@ -143,6 +145,7 @@ declare
     and p_fit.nodes_silent = 0, false);
 begin
   permanent := false;
+  unmatched := false;
   if p_queue.paused_at is not null then
     code := 'queue_paused';
     message := format('queue %s is paused since %s UTC', p_queue.name,
@@ -168,6 +171,7 @@ begin
   elsif p_fit.nodes_matching = 0 then
     code := p_part.code;
     permanent := true;
+    unmatched := true;
     message := format('no live node can run it: %s', case
       when p_fit.nodes_near > 0 then format('%s but for %s', hwqueue.count_words(p_fit.nodes_near,
         'node would match', 'nodes would match'), p_part.message)

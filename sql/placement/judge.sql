@@ -118,9 +118,9 @@ $$;
 
 -- Whether a node may run leases of a class, by the static rules alone, whatever runs there. Claims cache its
 -- answer and ask nothing else. A new rule also goes into what explains it: fleet_failures, first_failure,
--- class_fits (fleet/fleet_failures, failures, class_fleet), judge_fleet, part_reason (explain/fleet, pending).
--- Without p_node it answers for every node of the profile. Classes that name nodes, resources or trust
--- domains need p_node.
+-- class_fits (fleet/fleet_failures, failures, class_fleet), judge_fleet, part_reason (explain/fleet,
+-- pending). Without p_node it answers for every node of the profile. Classes that name nodes, resources or
+-- trust domains need p_node.
 -- p_attested holds the trust domains that the node is attested for. p_gpu_ids and p_gpu_parents are its
 -- devices, for a class that names one.
 create or replace function hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile,
