@@ -37,7 +37,6 @@ CREATE TYPE hwqueue.class_match AS (
 	expr jsonb,
 	near bit varying,
 	nodes_near integer,
-	nodes_meeting integer,
 	nodes_serving integer
 );
 
@@ -171,25 +170,6 @@ CREATE TYPE hwqueue.limit_kind AS ENUM (
     'slots',
     'fair',
     'rate'
-);
-
-CREATE TYPE hwqueue.pending_class AS (
-	pending bigint,
-	oldest_at timestamp with time zone,
-	class_id bigint,
-	nodes_matching integer,
-	nodes_cordoned integer,
-	nodes_silent integer,
-	part text,
-	expr jsonb,
-	near bit varying,
-	nodes_near integer,
-	nodes_meeting integer,
-	nodes_serving integer,
-	with_room integer,
-	free integer,
-	conflict text,
-	turn bigint
 );
 
 CREATE TYPE hwqueue.picked_entries AS (
@@ -945,9 +925,6 @@ CREATE FUNCTION hwqueue.are_counters_zero(p_touched hwqueue.touched_term[]) RETU
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.are_own_tenants(p_tenants jsonb) RETURNS boolean
-    LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.are_terms_published(p_class hwqueue.placement_class) RETURNS boolean
     LANGUAGE sql STABLE;
 
 CREATE TABLE hwqueue.tally (
@@ -1894,7 +1871,7 @@ CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.flee
 CREATE FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) RETURNS SETOF hwqueue.class_match
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.class_headline(p_class hwqueue.pending_class, p_queue hwqueue.queue, p_fleet hwqueue.headline, p_is_barred boolean, p_unserved text, p_obstacle hwqueue.headline, p_waits interval, OUT code text, OUT message text, OUT permanent boolean) RETURNS record
+CREATE FUNCTION hwqueue.class_headline(p_fit hwqueue.class_match, p_queue hwqueue.queue, p_fleet hwqueue.headline, p_unserved text, p_part hwqueue.headline, p_free integer, p_conflict hwqueue.headline, p_waits interval, OUT code text, OUT message text, OUT permanent boolean, OUT unmatched boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.class_matches(p_queue hwqueue.queue, p_limit integer, p_most integer, p_now timestamp with time zone) RETURNS jsonb[]
@@ -1906,9 +1883,6 @@ CREATE FUNCTION hwqueue.class_matches(p_queue hwqueue.queue, p_limit integer, p_
 
 CREATE FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, OUT class_id bigint, OUT bad jsonb) RETURNS record
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.class_obstacle(p_class hwqueue.pending_class, p_part hwqueue.headline, p_node text) RETURNS hwqueue.headline
-    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.class_options(p_options jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -1931,7 +1905,7 @@ CREATE FUNCTION hwqueue.class_start(p_class_id bigint, p_from hwqueue.scan_start
 CREATE FUNCTION hwqueue.class_strength(p_class hwqueue.placement_class) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.class_verdict(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT nodes_matching bigint, OUT nodes_free bigint, OUT sole_blockers jsonb, OUT unmatched boolean) RETURNS record
+CREATE FUNCTION hwqueue.class_verdict(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_known jsonb, p_prefers boolean, p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT nodes_matching bigint, OUT nodes_free bigint, OUT sole_blockers jsonb, OUT unmatched boolean, OUT fleet jsonb) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.class_verdicts(p_classes hwqueue.placement_class[], p_now timestamp with time zone) RETURNS TABLE(digest bytea, headline text, code text, permanent boolean, nodes_matching bigint, nodes_free bigint, sole_blockers jsonb)
@@ -2754,9 +2728,6 @@ CREATE FUNCTION hwqueue.fresh_arrivals(p_limit integer, p_from timestamp with ti
 CREATE FUNCTION hwqueue.full_nodes() RETURNS TABLE(node_id uuid, concurrency integer)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.funnel_stages() RETURNS text[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.gang_asked(p_options jsonb, p_field text) RETURNS hwqueue.gang
     LANGUAGE sql STABLE;
 
@@ -2995,9 +2966,6 @@ CREATE FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue 
 
 CREATE FUNCTION hwqueue.is_assigned(p_claim hwqueue.claim, p_lease hwqueue.lease) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.is_barred(p_class hwqueue.pending_class) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.is_binding(p_value jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -4008,7 +3976,7 @@ CREATE FUNCTION hwqueue.pause_workflow_run(p_run uuid) RETURNS text
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.pending_classes(p_queue_id integer, p_class bigint, p_kind text, p_order text, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) RETURNS SETOF hwqueue.pending_class
+CREATE FUNCTION hwqueue.pending_classes(p_queue_id integer, p_class bigint, p_kind text, p_order text, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) RETURNS TABLE(class_id bigint, pending bigint, oldest_at timestamp with time zone, fit hwqueue.class_match, with_room integer, free integer, conflict text, turn bigint)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.pending_reasons(p_queue text DEFAULT NULL::text, p_kind text DEFAULT NULL::text, p_class bigint DEFAULT NULL::bigint, p_order text DEFAULT 'oldest'::text, p_limit integer DEFAULT 100) RETURNS TABLE(class_id bigint, queue text, tenant text, service_id uuid, task_name text, words text, resources jsonb, pending bigint, oldest_at timestamp with time zone, code text, permanent boolean, message text, nodes_matching integer, nodes_free integer, nodes_near integer)
@@ -7710,8 +7678,6 @@ REVOKE ALL ON FUNCTION hwqueue.are_counters_zero(p_touched hwqueue.touched_term[
 
 REVOKE ALL ON FUNCTION hwqueue.are_own_tenants(p_tenants jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.are_terms_published(p_class hwqueue.placement_class) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_is_of_items boolean, p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamp with time zone, p_tenant text, OUT is_full boolean, OUT folded integer, OUT failed integer, OUT tally hwqueue.tally) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone) FROM PUBLIC;
@@ -7998,13 +7964,11 @@ REVOKE ALL ON FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwque
 
 REVOKE ALL ON FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_headline(p_class hwqueue.pending_class, p_queue hwqueue.queue, p_fleet hwqueue.headline, p_is_barred boolean, p_unserved text, p_obstacle hwqueue.headline, p_waits interval, OUT code text, OUT message text, OUT permanent boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_headline(p_fit hwqueue.class_match, p_queue hwqueue.queue, p_fleet hwqueue.headline, p_unserved text, p_part hwqueue.headline, p_free integer, p_conflict hwqueue.headline, p_waits interval, OUT code text, OUT message text, OUT permanent boolean, OUT unmatched boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_matches(p_queue hwqueue.queue, p_limit integer, p_most integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, OUT class_id bigint, OUT bad jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.class_obstacle(p_class hwqueue.pending_class, p_part hwqueue.headline, p_node text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_options(p_options jsonb) FROM PUBLIC;
 
@@ -8020,7 +7984,7 @@ REVOKE ALL ON FUNCTION hwqueue.class_start(p_class_id bigint, p_from hwqueue.sca
 
 REVOKE ALL ON FUNCTION hwqueue.class_strength(p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_verdict(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT nodes_matching bigint, OUT nodes_free bigint, OUT sole_blockers jsonb, OUT unmatched boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_verdict(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_known jsonb, p_prefers boolean, p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT nodes_matching bigint, OUT nodes_free bigint, OUT sole_blockers jsonb, OUT unmatched boolean, OUT fleet jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_verdicts(p_classes hwqueue.placement_class[], p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8379,8 +8343,6 @@ REVOKE ALL ON FUNCTION hwqueue.fresh_arrivals(p_limit integer, p_from timestamp 
 
 REVOKE ALL ON FUNCTION hwqueue.full_nodes() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.funnel_stages() FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.gang_asked(p_options jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_of_step(p_run uuid, p_step integer) FROM PUBLIC;
@@ -8519,8 +8481,6 @@ REVOKE ALL ON FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[
 REVOKE ALL ON FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_assigned(p_claim hwqueue.claim, p_lease hwqueue.lease) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.is_barred(p_class hwqueue.pending_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_binding(p_value jsonb) FROM PUBLIC;
 
