@@ -1379,10 +1379,12 @@ create table hwqueue.run (
   prune_at timestamptz,
   parent_run_id uuid,
   parent_step_no int,
+  parent_attempt int,
   depth smallint not null default 0
 ) with (fillfactor = 80);
 create index run_workflow on hwqueue.run (workflow_id);
 create index run_parent on hwqueue.run (parent_run_id, run_id) where parent_run_id is not null;
+create index run_of_step on hwqueue.run (parent_run_id, parent_step_no) where parent_run_id is not null;
 create index run_root on hwqueue.run (root_run_id, run_id) where parent_run_id is not null;
 alter table hwqueue.run add primary key (run_id);
 create index run_deadline on hwqueue.run (deadline) where deadline is not null and finished_at is null;
@@ -1392,12 +1394,16 @@ create index run_open on hwqueue.run (name, state) where finished_at is null;
 create index run_prune on hwqueue.run (prune_at) where prune_at is not null;
 comment on table hwqueue.run is 'one execution of a workflow; the settlement of a step does not write it';
 comment on column hwqueue.run.level is 'where all its steps are to run, as workflow and submission ask';
-comment on column hwqueue.run.policy is 'on_failure, retain and result, from its definition';
+comment on column hwqueue.run.policy is 
+  'on_failure, retain and result, from its definition; retry_mode: of its last retry';
 comment on column hwqueue.run.reason is 'why it is not running, or did not complete';
 comment on column hwqueue.run.stops is 'steps that run are asked to stop, and none is released';
 comment on column hwqueue.run.is_finishing is 'its finally steps are released: the next end is the last';
 comment on column hwqueue.run.attempt is 'from 1; retry_workflow_run adds one';
-comment on column hwqueue.run.parent_run_id is 'the run whose step this is; null: it was submitted';
+comment on column hwqueue.run.parent_run_id is
+  'the run whose step this is, or has added it; null: it was submitted';
+comment on column hwqueue.run.parent_attempt is
+  'the attempt of that run in which this one was begun or retried: the step waits for it';
 comment on column hwqueue.run.depth is 'how many runs are above it';
 
 -- A producer's key of a run, which promises that the content is the same. It lives as long as the run.
@@ -1456,8 +1462,6 @@ create table hwqueue.step (
   error jsonb,
   ended_at timestamptz,
   due_at timestamptz,
-  nested_run_id uuid,
-  nested_mode text,
   traceparent text,
   began_at timestamptz,
   primary key (run_id, step_no)
@@ -1473,10 +1477,6 @@ comment on column hwqueue.step.own is
 comment on column hwqueue.step.result is 'given by an operator (skip_step); else the result is its lease''s';
 comment on column hwqueue.step.error is 'why it failed before it had a lease';
 comment on column hwqueue.step.due_at is 'while it runs: when reap ends it; null: never';
-comment on column hwqueue.step.nested_run_id is
-  'the run that this step is, of kind workflow; null: of another kind, or not open yet';
-comment on column hwqueue.step.nested_mode is
-  'how that run is to be retried before it counts for this step, failed or all; null: not';
 comment on column hwqueue.step.traceparent is
   'W3C trace context of the attempt that ended it, if its worker has a tracer provider';
 comment on column hwqueue.step.began_at is 'when it was released last';
@@ -1558,7 +1558,7 @@ create table hwqueue.map (
   kept_below int not null default 0,
   stopped_below int not null default 0,
   added int not null default 0,
-  runs int not null default 0,
+  runs_since int,
   primary key (run_id, step_no)
 );
 comment on table hwqueue.map is
@@ -1573,7 +1573,8 @@ comment on column hwqueue.map.kept_below is
 comment on column hwqueue.map.stopped_below is
   'of a run that stops: items below this have been asked to stop';
 comment on column hwqueue.map.added is 'how many of its items were added: the last ones';
-comment on column hwqueue.map.runs is 'how many runs were added (added)';
+comment on column hwqueue.map.runs_since is
+  'the attempt of its run in which the first run was added to the step; null: none was';
 
 create table hwqueue.map_list (
   run_id uuid not null,
@@ -1584,25 +1585,20 @@ create table hwqueue.map_list (
 );
 comment on table hwqueue.map_list is 'a hundred items of the list of a map';
 
--- What leases of a step have added to it: items, numbered behind the list of a map, and runs, from -2 down.
+-- Items that leases of a step have added to it, numbered behind the list of a map.
 create table hwqueue.added (
   run_id uuid not null,
   step_no int not null,
   item_no int not null,
   name text not null,
-  task_name text,
-  params jsonb,
-  nested_run_id uuid,
-  retry_mode text,
+  task_name text not null,
+  params jsonb not null,
   primary key (run_id, step_no, item_no)
 );
-create unique index added_name on hwqueue.added (run_id, step_no, name, (nested_run_id is null));
-create index added_runs on hwqueue.added (run_id, step_no) where nested_run_id is not null;
-comment on table hwqueue.added is 'an item or a run that a handler has added to its step, by name';
+create unique index added_name on hwqueue.added (run_id, step_no, name);
+comment on table hwqueue.added is 'an item that a handler has added to its step, by name';
 comment on column hwqueue.added.name is
-  'says once what it is: a handler that runs again adds it no more; of a run that of its specification';
-comment on column hwqueue.added.retry_mode is
-  'how that run is to be retried before it counts for this step; null: not';
+  'says once what it is: a handler that runs again adds it no more';
 
 -- What tenants have open, of those that have much. Written by reap about every ten seconds, and by
 -- submissions in between.

@@ -35,7 +35,7 @@ declare
   v_most int := (
     select q.max_params_bytes from hwqueue.queue q where q.queue_id = v_lease.queue_id);
   v_given record;
-  v_item hwqueue.added := row(v_lease.run_id, v_lease.step_no, null, null, null, null, null, null);
+  v_item hwqueue.added := row(v_lease.run_id, v_lease.step_no, null, null, null, null);
   v_items jsonb := hwqueue.json_list(p_items, 'p_items', 10000, 'a list of at most 10000 items',
     'for example [{"name": "page-1", "params": {"url": "..."}}]');
   v_known hwqueue.added;
@@ -65,8 +65,7 @@ begin
     v_item.params := coalesce(v_given.value -> 'params', '{}');
     v_item.item_no := v_next;
     select a.* into v_known from hwqueue.added a
-    where a.run_id = v_lease.run_id and a.step_no = v_lease.step_no and a.name = v_item.name
-      and a.nested_run_id is null;
+    where a.run_id = v_lease.run_id and a.step_no = v_lease.step_no and a.name = v_item.name;
     created := not found;
     if created then
       v_next := v_next + 1;
@@ -119,20 +118,15 @@ declare
     'queue', (select q.name from hwqueue.queue q
               where q.queue_id = v_lease.queue_id)) || p_spec else p_spec end);
   v_digest bytea := sha256(convert_to(v_spec::text, 'UTF8'));
-  v_tenant text := coalesce(current_setting('hwqueue.tenant', true), '');
   v_known record;
-  v_runs int;
-  v_now timestamptz := hwqueue.clock();
+  v_since int := (hwqueue.begin_adding(v_lease)).runs_since;
   v_workflow hwqueue.workflow;
-  v_nested hwqueue.run;
 begin
-  v_runs := (hwqueue.begin_adding(v_lease)).runs;
   select r.run_id, r.state, w.digest into v_known
-  from hwqueue.added a
-  join hwqueue.run r on r.run_id = a.nested_run_id
+  from hwqueue.run r
   join hwqueue.workflow w on w.workflow_id = r.workflow_id
-  where a.run_id = v_lease.run_id and a.step_no = v_lease.step_no and a.name = v_spec ->> 'name'
-    and a.nested_run_id is not null;
+  where r.parent_run_id = v_lease.run_id and r.parent_step_no = v_lease.step_no
+    and r.parent_attempt >= v_since and r.name = v_spec ->> 'name';
   created := not found;
   run_id := v_known.run_id;
   state := v_known.state;
@@ -155,26 +149,25 @@ begin
     where r.parent_run_id is not null and r.root_run_id = v_run.root_run_id offset 9999) then
     perform hwqueue.refuse('QHF07', format('there are 10000 runs below run %s', v_run.root_run_id),
       jsonb_build_object('run_id', v_run.root_run_id, 'limit', 10000), 'add items instead');
-  elsif v_runs >= 1000 then
+  elsif exists (
+    select from hwqueue.run r
+    where r.parent_run_id = v_lease.run_id and r.parent_step_no = v_lease.step_no
+      and r.parent_attempt >= v_since offset 999) then
     perform hwqueue.refuse('QHF07', 'the step has 1000 added runs', '{"field": "p_spec", "limit": 1000}',
       'add items, or more steps in one specification');
   end if;
-  v_workflow := hwqueue.find_adhoc(v_spec, v_now);
+  v_workflow := hwqueue.find_adhoc(v_spec, hwqueue.clock());
   if v_workflow.settings ->> 'tenant' <> v_run.tenant then
     perform hwqueue.refuse('QHA03', format('spec.tenant is %s, and that of run %s is %s',
         v_workflow.settings -> 'tenant', v_run.run_id, to_json(v_run.tenant)),
       '{"field": "spec.tenant"}', 'leave out spec.tenant: added steps have the tenant of the run');
   end if;
-  -- as in follow_nested
-  perform set_config('hwqueue.tenant', '', true) where v_tenant <> '';
-  v_nested := hwqueue.read_nested_run(v_run, v_workflow, v_run.input, v_lease.step_no, v_now);
-  run_id := v_nested.run_id;
-  insert into hwqueue.added (run_id, step_no, item_no, name, nested_run_id)
-  values (v_lease.run_id, v_lease.step_no, -2 - v_runs, v_spec ->> 'name', v_nested.run_id);
-  update hwqueue.map m set runs = m.runs + 1 where m.run_id = v_lease.run_id and m.step_no = v_lease.step_no;
-  perform hwqueue.begin_run(v_workflow, v_nested, '{}', v_now);
-  perform set_config('hwqueue.tenant', v_tenant, true) where v_tenant <> '';
-  state := (select r.state from hwqueue.run r where r.run_id = v_nested.run_id);
+  if v_since is null then
+    update hwqueue.map m set runs_since = v_run.attempt
+    where m.run_id = v_lease.run_id and m.step_no = v_lease.step_no;
+  end if;
+  run_id := hwqueue.begin_nested(v_run, v_workflow, v_run.input, v_lease.step_no);
+  state := (select r.state from hwqueue.run r where r.run_id = add_steps.run_id);
   return next;
 end
 $$;

@@ -89,7 +89,7 @@ $$;
 -- or a wait times out; headline: what it waits for, in words, where it is no task. items: the length of a
 -- map's list, the size of a gang, or how many items a step has added to itself (add_items); items_done,
 -- items_failed: how many have ended, and how many of these failed. nested_run_id: the run that a step of kind
--- workflow is, null until it begins. gang_id: the gang that a step of kind gang is, likewise; explain_gang
+-- workflow is, null until it begins, and when it is pruned. gang_id: the gang that a step of kind gang is, likewise; explain_gang
 -- says why it waits.
 -- Raises: QHF03.
 create or replace function hwqueue.list_workflow_steps(p_run uuid)
@@ -130,8 +130,8 @@ begin
         when d.kind = 'sleep' then 'sleeps until ' || u.due
         when d.kind = 'wait' then concat('waits for signal ', d.settings ->> 'signal', ' until ' || u.due)
         when d.kind = 'workflow' then
-          case when s.nested_run_id is null then 'is about to submit a run'
-            when s.nested_mode is not null then 'is about to retry its run'
+          case when n.run_id is null then 'is about to submit a run'
+            when n.parent_attempt < v_run.attempt then 'is about to retry its run'
             else 'waits for a run' end || ' of workflow ' || (d.settings ->> 'workflow')
         when d.kind = 'gang' and g.gang_id is null then 'is about to spawn its gang'
         else coalesce((
@@ -143,7 +143,7 @@ begin
           concat(i.items_done, ' of ', i.items, case d.kind when 'gang' then ' members' else ' items' end,
             ' have ended', case when i.items_failed > 0
               then concat(', ', i.items_failed, ' of them failed') end) end) end,
-      i.items, i.items_done, i.items_failed, s.nested_run_id, g.gang_id
+      i.items, i.items_done, i.items_failed, n.run_id, g.gang_id
     from hwqueue.workflow_step d
     -- fences (offset 0): by key, also before the tables are analyzed
     cross join lateral (
@@ -175,6 +175,9 @@ begin
       select to_char(s.due_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') as due) u
     left join lateral (select hwqueue.gang_of_step(p_run, d.step_no) as gang_id) g
       on d.kind = 'gang'
+    left join lateral (
+      select x.run_id, x.parent_attempt from hwqueue.nested_run(p_run, d.step_no) x
+      where d.kind = 'workflow' offset 0) n on true
     where d.workflow_id = v_run.workflow_id
     order by d.step_no;
 end
@@ -450,11 +453,7 @@ begin
   perform hwqueue.advance_run_by_id(p_run, hwqueue.new_progress(array[v_no], array['completed']),
     case when v_step.state = 'waiting' then 0 else 1 end, false, v_now);
   perform hwqueue.leave_arrivals(n.run_id, array[0], 'nested', '{}', v_now)  -- they are cancelled
-  from (select v_step.nested_run_id as run_id where v_step.state = 'running'
-        union all
-        select a.nested_run_id from hwqueue.added a
-        where a.run_id = p_run and a.step_no = v_no and a.nested_run_id is not null) n
-  where n.run_id is not null;
+  from hwqueue.run n where n.parent_run_id = p_run and n.parent_step_no = v_no;
   return (hwqueue.find_run(p_run)).state;
 end
 $$;

@@ -29,9 +29,9 @@ begin
       select from hwqueue.arrival a
       where a.run_id = v_run.parent_run_id and a.step_no = v_run.parent_step_no and a.kind = 'nested');
     if exists (  -- the step that it was added to may read its state again: it goes after that
-      select from hwqueue.added a
-      where a.run_id = v_run.parent_run_id and a.step_no = v_run.parent_step_no
-        and a.nested_run_id = v_run.run_id) then
+      select from hwqueue.map m
+      where m.run_id = v_run.parent_run_id and m.step_no = v_run.parent_step_no
+        and m.runs_since <= v_run.parent_attempt) then
       update hwqueue.run r set prune_at = p_now + interval '1 hour' where r.run_id = v_run.run_id;
       continue;
     end if;
@@ -166,27 +166,24 @@ as $$
           where a.run_id = s.run_id and a.step_no = s.step_no and a.kind = 'signal') end
   union all
   -- a step runs, and no open run or arrival will end it; a run goes on that no step waits for any more
-  select 'step_nested', s.run_id, jsonb_build_object('step', s.step_no, 'nested_run_id', s.nested_run_id,
-         'nested_state', n.state, 'nested_mode', s.nested_mode)
+  select 'step_nested', s.run_id, jsonb_build_object('step', s.step_no)
   from running s
-  left join hwqueue.run n on n.run_id = s.nested_run_id
-  where s.kind = 'workflow'
-    and (n.run_id is null or n.finished_at is not null or s.nested_mode is not null) and not exists (
+  where s.kind = 'workflow' and not exists (
+      select from hwqueue.run n
+      join hwqueue.run r on r.run_id = n.parent_run_id and r.attempt = n.parent_attempt
+      where n.parent_run_id = s.run_id and n.parent_step_no = s.step_no and n.finished_at is null)
+    and not exists (
       select from hwqueue.arrival a where a.run_id = s.run_id and a.step_no = s.step_no and a.kind = 'nested')
   union all
-  select 'step_nested', a.run_id, jsonb_build_object('step', a.step_no, 'nested_run_id', a.nested_run_id,
-         'nested_mode', a.retry_mode)
-  from hwqueue.added a
-  join running s on s.run_id = a.run_id and s.step_no = a.step_no
-  where a.retry_mode is not null and not exists (
-      select from hwqueue.arrival x where x.run_id = a.run_id and x.step_no = a.step_no and x.kind = 'nested')
-  union all
+  -- one of the two is to do something, and no arrival says so: an added run that its step retries, or one
+  -- that no step waits for any more
   select 'run_nested', n.run_id, jsonb_build_object('state', n.state, 'parent_run_id', n.parent_run_id,
          'step', n.parent_step_no)
   from hwqueue.run n
-  where n.parent_run_id is not null and n.finished_at is null and not n.stops
-    and not n.is_finishing and not exists (
-      select from hwqueue.awaited_runs(n.parent_run_id) w where w.nested_run_id = n.run_id)
+  left join hwqueue.run r on r.run_id = n.parent_run_id
+  where n.parent_run_id is not null
+    and case when n.finished_at is null then not n.stops and not n.is_finishing and not hwqueue.is_awaited(n)
+      else n.state <> 'completed' and n.parent_attempt < r.attempt and hwqueue.is_awaited(n) end
     and not exists (
       select from hwqueue.arrival a where a.run_id = n.run_id and a.step_no = 0 and a.kind = 'nested')
 $$;
@@ -257,8 +254,7 @@ as $$
            f.open, f.failed, f.last, t.need - f.there + case d.kind when 'task' then 1 else 0 end as gone,
            a.run_id is not null or exists (
              select from hwqueue.arrival x
-             where x.run_id = r.run_id and (x.kind in ('state', 'fail')
-               or x.kind = 'nested' and x.step_no = m.step_no)) as has_arrivals,
+             where x.run_id = r.run_id and x.kind in ('state', 'fail')) as has_arrivals,
            u.open as open_runs
     from hwqueue.map m
     join hwqueue.run r on r.run_id = m.run_id
@@ -277,7 +273,7 @@ as $$
       from (
         select l.item_no, hwqueue.lease_state(l.lease_id) as state from hwqueue.lease l
         where l.run_id = m.run_id and l.step_no = m.step_no and l.item_no is not null) i) f
-    cross join lateral hwqueue.count_added_runs(m.run_id, m.step_no) u
+    cross join lateral hwqueue.count_added_runs(m, r.attempt) u
     where s.state = 'running'
   )
   select 'run_items', (c.r).run_id, jsonb_build_object('step', (c.m).step_no, 'counted', c.open_now,

@@ -321,12 +321,9 @@ begin
     -- nested runs compare themselves with it, until no transaction can open one any more that has read the
     -- former state
     insert into hwqueue.arrival (run_id, step_no, kind, at, tenant)
-    select n.run_id, 0, 'nested', hwqueue.clock(), v_run.tenant
-    from hwqueue.awaited_runs(p_run) w
-    cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
-      select x.* from hwqueue.run x
-      where x.run_id = w.nested_run_id and x.finished_at is null offset 0) n
-    where case
+    select n.run_id, 0, 'nested', hwqueue.clock(), n.tenant
+    from hwqueue.run n
+    where n.parent_run_id = p_run and n.finished_at is null and case
         when v_run.stops then not n.stops and not n.is_finishing
         when v_run.is_finishing then n.state = 'paused' and n.reason = 'parent_paused'
         when v_run.state = 'paused' then n.state = 'running'

@@ -247,9 +247,9 @@ begin
   where d.workflow_id = v_run.workflow_id and d.step_no = p_step;
   v_goes_on := v_run.state in ('running', 'paused') or v_run.is_finishing and not v_run.stops;
   v_fills := v_run.state = 'running' or v_run.is_finishing and not v_run.stops;
-  if v_map.runs > 0 then  -- no tally counts them: each is looked at, and its end leaves an arrival
+  if v_map.runs_since is not null then  -- no tally counts them: each is looked at, and leaves an arrival
     select c.open, c.failed, c.cancelled into v_open_runs, v_failed_runs, v_cancelled_runs
-    from hwqueue.count_added_runs(p_run, p_step) c;
+    from hwqueue.count_added_runs(v_map, v_run.attempt) c;
   end if;
   if hwqueue.has_failed_items(v_defined, v_map.items, v_tally.failed + v_failed_runs,
     v_tally.skipped + v_cancelled_runs) then
@@ -432,19 +432,28 @@ as $$
 $$;
 
 -- Ends the step that a nested run is, once that run has ended, and advances the run above. An arrival is
--- left where another session holds the step; a step that does not wait for this run stays as it is.
--- Returns whether it has ended the step.
+-- left where another session holds the step, and at a step to which the run was added. Returns whether it has
+-- ended the step.
 -- Locks: the step above, skip locked; then as end_step. Idempotent. Wakes: waiting workers.
 create or replace function hwqueue.end_parent_step(p_run hwqueue.run, p_now timestamptz) returns boolean
 language plpgsql volatile
 as $$
+declare
+  v_kind text;
 begin
-  perform 1 from hwqueue.step s
-  where s.run_id = p_run.parent_run_id and s.step_no = p_run.parent_step_no
-    and s.state = 'running' and s.nested_run_id = p_run.run_id and s.nested_mode is null
-  for no key update skip locked;
-  if not found then
-    perform hwqueue.leave_arrivals(p_run.parent_run_id, array[p_run.parent_step_no], 'nested', '{}', p_now);
+  if not hwqueue.is_awaited(p_run) then
+    return false;
+  end if;
+  v_kind := case when exists (
+    select from hwqueue.map m
+    where m.run_id = p_run.parent_run_id and m.step_no = p_run.parent_step_no) then 'item' end;
+  if v_kind is null then
+    perform 1 from hwqueue.step s
+    where s.run_id = p_run.parent_run_id and s.step_no = p_run.parent_step_no for no key update skip locked;
+    v_kind := case when not found then 'nested' end;
+  end if;
+  if v_kind is not null then
+    perform hwqueue.leave_arrivals(p_run.parent_run_id, array[p_run.parent_step_no], v_kind, '{}', p_now);
     return false;
   end if;
   return hwqueue.end_step(p_run.parent_run_id, p_run.parent_step_no, row(p_run.state,

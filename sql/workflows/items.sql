@@ -388,16 +388,17 @@ begin
 end
 $$;
 
--- The runs that were added to a step: how many of them are open, or are to be retried, and how many of the
--- others have failed or were cancelled.
-create or replace function hwqueue.count_added_runs(p_run uuid, p_step int, out open int,
+-- The runs that were added to a step, in this attempt of its run: how many of them are open, or are to be
+-- retried, and how many of the others have failed or were cancelled.
+create or replace function hwqueue.count_added_runs(p_map hwqueue.map, p_attempt int, out open int,
   out failed int, out cancelled int)
 language sql stable
 as $$
-  select (count(*) filter (where n.finished_at is null or a.retry_mode is not null))::int,
-         (count(*) filter (where n.state = 'failed' and a.retry_mode is null))::int,
-         (count(*) filter (where n.state = 'cancelled' and a.retry_mode is null))::int
-  from hwqueue.added a
-  join hwqueue.run n on n.run_id = a.nested_run_id
-  where a.run_id = p_run and a.step_no = p_step and a.nested_run_id is not null
+  select (count(*) filter (where n.state <> 'completed'
+           and (n.finished_at is null or n.parent_attempt < p_attempt)))::int,
+         (count(*) filter (where n.state = 'failed' and n.parent_attempt = p_attempt))::int,
+         (count(*) filter (where n.state = 'cancelled' and n.parent_attempt = p_attempt))::int
+  from hwqueue.run n
+  where n.parent_run_id = p_map.run_id and n.parent_step_no = p_map.step_no
+    and n.parent_attempt >= p_map.runs_since
 $$;

@@ -317,14 +317,12 @@ begin
     v_portion := case when v_bytes * v_map.items > 8388608 then 0 else v_portion end;
   elsif v_map.items = v_tally.need then
     return hwqueue.map_verdict(p_run, v_map, p_defined, v_tally);
-  elsif v_map.runs > 0 then  -- added runs that have not completed are retried
-    update hwqueue.added a set retry_mode = 'failed'
+  elsif v_map.runs_since is not null then  -- added runs that have not completed are retried
+    insert into hwqueue.arrival (run_id, step_no, kind, at, tenant)
+    select n.run_id, 0, 'nested', p_now, n.tenant
     from hwqueue.run n
-    where a.run_id = p_run.run_id and a.step_no = v_map.step_no and a.nested_run_id is not null
-      and n.run_id = a.nested_run_id and n.state in ('failed', 'cancelled');
-    if found then
-      perform hwqueue.leave_arrivals(p_run.run_id, array[v_map.step_no], 'nested', '{}', p_now);
-    end if;
+    where n.parent_run_id = p_run.run_id and n.parent_step_no = v_map.step_no
+      and n.parent_attempt >= v_map.runs_since and n.state in ('failed', 'cancelled');
   end if;
   v_tally := hwqueue.fill_map(p_run, v_map, p_defined, v_tally, v_portion, p_now);
   if v_tally.arrived = v_tally.need

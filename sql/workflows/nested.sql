@@ -1,8 +1,12 @@
--- Nested runs: steps of kind `workflow`, each of which is a run of another workflow.
+-- Nested runs: steps of kind `workflow`, each of which is a run of another workflow, and runs that a handler
+-- has added to its step (api/children.add_steps). Whose child a run is stands in its row: the run above, the
+-- step, and the attempt of that run in which it was begun or retried. A step waits for its run of the
+-- present attempt; one to which runs were added, for all since the first of them.
 --
 -- A release submits nothing, so that a settlement stays short: it leaves an arrival of kind `nested`. The
--- sweep binds the step's input, submits a run one level below, and writes its id into the step. When that run
--- ends, finish_run ends the step in the same transaction.
+-- sweep binds the step's input, and submits a run one level below. When that run ends, finish_run ends the
+-- step in the same transaction; of added runs the step ends when its items and all these have
+-- (workflows/ending.advance_map).
 --
 -- An arrival says no more than "compare the two": follow_nested looks from a step at the run below,
 -- follow_parent (step 0) from a run at the one above. What to do is read from their states at that time, so
@@ -11,14 +15,18 @@
 -- Invariant: no session waits for one of the two runs while it holds the other. Rows are locked with skip
 -- locked, and the arrival stays until they could be locked. What a submission would refuse fails the step,
 -- never the sweep.
---
--- A task may wait for runs, too, that its handler has added (api/children.add_steps). They end by the same
--- arrivals; the step ends when its items and all these have (workflows/ending.advance_map).
+
+-- The run that a step of kind workflow is, or was in an earlier attempt. Its run_id is null: none yet.
+create or replace function hwqueue.nested_run(p_run uuid, p_step int) returns hwqueue.run
+language sql stable
+as $$
+  select n.* from hwqueue.run n
+  where n.parent_run_id = p_run and n.parent_step_no = p_step order by n.parent_attempt desc limit 1
+$$;
 
 -- Does what is due at a step that is a nested run: opens the run or retries it, or ends the step after it.
--- Of a step to which runs were added it retries up to 100 of them, unless its run stops. Returns 1 if it has
--- done something of that, else 0.
--- Locks: the step and its arrivals, skip locked; then as open_nested, retry_nested and end_parent_step.
+-- Returns 1 if it has done something of that, else 0.
+-- Locks: the step and its arrivals, skip locked; then as open_nested and end_parent_step.
 -- Idempotent. Wakes: waiting workers.
 create or replace function hwqueue.follow_nested(p_run uuid, p_step int) returns int
 language plpgsql volatile
@@ -27,11 +35,7 @@ declare
   v_step hwqueue.step;
   v_run hwqueue.run;
   v_nested hwqueue.run;
-  v_added hwqueue.added;
-  v_stops boolean;
-  v_tenant text := coalesce(current_setting('hwqueue.tenant', true), '');
-  v_opened int;
-  v_ended int;
+  v_done int;
 begin
   select s.* into v_step from hwqueue.step s
   where s.run_id = p_run and s.step_no = p_step for no key update skip locked;
@@ -45,54 +49,28 @@ begin
   end if;
   -- statements after the lock: they see what those have written who left the arrivals
   select r.* into v_run from hwqueue.run r where r.run_id = p_run;
-  v_stops := v_run.state in ('failing', 'cancelling') and (not v_run.is_finishing or v_run.stops);
-  if exists (
-    select from hwqueue.map m
-    where m.run_id = p_run and m.step_no = p_step and m.runs > 0) then
-    for v_added in
-      select a.* from hwqueue.added a
-      where a.run_id = p_run and a.step_no = p_step and a.nested_run_id is not null
-        and a.retry_mode is not null
-      order by a.name limit case when v_stops then 1000 else 100 end
-    loop
-      v_step.nested_run_id := v_added.nested_run_id;
-      v_step.nested_mode := v_added.retry_mode;
-      -- another session holds something of it: an arrival is left
-      continue when not v_stops and hwqueue.retry_nested(v_run, v_step, null) = 0;
-      update hwqueue.added a set retry_mode = null
-      where a.run_id = p_run and a.step_no = p_step and a.item_no = v_added.item_no;
-    end loop;
-    if exists (
-      select from hwqueue.added a
-      where a.run_id = p_run and a.step_no = p_step and a.nested_run_id is not null
-        and a.retry_mode is not null) then
-      perform hwqueue.leave_arrivals(p_run, array[p_step], 'nested', '{}', hwqueue.clock());
-    end if;
-    perform hwqueue.leave_arrivals(p_run, array[p_step], 'item', '{}', hwqueue.clock());
-    return 1;
-  end if;
-  select r.* into v_nested from hwqueue.run r
-  where r.run_id = v_step.nested_run_id;
-  if v_nested.run_id is not null and v_step.nested_mode is null then
+  v_nested := hwqueue.nested_run(p_run, p_step);
+  if v_nested.parent_attempt = v_run.attempt then
     return case when v_nested.finished_at is null then 0
       else hwqueue.end_parent_step(v_nested, hwqueue.clock())::int end;
-  elsif v_stops then  -- with all others that were not opened yet: 5,000 at most, so that it is among them
-    v_ended := hwqueue.drop_idle(v_run, 5000);
-    perform hwqueue.count_work(p_run, 0, v_ended, 0, hwqueue.clock());
-    return v_ended;
+  elsif v_run.state in ('failing', 'cancelling') and (not v_run.is_finishing or v_run.stops) then
+    -- with all others that were not opened yet: 5,000 at most, so that it is among them
+    v_done := hwqueue.drop_idle(v_run, 5000);
+    perform hwqueue.count_work(p_run, 0, v_done, 0, hwqueue.clock());
+    return v_done;
   end if;
-  -- any worker sweeps, also one limited to a tenant; what is submitted here is its parent's, not the worker's
-  perform set_config('hwqueue.tenant', '', true) where v_tenant <> '';
-  v_opened := hwqueue.open_nested(v_run, v_step, v_nested);
-  perform set_config('hwqueue.tenant', v_tenant, true) where v_tenant <> '';
-  return v_opened;
+  v_done := hwqueue.open_nested(v_run, v_step, v_nested);
+  if v_done = 0 then
+    perform hwqueue.leave_arrivals(p_run, array[p_step], 'nested', '{}', hwqueue.clock());
+  end if;
+  return v_done;
 end
 $$;
 
--- Opens the nested run of a step, or retries the one that there is. A step whose run would be refused fails,
--- with the refusal in its row. It is of the newest version, unless the step names one. A run that a former
--- attempt of the step has left open is cancelled. Returns 1, or 0 when another session holds something of the
--- nested run.
+-- Opens the nested run of a step, or retries the one that there is; one that a former attempt of the step has
+-- left open is cancelled, and another one opened. A step whose run would be refused fails, with the refusal
+-- in its row. It is of the newest version, unless the step names one. Returns 1, or 0 when another session
+-- holds something of the nested run.
 -- Locks: the caller holds the step; new rows; as retry_nested. Wakes: waiting workers.
 create or replace function hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_nested hwqueue.run)
 returns int
@@ -103,9 +81,6 @@ declare
   v_results jsonb;
   v_bound record;
   v_verdict hwqueue.step_verdict;
-  v_now timestamptz;
-  v_workflow hwqueue.workflow;
-  v_nested hwqueue.run;
 begin
   v_verdict.state := 'failed';
   select d.* into v_defined from hwqueue.workflow_step d
@@ -131,18 +106,10 @@ begin
   else
     begin
       if p_nested.finished_at is not null then
-        return hwqueue.retry_nested(p_run, p_step, v_bound.value);
+        return hwqueue.retry_nested(p_run, p_nested.run_id, v_bound.value)::int;
       end if;
-      v_now := hwqueue.clock();
-      v_workflow := hwqueue.nested_workflow(v_defined.settings, p_run.tenant);
-      v_nested := hwqueue.read_nested_run(hwqueue.updated_run(p_run, p_step.own -> 'update'), v_workflow,
-        v_bound.value, p_step.step_no, v_now);
-      if p_step.nested_run_id is not null then
-        perform hwqueue.leave_arrivals(p_step.nested_run_id, array[0], 'nested', '{}', v_now);
-      end if;
-      update hwqueue.step s set nested_run_id = v_nested.run_id, nested_mode = null
-      where s.run_id = p_run.run_id and s.step_no = p_step.step_no;
-      perform hwqueue.begin_run(v_workflow, v_nested, '{}', v_now);
+      perform hwqueue.begin_nested(hwqueue.updated_run(p_run, p_step.own -> 'update'),
+        hwqueue.nested_workflow(v_defined.settings, p_run.tenant), v_bound.value, p_step.step_no);
       return 1;
     exception when sqlstate 'QH000' then  -- the class QH: what the API refuses
       v_verdict.reason := 'nested_refused';
@@ -150,8 +117,27 @@ begin
         'message', sqlerrm);
     end;
   end if;
-  update hwqueue.step s set nested_mode = null where s.run_id = p_run.run_id and s.step_no = p_step.step_no;
   return hwqueue.end_step(p_run.run_id, p_step.step_no, v_verdict, true, hwqueue.clock())::int;
+end
+$$;
+
+-- Submits a run below a step of another one (read_nested_run), and returns its id.
+-- Locks: new rows. Raises: as read_nested_run and begin_run. Wakes: waiting workers.
+create or replace function hwqueue.begin_nested(p_run hwqueue.run, p_workflow hwqueue.workflow,
+  p_input jsonb, p_step int) returns uuid
+language plpgsql volatile
+as $$
+declare
+  v_tenant text := coalesce(current_setting('hwqueue.tenant', true), '');
+  v_now timestamptz := hwqueue.clock();
+  v_nested hwqueue.run;
+begin
+  -- any worker sweeps, also one limited to a tenant; what is submitted here is its parent's, not the worker's
+  perform set_config('hwqueue.tenant', '', true) where v_tenant <> '';
+  v_nested := hwqueue.read_nested_run(p_run, p_workflow, p_input, p_step, v_now);
+  perform hwqueue.begin_run(p_workflow, v_nested, '{}', v_now);
+  perform set_config('hwqueue.tenant', v_tenant, true) where v_tenant <> '';
+  return v_nested.run_id;
 end
 $$;
 
@@ -172,6 +158,7 @@ declare
 begin
   v_nested.parent_run_id := p_run.run_id;
   v_nested.parent_step_no := p_step;
+  v_nested.parent_attempt := p_run.attempt;
   if p_run.state = 'paused' and not p_run.is_finishing then
     v_nested.state := 'paused';
     v_nested.reason := 'parent_paused';
@@ -208,67 +195,72 @@ begin
 end
 $$;
 
--- Retries the nested run of a step that runs again, under the same id: what failed in it, or all of it when
--- it had completed or the parent is retried with mode all. Then it has the input of now. Returns 1, or 0
--- when another session holds something of it: an arrival is left.
--- Locks: the caller holds the step; the run with its tallies, steps and arrivals, nowait; as reset_run.
--- Wakes: waiting workers.
-create or replace function hwqueue.retry_nested(p_run hwqueue.run, p_step hwqueue.step, p_input jsonb)
-returns int
+-- Retries a run whose step runs again, under the same id: what failed in it, or all of it when it had
+-- completed or the parent is retried with mode all. Then it has the input of now. False: another session
+-- holds something of it.
+-- Locks: the run with its tallies, steps and arrivals, nowait; as reset_run. Wakes: waiting workers.
+create or replace function hwqueue.retry_nested(p_parent hwqueue.run, p_run uuid, p_input jsonb)
+returns boolean
 language plpgsql volatile
 as $$
 declare
-  v_nested hwqueue.run;
+  v_run hwqueue.run;
   v_mode text;
   v_steps int[];
 begin
   begin
-    select r.* into v_nested from hwqueue.run r
-    where r.run_id = p_step.nested_run_id for no key update nowait;
-    perform 1 from hwqueue.tally t where t.run_id = v_nested.run_id for no key update nowait;
-    perform 1 from hwqueue.step s where s.run_id = v_nested.run_id for no key update nowait;
-    perform 1 from hwqueue.arrival a where a.run_id = v_nested.run_id for update nowait;
+    select r.* into v_run from hwqueue.run r where r.run_id = p_run for no key update nowait;
+    perform 1 from hwqueue.tally t where t.run_id = p_run for no key update nowait;
+    perform 1 from hwqueue.step s where s.run_id = p_run for no key update nowait;
+    perform 1 from hwqueue.arrival a where a.run_id = p_run for update nowait;
   exception when lock_not_available then
-    perform hwqueue.leave_arrivals(p_run.run_id, array[p_step.step_no], 'nested', '{}', hwqueue.clock());
-    return 0;
+    return false;
   end;
-  v_mode := case when v_nested.state = 'completed' then 'all' else p_step.nested_mode end;
-  update hwqueue.step s set nested_mode = null where s.run_id = p_run.run_id and s.step_no = p_step.step_no;
-  v_steps := hwqueue.retried_steps(v_nested, v_mode, '{}');
-  perform hwqueue.reset_run(v_nested, v_steps, case when v_mode = 'all' then v_steps else '{}' end, v_mode,
+  v_mode := case when v_run.state = 'completed' then 'all' else p_parent.policy ->> 'retry_mode' end;
+  v_steps := hwqueue.retried_steps(v_run, v_mode, '{}');
+  perform hwqueue.reset_run(v_run, v_steps, case when v_mode = 'all' then v_steps else '{}' end, v_mode,
     case when v_mode = 'all' then hwqueue.check_payload(p_input, 'input', 1048576) end, hwqueue.clock());
-  if p_run.state = 'paused' then
-    perform hwqueue.leave_arrivals(v_nested.run_id, array[0], 'nested', '{}', hwqueue.clock());
+  if p_parent.state = 'paused' then
+    perform hwqueue.leave_arrivals(p_run, array[0], 'nested', '{}', hwqueue.clock());
   end if;
-  return 1;
+  return true;
 end
 $$;
 
 -- Brings a nested run into the state that its parent asks for: cancels it when the parent stops or its step
--- has ended otherwise, pauses it or lets it go on with the parent. What an operator has paused by itself
--- stays so. Returns 0: it releases no step.
--- Locks: the run and its arrivals, skip locked; as cancel_run. Idempotent.
+-- does not wait for it, pauses it or lets it go on with the parent. What an operator has paused by itself
+-- stays so. An added run that has not completed is retried with its step, unless its parent stops: then it
+-- counts as it has ended. Returns 1 if it has retried it, else 0.
+-- Locks: the run and its arrivals, skip locked; as cancel_run and retry_nested. Idempotent.
 create or replace function hwqueue.follow_parent(p_run uuid) returns int
 language plpgsql volatile
 as $$
 declare
   v_run hwqueue.run;
   v_parent hwqueue.run;
-  v_stops boolean;
+  v_is_awaited boolean;
 begin
   select r.* into v_run from hwqueue.run r where r.run_id = p_run for no key update skip locked;
   if v_run.run_id is null and exists (select from hwqueue.run r where r.run_id = p_run) then
     return 0;  -- the arrival stays
   end if;
   perform hwqueue.take_arrivals(p_run, 0, 'nested');
-  if v_run.finished_at is not null or v_run.run_id is null then
-    return 0;
-  end if;
   select r.* into v_parent from hwqueue.run r  -- after the lock, as in follow_nested
   where r.run_id = v_run.parent_run_id;
-  v_stops := v_parent.stops or not exists (
-    select from hwqueue.awaited_runs(v_run.parent_run_id) w where w.nested_run_id = p_run);
-  if v_stops then
+  v_is_awaited := hwqueue.is_awaited(v_run);
+  if v_run.finished_at is not null then
+    if v_is_awaited and v_run.state <> 'completed' and v_run.parent_attempt < v_parent.attempt then
+      if v_parent.state in ('failing', 'cancelling') and (not v_parent.is_finishing or v_parent.stops) then
+        update hwqueue.run r set parent_attempt = v_parent.attempt where r.run_id = p_run;
+        perform hwqueue.leave_arrivals(v_parent.run_id, array[v_run.parent_step_no], 'item', '{}',
+          hwqueue.clock());
+      elsif hwqueue.retry_nested(v_parent, p_run, null) then
+        return 1;
+      else
+        perform hwqueue.leave_arrivals(p_run, array[0], 'nested', '{}', hwqueue.clock());
+      end if;
+    end if;
+  elsif v_parent.stops or not v_is_awaited then
     if not v_run.stops and not v_run.is_finishing then
       perform hwqueue.cancel_run(v_run, format('run %s, which it is a step of, does not wait for it any more',
         v_run.parent_run_id));
@@ -283,17 +275,14 @@ begin
 end
 $$;
 
--- The nested runs that steps of a run wait for: those that these are, and those that were added to them.
-create or replace function hwqueue.awaited_runs(p_run uuid) returns table (nested_run_id uuid)
+-- Whether the step of a nested run waits for it.
+create or replace function hwqueue.is_awaited(p_run hwqueue.run) returns boolean
 language sql volatile
 as $$
-  select s.nested_run_id from hwqueue.step s
-  where s.run_id = p_run and s.state = 'running' and s.nested_run_id is not null
-  union all
-  select a.nested_run_id
-  from hwqueue.added a
-  cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
-    select x.state from hwqueue.step x
-    where x.run_id = p_run and x.step_no = a.step_no offset 0) s
-  where a.run_id = p_run and a.nested_run_id is not null and s.state = 'running'
+  select exists (
+    select from hwqueue.run r
+    join hwqueue.step s on s.run_id = r.run_id and s.step_no = p_run.parent_step_no
+    left join hwqueue.map m on m.run_id = s.run_id and m.step_no = s.step_no
+    where r.run_id = p_run.parent_run_id and s.state = 'running'
+      and p_run.parent_attempt >= coalesce(m.runs_since, r.attempt))
 $$;

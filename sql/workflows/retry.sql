@@ -171,13 +171,7 @@ begin
   if v_maps <> '{}' then
     delete from hwqueue.map_list c where c.run_id = p_run.run_id and c.step_no = any (v_maps);
     delete from hwqueue.map m where m.run_id = p_run.run_id and m.step_no = any (v_maps);
-    with gone as (
-      delete from hwqueue.added a where a.run_id = p_run.run_id and a.step_no = any (v_maps)
-      returning a.nested_run_id
-    )
-    insert into hwqueue.arrival (run_id, step_no, kind, at, tenant)
-    select g.nested_run_id, 0, 'nested', p_now, p_run.tenant from gone g
-    where g.nested_run_id is not null;  -- one may be open: it is cancelled
+    delete from hwqueue.added a where a.run_id = p_run.run_id and a.step_no = any (v_maps);
     update hwqueue.lease l set item_no = null
     where l.run_id = p_run.run_id and l.step_no = any (v_maps) and l.item_no = -1;
   end if;
@@ -188,12 +182,14 @@ begin
   update hwqueue.run r
   set state = 'running', reason = null, detail = null, stops = false, is_finishing = false,
     attempt = r.attempt + 1, deadline = null, result = null, finished_at = null, prune_at = null,
-    input = coalesce(p_input, r.input), policy = r.policy - 'available_at'
+    input = coalesce(p_input, r.input), parent_attempt = (
+      select n.attempt from hwqueue.run n where n.run_id = r.parent_run_id),
+    policy = r.policy - 'available_at' || jsonb_build_object('retry_mode', p_mode)
   where r.run_id = p_run.run_id returning r.* into v_run;
   delete from hwqueue.arrival a where a.run_id = p_run.run_id;
   update hwqueue.step s
   set state = 'waiting', reason = null, error = null, result = null, due_at = null, began_at = null,
-    ended_at = null, traceparent = null, nested_mode = case when s.nested_run_id is not null then p_mode end
+    ended_at = null, traceparent = null
   where s.run_id = p_run.run_id and s.step_no = any (p_steps);
   update hwqueue.tally t set need = 0, arrived = 0, failed = 0
   where t.run_id = p_run.run_id and t.step_no = 0 and t.part = 0;

@@ -148,8 +148,10 @@ as $$
   where s.run_id = p_run.run_id
     and (s.state = 'held' or s.state = 'running' and s.lease_id is null and (
       select d.kind in ('sleep', 'wait')
-        or d.kind = 'workflow' and (s.nested_mode is not null or not exists (
-          select from hwqueue.run n where n.run_id = s.nested_run_id))
+        or d.kind = 'workflow' and not exists (
+          select from hwqueue.run n
+          where n.parent_run_id = s.run_id and n.parent_step_no = s.step_no
+            and n.parent_attempt = p_run.attempt)
       from hwqueue.workflow_step d
       where d.workflow_id = p_run.workflow_id and d.step_no = s.step_no))
   order by s.step_no

@@ -25,11 +25,12 @@ declare
     select d.step_no
     from hwqueue.workflow_step d
     cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
-      select x.state, x.class_id, x.nested_run_id from hwqueue.step x
+      select x.state, x.class_id from hwqueue.step x
       where x.run_id = p_run.run_id and x.step_no = d.step_no offset 0) s
     where d.workflow_id = p_run.workflow_id and (p_of is null or d.step_no = any (p_of))
       and case when d.kind = 'workflow'
-          then s.state in ('waiting', 'held', 'running') and s.nested_run_id is null
+          then s.state in ('waiting', 'held', 'running')
+            and (hwqueue.nested_run(p_run.run_id, d.step_no)).run_id is null
         when d.kind = 'map' and s.state = 'running' then exists (
           select from hwqueue.map m
           join hwqueue.tally t on t.run_id = m.run_id and t.step_no = m.step_no
@@ -41,9 +42,10 @@ begin
   if p_named <@ v_found is not false then
     return v_found;
   end if;
-  select d.name, d.kind, s.state, s.class_id, s.nested_run_id into v_step
+  select d.name, d.kind, s.state, s.class_id, n.run_id as nested_run_id into v_step
   from hwqueue.workflow_step d
   join hwqueue.step s on s.run_id = p_run.run_id and s.step_no = d.step_no
+  left join lateral hwqueue.nested_run(p_run.run_id, d.step_no) n on d.kind = 'workflow'
   where d.workflow_id = p_run.workflow_id
     and d.step_no = (select min(n) from unnest(p_named) n where n <> all (v_found));
   if v_step.class_id is null and v_step.kind <> 'workflow' then

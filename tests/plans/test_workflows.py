@@ -62,9 +62,6 @@ ADDED = """
     insert into hwqueue.map (run_id, step_no, items, params) select f.id, 1, 1, '{}' from fresh f),
   items as (insert into hwqueue.added (run_id, step_no, item_no, name, task_name, params)
     select f.id, 1, 0, 'x', 'x', '{}' from fresh f),
-  runs as (
-    insert into hwqueue.added (run_id, step_no, item_no, name, nested_run_id)
-    select f.id, 1, -2, 'x', gen_random_uuid() from fresh f),
   saved as (
     insert into hwqueue.checkpoint (lease_id, name, claim_token, saved_at, is_open)
     select f.id, 'x', 1, now(), false from fresh f)

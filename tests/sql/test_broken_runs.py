@@ -57,14 +57,14 @@ BREAKS: dict[str, tuple[set[str], list[Row], LiteralString]] = {
         STEP + "state = 'completed', due_at = now()" + OF_A,
     ),
     "a signal wakes nobody": ({"wait_signal"}, [WAIT], SIGNAL),
-    "a step has lost its run": (
-        {"step_nested", "run_nested"},
+    "a retry below is forgotten": (
+        {"step_nested", "run_over"},
         NESTED,
-        STEP + "nested_run_id = gen_random_uuid()" + OF_A,
+        "update hwqueue.run set parent_attempt = 0, state = 'failed', finished_at = now()"
+        " where parent_run_id = %s",
     ),
-    "a retry below is forgotten": ({"step_nested"}, NESTED, STEP + "nested_mode = 'all'" + OF_A),
-    "a run has lost its step": (
-        {"run_nested"},
+    "a step and its run have lost each other": (
+        {"step_nested", "run_nested"},
         NESTED,
         "update hwqueue.run set parent_run_id = gen_random_uuid() where parent_run_id = %s",
     ),
@@ -93,7 +93,11 @@ def test_a_step_that_nobody_releases_and_a_retry_that_is_forgotten(api: Api) -> 
     planted = STEP + "state = 'waiting', lease_id = null where run_id = %s and step_no = 2"
     assert found(flow, api, planted) == {"run_stuck", "run_work"}
     flow = Flow(api, [step("a")])
-    added(flow, flow.claims()["a"], step("x"))
+    more = added(flow, flow.claims()["a"], step("x"))
+    more.fail("x")
     sweep(api)
-    planted = "update hwqueue.added set retry_mode = 'failed' where run_id = %s"
-    assert found(flow, api, planted) == {"step_nested"}
+    planted = (
+        "with later as (update hwqueue.run set attempt = 2, state = 'running' where run_id = %s)"
+        " update hwqueue.map set runs_since = 0"
+    )
+    assert found(flow, api, planted) == {"run_nested"}
