@@ -256,6 +256,7 @@ declare
   v_arrivals hwqueue.arrival[];
   v_held int[];
   v_closed int := 0;
+  v_is_done boolean := true;
   v_released int := 0;
   v_stops boolean;
   v_map int;
@@ -290,8 +291,11 @@ begin
         cardinality(v_held), true, p_now);
     end if;
   elsif v_stops then
-    v_closed := case when v_run.stops then hwqueue.stop_run(v_run, 1000)
-      else hwqueue.drop_idle(v_run, 1000) end;
+    if v_run.stops then
+      select s.closed, s.is_done into v_closed, v_is_done from hwqueue.stop_run(v_run, 1000) s;
+    else
+      v_closed := hwqueue.drop_idle(v_run, 1000);
+    end if;
     if v_closed > 0 then
       perform hwqueue.count_work(p_run, 0, v_closed, 0, p_now);
     end if;
@@ -313,9 +317,8 @@ begin
       select from hwqueue.step s
       where s.run_id = p_run and s.state = 'held');
   elsif v_stops then
-    v_is_last := v_is_last and v_closed = 0 and not exists (select from hwqueue.idle_steps(v_run))
-      and not (v_run.stops and (hwqueue.leases_to_stop(v_run, 1) <> '{}'
-        or hwqueue.maps_to_stop(p_run, 1) <> '{}'));
+    v_is_last := v_is_last and v_closed = 0 and v_is_done
+      and not exists (select from hwqueue.idle_steps(v_run));
   end if;
   if v_run.finished_at is null then
     -- nested runs compare themselves with it, until no transaction can open one any more that has read the

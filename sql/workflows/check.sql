@@ -66,7 +66,7 @@ begin
         hwqueue.read_nested_run(p_run, v_workflow, '{}', null, p_now), '{}', 0);
       is_refused := false;
       headline := format('its run of workflow %s would be of version %s', step ->> 'workflow', version);
-    exception when sqlstate 'QH000' then  -- the class QH, as in open_nested
+    exception when sqlstate 'QH000' then  -- the class QH, as in follow_nested
       is_refused := true;
       headline := format('its run of workflow %s would be refused: %s', step ->> 'workflow', sqlerrm);
     end;

@@ -438,22 +438,19 @@ $$;
 create or replace function hwqueue.end_parent_step(p_run hwqueue.run, p_now timestamptz) returns boolean
 language plpgsql volatile
 as $$
-declare
-  v_kind text;
 begin
   if not hwqueue.is_awaited(p_run) then
     return false;
-  end if;
-  v_kind := case when exists (
+  elsif exists (
     select from hwqueue.map m
-    where m.run_id = p_run.parent_run_id and m.step_no = p_run.parent_step_no) then 'item' end;
-  if v_kind is null then
-    perform 1 from hwqueue.step s
-    where s.run_id = p_run.parent_run_id and s.step_no = p_run.parent_step_no for no key update skip locked;
-    v_kind := case when not found then 'nested' end;
+    where m.run_id = p_run.parent_run_id and m.step_no = p_run.parent_step_no) then
+    perform hwqueue.leave_arrivals(p_run.parent_run_id, array[p_run.parent_step_no], 'item', '{}', p_now);
+    return false;
   end if;
-  if v_kind is not null then
-    perform hwqueue.leave_arrivals(p_run.parent_run_id, array[p_run.parent_step_no], v_kind, '{}', p_now);
+  perform 1 from hwqueue.step s
+  where s.run_id = p_run.parent_run_id and s.step_no = p_run.parent_step_no for no key update skip locked;
+  if not found then
+    perform hwqueue.leave_arrivals(p_run.parent_run_id, array[p_run.parent_step_no], 'nested', '{}', p_now);
     return false;
   end if;
   return hwqueue.end_step(p_run.parent_run_id, p_run.parent_step_no, row(p_run.state,

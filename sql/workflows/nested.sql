@@ -24,9 +24,11 @@ as $$
   where n.parent_run_id = p_run and n.parent_step_no = p_step order by n.parent_attempt desc limit 1
 $$;
 
--- Does what is due at a step that is a nested run: opens the run or retries it, or ends the step after it.
--- Returns 1 if it has done something of that, else 0.
--- Locks: the step and its arrivals, skip locked; then as open_nested and end_parent_step.
+-- Does what is due at a step that is a nested run: ends it after its run; else opens that, or retries the one
+-- of an earlier attempt. One that such an attempt has left open is cancelled, and another one opened. A step
+-- whose run would be refused fails, with the refusal in its row. It is of the newest version, unless the step
+-- names one. Returns how many steps it has ended or begun.
+-- Locks: the step and its arrivals, skip locked; then new rows, or as retry_nested and end_parent_step.
 -- Idempotent. Wakes: waiting workers.
 create or replace function hwqueue.follow_nested(p_run uuid, p_step int) returns int
 language plpgsql volatile
@@ -35,7 +37,11 @@ declare
   v_step hwqueue.step;
   v_run hwqueue.run;
   v_nested hwqueue.run;
-  v_done int;
+  v_defined hwqueue.workflow_step;
+  v_results jsonb;
+  v_bound record;
+  v_verdict hwqueue.step_verdict;
+  v_dropped int;
 begin
   select s.* into v_step from hwqueue.step s
   where s.run_id = p_run and s.step_no = p_step for no key update skip locked;
@@ -44,56 +50,32 @@ begin
     return 0;  -- the arrival stays
   end if;
   perform hwqueue.take_arrivals(p_run, p_step, 'nested');
-  if v_step.state is distinct from 'running' then
-    return 0;
-  end if;
   -- statements after the lock: they see what those have written who left the arrivals
   select r.* into v_run from hwqueue.run r where r.run_id = p_run;
   v_nested := hwqueue.nested_run(p_run, p_step);
   if v_nested.parent_attempt = v_run.attempt then
     return case when v_nested.finished_at is null then 0
       else hwqueue.end_parent_step(v_nested, hwqueue.clock())::int end;
+  elsif v_step.state is distinct from 'running' then
+    return 0;
   elsif v_run.state in ('failing', 'cancelling') and (not v_run.is_finishing or v_run.stops) then
     -- with all others that were not opened yet: 5,000 at most, so that it is among them
-    v_done := hwqueue.drop_idle(v_run, 5000);
-    perform hwqueue.count_work(p_run, 0, v_done, 0, hwqueue.clock());
-    return v_done;
+    v_dropped := hwqueue.drop_idle(v_run, 5000);
+    perform hwqueue.count_work(p_run, 0, v_dropped, 0, hwqueue.clock());
+    return v_dropped;
   end if;
-  v_done := hwqueue.open_nested(v_run, v_step, v_nested);
-  if v_done = 0 then
-    perform hwqueue.leave_arrivals(p_run, array[p_step], 'nested', '{}', hwqueue.clock());
-  end if;
-  return v_done;
-end
-$$;
-
--- Opens the nested run of a step, or retries the one that there is; one that a former attempt of the step has
--- left open is cancelled, and another one opened. A step whose run would be refused fails, with the refusal
--- in its row. It is of the newest version, unless the step names one. Returns 1, or 0 when another session
--- holds something of the nested run.
--- Locks: the caller holds the step; new rows; as retry_nested. Wakes: waiting workers.
-create or replace function hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_nested hwqueue.run)
-returns int
-language plpgsql volatile
-as $$
-declare
-  v_defined hwqueue.workflow_step;
-  v_results jsonb;
-  v_bound record;
-  v_verdict hwqueue.step_verdict;
-begin
   v_verdict.state := 'failed';
   select d.* into v_defined from hwqueue.workflow_step d
-  where d.workflow_id = p_run.workflow_id and d.step_no = p_step.step_no;
-  v_results := hwqueue.results_of(p_run, coalesce(v_defined.reads, '{}'));
-  v_bound := hwqueue.bind_value(coalesce(v_defined.settings -> 'input', '{}'), p_run, v_results);
+  where d.workflow_id = v_run.workflow_id and d.step_no = p_step;
+  v_results := hwqueue.results_of(v_run, coalesce(v_defined.reads, '{}'));
+  v_bound := hwqueue.bind_value(coalesce(v_defined.settings -> 'input', '{}'), v_run, v_results);
   perform hwqueue.note_bound(coalesce(pg_column_size(v_results), 134217728)
     + coalesce(pg_column_size(v_bound.value), 0));
-  if p_run.depth >= 8 then
+  if v_run.depth >= 8 then
     v_verdict.reason := 'nested_too_deep';
     v_verdict.error := jsonb_build_object('workflow', v_defined.settings -> 'workflow', 'limit', 8);
-  elsif p_nested.run_id is null and exists (  -- a workflow that names itself in ten steps has 10^8 at depth 8
-    select from hwqueue.run r where r.root_run_id = p_run.root_run_id and r.parent_run_id is not null
+  elsif v_nested.run_id is null and exists (  -- a workflow that names itself in ten steps has 10^8 at depth 8
+    select from hwqueue.run r where r.root_run_id = v_run.root_run_id and r.parent_run_id is not null
     offset 9999) then
     v_verdict.reason := 'too_many_nested';
     v_verdict.error := '{"limit": 10000}';
@@ -105,11 +87,13 @@ begin
     v_verdict.error := '{"limit": 1048576}';
   else
     begin
-      if p_nested.finished_at is not null then
-        return hwqueue.retry_nested(p_run, p_nested.run_id, v_bound.value)::int;
+      if v_nested.finished_at is null then
+        perform hwqueue.begin_nested(hwqueue.updated_run(v_run, v_step.own -> 'update'),
+          hwqueue.nested_workflow(v_defined.settings, v_run.tenant), v_bound.value, p_step);
+      elsif not hwqueue.retry_nested(v_run, v_nested.run_id, v_bound.value) then
+        perform hwqueue.leave_arrivals(p_run, array[p_step], 'nested', '{}', hwqueue.clock());
+        return 0;
       end if;
-      perform hwqueue.begin_nested(hwqueue.updated_run(p_run, p_step.own -> 'update'),
-        hwqueue.nested_workflow(v_defined.settings, p_run.tenant), v_bound.value, p_step.step_no);
       return 1;
     exception when sqlstate 'QH000' then  -- the class QH: what the API refuses
       v_verdict.reason := 'nested_refused';
@@ -117,7 +101,7 @@ begin
         'message', sqlerrm);
     end;
   end if;
-  return hwqueue.end_step(p_run.run_id, p_step.step_no, v_verdict, true, hwqueue.clock())::int;
+  return hwqueue.end_step(p_run, p_step, v_verdict, true, hwqueue.clock())::int;
 end
 $$;
 

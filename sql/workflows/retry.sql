@@ -37,7 +37,12 @@ begin
   for v_map in
     select distinct t.step_no from hwqueue.tally t
     where t.run_id = p_run and t.step_no = any (p_steps) and t.part > 0 order by 1 loop
-    perform hwqueue.hold_items(p_run, v_map, true);
+    loop
+      perform 1 from hwqueue.tally t
+      where t.run_id = p_run and t.step_no = v_map and t.part > 0 for no key update;
+      exit when hwqueue.hold_items(p_run, v_map) is not null or not exists (
+        select from hwqueue.tally t where t.run_id = p_run and t.step_no = v_map and t.part > 0);
+    end loop;  -- the one that this session waited for was renewed
   end loop;
   v_steps := array(
     select s from hwqueue.step s

@@ -39,81 +39,31 @@ begin
   -- a handler that has read the former state may add a run, and be open still
   perform hwqueue.leave_arrivals(p_run, array[0], 'state', '{}', hwqueue.clock());
   if p_stops is not null then
-    perform hwqueue.count_work(p_run, 0, hwqueue.stop_run(v_run, p_stops), 0, hwqueue.clock());
+    perform hwqueue.count_work(p_run, 0, (hwqueue.stop_run(v_run, p_stops)).closed, 0, hwqueue.clock());
   end if;
 end
 $$;
 
 -- Ends or stops up to p_limit steps of a run that stops, and p_limit items of its maps: leases that wait are
--- cancelled, claims are asked to stop, what is held or sleeps ends. Returns how many open steps it has ended.
--- In each map it goes on where the last call ended (stopped_below). Items that another session holds are
--- passed, and the mark is negative from then on: behind the last item it begins again at the first. Those
--- that end are left as an arrival for the tally of their map.
+-- cancelled, claims are asked to stop, and their nodes are woken; what is held or sleeps ends. closed: how
+-- many open steps it has ended; is_done: there was nothing to do but for what is held or sleeps.
+-- It takes ten maps, before others those where no session held an item; else by chance: an open transaction
+-- may hold an item of each of some. In each it goes on where the last call ended (stopped_below). Items that
+-- another session holds are passed, and the mark is negative from then on: behind the last item it begins
+-- again at the first. Those that end are left as an arrival for the tally of their map.
 -- Locks: steps, maps, entries and claims, skip locked. Idempotent.
-create or replace function hwqueue.stop_run(p_run hwqueue.run, p_limit int) returns int
+create or replace function hwqueue.stop_run(p_run hwqueue.run, p_limit int, out closed int,
+  out is_done boolean)
 language plpgsql volatile
 as $$
 declare
-  v_leases uuid[];
-  v_ended uuid[];
-  v_count int;
-  v_closed int := hwqueue.drop_idle(p_run, p_limit);
-  v_maps int[] := hwqueue.maps_to_stop(p_run.run_id, 10);
-  v_map int;
-  v_from int;
-  v_next int;
-begin
-  foreach v_map in array v_maps loop
-    select m.stopped_below into v_from from hwqueue.map m
-    where m.run_id = p_run.run_id and m.step_no = v_map for no key update skip locked;
-    continue when not found;
-    select array_agg(i.lease_id order by i.item_no), max(i.item_no) + 1 into v_leases, v_next
-    from (
-      select l.lease_id, l.item_no from hwqueue.lease l
-      where l.run_id = p_run.run_id and l.step_no = v_map and l.item_no >= abs(v_from)
-      order by l.run_id, l.step_no, l.item_no limit p_limit / cardinality(v_maps)) i;
-    if v_leases is null then
-      update hwqueue.map m set stopped_below = 0
-      where m.run_id = p_run.run_id and m.step_no = v_map and m.stopped_below < 0;
-      continue;
-    end if;
-    v_ended := hwqueue.stop_leases(v_leases);
-    if v_ended <> '{}' then
-      perform hwqueue.items_ended(v_ended, 'cancelled', false);
-    end if;
-    update hwqueue.map m
-    set stopped_below = case when v_from < 0 or exists (
-        select from unnest(v_leases) i(lease_id)
-        where not exists (select from hwqueue.outcome o where o.lease_id = i.lease_id offset 0)
-          and not exists (select from hwqueue.claim c where c.lease_id = i.lease_id
-            and c.stop_reason = 'cancelled' offset 0)) then -v_next else v_next end
-    where m.run_id = p_run.run_id and m.step_no = v_map;
-  end loop;
-  v_leases := hwqueue.leases_to_stop(p_run, p_limit);
-  if v_leases = '{}' then
-    return v_closed;
-  end if;
-  v_ended := hwqueue.stop_leases(v_leases);
-  if v_ended <> '{}' then
-    update hwqueue.step s set state = 'cancelled', reason = 'run_stopped', ended_at = hwqueue.clock()
-    from hwqueue.lease l
-    where l.lease_id = any (v_ended) and l.item_no is null
-      and s.run_id = p_run.run_id and s.step_no = l.step_no and s.state = 'running';
-    get diagnostics v_count = row_count;
-    v_closed := v_closed + v_count;
-    if v_count < cardinality(v_ended) then  -- another session holds the items of a step
-      perform hwqueue.items_ended(v_ended, 'cancelled', false);
-    end if;
-  end if;
-  return v_closed;
-end
-$$;
-
--- Returns the leases of up to p_limit steps that run and were not asked to stop.
-create or replace function hwqueue.leases_to_stop(p_run hwqueue.run, p_limit int) returns uuid[]
-language sql volatile
-as $$
-  select array(
+  v_maps int[] := array(
+    select m.step_no from hwqueue.map m
+    join hwqueue.step s on s.run_id = m.run_id and s.step_no = m.step_no
+    join hwqueue.tally t on t.run_id = m.run_id and t.step_no = m.step_no and t.part > 0
+    where m.run_id = p_run.run_id and s.state = 'running' and m.stopped_below < t.need
+    order by m.stopped_below < 0, random() limit 10);
+  v_leases uuid[] := array(  -- of steps
     select s.lease_id from hwqueue.step s
     where s.run_id = p_run.run_id and s.state = 'running' and s.lease_id is not null
       -- fences (offset 0): lease by lease and by key, whatever the statistics say
@@ -121,21 +71,62 @@ as $$
         and c.stop_reason is not distinct from 'cancelled' offset 0)
       and not exists (  -- the lease of a step whose items still run
         select from hwqueue.outcome o where o.lease_id = s.lease_id offset 0)
-    order by s.step_no limit p_limit)
-$$;
-
--- Returns up to p_most maps of a run that have items which are spawned and were not asked to stop. Before
--- others those where no session held an item; else by chance: an open transaction may hold an item of each of
--- some.
-create or replace function hwqueue.maps_to_stop(p_run uuid, p_most int) returns int[]
-language sql volatile
-as $$
-  select array(
-    select m.step_no from hwqueue.map m
-    join hwqueue.step s on s.run_id = p_run and s.step_no = m.step_no
-    join hwqueue.tally t on t.run_id = p_run and t.step_no = m.step_no and t.part > 0
-    where m.run_id = p_run and s.state = 'running' and m.stopped_below < t.need
-    order by m.stopped_below < 0, random() limit p_most)
+    order by s.step_no limit p_limit);
+  v_items record;
+  v_ended uuid[];
+  v_claims uuid[];
+  v_count int;
+begin
+  closed := hwqueue.drop_idle(p_run, p_limit);
+  is_done := v_maps = '{}' and v_leases = '{}';
+  if is_done then
+    return;
+  end if;
+  with held as materialized (
+    select m.step_no, m.stopped_below from hwqueue.map m
+    where m.run_id = p_run.run_id and m.step_no = any (v_maps) for no key update skip locked
+  )
+  select coalesce(array_agg(i.lease_id), '{}') as leases, array_agg(h.step_no) as steps,
+         array_agg(i.item_no) as numbers
+  into v_items
+  from held h
+  left join lateral (
+    select l.lease_id, l.item_no from hwqueue.lease l
+    where l.run_id = p_run.run_id and l.step_no = h.step_no and l.item_no >= abs(h.stopped_below)
+    order by l.run_id, l.step_no, l.item_no limit p_limit / greatest(1, cardinality(v_maps))) i on true;
+  v_leases := v_leases || v_items.leases;
+  v_ended := hwqueue.cancel_waiting(v_leases, '{"reason": "cancelled", "detail": "its run has stopped"}',
+    'cancelled while it waited: its run has stopped', p_follows => true);
+  v_claims := array(
+    select c.lease_id from hwqueue.claim c
+    where c.lease_id = any (v_leases) and c.stop_reason is distinct from 'cancelled'
+    order by c.lease_id for update skip locked);
+  if v_claims <> '{}' then
+    perform hwqueue.cancel_claims(v_claims, 'its run has stopped', 'its run has stopped');
+  end if;
+  update hwqueue.map m
+  set stopped_below = case when i.next is null then 0 when m.stopped_below < 0 or i.are_left then -i.next
+    else i.next end
+  from (
+    select u.step_no, max(u.item_no) + 1 as next, bool_or(
+             not exists (select from hwqueue.outcome o where o.lease_id = u.lease_id offset 0)
+             and not exists (select from hwqueue.claim c where c.lease_id = u.lease_id
+               and c.stop_reason = 'cancelled' offset 0)) as are_left
+    from unnest(v_items.steps, v_items.numbers, v_items.leases) u(step_no, item_no, lease_id)
+    group by u.step_no) i
+  where m.run_id = p_run.run_id and m.step_no = i.step_no and (i.next is not null or m.stopped_below < 0);
+  if v_ended <> '{}' then
+    update hwqueue.step s set state = 'cancelled', reason = 'run_stopped', ended_at = hwqueue.clock()
+    from hwqueue.lease l
+    where l.lease_id = any (v_ended) and l.item_no is null
+      and s.run_id = p_run.run_id and s.step_no = l.step_no and s.state = 'running';
+    get diagnostics v_count = row_count;
+    closed := closed + v_count;
+    if v_count < cardinality(v_ended) then
+      perform hwqueue.items_ended(v_ended, 'cancelled', false);
+    end if;
+  end if;
+end
 $$;
 
 -- The steps of a run that wait for nobody's work: held ones, those that sleep, and nested runs that are to be
@@ -180,28 +171,5 @@ begin
     where s.run_id = p_run.run_id and s.step_no = any (v_steps);
   end if;
   return cardinality(v_steps);
-end
-$$;
-
--- Cancels those of these leases that wait, and returns them: what follows is left to the caller. Asks the
--- claims of the others to stop, and wakes their nodes.
--- Locks: entries and claims, skip locked. Idempotent.
-create or replace function hwqueue.stop_leases(p_leases uuid[]) returns uuid[]
-language plpgsql volatile
-as $$
-declare
-  v_ended uuid[] := hwqueue.cancel_waiting(p_leases,
-    '{"reason": "cancelled", "detail": "its run has stopped"}',
-    'cancelled while it waited: its run has stopped', p_follows => true);
-  v_claims uuid[] := array(
-    select c.lease_id from hwqueue.claim c
-    where c.lease_id = any (p_leases)
-      and c.stop_reason is distinct from 'cancelled'
-    order by c.lease_id for update skip locked);
-begin
-  if v_claims <> '{}' then
-    perform hwqueue.cancel_claims(v_claims, 'its run has stopped', 'its run has stopped');
-  end if;
-  return v_ended;
 end
 $$;

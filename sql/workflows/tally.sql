@@ -30,7 +30,7 @@ begin
   folded := 0;
   failed := 0;
   if not p_leave and p_is_of_items then
-    v_part := hwqueue.hold_items(p_run, p_step, false);
+    v_part := hwqueue.hold_items(p_run, p_step);
   elsif not p_leave then
     select t.part into v_part from hwqueue.tally t
     where t.run_id = p_run and t.step_no = p_step and t.part = 0
@@ -82,28 +82,16 @@ end
 $$;
 
 -- Locks the tally of the items of a map and returns its part; null when there is none, or another session
--- holds it and not p_waits.
--- Locks: that row.
-create or replace function hwqueue.hold_items(p_run uuid, p_step int, p_waits boolean) returns int
+-- holds it.
+-- Locks: that row, skip locked.
+create or replace function hwqueue.hold_items(p_run uuid, p_step int) returns int
 language plpgsql volatile
 as $$
-declare
-  v_part int;
 begin
-  loop
-    if p_waits then
-      select t.part into v_part from hwqueue.tally t
-      where t.run_id = p_run and t.step_no = p_step and t.part > 0
-      order by t.part desc limit 1 for no key update;
-    else
-      select t.part into v_part from hwqueue.tally t
-      where t.run_id = p_run and t.step_no = p_step and t.part > 0
-      order by t.part desc limit 1 for no key update skip locked;
-    end if;
-    exit when found or not p_waits or not exists (
-      select from hwqueue.tally t where t.run_id = p_run and t.step_no = p_step and t.part > 0);
-  end loop;  -- the one that this session waited for was renewed
-  return v_part;
+  return (
+    select t.part from hwqueue.tally t
+    where t.run_id = p_run and t.step_no = p_step and t.part > 0
+    order by t.part desc limit 1 for no key update skip locked);
 end
 $$;
 

@@ -158,7 +158,7 @@ begin
         select m.step_no
         from (select distinct t.step_no from hwqueue.tally t
               where t.run_id = p_run.run_id and t.step_no = any (v_due) and t.part > 0 order by 1) m
-        where hwqueue.hold_items(p_run.run_id, m.step_no, false) is not null);
+        where hwqueue.hold_items(p_run.run_id, m.step_no) is not null);
       v_held := array(
         select s.step_no from hwqueue.step s
         where s.run_id = p_run.run_id and s.step_no = any (v_due)

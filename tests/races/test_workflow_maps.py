@@ -165,7 +165,7 @@ def test_a_map_that_is_declared_done_while_its_tally_is_renewed(
     skipped = two.parked(lambda direct: direct.rows("skip_step", run=flow.run, step="m"), behind=one)
     one.commit()
     skipped.result(TIMEOUT)
-    of_it = {"run": flow.run, "step": 1, "waits": False}
+    of_it = {"run": flow.run, "step": 1}
     assert direct.value("hold_items", **of_it) is None
     two.commit()
     assert direct.value("hold_items", **of_it) == 2
