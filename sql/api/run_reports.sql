@@ -253,9 +253,7 @@ begin
     where d.workflow_id = v_run.workflow_id and d.step_no = v_no);
   if v_has_items and p_after >= -1 then
     return query
-      select i.item, i.state, i.result, i.error, i.name, i.lease_id, i.lease_state, i.node_id,
-        i.node_name, i.attempt, i.claimed_at, i.finished_at
-      from hwqueue.item_results(v_run, v_no, p_after, p_limit, p_state) i order by i.item;
+      select i.* from hwqueue.item_results(v_run, v_no, p_after, p_limit, p_state) i order by i.item;
     return;
   end if;
   return query

@@ -193,24 +193,22 @@ begin
   elsif p_kind = 'count' and p_step = 0 then
     perform hwqueue.count_work(p_run, 0, 0, 0, p_now);
     return 0;
-  elsif p_kind = 'count' then
-    select r.* into v_run from hwqueue.run r where r.run_id = p_run;
+  end if;
+  select r.* into v_run from hwqueue.run r where r.run_id = p_run;
+  if p_kind = 'count' then
     return hwqueue.advance_run(v_run, hwqueue.count_parents(v_run, p_step, (
       select d.is_any from hwqueue.workflow_step d
       where d.workflow_id = v_run.workflow_id and d.step_no = p_step), row(0, 0, 0, 0, 0), true, p_now,
       hwqueue.new_progress()), 0, true, p_now);
   end if;
   v_gone := hwqueue.take_arrivals(p_run, p_step, p_kind);
-  if v_gone.arrivals = 0 then
+  if v_gone.arrivals = 0 or v_run.run_id is null then
     return 0;
   elsif p_kind = 'fail' then
-    select r.* into v_run from hwqueue.run r where r.run_id = p_run;
-    if v_run.state in ('running', 'paused') then
-      perform hwqueue.begin_failing(v_run, p_step, v_gone.reason, p_now);
-    end if;
+    perform hwqueue.begin_failing(v_run, p_step, v_gone.reason, p_now);
     return 0;
   end if;
-  return hwqueue.advance_run_by_id(p_run, case p_kind
+  return hwqueue.advance_run(v_run, case p_kind
     when 'release' then hwqueue.new_progress(p_released => array[p_step])
     else hwqueue.new_progress(p_skipped => array[p_step], p_reasons => array[v_gone.reason]) end,
     v_gone.arrivals, true, p_now);
@@ -287,7 +285,7 @@ begin
       where s.run_id = p_run and s.state = 'held'
       order by s.step_no limit 1000 for no key update skip locked);
     if v_held <> '{}' then
-      v_released := hwqueue.advance_run_by_id(p_run, hwqueue.new_progress(p_released => v_held),
+      v_released := hwqueue.advance_run(v_run, hwqueue.new_progress(p_released => v_held),
         cardinality(v_held), true, p_now);
     end if;
   elsif v_stops then

@@ -27,16 +27,13 @@ begin
   end if;
   v_placement := hwqueue.spawn_placement(
     jsonb_build_object('placement', p_object -> 'placement', 'wire', p_object -> 'wire'), p_field);
-  if jsonb_typeof(v_tags) = 'object' then
-    if not p_overrides and jsonb_path_exists(v_tags, 'strict $.* ? (@ == null)', '{}', true) then
-      perform hwqueue.refuse('QHF02', format('%s.affinity_tags has a null', p_field),
-        jsonb_build_object('field', p_field || '.affinity_tags'),
-        'null takes a tag of the run away: that needs affinity "override"');
-    end if;
-    perform hwqueue.normalise_tags(hwqueue.without_nulls(v_tags), p_field || '.affinity_tags');
-  else
-    perform hwqueue.normalise_tags(v_tags, p_field || '.affinity_tags');  -- raises
+  if not p_overrides and jsonb_path_exists(v_tags, 'strict $.* ? (@ == null)', '{}', true) then
+    perform hwqueue.refuse('QHF02', format('%s.affinity_tags has a null', p_field),
+      jsonb_build_object('field', p_field || '.affinity_tags'),
+      'null takes a tag of the run away: that needs affinity "override"');
   end if;
+  perform hwqueue.normalise_tags(case jsonb_typeof(v_tags) when 'object' then hwqueue.without_nulls(v_tags)
+    else v_tags end, p_field || '.affinity_tags');
   return hwqueue.present('affinity_tags', nullif(hwqueue.normal_value(v_tags), '{}'))
     || hwqueue.present('placement', nullif(v_placement, '{}'));
 end

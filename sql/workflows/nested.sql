@@ -18,10 +18,13 @@
 
 -- The run that a step of kind workflow is, or was in an earlier attempt. Its run_id is null: none yet.
 create or replace function hwqueue.nested_run(p_run uuid, p_step int) returns hwqueue.run
-language sql stable
+language plpgsql stable
 as $$
-  select n.* from hwqueue.run n
-  where n.parent_run_id = p_run and n.parent_step_no = p_step order by n.parent_attempt desc limit 1
+begin
+  return (
+    select n from hwqueue.run n
+    where n.parent_run_id = p_run and n.parent_step_no = p_step order by n.parent_attempt desc limit 1);
+end
 $$;
 
 -- Does what is due at a step that is a nested run: ends it after its run; else opens that, or retries the one
@@ -261,12 +264,14 @@ $$;
 
 -- Whether the step of a nested run waits for it.
 create or replace function hwqueue.is_awaited(p_run hwqueue.run) returns boolean
-language sql volatile
+language plpgsql volatile
 as $$
-  select exists (
+begin
+  return exists (
     select from hwqueue.run r
     join hwqueue.step s on s.run_id = r.run_id and s.step_no = p_run.parent_step_no
     left join hwqueue.map m on m.run_id = s.run_id and m.step_no = s.step_no
     where r.run_id = p_run.parent_run_id and s.state = 'running'
-      and p_run.parent_attempt >= coalesce(m.runs_since, r.attempt))
+      and p_run.parent_attempt >= coalesce(m.runs_since, r.attempt));
+end
 $$;

@@ -273,6 +273,24 @@ def test_a_step_that_is_declared_done_cancels_what_it_added(api: Api) -> None:
     assert flow.state == "completed"
 
 
+def test_a_run_that_was_left_behind_ends_nothing(api: Api) -> None:
+    """It stops late, while its step runs again, which has added something else by then."""
+    flow, own = began(api)
+    more = added(flow, own, step("x"))
+    flow.settle(own)
+    [late] = more.claims().values()
+    api.rows("skip_step", run=flow.run, step="a")
+    work_off(api)
+    api.rows("retry_workflow_run", run=flow.run, options={"steps": ["a"]})
+    own = flow.claims()["a"]
+    api.rows("add_items", lease=own["lease_id"], token=own["claim_token"], items=[{"name": "i"}])
+    fail(api, late)
+    work_off(api)
+    assert (more.state, flow.states()) == ("cancelled", {"a": "running"})
+    settle_all(flow, own)
+    assert flow.state == "completed"
+
+
 def test_added_steps_in_added_steps(api: Api) -> None:
     flow, own = began(api)
     more = added(flow, own, step("x"))
