@@ -225,7 +225,8 @@ class WorkflowStep:
         headline: What it waits for, in words, where it is no task.
         items: The length of a map's list, or the size of a gang; None: neither, or not released.
         items_done, items_failed: How many of them have ended, and how many of these failed.
-        nested_run_id: The run that a step of kind `workflow` is; None before it is submitted.
+        nested_run_id: The run that a step of kind `workflow` is; None before it is submitted, and
+            when it is pruned.
         gang_id: The gang that a step of kind `gang` is, None before it is spawned; `explain_gang`
             says why it waits.
     """

@@ -450,7 +450,7 @@ begin
   perform hwqueue.note_event('workflow_step_skipped', concat_ws(': ', format('step %s of workflow %s is '
       'declared completed', p_step, v_run.name), p_reason),
     jsonb_build_object('run_id', p_run, 'workflow', v_run.name, 'step', p_step));
-  perform hwqueue.advance_run_by_id(p_run, hwqueue.new_progress(array[v_no], array['completed']),
+  perform hwqueue.advance_run(v_run, hwqueue.new_progress(array[v_no], array['completed']),
     case when v_step.state = 'waiting' then 0 else 1 end, false, v_now);
   perform hwqueue.leave_arrivals(n.run_id, array[0], 'nested', '{}', v_now)  -- they are cancelled
   from hwqueue.run n where n.parent_run_id = p_run and n.parent_step_no = v_no;

@@ -104,8 +104,9 @@ begin
       from ended e group by e.run_id order by e.run_id
     loop
       v_done := v_done + cardinality(v_found.steps);
-      perform hwqueue.advance_run_by_id(v_found.run_id, hwqueue.new_progress(v_found.steps, v_found.states),
-        cardinality(v_found.steps), p_is_short, hwqueue.clock());
+      perform hwqueue.advance_run(r, hwqueue.new_progress(v_found.steps, v_found.states),
+        cardinality(v_found.steps), p_is_short, hwqueue.clock())
+      from hwqueue.run r where r.run_id = v_found.run_id;  -- the end of another run may have changed it
     end loop;
     if v_done < cardinality(v_leases) then
       perform hwqueue.items_ended(array_agg(e.lease_id), e.state, p_is_short)
@@ -188,17 +189,22 @@ create or replace function hwqueue.end_step(p_run uuid, p_step int, p_verdict hw
   p_is_short boolean, p_now timestamptz) returns boolean
 language plpgsql volatile
 as $$
+declare
+  v_run hwqueue.run;
 begin
   update hwqueue.step s
   set state = p_verdict.state, reason = p_verdict.reason, error = p_verdict.error, result = p_verdict.result,
     due_at = null, ended_at = p_now
+  from hwqueue.run r
   where s.run_id = p_run and s.step_no = p_step and s.state = 'running'
     and (s.lease_id is null or exists (  -- a task that has added items
-      select from hwqueue.map m where m.run_id = p_run and m.step_no = p_step));
+      select from hwqueue.map m where m.run_id = p_run and m.step_no = p_step))
+    and r.run_id = p_run
+  returning r.* into v_run;
   if not found then
     return false;
   end if;
-  perform hwqueue.advance_run_by_id(p_run, hwqueue.new_progress(array[p_step], array[p_verdict.state]), 1,
+  perform hwqueue.advance_run(v_run, hwqueue.new_progress(array[p_step], array[p_verdict.state]), 1,
     p_is_short, p_now);
   return true;
 end
@@ -273,16 +279,6 @@ begin
   end if;
   return v_tally.need - v_before;
 end
-$$;
-
--- The same as advance_run, of a run that the caller has not read.
-create or replace function hwqueue.advance_run_by_id(p_run uuid, p_progress hwqueue.run_progress,
-  p_closed int, p_is_short boolean, p_now timestamptz) returns int
-language sql volatile
-as $$
-  select coalesce((
-    select hwqueue.advance_run(r, p_progress, p_closed, p_is_short, p_now)
-    from hwqueue.run r where r.run_id = p_run), 0)
 $$;
 
 -- Does what follows from steps that have ended or are due, and counts the open work of their run. p_closed:
@@ -429,6 +425,20 @@ as $$
   left join hwqueue.outcome o on o.lease_id = s.lease_id
   where s.run_id = p_run.run_id and s.state = 'failed'
   order by s.ended_at, s.step_no limit 1
+$$;
+
+-- Whether the step of a nested run waits for it.
+create or replace function hwqueue.is_awaited(p_run hwqueue.run) returns boolean
+language plpgsql volatile
+as $$
+begin
+  return exists (
+    select from hwqueue.run r
+    join hwqueue.step s on s.run_id = r.run_id and s.step_no = p_run.parent_step_no
+    left join hwqueue.map m on m.run_id = s.run_id and m.step_no = s.step_no
+    where r.run_id = p_run.parent_run_id and s.state = 'running'
+      and p_run.parent_attempt >= coalesce(m.runs_since, r.attempt));
+end
 $$;
 
 -- Ends the step that a nested run is, once that run has ended, and advances the run above. An arrival is

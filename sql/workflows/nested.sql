@@ -261,17 +261,3 @@ begin
   return 0;
 end
 $$;
-
--- Whether the step of a nested run waits for it.
-create or replace function hwqueue.is_awaited(p_run hwqueue.run) returns boolean
-language plpgsql volatile
-as $$
-begin
-  return exists (
-    select from hwqueue.run r
-    join hwqueue.step s on s.run_id = r.run_id and s.step_no = p_run.parent_step_no
-    left join hwqueue.map m on m.run_id = s.run_id and m.step_no = s.step_no
-    where r.run_id = p_run.parent_run_id and s.state = 'running'
-      and p_run.parent_attempt >= coalesce(m.runs_since, r.attempt));
-end
-$$;

@@ -94,7 +94,7 @@ begin
     select l.lease_id, l.item_no from hwqueue.lease l
     where l.run_id = p_run.run_id and l.step_no = h.step_no and l.item_no >= abs(h.stopped_below)
     order by l.run_id, l.step_no, l.item_no limit p_limit / greatest(1, cardinality(v_maps))) i on true;
-  v_leases := v_leases || v_items.leases;
+  v_leases := v_leases || array_remove(v_items.leases, null);
   v_ended := hwqueue.cancel_waiting(v_leases, '{"reason": "cancelled", "detail": "its run has stopped"}',
     'cancelled while it waited: its run has stopped', p_follows => true);
   v_claims := array(
