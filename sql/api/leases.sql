@@ -345,7 +345,6 @@ declare
   v_class hwqueue.placement_class;
   v_entry hwqueue.scheduled;
   v_now timestamptz;
-  v_cores int[];
   v_taken record;
   v_timeout interval;
   v_token bigint;
@@ -378,18 +377,15 @@ begin
   end if;
   select c.* into v_class from hwqueue.placement_class c where c.class_id = v_lease.class_id;
   v_load := hwqueue.read_load(p_node);
-  if v_node.core_ids <> '{}' then  -- chosen as for a claim: the operator has to pin the work to them
-    v_cores := hwqueue.choose_cores(v_node, v_load.core_used, v_class.cpu_milli,
-      hwqueue.cpu_isolation_on(v_class.cpu_isolation, v_node.default_cpu_isolation));
-    if v_cores is null then
-      perform hwqueue.refuse('QHA01', format('node %s has not enough cores left for this work', p_node),
-        jsonb_build_object('field', 'p_node', 'node_id', p_node),
-        'wait until running leases have ended, or adopt it elsewhere');
-    end if;
+  -- cores are chosen as for a claim: the operator has to pin the work to them
+  if v_node.core_ids <> '{}' and hwqueue.choose_cores(v_node, v_load.core_used, v_class.cpu_milli,
+      hwqueue.cpu_isolation_on(v_class.cpu_isolation, v_node.default_cpu_isolation)) is null then
+    perform hwqueue.refuse('QHA01', format('node %s has not enough cores left for this work', p_node),
+      jsonb_build_object('field', 'p_node', 'node_id', p_node),
+      'wait until running leases have ended, or adopt it elsewhere');
   end if;
-  select t.p_load, t.assignment into v_taken
-  from hwqueue.allocate_room(v_class, v_node, hwqueue.adopted_devices(v_class, v_node, v_load,
-    p_options -> 'gpus'), v_cores, v_load) t;
+  v_taken := hwqueue.allocate_for_class(v_class, v_node, null, v_load, p_devices =>
+    hwqueue.adopted_devices(v_class, v_node, v_load, p_options -> 'gpus'));
   perform hwqueue.write_load(v_taken.p_load);
   perform hwqueue.note_selected(array[v_class.class_id]);
   v_deltas := hwqueue.counted_terms((hwqueue.touched_terms(v_class, v_lease.lease_id, v_node)).touched);

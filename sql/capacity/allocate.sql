@@ -136,69 +136,47 @@ as $$
 $$;
 
 -- Allocates what a class needs on a node: returns the node's new load, and the assignment that says what
--- was taken. p_cores: from choose_cores, null when the node counts none. The assignment is null when the
--- node counts nothing of it. A release needs only the assignment. The caller holds node_state and writes
--- the load back. Not idempotent.
-create or replace function hwqueue.allocate_room(p_class hwqueue.placement_class, p_node hwqueue.node,
-  p_devices int[], p_cores int[], inout p_load hwqueue.node_load, out assignment jsonb)
-language plpgsql immutable
-as $$
-declare
-  v_exclusivity text := hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode);
-  v_held jsonb;
-  v_gpus jsonb;
-  v_device int;
-begin
-  if p_class.gpu_count > 0 and v_exclusivity is not null then
-    v_held := jsonb_build_object('gpu_exclusivity', v_exclusivity);
-  end if;
-  if p_cores is not null then
-    -- the ids of the cores, how much of each, the NUMA nodes and the threads; null when it takes none
-    v_held := coalesce(v_held, '{}') || (
-      select jsonb_build_object('cpu_isolation', coalesce(hwqueue.cpu_isolation_on(p_class.cpu_isolation,
-            p_node.default_cpu_isolation), 'best_effort'),
-        'cores', jsonb_agg(t.core order by t.position), 'core_milli', jsonb_agg(t.milli order by t.position),
-        'numa', jsonb_agg(distinct t.numa),
-        'cpus', (select jsonb_agg(cpu order by cpu) from (
-                   select c::int as cpu from unnest(p_cores) with ordinality x(milli, position)
-                   cross join lateral jsonb_array_elements_text(
-                     p_node.cores -> (x.position::int - 1) -> 'threads') c
-                   where x.milli > 0) cpus))
-      from unnest(p_cores, p_node.core_ids, p_node.core_numa) with ordinality t(milli, core, numa, position)
-      where t.milli > 0
-      having count(*) > 0);
-  end if;
-  foreach v_device in array array(select d from unnest(p_devices) d order by d) loop
-    v_gpus := coalesce(v_gpus, '[]') || jsonb_build_object(
-      'index', v_device - 1, 'resource_id', p_node.gpu_ids[v_device], 'model', p_node.gpu_models[v_device]);
-  end loop;
-  assignment := hwqueue.claim_assignment(p_class, p_node, v_gpus, v_held);
-  if assignment is not null then
-    p_load := hwqueue.add_uses(p_load, p_node, array[assignment], 1);
-  end if;
-end
-$$;
-
--- Allocates what a class needs on a node, which has p_room left. It fits, because shortage was checked under
+-- was taken, null when the node counts nothing of it. A release needs only the assignment. Devices come from
+-- p_room, unless p_devices has their positions in gpu_ids; cores from those that are idle, else, of an
+-- earmark, from those that are idle when p_core_used is in use. It fits, because shortage was checked under
 -- the same lock. If it does not fit after all, the claim fails, because work must never run on cores or
 -- devices that others have. The caller holds node_state and writes p_load back. Not idempotent.
 -- Raises: XX000 when it does not fit.
 create or replace function hwqueue.allocate_for_class(p_class hwqueue.placement_class,
-  p_node hwqueue.node, p_room hwqueue.headroom, inout p_load hwqueue.node_load, out assignment jsonb)
-language plpgsql volatile
+  p_node hwqueue.node, p_room hwqueue.headroom, inout p_load hwqueue.node_load,
+  p_core_used int[] default null, p_devices int[] default null, out assignment jsonb)
+language plpgsql immutable
 as $$
 declare
-  v_devices int[];
+  v_cpu text := hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation);
+  v_gpu text := hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode);
+  v_devices int[] := p_devices;
   v_cores int[];
-  v_taken record;
+  v_held jsonb;
+  v_gpus jsonb;
+  v_device int;
 begin
   if p_class.gpu_count > 0 then
-    v_devices := hwqueue.choose_devices(p_class.gpu_count, p_class.gpu_milli, p_class.gpu_wanted,
-      hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode), p_room);
+    v_devices := coalesce(p_devices, hwqueue.choose_devices(p_class.gpu_count, p_class.gpu_milli,
+      p_class.gpu_wanted, v_gpu, p_room));
+    v_held := hwqueue.present('gpu_exclusivity', to_jsonb(v_gpu));
   end if;
   if p_node.core_ids <> '{}' then
-    v_cores := hwqueue.choose_cores(p_node, p_load.core_used, p_class.cpu_milli,
-      hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation));
+    v_cores := coalesce(hwqueue.choose_cores(p_node, p_load.core_used, p_class.cpu_milli, v_cpu),
+      hwqueue.choose_cores(p_node, p_core_used, p_class.cpu_milli, v_cpu));
+    -- the ids of the cores, how much of each, the NUMA nodes and the threads; null when it takes none
+    v_held := coalesce(v_held, '{}') || (
+      select jsonb_build_object('cpu_isolation', coalesce(v_cpu, 'best_effort'),
+        'cores', jsonb_agg(t.core order by t.position), 'core_milli', jsonb_agg(t.milli order by t.position),
+        'numa', jsonb_agg(distinct t.numa),
+        'cpus', (select jsonb_agg(cpu order by cpu) from (
+                   select c::int as cpu from unnest(v_cores) with ordinality x(milli, position)
+                   cross join lateral jsonb_array_elements_text(
+                     p_node.cores -> (x.position::int - 1) -> 'threads') c
+                   where x.milli > 0) cpus))
+      from unnest(v_cores, p_node.core_ids, p_node.core_numa) with ordinality t(milli, core, numa, position)
+      where t.milli > 0
+      having count(*) > 0);
   end if;
   if p_class.gpu_count > 0 and v_devices is null or p_node.core_ids <> '{}' and v_cores is null then
     raise exception using errcode = 'XX000',
@@ -206,8 +184,13 @@ begin
         p_node.node_id),
       hint = 'this is a fault of hwqueue: report it, with what list_nodes says of the node';
   end if;
-  v_taken := hwqueue.allocate_room(p_class, p_node, v_devices, v_cores, p_load);
-  p_load := v_taken.p_load;
-  assignment := v_taken.assignment;
+  foreach v_device in array array(select d from unnest(v_devices) d order by d) loop
+    v_gpus := coalesce(v_gpus, '[]') || jsonb_build_object(
+      'index', v_device - 1, 'resource_id', p_node.gpu_ids[v_device], 'model', p_node.gpu_models[v_device]);
+  end loop;
+  assignment := hwqueue.claim_assignment(p_class, p_node, v_gpus, v_held);
+  if assignment is not null then
+    p_load := hwqueue.add_uses(p_load, p_node, array[assignment], 1);
+  end if;
 end
 $$;

@@ -11,19 +11,15 @@
 -- Allocates what a class needs on a node, whether or not others use it: fits says whether it would have room
 -- with only p_own in use, the load of what goes on to run there. Of what it could get, it takes what is idle
 -- now first, so that it waits for as little as may be. Returns the node's new load and the assignment as
--- allocate_room does. The caller holds node_state and writes the load. Not idempotent.
+-- allocate_for_class does. The caller holds node_state and writes the load. Not idempotent.
 create or replace function hwqueue.earmark_room(p_class hwqueue.placement_class, p_node hwqueue.node,
   p_own hwqueue.node_load, inout p_load hwqueue.node_load, out assignment jsonb, out fits boolean)
 language plpgsql stable
 as $$
 declare
-  v_gpu text := hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode);
-  v_cpu text := hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation);
   v_room hwqueue.headroom;
   v_need int := coalesce(nullif(p_class.gpu_milli, 0), 1000);
   v_used int[];
-  v_devices int[];
-  v_cores int[];
   v_taken record;
 begin
   fits := hwqueue.class_shortage(p_class, p_node, p_own) = 0;
@@ -44,17 +40,9 @@ begin
         from unnest(v_room.gpu_parts, hwqueue.parts_of_devices(p_node, p_load.gpu_used))
           with ordinality d(turn, turn_now, position) order by d.position);
     end if;
-    v_devices := hwqueue.choose_devices(p_class.gpu_count, p_class.gpu_milli, p_class.gpu_wanted, v_gpu,
-      v_room);
-    fits := v_devices is not null;
-  end if;
-  if fits and p_node.core_ids <> '{}' then
-    v_cores := coalesce(hwqueue.choose_cores(p_node, p_load.core_used, p_class.cpu_milli, v_cpu),
-      hwqueue.choose_cores(p_node, p_own.core_used, p_class.cpu_milli, v_cpu));
-    fits := v_cores is not null;
   end if;
   if fits then
-    v_taken := hwqueue.allocate_room(p_class, p_node, v_devices, v_cores, p_load);
+    v_taken := hwqueue.allocate_for_class(p_class, p_node, v_room, p_load, p_own.core_used);
     p_load := v_taken.p_load;
     assignment := v_taken.assignment;
   end if;

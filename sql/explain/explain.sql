@@ -28,7 +28,7 @@ begin
     select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
       'stage', s.value -> 'stage', 'code', s.value -> 'code', 'permanent', s.value -> 'permanent',
       'predicate', case when s.value ? 'lacks'
-        then jsonb_build_object('resources', hwqueue.needs_of(p_class, (s.value ->> 'lacks')::int, null))
+        then jsonb_build_object('resources', hwqueue.amounts_of(p_class, (s.value ->> 'lacks')::int, null))
         else hwqueue.without_terms(s.value -> 'predicate') end,
       'words', hwqueue.failure_words(s.value, p_class), 'nodes', s.value -> 'nodes',
       'samples', s.value -> 'samples')) order by s.ordinality), '[]')

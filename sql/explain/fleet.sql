@@ -165,11 +165,11 @@ begin
     'wanted', hwqueue.failure_words(to_jsonb(p_failure), p_class),
     'place', case when v_value is not null then hwqueue.place_words(v_domain, v_value) end,
     'holders', nullif(v_holders, '[]'), 'has', left(case
-      when p_failure.stage = 'capacity' then hwqueue.resource_words(hwqueue.room_for(p_class,
+      when p_failure.stage = 'capacity' then hwqueue.resource_words(hwqueue.amounts_of(p_class,
         p_failure.lacks, p_node, hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node))))
       when v_asked ? 'concurrency' then format('%s, all in use',
         hwqueue.count_words((v_asked ->> 'concurrency')::int, 'slot', 'slots'))
-      when p_failure.stage = 'free' then hwqueue.resource_words(hwqueue.room_for(p_class,
+      when p_failure.stage = 'free' then hwqueue.resource_words(hwqueue.amounts_of(p_class,
         p_failure.lacks, p_node, hwqueue.node_headroom(p_node, p_load))) || ' free'
       when p_failure.stage = 'taints' then hwqueue.taint_text(v_asked)
       when p_failure.stage = 'trust' then coalesce(

@@ -22,9 +22,9 @@ as $$
           coalesce(f.predicate ->> 'gpu', 'shared'))
       when f.predicate ? 'cpu' then 'CPU isolation ' || (f.predicate ->> 'cpu')
       else 'GPU exclusivity ' || (f.predicate ->> 'gpu') end
-    when 'capacity' then hwqueue.resource_words(hwqueue.needs_of(p_class, f.lacks, null))
+    when 'capacity' then hwqueue.resource_words(hwqueue.amounts_of(p_class, f.lacks, null))
     when 'free' then case when f.predicate ? 'concurrency' then 'a worker with a slot free'
-      else hwqueue.resource_words(hwqueue.needs_of(p_class, f.lacks, null)) || ' free' end
+      else hwqueue.resource_words(hwqueue.amounts_of(p_class, f.lacks, null)) || ' free' end
     when 'spread' then hwqueue.spread_words(f.predicate)
     else coalesce(hwqueue.expr_words(f.predicate), 'no lease that keeps away from it') end,
       300), '[[:cntrl:]]+', ' ', 'g')

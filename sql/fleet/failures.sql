@@ -29,7 +29,7 @@ declare
   v_message text := p_failure.message;
 begin
   if p_failure.lacks is not null then
-    v_predicate := jsonb_build_object('resources', hwqueue.needs_of(p_class, p_failure.lacks, p_node));
+    v_predicate := jsonb_build_object('resources', hwqueue.amounts_of(p_class, p_failure.lacks, p_node));
     v_message := concat_ws(', ',
       case when p_failure.lacks & 1 > 0 then 'cpu_milli' end,
       case when p_failure.lacks & 2 > 0 then 'memory_mib' end,

@@ -388,41 +388,26 @@ create or replace function hwqueue.label_holds(p_op text, p_value jsonb, p_value
 language plpgsql immutable parallel safe
 as $$
 begin
-  case p_op
-    when 'exists' then
-      return p_value is not null;
-    when 'does_not_exist' then
-      return p_value is null;
-    when 'in' then
-      return coalesce(
-        jsonb_typeof(p_value) in ('string', 'number', 'boolean') and p_values @> jsonb_build_array(p_value),
-        false);
-    when 'not_in' then
-      return not coalesce(
-        jsonb_typeof(p_value) in ('string', 'number', 'boolean') and p_values @> jsonb_build_array(p_value),
-        false);
-    when 'gt' then
-      return coalesce(hwqueue.label_number(p_value) > hwqueue.label_number(p_values -> 0), false);
-    when 'gte' then
-      return coalesce(hwqueue.label_number(p_value) >= hwqueue.label_number(p_values -> 0), false);
-    when 'lt' then
-      return coalesce(hwqueue.label_number(p_value) < hwqueue.label_number(p_values -> 0), false);
-    when 'lte' then
-      return coalesce(hwqueue.label_number(p_value) <= hwqueue.label_number(p_values -> 0), false);
-    when 'regexp' then
-      return coalesce(jsonb_typeof(p_value) = 'string' and length(p_value #>> '{}') <= 256
-        and (p_value #>> '{}') ~ (p_values ->> 0), false);
-    when 'version', 'semver' then
-      return coalesce(jsonb_typeof(p_value) in ('string', 'number') and jsonb_typeof(p_values -> 0) = 'string'
-        and hwqueue.version_in_range(p_value #>> '{}', p_values ->> 0, p_op), false);
-    when 'contains_all' then
-      return coalesce(jsonb_typeof(p_value) = 'array' and p_value @> p_values, false);
-    when 'contains_any' then
-      return coalesce(jsonb_typeof(p_value) = 'array' and exists (
-        select 1 from jsonb_array_elements(p_values) v where p_value @> jsonb_build_array(v.value)), false);
-    else
-      return false;
-  end case;
+  if p_op = 'contains_any' then  -- with a query, which the others are without
+    return coalesce(jsonb_typeof(p_value) = 'array' and exists (
+      select 1 from jsonb_array_elements(p_values) v where p_value @> jsonb_build_array(v.value)), false);
+  end if;
+  return coalesce(case p_op
+    when 'in' then jsonb_typeof(p_value) in ('string', 'number', 'boolean')
+      and p_values @> jsonb_build_array(p_value)
+    when 'not_in' then (jsonb_typeof(p_value) in ('string', 'number', 'boolean')
+      and p_values @> jsonb_build_array(p_value)) is not true
+    when 'exists' then p_value is not null
+    when 'does_not_exist' then p_value is null
+    when 'gt' then hwqueue.label_number(p_value) > hwqueue.label_number(p_values -> 0)
+    when 'gte' then hwqueue.label_number(p_value) >= hwqueue.label_number(p_values -> 0)
+    when 'lt' then hwqueue.label_number(p_value) < hwqueue.label_number(p_values -> 0)
+    when 'lte' then hwqueue.label_number(p_value) <= hwqueue.label_number(p_values -> 0)
+    when 'regexp' then jsonb_typeof(p_value) = 'string' and length(p_value #>> '{}') <= 256
+      and (p_value #>> '{}') ~ (p_values ->> 0)
+    when 'contains_all' then jsonb_typeof(p_value) = 'array' and p_value @> p_values
+    else jsonb_typeof(p_value) in ('string', 'number') and jsonb_typeof(p_values -> 0) = 'string'
+      and hwqueue.version_in_range(p_value #>> '{}', p_values ->> 0, p_op) end, false);
 end
 $$;
 

@@ -60,14 +60,9 @@ create or replace function hwqueue.normalise_selector(p_selector jsonb, p_field 
 language plpgsql immutable
 as $$
 declare
-  v_labels jsonb := p_selector -> 'labels';
-  v_exprs jsonb := p_selector -> 'exprs';
   v_terms jsonb := '[]';
   v_expr jsonb;
   v_field text;
-  v_label text;
-  v_op text;
-  v_values jsonb;
 begin
   if jsonb_typeof(p_selector) is distinct from 'object' or p_selector = '{}' then
     perform hwqueue.refuse_field('QHC03', p_field, 'must say which leases',
@@ -82,43 +77,30 @@ begin
     return p_selector;
   end if;
   perform hwqueue.check_object(p_selector, array['labels', 'exprs', 'same'], p_field, 'QHC03');
-  if v_labels is not null then
+  if p_selector ? 'labels' then
     select coalesce(jsonb_agg(jsonb_build_object('label', l.key, 'op', 'in',
       'values', jsonb_build_array(l.value))), '[]')
     into v_terms from jsonb_each(hwqueue.check_labels(  -- null is no object of labels here
-      coalesce(nullif(v_labels, 'null'), '[]'), p_field || '.labels', 100, 'QHC03')) l;
+      coalesce(nullif(p_selector -> 'labels', 'null'), '[]'), p_field || '.labels', 100, 'QHC03')) l;
   end if;
-  if v_exprs is not null then
-    if jsonb_typeof(v_exprs) <> 'array' or jsonb_array_length(v_exprs) > 100 then
-      perform hwqueue.refuse_field('QHC03', p_field || '.exprs', 'must be a list of at most 100 expressions',
-        'for example [{"label": "app", "op": "in", "values": ["web"]}]');
-    end if;
-    for v_expr, v_field in
-      select e.value, format('%s.exprs[%s]', p_field, e.ordinality - 1)
-      from jsonb_array_elements(v_exprs) with ordinality e
-    loop
-      perform hwqueue.check_object(v_expr, array['label', 'op', 'values'], v_field, 'QHC03');
-      v_label := hwqueue.json_text(v_expr -> 'label', v_field || '.label', 253, 'QHC03');
-      v_op := hwqueue.json_choice(v_expr -> 'op', v_field || '.op',
+  for v_expr, v_field in
+    select e.value, format('%s.exprs[%s]', p_field, e.ordinality - 1)
+    from jsonb_array_elements(hwqueue.json_list(  -- nor a list
+      case when p_selector ? 'exprs' then coalesce(nullif(p_selector -> 'exprs', 'null'), '{}') end,
+      p_field || '.exprs', 100, 'a list of at most 100 expressions',
+      'for example [{"label": "app", "op": "in", "values": ["web"]}]', 'QHC03')) with ordinality e
+  loop
+    perform hwqueue.check_object(v_expr, array['label', 'op', 'values'], v_field, 'QHC03'),
+      hwqueue.json_choice(v_expr -> 'op', v_field || '.op',
         array['in', 'not_in', 'exists', 'does_not_exist'], 'QHC03');
-      v_values := nullif(v_expr -> 'values', 'null');
-      if v_label is null or v_op is null then
-        perform hwqueue.refuse('QHC03', format('%s needs a label and an op', v_field),
-          jsonb_build_object('field', v_field || case when v_label is null then '.label' else '.op' end),
-          'ops: in, not_in, exists, does_not_exist');
-      elsif v_op in ('exists', 'does_not_exist') and v_values is not null then
-        perform hwqueue.refuse('QHC03', format('%s: op %s takes no values', v_field, v_op),
-          jsonb_build_object('field', v_field || '.values'), 'drop them');
-      elsif v_op in ('in', 'not_in') and (jsonb_typeof(v_values) is distinct from 'array'
-        or jsonb_array_length(v_values) not between 1 and 100
-        or exists (select from jsonb_array_elements(v_values) v where not hwqueue.is_label_text(v))) then
-        perform hwqueue.refuse_field('QHC03', v_field || '.values', 'must be a list of 1 to 100 strings',
-          'labels of a lease are text of at most 1024 characters');
-      end if;
-      v_terms := v_terms || jsonb_strip_nulls(jsonb_build_object('label', v_label, 'op', v_op, 'values',
-        hwqueue.normal_set(v_values)));
-    end loop;
-  end if;
+    v_expr := jsonb_strip_nulls(v_expr);
+    v_terms := v_terms || hwqueue.normalise_label_expr(v_expr, v_field);
+    if jsonb_array_length(v_expr -> 'values') > 100 or exists (
+        select from jsonb_array_elements(v_expr -> 'values') v where not hwqueue.is_label_text(v)) then
+      perform hwqueue.refuse_field('QHC03', v_field || '.values', 'must be a list of 1 to 100 strings',
+        'labels of a lease are text of at most 1024 characters');
+    end if;
+  end loop;
   return jsonb_build_object('exprs', hwqueue.normal_set(v_terms));
 end
 $$;
