@@ -41,25 +41,24 @@ begin
   end if;
   v_node := hwqueue.parse_node_spec(p_node, p_spec);
   v_keep := coalesce(hwqueue.json_boolean(p_spec -> 'keep_claims', 'spec.keep_claims'), false);
-  v_node.operator_taints := hwqueue.operator_taints(p_node);
-  v_node.profile_id := hwqueue.find_profile(v_node, hwqueue.clock());  -- it may wait for a registration
-  v_known := hwqueue.is_known_node(p_node);
-  if v_known then
-    perform hwqueue.await_node(p_node);
-  end if;
   loop
+    v_node.operator_taints := coalesce((
+      select n.operator_taints from hwqueue.node n where n.node_id = p_node), '[]');
+    -- found without the lock, since it may wait for a registration; else two could deadlock
+    v_node.profile_id := hwqueue.find_profile(v_node, hwqueue.clock());
+    v_known := coalesce(v_known, hwqueue.is_known_node(p_node));
+    if v_known then
+      perform hwqueue.await_node(p_node);
+    end if;
     begin
       v_state := hwqueue.lock_node(p_node, null);
-      exit when hwqueue.operator_taints(p_node) = v_node.operator_taints;
+      select n.* into v_old from hwqueue.node n where n.node_id = p_node;
+      exit when coalesce(v_old.operator_taints, '[]') = v_node.operator_taints;
       perform hwqueue.abort_subtransaction();
-    exception when sqlstate 'HWX01' then
-      -- tainted since: it has another profile, which is found without the lock; else two could deadlock
-      v_node.operator_taints := hwqueue.operator_taints(p_node);
-      v_node.profile_id := hwqueue.find_profile(v_node, hwqueue.clock());
+    exception when sqlstate 'HWX01' then  -- tainted since: it has another profile
     end;
   end loop;
   perform hwqueue.check_login(p_node, v_state.login);
-  select n.* into v_old from hwqueue.node n where n.node_id = p_node;
   v_now := hwqueue.clock();
   v_epoch := v_state.node_epoch;
   if not v_known or v_old.instance_id is distinct from v_node.instance_id
@@ -131,11 +130,8 @@ create or replace function hwqueue.cordon_node(p_node uuid) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_node hwqueue.node;
+  v_node hwqueue.node := hwqueue.hold_node(p_node, false);
 begin
-  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
-  perform hwqueue.lock_node(p_node, null);
-  v_node := hwqueue.read_node(p_node);
   if v_node.cordoned_at is null then
     update hwqueue.node n set cordoned_at = hwqueue.clock() where n.node_id = p_node;
     perform hwqueue.refresh_node_state(p_node);
@@ -150,11 +146,8 @@ create or replace function hwqueue.uncordon_node(p_node uuid) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_node hwqueue.node;
+  v_node hwqueue.node := hwqueue.hold_node(p_node, false);
 begin
-  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
-  perform hwqueue.lock_node(p_node, null);
-  v_node := hwqueue.read_node(p_node);
   if v_node.cordoned_at is not null then
     update hwqueue.node n set cordoned_at = null, drain_by = null where n.node_id = p_node;
     perform hwqueue.refresh_node_state(p_node);
@@ -176,14 +169,9 @@ declare
   v_now timestamptz;
   v_by timestamptz;
 begin
-  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   perform hwqueue.check_span(coalesce(p_deadline, '0'), 'p_deadline', '0', '3650 days', 'from 0 to ten years',
     'give a span such as interval ''10 minutes''');
-  if p_deadline is not null then
-    perform hwqueue.await_node(p_node);
-  end if;
-  perform hwqueue.lock_node(p_node, null);
-  v_node := hwqueue.read_node(p_node);
+  v_node := hwqueue.hold_node(p_node, p_deadline is not null);
   v_now := hwqueue.clock();
   v_by := v_now + hwqueue.in_seconds(p_deadline);
   update hwqueue.node n set drain_by = v_by, cordoned_at = coalesce(n.cordoned_at, v_now)
@@ -209,16 +197,12 @@ as $$
 declare
   v_node hwqueue.node;
   v_ended int;
-  v_state hwqueue.node_state;
   v_now timestamptz;
 begin
   perform set_config('hwqueue.ended', '', true);  -- note_ended fills the list
-  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
-  perform hwqueue.await_node(p_node);
-  v_state := hwqueue.lock_node(p_node, null);
-  v_node := hwqueue.read_node(p_node);
+  v_node := hwqueue.hold_node(p_node, true);
   v_now := hwqueue.clock();
-  v_ended := hwqueue.end_older_claims(p_node, v_state.node_epoch + 1, v_now);
+  v_ended := hwqueue.end_older_claims(p_node, null, v_now);
   perform hwqueue.follow_ended(false);
   v_node.attestations := '{}';
   update hwqueue.node_state s set login = null where s.node_id = p_node;
@@ -247,7 +231,7 @@ begin
       where c.node_id = p_node and c.is_reserved is not true) then
     return false;
   end if;
-  perform hwqueue.end_older_claims(p_node, p_epoch + 1, hwqueue.clock());
+  perform hwqueue.end_older_claims(p_node, null, hwqueue.clock());
   perform hwqueue.follow_ended(false);
   perform hwqueue.leave_fleet(v_node, 'its worker stopped', '{"reason": "stopped"}', hwqueue.clock());
   return true;
@@ -380,13 +364,10 @@ create or replace function hwqueue.confirm_node(p_node uuid, p_instance_id text 
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_node hwqueue.node;
+  v_node hwqueue.node := hwqueue.hold_node(p_node, false);
   v_domains text[];
   v_confirmed jsonb;
 begin
-  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
-  perform hwqueue.lock_node(p_node, null);
-  v_node := hwqueue.read_node(p_node);
   if v_node.instance_id <> p_instance_id then
     perform hwqueue.refuse('QHN03', format('node %s is registered by instance %s, not %s', v_node.name,
         to_json(v_node.instance_id), to_json(left(p_instance_id, 100))),
@@ -425,10 +406,8 @@ declare
   v_now timestamptz;
   v_expires_at timestamptz;
 begin
-  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   perform hwqueue.check_trust_domain(p_domain);
-  perform hwqueue.lock_node(p_node, null);
-  v_node := hwqueue.read_node(p_node);
+  v_node := hwqueue.hold_node(p_node, false);
   v_now := hwqueue.clock();
   v_expires_at := hwqueue.check_expiry(p_expires_at, p_expires_after, v_now);
   perform hwqueue.write_attestations(p_node, v_node.attestations || jsonb_build_object(p_domain,
@@ -454,11 +433,8 @@ declare
   v_attested text[];
   v_now timestamptz;
 begin
-  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   perform hwqueue.check_trust_domain(p_domain);
-  perform hwqueue.await_node(p_node);
-  perform hwqueue.lock_node(p_node, null);
-  v_node := hwqueue.read_node(p_node);
+  v_node := hwqueue.hold_node(p_node, true);
   if not v_node.attestations ? p_domain then
     return false;
   end if;

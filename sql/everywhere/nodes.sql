@@ -23,57 +23,30 @@ as $$
 declare
   v_fit text := hwqueue.everywhere_fit(p_everywhere, p_node, p_now);
   v_row hwqueue.everywhere_node;
+  v_taken record;
   v_retry_at timestamptz;
-  v_due_at timestamptz;
   v_state text;
+  v_is_open boolean := false;
   v_why jsonb;
-  v_is_cancelled boolean;
-  v_has_next boolean;
+  v_has_next boolean := v_fit = 'now';  -- the first one
+  v_is_gone boolean := false;
   v_end hwqueue.outcome;
 begin
   select r.* into v_row from hwqueue.everywhere_node r
   where r.everywhere_id = p_everywhere.everywhere_id and r.node_id = p_node;
-  if not found then
-    if v_fit = 'now' then
-      perform hwqueue.start_on_node(p_everywhere, p_node, 0, p_now);
+  if found then
+    with gone as (
+      delete from hwqueue.team_change c where c.team_id = v_row.lease_id returning c.retry_at
+    )
+    select max(g.retry_at) into v_retry_at from gone g;
+    v_state := hwqueue.lease_state(v_row.lease_id);
+    if v_state = 'claimed' then
+      v_taken := hwqueue.look_at_claim(p_everywhere, v_row, v_fit, p_now);
+      v_row := v_taken.p_row;
+      v_state := v_taken.state;
     end if;
-    return;
-  end if;
-  with gone as (
-    delete from hwqueue.team_change c where c.team_id = v_row.lease_id returning c.retry_at
-  )
-  select max(g.retry_at) into v_retry_at from gone g;
-  v_state := hwqueue.lease_state(v_row.lease_id);
-  if v_state = 'claimed' then
-    v_state := hwqueue.look_at_claim(p_everywhere, v_row, v_fit, p_now);
-  end if;
-  if v_state in ('scheduled', 'pending') then
-    v_due_at := coalesce(v_retry_at, v_row.due_at);
-    if v_fit = 'never' then  -- it is cancelled; of one that was stopped the row stays, and tells how it ended
-      v_why := jsonb_build_object('reason', case when p_everywhere.stopped_at is null then 'node_unmatched'
-        else 'everywhere_stopped' end, 'everywhere_id', v_row.everywhere_id, 'node_id', p_node);
-      v_is_cancelled := hwqueue.cancel_waiting(array[v_row.lease_id], v_why,
-        'cancelled: it is to run on no node any more', v_why) <> '{}';
-      delete from hwqueue.team_change c where c.team_id = v_row.lease_id and v_is_cancelled;
-      delete from hwqueue.everywhere_node r
-      where r.everywhere_id = v_row.everywhere_id and r.node_id = p_node
-        and v_is_cancelled and p_everywhere.stopped_at is null;
-      update hwqueue.everywhere_node r  -- others hold its entry: it is due again at once
-      set due_at = case when not v_is_cancelled then p_now end,
-          reason = case when not v_is_cancelled then r.reason end,
-          ended_as = case when v_is_cancelled then 'cancelled' else r.ended_as end
-      where r.everywhere_id = v_row.everywhere_id and r.node_id = p_node;
-    elsif v_due_at > p_now or v_fit = 'later' then
-      update hwqueue.everywhere_node r
-      set due_at = case when v_due_at > p_now then v_due_at end, ended_as = null,
-          reason = case when v_fit = 'later' then 'node_unavailable'
-            when v_retry_at is null then r.reason end
-      where r.everywhere_id = v_row.everywhere_id and r.node_id = p_node;
-    else
-      perform hwqueue.try_on_node(p_everywhere, v_row, p_now);
-    end if;
-  elsif v_state is distinct from 'claimed' then
-    if v_row.ended_as is null then
+    v_is_open := coalesce(v_state in ('scheduled', 'pending', 'claimed'), false);
+    if not v_is_open and v_row.ended_as is null then
       v_end := hwqueue.lease_end(v_row.lease_id);
       v_row.ended_as := coalesce(v_state, v_end.state, 'gone');
       v_row.failures := case when v_row.ended_as in ('completed', 'gone') then 0
@@ -87,27 +60,59 @@ begin
         from hwqueue.queue q where q.queue_id = p_everywhere.queue_id);
     end if;
     v_has_next := p_everywhere.mode = 'always' and v_fit = 'now';
-    if p_everywhere.stopped_at is null and v_fit = 'never' and (p_everywhere.mode = 'always' or not exists (
-        select from hwqueue.node n where n.node_id = p_node)) then
-      delete from hwqueue.everywhere_node r
-      where r.everywhere_id = v_row.everywhere_id and r.node_id = p_node;
-    elsif v_has_next and coalesce(v_row.due_at, p_now) <= p_now then
-      perform hwqueue.start_on_node(p_everywhere, p_node, v_row.failures, p_now);
+  end if;
+  if not v_is_open and v_has_next and coalesce(v_row.due_at, p_now) <= p_now then
+    v_row := hwqueue.start_on_node(p_everywhere, p_node, coalesce(v_row.failures, 0), p_now);
+    v_state := 'scheduled';
+    v_retry_at := null;
+  elsif not v_is_open then
+    v_is_gone := p_everywhere.stopped_at is null and v_fit = 'never'
+      and (p_everywhere.mode = 'always' or not exists (
+        select from hwqueue.node n where n.node_id = p_node));
+    v_row.tries := 0;
+    v_row.reason := null;
+    v_row.due_at := case when v_has_next then v_row.due_at end;
+  end if;
+  if v_state in ('scheduled', 'pending') then
+    v_row.ended_as := null;
+    v_row.due_at := coalesce(v_retry_at, v_row.due_at);
+    if v_fit = 'never' then  -- it is cancelled; of one that was stopped the row stays, and tells how it ended
+      v_why := jsonb_build_object('reason', case when p_everywhere.stopped_at is null then 'node_unmatched'
+        else 'everywhere_stopped' end, 'everywhere_id', v_row.everywhere_id, 'node_id', p_node);
+      if hwqueue.cancel_waiting(array[v_row.lease_id], v_why,
+          'cancelled: it is to run on no node any more', v_why) <> '{}' then
+        delete from hwqueue.team_change c where c.team_id = v_row.lease_id;
+        v_is_gone := p_everywhere.stopped_at is null;
+        v_row.ended_as := 'cancelled';
+        v_row.due_at := null;
+        v_row.reason := null;
+      else
+        v_row.due_at := p_now;  -- others hold its entry
+      end if;
+    elsif v_row.due_at > p_now or v_fit = 'later' then
+      v_row.due_at := case when v_row.due_at > p_now then v_row.due_at end;
+      v_row.reason := case when v_fit = 'later' then 'node_unavailable'
+        when v_retry_at is null then v_row.reason end;
     else
-      update hwqueue.everywhere_node r
-      set ended_as = v_row.ended_as, failures = v_row.failures, tries = 0, reason = null,
-          due_at = case when v_has_next then v_row.due_at end
-      where r.everywhere_id = v_row.everywhere_id and r.node_id = p_node;
+      v_row := hwqueue.try_on_node(p_everywhere, v_row, p_now);
     end if;
+  end if;
+  if v_is_gone then
+    delete from hwqueue.everywhere_node r
+    where r.everywhere_id = v_row.everywhere_id and r.node_id = p_node;
+  else
+    update hwqueue.everywhere_node r
+    set due_at = v_row.due_at, reason = v_row.reason, tries = v_row.tries, failures = v_row.failures,
+        ended_as = v_row.ended_as, earmark_after = v_row.earmark_after
+    where r.everywhere_id = v_row.everywhere_id and r.node_id = p_node;
   end if;
 end
 $$;
 
--- Writes the next lease of an everywhere task on a node, after p_failures in a row, and tries to reserve its
--- room.
--- Locks: the caller holds node_state; as try_on_node. Not idempotent.
+-- Writes the next lease of an everywhere task on a node, after p_failures in a row. Returns the node's row.
+-- Locks: the caller holds node_state. Not idempotent.
 create or replace function hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid,
-  p_failures int, p_now timestamptz) returns void
+  p_failures int, p_now timestamptz) returns hwqueue.everywhere_node
 language plpgsql volatile
 as $$
 declare
@@ -128,25 +133,24 @@ begin
   set lease_id = excluded.lease_id, due_at = null, tries = 0, starts = r.starts + 1, reason = null,
       ended_as = null, failures = p_failures
   returning r.* into v_row;
-  perform hwqueue.try_on_node(p_everywhere, v_row, p_now);
+  return v_row;
 end
 $$;
 
 -- Tries to reserve the room of a waiting lease on its node. Without room, or while leases wait that come
 -- before it, it is earmarked, unless other everywhere tasks leave it no room: what becomes free there goes to
 -- nobody that comes after it. A node that has just registered asks nobody who comes before. Else the next try
--- is after 1, 2, 4, 8, then 15 seconds; at the next tick when others held what it needs. A reservation lasts
--- for a minute and is extended while the node lives.
+-- is after 1, 2, 4, 8, then 15 seconds; at the next tick when others held what it needed. A reservation lasts
+-- for a minute and is extended while the node lives. Returns the row as it is to be written.
 -- Locks: the caller holds node_state; the entry, skip locked; as reserve. Wakes: waiting workers.
 create or replace function hwqueue.try_on_node(p_everywhere hwqueue.everywhere,
-  p_row hwqueue.everywhere_node, p_now timestamptz) returns void
+  p_row hwqueue.everywhere_node, p_now timestamptz) returns hwqueue.everywhere_node
 language plpgsql volatile
 as $$
 declare
   v_entry hwqueue.scheduled;
   v_reason text := 'busy';
-  v_is_earmarked boolean := false;
-  v_is_soon boolean;
+  v_wait interval;
 begin
   select s.* into v_entry from hwqueue.scheduled s
   where (s.queue_id, s.available_at, s.lease_id) = (p_everywhere.queue_id, 'infinity', p_row.lease_id)
@@ -156,25 +160,23 @@ begin
         select from hwqueue.node_state s where s.node_id = p_row.node_id and s.expands_until > p_now)
         and hwqueue.earlier_waits(p_row.lease_id, p_row.node_id, p_now) then 'earlier_waits'
       else hwqueue.reserve(v_entry, p_row.node_id, hwqueue.everywhere_hold(), false, null, p_now) end;
-    if v_reason in ('insufficient_capacity', 'earlier_waits') and not exists (
-        select from hwqueue.everywhere_node r
-        where r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id
-          and r.earmark_after > p_now) then
-      v_is_earmarked := hwqueue.reserve(v_entry, p_row.node_id, null, true, null, p_now) is null;
-    end if;
   end if;
-  v_is_soon := v_reason in ('busy', 'unpublished', 'cache_miss');
-  update hwqueue.everywhere_node r
-  set reason = v_reason, ended_as = null,
-      tries = case when v_reason is null then 0 else r.tries + (not v_is_soon)::int end,
-      due_at = p_now + case when v_reason is null then hwqueue.everywhere_hold() / 3
-        when v_is_soon then interval '0'
-        when v_is_earmarked then interval '1 second'
-        else hwqueue.back_off(r.tries) end
-  where r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
   if v_reason is null then
+    v_wait := hwqueue.everywhere_hold() / 3;
+    p_row.tries := 0;
     perform hwqueue.wake_workers(q) from hwqueue.queue q where q.queue_id = p_everywhere.queue_id;
+  elsif v_reason in ('busy', 'unpublished', 'cache_miss') then
+    v_wait := '0';
+  else
+    v_wait := case when v_reason in ('insufficient_capacity', 'earlier_waits')
+        and (p_row.earmark_after > p_now) is not true
+        and hwqueue.reserve(v_entry, p_row.node_id, null, true, null, p_now) is null then interval '1 second'
+      else hwqueue.back_off(p_row.tries) end;
+    p_row.tries := p_row.tries + 1;
   end if;
+  p_row.reason := v_reason;
+  p_row.due_at := p_now + v_wait;
+  return p_row;
 end
 $$;
 
@@ -186,46 +188,43 @@ as $$ select interval '1 minute' $$;
 -- What follows for a claimed lease: an earmark is backed once its node has room, a reservation is extended.
 -- Both end if the node may not fetch them, and an earmark ends when it stands for too long (the policy
 -- earmark_time): for as long there is none again. A lease that runs is asked to stop where it may not go on.
--- Returns the state of the lease.
+-- Returns the row as it is to be written, and the state of the lease.
 -- Locks: the caller holds node_state; the claim, skip locked; as back_earmarks and end_claim.
 create or replace function hwqueue.look_at_claim(p_everywhere hwqueue.everywhere,
-  p_row hwqueue.everywhere_node, p_fit text, p_now timestamptz) returns text
+  inout p_row hwqueue.everywhere_node, p_fit text, p_now timestamptz, out state text)
 language plpgsql volatile
 as $$
 declare
   v_claim hwqueue.claim;
-  v_due_at timestamptz;
   v_reason text;
   v_most interval := (
     select (q.tuning).earmark_time from hwqueue.queue q where q.queue_id = p_everywhere.queue_id);
 begin
   select c.* into v_claim from hwqueue.claim c where c.lease_id = p_row.lease_id for update skip locked;
-  if not found then  -- another session settles or cancels it now
-    v_due_at := p_now;
-  elsif v_claim.is_reserved and (p_fit <> 'now' or v_claim.stop_requested_at <= p_now) then
-    return hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock());
-  elsif v_claim.is_reserved then
-    if v_claim.is_earmark then
-      v_reason := hwqueue.back_earmarks(array[p_row.lease_id], hwqueue.everywhere_hold(), p_now);
-      if v_reason = 'insufficient_capacity' and v_claim.claimed_at + v_most <= p_now then
-        update hwqueue.everywhere_node r set earmark_after = p_now + v_most
-        where r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
-        return hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock());
-      end if;
-    else
-      update hwqueue.claim c set expires_at = p_now + hwqueue.everywhere_hold()
-      where c.lease_id = p_row.lease_id;
+  if v_claim.is_reserved and (p_fit <> 'now' or v_claim.stop_requested_at <= p_now) then
+    state := hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock());
+    return;
+  elsif v_claim.is_earmark then
+    v_reason := hwqueue.back_earmarks(array[p_row.lease_id], hwqueue.everywhere_hold(), p_now);
+    if v_reason = 'insufficient_capacity' and v_claim.claimed_at + v_most <= p_now then
+      p_row.earmark_after := p_now + v_most;
+      state := hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock());
+      return;
     end if;
-    v_due_at := p_now + case when v_reason is null then hwqueue.everywhere_hold() / 3
-      else interval '1 second' end;
+  elsif v_claim.is_reserved then
+    update hwqueue.claim c set expires_at = p_now + hwqueue.everywhere_hold()
+    where c.lease_id = p_row.lease_id;
   elsif p_fit = 'never' and (case when p_everywhere.stopped_at is null
       then p_everywhere.on_unmatched = 'stop' else p_everywhere.stops_running end) then
     perform hwqueue.ask_to_stop(p_row.node_id, array[p_row.lease_id], null,
       case when p_everywhere.stopped_at is null then 'its node does not suit any more'
         else 'its everywhere task was stopped' end, p_now);
   end if;
-  update hwqueue.everywhere_node r set due_at = v_due_at, reason = v_reason, tries = 0
-  where r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
-  return 'claimed';
+  state := 'claimed';
+  p_row.tries := 0;
+  p_row.reason := v_reason;
+  p_row.due_at := case when v_claim.lease_id is null then p_now  -- another session settles or cancels it now
+    when v_claim.is_reserved then p_now + case when v_reason is null then hwqueue.everywhere_hold() / 3
+      else interval '1 second' end end;
 end
 $$;

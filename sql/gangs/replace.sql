@@ -59,11 +59,10 @@ begin
           then interval '0' else hwqueue.back_off(r.tries) end
     where r.lease_id = p_lease and v_reason is not null;
   elsif v_ends then
-    if hwqueue.lock_free_node(v_claim.node_id) then
-      select c.* into v_claim from hwqueue.claim c
-      where c.lease_id = p_lease and c.is_reserved for update skip locked;
-      perform hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock()) where found;
-    end if;
+    select c.* into v_claim from hwqueue.claim c
+    where c.lease_id = p_lease and c.is_reserved and hwqueue.lock_free_node(c.node_id)
+    for update skip locked;
+    perform hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock()) where found;
   elsif v_claim.is_earmark and not exists (  -- else its node has to fetch it, or that one to end
       select from hwqueue.claim c where c.lease_id = v_row.old_lease and c.claim_token = v_row.old_token) then
     v_reason := hwqueue.back_earmarks(array[p_lease], '30 seconds', p_now);
@@ -110,7 +109,6 @@ declare
   v_state text := hwqueue.lease_state(v_old);
   v_entry hwqueue.scheduled;
   v_old_entry hwqueue.scheduled;
-  v_node_id uuid;
   v_claim hwqueue.claim;
   v_is_beside boolean := false;
   v_reason text;
@@ -127,24 +125,19 @@ begin
   if not found then
     return 'busy';
   elsif v_state = 'claimed' then
-    v_node_id := (
-      select c.node_id from hwqueue.claim c where c.lease_id = v_old);
-    if not hwqueue.lock_free_node(v_node_id) then
-      return 'busy';
-    end if;
     select c.* into v_claim from hwqueue.claim c
-    where c.lease_id = v_old and c.node_id = v_node_id and c.is_reserved is null
+    where c.lease_id = v_old and c.is_reserved is null and hwqueue.lock_free_node(c.node_id)
     for update skip locked;
     if not found then
       return 'busy';
     elsif p_row.is_overlapping then
-      v_is_beside := hwqueue.reserve(v_entry, v_node_id, '30 seconds', false, null, p_now) is null;
+      v_is_beside := hwqueue.reserve(v_entry, v_claim.node_id, '30 seconds', false, null, p_now) is null;
     end if;
     if not v_is_beside then
-      v_reason := hwqueue.reserve(v_entry, v_node_id, null, true, v_old || array(  -- those that stop, too
+      v_reason := hwqueue.reserve(v_entry, v_claim.node_id, null, true, v_old || array(  -- that stop, too
           select c.lease_id from hwqueue.claim c
           join hwqueue.replacement r on r.old_lease = c.lease_id and r.old_token = c.claim_token
-          where c.node_id = v_node_id and r.state = 'stopping'), p_now);
+          where c.node_id = v_claim.node_id and r.state = 'stopping'), p_now);
       if v_reason is not null then
         return v_reason;
       end if;
@@ -241,17 +234,14 @@ begin
     end if;
   elsif p_row.state = 'overlapping' and p_has_run then
     select c.* into v_claim from hwqueue.claim c
-    where c.lease_id = p_row.old_lease and c.claim_token = p_row.old_token;
+    where c.lease_id = p_row.old_lease and c.claim_token = p_row.old_token
+      and hwqueue.lock_free_node(c.node_id) for update skip locked;
     if found then
-      if not hwqueue.lock_free_node(v_claim.node_id) then
-        return;
-      end if;
-      select c.* into v_claim from hwqueue.claim c
-      where c.lease_id = p_row.old_lease and c.claim_token = p_row.old_token for update skip locked;
-      if not found then
-        return;
-      end if;
       perform hwqueue.stop_replaced(p_row, v_claim, p_now);
+    elsif exists (
+        select from hwqueue.claim c
+        where c.lease_id = p_row.old_lease and c.claim_token = p_row.old_token) then
+      return;
     end if;
   end if;
   delete from hwqueue.replacement r where r.lease_id = p_row.lease_id;

@@ -41,11 +41,9 @@ declare
   v_key text;
 begin
   perform hwqueue.check_object(p_spec, array['name', 'instance_id', 'heartbeat_timeout', 'labels', 'rack',
-      'capacity', 'cores', 'gpus',
-    'resources', 'cpu_isolation', 'gpu_exclusivity', 'default_cpu_isolation', 'gpu_share_mode', 'taints',
-      'slots', 'queues', 'tasks', 'concurrency', 'hears_deaths',
-      'declared', 'keep_claims'],
-    'spec');
+    'capacity', 'cores', 'gpus', 'resources', 'cpu_isolation', 'gpu_exclusivity', 'default_cpu_isolation',
+    'gpu_share_mode', 'taints', 'slots', 'queues', 'tasks', 'concurrency', 'hears_deaths', 'declared',
+    'keep_claims'], 'spec');
   v_node.node_id := p_node;
   v_node.name := hwqueue.json_text(p_spec -> 'name', 'spec.name', 253);
   perform hwqueue.check_name(v_node.name, 'spec.name', 253);
@@ -58,16 +56,11 @@ begin
   if p_spec -> 'labels' <> 'null' then
     v_node.labels := hwqueue.check_depth(
       hwqueue.check_numbers(p_spec -> 'labels', 'spec.labels'), 'spec.labels');
-    if jsonb_typeof(v_node.labels) <> 'object' or length(v_node.labels::text) > 65536
-      or (select count(*) from jsonb_object_keys(v_node.labels)) > 256 then
-      perform hwqueue.refuse_field('QHA01', 'spec.labels',
-        'must be an object of at most 256 labels and 65536 characters',
-        'for example {"region": "us-east", "gpu": true}');
-    end if;
-    select k into v_key from jsonb_object_keys(v_node.labels) k where length(k) not between 1 and 253 limit 1;
-    if found then
-      perform hwqueue.refuse_field('QHA01', 'spec.labels',
-        format('has a key of %s characters', length(v_key)), 'label keys have 1 to 253 characters');
+    if jsonb_typeof(v_node.labels) <> 'object' or length(v_node.labels::text) > 65536 or exists (
+        select from jsonb_object_keys(v_node.labels) k
+        having count(*) > 256 or max(length(k)) > 253 or min(length(k)) < 1) then
+      perform hwqueue.refuse_field('QHA01', 'spec.labels', 'must be an object of at most 256 labels, with keys'
+        ' of 1 to 253 characters, and 65536 characters', 'for example {"region": "us-east", "gpu": true}');
     end if;
     v_node.labels := hwqueue.normal_value(v_node.labels);
   end if;
@@ -150,49 +143,41 @@ language plpgsql immutable
 as $$
 declare
   v_node hwqueue.node := p_node;
-  v_gpu jsonb;
-  v_field text;
-  v_id uuid;
-  v_parent uuid;
-  v_whole uuid[] := '{}';  -- devices that may be split
+  v_whole uuid[];  -- devices that may be split
+  v_wrong record;
 begin
-  v_node.gpu_ids := '{}';
-  v_node.gpu_models := '{}';
-  v_node.gpu_memory_mib := '{}';
-  v_node.gpu_parents := '{}';
-  for v_gpu, v_field in
-    select e.value, format('spec.gpus[%s]', e.ordinality - 1)
+  select coalesce(array_agg(r.id order by r.nth), '{}'), coalesce(array_agg(r.model order by r.nth), '{}'),
+         coalesce(array_agg(r.memory order by r.nth), '{}'),
+         coalesce(array_agg(r.parent order by r.nth), '{}'),
+         coalesce(array_agg(r.id) filter (where r.is_whole), '{}')
+  into v_node.gpu_ids, v_node.gpu_models, v_node.gpu_memory_mib, v_node.gpu_parents, v_whole
+  from (
+    select e.ordinality as nth, hwqueue.json_uuid(g.gpu -> 'resource_id', f.field || '.resource_id') as id,
+           coalesce(hwqueue.json_text(g.gpu -> 'model', f.field || '.model', 200), '') as model,
+           coalesce(hwqueue.json_integer(g.gpu -> 'memory_mib', f.field || '.memory_mib', 0, 1000000000), 0)
+             as memory,
+           hwqueue.json_uuid(g.gpu -> 'parent_resource_id', f.field || '.parent_resource_id') as parent,
+           hwqueue.json_boolean(g.gpu -> 'partitionable', f.field || '.partitionable') as is_whole
     from jsonb_array_elements(hwqueue.json_list(p_gpus, 'spec.gpus', 1024, 'an array of at most 1024 devices',
       'for example [{"resource_id": "<uuid>", "model": "A100", "memory_mib": 81920}]')) with ordinality e
-  loop
-    perform hwqueue.check_object(v_gpu, array['resource_id', 'model', 'memory_mib', 'parent_resource_id',
-        'partitionable'], v_field);
-    v_id := hwqueue.json_uuid(v_gpu -> 'resource_id', v_field || '.resource_id');
-    if v_id is null or v_id = any (v_node.gpu_ids) then
-      perform hwqueue.refuse_field('QHA01', v_field || '.resource_id', 'is missing or used twice',
-        'every device has a uuid of its own, the same at every registration');
-    end if;
-    v_node.gpu_ids := v_node.gpu_ids || v_id;
-    v_node.gpu_models := v_node.gpu_models || coalesce(hwqueue.json_text(v_gpu -> 'model',
-        v_field || '.model', 200), '');
-    v_node.gpu_memory_mib := v_node.gpu_memory_mib
-      || coalesce(hwqueue.json_integer(v_gpu -> 'memory_mib', v_field || '.memory_mib', 0, 1000000000), 0);
-    v_parent := hwqueue.json_uuid(v_gpu -> 'parent_resource_id', v_field || '.parent_resource_id');
-    v_node.gpu_parents := v_node.gpu_parents || v_parent;
-    if coalesce(hwqueue.json_boolean(v_gpu -> 'partitionable', v_field || '.partitionable'), false) then
-      if v_parent is not null then
-        perform hwqueue.refuse('QHA01', format('%s is a part of a device and partitionable itself', v_field),
-          jsonb_build_object('field', v_field || '.partitionable'), 'only whole devices are split');
-      end if;
-      v_whole := v_whole || v_id;
-    end if;
-  end loop;
-  select p.parent, format('spec.gpus[%s].parent_resource_id', p.ordinality - 1) into v_parent, v_field
-  from unnest(v_node.gpu_parents) with ordinality p(parent, ordinality)
-  where p.parent = any (v_node.gpu_ids) and p.parent <> all (v_whole) order by p.ordinality limit 1;
+    cross join lateral (select format('spec.gpus[%s]', e.ordinality - 1) as field) f
+    cross join lateral (
+      select hwqueue.check_object(e.value, array['resource_id', 'model', 'memory_mib', 'parent_resource_id',
+               'partitionable'], f.field) as gpu offset 0) g) r;
+  select format('spec.gpus[%s].%s', d.nth - 1, w.key) as field, w.problem, w.hint into v_wrong
+  from unnest(v_node.gpu_ids, v_node.gpu_parents) with ordinality d(id, parent, nth)
+  cross join lateral (values
+    ('resource_id', d.id is null or d.id = any (v_node.gpu_ids[: d.nth - 1]), 'is missing or used twice',
+      'every device has a uuid of its own, the same at every registration'),
+    ('partitionable', d.parent is not null and d.id = any (v_whole), 'is true of a part of a device',
+      'only whole devices are split'),
+    ('parent_resource_id', d.parent = any (v_node.gpu_ids) and d.parent <> all (v_whole),
+      format('is %s, which is not partitionable', d.parent),
+      'declare the device with "partitionable": true, or leave it out if nobody may have it whole')
+  ) w(key, is_wrong, problem, hint)
+  where w.is_wrong order by d.nth limit 1;
   if found then
-    perform hwqueue.refuse_field('QHA01', v_field, format('is %s, which is not partitionable', v_parent),
-      'declare the device with "partitionable": true, or leave it out if nobody may have it whole');
+    perform hwqueue.refuse_field('QHA01', v_wrong.field, v_wrong.problem, v_wrong.hint);
   end if;
   if array_remove(v_node.gpu_parents, null) = '{}' then
     v_node.gpu_parents := '{}';
@@ -252,13 +237,8 @@ begin
 end
 $$;
 
--- The taints that operators have put on a node; none if it is not registered.
-create or replace function hwqueue.operator_taints(p_node uuid) returns jsonb
-language sql stable
-as $$ select coalesce((select n.operator_taints from hwqueue.node n where n.node_id = p_node), '[]') $$;
-
--- Ends the claims of a node's older epochs, because the process that ran them is gone. Returns their
--- number.
+-- Ends the claims of a node's older epochs (null: all), because the process that ran them is gone. Returns
+-- their number.
 -- Locks: the claims by lease_id; the lease rows. Notifies: the node's worker.
 create or replace function hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamptz)
 returns int
@@ -271,7 +251,7 @@ declare
 begin
   for v_claim in
     select c.* from hwqueue.claim c
-    where c.node_id = p_node and c.node_epoch < p_epoch
+    where c.node_id = p_node and (c.node_epoch < p_epoch) is not false
     order by c.lease_id for update
   loop
     -- the clock again, now that claims are locked (oldest_open_settlement)
