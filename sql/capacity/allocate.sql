@@ -5,20 +5,6 @@
 -- as in use. The end of the claim releases exactly what its assignment says. The invariant: node_load equals
 -- the sum of the assignments of the node's claims (node_usage_of_claims), and is written under node_state.
 
--- What an assignment holds besides amounts and devices, and keeps when the node is registered again. A
--- claim that was granted before the node declared cores is pinned to none and may run on any. It takes a
--- thousandth of each core, so that no core is allocated whole.
-create or replace function hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) returns jsonb
-language sql immutable parallel safe
-as $$
-  select nullif(
-    coalesce((select jsonb_object_agg(e.key, e.value) from jsonb_each(p_assignment) e
-              where e.key in ('cpu_isolation', 'cores', 'core_milli', 'numa', 'cpus', 'unpinned',
-                  'gpu_exclusivity')), '{}')
-    || case when p_node.core_ids <> '{}' and (p_assignment ? 'cores') is distinct from true
-      then '{"unpinned": true}'::jsonb else '{}' end, '{}')
-$$;
-
 -- A load with what these assignments hold of its node added (p_sign 1) or taken off (-1). Devices and cores
 -- are found by id, because the node may have been registered again meanwhile; one that is gone counts for
 -- nothing. p_node is only read for those.
@@ -118,8 +104,8 @@ begin
 end
 $$;
 
--- What a claim of a class allocates on a node, given its devices and what else it holds there (p_held,
--- see held_alone); null when the node counts none of it. One expression, which the planner inlines.
+-- What a claim of a class allocates on a node, given its devices and what else it holds there (p_held:
+-- cores, isolation); null when the node counts none of it. One expression, which the planner inlines.
 create or replace function hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node,
   p_gpus jsonb, p_held jsonb) returns jsonb
 language sql stable parallel safe

@@ -5,28 +5,33 @@
 -- invariant: both ways answer alike; a test holds them together. A class that names devices must be checked
 -- with shortage as well, since an amount does not say which devices are free.
 
--- What a class needs, as amounts by name. p_cpu_milli, p_cpu_isolation and p_gpu_exclusivity are those
--- that apply on the node, as for shortage.
-create or replace function hwqueue.needed_amounts(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count int,
-  p_gpu_milli int, p_custom jsonb, p_cpu_isolation text, p_gpu_exclusivity text)
-returns table (name text, amount bigint)
+-- What a class needs on nodes with these defaults (default_cpu_isolation, gpu_share_mode), as amounts by
+-- name.
+create or replace function hwqueue.needed_amounts(p_class hwqueue.placement_class, p_default_cpu text,
+  p_share_mode text) returns table (name text, amount bigint)
 language sql immutable parallel safe
 as $$
-  select 'cpu_milli', p_cpu_milli
-  union all select 'memory_mib', p_memory_mib
-  union all select 'slots', 1
-  union all
-  select case when p_cpu_isolation is null then 'core_milli'
-              when p_cpu_isolation = 'whole_core' then 'core_whole' else 'core_numa' end,
-         case when p_cpu_isolation is null then greatest(p_cpu_milli, 1) else p_cpu_milli end
-  union all
-  select case when p_gpu_exclusivity = 'partition_exclusive' then 'gpu_parts'
-              when p_gpu_milli > 0 then 'gpu_most' else 'gpu_whole' end,
-         case when p_gpu_milli > 0 and p_gpu_exclusivity is distinct from 'partition_exclusive'
-           then p_gpu_milli else p_gpu_count end
-  where p_gpu_count > 0
-  union all
-  select 'custom:' || c.key, c.value::bigint from jsonb_each(coalesce(p_custom, '{}')) c
+  select n.name, n.amount
+  from (
+    select hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_default_cpu) as cpu,
+           hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_share_mode) as gpu) i
+  cross join lateral (
+    select 'cpu_milli', hwqueue.cpu_needed(p_class.cpu_milli, i.cpu)
+    union all select 'memory_mib', p_class.memory_mib
+    union all select 'slots', 1
+    union all
+    select case when i.cpu is null then 'core_milli' when i.cpu = 'whole_core' then 'core_whole'
+             else 'core_numa' end,
+           greatest(hwqueue.cpu_needed(p_class.cpu_milli, i.cpu), 1)
+    union all
+    select case when i.gpu = 'partition_exclusive' then 'gpu_parts'
+                when p_class.gpu_milli > 0 then 'gpu_most' else 'gpu_whole' end,
+           case when p_class.gpu_milli > 0 and i.gpu is distinct from 'partition_exclusive'
+             then p_class.gpu_milli else p_class.gpu_count end
+    where p_class.gpu_count > 0
+    union all
+    select 'custom:' || c.key, c.value::bigint from jsonb_each(coalesce(p_class.custom, '{}')) c
+  ) n(name, amount)
 $$;
 
 -- What a node has left of an amount; unlimited for what it does not count.
@@ -293,11 +298,7 @@ as $$
   from (
     select case when p_room is null then d.amount else hwqueue.amount_left(p_room, d.name) end as amount,
            k.bit, coalesce(k.shown, substr(d.name, 8)) as shown
-    from (
-      select hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation) as cpu,
-             hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode) as gpu) i
-    cross join hwqueue.needed_amounts(hwqueue.cpu_needed(p_class.cpu_milli, i.cpu), p_class.memory_mib,
-      p_class.gpu_count, p_class.gpu_milli, p_class.custom, i.cpu, i.gpu) d
+    from hwqueue.needed_amounts(p_class, p_node.default_cpu_isolation, p_node.gpu_share_mode) d
     left join (values ('cpu_milli', 1, 'cpu_milli'), ('memory_mib', 2, 'memory_mib'), ('slots', 4, 'slots'),
       ('gpu_parts', 8, 'gpu'), ('gpu_whole', 8, 'gpu'), ('gpu_most', 8, 'gpu_milli'),
       ('core_milli', 32, 'cores'), ('core_whole', 32, 'cores'), ('core_numa', 32, 'cores')

@@ -7,7 +7,7 @@
 -- task and the node, so a node never has two open leases of one everywhere task. look_at_node compares what
 -- should be with what is, whatever has happened before: a call too many changes nothing.
 --
--- Read look_at_node, start_on_node, try_on_node, then look_at_claim.
+-- Read look_at_node, try_on_node, then look_at_claim.
 
 -- Brings the lease of an everywhere task on a node to where it should be: starts it, reserves its room, ends
 -- it, or starts the next one. One that waits is cancelled, stays until its node is there again, or until its
@@ -24,6 +24,7 @@ declare
   v_fit text := hwqueue.everywhere_fit(p_everywhere, p_node, p_now);
   v_row hwqueue.everywhere_node;
   v_taken record;
+  v_spawn hwqueue.spawn_request;
   v_retry_at timestamptz;
   v_state text;
   v_is_open boolean := false;
@@ -62,7 +63,19 @@ begin
     v_has_next := p_everywhere.mode = 'always' and v_fit = 'now';
   end if;
   if not v_is_open and v_has_next and coalesce(v_row.due_at, p_now) <= p_now then
-    v_row := hwqueue.start_on_node(p_everywhere, p_node, coalesce(v_row.failures, 0), p_now);
+    -- sizes and limits were checked when it was defined: a policy that changed since stops no claim
+    v_spawn := hwqueue.read_spawn(1, hwqueue.new_id(), p_everywhere.class_id, p_everywhere.task_name,
+      p_everywhere.params, p_everywhere.options, null, p_now);
+    v_spawn.team_id := v_spawn.lease_id;
+    v_spawn.available_at := 'infinity';
+    perform hwqueue.write_spawns(array[v_spawn], q, p_now) from hwqueue.queue q
+    where q.queue_id = p_everywhere.queue_id;
+    insert into hwqueue.everywhere_node as r (everywhere_id, node_id, lease_id, failures)
+    values (p_everywhere.everywhere_id, p_node, v_spawn.lease_id, coalesce(v_row.failures, 0))
+    on conflict (everywhere_id, node_id) do update
+    set lease_id = excluded.lease_id, due_at = null, starts = r.starts + 1, tries = 0,
+        failures = excluded.failures
+    returning r.* into v_row;
     v_state := 'scheduled';
     v_retry_at := null;
   elsif not v_is_open then
@@ -106,34 +119,6 @@ begin
         ended_as = v_row.ended_as, earmark_after = v_row.earmark_after
     where r.everywhere_id = v_row.everywhere_id and r.node_id = p_node;
   end if;
-end
-$$;
-
--- Writes the next lease of an everywhere task on a node, after p_failures in a row. Returns the node's row.
--- Locks: the caller holds node_state. Not idempotent.
-create or replace function hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid,
-  p_failures int, p_now timestamptz) returns hwqueue.everywhere_node
-language plpgsql volatile
-as $$
-declare
-  v_queue hwqueue.queue;
-  v_spawn hwqueue.spawn_request;
-  v_row hwqueue.everywhere_node;
-begin
-  select q.* into v_queue from hwqueue.queue q where q.queue_id = p_everywhere.queue_id;
-  -- sizes and limits were checked when it was defined: a policy that changed since stops no claim
-  v_spawn := hwqueue.read_spawn(1, hwqueue.new_id(), p_everywhere.class_id, p_everywhere.task_name,
-    p_everywhere.params, p_everywhere.options, null, p_now);
-  v_spawn.team_id := v_spawn.lease_id;
-  v_spawn.available_at := 'infinity';
-  perform hwqueue.write_spawns(array[v_spawn], v_queue, p_now);
-  insert into hwqueue.everywhere_node as r (everywhere_id, node_id, lease_id, failures)
-  values (p_everywhere.everywhere_id, p_node, v_spawn.lease_id, p_failures)
-  on conflict (everywhere_id, node_id) do update
-  set lease_id = excluded.lease_id, due_at = null, tries = 0, starts = r.starts + 1, reason = null,
-      ended_as = null, failures = p_failures
-  returning r.* into v_row;
-  return v_row;
 end
 $$;
 

@@ -10,7 +10,6 @@ language plpgsql stable
 as $$
 declare
   v_room hwqueue.headroom := hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node));
-  v_cpu text := hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation);
 begin
   if hwqueue.class_shortage(p_class, p_node, hwqueue.idle_load(p_node)) <> 0 then
     return 0;
@@ -24,9 +23,7 @@ begin
         select sum(1000 * n.cores / d.amount)
         from (select count(*) as cores from unnest(p_node.core_numa) u(numa) group by u.numa) n)
       else hwqueue.amount_left(v_room, d.name) / d.amount end)
-    from hwqueue.needed_amounts(hwqueue.cpu_needed(p_class.cpu_milli, v_cpu), p_class.memory_mib,
-      p_class.gpu_count, p_class.gpu_milli, p_class.custom, v_cpu,
-      hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode)) d
+    from hwqueue.needed_amounts(p_class, p_node.default_cpu_isolation, p_node.gpu_share_mode) d
     where d.amount > 0 and hwqueue.amount_left(v_room, d.name) < 9223372036854775807);
 end
 $$;

@@ -28,12 +28,7 @@ as $$
   ), need as materialized (
     select a.class_id, m.manner_id, d.name, d.amount
     from ask a cross join manner m
-    cross join lateral (
-      select hwqueue.cpu_isolation_on((a.class).cpu_isolation, m.default_cpu_isolation) as cpu,
-             hwqueue.gpu_exclusivity_on((a.class).gpu_exclusivity, m.gpu_share_mode) as gpu) i
-    cross join lateral hwqueue.needed_amounts(
-      hwqueue.cpu_needed((a.class).cpu_milli, i.cpu), (a.class).memory_mib, (a.class).gpu_count,
-      (a.class).gpu_milli, (a.class).custom, i.cpu, i.gpu) d
+    cross join lateral hwqueue.needed_amounts(a.class, m.default_cpu_isolation, m.gpu_share_mode) d
   ), amount as materialized (
     select array_agg(d.name) as names, array_agg(d.amount) as amounts
     from (select distinct x.name, x.amount from need x) d

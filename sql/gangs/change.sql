@@ -20,14 +20,11 @@ create or replace function hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp
 language plpgsql volatile
 as $$
 declare
+  v_goes_on boolean := p_gang.state = 'waiting' and exists (  -- some of its members do
+    select from hwqueue.claim c where c.lease_id = any (p_gang.members));
   v_reason text := hwqueue.assemble_gang(p_gang, null, false, p_now);
-  v_goes_on boolean;
   v_is_soon boolean;
 begin
-  -- some of its members go on
-  v_goes_on := p_gang.state = 'waiting' and exists (
-    select from hwqueue.claim c
-    where c.lease_id = any (p_gang.members));
   if v_reason = 'insufficient_capacity' then
     v_reason := hwqueue.take_room_back(p_gang, v_goes_on, false, v_reason, p_now);
   end if;

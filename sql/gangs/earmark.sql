@@ -30,9 +30,7 @@ begin
   v_class_ids := v_class_ids[: hwqueue.members_needed(p_gang, cardinality(v_class_ids))];
   if v_most = 0 or p_gang.earmark_after > p_now or exists (
       select from hwqueue.claim c
-      where c.lease_id = any (p_gang.members)) then
-    return 'insufficient_capacity';
-  elsif not exists (
+      where c.lease_id = any (p_gang.members)) or not exists (
       select from hwqueue.gang_places(v_class_ids, p_gang.together, p_gang.same, p_gang.place, null, true,
         p_now)) then
     return 'insufficient_capacity';

@@ -33,24 +33,20 @@ as $$
     from hwqueue.node n cross join smallest m
     where n.node_id = any (p_node_ids)
   ), alike as materialized (
-    select false as is_emptied, array_agg(s.node_id) as node_ids, (array_agg(u))[1] as load
+    select i.is_emptied, array_agg(s.node_id) as node_ids, (array_agg(u))[1] as load
     from sized s
     cross join smallest m
-    left join hwqueue.newest_loads() u on u.node_id = s.node_id
-    where p_which <> 'emptied' and (m.cpu_milli > 0 and s.cpu_milli - u.cpu_used < m.cpu_milli) is not true
+    cross join (values (false), (true)) i(is_emptied)
+    left join hwqueue.newest_loads() u on u.node_id = s.node_id and not i.is_emptied
+    where p_which <> case when i.is_emptied then 'now' else 'emptied' end
+      and (m.cpu_milli > 0 and s.cpu_milli - u.cpu_used < m.cpu_milli) is not true
       and (m.memory_mib > 0 and s.memory_mib - u.memory_used < m.memory_mib) is not true
       and (s.slots <= u.claim_count) is not true
       and (m.has_gpus and 1000 <= all (u.gpu_used)) is not true
       and (m.whole > 0 and cardinality(array_positions(u.gpu_used, 0)) < m.whole) is not true
-    group by s.cpu_milli - coalesce(u.cpu_used, 0), s.memory_mib - coalesce(u.memory_used, 0),
+    group by i.is_emptied, s.cpu_milli - coalesce(u.cpu_used, 0), s.memory_mib - coalesce(u.memory_used, 0),
       s.slots - coalesce(u.claim_count, 0), u.gpu_used, u.core_used, u.custom_used, s.custom, s.core_numa,
       s.default_cpu_isolation, s.gpu_share_mode, s.gpu_ids, s.gpus, s.parts
-    union all
-    select true, array_agg(s.node_id), null
-    from sized s
-    where p_which <> 'now'
-    group by s.cpu_milli, s.memory_mib, s.slots, s.custom, s.core_numa, s.default_cpu_isolation,
-      s.gpu_share_mode, s.gpu_ids, s.gpus, s.parts
   )
   select row_number() over (), a.is_emptied, a.node_ids, n.default_cpu_isolation, n.gpu_share_mode,
          n.core_ids <> '{}', hwqueue.node_headroom(n, case when a.is_emptied then hwqueue.idle_load(n)
@@ -106,12 +102,7 @@ as $$
     select k.class_no, m.default_cpu, m.share_mode, m.has_cores, d.name, d.amount
     from ask k
     cross join (select distinct a.default_cpu, a.share_mode, a.has_cores from alike a) m
-    cross join lateral (
-      select hwqueue.cpu_isolation_on((k.class).cpu_isolation, m.default_cpu) as cpu,
-             hwqueue.gpu_exclusivity_on((k.class).gpu_exclusivity, m.share_mode) as gpu) i
-    cross join lateral hwqueue.needed_amounts(
-      hwqueue.cpu_needed((k.class).cpu_milli, i.cpu), (k.class).memory_mib, (k.class).gpu_count,
-      (k.class).gpu_milli, (k.class).custom, i.cpu, i.gpu) d
+    cross join lateral hwqueue.needed_amounts(k.class, m.default_cpu, m.share_mode) d
     where d.amount > 0 and (m.has_cores or d.name not like 'core%')
   ), fit as materialized (
     select d.class_no, a.alike_no, min(

@@ -59,8 +59,8 @@ begin
     if jsonb_typeof(v_node.labels) <> 'object' or length(v_node.labels::text) > 65536 or exists (
         select from jsonb_object_keys(v_node.labels) k
         having count(*) > 256 or max(length(k)) > 253 or min(length(k)) < 1) then
-      perform hwqueue.refuse_field('QHA01', 'spec.labels', 'must be an object of at most 256 labels, with keys'
-        ' of 1 to 253 characters, and 65536 characters', 'for example {"region": "us-east", "gpu": true}');
+      perform hwqueue.refuse_field('QHA01', 'spec.labels', 'must be an object of at most 256 labels and 65536'
+        ' characters, with keys of 1 to 253 characters', 'for example {"region": "us-east", "gpu": true}');
     end if;
     v_node.labels := hwqueue.normal_value(v_node.labels);
   end if;
@@ -301,7 +301,11 @@ begin
   with counted as (
     update hwqueue.claim c
     set node_epoch = p_epoch, assignment = hwqueue.claim_assignment(k, p_node, c.assignment -> 'gpus',
-        hwqueue.held_alone(c.assignment, p_node))
+        coalesce(c.assignment, '{}') - array['cpu_milli', 'memory_mib', 'custom', 'gpu_milli', 'gpus']
+        -- one granted before the node declared cores is pinned to none and may run on any: it takes a
+        -- thousandth of each core, so that no core is allocated whole
+        || case when p_node.core_ids <> '{}' and (c.assignment ? 'cores') is distinct from true
+          then '{"unpinned": true}'::jsonb else '{}' end)
     from hwqueue.placement_class k
     where c.node_id = p_node.node_id and k.class_id = c.class_id
     returning c.lease_id, hwqueue.binds_during_execution(k) as is_bound

@@ -145,7 +145,6 @@ declare
   v_class hwqueue.placement_class;
   v_check hwqueue.placement_check;
   v_broken jsonb;
-  v_login text;
 begin
   for v_claim in
     select c.* from hwqueue.claim c
@@ -164,8 +163,7 @@ begin
       perform hwqueue.set_stops(v_node, array[v_claim.lease_id], p_now);
     end if;
   end loop;
-  select max(c.login) into v_login from hwqueue.claim c
+  perform hwqueue.wake_node(p_node, max(c.login)) from hwqueue.claim c
   where c.lease_id = any (p_leases) and c.stop_requested_at = p_now;
-  perform hwqueue.wake_node(p_node, v_login);
 end
 $$;

@@ -160,7 +160,8 @@ as $$
     where d.domain not in ('node', 'fleet')) end
 $$;
 
--- Whether a node that is in no place of an expression's domain fails the expression.
+-- Whether a node that is in no place of an expression's domain fails the expression: by default toward fails
+-- and away holds.
 create or replace function hwqueue.unknown_fails(p_expr jsonb) returns boolean
 language sql immutable parallel safe
 as $$
@@ -349,30 +350,20 @@ begin
     return case when p_expr ->> 'trust' = any (p_attested) then null else 'trust_not_attested' end;
   elsif p_expr ?| array['leases', 'service', 'lease'] then
     v_fact := p_facts -> (p_expr ->> 'term')::int;
-    return case
-      when p_facts is null then null
-      when v_away and v_fact ->> 'value' is null then
-        case when p_expr ->> 'unknown' = 'fail' then 'anti_affinity_conflict' end
-      when v_away then case when (v_fact ->> 'held')::bigint > 0 then 'anti_affinity_conflict' end
-      when v_fact ->> 'value' is null then
-        case when p_expr ->> 'unknown' is distinct from 'pass' then 'required_affinity_unsatisfiable' end
+    v_holds := case when p_facts is null then not v_away
+      when v_fact ->> 'value' is null then hwqueue.unknown_fails(p_expr) = v_away
+      when v_away then ((v_fact ->> 'held')::bigint > 0) is true
       -- a lease that selects itself may be the first of its group
-      when (v_fact ->> 'here')::bigint <= 0
-        and not ((v_fact -> 'self')::boolean and not (v_fact -> 'elsewhere')::boolean)
-      then 'required_affinity_unsatisfiable' end;
+      else ((v_fact ->> 'here')::bigint <= 0
+        and not ((v_fact -> 'self')::boolean and not (v_fact -> 'elsewhere')::boolean)) is not true end;
   elsif p_expr ? 'domain' then
     return case when hwqueue.domain_value(p_expr ->> 'domain', p_node, p_rack, p_labels) is null
       then 'label_missing' end;
   elsif p_expr ? 'node' then
     v_holds := coalesce(p_expr -> 'node' @> to_jsonb(p_node), false);  -- null: any unnamed node
   elsif p_expr ? 'rack' then
-    if p_rack is null then  -- by default toward fails and away holds
-      return case
-        when coalesce(p_expr ->> 'unknown', case when v_away then 'pass' else 'fail' end) = 'pass' then null
-        when v_away then 'anti_affinity_conflict'
-        else 'required_affinity_unsatisfiable' end;
-    end if;
-    v_holds := p_expr -> 'rack' @> to_jsonb(p_rack);
+    v_holds := case when p_rack is null then hwqueue.unknown_fails(p_expr) = v_away
+      else p_expr -> 'rack' @> to_jsonb(p_rack) end;
   else
     v_holds := (p_expr #>> '{resource,0}')::uuid = any (p_resources);
   end if;
@@ -387,27 +378,29 @@ $$;
 create or replace function hwqueue.label_holds(p_op text, p_value jsonb, p_values jsonb) returns boolean
 language plpgsql immutable parallel safe
 as $$
+declare
+  v_order numeric;
 begin
-  if p_op = 'contains_any' then  -- with a query, which the others are without
+  if p_op in ('in', 'not_in') then
+    return (p_op = 'in') = coalesce(jsonb_typeof(p_value) in ('string', 'number', 'boolean')
+      and p_values @> jsonb_build_array(p_value), false);
+  elsif p_op in ('exists', 'does_not_exist') then
+    return (p_op = 'exists') = (p_value is not null);
+  elsif p_op in ('gt', 'gte', 'lt', 'lte') then
+    v_order := hwqueue.label_number(p_value) - hwqueue.label_number(p_values -> 0);
+    return coalesce(v_order = 0 and p_op in ('gte', 'lte') or v_order > 0 and p_op in ('gt', 'gte')
+      or v_order < 0 and p_op in ('lt', 'lte'), false);
+  elsif p_op = 'regexp' then
+    return coalesce(jsonb_typeof(p_value) = 'string' and length(p_value #>> '{}') <= 256
+      and (p_value #>> '{}') ~ (p_values ->> 0), false);
+  elsif p_op = 'contains_all' then
+    return coalesce(jsonb_typeof(p_value) = 'array' and p_value @> p_values, false);
+  elsif p_op = 'contains_any' then
     return coalesce(jsonb_typeof(p_value) = 'array' and exists (
       select 1 from jsonb_array_elements(p_values) v where p_value @> jsonb_build_array(v.value)), false);
   end if;
-  return coalesce(case p_op
-    when 'in' then jsonb_typeof(p_value) in ('string', 'number', 'boolean')
-      and p_values @> jsonb_build_array(p_value)
-    when 'not_in' then (jsonb_typeof(p_value) in ('string', 'number', 'boolean')
-      and p_values @> jsonb_build_array(p_value)) is not true
-    when 'exists' then p_value is not null
-    when 'does_not_exist' then p_value is null
-    when 'gt' then hwqueue.label_number(p_value) > hwqueue.label_number(p_values -> 0)
-    when 'gte' then hwqueue.label_number(p_value) >= hwqueue.label_number(p_values -> 0)
-    when 'lt' then hwqueue.label_number(p_value) < hwqueue.label_number(p_values -> 0)
-    when 'lte' then hwqueue.label_number(p_value) <= hwqueue.label_number(p_values -> 0)
-    when 'regexp' then jsonb_typeof(p_value) = 'string' and length(p_value #>> '{}') <= 256
-      and (p_value #>> '{}') ~ (p_values ->> 0)
-    when 'contains_all' then jsonb_typeof(p_value) = 'array' and p_value @> p_values
-    else jsonb_typeof(p_value) in ('string', 'number') and jsonb_typeof(p_values -> 0) = 'string'
-      and hwqueue.version_in_range(p_value #>> '{}', p_values ->> 0, p_op) end, false);
+  return coalesce(jsonb_typeof(p_value) in ('string', 'number') and jsonb_typeof(p_values -> 0) = 'string'
+    and hwqueue.version_in_range(p_value #>> '{}', p_values ->> 0, p_op), false);
 end
 $$;
 

@@ -96,19 +96,14 @@ declare
   v_limits record := hwqueue.placement_limits();
   v_found record := hwqueue.count_patterns(p_placement);
 begin
-  if v_found.patterns > v_limits.patterns then
-    perform hwqueue.refuse('QHC03',
-      format('%s has %s regexp, version and semver expressions', p_field, v_found.patterns),
-      jsonb_build_object('field', p_field, 'patterns', v_found.patterns, 'limit', v_limits.patterns),
-      format('the limit is %s: they cost every node; ask for equal labels where that is enough',
-        v_limits.patterns));
-  elsif v_found.chars > v_limits.pattern_chars then
-    perform hwqueue.refuse('QHC03',
-      format('%s has regexp, version and semver expressions of %s characters with their bounds written out',
-        p_field, v_found.chars),
-      jsonb_build_object('field', p_field, 'pattern_chars', v_found.chars, 'limit', v_limits.pattern_chars),
-      format('the limit is %s in all: shorten them, or ask for equal labels where that is enough',
-        v_limits.pattern_chars));
+  if v_found.patterns > v_limits.patterns or v_found.chars > v_limits.pattern_chars then
+    perform hwqueue.refuse('QHC03', format('%s has %s regexp, version and semver expressions of %s '
+        'characters, with their bounds written out', p_field, v_found.patterns, v_found.chars),
+      jsonb_build_object('field', p_field, 'patterns', v_found.patterns, 'pattern_chars', v_found.chars,
+        'limit', case when v_found.patterns > v_limits.patterns then v_limits.patterns
+          else v_limits.pattern_chars end),
+      format('the limits are %s expressions and %s characters in all: they cost every node; shorten them, or '
+        'ask for equal labels where that is enough', v_limits.patterns, v_limits.pattern_chars));
   end if;
 end
 $$;

@@ -338,38 +338,30 @@ declare
   v_expr jsonb := hwqueue.check_object(
     p_expr, array['label', 'op', 'values', 'other_label'], p_field, 'QHC03');
   v_label text := hwqueue.json_text(v_expr -> 'label', p_field || '.label', 253, 'QHC03');
-  v_op text := hwqueue.json_text(v_expr -> 'op', p_field || '.op', 32, 'QHC03');
+  v_op text := hwqueue.json_choice(v_expr -> 'op', p_field || '.op', array['in', 'not_in', 'exists',
+    'does_not_exist', 'gt', 'gte', 'lt', 'lte', 'regexp', 'version', 'semver', 'contains_all',
+    'contains_any'], 'QHC03');
   v_other text := hwqueue.json_text(v_expr -> 'other_label', p_field || '.other_label', 253, 'QHC03');
   v_values jsonb := v_expr -> 'values';
-  v_first jsonb := v_values -> 0;
+  v_only text := v_values #>> '{0}';
+  v_type text := case when v_op in ('gt', 'gte', 'lt', 'lte') then 'number'
+    when v_op in ('regexp', 'version', 'semver') then 'string' end;  -- of the one value
   v_bad_values boolean;
+  v_problem text;
   v_part text;
   v_match text[];
 begin
-  if v_op is null or v_op not in ('in', 'not_in', 'exists', 'does_not_exist', 'gt', 'gte', 'lt', 'lte',
-    'regexp', 'version', 'semver', 'contains_all', 'contains_any') or v_label is null then
-    perform hwqueue.refuse('QHC03',
-      format('%s needs a label and a known op, got label %s, op %s', p_field,
-        coalesce(to_json(v_label)::text, 'none'), coalesce(to_json(v_op)::text, 'none')),
-      jsonb_build_object('field', p_field || case when v_label is null then '.label' else '.op' end),
-      'ops: in, not_in, exists, does_not_exist, gt, gte, lt, lte, regexp, version, semver, contains_all, '
-      'contains_any');
-  end if;
-  if v_op in ('exists', 'does_not_exist') then
-    if v_values is not null or v_other is not null then
-      perform hwqueue.refuse('QHC03', format('%s: op %s takes neither values nor other_label', p_field, v_op),
-        jsonb_build_object('field', p_field || '.values'), 'drop them');
-    end if;
-    return jsonb_build_object('label', v_label, 'op', v_op);
-  end if;
-  if v_other is not null then
-    if v_values is not null or v_op = 'regexp' then
-      perform hwqueue.refuse('QHC03', format('%s: op %s does not go with other_label here', p_field, v_op),
-        jsonb_build_object('field', p_field || '.other_label'),
-        'give either values or other_label; regexp takes values only: a pattern must be checked before '
-        'it runs');
-    end if;
-    return jsonb_build_object('label', v_label, 'op', v_op, 'other_label', v_other);
+  if v_label is null or v_op is null then
+    perform hwqueue.refuse_field('QHC03', p_field || case when v_label is null then '.label' else '.op' end,
+      'is missing', 'an expression on a label has a label and an op');
+  elsif v_op in ('exists', 'does_not_exist') and (v_values is not null or v_other is not null)
+    or v_other is not null and (v_values is not null or v_op = 'regexp') then
+    perform hwqueue.refuse_field('QHC03', p_field || case when v_op in ('exists', 'does_not_exist')
+        then '.values' else '.other_label' end, format('does not go with op %s here', v_op),
+      'exists and does_not_exist stand alone; the others have values, or, but for regexp, other_label');
+  elsif v_op in ('exists', 'does_not_exist') or v_other is not null then
+    return jsonb_build_object('label', v_label, 'op', v_op)
+      || hwqueue.present('other_label', to_jsonb(v_other));
   end if;
   v_bad_values := jsonb_typeof(v_values) is distinct from 'array'
     or jsonb_array_length(v_values) not between 1 and 1000
@@ -382,45 +374,37 @@ begin
     perform hwqueue.refuse_field('QHC03', p_field || '.values',
       'must be an array of 1 to 1000 strings, numbers or booleans',
       'give at least one scalar of at most 1024 characters; null is not a value');
-  end if;
-  if v_op in ('gt', 'gte', 'lt', 'lte')
-    and (jsonb_array_length(v_values) <> 1 or jsonb_typeof(v_first) <> 'number') then
+  elsif jsonb_array_length(v_values) > 1 and v_type is not null or jsonb_typeof(v_values -> 0) <> v_type then
     perform hwqueue.refuse_field('QHC03', p_field || '.values',
-      format('must hold one JSON number for op %s', v_op),
-      'text is never ordered: give a number such as [4]');
-  elsif v_op in ('regexp', 'version', 'semver') then
-    if jsonb_array_length(v_values) <> 1 or jsonb_typeof(v_first) <> 'string' then
-      perform hwqueue.refuse_field('QHC03', p_field || '.values',
-        format('must hold one string for op %s', v_op), 'give for example [">= 1.2, < 2"] or ["^a100"]');
-    elsif v_op = 'regexp' then
-      v_part := (hwqueue.read_regexp(v_first #>> '{}')).danger;
-      begin
-        if v_part is null then
-          perform '' ~ (v_first #>> '{}');
-        end if;
-      exception when invalid_regular_expression then
-        v_part := sqlerrm;
-      end;
-      if v_part is not null then
-        perform hwqueue.refuse_field('QHC03', p_field || '.values[0]',
-          format('is not an accepted pattern: %s', v_part),
-          'use a POSIX pattern of at most 200 characters without back-references, (? constructs, nested '
-          'bounds or bounds over 32');
+      format('must hold one JSON %s for op %s', v_type, v_op),
+      'for example [4], [">= 1.2, < 2"] or ["^a100"]; text is never ordered');
+  elsif v_op = 'regexp' then
+    v_problem := (hwqueue.read_regexp(v_only)).danger;
+    begin
+      if v_problem is null then
+        perform '' ~ v_only;
       end if;
-    else
-      -- an empty range would split into no bound and pass
-      foreach v_part in array coalesce(
-        nullif(string_to_array(left(v_first #>> '{}', 1025), ','), '{}'), array['']) loop
-        v_match := regexp_match(v_part,
-          '^[[:space:]]*(=|!=|>=|<=|>|<|~>|)[[:space:]]*([^[:space:]]+)[[:space:]]*$');
-        if v_match is null or not hwqueue.version_in_range(v_match[2], v_match[2], v_op)
-          or v_op = 'semver' and v_match[1] = '~>' then
-          perform hwqueue.refuse_field('QHC03', p_field || '.values[0]',
-            format('has a bound that is no %s bound: %s', v_op, to_json(left(v_part, 60))),
-            'write bounds like ">= 1.2, < 2"; ops are = != > >= < <=, and ~> for op version only');
-        end if;
-      end loop;
+    exception when invalid_regular_expression then
+      v_problem := sqlerrm;
+    end;
+    if v_problem is not null then
+      perform hwqueue.refuse_field('QHC03', p_field || '.values[0]',
+        format('is not an accepted pattern: %s', v_problem),
+        'use a POSIX pattern of at most 200 characters without back-references, (? constructs, nested '
+        'bounds or bounds over 32');
     end if;
+  elsif v_type = 'string' then
+    -- an empty range would split into no bound and pass
+    foreach v_part in array coalesce(nullif(string_to_array(left(v_only, 1025), ','), '{}'), array['']) loop
+      v_match := regexp_match(v_part,
+        '^[[:space:]]*(=|!=|>=|<=|>|<|~>|)[[:space:]]*([^[:space:]]+)[[:space:]]*$');
+      if v_match is null or not hwqueue.version_in_range(v_match[2], v_match[2], v_op)
+        or v_op = 'semver' and v_match[1] = '~>' then
+        perform hwqueue.refuse_field('QHC03', p_field || '.values[0]',
+          format('has a bound that is no %s bound: %s', v_op, to_json(left(v_part, 60))),
+          'write bounds like ">= 1.2, < 2"; ops are = != > >= < <=, and ~> for op version only');
+      end if;
+    end loop;
   end if;
   return jsonb_build_object('label', v_label, 'op', v_op, 'values', hwqueue.normal_set(v_values));
 end
@@ -459,19 +443,16 @@ begin
       || case when coalesce(v_tenants, 'null') = 'null' then '{}'  -- the lease's own tenant
         when v_tenants = '"*"' then '{"tenants": "*"}'
         else jsonb_build_object('tenants', hwqueue.normal_set(v_tenants)) end;
-    v_domain := coalesce(hwqueue.json_domain(p_expr -> 'domain', p_field || '.domain', 'QHC03'),
-      hwqueue.refuse_value('null', p_field || '.domain', '"node", "rack" or "label:KEY"',
-        'say what counts as one place', 'QHC03'));
   else
-    if jsonb_typeof(p_expr -> p_kind) = 'null' then
-      perform hwqueue.refuse_field('QHC03', p_field || '.' || p_kind, 'must not be null',
-        'name a target or leave the expression out');
-    end if;
-    v_expr := jsonb_build_object(
-      p_kind, hwqueue.json_uuid(p_expr -> p_kind, p_field || '.' || p_kind, 'QHC03'));
-    v_domain := coalesce(hwqueue.json_domain(p_expr -> 'domain', p_field || '.domain', 'QHC03'),
-      case p_kind when 'lease' then 'node' end);
+    v_expr := jsonb_build_object(p_kind, coalesce(
+      hwqueue.json_uuid(p_expr -> p_kind, p_field || '.' || p_kind, 'QHC03')::text,
+      hwqueue.refuse_value('null', p_field || '.' || p_kind, 'a uuid',
+        'name a target or leave the expression out', 'QHC03')));
   end if;
+  v_domain := coalesce(hwqueue.json_domain(p_expr -> 'domain', p_field || '.domain', 'QHC03'),
+    case p_kind when 'lease' then 'node'
+      when 'leases' then hwqueue.refuse_value('null', p_field || '.domain', '"node", "rack" or "label:KEY"',
+        'say what counts as one place', 'QHC03') end);
   return v_expr || case when v_domain is null then '{}' else jsonb_build_object('domain', v_domain) end
     -- every node has a value in the domain node
     || hwqueue.normalise_direction(p_expr, p_field) - case when v_domain = 'node' then 'unknown' else '' end;

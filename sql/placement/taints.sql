@@ -89,12 +89,8 @@ begin
     if jsonb_typeof(v_value) = 'string' and v_value #>> '{}' ~ '^-?[0-9]{1,19}$' then
       v_value := to_jsonb((v_value #>> '{}')::numeric);
     end if;
-    if jsonb_typeof(v_value) is distinct from 'number' then
-      perform hwqueue.refuse_field('QHC03', p_field || '.value', format('must be an integer for op %s', v_op),
-        'give a whole number such as 5 or "-5"');
-    end if;
-    v_value := to_jsonb(hwqueue.json_integer(
-      v_value, p_field || '.value', -9223372036854775808, 9223372036854775807, 'QHC03')::text);
+    v_value := to_jsonb(hwqueue.json_integer(coalesce(v_value, '""'), p_field || '.value',
+      -9223372036854775808, 9223372036854775807, 'QHC03')::text);
   end if;
   return v_read || jsonb_build_object('op', v_op) || hwqueue.present('value', nullif(v_value, '""'));
 end
@@ -112,13 +108,10 @@ as $$
       when p_toleration ->> 'op' = 'exists' then true
       when p_toleration ->> 'op' = 'equal'
         then coalesce(p_toleration ->> 'value', '') = coalesce(p_taint ->> 'value', '')
-      when p_taint ->> 'value' ~ '^(0|-?[1-9][0-9]{0,18})$'
-        and p_toleration ->> 'value' ~ '^(0|-?[1-9][0-9]{0,18})$' then
-        least((p_taint ->> 'value')::numeric, (p_toleration ->> 'value')::numeric) >= -9223372036854775808
-        and 9223372036854775807 >= greatest((p_taint ->> 'value')::numeric,
-          (p_toleration ->> 'value')::numeric)
+      when p_taint ->> 'value' ~ '^(0|-?[1-9][0-9]{0,18})$' then
+        (p_taint ->> 'value')::numeric between -9223372036854775808 and 9223372036854775807
         and sign((p_taint ->> 'value')::numeric - (p_toleration ->> 'value')::numeric)
-          = case p_toleration ->> 'op' when 'gt' then 1 when 'lt' then -1 end
+          = case p_toleration ->> 'op' when 'gt' then 1 else -1 end
       end, false)
 $$;
 

@@ -22,8 +22,7 @@ begin
         when 'gpu_most' then (select sum(g / a.amount) from unnest(v_room.gpu_sorted) g)
         when 'core_numa' then hwqueue.amount_left(v_room, 'core_whole') / a.amount
         else hwqueue.amount_left(v_room, a.name) / a.amount end)
-    from hwqueue.needed_amounts(v_cpu_milli, p_class.memory_mib, p_class.gpu_count, p_class.gpu_milli,
-      p_class.custom, v_cpu, v_gpu) a
+    from hwqueue.needed_amounts(p_class, p_node.default_cpu_isolation, p_node.gpu_share_mode) a
     where a.amount > 0))::int;
 end
 $$;
