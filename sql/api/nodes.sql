@@ -130,7 +130,7 @@ create or replace function hwqueue.cordon_node(p_node uuid) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_node hwqueue.node := hwqueue.hold_node(p_node, false);
+  v_node hwqueue.node := hwqueue.hold_node(p_node);
 begin
   if v_node.cordoned_at is null then
     update hwqueue.node n set cordoned_at = hwqueue.clock() where n.node_id = p_node;
@@ -146,7 +146,7 @@ create or replace function hwqueue.uncordon_node(p_node uuid) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_node hwqueue.node := hwqueue.hold_node(p_node, false);
+  v_node hwqueue.node := hwqueue.hold_node(p_node);
 begin
   if v_node.cordoned_at is not null then
     update hwqueue.node n set cordoned_at = null, drain_by = null where n.node_id = p_node;
@@ -169,9 +169,13 @@ declare
   v_now timestamptz;
   v_by timestamptz;
 begin
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   perform hwqueue.check_span(coalesce(p_deadline, '0'), 'p_deadline', '0', '3650 days', 'from 0 to ten years',
     'give a span such as interval ''10 minutes''');
-  v_node := hwqueue.hold_node(p_node, p_deadline is not null);
+  if p_deadline is not null then
+    perform hwqueue.await_node(p_node);
+  end if;
+  v_node := hwqueue.hold_node(p_node);
   v_now := hwqueue.clock();
   v_by := v_now + hwqueue.in_seconds(p_deadline);
   update hwqueue.node n set drain_by = v_by, cordoned_at = coalesce(n.cordoned_at, v_now)
@@ -200,7 +204,9 @@ declare
   v_now timestamptz;
 begin
   perform set_config('hwqueue.ended', '', true);  -- note_ended fills the list
-  v_node := hwqueue.hold_node(p_node, true);
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
+  perform hwqueue.await_node(p_node);
+  v_node := hwqueue.hold_node(p_node);
   v_now := hwqueue.clock();
   v_ended := hwqueue.end_older_claims(p_node, null, v_now);
   perform hwqueue.follow_ended(false);
@@ -364,7 +370,7 @@ create or replace function hwqueue.confirm_node(p_node uuid, p_instance_id text 
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_node hwqueue.node := hwqueue.hold_node(p_node, false);
+  v_node hwqueue.node := hwqueue.hold_node(p_node);
   v_domains text[];
   v_confirmed jsonb;
 begin
@@ -407,7 +413,7 @@ declare
   v_expires_at timestamptz;
 begin
   perform hwqueue.check_trust_domain(p_domain);
-  v_node := hwqueue.hold_node(p_node, false);
+  v_node := hwqueue.hold_node(p_node);
   v_now := hwqueue.clock();
   v_expires_at := hwqueue.check_expiry(p_expires_at, p_expires_after, v_now);
   perform hwqueue.write_attestations(p_node, v_node.attestations || jsonb_build_object(p_domain,
@@ -433,8 +439,10 @@ declare
   v_attested text[];
   v_now timestamptz;
 begin
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   perform hwqueue.check_trust_domain(p_domain);
-  v_node := hwqueue.hold_node(p_node, true);
+  perform hwqueue.await_node(p_node);
+  v_node := hwqueue.hold_node(p_node);
   if not v_node.attestations ? p_domain then
     return false;
   end if;

@@ -14,14 +14,13 @@ language plpgsql volatile
 as $$
 declare
   v_own text[] := hwqueue.keys_of('gang');
-  v_common text[] := array['priority', 'tenant', 'labels', 'headers', 'max_attempts', 'retry',
-    'claim_timeout', 'max_run', 'deadline'];
   v_member jsonb;
   v_options jsonb;
   v_field text;
   v_size int;
 begin
-  perform hwqueue.check_object(p_options, v_own || v_common, 'options');
+  perform hwqueue.check_object(p_options, v_own || array['priority', 'tenant', 'labels', 'headers',
+    'max_attempts', 'retry', 'claim_timeout', 'max_run', 'deadline'], 'options');
   gang := hwqueue.gang_asked(p_options, 'options');
   gang.gang_id := coalesce(gang.gang_id, hwqueue.new_id());
   gang.choice_id := (p_options ->> 'one_of')::uuid;
@@ -34,8 +33,9 @@ begin
       'for example [{"task": "train", "count": 4}]')) with ordinality m
   loop
     perform hwqueue.check_object(v_member, array['task', 'params', 'options', 'count'], v_field);
-    v_options := hwqueue.check_object(coalesce(nullif(v_member -> 'options', 'null'), '{}'), v_common
-      || array['placement', 'affinity_tags', 'affinity_with', 'anti_affinity_with', 'wire', 'service_id',
+    v_options := hwqueue.check_object(coalesce(nullif(v_member -> 'options', 'null'), '{}'),
+      array['placement', 'affinity_tags', 'affinity_with', 'anti_affinity_with', 'wire', 'priority', 'tenant',
+      'service_id', 'labels', 'headers', 'max_attempts', 'retry', 'claim_timeout', 'max_run', 'deadline',
       'lease_id'], v_field || '.options');
     elements := elements || (
       select jsonb_agg(v_member - 'count' || jsonb_build_object('options', p_options - v_own || v_options))

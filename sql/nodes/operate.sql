@@ -8,17 +8,13 @@
 -- Invariant: a session finds a profile before it locks a node, and waits for claims before it holds any
 -- (await_node). Otherwise an operator and a registration could deadlock.
 
--- Locks a node that an operator edits, and returns its row. p_waits: for claims that other sessions hold,
--- before it holds anything.
--- Locks: node_state. Raises: QHN01, QHN06 busy, QHA02, QHA03.
-create or replace function hwqueue.hold_node(p_node uuid, p_waits boolean) returns hwqueue.node
+-- Locks a node that an operator edits, and returns its row.
+-- Locks: node_state. Raises: QHN01, QHA02, QHA03.
+create or replace function hwqueue.hold_node(p_node uuid) returns hwqueue.node
 language plpgsql volatile
 as $$
 begin
   perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
-  if p_waits then
-    perform hwqueue.await_node(p_node);
-  end if;
   perform hwqueue.lock_node(p_node, null);
   return hwqueue.read_node(p_node);
 end
