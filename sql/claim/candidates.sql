@@ -250,7 +250,8 @@ begin
                     p_room, q.worth), 0) end as score
     from (  -- fenced: the prices once a queue, and only if it has some and the node devices
       select o as queue, o.queue_id, (o.tuning).*,
-             case when o.has_prices and p_room.gpu_total > 0 then hwqueue.queue_worth(o, v_now) end as worth
+             case when o.has_prices and p_room.gpu_total > 0 then (
+               select v.device_worth from hwqueue.valid_prices(v_now) v where v.queue = o.name) end as worth
       from hwqueue.queue o where o.queue_id = any (p_request.queue_ids)
       offset 0) q
     cross join lateral (  -- fenced: what follows once, not for each table

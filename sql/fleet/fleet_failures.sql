@@ -291,7 +291,8 @@ declare
   v_sight record := hwqueue.expr_inputs(p_class.preferred);
   v_prefers_others boolean := p_class.terms @> '[{"spec": {"use": "soft"}}]';
   v_prefers_spread boolean := p_class.spread @? 'strict $[*] ? (exists(@.when) || exists(@.targets))';
-  v_worth double precision[] := hwqueue.queue_worth(p_queue, p_now);
+  v_worth double precision[] := (
+    select v.device_worth from hwqueue.valid_prices(p_now) v where v.queue = p_queue.name);
 begin
   return query
     with facts as materialized (

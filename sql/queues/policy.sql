@@ -144,33 +144,16 @@ $$;
 -- device with 190 left is worth nothing then, one with 550 left about half a device. A claim that would
 -- leave 190 of 1000 is scored lower than one that leaves 530 for a lease of 530.
 --
--- set_prices (api/planner) writes them. Claims and match_nodes call queue_worth
--- and hand the curve to fit_score. The invariant: prices change the order of classes that fit, and
+-- set_prices (api/planner) writes them. Claims and match_nodes hand the curve to fit_score. The invariant: prices change the order of classes that fit, and
 -- nothing else. Past worth_until the score is what it is without prices.
 --
 -- The newest row of queue_price counts, as of node_load: under an old MVCC snapshot a row that is updated
 -- every second would have thousands of versions that each claim reads. For the same reason queue has only
 -- has_prices: a claim of a queue without prices reads nothing more.
 
--- Returns the curve of a queue: what a device with 0, 10, 20, ... 1000 thousandths left is worth, in
--- devices. Null without prices that are valid now.
-create or replace function hwqueue.queue_worth(p_queue hwqueue.queue, p_now timestamptz)
-returns double precision[]
-language plpgsql stable
-as $$
-begin
-  if not p_queue.has_prices then
-    return null;
-  end if;
-  return (
-    select case when p.worth_until > p_now then p.device_worth end
-    from hwqueue.queue_price p
-    where p.queue_id = p_queue.queue_id
-    order by p.epoch desc, p.round desc limit 1);
-end
-$$;
-
--- Returns the curves of all queues that have prices which are valid now.
+-- Returns the curves of all queues that have prices which are valid now: what a device with 0, 10, 20, ...
+-- 1000 thousandths left is worth, in devices.
+-- Inlined.
 create or replace function hwqueue.valid_prices(p_now timestamptz)
 returns table (queue text, device_worth double precision[], worth_until timestamptz)
 language sql stable

@@ -20,7 +20,8 @@ with asked as materialized (
                                 hwqueue.cpu_isolation_on((a.for_class).cpu_isolation,
                                     n.default_cpu_isolation)),
              (a.for_class).memory_mib, (a.for_class).gpu_count, (a.for_class).gpu_milli, a.reach,
-               hwqueue.node_headroom(n, l.load), hwqueue.queue_worth(a.for_queue, a.now)),
+               hwqueue.node_headroom(n, l.load), (
+                 select v.device_worth from hwqueue.valid_prices(a.now) v where v.queue = (a.for_queue).name)),
            hwqueue.spread_score(a.for_class, l.facts, a.recount -> 'terms', a.recount -> 'spread', a.now)
          ) as score
   from asked a
