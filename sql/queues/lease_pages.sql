@@ -71,7 +71,10 @@ begin
       into v_ids, v_after
       from hwqueue.page_source(v_wanted, v_cursor, p_limit) with ordinality s(lease_id, key, number);
       v_wanted.lease_ids := coalesce(v_ids, '{}');
-      v_wanted.state := null;  -- they are in it
+      v_wanted.state := null;  -- they are in it, and ended as the filter wants it
+      v_wanted.error_type := null;
+      v_wanted.finished_from := null;
+      v_wanted.finished_before := null;
       v_page.lease_ids := hwqueue.list_lease_ids(v_wanted, p_limit, null, null);
     end if;
     v_page.state := v_cursor ->> 'state';
@@ -96,7 +99,8 @@ exception when data_exception then  -- as somebody may have written it by hand
 end
 $$;
 
--- The next rows of the table that holds a state, with the key to go on from.
+-- The next rows of the table that holds a state, with the key to go on from. lease_id is null where the
+-- lease has not ended as the filter wants it.
 create or replace function hwqueue.page_source(p_filter hwqueue.lease_filter, p_cursor jsonb, p_limit int)
 returns table (lease_id uuid, key jsonb)
 language plpgsql volatile
@@ -107,7 +111,10 @@ declare
   v_only_at timestamptz := p_cursor ->> 'only_at';
   v_first uuid := '00000000-0000-0000-0000-000000000000';
 begin
-  if p_filter.state = 'pending' then
+  if p_filter.state in ('pending', 'scheduled', 'claimed')
+    and num_nonnulls(p_filter.finished_from, p_filter.finished_before, p_filter.error_type) > 0 then
+    return;
+  elsif p_filter.state = 'pending' then
     return query
       select r.lease_id, jsonb_build_array(r.tier, r.rank, r.position)
       from hwqueue.ready r
@@ -134,7 +141,10 @@ begin
       order by c.lease_id limit p_limit;
   else
     return query
-      select o.lease_id, jsonb_build_array(o.finished_at, o.lease_id)
+      select case when o.finished_at < coalesce(p_filter.finished_before, 'infinity')
+          and o.finished_at >= coalesce(p_filter.finished_from, '-infinity')
+          and (p_filter.error_type is null or o.error ->> 'type' = p_filter.error_type) then o.lease_id end,
+        jsonb_build_array(o.finished_at, o.lease_id)
       from hwqueue.outcome o
       where o.queue_id = p_filter.queue_id and o.state = p_filter.state
         and o.finished_at <= least(p_filter.finished_before, v_until)
@@ -168,7 +178,8 @@ begin
       cross join lateral (
         select r.lease_id from hwqueue.ready r
         where r.queue_id = l.queue_id and r.tier = l.tier and r.rank = l.rank
-          and r.position = l.position and r.lease_id = l.lease_id for update skip locked) x);
+          and r.position between l.position and l.position and r.lease_id = l.lease_id
+        order by r.position limit 1 for update skip locked) x);
   elsif state = 'scheduled' then
     changed := array(
       select x.lease_id from unnest(v_leases) i(lease_id)

@@ -7,6 +7,9 @@
 -- The API reads a lease with find_lease and lease_state and takes a waiting one out of line with
 -- take_entry. The invariant: a session that deletes a lease's row from one of these tables inserts one
 -- into another, in the same transaction. Only prune deletes outcomes for good.
+--
+-- An entry of ready is looked for by a range of positions and an order, which only its primary key has:
+-- when ready was empty at the last analyze, the planner holds the index by class to be as good.
 
 -- Reads the filter of a list of leases. tenants: at most those of the caller; null: all.
 -- Raises: QHA01, QHA03, QHQ01.
@@ -102,6 +105,8 @@ $$;
 create or replace function hwqueue.take_entry(p_lease uuid) returns hwqueue.scheduled
 language plpgsql volatile
 as $$
+declare
+  v_entry hwqueue.scheduled;
 begin
   return case when hwqueue.hold_state(p_lease) in ('pending', 'scheduled')
     then (select e from hwqueue.take_free_entries(array[p_lease]) e) end;
@@ -126,8 +131,8 @@ begin
         cross join lateral (
           select y.ctid as row_ctid from hwqueue.ready y
           where y.queue_id = l.queue_id and y.tier = l.tier and y.rank = l.rank
-            and y.position = l.position and y.lease_id = l.lease_id
-          for update skip locked) x))
+            and y.position between l.position and l.position and y.lease_id = l.lease_id
+          order by y.position limit 1 for update skip locked) x))
       returning r.queue_id, r.tier, r.attempt_count, r.claim_count, 'time'::hwqueue.held_by, r.rank,
         r.class_id, r.lease_id, r.eligible_at, r.deadline
     ), was_scheduled as (
@@ -148,8 +153,7 @@ $$;
 -- Holds the row that says where a lease is until the caller commits: nobody can claim it, settle it or make
 -- it due meanwhile. Returns its state. Entries move between the tables while this reads them, so it reads
 -- again until it has one; the session that moved it has committed by then. An outcome is not held.
--- Locks: the entry or the claim.
--- Raises: QHL04.
+-- Locks: the entry or the claim. Raises: QHL04.
 create or replace function hwqueue.hold_state(p_lease uuid) returns text
 language plpgsql volatile
 as $$
@@ -169,8 +173,9 @@ begin
     end if;
     perform 1 from hwqueue.ready r
     where r.queue_id = v_lease.queue_id and r.tier = v_lease.tier
-      and r.rank = v_lease.rank and r.position = v_lease.position and r.lease_id = p_lease
-    for no key update;
+      and r.rank = v_lease.rank and r.position between v_lease.position and v_lease.position
+      and r.lease_id = p_lease
+    order by r.position limit 1 for no key update;
     if found then
       return 'pending';
     end if;
@@ -189,8 +194,7 @@ end
 $$;
 
 -- The record of a lease. For a caller limited to other tenants it does not exist, with the same error
--- text.
--- Raises: QHL04.
+-- text. Raises: QHL04.
 create or replace function hwqueue.find_lease(p_lease uuid) returns hwqueue.lease
 language plpgsql volatile
 as $$

@@ -321,13 +321,11 @@ $$;
 -- The low-water mark of a tier and rank; 0 when there is none.
 create or replace function hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint)
 returns bigint
-language plpgsql immutable
+language sql immutable
 as $$
-begin
-  return coalesce((
+  select coalesce((
     select m.position from unnest(p_marks.tiers, p_marks.ranks, p_marks.positions) m(tier, rank, position)
-    where m.tier = p_tier and m.rank = p_rank), 0);
-end
+    where m.tier = p_tier and m.rank = p_rank), 0)
 $$;
 
 -- Writes a new version of p_marks, in which the mark of one tier and rank moves from p_old to p_new if
