@@ -101,15 +101,15 @@ language sql stable
 as $$
   select x.position, x.ctid from hwqueue.ready x
   where x.class_id = p_class_id and x.tier = p_tier and x.rank = p_rank and x.position >= (
-      select greatest(case when (p_tier, p_rank) > (p_from.tiers[q.n], p_from.ranks[q.n]) then 0
-          when (p_tier, p_rank) = (p_from.tiers[q.n], p_from.ranks[q.n]) then p_from.positions[q.n]
-          else 9223372036854775807 end,
-        case when p_from.are_blocked[q.n] then (
-          select case when w.tiers = array[p_tier] and w.ranks = array[p_rank] then w.positions[1]
-            else hwqueue.low_water_at(w, p_tier, p_rank) end
-          from hwqueue.low_water w
-          where w.queue_id = p_from.queue_ids[q.n] and w.class_id = p_class_id
-          order by w.version desc limit 1) end)
+      select case when (p_tier, p_rank) >= (p_from.tiers[q.n], p_from.ranks[q.n]) then greatest(
+          case when (p_tier, p_rank) = (p_from.tiers[q.n], p_from.ranks[q.n]) then p_from.positions[q.n]
+            else 0 end,
+          case when p_from.are_blocked[q.n] then (
+            select case when w.tiers = array[p_tier] and w.ranks = array[p_rank] then w.positions[1]
+              else hwqueue.low_water_at(w, p_tier, p_rank) end
+            from hwqueue.low_water w
+            where w.queue_id = p_from.queue_ids[q.n] and w.class_id = p_class_id
+            order by w.version desc limit 1) end) end
       from (
         select case when not p_from.by_class or cardinality(p_from.queue_ids) = 1 then 1
           else array_position(p_from.queue_ids, (
