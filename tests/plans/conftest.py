@@ -64,8 +64,10 @@ def database(server_dsn: str, filled: str) -> Iterator[str]:
 
 @pytest.fixture
 def fresh(server_dsn: str, template: str) -> Iterator[str]:
-    """A migrated database of the test's own, with nothing in it."""
+    """A migrated database of the test's own, with nothing in it, which nobody analyzes meanwhile."""
     with fresh_database(server_dsn, template) as made:
+        with psycopg.connect(made) as conn:
+            conn.execute(NO_AUTOVACUUM)
         yield made
 
 

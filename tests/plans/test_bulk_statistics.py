@@ -4,7 +4,6 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from tests.calls import Row
-from tests.plans.conftest import NO_AUTOVACUUM
 from tests.plans.explain import explained
 from tests.sql.api import Api, outlive
 
@@ -29,7 +28,6 @@ CALLS: list[tuple[str, Row, Row | None, int]] = [
 @pytest.fixture
 def api(api: Api) -> Api:
     """Of a database that nobody has analyzed, nor will, with two queues."""
-    api.conn.execute(NO_AUTOVACUUM)
     for queue in QUEUES:
         api.rows("create_queue", queue=queue)
     return api

@@ -60,6 +60,7 @@ def test_a_front_that_stands_among_many_queues(api: Api) -> None:
     api.conn.execute("analyze")
     before = pages(api, node, queues)
     api.spawn(queues[0], priority=9, **NOWHERE)
+    outlive(api.conn)  # a new class is judged by each claim meanwhile
     api.conn.execute(FAR)
     api.spawn(queues[0], priority=8)
     assert len(api.claim(node, *queues)) == 1
