@@ -21,14 +21,13 @@ declare
   v_done bigint;
   v_total bigint;
 begin
-  if jsonb_typeof(p_reports) is distinct from 'array' or jsonb_array_length(p_reports) > 1000 then
-    perform hwqueue.refuse('QHA01', 'p_reports must be a JSON array of at most 1000 reports',
-      jsonb_build_object('field', 'p_reports'),
-      'for example [{"lease_id": "...", "claim_token": 1, "fraction": 0.4, "message": "frame 40"}]');
-  end if;
   for v_item, v_field in
     select e.value, format('p_reports[%s]', e.ordinality - 1)
-    from jsonb_array_elements(p_reports) with ordinality e
+    -- null is no list
+    from jsonb_array_elements(hwqueue.json_list(coalesce(nullif(p_reports, 'null'), '""'), 'p_reports', 1000,
+      'an array of at most 1000 reports',
+      'for example [{"lease_id": "...", "claim_token": 1, "fraction": 0.4, "message": "frame 40"}]'))
+      with ordinality e
   loop
     perform hwqueue.check_object(v_item,
         array['lease_id', 'claim_token', 'fraction', 'done', 'total', 'message'], v_field),
@@ -99,14 +98,12 @@ declare
   v_line jsonb;
   v_place text;
 begin
-  if jsonb_typeof(p_logs) is distinct from 'array' or jsonb_array_length(p_logs) > 1000 then
-    perform hwqueue.refuse('QHA01', 'p_logs must be a JSON array of at most 1000 claims with their lines',
-      jsonb_build_object('field', 'p_logs'),
-      'such as [{"lease_id": "...", "claim_token": 1, "lines": [{"line": 1, "at": "...", "message": "a"}]}]');
-  end if;
   for v_item, v_field in
     select e.value, format('p_logs[%s]', e.ordinality - 1)
-    from jsonb_array_elements(p_logs) with ordinality e
+    from jsonb_array_elements(hwqueue.json_list(coalesce(nullif(p_logs, 'null'), '""'), 'p_logs', 1000,
+      'an array of at most 1000 claims with their lines',
+      'such as [{"lease_id": "...", "claim_token": 1, "lines": [{"line": 1, "at": "...", "message": "a"}]}]'))
+      with ordinality e
   loop
     perform hwqueue.check_object(v_item, array['lease_id', 'claim_token', 'lines'], v_field);
     perform hwqueue.check_claim(v_item, v_field);
