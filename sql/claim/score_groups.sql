@@ -174,8 +174,10 @@ begin
   cross join lateral hwqueue.class_entries(k.class_id, p_from, v_tier, v_rank, 1, v_now) h
   where (k.score > v_above) is not false and (k.score < v_below) is not false limit 1;
   v_goes_on := not found and (tier is null or cardinality(p_from.queue_ids) > 1);
-  if v_goes_on and cardinality(p_from.queue_ids) = 1 and not p_from.are_blocked[1] then
-    -- where the queue is blocked, later ranks may be full of dead tuples; classes start at their own marks
+  if v_goes_on and cardinality(p_from.queue_ids) = 1 and (not p_from.are_blocked[1] or (
+      -- blocked: ranks whose marks have moved may be full of dead tuples; classes start at their own marks
+      select (w.tiers, w.ranks) = (array[v_tier], array[v_rank]) from hwqueue.low_water w
+      where w.queue_id = p_from.queue_ids[1] and w.class_id = 0 order by w.version desc limit 1)) then
     perform 1 from hwqueue.ready r
     where r.queue_id = p_from.queue_ids[1] and (r.tier, r.rank) > (v_tier, v_rank)
     order by r.tier, r.rank, r.position limit 1;

@@ -1,8 +1,11 @@
 """Many classes that may not come to a node now are asked about at once."""
 
+import pytest
+
 from tests.plans.backlog import batch
 from tests.plans.explain import Work, explained
-from tests.sql.api import Api
+from tests.races.marks import FAR, NOWHERE
+from tests.sql.api import Api, outlive
 
 CLASSES = 30
 MANY = 500
@@ -62,3 +65,25 @@ def test_new_terms_find_their_classes_by_index(api: Api) -> None:
     told += [plan for plan in work.plans if "k.terms @>" in plan["Query Text"]]
     assert len(told) >= 2
     assert Work(told).rows_read("placement_class") < MANY
+
+
+@pytest.mark.usefixtures("eager_marks")
+def test_each_class_that_is_used_up_is_asked_once(api: Api) -> None:
+    """By a claim that finds nothing behind a front that stands, and where no later rank was claimed."""
+    queue, node = api.queue(patience=0), api.node(labels={"zone": "a"})
+    here = {"tags": {"zone": "a"}}
+    api.spawn(queue, **NOWHERE)
+    api.conn.execute(FAR)
+    batch(
+        api,
+        queue,
+        [{"placement": {"prefer": [{"weight": n, "when": here}]}} for n in range(1, CLASSES + 1)],
+    )
+    outlive(api.conn)
+    while api.claim(node, queue):
+        pass
+    assert api.one("select bool_or(version < blocked_to_version) from hwqueue.low_water")
+    with explained(api.conn) as claim:
+        assert api.claim(node, queue) == []
+    heads = [scan for scan in claim.scans("ready") if scan.get("Index Name") == "ready_class"]
+    assert sum(scan["Actual Loops"] for scan in heads) == CLASSES
