@@ -73,13 +73,6 @@ def test_a_session_that_runs_dry_counts_for_the_time_it_had_work() -> None:
     assert load.per_second == pytest.approx(load.done / load.seconds)
 
 
-def test_the_time_that_it_took_to_find_nothing_does_not_count() -> None:
-    begun = time.perf_counter()
-    load = drive(Countdown(20, last=0.5), connections=1, seconds=30, warmup=0)
-    assert load.done == 40
-    assert load.seconds < time.perf_counter() - begun - 0.5
-
-
 def test_nothing_to_do_is_an_error_and_that_of_a_session_is_told() -> None:
     with pytest.raises(RanDryError):
         drive(Countdown(0), connections=1, seconds=1)
@@ -113,13 +106,3 @@ def test_pgbench_drives_its_scripts(run: Run, dsn: str, script: str) -> None:
     assert load.done > 0
     assert load.per_second == pytest.approx(load.done / load.seconds)
     assert load.p50_ms <= load.p99_ms > 0
-
-
-def test_pgbench_says_what_is_wrong(dsn: str) -> None:
-    if not pgbench.is_there():
-        strict_skip("pgbench is not on the PATH")
-    with pytest.raises(RuntimeError, match='relation "floor" does not exist'):
-        pgbench.drive_script(dsn, "floor", connections=1, seconds=1)
-    create_floor(dsn)
-    with pytest.raises(RanDryError):
-        pgbench.drive_script(dsn, "floor", connections=1, seconds=1)

@@ -4,14 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from benchmarks.__main__ import QUESTIONS, app
-from benchmarks.core.program import program
-from benchmarks.core.report import Answer, Figure
-from benchmarks.core.run import Run
-from benchmarks.core.spread import Spread
 
 pytestmark = pytest.mark.embedded
 
@@ -85,20 +80,3 @@ def test_a_question_is_answered(server_dsn: str, tmp_path: Path, question: str) 
     assert answer["question"] == question
     assert answer["figures"]
     assert (tmp_path / f"{question}.png").stat().st_size > 0
-
-
-def test_without_a_question_all_are_asked(tmp_path: Path) -> None:
-    asked: list[int] = []
-
-    def quick(ctx: typer.Context, *, size: int = 3) -> Answer:
-        asked.append(size)
-        figure = Figure("case", "ms", Spread.of([1.0]))
-        return Answer("quick", "nothing", (figure,), {"size": size}, {}, (Run.of(ctx).dsn or "",))
-
-    app = program((quick,), by_default=(quick, quick))
-    out = tmp_path / "out.json"
-    ended = CliRunner().invoke(app, ["--dsn", "nowhere", "--json", str(out)], catch_exceptions=False)
-    assert ended.exit_code == 0, ended.output
-    assert asked == [3, 3]
-    assert [answer["notes"] for answer in json.loads(out.read_text("utf-8"))] == [["nowhere"]] * 2
-    assert ended.output.count("quick: nothing") == 2

@@ -1,6 +1,5 @@
 """Spreads, aims and figures; a filled queue is what spawning would have made of it."""
 
-import io
 import re
 from typing import Any
 from urllib.parse import urlsplit
@@ -8,13 +7,12 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 from psycopg.rows import dict_row
-from rich.console import Console
 
 from benchmarks.core.fill import QUEUE, fill, kind, top_up
 from benchmarks.core.looks import PATHS
 from benchmarks.core.payload import payload
 from benchmarks.core.queue import create_queue
-from benchmarks.core.report import Answer, Figure, at_least, at_most, show
+from benchmarks.core.report import at_least, at_most
 from benchmarks.core.run import Run
 from benchmarks.core.spread import Spread, percentile
 from hwqueue.dashboard.pages import ROUTES
@@ -48,23 +46,6 @@ def test_an_aim_is_met_by_the_median() -> None:
     assert not at_most(1.2).met_by(Spread(1.21, 0, 2))
     assert at_least(0.8).met_by(Spread(0.8, 0.1, 1))
     assert not at_least(0.8).met_by(Spread(0.79, 0.1, 9))
-
-
-def test_an_answer_is_shown_with_what_it_was_measured_on() -> None:
-    missed = Figure.against("loaded", "ms", values=[3, 4, 5], bases=[2, 2, 2], aim=at_most(1.5))
-    told = Figure("bare", "ms", Spread.of([2]), more={"p99 ms": Spread(9, 9, 9)})
-    answer = Answer("q", "loaded / bare", (told, missed), {"size": 7}, {"cpu": "x"}, ("careful",))
-    console = Console(width=150, file=io.StringIO(), record=True)
-    show(answer, console)
-    text = console.export_text()
-    assert "q: loaded / bare" in text
-    assert "2 [1.5-2.5]" in text
-    assert "<= 1.5" in text
-    assert " no " in text
-    assert "9" in text
-    assert "size: 7" in text
-    assert "cpu: x" in text
-    assert "careful" in text
 
 
 def test_every_page_and_every_read_of_the_api_is_measured() -> None:

@@ -3,8 +3,7 @@
 import pytest
 
 from benchmarks.core.run import Run
-from lab.gangs.holding import HoldAndWait
-from lab.gangs.jobs import Cluster, Job, made_up
+from lab.gangs.jobs import Cluster, made_up
 from lab.gangs.question import gangs
 from lab.gangs.simulation import Simulation, Way
 from tests.benchmarks.asking import ask
@@ -34,18 +33,6 @@ def test_what_has_room_starts_when_it_arrives(dsn: str) -> None:
     assert [wait <= 2 for job, wait in waits.items() if job.nodes] == [True, True]  # two ticks
     assert 0 < seen.busy / seen.measured < 0.3
     assert seen.held == 0
-
-
-def test_half_a_gang_gives_up_and_tries_again(dsn: str) -> None:
-    first = Job(arrives=0, runs=1000, nodes=0, gpus=2)
-    gang = Job(arrives=1, runs=10, nodes=2, gpus=2)
-    late = Job(arrives=2000, runs=1, nodes=0, gpus=1)
-    with HoldAndWait(dsn, Cluster(racks=1, nodes=2, gpus=2), 1, Way(earmarks=0)) as simulation:
-        seen = simulation.run([first, gang, late])
-    # tries from 1, 311, 631 and 971 on, of 300 s; the other node is free at 1000
-    assert seen.started == {first: 0, gang: 1000, late: 2000}
-    # in the second try, in the third, and until it starts; measured from 500 on
-    assert seen.held == 2 * ((611 - 500) + (931 - 631) + (1000 - 971))
 
 
 def test_a_full_cluster(run: Run) -> None:

@@ -2,12 +2,7 @@
 
 import asyncio
 import csv
-import importlib.util
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +14,6 @@ import psycopg
 import pytest
 from typer.testing import CliRunner, Result
 
-from hwqueue.cli.main import app
 from hwqueue.demo.fleet import Fleet
 from hwqueue.demo.generate import generate_trace
 from hwqueue.demo.model import Trace
@@ -146,24 +140,6 @@ def test_backlog_beside_a_live_planner(replay: Replaying) -> None:
         assert words in result.stdout
 
 
-def test_the_planner_ends_with_the_replay_that_is_told_to(dsn: str) -> None:
-    code = (
-        "import sys, time\n"
-        "from lab.replay.planning import live_planner\n"
-        "with live_planner(sys.argv[1], 'q') as planner:\n"
-        "    print(planner.process.pid, flush=True)\n"
-        "    time.sleep(60)\n"
-    )
-    replaying = subprocess.Popen([sys.executable, "-c", code, dsn], stdout=subprocess.PIPE, text=True)
-    with replaying:
-        assert replaying.stdout is not None
-        planner = int(replaying.stdout.readline())
-        replaying.terminate()
-        assert replaying.wait(30) == 128 + signal.SIGTERM
-    with pytest.raises(ProcessLookupError):
-        os.kill(planner, signal.SIGTERM)  # it is not there any more
-
-
 def test_backlog_with_several_connections_and_claims_of_several(dsn: str) -> None:
     trace = generate_trace(20, seed=2, demand=1.3)
     report = _run(dsn, trace, Plan(seed=2, demand_percent=130, connections=4, qty=3))
@@ -200,62 +176,6 @@ def test_replay_from_files_leaves_nothing_behind(
     assert not _exists(dsn, scratch)
 
 
-def test_replay_prints_a_report_and_an_html_chart(replay: Replaying, tmp_path: Path) -> None:
-    chart = tmp_path / "run.html"
-    result = replay("--ignore-gpu-spec", "--chart", str(chart))
-    assert result.exit_code == 0, (result.output, result.exception)
-    for words in ("GPUs allocated", "GPUs by model", "Why leases stay pending", "every constraint"):
-        assert words in result.stdout
-    assert "<svg" in chart.read_text()
-
-
-def test_in_place_only_into_an_unused_database(replay: Replaying, dsn: str) -> None:
-    for _ in range(2):  # it clears up behind itself, so that it can be run again
-        result = replay("--in-place")
-        assert result.exit_code == 0, (result.output, result.exception)
-    CliRunner().invoke(app, ["--dsn", dsn, "queue", "create", "mine"])
-    refused = replay("--in-place")
-    assert refused.exit_code == 2
-    assert "the database is in use: it has 1 queues" in refused.stderr
-
-
-def test_a_role_that_may_not_create_databases_is_told_what_to_do(replay: Replaying, dsn: str) -> None:
-    with psycopg.connect(dsn) as connection:
-        connection.execute("create role hwqueue_replay_poor login password 'poor'")
-    try:
-        poor = psycopg.conninfo.make_conninfo(dsn, user="hwqueue_replay_poor", password="poor")
-        refused = replay(dsn=poor)
-    finally:
-        with psycopg.connect(dsn) as connection:
-            connection.execute("drop role hwqueue_replay_poor")
-    assert refused.exit_code == 2
-    assert "may not create one" in refused.stderr
-    assert "--in-place" in refused.stderr
-
-
-def test_bad_input_creates_nothing(replay: Replaying, dsn: str, tmp_path: Path, scratch: str) -> None:
-    for args in (["--seeds", "1,x"], ["--chart", "run.pdf"], ["--keep", "--seeds", "1,2"]):
-        assert replay(*args).exit_code == 2
-    nodes = tmp_path / "nodes.csv"
-    nodes.write_text(nodes.read_text().replace("96000", "lots", 1))
-    refused = replay("--database", scratch, "--keep")
-    assert refused.exit_code == 2
-    assert "column cpu_milli: 'lots' is not a whole number" in refused.stderr
-    assert not _exists(dsn, scratch)
-
-
-def test_a_chart_without_matplotlib_is_refused_at_once(
-    replay: Replaying, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name)
-    )
-    refused = replay("--chart", str(tmp_path / "run.png"))
-    assert refused.exit_code == 2
-    assert "make setup installs it" in refused.stderr
-
-
 def test_violations_fail_the_run(replay: Replaying, monkeypatch: pytest.MonkeyPatch) -> None:
     granted = Fleet._granted
 
@@ -266,17 +186,3 @@ def test_violations_fail_the_run(replay: Replaying, monkeypatch: pytest.MonkeyPa
     result = replay()
     assert result.exit_code == 1
     assert "violations in" in result.stdout
-
-
-def test_an_error_in_the_middle_of_a_run_is_told_in_one_line(
-    replay: Replaying, dsn: str, monkeypatch: pytest.MonkeyPatch, scratch: str
-) -> None:
-
-    async def lose_connection(self: Fleet, *_args: Any) -> Any:
-        raise psycopg.OperationalError("the connection is lost")
-
-    monkeypatch.setattr(Fleet, "poll", lose_connection)
-    result = replay("--database", scratch)
-    assert result.exit_code == 1
-    assert result.stderr.startswith("error: the connection is lost\n")
-    assert not _exists(dsn, scratch)

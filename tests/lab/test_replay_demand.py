@@ -1,55 +1,23 @@
 """The parts of a replay: jobs, cluster, check, trace files; and the bound of a backlog run."""
 
-import importlib.util
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from hwqueue.demo.check import JobFacts, Move, NodeFacts, Recorded, gpu_milli_in_use, violations
 from hwqueue.demo.generate import add_labels, generate_trace, impossible_jobs
 from hwqueue.demo.mapping import placement
-from hwqueue.demo.model import Job, Machine, Trace
-from hwqueue.demo.timed import recording_start
-from lab.replay.__main__ import app
+from hwqueue.demo.model import Job, Machine
 from lab.replay.bound import bound_percent
-from lab.replay.demand import backlog_jobs
 from lab.replay.trace import TraceError, read_trace
 
 pytestmark = pytest.mark.embedded
 
 JOB = Job("j", 1000, 1024, 1, 500, (), "LS", "Running", 0, 0, 60)
-
-
-def _trace(jobs: int, gpus: int) -> Trace:
-    named = tuple(replace(JOB, name=f"j{number}") for number in range(jobs))
-    return Trace(machines=(Machine("n", 8000, 8192, gpus, "T4"),), jobs=named)
-
-
-def test_demand_takes_each_job_once_before_it_draws_again_by_the_seed() -> None:
-    trace = _trace(10, gpus=8)
-    chosen = backlog_jobs(trace, demand_percent=130, seed=1)
-    assert sum(job.gpu_demand for job in chosen) == 10_500  # first sum at or over 1.3 x 8 GPUs
-    assert len({job.name for job in chosen}) == 10
-    assert chosen == backlog_jobs(trace, demand_percent=130, seed=1)
-    assert chosen != backlog_jobs(trace, demand_percent=130, seed=2)
-    part = backlog_jobs(_trace(100, gpus=4), demand_percent=50, seed=1)
-    assert len(part) == len({job.name for job in part}) == 4
-    cpu_only = replace(trace, jobs=tuple(replace(j, num_gpu=0, gpu_milli=0) for j in trace.jobs))
-    assert len(backlog_jobs(cpu_only, demand_percent=130, seed=1)) == 10
-
-
-def test_recording_starts_with_the_first_busy_day() -> None:
-    early = [replace(JOB, created_at=day * 86_400 + 5) for day in (0, 3, 9)]
-    bulk = [replace(JOB, created_at=20 * 86_400 + 100 + second) for second in range(10)]
-    machines = (Machine("n", 8000, 8192, 1, "T4"),)
-    assert recording_start(Trace(machines, tuple(early + bulk))) == 20 * 86_400
-    assert recording_start(Trace(machines, tuple(early))) == 5
 
 
 def test_generated_cluster_has_the_published_proportions() -> None:
@@ -75,14 +43,6 @@ def test_generated_jobs_share_devices_as_asked(sharing: float) -> None:
     assert kinds["cpu"] / len(trace.jobs) == pytest.approx(1088 / 8152, abs=0.03)
     assert not any(job.gpu_models for job in trace.jobs)
     assert trace == generate_trace(1523, seed=1, sharing=sharing)
-
-
-def test_small_generated_cluster_keeps_every_model() -> None:
-    trace = generate_trace(20, seed=1)
-    assert {machine.gpu_model for machine in trace.machines} == {
-        "G2", "T4", "P100", "V100M16", "G3", "V100M32", "A10", None,
-    }  # fmt: skip
-    assert len({machine.name for machine in trace.machines}) == len(trace.machines)
 
 
 def test_placements_say_what_a_job_needs() -> None:
@@ -202,34 +162,16 @@ def test_reads_both_files(nodes: Path, pods: Path) -> None:
     assert read_trace(nodes, pods, ignore_gpu_spec=True).jobs[0].gpu_models == ()
 
 
-def test_published_column_names_further_columns_and_float_times(nodes: Path, pods: Path) -> None:
-    nodes.write_text("sn,cpu_milli,memory_mib,gpu,model,note\nn1,96000,393216,8,G2,hello\n")
-    pods.write_text(POD_HEADER.replace("pod,", "name,", 1) + POD.replace("10,12,99", "10.0,12.0,99.0"))
-    trace = read_trace(nodes, pods)
-    assert (trace.machines[0].gpu_model, trace.jobs[0].deleted_at) == ("G2", 99)
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "is empty"),
-        ("\n", "is empty"),
         ("node,cpu_milli\nn1,5\n", "column memory_mib, gpu, gpu_model is missing"),
         (NODE_FILE.splitlines()[0] + "\n", "has a header but no rows"),
         (NODE_FILE + "n3,1,1\n", "row 4: has 3 cells, but the header has 5"),
         (NODE_FILE + "n1,1,1,0,\n", "row 4, column node: 'n1' was already in row 2"),
         (NODE_FILE + "n3,lots,1,0,\n", "row 4, column cpu_milli: 'lots' is not a whole number"),
-        (NODE_FILE + "n3,1.5,1,0,\n", "row 4, column cpu_milli: '1.5' is not a whole number"),
-        (NODE_FILE + "n3,NaN,1,0,\n", "row 4, column cpu_milli: 'NaN' is not a whole number"),
-        (NODE_FILE + "n3,-1,1,0,\n", "row 4, column cpu_milli: '-1' is outside 0"),
-        (NODE_FILE + f"n3,1,{'9' * 40},0,\n", "row 4, column memory_mib: '999"),
-        (NODE_FILE + "n3,1,1,8,\n", "row 4, column gpu_model: '' names no model"),
         (NODE_FILE + "n3,1,1,0,T4\n", "row 4, column gpu_model: 'T4' names a model"),
-        (NODE_FILE + ",1,1,0,\n", "row 4, column node: '' is empty"),
-        (NODE_FILE + f"{'x' * 300},1,1,0,\n", "has 300 characters"),
-        (NODE_FILE + "n\x003,1,1,0,\n", "holds control characters"),
-        (NODE_FILE.replace("gpu_model", "gpu", 1), "column gpu_model is missing"),
-        ("node," + NODE_FILE, "column node is there more than once"),
     ],
 )
 def test_bad_node_files(nodes: Path, pods: Path, text: str, message: str) -> None:
@@ -238,41 +180,6 @@ def test_bad_node_files(nodes: Path, pods: Path, text: str, message: str) -> Non
         read_trace(nodes, pods)
     assert str(caught.value).startswith(str(nodes))
     assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("1,460", "0,460", "column gpu_milli: '460' must be 0, because num_gpu is 0"),
-        ("1,460", "1,0", "column gpu_milli: '0' must be 1 .. 1000"),
-        ("1,460", "2,460", "column gpu_milli: '460' must be 1000, because num_gpu is 2"),
-        ("1,460", "1,1001", "column gpu_milli: '1001' is outside 0 .. 1000"),
-        ("T4|G2|T4", "T4||G2", "column gpu_spec: 'T4||G2' has an empty alternative"),
-        ("LS", "Gold", "column qos: 'Gold' is not one of Guaranteed, LS, Burstable, BE"),
-        ("Running", "Lost", "column pod_phase: 'Lost' is not one of"),
-        ("10,12", "12,10", "column scheduled_time: '10' is outside 12"),
-        ("12,99", "12,11", "column deletion_time: '11' is outside 12"),
-        ("10,12,99", "10,,9", "column deletion_time: '9' is outside 10"),
-    ],
-)
-def test_bad_pod_cells(nodes: Path, pods: Path, old: str, new: str, message: str) -> None:
-    pods.write_text(POD_HEADER + POD.replace(old, new, 1))
-    with pytest.raises(TraceError) as caught:
-        read_trace(nodes, pods)
-    assert f"{pods}, row 2, {message}" in str(caught.value)
-
-
-def test_unreadable_files(nodes: Path, pods: Path, tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="cannot be read: No such file"):
-        read_trace(tmp_path / "absent.csv", pods)
-    with pytest.raises(TraceError, match="cannot be read: Is a directory"):
-        read_trace(tmp_path, pods)
-    pods.write_bytes(b"pod,\xff\xfe\n")
-    with pytest.raises(TraceError, match="byte 4 is not UTF-8"):
-        read_trace(nodes, pods)
-    pods.write_text(POD_HEADER + '"p1\n')
-    with pytest.raises(TraceError, match="is not valid CSV"):
-        read_trace(nodes, pods)
 
 
 MACHINE = Machine("m", 16_000, 16_384, 2, "T4")
@@ -314,10 +221,6 @@ def test_one_machine(jobs: Sequence[Job], percent: float) -> None:
     assert bound_percent([MACHINE], jobs) == pytest.approx(percent, abs=0.01)
 
 
-def test_machines_without_gpus() -> None:
-    assert bound_percent([Machine("c", 8000, 8192, 0, None)], [WHOLE]) == 0
-
-
 def test_kinds_of_nodes_are_told_apart() -> None:
     other = replace(MACHINE, name="n", gpu_model="A100", gpus=1)
     wanted = [replace(WHOLE, gpu_models=("A100",))] * 3
@@ -326,92 +229,3 @@ def test_kinds_of_nodes_are_told_apart() -> None:
     spread = [replace(WHOLE, cpu_milli=10_000)] * 3
     roomy = replace(MACHINE, name="o", cpu_milli=20_000, gpus=2)
     assert bound_percent([roomy, MACHINE], spread) == pytest.approx(75, abs=0.01)
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_nobody_exceeds_it(seed: int) -> None:
-    """All assignments of a few jobs to a few devices, tried one after the other."""
-    random = Random(seed)
-    machines = [
-        replace(
-            MACHINE,
-            name=f"m{number}",
-            gpus=random.choice([1, 2]),
-            cpu_milli=random.choice([2000, 4000]),
-            gpu_model=random.choice(["T4", "A100"]),
-        )
-        for number in range(2)
-    ]
-    jobs = [
-        replace(
-            WHOLE,
-            num_gpu=count,
-            gpu_milli=1000 if count == 2 else random.choice([1000, 810, 470, 320, 190]),
-            cpu_milli=random.choice([500, 2000]),
-            gpu_models=random.choice([(), (), ("T4",)]),
-        )
-        for count in random.choices([1, 2], [5, 1], k=6)
-    ]
-    devices = sum(machine.gpus for machine in machines)
-    best = most(jobs, machines, [m.cpu_milli for m in machines], [[1000] * m.gpus for m in machines])
-    bound = bound_percent(machines, jobs)
-    assert bound >= best / devices / 10 - 1e-6
-    assert bound <= 100
-
-
-def most(jobs: Sequence[Job], machines: Sequence[Machine], cpu: list[int], free: list[list[int]]) -> int:
-    """The thousandths that these jobs can be given at most."""
-    if not jobs:
-        return 0
-    job, rest = jobs[0], jobs[1:]
-    found = most(rest, machines, cpu, free)
-    for at, machine in enumerate(machines):
-        if job.cpu_milli > cpu[at] or machine.gpu_model not in (job.gpu_models or [machine.gpu_model]):
-            continue
-        for devices in places(job, free[at]):
-            left = [room - job.gpu_milli * (n in devices) for n, room in enumerate(free[at])]
-            cpu_left = [*cpu[:at], cpu[at] - job.cpu_milli, *cpu[at + 1 :]]
-            taken = most(rest, machines, cpu_left, [*free[:at], left, *free[at + 1 :]])
-            found = max(found, job.gpu_demand + taken)
-    return found
-
-
-def places(job: Job, free: Sequence[int]) -> list[tuple[int, ...]]:
-    """The devices of one machine that a job could be given."""
-    able = [number for number, room in enumerate(free) if room >= job.gpu_milli]
-    return (
-        [tuple(able[:2])]
-        if job.num_gpu == 2 and len(able) == 2
-        else [(number,) for number in able if job.num_gpu == 1]
-    )
-
-
-def test_where_all_share_a_tenth_of_the_gpus_is_out_of_reach() -> None:
-    """As in the published trace, where the bound is 91.6: 810s leave 190 that few could take."""
-    mixed, sharing = (
-        bound_percent(trace.machines, backlog_jobs(trace, demand_percent=130, seed=1))
-        for trace in (generate_trace(60, seed=1, demand=1.3, sharing=s) for s in (None, 1.0))
-    )
-    assert mixed > 99
-    assert 88 < sharing < 93
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--bound", "--mode", "timed"], "--bound goes with --mode backlog"),
-        (["--bound"], "--bound needs OR-tools, which is not installed"),
-        (["--planner"], "--planner needs OR-tools, which is not installed"),
-    ],
-)
-def test_what_it_needs_is_said_before_anything_runs(
-    monkeypatch: pytest.MonkeyPatch, options: list[str], said: str
-) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ortools" else find(name))
-    nowhere = str(Path("no-such-file.csv"))
-    files = ["--nodes", nowhere, "--leases", nowhere]
-    result = CliRunner().invoke(app, [*files, *options])
-    assert result.exit_code == 2
-    assert said in result.stderr
-    assert ("make setup installs it" in result.stderr) == ("--mode" not in options)

@@ -1,7 +1,6 @@
 """Figures of a report from a hand-made ledger, and what is made of them."""
 
 import json
-from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
@@ -9,8 +8,6 @@ import pytest
 from hwqueue.demo import report
 from hwqueue.demo.ledger import Grant, Ledger
 from hwqueue.demo.model import Job, Machine, Plan, Trace
-from lab.replay.chart import write_chart
-from lab.replay.summary import Spread, summary
 
 pytestmark = pytest.mark.embedded
 
@@ -105,33 +102,3 @@ def test_what_a_ledger_counts() -> None:
     ledger.granted(_grant(early, "c", "plain"), PLAIN, 1.0)
     ledger.spawned(early, PLAIN)
     assert not ledger.waiting
-
-
-def test_percentiles_by_nearest_rank() -> None:
-    assert report.percentile([], 50) == 0.0
-    assert report.percentile([3.0], 99) == 3.0
-    assert report.percentile([float(n) for n in range(100, 0, -1)], 99) == 99.0
-
-
-def test_summary_over_seeds() -> None:
-    spread = summary([_report(_ledger(), seed=1), _report(_ledger(), seed=2)])
-    assert spread["gpus_allocated_percent"] == Spread(25.0, 25.0, 25.0)
-    assert spread["claims_per_second"] == Spread(0.5, 0.5, 0.5)
-    timed = summary([_report(_ledger(), seed=seed, timed=True) for seed in (1, 2)])
-    assert "claims_per_second" not in timed
-
-
-@pytest.mark.parametrize("timed", [False, True])
-def test_charts(tmp_path: Path, timed: bool) -> None:
-    reports = [_report(_ledger(ended=timed), timed=timed)]
-    write_chart(reports, tmp_path / "run.png")
-    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
-    write_chart(reports, tmp_path / "run.html")
-    page = (tmp_path / "run.html").read_text()
-    assert page.startswith("<!doctype html>")
-    assert "</svg>" in page
-
-
-def test_what_a_job_asks_for_in_words() -> None:
-    assert SHARE.words == "0.5 GPU, 1 cores, 1 GiB, T4"
-    assert PLAIN.words == "1 cores, 1 GiB, zone=a"

@@ -1,21 +1,15 @@
 """The soak: the snapshot holds vacuum back, the pace is kept, and the figures are cut by time."""
 
-from array import array
-
 import psycopg
 import pytest
-import typer
 
 from benchmarks.core.holders import Holder, holding
-from benchmarks.core.report import at_least
 from benchmarks.core.run import Run
-from benchmarks.core.spread import Spread
 from lab.peers.naive import Naive
 from lab.soak import bystander
-from lab.soak.figures import Minute, furthest_behind, latency_kept, rate_kept, tables
-from lab.soak.pace import LOOKUP_SECONDS, PROBE_SECONDS, SPAWN_BATCH, Claims, Pace, keep_pace
+from lab.soak.pace import LOOKUP_SECONDS, PROBE_SECONDS, SPAWN_BATCH, Pace, keep_pace
 from lab.soak.question import soak
-from lab.soak.sizes import Size, sizes
+from lab.soak.sizes import sizes
 from tests.benchmarks.asking import ask
 
 pytestmark = pytest.mark.embedded
@@ -43,12 +37,6 @@ def test_a_soak_is_answered(run: Run, more: list[str]) -> None:
     assert any("job" in figure.case or "ready" in figure.case for figure in by_table.figures)
 
 
-@pytest.mark.parametrize("asked", [["--counted-nodes", "3"], ["--stands"]])
-def test_other_queues_have_neither(run: Run, asked: list[str]) -> None:
-    with pytest.raises(typer.BadParameter, match="hwqueue only"):
-        ask(soak, run, "--peer", "naive", *asked)
-
-
 def test_the_pace_is_not_exceeded_and_nothing_is_left_behind(empty_dsn: str) -> None:
     queue = Naive()
     queue.install(empty_dsn)
@@ -67,12 +55,6 @@ def test_the_pace_is_not_exceeded_and_nothing_is_left_behind(empty_dsn: str) -> 
     assert spawned >= done
 
 
-def test_a_connection_that_fails_ends_the_soak(empty_dsn: str) -> None:
-    bystander.install(empty_dsn, 100)
-    with pytest.raises(psycopg.errors.UndefinedTable):
-        keep_pace(Naive(), empty_dsn, Pace(10, 1, 1), 1, lambda: None)
-
-
 @pytest.mark.parametrize("holder", [Holder.SNAPSHOT, Holder.WRITER, Holder.BOTH])
 def test_who_holds_keeps_dead_rows(conn: psycopg.Connection, dsn: str, holder: Holder) -> None:
     conn.execute("drop table if exists t")
@@ -87,44 +69,3 @@ def test_who_holds_keeps_dead_rows(conn: psycopg.Connection, dsn: str, holder: H
     assert held.dead == 4999
     assert released.dead == 0
     assert released.table_bytes < held.table_bytes
-
-
-def test_minutes_are_cut_by_time() -> None:
-    claims = Claims(array("d", [0.5, 1.5, 59.9, 60.1, 119.0]), array("d", [1, 3, 5, 7, 9]))
-    first, second = (Minute.of(claims, number, 60) for number in (0, 1))
-    assert list(first.parts) == [[1, 3], [], [], [], [], [5]]
-    assert list(second.parts) == [[7], [], [], [], [], [9]]
-    assert first.rates == [0.2, 0, 0, 0, 0, 0.1]
-    figure = latency_kept("claim", 50, first, second)
-    assert figure.base is not None
-    assert figure.ratio is not None
-    assert (figure.value.median, figure.base.median) == (8, 3)
-    assert figure.ratio.median == pytest.approx(8 / 3)
-
-
-def test_a_rate_is_kept_over_all_minutes_or_not_at_all() -> None:
-    def minute(claims: int) -> Minute:
-        return Minute((*[[1.0] * (claims // 2)] * 2, [], [], [], []), 60)
-
-    kept = rate_kept([minute(600), minute(600)], 10, at_least(0.98))
-    assert kept.ratio == Spread(1, 1, 1)
-    # made up for in the last minute, but not all of it
-    late = rate_kept([minute(600), minute(0), minute(900)], 10, at_least(0.98))
-    assert late.ratio is not None
-    assert late.ratio.median == pytest.approx(1500 / 1800)
-    assert (late.ratio.least, late.ratio.most) == (0, 1.5)
-
-
-def test_the_furthest_behind_of_all_claims() -> None:
-    claims = Claims()
-    for behind in (0.1, 7.5, 0.2):
-        claims.add(1, 1, behind)
-    assert furthest_behind(claims).value.median == 7.5
-
-
-def test_only_tables_that_changed_are_told() -> None:
-    before = {"a": Size(8192, 0, 0), "b": Size(8192, 0, 0)}
-    after = {"a": Size(8192, 0, 0), "b": Size(2**20, 2**20, 7), "c": Size(2**20, 0, 0)}
-    figures = tables(before, {"now": after})
-    assert [figure.case for figure in figures] == ["b, now", "c, now"]
-    assert (figures[0].value.median, figures[0].more["dead rows"].median) == (2, 7)
