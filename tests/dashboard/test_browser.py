@@ -78,23 +78,6 @@ def answer_after(shown: Locator, body: str) -> Callable[[Route], None]:
     return answer
 
 
-def test_a_long_log_begins_at_its_end(visit: Visit, sql: Client) -> None:
-    sql.create_queue("training")
-    lease = sql.spawn_lease("training", "train").lease_id
-    claim = granted(sql, "training")
-    line = {"at": "2030-01-31T12:00:00Z", "fields": {"loss": 0.5}}
-    lines = [line | {"line": n, "message": f"step {n}"} for n in range(1, 101)]
-    sql.append_logs([{"lease_id": lease, "claim_token": claim.claim_token, "lines": lines}])
-    page = visit.go(f"/leases/{lease}")
-    box = page.get_by_role("region", name="Log")
-    box.scroll_into_view_if_needed()
-    expect(box.get_by_text("step 100", exact=True)).to_be_in_viewport()
-    expect(box.get_by_text("step 1", exact=True)).not_to_be_in_viewport()
-    box.focus()
-    page.keyboard.press("Home")
-    expect(box.get_by_text("step 1", exact=True)).to_be_in_viewport()
-
-
 def test_a_refresh_keeps_what_is_open_and_where_one_is(visit: Visit, sql: Client) -> None:
     sql.create_queue("renders")
     visit.page.clock.install()
@@ -153,19 +136,6 @@ def test_without_a_mouse(visit: Visit, sql: Client) -> None:
     expect(page.locator("#said")).to_contain_text("n-2, rack 1, live")
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile("/nodes/n-2$"))
-
-
-def test_themes(visit: Visit, sql: Client) -> None:
-    page = visit.go("/queues")
-    page.emulate_media(color_scheme="light")
-    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    page.emulate_media(color_scheme="dark")
-    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert light != dark
-    page.get_by_role("button", name="auto").click()
-    expect(page.locator("#theme")).to_have_text("light")
-    page.reload()
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == light
 
 
 @pytest.mark.parametrize("secure", [False, True])
@@ -323,13 +293,6 @@ def _waits(visit: Visit, running: Running) -> None:
     expect(nearest.filter(has_text="n-1")).to_contain_text("zone in west")
     expect(row.locator('[data-l="nodes match"]')).to_have_text("0")
     assert violations(page) == []
-
-
-def test_four_steps_side_by_side_fit(visit: Visit, sql: Client) -> None:
-    others = [{"name": f"s{no}", "task": "t", "after": ["fetch"]} for no in range(4)]
-    page = visit.go(Running(sql, [STEPS[0], *others]).page)
-    page.set_viewport_size({"width": 1440, "height": 900})
-    assert page.locator(".graph").evaluate("it => it.scrollWidth - it.clientWidth") == 0
 
 
 def test_keys_move_from_step_to_step(visit: Visit, sql: Client) -> None:

@@ -98,62 +98,6 @@ async def test_each_verb(pages: Pages, sql: Client, films: list[UUID]) -> None:
     assert [each.lease_id for each in sql.list_leases()] == films[5:]
 
 
-async def test_one_that_cannot_move_is_skipped(pages: Pages, sql: Client) -> None:
-    for queue in ("renders", "night"):
-        sql.create_queue(queue)
-        sql.spawn_lease(queue, "draw", idempotency_key="k")
-    fields = fields_of(await ask(pages, "move", queue="renders"))
-    [told] = await all_pages(pages, "move", fields | {"to": "night"})
-    assert "0 moved" in told
-    assert "1 lease skipped: another session held them, or they cannot be in that queue" in told
-
-
-async def test_the_list_offers_what_fits_its_filter(pages: Pages, films: list[UUID]) -> None:
-    def offered(text: str) -> list[str]:
-        return re.findall(r'href="/do-all/(\w+)\?', text)
-
-    assert offered(await pages.page("/leases")) == []  # of one queue only
-    every = offered(await pages.page("/leases?queue=renders"))
-    assert every == ["cancel", "requeue", "delete", "priority", "move"]
-    waiting = await pages.page("/leases?queue=renders&state=pending&label=film%3D7")
-    assert offered(waiting) == ["cancel", "priority", "move"]
-    assert 'href="/do-all/cancel?state=pending&amp;queue=renders&amp;label=film%3D7"' in waiting
-    assert waiting.count('<tr id="lease-') == 5
-    assert "No lease fits" in await pages.page("/leases?queue=renders&error=TimeoutError")
-
-
-async def test_what_cannot_be_asked(pages: Pages, films: list[UUID]) -> None:
-    for path, status, words in (
-        ("/do-all/cancel", 422, "no queue is named"),
-        ("/do-all/cancel?queue=renders&state=failed", 422, "cannot be done to leases"),
-        ("/do-all/explode?queue=renders", 404, "There is no page"),
-        ("/do-all/cancel?queue=nowhere", 404, "does not exist"),
-        ("/do-all/cancel?queue=renders&node=gone", 404, "no node is named"),
-        ("/do-all/cancel?queue=renders&label=film", 422, "is not key=value"),
-        ("/leases?label=film", 422, "is not key=value"),
-    ):
-        assert words in await pages.page(path, status), path
-
-
-async def test_what_cannot_be_done(pages: Pages, sql: Client, films: list[UUID]) -> None:
-    wrong: list[tuple[str, dict[str, str], str]] = [
-        ("priority", {"priority": "high"}, "must be a whole number"),
-        ("priority", {"priority": "40000"}, "priority"),
-        ("move", {"to": ""}, "no queue was chosen"),
-        ("move", {"to": "nowhere"}, "does not exist"),
-        ("cancel", {"cursor": "x"}, "the form is damaged"),
-        ("cancel", {"cursor": "{}"}, "cursor does not belong"),
-        ("cancel", {"csrf": "x"}, "the form is out of date"),
-        ("cancel", {"queue": ""}, "no queue is named"),
-    ]
-    for verb, change, words in wrong:
-        fields = fields_of(await ask(pages, verb, **FILM))
-        answer = await pages.post(f"/do-all/{verb}", data=fields | change)
-        assert 400 <= answer.status_code < 500, (verb, change)
-        assert words in html.unescape(answer.text), (verb, change)
-        assert set(states(sql, films)) == {"pending"}
-
-
 @pytest.fixture
 def leases(sql: Client) -> list[UUID]:
     """Four leases: one that has completed, one that runs, two that wait."""
@@ -231,20 +175,6 @@ async def test_the_database_goes_away_in_the_middle(
     assert told.text.count("may have been done, or not") == 1
     assert told.text.count("not tried any more") == 2
     assert len(tried) == 2
-
-
-async def test_what_cannot_be_asked_of_some(pages: Pages, leases: list[UUID]) -> None:
-    wrong: list[tuple[str, list[object], int, str]] = [
-        ("cancel", [], 422, "no lease was chosen"),
-        ("cancel", ["x"], 404, "is no lease id"),
-        ("cancel", [uuid4() for _ in range(201)], 422, "more than 200"),
-        ("explode", [uuid4()], 404, "There is no page"),
-    ]
-    for verb, chosen, status, words in wrong:
-        answer = await post(pages, verb, chosen)
-        assert answer.status_code == status
-        assert words in answer.text
-    assert (await post(pages, "cancel", leases, sure="yes", csrf="x")).status_code == 403
 
 
 def test_choose_some_and_cancel_them(visit: Visit, sql: Client, leases: list[UUID]) -> None:

@@ -17,7 +17,7 @@ from hwqueue.dashboard.pages.events import MOST_ROWS
 from hwqueue.server.event_streams import BATCH
 from tests.dashboard.conftest import csrf
 from tests.dashboard.visits import Visit, serving, visiting
-from tests.server.test_events import BOUND_SECONDS, sent_events, streamed
+from tests.server.test_events import sent_events, streamed
 
 
 @contextmanager
@@ -79,21 +79,6 @@ def test_a_stream_ends_with_the_session(dsn: str, sql: Client, token: Callable[.
                 sql.pause_queue("renders")
                 told_last = [kind for _, kind, _ in events]
             assert told_last == []
-
-
-def test_what_cannot_be_followed(dsn: str) -> None:
-    wrong: list[tuple[dict[str, str], int]] = [
-        ({}, 422),
-        ({"after": "x"}, 422),
-        ({"after": "9" * 30}, 422),
-        ({"after": "0", "lease": "x"}, 422),
-        ({"after": "0", "node": "x"}, 404),
-        ({"after": "0"}, 503),
-    ]
-    with serving(dsn, max_streams=0) as url:
-        for query, status in wrong:
-            answer = httpx.get(f"{url}/events/stream", params=query, timeout=BOUND_SECONDS)
-            assert answer.status_code == status, query
 
 
 def test_events_come_by_themselves(visit: Visit, sql: Client) -> None:

@@ -1,20 +1,18 @@
 """Gangs on the pages: the list, one gang as a whole, its members' pages, and its end."""
 
 import re
-from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
 from hwqueue.client import Client
 from hwqueue.types import Claim, NodeSpec
 from tests.dashboard.conftest import Pages
-from tests.dashboard.screenshots import SIZES
 from tests.dashboard.test_accessible import violations
 from tests.dashboard.test_browser import stay, stayed
-from tests.dashboard.visits import Visit, visiting
+from tests.dashboard.visits import Visit
 
 MEMBER = {"task": "train", "options": {"affinity_tags": {"gpu": True}}}
 
@@ -63,18 +61,6 @@ async def test_the_list_and_its_pages(pages: Pages, sql: Client) -> None:
     await pages.page(f"/gangs/{uuid4()}", 404)
     jumped = await pages.get(f"/jump?q={spawned[0]}")
     assert jumped.headers["location"] == f"/gangs/{spawned[0]}"
-
-
-async def test_a_member_leads_to_its_gang(pages: Pages, sql: Client) -> None:
-    gang_id = spawn(sql)
-    member = sql.get_gang(gang_id).members[1]
-    text = await pages.page(f"/leases/{member.lease_id}")
-    assert f'href="/gangs/{gang_id}#member-1">rank 1 of 2</a>' in text
-    assert "Waits until there is room for all 2 members of its gang" in text
-    assert "9999" not in re.sub(r"<pre.*?</pre>", "", text, flags=re.S)
-    own = {"gang_id": "of mine", "gang_rank": 0}
-    single = sql.spawn_lease("training", "train", headers=own).lease_id
-    assert "/gangs/" not in await pages.page(f"/leases/{single}")
 
 
 async def test_cancel(pages: Pages, sql: Client) -> None:
@@ -143,39 +129,3 @@ def test_a_waiting_gang_says_what_would_let_it_start(visit: Visit, sql: Client) 
     assert stayed(page)
     page.get_by_role("link", name="Cancel", exact=True).click()
     expect(page.get_by_role("dialog")).to_contain_text("2 members run and are asked to stop")
-
-
-def test_an_earmarked_gang_is_cancelled_on_a_phone(browser: Browser, dsn: str, sql: Client) -> None:
-    """It waits for what runs on its nodes, until a time that is known; in the dark."""
-    nodes = [node(sql, "gpu-1"), node(sql, "gpu-2")]
-    busy(sql, nodes[1], max_run=timedelta(hours=1))
-    gang_id = spawn(sql)
-    while sql.get_gang(gang_id).starts_by is None:
-        sql.reap()
-    width, height = SIZES["narrow"]
-    viewport = {"width": width, "height": height}
-    with visiting(browser, dsn, viewport=viewport, color_scheme="dark") as visit:
-        page = visit.go(f"/gangs/{gang_id}")
-        expect(page.locator("#why")).to_contain_text("UTC at the latest")
-        expect(page.locator(".facts")).to_contain_text("Starts by")
-        members = page.get_by_role("region", name="Members")
-        expect(members.get_by_role("row", name="its room there is kept for it")).to_have_count(2)
-        stay(page)
-        page.get_by_role("link", name="Cancel", exact=True).click()
-        dialog = page.get_by_role("dialog")
-        expect(dialog).to_contain_text("2 members end within about a second")
-        assert violations(page) == []
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        page.keyboard.press("Escape")
-        expect(dialog).not_to_be_visible()
-        assert violations(page) == []
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        page.get_by_role("link", name="Cancel", exact=True).click()
-        dialog.get_by_label("Reason").fill("wrong data")
-        dialog.get_by_role("button", name="Cancel the gang").click()
-        expect(page.locator(".notice")).to_contain_text("being cancelled")
-        expect(page.locator(".head")).to_contain_text("cancelling")
-        settle(sql, gang_id, "cancelling")
-        visit.refresh()
-        expect(page.locator("main .say")).to_contain_text("Has been cancelled")
-        expect(page.get_by_role("link", name="Cancel", exact=True)).to_have_count(0)

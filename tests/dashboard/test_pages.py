@@ -1,7 +1,6 @@
 """Every page on an empty database, on a full one, and with names made to break it."""
 
 import re
-from datetime import timedelta
 from html import unescape
 from html.parser import HTMLParser
 from typing import Any
@@ -10,7 +9,7 @@ from uuid import uuid4
 
 from hwqueue.client import Client
 from hwqueue.types import Gpu, NodeSpec, Taint
-from tests.dashboard.conftest import Pages, granted, serving
+from tests.dashboard.conftest import Pages, serving
 from tests.dashboard.screenshots import pages as every_page
 
 TABS = ("/", "/pending", "/fleet", "/fleet?view=map", "/leases", "/queues", "/classes", "/try", "/events")
@@ -94,26 +93,6 @@ async def test_an_empty_database_has_every_page(pages: Pages) -> None:
         assert policy.startswith("default-src 'self';")
         assert "unsafe" not in policy
         assert "frame-ancestors 'none'" in policy
-
-
-async def test_an_empty_page_says_what_to_type(pages: Pages) -> None:
-    for path, command in (
-        ("/", "hwqueue queue create"),
-        ("/pending", "hwqueue worker run"),
-        ("/fleet", "hwqueue worker run"),
-        ("/leases", "hwqueue lease spawn"),
-        ("/queues", "hwqueue queue create"),
-        ("/queues", "hwqueue task sync"),
-        ("/classes", "hwqueue lease spawn"),
-        ("/system", "hwqueue token create"),
-        ("/webhooks", "hwqueue webhook add"),
-        ("/schedules", "hwqueue schedule create"),
-        ("/gangs", "hwqueue gang spawn"),
-        ("/limits", "hwqueue limit create"),
-        ("/try", "hwqueue node what-if"),
-        ("/try/placement", "hwqueue match"),
-    ):
-        assert command in await pages.page(path), path
 
 
 async def test_a_full_database_has_every_page(seeded: str, shown: Pages) -> None:
@@ -231,20 +210,6 @@ async def test_leases_are_found_by_what_they_are_and_paged(shown: Pages) -> None
     assert len(seen) == len(set(seen)) == 63
 
 
-async def test_a_suspended_lease_says_what_it_waits_for(pages: Pages, sql: Client) -> None:
-    sql.create_queue("orders")
-    lease_id = sql.spawn_lease("orders", "order").lease_id
-    claim = granted(sql, "orders")
-    sql.save_checkpoint(lease_id, claim.claim_token, HOSTILE[:190], {"receipt": 7})
-    sql.suspend_lease(lease_id, claim.claim_token, signal="packed")
-    text = unescape(await pages.page(f"/leases/{lease_id}"))
-    assert "Suspended by its handler: waits for signal <bdi>packed</bdi>." in text
-    assert "2 checkpoints" in text
-    assert 'packed</bdi> <span class="muted">open wait' in text
-    sql.signal_lease(lease_id, "packed")
-    assert "Suspended" not in await pages.page(f"/leases/{lease_id}")
-
-
 async def test_pending_is_grouped_and_filtered(shown: Pages) -> None:
     text = await shown.page("/pending?kind=no+match")
     assert "gpu_model in H100" in text
@@ -309,72 +274,6 @@ async def test_without_the_database_the_last_values_stay(sql: Client, dsn: str) 
         part = await pages.get("/queues", headers={"HX-Request": "true"})
         assert "Nothing can be changed until it is back" in part.text
         assert "The database does not answer" in await pages.page("/system", 503)
-
-
-async def test_classes_beyond_the_first_hundreds_are_counted_and_can_be_opened(
-    pages: Pages, sql: Client
-) -> None:
-    sql.create_queue("many")
-    sql.spawn_leases(
-        "many",
-        [
-            {"task": "t", "options": {"placement": {"resources": {"cpu_milli": 1 + number}}}}
-            for number in range(501)
-        ],
-    )
-    text = await pages.page("/pending")
-    assert "501 leases in 501 placement classes" in text
-    text = await pages.page("/pending?page=10")
-    assert "class 501" in text
-    assert "0.501 CPU" in await pages.page("/pending/501")
-
-
-async def test_tasks_with_their_defaults_and_whether_they_are_served(pages: Pages, sql: Client) -> None:
-    sql.set_task("media/train", {"placement": {"resources": {"gpu": 1}}, "max_attempts": 1})
-    sql.set_task("mail", {"labels": {"<em>": HOSTILE}})
-    sql.set_task("plain")
-    spec = NodeSpec(name="one", instance_id="1", tasks=["mail", "other"])
-    sql.register_node(uuid4(), spec)
-    text = await pages.page("/queues")
-    assert check(text).loose == []
-    assert "<em>" not in text
-    rows = dict(re.findall(r'<tr id="task-([^"]+)">(.*?)</tr>', text, re.DOTALL))
-    assert list(rows) == ["mail", "media/train", "plain"]
-    assert "none has a handler" in rows["media/train"]
-    assert "none has a handler" not in rows["mail"]
-    assert "&#34;gpu&#34;: 1" in rows["media/train"]
-    assert "max attempts <code><bdi>1</bdi></code>" in rows["media/train"]
-    assert 'href="/leases?task=media%2Ftrain"' in rows["media/train"]
-    assert "none</td>" in rows["plain"]
-
-
-MINUTE = timedelta(minutes=1)
-HEADING = "What room is worth"
-
-
-async def test_what_a_planner_says(pages: Pages, sql: Client) -> None:
-    """Nothing without one, nor before its first round."""
-    sql.create_queue("training")
-    gpus = [Gpu(resource_id=uuid4()) for _ in range(8)]
-    sql.register_node(uuid4(), NodeSpec(name="one", instance_id="1", gpus=gpus))
-    forget = pages.app.state.dashboard.reads.forget
-    assert HEADING not in await pages.page("/fleet")
-    epoch = sql.lead_planner("<one>", ttl=MINUTE)
-    assert epoch is not None
-    forget()
-    assert HEADING not in await pages.page("/fleet")
-    forget()
-    curve = [0.0] * 50 + [0.4] * 50 + [0.81]
-    assert sql.set_prices("training", curve, ttl=MINUTE, round=1, epoch=epoch) == "set"
-    sql.note_room(gpus=8, allocated=5.5, bound=7.25, ttl=MINUTE, round=1, epoch=epoch)
-    text = await pages.page("/fleet")
-    check(text)
-    shown = " ".join(unescape(text).partition(HEADING)[2].split())
-    assert "planner <bdi><one></bdi>" in shown
-    assert "5.5 of 8 GPUs are in use. 7.2 could be at most" in shown
-    assert ">0.00<" in shown
-    assert shown.count(">0.40<") == 2
-    assert ">0.81<" in shown
 
 
 ZONE, KIND = f"{TURN}zone", f"{TURN}kind"

@@ -1,14 +1,12 @@
 """The pages about workflows and their runs, and what can be done there."""
 
 import re
-from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
 from hwqueue.client import Client
-from hwqueue.testing import Clock
 from hwqueue.types import Claim, Gpu, NodeSpec
 from tests.dashboard.conftest import Pages
 
@@ -89,24 +87,6 @@ async def test_the_list_filters_and_pages(pages: Pages, sql: Client, running: Ru
     assert "is not key=value" in await pages.page("/runs?label=team", 400)
 
 
-async def test_no_run_yet(pages: Pages) -> None:
-    assert "No run yet" in await pages.page("/runs")
-    assert "No workflow is defined" in await pages.page("/workflows")
-    assert "does not exist" in await pages.page(f"/runs/{uuid4()}", 404)
-    assert "is no run id" in await pages.page("/runs/x", 404)
-    assert "does not exist" in await pages.page("/workflows/x", 404)
-
-
-async def test_a_list_says_what_runs_ask_and_what_failed(pages: Pages, sql: Client) -> None:
-    running = Running(sql, STEPS, affinity_tags={"zone": HOSTILE}, placement={})
-    sql.cancel_workflow_run(running.run)
-    text = await pages.page("/runs")
-    assert "<bdi>zone</bdi>=<bdi>&lt;script&gt;" in text
-    assert HOSTILE not in text
-    assert HOSTILE not in await pages.page(running.page)
-    sql.deregister_node(running.node)
-
-
 async def test_the_graph_follows_the_run(pages: Pages, running: Running) -> None:
     text = await pages.page(running.page)
     waiting = {"train": "waiting", "tell": "waiting", "publish": "waiting"}
@@ -148,30 +128,6 @@ async def test_what_a_run_waits_for_has_the_words_of_its_lease(pages: Pages, sql
     assert why.code in text
     text = await pages.page(f"{running.page}/steps")
     assert re.search(r'data-l="nodes match"><a [^>]*title="of 2 nodes">0</a>', text)
-
-
-async def test_a_step_says_which_step_it_is_near_and_what_released_it(pages: Pages, sql: Client) -> None:
-    running = Running(sql, [STEPS[0], STEPS[1] | {"near": {"step": "fetch"}}])
-    running.complete("fetch")
-    text = await pages.page(f"{running.page}/steps")
-    assert '<bdi>prefers node n-1</bdi> <span class="by">near fetch</span>' in text
-    lease = sql.list_workflow_steps(running.run)[1].lease_id
-    text = await pages.page(f"/leases/{lease}/why")
-    assert re.search(rf"Released \S+ s ago by step fetch of run {running.run}</bdi>\.", text)
-
-
-async def test_a_run_that_waits_for_a_signal_says_so(pages: Pages, sql: Client) -> None:
-    wait = {"name": "approve", "kind": "wait", "signal": "approved"}
-    running = Running(sql, [wait, {"name": "nap", "kind": "sleep", "for": "1 day"}, STEPS[0]])
-    running.complete("fetch")
-    text = await pages.page(running.page)
-    assert "Step approve waits for signal approved." in text
-    assert "1 other step waits for a signal or a time, too." in text
-    text = await pages.page(f"{running.page}/steps")
-    assert "<bdi>sleeps</bdi> until <time " in text
-    assert f"step={running.run}:nap" in text.replace("%3A", ":")
-    sql.signal_workflow_run(running.run, "approved")
-    assert "Step nap sleeps</bdi> until <time " in await pages.page(running.page)
 
 
 async def test_pause_resume_cancel(pages: Pages, sql: Client, running: Running) -> None:
@@ -240,60 +196,12 @@ async def test_skip_a_step(pages: Pages, sql: Client, running: Running) -> None:
     assert "QHF06" in (await pages.do("skip-step", f"{running.run}:nobody")).text
 
 
-async def test_a_retry_with_what_follows(pages: Pages, sql: Client) -> None:
-    train = {"name": "train", "task": "train", "on_failure": "continue"}
-    first = {"name": "first", "task": "t", "after": ["fetch", "train"], "join": "any"}
-    running = Running(sql, [STEPS[0], train, first])
-    run = str(running.run)
-    claims = running.claim()
-    sql.complete_lease(claims["fetch"].lease_id, claims["fetch"].claim_token)
-    claim = claims["train"]
-    sql.fail_lease(claim.lease_id, claim.claim_token, error={"message": "no"}, retry=False)
-    sql.advance_workflows()
-    running.complete("first")
-    assert "/do/retry-downstream?" in await pages.page(running.page)
-    assert "1 step runs again" in await pages.page(f"/do/retry-run?run={run}")
-    asked = await pages.page(f"/do/retry-downstream?run={run}")
-    assert "2 steps run again" in asked
-    assert "first" in asked.partition('class="things"')[2]
-    await pages.do("retry-downstream", run)
-    assert running.states() == {"fetch": "completed", "train": "running", "first": "running"}
-    for claim in running.claim().values():
-        sql.complete_lease(claim.lease_id, claim.claim_token)
-    assert sql.get_workflow_run(running.run).state == "completed"
-    assert "/do/retry-downstream?" not in await pages.page(running.page)
-
-
 SIGNALS: list[dict[str, Any]] = [
     {"name": "approve", "kind": "wait", "signal": "approved"},
     {"name": "again", "kind": "wait", "signal": "approved", "after": ["approve", "fetch"]},
     {"name": "stop", "kind": "wait", "signal": "stopped", "timeout": "1 day"},
     STEPS[0],
 ]
-
-
-async def test_the_signals_of_a_run(pages: Pages, sql: Client) -> None:
-    running = Running(sql, SIGNALS)
-
-    async def panel() -> str:
-        text = await pages.page(running.page)
-        assert HOSTILE not in text
-        return text.partition('aria-label="Signals"')[2].partition("</section>")[0]
-
-    told = await panel()
-    assert "0 sent" in told
-    assert told.count('<tr id="wait-') == 3
-    assert told.count("/do/send-signal?") == 3
-    sql.signal_workflow_run(running.run, "approved", {"by": "ann"}, key=HOSTILE)
-    sql.signal_workflow_run(running.run, "approved", {"by": "bob"})
-    told = await panel()
-    assert "2 sent, 1 not taken yet" in told
-    newer, older = (row.partition("</tr>")[0] for row in told.split('<tr id="signal-')[1:])
-    assert "no step yet" in newer
-    assert "<bdi>&lt;script&gt;" in older
-    assert 'data-l="taken by"><bdi>approve</bdi>' in older
-    other = sql.submit_spec({"name": "other", "queue": "flow", "steps": [STEPS[0]]}).run_id
-    assert 'aria-label="Signals"' not in await pages.page(f"/runs/{other}")
 
 
 async def test_send_a_signal(pages: Pages, sql: Client) -> None:
@@ -374,35 +282,6 @@ async def test_where_the_steps_of_a_definition_may_run(pages: Pages, sql: Client
     assert text.count('<tr id="where-') == 4
     await pages.page("/workflows/training/where?version=7", 404)
     assert "is no version" in await pages.page("/workflows/training/where?version=x", 422)
-
-
-async def test_where_nested_runs_of_a_definition_may_run(pages: Pages, sql: Client, running: Running) -> None:
-    below = [{"name": name, "kind": "workflow", "workflow": name} for name in ("training", "gone")]
-    sql.define_workflow({"name": "top", "queue": "flow", "steps": below})
-    text = await pages.page("/workflows/top/where")
-    gone, training = (  # in topological order, then by name
-        text.partition(f'<tr id="where-{no}"')[2].partition("</tr>")[0] for no in (1, 2)
-    )
-    assert "its run of workflow training would be of version 1" in training
-    assert 'href="/workflows/training?version=1"' in training
-    assert "would be refused" in gone
-    assert "any node" not in text
-    assert training.count(">-</td>") == 2
-    sql.define_workflow({"name": "lost", "queue": "nowhere", "steps": STEPS[:1]})
-    text = await pages.page("/workflows/lost/where")
-    assert "It would be refused" in text
-    assert "nowhere" in text
-
-
-async def test_a_wait_that_has_timed_out_is_an_event_of_its_run(
-    pages: Pages, sql: Client, clock: Clock
-) -> None:
-    wait = {"name": "approve", "kind": "wait", "signal": "approved", "timeout": "1 min"}
-    running = Running(sql, [wait | {"on_timeout": "skip"}, STEPS[0]])
-    clock.advance(timedelta(minutes=2))
-    sql.reap()
-    assert running.states()["approve"] == "skipped"
-    assert "step approve of workflow training has waited" in await pages.page(running.page)
 
 
 async def test_a_map_counts_its_items_and_nested_runs_link_both_ways(pages: Pages, sql: Client) -> None:
