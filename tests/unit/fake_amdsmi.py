@@ -22,16 +22,12 @@ class FakeAmdSmi(ModuleType):
     class AmdSmiMemoryType(Enum):
         VRAM = 0
 
-    def __init__(self, *, driver: bool = True, fails: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__("amdsmi")
-        self.driver = driver
-        self.fails = fails
         self.open = 0
         self.names = ["1fff74a1-0000-1000-80ff-0123456789ab", "GPU-e6476bf961040a89"]
 
     def amdsmi_init(self) -> None:
-        if not self.driver:
-            raise self.AmdSmiException("AMDSMI_STATUS_DRIVER_NOT_LOADED")
         self.open += 1
 
     def amdsmi_shut_down(self) -> None:
@@ -41,8 +37,6 @@ class FakeAmdSmi(ModuleType):
         return self.names
 
     def amdsmi_get_gpu_device_uuid(self, handle: str) -> str:
-        if self.fails:
-            raise self.AmdSmiException("AMDSMI_STATUS_NOT_SUPPORTED")
         return handle
 
     def amdsmi_get_gpu_asic_info(self, _handle: str) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -27,13 +26,6 @@ GPU 2: NVIDIA H100 80GB HBM3 (UUID: GPU-ce5b3123-f4f2-6250-8428-40617e5f9b9d)
 GPU 3: Tesla T4 (UUID: GPU-b08b8a1c-2c9e-1cf5-7cf0-4c2e0aa3b1f0)
 """
 
-# Drivers before R470 name parts after the GPU, its instance and the compute instance.
-OLD_PARTS = """\
-GPU 0: A100-SXM4-40GB (UUID: GPU-e86cb44c-6756-fd30-cd4a-1e6da3caf9b0)
-  MIG 3g.20gb Device 0: (UUID: MIG-GPU-e86cb44c-6756-fd30-cd4a-1e6da3caf9b0/1/0)
-  MIG 3g.20gb Device 1: (UUID: MIG-GPU-e86cb44c-6756-fd30-cd4a-1e6da3caf9b0/2/0)
-"""
-
 GIB_OF_MODEL = {"A100-SXM4-40GB": 40, "A100-SXM4-80GB": 80, "H100": 80, "T4": 15}
 GPU_LINE = re.compile(r"GPU (\d+): (.+) \(UUID: (\S+)\)")
 PART_LINE = re.compile(r"  MIG (\S+) +Device +(\d+): \(UUID: (\S+)\)")
@@ -50,15 +42,15 @@ class Device:
     parts: dict[int, Device] = field(default_factory=dict)
 
 
-def read_listing(listing: str, empty: Collection[int]) -> list[Device]:
-    """The GPUs of a listing; those in `empty` are in MIG mode without parts."""
+def read_listing(listing: str) -> list[Device]:
+    """The GPUs of a listing."""
     devices: list[Device] = []
     for line in listing.splitlines():
         if whole := GPU_LINE.fullmatch(line):
             index, name, uuid = int(whole[1]), whole[2], whole[3]
             assert index == len(devices)
             gib = next(gib for model, gib in GIB_OF_MODEL.items() if model in name)
-            devices.append(Device(uuid, name, gib, in_mig_mode=index in empty))
+            devices.append(Device(uuid, name, gib))
         else:
             part = PART_LINE.fullmatch(line)
             assert part, line
@@ -92,9 +84,9 @@ class FakeNvml(ModuleType):
     class NVMLError_InvalidArgument(NVMLError):  # noqa: N801
         pass
 
-    def __init__(self, listing: str, *, empty: Collection[int] = (), driver: bool = True) -> None:
+    def __init__(self, listing: str, *, driver: bool = True) -> None:
         super().__init__("pynvml")
-        self.devices = read_listing(listing, empty)
+        self.devices = read_listing(listing)
         self.driver = driver
         self.open = 0
 

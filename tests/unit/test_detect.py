@@ -20,7 +20,7 @@ from hwqueue.worker.amd import detect_amd_gpus
 from hwqueue.worker.node import combine, positions_of_share
 from hwqueue.worker.settings import WorkerSettings
 from tests.unit.fake_amdsmi import MI300X, FakeAmdSmi
-from tests.unit.fake_nvml import GPUS, OLD_PARTS, PARTS, FakeNvml
+from tests.unit.fake_nvml import GPUS, PARTS, FakeNvml
 
 UUIDS = [f"8f5b6c1e-0000-4000-8000-00000000000{n}" for n in range(3)]
 A100, T4 = "NVIDIA A100-SXM4-80GB", "Tesla T4"
@@ -68,16 +68,6 @@ def test_of_gpus_in_mig_mode_the_parts_are_read(monkeypatch: pytest.MonkeyPatch)
     assert nvml.open == 0
 
 
-def test_parts_without_ids_and_gpus_without_parts_are_left_out(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    install_nvml(monkeypatch, FakeNvml(OLD_PARTS))
-    assert detect.detect_gpus({}) == ()
-    assert "caf9b0/2/0 is no UUID; update the driver" in caplog.text
-    install_nvml(monkeypatch, FakeNvml(GPUS, empty={1}))  # a GPU in MIG mode without parts
-    assert [str(gpu.resource_id) for gpu in detect.detect_gpus({})] == [UUIDS[0], UUIDS[2]]
-
-
 @pytest.mark.parametrize(
     ("visible", "expected"),
     [
@@ -98,22 +88,6 @@ def test_hidden_gpus_are_left_out(monkeypatch: pytest.MonkeyPatch, visible: str,
     install_nvml(monkeypatch, FakeNvml(GPUS))
     found = detect.detect_gpus({"CUDA_VISIBLE_DEVICES": visible})
     assert [str(gpu.resource_id) for gpu in found] == [UUIDS[index] for index in expected]
-
-
-@pytest.mark.parametrize(
-    ("visible", "sizes"),
-    [
-        ("MIG-7d17cad5-cb54-53b8-8a5d-3ba0fdb3f22c", ["2g.10gb"]),
-        ("MIG-37b7,GPU-b08b", ["1g.5gb", T4]),
-        ("0", ["3g.20gb", "2g.10gb", "1g.5gb"]),
-        ("GPU-ce5b3123-f4f2-6250-8428-40617e5f9b9d", ["1g.10gb+me", "1c.3g.40gb"]),
-        ("GPU-90155500", []),
-    ],
-)
-def test_hidden_parts_are_left_out(monkeypatch: pytest.MonkeyPatch, visible: str, sizes: list[str]) -> None:
-    install_nvml(monkeypatch, FakeNvml(PARTS))
-    found = detect.detect_gpus({"CUDA_VISIBLE_DEVICES": visible})
-    assert [str(gpu.model).rpartition("MIG ")[2] for gpu in found] == sizes
 
 
 @pytest.mark.parametrize(
@@ -158,34 +132,11 @@ def test_a_device_that_fails_is_left_out_alone(
     assert nvml.open == 0
 
 
-def test_memory_that_is_shared_with_the_machine_has_no_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    nvml = FakeNvml(GPUS)
-
-    def not_supported(_handle: object) -> int:
-        raise nvml.NVMLError_NotSupported
-
-    monkeypatch.setattr(nvml, "nvmlDeviceGetMemoryInfo", not_supported)
-    install_nvml(monkeypatch, nvml)
-    assert [gpu.memory_mib for gpu in detect.detect_gpus({})] == [None] * 3
-
-
 def test_the_library_has_what_is_used_of_it() -> None:
     nvml = pytest.importorskip("pynvml")
     used = [name for name in vars(FakeNvml) if name.lower().startswith("nvml")]
     assert len(used) > 10
     assert [name for name in used if not hasattr(nvml, name)] == []
-
-
-def test_labels_name_the_model_only_when_there_is_one() -> None:
-    first, second = Gpu(resource_id=UUIDS[0], model=A100), Gpu(resource_id=UUIDS[1], model=T4)
-    assert detect.detect_labels(()).keys() == {"os", "arch"}
-    assert detect.detect_labels((first, first))["gpu_model"] == A100
-    assert "gpu_model" not in detect.detect_labels((first, second))
-
-
-@pytest.mark.parametrize(("text", "cpus"), [("0-3,8\n", [0, 1, 2, 3, 8]), ("5", [5]), ("\n", []), ("", [])])
-def test_cpu_lists(text: str, cpus: list[int]) -> None:
-    assert detect.parse_cpu_list(text) == cpus
 
 
 def write(path: Path, text: str) -> None:
@@ -282,13 +233,6 @@ def test_its_control_group_limits_the_capacity(
     found = detect.detect_capacity(tmp_path / "groups", tmp_path / "own")
     cpu_milli, memory_mib = expected or (8000, psutil.virtual_memory().total >> 20)
     assert found == {"cpu_milli": cpu_milli, "memory_mib": memory_mib}
-
-
-def test_this_machine_describes_itself() -> None:
-    machine = detect.detect_machine()
-    assert machine.labels["os"]
-    assert machine.capacity["cpu_milli"] >= 1000
-    assert machine.capacity["memory_mib"] > 0
 
 
 MACHINE = detect.Machine(
@@ -410,28 +354,3 @@ def test_hidden_amd_gpus_are_left_out(
 ) -> None:
     monkeypatch.setitem(sys.modules, "amdsmi", FakeAmdSmi())
     assert list(detect_amd_gpus(environment)) == names
-
-
-@pytest.mark.parametrize("smi", [None, FakeAmdSmi(driver=False), FakeAmdSmi(fails=True)])
-def test_without_amd_smi_there_are_no_amd_gpus(
-    monkeypatch: pytest.MonkeyPatch, smi: FakeAmdSmi | None
-) -> None:
-    monkeypatch.setitem(sys.modules, "amdsmi", smi)
-    assert detect_amd_gpus({}) == {}
-    assert smi is None or smi.open == 0
-
-
-def test_an_amd_gpu_that_fails_is_left_out_alone(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    smi = FakeAmdSmi()
-    monkeypatch.setitem(sys.modules, "amdsmi", smi)
-
-    def memory(handle: str, _kind: object) -> int:
-        lost = handle == smi.names[0]
-        raise smi.AmdSmiException(f"AMDSMI_STATUS_{'IO' if lost else 'NOT_SUPPORTED'}")
-
-    monkeypatch.setattr(smi, "amdsmi_get_gpu_memory_total", memory)
-    assert {name: gpu.memory_mib for name, gpu in detect_amd_gpus({}).items()} == {"1": None}
-    assert f"GPU 0 ({smi.names[0]}) is not declared: AMDSMI_STATUS_IO" in caplog.text
-    assert smi.open == 0

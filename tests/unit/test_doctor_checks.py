@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from hwqueue.doctor import Finding, Level, server, work
-from hwqueue.doctor.facts import Holder, Server, Skew, Table, Work
+from hwqueue.doctor.facts import Holder, Server, Skew, Work
 from hwqueue.schema.bundle import ROLES
 from hwqueue.types import (
     BrokenInvariant,
@@ -141,14 +141,6 @@ def test_a_clock_that_is_wrong(ahead: float, side: str) -> None:
     assert levels(server.clock(Skew(seconds=ahead, uncertainty=5.0))) == {Level.OK}
 
 
-def test_connections_are_short_when_most_are_open_or_workers_may_want_more() -> None:
-    assert levels(server.connections(GOOD, 19)) == {Level.OK}
-    assert "may open 100, there are 97" in server.connections(GOOD, 20).message
-    found = server.connections(replace(GOOD, connected=90), 1)
-    assert levels(found) == {Level.WARN}
-    assert found.message == "90 of 97 connections are open"
-
-
 @pytest.mark.parametrize("kind", ["session", "prepared", "slot", "standby"])
 def test_each_holder_is_named_with_what_ends_it(kind: str) -> None:
     assert levels(server.horizon(GOOD, [])) == {Level.OK}
@@ -182,16 +174,6 @@ def test_sessions_that_are_hidden_are_not_called_absent() -> None:
     assert found.advice.startswith("run it as an operator")
     slot = Holder(kind="slot", who="slot late", seconds=None, writes=False, name="late")
     assert levels(server.horizon(blind, [slot])) == {Level.WARN, Level.SKIP}
-
-
-def test_tables_with_dead_tuples_or_of_a_size_that_no_queue_needs() -> None:
-    small = Table(name="ready", live=10, dead=90_000, bytes=2**20)
-    assert levels(server.tables([small])) == {Level.OK}
-    [bloated] = server.tables([replace(small, dead=900_000)])
-    assert "vacuum hwqueue.ready" in bloated.advice
-    [large] = server.tables([replace(small, bytes=2**40)])
-    assert "retain_completed" in large.advice
-    assert levels([bloated, large]) == {Level.WARN}
 
 
 WORK: list[tuple[Callable[[Work], Finding], dict[str, Any], Level, str]] = [
@@ -243,12 +225,6 @@ def test_every_check_can_fail() -> None:
     assert set(work.CHECKS) == {check for check, *_ in WORK}
 
 
-def test_many_names_are_cut() -> None:
-    silent = [node(f"gpu-{number}") for number in range(100)]
-    found = work.silent(replace(BUSY, nodes={"silent": 1000}, silent=silent))
-    assert "1000 (gpu-0, gpu-1, gpu-2, gpu-3, gpu-4, ...)" in found.message
-
-
 def test_leases_that_nobody_asks_for_and_those_that_nobody_may_run() -> None:
     assert levels(work.unserved(BUSY)) == {Level.OK}
     unserved = reason(code="no_handler", message="no live node polls queue q", nodes_matching=0)
@@ -282,20 +258,3 @@ def test_an_invariant_that_is_broken() -> None:
     assert levels(found) == {Level.FAIL}
     assert "capacity does not hold" in found.message
     assert work.invariants([broken] * 7)[-1].message == "and 2 more"
-
-
-@pytest.mark.parametrize(
-    ("lines", "level", "words"),
-    [
-        (["psycopg>=3; extra == 'cli'"], Level.OK, "with cli"),
-        (["psycopg>=99; extra == 'cli'"], Level.WARN, "needed is >=99"),
-        (["psycopg; extra == 'cli'", "no-such-thing; extra == 'cli'"], Level.INFO, "no-such-thing"),
-        (["psycopg; extra == 'cli'", "no-such-thing; extra == 'top'"], Level.OK, "with cli"),
-        (["psycopg; extra == 'test'", "no-such-thing; extra == 'test'"], Level.OK, "hwqueue"),
-        (["psycopg>=3", "no-such-thing; extra == 'dev'"], Level.OK, "hwqueue"),
-    ],
-)
-def test_extras_that_are_there_in_part(lines: list[str], level: Level, words: str) -> None:
-    found = work.extras(lines)
-    assert levels(found) == {level}
-    assert words in found.message

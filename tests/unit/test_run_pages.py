@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwqueue.cli.run_view import _headline, _why, items_text
 from hwqueue.dashboard.formatting import asked
-from hwqueue.dashboard.runs.graph import MOST_BOXES, Graph, count_states, graph_of
-from hwqueue.dashboard.runs.layout import BOX_HEIGHT, BOX_WIDTH, Layout, Line, lay_out, layers_of
+from hwqueue.dashboard.runs.graph import Graph, count_states, graph_of
+from hwqueue.dashboard.runs.layout import BOX_HEIGHT, BOX_WIDTH, Line, lay_out
 from hwqueue.dashboard.runs.says import says_of
 from hwqueue.dashboard.runs.timeline import Timeline, timeline_of
 from hwqueue.types import Attempt, StepDetail, WorkflowRun, WorkflowStep
@@ -114,18 +113,6 @@ def test_edges_say_whether_they_hold(fetch: str, train: str, holds: list[bool | 
     assert [edge.holds for edge in found.edges] == holds
 
 
-def test_a_kind_without_a_sign_is_said_by_its_name() -> None:
-    kinds = ["task", "sleep", "approval"]
-    steps = [{"name": kind, "kind": kind} for kind in kinds]
-    found = graph_of({"steps": steps}).steps
-    assert [step.has_sign for step in found] == [False, True, False]
-    assert found[2].words == "approval; approval"
-    [step] = graph_of({"steps": [{"name": "score", "kind": "map"}]}).steps
-    assert step.words == "score; a task for each item"
-    [step] = graph_of({"steps": [{"name": "score", "kind": "of a later release"}]}).steps
-    assert step.words == "score; of a later release"
-
-
 def test_words_for_who_cannot_see_the_picture() -> None:
     tell = graph(row(1), row(2), row(3), row(4)).steps[2]
     told = "tell; waiting; after train if that fails, fetch whether or not that fails"
@@ -136,28 +123,6 @@ def test_words_for_who_cannot_see_the_picture() -> None:
     assert first.counts == {"completed": 409, "failed": 3, "waiting": 588}
     assert "items: 409 completed, 3 failed, 588 waiting" in first.words
     assert second.counts is None
-
-
-def test_conditions_in_short() -> None:
-    given = {
-        "name": "publish", "task": "p", "join": "any", "after": {},
-        "run_if": [
-            {"input": ["size"], "op": "gte", "values": [10]},
-            {"step": "train", "path": ["ok", 0], "op": "exists"},
-        ],
-    }  # fmt: skip
-    [step] = graph_of({"steps": [given]}).steps
-    assert step.condition == (
-        "released by the first of its parents; skipped unless input.size gte 10 and train.ok.0 exists"
-    )
-
-
-def test_too_many_steps_are_not_drawn() -> None:
-    steps = [{"name": f"s{number}", "task": "t"} for number in range(MOST_BOXES + 1)]
-    assert graph_of({"steps": steps[:-1]}).layout is not None
-    found = graph_of({"steps": steps})
-    assert found.layout is None
-    assert len(found.layers()[0]) == MOST_BOXES + 1
 
 
 def lines(*details: StepDetail, ended: float | None = None, **states: Any) -> Timeline:
@@ -241,13 +206,6 @@ def test_a_step_without_a_lease_has_times(
     assert graph_of(spec, rows, times).steps[1].begun_at == at(40)
 
 
-def test_a_step_that_never_began_has_no_times() -> None:
-    found = lines(detail(1, 0, 0, 10, 50), detail(2), ended=50, fetch=("failed", None))
-    assert spans(replace(found, bars=found.bars), 1) == [("pending", 0, 20, False), ("ran", 20, 100, False)]
-    skipped = lines(detail(2), ended=50, fetch=("failed", None), train=("skipped", None))
-    assert spans(skipped, 2) == []
-
-
 @pytest.mark.parametrize(
     ("kind", "more"),
     [
@@ -318,11 +276,6 @@ def graphs(draw: st.DrawFn) -> Drawn:
     return names, tuple(draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else ())
 
 
-def boxes_of(layout: Layout, layer: int) -> list[str]:
-    """The boxes of a layer, from left to right."""
-    return [box.name for box in sorted(layout.boxes, key=lambda box: box.x) if box.layer == layer]
-
-
 def passes(line: Line, y: float) -> float:
     """Where a line is at the height of a layer that it passes; it goes straight down there."""
     [x] = {point[0] for point in line.points if y <= point[1] <= y + BOX_HEIGHT}
@@ -359,23 +312,6 @@ def test_nothing_overlaps_and_edges_point_down_beside_boxes(graph: Drawn) -> Non
     assert lay_out(*graph) == first
 
 
-def test_small_pictures() -> None:
-    edges = [("a", "b"), ("b", "c"), ("a", "c")]
-    assert layers_of(["a", "b", "c", "d"], edges) == {"a": 0, "b": 1, "c": 2, "d": 0}
-    layout = lay_out(tuple("abxy"), (("a", "y"), ("b", "x")))
-    assert boxes_of(layout, 0) == ["a", "b"]
-    assert boxes_of(layout, 1) == ["y", "x"]
-    layout = lay_out(tuple("axyz"), (("a", "x"), ("a", "y"), ("a", "z")))
-    at = {box.name: box.middle for box in layout.boxes}
-    assert at["a"] == at["y"]
-    assert at["y"] - at["x"] == at["z"] - at["y"]
-    layout = lay_out(("a", "b", "tell"), (("a", "b"),), ("tell",))
-    assert {box.name: box.layer for box in layout.boxes} == {"a": 0, "b": 1, "tell": 2}
-    line = Line("a", "b", ((10, 0), (30, 40)))
-    assert line.path == "M10.0 0.0 C10.0 20.0 30.0 20.0 30.0 40.0"
-    assert lay_out((), ()).boxes == ()
-
-
 def rule(label: str, op: str, *values: Any) -> dict[str, Any]:
     return {"label": label, "op": op, **({"values": list(values)} if values else {})}
 
@@ -403,53 +339,3 @@ def test_parts_are_under_those_who_ask_them() -> None:
         ("near train", ["prefers rack 7"]),
         ("away from fetch", ["prefers not node box"]),
     ]
-
-
-@pytest.mark.parametrize(
-    ("key", "part", "words"),
-    [
-        ("require", rule("z", "in", "a", "b"), "z in a or b"),
-        ("require", rule("z", "in", "a", "b", "c", "d", "e"), "z in a or b or c or 2 more"),
-        ("require", rule("z", "not_in", True), "z not in true"),
-        ("require", rule("z", "gte", 2.5), "z >= 2.5"),
-        ("require", rule("z", "does_not_exist"), "has no z"),
-        ("require", {"trust": "pci"}, '{"trust": "pci"}'),
-        ("require", rule("z", "in", "x" * 100), "z in " + "x" * 59 + "…"),
-        ("prefer", {"when": [rule("z", "exists")], "weight": 10}, "prefers has z"),
-        ("prefer", {"when": [rule("z", "in", 1)], "weight": -1}, "prefers not z in 1"),
-        ("tolerate", {"key": "film"}, "tolerates film"),
-        ("tolerate", {"op": "exists"}, "tolerates everything"),
-        ("spread", {"domain": "rack"}, 'spread {"domain": "rack"}'),
-    ],
-)
-def test_words_of_a_part(key: str, part: dict[str, Any], words: str) -> None:
-    assert asked({key: [part]}, {key: [["step"]]}) == [("step", [words])]
-
-
-def test_nobody_is_named_for_nothing() -> None:
-    assert asked({}, {}) == []
-    assert asked({"resources": {"gpu": 1}}, None) == []
-
-
-@pytest.mark.parametrize(
-    ("items", "done", "failed", "text"),
-    [
-        (None, None, None, None),
-        (0, 0, 0, "0/0 items"),
-        (1000, 412, 0, "412/1,000 items"),
-        (1000, 412, 3, "412/1,000 items, 3 failed"),
-    ],
-)
-def test_items(items: int | None, done: int | None, failed: int | None, text: str | None) -> None:
-    assert items_text(row(1, items=items, items_done=done, items_failed=failed)) == text
-
-
-def test_why_a_step_waits_and_whose_step_a_run_is() -> None:
-    step = row(1, "running", kind="workflow", nested_run_id=NODE, headline="waits for a run")
-    assert _why(step, {}) == f"run {NODE}; waits for a run"
-    assert _why(row(1), {}) is None
-    items: dict[str, Any] = {"items": 3, "items_done": 1, "items_failed": 0}
-    assert _why(row(1, "running", headline="1 of 3 items have ended", **items), {}) == "1/3 items"
-    told = _headline(run(parent_run_id=NODE, step_counts={"running": 1}))
-    assert f"training version 1, a step of run {NODE}: running" in told
-    assert "a step of" not in _headline(run(step_counts={"running": 1}))

@@ -37,18 +37,6 @@ def test_durations_in_their_largest_units(seconds: float | None, written: str) -
         assert text.duration(timedelta(seconds=seconds)) == written
 
 
-@pytest.mark.parametrize(
-    ("seconds", "written"),
-    [
-        *((None, "-"), (0, "0 s"), (2.5, "2.5 s"), (90, "1 min 30 s"), (300, "5 min")),
-        *((604_800, "7 d"), (90_061.5, "1 d 1 h 1 min 1.5 s")),
-    ],
-)
-def test_durations_that_were_set_lose_nothing(seconds: float | None, written: str) -> None:
-    span = None if seconds is None else timedelta(seconds=seconds)
-    assert text.exact_duration(span) == written
-
-
 def test_ages_counts_memory_and_shares() -> None:
     assert text.age(NOW - timedelta(seconds=5.9), NOW) == "5 s"
     assert text.age(NOW + timedelta(seconds=5), NOW) == "0 s"
@@ -65,33 +53,6 @@ def test_ages_counts_memory_and_shares() -> None:
     latencies = (None, 0.0004, 0.34, 1.2)
     assert [text.milliseconds(each) for each in latencies] == ["-", "0.4 ms", "340 ms", "1,200 ms"]
     assert (text.percent(1, 3), text.percent(1, 0)) == ("33 %", "-")
-
-
-@pytest.mark.parametrize(
-    ("value", "written"),
-    [
-        *((None, "-"), (0, "0"), (1240, "1,240"), (2**62 + 1, "4,611,686,018,427,387,905")),
-        *((0.31333, "0.313"), (12.345, "12.3"), (123.456, "123"), (2.0, "2")),
-    ],
-)
-def test_numbers(value: float | None, written: str) -> None:
-    assert text.number(value) == written
-
-
-@pytest.mark.parametrize(
-    ("value", "written"),
-    [(None, "-"), (0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (24 * 2**30, "24 GiB")],
-)
-def test_sizes(value: int | None, written: str) -> None:
-    assert text.size(value) == written
-
-
-@pytest.mark.parametrize(
-    ("share", "drawn"),
-    [(0, "░░░░"), (0.24, "░░░░"), (0.25, "█░░░"), (0.999, "███░"), (1, "████"), (None, "-")],
-)
-def test_a_bar_is_full_when_all_is_done(share: float | None, drawn: str) -> None:
-    assert text.bar(share, 4) == drawn
 
 
 SQL = Path(__file__).parents[2] / "sql"

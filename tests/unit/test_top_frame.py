@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
-from hwqueue.cli.top.formatting import amount, sparkline, use
 from hwqueue.cli.top.frame import frame
 from hwqueue.cli.top.summary import summary
 from hwqueue.cli.top.tables import EVENTS, NODES, PENDING, QUEUES, RUNNING, Order, Table, arranged
-from tests.unit.top_rows import NOW, event, minutes, node, pending, queue, reading, running
+from tests.unit.top_rows import event, minutes, node, reading, running
 
 
 def keys(table: Table, order: Order, wanted: str = "", **facts: object) -> list[str]:  # type: ignore[type-arg]
     """Which rows are shown, in order."""
     return [table.key(row) for row, _cells in arranged(table, reading(**facts), order, wanted)]
-
-
-def test_amounts_shares_and_sparklines() -> None:
-    assert [amount(number) for number in (8.0, 3.5, 0, 1234.56)] == ["8", "3.5", "0", "1,234.6"]
-    assert (use(1.5, 2), use(0, 0), use(0, None)) == ("1.5/2", "-", "-")
-    assert (sparkline([0, 1, 50, 100]), sparkline([0, 0]), sparkline([])) == (" ▁▄█", "  ", "")
 
 
 def test_columns_take_turns_at_sorting() -> None:
@@ -98,13 +89,3 @@ def test_nothing_is_said_with_what_to_do() -> None:
     }
     told = [line for title, hint in hints.items() for line in ("", title, f"  {hint}")]
     assert frame(empty, rows=5).splitlines()[5:] == told
-
-
-def test_odd_queues_and_classes() -> None:
-    paused = pending(1, "x", code="queue_paused", nodes_matching=None)
-    unmet = pending(2, "y", nodes_matching=0, nodes_free=0)
-    rows = reading(pending=[paused, unmet], queues=[queue("q", oldest_at=NOW + timedelta(1))])
-    assert [cells[:4] for _, cells in arranged(PENDING, rows, Order(), "")] == [
-        ["paused", "1", "12 min", "-"],
-        ["no match", "1", "12 min", "0"],
-    ]

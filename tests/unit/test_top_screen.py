@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -14,14 +13,14 @@ import pytest
 
 from hwqueue.cli.top.reading import Reading
 from hwqueue.types import PendingReason
-from tests.unit.top_rows import ago, node, pending, queue, reading
+from tests.unit.top_rows import ago, pending, queue, reading
 
 textual = pytest.importorskip("textual")
 
 from textual.pilot import Pilot  # noqa: E402
 from textual.widgets import Input  # noqa: E402
 
-from hwqueue.cli.top.screen import Facts, Top, wait_after  # noqa: E402
+from hwqueue.cli.top.screen import Facts, Top  # noqa: E402
 
 pytestmark = pytest.mark.thorough
 
@@ -161,13 +160,6 @@ async def test_the_cursor_stays_on_its_row() -> None:
         assert "Queues: renders" in text_of(pilot)
 
 
-async def test_numbers_change_in_place() -> None:
-    later = reading(queues=[queue(name, pending=77) for name in ("mail", "renders", "reports")])
-    async with shown(reading(), later) as (pilot, _source):
-        await press(pilot, "space")
-        assert text_of(pilot).count(" 77 ") == 3
-
-
 async def test_without_an_answer_the_last_values_stay() -> None:
     gone = psycopg.OperationalError("connection refused\nIs the server running?")
     async with shown(reading(), gone, reading(queues=[queue("new")])) as (pilot, source):
@@ -203,24 +195,6 @@ async def test_pausing() -> None:
         assert source.reads == 3
 
 
-async def test_pausing_ends_the_reading() -> None:
-    async with shown(reading(), interval=timedelta(milliseconds=50)) as (pilot, source):
-        app = pilot.app
-        assert isinstance(app, Top)
-        app.action_pause()
-        before = source.reads
-        await asyncio.sleep(0.3)
-        assert source.reads == before
-        app.action_pause()
-        while source.reads < before + 3:
-            await asyncio.sleep(0.01)
-
-
-def test_slow_answers_are_asked_for_less_often() -> None:
-    assert wait_after(0.1, timedelta(seconds=2)) == 2
-    assert wait_after(3, timedelta(seconds=2)) == 12
-
-
 async def test_why_a_class_waits() -> None:
     async with shown(reading()) as (pilot, source):
         await press(pilot, "2", "enter")
@@ -235,31 +209,6 @@ async def test_why_a_class_waits() -> None:
         await press(pilot, "down", "enter")
         await pilot.pause()
         assert "no answer: server closed the connection" in text_of(pilot)
-
-
-async def test_reading_goes_on_behind_a_dialog() -> None:
-    async with shown(reading(), interval=timedelta(milliseconds=50)) as (pilot, source):
-        await pilot.app.push_screen(Facts("one", [("a", "b")]))
-        before = source.reads
-        while source.reads < before + 3:
-            await asyncio.sleep(0.01)
-        assert isinstance(pilot.app.screen, Facts)
-
-
-async def test_a_thousand_nodes() -> None:
-    """Drawn bit by bit; where the table was scrolled to it stays."""
-    nodes = [node(number, node_name=f"n{number:04}") for number in range(1000)]
-    later = [node(number, node_name=f"n{number:04}") for number in range(1, 1001)]
-    cut = frozenset({"nodes"})
-    both = (reading(nodes=nodes, cut=cut), reading(nodes=later, cut=cut))
-    async with shown(*both) as (pilot, _source):
-        await press(pilot, "3", *["pagedown"] * 5, *["up"] * 5)
-        before = first_cells(pilot)
-        assert int(before[0][1:]) > 50
-        assert "the first 1,000 nodes" in text_of(pilot)
-        await press(pilot, "space")
-        await pilot.pause()
-        assert abs(int(first_cells(pilot)[0][1:]) - int(before[0][1:])) <= 1
 
 
 async def test_odd_text_is_text() -> None:

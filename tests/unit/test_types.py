@@ -13,16 +13,16 @@ import pytest
 
 import hwqueue
 from hwqueue import calls, types
-from hwqueue.calls import CALLS, CLAIM_TASK, SETTLE_AND_CLAIM, CallOf
+from hwqueue.calls import CLAIM_TASK, SETTLE_AND_CLAIM
 from hwqueue.client._arguments import arguments
-from hwqueue.client._json import MAX_DEPTH, check_json, jsonb, plain
+from hwqueue.client._json import MAX_DEPTH, check_json, jsonb
 from hwqueue.client._rows import decode
 from hwqueue.client._settle import Batch
 from hwqueue.client._spawn import spawn_item, spawn_options
 from hwqueue.errors import BadArgument
 from hwqueue.placement import Placement, tags
 from hwqueue.statements import statement
-from hwqueue.types import LeaseSpec, Settlement
+from hwqueue.types import LeaseSpec
 
 ID = UUID("0197f3a2-7c1e-7000-8000-000000000001")
 AT = datetime(2030, 1, 1, tzinfo=UTC)
@@ -107,14 +107,6 @@ def test_settlements_come_back_in_the_order_given() -> None:
     answer = batch.answer([settled(2, "lost", None)])  # the others have no row
     expected.append((3, *completed))
     assert [(s.ordinal, s.verdict, s.state) for s in answer.settled] == expected
-
-
-@pytest.mark.parametrize(
-    "call", [each for each in CALLS if each.columns and each.kind], ids=lambda call: call.name
-)
-def test_every_row_type_is_made_of_its_columns(call: CallOf[object]) -> None:
-    [made] = decode(call, [[None] * len(call.columns)])
-    assert type(made) is call.kind
 
 
 def test_statements_are_made_of_the_table_of_functions() -> None:
@@ -213,34 +205,6 @@ def test_what_is_not_json_is_named_by_its_path(value: Any, path: str) -> None:
     assert (caught.value.field, caught.value.sqlstate) == (path, "QHA01")
 
 
-@pytest.mark.parametrize(
-    "value", [None, True, 1, 10**100, 1.5, "ü😀", [], {}, (1, 2), {"": None}, nested(MAX_DEPTH)]
-)
-def test_all_json_is_taken(value: Any) -> None:
-    check_json(value, "params")
-
-
-class CountedPath(str):
-    """A path that counts how often it is written into a longer one."""
-
-    __slots__ = ("written",)
-    written: int
-
-    def __format__(self, spec: str) -> str:
-        self.written += 1
-        return super().__format__(spec)
-
-
-def test_paths_are_made_of_what_is_refused_alone() -> None:
-    path = CountedPath("params")
-    path.written = 0
-    check_json({"a": [[n] for n in range(1000)], "b": {"c": "d"}}, path)
-    assert path.written == 0
-    with pytest.raises(BadArgument, match=r"params\.a\[1\]\[0\] is nan"):
-        check_json({"a": [[1], [math.nan], [math.nan]]}, path)
-    assert path.written == 1
-
-
 def test_json_that_is_too_large_is_refused_before_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hwqueue.client._json.MAX_BYTES", 10)
     wrapped = jsonb({"a": "x" * 20}, "params")
@@ -253,13 +217,6 @@ def test_an_option_that_is_none_is_not_sent() -> None:
     assert spawn_options({"priority": None}, "options") is None
     given = {"placement": Placement().require(tags(gpu=True)), "priority": None}
     assert spawn_options(given, "options") == {"placement": {"require": [{"tags": {"gpu": True}}]}}
-
-
-def test_payloads_are_not_converted() -> None:
-    settlement = plain(Settlement.complete(ID, 1, result=timedelta(1)), "settle[0]")
-    with pytest.raises(BadArgument) as caught:
-        check_json(settlement, "settle[0]")
-    assert caught.value.field == "settle[0].result"
 
 
 @pytest.mark.parametrize(
