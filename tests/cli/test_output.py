@@ -1,13 +1,9 @@
 """Global options anywhere on the line, rows as text or JSON, errors as exit codes."""
 
 import errno
-import io
 import json
 import re
-import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
@@ -17,13 +13,9 @@ from typer.testing import CliRunner
 
 from hwqueue import errors
 from hwqueue.cli import output
-from hwqueue.cli.fleet_view import FleetView
 from hwqueue.cli.main import app as root
 from hwqueue.cli.options import Options, in_front
-from hwqueue.cli.output import ExitCode, report_error, show_one, show_rows, to_json
-from hwqueue.demo.fleet import Fleet, Node
-from hwqueue.demo.ledger import Grant
-from hwqueue.demo.model import Job, Machine
+from hwqueue.cli.output import ExitCode, report_error, show_one, show_rows
 from hwqueue.schema import Drift
 
 
@@ -55,21 +47,6 @@ def rows_printed(rows: list[dict[str, object]], options: Options) -> str:
         show_rows(ctx, rows)
 
     return CliRunner().invoke(app, []).stdout
-
-
-def test_rows_line_up_in_a_pipe() -> None:
-    rows: list[dict[str, object]] = [
-        {"queue": "default", "paused": False, "policy": {"a": timedelta(seconds=90)}},
-        {"queue": "b", "paused": True, "policy": None},
-    ]
-    assert rows_printed(rows, Options()).splitlines() == [
-        "queue    paused  policy",
-        'default  no      {"a": 90.0}',
-        "b        yes     -",
-    ]
-    assert json.loads(rows_printed(rows, Options(json=True)))[0]["policy"] == {"a": 90.0}
-    assert rows_printed([], Options()) == ""
-    assert json.loads(rows_printed([], Options(json=True))) == []
 
 
 HOSTILE = "[/bold] [red]x \x1b[2J\x9b0m :smile: [not closed"
@@ -116,25 +93,6 @@ def test_what_users_wrote_is_no_markup_and_moves_no_cursor(monkeypatch: pytest.M
     assert "\x1b" not in printed
 
 
-def test_the_live_picture_shows_names_as_they_are() -> None:
-    machine = Machine(HOSTILE, 8000, 8192, 1, HOSTILE)
-    job = Job(HOSTILE, 1000, 1024, 1, 1000, (HOSTILE,), "LS", "Running", 0, 0, 60)
-    fleet = Fleet([], "q", scope="s")
-    fleet.nodes = [Node(machine, uuid.uuid4(), 1)]
-    fleet.ledger.machines = {HOSTILE: machine}
-    for _ in range(2):
-        fleet.ledger.spawned(lease := uuid.uuid4(), job)
-    fleet.ledger.granted(Grant(lease, 1, HOSTILE, HOSTILE, 0.0, None), job, 0.0)
-    view = FleetView()
-    view.watch("running", fleet)
-    console = Console(width=400, force_terminal=True, color_system=None, file=io.StringIO())
-    console.print(view)
-    assert isinstance(console.file, io.StringIO)
-    printed = console.file.getvalue()
-    assert printed.count(READABLE) >= 5  # model, granted job, its node, waiting job, what they ask
-    assert "\x1b" not in printed
-
-
 def test_errors_of_the_system_are_told_but_for_a_reader_that_went_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -151,22 +109,6 @@ def test_errors_of_the_system_are_told_but_for_a_reader_that_went_away(
     assert "/some/file" in denied["error"]
     assert "--verbose" in denied["hint"]
     assert told(BrokenPipeError(errno.EPIPE, "Broken pipe")) == ""
-
-
-def test_json_of_what_the_queue_returns() -> None:
-    @dataclass(frozen=True)
-    class Thing:
-        thing_id: uuid.UUID
-        at: datetime
-
-    thing = Thing(uuid.UUID(int=1), datetime(2026, 1, 2, 3, 4, tzinfo=UTC))
-    assert json.loads(to_json([thing])) == [
-        {"thing_id": str(uuid.UUID(int=1)), "at": "2026-01-02T03:04:00+00:00"}
-    ]
-    assert json.loads(to_json({"wire": b"\x09\xff"})) == {"wire": "\\x09ff"}
-    assert "\\x09ff" in rows_printed([{"wire": b"\x09\xff"}], Options())
-    with pytest.raises(TypeError, match="cannot write object"):
-        to_json(object())
 
 
 @pytest.mark.parametrize(

@@ -117,23 +117,14 @@ ENTRY = {"category": "trust", "strength": "required", "target_type": "trust_doma
         ([], "a JSON object is needed"),
         ({"cpu": "whole_core"}, "intent.cpu must be left out"),
         ({"cpu_isolation": "cores"}, "cpu_isolation must be one of best_effort, "),
-        ({"cpu_isolation": {}}, "cpu_isolation must be one of"),
-        ({"affinity": {}}, "affinity must be a list"),
-        ({"affinity": "x"}, "affinity must be a list"),
-        ({"affinity": ["x"]}, "affinity[0] must be a JSON object"),
         ({"affinity": [ENTRY | {"weight": 1}]}, "affinity[0].weight must be left out"),
-        ({"affinity": [ENTRY | {"category": "facility"}]}, "affinity[0].category must be one of"),
-        ({"affinity": [ENTRY | {"target_type": "node_id"}]}, "affinity[0].target must be a node"),
         ({"affinity": [ENTRY | {"target": 7}]}, "affinity[0].target must be a trust_domain"),
         (
             {"affinity": [ENTRY | {"target_type": "rack_id", "target": 2**32}]},
             "affinity[0].target must be the number of a rack",
         ),
         ({"affinity": [ENTRY | {"direction": "away"}]}, "direction not allowed at byte 5"),
-        ({"affinity": [ENTRY | {"target": ""}]}, "empty trust domain at byte 9"),
-        ({"affinity": [ENTRY | {"target": "d" * 256}]}, "invalid trust domain at byte 9"),
         ({"affinity": [ENTRY | {"target": "\ud800"}]}, "invalid utf8 at byte 9"),
-        ({"affinity": [ENTRY] * 65}, "too many entries at byte 640"),
     ],
 )
 def test_what_cannot_be_written(intent: object, message: str) -> None:

@@ -11,7 +11,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from hwqueue import App, Depends, Reject, Retry, Snooze
+from hwqueue import App, Depends, Retry, Snooze
 from hwqueue.app import BadParams
 from hwqueue.client import AsyncClient, Client
 from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
@@ -86,13 +86,6 @@ def test_all_that_is_due_runs_until_nothing_is_left(client: Client, app: App) ->
     assert client.list_nodes() == []
     app.tasks["where"].spawn(client)
     assert drain(client, app).results == [threading.get_ident()]
-
-
-def test_a_node_is_made_up_for_each_placement(client: Client, app: App) -> None:
-    app.tasks["train"].spawn(client)
-    app.tasks["add"].spawn(client, {"a": 1, "b": 1}, affinity_tags={"disk": "ssd"})
-    app.tasks["add"].spawn(client, {"a": 1, "b": 2})
-    assert sorted(drain(client, app).results) == [2, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -219,24 +212,6 @@ def test_retries_run_until_the_lease_ends(client: Client, app: App) -> None:
     assert client.get_lease(later).state is LeaseState.SCHEDULED
 
 
-def test_a_failure_without_exception_is_one_and_a_rejected_lease_is_dead(client: Client, app: App) -> None:
-
-    @app.task("odd", queue="work")
-    def odd(params: Any) -> Any:
-        return object()
-
-    @app.task("never", queue="work")
-    def never(params: Any) -> None:
-        raise Reject("never")
-
-    never.spawn(client)
-    (run,) = drain(client, app, raises=False)
-    assert run.state is LeaseState.FAILED
-    odd.spawn(client)
-    with pytest.raises(AssertionError, match="of task 'odd', attempt 1: failed: ResultNotJson"):
-        drain(client, app)
-
-
 def test_what_never_ends_is_stopped_and_so_does_ctrl_c(client: Client, app: App) -> None:
     app.tasks["chain"].spawn(client, {"left": 100})
     with pytest.raises(AssertionError, match="3 handlers have run and there is more"):
@@ -339,18 +314,6 @@ def test_in_a_transaction_that_is_rolled_back(dsn: str, client: Client, app: App
         connection.rollback()
     assert client.list_leases() == []
     assert client.list_nodes() == []
-
-
-def test_a_statement_that_aborts_the_transaction(dsn: str, client: Client, app: App) -> None:
-    with psycopg.connect(dsn) as connection:
-
-        @app.task("wrong", queue="work")
-        def wrong(params: Any) -> None:
-            connection.execute("select 1 / 0")
-
-        wrong.spawn(Client.on(connection))
-        with pytest.raises(psycopg.errors.DivisionByZero):
-            drain(Client.on(connection), app)
 
 
 def test_arguments_are_converted_as_in_a_worker(client: Client, app: App) -> None:

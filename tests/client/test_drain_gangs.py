@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 
 from hwqueue import App, Member
-from hwqueue.client import AsyncClient, Client
+from hwqueue.client import Client
 from hwqueue.handler.context import LeaseContext
 from hwqueue.testing import Fleet, create_queues, drain, inline, run_one
-from hwqueue.types import GangOptions, Gpu, LeaseState, NodeSpec
+from hwqueue.types import GangOptions, LeaseState
 from tests.client.conftest import producer
 
 pytestmark = pytest.mark.thorough
@@ -109,11 +109,3 @@ def test_inline_and_one_alone(client: Client, app: App) -> None:
     first, second = client.spawn_gang("gpu", [Member(app.tasks["train"], count=2)])
     assert run_one(client, app, lease_id=second.lease_id).result == "1 of 2"
     assert client.get_lease(first.lease_id).state is LeaseState.SCHEDULED  # released
-
-
-async def test_with_an_async_client(dsn: str, client: Client, app: App) -> None:
-    async with AsyncClient(dsn) as aclient:
-        await aclient.spawn_gang("gpu", [Member(app.tasks["train"], count=2)])
-        gpus = [Gpu(resource_id=uuid4()) for _ in range(2)]
-        spec = NodeSpec(name="n", instance_id="1", gpus=gpus)
-        assert len((await drain(aclient, app, node=spec)).results) == 2

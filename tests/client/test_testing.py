@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from hwqueue import Cancelled
-from hwqueue.client import AsyncClient, Client
+from hwqueue.client import Client
 from hwqueue.testing import (
     assert_not_spawned,
     assert_spawned,
@@ -78,19 +78,6 @@ def test_what_was_spawned_instead_is_said(client: Client) -> None:
         assert_not_spawned(client, "mail")
     assert_not_spawned(client, "mail", state="completed")
     assert [lease.params for lease in spawned(client, params=[1])] == [[1]]
-
-
-async def test_the_same_of_an_async_client(dsn: str) -> None:
-    async with AsyncClient(dsn) as client:
-        await client.create_queue("work")
-        await client.spawn_lease("work", "mail", {"to": "a"})
-        (lease,) = await assert_spawned(client, "mail", params={"to": "a"})
-        assert [one.lease_id for one in await spawned(client)] == [lease.lease_id]
-        with pytest.raises(AssertionError, match="0 of task 'mail' expected, 1 spawned"):
-            await assert_not_spawned(client, "mail")
-        assert (await claim_one(client, "work")).lease_id == lease.lease_id
-        with pytest.raises(AssertionError, match="nothing to claim"):
-            await claim_one(client, "work")
 
 
 def test_a_context_for_a_handler() -> None:

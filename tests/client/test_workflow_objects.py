@@ -18,7 +18,6 @@ from hwqueue import (
     Workflow,
     WorkflowBuilder,
 )
-from hwqueue.client import AsyncClient
 from hwqueue.errors import ConfigError, PlacementContradictory
 from hwqueue.testing import drain
 from hwqueue.workflow import completed, ended, item, literal, near, result, results, run, run_input
@@ -191,17 +190,6 @@ def test_handlers_of_drained_leases_read_their_run(client: Client) -> None:
     for name in ("read", "read-async"):
         [found] = client.step_results(run_id, name)
         assert found.result == [{"n": 1}, {"uri": "x/prepared"}]
-
-
-async def test_the_same_of_an_async_client(dsn: str) -> None:
-    async with AsyncClient(dsn) as client:
-        await client.create_queue("work")
-        assert (await TRAINING.define(client)).created
-        run_id = (await READS.submit(client, {"n": 1})).run_id
-        await drain(client, app)
-        for name in ("read", "read-async"):
-            [found] = await client.step_results(run_id, name)
-            assert found.result == [{"n": 1}, {"uri": "x/prepared"}]
 
 
 def test_a_condition_alone_and_a_value_that_is_true() -> None:

@@ -1,21 +1,17 @@
 """The command line against a real database: what each noun does, prints and exits with."""
 
-import io
 import json
 import uuid
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
-from hwqueue.cli.lease_view import wait_with_bar
 from hwqueue.cli.main import app
 from hwqueue.client import Client
-from hwqueue.errors import WaitTimeout
 from hwqueue.testing import claim_one
 from tests.e2e.conftest import Cli, Shown
 
@@ -87,52 +83,6 @@ def test_taints_and_trust(cli: Cli, shown: Shown) -> None:
     assert "is not" in cli("node", "revoke", "box-1", "acme.prod").stderr
 
 
-def test_services(cli: Cli) -> None:
-    service, other = str(uuid.uuid4()), str(uuid.uuid4())
-    cli("service", "set", service, "--failure-domain", "zone", code=2)
-    cli("service", "set", service, "--away-from", other, "--away-from-none", code=2)
-    cli("service", "show", "billing", code=2)
-
-
-def test_a_node_from_register_to_deregister(cli: Cli, shown: Shown, tmp_path: Path) -> None:
-    made = shown("node", "register", "box-1", *GPU_NODE, "--gpu", "T4", "--rack", "7")
-    assert made["node_epoch"] == 1
-    node = shown("node", "show", "box-1")
-    assert node["labels"] == {"gpu_model": "T4"}
-    assert [gpu["model"] for gpu in node["gpus"]] == ["T4", "T4"]
-    assert (node["rack"], node["state"]) == (7, "live")
-    assert "NodeIsolation(" not in cli("node", "show", "box-1").stdout
-    assert shown("node", "show", made["node_id"])["name"] == "box-1"
-    file = tmp_path / "node.json"
-    file.write_text('{"labels": {"zone": "a"}, "slots": 2}')
-    cli("node", "register", "box-1", "--spec", str(file))
-    node = shown("node", "show", "box-1")
-    assert (node["labels"], node["slots"]) == ({"zone": "a"}, 2)
-    both = cli("node", "register", "box-2", "--spec", str(file), "--rack", "1", code=2)
-    assert "--spec says everything" in both.stderr
-
-
-def test_match_says_who_could_and_why_others_could_not(cli: Cli, shown: Shown, tmp_path: Path) -> None:
-    cli("node", "register", "gpu-box", *GPU_NODE)
-    cli("node", "register", "plain-box", "--capacity", '{"cpu_milli": 4000}')
-    placement = '{"require": [{"tags": {"gpu_model": "T4"}}], "resources": {"gpu": 1}}'
-    matches = {match["node_name"]: match for match in shown("match", placement)}
-    assert matches["gpu-box"]["eligible"] is True
-    assert matches["plain-box"]["eligible"] is False
-    assert {"label_missing", "label_mismatch"} & {
-        reason["code"] for reason in matches["plain-box"]["reasons"]
-    }
-    file = tmp_path / "placement.json"
-    file.write_text(placement)
-    text = cli("match", str(file))
-    assert "gpu-box" in text.stdout
-    assert "plain-box" not in text.stdout
-    assert "1 node could not" in text.stderr
-    assert "plain-box" in cli("match", "-", "--all", stdin=placement).stdout
-    nobody = cli("match", '{"resources": {"gpu": 9}}', code=1)
-    assert "insufficient_capacity" in nobody.stderr
-
-
 def test_explain_says_why_a_lease_waits(cli: Cli, shown: Shown) -> None:
     cli("queue", "create", "renders")
     cli("node", "register", "gpu-box", *GPU_NODE, "--rack", "3")
@@ -149,27 +99,6 @@ def test_explain_says_why_a_lease_waits(cli: Cli, shown: Shown) -> None:
     assert "gpu-box (live" not in cli("lease", "explain", lease, "--nodes", "0").stdout
     cli("lease", "explain", str(uuid.uuid4()), code=3)
     cli("lease", "explain", "seven", code=2)
-
-
-def test_what_if(cli: Cli, shown: Shown, tmp_path: Path) -> None:
-    cli("queue", "create", "renders")
-    placement = '{"require": [{"tags": {"gpu_model": "A100", "n": 1}}], "resources": {"gpu": 1}}'
-    cli("lease", "spawn", "renders", "draw", "--placement", placement)
-    labels = ["--label", "gpu_model=A100", "--label", "n=1"]
-    [row] = shown("node", "what-if", *labels, "--gpu", "A100", "--count", "2")
-    assert (row["queue"], row["pending"], row["fits_at_once"]) == ("renders", 1, 2)
-    assert row["is_served_already"] is False
-    said = cli("node", "what-if", *labels, "--gpu", "A100").stdout
-    assert "gpu_model in A100" in said
-    assert "live_node_fits" in said
-    assert shown("node", "what-if", *labels) == []
-    assert "nothing that is pending" in cli("node", "what-if").stderr
-    file = tmp_path / "nodes.json"
-    spec = {"labels": {"gpu_model": "A100", "n": 1}, "gpus": [{"resource_id": str(uuid.uuid4())}]}
-    file.write_text(json.dumps([spec | {"count": 3}]))
-    assert shown("node", "what-if", "--spec", str(file))[0]["fits_at_once"] == 3
-    cli("node", "what-if", "--spec", str(file), "--rack", "1", code=2)
-    cli("node", "what-if", "--label", "gpu", code=2)
 
 
 def test_errors_name_what_is_wrong(cli: Cli) -> None:
@@ -228,23 +157,6 @@ def test_why_it_is_pending(cli: Cli, shown: Shown) -> None:
     assert "gpu_model" in cli("class", "list", "--limit", "1").stdout
 
 
-def test_how_full_the_nodes_are(cli: Cli, shown: Shown) -> None:
-    for name in ("gpu-1", "gpu-2"):
-        cli("node", "register", name, *GPU_NODE)
-    cli("node", "cordon", "gpu-2")
-    assert [node["state"] for node in shown("node", "usage")] == ["live", "cordoned"]
-    [node] = shown("node", "usage", "--state", "cordoned")
-    assert (node["node_name"], node["gpus"], node["gpus_free"]) == ("gpu-2", 1, 1)
-    table = cli("node", "usage", "--limit", "1")
-    assert "0/8000" in table.stdout
-    assert "--after gpu-1" in table.stderr
-    [tag] = shown("node", "labels", "--label", "gpu_model")
-    assert (tag["value"], tag["nodes"], tag["live"]) == ("T4", 2, 1)
-    refused = cli("node", "usage", "--state", "broken", code=2)
-    assert refused.stderr.startswith("error: state must be one of live, silent,")
-    assert 'got "broken"' in refused.stderr
-
-
 def test_a_token_without_an_end_is_warned_of(cli: Cli) -> None:
     endless = cli("token", "create", "endless", "--role", "viewer", "--bare")
     assert endless.stdout.startswith("hwq_")
@@ -273,26 +185,6 @@ def test_who_lacks_a_right_is_told_what_to_grant(dsn: str, empty_dsn: str) -> No
     assert "hwqueue_operator" in called.stderr
     assert "permission denied for database" in installed.stderr
     assert "grant create on database NAME to LOGIN" in installed.stderr
-
-
-def test_progress_is_shown(cli: Cli, shown: Shown, dsn: str) -> None:
-    cli("queue", "create", "renders")
-    lease_id = shown("lease", "spawn", "renders", "draw")["lease_id"]
-    with Client(dsn) as client:
-        claim = claim_one(client, "renders")
-        said = {"lease_id": lease_id, "claim_token": claim.claim_token, "message": "tile\x1b 3"}
-        assert client.report_progress([said | {"done": 3, "total": 4}]) == 1
-        screen = Console(file=io.StringIO(), force_terminal=True, width=100)
-        with pytest.raises(WaitTimeout, match="has not ended within 0:00:00"):
-            wait_with_bar(client, claim.lease_id, timedelta(0), screen)
-        client.complete_lease(claim.lease_id, claim.claim_token)
-        assert wait_with_bar(client, claim.lease_id, None, screen).state == "completed"
-    assert isinstance(screen.file, io.StringIO)
-    assert "75 %, 3 of 4: tile\\x1b 3" in screen.file.getvalue()
-    drawn = "███████████████░░░░░ 75 %, 3 of 4: tile\\x1b 3"
-    assert drawn in cli("lease", "show", lease_id).stdout
-    progress = shown("lease", "show", lease_id)["progress"]
-    assert (progress["fraction"], progress["done"], progress["total"]) == (0.75, 3, 4)
 
 
 def test_log_lines_are_shown(cli: Cli, shown: Shown, dsn: str) -> None:

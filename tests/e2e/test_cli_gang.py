@@ -11,8 +11,6 @@ from hwqueue.types import NodeSpec
 from tests.e2e.conftest import Cli, Shown
 from tests.e2e.worker_support import QUEUE
 
-GPU = '{"resources": {"gpu": 1}}'
-
 
 def reap(producer: Client) -> None:
     for _ in range(4):
@@ -73,40 +71,6 @@ def test_why_it_waits(producer: Client, cli: Cli, shown: Shown) -> None:
     reap(producer)
     rows = [line.split() for line in cli("gang", "show", two).stdout.splitlines()[-2:]]
     assert [(row[0], *row[2:]) for row in rows] == [("0", "reserved", "n1"), ("1", "reserved", "n1")]
-
-
-def test_members_with_options_of_their_own(producer: Client, cli: Cli, shown: Shown) -> None:
-    """What all are to have is for those that say nothing themselves."""
-    members = '[{"task": "lead", "options": {"placement": {}}}, {"task": "work", "count": 2}]'
-    line = ("gang", "spawn", QUEUE, "--members", members, "--placement", GPU)
-    printed = cli(*line)
-    gang_id = printed.stdout.strip()
-    assert f"3 leases; how far it is: hwqueue gang show {gang_id}" in printed.stderr
-    asks = [producer.get_lease(member.lease_id).placement for member in producer.get_gang(gang_id).members]
-    assert asks == [{}, {"resources": {"gpu": 1}}, {"resources": {"gpu": 1}}]
-    from_stdin = shown("gang", "spawn", QUEUE, "--members", "-", stdin=members)
-    assert len(from_stdin["members"]) == 3
-
-
-def test_what_is_refused(producer: Client, cli: Cli) -> None:
-    nobody = "01890a5d-ac96-774b-bcce-b302099a8057"
-    for line, code, said in (
-        (("spawn", QUEUE), 2, "give members"),
-        (("spawn", QUEUE, "--member", "a:2", "--members", "[]"), 2, "give members"),
-        (("spawn", QUEUE, "--member", "train"), 2, "'train' is not TASK:COUNT"),
-        (("spawn", QUEUE, "--member", "train:x"), 2, "is not TASK:COUNT"),
-        (("spawn", QUEUE, "--member", "train:2:{"), 2, "--member: not JSON"),
-        (("spawn", QUEUE, "--members", '["train"]'), 2, "a JSON list of objects is needed"),
-        (("spawn", QUEUE, "--member", "train:1"), 2, "a gang has 2 to 1000 members"),
-        (("spawn", QUEUE, "--member", "train:2", "--hold", "0s"), 2, "options.hold"),
-        (("spawn", "none", "--member", "train:2"), 3, "hwqueue queue create none"),
-        (("show", nobody), 3, "does not exist"),
-        (("explain", nobody), 3, "does not exist"),
-        (("what-if", QUEUE, "--member", "train:1"), 2, "a gang has 2 to 1000 members"),
-        (("cancel", "7"), 2, "'7' is not an id"),
-    ):
-        assert said in cli("gang", *line, code=code).stderr, line
-    assert producer.list_gangs() == []
 
 
 def test_from_spawned_to_stopped(producer: Client, cli: Cli, shown: Shown) -> None:
@@ -196,22 +160,3 @@ def test_a_bad_default_names_its_task(cli: Cli, app: Path) -> None:
     app.write_text(TASKS.replace("max_attempts=1", "max_attempts=0"))
     refused = cli("task", "sync", *APP, code=2).stderr
     assert "task train: defaults.max_attempts must be" in refused
-
-
-def test_a_gpu_task_spawned_by_sql_goes_to_the_gpu_node(cli: Cli, shown: Shown, app: Path, dsn: str) -> None:
-    """The example of the how-to: nodes, sync, and a spawn that says nothing of GPUs."""
-    cli("queue", "create", "renders")
-    cli("node", "register", "cpu-1")
-    cli("node", "register", "gpu-1", "--gpu", "A100")
-    cli("task", "sync", *APP)
-    able = [row["node_name"] for row in shown("match", "--task", "train") if row["eligible"]]
-    assert able == ["gpu-1"]
-    assert "--task" in cli("match", code=2).stderr
-    with Client(dsn, pool_size=1) as client:
-        nodes = {node.name: node for node in client.list_nodes()}
-        lease = shown("lease", "spawn", "renders", "train")
-        for name, claimed in (("cpu-1", []), ("gpu-1", [lease["lease_id"]])):
-            node = nodes[name]
-            claims = client.claim_task(["renders"], node.node_id, node.node_epoch)
-            assert [str(claim.lease_id) for claim in claims] == claimed
-        assert shown("task", "show", "train")["served"] is True

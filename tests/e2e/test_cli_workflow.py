@@ -99,41 +99,6 @@ def test_definitions(cli: Cli, shown: Shown, tmp_path: Path, monkeypatch: pytest
     assert "hwqueue workflow define FILE" in refused
 
 
-def test_a_version_that_no_node_has_is_why_a_run_waits(runner: Runner, cli: Cli, shown: Shown) -> None:
-    runner.client.define_workflow(SPEC | {"pin_version": True})
-    refused = cli("workflow", "run", "training", code=2)
-    assert "pinned to a version" in refused.output
-    at = ("--workflow", "training", "--app-version", "2.4")
-    assert "app_version in 2.4" in cli("workflow", "check", *at, code=1).output
-    given = ("--app-version", "2.4", "--input", '{"dataset": "x"}')
-    run_id = shown("workflow", "run", "training", *given)["run_id"]
-    told = cli("workflow", "status", run_id).output
-    assert "app_version" in told
-    assert "2.4" in told
-    assert runner.client.claim_task(["default"], runner.node, runner.epoch) == []
-
-
-def test_a_run_that_failed_at_its_submission_says_where_to_look(runner: Runner, cli: Cli) -> None:
-    runner.client.define_workflow(SPEC)
-    told = cli("workflow", "run", "training", "--input", '{"datsaet": 1}')
-    run_id = told.stdout.split()[1]
-    assert f"it has ended; how: hwqueue workflow status {run_id}\n" in told.stderr
-    assert "binding missing" in cli("workflow", "status", run_id).stdout
-    under_way = cli("workflow", "run", "training", "--input", '{"dataset": 1}').stderr
-    assert "follow it: hwqueue workflow status" in under_way
-
-
-def test_runs_are_listed(runner: Runner, cli: Cli, shown: Shown) -> None:
-    assert "no such runs" in cli("workflow", "runs").stderr
-    runner.client.define_workflow(SPEC | {"name": "other"})
-    for _ in range(2):
-        last = shown("workflow", "run", "other", "--input", '{"dataset": 1}')["run_id"]
-    assert f"--before {last}" in cli("workflow", "runs", "--limit", "1").stderr
-    unbound = cli("workflow", "run", "other").stdout.split()[1]
-    told = cli("workflow", "status", unbound).stdout
-    assert 'binding missing, binding {"$input": ["dataset"]}' in told
-
-
 def test_a_line_for_each_step(runner: Runner, cli: Cli, submitted: str) -> None:
     runner.complete("prepare", result="s3")
     claim = runner.claim("train")
@@ -261,32 +226,6 @@ def test_an_update_is_shown_then_asked_then_made(
     assert "is running" in cli(*line, "--step", "prepare", "--any-version", "-y", code=1).stderr
 
 
-def test_a_signal_ends_a_wait(runner: Runner, cli: Cli, shown: Shown) -> None:
-    steps = [{"name": "ok", "kind": "wait", "signal": "approved"}]
-    runner.client.define_workflow({"name": "release", "steps": steps})
-    assert "(waits for signal approved)" in cli("workflow", "show", "release").stdout
-    run_id = shown("workflow", "run", "release")["run_id"]
-    assert "waits for signal approved" in cli("workflow", "status", run_id).stdout
-    sent = ("workflow", "signals", run_id)
-    assert "no signal" in cli(*sent).stderr
-    line = ("workflow", "signal", run_id, "approved", "--payload", '{"by": "ann"}', "--key", "k")
-    cli(*line)
-    assert "taken_by" in cli(*sent).stdout
-    assert "has ended" in cli("workflow", "signal", run_id, "approved", code=1).stderr
-    assert "--payload" in cli(*line[:4], "--payload", "{", code=2).stderr
-
-
-def test_a_retry_of_steps_and_with_another_input(runner: Runner, shown: Shown, submitted: str) -> None:
-    for step in ("prepare", "train", "tell"):
-        runner.complete(step, result=step)
-    retry = ("workflow", "retry", submitted)
-    changed = shown(*retry, "--step", "train", "--dry-run")
-    assert changed == [
-        {"step": "train", "now": "completed", "then": "running"},
-        {"step": "tell", "now": "completed", "then": "waiting"},
-    ]
-
-
 MAP = {
     "name": "scores",
     "steps": [{"name": "score", "kind": "map", "task": "score", "over": [1, 2, 3], "tolerate": 3}],
@@ -325,17 +264,6 @@ def test_items_of_a_map(runner: Runner, cli: Cli, shown: Shown) -> None:
     assert f"items of score: hwqueue workflow results {run} score --state failed" in told
 
 
-def test_members_of_a_gang(runner: Runner, cli: Cli) -> None:
-    train = {"name": "train", "kind": "gang", "task": "train", "size": 2, "together": "rack"}
-    run = runner.client.submit_spec({"name": "ranks", "steps": [train]}).run_id
-    [step] = runner.client.list_workflow_steps(run)
-    told = cli("workflow", "status", str(run))
-    assert f"waits for gang {step.gang_id} of 2" in told.stdout
-    assert f"members of train: hwqueue workflow results {run} train" in told.stderr
-    assert f"gang of train: hwqueue gang explain {step.gang_id}" in told.stderr
-    assert str(run) in cli("gang", "show", str(step.gang_id)).stdout
-
-
 def test_a_dry_run_tells_what_each_step_asks_and_where_it_could_run(
     runner: Runner, cli: Cli, shown: Shown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -368,15 +296,3 @@ def test_a_dry_run_tells_what_each_step_asks_and_where_it_could_run(
     assert "give a FILE" in cli("workflow", "check", code=2).stderr
     assert "give a FILE" in cli(*line, "--workflow", "easy", code=2).stderr
     assert shown("workflow", "runs") == []
-
-
-def test_options_of_single_steps(runner: Runner, cli: Cli, shown: Shown) -> None:
-    runner.client.define_workflow(SPEC)
-    line = ("workflow", "run", "training", "--input", '{"dataset": 1}')
-    assert "is not NAME=JSON" in cli(*line, "--step", "prepare", code=2).stderr
-    twice = ("--step", "prepare={}", "--step", "prepare={}")
-    assert "given twice" in cli(*line, *twice, code=2).stderr
-    for more in (("--delay", "2h"), ("--available-at", "2100-01-01T00:00:00Z")):
-        run = shown(*line, *more)["run_id"]
-        assert runner.client.list_workflow_steps(run)[0].lease_state == "scheduled"
-        assert "◔  prepare  scheduled" in cli("workflow", "status", run).stdout

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import date, timedelta
+from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -102,25 +102,6 @@ def test_gpu_training_stays_in_the_region_of_the_submission(floor: Floor) -> Non
     assert floor.steps(run)["publish"].placement == {}  # it replaces what the run asks
 
 
-def test_gpu_training_publishes_no_bad_model(floor: Floor) -> None:
-    run = floor.run(rounds=3)
-    assert floor.states(run)["publish"] == "condition"
-    assert floor.ended(run) == ("completed", "not good enough")
-
-
-def test_nightly_etl_runs_once_a_night(floor: Floor) -> None:
-    run = floor.module.submit(floor.client)
-    assert floor.module.submit(floor.client) == run
-    due = [name for name, step in floor.steps(run).items() if step.state == "running"]
-    assert due == ["orders", "prices", "returns"]
-    floor.drain()
-    assert floor.module.submit(floor.client) == run
-    assert floor.module.submit(floor.client, date(2030, 2, 1)) != run
-    assert floor.ran == ["orders", "prices", "returns", "stage", "write", "tell"]
-    assert floor.ended(run) == ("completed", {"income": 300, "without": []})
-    assert floor.runs["tell"].result == "2030-01-31: 300 earned"
-
-
 def test_nightly_etl_reports_without_a_source(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.delitem(floor.module.SOURCES, "returns")
@@ -134,32 +115,6 @@ def test_nightly_etl_reports_without_a_source(floor: Floor, monkeypatch: pytest.
     floor.ran.clear()
     floor.drain()
     assert floor.ran == ["returns", "stage", "write", "tell"]
-    assert floor.ended(run) == ("completed", {"income": 300, "without": []})
-
-
-def test_nightly_etl_tells_of_a_night_without_a_report(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(floor.module.SOURCES, "orders")
-    run = floor.run()
-    assert floor.states(run) == {
-        "orders": "failed", "prices": "completed", "returns": "completed", "load": "parent_failed",
-        "tell": "completed",
-    }  # fmt: skip
-    assert floor.runs["tell"].result == "2030-01-31: no report"
-
-
-def test_nightly_etl_retries_what_failed_in_the_nested_run(
-    floor: Floor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.delitem(floor.module.WAREHOUSE, "reports")
-        run = floor.module.submit(floor.client)
-        floor.drain()
-    assert floor.states(run)["load"] == "nested_failed"
-    assert floor.runs["tell"].result == "2030-01-31: no report"
-    floor.client.retry_workflow_run(run, mode="failed_and_downstream")
-    floor.ran.clear()
-    floor.drain()
-    assert floor.ran == ["write", "tell"]
     assert floor.ended(run) == ("completed", {"income": 300, "without": []})
 
 
@@ -184,27 +139,6 @@ def test_human_approval_waits_without_a_slot(floor: Floor) -> None:
     }  # fmt: skip
 
 
-def test_human_approval_is_refused(floor: Floor) -> None:
-    run = floor.run()
-    floor.module.decide(floor.client, run, approved=False, by="bob")
-    floor.drain()
-    assert floor.runs["refuse"].result == "refused by bob"
-    assert floor.states(run)["pay"] == "condition"
-
-
-def test_human_approval_is_refused_when_nobody_answers(floor: Floor) -> None:
-    floor.module.submit(floor.client)
-    floor.drain(scheduled=True)
-    assert floor.runs["refuse"].result == "refused by nobody within 3 days"
-
-
-def test_human_approval_is_not_asked_for_little(floor: Floor) -> None:
-    run = floor.run(1)
-    assert floor.ran == ["assess", "pay_small"]
-    assert floor.states(run)["refuse"] == "parent_skipped"
-    assert floor.ended(run)[0] == "completed"
-
-
 def test_data_residency_keeps_raw_data_on_the_banks_machine(floor: Floor) -> None:
     run = floor.run()
     assert floor.on["ingest"] == floor.on["anonymise"] == "eu-bank-1"
@@ -213,55 +147,6 @@ def test_data_residency_keeps_raw_data_on_the_banks_machine(floor: Floor) -> Non
     assert {lease.tenant for lease in floor.client.list_leases()} == {"bank"}
     totals = floor.runs["totals"].claim.params
     assert totals == {"balances": [40, 70, 500]}  # no names leave
-
-
-def test_data_residency_waits_rather_than_leaving(floor: Floor) -> None:
-    floor.client.cordon_node(floor.fleet["eu-bank-1"].node_id)
-    run = floor.run()
-    assert floor.ran == []
-    [ingest, *_] = floor.module.pipeline.check(floor.client)
-    assert (ingest.nodes_matching, ingest.code) == (0, "node_draining")
-    assert floor.states(run)["ingest"] == "running"
-
-
-def test_data_residency_keeps_others_off_the_banks_machine(floor: Floor) -> None:
-    assert "eu-bank-1" not in floor.fleet.matching({"require": [{"tags": {"region": "eu"}}]})
-    own = floor.module.own_machine
-    assert floor.fleet.matching(own) == {"eu-bank-1"}
-
-
-def test_build_test_deploy_withdraws_what_the_canary_dislikes(floor: Floor) -> None:
-    run = floor.run(floor.module.DIVIDES)
-    assert (floor.runs["canary"].result, floor.ran[-1]) == ({"error_rate": 0.2}, "withdraw")
-    assert floor.states(run)["deploy"] == "condition"
-    assert floor.states(run)["roll_back"] == "parent_skipped"
-    assert floor.ended(run)[0] == "completed"
-
-
-def test_build_test_deploy_rolls_back_what_breaks(floor: Floor) -> None:
-    run = floor.run(disk_full=True)
-    assert floor.runs["roll_back"].result == "the release before, because of the deployment"
-    assert floor.ended(run)[0] == "failed"
-
-
-def test_build_test_deploy_stops_at_a_failed_test(floor: Floor) -> None:
-    run = floor.run("def handle(n):\n    return n + n")
-    assert floor.ran[0] == "build"
-    assert set(floor.ran[1:]) <= {"test_amd64", "test_arm64"}
-    assert floor.states(run)["canary"] in ("parent_failed", "run_failed")
-    assert floor.ended(run)[0] == "failed"
-
-
-def test_transcoding_has_a_preview_before_all_renditions(floor: Floor) -> None:
-    run = floor.run()
-    assert floor.ran == ["probe", "av1", "preview", "thumbnail", "h264", "package"]
-    assert floor.runs["preview"].result == "av1, 32 wide"
-    assert {name: floor.on[name] for name in ("av1", "h264", "thumbnail")} == {
-        "av1": "us-cpu-2", "h264": "us-video-1", "thumbnail": "us-arm-1",
-    }  # fmt: skip
-    state, sizes = floor.ended(run)
-    assert state == "completed"
-    assert sizes["thumbnail"] < sizes["av1"] < sizes["h264"]
 
 
 def test_transcoding_packages_what_could_be_rendered(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,12 +159,6 @@ def test_transcoding_packages_what_could_be_rendered(floor: Floor, monkeypatch: 
     floor.client.cancel_lease(h264)
     floor.drain()
     assert set(floor.runs["package"].result) == {"av1", "thumbnail"}
-    assert floor.ended(run)[0] == "failed"
-
-
-def test_transcoding_of_what_is_no_frame_renders_nothing(floor: Floor) -> None:
-    run = floor.run(width=7)
-    assert floor.ran == ["probe"]
     assert floor.ended(run)[0] == "failed"
 
 
@@ -316,21 +195,6 @@ def test_map_reduce_has_four_shards_under_way(floor: Floor) -> None:
     assert due == [1, *[4] * 9, 3, 2, 1, 1, 1, 0]
 
 
-def test_sweep_gives_each_trial_a_gpu_of_its_own(floor: Floor) -> None:
-    floor.module.submit(floor.client)
-    run_one(floor.client, floor.module.app, node=floor.fleet)
-    held = [floor.fleet.claim("us-gpu-1", "sweep") for _ in range(5)]
-    assert held.pop() is None
-    devices = [claim.assignment.gpus[0].index for claim in held if claim and claim.assignment]
-    assert sorted(devices) == [0, 1, 2, 3]
-
-
-def test_sweep_fails_when_most_trials_diverge(floor: Floor) -> None:
-    run = floor.run(1.5, 2.5, 3.5)
-    assert floor.states(run)["trials"] == "items_failed"
-    assert floor.ended(run)[0] == "failed"
-
-
 def test_order_processing_packs_what_is_paid(floor: Floor, clock: Clock) -> None:
     run = floor.run(affinity_tags={"region": "eu"})
     assert floor.ran == ["reserve"]
@@ -346,27 +210,6 @@ def test_order_processing_packs_what_is_paid(floor: Floor, clock: Clock) -> None
     floor.drain()
     assert floor.runs["review"].result == "how do you like your 3 parcels?"
     assert floor.ended(run) == ("completed", {"parcels": 3, "pay_back": 20})
-
-
-def test_order_processing_packs_where_the_stock_is(floor: Floor) -> None:
-    run = floor.module.submit(floor.client, steps={"reserve": {"affinity_tags": {"region": "eu"}}})
-    floor.module.decide(floor.client, run)  # before the step waits: it is kept
-    floor.drain()
-    region = {step: floor.fleet[node].spec.labels["region"] for step, node in floor.on.items()}
-    assert region == {"reserve": "eu", "pack": "eu"}
-
-
-def test_order_processing_puts_back_what_nobody_pays(floor: Floor, clock: Clock) -> None:
-    run = floor.run()
-    clock.advance(timedelta(days=2))
-    floor.drain()
-    assert floor.ran == ["reserve", "put_back"]
-    assert floor.runs["put_back"].result == "3 items are back: nobody has paid"
-    assert floor.states(run) == {
-        "reserve": "completed", "paid": "timeout", "pack": "parent_skipped",
-        "put_back": "completed", "two_weeks": "parent_skipped", "review": "parent_skipped",
-    }  # fmt: skip
-    assert floor.ended(run) == ("completed", None)
 
 
 def test_the_page_shows_all_pipelines_and_what_comes_out(dsn: str) -> None:

@@ -220,30 +220,6 @@ async def test_a_handler_that_returns_nothing_is_linked_to_as_well(
     assert linked(two) == [own_id(submission), own_id(one)]
 
 
-async def test_items_name_their_number_and_are_linked_to_the_parents_of_their_map(
-    client: AsyncClient, dsn: str, spans: InMemorySpanExporter
-) -> None:
-    params = {"a": 1, "b": {"$item": []}}
-    await run_through(
-        client,
-        dsn,
-        [
-            {"name": "first", "task": "add", "params": {"a": 1, "b": 2}},
-            {
-                **{"name": "each", "kind": "map", "task": "add", "params": params},
-                **{"over": {"$literal": [1, 2]}, "after": ["first"]},
-            },
-            {"name": "last", "task": "add", "params": {"a": 1, "b": 2}, "after": ["each"]},
-        ],
-    )
-    [submission] = of_kind(spans, SpanKind.PRODUCER)
-    [first], [last] = of_step(spans, "first"), of_step(spans, "last")
-    items = of_step(spans, "each")
-    assert {(span.attributes or {})["hwqueue.item"] for span in items} == {0, 1}
-    assert [linked(span) for span in items] == [[own_id(submission), own_id(first)]] * 2
-    assert linked(last) == [own_id(submission)]
-
-
 async def test_a_run_is_a_span_of_its_submission_from_there_to_its_end(
     client: AsyncClient, dsn: str, spans: InMemorySpanExporter
 ) -> None:
@@ -281,21 +257,6 @@ async def test_a_run_is_a_span_of_its_submission_from_there_to_its_end(
 def micros(at: datetime) -> int:
     """Nanoseconds since 1970, as spans have them."""
     return round(at.timestamp() * 1_000_000) * 1000
-
-
-async def test_a_step_of_a_run_that_was_not_traced_is_linked_to_nothing(
-    client: AsyncClient, dsn: str, spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its headers stay as they are, and nobody is handed its end."""
-    sums = {"task": "add", "params": {"a": 1, "b": 2}}
-    steps = [{"name": "one", **sums}, {"name": "two", **sums, "after": ["one"]}]
-    with monkeypatch.context() as patch:
-        patch.setattr(tracing, "_PROPAGATOR", None)
-        run = await client.submit_spec({"name": "dark", "queue": QUEUE, "steps": steps})
-    async with worker(dsn):
-        await client.wait_for_run(run.run_id, timeout=timedelta(seconds=60))
-    assert [linked(span) for span in of_kind(spans, SpanKind.CONSUMER)] == [[], []]
-    assert await client.take_ended_runs() == []
 
 
 def test_without_a_provider_or_the_extra_nothing_is_sent(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """Everything that can keep the embedded server from running, each really brought about."""
 
-import os
 import shutil
 import socket
 import subprocess
@@ -8,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import psycopg
 import pytest
 from filelock import FileLock
 
@@ -41,32 +39,11 @@ def test_port_taken(server: EmbeddedServer) -> None:
         server.start(port + 1)
 
 
-def test_last_port_taken_since(server: EmbeddedServer) -> None:
-    """Nobody asked for that port: another one does."""
-    port = server.start().port
-    assert port is not None
-    server.stop()
-    with socket.create_server(("127.0.0.1", port)):
-        with pytest.raises(PortTaken, match=f"{port}"):
-            server.start(port)
-        with psycopg.connect(server.ensure_running()) as connection:
-            moved = connection.info.port
-    assert moved != port
-    server.stop()
-    assert server.start().port == moved
-
-
 def test_folder_with_something_else_in_it(open_folder: Path, server_in: MakeServer) -> None:
     (open_folder / "thesis.txt").write_text("the only copy")
     with pytest.raises(FolderNotOurs, match="not empty and was not made by hwqueue"):
         server_in(open_folder).start()
     assert [path.name for path in open_folder.iterdir()] == ["thesis.txt"]
-
-
-def test_folder_is_a_file(open_folder: Path, server_in: MakeServer) -> None:
-    (open_folder / "file").touch()
-    with pytest.raises(EmbeddedError, match="File exists"):
-        server_in(open_folder / "file").start()
 
 
 @as_root
@@ -93,17 +70,6 @@ def test_no_permission_for_the_server_user(open_folder: Path, server_in: MakeSer
     assert "HWQUEUE_DATA_DIR" in (caught.value.hint or "")
 
 
-def test_no_permission_to_make_the_folder(open_folder: Path, server_in: MakeServer) -> None:
-    closed = open_folder / "closed"
-    closed.mkdir(mode=0o500)
-    server = server_in(closed / "server")
-    with (
-        effective_user(NOBODY if os.geteuid() == 0 else os.geteuid()),
-        pytest.raises(NoPermission, match=f"no permission on {closed}"),
-    ):
-        server.start()
-
-
 @contextmanager
 def small_disk(at: Path, size: str) -> Iterator[Path]:
     """A file system of its own, of a size as tmpfs takes it."""
@@ -115,14 +81,6 @@ def small_disk(at: Path, size: str) -> Iterator[Path]:
         yield at
     finally:
         subprocess.run(["umount", "--lazy", str(at)], check=True)
-
-
-@as_root
-def test_disk_full_at_set_up(open_folder: Path, server_in: MakeServer) -> None:
-    with small_disk(open_folder / "disk", "8m") as disk:
-        with pytest.raises(DiskFull, match=f"no space left on the disk that holds {disk}"):
-            server_in(disk / "server").start()
-        assert not (disk / "server" / "data").exists()
 
 
 @as_root
@@ -185,14 +143,3 @@ def test_somebody_else_keeps_the_lock(
     with FileLock(folder / "lock"), pytest.raises(EmbeddedError, match="another process has held"):
         server_in(folder).ensure_running()
     assert "waiting for another process" in caplog.text
-
-
-def test_a_program_that_does_not_end(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(binaries, "_TIMEOUT_S", 0.001)
-    with pytest.raises(ServerFailed, match=r"did not end within 0\.001 s"):
-        server.start()
-
-
-def test_url_before_set_up(server: EmbeddedServer) -> None:
-    with pytest.raises(EmbeddedError, match="no embedded server was set up"):
-        server.url()

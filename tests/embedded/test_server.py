@@ -15,10 +15,10 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from hwqueue.embedded import EmbeddedServer, binaries, default_data_dir
+from hwqueue.embedded import EmbeddedServer, binaries
 from hwqueue.embedded import server as server_module
 from hwqueue.embedded.account import server_account, switch_to
-from hwqueue.embedded.errors import BinariesUnusable, FolderNotOurs, NoPermission, ServerFailed
+from hwqueue.embedded.errors import FolderNotOurs, ServerFailed
 from hwqueue.embedded.postmaster import find_postmaster
 from tests.embedded.conftest import MakeServer, answers, as_root
 
@@ -185,11 +185,6 @@ def test_settings_reach_the_server(open_folder: Path) -> None:
         server.stop()
 
 
-def test_the_environment_chooses_the_folder(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HWQUEUE_DATA_DIR", str(open_folder / "chosen"))
-    assert EmbeddedServer().data_dir == default_data_dir() == open_folder / "chosen"
-
-
 def test_settings_for_other_servers_are_not_inherited(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,13 +306,6 @@ def test_a_link_in_the_place_of_the_port_is_not_written_through(
     assert not (open_folder / "made").exists()
 
 
-def test_what_is_no_port_is_forgotten(server: EmbeddedServer) -> None:
-    server.data_dir.mkdir()
-    for content in ("", "x", "-1", "0", "65536", "9" * 5000, "٣", "\0"):
-        (server.data_dir / "port").write_text(content)
-        assert server.status().port is None, content
-
-
 def test_calls_that_are_refused_leave_nothing_in_the_log(server: EmbeddedServer) -> None:
     url, log = server.ensure_running(), server.data_dir / "data" / "server.log"
     with psycopg.connect(url, autocommit=True) as connection:
@@ -334,25 +322,3 @@ def test_a_folder_may_have_any_name(open_folder: Path, server_in: MakeServer) ->
     with psycopg.connect(server.ensure_running()) as connection:
         assert connection.execute("show data_directory").fetchone() == (str(server.data_dir / "data"),)
     assert server.stop()
-
-
-def test_programs_that_a_shell_could_not_name_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(binaries, "package_folder", lambda: tmp_path / "a$b")
-    with pytest.raises(BinariesUnusable, match=r"reads \$ in the path"):
-        binaries.usable_binaries(tmp_path, None)
-
-
-def test_who_has_no_home_is_told_what_to_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOME", raising=False)
-    monkeypatch.delenv("HWQUEUE_DATA_DIR", raising=False)
-    monkeypatch.setattr("pwd.getpwuid", _no_entry)
-    monkeypatch.setattr("os.geteuid", lambda: 12345)
-    with pytest.raises(NoPermission, match="no home") as caught:
-        default_data_dir()
-    assert "HWQUEUE_DSN" in (caught.value.hint or "")
-
-
-def _no_entry(uid: int) -> None:
-    raise KeyError(uid)

@@ -190,32 +190,6 @@ async def test_what_a_path_takes_is_told(http: Http) -> None:
         problem(await http.request(method, path), 404)
 
 
-@pytest.mark.parametrize(
-    ("params", "field"),
-    [
-        ({"limit": "0"}, "limit"),
-        ({"limit": "501"}, "limit"),
-        ({"limit": "x"}, "limit"),
-        ({"state": "open"}, "state"),
-        ({"before": "x"}, "before"),
-        ({"node_id": "x"}, "node_id"),
-        ({"task": "nul\0"}, "task"),
-        ({"label": "film"}, "label[0]"),
-        ({"label": "=7"}, "label[0]"),
-        ({"label": ["film=7", "film=8"]}, "label"),
-        ({"idempotency_key": "k"}, "queue"),
-        ({"queue": "q", "idempotency_key": ""}, "idempotency_key"),
-        ({"created_from": "2030-01-01"}, "created_from"),
-        ({"finished_before": "7"}, "finished_before"),
-        ({"error_type": ""}, "error_type"),
-        ({"error": "TimeoutError"}, "error"),
-    ],
-)
-async def test_bad_parameters(http: Http, params: dict[str, Any], field: str) -> None:
-    code = None if field in ("label", "error") else "QHA01"  # what the server itself refuses
-    assert problem(await http.get(LEASES, params=params), 422, code)["field"] == field
-
-
 async def test_a_parameter_that_is_misspelt_or_given_twice(http: Http) -> None:
     for path in ("/leases", "/events", "/me"):
         found = problem(await http.get(f"{V1}{path}", params={"quue": "renders"}), 422)
