@@ -32,19 +32,10 @@ _SUCCEEDED = """
 """
 
 
-def read_cluster(
-    conn: psycopg.Connection[Any], at: datetime, services: Mapping[UUID, Service] | None = None
-) -> Cluster:
-    """Who runs where at the time `at` of the queue's clock, in one snapshot."""
-    with conn.transaction():
-        conn.execute("set transaction isolation level repeatable read, read only")
-        return cluster_of(conn, at, services)
-
-
 def cluster_of(
     conn: psycopg.Connection[Any], at: datetime, services: Mapping[UUID, Service] | None = None
 ) -> Cluster:
-    """The same in the transaction that is open."""
+    """Who runs where at the time `at` of the queue's clock, in the transaction that is open."""
     with conn.cursor(row_factory=dict_row) as cursor:
         nodes = [_placed_node(row, at) for row in cursor.execute(_CLUSTER_NODES)]
         running = tuple(_running(row, at) for row in cursor.execute(_RUNNING))

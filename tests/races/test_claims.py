@@ -1,11 +1,8 @@
 """Claims beside claims, and claims that another session holds."""
 
-from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, LiteralString
-from uuid import UUID
 
 import psycopg
 import pytest
@@ -15,9 +12,6 @@ from tests.direct import Direct
 from tests.races.cluster import QUEUE, Node, node_spec, register
 from tests.races.interleave import TIMEOUT, Actor, Actors, Meet
 from tests.sql.api import refusing
-
-CLAIMERS = 20
-LEASES = 2_000
 
 
 @pytest.mark.parametrize("first_commits", [True, False])
@@ -78,41 +72,6 @@ def test_one_node_claims_twice_at_once(direct: Direct, meet: Meet) -> None:
     node = register(direct, capacity={"cpu_milli": 4000})
     first, second = meet(lambda d: d.claim(QUEUE, *node), lambda d: d.claim(QUEUE, *node))
     assert (len(first), second.result(TIMEOUT)) == (1, [])
-
-
-def test_twenty_claimers_share_two_thousand_leases(direct: Direct, dsn: str) -> None:
-    """None is granted twice, none is lost."""
-    spawned = {row["lease_id"] for row in direct.spawn_many(QUEUE, [{}] * LEASES)}
-    nodes = [register(direct, number) for number in range(CLAIMERS)]
-    with ThreadPoolExecutor(CLAIMERS) as pool:
-        jobs = [pool.submit(drain, dsn, node, epoch) for node, epoch in nodes]
-        grants = Counter(lease for job in jobs for lease in job.result())
-    assert [lease for lease, times in grants.items() if times > 1] == []
-    assert set(grants) == spawned
-    states = {direct.lease(lease)["state"] for lease in spawned}
-    assert states == {"completed"}
-
-
-def drain(dsn: str, node: UUID, epoch: int) -> list[UUID]:
-    """Settle and claim until nothing is left; returns every lease that was granted.
-
-    Others may hold entries locked for a moment: only an empty queue ends it.
-    """
-    granted: list[UUID] = []
-    held: list[Row] = []
-    with psycopg.connect(dsn, autocommit=True) as conn:
-        direct = Direct(conn)
-        while held or _is_anything_left(direct):
-            rows = direct.settle_and_claim(QUEUE, node, epoch, held[:1], qty=5, completed=held[1:])
-            assert [row["verdict"] for row in rows if row["kind"] == "settled"] == ["ok"] * bool(held)
-            held = [row for row in rows if row["kind"] == "claimed"]
-            granted += [row["lease_id"] for row in held]
-    return granted
-
-
-def _is_anything_left(direct: Direct) -> bool:
-    [(found,)] = direct.conn.execute("select exists (select 1 from hwqueue.ready)").fetchall()
-    return bool(found)
 
 
 BUSY = "QHL09"

@@ -19,7 +19,7 @@ from hwqueue.testing import Clock
 from tests.direct import Direct
 from tests.patience import looks
 from tests.races.cluster import QUEUE, Node, prune, register
-from tests.races.interleave import TIMEOUT, Actor, Actors
+from tests.races.interleave import Actor, Actors
 from tests.races.marks import FAR, NOWHERE, Line, position
 from tests.races.terms import with_lease
 
@@ -96,24 +96,6 @@ def test_an_open_spawn_is_found_once_it_commits(
     assert line.marks()[0] > first
 
 
-@STANDS
-@pytest.mark.parametrize("first_commits_first", [True, False])
-def test_two_open_spawns(line: Line, actor: Actors, first_commits_first: bool) -> None:
-    """Each is found when it commits, in whatever order they do."""
-    line.settle_in()
-    sides = [actor(), actor()]
-    late = []
-    for side in sides:
-        side.begin()
-        late += spawn_one(side, line)
-        line.work(MANY)
-    for turn in (0, 1) if first_commits_first else (1, 0):
-        younger = line.spawn()
-        sides[turn].commit()
-        assert line.take(2) == [late[turn], younger]
-        line.work(MANY)
-
-
 @pytest.mark.parametrize(
     ("elsewhere", "work"),
     [
@@ -131,21 +113,6 @@ def test_a_transaction_that_draws_no_position_holds_back_no_mark(
     with psycopg.connect(empty_dsn if elsewhere else dsn) as idle:
         idle.execute(work)
         line.work_past(line.last_position())
-
-
-def test_an_open_spawn_holds_back_marks_among_other_writers(line: Line, actor: Actors) -> None:
-    """One that draws, one that does not: only the first is waited for, and it is."""
-    line.settle_in()
-    writer, spawner = actor().begin(), actor()
-    writer.conn.execute("create table reports (n int)")
-    spawner.begin()
-    [late] = spawn_one(spawner, line)
-    line.work(MANY)
-    assert line.marks()[0] <= position(spawner.direct, late)
-    younger = line.spawn()
-    spawner.commit()
-    assert line.take(2) == [late, younger]
-    line.work_past(line.last_position())
 
 
 def test_a_spawn_undone_holds_back_no_mark(line: Line, actor: Actors) -> None:
@@ -238,26 +205,6 @@ def test_two_sessions_move_marks(direct: Direct, line: Line, actor: Actors) -> N
     assert rows.fetchone() == (1,)
 
 
-def test_four_sessions_at_full_speed(direct: Direct, line: Line, actor: Actors) -> None:
-    """Spawns and claims without a schedule: each lease is claimed once and none is left."""
-    nodes = [Line(direct, f"other-{n}", name=f"other-{n}").node for n in range(2)]
-    count = 150
-    spawners, claimers = [actor(), actor()], [actor(), actor()]
-    spawned = [side.start(lambda d: [d.spawn(QUEUE)["lease_id"] for _ in range(count)]) for side in spawners]
-    claimed = [
-        side.start(
-            lambda d, node=node: [  # type: ignore[misc]
-                row["lease_id"] for _ in range(count) for row in d.claim(QUEUE, *node)
-            ]
-        )
-        for side, node in zip(claimers, nodes, strict=True)
-    ]
-    leases = [lease for job in spawned for lease in job.result(TIMEOUT)]
-    got = [lease for job in claimed for lease in job.result(TIMEOUT)]
-    got += line.take(2 * count)
-    assert sorted(got) == sorted(leases)
-
-
 @pytest.mark.parametrize("priority", [5, -5])
 def test_the_first_mark_goes_when_another_moves(line: Line, priority: int) -> None:
     """It stands for a rank that nothing has: with two marks a claim would look for both."""
@@ -347,16 +294,6 @@ def test_what_comes_before_the_marks(direct: Direct, ahead: int) -> None:
     first = line.spawn(priority=ahead)
     expected = [late, first] if ahead == 0 else [first, late]
     assert line.take(3) == expected
-
-
-def test_a_retry_comes_back_behind_its_mark(direct: Direct) -> None:
-    line = Line(direct, stands=True)
-    line.spawn()
-    claim = line.claim()
-    line.settle_in()
-    assert line.direct.fail(claim["lease_id"], claim["claim_token"]) == "pending"
-    younger = line.spawn()
-    assert line.take(3) == [claim["lease_id"], younger]
 
 
 def test_a_lease_with_a_class_of_its_own(direct: Direct) -> None:
@@ -520,17 +457,6 @@ def test_it_comes_back_behind_the_marks(
     lease = way(line, clock)
     younger = [line.spawn() for _ in range(3)]
     assert line.take(5) == [lease, *younger]
-
-
-def test_priorities_rise_and_fall(line: Line) -> None:
-    """Each lane has a mark of its own; a lane that is new has none."""
-    line.settle_in(0, 5, -5)
-    for turn in ((0, 9, 5), (5, -5, 0), (-9, 0, 9), (-5, -9, 5), (1, -1, 0)):
-        leases = {priority: line.spawn(priority=priority) for priority in turn}
-        leases |= {priority + 100: line.spawn(priority=priority) for priority in turn}
-        expected = [leases[key] for lane in sorted(turn, reverse=True) for key in (lane, lane + 100)]
-        assert line.take(7) == expected
-        line.work(5, priority=turn[0])
 
 
 def test_more_lanes_than_marks(line: Line) -> None:

@@ -1,8 +1,5 @@
 """roll_up counts what ended by when it ended, whenever that is committed: once, and all of it."""
 
-import random
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import LiteralString
 
@@ -13,7 +10,7 @@ from hwqueue.testing import Clock
 from tests.direct import Direct
 from tests.flows import Flow
 from tests.patience import looks
-from tests.races.cluster import QUEUE, Node, register, set_policy
+from tests.races.cluster import QUEUE, Node, set_policy
 from tests.races.interleave import TIMEOUT, Actors, asleep
 from tests.sql.api import count_all
 
@@ -173,51 +170,3 @@ def test_a_claim_that_falls_asleep_with_the_time_in_hand(direct: Direct, actor: 
     assert claimed.result(TIMEOUT) == []
     count_all(direct.conn)
     assert counted(direct)["cancelled"] == 1
-
-
-def test_many_sessions_end_leases_while_others_count(direct: Direct, dsn: str) -> None:
-    """Commits come late, in any order; what is counted in the end is what was done."""
-    done = threading.Event()
-
-    def work(seed: int) -> dict[str, int]:
-        dice = random.Random(seed)
-        did = dict.fromkeys(("completed", "failed", "cancelled", "claims"), 0)
-        with psycopg.connect(dsn, autocommit=True) as session:
-            mine = Direct(session)
-            node: Node = register(mine, seed)
-            for _ in range(40):
-                mine.spawn_many(QUEUE, [{}] * 2)
-                with session.transaction():
-                    for claim in mine.claim(QUEUE, *node, qty=2):
-                        lease, number = claim["lease_id"], claim["claim_token"]
-                        how = dice.choice(["completed", "failed", "cancelled"])
-                        did[how] += 1
-                        did["claims"] += 1
-                        if how == "completed":
-                            mine.complete(lease, number)
-                            continue
-                        if how == "cancelled":
-                            mine.cancel(lease)
-                        mine.fail(lease, number, retry=False)
-                        if dice.random() < 0.5:
-                            with session.transaction():
-                                session.execute("select hwqueue.requeue_lease(%s)", [lease])
-                    session.execute("select pg_sleep(%s)", [dice.random() / 100])
-        return did
-
-    def reap() -> None:
-        with psycopg.connect(dsn, autocommit=True) as session:
-            while not done.is_set():
-                Direct(session).reap()
-
-    with ThreadPoolExecutor(6) as pool:
-        reapers = [pool.submit(reap) for _ in range(2)]
-        workers = [pool.submit(work, seed) for seed in range(4)]
-        totals = [worker.result() for worker in workers]
-        done.set()
-        for reaper in reapers:
-            reaper.result()
-    count_all(direct.conn)
-    expected = {name: sum(did[name] for did in totals) for name in totals[0]}
-    assert expected["claims"] > 100
-    assert counted(direct) == expected | {"expired": 0}

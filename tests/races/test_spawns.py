@@ -1,6 +1,5 @@
 """Spawns wait on nobody, save for their own idempotency key."""
 
-from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -93,20 +92,6 @@ def test_batches_with_the_same_keys_do_not_deadlock(meet: Meet) -> None:
     second = waiting.result(TIMEOUT)
     assert not any(row["created"] for row in second)
     assert {row["lease_id"] for row in first} == {row["lease_id"] for row in second}
-
-
-def test_batches_with_the_same_keys_at_full_speed(actor: Actors) -> None:
-    """The same without a schedule: opposite orders, eight times, no deadlock."""
-    one, two = actor(), actor()
-    for attempt in range(8):
-        batch = [{"idempotency_key": f"{attempt}-{number}"} for number in range(200)]
-        jobs = [
-            one.start(partial(Direct.spawn_many, queue=QUEUE, options=batch)),
-            two.start(partial(Direct.spawn_many, queue=QUEUE, options=batch[::-1])),
-        ]
-        leases = [{row["lease_id"] for row in job.result(TIMEOUT)} for job in jobs]
-        assert leases[0] == leases[1]
-        assert len(leases[0]) == len(batch)
 
 
 @pytest.mark.parametrize("how", ["spawn", "spawn_many"])

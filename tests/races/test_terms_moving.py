@@ -193,22 +193,6 @@ def test_two_settlements_in_one_place(direct: Direct, actor: Actors, how: str) -
     assert counts(direct, "away") == {"1": (2, 0)}
 
 
-def test_many_versions_of_a_count(direct: Direct, actor: Actors) -> None:
-    """Rows are rewritten now and then, also while another session has one of them."""
-    one_node, two_node = place(direct, 1, 1), place(direct, 2, 1)
-    claims = crowd(direct, 120, one_node, two_node)
-    while len(claims) < 120:
-        claims += direct.claim(QUEUE, *one_node)
-    idle, other = actor(), actor()
-    for step in range(0, 120, 3):
-        idle.begin()
-        ENDS["complete"](idle.direct, one_node, claims[step])
-        ENDS["complete"](other.direct, one_node, claims[step + 1])
-        ENDS["complete"](other.direct, one_node, claims[step + 2])
-        idle.commit() if step % 2 else idle.rollback()
-        assert broken(direct) == []
-
-
 @pytest.mark.parametrize("edit_commits", [True, False])
 def test_an_edit_during_a_claim(direct: Direct, actor: Actors, edit_commits: bool) -> None:
     """The claim waits for its own node, then counts where the node is now; others go on."""

@@ -178,31 +178,6 @@ def test_who_was_told_late_may_have_told_others(direct: Direct, actor: Actors) -
     assert direct.claim(OTHER, *third) == []
 
 
-def test_many_publish_at_once(direct: Direct, actor: Actors) -> None:
-    """One of them does it, the others pass by; what is rolled back in the middle is done again."""
-    one_node, two_node = place(direct, 1, 1), place(direct, 2, 1)
-    running = started(direct, one_node, lease("web"))
-    direct.spawn(OTHER, lease("db", away("web")))
-    one, two = actor(), actor()
-    for _step in range(4):
-        one.begin()
-        one.direct.reap()
-        two.direct.reap()
-        assert two.direct.claim(OTHER, *two_node) == []
-        one.rollback()
-        assert two.direct.claim(OTHER, *two_node) == []
-    for _step in range(4):
-        one.begin()
-        one.direct.reap()
-        assert two.direct.claim(OTHER, *two_node) == []
-        one.commit()
-    publish(direct)
-    assert counts(direct, "away") == {"1": (1, 0)}
-    direct.complete(running["lease_id"], running["claim_token"])
-    assert counts(direct, "away") == {}
-    assert len(direct.claim(OTHER, *two_node)) == 1
-
-
 def test_an_old_transaction_with_an_id(direct: Direct, actor: Actors) -> None:
     """Terms wait for it, all else goes on; without an id nobody waits for it."""
     node = place(direct, 1, 1)

@@ -9,7 +9,7 @@ from tests.calls import Calls, Row
 from tests.direct import Direct
 from tests.flows import Flow, broken, each, fail, finish, step, sweeps
 from tests.patience import looks
-from tests.races.interleave import TIMEOUT, Actor, Actors
+from tests.races.interleave import TIMEOUT, Actor
 from tests.sql.api import outlive, settlement
 
 pytestmark = pytest.mark.thorough
@@ -29,28 +29,6 @@ def on_a_node_of_its_own(flow: Flow, number: int) -> tuple[Row, Row]:
     spec = {"name": f"{flow.queue}-{number}", "instance_id": "first"}
     node["epoch"] = flow.calls.value("register_node", node=node["node"], spec=spec)
     return node, flow.calls.row("claim_task", qty=1, **node)
-
-
-@pytest.mark.parametrize("aborts", [None, 0, 2])
-def test_four_sessions_settle_items_at_once(direct: Direct, actor: Actors, aborts: int | None) -> None:
-    """The first holds the tally, the others leave arrivals; all are open at the same time."""
-    flow = Flow(direct, [each("m", list(range(12)), max_parallel=4)])
-    claimed = [on_a_node_of_its_own(flow, number) for number in range(4)]
-    four = [actor().begin() for _ in claimed]
-    for (node, claim), session in zip(claimed, four, strict=True):
-        session.direct.rows("settle_and_claim", settle=[settlement(claim)], qty=0, **node)
-    assert broken(direct) == []
-    for number, session in enumerate(four):
-        session.end(number != aborts)
-    assert broken(direct) == []
-    direct.rows("advance_workflows")
-    open_now = flow.items()
-    assert len(open_now) == (4 if aborts is None else 3)
-    if aborts is not None:
-        finish(direct, claimed[aborts][1])
-    settle_all(flow, open_now)
-    assert flow.steps()["m"]["items_done"] == 12
-    assert flow.state == "completed"
 
 
 def test_a_settlement_that_stays_open_holds_up_nobody(direct: Direct, one: Actor) -> None:

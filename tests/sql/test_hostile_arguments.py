@@ -13,7 +13,7 @@ from psycopg.types.json import Jsonb
 from hwqueue.testing import Clock
 from tests.calls import TASK, Row
 from tests.flows import Flow, step
-from tests.sql.api import NOBODY, Api, Node, beat, raw, read_refusal, refusing, settlement, token
+from tests.sql.api import NOBODY, Api, Node, beat, raw, read_refusal, refusing, token
 
 pytestmark = pytest.mark.thorough
 
@@ -213,43 +213,6 @@ def test_ids_of_ones_own_do_not_stay_first(api: Api, queue: str, clock: Clock) -
         seen += [row["lease_id"] for row in page]
         before = seen[-1]
     assert seen == mine[::-1] + chosen[::-1]
-
-
-# What is said with a backslash in a pattern somewhere: in placements, times, the params blob.
-UNDER_ANY_SETTING: list[Row] = [
-    {"placement": {"require": [{"label": "v", "op": op, "values": [value]}]}}
-    for op, value in (
-        ("version", ">= 1.2, < 3"),
-        ("semver", ">1.0.0"),
-        ("regexp", "^a{1,3}[[:alpha:]]x\\.y$"),
-        ("gt", 12.5),
-    )
-] + [{"available_at": "2030-01-31T12:00:00.5Z"}, {"wire": "\\x"}]
-
-
-@pytest.mark.parametrize("setting", ["on", "off"])
-def test_standard_conforming_strings(api: Api, queue: str, dsn: str, setting: str) -> None:
-    """The caller's session decides how literals are read, in what runs for it, too."""
-    with psycopg.connect(dsn, autocommit=True) as conn:
-        conn.execute("select set_config('standard_conforming_strings', %s, false)", [setting])
-        other = Api(conn)
-        node = other.node(labels={"v": "2.1.7", "n": "-12.5"})
-        for options in UNDER_ANY_SETTING:
-            other.spawn(queue, **options)
-        api.spawn(queue, placement={"require": [{"label": "n", "op": "lt", "values": [0]}]})
-        claims = other.claim(node, queue, qty=10)
-        assert len(claims) == 4  # all but the label that is no number, the pattern, and 2030
-        pattern = {"label": "v", "op": "regexp", "values": ["***a"]}
-        with refusing("QHC03"):
-            other.spawn(queue, placement={"require": [pattern]})
-        assert other.rows("heartbeat_node", **node.who, claims=beat(*claims))
-        settle = [
-            settlement(claims[0], "fail", error={}, retry_at="2030-01-31T12:00:00Z"),
-            settlement(claims[1], result={"a": "\\"}),
-            settlement(claims[2], "release", delay="1 minute"),
-        ]
-        settled = other.rows("settle_and_claim", **node.who, settle=settle, queues=[queue])
-        assert [row["verdict"] for row in settled] == ["ok"] * 3
 
 
 TINY = ["1e-400", "1e-320", "1e-7"]

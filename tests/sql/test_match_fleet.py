@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.calls import TASK, Row
-from tests.sql.api import Api, Node
+from tests.calls import Row
+from tests.sql.api import Api
 
 pytestmark = pytest.mark.usefixtures("lone")  # a test counts all nodes
 
@@ -20,35 +20,6 @@ def verdicts(api: Api, placement: Row) -> dict[Any, list[tuple[str, bool]]]:
         row["node_id"]: [(reason["code"], reason["permanent"]) for reason in row["reasons"]]
         for row in api.rows("match_nodes", placement=placement)
     }
-
-
-def full(api: Api, node: Node, needs: Row) -> None:
-    """Have a lease with these needs run on the node."""
-    queue = api.queue()
-    api.spawn(queue, placement={"require": [{"node": str(node.node_id)}], "resources": needs})
-    assert api.claim(node, queue)
-
-
-@pytest.mark.parametrize("amount", ["cpu_milli", "memory_mib", "license"])
-def test_nodes_that_differ_in_one_amount(api: Api, amount: str) -> None:
-    """Neither has two now; one never has."""
-    small, large = (api.node(capacity={amount: many}) for many in (1, 3))
-    full(api, large, {amount: 3})
-    assert verdicts(api, {"resources": {amount: 2}}) == {
-        small.node_id: [("insufficient_capacity", True)],
-        large.node_id: [("insufficient_capacity", False)],
-    }
-
-
-def test_nodes_that_lack_others_of_two_countables(api: Api) -> None:
-    """The words name what is lacking: the nodes have the same, and others use up what differs."""
-    nodes = [api.node(capacity={"license": 1, "tape": 1}) for _ in range(2)]
-    for node, custom in zip(nodes, ("license", "tape"), strict=True):
-        full(api, node, {custom: 1})
-    rows = api.rows("match_nodes", placement={"resources": {"license": 1, "tape": 1}})
-    told = {row["node_id"]: row["reasons"][0]["message"] for row in rows}
-    for node, custom in zip(nodes, ("license", "tape"), strict=True):
-        assert told[node.node_id] == f"not enough {custom}: in use by running leases"
 
 
 def test_nodes_that_one_of_several_ways_suits(api: Api, queue: str) -> None:
@@ -94,19 +65,6 @@ def test_a_code_counts_once_for_a_node(api: Api) -> None:
     assert page["reasons"] == {"label_mismatch": 2}
     [group] = api.rows("match_groups", placement={"require": require})
     assert (group["codes"], group["nodes"]) == (["label_mismatch", "label_mismatch"], 2)
-
-
-def test_a_node_that_was_silent_or_whose_queue_is_paused(api: Api) -> None:
-    node, queue = api.node(), api.queue()
-    api.conn.execute("update hwqueue.node_state set seen_at = '2000-01-01'")
-    api.rows("pause_queue", queue=queue)
-    options = {"queue": queue, "task": TASK}
-    [row] = api.rows("match_groups", placement={}, options=options)
-    assert row["node_names"] == [node.name]
-    assert (row["eligible"], row["permanent"]) == (False, False)
-    assert row["codes"] == ["node_not_live", "queue_paused"]
-    [match] = api.rows("match_nodes", placement={}, options=options)
-    assert [reason["code"] for reason in match["reasons"]] == row["codes"]
 
 
 def test_nodes_that_are_asked_for(api: Api) -> None:

@@ -125,40 +125,6 @@ def test_explanations_and_reports_name_what_was_meant(api: Api, placement: Row, 
     assert row["message"].endswith(f"; no live node has {said}")
 
 
-@pytest.mark.parametrize(
-    "placement",
-    [
-        {"require": [label("colour", "red")]},
-        {"require": [label("region", "asia")]},
-        {"resources": {"fpga_boards": 1}},
-    ],
-)
-def test_what_is_like_nothing_is_named_without_a_guess(api: Api, queue: str, placement: Row) -> None:
-    fleet(api)
-    found = explain(api, spawn_placed(api, queue, **placement))
-    assert "did you mean" not in found["headline"]
-    assert actions(found)[-1] == "correct"
-    assert found["help"][-1]["words"].startswith("no live node has ")
-    assert found["help"][-1]["words"].endswith(": check its spelling")
-    assert "did you mean" not in api.row("pending_reasons", queue=queue)["message"]
-
-
-@pytest.mark.parametrize(
-    "placement",
-    [
-        {"require": [label("region", "us-east"), {"rack": [9]}]},
-        {"require": [{"label": "regoin", "op": "does_not_exist"}, {"rack": [9]}]},
-        {"require": [{"label": "regoin", "op": "not_in", "values": ["a"]}, {"rack": [9]}]},
-        {"resources": {"license": 9}},
-    ],
-)
-def test_names_that_a_node_has_or_must_not_have_are_not_named(api: Api, placement: Row) -> None:
-    fleet(api)
-    found = explain(api, spawn_placed(api, api.queue(), **placement))
-    assert "correct" not in actions(found)
-    assert "no live node has" not in found["headline"]
-
-
 def test_only_live_nodes_are_asked(api: Api, clock: Clock) -> None:
     """But a name that a silent node has is no error."""
     api.node(labels={"region": "us-east", "zonne": "x"})
@@ -172,10 +138,3 @@ def test_only_live_nodes_are_asked(api: Api, clock: Clock) -> None:
     found = explain(api, silent)
     assert found["code"] == "node_not_live"
     assert "correct" not in actions(found)
-
-
-def test_a_match_is_told_no_names(api: Api) -> None:
-    fleet(api)
-    either = {"any": [[label("regoin", "us-east")], [label("region", "us-east")]]}
-    found = explain(api, spawn_placed(api, api.queue(), require=[either]))
-    assert (found["code"], found["help"]) == ("ready", [])

@@ -1,16 +1,14 @@
 """Strength: of two leases that prefer one node, it gets the one to which that matters more."""
 
-from random import Random
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from ortools.graph.python.min_cost_flow import SimpleMinCostFlow
 
 from hwqueue.testing import Clock
 from hwqueue.wire import Affinity, Category, Direction, Strength, TargetType, WireIntent, encode
 from tests.calls import Row
-from tests.sql.api import Api, Node
+from tests.sql.api import Api
 
 pytestmark = pytest.mark.thorough
 
@@ -160,78 +158,3 @@ def test_matching_and_explaining_say_it(api: Api) -> None:
 
 
 KINDS, NODES, CLASSES = 4, 6, 20  # of nodes; of each kind; of leases
-LEASES = 2 * KINDS * NODES  # each node has one slot
-
-
-@pytest.mark.parametrize("shape", ["one scarce kind", "mixed"])
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_saturated_queue_gives_nearly_what_could_be_had(api: Api, shape: str, seed: int) -> None:
-    """Twice as many leases as slots; what a lease is worth on a node is strength x affinity."""
-    random = Random(seed)
-    asked = [asking(random, shape, str(uuid4())) for _ in range(CLASSES)]
-    found = {}
-    for is_told in (False, True):
-        queue = api.queue(patience=0)
-        nodes = [
-            (kind, api.node(labels={"kind": kind, "of": queue}, slots=1))
-            for kind in range(KINDS)
-            for _ in range(NODES)
-        ]
-        found[is_told] = served(api, Random(seed), queue, nodes, asked, is_told=is_told)
-        for _, node in nodes:
-            api.rows("deregister_node", node=node.node_id)
-    best = optimum(asked)
-    assert found[True] >= 0.88 * best, (found, best)
-    assert found[False] <= 0.75 * best, (found, best)
-
-
-def asking(random: Random, shape: str, app: str) -> Row:
-    """A class: how well it likes each kind of node, 0..1, and how much that matters."""
-    if shape == "mixed":
-        likes = [random.randrange(101) / 100 for _ in range(KINDS)]
-    else:
-        likes = [1.0] + [0.0] * (KINDS - 1)
-    return {"app": app, "likes": likes, "strength": max(1, round(100 * random.random() ** 3))}
-
-
-def served(
-    api: Api, random: Random, queue: str, nodes: list[tuple[int, Node]], asked: list[Row], *, is_told: bool
-) -> float:
-    """What all leases are worth where they run, after each node has polled."""
-    worth = {}
-    for number in random.sample(range(LEASES), LEASES):
-        one = asked[number % CLASSES]
-        prefer = [
-            {"weight": weight, "when": {"tags": {"kind": kind}}}
-            for kind, like in enumerate(one["likes"])
-            if (weight := round(100 * like / sum(one["likes"])))
-        ]
-        # an affinity divides by all likes of the lease
-        strength = max(1, round(one["strength"] * sum(one["likes"]) / KINDS))
-        placement = {"prefer": prefer} | ({"strength": strength} if is_told else {})
-        lease = api.spawn(queue, labels={"app": one["app"]}, placement=placement)
-        worth[lease] = [one["strength"] * like for like in one["likes"]]
-    total = 0.0
-    for kind, node in random.sample(nodes, len(nodes)):
-        [lease] = api.claimed(node, queue)
-        total += worth[lease][kind]
-    return total
-
-
-def optimum(asked: list[Row]) -> float:
-    """The most that all leases together could be worth: a flow from classes to kinds."""
-    flow = SimpleMinCostFlow()
-    scale = 1000
-    for number, one in enumerate(asked):
-        share = LEASES // CLASSES + (number < LEASES % CLASSES)
-        flow.add_arc_with_capacity_and_unit_cost(0, 1 + number, share, 0)
-        for kind, like in enumerate(one["likes"]):
-            cost = -round(scale * one["strength"] * like)
-            flow.add_arc_with_capacity_and_unit_cost(1 + number, 1 + CLASSES + kind, share, cost)
-    sink = 1 + CLASSES + KINDS
-    for kind in range(KINDS):
-        flow.add_arc_with_capacity_and_unit_cost(1 + CLASSES + kind, sink, NODES, 0)
-    flow.set_node_supply(0, KINDS * NODES)
-    flow.set_node_supply(sink, -KINDS * NODES)
-    assert flow.solve() == flow.OPTIMAL
-    return float(-flow.optimal_cost()) / scale
