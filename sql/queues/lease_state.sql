@@ -108,8 +108,14 @@ as $$
 declare
   v_entry hwqueue.scheduled;
 begin
-  return case when hwqueue.hold_state(p_lease) in ('pending', 'scheduled')
-    then (select e from hwqueue.take_free_entries(array[p_lease]) e) end;
+  if hwqueue.my_tenants() is not null then
+    perform hwqueue.find_lease(p_lease);  -- that of another tenant does not exist
+  end if;
+  loop
+    select e.* into v_entry from hwqueue.take_free_entries(array[p_lease]) e;
+    exit when v_entry.lease_id is not null or hwqueue.hold_state(p_lease) not in ('pending', 'scheduled');
+  end loop;
+  return v_entry;
 end
 $$;
 
