@@ -786,6 +786,7 @@ CREATE TABLE hwqueue.run (
     prune_at timestamp with time zone,
     parent_run_id uuid,
     parent_step_no integer,
+    parent_attempt integer,
     depth smallint DEFAULT 0 NOT NULL,
     CONSTRAINT run_state_check CHECK ((state = ANY (ARRAY['running'::text, 'paused'::text, 'failing'::text, 'cancelling'::text, 'completed'::text, 'failed'::text, 'cancelled'::text])))
 )
@@ -795,7 +796,7 @@ COMMENT ON TABLE hwqueue.run IS 'one execution of a workflow; the settlement of 
 
 COMMENT ON COLUMN hwqueue.run.level IS 'where all its steps are to run, as workflow and submission ask';
 
-COMMENT ON COLUMN hwqueue.run.policy IS 'on_failure, retain and result, from its definition';
+COMMENT ON COLUMN hwqueue.run.policy IS 'on_failure, retain and result, from its definition; retry_mode: of its last retry';
 
 COMMENT ON COLUMN hwqueue.run.reason IS 'why it is not running, or did not complete';
 
@@ -805,15 +806,14 @@ COMMENT ON COLUMN hwqueue.run.is_finishing IS 'its finally steps are released: t
 
 COMMENT ON COLUMN hwqueue.run.attempt IS 'from 1; retry_workflow_run adds one';
 
-COMMENT ON COLUMN hwqueue.run.parent_run_id IS 'the run whose step this is; null: it was submitted';
+COMMENT ON COLUMN hwqueue.run.parent_run_id IS 'the run whose step this is, or has added it; null: it was submitted';
+
+COMMENT ON COLUMN hwqueue.run.parent_attempt IS 'the attempt of that run in which this one was begun or retried: the step waits for it';
 
 COMMENT ON COLUMN hwqueue.run.depth IS 'how many runs are above it';
 
 CREATE FUNCTION hwqueue.advance_run(p_run hwqueue.run, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.advance_run_by_id(p_run uuid, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone) RETURNS integer
-    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.advance_workflows(p_limit integer DEFAULT 200) RETURNS TABLE(folded integer, released integer, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -890,10 +890,7 @@ CREATE FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids inte
 CREATE FUNCTION hwqueue.alike_nodes(p_node_ids uuid[], p_classes hwqueue.placement_class[], p_which text) RETURNS TABLE(alike_no bigint, is_emptied boolean, node_ids uuid[], default_cpu text, share_mode text, has_cores boolean, room hwqueue.headroom)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.allocate_for_class(p_class hwqueue.placement_class, p_node hwqueue.node, p_room hwqueue.headroom, INOUT p_load hwqueue.node_load, OUT assignment jsonb) RETURNS record
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.allocate_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], p_cores integer[], INOUT p_load hwqueue.node_load, OUT assignment jsonb) RETURNS record
+CREATE FUNCTION hwqueue.allocate_for_class(p_class hwqueue.placement_class, p_node hwqueue.node, p_room hwqueue.headroom, INOUT p_load hwqueue.node_load, p_core_used integer[] DEFAULT NULL::integer[], p_devices integer[] DEFAULT NULL::integer[], OUT assignment jsonb) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.amount_left(p_room hwqueue.headroom, p_name text) RETURNS bigint
@@ -901,6 +898,9 @@ CREATE FUNCTION hwqueue.amount_left(p_room hwqueue.headroom, p_name text) RETURN
 
 CREATE FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone) RETURNS TABLE(name text, amount bigint, mask bit varying)
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.amounts_of(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom DEFAULT NULL::hwqueue.headroom) RETURNS jsonb
+    LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.anchors_of(p_labels jsonb, p_rack bigint) RETURNS SETOF text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -1040,9 +1040,8 @@ CREATE FUNCTION hwqueue.assign_target_class(p_lease uuid) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.assigned_leases(p_places jsonb) RETURNS TABLE(lease_id uuid, verdict text)
-    LANGUAGE plpgsql SECURITY DEFINER
+    LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
@@ -1075,9 +1074,6 @@ CREATE FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean DEFAUL
 CREATE FUNCTION hwqueue.await_node(p_node uuid) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.awaited_runs(p_run uuid) RETURNS TABLE(nested_run_id uuid)
-    LANGUAGE sql;
-
 CREATE FUNCTION hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
@@ -1086,13 +1082,7 @@ CREATE FUNCTION hwqueue.back_off(p_tries integer) RETURNS interval
 
 CREATE FUNCTION hwqueue.backfill_schedule(p_name text, p_times timestamp with time zone[], p_dry_run boolean DEFAULT true) RETURNS TABLE(fire_at timestamp with time zone, outcome text, lease_id uuid, run_id uuid, error text)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET jit TO 'off';
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.bad_verdict(p_bad jsonb) RETURNS hwqueue.step_verdict
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -1168,7 +1158,7 @@ CREATE TABLE hwqueue.map (
     kept_below integer DEFAULT 0 NOT NULL,
     stopped_below integer DEFAULT 0 NOT NULL,
     added integer DEFAULT 0 NOT NULL,
-    runs integer DEFAULT 0 NOT NULL
+    runs_since integer
 );
 
 COMMENT ON TABLE hwqueue.map IS 'a map or a gang that was released, or a task that has added items: then the step has a lease of its own, too';
@@ -1185,7 +1175,7 @@ COMMENT ON COLUMN hwqueue.map.stopped_below IS 'of a run that stops: items below
 
 COMMENT ON COLUMN hwqueue.map.added IS 'how many of its items were added: the last ones';
 
-COMMENT ON COLUMN hwqueue.map.runs IS 'how many runs were added (added)';
+COMMENT ON COLUMN hwqueue.map.runs_since IS 'the attempt of its run in which the first run was added to the step; null: none was';
 
 CREATE FUNCTION hwqueue.begin_adding(p_lease hwqueue.lease) RETURNS hwqueue.map
     LANGUAGE plpgsql;
@@ -1206,8 +1196,6 @@ CREATE TABLE hwqueue.step (
     error jsonb,
     ended_at timestamp with time zone,
     due_at timestamp with time zone,
-    nested_run_id uuid,
-    nested_mode text,
     traceparent text,
     began_at timestamp with time zone
 )
@@ -1226,10 +1214,6 @@ COMMENT ON COLUMN hwqueue.step.result IS 'given by an operator (skip_step); else
 COMMENT ON COLUMN hwqueue.step.error IS 'why it failed before it had a lease';
 
 COMMENT ON COLUMN hwqueue.step.due_at IS 'while it runs: when reap ends it; null: never';
-
-COMMENT ON COLUMN hwqueue.step.nested_run_id IS 'the run that this step is, of kind workflow; null: of another kind, or not open yet';
-
-COMMENT ON COLUMN hwqueue.step.nested_mode IS 'how that run is to be retried before it counts for this step, failed or all; null: not';
 
 COMMENT ON COLUMN hwqueue.step.traceparent IS 'W3C trace context of the attempt that ended it, if its worker has a tracer provider';
 
@@ -1282,9 +1266,6 @@ COMMENT ON COLUMN hwqueue.workflow_step.settings IS 'what its kind needs, if it 
 CREATE FUNCTION hwqueue.begin_items(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone) RETURNS hwqueue.step_verdict
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p_results jsonb, p_bad jsonb, p hwqueue.run_progress, p_now timestamp with time zone) RETURNS hwqueue.run_progress
-    LANGUAGE plpgsql;
-
 CREATE TABLE hwqueue.workflow (
     workflow_id bigint NOT NULL,
     name text NOT NULL,
@@ -1304,6 +1285,12 @@ COMMENT ON COLUMN hwqueue.workflow.version IS 'from 1; null: the definition of a
 COMMENT ON COLUMN hwqueue.workflow.settings IS 'the specification without its steps';
 
 COMMENT ON COLUMN hwqueue.workflow.retired_before IS 'transactions from this one on cannot have found the definition (prune_part)';
+
+CREATE FUNCTION hwqueue.begin_nested(p_run hwqueue.run, p_workflow hwqueue.workflow, p_input jsonb, p_step integer) RETURNS uuid
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p_results jsonb, p_bad jsonb, p hwqueue.run_progress, p_now timestamp with time zone) RETURNS hwqueue.run_progress
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
@@ -1600,9 +1587,6 @@ CREATE FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint) RETURNS void
 CREATE FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_after interval, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.check_extend(p_extend interval, p_field text DEFAULT 'p_extend'::text) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.check_kept(p_lease uuid, p_value jsonb, p_field text, p_is_result boolean DEFAULT true) RETURNS void
     LANGUAGE plpgsql STABLE;
 
@@ -1684,6 +1668,9 @@ CREATE FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb DEFAULT '{}
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET jit TO 'off';
+
+CREATE FUNCTION hwqueue.checked_extend(p_extend interval, p_field text DEFAULT 'p_extend'::text) RETURNS interval
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.checked_limit(p_limit integer) RETURNS integer
     LANGUAGE plpgsql IMMUTABLE;
@@ -1953,7 +1940,7 @@ CREATE FUNCTION hwqueue.cordon_node(p_node uuid) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.count_added_runs(p_run uuid, p_step integer, OUT open integer, OUT failed integer, OUT cancelled integer) RETURNS record
+CREATE FUNCTION hwqueue.count_added_runs(p_map hwqueue.map, p_attempt integer, OUT open integer, OUT failed integer, OUT cancelled integer) RETURNS record
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.count_fit(p_fit hwqueue.class_fleet, p_snapshot hwqueue.fleet_snapshot) RETURNS SETOF hwqueue.class_match
@@ -2370,12 +2357,7 @@ CREATE FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend inte
 CREATE FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean DEFAULT true, p_retry_at timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS text
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET jit TO 'off';
+    SET "TimeZone" TO 'UTC';
 
 CREATE FUNCTION hwqueue.failure_detail(p_failure hwqueue.failure, p_facts jsonb, p_kept_out text, p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
@@ -2642,7 +2624,13 @@ COMMENT ON COLUMN hwqueue.schedule_fire.fire_at IS 'the time of the schedule, no
 COMMENT ON COLUMN hwqueue.schedule_fire.lease_id IS 'what was spawned, or is still open (skipped_overlap)';
 
 CREATE FUNCTION hwqueue.fire_time(p_schedule hwqueue.schedule, p_at timestamp with time zone, p_cause text, p_params jsonb) RETURNS hwqueue.schedule_fire
-    LANGUAGE plpgsql;
+    LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.first_failure(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql STABLE;
@@ -2862,9 +2850,6 @@ CREATE FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jso
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.held_lanes(p_lanes hwqueue.lane_ref[], p_passed smallint) RETURNS TABLE(lane_id bigint)
     LANGUAGE sql IMMUTABLE;
 
@@ -2883,7 +2868,10 @@ CREATE FUNCTION hwqueue.hmac_sha256(p_key bytea, p_message bytea) RETURNS bytea
 CREATE FUNCTION hwqueue.hold_claim(p_lease uuid, p_token bigint, p_is_written boolean) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.hold_items(p_run uuid, p_step integer, p_waits boolean) RETURNS integer
+CREATE FUNCTION hwqueue.hold_items(p_run uuid, p_step integer) RETURNS integer
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.hold_node(p_node uuid) RETURNS hwqueue.node
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.hold_outcomes(p_leases uuid[]) RETURNS uuid[]
@@ -2966,6 +2954,9 @@ CREATE FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue 
 
 CREATE FUNCTION hwqueue.is_assigned(p_claim hwqueue.claim, p_lease hwqueue.lease) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.is_awaited(p_run hwqueue.run) RETURNS boolean
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.is_binding(p_value jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -3197,7 +3188,7 @@ CREATE FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval DEFAULT '00:0
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer DEFAULT 100) RETURNS TABLE(lease_id uuid, name text, saved_at timestamp with time zone, bytes integer, waits_for text, waits_until timestamp with time zone, is_open boolean, is_suspended boolean)
-    LANGUAGE plpgsql SECURITY DEFINER
+    LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.lease_details(p_ids uuid[]) RETURNS TABLE(lease_id uuid, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, params jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, assignment jsonb, result jsonb, error jsonb, attempts jsonb, idempotency_key text, stop_reason text, wire bytea, progress jsonb)
@@ -3271,9 +3262,6 @@ CREATE FUNCTION hwqueue.lease_state(p_lease uuid) RETURNS text
 
 CREATE FUNCTION hwqueue.lease_story(p_lease hwqueue.lease, p_claim hwqueue.claim, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone, OUT headline text, OUT code text, OUT waits_until timestamp with time zone) RETURNS record
     LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.leases_to_stop(p_run hwqueue.run, p_limit integer) RETURNS uuid[]
-    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.leave_arrivals(p_run uuid, p_steps integer[], p_kind text, p_reasons text[], p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
@@ -3469,7 +3457,7 @@ COMMENT ON COLUMN hwqueue.everywhere_node.ended_as IS 'how the last lease has en
 
 COMMENT ON COLUMN hwqueue.everywhere_node.earmark_after IS 'its lease was earmarked for too long, and is not before then';
 
-CREATE FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_now timestamp with time zone) RETURNS text
+CREATE FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, INOUT p_row hwqueue.everywhere_node, p_fit text, p_now timestamp with time zone, OUT state text) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
@@ -3515,16 +3503,13 @@ COMMENT ON COLUMN hwqueue.low_water.blocked_to_version IS 'of a queue (class_id 
 COMMENT ON COLUMN hwqueue.low_water.is_single IS 'there is one mark, of tier 0; tier, rank, position: the first mark';
 
 CREATE FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) RETURNS bigint
-    LANGUAGE plpgsql IMMUTABLE;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) RETURNS integer
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.map_verdict(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) RETURNS hwqueue.step_verdict
     LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.maps_to_stop(p_run uuid, p_most integer) RETURNS integer[]
-    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.mark_stopped(p_everywhere hwqueue.everywhere, p_stops_running boolean, p_now timestamp with time zone) RETURNS hwqueue.everywhere
     LANGUAGE plpgsql;
@@ -3621,11 +3606,11 @@ CREATE FUNCTION hwqueue.near_places(p_run uuid, p_near jsonb, p_item integer DEF
 CREATE FUNCTION hwqueue.nearest_name(p_name text, p_names text[]) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.needed_amounts(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_custom jsonb, p_cpu_isolation text, p_gpu_exclusivity text) RETURNS TABLE(name text, amount bigint)
+CREATE FUNCTION hwqueue.needed_amounts(p_class hwqueue.placement_class, p_default_cpu text, p_share_mode text) RETURNS TABLE(name text, amount bigint)
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.needs_of(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node) RETURNS jsonb
-    LANGUAGE sql STABLE PARALLEL SAFE;
+CREATE FUNCTION hwqueue.nested_run(p_run uuid, p_step integer) RETURNS hwqueue.run
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.nested_workflow(p_settings jsonb, p_tenant text) RETURNS hwqueue.workflow
     LANGUAGE plpgsql STABLE;
@@ -3877,17 +3862,11 @@ CREATE FUNCTION hwqueue.oldest_snapshot_holder(p_relation regclass) RETURNS xid8
 CREATE FUNCTION hwqueue.oldest_undelivered(p_webhook hwqueue.webhook) RETURNS timestamp with time zone
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_nested hwqueue.run) RETURNS integer
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.open_queues(p_request hwqueue.claim_request, p_head hwqueue.queue_head) RETURNS hwqueue.claim_request
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.open_wait(p_claim hwqueue.claim, p_wait jsonb, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.operator_taints(p_node uuid) RETURNS jsonb
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.order_named_steps(p_steps jsonb[]) RETURNS integer[]
     LANGUAGE plpgsql STABLE;
@@ -4039,7 +4018,7 @@ CREATE FUNCTION hwqueue.planner_rooms(p_gangs uuid[]) RETURNS TABLE(place text, 
     SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.planner_status() RETURNS TABLE(holder text, epoch bigint, leads_until timestamp with time zone, gpus double precision, allocated double precision, bound double precision, prices jsonb, leases jsonb, seconds jsonb, resting integer)
-    LANGUAGE plpgsql SECURITY DEFINER
+    LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET extra_float_digits TO '1';
 
@@ -4206,9 +4185,6 @@ CREATE FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) RETURNS jsonb
 CREATE FUNCTION hwqueue.queue_scan_starts(p_queue_ids integer[], p_class_count integer) RETURNS hwqueue.scan_starts
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.queue_worth(p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS double precision[]
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.raise_sequences() RETURNS void
     LANGUAGE plpgsql;
 
@@ -4217,9 +4193,6 @@ CREATE FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, OUT leases bi
 
 CREATE FUNCTION hwqueue.read_everywhere(p_target hwqueue.spawn_target, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone) RETURNS hwqueue.everywhere
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.read_figures(p_value jsonb, p_keys text[], p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.read_gang(p_members jsonb, p_options jsonb, p_now timestamp with time zone, OUT gang hwqueue.gang, OUT elements jsonb) RETURNS record
     LANGUAGE plpgsql;
@@ -4444,13 +4417,7 @@ CREATE FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb) RETURNS bigint
 
 CREATE FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval DEFAULT '00:00:00'::interval) RETURNS text
     LANGUAGE sql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET jit TO 'off';
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.release_steps(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
@@ -4621,7 +4588,7 @@ CREATE FUNCTION hwqueue.retried_steps(p_run hwqueue.run, p_mode text, p_named in
 CREATE FUNCTION hwqueue.retry_delay(p_retry jsonb, p_attempt integer) RETURNS interval
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.retry_nested(p_run hwqueue.run, p_step hwqueue.step, p_input jsonb) RETURNS integer
+CREATE FUNCTION hwqueue.retry_nested(p_parent hwqueue.run, p_run uuid, p_input jsonb) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb DEFAULT '{}'::jsonb) RETURNS text
@@ -4653,9 +4620,6 @@ CREATE FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to times
 
 CREATE FUNCTION hwqueue.room_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_lacks integer) RETURNS TABLE(stage text, code text, permanent boolean, lacks integer)
     LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) RETURNS jsonb
-    LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.room_masks(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) RETURNS TABLE(class_id bigint, mask bit varying, untaken bit varying, conflict text)
     LANGUAGE sql STABLE;
@@ -4690,7 +4654,7 @@ CREATE FUNCTION hwqueue.run_tenant(p_run uuid) RETURNS text
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.running_leases(p_limit integer DEFAULT 100) RETURNS TABLE(lease_id uuid, queue text, task_name text, tenant text, attempt integer, node_name text, claimed_at timestamp with time zone, expires_at timestamp with time zone, stop_reason text, progress jsonb)
-    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET max_parallel_workers_per_gather TO '0';
 
@@ -4833,7 +4797,13 @@ CREATE FUNCTION hwqueue.settle_lists(p_node uuid, p_settle jsonb, p_plain bigint
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb) RETURNS text
-    LANGUAGE plpgsql;
+    LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.shared_level(p_settings jsonb, p_level jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -4972,9 +4942,6 @@ CREATE FUNCTION hwqueue.spread_words(p_spread jsonb) RETURNS text
 CREATE FUNCTION hwqueue.stamp_changes(p_limit integer, p_from timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid, p_failures integer, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.start_time(p_run hwqueue.run, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
 
@@ -5011,16 +4978,13 @@ CREATE FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text DEFAUL
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.stop_leases(p_leases uuid[]) RETURNS uuid[]
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.stop_members(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.stop_replaced(p_row hwqueue.replacement, p_claim hwqueue.claim, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.stop_run(p_run hwqueue.run, p_limit integer) RETURNS integer
+CREATE FUNCTION hwqueue.stop_run(p_run hwqueue.run, p_limit integer, OUT closed integer, OUT is_done boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.stop_verdict(p_reason text) RETURNS text
@@ -5088,12 +5052,7 @@ CREATE FUNCTION hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean,
 CREATE FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_signal text DEFAULT NULL::text, p_name text DEFAULT NULL::text, p_near text DEFAULT NULL::text) RETURNS text
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET jit TO 'off';
+    SET "TimeZone" TO 'UTC';
 
 CREATE FUNCTION hwqueue.suspended_words(p_node hwqueue.node, p_domain text) RETURNS text
     LANGUAGE sql STABLE;
@@ -5184,13 +5143,10 @@ CREATE FUNCTION hwqueue.take_ended_runs(p_limit integer DEFAULT 100) RETURNS TAB
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.take_entries_of(p_leases uuid[]) RETURNS uuid[]
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.take_entry(p_lease uuid) RETURNS hwqueue.scheduled
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_free_entry(p_lease uuid) RETURNS hwqueue.scheduled
+CREATE FUNCTION hwqueue.take_free_entries(p_leases uuid[]) RETURNS SETOF hwqueue.scheduled
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.idempotency (
@@ -5314,18 +5270,12 @@ CREATE FUNCTION hwqueue.traced_parents(p_run hwqueue.run, p_step integer) RETURN
 
 CREATE FUNCTION hwqueue.trigger_schedule(p_name text, p_params jsonb DEFAULT NULL::jsonb) RETURNS TABLE(fire_at timestamp with time zone, outcome text, lease_id uuid, run_id uuid, error text)
     LANGUAGE sql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET jit TO 'off';
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.try_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone) RETURNS void
+CREATE FUNCTION hwqueue.try_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone) RETURNS hwqueue.everywhere_node
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwqueue.lease, p_now timestamp with time zone) RETURNS text
@@ -5568,17 +5518,13 @@ CREATE TABLE hwqueue.added (
     step_no integer NOT NULL,
     item_no integer NOT NULL,
     name text NOT NULL,
-    task_name text,
-    params jsonb,
-    nested_run_id uuid,
-    retry_mode text
+    task_name text NOT NULL,
+    params jsonb NOT NULL
 );
 
-COMMENT ON TABLE hwqueue.added IS 'an item or a run that a handler has added to its step, by name';
+COMMENT ON TABLE hwqueue.added IS 'an item that a handler has added to its step, by name';
 
-COMMENT ON COLUMN hwqueue.added.name IS 'says once what it is: a handler that runs again adds it no more; of a run that of its specification';
-
-COMMENT ON COLUMN hwqueue.added.retry_mode IS 'how that run is to be retried before it counts for this step; null: not';
+COMMENT ON COLUMN hwqueue.added.name IS 'says once what it is: a handler that runs again adds it no more';
 
 ALTER TABLE hwqueue.affinity_term ALTER COLUMN term_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.affinity_term_term_id_seq
@@ -6933,9 +6879,7 @@ ALTER TABLE ONLY hwqueue.workflow
 ALTER TABLE ONLY hwqueue.workflow_step
     ADD CONSTRAINT workflow_step_pkey PRIMARY KEY (workflow_id, step_no);
 
-CREATE UNIQUE INDEX added_name ON hwqueue.added USING btree (run_id, step_no, name, ((nested_run_id IS NULL)));
-
-CREATE INDEX added_runs ON hwqueue.added USING btree (run_id, step_no) WHERE (nested_run_id IS NOT NULL);
+CREATE UNIQUE INDEX added_name ON hwqueue.added USING btree (run_id, step_no, name);
 
 CREATE UNIQUE INDEX api_token_secret ON hwqueue.api_token USING btree (secret_sha256);
 
@@ -7321,6 +7265,8 @@ CREATE INDEX run_key_run ON hwqueue.run_key USING btree (run_id);
 
 CREATE INDEX run_name ON hwqueue.run USING btree (name, run_id);
 
+CREATE INDEX run_of_step ON hwqueue.run USING btree (parent_run_id, parent_step_no) WHERE (parent_run_id IS NOT NULL);
+
 CREATE INDEX run_open ON hwqueue.run USING btree (name, state) WHERE (finished_at IS NULL);
 
 CREATE INDEX run_parent ON hwqueue.run USING btree (parent_run_id, run_id) WHERE (parent_run_id IS NOT NULL);
@@ -7645,8 +7591,6 @@ REVOKE ALL ON FUNCTION hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor,
 
 REVOKE ALL ON FUNCTION hwqueue.advance_run(p_run hwqueue.run, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.advance_run_by_id(p_run uuid, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.advance_workflows(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.advance_workflows(p_limit integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.advance_workflows(p_limit integer) TO hwqueue_admin;
@@ -7656,13 +7600,13 @@ REVOKE ALL ON FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_i
 
 REVOKE ALL ON FUNCTION hwqueue.alike_nodes(p_node_ids uuid[], p_classes hwqueue.placement_class[], p_which text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.allocate_for_class(p_class hwqueue.placement_class, p_node hwqueue.node, p_room hwqueue.headroom, INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.allocate_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], p_cores integer[], INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.allocate_for_class(p_class hwqueue.placement_class, p_node hwqueue.node, p_room hwqueue.headroom, INOUT p_load hwqueue.node_load, p_core_used integer[], p_devices integer[], OUT assignment jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.amount_left(p_room hwqueue.headroom, p_name text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.amounts_of(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.anchors_of(p_labels jsonb, p_rack bigint) FROM PUBLIC;
 
@@ -7711,8 +7655,6 @@ GRANT ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean)
 
 REVOKE ALL ON FUNCTION hwqueue.await_node(p_node uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.awaited_runs(p_run uuid) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.back_off(p_tries integer) FROM PUBLIC;
@@ -7730,6 +7672,8 @@ REVOKE ALL ON FUNCTION hwqueue.begin_adding(p_lease hwqueue.lease) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.begin_failing(p_run hwqueue.run, p_step integer, p_name text, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.begin_items(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.begin_nested(p_run hwqueue.run, p_workflow hwqueue.workflow, p_input jsonb, p_step integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p_results jsonb, p_bad jsonb, p hwqueue.run_progress, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -7832,8 +7776,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint) FROM PUB
 
 REVOKE ALL ON FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_after interval, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_extend(p_extend interval, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.check_kept(p_lease uuid, p_value jsonb, p_field text, p_is_result boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text, p_most integer, p_code text) FROM PUBLIC;
@@ -7890,6 +7832,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb) FRO
 GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.checked_extend(p_extend interval, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.checked_limit(p_limit integer) FROM PUBLIC;
 
@@ -8014,7 +7958,7 @@ REVOKE ALL ON FUNCTION hwqueue.cordon_node(p_node uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.count_added_runs(p_run uuid, p_step integer, OUT open integer, OUT failed integer, OUT cancelled integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_added_runs(p_map hwqueue.map, p_attempt integer, OUT open integer, OUT failed integer, OUT cancelled integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_fit(p_fit hwqueue.class_fleet, p_snapshot hwqueue.fleet_snapshot) FROM PUBLIC;
 
@@ -8436,8 +8380,6 @@ REVOKE ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_cla
 GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.held_lanes(p_lanes hwqueue.lane_ref[], p_passed smallint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.histogram_bounds() FROM PUBLIC;
@@ -8450,7 +8392,9 @@ REVOKE ALL ON FUNCTION hwqueue.hmac_sha256(p_key bytea, p_message bytea) FROM PU
 
 REVOKE ALL ON FUNCTION hwqueue.hold_claim(p_lease uuid, p_token bigint, p_is_written boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.hold_items(p_run uuid, p_step integer, p_waits boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.hold_items(p_run uuid, p_step integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.hold_node(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.hold_outcomes(p_leases uuid[]) FROM PUBLIC;
 
@@ -8481,6 +8425,8 @@ REVOKE ALL ON FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[
 REVOKE ALL ON FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_assigned(p_claim hwqueue.claim, p_lease hwqueue.lease) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_awaited(p_run hwqueue.run) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_binding(p_value jsonb) FROM PUBLIC;
 
@@ -8654,8 +8600,6 @@ REVOKE ALL ON FUNCTION hwqueue.lease_state(p_lease uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_story(p_lease hwqueue.lease, p_claim hwqueue.claim, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone, OUT headline text, OUT code text, OUT waits_until timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.leases_to_stop(p_run hwqueue.run, p_limit integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.leave_arrivals(p_run uuid, p_steps integer[], p_kind text, p_reasons text[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb, p_now timestamp with time zone) FROM PUBLIC;
@@ -8782,7 +8726,7 @@ REVOKE ALL ON FUNCTION hwqueue.login_hint(p_login text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_choice(p_choice uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, INOUT p_row hwqueue.everywhere_node, p_fit text, p_now timestamp with time zone, OUT state text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8801,8 +8745,6 @@ REVOKE ALL ON FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier sm
 REVOKE ALL ON FUNCTION hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.map_verdict(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.maps_to_stop(p_run uuid, p_most integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.mark_stopped(p_everywhere hwqueue.everywhere, p_stops_running boolean, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8869,9 +8811,9 @@ REVOKE ALL ON FUNCTION hwqueue.near_places(p_run uuid, p_near jsonb, p_item inte
 
 REVOKE ALL ON FUNCTION hwqueue.nearest_name(p_name text, p_names text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.needed_amounts(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_custom jsonb, p_cpu_isolation text, p_gpu_exclusivity text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.needed_amounts(p_class hwqueue.placement_class, p_default_cpu text, p_share_mode text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.needs_of(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.nested_run(p_run uuid, p_step integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.nested_workflow(p_settings jsonb, p_tenant text) FROM PUBLIC;
 
@@ -9009,13 +8951,9 @@ REVOKE ALL ON FUNCTION hwqueue.oldest_snapshot_holder(p_relation regclass) FROM 
 
 REVOKE ALL ON FUNCTION hwqueue.oldest_undelivered(p_webhook hwqueue.webhook) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_nested hwqueue.run) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_request hwqueue.claim_request, p_head hwqueue.queue_head) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.open_wait(p_claim hwqueue.claim, p_wait jsonb, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.operator_taints(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.order_named_steps(p_steps jsonb[]) FROM PUBLIC;
 
@@ -9203,15 +9141,11 @@ REVOKE ALL ON FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.queue_scan_starts(p_queue_ids integer[], p_class_count integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.queue_worth(p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.raise_sequences() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, OUT leases bigint, OUT holders bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_everywhere(p_target hwqueue.spawn_target, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.read_figures(p_value jsonb, p_keys text[], p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_gang(p_members jsonb, p_options jsonb, p_now timestamp with time zone, OUT gang hwqueue.gang, OUT elements jsonb) FROM PUBLIC;
 
@@ -9443,7 +9377,7 @@ REVOKE ALL ON FUNCTION hwqueue.retried_steps(p_run hwqueue.run, p_mode text, p_n
 
 REVOKE ALL ON FUNCTION hwqueue.retry_delay(p_retry jsonb, p_attempt integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.retry_nested(p_run hwqueue.run, p_step hwqueue.step, p_input jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.retry_nested(p_parent hwqueue.run, p_run uuid, p_input jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb) TO hwqueue_producer;
@@ -9464,8 +9398,6 @@ REVOKE ALL ON FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p
 REVOKE ALL ON FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.room_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_lacks integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.room_masks(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9671,8 +9603,6 @@ REVOKE ALL ON FUNCTION hwqueue.spread_words(p_spread jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stamp_changes(p_limit integer, p_from timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid, p_failures integer, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.start_time(p_run hwqueue.run, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_class(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_is_dry boolean, OUT target hwqueue.spawn_target, OUT class hwqueue.placement_class) FROM PUBLIC;
@@ -9702,13 +9632,11 @@ GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text)
 GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.stop_leases(p_leases uuid[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.stop_members(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stop_replaced(p_row hwqueue.replacement, p_claim hwqueue.claim, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.stop_run(p_run hwqueue.run, p_limit integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.stop_run(p_run hwqueue.run, p_limit integer, OUT closed integer, OUT is_done boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stop_verdict(p_reason text) FROM PUBLIC;
 
@@ -9795,11 +9723,9 @@ REVOKE ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.take_entries_of(p_leases uuid[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_free_entry(p_lease uuid) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_free_entries(p_leases uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_key(p_key hwqueue.idempotency, p_open uuid[], p_waits boolean, p_now timestamp with time zone) FROM PUBLIC;
 
