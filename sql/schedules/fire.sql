@@ -7,8 +7,6 @@
 -- Invariants: a time fires at most once, by the primary key of schedule_fire. No time up to cursor_at fires
 -- any more, but by a backfill. A schedule that is dry does not fire: of times that were missed, the last that
 -- is known may not be the latest.
---
--- Read fire_due, then fire_time.
 
 -- Fires what is due of a schedule, whatever its tenant, 100 times at most, and moves its cursor on. What is
 -- late: missed says whether the latest fires, or all do, or (skip) none that is a minute late. What a spawn
