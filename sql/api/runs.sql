@@ -85,12 +85,12 @@ $$;
 -- lease_state, node_id, result and error: of its lease; an operator's skip_step may have set the result.
 -- waits_for: parents that have not ended. placement: what its lease asks. came_from: the same keys, with the
 -- levels that ask for each part, as in check_workflow, or "near train -> rack 7"; a part that none of them
--- asks any more came from its task. kind: task, map, gang, sleep, wait or workflow; due_at: when a sleep ends
--- or a wait times out; headline: what it waits for, in words, where it is no task. items: the length of a
--- map's list, the size of a gang, or how many items a step has added to itself (add_items); items_done,
--- items_failed: how many have ended, and how many of these failed. nested_run_id: the run that a step of kind
--- workflow is, null until it begins, and when it is pruned. gang_id: the gang that a step of kind gang is, likewise; explain_gang
--- says why it waits.
+-- asks any more came from its task. kind: task, map, gang, sleep, wait or workflow; due_at: when a sleep
+-- ends or a wait times out; headline: what it waits for, in words, where it is no task. items: the length of
+-- a map's list, the size of a gang, or how many items a step has added to itself (add_items); items_done,
+-- items_failed: how many have ended, and how many of these failed. nested_run_id: the run that a step of
+-- kind workflow is, null until it begins, and when it is pruned. gang_id: the gang that a step of kind gang
+-- is, likewise; explain_gang says why it waits.
 -- Raises: QHF03.
 create or replace function hwqueue.list_workflow_steps(p_run uuid)
 returns table (step_no int, step text, state text, reason text, task_name text, queue text, placement jsonb,
