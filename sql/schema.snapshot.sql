@@ -37,6 +37,7 @@ CREATE TYPE hwqueue.class_match AS (
 	expr jsonb,
 	near bit varying,
 	nodes_near integer,
+	nodes_meeting integer,
 	nodes_serving integer
 );
 
@@ -170,6 +171,25 @@ CREATE TYPE hwqueue.limit_kind AS ENUM (
     'slots',
     'fair',
     'rate'
+);
+
+CREATE TYPE hwqueue.pending_class AS (
+	pending bigint,
+	oldest_at timestamp with time zone,
+	class_id bigint,
+	nodes_matching integer,
+	nodes_cordoned integer,
+	nodes_silent integer,
+	part text,
+	expr jsonb,
+	near bit varying,
+	nodes_near integer,
+	nodes_meeting integer,
+	nodes_serving integer,
+	with_room integer,
+	free integer,
+	conflict text,
+	turn bigint
 );
 
 CREATE TYPE hwqueue.picked_entries AS (
@@ -890,7 +910,10 @@ CREATE FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids inte
 CREATE FUNCTION hwqueue.alike_nodes(p_node_ids uuid[], p_classes hwqueue.placement_class[], p_which text) RETURNS TABLE(alike_no bigint, is_emptied boolean, node_ids uuid[], default_cpu text, share_mode text, has_cores boolean, room hwqueue.headroom)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.allocate_for_class(p_class hwqueue.placement_class, p_node hwqueue.node, p_room hwqueue.headroom, INOUT p_load hwqueue.node_load, p_core_used integer[] DEFAULT NULL::integer[], p_devices integer[] DEFAULT NULL::integer[], OUT assignment jsonb) RETURNS record
+CREATE FUNCTION hwqueue.allocate_for_class(p_class hwqueue.placement_class, p_node hwqueue.node, p_room hwqueue.headroom, INOUT p_load hwqueue.node_load, OUT assignment jsonb) RETURNS record
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.allocate_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], p_cores integer[], INOUT p_load hwqueue.node_load, OUT assignment jsonb) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.amount_left(p_room hwqueue.headroom, p_name text) RETURNS bigint
@@ -898,9 +921,6 @@ CREATE FUNCTION hwqueue.amount_left(p_room hwqueue.headroom, p_name text) RETURN
 
 CREATE FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone) RETURNS TABLE(name text, amount bigint, mask bit varying)
     LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.amounts_of(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom DEFAULT NULL::hwqueue.headroom) RETURNS jsonb
-    LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.anchors_of(p_labels jsonb, p_rack bigint) RETURNS SETOF text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -925,6 +945,9 @@ CREATE FUNCTION hwqueue.are_counters_zero(p_touched hwqueue.touched_term[]) RETU
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.are_own_tenants(p_tenants jsonb) RETURNS boolean
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.are_terms_published(p_class hwqueue.placement_class) RETURNS boolean
     LANGUAGE sql STABLE;
 
 CREATE TABLE hwqueue.tally (
@@ -1040,8 +1063,9 @@ CREATE FUNCTION hwqueue.assign_target_class(p_lease uuid) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.assigned_leases(p_places jsonb) RETURNS TABLE(lease_id uuid, verdict text)
-    LANGUAGE sql SECURITY DEFINER
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
@@ -1082,7 +1106,13 @@ CREATE FUNCTION hwqueue.back_off(p_tries integer) RETURNS interval
 
 CREATE FUNCTION hwqueue.backfill_schedule(p_name text, p_times timestamp with time zone[], p_dry_run boolean DEFAULT true) RETURNS TABLE(fire_at timestamp with time zone, outcome text, lease_id uuid, run_id uuid, error text)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp';
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.bad_verdict(p_bad jsonb) RETURNS hwqueue.step_verdict
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -1587,6 +1617,9 @@ CREATE FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint) RETURNS void
 CREATE FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_after interval, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.check_extend(p_extend interval, p_field text DEFAULT 'p_extend'::text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.check_kept(p_lease uuid, p_value jsonb, p_field text, p_is_result boolean DEFAULT true) RETURNS void
     LANGUAGE plpgsql STABLE;
 
@@ -1668,9 +1701,6 @@ CREATE FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb DEFAULT '{}
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET jit TO 'off';
-
-CREATE FUNCTION hwqueue.checked_extend(p_extend interval, p_field text DEFAULT 'p_extend'::text) RETURNS interval
-    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.checked_limit(p_limit integer) RETURNS integer
     LANGUAGE plpgsql IMMUTABLE;
@@ -1858,7 +1888,7 @@ CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.flee
 CREATE FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) RETURNS SETOF hwqueue.class_match
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.class_headline(p_fit hwqueue.class_match, p_queue hwqueue.queue, p_fleet hwqueue.headline, p_unserved text, p_part hwqueue.headline, p_free integer, p_conflict hwqueue.headline, p_waits interval, OUT code text, OUT message text, OUT permanent boolean, OUT unmatched boolean) RETURNS record
+CREATE FUNCTION hwqueue.class_headline(p_class hwqueue.pending_class, p_queue hwqueue.queue, p_fleet hwqueue.headline, p_is_barred boolean, p_unserved text, p_obstacle hwqueue.headline, p_waits interval, OUT code text, OUT message text, OUT permanent boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.class_matches(p_queue hwqueue.queue, p_limit integer, p_most integer, p_now timestamp with time zone) RETURNS jsonb[]
@@ -1870,6 +1900,9 @@ CREATE FUNCTION hwqueue.class_matches(p_queue hwqueue.queue, p_limit integer, p_
 
 CREATE FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, OUT class_id bigint, OUT bad jsonb) RETURNS record
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.class_obstacle(p_class hwqueue.pending_class, p_part hwqueue.headline, p_node text) RETURNS hwqueue.headline
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.class_options(p_options jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -1892,7 +1925,7 @@ CREATE FUNCTION hwqueue.class_start(p_class_id bigint, p_from hwqueue.scan_start
 CREATE FUNCTION hwqueue.class_strength(p_class hwqueue.placement_class) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.class_verdict(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_known jsonb, p_prefers boolean, p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT nodes_matching bigint, OUT nodes_free bigint, OUT sole_blockers jsonb, OUT unmatched boolean, OUT fleet jsonb) RETURNS record
+CREATE FUNCTION hwqueue.class_verdict(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT nodes_matching bigint, OUT nodes_free bigint, OUT sole_blockers jsonb, OUT unmatched boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.class_verdicts(p_classes hwqueue.placement_class[], p_now timestamp with time zone) RETURNS TABLE(digest bytea, headline text, code text, permanent boolean, nodes_matching bigint, nodes_free bigint, sole_blockers jsonb)
@@ -2357,7 +2390,12 @@ CREATE FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend inte
 CREATE FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean DEFAULT true, p_retry_at timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS text
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET "TimeZone" TO 'UTC';
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.failure_detail(p_failure hwqueue.failure, p_facts jsonb, p_kept_out text, p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
@@ -2624,13 +2662,7 @@ COMMENT ON COLUMN hwqueue.schedule_fire.fire_at IS 'the time of the schedule, no
 COMMENT ON COLUMN hwqueue.schedule_fire.lease_id IS 'what was spawned, or is still open (skipped_overlap)';
 
 CREATE FUNCTION hwqueue.fire_time(p_schedule hwqueue.schedule, p_at timestamp with time zone, p_cause text, p_params jsonb) RETURNS hwqueue.schedule_fire
-    LANGUAGE plpgsql
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET jit TO 'off';
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.first_failure(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql STABLE;
@@ -2715,6 +2747,9 @@ CREATE FUNCTION hwqueue.fresh_arrivals(p_limit integer, p_from timestamp with ti
 
 CREATE FUNCTION hwqueue.full_nodes() RETURNS TABLE(node_id uuid, concurrency integer)
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.funnel_stages() RETURNS text[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.gang_asked(p_options jsonb, p_field text) RETURNS hwqueue.gang
     LANGUAGE sql STABLE;
@@ -2850,6 +2885,9 @@ CREATE FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jso
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
+CREATE FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.held_lanes(p_lanes hwqueue.lane_ref[], p_passed smallint) RETURNS TABLE(lane_id bigint)
     LANGUAGE sql IMMUTABLE;
 
@@ -2869,9 +2907,6 @@ CREATE FUNCTION hwqueue.hold_claim(p_lease uuid, p_token bigint, p_is_written bo
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.hold_items(p_run uuid, p_step integer) RETURNS integer
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.hold_node(p_node uuid) RETURNS hwqueue.node
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.hold_outcomes(p_leases uuid[]) RETURNS uuid[]
@@ -2957,6 +2992,9 @@ CREATE FUNCTION hwqueue.is_assigned(p_claim hwqueue.claim, p_lease hwqueue.lease
 
 CREATE FUNCTION hwqueue.is_awaited(p_run hwqueue.run) RETURNS boolean
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.is_barred(p_class hwqueue.pending_class) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.is_binding(p_value jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -3188,7 +3226,7 @@ CREATE FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval DEFAULT '00:0
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer DEFAULT 100) RETURNS TABLE(lease_id uuid, name text, saved_at timestamp with time zone, bytes integer, waits_for text, waits_until timestamp with time zone, is_open boolean, is_suspended boolean)
-    LANGUAGE sql SECURITY DEFINER
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.lease_details(p_ids uuid[]) RETURNS TABLE(lease_id uuid, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, params jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, assignment jsonb, result jsonb, error jsonb, attempts jsonb, idempotency_key text, stop_reason text, wire bytea, progress jsonb)
@@ -3457,7 +3495,7 @@ COMMENT ON COLUMN hwqueue.everywhere_node.ended_as IS 'how the last lease has en
 
 COMMENT ON COLUMN hwqueue.everywhere_node.earmark_after IS 'its lease was earmarked for too long, and is not before then';
 
-CREATE FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, INOUT p_row hwqueue.everywhere_node, p_fit text, p_now timestamp with time zone, OUT state text) RETURNS record
+CREATE FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
@@ -3503,7 +3541,7 @@ COMMENT ON COLUMN hwqueue.low_water.blocked_to_version IS 'of a queue (class_id 
 COMMENT ON COLUMN hwqueue.low_water.is_single IS 'there is one mark, of tier 0; tier, rank, position: the first mark';
 
 CREATE FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) RETURNS bigint
-    LANGUAGE sql IMMUTABLE;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) RETURNS integer
     LANGUAGE sql IMMUTABLE;
@@ -3606,8 +3644,11 @@ CREATE FUNCTION hwqueue.near_places(p_run uuid, p_near jsonb, p_item integer DEF
 CREATE FUNCTION hwqueue.nearest_name(p_name text, p_names text[]) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.needed_amounts(p_class hwqueue.placement_class, p_default_cpu text, p_share_mode text) RETURNS TABLE(name text, amount bigint)
+CREATE FUNCTION hwqueue.needed_amounts(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_custom jsonb, p_cpu_isolation text, p_gpu_exclusivity text) RETURNS TABLE(name text, amount bigint)
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.needs_of(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node) RETURNS jsonb
+    LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.nested_run(p_run uuid, p_step integer) RETURNS hwqueue.run
     LANGUAGE plpgsql STABLE;
@@ -3868,6 +3909,9 @@ CREATE FUNCTION hwqueue.open_queues(p_request hwqueue.claim_request, p_head hwqu
 CREATE FUNCTION hwqueue.open_wait(p_claim hwqueue.claim, p_wait jsonb, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.operator_taints(p_node uuid) RETURNS jsonb
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.order_named_steps(p_steps jsonb[]) RETURNS integer[]
     LANGUAGE plpgsql STABLE;
 
@@ -3955,7 +3999,7 @@ CREATE FUNCTION hwqueue.pause_workflow_run(p_run uuid) RETURNS text
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.pending_classes(p_queue_id integer, p_class bigint, p_kind text, p_order text, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) RETURNS TABLE(class_id bigint, pending bigint, oldest_at timestamp with time zone, fit hwqueue.class_match, with_room integer, free integer, conflict text, turn bigint)
+CREATE FUNCTION hwqueue.pending_classes(p_queue_id integer, p_class bigint, p_kind text, p_order text, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) RETURNS SETOF hwqueue.pending_class
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.pending_reasons(p_queue text DEFAULT NULL::text, p_kind text DEFAULT NULL::text, p_class bigint DEFAULT NULL::bigint, p_order text DEFAULT 'oldest'::text, p_limit integer DEFAULT 100) RETURNS TABLE(class_id bigint, queue text, tenant text, service_id uuid, task_name text, words text, resources jsonb, pending bigint, oldest_at timestamp with time zone, code text, permanent boolean, message text, nodes_matching integer, nodes_free integer, nodes_near integer)
@@ -4018,7 +4062,7 @@ CREATE FUNCTION hwqueue.planner_rooms(p_gangs uuid[]) RETURNS TABLE(place text, 
     SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.planner_status() RETURNS TABLE(holder text, epoch bigint, leads_until timestamp with time zone, gpus double precision, allocated double precision, bound double precision, prices jsonb, leases jsonb, seconds jsonb, resting integer)
-    LANGUAGE sql SECURITY DEFINER
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET extra_float_digits TO '1';
 
@@ -4185,6 +4229,9 @@ CREATE FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) RETURNS jsonb
 CREATE FUNCTION hwqueue.queue_scan_starts(p_queue_ids integer[], p_class_count integer) RETURNS hwqueue.scan_starts
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.queue_worth(p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS double precision[]
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.raise_sequences() RETURNS void
     LANGUAGE plpgsql;
 
@@ -4193,6 +4240,9 @@ CREATE FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, OUT leases bi
 
 CREATE FUNCTION hwqueue.read_everywhere(p_target hwqueue.spawn_target, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone) RETURNS hwqueue.everywhere
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.read_figures(p_value jsonb, p_keys text[], p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.read_gang(p_members jsonb, p_options jsonb, p_now timestamp with time zone, OUT gang hwqueue.gang, OUT elements jsonb) RETURNS record
     LANGUAGE plpgsql;
@@ -4417,7 +4467,13 @@ CREATE FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb) RETURNS bigint
 
 CREATE FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval DEFAULT '00:00:00'::interval) RETURNS text
     LANGUAGE sql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp';
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.release_steps(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
@@ -4441,6 +4497,16 @@ CREATE FUNCTION hwqueue.replaces_of(p_options jsonb) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.report_progress(p_reports jsonb) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
+
+CREATE FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb DEFAULT '{}'::jsonb) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -4611,6 +4677,9 @@ CREATE FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to times
 CREATE FUNCTION hwqueue.room_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_lacks integer) RETURNS TABLE(stage text, code text, permanent boolean, lacks integer)
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) RETURNS jsonb
+    LANGUAGE sql STABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.room_masks(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) RETURNS TABLE(class_id bigint, mask bit varying, untaken bit varying, conflict text)
     LANGUAGE sql STABLE;
 
@@ -4644,7 +4713,7 @@ CREATE FUNCTION hwqueue.run_tenant(p_run uuid) RETURNS text
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.running_leases(p_limit integer DEFAULT 100) RETURNS TABLE(lease_id uuid, queue text, task_name text, tenant text, attempt integer, node_name text, claimed_at timestamp with time zone, expires_at timestamp with time zone, stop_reason text, progress jsonb)
-    LANGUAGE sql STABLE SECURITY DEFINER
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET max_parallel_workers_per_gather TO '0';
 
@@ -4787,13 +4856,7 @@ CREATE FUNCTION hwqueue.settle_lists(p_node uuid, p_settle jsonb, p_plain bigint
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb) RETURNS text
-    LANGUAGE plpgsql
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET jit TO 'off';
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.shared_level(p_settings jsonb, p_level jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -4932,6 +4995,9 @@ CREATE FUNCTION hwqueue.spread_words(p_spread jsonb) RETURNS text
 CREATE FUNCTION hwqueue.stamp_changes(p_limit integer, p_from timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid, p_failures integer, p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.start_time(p_run hwqueue.run, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
 
@@ -5042,7 +5108,12 @@ CREATE FUNCTION hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean,
 CREATE FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_signal text DEFAULT NULL::text, p_name text DEFAULT NULL::text, p_near text DEFAULT NULL::text) RETURNS text
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET "TimeZone" TO 'UTC';
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.suspended_words(p_node hwqueue.node, p_domain text) RETURNS text
     LANGUAGE sql STABLE;
@@ -5133,10 +5204,13 @@ CREATE FUNCTION hwqueue.take_ended_runs(p_limit integer DEFAULT 100) RETURNS TAB
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.take_entries_of(p_leases uuid[]) RETURNS uuid[]
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.take_entry(p_lease uuid) RETURNS hwqueue.scheduled
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_free_entries(p_leases uuid[]) RETURNS SETOF hwqueue.scheduled
+CREATE FUNCTION hwqueue.take_free_entry(p_lease uuid) RETURNS hwqueue.scheduled
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.idempotency (
@@ -5260,12 +5334,18 @@ CREATE FUNCTION hwqueue.traced_parents(p_run hwqueue.run, p_step integer) RETURN
 
 CREATE FUNCTION hwqueue.trigger_schedule(p_name text, p_params jsonb DEFAULT NULL::jsonb) RETURNS TABLE(fire_at timestamp with time zone, outcome text, lease_id uuid, run_id uuid, error text)
     LANGUAGE sql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp';
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.try_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone) RETURNS hwqueue.everywhere_node
+CREATE FUNCTION hwqueue.try_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwqueue.lease, p_now timestamp with time zone) RETURNS text
@@ -7590,13 +7670,13 @@ REVOKE ALL ON FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_i
 
 REVOKE ALL ON FUNCTION hwqueue.alike_nodes(p_node_ids uuid[], p_classes hwqueue.placement_class[], p_which text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.allocate_for_class(p_class hwqueue.placement_class, p_node hwqueue.node, p_room hwqueue.headroom, INOUT p_load hwqueue.node_load, p_core_used integer[], p_devices integer[], OUT assignment jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.allocate_for_class(p_class hwqueue.placement_class, p_node hwqueue.node, p_room hwqueue.headroom, INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.allocate_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], p_cores integer[], INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.amount_left(p_room hwqueue.headroom, p_name text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.amounts_of(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.anchors_of(p_labels jsonb, p_rack bigint) FROM PUBLIC;
 
@@ -7611,6 +7691,8 @@ REVOKE ALL ON FUNCTION hwqueue.apply_state(p_run uuid, p_now timestamp with time
 REVOKE ALL ON FUNCTION hwqueue.are_counters_zero(p_touched hwqueue.touched_term[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.are_own_tenants(p_tenants jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.are_terms_published(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_is_of_items boolean, p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamp with time zone, p_tenant text, OUT is_full boolean, OUT folded integer, OUT failed integer, OUT tally hwqueue.tally) FROM PUBLIC;
 
@@ -7766,6 +7848,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint) FROM PUB
 
 REVOKE ALL ON FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_after interval, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_extend(p_extend interval, p_field text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_kept(p_lease uuid, p_value jsonb, p_field text, p_is_result boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text, p_most integer, p_code text) FROM PUBLIC;
@@ -7822,8 +7906,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb) FRO
 GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.checked_extend(p_extend interval, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.checked_limit(p_limit integer) FROM PUBLIC;
 
@@ -7898,11 +7980,13 @@ REVOKE ALL ON FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwque
 
 REVOKE ALL ON FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_headline(p_fit hwqueue.class_match, p_queue hwqueue.queue, p_fleet hwqueue.headline, p_unserved text, p_part hwqueue.headline, p_free integer, p_conflict hwqueue.headline, p_waits interval, OUT code text, OUT message text, OUT permanent boolean, OUT unmatched boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_headline(p_class hwqueue.pending_class, p_queue hwqueue.queue, p_fleet hwqueue.headline, p_is_barred boolean, p_unserved text, p_obstacle hwqueue.headline, p_waits interval, OUT code text, OUT message text, OUT permanent boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_matches(p_queue hwqueue.queue, p_limit integer, p_most integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, OUT class_id bigint, OUT bad jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.class_obstacle(p_class hwqueue.pending_class, p_part hwqueue.headline, p_node text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_options(p_options jsonb) FROM PUBLIC;
 
@@ -7918,7 +8002,7 @@ REVOKE ALL ON FUNCTION hwqueue.class_start(p_class_id bigint, p_from hwqueue.sca
 
 REVOKE ALL ON FUNCTION hwqueue.class_strength(p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_verdict(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_known jsonb, p_prefers boolean, p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT nodes_matching bigint, OUT nodes_free bigint, OUT sole_blockers jsonb, OUT unmatched boolean, OUT fleet jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_verdict(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT nodes_matching bigint, OUT nodes_free bigint, OUT sole_blockers jsonb, OUT unmatched boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_verdicts(p_classes hwqueue.placement_class[], p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8277,6 +8361,8 @@ REVOKE ALL ON FUNCTION hwqueue.fresh_arrivals(p_limit integer, p_from timestamp 
 
 REVOKE ALL ON FUNCTION hwqueue.full_nodes() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.funnel_stages() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.gang_asked(p_options jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_of_step(p_run uuid, p_step integer) FROM PUBLIC;
@@ -8370,6 +8456,8 @@ REVOKE ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_cla
 GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.held_lanes(p_lanes hwqueue.lane_ref[], p_passed smallint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.histogram_bounds() FROM PUBLIC;
@@ -8383,8 +8471,6 @@ REVOKE ALL ON FUNCTION hwqueue.hmac_sha256(p_key bytea, p_message bytea) FROM PU
 REVOKE ALL ON FUNCTION hwqueue.hold_claim(p_lease uuid, p_token bigint, p_is_written boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.hold_items(p_run uuid, p_step integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.hold_node(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.hold_outcomes(p_leases uuid[]) FROM PUBLIC;
 
@@ -8417,6 +8503,8 @@ REVOKE ALL ON FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p
 REVOKE ALL ON FUNCTION hwqueue.is_assigned(p_claim hwqueue.claim, p_lease hwqueue.lease) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_awaited(p_run hwqueue.run) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_barred(p_class hwqueue.pending_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_binding(p_value jsonb) FROM PUBLIC;
 
@@ -8716,7 +8804,7 @@ REVOKE ALL ON FUNCTION hwqueue.login_hint(p_login text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_choice(p_choice uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, INOUT p_row hwqueue.everywhere_node, p_fit text, p_now timestamp with time zone, OUT state text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8801,7 +8889,9 @@ REVOKE ALL ON FUNCTION hwqueue.near_places(p_run uuid, p_near jsonb, p_item inte
 
 REVOKE ALL ON FUNCTION hwqueue.nearest_name(p_name text, p_names text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.needed_amounts(p_class hwqueue.placement_class, p_default_cpu text, p_share_mode text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.needed_amounts(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_custom jsonb, p_cpu_isolation text, p_gpu_exclusivity text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.needs_of(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.nested_run(p_run uuid, p_step integer) FROM PUBLIC;
 
@@ -8944,6 +9034,8 @@ REVOKE ALL ON FUNCTION hwqueue.oldest_undelivered(p_webhook hwqueue.webhook) FRO
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_request hwqueue.claim_request, p_head hwqueue.queue_head) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.open_wait(p_claim hwqueue.claim, p_wait jsonb, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.operator_taints(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.order_named_steps(p_steps jsonb[]) FROM PUBLIC;
 
@@ -9131,11 +9223,15 @@ REVOKE ALL ON FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.queue_scan_starts(p_queue_ids integer[], p_class_count integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.queue_worth(p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.raise_sequences() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, OUT leases bigint, OUT holders bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_everywhere(p_target hwqueue.spawn_target, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_figures(p_value jsonb, p_keys text[], p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_gang(p_members jsonb, p_options jsonb, p_now timestamp with time zone, OUT gang hwqueue.gang, OUT elements jsonb) FROM PUBLIC;
 
@@ -9300,6 +9396,10 @@ REVOKE ALL ON FUNCTION hwqueue.report_progress(p_reports jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.report_progress(p_reports jsonb) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.report_progress(p_reports jsonb) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.requeue_lease(p_lease uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.requeue_lease(p_lease uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.requeue_lease(p_lease uuid) TO hwqueue_admin;
@@ -9384,6 +9484,8 @@ REVOKE ALL ON FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p
 REVOKE ALL ON FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.room_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_lacks integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.room_masks(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9589,6 +9691,8 @@ REVOKE ALL ON FUNCTION hwqueue.spread_words(p_spread jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stamp_changes(p_limit integer, p_from timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid, p_failures integer, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.start_time(p_run hwqueue.run, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_class(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_is_dry boolean, OUT target hwqueue.spawn_target, OUT class hwqueue.placement_class) FROM PUBLIC;
@@ -9709,9 +9813,11 @@ REVOKE ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.take_entries_of(p_leases uuid[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_free_entries(p_leases uuid[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_free_entry(p_lease uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_key(p_key hwqueue.idempotency, p_open uuid[], p_waits boolean, p_now timestamp with time zone) FROM PUBLIC;
 
