@@ -2,8 +2,7 @@
 -- Placements with equal meaning have equal normal forms, as far as the grammar (docs/reference/placement.md)
 -- can tell. So equal leases share a placement class. Whatever changes a normal form changes digests, and
 -- makes new classes beside the existing ones; its revision sets placement_class.asked to null.
--- Read normalise_placement first, then normalise_expr. Labels, selectors, targets and spread are in
--- normalise_others.
+-- Read normalise_placement first, then normalise_expr. Selectors, targets and spread are in normalise_others.
 
 -- Returns two normal placements ANDed. Lists are joined. Both sides may name isolation, resources or
 -- strength only if they agree.
@@ -327,6 +326,87 @@ begin
       'label keys have 1 to 253 characters');
   end if;
   return v_tags;
+end
+$$;
+
+-- Returns one {"label", "op", "values" | "other_label"} expression in normal form.
+-- Raises: QHC03.
+create or replace function hwqueue.normalise_label_expr(p_expr jsonb, p_field text) returns jsonb
+language plpgsql immutable
+as $$
+declare
+  v_expr jsonb := hwqueue.check_object(
+    p_expr, array['label', 'op', 'values', 'other_label'], p_field, 'QHC03');
+  v_label text := hwqueue.json_text(v_expr -> 'label', p_field || '.label', 253, 'QHC03');
+  v_op text := hwqueue.json_choice(v_expr -> 'op', p_field || '.op', array['in', 'not_in', 'exists',
+    'does_not_exist', 'gt', 'gte', 'lt', 'lte', 'regexp', 'version', 'semver', 'contains_all',
+    'contains_any'], 'QHC03');
+  v_other text := hwqueue.json_text(v_expr -> 'other_label', p_field || '.other_label', 253, 'QHC03');
+  v_values jsonb := v_expr -> 'values';
+  v_only text := v_values #>> '{0}';
+  v_type text := case when v_op in ('gt', 'gte', 'lt', 'lte') then 'number'
+    when v_op in ('regexp', 'version', 'semver') then 'string' end;  -- of the one value
+  v_bad_values boolean;
+  v_problem text;
+  v_part text;
+  v_match text[];
+begin
+  if v_label is null or v_op is null then
+    perform hwqueue.refuse_field('QHC03', p_field || case when v_label is null then '.label' else '.op' end,
+      'is missing', 'an expression on a label has a label and an op');
+  elsif v_op in ('exists', 'does_not_exist') and (v_values is not null or v_other is not null)
+    or v_other is not null and (v_values is not null or v_op = 'regexp') then
+    perform hwqueue.refuse_field('QHC03', p_field || case when v_op in ('exists', 'does_not_exist')
+        then '.values' else '.other_label' end, format('does not go with op %s here', v_op),
+      'exists and does_not_exist stand alone; the others have values, or, but for regexp, other_label');
+  elsif v_op in ('exists', 'does_not_exist') or v_other is not null then
+    return jsonb_build_object('label', v_label, 'op', v_op)
+      || hwqueue.present('other_label', to_jsonb(v_other));
+  end if;
+  v_bad_values := jsonb_typeof(v_values) is distinct from 'array'
+    or jsonb_array_length(v_values) not between 1 and 1000
+    or jsonb_path_exists(v_values,
+        'strict $[*] ? (!(@.type() == "string" || @.type() == "number" || @.type() == "boolean"))');
+  if not v_bad_values and length(v_values::text) > 1100 then
+    v_bad_values := exists (select 1 from jsonb_array_elements(v_values) e where length(e::text) > 1100);
+  end if;
+  if v_bad_values then
+    perform hwqueue.refuse_field('QHC03', p_field || '.values',
+      'must be an array of 1 to 1000 strings, numbers or booleans',
+      'give at least one scalar of at most 1024 characters; null is not a value');
+  elsif jsonb_array_length(v_values) > 1 and v_type is not null or jsonb_typeof(v_values -> 0) <> v_type then
+    perform hwqueue.refuse_field('QHC03', p_field || '.values',
+      format('must hold one JSON %s for op %s', v_type, v_op),
+      'for example [4], [">= 1.2, < 2"] or ["^a100"]; text is never ordered');
+  elsif v_op = 'regexp' then
+    v_problem := (hwqueue.read_regexp(v_only)).danger;
+    begin
+      if v_problem is null then
+        perform '' ~ v_only;
+      end if;
+    exception when invalid_regular_expression then
+      v_problem := sqlerrm;
+    end;
+    if v_problem is not null then
+      perform hwqueue.refuse_field('QHC03', p_field || '.values[0]',
+        format('is not an accepted pattern: %s', v_problem),
+        'use a POSIX pattern of at most 200 characters without back-references, (? constructs, nested '
+        'bounds or bounds over 32');
+    end if;
+  elsif v_type = 'string' then
+    -- an empty range would split into no bound and pass
+    foreach v_part in array coalesce(nullif(string_to_array(left(v_only, 1025), ','), '{}'), array['']) loop
+      v_match := regexp_match(v_part,
+        '^[[:space:]]*(=|!=|>=|<=|>|<|~>|)[[:space:]]*([^[:space:]]+)[[:space:]]*$');
+      if v_match is null or not hwqueue.version_in_range(v_match[2], v_match[2], v_op)
+        or v_op = 'semver' and v_match[1] = '~>' then
+        perform hwqueue.refuse_field('QHC03', p_field || '.values[0]',
+          format('has a bound that is no %s bound: %s', v_op, to_json(left(v_part, 60))),
+          'write bounds like ">= 1.2, < 2"; ops are = != > >= < <=, and ~> for op version only');
+      end if;
+    end loop;
+  end if;
+  return jsonb_build_object('label', v_label, 'op', v_op, 'values', hwqueue.normal_set(v_values));
 end
 $$;
 

@@ -1,88 +1,7 @@
--- The parts of the placement grammar that hold no other expressions: those on labels, of nodes and of other
--- leases (selectors), directions, spread and its targets.
+-- The part of the placement grammar that concerns other leases and named targets: selectors, targets,
+-- spread.
 -- Normal forms are sorted, distinct, and without defaults.
--- Read normalise_label_expr, normalise_selector and normalise_spread_rule first.
-
--- Returns one {"label", "op", "values" | "other_label"} expression in normal form.
--- Raises: QHC03.
-create or replace function hwqueue.normalise_label_expr(p_expr jsonb, p_field text) returns jsonb
-language plpgsql immutable
-as $$
-declare
-  v_expr jsonb := hwqueue.check_object(
-    p_expr, array['label', 'op', 'values', 'other_label'], p_field, 'QHC03');
-  v_label text := hwqueue.json_text(v_expr -> 'label', p_field || '.label', 253, 'QHC03');
-  v_op text := hwqueue.json_choice(v_expr -> 'op', p_field || '.op', array['in', 'not_in', 'exists',
-    'does_not_exist', 'gt', 'gte', 'lt', 'lte', 'regexp', 'version', 'semver', 'contains_all',
-    'contains_any'], 'QHC03');
-  v_other text := hwqueue.json_text(v_expr -> 'other_label', p_field || '.other_label', 253, 'QHC03');
-  v_values jsonb := v_expr -> 'values';
-  v_only text := v_values #>> '{0}';
-  v_type text := case when v_op in ('gt', 'gte', 'lt', 'lte') then 'number'
-    when v_op in ('regexp', 'version', 'semver') then 'string' end;  -- of the one value
-  v_bad_values boolean;
-  v_problem text;
-  v_part text;
-  v_match text[];
-begin
-  if v_label is null or v_op is null then
-    perform hwqueue.refuse_field('QHC03', p_field || case when v_label is null then '.label' else '.op' end,
-      'is missing', 'an expression on a label has a label and an op');
-  elsif v_op in ('exists', 'does_not_exist') and (v_values is not null or v_other is not null)
-    or v_other is not null and (v_values is not null or v_op = 'regexp') then
-    perform hwqueue.refuse_field('QHC03', p_field || case when v_op in ('exists', 'does_not_exist')
-        then '.values' else '.other_label' end, format('does not go with op %s here', v_op),
-      'exists and does_not_exist stand alone; the others have values, or, but for regexp, other_label');
-  elsif v_op in ('exists', 'does_not_exist') or v_other is not null then
-    return jsonb_build_object('label', v_label, 'op', v_op)
-      || hwqueue.present('other_label', to_jsonb(v_other));
-  end if;
-  v_bad_values := jsonb_typeof(v_values) is distinct from 'array'
-    or jsonb_array_length(v_values) not between 1 and 1000
-    or jsonb_path_exists(v_values,
-        'strict $[*] ? (!(@.type() == "string" || @.type() == "number" || @.type() == "boolean"))');
-  if not v_bad_values and length(v_values::text) > 1100 then
-    v_bad_values := exists (select 1 from jsonb_array_elements(v_values) e where length(e::text) > 1100);
-  end if;
-  if v_bad_values then
-    perform hwqueue.refuse_field('QHC03', p_field || '.values',
-      'must be an array of 1 to 1000 strings, numbers or booleans',
-      'give at least one scalar of at most 1024 characters; null is not a value');
-  elsif jsonb_array_length(v_values) > 1 and v_type is not null or jsonb_typeof(v_values -> 0) <> v_type then
-    perform hwqueue.refuse_field('QHC03', p_field || '.values',
-      format('must hold one JSON %s for op %s', v_type, v_op),
-      'for example [4], [">= 1.2, < 2"] or ["^a100"]; text is never ordered');
-  elsif v_op = 'regexp' then
-    v_problem := (hwqueue.read_regexp(v_only)).danger;
-    begin
-      if v_problem is null then
-        perform '' ~ v_only;
-      end if;
-    exception when invalid_regular_expression then
-      v_problem := sqlerrm;
-    end;
-    if v_problem is not null then
-      perform hwqueue.refuse_field('QHC03', p_field || '.values[0]',
-        format('is not an accepted pattern: %s', v_problem),
-        'use a POSIX pattern of at most 200 characters without back-references, (? constructs, nested '
-        'bounds or bounds over 32');
-    end if;
-  elsif v_type = 'string' then
-    -- an empty range would split into no bound and pass
-    foreach v_part in array coalesce(nullif(string_to_array(left(v_only, 1025), ','), '{}'), array['']) loop
-      v_match := regexp_match(v_part,
-        '^[[:space:]]*(=|!=|>=|<=|>|<|~>|)[[:space:]]*([^[:space:]]+)[[:space:]]*$');
-      if v_match is null or not hwqueue.version_in_range(v_match[2], v_match[2], v_op)
-        or v_op = 'semver' and v_match[1] = '~>' then
-        perform hwqueue.refuse_field('QHC03', p_field || '.values[0]',
-          format('has a bound that is no %s bound: %s', v_op, to_json(left(v_part, 60))),
-          'write bounds like ">= 1.2, < 2"; ops are = != > >= < <=, and ~> for op version only');
-      end if;
-    end loop;
-  end if;
-  return jsonb_build_object('label', v_label, 'op', v_op, 'values', hwqueue.normal_set(v_values));
-end
-$$;
+-- Read normalise_spread_rule and normalise_selector first.
 
 -- Returns one rule: {"domain", "select"} and one of max_skew, max_per_domain or targets, with the
 -- options of that kind without the defaults: by default a skew is required, over any number of domains, over
@@ -141,9 +60,14 @@ create or replace function hwqueue.normalise_selector(p_selector jsonb, p_field 
 language plpgsql immutable
 as $$
 declare
+  v_labels jsonb := p_selector -> 'labels';
+  v_exprs jsonb := p_selector -> 'exprs';
   v_terms jsonb := '[]';
   v_expr jsonb;
   v_field text;
+  v_label text;
+  v_op text;
+  v_values jsonb;
 begin
   if jsonb_typeof(p_selector) is distinct from 'object' or p_selector = '{}' then
     perform hwqueue.refuse_field('QHC03', p_field, 'must say which leases',
@@ -158,30 +82,43 @@ begin
     return p_selector;
   end if;
   perform hwqueue.check_object(p_selector, array['labels', 'exprs', 'same'], p_field, 'QHC03');
-  if p_selector ? 'labels' then
+  if v_labels is not null then
     select coalesce(jsonb_agg(jsonb_build_object('label', l.key, 'op', 'in',
       'values', jsonb_build_array(l.value))), '[]')
     into v_terms from jsonb_each(hwqueue.check_labels(  -- null is no object of labels here
-      coalesce(nullif(p_selector -> 'labels', 'null'), '[]'), p_field || '.labels', 100, 'QHC03')) l;
+      coalesce(nullif(v_labels, 'null'), '[]'), p_field || '.labels', 100, 'QHC03')) l;
   end if;
-  for v_expr, v_field in
-    select e.value, format('%s.exprs[%s]', p_field, e.ordinality - 1)
-    from jsonb_array_elements(hwqueue.json_list(  -- nor a list
-      case when p_selector ? 'exprs' then coalesce(nullif(p_selector -> 'exprs', 'null'), '{}') end,
-      p_field || '.exprs', 100, 'a list of at most 100 expressions',
-      'for example [{"label": "app", "op": "in", "values": ["web"]}]', 'QHC03')) with ordinality e
-  loop
-    perform hwqueue.check_object(v_expr, array['label', 'op', 'values'], v_field, 'QHC03'),
-      hwqueue.json_choice(v_expr -> 'op', v_field || '.op',
-        array['in', 'not_in', 'exists', 'does_not_exist'], 'QHC03');
-    v_expr := jsonb_strip_nulls(v_expr);
-    v_terms := v_terms || hwqueue.normalise_label_expr(v_expr, v_field);
-    if jsonb_array_length(v_expr -> 'values') > 100 or exists (
-        select from jsonb_array_elements(v_expr -> 'values') v where not hwqueue.is_label_text(v)) then
-      perform hwqueue.refuse_field('QHC03', v_field || '.values', 'must be a list of 1 to 100 strings',
-        'labels of a lease are text of at most 1024 characters');
+  if v_exprs is not null then
+    if jsonb_typeof(v_exprs) <> 'array' or jsonb_array_length(v_exprs) > 100 then
+      perform hwqueue.refuse_field('QHC03', p_field || '.exprs', 'must be a list of at most 100 expressions',
+        'for example [{"label": "app", "op": "in", "values": ["web"]}]');
     end if;
-  end loop;
+    for v_expr, v_field in
+      select e.value, format('%s.exprs[%s]', p_field, e.ordinality - 1)
+      from jsonb_array_elements(v_exprs) with ordinality e
+    loop
+      perform hwqueue.check_object(v_expr, array['label', 'op', 'values'], v_field, 'QHC03');
+      v_label := hwqueue.json_text(v_expr -> 'label', v_field || '.label', 253, 'QHC03');
+      v_op := hwqueue.json_choice(v_expr -> 'op', v_field || '.op',
+        array['in', 'not_in', 'exists', 'does_not_exist'], 'QHC03');
+      v_values := nullif(v_expr -> 'values', 'null');
+      if v_label is null or v_op is null then
+        perform hwqueue.refuse('QHC03', format('%s needs a label and an op', v_field),
+          jsonb_build_object('field', v_field || case when v_label is null then '.label' else '.op' end),
+          'ops: in, not_in, exists, does_not_exist');
+      elsif v_op in ('exists', 'does_not_exist') and v_values is not null then
+        perform hwqueue.refuse('QHC03', format('%s: op %s takes no values', v_field, v_op),
+          jsonb_build_object('field', v_field || '.values'), 'drop them');
+      elsif v_op in ('in', 'not_in') and (jsonb_typeof(v_values) is distinct from 'array'
+        or jsonb_array_length(v_values) not between 1 and 100
+        or exists (select from jsonb_array_elements(v_values) v where not hwqueue.is_label_text(v))) then
+        perform hwqueue.refuse_field('QHC03', v_field || '.values', 'must be a list of 1 to 100 strings',
+          'labels of a lease are text of at most 1024 characters');
+      end if;
+      v_terms := v_terms || jsonb_strip_nulls(jsonb_build_object('label', v_label, 'op', v_op, 'values',
+        hwqueue.normal_set(v_values)));
+    end loop;
+  end if;
   return jsonb_build_object('exprs', hwqueue.normal_set(v_terms));
 end
 $$;
