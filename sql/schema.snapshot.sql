@@ -806,7 +806,6 @@ CREATE TABLE hwqueue.run (
     prune_at timestamp with time zone,
     parent_run_id uuid,
     parent_step_no integer,
-    parent_attempt integer,
     depth smallint DEFAULT 0 NOT NULL,
     CONSTRAINT run_state_check CHECK ((state = ANY (ARRAY['running'::text, 'paused'::text, 'failing'::text, 'cancelling'::text, 'completed'::text, 'failed'::text, 'cancelled'::text])))
 )
@@ -816,7 +815,7 @@ COMMENT ON TABLE hwqueue.run IS 'one execution of a workflow; the settlement of 
 
 COMMENT ON COLUMN hwqueue.run.level IS 'where all its steps are to run, as workflow and submission ask';
 
-COMMENT ON COLUMN hwqueue.run.policy IS 'on_failure, retain and result, from its definition; retry_mode: of its last retry';
+COMMENT ON COLUMN hwqueue.run.policy IS 'on_failure, retain and result, from its definition';
 
 COMMENT ON COLUMN hwqueue.run.reason IS 'why it is not running, or did not complete';
 
@@ -826,14 +825,15 @@ COMMENT ON COLUMN hwqueue.run.is_finishing IS 'its finally steps are released: t
 
 COMMENT ON COLUMN hwqueue.run.attempt IS 'from 1; retry_workflow_run adds one';
 
-COMMENT ON COLUMN hwqueue.run.parent_run_id IS 'the run whose step this is, or has added it; null: it was submitted';
-
-COMMENT ON COLUMN hwqueue.run.parent_attempt IS 'the attempt of that run in which this one was begun or retried: the step waits for it';
+COMMENT ON COLUMN hwqueue.run.parent_run_id IS 'the run whose step this is; null: it was submitted';
 
 COMMENT ON COLUMN hwqueue.run.depth IS 'how many runs are above it';
 
 CREATE FUNCTION hwqueue.advance_run(p_run hwqueue.run, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.advance_run_by_id(p_run uuid, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone) RETURNS integer
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.advance_workflows(p_limit integer DEFAULT 200) RETURNS TABLE(folded integer, released integer, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -910,10 +910,7 @@ CREATE FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids inte
 CREATE FUNCTION hwqueue.alike_nodes(p_node_ids uuid[], p_classes hwqueue.placement_class[], p_which text) RETURNS TABLE(alike_no bigint, is_emptied boolean, node_ids uuid[], default_cpu text, share_mode text, has_cores boolean, room hwqueue.headroom)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.allocate_for_class(p_class hwqueue.placement_class, p_node hwqueue.node, p_room hwqueue.headroom, INOUT p_load hwqueue.node_load, OUT assignment jsonb) RETURNS record
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.allocate_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], p_cores integer[], INOUT p_load hwqueue.node_load, OUT assignment jsonb) RETURNS record
+CREATE FUNCTION hwqueue.allocate_for_class(p_class hwqueue.placement_class, p_node hwqueue.node, p_room hwqueue.headroom, INOUT p_load hwqueue.node_load, p_core_used integer[] DEFAULT NULL::integer[], p_devices integer[] DEFAULT NULL::integer[], OUT assignment jsonb) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.amount_left(p_room hwqueue.headroom, p_name text) RETURNS bigint
@@ -921,6 +918,9 @@ CREATE FUNCTION hwqueue.amount_left(p_room hwqueue.headroom, p_name text) RETURN
 
 CREATE FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone) RETURNS TABLE(name text, amount bigint, mask bit varying)
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.amounts_of(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom DEFAULT NULL::hwqueue.headroom) RETURNS jsonb
+    LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.anchors_of(p_labels jsonb, p_rack bigint) RETURNS SETOF text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -1098,6 +1098,9 @@ CREATE FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean DEFAUL
 CREATE FUNCTION hwqueue.await_node(p_node uuid) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.awaited_runs(p_run uuid) RETURNS TABLE(nested_run_id uuid)
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
@@ -1188,7 +1191,7 @@ CREATE TABLE hwqueue.map (
     kept_below integer DEFAULT 0 NOT NULL,
     stopped_below integer DEFAULT 0 NOT NULL,
     added integer DEFAULT 0 NOT NULL,
-    runs_since integer
+    runs integer DEFAULT 0 NOT NULL
 );
 
 COMMENT ON TABLE hwqueue.map IS 'a map or a gang that was released, or a task that has added items: then the step has a lease of its own, too';
@@ -1205,7 +1208,7 @@ COMMENT ON COLUMN hwqueue.map.stopped_below IS 'of a run that stops: items below
 
 COMMENT ON COLUMN hwqueue.map.added IS 'how many of its items were added: the last ones';
 
-COMMENT ON COLUMN hwqueue.map.runs_since IS 'the attempt of its run in which the first run was added to the step; null: none was';
+COMMENT ON COLUMN hwqueue.map.runs IS 'how many runs were added (added)';
 
 CREATE FUNCTION hwqueue.begin_adding(p_lease hwqueue.lease) RETURNS hwqueue.map
     LANGUAGE plpgsql;
@@ -1226,6 +1229,8 @@ CREATE TABLE hwqueue.step (
     error jsonb,
     ended_at timestamp with time zone,
     due_at timestamp with time zone,
+    nested_run_id uuid,
+    nested_mode text,
     traceparent text,
     began_at timestamp with time zone
 )
@@ -1244,6 +1249,10 @@ COMMENT ON COLUMN hwqueue.step.result IS 'given by an operator (skip_step); else
 COMMENT ON COLUMN hwqueue.step.error IS 'why it failed before it had a lease';
 
 COMMENT ON COLUMN hwqueue.step.due_at IS 'while it runs: when reap ends it; null: never';
+
+COMMENT ON COLUMN hwqueue.step.nested_run_id IS 'the run that this step is, of kind workflow; null: of another kind, or not open yet';
+
+COMMENT ON COLUMN hwqueue.step.nested_mode IS 'how that run is to be retried before it counts for this step, failed or all; null: not';
 
 COMMENT ON COLUMN hwqueue.step.traceparent IS 'W3C trace context of the attempt that ended it, if its worker has a tracer provider';
 
@@ -1296,6 +1305,9 @@ COMMENT ON COLUMN hwqueue.workflow_step.settings IS 'what its kind needs, if it 
 CREATE FUNCTION hwqueue.begin_items(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone) RETURNS hwqueue.step_verdict
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p_results jsonb, p_bad jsonb, p hwqueue.run_progress, p_now timestamp with time zone) RETURNS hwqueue.run_progress
+    LANGUAGE plpgsql;
+
 CREATE TABLE hwqueue.workflow (
     workflow_id bigint NOT NULL,
     name text NOT NULL,
@@ -1315,12 +1327,6 @@ COMMENT ON COLUMN hwqueue.workflow.version IS 'from 1; null: the definition of a
 COMMENT ON COLUMN hwqueue.workflow.settings IS 'the specification without its steps';
 
 COMMENT ON COLUMN hwqueue.workflow.retired_before IS 'transactions from this one on cannot have found the definition (prune_part)';
-
-CREATE FUNCTION hwqueue.begin_nested(p_run hwqueue.run, p_workflow hwqueue.workflow, p_input jsonb, p_step integer) RETURNS uuid
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p_results jsonb, p_bad jsonb, p hwqueue.run_progress, p_now timestamp with time zone) RETURNS hwqueue.run_progress
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
@@ -1973,7 +1979,7 @@ CREATE FUNCTION hwqueue.cordon_node(p_node uuid) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.count_added_runs(p_map hwqueue.map, p_attempt integer, OUT open integer, OUT failed integer, OUT cancelled integer) RETURNS record
+CREATE FUNCTION hwqueue.count_added_runs(p_run uuid, p_step integer, OUT open integer, OUT failed integer, OUT cancelled integer) RETURNS record
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.count_fit(p_fit hwqueue.class_fleet, p_snapshot hwqueue.fleet_snapshot) RETURNS SETOF hwqueue.class_match
@@ -2885,9 +2891,6 @@ CREATE FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jso
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.held_lanes(p_lanes hwqueue.lane_ref[], p_passed smallint) RETURNS TABLE(lane_id bigint)
     LANGUAGE sql IMMUTABLE;
 
@@ -2906,7 +2909,10 @@ CREATE FUNCTION hwqueue.hmac_sha256(p_key bytea, p_message bytea) RETURNS bytea
 CREATE FUNCTION hwqueue.hold_claim(p_lease uuid, p_token bigint, p_is_written boolean) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.hold_items(p_run uuid, p_step integer) RETURNS integer
+CREATE FUNCTION hwqueue.hold_items(p_run uuid, p_step integer, p_waits boolean) RETURNS integer
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.hold_node(p_node uuid) RETURNS hwqueue.node
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.hold_outcomes(p_leases uuid[]) RETURNS uuid[]
@@ -2989,9 +2995,6 @@ CREATE FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue 
 
 CREATE FUNCTION hwqueue.is_assigned(p_claim hwqueue.claim, p_lease hwqueue.lease) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.is_awaited(p_run hwqueue.run) RETURNS boolean
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.is_barred(p_class hwqueue.pending_class) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -3301,6 +3304,9 @@ CREATE FUNCTION hwqueue.lease_state(p_lease uuid) RETURNS text
 CREATE FUNCTION hwqueue.lease_story(p_lease hwqueue.lease, p_claim hwqueue.claim, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone, OUT headline text, OUT code text, OUT waits_until timestamp with time zone) RETURNS record
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.leases_to_stop(p_run hwqueue.run, p_limit integer) RETURNS uuid[]
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.leave_arrivals(p_run uuid, p_steps integer[], p_kind text, p_reasons text[], p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
@@ -3495,7 +3501,7 @@ COMMENT ON COLUMN hwqueue.everywhere_node.ended_as IS 'how the last lease has en
 
 COMMENT ON COLUMN hwqueue.everywhere_node.earmark_after IS 'its lease was earmarked for too long, and is not before then';
 
-CREATE FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_now timestamp with time zone) RETURNS text
+CREATE FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, INOUT p_row hwqueue.everywhere_node, p_fit text, p_now timestamp with time zone, OUT state text) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
@@ -3548,6 +3554,9 @@ CREATE FUNCTION hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.workflow_s
 
 CREATE FUNCTION hwqueue.map_verdict(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) RETURNS hwqueue.step_verdict
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.maps_to_stop(p_run uuid, p_most integer) RETURNS integer[]
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.mark_stopped(p_everywhere hwqueue.everywhere, p_stops_running boolean, p_now timestamp with time zone) RETURNS hwqueue.everywhere
     LANGUAGE plpgsql;
@@ -3644,14 +3653,8 @@ CREATE FUNCTION hwqueue.near_places(p_run uuid, p_near jsonb, p_item integer DEF
 CREATE FUNCTION hwqueue.nearest_name(p_name text, p_names text[]) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.needed_amounts(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_custom jsonb, p_cpu_isolation text, p_gpu_exclusivity text) RETURNS TABLE(name text, amount bigint)
+CREATE FUNCTION hwqueue.needed_amounts(p_class hwqueue.placement_class, p_default_cpu text, p_share_mode text) RETURNS TABLE(name text, amount bigint)
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.needs_of(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node) RETURNS jsonb
-    LANGUAGE sql STABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.nested_run(p_run uuid, p_step integer) RETURNS hwqueue.run
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.nested_workflow(p_settings jsonb, p_tenant text) RETURNS hwqueue.workflow
     LANGUAGE plpgsql STABLE;
@@ -3903,14 +3906,14 @@ CREATE FUNCTION hwqueue.oldest_snapshot_holder(p_relation regclass) RETURNS xid8
 CREATE FUNCTION hwqueue.oldest_undelivered(p_webhook hwqueue.webhook) RETURNS timestamp with time zone
     LANGUAGE sql;
 
+CREATE FUNCTION hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_nested hwqueue.run) RETURNS integer
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.open_queues(p_request hwqueue.claim_request, p_head hwqueue.queue_head) RETURNS hwqueue.claim_request
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.open_wait(p_claim hwqueue.claim, p_wait jsonb, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.operator_taints(p_node uuid) RETURNS jsonb
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.order_named_steps(p_steps jsonb[]) RETURNS integer[]
     LANGUAGE plpgsql STABLE;
@@ -4644,7 +4647,7 @@ CREATE FUNCTION hwqueue.retried_steps(p_run hwqueue.run, p_mode text, p_named in
 CREATE FUNCTION hwqueue.retry_delay(p_retry jsonb, p_attempt integer) RETURNS interval
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.retry_nested(p_parent hwqueue.run, p_run uuid, p_input jsonb) RETURNS boolean
+CREATE FUNCTION hwqueue.retry_nested(p_run hwqueue.run, p_step hwqueue.step, p_input jsonb) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb DEFAULT '{}'::jsonb) RETURNS text
@@ -4676,9 +4679,6 @@ CREATE FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to times
 
 CREATE FUNCTION hwqueue.room_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_lacks integer) RETURNS TABLE(stage text, code text, permanent boolean, lacks integer)
     LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) RETURNS jsonb
-    LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.room_masks(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) RETURNS TABLE(class_id bigint, mask bit varying, untaken bit varying, conflict text)
     LANGUAGE sql STABLE;
@@ -4995,9 +4995,6 @@ CREATE FUNCTION hwqueue.spread_words(p_spread jsonb) RETURNS text
 CREATE FUNCTION hwqueue.stamp_changes(p_limit integer, p_from timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid, p_failures integer, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.start_time(p_run hwqueue.run, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
 
@@ -5034,13 +5031,16 @@ CREATE FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text DEFAUL
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.stop_leases(p_leases uuid[]) RETURNS uuid[]
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.stop_members(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.stop_replaced(p_row hwqueue.replacement, p_claim hwqueue.claim, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.stop_run(p_run hwqueue.run, p_limit integer, OUT closed integer, OUT is_done boolean) RETURNS record
+CREATE FUNCTION hwqueue.stop_run(p_run hwqueue.run, p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.stop_verdict(p_reason text) RETURNS text
@@ -5345,7 +5345,7 @@ CREATE FUNCTION hwqueue.trigger_schedule(p_name text, p_params jsonb DEFAULT NUL
 CREATE FUNCTION hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.try_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone) RETURNS void
+CREATE FUNCTION hwqueue.try_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone) RETURNS hwqueue.everywhere_node
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwqueue.lease, p_now timestamp with time zone) RETURNS text
@@ -5588,13 +5588,17 @@ CREATE TABLE hwqueue.added (
     step_no integer NOT NULL,
     item_no integer NOT NULL,
     name text NOT NULL,
-    task_name text NOT NULL,
-    params jsonb NOT NULL
+    task_name text,
+    params jsonb,
+    nested_run_id uuid,
+    retry_mode text
 );
 
-COMMENT ON TABLE hwqueue.added IS 'an item that a handler has added to its step, by name';
+COMMENT ON TABLE hwqueue.added IS 'an item or a run that a handler has added to its step, by name';
 
-COMMENT ON COLUMN hwqueue.added.name IS 'says once what it is: a handler that runs again adds it no more';
+COMMENT ON COLUMN hwqueue.added.name IS 'says once what it is: a handler that runs again adds it no more; of a run that of its specification';
+
+COMMENT ON COLUMN hwqueue.added.retry_mode IS 'how that run is to be retried before it counts for this step; null: not';
 
 ALTER TABLE hwqueue.affinity_term ALTER COLUMN term_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.affinity_term_term_id_seq
@@ -6949,7 +6953,9 @@ ALTER TABLE ONLY hwqueue.workflow
 ALTER TABLE ONLY hwqueue.workflow_step
     ADD CONSTRAINT workflow_step_pkey PRIMARY KEY (workflow_id, step_no);
 
-CREATE UNIQUE INDEX added_name ON hwqueue.added USING btree (run_id, step_no, name);
+CREATE UNIQUE INDEX added_name ON hwqueue.added USING btree (run_id, step_no, name, ((nested_run_id IS NULL)));
+
+CREATE INDEX added_runs ON hwqueue.added USING btree (run_id, step_no) WHERE (nested_run_id IS NOT NULL);
 
 CREATE UNIQUE INDEX api_token_secret ON hwqueue.api_token USING btree (secret_sha256);
 
@@ -7335,8 +7341,6 @@ CREATE INDEX run_key_run ON hwqueue.run_key USING btree (run_id);
 
 CREATE INDEX run_name ON hwqueue.run USING btree (name, run_id);
 
-CREATE INDEX run_of_step ON hwqueue.run USING btree (parent_run_id, parent_step_no) WHERE (parent_run_id IS NOT NULL);
-
 CREATE INDEX run_open ON hwqueue.run USING btree (name, state) WHERE (finished_at IS NULL);
 
 CREATE INDEX run_parent ON hwqueue.run USING btree (parent_run_id, run_id) WHERE (parent_run_id IS NOT NULL);
@@ -7661,6 +7665,8 @@ REVOKE ALL ON FUNCTION hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor,
 
 REVOKE ALL ON FUNCTION hwqueue.advance_run(p_run hwqueue.run, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.advance_run_by_id(p_run uuid, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.advance_workflows(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.advance_workflows(p_limit integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.advance_workflows(p_limit integer) TO hwqueue_admin;
@@ -7670,13 +7676,13 @@ REVOKE ALL ON FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_i
 
 REVOKE ALL ON FUNCTION hwqueue.alike_nodes(p_node_ids uuid[], p_classes hwqueue.placement_class[], p_which text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.allocate_for_class(p_class hwqueue.placement_class, p_node hwqueue.node, p_room hwqueue.headroom, INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.allocate_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], p_cores integer[], INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.allocate_for_class(p_class hwqueue.placement_class, p_node hwqueue.node, p_room hwqueue.headroom, INOUT p_load hwqueue.node_load, p_core_used integer[], p_devices integer[], OUT assignment jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.amount_left(p_room hwqueue.headroom, p_name text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.amounts_of(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.anchors_of(p_labels jsonb, p_rack bigint) FROM PUBLIC;
 
@@ -7727,6 +7733,8 @@ GRANT ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean)
 
 REVOKE ALL ON FUNCTION hwqueue.await_node(p_node uuid) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.awaited_runs(p_run uuid) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.back_off(p_tries integer) FROM PUBLIC;
@@ -7744,8 +7752,6 @@ REVOKE ALL ON FUNCTION hwqueue.begin_adding(p_lease hwqueue.lease) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.begin_failing(p_run hwqueue.run, p_step integer, p_name text, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.begin_items(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.begin_nested(p_run hwqueue.run, p_workflow hwqueue.workflow, p_input jsonb, p_step integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p_results jsonb, p_bad jsonb, p hwqueue.run_progress, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8032,7 +8038,7 @@ REVOKE ALL ON FUNCTION hwqueue.cordon_node(p_node uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.count_added_runs(p_map hwqueue.map, p_attempt integer, OUT open integer, OUT failed integer, OUT cancelled integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_added_runs(p_run uuid, p_step integer, OUT open integer, OUT failed integer, OUT cancelled integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_fit(p_fit hwqueue.class_fleet, p_snapshot hwqueue.fleet_snapshot) FROM PUBLIC;
 
@@ -8456,8 +8462,6 @@ REVOKE ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_cla
 GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.held_lanes(p_lanes hwqueue.lane_ref[], p_passed smallint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.histogram_bounds() FROM PUBLIC;
@@ -8470,7 +8474,9 @@ REVOKE ALL ON FUNCTION hwqueue.hmac_sha256(p_key bytea, p_message bytea) FROM PU
 
 REVOKE ALL ON FUNCTION hwqueue.hold_claim(p_lease uuid, p_token bigint, p_is_written boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.hold_items(p_run uuid, p_step integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.hold_items(p_run uuid, p_step integer, p_waits boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.hold_node(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.hold_outcomes(p_leases uuid[]) FROM PUBLIC;
 
@@ -8501,8 +8507,6 @@ REVOKE ALL ON FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[
 REVOKE ALL ON FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_assigned(p_claim hwqueue.claim, p_lease hwqueue.lease) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.is_awaited(p_run hwqueue.run) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_barred(p_class hwqueue.pending_class) FROM PUBLIC;
 
@@ -8678,6 +8682,8 @@ REVOKE ALL ON FUNCTION hwqueue.lease_state(p_lease uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_story(p_lease hwqueue.lease, p_claim hwqueue.claim, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone, OUT headline text, OUT code text, OUT waits_until timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.leases_to_stop(p_run hwqueue.run, p_limit integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.leave_arrivals(p_run uuid, p_steps integer[], p_kind text, p_reasons text[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb, p_now timestamp with time zone) FROM PUBLIC;
@@ -8804,7 +8810,7 @@ REVOKE ALL ON FUNCTION hwqueue.login_hint(p_login text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_choice(p_choice uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, INOUT p_row hwqueue.everywhere_node, p_fit text, p_now timestamp with time zone, OUT state text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8823,6 +8829,8 @@ REVOKE ALL ON FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier sm
 REVOKE ALL ON FUNCTION hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.map_verdict(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.maps_to_stop(p_run uuid, p_most integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.mark_stopped(p_everywhere hwqueue.everywhere, p_stops_running boolean, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8889,11 +8897,7 @@ REVOKE ALL ON FUNCTION hwqueue.near_places(p_run uuid, p_near jsonb, p_item inte
 
 REVOKE ALL ON FUNCTION hwqueue.nearest_name(p_name text, p_names text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.needed_amounts(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_custom jsonb, p_cpu_isolation text, p_gpu_exclusivity text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.needs_of(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.nested_run(p_run uuid, p_step integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.needed_amounts(p_class hwqueue.placement_class, p_default_cpu text, p_share_mode text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.nested_workflow(p_settings jsonb, p_tenant text) FROM PUBLIC;
 
@@ -9031,11 +9035,11 @@ REVOKE ALL ON FUNCTION hwqueue.oldest_snapshot_holder(p_relation regclass) FROM 
 
 REVOKE ALL ON FUNCTION hwqueue.oldest_undelivered(p_webhook hwqueue.webhook) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_nested hwqueue.run) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_request hwqueue.claim_request, p_head hwqueue.queue_head) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.open_wait(p_claim hwqueue.claim, p_wait jsonb, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.operator_taints(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.order_named_steps(p_steps jsonb[]) FROM PUBLIC;
 
@@ -9463,7 +9467,7 @@ REVOKE ALL ON FUNCTION hwqueue.retried_steps(p_run hwqueue.run, p_mode text, p_n
 
 REVOKE ALL ON FUNCTION hwqueue.retry_delay(p_retry jsonb, p_attempt integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.retry_nested(p_parent hwqueue.run, p_run uuid, p_input jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.retry_nested(p_run hwqueue.run, p_step hwqueue.step, p_input jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb) TO hwqueue_producer;
@@ -9484,8 +9488,6 @@ REVOKE ALL ON FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p
 REVOKE ALL ON FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.room_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_lacks integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.room_masks(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9691,8 +9693,6 @@ REVOKE ALL ON FUNCTION hwqueue.spread_words(p_spread jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stamp_changes(p_limit integer, p_from timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid, p_failures integer, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.start_time(p_run hwqueue.run, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_class(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_is_dry boolean, OUT target hwqueue.spawn_target, OUT class hwqueue.placement_class) FROM PUBLIC;
@@ -9722,11 +9722,13 @@ GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text)
 GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.stop_leases(p_leases uuid[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.stop_members(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stop_replaced(p_row hwqueue.replacement, p_claim hwqueue.claim, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.stop_run(p_run hwqueue.run, p_limit integer, OUT closed integer, OUT is_done boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.stop_run(p_run hwqueue.run, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stop_verdict(p_reason text) FROM PUBLIC;
 
