@@ -106,9 +106,8 @@ begin
   end if;
   -- the only update that entries ever see: a session that locks an entry reads its class again
   select r.ctid into v_ctid from hwqueue.ready r
-  where r.queue_id = v_lease.queue_id and r.tier = v_lease.tier
-    and r.rank = v_lease.rank and r.position between v_lease.position and v_lease.position
-    and r.lease_id = p_lease
+  where r.queue_id = v_lease.queue_id and r.tier = v_lease.tier and r.rank = v_lease.rank
+    and r.position between v_lease.position and v_lease.position and r.lease_id = p_lease
   order by r.position limit 1 for update skip locked;
   if found then
     update hwqueue.ready r set class_id = v_class_id where r.ctid = v_ctid;
