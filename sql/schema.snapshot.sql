@@ -3547,7 +3547,7 @@ COMMENT ON COLUMN hwqueue.low_water.blocked_to_version IS 'of a queue (class_id 
 COMMENT ON COLUMN hwqueue.low_water.is_single IS 'there is one mark, of tier 0; tier, rank, position: the first mark';
 
 CREATE FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) RETURNS bigint
-    LANGUAGE plpgsql IMMUTABLE;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) RETURNS integer
     LANGUAGE sql IMMUTABLE;
@@ -4231,9 +4231,6 @@ CREATE FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) RETURNS jsonb
 
 CREATE FUNCTION hwqueue.queue_scan_starts(p_queue_ids integer[], p_class_count integer) RETURNS hwqueue.scan_starts
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.queue_worth(p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS double precision[]
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.raise_sequences() RETURNS void
     LANGUAGE plpgsql;
@@ -9226,8 +9223,6 @@ REVOKE ALL ON FUNCTION hwqueue.queue_name(p_queue_id integer) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.queue_scan_starts(p_queue_ids integer[], p_class_count integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.queue_worth(p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.raise_sequences() FROM PUBLIC;
 
