@@ -144,8 +144,8 @@ $$;
 -- device with 190 left is worth nothing then, one with 550 left about half a device. A claim that would
 -- leave 190 of 1000 is scored lower than one that leaves 530 for a lease of 530.
 --
--- set_prices (api/planner) writes them. Claims and match_nodes hand the curve to fit_score. The invariant: prices change the order of classes that fit, and
--- nothing else. Past worth_until the score is what it is without prices.
+-- set_prices (api/planner) writes them, fit_score is handed the curve. The invariant: prices change the
+-- order of classes that fit, and nothing else. Past worth_until the score is what it is without prices.
 --
 -- The newest row of queue_price counts, as of node_load: under an old MVCC snapshot a row that is updated
 -- every second would have thousands of versions that each claim reads. For the same reason queue has only
