@@ -203,9 +203,11 @@ as $$
   where r.dropped_at is null order by r.name
 $$;
 
--- Returns lanes of a limit: those with most parked leases first (p_order parked), or where the first one has
--- waited longest (wait); without pages, as that changes. parked: counted to 10,001. most: what used may be.
--- lease_id: the first in line; since: when it was spawned. opens_at: of a rate, when the next may start.
+-- Returns lanes of a limit, of the first 10,001: those with most parked leases first (p_order parked), or where
+-- the first one has waited longest (wait); without pages, as that changes. parked: counted to 10,000, and so
+-- that all lanes together come to 100,000: of those with more the ones whose first was parked before come
+-- first. most: what used may be. lease_id: the first in line; since: when it was spawned. opens_at: of a rate,
+-- when the next may start.
 -- Raises: QHM01, QHA01, QHA03.
 create or replace function hwqueue.limit_lanes(p_name text, p_order text default 'parked',
   p_limit int default 100)
@@ -219,24 +221,37 @@ as $$
 declare
   v_rule hwqueue.limit_rule;
   v_now timestamptz := hwqueue.clock();
+  v_most bigint;
 begin
   perform hwqueue.require_all_tenants(), hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'ask for fewer'),
     hwqueue.json_choice(to_jsonb(p_order), 'p_order', array['parked', 'wait']);
   v_rule := hwqueue.find_limit(p_name);
+  v_most := 100000 / greatest(10, (
+    select count(*) from (select from hwqueue.lane x where x.limit_id = v_rule.limit_id limit 10001) c));
   return query
-    select coalesce(l.tenant, ''), l.key, l.weight::text::float8, hwqueue.lane_used(l),
-      hwqueue.lane_most(v_rule, l), p.parked, f.lease_id, f.created_at,
-      case when l.closed_until > v_now then l.closed_until end,
-      case when v_rule.kind = 'rate' then greatest(l.tat, l.closed_until, v_now) end
-    from hwqueue.lane l
+    select coalesce((l.lane).tenant, ''), (l.lane).key, (l.lane).weight::text::float8,
+      hwqueue.lane_used(l.lane), hwqueue.lane_most(v_rule, l.lane), p.parked, f.lease_id, f.created_at,
+      case when (l.lane).closed_until > v_now then (l.lane).closed_until end,
+      case when v_rule.kind = 'rate' then greatest((l.lane).tat, (l.lane).closed_until, v_now) end
+    from (
+      select k.lane, w.first, case when p_order = 'wait' then (
+          select x.created_at from hwqueue.lease x where x.lease_id = w.lease_id) end as since
+      from (select x as lane from hwqueue.lane x
+            where x.limit_id = v_rule.limit_id order by x.lane_id limit 10001) k
+      cross join lateral (
+        select count(*) as parked, min(c.turn) as first, (array_agg(c.lease_id))[1] as lease_id
+        from (select s.turn, case when p_order = 'wait' then s.lease_id end as lease_id
+              from hwqueue.scheduled s where s.lane_id = (k.lane).lane_id
+              order by s.tier, s.rank, s.turn limit case p_order when 'wait' then 1 else v_most end) c) w
+      order by 3, w.parked desc, w.first limit p_limit) l
     cross join lateral (
       select count(*) as parked
-      from (select 1 from hwqueue.scheduled s where s.lane_id = l.lane_id limit 10001) c) p
+      from (select from hwqueue.scheduled s where s.lane_id = (l.lane).lane_id
+            limit 100000 / greatest(10, p_limit)) c) p
     left join lateral (
       select h.lease_id, (select x.created_at from hwqueue.lease x where x.lease_id = h.lease_id)
-      from (select s.lease_id from hwqueue.scheduled s where s.lane_id = l.lane_id
+      from (select s.lease_id from hwqueue.scheduled s where s.lane_id = (l.lane).lane_id
             order by s.tier, s.rank, s.turn limit 1) h) f on true
-    where l.limit_id = v_rule.limit_id
-    order by case when p_order = 'wait' then f.created_at end, p.parked desc, l.key, l.tenant limit p_limit;
+    order by l.since, p.parked desc, l.first, (l.lane).key, (l.lane).tenant;
 end
 $$;

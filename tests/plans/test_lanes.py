@@ -111,3 +111,27 @@ def test_lanes_that_have_become_many(api: Api, dsn: str) -> None:
         api.conn.execute(FOLD)
     assert work.rows_read("lane") <= 6 * FOLDED
     assert work.rows_read("lane_change") <= 6 * FOLDED
+
+
+@pytest.mark.usefixtures("fresh")
+def test_what_is_parked_is_counted_in_part(api: Api) -> None:
+    """However much it is: 100,000 entries of all lanes, and more of those that are shown."""
+    queue = api.queue()
+    api.rows("create_limit", name="many", spec={"slots": 1, "by": "key"})
+    api.spawn(queue, limits={"many": "2000"})
+    api.conn.execute("""
+      insert into hwqueue.lane (lane_id, limit_id, key)
+      select n * 4, limit_id, n from hwqueue.limit_rule, generate_series(0, 1998) n
+    """)
+    api.conn.execute("""
+      insert into hwqueue.scheduled
+      select (s).*
+      from (select jsonb_populate_record(s, jsonb_build_object('lane_id', n % 1999 * 4, 'turn', n,
+              'lease_id', gen_random_uuid())) as s
+            from hwqueue.scheduled s, generate_series(1, 125000) n) s
+    """)
+    api.row("reap")
+    with explained(api.conn) as work:
+        [first] = api.rows("limit_lanes", name="many", limit=1)
+    assert first["parked"] == 63
+    assert work.rows_read("scheduled") < 101_000
