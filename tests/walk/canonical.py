@@ -47,12 +47,13 @@ _TURNS = _names("""
     reaped_at full_scan_at estimated_at counted_to count_next_to count_next_after_xid class_id
     watched_node watched_class judged_profile checked_lease arrivals_from steps_from
     lanes_from next_lane counted_from counted_as counted_on deliveries_from changes_from next_change
-    kept_from next_arrival gangs_from replacements_from terms_from
+    kept_from next_arrival gangs_from replacements_from terms_from clock_steps
 """)
 # Of one table: how often something was tried or lost, when it is tried next says what that changes;
 # and what counts up there alone.
 _OF_TABLE = {
     "gang": _names("position tries losses reason"),
+    "lane": _names("head"),  # where scans start; broken_lanes checks it
     "outcome": _names("assignment"),
     "reap_cursor": _TURNS,
     "everywhere": _names("swept_at"),
