@@ -36,7 +36,7 @@ begin
     v_lanes := array(
       select k.lane_id from hwqueue.lane k
       where k.limit_id = v_rule.limit_id and k.lane_id >= v_rule.changed_from
-      order by k.lane_id limit p_limit);
+      order by k.lane_id limit p_limit for key share skip locked);  -- so that none is pruned with its note
     insert into hwqueue.lane_change (lane_id) select i from unnest(v_lanes) i;
     more := more or cardinality(v_lanes) = p_limit;
     update hwqueue.limit_rule r set changed_from = v_lanes[p_limit] + 1 where r.limit_id = v_rule.limit_id;
@@ -151,25 +151,26 @@ language plpgsql volatile
 as $$
 declare
   v_last bigint;
+  v_idle bigint[];
   v_count int;
 begin
   with looked as materialized (
     select k.lane_id from hwqueue.lane k
     where k.lane_id > (select m.lane_id from hwqueue.prune_cursor m) order by k.lane_id limit p_limit
-  ), gone as (
-    delete from hwqueue.lane k where k.lane_id = any (array(
-      select x.lane_id from looked i
-      join hwqueue.lane x on x.lane_id = i.lane_id
-      left join hwqueue.limit_rule r on r.limit_id = x.limit_id
-      where x.used = 0 and x.closed_until is null
-        and (r.per is null or x.tat <= p_now - r.most * r.per)
-        and not exists (select from hwqueue.scheduled s where s.lane_id = x.lane_id)
-        and not exists (select from hwqueue.lane_change c where c.lane_id = x.lane_id)
-      for no key update of x skip locked))
-    returning k.lane_id
   )
-  select case when count(*) = p_limit then max(i.lane_id) end, (select count(*) from gone)
-  into v_last, v_count from looked i;
+  select case when count(*) = p_limit then max(i.lane_id) end, array(
+    select x.lane_id from looked i
+    join hwqueue.lane x on x.lane_id = i.lane_id
+    left join hwqueue.limit_rule r on r.limit_id = x.limit_id
+    where x.used = 0 and x.closed_until is null
+      and (r.per is null or x.tat <= p_now - r.most * r.per)
+    for update of x skip locked)
+  into v_last, v_idle from looked i;
+  delete from hwqueue.lane k  -- by what was noted until it was locked
+  where k.lane_id = any (v_idle)
+    and not exists (select from hwqueue.scheduled s where s.lane_id = k.lane_id)
+    and not exists (select from hwqueue.lane_change c where c.lane_id = k.lane_id);
+  get diagnostics v_count = row_count;
   update hwqueue.prune_cursor m set lane_id = coalesce(v_last, -9223372036854775808);
   delete from hwqueue.limit_rule r where r.limit_id = any (array(
     select x.limit_id from hwqueue.limit_rule x

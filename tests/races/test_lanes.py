@@ -227,3 +227,24 @@ def test_who_has_gone_is_not_scanned_again(direct: Direct, actor: Actors, node: 
     complete(direct, two)
     assert [row["lease_id"] for row in claimed(direct, node)] == [early]
     old.end(False)
+
+
+def test_a_lane_that_reap_notes_is_not_pruned(
+    direct: Direct, actor: Actors, node: Node, clock: Clock
+) -> None:
+    """Nobody else writes a lane of which only its id is noted: the change would stay for ever."""
+    clock.freeze()
+    spawned(direct, 1)
+    complete(direct, claimed(direct, node)[0])
+    direct.reap()
+    direct.rows("set_limit", name="slots", changes={"slots": 1})
+    folder, upkeep = actor().begin(), actor().begin()
+    folder.conn.execute("select from hwqueue.lane for no key update")
+    upkeep.direct.reap()
+    folder.rollback()
+    for _ in range(2):
+        clock.advance(timedelta(minutes=2))
+        direct.rows("prune")
+    upkeep.commit()
+    direct.reap()
+    assert direct.conn.execute("select from hwqueue.lane_change").fetchall() == []
